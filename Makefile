@@ -1,0 +1,172 @@
+# Concertina. `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+# Nothing asks git about a checkout that may belong to another user.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+# Everything that can be made again lies here; CONCERTINA_CACHE lets several checkouts share it.
+export CONCERTINA_CACHE ?= $(CURDIR)/.cache
+BIN := $(CONCERTINA_CACHE)/bin
+TOOLS := $(CONCERTINA_CACHE)/tools
+RESULTS := $(CONCERTINA_CACHE)/results
+export PYTHONPYCACHEPREFIX := $(CONCERTINA_CACHE)/pycache
+# etcd and kube-apiserver for the integration tests, the same as in the local cluster.
+export KUBEBUILDER_ASSETS := $(BIN)
+
+# Packages that are built or tested at the same time.
+PARALLEL ?= 2
+NODES ?= 3
+GPUS ?= 4
+# Further arguments of helm for `make install`.
+HELM_ARGS ?=
+# local, kind or existing (the current kubeconfig).
+export E2E_CLUSTER ?= local
+
+CLUSTER := $(GO) run ./hack/cluster
+GOTESTSUM = $(TOOLS)/gotestsum --format standard-quiet --jsonfile $(RESULTS)/$(1).json -- $(2) | { grep -v "no test files" || true; }
+UNIT_PACKAGES = $$($(GO) list ./... | grep -v '/concertina/test/')
+INTEGRATION_PACKAGES = $$($(GO) list ./test/... | grep -v '/test/e2e')
+
+##@ General
+
+.PHONY: help
+help: ## List the targets.
+	@awk 'BEGIN {FS = ":.*## "; print "make TARGET"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## Install the Debian packages that are missing (as root).
+	@hack/deps.sh
+
+.PHONY: clean
+clean: ## Remove what was built into bin, and test results.
+	rm -rf bin $(RESULTS)
+
+.PHONY: clean-cache
+clean-cache: clean cluster-down ## Remove everything that was built or downloaded, the cluster's programs and images too.
+	rm -rf --one-file-system $(CONCERTINA_CACHE)
+
+##@ Development
+
+.PHONY: generate
+generate: tools ## Generate deepcopy, apply configurations, CRD, roles, chart copies and RPC code.
+	@hack/generate/generate.sh
+
+.PHONY: fmt
+fmt: tools-lint ## Format Go code and protocols.
+	@$(TOOLS)/golangci-lint fmt
+	@$(TOOLS)/buf format -w
+
+.PHONY: vet
+vet: ## Run go vet.
+	@$(GO) vet ./...
+
+.PHONY: build
+build: ## Build bin/operator and bin/agent.
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/operator ./cmd/operator
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/agent ./cmd/agent
+
+.PHONY: images
+images: ## Build the container images, without Docker, into .cache/images.
+	@$(GO) run ./hack/images build
+
+.PHONY: tools
+tools:
+	@hack/tools/build.sh hack/tools
+
+.PHONY: tools-lint
+tools-lint: tools
+	@hack/tools/build.sh hack/lint
+
+##@ Checks
+
+.PHONY: test
+test: ## Everything: lint, verify, unit, integration and short end-to-end tests.
+	@hack/phases.sh lint verify test-unit prepare test-integration test-e2e
+
+# Downloading Debian packages waits for the network, building Kubernetes for the processors.
+.PHONY: prepare
+prepare: ## Build the cluster's programs and the images, both at once.
+	@$(CLUSTER) build >/dev/null & programs=$$!; \
+	$(GO) run ./hack/images build || { wait $$programs; exit 1; }; \
+	wait $$programs
+
+.PHONY: verify
+verify: tools ## Fail when generated files are stale.
+	@hack/generate/generate.sh --check
+
+.PHONY: lint
+lint: tools-lint lint-python lint-chart ## Lint Go code, protocols, Python and the chart.
+	@$(TOOLS)/golangci-lint run
+	@$(TOOLS)/buf lint
+
+.PHONY: lint-python
+lint-python:
+	@command -v pyflakes3 >/dev/null || { echo "lint: pyflakes3 is missing: run 'make deps'" >&2; exit 1; }
+	@python3 -m compileall -q python examples hack
+	@pyflakes3 python examples hack
+
+.PHONY: lint-chart
+lint-chart:
+	@$(CLUSTER) build helm >/dev/null
+	@$(BIN)/helm lint --quiet --strict charts/concertina
+
+.PHONY: lint-api
+lint-api: ## Lint api/ by the conventions of the Kubernetes API (kube-api-linter).
+	@hack/lint/api.sh
+
+.PHONY: test-unit
+test-unit: tools ## Run the tests of single packages, with the race detector, and those of the Python SDK.
+	@mkdir -p $(RESULTS)
+	@$(call GOTESTSUM,unit,-race -p $(PARALLEL) $(UNIT_PACKAGES))
+	@cd python && python3 -m unittest discover --buffer -s tests -t .
+
+.PHONY: test-integration
+test-integration: tools ## Run the tests with a real API server, those of the chart, and those with PyTorch.
+	@mkdir -p $(RESULTS)
+	@$(CLUSTER) build etcd kube-apiserver kubectl helm podgroups.yaml >/dev/null
+	@$(call GOTESTSUM,integration,-race -p $(PARALLEL) -timeout 15m $(INTEGRATION_PACKAGES))
+	@$(GO) run ./hack/images run -- python3 -m unittest discover --buffer -s /src/python/tests_torch -t /src/python
+
+.PHONY: test-e2e
+test-e2e: ## Run the short end-to-end tests (E2E_CLUSTER=local, kind or existing).
+	@mkdir -p $(RESULTS)
+	@hack/e2e.sh short
+
+.PHONY: test-long
+test-long: ## Run the long end-to-end tests: repetitions and campaigns.
+	@mkdir -p $(RESULTS)
+	@hack/e2e.sh long
+
+##@ Cluster
+
+.PHONY: cluster-up
+cluster-up: ## Start the local cluster, without Docker (NODES=3 GPUS=4); prints its kubeconfig.
+	@$(CLUSTER) up --nodes $(NODES) --gpus $(GPUS)
+
+.PHONY: cluster-down
+cluster-down: ## End the local cluster, or what is left of one that crashed.
+	@$(CLUSTER) down
+
+.PHONY: install
+install: ## Install the operator into the current kubeconfig's cluster with Helm (HELM_ARGS=...).
+	@$(CLUSTER) build helm >/dev/null
+	$(BIN)/helm upgrade --install concertina charts/concertina --namespace concertina-system --create-namespace --wait $(HELM_ARGS)
+
+.PHONY: uninstall
+uninstall: ## Remove the operator from the current kubeconfig's cluster; jobs and their definition stay.
+	@$(CLUSTER) build helm >/dev/null
+	$(BIN)/helm uninstall concertina --namespace concertina-system
+
+##@ Show
+
+.PHONY: demo
+demo: ## Bring a cluster up, install the operator, train with PyTorch and watch it.
+	@$(GO) run ./hack/demo
+
+.PHONY: bench-start
+bench-start: ## Measure the time from apply to the first step, beside stock torchrun.
+	@$(GO) run ./hack/bench start

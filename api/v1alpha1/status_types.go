@@ -1,0 +1,214 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// WorkersStatus counts workers.
+type WorkersStatus struct {
+	// target is how many workers the job should have now.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Target *int32 `json:"target,omitempty"`
+
+	// running is how many workers run their containers now.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Running *int32 `json:"running,omitempty"`
+
+	// summary reads "running/min-max", for kubectl get.
+	//
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	Summary string `json:"summary,omitempty"`
+}
+
+// WorldStatus is the durable record of the current world. It has one writer, the rendezvous, which
+// makes it durable before any worker learns of it.
+//
+// +kubebuilder:validation:XValidation:rule="self.term >= oldSelf.term",message="status.world.term never decreases"
+// +kubebuilder:validation:XValidation:rule="self.round >= oldSelf.round",message="status.world.round never decreases"
+type WorldStatus struct {
+	// term is the number of the leadership that wrote this record. It only grows.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	Term *int64 `json:"term,omitempty"`
+
+	// round is the number of the world. It only grows; 0 means that there was none yet.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Round *int64 `json:"round,omitempty"`
+
+	// attempt is the attempt whose gang this world was made of. A new leader knows by it whether
+	// the world may still live, or was that of an earlier gang.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Attempt *int32 `json:"attempt,omitempty"`
+
+	// parent is the round whose history this world goes on from; 0 for none.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Parent *int64 `json:"parent,omitempty"`
+
+	// workers is the number of members.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Workers *int32 `json:"workers,omitempty"`
+
+	// processes is the number of training processes of all members together.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Processes *int32 `json:"processes,omitempty"`
+
+	// fromStep is the number of steps that were done when this world began.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	FromStep *int64 `json:"fromStep,omitempty"`
+
+	// membersDigest is the SHA-256, in hex, over the ordered members.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	MembersDigest string `json:"membersDigest,omitempty"`
+
+	// startedAt is when the record of this round was written.
+	//
+	// +optional
+	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+}
+
+// Metric is one number that the training program reported.
+type Metric struct {
+	// name is what the program calls it, such as loss.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +required
+	Name string `json:"name,omitempty"`
+
+	// value is the number, as text.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +required
+	Value string `json:"value,omitempty"`
+}
+
+// ProgressStatus is how far the training is. It is refreshed at most every 30 seconds while the job
+// trains; finer detail is in the operator's metrics.
+type ProgressStatus struct {
+	// step is the number of steps (optimizer updates) that all processes have done.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Step *int64 `json:"step,omitempty"`
+
+	// totalSteps is the last step of the whole training, when the program has told it.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	TotalSteps *int64 `json:"totalSteps,omitempty"`
+
+	// samplesPerSecond is the rate of all processes together since the last refresh.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	SamplesPerSecond *int64 `json:"samplesPerSecond,omitempty"`
+
+	// metrics are the last numbers that the process of rank 0 reported.
+	//
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Metrics []Metric `json:"metrics,omitempty"`
+}
+
+// RestartsStatus counts how often the job started over, by cause.
+type RestartsStatus struct {
+	// program counts failures of the training program; spec.failure.maxRestarts bounds it.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Program *int32 `json:"program,omitempty"`
+
+	// infrastructure counts losses of nodes and pods that the program did not cause.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Infrastructure *int32 `json:"infrastructure,omitempty"`
+}
+
+// TrainingJobStatus is what the operator has seen and done.
+type TrainingJobStatus struct {
+	// observedGeneration is the generation of the spec that this status speaks of.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
+
+	// conditions are Admitted, GangScheduled, Training, Suspended, Complete and Failed.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// attempt is the number of the current life of the gang, from its PodGroup to its release.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Attempt *int32 `json:"attempt,omitempty"`
+
+	// nextOrdinal is the ordinal of the next pod. It is saved before pods are created, so that
+	// no pod name is ever used twice.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	NextOrdinal *int32 `json:"nextOrdinal,omitempty"`
+
+	// startTime is when the job became active, at first or after its last suspension.
+	//
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// completionTime is when the job was complete or failed.
+	//
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+
+	// retryTime is when the next attempt may start, after a failure.
+	//
+	// +optional
+	RetryTime *metav1.Time `json:"retryTime,omitempty"`
+
+	// workers counts workers.
+	//
+	// +optional
+	Workers WorkersStatus `json:"workers,omitzero"`
+
+	// world is the durable record of the current world.
+	//
+	// +optional
+	World *WorldStatus `json:"world,omitempty"`
+
+	// progress is how far the training is.
+	//
+	// +optional
+	Progress ProgressStatus `json:"progress,omitzero"`
+
+	// restarts counts how often the job started over, by cause.
+	//
+	// +optional
+	Restarts RestartsStatus `json:"restarts,omitzero"`
+}

@@ -1,0 +1,44 @@
+{{- define "concertina.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Room is left for what is put behind it, such as -rendezvous. */}}
+{{- define "concertina.fullname" -}}
+{{- $name := include "concertina.name" . }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "concertina.selector" -}}
+app.kubernetes.io/name: {{ include "concertina.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "concertina.labels" -}}
+{{ include "concertina.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "concertina.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "concertina.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "concertina.tag" -}}
+{{- default .Chart.AppVersion .Values.image.tag }}
+{{- end }}
+
+{{- define "concertina.agentImage" -}}
+{{- default (printf "localhost/concertina-agent:%s" (include "concertina.tag" .)) .Values.agentImage }}
+{{- end }}

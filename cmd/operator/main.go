@@ -1,0 +1,222 @@
+// The operator of Concertina: it runs TrainingJobs, and the rendezvous of their workers.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/controller"
+	"github.com/concertina-dev/concertina/internal/endpoint"
+	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/identity"
+	"github.com/concertina-dev/concertina/internal/pki"
+	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=concertina-system,resources=leases,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups="",namespace=concertina-system,resources=events,verbs=create;patch
+
+const (
+	leaderLease     = "concertina-operator"
+	authoritySecret = "concertina-authority"
+	rendezvousPort  = "rendezvous" // name of the port in the Service and its slice
+
+	// A crashed leader's lease is free after leaseDuration; its jobs train on meanwhile.
+	leaseDuration = 10 * time.Second
+	renewDeadline = 7 * time.Second
+	retryPeriod   = 1 * time.Second
+)
+
+type options struct {
+	namespace, podIP, agentImage, rendezvousService string
+	rendezvousBind, healthBind, metricsBind         string
+	leaderElect                                     bool
+	logging                                         zap.Options
+}
+
+func main() {
+	if err := command().Execute(); err != nil {
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	o := options{}
+	cmd := &cobra.Command{
+		Use:           "operator",
+		Short:         "Runs TrainingJobs and the rendezvous of their workers.",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: false,
+		RunE: func(*cobra.Command, []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.logging)))
+			return run(ctrl.SetupSignalHandler(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace that the operator runs in (default $POD_NAMESPACE)")
+	f.StringVar(&o.podIP, "pod-ip", os.Getenv("POD_IP"), "address under which agents reach this pod (default $POD_IP)")
+	f.StringVar(&o.agentImage, "agent-image", "", "image that holds the agent as /agent")
+	f.StringVar(&o.rendezvousService, "rendezvous-service", "concertina-rendezvous", "Service without a selector that leads agents to the leader")
+	f.StringVar(&o.rendezvousBind, "rendezvous-bind-address", ":8443", "address of the rendezvous")
+	f.StringVar(&o.healthBind, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	f.StringVar(&o.metricsBind, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among several operators")
+	logging := flag.NewFlagSet("logging", flag.ContinueOnError)
+	o.logging.BindFlags(logging)
+	f.AddGoFlagSet(logging)
+	return cmd
+}
+
+func (o *options) validate() error {
+	var missing []error
+	for flag, value := range map[string]string{"--namespace": o.namespace, "--pod-ip": o.podIP, "--agent-image": o.agentImage} {
+		if value == "" {
+			missing = append(missing, fmt.Errorf("%s is not set", flag))
+		}
+	}
+	if o.podIP != "" && net.ParseIP(o.podIP) == nil {
+		missing = append(missing, fmt.Errorf("--pod-ip %q is not an IP address", o.podIP))
+	}
+	return errors.Join(missing...)
+}
+
+func run(ctx context.Context, o options) error {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, schedv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("build the scheme: %w", err)
+		}
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	// The API server's own fairness limits us better than a bucket on this side.
+	config.QPS = -1
+	mgr, err := newManager(config, scheme, o)
+	if err != nil {
+		return err
+	}
+	live, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("make an API client: %w", err)
+	}
+	if err := wire(ctx, mgr, live, o); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// newManager caches only what is ours: in a large cluster most pods and ConfigMaps are not.
+func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager.Manager, error) {
+	ofJobs, err := labels.NewRequirement(v1alpha1.LabelJob, selection.Exists, nil)
+	if err != nil {
+		return nil, fmt.Errorf("select objects of jobs: %w", err)
+	}
+	ours := cache.ByObject{Label: labels.NewSelector().Add(*ofJobs)}
+	lease, renew, retry := leaseDuration, renewDeadline, retryPeriod
+	mgr, err := ctrl.NewManager(config, manager.Options{
+		Scheme:                        scheme,
+		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: ours, &corev1.ConfigMap{}: ours}},
+		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&schedv1alpha1.PodGroup{}, &corev1.Secret{}}}},
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsBind},
+		HealthProbeBindAddress:        o.healthBind,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              leaderLease,
+		LeaderElectionNamespace:       o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &lease,
+		RenewDeadline:                 &renew,
+		RetryPeriod:                   &retry,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the manager: %w", err)
+	}
+	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
+		if err := add("ping", healthz.Ping); err != nil {
+			return nil, fmt.Errorf("set up health checks: %w", err)
+		}
+	}
+	return mgr, nil
+}
+
+// wire puts the parts together.
+func wire(ctx context.Context, mgr manager.Manager, live client.Client, o options) error {
+	_, portText, err := net.SplitHostPort(o.rendezvousBind)
+	if err != nil {
+		return fmt.Errorf("--rendezvous-bind-address: %w", err)
+	}
+	port, err := strconv.ParseInt(portText, 10, 32)
+	if err != nil {
+		return fmt.Errorf("--rendezvous-bind-address: port %q: %w", portText, err)
+	}
+	host := fmt.Sprintf("%s.%s.svc", o.rendezvousService, o.namespace)
+	authority, err := pki.Load(ctx, live, client.ObjectKey{Namespace: o.namespace, Name: authoritySecret}, []string{host}, time.Now)
+	if err != nil {
+		return err
+	}
+	reviewer, err := identity.NewReviewer(mgr.GetConfig())
+	if err != nil {
+		return err
+	}
+	server := rendezvous.NewServer(rendezvous.Options{
+		Address:       o.rendezvousBind,
+		TLS:           authority.TLSConfig(),
+		Authenticator: reviewer,
+		Recorder:      record.Status{Live: live, Writer: live.Status()},
+		Logger:        mgr.GetLogger().WithName("rendezvous"),
+		Registerer:    metrics.Registry,
+	})
+	leader := &endpoint.Leader{
+		Client: live, Service: client.ObjectKey{Namespace: o.namespace, Name: o.rendezvousService},
+		Address: o.podIP, Port: int32(port), PortName: rendezvousPort,
+	}
+	for _, part := range []manager.Runnable{authority, server, leader} {
+		if err := mgr.Add(part); err != nil {
+			return fmt.Errorf("add to the manager: %w", err)
+		}
+	}
+	reconciler := &controller.Reconciler{
+		Client:     mgr.GetClient(),
+		Live:       live,
+		Gang:       gang.Coscheduling{Client: mgr.GetClient()},
+		Rendezvous: server,
+		Events:     mgr.GetEventRecorder("concertina"),
+		CABundle:   authority.Bundle,
+		Now:        time.Now,
+		Pods: controller.PodSettings{
+			AgentImage:    o.agentImage,
+			RendezvousURL: "https://" + net.JoinHostPort(host, portText),
+		},
+	}
+	return reconciler.SetupWithManager(mgr)
+}

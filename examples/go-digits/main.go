@@ -1,0 +1,66 @@
+// Command go-digits trains a small network to read handwritten digits, on as many ranks as it is
+// started with, and says how well it reads digits that it has not seen.
+//
+// It shows what a Go training program needs: pkg/elastic for the world and the samples, and an
+// all-reduce of its own (package ring). Under Concertina every worker runs it; on its own it is a
+// world of one.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	settings, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "go-digits: %v\n", err)
+		os.Exit(2)
+	}
+	if err := train(context.Background(), settings, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "go-digits: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// settings is what the flags say.
+type settings struct {
+	epochs, batch, microBatch int
+	seed                      uint64
+	rate, momentum            float64
+	// stepTime is the least time that a step takes.
+	stepTime time.Duration
+	// failAtStep is the step at which rank 0 fails; 0 for none.
+	failAtStep uint64
+	// every says how many steps lie between two lines of output.
+	every uint64
+}
+
+func parse(arguments []string) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("go-digits", flag.ExitOnError)
+	flags.IntVar(&s.epochs, "epochs", 30, "how often the training set is gone through")
+	flags.IntVar(&s.batch, "batch", 64, "samples in one step of all ranks together")
+	flags.IntVar(&s.microBatch, "micro-batch", 0, "samples that a rank computes at a time; 0 for all of its part")
+	flags.Uint64Var(&s.seed, "seed", 1, "seed of the weights and of the order of the samples")
+	flags.Float64Var(&s.rate, "rate", 0.1, "learning rate")
+	flags.Float64Var(&s.momentum, "momentum", 0.9, "momentum, 0 to less than 1")
+	flags.DurationVar(&s.stepTime, "step-time", 0, "least time of a step, to make the training last")
+	flags.Uint64Var(&s.failAtStep, "fail-at-step", 0, "step at which rank 0 fails; 0 for none")
+	flags.Uint64Var(&s.every, "log-every", 20, "steps between two lines of output")
+	if err := flags.Parse(arguments); err != nil {
+		return s, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case s.rate <= 0 || s.momentum < 0 || s.momentum >= 1:
+		return s, fmt.Errorf("--rate must be above 0 and --momentum between 0 and 1")
+	case s.stepTime < 0 || s.every == 0:
+		return s, fmt.Errorf("--step-time must not be negative and --log-every not 0")
+	}
+	return s, nil
+}

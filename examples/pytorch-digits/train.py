@@ -1,0 +1,71 @@
+"""Learns handwritten digits, data-parallel, with Concertina's SDK.
+
+It runs as a TrainingJob, under torchrun, or alone: python3 train.py
+"""
+
+import argparse
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import concertina.torch as elastic
+import digits
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--epochs", type=int, default=60)
+parser.add_argument("--global-batch", type=int, default=96, help="samples in a step, over all ranks")
+parser.add_argument("--micro-batch", type=int, default=48, help="samples that a rank computes at once")
+parser.add_argument("--learning-rate", type=float, default=0.002)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
+parser.add_argument(
+    "--step-seconds", type=float, default=0, help="least time of a step, to watch a tiny model train like a large one"
+)
+args = parser.parse_args()
+
+train_data, test_data = digits.load()
+net = digits.network(args.seed)
+opt = torch.optim.Adam(net.parameters(), lr=args.learning_rate)
+run = elastic.Run(
+    epochs=args.epochs, global_batch=args.global_batch, micro_batch=args.micro_batch, seed=args.seed
+)
+
+
+def train(world):
+    ddp = DistributedDataParallel(net)
+    for _ in run.epochs():
+        for step in run.steps(train_data):
+            begin = time.monotonic()
+            opt.zero_grad()
+            loss = torch.zeros(())
+            for (x, y), weight in step.micro_batches(ddp):
+                part = weight * F.cross_entropy(ddp(x), y)
+                part.backward()
+                loss += part.detach()
+            opt.step()
+            show(world, step, loss)
+            time.sleep(max(0, begin + args.step_seconds - time.monotonic()))
+    with run.evaluating():
+        right = digits.correct(net, test_data, world.rank, world.size)
+        dist.all_reduce(right)
+    accuracy = right.item() / len(test_data)
+    run.report(accuracy=accuracy)
+    if world.rank == 0:
+        print(f"test accuracy {accuracy:.4f}", flush=True)
+
+
+def show(world, step, loss):
+    """Prints and reports the loss of the whole batch, now and then."""
+    if step.number % args.log_every and step.number != run.total_steps:
+        return
+    dist.all_reduce(loss)
+    loss = loss.item() / world.size
+    step.report(loss=loss)
+    if world.rank == 0:
+        print(f"step {step.number}/{run.total_steps} loss {loss:.4f}", flush=True)
+
+
+run(train)

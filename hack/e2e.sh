@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs the end-to-end tests with a label (short or long) against the cluster that E2E_CLUSTER names:
+#
+#     local      hack/cluster: started here when it does not run, and then ended again
+#     kind       a kind cluster, the same way; needs Docker and kind
+#     existing   whatever KUBECONFIG leads to, with the images already there
+#
+#     hack/e2e.sh LABEL [FLAGS OF GO TEST...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+label=${1:?usage: hack/e2e.sh LABEL [FLAGS OF GO TEST...]}
+shift
+cache=${CONCERTINA_CACHE:-$PWD/.cache}
+results=$cache/results
+export E2E_CLUSTER=${E2E_CLUSTER:-local}
+mkdir -p "$results" "$cache/tools"
+
+case $E2E_CLUSTER in
+local)
+	go build -o "$cache/tools/cluster" ./hack/cluster
+	"$cache/tools/cluster" build >/dev/null
+	go run ./hack/images build
+	if ! "$cache/tools/cluster" status >/dev/null 2>&1; then
+		trap '"$cache/tools/cluster" down' EXIT
+	fi
+	# A cluster that runs already is left as it is.
+	KUBECONFIG=$("$cache/tools/cluster" up)
+	export KUBECONFIG
+	"$cache/tools/cluster" image load "$cache"/images/*.tar
+	;;
+kind)
+	go run ./hack/images build
+	go run ./hack/cluster build coscheduling-scheduler helm kubectl
+	if ! kind get clusters 2>/dev/null | grep -qx concertina; then
+		trap 'kind delete cluster --name concertina' EXIT
+	fi
+	hack/kind/up.sh
+	export KUBECONFIG=$cache/kind.kubeconfig
+	;;
+existing)
+	go run ./hack/cluster build helm kubectl >/dev/null
+	;;
+*)
+	echo "e2e: E2E_CLUSTER is $E2E_CLUSTER: it can be local, kind or existing" >&2
+	exit 1
+	;;
+esac
+
+timeout=30m
+if [ "$label" = long ]; then timeout=4h; fi
+go test ./test/e2e -count=1 -v -timeout "$timeout" "$@" \
+	-ginkgo.label-filter="$label" -ginkgo.no-color -ginkgo.v 2>&1 | tee "$results/e2e-$label.log"

@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/gate"
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/agent/session"
+	"github.com/concertina-dev/concertina/internal/agent/socket"
+)
+
+// Launch says who starts the processes of a worker.
+type Launch string
+
+const (
+	// LaunchPerProcess starts the command once for each process.
+	LaunchPerProcess Launch = "PerProcess"
+	// LaunchPerWorker starts the command once; it starts the processes itself.
+	LaunchPerWorker Launch = "PerWorker"
+)
+
+// Names of the variables that the operator sets on the training container. Those that the program
+// gets are in environment.go.
+const (
+	EnvNamespace    = "CONCERTINA_NAMESPACE"
+	EnvJob          = "CONCERTINA_JOB"
+	EnvAttempt      = "CONCERTINA_ATTEMPT"
+	EnvPodName      = "CONCERTINA_POD_NAME"
+	EnvPodUID       = "CONCERTINA_POD_UID"
+	EnvPodIP        = "CONCERTINA_POD_IP"
+	EnvLaunch       = "CONCERTINA_LAUNCH"
+	EnvProcesses    = "CONCERTINA_PROCESSES"
+	EnvRendezvous   = "CONCERTINA_RENDEZVOUS"
+	EnvSocket       = "CONCERTINA_SOCKET"
+	EnvGraceSeconds = "CONCERTINA_GRACE_SECONDS"
+)
+
+// Defaults of what need not be set.
+const (
+	DefaultSocket       = "/concertina/run/agent.sock"
+	DefaultTokenFile    = "/var/run/concertina/token"
+	DefaultCAFile       = "/var/run/concertina/ca.crt"
+	DefaultGraceSeconds = 30
+)
+
+// Config is what one agent is told.
+type Config struct {
+	Namespace, Job string
+	// Attempt is the life of the gang, from 1.
+	Attempt int
+	// PodName, PodUID and PodIP identify the worker.
+	PodName, PodUID, PodIP string
+	Launch                 Launch
+	// Processes is the number of ranks in this worker, 1 to 64.
+	Processes int
+	// Rendezvous is the operator's address, https://host:port.
+	Rendezvous string
+	// Socket is the path of the unix socket; its directory is made by the agent.
+	Socket string
+	// TokenFile and CAFile are read for every connection.
+	TokenFile, CAFile string
+	// Command is the training program with its arguments.
+	Command []string
+
+	Limits  lifecycle.Limits
+	Session session.Timing
+	Program socket.Timing
+	// LastReport bounds how long the last report may take.
+	LastReport time.Duration
+	// Drain bounds how long a program that has ended may still have unread messages.
+	Drain time.Duration
+}
+
+// ConfigFromEnvironment reads the configuration. The error names everything that is wrong.
+func ConfigFromEnvironment(getenv func(string) string, tokenFile, caFile string, command []string) (Config, error) {
+	env := reader{getenv: getenv}
+	config := Config{
+		Namespace:  env.text(EnvNamespace),
+		Job:        env.text(EnvJob),
+		Attempt:    env.number(EnvAttempt, 1, math.MaxInt32),
+		PodName:    env.text(EnvPodName),
+		PodUID:     env.text(EnvPodUID),
+		PodIP:      env.address(EnvPodIP),
+		Launch:     env.launch(EnvLaunch),
+		Processes:  env.number(EnvProcesses, 1, gate.MaxSlots),
+		Rendezvous: env.text(EnvRendezvous),
+		Socket:     env.textOr(EnvSocket, DefaultSocket),
+		TokenFile:  tokenFile,
+		CAFile:     caFile,
+		Command:    command,
+		Session:    session.DefaultTiming(),
+		Program:    socket.DefaultTiming(),
+		LastReport: 2 * time.Second,
+		Drain:      100 * time.Millisecond,
+	}
+	grace := DefaultGraceSeconds
+	if getenv(EnvGraceSeconds) != "" {
+		grace = env.number(EnvGraceSeconds, 1, math.MaxInt32)
+	}
+	config.Limits = lifecycle.DefaultLimits(time.Duration(grace) * time.Second)
+	if len(command) == 0 || command[0] == "" {
+		env.wrong(errors.New("no command to run: agent run -- COMMAND [ARGUMENT...]"))
+	}
+	return config, errors.Join(env.errs...)
+}
+
+// reader collects what is wrong, so that the user sees all of it at once.
+type reader struct {
+	getenv func(string) string
+	errs   []error
+}
+
+func (r *reader) wrong(err error) { r.errs = append(r.errs, err) }
+
+func (r *reader) text(name string) string {
+	value := r.getenv(name)
+	if value == "" {
+		r.wrong(fmt.Errorf("%s is not set: the operator sets it on the training container", name))
+	}
+	return value
+}
+
+func (r *reader) textOr(name, otherwise string) string {
+	if value := r.getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+func (r *reader) number(name string, low, high int) int {
+	text := r.text(name)
+	if text == "" {
+		return 0
+	}
+	value, err := strconv.Atoi(text)
+	if err != nil || value < low || value > high {
+		r.wrong(fmt.Errorf("%s is %q: a number from %d to %d is wanted", name, text, low, high))
+	}
+	return value
+}
+
+func (r *reader) address(name string) string {
+	text := r.text(name)
+	if text == "" {
+		return ""
+	}
+	if _, err := netip.ParseAddr(text); err != nil {
+		r.wrong(fmt.Errorf("%s is %q: an IP address is wanted", name, text))
+	}
+	return text
+}
+
+func (r *reader) launch(name string) Launch {
+	switch launch := Launch(r.text(name)); launch {
+	case "", LaunchPerProcess, LaunchPerWorker:
+		return launch
+	default:
+		r.wrong(fmt.Errorf("%s is %q: %s or %s is wanted", name, launch, LaunchPerProcess, LaunchPerWorker))
+		return launch
+	}
+}
+
+// Programs is how many programs a start has.
+func (c Config) Programs() int {
+	if c.Launch == LaunchPerWorker {
+		return 1
+	}
+	return c.Processes
+}

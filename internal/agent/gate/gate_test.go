@@ -1,0 +1,176 @@
+package gate_test
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/concertina-dev/concertina/internal/agent/gate"
+)
+
+func newPage(t *testing.T, slots int) *gate.Page {
+	t.Helper()
+	page, err := gate.New(slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = page.Close() })
+	return page
+}
+
+// raw maps the page as a program does that knows nothing but docs/program-protocol.md.
+func raw(t *testing.T, page *gate.Page) []byte {
+	t.Helper()
+	info, err := page.File().Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(int(page.File().Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	return mem
+}
+
+func word(mem []byte, line, index int) uint64 {
+	return binary.NativeEndian.Uint64(mem[line*64+index*8:])
+}
+
+func setWord(mem []byte, line, index int, value uint64) {
+	binary.NativeEndian.PutUint64(mem[line*64+index*8:], value)
+}
+
+func TestLayoutOfThePage(t *testing.T) {
+	page := newPage(t, 3)
+	mem := raw(t, page)
+	if word(mem, 0, 0) != 0x434e4352544e4131 || word(mem, 0, 1) != 1 || word(mem, 0, 2) != 3 {
+		t.Errorf("line 0 holds %x %d %d", word(mem, 0, 0), word(mem, 0, 1), word(mem, 0, 2))
+	}
+	page.SetWorld(1, 7, 9)
+	if word(mem, 3, 0) != 7 || word(mem, 3, 1) != 9 {
+		t.Errorf("line 3 holds term %d, round %d", word(mem, 3, 0), word(mem, 3, 1))
+	}
+	for i, value := range []uint64{12, 11, 900, 3, 1408} {
+		setWord(mem, 6, i, value)
+	}
+	want := gate.Progress{Entered: 12, Done: 11, LastStep: 900, Phase: gate.PhaseStep, Samples: 1408}
+	if diff := cmp.Diff(want, page.Progress(2)); diff != "" {
+		t.Errorf("slot 2 (-want +got):\n%s", diff)
+	}
+	page.Clear(2)
+	if got := page.Progress(2); got != (gate.Progress{}) {
+		t.Errorf("a cleared slot holds %+v", got)
+	}
+}
+
+func TestSlotWritesWhatThePageReads(t *testing.T) {
+	page := newPage(t, 2)
+	slot, err := gate.Open(page.File(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot.SetLastStep(40)
+	slot.Enter(5)
+	slot.Done(5, 640)
+	slot.SetPhase(gate.PhaseData)
+	want := gate.Progress{Entered: 5, Done: 5, LastStep: 40, Phase: gate.PhaseData, Samples: 640}
+	if diff := cmp.Diff(want, page.Progress(1)); diff != "" {
+		t.Errorf("slot 1 (-want +got):\n%s", diff)
+	}
+	if got := page.Progress(0); got != (gate.Progress{}) {
+		t.Errorf("slot 0 was written too: %+v", got)
+	}
+}
+
+func TestThePageCannotBeTakenAway(t *testing.T) {
+	page := newPage(t, 1)
+	info, err := page.File().Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{0, info.Size() - 1, info.Size() + 4096} {
+		if err := page.File().Truncate(size); err == nil {
+			t.Errorf("the page of %d bytes could be truncated to %d", info.Size(), size)
+		}
+	}
+	if _, err := unix.FcntlInt(page.File().Fd(), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err == nil {
+		t.Error("another seal could be added")
+	}
+	seals, err := unix.FcntlInt(page.File().Fd(), unix.F_GET_SEALS, 0)
+	if want := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL; err != nil || seals&want != want {
+		t.Errorf("seals %#x, %v; want at least %#x", seals, err, want)
+	}
+	page.Progress(0)
+}
+
+func TestWordsThatMakeNoSense(t *testing.T) {
+	page := newPage(t, 1)
+	mem := raw(t, page)
+	rapid.Check(t, func(t *rapid.T) {
+		count := rapid.OneOf(rapid.Uint64Range(0, 10), rapid.Uint64())
+		for i := range 5 {
+			setWord(mem, 2, i, count.Draw(t, "word"))
+		}
+		got := page.Progress(0)
+		if got.Done > got.Entered || got.Phase > gate.PhaseFinished ||
+			(got.LastStep != 0 && got.LastStep < got.Entered) || got.Samples > 1<<62 || got.Entered > 1<<62 {
+			t.Fatalf("reported %+v", got)
+		}
+	})
+}
+
+func TestAClosedPageReadsAsZero(t *testing.T) {
+	page := newPage(t, 1)
+	page.SetWorld(0, 1, 1)
+	if err := page.Close(); err != nil {
+		t.Fatal(err)
+	}
+	page.SetWorld(0, 2, 2)
+	page.Clear(0)
+	if got := page.Progress(0); got != (gate.Progress{}) {
+		t.Errorf("a closed page holds %+v", got)
+	}
+	if err := page.Close(); err != nil {
+		t.Errorf("closing twice: %v", err)
+	}
+}
+
+func TestPagesThatAreRefused(t *testing.T) {
+	if _, err := gate.New(0); err == nil {
+		t.Error("a page with no slots was made")
+	}
+	if _, err := gate.New(gate.MaxSlots + 1); err == nil {
+		t.Error("a page with too many slots was made")
+	}
+	page := newPage(t, 2)
+	for _, slot := range []int{-1, 2, gate.MaxSlots} {
+		if _, err := gate.Open(page.File(), slot); err == nil {
+			t.Errorf("slot %d of 2 was opened", slot)
+		}
+	}
+	for name, content := range map[string][]byte{
+		"empty":         {},
+		"not a page":    make([]byte, 4096),
+		"other version": append(binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, gate.Magic), 2), make([]byte, 4096)...),
+		"too short":     binary.NativeEndian.AppendUint64(nil, gate.Magic),
+	} {
+		path := filepath.Join(t.TempDir(), "page")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := gate.Open(file, 0); err == nil {
+			t.Errorf("%s: opened", name)
+		}
+		_ = file.Close()
+	}
+}

@@ -1,0 +1,73 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Slot is a training process's side of a gate page. Its methods write one or two words each and may
+// be called by one goroutine at a time.
+type Slot struct {
+	mem  words
+	line int
+}
+
+// Private is a slot that nobody else sees, for a program without an agent.
+func Private() *Slot {
+	return &Slot{mem: make(words, size(1)), line: programLine(0)}
+}
+
+// Open maps the page in file, which the caller may close afterwards; it stays mapped as long as the
+// process lives, so that no late write can end it. Open fails when the file is
+// shorter than its slots need, is no gate page, has another layout, or has no such slot.
+func Open(file *os.File, slot int) (*Slot, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("look at the gate page: %w", err)
+	}
+	if slot < 0 || slot >= MaxSlots || info.Size() < int64(size(slot+1)) {
+		return nil, fmt.Errorf("a gate page of %d bytes has no slot %d", info.Size(), slot)
+	}
+	mem, err := unix.Mmap(int(file.Fd()), 0, size(slot+1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map the gate page: %w", err)
+	}
+	s := &Slot{mem: mem, line: programLine(slot)}
+	if err := s.check(slot); err != nil {
+		return nil, errors.Join(err, unix.Munmap(mem))
+	}
+	return s, nil
+}
+
+func (s *Slot) check(slot int) error {
+	if magic := s.mem.load(0, wordMagic); magic != Magic {
+		return fmt.Errorf("not a gate page: it starts with %#x", magic)
+	}
+	if version := s.mem.load(0, wordVersion); version != LayoutVersion {
+		return fmt.Errorf("the gate page has layout %d, this program knows %d: use an SDK of the operator's version", version, LayoutVersion)
+	}
+	if slots := s.mem.load(0, wordSlots); uint64(slot) >= slots {
+		return fmt.Errorf("the gate page has %d slots and no slot %d", slots, slot)
+	}
+	return nil
+}
+
+// Enter says that step k begins. Steps count from 1.
+func (s *Slot) Enter(k uint64) {
+	s.mem.store(s.line, wordEntered, k)
+}
+
+// Done says that step k has ended, and how many samples the whole world has used up to it.
+func (s *Slot) Done(k, samples uint64) {
+	s.mem.store(s.line, wordSamples, samples)
+	s.mem.store(s.line, wordDone, k)
+}
+
+// SetPhase says what the process is busy with.
+func (s *Slot) SetPhase(phase Phase) { s.mem.store(s.line, wordPhase, uint64(phase)) }
+
+// SetLastStep says which step is the last of the whole training.
+func (s *Slot) SetLastStep(k uint64) { s.mem.store(s.line, wordLastStep, k) }

@@ -1,0 +1,256 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+// Timing says how patient a session is.
+type Timing struct {
+	// Heartbeat is the longest time between two reports.
+	Heartbeat time.Duration
+	// Watchdog ends a stream on which no directive came for so long.
+	Watchdog time.Duration
+	// BackoffMin and BackoffMax bound the wait before the next stream; it doubles with every stream
+	// on which no directive was obeyed.
+	BackoffMin, BackoffMax time.Duration
+}
+
+// DefaultTiming fits a heartbeat timeout of one second or more.
+func DefaultTiming() Timing {
+	return Timing{
+		Heartbeat:  900 * time.Millisecond,
+		Watchdog:   3 * time.Second,
+		BackoffMin: 50 * time.Millisecond,
+		BackoffMax: 2 * time.Second,
+	}
+}
+
+// Owner is the agent as the session sees it. Its methods are called from the session's goroutines.
+type Owner interface {
+	// State is the agent's whole state; the session fills in the sequence.
+	State() *rendezvousv1.Report
+	// Hello introduces the agent at the start of a stream.
+	Hello() *rendezvousv1.Hello
+	// Hear takes a directive. It returns false to have the stream ended: the directive came from
+	// somebody who no longer leads.
+	Hear(ctx context.Context, d *rendezvousv1.Directive) bool
+	// Gone is called when the operator says that there is no such job.
+	Gone(ctx context.Context)
+	// Lost is called when a stream has ended, with the cause; Found when the first directive came
+	// on a new one.
+	Lost(err error)
+	Found()
+}
+
+// Session is the agent's connection to the operator.
+type Session struct {
+	dial   *Dialer
+	owner  Owner
+	timing Timing
+
+	mu sync.Mutex
+	// version is the number of the newest state that the owner wants told; sent maps sequence
+	// numbers of the current stream to the version that their report had.
+	version, acked uint64
+	sent           []sentReport
+	changed        chan struct{}
+	acknowledged   chan struct{}
+}
+
+// maxUnanswered is how many reports without an answer are remembered.
+const maxUnanswered = 64
+
+type sentReport struct{ sequence, version uint64 }
+
+// New returns a session that does nothing before Run.
+func New(dial *Dialer, owner Owner, timing Timing) *Session {
+	return &Session{
+		dial: dial, owner: owner, timing: timing,
+		changed:      make(chan struct{}, 1),
+		acknowledged: make(chan struct{}),
+	}
+}
+
+// Tell has the state reported at once.
+func (s *Session) Tell() {
+	s.mu.Lock()
+	s.version++
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Deliver reports the state and waits until the operator has answered that report, or has said that
+// there is no such job. It returns the context's error when that does not happen.
+func (s *Session) Deliver(ctx context.Context) error {
+	s.mu.Lock()
+	wanted := s.version + 1
+	s.mu.Unlock()
+	s.Tell()
+	for {
+		s.mu.Lock()
+		done, wait := s.acked >= wanted, s.acknowledged
+		s.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-wait:
+		}
+	}
+}
+
+// remember notes which state a report has. An operator that answers none of them costs no memory.
+func (s *Session) remember(sent sentReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.sent) == maxUnanswered {
+		s.sent = s.sent[1:]
+	}
+	s.sent = append(s.sent, sent)
+}
+
+// acknowledge notes that the operator has seen the report with this sequence number.
+func (s *Session) acknowledge(sequence uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.sent) > 0 && s.sent[0].sequence <= sequence {
+		s.ackLocked(s.sent[0].version)
+		s.sent = s.sent[1:]
+	}
+}
+
+func (s *Session) ackLocked(version uint64) {
+	if version > s.acked {
+		s.acked = version
+		close(s.acknowledged)
+		s.acknowledged = make(chan struct{})
+	}
+}
+
+// Run keeps one stream after another open until the context ends.
+func (s *Session) Run(ctx context.Context) {
+	backoff := s.timing.BackoffMin
+	for ctx.Err() == nil {
+		obeyed, err := s.stream(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.owner.Lost(err)
+		if connect.CodeOf(err) == connect.CodeNotFound {
+			s.owner.Gone(ctx)
+			s.mu.Lock()
+			s.ackLocked(s.version)
+			s.mu.Unlock()
+		}
+		if obeyed {
+			backoff = s.timing.BackoffMin
+		}
+		wait := time.NewTimer(backoff/2 + rand.N(backoff/2+1))
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+		backoff = min(2*backoff, s.timing.BackoffMax)
+	}
+}
+
+var (
+	errSilent  = errors.New("the operator sent no directive in time")
+	errRefused = errors.New("the operator's directive was refused")
+)
+
+// stream lives as long as one stream. It says whether a directive was obeyed on it.
+func (s *Session) stream(ctx context.Context) (obeyed bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	client, hangUp, err := s.dial.client()
+	if err != nil {
+		return false, err
+	}
+	defer hangUp()
+	watchdog := time.AfterFunc(s.timing.Watchdog, func() { cancel(errSilent) })
+	defer watchdog.Stop()
+
+	s.mu.Lock()
+	s.sent = nil
+	s.mu.Unlock()
+	stream := client.Session(ctx)
+	if err := s.dial.authenticate(stream.RequestHeader()); err != nil {
+		return false, err
+	}
+	var sender sync.WaitGroup
+	sender.Go(func() { s.send(ctx, stream) })
+	obeyed, err = s.receive(ctx, stream, watchdog)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	sender.Wait()
+	_ = stream.CloseResponse()
+	return obeyed, err
+}
+
+type bidi = connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Directive]
+
+// send reports at every change and heartbeat. When it fails, receive learns the cause.
+func (s *Session) send(ctx context.Context, stream *bidi) {
+	// The transport notices the end of ctx only when it is not waiting for something to send.
+	defer func() { _ = stream.CloseRequest() }()
+	for sequence := uint64(1); ; sequence++ {
+		s.mu.Lock()
+		version := s.version
+		s.mu.Unlock()
+		report := s.owner.State()
+		report.Sequence = sequence
+		if sequence == 1 {
+			report.Hello = s.owner.Hello()
+		}
+		s.remember(sentReport{sequence, version})
+		if stream.Send(report) != nil {
+			return
+		}
+		// A little jitter keeps the workers of a large job apart.
+		beat := time.NewTimer(s.timing.Heartbeat - rand.N(s.timing.Heartbeat/5+1))
+		select {
+		case <-ctx.Done():
+			beat.Stop()
+			return
+		case <-s.changed:
+		case <-beat.C:
+		}
+		beat.Stop()
+	}
+}
+
+func (s *Session) receive(ctx context.Context, stream *bidi, watchdog *time.Timer) (obeyed bool, err error) {
+	for {
+		directive, err := stream.Receive()
+		if err != nil {
+			return obeyed, fmt.Errorf("session with the operator at %s: %w", s.dial.address, err)
+		}
+		watchdog.Reset(s.timing.Watchdog)
+		if !s.owner.Hear(ctx, directive) {
+			return obeyed, errRefused
+		}
+		if !obeyed {
+			s.owner.Found()
+		}
+		obeyed = true
+		s.acknowledge(directive.GetSequence())
+	}
+}

@@ -1,0 +1,316 @@
+package session_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/concertina-dev/concertina/internal/agent/agenttest"
+	"github.com/concertina-dev/concertina/internal/agent/session"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fast keeps the tests short; the watchdog is long enough for a busy machine.
+var fast = session.Timing{
+	Heartbeat: 20 * time.Millisecond, Watchdog: 2 * time.Second,
+	BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
+}
+
+// owner is an agent that notes what its session says.
+type owner struct {
+	mu     sync.Mutex
+	round  uint64
+	refuse bool
+	lost   []error
+	events chan string
+}
+
+func (o *owner) State() *rendezvousv1.Report {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return &rendezvousv1.Report{Round: o.round}
+}
+
+func (o *owner) Hello() *rendezvousv1.Hello { return &rendezvousv1.Hello{Protocol: 1, Job: "digits"} }
+
+func (o *owner) Hear(_ context.Context, d *rendezvousv1.Directive) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.refuse || d.GetTerm() > 1
+}
+
+func (o *owner) Gone(context.Context) { o.note("gone") }
+func (o *owner) Found()               { o.note("found") }
+
+func (o *owner) Lost(err error) {
+	o.mu.Lock()
+	o.lost = append(o.lost, err)
+	o.mu.Unlock()
+	o.note("lost")
+}
+
+func (o *owner) note(event string) {
+	select {
+	case o.events <- event:
+	default:
+	}
+}
+
+func (o *owner) await(t *testing.T, want string) {
+	t.Helper()
+	deadline := time.After(agenttest.Patience)
+	for {
+		select {
+		case event := <-o.events:
+			if event == want {
+				return
+			}
+		case <-deadline:
+			t.Fatalf("waited for %q", want)
+		}
+	}
+}
+
+func (o *owner) setRound(round uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.round = round
+}
+
+func run(t *testing.T, r *agenttest.Rendezvous, timing session.Timing) (*session.Session, *owner) {
+	t.Helper()
+	dialer, err := session.NewDialer(r.Address, r.TokenFile, r.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &owner{events: make(chan string, 1000)}
+	s := session.New(dialer, o, timing)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return s, o
+}
+
+func TestReportsAreNumberedAndIntroducedOnce(t *testing.T) {
+	r := agenttest.New(t)
+	run(t, r, fast)
+	third := r.Await("sequence 3", func(report *rendezvousv1.Report) bool { return report.GetSequence() == 3 })
+	if third.GetHello() != nil {
+		t.Error("a later report introduces the agent again")
+	}
+	if hellos := r.Hellos(); len(hellos) != 1 || hellos[0].GetJob() != "digits" {
+		t.Errorf("introductions: %v", hellos)
+	}
+	if diff := cmp.Diff([]string{"Bearer " + agenttest.Token}, r.Tokens()); diff != "" {
+		t.Errorf("tokens (-want +got):\n%s", diff)
+	}
+}
+
+func TestAChangeIsToldAtOnce(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Heartbeat, timing.Watchdog = time.Hour, time.Hour
+	s, o := run(t, r, timing)
+	o.await(t, "found")
+	o.setRound(7)
+	s.Tell()
+	r.Await("round 7", func(report *rendezvousv1.Report) bool { return report.GetRound() == 7 })
+}
+
+func TestDeliverWaitsForTheAnswer(t *testing.T) {
+	r := agenttest.New(t)
+	s, o := run(t, r, fast)
+	o.await(t, "found")
+	r.Mute(true)
+	o.setRound(3)
+	impatient, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.Deliver(impatient); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a report that nobody answered: %v", err)
+	}
+	o.setRound(4)
+	delivered := make(chan error, 1)
+	go func() { delivered <- s.Deliver(context.Background()) }()
+	r.Await("round 4", func(report *rendezvousv1.Report) bool { return report.GetRound() == 4 })
+	r.Mute(false)
+	if err := <-delivered; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeliverToAnOperatorThatKnowsNoSuchJob(t *testing.T) {
+	r := agenttest.New(t)
+	r.Fail(connect.CodeNotFound)
+	s, o := run(t, r, fast)
+	o.await(t, "gone")
+	if err := s.Deliver(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnOperatorThatIsAwayAndComesBack(t *testing.T) {
+	r := agenttest.New(t)
+	_, o := run(t, r, fast)
+	o.await(t, "found")
+	r.Leave()
+	o.await(t, "lost")
+	o.await(t, "lost")
+	// Files are read anew: the operator has another token for us by now.
+	r.WriteToken("second")
+	r.Return()
+	o.await(t, "found")
+	if tokens := r.Tokens(); tokens[len(tokens)-1] != "Bearer second" {
+		t.Errorf("the last token was %q", tokens[len(tokens)-1])
+	}
+}
+
+func TestASilentOperatorIsLeft(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Watchdog = 50 * time.Millisecond
+	r.Mute(true)
+	_, o := run(t, r, timing)
+	o.await(t, "lost")
+	r.Mute(false)
+	o.await(t, "found")
+	r.AwaitSessions(2)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !strings.Contains(o.lost[0].Error(), "no directive in time") {
+		t.Errorf("the session ended with %v", o.lost[0])
+	}
+}
+
+func TestAnOperatorThatTakesConnectionsAndSaysNothing(t *testing.T) {
+	r := agenttest.New(t)
+	hole, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hole.Close() }()
+	r.Address = "https://" + hole.Addr().String()
+	timing := fast
+	timing.Watchdog = 20 * time.Millisecond
+	_, o := run(t, r, timing)
+	for range 3 {
+		o.await(t, "lost")
+	}
+}
+
+func TestARefusedDirectiveEndsTheSession(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Heartbeat, timing.Watchdog = time.Hour, time.Hour
+	_, o := run(t, r, timing)
+	o.await(t, "found")
+	o.mu.Lock()
+	o.refuse = true
+	o.mu.Unlock()
+	r.Direct(&rendezvousv1.Directive{Term: 1})
+	o.await(t, "lost")
+	r.Direct(&rendezvousv1.Directive{Term: 2})
+	o.await(t, "found")
+}
+
+func TestErrorsOfTheOperatorAreTold(t *testing.T) {
+	r := agenttest.New(t)
+	r.Fail(connect.CodePermissionDenied)
+	_, o := run(t, r, fast)
+	o.await(t, "lost")
+	o.mu.Lock()
+	err := o.lost[0]
+	o.mu.Unlock()
+	if connect.CodeOf(err) != connect.CodePermissionDenied {
+		t.Errorf("the session ended with %v", err)
+	}
+	r.Fail(0)
+	o.await(t, "found")
+}
+
+func TestAnOperatorWithAForeignCertificateGetsNoToken(t *testing.T) {
+	r := agenttest.New(t)
+	dialer, err := session.NewDialer(r.Address, r.TokenFile, strangersCA(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &owner{events: make(chan string, 1000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { session.New(dialer, o, fast).Run(ctx) })
+	o.await(t, "lost")
+	cancel()
+	running.Wait()
+	if tokens := r.Tokens(); len(tokens) > 0 {
+		t.Errorf("tokens were sent: %v", tokens)
+	}
+}
+
+// strangersCA writes a CA that signed nothing of this test's operator.
+func strangersCA(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDialersThatCannotBe(t *testing.T) {
+	r := agenttest.New(t)
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, row := range map[string]struct{ address, token, ca, want string }{
+		"not https":      {"http://operator:1", r.TokenFile, r.CAFile, "https://host:port"},
+		"no port":        {"https://operator", r.TokenFile, r.CAFile, "https://host:port"},
+		"no host":        {"https://:443", r.TokenFile, r.CAFile, "https://host:port"},
+		"not an address": {"%", r.TokenFile, r.CAFile, "https://host:port"},
+		"no token":       {r.Address, "/no/such/token", r.CAFile, "service account token"},
+		"empty token":    {r.Address, empty, r.CAFile, "holds no token"},
+		"no CA":          {r.Address, r.TokenFile, "/no/such/ca", "operator's CA"},
+		"empty CA":       {r.Address, r.TokenFile, empty, "holds no certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := session.NewDialer(row.address, row.token, row.ca)
+			if err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,287 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/gate"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+)
+
+// Identity is what every process of this worker is told.
+type Identity struct {
+	Namespace, Job string
+	Attempt        int
+	// Slots is the number of training processes in this worker.
+	Slots int
+}
+
+// Place is the worker's place in a world.
+type Place struct {
+	Term, Round, FromStep uint64
+	WorkerRank, Workers   int
+	MasterAddress         string
+	MasterPort            int
+	// HandOver is true when the process of rank 0 gets the listening socket of the master port;
+	// false when a launcher binds it.
+	HandOver bool
+}
+
+// State is what is known of the process in one slot.
+type State struct {
+	gate.Progress
+	Metrics map[string]float64
+	// Fault is what ended the program, FaultStep when; empty for none. FaultOrder counts the
+	// faults of this worker from 1, in the order in which they came.
+	Fault      string
+	FaultStep  uint64
+	FaultOrder int
+}
+
+// Timing says how patient the server is.
+type Timing struct {
+	// Hello is how long a connection may take to say who it is.
+	Hello time.Duration
+	// Write bounds one answer.
+	Write time.Duration
+}
+
+// DefaultTiming is what docs/program-protocol.md says.
+func DefaultTiming() Timing { return Timing{Hello: 10 * time.Second, Write: 5 * time.Second} }
+
+// maxExtra is how many connections may be open beyond two for each slot.
+const maxExtra = 8
+
+// maxPath is the longest path that a unix socket can have.
+const maxPath = 107
+
+// ListenMaster opens the listening socket of the master port.
+type ListenMaster func(ctx context.Context, address string, port int) (*net.TCPListener, error)
+
+// Server is the agent's end of the socket.
+type Server struct {
+	path     string
+	identity Identity
+	timing   Timing
+	listen   ListenMaster
+	// changed is called when a process said something that the operator should learn at once.
+	changed func()
+	// user is who may connect without being a descendant.
+	user int
+
+	ctx      context.Context
+	cancel   context.CancelFunc
+	listener *net.UnixListener
+	serving  sync.WaitGroup
+
+	mu     sync.Mutex
+	page   *gate.Page
+	place  *Place
+	slots  []slot
+	faults int
+	open   map[*connection]struct{}
+}
+
+type slot struct {
+	owner *connection
+	state State
+	// total is what progress said of the last step; the gate page has the last word.
+	total uint64
+}
+
+// Listen makes the socket. Nobody gets a slot before Enter.
+func Listen(path string, identity Identity, listen ListenMaster, changed func(), timing Timing) (*Server, error) {
+	listener, err := listenUnix(path)
+	if err != nil {
+		return nil, fmt.Errorf("make the socket for the training program: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Server{
+		path: path, identity: identity, timing: timing, listen: listen, changed: changed,
+		user: os.Geteuid(),
+		ctx:  ctx, cancel: cancel, listener: listener,
+		open: map[*connection]struct{}{},
+	}
+	s.serving.Go(s.accept)
+	return s, nil
+}
+
+func listenUnix(path string) (*net.UnixListener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("the path %s is longer than %d bytes", path, maxPath)
+	}
+	// A program that a root agent starts may give up root: it must still get here. Who it is, is
+	// checked on every connection.
+	directory, socket := fs.FileMode(0o700), fs.FileMode(0o600)
+	if os.Geteuid() == 0 {
+		directory, socket = 0o711, 0o666
+	}
+	if err := ownDirectory(filepath.Dir(path), directory); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, socket); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// ownDirectory makes a directory that nobody else may change. One that is there already must be
+// ours.
+func ownDirectory(path string, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		return fmt.Errorf("%s must belong to the agent: %w", path, err)
+	}
+	return nil
+}
+
+// Enter opens the slots to the processes of a program that is about to start in a world. What an
+// earlier program said is forgotten.
+func (s *Server) Enter(place Place) error {
+	page, err := gate.New(s.identity.Slots)
+	if err != nil {
+		return err
+	}
+	for i := range s.identity.Slots {
+		page.SetWorld(i, place.Term, place.Round)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.page
+	s.page, s.place, s.faults = page, &place, 0
+	s.slots = make([]slot, s.identity.Slots)
+	for c := range s.open {
+		c.hangUp()
+	}
+	if old != nil {
+		return old.Close()
+	}
+	return nil
+}
+
+// SetTerm tells the processes which leader the agent obeys now.
+func (s *Server) SetTerm(term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.page == nil || s.place.Term == term {
+		return
+	}
+	s.place.Term = term
+	for i := range s.slots {
+		s.page.SetWorld(i, term, s.place.Round)
+	}
+}
+
+// States is what is known of each slot, by local rank; nil before the first Enter.
+func (s *Server) States() []State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var states []State
+	for i := range s.slots {
+		state := s.slots[i].state
+		state.Metrics = maps.Clone(state.Metrics)
+		state.Progress = s.page.Progress(i)
+		if state.LastStep == 0 && s.slots[i].total >= state.Entered {
+			state.LastStep = s.slots[i].total
+		}
+		states = append(states, state)
+	}
+	return states
+}
+
+// Drain waits until all that the owner of a slot has said is read: until its connection has ended,
+// at most so long. A slot of -1 means all of them.
+func (s *Server) Drain(slot int, atMost time.Duration) {
+	deadline := time.NewTimer(atMost)
+	defer deadline.Stop()
+	for _, ended := range s.owners(slot) {
+		select {
+		case <-ended:
+		case <-deadline.C:
+			return
+		}
+	}
+}
+
+func (s *Server) owners(slot int) []<-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []<-chan struct{}
+	for i := range s.slots {
+		if owner := s.slots[i].owner; owner != nil && (slot == i || slot < 0) {
+			all = append(all, owner.ended)
+		}
+	}
+	return all
+}
+
+// Close ends all connections and removes the socket.
+func (s *Server) Close() error {
+	s.cancel()
+	err := s.listener.Close()
+	s.mu.Lock()
+	for c := range s.open {
+		c.hangUp()
+	}
+	s.mu.Unlock()
+	s.serving.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.page != nil {
+		err = errors.Join(err, s.page.Close())
+		s.page, s.slots = nil, nil
+	}
+	return err
+}
+
+func (s *Server) accept() {
+	for {
+		unix, err := s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Out of file descriptors, most likely: those who wait try again.
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+				continue
+			}
+		}
+		s.admit(unix)
+	}
+}
+
+// admit serves a connection, unless there are too many.
+func (s *Server) admit(unix *net.UnixConn) {
+	c := &connection{server: s, unix: unix, wire: wire.NewConn(unix), slot: -1, ended: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil || len(s.open) >= 2*s.identity.Slots+maxExtra {
+		_ = unix.Close()
+		return
+	}
+	s.open[c] = struct{}{}
+	s.serving.Go(c.serve)
+}

@@ -1,0 +1,227 @@
+package wire_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+)
+
+func pair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		file := os.NewFile(uintptr(fd), "pair")
+		conn, err := net.FileConn(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = file.Close()
+		ends[i] = conn.(*net.UnixConn)
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	return ends[0], ends[1]
+}
+
+func TestMessagesOfThePage(t *testing.T) {
+	for name, row := range map[string]struct {
+		line string
+		want any
+	}{
+		"hello":    {`{"type":"hello","protocol":1,"localRank":3}`, wire.Hello{Type: "hello", Protocol: 1, LocalRank: 3}},
+		"join":     {`{"type":"join"}`, wire.Join{Type: "join"}},
+		"finished": {`{"type":"finished"}`, wire.Finished{Type: "finished"}},
+		"progress": {`{"type":"progress","totalSteps":900,"metrics":{"loss":0.12}}`,
+			wire.Progress{Type: "progress", TotalSteps: 900, Metrics: map[string]float64{"loss": 0.12}}},
+		"fault": {`{"type":"fault","step":17,"message":"Traceback …"}`,
+			wire.Fault{Type: "fault", Step: 17, Message: "Traceback …"}},
+		"unknown field": {`{"type":"join","later":[1,2]}`, wire.Join{Type: "join"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := wire.FromProgram([]byte(row.line))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMessagesThatAreRefused(t *testing.T) {
+	for name, row := range map[string]struct{ line, want string }{
+		"not JSON":        {`hello`, "one JSON object per line"},
+		"no object":       {`[1]`, "one JSON object per line"},
+		"empty":           {``, "one JSON object per line"},
+		"not UTF-8":       {"{\"type\":\"\xff\"}", "UTF-8"},
+		"no type":         {`{}`, "not type"},
+		"of the agent":    {`{"type":"world"}`, "not type"},
+		"other protocol":  {`{"type":"hello","protocol":2,"localRank":0}`, "protocol 2"},
+		"wrong field":     {`{"type":"hello","protocol":1,"localRank":"0"}`, "does not fit"},
+		"negative steps":  {`{"type":"progress","totalSteps":-1}`, "does not fit"},
+		"endless steps":   {`{"type":"progress","totalSteps":9223372036854775807}`, "2^62"},
+		"infinite number": {`{"type":"progress","metrics":{"loss":1e999}}`, "does not fit"},
+		"bad name":        {`{"type":"progress","metrics":{"a b":1}}`, "a name has"},
+		"long name":       {`{"type":"progress","metrics":{"` + strings.Repeat("a", 33) + `":1}}`, "a name has"},
+		"many metrics":    {`{"type":"progress","metrics":{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1}}`, "9 metrics"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			message, err := wire.FromProgram([]byte(row.line))
+			if err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("got %+v, %v; want an error with %q", message, err, row.want)
+			}
+		})
+	}
+}
+
+func TestCheckMetric(t *testing.T) {
+	if err := wire.CheckMetric("val_accuracy2", -1); err != nil {
+		t.Error(err)
+	}
+	for _, value := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		if wire.CheckMetric("loss", value) == nil {
+			t.Errorf("%v was accepted", value)
+		}
+	}
+}
+
+func TestLinesKeepTheirBounds(t *testing.T) {
+	writer, reader := pair(t)
+	longest := bytes.Repeat([]byte("x"), wire.MaxLine-1)
+	go func() {
+		_, _ = writer.Write([]byte("one\ntwo\n\n"))
+		_, _ = writer.Write(append(longest, '\n'))
+		_, _ = writer.Write(append(longest, "xx\n"...))
+	}()
+	conn := wire.NewConn(reader)
+	for _, want := range []string{"one", "two", "", string(longest)} {
+		line, err := conn.ReadLine()
+		if err != nil || string(line) != want {
+			t.Fatalf("read %.20q (%d bytes), %v; want %.20q", line, len(line), err, want)
+		}
+	}
+	if line, err := conn.ReadLine(); !errors.Is(err, wire.ErrTooLong) {
+		t.Errorf("read %d bytes, %v; want ErrTooLong", len(line), err)
+	}
+}
+
+func TestAnUnfinishedLineIsNoMessage(t *testing.T) {
+	writer, reader := pair(t)
+	_, _ = writer.Write([]byte(`{"type":"join"}`))
+	_ = writer.Close()
+	if line, err := wire.NewConn(reader).ReadLine(); !errors.Is(err, io.EOF) {
+		t.Errorf("read %q, %v; want EOF", line, err)
+	}
+}
+
+func TestAConnectionThatIsReset(t *testing.T) {
+	a, b := pair(t)
+	// Closing with unread data resets the connection.
+	_, _ = b.Write([]byte("unread"))
+	_ = a.Close()
+	if line, err := wire.NewReceiver(b).ReadLine(); err == nil {
+		t.Errorf("read %q from a connection that was reset", line)
+	}
+}
+
+func TestFilesTravelWithTheirMessage(t *testing.T) {
+	a, b := pair(t)
+	sender, receiver := wire.NewConn(a), wire.NewReceiver(b)
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	_, _ = file.WriteString("the page")
+	if err := sender.Write(wire.Welcome{Type: wire.TypeWelcome, FDs: 1}, file); err != nil {
+		t.Fatal(err)
+	}
+	line, err := receiver.ReadLine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := wire.FromAgent(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receiver.Take(2); err == nil {
+		t.Error("two files were taken where one came")
+	}
+	files, err := receiver.Take(message.(wire.Welcome).FDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = files[0].Close() }()
+	content := make([]byte, 20)
+	n, _ := files[0].ReadAt(content, 0)
+	if string(content[:n]) != "the page" {
+		t.Errorf("the file holds %q", content[:n])
+	}
+}
+
+func TestTheAgentKeepsNoFilesOfAProgram(t *testing.T) {
+	a, b := pair(t)
+	before := openFiles(t)
+	for range 10 {
+		if err := wire.NewConn(a).Write(wire.Join{Type: wire.TypeJoin}, os.Stdin, os.Stdin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent := wire.NewConn(b)
+	for range 10 {
+		if _, err := agent.ReadLine(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := openFiles(t); after > before {
+		t.Errorf("%d files are open, %d were before", after, before)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestErrorsOfTheAgent(t *testing.T) {
+	_, err := wire.FromAgent([]byte(`{"type":"error","message":"local rank 0 belongs to another"}`))
+	if err == nil || !strings.Contains(err.Error(), "belongs to another") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := wire.FromAgent([]byte(`{"type":"later"}`)); err == nil {
+		t.Error("an unknown type was accepted")
+	}
+}
+
+func TestTextIsCutBetweenCharacters(t *testing.T) {
+	if got := wire.TailOf("aé", 1); got != "" {
+		t.Errorf("TailOf = %q", got)
+	}
+	if got := wire.TailOf("abcé", 3); got != "cé" {
+		t.Errorf("TailOf = %q", got)
+	}
+	if got := wire.HeadOf("aé", 2); got != "a" {
+		t.Errorf("HeadOf = %q", got)
+	}
+	if got := wire.HeadOf("aé", 3); got != "aé" {
+		t.Errorf("HeadOf = %q", got)
+	}
+}

@@ -1,0 +1,244 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+const (
+	// overdueAfter is how long after its grace period a pod may still stand in the API before its
+	// node is taken for dead.
+	overdueAfter = 10 * time.Second
+	// groupKindPoll is how often we look whether the cluster has learned the gang's kind.
+	groupKindPoll = 10 * time.Second
+	// startBackOff is the pause after a gang that did not start in time, so that another one gets
+	// the room.
+	startBackOff = 30 * time.Second
+)
+
+// startGang begins a new attempt when nothing stands in the way; until then it says what does.
+func (p *planner) startGang() {
+	status := &p.plan.Status
+	p.set(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "spec.suspend is false")
+	p.release(p.busy())
+	if waiting := p.oldWorld(); waiting != "" {
+		p.keepBackOff(v1alpha1.ReasonStopping, waiting)
+		p.lookAgain(overdueAfter / 4)
+		return
+	}
+	if p.plan.Actions.DeleteGroup {
+		// Once a new attempt is durable, nobody looks for the old one's group any more.
+		p.lookAgain(time.Millisecond)
+		return
+	}
+	if fault := templateFault(&p.Job.Spec.Workers); fault != "" {
+		p.refuse(v1alpha1.ReasonInvalidTemplate, fault)
+		return
+	}
+	if p.GroupKindMissing != "" {
+		p.refuse(v1alpha1.ReasonPodGroupsMissing, p.GroupKindMissing)
+		p.lookAgain(groupKindPoll)
+		return
+	}
+	if retry := p.Job.Status.RetryTime; retry != nil && p.Now.Before(retry.Time) {
+		p.lookAgain(retry.Sub(p.Now))
+		return
+	}
+	first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
+	if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
+		p.refuse(v1alpha1.ReasonQuotaExceeded, shortage)
+		return
+	}
+	if refusal := p.Memory.Refusal; refusal != nil && p.Now.Before(refusal.Retry) {
+		p.refuse(refusal.Reason, refusal.Message)
+		p.lookAgain(refusal.Retry.Sub(p.Now))
+		return
+	}
+	status.Attempt = ptr.To(p.attempt() + 1)
+	status.NextOrdinal = ptr.To(value(status.NextOrdinal) + p.minimum())
+	status.Workers.Target = ptr.To(p.minimum())
+	status.RetryTime = nil
+	if status.StartTime == nil {
+		status.StartTime = ptr.To(metav1.NewTime(p.Now))
+	}
+}
+
+// keepBackOff says in Training why there is no gang, unless the condition already tells of a
+// failure, which is worth more to the reader.
+func (p *planner) keepBackOff(reason, message string) {
+	old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining)
+	if old == nil || old.Reason != v1alpha1.ReasonBackOff {
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
+	}
+}
+
+// oldWorld says which workers of earlier attempts keep a new one from starting; empty for none.
+//
+// A new world may start only when the old one cannot make another step. A synchronous world cannot
+// once one of its processes has ended, so a pod that its dead node will never report as ended is
+// passed over, if another worker of its attempt has ended.
+func (p *planner) oldWorld() string {
+	var ending, overdue []string
+	for _, pod := range p.live() {
+		if deleted := pod.DeletionTimestamp; deleted != nil && p.Now.Sub(deleted.Time) > overdueAfter {
+			overdue = append(overdue, fmt.Sprintf("%s on node %s", pod.Name, pod.Spec.NodeName))
+		} else {
+			ending = append(ending, pod.Name)
+		}
+	}
+	switch {
+	case len(ending) > 0:
+		return "waiting for the old workers to end: " + strings.Join(ending, ", ")
+	case int32(len(overdue)) >= p.minimum():
+		return "no worker of the last attempt is known to have ended: " + strings.Join(overdue, ", ") +
+			" do not answer; bring a node back, delete the Node, or taint it node.kubernetes.io/out-of-service"
+	default:
+		return ""
+	}
+}
+
+// runGang looks after the gang of the current attempt.
+func (p *planner) runGang() {
+	p.sweep()
+	if refusal := p.Memory.Refusal; refusal != nil && refusal.Attempt == p.attempt() {
+		p.giveUp(refusal)
+		return
+	}
+	pods := p.gang()
+	if len(pods) == 0 && !p.GroupExists {
+		p.createGang()
+		return
+	}
+	if failure := p.diagnose(pods); failure.cause != causeNone {
+		p.handle(failure)
+		return
+	}
+	if p.allSucceeded(pods) {
+		p.complete()
+		return
+	}
+	firstBound, bound := placement(pods)
+	if bound {
+		p.plan.Actions.Expect = p.expected(pods)
+	}
+	p.describeGang(pods, bound)
+	if p.World.Round > 0 && p.rendezvousKnows() {
+		p.annotateRanks(pods)
+		p.refreshProgress()
+		return
+	}
+	if bound && !p.rendezvousKnows() {
+		// This leader has yet to learn whether the world lives.
+		return
+	}
+	p.checkStartTimeout(pods, firstBound)
+}
+
+// giveUp ends an attempt whose batch the API server refused. What was made of it by then is released
+// once this is durable.
+func (p *planner) giveUp(refusal *Refusal) {
+	p.plan.Status.Workers.Target = ptr.To[int32](0)
+	p.refuse(refusal.Reason, refusal.Message)
+}
+
+// createGang makes the group and its pods, in one batch.
+func (p *planner) createGang() {
+	status := &p.plan.Status
+	first := value(status.NextOrdinal) - p.target()
+	group := &gang.Group{
+		Key:           p.groupKey(),
+		Owner:         p.Job,
+		Labels:        jobLabels(p.Job, p.attempt()),
+		SchedulerName: p.Job.Spec.Gang.SchedulerName,
+		MinMember:     p.target(),
+	}
+	for ordinal := first; ordinal < value(status.NextOrdinal); ordinal++ {
+		p.plan.Actions.Create = append(p.plan.Actions.Create, newPod(p.Job, p.settings, p.attempt(), ordinal))
+	}
+	group.MinResources = batchResources(p.plan.Actions.Create[0], p.target())
+	p.plan.Actions.Group = group
+	p.note(corev1.EventTypeNormal, "GangCreated", "attempt %d: %d workers are to start together (PodGroup %s)",
+		p.attempt(), p.target(), group.Key.Name)
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, "the gang was just created")
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang was just created")
+}
+
+// placement says when the first pod got its node (zero if none has), and whether all have one.
+func placement(pods []*corev1.Pod) (first time.Time, all bool) {
+	all = true
+	for _, pod := range pods {
+		if pod.Spec.NodeName == "" {
+			all = false
+			continue
+		}
+		at := pod.CreationTimestamp.Time
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionTrue {
+				at = condition.LastTransitionTime.Time
+			}
+		}
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first, all
+}
+
+func (p *planner) expected(pods []*corev1.Pod) *rendezvous.Gang {
+	expected := &rendezvous.Gang{
+		JobUID:             string(p.Job.UID),
+		Attempt:            p.attempt(),
+		ProcessesPerWorker: value(p.Job.Spec.Workers.ProcessesPerWorker),
+		HeartbeatTimeout:   value(p.Job.Spec.Failure.HeartbeatTimeout).Duration,
+		Durable:            record.FromStatus(p.Job.Status.World),
+	}
+	for _, pod := range pods {
+		expected.Members = append(expected.Members, rendezvous.Member{
+			UID: string(pod.UID), Name: pod.Name, Ordinal: podOrdinal(pod), Node: pod.Spec.NodeName,
+		})
+	}
+	return expected
+}
+
+// checkStartTimeout lets a gang go that holds room and does not start.
+func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
+	if firstBound.IsZero() {
+		return
+	}
+	timeout := value(p.Job.Spec.Gang.StartTimeout).Duration
+	if left := firstBound.Add(timeout).Sub(p.Now); left > 0 {
+		p.lookAgain(left)
+		return
+	}
+	_, why := p.whyNotTraining(pods)
+	retry := metav1.NewTime(p.Now.Add(startBackOff))
+	p.plan.Status.RetryTime = &retry
+	p.plan.Status.Workers.Target = ptr.To[int32](0)
+	message := fmt.Sprintf("attempt %d did not start within spec.gang.startTimeout (%s): %s; it lets go of its room, the next attempt is due at %s",
+		p.attempt(), timeout, why, retry.UTC().Format(time.RFC3339))
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the last gang did not start in time")
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, message)
+	p.note(corev1.EventTypeWarning, "StartTimeout", "%s", message)
+}
+
+func (p *planner) allSucceeded(pods []*corev1.Pod) bool {
+	for _, pod := range pods {
+		exit := trainerExit(pod, &p.Job.Spec.Workers)
+		if exit == nil || exit.ExitCode != 0 {
+			return false
+		}
+	}
+	return true
+}

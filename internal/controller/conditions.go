@@ -1,0 +1,128 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+const (
+	// maxMessage bounds what we put into a condition, in bytes; what a program printed last is cut
+	// at its front.
+	maxMessage = 2048
+	// connectPatience is how long an agent may take to reach the operator before a condition says
+	// that it has not.
+	connectPatience = 10 * time.Second
+)
+
+func isTrue(conditions []metav1.Condition, conditionType string) bool {
+	return meta.IsStatusConditionTrue(conditions, conditionType)
+}
+
+// set writes a condition of the next status.
+func (p *planner) set(conditionType string, status metav1.ConditionStatus, reason, message string) {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage/4]+" … "+message[len(message)-maxMessage*3/4+8:], "")
+	}
+	meta.SetStatusCondition(&p.plan.Status.Conditions, metav1.Condition{
+		Type:               conditionType,
+		Status:             status,
+		Reason:             reason,
+		Message:            message,
+		ObservedGeneration: p.Job.Generation,
+		LastTransitionTime: metav1.NewTime(p.Now),
+	})
+}
+
+// refuse says that the job may have no workers now, and why.
+func (p *planner) refuse(reason, message string) {
+	old := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionAdmitted)
+	if old == nil || old.Reason != reason || old.Message != message {
+		p.note(corev1.EventTypeWarning, reason, "%s", message)
+	}
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, reason, message)
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the job is not admitted")
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the job is not admitted")
+}
+
+// describeGang writes GangScheduled and Training for a gang that has all of its pods.
+func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	if !bound {
+		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, p.Placement)
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang has no room yet")
+		return
+	}
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, fmt.Sprintf("all %d workers have a node", len(pods)))
+	if !p.rendezvousKnows() {
+		// Just started, or adopting: what was true stays true until this leader knows better.
+		if meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining) == nil {
+			p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the workers are starting")
+		}
+		return
+	}
+	if p.World.Round > 0 {
+		message := fmt.Sprintf("round %d: %d workers train as %d ranks", p.World.Round, len(pods),
+			len(pods)*int(value(p.Job.Spec.Workers.ProcessesPerWorker)))
+		if !isTrue(p.Job.Status.Conditions, v1alpha1.ConditionTraining) {
+			p.note(corev1.EventTypeNormal, v1alpha1.ReasonWorldFormed, "%s", message)
+		}
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed, message)
+		return
+	}
+	reason, message := p.whyNotTraining(pods)
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
+}
+
+// whyNotTraining names the pods that keep a placed gang from forming its world.
+func (p *planner) whyNotTraining(pods []*corev1.Pod) (reason, message string) {
+	if stuck := stuckPods(pods); stuck != "" {
+		return v1alpha1.ReasonWaitingForPods, stuck
+	}
+	var silent, starting []string
+	for _, pod := range pods {
+		status := trainerStatus(pod, &p.Job.Spec.Workers)
+		switch {
+		case p.member(pod).Joined:
+		case status == nil || status.State.Running == nil:
+			starting = append(starting, pod.Name)
+		default:
+			silent = append(silent, pod.Name)
+			if left := status.State.Running.StartedAt.Add(connectPatience).Sub(p.Now); left > 0 {
+				p.lookAgain(left)
+				silent, starting = silent[:len(silent)-1], append(starting, pod.Name)
+			}
+		}
+	}
+	if len(silent) > 0 {
+		return v1alpha1.ReasonNotConnected, fmt.Sprintf("the agents in %s run for more than %s and have not reached the operator at %s: "+
+			"see their logs, cluster DNS, and network policies between the namespaces", strings.Join(silent, ", "), connectPatience, p.settings.RendezvousURL)
+	}
+	if len(starting) > 0 {
+		return v1alpha1.ReasonStarting, fmt.Sprintf("waiting for %s to start", strings.Join(starting, ", "))
+	}
+	return v1alpha1.ReasonStarting, "all workers are there, the world is being formed"
+}
+
+// stuckPods names the pods whose containers cannot start, and the cause; empty when there is none.
+func stuckPods(pods []*corev1.Pod) string {
+	var stuck []string
+	for _, pod := range pods {
+		for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+			for i := range statuses {
+				waiting := statuses[i].State.Waiting
+				if waiting == nil || waiting.Reason == "" || waiting.Reason == "PodInitializing" || waiting.Reason == "ContainerCreating" {
+					continue
+				}
+				stuck = append(stuck, fmt.Sprintf("pod %s, container %s: %s: %s", pod.Name, statuses[i].Name, waiting.Reason, waiting.Message))
+			}
+		}
+	}
+	return strings.Join(stuck, "; ")
+}

@@ -1,0 +1,162 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+func TestWhoseFault(t *testing.T) {
+	const traceback = "Traceback (most recent call last):\nValueError: bad label"
+	long := start.Add(30 * time.Second)  // settled at the time of the plan, one minute after start
+	fresh := start.Add(59 * time.Second) // not settled yet
+	job := jobWith(scheduled)
+	cases := []struct {
+		name                    string
+		pods                    []*corev1.Pod
+		world                   func(*rendezvous.Observation)
+		program, infrastructure int32
+		says                    string
+		waits                   bool
+	}{
+		{name: "a program that fails",
+			pods:    []*corev1.Pod{podOf(job, 1, 0, exited(1, long, traceback)), podOf(job, 1, 1, trainerRuns)},
+			program: 1, says: "ValueError: bad label"},
+		{name: "too early to say",
+			pods:  []*corev1.Pod{podOf(job, 1, 0, exited(1, fresh, traceback)), podOf(job, 1, 1, trainerRuns)},
+			waits: true},
+		{name: "the culprit is told from those who lost a peer",
+			pods: []*corev1.Pod{
+				podOf(job, 1, 0, exited(1, long, "RuntimeError: Connection closed by peer")),
+				podOf(job, 1, 1, exited(1, long.Add(time.Second), "concertina-agent: round 2: worker 0 of 2\n"+traceback))},
+			program: 1, says: "worker digits-1-1 on node n1 exited with code 1: " + traceback},
+		{name: "a peer was evicted",
+			pods: []*corev1.Pod{
+				podOf(job, 1, 0, exited(1, fresh, "Connection reset")),
+				podOf(job, 1, 1, trainerRuns, withCondition(corev1.DisruptionTarget, "EvictionByEvictionAPI", "drained"))},
+			infrastructure: 1, says: "EvictionByEvictionAPI: drained"},
+		{name: "a peer was deleted",
+			pods:           []*corev1.Pod{podOf(job, 1, 0, exited(1, fresh, "")), podOf(job, 1, 1, trainerRuns, deletedAt(long))},
+			infrastructure: 1, says: "digits-1-1 on node n1 was deleted"},
+		{name: "a peer is gone",
+			pods:           []*corev1.Pod{podOf(job, 1, 0, exited(1, long, ""))},
+			infrastructure: 1, says: "1 of 2 workers of attempt 1 are gone"},
+		{name: "a kubelet rejects a pod",
+			pods: []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, onNode("n2"), func(p *corev1.Pod) {
+				p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "OutOfcpu", "no cpu left"
+			})},
+			infrastructure: 1, says: "OutOfcpu: no cpu left"},
+		{name: "a worker is silent",
+			pods: []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns)},
+			world: func(w *rendezvous.Observation) {
+				w.Members["uid-digits-1-1"] = rendezvous.MemberObservation{Joined: true, Silent: true}
+			},
+			infrastructure: 1, says: "digits-1-1 on node n1 has been silent for 5s"},
+		{name: "a worker may be lost without a word",
+			pods: []*corev1.Pod{podOf(job, 1, 0, exited(1, long, "Connection reset")), podOf(job, 1, 1, trainerRuns)},
+			world: func(w *rendezvous.Observation) {
+				w.Members["uid-digits-1-1"] = rendezvous.MemberObservation{Joined: true, LastSeen: start.Add(56 * time.Second)}
+			},
+			waits: true},
+		{name: "killed for its memory",
+			pods: []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, exited(137, long, ""), func(p *corev1.Pod) {
+				p.Status.ContainerStatuses[0].State.Terminated.Reason = "OOMKilled"
+			})},
+			program: 1, says: "code 137 (OOMKilled)"},
+		{name: "one has finished, the others go on",
+			pods: []*corev1.Pod{podOf(job, 1, 0, exited(0, long, "")), podOf(job, 1, 1, trainerRuns)}},
+		{name: "a finished worker may be deleted",
+			pods: []*corev1.Pod{podOf(job, 1, 0, exited(0, long, ""), deletedAt(long)), podOf(job, 1, 1, trainerRuns)}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			state := stateOf(job, c.pods...)
+			state.World = worldOf(1, c.pods...)
+			for _, pod := range c.pods {
+				if podEnded(pod) {
+					delete(state.World.Members, string(pod.UID))
+				}
+			}
+			if c.world != nil {
+				c.world(&state.World)
+			}
+			plan := NewPlan(state, settings)
+			if got := value(plan.Status.Restarts.Program); got != c.program {
+				t.Errorf("%d restarts of the program, want %d", got, c.program)
+			}
+			if got := value(plan.Status.Restarts.Infrastructure); got != c.infrastructure {
+				t.Errorf("%d restarts for the infrastructure, want %d", got, c.infrastructure)
+			}
+			released := value(plan.Status.Workers.Target) == 0
+			if released != (c.program+c.infrastructure > 0) {
+				t.Errorf("released: %v", released)
+			}
+			if c.says != "" {
+				expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, c.says)
+				if len(plan.Notes) != 1 || !strings.Contains(plan.Notes[0].Message, c.says) {
+					t.Errorf("notes are %+v", plan.Notes)
+				}
+			}
+			if c.waits && (plan.After <= 0 || plan.After > 6*time.Second) {
+				t.Errorf("looks again after %s", plan.After)
+			}
+		})
+	}
+}
+
+func TestMaxRestarts(t *testing.T) {
+	job := jobWith(scheduled, func(j *v1alpha1.TrainingJob) {
+		j.Status.Restarts.Program, j.Status.Restarts.Infrastructure = ptr.To[int32](2), ptr.To[int32](50)
+	})
+	state := stateOf(job, podOf(job, 1, 0, exited(1, start, "ZeroDivisionError: division by zero")), podOf(job, 1, 1, trainerRuns))
+	plan := NewPlan(state, settings)
+	expectNothingDone(t, plan)
+	expectCondition(t, plan, v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonProgramFailed, "maxRestarts (2)", "ZeroDivisionError")
+	job.Status = plan.Status
+	plan = NewPlan(state, settings)
+	if got := names(plan.Actions.Delete); !slices.Equal(got, []string{"digits-1-1"}) {
+		t.Errorf("deletes %v, want the worker that still runs", got)
+	}
+}
+
+func TestBackOffGrows(t *testing.T) {
+	want := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 5 * time.Minute, 5 * time.Minute}
+	for i, pause := range want {
+		if got := backOff(int32(i + 1)); got != pause {
+			t.Errorf("pause after failure %d is %s, want %s", i+1, got, pause)
+		}
+	}
+}
+
+func TestLastFailureOfEachCauseIsKept(t *testing.T) {
+	job := jobWith(scheduled, func(j *v1alpha1.TrainingJob) {
+		j.Status.Attempt, j.Status.NextOrdinal = ptr.To[int32](4), ptr.To[int32](8)
+	})
+	state := stateOf(job,
+		podOf(job, 1, 0, exited(1, start, "first")),
+		podOf(job, 2, 2, exited(1, start.Add(2*time.Second), "after a peer")), podOf(job, 2, 3, exited(1, start, "culprit")),
+		podOf(job, 3, 4, exited(137, start, ""), withCondition(corev1.DisruptionTarget, "DeletionByTaintManager", "")), podOf(job, 3, 5, exited(0, start, "")),
+		podOf(job, 4, 6, trainerRuns), podOf(job, 4, 7, trainerRuns))
+	plan := NewPlan(state, settings)
+	if got := names(plan.Actions.Delete); !slices.Equal(got, []string{"digits-1-0", "digits-2-2", "digits-3-5"}) {
+		t.Errorf("deletes %v", got)
+	}
+}
+
+func TestLongMessagesKeepTheirEnd(t *testing.T) {
+	job := jobWith(scheduled)
+	lines := strings.Repeat("ä very long line of output\n", 500) + "ValueError: the end"
+	state := stateOf(job, podOf(job, 1, 0, exited(1, start, lines)), podOf(job, 1, 1, trainerRuns))
+	message := condition(t, NewPlan(state, settings), v1alpha1.ConditionTraining).Message
+	if len(message) > maxMessage || !strings.HasSuffix(message, "ValueError: the end") || !strings.Contains(message, "the next attempt") {
+		t.Errorf("message of %d bytes: %q … %q", len(message), message[:60], message[len(message)-30:])
+	}
+}

@@ -1,0 +1,84 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/gang"
+)
+
+// gather reads everything that a decision about the job may look at.
+func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*State, error) {
+	state := &State{
+		Now:         r.Now(),
+		Job:         job,
+		GroupExists: true,
+		World:       r.Rendezvous.Observe(jobKey(job)),
+		Memory:      r.memory.of(job.UID),
+	}
+	var err error
+	if state.Pods, err = r.pods(ctx, r.Client, job); err != nil {
+		return nil, err
+	}
+	if err := r.gatherGroup(ctx, state); err != nil {
+		return nil, err
+	}
+	if state.target() == 0 {
+		var quotas corev1.ResourceQuotaList
+		if err := r.Client.List(ctx, &quotas, client.InNamespace(job.Namespace)); err != nil {
+			return nil, fmt.Errorf("list ResourceQuotas of namespace %s: %w", job.Namespace, err)
+		}
+		state.Quotas = quotas.Items
+	}
+	state.Placement = r.Gang.Why(state.gang())
+	return state, nil
+}
+
+// gatherGroup makes sure of what is missing. The cache may lag behind our own writes, so pods of
+// the current attempt are looked for in the API before they are taken for missing.
+func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
+	if state.finished() || state.suspended() {
+		return nil
+	}
+	if state.target() > 0 {
+		if int32(len(state.gang())) >= state.target() {
+			return nil
+		}
+		var err error
+		if state.Pods, err = r.pods(ctx, r.Live, state.Job); err != nil {
+			return err
+		}
+	}
+	exists, err := r.Gang.Exists(ctx, state.groupKey())
+	if errors.Is(err, gang.ErrNotInstalled) {
+		state.GroupKindMissing = r.Gang.Install()
+		state.GroupExists = false
+		return nil
+	}
+	state.GroupExists = exists
+	return err
+}
+
+// pods lists the pods that the job controls, by name.
+func (r *Reconciler) pods(ctx context.Context, reader client.Reader, job *v1alpha1.TrainingJob) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := reader.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingLabels{v1alpha1.LabelJob: job.Name}); err != nil {
+		return nil, fmt.Errorf("list pods of job %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], job) {
+			pods = append(pods, &list.Items[i])
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, nil
+}

@@ -1,0 +1,237 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// Plan is a decision: what the status should say, what to do, and why.
+type Plan struct {
+	// Status is the next status. Its world belongs to the rendezvous and is not written.
+	Status v1alpha1.TrainingJobStatus
+	// Notes say why, one for each thing that was decided; they become events.
+	Notes []Note
+	// Actions are what to do. They follow from what is durable already.
+	Actions Actions
+	// After is when to look again without being asked; 0 for never.
+	After time.Duration
+	// Progress is true when Status brings a new progress.
+	Progress bool
+}
+
+// Note is one decision in words.
+type Note struct {
+	// Type is Normal or Warning, Reason one word, Message a sentence.
+	Type, Reason, Message string
+}
+
+// Actions are changes to the cluster and to what the rendezvous expects. They are applied in the
+// order of the fields.
+type Actions struct {
+	// Release lets the agents go, before their pods are deleted.
+	Release bool
+	// Delete removes pods, by uid.
+	Delete []*corev1.Pod
+	// DeleteGroup removes the object of the current attempt's group.
+	DeleteGroup bool
+	// Forget drops what the rendezvous knows.
+	Forget bool
+	// Group is made before its pods; nil for none.
+	Group *gang.Group
+	// Create are pods that are all created, or none.
+	Create []*corev1.Pod
+	// Expect tells the rendezvous who the world is made of.
+	Expect *rendezvous.Gang
+	// Ranks are worker ranks to write on pods, by index into the pods' own slice.
+	Ranks []PodRank
+	// DeleteJob removes the job itself.
+	DeleteJob bool
+}
+
+// PodRank is a worker rank that a pod should carry.
+type PodRank struct {
+	Pod  *corev1.Pod
+	Rank int32
+}
+
+// planner collects one Plan.
+type planner struct {
+	*State
+	settings PodSettings
+	plan     Plan
+}
+
+// NewPlan decides what should happen to a job now. It is pure.
+func NewPlan(state *State, settings PodSettings) Plan {
+	p := &planner{State: state, settings: settings}
+	p.plan.Status = *state.Job.Status.DeepCopy()
+	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
+	switch {
+	case state.World.Deposed:
+		return Plan{Status: *state.Job.Status.DeepCopy()}
+	case p.finished():
+		p.afterEnd()
+	case p.suspended():
+		p.suspend()
+	case p.deadlineExceeded():
+		p.fail(v1alpha1.ReasonDeadlineExceeded, fmt.Sprintf("the job was not complete within its spec.activeDeadline of %s", p.Job.Spec.ActiveDeadline.Duration))
+	case p.target() > 0:
+		p.runGang()
+	default:
+		p.startGang()
+	}
+	p.countWorkers()
+	if p.decided() {
+		// What was decided becomes durable first; the next reconcile acts on it.
+		p.plan.Actions = Actions{}
+		p.lookAgain(time.Millisecond)
+	}
+	return p.plan
+}
+
+// decided says whether the plan changes what actions follow from.
+func (p *planner) decided() bool {
+	old, next := &p.Job.Status, &p.plan.Status
+	ends := func(s *v1alpha1.TrainingJobStatus) [2]bool {
+		return [2]bool{isTrue(s.Conditions, v1alpha1.ConditionComplete), isTrue(s.Conditions, v1alpha1.ConditionFailed)}
+	}
+	return value(old.Attempt) != value(next.Attempt) ||
+		value(old.NextOrdinal) != value(next.NextOrdinal) ||
+		value(old.Workers.Target) != value(next.Workers.Target) ||
+		!apiequality.Semantic.DeepEqual(old.Restarts, next.Restarts) ||
+		ends(old) != ends(next)
+}
+
+func (p *planner) note(eventType, reason, format string, args ...any) {
+	p.plan.Notes = append(p.plan.Notes, Note{Type: eventType, Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+// lookAgain asks for another reconcile, the earliest wish wins.
+func (p *planner) lookAgain(after time.Duration) {
+	if after = max(after, time.Millisecond); p.plan.After == 0 || after < p.plan.After {
+		p.plan.After = after
+	}
+}
+
+func (p *planner) countWorkers() {
+	var running int32
+	for _, pod := range p.gang() {
+		if trainerRunning(pod, &p.Job.Spec.Workers) {
+			running++
+		}
+	}
+	workers := &p.plan.Status.Workers
+	workers.Running = ptr.To(running)
+	if workers.Target == nil {
+		workers.Target = ptr.To[int32](0)
+	}
+	workers.Summary = fmt.Sprintf("%d/%d-%d", running, p.minimum(), value(p.Job.Spec.Workers.Max))
+}
+
+// afterEnd clears up behind a job that is complete or has failed, and deletes it when its time has
+// come. Pods that have ended stay, for their logs.
+func (p *planner) afterEnd() {
+	p.release(p.busy())
+	if ttl := p.Job.Spec.TTLAfterFinished; ttl != nil && p.Job.Status.CompletionTime != nil {
+		left := p.Job.Status.CompletionTime.Add(ttl.Duration).Sub(p.Now)
+		if left <= 0 {
+			p.plan.Actions.DeleteJob = true
+			p.note(corev1.EventTypeNormal, "TTLExpired", "the job ended %s ago, spec.ttlAfterFinished is %s: it is deleted",
+				p.Now.Sub(p.Job.Status.CompletionTime.Time).Round(time.Second), ttl.Duration)
+			return
+		}
+		p.lookAgain(left)
+	}
+}
+
+// suspend lets go of all workers.
+func (p *planner) suspend() {
+	status := &p.plan.Status
+	if p.target() > 0 {
+		p.note(corev1.EventTypeNormal, v1alpha1.ReasonSuspended, "spec.suspend is true: all workers are released")
+	}
+	status.Workers.Target = ptr.To[int32](0)
+	status.StartTime, status.RetryTime = nil, nil
+	p.release(p.Pods)
+	left := len(p.live())
+	message := "spec.suspend is true; set it to false to start the job"
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, v1alpha1.ReasonSuspended, message)
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, message)
+	if left > 0 {
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, fmt.Sprintf("%d workers are still ending", left))
+		return
+	}
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonSuspended, message)
+	p.set(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, message)
+}
+
+// release lets workers go: agents first, then pods, then the group. It is repeated until nothing is
+// left.
+func (p *planner) release(pods []*corev1.Pod) {
+	actions := &p.plan.Actions
+	actions.Release = p.World.Known
+	actions.DeleteGroup = p.attempt() > 0 && p.GroupExists
+	for _, pod := range pods {
+		if pod.DeletionTimestamp == nil {
+			actions.Delete = append(actions.Delete, pod)
+		}
+	}
+	actions.Forget = len(p.live()) == 0 && p.World.Known
+}
+
+func (p *planner) deadlineExceeded() bool {
+	deadline, start := p.Job.Spec.ActiveDeadline, p.Job.Status.StartTime
+	if deadline == nil || start == nil {
+		return false
+	}
+	left := start.Add(deadline.Duration).Sub(p.Now)
+	if left > 0 {
+		p.lookAgain(left)
+	}
+	return left <= 0
+}
+
+// fail ends the job without success.
+func (p *planner) fail(reason, message string) {
+	p.end(v1alpha1.ConditionFailed, reason, message)
+	p.note(corev1.EventTypeWarning, reason, "%s", message)
+}
+
+// complete ends the job with success.
+func (p *planner) complete() {
+	p.reportProgress()
+	message := fmt.Sprintf("all %d workers ended with exit code 0", p.minimum())
+	p.end(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, message)
+	p.note(corev1.EventTypeNormal, v1alpha1.ReasonCompleted, "%s", message)
+}
+
+func (p *planner) end(condition, reason, message string) {
+	status := &p.plan.Status
+	status.Workers.Target = ptr.To[int32](0)
+	status.CompletionTime = ptr.To(metav1.NewTime(p.Now))
+	status.RetryTime = nil
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the job has ended")
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonFinished, "the job has ended")
+	p.set(condition, metav1.ConditionTrue, reason, message)
+}
+
+// sweep removes pods of earlier attempts that have ended, but for those kept for their logs.
+func (p *planner) sweep() {
+	keep := keptForLogs(p.Pods, &p.Job.Spec.Workers)
+	for _, pod := range p.Pods {
+		old := podAttempt(pod) != p.attempt()
+		if old && podEnded(pod) && pod.DeletionTimestamp == nil && !slices.Contains(keep, pod) {
+			p.plan.Actions.Delete = append(p.plan.Actions.Delete, pod)
+		}
+	}
+}

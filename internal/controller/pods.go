@@ -1,0 +1,261 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"sort"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/identity"
+)
+
+// What the agent needs in a pod. Names of containers and volumes that start with reservedPrefix
+// are the agent's.
+const (
+	reservedPrefix = "concertina-"
+	agentName      = "concertina-agent"
+	identityVolume = "concertina-identity"
+
+	agentMount    = "/concertina"
+	identityMount = "/var/run/concertina"
+	agentBinary   = agentMount + "/bin/agent"
+	agentSocket   = agentMount + "/run/agent.sock"
+
+	// caKey is the key of the CA bundle in the job's ConfigMap, and the file's name in the pod.
+	caKey = "ca.crt"
+	// tokenLifetime is in seconds; the kubelet renews the token long before.
+	tokenLifetime = 3600
+	// safeToEvict tells the cluster autoscaler that our emptyDir holds nothing of value.
+	safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+)
+
+// PodSettings are the operator's own settings that go into every pod.
+type PodSettings struct {
+	// AgentImage is the image that holds the agent as /agent.
+	AgentImage string
+	// RendezvousURL is where agents find the operator, such as https://name.namespace.svc:8443.
+	RendezvousURL string
+}
+
+func groupName(job string, attempt int32) string { return fmt.Sprintf("%s-%d", job, attempt) }
+
+func podName(job string, attempt, ordinal int32) string {
+	return fmt.Sprintf("%s-%d-%d", job, attempt, ordinal)
+}
+
+func configMapName(job string) string { return job + "-rendezvous" }
+
+// newPod makes the pod of one worker. The template has passed templateFault.
+func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal int32) *corev1.Pod {
+	template := job.Spec.Workers.Template.DeepCopy()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        podName(job.Name, attempt, ordinal),
+			Namespace:   job.Namespace,
+			Labels:      merged(template.Labels, jobLabels(job, attempt)),
+			Annotations: merged(template.Annotations, nil),
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind("TrainingJob")),
+			},
+		},
+		Spec: template.Spec,
+	}
+	if volumes := pod.Annotations[safeToEvict]; volumes == "" {
+		pod.Annotations[safeToEvict] = agentName
+	} else {
+		pod.Annotations[safeToEvict] = volumes + "," + agentName
+	}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	index, _ := trainingContainer(&job.Spec.Workers)
+	trainer := &pod.Spec.Containers[index]
+	pod.Spec.InitContainers = append([]corev1.Container{installContainer(&pod.Spec, trainer, settings)}, pod.Spec.InitContainers...)
+	pod.Spec.Volumes = append(pod.Spec.Volumes, agentVolumes(job)...)
+	wrap(trainer, job, settings, attempt, value(pod.Spec.TerminationGracePeriodSeconds))
+	return pod
+}
+
+func jobLabels(job *v1alpha1.TrainingJob, attempt int32) map[string]string {
+	return map[string]string{
+		v1alpha1.LabelJob:     job.Name,
+		v1alpha1.LabelAttempt: strconv.Itoa(int(attempt)),
+	}
+}
+
+// installContainer copies the agent into the pod. It satisfies Pod Security "restricted" as far as
+// the template lets it: it runs as the user that the training container runs as.
+func installContainer(spec *corev1.PodSpec, trainer *corev1.Container, settings PodSettings) corev1.Container {
+	security := &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false),
+		ReadOnlyRootFilesystem:   ptr.To(true),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if own := trainer.SecurityContext; own != nil {
+		security.RunAsUser, security.RunAsGroup = own.RunAsUser, own.RunAsGroup
+	}
+	user := security.RunAsUser
+	if user == nil && spec.SecurityContext != nil {
+		user = spec.SecurityContext.RunAsUser
+	}
+	security.RunAsNonRoot = ptr.To(user == nil || *user != 0)
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("100m"),
+		corev1.ResourceMemory: resource.MustParse("64Mi"),
+	}
+	return corev1.Container{
+		Name:            agentName,
+		Image:           settings.AgentImage,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/agent", "install", agentBinary},
+		Resources:       corev1.ResourceRequirements{Requests: resources, Limits: resources},
+		VolumeMounts:    []corev1.VolumeMount{{Name: agentName, MountPath: agentMount}},
+		SecurityContext: security,
+	}
+}
+
+func agentVolumes(job *v1alpha1.TrainingJob) []corev1.Volume {
+	return []corev1.Volume{
+		{Name: agentName, VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("64Mi"))},
+		}},
+		{Name: identityVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
+					Audience: identity.Audience, ExpirationSeconds: ptr.To(int64(tokenLifetime)), Path: "token",
+				}},
+				{ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: configMapName(job.Name)},
+					Items:                []corev1.KeyToPath{{Key: caKey, Path: caKey}},
+				}},
+			},
+		}}},
+	}
+}
+
+// wrap makes the agent start the container's command. Nothing else of the container changes but
+// what the agent needs: its variables, its mounts, and the last lines of output as the message of
+// a failure.
+func wrap(trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSettings, attempt int32, grace int64) {
+	trainer.Command = append([]string{agentBinary, "run", "--"}, trainer.Command...)
+	if trainer.TerminationMessagePolicy == "" {
+		trainer.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+	}
+	trainer.VolumeMounts = append(trainer.VolumeMounts,
+		corev1.VolumeMount{Name: agentName, MountPath: agentMount},
+		corev1.VolumeMount{Name: identityVolume, MountPath: identityMount, ReadOnly: true})
+	if grace == 0 {
+		grace = corev1.DefaultTerminationGracePeriodSeconds
+	}
+	ours := []corev1.EnvVar{
+		{Name: "CONCERTINA_NAMESPACE", Value: job.Namespace},
+		{Name: "CONCERTINA_JOB", Value: job.Name},
+		{Name: "CONCERTINA_ATTEMPT", Value: strconv.Itoa(int(attempt))},
+		{Name: "CONCERTINA_LAUNCH", Value: string(job.Spec.Workers.Launch)},
+		{Name: "CONCERTINA_PROCESSES", Value: strconv.Itoa(int(value(job.Spec.Workers.ProcessesPerWorker)))},
+		{Name: "CONCERTINA_RENDEZVOUS", Value: settings.RendezvousURL},
+		{Name: "CONCERTINA_SOCKET", Value: agentSocket},
+		{Name: "CONCERTINA_GRACE_SECONDS", Value: strconv.FormatInt(grace, 10)},
+		fieldVariable("CONCERTINA_POD_NAME", "metadata.name"),
+		fieldVariable("CONCERTINA_POD_UID", "metadata.uid"),
+		fieldVariable("CONCERTINA_POD_IP", "status.podIP"),
+	}
+	reserved := map[string]bool{}
+	for _, variable := range ours {
+		reserved[variable.Name] = true
+	}
+	for _, variable := range trainer.Env {
+		if !reserved[variable.Name] {
+			ours = append(ours, variable)
+		}
+	}
+	trainer.Env = ours
+}
+
+func fieldVariable(name, field string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}}
+}
+
+func merged(a, b map[string]string) map[string]string {
+	both := make(map[string]string, len(a)+len(b)+1)
+	maps.Copy(both, a)
+	maps.Copy(both, b)
+	return both
+}
+
+func sorted(items []string) []string {
+	sort.Strings(items)
+	return items
+}
+
+// podAttempt is the attempt that a pod was made for; 0 for a pod that is not one of ours.
+func podAttempt(pod *corev1.Pod) int32 {
+	attempt, err := strconv.ParseInt(pod.Labels[v1alpha1.LabelAttempt], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return int32(attempt)
+}
+
+// podOrdinal is the number at the end of a pod's name.
+func podOrdinal(pod *corev1.Pod) int32 {
+	name := pod.Name
+	for i := len(name) - 1; i >= 0; i-- {
+		if name[i] == '-' {
+			ordinal, err := strconv.ParseInt(name[i+1:], 10, 32)
+			if err != nil {
+				return -1
+			}
+			return int32(ordinal)
+		}
+	}
+	return -1
+}
+
+// podEnded says whether the kubelet has reported that every container of the pod has ended.
+func podEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// containersEnded says whether every container of the pod has ended, sidecars included.
+func containersEnded(pod *corev1.Pod) bool {
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].State.Terminated == nil {
+			return false
+		}
+	}
+	return len(pod.Status.ContainerStatuses) == len(pod.Spec.Containers)
+}
+
+// trainerExit is how the training container ended; nil while it has not.
+func trainerExit(pod *corev1.Pod, workers *v1alpha1.WorkersSpec) *corev1.ContainerStateTerminated {
+	status := trainerStatus(pod, workers)
+	if status == nil {
+		return nil
+	}
+	return status.State.Terminated
+}
+
+func trainerRunning(pod *corev1.Pod, workers *v1alpha1.WorkersSpec) bool {
+	status := trainerStatus(pod, workers)
+	return status != nil && status.State.Running != nil
+}
+
+func trainerStatus(pod *corev1.Pod, workers *v1alpha1.WorkersSpec) *corev1.ContainerStatus {
+	index, fault := trainingContainer(workers)
+	if fault != "" {
+		return nil
+	}
+	name := workers.Template.Spec.Containers[index].Name
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].Name == name {
+			return &pod.Status.ContainerStatuses[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package controller
+
+import (
+	"hash/fnv"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+const (
+	// progressInterval is how often status.progress is refreshed at most; progressJitter spreads
+	// the jobs of a cluster.
+	progressInterval = 30 * time.Second
+	progressJitter   = 5 * time.Second
+	// firstProgress is how often we look whether a world has anything to report at all.
+	firstProgress = 10 * time.Second
+)
+
+// refreshProgress brings status.progress up to date when its time has come.
+func (p *planner) refreshProgress() {
+	due := p.Memory.ReportedAt.Add(progressInterval + jitter(string(p.Job.UID)))
+	if !p.Memory.ReportedAt.IsZero() && p.Memory.ReportedRound == p.World.Round && p.Now.Before(due) {
+		p.lookAgain(due.Sub(p.Now))
+		return
+	}
+	p.reportProgress()
+	if p.plan.Progress {
+		p.lookAgain(progressInterval)
+	} else {
+		p.lookAgain(firstProgress)
+	}
+}
+
+func (p *planner) reportProgress() {
+	if !p.rendezvousKnows() || p.World.Round == 0 {
+		return
+	}
+	seen, memory := p.World.Progress, p.Memory
+	if seen.Step == 0 && seen.TotalSteps == 0 && len(seen.Metrics) == 0 {
+		return // a program that imports no SDK reports nothing, which is not the same as step 0
+	}
+	next := v1alpha1.ProgressStatus{Step: ptr.To(int64(seen.Step))}
+	if seen.TotalSteps > 0 {
+		next.TotalSteps = ptr.To(int64(seen.TotalSteps))
+	}
+	elapsed := p.Now.Sub(memory.ReportedAt)
+	if memory.ReportedRound == p.World.Round && elapsed > 0 && seen.Samples >= memory.ReportedSamples {
+		rate := float64(seen.Samples-memory.ReportedSamples) / elapsed.Seconds()
+		next.SamplesPerSecond = ptr.To(int64(rate))
+	}
+	for _, metric := range seen.Metrics {
+		next.Metrics = append(next.Metrics, v1alpha1.Metric{
+			Name: metric.Name, Value: strconv.FormatFloat(metric.Value, 'g', 6, 64),
+		})
+	}
+	p.plan.Status.Progress = next
+	p.plan.Progress = true
+}
+
+func jitter(uid string) time.Duration {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(uid))
+	return time.Duration(hash.Sum32()) % progressJitter
+}
+
+// annotateRanks writes on every pod which worker rank it has in the current world.
+func (p *planner) annotateRanks(pods []*corev1.Pod) {
+	for _, pod := range pods {
+		member := p.member(pod)
+		if member.Joined && member.WorkerRank >= 0 && pod.Annotations[v1alpha1.AnnotationRank] != strconv.Itoa(int(member.WorkerRank)) {
+			p.plan.Actions.Ranks = append(p.plan.Actions.Ranks, PodRank{Pod: pod, Rank: member.WorkerRank})
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package controller
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// State is all that a decision may look at.
+type State struct {
+	Now time.Time
+	Job *v1alpha1.TrainingJob
+	// Pods are all pods of the job, of any attempt, by name.
+	Pods []*corev1.Pod
+	// GroupExists says whether the object of the current attempt's group is there. It is only
+	// looked up when pods of the attempt are missing, and true otherwise.
+	GroupExists bool
+	// GroupKindMissing is set when the cluster does not know the group's kind.
+	GroupKindMissing string
+	// Placement says why pods have no node, in the words of the gang scheduler.
+	Placement string
+	// Quotas are the ResourceQuotas of the namespace.
+	Quotas []corev1.ResourceQuota
+	// World is what the rendezvous has seen.
+	World rendezvous.Observation
+	// Memory is what this process remembers of the job.
+	Memory Memory
+}
+
+// Memory is what the operator keeps of a job between reconciles and may lose: after a restart a
+// refused batch is tried once more, and a rate is known one refresh later.
+type Memory struct {
+	// Refusal is the last batch that the API server refused; nil for none.
+	Refusal *Refusal
+	// ReportedAt is when status.progress was last written, with the samples done then.
+	ReportedAt      time.Time
+	ReportedSamples uint64
+	ReportedRound   uint64
+}
+
+// Refusal is the answer of the API server to a pod that it would not create.
+type Refusal struct {
+	Reason, Message string
+	// Attempt is the attempt that the batch was made for. It is over before it began.
+	Attempt int32
+	// Retry is when the batch may be tried again, unless a quota or limit changes before.
+	Retry time.Time
+	// Count is how often in a row the batch was refused.
+	Count int
+}
+
+func (s *State) attempt() int32 { return value(s.Job.Status.Attempt) }
+
+// target is how many workers the job should have; what is durable, not what is planned.
+func (s *State) target() int32 { return value(s.Job.Status.Workers.Target) }
+
+func (s *State) minimum() int32 { return value(s.Job.Spec.Workers.Min) }
+
+func (s *State) suspended() bool { return value(s.Job.Spec.Suspend) }
+
+func (s *State) finished() bool {
+	return isTrue(s.Job.Status.Conditions, v1alpha1.ConditionComplete) ||
+		isTrue(s.Job.Status.Conditions, v1alpha1.ConditionFailed)
+}
+
+// gang returns the pods of the current attempt.
+func (s *State) gang() []*corev1.Pod {
+	var gang []*corev1.Pod
+	for _, pod := range s.Pods {
+		if podAttempt(pod) == s.attempt() {
+			gang = append(gang, pod)
+		}
+	}
+	return gang
+}
+
+// live returns the pods that still hold room and quota: all that have not ended.
+func (s *State) live() []*corev1.Pod {
+	var live []*corev1.Pod
+	for _, pod := range s.Pods {
+		if !podEnded(pod) {
+			live = append(live, pod)
+		}
+	}
+	return live
+}
+
+// busy returns the pods in which a container may still run. A pod whose containers have all ended
+// becomes terminal by itself, and deleting it a moment before would take its logs away.
+func (s *State) busy() []*corev1.Pod {
+	var busy []*corev1.Pod
+	for _, pod := range s.live() {
+		if !containersEnded(pod) {
+			busy = append(busy, pod)
+		}
+	}
+	return busy
+}
+
+// rendezvousKnows says whether the rendezvous speaks of the current attempt, and for sure.
+func (s *State) rendezvousKnows() bool {
+	return s.World.Known && !s.World.Adopting && s.World.Attempt == s.attempt()
+}
+
+func (s *State) member(pod *corev1.Pod) rendezvous.MemberObservation {
+	if s.World.Attempt != podAttempt(pod) {
+		return rendezvous.MemberObservation{}
+	}
+	return s.World.Members[string(pod.UID)]
+}
+
+func (s *State) groupKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Job.Namespace, Name: groupName(s.Job.Name, s.attempt())}
+}
+
+func jobKey(job *v1alpha1.TrainingJob) rendezvous.JobKey {
+	return rendezvous.JobKey{Namespace: job.Namespace, Name: job.Name}
+}
+
+// value reads a pointer, and takes nil for the zero value.
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}

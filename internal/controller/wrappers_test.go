@@ -1,0 +1,122 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+var (
+	start    = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	settings = PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.test.svc:8443"}
+)
+
+// jobWith makes a job of min 2 and max 4 with one container, with the defaults that the API server
+// would set.
+func jobWith(changes ...func(*v1alpha1.TrainingJob)) *v1alpha1.TrainingJob {
+	job := &v1alpha1.TrainingJob{
+		ObjectMeta: metav1.ObjectMeta{Name: "digits", Namespace: "team", UID: "job-uid", Generation: 1, ResourceVersion: "1"},
+		Spec: v1alpha1.TrainingJobSpec{
+			Workers: v1alpha1.WorkersSpec{
+				Min: ptr.To[int32](2), Max: ptr.To[int32](4), ProcessesPerWorker: ptr.To[int32](1), Launch: v1alpha1.LaunchPerProcess,
+				Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+					Name: "main", Image: "digits", Command: []string{"/train"},
+					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}},
+				}}}},
+			},
+			Gang: v1alpha1.GangSpec{Scheduler: v1alpha1.GangSchedulerCoscheduling, SchedulerName: "coscheduling",
+				StartTimeout: &metav1.Duration{Duration: 10 * time.Minute}},
+			Failure: v1alpha1.FailureSpec{MaxRestarts: ptr.To[int32](2), HeartbeatTimeout: &metav1.Duration{Duration: 5 * time.Second}},
+		},
+	}
+	for _, change := range changes {
+		change(job)
+	}
+	return job
+}
+
+// running is a job whose attempt 1 has been decided on.
+func running(job *v1alpha1.TrainingJob) {
+	job.Status.Attempt, job.Status.NextOrdinal = ptr.To[int32](1), ptr.To[int32](2)
+	job.Status.Workers.Target = ptr.To[int32](2)
+	job.Status.StartTime = ptr.To(metav1.NewTime(start))
+}
+
+// scheduled is a running job whose gang has its nodes.
+func scheduled(job *v1alpha1.TrainingJob) {
+	running(job)
+	job.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionGangScheduled, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonScheduled}}
+}
+
+type podChange func(*corev1.Pod)
+
+func podOf(job *v1alpha1.TrainingJob, attempt, ordinal int32, changes ...podChange) *corev1.Pod {
+	pod := newPod(job, settings, attempt, ordinal)
+	pod.UID = types.UID(fmt.Sprintf("uid-%s", pod.Name))
+	pod.CreationTimestamp = metav1.NewTime(start)
+	pod.Status.Phase = corev1.PodPending
+	for _, change := range changes {
+		change(pod)
+	}
+	return pod
+}
+
+func onNode(node string) podChange {
+	return func(pod *corev1.Pod) {
+		pod.Spec.NodeName = node
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start)})
+	}
+}
+
+func trainerRuns(pod *corev1.Pod) {
+	onNode("n1")(pod)
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+		Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(start)}}}}
+}
+
+func exited(code int32, at time.Time, lastLines string) podChange {
+	return func(pod *corev1.Pod) {
+		onNode("n1")(pod)
+		pod.Status.Phase = corev1.PodSucceeded
+		if code != 0 {
+			pod.Status.Phase = corev1.PodFailed
+		}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", Message: lastLines, FinishedAt: metav1.NewTime(at)}}}}
+	}
+}
+
+func deletedAt(at time.Time) podChange {
+	return func(pod *corev1.Pod) { pod.DeletionTimestamp = ptr.To(metav1.NewTime(at)) }
+}
+
+func withCondition(conditionType corev1.PodConditionType, reason, message string) podChange {
+	return func(pod *corev1.Pod) {
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+			Type: conditionType, Status: corev1.ConditionTrue, Reason: reason, Message: message})
+	}
+}
+
+func stateOf(job *v1alpha1.TrainingJob, pods ...*corev1.Pod) *State {
+	return &State{Now: start.Add(time.Minute), Job: job, Pods: pods, GroupExists: len(pods) > 0}
+}
+
+// worldOf is an observation of attempt 1 with all pods connected members of the round.
+func worldOf(round uint64, pods ...*corev1.Pod) rendezvous.Observation {
+	world := rendezvous.Observation{Known: true, Attempt: 1, Round: round, Members: map[string]rendezvous.MemberObservation{}}
+	for i, pod := range pods {
+		world.Members[string(pod.UID)] = rendezvous.MemberObservation{
+			Joined: true, Connected: true, InWorld: round > 0, WorkerRank: int32(i), LastSeen: start.Add(time.Minute)}
+	}
+	return world
+}

@@ -1,0 +1,147 @@
+package rendezvous
+
+import (
+	"connectrpc.com/connect"
+)
+
+// event is something that happened to one job.
+type event interface{ isEvent() }
+
+type (
+	// gangExpected: the controller has said what the next world is to be made of.
+	gangExpected struct{ gang Gang }
+	// gangReleased: the controller lets every member go.
+	gangReleased struct{}
+	// agentJoined: a pod's agent has begun a session. A member has one at a time; an older one is
+	// over with this.
+	agentJoined struct {
+		uid      string
+		attempt  int32
+		endpoint endpoint
+		report   report
+	}
+	// agentReported: a report came on the session of a member.
+	agentReported struct {
+		uid    string
+		report report
+	}
+	// sessionLost: the session of a member has ended.
+	sessionLost struct{ uid string }
+	// recordAnswered: the Recorder has answered the write that was asked for last.
+	recordAnswered struct {
+		found Record
+		err   error
+	}
+	// timePassed: nothing happened but time.
+	timePassed struct{}
+)
+
+func (gangExpected) isEvent()   {}
+func (gangReleased) isEvent()   {}
+func (agentJoined) isEvent()    {}
+func (agentReported) isEvent()  {}
+func (sessionLost) isEvent()    {}
+func (recordAnswered) isEvent() {}
+func (timePassed) isEvent()     {}
+
+// endpoint is where the peers of a worker reach it, if rank 0 lands there.
+type endpoint struct {
+	address string
+	port    uint32
+}
+
+// report is the whole state of an agent.
+type report struct {
+	term, round uint64
+	digest      string
+	workerRank  uint32
+	processes   []process
+	terminating bool
+}
+
+// process is one training process of a worker.
+type process struct {
+	done, lastStep, samples uint64
+	metrics                 []Metric
+	fault                   string
+	exited                  bool
+	exitCode                int32
+}
+
+// furthest is the highest step that any process of the worker has done.
+func (r *report) furthest() uint64 {
+	var step uint64
+	for i := range r.processes {
+		step = max(step, r.processes[i].done)
+	}
+	return step
+}
+
+// directive is everything that an agent should do now.
+type directive struct {
+	term, round uint64
+	world       *place
+	released    bool
+}
+
+// place is a member's place in a world.
+type place struct {
+	digest             string
+	fromStep           uint64
+	workerRank         int32
+	workers, processes int32
+	master             endpoint
+}
+
+// effects are what must be done after an event, in the order of the fields. A directive that rests
+// on a record is among the effects of the answer to that record and never earlier, so that doing
+// them in this order is all it takes to publish nothing that is not durable.
+type effects struct {
+	// refuse ends the session that the event came from, with this error.
+	refuse *refusal
+	// end lists sessions of other members to end.
+	end []ending
+	// publish is true when directives have changed: every session sends its own anew.
+	publish bool
+	// write is what the Recorder is to make durable now. Its answer comes back as recordAnswered;
+	// until then there is no other write.
+	write *write
+	// changed is true when the controller should look at the observation.
+	changed bool
+	// notes say what was decided, and why.
+	notes []note
+}
+
+type ending struct {
+	uid string
+	why refusal
+}
+
+// write asks the Recorder to replace one record by the next.
+type write struct{ prev, next Record }
+
+// refusal says to an agent why its session ends.
+type refusal struct {
+	code    connect.Code
+	message string
+}
+
+func (r *refusal) Error() string { return r.message }
+
+// note is one decision in words.
+type note struct {
+	kind noteKind
+	text string
+}
+
+type noteKind string
+
+const (
+	notedTerm      noteKind = "term"
+	notedPublished noteKind = "published"
+	notedFormed    noteKind = "formed"
+	notedAdopted   noteKind = "adopted"
+	notedBurned    noteKind = "burned"
+	notedFailed    noteKind = "record-failed"
+	notedDeposed   noteKind = "deposed"
+)

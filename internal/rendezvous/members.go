@@ -1,0 +1,257 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+// member is what is known of one expected worker.
+type member struct {
+	joined, connected bool
+	endpoint          endpoint
+	report            report
+	lastSeen          time.Time
+	failedAt          time.Time
+	silent            bool
+	// entered is the last world that it was counted in.
+	entered uint64
+}
+
+// exited says whether all of the member's processes have ended, and with which code: the first that
+// is not 0, or 0.
+func (mem *member) exited() (bool, int32) {
+	var code int32
+	for i := range mem.report.processes {
+		p := &mem.report.processes[i]
+		if !p.exited {
+			return false, 0
+		}
+		if code == 0 {
+			code = p.exitCode
+		}
+	}
+	return len(mem.report.processes) > 0, code
+}
+
+// failed is true once any process has ended with a code that is not 0.
+func (mem *member) failed() bool {
+	return slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.exited && p.exitCode != 0 })
+}
+
+// fault is the first exception that a process has reported.
+func (mem *member) fault() string {
+	for i := range mem.report.processes {
+		if fault := mem.report.processes[i].fault; fault != "" {
+			return fault
+		}
+	}
+	return ""
+}
+
+// ready says whether the member can enter a new world.
+func (mem *member) ready() bool {
+	if !mem.connected || mem.report.terminating {
+		return false
+	}
+	return !slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.exited })
+}
+
+// in says whether the member has entered this round.
+func (mem *member) in(r *Record) bool {
+	return mem.joined && mem.report.round == r.Round && mem.report.digest == r.MembersDigest
+}
+
+// condition is what of a member the controller acts on.
+type condition struct {
+	joined, connected, silent, exited, failed, terminating bool
+	exitCode                                               int32
+	fault                                                  string
+	round                                                  uint64
+}
+
+func (mem *member) condition() condition {
+	exited, code := mem.exited()
+	return condition{
+		joined: mem.joined, connected: mem.connected, silent: mem.silent,
+		exited: exited, exitCode: code, failed: mem.failed(), fault: mem.fault(),
+		terminating: mem.report.terminating, round: mem.report.round,
+	}
+}
+
+// admit says why a pod may not have a session now; nil when it may.
+func (m *machine) admit(uid string, attempt int32) *refusal {
+	switch {
+	case m.deposed:
+		return &refusal{connect.CodeUnavailable, "another operator leads this job now: connect again"}
+	case attempt < m.gang.Attempt:
+		return &refusal{connect.CodeNotFound, fmt.Sprintf(
+			"attempt %d of the job is over, attempt %d has taken its place", attempt, m.gang.Attempt)}
+	case attempt > m.gang.Attempt:
+		return &refusal{connect.CodeUnavailable, fmt.Sprintf(
+			"attempt %d of the job is not expected yet: connect again", attempt)}
+	case m.released || m.gone:
+		return &refusal{connect.CodeNotFound, goneMessage}
+	case m.members[uid] == nil:
+		return &refusal{connect.CodeUnavailable, "this pod is not expected in the gang yet: connect again"}
+	}
+	return nil
+}
+
+// join begins a session.
+func (m *machine) join(now time.Time, ev agentJoined) *refusal {
+	if why := m.admit(ev.uid, ev.attempt); why != nil {
+		return why
+	}
+	mem := m.members[ev.uid]
+	if why := m.contradiction(ev.uid, mem, &ev.report); why != nil {
+		return why
+	}
+	before := mem.condition()
+	mem.joined, mem.connected, mem.endpoint = true, true, ev.endpoint
+	m.take(now, ev.uid, mem, ev.report, before)
+	return nil
+}
+
+// hear takes a report on a session.
+func (m *machine) hear(now time.Time, uid string, r report) *refusal {
+	mem := m.members[uid]
+	if mem == nil || !mem.connected {
+		return &refusal{connect.CodeUnavailable, "this session is over: connect again"}
+	}
+	if why := m.contradiction(uid, mem, &r); why != nil {
+		return why
+	}
+	m.take(now, uid, mem, r, mem.condition())
+	return nil
+}
+
+// take stores a report that contradicts nothing.
+func (m *machine) take(now time.Time, uid string, mem *member, r report, before condition) {
+	obeyed := mem.report.term
+	if m.world != nil && r.round < m.world.record.Round {
+		r.processes = nil // how the programs of a burned round end means nothing
+	}
+	mem.report, mem.lastSeen = r, now
+	if mem.failed() && mem.failedAt.IsZero() {
+		mem.failedAt = now
+	}
+	m.topTerm, m.topRound = max(m.topTerm, r.term), max(m.topRound, r.round)
+	if r.round > m.stepRound {
+		m.stepRound, m.step = r.round, 0
+	}
+	if step := r.furthest(); r.round == m.stepRound && step > m.step {
+		m.look = m.look || m.world == nil
+		m.step, m.stepAt = step, now
+	}
+	mem.silent = m.isSilent(now, mem)
+	if after := mem.condition(); after != before {
+		m.out.changed, m.look = true, true
+	}
+	m.look = m.look || obeyed != r.term
+	if m.world != nil && r.round == m.world.record.Round {
+		m.enter(uid, mem)
+	}
+}
+
+// enter counts a member that has reported the world.
+func (m *machine) enter(uid string, mem *member) {
+	if m.world.adopted && m.world.ranks.rank(uid) == 0 {
+		m.world.master = mem.endpoint
+	}
+	if mem.entered == m.world.record.Round {
+		return
+	}
+	mem.entered = m.world.record.Round
+	m.world.entered++
+	if m.world.formed() && !m.world.adopted {
+		m.note(notedFormed, "round %d is formed: all %d workers have entered it", mem.entered, m.world.entered)
+	}
+}
+
+// contradiction says why a report cannot be true; nil when it can. A report of the current world
+// also finds its rank here, when the world was adopted.
+func (m *machine) contradiction(uid string, mem *member, r *report) *refusal {
+	wrong := func(format string, args ...any) *refusal {
+		return &refusal{connect.CodeInvalidArgument, fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case r.term < mem.report.term || r.round < mem.report.round:
+		return wrong("the report went back from term %d, round %d to term %d, round %d",
+			mem.report.term, mem.report.round, r.term, r.round)
+	case r.term > max(m.base.Term, m.term)+maxLead || r.round > m.base.Round+maxLead:
+		return wrong("term %d, round %d cannot be: the job's record is at term %d, round %d",
+			r.term, r.round, m.base.Term, m.base.Round)
+	case len(r.processes) > int(m.gang.ProcessesPerWorker):
+		return wrong("%d processes are reported of a worker that has %d", len(r.processes), m.gang.ProcessesPerWorker)
+	case m.term > 0 && r.round == m.base.Round && r.round > 0 && r.digest != m.base.MembersDigest:
+		return wrong("round %d has members %s in the job's record, not %s", r.round, m.base.MembersDigest, r.digest)
+	case m.world == nil || r.term > m.term:
+		return nil
+	}
+	round := m.world.record.Round
+	switch {
+	case r.round > round:
+		return wrong("round %d cannot be: the newest is %d", r.round, round)
+	case r.round < round && m.world.adopted:
+		return wrong("round %d cannot be: round %d makes steps, and this worker belongs to it", r.round, round)
+	case r.round == round && !m.placed(uid, r.workerRank):
+		return wrong("worker rank %d in round %d belongs to another worker, or to none", r.workerRank, round)
+	}
+	return nil
+}
+
+// placed says whether the member may have that rank in the world.
+func (m *machine) placed(uid string, rank uint32) bool {
+	if m.world.adopted {
+		return m.world.ranks.place(uid, rank)
+	}
+	return m.world.ranks.rank(uid) == int32(rank)
+}
+
+// lose ends a session.
+func (m *machine) lose(uid string) {
+	if mem := m.members[uid]; mem != nil && mem.connected {
+		mem.connected = false
+		m.out.changed = true
+	}
+}
+
+// watch finds out who is silent.
+func (m *machine) watch(now time.Time) {
+	if m.over() {
+		return
+	}
+	for _, mem := range m.members {
+		if silent := m.isSilent(now, mem); silent != mem.silent {
+			mem.silent, m.out.changed = silent, true
+		}
+	}
+	if undecided := m.adopting(now); undecided != m.undecided {
+		m.undecided, m.out.changed = undecided, true
+	}
+}
+
+func (m *machine) isSilent(now time.Time, mem *member) bool {
+	heard := mem.lastSeen
+	if !mem.joined {
+		if m.world == nil && !m.mayLive() {
+			return false // it has not been in a world: it is only starting
+		}
+		heard = m.since.Add(m.reconnectGrace)
+	}
+	if exited, _ := mem.exited(); exited {
+		return false
+	}
+	if m.stepAt.After(heard) {
+		heard = m.stepAt
+	}
+	return now.Sub(heard) > m.gang.HeartbeatTimeout
+}
+
+func sortEndings(endings []ending) {
+	slices.SortFunc(endings, func(a, b ending) int { return strings.Compare(a.uid, b.uid) })
+}

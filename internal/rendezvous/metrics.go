@@ -1,0 +1,114 @@
+package rendezvous
+
+import (
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// serverMetrics count what happens in all jobs together.
+type serverMetrics struct {
+	sessions   prometheus.Gauge
+	endings    *prometheus.CounterVec
+	decisions  *prometheus.CounterVec
+	recordTime *prometheus.HistogramVec
+}
+
+func newServerMetrics() *serverMetrics {
+	return &serverMetrics{
+		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "concertina_rendezvous_sessions",
+			Help: "Agents that have a session now.",
+		}),
+		endings: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "concertina_rendezvous_session_endings_total",
+			Help: "Sessions that ended or were refused, by RPC code.",
+		}, []string{"code"}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "concertina_rendezvous_decisions_total",
+			Help: "Decisions about terms and rounds: term, published, formed, adopted, burned, record-failed, deposed.",
+		}, []string{"decision"}),
+		recordTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "concertina_rendezvous_record_seconds",
+			Help:    "Time to make a term or a round durable, by result: written, deposed, gone, unclear.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}, []string{"result"}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *serverMetrics) Describe(out chan<- *prometheus.Desc) {
+	m.sessions.Describe(out)
+	m.endings.Describe(out)
+	m.decisions.Describe(out)
+	m.recordTime.Describe(out)
+}
+
+// Collect implements prometheus.Collector.
+func (m *serverMetrics) Collect(out chan<- prometheus.Metric) {
+	m.sessions.Collect(out)
+	m.endings.Collect(out)
+	m.decisions.Collect(out)
+	m.recordTime.Collect(out)
+}
+
+// ended counts the end of a session. A nil error is an agent that hung up.
+func (m *serverMetrics) ended(err error) {
+	code := "ok"
+	if err != nil {
+		code = connect.CodeOf(err).String()
+	}
+	m.endings.WithLabelValues(code).Inc()
+}
+
+func (m *serverMetrics) recorded(took time.Duration, err error) {
+	result := "unclear"
+	switch {
+	case err == nil:
+		result = "written"
+	case errors.Is(err, ErrDeposed):
+		result = "deposed"
+	case errors.Is(err, ErrJobGone):
+		result = "gone"
+	}
+	m.recordTime.WithLabelValues(result).Observe(took.Seconds())
+}
+
+var (
+	jobLabels = []string{"namespace", "job"}
+	roundDesc = prometheus.NewDesc("concertina_job_round", "Round of the job's world; 0 for none.", jobLabels, nil)
+	stepDesc  = prometheus.NewDesc("concertina_job_step", "Steps done by every process of the job's world.", jobLabels, nil)
+	heardDesc = prometheus.NewDesc("concertina_job_connected_workers", "Workers of the job whose agent has a session.", jobLabels, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (r *registry) Describe(out chan<- *prometheus.Desc) {
+	out <- roundDesc
+	out <- stepDesc
+	out <- heardDesc
+}
+
+// Collect implements prometheus.Collector: the values of each job that is known now.
+func (r *registry) Collect(out chan<- prometheus.Metric) {
+	for _, j := range r.all() {
+		observed := j.observe(r.now())
+		if !observed.Known {
+			continue
+		}
+		connected := 0
+		for _, member := range observed.Members {
+			if member.Connected {
+				connected++
+			}
+		}
+		for desc, value := range map[*prometheus.Desc]float64{
+			roundDesc: float64(observed.Round),
+			stepDesc:  float64(observed.Progress.Step),
+			heardDesc: float64(connected),
+		} {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, j.key.Namespace, j.key.Name)
+		}
+	}
+}

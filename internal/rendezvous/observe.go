@@ -1,0 +1,59 @@
+package rendezvous
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// observe returns what is known.
+func (m *machine) observe(now time.Time) Observation {
+	observed := Observation{
+		Known:    len(m.gang.Members) > 0,
+		Deposed:  m.deposed,
+		Attempt:  m.gang.Attempt,
+		Adopting: m.adopting(now),
+		Members:  make(map[string]MemberObservation, len(m.members)),
+	}
+	if m.world != nil {
+		observed.Round = m.world.record.Round
+		observed.Progress = m.progress()
+	}
+	for uid, mem := range m.members {
+		seen := MemberObservation{
+			Joined: mem.joined, Connected: mem.connected, LastSeen: mem.lastSeen,
+			Silent: mem.silent, FailedAt: mem.failedAt, Fault: mem.fault(),
+			Terminating: mem.report.terminating, WorkerRank: -1,
+		}
+		seen.Exited, seen.ExitCode = mem.exited()
+		if m.world != nil {
+			seen.WorkerRank = m.world.ranks.rank(uid)
+			seen.InWorld = mem.in(&m.world.record)
+		}
+		observed.Members[uid] = seen
+	}
+	return observed
+}
+
+// progress is how far the world is: as far as the slowest process that has reported.
+func (m *machine) progress() Progress {
+	slowest := uint64(math.MaxUint64)
+	var progress Progress
+	for uid, mem := range m.members {
+		if !mem.in(&m.world.record) {
+			continue
+		}
+		for i := range mem.report.processes {
+			p := &mem.report.processes[i]
+			if p.done < slowest {
+				slowest = p.done
+				progress.Step, progress.Samples = p.done, p.samples
+			}
+			progress.TotalSteps = max(progress.TotalSteps, p.lastStep)
+		}
+		if m.world.ranks.rank(uid) == 0 && len(mem.report.processes) > 0 {
+			progress.Metrics = slices.Clone(mem.report.processes[0].metrics)
+		}
+	}
+	return progress
+}

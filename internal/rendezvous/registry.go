@@ -1,0 +1,247 @@
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+const (
+	// rememberGone is how long a job that was forgotten is remembered as gone.
+	rememberGone = time.Hour
+	// presumeGone is how long every attempt of a job counts as gone that was released before this
+	// leader had heard which attempt it is at.
+	presumeGone = 30 * time.Second
+)
+
+// registry holds the jobs of one leader. Locks are taken in the order registry, job, changes.
+type registry struct {
+	options Options
+	metrics *serverMetrics
+	changed chan JobKey
+	changes changes
+
+	// writing ends the writes that are under way; writes counts them.
+	writing context.Context
+	cancel  context.CancelFunc
+	writes  sync.WaitGroup
+
+	mu   sync.Mutex
+	jobs map[JobKey]*job
+	// pods says which job expects a pod, by uid.
+	pods   map[string]JobKey
+	gone   map[JobKey]goneJob
+	closed bool
+}
+
+// goneJob is a job that was released or forgotten. Its attempt is 0 when it was never known.
+type goneJob struct {
+	attempt int32
+	at      time.Time
+}
+
+func newRegistry(options Options, metrics *serverMetrics) *registry {
+	writing, cancel := context.WithCancel(context.Background())
+	return &registry{
+		options: options, metrics: metrics,
+		changed: make(chan JobKey),
+		changes: changes{signal: make(chan struct{}, 1)},
+		writing: writing, cancel: cancel,
+		jobs: map[JobKey]*job{},
+		pods: map[string]JobKey{},
+		gone: map[JobKey]goneJob{},
+	}
+}
+
+func (r *registry) now() time.Time { return time.Now() }
+
+func (r *registry) expect(key JobKey, gang Gang) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	j := r.jobs[key]
+	if j != nil && j.uid != gang.JobUID {
+		r.drop(j)
+		j = nil
+	}
+	if j == nil {
+		j = newJob(r, key, gang.JobUID)
+		r.jobs[key] = j
+	}
+	delete(r.gone, key)
+	members := j.step(gangExpected{gang})
+	if slices.Equal(members, j.pods) {
+		return
+	}
+	r.forgetPods(j)
+	j.pods = members
+	for _, uid := range members {
+		r.pods[uid] = key
+	}
+}
+
+func (r *registry) forgetPods(j *job) {
+	for _, uid := range j.pods {
+		if r.pods[uid] == j.key {
+			delete(r.pods, uid)
+		}
+	}
+	j.pods = nil
+}
+
+func (r *registry) release(key JobKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j := r.jobs[key]; j != nil {
+		j.step(gangReleased{})
+		return
+	}
+	if known, ok := r.gone[key]; !ok || known.attempt == 0 {
+		r.gone[key] = goneJob{at: r.now()}
+	}
+}
+
+func (r *registry) forget(key JobKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if j := r.jobs[key]; j != nil && !j.deposed() {
+		// A leader that was deposed has to remember it as long as it lives.
+		r.gone[key] = goneJob{attempt: r.drop(j), at: r.now()}
+	}
+}
+
+// drop ends a job and returns the attempt that it was at.
+func (r *registry) drop(j *job) int32 {
+	r.forgetPods(j)
+	delete(r.jobs, j.key)
+	return j.close(refusal{connect.CodeNotFound, goneMessage})
+}
+
+func (r *registry) observe(key JobKey) Observation {
+	r.mu.Lock()
+	j := r.jobs[key]
+	r.mu.Unlock()
+	if j == nil {
+		return Observation{}
+	}
+	return j.observe(r.now())
+}
+
+func (r *registry) all() []*job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	jobs := make([]*job, 0, len(r.jobs))
+	for _, j := range r.jobs {
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+// find returns the job that an agent asks for.
+func (r *registry) find(h *hello) (*job, *refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if owner, ok := r.pods[h.podUID]; ok && owner != h.job {
+		return nil, &refusal{connect.CodePermissionDenied, fmt.Sprintf("this pod is a worker of job %s, not of job %s", owner, h.job)}
+	}
+	if j := r.jobs[h.job]; j != nil {
+		return j, nil
+	}
+	if gone, ok := r.gone[h.job]; ok {
+		if h.attempt <= gone.attempt || gone.attempt == 0 && r.now().Sub(gone.at) < presumeGone {
+			return nil, &refusal{connect.CodeNotFound, goneMessage}
+		}
+	}
+	return nil, &refusal{connect.CodeUnavailable, fmt.Sprintf("job %s is not expected yet: connect again", h.job)}
+}
+
+// tick tells every job that time passes, until the context ends.
+func (r *registry) tick(ctx context.Context) {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, j := range r.all() {
+			j.step(timePassed{})
+		}
+		r.mu.Lock()
+		for key, gone := range r.gone {
+			if r.now().Sub(gone.at) > rememberGone {
+				delete(r.gone, key)
+			}
+		}
+		r.mu.Unlock()
+	}
+}
+
+// shutdown ends every session and every write, for good.
+func (r *registry) shutdown() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for _, j := range r.jobs {
+		j.close(refusal{connect.CodeUnavailable, "this operator stops: connect again"})
+	}
+	r.cancel()
+}
+
+// deliverChanges hands out the keys of changed jobs, each once however often it changed, until the
+// context ends.
+func (r *registry) deliverChanges(ctx context.Context) {
+	for {
+		key, ok := r.changes.next()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return
+			case <-r.changes.signal:
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case r.changed <- key:
+		}
+	}
+}
+
+// changes is a queue of jobs without repetition.
+type changes struct {
+	mu     sync.Mutex
+	queue  []JobKey
+	signal chan struct{}
+}
+
+func (c *changes) add(key JobKey) {
+	c.mu.Lock()
+	if !slices.Contains(c.queue, key) {
+		c.queue = append(c.queue, key)
+	}
+	c.mu.Unlock()
+	select {
+	case c.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (c *changes) next() (JobKey, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return JobKey{}, false
+	}
+	key := c.queue[0]
+	c.queue = c.queue[1:]
+	return key, true
+}

@@ -1,0 +1,279 @@
+// Package rendezvoustest has an agent that speaks the rendezvous protocol over the network and runs
+// no program, for tests of the operator's side.
+package rendezvoustest
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
+)
+
+// Config says who an agent is and whom it talks to.
+type Config struct {
+	// URL is the operator's address, Roots are whom its certificate is checked against.
+	URL   string
+	Roots *x509.CertPool
+	// ServerName is the name that the certificate must bear; empty for the host of URL.
+	ServerName string
+	// Token is called for every session.
+	Token func() string
+	Hello *rendezvousv1.Hello
+	// Heartbeat is the time between reports; 0 for a second.
+	Heartbeat time.Duration
+}
+
+// NewClient returns a client with a connection of its own, and what closes it.
+func NewClient(config Config) (client rendezvousv1connect.RendezvousClient, hangUp func()) {
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	transport := &http.Transport{
+		Protocols:       &protocols,
+		TLSClientConfig: &tls.Config{RootCAs: config.Roots, ServerName: config.ServerName, MinVersion: tls.VersionTLS13},
+	}
+	return rendezvousv1connect.NewRendezvousClient(&http.Client{Transport: transport}, config.URL), transport.CloseIdleConnections
+}
+
+// Agent obeys the operator by the rules of the protocol, session after session.
+type Agent struct {
+	config Config
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu  sync.Mutex
+	url string
+	// hangUp ends the current session.
+	hangUp    func()
+	state     *rendezvousv1.Report
+	moved     chan struct{} // closed at every change, and replaced
+	worlds    map[uint64]*rendezvousv1.World
+	terms     map[uint64]uint64
+	refused   []string
+	last      error
+	released  bool
+	violation string
+}
+
+// Start has an agent connect until it is stopped, released, or told that its job is gone.
+func Start(config Config) *Agent {
+	if config.Heartbeat == 0 {
+		config.Heartbeat = time.Second
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &Agent{
+		config: config, cancel: cancel, done: make(chan struct{}), url: config.URL, hangUp: func() {},
+		state: &rendezvousv1.Report{}, moved: make(chan struct{}), worlds: map[uint64]*rendezvousv1.World{}, terms: map[uint64]uint64{},
+	}
+	go func() {
+		defer close(a.done)
+		a.run(ctx)
+	}()
+	return a
+}
+
+// Stop ends the agent and waits until it has ended.
+func (a *Agent) Stop() {
+	a.cancel()
+	<-a.done
+}
+
+// Redirect leads the agent to another operator, at once.
+func (a *Agent) Redirect(url string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.url = url
+	a.hangUp()
+}
+
+// Step sets how many steps the agent's process has done, and reports it.
+func (a *Agent) Step(step uint64) {
+	a.change(func() {
+		a.state.Processes = []*rendezvousv1.Process{{Done: step, Phase: rendezvousv1.Phase_PHASE_STEP}}
+	})
+}
+
+// Report changes what the agent reports.
+func (a *Agent) Report(change func(*rendezvousv1.Report)) { a.change(func() { change(a.state) }) }
+
+func (a *Agent) change(do func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	do()
+	close(a.moved)
+	a.moved = make(chan struct{})
+}
+
+// Snapshot is what an agent has lived through.
+type Snapshot struct {
+	Term, Round uint64
+	Digest      string
+	WorkerRank  uint32
+	// Worlds are all worlds that it was ever told of and did not refuse, by round.
+	Worlds map[uint64]*rendezvousv1.World
+	// EnteredTerm is the term of the directive that first told of a round.
+	EnteredTerm map[uint64]uint64
+	// Refused are the directives that it refused, in words.
+	Refused []string
+	// Violation is the first directive that broke the protocol; empty for none.
+	Violation string
+	// Last is how its last session ended; nil while none has.
+	Last error
+	// Over is true once it was released or its job is gone.
+	Over bool
+}
+
+// Snapshot returns what the agent has lived through so far.
+func (a *Agent) Snapshot() Snapshot {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Snapshot{
+		Term: a.state.GetTerm(), Round: a.state.GetRound(), Digest: a.state.GetMembersDigest(),
+		WorkerRank: a.state.GetWorkerRank(), Worlds: maps.Clone(a.worlds), EnteredTerm: maps.Clone(a.terms),
+		Refused: append([]string(nil), a.refused...), Violation: a.violation, Last: a.last, Over: a.released,
+	}
+}
+
+// Await waits until the agent's snapshot satisfies a condition, and returns it. It fails with the
+// context.
+func (a *Agent) Await(ctx context.Context, condition func(Snapshot) bool) (Snapshot, error) {
+	for {
+		a.mu.Lock()
+		moved := a.moved
+		a.mu.Unlock()
+		s := a.Snapshot()
+		if condition(s) {
+			return s, nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return s, fmt.Errorf("agent %s: %w", a.config.Hello.GetPodName(), errors.Join(ctx.Err(), s.Last))
+		}
+	}
+}
+
+func (a *Agent) run(ctx context.Context) {
+	for backoff := 10 * time.Millisecond; ctx.Err() == nil; {
+		heard, err := a.session(ctx)
+		over := connect.CodeOf(err) == connect.CodeNotFound
+		a.change(func() { a.last, a.released = err, a.released || over })
+		if over || a.Snapshot().Over {
+			return
+		}
+		if heard {
+			backoff = 10 * time.Millisecond
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, 100*time.Millisecond)
+	}
+}
+
+func (a *Agent) session(ctx context.Context) (heard bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	config := a.config
+	a.mu.Lock()
+	config.URL, a.hangUp = a.url, cancel
+	a.mu.Unlock()
+	client, closeConnection := NewClient(config)
+	defer closeConnection()
+	stream := client.Session(ctx)
+	stream.RequestHeader().Set("Authorization", "Bearer "+a.config.Token())
+	var sender sync.WaitGroup
+	sender.Go(func() { a.send(ctx, stream) })
+	defer func() {
+		cancel()
+		sender.Wait()
+		_ = stream.CloseResponse()
+	}()
+	for {
+		directive, err := stream.Receive()
+		if err != nil {
+			return heard, err
+		}
+		heard = true
+		if !a.obey(directive) {
+			return heard, fmt.Errorf("refused a directive of term %d", directive.GetTerm())
+		}
+		if a.Snapshot().Over {
+			return heard, nil
+		}
+	}
+}
+
+func (a *Agent) send(ctx context.Context, stream *connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Directive]) {
+	// The transport notices the end of ctx only when it is not waiting for something to send.
+	defer func() { _ = stream.CloseRequest() }()
+	beat := time.NewTicker(a.config.Heartbeat)
+	defer beat.Stop()
+	for sequence := uint64(1); ; sequence++ {
+		a.mu.Lock()
+		report := &rendezvousv1.Report{
+			Sequence: sequence, Term: a.state.GetTerm(), Round: a.state.GetRound(),
+			MembersDigest: a.state.GetMembersDigest(), WorkerRank: a.state.GetWorkerRank(),
+			Processes: a.state.GetProcesses(), Terminating: a.state.GetTerminating(),
+		}
+		moved := a.moved
+		a.mu.Unlock()
+		if sequence == 1 {
+			report.Hello = a.config.Hello
+		}
+		if stream.Send(report) != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-moved:
+		case <-beat.C:
+		}
+	}
+}
+
+// obey takes a directive. It returns false when it comes from somebody who does not lead any more.
+func (a *Agent) obey(d *rendezvousv1.Directive) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if d.GetTerm() < a.state.GetTerm() || d.GetRound() != 0 && d.GetRound() < a.state.GetRound() {
+		a.refused = append(a.refused, fmt.Sprintf("term %d round %d, after term %d round %d",
+			d.GetTerm(), d.GetRound(), a.state.GetTerm(), a.state.GetRound()))
+		return false
+	}
+	before := [2]uint64{a.state.GetTerm(), a.state.GetRound()}
+	a.state.Term = d.GetTerm()
+	a.released = a.released || d.GetReleased()
+	if d.GetRound() != 0 {
+		a.enter(d)
+	}
+	if before != [2]uint64{a.state.GetTerm(), a.state.GetRound()} || a.released {
+		close(a.moved)
+		a.moved = make(chan struct{})
+	}
+	return true
+}
+
+func (a *Agent) enter(d *rendezvousv1.Directive) {
+	if known, ok := a.worlds[d.GetRound()]; ok && known.GetMembersDigest() != d.GetWorld().GetMembersDigest() && a.violation == "" {
+		a.violation = fmt.Sprintf("round %d is %s and was %s", d.GetRound(), d.GetWorld().GetMembersDigest(), known.GetMembersDigest())
+	}
+	if _, ok := a.worlds[d.GetRound()]; !ok {
+		a.worlds[d.GetRound()], a.terms[d.GetRound()] = d.GetWorld(), d.GetTerm()
+	}
+	if d.GetRound() > a.state.GetRound() {
+		a.state.Round, a.state.MembersDigest = d.GetRound(), d.GetWorld().GetMembersDigest()
+		a.state.WorkerRank, a.state.Processes = d.GetWorld().GetWorkerRank(), nil
+	}
+}

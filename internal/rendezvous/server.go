@@ -1,0 +1,215 @@
+package rendezvous
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
+)
+
+// Options say how a Server works. Durations and counts that are 0 take their defaults.
+type Options struct {
+	// Address is where the server listens, host:port; Listener is used instead when it is set.
+	Address  string
+	Listener net.Listener
+	// TLS has the server's certificate.
+	TLS *tls.Config
+	// Authenticator tells who an agent is, Recorder makes rounds durable.
+	Authenticator Authenticator
+	Recorder      Recorder
+	// Logger gets a line for every decision; the zero value drops them.
+	Logger logr.Logger
+	// Registerer gets the server's metrics while it runs; nil for none.
+	Registerer prometheus.Registerer
+
+	// ReconnectGrace is how long after the start of a leader its agents may take to find it, before
+	// their silence counts. Default 10s.
+	ReconnectGrace time.Duration
+	// HelloTimeout bounds the time from the start of a session to its first report, with the check
+	// of its token. Default 10s.
+	HelloTimeout time.Duration
+	// IdleTimeout ends a session that brings no report for so long. Default 1m.
+	IdleTimeout time.Duration
+	// RecordTimeout bounds one write of the Recorder. Default 10s.
+	RecordTimeout time.Duration
+	// MaxUnproven is how many sessions may be at the stage before their hello at a time; further
+	// ones are refused. Default 1024.
+	MaxUnproven int
+	// MaxConnections and MaxConnectionsPerHost bound the connections that are open; further ones
+	// are closed at once. Default 20000 and 64.
+	MaxConnections, MaxConnectionsPerHost int
+}
+
+func (o Options) withDefaults() Options {
+	setDuration := func(d *time.Duration, value time.Duration) {
+		if *d <= 0 {
+			*d = value
+		}
+	}
+	setCount := func(n *int, value int) {
+		if *n <= 0 {
+			*n = value
+		}
+	}
+	setDuration(&o.ReconnectGrace, 10*time.Second)
+	setDuration(&o.HelloTimeout, 10*time.Second)
+	setDuration(&o.IdleTimeout, time.Minute)
+	setDuration(&o.RecordTimeout, 10*time.Second)
+	setCount(&o.MaxUnproven, 1024)
+	setCount(&o.MaxConnections, 20000)
+	setCount(&o.MaxConnectionsPerHost, 64)
+	return o
+}
+
+const (
+	// tickEvery is how often the machines are told that time passes.
+	tickEvery = 200 * time.Millisecond
+	// pingAfter is how long a connection may bring nothing before it is pinged, pingTimeout how long
+	// the answer may take.
+	pingAfter   = 5 * time.Second
+	pingTimeout = 5 * time.Second
+	// shutdownTimeout bounds how long sessions may take to end when the server stops.
+	shutdownTimeout = 3 * time.Second
+)
+
+// Server is the rendezvous of all jobs of one leader. It implements Coordinator, which can be used
+// before Start, and controller-runtime's Runnable for leaders.
+type Server struct {
+	options Options
+	jobs    *registry
+	metrics *serverMetrics
+	// unproven has a slot for every session before its hello.
+	unproven chan struct{}
+}
+
+// NewServer returns a server that answers nobody before Start.
+func NewServer(options Options) *Server {
+	options = options.withDefaults()
+	if options.Logger.GetSink() == nil {
+		options.Logger = logr.Discard()
+	}
+	metrics := newServerMetrics()
+	return &Server{
+		options:  options,
+		metrics:  metrics,
+		jobs:     newRegistry(options, metrics),
+		unproven: make(chan struct{}, options.MaxUnproven),
+	}
+}
+
+// NeedLeaderElection is true: only the leader may speak to agents.
+func (s *Server) NeedLeaderElection() bool { return true }
+
+// Start serves until the context ends, then ends every session. Errors: an address that cannot be
+// listened on, or metrics that are registered already.
+func (s *Server) Start(ctx context.Context) error {
+	if s.options.TLS == nil || s.options.Authenticator == nil || s.options.Recorder == nil {
+		return errors.New("the rendezvous needs TLS, an Authenticator and a Recorder")
+	}
+	if registerer := s.options.Registerer; registerer != nil {
+		for _, collector := range []prometheus.Collector{s.metrics, s.jobs} {
+			if err := registerer.Register(collector); err != nil {
+				return fmt.Errorf("register the metrics of the rendezvous: %w", err)
+			}
+			defer registerer.Unregister(collector)
+		}
+	}
+	listener, err := s.listen()
+	if err != nil {
+		return err
+	}
+	server := s.httpServer()
+	served := make(chan error, 1)
+	go func() { served <- server.ServeTLS(listener, "", "") }()
+	s.options.Logger.Info("the rendezvous serves", "address", listener.Addr().String())
+
+	var background sync.WaitGroup
+	running, stop := context.WithCancel(ctx)
+	background.Go(func() { s.jobs.tick(running) })
+	background.Go(func() { s.jobs.deliverChanges(running) })
+
+	select {
+	case err = <-served:
+		err = fmt.Errorf("the rendezvous stopped serving: %w", err)
+	case <-ctx.Done():
+		err = nil
+	}
+	stop()
+	s.jobs.shutdown()
+	s.close(server)
+	background.Wait()
+	s.jobs.writes.Wait()
+	return err
+}
+
+func (s *Server) listen() (net.Listener, error) {
+	listener := s.options.Listener
+	if listener == nil {
+		var err error
+		if listener, err = net.Listen("tcp", s.options.Address); err != nil {
+			return nil, fmt.Errorf("listen for agents: %w", err)
+		}
+	}
+	return newLimitedListener(listener, s.options.MaxConnections, s.options.MaxConnectionsPerHost), nil
+}
+
+func (s *Server) httpServer() *http.Server {
+	path, rpc := rendezvousv1connect.NewRendezvousHandler(s,
+		connect.WithReadMaxBytes(maxMessageBytes),
+		// Reports are small; without compression no report is larger than it looks.
+		connect.WithCompression("gzip", nil, nil),
+	)
+	mux := http.NewServeMux()
+	mux.Handle(path, withDeadlines(rpc))
+	var protocols http.Protocols
+	protocols.SetHTTP2(true)
+	return &http.Server{
+		Handler:   mux,
+		TLSConfig: s.options.TLS,
+		Protocols: &protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 4,
+			SendPingTimeout:      pingAfter,
+			PingTimeout:          pingTimeout,
+		},
+		// These bound the TLS handshake, the headers, and connections without a session.
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       10 * time.Second,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          nullLogger(),
+	}
+}
+
+// close gives sessions a moment to tell their agents, then closes what is left.
+func (s *Server) close(server *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		_ = server.Close()
+	}
+}
+
+// Expect implements Coordinator.
+func (s *Server) Expect(job JobKey, gang Gang) { s.jobs.expect(job, gang) }
+
+// Release implements Coordinator.
+func (s *Server) Release(job JobKey) { s.jobs.release(job) }
+
+// Forget implements Coordinator.
+func (s *Server) Forget(job JobKey) { s.jobs.forget(job) }
+
+// Observe implements Coordinator.
+func (s *Server) Observe(job JobKey) Observation { return s.jobs.observe(job) }
+
+// Changed implements Coordinator. Keys are delivered while the server runs.
+func (s *Server) Changed() <-chan JobKey { return s.jobs.changed }

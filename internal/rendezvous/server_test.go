@@ -1,0 +1,706 @@
+package rendezvous
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+var digits = JobKey{Namespace: "team", Name: "digits"}
+
+// fixture is a server on loopback, with its own certificate, record and tokens.
+type fixture struct {
+	*Server
+	url      string
+	roots    *x509.CertPool
+	recorder *memoryRecorder
+	tokens   *tokenTable
+	metrics  *prometheus.Registry
+	stop     func()
+}
+
+func serve(t *testing.T, adjust func(*Options)) *fixture {
+	t.Helper()
+	certificate, roots := serverCertificate(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{
+		url: "https://" + listener.Addr().String(), roots: roots,
+		recorder: &memoryRecorder{records: map[JobKey]Record{}}, tokens: &tokenTable{identities: map[string]Identity{}},
+		metrics: prometheus.NewRegistry(),
+	}
+	options := Options{
+		Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13},
+		Authenticator: f.tokens, Recorder: f.recorder, Registerer: f.metrics,
+	}
+	if adjust != nil {
+		adjust(&options)
+	}
+	f.Server = NewServer(options)
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.Start(ctx) }()
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-stopped; err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+	})
+	t.Cleanup(f.stop)
+	return f
+}
+
+func serverCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+}
+
+// memoryRecorder keeps records in memory.
+type memoryRecorder struct {
+	mu      sync.Mutex
+	records map[JobKey]Record
+	hold    chan struct{} // not nil: writes wait for it
+}
+
+func (m *memoryRecorder) Record(ctx context.Context, job JobKey, prev, next Record) (Record, error) {
+	m.mu.Lock()
+	hold := m.hold
+	m.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return Record{}, ctx.Err()
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if found := m.records[job]; !found.Equal(prev) {
+		return found, ErrDeposed
+	}
+	m.records[job] = next
+	return next, nil
+}
+
+// set has another leader write the record of the job digits.
+func (m *memoryRecorder) set(record Record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.records[digits] = record
+}
+
+// tokenTable knows tokens and whose they are.
+type tokenTable struct {
+	mu         sync.Mutex
+	identities map[string]Identity
+	down       bool
+}
+
+func (a *tokenTable) Authenticate(_ context.Context, token string) (Identity, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.down {
+		return Identity{}, errors.New("the API server is away")
+	}
+	if who, ok := a.identities[token]; ok {
+		return who, nil
+	}
+	return Identity{}, fmt.Errorf("%w: unknown token", ErrUnauthenticated)
+}
+
+func (a *tokenTable) issue(token string, who Identity) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.identities[token] = who
+}
+
+// pod issues a token for a pod and returns how its agent introduces itself.
+func (f *fixture) pod(name string) *rendezvousv1.Hello {
+	f.tokens.issue("token-"+name, Identity{
+		Namespace: "team", PodName: name, PodUID: "uid-" + name, Expires: time.Now().Add(time.Hour),
+	})
+	return &rendezvousv1.Hello{
+		Protocol: 1, Namespace: "team", Job: "digits", Attempt: 1,
+		PodName: name, PodUid: "uid-" + name, Address: "10.0.0.1", MasterPort: 4000,
+	}
+}
+
+func gangOf(attempt int32, names ...string) Gang {
+	gang := Gang{Attempt: attempt, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second}
+	for i, name := range names {
+		gang.Members = append(gang.Members, Member{UID: "uid-" + name, Name: name, Ordinal: int32(i), Node: "n"})
+	}
+	return gang
+}
+
+func (f *fixture) config(hello *rendezvousv1.Hello) rendezvoustest.Config {
+	return rendezvoustest.Config{
+		URL: f.url, Roots: f.roots, Hello: hello,
+		Token: func() string { return "token-" + hello.GetPodName() },
+	}
+}
+
+func (f *fixture) agent(t *testing.T, name string) *rendezvoustest.Agent {
+	agent := rendezvoustest.Start(f.config(f.pod(name)))
+	t.Cleanup(agent.Stop)
+	return agent
+}
+
+type clientStream = connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Directive]
+
+// open begins a stream without saying anything on it.
+func (f *fixture) open(t *testing.T, token string) *clientStream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	client, hangUp := rendezvoustest.NewClient(f.config(&rendezvousv1.Hello{}))
+	stream := client.Session(ctx)
+	if token != "" {
+		stream.RequestHeader().Set("Authorization", "Bearer "+token)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = stream.CloseRequest()
+		_ = stream.CloseResponse()
+		hangUp()
+	})
+	return stream
+}
+
+// converse sends reports on a new stream and returns how the stream ends.
+func (f *fixture) converse(t *testing.T, token string, reports ...*rendezvousv1.Report) error {
+	t.Helper()
+	stream := f.open(t, token)
+	_ = stream.Send(nil) // the headers
+	for _, report := range reports {
+		if err := stream.Send(report); err != nil {
+			break // the answer says why
+		}
+	}
+	for {
+		if _, err := stream.Receive(); err != nil {
+			return err
+		}
+	}
+}
+
+func await(t *testing.T, agent *rendezvoustest.Agent, condition func(rendezvoustest.Snapshot) bool) rendezvoustest.Snapshot {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	snapshot, err := agent.Await(ctx, condition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+// eventually waits for the observation of a job.
+func (f *fixture) eventually(t *testing.T, what string, condition func(Observation) bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		observed := f.Observe(digits)
+		if condition(observed) {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("waited in vain until %s: %+v", what, observed)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func wantCode(t *testing.T, err error, code connect.Code, says string) {
+	t.Helper()
+	if connect.CodeOf(err) != code || !strings.Contains(err.Error(), says) {
+		t.Errorf("the session ended with %v, want %s with %q", err, code, says)
+	}
+}
+
+func TestGangFormsAWorld(t *testing.T) {
+	f := serve(t, nil)
+	f.Expect(digits, gangOf(1, "a", "b", "c"))
+	a, b := f.agent(t, "a"), f.agent(t, "b")
+	f.eventually(t, "two have joined", func(o Observation) bool {
+		return o.Members["uid-a"].Connected && o.Members["uid-b"].Connected
+	})
+	if o := f.Observe(digits); o.Round != 0 {
+		t.Fatalf("round %d has begun without everybody", o.Round)
+	}
+	c := f.agent(t, "c")
+	for rank, agent := range []*rendezvoustest.Agent{a, b, c} {
+		s := await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+		world := s.Worlds[1]
+		if int(s.WorkerRank) != rank || world.GetWorkers() != 3 || world.GetMasterAddress() != "10.0.0.1" || world.GetMasterPort() != 4000 {
+			t.Errorf("agent %d is in world %v", rank, world)
+		}
+		if world.GetMembersDigest() != membersDigest([]string{"uid-a", "uid-b", "uid-c"}) {
+			t.Errorf("digest %s", world.GetMembersDigest())
+		}
+	}
+	f.eventually(t, "the world has formed", func(o Observation) bool {
+		return o.Members["uid-a"].InWorld && o.Members["uid-b"].InWorld && o.Members["uid-c"].InWorld
+	})
+	for i, agent := range []*rendezvoustest.Agent{a, b, c} {
+		agent.Step(uint64(7 + i))
+	}
+	f.eventually(t, "everybody has done step 7", func(o Observation) bool { return o.Progress.Step == 7 })
+	wantMetrics(t, f.metrics, map[string]float64{
+		"concertina_job_round": 1, "concertina_job_step": 7, "concertina_job_connected_workers": 3,
+		"concertina_rendezvous_sessions": 3,
+	})
+	f.Release(digits)
+	for _, agent := range []*rendezvoustest.Agent{a, b, c} {
+		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Over })
+	}
+	wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeNotFound, "not needed any more")
+}
+
+func wantMetrics(t *testing.T, registry *prometheus.Registry, want map[string]float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if value, ok := want[family.GetName()]; ok {
+			delete(want, family.GetName())
+			if got := family.GetMetric()[0].GetGauge().GetValue(); got != value {
+				t.Errorf("%s is %v, want %v", family.GetName(), got, value)
+			}
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("no metrics %v", want)
+	}
+}
+
+func first(hello *rendezvousv1.Hello) *rendezvousv1.Report {
+	return &rendezvousv1.Report{Hello: hello, Sequence: 1}
+}
+
+// A round is told to nobody before it is durable.
+func TestNothingIsPublishedBeforeItIsDurable(t *testing.T) {
+	f := serve(t, nil)
+	f.Expect(digits, gangOf(1, "a"))
+	f.eventually(t, "the term is taken", func(o Observation) bool { return !o.Adopting })
+	hold := make(chan struct{})
+	f.recorder.mu.Lock()
+	f.recorder.hold = hold
+	f.recorder.mu.Unlock()
+	agent := f.agent(t, "a")
+	await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
+	if s := agent.Snapshot(); s.Round != 0 || len(s.Worlds) != 0 {
+		t.Fatalf("the agent knows of round %d, which is not durable", s.Round)
+	}
+	close(hold)
+	await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+}
+
+// The sessions that must not be, each with the error that says why.
+func TestWhoGetsNoSession(t *testing.T) {
+	f := serve(t, func(o *Options) { o.HelloTimeout = 300 * time.Millisecond })
+	f.Expect(digits, gangOf(1, "a"))
+	f.Expect(JobKey{"team", "other"}, gangOf(1, "b"))
+	f.pod("a")
+	f.pod("b")
+	f.tokens.issue("token-elsewhere", Identity{Namespace: "elsewhere", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(time.Hour)})
+	with := func(change func(*rendezvousv1.Report)) *rendezvousv1.Report {
+		report := first(f.pod("a"))
+		change(report)
+		return report
+	}
+	for _, tc := range []struct {
+		name, token string
+		reports     []*rendezvousv1.Report
+		code        connect.Code
+		says        string
+	}{
+		{"no token", "", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodeUnauthenticated, "bears no token"},
+		{"an unknown token", "guess", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodeUnauthenticated, "unknown token"},
+		{"the token of another pod", "token-b", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodePermissionDenied, "token belongs to pod team/b"},
+		{"the token of another namespace", "token-elsewhere", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodePermissionDenied, "token belongs to pod elsewhere/a"},
+		{"a pod of another job", "token-b", []*rendezvousv1.Report{first(f.pod("b"))}, connect.CodePermissionDenied, "worker of job team/other"},
+		{"a pod that is not expected", "token-c", []*rendezvousv1.Report{first(f.pod("c"))}, connect.CodeUnavailable, "not expected in the gang yet"},
+		{"a job nobody has spoken of", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "unknown"; r.Hello.PodUid = "uid-z"; r.Hello.PodName = "z" })}, connect.CodePermissionDenied, ""},
+		{"a later attempt", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Attempt = 2 })}, connect.CodeUnavailable, "attempt 2 of the job is not expected yet"},
+		{"no hello", "token-a", []*rendezvousv1.Report{{Sequence: 1}}, connect.CodeInvalidArgument, "no hello"},
+		{"silence", "token-a", nil, connect.CodeDeadlineExceeded, "no hello within 300ms"},
+		{"another protocol", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Protocol = 2 })}, connect.CodeFailedPrecondition, "speaks protocol 2"},
+		{"no address", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Address = "worker-0.local" })}, connect.CodeInvalidArgument, "not the IP address"},
+		{"no port", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.MasterPort = 70000 })}, connect.CodeInvalidArgument, "master_port"},
+		{"a long name", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = strings.Repeat("x", 300) })}, connect.CodeInvalidArgument, "job has 300 bytes"},
+		{"sequence 0", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Sequence = 0 })}, connect.CodeInvalidArgument, "sequence 0"},
+		{"a second hello", "token-a", []*rendezvousv1.Report{first(f.pod("a")), with(func(r *rendezvousv1.Report) { r.Sequence = 2 })}, connect.CodeInvalidArgument, "only the first report"},
+		{"an old sequence", "token-a", []*rendezvousv1.Report{first(f.pod("a")), {Sequence: 5}, {Sequence: 5}}, connect.CodeInvalidArgument, "sequence 5 follows 5"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			wantCode(t, f.converse(t, tc.token, tc.reports...), tc.code, tc.says)
+		})
+	}
+	t.Run("an unknown job", func(t *testing.T) {
+		hello := f.pod("d")
+		hello.Job = "unknown"
+		wantCode(t, f.converse(t, "token-d", first(hello)), connect.CodeUnavailable, "team/unknown is not expected yet")
+	})
+	t.Run("a job that is gone", func(t *testing.T) {
+		gone := JobKey{"team", "gone"}
+		hello := f.pod("e")
+		hello.Job = "gone"
+		f.Release(gone)
+		wantCode(t, f.converse(t, "token-e", first(hello)), connect.CodeNotFound, "not needed any more")
+		f.Expect(gone, gangOf(3, "x"))
+		f.Release(gone)
+		f.Forget(gone)
+		wantCode(t, f.converse(t, "token-e", first(hello)), connect.CodeNotFound, "not needed any more")
+		hello.Attempt = 4
+		wantCode(t, f.converse(t, "token-e", first(hello)), connect.CodeUnavailable, "not expected yet")
+	})
+	t.Run("the API server is away", func(t *testing.T) {
+		f.tokens.mu.Lock()
+		f.tokens.down = true
+		f.tokens.mu.Unlock()
+		wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeUnavailable, "could not be checked now")
+	})
+	f.eventually(t, "no session is left", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+}
+
+// Reports that no agent sends.
+func TestMalformedReports(t *testing.T) {
+	f := serve(t, nil)
+	f.Expect(digits, gangOf(1, "a"))
+	many := func(n int) []*rendezvousv1.Process {
+		processes := make([]*rendezvousv1.Process, n)
+		for i := range processes {
+			processes[i] = &rendezvousv1.Process{}
+		}
+		return processes
+	}
+	process := func(p *rendezvousv1.Process) *rendezvousv1.Report {
+		return &rendezvousv1.Report{Processes: []*rendezvousv1.Process{p}}
+	}
+	metric := func(name string, value float64) *rendezvousv1.Report {
+		return process(&rendezvousv1.Process{Metrics: []*rendezvousv1.Metric{{Name: name, Value: value}}})
+	}
+	for _, tc := range []struct {
+		name   string
+		report *rendezvousv1.Report
+		says   string
+	}{
+		{"too many processes", &rendezvousv1.Report{Processes: many(65)}, "65 processes"},
+		{"more processes than the worker has", &rendezvousv1.Report{Processes: many(2)}, "2 processes are reported of a worker that has 1"},
+		{"a digest without a round", &rendezvousv1.Report{MembersDigest: strings.Repeat("a", 64)}, "round is 0"},
+		{"a round without a digest", &rendezvousv1.Report{Round: 1}, "not 64 lower-case hex digits"},
+		{"a rank out of range", &rendezvousv1.Report{Round: 1, MembersDigest: strings.Repeat("a", 64), WorkerRank: 10000}, "worker_rank is 10000"},
+		{"a term out of range", &rendezvousv1.Report{Term: math.MaxUint64}, "out of range"},
+		{"a term that cannot be", &rendezvousv1.Report{Term: 1 << 40}, "cannot be"},
+		{"an unknown phase", process(&rendezvousv1.Process{Phase: 77}), "phase 77"},
+		{"a step out of range", process(&rendezvousv1.Process{Done: math.MaxUint64}), "out of range"},
+		{"an exit code out of range", process(&rendezvousv1.Process{Exit: &rendezvousv1.Exit{Code: 4096}}), "exit code 4096"},
+		{"a long fault", process(&rendezvousv1.Process{Fault: &rendezvousv1.Fault{Message: strings.Repeat("x", 17<<10)}}), "the fault has 17408 bytes"},
+		{"NaN", metric("loss", math.NaN()), "must be finite"},
+		{"infinity", metric("loss", math.Inf(-1)), "must be finite"},
+		{"a metric without a name", metric("", 1), "metric name"},
+		{"a metric with a bad name", metric("loss{job=\"x\"}", 1), "metric name"},
+		{"a metric with a long name", metric(strings.Repeat("x", 33), 1), "metric name"},
+		{"too many metrics", process(&rendezvousv1.Process{Metrics: make([]*rendezvousv1.Metric, 9)}), "9 metrics"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.report.Sequence = 2
+			wantCode(t, f.converse(t, "token-a", first(f.pod("a")), tc.report), connect.CodeInvalidArgument, tc.says)
+		})
+	}
+	t.Run("oversized", func(t *testing.T) {
+		report := process(&rendezvousv1.Process{Fault: &rendezvousv1.Fault{Message: strings.Repeat("x", 1<<20)}})
+		wantCode(t, f.converse(t, "token-a", first(f.pod("a")), report), connect.CodeResourceExhausted, "larger than configured max")
+	})
+	// Nothing of it was believed.
+	f.eventually(t, "no session is left", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+	if seen := f.Observe(digits).Members["uid-a"]; seen.Exited || seen.Fault != "" {
+		t.Errorf("a refused report left %+v", seen)
+	}
+}
+
+func TestNewerSessionReplacesTheOlder(t *testing.T) {
+	f := serve(t, nil)
+	f.Expect(digits, gangOf(1, "a", "b"))
+	old := f.open(t, "token-a")
+	hello := f.pod("a")
+	if err := old.Send(first(hello)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Receive(); err != nil {
+		t.Fatal(err)
+	}
+	newer := f.open(t, "token-a")
+	if err := newer.Send(first(hello)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newer.Receive(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for err == nil {
+		_, err = old.Receive()
+	}
+	wantCode(t, err, connect.CodeUnavailable, "newer session")
+	if err := newer.Send(&rendezvousv1.Report{Sequence: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		directive, err := newer.Receive()
+		if err != nil {
+			t.Fatalf("the newer session ended too: %v", err)
+		}
+		if directive.GetSequence() == 2 {
+			break
+		}
+	}
+	if !f.Observe(digits).Members["uid-a"].Connected {
+		t.Error("the end of the older session counts for the newer one")
+	}
+}
+
+func TestSessionEndsWithItsToken(t *testing.T) {
+	f := serve(t, nil)
+	f.Expect(digits, gangOf(1, "a"))
+	hello := f.pod("a")
+	f.tokens.issue("short", Identity{Namespace: "team", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(300 * time.Millisecond)})
+	wantCode(t, f.converse(t, "short", first(hello)), connect.CodeUnavailable, "token of this session has expired")
+	f.eventually(t, "the agent is gone", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+}
+
+func TestIdleSessionEnds(t *testing.T) {
+	f := serve(t, func(o *Options) { o.IdleTimeout = 200 * time.Millisecond })
+	f.Expect(digits, gangOf(1, "a"))
+	if err := f.converse(t, "token-a", first(f.pod("a"))); err == nil {
+		t.Error("a session that says nothing goes on")
+	}
+	f.eventually(t, "the agent is gone", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+}
+
+// Reports that come as fast as the network takes them are read at the rate of a few agents.
+func TestFloodIsThrottled(t *testing.T) {
+	f := serve(t, nil)
+	f.Expect(digits, gangOf(1, "a"))
+	stream := f.open(t, "token-a")
+	if err := stream.Send(first(f.pod("a"))); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for sequence := uint64(2); ctx.Err() == nil && sequence < 100000; sequence++ {
+			if stream.Send(&rendezvousv1.Report{Sequence: sequence}) != nil {
+				return
+			}
+		}
+	})
+	var last uint64
+	for ctx.Err() == nil {
+		directive, err := stream.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = directive.GetSequence()
+		if last > reportBurst+maxReportRate+10 {
+			t.Fatalf("%d reports were read within a second", last)
+		}
+		if last > reportBurst {
+			break
+		}
+	}
+	if last < 2 {
+		t.Error("nothing was read")
+	}
+	cancel()
+	sender.Wait()
+}
+
+// Beginnings of sessions that do not end must not keep others out for longer than HelloTimeout.
+func TestTooManyAtTheDoor(t *testing.T) {
+	f := serve(t, func(o *Options) { o.MaxUnproven, o.HelloTimeout = 2, 500*time.Millisecond })
+	f.Expect(digits, gangOf(1, "a"))
+	hello := f.pod("a")
+	for range 2 {
+		if err := f.open(t, "token-a").Send(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	var err error
+	for connect.CodeOf(err) != connect.CodeUnavailable {
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody is turned away at the door: %v", err)
+		}
+		err = f.converse(t, "token-a", first(hello), first(hello))
+	}
+	wantCode(t, err, connect.CodeUnavailable, "too many agents")
+	await(t, f.agent(t, "a"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+}
+
+func TestConnectionsAreLimited(t *testing.T) {
+	f := serve(t, func(o *Options) { o.MaxConnectionsPerHost = 2 })
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "https://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	one, _, third := dial(), dial(), dial()
+	if err := third.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	var timeout net.Error
+	if _, err := third.Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
+		t.Fatalf("the third connection of a host is open: %v", err)
+	}
+	_ = one.Close()
+	f.Expect(digits, gangOf(1, "a"))
+	await(t, f.agent(t, "a"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+}
+
+// Only HTTP/2 over TLS 1.3 with the operator's certificate is spoken.
+func TestPlainHTTPIsRefused(t *testing.T) {
+	f := serve(t, nil)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots, NextProtos: []string{"http/1.1"}}}}
+	response, err := client.Get(f.url + "/concertina.rendezvous.v1.Rendezvous/Session")
+	if err == nil {
+		_ = response.Body.Close()
+		t.Errorf("HTTP/1.1 is answered with %s", response.Status)
+	}
+}
+
+func TestDeposedLeaderStopsForThatJob(t *testing.T) {
+	f := serve(t, nil)
+	f.Expect(digits, gangOf(1, "a", "b"))
+	a := f.agent(t, "a")
+	await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
+	f.recorder.set(Record{Term: 2})
+	f.agent(t, "b")
+	f.eventually(t, "the leader knows", func(o Observation) bool { return o.Deposed })
+	s := await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Last != nil })
+	wantCode(t, s.Last, connect.CodeUnavailable, "another operator leads")
+	if len(s.Worlds) != 0 {
+		t.Errorf("a deposed leader has published %v", s.Worlds)
+	}
+	f.Forget(digits)
+	f.Expect(digits, gangOf(2, "c"))
+	if !f.Observe(digits).Deposed {
+		t.Error("the leader leads again")
+	}
+	anew := gangOf(1, "d")
+	anew.JobUID = "another job of that name"
+	f.recorder.set(Record{})
+	f.Expect(digits, anew)
+	await(t, f.agent(t, "d"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+}
+
+// A leader that is replaced while a world trains: the new one adopts it, and no agent notices more
+// than a new session.
+func TestNewLeaderAdopts(t *testing.T) {
+	old := serve(t, nil)
+	old.Expect(digits, gangOf(1, "a", "b"))
+	a, b := old.agent(t, "a"), old.agent(t, "b")
+	for _, agent := range []*rendezvoustest.Agent{a, b} {
+		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+		agent.Step(5)
+	}
+	address := strings.TrimPrefix(old.url, "https://")
+	old.stop()
+	renewed := serve(t, func(o *Options) {
+		_ = o.Listener.Close()
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Listener, o.TLS, o.Authenticator, o.Recorder = listener, old.options.TLS, old.options.Authenticator, old.options.Recorder
+	})
+	renewed.Expect(digits, gangOf(1, "a", "b"))
+	renewed.eventually(t, "both are back", func(o Observation) bool {
+		return o.Round == 1 && o.Members["uid-a"].InWorld && o.Members["uid-b"].InWorld && o.Progress.Step == 5
+	})
+	for _, agent := range []*rendezvoustest.Agent{a, b} {
+		if s := await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Term == 2 }); s.Round != 1 || len(s.Worlds) != 1 {
+			t.Errorf("the agent was told of %v", s.Worlds)
+		}
+	}
+	if round := old.recorder.records[digits].Round; round != 1 {
+		t.Errorf("the record is at round %d", round)
+	}
+}
+
+// Changed names each job that has news, and does not block the rendezvous while nobody listens.
+func TestChanged(t *testing.T) {
+	f := serve(t, nil)
+	for i := range 50 {
+		f.Expect(JobKey{"team", fmt.Sprint("job-", i)}, gangOf(1, fmt.Sprint("pod-", i)))
+	}
+	seen := map[JobKey]bool{}
+	deadline := time.After(20 * time.Second)
+	for len(seen) < 50 {
+		select {
+		case key := <-f.Changed():
+			seen[key] = true
+		case <-deadline:
+			t.Fatalf("only %d of 50 jobs were named", len(seen))
+		}
+	}
+}
+
+func TestStartSaysWhatIsWrong(t *testing.T) {
+	if err := NewServer(Options{}).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "needs TLS") {
+		t.Errorf("error %v", err)
+	}
+	f := serve(t, nil)
+	options := f.options
+	options.Listener, options.Address, options.Registerer = nil, strings.TrimPrefix(f.url, "https://"), nil
+	if err := NewServer(options).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for agents") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,162 @@
+package rendezvous
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"regexp"
+
+	"connectrpc.com/connect"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+const (
+	protocolVersion = 1
+
+	maxMessageBytes = 64 << 10
+	maxNameBytes    = 253
+	maxUIDBytes     = 128
+	maxProcesses    = 64
+	maxMetrics      = 8
+	maxFaultBytes   = 16 << 10
+	// maxCount bounds steps and samples, so that they fit the API's integers.
+	maxCount = math.MaxInt64
+)
+
+var (
+	metricName   = regexp.MustCompile(`^[A-Za-z0-9_]{1,32}$`)
+	sha256Digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+// hello is how an agent introduces itself.
+type hello struct {
+	job      JobKey
+	attempt  int32
+	podName  string
+	podUID   string
+	endpoint endpoint
+}
+
+func malformed(format string, args ...any) *refusal {
+	return &refusal{connect.CodeInvalidArgument, "malformed report: " + fmt.Sprintf(format, args...)}
+}
+
+// readHello takes an agent's introduction out of its first report.
+func readHello(r *rendezvousv1.Report) (hello, *refusal) {
+	h := r.GetHello()
+	if h == nil {
+		return hello{}, malformed("the first report of a session has no hello")
+	}
+	if h.GetProtocol() != protocolVersion {
+		return hello{}, &refusal{connect.CodeFailedPrecondition, fmt.Sprintf(
+			"the agent speaks protocol %d and this operator speaks %d: start the job anew with an agent of this operator's version",
+			h.GetProtocol(), protocolVersion)}
+	}
+	for _, field := range []struct {
+		name, value string
+		max         int
+	}{
+		{"namespace", h.GetNamespace(), maxNameBytes},
+		{"job", h.GetJob(), maxNameBytes},
+		{"pod_name", h.GetPodName(), maxNameBytes},
+		{"pod_uid", h.GetPodUid(), maxUIDBytes},
+	} {
+		if field.value == "" || len(field.value) > field.max {
+			return hello{}, malformed("%s has %d bytes, it must have 1 to %d", field.name, len(field.value), field.max)
+		}
+	}
+	if h.GetAttempt() < 1 {
+		return hello{}, malformed("attempt is %d, it must be at least 1", h.GetAttempt())
+	}
+	address, err := netip.ParseAddr(h.GetAddress())
+	if err != nil || address.Zone() != "" || address.IsUnspecified() || address.IsMulticast() {
+		return hello{}, malformed("address %.64q is not the IP address of a host", h.GetAddress())
+	}
+	if port := h.GetMasterPort(); port < 1 || port > math.MaxUint16 {
+		return hello{}, malformed("master_port is %d, it must lie between 1 and %d", port, math.MaxUint16)
+	}
+	return hello{
+		job:      JobKey{Namespace: h.GetNamespace(), Name: h.GetJob()},
+		attempt:  h.GetAttempt(),
+		podName:  h.GetPodName(),
+		podUID:   h.GetPodUid(),
+		endpoint: endpoint{address.String(), h.GetMasterPort()},
+	}, nil
+}
+
+// readReport takes the state out of a report. It refuses what no agent sends.
+func readReport(r *rendezvousv1.Report) (report, *refusal) {
+	read := report{
+		term: r.GetTerm(), round: r.GetRound(), digest: r.GetMembersDigest(),
+		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
+	}
+	switch {
+	case read.term > math.MaxInt64 || read.round > math.MaxInt64:
+		return report{}, malformed("term %d, round %d are out of range", read.term, read.round)
+	case read.round == 0 && (read.digest != "" || read.workerRank != 0):
+		return report{}, malformed("round is 0 and there are members_digest %.64q and worker_rank %d", read.digest, read.workerRank)
+	case read.round > 0 && !sha256Digest.MatchString(read.digest):
+		return report{}, malformed("members_digest %.64q is not 64 lower-case hex digits", read.digest)
+	case read.workerRank >= maxWorkers:
+		return report{}, malformed("worker_rank is %d, it must be below %d", read.workerRank, maxWorkers)
+	case len(r.GetProcesses()) > maxProcesses:
+		return report{}, malformed("%d processes, there may be %d", len(r.GetProcesses()), maxProcesses)
+	}
+	for rank, p := range r.GetProcesses() {
+		one, why := readProcess(p)
+		if why != "" {
+			return report{}, malformed("process %d: %s", rank, why)
+		}
+		read.processes = append(read.processes, one)
+	}
+	return read, nil
+}
+
+func readProcess(p *rendezvousv1.Process) (process, string) {
+	read := process{
+		done: p.GetDone(), lastStep: p.GetLastStep(), samples: p.GetSamples(),
+		fault: p.GetFault().GetMessage(), exited: p.GetExit() != nil, exitCode: p.GetExit().GetCode(),
+	}
+	if _, known := rendezvousv1.Phase_name[int32(p.GetPhase())]; !known {
+		return process{}, fmt.Sprintf("phase %d is not known", p.GetPhase())
+	}
+	for _, count := range []uint64{p.GetEntered(), read.done, read.lastStep, read.samples, p.GetFault().GetStep()} {
+		if count > maxCount {
+			return process{}, fmt.Sprintf("a count of %d is out of range", count)
+		}
+	}
+	if len(read.fault) > maxFaultBytes {
+		return process{}, fmt.Sprintf("the fault has %d bytes, it may have %d", len(read.fault), maxFaultBytes)
+	}
+	if read.exitCode < 0 || read.exitCode > 255 {
+		return process{}, fmt.Sprintf("exit code %d is out of range", read.exitCode)
+	}
+	if len(p.GetMetrics()) > maxMetrics {
+		return process{}, fmt.Sprintf("%d metrics, there may be %d", len(p.GetMetrics()), maxMetrics)
+	}
+	for _, metric := range p.GetMetrics() {
+		if !metricName.MatchString(metric.GetName()) {
+			return process{}, fmt.Sprintf("metric name %.64q has more than 32 letters, digits and _, or others", metric.GetName())
+		}
+		if math.IsNaN(metric.GetValue()) || math.IsInf(metric.GetValue(), 0) {
+			return process{}, fmt.Sprintf("metric %s is %v, it must be finite", metric.GetName(), metric.GetValue())
+		}
+		read.metrics = append(read.metrics, Metric{Name: metric.GetName(), Value: metric.GetValue()})
+	}
+	return read, ""
+}
+
+// message writes a directive for the wire.
+func (d *directive) message(sequence uint64) *rendezvousv1.Directive {
+	m := &rendezvousv1.Directive{Term: d.term, Round: d.round, Released: d.released, Sequence: sequence}
+	if d.world != nil {
+		m.World = &rendezvousv1.World{
+			MembersDigest: d.world.digest, FromStep: d.world.fromStep,
+			WorkerRank: uint32(d.world.workerRank), Workers: uint32(d.world.workers),
+			ProcessesPerWorker: uint32(d.world.processes),
+			MasterAddress:      d.world.master.address, MasterPort: d.world.master.port,
+		}
+	}
+	return m
+}

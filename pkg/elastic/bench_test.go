@@ -1,0 +1,55 @@
+package elastic_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/pkg/elastic"
+)
+
+// BenchmarkStep is the cost of the gate: entering and leaving one step, on a page that is shared
+// with an agent. The aim is at most 100 ns.
+func BenchmarkStep(b *testing.B) {
+	startAgent(b, socket.Place{Round: 1, Workers: 1, HandOver: true})
+	run := join(b, elastic.Options{Samples: 1 << 40, Epochs: math.MaxInt16, GlobalBatch: 128, Seed: 1})
+	err := run.Train(func(ctx context.Context, _ elastic.World) error {
+		b.ResetTimer()
+		steps := 0
+		for range run.Steps(ctx) {
+			if steps++; steps == b.N {
+				break
+			}
+		}
+		b.StopTimer()
+		return run.Err()
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkMicroBatch is the cost of dealing out one sample.
+func BenchmarkMicroBatch(b *testing.B) {
+	environment(b, nil)
+	const batch = 1024
+	run := join(b, elastic.Options{Samples: 1<<40 - 1, Epochs: 1, GlobalBatch: batch, Seed: 1})
+	err := run.Train(func(ctx context.Context, _ elastic.World) error {
+		b.ResetTimer()
+		dealt := 0
+		for step := range run.Steps(ctx) {
+			for indices := range step.MicroBatches() {
+				dealt += len(indices)
+			}
+			if dealt >= b.N {
+				break
+			}
+		}
+		b.StopTimer()
+		return run.Err()
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}

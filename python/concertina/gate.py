@@ -1,0 +1,100 @@
+"""The gate page: shared memory in which a program tells its agent where it is.
+
+The layout is in docs/program-protocol.md. A store here is a store of one aligned word, so neither
+side ever waits for the other.
+"""
+
+import enum
+import mmap
+import os
+
+_MAGIC = 0x434E4352544E4131
+_LAYOUT = 1
+_LINE = 8  # words
+_WORD_BYTES = 8
+
+
+class Phase(enum.IntEnum):
+    """What a program is busy with."""
+
+    NONE = 0
+    FORMING = 1
+    DATA = 2
+    STEP = 3
+    EVAL = 4
+    SAVING = 5
+    FINISHED = 6
+
+
+class GatePage:
+    """One process's line of the gate page."""
+
+    def __init__(self, fd: int, slot: int):
+        """Maps the page and closes fd. Raises ValueError for a page this SDK cannot use."""
+        try:
+            size = os.fstat(fd).st_size
+            if size < 3 * _LINE * _WORD_BYTES:
+                raise ValueError(f"the agent's gate page has {size} bytes: it is too small to be one")
+            self._memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        self._words = memoryview(self._memory).cast("Q")
+        self._line = _LINE * (2 + 2 * slot)
+        try:
+            self._check(slot)
+        except ValueError:
+            self.close()
+            raise
+
+    def _check(self, slot: int) -> None:
+        magic, layout, slots = self._words[0], self._words[1], self._words[2]
+        if magic != _MAGIC:
+            raise ValueError("the agent's gate page does not start like one")
+        if layout != _LAYOUT:
+            raise ValueError(
+                f"the agent's gate page has layout {layout}, this SDK knows {_LAYOUT}: "
+                "use an SDK of the operator's version"
+            )
+        if not 0 <= slot < slots or len(self._words) < self._line + _LINE:
+            raise ValueError(f"slot {slot} is not on the agent's gate page, which has {slots}")
+
+    def entered(self, step: int) -> None:
+        """Says that this step begins."""
+        self._words[self._line] = step
+
+    def done(self, step: int, samples: int) -> None:
+        """Says that this step has ended, and how many samples the world has used up to it."""
+        self._words[self._line + 4] = samples
+        self._words[self._line + 1] = step
+
+    def last_step(self, step: int) -> None:
+        """Says which step is the last of the training."""
+        self._words[self._line + 2] = step
+
+    def phase(self, phase: Phase) -> None:
+        """Says what the program is busy with."""
+        self._words[self._line + 3] = phase
+
+    def close(self) -> None:
+        """Unmaps the page. A second call does nothing."""
+        self._words.release()
+        self._memory.close()
+
+
+class NoGatePage:
+    """Takes the place of the page in a program that runs without an agent."""
+
+    def entered(self, step: int) -> None:
+        """Does nothing."""
+
+    def done(self, step: int, samples: int) -> None:
+        """Does nothing."""
+
+    def last_step(self, step: int) -> None:
+        """Does nothing."""
+
+    def phase(self, phase: Phase) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""

@@ -1,0 +1,95 @@
+"""The world a program trains in: who takes part, and where rank 0 is."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class World:
+    """One round of a job, as one of its processes sees it."""
+
+    term: int
+    """The leadership under which the round was made; 0 outside Concertina."""
+    round: int
+    """The number of this world; it only grows within a job; 0 outside Concertina."""
+    from_step: int
+    """The last step that was done when this world began."""
+    rank: int
+    """Place of this process, 0 … size-1."""
+    size: int
+    """Processes in this world."""
+    local_rank: int
+    """Place of this process in its worker, 0 … local_size-1."""
+    local_size: int
+    """Processes in this worker."""
+    worker_rank: int
+    """Place of this worker, 0 … workers-1."""
+    workers: int
+    """Workers in this world."""
+    master_address: str
+    """Where rank 0 is; empty in a world of one outside Concertina."""
+    master_port: int
+    """A TCP port at master_address that is kept for this world; 0 in a world of one outside
+    Concertina."""
+
+
+_MESSAGE = {
+    "from_step": "fromStep",
+    "local_rank": "localRank",
+    "local_size": "localSize",
+    "worker_rank": "workerRank",
+    "master_address": "masterAddress",
+    "master_port": "masterPort",
+}
+
+
+def from_message(message: Mapping) -> World:
+    """The world that the agent's message describes. Raises ValueError when one is not whole."""
+    values = {}
+    for field in fields(World):
+        name = _MESSAGE.get(field.name, field.name)
+        value = message.get(name)
+        if type(value) is not field.type:
+            raise ValueError(f"the agent sent a world with {name} = {value!r}")
+        values[field.name] = value
+    world = World(**values)
+    if not 0 <= world.rank < world.size:
+        raise ValueError(f"the agent sent a world with rank {world.rank} of {world.size}")
+    return world
+
+
+def from_environment(env: Mapping[str, str] = os.environ) -> World:
+    """The world that torchrun, mpirun or a shell describes with RANK and WORLD_SIZE; a world of
+    one when neither is set.
+
+    Raises ValueError for a variable that is missing beside the others or is no number in range.
+    """
+    if "RANK" not in env and "WORLD_SIZE" not in env:
+        return World(0, 0, 0, 0, 1, 0, 1, 0, 1, "", 0)
+    size = _number(env, "WORLD_SIZE", None, 1, 2**31)
+    rank = _number(env, "RANK", None, 0, size - 1)
+    local_size = _number(env, "LOCAL_WORLD_SIZE", 1, 1, size)
+    local_rank = _number(env, "LOCAL_RANK", 0, 0, local_size - 1)
+    workers = -(-size // local_size)
+    worker_rank = _number(env, "GROUP_RANK", rank // local_size, 0, workers - 1)
+    address = env.get("MASTER_ADDR", "")
+    if size > 1 and not address:
+        raise ValueError("MASTER_ADDR is not set: say where rank 0 is, or start the program with torchrun")
+    port = _number(env, "MASTER_PORT", None if size > 1 else 0, 0, 65535)
+    return World(0, 0, 0, rank, size, local_rank, local_size, worker_rank, workers, address, port)
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None, low: int, high: int) -> int:
+    text = env.get(name)
+    if text is None:
+        if default is None:
+            raise ValueError(f"{name} is not set although RANK or WORLD_SIZE is: set it, or start with torchrun")
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {text!r}: it must be a number from {low} to {high}")
+    return value

@@ -1,0 +1,179 @@
+"""An agent for tests: it speaks docs/program-protocol.md over a real socket and a real memfd."""
+
+import fcntl
+import json
+import mmap
+import os
+import queue
+import select
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+
+LINE = 64
+
+
+def world(rank: int = 0, size: int = 1, **fields) -> dict:
+    """A world message, for a worker of one process unless fields say otherwise."""
+    message = {
+        "type": "world",
+        "term": 1,
+        "round": 1,
+        "fromStep": 0,
+        "rank": rank,
+        "size": size,
+        "localRank": 0,
+        "localSize": 1,
+        "workerRank": rank,
+        "workers": size,
+        "masterAddress": "127.0.0.1",
+        "masterPort": 1,
+    }
+    return message | fields
+
+
+class FakeAgent:
+    """Serves one worker. Use it as a context manager."""
+
+    def __init__(self, *worlds: dict, listener: socket.socket | None = None):
+        """worlds: one for each slot; listener goes to the process whose rank is 0."""
+        self.worlds = worlds
+        self.listener = listener
+        self.messages: queue.Queue[tuple[int, dict]] = queue.Queue()
+        self.greeting: dict = {}
+        self.raw_greeting: bytes | None = None
+        self.pieces = 1
+        self.silent_after_join = False
+        self._dir = tempfile.mkdtemp()
+        self.path = os.path.join(self._dir, "agent.sock")
+        self.memfd = self._make_page(len(worlds))
+        self.page = mmap.mmap(self.memfd, 0)
+        self._taken: set[int] = set()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.connections: list[socket.socket] = []
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(self.path)
+        self._server.listen()
+
+    @staticmethod
+    def _make_page(slots: int) -> int:
+        fd = os.memfd_create("gate", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, LINE * (1 + 2 * slots))
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        os.pwrite(fd, struct.pack("QQQ", 0x434E4352544E4131, 1, slots), 0)
+        return fd
+
+    def words(self, slot: int = 0) -> dict:
+        """What the program of a slot has written."""
+        names = "entered", "done", "lastStep", "phase", "samples"
+        return dict(zip(names, struct.unpack_from("QQQQQ", self.page, LINE * (2 + 2 * slot))))
+
+    def received(self, kind: str | None = None) -> list[dict]:
+        """Messages that have come since the last call, of one type if it is named. The
+        connections must have ended."""
+        for thread in self._threads[1:]:
+            thread.join(10)
+            assert not thread.is_alive(), "the program has not closed its connection"
+        found = []
+        while not self.messages.empty():
+            message = self.messages.get()[1]
+            if kind in (None, message["type"]):
+                found.append(message)
+        return found
+
+    def __enter__(self) -> "FakeAgent":
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self.hang_up()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a connection of the fake agent has not ended"
+        self.page.close()
+        os.close(self.memfd)
+        shutil.rmtree(self._dir)
+
+    def hang_up(self) -> None:
+        """Ends all connections, as an agent that dies does."""
+        for connection in self.connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # The program was first.
+
+    def _start(self, target, *args) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            self.connections.append(connection)
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        slot = None
+        with connection, connection.makefile("rb") as lines:
+            try:
+                for line in lines:
+                    message = json.loads(line)
+                    if message["type"] == "hello":
+                        slot = self._hello(connection, message)
+                        if slot is None:
+                            return
+                    self.messages.put((slot, message))
+                    if message["type"] == "join":
+                        self._join(connection, slot)
+                        if self.silent_after_join:
+                            return self._hold(connection)
+            except OSError:
+                return
+            finally:
+                with self._lock:
+                    self._taken.discard(slot)
+
+    def _hello(self, connection: socket.socket, hello: dict) -> int | None:
+        slot = hello["localRank"]
+        if self.raw_greeting is not None:
+            connection.sendall(self.raw_greeting)
+            return None
+        with self._lock:
+            if slot in self._taken or not slot < len(self.worlds):
+                self._send(connection, {"type": "error", "message": f"slot {slot} is not free"})
+                return None
+            self._taken.add(slot)
+        welcome = {"type": "welcome", "protocol": 1, "namespace": "team", "job": "digits", "attempt": 2}
+        welcome |= {"slot": slot, "slots": len(self.worlds), "fds": 1, "aFieldOfLater": True}
+        self._send(connection, welcome | self.greeting, self.memfd)
+        return slot
+
+    def _join(self, connection: socket.socket, slot: int) -> None:
+        message = self.worlds[slot]
+        if message.get("rank") == 0 and self.listener:
+            self._send(connection, message | {"fds": 1}, self.listener.fileno())
+        else:
+            self._send(connection, message)
+
+    @staticmethod
+    def _hold(connection: socket.socket) -> None:
+        """Reads nothing until hang_up or the program's end."""
+        poll = select.poll()
+        poll.register(connection, 0)
+        poll.poll()
+
+    def _send(self, connection: socket.socket, message: dict, *fds: int) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        size = -(-len(line) // self.pieces)
+        socket.send_fds(connection, [line[:size]], fds)
+        for start in range(size, len(line), size):
+            connection.sendall(line[start : start + size])

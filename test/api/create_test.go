@@ -1,0 +1,192 @@
+package api
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+type change func(*unstructured.Unstructured)
+
+// field returns the change of one field; a nil value removes it.
+func field(value any, path string) change {
+	return func(object *unstructured.Unstructured) { set(object, value, strings.Split(path, ".")...) }
+}
+
+// pod returns the change of one field of the pod template.
+func pod(value any, path string) change { return field(value, "spec.workers.template.spec."+path) }
+
+func container(name string, command ...any) map[string]any {
+	c := map[string]any{"name": name, "image": "digits"}
+	if len(command) > 0 {
+		c["command"] = command
+	}
+	return c
+}
+
+var _ = Describe("A new TrainingJob", func() {
+	DescribeTable("is refused with the field and the remedy",
+		func(ctx context.Context, words string, changes ...change) {
+			object := job()
+			for _, change := range changes {
+				change(object)
+			}
+			expectRefusal(cluster.Create(ctx, object), words)
+
+			var left v1alpha1.TrainingJobList
+			Expect(cluster.List(ctx, &left, client.InNamespace("default"))).To(Succeed())
+			Expect(left.Items).To(BeEmpty())
+		},
+		Entry("min above max", "spec.workers.max is below spec.workers.min: raise max or lower min",
+			field(int64(5), "spec.workers.min")),
+		Entry("min 0", "spec.workers.min in body should be greater than or equal to 1",
+			field(int64(0), "spec.workers.min")),
+		Entry("no min", "spec.workers.min: Required value", field(nil, "spec.workers.min")),
+		Entry("no max", "spec.workers.max: Required value", field(nil, "spec.workers.max")),
+		Entry("no template", "spec.workers.template: Required value", field(nil, "spec.workers.template")),
+		Entry("a template without a pod", "spec.workers.template.spec is missing: give the pod that trains",
+			field(map[string]any{}, "spec.workers.template")),
+		Entry("sizes without min", "spec.workers.sizes does not contain spec.workers.min: add min to sizes",
+			field([]any{int64(3), int64(4)}, "spec.workers.sizes")),
+		Entry("no sizes in sizes", "spec.workers.sizes in body should have at least 1 items",
+			field([]any{}, "spec.workers.sizes")),
+		Entry("the same size twice", "Duplicate value: 2",
+			field([]any{int64(2), int64(2)}, "spec.workers.sizes")),
+		Entry("no processes", "spec.workers.processesPerWorker in body should be greater than or equal to 1",
+			field(int64(0), "spec.workers.processesPerWorker")),
+		Entry("an unknown launch", `supported values: "PerProcess", "PerWorker"`, field("Once", "spec.workers.launch")),
+		Entry("an unknown gang scheduler", `supported values: "Coscheduling"`, field("Volcano", "spec.gang.scheduler")),
+
+		Entry("no containers", "spec.workers.template.spec.containers is empty: give the container that trains",
+			pod([]any{}, "containers")),
+		Entry("no command", "the training container in spec.workers.template has no command: set command",
+			pod([]any{container("main")}, "containers")),
+		Entry("no command in the trainer", "the training container in spec.workers.template has no command",
+			pod([]any{container("logs", "cat"), container("trainer")}, "containers")),
+		Entry("no command in the named container", "the training container in spec.workers.template has no command",
+			pod([]any{container("logs", "cat"), container("net")}, "containers"), field("net", "spec.workers.container")),
+		Entry("two containers, none of them the trainer",
+			"spec.workers.template has several containers and none is named trainer: say in spec.workers.container which one trains",
+			pod([]any{container("a", "cat"), container("b", "cat")}, "containers")),
+		Entry("a container that is not there", "spec.workers.container names no container of spec.workers.template",
+			field("trainer", "spec.workers.container")),
+		Entry("restartPolicy Always", "spec.workers.template.spec.restartPolicy must be Never or left out",
+			pod("Always", "restartPolicy")),
+		Entry("hostNetwork", "spec.workers.template.spec.hostNetwork must be false or left out", pod(true, "hostNetwork")),
+		Entry("a volume name of the agent", "uses a name that starts with concertina-, which the agent needs: rename that volume",
+			pod([]any{map[string]any{"name": "concertina-agent", "emptyDir": map[string]any{}}}, "volumes")),
+		Entry("a container name of the agent", "has a container whose name starts with concertina-, which the agent needs",
+			pod([]any{container("concertina-main", "cat")}, "containers")),
+		Entry("an init container name of the agent", "has a container whose name starts with concertina-, which the agent needs",
+			pod([]any{container("concertina-init", "cat")}, "initContainers")),
+
+		Entry("a name of 49 letters", "metadata.name is longer than 48 characters",
+			field(strings.Repeat("a", 49), "metadata.name")),
+		Entry("a name with a dot", "metadata.name must be a DNS label", field("digits.v2", "metadata.name")),
+
+		Entry("a heartbeat below a second", "spec.failure.heartbeatTimeout must be a duration such as 90s, 15m or 24h, from 1s to 1h",
+			field("500ms", "spec.failure.heartbeatTimeout")),
+		Entry("a heartbeat beyond an hour", "spec.failure.heartbeatTimeout must be a duration",
+			field("1h1s", "spec.failure.heartbeatTimeout")),
+		Entry("a start beyond a week", "spec.gang.startTimeout must be a duration such as 90s, 15m or 24h, from 1s to 168h",
+			field("169h", "spec.gang.startTimeout")),
+		Entry("a deadline of nothing", "spec.activeDeadline must be a duration such as 90s, 15m or 24h, from 1s to 8760h",
+			field("0s", "spec.activeDeadline")),
+		Entry("a deadline in words", "spec.activeDeadline must be a duration", field("3 days", "spec.activeDeadline")),
+		Entry("a deadline that no clock holds", "spec.activeDeadline", field("99999999999999h", "spec.activeDeadline")),
+		Entry("a negative ttl", "spec.ttlAfterFinished must be a duration such as 90s, 15m or 24h, from 0s to 8760h",
+			field("-1s", "spec.ttlAfterFinished")),
+		Entry("restarts below none", "spec.failure.maxRestarts in body should be greater than or equal to 0",
+			field(int64(-1), "spec.failure.maxRestarts")),
+	)
+
+	DescribeTable("is accepted",
+		func(ctx context.Context, changes ...change) {
+			object := job()
+			for _, change := range changes {
+				change(object)
+			}
+			create(ctx, object)
+		},
+		Entry("with one container of any name"),
+		Entry("with a name of 48 letters", field(strings.Repeat("a", 48), "metadata.name")),
+		Entry("with sizes beyond max", field([]any{int64(8), int64(2)}, "spec.workers.sizes")),
+		Entry("with a trainer beside a container without a command",
+			pod([]any{container("logs"), container("trainer", "cat")}, "containers")),
+		Entry("with the training container named",
+			pod([]any{container("trainer"), container("net", "cat")}, "containers"), field("net", "spec.workers.container")),
+		Entry("with restartPolicy Never", pod("Never", "restartPolicy")),
+		Entry("with a ttl of nothing", field("0s", "spec.ttlAfterFinished")),
+		Entry("with a deadline in parts", field("1h30m0.5s", "spec.activeDeadline")),
+	)
+
+	DescribeTable("is accepted as in config/samples",
+		func(ctx context.Context, file string) {
+			content, err := os.ReadFile(filepath.Join(root, "config", "samples", file))
+			Expect(err).NotTo(HaveOccurred())
+			object := &unstructured.Unstructured{}
+			Expect(yaml.UnmarshalStrict(content, &object.Object)).To(Succeed())
+			object.SetNamespace("default")
+			create(ctx, object)
+		},
+		Entry("with the SDK", "training_v1alpha1_trainingjob.yaml"),
+		Entry("with torchrun", "training_v1alpha1_trainingjob_torchrun.yaml"),
+	)
+
+	It("gets the defaults that the documentation names", func(ctx context.Context) {
+		object := job()
+		create(ctx, object)
+		var got v1alpha1.TrainingJob
+		Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &got)).To(Succeed())
+
+		Expect(got.Spec.Workers.ProcessesPerWorker).To(HaveValue(BeEquivalentTo(1)))
+		Expect(got.Spec.Workers.Launch).To(Equal(v1alpha1.LaunchPerProcess))
+		Expect(got.Spec.Gang.Scheduler).To(Equal(v1alpha1.GangSchedulerCoscheduling))
+		Expect(got.Spec.Gang.SchedulerName).To(Equal("coscheduling"))
+		Expect(got.Spec.Gang.StartTimeout.Duration).To(Equal(10 * time.Minute))
+		Expect(got.Spec.Failure.MaxRestarts).To(HaveValue(BeEquivalentTo(10)))
+		Expect(got.Spec.Failure.HeartbeatTimeout.Duration).To(Equal(5 * time.Second))
+		Expect(got.Spec.Suspend).To(HaveValue(BeFalse()))
+		Expect(got.Spec.ActiveDeadline).To(BeNil())
+		Expect(got.Spec.TTLAfterFinished).To(BeNil())
+		Expect(got.Spec.ManagedBy).To(BeEmpty())
+	})
+
+	It("keeps labels and annotations of the template", func(ctx context.Context) {
+		object := job()
+		field(map[string]any{"team": "vision"}, "spec.workers.template.metadata.labels")(object)
+		field(map[string]any{"note": "nightly"}, "spec.workers.template.metadata.annotations")(object)
+		create(ctx, object)
+		var got v1alpha1.TrainingJob
+		Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &got)).To(Succeed())
+		Expect(got.Spec.Workers.Template.Labels).To(HaveKeyWithValue("team", "vision"))
+		Expect(got.Spec.Workers.Template.Annotations).To(HaveKeyWithValue("note", "nightly"))
+	})
+
+	It("comes back as it was when a typed client writes it", func(ctx context.Context) {
+		typed := &v1alpha1.TrainingJob{}
+		typed.Namespace, typed.GenerateName = "default", "typed-"
+		typed.Spec.Workers.Min, typed.Spec.Workers.Max = ptr.To[int32](2), ptr.To[int32](2)
+		typed.Spec.Workers.Template.Spec.Containers = []corev1.Container{{
+			Name: "trainer", Image: "digits", Command: []string{"train"},
+			Ports: []corev1.ContainerPort{{ContainerPort: 80}},
+		}}
+		Expect(cluster.Create(ctx, typed)).To(Succeed())
+		DeferCleanup(func(ctx context.Context) { Expect(cluster.Delete(ctx, typed)).To(Succeed()) })
+		Expect(typed.Spec.Workers.Template.Spec.Containers[0].Command).To(Equal([]string{"train"}))
+		Expect(typed.Status).To(Equal(v1alpha1.TrainingJobStatus{}))
+	})
+})

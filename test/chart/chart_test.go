@@ -1,0 +1,302 @@
+package chart
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+const crdKey = "CustomResourceDefinition trainingjobs.training.concertina.dev"
+
+var defaultObjects = []string{
+	"ClusterRole concertina-operator",
+	"ClusterRole concertina-trainingjob-admin",
+	"ClusterRole concertina-trainingjob-edit",
+	"ClusterRole concertina-trainingjob-view",
+	"ClusterRoleBinding concertina-operator",
+	crdKey,
+	"Deployment concertina",
+	"Role concertina-operator",
+	"RoleBinding concertina-operator",
+	"Service concertina-metrics",
+	"Service concertina-rendezvous",
+	"ServiceAccount concertina",
+}
+
+func names(found objects) []string { return slices.Sorted(maps.Keys(found)) }
+
+func TestOptionsAddAndRemoveObjects(t *testing.T) {
+	without := func(drop ...string) []string {
+		return slices.DeleteFunc(slices.Clone(defaultObjects), func(name string) bool { return slices.Contains(drop, name) })
+	}
+	with := func(add ...string) []string {
+		return slices.Sorted(slices.Values(append(slices.Clone(defaultObjects), add...)))
+	}
+	for name, test := range map[string]struct {
+		values string
+		want   []string
+	}{
+		"defaults": {"", defaultObjects},
+		"no crds":  {"crds: {enabled: false}", without(crdKey)},
+		"no rbac": {"rbac: {create: false}", without("ClusterRole concertina-operator", "ClusterRoleBinding concertina-operator",
+			"Role concertina-operator", "RoleBinding concertina-operator")},
+		"own account":     {"serviceAccount: {create: false, name: mine}", without("ServiceAccount concertina")},
+		"budget":          {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
+		"monitor":         {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
+		"network policy":  {"networkPolicy: {enabled: true}", with("NetworkPolicy concertina")},
+		"every other one": {everything, with("PodDisruptionBudget concertina", "ServiceMonitor concertina", "NetworkPolicy concertina")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := rendered(t, test.values)
+			if diff := cmp.Diff(test.want, names(found)); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+			for key, object := range found {
+				if got := object.GetLabels()["app.kubernetes.io/instance"]; got != release {
+					t.Errorf("%s has the instance label %q", key, got)
+				}
+			}
+		})
+	}
+}
+
+// everything sets each value away from its default.
+const everything = `
+replicas: 2
+image: {repository: example.com/operator, tag: v1, pullPolicy: Always}
+imagePullSecrets: [{name: pull}]
+agentImage: example.com/agent:v2
+crds: {keep: false}
+serviceAccount: {name: "", annotations: {a: b}}
+rbac: {aggregate: false}
+resources: {limits: {cpu: "1"}}
+podAnnotations: {note: x}
+podLabels: {team: vision}
+nodeSelector: {disk: ssd}
+tolerations: [{key: k, operator: Exists}]
+affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname}]}}
+topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]
+priorityClassName: system-cluster-critical
+extraArgs: [--zap-log-level=debug]
+podDisruptionBudget: {enabled: true, maxUnavailable: 50%}
+serviceMonitor: {enabled: true, interval: 1m, labels: {release: prometheus}}
+networkPolicy: {enabled: true, metricsFrom: []}
+`
+
+func TestEveryValueIsUsed(t *testing.T) {
+	found := rendered(t, everything)
+	deployment := get[*appsv1.Deployment](t, found, "Deployment concertina")
+	pod := deployment.Spec.Template.Spec
+	container := pod.Containers[0]
+	for name, ok := range map[string]bool{
+		"replicas":                  *deployment.Spec.Replicas == 2,
+		"image":                     container.Image == "example.com/operator:v1",
+		"pullPolicy":                container.ImagePullPolicy == corev1.PullAlways,
+		"imagePullSecrets":          pod.ImagePullSecrets[0].Name == "pull",
+		"agentImage":                slices.Contains(container.Args, "--agent-image=example.com/agent:v2"),
+		"resources":                 container.Resources.Limits.Cpu().Value() == 1,
+		"podAnnotations":            deployment.Spec.Template.Annotations["note"] == "x",
+		"podLabels":                 deployment.Spec.Template.Labels["team"] == "vision",
+		"nodeSelector":              pod.NodeSelector["disk"] == "ssd",
+		"tolerations":               pod.Tolerations[0].Key == "k",
+		"affinity":                  pod.Affinity.PodAntiAffinity != nil,
+		"topologySpreadConstraints": pod.TopologySpreadConstraints[0].TopologyKey == "zone",
+		"priorityClassName":         pod.PriorityClassName == "system-cluster-critical",
+		"extraArgs":                 slices.Contains(container.Args, "--zap-log-level=debug"),
+		"serviceAccount":            get[*corev1.ServiceAccount](t, found, "ServiceAccount concertina").Annotations["a"] == "b",
+		"podDisruptionBudget":       get[*policyv1.PodDisruptionBudget](t, found, "PodDisruptionBudget concertina").Spec.MaxUnavailable.String() == "50%",
+		"serviceMonitor.labels":     found["ServiceMonitor concertina"].GetLabels()["release"] == "prometheus",
+		"networkPolicy.metricsFrom": len(get[*networkingv1.NetworkPolicy](t, found, "NetworkPolicy concertina").Spec.Ingress) == 1,
+	} {
+		if !ok {
+			t.Errorf("%s has no effect", name)
+		}
+	}
+	monitor := get[*unstructured.Unstructured](t, found, "ServiceMonitor concertina")
+	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
+	if diff := cmp.Diff([]any{map[string]any{"port": "metrics", "interval": "1m"}}, endpoints); diff != "" {
+		t.Errorf("ServiceMonitor endpoints (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"admin", "edit", "view"} {
+		role := get[*rbacv1.ClusterRole](t, found, "ClusterRole concertina-trainingjob-"+name)
+		if _, there := role.Labels["rbac.authorization.k8s.io/aggregate-to-"+name]; there {
+			t.Errorf("rbac.aggregate has no effect on %s", role.Name)
+		}
+	}
+}
+
+func TestWrongValuesAreRefusedByName(t *testing.T) {
+	for values, want := range map[string]string{
+		"replica: 2":                                  "'replica' not allowed",
+		"replicas: -1":                                "/replicas",
+		"image: {pullPolicy: Sometimes}":              "/image/pullPolicy",
+		"image: {repository: ''}":                     "/image/repository",
+		"agentImage: 3":                               "/agentImage",
+		"extraArgs: [leader-elect]":                   "/extraArgs/0",
+		"podDisruptionBudget: {maxUnavailable: half}": "/podDisruptionBudget/maxUnavailable",
+		"serviceMonitor: {interval: often}":           "/serviceMonitor/interval",
+	} {
+		_, err := helm(values)
+		if err == nil {
+			t.Errorf("%s is accepted", values)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the error does not speak of %s: %v", values, want, err)
+		}
+	}
+}
+
+func TestTheDefinitionIsTheGeneratedOne(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(root, "config/crd/bases/training.concertina.dev_trainingjobs.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := get[*apiextensionsv1.CustomResourceDefinition](t, decode(t, string(content)), crdKey)
+	for values, keep := range map[string]string{"": "keep", "crds: {keep: false}": ""} {
+		got := get[*apiextensionsv1.CustomResourceDefinition](t, rendered(t, values), crdKey)
+		if diff := cmp.Diff(want.Spec, got.Spec); diff != "" {
+			t.Errorf("values %q: definition (-generated +chart):\n%s", values, diff)
+		}
+		if policy := got.Annotations["helm.sh/resource-policy"]; policy != keep {
+			t.Errorf("values %q: resource policy %q", values, policy)
+		}
+	}
+}
+
+// TestTheWorkersFindTheRendezvous: flag, Service and ports must name one thing.
+func TestTheWorkersFindTheRendezvous(t *testing.T) {
+	for name, values := range map[string]string{"concertina": "", "short": "fullnameOverride: short"} {
+		found := rendered(t, values)
+		service := get[*corev1.Service](t, found, "Service "+name+"-rendezvous")
+		if len(service.Spec.Selector) != 0 {
+			t.Errorf("%s has the selector %v: the leader alone writes its EndpointSlice", service.Name, service.Spec.Selector)
+		}
+		if port := service.Spec.Ports[0]; port.Name != "rendezvous" || port.Port != 8443 {
+			t.Errorf("%s has the port %+v", service.Name, port)
+		}
+		args := get[*appsv1.Deployment](t, found, "Deployment "+name).Spec.Template.Spec.Containers[0].Args
+		for _, want := range []string{"--rendezvous-service=" + service.Name, "--rendezvous-bind-address=:8443"} {
+			if !slices.Contains(args, want) {
+				t.Errorf("no flag %s in %v", want, args)
+			}
+		}
+	}
+}
+
+func TestServicesAndBudgetSelectTheOperator(t *testing.T) {
+	found := rendered(t, everything)
+	labels := get[*appsv1.Deployment](t, found, "Deployment concertina").Spec.Template.Labels
+	for name, selector := range map[string]map[string]string{
+		"deployment": get[*appsv1.Deployment](t, found, "Deployment concertina").Spec.Selector.MatchLabels,
+		"metrics":    get[*corev1.Service](t, found, "Service concertina-metrics").Spec.Selector,
+		"budget":     get[*policyv1.PodDisruptionBudget](t, found, "PodDisruptionBudget concertina").Spec.Selector.MatchLabels,
+		"policy":     get[*networkingv1.NetworkPolicy](t, found, "NetworkPolicy concertina").Spec.PodSelector.MatchLabels,
+	} {
+		if len(selector) == 0 {
+			t.Errorf("%s selects every pod", name)
+		}
+		for key, value := range selector {
+			if labels[key] != value {
+				t.Errorf("%s selects %s=%s, which the pods do not have", name, key, value)
+			}
+		}
+	}
+}
+
+// TestTheOperatorRunsRestricted checks the rules of the Pod Security Standard by name.
+func TestTheOperatorRunsRestricted(t *testing.T) {
+	pod := get[*appsv1.Deployment](t, rendered(t, ""), "Deployment concertina").Spec.Template.Spec
+	context := pod.Containers[0].SecurityContext
+	for rule, ok := range map[string]bool{
+		"runAsNonRoot":             *pod.SecurityContext.RunAsNonRoot,
+		"seccompProfile":           pod.SecurityContext.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault,
+		"allowPrivilegeEscalation": !*context.AllowPrivilegeEscalation,
+		"capabilities":             slices.Equal(context.Capabilities.Drop, []corev1.Capability{"ALL"}) && len(context.Capabilities.Add) == 0,
+		"readOnlyRootFilesystem":   *context.ReadOnlyRootFilesystem,
+		"no host namespaces":       !pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
+		"no volumes":               len(pod.Volumes) == 0,
+	} {
+		if !ok {
+			t.Errorf("%s is violated", rule)
+		}
+	}
+}
+
+func TestTheReadmeNamesEveryValue(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root, "charts/concertina/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(root, "charts/concertina/values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(content, &values); err != nil {
+		t.Fatal(err)
+	}
+	for name := range values {
+		if !strings.Contains(string(readme), "`"+name) {
+			t.Errorf("README.md does not speak of %s", name)
+		}
+	}
+}
+
+// TestKustomizeInstallsTheSame: who prefers kubectl gets what the chart's defaults give.
+func TestKustomizeInstallsTheSame(t *testing.T) {
+	chart, kustomize := rendered(t, ""), kustomized(t, "config/default")
+	if diff := cmp.Diff(append(slices.Clone(defaultObjects), "Namespace "+namespace), names(kustomize),
+		cmp.Transformer("sort", func(in []string) []string { return slices.Sorted(slices.Values(in)) })); diff != "" {
+		t.Errorf("objects (-chart +kustomize):\n%s", diff)
+	}
+	compare := func(name string, want, got any) {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-chart +kustomize):\n%s", name, diff)
+		}
+	}
+	a, b := get[*appsv1.Deployment](t, chart, "Deployment concertina"), get[*appsv1.Deployment](t, kustomize, "Deployment concertina")
+	compare("pod", a.Spec.Template.Spec, b.Spec.Template.Spec)
+	for _, role := range []string{"operator", "trainingjob-admin", "trainingjob-edit", "trainingjob-view"} {
+		a, b := get[*rbacv1.ClusterRole](t, chart, "ClusterRole concertina-"+role), get[*rbacv1.ClusterRole](t, kustomize, "ClusterRole concertina-"+role)
+		compare(role, a.Rules, b.Rules)
+	}
+	compare("role", get[*rbacv1.Role](t, chart, "Role concertina-operator").Rules, get[*rbacv1.Role](t, kustomize, "Role concertina-operator").Rules)
+	compare("binding", get[*rbacv1.RoleBinding](t, chart, "RoleBinding concertina-operator").Subjects,
+		get[*rbacv1.RoleBinding](t, kustomize, "RoleBinding concertina-operator").Subjects)
+	compare("rendezvous", get[*corev1.Service](t, chart, "Service concertina-rendezvous").Spec, get[*corev1.Service](t, kustomize, "Service concertina-rendezvous").Spec)
+}
+
+func TestOptionalKustomizationsDecode(t *testing.T) {
+	if found := kustomized(t, "config/prometheus"); len(found) != 1 {
+		t.Errorf("config/prometheus: %v", names(found))
+	}
+	policy := get[*networkingv1.NetworkPolicy](t, kustomized(t, "config/network-policy"), "NetworkPolicy concertina")
+	want := get[*networkingv1.NetworkPolicy](t, rendered(t, "networkPolicy: {enabled: true}"), "NetworkPolicy concertina")
+	if diff := cmp.Diff(want.Spec.Ingress, policy.Spec.Ingress); diff != "" {
+		t.Errorf("ingress (-chart +kustomize):\n%s", diff)
+	}
+}
+
+func TestSamplesDecode(t *testing.T) {
+	found := kustomized(t, "config/samples")
+	if len(found) != 2 {
+		t.Errorf("samples: %v", names(found))
+	}
+	for key := range found {
+		get[*v1alpha1.TrainingJob](t, found, key)
+	}
+}

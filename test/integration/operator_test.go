@@ -1,0 +1,146 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+
+	"github.com/concertina-dev/concertina/internal/controller"
+	"github.com/concertina-dev/concertina/internal/gang"
+)
+
+// operator is one life of the controller, for one namespace.
+type operator struct {
+	*journal
+	worlds *worlds
+	clock  *clock
+	events *recorder
+	stop   func()
+}
+
+// settings change an operator before it starts.
+type settings struct {
+	clock     *clock
+	killAfter int
+	// stale has the cache show no pods while it returns true.
+	stale func() bool
+}
+
+// startOperator runs the controller as cmd/operator does, with its cache and queue, until the test
+// ends or it is stopped.
+func startOperator(ctx context.Context, namespace string, with settings) *operator {
+	GinkgoHelper()
+	j := &journal{killAfter: with.killAfter}
+	op := &operator{journal: j, worlds: newWorlds(j), clock: with.clock, events: &recorder{journal: j}}
+	if op.clock == nil {
+		op.clock = &clock{}
+	}
+	funcs := j.intercept()
+	funcs.List = func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if _, pods := list.(*corev1.PodList); pods && with.stale != nil && with.stale() {
+			return nil
+		}
+		return c.List(ctx, list, opts...)
+	}
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme:     scheme,
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Client:     client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&schedv1alpha1.PodGroup{}}}},
+		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {
+			c, err := client.NewWithWatch(config, options)
+			return interceptor.NewClient(c, funcs), err
+		},
+	})
+	Expect(err).NotTo(HaveOccurred())
+	reconciler := &controller.Reconciler{
+		Client:     mgr.GetClient(),
+		Live:       mgr.GetAPIReader(),
+		Gang:       gang.Coscheduling{Client: mgr.GetClient()},
+		Rendezvous: op.worlds,
+		Events:     op.events,
+		CABundle:   func() []byte { return []byte("-----BEGIN CERTIFICATE-----") },
+		Now:        op.clock.now,
+		Pods:       controller.PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.concertina-system.svc:8443"},
+	}
+	Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
+	DeferCleanup(func() {
+		if CurrentSpecReport().Failed() {
+			GinkgoWriter.Printf("journal of an operator:\n  %s\n", strings.Join(j.all(), "\n  "))
+		}
+	})
+	op.run(ctx, mgr)
+	return op
+}
+
+// run starts the manager; stop ends it and waits for it. A killed operator has stopped writing
+// already, so its way out does nothing.
+func (o *operator) run(ctx context.Context, mgr ctrl.Manager) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	var once sync.Once
+	o.stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				Fail(fmt.Sprintf("the manager ended with %v", err))
+			}
+		})
+	}
+	DeferCleanup(o.stop)
+}
+
+// clock is a wall clock that a test can set forward or stop.
+type clock struct {
+	mu      sync.Mutex
+	offset  time.Duration
+	stopped time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped.IsZero() {
+		return c.stopped.Add(c.offset)
+	}
+	return time.Now().Add(c.offset)
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.offset += d
+}
+
+// stoppedClock stands still: nothing that is due later ever comes due.
+func stoppedClock() *clock { return &clock{stopped: time.Now()} }
+
+// recorder notes events in the journal, in their order among the writes.
+type recorder struct{ journal *journal }
+
+var _ events.EventRecorder = (*recorder)(nil)
+
+// Eventf implements events.EventRecorder.
+func (r *recorder) Eventf(_, _ runtime.Object, eventType, reason, _, note string, args ...any) {
+	r.journal.add("event %s %s: %s", eventType, reason, fmt.Sprintf(note, args...))
+}

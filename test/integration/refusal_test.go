@@ -1,0 +1,225 @@
+package integration
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+// lastRefusal is the longest pause after a refused batch.
+const lastRefusal = 5 * time.Minute
+
+const podGroups = "podgroups.scheduling.x-k8s.io"
+
+// createQuota makes a quota, with the status that the quota controller would write.
+func createQuota(ctx context.Context, namespace string, hard corev1.ResourceList, scopes ...corev1.ResourceQuotaScope) *corev1.ResourceQuota {
+	GinkgoHelper()
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "team"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: hard, Scopes: scopes},
+	}
+	Expect(cluster.Create(ctx, quota)).To(Succeed())
+	Expect(retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := cluster.Get(ctx, client.ObjectKeyFromObject(quota), quota); err != nil {
+			return err
+		}
+		quota.Status = corev1.ResourceQuotaStatus{Hard: hard, Used: corev1.ResourceList{}}
+		for name := range hard {
+			quota.Status.Used[name] = resource.MustParse("0")
+		}
+		return cluster.Status().Update(ctx, quota)
+	})).To(Succeed())
+	return quota
+}
+
+// expectNothing checks that a job has nothing in the cluster that holds room or quota.
+func expectNothing(ctx context.Context, j *job) {
+	GinkgoHelper()
+	Eventually(j.podNames(ctx)).Should(BeEmpty())
+	Eventually(j.groupNames(ctx)).Should(BeEmpty())
+}
+
+var _ = Describe("A batch that may not be", func() {
+	// The operator's clock stands still here: what goes on by itself does so because it was told
+	// of a change, and not because a pause was over.
+	It("is not tried while a quota has no room for it, and is once the quota is gone", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		quota := createQuota(ctx, namespace, corev1.ResourceList{"pods": resource.MustParse("1")})
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(Equal(
+			"False QuotaExceeded: ResourceQuota team allows 1 pods, 0 are used and the gang of 2 needs 2: 1 too few"))
+		expectNothing(ctx, j)
+		Expect(op.all()).NotTo(ContainElement(HavePrefix("create")))
+
+		Expect(cluster.Delete(ctx, quota)).To(Succeed())
+		Eventually(j.podNames(ctx)).Should(ConsistOf("digits-1-0", "digits-1-1"))
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+	})
+
+	It("leaves nothing when a quota refuses its second pod, and is tried again once the quota is gone", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		// Quotas with scopes are left to the API server.
+		quota := createQuota(ctx, namespace, corev1.ResourceList{"pods": resource.MustParse("1")}, corev1.ResourceQuotaScopeNotBestEffort)
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
+			HavePrefix("False QuotaExceeded: the API server refuses pod digits-1-1"),
+			ContainSubstring("exceeded quota: team, requested: pods=1, used: pods=1, limited: pods=1")))
+		expectNothing(ctx, j)
+		Eventually(op.all).Should(ContainElements("create Pod digits-1-0", "create Pod digits-1-1: Forbidden", "delete Pod digits-1-0", "delete PodGroup digits-1"))
+		looks := op.worlds.looks()
+		j.touch(ctx)
+		Eventually(op.worlds.looks).Should(BeNumerically(">", looks))
+		Expect(op.count("create PodGroup digits-2")).To(BeZero(), "the pause was not kept")
+
+		Expect(cluster.Delete(ctx, quota)).To(Succeed())
+		Eventually(j.podNames(ctx)).Should(ConsistOf("digits-2-2", "digits-2-3"))
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+	})
+
+	It("names the limit that it breaks, and is tried again once the limit is gone", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypePod, Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m")}}}}}
+		Expect(cluster.Create(ctx, limits)).To(Succeed())
+		startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
+			HavePrefix("False PodsForbidden: the API server refuses pod digits-"), ContainSubstring("maximum cpu usage per Pod is 200m")))
+		expectNothing(ctx, j)
+		Expect(cluster.Delete(ctx, limits)).To(Succeed())
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+	})
+
+	It("names what Pod Security has against it", func(ctx context.Context) {
+		namespace := newNamespace(ctx, "pod-security.kubernetes.io/enforce=restricted")
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
+			HavePrefix("False PodsForbidden: the API server refuses pod digits-1-0"),
+			ContainSubstring(`violates PodSecurity "restricted:latest"`),
+			ContainSubstring(`container "main" must set securityContext.allowPrivilegeEscalation=false`),
+			Not(ContainSubstring("concertina-agent"))))
+		expectNothing(ctx, j)
+
+		var object corev1.Namespace
+		Expect(cluster.Get(ctx, client.ObjectKey{Name: namespace}, &object)).To(Succeed())
+		delete(object.Labels, "pod-security.kubernetes.io/enforce")
+		Expect(cluster.Update(ctx, &object)).To(Succeed())
+		op.clock.advance(lastRefusal)
+		j.touch(ctx)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+	})
+
+	It("passes Pod Security restricted when its template does", func(ctx context.Context) {
+		namespace := newNamespace(ctx, "pod-security.kubernetes.io/enforce=restricted")
+		startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace, restricted)
+		j.gangOf(ctx, 1)
+	})
+
+	It("is refused in the API server's words when a pod is invalid", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) {
+			object.Spec.Workers.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+		})
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
+			HavePrefix("False InvalidTemplate: the API server refuses pod digits-1-0"), ContainSubstring("must be less than or equal to cpu limit")))
+		expectNothing(ctx, j)
+	})
+
+	DescribeTable("is not made from a template that cannot work",
+		func(ctx context.Context, message string, change func(*corev1.PodSpec)) {
+			namespace := newNamespace(ctx)
+			op := startOperator(ctx, namespace, settings{})
+			j := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) { change(&object.Spec.Workers.Template.Spec) })
+			Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("False InvalidTemplate: " + message))
+			expectNothing(ctx, j)
+			Expect(op.all()).NotTo(ContainElement(HavePrefix("create")))
+		},
+		Entry("mounting what is not there", `container main mounts volume "data", which the template does not have`,
+			func(spec *corev1.PodSpec) {
+				spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+			}),
+		Entry("mounting over the agent", `container main mounts volume "data" at /concertina, where the agent needs /concertina`,
+			func(spec *corev1.PodSpec) {
+				spec.Volumes = []corev1.Volume{{Name: "data"}}
+				spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/concertina"}}
+			}),
+	)
+
+	It("is tried again after longer and longer pauses", func(ctx context.Context) {
+		namespace := newNamespace(ctx, "pod-security.kubernetes.io/enforce=restricted")
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		for attempt, pause := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+			Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(ContainSubstring("refuses pod digits-%d-", attempt+1))
+			expectNothing(ctx, j)
+			looks := op.worlds.looks()
+			op.clock.advance(pause - time.Second)
+			j.touch(ctx)
+			Eventually(op.worlds.looks).Should(BeNumerically(">", looks))
+			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(attempt + 1)))
+			op.clock.advance(time.Second)
+			j.touch(ctx)
+		}
+	})
+})
+
+// The kind is the whole cluster's, so nothing else may run meanwhile.
+var _ = Describe("A cluster without PodGroups", Serial, func() {
+	remove := func(ctx context.Context) {
+		GinkgoHelper()
+		crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: podGroups}}
+		Expect(cluster.Delete(ctx, crd)).To(Succeed())
+		Eventually(func() bool { return apierrors.IsNotFound(cluster.Get(ctx, client.ObjectKeyFromObject(crd), crd)) }).Should(BeTrue())
+	}
+	install := func() {
+		GinkgoHelper()
+		_, err := envtest.InstallCRDs(restConfig, envtest.CRDInstallOptions{Paths: []string{podGroupsFile}, ErrorIfPathMissing: true})
+		Expect(err).NotTo(HaveOccurred())
+	}
+	message := And(HavePrefix("False PodGroupsMissing: the cluster does not know PodGroups of scheduling.x-k8s.io: install the PodGroup CRD"),
+		ContainSubstring("the job goes on by itself then"))
+
+	It("says what to install, and goes on by itself once it is", func(ctx context.Context) {
+		remove(ctx)
+		DeferCleanup(install)
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(message)
+		Expect(j.podNames(ctx)()).To(BeEmpty())
+		Expect(op.all()).NotTo(ContainElement(HavePrefix("create")))
+		install()
+		Eventually(j.podNames(ctx)).Should(ConsistOf("digits-1-0", "digits-1-1"))
+	})
+
+	It("does so too when the kind was there before", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		startOperator(ctx, namespace, settings{})
+		createJob(ctx, namespace).gangOf(ctx, 1)
+		remove(ctx)
+		DeferCleanup(install)
+		late := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) { object.Name = "late" })
+		Eventually(late.condition(ctx, v1alpha1.ConditionAdmitted)).Should(message)
+		Expect(late.podNames(ctx)()).To(BeEmpty())
+		install()
+		Eventually(late.podNames(ctx)).Should(ConsistOf("late-1-0", "late-1-1"))
+	})
+})

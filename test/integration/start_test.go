@@ -1,0 +1,240 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+var _ = Describe("A new job", func() {
+	It("gets its counters, then its PodGroup, then its pods, and each is told of once", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(
+			HavePrefix("False WaitingForRoom: 2 of 2 pods have no node (digits-1-0, digits-1-1)"))
+
+		Eventually(op.settled).Should(Equal([]string{
+			"write status",
+			"apply ConfigMap digits-rendezvous",
+			"create PodGroup digits-1",
+			"create Pod digits-1-0",
+			"create Pod digits-1-1",
+			"write status",
+			"event Normal GangCreated: attempt 1: 2 workers are to start together (PodGroup digits-1)",
+			"write status",
+		}))
+		status := j.get(ctx).Status
+		Expect(status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		Expect(status.NextOrdinal).To(HaveValue(BeEquivalentTo(2)))
+		Expect(status.Workers.Target).To(HaveValue(BeEquivalentTo(2)))
+		Expect(status.Workers.Summary).To(Equal("0/2-2"))
+		Expect(status.StartTime).NotTo(BeNil())
+		Expect(j.condition(ctx, v1alpha1.ConditionAdmitted)()).To(HavePrefix("True Admitted"))
+	})
+
+	It("gets objects that belong to it and ask for the whole batch", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		pods := j.gangOf(ctx, 1)
+		owner := j.get(ctx)
+
+		var group schedv1alpha1.PodGroup
+		Expect(cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "digits-1"}, &group)).To(Succeed())
+		Expect(metav1.IsControlledBy(&group, owner)).To(BeTrue())
+		Expect(group.Spec.MinMember).To(BeEquivalentTo(2))
+		Expect(group.Spec.MinResources).To(HaveKeyWithValue(corev1.ResourceCPU, Satisfy(func(q resource.Quantity) bool {
+			return q.Equal(resource.MustParse("1"))
+		})))
+		var config corev1.ConfigMap
+		Expect(cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "digits-rendezvous"}, &config)).To(Succeed())
+		Expect(metav1.IsControlledBy(&config, owner)).To(BeTrue())
+		Expect(config.Data).To(HaveKeyWithValue("ca.crt", "-----BEGIN CERTIFICATE-----"))
+		for _, pod := range pods {
+			Expect(metav1.IsControlledBy(pod, owner)).To(BeTrue())
+			Expect(pod.Finalizers).To(BeEmpty())
+			Expect(pod.Labels).To(HaveKeyWithValue(schedv1alpha1.PodGroupLabel, "digits-1"))
+			Expect(pod.Spec.SchedulerName).To(Equal("coscheduling"))
+			Expect(pod.Spec.RestartPolicy).To(Equal(corev1.RestartPolicyNever))
+			Expect(pod.Spec.InitContainers[0].Command).To(Equal([]string{"/agent", "install", "/concertina/bin/agent"}))
+			Expect(pod.Spec.Containers[0].Command).To(Equal([]string{"/concertina/bin/agent", "run", "--", "/train", "--fast"}))
+		}
+	})
+
+	It("is left alone when somebody else manages it", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		foreign := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) {
+			object.Name, object.Spec.ManagedBy = "foreign", "example.com/queue"
+		})
+		ours := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) { object.Spec.ManagedBy = v1alpha1.ManagedByOperator })
+		ours.gangOf(ctx, 1)
+		Expect(foreign.pods(ctx, 0)).To(BeEmpty())
+		Expect(foreign.get(ctx).Status).To(Equal(v1alpha1.TrainingJobStatus{}))
+		Expect(op.all()).NotTo(ContainElement(ContainSubstring("foreign")))
+	})
+
+	It("tells the rendezvous who its members are once each of them has a node", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		pods := j.gangOf(ctx, 1)
+		bind(ctx, pods[0], "node-a")
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(
+			HavePrefix("False WaitingForRoom: 1 of 2 pods have no node (digits-1-1)"))
+		Expect(op.all()).NotTo(ContainElement(HavePrefix("expect")))
+		bind(ctx, pods[1], "node-b")
+		Eventually(op.all).Should(ContainElement("expect attempt 1: digits-1-0@node-a digits-1-1@node-b"))
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("True Scheduled"))
+	})
+
+	It("has the scheduler look again at its gang while that waits for room", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		createJob(ctx, namespace).train(ctx, op, 1, 1)
+		createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) { object.Name = "waits" }).gangOf(ctx, 1)
+		Eventually(op.all).Should(ContainElement("patch PodGroup waits-1"))
+		Expect(op.all()).NotTo(ContainElement("patch PodGroup digits-1"))
+		var group schedv1alpha1.PodGroup
+		Expect(cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "waits-1"}, &group)).To(Succeed())
+		Expect(group.Annotations).To(HaveKey("training.concertina.dev/retried-at"))
+	})
+
+	It("names the pod that cannot start and the cause", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		pods := j.gangOf(ctx, 1)
+		for _, pod := range pods {
+			bind(ctx, pod, "node-a")
+		}
+		Eventually(op.all).Should(ContainElement(HavePrefix("expect attempt 1")))
+		kubelet(ctx, pods[1], waits("ErrImagePull", "no such image"))
+		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(
+			Equal("False WaitingForPods: pod digits-1-1, container main: ErrImagePull: no such image"))
+	})
+
+	It("trains, with ranks on its pods", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		pods := j.train(ctx, op, 1, 1)
+		Eventually(op.all).Should(ContainElement("event Normal WorldFormed: round 1: 2 workers train as 2 ranks"))
+		for rank, pod := range pods {
+			Eventually(func() string {
+				Expect(cluster.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+				return pod.Annotations[v1alpha1.AnnotationRank]
+			}).Should(Equal(fmt.Sprint(rank)))
+		}
+		Eventually(func() string { return j.get(ctx).Status.Workers.Summary }).Should(Equal("2/2-2"))
+	})
+})
+
+var _ = Describe("An operator that is not alone or sees the past", func() {
+	It("takes a pod for its own that it made and forgot", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		// The first request is lost on its way back, and the client sends it again.
+		var lost atomic.Bool
+		op.answer(func(ctx context.Context, line string) error {
+			if line != "create Pod digits-1-0" || !lost.CompareAndSwap(false, true) {
+				return nil
+			}
+			return makeAhead(ctx, namespace)
+		})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False WaitingForRoom: 2 of 2"))
+		Eventually(op.all).Should(ContainElements("create Pod digits-1-0: AlreadyExists", "create Pod digits-1-1"))
+		Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		Expect(j.podNames(ctx)()).To(ConsistOf("digits-1-0", "digits-1-1"))
+	})
+
+	It("says who holds the name of its pod, and goes on under other names", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		foreign := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "digits-1-1"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "digits"}}}}
+		Expect(cluster.Create(ctx, foreign)).To(Succeed())
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(
+			HavePrefix("False PodsForbidden: a pod named digits-1-1 is there already and does not belong to this job"))
+		Eventually(j.podNames(ctx)).Should(BeEmpty())
+		Eventually(j.groupNames(ctx)).Should(BeEmpty())
+		op.clock.advance(lastRefusal)
+		j.touch(ctx)
+		Eventually(j.podNames(ctx)).Should(ConsistOf("digits-2-2", "digits-2-3"))
+		Expect(cluster.Get(ctx, client.ObjectKeyFromObject(foreign), foreign)).To(Succeed())
+	})
+
+	It("makes nothing twice while its cache lags behind its writes", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		var stale atomic.Bool
+		stale.Store(true)
+		op := startOperator(ctx, namespace, settings{stale: stale.Load})
+		j := createJob(ctx, namespace)
+		j.gangOf(ctx, 1)
+		looks := op.worlds.looks()
+		j.touch(ctx)
+		Eventually(op.worlds.looks).Should(BeNumerically(">", looks))
+		stale.Store(false)
+		j.train(ctx, op, 1, 1)
+		Expect(j.get(ctx).Status.Restarts).To(Equal(v1alpha1.RestartsStatus{}))
+		for _, line := range []string{"create PodGroup digits-1", "create Pod digits-1-0", "create Pod digits-1-1"} {
+			Expect(op.count(line)).To(Equal(1), line)
+		}
+	})
+
+	It("decides anew when the job has changed under its hands", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		var once atomic.Bool
+		op.answer(func(ctx context.Context, line string) error {
+			if line != "write status" || !once.CompareAndSwap(false, true) {
+				return nil
+			}
+			return (&job{namespace: namespace, name: "digits"}).update(ctx, func(object *v1alpha1.TrainingJob) {
+				object.Spec.Suspend = new(bool)
+				*object.Spec.Suspend = true
+			})
+		})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionSuspended)).Should(HavePrefix("True Suspended"))
+		Eventually(op.all).Should(ContainElement("write status: Conflict"))
+		Expect(op.all()).NotTo(ContainElement(HavePrefix("create")))
+		Expect(j.get(ctx).Status.Attempt).To(Or(BeNil(), HaveValue(BeZero())))
+	})
+})
+
+// makeAhead creates the first pod of the job digits as the operator would, for an AlreadyExists.
+func makeAhead(ctx context.Context, namespace string) error {
+	var owner v1alpha1.TrainingJob
+	if err := cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "digits"}, &owner); err != nil {
+		return err
+	}
+	if owner.UID == "" {
+		return errors.New("the job has no uid")
+	}
+	template := owner.Spec.Workers.Template.DeepCopy()
+	return cluster.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "digits-1-0",
+			Labels: map[string]string{
+				v1alpha1.LabelJob: "digits", v1alpha1.LabelAttempt: "1", schedv1alpha1.PodGroupLabel: "digits-1",
+			},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(&owner, v1alpha1.GroupVersion.WithKind("TrainingJob"))},
+		},
+		Spec: template.Spec,
+	})
+}

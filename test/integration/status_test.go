@@ -1,0 +1,146 @@
+package integration
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+var _ = Describe("The status", func() {
+	It("is written when it changes and at no other time", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		j.train(ctx, op, 1, 1)
+		Expect(op.worlds.report(j.key(), func(seen *rendezvous.Observation) { seen.Progress.Step = 1 })).To(Succeed())
+		Eventually(func() *int64 { return j.get(ctx).Status.Progress.Step }).Should(HaveValue(BeEquivalentTo(1)))
+		lookAgain := func() {
+			looks := op.worlds.looks()
+			op.worlds.changed <- j.key()
+			Eventually(op.worlds.looks).Should(BeNumerically(">", looks))
+		}
+		lookAgain() // a look begins when the one before has written
+		version := j.get(ctx).ResourceVersion
+		writes := op.count("write status")
+		for range 3 {
+			lookAgain()
+		}
+		Expect(op.count("write status")).To(Equal(writes))
+		Expect(j.get(ctx).ResourceVersion).To(Equal(version))
+	})
+
+	It("comes before the events that tell of it", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		// The write that tells of the gang fails twice.
+		var failures atomic.Int32
+		op.answer(func(_ context.Context, line string) error {
+			made := slices.Contains(op.all(), "create Pod digits-1-1")
+			if line == "write status" && made && failures.Add(1) <= 2 {
+				return apierrors.NewInternalError(errKilled)
+			}
+			return nil
+		})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False WaitingForRoom"))
+		lines := op.all()
+		told := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "event") })
+		failed := slices.Index(lines, "write status: InternalError")
+		Expect(failed).To(BeNumerically(">=", 0))
+		Expect(told == -1 || told > failed).To(BeTrue(), "told before it was durable:\n%s", strings.Join(lines, "\n"))
+		if told >= 0 {
+			Expect(lines[told-1]).To(Equal("write status"))
+		}
+	})
+
+	It("leaves the world to its own writer", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		j.gangOf(ctx, 1)
+		object := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{
+			"world": map[string]any{"term": int64(3), "round": int64(7), "workers": int64(2)},
+		}}}
+		object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TrainingJob"))
+		object.SetNamespace(namespace)
+		object.SetName(j.name)
+		Expect(cluster.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("the-rendezvous"))).To(Succeed())
+
+		j.train(ctx, op, 1, 7)
+		world := j.get(ctx).Status.World
+		Expect(world).NotTo(BeNil())
+		Expect(world.Term).To(HaveValue(BeEquivalentTo(3)))
+		Expect(world.Round).To(HaveValue(BeEquivalentTo(7)))
+		for _, entry := range j.get(ctx).ManagedFields {
+			if entry.Manager == "concertina-controller" && entry.Subresource == "status" {
+				Expect(entry.FieldsV1.GetRawString()).NotTo(ContainSubstring("f:world"))
+			}
+		}
+	})
+
+	It("tells how far the training is, at once when the world is new", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		pods := j.gangOf(ctx, 1)
+		for _, pod := range pods {
+			bind(ctx, pod, "node-a")
+		}
+		Eventually(op.all).Should(ContainElement(HavePrefix("expect attempt 1")))
+		Expect(op.worlds.report(j.key(), func(seen *rendezvous.Observation) {
+			seen.Round = 1
+			seen.Progress = rendezvous.Progress{Step: 7, TotalSteps: 90, Samples: 700, Metrics: []rendezvous.Metric{{Name: "loss", Value: 0.25}}}
+		})).To(Succeed())
+		Eventually(func() v1alpha1.ProgressStatus { return j.get(ctx).Status.Progress }).Should(Equal(v1alpha1.ProgressStatus{
+			Step: ptr.To[int64](7), TotalSteps: ptr.To[int64](90), Metrics: []v1alpha1.Metric{{Name: "loss", Value: "0.25"}},
+		}))
+	})
+})
+
+var _ = Describe("The spec", func() {
+	It("is the same to a client that reads and writes it with types", func(ctx context.Context) {
+		// Durations come back in another spelling, 10m as 10m0s.
+		j := createJob(ctx, newNamespace(ctx))
+		Expect(j.update(ctx, func(object *v1alpha1.TrainingJob) { object.Labels = map[string]string{"team": "vision"} })).To(Succeed())
+		Expect(j.update(ctx, func(object *v1alpha1.TrainingJob) { object.Spec.Gang.StartTimeout.Duration *= 2 })).To(
+			MatchError(ContainSubstring("spec.gang cannot change")))
+	})
+
+	It("keeps its template while workers run, and takes another while the job is suspended", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		j.train(ctx, op, 1, 1)
+		other := func(object *v1alpha1.TrainingJob) {
+			object.Spec.Workers.Template.Spec.Containers[0].Image = "digits:2"
+		}
+		err := j.update(ctx, other)
+		Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
+		Expect(err).To(MatchError(ContainSubstring("spec.workers.template cannot change while the job may have workers: set spec.suspend to true")))
+
+		Expect(j.update(ctx, suspended(true))).To(Succeed())
+		Eventually(op.all).Should(ContainElement("delete Pod digits-1-1"))
+		reap(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionSuspended)).Should(HavePrefix("True Suspended"))
+		Expect(j.update(ctx, other)).To(Succeed())
+		Expect(j.update(ctx, suspended(false))).To(Succeed())
+		for _, pod := range j.gangOf(ctx, 2) {
+			Expect(pod.Spec.Containers[0].Image).To(Equal("digits:2"))
+		}
+	})
+})
+
+func suspended(suspend bool) jobChange {
+	return func(object *v1alpha1.TrainingJob) { object.Spec.Suspend = &suspend }
+}

@@ -1,0 +1,127 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// worlds plays the rendezvous. A real one forms a world only with agents, which need kubelets; here
+// a test says what agents would have reported. It keeps the contract of rendezvous.Coordinator:
+// lower attempts are ignored, and what was forgotten is unknown.
+type worlds struct {
+	journal *journal
+	changed chan rendezvous.JobKey
+
+	mu       sync.Mutex
+	gangs    map[rendezvous.JobKey]rendezvous.Gang
+	seen     map[rendezvous.JobKey]rendezvous.Observation
+	observed int
+}
+
+var _ rendezvous.Coordinator = (*worlds)(nil)
+
+func newWorlds(journal *journal) *worlds {
+	return &worlds{
+		journal: journal,
+		changed: make(chan rendezvous.JobKey, 16),
+		gangs:   map[rendezvous.JobKey]rendezvous.Gang{},
+		seen:    map[rendezvous.JobKey]rendezvous.Observation{},
+	}
+}
+
+// Expect implements rendezvous.Coordinator.
+func (w *worlds) Expect(job rendezvous.JobKey, gang rendezvous.Gang) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old, known := w.gangs[job]
+	if known && (gang.Attempt < old.Attempt || reflect.DeepEqual(old.Members, gang.Members)) {
+		return
+	}
+	w.gangs[job] = gang
+	members := map[string]rendezvous.MemberObservation{}
+	var names []string
+	for _, member := range gang.Members {
+		members[member.UID] = rendezvous.MemberObservation{WorkerRank: -1}
+		names = append(names, member.Name+"@"+member.Node)
+	}
+	w.seen[job] = rendezvous.Observation{Known: true, Attempt: gang.Attempt, Members: members}
+	w.journal.add("expect attempt %d: %s", gang.Attempt, strings.Join(names, " "))
+}
+
+// Release implements rendezvous.Coordinator.
+func (w *worlds) Release(job rendezvous.JobKey) { w.journal.add("release %s", job.Name) }
+
+// Forget implements rendezvous.Coordinator.
+func (w *worlds) Forget(job rendezvous.JobKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.gangs, job)
+	delete(w.seen, job)
+	w.journal.add("forget %s", job.Name)
+}
+
+// Observe implements rendezvous.Coordinator.
+func (w *worlds) Observe(job rendezvous.JobKey) rendezvous.Observation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.observed++
+	seen := w.seen[job]
+	seen.Members = maps.Clone(seen.Members)
+	return seen
+}
+
+// Changed implements rendezvous.Coordinator.
+func (w *worlds) Changed() <-chan rendezvous.JobKey { return w.changed }
+
+// looks is how often the controller has looked at a job: once per reconcile.
+func (w *worlds) looks() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.observed
+}
+
+// report changes what is seen of a job and tells the controller.
+func (w *worlds) report(job rendezvous.JobKey, change func(*rendezvous.Observation)) error {
+	w.mu.Lock()
+	seen, known := w.seen[job]
+	if known {
+		seen.Members = maps.Clone(seen.Members)
+		change(&seen)
+		w.seen[job] = seen
+	}
+	w.mu.Unlock()
+	if !known {
+		return fmt.Errorf("no gang of job %s is expected", job)
+	}
+	w.changed <- job
+	return nil
+}
+
+// form has all expected members join one world, with ranks in the order of their ordinals.
+func (w *worlds) form(job rendezvous.JobKey, round uint64) error {
+	return w.report(job, func(seen *rendezvous.Observation) {
+		seen.Round = round
+		for _, member := range w.gangs[job].Members {
+			seen.Members[member.UID] = rendezvous.MemberObservation{
+				Joined: true, Connected: true, InWorld: true, WorkerRank: member.Ordinal - w.gangs[job].Members[0].Ordinal, LastSeen: time.Now(),
+			}
+		}
+	})
+}
+
+// member changes what is seen of one pod.
+func (w *worlds) member(job rendezvous.JobKey, pod *corev1.Pod, change func(*rendezvous.MemberObservation)) error {
+	return w.report(job, func(seen *rendezvous.Observation) {
+		member := seen.Members[string(pod.UID)]
+		change(&member)
+		seen.Members[string(pod.UID)] = member
+	})
+}

@@ -1,0 +1,170 @@
+package rendezvous
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// program notes that it was started, with its environment, and trains until it is told to end.
+const program = `env > "$NOTES/env-$RANK" && echo "rank $RANK" >> "$NOTES/started" && read -r code < "$NOTES/end-$RANK" && exit "$code"`
+
+// TestAgentsOutliveTheirLeaders has the agents that workers really run meet leaders that are killed:
+// before a world is published, and while it trains.
+func TestAgentsOutliveTheirLeaders(t *testing.T) {
+	team := newTeam(t, 2)
+	socket, address := listen(t)
+	notes := t.TempDir()
+	binary := filepath.Join(notes, "agent")
+	if out, err := exec.Command("go", "build", "-o", binary, root+"/cmd/agent").CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, out)
+	}
+	var workers []*worker
+	for i := range team.pods {
+		workers = append(workers, startWorker(t, team, i, binary, address, notes))
+	}
+	for range 3 {
+		startLeader(t, team.key.Namespace, socket, killDurable).awaitKill(t)
+	}
+	first := startLeader(t, team.key.Namespace, socket, killNever)
+	started := func() string {
+		text, _ := os.ReadFile(filepath.Join(notes, "started"))
+		return string(text)
+	}
+	eventually(t, "both programs have started", func() bool { return strings.Count(started(), "\n") == 2 })
+	for rank := range workers {
+		environment, err := os.ReadFile(filepath.Join(notes, fmt.Sprintf("env-%d", rank)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "CONCERTINA_ROUND=4"} {
+			if !bytes.Contains(environment, []byte("\n"+want+"\n")) {
+				t.Errorf("the program of rank %d has no %s", rank, want)
+			}
+		}
+	}
+	if err := first.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	first.awaitKill(t)
+
+	// The next leader is in this process: it shows what it sees.
+	server := team.leadOn(t, socket)
+	server.Expect(team.key, team.gang(durable(t.Context(), t, team.key)))
+	eventually(t, "the world is adopted", func() bool {
+		seen := server.Observe(team.key)
+		for _, member := range seen.Members {
+			if !member.InWorld {
+				return false
+			}
+		}
+		return seen.Round == 4 && !seen.Adopting
+	})
+	if got := started(); strings.Count(got, "\n") != 2 {
+		t.Errorf("programs were started again:\n%s", got)
+	}
+	for rank, code := range []string{"0", "3"} {
+		fifo, err := os.OpenFile(filepath.Join(notes, fmt.Sprintf("end-%d", rank)), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fifo.WriteString(code + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		_ = fifo.Close()
+	}
+	eventually(t, "both exits are known", func() bool {
+		codes := map[int32]int32{}
+		for _, member := range server.Observe(team.key).Members {
+			if member.Exited {
+				codes[member.WorkerRank] = member.ExitCode
+			}
+		}
+		return len(codes) == 2 && codes[0] == 0 && codes[1] == 3
+	})
+	for _, w := range workers {
+		select {
+		case <-w.ended:
+		case <-time.After(patience):
+			t.Errorf("worker %s does not end:\n%s", w.name, w.output.String())
+		}
+	}
+	if found := durable(t.Context(), t, team.key); found.Round != 4 || found.Term != 5 {
+		t.Errorf("the record is at %+v", found)
+	}
+}
+
+// worker is an agent's process.
+type worker struct {
+	name   string
+	output bytes.Buffer
+	ended  chan struct{}
+}
+
+func startWorker(t *testing.T, team *team, number int, binary, address, notes string) *worker {
+	t.Helper()
+	pod := team.pods[number]
+	directory := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	if err := syscall.Mkfifo(filepath.Join(notes, fmt.Sprintf("end-%d", number)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(address, ":")
+	w := &worker{name: pod.Name, ended: make(chan struct{})}
+	cmd := exec.Command(binary, "run",
+		"--token-file", write("token", team.tokens[pod.Name]),
+		"--ca-file", write("ca.crt", string(team.authority(t.Context(), t).Bundle())),
+		"--", "timeout", "120", "/bin/sh", "-c", program)
+	cmd.Stdout, cmd.Stderr = &w.output, &w.output
+	cmd.Env = append(os.Environ(), "NOTES="+notes)
+	for name, value := range map[string]string{
+		agent.EnvNamespace: team.key.Namespace, agent.EnvJob: team.key.Name, agent.EnvAttempt: "1",
+		agent.EnvPodName: pod.Name, agent.EnvPodUID: string(pod.UID), agent.EnvPodIP: "127.0.0.1",
+		agent.EnvLaunch: string(agent.LaunchPerProcess), agent.EnvProcesses: "1",
+		agent.EnvRendezvous: "https://localhost:" + port,
+		agent.EnvSocket:     filepath.Join(directory, "agent.sock"),
+	} {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		close(w.ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-w.ended
+		if t.Failed() {
+			t.Logf("worker %s:\n%s", w.name, w.output.String())
+		}
+	})
+	return w
+}
+
+// leadOn starts a leader in this process on a socket that others have served on.
+func (team *team) leadOn(t *testing.T, socket *os.File) *rendezvous.Server {
+	t.Helper()
+	listener, err := net.FileListener(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return team.serve(t, listener, recorder())
+}
