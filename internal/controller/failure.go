@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	// settleTime is how long the operator waits after the first failing exit for a sign that the
 	// cause lies elsewhere: the loss of one worker makes the others fail too.
 	settleTime = 2 * time.Second
+	// lastWords is how long the kubelet may take to tell what a program said last.
+	lastWords = 10 * time.Second
 	// The pause before the next attempt after a program's failure doubles from programBackOff to
 	// maxBackOff.
 	programBackOff = 5 * time.Second
@@ -47,7 +50,7 @@ type failure struct {
 }
 
 // communicationError matches messages of programs that fail because a peer has gone.
-var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
+var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|closed network connection|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
 
 // diagnose says what has gone wrong with a gang, if anything. An infrastructure loss explains the
 // failures of all the others, so it is looked for first.
@@ -69,6 +72,9 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 		return failure{cause: causeUnsettled, after: left}
 	}
 	if left := p.maybeLost(pods); left > 0 {
+		return failure{cause: causeUnsettled, after: left}
+	}
+	if left := p.unexplained(exits); left > 0 {
 		return failure{cause: causeUnsettled, after: left}
 	}
 	return failure{cause: causeProgram, message: culprit(exits).message()}
@@ -124,6 +130,19 @@ func (p *planner) maybeLost(pods []*corev1.Pod) time.Duration {
 	return wait
 }
 
+// unexplained returns how long to wait for the last words of exits of which only the agent has told:
+// the culprit is found by what it said, and a busy kubelet needs seconds to bring its lines.
+func (p *planner) unexplained(exits []failedExit) time.Duration {
+	var wait time.Duration
+	for _, exit := range exits {
+		ended := podEnded(exit.pod) || trainerExit(exit.pod, &p.Job.Spec.Workers) != nil
+		if exit.said() == "" && !ended {
+			wait = max(wait, exit.at.Add(lastWords).Sub(p.Now))
+		}
+	}
+	return wait
+}
+
 // failedExit is one worker whose program failed.
 type failedExit struct {
 	pod   *corev1.Pod
@@ -142,6 +161,8 @@ func (p *planner) failedExits(pods []*corev1.Pod) []failedExit {
 		exit := failedExit{pod: pod, rank: -1, fault: member.Fault, at: member.FailedAt, code: member.ExitCode}
 		if member.Joined {
 			exit.rank = member.WorkerRank
+		} else if rank, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationRank]); err == nil {
+			exit.rank = int32(rank) // this leader never heard it
 		}
 		if ended := trainerExit(pod, &p.Job.Spec.Workers); ended != nil {
 			exit.code, exit.cause, exit.lines = ended.ExitCode, ended.Reason, programLines(ended.Message)

@@ -38,6 +38,24 @@ func TestWhoseFault(t *testing.T) {
 				podOf(job, 1, 0, exited(1, long, "RuntimeError: Connection closed by peer")),
 				podOf(job, 1, 1, exited(1, long.Add(time.Second), "concertina-agent: round 2: worker 0 of 2\n"+traceback))},
 			program: 1, says: "worker digits-1-1 on node n1 exited with code 1: " + traceback},
+		{name: "a connection that its own end has closed is no cause",
+			pods: []*corev1.Pod{
+				podOf(job, 1, 0, exited(1, long, "step 5: EOF\nwrite tcp 10.0.0.1:1->10.0.0.2:2: use of closed network connection")),
+				podOf(job, 1, 1, exited(1, long.Add(time.Second), traceback))},
+			program: 1, says: "worker digits-1-1 on node n1 exited with code 1: " + traceback},
+		{name: "the last words of one that failed are on their way",
+			pods: []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, exited(1, start.Add(55*time.Second), "EOF"))},
+			world: func(w *rendezvous.Observation) {
+				failed := w.Members["uid-digits-1-0"]
+				failed.Exited, failed.ExitCode, failed.FailedAt = true, 1, start.Add(56*time.Second)
+				w.Members["uid-digits-1-0"] = failed
+			},
+			waits: true},
+		{name: "a rank that only the annotation tells",
+			pods: []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, exited(1, long, traceback), func(p *corev1.Pod) {
+				p.Annotations = map[string]string{v1alpha1.AnnotationRank: "7"}
+			})},
+			program: 1, says: "digits-1-1 (worker rank 7, node n1) exited with code 1"},
 		{name: "a peer was evicted",
 			pods: []*corev1.Pod{
 				podOf(job, 1, 0, exited(1, fresh, "Connection reset")),

@@ -122,10 +122,13 @@ func (r *Ring) exchange(send, receive []float64, merge func(*float64, float64)) 
 	r.sends <- r.outgoing
 	err := r.receive(receive, merge)
 	if err != nil {
-		// The neighbour on the other side may never read: do not wait for it.
+		// The neighbour on the other side may never read: do not wait for it. What becomes of the
+		// sending says nothing then.
 		_ = r.next.Close()
+		<-r.sent
+		return err
 	}
-	return errors.Join(err, <-r.sent)
+	return <-r.sent
 }
 
 func (r *Ring) receive(chunk []float64, merge func(*float64, float64)) error {
