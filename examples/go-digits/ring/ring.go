@@ -122,13 +122,14 @@ func (r *Ring) exchange(send, receive []float64, merge func(*float64, float64)) 
 	r.sends <- r.outgoing
 	err := r.receive(receive, merge)
 	if err != nil {
-		// The neighbour on the other side may never read: do not wait for it. What becomes of the
-		// sending says nothing then.
+		// The neighbour on the other side may never read: do not wait for it.
 		_ = r.next.Close()
-		<-r.sent
-		return err
 	}
-	return <-r.sent
+	sent := <-r.sent
+	if err != nil {
+		return err // what became of the sending then says nothing
+	}
+	return sent
 }
 
 func (r *Ring) receive(chunk []float64, merge func(*float64, float64)) error {
