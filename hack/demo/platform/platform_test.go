@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,6 +37,11 @@ func TestRelative(t *testing.T) {
 // An interrupt must reach what a tool has started, and the tool must get to clear up.
 func TestInterruptLetsTheToolClearUp(t *testing.T) {
 	t.Parallel()
+	// A shell cannot trap a signal that was ignored when it started, as it is for all that a script
+	// starts in the background.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, os.Interrupt)
+	t.Cleanup(func() { signal.Stop(caught) })
 	dir := t.TempDir()
 	p := &Platform{Checkout: dir}
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -48,7 +54,7 @@ func TestInterruptLetsTheToolClearUp(t *testing.T) {
 		_, _ = io.Copy(io.Discard, output)
 	}()
 	began := time.Now()
-	err := p.run(ctx, input, "sh", "-c", `trap 'echo cleared > note; exit 1' INT; echo up; sleep 60 & wait; wait`)
+	err := p.run(ctx, input, "sh", "-c", `trap 'echo cleared > note; kill $!; exit 1' INT; sleep 60 & echo up; wait`)
 	_ = input.Close()
 	if err == nil || time.Since(began) > 20*time.Second {
 		t.Errorf("the tool ended after %s with %v", time.Since(began), err)
