@@ -20,17 +20,44 @@ type Gang struct {
 	// Attempt is the life of the gang that the members belong to. A higher attempt replaces the
 	// members of a lower one; a lower one is ignored.
 	Attempt int32
-	// Members are the pods that must all be there before the round closes.
+	// Members are the pods of the attempt that have a node. One that is left out has ended, or was
+	// deleted and is known to have ended.
 	Members []Member
+	// Minimum is the smallest number of workers of a world. The first world of an attempt is made of
+	// that many.
+	Minimum int32
+	// Target is the largest number of workers that the next world should have, at least Minimum.
+	Target int32
+	// Sizes are the legal numbers of workers, in ascending order; nil when every number is.
+	Sizes []int32
 	// ProcessesPerWorker is the number of ranks in each worker.
 	ProcessesPerWorker int32
+	// Strategy says how programs get from one world to the next.
+	Strategy Strategy
 	// HeartbeatTimeout is how long a member may be silent, while no step is made, before it is
 	// lost.
 	HeartbeatTimeout time.Duration
+	// BarrierTimeout is how long a planned change may wait for the barrier and the snapshot.
+	BarrierTimeout time.Duration
+	// GrowthWindow is how long the first newcomer that is ready waits for the others.
+	GrowthWindow time.Duration
+	// HangTimeout is how long a world may make no step, in the phase of a step, before it is taken
+	// for hung.
+	HangTimeout time.Duration
 	// Durable is the record of the last round as the controller read it from the job's status;
 	// the zero value if there is none. It may be stale: the Recorder has the last word.
 	Durable Record
 }
+
+// Strategy says how programs get from one world to the next.
+type Strategy int
+
+const (
+	// InPlace: the process lives on; its SDK re-forms the world.
+	InPlace Strategy = iota
+	// Restart: programs are stopped, and started anew in the next world.
+	Restart
+)
 
 // Member is one worker that may be in a world.
 type Member struct {
@@ -42,7 +69,41 @@ type Member struct {
 	Ordinal int32
 	// Node is where the pod runs; empty while it is not bound.
 	Node string
+	// Leaving says why the worker should be in no world any more, as the reason of a resize:
+	// ReasonScaledDown and so on; empty for one that stays. It is let go once the world goes on
+	// without it.
+	Leaving Reason
+	// LeaveBy is when a leaving worker will be killed; zero when it can take its time.
+	LeaveBy time.Time
+	// Lost says how the controller knows that the worker will make no step any more, in words; empty
+	// while it may. Ended says that its processes are certainly gone: reported by its kubelet, or its
+	// node deleted or tainted out-of-service.
+	Lost  string
+	Ended bool
+	// Starting is true for a newcomer that should be ready soon: a growth window that is open waits
+	// for it.
+	Starting bool
 }
+
+// Reason is why a world was made, in one word.
+type Reason string
+
+// The reasons of worlds.
+const (
+	ReasonStart             Reason = "Start"
+	ReasonCapacityAvailable Reason = "CapacityAvailable"
+	ReasonScaledDown        Reason = "ScaledDown"
+	ReasonNodeTainted       Reason = "NodeTainted"
+	ReasonEvicted           Reason = "Evicted"
+	ReasonPreempted         Reason = "Preempted"
+	ReasonDeleted           Reason = "Deleted"
+	ReasonTerminated        Reason = "Terminated"
+	ReasonReplaced          Reason = "Replaced"
+	ReasonWorkerLost        Reason = "WorkerLost"
+	ReasonProgramFailed     Reason = "ProgramFailed"
+	ReasonHung              Reason = "Hung"
+	ReasonRetried           Reason = "Retried"
+)
 
 // Record is the durable record of a round.
 type Record struct {
@@ -53,6 +114,9 @@ type Record struct {
 	FromStep           uint64
 	MembersDigest      string
 	StartedAt          time.Time
+	// Reason is why the world was made, From the number of workers of the one before; 0 for none.
+	Reason Reason
+	From   int32
 }
 
 // Equal says whether two records are the same.
@@ -93,6 +157,65 @@ type Observation struct {
 	Members map[string]MemberObservation
 	// Progress is how far the world is.
 	Progress Progress
+	// Phase is what the job is in the middle of, and Why says so in words.
+	Phase Phase
+	Why   string
+	// Elastic is true when every process of the world speaks to its agent, so that the world can
+	// change in place.
+	Elastic bool
+	// Changes are the worlds that were made in this attempt and have begun to train, oldest first, at
+	// most 16.
+	Changes []Change
+	// Losses are the members that were lost in this attempt, oldest first, at most 64.
+	Losses []Loss
+	// Fatal is set when the attempt cannot go on: nothing is left to continue from, or the programs
+	// have failed on their own. In words.
+	Fatal string
+}
+
+// Phase is what a job is in the middle of.
+type Phase string
+
+// The phases of a job.
+const (
+	// PhaseForming: the first world of the attempt is not there yet.
+	PhaseForming Phase = "Forming"
+	// PhaseTraining: a world trains, and nothing else is going on.
+	PhaseTraining Phase = "Training"
+	// PhaseResizing: a planned change is under way.
+	PhaseResizing Phase = "Resizing"
+	// PhaseRecovering: a member was lost, and the others are about to go on.
+	PhaseRecovering Phase = "Recovering"
+	// PhaseRegrouping: too few are left; they wait for others, with their state.
+	PhaseRegrouping Phase = "Regrouping"
+)
+
+// Change is one world, and what it cost to get there.
+type Change struct {
+	Round uint64
+	// From and To are numbers of workers.
+	From, To int32
+	Reason   Reason
+	// Message says in words why.
+	Message string
+	// Pause is the time from the last step of the world before to the first of this one, as seen in
+	// the agents' reports; 0 while unknown, or when this leader has not seen both.
+	Pause time.Duration
+	// StepsLost is the number of steps that must be made again.
+	StepsLost uint64
+	At        time.Time
+}
+
+// Loss is one member that was lost.
+type Loss struct {
+	UID, Name string
+	// Program is true when the program was at fault: it ended by itself, failed, or hung.
+	Program bool
+	// Message says in words what happened; of a fault its traceback.
+	Message string
+	// Round is the world that it was in.
+	Round uint64
+	At    time.Time
 }
 
 // MemberObservation is what the rendezvous has seen of one member.
@@ -103,6 +226,11 @@ type MemberObservation struct {
 	Connected bool
 	// InWorld is true once its agent has reported the current round.
 	InWorld bool
+	// Standby is true when it could enter a world at once.
+	Standby bool
+	// Out is true when it was in a world of this attempt, is leaving, and the world goes on without
+	// it: its pod can be deleted.
+	Out bool
 	// WorkerRank is its rank in the current world, -1 for none.
 	WorkerRank int32
 	// LastSeen is when its last report came; zero if none did.

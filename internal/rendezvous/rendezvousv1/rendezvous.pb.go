@@ -92,6 +92,74 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{0}
 }
 
+// Waiting is what a process waits for, with its training stopped.
+type Waiting int32
+
+const (
+	// It trains, or it speaks to no agent.
+	Waiting_WAITING_UNSPECIFIED Waiting = 0
+	// It has asked for a world, and was in none.
+	Waiting_WAITING_JOIN Waiting = 1
+	// It stands at the barrier, with the steps done that Process.done says, and goes on when the
+	// barrier moves or is lifted.
+	Waiting_WAITING_PARKED Waiting = 2
+	// It has left its world and wants the next.
+	Waiting_WAITING_ABORTED Waiting = 3
+	// An exception has ended its training function: it wants the next world, or the permission to
+	// fail.
+	Waiting_WAITING_FAULT Waiting = 4
+	// Its training is over: it wants the permission to end, or another world because somebody was
+	// lost.
+	Waiting_WAITING_FINISHED Waiting = 5
+)
+
+// Enum value maps for Waiting.
+var (
+	Waiting_name = map[int32]string{
+		0: "WAITING_UNSPECIFIED",
+		1: "WAITING_JOIN",
+		2: "WAITING_PARKED",
+		3: "WAITING_ABORTED",
+		4: "WAITING_FAULT",
+		5: "WAITING_FINISHED",
+	}
+	Waiting_value = map[string]int32{
+		"WAITING_UNSPECIFIED": 0,
+		"WAITING_JOIN":        1,
+		"WAITING_PARKED":      2,
+		"WAITING_ABORTED":     3,
+		"WAITING_FAULT":       4,
+		"WAITING_FINISHED":    5,
+	}
+)
+
+func (x Waiting) Enum() *Waiting {
+	p := new(Waiting)
+	*p = x
+	return p
+}
+
+func (x Waiting) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Waiting) Descriptor() protoreflect.EnumDescriptor {
+	return file_concertina_rendezvous_v1_rendezvous_proto_enumTypes[1].Descriptor()
+}
+
+func (Waiting) Type() protoreflect.EnumType {
+	return &file_concertina_rendezvous_v1_rendezvous_proto_enumTypes[1]
+}
+
+func (x Waiting) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Waiting.Descriptor instead.
+func (Waiting) EnumDescriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+}
+
 // Report is the whole state of an agent. It has at most 64 KiB.
 type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -101,7 +169,7 @@ type Report struct {
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The highest term of a directive that this agent has obeyed; 0 for none.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	// The world this agent is in.
+	// The world this agent is in, or was in last; 0 before the first.
 	Round uint64 `protobuf:"varint,4,opt,name=round,proto3" json:"round,omitempty"`
 	// Digest of that world, empty when round is 0.
 	MembersDigest string `protobuf:"bytes,5,opt,name=members_digest,json=membersDigest,proto3" json:"members_digest,omitempty"`
@@ -110,7 +178,19 @@ type Report struct {
 	// One for each local process, by local rank. Empty before the program was started.
 	Processes []*Process `protobuf:"bytes,7,rep,name=processes,proto3" json:"processes,omitempty"`
 	// SIGTERM has arrived.
-	Terminating   bool `protobuf:"varint,8,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	Terminating bool `protobuf:"varint,8,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	// The worker can enter a world: in place its programs have all asked for one (Waiting JOIN), and
+	// otherwise it runs no program. False while it is in a world.
+	Standby bool `protobuf:"varint,9,opt,name=standby,proto3" json:"standby,omitempty"`
+	// Set when this worker can make no further step in round: in place one of its processes has left
+	// the world for good (Waiting ABORTED, FAULT or FINISHED), otherwise its programs have been
+	// stopped.
+	Out bool `protobuf:"varint,10,opt,name=out,proto3" json:"out,omitempty"`
+	// The snapshots that this agent holds whole, newest first, at most 8. All belong to the history
+	// that led to round.
+	Snapshots []*Snapshot `protobuf:"bytes,11,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	// Why the last snapshot that was asked of this worker could not be taken; empty for none.
+	SnapshotError string `protobuf:"bytes,12,opt,name=snapshot_error,json=snapshotError,proto3" json:"snapshot_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -201,6 +281,105 @@ func (x *Report) GetTerminating() bool {
 	return false
 }
 
+func (x *Report) GetStandby() bool {
+	if x != nil {
+		return x.Standby
+	}
+	return false
+}
+
+func (x *Report) GetOut() bool {
+	if x != nil {
+		return x.Out
+	}
+	return false
+}
+
+func (x *Report) GetSnapshots() []*Snapshot {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+func (x *Report) GetSnapshotError() string {
+	if x != nil {
+		return x.SnapshotError
+	}
+	return ""
+}
+
+// Snapshot names the state of a job after a step. Replicated state: any holder has all of it.
+type Snapshot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The round in which it was taken, and the step after which.
+	Round uint64 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
+	Step  uint64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// Size in bytes, and CRC-32C of all of them.
+	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Checksum      uint32 `protobuf:"varint,4,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Snapshot) Reset() {
+	*x = Snapshot{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Snapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Snapshot) ProtoMessage() {}
+
+func (x *Snapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
+func (*Snapshot) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Snapshot) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *Snapshot) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Snapshot) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetChecksum() uint32 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of this protocol, 1.
@@ -212,15 +391,19 @@ type Hello struct {
 	PodUid    string `protobuf:"bytes,6,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
 	// Address that peers use to reach this worker, and the port that this agent holds bound for
 	// the case that rank 0 lands here.
-	Address       string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
-	MasterPort    uint32 `protobuf:"varint,8,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Address    string `protobuf:"bytes,7,opt,name=address,proto3" json:"address,omitempty"`
+	MasterPort uint32 `protobuf:"varint,8,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
+	// Where this agent serves its snapshots to other agents of the job, and the SHA-256 of the
+	// certificate (DER) that it shows there.
+	SnapshotPort        uint32 `protobuf:"varint,9,opt,name=snapshot_port,json=snapshotPort,proto3" json:"snapshot_port,omitempty"`
+	SnapshotCertificate []byte `protobuf:"bytes,10,opt,name=snapshot_certificate,json=snapshotCertificate,proto3" json:"snapshot_certificate,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -232,7 +415,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -245,7 +428,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -304,6 +487,20 @@ func (x *Hello) GetMasterPort() uint32 {
 	return 0
 }
 
+func (x *Hello) GetSnapshotPort() uint32 {
+	if x != nil {
+		return x.SnapshotPort
+	}
+	return 0
+}
+
+func (x *Hello) GetSnapshotCertificate() []byte {
+	if x != nil {
+		return x.SnapshotCertificate
+	}
+	return nil
+}
+
 type Process struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Phase Phase                  `protobuf:"varint,1,opt,name=phase,proto3,enum=concertina.rendezvous.v1.Phase" json:"phase,omitempty"`
@@ -318,14 +515,21 @@ type Process struct {
 	// An exception that the SDK caught on its way out of the program.
 	Fault *Fault `protobuf:"bytes,7,opt,name=fault,proto3" json:"fault,omitempty"`
 	// How the process ended; unset while it runs.
-	Exit          *Exit `protobuf:"bytes,8,opt,name=exit,proto3" json:"exit,omitempty"`
+	Exit    *Exit   `protobuf:"bytes,8,opt,name=exit,proto3" json:"exit,omitempty"`
+	Waiting Waiting `protobuf:"varint,9,opt,name=waiting,proto3,enum=concertina.rendezvous.v1.Waiting" json:"waiting,omitempty"`
+	// The barrier that this process has been given: its attempt, and the last step it will make before
+	// it parks. Both 0 for none.
+	BarrierAttempt uint64 `protobuf:"varint,10,opt,name=barrier_attempt,json=barrierAttempt,proto3" json:"barrier_attempt,omitempty"`
+	Stop           uint64 `protobuf:"varint,11,opt,name=stop,proto3" json:"stop,omitempty"`
+	// It speaks to the agent, so it can be stopped at a barrier.
+	Elastic       bool `protobuf:"varint,12,opt,name=elastic,proto3" json:"elastic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -337,7 +541,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -350,7 +554,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Process) GetPhase() Phase {
@@ -409,6 +613,34 @@ func (x *Process) GetExit() *Exit {
 	return nil
 }
 
+func (x *Process) GetWaiting() Waiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return Waiting_WAITING_UNSPECIFIED
+}
+
+func (x *Process) GetBarrierAttempt() uint64 {
+	if x != nil {
+		return x.BarrierAttempt
+	}
+	return 0
+}
+
+func (x *Process) GetStop() uint64 {
+	if x != nil {
+		return x.Stop
+	}
+	return 0
+}
+
+func (x *Process) GetElastic() bool {
+	if x != nil {
+		return x.Elastic
+	}
+	return false
+}
+
 type Metric struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -419,7 +651,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +663,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +676,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Metric) GetName() string {
@@ -471,7 +703,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +715,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +728,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Fault) GetStep() uint64 {
@@ -523,7 +755,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +767,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +780,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -571,14 +803,30 @@ type Directive struct {
 	// Set: the member is released; SIGTERM may be passed on to the program, when it has come or comes.
 	Released bool `protobuf:"varint,4,opt,name=released,proto3" json:"released,omitempty"`
 	// The report that this answers, or the last one seen.
-	Sequence      uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Sequence uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Everything below speaks of the world of round. Unset fields mean that there is no such thing,
+	// or no longer.
+	//
+	// Stop after this step. Agents ignore a lower attempt than they have been given in this round.
+	Barrier *Barrier `protobuf:"bytes,6,opt,name=barrier,proto3" json:"barrier,omitempty"`
+	// Leave the world of round at once: somebody was lost, or programs must be stopped for another
+	// world.
+	Abort *Abort `protobuf:"bytes,7,opt,name=abort,proto3" json:"abort,omitempty"`
+	// The processes that wait with FAULT may fail: the fault was theirs.
+	Raise bool `protobuf:"varint,8,opt,name=raise,proto3" json:"raise,omitempty"`
+	// The processes that wait with FINISHED may end.
+	Finish bool `protobuf:"varint,9,opt,name=finish,proto3" json:"finish,omitempty"`
+	// Be ready for a world: start the program, in place.
+	Standby bool `protobuf:"varint,10,opt,name=standby,proto3" json:"standby,omitempty"`
+	// A secret of this term of the job. Agents serve their snapshots to whoever shows it.
+	SnapshotSecret []byte `protobuf:"bytes,11,opt,name=snapshot_secret,json=snapshotSecret,proto3" json:"snapshot_secret,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +838,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +851,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Directive) GetTerm() uint64 {
@@ -641,6 +889,167 @@ func (x *Directive) GetSequence() uint64 {
 	return 0
 }
 
+func (x *Directive) GetBarrier() *Barrier {
+	if x != nil {
+		return x.Barrier
+	}
+	return nil
+}
+
+func (x *Directive) GetAbort() *Abort {
+	if x != nil {
+		return x.Abort
+	}
+	return nil
+}
+
+func (x *Directive) GetRaise() bool {
+	if x != nil {
+		return x.Raise
+	}
+	return false
+}
+
+func (x *Directive) GetFinish() bool {
+	if x != nil {
+		return x.Finish
+	}
+	return false
+}
+
+func (x *Directive) GetStandby() bool {
+	if x != nil {
+		return x.Standby
+	}
+	return false
+}
+
+func (x *Directive) GetSnapshotSecret() []byte {
+	if x != nil {
+		return x.SnapshotSecret
+	}
+	return nil
+}
+
+type Barrier struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Grows by one with every barrier of a round that was not reached at its step.
+	Attempt uint64 `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The last step before the barrier. An agent gives each of its processes the larger of this and the
+	// step that it has begun.
+	Step uint64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// Every process of the world stands at step: take a snapshot there.
+	Save          bool `protobuf:"varint,3,opt,name=save,proto3" json:"save,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Barrier) Reset() {
+	*x = Barrier{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Barrier) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Barrier) ProtoMessage() {}
+
+func (x *Barrier) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
+func (*Barrier) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Barrier) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Barrier) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Barrier) GetSave() bool {
+	if x != nil {
+		return x.Save
+	}
+	return false
+}
+
+type Abort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// For a person: what happened.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The change is planned: ask programs that know how for a checkpoint first. Only where worlds change
+	// by starting programs anew.
+	Planned       bool `protobuf:"varint,2,opt,name=planned,proto3" json:"planned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Abort) Reset() {
+	*x = Abort{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Abort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Abort) ProtoMessage() {}
+
+func (x *Abort) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Abort.ProtoReflect.Descriptor instead.
+func (*Abort) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Abort) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Abort) GetPlanned() bool {
+	if x != nil {
+		return x.Planned
+	}
+	return false
+}
+
 type World struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MembersDigest string                 `protobuf:"bytes,1,opt,name=members_digest,json=membersDigest,proto3" json:"members_digest,omitempty"`
@@ -653,13 +1062,24 @@ type World struct {
 	// has not heard yet: who is in that world knows them.
 	MasterAddress string `protobuf:"bytes,6,opt,name=master_address,json=masterAddress,proto3" json:"master_address,omitempty"`
 	MasterPort    uint32 `protobuf:"varint,7,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
+	// The round whose state this world continues; 0 when it starts from nothing.
+	Parent uint64 `protobuf:"varint,8,opt,name=parent,proto3" json:"parent,omitempty"`
+	// The processes of this worker load the snapshot, or begin anew when there is none. Otherwise they
+	// go on with the state that they have, which is that of from_step.
+	Restore bool `protobuf:"varint,9,opt,name=restore,proto3" json:"restore,omitempty"`
+	// What to load; unset when from_step is 0 and there is none.
+	Snapshot *Snapshot `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Who has it.
+	Holders []*Holder `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`
+	// This worker writes the snapshots of its node.
+	Writer        bool `protobuf:"varint,12,opt,name=writer,proto3" json:"writer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +1091,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +1104,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *World) GetMembersDigest() string {
@@ -736,11 +1156,107 @@ func (x *World) GetMasterPort() uint32 {
 	return 0
 }
 
+func (x *World) GetParent() uint64 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *World) GetRestore() bool {
+	if x != nil {
+		return x.Restore
+	}
+	return false
+}
+
+func (x *World) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *World) GetHolders() []*Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *World) GetWriter() bool {
+	if x != nil {
+		return x.Writer
+	}
+	return false
+}
+
+type Holder struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Port    uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	// SHA-256 of its certificate.
+	Certificate   []byte `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holder) Reset() {
+	*x = Holder{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holder) ProtoMessage() {}
+
+func (x *Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holder.ProtoReflect.Descriptor instead.
+func (*Holder) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Holder) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Holder) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Holder) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
 var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xb0\x02\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xc5\x03\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -750,7 +1266,17 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\vworker_rank\x18\x06 \x01(\rR\n" +
 	"workerRank\x12?\n" +
 	"\tprocesses\x18\a \x03(\v2!.concertina.rendezvous.v1.ProcessR\tprocesses\x12 \n" +
-	"\vterminating\x18\b \x01(\bR\vterminating\"\xdc\x01\n" +
+	"\vterminating\x18\b \x01(\bR\vterminating\x12\x18\n" +
+	"\astandby\x18\t \x01(\bR\astandby\x12\x10\n" +
+	"\x03out\x18\n" +
+	" \x01(\bR\x03out\x12@\n" +
+	"\tsnapshots\x18\v \x03(\v2\".concertina.rendezvous.v1.SnapshotR\tsnapshots\x12%\n" +
+	"\x0esnapshot_error\x18\f \x01(\tR\rsnapshotError\"f\n" +
+	"\bSnapshot\x12\x14\n" +
+	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x1a\n" +
+	"\bchecksum\x18\x04 \x01(\rR\bchecksum\"\xb4\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +
@@ -760,7 +1286,10 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\apod_uid\x18\x06 \x01(\tR\x06podUid\x12\x18\n" +
 	"\aaddress\x18\a \x01(\tR\aaddress\x12\x1f\n" +
 	"\vmaster_port\x18\b \x01(\rR\n" +
-	"masterPort\"\xcc\x02\n" +
+	"masterPort\x12#\n" +
+	"\rsnapshot_port\x18\t \x01(\rR\fsnapshotPort\x121\n" +
+	"\x14snapshot_certificate\x18\n" +
+	" \x01(\fR\x13snapshotCertificate\"\xe0\x03\n" +
 	"\aProcess\x125\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1f.concertina.rendezvous.v1.PhaseR\x05phase\x12\x18\n" +
 	"\aentered\x18\x02 \x01(\x04R\aentered\x12\x12\n" +
@@ -769,7 +1298,12 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\asamples\x18\x05 \x01(\x04R\asamples\x12:\n" +
 	"\ametrics\x18\x06 \x03(\v2 .concertina.rendezvous.v1.MetricR\ametrics\x125\n" +
 	"\x05fault\x18\a \x01(\v2\x1f.concertina.rendezvous.v1.FaultR\x05fault\x122\n" +
-	"\x04exit\x18\b \x01(\v2\x1e.concertina.rendezvous.v1.ExitR\x04exit\"2\n" +
+	"\x04exit\x18\b \x01(\v2\x1e.concertina.rendezvous.v1.ExitR\x04exit\x12;\n" +
+	"\awaiting\x18\t \x01(\x0e2!.concertina.rendezvous.v1.WaitingR\awaiting\x12'\n" +
+	"\x0fbarrier_attempt\x18\n" +
+	" \x01(\x04R\x0ebarrierAttempt\x12\x12\n" +
+	"\x04stop\x18\v \x01(\x04R\x04stop\x12\x18\n" +
+	"\aelastic\x18\f \x01(\bR\aelastic\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value\"5\n" +
@@ -777,13 +1311,27 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xa4\x01\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\x89\x03\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
 	"\x05world\x18\x03 \x01(\v2\x1f.concertina.rendezvous.v1.WorldR\x05world\x12\x1a\n" +
 	"\breleased\x18\x04 \x01(\bR\breleased\x12\x1a\n" +
-	"\bsequence\x18\x05 \x01(\x04R\bsequence\"\x80\x02\n" +
+	"\bsequence\x18\x05 \x01(\x04R\bsequence\x12;\n" +
+	"\abarrier\x18\x06 \x01(\v2!.concertina.rendezvous.v1.BarrierR\abarrier\x125\n" +
+	"\x05abort\x18\a \x01(\v2\x1f.concertina.rendezvous.v1.AbortR\x05abort\x12\x14\n" +
+	"\x05raise\x18\b \x01(\bR\x05raise\x12\x16\n" +
+	"\x06finish\x18\t \x01(\bR\x06finish\x12\x18\n" +
+	"\astandby\x18\n" +
+	" \x01(\bR\astandby\x12'\n" +
+	"\x0fsnapshot_secret\x18\v \x01(\fR\x0esnapshotSecret\"K\n" +
+	"\aBarrier\x12\x18\n" +
+	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x12\n" +
+	"\x04save\x18\x03 \x01(\bR\x04save\"9\n" +
+	"\x05Abort\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
+	"\aplanned\x18\x02 \x01(\bR\aplanned\"\xc6\x03\n" +
 	"\x05World\x12%\n" +
 	"\x0emembers_digest\x18\x01 \x01(\tR\rmembersDigest\x12\x1b\n" +
 	"\tfrom_step\x18\x02 \x01(\x04R\bfromStep\x12\x1f\n" +
@@ -793,7 +1341,17 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x14processes_per_worker\x18\x05 \x01(\rR\x12processesPerWorker\x12%\n" +
 	"\x0emaster_address\x18\x06 \x01(\tR\rmasterAddress\x12\x1f\n" +
 	"\vmaster_port\x18\a \x01(\rR\n" +
-	"masterPort*\x87\x01\n" +
+	"masterPort\x12\x16\n" +
+	"\x06parent\x18\b \x01(\x04R\x06parent\x12\x18\n" +
+	"\arestore\x18\t \x01(\bR\arestore\x12>\n" +
+	"\bsnapshot\x18\n" +
+	" \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
+	"\aholders\x18\v \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x12\x16\n" +
+	"\x06writer\x18\f \x01(\bR\x06writer\"X\n" +
+	"\x06Holder\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +
+	"\vcertificate\x18\x03 \x01(\fR\vcertificate*\x87\x01\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPHASE_FORMING\x10\x01\x12\x0e\n" +
@@ -804,7 +1362,14 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
 	"PHASE_EVAL\x10\x04\x12\x10\n" +
 	"\fPHASE_SAVING\x10\x05\x12\x12\n" +
-	"\x0ePHASE_FINISHED\x10\x062b\n" +
+	"\x0ePHASE_FINISHED\x10\x06*\x86\x01\n" +
+	"\aWaiting\x12\x17\n" +
+	"\x13WAITING_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fWAITING_JOIN\x10\x01\x12\x12\n" +
+	"\x0eWAITING_PARKED\x10\x02\x12\x13\n" +
+	"\x0fWAITING_ABORTED\x10\x03\x12\x11\n" +
+	"\rWAITING_FAULT\x10\x04\x12\x14\n" +
+	"\x10WAITING_FINISHED\x10\x052b\n" +
 	"\n" +
 	"Rendezvous\x12T\n" +
 	"\aSession\x12 .concertina.rendezvous.v1.Report\x1a#.concertina.rendezvous.v1.Directive(\x010\x01BTZRgithub.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1;rendezvousv1b\x06proto3"
@@ -821,34 +1386,45 @@ func file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP() []byte {
 	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescData
 }
 
-var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(Phase)(0),        // 0: concertina.rendezvous.v1.Phase
-	(*Report)(nil),    // 1: concertina.rendezvous.v1.Report
-	(*Hello)(nil),     // 2: concertina.rendezvous.v1.Hello
-	(*Process)(nil),   // 3: concertina.rendezvous.v1.Process
-	(*Metric)(nil),    // 4: concertina.rendezvous.v1.Metric
-	(*Fault)(nil),     // 5: concertina.rendezvous.v1.Fault
-	(*Exit)(nil),      // 6: concertina.rendezvous.v1.Exit
-	(*Directive)(nil), // 7: concertina.rendezvous.v1.Directive
-	(*World)(nil),     // 8: concertina.rendezvous.v1.World
+	(Waiting)(0),      // 1: concertina.rendezvous.v1.Waiting
+	(*Report)(nil),    // 2: concertina.rendezvous.v1.Report
+	(*Snapshot)(nil),  // 3: concertina.rendezvous.v1.Snapshot
+	(*Hello)(nil),     // 4: concertina.rendezvous.v1.Hello
+	(*Process)(nil),   // 5: concertina.rendezvous.v1.Process
+	(*Metric)(nil),    // 6: concertina.rendezvous.v1.Metric
+	(*Fault)(nil),     // 7: concertina.rendezvous.v1.Fault
+	(*Exit)(nil),      // 8: concertina.rendezvous.v1.Exit
+	(*Directive)(nil), // 9: concertina.rendezvous.v1.Directive
+	(*Barrier)(nil),   // 10: concertina.rendezvous.v1.Barrier
+	(*Abort)(nil),     // 11: concertina.rendezvous.v1.Abort
+	(*World)(nil),     // 12: concertina.rendezvous.v1.World
+	(*Holder)(nil),    // 13: concertina.rendezvous.v1.Holder
 }
 var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
-	2, // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
-	3, // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
-	0, // 2: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
-	4, // 3: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
-	5, // 4: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
-	6, // 5: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
-	8, // 6: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	1, // 7: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
-	7, // 8: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
+	5,  // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
+	3,  // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
+	0,  // 3: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
+	6,  // 4: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
+	7,  // 5: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
+	8,  // 6: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
+	1,  // 7: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
+	12, // 8: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	10, // 9: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	11, // 10: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	3,  // 11: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	13, // 12: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	2,  // 13: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
+	9,  // 14: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }
@@ -861,8 +1437,8 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc), len(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   8,
+			NumEnums:      2,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
