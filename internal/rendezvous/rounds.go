@@ -32,7 +32,7 @@ func (m *machine) tryClose(now time.Time) {
 			return
 		}
 	}
-	ranks := newRankTable(assignRanks(m.gang.Members))
+	ranks := newRankTable(assignRanks(nil, m.gang.Members))
 	m.topRound = max(m.topRound, m.base.Round) + 1
 	workers := int32(len(m.gang.Members))
 	m.writing = &pendingWrite{
