@@ -45,6 +45,12 @@ const (
 	ReasonNotConnected = "AgentNotConnected"
 	// ReasonWorldFormed: the world of the round in status trains.
 	ReasonWorldFormed = "WorldFormed"
+	// ReasonResizing: a planned change is under way; the message says which and how far it is.
+	ReasonResizing = "Resizing"
+	// ReasonRecovering: a worker was lost, and the others are about to go on.
+	ReasonRecovering = "Recovering"
+	// ReasonRegrouping: fewer than min workers are left; they wait for others, with their state.
+	ReasonRegrouping = "Regrouping"
 	// ReasonBackOff: the last attempt failed; the next one starts at status.retryTime.
 	ReasonBackOff = "BackOff"
 	// ReasonStopping: workers of the last attempt are still ending.
@@ -63,4 +69,35 @@ const (
 	ReasonProgramFailed = "ProgramFailed"
 	// ReasonDeadlineExceeded: the job was not complete within spec.activeDeadline.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
+)
+
+// Reasons of events that are no reasons of conditions.
+const (
+	// EventGangCreated: the pods of an attempt and their PodGroup were made.
+	EventGangCreated = "GangCreated"
+	// EventStartTimeout: the gang had room and did not start in time, and lets go of it.
+	EventStartTimeout = "StartTimeout"
+	// EventTTLExpired: the job ended spec.ttlAfterFinished ago and is deleted.
+	EventTTLExpired = "TTLExpired"
+
+	// EventGrowing: pods were made beyond the world's, because there is room for them.
+	EventGrowing = "Growing"
+	// EventGrowthWithdrawn: a growth pod found no node within spec.growth.stabilization.
+	EventGrowthWithdrawn = "GrowthWithdrawn"
+	// EventWorkerLeaving: a worker is to leave; the message says which and why.
+	EventWorkerLeaving = "WorkerLeaving"
+	// EventReplacing: a pod was made in the place of one that leaves or was lost.
+	EventReplacing = "Replacing"
+	// EventResized: the world changed as planned; the message says from what to what, why, and how
+	// long it paused.
+	EventResized = "Resized"
+	// EventResizeCalledOff: a planned change did not come about; the message says why and when it is
+	// tried again.
+	EventResizeCalledOff = "ResizeCalledOff"
+	// EventRecovered: the world goes on after a loss; the message says who was lost, why, and how many
+	// steps are made again.
+	EventRecovered = "Recovered"
+	// EventGangReleased: the job fell below min for too long, or could not go on, and all workers were
+	// let go.
+	EventGangReleased = "GangReleased"
 )

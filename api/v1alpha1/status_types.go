@@ -18,6 +18,12 @@ type WorkersStatus struct {
 	// +optional
 	Running *int32 `json:"running,omitempty"`
 
+	// standby is how many workers are ready and in no world yet.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Standby *int32 `json:"standby,omitempty"`
+
 	// summary reads "running/min-max", for kubectl get.
 	//
 	// +kubebuilder:validation:MaxLength=32
@@ -80,6 +86,18 @@ type WorldStatus struct {
 	// +optional
 	MembersDigest string `json:"membersDigest,omitempty"`
 
+	// reason is why this world was made, in one word; the same words as in status.resizes.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// from is the number of workers of the world before it; 0 for none.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	From *int32 `json:"from,omitempty"`
+
 	// startedAt is when the record of this round was written.
 	//
 	// +optional
@@ -124,6 +142,13 @@ type ProgressStatus struct {
 	// +optional
 	SamplesPerSecond *int64 `json:"samplesPerSecond,omitempty"`
 
+	// goodput is the part of the time since the first step that went into steps which were kept, from
+	// "0.000" to "1.000": pauses and steps that had to be made again are what is missing.
+	//
+	// +kubebuilder:validation:MaxLength=8
+	// +optional
+	Goodput string `json:"goodput,omitempty"`
+
 	// metrics are the last numbers that the process of rank 0 reported.
 	//
 	// +kubebuilder:validation:MaxItems=8
@@ -131,6 +156,59 @@ type ProgressStatus struct {
 	// +listMapKey=name
 	// +optional
 	Metrics []Metric `json:"metrics,omitempty"`
+}
+
+// Resize is one change of the world, and what it cost.
+type Resize struct {
+	// round is the number of the world that the change led to.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Round *int64 `json:"round,omitempty"`
+
+	// from is the number of workers before the change; 0 for none.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	From *int32 `json:"from,omitempty"`
+
+	// to is the number of workers after it.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	To *int32 `json:"to,omitempty"`
+
+	// reason is why the world changed, in one word such as CapacityAvailable, ScaledDown or
+	// WorkerLost.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// message says so in a sentence.
+	//
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// pause is the time from the last step of the world before to the first step of this one, such
+	// as 180ms; left out when it was not seen.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	Pause *metav1.Duration `json:"pause,omitempty"`
+
+	// stepsLost is how many steps had to be made again.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	StepsLost *int64 `json:"stepsLost,omitempty"`
+
+	// at is when the world of this round began.
+	//
+	// +optional
+	At *metav1.Time `json:"at,omitempty"`
 }
 
 // RestartsStatus counts how often the job started over, by cause.
@@ -155,6 +233,12 @@ type TrainingJobStatus struct {
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
+
+	// selector selects the job's pods, for the scale subresource.
+	//
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Selector string `json:"selector,omitempty"`
 
 	// conditions are Admitted, GangScheduled, Training, Suspended, Complete and Failed.
 	//
@@ -206,6 +290,14 @@ type TrainingJobStatus struct {
 	//
 	// +optional
 	Progress ProgressStatus `json:"progress,omitzero"`
+
+	// resizes are the last 16 changes of the world, oldest first.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=round
+	// +optional
+	Resizes []Resize `json:"resizes,omitempty"`
 
 	// restarts counts how often the job started over, by cause.
 	//

@@ -15,6 +15,10 @@ const (
 	LabelJob = "training.concertina.dev/job"
 	// LabelAttempt holds the number of the attempt that an object was made for.
 	LabelAttempt = "training.concertina.dev/attempt"
+	// LabelRole says which part a pod plays where that is not plain: RoleGrowth.
+	LabelRole = "training.concertina.dev/role"
+	// RoleGrowth is the role of a pod that was added to a job beyond its gang. It has no pod group.
+	RoleGrowth = "growth"
 	// AnnotationRank holds the worker rank of a pod in the current world.
 	AnnotationRank = "training.concertina.dev/worker-rank"
 )
@@ -55,9 +59,9 @@ type WorkersSpec struct {
 	Min *int32 `json:"min,omitempty"`
 
 	// max is the largest number of workers that the job may ever have, at least min, at most 10000.
-	// It can change at any time.
+	// It can change at any time, and kubectl scale sets it.
 	//
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	// +required
 	Max *int32 `json:"max,omitempty"`
@@ -169,10 +173,34 @@ type FailureSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="spec.failure.heartbeatTimeout must be a duration such as 90s, 15m or 24h, from 1s to 1h"
 	// +optional
 	HeartbeatTimeout *metav1.Duration `json:"heartbeatTimeout,omitempty"`
+
+	// regroupTimeout is how long the workers that are left wait for others, with their state, when
+	// they are fewer than min. Then all of them are released and the job queues anew. From 1s to
+	// 24h, default 2m.
+	//
+	// +kubebuilder:default="2m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="spec.failure.regroupTimeout must be a duration such as 90s, 15m or 24h, from 1s to 24h"
+	// +optional
+	RegroupTimeout *metav1.Duration `json:"regroupTimeout,omitempty"`
+
+	// hangTimeout is how long no worker may make a step, outside of evaluation, snapshots and the
+	// start of the program, before the world is taken for hung. It must be longer than the longest
+	// step. From 10s to 24h, default 10m.
+	//
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="spec.failure.hangTimeout must be a duration such as 90s, 15m or 24h, from 10s to 24h"
+	// +optional
+	HangTimeout *metav1.Duration `json:"hangTimeout,omitempty"`
 }
 
 // TrainingJobSpec is what the user wants.
 //
+// +kubebuilder:validation:XValidation:rule="self.?workers.?launch.orValue('PerProcess') != 'PerWorker' || self.?resize.?strategy.orValue('Restart') == 'Restart'",message="spec.resize.strategy is InPlace, but with spec.workers.launch PerWorker a launcher such as torchrun starts the processes, and cannot take them into another world: set strategy to Restart, or leave it out",fieldPath=".resize.strategy"
+// +kubebuilder:validation:XValidation:rule="!has(self.resize) || !has(self.resize.completeWhen) || self.?resize.?strategy.orValue(self.?workers.?launch.orValue('PerProcess') == 'PerWorker' ? 'Restart' : 'InPlace') == 'Restart'",message="spec.resize.completeWhen means nothing with strategy InPlace, where the SDK writes snapshots: set spec.resize.strategy to Restart, or leave completeWhen out",fieldPath=".resize.completeWhen"
 // +kubebuilder:validation:XValidation:rule="has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",message="spec.managedBy cannot change: delete the job and create it anew"
 type TrainingJobSpec struct {
 	// workers says how many workers the job has and what they run.
@@ -186,6 +214,25 @@ type TrainingJobSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Gang GangSpec `json:"gang,omitzero"`
+
+	// resize says how programs get from one world to the next. It changes only while the job is
+	// suspended and has no worker.
+	//
+	// +kubebuilder:default={}
+	// +optional
+	Resize ResizeSpec `json:"resize,omitzero"`
+
+	// checkpoint says where the state of a program is kept, and how often.
+	//
+	// +kubebuilder:default={}
+	// +optional
+	Checkpoint CheckpointSpec `json:"checkpoint,omitzero"`
+
+	// growth says how workers are added to a job that trains.
+	//
+	// +kubebuilder:default={}
+	// +optional
+	Growth GrowthSpec `json:"growth,omitzero"`
 
 	// failure says what counts as a failure and how many of them the job survives.
 	//
@@ -234,6 +281,7 @@ type TrainingJobSpec struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.workers.max,statuspath=.status.workers.running,selectorpath=.status.selector
 // +kubebuilder:resource:shortName=tj,categories=all
 // +kubebuilder:printcolumn:name="Workers",type=string,JSONPath=`.status.workers.summary`,description="running workers, and the bounds"
 // +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.world.round`,description="number of the current world"
@@ -249,6 +297,8 @@ type TrainingJobSpec struct {
 // +kubebuilder:validation:XValidation:rule="(oldSelf.spec.?suspend.orValue(false) && oldSelf.?status.?workers.?running.orValue(0) == 0) || (has(self.spec.workers.processesPerWorker) == has(oldSelf.spec.workers.processesPerWorker) && (!has(self.spec.workers.processesPerWorker) || self.spec.workers.processesPerWorker == oldSelf.spec.workers.processesPerWorker))",message="spec.workers.processesPerWorker cannot change while the job may have workers: set spec.suspend to true and wait until status.workers.running is 0",fieldPath=".spec.workers.processesPerWorker",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="(oldSelf.spec.?suspend.orValue(false) && oldSelf.?status.?workers.?running.orValue(0) == 0) || (has(self.spec.workers.container) == has(oldSelf.spec.workers.container) && (!has(self.spec.workers.container) || self.spec.workers.container == oldSelf.spec.workers.container))",message="spec.workers.container cannot change while the job may have workers: set spec.suspend to true and wait until status.workers.running is 0",fieldPath=".spec.workers.container",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="(oldSelf.spec.?suspend.orValue(false) && oldSelf.?status.?workers.?running.orValue(0) == 0) || (has(self.spec.gang) == has(oldSelf.spec.gang) && (!has(self.spec.gang) || has(self.spec.gang.scheduler) == has(oldSelf.spec.gang.scheduler) && (!has(self.spec.gang.scheduler) || self.spec.gang.scheduler == oldSelf.spec.gang.scheduler) && has(self.spec.gang.schedulerName) == has(oldSelf.spec.gang.schedulerName) && (!has(self.spec.gang.schedulerName) || self.spec.gang.schedulerName == oldSelf.spec.gang.schedulerName) && has(self.spec.gang.startTimeout) == has(oldSelf.spec.gang.startTimeout) && (!has(self.spec.gang.startTimeout) || duration(self.spec.gang.startTimeout) == duration(oldSelf.spec.gang.startTimeout))))",message="spec.gang cannot change while the job may have workers: set spec.suspend to true and wait until status.workers.running is 0",fieldPath=".spec.gang",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="(oldSelf.spec.?suspend.orValue(false) && oldSelf.?status.?workers.?running.orValue(0) == 0) || (has(self.spec.resize) == has(oldSelf.spec.resize) && (!has(self.spec.resize) || has(self.spec.resize.strategy) == has(oldSelf.spec.resize.strategy) && (!has(self.spec.resize.strategy) || self.spec.resize.strategy == oldSelf.spec.resize.strategy) && has(self.spec.resize.checkpointSignal) == has(oldSelf.spec.resize.checkpointSignal) && (!has(self.spec.resize.checkpointSignal) || self.spec.resize.checkpointSignal == oldSelf.spec.resize.checkpointSignal) && has(self.spec.resize.completeWhen) == has(oldSelf.spec.resize.completeWhen) && (!has(self.spec.resize.completeWhen) || self.spec.resize.completeWhen == oldSelf.spec.resize.completeWhen)))",message="spec.resize cannot change while the job may have workers: set spec.suspend to true and wait until status.workers.running is 0",fieldPath=".spec.resize",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="(oldSelf.spec.?suspend.orValue(false) && oldSelf.?status.?workers.?running.orValue(0) == 0) || (has(self.spec.checkpoint) && has(self.spec.checkpoint.memory) && has(oldSelf.spec.checkpoint) && has(oldSelf.spec.checkpoint.memory) ? quantity(string(self.spec.checkpoint.memory)).compareTo(quantity(string(oldSelf.spec.checkpoint.memory))) == 0 : self.spec.?checkpoint.?memory.hasValue() == oldSelf.spec.?checkpoint.?memory.hasValue())",message="spec.checkpoint.memory cannot change while the job may have workers: set spec.suspend to true and wait until status.workers.running is 0",fieldPath=".spec.checkpoint.memory",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.world) || (has(self.status) && has(self.status.world))",message="status.world is never removed"
 type TrainingJob struct {
 	metav1.TypeMeta `json:",inline"`

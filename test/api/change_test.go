@@ -4,10 +4,16 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
 // running lets the operator's part of the status say how many workers run.
@@ -31,6 +37,9 @@ var _ = Describe("A TrainingJob that is there", func() {
 		Entry("a label of the template", "spec.workers.template cannot change",
 			field(map[string]any{"a": "b"}, "spec.workers.template.metadata.labels")),
 		Entry("the scheduler's name", "spec.gang cannot change", field("other", "spec.gang.schedulerName")),
+		Entry("the strategy", "spec.resize cannot change", field("Restart", "spec.resize.strategy")),
+		Entry("the checkpoint's signal", "spec.resize cannot change", field("SIGUSR1", "spec.resize.checkpointSignal")),
+		Entry("the memory volume", "spec.checkpoint.memory cannot change", field("1Gi", "spec.checkpoint.memory")),
 		Entry("the start's timeout", "spec.gang cannot change", field("1m", "spec.gang.startTimeout")),
 	}
 
@@ -90,6 +99,13 @@ var _ = Describe("A TrainingJob that is there", func() {
 		Entry("ttlAfterFinished", field("2h", "spec.ttlAfterFinished")),
 		Entry("maxRestarts", field(int64(1), "spec.failure.maxRestarts")),
 		Entry("heartbeatTimeout", field("20s", "spec.failure.heartbeatTimeout")),
+		Entry("regroupTimeout", field("20s", "spec.failure.regroupTimeout")),
+		Entry("hangTimeout", field("20s", "spec.failure.hangTimeout")),
+		Entry("memoryInterval", field("20s", "spec.checkpoint.memoryInterval")),
+		Entry("the checkpoint's timeout", field("20s", "spec.checkpoint.timeout")),
+		Entry("stabilization", field("20s", "spec.growth.stabilization")),
+		Entry("the growth's priority", field("low", "spec.growth.priorityClassName")),
+		Entry("how the memory volume is written", field(int64(512<<20), "spec.checkpoint.memory")),
 		Entry("how a duration is written", field("10m0s", "spec.gang.startTimeout")),
 	)
 
@@ -119,6 +135,14 @@ var _ = Describe("A TrainingJob that is there", func() {
 		create(ctx, object)
 		set(object, int64(1), "spec", "workers", "max")
 		expectRefusal(cluster.Update(ctx, object), "to release all workers set spec.suspend")
+	})
+
+	It("keeps the file that says that a checkpoint is complete", func(ctx context.Context) {
+		object := job()
+		set(object, "Restart", "spec", "resize", "strategy")
+		create(ctx, object)
+		set(object, "**/.metadata", "spec", "resize", "completeWhen")
+		expectRefusal(cluster.Update(ctx, object), "spec.resize cannot change")
 	})
 
 	DescribeTable("never changes its manager, suspended or not",
@@ -169,6 +193,16 @@ var _ = Describe("status.world", func() {
 		Entry("in neither", int64(3), int64(7)),
 	)
 
+	It("says why it was made", func(ctx context.Context) {
+		next := world(3, 8)
+		next["reason"], next["from"] = "WorkerLost", int64(3)
+		set(object, next, "status", "world")
+		Expect(cluster.Status().Update(ctx, object)).To(Succeed())
+		reason, _, err := unstructured.NestedString(object.Object, "status", "world", "reason")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(reason).To(Equal("WorkerLost"))
+	})
+
 	It("is never removed", func(ctx context.Context) {
 		set(object, nil, "status", "world")
 		expectRefusal(cluster.Status().Update(ctx, object), "status.world is never removed")
@@ -184,5 +218,43 @@ var _ = Describe("status.world", func() {
 		create(ctx, fresh)
 		set(fresh, map[string]any{"round": int64(1)}, "status", "world")
 		expectRefusal(cluster.Status().Update(ctx, fresh), "status.world.term: Required value")
+	})
+})
+
+var _ = Describe("status.resizes", func() {
+	resize := func(round int64) map[string]any {
+		return map[string]any{"round": round, "from": int64(2), "to": int64(3), "reason": "CapacityAvailable",
+			"message": "room for one more", "pause": "180ms", "stepsLost": int64(0), "at": "2026-01-01T00:00:00Z"}
+	}
+
+	It("holds sixteen changes and no more, and each round once", func(ctx context.Context) {
+		object := job()
+		create(ctx, object)
+		var all []any
+		for round := range int64(16) {
+			all = append(all, resize(round+1))
+		}
+		set(object, all, "status", "resizes")
+		Expect(cluster.Status().Update(ctx, object)).To(Succeed())
+
+		set(object, append(all, resize(17)), "status", "resizes")
+		expectRefusal(cluster.Status().Update(ctx, object), "status.resizes: Too many: 17: must have at most 16 items")
+		set(object, []any{resize(4), resize(4)}, "status", "resizes")
+		expectRefusal(cluster.Status().Update(ctx, object), "status.resizes[1]: Duplicate value")
+	})
+
+	It("comes back as a typed client wrote it", func(ctx context.Context) {
+		object := job()
+		create(ctx, object)
+		var typed v1alpha1.TrainingJob
+		Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &typed)).To(Succeed())
+		at := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Local())
+		want := v1alpha1.Resize{Round: ptr.To[int64](4), From: ptr.To[int32](4), To: ptr.To[int32](6), Reason: "CapacityAvailable",
+			Pause: &metav1.Duration{Duration: 180 * time.Millisecond}, StepsLost: ptr.To[int64](0), At: &at}
+		typed.Status.Resizes = []v1alpha1.Resize{want}
+		typed.Status.Progress.Goodput = "0.993"
+		Expect(cluster.Status().Update(ctx, &typed)).To(Succeed())
+		Expect(typed.Status.Resizes).To(Equal([]v1alpha1.Resize{want}))
+		Expect(typed.Status.Progress.Goodput).To(Equal("0.993"))
 	})
 })

@@ -109,6 +109,41 @@ var _ = Describe("A new TrainingJob", func() {
 		Entry("a deadline that no clock holds", "spec.activeDeadline", field("99999999999999h", "spec.activeDeadline")),
 		Entry("a negative ttl", "spec.ttlAfterFinished must be a duration such as 90s, 15m or 24h, from 0s to 8760h",
 			field("-1s", "spec.ttlAfterFinished")),
+		Entry("in place with a launcher",
+			"spec.resize.strategy is InPlace, but with spec.workers.launch PerWorker a launcher such as torchrun starts the processes, and cannot take them into another world: set strategy to Restart",
+			field("PerWorker", "spec.workers.launch"), field("InPlace", "spec.resize.strategy")),
+		Entry("an unknown strategy", `supported values: "InPlace", "Restart"`, field("Rolling", "spec.resize.strategy")),
+		Entry("a signal that no program can handle", `supported values: "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGINT", "SIGTERM"`,
+			field("SIGKILL", "spec.resize.checkpointSignal")),
+		Entry("a file to wait for in place", "spec.resize.completeWhen means nothing with strategy InPlace, where the SDK writes snapshots: set spec.resize.strategy to Restart",
+			field("**/.metadata", "spec.resize.completeWhen")),
+		Entry("no file to wait for", "spec.resize.completeWhen in body should be at least 1 chars long",
+			field("Restart", "spec.resize.strategy"), field("", "spec.resize.completeWhen")),
+		Entry("a volume that holds nothing", "spec.checkpoint.memory must be a quantity of bytes such as 512Mi or 4Gi, from 1Mi to 16Ti",
+			field("0", "spec.checkpoint.memory")),
+		Entry("a volume as a small number", "spec.checkpoint.memory must be a quantity of bytes", field(int64(512), "spec.checkpoint.memory")),
+		Entry("a volume beyond any node", "spec.checkpoint.memory must be a quantity of bytes", field("17Ti", "spec.checkpoint.memory")),
+		Entry("a volume below nothing", "spec.checkpoint.memory must be a quantity of bytes", field("-1Gi", "spec.checkpoint.memory")),
+		Entry("a volume in words", "spec.checkpoint.memory", field("4 GB", "spec.checkpoint.memory")),
+		Entry("a volume in very many digits", "spec.checkpoint.memory must be a quantity of bytes",
+			field(strings.Repeat("0", 40)+"512Mi", "spec.checkpoint.memory")),
+		Entry("an interval below a second", "spec.checkpoint.memoryInterval must be auto or a duration such as 90s, 15m or 24h, from 1s to 24h",
+			field("999ms", "spec.checkpoint.memoryInterval")),
+		Entry("an interval in words", "spec.checkpoint.memoryInterval must be auto or a duration", field("often", "spec.checkpoint.memoryInterval")),
+		Entry("a barrier below a second", "spec.checkpoint.timeout must be a duration such as 90s, 15m or 1h, from 1s to 1h",
+			field("0s", "spec.checkpoint.timeout")),
+		Entry("a barrier beyond an hour", "spec.checkpoint.timeout must be a duration", field("61m", "spec.checkpoint.timeout")),
+		Entry("a growth window of nothing", "spec.growth.stabilization must be a duration such as 90s, 15m or 1h, from 1s to 1h",
+			field("0s", "spec.growth.stabilization")),
+		Entry("an empty priority class", "spec.growth.priorityClassName in body should be at least 1 chars long",
+			field("", "spec.growth.priorityClassName")),
+		Entry("a regroup below a second", "spec.failure.regroupTimeout must be a duration such as 90s, 15m or 24h, from 1s to 24h",
+			field("10ms", "spec.failure.regroupTimeout")),
+		Entry("a hang below ten seconds", "spec.failure.hangTimeout must be a duration such as 90s, 15m or 24h, from 10s to 24h",
+			field("9s", "spec.failure.hangTimeout")),
+		Entry("a hang beyond a day", "spec.failure.hangTimeout must be a duration", field("25h", "spec.failure.hangTimeout")),
+		Entry("max 0", "spec.workers.max is below spec.workers.min: raise max or lower min; to release all workers set spec.suspend",
+			field(int64(0), "spec.workers.max")),
 		Entry("restarts below none", "spec.failure.maxRestarts in body should be greater than or equal to 0",
 			field(int64(-1), "spec.failure.maxRestarts")),
 	)
@@ -130,6 +165,14 @@ var _ = Describe("A new TrainingJob", func() {
 			pod([]any{container("trainer"), container("net", "cat")}, "containers"), field("net", "spec.workers.container")),
 		Entry("with restartPolicy Never", pod("Never", "restartPolicy")),
 		Entry("with a ttl of nothing", field("0s", "spec.ttlAfterFinished")),
+		Entry("with restarts of a launcher", field("PerWorker", "spec.workers.launch"), field("Restart", "spec.resize.strategy")),
+		Entry("with a file that a launcher's program writes", field("PerWorker", "spec.workers.launch"),
+			field("**/.metadata", "spec.resize.completeWhen")),
+		Entry("with restarts of a program without SDK", field("Restart", "spec.resize.strategy"),
+			field("**/.metadata", "spec.resize.completeWhen"), field("SIGTERM", "spec.resize.checkpointSignal")),
+		Entry("with a memory volume in bytes", field(int64(1<<30), "spec.checkpoint.memory")),
+		Entry("with the smallest memory volume", field("1Mi", "spec.checkpoint.memory")),
+		Entry("with snapshots every second", field("1s", "spec.checkpoint.memoryInterval")),
 		Entry("with a deadline in parts", field("1h30m0.5s", "spec.activeDeadline")),
 	)
 
@@ -159,6 +202,17 @@ var _ = Describe("A new TrainingJob", func() {
 		Expect(got.Spec.Gang.StartTimeout.Duration).To(Equal(10 * time.Minute))
 		Expect(got.Spec.Failure.MaxRestarts).To(HaveValue(BeEquivalentTo(10)))
 		Expect(got.Spec.Failure.HeartbeatTimeout.Duration).To(Equal(5 * time.Second))
+		Expect(got.Spec.Failure.RegroupTimeout.Duration).To(Equal(2 * time.Minute))
+		Expect(got.Spec.Failure.HangTimeout.Duration).To(Equal(10 * time.Minute))
+		Expect(got.Spec.Resize.Strategy).To(BeEmpty(), "it follows from launch")
+		Expect(got.Spec.Strategy()).To(Equal(v1alpha1.ResizeInPlace))
+		Expect(got.Spec.Resize.CheckpointSignal).To(Equal(v1alpha1.DefaultCheckpointSignal))
+		Expect(got.Spec.Resize.CompleteWhen).To(BeEmpty())
+		Expect(got.Spec.Checkpoint.Memory.String()).To(Equal("512Mi"))
+		Expect(got.Spec.Checkpoint.MemoryInterval).To(Equal(v1alpha1.MemoryIntervalAuto))
+		Expect(got.Spec.Checkpoint.Timeout.Duration).To(Equal(time.Minute))
+		Expect(got.Spec.Growth.Stabilization.Duration).To(Equal(30 * time.Second))
+		Expect(got.Spec.Growth.PriorityClassName).To(Equal("concertina-growth"))
 		Expect(got.Spec.Suspend).To(HaveValue(BeFalse()))
 		Expect(got.Spec.ActiveDeadline).To(BeNil())
 		Expect(got.Spec.TTLAfterFinished).To(BeNil())

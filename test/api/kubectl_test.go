@@ -83,6 +83,28 @@ var _ = Describe("kubectl", func() {
 		Expect(kubectl(ctx, "get", "all")).To(ContainSubstring("trainingjob.training.concertina.dev/" + object.GetName()))
 	})
 
+	It("scales the ceiling, and says how to release all workers", func(ctx context.Context) {
+		object := job()
+		create(ctx, object)
+		set(object, map[string]any{
+			"selector": "training.concertina.dev/job=" + object.GetName(),
+			"workers":  map[string]any{"running": int64(3)},
+		}, "status")
+		Expect(cluster.Status().Update(ctx, object)).To(Succeed())
+		name := "tj/" + object.GetName()
+
+		kubectl(ctx, "scale", name, "--replicas", "8")
+		Expect(kubectl(ctx, "get", name, "-o", "jsonpath={.spec.workers.max} {.spec.workers.min}")).To(Equal("8 2"))
+		scale := kubectl(ctx, "get", name, "--subresource", "scale", "-o",
+			"jsonpath={.spec.replicas} {.status.replicas} {.status.selector}")
+		Expect(scale).To(Equal("8 3 training.concertina.dev/job=" + object.GetName()))
+
+		for _, below := range []string{"1", "0"} {
+			_, err := tryKubectl(ctx, "scale", name, "--replicas", below)
+			Expect(err).To(MatchError(ContainSubstring("to release all workers set spec.suspend")), "%s workers", below)
+		}
+	})
+
 	It("installs the definition server-side, and finds it unchanged the second time", func(ctx context.Context) {
 		file := filepath.Join(root, "config", "crd", "bases", "training.concertina.dev_trainingjobs.yaml")
 		version := func() string {

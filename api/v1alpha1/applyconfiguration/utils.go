@@ -16,14 +16,22 @@ import (
 func ForKind(kind schema.GroupVersionKind) interface{} {
 	switch kind {
 	// Group=training.concertina.dev, Version=v1alpha1
+	case v1alpha1.SchemeGroupVersion.WithKind("CheckpointSpec"):
+		return &apiv1alpha1.CheckpointSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("FailureSpec"):
 		return &apiv1alpha1.FailureSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("GangSpec"):
 		return &apiv1alpha1.GangSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("GrowthSpec"):
+		return &apiv1alpha1.GrowthSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Metric"):
 		return &apiv1alpha1.MetricApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ProgressStatus"):
 		return &apiv1alpha1.ProgressStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Resize"):
+		return &apiv1alpha1.ResizeApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ResizeSpec"):
+		return &apiv1alpha1.ResizeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RestartsStatus"):
 		return &apiv1alpha1.RestartsStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrainingJob"):

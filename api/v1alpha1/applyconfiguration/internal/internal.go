@@ -23,9 +23,30 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSignal
+  scalar: string
+- name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSpec
+  map:
+    fields:
+    - name: memory
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+      default: 512Mi
+    - name: memoryInterval
+      type:
+        scalar: string
+      default: auto
+    - name: timeout
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+      default: 60s
 - name: com.github.concertina-dev.concertina.api.v1alpha1.FailureSpec
   map:
     fields:
+    - name: hangTimeout
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+      default: 10m
     - name: heartbeatTimeout
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
@@ -34,6 +55,10 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 10
+    - name: regroupTimeout
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+      default: 2m
 - name: com.github.concertina-dev.concertina.api.v1alpha1.GangScheduler
   scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.GangSpec
@@ -51,6 +76,17 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
       default: 10m
+- name: com.github.concertina-dev.concertina.api.v1alpha1.GrowthSpec
+  map:
+    fields:
+    - name: priorityClassName
+      type:
+        scalar: string
+      default: concertina-growth
+    - name: stabilization
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+      default: 30s
 - name: com.github.concertina-dev.concertina.api.v1alpha1.Launch
   scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.Metric
@@ -65,6 +101,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.concertina-dev.concertina.api.v1alpha1.ProgressStatus
   map:
     fields:
+    - name: goodput
+      type:
+        scalar: string
     - name: metrics
       type:
         list:
@@ -82,6 +121,48 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: totalSteps
       type:
         scalar: numeric
+- name: com.github.concertina-dev.concertina.api.v1alpha1.Resize
+  map:
+    fields:
+    - name: at
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: from
+      type:
+        scalar: numeric
+    - name: message
+      type:
+        scalar: string
+    - name: pause
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: reason
+      type:
+        scalar: string
+    - name: round
+      type:
+        scalar: numeric
+    - name: stepsLost
+      type:
+        scalar: numeric
+    - name: to
+      type:
+        scalar: numeric
+- name: com.github.concertina-dev.concertina.api.v1alpha1.ResizeSpec
+  map:
+    fields:
+    - name: checkpointSignal
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSignal
+      default: SIGUSR2
+    - name: completeWhen
+      type:
+        scalar: string
+    - name: strategy
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.ResizeStrategy
+- name: com.github.concertina-dev.concertina.api.v1alpha1.ResizeStrategy
+  scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.RestartsStatus
   map:
     fields:
@@ -115,6 +196,10 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: activeDeadline
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: checkpoint
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSpec
+      default: {}
     - name: failure
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.FailureSpec
@@ -123,9 +208,17 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.GangSpec
       default: {}
+    - name: growth
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.GrowthSpec
+      default: {}
     - name: managedBy
       type:
         scalar: string
+    - name: resize
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.ResizeSpec
+      default: {}
     - name: suspend
       type:
         scalar: boolean
@@ -162,12 +255,23 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: progress
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.ProgressStatus
+    - name: resizes
+      type:
+        list:
+          elementType:
+            namedType: com.github.concertina-dev.concertina.api.v1alpha1.Resize
+          elementRelationship: associative
+          keys:
+          - round
     - name: restarts
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.RestartsStatus
     - name: retryTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: selector
+      type:
+        scalar: string
     - name: startTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
@@ -212,6 +316,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: running
       type:
         scalar: numeric
+    - name: standby
+      type:
+        scalar: numeric
     - name: summary
       type:
         scalar: string
@@ -222,6 +329,9 @@ var schemaYAML = typed.YAMLObject(`types:
   map:
     fields:
     - name: attempt
+      type:
+        scalar: numeric
+    - name: from
       type:
         scalar: numeric
     - name: fromStep
@@ -236,6 +346,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: processes
       type:
         scalar: numeric
+    - name: reason
+      type:
+        scalar: string
     - name: round
       type:
         scalar: numeric

@@ -18,6 +18,14 @@ type FailureSpecApplyConfiguration struct {
 	// heartbeatTimeout is how long a worker may be silent, while no step is made, before it is
 	// taken for lost. From 1s to 1h, default 5s.
 	HeartbeatTimeout *v1.Duration `json:"heartbeatTimeout,omitempty"`
+	// regroupTimeout is how long the workers that are left wait for others, with their state, when
+	// they are fewer than min. Then all of them are released and the job queues anew. From 1s to
+	// 24h, default 2m.
+	RegroupTimeout *v1.Duration `json:"regroupTimeout,omitempty"`
+	// hangTimeout is how long no worker may make a step, outside of evaluation, snapshots and the
+	// start of the program, before the world is taken for hung. It must be longer than the longest
+	// step. From 10s to 24h, default 10m.
+	HangTimeout *v1.Duration `json:"hangTimeout,omitempty"`
 }
 
 // FailureSpecApplyConfiguration constructs a declarative configuration of the FailureSpec type for use with
@@ -39,5 +47,21 @@ func (b *FailureSpecApplyConfiguration) WithMaxRestarts(value int32) *FailureSpe
 // If called multiple times, the HeartbeatTimeout field is set to the value of the last call.
 func (b *FailureSpecApplyConfiguration) WithHeartbeatTimeout(value v1.Duration) *FailureSpecApplyConfiguration {
 	b.HeartbeatTimeout = &value
+	return b
+}
+
+// WithRegroupTimeout sets the RegroupTimeout field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RegroupTimeout field is set to the value of the last call.
+func (b *FailureSpecApplyConfiguration) WithRegroupTimeout(value v1.Duration) *FailureSpecApplyConfiguration {
+	b.RegroupTimeout = &value
+	return b
+}
+
+// WithHangTimeout sets the HangTimeout field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the HangTimeout field is set to the value of the last call.
+func (b *FailureSpecApplyConfiguration) WithHangTimeout(value v1.Duration) *FailureSpecApplyConfiguration {
+	b.HangTimeout = &value
 	return b
 }

@@ -14,6 +14,9 @@ type ProgressStatusApplyConfiguration struct {
 	TotalSteps *int64 `json:"totalSteps,omitempty"`
 	// samplesPerSecond is the rate of all processes together since the last refresh.
 	SamplesPerSecond *int64 `json:"samplesPerSecond,omitempty"`
+	// goodput is the part of the time since the first step that went into steps which were kept, from
+	// "0.000" to "1.000": pauses and steps that had to be made again are what is missing.
+	Goodput *string `json:"goodput,omitempty"`
 	// metrics are the last numbers that the process of rank 0 reported.
 	Metrics []MetricApplyConfiguration `json:"metrics,omitempty"`
 }
@@ -45,6 +48,14 @@ func (b *ProgressStatusApplyConfiguration) WithTotalSteps(value int64) *Progress
 // If called multiple times, the SamplesPerSecond field is set to the value of the last call.
 func (b *ProgressStatusApplyConfiguration) WithSamplesPerSecond(value int64) *ProgressStatusApplyConfiguration {
 	b.SamplesPerSecond = &value
+	return b
+}
+
+// WithGoodput sets the Goodput field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Goodput field is set to the value of the last call.
+func (b *ProgressStatusApplyConfiguration) WithGoodput(value string) *ProgressStatusApplyConfiguration {
+	b.Goodput = &value
 	return b
 }
 

@@ -16,6 +16,13 @@ type TrainingJobSpecApplyConfiguration struct {
 	// gang says how the first workers are placed together. It changes only while the job is
 	// suspended and has no worker.
 	Gang *GangSpecApplyConfiguration `json:"gang,omitempty"`
+	// resize says how programs get from one world to the next. It changes only while the job is
+	// suspended and has no worker.
+	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
+	// checkpoint says where the state of a program is kept, and how often.
+	Checkpoint *CheckpointSpecApplyConfiguration `json:"checkpoint,omitempty"`
+	// growth says how workers are added to a job that trains.
+	Growth *GrowthSpecApplyConfiguration `json:"growth,omitempty"`
 	// failure says what counts as a failure and how many of them the job survives.
 	Failure *FailureSpecApplyConfiguration `json:"failure,omitempty"`
 	// activeDeadline is how long the job may be active, from its start or its last resumption.
@@ -53,6 +60,30 @@ func (b *TrainingJobSpecApplyConfiguration) WithWorkers(value *WorkersSpecApplyC
 // If called multiple times, the Gang field is set to the value of the last call.
 func (b *TrainingJobSpecApplyConfiguration) WithGang(value *GangSpecApplyConfiguration) *TrainingJobSpecApplyConfiguration {
 	b.Gang = value
+	return b
+}
+
+// WithResize sets the Resize field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Resize field is set to the value of the last call.
+func (b *TrainingJobSpecApplyConfiguration) WithResize(value *ResizeSpecApplyConfiguration) *TrainingJobSpecApplyConfiguration {
+	b.Resize = value
+	return b
+}
+
+// WithCheckpoint sets the Checkpoint field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Checkpoint field is set to the value of the last call.
+func (b *TrainingJobSpecApplyConfiguration) WithCheckpoint(value *CheckpointSpecApplyConfiguration) *TrainingJobSpecApplyConfiguration {
+	b.Checkpoint = value
+	return b
+}
+
+// WithGrowth sets the Growth field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Growth field is set to the value of the last call.
+func (b *TrainingJobSpecApplyConfiguration) WithGrowth(value *GrowthSpecApplyConfiguration) *TrainingJobSpecApplyConfiguration {
+	b.Growth = value
 	return b
 }
 

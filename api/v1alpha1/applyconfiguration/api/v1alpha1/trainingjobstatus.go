@@ -14,6 +14,8 @@ import (
 type TrainingJobStatusApplyConfiguration struct {
 	// observedGeneration is the generation of the spec that this status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
+	// selector selects the job's pods, for the scale subresource.
+	Selector *string `json:"selector,omitempty"`
 	// conditions are Admitted, GangScheduled, Training, Suspended, Complete and Failed.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// attempt is the number of the current life of the gang, from its PodGroup to its release.
@@ -33,6 +35,8 @@ type TrainingJobStatusApplyConfiguration struct {
 	World *WorldStatusApplyConfiguration `json:"world,omitempty"`
 	// progress is how far the training is.
 	Progress *ProgressStatusApplyConfiguration `json:"progress,omitempty"`
+	// resizes are the last 16 changes of the world, oldest first.
+	Resizes []ResizeApplyConfiguration `json:"resizes,omitempty"`
 	// restarts counts how often the job started over, by cause.
 	Restarts *RestartsStatusApplyConfiguration `json:"restarts,omitempty"`
 }
@@ -48,6 +52,14 @@ func TrainingJobStatus() *TrainingJobStatusApplyConfiguration {
 // If called multiple times, the ObservedGeneration field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithObservedGeneration(value int64) *TrainingJobStatusApplyConfiguration {
 	b.ObservedGeneration = &value
+	return b
+}
+
+// WithSelector sets the Selector field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Selector field is set to the value of the last call.
+func (b *TrainingJobStatusApplyConfiguration) WithSelector(value string) *TrainingJobStatusApplyConfiguration {
+	b.Selector = &value
 	return b
 }
 
@@ -125,6 +137,19 @@ func (b *TrainingJobStatusApplyConfiguration) WithWorld(value *WorldStatusApplyC
 // If called multiple times, the Progress field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithProgress(value *ProgressStatusApplyConfiguration) *TrainingJobStatusApplyConfiguration {
 	b.Progress = value
+	return b
+}
+
+// WithResizes adds the given value to the Resizes field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Resizes field.
+func (b *TrainingJobStatusApplyConfiguration) WithResizes(values ...*ResizeApplyConfiguration) *TrainingJobStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithResizes")
+		}
+		b.Resizes = append(b.Resizes, *values[i])
+	}
 	return b
 }
 

@@ -16,7 +16,7 @@ type WorkersSpecApplyConfiguration struct {
 	// It changes only while the job is suspended and has no worker.
 	Min *int32 `json:"min,omitempty"`
 	// max is the largest number of workers that the job may ever have, at least min, at most 10000.
-	// It can change at any time.
+	// It can change at any time, and kubectl scale sets it.
 	Max *int32 `json:"max,omitempty"`
 	// sizes lists the only numbers of workers that are legal for this program, for example
 	// because the global batch must divide evenly. It contains min; entries above max are

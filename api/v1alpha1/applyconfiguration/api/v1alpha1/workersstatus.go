@@ -11,6 +11,8 @@ type WorkersStatusApplyConfiguration struct {
 	Target *int32 `json:"target,omitempty"`
 	// running is how many workers run their containers now.
 	Running *int32 `json:"running,omitempty"`
+	// standby is how many workers are ready and in no world yet.
+	Standby *int32 `json:"standby,omitempty"`
 	// summary reads "running/min-max", for kubectl get.
 	Summary *string `json:"summary,omitempty"`
 }
@@ -34,6 +36,14 @@ func (b *WorkersStatusApplyConfiguration) WithTarget(value int32) *WorkersStatus
 // If called multiple times, the Running field is set to the value of the last call.
 func (b *WorkersStatusApplyConfiguration) WithRunning(value int32) *WorkersStatusApplyConfiguration {
 	b.Running = &value
+	return b
+}
+
+// WithStandby sets the Standby field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Standby field is set to the value of the last call.
+func (b *WorkersStatusApplyConfiguration) WithStandby(value int32) *WorkersStatusApplyConfiguration {
+	b.Standby = &value
 	return b
 }
 

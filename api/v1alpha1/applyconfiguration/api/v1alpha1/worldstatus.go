@@ -29,6 +29,10 @@ type WorldStatusApplyConfiguration struct {
 	FromStep *int64 `json:"fromStep,omitempty"`
 	// membersDigest is the SHA-256, in hex, over the ordered members.
 	MembersDigest *string `json:"membersDigest,omitempty"`
+	// reason is why this world was made, in one word; the same words as in status.resizes.
+	Reason *string `json:"reason,omitempty"`
+	// from is the number of workers of the world before it; 0 for none.
+	From *int32 `json:"from,omitempty"`
 	// startedAt is when the record of this round was written.
 	StartedAt *v1.Time `json:"startedAt,omitempty"`
 }
@@ -100,6 +104,22 @@ func (b *WorldStatusApplyConfiguration) WithFromStep(value int64) *WorldStatusAp
 // If called multiple times, the MembersDigest field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithMembersDigest(value string) *WorldStatusApplyConfiguration {
 	b.MembersDigest = &value
+	return b
+}
+
+// WithReason sets the Reason field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Reason field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithReason(value string) *WorldStatusApplyConfiguration {
+	b.Reason = &value
+	return b
+}
+
+// WithFrom sets the From field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the From field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithFrom(value int32) *WorldStatusApplyConfiguration {
+	b.From = &value
 	return b
 }
 

@@ -1,0 +1,130 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ResizeStrategy says how programs get from one world to the next.
+// +kubebuilder:validation:Enum=InPlace;Restart
+type ResizeStrategy string
+
+const (
+	// ResizeInPlace: the process lives on, and its SDK re-forms the world.
+	ResizeInPlace ResizeStrategy = "InPlace"
+	// ResizeRestart: programs are asked for a checkpoint, stopped, and started in the next world.
+	ResizeRestart ResizeStrategy = "Restart"
+)
+
+// CheckpointSignal is the signal that asks a program for a checkpoint.
+// +kubebuilder:validation:Enum=SIGUSR1;SIGUSR2;SIGHUP;SIGINT;SIGTERM
+type CheckpointSignal string
+
+// DefaultCheckpointSignal is the signal that a job has unless it says otherwise.
+const DefaultCheckpointSignal CheckpointSignal = "SIGUSR2"
+
+// MemoryIntervalAuto as spec.checkpoint.memoryInterval lets the program's SDK choose the interval.
+const MemoryIntervalAuto = "auto"
+
+// Strategy is spec.resize.strategy, or what follows from spec.workers.launch when it is left out:
+// a launcher such as torchrun cannot take its processes into another world.
+func (s *TrainingJobSpec) Strategy() ResizeStrategy {
+	if s.Resize.Strategy != "" {
+		return s.Resize.Strategy
+	}
+	if s.Workers.Launch == LaunchPerWorker {
+		return ResizeRestart
+	}
+	return ResizeInPlace
+}
+
+// ResizeSpec says how programs get from one world to the next.
+type ResizeSpec struct {
+	// strategy says how programs get from one world to the next when workers come, leave or are
+	// lost. InPlace: the process lives on, and its SDK re-forms the world. Restart: programs are
+	// asked for a checkpoint, stopped, and started anew in the same pods, which suits every
+	// program that goes on from its own checkpoints. Left out it is InPlace for launch PerProcess
+	// and Restart for launch PerWorker, which knows no other. It changes only while the job is
+	// suspended and has no worker.
+	//
+	// +optional
+	Strategy ResizeStrategy `json:"strategy,omitempty"`
+
+	// checkpointSignal asks a program for a checkpoint before a planned change, with strategy
+	// Restart. Only processes that handle the signal get it. SIGUSR1, SIGUSR2, SIGHUP, SIGINT or
+	// SIGTERM, default SIGUSR2. It changes only while the job is suspended and has no worker.
+	//
+	// +kubebuilder:default=SIGUSR2
+	// +optional
+	CheckpointSignal CheckpointSignal `json:"checkpointSignal,omitempty"`
+
+	// completeWhen is a glob of the file that says that a checkpoint is complete, such as
+	// /checkpoints/**/.metadata: a file that matches and is newer than the signal. ** stands for any
+	// number of folders; a relative pattern counts from the program's working folder. Left out, a
+	// program has 2 seconds after the signal. Only with strategy Restart. At most 256 characters. It
+	// changes only while the job is suspended and has no worker.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	CompleteWhen string `json:"completeWhen,omitempty"`
+}
+
+// CheckpointSpec says where the state of a program is kept, and how often.
+type CheckpointSpec struct {
+	// memory is the size of the volume in memory that holds snapshots, with strategy InPlace. Two of
+	// them and one that is being written must fit: three times the state of one process. It is added
+	// to the memory request and limit of the training container, where those are set. From 1Mi to
+	// 16Ti, default 512Mi. It changes only while the job is suspended and has no worker.
+	//
+	// +kubebuilder:default="512Mi"
+	// +kubebuilder:validation:XValidation:rule="size(string(self)) <= 32 && isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('16Ti')) <= 0",message="spec.checkpoint.memory must be a quantity of bytes such as 512Mi or 4Gi, from 1Mi to 16Ti"
+	// +optional
+	Memory *resource.Quantity `json:"memory,omitempty"`
+
+	// memoryInterval is how often a snapshot is taken into memory while training goes on, with
+	// strategy InPlace: a lost worker costs at most the steps since. auto: as often as costs at most
+	// 1% of training; or a duration from 1s to 24h. Default auto. A change reaches workers that start
+	// after it.
+	//
+	// +kubebuilder:default=auto
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self == 'auto' || self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="spec.checkpoint.memoryInterval must be auto or a duration such as 90s, 15m or 24h, from 1s to 24h"
+	// +optional
+	MemoryInterval string `json:"memoryInterval,omitempty"`
+
+	// timeout is how long a planned change may wait for the barrier and the snapshot, or for a
+	// program's own checkpoint; what happens then is said in status. From 1s to 1h, default 60s.
+	//
+	// +kubebuilder:default="60s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="spec.checkpoint.timeout must be a duration such as 90s, 15m or 1h, from 1s to 1h"
+	// +optional
+	Timeout *metav1.Duration `json:"timeout,omitempty"`
+}
+
+// GrowthSpec says how workers are added to a job that trains.
+type GrowthSpec struct {
+	// stabilization is how long the first new worker that is ready waits for others, so that all of
+	// them come in with one pause. A new worker that has no node by then is withdrawn. From 1s to
+	// 1h, default 30s.
+	//
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="spec.growth.stabilization must be a duration such as 90s, 15m or 1h, from 1s to 1h"
+	// +optional
+	Stabilization *metav1.Duration `json:"stabilization,omitempty"`
+
+	// priorityClassName is the PriorityClass of the workers beyond min. It should preempt nobody
+	// (preemptionPolicy Never) and stand no higher than the priority of the template, so that the
+	// scheduler takes these workers first when room is needed. Default concertina-growth, which is
+	// installed with the operator.
+	//
+	// +kubebuilder:default=concertina-growth
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+}
