@@ -49,12 +49,21 @@ func setWord(mem []byte, line, index int, value uint64) {
 func TestLayoutOfThePage(t *testing.T) {
 	page := newPage(t, 3)
 	mem := raw(t, page)
-	if word(mem, 0, 0) != 0x434e4352544e4131 || word(mem, 0, 1) != 1 || word(mem, 0, 2) != 3 {
+	if word(mem, 0, 0) != 0x434e4352544e4131 || word(mem, 0, 1) != 2 || word(mem, 0, 2) != 3 {
 		t.Errorf("line 0 holds %x %d %d", word(mem, 0, 0), word(mem, 0, 1), word(mem, 0, 2))
 	}
 	page.SetWorld(1, 7, 9)
-	if word(mem, 3, 0) != 7 || word(mem, 3, 1) != 9 {
-		t.Errorf("line 3 holds term %d, round %d", word(mem, 3, 0), word(mem, 3, 1))
+	page.Arm(1, 5)
+	if word(mem, 3, 0) != 5 || word(mem, 3, 1) != 7 || word(mem, 3, 2) != 9 {
+		t.Errorf("line 3 holds stop %d, term %d, round %d", word(mem, 3, 0), word(mem, 3, 1), word(mem, 3, 2))
+	}
+	page.Interrupt(1)
+	if word(mem, 3, 0) != 1 {
+		t.Errorf("stop is %d after an interruption", word(mem, 3, 0))
+	}
+	page.Lift(1)
+	if word(mem, 3, 0) != 0 {
+		t.Errorf("stop is %d after it was lifted", word(mem, 3, 0))
 	}
 	for i, value := range []uint64{12, 11, 900, 3, 1408} {
 		setWord(mem, 6, i, value)
@@ -132,6 +141,10 @@ func TestAClosedPageReadsAsZero(t *testing.T) {
 		t.Fatal(err)
 	}
 	page.SetWorld(0, 2, 2)
+	page.Arm(0, 5)
+	page.Lift(0)
+	page.Interrupt(0)
+	page.Rewind(0, 3)
 	page.Clear(0)
 	if got := page.Progress(0); got != (gate.Progress{}) {
 		t.Errorf("a closed page holds %+v", got)
@@ -157,7 +170,7 @@ func TestPagesThatAreRefused(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"empty":         {},
 		"not a page":    make([]byte, 4096),
-		"other version": append(binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, gate.Magic), 2), make([]byte, 4096)...),
+		"other version": append(binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, gate.Magic), 1), make([]byte, 4096)...),
 		"too short":     binary.NativeEndian.AppendUint64(nil, gate.Magic),
 	} {
 		path := filepath.Join(t.TempDir(), "page")

@@ -10,7 +10,7 @@ import (
 const Magic uint64 = 0x434e4352544e4131
 
 // LayoutVersion is the second word: the version of the layout.
-const LayoutVersion uint64 = 1
+const LayoutVersion uint64 = 2
 
 // MaxSlots is the largest number of slots of a page.
 const MaxSlots = 64
@@ -32,7 +32,8 @@ const (
 
 // Words of a slot's first line, which the agent writes.
 const (
-	wordTerm = iota
+	wordStop = iota
+	wordTerm
 	wordRound
 )
 
@@ -100,6 +101,16 @@ func (w words) at(line, word int) *uint64 {
 
 func (w words) load(line, word int) uint64         { return atomic.LoadUint64(w.at(line, word)) }
 func (w words) store(line, word int, value uint64) { atomic.StoreUint64(w.at(line, word), value) }
+
+// announce stores a word that must be seen by the other side before this one reads the other's. It
+// swaps, because the race detector's plain store is not sequentially consistent.
+func (w words) announce(line, word int, value uint64) { atomic.SwapUint64(w.at(line, word), value) }
+
+// rewind writes that the program has the state after step k.
+func (w words) rewind(line int, k uint64) {
+	w.store(line, wordDone, k)
+	w.store(line, wordEntered, k)
+}
 
 func agentLine(slot int) int   { return 1 + 2*slot }
 func programLine(slot int) int { return 2 + 2*slot }

@@ -17,6 +17,8 @@ type Page struct {
 
 	mu  sync.Mutex
 	mem words
+	// armed is the step that each slot was told to stop after; 0 for none.
+	armed []uint64
 }
 
 // New makes a page with so many slots, 1 to MaxSlots, all zero. The page cannot be made shorter by
@@ -33,7 +35,7 @@ func New(slots int) (*Page, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	p := &Page{slots: slots, file: file, mem: mem}
+	p := &Page{slots: slots, file: file, mem: mem, armed: make([]uint64, slots)}
 	p.mem.store(0, wordVersion, LayoutVersion)
 	p.mem.store(0, wordSlots, uint64(slots))
 	p.mem.store(0, wordMagic, Magic)
@@ -86,19 +88,92 @@ func (p *Page) SetWorld(slot int, term, round uint64) {
 	p.mem.store(agentLine(slot), wordRound, round)
 }
 
-// Clear forgets what the last owner of a slot wrote, before the next one gets it.
+// Arm has a slot's process stop after step n, or after the last step that it has begun when that is
+// later, and returns which of the two. From then on no later step is begun before Arm is called
+// again with a larger n, or Lift.
+func (p *Page) Arm(slot int, n uint64) (stop uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mem == nil {
+		return 0
+	}
+	stop = max(n, p.begun(slot), 1)
+	p.mem.announce(agentLine(slot), wordStop, stop)
+	if p.armed[slot] == 0 {
+		// A step that was begun meanwhile may have slipped through. The one after it cannot: its
+		// look at stop comes after its own word, which was not there yet when this read.
+		if entered := p.mem.load(programLine(slot), wordEntered); entered > stop && entered <= maxWord {
+			stop = entered
+			p.mem.announce(agentLine(slot), wordStop, stop)
+		}
+	}
+	p.armed[slot] = stop
+	return stop
+}
+
+// begun is the last step that a slot's process has begun. The step that it says to enter is not
+// begun when it stops before it. The lock is held.
+func (p *Page) begun(slot int) uint64 {
+	entered := p.mem.load(programLine(slot), wordEntered)
+	if entered > maxWord {
+		return 0
+	}
+	if armed := p.armed[slot]; armed > 0 {
+		return min(entered, armed)
+	}
+	return entered
+}
+
+// Lift takes the bound of Arm or Interrupt away.
+func (p *Page) Lift(slot int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mem == nil {
+		return
+	}
+	p.armed[slot] = 0
+	p.mem.store(agentLine(slot), wordStop, 0)
+}
+
+// Interrupt has a slot's process stop before the next step that it looks at, whatever its number:
+// its world is over.
+func (p *Page) Interrupt(slot int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mem == nil {
+		return
+	}
+	p.mem.store(agentLine(slot), wordStop, 1)
+}
+
+// Rewind notes that the state after step k is what a slot's process goes on with. The process must
+// be waiting for its world.
+func (p *Page) Rewind(slot int, k uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mem == nil {
+		return
+	}
+	p.mem.rewind(programLine(slot), k)
+}
+
+// Clear forgets what the last owner of a slot wrote, and where it was to stop, before the next one
+// gets it.
 func (p *Page) Clear(slot int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mem == nil {
 		return
 	}
+	p.armed[slot] = 0
+	p.mem.store(agentLine(slot), wordStop, 0)
 	for word := range wordsPerLine {
 		p.mem.store(programLine(slot), word, 0)
 	}
 }
 
-// Progress reads what a slot's owner wrote, made sane.
+// Progress reads what a slot's owner wrote, made sane. A step before which it stops counts as not
+// entered.
 func (p *Page) Progress(slot int) Progress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +185,7 @@ func (p *Page) Progress(slot int) Progress {
 	// never looks done before it was begun.
 	done := p.mem.load(line, wordDone)
 	return Progress{
-		Entered:  p.mem.load(line, wordEntered),
+		Entered:  p.begun(slot),
 		Done:     done,
 		LastStep: p.mem.load(line, wordLastStep),
 		Phase:    Phase(p.mem.load(line, wordPhase)),

@@ -13,11 +13,13 @@ import (
 type Slot struct {
 	mem  words
 	line int
+	// stop is the agent's word that says where to stop.
+	stop int
 }
 
 // Private is a slot that nobody else sees, for a program without an agent.
 func Private() *Slot {
-	return &Slot{mem: make(words, size(1)), line: programLine(0)}
+	return &Slot{mem: make(words, size(1)), line: programLine(0), stop: agentLine(0)}
 }
 
 // Open maps the page in file, which the caller may close afterwards; it stays mapped as long as the
@@ -35,7 +37,7 @@ func Open(file *os.File, slot int) (*Slot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map the gate page: %w", err)
 	}
-	s := &Slot{mem: mem, line: programLine(slot)}
+	s := &Slot{mem: mem, line: programLine(slot), stop: agentLine(slot)}
 	if err := s.check(slot); err != nil {
 		return nil, errors.Join(err, unix.Munmap(mem))
 	}
@@ -55,9 +57,21 @@ func (s *Slot) check(slot int) error {
 	return nil
 }
 
-// Enter says that step k begins. Steps count from 1.
-func (s *Slot) Enter(k uint64) {
-	s.mem.store(s.line, wordEntered, k)
+// Enter says that step k begins, and returns what Stop returns after that: when it is neither 0 nor
+// at least k the step must not be made. Steps count from 1.
+func (s *Slot) Enter(k uint64) (stop uint64) {
+	// Both sides write their own word before they read the other's, so one of them sees the other.
+	s.mem.announce(s.line, wordEntered, k)
+	return s.mem.load(s.stop, wordStop)
+}
+
+// Stop is the last step that may be made now; 0 when there is no such bound.
+func (s *Slot) Stop() uint64 { return s.mem.load(s.stop, wordStop) }
+
+// Rewind says that the process has the state after step k: no later step has been begun.
+func (s *Slot) Rewind(k, samples uint64) {
+	s.mem.store(s.line, wordSamples, samples)
+	s.mem.rewind(s.line, k)
 }
 
 // Done says that step k has ended, and how many samples the whole world has used up to it.

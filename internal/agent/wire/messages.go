@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"regexp"
@@ -9,7 +8,7 @@ import (
 )
 
 // Protocol is the version that both sides speak.
-const Protocol = 1
+const Protocol = 2
 
 // Bounds of what a program may say.
 const (
@@ -29,9 +28,17 @@ const (
 	TypeWelcome  = "welcome"
 	TypeJoin     = "join"
 	TypeWorld    = "world"
-	TypeProgress = "progress"
+	TypeGo       = "go"
+	TypeParked   = "parked"
+	TypeSave     = "save"
+	TypeSnapshot = "snapshot"
+	TypeAbort    = "abort"
+	TypeAborted  = "aborted"
 	TypeFault    = "fault"
+	TypeRaise    = "raise"
 	TypeFinished = "finished"
+	TypeEnd      = "end"
+	TypeProgress = "progress"
 	TypeError    = "error"
 )
 
@@ -51,19 +58,24 @@ type Welcome struct {
 	Attempt   int    `json:"attempt"`
 	Slot      int    `json:"slot"`
 	Slots     int    `json:"slots"`
+	// Snapshots is the folder for snapshots; empty when none are taken. Interval says how often to
+	// take one: "auto", or seconds as a decimal number.
+	Snapshots string `json:"snapshots"`
+	Interval  string `json:"interval"`
 	FDs       int    `json:"fds"`
 }
 
-// Join asks for the world.
+// Join says that the process is ready for a world and is in none.
 type Join struct {
 	Type string `json:"type"`
 }
 
-// World answers Join. For rank 0 the listening socket of the master port may come with it.
+// World is the next world. For rank 0 the listening socket of the master port may come with it.
 type World struct {
 	Type          string `json:"type"`
 	Term          uint64 `json:"term"`
 	Round         uint64 `json:"round"`
+	Parent        uint64 `json:"parent"`
 	FromStep      uint64 `json:"fromStep"`
 	Rank          int    `json:"rank"`
 	Size          int    `json:"size"`
@@ -73,7 +85,63 @@ type World struct {
 	Workers       int    `json:"workers"`
 	MasterAddress string `json:"masterAddress"`
 	MasterPort    int    `json:"masterPort"`
-	FDs           int    `json:"fds,omitempty"`
+	// Restore is false for a process that goes on with the state it has. Otherwise it loads the file
+	// Snapshot, or begins anew when that is empty.
+	Restore  bool   `json:"restore"`
+	Snapshot string `json:"snapshot,omitempty"`
+	// Writer is true for the process of this node that writes snapshots.
+	Writer bool `json:"writer"`
+	FDs    int  `json:"fds,omitempty"`
+}
+
+// Go asks a process that is parked to look at the gate again.
+type Go struct {
+	Type string `json:"type"`
+}
+
+// Parked says that the process stands at the barrier with Step steps done.
+type Parked struct {
+	Type string `json:"type"`
+	Step uint64 `json:"step"`
+}
+
+// Save asks a process that is parked for a snapshot of Step.
+type Save struct {
+	Type string `json:"type"`
+	Step uint64 `json:"step"`
+}
+
+// Snapshot says that the state after Step is written to File, a name in the folder of Welcome, with
+// so many Bytes; or, in Error, why it could not be.
+type Snapshot struct {
+	Type  string `json:"type"`
+	Step  uint64 `json:"step"`
+	File  string `json:"file,omitempty"`
+	Bytes uint64 `json:"bytes,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// Abort asks the process to leave the world of Round at once.
+type Abort struct {
+	Type   string `json:"type"`
+	Round  uint64 `json:"round"`
+	Reason string `json:"reason"`
+}
+
+// Aborted says that the process has left its world, with Step steps done, and wants the next.
+type Aborted struct {
+	Type string `json:"type"`
+	Step uint64 `json:"step"`
+}
+
+// Raise lets the exception that was reported as a fault end the program.
+type Raise struct {
+	Type string `json:"type"`
+}
+
+// End says that every process has finished.
+type End struct {
+	Type string `json:"type"`
 }
 
 // Progress brings numbers to show.
@@ -83,7 +151,7 @@ type Progress struct {
 	Metrics    map[string]float64 `json:"metrics,omitempty"`
 }
 
-// Fault is an exception that ends the program.
+// Fault is an exception that has ended the training function.
 type Fault struct {
 	Type    string `json:"type"`
 	Step    uint64 `json:"step"`
@@ -99,6 +167,11 @@ type Finished struct {
 type Error struct {
 	Type    string `json:"type"`
 	Message string `json:"message"`
+}
+
+// Unknown is a message of the agent that this side does not know: it is ignored.
+type Unknown struct {
+	Type string `json:"type"`
 }
 
 var metricName = regexp.MustCompile(`^[A-Za-z0-9_]{1,32}$`)
@@ -134,99 +207,4 @@ func HeadOf(text string, most int) string {
 		text = text[:most]
 	}
 	return text
-}
-
-// FromProgram decodes a message of a program into one of Hello, Join, Progress, Fault and Finished.
-// Errors are written for the author of the program.
-func FromProgram(line []byte) (any, error) {
-	switch kind, err := typeOf(line); {
-	case err != nil:
-		return nil, err
-	case kind == TypeHello:
-		return decode[Hello](line, Hello.check)
-	case kind == TypeJoin:
-		return decode[Join](line, nil)
-	case kind == TypeProgress:
-		return decode[Progress](line, Progress.check)
-	case kind == TypeFault:
-		return decode[Fault](line, Fault.check)
-	case kind == TypeFinished:
-		return decode[Finished](line, nil)
-	default:
-		return nil, fmt.Errorf("a program sends hello, join, progress, fault or finished, not type %.40q", kind)
-	}
-}
-
-// FromAgent decodes a message of the agent into one of Welcome and World. A message of type error
-// becomes an error.
-func FromAgent(line []byte) (any, error) {
-	switch kind, err := typeOf(line); {
-	case err != nil:
-		return nil, err
-	case kind == TypeWelcome:
-		return decode[Welcome](line, nil)
-	case kind == TypeWorld:
-		return decode[World](line, nil)
-	case kind == TypeError:
-		message, err := decode[Error](line, nil)
-		if err != nil {
-			return nil, err
-		}
-		return nil, fmt.Errorf("the agent refused: %s", message.Message)
-	default:
-		return nil, fmt.Errorf("a message of an unknown type %.40q from the agent", kind)
-	}
-}
-
-func typeOf(line []byte) (string, error) {
-	if !utf8.Valid(line) {
-		return "", fmt.Errorf("a message is UTF-8; this one is not")
-	}
-	var head struct {
-		Type string `json:"type"`
-	}
-	if err := json.Unmarshal(line, &head); err != nil {
-		return "", fmt.Errorf("a message is one JSON object per line: %w", err)
-	}
-	return head.Type, nil
-}
-
-func decode[M any](line []byte, check func(M) error) (M, error) {
-	var message M
-	if err := json.Unmarshal(line, &message); err != nil {
-		return message, fmt.Errorf("a message with a field that does not fit: %w", err)
-	}
-	if check != nil {
-		return message, check(message)
-	}
-	return message, nil
-}
-
-func (h Hello) check() error {
-	if h.Protocol != Protocol {
-		return fmt.Errorf("hello speaks protocol %d, this agent speaks %d: use an SDK of the operator's version", h.Protocol, Protocol)
-	}
-	return nil
-}
-
-func (p Progress) check() error {
-	if p.TotalSteps > maxCount {
-		return fmt.Errorf("totalSteps is %d: the largest is 2^62", p.TotalSteps)
-	}
-	if len(p.Metrics) > MaxMetrics {
-		return fmt.Errorf("%d metrics in one message: at most %d", len(p.Metrics), MaxMetrics)
-	}
-	for name, value := range p.Metrics {
-		if err := CheckMetric(name, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (f Fault) check() error {
-	if f.Step > maxCount {
-		return fmt.Errorf("step is %d: the largest is 2^62", f.Step)
-	}
-	return nil
 }

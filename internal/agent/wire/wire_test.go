@@ -41,17 +41,55 @@ func TestMessagesOfThePage(t *testing.T) {
 		line string
 		want any
 	}{
-		"hello":    {`{"type":"hello","protocol":1,"localRank":3}`, wire.Hello{Type: "hello", Protocol: 1, LocalRank: 3}},
+		"hello":    {`{"type":"hello","protocol":2,"localRank":3}`, wire.Hello{Type: "hello", Protocol: 2, LocalRank: 3}},
 		"join":     {`{"type":"join"}`, wire.Join{Type: "join"}},
 		"finished": {`{"type":"finished"}`, wire.Finished{Type: "finished"}},
 		"progress": {`{"type":"progress","totalSteps":900,"metrics":{"loss":0.12}}`,
 			wire.Progress{Type: "progress", TotalSteps: 900, Metrics: map[string]float64{"loss": 0.12}}},
 		"fault": {`{"type":"fault","step":17,"message":"Traceback …"}`,
 			wire.Fault{Type: "fault", Step: 17, Message: "Traceback …"}},
+		"parked":  {`{"type":"parked","step":17}`, wire.Parked{Type: "parked", Step: 17}},
+		"aborted": {`{"type":"aborted","step":16}`, wire.Aborted{Type: "aborted", Step: 16}},
+		"snapshot": {`{"type":"snapshot","step":17,"file":"17.3.part","bytes":1048576}`,
+			wire.Snapshot{Type: "snapshot", Step: 17, File: "17.3.part", Bytes: 1048576}},
+		"no snapshot": {`{"type":"snapshot","step":17,"error":"no space left on device: …"}`,
+			wire.Snapshot{Type: "snapshot", Step: 17, Error: "no space left on device: …"}},
 		"unknown field": {`{"type":"join","later":[1,2]}`, wire.Join{Type: "join"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := wire.FromProgram([]byte(row.line))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMessagesOfTheAgent(t *testing.T) {
+	for name, row := range map[string]struct {
+		line string
+		want any
+	}{
+		"welcome": {`{"type":"welcome","protocol":2,"namespace":"ml","job":"digits","attempt":1,"slot":0,"slots":1,"snapshots":"/concertina/memory/snapshots","interval":"auto","fds":1}`,
+			wire.Welcome{Type: "welcome", Protocol: 2, Namespace: "ml", Job: "digits", Attempt: 1, Slots: 1,
+				Snapshots: "/concertina/memory/snapshots", Interval: "auto", FDs: 1}},
+		"world": {`{"type":"world","term":1,"round":4,"parent":3,"fromStep":17,"rank":0,"size":2,"localRank":0,"localSize":1,"workerRank":0,"workers":2,` +
+			`"masterAddress":"10.0.0.7","masterPort":40123,"restore":true,"snapshot":"/concertina/memory/snapshots/3-17","writer":true,"fds":1}`,
+			wire.World{Type: "world", Term: 1, Round: 4, Parent: 3, FromStep: 17, Size: 2, LocalSize: 1, Workers: 2,
+				MasterAddress: "10.0.0.7", MasterPort: 40123, Restore: true,
+				Snapshot: "/concertina/memory/snapshots/3-17", Writer: true, FDs: 1}},
+		"go":           {`{"type":"go"}`, wire.Go{Type: "go"}},
+		"save":         {`{"type":"save","step":17}`, wire.Save{Type: "save", Step: 17}},
+		"abort":        {`{"type":"abort","round":3,"reason":"…"}`, wire.Abort{Type: "abort", Round: 3, Reason: "…"}},
+		"raise":        {`{"type":"raise"}`, wire.Raise{Type: "raise"}},
+		"end":          {`{"type":"end"}`, wire.End{Type: "end"}},
+		"unknown type": {`{"type":"later","x":1}`, wire.Unknown{Type: "later"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := wire.FromAgent([]byte(row.line))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,8 +108,13 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		"not UTF-8":       {"{\"type\":\"\xff\"}", "UTF-8"},
 		"no type":         {`{}`, "not type"},
 		"of the agent":    {`{"type":"world"}`, "not type"},
-		"other protocol":  {`{"type":"hello","protocol":2,"localRank":0}`, "protocol 2"},
-		"wrong field":     {`{"type":"hello","protocol":1,"localRank":"0"}`, "does not fit"},
+		"other protocol":  {`{"type":"hello","protocol":1,"localRank":0}`, "protocol 1"},
+		"parked far off":  {`{"type":"parked","step":9223372036854775807}`, "2^62"},
+		"aborted far off": {`{"type":"aborted","step":9223372036854775807}`, "2^62"},
+		"empty snapshot":  {`{"type":"snapshot","step":17}`, "a file or an error"},
+		"both":            {`{"type":"snapshot","step":17,"file":"17.part","error":"full"}`, "a file or an error"},
+		"huge snapshot":   {`{"type":"snapshot","step":17,"file":"17.part","bytes":9223372036854775807}`, "2^62"},
+		"wrong field":     {`{"type":"hello","protocol":2,"localRank":"0"}`, "does not fit"},
 		"negative steps":  {`{"type":"progress","totalSteps":-1}`, "does not fit"},
 		"endless steps":   {`{"type":"progress","totalSteps":9223372036854775807}`, "2^62"},
 		"infinite number": {`{"type":"progress","metrics":{"loss":1e999}}`, "does not fit"},
@@ -206,8 +249,8 @@ func TestErrorsOfTheAgent(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "belongs to another") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := wire.FromAgent([]byte(`{"type":"later"}`)); err == nil {
-		t.Error("an unknown type was accepted")
+	if _, err := wire.FromAgent([]byte(`later`)); err == nil {
+		t.Error("what is no message was accepted")
 	}
 }
 

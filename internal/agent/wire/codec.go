@@ -1,0 +1,134 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// FromProgram decodes a message of a program into one of Hello, Join, Parked, Snapshot, Aborted,
+// Fault, Finished and Progress. Errors are written for the author of the program.
+func FromProgram(line []byte) (any, error) {
+	kind, err := typeOf(line)
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case TypeHello:
+		return decode(line, Hello.check)
+	case TypeJoin:
+		return decode[Join](line, nil)
+	case TypeParked:
+		return decode(line, Parked.check)
+	case TypeSnapshot:
+		return decode(line, Snapshot.check)
+	case TypeAborted:
+		return decode(line, Aborted.check)
+	case TypeFault:
+		return decode(line, Fault.check)
+	case TypeFinished:
+		return decode[Finished](line, nil)
+	case TypeProgress:
+		return decode(line, Progress.check)
+	default:
+		return nil, fmt.Errorf("a program sends hello, join, parked, snapshot, aborted, fault, finished or progress, not type %.40q", kind)
+	}
+}
+
+// FromAgent decodes a message of the agent into one of Welcome, World, Go, Save, Abort, Raise, End
+// and Unknown. A message of type error becomes an error.
+func FromAgent(line []byte) (any, error) {
+	kind, err := typeOf(line)
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case TypeWelcome:
+		return decode[Welcome](line, nil)
+	case TypeWorld:
+		return decode[World](line, nil)
+	case TypeGo:
+		return decode[Go](line, nil)
+	case TypeSave:
+		return decode[Save](line, nil)
+	case TypeAbort:
+		return decode[Abort](line, nil)
+	case TypeRaise:
+		return decode[Raise](line, nil)
+	case TypeEnd:
+		return decode[End](line, nil)
+	case TypeError:
+		message, err := decode[Error](line, nil)
+		if err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("the agent refused: %s", message.Message)
+	default:
+		return Unknown{Type: kind}, nil
+	}
+}
+
+func typeOf(line []byte) (string, error) {
+	if !utf8.Valid(line) {
+		return "", fmt.Errorf("a message is UTF-8; this one is not")
+	}
+	var head struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(line, &head); err != nil {
+		return "", fmt.Errorf("a message is one JSON object per line: %w", err)
+	}
+	return head.Type, nil
+}
+
+func decode[M any](line []byte, check func(M) error) (M, error) {
+	var message M
+	if err := json.Unmarshal(line, &message); err != nil {
+		return message, fmt.Errorf("a message with a field that does not fit: %w", err)
+	}
+	if check != nil {
+		return message, check(message)
+	}
+	return message, nil
+}
+
+func (h Hello) check() error {
+	if h.Protocol != Protocol {
+		return fmt.Errorf("hello speaks protocol %d, this agent speaks %d: use an SDK of the operator's version", h.Protocol, Protocol)
+	}
+	return nil
+}
+
+func (p Progress) check() error {
+	if err := checkCount("totalSteps", p.TotalSteps); err != nil {
+		return err
+	}
+	if len(p.Metrics) > MaxMetrics {
+		return fmt.Errorf("%d metrics in one message: at most %d", len(p.Metrics), MaxMetrics)
+	}
+	for name, value := range p.Metrics {
+		if err := CheckMetric(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f Fault) check() error   { return checkCount("step", f.Step) }
+func (p Parked) check() error  { return checkCount("step", p.Step) }
+func (a Aborted) check() error { return checkCount("step", a.Step) }
+
+func (s Snapshot) check() error {
+	if (s.File == "") == (s.Error == "") {
+		return errors.New("snapshot has either a file or an error")
+	}
+	return errors.Join(checkCount("step", s.Step), checkCount("bytes", s.Bytes))
+}
+
+func checkCount(name string, count uint64) error {
+	if count > maxCount {
+		return fmt.Errorf("%s is %d: the largest is 2^62", name, count)
+	}
+	return nil
+}
