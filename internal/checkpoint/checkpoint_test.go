@@ -1,0 +1,543 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var secret = []byte("the secret of this term")
+
+func open(t testing.TB, keep int) *Store {
+	t.Helper()
+	store, err := Open(filepath.Join(t.TempDir(), "memory", "snapshots"), keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func content(seed uint64, size int) []byte {
+	random := rand.New(rand.NewPCG(seed, 0))
+	all := make([]byte, size)
+	for i := range all {
+		all[i] = byte(random.Uint32())
+	}
+	return all
+}
+
+func sum(p []byte) uint32 { return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)) }
+
+// put makes a snapshot of the content in the store.
+func put(t testing.TB, store *Store, id ID, data []byte) Snapshot {
+	t.Helper()
+	part := id.String() + ".w.part"
+	if err := os.WriteFile(filepath.Join(store.Directory(), part), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	snapshot, err := store.Take(id, part, uint64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+func serve(t testing.TB, store *Store) (*Server, Holder) {
+	t.Helper()
+	server, err := Serve(store, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	server.SetSecret(secret)
+	return server, Holder{Address: "127.0.0.1", Port: server.Port(), Certificate: server.Certificate()}
+}
+
+func files(t testing.TB, store *Store) []string {
+	t.Helper()
+	entries, err := os.ReadDir(store.Directory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+func TestTakeKeepsTheNewest(t *testing.T) {
+	store := open(t, 2)
+	want := put(t, store, ID{3, 17}, []byte("123456789"))
+	// The check value of CRC-32C.
+	if diff := cmp.Diff(Snapshot{ID{3, 17}, 9, 0xe3069283}, want); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	put(t, store, ID{3, 16}, []byte("older"))
+	newest := put(t, store, ID{4, 12}, nil)
+	if diff := cmp.Diff([]Snapshot{newest, want}, store.List()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"3-17", "4-12"}, files(t, store)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	path, ok := store.Path(ID{3, 17})
+	if data, err := os.ReadFile(path); !ok || err != nil || string(data) != "123456789" {
+		t.Errorf("3-17 is %q at %s, %v, %v", data, path, ok, err)
+	}
+	if path, ok := store.Path(ID{3, 16}); ok {
+		t.Errorf("3-16 is at %s", path)
+	}
+}
+
+// What has just come is not what is dropped, even if it is old.
+func TestAnOldSnapshotThatComesStays(t *testing.T) {
+	for keep, want := range map[int][]string{1: {"1-5"}, 2: {"1-5", "3-9"}} {
+		store := open(t, keep)
+		put(t, store, ID{2, 7}, nil)
+		put(t, store, ID{3, 9}, nil)
+		put(t, store, ID{1, 5}, nil)
+		if diff := cmp.Diff(want, files(t, store)); diff != "" {
+			t.Errorf("keep %d (-want +got):\n%s", keep, diff)
+		}
+	}
+}
+
+func TestAnIDNamesOneState(t *testing.T) {
+	store := open(t, 2)
+	first := put(t, store, ID{1, 8}, []byte("first"))
+	if again := put(t, store, ID{1, 8}, []byte("another")); again != first {
+		t.Errorf("got %+v, want %+v", again, first)
+	}
+	if diff := cmp.Diff([]string{"1-8"}, files(t, store)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestFilesThatAreNotTaken(t *testing.T) {
+	store := open(t, 2)
+	dir := store.Directory()
+	outside := filepath.Join(filepath.Dir(dir), "outside.part")
+	for _, err := range []error{
+		os.WriteFile(outside, []byte("secret"), 0o600),
+		os.WriteFile(filepath.Join(dir, "short.part"), []byte("abc"), 0o600),
+		os.WriteFile(filepath.Join(dir, "whole"), []byte("abc"), 0o600),
+		os.Symlink(outside, filepath.Join(dir, "link.part")),
+		os.Mkdir(filepath.Join(dir, "dir.part"), 0o700),
+		syscall.Mkfifo(filepath.Join(dir, "pipe.part"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for part, want := range map[string]string{
+		"short.part":      "has 3 bytes and 6 were announced",
+		"whole":           "ends in .part",
+		"../outside.part": "ends in .part",
+		outside:           "ends in .part",
+		"":                "ends in .part",
+		"missing.part":    "no such file",
+		"link.part":       "too many levels of symbolic links",
+		"dir.part":        "no regular file",
+		"pipe.part":       "no regular file",
+	} {
+		if _, err := store.Take(ID{1, 1}, part, 6); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", part, err, want)
+		}
+	}
+	if list := store.List(); len(list) > 0 {
+		t.Errorf("the store holds %v", list)
+	}
+	if _, err := os.Stat(outside); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenRemovesLeftoversAndTakesUpTheRest(t *testing.T) {
+	dir := t.TempDir()
+	for name, data := range map[string]string{
+		"7.3.part": "half", "fetch-123.part": "half", "3-17": "123456789", "3-18": "x", "2-5": "old", "03-9": "odd", "notes": "n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store, err := Open(dir, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Snapshot{{ID{3, 18}, 1, sum([]byte("x"))}, {ID{3, 17}, 9, 0xe3069283}}
+	if diff := cmp.Diff(want, store.List()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"03-9", "3-17", "3-18", "notes"}, files(t, store)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestOpenThatFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(file, 2); err == nil || !strings.Contains(err.Error(), "make the folder") {
+		t.Errorf("a file for a folder: %v", err)
+	}
+	if _, err := Open(t.TempDir(), 0); err == nil {
+		t.Error("a store that keeps nothing")
+	}
+	if _, err := Serve(open(t, 1), "192.0.2.1:1"); err == nil || !strings.Contains(err.Error(), "listen") {
+		t.Errorf("an address of another host: %v", err)
+	}
+}
+
+func TestRetain(t *testing.T) {
+	store := open(t, 5)
+	for step := range uint64(4) {
+		put(t, store, ID{1, step}, nil)
+	}
+	// One that was taken away from outside is no error.
+	if err := os.Remove(filepath.Join(store.Directory(), "1-3")); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Retain(func(id ID) bool { return id.Step <= 1 }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"1-0", "1-1"}, files(t, store)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if n := len(store.List()); n != 2 {
+		t.Errorf("%d snapshots are listed", n)
+	}
+}
+
+func TestFetch(t *testing.T) {
+	from, to := open(t, 2), open(t, 2)
+	data := content(1, 3<<20+17)
+	want := put(t, from, ID{3, 17}, data)
+	_, holder := serve(t, from)
+	// Something with that name that is not it is replaced.
+	put(t, to, ID{3, 17}, []byte("damaged"))
+	path, err := to.Fetch(context.Background(), want, []Holder{holder}, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("the file differs: %v", err)
+	}
+	if diff := cmp.Diff([]Snapshot{want}, to.List()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	// Now it is held, and nobody is asked.
+	if again, err := to.Fetch(context.Background(), want, nil, nil); err != nil || again != path {
+		t.Errorf("got %s, %v", again, err)
+	}
+}
+
+// fake is a holder that answers what it likes.
+func fake(t *testing.T, answer http.HandlerFunc) Holder {
+	t.Helper()
+	server := httptest.NewUnstartedServer(answer)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	address := server.Listener.Addr().(*net.TCPAddr)
+	return Holder{address.IP.String(), address.Port, sha256.Sum256(server.Certificate().Raw)}
+}
+
+// announce answers with a length, -1 for none, and then sends what may be less.
+func announce(length int, data []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if length >= 0 {
+			w.Header().Set("Content-Length", strconv.Itoa(length))
+		}
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write(data)
+		w.(http.Flusher).Flush()
+		if len(data) < length {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
+	data := content(2, 1<<20)
+	good := open(t, 1)
+	want := put(t, good, ID{2, 9}, data)
+	_, holder := serve(t, good)
+	noSecret, unready := serve(t, good)
+	noSecret.SetSecret(nil)
+	_, empty := serve(t, open(t, 1))
+	stranger := holder
+	stranger.Certificate[3] ^= 1
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := Holder{Address: "127.0.0.1", Port: nobody.Addr().(*net.TCPAddr).Port}
+	_ = nobody.Close()
+	wrong := bytes.Clone(data)
+	wrong[777] ^= 4
+	for name, row := range map[string]struct {
+		holder Holder
+		want   string
+	}{
+		"a flipped bit":     {fake(t, announce(len(wrong), wrong)), "have the checksum " + fmt.Sprintf("%08x", sum(wrong))},
+		"another size":      {fake(t, announce(100, data[:100])), "a file of 100 bytes, and 1048576 are wanted"},
+		"no size":           {fake(t, announce(-1, data)), "a file of -1 bytes"},
+		"broken off":        {fake(t, announce(len(data), data[:1000])), "broke off after 1000 of 1048576 bytes"},
+		"no snapshot":       {empty, "404 Not Found: \"this worker does not hold snapshot 2-9\""},
+		"no secret":         {unready, "503 Service Unavailable: \"this worker has no secret"},
+		"other certificate": {stranger, "shows the certificate"},
+		"nobody there":      {gone, "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := open(t, 1)
+			_, err := store.Fetch(context.Background(), want, []Holder{row.holder}, secret)
+			if err == nil || !strings.Contains(err.Error(), "from "+row.holder.String()+": ") || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+			if left := files(t, store); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+			path, err := store.Fetch(context.Background(), want, []Holder{row.holder, holder}, secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("the file differs: %v", err)
+			}
+		})
+	}
+}
+
+func TestFetchThatNobodyServes(t *testing.T) {
+	store := open(t, 1)
+	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}}, nil, secret); err == nil || !strings.Contains(err.Error(), "0 holders") {
+		t.Errorf("no holder: %v", err)
+	}
+	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}, Bytes: 1 << 60}, []Holder{{}}, secret); err == nil || !strings.Contains(err.Error(), "more than the largest") {
+		t.Errorf("a snapshot of an exabyte: %v", err)
+	}
+}
+
+func TestOnlyTheSecretOpens(t *testing.T) {
+	store := open(t, 1)
+	want := put(t, store, ID{1, 1}, []byte("state"))
+	_, holder := serve(t, store)
+	for _, wrong := range [][]byte{nil, []byte("the secret of this tern"), []byte("the secret of this term."), secret[:5]} {
+		if _, err := open(t, 1).Fetch(context.Background(), want, []Holder{holder}, wrong); err == nil || !strings.Contains(err.Error(), "401 Unauthorized") {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
+
+func TestNamesThatAreNoSnapshots(t *testing.T) {
+	store := open(t, 1)
+	if err := os.WriteFile(filepath.Join(store.Directory(), "1-1.part"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, holder := serve(t, store)
+	client := &http.Transport{TLSClientConfig: pinned(holder.Certificate), DisableKeepAlives: true}
+	for path, want := range map[string]int{
+		"/snapshots/1-1.part": 400, "/snapshots/..%2f..%2fetc%2fpasswd": 400, "/snapshots/01-1": 400, "/snapshots/-": 400,
+		"/snapshots/1-99999999999999999999": 400, "/snapshots/1-2": 404, "/": 404, "/snapshots/": 404,
+	} {
+		request, err := http.NewRequest(http.MethodGet, "https://"+holder.String()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", bearer(secret))
+		response, err := client.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: %s, want %d", path, response.Status, want)
+		}
+	}
+}
+
+func TestFetchEndsWithItsContext(t *testing.T) {
+	data := content(3, 1<<20)
+	halfway, overYet := make(chan struct{}), make(chan struct{})
+	defer close(overYet)
+	slow := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+		_, _ = w.Write(data[:len(data)/2])
+		w.(http.Flusher).Flush()
+		close(halfway)
+		<-overYet
+	})
+	never := false
+	next := fake(t, func(http.ResponseWriter, *http.Request) { never = true })
+	ctx, cancel := context.WithCancelCause(context.Background())
+	over := errors.New("the world is over")
+	go func() {
+		<-halfway
+		cancel(over)
+	}()
+	store := open(t, 1)
+	want := Snapshot{ID{1, 1}, uint64(len(data)), sum(data)}
+	if _, err := store.Fetch(ctx, want, []Holder{slow, next}, secret); !errors.Is(err, over) {
+		t.Errorf("got %v, want %v", err, over)
+	}
+	if left := files(t, store); len(left) > 0 || never {
+		t.Errorf("left behind: %v; the next holder was asked: %v", left, never)
+	}
+}
+
+func TestAFullFolder(t *testing.T) {
+	from, to := open(t, 1), open(t, 1)
+	want := put(t, from, ID{1, 1}, content(4, 1<<20))
+	_, holder := serve(t, from)
+	to.create = func(dir string) (*os.File, error) {
+		// Removing the link leaves the device alone.
+		link := filepath.Join(dir, "full.part")
+		if err := os.Symlink("/dev/full", link); err != nil {
+			return nil, err
+		}
+		return os.OpenFile(link, os.O_WRONLY, 0)
+	}
+	_, err := to.Fetch(context.Background(), want, []Holder{holder, holder}, secret)
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), to.Directory()+" is full") ||
+		strings.Count(err.Error(), "is full") != 1 {
+		t.Errorf("got %v", err)
+	}
+	if left := files(t, to); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A snapshot that is being served stays readable when the store drops it.
+func TestServingOutlivesRetain(t *testing.T) {
+	store := open(t, 1)
+	data := content(5, 32<<20) // more than all buffers between the two ends
+	put(t, store, ID{1, 1}, data)
+	_, holder := serve(t, store)
+	client := &http.Transport{TLSClientConfig: pinned(holder.Certificate), DisableKeepAlives: true}
+	request, err := http.NewRequest(http.MethodGet, "https://"+holder.String()+"/snapshots/1-1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", bearer(secret))
+	response, err := client.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if err := store.Retain(func(ID) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if left := files(t, store); len(left) > 0 {
+		t.Fatalf("not dropped: %v", left)
+	}
+	if got, err := io.ReadAll(response.Body); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d of %d bytes came: %v", len(got), len(data), err)
+	}
+}
+
+func TestNoFileIsInMemoryWhole(t *testing.T) {
+	from, to := open(t, 1), open(t, 1)
+	const size = 64 << 20
+	path := filepath.Join(from.Directory(), "sparse.part")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+	_, holder := serve(t, from)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	want, err := from.Take(ID{1, 1}, "sparse.part", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := to.Fetch(context.Background(), want, []Holder{holder}, secret); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > size/4 {
+		t.Errorf("%d bytes were allocated for a file of %d", allocated, size)
+	}
+}
+
+// Everything at once: whoever gets a path gets a whole file.
+func TestTogether(t *testing.T) {
+	from, to := open(t, 2), open(t, 2)
+	_, holder := serve(t, from)
+	data := content(6, 300<<10)
+	want := put(t, from, ID{1, 1}, data)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 10 {
+				if _, err := to.Fetch(context.Background(), want, []Holder{holder}, secret); err != nil {
+					t.Error(err)
+				}
+				if err := to.Retain(func(ID) bool { return false }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for step := range uint64(50) {
+			part := fmt.Sprintf("%d.part", step)
+			if err := os.WriteFile(filepath.Join(to.Directory(), part), data[:step], 0o600); err != nil {
+				t.Error(err)
+			}
+			if _, err := to.Take(ID{2, step}, part, step); err != nil {
+				t.Error(err)
+			}
+			for _, snapshot := range to.List() {
+				if snapshot.Round == 2 && snapshot.Checksum != sum(data[:snapshot.Bytes]) {
+					t.Errorf("%+v has a wrong checksum", snapshot)
+				}
+			}
+		}
+	})
+	all.Wait()
+	if err := to.Retain(func(ID) bool { return false }); err != nil {
+		t.Error(err)
+	}
+	if left := files(t, to); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestIDsAndTheirNames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		id := ID{rapid.Uint64().Draw(t, "round"), rapid.Uint64().Draw(t, "step")}
+		if got, ok := parseID(id.String()); !ok || got != id {
+			t.Fatalf("%v became %v, %v", id, got, ok)
+		}
+		name := rapid.StringMatching(`[0-9+-]{0,6}`).Draw(t, "name")
+		if got, ok := parseID(name); ok && got.String() != name {
+			t.Fatalf("%q became %v", name, got)
+		}
+	})
+}

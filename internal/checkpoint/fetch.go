@@ -1,0 +1,202 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// connectTimeout bounds the TCP connection and the TLS handshake, each.
+const connectTimeout = 5 * time.Second
+
+// maxRefusal is how much of a holder's words goes into an error.
+const maxRefusal = 200
+
+// errLocal marks what no other holder can mend.
+var errLocal = errors.New("cannot be written here")
+
+// Fetch gets a snapshot from the first holder that gives exactly the file wanted, and returns the
+// file's path. A snapshot that is held already is not fetched again. A transfer that does not move
+// for ten seconds ends. Errors: ctx has ended; the file cannot be written here; or no holder has it,
+// with what was wrong at each.
+func (s *Store) Fetch(ctx context.Context, want Snapshot, holders []Holder, secret []byte) (string, error) {
+	if held, ok := s.holds(want.ID); ok && held == want {
+		return s.path(want.ID), nil
+	}
+	errs := []error{fmt.Errorf("%d holders are known", len(holders))}
+	if want.Bytes > MaxBytes {
+		errs = []error{fmt.Errorf("it is said to have %d bytes, more than the largest of %d", want.Bytes, int64(MaxBytes))}
+		holders = nil
+	}
+	for _, holder := range holders {
+		err := s.fetchFrom(ctx, want, holder, secret)
+		if err == nil {
+			return s.path(want.ID), nil
+		}
+		if ctx.Err() != nil {
+			errs = []error{context.Cause(ctx)}
+			break
+		}
+		errs = append(errs, fmt.Errorf("from %s: %w", holder, err))
+		if errors.Is(err, errLocal) {
+			break
+		}
+	}
+	return "", fmt.Errorf("fetch snapshot %v: %w", want.ID, listed(errs))
+}
+
+// listed is several errors in one line.
+type listed []error
+
+func (l listed) Error() string {
+	texts := make([]string, len(l))
+	for i, err := range l {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (l listed) Unwrap() []error { return l }
+
+// String is the holder's host:port.
+func (h Holder) String() string { return net.JoinHostPort(h.Address, strconv.Itoa(h.Port)) }
+
+func (s *Store) holds(id ID) (Snapshot, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.find(id); i >= 0 {
+		return s.held[i], true
+	}
+	return Snapshot{}, false
+}
+
+func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, secret []byte) error {
+	transport := &http.Transport{
+		DialContext:           dial,
+		TLSClientConfig:       pinned(holder.Certificate),
+		TLSHandshakeTimeout:   connectTimeout,
+		ResponseHeaderTimeout: stallTimeout,
+		DisableKeepAlives:     true,
+		DisableCompression:    true,
+		ReadBufferSize:        bufferBytes,
+	}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+holder.String()+folder+want.String(), nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", bearer(secret))
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	switch {
+	case response.StatusCode != http.StatusOK:
+		words, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
+		return fmt.Errorf("refused with %s: %.*q", response.Status, maxRefusal, strings.TrimSpace(string(words)))
+	case response.ContentLength != int64(want.Bytes):
+		return fmt.Errorf("it holds a file of %d bytes, and %d are wanted", response.ContentLength, want.Bytes)
+	}
+	return s.receive(want, response.Body)
+}
+
+// dial connects so that a transfer may take long as long as it moves.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return moving{conn}, nil
+}
+
+type moving struct{ net.Conn }
+
+func (m moving) Read(p []byte) (int, error) {
+	if err := m.SetReadDeadline(time.Now().Add(stallTimeout)); err != nil {
+		return 0, err
+	}
+	return m.Conn.Read(p)
+}
+
+// pinned trusts one certificate, by its hash, whatever it says of itself.
+func pinned(certificate [32]byte) *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		InsecureSkipVerify: true, // VerifyConnection does it
+		VerifyConnection: func(state tls.ConnectionState) error {
+			got := sha256.Sum256(state.PeerCertificates[0].Raw)
+			if subtle.ConstantTimeCompare(got[:], certificate[:]) != 1 {
+				return fmt.Errorf("it shows the certificate %x, and %x is known for it", got, certificate)
+			}
+			return nil
+		},
+	}
+}
+
+// receive writes the body into the folder, and gives it its name when it is whole.
+func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
+	file, err := s.create(s.dir)
+	if err != nil {
+		return s.unwritable(want, err)
+	}
+	defer func() {
+		_ = file.Close()
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	sum := crc32.New(castagnoli)
+	out := &recorder{file: file}
+	n, err := io.CopyBuffer(io.MultiWriter(out, sum), io.LimitReader(body, int64(want.Bytes)), make([]byte, bufferBytes))
+	switch {
+	case out.err != nil:
+		return s.unwritable(want, out.err)
+	case err != nil:
+		return fmt.Errorf("it broke off after %d of %d bytes: %w", n, want.Bytes, err)
+	case uint64(n) != want.Bytes:
+		return fmt.Errorf("it broke off after %d of %d bytes", n, want.Bytes)
+	case sum.Sum32() != want.Checksum:
+		return fmt.Errorf("the %d bytes have the checksum %08x, and %08x is wanted", n, sum.Sum32(), want.Checksum)
+	}
+	if err := file.Close(); err != nil {
+		return s.unwritable(want, err)
+	}
+	if _, err := s.enter(want, filepath.Base(file.Name()), true); err != nil {
+		return s.unwritable(want, err)
+	}
+	return nil
+}
+
+// recorder remembers whether it was the writing that failed.
+type recorder struct {
+	file *os.File
+	err  error
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	n, err := r.file.Write(p)
+	r.err = err
+	return n, err
+}
+
+func (s *Store) unwritable(want Snapshot, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("the snapshot of %d bytes %w: %s is full (%w): give the worker more room for snapshots",
+			want.Bytes, errLocal, s.dir, err)
+	}
+	return fmt.Errorf("the snapshot of %d bytes %w: %w", want.Bytes, errLocal, err)
+}

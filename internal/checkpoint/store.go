@@ -1,0 +1,245 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// bufferBytes is how much of a file is in memory while it is read or written.
+const bufferBytes = 256 << 10
+
+// Store is the folder of snapshots of one worker. Its methods may be called at any time from any
+// goroutine.
+type Store struct {
+	dir  string
+	keep int
+	// create makes the file that a transfer is written to.
+	create func(dir string) (*os.File, error)
+
+	mu sync.Mutex
+	// held is ordered, newest first.
+	held []Snapshot
+}
+
+// Open makes the folder if it is not there, removes what was left half written, and takes up the
+// snapshots that are in it. The store keeps the newest keep of them, at least 1. Errors: keep out of
+// range, or the folder cannot be made, read or cleaned.
+func Open(dir string, keep int) (*Store, error) {
+	if keep < 1 {
+		return nil, fmt.Errorf("a store of snapshots keeps at least 1, not %d", keep)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of snapshots: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read the folder of snapshots: %w", err)
+	}
+	s := &Store{dir: dir, keep: keep, create: func(dir string) (*os.File, error) {
+		return os.CreateTemp(dir, "fetch-*"+partSuffix)
+	}}
+	for _, entry := range entries {
+		if err := s.adopt(entry.Name()); err != nil {
+			return nil, fmt.Errorf("take up the folder of snapshots %s: %w", dir, err)
+		}
+	}
+	if err := s.trim(0); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// adopt takes a file up that was there before.
+func (s *Store) adopt(name string) error {
+	if strings.HasSuffix(name, partSuffix) {
+		return os.RemoveAll(filepath.Join(s.dir, name))
+	}
+	id, ok := parseID(name)
+	if !ok {
+		return nil
+	}
+	bytes, sum, err := s.inspect(name)
+	if err != nil {
+		return os.RemoveAll(filepath.Join(s.dir, name))
+	}
+	s.insert(Snapshot{ID: id, Bytes: bytes, Checksum: sum})
+	return nil
+}
+
+// Directory is the folder.
+func (s *Store) Directory() string { return s.dir }
+
+// Take makes the file named part, which a program wrote into the folder, the snapshot id, and drops
+// the oldest snapshots beyond those to keep. An id that is held already stays as it is, and part is
+// dropped: an id names one state, and others may have heard of its checksum. Errors: part is not a
+// plain name that ends in .part, is not a regular file, or has another size than bytes.
+func (s *Store) Take(id ID, part string, bytes uint64) (Snapshot, error) {
+	snapshot, err := s.take(id, part, bytes)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("take %.100q over as snapshot %v: %w", part, id, err)
+	}
+	return snapshot, nil
+}
+
+func (s *Store) take(id ID, part string, bytes uint64) (Snapshot, error) {
+	if part != filepath.Base(part) || !strings.HasSuffix(part, partSuffix) {
+		return Snapshot{}, errors.New("a snapshot is written into the folder of snapshots, under a name that ends in .part")
+	}
+	size, sum, err := s.inspect(part)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	if size != bytes {
+		return Snapshot{}, errors.Join(
+			fmt.Errorf("the file has %d bytes and %d were announced", size, bytes),
+			os.Remove(filepath.Join(s.dir, part)))
+	}
+	return s.enter(Snapshot{ID: id, Bytes: size, Checksum: sum}, part, false)
+}
+
+// inspect reads a file for its size and checksum.
+func (s *Store) inspect(name string) (uint64, uint32, error) {
+	file, err := s.openRegular(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = file.Close() }()
+	sum := crc32.New(castagnoli)
+	n, err := io.CopyBuffer(sum, io.LimitReader(file, MaxBytes+1), make([]byte, bufferBytes))
+	if err != nil {
+		return 0, 0, err
+	}
+	if n > MaxBytes {
+		return 0, 0, fmt.Errorf("the file has more than %d bytes", int64(MaxBytes))
+	}
+	return uint64(n), sum.Sum32(), nil
+}
+
+// openRegular opens a file of the folder, and nothing that only looks like one: a link would lead
+// out of the folder, and a pipe would block.
+func (s *Store) openRegular(name string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(s.dir, name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is no regular file")
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// enter gives a whole file its name. With replace, it takes the place of one with the same id.
+func (s *Store) enter(snapshot Snapshot, part string, replace bool) (Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := filepath.Join(s.dir, part)
+	if i := s.find(snapshot.ID); i >= 0 {
+		if !replace {
+			return s.held[i], os.Remove(from)
+		}
+		s.held = slices.Delete(s.held, i, i+1)
+	}
+	if err := os.Rename(from, s.path(snapshot.ID)); err != nil {
+		return Snapshot{}, err
+	}
+	at := s.insert(snapshot)
+	// What has just come is wanted, even if it is old.
+	return snapshot, s.trim(at + 1)
+}
+
+func (s *Store) insert(snapshot Snapshot) int {
+	at, _ := slices.BinarySearchFunc(s.held, snapshot, func(a, b Snapshot) int { return compareIDs(b.ID, a.ID) })
+	s.held = slices.Insert(s.held, at, snapshot)
+	return at
+}
+
+// trim drops what is beyond the newest to keep. The first so many are spared, but then the oldest of
+// the others have to go in their place.
+func (s *Store) trim(spare int) error {
+	var errs []error
+	for len(s.held) > s.keep {
+		last := len(s.held) - 1
+		if spare == len(s.held) {
+			last--
+			spare--
+		}
+		errs = append(errs, remove(s.path(s.held[last].ID)))
+		s.held = slices.Delete(s.held, last, last+1)
+	}
+	return errors.Join(errs...)
+}
+
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("drop a snapshot: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) find(id ID) int {
+	return slices.IndexFunc(s.held, func(held Snapshot) bool { return held.ID == id })
+}
+
+func (s *Store) path(id ID) string { return filepath.Join(s.dir, id.String()) }
+
+// List is what the store holds, newest first: by round, then by step.
+func (s *Store) List() []Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.held)
+}
+
+// Path is the file of a snapshot; false when the store does not hold it.
+func (s *Store) Path(id ID) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.find(id) < 0 {
+		return "", false
+	}
+	return s.path(id), true
+}
+
+// Retain drops all snapshots but those that wanted says true to. Whoever reads one meanwhile reads on.
+func (s *Store) Retain(wanted func(ID) bool) error {
+	var drop []ID
+	for _, snapshot := range s.List() {
+		if !wanted(snapshot.ID) {
+			drop = append(drop, snapshot.ID)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, id := range drop {
+		if i := s.find(id); i >= 0 {
+			errs = append(errs, remove(s.path(id)))
+			s.held = slices.Delete(s.held, i, i+1)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// open opens a snapshot for reading, under the lock: once it is open nobody can take it away.
+func (s *Store) open(id ID) (*os.File, Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.find(id)
+	if i < 0 {
+		return nil, Snapshot{}, fs.ErrNotExist
+	}
+	file, err := s.openRegular(id.String())
+	return file, s.held[i], err
+}
