@@ -170,3 +170,12 @@ demo: ## Bring a cluster up, install the operator, train with PyTorch and watch 
 .PHONY: bench-start
 bench-start: ## Measure the time from apply to the first step, beside stock torchrun.
 	@$(GO) run ./hack/bench start
+
+.PHONY: bench-resize
+bench-resize: ## Measure the pauses when a world changes, beside stock torchrun.
+	@$(GO) run ./hack/bench resize
+
+.PHONY: bench-gate
+bench-gate: ## Measure what the gate costs a step, in Go and in Python.
+	@$(GO) test ./pkg/elastic -run '^$$' -bench Gate -benchtime 1s | awk '/^BenchmarkGate/ {print "gate_go_ns", $$3, "ns"}'
+	@python3 python/benchmarks/gate.py

@@ -10,12 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/hack/containers"
 )
 
 const (
@@ -112,29 +113,13 @@ func (c *Cluster) killOperator(ctx context.Context, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(c.Delete(ctx, pod, client.GracePeriodSeconds(0)))
 }
 
-// killContainer sends SIGKILL to the first process of the pod's only container, which this machine
-// runs.
+// killContainer sends SIGKILL to all processes of the pod's only container.
 func killContainer(pod *corev1.Pod) error {
-	if len(pod.Status.ContainerStatuses) == 0 {
-		return errors.New("it has no container yet")
+	processes, err := containers.Processes(pod, pod.Spec.Containers[0].Name)
+	if err != nil {
+		return err
 	}
-	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
-	processes, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	if err != nil || id == "" {
-		return errors.New("its container has no id yet")
-	}
-	for _, path := range processes {
-		text, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(text), id) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			return err
-		}
-		return syscall.Kill(pid, syscall.SIGKILL)
-	}
-	return fmt.Errorf("no process of container %s is on this machine", id)
+	return containers.Signal(processes, syscall.SIGKILL)
 }
 
 // UninstallOperator removes the operator; the definition of the TrainingJob stays.

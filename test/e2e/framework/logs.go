@@ -1,0 +1,129 @@
+package framework
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// LogRecorder keeps what the training containers of a namespace print, also that of pods that are
+// deleted meanwhile.
+type LogRecorder struct {
+	clientset kubernetes.Interface
+	namespace string
+	container string
+	cancel    context.CancelFunc
+	running   sync.WaitGroup
+
+	mu    sync.Mutex
+	lines map[string][]string
+	err   error
+}
+
+// RecordLogs starts a recorder. It ends with Stop.
+func (c *Cluster) RecordLogs(ctx context.Context, namespace, container string) (*LogRecorder, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r := &LogRecorder{clientset: c.Clientset, namespace: namespace, container: container, cancel: cancel, lines: map[string][]string{}}
+	history, err := c.WatchPods(ctx, namespace)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	r.running.Go(func() {
+		defer history.Stop()
+		r.watch(ctx, history)
+	})
+	return r, nil
+}
+
+// Stop ends the recorder and waits for it.
+func (r *LogRecorder) Stop() {
+	r.cancel()
+	r.running.Wait()
+}
+
+// Lines are all lines so far, by the name of the pod. It is an error when some may be missing.
+func (r *LogRecorder) Lines() (map[string][]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	copied := map[string][]string{}
+	for name, lines := range maps.All(r.lines) {
+		copied[name] = slices.Clone(lines)
+	}
+	return copied, r.err
+}
+
+// watch follows the log of every pod whose container has been started.
+func (r *LogRecorder) watch(ctx context.Context, history *PodHistory) {
+	following := map[types.UID]bool{}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	seen := 0
+	for {
+		changes, err := history.Changes()
+		if err != nil {
+			r.fail(err)
+			return
+		}
+		for _, change := range changes[seen:] {
+			if pod := change.Pod; !change.Gone && !following[pod.UID] && r.started(pod) {
+				following[pod.UID] = true
+				r.running.Go(func() { r.follow(ctx, pod) })
+			}
+		}
+		seen = len(changes)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *LogRecorder) started(pod *corev1.Pod) bool {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == r.container {
+			return status.State.Running != nil || status.State.Terminated != nil
+		}
+	}
+	return false
+}
+
+func (r *LogRecorder) follow(ctx context.Context, pod *corev1.Pod) {
+	stream, err := r.clientset.CoreV1().Pods(r.namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+		Container: r.container, Follow: true,
+	}).Stream(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			r.fail(fmt.Errorf("follow the log of pod %s: %w", pod.Name, err))
+		}
+		return
+	}
+	defer func() { _ = stream.Close() }()
+	scanner := bufio.NewScanner(stream)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		r.mu.Lock()
+		r.lines[pod.Name] = append(r.lines[pod.Name], scanner.Text())
+		r.mu.Unlock()
+	}
+	// A stream that breaks off belongs to a node that was lost: what it had is kept.
+	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
+		r.fail(fmt.Errorf("the log of pod %s: %w", pod.Name, scanner.Err()))
+	}
+}
+
+func (r *LogRecorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = errors.Join(r.err, err)
+}
