@@ -42,7 +42,7 @@ func (p *planner) startGang() {
 		p.lookAgain(time.Millisecond)
 		return
 	}
-	if fault := templateFault(&p.Job.Spec.Workers); fault != "" {
+	if fault := templateFault(&p.Job.Spec); fault != "" {
 		p.refuse(v1alpha1.ReasonInvalidTemplate, fault)
 		return
 	}

@@ -5,11 +5,14 @@ import (
 	"maps"
 	"sort"
 	"strconv"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/identity"
@@ -21,8 +24,10 @@ const (
 	reservedPrefix = "concertina-"
 	agentName      = "concertina-agent"
 	identityVolume = "concertina-identity"
+	memoryVolume   = "concertina-memory"
 
 	agentMount    = "/concertina"
+	memoryMount   = agentMount + "/memory"
 	identityMount = "/var/run/concertina"
 	agentBinary   = agentMount + "/bin/agent"
 	agentSocket   = agentMount + "/run/agent.sock"
@@ -31,7 +36,11 @@ const (
 	caKey = "ca.crt"
 	// tokenLifetime is in seconds; the kubelet renews the token long before.
 	tokenLifetime = 3600
-	// safeToEvict tells the cluster autoscaler that our emptyDir holds nothing of value.
+	// leaveMargin is what a worker that nobody hurries gets beyond the time for its last barrier and
+	// snapshot, to stop its program.
+	leaveMargin = 15 * time.Second
+	// safeToEvict tells the cluster autoscaler that what our volumes hold is not needed once a worker
+	// has left its world.
 	safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 )
 
@@ -66,18 +75,69 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 		},
 		Spec: template.Spec,
 	}
-	if volumes := pod.Annotations[safeToEvict]; volumes == "" {
-		pod.Annotations[safeToEvict] = agentName
-	} else {
-		pod.Annotations[safeToEvict] = volumes + "," + agentName
-	}
+	delete(pod.Labels, v1alpha1.LabelRole) // the template's word does not make a growth pod
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	if pod.Spec.TerminationGracePeriodSeconds == nil {
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To(wholeSeconds(value(job.Spec.Checkpoint.Timeout).Duration + leaveMargin))
+	}
 	index, _ := trainingContainer(&job.Spec.Workers)
 	trainer := &pod.Spec.Containers[index]
 	pod.Spec.InitContainers = append([]corev1.Container{installContainer(&pod.Spec, trainer, settings)}, pod.Spec.InitContainers...)
 	pod.Spec.Volumes = append(pod.Spec.Volumes, agentVolumes(job)...)
-	wrap(trainer, job, settings, attempt, value(pod.Spec.TerminationGracePeriodSeconds))
+	evictable := []string{agentName}
+	wrap(trainer, job, settings, attempt, *pod.Spec.TerminationGracePeriodSeconds)
+	if size := memorySize(&job.Spec); size != nil {
+		addMemory(&pod.Spec, trainer, *size)
+		evictable = append(evictable, memoryVolume)
+	}
+	if volumes := pod.Annotations[safeToEvict]; volumes != "" {
+		evictable = append([]string{volumes}, evictable...)
+	}
+	pod.Annotations[safeToEvict] = strings.Join(evictable, ",")
 	return pod
+}
+
+// newGrowthPod makes the pod of a worker beyond the gang: it belongs to no pod group, and its
+// priority has it preempt nobody and leave first.
+func newGrowthPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal int32) *corev1.Pod {
+	pod := newPod(job, settings, attempt, ordinal)
+	pod.Labels[v1alpha1.LabelRole] = v1alpha1.RoleGrowth
+	delete(pod.Labels, schedv1alpha1.PodGroupLabel)
+	pod.Spec.SchedulerName = job.Spec.Gang.SchedulerName
+	// Admission refuses a number or policy that is not that of the class.
+	pod.Spec.PriorityClassName, pod.Spec.Priority, pod.Spec.PreemptionPolicy = job.Spec.Growth.PriorityClassName, nil, nil
+	return pod
+}
+
+// isGrowth says whether a pod was made by newGrowthPod.
+func isGrowth(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelRole] == v1alpha1.RoleGrowth }
+
+// memorySize is the size of the volume that holds snapshots; nil when there is none, because programs
+// that are started anew in every world go on from checkpoints of their own.
+func memorySize(job *v1alpha1.TrainingJobSpec) *resource.Quantity {
+	if job.Strategy() == v1alpha1.ResizeRestart {
+		return nil
+	}
+	return job.Checkpoint.Memory
+}
+
+// addMemory gives the trainer a volume in memory. What is written there counts as memory of the
+// container, so its share grows by as much, and that of the pod where the pod has one.
+func addMemory(spec *corev1.PodSpec, trainer *corev1.Container, size resource.Quantity) {
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: memoryVolume, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size},
+	}})
+	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: memoryVolume, MountPath: memoryMount})
+	shares := []corev1.ResourceList{trainer.Resources.Requests, trainer.Resources.Limits}
+	if spec.Resources != nil {
+		shares = append(shares, spec.Resources.Requests, spec.Resources.Limits)
+	}
+	for _, share := range shares {
+		if memory, set := share[corev1.ResourceMemory]; set {
+			memory.Add(size)
+			share[corev1.ResourceMemory] = memory
+		}
+	}
 }
 
 func jobLabels(job *v1alpha1.TrainingJob, attempt int32) map[string]string {
@@ -149,10 +209,7 @@ func wrap(trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSett
 	trainer.VolumeMounts = append(trainer.VolumeMounts,
 		corev1.VolumeMount{Name: agentName, MountPath: agentMount},
 		corev1.VolumeMount{Name: identityVolume, MountPath: identityMount, ReadOnly: true})
-	if grace == 0 {
-		grace = corev1.DefaultTerminationGracePeriodSeconds
-	}
-	ours := []corev1.EnvVar{
+	ours := append([]corev1.EnvVar{
 		{Name: "CONCERTINA_NAMESPACE", Value: job.Namespace},
 		{Name: "CONCERTINA_JOB", Value: job.Name},
 		{Name: "CONCERTINA_ATTEMPT", Value: strconv.Itoa(int(attempt))},
@@ -160,11 +217,12 @@ func wrap(trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSett
 		{Name: "CONCERTINA_PROCESSES", Value: strconv.Itoa(int(value(job.Spec.Workers.ProcessesPerWorker)))},
 		{Name: "CONCERTINA_RENDEZVOUS", Value: settings.RendezvousURL},
 		{Name: "CONCERTINA_SOCKET", Value: agentSocket},
-		{Name: "CONCERTINA_GRACE_SECONDS", Value: strconv.FormatInt(grace, 10)},
+		// A pod that may be killed at once still has an agent that counts from one.
+		{Name: "CONCERTINA_GRACE_SECONDS", Value: strconv.FormatInt(max(grace, 1), 10)},
 		fieldVariable("CONCERTINA_POD_NAME", "metadata.name"),
 		fieldVariable("CONCERTINA_POD_UID", "metadata.uid"),
 		fieldVariable("CONCERTINA_POD_IP", "status.podIP"),
-	}
+	}, resizeVariables(&job.Spec)...)
 	reserved := map[string]bool{}
 	for _, variable := range ours {
 		reserved[variable.Name] = true
@@ -176,6 +234,38 @@ func wrap(trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSett
 	}
 	trainer.Env = ours
 }
+
+// resizeVariables tell the agent how its program gets from one world to the next.
+func resizeVariables(job *v1alpha1.TrainingJobSpec) []corev1.EnvVar {
+	strategy, memory, signal, complete := job.Strategy(), "", "", ""
+	if memorySize(job) != nil {
+		memory = memoryMount
+	}
+	if strategy == v1alpha1.ResizeRestart {
+		signal, complete = string(job.Resize.CheckpointSignal), job.Resize.CompleteWhen
+	}
+	timeout := wholeSeconds(value(job.Checkpoint.Timeout).Duration)
+	return []corev1.EnvVar{
+		{Name: "CONCERTINA_STRATEGY", Value: string(strategy)},
+		{Name: "CONCERTINA_MEMORY", Value: memory},
+		{Name: "CONCERTINA_SNAPSHOT_INTERVAL", Value: snapshotInterval(job.Checkpoint.MemoryInterval)},
+		{Name: "CONCERTINA_CHECKPOINT_SIGNAL", Value: signal},
+		{Name: "CONCERTINA_CHECKPOINT_COMPLETE", Value: complete},
+		{Name: "CONCERTINA_CHECKPOINT_TIMEOUT", Value: strconv.FormatInt(timeout, 10)},
+	}
+}
+
+// snapshotInterval is spec.checkpoint.memoryInterval as the agent reads it: auto, or seconds.
+func snapshotInterval(text string) string {
+	interval, err := time.ParseDuration(text)
+	if err != nil {
+		return v1alpha1.MemoryIntervalAuto // the schema lets through nothing else
+	}
+	return strconv.FormatFloat(interval.Seconds(), 'f', -1, 64)
+}
+
+// wholeSeconds rounds up: a bound that the user has set is not cut short.
+func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 func fieldVariable(name, field string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: field}}}

@@ -44,13 +44,34 @@ func trainingContainer(workers *v1alpha1.WorkersSpec) (int, string) {
 // templateFault says why the template cannot train, in words for its author; empty when it can.
 // These are the checks that the schema's cost budget has no room for, and those that it makes too,
 // for objects that were stored before it did.
-func templateFault(workers *v1alpha1.WorkersSpec) string {
+func templateFault(job *v1alpha1.TrainingJobSpec) string {
+	workers := &job.Workers
 	checks := []func(*v1alpha1.WorkersSpec, *corev1.PodSpec) string{
 		checkContainer, checkRestartPolicy, checkHostNetwork, checkNames, checkVolumeMounts,
 	}
 	for _, check := range checks {
 		if fault := check(workers, &workers.Template.Spec); fault != "" {
 			return fault
+		}
+	}
+	if job.Strategy() == v1alpha1.ResizeRestart {
+		return probeFault(workers)
+	}
+	return ""
+}
+
+// probeFault refuses probes that would have a standby killed, which runs no program under Restart.
+func probeFault(workers *v1alpha1.WorkersSpec) string {
+	index, _ := trainingContainer(workers)
+	container := &workers.Template.Spec.Containers[index]
+	probes := []struct {
+		name  string
+		probe *corev1.Probe
+	}{{"startupProbe", container.StartupProbe}, {"livenessProbe", container.LivenessProbe}}
+	for _, p := range probes {
+		if p.probe != nil {
+			return fmt.Sprintf("container %s has a %s: drop it, with resize strategy Restart a worker that waits for its world runs no program (spec.failure.hangTimeout finds one that hangs)",
+				container.Name, p.name)
 		}
 	}
 	return ""
