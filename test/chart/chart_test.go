@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,11 +15,13 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/controller"
 )
 
 const crdKey = "CustomResourceDefinition trainingjobs.training.concertina.dev"
@@ -31,6 +34,7 @@ var defaultObjects = []string{
 	"ClusterRoleBinding concertina-operator",
 	crdKey,
 	"Deployment concertina",
+	"PriorityClass concertina-growth",
 	"Role concertina-operator",
 	"RoleBinding concertina-operator",
 	"Service concertina-metrics",
@@ -55,10 +59,13 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"no crds":  {"crds: {enabled: false}", without(crdKey)},
 		"no rbac": {"rbac: {create: false}", without("ClusterRole concertina-operator", "ClusterRoleBinding concertina-operator",
 			"Role concertina-operator", "RoleBinding concertina-operator")},
-		"own account":     {"serviceAccount: {create: false, name: mine}", without("ServiceAccount concertina")},
-		"budget":          {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
-		"monitor":         {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
-		"network policy":  {"networkPolicy: {enabled: true}", with("NetworkPolicy concertina")},
+		"own account":    {"serviceAccount: {create: false, name: mine}", without("ServiceAccount concertina")},
+		"budget":         {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
+		"monitor":        {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
+		"network policy": {"networkPolicy: {enabled: true}", with("NetworkPolicy concertina")},
+		"no class":       {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
+		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
+			"PriorityClass spare")))},
 		"every other one": {everything, with("PodDisruptionBudget concertina", "ServiceMonitor concertina", "NetworkPolicy concertina")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,6 +99,8 @@ tolerations: [{key: k, operator: Exists}]
 affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname}]}}
 topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]
 priorityClassName: system-cluster-critical
+growthPriorityClass: {value: -5}
+drainTaints: [example.com/going, gone]
 extraArgs: [--zap-log-level=debug]
 podDisruptionBudget: {enabled: true, maxUnavailable: 50%}
 serviceMonitor: {enabled: true, interval: 1m, labels: {release: prometheus}}
@@ -117,6 +126,8 @@ func TestEveryValueIsUsed(t *testing.T) {
 		"affinity":                  pod.Affinity.PodAntiAffinity != nil,
 		"topologySpreadConstraints": pod.TopologySpreadConstraints[0].TopologyKey == "zone",
 		"priorityClassName":         pod.PriorityClassName == "system-cluster-critical",
+		"growthPriorityClass":       get[*schedulingv1.PriorityClass](t, found, "PriorityClass concertina-growth").Value == -5,
+		"drainTaints":               slices.Contains(container.Args, "--drain-taints=example.com/going,gone"),
 		"extraArgs":                 slices.Contains(container.Args, "--zap-log-level=debug"),
 		"serviceAccount":            get[*corev1.ServiceAccount](t, found, "ServiceAccount concertina").Annotations["a"] == "b",
 		"podDisruptionBudget":       get[*policyv1.PodDisruptionBudget](t, found, "PodDisruptionBudget concertina").Spec.MaxUnavailable.String() == "50%",
@@ -147,6 +158,9 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		"image: {pullPolicy: Sometimes}":              "/image/pullPolicy",
 		"image: {repository: ''}":                     "/image/repository",
 		"agentImage: 3":                               "/agentImage",
+		"growthPriorityClass: {value: 2000000000}":    "/growthPriorityClass/value",
+		"growthPriorityClass: {name: A}":              "/growthPriorityClass/name",
+		"drainTaints: ['a,b']":                        "/drainTaints/0",
 		"extraArgs: [leader-elect]":                   "/extraArgs/0",
 		"podDisruptionBudget: {maxUnavailable: half}": "/podDisruptionBudget/maxUnavailable",
 		"serviceMonitor: {interval: often}":           "/serviceMonitor/interval",
@@ -217,6 +231,52 @@ func TestServicesAndBudgetSelectTheOperator(t *testing.T) {
 	}
 }
 
+// TestGrowthPreemptsNobody: neither way to install may have growth pods push others out.
+func TestGrowthPreemptsNobody(t *testing.T) {
+	chart := get[*schedulingv1.PriorityClass](t, rendered(t, ""), "PriorityClass concertina-growth")
+	kustomize := get[*schedulingv1.PriorityClass](t, kustomized(t, "config/default"), "PriorityClass concertina-growth")
+	for way, class := range map[string]*schedulingv1.PriorityClass{"chart": chart, "kustomize": kustomize} {
+		if class.PreemptionPolicy == nil || *class.PreemptionPolicy != corev1.PreemptNever || class.GlobalDefault {
+			t.Errorf("%s: preemption policy %v, default for all: %t", way, class.PreemptionPolicy, class.GlobalDefault)
+		}
+		if class.Value >= 0 {
+			t.Errorf("%s: the value %d is not below that of pods without a class", way, class.Value)
+		}
+	}
+	crd := get[*apiextensionsv1.CustomResourceDefinition](t, rendered(t, ""), crdKey)
+	growth := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["growth"].Properties["priorityClassName"]
+	if got, want := string(growth.Default.Raw), strconv.Quote(chart.Name); got != want {
+		t.Errorf("jobs name %s by default, the chart makes %s", got, want)
+	}
+}
+
+// TestDrainTaintsAreTheOperatorsOwn: what the chart shows as its default is what the operator does
+// without being told.
+func TestDrainTaintsAreTheOperatorsOwn(t *testing.T) {
+	want := "--drain-taints=" + strings.Join(controller.DefaultDrainTaints, ",")
+	for way, found := range map[string]objects{"chart": rendered(t, ""), "kustomize": kustomized(t, "config/default")} {
+		args := get[*appsv1.Deployment](t, found, "Deployment concertina").Spec.Template.Spec.Containers[0].Args
+		if !slices.Contains(args, want) {
+			t.Errorf("%s: no %s in %v", way, want, args)
+		}
+	}
+	none := get[*appsv1.Deployment](t, rendered(t, "drainTaints: []"), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
+	if !slices.Contains(none, "--drain-taints=") {
+		t.Errorf("an empty list leaves the operator with its own: %v", none)
+	}
+}
+
+func TestUsersMayScaleWhatTheyMayWrite(t *testing.T) {
+	found := rendered(t, "")
+	for name, want := range map[string][]string{"admin": {"*"}, "edit": {"get", "update", "patch"}, "view": {"get"}} {
+		role := get[*rbacv1.ClusterRole](t, found, "ClusterRole concertina-trainingjob-"+name)
+		index := slices.IndexFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "trainingjobs/scale") })
+		if index < 0 || !slices.Equal(role.Rules[index].Verbs, want) {
+			t.Errorf("%s: rules %+v, want %v on trainingjobs/scale", name, role.Rules, want)
+		}
+	}
+}
+
 // TestTheOperatorRunsRestricted checks the rules of the Pod Security Standard by name.
 func TestTheOperatorRunsRestricted(t *testing.T) {
 	pod := get[*appsv1.Deployment](t, rendered(t, ""), "Deployment concertina").Spec.Template.Spec
@@ -269,6 +329,8 @@ func TestKustomizeInstallsTheSame(t *testing.T) {
 		}
 	}
 	a, b := get[*appsv1.Deployment](t, chart, "Deployment concertina"), get[*appsv1.Deployment](t, kustomize, "Deployment concertina")
+	compare("growth", get[*schedulingv1.PriorityClass](t, chart, "PriorityClass concertina-growth").Value,
+		get[*schedulingv1.PriorityClass](t, kustomize, "PriorityClass concertina-growth").Value)
 	compare("pod", a.Spec.Template.Spec, b.Spec.Template.Spec)
 	for _, role := range []string{"operator", "trainingjob-admin", "trainingjob-edit", "trainingjob-view"} {
 		a, b := get[*rbacv1.ClusterRole](t, chart, "ClusterRole concertina-"+role), get[*rbacv1.ClusterRole](t, kustomize, "ClusterRole concertina-"+role)
