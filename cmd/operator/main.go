@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -29,6 +30,7 @@ import (
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/controller"
 	"github.com/concertina-dev/concertina/internal/endpoint"
 	"github.com/concertina-dev/concertina/internal/gang"
@@ -56,6 +58,7 @@ type options struct {
 	namespace, podIP, agentImage, rendezvousService string
 	rendezvousBind, healthBind, metricsBind         string
 	leaderElect                                     bool
+	drainTaints                                     []string
 	logging                                         zap.Options
 }
 
@@ -89,6 +92,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.rendezvousBind, "rendezvous-bind-address", ":8443", "address of the rendezvous")
 	f.StringVar(&o.healthBind, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	f.StringVar(&o.metricsBind, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among several operators")
 	logging := flag.NewFlagSet("logging", flag.ContinueOnError)
 	o.logging.BindFlags(logging)
@@ -169,6 +173,27 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager
 	return mgr, nil
 }
 
+// newClusterCache holds what decides where there is room: all nodes, and of every pod that has not
+// ended the part that the scheduler looks at.
+func newClusterCache(mgr manager.Manager) (cache.Cache, error) {
+	unfinished := fields.AndSelectors(
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
+	cluster, err := cache.New(mgr.GetConfig(), cache.Options{
+		Scheme:                      mgr.GetScheme(),
+		Mapper:                      mgr.GetRESTMapper(),
+		ReaderFailOnMissingInformer: true,
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:  {Field: unfinished, Transform: allocation.Slim(v1alpha1.LabelJob)},
+			&corev1.Node{}: {Transform: cache.TransformStripManagedFields()},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up the cache of nodes: %w", err)
+	}
+	return cluster, mgr.Add(cluster)
+}
+
 // wire puts the parts together.
 func wire(ctx context.Context, mgr manager.Manager, live client.Client, o options) error {
 	_, portText, err := net.SplitHostPort(o.rendezvousBind)
@@ -205,14 +230,20 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 			return fmt.Errorf("add to the manager: %w", err)
 		}
 	}
+	cluster, err := newClusterCache(mgr)
+	if err != nil {
+		return err
+	}
 	reconciler := &controller.Reconciler{
-		Client:     mgr.GetClient(),
-		Live:       live,
-		Gang:       gang.Coscheduling{Client: mgr.GetClient()},
-		Rendezvous: server,
-		Events:     mgr.GetEventRecorder("concertina"),
-		CABundle:   authority.Bundle,
-		Now:        time.Now,
+		Client:      mgr.GetClient(),
+		Cluster:     cluster,
+		DrainTaints: o.drainTaints,
+		Live:        live,
+		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
+		Rendezvous:  server,
+		Events:      mgr.GetEventRecorder("concertina"),
+		CABundle:    authority.Bundle,
+		Now:         time.Now,
 		Pods: controller.PodSettings{
 			AgentImage:    o.agentImage,
 			RendezvousURL: "https://" + net.JoinHostPort(host, portText),

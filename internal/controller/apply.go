@@ -37,8 +37,13 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 			return err
 		}
 	}
+	for _, pod := range actions.Withdraw {
+		if err := r.withdraw(ctx, pod); err != nil {
+			return err
+		}
+	}
 	if actions.DeleteGroup {
-		if err := r.Gang.Delete(ctx, state.groupKey()); err != nil {
+		if err := r.deleteGroups(ctx, state); err != nil {
 			return err
 		}
 	}
@@ -49,6 +54,9 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 		if err := r.create(ctx, state, actions); err != nil {
 			return err
 		}
+	}
+	if err := r.grow(ctx, state, actions); err != nil {
+		return err
 	}
 	if actions.Expect != nil {
 		if err := r.ensureConfigMap(ctx, state.Job); err != nil {
@@ -74,6 +82,33 @@ func (r *Reconciler) deletePod(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	return wrapf(err, "delete pod %s/%s", pod.Namespace, pod.Name)
+}
+
+// withdraw deletes a pod if it still has no node: once it is bound it may already do its part.
+func (r *Reconciler) withdraw(ctx context.Context, pod *corev1.Pod) error {
+	err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return wrapf(err, "withdraw pod %s/%s", pod.Namespace, pod.Name)
+}
+
+// deleteGroups removes the groups of refills and then that of the gang, by which the attempt is known
+// to have any.
+func (r *Reconciler) deleteGroups(ctx context.Context, state *State) error {
+	groups, err := r.Gang.List(ctx, state.Job.Namespace, jobLabels(state.Job, state.attempt()))
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		if group == state.groupKey() {
+			continue
+		}
+		if err := r.Gang.Delete(ctx, group); err != nil {
+			return err
+		}
+	}
+	return r.Gang.Delete(ctx, state.groupKey())
 }
 
 // create makes the job's ConfigMap, the group and its pods. A refusal stops it; what was made by

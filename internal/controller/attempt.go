@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,10 +117,33 @@ func (p *planner) runGang() {
 		return
 	}
 	pods := p.gang()
-	if len(pods) == 0 && !p.GroupExists {
+	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
+	switch {
+	case len(pods) == 0 && !p.GroupExists && !placed:
 		p.createGang()
-		return
+	case p.elastic():
+		p.runElastic(pods)
+	case p.takingOver() && p.anyoneThere(pods):
+		if p.finishedUnseen(pods) {
+			p.complete()
+			return
+		}
+		p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
+	default:
+		p.runFixed(pods)
 	}
+}
+
+// anyoneThere says whether a worker is left whose agent could tell of the world.
+func (p *planner) anyoneThere(pods []*corev1.Pod) bool {
+	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName != "" && !podEnded(pod) && trainerExit(pod, &p.Job.Spec.Workers) == nil
+	})
+}
+
+// runFixed looks after a gang that has no world yet, or one that cannot change: it starts, is lost and
+// ends as a whole.
+func (p *planner) runFixed(pods []*corev1.Pod) {
 	if failure := p.diagnose(pods); failure.cause != causeNone {
 		p.handle(failure)
 		return
@@ -128,9 +152,14 @@ func (p *planner) runGang() {
 		p.complete()
 		return
 	}
+	if p.rendezvousKnows() && p.World.Fatal != "" {
+		f, _ := p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}, p.World.Fatal)
+		p.handle(f)
+		return
+	}
 	firstBound, bound := placement(pods)
 	if bound {
-		p.plan.Actions.Expect = p.expected(pods)
+		p.plan.Actions.Expect = p.expected(gangMembers(pods))
 	}
 	p.describeGang(pods, bound)
 	if p.World.Round > 0 && p.rendezvousKnows() {
@@ -196,20 +225,37 @@ func placement(pods []*corev1.Pod) (first time.Time, all bool) {
 	return first, all
 }
 
-func (p *planner) expected(pods []*corev1.Pod) *rendezvous.Gang {
+// expected is what the rendezvous should make the next world of.
+func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
+	spec := &p.Job.Spec
 	expected := &rendezvous.Gang{
 		JobUID:             string(p.Job.UID),
 		Attempt:            p.attempt(),
-		ProcessesPerWorker: value(p.Job.Spec.Workers.ProcessesPerWorker),
-		HeartbeatTimeout:   value(p.Job.Spec.Failure.HeartbeatTimeout).Duration,
+		Members:            members,
+		Minimum:            p.minimum(),
+		Target:             max(p.target(), p.minimum()),
+		Sizes:              slices.Sorted(slices.Values(spec.Workers.Sizes)),
+		ProcessesPerWorker: value(spec.Workers.ProcessesPerWorker),
+		HeartbeatTimeout:   value(spec.Failure.HeartbeatTimeout).Duration,
+		BarrierTimeout:     value(spec.Checkpoint.Timeout).Duration,
+		GrowthWindow:       value(spec.Growth.Stabilization).Duration,
+		HangTimeout:        value(spec.Failure.HangTimeout).Duration,
 		Durable:            record.FromStatus(p.Job.Status.World),
 	}
+	if spec.Strategy() == v1alpha1.ResizeRestart {
+		expected.Strategy = rendezvous.Restart
+	}
+	return expected
+}
+
+func gangMembers(pods []*corev1.Pod) []rendezvous.Member {
+	var members []rendezvous.Member
 	for _, pod := range pods {
-		expected.Members = append(expected.Members, rendezvous.Member{
+		members = append(members, rendezvous.Member{
 			UID: string(pod.UID), Name: pod.Name, Ordinal: podOrdinal(pod), Node: pod.Spec.NodeName,
 		})
 	}
-	return expected
+	return members
 }
 
 // checkStartTimeout lets a gang go that holds room and does not start.

@@ -25,11 +25,17 @@ func isTrue(conditions []metav1.Condition, conditionType string) bool {
 	return meta.IsStatusConditionTrue(conditions, conditionType)
 }
 
+// cut shortens a message in its middle: what was said last tells the most.
+func cut(message string, limit int) string {
+	if len(message) <= limit {
+		return message
+	}
+	return strings.ToValidUTF8(message[:limit/4]+" … "+message[len(message)-limit*3/4+8:], "")
+}
+
 // set writes a condition of the next status.
 func (p *planner) set(conditionType string, status metav1.ConditionStatus, reason, message string) {
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage/4]+" … "+message[len(message)-maxMessage*3/4+8:], "")
-	}
+	message = cut(message, maxMessage)
 	meta.SetStatusCondition(&p.plan.Status.Conditions, metav1.Condition{
 		Type:               conditionType,
 		Status:             status,
@@ -68,16 +74,20 @@ func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
 		return
 	}
 	if p.World.Round > 0 {
-		message := fmt.Sprintf("round %d: %d workers train as %d ranks", p.World.Round, len(pods),
-			len(pods)*int(value(p.Job.Spec.Workers.ProcessesPerWorker)))
-		if !isTrue(p.Job.Status.Conditions, v1alpha1.ConditionTraining) {
-			p.note(corev1.EventTypeNormal, v1alpha1.ReasonWorldFormed, "%s", message)
-		}
-		p.set(v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed, message)
+		p.trains(int32(len(pods)))
 		return
 	}
 	reason, message := p.whyNotTraining(pods)
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
+}
+
+// trains says that the current world of so many workers trains.
+func (p *planner) trains(workers int32) {
+	message := fmt.Sprintf("round %d: %d workers train as %d ranks", p.World.Round, workers, workers*value(p.Job.Spec.Workers.ProcessesPerWorker))
+	if !isTrue(p.Job.Status.Conditions, v1alpha1.ConditionTraining) {
+		p.note(corev1.EventTypeNormal, v1alpha1.ReasonWorldFormed, "%s", message)
+	}
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed, message)
 }
 
 // whyNotTraining names the pods that keep a placed gang from forming its world.

@@ -39,6 +39,8 @@ const (
 	causeUnsettled
 	causeProgram
 	causeInfrastructure
+	// causeReleased: nobody was lost, and the attempt is over all the same.
+	causeReleased
 )
 
 // failure is what ended, or will end, an attempt.
@@ -55,8 +57,8 @@ var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|close
 // diagnose says what has gone wrong with a gang, if anything. An infrastructure loss explains the
 // failures of all the others, so it is looked for first.
 func (p *planner) diagnose(pods []*corev1.Pod) failure {
-	if missing := int(p.target()) - len(pods); missing > 0 {
-		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.target(), p.attempt())}
+	if missing := int(p.minimum()) - len(pods); missing > 0 {
+		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.minimum(), p.attempt())}
 	}
 	for _, pod := range pods {
 		if loss := p.infrastructureLoss(pod); loss != "" {
@@ -242,6 +244,10 @@ func (p *planner) handle(f failure) {
 		}
 		status.Restarts.Program = ptr.To(failures)
 		p.restart("ProgramFailure", f.message, backOff(failures))
+		return
+	}
+	if f.cause == causeReleased {
+		p.restart(v1alpha1.EventGangReleased, f.message, infrastructureBackOff)
 		return
 	}
 	if !isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) {

@@ -22,8 +22,14 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		Job:         job,
 		GroupExists: true,
 		World:       r.Rendezvous.Observe(jobKey(job)),
-		Memory:      r.memory.of(job.UID),
+		DrainTaints: r.DrainTaints,
 	}
+	r.memory.update(job.UID, func(m *Memory) {
+		if m.Since.IsZero() {
+			m.Since = state.Now
+		}
+		state.Memory = *m
+	})
 	var err error
 	if state.Pods, err = r.pods(ctx, r.Client, job); err != nil {
 		return nil, err
@@ -38,6 +44,9 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		}
 		state.Quotas = quotas.Items
 	}
+	if err := r.gatherNodes(ctx, state); err != nil {
+		return nil, err
+	}
 	state.Placement = r.Gang.Why(state.gang())
 	return state, nil
 }
@@ -49,7 +58,7 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 		return nil
 	}
 	if state.target() > 0 {
-		if int32(len(state.gang())) >= state.target() {
+		if int32(len(state.unharmed())) >= state.target() {
 			return nil
 		}
 		var err error

@@ -43,6 +43,22 @@ const (
 	lastRefusal  = 5 * time.Minute
 )
 
+// remember keeps what a plan wants to be kept. What was used up of the reservation while the plan was
+// carried out, and why growth was refused then, is known better here.
+func (m *Memory) remember(plan *Plan) {
+	used := m.Elastic
+	m.Elastic = plan.Elastic
+	if plan.Decided || used.Attempt != plan.Elastic.Attempt {
+		return
+	}
+	if len(used.Reserved) < len(plan.Elastic.Reserved) {
+		m.Elastic.Reserved = used.Reserved
+	}
+	if used.Growth.Until.After(plan.Elastic.Growth.Until) {
+		m.Elastic.Growth = used.Growth
+	}
+}
+
 // refused remembers one more refusal.
 func (m *Memory) refused(now time.Time, attempt int32, reason, message string) {
 	count := 1

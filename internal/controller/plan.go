@@ -12,6 +12,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -27,6 +28,10 @@ type Plan struct {
 	After time.Duration
 	// Progress is true when Status brings a new progress.
 	Progress bool
+	// Elastic is what to remember once Status is written.
+	Elastic ElasticMemory
+	// Decided is true when the plan does nothing but write.
+	Decided bool
 }
 
 // Note is one decision in words.
@@ -42,6 +47,8 @@ type Actions struct {
 	Release bool
 	// Delete removes pods, by uid.
 	Delete []*corev1.Pod
+	// Withdraw removes pods, by uid and resourceVersion: only if they still have no node.
+	Withdraw []*corev1.Pod
 	// DeleteGroup removes the object of the current attempt's group.
 	DeleteGroup bool
 	// Forget drops what the rendezvous knows.
@@ -50,6 +57,12 @@ type Actions struct {
 	Group *gang.Group
 	// Create are pods that are all created, or none.
 	Create []*corev1.Pod
+	// Grow are pods of which each is worth having, and which may be refused without harm. Their names
+	// are the first of those that are reserved.
+	Grow []*corev1.Pod
+	// RefillGroup and Refill are a batch that fills the job up to min again; nil for none.
+	RefillGroup *gang.Group
+	Refill      []*corev1.Pod
 	// Expect tells the rendezvous who the world is made of.
 	Expect *rendezvous.Gang
 	// Ranks are worker ranks to write on pods, by index into the pods' own slice.
@@ -76,9 +89,11 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	p := &planner{State: state, settings: settings}
 	p.plan.Status = *state.Job.Status.DeepCopy()
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
+	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
+	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
 	switch {
 	case state.World.Deposed:
-		return Plan{Status: *state.Job.Status.DeepCopy()}
+		return Plan{Status: *state.Job.Status.DeepCopy(), Elastic: state.Memory.Elastic}
 	case p.finished():
 		p.afterEnd()
 	case p.suspended():
@@ -94,6 +109,8 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	if p.decided() {
 		// What was decided becomes durable first; the next reconcile acts on it.
 		p.plan.Actions = Actions{}
+		p.plan.Decided = true
+		p.plan.Elastic.Told = state.Memory.Elastic.Told // nobody else was told
 		p.lookAgain(time.Millisecond)
 	}
 	return p.plan
@@ -124,14 +141,19 @@ func (p *planner) lookAgain(after time.Duration) {
 }
 
 func (p *planner) countWorkers() {
-	var running int32
+	var running, standby int32
 	for _, pod := range p.gang() {
-		if trainerRunning(pod, &p.Job.Spec.Workers) {
-			running++
+		if !trainerRunning(pod, &p.Job.Spec.Workers) {
+			continue
+		}
+		running++
+		if seen := p.member(pod); seen.Standby && seen.WorkerRank < 0 && p.World.Round > 0 {
+			standby++
 		}
 	}
 	workers := &p.plan.Status.Workers
 	workers.Running = ptr.To(running)
+	workers.Standby = ptr.To(standby)
 	if workers.Target == nil {
 		workers.Target = ptr.To[int32](0)
 	}
@@ -210,9 +232,17 @@ func (p *planner) fail(reason, message string) {
 // complete ends the job with success.
 func (p *planner) complete() {
 	p.reportProgress()
-	message := fmt.Sprintf("all %d workers ended with exit code 0", p.minimum())
+	message := fmt.Sprintf("all %d workers ended with exit code 0", p.finalWorkers())
 	p.end(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, message)
 	p.note(corev1.EventTypeNormal, v1alpha1.ReasonCompleted, "%s", message)
+}
+
+// finalWorkers is the number of workers of the last world.
+func (p *planner) finalWorkers() int32 {
+	if made := record.FromStatus(p.Job.Status.World); made.Attempt == p.attempt() && made.Workers > 0 {
+		return made.Workers
+	}
+	return p.minimum()
 }
 
 func (p *planner) end(condition, reason, message string) {

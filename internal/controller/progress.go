@@ -52,6 +52,7 @@ func (p *planner) reportProgress() {
 		rate := float64(seen.Samples-memory.ReportedSamples) / elapsed.Seconds()
 		next.SamplesPerSecond = ptr.To(int64(rate))
 	}
+	next.Goodput = p.goodput()
 	for _, metric := range seen.Metrics {
 		next.Metrics = append(next.Metrics, v1alpha1.Metric{
 			Name: metric.Name, Value: strconv.FormatFloat(metric.Value, 'g', 6, 64),

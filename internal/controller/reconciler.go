@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -22,13 +23,18 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete;patch
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=resourcequotas;limitranges,verbs=get;list;watch
-// +kubebuilder:rbac:groups=scheduling.x-k8s.io,resources=podgroups,verbs=get;create;delete
+// +kubebuilder:rbac:groups=scheduling.x-k8s.io,resources=podgroups,verbs=get;list;create;delete
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconciler runs TrainingJobs.
 type Reconciler struct {
 	// Client reads from the cache (but PodGroups) and writes.
 	Client client.Client
+	// Cluster reads all nodes, and all pods that have one, from a cache.
+	Cluster cache.Cache
+	// DrainTaints are the keys of taints that ask workers to leave a node.
+	DrainTaints []string
 	// Live reads from the API server.
 	Live client.Reader
 	// Gang places the gangs.
@@ -45,6 +51,7 @@ type Reconciler struct {
 	Pods PodSettings
 
 	memory memories
+	room   roomChanges
 }
 
 // Reconcile looks at one job, and takes it one decision further.
@@ -97,9 +104,11 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 	if err := r.writeStatus(ctx, state.Job, &plan.Status); err != nil {
 		return client.IgnoreNotFound(wrapf(err, "write status of job %s", jobKey(state.Job)))
 	}
+	r.memory.update(state.Job.UID, func(m *Memory) { m.remember(plan) })
 	if plan.Progress {
 		r.memory.update(state.Job.UID, func(m *Memory) {
 			m.ReportedAt, m.ReportedRound, m.ReportedSamples = state.Now, state.World.Round, state.World.Progress.Samples
+			m.ReportedStep = state.World.Progress.Step
 		})
 	}
 	for _, note := range plan.Notes {

@@ -27,15 +27,15 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	limits := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, limit client.Object) []reconcile.Request {
 		return r.forgiveRefusals(ctx, limit.GetNamespace())
 	})
-	err := ctrl.NewControllerManagedBy(mgr).
+	builder := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.TrainingJob{}).
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.ResourceQuota{}, limits).
 		Watches(&corev1.LimitRange{}, limits).
 		WatchesRawSource(source.Func(r.watchWorlds)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrentJobs}).
-		Complete(r)
-	if err != nil {
+		WatchesRawSource(source.Func(r.watchRoom)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrentJobs})
+	if err := builder.Complete(r); err != nil {
 		return fmt.Errorf("set up the TrainingJob controller: %w", err)
 	}
 	if err := mgr.Add(manager.RunnableFunc(r.retryWaiting)); err != nil {

@@ -23,6 +23,12 @@ type State struct {
 	GroupKindMissing string
 	// Placement says why pods have no node, in the words of the gang scheduler.
 	Placement string
+	// Nodes are the nodes of the cluster, and Room how many more workers they would take now, beyond
+	// those of the job that have a node. Only looked up once a gang has its nodes.
+	Nodes Nodes
+	Room  int32
+	// DrainTaints are the keys of taints that ask workers to leave.
+	DrainTaints []string
 	// Quotas are the ResourceQuotas of the namespace.
 	Quotas []corev1.ResourceQuota
 	// World is what the rendezvous has seen.
@@ -34,11 +40,16 @@ type State struct {
 // Memory is what the operator keeps of a job between reconciles and may lose: after a restart a
 // refused batch is tried once more, and a rate is known one refresh later.
 type Memory struct {
+	// Since is when this process first looked at the job.
+	Since time.Time
+	// Elastic is what it remembers of an attempt whose world may change.
+	Elastic ElasticMemory
 	// Refusal is the last batch that the API server refused; nil for none.
 	Refusal *Refusal
 	// ReportedAt is when status.progress was last written, with the samples done then.
 	ReportedAt      time.Time
 	ReportedSamples uint64
+	ReportedStep    uint64
 	ReportedRound   uint64
 }
 
@@ -76,6 +87,17 @@ func (s *State) gang() []*corev1.Pod {
 		}
 	}
 	return gang
+}
+
+// unharmed returns the pods of the current attempt that have neither ended nor are about to.
+func (s *State) unharmed() []*corev1.Pod {
+	var unharmed []*corev1.Pod
+	for _, pod := range s.gang() {
+		if !podEnded(pod) && pod.DeletionTimestamp == nil {
+			unharmed = append(unharmed, pod)
+		}
+	}
+	return unharmed
 }
 
 // live returns the pods that still hold room and quota: all that have not ended.

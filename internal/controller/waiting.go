@@ -44,8 +44,11 @@ func (r *Reconciler) retryOne(ctx context.Context) error {
 	var since time.Time
 	for i := range jobs.Items {
 		job := &jobs.Items[i]
+		// A job that regroups waits for the room of a refill; the gang's own group does for asking.
 		scheduled := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionGangScheduled)
-		if scheduled == nil || scheduled.Reason != v1alpha1.ReasonWaitingForRoom {
+		if training := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionTraining); training != nil && training.Reason == v1alpha1.ReasonRegrouping {
+			scheduled = training
+		} else if scheduled == nil || scheduled.Reason != v1alpha1.ReasonWaitingForRoom {
 			continue
 		}
 		if longest == nil || scheduled.LastTransitionTime.Time.Before(since) {

@@ -74,6 +74,23 @@ func (Coscheduling) Decorate(pod *corev1.Pod, group Group) {
 	pod.Spec.SchedulerName = group.SchedulerName
 }
 
+// List implements Scheduler.
+func (c Coscheduling) List(ctx context.Context, namespace string, labels map[string]string) ([]types.NamespacedName, error) {
+	var list schedv1alpha1.PodGroupList
+	err := c.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels(labels))
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list PodGroups of namespace %s: %w", namespace, err)
+	}
+	var keys []types.NamespacedName
+	for i := range list.Items {
+		keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))
+	}
+	return keys, nil
+}
+
 // Delete implements Scheduler.
 func (c Coscheduling) Delete(ctx context.Context, key types.NamespacedName) error {
 	podGroup := &schedv1alpha1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: key.Name, Namespace: key.Namespace}}

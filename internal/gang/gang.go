@@ -39,6 +39,8 @@ type Scheduler interface {
 	Exists(ctx context.Context, key types.NamespacedName) (bool, error)
 	// Decorate makes the pod a member of the group.
 	Decorate(pod *corev1.Pod, group Group)
+	// List names the groups that carry the labels, from a live read; none when the kind is not there.
+	List(ctx context.Context, namespace string, labels map[string]string) ([]types.NamespacedName, error)
 	// Delete removes the group's object; it is no error if that is gone already.
 	Delete(ctx context.Context, key types.NamespacedName) error
 	// Retry has the scheduler look once more at all groups that wait for room, of which this is one;

@@ -74,6 +74,7 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 	Expect(err).NotTo(HaveOccurred())
 	reconciler := &controller.Reconciler{
 		Client:     mgr.GetClient(),
+		Cluster:    mgr.GetCache(),
 		Live:       mgr.GetAPIReader(),
 		Gang:       gang.Coscheduling{Client: mgr.GetClient()},
 		Rendezvous: op.worlds,

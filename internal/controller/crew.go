@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// worker is one pod of the current attempt and what is known of it.
+type worker struct {
+	pod  *corev1.Pod
+	seen rendezvous.MemberObservation
+	// leaving says why it should be in no world any more, why the same in words; leaveBy is when it
+	// will be killed, zero when it can take its time.
+	leaving rendezvous.Reason
+	why     string
+	leaveBy time.Time
+	// lost says how we know that it will make no step any more; ended that its processes are
+	// certainly gone.
+	lost  string
+	ended bool
+	// loss is what the rendezvous says of its loss; nil for nothing.
+	loss *rendezvous.Loss
+	// stuck says why its containers cannot start.
+	stuck string
+}
+
+func (w *worker) bound() bool { return w.pod.Spec.NodeName != "" }
+
+func (w *worker) inWorld() bool { return w.seen.Joined && w.seen.WorkerRank >= 0 }
+
+// alive says whether it may make a step, or could in a next world.
+func (w *worker) alive() bool { return w.bound() && !w.ended && w.lost == "" }
+
+// stays says whether it is to be in the next world, or on its way there.
+func (w *worker) stays() bool { return !w.ended && w.lost == "" && w.leaving == "" }
+
+// newcomer says whether it was in no world yet.
+func (w *worker) newcomer() bool {
+	return !w.inWorld() && !w.seen.Out && w.pod.Annotations[v1alpha1.AnnotationRank] == "" && (w.loss == nil || w.loss.Round == 0)
+}
+
+// starting says whether a newcomer should be ready soon.
+func (w *worker) starting() bool {
+	return w.alive() && w.leaving == "" && w.newcomer() && !w.seen.Standby && w.stuck == ""
+}
+
+// crew looks at all pods of the attempt. Those that are too many are marked as leaving too.
+func (p *planner) crew(pods []*corev1.Pod) []worker {
+	losses := map[string]*rendezvous.Loss{}
+	if p.rendezvousKnows() {
+		for i := range p.World.Losses {
+			losses[p.World.Losses[i].UID] = &p.World.Losses[i]
+		}
+	}
+	crew := make([]worker, 0, len(pods))
+	for _, pod := range pods {
+		w := worker{pod: pod, seen: p.member(pod), loss: losses[string(pod.UID)], stuck: stuckPods([]*corev1.Pod{pod})}
+		w.lost, w.ended = p.lostWorker(&w)
+		if !w.ended {
+			w.leaving, w.why, w.leaveBy = p.whyLeaving(&w)
+		}
+		crew = append(crew, w)
+	}
+	p.markSurplus(crew)
+	return crew
+}
+
+// lostWorker says how we know that a worker will make no step any more, and whether its processes
+// are certainly gone.
+func (p *planner) lostWorker(w *worker) (lost string, ended bool) {
+	pod := w.pod
+	where := fmt.Sprintf("worker %s on node %s", pod.Name, pod.Spec.NodeName)
+	exit := trainerExit(pod, &p.Job.Spec.Workers)
+	switch {
+	case exit != nil && exit.ExitCode == 0:
+		return "", true
+	case exit != nil:
+		return p.endedMessage(pod), true
+	case podEnded(pod):
+		return p.endedMessage(pod), true
+	case w.bound() && p.Nodes.Gone[pod.Spec.NodeName] && !w.seen.Connected:
+		return where + " was lost: the node was deleted", true
+	case w.bound() && p.Nodes.outOfService(pod.Spec.NodeName):
+		return where + " was lost: the node is tainted " + corev1.TaintNodeOutOfService, true
+	case w.loss != nil:
+		return w.loss.Message, false
+	case pod.DeletionTimestamp != nil && p.Now.Sub(pod.DeletionTimestamp.Time) > overdueAfter:
+		return where + " was deleted, and its node does not say that it has ended", false
+	default:
+		return "", false
+	}
+}
+
+// endedMessage says how a worker has ended that should not have.
+func (p *planner) endedMessage(pod *corev1.Pod) string {
+	if reason, message := disruption(pod); reason != "" {
+		return fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, message)
+	}
+	for _, exit := range p.failedExits([]*corev1.Pod{pod}) {
+		return exit.message()
+	}
+	return fmt.Sprintf("worker %s on node %s has ended", pod.Name, pod.Spec.NodeName)
+}
+
+func count(crew []worker, fits func(*worker) bool) int32 {
+	var n int32
+	for i := range crew {
+		if fits(&crew[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// legal is the largest legal number of workers up to n; 0 when none is.
+func (s *State) legal(n int32) int32 {
+	n = min(n, value(s.Job.Spec.Workers.Max))
+	sizes := s.Job.Spec.Workers.Sizes
+	if len(sizes) == 0 {
+		return max(n, 0)
+	}
+	var largest int32
+	for _, size := range sizes {
+		if size <= n {
+			largest = max(largest, size)
+		}
+	}
+	return largest
+}
+
+// members is what the rendezvous is told of the crew. A worker that has ended is left out once the
+// world goes on without it.
+func members(crew []worker, round uint64) []rendezvous.Member {
+	var all []rendezvous.Member
+	for i := range crew {
+		w := &crew[i]
+		if !w.bound() || w.ended && w.accounted(round) {
+			continue
+		}
+		all = append(all, rendezvous.Member{
+			UID: string(w.pod.UID), Name: w.pod.Name, Ordinal: podOrdinal(w.pod), Node: w.pod.Spec.NodeName,
+			Leaving: w.leaving, LeaveBy: w.leaveBy, Lost: w.lost, Ended: w.ended, Starting: w.starting(),
+		})
+	}
+	slices.SortFunc(all, func(a, b rendezvous.Member) int { return int(a.Ordinal - b.Ordinal) })
+	return all
+}
+
+// accounted says whether a worker that has ended or was lost matters to the round no more.
+func (w *worker) accounted(round uint64) bool {
+	if w.inWorld() {
+		return false
+	}
+	return w.loss == nil || w.loss.Round < round
+}

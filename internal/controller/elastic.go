@@ -1,0 +1,282 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// ElasticMemory is what the operator keeps of an attempt whose world may change, and may lose: names
+// that were reserved are then never used, growth that failed is tried once more.
+type ElasticMemory struct {
+	Attempt int32
+	// Elastic is true once the attempt has had a world that can change.
+	Elastic bool
+	// Reserved are ordinals that are durable as used and not used yet, Refill whether for a batch.
+	Reserved []int32
+	Refill   bool
+	Growth   GrowthBackOff
+	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince, in Round.
+	Phase      rendezvous.Phase
+	PhaseSince time.Time
+	Round      uint64
+	// Terminating says since when agents are known to have been told to end, by pod uid.
+	Terminating map[string]time.Time
+	// Told are the workers that the rendezvous was told are leaving, by pod uid.
+	Told map[string]bool
+}
+
+// next is what to remember, before this plan adds to it.
+func (m ElasticMemory) next(attempt int32) ElasticMemory {
+	if m.Attempt != attempt {
+		m = ElasticMemory{Attempt: attempt}
+	}
+	m.Reserved = slices.Clone(m.Reserved)
+	m.Terminating, m.Told = map[string]time.Time{}, map[string]bool{}
+	return m
+}
+
+// elastic says whether the job's world can change while it trains: all of its programs speak to their
+// agents, or are started anew in every world.
+func (s *State) elastic() bool {
+	if !s.rendezvousKnows() || s.World.Round == 0 {
+		return false
+	}
+	if s.Job.Spec.Strategy() == v1alpha1.ResizeRestart || s.World.Elastic || s.Memory.Elastic.Attempt == s.attempt() && s.Memory.Elastic.Elastic {
+		return true
+	}
+	switch s.World.Phase {
+	case rendezvous.PhaseResizing, rendezvous.PhaseRecovering, rendezvous.PhaseRegrouping:
+		return true
+	default:
+		return false
+	}
+}
+
+// takingOver says whether a world of this attempt was made durable of which this leader does not know
+// yet whether it lives. Until it does, nobody is judged.
+func (s *State) takingOver() bool {
+	made := record.FromStatus(s.Job.Status.World)
+	return !s.rendezvousKnows() && made.Round > 0 && made.Attempt == s.attempt() &&
+		isTrue(s.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
+}
+
+// runElastic looks after an attempt whose world changes while it trains. Losses and changes are
+// accounted for first; then the job may be over; then it is decided how many workers it should have;
+// and what was decided before is done.
+func (p *planner) runElastic(pods []*corev1.Pod) {
+	p.plan.Elastic.Elastic = true
+	crew := p.crew(pods)
+	p.followPhase()
+	if p.account() {
+		return
+	}
+	if p.allFinished(crew) {
+		p.complete()
+		return
+	}
+	if f, found := p.attemptFailure(crew, pods); found {
+		p.handle(f)
+		return
+	}
+	p.retarget(crew)
+	if p.decided() {
+		return
+	}
+	p.spawn(crew)
+	p.dismiss(crew)
+	p.plan.Actions.Expect = p.expected(members(crew, p.World.Round))
+	p.tellLeaving(crew)
+	p.describeWorld(crew)
+	p.annotateRanks(pods)
+	p.refreshProgress()
+}
+
+// followPhase remembers since when the rendezvous is in its phase, and tells of a change that was
+// called off.
+func (p *planner) followPhase() {
+	memory, next := p.Memory.Elastic, &p.plan.Elastic
+	if memory.Phase == p.World.Phase && !memory.PhaseSince.IsZero() {
+		return
+	}
+	next.Phase, next.PhaseSince, next.Round = p.World.Phase, p.Now, p.World.Round
+	calledOff := memory.Phase == rendezvous.PhaseResizing && p.World.Phase == rendezvous.PhaseTraining && memory.Round == p.World.Round
+	if calledOff && p.World.Why != "" {
+		p.note(corev1.EventTypeWarning, v1alpha1.EventResizeCalledOff, "%s", p.World.Why)
+	}
+}
+
+// allFinished says whether every worker of the world has ended with 0. Those in no world do not
+// matter.
+func (p *planner) allFinished(crew []worker) bool {
+	var finished, members int32
+	for i := range crew {
+		w := &crew[i]
+		if !w.inWorld() {
+			continue
+		}
+		members++
+		if w.ended && w.lost == "" {
+			finished++
+		}
+	}
+	made := record.FromStatus(p.Job.Status.World)
+	if made.Round == p.World.Round && made.Workers > finished && !p.World.Elastic {
+		return false
+	}
+	return finished > 0 && finished == members
+}
+
+// finishedUnseen says the same of a world that ended while no leader was looking: by the ranks that
+// stand on the pods.
+func (p *planner) finishedUnseen(pods []*corev1.Pod) bool {
+	ranks := map[string]bool{}
+	for _, pod := range pods {
+		exit := trainerExit(pod, &p.Job.Spec.Workers)
+		if rank := pod.Annotations[v1alpha1.AnnotationRank]; rank != "" && exit != nil && exit.ExitCode == 0 && pod.DeletionTimestamp == nil {
+			ranks[rank] = true
+		}
+	}
+	made := record.FromStatus(p.Job.Status.World)
+	for rank := range made.Workers {
+		if !ranks[fmt.Sprint(rank)] {
+			return false
+		}
+	}
+	return made.Workers > 0
+}
+
+// attemptFailure says why the attempt cannot go on.
+func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (failure, bool) {
+	if p.World.Fatal != "" {
+		return p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}, p.World.Fatal)
+	}
+	if count(crew, (*worker).alive) == 0 {
+		f := p.diagnose(pods)
+		if f.cause == causeNone {
+			f = failure{cause: causeInfrastructure, message: "no worker of the world is left"}
+		}
+		return f, true
+	}
+	return p.regroupFailure()
+}
+
+// dismiss lets go of those who have left, were lost, or are not needed.
+func (p *planner) dismiss(crew []worker) {
+	actions := &p.plan.Actions
+	quiet := p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == rendezvous.PhaseRegrouping
+	keep := lastOfEachCause(crew)
+	for i := range crew {
+		w := &crew[i]
+		told := p.Memory.Elastic.Told[string(w.pod.UID)]
+		switch {
+		case w.pod.DeletionTimestamp != nil:
+		case w.ended:
+			if p.overWith(w) && !slices.Contains(keep, w.pod) {
+				actions.Delete = append(actions.Delete, w.pod)
+			}
+		case w.lost != "":
+			if p.overWith(w) || p.World.Phase == rendezvous.PhaseRegrouping {
+				actions.Delete = append(actions.Delete, w.pod)
+			}
+		case p.orphan(w, crew), w.leaving != "" && !w.bound():
+			actions.Withdraw = append(actions.Withdraw, w.pod)
+		case w.leaving != "" && w.seen.Out, w.leaving != "" && told && quiet && !w.inWorld():
+			actions.Delete = append(actions.Delete, w.pod)
+		}
+	}
+}
+
+// overWith says whether nothing has yet to be learned from a worker that has ended or was lost: its
+// loss is counted, or it was in no world.
+func (p *planner) overWith(w *worker) bool {
+	if w.inWorld() {
+		return false
+	}
+	if w.loss == nil || w.loss.Round == 0 {
+		return true
+	}
+	return w.loss.Round < p.accountedRound()
+}
+
+// lastOfEachCause picks the ended workers to keep for their logs.
+func lastOfEachCause(crew []worker) []*corev1.Pod {
+	var program, infrastructure *corev1.Pod
+	later := func(a, b *corev1.Pod) *corev1.Pod {
+		if a == nil || podOrdinal(b) > podOrdinal(a) {
+			return b
+		}
+		return a
+	}
+	for i := range crew {
+		w := &crew[i]
+		if !w.ended || w.lost == "" {
+			continue
+		}
+		if reason, _ := disruption(w.pod); reason != "" {
+			infrastructure = later(infrastructure, w.pod)
+		} else {
+			program = later(program, w.pod)
+		}
+	}
+	return []*corev1.Pod{program, infrastructure}
+}
+
+// tellLeaving remembers whom the rendezvous knows to be leaving, and tells of each once.
+func (p *planner) tellLeaving(crew []worker) {
+	for i := range crew {
+		w := &crew[i]
+		uid := string(w.pod.UID)
+		if w.leaving == "" || !w.bound() {
+			continue
+		}
+		p.plan.Elastic.Told[uid] = true
+		if p.Memory.Elastic.Told[uid] {
+			continue
+		}
+		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "worker %s on node %s is to leave (%s): %s", w.pod.Name, w.pod.Spec.NodeName, w.leaving, w.why)
+		if !w.inWorld() {
+			p.lookAgain(time.Millisecond) // it can go as soon as the rendezvous knows
+		}
+	}
+}
+
+// describeWorld writes the conditions of an attempt that has its world. What goes on for a moment only
+// is not written.
+func (p *planner) describeWorld(crew []worker) {
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, "every worker of the gang had a node")
+	if p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == "" {
+		p.trains(p.worldSize(crew))
+		return
+	}
+	if left := p.plan.Elastic.PhaseSince.Add(phaseLasts).Sub(p.Now); left > 0 {
+		p.lookAgain(left)
+		return
+	}
+	why := p.World.Why
+	switch p.World.Phase {
+	case rendezvous.PhaseResizing:
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonResizing, why)
+	case rendezvous.PhaseRegrouping:
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonRegrouping, why)
+		p.lookAgain(value(p.Job.Spec.Failure.RegroupTimeout).Duration)
+	default:
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonRecovering, why)
+	}
+}
+
+// worldSize is the number of workers of the current world.
+func (p *planner) worldSize(crew []worker) int32 {
+	if made := record.FromStatus(p.Job.Status.World); made.Round == p.World.Round && made.Workers > 0 {
+		return made.Workers
+	}
+	return count(crew, (*worker).inWorld)
+}

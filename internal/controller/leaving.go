@@ -1,0 +1,155 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// whyLeaving says why the cluster, or its user, wants a worker gone. A cordon is no such wish.
+func (p *planner) whyLeaving(w *worker) (rendezvous.Reason, string, time.Time) {
+	pod := w.pod
+	target := disruptionTarget(pod)
+	switch {
+	case pod.DeletionTimestamp != nil && target != nil:
+		return reasonOfDisruption(target.Reason), target.Reason + ": " + target.Message, pod.DeletionTimestamp.Time
+	case pod.DeletionTimestamp != nil:
+		return rendezvous.ReasonDeleted, "its pod was deleted", pod.DeletionTimestamp.Time
+	case target != nil:
+		return reasonOfDisruption(target.Reason), target.Reason + ": " + target.Message, target.LastTransitionTime.Add(grace(pod))
+	}
+	if w.bound() {
+		if taint := p.Nodes.drains(pod, p.DrainTaints); taint != "" {
+			return rendezvous.ReasonNodeTainted, fmt.Sprintf("node %s is tainted %s", pod.Spec.NodeName, taint), time.Time{}
+		}
+	}
+	if w.seen.Terminating {
+		since, known := p.Memory.Elastic.Terminating[string(pod.UID)]
+		if !known {
+			since = p.Now
+		}
+		p.plan.Elastic.Terminating[string(pod.UID)] = since
+		return rendezvous.ReasonTerminated, "its agent was told to end", since.Add(grace(pod))
+	}
+	return "", "", time.Time{}
+}
+
+func disruptionTarget(pod *corev1.Pod) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		condition := &pod.Status.Conditions[i]
+		if condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue {
+			return condition
+		}
+	}
+	return nil
+}
+
+func reasonOfDisruption(reason string) rendezvous.Reason {
+	switch reason {
+	case corev1.PodReasonPreemptionByScheduler:
+		return rendezvous.ReasonPreempted
+	case "EvictionByEvictionAPI":
+		return rendezvous.ReasonEvicted
+	case "DeletionByTaintManager":
+		return rendezvous.ReasonNodeTainted
+	case corev1.PodReasonTerminationByKubelet:
+		return rendezvous.ReasonTerminated
+	default:
+		return rendezvous.ReasonDeleted
+	}
+}
+
+func grace(pod *corev1.Pod) time.Duration {
+	if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
+		return time.Duration(*seconds) * time.Second
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+}
+
+// markSurplus marks those as leaving that are more than the durable target.
+func (p *planner) markSurplus(crew []worker) {
+	var staying []*worker
+	for i := range crew {
+		if crew[i].stays() {
+			staying = append(staying, &crew[i])
+		}
+	}
+	surplus := len(staying) - int(p.target())
+	if p.target() == 0 || surplus <= 0 {
+		return
+	}
+	for _, w := range chooseLeavers(staying, surplus) {
+		w.leaving, w.why = rendezvous.ReasonScaledDown, fmt.Sprintf("the job is to have %d workers", p.target())
+	}
+}
+
+// chooseLeavers picks n workers to leave, by what is lost and freed: those first that are in no world
+// yet, the further from it the earlier; then whole nodes, as many as can be freed; then the rest
+// from the node with the fewest of ours. Rank 0 goes last where there is a choice. The choice depends on nothing else, so that it
+// stays the same from look to look.
+func chooseLeavers(staying []*worker, n int) []*worker {
+	var chosen, world []*worker
+	for _, w := range staying {
+		if w.inWorld() {
+			world = append(world, w)
+		} else {
+			chosen = append(chosen, w)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b *worker) int {
+		return cmp.Or(cmp.Compare(readiness(a), readiness(b)), cmp.Compare(podOrdinal(b.pod), podOrdinal(a.pod)))
+	})
+	if len(chosen) >= n {
+		return chosen[:n]
+	}
+	for _, node := range byNode(world) {
+		for _, w := range node {
+			// Nodes come smallest first: while whole ones fit they are taken whole.
+			if len(chosen) < n {
+				chosen = append(chosen, w)
+			}
+		}
+	}
+	return chosen
+}
+
+// readiness is how far a worker is on its way into a world.
+func readiness(w *worker) int {
+	switch {
+	case !w.bound():
+		return 0
+	case w.stuck != "":
+		return 1
+	case !w.seen.Connected:
+		return 2
+	case !w.seen.Standby:
+		return 3
+	default:
+		return 4
+	}
+}
+
+// byNode groups workers by node, the smallest group first, and within a group the highest rank.
+func byNode(workers []*worker) [][]*worker {
+	nodes := map[string][]*worker{}
+	for _, w := range workers {
+		nodes[w.pod.Spec.NodeName] = append(nodes[w.pod.Spec.NodeName], w)
+	}
+	var groups [][]*worker
+	for _, group := range nodes {
+		slices.SortFunc(group, func(a, b *worker) int {
+			return cmp.Or(cmp.Compare(b.seen.WorkerRank, a.seen.WorkerRank), cmp.Compare(podOrdinal(b.pod), podOrdinal(a.pod)))
+		})
+		groups = append(groups, group)
+	}
+	lowest := func(group []*worker) int32 { return group[len(group)-1].seen.WorkerRank }
+	slices.SortFunc(groups, func(a, b []*worker) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(lowest(b), lowest(a)), cmp.Compare(a[0].pod.Spec.NodeName, b[0].pod.Spec.NodeName))
+	})
+	return groups
+}

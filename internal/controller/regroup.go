@@ -1,0 +1,115 @@
+package controller
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// annotationRefill marks the pods of a batch that fills a job up to min again: "first-count", by
+// ordinals.
+const annotationRefill = "training.concertina.dev/refill"
+
+func isRefill(pod *corev1.Pod) bool { return pod.Annotations[annotationRefill] != "" }
+
+// spawnRefill makes a batch that is placed together, with a group of its own.
+func (p *planner) spawnRefill(ordinals []int32) {
+	first, size := ordinals[0], int32(len(ordinals))
+	group := &gang.Group{
+		Key:           types.NamespacedName{Namespace: p.Job.Namespace, Name: fmt.Sprintf("%s-%d", p.groupKey().Name, first)},
+		Owner:         p.Job,
+		Labels:        jobLabels(p.Job, p.attempt()),
+		SchedulerName: p.Job.Spec.Gang.SchedulerName,
+		MinMember:     size,
+	}
+	var names []string
+	for _, ordinal := range ordinals {
+		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
+		pod.Annotations[annotationRefill] = fmt.Sprintf("%d-%d", first, size)
+		p.plan.Actions.Refill = append(p.plan.Actions.Refill, pod)
+		names = append(names, pod.Name)
+	}
+	group.MinResources = batchResources(p.plan.Actions.Refill[0], size)
+	p.plan.Actions.RefillGroup = group
+	p.note(corev1.EventTypeNormal, v1alpha1.EventReplacing, "%s made, to be placed together (PodGroup %s): fewer than min (%d) are left",
+		strings.Join(names, ", "), group.Key.Name, p.minimum())
+}
+
+// incomplete says whether the crew has pods of a batch that was never made whole, because the operator
+// died on the way or the batch was refused. They can never be placed, and are withdrawn.
+func (p *planner) incomplete(crew []worker) bool {
+	for i := range crew {
+		if p.orphan(&crew[i], crew) {
+			return true
+		}
+	}
+	return false
+}
+
+// orphan says whether a pod without a node belongs to a batch that lacks others.
+func (p *planner) orphan(w *worker, crew []worker) bool {
+	text := w.pod.Annotations[annotationRefill]
+	if text == "" || w.bound() || len(p.reserved()) > 0 {
+		return false
+	}
+	_, size, _ := strings.Cut(text, "-")
+	want, err := strconv.ParseInt(size, 10, 32)
+	if err != nil {
+		return true
+	}
+	there := count(crew, func(other *worker) bool {
+		return other.pod.Annotations[annotationRefill] == text && (other.bound() || other.pod.DeletionTimestamp == nil)
+	})
+	return there < int32(want)
+}
+
+// regroupFailure says that fewer than min have waited too long for others.
+func (p *planner) regroupFailure() (failure, bool) {
+	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
+	if p.World.Phase != rendezvous.PhaseRegrouping || training == nil ||
+		training.Status != metav1.ConditionFalse || training.Reason != v1alpha1.ReasonRegrouping {
+		return failure{}, false
+	}
+	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
+	if left := training.LastTransitionTime.Add(timeout).Sub(p.Now); left > 0 {
+		p.lookAgain(left)
+		return failure{}, false
+	}
+	// A world that all were asked to leave is no loss, and is not counted.
+	over := failure{cause: causeReleased, message: fmt.Sprintf("fewer than spec.workers.min (%d) workers were left for spec.failure.regroupTimeout (%s)", p.minimum(), timeout)}
+	return p.blame(over, "")
+}
+
+// blame finds out whose fault it was that an attempt cannot go on, from the losses that no change has
+// accounted for.
+func (p *planner) blame(f failure, fatal string) (failure, bool) {
+	losses := p.lossesIn(p.accountedRound(), ^uint64(0))
+	verdict := p.verdict(losses)
+	switch {
+	case verdict.wait > 0:
+		return failure{cause: causeUnsettled, after: verdict.wait}, true
+	case len(losses) == 0:
+	case verdict.program:
+		f.cause = causeProgram
+	default:
+		f.cause = causeInfrastructure
+	}
+	if verdict.message != "" && !strings.Contains(fatal, lastLine(verdict.message)) {
+		f.message += ": " + verdict.message
+	}
+	return f, true
+}
+
+// phaseLasts is how long something other than training goes on before a condition says so: nothing
+// is written inside a pause.
+const phaseLasts = 2 * time.Second
