@@ -93,7 +93,9 @@ func conventionFaults(path string, s apiextensionsv1.JSONSchemaProps) []string {
 		fault(s.AdditionalProperties != nil, "a map: use a list with a key")
 	case "": // a quantity: 2 as well as "2Gi"
 		fault(!s.XIntOrString, "no type")
-		bounded := func(r apiextensionsv1.ValidationRule) bool { return strings.HasPrefix(r.Rule, "size(string(self)) <= ") }
+		bounded := func(r apiextensionsv1.ValidationRule) bool {
+			return strings.HasPrefix(r.Rule, "size(string(self)) <= ")
+		}
 		fault(!slices.ContainsFunc(s.XValidations, bounded), "a quantity without a maximum length")
 	default:
 		fault(true, "type "+s.Type)
