@@ -96,6 +96,8 @@ func FromStatus(world *v1alpha1.WorldStatus) rendezvous.Record {
 		FromStep:      uint64(ptr.Deref(world.FromStep, 0)),
 		MembersDigest: world.MembersDigest,
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
+		Reason:        rendezvous.Reason(world.Reason),
+		From:          ptr.Deref(world.From, 0),
 	}
 }
 
@@ -108,7 +110,9 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 		WithWorkers(record.Workers).
 		WithProcesses(record.Processes).
 		WithFromStep(int64(record.FromStep)).
-		WithMembersDigest(record.MembersDigest)
+		WithMembersDigest(record.MembersDigest).
+		WithReason(string(record.Reason)).
+		WithFrom(record.From)
 	if !record.StartedAt.IsZero() {
 		world = world.WithStartedAt(metav1.NewTime(record.StartedAt))
 	}

@@ -29,24 +29,61 @@ func (m *machine) adopting(now time.Time) bool {
 	if now.Sub(m.since) <= m.gang.HeartbeatTimeout+m.reconnectGrace {
 		return true
 	}
-	in, _, _ := m.census()
-	return in > 0
+	return m.census().in > 0
 }
 
-// census counts the expected members that have reported the durable round, those that have reported
-// anything else, and those that were not heard yet.
-func (m *machine) census() (in, elsewhere, unheard int) {
+// The round that a new leader finds belongs to an earlier attempt, and is of no interest, or to the
+// attempt that is expected, and may live. It may also have been published to some members only, or to
+// none. The leader
+//
+//   - adopts it when every rank of it is reported by its member with the durable digest: all have
+//     entered it;
+//   - adopts it when any member reports it with a step done beyond fromStep: a step takes all ranks,
+//     so all have entered it, whoever is slow to reconnect;
+//   - burns it when so many have obeyed this leader's term and are not in it that it can never be
+//     complete: they refuse older directives. If nobody is in it at all, and the members are still in
+//     the round before, that world is adopted instead: it can go on as if nothing had been. If some
+//     are in it, it is adopted all the same, as a world that has lost the others;
+//   - gives it up when the heartbeat timeout and the grace for reconnecting have passed and nobody
+//     has reported it. This only ends Observation.Adopting: should it be reported later, and no new
+//     round be written by then, it is adopted all the same.
+//
+// Adoption itself changes nothing for the agents but the term. The rank table is rebuilt from their
+// reports; it must have the durable digest, and a report that cannot be part of it is refused. A
+// barrier that an older leader has set up is lifted, as the directive of the new one has none; a world
+// that somebody has left already is broken, and recovers.
+
+// census is where the expected members are.
+type census struct {
+	// in have reported the durable round, before the round that it continues, and elsewhere neither.
+	in, before, elsewhere int
+	// unheard have not been heard yet, and may be anywhere; unled have not obeyed this leader's term,
+	// and are not in the round.
+	unheard, unled int
+}
+
+func (m *machine) census() census {
+	var c census
 	for _, mem := range m.members {
 		switch {
 		case !mem.joined:
-			unheard++
+			if !mem.want.Ended {
+				c.unheard++
+			}
+			continue
 		case mem.in(&m.base):
-			in++
+			c.in++
+			continue
+		case m.base.Parent > 0 && mem.report.round == m.base.Parent:
+			c.before++
 		default:
-			elsewhere++
+			c.elsewhere++
+		}
+		if mem.report.term != m.term {
+			c.unled++
 		}
 	}
-	return in, elsewhere, unheard
+	return c
 }
 
 // tryAdopt adopts or burns the inherited round, if it is known by now whether it lives.
@@ -55,14 +92,47 @@ func (m *machine) tryAdopt(now time.Time) {
 		m.burn("the job's record of it cannot be true")
 		return
 	}
-	in, elsewhere, unheard := m.census()
+	c := m.census()
+	heard := c.in + c.before + c.elsewhere
+	// possible is how many could be in the round now, or still enter it.
+	possible := c.in + c.unheard + c.unled
+	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace
 	switch {
 	case m.steppedIn(&m.base):
-		m.adopt("a member has made steps in it")
-	case in == int(m.base.Workers):
-		m.adopt("all of its workers report it")
-	case unheard == 0 && elsewhere > 0 && m.shutOut():
+		m.adopt(now, m.base, "a member has made steps in it")
+	case c.in == int(m.base.Workers):
+		m.adopt(now, m.base, "all of its workers report it")
+	case m.base.Parent == 0 && heard > 0 && possible < int(m.base.Workers):
 		m.burn("not all of its workers have entered it")
+	case late && c.in > 0:
+		m.adopt(now, m.base, "some of its workers report it, and others were not heard in time")
+	case heard == 0 || c.unheard > 0 && !late || possible >= int(m.base.Workers):
+		// Too early to say.
+	case c.in > 0:
+		m.adopt(now, m.base, "some of its workers have entered it")
+	default:
+		m.burn("none of its workers has entered it")
+		m.adoptParent(now)
+	}
+}
+
+// adoptParent goes on with the world before the one that was burned, if its members are still in it.
+func (m *machine) adoptParent(now time.Time) {
+	parent := Record{
+		Term: m.base.Term, Round: m.base.Parent, Attempt: m.base.Attempt, Workers: m.base.From,
+		Processes: m.base.From * m.gang.ProcessesPerWorker, StartedAt: m.base.StartedAt,
+	}
+	votes := map[string]int{}
+	for _, mem := range m.members {
+		if mem.joined && mem.report.round == parent.Round {
+			votes[mem.report.digest]++
+			if votes[mem.report.digest] > votes[parent.MembersDigest] {
+				parent.MembersDigest = mem.report.digest
+			}
+		}
+	}
+	if parent.Workers >= 1 && parent.Workers <= maxWorkers && len(votes) > 0 {
+		m.adopt(now, parent, "the round after it has never begun")
 	}
 }
 
@@ -76,35 +146,25 @@ func (m *machine) steppedIn(r *Record) bool {
 	return false
 }
 
-// shutOut says whether a member is not in the inherited round and never can be: it has obeyed this
-// leader and refuses what an older one says.
-func (m *machine) shutOut() bool {
-	for _, mem := range m.members {
-		if mem.joined && !mem.in(&m.base) && mem.report.term == m.term {
-			return true
-		}
-	}
-	return false
-}
-
 func (m *machine) burn(why string) {
 	m.burned, m.out.changed = true, true
 	m.note(notedBurned, "round %d is burned: %s", m.base.Round, why)
 }
 
-// adopt makes the inherited round this leader's own.
-func (m *machine) adopt(why string) {
+// adopt makes an inherited round this leader's own.
+func (m *machine) adopt(now time.Time, record Record, why string) {
 	m.world = &world{
-		record: m.base, adopted: true,
-		ranks: emptyRankTable(m.base.Workers, m.base.MembersDigest),
+		record: record, adopted: true, since: now,
+		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
+		writers: map[string]int32{}, ended: map[string]bool{},
 	}
 	m.out.publish, m.out.changed = true, true
 	for _, expected := range m.gang.Members {
 		mem := m.members[expected.UID]
-		if !mem.joined {
+		if !mem.joined || mem.report.round != record.Round {
 			continue
 		}
-		if !mem.in(&m.base) || !m.world.ranks.place(expected.UID, mem.report.workerRank) {
+		if !mem.in(&record) || !m.world.ranks.place(expected.UID, mem.report.workerRank) {
 			m.out.end = append(m.out.end, ending{expected.UID, refusal{connect.CodeInvalidArgument,
 				"the report contradicts the world that the other workers are in"}})
 			continue
@@ -112,5 +172,5 @@ func (m *machine) adopt(why string) {
 		m.enter(expected.UID, mem)
 	}
 	sortEndings(m.out.end)
-	m.note(notedAdopted, "round %d of %d workers is adopted: %s", m.base.Round, m.base.Workers, why)
+	m.note(notedAdopted, "round %d of %d workers is adopted: %s", record.Round, record.Workers, why)
 }

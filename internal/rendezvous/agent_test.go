@@ -1,21 +1,50 @@
 package rendezvous
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
-// modelAgent is an agent by the rules of the protocol: it refuses what an older leader says, enters
-// the worlds that it is told of, and reports its whole state.
+// modelAgent is an agent by the rules of the protocol, with one elastic process: it refuses what an older
+// leader says, enters the worlds that it is told of, stops at barriers, takes and loads snapshots, and
+// reports its whole state.
 type modelAgent struct {
 	uid         string
 	term, round uint64
 	digest      string
 	rank        int32
-	step        uint64
-	exits       []int32
-	terminating bool
-	released    bool
+	fromStep    uint64
+	workers     int32
+
+	entered, done uint64
+	lastStep      uint64
+	// state is what the process has computed: the history of rounds in which its steps were made.
+	state   history
+	waiting waiting
+	// foreign programs speak to no agent; restarts is the strategy of the job.
+	foreign, restarts bool
+	// started is true once the program runs. stuck programs do not answer abort.
+	started, stuck bool
+
+	attempt, stop uint64
+	out           bool
+	fault         string
+	phase         phase
+	exits         []int32
+	snapshots     []snapshot
+	states        map[snapshot]history
+	snapshotError string
+	full          bool
+	terminating   bool
+	released      bool
 	// worlds are all worlds that it was ever told of, by round.
 	worlds map[uint64]string
+	// fetch gets a snapshot from another agent; nil for one that is always there.
+	fetch func(snapshot, []holder) (history, bool)
 }
+
+// history is a state: the round in which each step was made.
+type history []uint64
 
 // obey takes a directive. It returns false when it refuses, and an error when the directive breaks
 // the protocol.
@@ -37,24 +66,169 @@ func (a *modelAgent) obey(d directive) (bool, error) {
 	}
 	a.term = d.term
 	a.released = a.released || d.released
+	if len(a.exits) > 0 {
+		return true, nil
+	}
+	if d.standby && a.round == 0 && !a.restarts {
+		a.started, a.waiting = true, waitingJoin
+	}
 	if d.round > a.round {
-		a.round, a.digest, a.rank, a.step = d.round, d.world.digest, d.world.workerRank, d.world.fromStep
+		if err := a.enter(d); err != nil {
+			return false, err
+		}
+	}
+	if d.round != 0 {
+		a.follow(d)
 	}
 	return true, nil
 }
 
+// enter takes the agent into another world.
+func (a *modelAgent) enter(d directive) error {
+	w := d.world
+	if a.round > 0 && !a.foreign && !a.restarts && a.waiting == waitingNone && w.parent > 0 {
+		return fmt.Errorf("%s: is in round %d, trains, and is told of round %d", a.uid, a.round, d.round)
+	}
+	parent := a.round == w.parent
+	a.round, a.digest, a.rank, a.workers, a.fromStep = d.round, w.digest, w.workerRank, w.workers, w.fromStep
+	a.snapshots = slices.DeleteFunc(slices.Clone(a.snapshots), func(s snapshot) bool {
+		return (!parent || s.step > w.fromStep) && (w.snapshot == nil || s != *w.snapshot)
+	})
+	switch {
+	case a.restarts || w.restore && w.snapshot == nil:
+		if w.fromStep != 0 {
+			return fmt.Errorf("%s: round %d begins after step %d without a snapshot", a.uid, d.round, w.fromStep)
+		}
+		a.done, a.state = 0, nil
+	case w.restore:
+		if err := a.restore(d); err != nil {
+			return err
+		}
+	case a.done != w.fromStep:
+		return fmt.Errorf("%s: round %d goes on after step %d, and it has done %d", a.uid, d.round, w.fromStep, a.done)
+	}
+	a.entered, a.started, a.waiting = a.done, true, waitingNone
+	a.attempt, a.stop, a.out, a.fault, a.phase = 0, 0, false, "", phaseStep
+	return nil
+}
+
+// restore loads the snapshot of a world; an agent that cannot get it ends.
+func (a *modelAgent) restore(d directive) error {
+	s := *d.world.snapshot
+	if s.step != d.world.fromStep {
+		return fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", a.uid, d.round, d.world.fromStep, s.step)
+	}
+	if !slices.Contains(a.snapshots, s) {
+		state, ok := history(nil), true
+		if a.fetch != nil {
+			state, ok = a.fetch(s, d.world.holders)
+		}
+		if !ok {
+			a.exits = []int32{1}
+			return nil
+		}
+		a.keep(s, state)
+	}
+	a.done, a.state = s.step, slices.Clone(a.states[s])
+	return nil
+}
+
+func (a *modelAgent) keep(s snapshot, state history) {
+	if a.states == nil {
+		a.states = map[snapshot]history{}
+	}
+	a.states[s] = state
+	a.snapshots = append([]snapshot{s}, a.snapshots...)
+	a.snapshots = a.snapshots[:min(2, len(a.snapshots))]
+}
+
+// follow does what a directive says about the world that the agent is in.
+func (a *modelAgent) follow(d directive) {
+	switch {
+	case d.barrier == nil:
+		a.stop = 0
+		if a.waiting == waitingParked {
+			a.waiting = waitingNone
+		}
+	case d.barrier.attempt > a.attempt:
+		a.attempt, a.stop = d.barrier.attempt, max(d.barrier.step, a.entered)
+		if a.waiting == waitingParked && a.done < a.stop {
+			a.waiting = waitingNone
+		}
+	}
+	if d.barrier != nil && d.barrier.save && a.waiting == waitingParked {
+		a.save()
+	}
+	if d.abort != nil && !a.out && !a.stuck {
+		if a.waiting != waitingFault && a.waiting != waitingFinished {
+			a.waiting = waitingAborted
+		}
+		a.entered = a.done
+		a.out = true
+		if a.restarts {
+			a.started = false
+		}
+	}
+	if d.raise && a.waiting == waitingFault {
+		a.exits = []int32{1}
+	}
+	if d.finish && a.waiting == waitingFinished {
+		a.exits = []int32{0}
+	}
+}
+
+// save takes a snapshot of what is done.
+func (a *modelAgent) save() {
+	if a.full {
+		a.snapshotError = "no space left on device"
+		return
+	}
+	s := snapshot{round: a.round, step: a.done, bytes: 8 * a.done, checksum: uint32(a.done)}
+	if !slices.Contains(a.snapshots, s) {
+		a.keep(s, slices.Clone(a.state))
+	}
+}
+
+// gate says whether the process may begin its next step; otherwise it parks, or has something else to
+// wait for.
+func (a *modelAgent) gate() bool {
+	if a.waiting == waitingNone && len(a.exits) == 0 && a.round > 0 && a.stop != 0 && a.done >= a.stop && a.entered == a.done {
+		a.waiting = waitingParked
+	}
+	return a.waiting == waitingNone && len(a.exits) == 0 && a.started
+}
+
 func (a *modelAgent) report() report {
-	r := report{term: a.term, round: a.round, digest: a.digest, terminating: a.terminating}
+	r := report{
+		term: a.term, round: a.round, digest: a.digest, terminating: a.terminating,
+		standby: a.round == 0 && (!a.started || a.waiting == waitingJoin) && len(a.exits) == 0,
+		out:     a.out || a.waiting == waitingFault || a.waiting == waitingFinished,
+	}
+	r.snapshots, r.snapshotError = slices.Clone(a.snapshots), a.snapshotError
 	if a.round > 0 {
 		r.workerRank = uint32(a.rank)
-		r.processes = []process{{done: a.step, samples: 10 * a.step, lastStep: 100}}
+	}
+	if a.started {
+		last := a.lastStep
+		if last == 0 {
+			last = 100
+		}
+		r.processes = []process{{
+			entered: a.entered, done: a.done, samples: 10 * a.done, lastStep: last, phase: a.phase,
+			waiting: a.waiting, fault: a.fault, barrier: a.attempt, stop: a.stop, elastic: !a.foreign,
+		}}
+	}
+	if a.restarts {
+		r.standby = (a.round == 0 || a.out) && len(a.exits) == 0
 	}
 	for _, code := range a.exits {
-		r.processes = []process{{done: a.step, exited: true, exitCode: code}}
+		r.processes = []process{{entered: a.entered, done: a.done, exited: true, exitCode: code, fault: a.fault}}
 	}
 	return r
 }
 
 func (a *modelAgent) join(attempt int32) agentJoined {
-	return agentJoined{uid: a.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + a.uid, 4000}, report: a.report()}
+	return agentJoined{
+		uid: a.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + a.uid, 4000}, serves: server{port: 5000}, report: a.report(),
+	}
 }

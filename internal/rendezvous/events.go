@@ -18,6 +18,7 @@ type (
 		uid      string
 		attempt  int32
 		endpoint endpoint
+		serves   server
 		report   report
 	}
 	// agentReported: a report came on the session of a member.
@@ -27,10 +28,12 @@ type (
 	}
 	// sessionLost: the session of a member has ended.
 	sessionLost struct{ uid string }
-	// recordAnswered: the Recorder has answered the write that was asked for last.
+	// recordAnswered: the Recorder has answered the write that was asked for last. The secret is fresh
+	// and random: should the answer make a term ours, it is the secret of that term.
 	recordAnswered struct {
-		found Record
-		err   error
+		found  Record
+		err    error
+		secret []byte
 	}
 	// timePassed: nothing happened but time.
 	timePassed struct{}
@@ -50,22 +53,68 @@ type endpoint struct {
 	port    uint32
 }
 
+// server is where an agent serves its snapshots, and the SHA-256 of the certificate that it shows. The
+// port is 0 for one that serves none.
+type server struct {
+	port        uint32
+	certificate [32]byte
+}
+
 // report is the whole state of an agent.
 type report struct {
-	term, round uint64
-	digest      string
-	workerRank  uint32
-	processes   []process
-	terminating bool
+	term, round   uint64
+	digest        string
+	workerRank    uint32
+	processes     []process
+	terminating   bool
+	standby, out  bool
+	snapshots     []snapshot
+	snapshotError string
 }
 
 // process is one training process of a worker.
 type process struct {
-	done, lastStep, samples uint64
-	metrics                 []Metric
-	fault                   string
-	exited                  bool
-	exitCode                int32
+	phase                            phase
+	entered, done, lastStep, samples uint64
+	metrics                          []Metric
+	fault                            string
+	exited                           bool
+	exitCode                         int32
+	waiting                          waiting
+	// barrier is the attempt of the barrier that it has been given, stop the last step before it.
+	barrier, stop uint64
+	elastic       bool
+}
+
+// phase is what a process is doing, as on the wire.
+type phase int32
+
+const (
+	phaseNone phase = iota
+	phaseForming
+	phaseData
+	phaseStep
+	phaseEval
+	phaseSaving
+	phaseFinished
+)
+
+// waiting is what a process waits for, as on the wire.
+type waiting int32
+
+const (
+	waitingNone waiting = iota
+	waitingJoin
+	waitingParked
+	waitingAborted
+	waitingFault
+	waitingFinished
+)
+
+// snapshot names the state of a job after a step.
+type snapshot struct {
+	round, step, bytes uint64
+	checksum           uint32
 }
 
 // furthest is the highest step that any process of the worker has done.
@@ -82,6 +131,24 @@ type directive struct {
 	term, round uint64
 	world       *place
 	released    bool
+	barrier     *barrier
+	abort       *abort
+	raise       bool
+	finish      bool
+	standby     bool
+	secret      []byte
+}
+
+// barrier stops a world after a step.
+type barrier struct {
+	attempt, step uint64
+	save          bool
+}
+
+// abort ends a world at once.
+type abort struct {
+	reason  string
+	planned bool
 }
 
 // place is a member's place in a world.
@@ -91,6 +158,17 @@ type place struct {
 	workerRank         int32
 	workers, processes int32
 	master             endpoint
+	parent             uint64
+	restore            bool
+	snapshot           *snapshot
+	holders            []holder
+	writer             bool
+}
+
+// holder is an agent that serves a snapshot.
+type holder struct {
+	address string
+	server
 }
 
 // effects are what must be done after an event, in the order of the fields. A directive that rests
@@ -144,4 +222,13 @@ const (
 	notedBurned    noteKind = "burned"
 	notedFailed    noteKind = "record-failed"
 	notedDeposed   noteKind = "deposed"
+	notedResizing  noteKind = "resizing"
+	notedParked    noteKind = "parked"
+	notedLifted    noteKind = "lifted"
+	notedLost      noteKind = "lost"
+	notedBroken    noteKind = "broken"
+	notedVerdict   noteKind = "verdict"
+	notedWaiting   noteKind = "regrouping"
+	notedFatal     noteKind = "fatal"
+	notedFinished  noteKind = "finished"
 )

@@ -2,11 +2,16 @@ package rendezvous
 
 import (
 	"context"
+	"crypto/rand"
 	"sync"
 	"time"
 
 	"connectrpc.com/connect"
 )
+
+// secretBytes is the size of the secret with which the agents of a job prove to each other that they
+// belong to it.
+const secretBytes = 32
 
 // job drives the machine of one job: it gives it events one at a time, and does what they lead to.
 type job struct {
@@ -51,13 +56,15 @@ func (j *job) step(ev event) []string {
 }
 
 // join makes this the session of its pod.
-func (j *job) join(s *session, attempt int32, at endpoint, first report) *refusal {
+func (j *job) join(s *session, h *hello, first report) *refusal {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed != nil {
 		return j.closed
 	}
-	out := j.machine.handle(j.registry.now(), agentJoined{uid: s.uid, attempt: attempt, endpoint: at, report: first})
+	out := j.machine.handle(j.registry.now(), agentJoined{
+		uid: s.uid, attempt: h.attempt, endpoint: h.endpoint, serves: h.serves, report: first,
+	})
 	if out.refuse != nil {
 		j.do(out)
 		return out.refuse
@@ -173,5 +180,7 @@ func (j *job) write(asked write) {
 	begun := time.Now()
 	found, err := j.registry.options.Recorder.Record(ctx, j.key, asked.prev, asked.next)
 	j.registry.metrics.recorded(time.Since(begun), err)
-	j.step(recordAnswered{found: found, err: err})
+	secret := make([]byte, secretBytes)
+	_, _ = rand.Read(secret) // never fails
+	j.step(recordAnswered{found: found, err: err, secret: secret})
 }

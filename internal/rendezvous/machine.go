@@ -16,6 +16,8 @@ const (
 	maxLead = 1 << 20
 	// defaultHeartbeat is the heartbeat timeout of a gang that gives none.
 	defaultHeartbeat = 5 * time.Second
+	// defaultBarrier is the barrier timeout of a gang that gives none.
+	defaultBarrier = time.Minute
 	// firstRetry and lastRetry bound the wait after a write whose outcome is not known; it doubles
 	// from one to the next.
 	firstRetry = 100 * time.Millisecond
@@ -25,7 +27,8 @@ const (
 )
 
 // machine is one job under one leader. Events go in and effects come out; it has no clock, no
-// goroutine, no log and does nothing itself, so the same events always give the same effects.
+// goroutine, no log, no randomness and does nothing itself, so the same events always give the same
+// effects.
 //
 // # Terms
 //
@@ -42,39 +45,20 @@ const (
 //
 // # Rounds
 //
-// A round closes when every expected member is connected, none of them has ended or is ending, and
-// there is no world. Then ranks are assigned, the round is written, and only the confirmed write
-// publishes it. Its number is one more than the highest that is durable, was ever tried, or was
-// reported by an agent. A round that was written, or perhaps written, and does not become the world
-// (the gang changed meanwhile, the answer was unclear) is burned: its number is never used again.
-// In this state of things a world does not change inside an attempt: a higher attempt brings new
-// pods, and its rounds have no parent and start from step 0.
+// The first round of an attempt closes when every expected member that is not leaving, lost or on
+// its way is connected and ready, and there are enough. Ranks are assigned, the round is written, and
+// only the confirmed write publishes it. Its number is one more than the highest that is durable, was
+// ever tried, or was reported by an agent. A round that was written, or perhaps written, and does not
+// become the world (the gang changed meanwhile, the answer was unclear) is burned: its number is never
+// used again. A later round of the attempt is made by a planned change (barrier.go, growth.go) or a
+// recovery (recovery.go, verdict.go), and is published only when the world before it can make no
+// further step: all of its processes stand at a barrier, or one has left it for good, or all members
+// that do not go on are known to have ended. A higher attempt brings new pods, and its rounds have no
+// parent and start from step 0.
 //
 // # Adoption
 //
-// The round that a new leader finds belongs to an earlier attempt, and is of no interest, or to the
-// attempt that is expected, and may live. It may also have been published to some members only, or
-// to none. The leader
-//
-//   - adopts it when every rank of it is reported by its member with the durable digest: all have
-//     entered it;
-//   - adopts it when any member reports it with a step done beyond fromStep: a step takes all ranks,
-//     so all have entered it, whoever is slow to reconnect;
-//   - burns it when all expected members have joined and one of them, who has obeyed this leader's
-//     term, is not in it: that member can never enter it now, since it refuses older directives, so
-//     it cannot make a step. Then the next round closes at once;
-//   - gives it up when the heartbeat timeout and the grace for reconnecting have passed and nobody
-//     has reported it. This only ends Observation.Adopting: should it be reported later, and no new
-//     round be written by then, it is adopted all the same.
-//
-// Adoption changes nothing for the agents but the term. The rank table is rebuilt from their
-// reports; it must have the durable digest, and a report that cannot be part of it is refused.
-//
-// # Loss
-//
-// A member is silent when, for the heartbeat timeout, it has not reported and no step was made by
-// anybody. A leader counts silence from its own start, plus the grace for reconnecting. What a loss
-// means is the controller's business, and so are exits, faults and terminations.
+// What a new leader makes of the round that it finds stands in adoption.go.
 type machine struct {
 	reconnectGrace time.Duration
 
@@ -85,8 +69,9 @@ type machine struct {
 
 	// base is the record that stands in the cluster, as far as is known.
 	base Record
-	// term is the term that is held; 0 while none is.
-	term uint64
+	// term is the term that is held, 0 while none is; secret belongs to it.
+	term   uint64
+	secret []byte
 	// inherited is the round that stood there when the term was taken.
 	inherited uint64
 	// burned is true once the inherited round is known to be dead.
@@ -106,8 +91,31 @@ type machine struct {
 	// stepRound and step are the furthest step that any member has reported, stepAt when that was.
 	stepRound, step uint64
 	stepAt          time.Time
-	// undecided is what Observation.Adopting was last.
+	// heardAt is when the last report came, wokenAt when the first came after nobody was heard for a
+	// while: then it was this operator that was cut off.
+	heardAt, wokenAt time.Time
+
+	// change is the planned change that is under way, broken what is done about a world that has lost
+	// somebody. At most one of the two is set.
+	change *change
+	broken *recovery
+	// nextTry is when a planned change may be tried again; tries counts those that came to nothing.
+	nextTry time.Time
+	tries   int
+	// retried is the furthest step when a world was last re-formed without a culprit.
+	retried *uint64
+
+	// pending is the change that led to the world, until it has made a step.
+	pending *Change
+	// pausedAt is when the last step before it was made; zero while unknown.
+	pausedAt time.Time
+	changes []Change
+	losses  []Loss
+	fatal   string
+
+	// undecided and phase are what the Observation said last.
 	undecided bool
+	phase     Phase
 
 	released bool
 	deposed  bool
@@ -118,13 +126,29 @@ type machine struct {
 	look bool
 }
 
-// pendingWrite is a write that was asked for. A write with ranks is a new round.
+// pendingWrite is a write that was asked for. A write with a plan is a new round.
 type pendingWrite struct {
 	write
+	plan   *plan
 	ranks  *rankTable
 	master endpoint
 	// overtaken is true when the gang has changed since.
 	overtaken bool
+}
+
+// plan is the next world.
+type plan struct {
+	members  []Member // in no order
+	reason   Reason
+	why      string
+	fromStep uint64
+	// live are the members that go on with the state that they have; the others load the snapshot.
+	live     map[string]bool
+	snapshot *snapshot
+	lost     uint64
+	// from is the change or recovery that the plan is made for; nil for the first world.
+	change *change
+	broken *recovery
 }
 
 // world is a round that was published or adopted.
@@ -133,14 +157,32 @@ type world struct {
 	ranks   *rankTable
 	master  endpoint
 	adopted bool
+	since   time.Time
 	// entered counts the members that have reported the round.
 	entered int
+	live    map[string]bool
+	// snapshot is what the others load, and holders have it.
+	snapshot *snapshot
+	holders  []holder
+	// writers is the lowest rank on each node.
+	writers map[string]int32
+	// barriers is the highest attempt of a barrier in this world.
+	barriers uint64
+	// finishing is true once every process has finished.
+	finishing bool
+	// ended are the members that have left the gang: true for those that ended well.
+	ended map[string]bool
+	// missing is true once a rank of an adopted world is known to be held by nobody who is left.
+	missing bool
+	// phase and why say how it came to be, until it has formed.
+	phase Phase
+	why   string
 }
 
 func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }
 
 func newMachine(reconnectGrace time.Duration) *machine {
-	return &machine{reconnectGrace: reconnectGrace, members: map[string]*member{}}
+	return &machine{reconnectGrace: reconnectGrace, members: map[string]*member{}, phase: PhaseForming}
 }
 
 // handle takes an event and returns what must be done.
@@ -156,7 +198,7 @@ func (m *machine) handle(now time.Time, ev event) effects {
 	case agentReported:
 		m.out.refuse = m.hear(now, ev.uid, ev.report)
 	case sessionLost:
-		m.lose(ev.uid)
+		m.hangUp(now, ev.uid)
 	case recordAnswered:
 		m.answered(now, ev)
 	case timePassed:
@@ -166,20 +208,27 @@ func (m *machine) handle(now time.Time, ev event) effects {
 	if m.look {
 		m.decide(now)
 	}
+	if phase, _ := m.doing(); phase != m.phase {
+		m.phase, m.out.changed = phase, true
+	}
 	return m.out
 }
 
 // decide does the next thing that can be done.
 func (m *machine) decide(now time.Time) {
-	if m.over() || m.writing != nil || now.Before(m.notBefore) || len(m.gang.Members) == 0 {
+	if m.over() {
+		return
+	}
+	next := m.attend(now)
+	if m.writing != nil || now.Before(m.notBefore) || len(m.gang.Members) == 0 {
 		return
 	}
 	switch {
 	case m.term == 0 || m.topTerm > m.term:
 		m.raiseTerm(now)
-	case m.world != nil:
-		// A world does not change inside an attempt.
-	default:
+	case next != nil:
+		m.writeRound(now, next)
+	case m.world == nil && m.fatal == "":
 		if m.mayLive() {
 			m.tryAdopt(now)
 		}
@@ -187,6 +236,30 @@ func (m *machine) decide(now time.Time) {
 			m.tryClose(now)
 		}
 	}
+}
+
+// attend looks after the world that there is, and returns the next one when it is time for it.
+func (m *machine) attend(now time.Time) *plan {
+	if m.world == nil || m.term == 0 {
+		return nil
+	}
+	m.began(now)
+	m.findFinish()
+	m.findLosses(now)
+	if m.fatal != "" || m.world.finishing {
+		return nil
+	}
+	m.findBreak(now)
+	switch {
+	case m.fatal != "":
+		return nil
+	case m.broken != nil:
+		return m.recover(now)
+	case m.change != nil:
+		return m.advance(now)
+	}
+	m.consider(now)
+	return nil
 }
 
 // over is true when this leader has nothing more to say about the job.
@@ -202,10 +275,6 @@ func (m *machine) expect(now time.Time, gang Gang) {
 	case (m.released || m.gone) && gang.Attempt == m.gang.Attempt:
 		// These members were let go.
 		return
-	case gang.Attempt == m.gang.Attempt && m.world != nil && m.world.formed():
-		// The world stays as it is; only the timeout can change.
-		m.gang.HeartbeatTimeout = gang.HeartbeatTimeout
-		return
 	}
 	if first {
 		m.since = now
@@ -213,30 +282,44 @@ func (m *machine) expect(now time.Time, gang Gang) {
 	if m.term == 0 && m.writing == nil && newer(gang.Durable, m.base) {
 		m.base = gang.Durable
 	}
-	same := !first && gang.Attempt == m.gang.Attempt && sameMembers(gang.Members, m.gang.Members)
+	another := !first && gang.Attempt != m.gang.Attempt
+	same := !first && !another && sameMembers(gang.Members, m.gang.Members)
 	m.gang = gang
 	m.released, m.gone = false, false
 	m.look = true
-	m.replaceMembers()
+	if another {
+		m.leaveAttempt()
+	}
+	m.replaceMembers(now)
 	if same {
 		return
 	}
 	m.out.changed = true
+	if m.writing != nil && m.world == nil {
+		m.writing.overtaken = true
+	}
+}
+
+// leaveAttempt drops all that belongs to the attempt before.
+func (m *machine) leaveAttempt() {
+	if m.world != nil {
+		m.world, m.out.publish = nil, true
+	}
 	if m.writing != nil {
 		m.writing.overtaken = true
 	}
-	if m.world != nil {
-		if !m.world.formed() {
-			m.note(notedBurned, "round %d is burned: its gang was replaced before all members had entered it", m.world.record.Round)
-		}
-		m.world, m.out.publish = nil, true
-	}
+	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
+	m.changes, m.losses, m.fatal, m.pausedAt = nil, nil, "", time.Time{}
+	m.nextTry, m.tries = time.Time{}, 0
 }
 
 // normal fills in what is left out and drops members that are named twice.
 func normal(gang Gang) Gang {
 	if gang.HeartbeatTimeout <= 0 {
 		gang.HeartbeatTimeout = defaultHeartbeat
+	}
+	if gang.BarrierTimeout <= 0 {
+		gang.BarrierTimeout = defaultBarrier
 	}
 	gang.ProcessesPerWorker = max(gang.ProcessesPerWorker, 1)
 	known := make(map[string]bool, len(gang.Members))
@@ -248,6 +331,10 @@ func normal(gang Gang) Gang {
 		}
 	}
 	gang.Members = members
+	if gang.Minimum <= 0 {
+		gang.Minimum = int32(len(members))
+	}
+	gang.Target = max(gang.Target, gang.Minimum)
 	return gang
 }
 
@@ -272,7 +359,7 @@ func sameMembers(a, b []Member) bool {
 }
 
 // replaceMembers keeps what is known of members that stay, and lets the others go.
-func (m *machine) replaceMembers() {
+func (m *machine) replaceMembers(now time.Time) {
 	members := make(map[string]*member, len(m.gang.Members))
 	for _, expected := range m.gang.Members {
 		known := m.members[expected.UID]
@@ -280,16 +367,19 @@ func (m *machine) replaceMembers() {
 			known = &member{}
 		}
 		delete(m.members, expected.UID)
+		known.want = expected
 		members[expected.UID] = known
 	}
-	for uid, left := range m.members {
-		if left.connected {
+	left := m.members
+	m.members = members
+	for uid, mem := range left {
+		m.parted(now, uid, mem)
+		if mem.connected {
 			m.out.end = append(m.out.end, ending{uid, refusal{connect.CodeNotFound,
 				"this worker does not belong to the gang any more"}})
 		}
 	}
 	sortEndings(m.out.end)
-	m.members = members
 }
 
 // release lets every member go.
@@ -315,29 +405,6 @@ func (m *machine) endAll(why refusal) {
 		}
 	}
 	sortEndings(m.out.end)
-}
-
-// directive returns what the agent of a member should do now; false while there is nothing that may
-// be said.
-func (m *machine) directive(uid string) (directive, bool) {
-	member := m.members[uid]
-	if m.term == 0 || m.deposed || member == nil {
-		return directive{}, false
-	}
-	d := directive{term: m.term, released: m.released}
-	if m.world == nil {
-		return d, true
-	}
-	if rank := m.world.ranks.rank(uid); rank >= 0 {
-		record := &m.world.record
-		d.round = record.Round
-		d.world = &place{
-			digest: record.MembersDigest, fromStep: record.FromStep,
-			workerRank: rank, workers: record.Workers, processes: record.Processes / record.Workers,
-			master: m.world.master,
-		}
-	}
-	return d, true
 }
 
 func (m *machine) note(kind noteKind, format string, args ...any) {

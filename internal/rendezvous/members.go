@@ -11,15 +11,38 @@ import (
 
 // member is what is known of one expected worker.
 type member struct {
+	// want is what the controller says of it.
+	want Member
+
 	joined, connected bool
 	endpoint          endpoint
+	serves            server
 	report            report
 	lastSeen          time.Time
-	failedAt          time.Time
-	silent            bool
-	// entered is the last world that it was counted in.
-	entered uint64
+	// hungUp is when its last session ended.
+	hungUp   time.Time
+	failedAt time.Time
+	// endedAt is when all of its processes had ended, with code 0.
+	endedAt time.Time
+	// faultedAt is when the fault was reported that it waits with.
+	faultedAt time.Time
+	// readyAt is when it was first ready to enter a world.
+	readyAt time.Time
+	silent  bool
+	// elastic is true once all of its processes were seen to speak to their agent.
+	elastic bool
+	// entered is the last world that it was counted in; stale what it had done when it entered, if
+	// that was more than where the world began: its programs have to go back before it counts.
+	entered, stale uint64
+	// lostIn is the last world that it was lost in; gone is true once it is in the list of losses
+	// without having been in a world.
+	lostIn uint64
+	gone   bool
+	// left is the last directive in a world that goes on without it.
+	left *directive
 }
+
+func (mem *member) leaving() bool { return mem.want.Leaving != "" }
 
 // exited says whether all of the member's processes have ended, and with which code: the first that
 // is not 0, or 0.
@@ -52,12 +75,24 @@ func (mem *member) fault() string {
 	return ""
 }
 
-// ready says whether the member can enter a new world.
+// ready says whether the member can enter the first world: it runs no program, or one that waits for a
+// world, or one of a round that was burned.
 func (mem *member) ready() bool {
-	if !mem.connected || mem.report.terminating {
+	return mem.usable() && (mem.report.standby || mem.report.round > 0)
+}
+
+// usable says whether the member could be in any world at all.
+func (mem *member) usable() bool {
+	if !mem.connected || mem.report.terminating || mem.want.Lost != "" {
 		return false
 	}
 	return !slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.exited })
+}
+
+// waits says whether every process of the member waits for something.
+func (mem *member) waits() bool {
+	return len(mem.report.processes) > 0 &&
+		!slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.waiting == waitingNone })
 }
 
 // in says whether the member has entered this round.
@@ -67,19 +102,33 @@ func (mem *member) in(r *Record) bool {
 
 // condition is what of a member the controller acts on.
 type condition struct {
-	joined, connected, silent, exited, failed, terminating bool
-	exitCode                                               int32
-	fault                                                  string
-	round                                                  uint64
+	joined, connected, silent, exited, failed, terminating, standby bool
+	exitCode                                                        int32
+	fault                                                           string
+	round                                                           uint64
+	// out and waiting are of no interest to the controller.
+	out     bool
+	waiting [waitingFinished + 1]bool
 }
 
-func (mem *member) condition() condition {
+func (m *machine) condition(uid string, mem *member) condition {
 	exited, code := mem.exited()
-	return condition{
+	c := condition{
 		joined: mem.joined, connected: mem.connected, silent: mem.silent,
 		exited: exited, exitCode: code, failed: mem.failed(), fault: mem.fault(),
 		terminating: mem.report.terminating, round: mem.report.round,
+		standby: m.isStandby(uid, mem), out: mem.report.out,
 	}
+	for i := range mem.report.processes {
+		c.waiting[mem.report.processes[i].waiting] = true
+	}
+	return c
+}
+
+// visible is the part that the controller acts on.
+func (c condition) visible() condition {
+	c.out, c.waiting = false, [waitingFinished + 1]bool{}
+	return c
 }
 
 // admit says why a pod may not have a session now; nil when it may.
@@ -110,8 +159,8 @@ func (m *machine) join(now time.Time, ev agentJoined) *refusal {
 	if why := m.contradiction(ev.uid, mem, &ev.report); why != nil {
 		return why
 	}
-	before := mem.condition()
-	mem.joined, mem.connected, mem.endpoint = true, true, ev.endpoint
+	before := m.condition(ev.uid, mem)
+	mem.joined, mem.connected, mem.endpoint, mem.serves = true, true, ev.endpoint, ev.serves
 	m.take(now, ev.uid, mem, ev.report, before)
 	return nil
 }
@@ -125,42 +174,105 @@ func (m *machine) hear(now time.Time, uid string, r report) *refusal {
 	if why := m.contradiction(uid, mem, &r); why != nil {
 		return why
 	}
-	m.take(now, uid, mem, r, mem.condition())
+	m.take(now, uid, mem, r, m.condition(uid, mem))
 	return nil
 }
 
 // take stores a report that contradicts nothing.
 func (m *machine) take(now time.Time, uid string, mem *member, r report, before condition) {
 	obeyed := mem.report.term
-	if m.world != nil && r.round < m.world.record.Round {
-		r.processes = nil // how the programs of a burned round end means nothing
+	if now.Sub(m.heardAt) > m.gang.HeartbeatTimeout {
+		m.wokenAt = now
+	}
+	m.heardAt = now
+	if r.round > mem.report.round {
+		mem.moved(m.world, &r)
 	}
 	mem.report, mem.lastSeen = r, now
-	if mem.failed() && mem.failedAt.IsZero() {
-		mem.failedAt = now
-	}
+	mem.elastic = mem.elastic || len(r.processes) > 0 &&
+		!slices.ContainsFunc(r.processes, func(p process) bool { return !p.elastic })
+	mem.clock(now)
 	m.topTerm, m.topRound = max(m.topTerm, r.term), max(m.topRound, r.round)
-	if r.round > m.stepRound {
-		m.stepRound, m.step = r.round, 0
-	}
-	if step := r.furthest(); r.round == m.stepRound && step > m.step {
-		m.look = m.look || m.world == nil
-		m.step, m.stepAt = step, now
-	}
+	m.count(now, mem)
 	mem.silent = m.isSilent(now, mem)
-	if after := mem.condition(); after != before {
-		m.out.changed, m.look = true, true
+	if mem.readyAt.IsZero() && m.isStandby(uid, mem) {
+		mem.readyAt = now
 	}
-	m.look = m.look || obeyed != r.term
+	if after := m.condition(uid, mem); after != before {
+		m.look = true
+		m.out.changed = m.out.changed || after.visible() != before.visible()
+	}
+	m.look = m.look || obeyed != r.term || m.change != nil || m.broken != nil
 	if m.world != nil && r.round == m.world.record.Round {
 		m.enter(uid, mem)
 	}
 }
 
+// moved notes that a member has entered another world.
+func (mem *member) moved(w *world, r *report) {
+	mem.failedAt, mem.endedAt, mem.faultedAt, mem.readyAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	mem.stale = 0
+	if w == nil || r.round != w.record.Round {
+		return
+	}
+	mem.left = nil
+	if done := mem.report.furthest(); done > w.record.FromStep {
+		mem.stale = done
+	}
+}
+
+// clock notes when things were first seen.
+func (mem *member) clock(now time.Time) {
+	first := func(at *time.Time, seen bool) {
+		switch {
+		case !seen:
+			*at = time.Time{}
+		case at.IsZero():
+			*at = now
+		}
+	}
+	exited, code := mem.exited()
+	first(&mem.endedAt, exited && code == 0)
+	first(&mem.faultedAt, mem.report.has(waitingFault) || mem.failed())
+	if mem.failed() && mem.failedAt.IsZero() {
+		mem.failedAt = now
+	}
+}
+
+// has says whether any process waits for that.
+func (r *report) has(what waiting) bool {
+	return slices.ContainsFunc(r.processes, func(p process) bool { return !p.exited && p.waiting == what })
+}
+
+// count takes over how far a member is.
+func (m *machine) count(now time.Time, mem *member) {
+	r := &mem.report
+	if r.round > m.stepRound {
+		m.stepRound, m.step = r.round, 0
+		if m.world != nil && m.world.record.Round == r.round {
+			m.step = m.world.record.FromStep
+		}
+	}
+	step := r.furthest()
+	if mem.stale > 0 && step != mem.stale {
+		mem.stale = 0
+	}
+	if r.round != m.stepRound || step <= m.step || mem.stale > 0 {
+		return
+	}
+	m.look = m.look || m.world == nil
+	m.step, m.stepAt = step, now
+	m.began(now)
+}
+
 // enter counts a member that has reported the world.
 func (m *machine) enter(uid string, mem *member) {
-	if m.world.adopted && m.world.ranks.rank(uid) == 0 {
+	rank := m.world.ranks.rank(uid)
+	if m.world.adopted && rank == 0 {
 		m.world.master = mem.endpoint
+	}
+	if lowest, ok := m.world.writers[mem.want.Node]; !ok || rank < lowest {
+		m.world.writers[mem.want.Node] = rank
 	}
 	if mem.entered == m.world.record.Round {
 		return
@@ -196,8 +308,6 @@ func (m *machine) contradiction(uid string, mem *member, r *report) *refusal {
 	switch {
 	case r.round > round:
 		return wrong("round %d cannot be: the newest is %d", r.round, round)
-	case r.round < round && m.world.adopted:
-		return wrong("round %d cannot be: round %d makes steps, and this worker belongs to it", r.round, round)
 	case r.round == round && !m.placed(uid, r.workerRank):
 		return wrong("worker rank %d in round %d belongs to another worker, or to none", r.workerRank, round)
 	}
@@ -212,11 +322,11 @@ func (m *machine) placed(uid string, rank uint32) bool {
 	return m.world.ranks.rank(uid) == int32(rank)
 }
 
-// lose ends a session.
-func (m *machine) lose(uid string) {
+// hangUp ends a session.
+func (m *machine) hangUp(now time.Time, uid string) {
 	if mem := m.members[uid]; mem != nil && mem.connected {
-		mem.connected = false
-		m.out.changed = true
+		mem.connected, mem.hungUp, mem.readyAt = false, now, time.Time{}
+		m.out.changed, m.look = true, true
 	}
 }
 
@@ -246,8 +356,10 @@ func (m *machine) isSilent(now time.Time, mem *member) bool {
 	if exited, _ := mem.exited(); exited {
 		return false
 	}
-	if m.stepAt.After(heard) {
-		heard = m.stepAt
+	for _, sign := range []time.Time{m.stepAt, m.wokenAt} {
+		if sign.After(heard) {
+			heard = sign
+		}
 	}
 	return now.Sub(heard) > m.gang.HeartbeatTimeout
 }

@@ -389,7 +389,7 @@ func (c *modelCluster) step(t *rapid.T) {
 	}
 	c.stepped[round] = true
 	for _, agent := range c.agents {
-		agent.step++
+		agent.done++; agent.entered = agent.done
 	}
 }
 

@@ -14,25 +14,55 @@ func (m *machine) observe(now time.Time) Observation {
 		Attempt:  m.gang.Attempt,
 		Adopting: m.adopting(now),
 		Members:  make(map[string]MemberObservation, len(m.members)),
+		Changes:  slices.Clone(m.changes),
+		Losses:   slices.Clone(m.losses),
+		Fatal:    m.fatal,
 	}
+	observed.Phase, observed.Why = m.doing()
 	if m.world != nil {
 		observed.Round = m.world.record.Round
 		observed.Progress = m.progress()
+		observed.Elastic = m.isElastic()
 	}
 	for uid, mem := range m.members {
-		seen := MemberObservation{
-			Joined: mem.joined, Connected: mem.connected, LastSeen: mem.lastSeen,
-			Silent: mem.silent, FailedAt: mem.failedAt, Fault: mem.fault(),
-			Terminating: mem.report.terminating, WorkerRank: -1,
-		}
-		seen.Exited, seen.ExitCode = mem.exited()
-		if m.world != nil {
-			seen.WorkerRank = m.world.ranks.rank(uid)
-			seen.InWorld = mem.in(&m.world.record)
-		}
-		observed.Members[uid] = seen
+		observed.Members[uid] = m.observeMember(uid, mem)
 	}
 	return observed
+}
+
+func (m *machine) observeMember(uid string, mem *member) MemberObservation {
+	seen := MemberObservation{
+		Joined: mem.joined, Connected: mem.connected, LastSeen: mem.lastSeen,
+		Silent: mem.silent, FailedAt: mem.failedAt, Fault: mem.fault(),
+		Terminating: mem.report.terminating, WorkerRank: -1,
+		Standby: !mem.leaving() && m.isStandby(uid, mem),
+	}
+	seen.Exited, seen.ExitCode = mem.exited()
+	if m.world != nil {
+		seen.WorkerRank = m.world.ranks.rank(uid)
+		seen.InWorld = mem.in(&m.world.record)
+		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.round > 0)
+	}
+	return seen
+}
+
+// doing is what the job is in the middle of, in one word and in more.
+func (m *machine) doing() (Phase, string) {
+	switch {
+	case m.world == nil:
+		return PhaseForming, ""
+	case m.broken != nil && m.broken.regrouping:
+		return PhaseRegrouping, m.broken.why
+	case m.broken != nil && m.broken.planned:
+		return PhaseResizing, m.broken.why
+	case m.broken != nil:
+		return PhaseRecovering, m.broken.why
+	case m.change != nil:
+		return PhaseResizing, m.change.why
+	case m.world.phase != "" && !m.world.formed():
+		return m.world.phase, m.world.why
+	}
+	return PhaseTraining, ""
 }
 
 // progress is how far the world is: as far as the slowest process that has reported.

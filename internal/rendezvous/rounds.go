@@ -22,29 +22,48 @@ func (m *machine) raiseTerm(now time.Time) {
 	m.out.write = &m.writing.write
 }
 
-// tryClose closes the round if everybody is there.
+// tryClose closes the first round of the attempt if everybody is there.
 func (m *machine) tryClose(now time.Time) {
 	if m.gang.Attempt < m.base.Attempt {
 		return // the controller's view is old
 	}
-	for _, mem := range m.members {
-		if !mem.ready() {
+	var here []Member
+	for _, want := range m.gang.Members {
+		mem := m.members[want.UID]
+		switch {
+		case want.Lost != "" || want.Leaving != "":
+		case mem.ready():
+			here = append(here, want)
+		case !want.Starting:
 			return
 		}
 	}
-	ranks := newRankTable(assignRanks(nil, m.gang.Members))
+	size := m.legalSize(int32(len(here)))
+	if size < m.gang.Minimum || size < 1 {
+		return
+	}
+	m.writeRound(now, &plan{members: choose(nil, nil, here, size), reason: ReasonStart})
+}
+
+// writeRound asks for the record of the next world.
+func (m *machine) writeRound(now time.Time, p *plan) {
+	var before []string
+	next := Record{
+		Term: m.term, Attempt: m.gang.Attempt, FromStep: p.fromStep, Reason: p.reason,
+		// The cluster keeps whole seconds.
+		StartedAt: now.UTC().Truncate(time.Second),
+	}
+	if m.world != nil {
+		before, next.Parent, next.From = m.world.ranks.uids, m.world.record.Round, m.world.record.Workers
+	}
+	ranks := newRankTable(assignRanks(before, p.members))
 	m.topRound = max(m.topRound, m.base.Round) + 1
-	workers := int32(len(m.gang.Members))
+	next.Round, next.MembersDigest = m.topRound, ranks.digest
+	next.Workers = int32(len(p.members))
+	next.Processes = next.Workers * m.gang.ProcessesPerWorker
 	m.writing = &pendingWrite{
-		ranks:  ranks,
-		master: m.members[ranks.uids[0]].endpoint,
-		write: write{prev: m.base, next: Record{
-			Term: m.term, Round: m.topRound, Attempt: m.gang.Attempt,
-			Workers: workers, Processes: workers * m.gang.ProcessesPerWorker,
-			MembersDigest: ranks.digest,
-			// The cluster keeps whole seconds.
-			StartedAt: now.UTC().Truncate(time.Second),
-		}},
+		plan: p, ranks: ranks, master: m.members[ranks.uids[0]].endpoint,
+		write: write{prev: m.base, next: next},
 	}
 	m.out.write = &m.writing.write
 }
@@ -59,14 +78,14 @@ func (m *machine) answered(now time.Time, ev recordAnswered) {
 	switch {
 	case ev.err == nil && ev.found.Term == done.next.Term && ev.found.Round == done.next.Round:
 		m.failures, m.base = 0, ev.found
-		m.wrote(done)
+		m.wrote(now, done, ev.secret)
 	case errors.Is(ev.err, ErrJobGone):
 		m.gone, m.out.changed = true, true
 		m.endAll(refusal{connect.CodeNotFound, goneMessage})
 	case errors.Is(ev.err, ErrDeposed):
 		m.contested(now, done, ev.found)
 	default:
-		if m.term > 0 && done.ranks == nil {
+		if m.term > 0 && done.plan == nil {
 			m.unclearTerm = done.next.Term
 		}
 		m.retryLater(now)
@@ -76,26 +95,103 @@ func (m *machine) answered(now time.Time, ev recordAnswered) {
 }
 
 // wrote goes on after a confirmed write.
-func (m *machine) wrote(done *pendingWrite) {
-	if done.ranks == nil {
+func (m *machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
+	if done.plan == nil {
 		if m.term == 0 {
 			m.inherited = m.base.Round
 		}
-		m.term = m.base.Term
-		if m.world != nil {
+		m.term, m.secret = m.base.Term, secret
+		if m.world != nil && m.world.record.Round == m.base.Round {
 			m.world.record = m.base
 		}
 		m.out.publish, m.out.changed = true, true
 		m.note(notedTerm, "term %d is ours", m.term)
 		return
 	}
-	if m.over() || done.overtaken {
-		m.note(notedBurned, "round %d is burned: its gang was replaced before it was published", m.base.Round)
+	if m.over() || done.overtaken || !m.holds(done.plan) {
+		m.note(notedBurned, "round %d is burned: things have changed before it was published", m.base.Round)
 		return
 	}
-	m.world = &world{record: m.base, ranks: done.ranks, master: done.master}
+	m.publish(now, done)
+}
+
+// holds says whether the next world can still be what was planned.
+func (m *machine) holds(p *plan) bool {
+	if p.change != m.change || p.broken != m.broken {
+		return false
+	}
+	if p.change != nil && (p.change.step != p.fromStep || !m.parked()) {
+		return false
+	}
+	for i := range p.members {
+		want := &p.members[i]
+		mem := m.members[want.UID]
+		switch {
+		case mem == nil || mem.want.Lost != "" || mem.failed():
+			return false
+		case mem.leaving() && want.Leaving == "":
+			return false
+		case m.world != nil && mem.lostIn == m.world.record.Round && m.world.ranks.rank(want.UID) >= 0 && !m.isStandby(want.UID, mem):
+			return false
+		}
+	}
+	return true
+}
+
+// publish makes the round that was written the world.
+func (m *machine) publish(now time.Time, done *pendingWrite) {
+	p := done.plan
+	next := &world{
+		record: m.base, ranks: done.ranks, master: done.master, since: now,
+		live: p.live, snapshot: p.snapshot, writers: map[string]int32{}, ended: map[string]bool{}, why: p.why,
+	}
+	for rank := len(done.ranks.uids) - 1; rank >= 0; rank-- {
+		next.writers[m.members[done.ranks.uids[rank]].want.Node] = int32(rank)
+	}
+	if p.snapshot != nil {
+		next.holders = m.holdersOf(*p.snapshot)
+	}
+	if p.change != nil || p.broken != nil && p.broken.planned {
+		next.phase = PhaseResizing
+	} else if p.broken != nil {
+		next.phase = PhaseRecovering
+	}
+	m.freeze(next)
+	m.pending = &Change{
+		Round: m.base.Round, From: m.base.From, To: m.base.Workers, Reason: p.reason, Message: p.why,
+		StepsLost: p.lost, At: now,
+	}
+	if m.world != nil && m.stepRound == m.world.record.Round {
+		m.pausedAt = m.stepAt
+	}
+	if m.broken != nil && m.broken.retry {
+		furthest := m.furthest()
+		m.retried = &furthest
+	}
+	m.world, m.change, m.broken, m.burned = next, nil, nil, false
 	m.out.publish, m.out.changed = true, true
 	m.note(notedPublished, "round %d of %d workers is published", m.base.Round, m.base.Workers)
+	if p.why != "" {
+		m.note(notedPublished, "round %d goes on after step %d: %s", m.base.Round, m.base.FromStep, p.why)
+	}
+}
+
+// freeze keeps what the members were told last that the next world goes on without.
+func (m *machine) freeze(next *world) {
+	if m.world == nil {
+		return
+	}
+	for uid, mem := range m.members {
+		if m.world.ranks.rank(uid) < 0 || next.ranks.rank(uid) >= 0 {
+			continue
+		}
+		if last, ok := m.directive(uid); ok {
+			if last.barrier != nil {
+				last.barrier.save = false
+			}
+			mem.left = &last
+		}
+	}
 }
 
 // contested goes on after a write that found another record than was expected.

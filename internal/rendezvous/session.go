@@ -78,7 +78,7 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	ctx, expire := context.WithDeadlineCause(ctx, who.Expires, (&refusal{connect.CodeUnavailable,
 		"the token of this session has expired: connect again with a fresh one"}).rpc())
 	defer expire()
-	if refused := job.join(one, h.attempt, h.endpoint, first); refused != nil {
+	if refused := job.join(one, &h, first); refused != nil {
 		return refused.rpc()
 	}
 	defer job.leave(one)

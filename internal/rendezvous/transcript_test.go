@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,9 +17,13 @@ import (
 // TestTranscripts plays the files in testdata/transcripts against the machine. A file is one job in one cluster:
 //
 //	leader                          a new leader takes the place of the old one
-//	expect attempt=1 members=(a@n1,b@n2) [timeout=5s]
-//	join a b                        their agents connect and report
-//	report a [step=3] [exit=1] [terminating]
+//	expect attempt=1 members=(a@n1,b@n2:Deleted:20s,c@n1:lost) [minimum=2] [target=4] [sizes=(2,4)] [restart]
+//	                                a member may be starting, lost, ended, or leave for a reason, within a time
+//	join a b [foreign]              their agents connect and report
+//	train 3                         the world makes up to so many steps, as far as its barrier lets it
+//	slip a                          a process begins its next step before the others
+//	snapshot a                      it takes one
+//	report a [step=3] [exit=1] [fault=text] [finished] [stuck] [full] [last=9] [terminating]
 //	obey a b                        they take their directives and report again
 //	lost a                          their sessions end
 //	answer ok|unclear|unclear-written|gone
@@ -30,7 +35,7 @@ import (
 //	record [term=4 round=2]         what stands in the cluster; with arguments, another leader writes
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		play := &transcript{t: t, agents: map[string]*modelAgent{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+		play := &transcript{t: t, agents: map[string]*modelAgent{}, leaveBy: map[string]time.Time{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			play.t = t
 			play.out.Reset()
@@ -51,6 +56,8 @@ type transcript struct {
 	writing *write
 	agents  map[string]*modelAgent
 	attempt int
+	hang    time.Duration
+	leaveBy map[string]time.Time
 	out     strings.Builder
 }
 
@@ -62,7 +69,13 @@ func (p *transcript) run(d *datadriven.TestData) {
 		p.machine, p.writing = newMachine(10*time.Second), nil
 	case "expect":
 		p.expect(d)
-	case "join", "report", "lost", "obey":
+	case "train":
+		steps, err := strconv.Atoi(d.CmdArgs[0].Key)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.train(steps)
+	case "join", "report", "lost", "obey", "slip", "snapshot":
 		for _, arg := range d.CmdArgs {
 			if len(arg.Vals) == 0 && len(arg.Key) == 1 {
 				p.agentCommand(d, arg.Key)
@@ -103,7 +116,17 @@ func (p *transcript) run(d *datadriven.TestData) {
 }
 
 func (p *transcript) expect(d *datadriven.TestData) {
-	gang := Gang{ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, Durable: p.record}
+	gang := Gang{
+		ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 20 * time.Second,
+		GrowthWindow: 5 * time.Second, HangTimeout: p.hang, Durable: p.record,
+	}
+	number := func(text string) int32 {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return int32(n)
+	}
 	for _, arg := range d.CmdArgs {
 		switch arg.Key {
 		case "attempt":
@@ -116,16 +139,94 @@ func (p *transcript) expect(d *datadriven.TestData) {
 		case "stale":
 			gang.Durable = Record{}
 		case "members":
-			for i, text := range arg.Vals {
-				uid, node, _ := strings.Cut(text, "@")
-				gang.Members = append(gang.Members, Member{UID: uid, Ordinal: int32(i), Node: node})
-				if p.agents[uid] == nil {
-					p.agents[uid] = &modelAgent{uid: uid}
-				}
+			for _, text := range arg.Vals {
+				gang.Members = append(gang.Members, p.member(text))
 			}
+		case "minimum":
+			gang.Minimum = number(arg.Vals[0])
+		case "target":
+			gang.Target = number(arg.Vals[0])
+		case "sizes":
+			for _, text := range arg.Vals {
+				gang.Sizes = append(gang.Sizes, number(text))
+			}
+		case "restart":
+			gang.Strategy = Restart
+			for _, agent := range p.agents {
+				agent.restarts = true
+			}
+		case "hang":
+			p.hang = 10 * time.Second
+			gang.HangTimeout = p.hang
 		}
 	}
 	p.event(gangExpected{gang})
+}
+
+// member reads uid@node[:what[:time]].
+func (p *transcript) member(text string) Member {
+	text, what, _ := strings.Cut(text, ":")
+	uid, node, _ := strings.Cut(text, "@")
+	want := Member{UID: uid, Name: uid, Ordinal: int32(uid[0] - 'a'), Node: node}
+	what, by, _ := strings.Cut(what, ":")
+	switch what {
+	case "":
+	case "starting":
+		want.Starting = true
+	case "lost":
+		want.Lost = "its node is gone"
+	case "ended":
+		want.Lost, want.Ended = "its node is gone", true
+	default:
+		want.Leaving = Reason(what)
+	}
+	if by != "" {
+		after, err := time.ParseDuration(by)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if p.leaveBy[uid].IsZero() {
+			p.leaveBy[uid] = p.now.Add(after)
+		}
+		want.LeaveBy = p.leaveBy[uid]
+	}
+	if p.agents[uid] == nil {
+		p.agents[uid] = &modelAgent{uid: uid}
+	}
+	return want
+}
+
+// train lets the world make steps, all ranks together, and has its members report.
+func (p *transcript) train(steps int) {
+	for range steps {
+		var world []*modelAgent
+		may := true
+		for _, uid := range slices.Sorted(maps.Keys(p.agents)) {
+			if a := p.agents[uid]; a.round > 0 && p.machine.world != nil && a.round == p.machine.world.record.Round {
+				world = append(world, a)
+				may = a.gate() && may
+			}
+		}
+		if may = may && len(world) > 0 && len(world) == int(world[0].workers); !may {
+			break
+		}
+		for _, a := range world {
+			a.entered = a.done + 1
+			a.done++
+			a.state = append(a.state, a.round)
+			if a.lastStep > 0 && a.done == a.lastStep {
+				a.waiting = waitingFinished
+			}
+		}
+		for _, a := range world {
+			a.gate()
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(p.agents)) {
+		if mem := p.machine.members[uid]; mem != nil && mem.connected {
+			p.event(agentReported{uid, p.agents[uid].report()})
+		}
+	}
 }
 
 func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
@@ -137,7 +238,20 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 	for _, arg := range d.CmdArgs {
 		switch arg.Key {
 		case "step":
-			agent.step, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
+			agent.done, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
+			agent.entered = agent.done
+		case "last":
+			agent.lastStep, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
+		case "fault":
+			agent.fault, agent.waiting = strings.Join(arg.Vals, " "), waitingFault
+		case "finished":
+			agent.waiting = waitingFinished
+		case "stuck":
+			agent.stuck = true
+		case "full":
+			agent.full = true
+		case "foreign":
+			agent.foreign = true
 		case "term":
 			agent.term, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
 		case "round":
@@ -165,6 +279,12 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 		p.event(agentReported{uid, agent.report()})
 	case "lost":
 		p.event(sessionLost{uid})
+	case "slip":
+		agent.entered = agent.done + 1
+		p.event(agentReported{uid, agent.report()})
+	case "snapshot":
+		agent.save()
+		p.event(agentReported{uid, agent.report()})
 	case "obey":
 		p.obey(agent)
 	}
@@ -185,7 +305,8 @@ func (p *transcript) obey(agent *modelAgent) bool {
 		p.printf("%s refuses %s", agent.uid, p.showDirective(d))
 		return false
 	}
-	if after := agent.report(); after.term == before.term && after.round == before.round {
+	agent.gate()
+	if reflect.DeepEqual(agent.report(), before) {
 		return false
 	}
 	p.printf("%s obeys %s", agent.uid, p.showDirective(d))
@@ -275,6 +396,9 @@ func (p *transcript) show(r Record) string {
 	if r.Round > 0 {
 		text += fmt.Sprintf(" attempt %d workers %d %.6s", r.Attempt, r.Workers, r.MembersDigest)
 	}
+	if r.Parent > 0 {
+		text += fmt.Sprintf(" after round %d step %d of %d: %s", r.Parent, r.FromStep, r.From, r.Reason)
+	}
 	return text
 }
 
@@ -286,8 +410,36 @@ func (p *transcript) showDirective(d directive) string {
 			text += fmt.Sprintf(" master %s:%d", d.world.master.address, d.world.master.port)
 		}
 	}
-	if d.released {
-		text += " released"
+	if w := d.world; w != nil {
+		switch {
+		case w.restore && w.snapshot != nil:
+			text += fmt.Sprintf(" loads %d-%d from %d", w.snapshot.round, w.snapshot.step, len(w.holders))
+		case w.restore:
+			text += " begins"
+		}
+		if w.writer {
+			text += " writer"
+		}
+	}
+	if b := d.barrier; b != nil {
+		text += fmt.Sprintf(" barrier %d at step %d", b.attempt, b.step)
+		if b.save {
+			text += " save"
+		}
+	}
+	if a := d.abort; a != nil {
+		text += fmt.Sprintf(" abort (%s)", a.reason)
+		if a.planned {
+			text += " planned"
+		}
+	}
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{{"raise", d.raise}, {"finish", d.finish}, {"standby", d.standby}, {"released", d.released}} {
+		if flag.set {
+			text += " " + flag.name
+		}
 	}
 	return text
 }
@@ -296,6 +448,20 @@ func (p *transcript) observe() {
 	o := p.machine.observe(p.now)
 	p.printf("attempt %d round %d adopting=%v deposed=%v step %d/%d samples %d",
 		o.Attempt, o.Round, o.Adopting, o.Deposed, o.Progress.Step, o.Progress.TotalSteps, o.Progress.Samples)
+	if o.Why != "" {
+		p.printf("%s: %s", o.Phase, o.Why)
+	} else {
+		p.printf("%s", o.Phase)
+	}
+	for _, c := range o.Changes {
+		p.printf("change: round %d, %d to %d workers, %s, paused %s, %d steps lost: %s", c.Round, c.From, c.To, c.Reason, c.Pause, c.StepsLost, c.Message)
+	}
+	for _, l := range o.Losses {
+		p.printf("loss: %s in round %d, program=%v: %s", l.UID, l.Round, l.Program, l.Message)
+	}
+	if o.Fatal != "" {
+		p.printf("fatal: %s", o.Fatal)
+	}
 	for _, uid := range slices.Sorted(maps.Keys(o.Members)) {
 		seen := o.Members[uid]
 		text := fmt.Sprintf("%s: rank %d", uid, seen.WorkerRank)
@@ -304,7 +470,7 @@ func (p *transcript) observe() {
 			set  bool
 		}{
 			{"joined", seen.Joined}, {"connected", seen.Connected}, {"in-world", seen.InWorld},
-			{"silent", seen.Silent}, {"terminating", seen.Terminating},
+			{"standby", seen.Standby}, {"out", seen.Out}, {"silent", seen.Silent}, {"terminating", seen.Terminating},
 			{fmt.Sprintf("exited(%d)", seen.ExitCode), seen.Exited}, {"failed", !seen.FailedAt.IsZero()},
 		} {
 			if flag.set {

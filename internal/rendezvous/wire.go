@@ -20,6 +20,8 @@ const (
 	maxProcesses    = 64
 	maxMetrics      = 8
 	maxFaultBytes   = 16 << 10
+	maxSnapshots    = 8
+	maxErrorBytes   = 4 << 10
 	// maxCount bounds steps and samples, so that they fit the API's integers.
 	maxCount = math.MaxInt64
 )
@@ -36,6 +38,7 @@ type hello struct {
 	podName  string
 	podUID   string
 	endpoint endpoint
+	serves   server
 }
 
 func malformed(format string, args ...any) *refusal {
@@ -76,12 +79,23 @@ func readHello(r *rendezvousv1.Report) (hello, *refusal) {
 	if port := h.GetMasterPort(); port < 1 || port > math.MaxUint16 {
 		return hello{}, malformed("master_port is %d, it must lie between 1 and %d", port, math.MaxUint16)
 	}
+	serves := server{port: h.GetSnapshotPort()}
+	switch {
+	case serves.port > math.MaxUint16:
+		return hello{}, malformed("snapshot_port is %d, it must be at most %d", serves.port, math.MaxUint16)
+	case serves.port > 0 && len(h.GetSnapshotCertificate()) != len(serves.certificate):
+		return hello{}, malformed("snapshot_certificate has %d bytes, it must have %d",
+			len(h.GetSnapshotCertificate()), len(serves.certificate))
+	case serves.port > 0:
+		copy(serves.certificate[:], h.GetSnapshotCertificate())
+	}
 	return hello{
 		job:      JobKey{Namespace: h.GetNamespace(), Name: h.GetJob()},
 		attempt:  h.GetAttempt(),
 		podName:  h.GetPodName(),
 		podUID:   h.GetPodUid(),
 		endpoint: endpoint{address.String(), h.GetMasterPort()},
+		serves:   serves,
 	}, nil
 }
 
@@ -90,6 +104,7 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 	read := report{
 		term: r.GetTerm(), round: r.GetRound(), digest: r.GetMembersDigest(),
 		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
+		standby: r.GetStandby(), out: r.GetOut(), snapshotError: r.GetSnapshotError(),
 	}
 	switch {
 	case read.term > math.MaxInt64 || read.round > math.MaxInt64:
@@ -102,6 +117,19 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		return report{}, malformed("worker_rank is %d, it must be below %d", read.workerRank, maxWorkers)
 	case len(r.GetProcesses()) > maxProcesses:
 		return report{}, malformed("%d processes, there may be %d", len(r.GetProcesses()), maxProcesses)
+	case read.out && read.round == 0:
+		return report{}, malformed("round is 0 and out is set")
+	case len(r.GetSnapshots()) > maxSnapshots:
+		return report{}, malformed("%d snapshots, there may be %d", len(r.GetSnapshots()), maxSnapshots)
+	case len(read.snapshotError) > maxErrorBytes:
+		return report{}, malformed("snapshot_error has %d bytes, it may have %d", len(read.snapshotError), maxErrorBytes)
+	}
+	for _, s := range r.GetSnapshots() {
+		if s.GetRound() < 1 || s.GetRound() > read.round || s.GetStep() > maxCount || s.GetBytes() > maxCount {
+			return report{}, malformed("a snapshot of round %d, step %d, %d bytes cannot be in round %d",
+				s.GetRound(), s.GetStep(), s.GetBytes(), read.round)
+		}
+		read.snapshots = append(read.snapshots, snapshot{s.GetRound(), s.GetStep(), s.GetBytes(), s.GetChecksum()})
 	}
 	for rank, p := range r.GetProcesses() {
 		one, why := readProcess(p)
@@ -115,13 +143,18 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 
 func readProcess(p *rendezvousv1.Process) (process, string) {
 	read := process{
-		done: p.GetDone(), lastStep: p.GetLastStep(), samples: p.GetSamples(),
+		phase: phase(p.GetPhase()), waiting: waiting(p.GetWaiting()), elastic: p.GetElastic(),
+		entered: p.GetEntered(), done: p.GetDone(), lastStep: p.GetLastStep(), samples: p.GetSamples(),
+		barrier: p.GetBarrierAttempt(), stop: p.GetStop(),
 		fault: p.GetFault().GetMessage(), exited: p.GetExit() != nil, exitCode: p.GetExit().GetCode(),
+	}
+	if _, known := rendezvousv1.Waiting_name[int32(p.GetWaiting())]; !known {
+		return process{}, fmt.Sprintf("waiting %d is not known", p.GetWaiting())
 	}
 	if _, known := rendezvousv1.Phase_name[int32(p.GetPhase())]; !known {
 		return process{}, fmt.Sprintf("phase %d is not known", p.GetPhase())
 	}
-	for _, count := range []uint64{p.GetEntered(), read.done, read.lastStep, read.samples, p.GetFault().GetStep()} {
+	for _, count := range []uint64{read.entered, read.done, read.lastStep, read.samples, read.barrier, read.stop, p.GetFault().GetStep()} {
 		if count > maxCount {
 			return process{}, fmt.Sprintf("a count of %d is out of range", count)
 		}
@@ -149,14 +182,37 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 
 // message writes a directive for the wire.
 func (d *directive) message(sequence uint64) *rendezvousv1.Directive {
-	m := &rendezvousv1.Directive{Term: d.term, Round: d.round, Released: d.released, Sequence: sequence}
+	m := &rendezvousv1.Directive{
+		Term: d.term, Round: d.round, Released: d.released, Sequence: sequence,
+		Raise: d.raise, Finish: d.finish, Standby: d.standby, SnapshotSecret: d.secret,
+	}
 	if d.world != nil {
-		m.World = &rendezvousv1.World{
-			MembersDigest: d.world.digest, FromStep: d.world.fromStep,
-			WorkerRank: uint32(d.world.workerRank), Workers: uint32(d.world.workers),
-			ProcessesPerWorker: uint32(d.world.processes),
-			MasterAddress:      d.world.master.address, MasterPort: d.world.master.port,
-		}
+		m.World = d.world.message()
+	}
+	if d.barrier != nil {
+		m.Barrier = &rendezvousv1.Barrier{Attempt: d.barrier.attempt, Step: d.barrier.step, Save: d.barrier.save}
+	}
+	if d.abort != nil {
+		m.Abort = &rendezvousv1.Abort{Reason: d.abort.reason, Planned: d.abort.planned}
+	}
+	return m
+}
+
+func (p *place) message() *rendezvousv1.World {
+	m := &rendezvousv1.World{
+		MembersDigest: p.digest, FromStep: p.fromStep,
+		WorkerRank: uint32(p.workerRank), Workers: uint32(p.workers), ProcessesPerWorker: uint32(p.processes),
+		MasterAddress: p.master.address, MasterPort: p.master.port,
+		Parent: p.parent, Restore: p.restore, Writer: p.writer,
+	}
+	if s := p.snapshot; s != nil {
+		m.Snapshot = &rendezvousv1.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
+	}
+	for i := range p.holders {
+		h := &p.holders[i]
+		m.Holders = append(m.Holders, &rendezvousv1.Holder{
+			Address: h.address, Port: h.port, Certificate: h.certificate[:],
+		})
 	}
 	return m
 }

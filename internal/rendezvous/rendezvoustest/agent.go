@@ -1,5 +1,5 @@
-// Package rendezvoustest has an agent that speaks the rendezvous protocol over the network and runs
-// no program, for tests of the operator's side.
+// Package rendezvoustest has an agent that speaks the rendezvous protocol over the network and only plays
+// that it runs a program, for tests of the operator's side.
 package rendezvoustest
 
 import (
@@ -31,6 +31,16 @@ type Config struct {
 	Hello *rendezvousv1.Hello
 	// Heartbeat is the time between reports; 0 for a second.
 	Heartbeat time.Duration
+	// Elastic agents play a program with an SDK: it becomes a standby, stops at barriers, takes and loads
+	// snapshots, leaves worlds and finishes, as it is told. Others only report what the test says.
+	Elastic bool
+	// StepEvery is the time of a step of an elastic program; 0 for steps by the test alone.
+	StepEvery time.Duration
+	// SnapshotEvery is how many steps lie between two periodic snapshots, 0 for none. Whoever writes for
+	// its node takes them.
+	SnapshotEvery uint64
+	// LastStep is the last step of an elastic program; 0 for one that never finishes.
+	LastStep uint64
 }
 
 // NewClient returns a client with a connection of its own, and what closes it.
@@ -55,6 +65,7 @@ type Agent struct {
 	// hangUp ends the current session.
 	hangUp    func()
 	state     *rendezvousv1.Report
+	program   program
 	moved     chan struct{} // closed at every change, and replaced
 	worlds    map[uint64]*rendezvousv1.World
 	terms     map[uint64]uint64
@@ -62,6 +73,7 @@ type Agent struct {
 	last      error
 	released  bool
 	violation string
+	secret    []byte
 }
 
 // Start has an agent connect until it is stopped, released, or told that its job is gone.
@@ -76,7 +88,11 @@ func Start(config Config) *Agent {
 	}
 	go func() {
 		defer close(a.done)
+		var training sync.WaitGroup
+		training.Go(func() { a.train(ctx) })
 		a.run(ctx)
+		cancel()
+		training.Wait()
 	}()
 	return a
 }
@@ -95,15 +111,57 @@ func (a *Agent) Redirect(url string) {
 	a.hangUp()
 }
 
-// Step sets how many steps the agent's process has done, and reports it.
+// Step sets how many steps the agent's process has done, and reports it. An elastic process goes only as
+// far as its barrier lets it.
 func (a *Agent) Step(step uint64) {
 	a.change(func() {
+		if a.config.Elastic {
+			for a.program.done < step && a.program.step(a.config) {
+			}
+			return
+		}
 		a.state.Processes = []*rendezvousv1.Process{{Done: step, Phase: rendezvousv1.Phase_PHASE_STEP}}
 	})
 }
 
 // Report changes what the agent reports.
 func (a *Agent) Report(change func(*rendezvousv1.Report)) { a.change(func() { change(a.state) }) }
+
+// Fail has the elastic process report an exception, and wait for the verdict.
+func (a *Agent) Fail(message string) { a.change(func() { a.program.fail(message) }) }
+
+// Exit ends the elastic process.
+func (a *Agent) Exit(code int32) { a.change(func() { a.program.exit(code) }) }
+
+// TakeSnapshot has the elastic process take a snapshot of what it has done.
+func (a *Agent) TakeSnapshot() { a.change(func() { a.program.save() }) }
+
+// FailSnapshots has every snapshot fail from now on with this error.
+func (a *Agent) FailSnapshots(message string) { a.change(func() { a.program.full = message }) }
+
+// train makes steps until the context ends.
+func (a *Agent) train(ctx context.Context) {
+	if !a.config.Elastic || a.config.StepEvery <= 0 {
+		return
+	}
+	ticker := time.NewTicker(a.config.StepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		a.mu.Lock()
+		parked := a.program.waiting
+		a.program.step(a.config)
+		if a.program.waiting != parked {
+			close(a.moved)
+			a.moved = make(chan struct{})
+		}
+		a.mu.Unlock()
+	}
+}
 
 func (a *Agent) change(do func()) {
 	a.mu.Lock()
@@ -130,6 +188,14 @@ type Snapshot struct {
 	Last error
 	// Over is true once it was released or its job is gone.
 	Over bool
+	// Done is the number of steps that an elastic process has done, Waiting what it waits for, and
+	// Exited and Code how it ended.
+	Done    uint64
+	Waiting rendezvousv1.Waiting
+	Exited  bool
+	Code    int32
+	// Secret is what the operator said last that snapshots are served for.
+	Secret []byte
 }
 
 // Snapshot returns what the agent has lived through so far.
@@ -140,6 +206,8 @@ func (a *Agent) Snapshot() Snapshot {
 		Term: a.state.GetTerm(), Round: a.state.GetRound(), Digest: a.state.GetMembersDigest(),
 		WorkerRank: a.state.GetWorkerRank(), Worlds: maps.Clone(a.worlds), EnteredTerm: maps.Clone(a.terms),
 		Refused: append([]string(nil), a.refused...), Violation: a.violation, Last: a.last, Over: a.released,
+		Done: a.program.done, Waiting: a.program.waiting, Exited: a.program.exited, Code: a.program.code,
+		Secret: a.secret,
 	}
 }
 
@@ -225,6 +293,10 @@ func (a *Agent) send(ctx context.Context, stream *connect.BidiStreamForClient[re
 			Sequence: sequence, Term: a.state.GetTerm(), Round: a.state.GetRound(),
 			MembersDigest: a.state.GetMembersDigest(), WorkerRank: a.state.GetWorkerRank(),
 			Processes: a.state.GetProcesses(), Terminating: a.state.GetTerminating(),
+			Standby: a.state.GetRound() == 0, Out: a.state.GetOut(), Snapshots: a.state.GetSnapshots(),
+		}
+		if a.config.Elastic {
+			a.program.report(a.config, report)
 		}
 		moved := a.moved
 		a.mu.Unlock()
@@ -253,12 +325,18 @@ func (a *Agent) obey(d *rendezvousv1.Directive) bool {
 		return false
 	}
 	before := [2]uint64{a.state.GetTerm(), a.state.GetRound()}
-	a.state.Term = d.GetTerm()
+	a.state.Term, a.secret = d.GetTerm(), d.GetSnapshotSecret()
 	a.released = a.released || d.GetReleased()
+	was := a.program.progress()
+	if a.config.Elastic {
+		if broken := a.program.obey(d, a.state.GetRound()); broken != "" && a.violation == "" {
+			a.violation = broken
+		}
+	}
 	if d.GetRound() != 0 {
 		a.enter(d)
 	}
-	if before != [2]uint64{a.state.GetTerm(), a.state.GetRound()} || a.released {
+	if before != [2]uint64{a.state.GetTerm(), a.state.GetRound()} || a.released || was != a.program.progress() {
 		close(a.moved)
 		a.moved = make(chan struct{})
 	}

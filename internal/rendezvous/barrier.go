@@ -1,0 +1,226 @@
+package rendezvous
+
+import (
+	"time"
+)
+
+const (
+	// firstAgain and lastAgain bound the wait after a planned change that came to nothing; it doubles
+	// from one to the next.
+	firstAgain = 30 * time.Second
+	lastAgain  = 5 * time.Minute
+	// leaveMargin is how long before a worker is killed it should have been let go.
+	leaveMargin = 5 * time.Second
+	// errorGrace is how long an agent may go on to report an error from before it was asked.
+	errorGrace = 2 * time.Second
+)
+
+// change is a planned change of the world that is under way.
+//
+// All processes stop at the barrier after step N, the furthest that any of them has begun. Should one be
+// beyond it already, the next attempt has a larger N; one that is parked holds the others within a step,
+// so this ends. When all stand at N, a snapshot is taken if anybody needs it, and the next world goes on
+// from there.
+type change struct {
+	began         time.Time
+	why           string
+	attempt, step uint64
+	// arrived is true once everybody was seen at the barrier.
+	arrived bool
+	// saver is who was asked for a snapshot, at askedAt; said is the error that it had reported before.
+	saver   string
+	said    string
+	askedAt time.Time
+	// unsaved says why no snapshot could be taken: the change goes on without newcomers.
+	unsaved string
+}
+
+// begin stops the world at a barrier.
+func (m *machine) begin(now time.Time, w *wish) {
+	m.change = &change{began: now, why: w.why}
+	m.note(notedResizing, "round %d is to be changed to %d workers: %s", m.world.record.Round, len(w.members), w.why)
+	m.raiseBarrier(m.stand())
+}
+
+// raiseBarrier makes another attempt.
+func (m *machine) raiseBarrier(s standing) {
+	m.world.barriers = max(m.world.barriers, s.attempt) + 1
+	m.change.attempt, m.change.step = m.world.barriers, s.top
+	m.change.arrived, m.change.saver = false, ""
+	m.out.publish = true
+}
+
+// standing is how far the processes of the world are.
+type standing struct {
+	// top is the furthest step that was begun, attempt the highest barrier that was given.
+	top, attempt uint64
+	// last is the last step of the training, 0 while unknown; finished is true when a process is done
+	// with it.
+	last     uint64
+	finished bool
+	// parked is true when all stand at the barrier of the change.
+	parked bool
+}
+
+// stand looks at the members of the world that are not lost.
+func (m *machine) stand() standing {
+	s := standing{parked: m.change != nil && m.change.attempt > 0}
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) {
+			continue
+		}
+		if !mem.in(&m.world.record) || len(mem.report.processes) == 0 {
+			s.parked = false
+			continue
+		}
+		for i := range mem.report.processes {
+			p := &mem.report.processes[i]
+			s.top = max(s.top, p.entered, p.stop, p.done)
+			s.attempt = max(s.attempt, p.barrier)
+			s.last = max(s.last, p.lastStep)
+			s.finished = s.finished || p.waiting == waitingFinished || p.exited
+			if c := m.change; c != nil {
+				s.parked = s.parked && p.waiting == waitingParked && p.done == c.step && p.stop == c.step && p.barrier == c.attempt
+			}
+		}
+	}
+	return s
+}
+
+// parked says whether all that are left stand at the barrier, with their state.
+func (m *machine) parked() bool { return m.change != nil && m.stand().parked }
+
+// advance takes a planned change further, and returns the next world when it is time for it.
+func (m *machine) advance(now time.Time) *plan {
+	c := m.change
+	w := m.wish()
+	if w == nil {
+		m.lift("nobody wants the change any more")
+		return nil
+	}
+	s := m.stand()
+	switch {
+	case s.finished || s.last > 0 && c.step >= s.last:
+		m.lift("the training ends first")
+		return nil
+	case s.top > c.step:
+		m.raiseBarrier(m.stand())
+		m.note(notedResizing, "a process has begun step %d: barrier %d of round %d stands there", s.top, c.attempt, m.world.record.Round)
+		return nil
+	case !s.parked:
+		if late := m.lateAt(w); !now.Before(late) {
+			m.giveUp(now, w, "not all processes came to the barrier in time")
+		}
+		return nil
+	}
+	if !c.arrived {
+		c.arrived = true
+		m.note(notedParked, "all processes of round %d stand after step %d", m.world.record.Round, c.step)
+	}
+	return m.changed(now, w)
+}
+
+// changed returns the world that follows on a barrier, once its snapshot is there.
+func (m *machine) changed(now time.Time, w *wish) *plan {
+	c := m.change
+	if c.unsaved != "" {
+		if w = m.wishOf(nil); w == nil || w.retreat {
+			m.lift("no snapshot could be taken")
+			m.again(now)
+			return nil
+		}
+	}
+	p := &plan{
+		members: w.members, reason: w.reason, why: w.why, fromStep: c.step, live: w.stay, change: c,
+	}
+	if w.newcomers == 0 && !w.retreat {
+		return p
+	}
+	taken, ok := m.snapshotAfter(c.step)
+	if !ok {
+		m.save(now, w)
+		return nil
+	}
+	if w.retreat {
+		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why})
+		return nil
+	}
+	p.snapshot = &taken
+	return p
+}
+
+// save has a worker take the snapshot of the barrier.
+func (m *machine) save(now time.Time, w *wish) {
+	c := m.change
+	if mem := m.members[c.saver]; mem == nil || m.isLost(mem) {
+		c.saver = ""
+	}
+	if c.saver == "" {
+		for _, uid := range m.world.ranks.uids {
+			if mem := m.members[uid]; mem != nil && !m.isLost(mem) && (c.saver == "" || w.stay[uid] && !w.stay[c.saver]) {
+				c.saver = uid
+			}
+		}
+		if c.saver == "" {
+			return
+		}
+		c.said, c.askedAt = m.members[c.saver].report.snapshotError, now
+		m.out.publish = true
+		return
+	}
+	said := m.members[c.saver].report.snapshotError
+	switch {
+	case said != "" && (said != c.said || now.Sub(c.askedAt) >= errorGrace):
+		m.unsaved(now, w, "no snapshot could be taken: "+said)
+	case !now.Before(m.lateAt(w)):
+		m.unsaved(now, w, "the snapshot was not taken in time")
+	}
+}
+
+// unsaved goes on after a snapshot that failed: a leave without newcomers, and growth not at all.
+func (m *machine) unsaved(now time.Time, w *wish, why string) {
+	if w.leave {
+		m.change.unsaved = why
+		m.note(notedResizing, "%s", why)
+		m.look = true
+		if next := m.wishOf(nil); next != nil && !next.retreat {
+			return
+		}
+	}
+	m.giveUp(now, w, why)
+}
+
+// lateAt is when a change has taken too long.
+func (m *machine) lateAt(w *wish) time.Time {
+	late := m.change.began.Add(m.gang.BarrierTimeout)
+	if by := w.by.Add(-leaveMargin); !w.by.IsZero() && by.Before(late) {
+		return by
+	}
+	return late
+}
+
+// giveUp lets the world train on, or leaves it at once when a member that leaves cannot wait for another
+// try.
+func (m *machine) giveUp(now time.Time, w *wish, why string) {
+	if w.leave && !w.by.IsZero() && !w.by.Add(-leaveMargin).After(now.Add(m.backOff())) {
+		m.note(notedLifted, "the change of round %d cannot wait: %s", m.world.record.Round, why)
+		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why + "; " + why})
+		return
+	}
+	m.lift(why)
+	m.again(now)
+}
+
+// lift takes the barrier away.
+func (m *machine) lift(why string) {
+	m.note(notedLifted, "the change of round %d is called off: %s", m.world.record.Round, why)
+	m.change, m.out.publish = nil, true
+}
+
+func (m *machine) backOff() time.Duration { return min(firstAgain<<min(m.tries, 8), lastAgain) }
+
+func (m *machine) again(now time.Time) {
+	m.nextTry = now.Add(m.backOff())
+	m.tries++
+}

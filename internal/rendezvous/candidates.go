@@ -1,0 +1,86 @@
+package rendezvous
+
+import (
+	"cmp"
+	"slices"
+)
+
+// isStandby says whether a member that is not in the world could enter the next one at once.
+func (m *machine) isStandby(uid string, mem *member) bool {
+	if !mem.usable() {
+		return false
+	}
+	if m.world == nil {
+		return mem.report.standby
+	}
+	round := m.world.record.Round
+	switch {
+	case mem.report.round == 0:
+		// In place a program that has been started says itself that it wants a world.
+		return mem.report.standby && m.world.ranks.rank(uid) < 0 &&
+			(m.gang.Strategy == Restart || mem.report.has(waitingJoin))
+	case mem.report.round < round:
+		// It was left out of a world, or was away: its programs stand still and wait.
+		return m.world.ranks.rank(uid) < 0 && (mem.report.out || mem.report.standby || mem.waits())
+	}
+	// It was taken for lost, and is back.
+	return mem.report.round == round && mem.lostIn == round && mem.report.out &&
+		(m.gang.Strategy == Restart || mem.waits())
+}
+
+// standbys are the members that could enter the next world at once, and stay in the gang.
+func (m *machine) standbys() []Member {
+	var ready []Member
+	for i := range m.gang.Members {
+		want := &m.gang.Members[i]
+		mem := m.members[want.UID]
+		if mem.leaving() || !m.isStandby(want.UID, mem) {
+			continue
+		}
+		ready = append(ready, *want)
+	}
+	return ready
+}
+
+// legalSize is the largest number of workers that a world may have when so many could be in it; 0 when
+// there is none.
+func (m *machine) legalSize(available int32) int32 {
+	limit := min(available, m.gang.Target, maxWorkers)
+	if len(m.gang.Sizes) == 0 {
+		return max(limit, 0)
+	}
+	var best int32
+	for _, size := range m.gang.Sizes {
+		if size <= limit {
+			best = max(best, size)
+		}
+	}
+	return best
+}
+
+// choose picks the members of the next world: those that stay come first, and newcomers by ordinal. When
+// not all can stay, those go first whose node has the fewest of them, and of these the highest rank.
+func choose(rank map[string]int32, stay, fresh []Member, size int32) []Member {
+	stay = slices.Clone(stay)
+	for int32(len(stay)) > size {
+		onNode := map[string]int{}
+		for i := range stay {
+			onNode[stay[i].Node]++
+		}
+		worst := 0
+		for i := range stay {
+			if cmp.Or(
+				cmp.Compare(onNode[stay[worst].Node], onNode[stay[i].Node]),
+				cmp.Compare(rank[stay[i].UID], rank[stay[worst].UID]),
+			) > 0 {
+				worst = i
+			}
+		}
+		stay = slices.Delete(stay, worst, worst+1)
+	}
+	fresh = slices.Clone(fresh)
+	slices.SortFunc(fresh, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.Ordinal, b.Ordinal), cmp.Compare(a.UID, b.UID))
+	})
+	return append(stay, fresh[:min(int(size)-len(stay), len(fresh))]...)
+}

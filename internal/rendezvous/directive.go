@@ -1,0 +1,67 @@
+package rendezvous
+
+// maxHolders is how many holders of a snapshot a worker is told of. Workers are told of different ones,
+// so that not all of them fetch from the same.
+const maxHolders = 8
+
+// directive returns what the agent of a member should do now; false while there is nothing that may
+// be said.
+func (m *machine) directive(uid string) (directive, bool) {
+	mem := m.members[uid]
+	if m.term == 0 || m.deposed || mem == nil {
+		return directive{}, false
+	}
+	d := directive{term: m.term, released: m.released, secret: m.secret}
+	if m.world == nil {
+		d.standby = m.gang.Strategy == InPlace && len(mem.report.processes) > 0 && mem.report.round == 0
+		return d, true
+	}
+	rank := m.world.ranks.rank(uid)
+	if rank < 0 {
+		return m.outside(mem, d), true
+	}
+	d.round, d.world = m.world.record.Round, m.place(uid, rank)
+	switch {
+	case m.world.finishing:
+		d.finish = true
+	case m.broken != nil:
+		d.abort = &abort{reason: m.broken.why, planned: m.broken.stop}
+		d.raise = m.broken.raised[uid]
+	case m.change != nil && m.change.attempt > 0:
+		d.barrier = &barrier{attempt: m.change.attempt, step: m.change.step, save: m.change.saver == uid}
+	}
+	return d, true
+}
+
+// outside is what a member should do that is not in the world: one that was keeps what it was told
+// last, so that its programs stay where they stand.
+func (m *machine) outside(mem *member, d directive) directive {
+	if mem.left != nil {
+		kept := *mem.left
+		kept.term, kept.secret = d.term, d.secret
+		kept.released = d.released || mem.leaving() || mem.lostIn == kept.round
+		return kept
+	}
+	d.released = d.released || mem.leaving()
+	d.standby = m.gang.Strategy == InPlace && mem.report.round == 0
+	return d
+}
+
+func (m *machine) place(uid string, rank int32) *place {
+	w := m.world
+	p := &place{
+		digest: w.record.MembersDigest, fromStep: w.record.FromStep, parent: w.record.Parent,
+		workerRank: rank, workers: w.record.Workers, processes: w.record.Processes / w.record.Workers,
+		master: w.master, writer: w.writers[m.members[uid].want.Node] == rank,
+	}
+	if w.adopted || m.gang.Strategy == Restart || w.live[uid] {
+		return p
+	}
+	p.restore, p.snapshot = true, w.snapshot
+	if n := len(w.holders); n > 0 {
+		for i := range min(n, maxHolders) {
+			p.holders = append(p.holders, w.holders[(int(rank)+i)%n])
+		}
+	}
+	return p
+}

@@ -1,0 +1,218 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// wish is what the next world should be, if all goes well.
+type wish struct {
+	members []Member
+	// stay are those of them that are in the world now.
+	stay      map[string]bool
+	newcomers int
+	reason    Reason
+	why       string
+	// leave is true when somebody leaves or was lost, by is when the first of them is killed.
+	leave bool
+	by    time.Time
+	// retreat is true when too few would be left, and the world is given up before that: it goes on
+	// from its snapshot when there are enough again.
+	retreat bool
+}
+
+// consider begins a planned change when there is a reason for one.
+func (m *machine) consider(now time.Time) {
+	if !m.trains() {
+		return
+	}
+	w := m.wish()
+	switch {
+	case w == nil:
+	case w.retreat && w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin:
+		// Others may come in time.
+	case now.Before(m.nextTry) && (w.by.IsZero() || w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin):
+		// The last try has come to nothing.
+	case !w.leave && !m.windowOver(now, len(w.members)):
+	case m.gang.Strategy == Restart:
+		m.breakWorld(now, &recovery{planned: true, stop: true, reason: w.reason, why: w.why})
+	case w.leave && !w.by.IsZero() && !w.by.Add(-leaveMargin).After(now):
+		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why})
+	default:
+		m.begin(now, w)
+	}
+}
+
+// trains says whether the world is whole and makes steps, so that a barrier can be reached.
+func (m *machine) trains() bool {
+	if !m.world.formed() || !m.hasBegun() || m.gang.Strategy == InPlace && !m.isElastic() {
+		return false
+	}
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || !mem.connected || !mem.in(&m.world.record) {
+			return false
+		}
+		for i := range mem.report.processes {
+			p := &mem.report.processes[i]
+			if p.exited || p.waiting != waitingNone || p.lastStep > 0 && p.entered >= p.lastStep {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// hasBegun says whether the world has made a step, as far as its programs can tell.
+func (m *machine) hasBegun() bool {
+	if m.furthest() > m.world.record.FromStep {
+		return true
+	}
+	if m.gang.Strategy == InPlace {
+		return false
+	}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem == nil || len(mem.report.processes) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// isElastic says whether every process of the world that was heard can live on in another one.
+func (m *machine) isElastic() bool {
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) {
+			continue
+		}
+		if len(mem.report.processes) == 0 {
+			return false
+		}
+		for i := range mem.report.processes {
+			if p := &mem.report.processes[i]; !p.elastic && !(p.exited && mem.elastic) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// windowOver says whether growth need not wait for further newcomers.
+func (m *machine) windowOver(now time.Time, size int) bool {
+	if int32(size) >= m.gang.Target {
+		return true
+	}
+	var first time.Time
+	starting := false
+	for uid, mem := range m.members {
+		switch {
+		case mem.leaving() || mem.want.Lost != "":
+		case m.isStandby(uid, mem):
+			if first.IsZero() || mem.readyAt.Before(first) {
+				first = mem.readyAt
+			}
+		case mem.want.Starting:
+			starting = true
+		}
+	}
+	return !starting || now.Sub(first) >= m.gang.GrowthWindow
+}
+
+// wish is the world that the controller wants next, given who is ready; nil when it should stay as it is.
+func (m *machine) wish() *wish { return m.wishOf(m.standbys()) }
+
+func (m *machine) wishOf(fresh []Member) *wish {
+	stay, leave, first := m.sides()
+	w := &wish{stay: map[string]bool{}, leave: leave > 0}
+	size := m.legalSize(int32(len(stay) + len(fresh)))
+	switch {
+	case !w.leave && (size <= m.world.record.Workers || size < m.gang.Minimum):
+		return nil
+	case size < m.gang.Minimum || size < 1:
+		w.retreat = true
+		size = int32(len(stay))
+		w.members = stay
+	default:
+		w.members = choose(m.world.ranks.ranks, stay, fresh, size)
+	}
+	for i := range w.members {
+		if m.world.ranks.rank(w.members[i].UID) >= 0 && !m.isLost(m.members[w.members[i].UID]) {
+			w.stay[w.members[i].UID] = true
+		} else {
+			w.newcomers++
+		}
+	}
+	m.explain(w, first)
+	if w.retreat && w.by.IsZero() && first.lostIn == 0 {
+		return nil // it can take its time
+	}
+	return w
+}
+
+// sides parts the world into those that stay and those that go, and names the first of these.
+func (m *machine) sides() (stay []Member, leave int, first *member) {
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		switch {
+		case mem == nil:
+			leave++
+			if first == nil {
+				first = &member{want: Member{Name: "a worker", Lost: "its pod is gone"}, lostIn: m.world.record.Round}
+			}
+		case m.isLost(mem) || mem.leaving():
+			leave++
+			if first == nil || m.isLost(mem) && !m.isLost(first) {
+				first = mem
+			}
+		default:
+			stay = append(stay, mem.want)
+		}
+	}
+	return stay, leave, first
+}
+
+// explain says why the next world is wanted, and how long it may take.
+func (m *machine) explain(w *wish, first *member) {
+	var names []string
+	for i := range w.members {
+		if !w.stay[w.members[i].UID] {
+			names = append(names, w.members[i].Name)
+		}
+	}
+	joining := ""
+	if len(names) > 0 {
+		joining = "joined by " + list(names)
+	}
+	if first == nil {
+		w.reason, w.why = ReasonCapacityAvailable, joining
+		return
+	}
+	w.reason = first.want.Leaving
+	said := fmt.Sprintf("%s leaves (%s)", first.want.Name, first.want.Leaving)
+	if m.isLost(first) {
+		w.reason, said = ReasonWorkerLost, m.lastLoss()
+	} else if len(names) > 0 && int32(len(w.members)) == m.world.record.Workers {
+		w.reason = ReasonReplaced
+	}
+	w.why = strings.TrimSuffix(said+", "+joining, ", ")
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || !mem.leaving() || mem.want.LeaveBy.IsZero() {
+			continue
+		}
+		if w.by.IsZero() || mem.want.LeaveBy.Before(w.by) {
+			w.by = mem.want.LeaveBy
+		}
+	}
+}
+
+// list names a few and counts the others.
+func list(names []string) string {
+	const shown = 4
+	if len(names) <= shown {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d others", strings.Join(names[:shown], ", "), len(names)-shown)
+}

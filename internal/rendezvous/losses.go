@@ -1,0 +1,233 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// maxChanges and maxLosses are how many are remembered.
+	maxChanges = 16
+	maxLosses  = 64
+	// brokenSession is how long a session may be away while another worker reports a fault.
+	brokenSession = 500 * time.Millisecond
+	// disagreeAfter is how long a program may have ended well while others train.
+	disagreeAfter = 30 * time.Second
+	// killAfter is how long after abort agents kill programs that have not answered, exitKilled their
+	// exit code then.
+	killAfter  = 4500 * time.Millisecond
+	exitKilled = 137
+)
+
+// isLost says whether the member has been lost in the world that there is.
+func (m *machine) isLost(mem *member) bool {
+	return m.world != nil && mem.lostIn == m.world.record.Round
+}
+
+// findLosses finds out who is lost.
+func (m *machine) findLosses(now time.Time) {
+	for uid, mem := range m.members {
+		if m.world.ranks.rank(uid) < 0 && !mem.gone {
+			m.loseStandby(now, uid, mem)
+		}
+	}
+	faults := m.anyFault()
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) {
+			continue
+		}
+		if program, why := m.lossOf(now, mem, faults); why != "" {
+			m.lose(now, uid, mem, program, why)
+		}
+	}
+	m.findMissing(now)
+}
+
+// loseStandby takes note of a member that is lost without having been in the world.
+func (m *machine) loseStandby(now time.Time, uid string, mem *member) {
+	exited, code := mem.exited()
+	started := mem.report.round == 0
+	switch {
+	case mem.left != nil || !started && mem.want.Lost == "":
+		// It was let go, or waits after a world that goes on without it.
+	case exited || mem.failed():
+		mem.gone = true
+		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Program: true, At: now,
+			Message: fmt.Sprintf("%s: its program exited with code %d before it was in a world", mem.want.Name, max(code, mem.code()))})
+	case mem.want.Lost != "":
+		mem.gone = true
+		m.addLoss(Loss{UID: uid, Name: mem.want.Name, At: now, Message: mem.want.Name + ": " + mem.want.Lost})
+	}
+}
+
+// lossOf says why a member of the world is lost, and whether its program is at fault; empty when it is not.
+func (m *machine) lossOf(now time.Time, mem *member, faults int) (program bool, why string) {
+	round := m.world.record.Round
+	counts := mem.report.round == round ||
+		m.gang.Strategy == InPlace && mem.report.round > 0 && mem.report.round == m.world.record.Parent
+	raised := m.broken != nil && m.broken.raised[mem.want.UID]
+	others := faults
+	if mem.faulted(m.gang.Strategy) {
+		others--
+	}
+	exited, _ := mem.exited()
+	switch {
+	case raised && (mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(outTimeout))):
+		return true, mem.fault()
+	case counts && mem.failed() && m.gang.Strategy == InPlace:
+		return m.exitOf(now, mem)
+	case mem.want.Lost != "":
+		return false, mem.want.Lost
+	case m.world.finishing:
+		return false, ""
+	case !mem.connected && mem.want.Ended:
+		return false, "its pod has ended"
+	case !mem.connected && others > 0 && !mem.hungUp.IsZero() && now.Sub(mem.hungUp) > brokenSession:
+		return false, "its session ended, and a peer reports a fault"
+	case mem.silent && now.Sub(m.heardAt) <= m.gang.HeartbeatTimeout:
+		return false, fmt.Sprintf("it has been silent for more than %s while no step was made", m.gang.HeartbeatTimeout)
+	case counts && !mem.endedAt.IsZero() && now.Sub(mem.endedAt) >= disagreeAfter:
+		return true, fmt.Sprintf("its program ended with code 0 and others have not finished %s later: the ranks disagree about the end", disagreeAfter)
+	}
+	return false, ""
+}
+
+// exitOf says what the exit of a program in the middle of a world means.
+func (m *machine) exitOf(now time.Time, mem *member) (program bool, why string) {
+	code := mem.code()
+	fault := mem.fault()
+	switch {
+	case fault != "":
+		return !CommunicationError(fault), fault
+	case m.broken != nil && code == exitKilled && now.Sub(m.broken.began) >= killAfter:
+		return false, "its program did not leave the world in time and was killed"
+	}
+	return true, fmt.Sprintf("its program exited with code %d", code)
+}
+
+// code is the first exit code that is not 0.
+func (mem *member) code() int32 {
+	for i := range mem.report.processes {
+		if p := &mem.report.processes[i]; p.exited && p.exitCode != 0 {
+			return p.exitCode
+		}
+	}
+	return 0
+}
+
+// lose marks a member of the world as lost.
+func (m *machine) lose(now time.Time, uid string, mem *member, program bool, why string) {
+	round := m.world.record.Round
+	mem.lostIn = round
+	m.addLoss(Loss{
+		UID: uid, Name: mem.want.Name, Program: program, Round: round, At: now, Message: why,
+	})
+	m.note(notedLost, "round %d has lost %s: %s", round, mem.want.Name, lastLine(why))
+}
+
+func (m *machine) addLoss(loss Loss) {
+	if len(m.losses) == maxLosses {
+		m.losses = m.losses[1:]
+	}
+	m.losses = append(m.losses, loss)
+	m.out.changed = true
+}
+
+// parted takes note of a member that does not belong to the gang any more.
+func (m *machine) parted(now time.Time, uid string, mem *member) {
+	if m.world == nil || m.world.ranks.rank(uid) < 0 {
+		return
+	}
+	exited, code := mem.exited()
+	well := exited && code == 0
+	m.world.ended[uid] = well
+	if well || m.world.finishing || m.isLost(mem) {
+		return
+	}
+	why := mem.want.Lost
+	if why == "" {
+		why = "its pod has ended"
+	}
+	if mem.failed() {
+		_, why = m.exitOf(now, mem)
+	}
+	m.lose(now, uid, mem, mem.failed(), why)
+}
+
+// findMissing finds out whether an adopted world has ranks that nobody holds any more.
+func (m *machine) findMissing(now time.Time) {
+	w := m.world
+	if !w.adopted || w.missing || len(w.ranks.ranks) == len(w.ranks.uids) {
+		return
+	}
+	heard := true
+	for _, mem := range m.members {
+		heard = heard && (mem.joined || mem.want.Lost != "" || mem.want.Ended)
+	}
+	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace && now.Sub(m.stepAt) > m.gang.HeartbeatTimeout
+	if heard || late {
+		w.missing = true
+		m.note(notedLost, "round %d has lost %d workers that this operator has never heard", w.record.Round, len(w.ranks.uids)-len(w.ranks.ranks))
+	}
+}
+
+// lostOnes counts the members of the world that are lost, and says whether all of them are known to have
+// ended.
+func (m *machine) lostOnes() (lost int, ended bool) {
+	ended = true
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		switch {
+		case uid == "":
+			if m.world.missing {
+				lost, ended = lost+1, false
+			}
+		case mem == nil:
+			if !m.world.ended[uid] {
+				lost++
+			}
+		case m.isLost(mem):
+			lost++
+			ended = ended && mem.want.Ended
+		}
+	}
+	return lost, ended
+}
+
+// lossesNow are the losses of the world that there is.
+func (m *machine) lossesNow() []Loss {
+	var now []Loss
+	for _, loss := range m.losses {
+		if loss.Round == m.world.record.Round {
+			now = append(now, loss)
+		}
+	}
+	return now
+}
+
+// lastLoss names the first member that the world has lost, and why.
+func (m *machine) lastLoss() string {
+	if losses := m.lossesNow(); len(losses) > 0 {
+		return lossText(losses)
+	}
+	return "a worker was lost"
+}
+
+func lossText(losses []Loss) string {
+	texts := make([]string, len(losses))
+	for i := range losses {
+		texts[i] = losses[i].Name + ": " + lastLine(losses[i].Message)
+	}
+	if len(texts) > 3 {
+		return fmt.Sprintf("%s; and %d more were lost", strings.Join(texts[:3], "; "), len(texts)-3)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// lastLine is the last line that is not empty: of a traceback, the exception.
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}

@@ -1,0 +1,227 @@
+package rendezvous
+
+import (
+	"fmt"
+	"time"
+)
+
+// outTimeout is how long after abort a worker may take to leave its world: agents kill programs that have
+// not answered after 5 s.
+const outTimeout = 10 * time.Second
+
+// recovery is what is done about a world that cannot go on. Everybody leaves it; those that are left, and
+// the standbys that are there, go on from the newest snapshot that any of them holds.
+type recovery struct {
+	began time.Time
+	why   string
+	// reason is why, unless losses say more.
+	reason Reason
+	// planned is true when the world was given up for a planned change: faults mean nothing then. stop
+	// says that programs are to be asked for a checkpoint first.
+	planned, stop bool
+	// hung is true when no step was made, retry when all go on as if nothing had been.
+	hung, retry bool
+	// judged is true once it is known whose fault it was; raised are those whose it was.
+	judged   bool
+	raised   map[string]bool
+	raisedAt time.Time
+	// regrouping is true while too few are left.
+	regrouping bool
+}
+
+// findBreak finds out whether the world can go on.
+func (m *machine) findBreak(now time.Time) {
+	if m.broken != nil {
+		return
+	}
+	lost, _ := m.lostOnes()
+	faults := m.anyFault()
+	switch {
+	case lost == 0 && faults == 0 && !m.someoneOut():
+		m.findHang(now)
+	case m.gang.Strategy == InPlace && !m.isElastic():
+		m.failForeign(lost)
+	case lost > 0 && faults == 0 && !m.someoneOut() && m.parked():
+		// Whoever is left stands at the barrier with its state: the change goes on without the lost.
+	case lost > 0:
+		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: m.lastLoss(), planned: m.change != nil})
+	case faults > 0:
+		m.breakWorld(now, &recovery{reason: ReasonProgramFailed, why: "a worker reports a fault", planned: m.change != nil})
+	default:
+		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: "a worker has left the world"})
+	}
+}
+
+// failForeign ends an attempt whose programs cannot live on in another world.
+func (m *machine) failForeign(lost int) {
+	why := "a worker has failed"
+	if lost > 0 {
+		why = m.lastLoss()
+	}
+	m.fail(why + ". The program speaks to no SDK, so the others cannot go on in another world; " +
+		"resize.strategy Restart would keep them going, with a program that resumes from its own checkpoints")
+}
+
+// someoneOut says whether a member has left the world without having been told to by this leader.
+func (m *machine) someoneOut() bool {
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) || mem.report.round != m.world.record.Round {
+			continue
+		}
+		if exited, code := mem.exited(); mem.report.has(waitingAborted) ||
+			m.gang.Strategy == Restart && mem.report.out && !(exited && code == 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// breakWorld has everybody leave the world.
+func (m *machine) breakWorld(now time.Time, r *recovery) {
+	r.began = now
+	m.change, m.broken = nil, r
+	m.out.publish = true
+	m.note(notedBroken, "round %d is left: %s", m.world.record.Round, r.why)
+}
+
+// recover takes a recovery further, and returns the next world when it is time for it.
+func (m *machine) recover(now time.Time) *plan {
+	if !m.judge(now) || m.fatal != "" || !m.allOut(now) {
+		return nil
+	}
+	r := m.broken
+	members := m.survivors(now)
+	if members == nil {
+		if !r.regrouping {
+			r.regrouping = true
+			m.note(notedWaiting, "too few workers are left of round %d: they wait for others, with their state", m.world.record.Round)
+		}
+		return nil
+	}
+	if lost, ended := m.lostOnes(); lost == len(m.world.ranks.uids) && !ended && !m.anyoneOut() {
+		return nil // nobody has said that the old world makes no further step
+	}
+	p := &plan{members: members, broken: r}
+	p.reason, p.why = m.blame()
+	if m.gang.Strategy == Restart {
+		return p
+	}
+	return m.rewind(p)
+}
+
+// rewind finds the snapshot to go on from.
+func (m *machine) rewind(p *plan) *plan {
+	taken, ok := m.newestSnapshot()
+	furthest := m.furthest()
+	switch {
+	case ok:
+		p.snapshot, p.fromStep = &taken, taken.step
+	case m.world.record.FromStep == 0 && furthest == 0:
+		// Nothing was done yet: the state that programs start with is as good.
+	default:
+		m.fail(fmt.Sprintf("no snapshot is left to go on from: the world was at step %d and those who held one are gone", furthest))
+		return nil
+	}
+	if furthest > p.fromStep {
+		p.lost = furthest - p.fromStep
+	}
+	return p
+}
+
+// allOut says whether everybody who is not lost has left the world, and gives up those who do not come.
+func (m *machine) allOut(now time.Time) bool {
+	r := m.broken
+	limit := outTimeout
+	if m.gang.Strategy == Restart {
+		limit = max(limit, m.gang.BarrierTimeout) // checkpoints take their time
+	}
+	all := true
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) {
+			continue
+		}
+		switch {
+		case r.raised[uid]:
+			all = false
+		case m.isOut(mem):
+			all = all && mem.connected
+		case now.Sub(r.began) >= limit:
+			m.lose(now, uid, mem, false, fmt.Sprintf("it did not leave the world within %s", limit))
+		default:
+			all = false
+		}
+	}
+	return all
+}
+
+func (m *machine) isOut(mem *member) bool {
+	return mem.report.round == m.world.record.Round && mem.report.out
+}
+
+func (m *machine) anyoneOut() bool {
+	for uid, mem := range m.members {
+		if m.world.ranks.rank(uid) >= 0 && m.isOut(mem) {
+			return true
+		}
+	}
+	return false
+}
+
+// survivors are the members of the world that follows on a broken one; nil when there are too few.
+func (m *machine) survivors(now time.Time) []Member {
+	stay, _, _ := m.sides()
+	fresh := m.standbys()
+	if size := m.legalSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
+		return choose(m.world.ranks.ranks, stay, fresh, size)
+	}
+	if m.broken.planned {
+		return nil
+	}
+	// Those that leave, and can take their time, help out.
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) || !mem.leaving() || mem.report.terminating {
+			continue
+		}
+		if by := mem.want.LeaveBy; by.IsZero() || by.Sub(now) > m.gang.BarrierTimeout+leaveMargin {
+			stay = append(stay, mem.want)
+		}
+		if size := m.legalSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
+			return choose(m.world.ranks.ranks, stay, fresh, size)
+		}
+	}
+	return nil
+}
+
+// blame says why the world is left, in one word and in more.
+func (m *machine) blame() (Reason, string) {
+	r := m.broken
+	losses := m.lossesNow()
+	if len(losses) == 0 {
+		return r.reason, r.why
+	}
+	why := lossText(losses)
+	mem := m.members[losses[0].UID]
+	switch {
+	case r.planned && m.gang.Strategy == InPlace && r.reason != ReasonWorkerLost:
+		return r.reason, r.why + "; " + why
+	case r.hung:
+		return ReasonHung, why
+	case losses[0].Program:
+		return ReasonProgramFailed, why
+	case mem != nil && mem.leaving():
+		return mem.want.Leaving, why
+	}
+	return ReasonWorkerLost, why
+}
+
+// fail ends the attempt.
+func (m *machine) fail(why string) {
+	if m.fatal != "" {
+		return
+	}
+	m.fatal, m.out.changed, m.out.publish = why, true, true
+	m.note(notedFatal, "attempt %d cannot go on: %s", m.gang.Attempt, why)
+}

@@ -1,0 +1,100 @@
+package rendezvous
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// held counts who holds which snapshot of the history of the world. Members that are in an older world
+// count with what they held when it ended.
+func (m *machine) held() map[snapshot]int {
+	counts := map[snapshot]int{}
+	for _, mem := range m.members {
+		if !m.serving(mem) {
+			continue
+		}
+		for _, s := range mem.report.snapshots {
+			if mem.report.round == m.world.record.Round || s.step <= m.world.record.FromStep {
+				counts[s]++
+			}
+		}
+	}
+	return counts
+}
+
+// serving says whether others can fetch snapshots of the world's history from a member.
+func (m *machine) serving(mem *member) bool {
+	if !mem.connected || mem.report.round == 0 {
+		return false
+	}
+	return mem.report.round == m.world.record.Round || mem.report.round == m.world.record.Parent
+}
+
+// newestSnapshot is the one with the most steps; of several, the one that most hold.
+func (m *machine) newestSnapshot() (snapshot, bool) {
+	return best(m.held(), func(snapshot) bool { return true })
+}
+
+// snapshotAfter is a snapshot of the state after a step.
+func (m *machine) snapshotAfter(step uint64) (snapshot, bool) {
+	return best(m.held(), func(s snapshot) bool { return s.step == step })
+}
+
+func best(counts map[snapshot]int, fits func(snapshot) bool) (snapshot, bool) {
+	var found snapshot
+	ok := false
+	for s, n := range counts {
+		if !fits(s) {
+			continue
+		}
+		if !ok || cmp.Or(
+			cmp.Compare(s.step, found.step), cmp.Compare(n, counts[found]), cmp.Compare(s.round, found.round),
+			cmp.Compare(s.checksum, found.checksum), cmp.Compare(s.bytes, found.bytes),
+		) > 0 {
+			found, ok = s, true
+		}
+	}
+	return found, ok
+}
+
+// holdersOf are those who serve a snapshot now.
+func (m *machine) holdersOf(s snapshot) []holder {
+	var holders []holder
+	for _, mem := range m.members {
+		if m.serving(mem) && mem.serves.port > 0 && slices.Contains(mem.report.snapshots, s) {
+			holders = append(holders, holder{mem.endpoint.address, mem.serves})
+		}
+	}
+	slices.SortFunc(holders, func(a, b holder) int {
+		return cmp.Or(strings.Compare(a.address, b.address), cmp.Compare(a.port, b.port))
+	})
+	return holders
+}
+
+// furthest is how far the world that there is was seen to come.
+func (m *machine) furthest() uint64 {
+	if m.stepRound == m.world.record.Round {
+		return max(m.step, m.world.record.FromStep)
+	}
+	return m.world.record.FromStep
+}
+
+// began takes note of the first step of a world.
+func (m *machine) began(now time.Time) {
+	if m.pending == nil || m.world == nil || m.world.adopted || m.world.record.Round != m.pending.Round || !m.hasBegun() {
+		return
+	}
+	done := *m.pending
+	m.pending = nil
+	if !m.pausedAt.IsZero() {
+		done.Pause = now.Sub(m.pausedAt)
+	}
+	if len(m.changes) == maxChanges {
+		m.changes = m.changes[1:]
+	}
+	m.changes = append(m.changes, done)
+	m.tries, m.nextTry = 0, time.Time{}
+	m.out.changed = true
+}

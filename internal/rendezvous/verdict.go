@@ -1,0 +1,182 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// settleTime is how long after the first fault the operator waits for what explains it.
+const settleTime = 2 * time.Second
+
+// communicationError matches the last line of what programs say that fail because a peer has gone.
+var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|closed network connection|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
+
+// CommunicationError says whether a program's error, such as a traceback, is one that comes of a peer that
+// has gone: its last line is what counts. It never proves that the program is blameless.
+func CommunicationError(text string) bool { return communicationError.MatchString(lastLine(text)) }
+
+// faulted says whether a program has failed in a way that may only be the consequence of a loss: in place
+// it waits for a verdict. A program that is started anew in each world knows no other way to fail than to
+// exit.
+func (mem *member) faulted(strategy Strategy) bool {
+	return mem.report.has(waitingFault) || strategy == Restart && mem.failed()
+}
+
+// anyFault counts the members of the world that report a fault.
+func (m *machine) anyFault() int {
+	n := 0
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem != nil && mem.report.round == m.world.record.Round && mem.faulted(m.gang.Strategy) {
+			n++
+		}
+	}
+	return n
+}
+
+// fault is one member's exception.
+type fault struct {
+	uid    string
+	mem    *member
+	rank   int
+	text   string
+	exited bool
+}
+
+// faults are the exceptions in the world that may be the program's own, earliest first. Members that were
+// lost without one explain all of them.
+func (m *machine) faults() (faults []fault, explained bool) {
+	for rank, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		switch {
+		case mem == nil:
+			explained = explained || uid != "" && !m.world.ended[uid] || uid == "" && m.world.missing
+			continue
+		case mem.report.round != m.world.record.Round || !mem.faulted(m.gang.Strategy):
+			explained = explained || m.isLost(mem) && mem.fault() == ""
+			continue
+		}
+		one := fault{uid: uid, mem: mem, rank: rank, text: mem.fault(), exited: mem.failed()}
+		if one.text == "" {
+			one.text = fmt.Sprintf("its program exited with code %d", mem.code())
+		}
+		if one.exited && m.broken != nil && mem.faultedAt.After(m.broken.began) {
+			continue // its agent has stopped it
+		}
+		faults = append(faults, one)
+	}
+	slices.SortStableFunc(faults, func(a, b fault) int {
+		return cmp.Or(a.mem.faultedAt.Compare(b.mem.faultedAt), cmp.Compare(a.rank, b.rank))
+	})
+	return faults, explained
+}
+
+// judge decides whose fault it is that the world broke. It returns false while that is open.
+func (m *machine) judge(now time.Time) bool {
+	r := m.broken
+	if r.judged {
+		return true
+	}
+	faults, explained := m.faults()
+	switch {
+	case len(faults) == 0 || r.planned || explained:
+		r.judged = true
+		if len(faults) > 0 {
+			m.note(notedVerdict, "the faults of %d workers of round %d come of its end", len(faults), m.world.record.Round)
+		}
+		return true
+	case now.Sub(faults[0].mem.faultedAt) < settleTime:
+		return false
+	}
+	r.judged = true
+	own := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return CommunicationError(f.text) })
+	switch {
+	case len(own) == 0 && !m.retriedHere():
+		r.retry, r.reason = true, ReasonRetried
+		m.note(notedVerdict, "round %d broke, and nobody knows by whom: it is tried once more", m.world.record.Round)
+	case len(own) == 0:
+		m.accuse(now, faults[:1])
+	case m.everywhere(own):
+		m.accuse(now, own)
+		m.fail(fmt.Sprintf("the program fails in every worker alike; first in %s:\n%s", own[0].mem.want.Name, own[0].text))
+	default:
+		m.accuse(now, own[:1])
+	}
+	return true
+}
+
+// everywhere says whether all workers of the world have failed with the same exception.
+func (m *machine) everywhere(own []fault) bool {
+	if len(own) != len(m.world.ranks.uids) {
+		return false
+	}
+	for i := range own {
+		if own[i].exited || lastLine(own[i].text) != lastLine(own[0].text) {
+			return false
+		}
+	}
+	return true
+}
+
+// accuse lets the programs fail whose fault it was.
+func (m *machine) accuse(now time.Time, culprits []fault) {
+	r := m.broken
+	r.raised, r.raisedAt, m.out.publish = map[string]bool{}, now, true
+	for i := range culprits {
+		f := &culprits[i]
+		m.note(notedVerdict, "round %d broke by the program in %s: %s", m.world.record.Round, f.mem.want.Name, lastLine(f.text))
+		if f.exited {
+			m.lose(now, f.uid, f.mem, true, f.text)
+			continue
+		}
+		r.raised[f.uid] = true
+	}
+}
+
+// retriedHere says whether a world was re-formed without a culprit before, and has made no step of
+// progress since.
+func (m *machine) retriedHere() bool { return m.retried != nil && m.furthest() <= *m.retried }
+
+// findHang breaks a world that makes no step although every process is about to make one.
+func (m *machine) findHang(now time.Time) {
+	w := m.world
+	since := w.since
+	if m.stepAt.After(since) {
+		since = m.stepAt
+	}
+	if m.gang.HangTimeout <= 0 || m.change != nil || now.Sub(since) < m.gang.HangTimeout || !w.formed() {
+		return
+	}
+	lowest, highest := uint64(maxCount), uint64(0)
+	for _, uid := range w.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || !mem.in(&w.record) || !mem.connected || len(mem.report.processes) == 0 {
+			return
+		}
+		for i := range mem.report.processes {
+			p := &mem.report.processes[i]
+			if p.exited || p.waiting != waitingNone || p.phase != phaseStep && p.phase != phaseData {
+				return
+			}
+			lowest, highest = min(lowest, p.entered), max(highest, p.entered)
+		}
+	}
+	why := fmt.Sprintf("no step was made for %s", m.gang.HangTimeout)
+	switch {
+	case lowest < highest:
+		for _, uid := range w.ranks.uids {
+			mem := m.members[uid]
+			if slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.entered == lowest }) {
+				m.lose(now, uid, mem, true, fmt.Sprintf("it hangs before step %d, which others have begun: %s", lowest+1, why))
+			}
+		}
+		m.breakWorld(now, &recovery{reason: ReasonHung, hung: true, why: why})
+	case m.retriedHere():
+		m.fail(why + ", and again after the world was formed anew: every worker hangs at the same step")
+	default:
+		m.breakWorld(now, &recovery{reason: ReasonHung, hung: true, retry: true, judged: true, why: why})
+	}
+}
