@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/masterport"
 	"github.com/concertina-dev/concertina/internal/agent/process"
 	"github.com/concertina-dev/concertina/internal/agent/session"
+	"github.com/concertina-dev/concertina/internal/agent/snapshots"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
 )
 
@@ -31,8 +31,12 @@ type agent struct {
 	reaper  *process.Reaper
 	port    *masterport.Port
 	server  *socket.Server
+	keeper  *snapshots.Keeper
 	session *session.Session
 	log     *log
+	// ctx ends with the agent; background is what is done beside the loop until then.
+	ctx        context.Context
+	background sync.WaitGroup
 
 	programs []*process.Program
 	events   chan envelope
@@ -71,12 +75,16 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 	defer signal.Stop(signals)
 
 	a := &agent{
-		config:  config,
-		machine: lifecycle.New(time.Now(), config.Limits, config.Programs(), config.Processes),
+		config: config,
+		machine: lifecycle.New(time.Now(), config.Limits, lifecycle.Shape{
+			Programs: config.Programs(), Processes: config.Processes, Strategy: config.Strategy,
+		}),
 		log:     newLog(stderr),
 		events:  make(chan envelope),
 		leaving: make(chan struct{}),
 	}
+	a.session = session.New(dialer, a, config.Session)
+	a.standing = standingOf(a.machine, config)
 	if a.reaper, err = process.NewReaper(); err != nil {
 		return ExitAgentFailed, err
 	}
@@ -85,30 +93,36 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 		return ExitAgentFailed, err
 	}
 	defer a.port.Release()
-	a.session = session.New(dialer, a, config.Session)
+	if a.keeper, err = snapshots.Open(config.Snapshots, config.PodIP, a.log.note, a.session.Tell); err != nil {
+		return ExitAgentFailed, err
+	}
+	defer a.closing("stop serving snapshots", a.keeper.Close)
 	identity := socket.Identity{
 		Namespace: config.Namespace, Job: config.Job, Attempt: config.Attempt, Slots: config.Processes,
+		Snapshots: a.keeper.Folder(), Interval: config.Interval,
 	}
-	a.server, err = socket.Listen(config.Socket, identity, masterport.Listen, a.session.Tell, config.Program)
+	a.server, err = socket.Listen(config.Socket, identity, masterport.Listen, a.said, config.Program)
 	if err != nil {
 		return ExitAgentFailed, err
 	}
-	defer func() {
-		// The program's exit code stands, whatever becomes of the socket.
-		if err := a.server.Close(); err != nil {
-			a.log.note("close the socket: %v", err)
-		}
-	}()
+	defer a.closing("close the socket", a.server.Close)
 
 	ctx, cancel := context.WithCancel(ctx)
-	var talking sync.WaitGroup
-	talking.Go(func() { a.session.Run(ctx) })
-	defer talking.Wait()
+	a.ctx = ctx
+	defer a.background.Wait()
+	a.background.Go(func() { a.session.Run(ctx) })
 	defer cancel()
 	a.log.note("worker %s of %s/%s, attempt %d: waiting for its world", config.PodName, config.Namespace, config.Job, config.Attempt)
 	code := a.loop(signals)
 	a.lastReport(ctx)
 	return code, nil
+}
+
+// closing mentions what goes wrong at the end. The program's exit code stands all the same.
+func (a *agent) closing(what string, end func() error) {
+	if err := end(); err != nil {
+		a.log.note("%s: %v", what, err)
+	}
 }
 
 // loop takes one event after another until the machine says to leave.
@@ -141,7 +155,7 @@ func (a *agent) loop(signals <-chan os.Signal) int {
 
 // signalled passes a signal on, or returns the event that it is.
 func (a *agent) signalled(sig os.Signal) lifecycle.Event {
-	started := a.machine.In() != nil
+	started := a.machine.Started()
 	if sig == syscall.SIGTERM || (sig == syscall.SIGINT && !started) {
 		a.log.note("%v has arrived", sig)
 		return lifecycle.Terminated{}
@@ -151,102 +165,6 @@ func (a *agent) signalled(sig os.Signal) lifecycle.Event {
 		program.Signal(number)
 	}
 	return nil
-}
-
-// do carries effects out in their order; what is told is the state after all of them.
-func (a *agent) do(effects []lifecycle.Effect, obeyed chan<- bool) (code int, leave bool) {
-	accepted, tell := true, false
-	for _, effect := range effects {
-		switch effect := effect.(type) {
-		case lifecycle.Start:
-			a.start(effect)
-		case lifecycle.Refuse:
-			accepted = false
-			if a.refused != effect.Why {
-				a.log.note("refused a directive: %s", effect.Why)
-			}
-			a.refused = effect.Why
-		case lifecycle.Terminate:
-			for _, i := range effect.Programs {
-				a.programs[i].Signal(syscall.SIGTERM)
-			}
-		case lifecycle.Kill:
-			if left := a.reaper.KillAll(killBound); left > 0 {
-				a.log.note("%d processes of the program are still there %v after SIGKILL", left, killBound)
-			}
-		case lifecycle.Note:
-			a.log.note("%s", effect.Text)
-		case lifecycle.Tell:
-			tell = true
-		case lifecycle.Leave:
-			code, leave = effect.Code, true
-		}
-	}
-	a.server.SetTerm(a.machine.Term())
-	a.mu.Lock()
-	a.standing = standingOf(a.machine, a.config.Programs())
-	a.mu.Unlock()
-	if obeyed != nil {
-		obeyed <- accepted
-	}
-	if tell {
-		a.session.Tell()
-	}
-	return code, leave
-}
-
-// start starts the programs in a world. One that cannot be started counts as ended.
-func (a *agent) start(start lifecycle.Start) {
-	a.log.note("round %d: worker %d of %d, master %s port %d", start.Round, start.World.WorkerRank,
-		start.World.Workers, start.World.MasterAddress, start.World.MasterPort)
-	a.port.Release()
-	a.programs = make([]*process.Program, a.config.Programs())
-	err := a.server.Enter(socket.Place{
-		Term: start.Term, Round: start.Round, FromStep: start.World.FromStep,
-		WorkerRank: start.World.WorkerRank, Workers: start.World.Workers,
-		MasterAddress: start.World.MasterAddress, MasterPort: start.World.MasterPort,
-		HandOver: a.config.Launch == LaunchPerProcess,
-	})
-	for i := range a.programs {
-		if err == nil {
-			err = a.startOne(i, start)
-		}
-		if err != nil {
-			a.programs[i] = nil
-			a.post(lifecycle.Exited{Program: i, Code: codeOf(err)})
-		}
-	}
-	if err != nil {
-		a.log.note("%v", err)
-	}
-}
-
-func (a *agent) startOne(program int, start lifecycle.Start) error {
-	slot := program
-	if a.config.Launch == LaunchPerWorker {
-		slot = allSlots
-	}
-	var err error
-	a.programs[program], err = a.reaper.Start(a.config.Command,
-		environment(os.Environ(), a.config, start, program),
-		func(code int) {
-			go func() {
-				// What the program said last belongs to the report of its end.
-				a.server.Drain(slot, a.config.Drain)
-				a.send(lifecycle.Exited{Program: program, Code: code})
-			}()
-		})
-	return err
-}
-
-// allSlots stands for every slot of the worker.
-const allSlots = -1
-
-func codeOf(err error) int {
-	if failed := new(process.StartError); errors.As(err, &failed) {
-		return failed.Code
-	}
-	return ExitAgentFailed
 }
 
 // post sends an event from within the loop.

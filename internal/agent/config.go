@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/concertina-dev/concertina/internal/agent/completion"
 	"github.com/concertina-dev/concertina/internal/agent/gate"
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/session"
@@ -38,6 +42,13 @@ const (
 	EnvRendezvous   = "CONCERTINA_RENDEZVOUS"
 	EnvSocket       = "CONCERTINA_SOCKET"
 	EnvGraceSeconds = "CONCERTINA_GRACE_SECONDS"
+
+	EnvStrategy           = "CONCERTINA_STRATEGY"
+	EnvMemory             = "CONCERTINA_MEMORY"
+	EnvSnapshotInterval   = "CONCERTINA_SNAPSHOT_INTERVAL"
+	EnvCheckpointSignal   = "CONCERTINA_CHECKPOINT_SIGNAL"
+	EnvCheckpointComplete = "CONCERTINA_CHECKPOINT_COMPLETE"
+	EnvCheckpointTimeout  = "CONCERTINA_CHECKPOINT_TIMEOUT"
 )
 
 // Defaults of what need not be set.
@@ -46,6 +57,10 @@ const (
 	DefaultTokenFile    = "/var/run/concertina/token"
 	DefaultCAFile       = "/var/run/concertina/ca.crt"
 	DefaultGraceSeconds = 30
+	// IntervalAuto is the interval of snapshots that costs at most 1% of training.
+	IntervalAuto = "auto"
+	// DefaultCheckpointTimeout bounds the wait for a checkpoint, in seconds.
+	DefaultCheckpointTimeout = 60
 )
 
 // Config is what one agent is told.
@@ -66,6 +81,13 @@ type Config struct {
 	TokenFile, CAFile string
 	// Command is the training program with its arguments.
 	Command []string
+	// Strategy says how programs get from one world to the next.
+	Strategy lifecycle.Strategy
+	// Snapshots is the folder for snapshots, in the memory volume; empty for none. Interval is how
+	// often to take one: "auto", or seconds.
+	Snapshots, Interval string
+	// Checkpoint is how a program is asked for a checkpoint before it is stopped.
+	Checkpoint completion.Request
 
 	Limits  lifecycle.Limits
 	Session session.Timing
@@ -98,11 +120,9 @@ func ConfigFromEnvironment(getenv func(string) string, tokenFile, caFile string,
 		LastReport: 2 * time.Second,
 		Drain:      100 * time.Millisecond,
 	}
-	grace := DefaultGraceSeconds
-	if getenv(EnvGraceSeconds) != "" {
-		grace = env.number(EnvGraceSeconds, 1, math.MaxInt32)
-	}
+	grace := env.numberOr(EnvGraceSeconds, 1, math.MaxInt32, DefaultGraceSeconds)
 	config.Limits = lifecycle.DefaultLimits(time.Duration(grace) * time.Second)
+	env.worlds(&config)
 	if len(command) == 0 || command[0] == "" {
 		env.wrong(errors.New("no command to run: agent run -- COMMAND [ARGUMENT...]"))
 	}
@@ -142,6 +162,40 @@ func (r *reader) number(name string, low, high int) int {
 		r.wrong(fmt.Errorf("%s is %q: a number from %d to %d is wanted", name, text, low, high))
 	}
 	return value
+}
+
+func (r *reader) numberOr(name string, low, high, otherwise int) int {
+	if r.getenv(name) == "" {
+		return otherwise
+	}
+	return r.number(name, low, high)
+}
+
+// worlds reads what concerns worlds that change.
+func (r *reader) worlds(config *Config) {
+	switch strategy := r.getenv(EnvStrategy); {
+	case strategy == "Restart", strategy == "" && config.Launch == LaunchPerWorker:
+		config.Strategy = lifecycle.Restart
+	case strategy != "" && strategy != "InPlace":
+		r.wrong(fmt.Errorf("%s is %q: InPlace or Restart is wanted", EnvStrategy, strategy))
+	}
+	if memory := r.getenv(EnvMemory); memory != "" {
+		config.Snapshots = filepath.Join(memory, "snapshots")
+	}
+	config.Interval = r.textOr(EnvSnapshotInterval, IntervalAuto)
+	if seconds, err := strconv.ParseFloat(config.Interval, 64); config.Interval != IntervalAuto &&
+		(err != nil || !(seconds > 0) || math.IsInf(seconds, 1)) {
+		r.wrong(fmt.Errorf("%s is %q: %s or a number of seconds is wanted", EnvSnapshotInterval, config.Interval, IntervalAuto))
+	}
+	config.Checkpoint = completion.Request{
+		Pattern: r.getenv(EnvCheckpointComplete),
+		Timeout: time.Duration(r.numberOr(EnvCheckpointTimeout, 1, math.MaxInt32, DefaultCheckpointTimeout)) * time.Second,
+	}
+	if name := r.getenv(EnvCheckpointSignal); name != "" {
+		if config.Checkpoint.Signal = unix.SignalNum(name); config.Checkpoint.Signal == 0 {
+			r.wrong(fmt.Errorf("%s is %q: the name of a signal such as SIGUSR2 is wanted", EnvCheckpointSignal, name))
+		}
+	}
 }
 
 func (r *reader) address(name string) string {

@@ -8,6 +8,8 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
@@ -15,15 +17,18 @@ import (
 
 // Hello introduces the agent.
 func (a *agent) Hello() *rendezvousv1.Hello {
+	port, certificate := a.keeper.Endpoint()
 	return &rendezvousv1.Hello{
-		Protocol:   Protocol,
-		Namespace:  a.config.Namespace,
-		Job:        a.config.Job,
-		Attempt:    int32(a.config.Attempt),
-		PodName:    a.config.PodName,
-		PodUid:     a.config.PodUID,
-		Address:    a.config.PodIP,
-		MasterPort: uint32(a.port.Number()),
+		Protocol:            Protocol,
+		Namespace:           a.config.Namespace,
+		Job:                 a.config.Job,
+		Attempt:             int32(a.config.Attempt),
+		PodName:             a.config.PodName,
+		PodUid:              a.config.PodUID,
+		Address:             a.config.PodIP,
+		MasterPort:          uint32(a.port.Number()),
+		SnapshotPort:        uint32(port),
+		SnapshotCertificate: certificate,
 	}
 }
 
@@ -32,7 +37,38 @@ func (a *agent) State() *rendezvousv1.Report {
 	a.mu.Lock()
 	standing := a.standing
 	a.mu.Unlock()
-	return report(a.config, standing, a.server.States())
+	return report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
+}
+
+// said gives what a process has said to the loop.
+func (a *agent) said(message socket.Message) {
+	event := lifecycle.Said{Slot: message.Slot, Connection: message.Connection}
+	switch body := message.Body.(type) {
+	case nil:
+		event.What = lifecycle.Disconnected
+	case wire.Hello:
+		event.What = lifecycle.Connected
+	case wire.Join:
+		event.What = lifecycle.Joined
+	case wire.Parked:
+		event.What, event.Step = lifecycle.Parked, body.Step
+	case wire.Aborted:
+		event.What = lifecycle.Aborted
+	case wire.Fault:
+		event.What = lifecycle.Faulted
+	case wire.Finished:
+		event.What = lifecycle.Finished
+	case wire.Snapshot:
+		if body.Error != "" {
+			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
+		} else {
+			a.keeper.Take(message.Round, body.Step, body.File, body.Bytes)
+		}
+		return
+	default:
+		return
+	}
+	a.send(event)
 }
 
 // Hear gives a directive to the loop and returns whether it was obeyed.
@@ -96,19 +132,43 @@ func remedy(code connect.Code) string {
 }
 
 func directive(d *rendezvousv1.Directive) lifecycle.Directive {
-	w := d.GetWorld()
-	return lifecycle.Directive{
+	heard := lifecycle.Directive{
 		Term: d.GetTerm(), Round: d.GetRound(), Released: d.GetReleased(),
-		World: lifecycle.World{
-			Digest:        w.GetMembersDigest(),
-			FromStep:      w.GetFromStep(),
-			WorkerRank:    clamp(w.GetWorkerRank()),
-			Workers:       clamp(w.GetWorkers()),
-			Processes:     clamp(w.GetProcessesPerWorker()),
-			MasterAddress: w.GetMasterAddress(),
-			MasterPort:    clamp(w.GetMasterPort()),
+		World:   worldOf(d.GetWorld()),
+		Standby: d.GetStandby(), Secret: string(d.GetSnapshotSecret()),
+		Barrier: lifecycle.Barrier{
+			Attempt: d.GetBarrier().GetAttempt(), Step: d.GetBarrier().GetStep(), Save: d.GetBarrier().GetSave(),
 		},
+		Raise: d.GetRaise(), Finish: d.GetFinish(),
 	}
+	if abort := d.GetAbort(); abort != nil {
+		heard.Abort = &lifecycle.Abort{Reason: abort.GetReason(), Planned: abort.GetPlanned()}
+	}
+	return heard
+}
+
+func worldOf(w *rendezvousv1.World) lifecycle.World {
+	world := lifecycle.World{
+		Digest:        w.GetMembersDigest(),
+		Parent:        w.GetParent(),
+		FromStep:      w.GetFromStep(),
+		WorkerRank:    clamp(w.GetWorkerRank()),
+		Workers:       clamp(w.GetWorkers()),
+		Processes:     clamp(w.GetProcessesPerWorker()),
+		MasterAddress: w.GetMasterAddress(),
+		MasterPort:    clamp(w.GetMasterPort()),
+		Restore:       w.GetRestore(),
+		Writer:        w.GetWriter(),
+	}
+	if s := w.GetSnapshot(); s != nil {
+		world.Snapshot = &lifecycle.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes(), Checksum: s.GetChecksum()}
+	}
+	for _, h := range w.GetHolders() {
+		holder := lifecycle.Holder{Address: h.GetAddress(), Port: clamp(h.GetPort())}
+		copy(holder.Certificate[:], h.GetCertificate())
+		world.Holders = append(world.Holders, holder)
+	}
+	return world
 }
 
 // clamp makes a count that fits an int everywhere; one so large is refused later as nonsense.

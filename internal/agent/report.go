@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
@@ -18,65 +20,125 @@ const Protocol = 1
 // a report stays under 64 KiB whatever the program does.
 const briefFault = 256
 
+// maxReason is how much of the reason is reported why a snapshot is missing, in bytes.
+const maxReason = 1 << 10
+
 // standing is what the machine says, copied for whoever reports it.
 type standing struct {
-	term        uint64
-	in          *lifecycle.Start
-	terminating bool
-	exits       map[int]int
+	term                            uint64
+	in                              *lifecycle.Start
+	started, standby, out, stopping bool
+	processes                       []processStanding
 }
 
-func standingOf(m *lifecycle.Machine, programs int) standing {
-	s := standing{term: m.Term(), in: m.In(), terminating: m.Terminating(), exits: map[int]int{}}
-	for i := range programs {
-		if code, ended := m.Exit(i); ended {
-			s.exits[i] = code
+// processStanding is one process, by local rank.
+type processStanding struct {
+	lifecycle.Standing
+	// exit is the exit code of its program; failure that of one that has failed while the operator has
+	// yet to say what follows. nil for none.
+	exit, failure *int
+}
+
+func standingOf(m *lifecycle.Machine, config Config) standing {
+	s := standing{
+		term: m.Term(), in: m.In(), started: m.In() != nil || m.Started(),
+		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(),
+	}
+	for slot := range config.Processes {
+		program := slot
+		if config.Launch == LaunchPerWorker {
+			program = 0
 		}
+		p := processStanding{Standing: m.Process(slot)}
+		if code, ended := m.Exit(program); ended {
+			p.exit = &code
+		}
+		if code, failed := m.Failure(program); failed {
+			p.failure = &code
+		}
+		s.processes = append(s.processes, p)
 	}
 	return s
 }
 
 // report is the agent's whole state; states are what the processes said, by local rank.
-func report(config Config, s standing, states []socket.State) *rendezvousv1.Report {
-	r := &rendezvousv1.Report{Term: s.term, Terminating: s.terminating}
-	if s.in == nil {
+func report(s standing, states []socket.State, held []checkpoint.Snapshot, failure string) *rendezvousv1.Report {
+	r := &rendezvousv1.Report{
+		Term: s.term, Terminating: s.stopping, Standby: s.standby, Out: s.out,
+		SnapshotError: wire.HeadOf(failure, maxReason),
+	}
+	for _, snapshot := range held {
+		r.Snapshots = append(r.Snapshots, &rendezvousv1.Snapshot{
+			Round: snapshot.Round, Step: snapshot.Step, Bytes: snapshot.Bytes, Checksum: snapshot.Checksum,
+		})
+	}
+	if s.in != nil {
+		r.Round = s.in.Round
+		r.MembersDigest = s.in.World.Digest
+		r.WorkerRank = uint32(s.in.World.WorkerRank)
+	}
+	if !s.started {
 		return r
 	}
-	r.Round = s.in.Round
-	r.MembersDigest = s.in.World.Digest
-	r.WorkerRank = uint32(s.in.World.WorkerRank)
 	for slot, state := range states {
-		r.Processes = append(r.Processes, processOf(config, s, slot, state))
+		r.Processes = append(r.Processes, processOf(s, slot, state))
 	}
 	return r
 }
 
-func processOf(config Config, s standing, slot int, state socket.State) *rendezvousv1.Process {
+func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {
+	of := s.processes[slot]
 	p := &rendezvousv1.Process{
-		Phase:    phase(state.Phase),
-		Entered:  state.Entered,
-		Done:     state.Done,
-		LastStep: state.LastStep,
-		Samples:  state.Samples,
+		Phase:          phase(state.Phase),
+		Entered:        state.Entered,
+		Done:           state.Done,
+		LastStep:       state.LastStep,
+		Samples:        state.Samples,
+		Waiting:        waiting(of.Waiting),
+		BarrierAttempt: of.Attempt,
+		Stop:           of.Stop,
+		Elastic:        of.Elastic,
+	}
+	if of.Entering && of.Elastic && s.in != nil {
+		p.Phase, p.Entered, p.Done = rendezvousv1.Phase_PHASE_FORMING, s.in.World.FromStep, s.in.World.FromStep
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Metrics)) {
 		p.Metrics = append(p.Metrics, &rendezvousv1.Metric{Name: name, Value: state.Metrics[name]})
 	}
-	if state.FaultOrder > 0 {
+	if state.FaultOrder > 0 && !of.Entering {
 		message := state.Fault
 		if state.FaultOrder > 1 {
 			message = wire.TailOf(message, briefFault)
 		}
 		p.Fault = &rendezvousv1.Fault{Step: state.FaultStep, Message: message}
 	}
-	program := slot
-	if config.Launch == LaunchPerWorker {
-		program = 0
+	if of.failure != nil {
+		p.Waiting = rendezvousv1.Waiting_WAITING_FAULT
+		if p.Fault == nil {
+			p.Fault = &rendezvousv1.Fault{Step: p.Entered, Message: fmt.Sprintf("the program ended with exit code %d", *of.failure)}
+		}
 	}
-	if code, ended := s.exits[program]; ended {
-		p.Exit = &rendezvousv1.Exit{Code: int32(code)}
+	if of.exit != nil {
+		p.Exit = &rendezvousv1.Exit{Code: int32(*of.exit)}
 	}
 	return p
+}
+
+func waiting(w lifecycle.Waiting) rendezvousv1.Waiting {
+	switch w {
+	case lifecycle.WaitsJoin:
+		return rendezvousv1.Waiting_WAITING_JOIN
+	case lifecycle.WaitsParked:
+		return rendezvousv1.Waiting_WAITING_PARKED
+	case lifecycle.WaitsAborted:
+		return rendezvousv1.Waiting_WAITING_ABORTED
+	case lifecycle.WaitsFault:
+		return rendezvousv1.Waiting_WAITING_FAULT
+	case lifecycle.WaitsFinished:
+		return rendezvousv1.Waiting_WAITING_FINISHED
+	default:
+		return rendezvousv1.Waiting_WAITING_UNSPECIFIED
+	}
 }
 
 func phase(p gate.Phase) rendezvousv1.Phase {

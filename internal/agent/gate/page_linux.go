@@ -90,14 +90,14 @@ func (p *Page) SetWorld(slot int, term, round uint64) {
 
 // Arm has a slot's process stop after step n, or after the last step that it has begun when that is
 // later, and returns which of the two. From then on no later step is begun before Arm is called
-// again with a larger n, or Lift.
+// again with a larger n, or Lift. A smaller n changes nothing.
 func (p *Page) Arm(slot int, n uint64) (stop uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mem == nil {
 		return 0
 	}
-	stop = max(n, p.begun(slot), 1)
+	stop = max(n, p.begun(slot), p.armed[slot], 1)
 	p.mem.announce(agentLine(slot), wordStop, stop)
 	if p.armed[slot] == 0 {
 		// A step that was begun meanwhile may have slipped through. The one after it cannot: its

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// ExitTerminated is the exit code of a worker that got SIGTERM before its program was started, as a
-// shell would have it.
+// ExitTerminated is the exit code of a worker that got SIGTERM while it ran no program, as a shell
+// would have it.
 const ExitTerminated = 128 + 15
 
 type stage int
 
 const (
-	// waiting: no program has been started.
+	// waiting: no program runs.
 	waiting stage = iota
 	// running: the programs run, and nobody has told them to stop.
 	running
@@ -25,48 +25,45 @@ const (
 // Machine is the state of one agent. Its zero value is of no use: call New.
 type Machine struct {
 	limits Limits
-	// programs is how many programs a start has; processes how many ranks a world gives each worker.
-	programs, processes int
+	shape  Shape
 
 	stage stage
 	// obeyed is the highest term, and the highest round, of a directive that was not refused.
 	obeyedTerm, obeyedRound uint64
-	// in is the world that the programs are in; next the one that they are stopped for.
+	obeyedDigest            string
+	secret                  string
+	// in is the world that this worker is in, or was in last; next the one that programs are stopped
+	// for.
 	in, next *Start
-	// exits holds the exit codes by program.
+	slots    []slot
+	orders   orders
+	// supplied is true once the snapshot that the world of in begins with is there.
+	supplied bool
+	// out is true when this worker makes no further step in the world of in.
+	out bool
+
+	// exits holds the exit codes by program; ended is true when what they left behind is gone.
 	exits map[int]int
-	// code is the first exit code that is not 0.
-	code int
+	ended bool
+	// code is the first exit code that is not 0, and failed the program that had it; -1 for none.
+	code, failed int
 
 	lastHeard    time.Time
 	released     bool
 	gone         bool
 	terminatedAt time.Time
 	killAt       time.Time
+	// answerBy is when processes that were told to leave their world are killed; holdUntil when a
+	// program that has failed ends the agent.
+	answerBy, holdUntil time.Time
 }
 
-// New is the state of an agent that has just started. programs is how many programs it starts,
-// processes how many ranks each worker has.
-func New(now time.Time, limits Limits, programs, processes int) *Machine {
+// New is the state of an agent that has just started.
+func New(now time.Time, limits Limits, shape Shape) *Machine {
 	return &Machine{
-		limits: limits, programs: programs, processes: processes,
-		exits: map[int]int{}, lastHeard: now,
+		limits: limits, shape: shape, slots: make([]slot, shape.Processes),
+		exits: map[int]int{}, failed: -1, lastHeard: now,
 	}
-}
-
-// Term is the highest term that was obeyed.
-func (m *Machine) Term() uint64 { return m.obeyedTerm }
-
-// In is the world that the programs are in; nil before the first.
-func (m *Machine) In() *Start { return m.in }
-
-// Terminating is true once SIGTERM has arrived.
-func (m *Machine) Terminating() bool { return !m.terminatedAt.IsZero() }
-
-// Exit is the exit code of a program of the current world; false while it runs.
-func (m *Machine) Exit(program int) (int, bool) {
-	code, ended := m.exits[program]
-	return code, ended
 }
 
 // Step takes one event and returns what to do.
@@ -80,12 +77,21 @@ func (m *Machine) Step(now time.Time, event Event) []Effect {
 		effects = m.hear(now, event.Directive)
 	case Gone:
 		m.gone = true
+	case Said:
+		effects = m.said(event)
+	case Armed:
+		effects = m.armed(event)
+	case Fetched:
+		effects = m.fetched(event)
+	case Checkpointed:
+		effects = m.checkpointed(now, event)
 	case Exited:
 		effects = m.exited(now, event)
 	case Terminated:
 		effects = m.terminated(now)
 	case Tick:
 	}
+	effects = append(effects, m.attend(now)...)
 	return append(effects, m.settle(now)...)
 }
 
@@ -97,6 +103,12 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	}
 	if !m.killAt.IsZero() && m.stage == stopping {
 		due = append(due, m.killAt)
+	}
+	if !m.answerBy.IsZero() && m.stage == running {
+		due = append(due, m.answerBy)
+	}
+	if m.held() && len(m.alive()) == 0 {
+		due = append(due, m.holdUntil)
 	}
 	if len(due) == 0 {
 		return time.Time{}, false
@@ -122,20 +134,13 @@ func (m *Machine) refusal(d Directive) string {
 		return fmt.Sprintf("its round is %d and round %d has been obeyed: another operator leads", d.Round, m.obeyedRound)
 	case d.Round == m.obeyedRound:
 		// A leader that adopts a world may not know all of it yet; what it knows must agree.
-		if digest := m.obeyedDigest(); d.World.Digest != "" && d.World.Digest != digest {
-			return fmt.Sprintf("its round %d has the members %.12s and that round was obeyed with %.12s", d.Round, d.World.Digest, digest)
+		if d.World.Digest != "" && d.World.Digest != m.obeyedDigest {
+			return fmt.Sprintf("its round %d has the members %.12s and that round was obeyed with %.12s", d.Round, d.World.Digest, m.obeyedDigest)
 		}
 		return ""
 	default:
-		return d.World.nonsense(m.processes)
+		return d.World.nonsense(m.shape.Processes)
 	}
-}
-
-func (m *Machine) obeyedDigest() string {
-	if m.next != nil {
-		return m.next.World.Digest
-	}
-	return m.in.World.Digest
 }
 
 func (w World) nonsense(processes int) string {
@@ -146,6 +151,8 @@ func (w World) nonsense(processes int) string {
 		return fmt.Sprintf("it wants %d processes in this worker, whose pod was made for %d", w.Processes, processes)
 	case w.MasterAddress == "" || w.MasterPort < 1 || w.MasterPort > 65535:
 		return fmt.Sprintf("its master address is %q, port %d", w.MasterAddress, w.MasterPort)
+	case w.Restore && w.FromStep > 0 && w.Snapshot == nil:
+		return fmt.Sprintf("it goes back to step %d and names no snapshot", w.FromStep)
 	default:
 		return ""
 	}
@@ -159,143 +166,111 @@ func (m *Machine) hear(now time.Time, d Directive) []Effect {
 	m.gone = false
 	m.obeyedTerm = d.Term
 	m.released = m.released || d.Released
-	if d.Round <= m.obeyedRound || m.released || m.Terminating() {
+	var effects []Effect
+	if d.Secret != "" && d.Secret != m.secret {
+		m.secret = d.Secret
+		effects = append(effects, Trust{Secret: d.Secret})
+	}
+	switch {
+	case d.Round == 0:
+		return append(effects, m.standBy(d)...)
+	case d.Round > m.obeyedRound:
+		return append(effects, m.enter(now, &Start{Term: d.Term, Round: d.Round, World: d.World})...)
+	case m.in != nil && d.Round == m.in.Round:
+		return append(effects, m.obey(now, d)...)
+	default:
+		return effects
+	}
+}
+
+// standBy starts programs that are to be given a world later.
+func (m *Machine) standBy(d Directive) []Effect {
+	if !d.Standby || m.shape.Strategy != InPlace || m.stage != waiting || m.released || m.Terminating() {
 		return nil
 	}
-	start := &Start{Term: d.Term, Round: d.Round, World: d.World}
+	m.begin()
+	return []Effect{Start{Term: d.Term}, Tell{}}
+}
+
+// enter takes the worker to a later round.
+func (m *Machine) enter(now time.Time, start *Start) []Effect {
+	inPlace := m.stage == running && m.takesWorlds()
+	if m.released || (m.Terminating() && !inPlace) {
+		return nil
+	}
+	var effects []Effect
 	switch {
 	case m.stage == waiting:
-		m.obeyedRound = d.Round
-		return m.start(start)
+		effects = m.start(start)
+	case inPlace:
+		note := Note{Text: fmt.Sprintf("round %d: the program goes on there", start.Round)}
+		effects = append(append(effects, note), append(m.moveTo(start), Tell{})...)
 	case m.stage == running:
-		m.obeyedRound, m.next = d.Round, start
-		note := Note{Text: fmt.Sprintf("round %d has another world: stopping the program to start it there", d.Round)}
-		return append([]Effect{note}, m.stop(now.Add(m.limits.StopGrace))...)
-	case m.next != nil:
+		m.next = start
+		note := Note{Text: fmt.Sprintf("round %d has another world: stopping the program to start it there", start.Round)}
+		effects = append(append(effects, note), m.stop(now.Add(m.limits.StopGrace))...)
+	case m.next != nil || m.shape.Strategy == Restart:
 		// Overtaken while the program stops.
-		m.obeyedRound, m.next = d.Round, start
+		m.next = start
+	default:
+		return nil
 	}
-	return nil
+	m.obeyedRound, m.obeyedDigest = start.Round, start.World.Digest
+	return effects
+}
+
+// takesWorlds is true when the programs can be given another world. One that has not spoken to the
+// agent cannot; one without a place has none that it could lose.
+func (m *Machine) takesWorlds() bool {
+	if m.shape.Strategy != InPlace {
+		return false
+	}
+	for i := range m.slots {
+		if m.slots[i].elastic {
+			return true
+		}
+	}
+	return m.in == nil
+}
+
+// moveTo makes start the world that this worker is in.
+func (m *Machine) moveTo(start *Start) []Effect {
+	enter := Enter{Round: start.Round, World: start.World}
+	if m.in != nil && start.World.Parent != 0 {
+		enter.Continues = start.World.Parent == m.in.Round
+	}
+	m.in, m.next, m.out, m.orders = start, nil, false, orders{}
+	m.supplied = m.shape.Strategy != InPlace || !start.World.Restore || start.World.Snapshot == nil
+	if m.supplied {
+		return []Effect{enter}
+	}
+	return []Effect{enter, Fetch{Round: start.Round, World: start.World, Holders: start.World.Holders}}
+}
+
+func (m *Machine) fetched(f Fetched) []Effect {
+	if m.in == nil || f.Round != m.in.Round || m.supplied || m.stage != running {
+		return nil
+	}
+	if f.Why == "" {
+		m.supplied = true
+		return nil
+	}
+	m.stage = stopping
+	note := Note{Text: fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)}
+	return []Effect{note, Kill{}}
 }
 
 func (m *Machine) start(start *Start) []Effect {
-	m.stage, m.in, m.next = running, start, nil
-	m.code, m.killAt = 0, time.Time{}
+	effects := m.moveTo(start)
+	m.begin()
+	return append(effects, *start, Tell{})
+}
+
+// begin forgets the programs that ran before.
+func (m *Machine) begin() {
+	m.stage, m.ended = running, false
+	m.code, m.failed = 0, -1
+	m.killAt, m.answerBy, m.holdUntil = time.Time{}, time.Time{}, time.Time{}
 	clear(m.exits)
-	return []Effect{*start, Tell{}}
-}
-
-// stop tells the programs that still run to end, and sets when they are killed.
-func (m *Machine) stop(killAt time.Time) []Effect {
-	m.stage, m.killAt = stopping, killAt
-	if programs := m.alive(); len(programs) > 0 {
-		return []Effect{Terminate{Programs: programs}}
-	}
-	return nil
-}
-
-func (m *Machine) alive() []int {
-	var programs []int
-	for i := range m.programs {
-		if _, ended := m.exits[i]; !ended {
-			programs = append(programs, i)
-		}
-	}
-	return programs
-}
-
-func (m *Machine) exited(now time.Time, e Exited) []Effect {
-	if m.stage == waiting {
-		return nil
-	}
-	m.exits[e.Program] = e.Code
-	if m.code == 0 {
-		m.code = e.Code
-	}
-	effects := []Effect{Tell{}}
-	if e.Code != 0 && m.stage == running && len(m.alive()) > 0 {
-		effects = append(effects, Note{Text: fmt.Sprintf("process %d ended with exit code %d: stopping the others", e.Program, e.Code)})
-		effects = append(effects, m.stop(now.Add(m.limits.StopGrace))...)
-	}
-	return effects
-}
-
-func (m *Machine) terminated(now time.Time) []Effect {
-	if m.Terminating() {
-		return nil
-	}
-	m.terminatedAt = now
-	return []Effect{Tell{}}
-}
-
-// settle applies the rules that depend on the state and the time alone.
-func (m *Machine) settle(now time.Time) []Effect {
-	var effects []Effect
-	if m.Terminating() {
-		effects = append(effects, m.settleTermination(now)...)
-	}
-	if m.stage == stopping && !m.killAt.IsZero() && !now.Before(m.killAt) {
-		m.killAt = time.Time{}
-		effects = append(effects, Kill{})
-	}
-	if (m.stage == running || m.stage == stopping) && len(m.alive()) == 0 {
-		effects = append(effects, m.ended()...)
-	}
-	return effects
-}
-
-// ended is what follows when no program is left.
-func (m *Machine) ended() []Effect {
-	effects := []Effect{Kill{}}
-	if m.next != nil {
-		return append(effects, m.start(m.next)...)
-	}
-	m.stage = left
-	return append(effects, Leave{Code: m.code})
-}
-
-func (m *Machine) settleTermination(now time.Time) []Effect {
-	// Whatever comes, no program is started any more.
-	m.next = nil
-	switch m.stage {
-	case waiting:
-		m.stage = left
-		return []Effect{Leave{Code: ExitTerminated}}
-	case running:
-		if why := m.mayPass(now); why != "" {
-			note := Note{Text: "SIGTERM goes on to the program: " + why}
-			return append([]Effect{note}, m.stop(m.terminatedAt.Add(m.limits.killAfter()))...)
-		}
-	case stopping:
-		// Told to stop already; the grace period may end before the time it was given.
-		if last := m.terminatedAt.Add(m.limits.killAfter()); !m.killAt.IsZero() && last.Before(m.killAt) {
-			m.killAt = last
-		}
-	}
-	return nil
-}
-
-// mayPass says why SIGTERM may reach the program now; empty when it may not.
-func (m *Machine) mayPass(now time.Time) string {
-	switch {
-	case m.released:
-		return "the operator has released this worker"
-	case m.gone:
-		return "the operator knows no such job any more"
-	case !now.Before(m.decideAloneAt()):
-		return "the operator cannot be reached"
-	case !now.Before(m.terminatedAt.Add(m.limits.passAfter())):
-		return "the grace period is nearly over"
-	default:
-		return ""
-	}
-}
-
-// decideAloneAt is when the operator counts as out of reach.
-func (m *Machine) decideAloneAt() time.Time {
-	from := m.terminatedAt
-	if m.lastHeard.After(from) {
-		from = m.lastHeard
-	}
-	return from.Add(m.limits.OutOfReach)
+	clear(m.slots)
 }

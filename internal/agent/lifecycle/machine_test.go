@@ -33,6 +33,24 @@ func text(effects []Effect) string {
 		switch e := effect.(type) {
 		case Start:
 			words = append(words, fmt.Sprintf("start(%d)", e.Round))
+		case Trust:
+			words = append(words, "trust")
+		case Fetch:
+			words = append(words, fmt.Sprintf("fetch(%d)", e.World.Snapshot.Step))
+		case Give:
+			words = append(words, fmt.Sprintf("give%d(%d)", e.Slot, e.Start.Round))
+		case Deny:
+			words = append(words, fmt.Sprintf("deny%d", e.Slot))
+		case Arm:
+			words = append(words, fmt.Sprintf("arm%d(%d)", e.Slot, e.Step))
+		case Lift:
+			words = append(words, fmt.Sprintf("lift%d", e.Slot))
+		case Interrupt:
+			words = append(words, fmt.Sprintf("abort%d(%d)", e.Slot, e.Round))
+		case Word:
+			words = append(words, fmt.Sprintf("%s%d", []string{"go", "save", "raise", "end"}[e.Say], e.Slot))
+		case Checkpoint:
+			words = append(words, "checkpoint")
 		case Refuse:
 			words = append(words, "refuse")
 		case Terminate:
@@ -210,7 +228,7 @@ var transcripts = map[string][]line{
 func TestTranscripts(t *testing.T) {
 	for name, lines := range transcripts {
 		t.Run(name, func(t *testing.T) {
-			m := New(epoch, DefaultLimits(30*second), 2, 2)
+			m := New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2})
 			for i, l := range lines {
 				if got := text(m.Step(epoch.Add(l.at), l.event)); got != l.want {
 					t.Fatalf("line %d, at %v: %T%v leads to %q, want %q", i, l.at, l.event, l.event, got, l.want)
@@ -221,7 +239,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func TestATickIsAskedForWhenItMatters(t *testing.T) {
-	m := New(epoch, DefaultLimits(30*second), 1, 2)
+	m := New(epoch, DefaultLimits(30*second), Shape{Programs: 1, Processes: 2})
 	due := func(want time.Duration) {
 		t.Helper()
 		at, ok := m.Deadline()

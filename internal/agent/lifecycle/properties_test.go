@@ -59,7 +59,7 @@ func (h *history) step(event Event) {
 
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := &history{t: t, now: epoch, machine: New(epoch, DefaultLimits(30*second), 2, 2), running: map[int]bool{}}
+		h := &history{t: t, now: epoch, machine: New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2}), running: map[int]bool{}}
 		term := uint64(0)
 		t.Repeat(map[string]func(*rapid.T){
 			"hear": func(t *rapid.T) {

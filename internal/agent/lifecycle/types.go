@@ -2,10 +2,30 @@ package lifecycle
 
 import "time"
 
+// Strategy says how programs get from one world to the next.
+type Strategy int
+
+const (
+	// InPlace gives a living program its next world through the socket.
+	InPlace Strategy = iota
+	// Restart stops programs and starts them anew in the next world.
+	Restart
+)
+
+// Shape is what never changes in one worker.
+type Shape struct {
+	// Programs is how many programs a start has, Processes how many ranks a world gives each worker:
+	// a launcher is one program with several processes.
+	Programs, Processes int
+	Strategy            Strategy
+}
+
 // World is the members of one round, as one worker sees it.
 type World struct {
 	// Digest identifies the ordered members.
 	Digest string
+	// Parent is the round whose state this world continues; 0 for none.
+	Parent uint64
 	// FromStep is the number of steps done before this world.
 	FromStep uint64
 	// WorkerRank is this worker's place among Workers.
@@ -15,6 +35,44 @@ type World struct {
 	// MasterAddress and MasterPort are where rank 0 listens.
 	MasterAddress string
 	MasterPort    int
+	// Restore is false when the processes go on with the state that they have. Otherwise they load
+	// Snapshot, which Holders have, or begin anew when it is nil.
+	Restore  bool
+	Snapshot *Snapshot
+	Holders  []Holder
+	// Writer is true when this worker writes snapshots.
+	Writer bool
+}
+
+// Snapshot names the state of a job after a step.
+type Snapshot struct {
+	Round, Step uint64
+	// Bytes is its size, Checksum the CRC-32C of all of them.
+	Bytes    uint64
+	Checksum uint32
+}
+
+// Holder is a worker that serves a snapshot.
+type Holder struct {
+	Address string
+	Port    int
+	// Certificate is the SHA-256 of the certificate that it shows.
+	Certificate [32]byte
+}
+
+// Barrier is the last step that may be made in a round. The zero value is none.
+type Barrier struct {
+	// Attempt grows with every barrier of a round, from 1.
+	Attempt, Step uint64
+	// Save asks for a snapshot: every process of the world stands there.
+	Save bool
+}
+
+// Abort says why a world is over.
+type Abort struct {
+	Reason string
+	// Planned asks for a checkpoint first.
+	Planned bool
 }
 
 // Directive is what the operator says the agent should do now.
@@ -24,6 +82,14 @@ type Directive struct {
 	World World
 	// Released is true when nothing holds the member back any more.
 	Released bool
+	// Standby asks for programs without a world, that are ready for one.
+	Standby bool
+	// Secret opens the snapshots of the other workers.
+	Secret string
+	// Barrier, Abort, Raise and Finish speak of the world of Round.
+	Barrier       Barrier
+	Abort         *Abort
+	Raise, Finish bool
 }
 
 // Limits are the waits that the agent decides by.
@@ -35,11 +101,19 @@ type Limits struct {
 	OutOfReach time.Duration
 	// Grace is the time from SIGTERM to the moment at which the kubelet kills everything.
 	Grace time.Duration
+	// Answer is how long a process may take to leave a world that is over.
+	Answer time.Duration
+	// Hold is how long, under Restart, the agent of a program that has failed waits for the operator
+	// to say that another worker was the cause.
+	Hold time.Duration
 }
 
 // DefaultLimits are the limits of a worker whose pod has so much grace.
 func DefaultLimits(grace time.Duration) Limits {
-	return Limits{StopGrace: 5 * time.Second, OutOfReach: 2 * time.Second, Grace: grace}
+	return Limits{
+		StopGrace: 5 * time.Second, OutOfReach: 2 * time.Second, Grace: grace,
+		Answer: 5 * time.Second, Hold: 3 * time.Second,
+	}
 }
 
 // killAfter is when, after SIGTERM, the program is killed: early enough that its exit can still be
@@ -50,67 +124,3 @@ func (l Limits) killAfter() time.Duration { return l.Grace - min(2*time.Second, 
 func (l Limits) passAfter() time.Duration {
 	return l.killAfter() - min(l.StopGrace, l.killAfter()/2)
 }
-
-// Event is something that happened.
-type Event interface{ isEvent() }
-
-// Heard is a directive that came.
-type Heard struct{ Directive Directive }
-
-// Gone says that the operator knows no such job any more.
-type Gone struct{}
-
-// Exited says that a program ended, or could not be started.
-type Exited struct {
-	// Program counts from 0.
-	Program int
-	// Code is the exit code; 128 + signal when a signal ended it.
-	Code int
-}
-
-// Terminated says that SIGTERM has arrived.
-type Terminated struct{}
-
-// Tick says that the time of Deadline has come.
-type Tick struct{}
-
-func (Heard) isEvent()      {}
-func (Gone) isEvent()       {}
-func (Exited) isEvent()     {}
-func (Terminated) isEvent() {}
-func (Tick) isEvent()       {}
-
-// Effect is something to do.
-type Effect interface{ isEffect() }
-
-// Start starts the programs in a world.
-type Start struct {
-	Term, Round uint64
-	World       World
-}
-
-// Refuse leaves a directive unobeyed; the session with whoever sent it should end.
-type Refuse struct{ Why string }
-
-// Terminate sends SIGTERM to these programs.
-type Terminate struct{ Programs []int }
-
-// Kill ends every process that the programs left or are, and waits for that.
-type Kill struct{}
-
-// Tell reports the new state to the operator at once.
-type Tell struct{}
-
-// Note is for the worker's log.
-type Note struct{ Text string }
-
-// Leave ends the agent with an exit code.
-type Leave struct{ Code int }
-
-func (Start) isEffect()     {}
-func (Refuse) isEffect()    {}
-func (Terminate) isEffect() {}
-func (Kill) isEffect()      {}
-func (Tell) isEffect()      {}
-func (Note) isEffect()      {}
-func (Leave) isEffect()     {}

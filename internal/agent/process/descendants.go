@@ -11,11 +11,21 @@ const maxDepth = 1 << 12
 
 // Descendants are the pids of the children of a process, and of theirs, zombies included.
 func Descendants(ancestor int) []int {
+	children := childrenOf()
+	found := append([]int(nil), children[ancestor]...)
+	for i := 0; i < len(found); i++ {
+		found = append(found, children[found[i]]...)
+	}
+	return found
+}
+
+// childrenOf are the children of every process that this one can see.
+func childrenOf() map[int][]int {
+	children := map[int][]int{}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil
+		return children
 	}
-	children := map[int][]int{}
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
@@ -25,11 +35,7 @@ func Descendants(ancestor int) []int {
 			children[parent] = append(children[parent], pid)
 		}
 	}
-	found := append([]int(nil), children[ancestor]...)
-	for i := 0; i < len(found); i++ {
-		found = append(found, children[found[i]]...)
-	}
-	return found
+	return children
 }
 
 // IsDescendant is true when a process was started by the ancestor, or by one of its descendants.

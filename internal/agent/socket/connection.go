@@ -18,14 +18,30 @@ import (
 // connection is one training process.
 type connection struct {
 	server *Server
+	number uint64
 	unix   *net.UnixConn
 	wire   *wire.Conn
-	ended  chan struct{}
+	// outgoing are the messages to the process, in their order; over is true once it is closed. Both
+	// are guarded by the server's lock.
+	outgoing chan parcel
+	over     bool
+	// ended is closed when all that the process has said is read, and all that it was told is sent.
+	ended chan struct{}
 
-	// slot and joined belong to the goroutine that serves; slot is -1 before hello.
+	// slot belongs to the goroutine that serves, and to the server's lock once hello was said; it is
+	// -1 before. joined belongs to that goroutine.
 	slot   int
 	joined bool
 }
+
+// parcel is a message with its files, which it owns.
+type parcel struct {
+	message any
+	files   []*os.File
+}
+
+// maxOutgoing is how many messages may wait for a process that does not read.
+const maxOutgoing = 64
 
 // maxReason is the longest reason in bytes: an error may quote what the program sent.
 const maxReason = 1 << 10
@@ -59,17 +75,66 @@ func (c *connection) serve() {
 	}
 }
 
+// deliver writes what the process is told, until leave.
+func (c *connection) deliver() {
+	defer close(c.ended)
+	defer c.hangUp()
+	failed := false
+	for next := range c.outgoing {
+		if !failed {
+			_ = c.wire.SetWriteDeadline(time.Now().Add(c.server.timing.Write))
+			failed = c.wire.Write(next.message, next.files...) != nil
+		}
+		closeFiles(next.files)
+		if failed {
+			// A process that does not read its messages is none that could be led.
+			c.hangUp()
+		}
+	}
+}
+
+func closeFiles(files []*os.File) {
+	for _, file := range files {
+		_ = file.Close()
+	}
+}
+
+// send has a message written, and takes over its files. The server's lock is held.
+func (c *connection) send(message any, files ...*os.File) {
+	if !c.over {
+		select {
+		case c.outgoing <- parcel{message, files}:
+			return
+		default:
+			c.hangUp()
+		}
+	}
+	closeFiles(files)
+}
+
+// close ends the connection once what was sent is written. The server's lock is held.
+func (c *connection) close() {
+	if !c.over {
+		c.over = true
+		close(c.outgoing)
+	}
+}
+
 // leave gives the slot back.
 func (c *connection) leave() {
-	_ = c.unix.Close()
 	s := c.server
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.open, c)
-	if c.owns() {
+	owned := c.owns()
+	if owned {
 		s.slots[c.slot].owner = nil
 	}
-	close(c.ended)
+	c.close()
+	s.mu.Unlock()
+	if owned {
+		s.said(Message{Slot: c.slot, Connection: c.number})
+	}
+	<-c.ended
 }
 
 // owns is true while the slot is this connection's: another program may have been started since.
@@ -101,25 +166,28 @@ func (c *connection) checkPeer() error {
 }
 
 func (c *connection) refuse(reason error) {
-	_ = c.write(wire.Error{Type: wire.TypeError, Message: wire.HeadOf(reason.Error(), maxReason)})
-}
-
-func (c *connection) write(message any, files ...*os.File) error {
-	_ = c.wire.SetWriteDeadline(time.Now().Add(c.server.timing.Write))
-	return c.wire.Write(message, files...)
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	c.send(wire.Error{Type: wire.TypeError, Message: wire.HeadOf(reason.Error(), maxReason)})
 }
 
 // take does what a message asks for. An error is told to the program, and ends the connection.
 func (c *connection) take(message any) error {
 	if hello, ok := message.(wire.Hello); ok {
-		return c.hello(hello)
-	}
-	if c.slot < 0 {
+		if err := c.hello(hello); err != nil {
+			return err
+		}
+	} else if c.slot < 0 {
 		return errors.New("the first message must be hello")
 	}
+	var round uint64
+	err := c.update(func(s *slot) { round = s.round })
 	switch message := message.(type) {
 	case wire.Join:
-		return c.join()
+		if c.joined {
+			return errors.New("join was said before on this connection")
+		}
+		c.joined = true
 	case wire.Progress:
 		return c.update(func(s *slot) {
 			if message.TotalSteps > 0 {
@@ -130,11 +198,12 @@ func (c *connection) take(message any) error {
 			}
 		})
 	case wire.Fault:
-		return c.fault(message)
-	case wire.Finished:
-		c.server.changed()
+		err = c.fault(message)
 	}
-	return nil
+	if err == nil {
+		c.server.said(Message{Slot: c.slot, Connection: c.number, Round: round, Body: message})
+	}
+	return err
 }
 
 func (c *connection) hello(hello wire.Hello) error {
@@ -143,24 +212,23 @@ func (c *connection) hello(hello wire.Hello) error {
 	}
 	s := c.server
 	s.mu.Lock()
-	err := c.claim(hello.LocalRank)
-	if err != nil {
-		s.mu.Unlock()
+	defer s.mu.Unlock()
+	if err := c.claim(hello.LocalRank); err != nil {
 		return err
 	}
-	// A duplicate: the page may be closed as soon as the lock is gone.
+	// A duplicate: the page may be closed before it is sent.
 	page, err := duplicate(s.page.File())
-	s.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("hand over the gate page: %w", err)
 	}
-	defer func() { _ = page.Close() }()
 	_ = c.wire.SetReadDeadline(time.Time{})
-	return c.write(wire.Welcome{
+	c.send(wire.Welcome{
 		Type: wire.TypeWelcome, Protocol: wire.Protocol,
 		Namespace: s.identity.Namespace, Job: s.identity.Job, Attempt: s.identity.Attempt,
-		Slot: c.slot, Slots: s.identity.Slots, FDs: 1,
+		Slot: c.slot, Slots: s.identity.Slots,
+		Snapshots: s.identity.Snapshots, Interval: s.identity.Interval, FDs: 1,
 	}, page)
+	return nil
 }
 
 // claim takes a free slot. The server's lock is held.
@@ -188,51 +256,6 @@ func duplicate(file *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), file.Name()), nil
 }
 
-func (c *connection) join() error {
-	if c.joined {
-		return errors.New("join was said before on this connection")
-	}
-	c.joined = true
-	s := c.server
-	s.mu.Lock()
-	if !c.owns() {
-		s.mu.Unlock()
-		return errNotYours
-	}
-	place := *s.place
-	s.mu.Unlock()
-	world := place.world(c.slot, s.identity.Slots)
-	if world.Rank != 0 || !place.HandOver {
-		return c.write(world)
-	}
-	listener, err := s.listen(s.ctx, place.MasterAddress, place.MasterPort)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = listener.Close() }()
-	file, err := listener.File()
-	if err != nil {
-		return fmt.Errorf("hand over the master port: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	// The mode is shared with whoever gets it, and most languages expect a socket that blocks.
-	if err := unix.SetNonblock(int(file.Fd()), false); err != nil {
-		return fmt.Errorf("hand over the master port: %w", err)
-	}
-	world.FDs = 1
-	return c.write(world, file)
-}
-
-func (p Place) world(slot, slots int) wire.World {
-	return wire.World{
-		Type: wire.TypeWorld, Term: p.Term, Round: p.Round, FromStep: p.FromStep,
-		Rank: p.WorkerRank*slots + slot, Size: p.Workers * slots,
-		LocalRank: slot, LocalSize: slots,
-		WorkerRank: p.WorkerRank, Workers: p.Workers,
-		MasterAddress: p.MasterAddress, MasterPort: p.MasterPort,
-	}
-}
-
 var errNotYours = errors.New("this slot is no longer yours: the program was started anew")
 
 // update changes what is known of the slot's process.
@@ -247,7 +270,7 @@ func (c *connection) update(change func(*slot)) error {
 }
 
 func (c *connection) fault(fault wire.Fault) error {
-	err := c.update(func(s *slot) {
+	return c.update(func(s *slot) {
 		if s.state.FaultOrder == 0 {
 			c.server.faults++
 			s.state.FaultOrder = c.server.faults
@@ -255,6 +278,4 @@ func (c *connection) fault(fault wire.Fault) error {
 		s.state.Fault = wire.TailOf(fault.Message, wire.MaxFault)
 		s.state.FaultStep = fault.Step
 	})
-	c.server.changed()
-	return err
 }

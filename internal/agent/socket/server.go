@@ -22,17 +22,35 @@ type Identity struct {
 	Attempt        int
 	// Slots is the number of training processes in this worker.
 	Slots int
+	// Snapshots is the folder for snapshots, empty for none; Interval how often to take one.
+	Snapshots, Interval string
 }
 
-// Place is the worker's place in a world.
+// Message is what a process has said that matters to more than its state.
+type Message struct {
+	Slot int
+	// Connection tells the connections of all time apart; it is not 0.
+	Connection uint64
+	// Round is the world that the process was given last; 0 for none.
+	Round uint64
+	// Body is a wire.Hello, Join, Parked, Snapshot, Aborted, Fault or Finished; nil when the
+	// connection has ended.
+	Body any
+}
+
+// Place is a process's place in a world.
 type Place struct {
-	Term, Round, FromStep uint64
-	WorkerRank, Workers   int
-	MasterAddress         string
-	MasterPort            int
+	Term, Round, Parent, FromStep uint64
+	WorkerRank, Workers           int
+	MasterAddress                 string
+	MasterPort                    int
 	// HandOver is true when the process of rank 0 gets the listening socket of the master port;
 	// false when a launcher binds it.
 	HandOver bool
+	// Restore, Snapshot and Writer are told to the process as they are.
+	Restore  bool
+	Snapshot string
+	Writer   bool
 }
 
 // State is what is known of the process in one slot.
@@ -72,8 +90,8 @@ type Server struct {
 	identity Identity
 	timing   Timing
 	listen   ListenMaster
-	// changed is called when a process said something that the operator should learn at once.
-	changed func()
+	// said is called with every message, in their order for each connection.
+	said func(Message)
 	// user is who may connect without being a descendant.
 	user int
 
@@ -84,10 +102,14 @@ type Server struct {
 
 	mu     sync.Mutex
 	page   *gate.Page
-	place  *Place
+	term   uint64
 	slots  []slot
 	faults int
 	open   map[*connection]struct{}
+	// connections counts those of all time.
+	connections uint64
+	// master is the listening socket that was handed over last.
+	master *os.File
 }
 
 type slot struct {
@@ -95,17 +117,19 @@ type slot struct {
 	state State
 	// total is what progress said of the last step; the gate page has the last word.
 	total uint64
+	// round is the world that the process was given.
+	round uint64
 }
 
-// Listen makes the socket. Nobody gets a slot before Enter.
-func Listen(path string, identity Identity, listen ListenMaster, changed func(), timing Timing) (*Server, error) {
+// Listen makes the socket. Nobody gets a slot before Open.
+func Listen(path string, identity Identity, listen ListenMaster, said func(Message), timing Timing) (*Server, error) {
 	listener, err := listenUnix(path)
 	if err != nil {
 		return nil, fmt.Errorf("make the socket for the training program: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{
-		path: path, identity: identity, timing: timing, listen: listen, changed: changed,
+		path: path, identity: identity, timing: timing, listen: listen, said: said,
 		user: os.Geteuid(),
 		ctx:  ctx, cancel: cancel, listener: listener,
 		open: map[*connection]struct{}{},
@@ -155,21 +179,20 @@ func ownDirectory(path string, mode fs.FileMode) error {
 	return nil
 }
 
-// Enter opens the slots to the processes of a program that is about to start in a world. What an
-// earlier program said is forgotten.
-func (s *Server) Enter(place Place) error {
+// Open opens the slots to the processes of a program that is about to start. What an earlier program
+// said is forgotten.
+func (s *Server) Open() error {
 	page, err := gate.New(s.identity.Slots)
 	if err != nil {
 		return err
 	}
-	for i := range s.identity.Slots {
-		page.SetWorld(i, place.Term, place.Round)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.page
-	s.page, s.place, s.faults = page, &place, 0
+	s.page, s.faults = page, 0
 	s.slots = make([]slot, s.identity.Slots)
+	s.setTerm()
+	s.closeMaster()
 	for c := range s.open {
 		c.hangUp()
 	}
@@ -183,16 +206,20 @@ func (s *Server) Enter(place Place) error {
 func (s *Server) SetTerm(term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.page == nil || s.place.Term == term {
-		return
-	}
-	s.place.Term = term
-	for i := range s.slots {
-		s.page.SetWorld(i, term, s.place.Round)
+	if s.term != term {
+		s.term = term
+		s.setTerm()
 	}
 }
 
-// States is what is known of each slot, by local rank; nil before the first Enter.
+// setTerm writes terms and rounds to the page. The lock is held.
+func (s *Server) setTerm() {
+	for i := range s.slots {
+		s.page.SetWorld(i, s.term, s.slots[i].round)
+	}
+}
+
+// States is what is known of each slot, by local rank; nil before the first Open.
 func (s *Server) States() []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,6 +278,7 @@ func (s *Server) Close() error {
 		err = errors.Join(err, s.page.Close())
 		s.page, s.slots = nil, nil
 	}
+	s.closeMaster()
 	return err
 }
 
@@ -275,13 +303,18 @@ func (s *Server) accept() {
 
 // admit serves a connection, unless there are too many.
 func (s *Server) admit(unix *net.UnixConn) {
-	c := &connection{server: s, unix: unix, wire: wire.NewConn(unix), slot: -1, ended: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.connections++
+	c := &connection{
+		server: s, number: s.connections, unix: unix, wire: wire.NewConn(unix), slot: -1,
+		outgoing: make(chan parcel, maxOutgoing), ended: make(chan struct{}),
+	}
 	if s.ctx.Err() != nil || len(s.open) >= 2*s.identity.Slots+maxExtra {
 		_ = unix.Close()
 		return
 	}
 	s.open[c] = struct{}{}
 	s.serving.Go(c.serve)
+	s.serving.Go(c.deliver)
 }

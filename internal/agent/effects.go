@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/completion"
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/agent/process"
+	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+)
+
+// outcome is what the effects of one event come to.
+type outcome struct {
+	refused, tell, leave bool
+	code                 int
+}
+
+// do carries effects out in their order; what is told is the state after all of them.
+func (a *agent) do(effects []lifecycle.Effect, obeyed chan<- bool) (code int, leave bool) {
+	var o outcome
+	for len(effects) > 0 {
+		effect := effects[0]
+		effects = append(effects[1:], a.carryOut(effect, &o)...)
+	}
+	a.server.SetTerm(a.machine.Term())
+	a.mu.Lock()
+	a.standing = standingOf(a.machine, a.config)
+	a.mu.Unlock()
+	if obeyed != nil {
+		obeyed <- !o.refused
+	}
+	if o.tell {
+		a.session.Tell()
+	}
+	return o.code, o.leave
+}
+
+// carryOut does one thing, and returns what follows from it at once.
+func (a *agent) carryOut(effect lifecycle.Effect, o *outcome) []lifecycle.Effect {
+	switch effect := effect.(type) {
+	case lifecycle.Start:
+		a.start(effect)
+	case lifecycle.Refuse:
+		o.refused = true
+		if a.refused != effect.Why {
+			a.log.note("refused a directive: %s", effect.Why)
+		}
+		a.refused = effect.Why
+	case lifecycle.Terminate:
+		for _, i := range effect.Programs {
+			a.programs[i].Signal(syscall.SIGTERM)
+		}
+	case lifecycle.Kill:
+		if left := a.reaper.KillAll(killBound); left > 0 {
+			a.log.note("%d processes of the program are still there %v after SIGKILL", left, killBound)
+		}
+	case lifecycle.Checkpoint:
+		a.askForCheckpoint(effect.Round)
+	case lifecycle.Note:
+		a.log.note("%s", effect.Text)
+	case lifecycle.Tell:
+		o.tell = true
+	case lifecycle.Leave:
+		o.code, o.leave = effect.Code, true
+	case lifecycle.Arm:
+		stop := a.server.Arm(effect.Slot, effect.Step)
+		return a.machine.Step(time.Now(), lifecycle.Armed{Slot: effect.Slot, Stop: stop})
+	default:
+		a.carryOutTalk(effect)
+	}
+	return nil
+}
+
+// carryOutTalk does what concerns processes that speak to the agent, and snapshots.
+func (a *agent) carryOutTalk(effect lifecycle.Effect) {
+	switch effect := effect.(type) {
+	case lifecycle.Trust:
+		a.keeper.Trust([]byte(effect.Secret))
+	case lifecycle.Enter:
+		a.keeper.Enter(effect.Round, effect.World.FromStep, effect.Continues, idOf(effect.World.Snapshot))
+	case lifecycle.Fetch:
+		a.fetch(effect)
+	case lifecycle.Give:
+		a.give(effect)
+	case lifecycle.Deny:
+		a.server.Deny(effect.Slot, effect.Connection, effect.Why)
+	case lifecycle.Lift:
+		a.server.Lift(effect.Slot)
+	case lifecycle.Interrupt:
+		a.server.Interrupt(effect.Slot, effect.Connection, effect.Round, effect.Reason)
+	case lifecycle.Word:
+		a.say(effect)
+	}
+}
+
+func (a *agent) say(word lifecycle.Word) {
+	var message any
+	switch word.Say {
+	case lifecycle.SayGo:
+		message = wire.Go{Type: wire.TypeGo}
+	case lifecycle.SayRaise:
+		message = wire.Raise{Type: wire.TypeRaise}
+	case lifecycle.SayEnd:
+		message = wire.End{Type: wire.TypeEnd}
+	case lifecycle.SaySave:
+		if !a.keeper.Ask(word.Step) {
+			a.session.Tell()
+			return
+		}
+		message = wire.Save{Type: wire.TypeSave, Step: word.Step}
+	}
+	a.server.Say(word.Slot, word.Connection, message)
+}
+
+// start starts the programs. One that cannot be started counts as ended.
+func (a *agent) start(start lifecycle.Start) {
+	if start.Round == 0 {
+		a.log.note("starting the program to be ready for a world")
+	} else {
+		a.log.note("round %d: worker %d of %d, master %s port %d", start.Round, start.World.WorkerRank,
+			start.World.Workers, start.World.MasterAddress, start.World.MasterPort)
+		a.port.Release()
+	}
+	a.programs = make([]*process.Program, a.config.Programs())
+	err := a.server.Open()
+	for i := range a.programs {
+		if err == nil {
+			err = a.startOne(i, start)
+		}
+		if err != nil {
+			a.programs[i] = nil
+			a.post(lifecycle.Exited{Program: i, Code: codeOf(err)})
+		}
+	}
+	if err != nil {
+		a.log.note("%v", err)
+	}
+}
+
+func (a *agent) startOne(program int, start lifecycle.Start) error {
+	slot := program
+	if a.config.Launch == LaunchPerWorker {
+		slot = allSlots
+	}
+	var err error
+	a.programs[program], err = a.reaper.Start(a.config.Command,
+		environment(os.Environ(), a.config, start, program),
+		func(code int) {
+			go func() {
+				// What the program said last belongs to the report of its end.
+				a.server.Drain(slot, a.config.Drain)
+				a.send(lifecycle.Exited{Program: program, Code: code})
+			}()
+		})
+	return err
+}
+
+// allSlots stands for every slot of the worker.
+const allSlots = -1
+
+func codeOf(err error) int {
+	if failed := new(process.StartError); errors.As(err, &failed) {
+		return failed.Code
+	}
+	return ExitAgentFailed
+}
+
+// give tells a process its world, whose snapshot is there by now.
+func (a *agent) give(give lifecycle.Give) {
+	world := give.Start.World
+	place := socket.Place{
+		Term: give.Start.Term, Round: give.Start.Round, Parent: world.Parent, FromStep: world.FromStep,
+		WorkerRank: world.WorkerRank, Workers: world.Workers,
+		MasterAddress: world.MasterAddress, MasterPort: world.MasterPort,
+		HandOver: a.config.Launch == LaunchPerProcess,
+		Restore:  world.Restore, Writer: world.Writer,
+	}
+	if id := idOf(world.Snapshot); id != nil && world.Restore {
+		place.Snapshot = a.keeper.Path(*id)
+	}
+	if world.WorkerRank == 0 && give.Slot == 0 {
+		a.port.Release()
+	}
+	a.server.Give(give.Slot, give.Connection, place)
+}
+
+func idOf(snapshot *lifecycle.Snapshot) *checkpoint.ID {
+	if snapshot == nil {
+		return nil
+	}
+	return &checkpoint.ID{Round: snapshot.Round, Step: snapshot.Step}
+}
+
+// fetch gets the snapshot that a world begins with.
+func (a *agent) fetch(fetch lifecycle.Fetch) {
+	snapshot := fetch.World.Snapshot
+	want := checkpoint.Snapshot{ID: *idOf(snapshot), Bytes: snapshot.Bytes, Checksum: snapshot.Checksum}
+	holders := make([]checkpoint.Holder, 0, len(fetch.Holders))
+	for _, h := range fetch.Holders {
+		holders = append(holders, checkpoint.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate})
+	}
+	a.keeper.Fetch(want, holders, func(err error) {
+		event := lifecycle.Fetched{Round: fetch.Round}
+		if err != nil {
+			event.Why = err.Error()
+		}
+		a.send(event)
+	})
+}
+
+// askForCheckpoint gives the programs their time for a checkpoint.
+func (a *agent) askForCheckpoint(round uint64) {
+	programs := append([]*process.Program(nil), a.programs...)
+	launchers := a.config.Launch == LaunchPerWorker
+	a.background.Go(func() {
+		how := completion.Ask(a.ctx, a.config.Checkpoint, func(sig syscall.Signal) int {
+			return a.reaper.SignalTopmost(programs, sig, launchers)
+		})
+		a.log.note("%s", how)
+		a.send(lifecycle.Checkpointed{Round: round})
+	})
+}

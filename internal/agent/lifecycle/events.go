@@ -1,0 +1,191 @@
+package lifecycle
+
+// Event is something that happened.
+type Event interface{ isEvent() }
+
+// Heard is a directive that came.
+type Heard struct{ Directive Directive }
+
+// Gone says that the operator knows no such job any more.
+type Gone struct{}
+
+// Said is what the process of a slot has said.
+type Said struct {
+	Slot int
+	// Connection tells the connections of a slot apart; it is not 0.
+	Connection uint64
+	What       What
+	// Step is the number of steps done, with Parked.
+	Step uint64
+}
+
+// What a process says.
+type What int
+
+// The things that matter here.
+const (
+	Connected What = iota
+	Joined
+	Parked
+	Aborted
+	Faulted
+	Finished
+	Disconnected
+)
+
+// Armed says where a slot's process stops, after Arm.
+type Armed struct {
+	Slot int
+	Stop uint64
+}
+
+// Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had.
+type Fetched struct {
+	Round uint64
+	Why   string
+}
+
+// Checkpointed says that the programs have had their time for a checkpoint, after Checkpoint.
+type Checkpointed struct{ Round uint64 }
+
+// Exited says that a program ended, or could not be started.
+type Exited struct {
+	// Program counts from 0.
+	Program int
+	// Code is the exit code; 128 + signal when a signal ended it.
+	Code int
+}
+
+// Terminated says that SIGTERM has arrived.
+type Terminated struct{}
+
+// Tick says that the time of Deadline has come.
+type Tick struct{}
+
+func (Heard) isEvent()        {}
+func (Gone) isEvent()         {}
+func (Said) isEvent()         {}
+func (Armed) isEvent()        {}
+func (Fetched) isEvent()      {}
+func (Checkpointed) isEvent() {}
+func (Exited) isEvent()       {}
+func (Terminated) isEvent()   {}
+func (Tick) isEvent()         {}
+
+// Effect is something to do.
+type Effect interface{ isEffect() }
+
+// Start starts the programs in a world, or, with Round 0, as a standby without one.
+type Start struct {
+	Term, Round uint64
+	World       World
+}
+
+// Trust makes a secret the one that opens snapshots from now on.
+type Trust struct{ Secret string }
+
+// Enter says that the worker is in another world from now on. Its snapshots up to the world's
+// FromStep stay valid when Continues is true, and otherwise only the one that the world names.
+type Enter struct {
+	Round     uint64
+	World     World
+	Continues bool
+}
+
+// Fetch gets a world's snapshot. Fetched answers.
+type Fetch struct {
+	Round   uint64
+	World   World
+	Holders []Holder
+}
+
+// Give tells a process that waits its next world.
+type Give struct {
+	Slot       int
+	Connection uint64
+	Start      Start
+}
+
+// Deny ends the connection of a process that cannot be given its world.
+type Deny struct {
+	Slot       int
+	Connection uint64
+	Why        string
+}
+
+// Arm has a slot's process stop after a step. Armed answers, before any other event.
+type Arm struct {
+	Slot int
+	Step uint64
+}
+
+// Lift takes the bound of Arm away.
+type Lift struct{ Slot int }
+
+// Interrupt tells a slot's process to leave the world of a round. Connection is 0 when nobody is
+// there to be told; the gate says it all the same.
+type Interrupt struct {
+	Slot       int
+	Connection uint64
+	Round      uint64
+	Reason     string
+}
+
+// Word is a message that is nothing but itself.
+type Word struct {
+	Slot       int
+	Connection uint64
+	Say        Say
+	// Step comes with SaySave.
+	Step uint64
+}
+
+// Say is what a Word says.
+type Say int
+
+// The words.
+const (
+	SayGo Say = iota
+	SaySave
+	SayRaise
+	SayEnd
+)
+
+// Checkpoint asks the programs for a checkpoint. Checkpointed answers.
+type Checkpoint struct{ Round uint64 }
+
+// Refuse leaves a directive unobeyed; the session with whoever sent it should end.
+type Refuse struct{ Why string }
+
+// Terminate sends SIGTERM to these programs.
+type Terminate struct{ Programs []int }
+
+// Kill ends every process that the programs left or are, and waits for that.
+type Kill struct{}
+
+// Tell reports the new state to the operator at once.
+type Tell struct{}
+
+// Note is for the worker's log.
+type Note struct{ Text string }
+
+// Leave ends the agent with an exit code.
+type Leave struct{ Code int }
+
+func (Start) isEffect()      {}
+func (Trust) isEffect()      {}
+func (Enter) isEffect()      {}
+func (Fetch) isEffect()      {}
+func (Give) isEffect()       {}
+func (Deny) isEffect()       {}
+func (Arm) isEffect()        {}
+func (Lift) isEffect()       {}
+func (Interrupt) isEffect()  {}
+func (Word) isEffect()       {}
+func (Checkpoint) isEffect() {}
+func (Refuse) isEffect()     {}
+func (Terminate) isEffect()  {}
+func (Kill) isEffect()       {}
+func (Tell) isEffect()       {}
+func (Note) isEffect()       {}
+func (Leave) isEffect()      {}

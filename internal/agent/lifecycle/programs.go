@@ -1,0 +1,162 @@
+package lifecycle
+
+import (
+	"fmt"
+	"time"
+)
+
+// This file is about programs: how they end, and what follows from it.
+
+// stop tells the programs that still run to end, and sets when they are killed.
+func (m *Machine) stop(killAt time.Time) []Effect {
+	m.stage, m.killAt = stopping, killAt
+	if programs := m.alive(); len(programs) > 0 {
+		return []Effect{Terminate{Programs: programs}}
+	}
+	return nil
+}
+
+func (m *Machine) alive() []int {
+	var programs []int
+	for i := range m.shape.Programs {
+		if _, ended := m.exits[i]; !ended {
+			programs = append(programs, i)
+		}
+	}
+	return programs
+}
+
+func (m *Machine) exited(now time.Time, e Exited) []Effect {
+	if m.stage == waiting {
+		return nil
+	}
+	m.exits[e.Program] = e.Code
+	effects := []Effect{Tell{}}
+	if e.Code == 0 || m.stoppedForAnother() {
+		return effects
+	}
+	if m.code == 0 {
+		m.code, m.failed = e.Code, e.Program
+		m.holdUntil = now.Add(m.limits.Hold)
+	}
+	if m.stage == running && len(m.alive()) > 0 {
+		effects = append(effects, Note{Text: fmt.Sprintf("process %d ended with exit code %d: stopping the others", e.Program, e.Code)})
+		effects = append(effects, m.stop(now.Add(m.limits.StopGrace))...)
+	}
+	return effects
+}
+
+// stoppedForAnother is true when the programs are stopped on behalf of the operator, which makes
+// their exit codes nobody's fault.
+func (m *Machine) stoppedForAnother() bool {
+	return m.shape.Strategy == Restart && (m.orders.abort != nil || m.next != nil)
+}
+
+// held is true while a program has failed under Restart, and the operator has yet to say whether
+// another worker was the cause.
+func (m *Machine) held() bool {
+	return m.shape.Strategy == Restart && m.code != 0 && !m.Terminating() && !m.orders.raise &&
+		(m.stage == running || m.stage == stopping)
+}
+
+// settle applies the rules that depend on the state and the time alone.
+func (m *Machine) settle(now time.Time) []Effect {
+	var effects []Effect
+	if m.Terminating() {
+		effects = append(effects, m.settleTermination(now)...)
+	}
+	effects = append(effects, m.settleAnswers(now)...)
+	if m.stage == stopping && !m.killAt.IsZero() && !now.Before(m.killAt) {
+		m.killAt = time.Time{}
+		effects = append(effects, Kill{})
+	}
+	if (m.stage == running || m.stage == stopping) && len(m.alive()) == 0 {
+		effects = append(effects, m.settleEnd(now)...)
+	}
+	if m.stage == waiting && m.orders.raise && m.code != 0 {
+		effects = append(effects, m.leave(m.code))
+	}
+	return effects
+}
+
+func (m *Machine) leave(code int) Effect {
+	m.stage = left
+	return Leave{Code: code}
+}
+
+// settleEnd is what follows when no program is left.
+func (m *Machine) settleEnd(now time.Time) []Effect {
+	var effects []Effect
+	if !m.ended {
+		m.ended = true
+		effects = append(effects, Kill{})
+	}
+	switch {
+	case m.next != nil:
+		return append(effects, m.start(m.next)...)
+	case m.shape.Strategy == Restart && m.orders.abort != nil && m.Terminating():
+		return append(effects, m.leave(ExitTerminated))
+	case m.shape.Strategy == Restart && m.orders.abort != nil:
+		m.stage, m.out = waiting, true
+		return append(effects, Tell{})
+	case m.held() && now.Before(m.holdUntil):
+		return effects
+	default:
+		return append(effects, m.leave(m.code))
+	}
+}
+
+func (m *Machine) terminated(now time.Time) []Effect {
+	if m.Terminating() {
+		return nil
+	}
+	m.terminatedAt = now
+	return []Effect{Tell{}}
+}
+
+func (m *Machine) settleTermination(now time.Time) []Effect {
+	// Whatever comes, no program is started any more.
+	m.next = nil
+	switch m.stage {
+	case waiting:
+		return []Effect{m.leave(ExitTerminated)}
+	case running:
+		if why := m.mayPass(now); why != "" {
+			note := Note{Text: "SIGTERM goes on to the program: " + why}
+			return append([]Effect{note}, m.stop(m.terminatedAt.Add(m.limits.killAfter()))...)
+		}
+	case stopping:
+		// Told to stop already; the grace period may end before the time it was given.
+		if last := m.terminatedAt.Add(m.limits.killAfter()); !m.killAt.IsZero() && last.Before(m.killAt) {
+			m.killAt = last
+		}
+	}
+	return nil
+}
+
+// mayPass says why SIGTERM may reach the program now; empty when it may not.
+func (m *Machine) mayPass(now time.Time) string {
+	switch {
+	case m.in == nil:
+		return "this worker is in no world"
+	case m.released:
+		return "the operator has released this worker"
+	case m.gone:
+		return "the operator knows no such job any more"
+	case !now.Before(m.decideAloneAt()):
+		return "the operator cannot be reached"
+	case !now.Before(m.terminatedAt.Add(m.limits.passAfter())):
+		return "the grace period is nearly over"
+	default:
+		return ""
+	}
+}
+
+// decideAloneAt is when the operator counts as out of reach.
+func (m *Machine) decideAloneAt() time.Time {
+	from := m.terminatedAt
+	if m.lastHeard.After(from) {
+		from = m.lastHeard
+	}
+	return from.Add(m.limits.OutOfReach)
+}

@@ -1,0 +1,290 @@
+package lifecycle
+
+import (
+	"fmt"
+	"time"
+)
+
+// This file is about processes that speak to the agent: what each of them is told, and when.
+
+// Waiting is what a process waits for, with its training stopped.
+type Waiting int
+
+// A process waits for nothing, for its first world, at the barrier, for the next world after it has
+// left one, for a verdict about its fault, or for the end.
+const (
+	WaitsNot Waiting = iota
+	WaitsJoin
+	WaitsParked
+	WaitsAborted
+	WaitsFault
+	WaitsFinished
+)
+
+// slot is one process.
+type slot struct {
+	// connection is the process's connection; 0 for none. elastic is true once there was one.
+	connection uint64
+	elastic    bool
+	waiting    Waiting
+	// step is the number of steps done, of a process that is parked.
+	step uint64
+	// world is the round whose world it was given last; 0 for none.
+	world uint64
+
+	// armed is the barrier that it has been given, and stop where that made it stop; arming is true
+	// until the latter is known.
+	armed  Barrier
+	stop   uint64
+	arming bool
+	// saved is the attempt for which it was asked for a snapshot; interrupted, raised and ended say
+	// that it was told so.
+	saved                      uint64
+	interrupted, raised, ended bool
+}
+
+// orders are what the operator says of the world that this worker is in.
+type orders struct {
+	barrier Barrier
+	// attempts is the highest attempt of a barrier in this round.
+	attempts      uint64
+	abort         *Abort
+	raise, finish bool
+	// checkpointing is true while programs have their time for a checkpoint.
+	checkpointing bool
+}
+
+// obey takes what a directive says of the world that this worker is in.
+func (m *Machine) obey(now time.Time, d Directive) []Effect {
+	o := &m.orders
+	o.raise, o.finish = d.Raise, d.Finish
+	if d.Barrier.Attempt == 0 || d.Barrier.Attempt >= o.attempts {
+		o.barrier, o.attempts = d.Barrier, max(o.attempts, d.Barrier.Attempt)
+	}
+	if d.Abort == nil || (o.abort != nil && (!o.abort.Planned || d.Abort.Planned)) {
+		return nil
+	}
+	o.abort = d.Abort
+	note := Note{Text: fmt.Sprintf("the world of round %d is over: %s", d.Round, d.Abort.Reason)}
+	return append([]Effect{note}, m.stopForAnother(now)...)
+}
+
+// stopForAnother has the programs stopped, under Restart.
+func (m *Machine) stopForAnother(now time.Time) []Effect {
+	switch {
+	case m.shape.Strategy != Restart || m.stage != running:
+		return nil
+	case m.orders.abort.Planned:
+		m.orders.checkpointing = true
+		return []Effect{Checkpoint{Round: m.in.Round}}
+	default:
+		m.orders.checkpointing = false
+		return m.stop(now.Add(m.limits.StopGrace))
+	}
+}
+
+func (m *Machine) checkpointed(now time.Time, c Checkpointed) []Effect {
+	if m.in == nil || c.Round != m.in.Round || !m.orders.checkpointing || m.stage != running {
+		return nil
+	}
+	m.orders.checkpointing = false
+	return m.stop(now.Add(m.limits.StopGrace))
+}
+
+func (m *Machine) said(e Said) []Effect {
+	if e.Slot < 0 || e.Slot >= len(m.slots) || m.stage == waiting {
+		return nil
+	}
+	s := &m.slots[e.Slot]
+	if e.What == Connected {
+		*s = slot{connection: e.Connection, elastic: true}
+		return []Effect{Tell{}}
+	}
+	if s.connection != e.Connection {
+		return nil
+	}
+	switch e.What {
+	case Disconnected:
+		s.connection = 0
+		if !s.hasLeft() {
+			s.waiting = WaitsNot
+		}
+	case Joined:
+		s.waiting = WaitsJoin
+	case Parked:
+		if s.world != 0 {
+			s.waiting, s.step = WaitsParked, e.Step
+		}
+	case Aborted:
+		// Once it has been told, and not after it was given another world.
+		if s.interrupted {
+			s.waiting = WaitsAborted
+		}
+	case Faulted:
+		s.waiting, s.raised = WaitsFault, false
+	case Finished:
+		s.waiting, s.ended = WaitsFinished, false
+	case Connected:
+	}
+	return []Effect{Tell{}}
+}
+
+func (m *Machine) armed(a Armed) []Effect {
+	s := &m.slots[a.Slot]
+	s.stop, s.arming = a.Stop, false
+	return []Effect{Tell{}}
+}
+
+// hasLeft is true when the process makes no further step in the world that it was given.
+func (s *slot) hasLeft() bool {
+	return s.waiting == WaitsAborted || s.waiting == WaitsFault || s.waiting == WaitsFinished
+}
+
+// ready is true when the process can be given a world now. One that was told to leave its world must
+// say so first: what it says later would be taken to speak of the next.
+func (s *slot) ready() bool {
+	return s.waiting != WaitsNot && (!s.interrupted || s.hasLeft())
+}
+
+// attend tells every process what is due.
+func (m *Machine) attend(now time.Time) []Effect {
+	if m.in == nil || m.stage != running {
+		return nil
+	}
+	var effects []Effect
+	for i := range m.slots {
+		s := &m.slots[i]
+		if s.world != m.in.Round {
+			effects = append(effects, m.bring(now, i, s)...)
+		}
+		if s.world == m.in.Round {
+			effects = append(effects, m.direct(now, i, s)...)
+		}
+	}
+	if !m.out && m.isOut() {
+		m.out = true
+		effects = append(effects, Tell{})
+	}
+	return effects
+}
+
+// isOut is true when one process has left the world, or was kept from entering one that is over.
+func (m *Machine) isOut() bool {
+	if m.shape.Strategy != InPlace {
+		return false
+	}
+	for i := range m.slots {
+		s := &m.slots[i]
+		switch {
+		case s.world == m.in.Round && s.hasLeft():
+			return true
+		case s.world != m.in.Round && s.waiting != WaitsNot && m.orders.abort != nil:
+			return true
+		}
+	}
+	return false
+}
+
+// bring takes a process to the world that this worker is in.
+func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
+	switch {
+	case s.world != 0 && !s.ready() && !s.interrupted:
+		// It still trains in the world before.
+		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
+	case s.connection == 0 || !s.ready() || !m.supplied || m.orders.abort != nil:
+		return nil
+	case s.waiting == WaitsJoin && !m.in.World.Restore && m.in.World.FromStep > 0:
+		why := fmt.Sprintf("round %d goes on with the state after step %d, which this process does not have", m.in.Round, m.in.World.FromStep)
+		connection := s.connection
+		s.connection, s.waiting = 0, WaitsNot
+		return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
+	default:
+		*s = slot{connection: s.connection, elastic: true, world: m.in.Round}
+		return []Effect{Give{Slot: i, Connection: s.connection, Start: *m.in}, Tell{}}
+	}
+}
+
+// interrupt tells a process to leave the world that it was given.
+func (m *Machine) interrupt(now time.Time, i int, s *slot, reason string) []Effect {
+	s.interrupted = true
+	if m.answerBy.IsZero() {
+		m.answerBy = now.Add(m.limits.Answer)
+	}
+	return []Effect{Interrupt{Slot: i, Connection: s.connection, Round: s.world, Reason: reason}}
+}
+
+// direct tells a process what the operator says of the world that it is in.
+func (m *Machine) direct(now time.Time, i int, s *slot) []Effect {
+	o := &m.orders
+	if o.abort != nil && m.shape.Strategy == InPlace {
+		if s.interrupted || s.hasLeft() {
+			return m.verdict(i, s)
+		}
+		return m.interrupt(now, i, s, o.abort.Reason)
+	}
+	effects := m.barrier(i, s)
+	return append(effects, m.verdict(i, s)...)
+}
+
+// barrier keeps a process where the operator wants it to stop.
+func (m *Machine) barrier(i int, s *slot) []Effect {
+	want := Barrier{Attempt: m.orders.barrier.Attempt, Step: m.orders.barrier.Step}
+	var effects []Effect
+	switch {
+	case want == s.armed:
+	case want.Attempt == 0:
+		s.armed, s.stop, s.arming = Barrier{}, 0, false
+		effects = append(effects, Lift{Slot: i}, Tell{})
+	default:
+		s.armed, s.arming = want, true
+		effects = append(effects, Arm{Slot: i, Step: want.Step})
+	}
+	if s.waiting != WaitsParked || s.arming || s.connection == 0 {
+		return effects
+	}
+	if s.stop == 0 || s.step < s.stop {
+		s.waiting = WaitsNot
+		return append(effects, Word{Slot: i, Connection: s.connection, Say: SayGo}, Tell{})
+	}
+	// One process of each worker writes: all of them have the same state.
+	if m.orders.barrier.Save && i == 0 && s.step == want.Step && s.saved != want.Attempt {
+		s.saved = want.Attempt
+		effects = append(effects, Word{Slot: i, Connection: s.connection, Say: SaySave, Step: s.step})
+	}
+	return effects
+}
+
+// verdict lets a process end that waits for it.
+func (m *Machine) verdict(i int, s *slot) []Effect {
+	switch {
+	case s.connection == 0:
+	case m.orders.raise && s.waiting == WaitsFault && !s.raised:
+		s.raised = true
+		return []Effect{Word{Slot: i, Connection: s.connection, Say: SayRaise}}
+	case m.orders.finish && s.waiting == WaitsFinished && !s.ended:
+		s.ended = true
+		return []Effect{Word{Slot: i, Connection: s.connection, Say: SayEnd}}
+	}
+	return nil
+}
+
+// settleAnswers kills the programs when one of their processes does not leave its world.
+func (m *Machine) settleAnswers(now time.Time) []Effect {
+	if m.answerBy.IsZero() || m.stage != running {
+		return nil
+	}
+	for i := range m.slots {
+		s := &m.slots[i]
+		if !s.interrupted || s.hasLeft() {
+			continue
+		}
+		if now.Before(m.answerBy) {
+			return nil
+		}
+		m.stage, m.answerBy = stopping, time.Time{}
+		note := Note{Text: fmt.Sprintf("process %d has not left the world of round %d within %v: killing it", i, s.world, m.limits.Answer)}
+		return []Effect{note, Kill{}}
+	}
+	m.answerBy = time.Time{}
+	return nil
+}

@@ -1,0 +1,80 @@
+package lifecycle
+
+// Standing is what the operator is to know of one process.
+type Standing struct {
+	// Elastic is true once it has spoken to the agent.
+	Elastic bool
+	Waiting Waiting
+	// Attempt and Stop are the barrier that it was given, and where that makes it stop.
+	Attempt, Stop uint64
+	// Entering is true while it has yet to be given the world that the worker is in: what it has done
+	// belongs to another.
+	Entering bool
+}
+
+// Term is the highest term that was obeyed.
+func (m *Machine) Term() uint64 { return m.obeyedTerm }
+
+// In is the world that this worker is in, or was in last; nil before the first.
+func (m *Machine) In() *Start { return m.in }
+
+// Started is true while programs run.
+func (m *Machine) Started() bool { return m.stage == running || m.stage == stopping }
+
+// Ready is true when this worker could enter its first world: it runs no program, or each of its
+// processes has asked for a world.
+func (m *Machine) Ready() bool {
+	if m.in != nil || m.stage == stopping || m.stage == left {
+		return false
+	}
+	if m.stage == waiting {
+		return true
+	}
+	for i := range m.slots {
+		if m.slots[i].waiting != WaitsJoin {
+			return false
+		}
+	}
+	return true
+}
+
+// Out is true when this worker makes no further step in the world of In.
+func (m *Machine) Out() bool { return m.out }
+
+// Terminating is true once SIGTERM has arrived.
+func (m *Machine) Terminating() bool { return !m.terminatedAt.IsZero() }
+
+// Exit is the exit code of a program that has ended by itself, or with the agent; false while it
+// runs, or when it was stopped on behalf of the operator.
+func (m *Machine) Exit(program int) (int, bool) {
+	if m.stage != left && m.shape.Strategy == Restart && (m.stoppedForAnother() || m.held()) {
+		return 0, false
+	}
+	code, ended := m.exits[program]
+	return code, ended
+}
+
+// Failure is the exit code of a program that has failed while the operator has yet to say what
+// follows from it; false for any other.
+func (m *Machine) Failure(program int) (int, bool) {
+	if m.stage == left || m.shape.Strategy != Restart || m.failed != program {
+		return 0, false
+	}
+	return m.code, m.held() || m.out
+}
+
+// Process is what is known of the process of a slot.
+func (m *Machine) Process(i int) Standing {
+	s := m.slots[i]
+	standing := Standing{Elastic: s.elastic, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop}
+	if m.in == nil || s.world == m.in.Round {
+		return standing
+	}
+	// What it waits for has nothing to do with the world that it is about to enter, unless that is
+	// over before it has begun.
+	standing = Standing{Elastic: s.elastic, Entering: true}
+	if m.orders.abort != nil && s.ready() {
+		standing.Waiting = WaitsAborted
+	}
+	return standing
+}

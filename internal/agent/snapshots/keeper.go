@@ -1,0 +1,281 @@
+// Package snapshots is what the agent does about snapshots: it takes over those that its program has
+// written, serves them to other workers, gets the one that a world begins with, and knows which of
+// them belong to the history of the world that the worker is in.
+package snapshots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+)
+
+const (
+	// keep is how many snapshots a worker holds.
+	keep = 2
+	// maxListed is how many are reported.
+	maxListed = 8
+	// maxWaiting is how many files may wait to be taken over; a program writes one after another.
+	maxWaiting = 16
+)
+
+// errNoMemory is what a worker without a memory volume says.
+var errNoMemory = errors.New("this worker keeps no snapshots: it has no memory volume")
+
+// Keeper holds the snapshots of one worker. Its methods return at once, but for Close; what takes
+// time is done in the background, one after another, and reported to the functions given to Open.
+type Keeper struct {
+	store  *checkpoint.Store
+	server *checkpoint.Server
+	note   func(format string, arguments ...any)
+	// changed is called when what List or Failure returns has changed.
+	changed func()
+
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	work    chan func()
+	working sync.WaitGroup
+
+	mu      sync.Mutex
+	history history
+	secret  []byte
+	// asked is the step of which the operator wants a snapshot, failure why it did not come.
+	asked   uint64
+	failure string
+	// noted is the last failure that was put into the log.
+	noted string
+	// cancelFetch ends the fetch that is under way.
+	cancelFetch context.CancelCauseFunc
+}
+
+// Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
+// that holds nothing.
+func Open(folder, address string, note func(string, ...any), changed func()) (*Keeper, error) {
+	k := &Keeper{note: note, changed: changed, work: make(chan func(), maxWaiting)}
+	k.ctx, k.cancel = context.WithCancelCause(context.Background())
+	k.cancelFetch = func(error) {}
+	if folder != "" {
+		var err error
+		if k.store, err = checkpoint.Open(folder, keep); err != nil {
+			return nil, err
+		}
+		if k.server, err = checkpoint.Serve(k.store, net.JoinHostPort(address, "0")); err != nil {
+			return nil, err
+		}
+	}
+	k.working.Go(k.run)
+	return k, nil
+}
+
+func (k *Keeper) run() {
+	for {
+		select {
+		case <-k.ctx.Done():
+			return
+		case next := <-k.work:
+			next()
+		}
+	}
+}
+
+// Close ends what is under way and stops serving.
+func (k *Keeper) Close() error {
+	k.cancel(errors.New("the agent ends"))
+	k.working.Wait()
+	if k.server == nil {
+		return nil
+	}
+	return k.server.Close()
+}
+
+// Folder is where programs write; empty for nowhere.
+func (k *Keeper) Folder() string {
+	if k.store == nil {
+		return ""
+	}
+	return k.store.Directory()
+}
+
+// Endpoint is where the snapshots are served, and the SHA-256 of the certificate shown there; 0 and
+// nil when none are.
+func (k *Keeper) Endpoint() (port int, certificate []byte) {
+	if k.server == nil {
+		return 0, nil
+	}
+	sum := k.server.Certificate()
+	return k.server.Port(), sum[:]
+}
+
+// Trust makes a secret the one that opens snapshots, here and at other workers.
+func (k *Keeper) Trust(secret []byte) {
+	k.mu.Lock()
+	k.secret = secret
+	k.mu.Unlock()
+	if k.server != nil {
+		k.server.SetSecret(secret)
+	}
+}
+
+// Enter says that the worker is in another world. Of what it holds the states up to fromStep stay
+// when the world continues the one before, and otherwise only the one that the world names.
+func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint.ID) {
+	k.mu.Lock()
+	k.history = k.history.enter(round, fromStep, continues, named)
+	history := k.history
+	k.asked, k.failure = 0, ""
+	k.cancelFetch(errors.New("another world has begun"))
+	k.mu.Unlock()
+	if k.store == nil {
+		return
+	}
+	k.do(func() {
+		if err := k.store.Retain(history.holds); err != nil {
+			k.note("%v", err)
+		}
+	})
+}
+
+// do has something done after all that was asked before.
+func (k *Keeper) do(work func()) {
+	select {
+	case k.work <- work:
+	default:
+		k.working.Go(func() {
+			select {
+			case k.work <- work:
+			case <-k.ctx.Done():
+			}
+		})
+	}
+}
+
+// Ask notes that a program is about to be asked for a snapshot of a step. It returns false when
+// there is no place for one.
+func (k *Keeper) Ask(step uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked, k.failure = step, ""
+	if k.store == nil {
+		k.failure = errNoMemory.Error()
+		return false
+	}
+	return true
+}
+
+// Take takes over a file that a program has written in a round.
+func (k *Keeper) Take(round, step uint64, part string, bytes uint64) {
+	if k.store == nil {
+		k.Failed(step, errNoMemory.Error())
+		return
+	}
+	k.do(func() {
+		id := checkpoint.ID{Round: round, Step: step}
+		if !k.belongs(id) {
+			// The world has changed since it was written: it must not push out one that counts.
+			k.discard(part)
+			return
+		}
+		if _, err := k.store.Take(id, part, bytes); err != nil {
+			k.Failed(step, err.Error())
+			return
+		}
+		k.mu.Lock()
+		k.noted = ""
+		k.mu.Unlock()
+		k.changed()
+	})
+}
+
+func (k *Keeper) belongs(id checkpoint.ID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.history.holds(id)
+}
+
+// discard removes a file that a program has written into the folder.
+func (k *Keeper) discard(part string) {
+	if filepath.Base(part) != part || filepath.Ext(part) != ".part" {
+		return
+	}
+	if err := os.Remove(filepath.Join(k.store.Directory(), part)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.note("remove a snapshot of a world that is over: %v", err)
+	}
+}
+
+// Failed notes that a snapshot of a step could not be taken.
+func (k *Keeper) Failed(step uint64, why string) {
+	k.mu.Lock()
+	if k.asked == step && step != 0 {
+		k.failure = why
+	}
+	again := k.noted == why
+	k.noted = why
+	k.mu.Unlock()
+	if !again {
+		k.note("no snapshot of step %d: %s", step, why)
+	}
+	k.changed()
+}
+
+// Failure is why the snapshot that was asked for last was not taken; empty for none.
+func (k *Keeper) Failure() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.failure
+}
+
+// List is what is held of the history of the world, newest first.
+func (k *Keeper) List() []checkpoint.Snapshot {
+	if k.store == nil {
+		return nil
+	}
+	all := k.store.List()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var held []checkpoint.Snapshot
+	for _, snapshot := range all {
+		if k.history.holds(snapshot.ID) && len(held) < maxListed {
+			held = append(held, snapshot)
+		}
+	}
+	return held
+}
+
+// Path is the file of a snapshot that is held; empty for none.
+func (k *Keeper) Path(id checkpoint.ID) string {
+	if k.store == nil {
+		return ""
+	}
+	path, _ := k.store.Path(id)
+	return path
+}
+
+// Fetch gets a snapshot from one of its holders, unless it is held already, and then calls done.
+// What is fetched last ends what was fetched before.
+func (k *Keeper) Fetch(want checkpoint.Snapshot, holders []checkpoint.Holder, done func(error)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cancelFetch(errors.New("another snapshot is wanted"))
+	ctx, cancel := context.WithCancelCause(k.ctx)
+	k.cancelFetch = cancel
+	secret := k.secret
+	k.working.Go(func() {
+		defer cancel(nil)
+		if k.store == nil {
+			done(errNoMemory)
+			return
+		}
+		_, err := k.store.Fetch(ctx, want, holders, secret)
+		if err != nil {
+			err = fmt.Errorf("fetch snapshot %v: %w", want.ID, err)
+		}
+		done(err)
+		k.changed()
+	})
+}
