@@ -5,16 +5,18 @@ import (
 	"math"
 	"testing"
 
-	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/pkg/elastic"
 )
 
 // BenchmarkStep is the cost of the gate: entering and leaving one step, on a page that is shared
-// with an agent. The aim is at most 100 ns.
+// with an agent, in a process that writes snapshots. The aim is at most 100 ns.
 func BenchmarkStep(b *testing.B) {
-	startAgent(b, socket.Place{Round: 1, Workers: 1, HandOver: true})
-	run := join(b, elastic.Options{Samples: 1 << 40, Epochs: math.MaxInt16, GlobalBatch: 128, Seed: 1})
-	err := run.Train(func(ctx context.Context, _ elastic.World) error {
+	a := begin(b)
+	run, p := a.join(context.Background(), elastic.Options{
+		Samples: 1 << 40, Epochs: math.MaxInt16, GlobalBatch: 128, Seed: 1, State: elastic.Gob(&counter{}),
+	})
+	training := goTrain(b, run, func(ctx context.Context, _ elastic.World) error {
 		b.ResetTimer()
 		steps := 0
 		for range run.Steps(ctx) {
@@ -25,7 +27,16 @@ func BenchmarkStep(b *testing.B) {
 		b.StopTimer()
 		return run.Err()
 	})
-	if err != nil {
+	p.expects(wire.Join{Type: wire.TypeJoin})
+	// A writer of snapshots, but none is due.
+	p.world(wire.World{Round: 1, Restore: true, Writer: true})
+	for message := p.hears(); message != (wire.Finished{Type: wire.TypeFinished}); message = p.hears() {
+		if _, first := message.(wire.Snapshot); !first {
+			b.Fatalf("the program says %+v", message)
+		}
+	}
+	p.says(wire.End{Type: wire.TypeEnd})
+	if err := training.ends(); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"io"
 	"math"
 	"net"
-	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,52 +22,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/concertina-dev/concertina/internal/agent/gate"
-	"github.com/concertina-dev/concertina/internal/agent/masterport"
-	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/pkg/elastic"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const patience = 20 * time.Second
-
-var variables = []string{
-	"CONCERTINA_SOCKET", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-}
-
-// environment gives this process the variables of a training process, and no others of them.
-func environment(t testing.TB, set map[string]string) {
-	t.Helper()
-	for _, name := range variables {
-		t.Setenv(name, set[name])
-	}
-}
-
-// startAgent starts the agent's end of the socket, with a place for rank 0 of 2, and makes this
-// process the one with local rank 0.
-func startAgent(t testing.TB, place socket.Place) *socket.Server {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "run", "agent.sock")
-	server, err := socket.Listen(path, socket.Identity{Namespace: "team", Job: "digits", Attempt: 1, Slots: 2},
-		masterport.Listen, func() {}, socket.DefaultTiming())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
-	if place.MasterPort == 0 {
-		port, err := masterport.Reserve()
-		if err != nil {
-			t.Fatal(err)
-		}
-		port.Release()
-		place.MasterAddress, place.MasterPort = "127.0.0.1", port.Number()
-	}
-	if err := server.Enter(place); err != nil {
-		t.Fatal(err)
-	}
-	environment(t, map[string]string{"CONCERTINA_SOCKET": path, "LOCAL_RANK": "0"})
-	return server
-}
 
 var options = elastic.Options{Samples: 10, Epochs: 2, GlobalBatch: 4, MicroBatch: 1, Seed: 7}
 
@@ -82,13 +41,12 @@ func join(t testing.TB, options elastic.Options) *elastic.Run {
 }
 
 func TestTrainingUnderAnAgent(t *testing.T) {
-	server := startAgent(t, socket.Place{Term: 2, Round: 3, Workers: 2, HandOver: true})
-	run := join(t, options)
-	progress := func() gate.Progress { return server.States()[0].Progress }
-	if diff := cmp.Diff(gate.Progress{Phase: gate.PhaseForming, LastStep: 6}, progress()); diff != "" {
+	a := begin(t)
+	run, p := a.join(context.Background(), options)
+	if diff := cmp.Diff(gate.Progress{Phase: gate.PhaseForming, LastStep: 6}, p.progress()); diff != "" {
 		t.Errorf("before the world (-want +got):\n%s", diff)
 	}
-	err := run.Train(func(ctx context.Context, w elastic.World) error {
+	training := goTrain(t, run, func(ctx context.Context, w elastic.World) error {
 		if w.Round != 3 || w.Rank != 0 || w.Size != 4 || w.LocalSize != 2 || w.Workers != 2 {
 			t.Errorf("the world is %+v", w)
 		}
@@ -98,13 +56,13 @@ func TestTrainingUnderAnAgent(t *testing.T) {
 		for step := range run.Steps(ctx) {
 			k := step.Number()
 			want := gate.Progress{Entered: k, Done: k - 1, LastStep: 6, Phase: gate.PhaseStep, Samples: usedBefore(k)}
-			if diff := cmp.Diff(want, progress()); diff != "" {
+			if diff := cmp.Diff(want, p.progress()); diff != "" {
 				t.Errorf("in step %d (-want +got):\n%s", k, diff)
 			}
 			step.Report(float64(k))
 		}
 		if err := run.During(elastic.Evaluating, func() error {
-			if phase := progress().Phase; phase != gate.PhaseEval {
+			if phase := p.progress().Phase; phase != gate.PhaseEval {
 				t.Errorf("phase %d while evaluating", phase)
 			}
 			return run.Report(map[string]float64{"accuracy": 0.97})
@@ -113,16 +71,25 @@ func TestTrainingUnderAnAgent(t *testing.T) {
 		}
 		return run.Err()
 	})
-	if err != nil {
-		t.Fatal(err)
+	p.expects(wire.Join{Type: wire.TypeJoin})
+	p.world(wire.World{Round: 3, Size: 4, LocalSize: 2, Workers: 2, Restore: true})
+	var last wire.Progress
+	for message := range p.said {
+		if progress, ok := message.(wire.Progress); ok {
+			last = progress
+		} else {
+			break
+		}
 	}
-	server.Drain(-1, patience)
-	want := socket.State{
-		Progress: gate.Progress{Entered: 6, Done: 6, LastStep: 6, Phase: gate.PhaseFinished, Samples: 20},
-		Metrics:  map[string]float64{"loss": 6, "accuracy": 0.97},
+	if diff := cmp.Diff(wire.Progress{Type: wire.TypeProgress, TotalSteps: 6, Metrics: map[string]float64{"loss": 6, "accuracy": 0.97}}, last); diff != "" {
+		t.Errorf("the last numbers (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(want, server.States()[0]); diff != "" {
+	if diff := cmp.Diff(gate.Progress{Entered: 6, Done: 6, LastStep: 6, Phase: gate.PhaseFinished, Samples: 20}, p.progress()); diff != "" {
 		t.Errorf("at the end (-want +got):\n%s", diff)
+	}
+	p.says(wire.End{Type: wire.TypeEnd})
+	if err := training.ends(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -208,64 +175,44 @@ func TestTheEndOfTheContextEndsTheLoop(t *testing.T) {
 }
 
 func TestAStepThatIsLeftIsNotDone(t *testing.T) {
-	server := startAgent(t, socket.Place{Round: 1, Workers: 1, HandOver: true})
-	run := join(t, options)
-	if err := run.Train(func(ctx context.Context, _ elastic.World) error {
-		for step := range run.Steps(ctx) {
-			if step.Number() == 2 {
-				break
+	a := begin(t)
+	run, p := a.join(context.Background(), options)
+	training := goTrain(t, run, func(ctx context.Context, _ elastic.World) error {
+		for epoch := range run.Epochs(ctx) {
+			for step := range epoch.Steps(ctx) {
+				if step.Number() == 2 {
+					break
+				}
 			}
 		}
 		return run.Err()
-	}); err != nil {
-		t.Fatal(err)
+	})
+	p.start()
+	if fault, ok := p.hears().(wire.Fault); !ok || !strings.Contains(fault.Message, "epoch 0 was left after step 1") {
+		t.Errorf("the program says %+v", fault)
 	}
-	if p := server.States()[0].Progress; p.Entered != 2 || p.Done != 1 {
-		t.Errorf("the operator sees %+v", p)
+	if got := p.progress(); got.Entered != 2 || got.Done != 1 {
+		t.Errorf("the agent sees %+v", got)
+	}
+	p.says(wire.Raise{Type: wire.TypeRaise})
+	if training.ends() == nil {
+		t.Error("an epoch that was left is no error")
 	}
 }
 
-func TestFaults(t *testing.T) {
-	for name, row := range map[string]struct {
-		fail func() error
-		want string
-	}{
-		"an error": {func() error { return errors.New("no more memory") }, "no more memory"},
-		"a panic":  {func() error { panic("index out of range") }, "panic: index out of range"},
-		"a long one": {func() error { return errors.New(strings.Repeat("x", 100_000) + "the end") },
-			strings.Repeat("x", 100)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server := startAgent(t, socket.Place{Round: 1, Workers: 1, HandOver: true})
-			run := join(t, options)
-			var err error
-			func() {
-				defer func() {
-					if p := recover(); p != nil {
-						err = fmt.Errorf("%v", p)
-					}
-				}()
-				err = run.Train(func(ctx context.Context, _ elastic.World) error {
-					for step := range run.Steps(ctx) {
-						if step.Number() == 2 {
-							return row.fail()
-						}
-					}
-					return nil
-				})
-			}()
-			if err == nil {
-				t.Error("Train hides the failure")
-			}
-			server.Drain(-1, patience)
-			state := server.States()[0]
-			if state.FaultStep != 2 || !strings.HasPrefix(state.Fault, row.want) {
-				t.Errorf("the operator sees step %d: %.60q", state.FaultStep, state.Fault)
-			}
-			if state.Phase == gate.PhaseFinished {
-				t.Error("a training that failed looks finished")
-			}
-		})
+func TestALongFaultIsCut(t *testing.T) {
+	a := begin(t)
+	run, p := a.join(context.Background(), options)
+	training := goTrain(t, run, func(context.Context, elastic.World) error {
+		return errors.New(strings.Repeat("x", 100_000) + "the end")
+	})
+	p.start()
+	if fault, ok := p.hears().(wire.Fault); !ok || len(fault.Message) != wire.MaxFault || !strings.HasSuffix(fault.Message, "the end") {
+		t.Errorf("the program says %.60v", fault)
+	}
+	p.says(wire.Raise{Type: wire.TypeRaise})
+	if training.ends() == nil {
+		t.Error("Train hides the failure")
 	}
 }
 
@@ -305,14 +252,9 @@ func TestWorldsOfTheEnvironment(t *testing.T) {
 }
 
 func TestJoinThatIsRefused(t *testing.T) {
-	startAgent(t, socket.Place{Round: 1, Workers: 1, HandOver: true})
-	join(t, options)
+	scripted(t, `{"type":"error","message":"local rank 0 belongs to another process"}`+"\n")
 	if _, err := elastic.Join(context.Background(), options); err == nil || !strings.Contains(err.Error(), "belongs to another process") {
 		t.Errorf("the slot is taken: %v", err)
-	}
-	t.Setenv("LOCAL_RANK", "5")
-	if _, err := elastic.Join(context.Background(), options); err == nil || !strings.Contains(err.Error(), "local ranks 0 to 1") {
-		t.Errorf("no such slot: %v", err)
 	}
 	t.Setenv("LOCAL_RANK", "x")
 	if _, err := elastic.Join(context.Background(), options); err == nil || !strings.Contains(err.Error(), "LOCAL_RANK") {
@@ -365,27 +307,24 @@ func TestMetricsThatAreRefused(t *testing.T) {
 	}
 }
 
-// The program trains on when its agent goes away.
+// The program trains on when its agent goes away, and ends with an error when it needs it.
 func TestAnAgentThatGoesAway(t *testing.T) {
-	server := startAgent(t, socket.Place{Round: 1, Workers: 1, HandOver: true})
-	run := join(t, options)
+	a := begin(t)
+	run, p := a.join(context.Background(), options)
 	steps := 0
-	if err := run.Train(func(ctx context.Context, _ elastic.World) error {
+	training := goTrain(t, run, func(ctx context.Context, _ elastic.World) error {
 		for step := range run.Steps(ctx) {
 			if step.Number() == 2 {
-				if err := server.Close(); err != nil {
-					t.Error(err)
-				}
+				p.hangUp()
 			}
 			steps++
 			step.Report(1)
 		}
-		return run.Report(map[string]float64{"accuracy": 1})
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if steps != 6 {
-		t.Errorf("%d steps, want 6", steps)
+		return run.Err()
+	})
+	p.start()
+	if err := training.ends(); err == nil || !strings.Contains(err.Error(), "finished here") || steps != 6 {
+		t.Errorf("%d steps, then %v", steps, err)
 	}
 }
 
@@ -425,9 +364,9 @@ func TestAgentsThatMakeNoSense(t *testing.T) {
 		"no line":         `{"type":"welcome"`,
 		"no JSON":         "hello\n",
 		"another message": `{"type":"world"}` + "\n",
-		"no page":         `{"type":"welcome","protocol":1,"slot":0,"slots":1,"fds":0}` + "\n",
-		"a page too few":  `{"type":"welcome","protocol":1,"slot":0,"slots":1,"fds":1}` + "\n",
-		"other protocol":  `{"type":"welcome","protocol":2,"slot":0,"slots":1,"fds":0}` + "\n",
+		"no page":         `{"type":"welcome","protocol":2,"slot":0,"slots":1,"fds":0}` + "\n",
+		"a page too few":  `{"type":"welcome","protocol":2,"slot":0,"slots":1,"fds":1}` + "\n",
+		"other protocol":  `{"type":"welcome","protocol":1,"slot":0,"slots":1,"fds":0}` + "\n",
 		"an error":        `{"type":"error","message":"go away"}` + "\n",
 		"too long":        strings.Repeat("x", 100_000),
 	} {
@@ -470,20 +409,32 @@ func TestWhatTheSDKSays(t *testing.T) {
 	defer func() { _ = page.Close() }()
 	said := make(chan []string, 1)
 	var serving sync.WaitGroup
-	serving.Go(func() { said <- converse(listener, page.File()) })
+	serving.Go(func() { said <- converse(listener, page, t.TempDir()) })
 	environment(t, map[string]string{"CONCERTINA_SOCKET": path})
-	run := join(t, options)
-	if err := run.Train(func(context.Context, elastic.World) error {
-		return run.Report(map[string]float64{"loss": 0.5})
+	o := options
+	o.State = elastic.Gob(&counter{})
+	run := join(t, o)
+	if err := run.Train(func(ctx context.Context, w elastic.World) error {
+		if w.Round == 1 {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		for range run.Steps(ctx) {
+			continue
+		}
+		return errors.Join(run.Err(), run.Report(map[string]float64{"loss": 0.5}))
 	}); err != nil {
 		t.Fatal(err)
 	}
 	_ = listener.Close()
 	serving.Wait()
 	want := []string{
-		`{"type":"hello","protocol":1,"localRank":0}`,
+		`{"type":"hello","protocol":2,"localRank":0}`,
 		`{"type":"join"}`,
 		`{"type":"progress","totalSteps":6}`,
+		`{"type":"aborted","step":0}`,
+		`{"type":"parked","step":1}`,
+		`{"type":"snapshot","step":1,"file":"1.2.0.part","bytes":…}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
 		`{"type":"finished"}`,
@@ -493,7 +444,8 @@ func TestWhatTheSDKSays(t *testing.T) {
 	}
 }
 
-func converse(listener net.Listener, page *os.File) []string {
+// converse is the agent's side, with the bytes of docs/program-protocol.md.
+func converse(listener net.Listener, page *gate.Page, folder string) []string {
 	conn, err := listener.Accept()
 	if err != nil {
 		return nil
@@ -501,15 +453,31 @@ func converse(listener net.Listener, page *os.File) []string {
 	defer func() { _ = conn.Close() }()
 	var said []string
 	lines := bufio.NewScanner(conn)
+	say := func(line string) { _, _ = io.WriteString(conn, line+"\n") }
+	world := func(round string) {
+		say(`{"type":"world","term":1,"round":` + round + `,"parent":0,"fromStep":0,"rank":0,"size":1,"localRank":0,"localSize":1,"workerRank":0,"workers":1,"masterAddress":"10.0.0.7","masterPort":40123,"restore":true,"writer":false,"later":1}`)
+	}
 	for lines.Scan() {
-		said = append(said, lines.Text())
 		var message struct{ Type string }
 		_ = json.Unmarshal(lines.Bytes(), &message)
+		said = append(said, regexp.MustCompile(`"bytes":\d+`).ReplaceAllString(lines.Text(), `"bytes":…`))
 		switch message.Type {
 		case "hello":
-			_ = sendWithFile(conn, `{"type":"welcome","protocol":1,"namespace":"n","job":"j","attempt":1,"slot":0,"slots":1,"fds":1,"later":{}}`, page)
+			_ = sendWithFile(conn, `{"type":"welcome","protocol":2,"namespace":"n","job":"j","attempt":1,"slot":0,"slots":1,"snapshots":"`+folder+`","interval":"1.5","fds":1,"later":{}}`, page.File())
 		case "join":
-			_, _ = io.WriteString(conn, `{"type":"world","term":1,"round":1,"fromStep":0,"rank":0,"size":1,"localRank":0,"localSize":1,"workerRank":0,"workers":1,"masterAddress":"10.0.0.7","masterPort":40123}`+"\n")
+			world("1")
+			say(`{"type":"later"}`)
+			say(`{"type":"abort","round":1,"reason":"lost"}`)
+		case "aborted":
+			page.Arm(0, 1)
+			world("2")
+		case "parked":
+			say(`{"type":"save","step":1}`)
+		case "snapshot":
+			page.Lift(0)
+			say(`{"type":"go"}`)
+		case "finished":
+			say(`{"type":"end"}`)
 		}
 	}
 	return slices.Clip(said)

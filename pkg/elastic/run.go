@@ -2,10 +2,8 @@ package elastic
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -28,27 +26,43 @@ type Options struct {
 	MicroBatch int
 	// Seed selects the order of the samples.
 	Seed uint64
+	// State is what a process that joins later, or that comes after a loss, needs to go on. Without
+	// it a training cannot get new processes, and begins anew only before its first step.
+	State State
 }
 
 // Run is one process's part in a training. Its methods are for one goroutine, Report excepted.
 type Run struct {
 	shape samples.Shape
+	state State
 	slot  *gate.Slot
 	phase gate.Phase
+	ctx   context.Context
+	link  *link
+	snaps snapshots
 
-	world   func(context.Context) (World, error)
-	ctx     context.Context
 	trained bool
+	// initial is the state that the program was started with, until a step has been made from it.
+	initial    []byte
+	initialErr error
 
-	rank, ranks int
-	entered     uint64
-	next        uint64
-	err         error
-	step        Step
-	indices     []uint64
+	// worlds counts those that the process was in. What follows is of the one it is in.
+	worlds int
+	world  World
+	// writer is true in the process that writes the snapshots of its node.
+	writer bool
+	// next is the step to make, entered the last that was begun.
+	next, entered uint64
+	// arrived is the next world, when the process has left its own at the barrier for it.
+	arrived *arrival
+	// leave ends the context of the training function.
+	leave context.CancelCauseFunc
+	err   error
+
+	step    Step
+	indices []uint64
 
 	mu       sync.Mutex
-	agent    *agent
 	metrics  map[string]float64
 	lastSent time.Time
 }
@@ -57,7 +71,7 @@ type Run struct {
 // of range, an environment that makes no sense, an agent that does not answer within ten seconds or
 // refuses (another process of the worker has the same LOCAL_RANK).
 //
-// ctx bounds the wait for the world; when it ends, Steps ends too.
+// ctx bounds the whole training: when it ends, Steps and every wait end too.
 func Join(ctx context.Context, options Options) (*Run, error) {
 	shape := samples.Shape{
 		Samples: options.Samples, Epochs: options.Epochs, GlobalBatch: options.GlobalBatch,
@@ -66,87 +80,40 @@ func Join(ctx context.Context, options Options) (*Run, error) {
 	if err := shape.Check(); err != nil {
 		return nil, fmt.Errorf("elastic.Options: %w", err)
 	}
-	r := &Run{shape: shape, ctx: ctx, next: 1, slot: gate.Private()}
-	r.world = func(ctx context.Context) (World, error) { return worldFromEnvironment(ctx, os.Getenv) }
+	r := &Run{shape: shape, state: options.State, ctx: ctx, next: 1, slot: gate.Private()}
 	if path := os.Getenv("CONCERTINA_SOCKET"); path != "" {
-		localRank, err := countFrom(os.Getenv, "LOCAL_RANK", 0, maxRanks, "0")
-		if err != nil {
+		if err := r.connect(ctx, path); err != nil {
 			return nil, err
 		}
-		if r.agent, r.slot, err = dialAgent(ctx, path, localRank); err != nil {
-			return nil, err
-		}
-		r.world = r.agent.join
 	}
 	r.setPhase(gate.PhaseForming)
 	r.slot.SetLastStep(shape.Steps())
 	return r, nil
 }
 
-// ErrTrained is returned by Train when it was called before.
-var ErrTrained = errors.New("elastic: Train was called before on this Run")
-
-// Train waits for the world and calls train in it, once. When train returns nil the training is
-// over, and the operator is told so; any other error, and a panic, is reported as the fault that
-// ends this process, unless the context of Join has ended. Train returns what train returned, and
-// panics when it did.
-//
-// The context that train gets ends with that of Join.
-func (r *Run) Train(train func(context.Context, World) error) (err error) {
-	if r.trained {
-		return ErrTrained
-	}
-	r.trained = true
-	defer r.Close()
-	world, err := r.world(r.ctx)
+func (r *Run) connect(ctx context.Context, path string) error {
+	localRank, err := countFrom(os.Getenv, "LOCAL_RANK", 0, maxRanks, "0")
 	if err != nil {
 		return err
 	}
-	if world.MasterListener != nil {
-		defer func() { _ = world.MasterListener.Close() }()
+	l, welcome, slot, err := dialAgent(ctx, path, localRank)
+	if err != nil {
+		return err
 	}
-	r.rank, r.ranks = world.Rank, world.Size
-	r.agentDo(func(a *agent) { a.tell(wire.Progress{Type: wire.TypeProgress, TotalSteps: r.shape.Steps()}) })
-	defer func() {
-		if p := recover(); p != nil {
-			r.fault(fmt.Sprintf("panic: %v\n\n%s", p, debug.Stack()))
-			panic(p)
-		}
-	}()
-	err = train(r.ctx, world)
-	switch {
-	case err == nil:
-		r.finish()
-	case r.ctx.Err() == nil:
-		r.fault(err.Error())
+	interval, err := parseInterval(welcome.Interval)
+	if err != nil {
+		l.close()
+		return err
 	}
-	return err
+	r.link, r.slot = l, slot
+	r.snaps.folder, r.snaps.interval = welcome.Snapshots, interval
+	return nil
 }
 
 // Close leaves the training without having finished. It is only needed when Train is never called.
-func (r *Run) Close() { r.agentDo((*agent).close) }
-
-func (r *Run) agentDo(do func(*agent)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	do(r.agent)
-}
-
-func (r *Run) finish() {
-	r.setPhase(gate.PhaseFinished)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sendMetrics()
-	r.agent.tell(wire.Finished{Type: wire.TypeFinished})
-}
-
-func (r *Run) fault(message string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sendMetrics()
-	r.agent.tell(wire.Fault{
-		Type: wire.TypeFault, Step: r.entered, Message: wire.TailOf(message, wire.MaxFault),
-	})
+func (r *Run) Close() {
+	r.snaps.end()
+	r.link.close()
 }
 
 // Phase is what a process is busy with outside of steps.
@@ -169,6 +136,26 @@ func (r *Run) During(phase Phase, do func() error) error {
 	defer r.setPhase(r.phase)
 	r.setPhase(busy)
 	return do()
+}
+
+// Poll lets the world change during something long: evaluation, start-up, saving. It is called by the
+// goroutine that trains, in Train, and costs one look at memory. When the operator wants the world to
+// change, Poll waits; when another world follows it returns an error that is ErrWorldEnded, which
+// train returns like any other. It returns the cause when ctx has ended.
+//
+// In the body of a step Poll does not wait: that step has to be done first.
+func (r *Run) Poll(ctx context.Context) error {
+	for r.err == nil && ctx.Err() == nil {
+		stop := r.slot.Stop()
+		if stop == 0 || stop > r.done() {
+			return nil
+		}
+		r.park()
+	}
+	if r.err == nil {
+		r.err = context.Cause(ctx)
+	}
+	return r.err
 }
 
 // Report shows numbers to whoever watches the job: up to 8, with names of 1 to 32 letters, digits
@@ -204,11 +191,17 @@ func (r *Run) Report(metrics map[string]float64) error {
 	return nil
 }
 
+func (r *Run) sendLastMetrics() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sendMetrics()
+}
+
 // sendMetrics sends all metrics, those that did not change included. The lock is held.
 func (r *Run) sendMetrics() {
 	if len(r.metrics) == 0 {
 		return
 	}
 	r.lastSent = time.Now()
-	r.agent.tell(wire.Progress{Type: wire.TypeProgress, TotalSteps: r.shape.Steps(), Metrics: r.metrics})
+	r.link.tell(wire.Progress{Type: wire.TypeProgress, TotalSteps: r.shape.Steps(), Metrics: r.metrics})
 }

@@ -9,6 +9,10 @@ import (
 	"strconv"
 )
 
+// ErrWorldEnded is why the loop over Steps, Poll or the context of the training function ended: the
+// process is needed in another world, or waits for one. Train goes on by itself.
+var ErrWorldEnded = errors.New("elastic: this world has ended")
+
 // World is the processes that train together, as one of them sees it.
 type World struct {
 	// Round is the number of the world; it grows with every world of a job. 0 without an agent.
@@ -26,6 +30,25 @@ type World struct {
 	// launcher such as torchrun started the process: the port is the launcher's then. Train
 	// closes it.
 	MasterListener net.Listener
+}
+
+// check says what is wrong with a world that the agent has sent.
+func (a *arrival) check() error {
+	if a.Rank < 0 || a.Rank >= a.Size || a.Size > maxRanks {
+		return fmt.Errorf("the agent makes this process rank %d of %d", a.Rank, a.Size)
+	}
+	return nil
+}
+
+func (a *arrival) view() World {
+	return World{
+		Round: a.Round,
+		Rank:  a.Rank, Size: a.Size,
+		LocalRank: a.LocalRank, LocalSize: a.LocalSize,
+		WorkerRank: a.WorkerRank, Workers: a.Workers,
+		MasterAddress:  net.JoinHostPort(a.MasterAddress, strconv.Itoa(a.MasterPort)),
+		MasterListener: a.listener,
+	}
 }
 
 // worldFromEnvironment is the world that a launcher describes with RANK and so on; a world of one

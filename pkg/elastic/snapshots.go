@@ -1,0 +1,188 @@
+package elastic
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+)
+
+const (
+	// autoFactor is how much longer than a snapshot holds the training up the interval is.
+	autoFactor = 100
+	// flushTimeout bounds how long a write in the background may keep the process from leaving its
+	// world: the agent's patience is five seconds.
+	flushTimeout = 2 * time.Second
+	// pieceBytes is written at a time: the write can be ended between two pieces.
+	pieceBytes = 1 << 20
+)
+
+// snapshots writes the snapshots of one process. Its methods are for the goroutine that trains.
+type snapshots struct {
+	folder string
+	// interval is the least time between two; 0 means auto.
+	interval time.Duration
+	// held is how long the last copy took.
+	held time.Duration
+	// every is the number of steps between two, a power of two; a step whose number it divides is
+	// where the time is looked at. The clock is never read in between.
+	every uint64
+	mark  struct {
+		step uint64
+		at   time.Time
+	}
+
+	copied  bytes.Buffer
+	writing sync.WaitGroup
+	busy    atomic.Bool
+	ended   atomic.Bool
+}
+
+// parseInterval reads the interval of welcome.
+func parseInterval(text string) (time.Duration, error) {
+	if text == "auto" || text == "" {
+		return 0, nil
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds > 0 && seconds < 1e9) {
+		return 0, fmt.Errorf("the agent wants snapshots every %.40q: a number of seconds or auto is wanted", text)
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
+// start begins to count the time of a world that begins after a step.
+func (s *snapshots) start(step uint64, now time.Time) {
+	s.every = 1
+	s.mark.step, s.mark.at = step, now
+}
+
+// due is asked after a step whose number every divides: is it time for a snapshot? It finds the
+// smallest power of two for which so many steps take longer than the interval.
+func (s *snapshots) due(step uint64, now time.Time) bool {
+	steps, took := step-s.mark.step, now.Sub(s.mark.at)
+	if steps == 0 {
+		return false
+	}
+	s.mark.step, s.mark.at = step, now
+	interval := s.interval
+	if interval == 0 {
+		interval = autoFactor * s.held
+	}
+	mean := max(took/time.Duration(min(steps, 1<<32)), 1)
+	s.every = 1
+	for s.every < 1<<40 && mean <= interval/time.Duration(s.every) {
+		s.every *= 2
+	}
+	return step%s.every == 0
+}
+
+// name is the file's while it is written. Processes of one worker share the folder.
+func (s *snapshots) name(step, round uint64, localRank int) string {
+	return fmt.Sprintf("%d.%d.%d.part", step, round, localRank)
+}
+
+// now writes a snapshot while the caller waits.
+func (s *snapshots) now(name string, h header, state State) wire.Snapshot {
+	return s.write(name, h.Step, func(w io.Writer) error { return writeSnapshot(w, h, state) })
+}
+
+// later copies the state and writes the copy in the background; tell gets what came of it, unless
+// the write was ended. When the last write still goes on there is no new one.
+func (s *snapshots) later(name string, h header, state State, tell func(wire.Snapshot)) {
+	if s.busy.Load() {
+		return
+	}
+	s.writing.Wait()
+	begun := time.Now()
+	s.copied.Reset()
+	if err := writeSnapshot(&s.copied, h, state); err != nil {
+		tell(failed(h.Step, err))
+		return
+	}
+	s.held = time.Since(begun)
+	s.busy.Store(true)
+	s.ended.Store(false)
+	s.writing.Go(func() {
+		result := s.write(name, h.Step, s.writeCopied)
+		s.busy.Store(false)
+		if !s.ended.Load() {
+			tell(result)
+		}
+	})
+}
+
+var errWriteEnded = errors.New("the process leaves its world")
+
+func (s *snapshots) writeCopied(w io.Writer) error {
+	for all := s.copied.Bytes(); len(all) > 0; {
+		if s.ended.Load() {
+			return errWriteEnded
+		}
+		n, err := w.Write(all[:min(len(all), pieceBytes)])
+		if err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+// flush waits for the write in the background, and ends it when it takes too long.
+func (s *snapshots) flush() {
+	timeout := time.AfterFunc(flushTimeout, func() { s.ended.Store(true) })
+	s.writing.Wait()
+	timeout.Stop()
+}
+
+// end ends the write in the background.
+func (s *snapshots) end() {
+	s.ended.Store(true)
+	s.writing.Wait()
+}
+
+func failed(step uint64, err error) wire.Snapshot {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fmt.Errorf("no room for the snapshot: give the worker more memory for snapshots: %w", err)
+	}
+	return wire.Snapshot{
+		Type: wire.TypeSnapshot, Step: step, Error: wire.HeadOf("snapshot of step "+strconv.FormatUint(step, 10)+": "+err.Error(), wire.MaxFault),
+	}
+}
+
+// write makes a file of what fill writes, or none.
+func (s *snapshots) write(name string, step uint64, fill func(io.Writer) error) wire.Snapshot {
+	if s.folder == "" {
+		return failed(step, errors.New("this worker has no folder for snapshots"))
+	}
+	path := filepath.Join(s.folder, name)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return failed(step, err)
+	}
+	buffered := bufio.NewWriterSize(file, pieceBytes)
+	err = fill(buffered)
+	if err == nil {
+		err = buffered.Flush()
+	}
+	var size int64
+	if info, statErr := file.Stat(); err == nil && statErr == nil {
+		size = info.Size()
+	} else {
+		err = errors.Join(err, statErr)
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		_ = os.Remove(path)
+		return failed(step, err)
+	}
+	return wire.Snapshot{Type: wire.TypeSnapshot, Step: step, File: name, Bytes: uint64(size)}
+}
