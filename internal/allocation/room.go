@@ -12,7 +12,7 @@ import (
 )
 
 // Cluster is what there is now: all nodes, and all pods of all namespaces, as they are or as Slim
-// left them.
+// left them, but pods without a node that the caller has room in mind for.
 type Cluster struct {
 	Nodes []*corev1.Node
 	Pods  []*corev1.Pod
@@ -29,9 +29,6 @@ type Wanted struct {
 	// DrainTaints are keys of taints whose nodes are about to go: they offer nothing, even to pods
 	// that tolerate them.
 	DrainTaints []string
-	// Ignore says of a pod that waits for a node that it takes nothing away, as the caller counts it
-	// itself; nil: none is ignored.
-	Ignore func(*corev1.Pod) bool
 }
 
 // Placement is where room was found.
@@ -143,10 +140,7 @@ func newCandidates(cluster Cluster, want Wanted) *candidates {
 
 // competes says whether a pod without a node may take room from the shape.
 func (w *Wanted) competes(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || lessImportant(pod, w.Shape) {
-		return false
-	}
-	return w.Ignore == nil || !w.Ignore(pod)
+	return pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && !lessImportant(pod, w.Shape)
 }
 
 // lessImportant says whether a pod that waits stands behind the shape.

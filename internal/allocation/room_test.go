@@ -99,8 +99,6 @@ func TestRoom(t *testing.T) {
 		{name: "who waits and is announced", nodes: []*corev1.Node{nodeOf("n0"), nodeOf("n1", offers(corev1.ResourceCPU, "4"))},
 			pods:  []*corev1.Pod{podOf("a", "5", func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" })},
 			shape: podOf("s", "4"), want: "n0:2", says: "1 wanted by pods that wait"},
-		{name: "who waits and is counted elsewhere", nodes: nodesOf(1), pods: []*corev1.Pod{podOf("ours", "5")}, shape: podOf("s", "4"), want: "n0:2"},
-
 		{name: "apart from others", nodes: nodesOf(2), pods: []*corev1.Pod{podOf("a", "1", on("n0"), labelled("noisy"))},
 			shape: podOf("s", "4", apartFrom("noisy", corev1.LabelHostname)), want: "n1:2", says: "1 closed by affinity"},
 		{name: "others apart from it", nodes: nodesOf(2), pods: []*corev1.Pod{podOf("a", "1", on("n0"), labelled("shy"), apartFrom("train", corev1.LabelHostname))},
@@ -128,7 +126,6 @@ func TestRoom(t *testing.T) {
 			}
 			got := Room(Cluster{Nodes: c.nodes, Pods: c.pods}, Wanted{
 				Shape: c.shape, Limit: c.limit, DrainTaints: []string{"going"},
-				Ignore: func(pod *corev1.Pod) bool { return pod.Name == "ours" },
 			})
 			var shares []string
 			total := 0
