@@ -7,6 +7,7 @@ that only read RANK and its companions need neither.
 
 from concertina.agent import AgentError
 from concertina.run import Run, Step
+from concertina.session import WorldChanged
 from concertina.world import World
 
-__all__ = ["AgentError", "Run", "Step", "World"]
+__all__ = ["AgentError", "Run", "Step", "World", "WorldChanged"]

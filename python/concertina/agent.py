@@ -1,22 +1,27 @@
 """The connection to the agent, as docs/program-protocol.md describes it."""
 
+import collections
 import json
 import os
 import re
+import select
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from concertina import world
+from concertina.connections import keep_from_children
 from concertina.gate import GatePage
 
-_PROTOCOL = 1
+_PROTOCOL = 2
 _MAX_LINE = 64 * 1024
 _MAX_FAULT = 16 * 1024
+_MAX_ERROR = 1024
 _MAX_FDS = 8
 _GREETING_TIMEOUT = 30.0
-_PARTING_TIMEOUT = 2.0
+_SEND_TIMEOUT = 2.0
 _PROGRESS_INTERVAL = 1.0
+_INTERRUPT_INTERVAL = 0.02
 
 MAX_METRICS = 8
 """How many metrics one program may report."""
@@ -30,7 +35,10 @@ class AgentError(RuntimeError):
 
 
 class Agent:
-    """One process's connection to the agent of its worker."""
+    """One process's connection to the agent of its worker.
+
+    A thread reads what the agent sends, so that an abort reaches a program that is stuck.
+    """
 
     def __init__(self, path: str, local_rank: int):
         """Connects to the socket at path and claims the slot of local_rank.
@@ -40,43 +48,66 @@ class Agent:
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self._fds: list[int] = []
+        self._inbox: collections.deque[tuple[Mapping, list[int]]] = collections.deque()
+        self._arrived = threading.Condition()
+        self._ended: str | None = None
+        self._sending = threading.Lock()
+        self._world = threading.Lock()
+        self._round = -1
+        self._aborted = -1
+        self._interrupt: Callable[[], None] | None = None
         self._next_progress = 0.0
         self._gate: GatePage | None = None
+        self._reader: threading.Thread | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(_GREETING_TIMEOUT)
+        keep_from_children(self._socket)
         try:
-            self._socket.connect(path)
-            self._send({"type": "hello", "protocol": _PROTOCOL, "localRank": local_rank})
-            welcome = self._receive("welcome")
-            self.job: str = welcome.get("job", "")
-            self.namespace: str = welcome.get("namespace", "")
-            self.attempt: int = welcome.get("attempt", 0)
-            slot = welcome.get("slot")
-            if type(slot) is not int:
-                raise ValueError(f"the agent gave the slot {slot!r}")
-            self.gate = self._gate = GatePage(self._take_fd(), slot)
+            self._greet(path, local_rank)
         except (OSError, ValueError) as error:
             self.close()
             raise AgentError(f"greet the agent at {path}: {error}") from error
         except AgentError:
             self.close()
             raise
+        self._reader = threading.Thread(target=self._read, name="concertina-agent", daemon=True)
+        self._reader.start()
 
-    def join(self) -> tuple[world.World, socket.socket | None]:
-        """Waits for the world of this process, as long as it takes to form one.
-
-        Returns it, and for rank 0 the listening socket of the master port where there is one.
-        Raises AgentError when the agent goes away or refuses.
-        """
+    def _greet(self, path: str, local_rank: int) -> None:
+        self._socket.settimeout(_GREETING_TIMEOUT)
+        self._socket.connect(path)
+        self._socket.sendall(_encode({"type": "hello", "protocol": _PROTOCOL, "localRank": local_rank}))
+        welcome = self._parse(self._line())
+        if welcome.get("type") == "error":
+            raise AgentError(f"the agent refused: {welcome.get('message')}")
+        if welcome.get("type") != "welcome":
+            raise ValueError(f"expected welcome, the agent sent {welcome.get('type')!r}")
+        slot = welcome.get("slot")
+        if type(slot) is not int:
+            raise ValueError(f"the agent gave the slot {slot!r}")
+        self.snapshots = welcome.get("snapshots", "")
+        if type(self.snapshots) is not str:
+            raise ValueError(f"the agent gave the snapshot folder {self.snapshots!r}")
+        self.interval = _seconds(welcome.get("interval", "auto"))
+        self.gate = self._gate = GatePage(self._take_fd(), slot)
         self._socket.settimeout(None)
-        try:
-            self._send({"type": "join"})
-            message = self._receive("world")
-            formed = world.from_message(message)
-            listener = socket.socket(fileno=self._take_fd()) if message.get("fds") else None
-        except (OSError, ValueError) as error:
-            raise AgentError(f"join the world: {error}") from error
-        return formed, listener
+
+    # What the program says.
+
+    def say(self, kind: str, **fields: object) -> None:
+        """Sends a message. Never fails: whoever waits for an agent that is gone learns it there."""
+        with self._sending:
+            self._outgoing += _encode({"type": kind, **fields})
+            deadline = time.monotonic() + _SEND_TIMEOUT
+            while not self._flush() and time.monotonic() < deadline:
+                select.select([], [self._socket], [], 0.1)
+
+    def fault(self, step: int, message: str) -> None:
+        """Reports the exception that has ended the training function. Never fails."""
+        self.say("fault", step=step, message=_last(message, _MAX_FAULT))
+
+    def snapshot_failed(self, step: int, error: str) -> None:
+        """Reports that a snapshot could not be written. Never fails."""
+        self.say("snapshot", step=step, error=_last(error, _MAX_ERROR))
 
     def progress_due(self) -> bool:
         """Whether a second has passed since the last report."""
@@ -87,60 +118,104 @@ class Agent:
         not worth a training run. What an agent that does not read leaves behind is not added to.
         """
         self._next_progress = time.monotonic() + _PROGRESS_INTERVAL
-        if self._flush():
-            self._outgoing += _encode({"type": "progress", "totalSteps": total_steps, "metrics": dict(metrics)})
-            self._flush()
+        with self._sending:
+            if self._flush():
+                self._outgoing += _encode({"type": "progress", "totalSteps": total_steps, "metrics": dict(metrics)})
+                self._flush()
 
-    def fault(self, step: int, message: str) -> None:
-        """Reports the exception that ends the program. Never fails."""
-        text = message.encode(errors="replace")[-_MAX_FAULT:].decode(errors="ignore")
-        self._part({"type": "fault", "step": step, "message": text})
+    # What the agent says.
 
-    def finished(self) -> None:
-        """Reports that training is over. Never fails."""
-        self._part({"type": "finished"})
+    def wait(self) -> tuple[Mapping, list[int]]:
+        """The next message of the agent, and the file descriptors with it, however long it takes.
+
+        Raises AgentError when the agent goes away or refuses.
+        """
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._inbox or self._ended)
+            if self._inbox:
+                return self._inbox.popleft()
+        raise AgentError(self._ended)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection has ended."""
+        return self._ended is not None
+
+    def begin(self, number: int, interrupt: Callable[[], None]) -> None:
+        """The world of this round begins. From an abort on, interrupt is called, again and again,
+        in another thread, until end()."""
+        with self._world:
+            self._round, self._interrupt = number, interrupt
+
+    def end(self) -> None:
+        """The world has ended: interrupt is not called any more, and not being called."""
+        with self._world:
+            self._interrupt = None
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the agent wants this process out of its world."""
+        return self._aborted >= self._round >= 0
 
     def close(self) -> None:
         """Ends the connection. A second call does nothing."""
+        if self._reader:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # The agent was first.
+            self._reader.join()
+            self._reader = None
+        self._socket.close()
+        for _, fds in self._inbox:
+            self._fds += fds
+        self._inbox.clear()
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
-        self._socket.close()
         if self._gate:
             self._gate.close()
 
-    def _part(self, message: Mapping) -> None:
-        self._outgoing += _encode(message)
+    # The reading thread.
+
+    def _read(self) -> None:
         try:
-            self._socket.settimeout(_PARTING_TIMEOUT)
-            self._socket.sendall(self._outgoing)
-        except OSError:
-            pass  # The agent is gone or stuck; the exit code still tells it.
-        self._outgoing.clear()
+            while True:
+                self._wait_readable()
+                message = self._parse(self._line())
+                fds = [self._take_fd() for _ in range(_count(message))]
+                if message.get("type") == "error":
+                    raise AgentError(f"the agent refused: {message.get('message')}")
+                if message.get("type") == "abort":
+                    self._abort(message)
+                with self._arrived:
+                    self._inbox.append((message, fds))
+                    self._arrived.notify()
+        except (OSError, ValueError, AgentError) as error:
+            with self._arrived:
+                self._ended = str(error)
+                self._arrived.notify()
 
-    def _flush(self) -> bool:
-        """Sends what the socket takes at once; true when nothing is left."""
-        try:
-            while self._outgoing:
-                sent = self._socket.send(self._outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                del self._outgoing[:sent]
-        except BlockingIOError:
-            return False
-        except OSError:
-            self._outgoing.clear()  # The agent is gone; the program trains on.
-        return True
+    def _abort(self, message: Mapping) -> None:
+        number = message.get("round")
+        if type(number) is not int:
+            raise ValueError(f"the agent sent an abort with round = {number!r}")
+        self._aborted = max(self._aborted, number)
 
-    def _send(self, message: Mapping) -> None:
-        self._socket.sendall(_encode(message))
-
-    def _receive(self, expected: str) -> Mapping:
-        message = json.loads(self._line())
-        kind = message.get("type") if isinstance(message, dict) else None
-        if kind == "error":
-            raise AgentError(f"the agent refused: {message.get('message')}")
-        if kind != expected:
-            raise ValueError(f"expected {expected}, the agent sent {kind!r}")
-        return message
+    def _wait_readable(self) -> None:
+        """Waits for the next message, and works on leaving an aborted world meanwhile: there may
+        be connections to come."""
+        if b"\n" in self._incoming:
+            return
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        while True:
+            with self._world:
+                breaking = self.aborted and self._interrupt is not None
+                if breaking:
+                    self._interrupt()
+            if poll.poll(_INTERRUPT_INTERVAL * 1000 if breaking else None):
+                return
 
     def _line(self) -> bytes:
         while b"\n" not in self._incoming:
@@ -157,11 +232,54 @@ class Agent:
         self._incoming = rest
         return bytes(line)
 
+    @staticmethod
+    def _parse(line: bytes) -> Mapping:
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise ValueError("the agent sent a message that is no object")
+        return message
+
     def _take_fd(self) -> int:
         if not self._fds:
             raise ValueError("the agent announced a file descriptor and sent none")
         return self._fds.pop(0)
 
+    def _flush(self) -> bool:
+        """Sends what the socket takes at once; true when nothing is left."""
+        try:
+            while self._outgoing:
+                sent = self._socket.send(self._outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self._outgoing[:sent]
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._outgoing.clear()  # The agent is gone; the program trains on.
+        return True
+
 
 def _encode(message: Mapping) -> bytes:
     return json.dumps(message, allow_nan=False).encode() + b"\n"
+
+
+def _last(text: str, most: int) -> str:
+    return text.encode(errors="replace")[-most:].decode(errors="ignore")
+
+
+def _count(message: Mapping) -> int:
+    count = message.get("fds", 0)
+    if type(count) is not int or not 0 <= count <= _MAX_FDS:
+        raise ValueError(f"the agent sent a message with fds = {count!r}")
+    return count
+
+
+def _seconds(interval: object) -> float | None:
+    """The interval in seconds; None for auto. Raises ValueError for anything else."""
+    if interval == "auto":
+        return None
+    try:
+        seconds = float(interval)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"the agent gave the snapshot interval {interval!r}")
+    return seconds

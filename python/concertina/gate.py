@@ -1,4 +1,5 @@
-"""The gate page: shared memory in which a program tells its agent where it is.
+"""The gate page: shared memory in which program and agent tell each other how far training is, and
+how far it may go.
 
 The layout is in docs/program-protocol.md. A store here is a store of one aligned word, so neither
 side ever waits for the other.
@@ -7,9 +8,10 @@ side ever waits for the other.
 import enum
 import mmap
 import os
+import threading
 
 _MAGIC = 0x434E4352544E4131
-_LAYOUT = 1
+_LAYOUT = 2
 _LINE = 8  # words
 _WORD_BYTES = 8
 
@@ -27,7 +29,7 @@ class Phase(enum.IntEnum):
 
 
 class GatePage:
-    """One process's line of the gate page."""
+    """One process's lines of the gate page."""
 
     def __init__(self, fd: int, slot: int):
         """Maps the page and closes fd. Raises ValueError for a page this SDK cannot use."""
@@ -39,7 +41,9 @@ class GatePage:
         finally:
             os.close(fd)
         self._words = memoryview(self._memory).cast("Q")
+        self._stop = _LINE * (1 + 2 * slot)
         self._line = _LINE * (2 + 2 * slot)
+        self._fence = threading.Lock()
         try:
             self._check(slot)
         except ValueError:
@@ -58,22 +62,40 @@ class GatePage:
         if not 0 <= slot < slots or len(self._words) < self._line + _LINE:
             raise ValueError(f"slot {slot} is not on the agent's gate page, which has {slots}")
 
-    def entered(self, step: int) -> None:
-        """Says that this step begins."""
-        self._words[self._line] = step
+    def enter(self, step: int) -> int:
+        """Says that this step is about to begin; returns the last step that may be made, 0 for
+        no limit."""
+        words = self._words
+        words[self._line] = step
+        # The agent writes its word and then reads ours, so ours must be out before its is read.
+        # The processor may swap a store and a later load; taking a lock keeps it from that.
+        self._fence.acquire()
+        self._fence.release()
+        return words[self._stop]
+
+    def stop(self) -> int:
+        """The last step that may be made; 0 for no limit."""
+        return self._words[self._stop]
 
     def done(self, step: int, samples: int) -> None:
         """Says that this step has ended, and how many samples the world has used up to it."""
         self._words[self._line + 4] = samples
         self._words[self._line + 1] = step
 
+    def restart(self, step: int, samples: int) -> None:
+        """Says that the state is now the one after this step."""
+        self._words[self._line] = step
+        self.done(step, samples)
+
     def last_step(self, step: int) -> None:
         """Says which step is the last of the training."""
         self._words[self._line + 2] = step
 
-    def phase(self, phase: Phase) -> None:
-        """Says what the program is busy with."""
+    def phase(self, phase: Phase) -> Phase:
+        """Says what the program is busy with; returns what it said before."""
+        before = self._words[self._line + 3]
         self._words[self._line + 3] = phase
+        return before
 
     def close(self) -> None:
         """Unmaps the page. A second call does nothing."""
@@ -82,19 +104,29 @@ class GatePage:
 
 
 class NoGatePage:
-    """Takes the place of the page in a program that runs without an agent."""
+    """Takes the place of the page in a program that runs without an agent: nothing is said to
+    anybody, and nothing limits the training."""
 
-    def entered(self, step: int) -> None:
-        """Does nothing."""
+    def enter(self, step: int) -> int:
+        """There is no limit."""
+        return 0
+
+    def stop(self) -> int:
+        """There is no limit."""
+        return 0
 
     def done(self, step: int, samples: int) -> None:
+        """Does nothing."""
+
+    def restart(self, step: int, samples: int) -> None:
         """Does nothing."""
 
     def last_step(self, step: int) -> None:
         """Does nothing."""
 
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: Phase) -> Phase:
         """Does nothing."""
+        return phase
 
     def close(self) -> None:
         """Does nothing."""

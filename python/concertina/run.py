@@ -1,29 +1,35 @@
-"""The run of a training program through its world: join, call, report, finish."""
+"""The run of a training program through its worlds: join, call, report, leave, call again."""
 
 import contextlib
 import math
-import os
+import random
 import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from concertina import samples
-from concertina.agent import MAX_METRICS, METRIC_NAME, Agent
+from concertina import samples, session, snapshot
+from concertina.agent import MAX_METRICS, METRIC_NAME
+from concertina.connections import Connections
 from concertina.gate import GatePage, NoGatePage, Phase
-from concertina.world import World, from_environment
+from concertina.keeper import Keeper
+from concertina.session import Alone, Session, WorldChanged
+from concertina.world import Assignment, World
 
 _MAX_STEP = 2**62
+_OWN = "concertina."
 
 
 class Step:
     """One optimizer update, as one rank sees it."""
 
-    def __init__(self, run: "Run", number: int, epoch: int, load: Callable, pieces: Sequence, first: int):
+    def __init__(self, run: "Run", number: int, epoch: int, load: Callable, pieces: Sequence, first: int, last: bool):
         self.number = number
         """Which update of the whole training this is, counted from 1."""
         self.epoch = epoch
         """The epoch it belongs to, counted from 0."""
+        self.ends_epoch = last
+        """Whether it is the last of its epoch."""
         self._run = run
         self._load = load
         self._pieces = pieces
@@ -40,10 +46,7 @@ class Step:
         gate = self._run.gate
         for piece in self._pieces:
             gate.phase(Phase.DATA)
-            if piece.samples:
-                batch = self._load(range(piece.first, piece.first + piece.samples))
-            else:
-                batch = self._load(range(self._first, self._first + 1))
+            batch = self._load(used_positions(piece, self._first))
             gate.phase(Phase.STEP)
             yield batch, piece.weight
 
@@ -62,7 +65,7 @@ class Run:
 
     Call it with a function of one argument, the world; the function trains and returns:
 
-        run = Run(epochs=30, global_batch=128, seed=0)
+        run = Run(state={"model": model}, epochs=30, global_batch=128, seed=0)
 
         def train(world):
             for epoch in run.epochs():
@@ -73,16 +76,36 @@ class Run:
 
         run(train)
 
-    Under Concertina the world comes from the agent. Anywhere else it comes from RANK, WORLD_SIZE,
-    MASTER_ADDR and MASTER_PORT, and is a world of one when they are not set.
+    Under Concertina the world comes from the agent, and when it changes the function is called
+    again, in the next one: epochs() and steps() go on where the state is. What happens outside of
+    a step may happen twice then, such as the evaluation after an epoch, so what changes the state
+    belongs inside of one (Step.ends_epoch tells the last of an epoch).
+
+    Anywhere else the world comes from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and is a
+    world of one when they are not set.
 
     The same seed gives the same samples in each step, whatever the number of ranks.
     """
 
-    def __init__(self, *, epochs: int, global_batch: int, micro_batch: int | None = None, seed: int = 0):
+    def __init__(
+        self,
+        *,
+        epochs: int,
+        global_batch: int,
+        state: Mapping[str, Any] | None = None,
+        micro_batch: int | None = None,
+        seed: int = 0,
+    ):
         """epochs and global_batch: at least 1. global_batch counts the samples of a step over all
         ranks; micro_batch bounds what one rank computes at once (default: its whole part). seed:
-        0 … 2^64-1. Raises ValueError for a value out of range.
+        0 … 2^64-1.
+
+        state: what training changes, by name: objects with state_dict() and load_state_dict(). A
+        state_dict() may hold numbers, texts, containers, bytes and NumPy arrays. Python's and
+        NumPy's random numbers are kept with it. Without a state the world can become smaller, but
+        nobody can join it and nothing can be gone back to.
+
+        Raises ValueError for a value out of range, TypeError for an object without those methods.
         """
         for name, value in ("epochs", epochs), ("global_batch", global_batch), ("micro_batch", micro_batch):
             if value is not None and not 1 <= value < _MAX_STEP:
@@ -92,46 +115,57 @@ class Run:
         self._global_batch = global_batch
         self._micro_batch = micro_batch or global_batch
         self._seed = seed
+        self._state = _checked(state)
+        self._codec = self._make_codec()
+        whole = None if self._state is None else self._state | self._random_state()
+        self._keeper = Keeper(whole, self._codec, self._position)
+        self._connections = Connections()
         self._epoch: int | None = None
         self._entered = 0
+        self._done = 0
         self._samples = 0
         self._total_steps = 0
+        self._place = 0, 0
         self._metrics: dict[str, Any] = {}
         self._world: World | None = None
-        self._agent: Agent | None = None
+        self._session: Session | Alone | None = None
         self.gate: GatePage | NoGatePage = NoGatePage()
 
     def __call__(self, train: Callable[[World], Any]) -> Any:
-        """Joins the world, calls train with it, and reports how that ended.
+        """Joins the world, calls train with it, again in each world that follows, and reports how
+        it ended.
 
-        Returns what train returns. An exception of train is reported as the reason why the
-        program failed, and raised again. Raises AgentError when the agent cannot be talked to,
-        ValueError when RANK and its companions describe no world.
+        Returns what the last call of train returns. An exception of train is reported: it is
+        raised here when it turns out to be the program's own and not the trace of a lost peer.
+        Raises AgentError when the agent cannot be talked to, ValueError when RANK and its
+        companions describe no world.
         """
-        if self._world is not None:
+        if self._session is not None:
             raise RuntimeError("this Run has trained already: make another one")
+        self._session = session.start()
+        self.gate = self._session.gate
         try:
-            with self._faults_reported():
-                self._world = self._join()
-                result = train(self._world)
-                self._leave()
-            self._finish()
-            return result
+            while True:
+                finished, result = self._one_world(self._session.next_world(), train)
+                if finished and self._session.finish():
+                    return result
         finally:
-            if self._agent:
-                self._agent.close()
-                self._agent, self.gate = None, NoGatePage()
+            self._keeper.forget()
+            self._session.close()
+            self._world, self.gate = None, NoGatePage()
 
     def epochs(self) -> Iterator[int]:
-        """The numbers of the epochs to train, from 0."""
+        """The numbers of the epochs to train, from 0; in a later world from the one in which the
+        last step was made."""
         self._need_world("epochs()")
-        for epoch in range(self._epochs):
+        for epoch in range(self._place[0], self._epochs):
             self._epoch = epoch
             yield epoch
         self._epoch = None
 
     def steps(self, data: Sequence, collate: Callable[[list], Any] | None = None) -> Iterator[Step]:
-        """The steps of the present epoch over data, which has a length and is indexed by number.
+        """The steps of the present epoch over data, which has a length and is indexed by number,
+        without those that are done.
 
         collate makes a batch of a list of samples (default: the list itself). A step counts as
         done when the next one is asked for. Raises ValueError for data without a sample, or with
@@ -140,23 +174,27 @@ class Run:
         self._need_world("steps()")
         if self._epoch is None:
             raise RuntimeError("steps() outside an epoch: call it in a loop over epochs()")
-        n = len(data)
+        n, epoch = len(data), self._epoch
         self._plan(n)
-        order = samples.Permutation(self._seed, self._epoch, n)
-        fetch = self._fetcher(data, collate)
-
-        def load(positions: range) -> Any:
-            return fetch([order(position) for position in positions])
-
-        for first in range(0, n, self._global_batch):
-            size = min(self._global_batch, n - first)
-            self._entered = number = self._entered + 1
-            self.gate.entered(number)
+        load = self._loader_of(data, collate)
+        for first in range(self._cursor(), n, self._global_batch):
+            number = self._done + 1
+            self._pass(number)
             self.gate.phase(Phase.STEP)
-            pieces = samples.micro_batches(first, size, self._world.size, self._world.rank, self._micro_batch)
-            yield self._make_step(number, self._epoch, load, pieces, first)
+            size, pieces = self._part(first, n)
+            yield self._make_step(number, epoch, load, pieces, first, first + size == n)
+            self._done = number
             self._samples += size
+            self._place = epoch, first + size
             self.gate.done(number, self._samples)
+
+    def poll(self) -> None:
+        """Lets a change of the world through, where no steps are made for a while: call it now and
+        then while evaluating, loading or saving. It may not return then; the training function is
+        called again in the next world."""
+        self._need_world("poll()")
+        if self.gate.stop():
+            self._session.halt(self._done, self._settle, self._keeper.save)
 
     @property
     def total_steps(self) -> int:
@@ -167,6 +205,7 @@ class Run:
     def evaluating(self) -> Iterator[None]:
         """Says for the time of a with block that the program evaluates its model."""
         self.gate.phase(Phase.EVAL)
+        self.poll()
         yield
         self.gate.phase(Phase.STEP)
 
@@ -190,7 +229,27 @@ class Run:
             listener.close()
 
     def _leave(self) -> None:
-        """Takes apart what _form built, after training has gone well."""
+        """Takes apart what _form built, or as much of it as is there."""
+
+    def _settle(self) -> None:
+        """Waits for what the steps so far have left to other devices."""
+
+    def _interrupt(self) -> None:
+        """Frees a training function that waits for its peers. Called in another thread."""
+        self._connections.shut_down()
+
+    def _make_codec(self) -> snapshot.Codec:
+        return snapshot.Codec()
+
+    def _random_state(self) -> dict[str, Any]:
+        """The sources of random numbers, as objects like those of the state."""
+        return {_OWN + "random": _Random()}
+
+    def _loader_of(self, data: Sequence, collate: Callable[[list], Any] | None) -> Callable[[range], Any]:
+        """What makes the batch of a range of positions in the present epoch."""
+        order = self._order(len(data))
+        fetch = self._fetcher(data, collate)
+        return lambda positions: fetch([order(position) for position in positions])
 
     def _fetcher(self, data: Sequence, collate: Callable[[list], Any] | None) -> Callable[[list[int]], Any]:
         def fetch(numbers: list[int]) -> Any:
@@ -202,21 +261,118 @@ class Run:
     def _make_step(self, *args: Any) -> Step:
         return Step(self, *args)
 
-    # The rest of a run's life.
+    # One world.
 
-    def _join(self) -> World:
-        path = os.environ.get("CONCERTINA_SOCKET")
-        if not path:
-            world, listener = from_environment(), None
+    def _one_world(self, assigned: Assignment, train: Callable[[World], Any]) -> tuple[bool, Any]:
+        """Trains in a world until that ends; whether training is over, and the result."""
+        try:
+            self._enter(assigned)
+            result = train(assigned.world)
+            if not self._session.aborted or 0 < self._total_steps == self._done:
+                self._take_apart()
+                self._report_progress(last=True)
+                self.gate.phase(Phase.FINISHED)
+                return True, result
+        except WorldChanged as change:
+            _forget_frames(change)
+        except (Exception, SystemExit) as error:
+            if not self._session.aborted:
+                self._judge(error)
+                return False, None
+            _forget_frames(error)
+        result = None
+        self._take_apart()
+        self._session.left(self._done)
+        return False, None
+
+    def _enter(self, assigned: Assignment) -> None:
+        world = self._world = assigned.world
+        self._epoch = None
+        self.gate.phase(Phase.FORMING)
+        self._connections.begin()
+        try:
+            self._session.begin(world.round, self._interrupt)
+            self._adopt(assigned)
+        except BaseException:
+            if assigned.listener:
+                assigned.listener.close()
+            raise
+        self._form(world, assigned.listener)
+        self._keeper.begin(self._session.agent, self._done, assigned.writer)
+
+    def _adopt(self, assigned: Assignment) -> None:
+        """Brings the state to the step after which the world begins."""
+        world = assigned.world
+        if not assigned.restore:
+            if world.from_step != self._done:
+                raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {self._done}")
+            return
+        if self._state is None:
+            if world.from_step or self._entered:
+                raise RuntimeError(
+                    f"the world goes on after step {world.from_step}, and this program cannot go there: "
+                    "give Run(state=…) what training changes"
+                )
+            return
+        at = self._keeper.load(assigned.snapshot)
+        if at.get("step", 0) != world.from_step:
+            raise RuntimeError(f"the world goes on after step {world.from_step}, the snapshot is of {at.get('step', 0)}")
+        self._done = self._entered = world.from_step
+        self._samples = at.get("samples", 0)
+        self._place = at.get("epoch", 0), at.get("cursor", 0)
+        self._total_steps = at.get("total", self._total_steps)
+        self.gate.restart(self._done, self._samples)
+        self.gate.last_step(self._total_steps)
+
+    def _judge(self, error: BaseException) -> None:
+        """Reports an error. Returns when it comes from the world; raises it when it is its own."""
+        if isinstance(error, SystemExit):
+            if error.code in (None, 0):
+                raise error
+            text = f"SystemExit: {error.code}"
         else:
-            self._agent = Agent(path, _local_rank(os.environ))
-            self.gate = self._agent.gate
-            self.gate.phase(Phase.FORMING)
-            world, listener = self._agent.join()
-            if world.from_step:
-                raise RuntimeError(f"the world goes on from step {world.from_step}, and this SDK starts at 0 only")
-        self._form(world, listener)
-        return world
+            text = "".join(traceback.format_exception(error))
+        self._session.fault(self._entered, text)
+        if not self._session.alone:
+            _forget_frames(error)
+            self._take_apart()
+        if self._session.own_fault():
+            raise error
+
+    def _take_apart(self) -> None:
+        self._keeper.forget()
+        try:
+            self._leave()
+        finally:
+            self._session.end()
+
+    # A step.
+
+    def _pass(self, number: int) -> None:
+        """The gate before a step."""
+        if number > self._keeper.due:
+            self._keeper.consider(number - 1)
+        self._entered = number
+        if self.gate.enter(number):
+            self._session.halt(number - 1, self._settle, self._keeper.save)
+
+    def _part(self, first: int, n: int) -> tuple[int, list[samples.MicroBatch]]:
+        """The samples of the step that begins at a position, and this rank's part of them."""
+        size = min(self._global_batch, n - first)
+        return size, samples.micro_batches(first, size, self._world.size, self._world.rank, self._micro_batch)
+
+    def _ahead(self, n: int) -> Iterator[range]:
+        """The positions of all micro-batches of this rank that are left in the epoch."""
+        for first in range(self._cursor(), n, self._global_batch):
+            for piece in self._part(first, n)[1]:
+                yield used_positions(piece, first)
+
+    def _cursor(self) -> int:
+        epoch, cursor = self._place
+        return cursor if self._epoch == epoch else 0
+
+    def _order(self, n: int) -> samples.Permutation:
+        return samples.Permutation(self._seed, self._epoch, n)
 
     def _plan(self, n: int) -> None:
         if n < 1:
@@ -230,42 +386,60 @@ class Run:
         self._total_steps = total
         self.gate.last_step(total)
 
+    def _position(self) -> dict[str, int]:
+        epoch, cursor = self._place
+        return {
+            "step": self._done, "samples": self._samples, "epoch": epoch, "cursor": cursor, "total": self._total_steps
+        }  # fmt: skip
+
     def _report_progress(self, last: bool) -> None:
-        if not self._agent or self._world.rank or not self._metrics:
+        agent = self._session.agent
+        if not agent or self._world.rank or not self._metrics:
             return
-        if last or self._agent.progress_due():
-            self._agent.progress(self._total_steps, _finite(self._metrics))
-
-    @contextlib.contextmanager
-    def _faults_reported(self) -> Iterator[None]:
-        try:
-            yield
-        except SystemExit as error:
-            if self._agent and error.code not in (None, 0):
-                self._agent.fault(self._entered, f"SystemExit: {error.code}")
-            raise
-        except Exception as error:
-            if self._agent:
-                self._agent.fault(self._entered, "".join(traceback.format_exception(error)))
-            raise
-
-    def _finish(self) -> None:
-        self._report_progress(last=True)
-        self.gate.phase(Phase.FINISHED)
-        if self._agent:
-            self._agent.finished()
+        if last or agent.progress_due():
+            agent.progress(self._total_steps, _finite(self._metrics))
 
     def _need_world(self, what: str) -> None:
         if self._world is None:
             raise RuntimeError(f"{what} outside the training function: call it in the function given to run(…)")
 
 
-def _local_rank(env: Mapping[str, str]) -> int:
-    text = env.get("LOCAL_RANK", "0")
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"LOCAL_RANK is {text!r}: it must be a number") from None
+class _Random:
+    """Python's own random numbers, in the form that a state's objects have."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"python": random.getstate()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        random.setstate(state["python"])
+
+
+def used_positions(piece: samples.MicroBatch, first: int) -> range:
+    """The positions of a piece; a filler uses the first of its step."""
+    return range(piece.first, piece.first + piece.samples) if piece.samples else range(first, first + 1)
+
+
+def _checked(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    for name, thing in state.items():
+        if type(name) is not str or name.startswith(_OWN):
+            raise ValueError(f"state[{name!r}]: a name is a text that does not start with {_OWN}")
+        for method in "state_dict", "load_state_dict":
+            if not callable(getattr(thing, method, None)):
+                raise TypeError(f"state[{name!r}] is a {type(thing).__name__}, which has no {method}()")
+    return dict(state)
+
+
+def _forget_frames(error: BaseException | None, seen: frozenset[int] = frozenset()) -> None:
+    """Lets go of what the functions that an error came through held in their variables: models
+    wrapped for a world that is over, and with them its connections."""
+    if error is None or id(error) in seen:
+        return
+    seen |= {id(error)}
+    traceback.clear_frames(error.__traceback__)
+    for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+        _forget_frames(other, seen)
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
     import concertina.torch as elastic
 
-    run = elastic.Run(epochs=30, global_batch=128, micro_batch=64, seed=0)
+    run = elastic.Run(state={"net": net, "opt": opt}, epochs=30, global_batch=128, micro_batch=64, seed=0)
 
     def train(world):
-        ddp = DistributedDataParallel(net)
+        ddp = DistributedDataParallel(net, init_sync=False)
         for epoch in run.epochs():
             for step in run.steps(data):
                 opt.zero_grad()
@@ -22,21 +22,29 @@ batch was divided.
 """
 
 import contextlib
+import datetime
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn import Module
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from concertina import run as _run
 from concertina.agent import AgentError
+from concertina.loader import Loader
+from concertina.session import WorldChanged
+from concertina.tensors import Random, TensorCodec
 from concertina.world import World
 
-__all__ = ["AgentError", "Run", "Step", "World"]
+__all__ = ["AgentError", "Loader", "Run", "Step", "World", "WorldChanged"]
+
+_CONNECT_TIMEOUT = datetime.timedelta(seconds=2)
+_STORE_TIMEOUT = datetime.timedelta(minutes=5)
+_GIVE_UP = 150  # connection attempts of two seconds
 
 
 class Step(_run.Step):
@@ -57,7 +65,9 @@ class Step(_run.Step):
 class Run(_run.Run):
     """A training run in a torch.distributed process group; see concertina.Run.
 
-    The group is there when the training function is called, and gone when the run has returned.
+    The group is there whenever the training function is called, and gone when the run has
+    returned. In each world it is another one: make what depends on it, such as
+    DistributedDataParallel, in the training function.
     """
 
     def __init__(
@@ -65,20 +75,41 @@ class Run(_run.Run):
         *,
         epochs: int,
         global_batch: int,
+        state: Mapping[str, Any] | None = None,
         micro_batch: int | None = None,
         seed: int = 0,
         backend: str | None = None,
     ):
-        """backend: as torch.distributed names it; by default nccl where there is a CUDA device
-        (each process then uses the one of its local rank), gloo otherwise."""
-        super().__init__(epochs=epochs, global_batch=global_batch, micro_batch=micro_batch, seed=seed)
-        self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        """state: the model (not the wrapped one), the optimizer and whatever else training
+        changes; see concertina.Run. PyTorch's random numbers are kept with it. All ranks have the
+        same: whoever goes back to a snapshot gets the random numbers of the rank that wrote it.
 
-    def steps(self, data: Sequence, collate: Callable[[list], Any] | None = None) -> Iterator[Step]:
-        """The steps of the present epoch over data, a map-style data set; see concertina.Run.
-
-        collate makes a batch of a list of samples (default: torch.utils.data.default_collate).
+        backend: as torch.distributed names it; by default nccl where there is a CUDA device
+        (each process then uses the one of its local rank), gloo otherwise.
         """
+        super().__init__(epochs=epochs, global_batch=global_batch, state=state, micro_batch=micro_batch, seed=seed)
+        self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        self._launched = _launcher_has_store()
+
+    def loader(self, data: Dataset, **options: Any) -> Loader:
+        """A DataLoader over a map-style data set, for steps(): its workers read ahead.
+
+        Make it once, outside of the training function: its workers live on from world to world.
+        What they have read and nobody has used is read again in the next world. options are those
+        of torch.utils.data.DataLoader, without batch_size, shuffle, sampler, batch_sampler and
+        drop_last: the run decides these.
+        """
+        return Loader(data, options)
+
+    def steps(self, data: Sequence | Loader, collate: Callable[[list], Any] | None = None) -> Iterator[Step]:
+        """The steps of the present epoch that are not done, over data: a map-style data set, or
+        what loader() has made; see concertina.Run.
+
+        collate makes a batch of a list of samples (default: torch.utils.data.default_collate); a
+        Loader has its own.
+        """
+        if collate and isinstance(data, Loader):
+            raise ValueError("collate with a Loader: give run.loader(…, collate_fn=…) instead")
         return super().steps(data, collate)
 
     def _form(self, world: World, listener: socket.socket | None) -> None:
@@ -88,19 +119,61 @@ class Run(_run.Run):
             if listener:
                 listener.close()
             dist.init_process_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
-        elif world.round == 0 or _launcher_has_store():
+        elif world.round == 0 or self._launched:
+            # The launcher's store serves the first world; later ones are the agent's.
+            self._launched = False
             dist.init_process_group(self._backend, init_method="env://")
         else:
-            store = dist.PrefixStore(f"{world.term}/{world.round}", open_store(world, listener))
+            store = dist.PrefixStore(f"{world.term}/{world.round}", self._open_store(world, listener))
             dist.init_process_group(self._backend, store=store, rank=world.rank, world_size=world.size)
 
+    def _open_store(self, world: World, listener: socket.socket | None) -> dist.TCPStore:
+        """The store of a world; a rank 0 that is not there yet is tried again, in short attempts,
+        so that an abort is noticed between two."""
+        for attempt in range(_GIVE_UP):
+            try:
+                store = open_store(world, listener, _CONNECT_TIMEOUT)
+                store.set_timeout(_STORE_TIMEOUT)
+                return store
+            except dist.DistError:
+                if self._session.aborted:
+                    raise WorldChanged from None
+                if listener or world.rank == 0 or attempt == _GIVE_UP - 1:
+                    raise
+        raise AssertionError("unreachable")
+
     def _leave(self) -> None:
+        if not dist.is_initialized():
+            return
         # A process group ends gloo's threads while it holds the interpreter's lock, and one of them
         # may be waiting for that lock to let go of a tensor: then both wait for ever. The backend
         # object lets the lock go first, so it has to be the last one.
         backend = dist.group.WORLD._get_backend(torch.device("cpu")) if "gloo" in self._backend else None
         dist.destroy_process_group()
         del backend
+
+    def _settle(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def _interrupt(self) -> None:
+        super()._interrupt()
+        if "nccl" in self._backend and dist.is_initialized():
+            backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+            abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
+            if abort:
+                abort()
+
+    def _make_codec(self) -> TensorCodec:
+        return TensorCodec()
+
+    def _random_state(self) -> dict[str, Any]:
+        return super()._random_state() | {"concertina.torch": Random()}
+
+    def _loader_of(self, data: Sequence | Loader, collate: Callable[[list], Any] | None) -> Callable[[range], Any]:
+        if isinstance(data, Loader):
+            return data.batches(lambda: self._ahead(len(data)), self._order(len(data)))
+        return super()._loader_of(data, collate)
 
     def _fetcher(self, data: Sequence, collate: Callable[[list], Any] | None) -> Callable[[list[int]], Any]:
         if isinstance(data, TensorDataset) and collate is None:
@@ -115,7 +188,7 @@ class Run(_run.Run):
         return Step(self, *args)
 
 
-def open_store(world: World, listener: socket.socket | None) -> dist.TCPStore:
+def open_store(world: World, listener: socket.socket | None, timeout: datetime.timedelta) -> dist.TCPStore:
     """The store at the world's master port; rank 0 serves it.
 
     listener is the master port's socket where the agent has handed it over; the store takes it.
@@ -128,6 +201,7 @@ def open_store(world: World, listener: socket.socket | None) -> dist.TCPStore:
         world.master_port,
         world_size=world.size,
         is_master=world.rank == 0,
+        timeout=timeout,
         wait_for_workers=False,
         use_libuv=False,
         **serve,

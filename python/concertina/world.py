@@ -1,6 +1,7 @@
 """The world a program trains in: who takes part, and where rank 0 is."""
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -34,6 +35,21 @@ class World:
     Concertina."""
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A world that this process is to enter, and how."""
+
+    world: World
+    restore: bool
+    """Whether it loads the state of step world.from_step, or goes on with what it has."""
+    snapshot: str
+    """The file to load; empty: the state that the program was started with."""
+    writer: bool
+    """Whether this process writes snapshots."""
+    listener: socket.socket | None
+    """The listening socket of the master port, for rank 0 where there is one."""
+
+
 _MESSAGE = {
     "from_step": "fromStep",
     "local_rank": "localRank",
@@ -57,6 +73,19 @@ def from_message(message: Mapping) -> World:
     if not 0 <= world.rank < world.size:
         raise ValueError(f"the agent sent a world with rank {world.rank} of {world.size}")
     return world
+
+
+def assignment(message: Mapping, listener: socket.socket | None) -> Assignment:
+    """What the agent's message asks for. Raises ValueError when it is not whole."""
+    kinds = {"restore": bool, "snapshot": str, "writer": bool}
+    values = {name: message.get(name, kind()) for name, kind in kinds.items()}
+    for name, kind in kinds.items():
+        if type(values[name]) is not kind:
+            raise ValueError(f"the agent sent a world with {name} = {values[name]!r}")
+    formed = from_message(message)
+    if values["restore"] and formed.from_step and not values["snapshot"]:
+        raise ValueError(f"the agent sent a world that begins after step {formed.from_step}, and no snapshot")
+    return Assignment(formed, listener=listener, **values)
 
 
 def from_environment(env: Mapping[str, str] = os.environ) -> World:

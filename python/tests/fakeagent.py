@@ -30,15 +30,22 @@ def world(rank: int = 0, size: int = 1, **fields) -> dict:
         "workers": size,
         "masterAddress": "127.0.0.1",
         "masterPort": 1,
+        "restore": True,
+        "snapshot": "",
+        "writer": fields.get("localRank", 0) == 0,
     }
     return message | fields
 
 
 class FakeAgent:
-    """Serves one worker. Use it as a context manager."""
+    """Serves one worker. Use it as a context manager.
 
-    def __init__(self, *worlds: dict, listener: socket.socket | None = None):
-        """worlds: one for each slot; listener goes to the process whose rank is 0."""
+    answers: messages of the program that are answered at once, by type.
+    """
+
+    def __init__(self, *worlds: dict | None, listener: socket.socket | None = None):
+        """worlds: one for each slot, sent at join unless it is None; listener goes to the process
+        whose rank is 0."""
         self.worlds = worlds
         self.listener = listener
         self.messages: queue.Queue[tuple[int, dict]] = queue.Queue()
@@ -46,11 +53,15 @@ class FakeAgent:
         self.raw_greeting: bytes | None = None
         self.pieces = 1
         self.silent_after_join = False
+        self.answers = {"finished": {"type": "end"}, "fault": {"type": "raise"}}
         self._dir = tempfile.mkdtemp()
         self.path = os.path.join(self._dir, "agent.sock")
+        self.snapshots = os.path.join(self._dir, "snapshots")
+        os.mkdir(self.snapshots)
+        self.interval: object = 3600
         self.memfd = self._make_page(len(worlds))
         self.page = mmap.mmap(self.memfd, 0)
-        self._taken: set[int] = set()
+        self._taken: dict[int, socket.socket] = {}
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self.connections: list[socket.socket] = []
@@ -63,13 +74,44 @@ class FakeAgent:
         fd = os.memfd_create("gate", os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, LINE * (1 + 2 * slots))
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        os.pwrite(fd, struct.pack("QQQ", 0x434E4352544E4131, 1, slots), 0)
+        os.pwrite(fd, struct.pack("QQQ", 0x434E4352544E4131, 2, slots), 0)
         return fd
 
     def words(self, slot: int = 0) -> dict:
         """What the program of a slot has written."""
         names = "entered", "done", "lastStep", "phase", "samples"
         return dict(zip(names, struct.unpack_from("QQQQQ", self.page, LINE * (2 + 2 * slot))))
+
+    def stop(self, step: int, slot: int = 0) -> None:
+        """Writes the word that says which step is the last for now; 0: none."""
+        struct.pack_into("Q", self.page, LINE * (1 + 2 * slot), step)
+
+    def say(self, kind: str, slot: int = 0, **fields) -> None:
+        """Sends a message to the program of a slot."""
+        self.give({"type": kind} | fields, slot)
+
+    def give(self, message: dict, slot: int = 0, listener: socket.socket | None = None) -> None:
+        """Sends a message, perhaps with a socket."""
+        if listener is None:
+            self._send(self._taken[slot], message)
+        else:
+            self._send(self._taken[slot], message | {"fds": 1}, listener.fileno())
+
+    def hear(self, kind: str, slot: int = 0, seconds: float = 20) -> dict:
+        """The next message of a program, which must be of this kind; progress does not count."""
+        while True:
+            whose, message = self.messages.get(timeout=seconds)
+            if message["type"] != "progress":
+                break
+        assert (whose, message["type"]) == (slot, kind), f"waiting for {kind} of slot {slot}: {whose} says {message}"
+        return message
+
+    def take_over(self, message: dict, number: int) -> str:
+        """Does with a snapshot what an agent does in the world of this round; returns its path."""
+        path = os.path.join(self.snapshots, f"{number}-{message['step']}")
+        os.rename(os.path.join(self.snapshots, message["file"]), path)
+        assert os.stat(path).st_size == message["bytes"]
+        return path
 
     def received(self, kind: str | None = None) -> list[dict]:
         """Messages that have come since the last call, of one type if it is named. The
@@ -132,7 +174,9 @@ class FakeAgent:
                         if slot is None:
                             return
                     self.messages.put((slot, message))
-                    if message["type"] == "join":
+                    if message["type"] in self.answers:
+                        self._send(connection, self.answers[message["type"]])
+                    if message["type"] == "join" and self.worlds[slot]:
                         self._join(connection, slot)
                         if self.silent_after_join:
                             return self._hold(connection)
@@ -140,7 +184,8 @@ class FakeAgent:
                 return
             finally:
                 with self._lock:
-                    self._taken.discard(slot)
+                    if self._taken.get(slot) is connection:
+                        del self._taken[slot]
 
     def _hello(self, connection: socket.socket, hello: dict) -> int | None:
         slot = hello["localRank"]
@@ -151,9 +196,10 @@ class FakeAgent:
             if slot in self._taken or not slot < len(self.worlds):
                 self._send(connection, {"type": "error", "message": f"slot {slot} is not free"})
                 return None
-            self._taken.add(slot)
-        welcome = {"type": "welcome", "protocol": 1, "namespace": "team", "job": "digits", "attempt": 2}
+            self._taken[slot] = connection
+        welcome = {"type": "welcome", "protocol": 2, "namespace": "team", "job": "digits", "attempt": 2}
         welcome |= {"slot": slot, "slots": len(self.worlds), "fds": 1, "aFieldOfLater": True}
+        welcome |= {"snapshots": self.snapshots, "interval": self.interval}
         self._send(connection, welcome | self.greeting, self.memfd)
         return slot
 

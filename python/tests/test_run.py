@@ -46,7 +46,7 @@ class TheSocket(Case):
         run, worlds = make(), []
         self.assertEqual(run(lambda w: worlds.append(w) or "result"), "result")
         self.assertEqual(worlds, [concertina.World(4, 6, 0, 1, 2, 0, 1, 1, 2, "127.0.0.1", 7000)])
-        want = [{"type": "hello", "protocol": 1, "localRank": 0}, {"type": "join"}, {"type": "finished"}]
+        want = [{"type": "hello", "protocol": 2, "localRank": 0}, {"type": "join"}, {"type": "finished"}]
         self.assertEqual(agent.received(), want)
 
     def test_messages_that_come_in_pieces(self):
@@ -101,7 +101,7 @@ class TheSocket(Case):
         for what, setup, message in [
             ("says nothing", {"raw_greeting": b""}, "closed the connection"),
             ("no JSON", {"raw_greeting": b"hello\n"}, "greet the agent"),
-            ("no object", {"raw_greeting": b"[1]\n"}, "expected welcome"),
+            ("no object", {"raw_greeting": b"[1]\n"}, "no object"),
             ("too long", {"raw_greeting": b"x" * 70000}, "64 KiB"),
             ("no page", {"raw_greeting": b'{"type":"welcome","slot":0}\n'}, "sent none"),
             ("refuses", {"raw_greeting": b'{"type":"error","message":"too old"}\n'}, "too old"),
@@ -119,9 +119,10 @@ class TheSocket(Case):
         for bad, error, message in [
             (world(rank=1, size=1), concertina.AgentError, "rank 1 of 1"),
             ({"type": "world"}, concertina.AgentError, "term = None"),
-            ({"type": "welcome"}, concertina.AgentError, "expected world"),
             ({"type": "error", "message": "job is deleted"}, concertina.AgentError, "job is deleted"),
-            (world(fromStep=7), RuntimeError, "from step 7"),
+            (world(fromStep=7), concertina.AgentError, "after step 7, and no snapshot"),
+            (world(fromStep=7, restore=False), RuntimeError, "after step 7, this process has done 0"),
+            (world(writer="yes"), concertina.AgentError, "writer = 'yes'"),
         ]:
             with self.subTest(bad), FakeAgent(bad) as agent:
                 with mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": agent.path}):
@@ -194,7 +195,7 @@ class TheGatePage(Case):
         self.assertNotEqual(agent.words()["phase"], Phase.FINISHED)
 
     def test_pages_that_are_none(self):
-        for what, offset, value, message in ("magic", 0, 1, "does not start"), ("layout", 8, 2, "layout 2"):
+        for what, offset, value, message in ("magic", 0, 1, "does not start"), ("layout", 8, 1, "layout 1"):
             with self.subTest(what), FakeAgent(world()) as agent:
                 agent.page[offset : offset + 8] = value.to_bytes(8, sys.byteorder)
                 with mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": agent.path}):
@@ -279,8 +280,10 @@ class Reports(Case):
         def body(step):
             clock.return_value += 2
             step.report(**{f"{'m' * 30}{i}": 1 / 3 for i in range(8)})
+            if step.number == run.total_steps:
+                agent.hang_up()
 
-        with mock.patch.object(agent_module, "_PARTING_TIMEOUT", 0.05):
+        with mock.patch.object(agent_module, "_SEND_TIMEOUT", 0.05):
             run(train_on(run, body=body))
         self.assertEqual(agent.words()["done"], 6000)
 

@@ -1,0 +1,87 @@
+"""The TCP connections of this process, as the kernel lists them.
+
+Libraries that exchange gradients block in a read until their own timeout, minutes later, when a
+peer is gone. Shutting the connection down ends the read at once, whoever waits in it.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import weakref
+
+
+class Connections:
+    """The TCP connections that were made since the last call of begin()."""
+
+    def __init__(self):
+        self._before: frozenset[int] | None = None
+        _known.add(self)
+
+    def begin(self) -> None:
+        """What is open now does not belong to them."""
+        self._before = frozenset(inode for _, inode in _sockets())
+
+    def shut_down(self) -> None:
+        """Ends all of them: who waits for one gets an error. Listening sockets stay, since a
+        server that loses its own may end the process."""
+        for fd in self._made():
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _made(self) -> list[int]:
+        if self._before is None:
+            return []
+        return [fd for fd, inode in _sockets() if inode not in self._before and _is_tcp(fd)]
+
+    def _drop(self) -> None:
+        """In a child: lets go of them, so that peers see it when the parent ends."""
+        for fd in self._made():
+            _put_aside(fd)
+
+
+def keep_from_children(sock: socket.socket) -> None:
+    """Forked children close this socket."""
+    _private.add(sock)
+
+
+_known: weakref.WeakSet[Connections] = weakref.WeakSet()
+_private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for connections in list(_known):
+        connections._drop()
+    for sock in list(_private):
+        if sock.fileno() >= 0:
+            _put_aside(sock.fileno())
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _put_aside(fd: int) -> None:
+    # The number stays taken: whoever thinks that it owns it closes nothing of somebody else's.
+    with contextlib.suppress(OSError):
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
+
+
+def _sockets() -> list[tuple[int, int]]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found.append((int(name), status.st_ino))
+    return found
+
+
+def _is_tcp(fd: int) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            return copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
+    except OSError:
+        return False  # Closed meanwhile.

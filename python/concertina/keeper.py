@@ -1,0 +1,213 @@
+"""When a run's state is written to a snapshot, and what happens to it then.
+
+Copying the state holds training up, so it is done rarely; the file is written by a thread.
+"""
+
+import contextlib
+import itertools
+import math
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from concertina import snapshot
+from concertina.agent import Agent
+from concertina.gate import Phase
+
+NEVER = 2**63
+"""A step that no training reaches."""
+
+_SHARE = 100
+"""How many times longer training goes on than a snapshot holds it up, with the interval auto."""
+
+
+class Keeper:
+    """Takes the snapshots of one process.
+
+    state: objects with state_dict() and load_state_dict(), by name; None: there are no snapshots.
+    position: where training is, in numbers, of which "step" is one.
+    """
+
+    def __init__(
+        self, state: Mapping[str, Any] | None, codec: snapshot.Codec, position: Callable[[], Mapping[str, int]]
+    ):
+        self._state = state
+        self._codec = codec
+        self._position = position
+        self._agent: Agent | None = None
+        self._memory: memoryview | None = None
+        self._first: snapshot.Image | None = None
+        self._thread: threading.Thread | None = None
+        self._writing = False
+        self._current = threading.Lock()
+        self._world = 0
+        self._names = itertools.count()
+        self._held_up = 0.0
+        self._pace = 0.0
+        self._mark = 0, 0.0
+        self._writer = False
+        self.due = NEVER
+        """The number of steps done from which on consider() wants to be called."""
+
+    def begin(self, agent: Agent | None, step: int, writer: bool) -> None:
+        """A world begins, in which this process has done so many steps."""
+        self._agent = agent
+        self._writer = writer and agent is not None and bool(agent.snapshots)
+        self._mark = step, 0.0
+        if self._state is None or not agent:
+            return
+        self.due = step if self._writer or step == 0 else NEVER
+
+    def consider(self, step: int) -> None:
+        """Takes a snapshot of the state after this step, if it is time for one."""
+        since, at = self._mark
+        if step == since and at == 0:
+            self._mark = step, time.monotonic()
+            if step == 0:
+                self._keep_first()
+            self.due = step + 1
+            return
+        self._first = None
+        if not self._writer:
+            self._memory, self.due = None, NEVER
+            return
+        if step > since:
+            self._pace = (time.monotonic() - at) / (step - since)
+        if step % self._stride() == 0:
+            self._keep(step)
+        stride = self._stride()
+        self.due = (step // stride + 1) * stride
+
+    def save(self, step: int) -> None:
+        """Writes a snapshot of the state after this step, while training stands still."""
+        if self._state is None:
+            self._agent.snapshot_failed(step, "the program has not said what its state is: Run(state=…)")
+        elif not self._agent.snapshots:
+            self._agent.snapshot_failed(step, "the agent has named no folder for snapshots")
+        elif step != self._position()["step"]:
+            self._agent.snapshot_failed(step, f"the state is the one after step {self._position()['step']}")
+        else:
+            before = self._agent.gate.phase(Phase.SAVING)
+            try:
+                self._write(self._image(), step, self._world)
+            except snapshot.SnapshotError as error:
+                self._agent.snapshot_failed(step, str(error))
+            self._agent.gate.phase(before)
+
+    def load(self, path: str) -> Mapping[str, int]:
+        """Makes the state that of a snapshot, in place where that is possible; returns its
+        position. Without a path the state becomes the one before the first step.
+
+        Raises OSError when the file cannot be read, SnapshotError when it is no snapshot of this
+        state.
+        """
+        if not path:
+            return self._load_first()
+        existing = {name: thing.state_dict() for name, thing in self._state.items()}
+        position, state = snapshot.read(path, self._codec, existing)
+        if not isinstance(state, dict) or state.keys() != self._state.keys():
+            raise snapshot.SnapshotError(f"{path} has the state of {_names(state)}, this run of {_names(self._state)}")
+        for name, thing in self._state.items():
+            thing.load_state_dict(state[name])
+        return position
+
+    def forget(self) -> None:
+        """The world has ended: what is being written belongs to it, and is not reported any more."""
+        with self._current:
+            self._world += 1
+        self.due = NEVER
+
+    def _load_first(self) -> Mapping[str, int]:
+        if self._first is None:
+            return {}  # No step was begun, so nothing has changed the state.
+        self._join()
+        state = self._first.values()
+        for name, thing in self._state.items():
+            thing.load_state_dict(state[name])
+        return {}
+
+    def _keep_first(self) -> None:
+        # Also by those who write no file: who goes back to the first step needs what was there.
+        self._join()
+        begin = time.monotonic()
+        self._first = self._image()
+        self._copy(self._first)
+        self._mark = 0, time.monotonic()
+        self._held_up = self._mark[1] - begin
+        if self._writer:
+            self._start(self._first, 0)
+
+    def _keep(self, step: int) -> None:
+        if self._writing:
+            return  # The last one is still being written, from the memory that this one needs.
+        begin = time.monotonic()
+        image = self._image()
+        self._copy(image)
+        self._start(image, step)
+        self._mark = step, time.monotonic()
+        self._held_up = self._mark[1] - begin
+
+    def _stride(self) -> int:
+        """The number of steps, a power of two, that takes longer than the interval."""
+        interval = self._agent.interval
+        if interval is None:
+            interval = _SHARE * self._held_up
+        ratio = interval / max(self._pace, 1e-9)
+        return 1 if ratio < 1 else 2 ** min(62, math.floor(math.log2(ratio)) + 1)
+
+    def _image(self) -> snapshot.Image:
+        state = {name: thing.state_dict() for name, thing in self._state.items()}
+        return snapshot.Image(state, self._position(), self._codec)
+
+    def _copy(self, image: snapshot.Image) -> None:
+        if self._memory is None or len(self._memory) < image.bytes:
+            self._memory = memoryview(_room(image.bytes))
+        image.keep(self._memory)
+
+    def _start(self, image: snapshot.Image, step: int) -> None:
+        self._writing = True
+        self._thread = threading.Thread(
+            target=self._write, args=(image, step, self._world), name="concertina-snapshot", daemon=True
+        )
+        self._thread.start()
+
+    def _join(self) -> None:
+        if self._thread:
+            self._thread.join()
+
+    def _write(self, image: snapshot.Image, step: int, world: int) -> None:
+        name = f"{step}.{os.getpid()}-{next(self._names)}.part"
+        path = os.path.join(self._agent.snapshots, name)
+        try:
+            size = image.write(path)
+            self._writing = False
+        except OSError as error:
+            self._writing = False
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            self._say(world, lambda: self._agent.snapshot_failed(step, f"{error.strerror}: {path}"))
+            return
+        if not self._say(world, lambda: self._agent.say("snapshot", step=step, file=name, bytes=size)):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _say(self, world: int, speak: Callable[[], None]) -> bool:
+        """Reports, unless the world is over: the agent would take it for a snapshot of the next."""
+        with self._current:
+            if world == self._world:
+                speak()
+            return world == self._world
+
+
+def _room(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
+    with contextlib.suppress(AttributeError, OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)  # Fewer faults when it is filled for the first time.
+    return memory
+
+
+def _names(state: Mapping) -> str:
+    return ", ".join(sorted(state)) or "nothing"

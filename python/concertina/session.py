@@ -1,0 +1,195 @@
+"""A process's way from world to world: what it waits for, and what it tells the agent meanwhile."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from concertina.agent import Agent, AgentError
+from concertina.gate import GatePage, NoGatePage
+from concertina.world import Assignment, assignment, from_environment
+
+
+class WorldChanged(BaseException):
+    """Ends the training function, because this process's world has ended; run(train) calls it
+    again in the next one. Let it pass: like KeyboardInterrupt it is no Exception."""
+
+
+class Session:
+    """The worlds that an agent gives."""
+
+    def __init__(self, agent: Agent):
+        self.agent = agent
+        self.gate: GatePage | NoGatePage = agent.gate
+        self._joined = False
+        self._next: Assignment | None = None
+
+    def next_world(self) -> Assignment:
+        """Waits for a world, as long as it takes to form one.
+
+        Raises AgentError when the agent goes away or sends one that is not whole.
+        """
+        if not self._joined:
+            self._joined = True
+            self.agent.say("join")
+        while self._next is None:
+            self._take(*self.agent.wait())
+        following, self._next = self._next, None
+        return following
+
+    def begin(self, number: int, interrupt: Callable[[], None]) -> None:
+        """Enters the world of this round; see Agent.begin. Raises WorldChanged when it has been
+        aborted already."""
+        self.agent.begin(number, interrupt)
+        if self.agent.aborted:
+            raise WorldChanged
+
+    def halt(self, done: int, settle: Callable[[], None], save: Callable[[int], None]) -> None:
+        """Stands at the barrier for as long as the agent lets nobody go beyond done steps.
+
+        settle is called first, and save when the agent wants a snapshot. Raises WorldChanged when
+        the world has ended, AgentError when the agent goes away.
+        """
+        while not self._leaving() and 0 < self.gate.stop() <= done:
+            settle()
+            self.agent.say("parked", step=done)
+            while (kind := self._hear()) not in ("go", "world", "abort"):
+                if kind == "save":
+                    save(done)
+        if self._leaving():
+            raise WorldChanged
+
+    def end(self) -> None:
+        """Nothing of the world is left that has to be interrupted."""
+        self.agent.end()
+
+    def left(self, done: int) -> None:
+        """The world is behind this process. Tells an agent that does not know."""
+        if self._next is None:
+            self.agent.say("aborted", step=done)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the world has been broken off, so that errors in it mean nothing."""
+        return self.agent.aborted
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody is there who could say whose fault an error is."""
+        return self.agent.gone
+
+    def fault(self, step: int, message: str) -> None:
+        """Reports that the training function has failed."""
+        self.agent.fault(step, message)
+
+    def own_fault(self) -> bool:
+        """Waits for the verdict about a fault: whether the error is the program's own. If not,
+        there is a next world."""
+        while self._next is None:
+            try:
+                if self._hear() == "raise":
+                    return True
+            except AgentError:
+                return True
+        return False
+
+    def finish(self) -> bool:
+        """Reports that training is over and waits for the others to finish. False: somebody was
+        lost, and this process is needed again in the next world."""
+        self.agent.say("finished")
+        while self._next is None:
+            try:
+                if self._hear() == "end":
+                    return True
+            except AgentError:
+                if not self.agent.gone:
+                    raise
+                return True  # There is nothing left that the agent could ask for.
+        return False
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._next and self._next.listener:
+            self._next.listener.close()
+        self.agent.close()
+
+    def _leaving(self) -> bool:
+        return self._next is not None or self.agent.aborted
+
+    def _hear(self) -> str:
+        message, fds = self.agent.wait()
+        self._take(message, fds)
+        return message.get("type")
+
+    def _take(self, message: Mapping, fds: list[int]) -> None:
+        """Keeps what a message brings; it may be for later."""
+        if message.get("type") != "world":
+            for fd in fds:
+                os.close(fd)
+            return
+        listener = socket.socket(fileno=fds[0]) if fds else None
+        try:
+            following = assignment(message, listener)
+        except ValueError as error:
+            if listener:
+                listener.close()
+            raise AgentError(f"join the world: {error}") from error
+        if self._next and self._next.listener:
+            self._next.listener.close()
+        self._next = following
+
+
+class Alone:
+    """The one world of a program that runs without an agent."""
+
+    agent = None
+    aborted = False
+    alone = True
+
+    def __init__(self):
+        self.gate: GatePage | NoGatePage = NoGatePage()
+
+    def next_world(self) -> Assignment:
+        """The world that the environment describes. Raises ValueError when it describes none."""
+        return Assignment(from_environment(), restore=False, snapshot="", writer=False, listener=None)
+
+    def begin(self, number: int, interrupt: Callable[[], None]) -> None:
+        """Nothing breaks this world off."""
+
+    def halt(self, done: int, settle: Callable[[], None], save: Callable[[int], None]) -> None:
+        """Nobody lets the program wait."""
+
+    def end(self) -> None:
+        """Does nothing."""
+
+    def left(self, done: int) -> None:
+        """Does nothing."""
+
+    def fault(self, step: int, message: str) -> None:
+        """Nobody wants to know."""
+
+    def own_fault(self) -> bool:
+        """There is nobody else's."""
+        return True
+
+    def finish(self) -> bool:
+        """There is nobody to wait for."""
+        return True
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def start(env: Mapping[str, str] = os.environ) -> Session | Alone:
+    """The session with the agent that the environment names, if it does.
+
+    Raises AgentError when that cannot be talked to, ValueError when LOCAL_RANK is no number.
+    """
+    path = env.get("CONCERTINA_SOCKET")
+    if not path:
+        return Alone()
+    text = env.get("LOCAL_RANK", "0")
+    try:
+        local_rank = int(text)
+    except ValueError:
+        raise ValueError(f"LOCAL_RANK is {text!r}: it must be a number") from None
+    return Session(Agent(path, local_rank))

@@ -1,0 +1,248 @@
+"""The file of a snapshot: a description in JSON, followed by the bytes of its large values.
+
+    8 bytes   "CNCTSNP1"
+    8 bytes   length of the description, little-endian
+    …         the description, UTF-8, then zeros up to a multiple of 64
+    …         the values' bytes, each at a multiple of 64
+
+Reading it never runs code that the file names: what is in it are numbers, texts, containers and
+arrays.
+"""
+
+import collections
+import json
+import math
+import os
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_MAGIC = b"CNCTSNP1"
+_HEAD = struct.Struct("<8sQ")
+_ALIGN = 64
+_MAX_DESCRIPTION = 1 << 30
+_MAX_IO = 1 << 30  # One system call moves at most 2 GiB.
+
+_MAPPINGS = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
+_SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
+
+
+class SnapshotError(ValueError):
+    """A state cannot be kept, or a file is no snapshot of one."""
+
+
+class Codec:
+    """Knows which values have bytes of their own. A framework adds its tensors."""
+
+    def buffer(self, value: Any) -> tuple[dict, memoryview] | None:
+        """What describes the value, and its bytes; None for a value of another kind."""
+        if isinstance(value, (bytes, bytearray)):
+            return {"bytes": type(value).__name__}, memoryview(value)
+        numpy = sys.modules.get("numpy")
+        if numpy and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+            flat = numpy.ascontiguousarray(value)
+            return {"ndarray": value.dtype.str, "shape": list(value.shape)}, _flat(flat)
+        return None
+
+    def identity(self, value: Any) -> Any:
+        """The same for two values that are one."""
+        return id(value)
+
+    def prepare(self, tag: Mapping, size: int, existing: Any) -> tuple[memoryview, Callable[[], Any]]:
+        """Memory for the bytes of the value that tag describes, and what makes the value once
+        they are there. existing is the value that it takes the place of, if there is one."""
+        if "bytes" in tag:
+            memory = bytearray(size)
+            return memoryview(memory), lambda: memory if tag["bytes"] == "bytearray" else bytes(memory)
+        if "ndarray" in tag:
+            import numpy
+
+            array = numpy.empty(tag["shape"], numpy.dtype(tag["ndarray"]))
+            return _flat(array), lambda: array
+        raise SnapshotError(f"a value of an unknown kind: {sorted(tag)}")
+
+
+def _flat(array: Any) -> memoryview:
+    return memoryview(array.reshape(-1).view("u1")) if array.nbytes else memoryview(b"")
+
+
+class Image:
+    """A state, taken apart. Its large values are the live ones until keep() has copied them."""
+
+    def __init__(self, state: Any, position: Mapping[str, int], codec: Codec):
+        """Raises SnapshotError for a state that holds something that cannot be kept."""
+        self._codec = codec
+        self._parts: list[tuple[int, memoryview]] = []
+        self._seen: dict[Any, int] = {}
+        self.bytes = 0
+        """How many bytes the large values have."""
+        self._state = self._encode(state, "state")
+        description = {"position": dict(position), "bytes": self.bytes, "state": self._state}
+        text = json.dumps(description).encode()
+        head = _HEAD.pack(_MAGIC, len(text)) + text
+        self._head = head + bytes(-len(head) % _ALIGN)
+
+    def keep(self, memory: memoryview) -> None:
+        """Copies the large values to memory, which must have room for them and stays theirs."""
+        for offset, part in self._parts:
+            memory[offset : offset + len(part)] = part
+        self._parts = [(0, memory[: self.bytes])]
+
+    def values(self) -> Any:
+        """The state, after keep()."""
+        ((_, kept),) = self._parts
+
+        def copy(memory: memoryview, at: int) -> None:
+            memory[:] = kept[at : at + len(memory)]
+
+        return _Values("the first state", self.bytes, copy, self._codec).decode(self._state, None)
+
+    def write(self, path: str) -> int:
+        """Makes the file and returns its size in bytes. Raises OSError."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _write(fd, memoryview(self._head), 0)
+            for offset, part in self._parts:
+                _write(fd, part, len(self._head) + offset)
+            size = len(self._head) + self.bytes
+            os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
+        return size
+
+    def _encode(self, value: Any, where: str) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return str(value)
+        if isinstance(value, int):
+            return int(value)
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        if type(value) is list:
+            return [self._encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        for name, kind in _MAPPINGS.items():
+            if type(value) is kind:
+                pairs = value.items()
+                return {name: [[self._encode(k, where), self._encode(v, f"{where}[{k!r}]")] for k, v in pairs]}
+        for name, kind in _SEQUENCES.items():
+            if type(value) is kind:
+                return {name: [self._encode(item, where) for item in value]}
+        return self._encode_large(value, where)
+
+    def _encode_large(self, value: Any, where: str) -> Any:
+        found = self._codec.buffer(value)
+        if found is None:
+            raise SnapshotError(
+                f"{where} is a {type(value).__module__}.{type(value).__qualname__}: a state_dict() may hold "
+                "numbers, texts, containers, arrays and dense tensors"
+            )
+        tag, part = found
+        return tag | {"at": self._place(value, part), "length": len(part)}
+
+    def _place(self, value: Any, part: memoryview) -> int:
+        """Where the value's bytes go. Tensors that are one memory, such as tied weights, go there
+        once."""
+        key = self._codec.identity(value)
+        if key in self._seen:
+            return self._seen[key]
+        offset = self._seen[key] = -(-self.bytes // _ALIGN) * _ALIGN
+        self._parts.append((offset, part))
+        self.bytes = offset + len(part)
+        return offset
+
+
+def read(path: str, codec: Codec, existing: Any = None) -> tuple[dict[str, int], Any]:
+    """The position and the state of a snapshot.
+
+    Arrays and tensors go into those at the same place of existing where they fit. Raises OSError
+    when the file cannot be read, SnapshotError when it is no whole snapshot.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        start, description = _describe(path, fd)
+        position = {str(name): int(value) for name, value in description["position"].items()}
+        values = _Values(path, description["bytes"], lambda memory, at: _read(fd, memory, start + at), codec)
+        return position, values.decode(description["state"], existing)
+    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise SnapshotError(f"{path} is no snapshot: {error!r}") from error
+    finally:
+        os.close(fd)
+
+
+def _describe(path: str, fd: int) -> tuple[int, dict]:
+    """Where the values begin, and the description."""
+    size = os.fstat(fd).st_size
+    magic, length = _HEAD.unpack(os.pread(fd, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
+    if magic != _MAGIC:
+        raise SnapshotError(f"{path} does not start like a snapshot")
+    if length > min(size, _MAX_DESCRIPTION):
+        raise SnapshotError(f"{path} is cut off")
+    try:
+        description = json.loads(os.pread(fd, length, _HEAD.size))
+    except ValueError as error:
+        raise SnapshotError(f"{path} is no snapshot: {error}") from error
+    start = -(-(_HEAD.size + length) // _ALIGN) * _ALIGN
+    if size != start + description["bytes"]:
+        raise SnapshotError(f"{path} has {size} bytes, not {start + description['bytes']}")
+    return start, description
+
+
+class _Values:
+    """Puts a described state together again."""
+
+    def __init__(self, name: str, size: int, read: Callable[[memoryview, int], None], codec: Codec):
+        self._name = name
+        self._size = size
+        self._read = read
+        self._codec = codec
+
+    def decode(self, value: Any, existing: Any) -> Any:
+        if isinstance(value, list):
+            return [self.decode(v, _item(existing, i)) for i, v in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        if "at" in value:
+            return self._large(value, existing)
+        ((kind, content),) = value.items()
+        if kind == "float":
+            return float(content)
+        if kind in _MAPPINGS:
+            keys = [self.decode(k, None) for k, _ in content]
+            pairs = zip(keys, content, strict=True)
+            return _MAPPINGS[kind]({k: self.decode(v, _item(existing, k)) for k, (_, v) in pairs})
+        if kind in _SEQUENCES:
+            return _SEQUENCES[kind](self.decode(v, _item(existing, i)) for i, v in enumerate(content))
+        raise SnapshotError(f"{self._name} holds a value of an unknown kind: {kind!r}")
+
+    def _large(self, value: dict, existing: Any) -> Any:
+        at, size = value["at"], value["length"]
+        if type(at) is not int or type(size) is not int or not 0 <= at <= at + size <= self._size:
+            raise SnapshotError(f"{self._name} holds a value outside of the file")
+        memory, finish = self._codec.prepare(value, size, existing)
+        if len(memory) != size:
+            raise SnapshotError(f"{self._name} holds {size} bytes for a value of {len(memory)}")
+        self._read(memory, at)
+        return finish()
+
+
+def _item(existing: Any, key: Any) -> Any:
+    try:
+        return existing[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _write(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(fd, data[:_MAX_IO], offset)
+        data, offset = data[written:], offset + written
+
+
+def _read(fd: int, memory: memoryview, offset: int) -> None:
+    while memory:
+        count = os.preadv(fd, [memory[:_MAX_IO]], offset)
+        if not count:
+            raise SnapshotError("the snapshot ends early")
+        memory, offset = memory[count:], offset + count

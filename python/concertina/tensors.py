@@ -1,0 +1,86 @@
+"""What PyTorch adds to the state of a run: tensors, and its random numbers."""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from concertina import snapshot
+
+
+class TensorCodec(snapshot.Codec):
+    """Keeps dense tensors of any device, and the few other types of PyTorch that a state has."""
+
+    def buffer(self, value: Any) -> tuple[dict, memoryview] | None:
+        if isinstance(value, torch.dtype):
+            return {"dtype": _name(value)}, memoryview(b"")
+        if isinstance(value, torch.Size):
+            return {"shape of": list(value)}, memoryview(b"")
+        if not isinstance(value, torch.Tensor):
+            return super().buffer(value)
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_quantized:
+            return None
+        plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        return {"tensor": _name(value.dtype), "shape": list(value.shape)}, _memory(plain)
+
+    def identity(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.numel():
+            return value.device, value.data_ptr(), value.dtype, value.shape, value.stride()
+        return super().identity(value)
+
+    def prepare(self, tag: Mapping, size: int, existing: Any) -> tuple[memoryview, Callable[[], Any]]:
+        if "dtype" in tag:
+            return memoryview(bytearray()), lambda: _dtype(tag["dtype"])
+        if "shape of" in tag:
+            return memoryview(bytearray()), lambda: torch.Size(tag["shape of"])
+        if "tensor" not in tag:
+            return super().prepare(tag, size, existing)
+        dtype, shape = _dtype(tag["tensor"]), tuple(tag["shape"])
+        if not isinstance(existing, torch.Tensor) or existing.dtype != dtype or tuple(existing.shape) != shape:
+            existing = None
+        if existing is not None and existing.device.type == "cpu" and existing.is_contiguous():
+            return _memory(existing.detach()), lambda: existing
+        made = torch.empty(shape, dtype=dtype)
+        return _memory(made), lambda: made if existing is None else _fill(existing, made)
+
+
+class Random:
+    """PyTorch's random numbers, of the CPU and of the devices in use."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
+
+
+def _fill(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return tensor.copy_(source)
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor of the CPU, which live as long as anybody looks at them."""
+    size = tensor.numel() * tensor.element_size()
+    if not size:
+        return memoryview(bytearray())
+    array = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    array.tensor = tensor
+    return memoryview(array).cast("B")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise snapshot.SnapshotError(f"a tensor of an unknown type: {name}")
+    return dtype
