@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func connect(path string) int {
 	if err != nil {
 		return 2
 	}
-	_, _ = conn.Write([]byte(`{"type":"hello","protocol":1,"localRank":0}` + "\n"))
+	_, _ = conn.Write([]byte(`{"type":"hello","protocol":2,"localRank":0}` + "\n"))
 	line, _ := bufio.NewReader(conn).ReadString('\n')
 	if !strings.Contains(line, "welcome") {
 		return 1
@@ -49,18 +50,34 @@ func connect(path string) int {
 
 const patience = 20 * time.Second
 
+// fixture gives every process that joins the place of enter, and keeps what else they say.
 type fixture struct {
 	*Server
 	path    string
-	changed chan struct{}
+	changed chan Message
+	place   *atomic.Pointer[Place]
 }
 
-func listen(t *testing.T, slots int, timing Timing) fixture {
+func (f *fixture) heard(m Message) {
+	switch m.Body.(type) {
+	case nil, wire.Hello:
+	case wire.Join:
+		f.Give(m.Slot, m.Connection, *f.place.Load())
+	default:
+		f.changed <- m
+	}
+}
+
+func listen(t *testing.T, slots int, timing Timing) *fixture {
 	t.Helper()
-	f := fixture{path: filepath.Join(t.TempDir(), "run", "agent.sock"), changed: make(chan struct{}, 100)}
+	f := &fixture{
+		path: filepath.Join(t.TempDir(), "run", "agent.sock"), changed: make(chan Message, 100),
+		place: new(atomic.Pointer[Place]),
+	}
 	var err error
-	f.Server, err = Listen(f.path, Identity{Namespace: "team", Job: "digits", Attempt: 2, Slots: slots},
-		masterport.Listen, func() { f.changed <- struct{}{} }, timing)
+	f.Server, err = Listen(f.path, Identity{
+		Namespace: "team", Job: "digits", Attempt: 2, Slots: slots, Snapshots: "/memory/snapshots", Interval: "auto",
+	}, masterport.Listen, func(m Message) { f.heard(m) }, timing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,11 +99,13 @@ func freePort(t *testing.T) int {
 	return port.Number()
 }
 
-func (f fixture) enter(t *testing.T, place Place) {
+func (f *fixture) enter(t *testing.T, place Place) {
 	t.Helper()
-	if err := f.Enter(place); err != nil {
+	f.place.Store(&place)
+	if err := f.Open(); err != nil {
 		t.Fatal(err)
 	}
+	f.SetTerm(place.Term)
 }
 
 // client is a program that knows nothing but docs/program-protocol.md.
@@ -97,7 +116,7 @@ type client struct {
 	oob  []byte
 }
 
-func (f fixture) dial(t *testing.T) *client {
+func (f *fixture) dial(t *testing.T) *client {
 	t.Helper()
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: f.path, Net: "unix"})
 	if err != nil {
@@ -160,7 +179,7 @@ func (c *client) file() *os.File {
 
 func (c *client) hello() *os.File {
 	c.t.Helper()
-	c.say(`{"type":"hello","protocol":1,"localRank":0}`)
+	c.say(`{"type":"hello","protocol":2,"localRank":0}`)
 	c.hear()
 	return c.file()
 }
@@ -196,12 +215,13 @@ func TestConversationOfThePage(t *testing.T) {
 	f := listen(t, 2, DefaultTiming())
 	port := freePort(t)
 	f.enter(t, Place{
-		Term: 3, Round: 5, FromStep: 7, WorkerRank: 0, Workers: 2,
+		Term: 3, Round: 5, Parent: 4, FromStep: 7, WorkerRank: 0, Workers: 2,
+		Restore: true, Snapshot: "/memory/snapshots/4-7", Writer: true,
 		MasterAddress: "127.0.0.1", MasterPort: port, HandOver: true,
 	})
 	c := f.dial(t)
-	c.say(`{"type":"hello","protocol":1,"localRank":0}`)
-	want := `{"type":"welcome","protocol":1,"namespace":"team","job":"digits","attempt":2,"slot":0,"slots":2,"fds":1}`
+	c.say(`{"type":"hello","protocol":2,"localRank":0}`)
+	want := `{"type":"welcome","protocol":2,"namespace":"team","job":"digits","attempt":2,"slot":0,"slots":2,"snapshots":"/memory/snapshots","interval":"auto","fds":1}`
 	if diff := cmp.Diff(want, c.hear()); diff != "" {
 		t.Errorf("welcome (-want +got):\n%s", diff)
 	}
@@ -211,21 +231,25 @@ func TestConversationOfThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(mem) }()
-	if term, round := binary.NativeEndian.Uint64(mem[64:]), binary.NativeEndian.Uint64(mem[72:]); term != 3 || round != 5 {
-		t.Errorf("the page says term %d, round %d", term, round)
-	}
 	c.say(`{"type":"join"}`)
 	var world wire.World
 	if err := json.Unmarshal([]byte(c.hear()), &world); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(wire.World{
-		Type: "world", Term: 3, Round: 5, FromStep: 7, Rank: 0, Size: 4, LocalRank: 0, LocalSize: 2,
+		Type: "world", Term: 3, Round: 5, Parent: 4, FromStep: 7, Restore: true, Snapshot: "/memory/snapshots/4-7", Writer: true, Rank: 0, Size: 4, LocalRank: 0, LocalSize: 2,
 		WorkerRank: 0, Workers: 2, MasterAddress: "127.0.0.1", MasterPort: port, FDs: 1,
 	}, world); diff != "" {
 		t.Errorf("world (-want +got):\n%s", diff)
 	}
 	checkListener(t, c.file(), port)
+	word := func(i int) uint64 { return binary.NativeEndian.Uint64(mem[8*i:]) }
+	if term, round := word(9), word(10); term != 3 || round != 5 {
+		t.Errorf("the page says term %d, round %d", term, round)
+	}
+	if entered, done := word(16), word(17); entered != 7 || done != 7 {
+		t.Errorf("the page says that step %d was entered and step %d done, of a state after step 7", entered, done)
+	}
 
 	binary.NativeEndian.PutUint64(mem[2*64:], 9)
 	binary.NativeEndian.PutUint64(mem[2*64+8:], 8)
@@ -241,7 +265,7 @@ func TestConversationOfThePage(t *testing.T) {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
 	f.SetTerm(4)
-	if term := binary.NativeEndian.Uint64(mem[64:]); term != 4 {
+	if term := word(9); term != 4 {
 		t.Errorf("the page says term %d after a new leader, want 4", term)
 	}
 }
@@ -277,7 +301,7 @@ func TestOnlyRankZeroGetsTheListener(t *testing.T) {
 	place := Place{Term: 1, Round: 1, Workers: 1, MasterAddress: "127.0.0.1", MasterPort: freePort(t), HandOver: true}
 	ask := func(localRank string) wire.World {
 		c := f.dial(t)
-		c.say(`{"type":"hello","protocol":1,"localRank":` + localRank + `}`)
+		c.say(`{"type":"hello","protocol":2,"localRank":` + localRank + `}`)
 		c.hear()
 		_ = c.file()
 		c.say(`{"type":"join"}`)
@@ -316,7 +340,7 @@ func TestTwoProgramsClaimOneSlot(t *testing.T) {
 	binary.NativeEndian.PutUint64(mem[2*64:], 3)
 
 	second := f.dial(t)
-	second.say(`{"type":"hello","protocol":1,"localRank":0}`)
+	second.say(`{"type":"hello","protocol":2,"localRank":0}`)
 	second.refused("belongs to another process")
 	first.say(`{"type":"progress","metrics":{"loss":1}}`)
 	eventually(t, "the first owner to be heard", func() bool { return f.States()[0].Metrics["loss"] == 1 })
@@ -332,7 +356,7 @@ func TestTwoProgramsClaimOneSlot(t *testing.T) {
 }
 
 func TestProgramsThatMisbehave(t *testing.T) {
-	hello := `{"type":"hello","protocol":1,"localRank":0}`
+	hello := `{"type":"hello","protocol":2,"localRank":0}`
 	for name, row := range map[string]struct {
 		say  []string
 		want string
@@ -340,8 +364,8 @@ func TestProgramsThatMisbehave(t *testing.T) {
 		"not JSON":        {[]string{"GET / HTTP/1.1"}, "one JSON object per line"},
 		"unknown type":    {[]string{`{"type":"sing"}`}, "not type"},
 		"join first":      {[]string{`{"type":"join"}`}, "must be hello"},
-		"no such rank":    {[]string{`{"type":"hello","protocol":1,"localRank":1}`}, "local ranks 0 to 0"},
-		"negative rank":   {[]string{`{"type":"hello","protocol":1,"localRank":-1}`}, "local ranks 0 to 0"},
+		"no such rank":    {[]string{`{"type":"hello","protocol":2,"localRank":1}`}, "local ranks 0 to 0"},
+		"negative rank":   {[]string{`{"type":"hello","protocol":2,"localRank":-1}`}, "local ranks 0 to 0"},
 		"other protocol":  {[]string{`{"type":"hello","protocol":9,"localRank":0}`}, "protocol 9"},
 		"too long":        {[]string{strings.Repeat("x", wire.MaxLine)}, "longer than 64 KiB"},
 		"hello twice":     {[]string{hello, hello}, "said before"},
@@ -374,7 +398,7 @@ func TestProgramsThatMisbehave(t *testing.T) {
 func TestHelloBeforeAProgramWasStarted(t *testing.T) {
 	f := listen(t, 1, DefaultTiming())
 	c := f.dial(t)
-	c.say(`{"type":"hello","protocol":1,"localRank":0}`)
+	c.say(`{"type":"hello","protocol":2,"localRank":0}`)
 	c.refused("no program has been started")
 	if states := f.States(); states != nil {
 		t.Errorf("states %+v before there is a program", states)
