@@ -37,6 +37,13 @@ type settings struct {
 	failAtStep uint64
 	// every says how many steps lie between two lines of output.
 	every uint64
+	// evalEvery is the number of epochs between two evaluations, 0 for one at the end; evalTime is
+	// the least time that one takes, and poll lets the world change meanwhile.
+	evalEvery int
+	evalTime  time.Duration
+	poll      bool
+	// ledger has every rank write down the samples that it uses.
+	ledger bool
 }
 
 func parse(arguments []string) (settings, error) {
@@ -51,6 +58,10 @@ func parse(arguments []string) (settings, error) {
 	flags.DurationVar(&s.stepTime, "step-time", 0, "least time of a step, to make the training last")
 	flags.Uint64Var(&s.failAtStep, "fail-at-step", 0, "step at which rank 0 fails; 0 for none")
 	flags.Uint64Var(&s.every, "log-every", 20, "steps between two lines of output")
+	flags.IntVar(&s.evalEvery, "eval-every", 0, "epochs between two evaluations; 0 for one at the end")
+	flags.DurationVar(&s.evalTime, "eval-time", 0, "least time of an evaluation")
+	flags.BoolVar(&s.poll, "poll", true, "let the world change during an evaluation")
+	flags.BoolVar(&s.ledger, "ledger", false, "every rank writes a line with the samples of each step")
 	if err := flags.Parse(arguments); err != nil {
 		return s, err
 	}
@@ -61,6 +72,8 @@ func parse(arguments []string) (settings, error) {
 		return s, fmt.Errorf("--rate must be above 0 and --momentum between 0 and 1")
 	case s.stepTime < 0 || s.every == 0:
 		return s, fmt.Errorf("--step-time must not be negative and --log-every not 0")
+	case s.evalEvery < 0 || s.evalTime < 0:
+		return s, fmt.Errorf("--eval-every and --eval-time must not be negative")
 	}
 	return s, nil
 }

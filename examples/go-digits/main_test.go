@@ -69,7 +69,7 @@ func run(t *testing.T, ranks int, arguments ...string) []result {
 }
 
 var (
-	lossLine     = regexp.MustCompile(`(?m)^step (\d+)/\d+ loss (\d+\.\d+)$`)
+	lossLine     = regexp.MustCompile(`(?m)^step (\d+)/\d+ loss (\S+)$`)
 	accuracyLine = regexp.MustCompile(`(?m)^test accuracy (\d\.\d+)$`)
 )
 
@@ -129,6 +129,53 @@ func TestTheLossDoesNotDependOnTheWorld(t *testing.T) {
 	}
 }
 
+var ledgerLine = regexp.MustCompile(`(?m)^ledger round=(\d+) step=(\d+) epoch=(\d+) rank=(\d+) ids=([0-9,]*)$`)
+
+// Also with more ranks than samples in a step: 1438 images leave 2 for the last one of an epoch.
+func TestTheLedgerHasEverySampleOnce(t *testing.T) {
+	const ranks, epochs = 5, 2
+	seen := map[string]int{}
+	for rank, r := range run(t, ranks, "-epochs=2", "-batch=359", "-micro-batch=50", "-ledger") {
+		if r.code != 0 {
+			t.Fatalf("rank %d ended with %d:\n%s", rank, r.code, r.output)
+		}
+		lines := ledgerLine.FindAllStringSubmatch(r.output, -1)
+		if len(lines) != epochs*5 {
+			t.Errorf("rank %d wrote %d lines, want a line for each of 10 steps", rank, len(lines))
+		}
+		for _, line := range lines {
+			if line[1] != "0" || line[4] != strconv.Itoa(rank) {
+				t.Errorf("rank %d says %s", rank, line[0])
+			}
+			for _, id := range strings.Split(line[5], ",") {
+				if id != "" {
+					seen[line[3]+"/"+id]++
+				}
+			}
+		}
+	}
+	if len(seen) != epochs*1438 {
+		t.Errorf("%d different samples were used in 2 epochs", len(seen))
+	}
+	for use, n := range seen {
+		if n != 1 {
+			t.Errorf("sample %s was used %d times", use, n)
+		}
+	}
+}
+
+func TestEvaluations(t *testing.T) {
+	begun := time.Now()
+	r := run(t, 1, "-epochs=3", "-batch=500", "-eval-every=2", "-eval-time=60ms")[0]
+	if r.code != 0 || !regexp.MustCompile(`(?m)^epoch 2: test accuracy 0\.\d+$`).MatchString(r.output) ||
+		!accuracyLine.MatchString(r.output) || strings.Count(r.output, "accuracy") != 2 {
+		t.Errorf("ended with %d:\n%s", r.code, r.output)
+	}
+	if took := time.Since(begun); took < 120*time.Millisecond {
+		t.Errorf("two evaluations of 60 ms took %v", took)
+	}
+}
+
 func TestFailAtStep(t *testing.T) {
 	results := run(t, 2, "-fail-at-step=7", "-log-every=1")
 	if results[0].code != 1 || !strings.Contains(results[0].output, "failing in step 7") {
@@ -153,7 +200,7 @@ func TestStepTime(t *testing.T) {
 }
 
 func TestBadFlags(t *testing.T) {
-	for _, flag := range []string{"-rate=0", "-momentum=1", "-log-every=0", "-step-time=-1s", "-epochs=x", "surplus"} {
+	for _, flag := range []string{"-rate=0", "-momentum=1", "-log-every=0", "-step-time=-1s", "-eval-every=-1", "-eval-time=-1s", "-epochs=x", "surplus"} {
 		if r := run(t, 1, flag)[0]; r.code != 2 {
 			t.Errorf("%s: exit code %d, want 2:\n%s", flag, r.code, r.output)
 		}

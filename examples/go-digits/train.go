@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/concertina-dev/concertina/examples/go-digits/digits"
@@ -19,50 +20,59 @@ func train(ctx context.Context, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	net := model.New(s.seed)
 	run, err := elastic.Join(ctx, elastic.Options{
 		Samples: uint64(len(training)), Epochs: s.epochs,
 		GlobalBatch: s.batch, MicroBatch: s.microBatch, Seed: s.seed,
+		State: elastic.Gob(net),
 	})
 	if err != nil {
 		return err
 	}
+	// Once per world.
 	return run.Train(func(ctx context.Context, world elastic.World) error {
 		peers, err := ring.Dial(ctx, world)
 		if err != nil {
 			return err
 		}
 		defer peers.Close()
-		if world.Rank != 0 {
-			out = io.Discard
+		l := learner{
+			settings: s, world: world, peers: peers, net: net, training: training, test: test,
+			ledger: io.Discard, log: io.Discard, sums: make([]float64, model.Parameters+1),
 		}
-		fmt.Fprintf(out, "round %d: %d ranks, %d images to train with\n", world.Round, world.Size, len(training))
-		net := model.New(s.seed)
-		learner := learner{settings: s, world: world, peers: peers, net: net, images: training}
-		if err := learner.learn(ctx, run, out); err != nil {
-			return err
+		if s.ledger {
+			l.ledger = out
 		}
-		return run.During(elastic.Evaluating, func() error {
-			accuracy := net.Accuracy(test)
-			fmt.Fprintf(out, "test accuracy %.4f\n", accuracy)
-			return run.Report(map[string]float64{"accuracy": accuracy})
-		})
+		if world.Rank == 0 {
+			l.log = out
+		}
+		fmt.Fprintf(l.log, "round %d: %d ranks, %d images to train with\n", world.Round, world.Size, len(training))
+		for epoch := range run.Epochs(ctx) {
+			if err := l.learn(ctx, run, epoch); err != nil {
+				return err
+			}
+			if err := l.evaluate(ctx, run, int(epoch.Number())+1); err != nil {
+				return err
+			}
+		}
+		return run.Err()
 	})
 }
 
-// learner is one rank's part of the training.
+// learner is one rank's part of the training in one world.
 type learner struct {
-	settings settings
-	world    elastic.World
-	peers    *ring.Ring
-	net      *model.Net
-	images   []digits.Image
+	settings       settings
+	world          elastic.World
+	peers          *ring.Ring
+	net            *model.Net
+	training, test []digits.Image
+	ledger, log    io.Writer
 	// sums holds the gradient, and in one element more the loss: one all-reduce serves both.
 	sums []float64
 }
 
-func (l *learner) learn(ctx context.Context, run *elastic.Run, out io.Writer) error {
-	l.sums = make([]float64, model.Parameters+1)
-	for step := range run.Steps(ctx) {
+func (l *learner) learn(ctx context.Context, run *elastic.Run, epoch *elastic.Epoch) error {
+	for step := range epoch.Steps(ctx) {
 		begun := time.Now()
 		if step.Number() == l.settings.failAtStep && l.world.Rank == 0 {
 			return fmt.Errorf("failing in step %d, as --fail-at-step says", step.Number())
@@ -81,7 +91,7 @@ func (l *learner) learn(ctx context.Context, run *elastic.Run, out io.Writer) er
 		}
 		step.Report(loss)
 		if step.Number()%l.settings.every == 0 || step.Number() == run.TotalSteps() {
-			fmt.Fprintf(out, "step %d/%d loss %.6f\n", step.Number(), run.TotalSteps(), loss)
+			fmt.Fprintf(l.log, "step %d/%d loss %.9g\n", step.Number(), run.TotalSteps(), loss)
 		}
 		if err := pause(ctx, l.settings.stepTime-time.Since(begun)); err != nil {
 			return err
@@ -90,15 +100,60 @@ func (l *learner) learn(ctx context.Context, run *elastic.Run, out io.Writer) er
 	return run.Err()
 }
 
-// gradient puts this rank's weighted part of the gradient, and of the loss, into sums.
+// pollEvery is how long a pause within an evaluation is: so long a change of the world waits.
+const pollEvery = 10 * time.Millisecond
+
+// evaluate says how well the network reads digits that it has not seen, after so many epochs.
+func (l *learner) evaluate(ctx context.Context, run *elastic.Run, epochs int) error {
+	last := epochs == l.settings.epochs
+	if !last && (l.settings.evalEvery == 0 || epochs%l.settings.evalEvery != 0) {
+		return nil
+	}
+	return run.During(elastic.Evaluating, func() error {
+		end := time.Now().Add(l.settings.evalTime)
+		accuracy := l.net.Accuracy(l.test)
+		for left := l.settings.evalTime; left > 0; left = time.Until(end) {
+			if l.settings.poll {
+				if err := run.Poll(ctx); err != nil {
+					return err
+				}
+			}
+			if err := pause(ctx, min(left, pollEvery)); err != nil {
+				return err
+			}
+		}
+		if last {
+			fmt.Fprintf(l.log, "test accuracy %.4f\n", accuracy)
+		} else {
+			fmt.Fprintf(l.log, "epoch %d: test accuracy %.4f\n", epochs, accuracy)
+		}
+		return run.Report(map[string]float64{"accuracy": accuracy})
+	})
+}
+
+// gradient puts this rank's weighted part of the gradient, and of the loss, into sums. The ledger
+// comes before the sum over the ranks: a step that counts is in the ledger of every rank, and one
+// that is in it may have been lost.
 func (l *learner) gradient(step *elastic.Step) {
 	clear(l.sums)
+	line := fmt.Appendf(nil, "ledger round=%d step=%d epoch=%d rank=%d ids=",
+		l.world.Round, step.Number(), step.Epoch(), l.world.Rank)
+	first := true
 	for indices, weight := range step.MicroBatches() {
 		scale := weight / float64(len(indices))
 		for _, i := range indices {
-			l.sums[model.Parameters] += scale * l.net.AddGradient(&l.images[i], scale, l.sums)
+			l.sums[model.Parameters] += scale * l.net.AddGradient(&l.training[i], scale, l.sums)
+			if weight == 0 {
+				continue // a filler
+			}
+			if !first {
+				line = append(line, ',')
+			}
+			first = false
+			line = strconv.AppendUint(line, i, 10)
 		}
 	}
+	_, _ = l.ledger.Write(append(line, '\n'))
 }
 
 func pause(ctx context.Context, d time.Duration) error {

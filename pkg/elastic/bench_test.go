@@ -9,9 +9,9 @@ import (
 	"github.com/concertina-dev/concertina/pkg/elastic"
 )
 
-// BenchmarkStep is the cost of the gate: entering and leaving one step, on a page that is shared
+// BenchmarkGate is the cost of the gate: entering and leaving one step, on a page that is shared
 // with an agent, in a process that writes snapshots. The aim is at most 100 ns.
-func BenchmarkStep(b *testing.B) {
+func BenchmarkGate(b *testing.B) {
 	a := begin(b)
 	run, p := a.join(context.Background(), elastic.Options{
 		Samples: 1 << 40, Epochs: math.MaxInt16, GlobalBatch: 128, Seed: 1, State: elastic.Gob(&counter{}),

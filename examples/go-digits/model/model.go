@@ -21,9 +21,11 @@ const (
 	Parameters = bias2 + digits.Classes
 )
 
-// Net is the network. Its methods are for one goroutine.
+// Net is the network. Its methods are for one goroutine. The exported fields are all that lasts from
+// one step to the next.
 type Net struct {
-	parameters, velocity []float64
+	// Weights are the Parameters of the network, Velocity their momentum.
+	Weights, Velocity []float64
 
 	// Activations and their gradients, for one image.
 	h, dh [hidden]float64
@@ -33,10 +35,10 @@ type Net struct {
 // New is a network with random weights, the same for the same seed.
 func New(seed uint64) *Net {
 	random := rand.New(rand.NewPCG(seed, 0))
-	n := &Net{parameters: make([]float64, Parameters), velocity: make([]float64, Parameters)}
+	n := &Net{Weights: make([]float64, Parameters), Velocity: make([]float64, Parameters)}
 	// Variance 1/inputs keeps the activations of tanh where it is steep.
-	fill(random, n.parameters[weights1:bias1], digits.Pixels)
-	fill(random, n.parameters[weights2:bias2], hidden)
+	fill(random, n.Weights[weights1:bias1], digits.Pixels)
+	fill(random, n.Weights[weights2:bias2], hidden)
 	return n
 }
 
@@ -48,8 +50,8 @@ func fill(random *rand.Rand, weights []float64, inputs int) {
 
 // forward computes the probability of each digit.
 func (n *Net) forward(image *digits.Image) {
-	w1, b1 := n.parameters[weights1:bias1], n.parameters[bias1:weights2]
-	w2, b2 := n.parameters[weights2:bias2], n.parameters[bias2:]
+	w1, b1 := n.Weights[weights1:bias1], n.Weights[bias1:weights2]
+	w2, b2 := n.Weights[weights2:bias2], n.Weights[bias2:]
 	for j := range n.h {
 		sum := b1[j]
 		for i, x := range image.Pixels {
@@ -81,7 +83,7 @@ func (n *Net) forward(image *digits.Image) {
 func (n *Net) AddGradient(image *digits.Image, scale float64, gradient []float64) float64 {
 	n.forward(image)
 	loss := -math.Log(max(n.p[image.Digit], math.SmallestNonzeroFloat64))
-	w2 := n.parameters[weights2:bias2]
+	w2 := n.Weights[weights2:bias2]
 	g1, gb1 := gradient[weights1:bias1], gradient[bias1:weights2]
 	g2, gb2 := gradient[weights2:bias2], gradient[bias2:Parameters]
 	n.dh = [hidden]float64{}
@@ -110,8 +112,8 @@ func (n *Net) AddGradient(image *digits.Image, scale float64, gradient []float64
 // Update takes one step against the gradient.
 func (n *Net) Update(gradient []float64, rate, momentum float64) {
 	for i, g := range gradient[:Parameters] {
-		n.velocity[i] = momentum*n.velocity[i] - rate*g
-		n.parameters[i] += n.velocity[i]
+		n.Velocity[i] = momentum*n.Velocity[i] - rate*g
+		n.Weights[i] += n.Velocity[i]
 	}
 }
 

@@ -25,12 +25,12 @@ func TestGradientIsTheSlopeOfTheLoss(t *testing.T) {
 	const h = 1e-6
 	scratch := make([]float64, Parameters)
 	for i := 0; i < Parameters; i += 17 {
-		old := net.parameters[i]
-		net.parameters[i] = old + h
+		old := net.Weights[i]
+		net.Weights[i] = old + h
 		above := net.AddGradient(&image, 0, scratch)
-		net.parameters[i] = old - h
+		net.Weights[i] = old - h
 		below := net.AddGradient(&image, 0, scratch)
-		net.parameters[i] = old
+		net.Weights[i] = old
 		if slope := (above - below) / (2 * h); math.Abs(slope-gradient[i]) > 1e-6 {
 			t.Errorf("parameter %d: the gradient is %v and the slope %v", i, gradient[i], slope)
 		}
