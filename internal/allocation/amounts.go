@@ -55,26 +55,6 @@ func requests(pod *corev1.Pod) amounts {
 	return held
 }
 
-// withDefaults gives a pod that no API server has seen the requests that it would get: those of its
-// limits.
-func withDefaults(pod *corev1.Pod) *corev1.Pod {
-	pod = pod.DeepCopy()
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			resources := &containers[i].Resources
-			if resources.Requests == nil && len(resources.Limits) > 0 {
-				resources.Requests = corev1.ResourceList{}
-			}
-			for name, limit := range resources.Limits {
-				if _, set := resources.Requests[name]; !set {
-					resources.Requests[name] = limit
-				}
-			}
-		}
-	}
-	return pod
-}
-
 // sub takes away; what is asked for and was never there goes below zero. It does not overflow.
 func (a amounts) sub(b amounts) {
 	for name, n := range b {

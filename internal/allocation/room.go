@@ -21,8 +21,8 @@ type Cluster struct {
 // Wanted is what room is looked for.
 type Wanted struct {
 	// Shape is the pod that is to be placed. A pod that admission has seen is best: it shows the
-	// overhead of its runtime, the limits of its namespace, and its priority as a number. Without
-	// that number every pod that waits for a node counts as more important.
+	// overhead of its runtime, the defaults of its namespace, and its priority as a number. Without
+	// that number every pod that waits for a node counts as more important. Limits are not looked at.
 	Shape *corev1.Pod
 	// Limit is how many are wanted at most.
 	Limit int
@@ -106,7 +106,7 @@ type candidate struct {
 
 func newCandidates(cluster Cluster, want Wanted) *candidates {
 	c := &candidates{
-		shape: want.Shape, request: requests(withDefaults(want.Shape)), ports: hostPorts(want.Shape), closed: map[string]int{},
+		shape: want.Shape, request: requests(want.Shape), ports: hostPorts(want.Shape), closed: map[string]int{},
 	}
 	byNode := map[string][]*corev1.Pod{}
 	for _, pod := range cluster.Pods {

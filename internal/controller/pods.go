@@ -77,6 +77,8 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 	}
 	delete(pod.Labels, v1alpha1.LabelRole) // the template's word does not make a growth pod
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	requestLimits(pod.Spec.InitContainers)
+	requestLimits(pod.Spec.Containers)
 	if pod.Spec.TerminationGracePeriodSeconds == nil {
 		pod.Spec.TerminationGracePeriodSeconds = ptr.To(wholeSeconds(value(job.Spec.Checkpoint.Timeout).Duration + leaveMargin))
 	}
@@ -95,6 +97,22 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 	}
 	pod.Annotations[safeToEvict] = strings.Join(evictable, ",")
 	return pod
+}
+
+// requestLimits sets the requests that the API server would set: limits that nothing else is asked for
+// in. The share of a gang, its quota and its room are reckoned from pods that the server has not seen.
+func requestLimits(containers []corev1.Container) {
+	for i := range containers {
+		resources := &containers[i].Resources
+		if resources.Requests == nil && len(resources.Limits) > 0 {
+			resources.Requests = corev1.ResourceList{}
+		}
+		for name, limit := range resources.Limits {
+			if _, set := resources.Requests[name]; !set {
+				resources.Requests[name] = limit.DeepCopy()
+			}
+		}
+	}
 }
 
 // newGrowthPod makes the pod of a worker beyond the gang: it belongs to no pod group, and its

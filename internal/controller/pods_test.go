@@ -126,6 +126,23 @@ func TestNoMemoryIsAskedForWhereNoneWasSet(t *testing.T) {
 	}
 }
 
+// TestLimitsAreRequestedToo: a device is often named in the limits alone, and still takes room.
+func TestLimitsAreRequestedToo(t *testing.T) {
+	job := jobWith(func(job *v1alpha1.TrainingJob) {
+		job.Spec.Workers.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+			"example.com/gpu": resource.MustParse("2"), corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+		}
+	})
+	for name, want := range map[corev1.ResourceName]string{"example.com/gpu": "6", corev1.ResourceCPU: "1500m", corev1.ResourceMemory: "4608Mi"} {
+		if got := batchResources(newPod(job, settings, 1, 0), 3)[name]; got.Cmp(resource.MustParse(want)) != 0 {
+			t.Errorf("three workers ask for %s %s, want %s", got.String(), name, want)
+		}
+	}
+	if len(job.Spec.Workers.Template.Spec.Containers[0].Resources.Requests) != 1 {
+		t.Error("the job was changed")
+	}
+}
+
 func TestProgramsThatAreRestartedHaveNoMemoryVolume(t *testing.T) {
 	pod := newPod(jobWith(restarts, func(job *v1alpha1.TrainingJob) {
 		job.Spec.Workers.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")

@@ -115,6 +115,7 @@ spec:
             x-kubernetes-validations: [{rule: "true", message: size must be even}]
             properties:
               size: {type: integer, description: size is a number.}
+              room: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}], description: room is a quantity.}
               mode: {type: string, enum: [A, B], default: A, description: mode is a way.}
               parts:
                 type: array
@@ -128,6 +129,7 @@ spec:
 	for _, want := range []string{
 		"\n## spec\n\nspec is wanted.\n",
 		"| `size` (required) | integer |  | size is a number. |\n",
+		"| `room` | quantity |  | room is a quantity. |\n",
 		"| `mode` | `A`, `B` | `A` | mode is a way. |\n",
 		"| `parts` | list of object |  | parts are many. |\n",
 		"\n## spec.parts[]\n",

@@ -86,6 +86,8 @@ func typeName(s apiextensionsv1.JSONSchemaProps) string {
 		return strings.Join(values, ", ")
 	case s.Format == "date-time":
 		return "time"
+	case s.XIntOrString:
+		return "quantity"
 	}
 	return s.Type
 }
