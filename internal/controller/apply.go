@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -193,7 +192,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, job *v1alpha1.Training
 
 func (r *Reconciler) annotateRank(ctx context.Context, rank PodRank) error {
 	config := applycorev1.Pod(rank.Pod.Name, rank.Pod.Namespace).WithUID(rank.Pod.UID).
-		WithAnnotations(map[string]string{v1alpha1.AnnotationRank: strconv.Itoa(int(rank.Rank))})
+		WithAnnotations(map[string]string{v1alpha1.AnnotationRank: rank.Rank})
 	err := r.Client.Apply(ctx, config, client.FieldOwner(fieldManager), client.ForceOwnership)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

@@ -101,7 +101,7 @@ func (p *planner) oldWorld() string {
 	switch {
 	case len(ending) > 0:
 		return "waiting for the old workers to end: " + strings.Join(ending, ", ")
-	case int32(len(overdue)) >= p.minimum():
+	case int32(len(overdue)) >= p.finalWorkers():
 		return "no worker of the last attempt is known to have ended: " + strings.Join(overdue, ", ") +
 			" do not answer; bring a node back, delete the Node, or taint it node.kubernetes.io/out-of-service"
 	default:
@@ -197,7 +197,7 @@ func (p *planner) createGang() {
 	}
 	group.MinResources = batchResources(p.plan.Actions.Create[0], p.target())
 	p.plan.Actions.Group = group
-	p.note(corev1.EventTypeNormal, "GangCreated", "attempt %d: %d workers are to start together (PodGroup %s)",
+	p.note(corev1.EventTypeNormal, v1alpha1.EventGangCreated, "attempt %d: %d workers are to start together (PodGroup %s)",
 		p.attempt(), p.target(), group.Key.Name)
 	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, "the gang was just created")
@@ -276,7 +276,7 @@ func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 		p.attempt(), timeout, why, retry.UTC().Format(time.RFC3339))
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the last gang did not start in time")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, message)
-	p.note(corev1.EventTypeWarning, "StartTimeout", "%s", message)
+	p.note(corev1.EventTypeWarning, v1alpha1.EventStartTimeout, "%s", message)
 }
 
 func (p *planner) allSucceeded(pods []*corev1.Pod) bool {

@@ -32,7 +32,14 @@ type worker struct {
 
 func (w *worker) bound() bool { return w.pod.Spec.NodeName != "" }
 
-func (w *worker) inWorld() bool { return w.seen.Joined && w.seen.WorkerRank >= 0 }
+// inWorld says whether it has a rank in the current world. Of one that this leader has not heard of,
+// its pod tells.
+func (w *worker) inWorld() bool {
+	if w.seen.Joined {
+		return w.seen.WorkerRank >= 0
+	}
+	return annotatedRank(w.pod) >= 0
+}
 
 // alive says whether it may make a step, or could in a next world.
 func (w *worker) alive() bool { return w.bound() && !w.ended && w.lost == "" }

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -119,11 +118,11 @@ func (p *planner) allFinished(crew []worker) bool {
 	var finished, members int32
 	for i := range crew {
 		w := &crew[i]
-		if !w.inWorld() {
+		if !w.inWorld() || w.lost != "" {
 			continue
 		}
 		members++
-		if w.ended && w.lost == "" {
+		if w.ended {
 			finished++
 		}
 	}
@@ -137,16 +136,16 @@ func (p *planner) allFinished(crew []worker) bool {
 // finishedUnseen says the same of a world that ended while no leader was looking: by the ranks that
 // stand on the pods.
 func (p *planner) finishedUnseen(pods []*corev1.Pod) bool {
-	ranks := map[string]bool{}
+	ranks := map[int32]bool{}
 	for _, pod := range pods {
 		exit := trainerExit(pod, &p.Job.Spec.Workers)
-		if rank := pod.Annotations[v1alpha1.AnnotationRank]; rank != "" && exit != nil && exit.ExitCode == 0 && pod.DeletionTimestamp == nil {
-			ranks[rank] = true
+		if exit != nil && exit.ExitCode == 0 && pod.DeletionTimestamp == nil {
+			ranks[annotatedRank(pod)] = true
 		}
 	}
 	made := record.FromStatus(p.Job.Status.World)
 	for rank := range made.Workers {
-		if !ranks[fmt.Sprint(rank)] {
+		if !ranks[rank] {
 			return false
 		}
 	}
@@ -188,7 +187,7 @@ func (p *planner) dismiss(crew []worker) {
 			}
 		case p.orphan(w, crew), w.leaving != "" && !w.bound():
 			actions.Withdraw = append(actions.Withdraw, w.pod)
-		case w.leaving != "" && w.seen.Out, w.leaving != "" && told && quiet && !w.inWorld():
+		case w.leaving != "" && w.seen.Out, w.leaving != "" && told && quiet && w.newcomer():
 			actions.Delete = append(actions.Delete, w.pod)
 		}
 	}
@@ -234,7 +233,7 @@ func (p *planner) tellLeaving(crew []worker) {
 	for i := range crew {
 		w := &crew[i]
 		uid := string(w.pod.UID)
-		if w.leaving == "" || !w.bound() {
+		if w.leaving == "" || w.lost != "" || !w.bound() {
 			continue
 		}
 		p.plan.Elastic.Told[uid] = true

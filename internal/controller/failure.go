@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -163,8 +162,8 @@ func (p *planner) failedExits(pods []*corev1.Pod) []failedExit {
 		exit := failedExit{pod: pod, rank: -1, fault: member.Fault, at: member.FailedAt, code: member.ExitCode}
 		if member.Joined {
 			exit.rank = member.WorkerRank
-		} else if rank, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationRank]); err == nil {
-			exit.rank = int32(rank) // this leader never heard it
+		} else {
+			exit.rank = annotatedRank(pod) // this leader never heard it
 		}
 		if ended := trainerExit(pod, &p.Job.Spec.Workers); ended != nil {
 			exit.code, exit.cause, exit.lines = ended.ExitCode, ended.Reason, programLines(ended.Message)

@@ -80,7 +80,7 @@ func (p *planner) markSurplus(crew []worker) {
 		}
 	}
 	surplus := len(staying) - int(p.target())
-	if p.target() == 0 || surplus <= 0 {
+	if !p.rendezvousKnows() || p.target() == 0 || surplus <= 0 {
 		return
 	}
 	for _, w := range chooseLeavers(staying, surplus) {

@@ -74,7 +74,7 @@ type Actions struct {
 // PodRank is a worker rank that a pod should carry.
 type PodRank struct {
 	Pod  *corev1.Pod
-	Rank int32
+	Rank string
 }
 
 // planner collects one Plan.
@@ -168,7 +168,7 @@ func (p *planner) afterEnd() {
 		left := p.Job.Status.CompletionTime.Add(ttl.Duration).Sub(p.Now)
 		if left <= 0 {
 			p.plan.Actions.DeleteJob = true
-			p.note(corev1.EventTypeNormal, "TTLExpired", "the job ended %s ago, spec.ttlAfterFinished is %s: it is deleted",
+			p.note(corev1.EventTypeNormal, v1alpha1.EventTTLExpired, "the job ended %s ago, spec.ttlAfterFinished is %s: it is deleted",
 				p.Now.Sub(p.Job.Status.CompletionTime.Time).Round(time.Second), ttl.Duration)
 			return
 		}

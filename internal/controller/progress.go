@@ -68,12 +68,32 @@ func jitter(uid string) time.Duration {
 	return time.Duration(hash.Sum32()) % progressJitter
 }
 
+// noRank is what a pod carries that had a rank once, and has none in the current world. A new leader
+// knows by it that the loss or the leave of that worker is history.
+const noRank = "none"
+
+// annotatedRank is the rank that a pod carries, -1 for none.
+func annotatedRank(pod *corev1.Pod) int32 {
+	rank, err := strconv.ParseInt(pod.Annotations[v1alpha1.AnnotationRank], 10, 32)
+	if err != nil {
+		return -1
+	}
+	return int32(rank)
+}
+
 // annotateRanks writes on every pod which worker rank it has in the current world.
 func (p *planner) annotateRanks(pods []*corev1.Pod) {
 	for _, pod := range pods {
-		member := p.member(pod)
-		if member.Joined && member.WorkerRank >= 0 && pod.Annotations[v1alpha1.AnnotationRank] != strconv.Itoa(int(member.WorkerRank)) {
-			p.plan.Actions.Ranks = append(p.plan.Actions.Ranks, PodRank{Pod: pod, Rank: member.WorkerRank})
+		member, old := p.member(pod), pod.Annotations[v1alpha1.AnnotationRank]
+		want := old
+		switch {
+		case member.Joined && member.WorkerRank >= 0:
+			want = strconv.Itoa(int(member.WorkerRank))
+		case member.Joined && old != "":
+			want = noRank
+		}
+		if want != old {
+			p.plan.Actions.Ranks = append(p.plan.Actions.Ranks, PodRank{Pod: pod, Rank: want})
 		}
 	}
 }

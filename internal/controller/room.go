@@ -58,16 +58,18 @@ func (r *Reconciler) gatherNodes(ctx context.Context, state *State) error {
 	return nil
 }
 
-// roomLimit is how many workers more than have a node would be of use.
+// roomLimit is how many more workers may be of use; 0 when the job has all that it may have, none of
+// which is about to leave.
 func (s *State) roomLimit() int32 {
-	if !s.elastic() {
-		return 0
-	}
 	limit := s.legal(value(s.Job.Spec.Workers.Max))
+	var settled int32
 	for _, pod := range s.unharmed() {
-		if pod.Spec.NodeName != "" {
-			limit--
+		if pod.Spec.NodeName != "" && s.Nodes.drains(pod, s.DrainTaints) == "" && disruptionTarget(pod) == nil && !s.member(pod).Terminating {
+			settled++
 		}
+	}
+	if !s.elastic() || settled >= limit {
+		return 0
 	}
 	return limit
 }

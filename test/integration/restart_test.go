@@ -92,7 +92,7 @@ func expectFreshNames(lines []string) {
 }
 
 // pastGrace is longer than the grace period of a pod and what the operator adds to it.
-const pastGrace = time.Minute
+const pastGrace = 2 * time.Minute
 
 var _ = Describe("A gang that is lost", func() {
 	It("to its program starts over after a pause, with the culprit named and kept", func(ctx context.Context) {

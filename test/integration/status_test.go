@@ -103,7 +103,7 @@ var _ = Describe("The status", func() {
 			seen.Progress = rendezvous.Progress{Step: 7, TotalSteps: 90, Samples: 700, Metrics: []rendezvous.Metric{{Name: "loss", Value: 0.25}}}
 		})).To(Succeed())
 		Eventually(func() v1alpha1.ProgressStatus { return j.get(ctx).Status.Progress }).Should(Equal(v1alpha1.ProgressStatus{
-			Step: ptr.To[int64](7), TotalSteps: ptr.To[int64](90), Metrics: []v1alpha1.Metric{{Name: "loss", Value: "0.25"}},
+			Step: ptr.To[int64](7), TotalSteps: ptr.To[int64](90), Goodput: "1.000", Metrics: []v1alpha1.Metric{{Name: "loss", Value: "0.25"}},
 		}))
 	})
 })

@@ -1,0 +1,325 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// after is an observation in which the world went on as round 4 without the lost pods.
+func after(state *State, reason rendezvous.Reason, program bool, message string, lost ...*corev1.Pod) {
+	state.World.Round = 4
+	from := value(state.Job.Status.World.Workers)
+	state.World.Changes = []rendezvous.Change{{Round: 4, From: from, To: from - int32(len(lost)), Reason: reason,
+		Pause: 180 * time.Millisecond, StepsLost: 3, At: now}}
+	for _, pod := range lost {
+		seen := state.World.Members[string(pod.UID)]
+		seen.WorkerRank, seen.Connected, seen.InWorld = -1, false, false
+		state.World.Members[string(pod.UID)] = seen
+		state.World.Losses = append(state.World.Losses, rendezvous.Loss{
+			UID: string(pod.UID), Name: pod.Name, Program: program, Message: message, Round: 3, At: now})
+	}
+}
+
+func TestLossesAreCountedOnceWithTheirCause(t *testing.T) {
+	const traceback = "Traceback (most recent call last):\nValueError: bad label"
+	cases := []struct {
+		name                    string
+		lost                    podChange // nil: the pod is gone
+		reason                  rendezvous.Reason
+		program                 bool
+		waits                   time.Duration
+		programs, infrastructur int32
+		says                    string
+	}{
+		{name: "the program fails", lost: exited(1, now, traceback), reason: rendezvous.ReasonProgramFailed, program: true,
+			waits: settleTime, programs: 1, says: "ValueError: bad label"},
+		{name: "the agent is killed", lost: exited(137, now, ""), reason: rendezvous.ReasonWorkerLost, waits: settleTime, programs: 1, says: "code 137"},
+		{name: "the kubelet has not said yet how it ended", lost: trainerRuns, reason: rendezvous.ReasonWorkerLost, waits: lastWords, infrastructur: 1, says: "silent"},
+		{name: "deleted by force", reason: rendezvous.ReasonWorkerLost, infrastructur: 1, says: "silent"},
+		{name: "evicted, and killed at the end of its grace period", reason: rendezvous.ReasonProgramFailed, program: true, infrastructur: 1, says: "drained",
+			lost: func(pod *corev1.Pod) {
+				exited(137, now, "")(pod)
+				withCondition(corev1.DisruptionTarget, "EvictionByEvictionAPI", "drained")(pod)
+			}},
+		{name: "deleted", lost: func(pod *corev1.Pod) { exited(1, now, "")(pod); deletedAt(now)(pod) }, reason: rendezvous.ReasonProgramFailed, program: true,
+			infrastructur: 1, says: "deleted"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			job := trains(3)
+			state := elasticState(job, crewOf(job)...)
+			lost := state.Pods[2]
+			after(state, c.reason, c.program, "worker digits-1-2 is silent", lost)
+			if c.lost == nil {
+				state.Pods = state.Pods[:2]
+			} else {
+				c.lost(lost)
+			}
+			if c.waits > 0 {
+				plan := look(state)
+				if len(plan.Status.Resizes) > 0 || plan.After > c.waits {
+					t.Fatalf("resizes %+v, looks again after %s: the cause is not certain yet", plan.Status.Resizes, plan.After)
+				}
+				state.Now = now.Add(c.waits)
+			}
+			plan := look(state)
+			expectNothingDone(t, plan)
+			expectNote(t, plan, v1alpha1.EventRecovered, "round 4: from 3 to 2 workers", "paused for 180ms", "3 steps are made again", c.says)
+			resize := plan.Status.Resizes[0]
+			if value(resize.Round) != 4 || value(resize.From) != 3 || value(resize.To) != 2 || resize.Reason != string(c.reason) ||
+				value(resize.Pause).Duration != 180*time.Millisecond || value(resize.StepsLost) != 3 {
+				t.Errorf("resize is %+v", resize)
+			}
+			for range 3 {
+				state.Now = state.Now.Add(time.Minute)
+				state.Memory = Memory{Since: state.Now} // a new leader does not count it again either
+				plan = look(state)
+			}
+			if p, i := value(plan.Status.Restarts.Program), value(plan.Status.Restarts.Infrastructure); p != c.programs || i != c.infrastructur {
+				t.Errorf("counted %d of the program and %d of the infrastructure, want %d and %d", p, i, c.programs, c.infrastructur)
+			}
+			if len(plan.Status.Resizes) != 1 || value(plan.Status.Attempt) != 1 {
+				t.Errorf("%d resizes, attempt %d", len(plan.Status.Resizes), value(plan.Status.Attempt))
+			}
+		})
+	}
+}
+
+func TestPlannedChangesCountNothing(t *testing.T) {
+	job := trains(3)
+	state := elasticState(job, crewOf(job)...)
+	after(state, rendezvous.ReasonCapacityAvailable, false, "")
+	state.World.Changes[0].From, state.World.Changes[0].To, state.World.Changes[0].StepsLost = 2, 3, 0
+	plan := look(state)
+	expectNote(t, plan, v1alpha1.EventResized, "round 4: from 2 to 3 workers (CapacityAvailable); training paused for 180ms")
+	if len(plan.Status.Resizes) != 1 || plan.Status.Restarts != (v1alpha1.RestartsStatus{}) {
+		t.Errorf("resizes %+v, restarts %+v", plan.Status.Resizes, plan.Status.Restarts)
+	}
+}
+
+func TestTheRecordStandsInForAChangeThatNobodySaw(t *testing.T) {
+	job := trains(2)
+	job.Status.World.Round, job.Status.World.From, job.Status.World.Reason = ptr.To[int64](4), ptr.To[int32](3), string(rendezvous.ReasonWorkerLost)
+	job.Status.World.StartedAt = ptr.To(metav1.NewTime(start))
+	state := elasticState(job, crewOf(job)...)
+	state.World.Round = 4
+	if plan := NewPlan(state, settings); len(plan.Status.Resizes) > 0 {
+		t.Fatalf("a leader that made the round itself takes the record for a change: %+v", plan.Status.Resizes)
+	}
+	state.Memory.Since = now
+	for range 2 {
+		look(state)
+	}
+	status := state.Job.Status
+	if len(status.Resizes) != 1 || value(status.Restarts.Infrastructure) != 1 || status.Resizes[0].StepsLost != nil {
+		t.Errorf("resizes %+v, restarts %+v", status.Resizes, status.Restarts)
+	}
+}
+
+func TestResizesKeepTheLast16(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	for round := uint64(4); round < 24; round++ {
+		state.World.Round = round
+		state.World.Changes = []rendezvous.Change{{Round: round, From: 2, To: 2, Reason: rendezvous.ReasonRetried, At: now}}
+		look(state)
+	}
+	if resizes := state.Job.Status.Resizes; len(resizes) != 16 || value(resizes[0].Round) != 8 || value(resizes[15].Round) != 23 {
+		t.Errorf("resizes are %+v", resizes)
+	}
+}
+
+func TestTooManyProgramLossesEndTheJob(t *testing.T) {
+	job := trains(3, func(j *v1alpha1.TrainingJob) { j.Status.Restarts.Program = ptr.To[int32](2) })
+	state := elasticState(job, crewOf(job)...)
+	lost := state.Pods[1]
+	exited(1, now, "")(lost)
+	after(state, rendezvous.ReasonProgramFailed, true, "Traceback (most recent call last):\nZeroDivisionError: division by zero", lost)
+	state.Now = now.Add(settleTime)
+	plan := look(state)
+	expectNothingDone(t, plan)
+	expectCondition(t, plan, v1alpha1.ConditionFailed, metav1.ConditionTrue, v1alpha1.ReasonProgramFailed, "maxRestarts (2)", "ZeroDivisionError")
+	plan = look(state)
+	if got := names(plan.Actions.Delete); !slices.Equal(got, []string{"digits-1-0", "digits-1-2"}) || !plan.Actions.Release {
+		t.Errorf("deletes %v", got)
+	}
+}
+
+func TestFatalWorlds(t *testing.T) {
+	job := trains(2)
+	cases := []struct {
+		name    string
+		losses  []rendezvous.Loss
+		program int32
+	}{
+		{name: "the programs failed", losses: []rendezvous.Loss{{UID: "x", Program: true, Message: "ValueError", Round: 3, At: start}}, program: 1},
+		{name: "nothing is left to go on from", losses: []rendezvous.Loss{{UID: "x", Message: "lost", Round: 3, At: start}}},
+		{name: "no loss is known"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			state := elasticState(job.DeepCopy(), crewOf(job)...)
+			state.World.Fatal, state.World.Losses, state.World.Phase = "every worker failed: ValueError", c.losses, rendezvous.PhaseRecovering
+			plan := look(state)
+			expectNothingDone(t, plan)
+			expectTarget(t, plan, 0)
+			expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, "every worker failed: ValueError")
+			if value(plan.Status.Restarts.Program) != c.program || value(plan.Status.Restarts.Infrastructure) != 1-c.program {
+				t.Errorf("restarts are %+v", plan.Status.Restarts)
+			}
+		})
+	}
+}
+
+func TestRegroup(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	lost := state.Pods[1]
+	exited(1, now, "Killed")(lost)
+	state.World.Phase, state.World.Why = rendezvous.PhaseRegrouping, "1 of 2 workers is left"
+	state.World.Losses = []rendezvous.Loss{{UID: string(lost.UID), Name: lost.Name, Program: true, Round: 3, At: now}}
+
+	plan := look(state)
+	expectNothingDone(t, plan)
+	plan = look(state)
+	group := plan.Actions.RefillGroup
+	if !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) || group == nil || group.MinMember != 1 || group.Key.Name != "digits-1-2" {
+		t.Fatalf("refills %v, group %+v", names(plan.Actions.Refill), group)
+	}
+	refill := plan.Actions.Refill[0]
+	refill.UID = "uid-refill"
+	state.Pods = append(state.Pods, refill)
+	state.Memory.Elastic.use(2)
+	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed)
+
+	state.Now = now.Add(phaseLasts)
+	plan = look(state)
+	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonRegrouping, "1 of 2 workers is left")
+	if len(plan.Actions.Withdraw)+len(plan.Actions.Refill) > 0 || plan.Decided {
+		t.Errorf("a refill that waits for room is not left alone: %+v", plan.Actions)
+	}
+
+	state.Memory = Memory{} // the time is durable
+	state.Now = now.Add(phaseLasts + 2*time.Minute)
+	plan = look(state)
+	expectTarget(t, plan, 0)
+	expectNothingDone(t, plan)
+	if value(plan.Status.Restarts.Program) != 1 || !strings.Contains(condition(t, plan, v1alpha1.ConditionTraining).Message, "regroupTimeout (2m0s)") {
+		t.Errorf("restarts %+v: %s", plan.Status.Restarts, condition(t, plan, v1alpha1.ConditionTraining).Message)
+	}
+	if plan = look(state); !plan.Actions.DeleteGroup || !plan.Actions.Release {
+		t.Errorf("actions are %+v", plan.Actions)
+	}
+}
+
+func TestAPartOfARefillIsWithdrawn(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)[:1]...)
+	state.World.Phase = rendezvous.PhaseRegrouping
+	part := podOf(job, 1, 2, func(pod *corev1.Pod) { pod.Annotations[annotationRefill] = "2-2" })
+	state.Pods = append(state.Pods, part)
+	if plan := look(state); !slices.Equal(names(plan.Actions.Withdraw), []string{"digits-1-2"}) {
+		t.Fatalf("withdraws %v", names(plan.Actions.Withdraw))
+	}
+	state.Pods = state.Pods[:1]
+	look(state)
+	if plan := look(state); !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) {
+		t.Errorf("refills %v", names(plan.Actions.Refill))
+	}
+}
+
+func TestShortPhasesAreNotWritten(t *testing.T) {
+	job := trains(3)
+	state := elasticState(job, crewOf(job)...)
+	look(state)
+	state.World.Phase, state.World.Why = rendezvous.PhaseRecovering, "worker digits-1-2 was lost"
+	expectCondition(t, look(state), v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed)
+	state.Now = now.Add(phaseLasts)
+	expectCondition(t, look(state), v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonRecovering, "digits-1-2 was lost")
+	state.World.Phase = rendezvous.PhaseTraining
+	expectCondition(t, look(state), v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed, "round 3: 3 workers")
+}
+
+func TestAStandbyDoesNotKeepTheJobFromCompleting(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	growthPod(state, 2, trainerRuns)
+	state.World.Members["uid-digits-1-2"] = rendezvous.MemberObservation{Joined: true, Connected: true, Standby: true, WorkerRank: -1}
+	state.Job.Status.Workers.Target, state.Room = ptr.To[int32](3), 1
+	if plan := NewPlan(state, settings); value(plan.Status.Workers.Standby) != 1 {
+		t.Errorf("%d standbys", value(plan.Status.Workers.Standby))
+	}
+	exited(0, now, "")(state.Pods[0])
+	if plan := NewPlan(state, settings); isTrue(plan.Status.Conditions, v1alpha1.ConditionComplete) || plan.Decided {
+		t.Fatalf("one of two has finished, and the plan is %+v", plan.Actions)
+	}
+	exited(0, now, "")(state.Pods[1])
+	plan := look(state)
+	expectCondition(t, plan, v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "all 2 workers")
+	if got := names(look(state).Actions.Delete); !slices.Equal(got, []string{"digits-1-2"}) {
+		t.Errorf("deletes %v", got)
+	}
+}
+
+func TestANewLeaderJudgesNobodyBeforeItKnows(t *testing.T) {
+	job := trains(3)
+	state := elasticState(job, crewOf(job)...)
+	state.World = rendezvous.Observation{Known: true, Attempt: 1, Adopting: true}
+	exited(1, now, "ValueError")(state.Pods[0])
+	plan := look(state)
+	if plan.Actions.Expect == nil || len(plan.Actions.Expect.Members) != 3 || !plan.Actions.Expect.Members[0].Ended || value(plan.Status.Workers.Target) != 3 {
+		t.Fatalf("expects %+v", plan.Actions.Expect)
+	}
+	for _, pod := range state.Pods {
+		exited(0, now, "")(pod)
+	}
+	state.Pods[2].Status.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	state.Pods[2].Status.Phase = corev1.PodRunning
+	state.Pods[2].Annotations[v1alpha1.AnnotationRank] = noRank
+	state.Job.Status.World.Workers = ptr.To[int32](2)
+	expectCondition(t, look(state), v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "all 2 workers")
+}
+
+func TestNodesThatAreGone(t *testing.T) {
+	for name, gone := range map[string]func(*State){
+		"deleted": func(s *State) { delete(s.Nodes.ByName, "n1"); s.Nodes.Gone = map[string]bool{"n1": true} },
+		"out of service": func(s *State) {
+			s.Nodes.ByName["n1"].Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(3)
+			state := elasticState(job, crewOf(job)...)
+			gone(state)
+			seen := state.World.Members["uid-digits-1-2"]
+			seen.Connected = false
+			state.World.Members["uid-digits-1-2"] = seen
+			plan := look(state)
+			if member := plan.Actions.Expect.Members[2]; !member.Ended || member.Lost == "" {
+				t.Errorf("the rendezvous is told %+v", member)
+			}
+		})
+	}
+}
+
+func TestGoodput(t *testing.T) {
+	job := trains(2, func(j *v1alpha1.TrainingJob) {
+		j.Status.Conditions[0].LastTransitionTime = metav1.NewTime(start)
+		j.Status.Resizes = []v1alpha1.Resize{{Round: ptr.To[int64](3), Pause: &metav1.Duration{Duration: 2 * time.Second}, StepsLost: ptr.To[int64](4), At: ptr.To(metav1.NewTime(start.Add(time.Second)))}}
+	})
+	state := elasticState(job, crewOf(job)...)
+	state.World.Progress = rendezvous.Progress{Step: 110}
+	state.Memory.ReportedAt, state.Memory.ReportedRound, state.Memory.ReportedStep = now.Add(-40*time.Second), 3, 30 // 0.5 s a step
+	if got := NewPlan(state, settings).Status.Progress.Goodput; got != "0.933" {
+		t.Errorf("goodput is %s, want 0.933: 2 s of pause and 4 steps of 0.5 s in 60 s", got)
+	}
+}
