@@ -66,19 +66,23 @@ func (a amounts) sub(b amounts) {
 	}
 }
 
-// without is what is left of a once b is taken away.
-func (a amounts) without(b amounts) amounts {
-	left := maps.Clone(a)
-	left.sub(b)
-	return left
-}
-
 // holds is how often b fits into a.
 func (a amounts) holds(b amounts) int {
 	times := int64(math.MaxInt32)
 	for name, n := range b {
 		if n > 0 {
 			times = min(times, max(a[name], 0)/n)
+		}
+	}
+	return int(times)
+}
+
+// holdsBeside is how often b fits into a once other has been taken away.
+func (a amounts) holdsBeside(b, other amounts) int {
+	times := int64(math.MaxInt32)
+	for name, n := range b {
+		if n > 0 {
+			times = min(times, max(max(a[name], 0)-max(other[name], 0), 0)/n)
 		}
 	}
 	return int(times)

@@ -100,6 +100,8 @@ type candidate struct {
 	node  *corev1.Node
 	free  amounts
 	ports []port
+	// room is how many pods of the shape it takes while those that wait are placed.
+	room int
 	// waited says that a pod that waits for a node was charged here.
 	waited bool
 }
@@ -168,6 +170,11 @@ func (c *candidates) takes(n *candidate) int {
 // chargeWaiting places the pods that wait for a node: where the scheduler has announced them, else
 // on the node where the shape loses most by it. Only nodes that have room for the shape matter.
 func (c *candidates) chargeWaiting() {
+	for _, n := range c.open {
+		if n.room = c.takes(n); c.topology.closes(n.node) {
+			n.room = 0
+		}
+	}
 	for _, pod := range c.waiting {
 		request, ports := requests(pod), hostPorts(pod)
 		var worst *candidate
@@ -179,7 +186,7 @@ func (c *candidates) chargeWaiting() {
 		}
 		if worst != nil {
 			worst.charge(pod)
-			worst.waited = true
+			worst.room, worst.waited = c.takes(worst), true
 		}
 	}
 }
@@ -187,14 +194,13 @@ func (c *candidates) chargeWaiting() {
 // loss is how many pods of the shape a node takes less when it has taken another pod; -1 when it
 // takes none as it is.
 func (c *candidates) loss(n *candidate, request amounts, ports []port) int {
-	before := c.takes(n)
-	if before == 0 || c.topology.closes(n.node) {
+	if n.room == 0 {
 		return -1
 	}
 	if conflict(ports, c.ports) {
-		return before
+		return n.room
 	}
-	return before - min(before, n.free.without(request).holds(c.request))
+	return n.room - min(n.room, n.free.holdsBeside(c.request, request))
 }
 
 // mayGoTo says whether the scheduler may place a pod that waits on a node. One that is announced there
