@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -101,16 +103,21 @@ func command() *cobra.Command {
 }
 
 func (o *options) validate() error {
-	var missing []error
+	var wrong []error
 	for flag, value := range map[string]string{"--namespace": o.namespace, "--pod-ip": o.podIP, "--agent-image": o.agentImage} {
 		if value == "" {
-			missing = append(missing, fmt.Errorf("%s is not set", flag))
+			wrong = append(wrong, fmt.Errorf("%s is not set", flag))
 		}
 	}
 	if o.podIP != "" && net.ParseIP(o.podIP) == nil {
-		missing = append(missing, fmt.Errorf("--pod-ip %q is not an IP address", o.podIP))
+		wrong = append(wrong, fmt.Errorf("--pod-ip %q is not an IP address", o.podIP))
 	}
-	return errors.Join(missing...)
+	for _, key := range o.drainTaints {
+		if faults := validation.IsQualifiedName(key); len(faults) > 0 {
+			wrong = append(wrong, fmt.Errorf("--drain-taints: %q is no key of a taint: %s", key, strings.Join(faults, "; ")))
+		}
+	}
+	return errors.Join(wrong...)
 }
 
 func run(ctx context.Context, o options) error {

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/concertina-dev/concertina/internal/controller"
+)
+
+func TestFlagsAreChecked(t *testing.T) {
+	good := options{namespace: "concertina-system", podIP: "10.0.0.1", agentImage: "agent", drainTaints: controller.DefaultDrainTaints}
+	for _, c := range []struct {
+		name   string
+		change func(*options)
+		says   []string
+	}{
+		{"as they should be", func(*options) {}, nil},
+		{"no taints", func(o *options) { o.drainTaints = nil }, nil},
+		{"nothing set", func(o *options) { *o = options{} }, []string{"--namespace is not set", "--pod-ip is not set", "--agent-image is not set"}},
+		{"no address", func(o *options) { o.podIP = "here" }, []string{`--pod-ip "here" is not an IP address`}},
+		{"no key of a taint", func(o *options) { o.drainTaints = []string{"gone", "going:NoSchedule"} }, []string{`--drain-taints: "going:NoSchedule" is no key of a taint`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := good
+			c.change(&o)
+			err := o.validate()
+			if (err != nil) != (len(c.says) > 0) {
+				t.Fatalf("error is %v", err)
+			}
+			for _, part := range c.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("the error does not say %q: %v", part, err)
+				}
+			}
+		})
+	}
+}
+
+func TestDrainTaintsOfTheCommandLine(t *testing.T) {
+	for argument, want := range map[string][]string{
+		"":                       controller.DefaultDrainTaints,
+		"--drain-taints=":        {},
+		"--drain-taints=a,b/c.d": {"a", "b/c.d"},
+	} {
+		cmd := command()
+		var arguments []string
+		if argument != "" {
+			arguments = append(arguments, argument)
+		}
+		if err := cmd.ParseFlags(arguments); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := cmd.Flags().GetStringSlice("drain-taints"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %v; want %v", argument, got, err, want)
+		}
+	}
+}
