@@ -134,7 +134,7 @@ func (m *machine) changed(now time.Time, w *wish) *plan {
 	p := &plan{
 		members: w.members, reason: w.reason, why: w.why, fromStep: c.step, live: w.stay, change: c,
 	}
-	if w.newcomers == 0 && !w.retreat {
+	if c.unsaved != "" || w.newcomers == 0 && !w.retreat && !m.onlyOthersHold(w.stay) {
 		return p
 	}
 	taken, ok := m.snapshotAfter(c.step)
@@ -183,8 +183,8 @@ func (m *machine) unsaved(now time.Time, w *wish, why string) {
 	if w.leave {
 		m.change.unsaved = why
 		m.note(notedResizing, "%s", why)
-		m.look = true
 		if next := m.wishOf(nil); next != nil && !next.retreat {
+			m.change.why = next.why
 			return
 		}
 	}

@@ -19,7 +19,7 @@ func (m *machine) findFinish() {
 		}
 		for i := range mem.report.processes {
 			p := &mem.report.processes[i]
-			if p.waiting != waitingFinished && !(p.exited && p.exitCode == 0) {
+			if p.waiting != waitingFinished && (!p.exited || p.exitCode != 0) {
 				return
 			}
 		}

@@ -91,7 +91,7 @@ func (m *machine) isElastic() bool {
 			return false
 		}
 		for i := range mem.report.processes {
-			if p := &mem.report.processes[i]; !p.elastic && !(p.exited && mem.elastic) {
+			if p := &mem.report.processes[i]; !p.elastic && (!p.exited || !mem.elastic) {
 				return false
 			}
 		}
@@ -131,9 +131,7 @@ func (m *machine) wishOf(fresh []Member) *wish {
 	case !w.leave && (size <= m.world.record.Workers || size < m.gang.Minimum):
 		return nil
 	case size < m.gang.Minimum || size < 1:
-		w.retreat = true
-		size = int32(len(stay))
-		w.members = stay
+		w.retreat, w.members = true, stay
 	default:
 		w.members = choose(m.world.ranks.ranks, stay, fresh, size)
 	}
@@ -193,6 +191,9 @@ func (m *machine) explain(w *wish, first *member) {
 	said := fmt.Sprintf("%s leaves (%s)", first.want.Name, first.want.Leaving)
 	if m.isLost(first) {
 		w.reason, said = ReasonWorkerLost, m.lastLoss()
+		if losses := m.lossesNow(); len(losses) > 0 && losses[0].Program {
+			w.reason = ReasonProgramFailed
+		}
 	} else if len(names) > 0 && int32(len(w.members)) == m.world.record.Workers {
 		w.reason = ReasonReplaced
 	}

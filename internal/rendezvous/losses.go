@@ -55,56 +55,84 @@ func (m *machine) loseStandby(now time.Time, uid string, mem *member) {
 	case exited || mem.failed():
 		mem.gone = true
 		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Program: true, At: now,
-			Message: fmt.Sprintf("%s: its program exited with code %d before it was in a world", mem.want.Name, max(code, mem.code()))})
+			Message: fmt.Sprintf("its program exited with code %d before it was in a world", max(code, mem.code()))})
 	case mem.want.Lost != "":
 		mem.gone = true
-		m.addLoss(Loss{UID: uid, Name: mem.want.Name, At: now, Message: mem.want.Name + ": " + mem.want.Lost})
+		loss := Loss{UID: uid, Name: mem.want.Name, At: now, Message: mem.want.Lost}
+		if m.world.adopted && !mem.joined {
+			// Whoever was never heard held one of the ranks that nobody holds now.
+			loss.Round = m.world.record.Round
+		}
+		m.addLoss(loss)
 	}
 }
 
 // lossOf says why a member of the world is lost, and whether its program is at fault; empty when it is not.
 func (m *machine) lossOf(now time.Time, mem *member, faults int) (program bool, why string) {
-	round := m.world.record.Round
-	counts := mem.report.round == round ||
-		m.gang.Strategy == InPlace && mem.report.round > 0 && mem.report.round == m.world.record.Parent
-	raised := m.broken != nil && m.broken.raised[mem.want.UID]
-	others := faults
-	if mem.faulted(m.gang.Strategy) {
-		others--
+	if why := m.exitLoss(now, mem); why.text != "" {
+		return why.program, why.text
 	}
-	exited, _ := mem.exited()
-	switch {
-	case raised && (mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(outTimeout))):
-		return true, mem.fault()
-	case counts && mem.failed() && m.gang.Strategy == InPlace:
-		return m.exitOf(now, mem)
-	case mem.want.Lost != "":
+	if mem.want.Lost != "" {
 		return false, mem.want.Lost
-	case m.world.finishing:
+	}
+	if m.world.finishing {
 		return false, ""
+	}
+	if mem.faulted(m.gang.Strategy) {
+		faults-- // others than its own
+	}
+	away := !mem.connected && !mem.hungUp.IsZero()
+	switch {
 	case !mem.connected && mem.want.Ended:
 		return false, "its pod has ended"
-	case !mem.connected && others > 0 && !mem.hungUp.IsZero() && now.Sub(mem.hungUp) > brokenSession:
+	case away && faults > 0 && now.Sub(mem.hungUp) > brokenSession:
 		return false, "its session ended, and a peer reports a fault"
-	case mem.silent && now.Sub(m.heardAt) <= m.gang.HeartbeatTimeout:
+	case now.Sub(m.heardAt) <= m.gang.HeartbeatTimeout && m.isSilent(now, mem):
 		return false, fmt.Sprintf("it has been silent for more than %s while no step was made", m.gang.HeartbeatTimeout)
-	case counts && !mem.endedAt.IsZero() && now.Sub(mem.endedAt) >= disagreeAfter:
-		return true, fmt.Sprintf("its program ended with code 0 and others have not finished %s later: the ranks disagree about the end", disagreeAfter)
 	}
 	return false, ""
 }
 
+// cause is why a member is lost.
+type cause struct {
+	program bool
+	text    string
+}
+
+// exitLoss says whether a member is lost because its program has ended.
+func (m *machine) exitLoss(now time.Time, mem *member) cause {
+	exited, _ := mem.exited()
+	if m.broken != nil && m.broken.raised[mem.want.UID] {
+		if mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(outTimeout)) {
+			return cause{true, mem.fault()}
+		}
+		return cause{}
+	}
+	if mem.report.round != m.world.record.Round &&
+		(m.gang.Strategy != InPlace || mem.report.round == 0 || mem.report.round != m.world.record.Parent) {
+		return cause{} // how programs end that were stopped for another world means nothing
+	}
+	switch {
+	case mem.failed() && m.gang.Strategy == InPlace:
+		return m.exitOf(now, mem)
+	case !m.world.finishing && !mem.endedAt.IsZero() && now.Sub(mem.endedAt) >= disagreeAfter:
+		return cause{true, fmt.Sprintf(
+			"its program ended with code 0 and others have not finished %s later: the ranks disagree about the end", disagreeAfter)}
+	}
+	return cause{}
+}
+
 // exitOf says what the exit of a program in the middle of a world means.
-func (m *machine) exitOf(now time.Time, mem *member) (program bool, why string) {
+func (m *machine) exitOf(now time.Time, mem *member) cause {
 	code := mem.code()
 	fault := mem.fault()
 	switch {
 	case fault != "":
-		return !CommunicationError(fault), fault
+		return cause{!CommunicationError(fault), fault}
 	case m.broken != nil && code == exitKilled && now.Sub(m.broken.began) >= killAfter:
-		return false, "its program did not leave the world in time and was killed"
+		return cause{false, "its program did not leave the world in time and was killed"}
 	}
-	return true, fmt.Sprintf("its program exited with code %d", code)
+	return cause{true, fmt.Sprintf("its program exited with code %d", code)}
 }
 
 // code is the first exit code that is not 0.
@@ -121,6 +149,9 @@ func (mem *member) code() int32 {
 func (m *machine) lose(now time.Time, uid string, mem *member, program bool, why string) {
 	round := m.world.record.Round
 	mem.lostIn = round
+	if m.broken != nil && m.broken.planned && mem.leaving() && m.isOut(mem) {
+		return // it was let go, and nothing of it is lost
+	}
 	m.addLoss(Loss{
 		UID: uid, Name: mem.want.Name, Program: program, Round: round, At: now, Message: why,
 	})
@@ -146,14 +177,14 @@ func (m *machine) parted(now time.Time, uid string, mem *member) {
 	if well || m.world.finishing || m.isLost(mem) {
 		return
 	}
-	why := mem.want.Lost
-	if why == "" {
-		why = "its pod has ended"
+	why := cause{false, mem.want.Lost}
+	switch {
+	case mem.failed():
+		why = m.exitOf(now, mem)
+	case why.text == "":
+		why.text = "its pod has ended"
 	}
-	if mem.failed() {
-		_, why = m.exitOf(now, mem)
-	}
-	m.lose(now, uid, mem, mem.failed(), why)
+	m.lose(now, uid, mem, why.program, why.text)
 }
 
 // findMissing finds out whether an adopted world has ranks that nobody holds any more.

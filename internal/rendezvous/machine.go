@@ -109,9 +109,9 @@ type machine struct {
 	pending *Change
 	// pausedAt is when the last step before it was made; zero while unknown.
 	pausedAt time.Time
-	changes []Change
-	losses  []Loss
-	fatal   string
+	changes  []Change
+	losses   []Loss
+	fatal    string
 
 	// undecided and phase are what the Observation said last.
 	undecided bool

@@ -28,7 +28,8 @@ func newServerMetrics() *serverMetrics {
 		}, []string{"code"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_decisions_total",
-			Help: "Decisions about terms and rounds: term, published, formed, adopted, burned, record-failed, deposed.",
+			Help: "Decisions about terms and rounds: term, published, formed, adopted, burned, record-failed, deposed, " +
+				"and about worlds that change: resizing, parked, lifted, lost, broken, verdict, regrouping, fatal, finished.",
 		}, []string{"decision"}),
 		recordTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "concertina_rendezvous_record_seconds",
@@ -80,6 +81,7 @@ var (
 	jobLabels = []string{"namespace", "job"}
 	roundDesc = prometheus.NewDesc("concertina_job_round", "Round of the job's world; 0 for none.", jobLabels, nil)
 	stepDesc  = prometheus.NewDesc("concertina_job_step", "Steps done by every process of the job's world.", jobLabels, nil)
+	phaseDesc = prometheus.NewDesc("concertina_job_phase", "1 for what the job is in the middle of: Forming, Training, Resizing, Recovering, Regrouping.", append(jobLabels[:2:2], "phase"), nil)
 	heardDesc = prometheus.NewDesc("concertina_job_connected_workers", "Workers of the job whose agent has a session.", jobLabels, nil)
 )
 
@@ -88,6 +90,7 @@ func (r *registry) Describe(out chan<- *prometheus.Desc) {
 	out <- roundDesc
 	out <- stepDesc
 	out <- heardDesc
+	out <- phaseDesc
 }
 
 // Collect implements prometheus.Collector: the values of each job that is known now.
@@ -103,6 +106,7 @@ func (r *registry) Collect(out chan<- prometheus.Metric) {
 				connected++
 			}
 		}
+		out <- prometheus.MustNewConstMetric(phaseDesc, prometheus.GaugeValue, 1, j.key.Namespace, j.key.Name, string(observed.Phase))
 		for desc, value := range map[*prometheus.Desc]float64{
 			roundDesc: float64(observed.Round),
 			stepDesc:  float64(observed.Progress.Step),

@@ -389,7 +389,8 @@ func (c *modelCluster) step(t *rapid.T) {
 	}
 	c.stepped[round] = true
 	for _, agent := range c.agents {
-		agent.done++; agent.entered = agent.done
+		agent.done++
+		agent.entered = agent.done
 	}
 }
 

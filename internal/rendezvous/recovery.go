@@ -46,15 +46,23 @@ func (m *machine) findBreak(now time.Time) {
 	case lost > 0:
 		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: m.lastLoss(), planned: m.change != nil})
 	case faults > 0:
-		m.breakWorld(now, &recovery{reason: ReasonProgramFailed, why: "a worker reports a fault", planned: m.change != nil})
+		m.breakWorld(now, &recovery{reason: ReasonProgramFailed, why: m.firstFault(), planned: m.change != nil})
 	default:
 		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: "a worker has left the world"})
 	}
 }
 
+// firstFault says in words which fault came first.
+func (m *machine) firstFault() string {
+	if faults, _ := m.faults(); len(faults) > 0 {
+		return faults[0].mem.want.Name + ": " + lastLine(faults[0].text)
+	}
+	return "a worker reports a fault"
+}
+
 // failForeign ends an attempt whose programs cannot live on in another world.
 func (m *machine) failForeign(lost int) {
-	why := "a worker has failed"
+	why := m.firstFault()
 	if lost > 0 {
 		why = m.lastLoss()
 	}
@@ -70,7 +78,7 @@ func (m *machine) someoneOut() bool {
 			continue
 		}
 		if exited, code := mem.exited(); mem.report.has(waitingAborted) ||
-			m.gang.Strategy == Restart && mem.report.out && !(exited && code == 0) {
+			m.gang.Strategy == Restart && mem.report.out && (!exited || code != 0) {
 			return true
 		}
 	}

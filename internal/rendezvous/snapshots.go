@@ -42,6 +42,21 @@ func (m *machine) snapshotAfter(step uint64) (snapshot, bool) {
 	return best(m.held(), func(s snapshot) bool { return s.step == step })
 }
 
+// onlyOthersHold says whether there are snapshots of the world's history, and none of these members has
+// one: a loss soon after would find nothing to go on from.
+func (m *machine) onlyOthersHold(stay map[string]bool) bool {
+	held := m.held()
+	if len(held) == 0 {
+		return false
+	}
+	for uid := range stay {
+		if slices.ContainsFunc(m.members[uid].report.snapshots, func(s snapshot) bool { return held[s] > 0 }) {
+			return false
+		}
+	}
+	return true
+}
+
 func best(counts map[snapshot]int, fits func(snapshot) bool) (snapshot, bool) {
 	var found snapshot
 	ok := false

@@ -119,17 +119,12 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		return report{}, malformed("%d processes, there may be %d", len(r.GetProcesses()), maxProcesses)
 	case read.out && read.round == 0:
 		return report{}, malformed("round is 0 and out is set")
-	case len(r.GetSnapshots()) > maxSnapshots:
-		return report{}, malformed("%d snapshots, there may be %d", len(r.GetSnapshots()), maxSnapshots)
 	case len(read.snapshotError) > maxErrorBytes:
 		return report{}, malformed("snapshot_error has %d bytes, it may have %d", len(read.snapshotError), maxErrorBytes)
 	}
-	for _, s := range r.GetSnapshots() {
-		if s.GetRound() < 1 || s.GetRound() > read.round || s.GetStep() > maxCount || s.GetBytes() > maxCount {
-			return report{}, malformed("a snapshot of round %d, step %d, %d bytes cannot be in round %d",
-				s.GetRound(), s.GetStep(), s.GetBytes(), read.round)
-		}
-		read.snapshots = append(read.snapshots, snapshot{s.GetRound(), s.GetStep(), s.GetBytes(), s.GetChecksum()})
+	var refused *refusal
+	if read.snapshots, refused = readSnapshots(r); refused != nil {
+		return report{}, refused
 	}
 	for rank, p := range r.GetProcesses() {
 		one, why := readProcess(p)
@@ -137,6 +132,21 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 			return report{}, malformed("process %d: %s", rank, why)
 		}
 		read.processes = append(read.processes, one)
+	}
+	return read, nil
+}
+
+func readSnapshots(r *rendezvousv1.Report) ([]snapshot, *refusal) {
+	if n := len(r.GetSnapshots()); n > maxSnapshots {
+		return nil, malformed("%d snapshots, there may be %d", n, maxSnapshots)
+	}
+	var read []snapshot
+	for _, s := range r.GetSnapshots() {
+		if s.GetRound() < 1 || s.GetRound() > r.GetRound() || s.GetStep() > maxCount || s.GetBytes() > maxCount {
+			return nil, malformed("a snapshot of round %d, step %d, %d bytes cannot be in round %d",
+				s.GetRound(), s.GetStep(), s.GetBytes(), r.GetRound())
+		}
+		read = append(read, snapshot{s.GetRound(), s.GetStep(), s.GetBytes(), s.GetChecksum()})
 	}
 	return read, nil
 }
