@@ -27,8 +27,9 @@ func (m *machine) isLost(mem *member) bool {
 
 // findLosses finds out who is lost.
 func (m *machine) findLosses(now time.Time) {
-	for uid, mem := range m.members {
-		if m.world.ranks.rank(uid) < 0 && !mem.gone {
+	for i := range m.gang.Members {
+		uid := m.gang.Members[i].UID
+		if mem := m.members[uid]; m.world.ranks.rank(uid) < 0 && !mem.gone {
 			m.loseStandby(now, uid, mem)
 		}
 	}

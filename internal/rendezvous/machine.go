@@ -2,6 +2,8 @@ package rendezvous
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -372,7 +374,8 @@ func (m *machine) replaceMembers(now time.Time) {
 	}
 	left := m.members
 	m.members = members
-	for uid, mem := range left {
+	for _, uid := range slices.Sorted(maps.Keys(left)) {
+		mem := left[uid]
 		m.parted(now, uid, mem)
 		if mem.connected {
 			m.out.end = append(m.out.end, ending{uid, refusal{connect.CodeNotFound,

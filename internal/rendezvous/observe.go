@@ -69,8 +69,9 @@ func (m *machine) doing() (Phase, string) {
 func (m *machine) progress() Progress {
 	slowest := uint64(math.MaxUint64)
 	var progress Progress
-	for uid, mem := range m.members {
-		if !mem.in(&m.world.record) {
+	for rank, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || !mem.in(&m.world.record) {
 			continue
 		}
 		for i := range mem.report.processes {
@@ -81,7 +82,7 @@ func (m *machine) progress() Progress {
 			}
 			progress.TotalSteps = max(progress.TotalSteps, p.lastStep)
 		}
-		if m.world.ranks.rank(uid) == 0 && len(mem.report.processes) > 0 {
+		if rank == 0 && len(mem.report.processes) > 0 {
 			progress.Metrics = slices.Clone(mem.report.processes[0].metrics)
 		}
 	}
