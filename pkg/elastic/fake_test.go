@@ -78,6 +78,8 @@ type program struct {
 	slot int
 	conn *wire.Conn
 	said chan any
+	// back is what was read too early.
+	back []any
 	over sync.WaitGroup
 }
 
@@ -148,9 +150,17 @@ func (a *agent) join(ctx context.Context, options elastic.Options) (*elastic.Run
 	return run, p
 }
 
-// hears is the next message that is not progress.
+// unread puts a message back for whoever reads next.
+func (p *program) unread(message any) { p.back = append([]any{message}, p.back...) }
+
+// hears is the next message that is not progress; nil at the end.
 func (p *program) hears() any {
 	p.t.Helper()
+	if len(p.back) > 0 {
+		message := p.back[0]
+		p.back = p.back[1:]
+		return message
+	}
 	timeout := time.After(patience)
 	for {
 		select {
@@ -175,12 +185,8 @@ func (p *program) expects(want any) {
 	}
 }
 
-func (p *program) says(message any, files ...*os.File) {
-	p.t.Helper()
-	if err := p.conn.Write(message, files...); err != nil {
-		p.t.Errorf("tell local rank %d: %v", p.slot, err)
-	}
-}
+// says tells the process something, if it is still there.
+func (p *program) says(message any, files ...*os.File) { _ = p.conn.Write(message, files...) }
 
 // world sends a world, with what is the same in all of them filled in, and a listener for rank 0.
 func (p *program) world(w wire.World) {

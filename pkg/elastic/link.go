@@ -47,7 +47,8 @@ type inbox struct {
 	// aborted is the highest round that is over, and why.
 	aborted uint64
 	reason  string
-	// look means that the stop of the gate page may have changed.
+	// look means that the stop of the gate page may have changed. It may be set when the process is
+	// just about to park; looking once too often does no harm.
 	look bool
 	// save asks for a snapshot; raise and end are verdicts.
 	save, raise, end bool
@@ -220,6 +221,7 @@ func (l *link) enter(round uint64, leave context.CancelCauseFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.round, l.leave = round, leave
+	l.in.save = false // it was meant for the world before
 	l.leaveAborted()
 }
 

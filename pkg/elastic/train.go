@@ -223,7 +223,6 @@ func (l *link) forgetVerdicts() {
 // park waits at the barrier. When it returns and r.err is nil the training goes on.
 func (r *Run) park() {
 	r.snaps.flush()
-	r.link.clearParking()
 	r.link.say(wire.Parked{Type: wire.TypeParked, Step: r.done()})
 	for r.err == nil {
 		var save bool
@@ -258,13 +257,6 @@ func (r *Run) saveNow() {
 	defer r.setPhase(r.phase)
 	r.setPhase(gate.PhaseSaving)
 	r.link.say(r.snaps.now(r.snapshotName(r.done()), headerOf(r.shape, r.done()), r.state))
-}
-
-// clearParking forgets what was meant for the last time that the process was parked.
-func (l *link) clearParking() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.in.save, l.in.look = false, false
 }
 
 // keepInitial keeps the state that the program was started with, if it can be encoded.
