@@ -67,6 +67,12 @@ func beAgent() int {
 	if text := os.Getenv("AGENT_TEST_STOP_GRACE"); text != "" && err == nil {
 		config.Limits.StopGrace, err = time.ParseDuration(text)
 	}
+	if text := os.Getenv("AGENT_TEST_ANSWER"); text != "" && err == nil {
+		config.Limits.Answer, err = time.ParseDuration(text)
+	}
+	if text := os.Getenv("AGENT_TEST_HOLD"); text != "" && err == nil {
+		config.Limits.Hold, err = time.ParseDuration(text)
+	}
 	if err != nil {
 		return agent.ExitAgentFailed
 	}
@@ -221,6 +227,22 @@ func world(term, round uint64, processes, masterPort uint32) *rendezvousv1.Direc
 func join(r *agenttest.Rendezvous, round uint64, processes uint32) {
 	r.AwaitSessions(1)
 	r.Direct(world(1, round, processes, r.Hellos()[0].GetMasterPort()))
+}
+
+// finish waits until every process has finished, and lets them end.
+func finish(r *agenttest.Rendezvous, d *rendezvousv1.Directive) {
+	r.Await("the end of training", waits(rendezvousv1.Waiting_WAITING_FINISHED))
+	d.Finish = true
+	r.Direct(d)
+}
+
+// waits is a report in which every process waits for the same.
+func waits(what rendezvousv1.Waiting) func(*rendezvousv1.Report) bool {
+	return func(report *rendezvousv1.Report) bool {
+		return len(report.GetProcesses()) > 0 && !slices.ContainsFunc(report.GetProcesses(), func(p *rendezvousv1.Process) bool {
+			return p.GetWaiting() != what
+		})
+	}
 }
 
 func running(n int) func(*rendezvousv1.Report) bool {

@@ -105,7 +105,7 @@ func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {
 	for _, name := range slices.Sorted(maps.Keys(state.Metrics)) {
 		p.Metrics = append(p.Metrics, &rendezvousv1.Metric{Name: name, Value: state.Metrics[name]})
 	}
-	if state.FaultOrder > 0 && !of.Entering {
+	if state.FaultOrder > 0 && (!of.Entering || of.Waiting == lifecycle.WaitsFault) {
 		message := state.Fault
 		if state.FaultOrder > 1 {
 			message = wire.TailOf(message, briefFault)

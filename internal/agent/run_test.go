@@ -186,7 +186,7 @@ func TestAProgramWithTheSDK(t *testing.T) {
 	want := &rendezvousv1.Report{
 		Sequence: report.GetSequence(), Term: 1, Round: 3, MembersDigest: "digest-3",
 		Processes: []*rendezvousv1.Process{{
-			Phase: rendezvousv1.Phase_PHASE_STEP, Entered: 3, Done: 2, LastStep: 3, Samples: 8,
+			Phase: rendezvousv1.Phase_PHASE_STEP, Entered: 3, Done: 2, LastStep: 3, Samples: 8, Elastic: true,
 			Metrics: []*rendezvousv1.Metric{{Name: "loss", Value: 1}},
 		}},
 	}
@@ -194,6 +194,7 @@ func TestAProgramWithTheSDK(t *testing.T) {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
 	w.signal(syscall.SIGUSR1)
+	finish(r, world(1, 3, 1, 61000))
 	if code := w.exit(); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
@@ -211,11 +212,17 @@ func TestAFaultReachesTheOperatorWithTheExit(t *testing.T) {
 	r := agenttest.New(t)
 	w := startWorker(t, r, nil, "fault")
 	join(r, 1, 1)
+	want := &rendezvousv1.Fault{Step: 2, Message: "the loss is not a number"}
+	first := r.Await("the fault", waits(rendezvousv1.Waiting_WAITING_FAULT))
+	if !first.GetOut() {
+		t.Error("a worker with a fault is not out")
+	}
+	raise := world(1, 1, 1, 61000)
+	raise.Raise = true
+	r.Direct(raise)
 	if code := w.exit(); code != 3 {
 		t.Errorf("exit code %d, want 3", code)
 	}
-	want := &rendezvousv1.Fault{Step: 2, Message: "the loss is not a number"}
-	first := r.Await("the exit", ended(3))
 	if diff := cmp.Diff(want, first.GetProcesses()[0].GetFault(), protocmp.Transform()); diff != "" {
 		t.Errorf("fault (-want +got):\n%s", diff)
 	}
@@ -242,12 +249,13 @@ func TestTwoProgramsClaimOneSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_, _ = conn.Write([]byte(`{"type":"hello","protocol":1,"localRank":0}` + "\n"))
+	_, _ = conn.Write([]byte(`{"type":"hello","protocol":2,"localRank":0}` + "\n"))
 	var answer struct{ Type, Message string }
 	if err := json.NewDecoder(conn).Decode(&answer); err != nil || answer.Type != "error" {
 		t.Errorf("the second program heard %+v, %v", answer, err)
 	}
 	w.signal(syscall.SIGUSR1)
+	finish(r, world(1, 1, 1, 61000))
 	if code := w.exit(); code != 0 {
 		t.Errorf("exit code %d: the first program was disturbed", code)
 	}
@@ -348,18 +356,37 @@ func TestTheOperatorIsAwayAndComesBack(t *testing.T) {
 	r.Direct(world(2, 1, 1, 61000))
 	r.Await("the new term", func(report *rendezvousv1.Report) bool { return report.GetTerm() == 2 })
 	w.signal(syscall.SIGUSR1)
+	finish(r, world(2, 1, 1, 61000))
 	if code := w.exit(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
 
+// A program without an SDK needs nobody's word to end; one with an SDK waits, because it may be needed
+// again until everybody has finished.
 func TestTheProgramEndsWhileTheOperatorIsAway(t *testing.T) {
+	r := agenttest.New(t)
+	w := startWorker(t, r, nil, "orphans")
+	join(r, 1, 1)
+	w.file("ready")
+	r.Leave()
+	w.signal(syscall.SIGUSR1)
+	if code := w.exit(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestTheProgramFinishesWhileTheOperatorIsAway(t *testing.T) {
 	r := agenttest.New(t)
 	w := startWorker(t, r, nil, "elastic")
 	join(r, 1, 1)
 	w.file("ready")
 	r.Leave()
+	r.Forget()
 	w.signal(syscall.SIGUSR1)
+	r.Direct(&rendezvousv1.Directive{Term: 2})
+	r.Return()
+	finish(r, world(2, 1, 1, 61000))
 	if code := w.exit(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
@@ -373,6 +400,11 @@ func TestProblemsThatTheAgentNames(t *testing.T) {
 		"too many":       {"CONCERTINA_PROCESSES=65", "a number from 1 to 64"},
 		"no address":     {"CONCERTINA_POD_IP=host", "an IP address"},
 		"no attempt":     {"CONCERTINA_ATTEMPT=0", "CONCERTINA_ATTEMPT"},
+		"bad strategy":   {"CONCERTINA_STRATEGY=Anyhow", "InPlace or Restart"},
+		"bad interval":   {"CONCERTINA_SNAPSHOT_INTERVAL=-1", "auto or a number of seconds"},
+		"bad signal":     {"CONCERTINA_CHECKPOINT_SIGNAL=USR2", "the name of a signal"},
+		"bad timeout":    {"CONCERTINA_CHECKPOINT_TIMEOUT=0", "CONCERTINA_CHECKPOINT_TIMEOUT"},
+		"no memory":      {"CONCERTINA_MEMORY=/proc/no", "make the folder"},
 		"bad grace":      {"CONCERTINA_GRACE_SECONDS=soon", "CONCERTINA_GRACE_SECONDS"},
 		"not a URL":      {"CONCERTINA_RENDEZVOUS=operator", "https://host:port"},
 		"no token":       {"TEST_TOKEN=/no/such/file", "service account token"},
@@ -421,7 +453,7 @@ func TestReportsStaySmall(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
-		fmt.Fprintf(conn, `{"type":"hello","protocol":1,"localRank":%d}`+"\n", i)
+		fmt.Fprintf(conn, `{"type":"hello","protocol":2,"localRank":%d}`+"\n", i)
 		fmt.Fprintf(conn, `{"type":"progress","metrics":{%s}}`+"\n", strings.Join(metrics, ","))
 		fmt.Fprintf(conn, `{"type":"fault","step":1,"message":"%s"}`+"\n", strings.Repeat("x", 20000))
 	}

@@ -227,14 +227,23 @@ var transcripts = map[string][]line{
 
 func TestTranscripts(t *testing.T) {
 	for name, lines := range transcripts {
-		t.Run(name, func(t *testing.T) {
-			m := New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2})
-			for i, l := range lines {
-				if got := text(m.Step(epoch.Add(l.at), l.event)); got != l.want {
-					t.Fatalf("line %d, at %v: %T%v leads to %q, want %q", i, l.at, l.event, l.event, got, l.want)
-				}
-			}
-		})
+		t.Run(name, func(t *testing.T) { play(t, InPlace, lines) })
+	}
+	for name, lines := range restartTranscripts {
+		t.Run("Restart: "+name, func(t *testing.T) { play(t, Restart, lines) })
+	}
+	for name, lines := range inPlaceTranscripts {
+		t.Run("InPlace: "+name, func(t *testing.T) { play(t, InPlace, lines) })
+	}
+}
+
+func play(t *testing.T, strategy Strategy, lines []line) {
+	t.Helper()
+	m := New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2, Strategy: strategy})
+	for i, l := range lines {
+		if got := text(m.Step(epoch.Add(l.at), l.event)); got != l.want {
+			t.Fatalf("line %d, at %v: %T%v leads to %q, want %q", i, l.at, l.event, l.event, got, l.want)
+		}
 	}
 }
 

@@ -143,6 +143,9 @@ func (s *slot) hasLeft() bool {
 // ready is true when the process can be given a world now. One that was told to leave its world must
 // say so first: what it says later would be taken to speak of the next.
 func (s *slot) ready() bool {
+	if s.world == 0 {
+		return s.waiting == WaitsJoin
+	}
 	return s.waiting != WaitsNot && (!s.interrupted || s.hasLeft())
 }
 
@@ -157,8 +160,12 @@ func (m *Machine) attend(now time.Time) []Effect {
 		if s.world != m.in.Round {
 			effects = append(effects, m.bring(now, i, s)...)
 		}
-		if s.world == m.in.Round {
+		switch s.world {
+		case m.in.Round:
 			effects = append(effects, m.direct(now, i, s)...)
+		case 0:
+			// It may fail before it has asked for a world.
+			effects = append(effects, m.verdict(i, s)...)
 		}
 	}
 	if !m.out && m.isOut() {

@@ -73,7 +73,10 @@ func (m *Machine) Process(i int) Standing {
 	// What it waits for has nothing to do with the world that it is about to enter, unless that is
 	// over before it has begun.
 	standing = Standing{Elastic: s.elastic, Entering: true}
-	if m.orders.abort != nil && s.ready() {
+	switch {
+	case s.world == 0 && s.waiting == WaitsFault:
+		standing.Waiting = WaitsFault
+	case m.orders.abort != nil && s.ready():
 		standing.Waiting = WaitsAborted
 	}
 	return standing

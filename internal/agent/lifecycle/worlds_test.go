@@ -1,0 +1,269 @@
+package lifecycle
+
+// The transcripts in this file are of programs that speak to the agent, and of the strategy Restart.
+
+func says(slot int, what What) Said {
+	return Said{Slot: slot, Connection: uint64(slot) + 1, What: what}
+}
+func parked(slot int, step uint64) Said { s := says(slot, Parked); s.Step = step; return s }
+func with(h Heard, change func(*Directive)) Heard {
+	change(&h.Directive)
+	return h
+}
+
+func armedAt(h Heard, attempt, step uint64) Heard {
+	return with(h, func(d *Directive) { d.Barrier = Barrier{Attempt: attempt, Step: step} })
+}
+
+func saving(h Heard) Heard {
+	return with(h, func(d *Directive) { d.Barrier.Save = true })
+}
+
+func aborting(h Heard, planned bool) Heard {
+	return with(h, func(d *Directive) { d.Abort = &Abort{Reason: "a worker was lost", Planned: planned} })
+}
+
+func raising(h Heard) Heard   { return with(h, func(d *Directive) { d.Raise = true }) }
+func finishing(h Heard) Heard { return with(h, func(d *Directive) { d.Finish = true }) }
+func standby(h Heard) Heard   { return with(h, func(d *Directive) { d.Standby = true }) }
+
+// going is a round that continues its predecessor; from a snapshot when the program restores.
+func going(h Heard, fromStep uint64, restore bool) Heard {
+	return with(h, func(d *Directive) {
+		d.World.Parent, d.World.FromStep, d.World.Restore = d.Round-1, fromStep, restore
+		if restore {
+			d.World.Snapshot = &Snapshot{Round: d.World.Parent, Step: fromStep}
+		}
+	})
+}
+
+// inRound begins a transcript with both processes in the world of round 1.
+func inRound(rest ...line) []line {
+	return append([]line{
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{0, says(0, Connected), "tell"},
+		{0, says(1, Connected), "tell"},
+		{0, says(0, Joined), "tell give0(1) tell"},
+		{0, says(1, Joined), "tell give1(1) tell"},
+	}, rest...)
+}
+
+var inPlaceTranscripts = map[string][]line{
+	"a world grows": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 18}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{2 * second, parked(1, 18), "tell"},
+		line{3 * second, armedAt(directive(1, 1, "a"), 2, 18), "arm0(18) arm1(18)"},
+		line{3 * second, Armed{0, 18}, "tell go0 tell"},
+		line{3 * second, Armed{1, 18}, "tell"},
+		line{3 * second, armedAt(directive(1, 1, "a"), 1, 17), ""},
+		line{4 * second, parked(0, 18), "tell"},
+		line{5 * second, saving(armedAt(directive(1, 1, "a"), 2, 18)), "save0"},
+		line{5 * second, saving(armedAt(directive(1, 1, "a"), 2, 18)), ""},
+		line{6 * second, going(directive(1, 2, "b"), 18, false), "tell give0(2) tell give1(2) tell"},
+		line{7 * second, armedAt(directive(1, 1, "a"), 3, 20), "refuse"},
+	),
+	"a barrier that is lifted": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{3 * second, directive(2, 0, ""), ""},
+		line{3 * second, directive(2, 1, "a"), "lift0 tell go0 tell lift1 tell"},
+		line{4 * second, parked(1, 17), "tell go1 tell"},
+		line{5 * second, armedAt(directive(2, 1, "a"), 2, 30), "arm0(30) arm1(30)"},
+	),
+	"a process that steps past the barrier is told to go on to it": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 18}, "tell"},
+		line{1 * second, parked(0, 17), "tell go0 tell"},
+	),
+	"a worker is lost": inRound(
+		line{1 * second, says(0, Faulted), "tell tell"},
+		line{2 * second, aborting(directive(1, 1, "a"), false), "abort1(1)"},
+		line{3 * second, says(1, Aborted), "tell"},
+		line{4 * second, going(directive(1, 2, "b"), 16, true), "fetch(16) tell"},
+		line{5 * second, Fetched{Round: 1}, ""},
+		line{5 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{6 * second, says(1, Aborted), "tell"},
+		line{7 * second, aborting(directive(1, 2, "b"), false), "abort0(2) abort1(2)"},
+	),
+	"a process that does not leave its world is killed": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{2 * second, says(0, Aborted), "tell tell"},
+		line{5 * second, Tick{}, ""},
+		line{6 * second, Tick{}, "kill"},
+		line{6 * second, Exited{0, 137}, "tell"},
+		line{6 * second, Exited{1, 137}, "tell kill leave(137)"},
+	),
+	"a process that is parked leaves like any other": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{3 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{3 * second, parked(1, 17), "tell"},
+		line{3 * second, says(0, Aborted), "tell tell"},
+		line{4 * second, going(directive(1, 2, "b"), 16, true), "fetch(16) tell"},
+		line{4 * second, Fetched{Round: 2}, "give0(2) tell"},
+		line{4 * second, says(1, Aborted), "tell give1(2) tell"},
+	),
+	"the next world comes while a process still trains": inRound(
+		line{1 * second, says(0, Faulted), "tell tell"},
+		line{2 * second, going(directive(1, 2, "b"), 16, true), "fetch(16) tell abort1(1)"},
+		line{2 * second, Fetched{Round: 2}, "give0(2) tell"},
+		line{7 * second, Tick{}, "kill"},
+	),
+	"a world that is over before a process is in it": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{0, says(0, Connected), "tell"},
+		{1 * second, aborting(directive(1, 1, "a"), false), ""},
+		{2 * second, says(0, Joined), "tell tell"},
+		{9 * second, Tick{}, ""},
+		{9 * second, directive(1, 2, "b"), "tell give0(2) tell"},
+	},
+	"nobody has the snapshot": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{1 * second, says(0, Aborted), "tell tell"},
+		line{1 * second, says(1, Aborted), "tell"},
+		line{2 * second, going(directive(1, 2, "b"), 16, true), "fetch(16) tell"},
+		line{3 * second, Fetched{Round: 2, Why: "no holder gives it"}, "kill"},
+		line{3 * second, Exited{0, 137}, "tell"},
+		line{3 * second, Exited{1, 137}, "tell kill leave(137)"},
+	),
+	"a fault of its own": inRound(
+		line{1 * second, says(0, Faulted), "tell tell"},
+		line{2 * second, raising(directive(1, 1, "a")), "raise0"},
+		line{2 * second, raising(directive(1, 1, "a")), ""},
+		line{3 * second, Said{Slot: 0, Connection: 1, What: Disconnected}, "tell"},
+		line{3 * second, Exited{0, 1}, "tell term[1]"},
+	),
+	"the end": inRound(
+		line{1 * second, says(0, Finished), "tell tell"},
+		line{1 * second, says(1, Finished), "tell"},
+		line{2 * second, finishing(directive(1, 1, "a")), "end0 end1"},
+		line{2 * second, finishing(directive(1, 1, "a")), ""},
+		line{3 * second, Exited{0, 0}, "tell"},
+		line{3 * second, Exited{1, 0}, "tell kill leave(0)"},
+	),
+	"a worker is lost when others have finished": inRound(
+		line{1 * second, says(0, Finished), "tell tell"},
+		line{2 * second, aborting(directive(1, 1, "a"), false), "abort1(1)"},
+		line{2 * second, says(1, Aborted), "tell"},
+		line{3 * second, going(directive(1, 2, "b"), 0, false), "tell give0(2) tell give1(2) tell"},
+	),
+	"a standby": {
+		{0, directive(1, 0, ""), ""},
+		{1 * second, standby(directive(1, 0, "")), "start(0) tell"},
+		{1 * second, standby(directive(1, 0, "")), ""},
+		{2 * second, says(0, Connected), "tell"},
+		{2 * second, says(1, Connected), "tell"},
+		{2 * second, says(0, Joined), "tell"},
+		{2 * second, says(1, Joined), "tell"},
+		{3 * second, going(directive(1, 7, "a"), 18, true), "fetch(18) tell"},
+		{4 * second, Fetched{Round: 7}, "give0(7) tell give1(7) tell"},
+	},
+	"a standby that is told to go": {
+		{0, standby(directive(1, 0, "")), "start(0) tell"},
+		{1 * second, Terminated{}, "tell term[0 1]"},
+	},
+	"a world goes on while SIGTERM waits": inRound(
+		line{1 * second, Terminated{}, "tell"},
+		line{2 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{2 * second, Armed{0, 17}, "tell"},
+		line{2 * second, Armed{1, 17}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{2 * second, parked(1, 17), "tell"},
+		line{3 * second, going(directive(1, 2, "b"), 17, false), "tell give0(2) tell give1(2) tell"},
+		line{4 * second, released(directive(1, 2, "b")), "term[0 1]"},
+	),
+	"a process that a launcher started anew gets its place": inRound(
+		line{1 * second, Said{Slot: 0, Connection: 9, What: Connected}, "tell"},
+		line{1 * second, Said{Slot: 0, Connection: 1, What: Disconnected}, ""},
+		line{1 * second, Said{Slot: 0, Connection: 9, What: Joined}, "tell give0(1) tell"},
+	),
+	"a process that does not have the state of its world": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, parked(0, 17), "tell"},
+		line{1 * second, parked(1, 17), "tell"},
+		line{2 * second, going(directive(1, 2, "b"), 17, false), "tell give0(2) tell give1(2) tell"},
+		line{3 * second, Said{Slot: 0, Connection: 9, What: Connected}, "tell"},
+		line{3 * second, Said{Slot: 0, Connection: 9, What: Joined}, "tell deny0"},
+	),
+	"a world that goes back to nothing known": inRound(
+		line{1 * second, with(going(directive(1, 2, "b"), 9, true), func(d *Directive) { d.World.Snapshot = nil }), "refuse"},
+	),
+	"secrets": {
+		{0, with(directive(1, 0, ""), func(d *Directive) { d.Secret = "x" }), "trust"},
+		{0, with(directive(1, 0, ""), func(d *Directive) { d.Secret = "x" }), ""},
+		{0, with(directive(2, 0, ""), func(d *Directive) { d.Secret = "y" }), "trust"},
+		{0, with(directive(1, 0, ""), func(d *Directive) { d.Secret = "z" }), "refuse"},
+	},
+}
+
+var restartTranscripts = map[string][]line{
+	"a planned change": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, aborting(directive(1, 1, "a"), true), "checkpoint"},
+		{1 * second, aborting(directive(1, 1, "a"), true), ""},
+		{3 * second, Checkpointed{Round: 1}, "term[0 1]"},
+		{4 * second, Exited{0, 143}, "tell"},
+		{4 * second, Exited{1, 143}, "tell kill tell"},
+		{5 * second, directive(1, 2, "b"), "start(2) tell"},
+		{6 * second, Exited{0, 0}, "tell"},
+		{6 * second, Exited{1, 0}, "tell kill leave(0)"},
+	},
+	"a worker is lost while others write their checkpoint": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, aborting(directive(1, 1, "a"), true), "checkpoint"},
+		{2 * second, aborting(directive(1, 1, "a"), false), "term[0 1]"},
+		{3 * second, Checkpointed{Round: 1}, ""},
+		{7 * second, Tick{}, "kill"},
+	},
+	"a program ends when its peer is lost": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, Exited{0, 1}, "tell term[1]"},
+		{1 * second, Exited{1, 143}, "tell kill"},
+		{2 * second, aborting(directive(1, 1, "a"), false), "tell"},
+		{3 * second, directive(1, 2, "b"), "start(2) tell"},
+	},
+	"a program fails and nobody says anything": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, Exited{0, 1}, "tell term[1]"},
+		{1 * second, Exited{1, 143}, "tell kill"},
+		{3 * second, Tick{}, ""},
+		{4 * second, Tick{}, "leave(1)"},
+	},
+	"a failure that is the program's own": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, Exited{0, 1}, "tell term[1]"},
+		{1 * second, Exited{1, 143}, "tell kill"},
+		{2 * second, raising(directive(1, 1, "a")), "leave(1)"},
+	},
+	"a failure that turns out to be the program's own": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, Exited{0, 1}, "tell term[1]"},
+		{1 * second, aborting(directive(1, 1, "a"), false), ""},
+		{1 * second, Exited{1, 143}, "tell kill tell"},
+		{2 * second, raising(aborting(directive(1, 1, "a"), false)), "leave(1)"},
+	},
+	"SIGTERM while it stops": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, aborting(directive(1, 1, "a"), false), "term[0 1]"},
+		{2 * second, Terminated{}, "tell"},
+		{2 * second, Exited{0, 143}, "tell"},
+		{2 * second, Exited{1, 143}, "tell kill leave(143)"},
+	},
+	"SIGTERM while it is out": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, aborting(directive(1, 1, "a"), false), "term[0 1]"},
+		{2 * second, Exited{0, 143}, "tell"},
+		{2 * second, Exited{1, 143}, "tell kill tell"},
+		{2 * second, Terminated{}, "tell leave(143)"},
+	},
+	"a standby runs nothing": {
+		{0, standby(directive(1, 0, "")), ""},
+	},
+}
