@@ -186,9 +186,10 @@ class Keeper:
             self._writing = False
         except OSError as error:
             self._writing = False
+            text = f"{error.strerror}: {path}"
             with contextlib.suppress(OSError):
                 os.unlink(path)
-            self._say(world, lambda: self._agent.snapshot_failed(step, f"{error.strerror}: {path}"))
+            self._say(world, lambda: self._agent.snapshot_failed(step, text))
             return
         if not self._say(world, lambda: self._agent.say("snapshot", step=step, file=name, bytes=size)):
             with contextlib.suppress(OSError):

@@ -248,13 +248,17 @@ class Snapshots(Case):
         program.make(2)
         path = agent.take_over(agent.hear("snapshot"), 1)
         self.assertTrue(path.endswith("1-1"))
-        program.make(2)
-        agent.say("abort", round=1, reason="lost a peer")
-        agent.stop(1)
-        program.proceed.release()
+        program.make(1)
+        agent.stop(4)
+        program.make(1)
         while (message := agent.messages.get(timeout=SECONDS)[1])["type"] == "snapshot":
             pass
-        self.assertEqual(message, {"type": "aborted", "step": 5})
+        self.assertEqual(message, {"type": "parked", "step": 4})
+        agent.stop(1)
+        agent.say("abort", round=1, reason="lost a peer")
+        while (message := agent.messages.get(timeout=SECONDS)[1])["type"] == "snapshot":
+            pass
+        self.assertEqual(message, {"type": "aborted", "step": 4})
         agent.stop(0)
         agent.interval = 3600
         agent.give(world(round=2, fromStep=1, snapshot=path))

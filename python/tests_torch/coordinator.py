@@ -1,0 +1,181 @@
+"""Real members of a world, and the agent's side of each, played by the test."""
+
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from tests.fakeagent import FakeAgent, world
+
+MEMBER = str(pathlib.Path(__file__).with_name("member.py"))
+SECONDS = 30
+
+
+class Member:
+    """A process with its agent."""
+
+    def __init__(self, arguments, folder, stack):
+        self.agent = stack.enter_context(FakeAgent(None))
+        self.agent.answers = {}
+        self.errors = tempfile.TemporaryFile("w+")
+        stack.callback(self.errors.close)
+        env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+        env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TEST_DIR": folder}
+        self.process = subprocess.Popen(
+            [sys.executable, MEMBER, *map(str, arguments)],
+            env=env | {"CONCERTINA_SOCKET": self.agent.path, "LOCAL_RANK": "0"},
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+        self.lines: queue.Queue[dict] = queue.Queue()
+        self.told: list[dict] = []
+        self.snapshots: dict[int, str] = {}
+        self.round = 0
+        reader = threading.Thread(target=self._read)
+        reader.start()
+        stack.callback(reader.join)
+        stack.callback(self._end)
+
+    def hear(self, kind):
+        """The next message of this kind; snapshots on the way are taken over."""
+        while True:
+            try:
+                _, message = self.agent.messages.get(timeout=SECONDS)
+            except queue.Empty:
+                raise AssertionError(f"no {kind}: {self.stderr()}") from None
+            if message["type"] == "snapshot" and "file" in message:
+                self.snapshots[message["step"]] = self.agent.take_over(message, self.round)
+            if message["type"] == kind:
+                return message
+            assert message["type"] in ("progress", "snapshot", "hello"), f"not {kind}: {message} {self.stderr()}"
+
+    def wait_for(self, **what):
+        """The next line that the program prints which has these values."""
+        while True:
+            try:
+                line = self.lines.get(timeout=SECONDS)
+            except queue.Empty:
+                raise AssertionError(f"no {what}: {self.stderr()}") from None
+            if what.items() <= line.items():
+                return line
+
+    def stderr(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(SECONDS)
+
+    def _read(self):
+        with self.process.stdout as lines:
+            for line in lines:
+                self.told.append(json.loads(line))
+                self.lines.put(self.told[-1])
+
+    def _end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Coordinator:
+    """Makes worlds of members."""
+
+    def __init__(self, epochs=2, ballast=0, workers=0, seconds=0.0):
+        self.arguments = epochs, ballast, workers, seconds
+        self.number = 0
+        self._stack = contextlib.ExitStack()
+        self.folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self._stack.__exit__(*exception)
+
+    def start(self, count, **settings):
+        """Starts members, which wait for a world then."""
+        members = [Member(self.arguments, self.folder, self._stack) for _ in range(count)]
+        for member in members:
+            vars(member.agent).update(settings)
+        for member in members:
+            member.hear("join")
+        return members
+
+    def world(self, members, step=0, restoring=(), path=""):
+        """Gives them the next world, with ranks in this order."""
+        self.number += 1
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            for rank, member in enumerate(members):
+                member.round = self.number
+                restore = member in restoring
+                message = world(rank, len(members), round=self.number, fromStep=step, masterPort=port)
+                message |= {"restore": restore, "snapshot": path if restore else "", "writer": True}
+                member.agent.stop(0)
+                member.agent.give(message, listener=listener if rank == 0 else None)
+
+    def first_world(self, members):
+        self.world(members, restoring=members)
+
+    def barrier(self, members):
+        """Parks all of them at one step and returns it."""
+        attempt = 0
+        while True:
+            attempt = max([attempt] + [m.agent.words()["entered"] for m in members])
+            for member in members:
+                member.agent.stop(attempt)
+            attempt = max(m.agent.words()["entered"] for m in members)
+            if all(m.agent.words()["entered"] <= attempt for m in members):
+                break
+        for member in members:
+            member.agent.stop(attempt)
+        for member in members:
+            while member.hear("parked")["step"] < attempt:
+                member.agent.say("go")
+        return attempt
+
+    def save(self, member, step):
+        member.agent.say("save", step=step)
+        message = member.hear("snapshot")
+        assert message["step"] == step and "error" not in message, message
+        return member.snapshots[step]
+
+    def abort(self, members):
+        """Breaks the world off; returns when all have left it, with the seconds that took."""
+        begin = time.monotonic()
+        for member in members:
+            member.agent.say("abort", round=self.number, reason="a peer was lost")
+            member.agent.stop(1)
+        for member in members:
+            while True:
+                _, message = member.agent.messages.get(timeout=SECONDS)
+                if message["type"] == "snapshot":
+                    member.snapshots[message["step"]] = member.agent.take_over(message, self.number)
+                if message["type"] in ("aborted", "fault"):
+                    break
+        return time.monotonic() - begin
+
+    def end(self, members):
+        """Waits until all have finished, and lets them end."""
+        for member in members:
+            member.hear("finished")
+        for member in members:
+            member.agent.say("end")
+        for member in members:
+            assert member.process.wait(SECONDS) == 0, member.stderr()
+
+
+def losses(*members):
+    """The last loss of each step, as any of the members printed it."""
+    lines = sorted((line for member in members for line in member.told if "loss" in line), key=lambda line: line["at"])
+    return {line["step"]: line["loss"] for line in lines}
