@@ -13,6 +13,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 	}
 	d := directive{term: m.term, released: m.released, secret: m.secret}
 	if m.world == nil {
+		d.released = d.released || mem.leaving() && !m.mayLive()
 		d.standby = m.gang.Strategy == InPlace && len(mem.report.processes) > 0 && mem.report.round == 0
 		return d, true
 	}

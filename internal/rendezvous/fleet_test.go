@@ -1,0 +1,578 @@
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestChangesAgainstModel plays random histories of worlds that change: workers come, leave, are lost and
+// cut off, programs fail, operators die at any point. The agents follow the protocol, and step k of a
+// world is made when all of its ranks have begun it.
+//
+// What must hold at every moment:
+//   - a round has one digest, and nobody learns of it before it is durable;
+//   - no step is made in a world once anybody is in a later one;
+//   - all ranks that make a step together have the same state, and the same history of steps;
+//   - a planned change begins after the very last step of the world before.
+//
+// And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
+// as many workers as are wanted, unless it says that no snapshot is left.
+func TestChangesAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleet(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"go well":      f.with((*fleet).goWell),
+			"go very well": f.with((*fleet).goWell),
+			"new leader":   f.with((*fleet).newLeader),
+			"kill leader":  f.with((*fleet).killLeader),
+			"tell gang":    f.with((*fleet).tellGang),
+			"add pod":      f.with((*fleet).addPod),
+			"leave":        f.with((*fleet).leave),
+			"kill pod":     f.with((*fleet).killPod),
+			"notice":       f.with((*fleet).notice),
+			"suspect":      f.with((*fleet).suspect),
+			"fault":        f.with((*fleet).failProgram),
+			"exit":         f.with((*fleet).exitProgram),
+			"snapshot":     f.with((*fleet).snapshot),
+			"hang up":      f.with((*fleet).hangUp),
+			"connect":      f.with((*fleet).connect),
+			"deliver":      f.with((*fleet).deliver),
+			"report":       f.with((*fleet).reportState),
+			"steps":        f.with((*fleet).steps),
+			"write":        f.with((*fleet).writeSome),
+			"pass time":    f.with((*fleet).passTime),
+		})
+		f.t = t
+		f.settle()
+	})
+}
+
+type fleet struct {
+	t       *rapid.T
+	now     time.Time
+	record  Record
+	digests map[uint64]string
+	owners  map[uint64]int
+	past    []Record
+	leaders map[int]*modelLeader
+	born    int
+	late    []lateWrite
+
+	pods            map[string]*pod
+	made            int
+	minimum, target int32
+	// begun is who has begun a step of a round, by rank, with which state.
+	begun map[moment]map[int32]history
+	// done is how many steps were made in a round; entered is the highest round anybody is in.
+	done    map[uint64]uint64
+	entered uint64
+}
+
+// moment is a step of a round.
+type moment struct{ round, step uint64 }
+
+// pod is a worker with its agent and its session.
+type pod struct {
+	modelAgent
+	want   Member
+	dead   bool
+	leader *modelLeader
+	queue  []directive
+}
+
+func newFleet(t *rapid.T) *fleet {
+	f := &fleet{
+		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
+		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4,
+		begun: map[moment]map[int32]history{}, done: map[uint64]uint64{},
+	}
+	f.minimum = int32(rapid.IntRange(1, 2).Draw(t, "minimum"))
+	for range rapid.IntRange(int(f.minimum), 3).Draw(t, "workers") {
+		f.makePod()
+	}
+	return f
+}
+
+func (f *fleet) with(do func(*fleet)) func(*rapid.T) {
+	return func(t *rapid.T) {
+		f.t = t
+		do(f)
+	}
+}
+
+func (f *fleet) makePod() {
+	uid := fmt.Sprintf("p%02d", f.made)
+	p := &pod{
+		modelAgent: modelAgent{uid: uid, lastStep: 1 << 40},
+		want:       Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
+	}
+	p.fetch = f.fetch
+	f.pods[uid] = p
+	f.made++
+}
+
+// fetch gets a snapshot from the pods that the directive names.
+func (f *fleet) fetch(s snapshot, holders []holder) (history, bool) {
+	for _, h := range holders {
+		p := f.pods[strings.TrimPrefix(h.address, "10.0.0.")]
+		if p != nil && !p.dead && slices.Contains(p.snapshots, s) {
+			return p.states[s], true
+		}
+	}
+	return nil, false
+}
+
+func (f *fleet) gang() Gang {
+	gang := Gang{
+		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
+		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
+		Durable: rapid.SampledFrom(f.past).Draw(f.t, "durable"),
+	}
+	for _, uid := range f.uids() {
+		gang.Members = append(gang.Members, f.pods[uid].want)
+	}
+	return gang
+}
+
+func (f *fleet) uids() []string { return slices.Sorted(maps.Keys(f.pods)) }
+
+func (f *fleet) pick() *modelLeader {
+	if len(f.leaders) == 0 {
+		f.newLeader()
+	}
+	return f.leaders[rapid.SampledFrom(slices.Sorted(maps.Keys(f.leaders))).Draw(f.t, "leader")]
+}
+
+// pickPod picks one that lives.
+func (f *fleet) pickPod() *pod {
+	alive := slices.DeleteFunc(f.uids(), func(uid string) bool { return f.pods[uid].dead })
+	if len(alive) == 0 {
+		f.t.Skip("nobody lives")
+	}
+	return f.pods[rapid.SampledFrom(alive).Draw(f.t, "pod")]
+}
+
+func (f *fleet) newLeader() {
+	if len(f.leaders) >= 2 {
+		return
+	}
+	f.born++
+	l := &modelLeader{id: f.born, machine: newMachine(10 * time.Second)}
+	f.leaders[l.id] = l
+	f.handle(l, gangExpected{f.gang()})
+}
+
+func (f *fleet) killLeader() {
+	l := f.pick()
+	f.kill(l)
+}
+
+func (f *fleet) kill(l *modelLeader) {
+	delete(f.leaders, l.id)
+	if l.writing != nil && l.result == nil {
+		f.late = append(f.late, lateWrite{l.id, *l.writing})
+	}
+	for _, uid := range f.uids() {
+		f.drop(f.pods[uid], l)
+	}
+}
+
+func (f *fleet) tellGang() { f.handle(f.pick(), gangExpected{f.gang()}) }
+
+func (f *fleet) addPod() {
+	if len(f.pods) < 7 {
+		f.makePod()
+	}
+}
+
+func (f *fleet) leave() {
+	p := f.pickPod()
+	p.want.Leaving = ReasonScaledDown
+	if rapid.Bool().Draw(f.t, "hurry") {
+		p.want.LeaveBy = f.now.Add(30 * time.Second)
+	}
+}
+
+// killPod ends the processes of a worker, without a word.
+func (f *fleet) killPod() { f.end(f.pickPod()) }
+
+func (f *fleet) end(p *pod) {
+	p.dead = true
+	if p.leader != nil {
+		f.drop(p, p.leader)
+	}
+}
+
+// notice has the controller learn what has become of pods.
+func (f *fleet) notice() {
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		switch {
+		case !p.dead && p.released && (p.want.Leaving != "" || len(p.exits) > 0):
+			f.end(p) // it was deleted
+		case p.dead && p.want.Lost == "":
+			p.want.Lost, p.want.Ended = "it has ended", true
+		case p.dead:
+			delete(f.pods, uid)
+		}
+	}
+}
+
+// suspect has the controller take a worker for lost that may live.
+func (f *fleet) suspect() {
+	if p := f.pickPod(); p.want.Lost == "" {
+		p.want.Lost = "its node does not answer"
+	}
+}
+
+func (f *fleet) failProgram() {
+	p := f.pickPod()
+	if p.round > 0 && p.waiting == waitingNone && len(p.exits) == 0 {
+		p.waiting = waitingFault
+		p.fault = rapid.SampledFrom([]string{"ValueError: bad", "connection reset by peer"}).Draw(f.t, "fault")
+	}
+}
+
+func (f *fleet) exitProgram() {
+	if p := f.pickPod(); p.round > 0 && rapid.IntRange(0, 3).Draw(f.t, "exits") == 0 {
+		p.exits = []int32{1}
+	}
+}
+
+func (f *fleet) snapshot() {
+	if p := f.pickPod(); p.round > 0 && p.waiting == waitingNone && p.entered == p.done && len(p.exits) == 0 {
+		p.save()
+	}
+}
+
+// drop ends the session between a pod and a leader.
+func (f *fleet) drop(p *pod, l *modelLeader) {
+	if p == nil || p.leader != l {
+		return
+	}
+	p.leader, p.queue = nil, nil
+	if f.leaders[l.id] == l {
+		f.handle(l, sessionLost{p.uid})
+	}
+}
+
+func (f *fleet) hangUp() {
+	if p := f.pickPod(); p.leader != nil {
+		f.drop(p, p.leader)
+	}
+}
+
+func (f *fleet) connect() { f.connectTo(f.pickPod(), f.pick()) }
+
+func (f *fleet) connectTo(p *pod, l *modelLeader) {
+	if p.leader != nil {
+		f.drop(p, p.leader)
+	}
+	p.leader = l
+	f.told(p, f.handle(l, p.join(1)))
+}
+
+func (f *fleet) told(p *pod, refused *refusal) {
+	switch {
+	case p.leader == nil:
+	case refused != nil:
+		f.drop(p, p.leader)
+	default:
+		if d, ok := p.leader.machine.directive(p.uid); ok {
+			p.queue = append(p.queue, d)
+		}
+	}
+}
+
+func (f *fleet) reportState() {
+	if p := f.pickPod(); p.leader != nil {
+		f.tellState(p)
+	}
+}
+
+func (f *fleet) tellState(p *pod) {
+	p.gate()
+	f.told(p, f.handle(p.leader, agentReported{p.uid, p.report()}))
+}
+
+func (f *fleet) deliver() {
+	if p := f.pickPod(); len(p.queue) > 0 {
+		f.deliverTo(p)
+	}
+}
+
+func (f *fleet) deliverTo(p *pod) {
+	d := p.queue[0]
+	p.queue = p.queue[1:]
+	obeyed, err := p.obey(d)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.entered = max(f.entered, p.round)
+	if !obeyed {
+		f.drop(p, p.leader)
+	}
+}
+
+func (f *fleet) passTime() {
+	f.pass(time.Duration(rapid.IntRange(1, 4000).Draw(f.t, "ms")) * time.Millisecond)
+}
+
+func (f *fleet) pass(d time.Duration) {
+	f.now = f.now.Add(d)
+	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
+		f.handle(f.leaders[id], timePassed{})
+	}
+}
+
+// handle gives an event to a leader and checks what it may say afterwards.
+func (f *fleet) handle(l *modelLeader, ev event) *refusal {
+	if answer, ok := ev.(recordAnswered); ok {
+		answer.secret = []byte{1}
+		ev = answer
+	}
+	out := l.machine.handle(f.now, ev)
+	if out.write != nil {
+		if l.writing != nil {
+			f.t.Fatalf("leader %d asks for a write while one is under way", l.id)
+		}
+		l.writing, l.result = out.write, nil
+		f.checkPlan(l)
+	}
+	for _, e := range out.end {
+		f.drop(f.pods[e.uid], l)
+	}
+	for _, uid := range f.uids() {
+		d, ok := l.machine.directive(uid)
+		if !ok {
+			continue
+		}
+		f.check(l, d)
+		if p := f.pods[uid]; out.publish && p.leader == l {
+			p.queue = append(p.queue, d)
+		}
+	}
+	return out.refuse
+}
+
+func (f *fleet) check(l *modelLeader, d directive) {
+	if owner, ok := f.owners[d.term]; !ok || owner != l.id {
+		f.t.Fatalf("leader %d speaks with term %d, which it does not own", l.id, d.term)
+	}
+	if d.round > 0 && f.digests[d.round] != d.world.digest {
+		f.t.Fatalf("leader %d publishes round %d with %.6s, durable is %.6s", l.id, d.round, d.world.digest, f.digests[d.round])
+	}
+}
+
+// checkPlan looks at the next world that a leader wants.
+func (f *fleet) checkPlan(l *modelLeader) {
+	w := l.machine.writing
+	if w.plan == nil || l.machine.term != f.record.Term {
+		return // or it is another leader's turn, and the write will fail
+	}
+	next := w.next
+	made := f.done[next.Parent]
+	switch {
+	case next.Workers < f.minimum || next.Workers > f.target:
+		f.t.Fatalf("round %d has %d workers", next.Round, next.Workers)
+	case w.plan.change != nil && next.FromStep != made:
+		f.t.Fatalf("round %d is planned, and begins after step %d of %d", next.Round, next.FromStep, made)
+	case w.plan.lost+next.FromStep > max(made, next.FromStep):
+		f.t.Fatalf("round %d begins after step %d of %d and loses %d", next.Round, next.FromStep, made, w.plan.lost)
+	}
+}
+
+// apply is the compare-and-swap.
+func (f *fleet) apply(owner int, w write) recordAnswered {
+	if !w.prev.Equal(f.record) {
+		return recordAnswered{found: f.record, err: ErrDeposed}
+	}
+	next := w.next
+	if next.Term < f.record.Term || next.Round < f.record.Round {
+		f.t.Fatalf("the record would go back: %+v to %+v", f.record, next)
+	}
+	if next.Term > f.record.Term {
+		f.owners[next.Term] = owner
+	}
+	f.record = next
+	f.digests[next.Round] = next.MembersDigest
+	f.done[next.Round] = max(f.done[next.Round], next.FromStep)
+	f.past = append(f.past, next)
+	return recordAnswered{found: next}
+}
+
+// writeSome lets a write go on, come to nothing, or land late.
+func (f *fleet) writeSome() {
+	l := f.pick()
+	switch {
+	case len(f.late) > 0 && rapid.Bool().Draw(f.t, "late"):
+		w := f.late[0]
+		f.late = f.late[1:]
+		f.apply(w.owner, w.write)
+	case l.writing == nil:
+	case rapid.IntRange(0, 3).Draw(f.t, "clear") > 0:
+		f.finishWrite(l)
+	default:
+		if rapid.Bool().Draw(f.t, "lands") {
+			f.apply(l.id, *l.writing)
+		} else {
+			f.late = append(f.late, lateWrite{l.id, *l.writing})
+		}
+		l.writing = nil
+		f.handle(l, recordAnswered{err: errors.New("timeout")})
+	}
+}
+
+func (f *fleet) finishWrite(l *modelLeader) {
+	answer := f.apply(l.id, *l.writing)
+	l.writing = nil
+	f.handle(l, answer)
+}
+
+// steps lets some processes get on.
+func (f *fleet) steps() {
+	for range rapid.IntRange(1, 8).Draw(f.t, "moves") {
+		f.move(f.pickPod())
+	}
+}
+
+// move lets a process begin its next step, or end the one it is in if all ranks have begun it.
+func (f *fleet) move(p *pod) {
+	at := moment{p.round, p.done + 1}
+	switch {
+	case p.dead || p.round == 0 || len(p.exits) > 0 || p.waiting != waitingNone && p.waiting != waitingParked:
+	case p.entered > p.done:
+		if len(f.begun[at]) == int(p.workers) {
+			p.done++
+			p.state = append(slices.Clone(p.state), p.round)
+		}
+		p.gate()
+	case p.gate():
+		p.entered = p.done + 1
+		f.begin(p, at)
+	}
+}
+
+// begin notes that a rank has begun a step.
+func (f *fleet) begin(p *pod, at moment) {
+	ranks := f.begun[at]
+	if ranks == nil {
+		ranks = map[int32]history{}
+		f.begun[at] = ranks
+	}
+	ranks[p.rank] = p.state
+	if len(ranks) < int(p.workers) {
+		return
+	}
+	if f.entered > at.round {
+		f.t.Fatalf("step %d of round %d is made, and somebody is in round %d", at.step, at.round, f.entered)
+	}
+	for rank, state := range ranks {
+		if !slices.Equal(state, p.state) || uint64(len(state)) != at.step-1 {
+			f.t.Fatalf("step %d of round %d: rank %d has the state %v and rank %d has %v", at.step, at.round, rank, state, p.rank, p.state)
+		}
+	}
+	f.done[at.round] = max(f.done[at.round], at.step)
+}
+
+// goWell lets one leader and the living get on for a while.
+func (f *fleet) goWell() {
+	l := f.pick()
+	f.handle(l, gangExpected{f.gang()})
+	for range rapid.IntRange(1, 12).Draw(f.t, "turns") {
+		f.turn(l)
+	}
+}
+
+// turn is a moment in which nothing fails.
+func (f *fleet) turn(l *modelLeader) {
+	if l.writing != nil {
+		f.finishWrite(l)
+	}
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		if p == nil || p.dead {
+			continue
+		}
+		if p.leader != l {
+			f.connectTo(p, l)
+		} else {
+			f.tellState(p)
+		}
+		for len(p.queue) > 0 {
+			f.deliverTo(p)
+		}
+	}
+	for range 3 {
+		for _, uid := range f.uids() {
+			f.move(f.pods[uid])
+		}
+	}
+	f.pass(300 * time.Millisecond)
+}
+
+// settle leaves one leader alone with a controller that does its work, and expects a world that trains.
+func (f *fleet) settle() {
+	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
+		f.kill(f.leaders[id])
+	}
+	f.late = nil
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; p.want.Lost != "" && !p.dead {
+			f.end(p) // a pod that was taken for lost is killed in the end
+		}
+	}
+	f.newLeader()
+	l := f.leaders[f.born]
+	before, since := uint64(0), 0
+	for turn := range 900 {
+		f.notice()
+		for len(f.pods) < int(f.target) {
+			f.makePod()
+		}
+		for _, uid := range f.uids() {
+			if p := f.pods[uid]; len(p.exits) > 0 {
+				f.end(p)
+			}
+		}
+		f.handle(l, gangExpected{f.gang()})
+		f.turn(l)
+		o := l.machine.observe(f.now)
+		if o.Fatal != "" {
+			f.checkFatal(l, o.Fatal)
+			return
+		}
+		switch {
+		case o.Phase != PhaseTraining || o.Adopting || l.machine.world.record.Workers != f.target:
+			since = turn
+		case since == turn-1:
+			before = o.Progress.Step
+		case o.Progress.Step >= before+10:
+			return
+		}
+	}
+	o := l.machine.observe(f.now)
+	f.t.Fatalf("nothing fails any more, and the job does not get on: %s (%s), %d workers, step %d then %d, losses %v",
+		o.Phase, o.Why, l.machine.base.Workers, before, o.Progress.Step, o.Losses)
+}
+
+// checkFatal checks that an attempt is given up only when it has to be.
+func (f *fleet) checkFatal(l *modelLeader, why string) {
+	if !strings.Contains(why, "no snapshot is left") && !strings.Contains(why, "in every worker alike") {
+		f.t.Fatalf("the attempt is given up: %s", why)
+	}
+	if strings.Contains(why, "no snapshot") {
+		for _, uid := range f.uids() {
+			if p := f.pods[uid]; !p.dead && p.round == l.machine.world.record.Round && len(p.snapshots) > 0 {
+				f.t.Fatalf("%s, and %s has %v", why, uid, p.snapshots)
+			}
+		}
+	}
+}
