@@ -1,4 +1,4 @@
-"""Handwritten digits: the data, the model and its accuracy, for both training programs."""
+"""Handwritten digits: the data, the model and its accuracy, for all the training programs."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -24,6 +24,13 @@ def network(seed: int) -> torch.nn.Module:
         torch.nn.ReLU(),
         torch.nn.Linear(64, 10),
     )
+
+
+def ballast(mib: int) -> torch.nn.Module:
+    """A module that makes a training's state larger: it holds so many MiB that never change."""
+    module = torch.nn.Module()
+    module.register_buffer("values", torch.ones(mib, 2**18))
+    return module
 
 
 def correct(net: torch.nn.Module, data: TensorDataset, rank: int, size: int) -> torch.Tensor:

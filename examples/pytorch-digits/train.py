@@ -3,16 +3,19 @@
 It runs as a TrainingJob, under torchrun, or alone: python3 train.py
 """
 
-import argparse
 import time
 
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
+BEGIN = time.time_ns()
 
-import concertina.torch as elastic
-import digits
+import argparse  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import concertina.torch as elastic  # noqa: E402
+import digits  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=60)
@@ -24,18 +27,30 @@ parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
 parser.add_argument(
     "--step-seconds", type=float, default=0, help="least time of a step, to watch a tiny model train like a large one"
 )
+parser.add_argument(
+    "--ballast", type=int, default=0, metavar="MIB", help="make the state so much larger, with values that stay"
+)
+parser.add_argument(
+    "--step-times", action="store_true", help="print 'stamp ROUND STEP RANK NANOSECONDS' (Unix time) at each step's end"
+)
 args = parser.parse_args()
+if args.step_times:
+    print(f"stamp import {BEGIN}", flush=True)
 
 train_data, test_data = digits.load()
 net = digits.network(args.seed)
 opt = torch.optim.Adam(net.parameters(), lr=args.learning_rate)
 run = elastic.Run(
-    epochs=args.epochs, global_batch=args.global_batch, micro_batch=args.micro_batch, seed=args.seed
+    state={"net": net, "opt": opt, "ballast": digits.ballast(args.ballast)},
+    epochs=args.epochs,
+    global_batch=args.global_batch,
+    micro_batch=args.micro_batch,
+    seed=args.seed,
 )
 
 
 def train(world):
-    ddp = DistributedDataParallel(net)
+    ddp = DistributedDataParallel(net)  # for this world's ranks
     for _ in run.epochs():
         for step in run.steps(train_data):
             begin = time.monotonic()
@@ -46,10 +61,13 @@ def train(world):
                 part.backward()
                 loss += part.detach()
             opt.step()
+            if args.step_times:
+                print(f"stamp {world.round} {step.number} {world.rank} {time.time_ns()}", flush=True)
             show(world, step, loss)
             time.sleep(max(0, begin + args.step_seconds - time.monotonic()))
     with run.evaluating():
         right = digits.correct(net, test_data, world.rank, world.size)
+        run.poll()  # The world may change here as well; then evaluation starts over.
         dist.all_reduce(right)
     accuracy = right.item() / len(test_data)
     run.report(accuracy=accuracy)
