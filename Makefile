@@ -28,7 +28,7 @@ export E2E_CLUSTER ?= local
 
 CLUSTER := $(GO) run ./hack/cluster
 GOTESTSUM = $(TOOLS)/gotestsum --format standard-quiet --jsonfile $(RESULTS)/$(1).json -- $(2) | { grep -v "no test files" || true; }
-UNIT_PACKAGES = $$($(GO) list ./... | grep -v '/concertina/test/')
+UNIT_PACKAGES = $$($(GO) list ./... | grep -v '/concertina/test/') ./test/e2e/ledger
 INTEGRATION_PACKAGES = $$($(GO) list ./test/... | grep -v '/test/e2e')
 
 ##@ General
