@@ -26,8 +26,9 @@ type Options struct {
 	MicroBatch int
 	// Seed selects the order of the samples.
 	Seed uint64
-	// State is what a process that joins later, or that comes after a loss, needs to go on. Without
-	// it a training cannot get new processes, and begins anew only before its first step.
+	// State is what a process needs to go on from a snapshot: one that joins later, and after a loss
+	// everyone. It is in memory twice until the first step is done, and where snapshots are written.
+	// Without State a world can only become smaller, and a loss after the first step ends the job.
 	State State
 }
 

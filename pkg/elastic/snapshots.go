@@ -34,8 +34,8 @@ type snapshots struct {
 	interval time.Duration
 	// held is how long the last copy took.
 	held time.Duration
-	// every is the number of steps between two, a power of two; a step whose number it divides is
-	// where the time is looked at. The clock is never read in between.
+	// every is a power of two: at a step whose number it divides the clock is read, and never in
+	// between. That is at least as often as a snapshot is taken.
 	every uint64
 	mark  struct {
 		step uint64
@@ -79,11 +79,13 @@ func (s *snapshots) due(step uint64, now time.Time) bool {
 		interval = autoFactor * s.held
 	}
 	mean := max(took/time.Duration(min(steps, 1<<32)), 1)
-	s.every = 1
-	for s.every < 1<<40 && mean <= interval/time.Duration(s.every) {
-		s.every *= 2
+	wanted := uint64(1)
+	for wanted < 1<<40 && mean <= interval/time.Duration(wanted) {
+		wanted *= 2
 	}
-	return step%s.every == 0
+	// No faster than by doubling: a few quick steps must not put the next look off for ever.
+	s.every = min(wanted, 2*s.every)
+	return step%wanted == 0
 }
 
 // name is the file's while it is written. Processes of one worker share the folder.
@@ -105,11 +107,12 @@ func (s *snapshots) later(name string, h header, state State, tell func(wire.Sna
 	s.writing.Wait()
 	begun := time.Now()
 	s.copied.Reset()
-	if err := writeSnapshot(&s.copied, h, state); err != nil {
+	err := writeSnapshot(&s.copied, h, state)
+	s.held = time.Since(begun)
+	if err != nil {
 		tell(failed(h.Step, err))
 		return
 	}
-	s.held = time.Since(begun)
 	s.busy.Store(true)
 	s.ended.Store(false)
 	s.writing.Go(func() {

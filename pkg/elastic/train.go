@@ -81,7 +81,8 @@ func (r *Run) trainIn(a *arrival, train func(context.Context, World) error) (nex
 	}
 	ctx, leave := context.WithCancelCause(r.ctx)
 	defer leave(nil)
-	r.world, r.writer, r.err, r.arrived, r.leave = a.view(), a.Writer, nil, nil, leave
+	r.world, r.err, r.arrived, r.leave = a.view(), nil, nil, leave
+	r.writer = a.Writer && r.state != nil && r.snaps.folder != ""
 	r.worlds++
 	r.setPhase(gate.PhaseForming)
 	r.link.enter(a.Round, leave)
