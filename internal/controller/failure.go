@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 const (
@@ -49,9 +49,6 @@ type failure struct {
 	// after is when an unsettled failure should be looked at again.
 	after time.Duration
 }
-
-// communicationError matches messages of programs that fail because a peer has gone.
-var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|closed network connection|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
 
 // diagnose says what has gone wrong with a gang, if anything. An infrastructure loss explains the
 // failures of all the others, so it is looked for first.
@@ -191,7 +188,7 @@ func programLines(output string) string {
 func culprit(exits []failedExit) failedExit {
 	slices.SortStableFunc(exits, func(a, b failedExit) int { return a.at.Compare(b.at) })
 	for _, exit := range exits {
-		if said := exit.said(); said != "" && !communicationError.MatchString(lastLine(said)) {
+		if said := exit.said(); said != "" && !rendezvous.CommunicationError(said) {
 			return exit
 		}
 	}

@@ -113,7 +113,7 @@ func (p *planner) retarget(crew []worker) {
 		target = max(target, p.legal(bound+p.Room))
 	}
 	status.Workers.Target = ptr.To(target)
-	if target < p.target() || failed || p.reserved() != nil {
+	if target < p.target() || failed || len(p.reserved()) > 0 {
 		return
 	}
 	if lacking := p.missing(crew); lacking.pods > 0 && !p.incomplete(crew) {

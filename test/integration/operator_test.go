@@ -42,6 +42,8 @@ type settings struct {
 	killAfter int
 	// stale has the cache show no pods while it returns true.
 	stale func() bool
+	// drainTaints are keys of taints that ask workers to leave.
+	drainTaints []string
 }
 
 // startOperator runs the controller as cmd/operator does, with its cache and queue, until the test
@@ -73,15 +75,16 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 	})
 	Expect(err).NotTo(HaveOccurred())
 	reconciler := &controller.Reconciler{
-		Client:     mgr.GetClient(),
-		Cluster:    mgr.GetCache(),
-		Live:       mgr.GetAPIReader(),
-		Gang:       gang.Coscheduling{Client: mgr.GetClient()},
-		Rendezvous: op.worlds,
-		Events:     op.events,
-		CABundle:   func() []byte { return []byte("-----BEGIN CERTIFICATE-----") },
-		Now:        op.clock.now,
-		Pods:       controller.PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.concertina-system.svc:8443"},
+		Client:      mgr.GetClient(),
+		Cluster:     mgr.GetCache(),
+		DrainTaints: with.drainTaints,
+		Live:        mgr.GetAPIReader(),
+		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
+		Rendezvous:  op.worlds,
+		Events:      op.events,
+		CABundle:    func() []byte { return []byte("-----BEGIN CERTIFICATE-----") },
+		Now:         op.clock.now,
+		Pods:        controller.PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.concertina-system.svc:8443"},
 	}
 	Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 	DeferCleanup(func() {

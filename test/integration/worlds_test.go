@@ -46,13 +46,22 @@ func (w *worlds) Expect(job rendezvous.JobKey, gang rendezvous.Gang) {
 		return
 	}
 	w.gangs[job] = gang
+	seen := rendezvous.Observation{}
+	if known && gang.Attempt == old.Attempt {
+		seen = w.seen[job]
+	}
 	members := map[string]rendezvous.MemberObservation{}
 	var names []string
 	for _, member := range gang.Members {
-		members[member.UID] = rendezvous.MemberObservation{WorkerRank: -1}
+		before, there := seen.Members[member.UID]
+		if !there {
+			before = rendezvous.MemberObservation{WorkerRank: -1}
+		}
+		members[member.UID] = before
 		names = append(names, member.Name+"@"+member.Node)
 	}
-	w.seen[job] = rendezvous.Observation{Known: true, Attempt: gang.Attempt, Members: members}
+	seen.Known, seen.Attempt, seen.Members = true, gang.Attempt, members
+	w.seen[job] = seen
 	w.journal.add("expect attempt %d: %s", gang.Attempt, strings.Join(names, " "))
 }
 
