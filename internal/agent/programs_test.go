@@ -52,6 +52,15 @@ func beProgram(role string) int {
 		return train()
 	case "fault":
 		return fault()
+	case "environment-sleep":
+		write("environment"+localRank, strings.Join(os.Environ(), "\n"))
+		wait(nil)
+	case "checkpoints":
+		return checkpoints()
+	case "fails-once":
+		if os.Getenv("CONCERTINA_ROUND") == "1" {
+			return 4
+		}
 	case "rounds":
 		addLine("rounds", os.Getenv("CONCERTINA_ROUND"))
 		if os.Getenv("CONCERTINA_ROUND") == "1" {
@@ -127,6 +136,22 @@ func orphans() int {
 	signal.Notify(stop, syscall.SIGUSR1)
 	write("ready", "ready")
 	wait(stop)
+	return 0
+}
+
+// checkpoints writes a checkpoint when SIGUSR2 asks for one, a folder for each round.
+func checkpoints() int {
+	asked := signalled(syscall.SIGUSR2)
+	write("ready", "ready")
+	wait(asked)
+	folder := filepath.Join(os.Getenv("AGENT_TEST_SAVE"), os.Getenv("CONCERTINA_ROUND"))
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return 123
+	}
+	if err := os.WriteFile(filepath.Join(folder, ".metadata"), []byte("complete"), 0o600); err != nil {
+		return 123
+	}
+	wait(nil)
 	return 0
 }
 

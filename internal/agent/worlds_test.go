@@ -1,0 +1,435 @@
+package agent_test
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/concertina-dev/concertina/internal/agent/agenttest"
+	"github.com/concertina-dev/concertina/internal/agent/gate"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+// speaker is a process of a worker, played by the test: it knows the socket and the gate page.
+type speaker struct {
+	t       *testing.T
+	conn    *wire.Conn
+	slot    *gate.Slot
+	welcome wire.Welcome
+}
+
+func (w *worker) speak(localRank int) *speaker {
+	w.t.Helper()
+	conn, err := net.Dial("unix", w.socket)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	s := &speaker{t: w.t, conn: wire.NewReceiver(conn.(*net.UnixConn))}
+	s.say(wire.Hello{Type: wire.TypeHello, Protocol: wire.Protocol, LocalRank: localRank})
+	s.welcome = hears[wire.Welcome](s)
+	files, err := s.conn.Take(1)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = files[0].Close() }()
+	if s.slot, err = gate.Open(files[0], s.welcome.Slot); err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+func (s *speaker) say(message any) {
+	s.t.Helper()
+	if err := s.conn.Write(message); err != nil {
+		s.t.Fatalf("say %+v: %v", message, err)
+	}
+}
+
+// hears is the next message, which must be of one kind.
+func hears[M any](s *speaker) M {
+	s.t.Helper()
+	_ = s.conn.SetReadDeadline(time.Now().Add(agenttest.Patience))
+	line, err := s.conn.ReadLine()
+	if err != nil {
+		s.t.Fatalf("hear %T: %v", *new(M), err)
+	}
+	message, err := wire.FromAgent(line)
+	if err != nil {
+		s.t.Fatalf("hear %T: %v", *new(M), err)
+	}
+	got, ok := message.(M)
+	if !ok {
+		s.t.Fatalf("heard %s, want %T", line, *new(M))
+	}
+	return got
+}
+
+func (s *speaker) join() wire.World {
+	s.t.Helper()
+	s.say(wire.Join{Type: wire.TypeJoin})
+	return hears[wire.World](s)
+}
+
+// save writes a snapshot of a step and tells the agent.
+func (s *speaker) save(step uint64, content []byte) {
+	s.t.Helper()
+	name := strconv.FormatUint(step, 10) + ".test.part"
+	if err := os.WriteFile(filepath.Join(s.welcome.Snapshots, name), content, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.say(wire.Snapshot{Type: wire.TypeSnapshot, Step: step, File: name, Bytes: uint64(len(content))})
+}
+
+func stopsAt(step uint64) func(*rendezvousv1.Report) bool {
+	return func(r *rendezvousv1.Report) bool {
+		return len(r.GetProcesses()) == 1 && r.GetProcesses()[0].GetStop() == step
+	}
+}
+
+func parkedAt(step, attempt uint64) func(*rendezvousv1.Report) bool {
+	return func(r *rendezvousv1.Report) bool {
+		if len(r.GetProcesses()) != 1 {
+			return false
+		}
+		p := r.GetProcesses()[0]
+		return p.GetWaiting() == rendezvousv1.Waiting_WAITING_PARKED && p.GetDone() == step && p.GetEntered() == step &&
+			p.GetStop() == step && p.GetBarrierAttempt() == attempt
+	}
+}
+
+func holds(round, step uint64) func(*rendezvousv1.Report) bool {
+	return func(r *rendezvousv1.Report) bool {
+		return len(r.GetSnapshots()) > 0 && r.GetSnapshots()[0].GetRound() == round && r.GetSnapshots()[0].GetStep() == step
+	}
+}
+
+func out(round uint64) func(*rendezvousv1.Report) bool {
+	return func(r *rendezvousv1.Report) bool { return r.GetRound() == round && r.GetOut() }
+}
+
+// change is a directive with one thing more.
+func change(d *rendezvousv1.Directive, how func(*rendezvousv1.Directive)) *rendezvousv1.Directive {
+	d, _ = proto.Clone(d).(*rendezvousv1.Directive)
+	how(d)
+	return d
+}
+
+func barrier(d *rendezvousv1.Directive, attempt, step uint64, save bool) *rendezvousv1.Directive {
+	return change(d, func(d *rendezvousv1.Directive) {
+		d.Barrier = &rendezvousv1.Barrier{Attempt: attempt, Step: step, Save: save}
+	})
+}
+
+func abort(d *rendezvousv1.Directive, planned bool) *rendezvousv1.Directive {
+	return change(d, func(d *rendezvousv1.Directive) {
+		d.Abort = &rendezvousv1.Abort{Reason: "a worker was lost", Planned: planned}
+	})
+}
+
+var secret = []byte("a secret of the job")
+
+// growing is one worker that trains, is parked at step 3, and has a snapshot of it.
+func growing(t *testing.T, r *agenttest.Rendezvous, content []byte) (*worker, *speaker, *rendezvousv1.Directive) {
+	t.Helper()
+	w := startWorker(t, r, []string{"CONCERTINA_MEMORY=" + t.TempDir()}, "sleep")
+	r.AwaitSessions(1)
+	first := world(1, 1, 1, r.Hellos()[0].GetMasterPort())
+	first.SnapshotSecret = secret
+	first.World.Restore = true
+	first.World.Writer = true
+	r.Direct(first)
+	w.file("pid0")
+	s := w.speak(0)
+	if world := s.join(); !world.Restore || world.Snapshot != "" || !world.Writer || world.Round != 1 {
+		t.Fatalf("the first world is %+v", world)
+	}
+	for k := uint64(1); k <= 3; k++ {
+		s.slot.Enter(k)
+		s.slot.Done(k, k)
+	}
+	r.Direct(barrier(first, 1, 3, false))
+	r.Await("the stop", stopsAt(3))
+	if stop := s.slot.Enter(4); stop != 3 {
+		t.Fatalf("step 4 may go up to %d", stop)
+	}
+	s.say(wire.Parked{Type: wire.TypeParked, Step: 3})
+	r.Await("the parked process", parkedAt(3, 1))
+	first = barrier(first, 1, 3, true)
+	r.Direct(first)
+	if save := hears[wire.Save](s); save.Step != 3 {
+		t.Fatalf("heard %+v", save)
+	}
+	s.save(3, content)
+	r.Await("the snapshot", holds(1, 3))
+	return w, s, first
+}
+
+// damagedHolder serves another state under the name of growing's snapshot.
+func damagedHolder(t *testing.T, content []byte) *rendezvousv1.Holder {
+	t.Helper()
+	store, err := checkpoint.Open(t.TempDir(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := bytes.Clone(content)
+	damaged[len(damaged)/2] ^= 1
+	if err := os.WriteFile(filepath.Join(store.Directory(), "x.part"), damaged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Take(checkpoint.ID{Round: 1, Step: 3}, "x.part", uint64(len(damaged))); err != nil {
+		t.Fatal(err)
+	}
+	server, err := checkpoint.Serve(store, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	server.SetSecret(secret)
+	certificate := server.Certificate()
+	return &rendezvousv1.Holder{Address: "127.0.0.1", Port: uint32(server.Port()), Certificate: certificate[:]}
+}
+
+// second is the directive of the world that follows growing's.
+func second(r *agenttest.Rendezvous, rank uint32, restore bool) *rendezvousv1.Directive {
+	d := world(1, 2, 1, r.Hellos()[0].GetMasterPort())
+	d.SnapshotSecret = secret
+	d.World.Workers, d.World.WorkerRank, d.World.Parent, d.World.FromStep, d.World.Restore = 2, rank, 1, 3, restore
+	return d
+}
+
+func TestAWorldGrowsWithoutAStop(t *testing.T) {
+	old, fresh := agenttest.New(t), agenttest.New(t)
+	content := bytes.Repeat([]byte("weights "), 100000)
+	_, survivor, _ := growing(t, old, content)
+
+	fresh.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
+	newcomer := startWorker(t, fresh, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "RANK=3"}, "environment-sleep")
+	if got := newcomer.variables(0); got["RANK"] != "" || got["MASTER_ADDR"] != "" || got["LOCAL_RANK"] != "0" ||
+		got["LOCAL_WORLD_SIZE"] != "1" || got["CONCERTINA_ROUND"] != "" || got["CONCERTINA_JOB"] != "digits" {
+		t.Errorf("a program without a place finds %v", got)
+	}
+	s := newcomer.speak(0)
+	fresh.Await("a program that runs", running(1))
+	s.say(wire.Join{Type: wire.TypeJoin})
+	fresh.Await("the standby", func(r *rendezvousv1.Report) bool {
+		return r.GetStandby() && waits(rendezvousv1.Waiting_WAITING_JOIN)(r)
+	})
+
+	// The first of the holders has another file of that name, the second the right one.
+	right := old.Hellos()[0]
+	snapshot := old.Last().GetSnapshots()[0]
+	damaged := damagedHolder(t, content)
+	d := second(old, 1, true)
+	d.World.Snapshot = snapshot
+	d.World.Holders = []*rendezvousv1.Holder{damaged, {
+		Address: right.GetAddress(), Port: right.GetSnapshotPort(), Certificate: right.GetSnapshotCertificate(),
+	}}
+	fresh.Direct(d)
+	got := hears[wire.World](s)
+	text, err := os.ReadFile(got.Snapshot)
+	if err != nil || !bytes.Equal(text, content) || got.Rank != 1 || got.Size != 2 || !got.Restore || got.FromStep != 3 {
+		t.Errorf("the newcomer's world is %+v, the file has %d bytes, %v", got, len(text), err)
+	}
+	report := fresh.Await("the world", func(r *rendezvousv1.Report) bool {
+		return r.GetRound() == 2 && waits(rendezvousv1.Waiting_WAITING_UNSPECIFIED)(r) && holds(1, 3)(r)
+	})
+	if p := report.GetProcesses()[0]; p.GetDone() != 3 || report.GetStandby() || report.GetOut() {
+		t.Errorf("the newcomer reports %v", report)
+	}
+
+	old.Direct(second(old, 0, false))
+	if got := hears[wire.World](survivor); got.Restore || got.Round != 2 || got.FromStep != 3 || got.FDs != 1 || got.Parent != 1 {
+		t.Errorf("the survivor's world is %+v", got)
+	}
+	if survivor.slot.Stop() != 0 {
+		t.Errorf("the survivor still stops at %d", survivor.slot.Stop())
+	}
+	report = old.Await("the world", func(r *rendezvousv1.Report) bool { return r.GetRound() == 2 && holds(1, 3)(r) })
+	if p := report.GetProcesses()[0]; p.GetStop() != 0 || p.GetBarrierAttempt() != 0 || p.GetDone() != 3 {
+		t.Errorf("the survivor reports %v", p)
+	}
+}
+
+func TestAWorkerIsLost(t *testing.T) {
+	r := agenttest.New(t)
+	_, s, first := growing(t, r, []byte("state after step 3"))
+	first.Barrier = nil
+	r.Direct(first)
+	hears[wire.Go](s)
+	s.slot.Enter(4)
+	s.slot.Done(4, 4)
+	s.save(4, []byte("state after step 4"))
+	r.Await("the next snapshot", holds(1, 4))
+	r.Direct(abort(first, false))
+	if got := hears[wire.Abort](s); got.Round != 1 || got.Reason != "a worker was lost" || s.slot.Stop() != 1 {
+		t.Errorf("heard %+v, the gate says %d", got, s.slot.Stop())
+	}
+	s.say(wire.Aborted{Type: wire.TypeAborted, Step: 4})
+	report := r.Await("the way out", out(1))
+	d := second(r, 0, true)
+	d.World.Snapshot = report.GetSnapshots()[1]
+	r.Direct(d)
+	got := hears[wire.World](s)
+	if text, err := os.ReadFile(got.Snapshot); err != nil || string(text) != "state after step 3" || !got.Restore {
+		t.Errorf("the world is %+v with %q, %v", got, text, err)
+	}
+	report = r.Await("the world", func(r *rendezvousv1.Report) bool { return r.GetRound() == 2 && holds(1, 3)(r) })
+	if report.GetOut() || len(report.GetSnapshots()) != 1 || report.GetProcesses()[0].GetDone() != 3 {
+		t.Errorf("the survivor reports %v", report)
+	}
+}
+
+func TestAProgramThatIgnoresItsGateIsKilled(t *testing.T) {
+	r := agenttest.New(t)
+	w := startWorker(t, r, []string{"AGENT_TEST_ANSWER=100ms"}, "sleep")
+	join(r, 1, 1)
+	w.file("pid0")
+	s := w.speak(0)
+	s.join()
+	r.Direct(abort(world(1, 1, 1, 61000), false))
+	if code := w.exit(); code != 137 || !strings.Contains(w.text(), "has not left the world of round 1") {
+		t.Errorf("exit code %d, want 137:\n%s", code, w.text())
+	}
+}
+
+func TestASnapshotThatCannotBeWritten(t *testing.T) {
+	r := agenttest.New(t)
+	_, s, first := growing(t, r, []byte("state"))
+	if got := r.Last().GetSnapshotError(); got != "" {
+		t.Errorf("an error without a cause: %s", got)
+	}
+	r.Direct(barrier(first, 2, 3, true))
+	hears[wire.Save](s)
+	s.say(wire.Snapshot{Type: wire.TypeSnapshot, Step: 3, Error: "no space left on device: 3.part"})
+	r.Await("the error", func(r *rendezvousv1.Report) bool { return strings.Contains(r.GetSnapshotError(), "no space left") })
+	// A file that is shorter than it was said is none either.
+	r.Direct(barrier(first, 3, 3, true))
+	hears[wire.Save](s)
+	s.say(wire.Snapshot{Type: wire.TypeSnapshot, Step: 3, File: "missing.part", Bytes: 9})
+	r.Await("the error", func(r *rendezvousv1.Report) bool { return strings.Contains(r.GetSnapshotError(), "missing.part") })
+}
+
+func TestAWorkerWithoutMemoryTakesNoSnapshots(t *testing.T) {
+	r := agenttest.New(t)
+	w := startWorker(t, r, nil, "sleep")
+	join(r, 1, 1)
+	w.file("pid0")
+	s := w.speak(0)
+	s.join()
+	s.slot.Enter(1)
+	s.slot.Done(1, 1)
+	s.slot.Enter(2)
+	d := world(1, 1, 1, 61000)
+	r.Direct(barrier(d, 1, 1, false))
+	r.Await("a stop after the step that was begun", stopsAt(2))
+	r.Direct(barrier(d, 2, 2, false))
+	s.slot.Done(2, 2)
+	s.say(wire.Parked{Type: wire.TypeParked, Step: 2})
+	r.Await("the parked process", parkedAt(2, 2))
+	r.Direct(barrier(d, 2, 2, true))
+	r.Await("the error", func(r *rendezvousv1.Report) bool { return strings.Contains(r.GetSnapshotError(), "no memory volume") })
+}
+
+func TestASnapshotThatNobodyHas(t *testing.T) {
+	r := agenttest.New(t)
+	r.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
+	w := startWorker(t, r, []string{"CONCERTINA_MEMORY=" + t.TempDir()}, "sleep")
+	w.file("pid0")
+	w.speak(0).say(wire.Join{Type: wire.TypeJoin})
+	content := []byte("state")
+	d := second(r, 1, true)
+	d.World.Snapshot = &rendezvousv1.Snapshot{Round: 1, Step: 3, Bytes: uint64(len(content)), Checksum: 1}
+	d.World.Holders = []*rendezvousv1.Holder{damagedHolder(t, content)}
+	r.Direct(d)
+	if code := w.exit(); code != 137 || !strings.Contains(w.text(), "its snapshot is not to be had") {
+		t.Errorf("exit code %d:\n%s", code, w.text())
+	}
+}
+
+func TestRestartAsksForACheckpoint(t *testing.T) {
+	r := agenttest.New(t)
+	saved := t.TempDir()
+	w := startWorker(t, r, []string{
+		"CONCERTINA_STRATEGY=Restart", "CONCERTINA_CHECKPOINT_SIGNAL=SIGUSR2",
+		"CONCERTINA_CHECKPOINT_COMPLETE=" + saved + "/**/.metadata",
+		"CONCERTINA_CHECKPOINT_TIMEOUT=20", "AGENT_TEST_SAVE=" + saved,
+	}, "checkpoints")
+	join(r, 1, 1)
+	w.file("ready")
+	r.Direct(abort(world(1, 1, 1, 61000), true))
+	report := r.Await("the end of the program", out(1))
+	if p := report.GetProcesses()[0]; p.GetExit() != nil || p.GetWaiting() != rendezvousv1.Waiting_WAITING_UNSPECIFIED {
+		t.Errorf("a program that was stopped for another world is reported as %v", p)
+	}
+	if text, err := os.ReadFile(filepath.Join(saved, "1", ".metadata")); err != nil || string(text) != "complete" {
+		t.Errorf("the checkpoint holds %q, %v", text, err)
+	}
+	if !strings.Contains(w.text(), "the checkpoint is complete") {
+		t.Error("the agent did not see that the checkpoint is complete")
+	}
+	r.Direct(world(1, 2, 1, 61000))
+	r.Await("round 2", func(r *rendezvousv1.Report) bool { return r.GetRound() == 2 && !r.GetOut() && running(1)(r) })
+}
+
+func TestRestartHoldsAProgramThatFails(t *testing.T) {
+	fault := waits(rendezvousv1.Waiting_WAITING_FAULT)
+	t.Run("a peer was lost", func(t *testing.T) {
+		r := agenttest.New(t)
+		w := startWorker(t, r, []string{"CONCERTINA_STRATEGY=Restart", "AGENT_TEST_HOLD=1m"}, "fails-once")
+		join(r, 1, 1)
+		report := r.Await("the fault", fault)
+		if p := report.GetProcesses()[0]; p.GetExit() != nil || p.GetFault().GetMessage() != "the program ended with exit code 4" {
+			t.Errorf("reported %v", p)
+		}
+		r.Direct(abort(world(1, 1, 1, 61000), false))
+		r.Await("the way out", out(1))
+		r.Direct(world(1, 2, 1, 61000))
+		if code := w.exit(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+	t.Run("its own fault", func(t *testing.T) {
+		r := agenttest.New(t)
+		w := startWorker(t, r, []string{"CONCERTINA_STRATEGY=Restart", "AGENT_TEST_HOLD=1m"}, "fails-once")
+		join(r, 1, 1)
+		r.Await("the fault", fault)
+		r.Direct(change(abort(world(1, 1, 1, 61000), false), func(d *rendezvousv1.Directive) { d.Raise = true }))
+		if code := w.exit(); code != 4 || !ended(4)(r.Last()) {
+			t.Errorf("exit code %d, the last report is %v", code, r.Last())
+		}
+	})
+	t.Run("nobody says anything", func(t *testing.T) {
+		r := agenttest.New(t)
+		w := startWorker(t, r, []string{"CONCERTINA_STRATEGY=Restart", "AGENT_TEST_HOLD=50ms"}, "fails-once")
+		join(r, 1, 1)
+		if code := w.exit(); code != 4 {
+			t.Errorf("exit code %d", code)
+		}
+	})
+}
+
+// The strategy Restart leaves no snapshots and no barrier to a program; SIGTERM ends a worker that
+// is out.
+func TestRestartThatIsToldToGoWhileItIsOut(t *testing.T) {
+	r := agenttest.New(t)
+	w := startWorker(t, r, []string{"CONCERTINA_STRATEGY=Restart"}, "sleep")
+	join(r, 1, 1)
+	w.file("pid0")
+	r.Direct(abort(world(1, 1, 1, 61000), false))
+	r.Await("the way out", out(1))
+	w.signal(syscall.SIGTERM)
+	if code := w.exit(); code != 143 {
+		t.Errorf("exit code %d, want 143", code)
+	}
+}
