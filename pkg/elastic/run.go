@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -153,10 +154,7 @@ func (r *Run) Poll(ctx context.Context) error {
 		}
 		r.park()
 	}
-	if r.err == nil {
-		r.err = context.Cause(ctx)
-	}
-	return r.err
+	return cmp.Or(r.err, context.Cause(ctx))
 }
 
 // Report shows numbers to whoever watches the job: up to 8, with names of 1 to 32 letters, digits

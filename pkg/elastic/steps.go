@@ -97,7 +97,12 @@ func (r *Run) begin(ctx context.Context) bool {
 		}
 	}
 	r.entered = r.next
-	batch := r.shape.Batch(r.next)
+	var batch samples.Batch
+	if last := r.step.batch; last.Step > 0 && last.Step == r.done() {
+		batch = r.shape.After(last)
+	} else {
+		batch = r.shape.Batch(r.next)
+	}
 	if r.step.run == nil || batch.Epoch != r.step.batch.Epoch {
 		r.step.run = r
 		r.step.order = samples.NewPermutation(r.shape.Seed, batch.Epoch, r.shape.Samples)

@@ -82,6 +82,16 @@ func (s Shape) Batch(step uint64) Batch {
 	}
 }
 
+// After is the batch of the step after b's, without a division.
+func (s Shape) After(b Batch) Batch {
+	next := Batch{Step: b.Step + 1, Epoch: b.Epoch, First: b.First + uint64(b.Samples)}
+	if next.First == s.Samples {
+		next.Epoch, next.First = b.Epoch+1, 0
+	}
+	next.Samples = int(min(uint64(s.GlobalBatch), s.Samples-next.First))
+	return next
+}
+
 // Used is the number of samples in the steps 1 to step.
 func (s Shape) Used(step uint64) uint64 {
 	if step == 0 {

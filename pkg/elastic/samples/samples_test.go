@@ -212,3 +212,18 @@ func TestShapeCheck(t *testing.T) {
 		})
 	}
 }
+
+func TestAfterIsTheNextBatch(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shape := samples.Shape{
+			Samples:     rapid.Uint64Range(1, 40).Draw(t, "samples"),
+			GlobalBatch: rapid.IntRange(1, 50).Draw(t, "batch"),
+			Epochs:      rapid.IntRange(1, 3).Draw(t, "epochs"),
+		}
+		for step := uint64(1); step < shape.Steps(); step++ {
+			if diff := cmp.Diff(shape.Batch(step+1), shape.After(shape.Batch(step))); diff != "" {
+				t.Fatalf("after step %d (-want +got):\n%s", step, diff)
+			}
+		}
+	})
+}
