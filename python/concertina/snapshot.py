@@ -165,7 +165,9 @@ def read(path: str, codec: Codec, existing: Any = None) -> tuple[dict[str, int],
         position = {str(name): int(value) for name, value in description["position"].items()}
         values = _Values(path, description["bytes"], lambda memory, at: _read(fd, memory, start + at), codec)
         return position, values.decode(description["state"], existing)
-    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+    except SnapshotError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise SnapshotError(f"{path} is no snapshot: {error!r}") from error
     finally:
         os.close(fd)
