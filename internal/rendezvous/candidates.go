@@ -22,6 +22,9 @@ func (m *machine) isStandby(uid string, mem *member) bool {
 	case mem.report.round < round:
 		// It was left out of a world, or was away: its programs stand still and wait.
 		return m.world.ranks.rank(uid) < 0 && (mem.report.out || mem.report.standby || mem.waits())
+	case mem.report.round > round:
+		// It was told of a round that was burned, and has left it.
+		return mem.report.out && (m.gang.Strategy == Restart || mem.waits())
 	}
 	// It was taken for lost, and is back.
 	return mem.report.round == round && mem.lostIn == round && mem.report.out &&

@@ -1,5 +1,7 @@
 package rendezvous
 
+import "fmt"
+
 // maxHolders is how many holders of a snapshot a worker is told of. Workers are told of different ones,
 // so that not all of them fetch from the same.
 const maxHolders = 8
@@ -37,6 +39,17 @@ func (m *machine) directive(uid string) (directive, bool) {
 // outside is what a member should do that is not in the world: one that was keeps what it was told
 // last, so that its programs stay where they stand.
 func (m *machine) outside(mem *member, d directive) directive {
+	if r := &mem.report; r.round > m.world.record.Round {
+		// An older leader has told it of a round that never began.
+		d.round = r.round
+		d.world = &place{
+			digest: r.digest, workerRank: int32(r.workerRank), workers: m.base.Workers,
+			processes: m.gang.ProcessesPerWorker, fromStep: m.base.FromStep, parent: m.base.Parent,
+		}
+		d.abort = &abort{reason: fmt.Sprintf("round %d was never complete", r.round)}
+		d.released = d.released || mem.leaving()
+		return d
+	}
 	if mem.left != nil {
 		kept := *mem.left
 		kept.term, kept.secret = d.term, d.secret

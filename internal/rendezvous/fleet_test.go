@@ -18,7 +18,7 @@ import (
 //
 // What must hold at every moment:
 //   - a round has one digest, and nobody learns of it before it is durable;
-//   - no step is made in a world once anybody is in a later one;
+//   - no step is made in a world once a later one has made one;
 //   - all ranks that make a step together have the same state, and the same history of steps;
 //   - a planned change begins after the very last step of the world before.
 //
@@ -70,9 +70,9 @@ type fleet struct {
 	minimum, target int32
 	// begun is who has begun a step of a round, by rank, with which state.
 	begun map[moment]map[int32]history
-	// done is how many steps were made in a round; entered is the highest round anybody is in.
+	// done is how many steps were made in a round; stepped is the last round that made one.
 	done    map[uint64]uint64
-	entered uint64
+	stepped uint64
 }
 
 // moment is a step of a round.
@@ -315,7 +315,6 @@ func (f *fleet) deliverTo(p *pod) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.entered = max(f.entered, p.round)
 	if !obeyed {
 		f.drop(p, p.leader)
 	}
@@ -339,6 +338,9 @@ func (f *fleet) handle(l *modelLeader, ev event) *refusal {
 		ev = answer
 	}
 	out := l.machine.handle(f.now, ev)
+	for _, n := range out.notes {
+		f.t.Logf("leader %d: %s", l.id, n.text)
+	}
 	if out.write != nil {
 		if l.writing != nil {
 			f.t.Fatalf("leader %d asks for a write while one is under way", l.id)
@@ -471,9 +473,10 @@ func (f *fleet) begin(p *pod, at moment) {
 	if len(ranks) < int(p.workers) {
 		return
 	}
-	if f.entered > at.round {
-		f.t.Fatalf("step %d of round %d is made, and somebody is in round %d", at.step, at.round, f.entered)
+	if f.stepped > at.round {
+		f.t.Fatalf("step %d of round %d is made, after steps of round %d", at.step, at.round, f.stepped)
 	}
+	f.stepped = at.round
 	for rank, state := range ranks {
 		if !slices.Equal(state, p.state) || uint64(len(state)) != at.step-1 {
 			f.t.Fatalf("step %d of round %d: rank %d has the state %v and rank %d has %v", at.step, at.round, rank, state, p.rank, p.state)

@@ -247,6 +247,9 @@ func (r *report) has(what waiting) bool {
 // count takes over how far a member is.
 func (m *machine) count(now time.Time, mem *member) {
 	r := &mem.report
+	if m.world != nil && r.round > m.world.record.Round {
+		return // it is in a round that was burned
+	}
 	if r.round > m.stepRound {
 		m.stepRound, m.step = r.round, 0
 		if m.world != nil && m.world.record.Round == r.round {
@@ -306,7 +309,7 @@ func (m *machine) contradiction(uid string, mem *member, r *report) *refusal {
 	}
 	round := m.world.record.Round
 	switch {
-	case r.round > round:
+	case r.round > round && r.round != m.base.Round:
 		return wrong("round %d cannot be: the newest is %d", r.round, round)
 	case r.round == round && !m.placed(uid, r.workerRank):
 		return wrong("worker rank %d in round %d belongs to another worker, or to none", r.workerRank, round)

@@ -101,10 +101,7 @@ func (m *machine) recover(now time.Time) *plan {
 	r := m.broken
 	members := m.survivors(now)
 	if members == nil {
-		if !r.regrouping {
-			r.regrouping = true
-			m.note(notedWaiting, "too few workers are left of round %d: they wait for others, with their state", m.world.record.Round)
-		}
+		m.regroup("too few workers are left of round %d: they wait for others, with their state")
 		return nil
 	}
 	if lost, ended := m.lostOnes(); lost == len(m.world.ranks.uids) && !ended && !m.anyoneOut() {
@@ -118,6 +115,26 @@ func (m *machine) recover(now time.Time) *plan {
 	return m.rewind(p)
 }
 
+// regroup waits, with whoever is left.
+func (m *machine) regroup(format string) {
+	if !m.broken.regrouping {
+		m.broken.regrouping = true
+		m.note(notedWaiting, format, m.world.record.Round)
+	}
+}
+
+// someoneAway says whether a member that was lost, and is not known to have ended, may come back with a
+// snapshot.
+func (m *machine) someoneAway() bool {
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem != nil && !mem.connected && !mem.want.Ended && !mem.failed() {
+			return true
+		}
+	}
+	return false
+}
+
 // rewind finds the snapshot to go on from.
 func (m *machine) rewind(p *plan) *plan {
 	taken, ok := m.newestSnapshot()
@@ -127,6 +144,9 @@ func (m *machine) rewind(p *plan) *plan {
 		p.snapshot, p.fromStep = &taken, taken.step
 	case m.world.record.FromStep == 0 && furthest == 0:
 		// Nothing was done yet: the state that programs start with is as good.
+	case m.someoneAway():
+		m.regroup("those that are left of round %d hold no snapshot: they wait for others who may")
+		return nil
 	default:
 		m.fail(fmt.Sprintf("no snapshot is left to go on from: the world was at step %d and those who held one are gone", furthest))
 		return nil
@@ -144,7 +164,8 @@ func (m *machine) allOut(now time.Time) bool {
 	if m.gang.Strategy == Restart {
 		limit = max(limit, m.gang.BarrierTimeout) // checkpoints take their time
 	}
-	all := true
+	// Of an adopted world it must be known first who is left.
+	all := len(m.world.ranks.ranks) == len(m.world.ranks.uids) || m.world.missing
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {
