@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/concertina-dev/concertina/pkg/elastic"
 )
@@ -73,6 +74,43 @@ func fault() int {
 	})
 	if err != nil {
 		return 3
+	}
+	return 0
+}
+
+// counts makes 400 steps of two milliseconds, in whatever worlds there are, and fails when a step is
+// missing in its state in the end, or was made twice.
+func counts() int {
+	var made []uint64
+	o := options
+	o.Samples, o.State = 1600, elastic.Gob(&made)
+	run, err := elastic.Join(context.Background(), o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	err = run.Train(func(ctx context.Context, _ elastic.World) error {
+		for step := range run.Steps(ctx) {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(2 * time.Millisecond):
+			}
+			made = append(made, step.Number())
+		}
+		return run.Err()
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 3
+	}
+	if len(made) != 400 {
+		return 4
+	}
+	for i, step := range made {
+		if step != uint64(i+1) {
+			return 5
+		}
 	}
 	return 0
 }

@@ -55,6 +55,8 @@ func beProgram(role string) int {
 	case "environment-sleep":
 		write("environment"+localRank, strings.Join(os.Environ(), "\n"))
 		wait(nil)
+	case "counts":
+		return counts()
 	case "checkpoints":
 		return checkpoints()
 	case "fails-once":

@@ -1,0 +1,79 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/concertina-dev/concertina/internal/agent/agenttest"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+// trainsBeyond is a report of a process that trains in a round and has done a step after this one.
+func trainsBeyond(round, step uint64) func(*rendezvousv1.Report) bool {
+	return func(r *rendezvousv1.Report) bool {
+		return r.GetRound() == round && running(1)(r) && r.GetProcesses()[0].GetDone() > step && !r.GetOut()
+	}
+}
+
+// inWorld is a directive for one worker of a world of two, or of one with workers 1.
+func inWorld(host *rendezvousv1.Hello, round, fromStep uint64, rank, workers uint32, restore bool, from *rendezvousv1.Snapshot) *rendezvousv1.Directive {
+	d := world(1, round, 1, host.GetMasterPort())
+	d.SnapshotSecret = secret
+	w := d.GetWorld()
+	w.Workers, w.WorkerRank, w.Parent, w.FromStep, w.Restore, w.Writer = workers, rank, round-1, fromStep, restore, true
+	if restore && from != nil {
+		w.Snapshot = from
+		w.Holders = []*rendezvousv1.Holder{{
+			Address: host.GetAddress(), Port: host.GetSnapshotPort(), Certificate: host.GetSnapshotCertificate(),
+		}}
+	}
+	return d
+}
+
+// Two workers whose programs use the SDK: one trains alone, the other joins it at a barrier, both go
+// back to a snapshot when a third is said to be lost, and train to the end.
+func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
+	one, two := agenttest.New(t), agenttest.New(t)
+	old := startWorker(t, one, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "CONCERTINA_SNAPSHOT_INTERVAL=0.02"}, "counts")
+	one.AwaitSessions(1)
+	host := one.Hellos()[0]
+	d := inWorld(host, 1, 0, 0, 1, true, nil)
+	one.Direct(d)
+	two.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
+	newcomer := startWorker(t, two, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "CONCERTINA_SNAPSHOT_INTERVAL=0.02"}, "counts")
+	two.Await("the standby", func(r *rendezvousv1.Report) bool {
+		return r.GetStandby() && waits(rendezvousv1.Waiting_WAITING_JOIN)(r)
+	})
+
+	n := one.Await("steps", trainsBeyond(1, 5)).GetProcesses()[0].GetEntered() + 5
+	one.Direct(barrier(d, 1, n, false))
+	if stop := one.Await("the stop", func(r *rendezvousv1.Report) bool {
+		return running(1)(r) && r.GetProcesses()[0].GetStop() > 0
+	}).GetProcesses()[0].GetStop(); stop != n {
+		n = stop
+		one.Direct(barrier(d, 2, n, false))
+		one.Await("the barrier", parkedAt(n, 2))
+	} else {
+		one.Await("the barrier", parkedAt(n, 1))
+	}
+	one.Direct(barrier(d, 3, n, true))
+	snapshot := one.Await("the snapshot", holds(1, n)).GetSnapshots()[0]
+
+	two.Direct(inWorld(host, 2, n, 1, 2, true, snapshot))
+	one.Direct(inWorld(host, 2, n, 0, 2, false, nil))
+	one.Await("steps of the survivor", trainsBeyond(2, n))
+	two.Await("steps of the newcomer", trainsBeyond(2, n))
+
+	one.Direct(abort(inWorld(host, 2, n, 0, 2, false, nil), false))
+	two.Direct(abort(inWorld(host, 2, n, 1, 2, true, snapshot), false))
+	back := one.Await("the way out", out(2)).GetSnapshots()[0]
+	two.Await("the way out", out(2))
+	one.Direct(inWorld(host, 3, back.GetStep(), 0, 2, true, back))
+	two.Direct(inWorld(host, 3, back.GetStep(), 1, 2, true, back))
+	for i, r := range []*agenttest.Rendezvous{one, two} {
+		r.Await("steps after the loss", trainsBeyond(3, back.GetStep()))
+		finish(r, inWorld(host, 3, back.GetStep(), uint32(i), 2, true, back))
+	}
+	if a, b := old.exit(), newcomer.exit(); a != 0 || b != 0 {
+		t.Errorf("exit codes %d and %d", a, b)
+	}
+}
