@@ -1,0 +1,217 @@
+package snapshots
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type fixture struct {
+	*Keeper
+	t       *testing.T
+	changed chan struct{}
+
+	mu    sync.Mutex
+	notes []string
+}
+
+func open(t *testing.T, folder string) *fixture {
+	t.Helper()
+	f := &fixture{t: t, changed: make(chan struct{}, 100)}
+	var err error
+	f.Keeper, err = Open(folder, "127.0.0.1", func(format string, arguments ...any) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.notes = append(f.notes, fmt.Sprintf(format, arguments...))
+	}, func() { f.changed <- struct{}{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// take has a program write a snapshot and waits until it is taken over, or refused.
+func (f *fixture) take(round, step uint64) {
+	f.t.Helper()
+	name := fmt.Sprintf("%d-%d.part", round, step)
+	if err := os.WriteFile(filepath.Join(f.Folder(), name), []byte(name), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	f.Take(round, step, name, uint64(len(name)))
+	f.settled()
+}
+
+// settled waits until all that was asked for is done.
+func (f *fixture) settled() {
+	f.t.Helper()
+	done := make(chan struct{})
+	f.do(func() { close(done) })
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		f.t.Fatal("the keeper is stuck")
+	}
+}
+
+func (f *fixture) holds(want ...checkpoint.ID) {
+	f.t.Helper()
+	var got []checkpoint.ID
+	for _, snapshot := range f.List() {
+		got = append(got, snapshot.ID)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		f.t.Errorf("held (-want +got):\n%s", diff)
+	}
+	entries, err := os.ReadDir(f.Folder())
+	if err != nil || len(entries) != len(want) {
+		f.t.Errorf("the folder has %v, %v; want %v", entries, err, want)
+	}
+}
+
+func id(round, step uint64) checkpoint.ID { return checkpoint.ID{Round: round, Step: step} }
+
+func TestWhatBelongsToTheHistoryStays(t *testing.T) {
+	f := open(t, t.TempDir())
+	f.Enter(1, 0, false, nil)
+	f.take(1, 4)
+	f.take(1, 8)
+	f.holds(id(1, 8), id(1, 4))
+
+	// Back to step 4: what came after it has never been.
+	f.Enter(2, 4, true, &checkpoint.ID{Round: 1, Step: 4})
+	f.settled()
+	f.holds(id(1, 4))
+	f.take(2, 8)
+	f.holds(id(2, 8), id(1, 4))
+
+	// A file that was written in a world that is over is not taken, and pushes nothing out.
+	f.Enter(3, 9, true, nil)
+	f.take(2, 12)
+	f.holds(id(2, 8), id(1, 4))
+
+	// Another history: only what it begins with counts.
+	f.Enter(7, 8, false, &checkpoint.ID{Round: 2, Step: 8})
+	f.settled()
+	f.holds(id(2, 8))
+}
+
+func TestFailures(t *testing.T) {
+	f := open(t, t.TempDir())
+	f.Enter(1, 0, false, nil)
+	if !f.Ask(4) {
+		t.Error("there is no place for a snapshot")
+	}
+	f.Failed(3, "periodic")
+	if got := f.Failure(); got != "" {
+		t.Errorf("what nobody asked for has failed: %s", got)
+	}
+	f.Failed(4, "no space left on device")
+	f.Failed(4, "no space left on device")
+	if got := f.Failure(); got != "no space left on device" {
+		t.Errorf("failure %q", got)
+	}
+	f.mu.Lock()
+	if len(f.notes) != 2 {
+		t.Errorf("the log has %q", f.notes)
+	}
+	f.mu.Unlock()
+	f.Ask(4)
+	f.Take(1, 4, "../escape.part", 1)
+	f.settled()
+	if got := f.Failure(); !strings.Contains(got, "escape.part") {
+		t.Errorf("failure %q", got)
+	}
+	f.Enter(2, 4, true, nil)
+	if got := f.Failure(); got != "" {
+		t.Errorf("the next world begins with the failure %s", got)
+	}
+}
+
+func TestFetchFromAPeer(t *testing.T) {
+	holder, other := open(t, t.TempDir()), open(t, t.TempDir())
+	for _, f := range []*fixture{holder, other} {
+		f.Trust([]byte("secret"))
+		f.Enter(1, 0, false, nil)
+	}
+	holder.take(1, 4)
+	want := holder.List()[0]
+	port, sum := holder.Endpoint()
+	at := checkpoint.Holder{Address: "127.0.0.1", Port: port}
+	copy(at.Certificate[:], sum)
+	other.Enter(2, 4, false, &want.ID)
+	done := make(chan error, 2)
+	other.Fetch(want, []checkpoint.Holder{at}, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(other.Path(want.ID)); err != nil || string(text) != "1-4.part" {
+		t.Errorf("fetched %q, %v", text, err)
+	}
+	other.holds(want.ID)
+	missing := want
+	missing.Step = 5
+	other.Fetch(missing, []checkpoint.Holder{at}, func(err error) { done <- err })
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "fetch snapshot 1-5") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNoMemory(t *testing.T) {
+	f := open(t, "")
+	f.Trust([]byte("secret"))
+	f.Enter(1, 0, false, nil)
+	if port, sum := f.Endpoint(); port != 0 || sum != nil || f.Folder() != "" || f.List() != nil || f.Path(id(1, 1)) != "" {
+		t.Error("a worker without memory offers snapshots")
+	}
+	if f.Ask(4) || f.Failure() == "" {
+		t.Error("a worker without memory takes a snapshot")
+	}
+	f.Take(1, 4, "x.part", 1)
+	done := make(chan error, 1)
+	f.Fetch(checkpoint.Snapshot{ID: id(1, 1)}, nil, func(err error) { done <- err })
+	if err := <-done; !errors.Is(err, errNoMemory) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var h history
+		round, from := uint64(0), uint64(0)
+		for range rapid.IntRange(1, 100).Draw(t, "worlds") {
+			before := h
+			round += rapid.Uint64Range(1, 2).Draw(t, "rounds")
+			from = rapid.Uint64Range(0, 20).Draw(t, "from")
+			continues := rapid.Bool().Draw(t, "continues")
+			h = h.enter(round, from, continues, nil)
+			for r := uint64(1); r < round; r++ {
+				for step := range uint64(25) {
+					if h.holds(id(r, step)) && (!continues || step > from || !before.holds(id(r, step))) {
+						t.Fatalf("round %d from step %d holds %d-%d", round, from, r, step)
+					}
+				}
+			}
+			if !h.holds(id(round, 1<<40)) || len(h.spans) > maxSpans {
+				t.Fatalf("history %+v", h)
+			}
+		}
+	})
+}
