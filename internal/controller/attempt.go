@@ -123,12 +123,12 @@ func (p *planner) runGang() {
 		p.createGang()
 	case p.elastic():
 		p.runElastic(pods)
+	case p.hadWorld() && p.finishedUnseen(pods):
+		p.complete()
 	case p.takingOver() && p.anyoneThere(pods):
-		if p.finishedUnseen(pods) {
-			p.complete()
-			return
-		}
 		p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
+	case p.hadWorld() && p.rendezvousKnows() && p.World.Round == 0:
+		p.runBurned(pods)
 	default:
 		p.runFixed(pods)
 	}
@@ -139,6 +139,21 @@ func (p *planner) anyoneThere(pods []*corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName != "" && !podEnded(pod) && trainerExit(pod, &p.Job.Spec.Workers) == nil
 	})
+}
+
+// runBurned looks after an attempt whose last round never became a world that anyone knows: those who
+// are there form the next one.
+func (p *planner) runBurned(pods []*corev1.Pod) {
+	if failure := p.diagnose(pods); failure.cause != causeNone {
+		p.handle(failure)
+		return
+	}
+	p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
+	if firstBound, _ := placement(pods); p.Memory.Since.After(firstBound) {
+		p.checkStartTimeout(pods, p.Memory.Since)
+	} else {
+		p.checkStartTimeout(pods, firstBound)
+	}
 }
 
 // runFixed looks after a gang that has no world yet, or one that cannot change: it starts, is lost and

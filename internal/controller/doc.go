@@ -8,6 +8,17 @@
 //	state.go       what a decision may look at
 //	plan.go        the decision: the order of the questions
 //	attempt.go     the life of one gang: create, wait, release
+//	elastic.go     an attempt whose world changes while it trains
+//	crew.go        its workers, and what is known of each
+//	growth.go      how many workers, and names for those that are missing
+//	grow.go        makes them
+//	leaving.go     who leaves, and why
+//	losses.go      whose fault a loss was
+//	resizes.go     changes of the world, and what they count
+//	regroup.go     fewer than min are left
+//	nodes.go       nodes that go, and room that comes with them
+//	room.go        how many more workers there is room for, and when to look
+//	goodput.go     how much of the time was of use
 //	failure.go     which failure was it, and what follows
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?

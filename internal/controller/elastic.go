@@ -61,10 +61,12 @@ func (s *State) elastic() bool {
 
 // takingOver says whether a world of this attempt was made durable of which this leader does not know
 // yet whether it lives. Until it does, nobody is judged.
-func (s *State) takingOver() bool {
+func (s *State) takingOver() bool { return !s.rendezvousKnows() && s.hadWorld() }
+
+// hadWorld says whether a world of this attempt was made durable.
+func (s *State) hadWorld() bool {
 	made := record.FromStatus(s.Job.Status.World)
-	return !s.rendezvousKnows() && made.Round > 0 && made.Attempt == s.attempt() &&
-		isTrue(s.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
+	return made.Round > 0 && made.Attempt == s.attempt() && isTrue(s.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
 }
 
 // runElastic looks after an attempt whose world changes while it trains. Losses and changes are

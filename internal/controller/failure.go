@@ -56,6 +56,7 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 	if missing := int(p.minimum()) - len(pods); missing > 0 {
 		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.minimum(), p.attempt())}
 	}
+	pods = slices.DeleteFunc(slices.Clone(pods), history)
 	for _, pod := range pods {
 		if loss := p.infrastructureLoss(pod); loss != "" {
 			return failure{cause: causeInfrastructure, message: loss}
@@ -76,6 +77,13 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 		return failure{cause: causeUnsettled, after: left}
 	}
 	return failure{cause: causeProgram, message: culprit(exits).message()}
+}
+
+// history says whether a pod has ended that was in no world by then: what became of it explains
+// nothing now. It is kept for its logs.
+func history(pod *corev1.Pod) bool {
+	rank := pod.Annotations[v1alpha1.AnnotationRank]
+	return podEnded(pod) && (rank == noRank || rank == "" && isGrowth(pod))
 }
 
 // infrastructureLoss says how a pod was lost through no fault of the program; empty if it was not.

@@ -289,6 +289,35 @@ func TestANewLeaderJudgesNobodyBeforeItKnows(t *testing.T) {
 	expectCondition(t, look(state), v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "all 2 workers")
 }
 
+func TestWorkersThatWereLostLongAgoExplainNothing(t *testing.T) {
+	job := trains(2)
+	history := podOf(job, 1, 5, exited(1, start, "ValueError"), func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationRank] = noRank })
+	crashed := newGrowthPod(job, settings, 1, 6)
+	crashed.UID = "uid-crashed"
+	exited(1, start, "ImportError")(crashed)
+
+	t.Run("a world that is being made anew", func(t *testing.T) {
+		state := elasticState(job.DeepCopy(), append(crewOf(job), history, crashed)...)
+		state.World.Round, state.World.Phase, state.World.Elastic = 0, rendezvous.PhaseForming, false
+		state.World.Members = nil
+		state.Memory.Since, state.Now = now.Add(time.Hour), now.Add(time.Hour)
+		plan := look(state)
+		if plan.Actions.Expect == nil || len(plan.Actions.Expect.Members) != 2 || value(plan.Status.Workers.Target) != 2 {
+			t.Errorf("expects %+v, target %d", plan.Actions.Expect, value(plan.Status.Workers.Target))
+		}
+		state.Now = state.Now.Add(10 * time.Minute)
+		expectTarget(t, look(state), 0)
+	})
+	t.Run("a world that has finished while nobody looked", func(t *testing.T) {
+		state := elasticState(job.DeepCopy(), append(crewOf(job), history, crashed)...)
+		state.World = rendezvous.Observation{}
+		for _, pod := range state.Pods[:2] {
+			exited(0, now, "")(pod)
+		}
+		expectCondition(t, look(state), v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted)
+	})
+}
+
 func TestNodesThatAreGone(t *testing.T) {
 	for name, gone := range map[string]func(*State){
 		"deleted": func(s *State) { delete(s.Nodes.ByName, "n1"); s.Nodes.Gone = map[string]bool{"n1": true} },
