@@ -122,6 +122,8 @@ class Keeper:
 
     def _load_first(self) -> Mapping[str, int]:
         if self._first is None:
+            if self._position()["step"]:
+                raise snapshot.SnapshotError("nothing is left of the state before the first step")
             return {}  # No step was begun, so nothing has changed the state.
         self._join()
         state = self._first.values()

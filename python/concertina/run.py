@@ -4,6 +4,7 @@ import contextlib
 import math
 import random
 import socket
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -405,13 +406,21 @@ class Run:
 
 
 class _Random:
-    """Python's own random numbers, in the form that a state's objects have."""
+    """The random numbers of Python, and of NumPy where it is used, in the form that a state's
+    objects have."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {"python": random.getstate()}
+        state = {"python": random.getstate()}
+        if numpy := sys.modules.get("numpy"):
+            state["numpy"] = numpy.random.get_state()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         random.setstate(state["python"])
+        if "numpy" in state:
+            import numpy
+
+            numpy.random.set_state(state["numpy"])
 
 
 def used_positions(piece: samples.MicroBatch, first: int) -> range:

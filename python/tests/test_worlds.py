@@ -280,6 +280,18 @@ class Snapshots(Case):
         self.finish(agent, program)
         self.assertEqual(program.counter.values, self.undisturbed())
 
+    def test_back_to_the_first_step_when_nothing_is_left_of_it(self):
+        agent, program = self.start(world(writer=False))
+        program.make(2)
+        self.barrier(agent, program, 3)
+        agent.say("abort", round=1, reason="lost a peer")
+        agent.hear("aborted")
+        agent.stop(0)
+        agent.give(world(round=2, writer=False))
+        self.assertIn("nothing is left", agent.hear("fault")["message"])
+        agent.say("raise")
+        self.assertIsInstance(program.end(), ValueError)
+
     def test_a_snapshot_that_cannot_be_written(self):
         agent, program = self.start(setup={"snapshots": "/nonexistent"})
         self.assertIn("No such file", agent.hear("snapshot")["error"])
