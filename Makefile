@@ -98,6 +98,10 @@ prepare: ## Build the cluster's programs and the images, both at once.
 verify: tools ## Fail when generated files are stale.
 	@hack/generate/generate.sh --check
 
+.PHONY: verify-model
+verify-model: ## Check the model of worlds that change (formal/) with spin.
+	@hack/verify-model.sh
+
 .PHONY: lint
 lint: tools-lint lint-python lint-chart ## Lint Go code, protocols, Python and the chart.
 	@$(TOOLS)/golangci-lint run

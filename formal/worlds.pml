@@ -1,0 +1,484 @@
+/*
+ * Worlds that change while a job trains: terms, rounds, the fence, the barrier, recovery.
+ * README.md says what is checked and how this maps to the code.
+ *
+ * Messages are not queues here. A directive is state, so an agent may look at that of any operator
+ * at any time; a report is a copy of the agent's state, and stays with the operator, ageing, until
+ * the next. An agent that is cut off is one whose turn does not come, and every delay is an order of
+ * turns. All that counts is counted up to a bound, so every run ends; where it ends is checked.
+ *
+ * A macro that begins with WITHOUT_ takes one rule away. Each must make spin find a violation.
+ */
+#ifndef WORKERS
+#define WORKERS 2
+#endif
+#ifndef OPERATORS
+#define OPERATORS 2
+#endif
+#ifndef STEPS
+#define STEPS 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 3
+#endif
+#ifndef TERMS
+#define TERMS 2
+#endif
+#ifndef CRASHES
+#define CRASHES 1       /* of operators */
+#endif
+#ifndef LOSSES
+#define LOSSES 1        /* of workers that die */
+#endif
+#ifndef ALARMS
+#define ALARMS 1        /* recoveries for a worker that is only silent */
+#endif
+#ifndef CHANGES
+#define CHANGES 1       /* barriers that are begun */
+#endif
+#ifndef LIFTS
+#define LIFTS 1         /* barriers that are given up */
+#endif
+#define ALL ((1 << WORKERS) - 1)
+#define IN(set, i) (((set) >> (i)) & 1)
+#define AT(r, i) reach[(r) * WORKERS + (i)]
+#define MAX(x, y) ((x) > (y) -> (x) : (y))
+
+/* What a worker's process is doing. OUT and FINISHED are left for another round only. */
+#define JOIN 0
+#define TRAINS 1
+#define PARKED 2
+#define OUT 3
+#define FINISHED 4
+#define DEAD 5
+#define UNHEARD 6       /* only in what an operator knows */
+
+/* Where a process that trains is: between two steps, before it reads stop, in the collective. */
+#define BETWEEN 0
+#define BEGUN 1
+#define STEPPING 2
+
+/* The record in the cluster; a round's members and first step are written once. */
+byte recTerm, recRound;
+byte members[ROUNDS + 1], fromStep[ROUNDS + 1], restores[ROUNDS + 1];
+byte owner[TERMS + 1];  /* who has been told that the term is its own: operator + 1 */
+
+/* What only the checks know: the newest round that anybody was told of; steps that all ranks of a
+ * round have begun, which makes them count; the furthest that each rank has got to in a round. */
+byte published;
+byte committed[ROUNDS + 1];
+/* The last step that may still get every rank's part in a round, once there is a newer one: none that
+ * had not before, if the change was planned; the step under way, which goes with its world, if some
+ * process had given its part and left or died, and the others had not begun it yet. */
+byte limit[ROUNDS + 1];
+byte reach[(ROUNDS + 1) * WORKERS];
+byte crashes, losses, alarms, changes, lifts;
+
+typedef Worker {
+	byte term, round, entered, done, stop, attempt;
+	byte state, at
+}
+Worker w[WORKERS];
+
+/* Of a report only that is kept which may be out of date when it is used. */
+typedef View {
+	byte state;     /* TRAINS stands for PARKED too */
+	byte round;
+	bit obeys;      /* the term of this operator */
+	bit stands      /* at the barrier */
+}
+
+typedef Operator {
+	byte term;              /* held; 0 for none */
+	byte readTerm, readRound;
+	bit read;
+	byte world;             /* published or adopted; 0 for none */
+	bit burned, armed, aborting, finished;
+	byte attempt, stop, tries;
+	View v[WORKERS]
+}
+Operator o[OPERATORS];
+
+/* ---------------------------------------------------------------- agent and program */
+
+inline forget_barrier(i) {
+	w[i].stop = 0; w[i].attempt = 0
+}
+
+inline enter_world(i, r) {
+	/* Who does not load a snapshot must have just the state that the round begins with. */
+	assert(IN(restores[r], i) || (w[i].state == PARKED && w[i].done == fromStep[r]));
+	w[i].round = r;
+	w[i].done = fromStep[r]; w[i].entered = fromStep[r];
+	w[i].state = TRAINS; w[i].at = BETWEEN;
+	forget_barrier(i)
+}
+
+#ifdef WITHOUT_TERMS
+#define OBEYS(i, p) (o[p].term > 0)
+#else
+#define OBEYS(i, p) (o[p].term > 0 && o[p].term >= w[i].term)
+#endif
+#define NEWER(i, p) (o[p].world > w[i].round)
+#define SAME(i, p) (o[p].world == w[i].round && w[i].round > 0)
+#define HELD(i) (w[i].state == TRAINS || w[i].state == PARKED)
+
+/* One look at the directive of operator p. Each option is there only when it changes something. */
+inline obey(i, p) {
+	if
+	:: d_step { OBEYS(i, p) && o[p].term != w[i].term -> w[i].term = o[p].term }
+	:: d_step { OBEYS(i, p) && NEWER(i, p) && IN(members[o[p].world], i) &&
+		w[i].state != TRAINS && w[i].state != DEAD ->
+		w[i].term = o[p].term; enter_world(i, o[p].world) }
+	/* A newer world ends the old one for whoever is still in it: the round of the directive, or that
+	 * of its release, is not its own. */
+	:: d_step { OBEYS(i, p) && NEWER(i, p) && w[i].state == TRAINS ->
+		w[i].term = o[p].term; w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
+	:: d_step { OBEYS(i, p) && NEWER(i, p) && w[i].state == PARKED && !IN(members[o[p].world], i) ->
+		w[i].term = o[p].term; w[i].state = OUT; forget_barrier(i) }
+	:: d_step { OBEYS(i, p) && SAME(i, p) && o[p].aborting && HELD(i) ->
+		w[i].term = o[p].term; w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
+	:: d_step { OBEYS(i, p) && SAME(i, p) && !o[p].aborting && o[p].armed && o[p].attempt > w[i].attempt && HELD(i) ->
+		w[i].term = o[p].term; w[i].attempt = o[p].attempt;
+		
+		/* The agent reads entered after it has written stop, so what it reports covers a step that was
+		 * begun without having seen stop. One that had a stop already has seen it. */
+		if
+		:: w[i].stop == 0 && w[i].state == TRAINS -> w[i].stop = MAX(w[i].entered, o[p].stop)
+		:: w[i].stop == 0 && w[i].state == PARKED -> w[i].stop = MAX(w[i].done, o[p].stop)
+		:: else -> w[i].stop = MAX(w[i].stop, o[p].stop)
+		fi }
+	:: d_step { OBEYS(i, p) && SAME(i, p) && !o[p].aborting && !o[p].armed && w[i].stop > 0 ->
+		w[i].term = o[p].term; w[i].stop = 0 }
+	fi
+}
+
+#define WITH(i, j) (!IN(members[w[i].round], j) || AT(w[i].round, j) >= w[i].entered)
+#define GONE(i, j) (IN(members[w[i].round], j) && \
+	(w[j].round != w[i].round || w[j].state == OUT || w[j].state == DEAD))
+#if WORKERS == 2
+#define ALL_WITH(i) (WITH(i, 0) && WITH(i, 1))
+#define SOMEBODY_GONE(i) (GONE(i, 0) || GONE(i, 1))
+#else
+#define ALL_WITH(i) (WITH(i, 0) && WITH(i, 1) && WITH(i, 2))
+#define SOMEBODY_GONE(i) (GONE(i, 0) || GONE(i, 1) || GONE(i, 2))
+#endif
+
+proctype worker(byte i) {
+end:	do
+	:: obey(i, 0)
+#if OPERATORS == 2
+	:: obey(i, 1)
+#endif
+	/* The program writes entered, then reads stop. */
+	:: d_step { w[i].state == TRAINS && w[i].at == BETWEEN && w[i].done < STEPS ->
+		w[i].entered = w[i].done + 1; w[i].at = BEGUN }
+	:: d_step { w[i].state == TRAINS && w[i].at == BEGUN ->
+		if
+		:: w[i].stop > 0 && w[i].stop < w[i].entered -> w[i].state = PARKED; w[i].at = BETWEEN
+		:: else ->
+			w[i].at = STEPPING;
+			AT(w[i].round, i) = w[i].entered;
+			if
+			:: ALL_WITH(i) ->
+				/* The step has every rank's part from here on. */
+				assert(w[i].round == published || w[i].entered <= limit[w[i].round]);
+				assert(w[i].entered == MAX(committed[w[i].round], fromStep[w[i].round]) + 1);
+				committed[w[i].round] = w[i].entered
+			:: else
+			fi
+		fi }
+	:: d_step { w[i].state == PARKED && (w[i].stop == 0 || w[i].stop > w[i].done) ->
+		w[i].state = TRAINS; w[i].entered = w[i].done + 1; w[i].at = BEGUN }
+	:: d_step { w[i].state == TRAINS && w[i].at == STEPPING && ALL_WITH(i) ->
+		w[i].done = w[i].entered; w[i].at = BETWEEN }
+	:: d_step { w[i].state == TRAINS && w[i].at == BETWEEN && w[i].done == STEPS ->
+		w[i].state = FINISHED; forget_barrier(i) }
+	/* The collective fails when a member of it has gone; the process then waits. */
+	:: d_step { w[i].state == TRAINS && w[i].at == STEPPING && !ALL_WITH(i) && SOMEBODY_GONE(i) ->
+		w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
+	:: d_step { losses < LOSSES && w[i].state != DEAD ->
+		losses++; w[i].state = DEAD; w[i].at = BETWEEN; forget_barrier(i);
+		w[i].term = 0; w[i].round = 0; w[i].entered = 0; w[i].done = 0 }
+	od
+}
+
+/* ---------------------------------------------------------------- operator */
+
+#define V(p, i) o[p].v[i]
+#define OF_WORLD(p, i) IN(members[o[p].world], i)
+#define KIND(i) (w[i].state == PARKED -> TRAINS : w[i].state)
+#define OBEYED(p, i) (w[i].term == o[p].term)
+#ifdef WITHOUT_OWN_TERM
+#define SAME_TERM(p, i) 1
+#else
+#define SAME_TERM(p, i) OBEYED(p, i)
+#endif
+#ifdef WITHOUT_ATTEMPTS
+#define SAME_ATTEMPT(p, i) 1
+#define NEW_ATTEMPT(p) skip
+#else
+#define SAME_ATTEMPT(p, i) (w[i].attempt == o[p].attempt)
+#define NEW_ATTEMPT(p) nobody_stands(p)
+#endif
+#ifdef WITHOUT_STOP_REPORT
+#define SAME_STOP(p, i) 1
+#else
+#define SAME_STOP(p, i) (w[i].stop == o[p].stop)
+#endif
+#define STANDS(p, i) (o[p].armed && w[i].round == o[p].world && w[i].state == PARKED && \
+	w[i].done == o[p].stop && SAME_STOP(p, i) && SAME_TERM(p, i) && SAME_ATTEMPT(p, i))
+/* The term counts while it is open whether a round lives, the round also when it has been left. */
+#define OPEN(p) (o[p].world == 0)
+#define ROUND(p, i) (OPEN(p) || w[i].state == OUT || w[i].state == FINISHED -> w[i].round : 0)
+#define FRESH(p, i) (V(p, i).state == KIND(i) && V(p, i).round == ROUND(p, i) && \
+	V(p, i).obeys == (OPEN(p) && OBEYED(p, i)) && V(p, i).stands == STANDS(p, i))
+
+inline nobody_stands(p) {
+	V(p, 0).stands = 0; V(p, 1).stands = 0;
+#if WORKERS == 3
+	V(p, 2).stands = 0
+#endif
+}
+
+inline hear(p, i) {
+	d_step { o[p].term > 0 && w[i].state != DEAD && !FRESH(p, i) ->
+		V(p, i).state = KIND(i); V(p, i).round = ROUND(p, i);
+		V(p, i).obeys = OPEN(p) && OBEYED(p, i); V(p, i).stands = STANDS(p, i) }
+}
+
+/* That the processes of a pod have ended is told by its kubelet, and true when it is told. What it had
+ * reported of the barrier stays true. */
+inline hear_of_death(p, i) {
+	d_step { o[p].term > 0 && w[i].state == DEAD && V(p, i).state != DEAD ->
+		V(p, i).state = DEAD; V(p, i).round = 0; V(p, i).obeys = 0 }
+}
+
+inline reset(p) {
+	o[p].term = 0; o[p].readTerm = 0; o[p].readRound = 0; o[p].read = 0; o[p].world = 0;
+	o[p].burned = 0; o[p].armed = 0; o[p].aborting = 0; o[p].finished = 0;
+	o[p].attempt = 0; o[p].stop = 0; o[p].tries = 0;
+	k = 0;
+	do
+	:: k < WORKERS ->
+		V(p, k).state = UNHEARD; V(p, k).round = 0; V(p, k).obeys = 0; V(p, k).stands = 0; k++
+	:: else -> break
+	od;
+	k = 0
+}
+
+#if WORKERS == 2
+#define EVERY(P, p) (P(p, 0) && P(p, 1))
+#define SOME(P, p) (P(p, 0) || P(p, 1))
+#define SET(P, p) (P(p, 0) | (P(p, 1) << 1))
+#define LARGEST(P, p) MAX(P(p, 0), P(p, 1))
+#else
+#define EVERY(P, p) (P(p, 0) && P(p, 1) && P(p, 2))
+#define SOME(P, p) (P(p, 0) || P(p, 1) || P(p, 2))
+#define SET(P, p) (P(p, 0) | (P(p, 1) << 1) | (P(p, 2) << 2))
+#define LARGEST(P, p) MAX(P(p, 0), MAX(P(p, 1), P(p, 2)))
+#endif
+#define ENDED(p, i) (V(p, i).state == DEAD)
+
+#ifdef WITHOUT_COMPARE
+#define UNCHANGED(t, r) 1
+#else
+#define UNCHANGED(t, r) (recTerm == (t) && recRound == (r))
+#endif
+
+/* The durable write of a round. One that finds another record deposes the operator. */
+/* Writes the round of who, start and fresh, which are local. */
+inline write_round(p) {
+	if
+	:: UNCHANGED(o[p].term, o[p].readRound) ->
+		assert(members[o[p].readRound + 1] == 0);       /* a round's number is used once */
+		limit[o[p].readRound] = MAX(committed[o[p].readRound], fromStep[o[p].readRound]) +
+			(o[p].aborting || o[p].burned && SOME(ENDED, p));
+		o[p].readRound++;
+		recTerm = o[p].term; recRound = o[p].readRound;
+		members[recRound] = who; fromStep[recRound] = start; restores[recRound] = fresh;
+		o[p].burned = 0; o[p].armed = 0; o[p].aborting = 0; o[p].attempt = 0; o[p].stop = 0; o[p].tries = 0;
+		o[p].world = recRound;
+		nobody_stands(p);
+		if
+		:: published < recRound -> published = recRound
+		:: else
+		fi
+	:: else -> reset(p)
+	fi;
+	who = 0; start = 0; fresh = 0
+}
+
+#define HEARD(p, i) (OF_WORLD(p, i) && V(p, i).round == o[p].world)
+#define FAR(p, i) (OF_WORLD(p, i) && w[i].round == o[p].world && HELD(i) -> \
+	MAX(w[i].entered, w[i].stop) : 0)
+#define LEFT(p, i) (HEARD(p, i) && (V(p, i).state == OUT || V(p, i).state == FINISHED))
+#define STANDBY(p, i) (V(p, i).state == JOIN)
+#define INSIDE(p, i) (V(p, i).round == o[p].readRound)
+#ifdef WITHOUT_SHUT_OUT
+#define SHUT_OUT(p, i) 1
+#else
+#define SHUT_OUT(p, i) V(p, i).obeys
+#endif
+#define MAY_NEVER(p, i) (IN(members[o[p].readRound], i) && (ENDED(p, i) || \
+	(V(p, i).state != UNHEARD && !INSIDE(p, i) && SHUT_OUT(p, i))))
+
+#define NOT_NEEDED_OR_STANDS(p, i) (!OF_WORLD(p, i) || V(p, i).stands)
+#define NOT_NEEDED_OR_INSIDE(p, i) (!IN(members[o[p].readRound], i) || (INSIDE(p, i) && V(p, i).state != DEAD))
+#define STEPPED(p, i) (IN(members[o[p].readRound], i) && w[i].round == o[p].readRound && \
+	w[i].done > fromStep[o[p].readRound])
+#define HEARD_OF(p, i) (V(p, i).state != UNHEARD)
+/* Of who has been given the barrier only stop counts: it covers every step that was begun before, and
+ * a later one is not made, though its number is written before the process parks. Who has not been
+ * given it goes on until it is; the barrier would run after it. */
+#ifdef WITHOUT_STOP_ALONE
+#define GIVEN(p, i) FAR(p, i)
+#else
+#define GIVEN(p, i) (w[i].attempt > 0 && FAR(p, i) > 0 -> w[i].stop : 0)
+#endif
+#define AHEAD(p, i) (GIVEN(p, i) > o[p].stop)
+#define IS_FINISHED(p, i) (HEARD(p, i) && V(p, i).state == FINISHED)
+#define NOT_NEEDED_OR_FINISHED(p, i) (!OF_WORLD(p, i) || IS_FINISHED(p, i))
+#define NOT_NEEDED_OR_ENDED(p, i) (!OF_WORLD(p, i) || ENDED(p, i))
+#define IS_ENDED(p, i) (OF_WORLD(p, i) && ENDED(p, i))
+#define HAS_LEFT(p, i) LEFT(p, i)
+#define IS_OUT(p, i) (HEARD(p, i) && V(p, i).state == OUT)
+#define USABLE(p, i) (STANDBY(p, i) || V(p, i).state == OUT || V(p, i).state == FINISHED)
+#define READY(p, i) STANDBY(p, i)
+/* A snapshot is taken after every odd step. */
+#define HOLDS(p, i) (LEFT(p, i) && w[i].round == o[p].world && w[i].done > 0 -> \
+	w[i].done - (w[i].done + 1) % 2 : 0)
+#define ALIVE(p, i) (V(p, i).state != UNHEARD && !ENDED(p, i))
+
+#ifdef WITHOUT_FENCE
+#define FENCED(p) 1
+#else
+#define FENCED(p) (SOME(HAS_LEFT, p) || EVERY(NOT_NEEDED_OR_ENDED, p))
+#endif
+#define LEADS(p) (o[p].term > 0 && !o[p].finished)
+#define ROOM(p) (o[p].readRound < ROUNDS)
+
+proctype operator(byte p) {
+	byte who, start, fresh, k;
+	d_step { reset(p) }
+end:	do
+	/* Terms. */
+	:: d_step { o[p].term == 0 && !o[p].read && recTerm < TERMS && (p == 0 || recTerm > 0) ->
+		o[p].read = 1; o[p].readTerm = recTerm; o[p].readRound = recRound }
+	:: d_step { o[p].term == 0 && o[p].read ->
+		if
+		:: UNCHANGED(o[p].readTerm, o[p].readRound) ->
+			recTerm = o[p].readTerm + 1; recRound = o[p].readRound;
+			o[p].term = recTerm; o[p].read = 0; o[p].readTerm = 0;
+			assert(owner[recTerm] == 0);                    /* a term has one owner */
+			owner[recTerm] = p + 1
+		:: else -> o[p].read = 0; o[p].readTerm = 0; o[p].readRound = 0
+		fi }
+	:: d_step { crashes < CRASHES && o[p].term > 0 -> crashes++; reset(p) }
+	/* A write of which the operator never learns that it was made. */
+	:: d_step { crashes < CRASHES && o[p].term == 0 && o[p].read && UNCHANGED(o[p].readTerm, o[p].readRound) ->
+		crashes++; recTerm++; reset(p) }
+
+	:: hear(p, 0)
+	:: hear(p, 1)
+	:: hear_of_death(p, 0)
+	:: hear_of_death(p, 1)
+#if WORKERS == 3
+	:: hear(p, 2)
+	:: hear_of_death(p, 2)
+#endif
+
+	/* The first world: of all, or of one whom the others are to join. */
+#ifndef GROWTH
+	:: d_step { LEADS(p) && o[p].readRound == 0 && ROOM(p) && EVERY(HEARD_OF, p) && SOME(READY, p) ->
+		who = SET(READY, p); start = 0; fresh = ALL;
+		write_round(p) }
+#else
+	:: d_step { LEADS(p) && o[p].readRound == 0 && ROOM(p) && V(p, 0).state == JOIN ->
+		who = 1; start = 0; fresh = ALL;
+		write_round(p) }
+#endif
+
+	/* Adoption. */
+	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && !o[p].burned &&
+		(EVERY(NOT_NEEDED_OR_INSIDE, p) || SOME(STEPPED, p)) -> o[p].world = o[p].readRound }
+	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && !o[p].burned &&
+		!SOME(STEPPED, p) && EVERY(HEARD_OF, p) && SOME(MAY_NEVER, p) -> o[p].burned = 1 }
+	:: d_step { LEADS(p) && o[p].burned && ROOM(p) && SOME(ALIVE, p) ->
+		who = SET(ALIVE, p); start = fromStep[o[p].readRound]; fresh = ALL;
+		write_round(p) }
+
+	/* The barrier. */
+	:: d_step { LEADS(p) && o[p].world > 0 && changes < CHANGES && !o[p].armed && !o[p].aborting && ROOM(p) ->
+		changes++; o[p].armed = 1; o[p].attempt++; o[p].tries = 1; NEW_ATTEMPT(p);
+		if      /* what was reported last may be old */
+		:: o[p].stop = MAX(1, fromStep[o[p].world])
+		:: o[p].stop = MAX(1, MAX(fromStep[o[p].world], LARGEST(FAR, p)))
+		fi }
+	:: d_step { LEADS(p) && o[p].armed && o[p].stop < STEPS && !SOME(IS_FINISHED, p) && SOME(AHEAD, p) ->
+		o[p].attempt++; o[p].tries++; NEW_ATTEMPT(p);
+		assert(o[p].tries <= WORKERS + 1);              /* a barrier ends */
+		o[p].stop = LARGEST(GIVEN, p) }
+	:: d_step { LEADS(p) && o[p].armed && (o[p].stop >= STEPS || SOME(IS_FINISHED, p)) -> o[p].armed = 0 }
+	:: d_step { LEADS(p) && o[p].armed && lifts < LIFTS -> lifts++; o[p].armed = 0 }
+	/* Reached. Any of those that stand there may stay, any standby may come. */
+	:: d_step { LEADS(p) && o[p].armed && ROOM(p) && EVERY(NOT_NEEDED_OR_STANDS, p) ->
+		assert(MAX(committed[o[p].world], fromStep[o[p].world]) == o[p].stop || !UNCHANGED(o[p].term, o[p].readRound));
+		fresh = SET(READY, p); who = members[o[p].world] | fresh; start = o[p].stop;
+		write_round(p) }
+	:: d_step { LEADS(p) && o[p].armed && ROOM(p) && EVERY(NOT_NEEDED_OR_STANDS, p) ->
+		assert(MAX(committed[o[p].world], fromStep[o[p].world]) == o[p].stop || !UNCHANGED(o[p].term, o[p].readRound));
+		fresh = SET(READY, p); who = (members[o[p].world] | fresh) & (ALL - 1); start = o[p].stop;
+		if
+		:: who == 0 -> who = 1
+		:: else
+		fi;
+		write_round(p) }
+
+	/* Recovery: somebody is lost, has left by itself, or is only silent. */
+	:: d_step { LEADS(p) && o[p].world > 0 && !o[p].aborting && (SOME(IS_ENDED, p) || SOME(IS_OUT, p)) ->
+		o[p].aborting = 1; o[p].armed = 0 }
+	:: d_step { LEADS(p) && o[p].world > 0 && !o[p].aborting && alarms < ALARMS ->
+		alarms++; o[p].aborting = 1; o[p].armed = 0 }
+	:: d_step { LEADS(p) && o[p].aborting && ROOM(p) && FENCED(p) && SOME(USABLE, p) ->
+		who = SET(USABLE, p); start = MAX(fromStep[o[p].world], LARGEST(HOLDS, p)); fresh = ALL;
+		write_round(p) }
+
+	:: d_step { LEADS(p) && o[p].world > 0 && !o[p].aborting && EVERY(NOT_NEEDED_OR_FINISHED, p) -> o[p].finished = 1; o[p].armed = 0 }
+	od
+}
+
+/* Where every run ends: the leader has seen the newest world finish, or what the bounds allow is used
+ * up, or nobody is left. */
+#define LIVES(i) (w[i].state != DEAD)
+#define DONE(p) (o[p].finished && o[p].world == recRound)
+#if WORKERS == 2
+#define NOBODY (!LIVES(0) && !LIVES(1))
+#else
+#define NOBODY (!LIVES(0) && !LIVES(1) && !LIVES(2))
+#endif
+#if OPERATORS == 2
+#define FINALLY (DONE(0) || DONE(1))
+#define LED (o[0].term == recTerm || o[1].term == recTerm)
+#else
+#define FINALLY DONE(0)
+#define LED (o[0].term == recTerm)
+#endif
+
+active proctype monitor() {
+	byte n;
+	atomic {
+		n = 0;
+		do
+		:: n < WORKERS -> run worker(n); n++
+		:: else -> break
+		od;
+		n = 0;
+		do
+		:: n < OPERATORS -> run operator(n); n++
+		:: else -> break
+		od;
+		n = 0
+	}
+	timeout -> assert(FINALLY || NOBODY || recRound == ROUNDS || recTerm == TERMS && !LED)
+}
