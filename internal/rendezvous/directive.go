@@ -39,17 +39,6 @@ func (m *machine) directive(uid string) (directive, bool) {
 // outside is what a member should do that is not in the world: one that was keeps what it was told
 // last, so that its programs stay where they stand.
 func (m *machine) outside(mem *member, d directive) directive {
-	if r := &mem.report; r.round > m.world.record.Round {
-		// An older leader has told it of a round that never began.
-		d.round = r.round
-		d.world = &place{
-			digest: r.digest, workerRank: int32(r.workerRank), workers: m.base.Workers,
-			processes: m.gang.ProcessesPerWorker, fromStep: m.base.FromStep, parent: m.base.Parent,
-		}
-		d.abort = &abort{reason: fmt.Sprintf("round %d was never complete", r.round)}
-		d.released = d.released || mem.leaving()
-		return d
-	}
 	if mem.left != nil {
 		kept := *mem.left
 		kept.term, kept.secret = d.term, d.secret
@@ -57,8 +46,22 @@ func (m *machine) outside(mem *member, d directive) directive {
 		return kept
 	}
 	d.released = d.released || mem.leaving()
-	d.standby = m.gang.Strategy == InPlace && mem.report.round == 0
+	if mem.report.round > 0 {
+		d.round, d.world, d.abort = mem.report.round, m.elsewhere(&mem.report), &abort{reason: fmt.Sprintf(
+			"the job is in round %d, and round %d goes on no more", m.world.record.Round, mem.report.round)}
+		return d
+	}
+	d.standby = m.gang.Strategy == InPlace
 	return d
+}
+
+// elsewhere is the place of a member in a round that an older leader has told it of: one that was burned,
+// or one that the world has gone on from without it. Its agent knows the rest.
+func (m *machine) elsewhere(r *report) *place {
+	return &place{
+		digest: r.digest, workerRank: int32(r.workerRank), workers: int32(r.workerRank) + 1,
+		processes: m.gang.ProcessesPerWorker,
+	}
 }
 
 func (m *machine) place(uid string, rank int32) *place {

@@ -41,6 +41,8 @@ func TestChangesAgainstModel(t *testing.T) {
 			"fault":        f.with((*fleet).failProgram),
 			"exit":         f.with((*fleet).exitProgram),
 			"snapshot":     f.with((*fleet).snapshot),
+			"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
+			"stand still":  f.with(func(f *fleet) { p := f.pickPod(); p.still = !p.still }),
 			"hang up":      f.with((*fleet).hangUp),
 			"connect":      f.with((*fleet).connect),
 			"deliver":      f.with((*fleet).deliver),
@@ -68,8 +70,10 @@ type fleet struct {
 	pods            map[string]*pod
 	made            int
 	minimum, target int32
+	sizes           []int32
+	strategy        Strategy
 	// begun is who has begun a step of a round, by rank, with which state.
-	begun map[moment]map[int32]history
+	begun map[moment]map[int32]part
 	// done is how many steps were made in a round; stepped is the last round that made one.
 	done    map[uint64]uint64
 	stepped uint64
@@ -78,11 +82,19 @@ type fleet struct {
 // moment is a step of a round.
 type moment struct{ round, step uint64 }
 
+// part is what a rank puts into a step.
+type part struct {
+	uid   string
+	state history
+}
+
 // pod is a worker with its agent and its session.
 type pod struct {
 	modelAgent
-	want   Member
-	dead   bool
+	want Member
+	dead bool
+	// still ones make no step and answer no abort.
+	still  bool
 	leader *modelLeader
 	queue  []directive
 }
@@ -91,9 +103,13 @@ func newFleet(t *rapid.T) *fleet {
 	f := &fleet{
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
 		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4,
-		begun: map[moment]map[int32]history{}, done: map[uint64]uint64{},
+		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{},
 	}
 	f.minimum = int32(rapid.IntRange(1, 2).Draw(t, "minimum"))
+	f.strategy = rapid.SampledFrom([]Strategy{InPlace, InPlace, Restart}).Draw(t, "strategy")
+	if rapid.Bool().Draw(t, "sizes") {
+		f.sizes = []int32{1, 2, 4}
+	}
 	for range rapid.IntRange(int(f.minimum), 3).Draw(t, "workers") {
 		f.makePod()
 	}
@@ -110,7 +126,7 @@ func (f *fleet) with(do func(*fleet)) func(*rapid.T) {
 func (f *fleet) makePod() {
 	uid := fmt.Sprintf("p%02d", f.made)
 	p := &pod{
-		modelAgent: modelAgent{uid: uid, lastStep: 1 << 40},
+		modelAgent: modelAgent{uid: uid, lastStep: 1 << 40, restarts: f.strategy == Restart},
 		want:       Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
 	p.fetch = f.fetch
@@ -133,6 +149,7 @@ func (f *fleet) gang() Gang {
 	gang := Gang{
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
 		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
+		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: 20 * time.Second,
 		Durable: rapid.SampledFrom(f.past).Draw(f.t, "durable"),
 	}
 	for _, uid := range f.uids() {
@@ -166,7 +183,7 @@ func (f *fleet) newLeader() {
 	f.born++
 	l := &modelLeader{id: f.born, machine: newMachine(10 * time.Second)}
 	f.leaders[l.id] = l
-	f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, gangExpected{f.gang()})
 }
 
 func (f *fleet) killLeader() {
@@ -184,7 +201,7 @@ func (f *fleet) kill(l *modelLeader) {
 	}
 }
 
-func (f *fleet) tellGang() { f.handle(f.pick(), gangExpected{f.gang()}) }
+func (f *fleet) tellGang() { _ = f.handle(f.pick(), gangExpected{f.gang()}) }
 
 func (f *fleet) addPod() {
 	if len(f.pods) < 7 {
@@ -259,7 +276,7 @@ func (f *fleet) drop(p *pod, l *modelLeader) {
 	}
 	p.leader, p.queue = nil, nil
 	if f.leaders[l.id] == l {
-		f.handle(l, sessionLost{p.uid})
+		_ = f.handle(l, sessionLost{p.uid})
 	}
 }
 
@@ -310,6 +327,7 @@ func (f *fleet) deliver() {
 
 func (f *fleet) deliverTo(p *pod) {
 	d := p.queue[0]
+	p.stuck = p.still
 	p.queue = p.queue[1:]
 	obeyed, err := p.obey(d)
 	if err != nil {
@@ -327,7 +345,7 @@ func (f *fleet) passTime() {
 func (f *fleet) pass(d time.Duration) {
 	f.now = f.now.Add(d)
 	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
-		f.handle(f.leaders[id], timePassed{})
+		_ = f.handle(f.leaders[id], timePassed{})
 	}
 }
 
@@ -384,6 +402,8 @@ func (f *fleet) checkPlan(l *modelLeader) {
 	switch {
 	case next.Workers < f.minimum || next.Workers > f.target:
 		f.t.Fatalf("round %d has %d workers", next.Round, next.Workers)
+	case f.sizes != nil && !slices.Contains(f.sizes, next.Workers):
+		f.t.Fatalf("round %d has %d workers", next.Round, next.Workers)
 	case w.plan.change != nil && next.FromStep != made:
 		f.t.Fatalf("round %d is planned, and begins after step %d of %d", next.Round, next.FromStep, made)
 	case w.plan.lost+next.FromStep > max(made, next.FromStep):
@@ -428,14 +448,14 @@ func (f *fleet) writeSome() {
 			f.late = append(f.late, lateWrite{l.id, *l.writing})
 		}
 		l.writing = nil
-		f.handle(l, recordAnswered{err: errors.New("timeout")})
+		_ = f.handle(l, recordAnswered{err: errors.New("timeout")})
 	}
 }
 
 func (f *fleet) finishWrite(l *modelLeader) {
 	answer := f.apply(l.id, *l.writing)
 	l.writing = nil
-	f.handle(l, answer)
+	_ = f.handle(l, answer)
 }
 
 // steps lets some processes get on.
@@ -449,7 +469,7 @@ func (f *fleet) steps() {
 func (f *fleet) move(p *pod) {
 	at := moment{p.round, p.done + 1}
 	switch {
-	case p.dead || p.round == 0 || len(p.exits) > 0 || p.waiting != waitingNone && p.waiting != waitingParked:
+	case p.dead || p.still || !p.started || p.round == 0 || len(p.exits) > 0 || p.waiting != waitingNone && p.waiting != waitingParked:
 	case p.entered > p.done:
 		if len(f.begun[at]) == int(p.workers) {
 			p.done++
@@ -466,10 +486,15 @@ func (f *fleet) move(p *pod) {
 func (f *fleet) begin(p *pod, at moment) {
 	ranks := f.begun[at]
 	if ranks == nil {
-		ranks = map[int32]history{}
+		ranks = map[int32]part{}
 		f.begun[at] = ranks
 	}
-	ranks[p.rank] = p.state
+	maps.DeleteFunc(ranks, func(_ int32, one part) bool {
+		// What has failed or gone away in the middle of a step takes its part with it.
+		o := f.pods[one.uid]
+		return o == nil || o.dead || o.round != at.round || o.out || len(o.exits) > 0 || o.waiting == waitingFault
+	})
+	ranks[p.rank] = part{p.uid, p.state}
 	if len(ranks) < int(p.workers) {
 		return
 	}
@@ -477,9 +502,9 @@ func (f *fleet) begin(p *pod, at moment) {
 		f.t.Fatalf("step %d of round %d is made, after steps of round %d", at.step, at.round, f.stepped)
 	}
 	f.stepped = at.round
-	for rank, state := range ranks {
-		if !slices.Equal(state, p.state) || uint64(len(state)) != at.step-1 {
-			f.t.Fatalf("step %d of round %d: rank %d has the state %v and rank %d has %v", at.step, at.round, rank, state, p.rank, p.state)
+	for rank, one := range ranks {
+		if !slices.Equal(one.state, p.state) || uint64(len(p.state)) != at.step-1 {
+			f.t.Fatalf("step %d of round %d: rank %d has the state %v and rank %d has %v", at.step, at.round, rank, one.state, p.rank, p.state)
 		}
 	}
 	f.done[at.round] = max(f.done[at.round], at.step)
@@ -488,7 +513,7 @@ func (f *fleet) begin(p *pod, at moment) {
 // goWell lets one leader and the living get on for a while.
 func (f *fleet) goWell() {
 	l := f.pick()
-	f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, gangExpected{f.gang()})
 	for range rapid.IntRange(1, 12).Draw(f.t, "turns") {
 		f.turn(l)
 	}
@@ -528,7 +553,9 @@ func (f *fleet) settle() {
 	}
 	f.late = nil
 	for _, uid := range f.uids() {
-		if p := f.pods[uid]; p.want.Lost != "" && !p.dead {
+		p := f.pods[uid]
+		p.still, p.full = false, false
+		if p.want.Lost != "" && !p.dead {
 			f.end(p) // a pod that was taken for lost is killed in the end
 		}
 	}
@@ -545,7 +572,7 @@ func (f *fleet) settle() {
 				f.end(p)
 			}
 		}
-		f.handle(l, gangExpected{f.gang()})
+		_ = f.handle(l, gangExpected{f.gang()})
 		f.turn(l)
 		o := l.machine.observe(f.now)
 		if o.Fatal != "" {
