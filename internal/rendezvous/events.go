@@ -70,6 +70,8 @@ type report struct {
 	standby, out  bool
 	snapshots     []snapshot
 	snapshotError string
+	// masterPort is the port that is kept for the next world; 0 for that of the endpoint.
+	masterPort uint32
 }
 
 // process is one training process of a worker.

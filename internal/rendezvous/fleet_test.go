@@ -30,6 +30,7 @@ func TestChangesAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"go well":      f.with((*fleet).goWell),
 			"go very well": f.with((*fleet).goWell),
+			"go on":        f.with((*fleet).goOn),
 			"new leader":   f.with((*fleet).newLeader),
 			"kill leader":  f.with((*fleet).killLeader),
 			"tell gang":    f.with((*fleet).tellGang),
@@ -203,9 +204,15 @@ func (f *fleet) kill(l *modelLeader) {
 
 func (f *fleet) tellGang() { _ = f.handle(f.pick(), gangExpected{f.gang()}) }
 
+// addPod makes a worker. Every leader knows it before it can be in a world: a gang names all pods of the
+// attempt that may run.
 func (f *fleet) addPod() {
-	if len(f.pods) < 7 {
-		f.makePod()
+	if len(f.pods) >= 7 {
+		return
+	}
+	f.makePod()
+	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
+		_ = f.handle(f.leaders[id], gangExpected{f.gang()})
 	}
 }
 
@@ -515,6 +522,14 @@ func (f *fleet) goWell() {
 	l := f.pick()
 	_ = f.handle(l, gangExpected{f.gang()})
 	for range rapid.IntRange(1, 12).Draw(f.t, "turns") {
+		f.turn(l)
+	}
+}
+
+// goOn is long enough for every timeout to pass.
+func (f *fleet) goOn() {
+	l := f.pick()
+	for range 90 {
 		f.turn(l)
 	}
 }

@@ -189,6 +189,9 @@ func (m *machine) take(now time.Time, uid string, mem *member, r report, before 
 		mem.moved(m.world, &r)
 	}
 	mem.report, mem.lastSeen = r, now
+	if r.masterPort > 0 {
+		mem.endpoint.port = r.masterPort
+	}
 	mem.elastic = mem.elastic || len(r.processes) > 0 &&
 		!slices.ContainsFunc(r.processes, func(p process) bool { return !p.elastic })
 	mem.clock(now)

@@ -371,6 +371,11 @@ func TestWhoGetsNoSession(t *testing.T) {
 		{"another protocol", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Protocol = 2 })}, connect.CodeFailedPrecondition, "speaks protocol 2"},
 		{"no address", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Address = "worker-0.local" })}, connect.CodeInvalidArgument, "not the IP address"},
 		{"no port", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.MasterPort = 70000 })}, connect.CodeInvalidArgument, "master_port"},
+		{"a snapshot port out of range", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.SnapshotPort = 70000 })}, connect.CodeInvalidArgument, "snapshot_port"},
+		{"a short certificate", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) {
+			r.Hello.SnapshotPort = 5000
+			r.Hello.SnapshotCertificate = make([]byte, 31)
+		})}, connect.CodeInvalidArgument, "snapshot_certificate has 31 bytes"},
 		{"a long name", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = strings.Repeat("x", 300) })}, connect.CodeInvalidArgument, "job has 300 bytes"},
 		{"sequence 0", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Sequence = 0 })}, connect.CodeInvalidArgument, "sequence 0"},
 		{"a second hello", "token-a", []*rendezvousv1.Report{first(f.pod("a")), with(func(r *rendezvousv1.Report) { r.Sequence = 2 })}, connect.CodeInvalidArgument, "only the first report"},
@@ -440,6 +445,15 @@ func TestMalformedReports(t *testing.T) {
 		{"a step out of range", process(&rendezvousv1.Process{Done: math.MaxUint64}), "out of range"},
 		{"an exit code out of range", process(&rendezvousv1.Process{Exit: &rendezvousv1.Exit{Code: 4096}}), "exit code 4096"},
 		{"a long fault", process(&rendezvousv1.Process{Fault: &rendezvousv1.Fault{Message: strings.Repeat("x", 17<<10)}}), "the fault has 17408 bytes"},
+		{"an unknown wait", process(&rendezvousv1.Process{Waiting: 42}), "waiting 42"},
+		{"a barrier out of range", process(&rendezvousv1.Process{BarrierAttempt: math.MaxUint64}), "out of range"},
+		{"a stop out of range", process(&rendezvousv1.Process{Stop: 1 << 63}), "out of range"},
+		{"a step that was begun out of range", process(&rendezvousv1.Process{Entered: 1 << 63}), "out of range"},
+		{"out of no world", &rendezvousv1.Report{Out: true}, "out is set"},
+		{"too many snapshots", &rendezvousv1.Report{Snapshots: make([]*rendezvousv1.Snapshot, 9)}, "9 snapshots"},
+		{"a snapshot of a later round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Round: 1}}}, "a snapshot of round 1"},
+		{"a snapshot of no round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Step: 1}}}, "a snapshot of round 0"},
+		{"a long snapshot error", &rendezvousv1.Report{SnapshotError: strings.Repeat("x", 17<<10)}, "snapshot_error has 17408 bytes"},
 		{"NaN", metric("loss", math.NaN()), "must be finite"},
 		{"infinity", metric("loss", math.Inf(-1)), "must be finite"},
 		{"a metric without a name", metric("", 1), "metric name"},

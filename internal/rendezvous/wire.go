@@ -21,7 +21,7 @@ const (
 	maxMetrics      = 8
 	maxFaultBytes   = 16 << 10
 	maxSnapshots    = 8
-	maxErrorBytes   = 4 << 10
+	maxErrorBytes   = 16 << 10
 	// maxCount bounds steps and samples, so that they fit the API's integers.
 	maxCount = math.MaxInt64
 )
@@ -105,8 +105,11 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		term: r.GetTerm(), round: r.GetRound(), digest: r.GetMembersDigest(),
 		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
 		standby: r.GetStandby(), out: r.GetOut(), snapshotError: r.GetSnapshotError(),
+		masterPort: r.GetMasterPort(),
 	}
 	switch {
+	case read.masterPort > math.MaxUint16:
+		return report{}, malformed("master_port is %d, it must be at most %d", read.masterPort, math.MaxUint16)
 	case read.term > math.MaxInt64 || read.round > math.MaxInt64:
 		return report{}, malformed("term %d, round %d are out of range", read.term, read.round)
 	case read.round == 0 && (read.digest != "" || read.workerRank != 0):

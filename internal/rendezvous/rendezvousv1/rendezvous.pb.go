@@ -191,6 +191,9 @@ type Report struct {
 	Snapshots []*Snapshot `protobuf:"bytes,11,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	// Why the last snapshot that was asked of this worker could not be taken; empty for none.
 	SnapshotError string `protobuf:"bytes,12,opt,name=snapshot_error,json=snapshotError,proto3" json:"snapshot_error,omitempty"`
+	// The port that this agent holds bound now, when it is another one than in hello: who has had rank 0
+	// keeps a fresh port for the next world, so that nobody reaches the listener of an older one.
+	MasterPort    uint32 `protobuf:"varint,13,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,6 +310,13 @@ func (x *Report) GetSnapshotError() string {
 		return x.SnapshotError
 	}
 	return ""
+}
+
+func (x *Report) GetMasterPort() uint32 {
+	if x != nil {
+		return x.MasterPort
+	}
+	return 0
 }
 
 // Snapshot names the state of a job after a step. Replicated state: any holder has all of it.
@@ -1256,7 +1266,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xc5\x03\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xe6\x03\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1271,7 +1281,9 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x03out\x18\n" +
 	" \x01(\bR\x03out\x12@\n" +
 	"\tsnapshots\x18\v \x03(\v2\".concertina.rendezvous.v1.SnapshotR\tsnapshots\x12%\n" +
-	"\x0esnapshot_error\x18\f \x01(\tR\rsnapshotError\"f\n" +
+	"\x0esnapshot_error\x18\f \x01(\tR\rsnapshotError\x12\x1f\n" +
+	"\vmaster_port\x18\r \x01(\rR\n" +
+	"masterPort\"f\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
