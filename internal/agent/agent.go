@@ -92,7 +92,7 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 	if a.port, err = masterport.Reserve(); err != nil {
 		return ExitAgentFailed, err
 	}
-	defer a.port.Release()
+	defer func() { a.port.Release() }()
 	if a.keeper, err = snapshots.Open(config.Snapshots, config.PodIP, a.log.note, a.session.Tell); err != nil {
 		return ExitAgentFailed, err
 	}

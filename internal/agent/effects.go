@@ -8,6 +8,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/agent/completion"
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/agent/masterport"
 	"github.com/concertina-dev/concertina/internal/agent/process"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
@@ -124,7 +125,7 @@ func (a *agent) start(start lifecycle.Start) {
 	} else {
 		a.log.note("round %d: worker %d of %d, master %s port %d", start.Round, start.World.WorkerRank,
 			start.World.Workers, start.World.MasterAddress, start.World.MasterPort)
-		a.port.Release()
+		a.nextPort()
 	}
 	a.programs = make([]*process.Program, a.config.Programs())
 	err := a.server.Open()
@@ -183,10 +184,24 @@ func (a *agent) give(give lifecycle.Give) {
 	if id := idOf(world.Snapshot); id != nil && world.Restore {
 		place.Snapshot = a.keeper.Path(*id)
 	}
-	if world.WorkerRank == 0 && give.Slot == 0 {
-		a.port.Release()
+	if world.WorkerRank == 0 && give.Slot == 0 && world.MasterPort == a.port.Number() {
+		a.nextPort()
 	}
 	a.server.Give(give.Slot, give.Connection, place)
+}
+
+// nextPort lets the program of rank 0 have the port that was kept for it, and keeps another one for the
+// next world.
+func (a *agent) nextPort() {
+	a.port.Release()
+	next, err := masterport.Reserve()
+	if err != nil {
+		a.log.note("%v: the next world gets the same port", err)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.port = next
 }
 
 func idOf(snapshot *lifecycle.Snapshot) *checkpoint.ID {

@@ -26,7 +26,7 @@ func (a *agent) Hello() *rendezvousv1.Hello {
 		PodName:             a.config.PodName,
 		PodUid:              a.config.PodUID,
 		Address:             a.config.PodIP,
-		MasterPort:          uint32(a.port.Number()),
+		MasterPort:          uint32(a.masterPort()),
 		SnapshotPort:        uint32(port),
 		SnapshotCertificate: certificate,
 	}
@@ -37,7 +37,16 @@ func (a *agent) State() *rendezvousv1.Report {
 	a.mu.Lock()
 	standing := a.standing
 	a.mu.Unlock()
-	return report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
+	r := report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
+	r.MasterPort = uint32(a.masterPort())
+	return r
+}
+
+// masterPort is the port that is kept for the next world.
+func (a *agent) masterPort() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.port.Number()
 }
 
 // said gives what a process has said to the loop.

@@ -183,8 +183,11 @@ func TestAProgramWithTheSDK(t *testing.T) {
 	report := r.Await("step 3", func(report *rendezvousv1.Report) bool {
 		return len(report.GetProcesses()) == 1 && report.GetProcesses()[0].GetEntered() == 3
 	})
+	if port := report.GetMasterPort(); port == 0 || port == r.Hellos()[0].GetMasterPort() {
+		t.Errorf("port %d is kept for the next world, this one has %d", port, r.Hellos()[0].GetMasterPort())
+	}
 	want := &rendezvousv1.Report{
-		Sequence: report.GetSequence(), Term: 1, Round: 3, MembersDigest: "digest-3",
+		Sequence: report.GetSequence(), MasterPort: report.GetMasterPort(), Term: 1, Round: 3, MembersDigest: "digest-3",
 		Processes: []*rendezvousv1.Process{{
 			Phase: rendezvousv1.Phase_PHASE_STEP, Entered: 3, Done: 2, LastStep: 3, Samples: 8, Elastic: true,
 			Metrics: []*rendezvousv1.Metric{{Name: "loss", Value: 1}},
