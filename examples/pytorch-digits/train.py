@@ -31,7 +31,7 @@ parser.add_argument(
     "--ballast", type=int, default=0, metavar="MIB", help="make the state so much larger, with values that stay"
 )
 parser.add_argument(
-    "--step-times", action="store_true", help="print 'stamp ROUND STEP RANK NANOSECONDS' (Unix time) at each step's end"
+    "--step-times", action="store_true", help="print 'stamp ROUND STEP RANK BEGUN DONE' after each step, in nanoseconds of Unix time"
 )
 args = parser.parse_args()
 if args.step_times:
@@ -53,7 +53,7 @@ def train(world):
     ddp = DistributedDataParallel(net)  # for this world's ranks
     for _ in run.epochs():
         for step in run.steps(train_data):
-            begin = time.monotonic()
+            begin, begun = time.monotonic(), time.time_ns()
             opt.zero_grad()
             loss = torch.zeros(())
             for (x, y), weight in step.micro_batches(ddp):
@@ -62,7 +62,7 @@ def train(world):
                 loss += part.detach()
             opt.step()
             if args.step_times:
-                print(f"stamp {world.round} {step.number} {world.rank} {time.time_ns()}", flush=True)
+                print(f"stamp {world.round} {step.number} {world.rank} {begun} {time.time_ns()}", flush=True)
             show(world, step, loss)
             time.sleep(max(0, begin + args.step_seconds - time.monotonic()))
     with run.evaluating():

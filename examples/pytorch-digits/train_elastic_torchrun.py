@@ -27,7 +27,7 @@ parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
 parser.add_argument("--step-seconds", type=float, default=0, help="least time of a step")
 parser.add_argument("--ballast", type=int, default=0, metavar="MIB", help="make the checkpoint so much larger")
-parser.add_argument("--step-times", action="store_true", help="print 'stamp ROUND STEP RANK NANOSECONDS' (Unix time)")
+parser.add_argument("--step-times", action="store_true", help="print 'stamp ROUND STEP RANK BEGUN DONE' after each step, in nanoseconds of Unix time; a round is when its rank 0 began it")
 parser.add_argument("--checkpoint", default="digits.pt", help="a file that every node sees")
 parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
 args = parser.parse_args()
@@ -36,7 +36,8 @@ if args.step_times:
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
-restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+began = torch.tensor([time.time_ns()])
+dist.broadcast(began, 0)
 
 train_data, test_data = digits.load()
 net = digits.network(args.seed)
@@ -75,7 +76,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 done = load()
 while done < total:
-    begin = time.monotonic()
+    begin, begun = time.monotonic(), time.time_ns()
     x, y = batch(done)
     opt.zero_grad()
     loss = F.cross_entropy(ddp(x), y)
@@ -83,7 +84,7 @@ while done < total:
     opt.step()
     done += 1
     if args.step_times:
-        print(f"stamp {restarts} {done} {rank} {time.time_ns()}", flush=True)
+        print(f"stamp {began.item()} {done} {rank} {begun} {time.time_ns()}", flush=True)
     if rank == 0 and (done % args.log_every == 0 or done == total):
         print(f"step {done}/{total} loss {loss.item():.4f}", flush=True)
     if rank == 0 and done % args.checkpoint_every == 0:

@@ -84,7 +84,7 @@ func resizeBench(flags *flag.FlagSet) measure {
 	torchrunRuns := flags.Int("torchrun-runs", 3, "the same under torchrun with its defaults, 90 s each")
 	return func(ctx context.Context, cluster kube.Cluster, job *v1alpha1.TrainingJob, say func(string, ...any)) ([]figures.Figure, error) {
 		return resize.Bench{
-			Cluster: cluster, Job: job, Twin: []string{"/app/train_torchrun.py"},
+			Cluster: cluster, Job: job, Twin: []string{"/app/train_elastic_torchrun.py"},
 			Runs: *runs, TunedRuns: *tunedRuns, TorchrunRuns: *torchrunRuns, Say: say,
 		}.Measure(ctx)
 	}

@@ -38,7 +38,7 @@ func (b Bench) measureTorchrun(ctx context.Context, runs int, options ...string)
 	}
 	defer func() { err = errors.Join(err, cleared(ctx, remove)) }()
 	args := append(append(append([]string{}, options...), b.Twin...), trainingFlags()...)
-	args = append(args, "--state", sharedState+"/state.pt")
+	args = append(args, "--checkpoint", sharedState+"/state.pt")
 	number := 0
 	add := func(ctx context.Context, master string) (*corev1.Pod, error) {
 		pod := torchrunPod(template, number, args, master)
