@@ -156,7 +156,7 @@ func (m *machine) lose(now time.Time, uid string, mem *member, program bool, why
 	m.addLoss(Loss{
 		UID: uid, Name: mem.want.Name, Program: program, Round: round, At: now, Message: why,
 	})
-	m.note(notedLost, "round %d has lost %s: %s", round, mem.want.Name, lastLine(why))
+	m.note(notedLost, "round %d has lost %s: %s", round, mem.want.Name, brief(why))
 }
 
 func (m *machine) addLoss(loss Loss) {
@@ -250,12 +250,22 @@ func (m *machine) lastLoss() string {
 func lossText(losses []Loss) string {
 	texts := make([]string, len(losses))
 	for i := range losses {
-		texts[i] = losses[i].Name + ": " + lastLine(losses[i].Message)
+		texts[i] = losses[i].Name + ": " + brief(losses[i].Message)
 	}
 	if len(texts) > 3 {
 		return fmt.Sprintf("%s; and %d more were lost", strings.Join(texts[:3], "; "), len(texts)-3)
 	}
 	return strings.Join(texts, "; ")
+}
+
+// brief is the last line of a text, in as many bytes as a message has room for.
+func brief(text string) string {
+	const room = 300
+	line := lastLine(text)
+	if len(line) <= room {
+		return line
+	}
+	return strings.ToValidUTF8(line[:room], "") + "…"
 }
 
 // lastLine is the last line that is not empty: of a traceback, the exception.

@@ -55,7 +55,7 @@ func (m *machine) findBreak(now time.Time) {
 // firstFault says in words which fault came first.
 func (m *machine) firstFault() string {
 	if faults, _ := m.faults(); len(faults) > 0 {
-		return faults[0].mem.want.Name + ": " + lastLine(faults[0].text)
+		return faults[0].mem.want.Name + ": " + brief(faults[0].text)
 	}
 	return "a worker reports a fault"
 }

@@ -108,13 +108,14 @@ func (m *machine) judge(now time.Time) bool {
 	return true
 }
 
-// everywhere says whether all workers of the world have failed with the same exception.
+// everywhere says whether all workers of the world have failed with the same exception. Exit codes say
+// too little for that: launchers have one for everything.
 func (m *machine) everywhere(own []fault) bool {
-	if len(own) != len(m.world.ranks.uids) {
+	if m.gang.Strategy == Restart || len(own) != len(m.world.ranks.uids) {
 		return false
 	}
 	for i := range own {
-		if own[i].exited || lastLine(own[i].text) != lastLine(own[0].text) {
+		if lastLine(own[i].text) != lastLine(own[0].text) {
 			return false
 		}
 	}
@@ -127,7 +128,7 @@ func (m *machine) accuse(now time.Time, culprits []fault) {
 	r.raised, r.raisedAt, m.out.publish = map[string]bool{}, now, true
 	for i := range culprits {
 		f := &culprits[i]
-		m.note(notedVerdict, "round %d broke by the program in %s: %s", m.world.record.Round, f.mem.want.Name, lastLine(f.text))
+		m.note(notedVerdict, "round %d broke by the program in %s: %s", m.world.record.Round, f.mem.want.Name, brief(f.text))
 		if f.exited {
 			m.lose(now, f.uid, f.mem, true, f.text)
 			continue
