@@ -241,6 +241,8 @@ func (f *fleet) notice() {
 		switch {
 		case !p.dead && p.released && (p.want.Leaving != "" || len(p.exits) > 0):
 			f.end(p) // it was deleted
+		case !p.dead && !p.want.LeaveBy.IsZero() && f.now.After(p.want.LeaveBy):
+			f.end(p) // it was killed
 		case p.dead && p.want.Lost == "":
 			p.want.Lost, p.want.Ended = "it has ended", true
 		case p.dead:

@@ -79,7 +79,7 @@ func (m *machine) lossOf(now time.Time, mem *member, faults int) (program bool, 
 	if m.world.finishing {
 		return false, ""
 	}
-	if mem.faulted(m.gang.Strategy) {
+	if m.accuses(mem) {
 		faults-- // others than its own
 	}
 	away := !mem.connected && !mem.hungUp.IsZero()
@@ -105,7 +105,7 @@ func (m *machine) exitLoss(now time.Time, mem *member) cause {
 	exited, _ := mem.exited()
 	if m.broken != nil && m.broken.raised[mem.want.UID] {
 		if mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(outTimeout)) {
-			return cause{true, mem.fault()}
+			return cause{true, mem.faultText}
 		}
 		return cause{}
 	}

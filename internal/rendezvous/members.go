@@ -24,8 +24,11 @@ type member struct {
 	failedAt time.Time
 	// endedAt is when all of its processes had ended, with code 0.
 	endedAt time.Time
-	// faultedAt is when the fault was reported that it waits with.
+	// faultedAt is when it reported a fault first in its world, and faultText what: it counts even when
+	// later reports say no more of it. faultExit is true when it was an exit.
 	faultedAt time.Time
+	faultText string
+	faultExit bool
 	// readyAt is when it was first ready to enter a world.
 	readyAt time.Time
 	silent  bool
@@ -194,7 +197,7 @@ func (m *machine) take(now time.Time, uid string, mem *member, r report, before 
 	}
 	mem.elastic = mem.elastic || len(r.processes) > 0 &&
 		!slices.ContainsFunc(r.processes, func(p process) bool { return !p.elastic })
-	mem.clock(now)
+	mem.clock(now, m.gang.Strategy)
 	m.topTerm, m.topRound = max(m.topTerm, r.term), max(m.topRound, r.round)
 	m.count(now, mem)
 	mem.silent = m.isSilent(now, mem)
@@ -214,7 +217,7 @@ func (m *machine) take(now time.Time, uid string, mem *member, r report, before 
 // moved notes that a member has entered another world.
 func (mem *member) moved(w *world, r *report) {
 	mem.failedAt, mem.endedAt, mem.faultedAt, mem.readyAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	mem.stale = 0
+	mem.stale, mem.faultText, mem.faultExit = 0, "", false
 	if w == nil || r.round != w.record.Round {
 		return
 	}
@@ -225,7 +228,7 @@ func (mem *member) moved(w *world, r *report) {
 }
 
 // clock notes when things were first seen.
-func (mem *member) clock(now time.Time) {
+func (mem *member) clock(now time.Time, strategy Strategy) {
 	first := func(at *time.Time, seen bool) {
 		switch {
 		case !seen:
@@ -236,7 +239,13 @@ func (mem *member) clock(now time.Time) {
 	}
 	exited, code := mem.exited()
 	first(&mem.endedAt, exited && code == 0)
-	first(&mem.faultedAt, mem.report.has(waitingFault) || mem.failed())
+	waits := mem.report.has(waitingFault)
+	if mem.faultedAt.IsZero() && (waits || strategy == Restart && mem.failed()) {
+		mem.faultedAt, mem.faultText, mem.faultExit = now, mem.fault(), !waits
+		if mem.faultText == "" {
+			mem.faultText = fmt.Sprintf("its program exited with code %d", mem.code())
+		}
+	}
 	if mem.failed() && mem.failedAt.IsZero() {
 		mem.failedAt = now
 	}

@@ -21,20 +21,25 @@ func CommunicationError(text string) bool { return communicationError.MatchStrin
 // faulted says whether a program has failed in a way that may only be the consequence of a loss: in place
 // it waits for a verdict. A program that is started anew in each world knows no other way to fail than to
 // exit.
-func (mem *member) faulted(strategy Strategy) bool {
-	return mem.report.has(waitingFault) || strategy == Restart && mem.failed()
-}
+func (mem *member) faulted() bool { return !mem.faultedAt.IsZero() }
 
 // anyFault counts the members of the world that report a fault.
 func (m *machine) anyFault() int {
 	n := 0
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem != nil && mem.report.round == m.world.record.Round && mem.faulted(m.gang.Strategy) {
+		if mem != nil && m.accuses(mem) {
 			n++
 		}
 	}
 	return n
+}
+
+// accuses says whether a member has a fault of the world that there is. A program that ended after its
+// agent was told to stop it has none.
+func (m *machine) accuses(mem *member) bool {
+	return mem.faulted() && mem.report.round == m.world.record.Round &&
+		(!mem.faultExit || m.broken == nil || !mem.faultedAt.After(m.broken.began))
 }
 
 // fault is one member's exception.
@@ -55,17 +60,11 @@ func (m *machine) faults() (faults []fault, explained bool) {
 		case mem == nil:
 			explained = explained || uid != "" && !m.world.ended[uid] || uid == "" && m.world.missing
 			continue
-		case mem.report.round != m.world.record.Round || !mem.faulted(m.gang.Strategy):
+		case !m.accuses(mem):
 			explained = explained || m.isLost(mem) && mem.fault() == ""
 			continue
 		}
-		one := fault{uid: uid, mem: mem, rank: rank, text: mem.fault(), exited: mem.failed()}
-		if one.text == "" {
-			one.text = fmt.Sprintf("its program exited with code %d", mem.code())
-		}
-		if one.exited && m.broken != nil && mem.faultedAt.After(m.broken.began) {
-			continue // its agent has stopped it
-		}
+		one := fault{uid: uid, mem: mem, rank: rank, text: mem.faultText, exited: mem.faultExit}
 		faults = append(faults, one)
 	}
 	slices.SortStableFunc(faults, func(a, b fault) int {
