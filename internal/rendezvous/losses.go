@@ -214,7 +214,8 @@ func (m *machine) lostOnes() (lost int, ended bool) {
 		switch {
 		case uid == "":
 			if m.world.missing {
-				lost, ended = lost+1, false
+				lost++
+				ended = ended && m.strangersEnded()
 			}
 		case mem == nil:
 			if !m.world.ended[uid] {
@@ -226,6 +227,17 @@ func (m *machine) lostOnes() (lost int, ended bool) {
 		}
 	}
 	return lost, ended
+}
+
+// strangersEnded says whether whoever holds a rank that nobody has reported is known to have ended: a gang
+// leaves out nobody else, and all that it names were heard.
+func (m *machine) strangersEnded() bool {
+	for _, mem := range m.members {
+		if !mem.joined && !mem.want.Ended {
+			return false
+		}
+	}
+	return true
 }
 
 // lossesNow are the losses of the world that there is.

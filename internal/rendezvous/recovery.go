@@ -105,7 +105,9 @@ func (m *machine) recover(now time.Time) *plan {
 		return nil
 	}
 	if lost, ended := m.lostOnes(); lost == len(m.world.ranks.uids) && !ended && !m.anyoneOut() {
-		return nil // nobody has said that the old world makes no further step
+		// Nobody has said that the world makes no further step.
+		m.regroup("all workers of round %d are lost, and it is not known that they have ended")
+		return nil
 	}
 	p := &plan{members: members, broken: r}
 	p.reason, p.why = m.blame()
