@@ -65,11 +65,13 @@ type standing struct {
 // stand looks at the members of the world that are not lost.
 func (m *machine) stand() standing {
 	s := standing{parked: m.change != nil && m.change.attempt > 0}
+	left := 0
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {
 			continue
 		}
+		left++
 		if !mem.in(&m.world.record) || len(mem.report.processes) == 0 {
 			s.parked = false
 			continue
@@ -85,6 +87,7 @@ func (m *machine) stand() standing {
 			}
 		}
 	}
+	s.parked = s.parked && left > 0
 	return s
 }
 

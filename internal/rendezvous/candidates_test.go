@@ -1,0 +1,82 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+func TestLegalSize(t *testing.T) {
+	for _, tc := range []struct {
+		available, target int32
+		sizes             []int32
+		want              int32
+	}{
+		{5, 8, nil, 5},
+		{9, 8, nil, 8},
+		{0, 8, nil, 0},
+		{7, 8, []int32{2, 4, 8}, 4},
+		{8, 7, []int32{2, 4, 8}, 4},
+		{1, 8, []int32{2, 4, 8}, 0},
+		{20000, 20000, nil, maxWorkers},
+	} {
+		m := &machine{gang: Gang{Target: tc.target, Sizes: tc.sizes}}
+		if got := m.legalSize(tc.available); got != tc.want {
+			t.Errorf("%d available, target %d, sizes %v: %d, want %d", tc.available, tc.target, tc.sizes, got, tc.want)
+		}
+	}
+}
+
+// Who stays when not all can, and who comes in.
+func TestChoose(t *testing.T) {
+	on := func(uid, node string, ordinal int32) Member { return Member{UID: uid, Node: node, Ordinal: ordinal} }
+	stay := []Member{on("a", "n1", 0), on("b", "n2", 1), on("c", "n1", 2), on("d", "n3", 3)}
+	rank := map[string]int32{"a": 0, "b": 1, "c": 2, "d": 3}
+	fresh := []Member{on("z", "n4", 9), on("y", "n4", 5)}
+	for _, tc := range []struct {
+		size int32
+		want []string
+	}{
+		{4, []string{"a", "b", "c", "d"}},
+		{3, []string{"a", "b", "c"}}, // b and d are alone on their nodes, and d has the higher rank
+		{2, []string{"a", "c"}},
+		{1, []string{"a"}},
+		{5, []string{"a", "b", "c", "d", "y"}},
+		{6, []string{"a", "b", "c", "d", "y", "z"}},
+	} {
+		t.Run(fmt.Sprint(tc.size), func(t *testing.T) {
+			var got []string
+			for _, member := range choose(rank, stay, fresh, tc.size) {
+				got = append(got, member.UID)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// One worker per node writes, and newcomers are told of different holders, of not too many.
+func TestWritersAndHolders(t *testing.T) {
+	w := &world{
+		record: Record{Round: 2, Workers: 3, Processes: 3, FromStep: 7}, snapshot: &snapshot{round: 1, step: 7},
+		ranks: newRankTable([]string{"a", "b", "c"}), writers: map[string]int32{"n1": 0, "n2": 2},
+	}
+	for i := range 20 {
+		w.holders = append(w.holders, holder{fmt.Sprintf("10.0.0.%d", i), server{port: 5000}})
+	}
+	m := &machine{world: w, members: map[string]*member{
+		"a": {want: Member{Node: "n1"}}, "b": {want: Member{Node: "n1"}}, "c": {want: Member{Node: "n2"}},
+	}}
+	seen := map[string]bool{}
+	for rank, uid := range w.ranks.uids {
+		p := m.place(uid, int32(rank))
+		if p.writer != (uid != "b") {
+			t.Errorf("%s writes: %v", uid, p.writer)
+		}
+		if !p.restore || len(p.holders) != maxHolders || seen[p.holders[0].address] {
+			t.Errorf("%s is told of %v", uid, p.holders)
+		}
+		seen[p.holders[0].address] = true
+	}
+}
