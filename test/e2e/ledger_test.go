@@ -34,7 +34,7 @@ func (e *elasticJob) expectEachSampleOnce(ctx context.Context) {
 			}
 		}
 		for name, text := range recorded {
-			log, err := ledger.Parse(strings.Join(text, "\n"))
+			log, err := ledger.Parse(strings.Join(text, "\n") + "\n")
 			g.Expect(err).NotTo(HaveOccurred(), name)
 			run.Logs[name] = log
 			for _, line := range text {
@@ -48,7 +48,9 @@ func (e *elasticJob) expectEachSampleOnce(ctx context.Context) {
 		g.Expect(run.Samples).NotTo(BeZero())
 		g.Expect(run.Steps).NotTo(BeZero())
 		run.Rounds, run.Newest = nil, uint64(*e.get(ctx).Status.World.Round)
-		for round, world := range e.worlds.Worlds() {
+		worlds, err := e.worlds.Worlds()
+		g.Expect(err).NotTo(HaveOccurred())
+		for round, world := range worlds {
 			run.Rounds = append(run.Rounds, ledger.Round{
 				Number: uint64(round), Parent: uint64(*world.Parent), FromStep: uint64(*world.FromStep), Ranks: int(*world.Processes),
 			})

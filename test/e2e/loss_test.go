@@ -7,7 +7,6 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,94 +24,94 @@ func onDifferentNodes(spec *corev1.PodSpec) {
 	}}
 }
 
-var _ = Describe("The loss of a worker starts the whole gang over, and the program is not blamed", func() {
+var _ = Describe("After the loss of one of two workers the other waits with its state, and goes on with a new one", func() {
 	// MaxRestarts 0: a loss that counted against the program would end the job.
 	start := func(ctx context.Context) *job {
 		GinkgoHelper()
 		namespace := newNamespace(ctx)
 		j := submit(ctx, namespace, framework.NewJob("digits", framework.Endless...).MaxRestarts(0).WithPod(onDifferentNodes))
 		j.trains(ctx)
+		reaches(ctx, j.rankZero(ctx), 5)
 		return j
 	}
-	startsOver := func(ctx context.Context, j *job, within time.Duration) {
+	// goesOn waits for the world that follows the loss of a worker. The attempt is the same, and so are
+	// the other pod and its program.
+	goesOn := func(ctx context.Context, j *job, before []corev1.Pod, lost *corev1.Pod, infrastructure int, within time.Duration) int64 {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {
-			status := j.get(ctx).Status
-			g.Expect(status.Attempt).To(HaveValue(BeNumerically(">=", 2)))
-			g.Expect(status.World.Attempt).To(Equal(status.Attempt))
+			members := uids(j.members(ctx))
+			g.Expect(members).To(HaveLen(2))
+			g.Expect(members).NotTo(ContainElement(lost.UID))
+			g.Expect(j.get(ctx).Status.World.Round).To(HaveValue(BeNumerically(">", 1)))
 		}, within).Should(Succeed())
-		j.trains(ctx)
-		j.expectRestarts(ctx, 0, 1)
-		for _, pod := range j.pods(ctx, 1) {
-			Expect(framework.Ended(&pod) || pod.DeletionTimestamp != nil).To(BeTrue(), "%s of the old gang still runs", pod.Name)
+		round := j.world(ctx, 1, 2)
+		resize := j.resize(ctx, round)
+		status := j.get(ctx).Status
+		Expect(status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		Expect(status.World.FromStep).To(HaveValue(BeNumerically(">", 0)), "from the state that the other kept: %+v", resize)
+		j.expectRestarts(ctx, 0, infrastructure)
+		for i := range before {
+			if before[i].UID == lost.UID {
+				continue
+			}
+			other := &corev1.Pod{}
+			Expect(cluster.Get(ctx, client.ObjectKeyFromObject(&before[i]), other)).To(Succeed())
+			Expect(uids(j.members(ctx))).To(ContainElement(other.UID), "%s stays", other.Name)
+			Expect(other.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 		}
+		return round
 	}
 
 	It("when its pod is deleted by force", short, func(ctx context.Context) {
 		j := start(ctx)
-		Expect(cluster.Delete(ctx, &j.pods(ctx, 1)[1], client.GracePeriodSeconds(0))).To(Succeed())
-		startsOver(ctx, j, time.Minute)
+		pods := j.members(ctx)
+		forceDelete(ctx, &pods[1])
+		goesOn(ctx, j, pods, &pods[1], 1, time.Minute)
 	})
 
-	It("when its pod is evicted", short, func(ctx context.Context) {
+	It("when its pod is evicted, without a lost step", short, func(ctx context.Context) {
 		j := start(ctx)
-		pod := j.pods(ctx, 1)[0]
-		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-		Expect(cluster.Clientset.CoreV1().Pods(pod.Namespace).EvictV1(ctx, eviction)).To(Succeed())
-		startsOver(ctx, j, time.Minute)
+		pods := j.members(ctx)
+		evict(ctx, &pods[0])
+		round := goesOn(ctx, j, pods, &pods[0], 0, time.Minute)
+		Expect(j.resize(ctx, round).StepsLost).To(HaveValue(BeZero()))
 	})
 
 	// Only the local cluster can lose a node and get it back.
 	if framework.KindFromEnvironment() != framework.Local {
 		return
 	}
-	comesBack := func(ctx context.Context, node string) {
+	// awayFromTheOperator picks a worker on whose node the operator does not run.
+	awayFromTheOperator := func(ctx context.Context, pods []corev1.Pod) *corev1.Pod {
 		GinkgoHelper()
-		Expect(cluster.HackCluster(ctx, "node", "add", node)).To(Succeed())
-		Eventually(func() []string {
-			nodes, err := cluster.ReadyNodes(ctx)
-			Expect(err).NotTo(HaveOccurred())
-			var names []string
-			for _, ready := range nodes {
-				names = append(names, ready.Name)
-			}
-			return names
-		}).Should(ContainElement(node))
-	}
-	// nodeOf picks the node of a worker on which the operator does not run.
-	nodeOf := func(ctx context.Context, j *job) string {
-		GinkgoHelper()
-		operators, err := cluster.OperatorPods(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		var pods []corev1.Pod
-		for _, pod := range j.pods(ctx, 1) {
-			if pod.Spec.NodeName != operators[0].Spec.NodeName {
-				pods = append(pods, pod)
+		operator := operatorNode(ctx)
+		for i := range pods {
+			if pods[i].Spec.NodeName != operator {
+				return &pods[i]
 			}
 		}
-		Expect(pods).NotTo(BeEmpty(), "all workers are beside the operator")
-		return pods[0].Spec.NodeName
+		Fail("all workers are beside the operator")
+		return nil
+	}
+	leaves := func(ctx context.Context, verb string, infrastructure int, within time.Duration) {
+		GinkgoHelper()
+		j := start(ctx)
+		pods := j.members(ctx)
+		lost := awayFromTheOperator(ctx, pods)
+		node := lost.Spec.NodeName
+		DeferCleanup(comesBack, node)
+		Expect(cluster.HackCluster(ctx, "node", verb, node)).To(Succeed())
+		goesOn(ctx, j, pods, lost, infrastructure, within)
+		for _, pod := range j.members(ctx) {
+			Expect(pod.Spec.NodeName).NotTo(Equal(node))
+		}
 	}
 
 	It("when its node is drained", Serial, long, func(ctx context.Context) {
-		j := start(ctx)
-		node := nodeOf(ctx, j)
-		DeferCleanup(comesBack, node)
-		Expect(cluster.HackCluster(ctx, "node", "drain", node)).To(Succeed())
-		startsOver(ctx, j, 2*time.Minute)
-		for _, pod := range j.pods(ctx, 2) {
-			Expect(pod.Spec.NodeName).NotTo(Equal(node))
-		}
+		leaves(ctx, "drain", 0, 2*time.Minute)
 	})
 
 	It("when its node loses power", Serial, long, func(ctx context.Context) {
-		j := start(ctx)
-		node := nodeOf(ctx, j)
-		DeferCleanup(comesBack, node)
-		Expect(cluster.HackCluster(ctx, "node", "kill", node)).To(Succeed())
-		startsOver(ctx, j, 5*time.Minute)
-		for _, pod := range j.pods(ctx, 2) {
-			Expect(pod.Spec.NodeName).NotTo(Equal(node))
-		}
+		leaves(ctx, "kill", 1, 5*time.Minute)
 	})
 })

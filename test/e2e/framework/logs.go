@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -62,6 +65,17 @@ func (r *LogRecorder) Lines() (map[string][]string, error) {
 	return copied, r.err
 }
 
+// Tail are the last lines so far, at most n of each pod, by the name of the pod.
+func (r *LogRecorder) Tail(n int) map[string][]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	tails := map[string][]string{}
+	for name, lines := range r.lines {
+		tails[name] = slices.Clone(lines[max(0, len(lines)-n):])
+	}
+	return tails
+}
+
 // watch follows the log of every pod whose container has been started.
 func (r *LogRecorder) watch(ctx context.Context, history *PodHistory) {
 	following := map[types.UID]bool{}
@@ -99,13 +113,12 @@ func (r *LogRecorder) started(pod *corev1.Pod) bool {
 }
 
 func (r *LogRecorder) follow(ctx context.Context, pod *corev1.Pod) {
-	stream, err := r.clientset.CoreV1().Pods(r.namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-		Container: r.container, Follow: true,
-	}).Stream(ctx)
+	stream, err := r.open(ctx, pod)
+	if apierrors.IsNotFound(err) || ctx.Err() != nil {
+		return // it went before it can have said anything: the ledger shows what is missing
+	}
 	if err != nil {
-		if ctx.Err() == nil {
-			r.fail(fmt.Errorf("follow the log of pod %s: %w", pod.Name, err))
-		}
+		r.fail(fmt.Errorf("follow the log of pod %s: %w", pod.Name, err))
 		return
 	}
 	defer func() { _ = stream.Close() }()
@@ -120,6 +133,18 @@ func (r *LogRecorder) follow(ctx context.Context, pod *corev1.Pod) {
 	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
 		r.fail(fmt.Errorf("the log of pod %s: %w", pod.Name, scanner.Err()))
 	}
+}
+
+// open asks for a log until it comes: a kubelet that was just lost or is busy refuses.
+func (r *LogRecorder) open(ctx context.Context, pod *corev1.Pod) (stream io.ReadCloser, err error) {
+	pause := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 8}
+	_ = wait.ExponentialBackoffWithContext(ctx, pause, func(ctx context.Context) (bool, error) {
+		stream, err = r.clientset.CoreV1().Pods(r.namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+			Container: r.container, Follow: true,
+		}).Stream(ctx)
+		return err == nil || apierrors.IsNotFound(err), nil
+	})
+	return stream, err
 }
 
 func (r *LogRecorder) fail(err error) {

@@ -3,10 +3,14 @@ package framework
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	toolswatch "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -15,17 +19,25 @@ import (
 // WorldRecorder keeps every world that a job's status has told of. The API server tells of every
 // write, so none is missed.
 type WorldRecorder struct {
-	watcher watch.Interface
+	watcher *toolswatch.RetryWatcher
 	done    chan struct{}
 
 	mu     sync.Mutex
 	worlds map[int64]v1alpha1.WorldStatus
+	broken error
 }
 
 // RecordWorlds starts a recorder for a job, which need not be there yet. It ends with Stop.
 func (c *Cluster) RecordWorlds(ctx context.Context, job types.NamespacedName) (*WorldRecorder, error) {
-	watcher, err := c.Watch(context.WithoutCancel(ctx), &v1alpha1.TrainingJobList{}, client.InNamespace(job.Namespace),
-		client.MatchingFields{"metadata.name": job.Name})
+	var list v1alpha1.TrainingJobList
+	if err := c.List(ctx, &list, client.InNamespace(job.Namespace)); err != nil {
+		return nil, fmt.Errorf("list jobs of namespace %s: %w", job.Namespace, err)
+	}
+	source := &toolscache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		return c.Watch(ctx, &v1alpha1.TrainingJobList{}, &client.ListOptions{Namespace: job.Namespace, Raw: &options},
+			client.MatchingFields{"metadata.name": job.Name})
+	}}
+	watcher, err := toolswatch.NewRetryWatcherWithContext(context.WithoutCancel(ctx), list.ResourceVersion, source)
 	if err != nil {
 		return nil, fmt.Errorf("watch job %s: %w", job, err)
 	}
@@ -37,25 +49,24 @@ func (c *Cluster) RecordWorlds(ctx context.Context, job types.NamespacedName) (*
 func (r *WorldRecorder) record() {
 	defer close(r.done)
 	for event := range r.watcher.ResultChan() {
-		job, ok := event.Object.(*v1alpha1.TrainingJob)
-		if !ok || job.Status.World == nil || job.Status.World.Round == nil {
-			continue
-		}
 		r.mu.Lock()
-		r.worlds[*job.Status.World.Round] = *job.Status.World
+		switch object := event.Object.(type) {
+		case *v1alpha1.TrainingJob:
+			if world := object.Status.World; world != nil && world.Round != nil {
+				r.worlds[*world.Round] = *world
+			}
+		default:
+			r.broken = fmt.Errorf("the watch brought %s %v", event.Type, event.Object)
+		}
 		r.mu.Unlock()
 	}
 }
 
-// Worlds are the worlds so far, by round.
-func (r *WorldRecorder) Worlds() map[int64]v1alpha1.WorldStatus {
+// Worlds are the worlds so far, by round. It is an error when some may be missing.
+func (r *WorldRecorder) Worlds() (map[int64]v1alpha1.WorldStatus, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	worlds := make(map[int64]v1alpha1.WorldStatus, len(r.worlds))
-	for round, world := range r.worlds {
-		worlds[round] = world
-	}
-	return worlds
+	return maps.Clone(r.worlds), r.broken
 }
 
 // Stop ends the recorder.

@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/test/e2e/framework"
+)
+
+// world waits for a world of so many workers that trains, with a round above one, and returns its round.
+func (j *job) world(ctx context.Context, above int64, workers int32) int64 {
+	GinkgoHelper()
+	var round int64
+	Eventually(func(g Gomega) {
+		status := j.get(ctx).Status
+		g.Expect(status.World).NotTo(BeNil())
+		g.Expect(status.World.Round).To(HaveValue(BeNumerically(">", above)))
+		g.Expect(status.World.Workers).To(HaveValue(Equal(workers)))
+		g.Expect(j.condition(ctx, v1alpha1.ConditionTraining)()).To(HavePrefix("True WorldFormed"))
+		round = *status.World.Round
+	}).Should(Succeed())
+	return round
+}
+
+// resize is the entry of a round in the job's history.
+func (j *job) resize(ctx context.Context, round int64) v1alpha1.Resize {
+	GinkgoHelper()
+	var found v1alpha1.Resize
+	Eventually(func(g Gomega) {
+		resizes := j.get(ctx).Status.Resizes
+		i := slices.IndexFunc(resizes, func(r v1alpha1.Resize) bool { return r.Round != nil && *r.Round == round })
+		g.Expect(i).To(BeNumerically(">=", 0), "round %d in %+v", round, resizes)
+		found = resizes[i]
+	}).Should(Succeed())
+	return found
+}
+
+// members are the pods of the current world that are not about to go.
+func (j *job) members(ctx context.Context) []corev1.Pod {
+	GinkgoHelper()
+	return slices.DeleteFunc(j.pods(ctx, 0), func(pod corev1.Pod) bool {
+		rank, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationRank])
+		return err != nil || rank < 0 || pod.DeletionTimestamp != nil || framework.Ended(&pod)
+	})
+}
+
+func uids(pods []corev1.Pod) []types.UID {
+	var all []types.UID
+	for _, pod := range pods {
+		all = append(all, pod.UID)
+	}
+	return all
+}
