@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,6 +75,8 @@ type campaign struct {
 	closed      string
 	touched     map[types.UID]bool
 	group       []effect
+	// holders are the workers that held the newest snapshot when the job was calm.
+	holders map[types.UID]bool
 	// counted, round and term are those of the calm.
 	counted     restarts
 	round, term int64
@@ -154,6 +157,7 @@ func (c *campaign) calm(ctx context.Context) bool {
 	status := c.get(ctx).Status
 	c.round, c.term = *status.World.Round, *status.World.Term
 	c.counted, c.lowest, c.group = countedIn(&status), c.max, nil
+	c.holders = writers(c.members(ctx))
 	clear(c.touched)
 	return !over
 }
@@ -187,25 +191,21 @@ func (c *campaign) settled(ctx context.Context, g Gomega) {
 	g.Expect(c.holding(ctx)()).To(Equal(len(members)))
 }
 
-// victims are workers in the world to which nothing was done yet, at least so many that the job keeps
-// its state when n of them are lost at once. Without a rest for that the job is calm first.
-func (c *campaign) victims(ctx context.Context, n int) []corev1.Pod {
+// victims are workers in the world to which nothing was done yet. The job keeps its state when any one
+// of them is lost at once; where that is not certain the job is calm first.
+func (c *campaign) victims(ctx context.Context) []corev1.Pod {
 	GinkgoHelper()
-	list := func() (untouched []corev1.Pod) {
-		for _, pod := range c.members(ctx) {
-			if !c.touched[pod.UID] {
-				untouched = append(untouched, pod)
-			}
-		}
-		return untouched
+	list := func() []corev1.Pod {
+		untouched := slices.DeleteFunc(c.members(ctx), func(pod corev1.Pod) bool { return c.touched[pod.UID] })
+		return expendable(untouched, c.holders)
 	}
-	// In the middle of a change one more than that: the first to enter the next world may be the only
-	// one there that holds the newest state.
-	if pods := list(); len(c.group) > 0 && min(len(pods), c.lowest-len(c.touched)) > n+1 {
+	if len(c.group) == 0 {
+		return list()
+	}
+	// In the middle of a change it takes some more: not everybody holds the newest state yet.
+	if pods := list(); min(len(pods), c.lowest-len(c.touched)) > 2 {
 		return pods
 	}
-	if len(c.group) > 0 {
-		Expect(c.calm(ctx)).To(BeTrue(), "the training has ended")
-	}
+	Expect(c.calm(ctx)).To(BeTrue(), "the training has ended")
 	return list()
 }

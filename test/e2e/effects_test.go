@@ -90,33 +90,33 @@ func (c *campaign) touch(pod *corev1.Pod) string {
 
 func (c *campaign) killProgram(ctx context.Context) effect {
 	GinkgoHelper()
-	pod := pick(c.victims(ctx, 1))
+	pod := pick(c.victims(ctx))
 	killProgram(pod)
 	return effect{what: "killed the program of " + c.touch(pod), program: 1, inCompany: 1, changesWorld: true}
 }
 
 func (c *campaign) killAgent(ctx context.Context) effect {
 	GinkgoHelper()
-	pods := c.victims(ctx, 1)
-	pod := pick(pods)
+	pod := pick(c.victims(ctx))
+	few := len(c.members(ctx)) <= fewest
 	signalAll(pod, syscall.SIGKILL)
 	// With too few left the operator does not wait for the kubelet's word before it deletes the pod.
 	return effect{
 		what:    "killed the agent and the program of " + c.touch(pod),
-		program: 1, either: len(pods) <= fewest, inCompany: 1, changesWorld: true,
+		program: 1, either: few, inCompany: 1, changesWorld: true,
 	}
 }
 
 func (c *campaign) deletePod(ctx context.Context) effect {
 	GinkgoHelper()
-	pod := pick(c.victims(ctx, 1))
+	pod := pick(c.victims(ctx))
 	Expect(cluster.Delete(ctx, pod)).To(Succeed())
 	return effect{what: "deleted " + c.touch(pod), inCompany: 1, changesWorld: true}
 }
 
 func (c *campaign) forceDelete(ctx context.Context) effect {
 	GinkgoHelper()
-	pod := pick(c.victims(ctx, 1))
+	pod := pick(c.victims(ctx))
 	forceDelete(ctx, pod)
 	return effect{what: "deleted by force " + c.touch(pod), infrastructure: 1, inCompany: 1, changesWorld: true}
 }
@@ -124,7 +124,7 @@ func (c *campaign) forceDelete(ctx context.Context) effect {
 // drain empties one node, and opens it again once nobody is left there.
 func (c *campaign) drain(ctx context.Context) effect {
 	GinkgoHelper()
-	node := pick(c.victims(ctx, 1)).Spec.NodeName
+	node := pick(c.victims(ctx)).Spec.NodeName
 	c.open(ctx)
 	c.close(ctx, node)
 	did := effect{what: "drained node " + node + " of", changesWorld: true}
@@ -185,7 +185,7 @@ func (c *campaign) stop(ctx context.Context) effect {
 	if len(c.group) > 0 {
 		Expect(c.calm(ctx)).To(BeTrue(), "the training has ended")
 	}
-	pod := pick(c.members(ctx))
+	pod := pick(c.victims(ctx))
 	signalAll(pod, syscall.SIGSTOP)
 	did := effect{what: "stopped " + c.touch(pod), infrastructure: 1, inCompany: 1, changesWorld: true}
 	c.loses(ctx)

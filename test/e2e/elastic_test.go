@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -57,6 +58,13 @@ func (e *elasticJob) scale(ctx context.Context, workers int) {
 	Expect(err).NotTo(HaveOccurred(), out)
 }
 
+// victim is a member, at random, whose sudden loss leaves a snapshot to go on from.
+func (e *elasticJob) victim(ctx context.Context) *corev1.Pod {
+	GinkgoHelper()
+	members := e.members(ctx)
+	return pick(expendable(members, writers(members)))
+}
+
 var _ = Describe("A world that changes", short, func() {
 	It("grows and shrinks by kubectl scale, in place and without a lost step", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 2, "--epochs=60")
@@ -79,7 +87,7 @@ var _ = Describe("A world that changes", short, func() {
 	It("goes on without a program that was killed, and gets a worker in its place", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 3, "--epochs=90")
 		before := e.world(ctx, 0, 3)
-		killProgram(pick(e.members(ctx)))
+		killProgram(e.victim(ctx))
 		smaller := e.world(ctx, before, 2)
 		e.world(ctx, smaller, 3)
 		e.completes(ctx, 3*time.Minute)
@@ -90,7 +98,7 @@ var _ = Describe("A world that changes", short, func() {
 	It("goes on without a pod that was deleted by force, and blames no program", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 3, "--epochs=90")
 		before := e.world(ctx, 0, 3)
-		forceDelete(ctx, pick(e.members(ctx)))
+		forceDelete(ctx, e.victim(ctx))
 		e.world(ctx, before, 3)
 		e.completes(ctx, 3*time.Minute)
 		e.expectRestarts(ctx, 0, 1)
@@ -113,7 +121,7 @@ var _ = Describe("A world that changes", short, func() {
 	It("waits with its state when too few are left, and goes on when others have come", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 2, "--epochs=60")
 		before := e.world(ctx, 0, 2)
-		forceDelete(ctx, pick(e.members(ctx)))
+		forceDelete(ctx, e.victim(ctx))
 		e.world(ctx, before, 2)
 		Expect(e.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 		e.completes(ctx, 3*time.Minute)

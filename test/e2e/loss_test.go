@@ -31,7 +31,8 @@ var _ = Describe("After the loss of one of two workers the other waits with its 
 		namespace := newNamespace(ctx)
 		j := submit(ctx, namespace, framework.NewJob("digits", framework.Endless...).MaxRestarts(0).WithPod(onDifferentNodes))
 		j.trains(ctx)
-		reaches(ctx, j.rankZero(ctx), 5)
+		// By then there is a snapshot of a later step than 0.
+		reaches(ctx, j.rankZero(ctx), 60)
 		return j
 	}
 	// goesOn waits for the world that follows the loss of a worker. The attempt is the same, and so are

@@ -46,8 +46,39 @@ func (j *job) resize(ctx context.Context, round int64) v1alpha1.Resize {
 func (j *job) members(ctx context.Context) []corev1.Pod {
 	GinkgoHelper()
 	return slices.DeleteFunc(j.pods(ctx, 0), func(pod corev1.Pod) bool {
-		rank, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationRank])
-		return err != nil || rank < 0 || pod.DeletionTimestamp != nil || framework.Ended(&pod)
+		return rankOf(&pod) < 0 || pod.DeletionTimestamp != nil || framework.Ended(&pod)
+	})
+}
+
+// rankOf is the rank of a worker in the current world, -1 for none.
+func rankOf(pod *corev1.Pod) int {
+	rank, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationRank])
+	if err != nil {
+		return -1
+	}
+	return rank
+}
+
+// writers are those of the members that surely hold the newest snapshot: the lowest rank of each node.
+func writers(members []corev1.Pod) map[types.UID]bool {
+	lowest := map[string]*corev1.Pod{}
+	for i := range members {
+		node := members[i].Spec.NodeName
+		if first := lowest[node]; first == nil || rankOf(&members[i]) < rankOf(first) {
+			lowest[node] = &members[i]
+		}
+	}
+	all := map[types.UID]bool{}
+	for _, pod := range lowest {
+		all[pod.UID] = true
+	}
+	return all
+}
+
+// expendable are those pods after whose sudden loss one of the holders of a snapshot is left.
+func expendable(pods []corev1.Pod, holders map[types.UID]bool) []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
+		return !slices.ContainsFunc(pods, func(other corev1.Pod) bool { return other.UID != pod.UID && holders[other.UID] })
 	})
 }
 
