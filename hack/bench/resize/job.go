@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
@@ -79,6 +80,7 @@ func measured(example *v1alpha1.TrainingJob) *v1alpha1.TrainingJob {
 	job.Spec.Workers.Min, job.Spec.Workers.Max = ptr.To[int32](small), ptr.To[int32](small)
 	job.Spec.Workers.Sizes = nil
 	job.Spec.Failure.MaxRestarts = ptr.To[int32](1000)
+	job.Spec.Checkpoint.Memory = resource.NewQuantity(5*stateMiB<<20, resource.BinarySI)
 	trainer := &job.Spec.Workers.Template.Spec.Containers[0]
 	trainer.Command = append(trainer.Command, trainingFlags()...)
 	return job

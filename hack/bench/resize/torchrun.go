@@ -124,6 +124,8 @@ func torchrunPod(template *corev1.PodSpec, number int, args []string, master str
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "state", VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{Path: sharedState, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}})
 	trainer := &spec.Containers[0]
+	// A folder of the node belongs to root.
+	spec.SecurityContext, trainer.SecurityContext = nil, nil
 	trainer.Command = append([]string{"/bin/bash", "-c", torchrunScript, "bash"}, args...)
 	trainer.Args = nil
 	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: "state", MountPath: sharedState})
