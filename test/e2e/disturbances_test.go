@@ -54,11 +54,12 @@ func evict(ctx context.Context, pod *corev1.Pod) {
 func operatorNode(ctx context.Context) string {
 	GinkgoHelper()
 	var operators []corev1.Pod
-	Eventually(func() (err error) {
+	Eventually(func(g Gomega) {
+		var err error
 		operators, err = cluster.OperatorPods(ctx)
-		return err
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(operators).NotTo(BeEmpty())
 	}).Should(Succeed())
-	Expect(operators).NotTo(BeEmpty())
 	return operators[0].Spec.NodeName
 }
 

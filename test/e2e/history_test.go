@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/test/e2e/framework"
@@ -55,5 +56,42 @@ var _ = Describe("A history of pods", short, func() {
 		early := append(whole("a", 0)[:7], whole("b", 20)...)
 		Expect(fails(expectOneAfterTheOther, early)).To(BeTrue())
 		Expect(fails(expectOneAfterTheOther, whole("a", 0))).To(BeTrue(), "the second job never ran")
+	})
+
+	It("shows workers that were too few for too long", func() {
+		gang := func(second int, name string, phase corev1.PodPhase) framework.Change {
+			return change(second, "a", name, "n", phase)
+		}
+		for _, row := range []struct {
+			second int
+			want   bool
+		}{{40, false}, {80, true}} {
+			Expect(fails(func(changes []framework.Change) { expectGangOrNothing(changes, 2) }, []framework.Change{
+				gang(0, "0", corev1.PodPending), gang(3, "1", corev1.PodPending),
+				gang(10, "1", corev1.PodFailed), gang(row.second, "2", corev1.PodPending),
+			})).To(Equal(row.want), "the second one came after %d seconds", row.second)
+		}
+		Expect(fails(func(changes []framework.Change) { expectGangOrNothing(changes, 2) }, []framework.Change{
+			gang(0, "0", corev1.PodPending), gang(6, "1", corev1.PodPending),
+		})).To(BeTrue(), "at the start nobody waits")
+	})
+
+	It("shows a name that was used twice", func() {
+		first, second := change(0, "a", "0", "n", corev1.PodRunning), change(9, "a", "0", "n", corev1.PodRunning)
+		Expect(fails(expectNamesUsedOnce, []framework.Change{first, second})).To(BeFalse())
+		second.Pod.UID = "another"
+		Expect(fails(expectNamesUsedOnce, []framework.Change{first, second})).To(BeTrue())
+	})
+
+	It("spares the last holder of a snapshot", func() {
+		member := func(name, node, rank string) corev1.Pod {
+			pod := change(0, "a", name, node, corev1.PodRunning).Pod
+			pod.UID, pod.Annotations = types.UID(name), map[string]string{v1alpha1.AnnotationRank: rank}
+			return *pod
+		}
+		names := func(pods []corev1.Pod) []types.UID { return uids(expendable(pods, writers(pods))) }
+		Expect(names([]corev1.Pod{member("x", "n", "1"), member("y", "n", "0")})).To(ConsistOf(types.UID("x")))
+		Expect(names([]corev1.Pod{member("x", "n", "1"), member("y", "m", "0")})).To(ConsistOf(types.UID("x"), types.UID("y")))
+		Expect(names([]corev1.Pod{member("x", "n", "0")})).To(BeEmpty())
 	})
 })
