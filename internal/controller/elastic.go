@@ -184,7 +184,7 @@ func (p *planner) dismiss(crew []worker) {
 				actions.Delete = append(actions.Delete, w.pod)
 			}
 		case w.lost != "":
-			if p.overWith(w) || p.World.Phase == rendezvous.PhaseRegrouping {
+			if p.overWith(w) || p.World.Phase == rendezvous.PhaseRegrouping && p.judged(w) {
 				actions.Delete = append(actions.Delete, w.pod)
 			}
 		case p.orphan(w, crew), w.leaving != "" && !w.bound():
@@ -193,6 +193,18 @@ func (p *planner) dismiss(crew []worker) {
 			actions.Delete = append(actions.Delete, w.pod)
 		}
 	}
+}
+
+// judged says whether it is certain whose fault the loss of a worker was: its pod's status tells.
+func (p *planner) judged(w *worker) bool {
+	if w.loss == nil {
+		return true
+	}
+	_, _, wait := p.judge(w.loss)
+	if wait > 0 {
+		p.lookAgain(wait)
+	}
+	return wait == 0
 }
 
 // overWith says whether nothing has yet to be learned from a worker that has ended or was lost: its

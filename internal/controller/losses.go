@@ -52,30 +52,53 @@ func (p *planner) judge(loss *rendezvous.Loss) (cause, string, time.Duration) {
 	}
 	pod := p.podByUID(loss.UID)
 	if pod == nil {
-		return told, loss.Message, 0
+		return told, whose(loss, nil), 0
 	}
 	if reason, message := disruption(pod); reason != "" {
 		return causeInfrastructure, fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, message), 0
 	}
-	if pod.DeletionTimestamp != nil {
-		return causeInfrastructure, loss.Message + " (its pod was deleted)", 0
+	if pod.DeletionTimestamp != nil && (!loss.Program || !deletedAfter(pod, loss.At)) {
+		return causeInfrastructure, whose(loss, pod) + " (its pod was deleted)", 0
 	}
 	if !podEnded(pod) && trainerExit(pod, &p.Job.Spec.Workers) == nil {
 		patience := lastWords
 		if loss.Program {
 			patience = settleTime
 		}
-		return told, loss.Message, max(0, loss.At.Add(patience).Sub(p.Now))
+		return told, whose(loss, pod), max(0, loss.At.Add(patience).Sub(p.Now))
 	}
 	settles := max(0, loss.At.Add(settleTime).Sub(p.Now))
 	exits := p.failedExits([]*corev1.Pod{pod})
 	if len(exits) == 0 {
-		return told, loss.Message, settles
+		return told, whose(loss, pod), settles
 	}
 	if loss.Program && loss.Message != "" && exits[0].said() == "" {
-		return causeProgram, loss.Message, settles
+		return causeProgram, whose(loss, pod), settles
 	}
+	exits[0].rank = loss.Rank
 	return causeProgram, exits[0].message(), settles
+}
+
+// deletedAfter says whether a pod that is being deleted was still wanted at a time. The deletion's time in
+// the API is that of its end.
+func deletedAfter(pod *corev1.Pod, at time.Time) bool {
+	grace := time.Duration(value(pod.DeletionGracePeriodSeconds)) * time.Second
+	return !pod.DeletionTimestamp.Add(-grace).Before(at.Truncate(time.Second))
+}
+
+// whose names the worker in front of what became of it. The pod may be gone.
+func whose(loss *rendezvous.Loss, pod *corev1.Pod) string {
+	who, where := "worker "+loss.Name, ""
+	if pod != nil {
+		where = "node " + pod.Spec.NodeName
+	}
+	if loss.Rank >= 0 {
+		where = strings.TrimSuffix(fmt.Sprintf("worker rank %d, %s", loss.Rank, where), ", ")
+	}
+	if where != "" {
+		who += " (" + where + ")"
+	}
+	return who + ": " + loss.Message
 }
 
 func (p *planner) podByUID(uid string) *corev1.Pod {

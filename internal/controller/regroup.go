@@ -105,7 +105,7 @@ func (p *planner) blame(f failure, fatal string) (failure, bool) {
 		f.cause = causeInfrastructure
 	}
 	if verdict.message != "" && !strings.Contains(fatal, lastLine(verdict.message)) {
-		f.message += ": " + verdict.message
+		f.message = verdict.message + "; " + fatal
 	}
 	return f, true
 }

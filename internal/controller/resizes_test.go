@@ -50,8 +50,10 @@ func TestLossesAreCountedOnceWithTheirCause(t *testing.T) {
 				exited(137, now, "")(pod)
 				withCondition(corev1.DisruptionTarget, "EvictionByEvictionAPI", "drained")(pod)
 			}},
-		{name: "deleted", lost: func(pod *corev1.Pod) { exited(1, now, "")(pod); deletedAt(now)(pod) }, reason: rendezvous.ReasonProgramFailed, program: true,
+		{name: "deleted", lost: func(pod *corev1.Pod) { exited(1, now, "")(pod); deletedAt(now.Add(-time.Second))(pod) }, reason: rendezvous.ReasonProgramFailed, program: true,
 			infrastructur: 1, says: "deleted"},
+		{name: "deleted once it had failed", lost: func(pod *corev1.Pod) { exited(1, now, "")(pod); deletedAt(now.Add(5 * time.Second))(pod) },
+			reason: rendezvous.ReasonProgramFailed, program: true, waits: settleTime, programs: 1, says: "worker digits-1-2"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -55,11 +55,11 @@ func (m *machine) loseStandby(now time.Time, uid string, mem *member) {
 		// It was let go, or waits after a world that goes on without it.
 	case exited || mem.failed():
 		mem.gone = true
-		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Program: true, At: now,
+		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Program: true, Rank: -1, At: now,
 			Message: fmt.Sprintf("its program exited with code %d before it was in a world", max(code, mem.code()))})
 	case mem.want.Lost != "":
 		mem.gone = true
-		loss := Loss{UID: uid, Name: mem.want.Name, At: now, Message: mem.want.Lost}
+		loss := Loss{UID: uid, Name: mem.want.Name, Rank: -1, At: now, Message: mem.want.Lost}
 		if m.world.adopted && !mem.joined {
 			// Whoever was never heard held one of the ranks that nobody holds now.
 			loss.Round = m.world.record.Round
@@ -154,7 +154,7 @@ func (m *machine) lose(now time.Time, uid string, mem *member, program bool, why
 		return // it was let go, and nothing of it is lost
 	}
 	m.addLoss(Loss{
-		UID: uid, Name: mem.want.Name, Program: program, Round: round, At: now, Message: why,
+		UID: uid, Name: mem.want.Name, Program: program, Round: round, Rank: m.world.ranks.rank(uid), At: now, Message: why,
 	})
 	m.note(notedLost, "round %d has lost %s: %s", round, mem.want.Name, brief(why))
 }

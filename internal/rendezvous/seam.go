@@ -213,8 +213,9 @@ type Loss struct {
 	Program bool
 	// Message says in words what happened; of a fault its traceback.
 	Message string
-	// Round is the world that it was in.
+	// Round is the world that it was in, and Rank its worker rank there; 0 and -1 for none.
 	Round uint64
+	Rank  int32
 	At    time.Time
 }
 

@@ -133,14 +133,15 @@ var _ = Describe("A program that cannot run", short, func() {
 		Eventually(groups(ctx, namespace)).Should(BeEmpty())
 	})
 
-	It("because one rank fails is tried again, and that rank is named", func(ctx context.Context) {
+	It("because one rank fails again and again is given up, and the worker is named", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		j := submit(ctx, namespace, framework.NewJob("digits", "--fail-at-step=5").MaxRestarts(5))
-		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(And(
-			HavePrefix("False BackOff"), ContainSubstring("(worker rank 0, node "), ContainSubstring("exited with code 1"),
-			ContainSubstring("failing in step 5, as --fail-at-step says")))
-		j.expectRestarts(ctx, 1, 0)
-		Eventually(func() int32 { return *j.get(ctx).Status.Attempt }).Should(BeNumerically(">=", 2))
+		j := submit(ctx, namespace, framework.NewJob("digits", "--fail-at-step=5").MaxRestarts(2))
+		Eventually(j.condition(ctx, v1alpha1.ConditionFailed)).Should(And(
+			HavePrefix("True ProgramFailed: the program failed and spec.failure.maxRestarts (2) is used up: worker digits-1-"),
+			ContainSubstring("(worker rank 0, node "), ContainSubstring("failing in step 5, as --fail-at-step says")))
+		j.expectRestarts(ctx, 2, 0)
+		Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		Eventually(j.holding(ctx)).Should(BeZero())
 	})
 })
 
