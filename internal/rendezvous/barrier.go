@@ -17,10 +17,10 @@ const (
 
 // change is a planned change of the world that is under way.
 //
-// All processes stop at the barrier after step N, the furthest that any of them has begun. Should one be
-// beyond it already, the next attempt has a larger N; one that is parked holds the others within a step,
-// so this ends. When all stand at N, a snapshot is taken if anybody needs it, and the next world goes on
-// from there.
+// All processes stop at the barrier after step N, the furthest that any of them is known to have begun.
+// Should one that was given the barrier stop later, the next attempt has that N; it then holds the others
+// within a step, so this ends. When all stand at N, a snapshot is taken if anybody needs it, and the next
+// world goes on from there.
 type change struct {
 	began         time.Time
 	why           string
@@ -50,15 +50,34 @@ func (m *machine) raiseBarrier(s standing) {
 	m.out.publish = true
 }
 
+// reach is the step up to which a process moves the barrier.
+//
+// Before the first attempt that is every step that it is known to have begun. After it only those that
+// were given a barrier count, with where it stops them: that covers each step begun before, and none
+// follows. One that was not given any goes on until it is, held by those that stand; should the barrier
+// go after it, they would let it begin another step each time.
+func (c *change) reach(p *process) uint64 {
+	switch {
+	case c == nil || c.attempt == 0:
+		return max(p.entered, p.stop, p.done)
+	case p.barrier == 0:
+		return 0
+	default:
+		return max(p.stop, p.done)
+	}
+}
+
 // standing is how far the processes of the world are.
 type standing struct {
-	// top is the furthest step that was begun, attempt the highest barrier that was given.
+	// top is the furthest step that the barrier has to let them make, attempt the highest barrier that was
+	// given.
 	top, attempt uint64
 	// last is the last step of the training, 0 while unknown; finished is true when a process is done
 	// with it.
 	last     uint64
 	finished bool
-	// parked is true when all stand at the barrier of the change.
+	// parked is true when all stand at the barrier of the change, under this leader's term: an older leader
+	// that still has a member's ear could let it go on.
 	parked bool
 }
 
@@ -76,9 +95,10 @@ func (m *machine) stand() standing {
 			s.parked = false
 			continue
 		}
+		s.parked = s.parked && mem.report.term == m.term
 		for i := range mem.report.processes {
 			p := &mem.report.processes[i]
-			s.top = max(s.top, p.entered, p.stop, p.done)
+			s.top = max(s.top, m.change.reach(p))
 			s.attempt = max(s.attempt, p.barrier)
 			s.last = max(s.last, p.lastStep)
 			s.finished = s.finished || p.waiting == waitingFinished || p.exited
@@ -109,7 +129,7 @@ func (m *machine) advance(now time.Time) *plan {
 		return nil
 	case s.top > c.step:
 		m.raiseBarrier(m.stand())
-		m.note(notedResizing, "a process has begun step %d: barrier %d of round %d stands there", s.top, c.attempt, m.world.record.Round)
+		m.note(notedResizing, "a process stops after step %d: barrier %d of round %d stands there", s.top, c.attempt, m.world.record.Round)
 		return nil
 	case !s.parked:
 		if late := m.lateAt(w); !now.Before(late) {
