@@ -49,5 +49,6 @@ esac
 
 timeout=30m
 if [ "$label" = long ]; then timeout=4h; fi
+# ginkgo has a limit of its own, of an hour.
 go test ./test/e2e -count=1 -v -timeout "$timeout" "$@" \
-	-ginkgo.label-filter="$label" -ginkgo.no-color -ginkgo.v 2>&1 | tee "$results/e2e-$label.log"
+	-ginkgo.label-filter="$label" -ginkgo.timeout="$timeout" -ginkgo.no-color -ginkgo.v 2>&1 | tee "$results/e2e-$label.log"

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -143,7 +144,7 @@ func logsCommand(progress toolchain.Progress) *cobra.Command {
 }
 
 func nodeCommand(progress toolchain.Progress) *cobra.Command {
-	group := &cobra.Command{Use: "node", Short: "Add, remove, kill or drain a node of the running cluster"}
+	group := &cobra.Command{Use: "node", Short: "Add, remove, kill, cut off or drain a node of the running cluster"}
 	gpus := -1
 	add := nodeVerb(progress, "add", "Start a new node, bring a killed one back, or open a drained one again",
 		func(cmd *cobra.Command, c cluster.Cluster, name string) error {
@@ -156,7 +157,11 @@ func nodeCommand(progress toolchain.Progress) *cobra.Command {
 			return c.DrainNode(cmd.Context(), name, timeout)
 		})
 	drain.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait until its pods are gone")
-	group.AddCommand(add, drain,
+	group.AddCommand(add, drain, cutCommand(progress),
+		nodeVerb(progress, "join", "Take a node back that was cut off",
+			func(cmd *cobra.Command, c cluster.Cluster, name string) error {
+				return c.JoinNode(cmd.Context(), name)
+			}),
 		nodeVerb(progress, "remove", "Stop a node in good order and delete its object",
 			func(cmd *cobra.Command, c cluster.Cluster, name string) error {
 				return c.RemoveNode(cmd.Context(), name)
@@ -167,6 +172,37 @@ func nodeCommand(progress toolchain.Progress) *cobra.Command {
 			}),
 	)
 	return group
+}
+
+func cutCommand(progress toolchain.Progress) *cobra.Command {
+	var addresses []string
+	cut := nodeVerb(progress, "cut", "Take a node off the network while everything on it runs on",
+		func(cmd *cobra.Command, c cluster.Cluster, name string) error {
+			var from []netip.Prefix
+			for _, address := range addresses {
+				prefix, err := parsePrefix(address)
+				if err != nil {
+					return err
+				}
+				from = append(from, prefix)
+			}
+			return c.CutNode(cmd.Context(), name, from)
+		})
+	cut.Flags().StringSliceVar(&addresses, "from", nil,
+		"addresses or ranges that its pods do not reach any more (default: everybody, and its kubelet stands still)")
+	return cut
+}
+
+// parsePrefix reads a range of addresses, or one of them.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if address, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(address, address.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return prefix, fmt.Errorf("--from %s is no address and no range such as 10.244.2.0/24", text)
+	}
+	return prefix, nil
 }
 
 func nodeVerb(progress toolchain.Progress, verb, short string, run func(*cobra.Command, cluster.Cluster, string) error) *cobra.Command {

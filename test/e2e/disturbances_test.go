@@ -67,6 +67,18 @@ func operatorNode(ctx context.Context) string {
 func comesBack(ctx context.Context, node string) {
 	GinkgoHelper()
 	Expect(cluster.HackCluster(ctx, "node", "add", node)).To(Succeed())
+	isReady(ctx, node)
+}
+
+// rejoins lets a node that was cut off back onto the network, and waits until it takes pods.
+func rejoins(ctx context.Context, node string) {
+	GinkgoHelper()
+	Expect(cluster.HackCluster(ctx, "node", "join", node)).To(Succeed())
+	isReady(ctx, node)
+}
+
+func isReady(ctx context.Context, node string) {
+	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		nodes, err := cluster.ReadyNodes(ctx)
 		g.Expect(err).NotTo(HaveOccurred())

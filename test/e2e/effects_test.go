@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -212,9 +213,21 @@ func (c *campaign) killOperator(ctx context.Context) effect {
 	return effect{what: "killed the operator", changesTerm: true}
 }
 
-// killNode takes the power from a node on which workers are, but not all, nor the operator, and gives
-// it back once the job goes on.
+// killNode takes the power from a node, and gives it back once the job goes on.
 func (c *campaign) killNode(ctx context.Context) effect {
+	GinkgoHelper()
+	return c.loseNode(ctx, "kill", comesBack)
+}
+
+// cutNode takes a node off the network while everything on it runs on, and lets it back once the job goes
+// on without it.
+func (c *campaign) cutNode(ctx context.Context) effect {
+	GinkgoHelper()
+	return c.loseNode(ctx, "cut", rejoins)
+}
+
+// loseNode loses a node on which workers are, but not all, nor the operator.
+func (c *campaign) loseNode(ctx context.Context, verb string, back func(context.Context, string)) effect {
 	GinkgoHelper()
 	if len(c.group) > 0 {
 		Expect(c.calm(ctx)).To(BeTrue(), "the training has ended")
@@ -224,12 +237,9 @@ func (c *campaign) killNode(ctx context.Context) effect {
 	for i := range members {
 		on[members[i].Spec.NodeName]++
 	}
-	var candidates []corev1.Pod
-	for _, pod := range members {
-		if node := pod.Spec.NodeName; node != operator && on[node] < len(members) {
-			candidates = append(candidates, pod)
-		}
-	}
+	candidates := slices.DeleteFunc(slices.Clone(members), func(pod corev1.Pod) bool {
+		return pod.Spec.NodeName == operator || on[pod.Spec.NodeName] == len(members)
+	})
 	if len(candidates) == 0 {
 		return effect{what: "no node can be spared"}
 	}
@@ -242,13 +252,16 @@ func (c *campaign) killNode(ctx context.Context) effect {
 	}
 	DeferCleanup(func(ctx context.Context) {
 		if CurrentSpecReport().Failed() {
-			comesBack(ctx, node)
+			back(ctx, node)
 		}
 	})
-	Expect(cluster.HackCluster(ctx, "node", "kill", node)).To(Succeed())
-	killed := time.Now()
+	Expect(cluster.HackCluster(ctx, "node", verb, node)).To(Succeed())
+	lost := time.Now()
 	c.loses(ctx)
-	AddReportEntry("a killed node is counted as a loss after", time.Since(killed).Round(time.Second).String())
-	comesBack(ctx, node)
-	return effect{what: "killed node " + node, infrastructure: 1, inCompany: len(c.touched), changesWorld: true}
+	took := time.Since(lost).Round(time.Second)
+	back(ctx, node)
+	return effect{
+		what:           fmt.Sprintf("%s of node %s, counted as a loss after %s", verb, node, took),
+		infrastructure: 1, inCompany: len(c.touched), changesWorld: true,
+	}
 }

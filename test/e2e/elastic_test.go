@@ -65,6 +65,20 @@ func (e *elasticJob) victim(ctx context.Context) *corev1.Pod {
 	return pick(expendable(members, writers(members)))
 }
 
+// step is the furthest step that a program has told of.
+func (e *elasticJob) step() int {
+	furthest := 0
+	for _, tail := range e.logs.Tail(3) {
+		for _, line := range tail {
+			var round, step int
+			if n, _ := fmt.Sscanf(line, "ledger round=%d step=%d", &round, &step); n == 2 {
+				furthest = max(furthest, step)
+			}
+		}
+	}
+	return furthest
+}
+
 var _ = Describe("A world that changes", short, func() {
 	It("grows and shrinks by kubectl scale, in place and without a lost step", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 2, "--epochs=60")

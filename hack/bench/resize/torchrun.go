@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -32,7 +33,10 @@ func (b Bench) measureTorchrun(ctx context.Context, runs int, options ...string)
 	labels := client.MatchingLabels{torchrunLabel: torchrunName}
 	template := &b.Job.Spec.Workers.Template.Spec
 	t := newTrial(b, b.Job.Namespace, labels, template.Containers[0].Name)
-	remove := func(ctx context.Context) error { return t.removePods(ctx) }
+	remove := func(ctx context.Context) error {
+		// The nodes share this machine's files, so what they kept is removed from here.
+		return errors.Join(t.removePods(ctx), os.RemoveAll(sharedState))
+	}
 	if err := remove(ctx); err != nil {
 		return nil, err
 	}

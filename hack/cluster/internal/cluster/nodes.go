@@ -32,6 +32,9 @@ func (c Cluster) AddNode(ctx context.Context, name string, gpus int) error {
 	defer unlock()
 	known, exists := r.find(name)
 	if exists && !known.Down {
+		if known.Cut {
+			return fmt.Errorf("node %s is cut off: `node join %s` takes it back first", name, name)
+		}
 		return c.reopen(ctx, client, known, gpus)
 	}
 	fresh := known
@@ -86,7 +89,7 @@ func (c Cluster) KillNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	known.Down = true
+	known.Down, known.Cut = true, false
 	if err := c.save(r.with(known)); err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (c Cluster) powerOff(n node.Node) error {
 	// Half a power failure is none: an interrupt waits.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := network.Cut(ctx, n.Number); err != nil {
+	if err := network.Unplug(ctx, n.Number); err != nil {
 		return err
 	}
 	if err := killNode(n.Name); err != nil {
@@ -152,6 +155,11 @@ func (c Cluster) RemoveNode(ctx context.Context, name string) error {
 	}
 	if len(r.Nodes) == 1 {
 		return fmt.Errorf("%s is the last node: use `down` to end the cluster", name)
+	}
+	if known.Cut {
+		if err := rejoin(ctx, known); err != nil {
+			return err
+		}
 	}
 	if err := c.stopNode(ctx, c.node(host, known), known.Down); err != nil {
 		return err

@@ -32,6 +32,8 @@ type nodeRecord struct {
 	GPUs   int    `json:"gpus"`
 	// Down nodes have been killed; they may come back.
 	Down bool `json:"down,omitempty"`
+	// Cut nodes are off the network, wholly or in part.
+	Cut bool `json:"cut,omitempty"`
 }
 
 // load reads the record; there is none, and no error, when no cluster was started.

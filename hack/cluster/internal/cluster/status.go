@@ -115,6 +115,9 @@ func (c Cluster) nodeTable(ctx context.Context, table io.Writer, r record) error
 		if status.Cordoned {
 			ready += ", cordoned"
 		}
+		if n.Cut {
+			ready += ", cut off"
+		}
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%d of %d\t%d\n", n.Name, ready, status.Pods, node.MaxPods, status.Devices)
 	}
 	return nil

@@ -28,7 +28,7 @@ func Up(ctx context.Context) error {
 		}
 	}
 	for chain, rules := range chains() {
-		if err := fillChain(ctx, chain, rules); err != nil {
+		if err := fillChain(ctx, chain, rules, jumps()[chain]); err != nil {
 			return err
 		}
 	}
@@ -63,9 +63,19 @@ func RemoveServiceRules(ctx context.Context, before []string) error {
 // AddNode gives the machine the address of a node.
 func AddNode(ctx context.Context, number int) error { return addAddress(ctx, NodeIP(number)) }
 
-// Cut takes a node off the network at once: what its processes still send when
+// CutOff drops the packets between the pods of a node and everybody else, or
+// those addresses alone, until Rejoin. Nobody is told: connections stay open and
+// silent.
+func CutOff(ctx context.Context, number int, from []netip.Prefix) error {
+	return fillChain(ctx, cutChain(number), cutRules(number, from), "FORWARD", "INPUT")
+}
+
+// Rejoin takes back CutOff.
+func Rejoin(ctx context.Context, number int) error { return removeChains(ctx, nil, cutChain(number)) }
+
+// Unplug takes a node off the network at once: what its processes still send when
 // they die, a last FIN or RST, reaches nobody, as when the power fails.
-func Cut(ctx context.Context, number int) error {
+func Unplug(ctx context.Context, number int) error {
 	if _, err := net.InterfaceByName(Bridge(number)); err != nil {
 		return nil // no pod has ever run there
 	}
@@ -79,6 +89,7 @@ func RemoveNode(ctx context.Context, number int) error {
 		errs = append(errs, run(ctx, "ip", "link", "del", Bridge(number)))
 	}
 	_ = quiet(ctx, "ip", "address", "del", NodeIP(number).String()+"/32", "dev", hostInterface)
+	errs = append(errs, Rejoin(ctx, number))
 	return errors.Join(errs...)
 }
 
@@ -97,7 +108,8 @@ func addAddress(ctx context.Context, address netip.Addr) error {
 	return run(ctx, "ip", "address", "replace", address.String()+"/32", "dev", hostInterface)
 }
 
-func fillChain(ctx context.Context, chain string, rules []rule) error {
+// fillChain makes a chain of these rules, which is entered from others.
+func fillChain(ctx context.Context, chain string, rules []rule, from ...string) error {
 	_ = quiet(ctx, "iptables", "-w", "-N", chain) // fails when it exists
 	if err := run(ctx, "iptables", "-w", "-F", chain); err != nil {
 		return err
@@ -107,11 +119,15 @@ func fillChain(ctx context.Context, chain string, rules []rule) error {
 			return err
 		}
 	}
-	from := jumps()[chain]
-	if quiet(ctx, "iptables", "-w", "-C", from, "-j", chain) {
-		return nil
+	for _, entry := range from {
+		if quiet(ctx, "iptables", "-w", "-C", entry, "-j", chain) {
+			continue
+		}
+		if err := run(ctx, "iptables", "-w", "-I", entry, "-j", chain); err != nil {
+			return err
+		}
 	}
-	return run(ctx, "iptables", "-w", "-I", from, "-j", chain)
+	return nil
 }
 
 // Interfaces lists the machine's interfaces with their IPv4 addresses.

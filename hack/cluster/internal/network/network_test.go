@@ -51,6 +51,34 @@ func TestNoPacketForTheClusterLeavesTheMachine(t *testing.T) {
 	}
 }
 
+func TestCutRules(t *testing.T) {
+	subnet, other := PodSubnet(3).String(), netip.MustParsePrefix("10.244.2.7/32")
+	tests := map[string]struct {
+		from []netip.Prefix
+		want []rule
+	}{
+		"from everybody but each other": {nil, []rule{
+			{"-s", subnet, "-d", subnet, "-j", "RETURN"},
+			{"-s", subnet, "-j", "DROP"},
+			{"-d", subnet, "-j", "DROP"},
+		}},
+		"from one address": {[]netip.Prefix{other}, []rule{
+			{"-s", subnet, "-d", "10.244.2.7/32", "-j", "DROP"},
+			{"-s", "10.244.2.7/32", "-d", subnet, "-j", "DROP"},
+		}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, cutRules(3, tc.from)); diff != "" {
+				t.Errorf("rules (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if strings.HasPrefix(cutChain(10), cutChain(1)) {
+		t.Errorf("taking back %s would take back %s too", cutChain(1), cutChain(10))
+	}
+}
+
 func TestConflicts(t *testing.T) {
 	tests := map[string]struct {
 		name, address string

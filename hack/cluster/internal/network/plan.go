@@ -99,6 +99,30 @@ func jumps() map[string]string {
 	return map[string]string{forwardChain: "FORWARD", inputChain: "INPUT"}
 }
 
+// cutChain is the chain that holds what a node that is cut off does not get.
+func cutChain(number int) string { return fmt.Sprintf("%sCUT-%03d", ownChains, number) }
+
+// cutRules drop what the pods of a node send to others and what others send to
+// them; with addresses, only what goes to and from those. Pods of one node reach
+// each other, and their kubelet reaches them.
+func cutRules(number int, from []netip.Prefix) []rule {
+	subnet := PodSubnet(number).String()
+	if len(from) == 0 {
+		return []rule{
+			{"-s", subnet, "-d", subnet, "-j", "RETURN"},
+			{"-s", subnet, "-j", "DROP"},
+			{"-d", subnet, "-j", "DROP"},
+		}
+	}
+	var rules []rule
+	for _, other := range from {
+		rules = append(rules,
+			rule{"-s", subnet, "-d", other.String(), "-j", "DROP"},
+			rule{"-s", other.String(), "-d", subnet, "-j", "DROP"})
+	}
+	return rules
+}
+
 // Interface is an interface of the machine with its addresses.
 type Interface struct {
 	Name      string

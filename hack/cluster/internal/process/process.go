@@ -154,6 +154,20 @@ func (id ID) Stop(grace time.Duration) error {
 	return nil
 }
 
+// Signal sends a signal. A process that is gone, or whose pid belongs to another
+// now, is left alone.
+func (id ID) Signal(sig unix.Signal) error {
+	fd, err := id.open()
+	if err != nil || fd < 0 {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := send(fd, sig); err != nil {
+		return fmt.Errorf("signal process %d: %w", id.PID, err)
+	}
+	return nil
+}
+
 const killWait = 10 * time.Second
 
 // Kill sends SIGKILL to all of them first and waits for their end afterwards,

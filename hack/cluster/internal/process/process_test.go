@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,6 +101,22 @@ func TestStop(t *testing.T) {
 				t.Errorf("second Stop: %v", err)
 			}
 		})
+	}
+}
+
+func TestSignal(t *testing.T) {
+	id := startSleeper(t, "signalled", "", "-c", "sleep 100")
+	if err := id.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for id.Running() {
+		if time.Now().After(deadline) {
+			t.Fatal("still running after SIGKILL")
+		}
+	}
+	if err := id.Signal(unix.SIGSTOP); err != nil {
+		t.Errorf("Signal to a process that is gone: %v", err)
 	}
 }
 

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/test/e2e/framework"
+)
+
+// A whole node is cut off here, so nothing else may run meanwhile.
+var _ = Describe("A node that is cut off", Serial, func() {
+	// Only hack/cluster can cut a node off.
+	if framework.KindFromEnvironment() != framework.Local {
+		return
+	}
+
+	It("from everybody is left behind, and its workers are told to go when it is back", short, func(ctx context.Context) {
+		e := startElastic(ctx, 2, 5, "--epochs=150")
+		before := e.world(ctx, 0, 5)
+		node := e.spareNode(ctx)
+		stale := e.on(ctx, node)
+		cut(ctx, node)
+		e.world(ctx, before, int32(5-len(stale)))
+		rejoins(ctx, node)
+		Eventually(func() []corev1.Pod {
+			return slices.DeleteFunc(e.pods(ctx, 0), func(pod corev1.Pod) bool { return !slices.Contains(uids(stale), pod.UID) })
+		}).Should(BeEmpty())
+		e.completes(ctx, 3*time.Minute)
+		e.expectRestarts(ctx, 0, 1)
+		e.expectEachSampleOnce(ctx)
+	})
+
+	It("from the operator alone trains on", short, func(ctx context.Context) {
+		e := startElastic(ctx, 2, 5, "--epochs=80")
+		before := e.world(ctx, 0, 5)
+		node := e.spareNode(ctx)
+		cut(ctx, node, operatorIPs(ctx)...)
+		e.trainsOn(ctx, 15*time.Second)
+		Expect(*e.get(ctx).Status.World.Round).To(Equal(before))
+		rejoins(ctx, node)
+		e.completes(ctx, 3*time.Minute)
+		e.expectRestarts(ctx, 0, 0)
+		e.expectEachSampleOnce(ctx)
+	})
+
+	It("from its peers alone makes no step, and the job goes on once they reach each other", long, func(ctx context.Context) {
+		e := startElastic(ctx, 2, 5, "--epochs=100")
+		e.world(ctx, 0, 5)
+		e.update(ctx, func(spec *v1alpha1.TrainingJobSpec) {
+			spec.Failure.HangTimeout = &metav1.Duration{Duration: 10 * time.Second}
+		})
+		node := e.spareNode(ctx)
+		var peers []string
+		for _, pod := range e.members(ctx) {
+			if pod.Spec.NodeName != node {
+				peers = append(peers, pod.Status.PodIP)
+			}
+		}
+		cut(ctx, node, peers...)
+		Eventually(e.condition(ctx, v1alpha1.ConditionTraining), "2m").ShouldNot(HavePrefix("True"))
+		rejoins(ctx, node)
+		e.completes(ctx, 4*time.Minute)
+		e.expectEachSampleOnce(ctx)
+	})
+})
+
+// cut takes a node off the network until the spec ends: from those addresses, or from everybody.
+func cut(ctx context.Context, node string, from ...string) {
+	GinkgoHelper()
+	arguments := []string{"node", "cut", node}
+	if len(from) > 0 {
+		arguments = append(arguments, "--from", strings.Join(from, ","))
+	}
+	DeferCleanup(rejoins, node)
+	Expect(cluster.HackCluster(ctx, arguments...)).To(Succeed())
+}
+
+// spareNode is a node with workers, but not all, and without the operator.
+func (e *elasticJob) spareNode(ctx context.Context) string {
+	GinkgoHelper()
+	operator, members := operatorNode(ctx), e.members(ctx)
+	elsewhere := slices.DeleteFunc(slices.Clone(members), func(pod corev1.Pod) bool { return pod.Spec.NodeName == operator })
+	node := pick(elsewhere).Spec.NodeName
+	Expect(len(e.on(ctx, node))).To(BeNumerically("<", len(members)))
+	return node
+}
+
+// on are the members on a node.
+func (e *elasticJob) on(ctx context.Context, node string) []corev1.Pod {
+	return slices.DeleteFunc(e.members(ctx), func(pod corev1.Pod) bool { return pod.Spec.NodeName != node })
+}
+
+func operatorIPs(ctx context.Context) []string {
+	GinkgoHelper()
+	pods, err := cluster.OperatorPods(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	var ips []string
+	for _, pod := range pods {
+		ips = append(ips, pod.Status.PodIP)
+	}
+	return ips
+}
+
+// trainsOn checks that steps are made, and goes on for a time.
+func (e *elasticJob) trainsOn(ctx context.Context, long time.Duration) {
+	GinkgoHelper()
+	began, last := time.Now(), e.step()
+	for time.Since(began) < long {
+		Eventually(e.step, "5s").WithContext(ctx).Should(BeNumerically(">", last))
+		last = e.step()
+	}
+}
