@@ -31,10 +31,11 @@ type settings struct {
 	epochs, batch, microBatch int
 	seed                      uint64
 	rate, momentum            float64
-	// stepTime is the least time that a step takes.
-	stepTime time.Duration
-	// failAtStep is the step at which rank 0 fails; 0 for none.
-	failAtStep uint64
+	// stepTime is the least time that a step takes, startTime how long it takes before the program joins.
+	stepTime, startTime time.Duration
+	// failAtStep is the step at which rank 0 fails, failEverywhereAtStep the one at which all ranks do; 0
+	// for none.
+	failAtStep, failEverywhereAtStep uint64
 	// every says how many steps lie between two lines of output.
 	every uint64
 	// evalEvery is the number of epochs between two evaluations, 0 for one at the end; evalTime is
@@ -44,6 +45,10 @@ type settings struct {
 	poll      bool
 	// ledger has every rank write down the samples that it uses.
 	ledger bool
+	// samples is how many images are trained with, 0 for all; ballast how many bytes the state has more.
+	samples, ballast int
+	// absent is the name of the host whose process never joins; empty for none.
+	absent string
 }
 
 func parse(arguments []string) (settings, error) {
@@ -56,12 +61,17 @@ func parse(arguments []string) (settings, error) {
 	flags.Float64Var(&s.rate, "rate", 0.1, "learning rate")
 	flags.Float64Var(&s.momentum, "momentum", 0.9, "momentum, 0 to less than 1")
 	flags.DurationVar(&s.stepTime, "step-time", 0, "least time of a step, to make the training last")
+	flags.DurationVar(&s.startTime, "start-time", 0, "time before the program joins the others, as imports take it")
 	flags.Uint64Var(&s.failAtStep, "fail-at-step", 0, "step at which rank 0 fails; 0 for none")
+	flags.Uint64Var(&s.failEverywhereAtStep, "fail-everywhere-at-step", 0, "step at which all ranks fail; 0 for none")
 	flags.Uint64Var(&s.every, "log-every", 20, "steps between two lines of output")
 	flags.IntVar(&s.evalEvery, "eval-every", 0, "epochs between two evaluations; 0 for one at the end")
 	flags.DurationVar(&s.evalTime, "eval-time", 0, "least time of an evaluation")
 	flags.BoolVar(&s.poll, "poll", true, "let the world change during an evaluation")
 	flags.BoolVar(&s.ledger, "ledger", false, "every rank writes a line with the samples of each step")
+	flags.IntVar(&s.samples, "samples", 0, "images to train with, the first ones; 0 for all")
+	flags.IntVar(&s.ballast, "ballast", 0, "bytes by which the state, and every snapshot, is larger than it need be")
+	flags.StringVar(&s.absent, "absent", "", "name of a host on which the program never joins")
 	if err := flags.Parse(arguments); err != nil {
 		return s, err
 	}
@@ -70,10 +80,12 @@ func parse(arguments []string) (settings, error) {
 		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case s.rate <= 0 || s.momentum < 0 || s.momentum >= 1:
 		return s, fmt.Errorf("--rate must be above 0 and --momentum between 0 and 1")
-	case s.stepTime < 0 || s.every == 0:
-		return s, fmt.Errorf("--step-time must not be negative and --log-every not 0")
+	case s.stepTime < 0 || s.startTime < 0 || s.every == 0:
+		return s, fmt.Errorf("--step-time and --start-time must not be negative and --log-every not 0")
 	case s.evalEvery < 0 || s.evalTime < 0:
 		return s, fmt.Errorf("--eval-every and --eval-time must not be negative")
+	case s.samples < 0 || s.ballast < 0:
+		return s, fmt.Errorf("--samples and --ballast must not be negative")
 	}
 	return s, nil
 }

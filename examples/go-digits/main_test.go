@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -12,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/examples/go-digits/model"
 )
 
 // role makes the test binary the program itself.
@@ -189,6 +194,69 @@ func TestFailAtStep(t *testing.T) {
 	}
 }
 
+func TestFailEverywhereAtStep(t *testing.T) {
+	for rank, r := range run(t, 3, "-fail-everywhere-at-step=7", "-step-time=20ms") {
+		if r.code != 1 || !strings.HasSuffix(r.output, "failing in step 7, as --fail-everywhere-at-step says\n") {
+			t.Errorf("rank %d ended with %d:\n%s", rank, r.code, r.output)
+		}
+	}
+}
+
+// Also with fewer samples than ranks.
+func TestSamples(t *testing.T) {
+	results := run(t, 4, "-samples=3", "-batch=8", "-epochs=2", "-ledger")
+	for _, epoch := range []string{"0", "1"} {
+		seen := map[string]int{}
+		for _, r := range results {
+			for _, line := range ledgerLine.FindAllStringSubmatch(r.output, -1) {
+				for _, id := range strings.Split(line[5], ",") {
+					if id != "" && line[3] == epoch {
+						seen[id]++
+					}
+				}
+			}
+		}
+		if want := map[string]int{"0": 1, "1": 1, "2": 1}; !maps.Equal(seen, want) {
+			t.Errorf("epoch %s used the samples %v, want each of 3 once:\n%s", epoch, seen, results[0].output)
+		}
+	}
+	if r := run(t, 1, "-samples=1439")[0]; r.code != 1 || !strings.Contains(r.output, "at most 1438") {
+		t.Errorf("more samples than there are: exit code %d:\n%s", r.code, r.output)
+	}
+}
+
+func TestAbsent(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, 1, "-epochs=1", "-absent=not-"+host)[0]; r.code != 0 {
+		t.Errorf("on another host it ended with %d:\n%s", r.code, r.output)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("that was long enough")
+	cancel(enough)
+	if err := stayAway(ctx, host); !errors.Is(err, enough) {
+		t.Errorf("it did not stay away until the end of its context: %v", err)
+	}
+}
+
+func TestBallastIsPartOfTheState(t *testing.T) {
+	if r := run(t, 2, "-epochs=1", "-ballast=100000")[1]; r.code != 0 {
+		t.Fatalf("ended with %d:\n%s", r.code, r.output)
+	}
+	size := func(ballast int) int {
+		var saved bytes.Buffer
+		if err := state(model.New(1), ballast).Save(&saved); err != nil {
+			t.Fatal(err)
+		}
+		return saved.Len()
+	}
+	if more := size(100000) - size(0); more < 100000 {
+		t.Errorf("100000 bytes of ballast make the state larger by %d", more)
+	}
+}
+
 func TestStepTime(t *testing.T) {
 	begun := time.Now()
 	if r := run(t, 1, "-epochs=1", "-batch=500", "-step-time=100ms")[0]; r.code != 0 {
@@ -199,8 +267,21 @@ func TestStepTime(t *testing.T) {
 	}
 }
 
+func TestStartTime(t *testing.T) {
+	begun := time.Now()
+	if r := run(t, 1, "-epochs=1", "-batch=500", "-start-time=300ms")[0]; r.code != 0 {
+		t.Fatalf("ended with %d:\n%s", r.code, r.output)
+	}
+	if took := time.Since(begun); took < 300*time.Millisecond {
+		t.Errorf("a start of 300 ms and the training took %v", took)
+	}
+}
+
 func TestBadFlags(t *testing.T) {
-	for _, flag := range []string{"-rate=0", "-momentum=1", "-log-every=0", "-step-time=-1s", "-eval-every=-1", "-eval-time=-1s", "-epochs=x", "surplus"} {
+	for _, flag := range []string{
+		"-rate=0", "-momentum=1", "-log-every=0", "-step-time=-1s", "-start-time=-1s", "-eval-every=-1", "-eval-time=-1s",
+		"-samples=-1", "-ballast=-1", "-epochs=x", "surplus",
+	} {
 		if r := run(t, 1, flag)[0]; r.code != 2 {
 			t.Errorf("%s: exit code %d, want 2:\n%s", flag, r.code, r.output)
 		}

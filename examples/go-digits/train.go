@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strconv"
 	"time"
 
@@ -20,11 +21,23 @@ func train(ctx context.Context, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if s.samples > len(training) {
+		return fmt.Errorf("--samples must be at most %d: there are no more images to train with", len(training))
+	}
+	if s.samples > 0 {
+		training = training[:s.samples]
+	}
+	if err := stayAway(ctx, s.absent); err != nil {
+		return err
+	}
+	if err := pause(ctx, s.startTime); err != nil {
+		return err
+	}
 	net := model.New(s.seed)
 	run, err := elastic.Join(ctx, elastic.Options{
 		Samples: uint64(len(training)), Epochs: s.epochs,
 		GlobalBatch: s.batch, MicroBatch: s.microBatch, Seed: s.seed,
-		State: elastic.Gob(net),
+		State: state(net, s.ballast),
 	})
 	if err != nil {
 		return err
@@ -59,6 +72,35 @@ func train(ctx context.Context, s settings, out io.Writer) error {
 	})
 }
 
+// state is all that a process needs to go on: the network and, to make snapshots larger, some bytes.
+func state(net *model.Net, ballast int) elastic.State {
+	if ballast == 0 {
+		return elastic.Gob(net)
+	}
+	bytes := make([]byte, ballast)
+	return elastic.Gob(net, &bytes)
+}
+
+// stayAway waits until ctx ends, or for ever, if this is the host that is to be absent.
+func stayAway(ctx context.Context, absent string) error {
+	if absent == "" {
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("tell for --absent which host this is: %w", err)
+	}
+	if host != absent {
+		return nil
+	}
+	// A timer keeps the runtime from taking the wait for a deadlock.
+	for {
+		if err := pause(ctx, time.Hour); err != nil {
+			return err
+		}
+	}
+}
+
 // learner is one rank's part of the training in one world.
 type learner struct {
 	settings       settings
@@ -76,6 +118,9 @@ func (l *learner) learn(ctx context.Context, run *elastic.Run, epoch *elastic.Ep
 		begun := time.Now()
 		if step.Number() == l.settings.failAtStep && l.world.Rank == 0 {
 			return fmt.Errorf("failing in step %d, as --fail-at-step says", step.Number())
+		}
+		if step.Number() == l.settings.failEverywhereAtStep {
+			return fmt.Errorf("failing in step %d, as --fail-everywhere-at-step says", step.Number())
 		}
 		l.gradient(step)
 		if err := l.peers.AllReduce(l.sums); err != nil {

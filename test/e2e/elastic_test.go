@@ -31,6 +31,14 @@ const regroupTimeout = time.Minute
 // startElastic starts a job that writes a ledger, and waits until it trains.
 func startElastic(ctx context.Context, min, max int32, flags ...string) *elasticJob {
 	GinkgoHelper()
+	e := launchElastic(ctx, min, max, func(*v1alpha1.TrainingJobSpec) {}, flags...)
+	e.trains(ctx)
+	return e
+}
+
+// launchElastic submits a job that writes a ledger. change has the last word on its spec.
+func launchElastic(ctx context.Context, min, max int32, change func(*v1alpha1.TrainingJobSpec), flags ...string) *elasticJob {
+	GinkgoHelper()
 	namespace := newNamespace(ctx)
 	logs, err := cluster.RecordLogs(ctx, namespace, "trainer")
 	Expect(err).NotTo(HaveOccurred())
@@ -46,8 +54,8 @@ func startElastic(ctx context.Context, min, max int32, flags ...string) *elastic
 	builder := framework.NewJob("digits", flags...).Workers(min, max).MaxRestarts(1000)
 	e.job = submit(ctx, namespace, builder.With(func(spec *v1alpha1.TrainingJobSpec) {
 		spec.Failure.RegroupTimeout = &metav1.Duration{Duration: regroupTimeout}
+		change(spec)
 	}))
-	e.trains(ctx)
 	return e
 }
 
