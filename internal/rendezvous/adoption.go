@@ -9,7 +9,7 @@ import (
 // mayLive says whether the round that stands in the cluster may be the world of the expected gang,
 // written by an earlier leader.
 func (m *machine) mayLive() bool {
-	if m.world != nil || m.burned || m.base.Round == 0 || m.base.Attempt != m.gang.Attempt {
+	if m.world != nil || m.base.Round == 0 || m.base.Round == m.burned || m.base.Attempt != m.gang.Attempt {
 		return false
 	}
 	return m.term == 0 || m.base.Round == m.inherited
@@ -147,7 +147,7 @@ func (m *machine) steppedIn(r *Record) bool {
 }
 
 func (m *machine) burn(why string) {
-	m.burned, m.out.changed = true, true
+	m.burned, m.out.changed = m.base.Round, true
 	m.note(notedBurned, "round %d is burned: %s", m.base.Round, why)
 }
 

@@ -76,11 +76,12 @@ type machine struct {
 	secret []byte
 	// inherited is the round that stood there when the term was taken.
 	inherited uint64
-	// burned is true once the inherited round is known to be dead.
-	burned bool
+	// burned is the inherited round once it is known to be dead; 0 for none.
+	burned uint64
 	// topTerm is the highest term that was reported or tried, topRound the same for rounds.
 	topTerm, topRound uint64
-	// unclearTerm is a term that was tried while another was held, without a clear answer.
+	// unclearTerm is a term that was tried while another was held, without a clear answer. The round that
+	// stood there stays with it.
 	unclearTerm uint64
 	// writing is the write under way; nil for none.
 	writing *pendingWrite

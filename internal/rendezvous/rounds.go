@@ -168,7 +168,7 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 		furthest := m.furthest()
 		m.retried = &furthest
 	}
-	m.world, m.change, m.broken, m.burned = next, nil, nil, false
+	m.world, m.change, m.broken, m.burned = next, nil, nil, 0
 	m.out.publish, m.out.changed = true, true
 	m.note(notedPublished, "round %d of %d workers is published", m.base.Round, m.base.Workers)
 	if p.why != "" {
@@ -197,7 +197,7 @@ func (m *machine) freeze(next *world) {
 // contested goes on after a write that found another record than was expected.
 func (m *machine) contested(now time.Time, done *pendingWrite, found Record) {
 	m.topTerm, m.topRound = max(m.topTerm, found.Term), max(m.topRound, found.Round)
-	if m.term > 0 && found.Term > m.term && found.Term != m.unclearTerm {
+	if found.Term > m.term && (m.term > 0 && found.Term != m.unclearTerm || m.replaced(found)) {
 		m.depose(found)
 		return
 	}
@@ -215,10 +215,20 @@ func (m *machine) contested(now time.Time, done *pendingWrite, found Record) {
 	m.base = found
 }
 
+// replaced says whether another leader has made a round: under a term that is not held only the term can
+// have been raised by a write of our own, and that leaves the round alone.
+func (m *machine) replaced(found Record) bool {
+	newest := m.base.Round
+	if m.world != nil {
+		newest = max(newest, m.world.record.Round)
+	}
+	return found.Round > newest && (m.term > 0 || m.world != nil)
+}
+
 func (m *machine) depose(found Record) {
 	m.deposed, m.world, m.out.changed = true, nil, true
 	m.endAll(refusal{connect.CodeUnavailable, "another operator leads this job now: connect again"})
-	m.note(notedDeposed, "another leader has taken the job over with term %d, round %d; ours was %d", found.Term, found.Round, m.term)
+	m.note(notedDeposed, "another leader has taken the job over with term %d, round %d; ours was %d", found.Term, found.Round, max(m.term, m.base.Term))
 }
 
 func (m *machine) retryLater(now time.Time) {
