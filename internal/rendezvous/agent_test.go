@@ -72,12 +72,12 @@ func (a *modelAgent) obey(d directive) (bool, error) {
 	if d.standby && a.round == 0 && !a.restarts {
 		a.started, a.waiting = true, waitingJoin
 	}
-	if d.round > a.round {
+	if d.round > a.round && !a.released {
 		if err := a.enter(d); err != nil {
 			return false, err
 		}
 	}
-	if d.round != 0 {
+	if d.round != 0 && d.round == a.round {
 		a.follow(d)
 	}
 	return true, nil

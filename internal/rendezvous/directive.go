@@ -37,12 +37,14 @@ func (m *machine) directive(uid string) (directive, bool) {
 }
 
 // outside is what a member should do that is not in the world: one that was keeps what it was told
-// last, so that its programs stay where they stand.
+// last, so that its programs stay where they stand. It is released only when its pod is to go, or has
+// gone as far as anybody knows: an agent that was released enters no world any more, and one that was
+// silent for too long may be back for the next.
 func (m *machine) outside(mem *member, d directive) directive {
 	if mem.left != nil {
 		kept := *mem.left
 		kept.term, kept.secret = d.term, d.secret
-		kept.released = d.released || mem.leaving() || mem.lostIn == kept.round
+		kept.released = d.released || mem.leaving() || mem.want.Lost != ""
 		return kept
 	}
 	d.released = d.released || mem.leaving()
@@ -51,7 +53,7 @@ func (m *machine) outside(mem *member, d directive) directive {
 			"the job is in round %d, and round %d goes on no more", m.world.record.Round, mem.report.round)}
 		return d
 	}
-	d.standby = m.gang.Strategy == InPlace
+	d.standby = m.gang.Strategy == InPlace && !m.world.finishing
 	return d
 }
 
