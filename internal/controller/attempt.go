@@ -92,7 +92,7 @@ func (p *planner) keepBackOff(reason, message string) {
 func (p *planner) oldWorld() string {
 	var ending, overdue []string
 	for _, pod := range p.live() {
-		if deleted := pod.DeletionTimestamp; deleted != nil && p.Now.Sub(deleted.Time) > overdueAfter {
+		if p.overdue(pod) {
 			overdue = append(overdue, fmt.Sprintf("%s on node %s", pod.Name, pod.Spec.NodeName))
 		} else {
 			ending = append(ending, pod.Name)
@@ -124,6 +124,7 @@ func (p *planner) runGang() {
 	case p.elastic():
 		p.runElastic(pods)
 	case p.hadWorld() && p.finishedUnseen(pods):
+		p.account(true)
 		p.complete()
 	case p.takingOver() && p.anyoneThere(pods):
 		p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
@@ -168,8 +169,7 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 		return
 	}
 	if p.rendezvousKnows() && p.World.Fatal != "" {
-		f, _ := p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}, p.World.Fatal)
-		p.handle(f)
+		p.handle(p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}))
 		return
 	}
 	firstBound, bound := placement(pods)

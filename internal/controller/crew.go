@@ -97,7 +97,7 @@ func (p *planner) lostWorker(w *worker) (lost string, ended bool) {
 		return where + " was lost: the node is tainted " + corev1.TaintNodeOutOfService, true
 	case w.loss != nil:
 		return w.loss.Message, false
-	case pod.DeletionTimestamp != nil && p.Now.Sub(pod.DeletionTimestamp.Time) > overdueAfter:
+	case p.overdue(pod):
 		return where + " was deleted, and its node does not say that it has ended", false
 	default:
 		return "", false

@@ -48,7 +48,8 @@ func (s *State) elastic() bool {
 	if !s.rendezvousKnows() || s.World.Round == 0 {
 		return false
 	}
-	if s.Job.Spec.Strategy() == v1alpha1.ResizeRestart || s.World.Elastic || s.Memory.Elastic.Attempt == s.attempt() && s.Memory.Elastic.Elastic {
+	was := s.Memory.Elastic.Attempt == s.attempt() && s.Memory.Elastic.Elastic
+	if s.Job.Spec.Strategy() == v1alpha1.ResizeRestart || s.World.Elastic || was {
 		return true
 	}
 	switch s.World.Phase {
@@ -66,20 +67,22 @@ func (s *State) takingOver() bool { return !s.rendezvousKnows() && s.hadWorld() 
 // hadWorld says whether a world of this attempt was made durable.
 func (s *State) hadWorld() bool {
 	made := record.FromStatus(s.Job.Status.World)
-	return made.Round > 0 && made.Attempt == s.attempt() && isTrue(s.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
+	return made.Round > 0 && made.Attempt == s.attempt() &&
+		isTrue(s.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
 }
 
 // runElastic looks after an attempt whose world changes while it trains. Losses and changes are
-// accounted for first; then the job may be over; then it is decided how many workers it should have;
-// and what was decided before is done.
+// accounted for first, in the same write with the job's end if it is over; then it is decided how many
+// workers it should have; and what was decided before is done.
 func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.plan.Elastic.Elastic = true
 	crew := p.crew(pods)
 	p.followPhase()
-	if p.account() {
+	finished := p.allFinished(crew)
+	if p.account(finished) {
 		return
 	}
-	if p.allFinished(crew) {
+	if finished {
 		p.complete()
 		return
 	}
@@ -108,7 +111,8 @@ func (p *planner) followPhase() {
 		return
 	}
 	next.Phase, next.PhaseSince, next.Round = p.World.Phase, p.Now, p.World.Round
-	calledOff := memory.Phase == rendezvous.PhaseResizing && p.World.Phase == rendezvous.PhaseTraining && memory.Round == p.World.Round
+	calledOff := memory.Phase == rendezvous.PhaseResizing && p.World.Phase == rendezvous.PhaseTraining &&
+		memory.Round == p.World.Round
 	if calledOff && p.World.Why != "" {
 		p.note(corev1.EventTypeWarning, v1alpha1.EventResizeCalledOff, "%s", p.World.Why)
 	}
@@ -157,7 +161,7 @@ func (p *planner) finishedUnseen(pods []*corev1.Pod) bool {
 // attemptFailure says why the attempt cannot go on.
 func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (failure, bool) {
 	if p.World.Fatal != "" {
-		return p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}, p.World.Fatal)
+		return p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}), true
 	}
 	if count(crew, (*worker).alive) == 0 {
 		f := p.diagnose(pods)
@@ -166,36 +170,53 @@ func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (failure, bo
 		}
 		return f, true
 	}
-	return p.regroupFailure()
+	return p.regroupFailure(crew)
 }
 
-// dismiss lets go of those who have left, were lost, or are not needed.
+// dismiss lets go of those who have left, were lost, or are not needed. The last to fail of each cause
+// stays for its logs.
 func (p *planner) dismiss(crew []worker) {
 	actions := &p.plan.Actions
-	quiet := p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == rendezvous.PhaseRegrouping
 	keep := lastOfEachCause(crew)
+	tooFew := p.tooFew(crew)
 	for i := range crew {
 		w := &crew[i]
-		told := p.Memory.Elastic.Told[string(w.pod.UID)]
 		switch {
-		case w.pod.DeletionTimestamp != nil:
+		case w.pod.DeletionTimestamp != nil || slices.Contains(keep, w.pod):
 		case w.ended:
-			if p.overWith(w) && !slices.Contains(keep, w.pod) {
+			if p.overWith(w) {
 				actions.Delete = append(actions.Delete, w.pod)
 			}
 		case w.lost != "":
-			if p.overWith(w) || p.World.Phase == rendezvous.PhaseRegrouping && p.judged(w) {
+			// Where too few are left, its room is for another, and nobody waits for its snapshots.
+			if p.overWith(w) || tooFew && p.judged(w) {
 				actions.Delete = append(actions.Delete, w.pod)
 			}
 		case p.orphan(w, crew), w.leaving != "" && !w.bound():
 			actions.Withdraw = append(actions.Withdraw, w.pod)
-		case w.leaving != "" && w.seen.Out, w.leaving != "" && told && quiet && w.newcomer():
+		case w.leaving != "" && p.letGo(w):
 			actions.Delete = append(actions.Delete, w.pod)
 		}
 	}
 }
 
-// judged says whether it is certain whose fault the loss of a worker was: its pod's status tells.
+// tooFew says whether survivors wait because they are fewer than min. When they are enough, and wait all
+// the same, it is for somebody who was lost to come back with a snapshot.
+func (p *planner) tooFew(crew []worker) bool {
+	survivors := count(crew, func(w *worker) bool { return w.inWorld() && w.stays() })
+	return p.World.Phase == rendezvous.PhaseRegrouping && survivors < p.minimum()
+}
+
+// letGo says whether a worker that is to leave is needed no more: the world goes on without it, or will
+// never take it in.
+func (p *planner) letGo(w *worker) bool {
+	quiet := p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == rendezvous.PhaseRegrouping
+	told := p.Memory.Elastic.Told[string(w.pod.UID)]
+	return w.seen.Out || quiet && told && w.newcomer()
+}
+
+// judged says whether it is certain whose fault the loss of a worker was: its pod's status tells, and
+// would be gone with the pod.
 func (p *planner) judged(w *worker) bool {
 	if w.loss == nil {
 		return true
@@ -254,7 +275,8 @@ func (p *planner) tellLeaving(crew []worker) {
 		if p.Memory.Elastic.Told[uid] {
 			continue
 		}
-		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "worker %s on node %s is to leave (%s): %s", w.pod.Name, w.pod.Spec.NodeName, w.leaving, w.why)
+		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "worker %s on node %s is to leave (%s): %s",
+			w.pod.Name, w.pod.Spec.NodeName, w.leaving, w.why)
 		if !w.inWorld() {
 			p.lookAgain(time.Millisecond) // it can go as soon as the rendezvous knows
 		}
@@ -264,8 +286,10 @@ func (p *planner) tellLeaving(crew []worker) {
 // describeWorld writes the conditions of an attempt that has its world. What goes on for a moment only
 // is not written.
 func (p *planner) describeWorld(crew []worker) {
-	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
-	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, "every worker of the gang had a node")
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted,
+		"nothing stands in the way of the job's pods")
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled,
+		"every worker of the gang had a node")
 	if p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == "" {
 		p.trains(p.worldSize(crew))
 		return

@@ -36,13 +36,14 @@ type elasticSimulation struct {
 	broken bool
 	seen   rendezvous.Observation
 	out    map[string]bool
+	cut    map[string]bool // uids on nodes that nobody can reach
 
 	harms, recoveries, deaths, uid int
 }
 
 func newElasticSimulation(t *rapid.T) *elasticSimulation {
 	return &elasticSimulation{
-		t: t, now: start, pods: map[string]*corev1.Pod{}, used: map[string]bool{}, out: map[string]bool{}, places: 5,
+		t: t, now: start, pods: map[string]*corev1.Pod{}, used: map[string]bool{}, out: map[string]bool{}, cut: map[string]bool{}, places: 5,
 		job: jobWith(func(j *v1alpha1.TrainingJob) {
 			j.Spec.Failure.MaxRestarts, j.Spec.Workers.Max = ptr.To[int32](10000), ptr.To[int32](5)
 		}),
@@ -85,7 +86,7 @@ func (s *elasticSimulation) observe() rendezvous.Observation {
 	}
 	for _, member := range s.gang.Members {
 		pod := s.byUID(member.UID)
-		there := pod != nil && bound(pod) && !podEnded(pod)
+		there := pod != nil && bound(pod) && !podEnded(pod) && !s.cut[member.UID]
 		rank := int32(slices.Index(s.world, member.UID))
 		seen.Members[member.UID] = rendezvous.MemberObservation{
 			Joined: there || rank >= 0, Connected: there, WorkerRank: rank, Standby: there && rank < 0, Out: s.out[member.UID], LastSeen: s.now}
@@ -116,7 +117,7 @@ func (s *elasticSimulation) agents() {
 		if s.of == s.gang.Attempt && slices.Contains(s.world, member.UID) {
 			continue
 		}
-		if pod != nil && working(pod) && member.Leaving == "" && member.Lost == "" {
+		if pod != nil && working(pod) && !s.cut[member.UID] && member.Leaving == "" && member.Lost == "" {
 			come = append(come, member.UID)
 		}
 	}
@@ -133,7 +134,7 @@ func (s *elasticSimulation) agents() {
 		switch {
 		case pod != nil && podEnded(pod) && trainerExit(pod, &s.job.Spec.Workers).ExitCode == 0:
 			return // finishing
-		case !expected || pod == nil || podEnded(pod) || member.Lost != "":
+		case !expected || pod == nil || podEnded(pod) || member.Lost != "" || s.cut[uid]:
 			s.lose(uid, pod)
 		case member.Leaving != "":
 			leave++
@@ -339,11 +340,18 @@ func (s *elasticSimulation) actions() map[string]func(*rapid.T) {
 		"agents":       func(*rapid.T) { s.agents() },
 		"agents again": func(*rapid.T) { s.agents() },
 		"kubelet ends a deleted pod": func(*rapid.T) {
-			if pod := s.pick(ending); pod != nil {
+			if pod := s.pick(func(pod *corev1.Pod) bool { return ending(pod) && !s.cut[string(pod.UID)] }); pod != nil {
 				s.harm(pod)
 				delete(s.pods, pod.Name)
 			}
 		},
+		"node is cut off": func(*rapid.T) {
+			if pod := s.pick(working); pod != nil {
+				s.harm(pod)
+				s.cut[string(pod.UID)] = true
+			}
+		},
+		"nodes come back": func(*rapid.T) { clear(s.cut) },
 		"program fails": func(*rapid.T) {
 			if pod := s.pick(working); pod != nil {
 				s.harm(pod)
@@ -393,6 +401,7 @@ func (s *elasticSimulation) check(*rapid.T) {
 // settle lets everything go well until the job is complete and no worker is left.
 func (s *elasticSimulation) settle() {
 	s.places = 6
+	clear(s.cut)
 	for range 300 {
 		for range 5 {
 			s.reconcile(1000)
@@ -409,8 +418,7 @@ func (s *elasticSimulation) settle() {
 			return
 		}
 		quiet := s.gang != nil && s.seen.Phase == rendezvous.PhaseTraining && s.of == s.gang.Attempt && value(s.job.Status.Workers.Target) > 0
-		told := s.accounted()
-		if quiet && told && len(s.world) == int(value(s.job.Status.Workers.Target)) {
+		if quiet && len(s.world) == int(value(s.job.Status.Workers.Target)) {
 			for _, uid := range s.world {
 				if pod := s.byUID(uid); pod != nil && working(pod) {
 					exited(0, s.now, "")(pod)
@@ -420,12 +428,6 @@ func (s *elasticSimulation) settle() {
 		s.now = s.now.Add(15 * time.Second)
 	}
 	s.t.Fatalf("the job does not come to its end: %s\n%+v\n%v", describe(s.job), s.observe(), slices.Sorted(maps.Keys(s.pods)))
-}
-
-// accounted says whether the newest world is told of in the status; the first one of an attempt is not.
-func (s *elasticSimulation) accounted() bool {
-	world := s.job.Status.World
-	return world != nil && (world.Reason == string(rendezvous.ReasonStart) || newestRound(s.job.Status.Resizes) == s.round)
 }
 
 // checkCounters holds at the end: while one attempt lived under one operator, every recovery was

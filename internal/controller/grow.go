@@ -67,7 +67,7 @@ func (r *Reconciler) growthRefused(state *State, what string, err error) error {
 	}
 	var growth GrowthBackOff
 	r.memory.update(state.Job.UID, func(m *Memory) {
-		m.Elastic.Growth = m.Elastic.Growth.failed(state.Now, state.Nodes.digest(), message, nil)
+		m.Elastic.Growth = m.Elastic.Growth.failed(state.Now, state.Nodes.digest(), message, m.Elastic.Growth.Blamed)
 		m.Elastic.Growth.Crashed = true
 		growth = m.Elastic.Growth
 	})

@@ -50,7 +50,8 @@ func (b GrowthBackOff) failed(now time.Time, nodes uint64, why string, blamed []
 
 // told is the back-off in words.
 func (b GrowthBackOff) told() string {
-	return fmt.Sprintf("%s; more workers are tried again at %s, or when the nodes change", b.Why, b.Until.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%s; more workers are tried again at %s, or when the nodes change",
+		b.Why, b.Until.UTC().Format(time.RFC3339))
 }
 
 func (p *planner) growthPaused() bool {
@@ -100,12 +101,14 @@ func (p *planner) finishing(crew []worker) bool {
 func (p *planner) retarget(crew []worker) {
 	status := &p.plan.Status
 	failed := p.growthFailure(crew)
-	target, bound := p.target(), count(crew, func(w *worker) bool { return w.stays() && w.bound() && w.stuck == "" })
+	target := p.target()
+	bound := count(crew, func(w *worker) bool { return w.stays() && w.bound() && w.stuck == "" })
 	ceiling := max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum())
 	switch {
 	case target > ceiling:
 		target = ceiling
-		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "spec.workers.max is %d: %d workers are to stay", value(p.Job.Spec.Workers.Max), target)
+		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "spec.workers.max is %d: %d workers are to stay",
+			value(p.Job.Spec.Workers.Max), target)
 	case failed || p.growthPaused():
 		// What did not come is not waited for; who is there stays.
 		target = max(p.minimum(), min(target, p.legal(bound)))
@@ -156,7 +159,8 @@ func (p *planner) spawn(crew []worker) {
 		p.note(corev1.EventTypeNormal, v1alpha1.EventReplacing, "%s made, in the place of %s", strings.Join(names, ", "), gone)
 		return
 	}
-	p.note(corev1.EventTypeNormal, v1alpha1.EventGrowing, "%s made: there is room for %d more, the job is to have %d workers",
+	p.note(corev1.EventTypeNormal, v1alpha1.EventGrowing,
+		"%s made: there is room for %d more, the job is to have %d workers",
 		strings.Join(names, ", "), p.Room, p.target())
 }
 
@@ -186,7 +190,7 @@ func (p *planner) growthFailure(crew []worker) bool {
 		text := ""
 		left := w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
 		switch {
-		case w.ended && w.lost != "":
+		case p.crashed(w):
 			text = w.lost
 		case w.ended || w.lost != "" || w.bound() && w.stuck == "":
 			continue
@@ -194,7 +198,8 @@ func (p *planner) growthFailure(crew []worker) bool {
 			p.lookAgain(left)
 			continue
 		case !w.bound():
-			text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s", w.pod.Name, stabilization, unschedulable(w.pod))
+			text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s",
+				w.pod.Name, stabilization, unschedulable(w.pod))
 		default:
 			text = w.stuck
 		}
@@ -213,6 +218,26 @@ func (p *planner) growthFailure(crew []worker) bool {
 	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
 	p.lookAgain(growth.Until.Sub(p.Now))
 	return true
+}
+
+// crashed says whether a newcomer has failed by itself. One that was taken away, or whose node was lost,
+// has not: another may find room at once. One that a kubelet has refused counts as failed, since the next
+// would be refused as well.
+func (p *planner) crashed(w *worker) bool {
+	if w.lost == "" || disruptionTarget(w.pod) != nil {
+		return false
+	}
+	var at time.Time
+	exits := p.failedExits([]*corev1.Pod{w.pod})
+	switch {
+	case w.loss != nil && w.loss.Program:
+		at = w.loss.At
+	case w.ended && len(exits) > 0:
+		at = exits[0].at
+	default:
+		return false
+	}
+	return w.pod.DeletionTimestamp == nil || deletedAfter(w.pod, at)
 }
 
 // unschedulable is why the scheduler has no node for a pod, in its own words.

@@ -25,8 +25,12 @@ func (p *planner) whyLeaving(w *worker) (rendezvous.Reason, string, time.Time) {
 	}
 	if w.bound() {
 		if taint := p.Nodes.drains(pod, p.DrainTaints); taint != "" {
-			return rendezvous.ReasonNodeTainted, fmt.Sprintf("node %s is tainted %s", pod.Spec.NodeName, taint), time.Time{}
+			why := fmt.Sprintf("node %s is tainted %s", pod.Spec.NodeName, taint)
+			return rendezvous.ReasonNodeTainted, why, time.Time{}
 		}
+	}
+	if p.cutOff(w) {
+		return rendezvous.ReasonNodeTainted, fmt.Sprintf("node %s does not answer", pod.Spec.NodeName), time.Time{}
 	}
 	if w.seen.Terminating {
 		since, known := p.Memory.Elastic.Terminating[string(pod.UID)]
@@ -90,8 +94,8 @@ func (p *planner) markSurplus(crew []worker) {
 
 // chooseLeavers picks n workers to leave, by what is lost and freed: those first that are in no world
 // yet, the further from it the earlier; then whole nodes, as many as can be freed; then the rest
-// from the node with the fewest of ours. Rank 0 goes last where there is a choice. The choice depends on nothing else, so that it
-// stays the same from look to look.
+// from the node with the fewest of ours. Rank 0 goes last where there is a choice. The choice depends on
+// nothing else, so that it stays the same from look to look.
 func chooseLeavers(staying []*worker, n int) []*worker {
 	var chosen, world []*worker
 	for _, w := range staying {
@@ -149,7 +153,8 @@ func byNode(workers []*worker) [][]*worker {
 	}
 	lowest := func(group []*worker) int32 { return group[len(group)-1].seen.WorkerRank }
 	slices.SortFunc(groups, func(a, b []*worker) int {
-		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(lowest(b), lowest(a)), cmp.Compare(a[0].pod.Spec.NodeName, b[0].pod.Spec.NodeName))
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(lowest(b), lowest(a)),
+			cmp.Compare(a[0].pod.Spec.NodeName, b[0].pod.Spec.NodeName))
 	})
 	return groups
 }

@@ -44,8 +44,9 @@ func (p *planner) verdict(losses []rendezvous.Loss) verdict {
 }
 
 // judge corrects what the rendezvous saw of a loss by the status of its pod: the cluster knows of
-// evictions, the kubelet of exits that no agent could report. Both need a moment to say so.
-func (p *planner) judge(loss *rendezvous.Loss) (cause, string, time.Duration) {
+// evictions, the kubelet of exits that no agent could report. Both need a moment to say so; wait is how
+// long it may take yet.
+func (p *planner) judge(loss *rendezvous.Loss) (whom cause, message string, wait time.Duration) {
 	told := causeInfrastructure
 	if loss.Program {
 		told = causeProgram
@@ -54,29 +55,29 @@ func (p *planner) judge(loss *rendezvous.Loss) (cause, string, time.Duration) {
 	if pod == nil {
 		return told, whose(loss, nil), 0
 	}
-	if reason, message := disruption(pod); reason != "" {
-		return causeInfrastructure, fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, message), 0
+	if reason, said := disruption(pod); reason != "" {
+		message = fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, said)
+		return causeInfrastructure, message, 0
 	}
 	if pod.DeletionTimestamp != nil && (!loss.Program || !deletedAfter(pod, loss.At)) {
 		return causeInfrastructure, whose(loss, pod) + " (its pod was deleted)", 0
 	}
-	if !podEnded(pod) && trainerExit(pod, &p.Job.Spec.Workers) == nil {
-		patience := lastWords
-		if loss.Program {
-			patience = settleTime
-		}
-		return told, whose(loss, pod), max(0, loss.At.Add(patience).Sub(p.Now))
+	ended := podEnded(pod) || trainerExit(pod, &p.Job.Spec.Workers) != nil
+	patience := settleTime
+	if !ended && !loss.Program {
+		patience = lastWords
 	}
-	settles := max(0, loss.At.Add(settleTime).Sub(p.Now))
+	wait = max(0, loss.At.Add(patience).Sub(p.Now))
 	exits := p.failedExits([]*corev1.Pod{pod})
-	if len(exits) == 0 {
-		return told, whose(loss, pod), settles
+	switch {
+	case !ended || len(exits) == 0:
+		return told, whose(loss, pod), wait
+	case loss.Program && loss.Message != "" && exits[0].said() == "":
+		return causeProgram, whose(loss, pod), wait
+	default:
+		exits[0].rank = loss.Rank
+		return causeProgram, exits[0].message(), wait
 	}
-	if loss.Program && loss.Message != "" && exits[0].said() == "" {
-		return causeProgram, whose(loss, pod), settles
-	}
-	exits[0].rank = loss.Rank
-	return causeProgram, exits[0].message(), settles
 }
 
 // deletedAfter says whether a pod that is being deleted was still wanted at a time. The deletion's time in

@@ -64,6 +64,12 @@ func (n Nodes) outOfService(name string) bool {
 	return node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
+// unreachable says whether the cluster has lost touch with a node. What runs there may run on.
+func (n Nodes) unreachable(name string) bool {
+	node := n.ByName[name]
+	return node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
+}
+
 // digest changes when room may have appeared on a node: one came, was made schedulable or ready, lost
 // a taint, or grew.
 func (n Nodes) digest() uint64 {

@@ -143,7 +143,7 @@ func (p *planner) lookAgain(after time.Duration) {
 func (p *planner) countWorkers() {
 	var running, standby int32
 	for _, pod := range p.gang() {
-		if !trainerRunning(pod, &p.Job.Spec.Workers) {
+		if !trainerRunning(pod, &p.Job.Spec.Workers) || p.givenUp(pod) {
 			continue
 		}
 		running++

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +42,8 @@ func (p *planner) spawnRefill(ordinals []int32) {
 	}
 	group.MinResources = batchResources(p.plan.Actions.Refill[0], size)
 	p.plan.Actions.RefillGroup = group
-	p.note(corev1.EventTypeNormal, v1alpha1.EventReplacing, "%s made, to be placed together (PodGroup %s): fewer than min (%d) are left",
+	p.note(corev1.EventTypeNormal, v1alpha1.EventReplacing,
+		"%s made, to be placed together (PodGroup %s): fewer than min (%d) are left",
 		strings.Join(names, ", "), group.Key.Name, p.minimum())
 }
 
@@ -73,8 +75,8 @@ func (p *planner) orphan(w *worker, crew []worker) bool {
 	return there < int32(want)
 }
 
-// regroupFailure says that fewer than min have waited too long for others.
-func (p *planner) regroupFailure() (failure, bool) {
+// regroupFailure says that survivors have waited too long for others.
+func (p *planner) regroupFailure(crew []worker) (failure, bool) {
 	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
 	if p.World.Phase != rendezvous.PhaseRegrouping || training == nil ||
 		training.Status != metav1.ConditionFalse || training.Reason != v1alpha1.ReasonRegrouping {
@@ -85,29 +87,35 @@ func (p *planner) regroupFailure() (failure, bool) {
 		p.lookAgain(left)
 		return failure{}, false
 	}
+	message := fmt.Sprintf("fewer than spec.workers.min (%d) workers were left for spec.failure.regroupTimeout (%s)",
+		p.minimum(), timeout)
+	if !p.tooFew(crew) {
+		message = fmt.Sprintf("those who were lost did not come back within spec.failure.regroupTimeout (%s), "+
+			"and those who are left hold no snapshot", timeout)
+	}
 	// A world that all were asked to leave is no loss, and is not counted.
-	over := failure{cause: causeReleased, message: fmt.Sprintf("fewer than spec.workers.min (%d) workers were left for spec.failure.regroupTimeout (%s)", p.minimum(), timeout)}
-	return p.blame(over, "")
+	return p.blame(failure{cause: causeReleased, message: message}), true
 }
 
 // blame finds out whose fault it was that an attempt cannot go on, from the losses that no change has
-// accounted for.
-func (p *planner) blame(f failure, fatal string) (failure, bool) {
-	losses := p.lossesIn(p.accountedRound(), ^uint64(0))
+// accounted for, and names it first. Without such losses the failure stays what it was.
+func (p *planner) blame(f failure) failure {
+	losses := p.lossesIn(p.accountedRound(), math.MaxUint64)
+	if len(losses) == 0 {
+		return f
+	}
 	verdict := p.verdict(losses)
-	switch {
-	case verdict.wait > 0:
-		return failure{cause: causeUnsettled, after: verdict.wait}, true
-	case len(losses) == 0:
-	case verdict.program:
+	if verdict.wait > 0 {
+		return failure{cause: causeUnsettled, after: verdict.wait}
+	}
+	f.cause = causeInfrastructure
+	if verdict.program {
 		f.cause = causeProgram
-	default:
-		f.cause = causeInfrastructure
 	}
-	if verdict.message != "" && !strings.Contains(fatal, lastLine(verdict.message)) {
-		f.message = verdict.message + "; " + fatal
+	if !strings.Contains(f.message, lastLine(verdict.message)) {
+		f.message = verdict.message + "; " + f.message
 	}
-	return f, true
+	return f
 }
 
 // phaseLasts is how long something other than training goes on before a condition says so: nothing

@@ -32,16 +32,17 @@ func (s *State) accountedRound() uint64 {
 
 // account enters the changes of the world into status.resizes, each in the same write that counts the
 // losses before it: an entry is found by its round, so nothing is counted twice. A change whose
-// cause is not certain yet waits, and those after it too. It says whether the job has failed by it.
-func (p *planner) account() bool {
-	for _, change := range p.changes() {
+// cause is not certain yet waits, and those after it too; but not beyond the end of the training, when
+// nobody would look again. It says whether the job has failed by it.
+func (p *planner) account(finished bool) bool {
+	for _, change := range p.changes(finished) {
 		last := newestRound(p.plan.Status.Resizes)
 		if change.Round <= last || change.Reason == rendezvous.ReasonStart {
 			continue
 		}
 		losses := p.lossesIn(last, change.Round)
 		verdict := p.verdict(losses)
-		if verdict.wait > 0 {
+		if verdict.wait > 0 && !finished {
 			p.lookAgain(verdict.wait)
 			return false
 		}
@@ -52,7 +53,7 @@ func (p *planner) account() bool {
 		}
 		p.enter(change)
 		if change.recoveredUnseen() || len(losses) > 0 {
-			if p.countLoss(verdict, change) {
+			if p.countLoss(verdict, change, finished) {
 				return true
 			}
 			continue
@@ -78,9 +79,9 @@ func (c change) recoveredUnseen() bool {
 	}
 }
 
-// changes are those that the rendezvous has seen. For a world that was made before this process knew
-// the job, its durable record stands in.
-func (p *planner) changes() []change {
+// changes are those that the rendezvous has seen begin. For a world that was made before this process
+// knew the job, or that has finished without another step, its durable record stands in.
+func (p *planner) changes(finished bool) []change {
 	var all []change
 	made := record.FromStatus(p.Job.Status.World)
 	known := false
@@ -89,7 +90,8 @@ func (p *planner) changes() []change {
 		all = append(all, change{Change: c, seen: true})
 	}
 	earlier := !p.Memory.Since.IsZero() && made.StartedAt.Before(p.Memory.Since)
-	if !known && earlier && made.Attempt == p.attempt() && made.Round == p.World.Round && made.From > 0 && made.Reason != "" {
+	current := made.Attempt == p.attempt() && (made.Round == p.World.Round || p.World.Round == 0)
+	if !known && (earlier || finished) && current && made.From > 0 && made.Reason != "" {
 		all = append(all, change{Change: rendezvous.Change{
 			Round: made.Round, From: made.From, To: made.Workers, Reason: made.Reason, At: made.StartedAt,
 		}})
@@ -125,8 +127,8 @@ func (p *planner) enter(c change) {
 }
 
 // countLoss counts what a recovery followed, once per change. It says whether the job has failed by
-// it.
-func (p *planner) countLoss(v verdict, c change) bool {
+// it: training that has finished all the same has not.
+func (p *planner) countLoss(v verdict, c change, finished bool) bool {
 	restarts := &p.plan.Status.Restarts
 	text := fmt.Sprintf("round %d: %s; before it: %s", c.Round, describeChange(c.Change), v.message)
 	if !v.program {
@@ -135,8 +137,9 @@ func (p *planner) countLoss(v verdict, c change) bool {
 		return false
 	}
 	failures := value(restarts.Program) + 1
-	if limit := value(p.Job.Spec.Failure.MaxRestarts); failures > limit {
-		p.fail(v1alpha1.ReasonProgramFailed, fmt.Sprintf("the program failed and spec.failure.maxRestarts (%d) is used up: %s", limit, v.message))
+	if limit := value(p.Job.Spec.Failure.MaxRestarts); failures > limit && !finished {
+		p.fail(v1alpha1.ReasonProgramFailed,
+			fmt.Sprintf("the program failed and spec.failure.maxRestarts (%d) is used up: %s", limit, v.message))
 		return true
 	}
 	restarts.Program = ptr.To(failures)

@@ -156,6 +156,59 @@ func TestTooManyProgramLossesEndTheJob(t *testing.T) {
 	}
 }
 
+// TestNoLossIsForgottenAtTheEnd: training that ends before it is certain whose fault a loss was takes it
+// into its counters all the same, in the write that completes the job.
+func TestNoLossIsForgottenAtTheEnd(t *testing.T) {
+	cases := []struct {
+		name                    string
+		program, used           bool
+		state                   func(*State)
+		programs, infrastructur int32
+	}{
+		{name: "the kubelet has not said yet how the pod ended", infrastructur: 1},
+		{name: "the program's fault", program: true, programs: 1},
+		{name: "more often than maxRestarts, and complete all the same", program: true, used: true, programs: 3},
+		{name: "the last world has made no step", infrastructur: 1, state: func(s *State) { s.World.Changes = nil }},
+		{name: "nobody looked", infrastructur: 1, state: func(s *State) {
+			s.World, s.Memory = rendezvous.Observation{}, Memory{Since: now.Add(time.Hour)}
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			job := trains(3, func(j *v1alpha1.TrainingJob) {
+				if c.used {
+					j.Status.Restarts.Program = ptr.To[int32](2)
+				}
+			})
+			state := elasticState(job, crewOf(job)...)
+			reason := rendezvous.ReasonWorkerLost
+			if c.program {
+				reason = rendezvous.ReasonProgramFailed
+			}
+			lost := state.Pods[2]
+			lost.Annotations[v1alpha1.AnnotationRank] = noRank
+			after(state, reason, c.program, "gone", lost)
+			job.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To[int64](4), Attempt: ptr.To[int32](1),
+				Workers: ptr.To[int32](2), From: ptr.To[int32](3), Reason: string(reason), StartedAt: ptr.To(metav1.NewTime(now))}
+			for _, pod := range state.Pods[:2] {
+				exited(0, now, "")(pod)
+			}
+			if c.state != nil {
+				c.state(state)
+			}
+			plan := look(state)
+			expectNothingDone(t, plan)
+			expectCondition(t, plan, v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted)
+			if p, i := value(plan.Status.Restarts.Program), value(plan.Status.Restarts.Infrastructure); p != c.programs || i != c.infrastructur {
+				t.Errorf("counted %d of the program and %d of the infrastructure, want %d and %d", p, i, c.programs, c.infrastructur)
+			}
+			if resizes := plan.Status.Resizes; len(resizes) != 1 || value(resizes[0].Round) != 4 {
+				t.Errorf("resizes are %+v", resizes)
+			}
+		})
+	}
+}
+
 func TestFatalWorlds(t *testing.T) {
 	job := trains(2)
 	cases := []struct {

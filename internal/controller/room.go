@@ -59,12 +59,14 @@ func (r *Reconciler) gatherNodes(ctx context.Context, state *State) error {
 }
 
 // roomLimit is how many more workers may be of use; 0 when the job has all that it may have, none of
-// which is about to leave.
+// which was lost or is about to leave.
 func (s *State) roomLimit() int32 {
 	limit := s.legal(value(s.Job.Spec.Workers.Max))
 	var settled int32
 	for _, pod := range s.unharmed() {
-		if pod.Spec.NodeName != "" && s.Nodes.drains(pod, s.DrainTaints) == "" && disruptionTarget(pod) == nil && !s.member(pod).Terminating {
+		w := worker{pod: pod, seen: s.member(pod)}
+		leaves := s.Nodes.drains(pod, s.DrainTaints) != "" || disruptionTarget(pod) != nil || w.seen.Terminating
+		if w.bound() && !leaves && !s.givenUp(pod) && !s.cutOff(&w) {
 			settled++
 		}
 	}
@@ -159,7 +161,9 @@ func (r *Reconciler) lookForRoom(ctx context.Context, queue workqueue.TypedRateL
 const roomPoll = 500 * time.Millisecond
 
 // enqueue has jobs that have a gang looked at.
-func (r *Reconciler) enqueue(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], which func(*v1alpha1.TrainingJob) bool) {
+func (r *Reconciler) enqueue(
+	ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], which func(*v1alpha1.TrainingJob) bool,
+) {
 	var jobs v1alpha1.TrainingJobList
 	if err := r.Client.List(ctx, &jobs); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "list jobs that could use room")
@@ -188,7 +192,8 @@ func roomFor(state *State, settings PodSettings, nodes map[string]*corev1.Node, 
 			cluster.Pods = append(cluster.Pods, own)
 		}
 	}
-	placement := allocation.Room(cluster, allocation.Wanted{Shape: growthShape(state, settings), Limit: int(limit), DrainTaints: state.DrainTaints})
+	placement := allocation.Room(cluster, allocation.Wanted{
+		Shape: growthShape(state, settings), Limit: int(limit), DrainTaints: state.DrainTaints})
 	return int32(placement.Total)
 }
 

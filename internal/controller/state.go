@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -98,6 +99,28 @@ func (s *State) unharmed() []*corev1.Pod {
 		}
 	}
 	return unharmed
+}
+
+// givenUp says whether nobody counts on a worker any more although its pod may not have ended: it was
+// lost, or its node does not say what has become of it. Another may take its place.
+func (s *State) givenUp(pod *corev1.Pod) bool {
+	if s.overdue(pod) {
+		return true
+	}
+	return s.rendezvousKnows() && slices.ContainsFunc(s.World.Losses, func(loss rendezvous.Loss) bool {
+		return loss.UID == string(pod.UID)
+	})
+}
+
+// overdue says whether a deleted pod still stands in the API long after its grace period: its node is dead.
+func (s *State) overdue(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && s.Now.Sub(pod.DeletionTimestamp.Time) > overdueAfter
+}
+
+// cutOff says whether a worker that is in no world is on a node that does not answer. The members of a
+// world are the rendezvous' to judge: they may train on without us.
+func (s *State) cutOff(w *worker) bool {
+	return w.bound() && !w.inWorld() && !w.seen.Connected && s.Nodes.unreachable(w.pod.Spec.NodeName)
 }
 
 // live returns the pods that still hold room and quota: all that have not ended.
