@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"fmt"
 	"time"
 )
 
@@ -37,7 +38,7 @@ type change struct {
 
 // begin stops the world at a barrier.
 func (m *machine) begin(now time.Time, w *wish) {
-	m.change = &change{began: now, why: w.why}
+	m.change, m.world.calledOff = &change{began: now, why: w.why}, ""
 	m.note(notedResizing, "round %d is to be changed to %d workers: %s", m.world.record.Round, len(w.members), w.why)
 	m.raiseBarrier(m.stand())
 }
@@ -149,8 +150,7 @@ func (m *machine) changed(now time.Time, w *wish) *plan {
 	c := m.change
 	if c.unsaved != "" {
 		if w = m.wishOf(nil); w == nil || w.retreat {
-			m.lift("no snapshot could be taken")
-			m.again(now)
+			m.callOff(now, "no snapshot could be taken")
 			return nil
 		}
 	}
@@ -231,8 +231,7 @@ func (m *machine) giveUp(now time.Time, w *wish, why string) {
 		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why + "; " + why})
 		return
 	}
-	m.lift(why)
-	m.again(now)
+	m.callOff(now, why)
 }
 
 // lift takes the barrier away.
@@ -243,7 +242,11 @@ func (m *machine) lift(why string) {
 
 func (m *machine) backOff() time.Duration { return min(firstAgain<<min(m.tries, 8), lastAgain) }
 
-func (m *machine) again(now time.Time) {
+// callOff lets the world train on after a change that failed. It is tried again later.
+func (m *machine) callOff(now time.Time, why string) {
+	m.world.calledOff = fmt.Sprintf("the change of round %d (%s) was called off: %s; it is tried again in %s",
+		m.world.record.Round, m.change.why, why, m.backOff())
+	m.lift(why)
 	m.nextTry = now.Add(m.backOff())
 	m.tries++
 }

@@ -180,6 +180,8 @@ type world struct {
 	// phase and why say how it came to be, until it has formed.
 	phase Phase
 	why   string
+	// calledOff says of the last planned change of this world, if it failed, which and why.
+	calledOff string
 }
 
 func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }

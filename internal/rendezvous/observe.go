@@ -62,7 +62,7 @@ func (m *machine) doing() (Phase, string) {
 	case m.world.phase != "" && !m.world.formed():
 		return m.world.phase, m.world.why
 	}
-	return PhaseTraining, ""
+	return PhaseTraining, m.world.calledOff
 }
 
 // progress is how far the world is: as far as the slowest process that has reported.

@@ -157,7 +157,8 @@ type Observation struct {
 	Members map[string]MemberObservation
 	// Progress is how far the world is.
 	Progress Progress
-	// Phase is what the job is in the middle of, and Why says so in words.
+	// Phase is what the job is in the middle of, and Why says so in words; while it trains, which change
+	// of its world was called off last, and why.
 	Phase Phase
 	Why   string
 	// Elastic is true when every process of the world speaks to its agent, so that the world can

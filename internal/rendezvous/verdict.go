@@ -100,6 +100,7 @@ func (m *machine) judge(now time.Time) bool {
 		m.accuse(now, faults[:1])
 	case m.everywhere(own):
 		m.accuse(now, own)
+		m.loseAll(now, own)
 		m.fail(fmt.Sprintf("the program fails in every worker alike; first in %s:\n%s", own[0].mem.want.Name, own[0].text))
 	default:
 		m.accuse(now, own[:1])
@@ -133,6 +134,15 @@ func (m *machine) accuse(now time.Time, culprits []fault) {
 			continue
 		}
 		r.raised[f.uid] = true
+	}
+}
+
+// loseAll counts programs as lost that are yet to fail: nobody waits for that any more.
+func (m *machine) loseAll(now time.Time, culprits []fault) {
+	for i := range culprits {
+		if f := &culprits[i]; !m.isLost(f.mem) {
+			m.lose(now, f.uid, f.mem, true, f.text)
+		}
 	}
 }
 
@@ -175,7 +185,11 @@ func (m *machine) findHang(now time.Time) {
 		}
 		m.breakWorld(now, &recovery{reason: ReasonHung, hung: true, why: why})
 	case m.retriedHere():
-		m.fail(why + ", and again after the world was formed anew: every worker hangs at the same step")
+		why += ", and again after the world was formed anew: every worker hangs at the same step"
+		for _, uid := range w.ranks.uids {
+			m.lose(now, uid, m.members[uid], true, fmt.Sprintf("it hangs after step %d, as all others do", m.furthest()))
+		}
+		m.fail(why)
 	default:
 		m.breakWorld(now, &recovery{reason: ReasonHung, hung: true, retry: true, judged: true, why: why})
 	}
