@@ -175,6 +175,8 @@ func (m *Machine) hear(now time.Time, d Directive) []Effect {
 	case d.Round == 0:
 		return append(effects, m.standBy(d)...)
 	case d.Round > m.obeyedRound:
+		// A worker that was to leave may be wanted again.
+		m.released = d.Released
 		return append(effects, m.enter(now, &Start{Term: d.Term, Round: d.Round, World: d.World})...)
 	case m.in != nil && d.Round == m.in.Round:
 		return append(effects, m.obey(now, d)...)

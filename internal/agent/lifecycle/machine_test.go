@@ -207,7 +207,12 @@ var transcripts = map[string][]line{
 	},
 	"a released worker starts nothing": {
 		{0, released(directive(1, 0, "")), ""},
-		{1 * second, directive(1, 1, "a"), ""},
+		{1 * second, released(directive(1, 1, "a")), ""},
+	},
+	"a released worker is wanted again": {
+		{0, released(directive(1, 0, "")), ""},
+		{1 * second, directive(1, 1, "a"), "start(1) tell"},
+		{2 * second, Terminated{}, "tell"},
 	},
 	"SIGTERM while the program stops for the next round": {
 		{0, directive(1, 1, "a"), "start(1) tell"},
