@@ -157,6 +157,10 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 		next.phase = PhaseRecovering
 	}
 	m.freeze(next)
+	if m.pending != nil {
+		// That world was left before its first step; what broke it must be counted all the same.
+		m.noteChange(*m.pending)
+	}
 	m.pending = &Change{
 		Round: m.base.Round, From: m.base.From, To: m.base.Workers, Reason: p.reason, Message: p.why,
 		StepsLost: p.lost, At: now,

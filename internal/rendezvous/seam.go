@@ -164,8 +164,8 @@ type Observation struct {
 	// Elastic is true when every process of the world speaks to its agent, so that the world can
 	// change in place.
 	Elastic bool
-	// Changes are the worlds that were made in this attempt and have begun to train, oldest first, at
-	// most 16.
+	// Changes are the worlds that were made in this attempt and have begun to train, or were left before
+	// they did (without a Pause), oldest first, at most 16.
 	Changes []Change
 	// Losses are the members that were lost in this attempt, oldest first, at most 64.
 	Losses []Loss

@@ -106,10 +106,14 @@ func (m *machine) began(now time.Time) {
 	if !m.pausedAt.IsZero() {
 		done.Pause = now.Sub(m.pausedAt)
 	}
+	m.noteChange(done)
+	m.tries, m.nextTry = 0, time.Time{}
+}
+
+func (m *machine) noteChange(done Change) {
 	if len(m.changes) == maxChanges {
 		m.changes = m.changes[1:]
 	}
 	m.changes = append(m.changes, done)
-	m.tries, m.nextTry = 0, time.Time{}
 	m.out.changed = true
 }
