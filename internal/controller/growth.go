@@ -87,8 +87,12 @@ func (p *planner) missing(crew []worker) need {
 }
 
 // finishing says whether the world has made its last step, or a worker of it has ended well: nobody
-// who comes now would be of use.
+// who comes now would be of use. While a loss is being made good the training is not at its end: what
+// follows the last step, such as an evaluation, is yet to be done again.
 func (p *planner) finishing(crew []worker) bool {
+	if p.World.Phase == rendezvous.PhaseRecovering || p.World.Phase == rendezvous.PhaseRegrouping {
+		return false
+	}
 	progress := p.World.Progress
 	if progress.TotalSteps > 0 && progress.Step >= progress.TotalSteps {
 		return true

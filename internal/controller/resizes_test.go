@@ -276,6 +276,17 @@ func TestRegroup(t *testing.T) {
 	}
 }
 
+func TestALossAfterTheLastStepIsReplaced(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)[:1]...)
+	state.World.Phase = rendezvous.PhaseRegrouping
+	state.World.Progress = rendezvous.Progress{Step: 90, TotalSteps: 90}
+	look(state)
+	if plan := look(state); !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) {
+		t.Errorf("refills %v: the evaluation is yet to be done", names(plan.Actions.Refill))
+	}
+}
+
 func TestAPartOfARefillIsWithdrawn(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)[:1]...)
