@@ -59,15 +59,9 @@ func (w *worker) starting() bool {
 
 // crew looks at all pods of the attempt. Those that are too many are marked as leaving too.
 func (p *planner) crew(pods []*corev1.Pod) []worker {
-	losses := map[string]*rendezvous.Loss{}
-	if p.rendezvousKnows() {
-		for i := range p.World.Losses {
-			losses[p.World.Losses[i].UID] = &p.World.Losses[i]
-		}
-	}
 	crew := make([]worker, 0, len(pods))
 	for _, pod := range pods {
-		w := worker{pod: pod, seen: p.member(pod), loss: losses[string(pod.UID)], stuck: stuckPods([]*corev1.Pod{pod})}
+		w := worker{pod: pod, seen: p.member(pod), loss: p.lossOf(pod), stuck: stuckPods([]*corev1.Pod{pod})}
 		w.lost, w.ended = p.lostWorker(&w)
 		if !w.ended {
 			w.leaving, w.why, w.leaveBy = p.whyLeaving(&w)

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 const (
@@ -81,15 +83,17 @@ func annotatedRank(pod *corev1.Pod) int32 {
 	return int32(rank)
 }
 
-// annotateRanks writes on every pod which worker rank it has in the current world.
+// annotateRanks writes on every pod which worker rank it has in the current world. A worker that this
+// leader has never heard has none in a world that this leader has made.
 func (p *planner) annotateRanks(pods []*corev1.Pod) {
+	ours := slices.ContainsFunc(p.World.Changes, func(c rendezvous.Change) bool { return c.Round == p.World.Round })
 	for _, pod := range pods {
 		member, old := p.member(pod), pod.Annotations[v1alpha1.AnnotationRank]
 		want := old
 		switch {
 		case member.Joined && member.WorkerRank >= 0:
 			want = strconv.Itoa(int(member.WorkerRank))
-		case member.Joined && old != "":
+		case (member.Joined || ours) && old != "":
 			want = noRank
 		}
 		if want != old {

@@ -69,10 +69,13 @@ type change struct {
 	seen bool
 }
 
-// recoveredUnseen says whether the change followed a loss, by the word of an earlier leader.
+// recoveredUnseen says whether the change followed a loss that this leader may not have seen: by the word
+// of an earlier one, or because it has never heard the worker.
 func (c change) recoveredUnseen() bool {
 	switch c.Reason {
-	case rendezvous.ReasonWorkerLost, rendezvous.ReasonProgramFailed, rendezvous.ReasonHung:
+	case rendezvous.ReasonWorkerLost:
+		return true
+	case rendezvous.ReasonProgramFailed, rendezvous.ReasonHung:
 		return !c.seen
 	default:
 		return false

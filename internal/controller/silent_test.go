@@ -135,8 +135,8 @@ func TestWhoIsLostWhileOthersWait(t *testing.T) {
 		want    []string
 		says    string
 	}{
-		"too few are left: its room is for another":                {minimum: 3, want: []string{"digits-1-2"}, says: "fewer than"},
-		"enough are left: it may come back with the only snapshot": {minimum: 2, says: "hold no snapshot"},
+		"too few are left: its room is wanted":        {minimum: 3, want: []string{"digits-1-2"}, says: "fewer than"},
+		"enough are left: they wait for its snapshot": {minimum: 2, says: "hold no snapshot"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := trains(3, func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Min = ptr.To(c.minimum) })
@@ -159,5 +159,69 @@ func TestWhoIsLostWhileOthersWait(t *testing.T) {
 			expectTarget(t, plan, 0)
 			expectNote(t, plan, "InfrastructureLoss", "silent", c.says, "regroupTimeout (2m0s)")
 		})
+	}
+}
+
+// A worker that was silent for too long, and was taken into the next world before this loop looked, is not
+// lost once more.
+func TestAWorkerThatCameBackIsNotLost(t *testing.T) {
+	job := trains(3)
+	state := elasticState(job, crewOf(job)...)
+	back := state.Pods[2]
+	after(state, rendezvous.ReasonWorkerLost, false, "silent", back)
+	state.World.Members[string(back.UID)] = rendezvous.MemberObservation{
+		Joined: true, Connected: true, InWorld: true, WorkerRank: 2}
+	state.Now = now.Add(lastWords)
+	look(state)
+	plan := look(state)
+	if lost := plan.Actions.Expect.Members[2].Lost; lost != "" || value(plan.Status.Workers.Running) != 3 {
+		t.Errorf("the rendezvous is told that it was lost: %q; %d workers run", lost, value(plan.Status.Workers.Running))
+	}
+	if len(plan.Actions.Delete) > 0 || value(plan.Status.Restarts.Infrastructure) != 1 {
+		t.Errorf("deletes %v, restarts %+v", names(plan.Actions.Delete), plan.Status.Restarts)
+	}
+}
+
+// TestAMemberThatANewLeaderNeverHeard: a node takes a worker and the operator with it. The world that the
+// new leader makes without the worker counts its loss, completes without it, and has another in its place.
+func TestAMemberThatANewLeaderNeverHeard(t *testing.T) {
+	job := trains(3, func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Max = ptr.To[int32](3) })
+	state := elasticState(job, crewOf(job)...)
+	silent := state.Pods[2]
+	cutOff(state, silent)
+	state.World.Members[string(silent.UID)] = rendezvous.MemberObservation{WorkerRank: -1}
+	if plan := look(state); len(plan.Actions.Ranks) > 0 {
+		t.Fatalf("ranks are %+v: an earlier leader may have it in this world", plan.Actions.Ranks)
+	}
+	after(state, rendezvous.ReasonWorkerLost, false, "")
+	state.Job.Status.World.Round = ptr.To[int64](4)
+	look(state)
+	plan := look(state)
+	if restarts := plan.Status.Restarts; value(restarts.Infrastructure) != 1 || value(restarts.Program) != 0 {
+		t.Errorf("restarts are %+v", restarts)
+	}
+	if len(plan.Actions.Ranks) != 1 || plan.Actions.Ranks[0] != (PodRank{Pod: silent, Rank: noRank}) {
+		t.Fatalf("ranks are %+v", plan.Actions.Ranks)
+	}
+	silent.Annotations[v1alpha1.AnnotationRank] = noRank
+
+	finished := *state
+	finished.Job, finished.Pods = job.DeepCopy(), nil
+	for _, pod := range state.Pods {
+		finished.Pods = append(finished.Pods, pod.DeepCopy())
+	}
+	exited(0, now, "")(finished.Pods[0])
+	exited(0, now, "")(finished.Pods[1])
+	finished.Job.Status.World.Workers = ptr.To[int32](2)
+	plan = NewPlan(&finished, settings)
+	expectCondition(t, plan, v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted)
+
+	if limit := state.roomLimit(); limit != 3 {
+		t.Fatalf("room is looked for up to %d workers, want 3", limit)
+	}
+	state.Room = 1
+	look(state)
+	if got := names(look(state).Actions.Grow); !slices.Equal(got, []string{"digits-1-3"}) {
+		t.Errorf("grows %v", got)
 	}
 }

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,12 +103,27 @@ func (s *State) unharmed() []*corev1.Pod {
 // givenUp says whether nobody counts on a worker any more although its pod may not have ended: it was
 // lost, or its node does not say what has become of it. Another may take its place.
 func (s *State) givenUp(pod *corev1.Pod) bool {
-	if s.overdue(pod) {
-		return true
+	return s.overdue(pod) || s.lossOf(pod) != nil
+}
+
+// lossOf is the last loss of a worker; nil for none. One that is in a later world has come back before
+// anybody gave it up.
+func (s *State) lossOf(pod *corev1.Pod) *rendezvous.Loss {
+	if !s.rendezvousKnows() {
+		return nil
 	}
-	return s.rendezvousKnows() && slices.ContainsFunc(s.World.Losses, func(loss rendezvous.Loss) bool {
-		return loss.UID == string(pod.UID)
-	})
+	seen := s.member(pod)
+	for i := len(s.World.Losses) - 1; i >= 0; i-- {
+		loss := &s.World.Losses[i]
+		if loss.UID != string(pod.UID) {
+			continue
+		}
+		if seen.Joined && seen.WorkerRank >= 0 && loss.Round < s.World.Round {
+			return nil
+		}
+		return loss
+	}
+	return nil
 }
 
 // overdue says whether a deleted pod still stands in the API long after its grace period: its node is dead.
