@@ -56,6 +56,34 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// Who writes when all are on one node: as many as survive a loss, once it is certain that nobody is elsewhere.
+func TestWritersOfOneNode(t *testing.T) {
+	some := func(nodes map[string]int32, known ...string) *world {
+		w := &world{ranks: emptyRankTable(3, ""), writers: nodes}
+		for rank, uid := range known {
+			w.ranks.uids[rank], w.ranks.ranks[uid] = uid, int32(rank)
+		}
+		return w
+	}
+	one := map[string]int32{"n1": 0}
+	for name, tc := range map[string]struct {
+		world *world
+		want  []bool
+	}{
+		"one node":               {some(one, "a", "b", "c"), []bool{true, true, false}},
+		"two nodes":              {some(map[string]int32{"n1": 0, "n2": 2}, "a", "b", "c"), []bool{true, false, false}},
+		"one is not known yet":   {some(one, "a", "b"), []bool{true, false, false}},
+		"a world of one worker":  {&world{ranks: newRankTable([]string{"a"}), writers: one}, []bool{true}},
+		"a world of two workers": {&world{ranks: newRankTable([]string{"a", "b"}), writers: one}, []bool{true, true}},
+	} {
+		for rank, want := range tc.want {
+			if got := tc.world.writes("n1", int32(rank)); got != want {
+				t.Errorf("%s: rank %d writes: %v", name, rank, got)
+			}
+		}
+	}
+}
+
 // One worker per node writes, and newcomers are told of different holders, of not too many.
 func TestWritersAndHolders(t *testing.T) {
 	w := &world{

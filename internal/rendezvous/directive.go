@@ -39,15 +39,15 @@ func (m *machine) directive(uid string) (directive, bool) {
 // outside is what a member should do that is not in the world: one that was keeps what it was told
 // last, so that its programs stay where they stand. It is released only when the controller lets it go: an
 // agent that was released enters no world any more, and one that was silent for too long may be back for
-// the next.
+// the next. And nobody is released while others load a snapshot from it: it may end the moment it is.
 func (m *machine) outside(mem *member, d directive) directive {
 	if mem.left != nil {
 		kept := *mem.left
 		kept.term, kept.secret = d.term, d.secret
-		kept.released = d.released || mem.leaving() || mem.want.Lost != ""
+		kept.released = d.released || mem.unwanted() && !m.supplies(mem)
 		return kept
 	}
-	d.released = d.released || mem.leaving()
+	d.released = d.released || mem.leaving() && !m.supplies(mem)
 	if mem.report.round > 0 {
 		d.round, d.world, d.abort = mem.report.round, m.elsewhere(&mem.report), &abort{reason: fmt.Sprintf(
 			"the job is in round %d, and round %d goes on no more", m.world.record.Round, mem.report.round)}
@@ -71,7 +71,7 @@ func (m *machine) place(uid string, rank int32) *place {
 	p := &place{
 		digest: w.record.MembersDigest, fromStep: w.record.FromStep, parent: w.record.Parent,
 		workerRank: rank, workers: w.record.Workers, processes: w.record.Processes / w.record.Workers,
-		master: w.master, writer: w.writers[m.members[uid].want.Node] == rank,
+		master: w.master, writer: w.writes(m.members[uid].want.Node, rank),
 	}
 	if w.adopted || m.gang.Strategy == Restart || w.live[uid] {
 		return p

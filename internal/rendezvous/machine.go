@@ -167,7 +167,7 @@ type world struct {
 	// snapshot is what the others load, and holders have it.
 	snapshot *snapshot
 	holders  []holder
-	// writers is the lowest rank on each node.
+	// writers is the lowest rank on each node; writes says who else writes.
 	writers map[string]int32
 	// barriers is the highest attempt of a barrier in this world.
 	barriers uint64

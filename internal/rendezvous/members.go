@@ -47,6 +47,9 @@ type member struct {
 
 func (mem *member) leaving() bool { return mem.want.Leaving != "" }
 
+// unwanted says whether the controller wants the member in no world any more.
+func (mem *member) unwanted() bool { return mem.leaving() || mem.want.Lost != "" }
+
 // exited says whether all of the member's processes have ended, and with which code: the first that
 // is not 0, or 0.
 func (mem *member) exited() (bool, int32) {

@@ -88,6 +88,24 @@ func (m *machine) holdersOf(s snapshot) []holder {
 	return holders
 }
 
+// supplies says whether a member holds the snapshot that the world begins with, and others may be fetching
+// it: an agent has entered its world before it has what its programs load, but a step takes all of them.
+func (m *machine) supplies(mem *member) bool {
+	return !m.world.finishing && !m.hasBegun() && m.isHolder(mem)
+}
+
+// isHolder says whether a member was named as a holder of the snapshot that the world begins with.
+func (m *machine) isHolder(mem *member) bool {
+	return slices.Contains(m.world.holders, holder{mem.endpoint.address, mem.serves})
+}
+
+// writes says whether a rank takes snapshots as it trains: the lowest of each node does. When all are on
+// one node the second does too, so that no single loss takes every snapshot along.
+func (w *world) writes(node string, rank int32) bool {
+	known := len(w.ranks.ranks) == len(w.ranks.uids)
+	return w.writers[node] == rank || rank == 1 && known && len(w.writers) == 1
+}
+
 // furthest is how far the world that there is was seen to come.
 func (m *machine) furthest() uint64 {
 	if m.stepRound == m.world.record.Round {
@@ -108,6 +126,11 @@ func (m *machine) began(now time.Time) {
 	}
 	m.noteChange(done)
 	m.tries, m.nextTry = 0, time.Time{}
+	for uid, mem := range m.members {
+		// Who was kept because of its snapshot may go now.
+		kept := m.world.ranks.rank(uid) < 0 && mem.unwanted() && m.isHolder(mem)
+		m.out.publish = m.out.publish || kept
+	}
 }
 
 func (m *machine) noteChange(done Change) {

@@ -59,7 +59,8 @@ func rankOf(pod *corev1.Pod) int {
 	return rank
 }
 
-// writers are those of the members that surely hold the newest snapshot: the lowest rank of each node.
+// writers are those of the members that surely hold the newest snapshot: the lowest rank of each node. When all
+// are on one node the second lowest does too; no test relies on it.
 func writers(members []corev1.Pod) map[types.UID]bool {
 	lowest := map[string]*corev1.Pod{}
 	for i := range members {
