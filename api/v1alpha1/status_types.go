@@ -142,12 +142,35 @@ type ProgressStatus struct {
 	// +optional
 	SamplesPerSecond *int64 `json:"samplesPerSecond,omitempty"`
 
-	// goodput is the part of the time since the first step that went into steps which were kept, from
-	// "0.000" to "1.000": pauses and steps that had to be made again are what is missing.
+	// goodput is the part of the job's time that went into steps which were kept, over all of its
+	// attempts, from "0.000" to "1.000": keptTime / (time of this refresh - since - suspendedTime).
+	// What is missing are pauses, steps that had to be made again, and waiting for another attempt.
 	//
 	// +kubebuilder:validation:MaxLength=8
 	// +optional
 	Goodput string `json:"goodput,omitempty"`
+
+	// since is when the first step of the job was made. For a job whose first steps the operator has
+	// not seen it is when the world began in which it saw them first.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+
+	// keptTime is the time that the steps counted in step took, such as 1h2m3.4s. Steps that are lost
+	// are taken off it at their average length; steps that no operator saw being made are added at that.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	KeptTime *metav1.Duration `json:"keptTime,omitempty"`
+
+	// suspendedTime is for how long the job was suspended since its first step, up to when it was
+	// last resumed.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	SuspendedTime *metav1.Duration `json:"suspendedTime,omitempty"`
 
 	// metrics are the last numbers that the process of rank 0 reported.
 	//

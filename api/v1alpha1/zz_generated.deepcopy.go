@@ -142,6 +142,20 @@ func (in *ProgressStatus) DeepCopyInto(out *ProgressStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Since != nil {
+		in, out := &in.Since, &out.Since
+		*out = (*in).DeepCopy()
+	}
+	if in.KeptTime != nil {
+		in, out := &in.KeptTime, &out.KeptTime
+		*out = new(v1.Duration)
+		**out = **in
+	}
+	if in.SuspendedTime != nil {
+		in, out := &in.SuspendedTime, &out.SuspendedTime
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.Metrics != nil {
 		in, out := &in.Metrics, &out.Metrics
 		*out = make([]Metric, len(*in))

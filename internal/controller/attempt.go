@@ -31,6 +31,7 @@ const (
 // startGang begins a new attempt when nothing stands in the way; until then it says what does.
 func (p *planner) startGang() {
 	status := &p.plan.Status
+	p.countSuspension()
 	p.set(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "spec.suspend is false")
 	p.release(p.busy())
 	if waiting := p.oldWorld(); waiting != "" {

@@ -18,7 +18,7 @@
 //	regroup.go     fewer than min are left
 //	nodes.go       nodes that go, and room that comes with them
 //	room.go        how many more workers there is room for, and when to look
-//	goodput.go     how much of the time was of use
+//	goodput.go     how much of the job's time was of use
 //	failure.go     which failure was it, and what follows
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?

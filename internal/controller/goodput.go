@@ -2,63 +2,114 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
-// goodput estimates which part of the time that the attempt has held its room went into steps that
-// were kept, since its first world trained: the time, less the pauses of its changes and what the
-// steps took that had to be made again, over the time. A step that was lost is taken to have been as
-// long as those since the last refresh were on average.
+// Goodput is over the life of the job, whatever becomes of its attempts and of operators:
 //
-// It speaks of the changes that status.resizes holds: once those are the last 16 only, of the time
-// since the oldest of them. Empty while there is nothing to go by.
-func (p *planner) goodput() string {
-	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
-	if training == nil || p.World.Progress.Step == 0 {
-		return ""
-	}
-	since := training.LastTransitionTime.Time
-	resizes := p.plan.Status.Resizes
-	if len(resizes) == keptResizes && resizes[0].At != nil && resizes[0].At.After(since) {
-		since = resizes[0].At.Time
-	}
-	for _, change := range p.World.Changes {
-		// Waiting for the first step is no pause of training.
-		if change.From == 0 && change.At.After(since) {
-			since = change.At
+//	goodput = keptTime / (now - since - suspendedTime)
+//
+// All three are durable. keptTime belongs to the step that is written with it: the two are always
+// changed together, so each step is counted once, and keptTime / step is how long a step has taken on
+// average. From that follows what an operator has not seen.
+
+// measure writes the times of the next progress, and goodput.
+func (p *planner) measure(next *v1alpha1.ProgressStatus) {
+	old := &p.Job.Status.Progress
+	next.Since, next.KeptTime, next.SuspendedTime = old.Since, old.KeptTime, old.SuspendedTime
+	if next.Since == nil {
+		if p.World.Progress.Step == 0 {
+			return
 		}
+		next.Since = ptr.To(metav1.NewTime(p.firstStepAt()))
 	}
-	held := p.Now.Sub(since)
-	if held <= 0 {
-		return ""
+	held := p.Now.Sub(next.Since.Time) - value(next.SuspendedTime).Duration
+	kept := max(0, min(p.keptTime(next.Since.Time, held), held))
+	next.KeptTime = &metav1.Duration{Duration: kept.Round(time.Millisecond)}
+	if held > 0 {
+		next.Goodput = fmt.Sprintf("%.3f", kept.Seconds()/held.Seconds())
 	}
-	var pauses time.Duration
-	var lost int64
-	for i := range resizes {
-		resize := &resizes[i]
-		if resize.At == nil || resize.At.Time.Before(since) {
-			continue
-		}
-		pauses += value(resize.Pause).Duration
-		lost += value(resize.StepsLost)
-	}
-	step, known := p.stepTime()
-	if lost > 0 && !known {
-		return p.Job.Status.Progress.Goodput
-	}
-	kept := held - pauses - time.Duration(lost)*step
-	return fmt.Sprintf("%.3f", min(1, max(0, kept.Seconds()/held.Seconds())))
 }
 
-// stepTime is how long a step has taken since the last refresh, on average.
-func (p *planner) stepTime() (time.Duration, bool) {
-	done, memory := p.World.Progress.Step, p.Memory
-	if memory.ReportedRound != p.World.Round || memory.ReportedAt.IsZero() || done <= memory.ReportedStep {
-		return 0, false
+// firstStepAt is when the first step of the job was made: now, or, when this operator has not seen its
+// world begin, no earlier than that.
+func (p *planner) firstStepAt() time.Time {
+	made := record.FromStatus(p.Job.Status.World)
+	seen := slices.ContainsFunc(p.World.Changes, func(c rendezvous.Change) bool { return c.Round == p.World.Round })
+	if !seen && made.Round == p.World.Round && !made.StartedAt.IsZero() && made.StartedAt.Before(p.Now) {
+		return made.StartedAt
 	}
-	return p.Now.Sub(memory.ReportedAt) / time.Duration(done-memory.ReportedStep), true
+	return p.Now
+}
+
+// keptTime is how long the steps that are done by now have taken; held is the whole time since the first.
+func (p *planner) keptTime(since time.Time, held time.Duration) time.Duration {
+	old, memory, step := &p.Job.Status.Progress, &p.Memory, p.World.Progress.Step
+	made := record.FromStatus(p.Job.Status.World)
+	if made.Round == p.World.Round && !made.StartedAt.IsZero() && !made.StartedAt.After(since) {
+		return held // it is still the world of the first step
+	}
+	kept, before := value(old.KeptTime).Duration, uint64(value(old.Step))
+	if memory.ReportedAt.IsZero() || memory.ReportedStep != before || !p.begun() {
+		// What was written last is not ours, or not all is known of what came after it.
+		return scale(kept, step, before)
+	}
+	var lost uint64
+	trained := p.Now.Sub(memory.ReportedAt)
+	for _, change := range p.World.Changes {
+		if change.Round <= memory.ReportedRound {
+			continue
+		}
+		if change.Reason == rendezvous.ReasonStart || p.Job.Spec.Strategy() == v1alpha1.ResizeRestart {
+			// Programs resumed by themselves, and nobody but them knows how far back they went.
+			return scale(kept, step, before)
+		}
+		trained -= change.Pause
+		lost += change.StepsLost
+	}
+	return scale(kept+trained, step, step+lost)
+}
+
+// scale is how long some steps took when as many as these took so long.
+func scale(took time.Duration, some, these uint64) time.Duration {
+	if these == 0 {
+		return 0
+	}
+	return time.Duration(float64(took) * float64(some) / float64(these))
+}
+
+// makesSteps says whether the world trains, and has made its first step: only then the rendezvous knows
+// what the change before it has cost.
+func (p *planner) makesSteps() bool {
+	trains := p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == ""
+	return trains && (p.Job.Status.Progress.Since == nil || p.begun())
+}
+
+// begun says whether all processes of the world have made a step in it.
+func (p *planner) begun() bool {
+	made := record.FromStatus(p.Job.Status.World)
+	if made.Round != p.World.Round {
+		return p.World.Progress.Step > 0
+	}
+	return p.World.Progress.Step > made.FromStep
+}
+
+// countSuspension adds up how long the job was suspended, in the write that ends a suspension.
+func (p *planner) countSuspension() {
+	suspended := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionSuspended)
+	progress := &p.plan.Status.Progress
+	if progress.Since == nil || suspended == nil || suspended.Status != metav1.ConditionTrue {
+		return
+	}
+	total := value(progress.SuspendedTime).Duration + p.Now.Sub(suspended.LastTransitionTime.Time)
+	progress.SuspendedTime = &metav1.Duration{Duration: total.Round(time.Millisecond)}
 }

@@ -59,6 +59,13 @@ func (m *Memory) remember(plan *Plan) {
 	}
 }
 
+// reported remembers what status.progress was written with.
+func (m *Memory) reported(state *State) {
+	seen := &state.World.Progress
+	m.ReportedAt, m.ReportedRound = state.Now, state.World.Round
+	m.ReportedSamples, m.ReportedStep = seen.Samples, seen.Step
+}
+
 // refused remembers one more refusal.
 func (m *Memory) refused(now time.Time, attempt int32, reason, message string) {
 	count := 1

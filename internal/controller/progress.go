@@ -22,14 +22,19 @@ const (
 	firstProgress = 10 * time.Second
 )
 
-// refreshProgress brings status.progress up to date when its time has come.
+// refreshProgress brings status.progress up to date when its time has come: at the first step of a world,
+// and regularly while it trains.
 func (p *planner) refreshProgress() {
 	due := p.Memory.ReportedAt.Add(progressInterval + jitter(string(p.Job.UID)))
-	if !p.Memory.ReportedAt.IsZero() && p.Memory.ReportedRound == p.World.Round && p.Now.Before(due) {
+	reported := !p.Memory.ReportedAt.IsZero() && p.Memory.ReportedRound == p.World.Round
+	firstStep := p.Job.Status.Progress.Since == nil && p.World.Progress.Step > 0
+	if reported && !firstStep && p.Now.Before(due) {
 		p.lookAgain(due.Sub(p.Now))
 		return
 	}
-	p.reportProgress()
+	if p.makesSteps() {
+		p.reportProgress()
+	}
 	if p.plan.Progress {
 		p.lookAgain(progressInterval)
 	} else {
@@ -54,7 +59,7 @@ func (p *planner) reportProgress() {
 		rate := float64(seen.Samples-memory.ReportedSamples) / elapsed.Seconds()
 		next.SamplesPerSecond = ptr.To(int64(rate))
 	}
-	next.Goodput = p.goodput()
+	p.measure(&next)
 	for _, metric := range seen.Metrics {
 		next.Metrics = append(next.Metrics, v1alpha1.Metric{
 			Name: metric.Name, Value: strconv.FormatFloat(metric.Value, 'g', 6, 64),

@@ -106,10 +106,7 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 	}
 	r.memory.update(state.Job.UID, func(m *Memory) { m.remember(plan) })
 	if plan.Progress {
-		r.memory.update(state.Job.UID, func(m *Memory) {
-			m.ReportedAt, m.ReportedRound, m.ReportedSamples = state.Now, state.World.Round, state.World.Progress.Samples
-			m.ReportedStep = state.World.Progress.Step
-		})
+		r.memory.update(state.Job.UID, func(m *Memory) { m.reported(state) })
 	}
 	for _, note := range plan.Notes {
 		r.Events.Eventf(state.Job, nil, note.Type, note.Reason, "Reconcile", "%s", note.Message)

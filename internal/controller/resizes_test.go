@@ -405,16 +405,3 @@ func TestNodesThatAreGone(t *testing.T) {
 		})
 	}
 }
-
-func TestGoodput(t *testing.T) {
-	job := trains(2, func(j *v1alpha1.TrainingJob) {
-		j.Status.Conditions[0].LastTransitionTime = metav1.NewTime(start)
-		j.Status.Resizes = []v1alpha1.Resize{{Round: ptr.To[int64](3), Pause: &metav1.Duration{Duration: 2 * time.Second}, StepsLost: ptr.To[int64](4), At: ptr.To(metav1.NewTime(start.Add(time.Second)))}}
-	})
-	state := elasticState(job, crewOf(job)...)
-	state.World.Progress = rendezvous.Progress{Step: 110}
-	state.Memory.ReportedAt, state.Memory.ReportedRound, state.Memory.ReportedStep = now.Add(-40*time.Second), 3, 30 // 0.5 s a step
-	if got := NewPlan(state, settings).Status.Progress.Goodput; got != "0.933" {
-		t.Errorf("goodput is %s, want 0.933: 2 s of pause and 4 steps of 0.5 s in 60 s", got)
-	}
-}

@@ -46,7 +46,8 @@ type Memory struct {
 	Elastic ElasticMemory
 	// Refusal is the last batch that the API server refused; nil for none.
 	Refusal *Refusal
-	// ReportedAt is when status.progress was last written, with the samples done then.
+	// ReportedAt is when status.progress was last written, with the samples and steps done then, and in
+	// which world.
 	ReportedAt      time.Time
 	ReportedSamples uint64
 	ReportedStep    uint64

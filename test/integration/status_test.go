@@ -5,12 +5,12 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -102,9 +102,12 @@ var _ = Describe("The status", func() {
 			seen.Round = 1
 			seen.Progress = rendezvous.Progress{Step: 7, TotalSteps: 90, Samples: 700, Metrics: []rendezvous.Metric{{Name: "loss", Value: 0.25}}}
 		})).To(Succeed())
-		Eventually(func() v1alpha1.ProgressStatus { return j.get(ctx).Status.Progress }).Should(Equal(v1alpha1.ProgressStatus{
-			Step: ptr.To[int64](7), TotalSteps: ptr.To[int64](90), Goodput: "1.000", Metrics: []v1alpha1.Metric{{Name: "loss", Value: "0.25"}},
-		}))
+		Eventually(func() *int64 { return j.get(ctx).Status.Progress.Step }).Should(HaveValue(BeEquivalentTo(7)))
+		progress := j.get(ctx).Status.Progress
+		Expect(progress.TotalSteps).To(HaveValue(BeEquivalentTo(90)))
+		Expect(progress.Metrics).To(Equal([]v1alpha1.Metric{{Name: "loss", Value: "0.25"}}))
+		Expect(progress.Since.Time).To(BeTemporally("~", time.Now(), time.Minute))
+		Expect(progress.KeptTime).NotTo(BeNil())
 	})
 })
 

@@ -104,6 +104,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: goodput
       type:
         scalar: string
+    - name: keptTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
     - name: metrics
       type:
         list:
@@ -115,9 +118,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: samplesPerSecond
       type:
         scalar: numeric
+    - name: since
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: step
       type:
         scalar: numeric
+    - name: suspendedTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
     - name: totalSteps
       type:
         scalar: numeric

@@ -2,6 +2,10 @@
 
 package v1alpha1
 
+import (
+	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
 // ProgressStatusApplyConfiguration represents a declarative configuration of the ProgressStatus type for use
 // with apply.
 //
@@ -14,9 +18,19 @@ type ProgressStatusApplyConfiguration struct {
 	TotalSteps *int64 `json:"totalSteps,omitempty"`
 	// samplesPerSecond is the rate of all processes together since the last refresh.
 	SamplesPerSecond *int64 `json:"samplesPerSecond,omitempty"`
-	// goodput is the part of the time since the first step that went into steps which were kept, from
-	// "0.000" to "1.000": pauses and steps that had to be made again are what is missing.
+	// goodput is the part of the job's time that went into steps which were kept, over all of its
+	// attempts, from "0.000" to "1.000": keptTime / (time of this refresh - since - suspendedTime).
+	// What is missing are pauses, steps that had to be made again, and waiting for another attempt.
 	Goodput *string `json:"goodput,omitempty"`
+	// since is when the first step of the job was made. For a job whose first steps the operator has
+	// not seen it is when the world began in which it saw them first.
+	Since *v1.Time `json:"since,omitempty"`
+	// keptTime is the time that the steps counted in step took, such as 1h2m3.4s. Steps that are lost
+	// are taken off it at their average length; steps that no operator saw being made are added at that.
+	KeptTime *v1.Duration `json:"keptTime,omitempty"`
+	// suspendedTime is for how long the job was suspended since its first step, up to when it was
+	// last resumed.
+	SuspendedTime *v1.Duration `json:"suspendedTime,omitempty"`
 	// metrics are the last numbers that the process of rank 0 reported.
 	Metrics []MetricApplyConfiguration `json:"metrics,omitempty"`
 }
@@ -56,6 +70,30 @@ func (b *ProgressStatusApplyConfiguration) WithSamplesPerSecond(value int64) *Pr
 // If called multiple times, the Goodput field is set to the value of the last call.
 func (b *ProgressStatusApplyConfiguration) WithGoodput(value string) *ProgressStatusApplyConfiguration {
 	b.Goodput = &value
+	return b
+}
+
+// WithSince sets the Since field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Since field is set to the value of the last call.
+func (b *ProgressStatusApplyConfiguration) WithSince(value v1.Time) *ProgressStatusApplyConfiguration {
+	b.Since = &value
+	return b
+}
+
+// WithKeptTime sets the KeptTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the KeptTime field is set to the value of the last call.
+func (b *ProgressStatusApplyConfiguration) WithKeptTime(value v1.Duration) *ProgressStatusApplyConfiguration {
+	b.KeptTime = &value
+	return b
+}
+
+// WithSuspendedTime sets the SuspendedTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SuspendedTime field is set to the value of the last call.
+func (b *ProgressStatusApplyConfiguration) WithSuspendedTime(value v1.Duration) *ProgressStatusApplyConfiguration {
+	b.SuspendedTime = &value
 	return b
 }
 
