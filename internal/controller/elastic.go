@@ -22,10 +22,11 @@ type ElasticMemory struct {
 	Reserved []int32
 	Refill   bool
 	Growth   GrowthBackOff
-	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince, in Round.
+	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince.
 	Phase      rendezvous.Phase
 	PhaseSince time.Time
-	Round      uint64
+	// CalledOff is what was last told of a change that was called off.
+	CalledOff string
 	// Terminating says since when agents are known to have been told to end, by pod uid.
 	Terminating map[string]time.Time
 	// Told are the workers that the rendezvous was told are leaving, by pod uid.
@@ -104,17 +105,18 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 }
 
 // followPhase remembers since when the rendezvous is in its phase, and tells of a change that was
-// called off.
+// called off. That may have begun since the last look.
 func (p *planner) followPhase() {
-	memory, next := p.Memory.Elastic, &p.plan.Elastic
-	if memory.Phase == p.World.Phase && !memory.PhaseSince.IsZero() {
+	next := &p.plan.Elastic
+	if next.Phase != p.World.Phase || next.PhaseSince.IsZero() {
+		next.Phase, next.PhaseSince = p.World.Phase, p.Now
+	}
+	if p.World.Phase != rendezvous.PhaseTraining || p.World.Why == next.CalledOff {
 		return
 	}
-	next.Phase, next.PhaseSince, next.Round = p.World.Phase, p.Now, p.World.Round
-	calledOff := memory.Phase == rendezvous.PhaseResizing && p.World.Phase == rendezvous.PhaseTraining &&
-		memory.Round == p.World.Round
-	if calledOff && p.World.Why != "" {
-		p.note(corev1.EventTypeWarning, v1alpha1.EventResizeCalledOff, "%s", p.World.Why)
+	next.CalledOff = p.World.Why
+	if next.CalledOff != "" {
+		p.note(corev1.EventTypeWarning, v1alpha1.EventResizeCalledOff, "%s", next.CalledOff)
 	}
 }
 
@@ -288,8 +290,10 @@ func (p *planner) tellLeaving(crew []worker) {
 func (p *planner) describeWorld(crew []worker) {
 	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted,
 		"nothing stands in the way of the job's pods")
-	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled,
-		"every worker of the gang had a node")
+	if !isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) {
+		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled,
+			"every worker of the gang had a node")
+	}
 	if p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == "" {
 		p.trains(p.worldSize(crew))
 		return

@@ -385,6 +385,23 @@ func TestScaledDown(t *testing.T) {
 	}
 }
 
+func TestAChangeThatWasCalledOffIsToldOnce(t *testing.T) {
+	const why = "the change of round 3 (joined by digits-1-2) was called off: no snapshot could be taken"
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	look(state)
+	state.World.Why = why
+	expectNote(t, look(state), v1alpha1.EventResizeCalledOff, why)
+	for _, phase := range []rendezvous.Phase{rendezvous.PhaseTraining, rendezvous.PhaseResizing, rendezvous.PhaseTraining} {
+		state.World.Phase = phase
+		for _, note := range look(state).Notes {
+			if note.Reason == v1alpha1.EventResizeCalledOff {
+				t.Errorf("in phase %s it is told again: %s", phase, note.Message)
+			}
+		}
+	}
+}
+
 func TestChooseLeavers(t *testing.T) {
 	member := func(name, node string, rank int32, changes ...func(*worker)) *worker {
 		w := &worker{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}},
