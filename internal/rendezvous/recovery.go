@@ -66,8 +66,8 @@ func (m *machine) failForeign(lost int) {
 	if lost > 0 {
 		why = m.lastLoss()
 	}
-	m.fail(why + ". The program speaks to no SDK, so the others cannot go on in another world; " +
-		"resize.strategy Restart would keep them going, with a program that resumes from its own checkpoints")
+	m.fail(why + ". Not every program had joined its world through the SDK, so the others cannot go on in another; " +
+		"programs without it are kept going by resize.strategy Restart, if they resume from checkpoints of their own")
 }
 
 // someoneOut says whether a member has left the world without having been told to by this leader.

@@ -160,19 +160,9 @@ func (m *machine) findHang(now time.Time) {
 	if m.gang.HangTimeout <= 0 || m.change != nil || now.Sub(since) < m.gang.HangTimeout || !w.formed() {
 		return
 	}
-	lowest, highest := uint64(maxCount), uint64(0)
-	for _, uid := range w.ranks.uids {
-		mem := m.members[uid]
-		if mem == nil || !mem.in(&w.record) || !mem.connected || len(mem.report.processes) == 0 {
-			return
-		}
-		for i := range mem.report.processes {
-			p := &mem.report.processes[i]
-			if p.exited || p.waiting != waitingNone || p.phase != phaseStep && p.phase != phaseData {
-				return
-			}
-			lowest, highest = min(lowest, p.entered), max(highest, p.entered)
-		}
+	lowest, highest, all := m.aboutToStep()
+	if !all {
+		return
 	}
 	why := fmt.Sprintf("no step was made for %s", m.gang.HangTimeout)
 	switch {
@@ -193,4 +183,24 @@ func (m *machine) findHang(now time.Time) {
 	default:
 		m.breakWorld(now, &recovery{reason: ReasonHung, hung: true, retry: true, judged: true, why: why})
 	}
+}
+
+// aboutToStep says whether every process of the world is about to make a step, and between which steps
+// the last ones lie that they have begun.
+func (m *machine) aboutToStep() (lowest, highest uint64, all bool) {
+	lowest = uint64(maxCount)
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || !mem.in(&m.world.record) || !mem.connected || len(mem.report.processes) == 0 {
+			return 0, 0, false
+		}
+		for i := range mem.report.processes {
+			p := &mem.report.processes[i]
+			if p.exited || p.waiting != waitingNone || p.phase != phaseStep && p.phase != phaseData {
+				return 0, 0, false
+			}
+			lowest, highest = min(lowest, p.entered), max(highest, p.entered)
+		}
+	}
+	return lowest, highest, true
 }

@@ -126,8 +126,8 @@ var _ = Describe("A program that cannot run", short, func() {
 			HavePrefix("False BackOff: the next attempt is due at "), ContainSubstring("exited with code 2"),
 			ContainSubstring("go-digits: --rate must be above 0")))
 		Eventually(j.condition(ctx, v1alpha1.ConditionFailed)).Should(And(
-			HavePrefix("True ProgramFailed: the program failed and spec.failure.maxRestarts (1) is used up: worker digits-2-"),
-			ContainSubstring("go-digits: --rate must be above 0")))
+			HavePrefix("True ProgramFailed: the program failed and spec.failure.maxRestarts (1) is used up: "),
+			ContainSubstring("worker digits-2-"), ContainSubstring("go-digits: --rate must be above 0")))
 		j.expectRestarts(ctx, 1, 0)
 		Eventually(j.holding(ctx)).Should(BeZero())
 		Eventually(groups(ctx, namespace)).Should(BeEmpty())
