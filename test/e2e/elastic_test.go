@@ -89,7 +89,7 @@ func (e *elasticJob) step() int {
 
 var _ = Describe("A world that changes", short, func() {
 	It("grows and shrinks by kubectl scale, in place and without a lost step", func(ctx context.Context) {
-		e := startElastic(ctx, 2, 2, "--epochs=60")
+		e := startElastic(ctx, 2, 2, "--epochs=45")
 		first := uids(e.members(ctx))
 		e.scale(ctx, 4)
 		grown := e.world(ctx, 1, 4)
@@ -107,7 +107,7 @@ var _ = Describe("A world that changes", short, func() {
 	})
 
 	It("goes on without a program that was killed, and gets a worker in its place", func(ctx context.Context) {
-		e := startElastic(ctx, 2, 3, "--epochs=90")
+		e := startElastic(ctx, 2, 3, "--epochs=60")
 		before := e.world(ctx, 0, 3)
 		killProgram(e.victim(ctx))
 		smaller := e.world(ctx, before, 2)
@@ -118,7 +118,7 @@ var _ = Describe("A world that changes", short, func() {
 	})
 
 	It("goes on without a pod that was deleted by force, and blames no program", func(ctx context.Context) {
-		e := startElastic(ctx, 2, 3, "--epochs=90")
+		e := startElastic(ctx, 2, 3, "--epochs=60")
 		before := e.world(ctx, 0, 3)
 		forceDelete(ctx, e.victim(ctx))
 		e.world(ctx, before, 3)
@@ -128,7 +128,7 @@ var _ = Describe("A world that changes", short, func() {
 	})
 
 	It("lets an evicted worker go without a lost step", func(ctx context.Context) {
-		e := startElastic(ctx, 2, 3, "--epochs=90")
+		e := startElastic(ctx, 2, 3, "--epochs=60")
 		before := e.world(ctx, 0, 3)
 		evict(ctx, pick(e.members(ctx)))
 		e.world(ctx, before, 3)
@@ -141,7 +141,7 @@ var _ = Describe("A world that changes", short, func() {
 	})
 
 	It("waits with its state when too few are left, and goes on when others have come", func(ctx context.Context) {
-		e := startElastic(ctx, 2, 2, "--epochs=60")
+		e := startElastic(ctx, 2, 2, "--epochs=45")
 		before := e.world(ctx, 0, 2)
 		forceDelete(ctx, e.victim(ctx))
 		e.world(ctx, before, 2)

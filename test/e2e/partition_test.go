@@ -23,7 +23,7 @@ var _ = Describe("A node that is cut off", Serial, func() {
 	}
 
 	It("from everybody is left behind, and its workers are told to go when it is back", short, func(ctx context.Context) {
-		e := startElastic(ctx, 2, 5, "--epochs=150")
+		e := startElastic(ctx, 2, 5, "--epochs=100")
 		before := e.world(ctx, 0, 5)
 		node := e.spareNode(ctx)
 		stale := e.on(ctx, node)
@@ -39,7 +39,7 @@ var _ = Describe("A node that is cut off", Serial, func() {
 	})
 
 	It("from the operator alone trains on", short, func(ctx context.Context) {
-		e := startElastic(ctx, 2, 5, "--epochs=80")
+		e := startElastic(ctx, 2, 5, "--epochs=60")
 		before := e.world(ctx, 0, 5)
 		node := e.spareNode(ctx)
 		cut(ctx, node, operatorIPs(ctx)...)
