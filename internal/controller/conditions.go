@@ -16,6 +16,8 @@ const (
 	// maxMessage bounds what we put into a condition, in bytes; what a program printed last is cut
 	// at its front.
 	maxMessage = 2048
+	// maxEvent bounds the message of an event: the API server refuses longer ones.
+	maxEvent = 1024
 	// connectPatience is how long an agent may take to reach the operator before a condition says
 	// that it has not.
 	connectPatience = 10 * time.Second

@@ -71,6 +71,6 @@ func (r *Reconciler) growthRefused(state *State, what string, err error) error {
 		m.Elastic.Growth.Crashed = true
 		growth = m.Elastic.Growth
 	})
-	r.Events.Eventf(state.Job, nil, corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "Reconcile", "%s", growth.told())
+	r.tell(state.Job, Note{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventGrowthWithdrawn, Message: growth.told()})
 	return nil
 }

@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,16 @@ func TestANewcomerThatFailsIsCountedBeforeItsPodIsDeleted(t *testing.T) {
 		if plan = look(state); len(plan.Actions.Grow) > 0 || state.Memory.Elastic.Growth.Count != 1 {
 			t.Fatalf("failed %d times, and grows %v", state.Memory.Elastic.Growth.Count, names(plan.Actions.Grow))
 		}
+	}
+}
+
+func TestEventsAreNotLongerThanTheAPIServerTakes(t *testing.T) {
+	recorder := events.NewFakeRecorder(1)
+	r := &Reconciler{Events: recorder}
+	r.tell(trains(2), Note{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventRecovered, Message: strings.Repeat("x", 5000) + "the end"})
+	said := <-recorder.Events
+	if message := strings.TrimPrefix(said, "Warning Recovered "); len(message) > 1024 || !strings.HasSuffix(message, "the end") {
+		t.Errorf("%d bytes: %s", len(message), message)
 	}
 }
 

@@ -109,9 +109,14 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 		r.memory.update(state.Job.UID, func(m *Memory) { m.reported(state) })
 	}
 	for _, note := range plan.Notes {
-		r.Events.Eventf(state.Job, nil, note.Type, note.Reason, "Reconcile", "%s", note.Message)
+		r.tell(state.Job, note)
 	}
 	return nil
+}
+
+// tell makes an event of a note.
+func (r *Reconciler) tell(job *v1alpha1.TrainingJob, note Note) {
+	r.Events.Eventf(job, nil, note.Type, note.Reason, "Reconcile", "%s", cut(note.Message, maxEvent))
 }
 
 // letGo releases the agents of a job that is gone.

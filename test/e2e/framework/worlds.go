@@ -52,7 +52,8 @@ func (r *WorldRecorder) record() {
 		r.mu.Lock()
 		switch object := event.Object.(type) {
 		case *v1alpha1.TrainingJob:
-			if world := object.Status.World; world != nil && world.Round != nil {
+			// The term of a job is written before its first round.
+			if world := object.Status.World; world != nil && world.Round != nil && *world.Round > 0 {
 				r.worlds[*world.Round] = *world
 			}
 		default:
