@@ -216,7 +216,8 @@ var _ = Describe("A job whose world can change", func() {
 		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(HavePrefix("False Regrouping"))
 		op.clock.advance(2 * time.Minute)
 		j.touch(ctx)
-		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(And(HavePrefix("False BackOff"), ContainSubstring("spec.failure.regroupTimeout (2m0s): its pod is gone")))
+		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(And(HavePrefix("False BackOff"),
+			ContainSubstring("its pod is gone; fewer than spec.workers.min (2) workers were left for spec.failure.regroupTimeout (2m0s)")))
 		Eventually(op.all).Should(ContainElements("delete Pod digits-1-0", "delete Pod digits-1-2", "delete PodGroup digits-1-2", "delete PodGroup digits-1"))
 		Expect(j.get(ctx).Status.Restarts).To(Equal(v1alpha1.RestartsStatus{Infrastructure: ptr.To[int32](1)}))
 		reap(ctx, namespace)
