@@ -51,7 +51,7 @@ type Run struct {
 	// worlds counts those that the process was in. What follows is of the one it is in.
 	worlds int
 	world  World
-	// writer is true in the process that writes the snapshots of its node.
+	// writer is true in a process that writes snapshots: one on every node, two where all are on one.
 	writer bool
 	// next is the step to make, entered the last that was begun.
 	next, entered uint64

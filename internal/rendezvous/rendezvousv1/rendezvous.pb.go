@@ -1081,7 +1081,7 @@ type World struct {
 	Snapshot *Snapshot `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// Who has it.
 	Holders []*Holder `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`
-	// This worker writes the snapshots of its node.
+	// This worker writes snapshots: one on every node does, two where all are on one node.
 	Writer        bool `protobuf:"varint,12,opt,name=writer,proto3" json:"writer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
