@@ -3,7 +3,6 @@ package socket
 import (
 	"fmt"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -31,9 +30,6 @@ func (s *Server) Give(slot int, connection uint64, place Place) {
 		return
 	}
 	world := place.world(slot, s.identity.Slots)
-	if slot == 0 {
-		s.closeMaster()
-	}
 	var files []*os.File
 	if world.Rank == 0 && place.HandOver {
 		file, err := s.masterSocket(place.MasterAddress, place.MasterPort)
@@ -68,18 +64,8 @@ func (p Place) world(slot, slots int) wire.World {
 	}
 }
 
-// closeMaster takes the master port away from the world before: its listening socket may still be
-// open in a process that is about to leave that world, and would keep the next from listening. The
-// lock is held.
-func (s *Server) closeMaster() {
-	if s.master != nil {
-		_ = unix.Shutdown(int(s.master.Fd()), unix.SHUT_RD)
-		_ = s.master.Close()
-		s.master = nil
-	}
-}
-
-// masterSocket listens at the master port. The lock is held.
+// masterSocket listens at the master port of a world. That of the world before is another: its listening
+// socket stays with the process, which may still serve there, and closes it when it leaves.
 func (s *Server) masterSocket(address string, port int) (*os.File, error) {
 	listener, err := s.listen(s.ctx, address, port)
 	if err != nil {
@@ -95,12 +81,6 @@ func (s *Server) masterSocket(address string, port int) (*os.File, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("hand over the master port: %w", err)
 	}
-	fd, err := unix.FcntlInt(file.Fd(), syscall.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		_ = file.Close()
-		return nil, fmt.Errorf("hand over the master port: %w", err)
-	}
-	s.master = os.NewFile(uintptr(fd), "master port")
 	return file, nil
 }
 

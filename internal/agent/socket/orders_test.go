@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"net"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -85,7 +86,8 @@ func TestStopsOfTheGate(t *testing.T) {
 	}
 }
 
-// The process of rank 0 still listens for its last world when it is given the next one.
+// The process of rank 0 still serves its last world when it is given the next one, and PyTorch's store
+// ends the whole process when its listening socket is shut down.
 func TestEveryWorldHasItsOwnListener(t *testing.T) {
 	f := listen(t, 1, DefaultTiming())
 	place := Place{Term: 1, Round: 1, Workers: 1, MasterAddress: "127.0.0.1", MasterPort: freePort(t), HandOver: true}
@@ -103,16 +105,24 @@ func TestEveryWorldHasItsOwnListener(t *testing.T) {
 	_ = file.Close()
 	c.say(`{"type":"finished"}`)
 	m := <-f.changed
-	place.Round = 2
+	last := place.MasterPort
+	place.Round, place.MasterPort = 2, freePort(t)
 	f.Give(0, m.Connection, place)
 	var world wire.World
 	if err := json.Unmarshal([]byte(c.hear()), &world); err != nil || world.Round != 2 || world.FDs != 1 {
 		t.Fatalf("heard %+v, %v", world, err)
 	}
 	checkListener(t, c.file(), place.MasterPort)
-	if _, err := old.Accept(); err == nil {
-		t.Error("the last world's listener still accepts")
+	peer, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(last)))
+	if err != nil {
+		t.Fatalf("the last world's listener is closed: %v", err)
 	}
+	defer func() { _ = peer.Close() }()
+	accepted, err := old.Accept()
+	if err != nil {
+		t.Fatalf("the last world's listener accepts nobody: %v", err)
+	}
+	_ = accepted.Close()
 }
 
 func TestAProcessThatReadsNothingIsLeft(t *testing.T) {

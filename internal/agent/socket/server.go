@@ -108,8 +108,6 @@ type Server struct {
 	open   map[*connection]struct{}
 	// connections counts those of all time.
 	connections uint64
-	// master is the listening socket that was handed over last.
-	master *os.File
 }
 
 type slot struct {
@@ -192,7 +190,6 @@ func (s *Server) Open() error {
 	s.page, s.faults = page, 0
 	s.slots = make([]slot, s.identity.Slots)
 	s.setTerm()
-	s.closeMaster()
 	for c := range s.open {
 		c.hangUp()
 	}
@@ -278,7 +275,6 @@ func (s *Server) Close() error {
 		err = errors.Join(err, s.page.Close())
 		s.page, s.slots = nil, nil
 	}
-	s.closeMaster()
 	return err
 }
 
