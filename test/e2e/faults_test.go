@@ -45,8 +45,8 @@ var _ = Describe("A program at fault", short, func() {
 		j := submit(ctx, namespace, framework.NewJob("digits", flags...).MaxRestarts(1))
 		Eventually(j.condition(ctx, v1alpha1.ConditionFailed)).Should(And(
 			HavePrefix("True ProgramFailed: the program failed and spec.failure.maxRestarts (1) is used up: "),
-			ContainSubstring("worker digits-2-"), ContainSubstring("the program fails in every worker alike"),
-			ContainSubstring("failing in step 5, as --fail-everywhere-at-step says")))
+			// Who fails first may take the others out of their step before they fail too.
+			ContainSubstring("worker digits-"), ContainSubstring("failing in step 5, as --fail-everywhere-at-step says")))
 		j.expectRestarts(ctx, 1, 0)
 		Eventually(j.holding(ctx)).Should(BeZero())
 	})
