@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -49,6 +50,7 @@ func launchElastic(ctx context.Context, min, max int32, change func(*v1alpha1.Tr
 	history, err := cluster.WatchPods(ctx, namespace)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(history.Stop)
+	recordOperator(ctx, namespace)
 	flags = append([]string{"--ledger", "--step-time=20ms", "--log-every=1"}, flags...)
 	e := &elasticJob{logs: logs, worlds: worlds, history: history, flags: flags}
 	builder := framework.NewJob("digits", flags...).Workers(min, max).MaxRestarts(1000)
@@ -57,6 +59,27 @@ func launchElastic(ctx context.Context, min, max int32, change func(*v1alpha1.Tr
 		change(spec)
 	}))
 	return e
+}
+
+// recordOperator keeps what operators say of a namespace for the report of a spec that fails: with one that
+// is killed its log goes.
+func recordOperator(ctx context.Context, namespace string) {
+	GinkgoHelper()
+	logs, err := cluster.RecordLogs(ctx, framework.OperatorNamespace, "operator")
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() {
+		logs.Stop()
+		if !CurrentSpecReport().Failed() {
+			return
+		}
+		for pod, lines := range logs.Tail(2000) {
+			for _, line := range lines {
+				if strings.Contains(line, namespace) {
+					GinkgoWriter.Println(pod, line)
+				}
+			}
+		}
+	})
 }
 
 // scale changes the ceiling as a user does.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,10 +59,11 @@ func (c *Cluster) dumpObjects(ctx context.Context, out io.Writer, namespace, kin
 
 func (c *Cluster) dumpEvents(ctx context.Context, out io.Writer, namespace string) {
 	var list eventsv1.EventList
-	if err := c.List(ctx, &list, client.InNamespace(namespace), client.Limit(200)); err != nil {
+	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		_, _ = fmt.Fprintf(out, "--- events: %v\n", err)
 		return
 	}
+	slices.SortStableFunc(list.Items, func(a, b eventsv1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	_, _ = fmt.Fprintf(out, "--- events of namespace %s\n", namespace)
 	for i := range list.Items {
 		event := &list.Items[i]

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 )
@@ -76,9 +75,9 @@ func (r *LogRecorder) Tail(n int) map[string][]string {
 	return tails
 }
 
-// watch follows the log of every pod whose container has been started.
+// watch follows the log of every container that has been started, and those that take its place.
 func (r *LogRecorder) watch(ctx context.Context, history *PodHistory) {
-	following := map[types.UID]bool{}
+	following := map[string]bool{}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	seen := 0
@@ -89,8 +88,9 @@ func (r *LogRecorder) watch(ctx context.Context, history *PodHistory) {
 			return
 		}
 		for _, change := range changes[seen:] {
-			if pod := change.Pod; !change.Gone && !following[pod.UID] && r.started(pod) {
-				following[pod.UID] = true
+			pod := change.Pod
+			if started := r.started(pod); started != "" && !change.Gone && !following[started] {
+				following[started] = true
 				r.running.Go(func() { r.follow(ctx, pod) })
 			}
 		}
@@ -103,13 +103,14 @@ func (r *LogRecorder) watch(ctx context.Context, history *PodHistory) {
 	}
 }
 
-func (r *LogRecorder) started(pod *corev1.Pod) bool {
+// started is the id of the container once it runs or has ended; empty before.
+func (r *LogRecorder) started(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
-		if status.Name == r.container {
-			return status.State.Running != nil || status.State.Terminated != nil
+		if status.Name == r.container && (status.State.Running != nil || status.State.Terminated != nil) {
+			return status.ContainerID
 		}
 	}
-	return false
+	return ""
 }
 
 func (r *LogRecorder) follow(ctx context.Context, pod *corev1.Pod) {
