@@ -14,9 +14,10 @@ func trainsBeyond(round, step uint64) func(*rendezvousv1.Report) bool {
 	}
 }
 
-// inWorld is a directive for one worker of a world of two, or of one with workers 1.
-func inWorld(host *rendezvousv1.Hello, round, fromStep uint64, rank, workers uint32, restore bool, from *rendezvousv1.Snapshot) *rendezvousv1.Directive {
-	d := world(1, round, 1, host.GetMasterPort())
+// inWorld is a directive for one worker of a world of two, or of one with workers 1. The first port is that
+// of the host's hello, later ones are those of its reports.
+func inWorld(host *rendezvousv1.Hello, port uint32, round, fromStep uint64, rank, workers uint32, restore bool, from *rendezvousv1.Snapshot) *rendezvousv1.Directive {
+	d := world(1, round, 1, port)
 	d.SnapshotSecret = secret
 	w := d.GetWorld()
 	w.Workers, w.WorkerRank, w.Parent, w.FromStep, w.Restore, w.Writer = workers, rank, round-1, fromStep, restore, true
@@ -36,7 +37,7 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 	old := startWorker(t, one, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "CONCERTINA_SNAPSHOT_INTERVAL=0.02"}, "counts")
 	one.AwaitSessions(1)
 	host := one.Hellos()[0]
-	d := inWorld(host, 1, 0, 0, 1, true, nil)
+	d := inWorld(host, host.GetMasterPort(), 1, 0, 0, 1, true, nil)
 	one.Direct(d)
 	two.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
 	newcomer := startWorker(t, two, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "CONCERTINA_SNAPSHOT_INTERVAL=0.02"}, "counts")
@@ -58,20 +59,22 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 	one.Direct(barrier(d, 3, n, true))
 	snapshot := one.Await("the snapshot", holds(1, n)).GetSnapshots()[0]
 
-	two.Direct(inWorld(host, 2, n, 1, 2, true, snapshot))
-	one.Direct(inWorld(host, 2, n, 0, 2, false, nil))
+	port := one.Last().GetMasterPort()
+	two.Direct(inWorld(host, port, 2, n, 1, 2, true, snapshot))
+	one.Direct(inWorld(host, port, 2, n, 0, 2, false, nil))
 	one.Await("steps of the survivor", trainsBeyond(2, n))
 	two.Await("steps of the newcomer", trainsBeyond(2, n))
 
-	one.Direct(abort(inWorld(host, 2, n, 0, 2, false, nil), false))
-	two.Direct(abort(inWorld(host, 2, n, 1, 2, true, snapshot), false))
+	one.Direct(abort(inWorld(host, port, 2, n, 0, 2, false, nil), false))
+	two.Direct(abort(inWorld(host, port, 2, n, 1, 2, true, snapshot), false))
 	back := one.Await("the way out", out(2)).GetSnapshots()[0]
 	two.Await("the way out", out(2))
-	one.Direct(inWorld(host, 3, back.GetStep(), 0, 2, true, back))
-	two.Direct(inWorld(host, 3, back.GetStep(), 1, 2, true, back))
+	port = one.Last().GetMasterPort()
+	one.Direct(inWorld(host, port, 3, back.GetStep(), 0, 2, true, back))
+	two.Direct(inWorld(host, port, 3, back.GetStep(), 1, 2, true, back))
 	for i, r := range []*agenttest.Rendezvous{one, two} {
 		r.Await("steps after the loss", trainsBeyond(3, back.GetStep()))
-		finish(r, inWorld(host, 3, back.GetStep(), uint32(i), 2, true, back))
+		finish(r, inWorld(host, port, 3, back.GetStep(), uint32(i), 2, true, back))
 	}
 	if a, b := old.exit(), newcomer.exit(); a != 0 || b != 0 {
 		t.Errorf("exit codes %d and %d", a, b)

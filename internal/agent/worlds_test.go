@@ -200,9 +200,9 @@ func damagedHolder(t *testing.T, content []byte) *rendezvousv1.Holder {
 	return &rendezvousv1.Holder{Address: "127.0.0.1", Port: uint32(server.Port()), Certificate: certificate[:]}
 }
 
-// second is the directive of the world that follows growing's.
+// second is the directive of the world that follows growing's, at the port that is kept for it.
 func second(r *agenttest.Rendezvous, rank uint32, restore bool) *rendezvousv1.Directive {
-	d := world(1, 2, 1, r.Hellos()[0].GetMasterPort())
+	d := world(1, 2, 1, r.Last().GetMasterPort())
 	d.SnapshotSecret = secret
 	d.World.Workers, d.World.WorkerRank, d.World.Parent, d.World.FromStep, d.World.Restore = 2, rank, 1, 3, restore
 	return d

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 from tests.fakeagent import FakeAgent, world
 
 MEMBER = str(pathlib.Path(__file__).with_name("member.py"))
-SECONDS = 30
+SECONDS = 120
 
 
 class Member:
@@ -151,8 +150,7 @@ class Coordinator:
         return member.snapshots[step]
 
     def abort(self, members):
-        """Breaks the world off; returns when all have left it, with the seconds that took."""
-        begin = time.monotonic()
+        """Breaks the world off; returns when all have left it."""
         for member in members:
             member.agent.say("abort", round=self.number, reason="a peer was lost")
             member.agent.stop(1)
@@ -163,7 +161,6 @@ class Coordinator:
                     member.snapshots[message["step"]] = member.agent.take_over(message, self.number)
                 if message["type"] in ("aborted", "fault"):
                     break
-        return time.monotonic() - begin
 
     def end(self, members):
         """Waits until all have finished, and lets them end."""

@@ -94,13 +94,11 @@ class Recovery(Case):
         c.first_world(members)
         members[2].wait_for(step=6)
         members[2].kill()
-        begin = time.monotonic()
         survivors = members[:2]
         c.abort(survivors)
         step = max(survivors[0].snapshots)
         c.world(survivors, step, survivors, survivors[0].snapshots[step])
         survivors[0].wait_for(world=2)
-        self.assertLess(time.monotonic() - begin, 1)
         c.end(survivors)
         self.assert_undisturbed(*survivors)
 
@@ -110,13 +108,11 @@ class Recovery(Case):
         c.first_world(members)
         members[0].wait_for(step=6)
         members[0].kill()
-        begin = time.monotonic()
         survivors = members[1:]
         c.abort(survivors)
         step = max(survivors[0].snapshots)
         c.world(survivors, step, survivors, survivors[0].snapshots[step])
         survivors[0].wait_for(world=2)
-        self.assertLess(time.monotonic() - begin, 1)
         c.end(survivors)
         self.assert_undisturbed(*survivors)
 
@@ -126,8 +122,7 @@ class Recovery(Case):
         members = c.start(3, interval=0)
         c.first_world(members)
         members[1].wait_for(hanging=8)
-        seconds = c.abort(members)
-        self.assertLess(seconds, 1)
+        c.abort(members)
         step = max(members[0].snapshots)
         c.world(members, step, members, members[0].snapshots[step])
         c.end(members)
@@ -139,8 +134,7 @@ class Recovery(Case):
         members[2].kill()
         members[2].agent.give = lambda *_, **__: None  # Its agent has nobody to tell.
         c.world(members, 0, members)
-        seconds = c.abort(members[:2])
-        self.assertLess(seconds, 4)
+        c.abort(members[:2])
         c.world(members[:2], 0, members[:2])
         c.end(members[:2])
         self.assert_undisturbed(*members[:2])

@@ -46,10 +46,11 @@ type slot struct {
 // orders are what the operator says of the world that this worker is in.
 type orders struct {
 	barrier Barrier
-	// attempts is the highest attempt of a barrier in this round.
-	attempts      uint64
-	abort         *Abort
-	raise, finish bool
+	// attempts is the highest attempt of a barrier in this round by the operator of term: the next one
+	// counts anew.
+	attempts, term uint64
+	abort          *Abort
+	raise, finish  bool
 	// checkpointing is true while programs have their time for a checkpoint.
 	checkpointing bool
 }
@@ -58,6 +59,9 @@ type orders struct {
 func (m *Machine) obey(now time.Time, d Directive) []Effect {
 	o := &m.orders
 	o.raise, o.finish = d.Raise, d.Finish
+	if d.Term > o.term {
+		o.term, o.attempts = d.Term, 0
+	}
 	if d.Barrier.Attempt == 0 || d.Barrier.Attempt >= o.attempts {
 		o.barrier, o.attempts = d.Barrier, max(o.attempts, d.Barrier.Attempt)
 	}

@@ -75,6 +75,14 @@ var inPlaceTranscripts = map[string][]line{
 		line{4 * second, parked(1, 17), "tell go1 tell"},
 		line{5 * second, armedAt(directive(2, 1, "a"), 2, 30), "arm0(30) arm1(30)"},
 	),
+	"a new operator counts its barriers anew": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 3, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{2 * second, directive(2, 1, "a"), "lift0 tell lift1 tell"},
+		line{3 * second, armedAt(directive(2, 1, "a"), 1, 30), "arm0(30) arm1(30)"},
+		line{3 * second, armedAt(directive(1, 1, "a"), 4, 40), "refuse"},
+	),
 	"a process that steps past the barrier is told to go on to it": inRound(
 		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
 		line{1 * second, Armed{0, 18}, "tell"},
