@@ -11,12 +11,9 @@ import (
 // count with what they held when it ended.
 func (m *machine) held() map[snapshot]int {
 	counts := map[snapshot]int{}
-	for _, mem := range m.members {
-		if !m.serving(mem) {
-			continue
-		}
+	for _, mem := range m.keepers() {
 		for _, s := range mem.report.snapshots {
-			if mem.report.round == m.world.record.Round || s.step <= m.world.record.FromStep {
+			if m.inHistory(mem, s) {
 				counts[s]++
 			}
 		}
@@ -24,9 +21,34 @@ func (m *machine) held() map[snapshot]int {
 	return counts
 }
 
-// serving says whether others can fetch snapshots of the world's history from a member.
+func (m *machine) inHistory(mem *member, s snapshot) bool {
+	return mem.report.round == m.world.record.Round || s.step <= m.world.record.FromStep
+}
+
+// keepers are the members that others can fetch snapshots of the world's history from. One that was lost
+// may end at any moment, with whatever it has that is newer: it counts only if nobody else has any.
+func (m *machine) keepers() []*member {
+	var left, lost []*member
+	for _, mem := range m.members {
+		if !m.serving(mem) || !slices.ContainsFunc(mem.report.snapshots, func(s snapshot) bool { return m.inHistory(mem, s) }) {
+			continue
+		}
+		if m.isLost(mem) {
+			lost = append(lost, mem)
+		} else {
+			left = append(left, mem)
+		}
+	}
+	if len(left) > 0 {
+		return left
+	}
+	return lost
+}
+
+// serving says whether others can fetch snapshots of the world's history from a member. The agent of a
+// program that has failed ends.
 func (m *machine) serving(mem *member) bool {
-	if !mem.connected || mem.report.round == 0 {
+	if !mem.connected || mem.report.round == 0 || mem.failed() {
 		return false
 	}
 	return mem.report.round == m.world.record.Round || mem.report.round == m.world.record.Parent
@@ -77,8 +99,8 @@ func best(counts map[snapshot]int, fits func(snapshot) bool) (snapshot, bool) {
 // holdersOf are those who serve a snapshot now.
 func (m *machine) holdersOf(s snapshot) []holder {
 	var holders []holder
-	for _, mem := range m.members {
-		if m.serving(mem) && mem.serves.port > 0 && slices.Contains(mem.report.snapshots, s) {
+	for _, mem := range m.keepers() {
+		if mem.serves.port > 0 && slices.Contains(mem.report.snapshots, s) {
 			holders = append(holders, holder{mem.endpoint.address, mem.serves})
 		}
 	}
