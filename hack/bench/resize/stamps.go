@@ -158,14 +158,18 @@ func (s *stamps) follow(ctx context.Context, core kubernetes.Interface, pod *cor
 	return lines.Err()
 }
 
-// steps waits until a round has made so many.
+// steps waits until a round has made so many, or another has followed it: a worker in the place of one
+// that was lost may be there soon.
 func (s *stamps) steps(ctx context.Context, round uint64, count uint64) error {
 	for {
 		s.mu.Lock()
-		more, w := s.more, s.worlds[round]
+		more, w, over := s.more, s.worlds[round], false
+		for other := range s.worlds {
+			over = over || other > round
+		}
 		done := w.last - w.first + 1
 		s.mu.Unlock()
-		if done >= count {
+		if done >= count || over {
 			return nil
 		}
 		select {
