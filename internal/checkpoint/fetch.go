@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -159,18 +161,16 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 			_ = os.Remove(file.Name())
 		}
 	}()
-	sum := crc32.New(castagnoli)
-	out := &recorder{file: file}
-	n, err := io.CopyBuffer(io.MultiWriter(out, sum), io.LimitReader(body, int64(want.Bytes)), make([]byte, bufferBytes))
+	n, sum, failed, err := transfer(file, io.LimitReader(body, int64(want.Bytes)))
 	switch {
-	case out.err != nil:
-		return s.unwritable(want, out.err)
+	case failed != nil:
+		return s.unwritable(want, failed)
 	case err != nil:
 		return fmt.Errorf("it broke off after %d of %d bytes: %w", n, want.Bytes, err)
-	case uint64(n) != want.Bytes:
+	case n != want.Bytes:
 		return fmt.Errorf("it broke off after %d of %d bytes", n, want.Bytes)
-	case sum.Sum32() != want.Checksum:
-		return fmt.Errorf("the %d bytes have the checksum %08x, and %08x is wanted", n, sum.Sum32(), want.Checksum)
+	case sum != want.Checksum:
+		return fmt.Errorf("the %d bytes have the checksum %08x, and %08x is wanted", n, sum, want.Checksum)
 	}
 	if err := file.Close(); err != nil {
 		return s.unwritable(want, err)
@@ -181,16 +181,46 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 	return nil
 }
 
-// recorder remembers whether it was the writing that failed.
-type recorder struct {
-	file *os.File
-	err  error
-}
-
-func (r *recorder) Write(p []byte) (int, error) {
-	n, err := r.file.Write(p)
-	r.err = err
-	return n, err
+// transfer copies until the end, and returns how many bytes were read, their checksum, and why writing or
+// reading ended before. Both go on at the same time: what is read takes as long to be deciphered as what is
+// written to be given memory.
+func transfer(to io.Writer, from io.Reader) (read uint64, sum uint32, failed, err error) {
+	const buffers = 4
+	free, full := make(chan []byte, buffers), make(chan []byte, buffers)
+	for range buffers {
+		free <- make([]byte, bufferBytes)
+	}
+	written := crc32.New(castagnoli)
+	var writing sync.WaitGroup
+	var broken atomic.Bool
+	writing.Go(func() {
+		for data := range full {
+			if failed == nil {
+				_, _ = written.Write(data)
+				_, failed = to.Write(data)
+				broken.Store(failed != nil)
+			}
+			free <- data[:cap(data)]
+		}
+	})
+	for !broken.Load() {
+		buffer := <-free
+		n, end := io.ReadFull(from, buffer)
+		read += uint64(n)
+		full <- buffer[:n]
+		if end != nil {
+			if !errors.Is(end, io.EOF) {
+				err = end
+			}
+			break
+		}
+	}
+	close(full)
+	writing.Wait()
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil // the last buffer was not full; whether all came is seen by the size
+	}
+	return read, written.Sum32(), failed, err
 }
 
 func (s *Store) unwritable(want Snapshot, err error) error {

@@ -83,7 +83,10 @@ func (m *machine) lossOf(now time.Time, mem *member, faults int) (program bool, 
 		faults-- // others than its own
 	}
 	away := !mem.connected && !mem.hungUp.IsZero()
+	exited, code := mem.exited()
 	switch {
+	case exited && code == 0 && m.broken == nil && mem.in(&m.world.record):
+		return false, "" // it is done, and others may take a moment longer
 	case !mem.connected && mem.want.Ended:
 		return false, "its pod has ended"
 	case away && faults > 0 && now.Sub(mem.hungUp) > brokenSession:

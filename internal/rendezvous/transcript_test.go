@@ -178,6 +178,8 @@ func (p *transcript) member(text string) Member {
 		want.Lost = "its node is gone"
 	case "ended":
 		want.Lost, want.Ended = "its node is gone", true
+	case "done":
+		want.Ended = true
 	default:
 		want.Leaving = Reason(what)
 	}
