@@ -149,9 +149,8 @@ var _ = Describe("A world that changes at an awkward moment", short, func() {
 		const epochs = 9
 		e := startElastic(ctx, 1, 3, "--samples=128", fmt.Sprintf("--epochs=%d", epochs), "--step-time=1s")
 		before := e.world(ctx, 0, 3)
-		told := &campaign{elasticJob: e}
 		// The next step that is the second of its epoch.
-		last := told.step()/2*2 + 2
+		last := e.step()/2*2 + 2
 		Expect(last).To(BeNumerically("<", 2*epochs), "the world has grown too late for this")
 		e.begins(last)
 		e.limit(ctx, 2)
