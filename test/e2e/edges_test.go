@@ -20,8 +20,7 @@ import (
 // begins waits until a step has begun.
 func (e *elasticJob) begins(step int) {
 	GinkgoHelper()
-	told := &campaign{elasticJob: e}
-	Eventually(told.step, "90s", "20ms").Should(BeNumerically(">=", step))
+	Eventually(e.step, "90s", "20ms").Should(BeNumerically(">=", step))
 }
 
 // limit changes the ceiling at once: kubectl takes its time to start.
@@ -108,7 +107,7 @@ func (e *elasticJob) startingProgram(ctx context.Context) *corev1.Pod {
 // unchanged leaves the spec of a job as it is.
 func unchanged(*v1alpha1.TrainingJobSpec) {}
 
-var _ = Describe("A world that changes at an awkward moment", short, func() {
+var _ = Describe("A world that changes at an awkward moment", long, func() {
 	// Programs are reached as processes of this machine.
 	local := framework.KindFromEnvironment() == framework.Local
 

@@ -16,15 +16,15 @@ import (
 )
 
 // A whole node is cut off here, so nothing else may run meanwhile.
-var _ = Describe("A node that is cut off", Serial, func() {
+var _ = Describe("A node that is cut off", Serial, long, func() {
 	// Only hack/cluster can cut a node off.
 	if framework.KindFromEnvironment() != framework.Local {
 		return
 	}
 
-	It("from everybody is left behind, and its workers are told to go when it is back", short, func(ctx context.Context) {
+	It("from everybody is left behind, and its workers are told to go when it is back", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 5, "--epochs=100")
-		before := e.world(ctx, 0, 5)
+		before := e.whole(ctx, 5)
 		node := e.spareNode(ctx)
 		stale := e.on(ctx, node)
 		cut(ctx, node)
@@ -38,9 +38,9 @@ var _ = Describe("A node that is cut off", Serial, func() {
 		e.expectEachSampleOnce(ctx)
 	})
 
-	It("from the operator alone trains on", short, func(ctx context.Context) {
+	It("from the operator alone trains on", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 5, "--epochs=60")
-		before := e.world(ctx, 0, 5)
+		before := e.whole(ctx, 5)
 		node := e.spareNode(ctx)
 		cut(ctx, node, operatorIPs(ctx)...)
 		e.trainsOn(ctx, 15*time.Second)
@@ -51,9 +51,9 @@ var _ = Describe("A node that is cut off", Serial, func() {
 		e.expectEachSampleOnce(ctx)
 	})
 
-	It("from its peers alone makes no step, and the job goes on once they reach each other", long, func(ctx context.Context) {
+	It("from its peers alone makes no step, and the job goes on once they reach each other", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 5, "--epochs=100")
-		e.world(ctx, 0, 5)
+		e.whole(ctx, 5)
 		e.update(ctx, func(spec *v1alpha1.TrainingJobSpec) {
 			spec.Failure.HangTimeout = &metav1.Duration{Duration: 10 * time.Second}
 		})
@@ -81,6 +81,14 @@ func cut(ctx context.Context, node string, from ...string) {
 	}
 	DeferCleanup(rejoins, node)
 	Expect(cluster.HackCluster(ctx, arguments...)).To(Succeed())
+}
+
+// whole waits for a world of so many workers, and until each of them bears its rank.
+func (e *elasticJob) whole(ctx context.Context, workers int32) int64 {
+	GinkgoHelper()
+	round := e.world(ctx, 0, workers)
+	Eventually(e.members).WithContext(ctx).Should(HaveLen(int(workers)))
+	return round
 }
 
 // spareNode is a node with workers, but not all, and without the operator.
