@@ -241,7 +241,8 @@ func (p *planner) crashed(w *worker) bool {
 	default:
 		return false
 	}
-	return w.pod.DeletionTimestamp == nil || deletedAfter(w.pod, at)
+	// What ends in the second in which it is deleted most likely ends by that.
+	return w.pod.DeletionTimestamp == nil || deletionTime(w.pod).After(at.Truncate(time.Second))
 }
 
 // unschedulable is why the scheduler has no node for a pod, in its own words.

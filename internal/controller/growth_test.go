@@ -49,6 +49,10 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 			withCondition(corev1.DisruptionTarget, corev1.PodReasonTerminationByKubelet, "shutting down")(pod)
 		}},
 		{name: "deleted", change: func(pod *corev1.Pod) { fails(pod); deletionBegun(now.Add(-time.Second))(pod) }},
+		{name: "deleted in the second in which it ends", change: func(pod *corev1.Pod) {
+			exited(143, now.Add(300*time.Millisecond), "")(pod)
+			deletionBegun(now)(pod)
+		}},
 		{name: "deleted once it had failed", failed: true,
 			change: func(pod *corev1.Pod) { fails(pod); deletionBegun(now.Add(time.Second))(pod) }},
 		{name: "its node was deleted", change: func(pod *corev1.Pod) { trainerRuns(pod); pod.Spec.NodeName = "n9" },

@@ -83,8 +83,12 @@ func (p *planner) judge(loss *rendezvous.Loss) (whom cause, message string, wait
 // deletedAfter says whether a pod that is being deleted was still wanted at a time. The deletion's time in
 // the API is that of its end.
 func deletedAfter(pod *corev1.Pod, at time.Time) bool {
-	grace := time.Duration(value(pod.DeletionGracePeriodSeconds)) * time.Second
-	return !pod.DeletionTimestamp.Add(-grace).Before(at.Truncate(time.Second))
+	return !deletionTime(pod).Before(at.Truncate(time.Second))
+}
+
+// deletionTime is when a pod that is being deleted was, to the second.
+func deletionTime(pod *corev1.Pod) time.Time {
+	return pod.DeletionTimestamp.Add(-time.Duration(value(pod.DeletionGracePeriodSeconds)) * time.Second)
 }
 
 // whose names the worker in front of what became of it. The pod may be gone.
