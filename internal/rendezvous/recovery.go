@@ -230,7 +230,10 @@ func (m *machine) survivors(now time.Time) []Member {
 func (m *machine) blame() (Reason, string) {
 	r := m.broken
 	losses := m.lossesNow()
-	if len(losses) == 0 {
+	switch {
+	case len(losses) == 0 && m.world.missing && !r.planned:
+		return ReasonWorkerLost, r.why // what others said of it was its consequence
+	case len(losses) == 0:
 		return r.reason, r.why
 	}
 	why := lossText(losses)
