@@ -76,7 +76,8 @@ byte reach[(ROUNDS + 1) * WORKERS];
 byte crashes, losses, alarms, changes, lifts;
 
 typedef Worker {
-	byte term, round, entered, done, stop, attempt;
+	/* armedBy is the term of the operator that gave the barrier: the next one counts anew. */
+	byte term, round, entered, done, stop, attempt, armedBy;
 	byte state, at
 }
 Worker w[WORKERS];
@@ -103,7 +104,7 @@ Operator o[OPERATORS];
 /* ---------------------------------------------------------------- agent and program */
 
 inline forget_barrier(i) {
-	w[i].stop = 0; w[i].attempt = 0
+	w[i].stop = 0; w[i].attempt = 0; w[i].armedBy = 0
 }
 
 inline enter_world(i, r) {
@@ -140,8 +141,8 @@ inline obey(i, p) {
 	:: d_step { OBEYS(i, p) && SAME(i, p) && o[p].aborting && HELD(i) ->
 		w[i].term = o[p].term; w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
 	:: d_step { OBEYS(i, p) && SAME(i, p) && !o[p].aborting && o[p].armed && HELD(i) &&
-		(o[p].attempt > w[i].attempt || o[p].attempt == w[i].attempt && w[i].stop == 0) ->
-		w[i].term = o[p].term; w[i].attempt = o[p].attempt;
+		(o[p].term > w[i].armedBy || o[p].attempt > w[i].attempt || o[p].attempt == w[i].attempt && w[i].stop == 0) ->
+		w[i].term = o[p].term; w[i].armedBy = o[p].term; w[i].attempt = o[p].attempt;
 
 		/* The agent reads entered after it has written stop, so what it reports covers a step that was
 		 * begun without having seen stop. One that had a stop already has seen it. */
@@ -446,9 +447,7 @@ end:	do
 }
 
 /* Where every run ends: the leader has seen the newest world finish, or what the bounds allow is used
- * up, or nobody is left. A worker ignores a barrier whose number is below that of one it had from an
- * older operator; that barrier is given up after a time, and the next has a larger number. Times are
- * not in the model, so a run may end there if no lift and no further barrier are left. */
+ * up, or nobody is left. */
 #define LIVES(i) (w[i].state != DEAD)
 #define DONE(p) (o[p].finished && o[p].world == recRound)
 #if WORKERS == 2
@@ -457,12 +456,9 @@ end:	do
 #define NOBODY (!LIVES(0) && !LIVES(1) && !LIVES(2))
 #endif
 #if OPERATORS == 2
-#define ARMED(p) (o[p].armed && o[p].term == recTerm)
-#define IGNORED (changes == CHANGES && lifts == LIFTS && (ARMED(0) || ARMED(1)))
 #define FINALLY (DONE(0) || DONE(1))
 #define LED (o[0].term == recTerm || o[1].term == recTerm)
 #else
-#define IGNORED 0
 #define FINALLY DONE(0)
 #define LED (o[0].term == recTerm)
 #endif
@@ -482,5 +478,5 @@ active proctype monitor() {
 		od;
 		n = 0
 	}
-	timeout -> assert(FINALLY || NOBODY || IGNORED || recRound == ROUNDS || recTerm == TERMS && !LED)
+	timeout -> assert(FINALLY || NOBODY || recRound == ROUNDS || recTerm == TERMS && !LED)
 }
