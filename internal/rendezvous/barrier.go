@@ -129,7 +129,7 @@ func (m *machine) advance(now time.Time) *plan {
 		m.lift("the training ends first")
 		return nil
 	case s.top > c.step:
-		m.raiseBarrier(m.stand())
+		m.raiseBarrier(s)
 		m.note(notedResizing, "a process stops after step %d: barrier %d of round %d stands there", s.top, c.attempt, m.world.record.Round)
 		return nil
 	case !s.parked:

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/concertina-dev/concertina/hack/cluster/internal/kube"
 	"github.com/concertina-dev/concertina/hack/cluster/internal/network"
 )
 
@@ -17,54 +18,40 @@ import (
 // meanwhile, which is the same to the API server. With addresses, only the pods'
 // way to those is cut, and the kubelet goes on.
 func (c Cluster) CutNode(ctx context.Context, name string, from []netip.Prefix) error {
-	r, _, unlock, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	known, err := r.mustFind(name)
-	if err != nil {
-		return err
-	}
-	if known.Down {
-		return fmt.Errorf("node %s is dead: `node add %s` brings it back first", name, name)
-	}
-	known.Cut = true
-	if err := c.save(r.with(known)); err != nil {
-		return err
-	}
-	if len(from) == 0 {
-		if err := signalKubelet(name, unix.SIGSTOP); err != nil {
+	return c.withNode(ctx, name, func(r record, _ kube.Client, n nodeRecord) error {
+		if n.Down {
+			return fmt.Errorf("node %s is dead: `node add %s` brings it back first", name, name)
+		}
+		n.Cut = true
+		if err := c.save(r.with(n)); err != nil {
 			return err
 		}
-	}
-	if err := network.CutOff(ctx, known.Number, from); err != nil {
-		return err
-	}
-	c.Progress("node %s is cut off from %s; `node join %s` takes it back", name, whom(from), name)
-	return nil
+		if len(from) == 0 {
+			if err := signalKubelet(name, unix.SIGSTOP); err != nil {
+				return err
+			}
+		}
+		if err := network.CutOff(ctx, n.Number, from); err != nil {
+			return err
+		}
+		c.Progress("node %s is cut off from %s; `node join %s` takes it back", name, whom(from), name)
+		return nil
+	})
 }
 
 // JoinNode takes a node back that was cut off. It may run again.
 func (c Cluster) JoinNode(ctx context.Context, name string) error {
-	r, _, unlock, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	known, err := r.mustFind(name)
-	if err != nil {
-		return err
-	}
-	if err := rejoin(ctx, known); err != nil {
-		return err
-	}
-	known.Cut = false
-	if err := c.save(r.with(known)); err != nil {
-		return err
-	}
-	c.Progress("node %s is back on the network", name)
-	return nil
+	return c.withNode(ctx, name, func(r record, _ kube.Client, n nodeRecord) error {
+		if err := rejoin(ctx, n); err != nil {
+			return err
+		}
+		n.Cut = false
+		if err := c.save(r.with(n)); err != nil {
+			return err
+		}
+		c.Progress("node %s is back on the network", name)
+		return nil
+	})
 }
 
 func rejoin(ctx context.Context, n nodeRecord) error {

@@ -80,24 +80,17 @@ func (c Cluster) reopen(ctx context.Context, client kube.Client, n nodeRecord, g
 // KillNode ends a node as a power failure does: nothing on it says goodbye, the
 // API server keeps its object, and the node may be added again.
 func (c Cluster) KillNode(ctx context.Context, name string) error {
-	r, _, unlock, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	known, err := r.mustFind(name)
-	if err != nil {
-		return err
-	}
-	known.Down, known.Cut = true, false
-	if err := c.save(r.with(known)); err != nil {
-		return err
-	}
-	if err := c.powerOff(c.node(node.Host{}, known)); err != nil {
-		return err
-	}
-	c.Progress("node %s is dead; `node add %s` brings it back", name, name)
-	return nil
+	return c.withNode(ctx, name, func(r record, _ kube.Client, n nodeRecord) error {
+		n.Down, n.Cut = true, false
+		if err := c.save(r.with(n)); err != nil {
+			return err
+		}
+		if err := c.powerOff(c.node(node.Host{}, n)); err != nil {
+			return err
+		}
+		c.Progress("node %s is dead; `node add %s` brings it back", name, name)
+		return nil
+	})
 }
 
 // powerOff cuts the node off the network and kills everything on it.
@@ -144,15 +137,13 @@ func (c Cluster) RemoveNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	r, client, unlock, err := c.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	known, err := r.mustFind(name)
-	if err != nil {
-		return err
-	}
+	return c.withNode(ctx, name, func(r record, client kube.Client, known nodeRecord) error {
+		return c.removeNode(ctx, host, r, client, known)
+	})
+}
+
+func (c Cluster) removeNode(ctx context.Context, host node.Host, r record, client kube.Client, known nodeRecord) error {
+	name := known.Name
 	if len(r.Nodes) == 1 {
 		return fmt.Errorf("%s is the last node: use `down` to end the cluster", name)
 	}
@@ -166,6 +157,7 @@ func (c Cluster) RemoveNode(ctx context.Context, name string) error {
 	}
 	rest := r.without(name)
 	if r.ProxyNode == name {
+		var err error
 		if rest, err = c.moveProxy(host, rest); err != nil {
 			return err
 		}
@@ -232,6 +224,20 @@ func (c Cluster) DrainNode(ctx context.Context, name string, within time.Duratio
 	}
 	c.Progress("node %s is drained; `node add %s` opens it again", name, name)
 	return nil
+}
+
+// withNode changes one node of the running cluster, while no other command changes it.
+func (c Cluster) withNode(ctx context.Context, name string, change func(record, kube.Client, nodeRecord) error) error {
+	r, client, unlock, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	known, err := r.mustFind(name)
+	if err != nil {
+		return err
+	}
+	return change(r, client, known)
 }
 
 func (r record) mustFind(name string) (nodeRecord, error) {
