@@ -38,7 +38,8 @@ func (m *machine) directive(uid string) (directive, bool) {
 
 // outside is what a member should do that is not in the world: one that was keeps what it was told
 // last, so that its programs stay where they stand. It is released only when the controller lets it go: one
-// that was silent for too long may be back for the next world. And nobody is released while others load a snapshot from it: it may end the moment it is.
+// that was silent for too long may be back for the next world. And nobody is released while others load a
+// snapshot from it: it may end the moment it is.
 func (m *machine) outside(mem *member, d directive) directive {
 	if mem.left != nil {
 		kept := *mem.left
