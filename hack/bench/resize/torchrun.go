@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,19 +90,9 @@ func (b Bench) measureTorchrun(ctx context.Context, runs int, options ...string)
 	return kinds, nil
 }
 
-// lose takes one pod away, without grace, as the loss of its node would.
-func (t *trial) lose(ctx context.Context) error {
-	pods, err := t.pods(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range pods {
-		if pods[i].Name != t.spared && running(&pods[i], t.container) {
-			return t.Cluster.Client.Delete(ctx, &pods[i], client.GracePeriodSeconds(0))
-		}
-	}
-	return errors.New("no member can be lost")
-}
+// lose kills everything in one pod, as the loss of its node would. A pod that is deleted instead has time
+// to close the rendezvous for everybody.
+func (t *trial) lose(ctx context.Context) error { return t.strike(ctx, syscall.SIGKILL, true) }
 
 // addressOf waits for a pod's address.
 func (t *trial) addressOf(ctx context.Context, name string) (string, error) {
@@ -128,12 +119,16 @@ func torchrunPod(template *corev1.PodSpec, number int, args []string, master str
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "state", VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{Path: sharedState, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}})
 	trainer := &spec.Containers[0]
-	// A folder of the node belongs to root.
-	spec.SecurityContext, trainer.SecurityContext = nil, nil
+	// A folder of the node belongs to root, and the image has a user of its own.
+	spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0), RunAsGroup: ptr.To[int64](0)}
+	trainer.SecurityContext = nil
 	trainer.Command = append([]string{"/bin/bash", "-c", torchrunScript, "bash"}, args...)
 	trainer.Args = nil
 	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: "state", MountPath: sharedState})
 	trainer.Env = append(trainer.Env,
+		// With its shared store, the default, torchrun of PyTorch 2.6 never ends a rendezvous that a member
+		// joins later: the newcomer waits for an address that the others keep to themselves.
+		corev1.EnvVar{Name: "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", Value: "1"},
 		corev1.EnvVar{Name: "MASTER", Value: master},
 		corev1.EnvVar{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}})
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", torchrunName, number)}, Spec: *spec}
