@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -96,6 +97,8 @@ func command() *cobra.Command {
 	f.StringVar(&o.metricsBind, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among several operators")
+	// What changes a world takes milliseconds.
+	o.logging.TimeEncoder = zapcore.TimeEncoderOfLayout("2006-01-02T15:04:05.000Z07:00")
 	logging := flag.NewFlagSet("logging", flag.ContinueOnError)
 	o.logging.BindFlags(logging)
 	f.AddGoFlagSet(logging)
