@@ -3,13 +3,16 @@ package controller
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -18,8 +21,14 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
-// concurrentJobs is how many jobs are looked at at a time; one job only once.
-const concurrentJobs = 8
+const (
+	// concurrentJobs is how many jobs are looked at at a time; one job only once.
+	concurrentJobs = 8
+	// worldSettles is how long after its world began to change a job is looked at. The rendezvous needs
+	// nobody for a planned change, which takes less than this; what would be written of it meanwhile
+	// would only hold up the record of the next world, and the processes that wait for it.
+	worldSettles = 500 * time.Millisecond
+)
 
 // SetupWithManager has the manager call the reconciler when a job, one of its pods, a quota or limit
 // of its namespace, or its world changes.
@@ -27,9 +36,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	limits := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, limit client.Object) []reconcile.Request {
 		return r.forgiveRefusals(ctx, limit.GetNamespace())
 	})
+	ofJob := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.TrainingJob{}, handler.OnlyControllerOwner())
 	builder := ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.TrainingJob{}).
-		Owns(&corev1.Pod{}).
+		Named("trainingjob").
+		Watches(&v1alpha1.TrainingJob{}, jobHandler()).
+		Watches(&corev1.Pod{}, ofJob).
 		Watches(&corev1.ResourceQuota{}, limits).
 		Watches(&corev1.LimitRange{}, limits).
 		WatchesRawSource(source.Func(r.watchWorlds)).
@@ -44,6 +55,37 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
+// jobHandler has a job looked at when it changes: at once, unless only the rendezvous has written.
+func jobHandler() handler.EventHandler {
+	var all handler.EnqueueRequestForObject
+	return handler.Funcs{
+		CreateFunc:  all.Create,
+		DeleteFunc:  all.Delete,
+		GenericFunc: all.Generic,
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			if onlyWorldDiffers(e.ObjectOld, e.ObjectNew) {
+				queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.ObjectNew)}, worldSettles)
+				return
+			}
+			all.Update(ctx, e, queue)
+		},
+	}
+}
+
+// onlyWorldDiffers says whether two versions of a job are the same but for the record of its world.
+func onlyWorldDiffers(before, after client.Object) bool {
+	a, ok := before.(*v1alpha1.TrainingJob)
+	b, same := after.(*v1alpha1.TrainingJob)
+	if !ok || !same || equality.Semantic.DeepEqual(a.Status.World, b.Status.World) {
+		return false
+	}
+	a, b = a.DeepCopy(), b.DeepCopy()
+	for _, job := range []*v1alpha1.TrainingJob{a, b} {
+		job.Status.World, job.ManagedFields, job.ResourceVersion = nil, nil, ""
+	}
+	return equality.Semantic.DeepEqual(a, b)
+}
+
 // watchWorlds turns what happens in the rendezvous into reconciles.
 func (r *Reconciler) watchWorlds(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
@@ -52,7 +94,7 @@ func (r *Reconciler) watchWorlds(ctx context.Context, queue workqueue.TypedRateL
 			case <-ctx.Done():
 				return
 			case key := <-r.Rendezvous.Changed():
-				queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: key.Name}})
+				queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName(key)}, worldSettles)
 			}
 		}
 	}()
