@@ -86,6 +86,8 @@ func (a *agent) carryOutTalk(effect lifecycle.Effect) {
 		a.keeper.Enter(effect.Round, effect.World.FromStep, effect.Continues, idOf(effect.World.Snapshot))
 	case lifecycle.Fetch:
 		a.fetch(effect)
+	case lifecycle.FetchAhead:
+		a.keeper.FetchAhead(wanted(effect.Snapshot), holdersOf(effect.Holders))
 	case lifecycle.Give:
 		a.give(effect)
 	case lifecycle.Deny:
@@ -213,19 +215,25 @@ func idOf(snapshot *lifecycle.Snapshot) *checkpoint.ID {
 
 // fetch gets the snapshot that a world begins with.
 func (a *agent) fetch(fetch lifecycle.Fetch) {
-	snapshot := fetch.World.Snapshot
-	want := checkpoint.Snapshot{ID: *idOf(snapshot), Bytes: snapshot.Bytes, Checksum: snapshot.Checksum}
-	holders := make([]checkpoint.Holder, 0, len(fetch.Holders))
-	for _, h := range fetch.Holders {
-		holders = append(holders, checkpoint.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate})
-	}
-	a.keeper.Fetch(want, holders, func(err error) {
+	a.keeper.Fetch(wanted(*fetch.World.Snapshot), holdersOf(fetch.Holders), func(err error) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
 			event.Why = err.Error()
 		}
 		a.send(event)
 	})
+}
+
+func wanted(s lifecycle.Snapshot) checkpoint.Snapshot {
+	return checkpoint.Snapshot{ID: *idOf(&s), Bytes: s.Bytes, Checksum: s.Checksum}
+}
+
+func holdersOf(all []lifecycle.Holder) []checkpoint.Holder {
+	holders := make([]checkpoint.Holder, 0, len(all))
+	for _, h := range all {
+		holders = append(holders, checkpoint.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate})
+	}
+	return holders
 }
 
 // askForCheckpoint gives the programs their time for a checkpoint.

@@ -153,6 +153,11 @@ func directive(d *rendezvousv1.Directive) lifecycle.Directive {
 	if abort := d.GetAbort(); abort != nil {
 		heard.Abort = &lifecycle.Abort{Reason: abort.GetReason(), Planned: abort.GetPlanned()}
 	}
+	if prefetch := d.GetPrefetch(); prefetch.GetSnapshot() != nil {
+		heard.Prefetch = &lifecycle.Prefetch{
+			Snapshot: *snapshotOf(prefetch.GetSnapshot()), Holders: holdersIn(prefetch.GetHolders()),
+		}
+	}
 	return heard
 }
 
@@ -170,14 +175,24 @@ func worldOf(w *rendezvousv1.World) lifecycle.World {
 		Writer:        w.GetWriter(),
 	}
 	if s := w.GetSnapshot(); s != nil {
-		world.Snapshot = &lifecycle.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes(), Checksum: s.GetChecksum()}
+		world.Snapshot = snapshotOf(s)
 	}
-	for _, h := range w.GetHolders() {
+	world.Holders = holdersIn(w.GetHolders())
+	return world
+}
+
+func snapshotOf(s *rendezvousv1.Snapshot) *lifecycle.Snapshot {
+	return &lifecycle.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes(), Checksum: s.GetChecksum()}
+}
+
+func holdersIn(messages []*rendezvousv1.Holder) []lifecycle.Holder {
+	var holders []lifecycle.Holder
+	for _, h := range messages {
 		holder := lifecycle.Holder{Address: h.GetAddress(), Port: clamp(h.GetPort())}
 		copy(holder.Certificate[:], h.GetCertificate())
-		world.Holders = append(world.Holders, holder)
+		holders = append(holders, holder)
 	}
-	return world
+	return holders
 }
 
 // clamp makes a count that fits an int everywhere; one so large is refused later as nonsense.

@@ -13,7 +13,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 	if m.term == 0 || m.deposed || mem == nil {
 		return directive{}, false
 	}
-	d := directive{term: m.term, released: m.released, secret: m.secret}
+	d := directive{term: m.term, released: m.released, secret: m.secret, prefetch: m.prefetch(uid)}
 	if m.world == nil {
 		d.released = d.released || mem.leaving() && !m.mayLive()
 		d.standby = m.gang.Strategy == InPlace && len(mem.report.processes) > 0 && mem.report.round == 0
@@ -76,11 +76,28 @@ func (m *machine) place(uid string, rank int32) *place {
 	if w.adopted || m.gang.Strategy == Restart || w.live[uid] {
 		return p
 	}
-	p.restore, p.snapshot = true, w.snapshot
-	if n := len(w.holders); n > 0 {
-		for i := range min(n, maxHolders) {
-			p.holders = append(p.holders, w.holders[(int(rank)+i)%n])
-		}
-	}
+	p.restore, p.snapshot, p.holders = true, w.snapshot, holdersFor(rank, w.holders)
 	return p
+}
+
+// prefetch is what a member of the world that is being written will have to load: the file can be on its
+// way in the meantime.
+func (m *machine) prefetch(uid string) *prefetch {
+	if m.writing == nil || m.writing.plan == nil || m.gang.Strategy == Restart {
+		return nil
+	}
+	p, rank := m.writing.plan, m.writing.ranks.rank(uid)
+	if rank < 0 || p.snapshot == nil || p.live[uid] {
+		return nil
+	}
+	return &prefetch{*p.snapshot, holdersFor(rank, m.holdersOf(*p.snapshot))}
+}
+
+// holdersFor are those that the worker with a rank asks for a snapshot, in this order.
+func holdersFor(rank int32, all []holder) []holder {
+	var some []holder
+	for i := range min(len(all), maxHolders) {
+		some = append(some, all[(int(rank)+i)%len(all)])
+	}
+	return some
 }

@@ -139,6 +139,13 @@ type directive struct {
 	finish      bool
 	standby     bool
 	secret      []byte
+	prefetch    *prefetch
+}
+
+// prefetch is the snapshot that a member will need in the next world.
+type prefetch struct {
+	snapshot snapshot
+	holders  []holder
 }
 
 // barrier stops a world after a step.

@@ -66,6 +66,7 @@ func (m *machine) writeRound(now time.Time, p *plan) {
 		write: write{prev: m.base, next: next},
 	}
 	m.out.write = &m.writing.write
+	m.out.publish = m.out.publish || p.snapshot != nil // to be fetched ahead
 }
 
 // answered takes the Recorder's answer to the write under way.

@@ -440,6 +440,9 @@ func (p *transcript) showDirective(d directive) string {
 			text += " planned"
 		}
 	}
+	if f := d.prefetch; f != nil {
+		text += fmt.Sprintf(" prefetch %d-%d from %d", f.snapshot.round, f.snapshot.step, len(f.holders))
+	}
 	for _, flag := range []struct {
 		name string
 		set  bool

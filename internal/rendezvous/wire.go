@@ -208,6 +208,9 @@ func (d *directive) message(sequence uint64) *rendezvousv1.Directive {
 	if d.abort != nil {
 		m.Abort = &rendezvousv1.Abort{Reason: d.abort.reason, Planned: d.abort.planned}
 	}
+	if p := d.prefetch; p != nil {
+		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: p.snapshot.message(), Holders: holderMessages(p.holders)}
+	}
 	return m
 }
 
@@ -218,14 +221,22 @@ func (p *place) message() *rendezvousv1.World {
 		MasterAddress: p.master.address, MasterPort: p.master.port,
 		Parent: p.parent, Restore: p.restore, Writer: p.writer,
 	}
-	if s := p.snapshot; s != nil {
-		m.Snapshot = &rendezvousv1.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
+	if p.snapshot != nil {
+		m.Snapshot = p.snapshot.message()
 	}
-	for i := range p.holders {
-		h := &p.holders[i]
-		m.Holders = append(m.Holders, &rendezvousv1.Holder{
-			Address: h.address, Port: h.port, Certificate: h.certificate[:],
-		})
-	}
+	m.Holders = holderMessages(p.holders)
 	return m
+}
+
+func (s *snapshot) message() *rendezvousv1.Snapshot {
+	return &rendezvousv1.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
+}
+
+func holderMessages(holders []holder) []*rendezvousv1.Holder {
+	var messages []*rendezvousv1.Holder
+	for i := range holders {
+		h := &holders[i]
+		messages = append(messages, &rendezvousv1.Holder{Address: h.address, Port: h.port, Certificate: h.certificate[:]})
+	}
+	return messages
 }

@@ -99,6 +99,9 @@ type Fetch struct {
 	Holders []Holder
 }
 
+// FetchAhead gets a snapshot that the next world may begin with. Nothing answers.
+type FetchAhead struct{ Prefetch }
+
 // Give tells a process that waits its next world.
 type Give struct {
 	Slot       int
@@ -176,6 +179,7 @@ func (Start) isEffect()      {}
 func (Trust) isEffect()      {}
 func (Enter) isEffect()      {}
 func (Fetch) isEffect()      {}
+func (FetchAhead) isEffect() {}
 func (Give) isEffect()       {}
 func (Deny) isEffect()       {}
 func (Arm) isEffect()        {}

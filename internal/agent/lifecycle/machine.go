@@ -37,8 +37,10 @@ type Machine struct {
 	in, next *Start
 	slots    []slot
 	orders   orders
-	// supplied is true once the snapshot that the world of in begins with is there.
+	// supplied is true once the snapshot that the world of in begins with is there; ahead is the one that
+	// was fetched last before its world.
 	supplied bool
+	ahead    Snapshot
 	// out is true when this worker makes no further step in the world of in.
 	out bool
 
@@ -170,6 +172,10 @@ func (m *Machine) hear(now time.Time, d Directive) []Effect {
 	if d.Secret != "" && d.Secret != m.secret {
 		m.secret = d.Secret
 		effects = append(effects, Trust{Secret: d.Secret})
+	}
+	if p := d.Prefetch; p != nil && p.Snapshot != m.ahead && m.takesWorlds() && m.stage == running {
+		m.ahead = p.Snapshot
+		effects = append(effects, FetchAhead{*p})
 	}
 	switch {
 	case d.Round == 0:

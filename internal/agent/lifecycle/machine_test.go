@@ -37,6 +37,8 @@ func text(effects []Effect) string {
 			words = append(words, "trust")
 		case Fetch:
 			words = append(words, fmt.Sprintf("fetch(%d)", e.World.Snapshot.Step))
+		case FetchAhead:
+			words = append(words, fmt.Sprintf("ahead(%d)", e.Snapshot.Step))
 		case Give:
 			words = append(words, fmt.Sprintf("give%d(%d)", e.Slot, e.Start.Round))
 		case Deny:

@@ -47,7 +47,7 @@ type World struct {
 // Snapshot names the state of a job after a step.
 type Snapshot struct {
 	Round, Step uint64
-	// Bytes is its size, Checksum the CRC-32C of all of them.
+	// Bytes is its size, Checksum what their checksum is; see checkpoint.Snapshot.
 	Bytes    uint64
 	Checksum uint32
 }
@@ -58,6 +58,12 @@ type Holder struct {
 	Port    int
 	// Certificate is the SHA-256 of the certificate that it shows.
 	Certificate [32]byte
+}
+
+// Prefetch is a snapshot that is to be fetched before the world that begins with it.
+type Prefetch struct {
+	Snapshot Snapshot
+	Holders  []Holder
 }
 
 // Barrier is the last step that may be made in a round. The zero value is none.
@@ -86,6 +92,8 @@ type Directive struct {
 	Standby bool
 	// Secret opens the snapshots of the other workers.
 	Secret string
+	// Prefetch is what the next world will need here; nil for nothing. That world may not come.
+	Prefetch *Prefetch
 	// Barrier, Abort, Raise and Finish speak of the world of Round.
 	Barrier       Barrier
 	Abort         *Abort

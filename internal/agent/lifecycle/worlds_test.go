@@ -27,6 +27,10 @@ func raising(h Heard) Heard   { return with(h, func(d *Directive) { d.Raise = tr
 func finishing(h Heard) Heard { return with(h, func(d *Directive) { d.Finish = true }) }
 func standby(h Heard) Heard   { return with(h, func(d *Directive) { d.Standby = true }) }
 
+func ahead(h Heard, step uint64) Heard {
+	return with(h, func(d *Directive) { d.Prefetch = &Prefetch{Snapshot: Snapshot{Round: 1, Step: step}} })
+}
+
 // going is a round that continues its predecessor; from a snapshot when the program restores.
 func going(h Heard, fromStep uint64, restore bool) Heard {
 	return with(h, func(d *Directive) {
@@ -65,6 +69,19 @@ var inPlaceTranscripts = map[string][]line{
 		line{6 * second, going(directive(1, 2, "b"), 18, false), "tell give0(2) tell give1(2) tell"},
 		line{7 * second, armedAt(directive(1, 1, "a"), 3, 20), "refuse"},
 	),
+	"a newcomer fetches the snapshot before its world is durable": {
+		{0, ahead(directive(1, 0, ""), 17), ""},
+		{0, standby(directive(1, 0, "")), "start(0) tell"},
+		{0, says(0, Connected), "tell"},
+		{0, says(1, Connected), "tell"},
+		{1 * second, ahead(standby(directive(1, 0, "")), 17), "ahead(17)"},
+		{1 * second, says(0, Joined), "tell"},
+		{2 * second, ahead(standby(directive(1, 0, "")), 17), ""},
+		{3 * second, ahead(standby(directive(1, 0, "")), 18), "ahead(18)"},
+		{4 * second, going(directive(1, 2, "b"), 18, true), "fetch(18) tell"},
+		{4 * second, says(1, Joined), "tell"},
+		{5 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+	},
 	"a barrier that is lifted": inRound(
 		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
 		line{1 * second, Armed{0, 17}, "tell"},

@@ -325,7 +325,7 @@ type Snapshot struct {
 	// The round in which it was taken, and the step after which.
 	Round uint64 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
 	Step  uint64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
-	// Size in bytes, and CRC-32C of all of them.
+	// Size in bytes, and CRC-32C of the CRC-32Cs (big-endian) of the blocks of 1 MiB.
 	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Checksum      uint32 `protobuf:"varint,4,opt,name=checksum,proto3" json:"checksum,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -830,8 +830,11 @@ type Directive struct {
 	Standby bool `protobuf:"varint,10,opt,name=standby,proto3" json:"standby,omitempty"`
 	// A secret of this term of the job. Agents serve their snapshots to whoever shows it.
 	SnapshotSecret []byte `protobuf:"bytes,11,opt,name=snapshot_secret,json=snapshotSecret,proto3" json:"snapshot_secret,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What the processes of this worker will load in the next world, which is being made durable: fetch it
+	// already. That world may not come.
+	Prefetch      *Prefetch `protobuf:"bytes,12,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
@@ -941,6 +944,66 @@ func (x *Directive) GetSnapshotSecret() []byte {
 	return nil
 }
 
+func (x *Directive) GetPrefetch() *Prefetch {
+	if x != nil {
+		return x.Prefetch
+	}
+	return nil
+}
+
+type Prefetch struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Who has it.
+	Holders       []*Holder `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prefetch) Reset() {
+	*x = Prefetch{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prefetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prefetch) ProtoMessage() {}
+
+func (x *Prefetch) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
+func (*Prefetch) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Prefetch) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *Prefetch) GetHolders() []*Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
 type Barrier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows by one with every barrier of a round that was not reached at its step.
@@ -956,7 +1019,7 @@ type Barrier struct {
 
 func (x *Barrier) Reset() {
 	*x = Barrier{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1031,7 @@ func (x *Barrier) String() string {
 func (*Barrier) ProtoMessage() {}
 
 func (x *Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1044,7 @@ func (x *Barrier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
 func (*Barrier) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Barrier) GetAttempt() uint64 {
@@ -1018,7 +1081,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1093,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1106,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Abort) GetReason() string {
@@ -1089,7 +1152,7 @@ type World struct {
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1164,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1177,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *World) GetMembersDigest() string {
@@ -1213,7 +1276,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1288,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +1301,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Holder) GetAddress() string {
@@ -1323,7 +1386,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\x89\x03\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xc9\x03\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -1336,7 +1399,11 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x06finish\x18\t \x01(\bR\x06finish\x12\x18\n" +
 	"\astandby\x18\n" +
 	" \x01(\bR\astandby\x12'\n" +
-	"\x0fsnapshot_secret\x18\v \x01(\fR\x0esnapshotSecret\"K\n" +
+	"\x0fsnapshot_secret\x18\v \x01(\fR\x0esnapshotSecret\x12>\n" +
+	"\bprefetch\x18\f \x01(\v2\".concertina.rendezvous.v1.PrefetchR\bprefetch\"\x86\x01\n" +
+	"\bPrefetch\x12>\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
+	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\"K\n" +
 	"\aBarrier\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x12\n" +
@@ -1399,7 +1466,7 @@ func file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP() []byte {
 }
 
 var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(Phase)(0),        // 0: concertina.rendezvous.v1.Phase
 	(Waiting)(0),      // 1: concertina.rendezvous.v1.Waiting
@@ -1411,10 +1478,11 @@ var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(*Fault)(nil),     // 7: concertina.rendezvous.v1.Fault
 	(*Exit)(nil),      // 8: concertina.rendezvous.v1.Exit
 	(*Directive)(nil), // 9: concertina.rendezvous.v1.Directive
-	(*Barrier)(nil),   // 10: concertina.rendezvous.v1.Barrier
-	(*Abort)(nil),     // 11: concertina.rendezvous.v1.Abort
-	(*World)(nil),     // 12: concertina.rendezvous.v1.World
-	(*Holder)(nil),    // 13: concertina.rendezvous.v1.Holder
+	(*Prefetch)(nil),  // 10: concertina.rendezvous.v1.Prefetch
+	(*Barrier)(nil),   // 11: concertina.rendezvous.v1.Barrier
+	(*Abort)(nil),     // 12: concertina.rendezvous.v1.Abort
+	(*World)(nil),     // 13: concertina.rendezvous.v1.World
+	(*Holder)(nil),    // 14: concertina.rendezvous.v1.Holder
 }
 var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
 	4,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
@@ -1425,18 +1493,21 @@ var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
 	7,  // 5: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
 	8,  // 6: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
 	1,  // 7: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
-	12, // 8: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	10, // 9: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
-	11, // 10: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
-	3,  // 11: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	13, // 12: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	2,  // 13: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
-	9,  // 14: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
-	14, // [14:15] is the sub-list for method output_type
-	13, // [13:14] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	13, // 8: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	11, // 9: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	12, // 10: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	10, // 11: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
+	3,  // 12: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	14, // 13: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	3,  // 14: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	14, // 15: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	2,  // 16: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
+	9,  // 17: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
+	17, // [17:18] is the sub-list for method output_type
+	16, // [16:17] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }
@@ -1450,7 +1521,7 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc), len(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
