@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,7 +50,15 @@ func content(seed uint64, size int) []byte {
 	return all
 }
 
-func sum(p []byte) uint32 { return crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)) }
+// sum is the checksum of a file, computed the plain way.
+func sum(p []byte) uint32 {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	var blocks []byte
+	for block := range slices.Chunk(p, 1<<20) {
+		blocks = binary.BigEndian.AppendUint32(blocks, crc32.Checksum(block, table))
+	}
+	return crc32.Checksum(blocks, table)
+}
 
 // put makes a snapshot of the content in the store.
 func put(t testing.TB, store *Store, id ID, data []byte) Snapshot {
@@ -58,7 +68,7 @@ func put(t testing.TB, store *Store, id ID, data []byte) Snapshot {
 		t.Fatal(err)
 	}
 	snapshot, err := store.Take(id, part, uint64(len(data)))
-	if err != nil {
+	if err := errors.Join(err, store.Trim()); err != nil {
 		t.Fatal(err)
 	}
 	return snapshot
@@ -91,8 +101,8 @@ func files(t testing.TB, store *Store) []string {
 func TestTakeKeepsTheNewest(t *testing.T) {
 	store := open(t, 2)
 	want := put(t, store, ID{3, 17}, []byte("123456789"))
-	// The check value of CRC-32C.
-	if diff := cmp.Diff(Snapshot{ID{3, 17}, 9, 0xe3069283}, want); diff != "" {
+	// The check value of CRC-32C is e3069283, and this is that of these four bytes.
+	if diff := cmp.Diff(Snapshot{ID{3, 17}, 9, 0xa73245a0}, want); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	put(t, store, ID{3, 16}, []byte("older"))
@@ -123,6 +133,34 @@ func TestAnOldSnapshotThatComesStays(t *testing.T) {
 			t.Errorf("keep %d (-want +got):\n%s", keep, diff)
 		}
 	}
+}
+
+// Whatever is written in whatever pieces has the checksum of the file that it becomes.
+func TestChecksums(t *testing.T) {
+	data := content(7, 3*blockBytes+1000)
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.OneOf(
+			rapid.IntRange(0, len(data)), rapid.SampledFrom([]int{0, 1, blockBytes - 1, blockBytes, blockBytes + 1, 3 * blockBytes}),
+		).Draw(t, "size")
+		file := data[:size]
+		written := newChecksum()
+		for rest := file; len(rest) > 0; {
+			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
+			if _, err := written.Write(rest[:n]); err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[n:]
+		}
+		read, err := checksumOf(bytes.NewReader(file), int64(size))
+		if want := sum(file); err != nil || read != want || written.sum() != want {
+			t.Fatalf("read %08x (%v), written %08x, want %08x", read, err, written.sum(), want)
+		}
+		if size > 0 {
+			if _, err := checksumOf(bytes.NewReader(file[:size-1]), int64(size)); !errors.Is(err, errCut) {
+				t.Fatalf("a file that was cut: %v", err)
+			}
+		}
+	})
 }
 
 func TestAnIDNamesOneState(t *testing.T) {
@@ -188,7 +226,7 @@ func TestOpenRemovesLeftoversAndTakesUpTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Snapshot{{ID{3, 18}, 1, sum([]byte("x"))}, {ID{3, 17}, 9, 0xe3069283}}
+	want := []Snapshot{{ID{3, 18}, 1, sum([]byte("x"))}, {ID{3, 17}, 9, 0xa73245a0}}
 	if diff := cmp.Diff(want, store.List()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

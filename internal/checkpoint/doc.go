@@ -6,13 +6,12 @@
 // nothing of what is in a snapshot, and nothing of worlds.
 //
 // No file is ever held in memory whole, and every file that arrives is checked against its size and
-// CRC-32C before it gets its name.
+// checksum before it gets its name.
 package checkpoint
 
 import (
 	"cmp"
 	"fmt"
-	"hash/crc32"
 	"strconv"
 	"strings"
 )
@@ -23,7 +22,7 @@ type ID struct{ Round, Step uint64 }
 // Snapshot is a whole file.
 type Snapshot struct {
 	ID
-	// Bytes is its size, Checksum the CRC-32C of all of it.
+	// Bytes is its size, Checksum the CRC-32C of the CRC-32Cs (big-endian) of its blocks of 1 MiB.
 	Bytes    uint64
 	Checksum uint32
 }
@@ -40,9 +39,6 @@ const MaxBytes = 1 << 50
 
 // partSuffix ends the names of files that are being written.
 const partSuffix = ".part"
-
-// castagnoli is computed by the processor where it can.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // String is the name of the file: ROUND-STEP.
 func (id ID) String() string { return fmt.Sprintf("%d-%d", id.Round, id.Step) }

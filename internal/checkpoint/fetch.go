@@ -1,13 +1,13 @@
 package checkpoint
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"net"
 	"net/http"
@@ -116,14 +116,22 @@ func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, sec
 	return s.receive(want, response.Body)
 }
 
-// dial connects so that a transfer may take long as long as it moves.
+// dial connects so that a transfer may take long as long as it moves. What arrives is read in large pieces:
+// TLS asks for every record by itself.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	return moving{conn}, nil
+	return buffered{conn, bufio.NewReaderSize(moving{conn}, bufferBytes)}, nil
 }
+
+type buffered struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+func (b buffered) Read(p []byte) (int, error) { return b.reader.Read(p) }
 
 type moving struct{ net.Conn }
 
@@ -190,7 +198,7 @@ func transfer(to io.Writer, from io.Reader) (read uint64, sum uint32, failed, er
 	for range buffers {
 		free <- make([]byte, bufferBytes)
 	}
-	written := crc32.New(castagnoli)
+	written := newChecksum()
 	var writing sync.WaitGroup
 	var broken atomic.Bool
 	writing.Go(func() {
@@ -220,7 +228,7 @@ func transfer(to io.Writer, from io.Reader) (read uint64, sum uint32, failed, er
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = nil // the last buffer was not full; whether all came is seen by the size
 	}
-	return read, written.Sum32(), failed, err
+	return read, written.sum(), failed, err
 }
 
 func (s *Store) unwritable(want Snapshot, err error) error {

@@ -3,8 +3,6 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,12 +24,15 @@ type Store struct {
 	create func(dir string) (*os.File, error)
 
 	mu sync.Mutex
-	// held is ordered, newest first.
+	// held is ordered, newest first; came is the one that came last.
 	held []Snapshot
+	came ID
+	// drops counts the files that were dropped.
+	drops int
 }
 
 // Open makes the folder if it is not there, removes what was left half written, and takes up the
-// snapshots that are in it. The store keeps the newest keep of them, at least 1. Errors: keep out of
+// snapshots that are in it. Trim leaves the newest keep of them, at least 1. Errors: keep out of
 // range, or the folder cannot be made, read or cleaned.
 func Open(dir string, keep int) (*Store, error) {
 	if keep < 1 {
@@ -52,10 +53,7 @@ func Open(dir string, keep int) (*Store, error) {
 			return nil, fmt.Errorf("take up the folder of snapshots %s: %w", dir, err)
 		}
 	}
-	if err := s.trim(0); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return s, s.Trim()
 }
 
 // adopt takes a file up that was there before.
@@ -78,8 +76,7 @@ func (s *Store) adopt(name string) error {
 // Directory is the folder.
 func (s *Store) Directory() string { return s.dir }
 
-// Take makes the file named part, which a program wrote into the folder, the snapshot id, and drops
-// the oldest snapshots beyond those to keep. An id that is held already stays as it is, and part is
+// Take makes the file named part, which a program wrote into the folder, the snapshot id. An id that is held already stays as it is, and part is
 // dropped: an id names one state, and others may have heard of its checksum. Errors: part is not a
 // plain name that ends in .part, is not a regular file, or has another size than bytes.
 func (s *Store) Take(id ID, part string, bytes uint64) (Snapshot, error) {
@@ -113,15 +110,15 @@ func (s *Store) inspect(name string) (uint64, uint32, error) {
 		return 0, 0, err
 	}
 	defer func() { _ = file.Close() }()
-	sum := crc32.New(castagnoli)
-	n, err := io.CopyBuffer(sum, io.LimitReader(file, MaxBytes+1), make([]byte, bufferBytes))
+	info, err := file.Stat()
 	if err != nil {
 		return 0, 0, err
 	}
-	if n > MaxBytes {
+	if info.Size() > MaxBytes {
 		return 0, 0, fmt.Errorf("the file has more than %d bytes", int64(MaxBytes))
 	}
-	return uint64(n), sum.Sum32(), nil
+	sum, err := checksumOf(file, info.Size())
+	return uint64(info.Size()), sum, err
 }
 
 // openRegular opens a file of the folder, and nothing that only looks like one: a link would lead
@@ -155,38 +152,52 @@ func (s *Store) enter(snapshot Snapshot, part string, replace bool) (Snapshot, e
 	if err := os.Rename(from, s.path(snapshot.ID)); err != nil {
 		return Snapshot{}, err
 	}
-	at := s.insert(snapshot)
-	// What has just come is wanted, even if it is old.
-	return snapshot, s.trim(at + 1)
+	s.insert(snapshot)
+	s.came = snapshot.ID
+	return snapshot, nil
 }
 
-func (s *Store) insert(snapshot Snapshot) int {
+func (s *Store) insert(snapshot Snapshot) {
 	at, _ := slices.BinarySearchFunc(s.held, snapshot, func(a, b Snapshot) int { return compareIDs(b.ID, a.ID) })
 	s.held = slices.Insert(s.held, at, snapshot)
-	return at
 }
 
-// trim drops what is beyond the newest to keep. The first so many are spared, but then the oldest of
-// the others have to go in their place.
-func (s *Store) trim(spare int) error {
-	var errs []error
-	for len(s.held) > s.keep {
-		last := len(s.held) - 1
-		if spare == len(s.held) {
-			last--
-			spare--
+// Trim drops the oldest snapshots beyond those to keep, but not the one that came last: that is wanted,
+// even if it is old. It is to be called after Take and Fetch, once nobody waits for them any more: a
+// large file takes its time to go.
+func (s *Store) Trim() error {
+	s.mu.Lock()
+	var dropped []ID
+	for i := len(s.held) - 1; i >= 0 && len(s.held)-len(dropped) > s.keep; i-- {
+		if s.held[i].ID != s.came {
+			dropped = append(dropped, s.held[i].ID)
 		}
-		errs = append(errs, remove(s.path(s.held[last].ID)))
-		s.held = slices.Delete(s.held, last, last+1)
+	}
+	return s.dropAndUnlock(dropped)
+}
+
+// dropAndUnlock drops snapshots; it is called with the lock held, and lets go of it before the files are
+// deleted: under other names by then, because the same snapshots may come again meanwhile.
+func (s *Store) dropAndUnlock(ids []ID) error {
+	var errs []error
+	var files []string
+	for _, id := range ids {
+		s.held = slices.DeleteFunc(s.held, func(held Snapshot) bool { return held.ID == id })
+		s.drops++
+		name := filepath.Join(s.dir, fmt.Sprintf("drop-%d%s", s.drops, partSuffix))
+		if err := os.Rename(s.path(id), name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("drop a snapshot: %w", err))
+			continue
+		}
+		files = append(files, name)
+	}
+	s.mu.Unlock()
+	for _, name := range files {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("drop a snapshot: %w", err))
+		}
 	}
 	return errors.Join(errs...)
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("drop a snapshot: %w", err)
-	}
-	return nil
 }
 
 func (s *Store) find(id ID) int {
@@ -214,22 +225,14 @@ func (s *Store) Path(id ID) (string, bool) {
 
 // Retain drops all snapshots but those that wanted says true to. Whoever reads one meanwhile reads on.
 func (s *Store) Retain(wanted func(ID) bool) error {
-	var drop []ID
-	for _, snapshot := range s.List() {
-		if !wanted(snapshot.ID) {
-			drop = append(drop, snapshot.ID)
-		}
-	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	var errs []error
-	for _, id := range drop {
-		if i := s.find(id); i >= 0 {
-			errs = append(errs, remove(s.path(id)))
-			s.held = slices.Delete(s.held, i, i+1)
+	var dropped []ID
+	for _, held := range s.held {
+		if !wanted(held.ID) {
+			dropped = append(dropped, held.ID)
 		}
 	}
-	return errors.Join(errs...)
+	return s.dropAndUnlock(dropped)
 }
 
 // open opens a snapshot for reading, under the lock: once it is open nobody can take it away.

@@ -6,7 +6,6 @@ package snapshots
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -50,8 +49,8 @@ type Keeper struct {
 	failure string
 	// noted is the last failure that was put into the log.
 	noted string
-	// cancelFetch ends the fetch that is under way.
-	cancelFetch context.CancelCauseFunc
+	// fetching is the fetch that was begun last; nil for none.
+	fetching *fetching
 }
 
 // Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
@@ -59,7 +58,6 @@ type Keeper struct {
 func Open(folder, address string, note func(string, ...any), changed func()) (*Keeper, error) {
 	k := &Keeper{note: note, changed: changed, work: make(chan func(), maxWaiting)}
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
-	k.cancelFetch = func(error) {}
 	if folder != "" {
 		var err error
 		if k.store, err = checkpoint.Open(folder, keep); err != nil {
@@ -129,7 +127,9 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
 	k.asked, k.failure = 0, ""
-	k.cancelFetch(errors.New("another world has begun"))
+	if f := k.fetching; f != nil && (named == nil || f.want.ID != *named) {
+		f.cancel(errors.New("another world has begun"))
+	}
 	k.mu.Unlock()
 	if k.store == nil {
 		return
@@ -189,7 +189,14 @@ func (k *Keeper) Take(round, step uint64, part string, bytes uint64) {
 		k.noted = ""
 		k.mu.Unlock()
 		k.changed()
+		k.trim()
 	})
+}
+
+func (k *Keeper) trim() {
+	if err := k.store.Trim(); err != nil {
+		k.note("%v", err)
+	}
 }
 
 func (k *Keeper) belongs(id checkpoint.ID) bool {
@@ -256,26 +263,57 @@ func (k *Keeper) Path(id checkpoint.ID) string {
 	return path
 }
 
+// fetching is one fetch.
+type fetching struct {
+	want   checkpoint.Snapshot
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// done is closed when it has ended.
+	done chan struct{}
+}
+
 // Fetch gets a snapshot from one of its holders, unless it is held already, and then calls done.
-// What is fetched last ends what was fetched before.
+// What is fetched last ends what was fetched before; but if that is the same, it is waited for first.
 func (k *Keeper) Fetch(want checkpoint.Snapshot, holders []checkpoint.Holder, done func(error)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.cancelFetch(errors.New("another snapshot is wanted"))
-	ctx, cancel := context.WithCancelCause(k.ctx)
-	k.cancelFetch = cancel
-	secret := k.secret
+	before, secret := k.fetching, k.secret
+	now := k.beginFetch(want)
 	k.working.Go(func() {
-		defer cancel(nil)
-		if k.store == nil {
-			done(errNoMemory)
-			return
-		}
-		_, err := k.store.Fetch(ctx, want, holders, secret)
-		if err != nil {
-			err = fmt.Errorf("fetch snapshot %v: %w", want.ID, err)
-		}
+		err := k.get(now, before, holders, secret)
+		close(now.done)
 		done(err)
-		k.changed()
+		if err == nil {
+			k.changed()
+			k.trim()
+		}
 	})
+}
+
+// get fetches, after an earlier fetch has ended.
+func (k *Keeper) get(now, before *fetching, holders []checkpoint.Holder, secret []byte) error {
+	defer now.cancel(nil)
+	if k.store == nil {
+		return errNoMemory
+	}
+	if before != nil {
+		<-before.done
+	}
+	_, err := k.store.Fetch(now.ctx, now.want, holders, secret)
+	return err
+}
+
+// FetchAhead gets a snapshot that Fetch may soon be asked for. If it cannot be had, Fetch tries again.
+func (k *Keeper) FetchAhead(want checkpoint.Snapshot, holders []checkpoint.Holder) {
+	k.Fetch(want, holders, func(error) {})
+}
+
+// beginFetch ends a fetch of anything else; k.mu is held.
+func (k *Keeper) beginFetch(want checkpoint.Snapshot) *fetching {
+	if f := k.fetching; f != nil && f.want != want {
+		f.cancel(errors.New("another snapshot is wanted"))
+	}
+	ctx, cancel := context.WithCancelCause(k.ctx)
+	k.fetching = &fetching{want, ctx, cancel, make(chan struct{})}
+	return k.fetching
 }

@@ -1,8 +1,10 @@
 package snapshots
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -145,20 +147,26 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-func TestFetchFromAPeer(t *testing.T) {
-	holder, other := open(t, t.TempDir()), open(t, t.TempDir())
+// holding makes two keepers of one job, of which the first holds the snapshot 1-4, and what to ask it for.
+func holding(t *testing.T) (holder, other *fixture, want checkpoint.Snapshot, at []checkpoint.Holder) {
+	t.Helper()
+	holder, other = open(t, t.TempDir()), open(t, t.TempDir())
 	for _, f := range []*fixture{holder, other} {
 		f.Trust([]byte("secret"))
 		f.Enter(1, 0, false, nil)
 	}
 	holder.take(1, 4)
-	want := holder.List()[0]
 	port, sum := holder.Endpoint()
-	at := checkpoint.Holder{Address: "127.0.0.1", Port: port}
-	copy(at.Certificate[:], sum)
+	at = []checkpoint.Holder{{Address: "127.0.0.1", Port: port}}
+	copy(at[0].Certificate[:], sum)
+	return holder, other, holder.List()[0], at
+}
+
+func TestFetchFromAPeer(t *testing.T) {
+	_, other, want, at := holding(t)
 	other.Enter(2, 4, false, &want.ID)
 	done := make(chan error, 2)
-	other.Fetch(want, []checkpoint.Holder{at}, func(err error) { done <- err })
+	other.Fetch(want, at, func(err error) { done <- err })
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -168,9 +176,66 @@ func TestFetchFromAPeer(t *testing.T) {
 	other.holds(want.ID)
 	missing := want
 	missing.Step = 5
-	other.Fetch(missing, []checkpoint.Holder{at}, func(err error) { done <- err })
+	other.Fetch(missing, at, func(err error) { done <- err })
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "fetch snapshot 1-5") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What was fetched ahead is there when the world comes, and is not fetched again.
+func TestFetchAhead(t *testing.T) {
+	holder, other, want, at := holding(t)
+	other.FetchAhead(want, at)
+	other.Enter(2, 4, false, &want.ID)
+	other.mu.Lock()
+	ahead := other.fetching
+	other.mu.Unlock()
+	<-ahead.done
+	holder.Trust([]byte("another")) // nobody gets anything from it any more
+	done := make(chan error, 1)
+	other.Fetch(want, at, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	other.settled()
+	other.holds(want.ID)
+}
+
+// One that was fetched ahead in vain is tried again, from those that the world names.
+func TestFetchAheadInVain(t *testing.T) {
+	_, other, want, at := holding(t)
+	other.FetchAhead(want, nil)
+	other.Enter(2, 4, false, &want.ID)
+	done := make(chan error, 1)
+	other.Fetch(want, at, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	other.holds(want.ID)
+}
+
+// A world that begins with another snapshot, or none, ends what was fetched ahead.
+func TestFetchAheadForAnotherWorld(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	f := open(t, t.TempDir())
+	f.Trust([]byte("secret"))
+	f.FetchAhead(checkpoint.Snapshot{ID: id(1, 4), Bytes: 1}, []checkpoint.Holder{{
+		Address: "127.0.0.1", Port: silent.Addr().(*net.TCPAddr).Port,
+	}})
+	f.mu.Lock()
+	ahead := f.fetching
+	f.mu.Unlock()
+	if _, err := silent.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	f.Enter(2, 5, false, &checkpoint.ID{Round: 1, Step: 5})
+	<-ahead.done
+	if cause := context.Cause(ahead.ctx); cause == nil || cause.Error() != "another world has begun" {
+		t.Errorf("the fetch has ended with %v", cause)
 	}
 }
 
