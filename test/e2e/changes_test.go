@@ -29,7 +29,7 @@ var _ = Describe("A job whose world changes at random", Serial, func() {
 	if framework.KindFromEnvironment() != framework.Local {
 		return
 	}
-	It("trains as if nothing had happened, through 20 changes", long, func(ctx context.Context) {
+	It("trains as if nothing had happened, through 20 changes", short, func(ctx context.Context) {
 		newCampaign(ctx, 240).run(ctx, deck(1), 2*time.Minute)
 	})
 

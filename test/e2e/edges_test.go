@@ -107,7 +107,7 @@ func (e *elasticJob) startingProgram(ctx context.Context) *corev1.Pod {
 // unchanged leaves the spec of a job as it is.
 func unchanged(*v1alpha1.TrainingJobSpec) {}
 
-var _ = Describe("A world that changes at an awkward moment", long, func() {
+var _ = Describe("A world that changes at an awkward moment", short, func() {
 	// Programs are reached as processes of this machine.
 	local := framework.KindFromEnvironment() == framework.Local
 

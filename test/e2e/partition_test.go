@@ -16,13 +16,13 @@ import (
 )
 
 // A whole node is cut off here, so nothing else may run meanwhile.
-var _ = Describe("A node that is cut off", Serial, long, func() {
+var _ = Describe("A node that is cut off", Serial, func() {
 	// Only hack/cluster can cut a node off.
 	if framework.KindFromEnvironment() != framework.Local {
 		return
 	}
 
-	It("from everybody is left behind, and its workers are told to go when it is back", func(ctx context.Context) {
+	It("from everybody is left behind, and its workers are told to go when it is back", short, func(ctx context.Context) {
 		e := startElastic(ctx, 2, 5, "--epochs=100")
 		before := e.whole(ctx, 5)
 		node := e.spareNode(ctx)
@@ -38,7 +38,7 @@ var _ = Describe("A node that is cut off", Serial, long, func() {
 		e.expectEachSampleOnce(ctx)
 	})
 
-	It("from the operator alone trains on", func(ctx context.Context) {
+	It("from the operator alone trains on", short, func(ctx context.Context) {
 		e := startElastic(ctx, 2, 5, "--epochs=60")
 		before := e.whole(ctx, 5)
 		node := e.spareNode(ctx)
@@ -51,7 +51,7 @@ var _ = Describe("A node that is cut off", Serial, long, func() {
 		e.expectEachSampleOnce(ctx)
 	})
 
-	It("from its peers alone makes no step, and the job goes on once they reach each other", func(ctx context.Context) {
+	It("from its peers alone makes no step, and the job goes on once they reach each other", long, func(ctx context.Context) {
 		e := startElastic(ctx, 2, 5, "--epochs=100")
 		e.whole(ctx, 5)
 		e.update(ctx, func(spec *v1alpha1.TrainingJobSpec) {
