@@ -80,8 +80,8 @@ func startBench(flags *flag.FlagSet) measure {
 
 func resizeBench(flags *flag.FlagSet) measure {
 	runs := flags.Int("runs", 10, "how many changes of each kind a TrainingJob goes through")
-	tunedRuns := flags.Int("tuned-runs", 5, "the same under a tuned torchrun, 25 s each")
-	torchrunRuns := flags.Int("torchrun-runs", 3, "the same under torchrun with its defaults, 90 s each")
+	tunedRuns := flags.Int("tuned-runs", 10, "the same under a tuned torchrun, 35 s each")
+	torchrunRuns := flags.Int("torchrun-runs", 10, "the same under torchrun with its defaults, 90 s each")
 	return func(ctx context.Context, cluster kube.Cluster, job *v1alpha1.TrainingJob, say func(string, ...any)) ([]figures.Figure, error) {
 		return resize.Bench{
 			Cluster: cluster, Job: job, Twin: []string{"/app/train_elastic_torchrun.py"},
