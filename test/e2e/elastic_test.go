@@ -96,6 +96,16 @@ func (e *elasticJob) victim(ctx context.Context) *corev1.Pod {
 	return pick(expendable(members, writers(members)))
 }
 
+// expectNothingLost checks that no step was lost in any change, and no restart was counted.
+func (e *elasticJob) expectNothingLost(ctx context.Context) {
+	GinkgoHelper()
+	for _, resize := range e.get(ctx).Status.Resizes {
+		Expect(resize.StepsLost).To(Or(BeNil(), HaveValue(BeZero())), "round %d: %s", *resize.Round, resize.Message)
+	}
+	e.expectRestarts(ctx, 0, 0)
+	e.expectEachSampleOnce(ctx)
+}
+
 // step is the furthest step that a program has told of.
 func (e *elasticJob) step() int {
 	furthest := 0
@@ -122,11 +132,7 @@ var _ = Describe("A world that changes", short, func() {
 		shrunk := e.world(ctx, grown, 3)
 		Expect(e.resize(ctx, shrunk).Reason).To(Equal("ScaledDown"))
 		e.completes(ctx, 3*time.Minute)
-		for _, resize := range e.get(ctx).Status.Resizes {
-			Expect(resize.StepsLost).To(Or(BeNil(), HaveValue(BeZero())), "round %d", *resize.Round)
-		}
-		e.expectRestarts(ctx, 0, 0)
-		e.expectEachSampleOnce(ctx)
+		e.expectNothingLost(ctx)
 	})
 
 	It("goes on without a program that was killed, and gets a worker in its place", func(ctx context.Context) {
@@ -155,11 +161,7 @@ var _ = Describe("A world that changes", short, func() {
 		evict(ctx, pick(e.members(ctx)))
 		e.world(ctx, before, 3)
 		e.completes(ctx, 3*time.Minute)
-		for _, resize := range e.get(ctx).Status.Resizes {
-			Expect(resize.StepsLost).To(Or(BeNil(), HaveValue(BeZero())), "round %d: %s", *resize.Round, resize.Message)
-		}
-		e.expectRestarts(ctx, 0, 0)
-		e.expectEachSampleOnce(ctx)
+		e.expectNothingLost(ctx)
 	})
 
 	It("waits with its state when too few are left, and goes on when others have come", func(ctx context.Context) {

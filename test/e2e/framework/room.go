@@ -11,6 +11,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// DevicesOfANode is how many devices the largest node has.
+func (c *Cluster) DevicesOfANode(ctx context.Context) (resource.Quantity, error) {
+	nodes, err := c.ReadyNodes(ctx)
+	var most resource.Quantity
+	for _, node := range nodes {
+		if all := node.Status.Allocatable[GPU]; all.Cmp(most) > 0 {
+			most = all
+		}
+	}
+	return most, err
+}
+
 // LeaveRoom fills the cluster up with pods in the namespace until only so many devices are free, on
 // as many nodes as there are, and returns those pods. What other pods hold is not free.
 func (c *Cluster) LeaveRoom(ctx context.Context, namespace string, devices int64) ([]*corev1.Pod, error) {
