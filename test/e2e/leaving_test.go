@@ -18,7 +18,7 @@ import (
 // Nodes are closed and filled up here, so nothing else may run meanwhile.
 var _ = Describe("A worker that has to go", Serial, short, func() {
 	It("leaves a node that will be removed without a lost step, and one that is only cordoned not at all", func(ctx context.Context) {
-		e := startElastic(ctx, 2, 4, "--epochs=120")
+		e := startElastic(ctx, 2, 4, "--epochs=60")
 		before := e.whole(ctx, 4)
 		node := e.spareNode(ctx)
 		DeferCleanup(cluster.Cordon, node, false)
@@ -47,7 +47,7 @@ var _ = Describe("A worker that has to go", Serial, short, func() {
 		devices := corev1.ResourceList{framework.GPU: all}
 		e := launchElastic(ctx, 2, 3, func(spec *v1alpha1.TrainingJobSpec) {
 			spec.Workers.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: devices, Limits: devices}
-		}, "--epochs=150")
+		}, "--epochs=60")
 		e.trains(ctx)
 		before := e.whole(ctx, 3)
 		urgent := createUrgent(ctx, e.namespace, devices)
