@@ -204,7 +204,35 @@ func (m *machine) findMissing(now time.Time) {
 	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace && now.Sub(m.stepAt) > m.gang.HeartbeatTimeout
 	if heard || late {
 		w.missing = true
-		m.note(notedLost, "round %d has lost %d workers that this operator has never heard", w.record.Round, len(w.ranks.uids)-len(w.ranks.ranks))
+		nobody := len(w.ranks.uids) - len(w.ranks.ranks)
+		m.note(notedLost, "round %d has lost %d workers that this operator has never heard", w.record.Round, nobody)
+		m.nameMissing(now, nobody)
+	}
+}
+
+// nameMissing finds out who held the ranks that nobody has reported: the members that were never heard. If
+// there are more of them, some are newcomers, and those count that should not be starting any more.
+func (m *machine) nameMissing(now time.Time, ranks int) {
+	var unheard, settled []*member
+	for i := range m.gang.Members {
+		mem := m.members[m.gang.Members[i].UID]
+		if mem.joined || mem.want.Lost != "" || mem.want.Ended {
+			continue
+		}
+		unheard = append(unheard, mem)
+		if !mem.want.Starting {
+			settled = append(settled, mem)
+		}
+	}
+	if len(unheard) > ranks {
+		unheard = settled
+	}
+	for _, mem := range unheard {
+		mem.gone, mem.lostIn = true, m.world.record.Round
+		m.addLoss(Loss{
+			UID: mem.want.UID, Name: mem.want.Name, Round: m.world.record.Round, Rank: -1, At: now,
+			Message: "it was not heard since another operator leads",
+		})
 	}
 }
 

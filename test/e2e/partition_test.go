@@ -51,12 +51,13 @@ var _ = Describe("A node that is cut off", Serial, func() {
 		e.expectEachSampleOnce(ctx)
 	})
 
-	It("from its peers alone makes no step, and the job goes on once they reach each other", long, func(ctx context.Context) {
-		e := startElastic(ctx, 2, 5, "--epochs=100")
-		e.whole(ctx, 5)
-		e.update(ctx, func(spec *v1alpha1.TrainingJobSpec) {
+	It("from its peers alone is left behind once it was tried again in vain", long, func(ctx context.Context) {
+		e := launchElastic(ctx, 2, 3, func(spec *v1alpha1.TrainingJobSpec) {
 			spec.Failure.HangTimeout = &metav1.Duration{Duration: 10 * time.Second}
-		})
+			onDifferentNodes(&spec.Workers.Template.Spec)
+		}, "--epochs=100")
+		e.trains(ctx)
+		before := e.whole(ctx, 3)
 		node := e.spareNode(ctx)
 		var peers []string
 		for _, pod := range e.members(ctx) {
@@ -64,10 +65,18 @@ var _ = Describe("A node that is cut off", Serial, func() {
 				peers = append(peers, pod.Status.PodIP)
 			}
 		}
+		// Whoever came to that node next would be cut off too.
+		DeferCleanup(cluster.Cordon, node, false)
+		Expect(cluster.Cordon(ctx, node, true)).To(Succeed())
 		cut(ctx, node, peers...)
-		Eventually(e.condition(ctx, v1alpha1.ConditionTraining), "2m").ShouldNot(HavePrefix("True"))
+		// Its agent is heard and its program lives, so all are tried once more, until one gives up.
+		Eventually(func() []string { return e.sizes(ctx) }, "3m").Should(ContainElements("3 to 3: Hung", "3 to 2: ProgramFailed"))
+		left := e.world(ctx, before, 2)
 		rejoins(ctx, node)
+		Expect(cluster.Cordon(ctx, node, false)).To(Succeed())
+		e.world(ctx, left, 3)
 		e.completes(ctx, 4*time.Minute)
+		e.expectRestarts(ctx, 1, 0)
 		e.expectEachSampleOnce(ctx)
 	})
 })
