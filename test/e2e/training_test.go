@@ -41,7 +41,7 @@ var _ = Describe("Training", short, func() {
 
 	It("tells of its world, its workers and its ranks while it goes on", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		j := submit(ctx, namespace, framework.NewJob("digits", "--epochs=8", "--step-time=50ms", "--log-every=1").Workers(3, 5))
+		j := submit(ctx, namespace, framework.NewJob("digits", "--epochs=8", "--step-time=50ms", "--log-every=1").Workers(3, 3))
 		j.trains(ctx)
 		Expect(j.condition(ctx, v1alpha1.ConditionTraining)()).To(Equal("True WorldFormed: round 1: 3 workers train as 3 ranks"))
 		Expect(j.condition(ctx, v1alpha1.ConditionGangScheduled)()).To(Equal("True Scheduled: all 3 workers have a node"))
@@ -49,7 +49,7 @@ var _ = Describe("Training", short, func() {
 		Expect(status.World.Term).To(HaveValue(BeEquivalentTo(1)))
 		Expect(status.World.Workers).To(HaveValue(BeEquivalentTo(3)))
 		Expect(status.World.MembersDigest).To(HaveLen(64))
-		Expect(status.Workers.Summary).To(Equal("3/3-5"))
+		Expect(status.Workers.Summary).To(Equal("3/3-3"))
 		Eventually(func() []string {
 			var ranks []string
 			for _, pod := range j.pods(ctx, 1) {
