@@ -34,7 +34,7 @@ var _ = Describe("A job whose world changes at random", Serial, func() {
 	})
 
 	It("trains as if nothing had happened, through 200 changes", long, func(ctx context.Context) {
-		newCampaign(ctx, 3200).run(ctx, deck(10), 20*time.Minute)
+		newCampaign(ctx, 2200).run(ctx, deck(10), 20*time.Minute)
 	})
 })
 
