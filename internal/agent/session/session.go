@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/time/rate"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
@@ -65,6 +66,13 @@ type Session struct {
 	changed        chan struct{}
 	acknowledged   chan struct{}
 }
+
+const (
+	// reportRate is how many reports are sent per second in the long run, reportBurst how many at once. The
+	// operator reads 20 and 50: what comes faster would wait there, and be old when it is read.
+	reportRate  = 15
+	reportBurst = 30
+)
 
 // maxUnanswered is how many reports without an answer are remembered.
 const maxUnanswered = 64
@@ -211,6 +219,7 @@ type bidi = connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Direct
 func (s *Session) send(ctx context.Context, stream *bidi) {
 	// The transport notices the end of ctx only when it is not waiting for something to send.
 	defer func() { _ = stream.CloseRequest() }()
+	limiter := rate.NewLimiter(reportRate, reportBurst)
 	for sequence := uint64(1); ; sequence++ {
 		s.mu.Lock()
 		version := s.version
@@ -234,6 +243,9 @@ func (s *Session) send(ctx context.Context, stream *bidi) {
 		case <-beat.C:
 		}
 		beat.Stop()
+		if limiter.Wait(ctx) != nil {
+			return
+		}
 	}
 }
 

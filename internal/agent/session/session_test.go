@@ -139,6 +139,37 @@ func TestAChangeIsToldAtOnce(t *testing.T) {
 	r.Await("round 7", func(report *rendezvousv1.Report) bool { return report.GetRound() == 7 })
 }
 
+// The operator reads only so many reports a second, and what waits there is old when it is read: what changes
+// faster goes into one report.
+func TestAStormOfChangesIsNotSentFasterThanItIsRead(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Heartbeat, timing.Watchdog = time.Hour, time.Hour
+	begun := time.Now()
+	s, o := run(t, r, timing)
+	o.await(t, "found")
+	over := make(chan struct{})
+	var storm sync.WaitGroup
+	storm.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				s.Tell()
+			}
+		}
+	})
+	r.Await("sequence 40", func(report *rendezvousv1.Report) bool { return report.GetSequence() >= 40 })
+	took := time.Since(begun)
+	close(over)
+	storm.Wait()
+	// 31 reports go at once, and 15 a second after that.
+	if least := 600 * time.Millisecond; took < least {
+		t.Errorf("40 reports came within %s, sooner than %s", took, least)
+	}
+}
+
 func TestDeliverWaitsForTheAnswer(t *testing.T) {
 	r := agenttest.New(t)
 	s, o := run(t, r, fast)
