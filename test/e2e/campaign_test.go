@@ -16,7 +16,7 @@ import (
 var _ = Describe("A campaign of losses", Serial, long, func() {
 	It("never has two gangs of a job at once, never uses a name twice, blames no program, and every job completes", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		history, err := cluster.WatchPods(ctx, namespace)
+		history, err := cluster.WatchPods(ctx, namespace, nil)
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(history.Stop)
 		var jobs []*job

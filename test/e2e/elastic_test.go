@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -41,13 +42,14 @@ func startElastic(ctx context.Context, min, max int32, flags ...string) *elastic
 func launchElastic(ctx context.Context, min, max int32, change func(*v1alpha1.TrainingJobSpec), flags ...string) *elasticJob {
 	GinkgoHelper()
 	namespace := newNamespace(ctx)
-	logs, err := cluster.RecordLogs(ctx, namespace, "trainer")
+	workers := labels.Set{v1alpha1.LabelJob: "digits"}
+	logs, err := cluster.RecordLogs(ctx, namespace, workers, "trainer")
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(logs.Stop)
 	worlds, err := cluster.RecordWorlds(ctx, types.NamespacedName{Namespace: namespace, Name: "digits"})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(worlds.Stop)
-	history, err := cluster.WatchPods(ctx, namespace)
+	history, err := cluster.WatchPods(ctx, namespace, workers)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(history.Stop)
 	recordOperator(ctx, namespace)
@@ -65,7 +67,7 @@ func launchElastic(ctx context.Context, min, max int32, change func(*v1alpha1.Tr
 // is killed its log goes.
 func recordOperator(ctx context.Context, namespace string) {
 	GinkgoHelper()
-	logs, err := cluster.RecordLogs(ctx, framework.OperatorNamespace, "operator")
+	logs, err := cluster.RecordLogs(ctx, framework.OperatorNamespace, nil, "operator")
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() {
 		logs.Stop()

@@ -37,7 +37,7 @@ func repeat(ctx context.Context, times int) {
 	}
 	for i := range times {
 		By(fmt.Sprintf("repetition %d of %d", i+1, times))
-		history, err := cluster.WatchPods(ctx, namespace)
+		history, err := cluster.WatchPods(ctx, namespace, nil)
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(history.Stop)
 		together(ctx, namespace, history)

@@ -18,7 +18,7 @@ import (
 var _ = Describe("A job that a quota has no room for", short, func() {
 	It("leaves no pod behind, says which quota and by how much, and runs once the quota is gone", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		history, err := cluster.WatchPods(ctx, namespace)
+		history, err := cluster.WatchPods(ctx, namespace, nil)
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(history.Stop)
 		quota := &corev1.ResourceQuota{

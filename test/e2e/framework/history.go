@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	toolswatch "k8s.io/client-go/tools/watch"
@@ -24,8 +25,8 @@ type Change struct {
 	Pod  *corev1.Pod
 }
 
-// PodHistory records every change of the pods of one namespace, from a watch: between two changes
-// nothing happened.
+// PodHistory records every change of pods of one namespace, from a watch: between two changes nothing
+// happened.
 type PodHistory struct {
 	watcher *toolswatch.RetryWatcher
 	done    chan struct{}
@@ -35,14 +36,18 @@ type PodHistory struct {
 	broken  error
 }
 
-// WatchPods starts a history. It ends with Stop.
-func (c *Cluster) WatchPods(ctx context.Context, namespace string) (*PodHistory, error) {
+// WatchPods starts a history of the pods of a namespace that have all these labels. It ends with Stop.
+func (c *Cluster) WatchPods(ctx context.Context, namespace string, having labels.Set) (*PodHistory, error) {
 	pods := c.Clientset.CoreV1().Pods(namespace)
-	list, err := pods.List(ctx, metav1.ListOptions{})
+	selector := having.String()
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
 	}
-	source := &toolscache.ListWatch{WatchFuncWithContext: pods.Watch}
+	source := &toolscache.ListWatch{WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		options.LabelSelector = selector
+		return pods.Watch(ctx, options)
+	}}
 	watcher, err := toolswatch.NewRetryWatcherWithContext(context.WithoutCancel(ctx), list.ResourceVersion, source)
 	if err != nil {
 		return nil, fmt.Errorf("watch pods of namespace %s: %w", namespace, err)

@@ -13,12 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 )
 
-// LogRecorder keeps what the training containers of a namespace print, also that of pods that are
-// deleted meanwhile.
+// LogRecorder keeps what a container of pods prints, also that of pods that are deleted meanwhile.
 type LogRecorder struct {
 	clientset kubernetes.Interface
 	namespace string
@@ -31,11 +31,11 @@ type LogRecorder struct {
 	err   error
 }
 
-// RecordLogs starts a recorder. It ends with Stop.
-func (c *Cluster) RecordLogs(ctx context.Context, namespace, container string) (*LogRecorder, error) {
+// RecordLogs starts a recorder of the pods of a namespace that have all these labels. It ends with Stop.
+func (c *Cluster) RecordLogs(ctx context.Context, namespace string, having labels.Set, container string) (*LogRecorder, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &LogRecorder{clientset: c.Clientset, namespace: namespace, container: container, cancel: cancel, lines: map[string][]string{}}
-	history, err := c.WatchPods(ctx, namespace)
+	history, err := c.WatchPods(ctx, namespace, having)
 	if err != nil {
 		cancel()
 		return nil, err
