@@ -117,7 +117,7 @@ func (m *machine) exitLoss(now time.Time, mem *member) cause {
 		return cause{} // how programs end that were stopped for another world means nothing
 	}
 	switch {
-	case mem.failed() && m.gang.Strategy == InPlace:
+	case mem.failed() && (m.gang.Strategy == InPlace || mem.report.terminating):
 		return m.exitOf(now, mem)
 	case !m.world.finishing && !mem.endedAt.IsZero() && now.Sub(mem.endedAt) >= disagreeAfter:
 		return cause{true, fmt.Sprintf(
@@ -135,6 +135,8 @@ func (m *machine) exitOf(now time.Time, mem *member) cause {
 		return cause{!CommunicationError(fault), fault}
 	case m.broken != nil && code == exitKilled && now.Sub(m.broken.began) >= killAfter:
 		return cause{false, "its program did not leave the world in time and was killed"}
+	case mem.report.terminating:
+		return cause{false, fmt.Sprintf("its pod was told to end, and its program exited with code %d", code)}
 	}
 	return cause{true, fmt.Sprintf("its program exited with code %d", code)}
 }

@@ -243,7 +243,7 @@ func (mem *member) clock(now time.Time, strategy Strategy) {
 	exited, code := mem.exited()
 	first(&mem.endedAt, exited && code == 0)
 	waits := mem.report.has(waitingFault)
-	if mem.faultedAt.IsZero() && (waits || strategy == Restart && mem.failed()) {
+	if mem.faultedAt.IsZero() && (waits || strategy == Restart && mem.failed() && !mem.report.terminating) {
 		mem.faultedAt, mem.faultText, mem.faultExit = now, mem.fault(), !waits
 		if mem.faultText == "" {
 			mem.faultText = fmt.Sprintf("its program exited with code %d", mem.code())

@@ -183,15 +183,22 @@ var transcripts = map[string][]line{
 	"SIGTERM while the operator is away": {
 		{0, directive(1, 1, "a"), "start(1) tell"},
 		{10 * second, Terminated{}, "tell"},
-		{11 * second, Tick{}, ""},
-		{12 * second, Tick{}, "term[0 1]"},
+		{29 * second, Tick{}, ""},
+		{30 * second, Tick{}, "term[0 1]"},
+	},
+	"another operator leads before the agent decides alone": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{10 * second, Terminated{}, "tell"},
+		{27 * second, directive(2, 1, "a"), ""},
+		{30 * second, Tick{}, ""},
+		{32 * second, released(directive(2, 1, "a")), "term[0 1]"},
 	},
 	"the operator goes away after SIGTERM": {
 		{0, directive(1, 1, "a"), "start(1) tell"},
 		{10 * second, Terminated{}, "tell"},
 		{11 * second, directive(1, 1, "a"), ""},
-		{12 * second, Tick{}, ""},
-		{13 * second, Tick{}, "term[0 1]"},
+		{30 * second, Tick{}, ""},
+		{31 * second, Tick{}, "term[0 1]"},
 	},
 	"the grace period ends without a release": {
 		{0, directive(1, 1, "a"), "start(1) tell"},
@@ -273,10 +280,10 @@ func TestATickIsAskedForWhenItMatters(t *testing.T) {
 	m.Step(epoch, directive(1, 1, "a"))
 	due(-1)
 	m.Step(epoch.Add(10*second), Terminated{})
-	due(12 * second)
+	due(30 * second)
 	m.Step(epoch.Add(11*second), directive(1, 1, "a"))
-	due(13 * second)
-	m.Step(epoch.Add(13*second), Tick{})
+	due(31 * second)
+	m.Step(epoch.Add(31*second), Tick{})
 	due(38 * second)
 	m.Step(epoch.Add(38*second), Tick{})
 	due(-1)

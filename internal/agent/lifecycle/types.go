@@ -105,7 +105,7 @@ type Limits struct {
 	// StopGrace is how long a program that was asked to stop has before it is killed.
 	StopGrace time.Duration
 	// OutOfReach is how long the operator may be silent after a SIGTERM before the agent decides
-	// alone.
+	// alone. An operator that takes over meanwhile lets the worker go without a lost step.
 	OutOfReach time.Duration
 	// Grace is the time from SIGTERM to the moment at which the kubelet kills everything.
 	Grace time.Duration
@@ -119,7 +119,7 @@ type Limits struct {
 // DefaultLimits are the limits of a worker whose pod has so much grace.
 func DefaultLimits(grace time.Duration) Limits {
 	return Limits{
-		StopGrace: 5 * time.Second, OutOfReach: 2 * time.Second, Grace: grace,
+		StopGrace: 5 * time.Second, OutOfReach: 20 * time.Second, Grace: grace,
 		Answer: 5 * time.Second, Hold: 3 * time.Second,
 	}
 }
