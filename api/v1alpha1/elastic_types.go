@@ -84,8 +84,8 @@ type CheckpointSpec struct {
 
 	// memoryInterval is how often a snapshot is taken into memory while training goes on, with
 	// strategy InPlace: a lost worker costs at most the steps since. auto: as often as costs at most
-	// 1% of training; or a duration from 1s to 24h. Default auto. A change reaches workers that start
-	// after it.
+	// 1% of training, and at most every second; or a duration from 1s to 24h. Default auto. A change
+	// reaches workers that start after it.
 	//
 	// +kubebuilder:default=auto
 	// +kubebuilder:validation:MaxLength=32

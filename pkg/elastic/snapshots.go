@@ -20,6 +20,9 @@ import (
 const (
 	// autoFactor is how much longer than a snapshot holds the training up the interval is.
 	autoFactor = 100
+	// leastAuto is the shortest interval that is chosen here. What is told more often serves nobody: a
+	// recovery costs seconds anyway.
+	leastAuto = time.Second
 	// flushTimeout bounds how long a write in the background may keep the process from leaving its
 	// world: the agent's patience is five seconds.
 	flushTimeout = 2 * time.Second
@@ -32,7 +35,7 @@ type snapshots struct {
 	folder string
 	// interval is the least time between two; 0 means auto.
 	interval time.Duration
-	// held is how long the last copy took.
+	// held is how long the last copy took; 0 before the first.
 	held time.Duration
 	// every is a power of two: at a step whose number it divides the clock is read, and never in
 	// between. That is at least as often as a snapshot is taken.
@@ -75,8 +78,8 @@ func (s *snapshots) due(step uint64, now time.Time) bool {
 	}
 	s.mark.step, s.mark.at = step, now
 	interval := s.interval
-	if interval == 0 {
-		interval = autoFactor * s.held
+	if interval == 0 && s.held > 0 { // the first one is due at once
+		interval = max(leastAuto, autoFactor*s.held)
 	}
 	mean := max(took/time.Duration(min(steps, 1<<32)), 1)
 	wanted := uint64(1)

@@ -34,7 +34,13 @@ func TestWhenASnapshotIsDue(t *testing.T) {
 			time.Second, 0, func(uint64) time.Duration { return time.Minute }, 5, 9, []uint64{6, 7, 8, 9},
 		},
 		"auto is a hundred times what the last one took": {
-			0, 2 * time.Millisecond, func(uint64) time.Duration { return 60 * time.Millisecond }, 0, 13, []uint64{4, 8, 12},
+			0, 20 * time.Millisecond, func(uint64) time.Duration { return 600 * time.Millisecond }, 0, 13, []uint64{4, 8, 12},
+		},
+		"auto before the first one": {
+			0, 0, func(uint64) time.Duration { return 20 * time.Millisecond }, 0, 3, []uint64{1, 2, 3},
+		},
+		"auto is not more often than every second": {
+			0, time.Microsecond, func(uint64) time.Duration { return 20 * time.Millisecond }, 0, 200, []uint64{64, 128, 192},
 		},
 		"a few quick steps, and then slow ones": {
 			time.Second, 0, func(step uint64) time.Duration {

@@ -23,6 +23,9 @@ NEVER = 2**63
 _SHARE = 100
 """How many times longer training goes on than a snapshot holds it up, with the interval auto."""
 
+_LEAST = 1.0
+"""The shortest interval that auto comes to, in seconds: a recovery costs seconds anyway."""
+
 
 class Keeper:
     """Takes the snapshots of one process.
@@ -156,7 +159,7 @@ class Keeper:
         """The number of steps, a power of two, that takes longer than the interval."""
         interval = self._agent.interval
         if interval is None:
-            interval = _SHARE * self._held_up
+            interval = max(_LEAST, _SHARE * self._held_up)
         ratio = interval / max(self._pace, 1e-9)
         return 1 if ratio < 1 else 2 ** min(62, math.floor(math.log2(ratio)) + 1)
 

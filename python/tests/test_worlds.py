@@ -329,6 +329,19 @@ class Snapshots(Case):
         self.assertEqual(taken, [0, 4, 8, 12, 16, 20, 24, 28])
         self.finish(agent, program)
 
+    def test_auto_is_not_more_often_than_every_second(self):
+        clock = mock.Mock(return_value=0.0)
+        self.enterContext(mock.patch("concertina.keeper.time.monotonic", clock))
+        agent, program = self.start(epochs=10, setup={"interval": "auto"})
+        taken = [agent.hear("snapshot")["step"]]
+        for _ in range(29):
+            clock.return_value += 0.125
+            program.make(1)
+            if program.steps[-1] % 16 == 1 and program.steps[-1] > 1:
+                taken.append(agent.hear("snapshot")["step"])
+        self.assertEqual(taken, [0, 16])
+        self.finish(agent, program)
+
 
 class Faults(Case):
     def test_one_that_comes_from_the_world(self):

@@ -19,8 +19,8 @@ type CheckpointSpecApplyConfiguration struct {
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// memoryInterval is how often a snapshot is taken into memory while training goes on, with
 	// strategy InPlace: a lost worker costs at most the steps since. auto: as often as costs at most
-	// 1% of training; or a duration from 1s to 24h. Default auto. A change reaches workers that start
-	// after it.
+	// 1% of training, and at most every second; or a duration from 1s to 24h. Default auto. A change
+	// reaches workers that start after it.
 	MemoryInterval *string `json:"memoryInterval,omitempty"`
 	// timeout is how long a planned change may wait for the barrier and the snapshot, or for a
 	// program's own checkpoint; what happens then is said in status. From 1s to 1h, default 60s.
