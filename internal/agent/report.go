@@ -28,6 +28,7 @@ type standing struct {
 	term                            uint64
 	in                              *lifecycle.Start
 	started, standby, out, stopping bool
+	unsupplied                      string
 	processes                       []processStanding
 }
 
@@ -42,7 +43,7 @@ type processStanding struct {
 func standingOf(m *lifecycle.Machine, config Config) standing {
 	s := standing{
 		term: m.Term(), in: m.In(), started: m.In() != nil || m.Started(),
-		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(),
+		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(), unsupplied: m.Unsupplied(),
 	}
 	for slot := range config.Processes {
 		program := slot
@@ -120,6 +121,9 @@ func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {
 	}
 	if of.exit != nil {
 		p.Exit = &rendezvousv1.Exit{Code: int32(*of.exit)}
+		if p.Fault == nil && s.unsupplied != "" {
+			p.Fault = &rendezvousv1.Fault{Step: p.Entered, Message: wire.HeadOf(s.unsupplied, maxReason)}
+		}
 	}
 	return p
 }

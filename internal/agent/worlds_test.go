@@ -355,6 +355,10 @@ func TestASnapshotThatNobodyHas(t *testing.T) {
 	if code := w.exit(); code != 137 || !strings.Contains(w.text(), "its snapshot is not to be had") {
 		t.Errorf("exit code %d:\n%s", code, w.text())
 	}
+	fault := r.Last().GetProcesses()[0].GetFault().GetMessage()
+	if !strings.Contains(fault, "round 2 cannot begin here") || !strings.Contains(fault, "checksum") {
+		t.Errorf("the last report says %q of the end", fault)
+	}
 }
 
 func TestRestartAsksForACheckpoint(t *testing.T) {

@@ -127,12 +127,15 @@ func TestCommunicationError(t *testing.T) {
 		"Traceback\n  File x\nConnectionResetError: [Errno 104] Connection reset by peer": true,
 		"RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer\n\n": true,
 		"torch.distributed.DistBackendError: NCCL communicator was aborted":               true,
-		"read tcp 10.0.0.1:5: EOF":                      true,
-		"connection reset by peer\nValueError: bad":     false,
-		"ValueError: bad learning rate":                 false,
-		"RuntimeError: CUDA error: device-side assert":  false,
-		"ring: write: use of closed network connection": true,
-		"KeyError: 'EOFmarker'":                         false,
+		"read tcp 10.0.0.1:5: EOF":                                true,
+		"connection reset by peer\nValueError: bad":               false,
+		"ValueError: bad learning rate":                           false,
+		"RuntimeError: CUDA error: device-side assert":            false,
+		"ring: write: use of closed network connection":           true,
+		"from 10.0.0.2:7000: dial tcp 10.0.0.2:7000: i/o timeout": true,
+		"dial tcp 10.0.0.2:7000: connect: no route to host":       true,
+		"from 10.0.0.2:7000: it has another checksum":             false,
+		"KeyError: 'EOFmarker'":                                   false,
 	} {
 		if got := CommunicationError(text); got != want {
 			t.Errorf("CommunicationError(%q) is %v", text, got)

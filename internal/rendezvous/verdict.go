@@ -12,7 +12,7 @@ import (
 const settleTime = 2 * time.Second
 
 // communicationError matches the last line of what programs say that fail because a peer has gone.
-var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|closed network connection|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
+var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|i/o timeout|no route to host|network is unreachable|closed network connection|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
 
 // CommunicationError says whether a program's error, such as a traceback, is one that comes of a peer that
 // has gone: its last line is what counts. It never proves that the program is blameless.

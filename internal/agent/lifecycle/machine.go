@@ -49,6 +49,8 @@ type Machine struct {
 	ended bool
 	// code is the first exit code that is not 0, and failed the program that had it; -1 for none.
 	code, failed int
+	// unsupplied is why the programs were killed when their world's snapshot could not be had.
+	unsupplied string
 
 	lastHeard    time.Time
 	released     bool
@@ -264,8 +266,8 @@ func (m *Machine) fetched(f Fetched) []Effect {
 		return nil
 	}
 	m.stage = stopping
-	note := Note{Text: fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)}
-	return []Effect{note, Kill{}}
+	m.unsupplied = fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)
+	return []Effect{Note{Text: m.unsupplied}, Kill{}}
 }
 
 func (m *Machine) start(start *Start) []Effect {
@@ -277,7 +279,7 @@ func (m *Machine) start(start *Start) []Effect {
 // begin forgets the programs that ran before.
 func (m *Machine) begin() {
 	m.stage, m.ended = running, false
-	m.code, m.failed = 0, -1
+	m.code, m.failed, m.unsupplied = 0, -1, ""
 	m.killAt, m.answerBy, m.holdUntil = time.Time{}, time.Time{}, time.Time{}
 	clear(m.exits)
 	clear(m.slots)

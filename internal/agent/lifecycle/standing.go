@@ -54,6 +54,10 @@ func (m *Machine) Exit(program int) (int, bool) {
 	return code, ended
 }
 
+// Unsupplied is why the programs were killed before they entered their world: its snapshot could not be had.
+// Empty for any other end.
+func (m *Machine) Unsupplied() string { return m.unsupplied }
+
 // Failure is the exit code of a program that has failed while the operator has yet to say what
 // follows from it; false for any other.
 func (m *Machine) Failure(program int) (int, bool) {
