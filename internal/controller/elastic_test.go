@@ -259,6 +259,10 @@ func TestGrowthThatCannotStart(t *testing.T) {
 					t.Fatal("it is tried again at once")
 				}
 			}
+			state.Now = now.Add(25 * time.Second)
+			if plan := look(state); plan.After > 5*time.Second {
+				t.Errorf("looks again after %s, and the pause ends in 5s", plan.After)
+			}
 			if name == "no image" && !slices.Equal(names(plan.Actions.Delete), []string{"digits-1-2"}) {
 				t.Errorf("deletes %v", names(plan.Actions.Delete))
 			}

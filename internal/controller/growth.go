@@ -54,9 +54,16 @@ func (b GrowthBackOff) told() string {
 		b.Why, b.Until.UTC().Format(time.RFC3339))
 }
 
+// growthPaused says whether no more workers are made for now. Somebody must look when that is over: nothing
+// else may happen to the job meanwhile.
 func (p *planner) growthPaused() bool {
 	growth := &p.plan.Elastic.Growth
-	return p.Now.Before(growth.Until) && growth.Nodes == p.Nodes.digest()
+	left := growth.Until.Sub(p.Now)
+	if left <= 0 || growth.Nodes != p.Nodes.digest() {
+		return false
+	}
+	p.lookAgain(left)
+	return true
 }
 
 // need is a number of pods that are missing, and whether they must be placed together.
@@ -113,7 +120,7 @@ func (p *planner) retarget(crew []worker) {
 		target = ceiling
 		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "spec.workers.max is %d: %d workers are to stay",
 			value(p.Job.Spec.Workers.Max), target)
-	case failed || p.growthPaused():
+	case p.growthPaused():
 		// What did not come is not waited for; who is there stays.
 		target = max(p.minimum(), min(target, p.legal(bound)))
 	case p.World.Phase == rendezvous.PhaseTraining && !p.finishing(crew):
@@ -220,7 +227,6 @@ func (p *planner) growthFailure(crew []worker) bool {
 	*growth = growth.failed(p.Now, p.Nodes.digest(), strings.Join(why, "; "), blamed)
 	growth.Crashed = crashed
 	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
-	p.lookAgain(growth.Until.Sub(p.Now))
 	return true
 }
 

@@ -30,7 +30,7 @@ var _ = Describe("A job whose world changes at random", Serial, func() {
 		return
 	}
 	It("trains as if nothing had happened, through 20 changes", short, func(ctx context.Context) {
-		newCampaign(ctx, 240).run(ctx, deck(1), 2*time.Minute)
+		newCampaign(ctx, 330).run(ctx, deck(1), 3*time.Minute)
 	})
 
 	It("trains as if nothing had happened, through 200 changes", long, func(ctx context.Context) {
