@@ -104,7 +104,7 @@ func (p *planner) endedMessage(pod *corev1.Pod) string {
 		return fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, message)
 	}
 	for _, exit := range p.failedExits([]*corev1.Pod{pod}) {
-		return exit.message()
+		return exit.line()
 	}
 	return fmt.Sprintf("worker %s on node %s has ended", pod.Name, pod.Spec.NodeName)
 }

@@ -210,7 +210,13 @@ func (e failedExit) said() string {
 	return e.lines
 }
 
-func (e failedExit) message() string {
+// message says who ended how, and all that is known of why.
+func (e failedExit) message() string { return e.explained(e.said()) }
+
+// line is the same with the last line of why.
+func (e failedExit) line() string { return e.explained(lastLine(e.said())) }
+
+func (e failedExit) explained(why string) string {
 	who := fmt.Sprintf("worker %s on node %s", e.pod.Name, e.pod.Spec.NodeName)
 	if e.rank >= 0 {
 		who = fmt.Sprintf("worker %s (worker rank %d, node %s)", e.pod.Name, e.rank, e.pod.Spec.NodeName)
@@ -222,8 +228,8 @@ func (e failedExit) message() string {
 	if e.cause != "" && e.cause != "Error" {
 		text += " (" + e.cause + ")"
 	}
-	if said := e.said(); said != "" {
-		text += ": " + said
+	if why != "" {
+		text += ": " + why
 	}
 	return text
 }

@@ -405,3 +405,14 @@ func TestNodesThatAreGone(t *testing.T) {
 		})
 	}
 }
+
+// What becomes the reason of a change is said in one line, how the worker ended included.
+func TestWhatTheRendezvousIsToldOfAWorkerThatHasEnded(t *testing.T) {
+	job := trains(3)
+	state := elasticState(job, crewOf(job)...)
+	exited(137, now, "step 1 loss 0.5\nstep 2 loss 0.4")(state.Pods[2])
+	const want = "worker digits-1-2 (worker rank 2, node n1) exited with code 137: step 2 loss 0.4"
+	if member := look(state).Actions.Expect.Members[2]; !member.Ended || member.Lost != want {
+		t.Errorf("the rendezvous is told %+v, want %q", member, want)
+	}
+}
