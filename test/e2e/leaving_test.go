@@ -40,6 +40,18 @@ var _ = Describe("A worker that has to go", Serial, short, func() {
 		e.expectNothingLost(ctx)
 	})
 
+	It("trains on when it is deleted while no operator leads, until the next one lets it go without a lost step", func(ctx context.Context) {
+		e := startElastic(ctx, 2, 3, "--epochs=90")
+		before := e.whole(ctx, 3)
+		killOperator(ctx, e.job)
+		deleted := pick(e.members(ctx))
+		Expect(cluster.Delete(ctx, deleted)).To(Succeed())
+		e.world(ctx, before, 3)
+		Expect(uids(e.members(ctx))).NotTo(ContainElement(deleted.UID))
+		e.completes(ctx, 3*time.Minute)
+		e.expectNothingLost(ctx)
+	})
+
 	It("makes room for a pod of higher priority without a lost step, and comes back after it", func(ctx context.Context) {
 		// Each worker has all devices of a node.
 		all, err := cluster.DevicesOfANode(ctx)
