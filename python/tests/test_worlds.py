@@ -317,30 +317,24 @@ class Snapshots(Case):
         self.finish(agent, program)
 
     def test_how_often(self):
-        clock = mock.Mock(return_value=0.0)
-        self.enterContext(mock.patch("concertina.keeper.time.monotonic", clock))
-        agent, program = self.start(epochs=10, setup={"interval": 2.5})
-        taken = [agent.hear("snapshot")["step"]]
-        for _ in range(29):
-            clock.return_value += 1
-            program.make(1)
-            if program.steps[-1] % 4 == 1 and program.steps[-1] > 1:
-                taken.append(agent.hear("snapshot")["step"])
-        self.assertEqual(taken, [0, 4, 8, 12, 16, 20, 24, 28])
-        self.finish(agent, program)
+        self.assertEqual(self.taken(interval=2.5, step_takes=1, every=4), [0, 4, 8, 12, 16, 20, 24, 28])
 
     def test_auto_is_not_more_often_than_every_second(self):
+        self.assertEqual(self.taken(interval="auto", step_takes=0.125, every=16), [0, 16])
+
+    def taken(self, interval, step_takes, every):
+        """The snapshots in 29 steps, which are told of after the steps that every divides."""
         clock = mock.Mock(return_value=0.0)
         self.enterContext(mock.patch("concertina.keeper.time.monotonic", clock))
-        agent, program = self.start(epochs=10, setup={"interval": "auto"})
+        agent, program = self.start(epochs=10, setup={"interval": interval})
         taken = [agent.hear("snapshot")["step"]]
         for _ in range(29):
-            clock.return_value += 0.125
+            clock.return_value += step_takes
             program.make(1)
-            if program.steps[-1] % 16 == 1 and program.steps[-1] > 1:
+            if program.steps[-1] % every == 1 and program.steps[-1] > 1:
                 taken.append(agent.hear("snapshot")["step"])
-        self.assertEqual(taken, [0, 16])
         self.finish(agent, program)
+        return taken
 
 
 class Faults(Case):
