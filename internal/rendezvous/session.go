@@ -20,7 +20,8 @@ const (
 	// sendTimeout bounds one directive; an agent that does not read for so long is gone.
 	sendTimeout = 5 * time.Second
 	// maxReportRate is how many reports per second are read of one session in the long run, and
-	// reportBurst how many at once; an agent sends one or two per second.
+	// reportBurst how many at once. An agent sends one or two per second, and bounds itself below this:
+	// whoever changes one changes the other.
 	maxReportRate = 20
 	reportBurst   = 50
 )

@@ -69,7 +69,7 @@ type Session struct {
 
 const (
 	// reportRate is how many reports are sent per second in the long run, reportBurst how many at once. The
-	// operator reads 20 and 50: what comes faster would wait there, and be old when it is read.
+	// operator reads 20 and 50 (maxReportRate there): what comes faster would wait, and be old when it is read.
 	reportRate  = 15
 	reportBurst = 30
 )
