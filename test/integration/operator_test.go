@@ -114,6 +114,18 @@ func (o *operator) run(ctx context.Context, mgr ctrl.Manager) {
 	DeferCleanup(o.stop)
 }
 
+// look has the controller look at a job once more. It returns when a whole round that began after
+// the call is over: rounds of one job follow each other, so of three more that have looked, the
+// first may have begun before, and the second is over.
+func (o *operator) look(j *job) {
+	GinkgoHelper()
+	for range 3 {
+		looks := o.worlds.looks()
+		o.worlds.changed <- j.key()
+		Eventually(o.worlds.looks).Should(BeNumerically(">", looks))
+	}
+}
+
 // clock is a wall clock that a test can set forward or stop.
 type clock struct {
 	mu      sync.Mutex

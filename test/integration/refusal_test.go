@@ -80,9 +80,7 @@ var _ = Describe("A batch that may not be", func() {
 			ContainSubstring("exceeded quota: team, requested: pods=1, used: pods=1, limited: pods=1")))
 		expectNothing(ctx, j)
 		Eventually(op.all).Should(ContainElements("create Pod digits-1-0", "create Pod digits-1-1: Forbidden", "delete Pod digits-1-0", "delete PodGroup digits-1"))
-		looks := op.worlds.looks()
-		j.touch(ctx)
-		Eventually(op.worlds.looks).Should(BeNumerically(">", looks))
+		op.look(j)
 		Expect(op.count("create PodGroup digits-2")).To(BeZero(), "the pause was not kept")
 
 		Expect(cluster.Delete(ctx, quota)).To(Succeed())
@@ -170,10 +168,8 @@ var _ = Describe("A batch that may not be", func() {
 		for attempt, pause := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
 			Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(ContainSubstring("refuses pod digits-%d-", attempt+1))
 			expectNothing(ctx, j)
-			looks := op.worlds.looks()
 			op.clock.advance(pause - time.Second)
-			j.touch(ctx)
-			Eventually(op.worlds.looks).Should(BeNumerically(">", looks))
+			op.look(j)
 			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(attempt + 1)))
 			op.clock.advance(time.Second)
 			j.touch(ctx)

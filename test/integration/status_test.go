@@ -25,17 +25,10 @@ var _ = Describe("The status", func() {
 		j.train(ctx, op, 1, 1)
 		Expect(op.worlds.report(j.key(), func(seen *rendezvous.Observation) { seen.Progress.Step = 1 })).To(Succeed())
 		Eventually(func() *int64 { return j.get(ctx).Status.Progress.Step }).Should(HaveValue(BeEquivalentTo(1)))
-		lookAgain := func() {
-			looks := op.worlds.looks()
-			op.worlds.changed <- j.key()
-			Eventually(op.worlds.looks).Should(BeNumerically(">", looks))
-		}
-		lookAgain() // a look begins when the one before has written
+		op.look(j)
 		version := j.get(ctx).ResourceVersion
 		writes := op.count("write status")
-		for range 3 {
-			lookAgain()
-		}
+		op.look(j)
 		Expect(op.count("write status")).To(Equal(writes))
 		Expect(j.get(ctx).ResourceVersion).To(Equal(version))
 	})
