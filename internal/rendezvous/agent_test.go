@@ -27,7 +27,8 @@ type modelAgent struct {
 	started, stuck bool
 
 	attempt, stop uint64
-	out           bool
+	// aborted is true once it was told that the world is over, out once it has left it.
+	aborted, out  bool
 	fault         string
 	phase         phase
 	exits         []int32
@@ -108,7 +109,7 @@ func (a *modelAgent) enter(d directive) error {
 		return fmt.Errorf("%s: round %d goes on after step %d, and it has done %d", a.uid, d.round, w.fromStep, a.done)
 	}
 	a.entered, a.started, a.waiting = a.done, true, waitingNone
-	a.attempt, a.stop, a.out, a.fault, a.phase = 0, 0, false, "", phaseStep
+	a.attempt, a.stop, a.aborted, a.out, a.fault, a.phase = 0, 0, false, false, "", phaseStep
 	return nil
 }
 
@@ -144,7 +145,9 @@ func (a *modelAgent) keep(s snapshot, state history) {
 
 // follow does what a directive says about the world that the agent is in.
 func (a *modelAgent) follow(d directive) {
+	a.aborted = a.aborted || d.abort != nil
 	switch {
+	case a.aborted: // nobody goes on in a world that is over
 	case d.barrier == nil:
 		a.stop = 0
 		if a.waiting == waitingParked {
@@ -156,10 +159,10 @@ func (a *modelAgent) follow(d directive) {
 			a.waiting = waitingNone
 		}
 	}
-	if d.barrier != nil && d.barrier.save && a.waiting == waitingParked {
+	if !a.aborted && d.barrier != nil && d.barrier.save && a.waiting == waitingParked {
 		a.save()
 	}
-	if d.abort != nil && !a.out && !a.stuck {
+	if a.aborted && !a.out && !a.stuck {
 		if a.waiting != waitingFault && a.waiting != waitingFinished {
 			a.waiting = waitingAborted
 		}
