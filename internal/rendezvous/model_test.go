@@ -462,11 +462,11 @@ func (c *modelCluster) advance(l *modelLeader, moves *int) {
 	})
 }
 
-// together says whether all agents are in one world and none has ended.
+// together says whether all agents are in one world, and none has left it or ended.
 func (c *modelCluster) together() bool {
 	var round uint64
 	for _, agent := range c.agents {
-		if agent.round == 0 || len(agent.exits) > 0 || round != 0 && agent.round != round {
+		if agent.round == 0 || agent.out || len(agent.exits) > 0 || round != 0 && agent.round != round {
 			return false
 		}
 		round = agent.round
