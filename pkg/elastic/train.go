@@ -141,7 +141,8 @@ func (r *Run) outcome(over bool, err error) (*arrival, error) {
 	case r.arrived != nil:
 		return r.arrived, nil
 	case r.ctx.Err() != nil:
-		if err == nil {
+		// The end of a world is no reason to end for good.
+		if err == nil || errors.Is(err, ErrWorldEnded) {
 			err = context.Cause(r.ctx)
 		}
 		return nil, err

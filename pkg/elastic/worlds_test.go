@@ -216,6 +216,24 @@ func TestAbortOfAParkedProcess(t *testing.T) {
 	s.finishes(t)
 }
 
+func TestTheContextEndsAfterTheWorld(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	run, p := begin(t).join(ctx, options)
+	enough, entered := errors.New("enough"), make(chan struct{})
+	training := goTrain(t, run, func(ctx context.Context, _ elastic.World) error {
+		close(entered)
+		<-ctx.Done()
+		cancel(enough)
+		return fmt.Errorf("all-reduce: %w", context.Cause(ctx))
+	})
+	p.start()
+	<-entered
+	p.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "lost"})
+	if err := training.ends(); !errors.Is(err, enough) {
+		t.Errorf("got %v, want %v", err, enough)
+	}
+}
+
 func TestFaultsAreJudged(t *testing.T) {
 	broken := errors.New("connection reset by peer")
 	for name, fail := range map[string]func() error{
