@@ -78,6 +78,10 @@ type program struct {
 	slot int
 	conn *wire.Conn
 	said chan any
+	// answers, when it is set, sees parked before the test does, and says whether it has answered it. It
+	// is called with the lock held.
+	mu      sync.Mutex
+	answers func(wire.Parked) bool
 	// back is what was read too early.
 	back []any
 	over sync.WaitGroup
@@ -127,8 +131,18 @@ func (p *program) hear() {
 			p.t.Errorf("the program says %s: %v", line, err)
 			return
 		}
-		p.said <- message
+		p.hold(message)
 	}
+}
+
+// hold keeps a message for the test.
+func (p *program) hold(message any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if parked, ok := message.(wire.Parked); ok && p.answers != nil && p.answers(parked) {
+		return
+	}
+	p.said <- message
 }
 
 func (p *program) hangUp() {

@@ -52,15 +52,15 @@ func (c *collective) sum(ctx context.Context, step, x uint64) (uint64, error) {
 		c.turns[step] = t
 	}
 	t.came, t.total = t.came+1, t.total+x
-	if t.came == c.size {
-		close(t.done)
-	}
-	breaks := c.breakAt == step && t.came == c.breakBy
-	c.mu.Unlock()
-	if breaks {
+	// Who is lost in the last step of all has not finished.
+	if c.breakAt == step && t.came == c.breakBy {
 		c.victim.kill(errKilled)
 		close(c.broken)
 	}
+	if t.came == c.size {
+		close(t.done)
+	}
+	c.mu.Unlock()
 	select {
 	case <-t.done:
 		return t.total, nil
@@ -99,6 +99,8 @@ type process struct {
 	kill   context.CancelCauseFunc
 	state  *chain
 	result chan error
+	// stop is the step after which it is to stand, 0 for none. The program's lock guards it.
+	stop uint64
 }
 
 var errKilled = errors.New("killed")
@@ -121,7 +123,52 @@ func (h *history) startProcess() *process {
 		p.result <- run.Train(func(ctx context.Context, w elastic.World) error { return h.train(ctx, run, w, p.state) })
 	}()
 	p.expects(wire.Join{Type: wire.TypeJoin})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers = p.goesOn
 	return p
+}
+
+// goesOn says go to a process that stands where it need not. Like an agent it does so once for each
+// parked: a go that is left over would let a process look at the gate when that is open for its next
+// world already. The lock is held.
+func (p *process) goesOn(parked wire.Parked) bool {
+	if p.stop > 0 && parked.Step >= p.stop {
+		return false
+	}
+	p.says(wire.Go{Type: wire.TypeGo})
+	return true
+}
+
+// moves sets where a process is to stop. It returns what set does, which changes the gate.
+func (p *process) moves(set func() (stop uint64)) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stop = set()
+	for range len(p.said) {
+		switch message := (<-p.said).(type) {
+		case wire.Progress:
+		case wire.Parked:
+			if !p.goesOn(message) {
+				p.back = append(p.back, message)
+			}
+		default:
+			p.back = append(p.back, message)
+		}
+	}
+	return p.stop
+}
+
+func (p *process) arm(n uint64) uint64 {
+	return p.moves(func() uint64 { return p.a.page.Arm(p.slot, n) })
+}
+
+func (p *process) lift() {
+	p.moves(func() uint64 { p.a.page.Lift(p.slot); return 0 })
+}
+
+func (p *process) interrupt() {
+	p.moves(func() uint64 { p.a.page.Interrupt(p.slot); return 1 })
 }
 
 // train is what every process runs.
@@ -188,6 +235,7 @@ func (h *history) enter(members []*process, live map[*process]bool, from uint64)
 		if !live[p] {
 			w.Restore, w.Snapshot = true, h.snapshots[from]
 		}
+		p.moves(func() uint64 { return 0 })
 		p.world(w)
 	}
 }
@@ -208,29 +256,24 @@ func (h *history) plan(c *collective, from uint64) {
 func (h *history) barrier(n uint64) (step uint64, reached, lost bool) {
 	for range 2 {
 		for _, p := range h.members {
-			n = max(n, h.a.page.Arm(p.slot, n))
+			n = max(n, p.arm(n))
 		}
 	}
-	h.sayAll(wire.Go{Type: wire.TypeGo})
 	if n >= h.shape.Steps() {
 		for _, p := range h.members {
-			h.a.page.Lift(p.slot)
+			p.lift()
 		}
-		h.sayAll(wire.Go{Type: wire.TypeGo})
 		return 0, false, false
 	}
 	for _, p := range h.members {
-		for {
-			message := h.next(p)
-			parked, ok := message.(wire.Parked)
-			if !ok {
-				p.unread(message)
-				return 0, false, true
-			}
-			if parked.Step == n {
-				break
-			}
-			p.says(wire.Go{Type: wire.TypeGo})
+		message := h.next(p)
+		parked, ok := message.(wire.Parked)
+		if !ok {
+			p.unread(message)
+			return 0, false, true
+		}
+		if parked.Step != n {
+			h.t.Fatalf("a process stands after step %d, and was to stop after %d", parked.Step, n)
 		}
 	}
 	return n, true, false
@@ -275,9 +318,6 @@ func (h *history) change(step uint64) {
 func (h *history) saved(p *process, step uint64) {
 	for {
 		message := p.hears()
-		if _, again := message.(wire.Parked); again {
-			continue
-		}
 		s, ok := message.(wire.Snapshot)
 		if !ok || s.Error != "" {
 			h.t.Fatalf("the program answers save with %+v", message)
@@ -300,7 +340,7 @@ func (h *history) stop(p *process) {
 // recover goes on without who was lost, from the newest snapshot.
 func (h *history) recover() {
 	for _, p := range h.members {
-		h.a.page.Interrupt(p.slot)
+		p.interrupt()
 	}
 	h.sayAll(wire.Abort{Type: wire.TypeAbort, Round: h.round, Reason: "somebody was lost"})
 	var survivors []*process
@@ -355,9 +395,6 @@ func (h *history) killed(p *process) bool {
 func (h *history) finished() bool {
 	for i, p := range h.members {
 		message := h.next(p)
-		for _, parked := message.(wire.Parked); parked; _, parked = message.(wire.Parked) {
-			message = h.next(p) // it had not seen that the barrier was lifted
-		}
 		if _, ok := message.(wire.Finished); !ok {
 			for _, q := range h.members[:i] {
 				q.unread(wire.Finished{Type: wire.TypeFinished})
@@ -388,9 +425,9 @@ func (h *history) play() {
 			}
 			if reached {
 				for _, p := range h.members {
-					h.a.page.Lift(p.slot)
+					p.lift()
+					p.says(wire.Go{Type: wire.TypeGo})
 				}
-				h.sayAll(wire.Go{Type: wire.TypeGo})
 			}
 		}
 		if !lost && h.finished() {

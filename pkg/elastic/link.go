@@ -221,7 +221,7 @@ func (l *link) enter(round uint64, leave context.CancelCauseFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.round, l.leave = round, leave
-	l.in.save = false // it was meant for the world before
+	l.in.save, l.in.look = false, false // they were meant for the world before
 	l.leaveAborted()
 }
 
