@@ -27,6 +27,7 @@ func (m *machine) isLost(mem *member) bool {
 
 // findLosses finds out who is lost.
 func (m *machine) findLosses(now time.Time) {
+	m.findMissing(now)
 	for i := range m.gang.Members {
 		uid := m.gang.Members[i].UID
 		if mem := m.members[uid]; m.world.ranks.rank(uid) < 0 && !mem.gone {
@@ -43,7 +44,6 @@ func (m *machine) findLosses(now time.Time) {
 			m.lose(now, uid, mem, program, why)
 		}
 	}
-	m.findMissing(now)
 }
 
 // loseStandby takes note of a member that is lost without having been in the world.
@@ -58,12 +58,15 @@ func (m *machine) loseStandby(now time.Time, uid string, mem *member) {
 		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Program: true, Rank: -1, At: now,
 			Message: fmt.Sprintf("its program exited with code %d before it was in a world", max(code, mem.code()))})
 	case mem.want.Lost != "":
-		mem.gone = true
 		loss := Loss{UID: uid, Name: mem.want.Name, Rank: -1, At: now, Message: mem.want.Lost}
-		if m.world.adopted && !mem.joined {
+		if m.world.adopted && !mem.joined && !m.world.whole() {
+			if !m.world.missing {
+				return // its rank may be one of those that are yet to be reported
+			}
 			// Whoever was never heard held one of the ranks that nobody holds now.
 			loss.Round = m.world.record.Round
 		}
+		mem.gone = true
 		m.addLoss(loss)
 	}
 }
@@ -196,7 +199,7 @@ func (m *machine) parted(now time.Time, uid string, mem *member) {
 // findMissing finds out whether an adopted world has ranks that nobody holds any more.
 func (m *machine) findMissing(now time.Time) {
 	w := m.world
-	if !w.adopted || w.missing || len(w.ranks.ranks) == len(w.ranks.uids) {
+	if !w.adopted || w.missing || w.whole() {
 		return
 	}
 	heard := true

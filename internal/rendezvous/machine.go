@@ -186,6 +186,9 @@ type world struct {
 
 func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }
 
+// whole says whether it is known who holds each of the ranks: of an adopted world, once all have reported.
+func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
+
 func newMachine(reconnectGrace time.Duration) *machine {
 	return &machine{reconnectGrace: reconnectGrace, members: map[string]*member{}, phase: PhaseForming}
 }

@@ -167,7 +167,7 @@ func (m *machine) allOut(now time.Time) bool {
 		limit = max(limit, m.gang.BarrierTimeout) // checkpoints take their time
 	}
 	// Of an adopted world it must be known first who is left.
-	all := len(m.world.ranks.ranks) == len(m.world.ranks.uids) || m.world.missing
+	all := m.world.whole() || m.world.missing
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {

@@ -124,8 +124,7 @@ func (m *machine) isHolder(mem *member) bool {
 // writes says whether a rank takes snapshots as it trains: the lowest of each node does. When all are on
 // one node the second does too, so that no single loss takes every snapshot along.
 func (w *world) writes(node string, rank int32) bool {
-	known := len(w.ranks.ranks) == len(w.ranks.uids)
-	return w.writers[node] == rank || rank == 1 && known && len(w.writers) == 1
+	return w.writers[node] == rank || rank == 1 && w.whole() && len(w.writers) == 1
 }
 
 // furthest is how far the world that there is was seen to come.
