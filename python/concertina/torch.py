@@ -118,14 +118,14 @@ class Run(_run.Run):
         if world.size == 1:
             if listener:
                 listener.close()
-            dist.init_process_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
+            _init_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
         elif world.round == 0 or self._launched:
             # The launcher's store serves the first world; later ones are the agent's.
             self._launched = False
-            dist.init_process_group(self._backend, init_method="env://")
+            _init_group(self._backend, init_method="env://")
         else:
             store = dist.PrefixStore(f"{world.term}/{world.round}", self._open_store(world, listener))
-            dist.init_process_group(self._backend, store=store, rank=world.rank, world_size=world.size)
+            _init_group(self._backend, store=store, rank=world.rank, world_size=world.size)
 
     def _open_store(self, world: World, listener: socket.socket | None) -> dist.TCPStore:
         """The store of a world; a rank 0 that is not there yet is tried again, in short attempts,
@@ -186,6 +186,23 @@ class Run(_run.Run):
 
     def _make_step(self, *args: Any) -> Step:
         return Step(self, *args)
+
+
+def _init_group(backend: str, **where: Any) -> None:
+    """Makes the process group of a world.
+
+    PyTorch counts the groups that a process has begun to make, and ranks find each other under that
+    number; only the end of a group that was made sets it back. So when this one fails another is made
+    and ended, of this process alone: a rank that was on its way into a world that broke would wait for
+    ever in the next one for those that were not.
+    """
+    try:
+        dist.init_process_group(backend, **where)
+    except BaseException:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            dist.destroy_process_group()
+        raise
 
 
 def open_store(world: World, listener: socket.socket | None, timeout: datetime.timedelta) -> dist.TCPStore:

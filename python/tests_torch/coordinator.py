@@ -92,6 +92,7 @@ class Coordinator:
     def __init__(self, epochs=2, ballast=0, workers=0, seconds=0.0):
         self.arguments = epochs, ballast, workers, seconds
         self.number = 0
+        self.port = 0
         self._stack = contextlib.ExitStack()
         self.folder = self._stack.enter_context(tempfile.TemporaryDirectory())
 
@@ -114,11 +115,11 @@ class Coordinator:
         """Gives them the next world, with ranks in this order."""
         self.number += 1
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
+            self.port = listener.getsockname()[1]
             for rank, member in enumerate(members):
                 member.round = self.number
                 restore = member in restoring
-                message = world(rank, len(members), round=self.number, fromStep=step, masterPort=port)
+                message = world(rank, len(members), round=self.number, fromStep=step, masterPort=self.port)
                 message |= {"restore": restore, "snapshot": path if restore else "", "writer": True}
                 member.agent.stop(0)
                 member.agent.give(message, listener=listener if rank == 0 else None)
@@ -145,8 +146,9 @@ class Coordinator:
 
     def save(self, member, step):
         member.agent.say("save", step=step)
-        message = member.hear("snapshot")
-        assert message["step"] == step and "error" not in message, message
+        while step not in member.snapshots:  # one of those that it takes by itself may come first
+            message = member.hear("snapshot")
+            assert "error" not in message, message
         return member.snapshots[step]
 
     def abort(self, members):

@@ -4,6 +4,9 @@ import os
 import pathlib
 import time
 import unittest
+from unittest import mock
+
+import torch.distributed as dist
 
 from tests_torch.coordinator import Coordinator, losses
 
@@ -138,6 +141,20 @@ class Recovery(Case):
         c.world(members[:2], 0, members[:2])
         c.end(members[:2])
         self.assert_undisturbed(*members[:2])
+
+
+    def test_a_rank_that_has_tried_to_form_a_world_and_one_that_has_not(self):
+        c = self.coordinator()
+        first, second = members = c.start(2)
+        with mock.patch.object(second.agent, "give"):  # It does not hear of this world.
+            c.first_world(members)
+        store = dist.TCPStore("127.0.0.1", c.port, is_master=False, wait_for_workers=False, use_libuv=False)
+        while not store.num_keys():
+            pass  # It has not said yet where its peers find it.
+        c.abort([first])
+        c.world(members, 0, members)
+        c.end(members)
+        self.assert_undisturbed(*members)
 
 
 class LargeStates(Case):
