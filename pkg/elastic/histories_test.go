@@ -235,7 +235,7 @@ func (h *history) enter(members []*process, live map[*process]bool, from uint64)
 		if !live[p] {
 			w.Restore, w.Snapshot = true, h.snapshots[from]
 		}
-		p.moves(func() uint64 { return 0 })
+		p.lift()
 		p.world(w)
 	}
 }

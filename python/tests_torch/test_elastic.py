@@ -142,7 +142,6 @@ class Recovery(Case):
         c.end(members[:2])
         self.assert_undisturbed(*members[:2])
 
-
     def test_a_rank_that_has_tried_to_form_a_world_and_one_that_has_not(self):
         c = self.coordinator()
         first, second = members = c.start(2)
