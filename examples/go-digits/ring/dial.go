@@ -47,6 +47,9 @@ func Dial(ctx context.Context, w elastic.World) (*Ring, error) {
 		err = errors.Join(context.Cause(ctx), err)
 	}
 	if err != nil {
+		if ring != nil {
+			ring.Close() // the context ended just then
+		}
 		return nil, fmt.Errorf("form the ring of %d ranks as rank %d: %w", w.Size, w.Rank, err)
 	}
 	return ring, nil

@@ -155,6 +155,17 @@ func TestTheEndOfTheContextFreesEveryRank(t *testing.T) {
 	}
 }
 
+// A rank may have its ring in the very moment in which the context ends, and nobody else would close it.
+func TestTheContextEndsAsTheRingForms(t *testing.T) {
+	for range 100 {
+		ctx, cancel := context.WithCancel(context.Background())
+		if _, err := together(ctx, 3, func(int, *Ring) error { cancel(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+}
+
 func TestALostRankFreesTheOthers(t *testing.T) {
 	errs, err := together(context.Background(), 4, func(rank int, ring *Ring) error {
 		if rank == 2 {
