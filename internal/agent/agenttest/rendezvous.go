@@ -113,8 +113,11 @@ func (r *Rendezvous) update(change func()) {
 	r.changed = make(chan struct{})
 }
 
-// Direct says a directive to every agent, at once.
-func (r *Rendezvous) Direct(d *rendezvousv1.Directive) { r.update(func() { r.directive = d }) }
+// Direct says a directive to every agent, at once. What the caller changes in it later is not said.
+func (r *Rendezvous) Direct(d *rendezvousv1.Directive) {
+	said := proto.CloneOf(d)
+	r.update(func() { r.directive = said })
+}
 
 // Mute stops or resumes answering, with the sessions left open.
 func (r *Rendezvous) Mute(mute bool) { r.update(func() { r.mute = mute }) }
@@ -227,9 +230,9 @@ func (r *Rendezvous) Session(ctx context.Context, stream *connect.BidiStream[ren
 	}()
 	for {
 		r.mu.Lock()
-		answer, ok := proto.Clone(r.directive).(*rendezvousv1.Directive)
-		mute, failure, changed := r.mute || sequence == 0 || !ok, r.failure, r.changed
-		if answer.GetSequence() == 0 {
+		answer := proto.CloneOf(r.directive)
+		mute, failure, changed := r.mute || sequence == 0 || answer == nil, r.failure, r.changed
+		if answer != nil && answer.GetSequence() == 0 {
 			answer.Sequence = sequence
 		}
 		r.mu.Unlock()
