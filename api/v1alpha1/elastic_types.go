@@ -59,10 +59,10 @@ type ResizeSpec struct {
 	CheckpointSignal CheckpointSignal `json:"checkpointSignal,omitempty"`
 
 	// completeWhen is a glob of the file that says that a checkpoint is complete, such as
-	// /checkpoints/**/.metadata: a file that matches and is newer than the signal. ** stands for any
-	// number of folders; a relative pattern counts from the program's working folder. Left out, a
-	// program has 2 seconds after the signal. Only with strategy Restart. At most 256 characters. It
-	// changes only while the job is suspended and has no worker.
+	// /checkpoints/**/.metadata: a file that matches, is newer than the signal, and has not changed for
+	// a quarter of a second. ** stands for any number of folders; a relative pattern counts from the
+	// program's working folder. Left out, a program has 2 seconds after the signal. Only with strategy
+	// Restart. At most 256 characters. It changes only while the job is suspended and has no worker.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

@@ -150,7 +150,11 @@ func checkpoints() int {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return 123
 	}
-	if err := os.WriteFile(filepath.Join(folder, ".metadata"), []byte("complete"), 0o600); err != nil {
+	name := filepath.Join(folder, ".metadata")
+	if err := os.WriteFile(name+".part", []byte("complete"), 0o600); err != nil {
+		return 123
+	}
+	if err := os.Rename(name+".part", name); err != nil {
 		return 123
 	}
 	wait(nil)

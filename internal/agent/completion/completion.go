@@ -18,6 +18,9 @@ const (
 	fixed = 2 * time.Second
 	// look is the shortest time between two looks at the files.
 	look = 50 * time.Millisecond
+	// still is how long a file must not have changed: it exists before all of it is written, unless the
+	// program renames it into place.
+	still = 250 * time.Millisecond
 )
 
 // Request is how a program is asked, and how it answers.
@@ -48,14 +51,15 @@ func Ask(ctx context.Context, request Request, send func(syscall.Signal) int) st
 		wait(ctx, fixed)
 		return "the program has had its time for a checkpoint"
 	}
+	written := sightings{}
 	for {
 		started := time.Now()
-		if name := newer(before, find(request.Pattern)); name != "" {
+		if name := written.settled(started, before, find(request.Pattern)); name != "" {
 			return "the checkpoint is complete: " + name
 		}
 		// A walk through a large folder must not keep the worker busy.
 		if !wait(ctx, max(look, 4*time.Since(started))) {
-			return "no file that matches " + request.Pattern + " was written in time: stopping without"
+			return written.unsettled(request.Pattern)
 		}
 	}
 }
@@ -81,13 +85,40 @@ type stamp struct {
 	at   time.Time
 }
 
-func newer(before, now found) string {
+func (s stamp) same(other stamp) bool { return s.size == other.size && s.at.Equal(other.at) }
+
+// sightings are the files that were written since the program was asked, each as it was seen last and
+// the time since when it is like that.
+type sightings map[string]struct {
+	stamp
+	since time.Time
+}
+
+// settled notes what is found now, and returns a file that was written and does not change any more;
+// "" for none.
+func (s sightings) settled(at time.Time, before, now found) string {
 	for name, stamp := range now {
-		if old, ok := before[name]; !ok || !old.at.Equal(stamp.at) || old.size != stamp.size {
+		if old, ok := before[name]; ok && old.same(stamp) {
+			continue
+		}
+		seen, ok := s[name]
+		if ok && seen.same(stamp) && at.Sub(seen.since) >= still {
 			return name
+		}
+		if !ok || !seen.same(stamp) {
+			seen.stamp, seen.since = stamp, at
+			s[name] = seen
 		}
 	}
 	return ""
+}
+
+// unsettled says that the time is over.
+func (s sightings) unsettled(pattern string) string {
+	for name := range s {
+		return name + " was still being written when the time was over: stopping without"
+	}
+	return "no file that matches " + pattern + " was written in time: stopping without"
 }
 
 func find(pattern string) found {

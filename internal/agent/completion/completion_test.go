@@ -1,12 +1,12 @@
 package completion
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -85,9 +85,45 @@ func TestAsk(t *testing.T) {
 			if row.change != nil {
 				row.change(&r)
 			}
-			if got := Ask(context.Background(), r, row.send); !strings.Contains(got, row.want) {
-				t.Errorf("got %q, want %q", got, row.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				if got := Ask(t.Context(), r, row.send); !strings.Contains(got, row.want) {
+					t.Errorf("got %q, want %q", got, row.want)
+				}
+			})
 		})
 	}
+}
+
+// A file exists before all of it is written, and whoever is stopped then leaves a checkpoint that cannot be read.
+func TestAFileThatIsStillWritten(t *testing.T) {
+	const pieces = 20
+	synctest.Test(t, func(t *testing.T) {
+		name := filepath.Join(t.TempDir(), ".metadata")
+		request := Request{Signal: syscall.SIGUSR2, Pattern: name, Timeout: time.Minute}
+		said := Ask(t.Context(), request, func(syscall.Signal) int {
+			go func() {
+				for i := range pieces {
+					if err := os.WriteFile(name, []byte(strings.Repeat("x", i+1)), 0o600); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(still * 4 / 5) // in the time of the test, which costs nothing
+				}
+			}()
+			return 1
+		})
+		if text, err := os.ReadFile(name); err != nil || len(text) != pieces || !strings.Contains(said, "is complete: "+name) {
+			t.Errorf("%q with %q, %v", said, text, err)
+		}
+	})
+}
+
+func TestAFileThatIsWrittenTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		name := filepath.Join(t.TempDir(), ".metadata")
+		request := Request{Signal: syscall.SIGUSR2, Pattern: name, Timeout: still / 2}
+		said := Ask(t.Context(), request, func(syscall.Signal) int { put(t, name); return 1 })
+		if !strings.Contains(said, name+" was still being written") {
+			t.Errorf("%q", said)
+		}
+	})
 }
