@@ -341,7 +341,7 @@ func TestNothingIsPublishedBeforeItIsDurable(t *testing.T) {
 
 // The sessions that must not be, each with the error that says why.
 func TestWhoGetsNoSession(t *testing.T) {
-	f := serve(t, func(o *Options) { o.HelloTimeout = 300 * time.Millisecond })
+	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a"))
 	f.Expect(JobKey{"team", "other"}, gangOf(1, "b"))
 	f.pod("a")
@@ -367,7 +367,6 @@ func TestWhoGetsNoSession(t *testing.T) {
 		{"a job nobody has spoken of", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "unknown"; r.Hello.PodUid = "uid-z"; r.Hello.PodName = "z" })}, connect.CodePermissionDenied, ""},
 		{"a later attempt", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Attempt = 2 })}, connect.CodeUnavailable, "attempt 2 of the job is not expected yet"},
 		{"no hello", "token-a", []*rendezvousv1.Report{{Sequence: 1}}, connect.CodeInvalidArgument, "no hello"},
-		{"silence", "token-a", nil, connect.CodeDeadlineExceeded, "no hello within 300ms"},
 		{"another protocol", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Protocol = 2 })}, connect.CodeFailedPrecondition, "speaks protocol 2"},
 		{"no address", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Address = "worker-0.local" })}, connect.CodeInvalidArgument, "not the IP address"},
 		{"no port", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.MasterPort = 70000 })}, connect.CodeInvalidArgument, "master_port"},
@@ -410,6 +409,13 @@ func TestWhoGetsNoSession(t *testing.T) {
 		wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeUnavailable, "could not be checked now")
 	})
 	f.eventually(t, "no session is left", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+}
+
+func TestSilenceIsNoHello(t *testing.T) {
+	f := serve(t, func(o *Options) { o.HelloTimeout = 300 * time.Millisecond })
+	f.Expect(digits, gangOf(1, "a"))
+	f.pod("a")
+	wantCode(t, f.converse(t, "token-a"), connect.CodeDeadlineExceeded, "no hello within 300ms")
 }
 
 // Reports that no agent sends.
