@@ -199,7 +199,7 @@ var _ = Describe("A job whose world can change", func() {
 		Eventually(func() v1alpha1.RestartsStatus { return j.get(ctx).Status.Restarts }).Should(Equal(v1alpha1.RestartsStatus{Program: ptr.To[int32](1)}))
 		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(HavePrefix("True WorldFormed: round 2: 2 workers"))
 		Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
-		Expect(op.all()).To(ContainElement(And(HavePrefix("event Warning Recovered: round 2: 2 workers go on (WorkerLost), 4 steps"), ContainSubstring("exited with code 137"))))
+		Eventually(op.all).Should(ContainElement(And(HavePrefix("event Warning Recovered: round 2: 2 workers go on (WorkerLost), 4 steps"), ContainSubstring("exited with code 137"))))
 	})
 
 	It("lets go of all when too few are left for too long", func(ctx context.Context) {

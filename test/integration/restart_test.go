@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -195,7 +194,7 @@ var _ = Describe("A gang that is lost", func() {
 		Eventually(j.groupNames(ctx)).Should(BeEmpty())
 		// The culprit is kept for its logs.
 		Expect(j.podNames(ctx)()).To(ContainElement("digits-2-2"))
-		Expect(slices.ContainsFunc(op.all(), func(line string) bool { return strings.HasPrefix(line, "event Warning ProgramFailed") })).To(BeTrue())
+		Eventually(op.all).Should(ContainElement(HavePrefix("event Warning ProgramFailed")))
 	})
 
 	It("because it does not start in time lets go of its room and tries again", func(ctx context.Context) {
