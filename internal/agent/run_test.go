@@ -180,8 +180,10 @@ func TestAProgramWithTheSDK(t *testing.T) {
 	if diff := cmp.Diff([]string{"rank 0 of 1 in round 3"}, w.file("ready")); diff != "" {
 		t.Errorf("the program's world (-want +got):\n%s", diff)
 	}
-	report := r.Await("step 3", func(report *rendezvousv1.Report) bool {
-		return len(report.GetProcesses()) == 1 && report.GetProcesses()[0].GetEntered() == 3
+	// Steps are read from the gate, metrics come in a message that may be later.
+	report := r.Await("step 3 and the metrics", func(report *rendezvousv1.Report) bool {
+		return len(report.GetProcesses()) == 1 && report.GetProcesses()[0].GetEntered() == 3 &&
+			len(report.GetProcesses()[0].GetMetrics()) > 0
 	})
 	if port := report.GetMasterPort(); port == 0 || port == r.Hellos()[0].GetMasterPort() {
 		t.Errorf("port %d is kept for the next world, this one has %d", port, r.Hellos()[0].GetMasterPort())
