@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/concertina-dev/concertina/examples/go-digits/ring"
 	"github.com/concertina-dev/concertina/pkg/elastic"
 )
 
@@ -78,49 +79,6 @@ func fault() int {
 	return 0
 }
 
-// meet returns when all ranks of a world have come, as the first collective of a program does.
-func meet(ctx context.Context, w elastic.World) error {
-	if w.Size == 1 {
-		return nil
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if w.Rank > 0 {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", w.MasterAddress)
-		for errors.Is(err, syscall.ECONNREFUSED) && ctx.Err() == nil {
-			time.Sleep(5 * time.Millisecond) // rank 0 is on its way
-			conn, err = new(net.Dialer).DialContext(ctx, "tcp", w.MasterAddress)
-		}
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		context.AfterFunc(ctx, func() { _ = conn.Close() })
-		_, err = conn.Read(make([]byte, 1))
-		return err
-	}
-	context.AfterFunc(ctx, func() { _ = w.MasterListener.Close() })
-	var others []net.Conn
-	defer func() {
-		for _, conn := range others {
-			_ = conn.Close()
-		}
-	}()
-	for len(others) < w.Size-1 {
-		conn, err := w.MasterListener.Accept()
-		if err != nil {
-			return err
-		}
-		others = append(others, conn)
-	}
-	for _, conn := range others {
-		if _, err := conn.Write([]byte{1}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // counts makes 400 steps of two milliseconds, in whatever worlds there are, and fails when a step is
 // missing in its state in the end, or was made twice.
 func counts() int {
@@ -133,14 +91,20 @@ func counts() int {
 		return 2
 	}
 	err = run.Train(func(ctx context.Context, w elastic.World) error {
-		if err := meet(ctx, w); err != nil {
+		all, err := ring.Dial(ctx, w)
+		if err != nil {
 			return err
 		}
+		defer all.Close()
 		for step := range run.Steps(ctx) {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			case <-time.After(2 * time.Millisecond):
+			}
+			// A step takes all ranks.
+			if err := all.AllReduce([]float64{1}); err != nil {
+				return err
 			}
 			made = append(made, step.Number())
 		}

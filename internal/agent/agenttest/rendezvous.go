@@ -231,8 +231,8 @@ func (r *Rendezvous) Session(ctx context.Context, stream *connect.BidiStream[ren
 	for {
 		r.mu.Lock()
 		answer := proto.CloneOf(r.directive)
-		mute, failure, changed := r.mute || sequence == 0 || answer == nil, r.failure, r.changed
-		if answer != nil && answer.GetSequence() == 0 {
+		mute, failure, changed := r.mute || sequence == 0, r.failure, r.changed
+		if answer.GetSequence() == 0 {
 			answer.Sequence = sequence
 		}
 		r.mu.Unlock()
