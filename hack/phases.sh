@@ -1,26 +1,34 @@
 #!/usr/bin/env bash
-# Runs make targets one after the other and says when each began, how long it took, and which one
+# Runs make targets one after the other and says when each began, how long it took, and which ones
 # failed:
 #
 #     hack/phases.sh lint test-unit
+#
+# A target that fails keeps no other from running: one run tells all that is wrong. The exit status is
+# that of the first one that failed.
 set -uo pipefail
 
 start=$SECONDS
 code=0
+failed=0
 summary=()
 clock() { printf '%d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
+# Who interrupts wants none of the others either.
+trap 'exit 130' INT
 
 for phase in "$@"; do
 	began=$SECONDS
 	echo "==> $(clock) $phase"
 	make "$phase"
-	code=$?
+	status=$?
 	summary+=("$(printf '%-18s %4d s' "$phase" $((SECONDS - began)))")
-	if [ $code -ne 0 ]; then
+	if [ $status -ne 0 ]; then
 		summary[-1]+=" FAILED"
-		break
+		failed=$((failed + 1))
+		if [ $code -eq 0 ]; then code=$status; fi
 	fi
 done
 echo "==> $(clock) end"
 printf '    %s\n' "${summary[@]}" "$(printf '%-18s %4d s' total $((SECONDS - start)))"
+if [ $failed -gt 0 ]; then echo "    $failed of $# failed"; fi
 exit $code

@@ -407,6 +407,8 @@ class Abort(Case):
     def test_a_program_that_waits_for_its_peer_is_freed(self):
         server = self.enterContext(socket.create_server(("127.0.0.1", 0)))
         before = self.enterContext(socket.create_connection(server.getsockname()))
+        # The other end is of this process too: what is accepted once the world has begun is of the world.
+        older = self.enterContext(server.accept()[0])
         outcome = []
 
         class Waiting(Program):
@@ -419,14 +421,12 @@ class Abort(Case):
                 return super().train(world)
 
         agent, program = self.start(program=Waiting)
-        accepted = [server.accept()[0] for _ in range(2)]
-        for connection in accepted:
-            self.addCleanup(connection.close)
-        accepted[1].recv(1)
+        peer = self.enterContext(server.accept()[0])
+        peer.recv(1)
         agent.say("abort", round=1, reason="lost a peer")
         self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 0})
         self.assertEqual(outcome, [b""])
-        accepted[0].sendall(b"y")
+        older.sendall(b"y")
         self.assertEqual(before.recv(1), b"y", "a connection from before the world is not touched")
         agent.give(world(round=2))
         agent.hear("snapshot")
