@@ -9,6 +9,9 @@ const (
 	ConditionGangScheduled = "GangScheduled"
 	// ConditionTraining is True while a world trains.
 	ConditionTraining = "Training"
+	// ConditionFullSize is True when the job has as many workers as it may have; otherwise its reason says
+	// why it does not have more.
+	ConditionFullSize = "FullSize"
 	// ConditionSuspended is True while the job is suspended and holds no worker.
 	ConditionSuspended = "Suspended"
 	// ConditionComplete is True when every process ended with exit code 0.
@@ -34,6 +37,12 @@ const (
 	ReasonScheduled = "Scheduled"
 	// ReasonWaitingForRoom: the scheduler has not placed the gang yet.
 	ReasonWaitingForRoom = "WaitingForRoom"
+	// ReasonQueued: the job waits until there is room for its gang; it has no pods.
+	ReasonQueued = "Queued"
+	// ReasonFullSize: the job has as many workers as it may have.
+	ReasonFullSize = "FullSize"
+	// ReasonGrowthBackOff: workers that were added have failed; more are tried again later.
+	ReasonGrowthBackOff = "GrowthBackOff"
 	// ReasonNoGang: there is no gang now.
 	ReasonNoGang = "NoGang"
 
@@ -86,6 +95,18 @@ const (
 	EventGrowthWithdrawn = "GrowthWithdrawn"
 	// EventWorkerLeaving: a worker is to leave; the message says which and why.
 	EventWorkerLeaving = "WorkerLeaving"
+	// EventQueued: the job waits for room; the message says for what.
+	EventQueued = "Queued"
+	// EventReclaimed: workers are to leave because a gang needs their room; the message says which.
+	EventReclaimed = "Reclaimed"
+	// EventEvened: workers are to leave because a job with as much claim to their room has less.
+	EventEvened = "Evened"
+	// EventMoved: workers are to leave because others have taken their places, so that a gang gets whole nodes.
+	EventMoved = "Moved"
+	// EventEvicted: all workers are released because a job of higher priority needs their room.
+	EventEvicted = "Evicted"
+	// EventLent: the job has grown beyond its min into room that nobody else needs now.
+	EventLent = "Lent"
 	// EventReplacing: a pod was made in the place of one that leaves or was lost.
 	EventReplacing = "Replacing"
 	// EventResized: the world changed as planned; the message says from what to what, why, and how

@@ -104,8 +104,54 @@ type CheckpointSpec struct {
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 }
 
+// PreemptionPolicy says what may be taken from a job for one of higher priority.
+// +kubebuilder:validation:Enum=Shrink;Evict;Never
+type PreemptionPolicy string
+
+const (
+	// PreemptionShrink: the workers beyond min.
+	PreemptionShrink PreemptionPolicy = "Shrink"
+	// PreemptionEvict: all workers, when a job of higher priority cannot start otherwise.
+	PreemptionEvict PreemptionPolicy = "Evict"
+	// PreemptionNever: nothing; and the job has no workers beyond min.
+	PreemptionNever PreemptionPolicy = "Never"
+)
+
+// PreemptionSpec says what may be taken from a job for one of higher priority.
+type PreemptionSpec struct {
+	// policy says what the operator may take from this job for others. Shrink: workers beyond min, for any
+	// gang that waits, whatever its priority, and for the growth of jobs with as much claim to them; that
+	// costs no step. Evict: all workers too, for a job of higher priority, when nothing less helps; the job
+	// queues again. What was not saved by then is lost, and a message says how much. Never:
+	// nothing; such a job does not lend, so it does not borrow either: it has min workers. An administrator
+	// may not allow Evict or Never in a namespace; Shrink is then used. Default Shrink.
+	//
+	// +kubebuilder:default=Shrink
+	// +optional
+	Policy PreemptionPolicy `json:"policy,omitempty"`
+}
+
+// GrowthPolicy says whether workers are added to a job that trains.
+// +kubebuilder:validation:Enum=Auto;Off
+type GrowthPolicy string
+
+const (
+	// GrowthAuto: as far as there is room that nobody needs more.
+	GrowthAuto GrowthPolicy = "Auto"
+	// GrowthOff: none beyond those that are there.
+	GrowthOff GrowthPolicy = "Off"
+)
+
 // GrowthSpec says how workers are added to a job that trains.
 type GrowthSpec struct {
+	// policy says whether workers are added beyond those that are there: Auto, as far as there is room
+	// that nobody needs more, or Off. Workers that are there stay, and may still be taken back. Default
+	// Auto.
+	//
+	// +kubebuilder:default=Auto
+	// +optional
+	Policy GrowthPolicy `json:"policy,omitempty"`
+
 	// stabilization is how long the first new worker that is ready waits for others, so that all of
 	// them come in with one pause. A new worker that has no node by then is withdrawn. From 1s to
 	// 1h, default 30s.

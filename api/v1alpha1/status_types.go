@@ -121,8 +121,8 @@ type Metric struct {
 	Value string `json:"value,omitempty"`
 }
 
-// ProgressStatus is how far the training is. It is refreshed at most every 30 seconds while the job
-// trains; finer detail is in the operator's metrics.
+// ProgressStatus is how far the training is. It is refreshed while the job trains, every 2 seconds in a
+// cluster with a few jobs and every 2 minutes in one with thousands; finer detail is in the operator's metrics.
 type ProgressStatus struct {
 	// step is the number of steps (optimizer updates) that all processes have done.
 	//
@@ -234,6 +234,32 @@ type Resize struct {
 	At *metav1.Time `json:"at,omitempty"`
 }
 
+// QueueStatus is the place of a job that waits for its gang to start.
+type QueueStatus struct {
+	// position counts from 1 among all jobs of the cluster that wait, in the order in which they are
+	// looked at: by priority, then by age.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Position *int32 `json:"position,omitempty"`
+
+	// since is when the job began to wait.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+
+	// waitsFor says in a sentence what it waits for.
+	//
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	WaitsFor string `json:"waitsFor,omitempty"`
+
+	// estimatedStart is when it will start, as far as that is known from the deadlines of others.
+	//
+	// +optional
+	EstimatedStart *metav1.Time `json:"estimatedStart,omitempty"`
+}
+
 // RestartsStatus counts how often the job started over, by cause.
 type RestartsStatus struct {
 	// program counts failures of the training program; spec.failure.maxRestarts bounds it.
@@ -263,13 +289,25 @@ type TrainingJobStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// conditions are Admitted, GangScheduled, Training, Suspended, Complete and Failed.
+	// conditions are Admitted, GangScheduled, Training, FullSize, Suspended, Complete and Failed.
 	//
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// state is what the job is doing, in one word, for kubectl get: Queued, Starting, Training, Resizing,
+	// Recovering, Suspended, Complete, Failed, or why it may not start. It says no more than conditions do.
+	//
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	State string `json:"state,omitempty"`
+
+	// queue is the place of a job that waits for its gang to start.
+	//
+	// +optional
+	Queue QueueStatus `json:"queue,omitzero"`
 
 	// attempt is the number of the current life of the gang, from its PodGroup to its release.
 	//
@@ -298,6 +336,13 @@ type TrainingJobStatus struct {
 	//
 	// +optional
 	RetryTime *metav1.Time `json:"retryTime,omitempty"`
+
+	// retries is how many attempts in a row were lost to the infrastructure. It is 0 again once the job
+	// has trained for a minute. The pause before the next attempt grows with it.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Retries *int32 `json:"retries,omitempty"`
 
 	// workers counts workers.
 	//

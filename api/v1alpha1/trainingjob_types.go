@@ -19,8 +19,14 @@ const (
 	LabelRole = "training.concertina.dev/role"
 	// RoleGrowth is the role of a pod that was added to a job beyond its gang. It has no pod group.
 	RoleGrowth = "growth"
+	// AnnotationLeaving says on a pod why it is to leave, for which job, and since when:
+	// "Reclaimed team/big 2030-01-01T12:00:00Z".
+	// What it says is in force, whoever leads.
+	AnnotationLeaving = "training.concertina.dev/leaving"
 	// AnnotationRank holds the worker rank of a pod in the current world.
 	AnnotationRank = "training.concertina.dev/worker-rank"
+	// AnnotationCABundle holds what the agent of a pod trusts the operator by, in PEM.
+	AnnotationCABundle = "training.concertina.dev/ca-bundle"
 )
 
 // Launch says how many processes the agent starts in a worker.
@@ -110,7 +116,7 @@ type WorkersSpec struct {
 	// template is the pod of one worker. The training container needs a command: the agent
 	// starts it. restartPolicy is Never or left out: a lost worker is replaced by a new pod.
 	// Names of volumes and containers that start with concertina- are the agent's. It changes
-	// only while the job is suspended and has no worker.
+	// only while the job is suspended and has no worker. It has no ephemeralContainers.
 	//
 	// +kubebuilder:validation:XValidation:rule="has(self.spec)",message="spec.workers.template.spec is missing: give the pod that trains"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Never'",message="spec.workers.template.spec.restartPolicy must be Never or left out: the operator replaces workers itself"
@@ -163,6 +169,18 @@ type FailureSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	// +optional
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
+
+	// maxBackOff is the longest pause before another attempt. The pause doubles with each failure of the
+	// program (status.restarts.program), from 5s, and with each attempt in a row that was lost to the
+	// infrastructure before it had trained for a minute (status.retries), from 2s. From 1s to 1h,
+	// default 5m.
+	//
+	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="spec.failure.maxBackOff must be a duration such as 90s, 15m or 24h, from 1s to 1h"
+	// +optional
+	MaxBackOff *metav1.Duration `json:"maxBackOff,omitempty"`
 
 	// heartbeatTimeout is how long a worker may be silent, while no step is made, before it is
 	// taken for lost. From 1s to 1h, default 5s.
@@ -228,6 +246,12 @@ type TrainingJobSpec struct {
 	// +optional
 	Checkpoint CheckpointSpec `json:"checkpoint,omitzero"`
 
+	// preemption says what may be taken from the job for one of higher priority.
+	//
+	// +kubebuilder:default={}
+	// +optional
+	Preemption PreemptionSpec `json:"preemption,omitzero"`
+
 	// growth says how workers are added to a job that trains.
 	//
 	// +kubebuilder:default={}
@@ -283,10 +307,12 @@ type TrainingJobSpec struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.workers.max,statuspath=.status.workers.running,selectorpath=.status.selector
 // +kubebuilder:resource:shortName=tj,categories=all
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`,description="what the job is doing, in one word"
 // +kubebuilder:printcolumn:name="Workers",type=string,JSONPath=`.status.workers.summary`,description="running workers, and the bounds"
 // +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.world.round`,description="number of the current world"
 // +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,description="optimizer updates done"
-// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.status=="True")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Queue",type=integer,JSONPath=`.status.queue.position`,description="place among the jobs that wait",priority=1
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="FullSize")].reason`,description="why the job has the size that it has",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name is longer than 48 characters, and pods get their names from it: choose a shorter one"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS label: lower-case letters, digits and -, starting and ending with a letter or digit"

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -36,6 +35,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/controller"
 	"github.com/concertina-dev/concertina/internal/endpoint"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/identity"
 	"github.com/concertina-dev/concertina/internal/pki"
@@ -60,8 +60,11 @@ const (
 type options struct {
 	namespace, podIP, agentImage, rendezvousService string
 	rendezvousBind, healthBind, metricsBind         string
+	fleetConfig                                     string
 	leaderElect                                     bool
 	drainTaints                                     []string
+	concurrentJobs, apiBurst, maxConnections        int
+	apiQPS                                          float32
 	logging                                         zap.Options
 }
 
@@ -96,6 +99,12 @@ func command() *cobra.Command {
 	f.StringVar(&o.healthBind, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	f.StringVar(&o.metricsBind, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
+	f.StringVar(&o.fleetConfig, "fleet-config", "", "file with the settings of how jobs share the cluster (docs/fleet.md); empty for the defaults")
+	f.IntVar(&o.concurrentJobs, "concurrent-jobs", controller.DefaultConcurrentJobs, "jobs that are looked at at a time")
+	// The API server's own fairness limits us better than a bucket on this side.
+	f.Float32Var(&o.apiQPS, "kube-api-qps", -1, "requests to the API server in a second, of each kind of client; -1 for no limit")
+	f.IntVar(&o.apiBurst, "kube-api-burst", 100, "requests to the API server at once beyond --kube-api-qps")
+	f.IntVar(&o.maxConnections, "rendezvous-max-connections", rendezvous.DefaultMaxConnections, "connections of workers that are open at a time; each worker needs one")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among several operators")
 	// What changes a world takes milliseconds.
 	o.logging.TimeEncoder = zapcore.TimeEncoderOfLayout("2006-01-02T15:04:05.000Z07:00")
@@ -120,6 +129,18 @@ func (o *options) validate() error {
 			wrong = append(wrong, fmt.Errorf("--drain-taints: %q is no key of a taint: %s", key, strings.Join(faults, "; ")))
 		}
 	}
+	if o.concurrentJobs < 1 {
+		wrong = append(wrong, fmt.Errorf("--concurrent-jobs is %d: it must be at least 1", o.concurrentJobs))
+	}
+	if o.apiQPS != -1 && o.apiQPS <= 0 {
+		wrong = append(wrong, fmt.Errorf("--kube-api-qps is %g: it must be above 0, or -1 for no limit", o.apiQPS))
+	}
+	if o.apiBurst < 1 {
+		wrong = append(wrong, fmt.Errorf("--kube-api-burst is %d: it must be at least 1", o.apiBurst))
+	}
+	if o.maxConnections < 1 {
+		wrong = append(wrong, fmt.Errorf("--rendezvous-max-connections is %d: it must be at least 1", o.maxConnections))
+	}
 	return errors.Join(wrong...)
 }
 
@@ -134,8 +155,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	// The API server's own fairness limits us better than a bucket on this side.
-	config.QPS = -1
+	config.QPS, config.Burst = o.apiQPS, o.apiBurst
 	mgr, err := newManager(config, scheme, o)
 	if err != nil {
 		return err
@@ -150,7 +170,7 @@ func run(ctx context.Context, o options) error {
 	return mgr.Start(ctx)
 }
 
-// newManager caches only what is ours: in a large cluster most pods and ConfigMaps are not.
+// newManager caches only what is ours: in a large cluster most pods are not.
 func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager.Manager, error) {
 	ofJobs, err := labels.NewRequirement(v1alpha1.LabelJob, selection.Exists, nil)
 	if err != nil {
@@ -160,7 +180,7 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager
 	lease, renew, retry := leaseDuration, renewDeadline, retryPeriod
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme:                        scheme,
-		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: ours, &corev1.ConfigMap{}: ours}},
+		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: ours}},
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&schedv1alpha1.PodGroup{}, &corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsBind},
 		HealthProbeBindAddress:        o.healthBind,
@@ -181,27 +201,6 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager
 		}
 	}
 	return mgr, nil
-}
-
-// newClusterCache holds what decides where there is room: all nodes, and of every pod that has not
-// ended the part that the scheduler looks at.
-func newClusterCache(mgr manager.Manager) (cache.Cache, error) {
-	unfinished := fields.AndSelectors(
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
-	cluster, err := cache.New(mgr.GetConfig(), cache.Options{
-		Scheme:                      mgr.GetScheme(),
-		Mapper:                      mgr.GetRESTMapper(),
-		ReaderFailOnMissingInformer: true,
-		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:  {Field: unfinished, Transform: allocation.Slim(v1alpha1.LabelJob)},
-			&corev1.Node{}: {Transform: cache.TransformStripManagedFields()},
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("set up the cache of nodes: %w", err)
-	}
-	return cluster, mgr.Add(cluster)
 }
 
 // wire puts the parts together.
@@ -230,6 +229,8 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 		Recorder:      record.Status{Live: live, Writer: live.Status()},
 		Logger:        mgr.GetLogger().WithName("rendezvous"),
 		Registerer:    metrics.Registry,
+
+		MaxConnections: o.maxConnections,
 	})
 	leader := &endpoint.Leader{
 		Client: live, Service: client.ObjectKey{Namespace: o.namespace, Name: o.rendezvousService},
@@ -240,13 +241,34 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 			return fmt.Errorf("add to the manager: %w", err)
 		}
 	}
-	cluster, err := newClusterCache(mgr)
+	return wireController(mgr, live, o, authority, server, "https://"+net.JoinHostPort(host, portText))
+}
+
+// wireController puts the controller of jobs together, and the planner that it asks.
+func wireController(
+	mgr manager.Manager, live client.Client, o options, authority *pki.Authority, server *rendezvous.Server, url string,
+) error {
+	jobFigures, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {
 		return err
 	}
+	settings, err := fleet.LoadSettings(o.fleetConfig)
+	if err != nil {
+		return fmt.Errorf("--fleet-config: %w", err)
+	}
+	pods := controller.PodSettings{AgentImage: o.agentImage, RendezvousURL: url}
+	cluster := fleet.New(fleet.Options{
+		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: allocation.NewPlan,
+	})
+	if err := cluster.AddTo(mgr); err != nil {
+		return err
+	}
+	if err := metrics.Registry.Register(cluster); err != nil {
+		return fmt.Errorf("register the metrics of the fleet: %w", err)
+	}
 	reconciler := &controller.Reconciler{
 		Client:      mgr.GetClient(),
-		Cluster:     cluster,
+		Fleet:       cluster,
 		DrainTaints: o.drainTaints,
 		Live:        live,
 		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
@@ -254,10 +276,11 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 		Events:      mgr.GetEventRecorder("concertina"),
 		CABundle:    authority.Bundle,
 		Now:         time.Now,
-		Pods: controller.PodSettings{
-			AgentImage:    o.agentImage,
-			RendezvousURL: "https://" + net.JoinHostPort(host, portText),
-		},
+		Pods:        pods,
+		Metrics:     jobFigures,
+
+		ReclaimTimeout: settings.ReclaimTimeout.Duration,
+		ConcurrentJobs: o.concurrentJobs,
 	}
 	return reconciler.SetupWithManager(mgr)
 }

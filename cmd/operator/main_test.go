@@ -9,7 +9,8 @@ import (
 )
 
 func TestFlagsAreChecked(t *testing.T) {
-	good := options{namespace: "concertina-system", podIP: "10.0.0.1", agentImage: "agent", drainTaints: controller.DefaultDrainTaints}
+	good := options{namespace: "concertina-system", podIP: "10.0.0.1", agentImage: "agent", drainTaints: controller.DefaultDrainTaints,
+		concurrentJobs: 8, apiQPS: -1, apiBurst: 100, maxConnections: 20000}
 	for _, c := range []struct {
 		name   string
 		change func(*options)
@@ -18,6 +19,11 @@ func TestFlagsAreChecked(t *testing.T) {
 		{"as they should be", func(*options) {}, nil},
 		{"no taints", func(o *options) { o.drainTaints = nil }, nil},
 		{"nothing set", func(o *options) { *o = options{} }, []string{"--namespace is not set", "--pod-ip is not set", "--agent-image is not set"}},
+		{"a limit of requests", func(o *options) { o.apiQPS = 0.5 }, nil},
+		{"no requests", func(o *options) { o.apiQPS, o.apiBurst = 0, 0 }, []string{"--kube-api-qps is 0: it must be above 0, or -1", "--kube-api-burst is 0"}},
+		{"fewer than no requests", func(o *options) { o.apiQPS = -2 }, []string{"--kube-api-qps is -2"}},
+		{"no jobs and no workers", func(o *options) { o.concurrentJobs, o.maxConnections = 0, -1 },
+			[]string{"--concurrent-jobs is 0: it must be at least 1", "--rendezvous-max-connections is -1"}},
 		{"no address", func(o *options) { o.podIP = "here" }, []string{`--pod-ip "here" is not an IP address`}},
 		{"no key of a taint", func(o *options) { o.drainTaints = []string{"gone", "going:NoSchedule"} }, []string{`--drain-taints: "going:NoSchedule" is no key of a taint`}},
 	} {

@@ -47,6 +47,9 @@ type settings struct {
 	ledger bool
 	// samples is how many images are trained with, 0 for all; ballast how many bytes the state has more.
 	samples, ballast int
+	// slowFrom is the step from which on steps take slowTime; 0 for none.
+	slowFrom uint64
+	slowTime time.Duration
 	// absent is the name of the host whose process never joins; empty for none.
 	absent string
 }
@@ -61,6 +64,8 @@ func parse(arguments []string) (settings, error) {
 	flags.Float64Var(&s.rate, "rate", 0.1, "learning rate")
 	flags.Float64Var(&s.momentum, "momentum", 0.9, "momentum, 0 to less than 1")
 	flags.DurationVar(&s.stepTime, "step-time", 0, "least time of a step, to make the training last")
+	flags.Uint64Var(&s.slowFrom, "slow-from", 0, "step from which on steps take --slow-time; 0 for none")
+	flags.DurationVar(&s.slowTime, "slow-time", 0, "least time of a step from --slow-from on")
 	flags.DurationVar(&s.startTime, "start-time", 0, "time before the program joins the others, as imports take it")
 	flags.Uint64Var(&s.failAtStep, "fail-at-step", 0, "step at which rank 0 fails; 0 for none")
 	flags.Uint64Var(&s.failEverywhereAtStep, "fail-everywhere-at-step", 0, "step at which all ranks fail; 0 for none")
@@ -80,8 +85,8 @@ func parse(arguments []string) (settings, error) {
 		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case s.rate <= 0 || s.momentum < 0 || s.momentum >= 1:
 		return s, fmt.Errorf("--rate must be above 0 and --momentum between 0 and 1")
-	case s.stepTime < 0 || s.startTime < 0 || s.every == 0:
-		return s, fmt.Errorf("--step-time and --start-time must not be negative and --log-every not 0")
+	case s.stepTime < 0 || s.slowTime < 0 || s.startTime < 0 || s.every == 0:
+		return s, fmt.Errorf("--step-time, --slow-time and --start-time must not be negative and --log-every not 0")
 	case s.evalEvery < 0 || s.evalTime < 0:
 		return s, fmt.Errorf("--eval-every and --eval-time must not be negative")
 	case s.samples < 0 || s.ballast < 0:

@@ -138,7 +138,11 @@ func (l *learner) learn(ctx context.Context, run *elastic.Run, epoch *elastic.Ep
 		if step.Number()%l.settings.every == 0 || step.Number() == run.TotalSteps() {
 			fmt.Fprintf(l.log, "step %d/%d loss %.9g\n", step.Number(), run.TotalSteps(), loss)
 		}
-		if err := pause(ctx, l.settings.stepTime-time.Since(begun)); err != nil {
+		least := l.settings.stepTime
+		if from := l.settings.slowFrom; from > 0 && step.Number() >= from {
+			least = l.settings.slowTime
+		}
+		if err := pause(ctx, least-time.Since(begun)); err != nil {
 			return err
 		}
 	}

@@ -1,11 +1,25 @@
-// Package allocation says where there is room for workers.
+// Package allocation decides how many workers each job has, where, who leaves, which gang may start,
+// and why.
 //
-// Room answers for one job: how many more pods of its shape the scheduler could place now, and on
-// which nodes. It is pure, and looks at the cluster as the scheduler's filters do: what nodes offer
-// less what pods on them request (pods that are ending still hold their share), selectors and
-// affinity to nodes, taints, ports, affinity to other pods and spreading. It never looks at
-// preemption: what it promises is free.
+// NewPlan is pure: it looks at one Cluster and returns one Plan; the same input, time included, gives the
+// same output. It knows nothing of Kubernetes: nodes, shapes of pods and jobs are interned as small
+// numbers, quantities as dense vectors, so that a pass over thousands of nodes and jobs takes
+// milliseconds. internal/fleet makes the input and carries the output.
 //
-// It leaves out what only the scheduler knows: volumes that bind to nodes, devices behind resource
-// claims (a shape that has such claims is promised nothing), and other plugins.
+//	cluster.go      the input
+//	plan.go         the output
+//	planner.go      the order of the questions
+//	room.go         what is free, with undo; class.go which pods are alike
+//	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
+//	spread.go       on which nodes: close together, or apart
+//	lenders.go      who could give, in the order of what it costs them
+//	victims.go      from whom least is lost; fewer.go with one instead of two; wholejobs.go when a whole job must go
+//	reserve.go      room kept together for a gang that does not fit yet
+//	vain.go         what is known of demands that cannot be met, so that each costs little
+//	consolidate.go  moving workers so that a gang fits in whole nodes
+//	growth.go       water-filling; even.go between equals
+//	rest.go         rules that hold for a while; sizes.go legal numbers of workers
+//	words.go        the sentences that users see; why.go the rules that they name
+//
+// docs/fleet.md has the rules; each of them has a name here (Rule), and a sentence that users see.
 package allocation

@@ -2,269 +2,356 @@ package allocation
 
 import (
 	"fmt"
-	"slices"
 	"testing"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
 
-// model is a scheduler of a few lines, which knows nothing of the code under test: it takes pods of
-// one container that asks for CPUs and devices.
-type model struct {
-	nodes []*corev1.Node
-	pods  []*corev1.Pod
+// drawn is a small random cluster with jobs that arrive while it is simulated.
+func drawCluster(t *rapid.T) *Cluster {
+	c := newCluster()
+	for range rapid.IntRange(1, 4).Draw(t, "nodes") {
+		c.withNodes(1, int64(rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "devices")))
+	}
+	c.Settings.MinRuntime = time.Duration(rapid.SampledFrom([]int{0, 20}).Draw(t, "minRuntime")) * time.Second
+	c.Settings.Backfill = time.Duration(rapid.SampledFrom([]int{0, 30, 600}).Draw(t, "backfill")) * time.Second
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 2, EvictAllowed: true})
+	if rapid.Bool().Draw(t, "quota") {
+		hard := Amounts{int64(rapid.IntRange(1, 12).Draw(t, "hard"))}
+		c.Quotas = append(c.Quotas, Quota{Name: "q", Namespace: 1, Hard: hard, Free: append(Amounts{}, hard...)})
+	}
+	return c
 }
 
-const device = corev1.ResourceName("example.com/gpu")
-
-func (m *model) fits(pod *corev1.Pod, node *corev1.Node) bool {
-	if node.Spec.Unschedulable || len(node.Spec.Taints) > 0 && len(pod.Spec.Tolerations) == 0 ||
-		node.Status.Conditions[0].Status != corev1.ConditionTrue {
-		return false
-	}
-	if zone := pod.Spec.NodeSelector[corev1.LabelTopologyZone]; zone != "" && node.Labels[corev1.LabelTopologyZone] != zone {
-		return false
-	}
-	count := resource.MustParse("1")
-	sums := map[corev1.ResourceName]resource.Quantity{corev1.ResourcePods: count}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, device} {
-		sums[name] = pod.Spec.Containers[0].Resources.Requests[name].DeepCopy()
-	}
-	for _, other := range m.pods {
-		if other.Spec.NodeName != node.Name || other.Status.Phase == corev1.PodSucceeded {
-			continue
+// arrive adds a random job that waits.
+func (c *Cluster) arrive(t *rapid.T) JobID {
+	least := int32(rapid.IntRange(1, 5).Draw(t, "min"))
+	set := func(j *Job) {
+		j.Namespace = NamespaceID(rapid.IntRange(0, 1).Draw(t, "namespace"))
+		j.Priority = int32(rapid.SampledFrom([]int{0, 0, 0, 10, 20}).Draw(t, "priority"))
+		j.Policy = Policy(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "policy"))
+		j.Preempts = rapid.IntRange(0, 9).Draw(t, "preempts") > 0
+		j.NoGrowth = rapid.IntRange(0, 5).Draw(t, "growth") == 0
+		j.Submitted, j.Queued = c.Now, c.Now
+		j.Gang = c.shape(int64(rapid.SampledFrom([]int{1, 1, 1, 2, 4}).Draw(t, "workerDevices")), j.Namespace)
+		j.Pause = time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second
+		if rapid.IntRange(0, 4).Draw(t, "sized") == 0 {
+			j.Sizes = []int32{least, 2 * least, 4 * least}
 		}
-		for name, sum := range sums {
-			if name == corev1.ResourcePods {
-				sum.Add(count)
-			} else {
-				sum.Add(other.Spec.Containers[0].Resources.Requests[name])
+	}
+	return c.queued(fmt.Sprintf("j%d", len(c.Jobs)), least, least*int32(rapid.IntRange(1, 4).Draw(t, "times")), set)
+}
+
+// sound fails when a plan breaks a promise that holds always.
+func (s *simulation) sound(t *rapid.T, plan Plan) {
+	free := make([]Amounts, len(s.Nodes))
+	for n := range s.Nodes {
+		free[n] = append(Amounts{}, s.Nodes[n].Free...)
+	}
+	quota := make([]Amounts, len(s.Quotas))
+	for q := range s.Quotas {
+		quota[q] = append(Amounts{}, s.Quotas[q].Free...)
+	}
+	for id := range s.Jobs {
+		j, d := &s.Jobs[id], &plan.Decisions[id]
+		s.soundDecision(t, JobID(id), d)
+		for i, n := range d.Places {
+			shape := &s.Shapes[j.Growth]
+			if int32(i) < d.Own {
+				shape = &s.Shapes[j.Gang]
 			}
-			sums[name] = sum
+			for r, amount := range shape.Request {
+				if free[n][r] -= amount; free[n][r] < 0 {
+					t.Fatalf("%s: too little on %s", j.Name, s.Nodes[n].Name)
+				}
+			}
+			for _, q := range shape.Quotas {
+				for r, amount := range shape.Demand {
+					if quota[q][r] -= amount; quota[q][r] < 0 {
+						t.Fatalf("%s: beyond its quota", j.Name)
+					}
+				}
+			}
 		}
 	}
-	for name, sum := range sums {
-		asked := name == corev1.ResourcePods || !pod.Spec.Containers[0].Resources.Requests.Name(name, resource.DecimalSI).IsZero()
-		if offered := node.Status.Allocatable[name]; asked && sum.Cmp(offered) > 0 {
-			return false
-		}
-	}
-	return m.apart(pod, node) && m.even(pod, node)
 }
 
-// apart checks anti-affinity within domains of one label.
-func (m *model) apart(pod *corev1.Pod, node *corev1.Node) bool {
-	keepsAway := func(one, other *corev1.Pod, theirs *corev1.Node) bool {
-		if one.Spec.Affinity == nil {
-			return false
+func (s *simulation) soundDecision(t *rapid.T, id JobID, d *Decision) {
+	j := &s.Jobs[id]
+	live, own := int32(0), int32(0)
+	for _, w := range j.Workers {
+		if !w.Ending && !w.Leaving {
+			live++
+			if w.Own && w.Bound {
+				own++
+			}
 		}
-		term := one.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]
-		return theirs.Labels[term.TopologyKey] == node.Labels[term.TopologyKey] && term.LabelSelector.MatchLabels["app"] == other.Labels["app"]
 	}
-	for _, other := range m.pods {
-		index := slices.IndexFunc(m.nodes, func(n *corev1.Node) bool { return n.Name == other.Spec.NodeName })
-		if index < 0 || other.Status.Phase == corev1.PodSucceeded {
+	leave := int32(0)
+	for _, l := range d.Leave {
+		w := &j.Workers[l.Worker]
+		if w.Ending || w.Leaving {
 			continue
 		}
-		if keepsAway(pod, other, m.nodes[index]) || keepsAway(other, pod, m.nodes[index]) {
+		leave++
+		if w.Own && w.Bound {
+			own--
+		}
+	}
+	switch {
+	case d.Evict:
+		if s.Jobs[d.For].Priority <= j.Priority || j.Policy != Evict {
+			t.Fatalf("%s is evicted for %s", j.Name, s.Jobs[d.For].Name)
+		}
+	case j.Stage == Queued:
+		if d.Start && (len(d.Places) != int(j.Min) || d.Own != j.Min) || !d.Start && (d.Count != 0 || len(d.Places) > 0) {
+			t.Fatalf("%s starts partly: %+v", j.Name, d)
+		}
+		if !d.Start && d.Why.Text == "" {
+			t.Fatalf("%s waits and nobody says why", j.Name)
+		}
+	case j.Stage == Training:
+		if d.Count < j.Min || d.Count > j.Max || !j.legal(d.Count) {
+			t.Fatalf("%s has %d: not legal", j.Name, d.Count)
+		}
+		if leave > 0 && (own < j.Min || live-leave < j.Min) {
+			t.Fatalf("%s is left with %d, %d of its own class", j.Name, live-leave, own)
+		}
+		if j.policy(s) == Never && leave > 0 {
+			t.Fatalf("%s gives though its policy is Never", j.Name)
+		}
+	}
+}
+
+// needed fails when a gang that takes from others could start without one of those who leave for it.
+func (s *simulation) needed(t *rapid.T, plan Plan) {
+	for whom := range s.Jobs {
+		j, takers := &s.Jobs[whom], 0
+		free, victims := s.afterwards(), []Worker{}
+		for id := range s.Jobs {
+			for _, l := range plan.Decisions[id].Leave {
+				w := s.Jobs[id].Workers[l.Worker]
+				if w.Ending || w.Leaving {
+					continue
+				}
+				if len(s.Jobs[id].Sizes) > 0 {
+					takers = -1000
+				}
+				if l.For == JobID(whom) && l.Rule == RuleGangsFirst {
+					takers++
+					victims = append(victims, w)
+				}
+			}
+			if plan.Decisions[id].Evict {
+				takers = -1000
+			}
+		}
+		if takers <= 0 || j.Stage != Queued {
+			continue
+		}
+		// Others that wait may have been promised what is free: only one gang that takes can be judged.
+		if s.takers(plan) > 1 {
+			continue
+		}
+		for _, spared := range victims {
+			fits := int64(0)
+			for n := range s.Nodes {
+				left := free[n]
+				for _, w := range victims {
+					if w != spared && int(w.Node) == n {
+						left += s.Shapes[w.Shape].Request[gpu]
+					}
+				}
+				fits += left / s.Shapes[j.Gang].Request[gpu]
+			}
+			if fits >= int64(j.Min) && len(s.Shapes[j.Gang].Quotas) == 0 {
+				t.Fatalf("%s does not need all %d that leave for it", j.Name, len(victims))
+			}
+		}
+	}
+}
+
+// afterwards are the devices that are free on each node once all has ended that ends.
+func (s *simulation) afterwards() []int64 {
+	free := make([]int64, len(s.Nodes))
+	for n := range s.Nodes {
+		free[n] = s.Nodes[n].Free[gpu]
+	}
+	for id := range s.Jobs {
+		for _, w := range s.Jobs[id].Workers {
+			if w.Ending {
+				free[w.Node] += s.Shapes[w.Shape].Request[gpu]
+			}
+		}
+	}
+	return free
+}
+
+// takers are the jobs that wait for room or begin, or have others leave for them.
+func (s *simulation) takers(plan Plan) (count int) {
+	for id := range s.Jobs {
+		if j := &s.Jobs[id]; j.Stage == Queued || j.Stage == Starting || len(plan.Decisions[id].Places) > 0 {
+			count++
+		}
+	}
+	return count
+}
+
+// inOrder fails when a gang starts while one of higher priority waits that could have had its room.
+func (s *simulation) inOrder(t *rapid.T, plan Plan) {
+	free := make([]int64, len(s.Nodes))
+	for n := range s.Nodes {
+		free[n] = s.Nodes[n].Free[gpu]
+	}
+	for id := range s.Jobs {
+		j := &s.Jobs[id]
+		if j.Stage != Queued || plan.Decisions[id].Start || len(s.Shapes[j.Gang].Quotas) > 0 || s.othersWait(JobID(id), plan) {
+			continue
+		}
+		fits := int64(0)
+		for n := range free {
+			// What is given to others of higher or the same priority is not counted.
+			left := free[n]
+			for other := range s.Jobs {
+				if s.Jobs[other].Priority >= j.Priority {
+					for _, place := range plan.Decisions[other].Places {
+						if int(place) == n {
+							left -= s.Shapes[s.Jobs[other].Gang].Request[gpu]
+						}
+					}
+				}
+			}
+			fits += max(left, 0) / s.Shapes[j.Gang].Request[gpu]
+		}
+		if fits < int64(j.Min) {
+			continue
+		}
+		for other := range s.Jobs {
+			if s.Jobs[other].Priority < j.Priority && plan.Decisions[other].Start {
+				t.Fatalf("%s starts before %s", s.Jobs[other].Name, j.Name)
+			}
+		}
+	}
+}
+
+// othersWait says whether what is free may have been promised to others of the same or a higher priority.
+func (s *simulation) othersWait(id JobID, plan Plan) bool {
+	for other := range s.Jobs {
+		j := &s.Jobs[other]
+		if JobID(other) != id && j.Stage != Held && j.Priority >= s.Jobs[id].Priority && (j.Stage == Queued && !plan.Decisions[other].Start || j.Stage == Starting || int32(len(j.Workers)) < j.Min) {
+			return true
+		}
+	}
+	return false
+}
+
+func (j *Job) policy(s *simulation) Policy {
+	return (&planner{c: s.Cluster}).policy(j)
+}
+
+// digest is what of a plan matters to a cluster at rest.
+func (p Plan) quiet() bool {
+	for i := range p.Decisions {
+		d := &p.Decisions[i]
+		if d.Start || d.Evict || len(d.Places) > 0 || len(d.Leave) > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// even checks the spreading of the pods of the shape over zones.
-func (m *model) even(pod *corev1.Pod, node *corev1.Node) bool {
-	if len(pod.Spec.TopologySpreadConstraints) == 0 {
-		return true
-	}
-	zones := map[string]int{}
-	for _, n := range m.nodes {
-		if zone := pod.Spec.NodeSelector[corev1.LabelTopologyZone]; zone == "" || zone == n.Labels[corev1.LabelTopologyZone] {
-			zones[n.Labels[corev1.LabelTopologyZone]] += 0
-			for _, other := range m.pods {
-				if other.Spec.NodeName == n.Name && other.Labels["app"] == "train" && other.Status.Phase != corev1.PodSucceeded && other.DeletionTimestamp == nil {
-					zones[n.Labels[corev1.LabelTopologyZone]]++
-				}
-			}
-		}
-	}
-	least := zones[node.Labels[corev1.LabelTopologyZone]]
-	for _, n := range zones {
-		least = min(least, n)
-	}
-	return zones[node.Labels[corev1.LabelTopologyZone]]+1-least <= int(pod.Spec.TopologySpreadConstraints[0].MaxSkew)
-}
-
-// bind places a copy of a pod.
-func (m *model) bind(pod *corev1.Pod, node *corev1.Node) {
-	pod = pod.DeepCopy()
-	pod.Spec.NodeName = node.Name
-	m.pods = append(m.pods, pod)
-}
-
-func drawCluster(t *rapid.T) *model {
-	m := &model{}
-	for i := range rapid.IntRange(0, 6).Draw(t, "nodes") {
-		node := nodeOf(fmt.Sprintf("n%d", i), inZone(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "zone")),
-			offers(corev1.ResourceCPU, rapid.SampledFrom([]string{"0", "1", "3500m", "8"}).Draw(t, "cpu")),
-			offers(corev1.ResourcePods, rapid.SampledFrom([]string{"0", "2", "10"}).Draw(t, "pods")))
-		if gpus := rapid.IntRange(-1, 4).Draw(t, "gpus"); gpus >= 0 {
-			offers(device, fmt.Sprint(gpus))(node)
-		}
-		node.Spec.Unschedulable = rapid.IntRange(0, 9).Draw(t, "cordoned") == 0
-		if rapid.IntRange(0, 5).Draw(t, "tainted") == 0 {
-			tainted("gpu", corev1.TaintEffectNoSchedule)(node)
-		}
-		if rapid.IntRange(0, 9).Draw(t, "broken") == 0 {
-			node.Status.Conditions[0].Status = corev1.ConditionFalse
-		}
-		m.nodes = append(m.nodes, node)
-	}
-	for i := range rapid.IntRange(0, 8).Draw(t, "others") {
-		pod := podOf(fmt.Sprintf("other%d", i), rapid.SampledFrom([]string{"0", "100m", "1", "2"}).Draw(t, "other cpu"),
-			on(fmt.Sprintf("n%d", rapid.IntRange(0, 6).Draw(t, "other node"))), labelled(rapid.SampledFrom([]string{"train", "web"}).Draw(t, "app")))
-		if rapid.Bool().Draw(t, "device") {
-			asks(device, "1")(pod)
-		}
-		if rapid.IntRange(0, 4).Draw(t, "shy") == 0 {
-			apartFrom("train", corev1.LabelHostname)(pod)
-		}
-		switch rapid.IntRange(0, 3).Draw(t, "state") {
-		case 0:
-			pod.Status.Phase = corev1.PodSucceeded
-		case 1:
-			now := metav1.Now()
-			pod.DeletionTimestamp = &now
-		}
-		m.pods = append(m.pods, pod)
-	}
-	return m
-}
-
-func drawShape(t *rapid.T) *corev1.Pod {
-	shape := podOf("shape", rapid.SampledFrom([]string{"0", "10m", "1", "1500m"}).Draw(t, "shape cpu"))
-	if rapid.Bool().Draw(t, "shape device") {
-		asks(device, fmt.Sprint(rapid.IntRange(1, 2).Draw(t, "devices")))(shape)
-	}
-	if rapid.Bool().Draw(t, "tolerates") {
-		shape.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	}
-	if rapid.IntRange(0, 3).Draw(t, "selects") == 0 {
-		shape.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "a"}
-	}
-	switch rapid.IntRange(0, 5).Draw(t, "affinity") {
-	case 0:
-		apartFrom("train", rapid.SampledFrom([]string{corev1.LabelHostname, corev1.LabelTopologyZone}).Draw(t, "key"))(shape)
-	case 1:
-		apartFrom("web", corev1.LabelTopologyZone)(shape)
-	case 2:
-		spreadOver(corev1.LabelTopologyZone, int32(rapid.IntRange(1, 2).Draw(t, "skew")))(shape)
-	}
-	return shape
-}
-
-// TestRoomIsExactlyWhatFits: whatever order a scheduler takes the nodes in, it places as many as were
-// promised, and no more.
-func TestRoomIsExactlyWhatFits(t *testing.T) {
+func TestRandomClusters(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m, shape := drawCluster(t), drawShape(t)
-		limit := rapid.IntRange(1, 30).Draw(t, "limit")
-		got := Room(Cluster{Nodes: m.nodes, Pods: m.pods}, Wanted{Shape: shape, Limit: limit})
-
-		placed := 0
-		for ; placed < limit; placed++ {
-			var fitting []*corev1.Node
-			for _, node := range m.nodes {
-				if m.fits(shape, node) {
-					fitting = append(fitting, node)
+		s := simulate(drawCluster(t))
+		s.check = func(plan Plan) {
+			s.sound(t, plan)
+			s.needed(t, plan)
+			s.inOrder(t, plan)
+			if s.Now.Sub(noon)%(100*time.Second) != 0 {
+				return
+			}
+			before := fmt.Sprint(s.Cluster)
+			if diff := cmp.Diff(plan, NewPlan(s.Cluster)); diff != "" {
+				t.Fatalf("the same cluster has two plans: %s", diff)
+			}
+			if fmt.Sprint(s.Cluster) != before {
+				t.Fatal("the cluster was changed")
+			}
+		}
+		s.ends = func() int { return rapid.IntRange(0, 2).Draw(t, "ends") }
+		defer func() {
+			if t.Failed() {
+				for _, line := range s.log {
+					t.Log(line)
 				}
 			}
-			if len(fitting) == 0 {
-				break
+		}()
+		jobs := rapid.IntRange(1, 7).Draw(t, "jobs")
+		for range jobs {
+			id := s.arrive(t)
+			if rapid.Bool().Draw(t, "finite") {
+				s.left[id] = rapid.IntRange(1, 20).Draw(t, "work")
 			}
-			m.bind(shape, fitting[rapid.IntRange(0, len(fitting)-1).Draw(t, "node")])
+			s.run(rapid.IntRange(0, 8).Draw(t, "pause"))
 		}
-		if got.Total != placed {
-			t.Fatalf("%d are promised (%s), %d fit", got.Total, got.Why, placed)
-		}
-		if (got.Why == "") != (placed == limit) {
-			t.Fatalf("why is %q with %d of %d", got.Why, placed, limit)
+		s.tick = 15 * time.Second
+		s.run(130)
+		if s.ends = nil; !s.settles(60) {
+			t.Fatalf("it does not come to rest: %s", cmp.Diff(Plan{}, s.plan))
 		}
 	})
 }
 
-// TestPromisesHoldBesideThoseThatWait: once those that wait for a node have one, wherever the
-// scheduler placed them, no more was promised than a scheduler that places ours last still places;
-// and they never take more away than there was.
-func TestPromisesHoldBesideThoseThatWait(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m, shape := drawCluster(t), drawShape(t)
-		shape.Spec.Affinity, shape.Spec.TopologySpreadConstraints = nil, nil
-		free := Room(Cluster{Nodes: m.nodes, Pods: m.pods}, Wanted{Shape: shape, Limit: 50})
-		// One pod that waits, so that the worst place is known for sure.
-		waiting := podOf("waiting", rapid.SampledFrom([]string{"100m", "1", "2"}).Draw(t, "waiting cpu"), labelled("web"))
-		got := Room(Cluster{Nodes: m.nodes, Pods: append(slices.Clone(m.pods), waiting)}, Wanted{Shape: shape, Limit: 50})
-		if got.Total > free.Total {
-			t.Fatalf("%d are promised beside one that waits, %d without", got.Total, free.Total)
+// settles says whether nothing is to be done any more, for a while.
+func (s *simulation) settles(ticks int) bool {
+	for range ticks {
+		if s.step(); !s.plan.quiet() {
+			return false
 		}
-		for _, node := range m.nodes {
-			if !m.fits(waiting, node) {
+	}
+	return true
+}
+
+// TestEverythingThatFitsStartsInTheEnd: all jobs are finite, so none may starve.
+func TestEverythingThatFitsStartsInTheEnd(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := simulate(drawCluster(t))
+		s.Settings.Backfill = 30 * time.Second
+		defer func() {
+			if t.Failed() {
+				for _, line := range s.log {
+					t.Log(line)
+				}
+			}
+		}()
+		for range rapid.IntRange(1, 12).Draw(t, "jobs") {
+			s.left[s.arrive(t)] = rapid.IntRange(1, 10).Draw(t, "work")
+			s.run(rapid.IntRange(0, 3).Draw(t, "pause"))
+		}
+		s.run(500)
+		for id := range s.Jobs {
+			j := &s.Jobs[id]
+			if s.left[JobID(id)] < 0 {
 				continue
 			}
-			after := &model{nodes: m.nodes, pods: slices.Clone(m.pods)}
-			after.bind(waiting, node)
-			if left := Room(Cluster{Nodes: after.nodes, Pods: after.pods}, Wanted{Shape: shape, Limit: 50}); got.Total > left.Total {
-				t.Fatalf("%d are promised; %d fit once the pod that waits is on %s", got.Total, left.Total, node.Name)
+			room := simulate(s.Cluster).empty(JobID(id))
+			if room >= j.Min {
+				t.Fatalf("%s never started, and %d of its %d workers fit an empty cluster: %s", j.Name, room, j.Min, s.plan.of(JobID(id)).Why.Text)
 			}
 		}
 	})
 }
 
-// TestSlimPodsTakeTheSameRoom: the cache may forget what Room does not read.
-func TestSlimPodsTakeTheSameRoom(t *testing.T) {
-	slim := Slim("ours")
-	rapid.Check(t, func(t *rapid.T) {
-		m, shape := drawCluster(t), drawShape(t)
-		var slimmed []*corev1.Pod
-		for _, pod := range m.pods {
-			pod.Annotations = map[string]string{"note": "long"}
-			hostPort(int32(rapid.IntRange(80, 81).Draw(t, "port")))(pod)
-			object, err := slim(pod.DeepCopy())
-			if err != nil {
-				t.Fatal(err)
-			}
-			one, ok := object.(*corev1.Pod)
-			if !ok || one.Annotations != nil {
-				t.Fatalf("slim is %+v", object)
-			}
-			slimmed = append(slimmed, one)
-		}
-		if rapid.Bool().Draw(t, "wants port") {
-			hostPort(80)(shape)
-		}
-		want := Room(Cluster{Nodes: m.nodes, Pods: m.pods}, Wanted{Shape: shape, Limit: 20})
-		got := Room(Cluster{Nodes: m.nodes, Pods: slimmed}, Wanted{Shape: shape, Limit: 20})
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("%+v with slim pods, %+v with whole ones", got, want)
-		}
-	})
-}
-
-func TestPodsOfOursStayWhole(t *testing.T) {
-	pod := podOf("mine", "1", func(p *corev1.Pod) {
-		p.Labels["ours"], p.Annotations = "yes", map[string]string{"a": "b"}
-		p.OwnerReferences = []metav1.OwnerReference{{Name: "job"}}
-	})
-	object, err := Slim("ours")(pod.DeepCopy())
-	if err != nil || !equality.Semantic.DeepEqual(object, pod) {
-		t.Errorf("%+v, %v", object, err)
+// empty is how many workers of a job would fit if nothing else were there.
+func (s *simulation) empty(id JobID) int32 {
+	shape, fits := &s.Shapes[s.Jobs[id].Gang], int64(0)
+	for n := range s.Nodes {
+		fits += s.Nodes[n].Capacity[gpu] / shape.Request[gpu]
 	}
-	if object, err := Slim("ours")("tombstone"); err != nil || object != "tombstone" {
-		t.Errorf("%v, %v", object, err)
+	for _, q := range shape.Quotas {
+		fits = min(fits, s.Quotas[q].Hard[0]/shape.Demand[0])
 	}
+	return int32(fits)
 }

@@ -1,279 +1,273 @@
 package allocation
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
+	"math"
+	"math/bits"
 	"slices"
-	"strings"
-
-	corev1 "k8s.io/api/core/v1"
-	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 )
 
-// Cluster is what there is now: all nodes, and all pods of all namespaces, as they are or as Slim
-// left them, but pods without a node that the caller has room in mind for.
-type Cluster struct {
-	Nodes []*corev1.Node
-	Pods  []*corev1.Pod
+// room is a working copy of what is free on nodes and in quotas. What is taken and given is written down,
+// so that an attempt can be undone.
+type room struct {
+	c *Cluster
+	// free and quota are matrices, one row a node or quota.
+	free, quota []int64
+	// index has the places of one class of pods, nil until somebody asks for them.
+	index   []*places
+	classes *classes
+	log     []change
 }
 
-// Wanted is what room is looked for.
-type Wanted struct {
-	// Shape is the pod that is to be placed. A pod that admission has seen is best: it shows the
-	// overhead of its runtime, the defaults of its namespace, and its priority as a number. Without
-	// that number every pod that waits for a node counts as more important. Limits are not looked at.
-	Shape *corev1.Pod
-	// Limit is how many are wanted at most.
-	Limit int
-	// DrainTaints are keys of taints whose nodes are about to go: they offer nothing, even to pods
-	// that tolerate them.
-	DrainTaints []string
+// change is what was given to (or, negative, taken from) a node and the quotas of a shape.
+type change struct {
+	node  NodeID
+	shape ShapeID
+	times int32
 }
 
-// Placement is where room was found.
-type Placement struct {
-	// Total is the number of pods that fit, at most Limit.
-	Total int
-	// Shares are the nodes that they fit on, those with most room first.
-	Shares []Share
-	// Why says in words why it is not more; empty when Limit was reached.
-	Why string
-}
-
-// Share is what one node can take.
-type Share struct {
-	Node string
-	Pods int
-}
-
-// Room says how many more pods of a shape fit. Pods that wait for a node and are not less important
-// are placed first, where they hurt most, so that the promise also holds once they are in.
-func Room(cluster Cluster, want Wanted) Placement {
-	if want.Limit <= 0 {
-		return Placement{}
+// reset makes the copy anew and keeps the memory.
+func (r *room) reset(c *Cluster, cl *classes) {
+	r.c, r.classes = c, cl
+	r.log = r.log[:0]
+	r.index = r.index[:0]
+	width, counts := len(c.Resources), len(c.Counts)
+	r.free = slices.Grow(r.free[:0], len(c.Nodes)*width)[:len(c.Nodes)*width]
+	for n := range c.Nodes {
+		row := r.free[n*width : (n+1)*width]
+		clear(row[copy(row, c.Nodes[n].Free):])
 	}
-	if fault := unknowable(want.Shape); fault != "" {
-		return Placement{Why: fault}
-	}
-	c := newCandidates(cluster, want)
-	c.chargeWaiting()
-	taken := c.place(want.Limit)
-	placement := Placement{}
-	for i, node := range c.open {
-		if taken[i] > 0 {
-			placement.Total += taken[i]
-			placement.Shares = append(placement.Shares, Share{Node: node.node.Name, Pods: taken[i]})
+	r.quota = slices.Grow(r.quota[:0], len(c.Quotas)*counts)[:len(c.Quotas)*counts]
+	for q := range c.Quotas {
+		row := r.quota[q*counts : (q+1)*counts]
+		for i := copy(row, c.Quotas[q].Free); i < counts; i++ {
+			row[i] = Unbounded
 		}
 	}
-	slices.SortFunc(placement.Shares, func(a, b Share) int {
-		return cmp.Or(cmp.Compare(b.Pods, a.Pods), strings.Compare(a.Node, b.Node))
-	})
-	if placement.Total < want.Limit {
-		placement.Why = c.why(taken)
-	}
-	return placement
 }
 
-// unknowable says why nobody but the scheduler can tell whether a pod fits.
-func unknowable(shape *corev1.Pod) string {
-	if len(shape.Spec.ResourceClaims) > 0 {
-		return "the template has resource claims, and only the scheduler knows which devices are free"
-	}
-	return ""
+// add gives back what some pods of a shape hold on a node and in their quotas, or takes it when times is
+// negative. The node may be None.
+func (r *room) add(n NodeID, s ShapeID, times int32) {
+	r.log = append(r.log, change{n, s, times})
+	r.apply(n, s, times)
 }
 
-// candidates are the nodes that may take a pod of the shape, with what is left on them.
-type candidates struct {
-	shape    *corev1.Pod
-	request  amounts
-	ports    []port
-	topology *topology
-	// open are the nodes that the scheduler would consider, by name.
-	open []*candidate
-	// closed counts the other nodes, by reason.
-	closed  map[string]int
-	waiting []*corev1.Pod
-}
-
-type candidate struct {
-	node  *corev1.Node
-	free  amounts
-	ports []port
-	// room is how many pods of the shape it takes while those that wait are placed.
-	room int
-	// waited says that a pod that waits for a node was charged here.
-	waited bool
-}
-
-func newCandidates(cluster Cluster, want Wanted) *candidates {
-	c := &candidates{
-		shape: want.Shape, request: requests(want.Shape), ports: hostPorts(want.Shape), closed: map[string]int{},
-	}
-	byNode := map[string][]*corev1.Pod{}
-	for _, pod := range cluster.Pods {
-		switch {
-		case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		case pod.Spec.NodeName != "":
-			byNode[pod.Spec.NodeName] = append(byNode[pod.Spec.NodeName], pod)
-		case want.competes(pod):
-			c.waiting = append(c.waiting, pod)
+func (r *room) apply(n NodeID, s ShapeID, times int32) {
+	shape := &r.c.Shapes[s]
+	if n >= 0 {
+		width := len(r.c.Resources)
+		row := r.free[int(n)*width : (int(n)+1)*width]
+		for i, amount := range shape.Request {
+			row[i] += amount * int64(times)
 		}
-	}
-	nodes := slices.SortedFunc(slices.Values(cluster.Nodes), func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
-	c.topology = newTopology(want.Shape, nodes, byNode)
-	for _, node := range nodes {
-		if reason := closedFor(node, want.Shape, want.DrainTaints); reason != "" {
-			c.closed[reason]++
-			continue
-		}
-		one := &candidate{node: node, free: allocatable(node)}
-		for _, pod := range byNode[node.Name] {
-			one.charge(pod)
-		}
-		c.open = append(c.open, one)
-	}
-	slices.SortFunc(c.waiting, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(schedulinghelper.PodPriority(b), schedulinghelper.PodPriority(a)),
-			strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return c
-}
-
-// competes says whether a pod without a node may take room from the shape.
-func (w *Wanted) competes(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && !lessImportant(pod, w.Shape)
-}
-
-// lessImportant says whether a pod that waits stands behind the shape.
-func lessImportant(pod, shape *corev1.Pod) bool {
-	return pod.Spec.Priority != nil && shape.Spec.Priority != nil && *pod.Spec.Priority < *shape.Spec.Priority
-}
-
-func (n *candidate) charge(pod *corev1.Pod) {
-	n.free.sub(requests(pod))
-	n.ports = append(n.ports, hostPorts(pod)...)
-}
-
-// takes is how many pods of the shape fit, regardless of other nodes.
-func (c *candidates) takes(n *candidate) int {
-	if conflict(n.ports, c.ports) {
-		return 0
-	}
-	count := n.free.holds(c.request)
-	if len(c.ports) > 0 {
-		count = min(count, 1)
-	}
-	return count
-}
-
-// chargeWaiting places the pods that wait for a node: where the scheduler has announced them, else
-// on the node where the shape loses most by it. Only nodes that have room for the shape matter.
-func (c *candidates) chargeWaiting() {
-	for _, n := range c.open {
-		if n.room = c.takes(n); c.topology.closes(n.node) {
-			n.room = 0
-		}
-	}
-	for _, pod := range c.waiting {
-		request, ports := requests(pod), hostPorts(pod)
-		var worst *candidate
-		most := -1
-		for _, n := range c.open {
-			if loss := c.loss(n, request, ports); loss > most && mayGoTo(pod, request, ports, n) {
-				worst, most = n, loss
+		for _, p := range r.index {
+			if p != nil {
+				p.update(n, row)
 			}
 		}
-		if worst != nil {
-			worst.charge(pod)
-			worst.room, worst.waited = c.takes(worst), true
+	}
+	for _, q := range shape.Quotas {
+		row := r.quota[int(q)*len(r.c.Counts):]
+		for i, amount := range shape.Demand {
+			if row[i] < Unbounded/2 {
+				row[i] += amount * int64(times)
+			}
 		}
 	}
 }
 
-// loss is how many pods of the shape a node takes less when it has taken another pod; -1 when it
-// takes none as it is.
-func (c *candidates) loss(n *candidate, request amounts, ports []port) int {
-	if n.room == 0 {
-		return -1
+// mark is a point to which undo goes back.
+func (r *room) mark() int { return len(r.log) }
+
+func (r *room) undo(mark int) {
+	for i := len(r.log) - 1; i >= mark; i-- {
+		r.apply(r.log[i].node, r.log[i].shape, -r.log[i].times)
 	}
-	if conflict(ports, c.ports) {
-		return n.room
-	}
-	return n.room - min(n.room, n.free.holdsBeside(c.request, request))
+	r.log = r.log[:mark]
 }
 
-// mayGoTo says whether the scheduler may place a pod that waits on a node. One that is announced there
-// waits for others to end, so it need not fit yet.
-func mayGoTo(pod *corev1.Pod, request amounts, ports []port, n *candidate) bool {
-	if nominated := pod.Status.NominatedNodeName; nominated != "" {
-		return nominated == n.node.Name
+// commit forgets how to undo what was done so far: no mark may be in use.
+func (r *room) commit() { r.log = r.log[:0] }
+
+// of are the places for one class.
+func (r *room) of(k classID) *places {
+	for len(r.index) <= int(k) {
+		r.index = append(r.index, nil)
 	}
-	return n.free.holds(request) > 0 && !conflict(n.ports, ports) && closedFor(n.node, pod, nil) == ""
+	if r.index[k] == nil {
+		r.index[k] = newPlaces(&r.classes.all[k], r.free, len(r.c.Resources), len(r.c.Nodes))
+	}
+	return r.index[k]
 }
 
-// place fills nodes until the limit is reached or nothing fits any more, and returns how many pods
-// each open node takes.
-func (c *candidates) place(limit int) []int {
-	left, taken := make([]int, len(c.open)), make([]int, len(c.open))
-	for i, n := range c.open {
-		left[i] = c.takes(n)
-	}
-	if c.topology == nil {
-		order := make([]int, len(c.open))
-		for i := range order {
-			order[i] = i
-		}
-		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(left[b], left[a]) })
-		for _, i := range order {
-			taken[i] = min(left[i], limit)
-			limit -= taken[i]
-		}
-		return taken
-	}
-	for ; limit > 0; limit-- {
-		best := -1
-		for i, n := range c.open {
-			if left[i] == 0 || !c.topology.allows(n.node) {
+// bounds is how many more pods of a shape the quotas admit when the given part of them, in thousandths, is
+// left to others.
+func (r *room) bounds(s ShapeID, headRoom int64) int32 {
+	shape, least := &r.c.Shapes[s], int64(math.MaxInt32)
+	for _, q := range shape.Quotas {
+		row := r.quota[int(q)*len(r.c.Counts):]
+		for i, amount := range shape.Demand {
+			if amount <= 0 || row[i] >= Unbounded/2 {
 				continue
 			}
-			if best < 0 || cmp.Or(cmp.Compare(c.topology.crowd(n.node), c.topology.crowd(c.open[best].node)), cmp.Compare(left[best], left[i])) < 0 {
-				best = i
+			left := row[i]
+			if headRoom > 0 && i < len(r.c.Quotas[q].Hard) {
+				left -= share(r.c.Quotas[q].Hard[i], headRoom)
 			}
+			least = min(least, max(left, 0)/amount)
 		}
-		if best < 0 {
-			break
-		}
-		c.topology.add(c.open[best].node)
-		left[best]--
-		taken[best]++
 	}
-	return taken
+	return int32(least)
 }
 
-// why tells what keeps the nodes from taking more.
-func (c *candidates) why(taken []int) string {
-	reasons := maps.Clone(c.closed)
-	for i, n := range c.open {
-		switch {
-		case c.takes(n) > taken[i]:
-			reasons["closed by affinity to other pods or by spreading"]++
-		case taken[i] > 0:
-			reasons["full with that"]++
-		case conflict(n.ports, c.ports):
-			reasons["whose host port is taken"]++
-		case n.waited:
-			reasons["wanted by pods that wait"]++
-		default:
-			reasons["with too little "+n.free.short(c.request)]++
+// share is that many thousandths of an amount, and does not overflow.
+func share(amount, thousandths int64) int64 {
+	return amount/1000*thousandths + amount%1000*thousandths/1000
+}
+
+// brim is the last bucket: nodes with that many places or more.
+const brim = 64
+
+// places are how many pods of one class each node has room for.
+type places struct {
+	class *class
+	at    []int32
+	total int64
+	// buckets has the nodes by how many places they have.
+	buckets [brim + 1]Bits
+	// sizes is how many nodes each bucket has, first below which word of it there are none.
+	sizes, first [brim + 1]int32
+}
+
+func newPlaces(k *class, free []int64, width, nodes int) *places {
+	p := &places{class: k, at: make([]int32, nodes)}
+	words := (nodes + 63) / 64
+	all := make(Bits, words*(brim+1))
+	for b := range p.buckets {
+		p.buckets[b] = all[b*words : (b+1)*words : (b+1)*words]
+	}
+	for w, word := range k.nodes {
+		for ; word != 0; word &= word - 1 {
+			n := w*64 + bits.TrailingZeros64(word)
+			if n >= nodes {
+				break
+			}
+			p.at[n] = k.times(free[n*width : (n+1)*width])
+			p.total += int64(p.at[n])
+			bucket := min(p.at[n], brim)
+			p.buckets[bucket].Set(n)
+			p.sizes[bucket]++
 		}
 	}
-	if len(reasons) == 0 {
-		return "the cluster has no nodes"
+	return p
+}
+
+func (p *places) update(n NodeID, row []int64) {
+	if !p.class.nodes.Has(int(n)) {
+		return
 	}
-	var parts []string
-	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
-		parts = append(parts, fmt.Sprintf("%d %s", reasons[reason], reason))
+	was, is := p.at[n], p.class.times(row)
+	if was == is {
+		return
 	}
-	return "nodes: " + strings.Join(parts, ", ")
+	p.at[n] = is
+	p.total += int64(is - was)
+	if was, is := min(was, brim), min(is, brim); was != is {
+		p.buckets[was].Clear(int(n))
+		p.buckets[is].Set(int(n))
+		p.sizes[was]--
+		p.sizes[is]++
+		p.first[is] = min(p.first[is], int32(n)>>6)
+	}
+}
+
+// beside is how many places there are on other nodes than these.
+func (p *places) beside(avoid []NodeID) int64 {
+	left := p.total
+	for i, n := range avoid {
+		if n >= 0 && int(n) < len(p.at) && !slices.Contains(avoid[:i], n) {
+			left -= int64(p.at[n])
+		}
+	}
+	return left
+}
+
+// together is the node for a gang of which so many are left to place: the tightest that holds them all,
+// else the one with the most places; None when there is none.
+func (p *places) together(rest int32, avoid []NodeID) NodeID {
+	for b := int(min(rest, brim)); b <= brim; b++ {
+		if best := p.least(b, rest, avoid); best != None {
+			return best
+		}
+	}
+	for b := int(min(rest, brim)); b > 0; b-- {
+		if best := p.most(b, avoid); best != None {
+			return best
+		}
+	}
+	return None
+}
+
+// fullest is the node with the fewest places, but one at least.
+func (p *places) fullest(avoid []NodeID) NodeID {
+	for b := 1; b <= brim; b++ {
+		if n := p.least(b, 1, avoid); n != None {
+			return n
+		}
+	}
+	return None
+}
+
+// least is the node of a bucket with the fewest places that are at least so many.
+func (p *places) least(bucket int, atLeast int32, avoid []NodeID) NodeID {
+	best := NodeID(None)
+	for w := p.skip(bucket); w < len(p.buckets[bucket]); w++ {
+		for word := p.buckets[bucket][w]; word != 0; word &= word - 1 {
+			n := NodeID(w*64 + bits.TrailingZeros64(word))
+			if p.at[n] < atLeast || slices.Contains(avoid, n) {
+				continue
+			}
+			if bucket < brim {
+				return n
+			}
+			if best == None || p.at[n] < p.at[best] {
+				best = n
+			}
+		}
+	}
+	return best
+}
+
+// most is the node of a bucket with the most places.
+func (p *places) most(bucket int, avoid []NodeID) NodeID {
+	best := NodeID(None)
+	for w := p.skip(bucket); w < len(p.buckets[bucket]); w++ {
+		for word := p.buckets[bucket][w]; word != 0; word &= word - 1 {
+			n := NodeID(w*64 + bits.TrailingZeros64(word))
+			if slices.Contains(avoid, n) {
+				continue
+			}
+			if bucket < brim {
+				return n
+			}
+			if best == None || p.at[n] > p.at[best] {
+				best = n
+			}
+		}
+	}
+	return best
+}
+
+// skip is the first word of a bucket that has a node.
+func (p *places) skip(bucket int) int {
+	words := p.buckets[bucket]
+	if p.sizes[bucket] == 0 {
+		return len(words)
+	}
+	w := p.first[bucket]
+	for words[w] == 0 {
+		w++
+	}
+	p.first[bucket] = w
+	return int(w)
 }

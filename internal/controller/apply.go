@@ -2,15 +2,17 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
-	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -25,21 +27,18 @@ type errRefused struct{ reason, message string }
 
 func (e *errRefused) Error() string { return e.message }
 
-// apply does what was planned, in the order of Actions. A refused batch comes back as *errRefused.
+// errTaken means that the planner has thought better of what it had granted, before it was used.
+var errTaken = errors.New("the places of the gang are not the job's any more")
+
+// apply does what was planned, in the order of Actions, but for what may as well not be: see grow. A refused
+// batch comes back as *errRefused.
 func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) error {
 	key := jobKey(state.Job)
 	if actions.Release {
 		r.Rendezvous.Release(key)
 	}
-	for _, pod := range actions.Delete {
-		if err := r.deletePod(ctx, pod); err != nil {
-			return err
-		}
-	}
-	for _, pod := range actions.Withdraw {
-		if err := r.withdraw(ctx, pod); err != nil {
-			return err
-		}
+	if err := r.changePods(ctx, state, actions); err != nil {
+		return err
 	}
 	if actions.DeleteGroup {
 		if err := r.deleteGroups(ctx, state); err != nil {
@@ -49,19 +48,19 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 	if actions.Forget {
 		r.Rendezvous.Forget(key)
 	}
-	if actions.Group != nil {
-		if err := r.create(ctx, state, actions); err != nil {
-			return err
-		}
-	}
-	if err := r.grow(ctx, state, actions); err != nil {
+	if err := r.makeGroups(ctx, state, actions); err != nil {
 		return err
 	}
 	if actions.Expect != nil {
-		if err := r.ensureConfigMap(ctx, state.Job); err != nil {
+		r.Rendezvous.Expect(key, *actions.Expect)
+	}
+	if actions.Touch != nil {
+		if err := r.Gang.Retry(ctx, *actions.Touch); err != nil && !errors.Is(err, gang.ErrNotInstalled) {
 			return err
 		}
-		r.Rendezvous.Expect(key, *actions.Expect)
+	}
+	if err := r.refreshTrust(ctx, state); err != nil {
+		return err
 	}
 	for _, rank := range actions.Ranks {
 		if err := r.annotateRank(ctx, rank); err != nil {
@@ -73,6 +72,29 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 		return client.IgnoreNotFound(wrapf(err, "delete job %s", key))
 	}
 	return nil
+}
+
+// changePods deletes, withdraws and marks pods, many at a time.
+func (r *Reconciler) changePods(ctx context.Context, state *State, actions *Actions) error {
+	if err := inBatches(len(actions.Delete), func(i int) error { return r.deletePod(ctx, actions.Delete[i]) }); err != nil {
+		return err
+	}
+	if err := inBatches(len(actions.Withdraw), func(i int) error { return r.withdraw(ctx, actions.Withdraw[i]) }); err != nil {
+		return err
+	}
+	return inBatches(len(actions.Mark), func(i int) error { return r.markPod(ctx, state.Job.UID, actions.Mark[i]) })
+}
+
+// makeGroups makes a gang with its group, or groups again that somebody has deleted.
+func (r *Reconciler) makeGroups(ctx context.Context, state *State, actions *Actions) error {
+	switch {
+	case actions.Group != nil:
+		return r.create(ctx, state, actions)
+	case actions.Release || actions.DeleteGroup:
+		return nil
+	default:
+		return r.mendGroups(ctx, state)
+	}
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, pod *corev1.Pod) error {
@@ -92,52 +114,49 @@ func (r *Reconciler) withdraw(ctx context.Context, pod *corev1.Pod) error {
 	return wrapf(err, "withdraw pod %s/%s", pod.Namespace, pod.Name)
 }
 
-// deleteGroups removes the groups of refills and then that of the gang, by which the attempt is known
-// to have any.
-func (r *Reconciler) deleteGroups(ctx context.Context, state *State) error {
-	groups, err := r.Gang.List(ctx, state.Job.Namespace, jobLabels(state.Job, state.attempt()))
-	if err != nil {
-		return err
-	}
-	for _, group := range groups {
-		if group == state.groupKey() {
-			continue
-		}
-		if err := r.Gang.Delete(ctx, group); err != nil {
-			return err
-		}
-	}
-	return r.Gang.Delete(ctx, state.groupKey())
-}
-
-// create makes the job's ConfigMap, the group and its pods. A refusal stops it; what was made by
+// create makes the group and its pods. A refusal stops it; what was made by
 // then goes with the release of the attempt.
-func (r *Reconciler) create(ctx context.Context, state *State, actions *Actions) error {
-	if err := r.ensureConfigMap(ctx, state.Job); err != nil {
-		return refusal("the job's ConfigMap", err)
+func (r *Reconciler) create(ctx context.Context, state *State, actions *Actions) (err error) {
+	if !r.Fleet.Take(state.Job.UID, actions.Create) {
+		return errTaken
 	}
-	err := r.Gang.Ensure(ctx, *actions.Group)
-	if errors.Is(err, gang.ErrNotInstalled) {
+	r.memory.update(state.Job.UID, func(m *Memory) { m.Own.Began = state.attempt() })
+	defer func() {
+		if err != nil {
+			r.Fleet.Drop(notYetMade(actions.Create))
+		}
+	}()
+	err = r.Gang.Ensure(ctx, *actions.Group)
+	switch {
+	case errors.Is(err, gang.ErrNotInstalled):
 		return &errRefused{reason: v1alpha1.ReasonPodGroupsMissing, message: r.Gang.Install()}
-	}
-	if err != nil {
+	case errors.Is(err, gang.ErrForeign):
+		return &errRefused{reason: v1alpha1.ReasonPodsForbidden, message: err.Error() + "; the next attempt uses another name"}
+	case err != nil:
 		return refusal("the gang's PodGroup", err)
 	}
-	for _, pod := range actions.Create {
+	err = inBatches(len(actions.Create), func(i int) error {
+		pod := actions.Create[i]
 		r.Gang.Decorate(pod, *actions.Group)
 		err := r.Client.Create(ctx, pod)
 		if apierrors.IsAlreadyExists(err) {
-			if err := r.ours(ctx, state.Job, pod); err != nil {
-				return err
-			}
-			continue
+			return r.ours(ctx, state.Job, pod)
 		}
 		if err != nil {
 			return refusal("pod "+pod.Name, err)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	r.memory.update(state.Job.UID, func(m *Memory) { m.Refusal = nil })
 	return nil
+}
+
+// notYetMade are the pods that the API server has not answered for.
+func notYetMade(pods []*corev1.Pod) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return pod.UID != "" })
 }
 
 // ours accepts a pod that is there already if this job made it: then it was the cache that lagged.
@@ -168,26 +187,26 @@ func refusal(what string, err error) error {
 	}
 }
 
-// ensureConfigMap gives the job's pods the CA bundle that they trust the operator by. The kubelet
-// carries a change of it into running pods.
-func (r *Reconciler) ensureConfigMap(ctx context.Context, job *v1alpha1.TrainingJob) error {
-	bundle := string(r.CABundle())
-	key := client.ObjectKey{Namespace: job.Namespace, Name: configMapName(job.Name)}
-	found := &corev1.ConfigMap{}
-	err := r.Client.Get(ctx, key, found)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get ConfigMap %s: %w", key, err)
+// markPod writes on a pod for which job it leaves, or takes that away. A patch by uid: what was read may be
+// older than what stands there.
+func (r *Reconciler) markPod(ctx context.Context, job types.UID, mark PodMark) error {
+	annotations := map[string]any{v1alpha1.AnnotationLeaving: mark.Mark}
+	if mark.Mark == "" {
+		annotations[v1alpha1.AnnotationLeaving] = nil
 	}
-	if err == nil && found.Data[caKey] == bundle && metav1.IsControlledBy(found, job) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": mark.Pod.UID, "annotations": annotations}})
+	if err != nil {
+		return fmt.Errorf("encode a patch of pod %s/%s: %w", mark.Pod.Namespace, mark.Pod.Name, err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: mark.Pod.Namespace, Name: mark.Pod.Name}}
+	err = r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
-	owner := metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind("TrainingJob"))
-	config := applycorev1.ConfigMap(key.Name, key.Namespace).
-		WithLabels(map[string]string{v1alpha1.LabelJob: job.Name}).
-		WithOwnerReferences(applymetav1.OwnerReference().WithAPIVersion(owner.APIVersion).WithKind(owner.Kind).
-			WithName(owner.Name).WithUID(owner.UID).WithController(true)).
-		WithData(map[string]string{caKey: bundle})
-	return wrapf(r.Client.Apply(ctx, config, client.FieldOwner(fieldManager), client.ForceOwnership), "apply ConfigMap %s", key)
+	if err == nil {
+		r.memory.update(job, func(m *Memory) { m.Own.marked(mark.Pod.UID, ownMark{version: pod.ResourceVersion, text: mark.Mark}) })
+	}
+	return wrapf(err, "mark pod %s/%s as leaving", mark.Pod.Namespace, mark.Pod.Name)
 }
 
 func (r *Reconciler) annotateRank(ctx context.Context, rank PodRank) error {

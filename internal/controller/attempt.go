@@ -34,6 +34,7 @@ func (p *planner) startGang() {
 	p.countSuspension()
 	p.set(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "spec.suspend is false")
 	p.release(p.busy())
+	p.held = p.heldUp()
 	if waiting := p.oldWorld(); waiting != "" {
 		p.keepBackOff(v1alpha1.ReasonStopping, waiting)
 		p.lookAgain(overdueAfter / 4)
@@ -44,6 +45,7 @@ func (p *planner) startGang() {
 		p.lookAgain(time.Millisecond)
 		return
 	}
+	p.held = true
 	if fault := templateFault(&p.Job.Spec); fault != "" {
 		p.refuse(v1alpha1.ReasonInvalidTemplate, fault)
 		return
@@ -57,23 +59,44 @@ func (p *planner) startGang() {
 		p.lookAgain(retry.Sub(p.Now))
 		return
 	}
-	first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
-	if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
-		p.refuse(v1alpha1.ReasonQuotaExceeded, shortage)
-		return
-	}
-	if refusal := p.Memory.Refusal; refusal != nil && p.Now.Before(refusal.Retry) {
+	if refusal := p.refused(); refusal != nil {
 		p.refuse(refusal.Reason, refusal.Message)
 		p.lookAgain(refusal.Retry.Sub(p.Now))
+		return
+	}
+	p.held = false
+	if !p.Grant.Known || !p.Grant.Start {
+		first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
+		if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
+			// It may be that others in the namespace have to give way first: the planner sees to that.
+			p.refuse(v1alpha1.ReasonQuotaExceeded, shortage)
+			return
+		}
+		p.enqueue()
 		return
 	}
 	status.Attempt = ptr.To(p.attempt() + 1)
 	status.NextOrdinal = ptr.To(value(status.NextOrdinal) + p.minimum())
 	status.Workers.Target = ptr.To(p.minimum())
-	status.RetryTime = nil
+	status.RetryTime, status.Queue = nil, v1alpha1.QueueStatus{}
 	if status.StartTime == nil {
 		status.StartTime = ptr.To(metav1.NewTime(p.Now))
 	}
+}
+
+// heldUp says whether clearing up behind the last attempt may take long. Pods without a node and objects go
+// at once, and what goes at once does not cost the job its claim to room: others would grow into it.
+func (p *planner) heldUp() bool {
+	return p.GroupKindMissing != "" || p.refused() != nil ||
+		slices.ContainsFunc(p.live(), func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+}
+
+// refused is the refusal that has yet to be waited for; nil for none.
+func (p *planner) refused() *Refusal {
+	if refusal := p.Memory.Refusal; refusal != nil && p.Now.Before(refusal.Retry) {
+		return refusal
+	}
+	return nil
 }
 
 // keepBackOff says in Training why there is no gang, unless the condition already tells of a
@@ -173,9 +196,17 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 		p.handle(p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}))
 		return
 	}
+	if p.evicted() {
+		return
+	}
 	firstBound, bound := placement(pods)
-	if bound {
+	switch {
+	case bound && p.hadWorld():
+		p.plan.Actions.Expect = p.expected(members(p.crew(pods), p.World.Round)) // who is marked still leaves
+	case bound:
 		p.plan.Actions.Expect = p.expected(gangMembers(pods))
+	default:
+		p.askScheduler(pods)
 	}
 	p.describeGang(pods, bound)
 	if p.World.Round > 0 && p.rendezvousKnows() {
@@ -197,9 +228,21 @@ func (p *planner) giveUp(refusal *Refusal) {
 	p.refuse(refusal.Reason, refusal.Message)
 }
 
-// createGang makes the group and its pods, in one batch.
+// createGang makes the group and its pods, in one batch, where the planner has places for all of them.
 func (p *planner) createGang() {
 	status := &p.plan.Status
+	if !p.Grant.Known || len(p.Grant.Places) == 0 && p.Grant.Why == "" {
+		p.awaitPlan()
+		return
+	}
+	if len(p.Grant.Places) < int(p.target()) {
+		// Another gang has got the room in between. One without a pod that is about to start would stand
+		// outside the queue, and take what comes free from those before it.
+		status.Workers.Target = ptr.To[int32](0)
+		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonQueued, p.Grant.Why)
+		p.keepBackOff(v1alpha1.ReasonQueued, "the gang has no room yet")
+		return
+	}
 	first := value(status.NextOrdinal) - p.target()
 	group := &gang.Group{
 		Key:           p.groupKey(),
@@ -209,7 +252,9 @@ func (p *planner) createGang() {
 		MinMember:     p.target(),
 	}
 	for ordinal := first; ordinal < value(status.NextOrdinal); ordinal++ {
-		p.plan.Actions.Create = append(p.plan.Actions.Create, newPod(p.Job, p.settings, p.attempt(), ordinal))
+		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
+		pin(pod, p.Grant.Places[ordinal-first].Node)
+		p.plan.Actions.Create = append(p.plan.Actions.Create, pod)
 	}
 	group.MinResources = batchResources(p.plan.Actions.Create[0], p.target())
 	p.plan.Actions.Group = group
@@ -277,7 +322,11 @@ func gangMembers(pods []*corev1.Pod) []rendezvous.Member {
 // checkStartTimeout lets a gang go that holds room and does not start.
 func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 	if firstBound.IsZero() {
-		return
+		if pinned(pods[0]) != "" {
+			return // what becomes of places that were found is looked at more often
+		}
+		// An attempt for which only the scheduler knows the room is not to keep others from theirs for ever.
+		firstBound = lastMade(pods)
 	}
 	timeout := value(p.Job.Spec.Gang.StartTimeout).Duration
 	if left := firstBound.Add(timeout).Sub(p.Now); left > 0 {

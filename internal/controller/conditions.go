@@ -138,3 +138,35 @@ func stuckPods(pods []*corev1.Pod) string {
 	}
 	return strings.Join(stuck, "; ")
 }
+
+// stateWord is status.state: what the job is doing, in one word.
+func stateWord(status *v1alpha1.TrainingJobStatus, suspended bool) string {
+	reason := func(conditionType string) string {
+		if found := meta.FindStatusCondition(status.Conditions, conditionType); found != nil {
+			return found.Reason
+		}
+		return ""
+	}
+	admitted := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted)
+	switch {
+	case isTrue(status.Conditions, v1alpha1.ConditionComplete):
+		return v1alpha1.ConditionComplete
+	case isTrue(status.Conditions, v1alpha1.ConditionFailed):
+		return v1alpha1.ConditionFailed
+	case isTrue(status.Conditions, v1alpha1.ConditionSuspended):
+		return v1alpha1.ConditionSuspended
+	case suspended:
+		return v1alpha1.ReasonStopping
+	case admitted != nil && admitted.Status == metav1.ConditionFalse:
+		return admitted.Reason
+	case isTrue(status.Conditions, v1alpha1.ConditionTraining):
+		if reason(v1alpha1.ConditionTraining) == v1alpha1.ReasonResizing {
+			return v1alpha1.ReasonResizing
+		}
+		return v1alpha1.ConditionTraining
+	case reason(v1alpha1.ConditionTraining) == "":
+		return v1alpha1.ReasonQueued
+	default:
+		return reason(v1alpha1.ConditionTraining)
+	}
+}

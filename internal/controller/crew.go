@@ -35,10 +35,15 @@ func (w *worker) bound() bool { return w.pod.Spec.NodeName != "" }
 // inWorld says whether it has a rank in the current world. Of one that this leader has not heard of,
 // its pod tells.
 func (w *worker) inWorld() bool {
+	return w.rank() >= 0
+}
+
+// rank is its worker rank in the current world, -1 for none.
+func (w *worker) rank() int32 {
 	if w.seen.Joined {
-		return w.seen.WorkerRank >= 0
+		return w.seen.WorkerRank
 	}
-	return annotatedRank(w.pod) >= 0
+	return annotatedRank(w.pod)
 }
 
 // alive says whether it may make a step, or could in a next world.
@@ -68,9 +73,31 @@ func (p *planner) crew(pods []*corev1.Pod) []worker {
 		}
 		crew = append(crew, w)
 	}
+	p.holdBack(crew)
 	p.markSurplus(crew)
 	return crew
 }
+
+// holdBack has those stay for now who are marked as leaving, and whom the durable target still counts: that
+// falls before the rendezvous is told. It does so at once, and when it does not, nobody waits for it long.
+func (p *planner) holdBack(crew []worker) {
+	if p.target() <= count(crew, (*worker).stays) {
+		return
+	}
+	for i := range crew {
+		w := &crew[i]
+		if !forOthers(w.leaving) || p.Memory.Elastic.Told[string(w.pod.UID)] {
+			continue
+		}
+		if left := p.markedSince(w.pod).Add(markedOnly).Sub(p.Now); left > 0 {
+			w.leaving, w.why, w.leaveBy = "", "", time.Time{}
+			p.lookAgain(left)
+		}
+	}
+}
+
+// markedOnly is how long a worker may be marked as leaving before the target falls.
+const markedOnly = 5 * time.Second
 
 // lostWorker says how we know that a worker will make no step any more, and whether its processes
 // are certainly gone.
@@ -146,11 +173,19 @@ func members(crew []worker, round uint64) []rendezvous.Member {
 		}
 		all = append(all, rendezvous.Member{
 			UID: string(w.pod.UID), Name: w.pod.Name, Ordinal: podOrdinal(w.pod), Node: w.pod.Spec.NodeName,
-			Leaving: w.leaving, LeaveBy: w.leaveBy, Lost: w.lost, Ended: w.ended, Starting: w.starting(),
+			Leaving: w.leaving, Why: leavingFor(w), LeaveBy: w.leaveBy, Lost: w.lost, Ended: w.ended, Starting: w.starting(),
 		})
 	}
 	slices.SortFunc(all, func(a, b rendezvous.Member) int { return int(a.Ordinal - b.Ordinal) })
 	return all
+}
+
+// leavingFor says for whom a worker leaves, where the reason does not say all.
+func leavingFor(w *worker) string {
+	if forOthers(w.leaving) {
+		return w.why
+	}
+	return ""
 }
 
 // accounted says whether a worker that has ended or was lost matters to the round no more.

@@ -5,25 +5,37 @@
 // is durable in the job's status alone. A decision that counts (a new attempt, a restart, the end)
 // is written to status first, by a reconcile that does nothing else; the next one acts on it.
 //
-//	state.go       what a decision may look at
+//	reconciler.go  one look at one job; setup.go when there is one
+//	gather.go      reads what a decision may look at, which is state.go
+//	memory.go      what is kept of a job between looks
 //	plan.go        the decision: the order of the questions
+//	queue.go       a job that waits for room, and why one has no more workers
 //	attempt.go     the life of one gang: create, wait, release
+//	placing.go     its places: pins, the scheduler's second look, whole jobs that make room
 //	elastic.go     an attempt whose world changes while it trains
 //	crew.go        its workers, and what is known of each
 //	growth.go      how many workers, and names for those that are missing
 //	grow.go        makes them
 //	leaving.go     who leaves, and why
+//	marks.go       who leaves for other jobs, durable
 //	losses.go      whose fault a loss was
 //	resizes.go     changes of the world, and what they count
 //	regroup.go     fewer than min are left
-//	nodes.go       nodes that go, and room that comes with them
-//	room.go        how many more workers there is room for, and when to look
+//	nodes.go       nodes that go
 //	goodput.go     how much of the job's time was of use
 //	failure.go     which failure was it, and what follows
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?
+//	forgive.go     which refused batches may be tried again
+//	apply.go       does what was decided
+//	groups.go      the objects by which pods are placed together
+//	batches.go     many calls at a time, and few when they fail
+//	ownwrites.go   what is planned on is no older than what was written
+//	status.go      the one write; details.go what is not worth one of its own
 //	conditions.go  what the user reads
 //	progress.go    how far the training is, and who has which rank
-//	waiting.go     gangs that wait for room
+//	facts.go       what the planner of all jobs is told
+//	metrics.go     what the operator's metrics are told
 //	pods.go        the pod of a worker
+//	trust.go       what its agent trusts the operator by
 package controller

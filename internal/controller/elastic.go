@@ -29,6 +29,11 @@ type ElasticMemory struct {
 	CalledOff string
 	// Terminating says since when agents are known to have been told to end, by pod uid.
 	Terminating map[string]time.Time
+	// Touches is how often the scheduler was asked to look at a group, which is Touched.
+	Touches int
+	Touched string
+	// MarkedSince says since when workers are known to leave for other jobs, by pod uid.
+	MarkedSince map[string]time.Time
 	// Told are the workers that the rendezvous was told are leaving, by pod uid.
 	Told map[string]bool
 }
@@ -39,7 +44,7 @@ func (m ElasticMemory) next(attempt int32) ElasticMemory {
 		m = ElasticMemory{Attempt: attempt}
 	}
 	m.Reserved = slices.Clone(m.Reserved)
-	m.Terminating, m.Told = map[string]time.Time{}, map[string]bool{}
+	m.Terminating, m.Told, m.MarkedSince = map[string]time.Time{}, map[string]bool{}, map[string]time.Time{}
 	return m
 }
 
@@ -78,6 +83,7 @@ func (s *State) hadWorld() bool {
 func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.plan.Elastic.Elastic = true
 	crew := p.crew(pods)
+	p.workers = crew
 	p.followPhase()
 	finished := p.allFinished(crew)
 	if p.account(finished) {
@@ -91,15 +97,21 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 		p.handle(f)
 		return
 	}
+	if p.evicted() {
+		return
+	}
 	p.retarget(crew)
 	if p.decided() {
 		return
 	}
+	p.markLeavers(crew)
+	p.askForRefills(crew)
 	p.spawn(crew)
 	p.dismiss(crew)
 	p.plan.Actions.Expect = p.expected(members(crew, p.World.Round))
 	p.tellLeaving(crew)
 	p.describeWorld(crew)
+	p.describeSize(crew)
 	p.annotateRanks(pods)
 	p.refreshProgress()
 }

@@ -37,6 +37,9 @@ func crewOf(job *v1alpha1.TrainingJob) []*corev1.Pod {
 		pods = append(pods, podOf(job, 1, ordinal, trainerRuns, func(pod *corev1.Pod) {
 			pod.Spec.NodeName = fmt.Sprintf("n%d", ordinal/2)
 			pod.Annotations[v1alpha1.AnnotationRank] = fmt.Sprint(ordinal)
+			if ordinal >= value(job.Spec.Workers.Min) {
+				pod.Labels[v1alpha1.LabelRole] = v1alpha1.RoleGrowth
+			}
 		}))
 	}
 	return pods
@@ -55,6 +58,7 @@ func elasticState(job *v1alpha1.TrainingJob, pods ...*corev1.Pod) *State {
 			state.Nodes.ByName[pod.Spec.NodeName] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pod.Spec.NodeName}}
 		}
 	}
+	giveRoom(state, 0)
 	return state
 }
 
@@ -72,8 +76,16 @@ func growthPod(state *State, ordinal int32, changes ...podChange) *corev1.Pod {
 	return pod
 }
 
-// look plans, and keeps what the plan wants to be kept, as the reconciler does.
+// look plans, and keeps what the plan wants to be kept, as the reconciler does. The planner of all jobs
+// takes nothing back here.
 func look(state *State) Plan {
+	if state.target() > 0 {
+		state.Grant.Count = max(state.Grant.Count, state.target())
+		p := &planner{State: state}
+		p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
+		lacking := int(state.Grant.Count) - int(count(p.crew(state.gang()), (*worker).stays))
+		state.Grant.Places = state.Grant.Places[:min(len(state.Grant.Places), max(lacking, 0))]
+	}
 	plan := NewPlan(state, settings)
 	state.Job.Status = plan.Status
 	state.Memory.remember(&plan)
@@ -117,14 +129,14 @@ func leavers(plan Plan) map[string]rendezvous.Reason {
 func TestGrowthIsDecidedFirstAndMadeAfter(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)...)
-	state.Room = 3
+	giveRoom(state, 3)
 	plan := look(state)
 	expectNothingDone(t, plan)
 	expectTarget(t, plan, 5)
 	if value(plan.Status.NextOrdinal) != 5 {
 		t.Fatalf("next ordinal is %d, want 5", value(plan.Status.NextOrdinal))
 	}
-	state.Room = 2 // somebody was faster
+	giveRoom(state, 2) // somebody was faster
 	plan = look(state)
 	if got := names(plan.Actions.Grow); !slices.Equal(got, []string{"digits-1-2", "digits-1-3"}) {
 		t.Fatalf("grows %v", got)
@@ -140,7 +152,7 @@ func TestGrowthIsDecidedFirstAndMadeAfter(t *testing.T) {
 func TestReservedNamesAreLostWithTheOperator(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)...)
-	state.Room = 1
+	giveRoom(state, 1)
 	look(state)
 	state.Memory = Memory{} // another operator
 	plan := look(state)
@@ -185,19 +197,18 @@ func TestTarget(t *testing.T) {
 			state: func(s *State) { s.World.Elastic = false }},
 		{name: "growth that failed a moment ago", workers: 2, room: 4, want: 2,
 			state: func(s *State) {
-				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, s.Nodes.digest(), "no", nil)}
+				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil, nil)}
 			}},
-		{name: "the nodes have changed since", workers: 2, room: 4, want: 6,
+		{name: "growth that failed long ago", workers: 2, room: 4, want: 6,
 			state: func(s *State) {
-				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, s.Nodes.digest(), "no", nil)}
-				s.Nodes.ByName["n9"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n9"}}
+				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now.Add(-time.Hour), "no", nil, nil)}
 			}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			job := trains(c.workers, c.job...)
 			state := elasticState(job, crewOf(job)...)
-			state.Room = c.room
+			giveRoom(state, c.room)
 			if c.state != nil {
 				c.state(state)
 			}
@@ -248,7 +259,8 @@ func TestGrowthThatCannotStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			job := trains(2)
 			state := elasticState(job, crewOf(job)...)
-			state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal, state.Room = ptr.To[int32](3), ptr.To[int32](3), 4
+			state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+			giveRoom(state, 4)
 			growthPod(state, 2, broken)
 			plan := look(state)
 			expectNote(t, plan, v1alpha1.EventGrowthWithdrawn, "digits-1-2", "no such image")
@@ -260,8 +272,8 @@ func TestGrowthThatCannotStart(t *testing.T) {
 				}
 			}
 			state.Now = now.Add(25 * time.Second)
-			if plan := look(state); plan.After > 5*time.Second {
-				t.Errorf("looks again after %s, and the pause ends in 5s", plan.After)
+			if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || !slices.Equal(plan.Facts.Avoid, []string{"n1"}) {
+				t.Errorf("the planner is told to wait until %s, and to avoid %v", plan.Facts.GrowAfter, plan.Facts.Avoid)
 			}
 			if name == "no image" && !slices.Equal(names(plan.Actions.Delete), []string{"digits-1-2"}) {
 				t.Errorf("deletes %v", names(plan.Actions.Delete))
@@ -276,13 +288,13 @@ func TestGrowthThatCannotStart(t *testing.T) {
 func TestBackOffOfGrowth(t *testing.T) {
 	growth := GrowthBackOff{}
 	for i, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 10 * time.Minute, 10 * time.Minute} {
-		growth = growth.failed(now, 1, "", nil)
+		growth = growth.failed(now, "", nil, nil)
 		if got := growth.Until.Sub(now); got != want {
 			t.Errorf("pause %d is %s, want %s", i+1, got, want)
 		}
 	}
-	if growth = growth.failed(now, 2, "", nil); growth.Count != 1 {
-		t.Error("the nodes have changed, and the pause goes on doubling")
+	if growth = growth.failed(growth.Until.Add(lastGrowthPause), "", nil, nil); growth.Count != 1 {
+		t.Error("it went well for long, and the pause goes on doubling")
 	}
 }
 
@@ -359,7 +371,7 @@ func TestAWorkerThatLeavesIsReplacedWhereThereIsRoom(t *testing.T) {
 	job := trains(3)
 	state := elasticState(job, crewOf(job)...)
 	deletedAt(now.Add(30 * time.Second))(state.Pods[2])
-	state.Room = 1
+	giveRoom(state, 1)
 	look(state)
 	plan := look(state)
 	if !slices.Equal(names(plan.Actions.Grow), []string{"digits-1-3"}) {
@@ -416,25 +428,29 @@ func TestChooseLeavers(t *testing.T) {
 		return w
 	}
 	ready := func(w *worker) { w.seen.Standby = true }
+	growth := func(w *worker) { w.pod.Labels = map[string]string{v1alpha1.LabelRole: v1alpha1.RoleGrowth} }
 	cases := []struct {
 		name string
 		crew []*worker
 		n    int
 		want []string
+		min  int
 	}{
-		{"those without a node first", []*worker{member("a-0", "n1", 0), member("a-1", "", -1), member("a-2", "n2", 1)}, 1, []string{"a-1"}},
-		{"those that are not ready before those that are", []*worker{member("a-0", "n1", 0), member("a-1", "n1", -1), member("a-2", "n1", -1, ready)}, 1, []string{"a-1"}},
+		{"those without a node first", []*worker{member("a-0", "n1", 0), member("a-1", "", -1), member("a-2", "n2", 1)}, 1, []string{"a-1"}, 0},
+		{"those that are not ready before those that are", []*worker{member("a-0", "n1", 0), member("a-1", "n1", -1), member("a-2", "n1", -1, ready)}, 1, []string{"a-1"}, 0},
 		{"a whole node rather than the last ordinals", []*worker{
-			member("a-0", "n1", 0), member("a-1", "n2", 1), member("a-2", "n1", 2), member("a-3", "n3", 3), member("a-4", "n3", 4), member("a-5", "n3", 5)}, 1, []string{"a-1"}},
+			member("a-0", "n1", 0), member("a-1", "n2", 1), member("a-2", "n1", 2), member("a-3", "n3", 3), member("a-4", "n3", 4), member("a-5", "n3", 5)}, 1, []string{"a-1"}, 0},
 		{"as many whole nodes as can be", []*worker{
-			member("a-0", "n1", 0), member("a-1", "n1", 1), member("a-2", "n1", 2), member("a-3", "n2", 3), member("a-4", "n3", 4)}, 2, []string{"a-4", "a-3"}},
-		{"rank 0 last", []*worker{member("a-0", "n1", 1), member("a-1", "n2", 0)}, 1, []string{"a-0"}},
-		{"a part of a node", []*worker{member("a-0", "n1", 0), member("a-1", "n1", 1), member("a-2", "n2", 2), member("a-3", "n2", 3)}, 3, []string{"a-3", "a-2", "a-1"}},
+			member("a-0", "n1", 0), member("a-1", "n1", 1), member("a-2", "n1", 2), member("a-3", "n2", 3), member("a-4", "n3", 4)}, 2, []string{"a-4", "a-3"}, 0},
+		{"rank 0 last", []*worker{member("a-0", "n1", 1), member("a-1", "n2", 0)}, 1, []string{"a-0"}, 0},
+		{"a part of a node", []*worker{member("a-0", "n1", 0), member("a-1", "n1", 1), member("a-2", "n2", 2), member("a-3", "n2", 3)}, 3, []string{"a-3", "a-2", "a-1"}, 0},
+		{"nobody of the gang's own class while there are others", []*worker{
+			member("a-0", "n1", 0), member("a-1", "n2", 1), member("a-2", "n2", 2, growth), member("a-3", "n2", 3, growth)}, 2, []string{"a-3", "a-2"}, 2},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, w := range chooseLeavers(c.crew, c.n) {
+			for _, w := range chooseLeavers(c.crew, c.n, c.min) {
 				got = append(got, w.pod.Name)
 			}
 			if !slices.Equal(got, c.want) {
@@ -442,7 +458,7 @@ func TestChooseLeavers(t *testing.T) {
 			}
 			slices.Reverse(c.crew)
 			var again []string
-			for _, w := range chooseLeavers(c.crew, c.n) {
+			for _, w := range chooseLeavers(c.crew, c.n, c.min) {
 				again = append(again, w.pod.Name)
 			}
 			if !slices.Equal(again, got) {

@@ -64,11 +64,12 @@ func (s *elasticSimulation) state() *State {
 	if s.memory.Since.IsZero() {
 		s.memory.Since = s.now
 	}
-	state := &State{Now: s.now, Job: s.job.DeepCopy(), GroupExists: s.group, World: s.observe(), Memory: s.memory, Room: int32(s.places - s.holding())}
+	state := &State{Now: s.now, Job: s.job.DeepCopy(), GroupExists: s.group, World: s.observe(), Memory: s.memory}
 	state.Nodes.ByName = map[string]*corev1.Node{"n1": {ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
 	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
 		state.Pods = append(state.Pods, s.pods[name].DeepCopy())
 	}
+	giveRoom(state, int32(max(0, s.places-s.holding())))
 	return state
 }
 

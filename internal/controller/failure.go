@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -21,13 +22,17 @@ const (
 	// lastWords is how long the kubelet may take to tell what a program said last.
 	lastWords = 10 * time.Second
 	// The pause before the next attempt after a program's failure doubles from programBackOff to
-	// maxBackOff.
+	// spec.failure.maxBackOff.
 	programBackOff = 5 * time.Second
-	maxBackOff     = 5 * time.Minute
+	// maxBackOff is the default of spec.failure.maxBackOff.
+	maxBackOff = 5 * time.Minute
 	// agentPrefix begins every line that the agent itself writes.
 	agentPrefix = "concertina-agent: "
-	// infrastructureBackOff gives the node's controllers time to see what happened.
+	// infrastructureBackOff gives the node's controllers time to see what happened. It doubles as long as
+	// attempts are lost before they have trained for trainedWell: a node that kills whatever comes to it
+	// would have the job start over and over.
 	infrastructureBackOff = 2 * time.Second
+	trainedWell           = time.Minute
 )
 
 type cause int
@@ -40,6 +45,10 @@ const (
 	causeInfrastructure
 	// causeReleased: nobody was lost, and the attempt is over all the same.
 	causeReleased
+	// causeEvicted: a job of higher priority needs the room.
+	causeEvicted
+	// causeUnplaced: the scheduler has no room where the planner saw it.
+	causeUnplaced
 )
 
 // failure is what ended, or will end, an attempt.
@@ -253,20 +262,53 @@ func (p *planner) handle(f failure) {
 			return
 		}
 		status.Restarts.Program = ptr.To(failures)
-		p.restart("ProgramFailure", f.message, backOff(failures))
+		p.restart("ProgramFailure", f.message, p.backOff(programBackOff, failures))
 		return
 	}
-	if f.cause == causeReleased {
+	switch f.cause {
+	case causeReleased:
 		p.restart(v1alpha1.EventGangReleased, f.message, infrastructureBackOff)
 		return
+	case causeEvicted:
+		p.restart(v1alpha1.EventEvicted, f.message, infrastructureBackOff)
+		return
+	case causeUnplaced:
+		// Whoever takes the room again and again is not to cost the lenders each time.
+		retries := value(status.Retries) + 1
+		status.Retries = &retries
+		p.restart("GangUnplaced", f.message, p.backOff(startBackOff, retries))
+		return
 	}
-	if !isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) {
+	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
+	if !placed && p.Memory.Own.Began != p.attempt() {
+		// A leader has died over it, most likely. Others would grow into the room meanwhile.
+		p.restart("GangIncomplete", f.message, 0)
+		return
+	}
+	retries := value(status.Retries) + 1
+	status.Retries = &retries
+	pause := p.backOff(infrastructureBackOff, retries)
+	if !placed {
 		// Nothing ran yet: a pod that was withdrawn before it had a node is no loss.
-		p.restart("GangIncomplete", f.message, infrastructureBackOff)
+		p.restart("GangIncomplete", f.message, pause)
 		return
 	}
 	status.Restarts.Infrastructure = ptr.To(value(status.Restarts.Infrastructure) + 1)
-	p.restart("InfrastructureLoss", f.message, infrastructureBackOff)
+	p.restart("InfrastructureLoss", f.message, pause)
+}
+
+// forgetRetries begins the count of lost attempts anew once the job has trained for a while. Steps would
+// tell less: not every program reports them, and some go back to the same one each time.
+func (p *planner) forgetRetries() {
+	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
+	if value(p.Job.Status.Retries) == 0 || training == nil || training.Status != metav1.ConditionTrue {
+		return
+	}
+	if left := training.LastTransitionTime.Add(trainedWell).Sub(p.Now); left > 0 {
+		p.lookAgain(left)
+		return
+	}
+	p.plan.Status.Retries = nil
 }
 
 // restart releases the gang; the next attempt starts after the pause.
@@ -278,16 +320,20 @@ func (p *planner) restart(reason, message string, pause time.Duration) {
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the last gang is being released")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff,
 		fmt.Sprintf("the next attempt is due at %s; %s", retry.UTC().Format(time.RFC3339), text))
-	p.note(corev1.EventTypeWarning, reason, "%s; the gang starts anew in %s", text, pause)
+	p.note(corev1.EventTypeWarning, reason, "%s; the job queues again in %s", text, pause)
 }
 
-// backOff is the pause after the n-th failure of the program, n from 1.
-func backOff(n int32) time.Duration {
-	pause := programBackOff
-	for i := int32(1); i < n && pause < maxBackOff; i++ {
+// backOff is the pause after the n-th failure, n from 1: it doubles from the first one.
+func (p *planner) backOff(first time.Duration, n int32) time.Duration {
+	longest := maxBackOff
+	if limit := p.Job.Spec.Failure.MaxBackOff; limit != nil {
+		longest = limit.Duration
+	}
+	pause := first
+	for i := int32(1); i < n && pause < longest; i++ {
 		pause *= 2
 	}
-	return min(pause, maxBackOff)
+	return min(pause, longest)
 }
 
 // keptForLogs picks the pods of earlier attempts to keep: the culprit of the last failure of each

@@ -146,11 +146,70 @@ func TestMaxRestarts(t *testing.T) {
 }
 
 func TestBackOffGrows(t *testing.T) {
-	want := []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 5 * time.Minute, 5 * time.Minute}
-	for i, pause := range want {
-		if got := backOff(int32(i + 1)); got != pause {
-			t.Errorf("pause after failure %d is %s, want %s", i+1, got, pause)
+	seconds := func(all ...int) (pauses []time.Duration) {
+		for _, each := range all {
+			pauses = append(pauses, time.Duration(each)*time.Second)
 		}
+		return pauses
+	}
+	for name, c := range map[string]struct {
+		limit *metav1.Duration
+		first time.Duration
+		want  []time.Duration
+	}{
+		"of the program":            {first: programBackOff, want: seconds(5, 10, 20, 40, 80, 160, 300, 300)},
+		"of the infrastructure":     {first: infrastructureBackOff, want: seconds(2, 4, 8, 16, 32, 64, 128, 256, 300, 300)},
+		"longer, as the user wants": {limit: &metav1.Duration{Duration: time.Hour}, first: programBackOff, want: seconds(5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600)},
+		"no longer than a second":   {limit: &metav1.Duration{Duration: time.Second}, first: programBackOff, want: seconds(1, 1)},
+	} {
+		p := &planner{State: stateOf(jobWith(func(job *v1alpha1.TrainingJob) { job.Spec.Failure.MaxBackOff = c.limit }))}
+		for i, pause := range c.want {
+			if got := p.backOff(c.first, int32(i+1)); got != pause {
+				t.Errorf("%s: pause after failure %d is %s, want %s", name, i+1, got, pause)
+			}
+		}
+	}
+}
+
+func TestLostAttemptsInARowHaveLongerPauses(t *testing.T) {
+	job := jobWith(scheduled)
+	lose := func() time.Duration {
+		t.Helper()
+		state := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns, deletedAt(start)))
+		plan := NewPlan(state, settings)
+		expectNothingDone(t, plan)
+		job.Status = plan.Status
+		pause := job.Status.RetryTime.Sub(state.Now)
+		// The next attempt gets as far.
+		scheduled(job)
+		return pause
+	}
+	for i, want := range []time.Duration{2, 4, 8} {
+		if got := lose(); got != want*time.Second {
+			t.Errorf("pause after loss %d is %s, want %ds", i+1, got, want)
+		}
+	}
+	// A minute of training, and no less, is progress.
+	since := start.Add(time.Hour)
+	job.Status.Conditions = append(job.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionTraining, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonWorldFormed, LastTransitionTime: metav1.NewTime(since)})
+	trains := func(now time.Time) Plan {
+		pods := []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns)}
+		state := stateOf(job, pods...)
+		state.Now, state.World = now, worldOf(1, pods...)
+		return NewPlan(state, settings)
+	}
+	plan := trains(since.Add(45 * time.Second))
+	if got := value(plan.Status.Retries); got != 3 || plan.After > 15*time.Second {
+		t.Errorf("after 45 seconds: %d retries, looks again in %s", got, plan.After)
+	}
+	if plan = trains(since.Add(time.Minute)); value(plan.Status.Retries) != 0 {
+		t.Errorf("after a minute: %d retries", value(plan.Status.Retries))
+	}
+	job.Status = plan.Status
+	scheduled(job)
+	if got := lose(); got != 2*time.Second {
+		t.Errorf("pause after a loss that came after progress is %s, want 2s", got)
 	}
 }
 
@@ -176,5 +235,53 @@ func TestLongMessagesKeepTheirEnd(t *testing.T) {
 	message := condition(t, NewPlan(state, settings), v1alpha1.ConditionTraining).Message
 	if len(message) > maxMessage || !strings.HasSuffix(message, "ValueError: the end") || !strings.Contains(message, "the next attempt") {
 		t.Errorf("message of %d bytes: %q … %q", len(message), message[:60], message[len(message)-30:])
+	}
+}
+
+// A gang that a dead leader has half made is given up at once: others would grow into its room.
+func TestAGangThatWasLeftHalfMadeStartsOverAtOnce(t *testing.T) {
+	for began, pause := range map[int32]time.Duration{0: 0, 1: infrastructureBackOff} {
+		job := jobWith(running)
+		state := stateOf(job, podOf(job, 1, 0))
+		state.Memory.Own.Began = began
+		plan := look(state)
+		expectTarget(t, plan, 0)
+		if retry := plan.Status.RetryTime; retry == nil || !retry.Time.Equal(now.Add(pause)) {
+			t.Errorf("of attempt %d begun here the next one is due at %v, want after %s", began, retry, pause)
+		}
+		if retries := value(plan.Status.Retries); (retries > 0) != (pause > 0) {
+			t.Errorf("%d lost attempts are counted", retries)
+		}
+	}
+}
+
+// While the last attempt is cleared away the planner goes on with a job, unless that may take long.
+func TestAJobKeepsItsClaimWhileNothingHoldsItUp(t *testing.T) {
+	over := func(job *v1alpha1.TrainingJob) { job.Status.Attempt = ptr.To[int32](1) }
+	for _, c := range []struct {
+		name   string
+		pod    podChange
+		change func(*State)
+		held   bool
+	}{
+		{name: "a pod without a node ends", pod: func(*corev1.Pod) {}},
+		{name: "the group goes", pod: exited(1, start, "boom")},
+		{name: "a pod with a node ends", pod: trainerRuns, held: true},
+		{name: "it was refused", pod: func(*corev1.Pod) {}, held: true, change: func(s *State) {
+			s.Memory.Refusal = &Refusal{Attempt: 1, Reason: v1alpha1.ReasonQuotaExceeded, Retry: now.Add(time.Second)}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := jobWith(over)
+			state := stateOf(job, podOf(job, 1, 0, c.pod))
+			if c.change != nil {
+				c.change(state)
+			}
+			plan := look(state)
+			expectTarget(t, plan, 0)
+			if plan.Facts.Held != c.held {
+				t.Errorf("held: %v, want %v", plan.Facts.Held, c.held)
+			}
+		})
 	}
 }

@@ -23,6 +23,10 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		GroupExists: true,
 		World:       r.Rendezvous.Observe(jobKey(job)),
 		DrainTaints: r.DrainTaints,
+		Grant:       r.Fleet.Grant(job.UID),
+		Training:    r.memory.training(),
+
+		ReclaimTimeout: r.ReclaimTimeout,
 	}
 	r.memory.update(job.UID, func(m *Memory) {
 		if m.Since.IsZero() {
@@ -37,6 +41,8 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 	if err := r.gatherGroup(ctx, state); err != nil {
 		return nil, err
 	}
+	left := state.Memory.Own.showMarks(state.Pods)
+	r.memory.update(job.UID, func(m *Memory) { m.Own.Marks = left })
 	if state.target() == 0 {
 		var quotas corev1.ResourceQuotaList
 		if err := r.Client.List(ctx, &quotas, client.InNamespace(job.Namespace)); err != nil {
@@ -55,18 +61,25 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 // the current attempt are looked for in the API before they are taken for missing.
 func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 	if state.finished() || state.suspended() {
+		state.GroupExists = state.Memory.Own.Cleared != state.attempt()
 		return nil
 	}
-	if state.target() > 0 {
-		if int32(len(state.unharmed())) >= state.target() {
-			return nil
-		}
+	if state.target() > 0 && int32(len(state.unharmed())) >= state.target() {
+		return nil
+	}
+	// A new attempt begins only when nobody is left of the last one, which the cache may not know yet.
+	starts := state.Grant.Known && state.Grant.Start
+	if state.target() > 0 || starts && state.attempt() > 0 {
 		var err error
 		if state.Pods, err = r.pods(ctx, r.Live, state.Job); err != nil {
 			return err
 		}
 	}
-	exists, err := r.Gang.Exists(ctx, state.groupKey())
+	if cleared := state.attempt() == 0 || state.Memory.Own.Cleared == state.attempt(); state.target() == 0 && cleared && !starts {
+		state.GroupExists = false // who waits asks nothing of the API server
+		return nil
+	}
+	exists, err := r.Gang.Exists(ctx, state.Job, state.groupKey())
 	if errors.Is(err, gang.ErrNotInstalled) {
 		state.GroupKindMissing = r.Gang.Install()
 		state.GroupExists = false

@@ -10,87 +10,117 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 const (
-	// The pause of a job whose growth failed doubles from firstGrowthPause to lastGrowthPause. A change
-	// of the nodes ends it.
+	// The pause of growth that failed, and of a node that it failed on, doubles from firstGrowthPause to
+	// lastGrowthPause.
 	firstGrowthPause = 30 * time.Second
 	lastGrowthPause  = 10 * time.Minute
 )
 
 // GrowthBackOff is the pause after workers that could not be added.
 type GrowthBackOff struct {
-	// Until is when growth may be tried again, unless the nodes change before.
+	// Until is when growth may be tried again.
 	Until time.Time
-	// Nodes is the digest of the nodes when growth failed.
-	Nodes uint64
+	// Refused is until when nothing is made at all, a refill neither: the API server would not have it.
+	Refused time.Time
 	// Count is how often in a row it failed, Why says why it did last.
 	Count int
 	Why   string
-	// Crashed is true when pods could not start or have failed, rather than found no room.
-	Crashed bool
+	// Avoid says until when nothing is placed on a node where a newcomer has failed, unless there is no
+	// other.
+	Avoid map[string]time.Time
 	// Blamed are the uids of the pods of the last failure: one pod is one failure.
 	Blamed []string
 }
 
-// failed returns the back-off after one more failure.
-func (b GrowthBackOff) failed(now time.Time, nodes uint64, why string, blamed []string) GrowthBackOff {
+// failed returns the back-off after one more failure on some nodes.
+func (b GrowthBackOff) failed(now time.Time, why string, blamed, nodes []string) GrowthBackOff {
 	count := 1
-	if b.Nodes == nodes {
+	if now.Before(b.Until.Add(lastGrowthPause)) {
 		count = b.Count + 1
 	}
 	pause := firstGrowthPause
 	for i := 1; i < count && pause < lastGrowthPause; i++ {
 		pause *= 2
 	}
-	return GrowthBackOff{Until: now.Add(min(pause, lastGrowthPause)), Nodes: nodes, Count: count, Why: why, Blamed: blamed}
+	until := now.Add(min(pause, lastGrowthPause))
+	avoid := map[string]time.Time{}
+	for node, till := range b.Avoid {
+		if now.Before(till) {
+			avoid[node] = till
+		}
+	}
+	for _, node := range nodes {
+		avoid[node] = until
+	}
+	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Avoid: avoid, Blamed: blamed}
 }
 
 // told is the back-off in words.
 func (b GrowthBackOff) told() string {
-	return fmt.Sprintf("%s; more workers are tried again at %s, or when the nodes change",
-		b.Why, b.Until.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%s; more workers are tried again at %s", b.Why, b.over().UTC().Format(time.RFC3339))
 }
 
-// growthPaused says whether no more workers are made for now. Somebody must look when that is over: nothing
-// else may happen to the job meanwhile.
+// over is when the pause ends.
+func (b GrowthBackOff) over() time.Time {
+	if b.Refused.After(b.Until) {
+		return b.Refused
+	}
+	return b.Until
+}
+
+// avoided are the nodes to avoid now.
+func (b GrowthBackOff) avoided(now time.Time) []string {
+	var nodes []string
+	for node, until := range b.Avoid {
+		if now.Before(until) {
+			nodes = append(nodes, node)
+		}
+	}
+	return sorted(nodes)
+}
+
+// growthPaused says whether no more workers are made for now.
 func (p *planner) growthPaused() bool {
 	growth := &p.plan.Elastic.Growth
-	left := growth.Until.Sub(p.Now)
-	if left <= 0 || growth.Nodes != p.Nodes.digest() {
-		return false
-	}
-	p.lookAgain(left)
-	return true
+	return p.Now.Before(growth.Until) || p.Now.Before(growth.Refused)
 }
 
-// need is a number of pods that are missing, and whether they must be placed together.
+// need is what pods are missing, where there is room for them, and whether they must be placed together.
 type need struct {
-	pods   int32
+	places []fleet.Place
 	refill bool
 }
 
-// missing says which pods the crew lacks. Below min all that is missing must come together, since a
-// part of it helps nobody; above, each one is worth having that there is room for.
+// missing says which pods the crew lacks that there is room for. Below min all that is missing must come
+// together, since a part of it helps nobody, and nothing but room delays it; above, each one is worth
+// having.
 func (p *planner) missing(crew []worker) need {
-	if p.finishing(crew) {
+	if p.finishing(crew) || !p.Grant.Known || p.Now.Before(p.plan.Elastic.Growth.Refused) {
 		return need{}
 	}
+	places := p.Grant.Places
 	settled := count(crew, func(w *worker) bool { return w.stays() && (w.bound() || isRefill(w.pod)) })
-	if settled < p.minimum() {
-		if p.growthPaused() && p.plan.Elastic.Growth.Crashed {
+	if short := int(p.minimum() - settled); short > 0 {
+		if len(places) < short || slices.ContainsFunc(places[:short], func(place fleet.Place) bool { return !place.Own }) {
 			return need{}
 		}
-		return need{pods: p.minimum() - settled, refill: true}
+		return need{places: places[:short], refill: true}
 	}
+	staying := count(crew, (*worker).stays)
+	lacking := max(0, value(p.plan.Status.Workers.Target)-staying)
+	// What the planner places beyond what the job is to have takes the place of workers that will move.
+	moves := max(0, staying+int32(len(places))-p.Grant.Count)
+	places = places[:min(int(lacking+moves), len(places))]
 	if p.growthPaused() {
-		return need{}
+		// A place of the gang's own class is filled whatever became of growth.
+		places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return !place.Own })
 	}
-	bound := count(crew, func(w *worker) bool { return w.stays() && w.bound() })
-	goal := p.legal(min(value(p.plan.Status.Workers.Target), bound+p.Room))
-	return need{pods: max(0, goal-count(crew, (*worker).stays))}
+	return need{places: places}
 }
 
 // finishing says whether the world has made its last step, or a worker of it has ended well: nobody
@@ -108,36 +138,77 @@ func (p *planner) finishing(crew []worker) bool {
 }
 
 // retarget decides how many workers the job should have, and reserves names for those that are
-// missing. Both are durable before a pod is made.
+// missing. Both are durable before a pod is made; and who leaves for another job carries a mark before
+// the target says that there are fewer.
 func (p *planner) retarget(crew []worker) {
 	status := &p.plan.Status
 	failed := p.growthFailure(crew)
-	target := p.target()
-	bound := count(crew, func(w *worker) bool { return w.stays() && w.bound() && w.stuck == "" })
-	ceiling := max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum())
-	switch {
-	case target > ceiling:
-		target = ceiling
-		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "spec.workers.max is %d: %d workers are to stay",
-			value(p.Job.Spec.Workers.Max), target)
-	case p.growthPaused():
-		// What did not come is not waited for; who is there stays.
-		target = max(p.minimum(), min(target, p.legal(bound)))
-	case p.World.Phase == rendezvous.PhaseTraining && !p.finishing(crew):
-		target = max(target, p.legal(bound+p.Room))
+	status.Workers.Target = ptr.To(p.wanted(crew))
+	if p.target() != value(status.Workers.Target) {
+		p.explainTarget(value(status.Workers.Target))
 	}
-	status.Workers.Target = ptr.To(target)
-	if target < p.target() || failed || len(p.reserved()) > 0 {
+	if value(status.Workers.Target) < p.target() || failed || len(p.reserved()) > 0 {
 		return
 	}
-	if lacking := p.missing(crew); lacking.pods > 0 && !p.incomplete(crew) {
+	if lacking := p.missing(crew); len(lacking.places) > 0 && !p.incomplete(crew) {
 		first := value(status.NextOrdinal)
-		status.NextOrdinal = ptr.To(first + lacking.pods)
+		next := first + int32(len(lacking.places))
+		status.NextOrdinal = ptr.To(next)
 		p.plan.Elastic.Reserved = nil
-		for ordinal := first; ordinal < first+lacking.pods; ordinal++ {
+		for ordinal := first; ordinal < next; ordinal++ {
 			p.plan.Elastic.Reserved = append(p.plan.Elastic.Reserved, ordinal)
 		}
 		p.plan.Elastic.Refill = lacking.refill
+	}
+}
+
+// wanted is how many workers the job should have now.
+func (p *planner) wanted(crew []worker) int32 {
+	target := p.target()
+	ceiling := max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum())
+	if target > ceiling {
+		return ceiling
+	}
+	lifted := int32(len(p.toLift(crew)))
+	there := count(crew, func(w *worker) bool { return w.stays() && w.bound() && w.stuck == "" })
+	settled := max(p.minimum(), p.legal(there+lifted+p.ownPlaces()))
+	if lifted > 0 && p.Grant.Count > target {
+		return min(p.Grant.Count, target+lifted, ceiling) // who need not leave any more is wanted again, first
+	}
+	switch {
+	case p.Grant.Known && p.Grant.Count >= p.minimum() && p.Grant.Count < target:
+		if len(p.toMark(crew)) > 0 {
+			return target // first it is made durable who leaves
+		}
+		return p.Grant.Count
+	case p.growthPaused() && settled < target:
+		return settled // what did not come is not waited for; who is there stays
+	case p.Grant.Known && p.Grant.Count > target && p.World.Phase == rendezvous.PhaseTraining && !p.finishing(crew) && !p.growthPaused():
+		return min(p.Grant.Count, ceiling)
+	default:
+		return target
+	}
+}
+
+// ownPlaces is how many places of the job's own class it may fill now: they are no growth.
+func (p *planner) ownPlaces() int32 {
+	var own int32
+	for _, place := range p.Grant.Places {
+		if p.Grant.Known && place.Own {
+			own++
+		}
+	}
+	return own
+}
+
+func (p *planner) explainTarget(next int32) {
+	most := value(p.Job.Spec.Workers.Max)
+	switch {
+	case next < p.target() && p.target() > most:
+		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "spec.workers.max is %d: %d workers are to stay", most, next)
+	case next > p.target() && p.target() == p.minimum():
+		p.note(corev1.EventTypeNormal, v1alpha1.EventLent, "the job grows beyond its min of %d to %d workers, into room that nobody else needs now; it is taken back when a gang needs it",
+			p.minimum(), next)
 	}
 }
 
@@ -151,18 +222,31 @@ func (p *planner) spawn(crew []worker) {
 		return
 	}
 	lacking := p.missing(crew)
-	if lacking.pods == 0 || lacking.refill != p.Memory.Elastic.Refill {
+	if len(lacking.places) == 0 {
+		return // there may be room in a moment
+	}
+	if lacking.refill != p.Memory.Elastic.Refill || lacking.refill && len(lacking.places) > len(reserved) {
 		p.plan.Elastic.Reserved = nil // names are cheap
 		return
 	}
-	reserved = reserved[:min(len(reserved), int(lacking.pods))]
+	reserved = reserved[:min(len(reserved), len(lacking.places))]
 	if lacking.refill {
-		p.spawnRefill(reserved)
+		p.spawnRefill(reserved, lacking.places)
 		return
 	}
 	var names []string
-	for _, ordinal := range reserved {
-		pod := newGrowthPod(p.Job, p.settings, p.attempt(), ordinal)
+	beside := int(max(0, p.target()-count(crew, (*worker).stays)))
+	for i, ordinal := range reserved {
+		make := newGrowthPod
+		if lacking.places[i].Own {
+			make = newPod
+		}
+		pod := make(p.Job, p.settings, p.attempt(), ordinal)
+		pod.Spec.SchedulerName = p.Job.Spec.Gang.SchedulerName
+		if i >= beside {
+			pod.Annotations[annotationMoves] = "true"
+		}
+		pin(pod, lacking.places[i].Node)
 		p.plan.Actions.Grow = append(p.plan.Actions.Grow, pod)
 		names = append(names, pod.Name)
 	}
@@ -171,8 +255,7 @@ func (p *planner) spawn(crew []worker) {
 		return
 	}
 	p.note(corev1.EventTypeNormal, v1alpha1.EventGrowing,
-		"%s made: there is room for %d more, the job is to have %d workers",
-		strings.Join(names, ", "), p.Room, p.target())
+		"%s made: there is room, the job is to have %d workers", strings.Join(names, ", "), p.target())
 }
 
 // gone names those whose place newcomers take.
@@ -180,7 +263,8 @@ func (p *planner) gone(crew []worker) string {
 	var names []string
 	for i := range crew {
 		w := &crew[i]
-		if !w.newcomer() && (w.lost != "" || w.leaving != "" && w.leaving != rendezvous.ReasonScaledDown) {
+		byChoice := w.leaving == rendezvous.ReasonScaledDown || forOthers(w.leaving)
+		if !w.newcomer() && (w.lost != "" || w.leaving != "" && !byChoice) {
 			names = append(names, w.pod.Name)
 		}
 	}
@@ -191,12 +275,11 @@ func (p *planner) gone(crew []worker) string {
 // they were in a world. It says whether there is one that was not known before.
 func (p *planner) growthFailure(crew []worker) bool {
 	stabilization := value(p.Job.Spec.Growth.Stabilization).Duration
-	var why, blamed []string
-	crashed := false
+	var why, blamed, nodes []string
 	for i := range crew {
 		w := &crew[i]
-		if !w.newcomer() || w.leaving != "" || isRefill(w.pod) && !w.bound() {
-			continue
+		if !w.newcomer() || w.leaving != "" || isRefill(w.pod) && !w.bound() && pinned(w.pod) == "" {
+			continue // of a batch whose places the scheduler chooses nobody knows how long it may take
 		}
 		text := ""
 		left := w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
@@ -214,18 +297,17 @@ func (p *planner) growthFailure(crew []worker) bool {
 		default:
 			text = w.stuck
 		}
-		crashed = crashed || w.bound()
 		blamed = append(blamed, string(w.pod.UID))
 		if !slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
 			why = append(why, text)
+			nodes = append(nodes, nodeOf(w.pod))
 		}
 	}
 	if len(why) == 0 {
 		return false
 	}
 	growth := &p.plan.Elastic.Growth
-	*growth = growth.failed(p.Now, p.Nodes.digest(), strings.Join(why, "; "), blamed)
-	growth.Crashed = crashed
+	*growth = growth.failed(p.Now, strings.Join(why, "; "), blamed, nodes)
 	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
 	return true
 }
@@ -234,8 +316,8 @@ func (p *planner) growthFailure(crew []worker) bool {
 // has not: another may find room at once. One that a kubelet has refused counts as failed, since the next
 // would be refused as well.
 func (p *planner) crashed(w *worker) bool {
-	if w.lost == "" || disruptionTarget(w.pod) != nil {
-		return false
+	if _, marked := fleet.MarkOf(w.pod); marked || w.lost == "" || disruptionTarget(w.pod) != nil || p.Memory.Elastic.Told[string(w.pod.UID)] {
+		return false // who was told to go, went
 	}
 	var at time.Time
 	exits := p.failedExits([]*corev1.Pod{w.pod})

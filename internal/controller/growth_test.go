@@ -84,7 +84,7 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 				if c.nodes != nil {
 					c.nodes(&state.Nodes)
 				}
-				state.Room = 1
+				giveRoom(state, 1)
 				look(state)
 				plan := look(state)
 				made := names(slices.Concat(plan.Actions.Grow, plan.Actions.Refill))
@@ -104,7 +104,8 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 func TestANewcomerThatFailsIsCountedBeforeItsPodIsDeleted(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)...)
-	state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal, state.Room = ptr.To[int32](3), ptr.To[int32](3), 1
+	state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+	giveRoom(state, 1)
 	pod := growthPod(state, 2, trainerRuns)
 	state.World.Losses = []rendezvous.Loss{{UID: string(pod.UID), Name: pod.Name, Program: true, Rank: -1, At: now,
 		Message: "its program exited with code 1 before it was in a world"}}
@@ -141,9 +142,7 @@ func TestARefusalOfGrowthBlamesNobodyTwice(t *testing.T) {
 	r := &Reconciler{Events: events.NewFakeRecorder(1)}
 	r.memory.update(job.UID, func(m *Memory) { *m = state.Memory })
 	full := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "digits-1-3", errors.New("exceeded quota"))
-	if err := r.growthRefused(state, "pod digits-1-3", full); err != nil {
-		t.Fatal(err)
-	}
+	r.growthRefused(t.Context(), state, "pod digits-1-3", full)
 	state.Memory = r.memory.of(job.UID)
 	look(state)
 	if growth := state.Memory.Elastic.Growth; growth.Count != 2 {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -22,6 +23,9 @@ func (p *planner) whyLeaving(w *worker) (rendezvous.Reason, string, time.Time) {
 		return rendezvous.ReasonDeleted, "its pod was deleted", pod.DeletionTimestamp.Time
 	case target != nil:
 		return reasonOfDisruption(target.Reason), target.Reason + ": " + target.Message, target.LastTransitionTime.Add(grace(pod))
+	}
+	if m, marked := fleet.MarkOf(pod); marked {
+		return rendezvous.Reason(m.Reason), "its room is for job " + m.For, p.leaveBy(pod)
 	}
 	if w.bound() {
 		if taint := p.Nodes.drains(pod, p.DrainTaints); taint != "" {
@@ -75,19 +79,28 @@ func grace(pod *corev1.Pod) time.Duration {
 	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
 }
 
+// annotationMoves marks a pod that is made in the place of a worker which leaves once this one is ready.
+const annotationMoves = "training.concertina.dev/moves"
+
 // markSurplus marks those as leaving that are more than the durable target.
 func (p *planner) markSurplus(crew []worker) {
 	var staying []*worker
+	moves := 0
 	for i := range crew {
-		if crew[i].stays() {
-			staying = append(staying, &crew[i])
+		w := &crew[i]
+		if !w.stays() {
+			continue
+		}
+		staying = append(staying, w)
+		if _, unwanted := p.Grant.Leave[w.pod.UID]; w.newcomer() && w.pod.Annotations[annotationMoves] != "" && !unwanted {
+			moves++ // it is too many until the one whose place it takes is told to leave
 		}
 	}
-	surplus := len(staying) - int(p.target())
+	surplus := len(staying) - int(p.target()) - moves
 	if !p.rendezvousKnows() || p.target() == 0 || surplus <= 0 {
 		return
 	}
-	for _, w := range chooseLeavers(staying, surplus) {
+	for _, w := range chooseLeavers(staying, surplus, int(p.minimum())) {
 		w.leaving, w.why = rendezvous.ReasonScaledDown, fmt.Sprintf("the job is to have %d workers", p.target())
 	}
 }
@@ -95,8 +108,30 @@ func (p *planner) markSurplus(crew []worker) {
 // chooseLeavers picks n workers to leave, by what is lost and freed: those first that are in no world
 // yet, the further from it the earlier; then whole nodes, as many as can be freed; then the rest
 // from the node with the fewest of ours. Rank 0 goes last where there is a choice. The choice depends on
-// nothing else, so that it stays the same from look to look.
-func chooseLeavers(staying []*worker, n int) []*worker {
+// nothing else, so that it stays the same from look to look. Of those of the job's own class at least
+// min stay, whatever that frees: the others are what the scheduler may take.
+func chooseLeavers(staying []*worker, n, minimum int) []*worker {
+	var all []*worker
+	spare := -minimum
+	for _, w := range staying {
+		if !isGrowth(w.pod) && w.bound() {
+			spare++
+		}
+	}
+	for _, w := range inOrderOfLeaving(staying) {
+		if !isGrowth(w.pod) && w.bound() {
+			if spare <= 0 {
+				continue
+			}
+			spare--
+		}
+		all = append(all, w)
+	}
+	return all[:min(n, len(all))]
+}
+
+// inOrderOfLeaving sorts workers by what is lost and freed when they leave.
+func inOrderOfLeaving(staying []*worker) []*worker {
 	var chosen, world []*worker
 	for _, w := range staying {
 		if w.inWorld() {
@@ -108,16 +143,8 @@ func chooseLeavers(staying []*worker, n int) []*worker {
 	slices.SortFunc(chosen, func(a, b *worker) int {
 		return cmp.Or(cmp.Compare(readiness(a), readiness(b)), cmp.Compare(podOrdinal(b.pod), podOrdinal(a.pod)))
 	})
-	if len(chosen) >= n {
-		return chosen[:n]
-	}
 	for _, node := range byNode(world) {
-		for _, w := range node {
-			// Nodes come smallest first: while whole ones fit they are taken whole.
-			if len(chosen) < n {
-				chosen = append(chosen, w)
-			}
-		}
+		chosen = append(chosen, node...) // nodes come smallest first: while whole ones fit they are taken whole
 	}
 	return chosen
 }

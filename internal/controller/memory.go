@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"fmt"
+	"hash/fnv"
+	"math"
 	"sync"
 	"time"
 
@@ -11,6 +14,51 @@ import (
 type memories struct {
 	mu   sync.Mutex
 	jobs map[types.UID]Memory
+	// uids are the jobs by name: of one that is gone, only that is known.
+	uids map[types.NamespacedName]types.UID
+	// trains counts the jobs whose world trains.
+	trains int
+}
+
+// training is how many jobs train.
+func (m *memories) training() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.trains
+}
+
+// drop forgets a job; the caller holds the lock.
+func (m *memories) drop(uid types.UID) {
+	if m.jobs[uid].Trains {
+		m.trains--
+	}
+	delete(m.jobs, uid)
+}
+
+// meet learns which job has a name. What is kept of another that had it before is
+// dropped; its uid is returned, empty for none.
+func (m *memories) meet(name types.NamespacedName, uid types.UID) (gone types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.uids == nil {
+		m.uids = map[types.NamespacedName]types.UID{}
+	}
+	if before := m.uids[name]; before != uid {
+		m.drop(before)
+		gone = before
+	}
+	m.uids[name] = uid
+	return gone
+}
+
+// part drops what is kept of the job that had a name, and returns its uid; empty for none.
+func (m *memories) part(name types.NamespacedName) types.UID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	uid := m.uids[name]
+	delete(m.uids, name)
+	m.drop(uid)
+	return uid
 }
 
 func (m *memories) of(uid types.UID) Memory {
@@ -26,14 +74,15 @@ func (m *memories) update(uid types.UID, change func(*Memory)) {
 		m.jobs = map[types.UID]Memory{}
 	}
 	memory := m.jobs[uid]
+	trained := memory.Trains
 	change(&memory)
 	m.jobs[uid] = memory
-}
-
-func (m *memories) drop(uid types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.jobs, uid)
+	switch {
+	case memory.Trains && !trained:
+		m.trains++
+	case trained && !memory.Trains:
+		m.trains--
+	}
 }
 
 const (
@@ -66,8 +115,9 @@ func (m *Memory) reported(state *State) {
 	m.ReportedSamples, m.ReportedStep = seen.Samples, seen.Step
 }
 
-// refused remembers one more refusal.
-func (m *Memory) refused(now time.Time, attempt int32, reason, message string) {
+// refused remembers one more refusal. The pause is up to a quarter longer, by the job: two that were refused
+// because they tried at once shall not try at once again.
+func (m *Memory) refused(now time.Time, uid types.UID, attempt int32, reason, message string) {
 	count := 1
 	if m.Refusal != nil {
 		count = m.Refusal.Count + 1
@@ -76,5 +126,9 @@ func (m *Memory) refused(now time.Time, attempt int32, reason, message string) {
 	for i := 1; i < count && pause < lastRefusal; i++ {
 		pause *= 2
 	}
-	m.Refusal = &Refusal{Reason: reason, Message: message, Attempt: attempt, Retry: now.Add(min(pause, lastRefusal)), Count: count}
+	pause = min(pause, lastRefusal)
+	hash := fnv.New32a()
+	_, _ = fmt.Fprintf(hash, "%s %d", uid, count)
+	pause += time.Duration(float64(pause) / 4 * float64(hash.Sum32()) / math.MaxUint32)
+	m.Refusal = &Refusal{Reason: reason, Message: message, Attempt: attempt, Retry: now.Add(pause), Count: count}
 }

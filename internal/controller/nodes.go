@@ -1,12 +1,18 @@
 package controller
 
 import (
+	"context"
 	"fmt"
-	"hash/fnv"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
+
+// +kubebuilder:rbac:groups=scheduling.x-k8s.io,resources=podgroups,verbs=patch
 
 // DefaultDrainTaints are the keys of taints that say that a node is about to go: the cluster
 // autoscaler's, Karpenter's, and the notices of spot instances.
@@ -21,9 +27,9 @@ var DefaultDrainTaints = []string{
 	"cloud.google.com/impending-node-termination",
 }
 
-// Nodes is what is known of the cluster's nodes.
+// Nodes is what is known of the nodes that workers of the job have.
 type Nodes struct {
-	// ByName are the nodes that are there.
+	// ByName are those that are there.
 	ByName map[string]*corev1.Node
 	// Gone are nodes that workers of the job were bound to and that are there no more, by a live
 	// read.
@@ -70,34 +76,29 @@ func (n Nodes) unreachable(name string) bool {
 	return node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 }
 
-// digest changes when room may have appeared on a node: one came, was made schedulable or ready, lost
-// a taint, or grew.
-func (n Nodes) digest() uint64 {
-	var names []string
-	for name := range n.ByName {
-		names = append(names, name)
+// gatherNodes looks at the nodes that the workers of a placed gang have.
+func (r *Reconciler) gatherNodes(ctx context.Context, state *State) error {
+	if state.target() == 0 || state.finished() || state.suspended() ||
+		!isTrue(state.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) {
+		return nil
 	}
-	hash := fnv.New64a()
-	for _, name := range sorted(names) {
-		_, _ = fmt.Fprint(hash, nodeDigest(n.ByName[name]))
-	}
-	return hash.Sum64()
-}
-
-// nodeDigest is what of a node decides whether pods fit; heartbeats do not change it.
-func nodeDigest(node *corev1.Node) string {
-	ready := false
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			ready = condition.Status == corev1.ConditionTrue
+	on := map[string]bool{}
+	for _, pod := range state.gang() {
+		if name := pod.Spec.NodeName; name != "" && !podEnded(pod) {
+			on[name] = true
 		}
 	}
-	var allocatable, taints []string
-	for name, quantity := range node.Status.Allocatable {
-		allocatable = append(allocatable, string(name)+"="+quantity.String())
+	names := sortedKeys(on)
+	state.Nodes = Nodes{ByName: r.Fleet.Nodes(names), Gone: map[string]bool{}}
+	for _, name := range names {
+		if state.Nodes.ByName[name] != nil {
+			continue
+		}
+		err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get node %s: %w", name, err)
+		}
+		state.Nodes.Gone[name] = apierrors.IsNotFound(err)
 	}
-	for i := range node.Spec.Taints {
-		taints = append(taints, node.Spec.Taints[i].ToString())
-	}
-	return fmt.Sprintln(node.Name, node.Labels, ready, node.Spec.Unschedulable, sorted(allocatable), sorted(taints))
+	return nil
 }

@@ -7,10 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -24,10 +27,15 @@ type Plan struct {
 	Notes []Note
 	// Actions are what to do. They follow from what is durable already.
 	Actions Actions
-	// After is when to look again without being asked; 0 for never.
+	// After is when to look again without being asked; 0 for never. What is written to the job asks by
+	// itself.
 	After time.Duration
 	// Progress is true when Status brings a new progress.
 	Progress bool
+	// SizeTold is true when Status brings a new sentence about the job's size.
+	SizeTold bool
+	// Facts are what the planner of all jobs should know of this one.
+	Facts fleet.Facts
 	// Elastic is what to remember once Status is written.
 	Elastic ElasticMemory
 	// Decided is true when the plan does nothing but write.
@@ -49,6 +57,8 @@ type Actions struct {
 	Delete []*corev1.Pod
 	// Withdraw removes pods, by uid and resourceVersion: only if they still have no node.
 	Withdraw []*corev1.Pod
+	// Mark makes durable which workers leave for other jobs, and which need not any more.
+	Mark []PodMark
 	// DeleteGroup removes the object of the current attempt's group.
 	DeleteGroup bool
 	// Forget drops what the rendezvous knows.
@@ -60,6 +70,8 @@ type Actions struct {
 	// Grow are pods of which each is worth having, and which may be refused without harm. Their names
 	// are the first of those that are reserved.
 	Grow []*corev1.Pod
+	// Touch is the group that the scheduler should look at once more; nil for none.
+	Touch *types.NamespacedName
 	// RefillGroup and Refill are a batch that fills the job up to min again; nil for none.
 	RefillGroup *gang.Group
 	Refill      []*corev1.Pod
@@ -82,6 +94,12 @@ type planner struct {
 	*State
 	settings PodSettings
 	plan     Plan
+	// workers are those of an attempt whose world can change; nil for another.
+	workers []worker
+	// held is true while the job could not start its gang, whatever room there is.
+	held bool
+	// unheard is true while nothing can be said of a new job.
+	unheard bool
 }
 
 // NewPlan decides what should happen to a job now. It is pure.
@@ -106,12 +124,21 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.startGang()
 	}
 	p.countWorkers()
+	if value(p.plan.Status.Workers.Target) == 0 {
+		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
+	}
+	p.plan.Status.State = stateWord(&p.plan.Status, p.suspended())
+	p.plan.Facts = p.facts()
+	if p.unheard {
+		p.plan.Status = *state.Job.Status.DeepCopy()
+		return p.plan
+	}
+	p.restDetails()
 	if p.decided() {
-		// What was decided becomes durable first; the next reconcile acts on it.
+		// What was decided becomes durable first; the write itself brings the reconcile that acts on it.
 		p.plan.Actions = Actions{}
 		p.plan.Decided = true
 		p.plan.Elastic.Told = state.Memory.Elastic.Told // nobody else was told
-		p.lookAgain(time.Millisecond)
 	}
 	return p.plan
 }
@@ -183,7 +210,7 @@ func (p *planner) suspend() {
 		p.note(corev1.EventTypeNormal, v1alpha1.ReasonSuspended, "spec.suspend is true: all workers are released")
 	}
 	status.Workers.Target = ptr.To[int32](0)
-	status.StartTime, status.RetryTime = nil, nil
+	status.StartTime, status.RetryTime, status.Queue = nil, nil, v1alpha1.QueueStatus{}
 	p.release(p.Pods)
 	left := len(p.live())
 	message := "spec.suspend is true; set it to false to start the job"
@@ -249,18 +276,20 @@ func (p *planner) end(condition, reason, message string) {
 	status := &p.plan.Status
 	status.Workers.Target = ptr.To[int32](0)
 	status.CompletionTime = ptr.To(metav1.NewTime(p.Now))
-	status.RetryTime = nil
+	status.RetryTime, status.Queue = nil, v1alpha1.QueueStatus{}
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the job has ended")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonFinished, "the job has ended")
 	p.set(condition, metav1.ConditionTrue, reason, message)
 }
 
-// sweep removes pods of earlier attempts that have ended, but for those kept for their logs.
+// sweep removes pods of earlier attempts, but for those that have ended and are kept for their logs. One that
+// lives was made by a call that took effect after its attempt was given up: it would hold the room of the
+// gang for ever.
 func (p *planner) sweep() {
 	keep := keptForLogs(p.Pods, &p.Job.Spec.Workers)
 	for _, pod := range p.Pods {
 		old := podAttempt(pod) != p.attempt()
-		if old && podEnded(pod) && pod.DeletionTimestamp == nil && !slices.Contains(keep, pod) {
+		if old && pod.DeletionTimestamp == nil && !slices.Contains(keep, pod) {
 			p.plan.Actions.Delete = append(p.plan.Actions.Delete, pod)
 		}
 	}

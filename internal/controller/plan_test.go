@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -116,7 +117,9 @@ func TestAdmission(t *testing.T) {
 		}, reason: v1alpha1.ReasonInvalidTemplate, says: []string{"restartPolicy"}},
 		{name: "no PodGroups", state: func(s *State) { s.GroupKindMissing = "install PodGroups" },
 			reason: v1alpha1.ReasonPodGroupsMissing, says: []string{"install PodGroups"}},
-		{name: "quota too small", state: func(s *State) { s.Quotas = []corev1.ResourceQuota{full} },
+		{name: "quota too small", state: func(s *State) {
+			s.Quotas, s.Grant = []corev1.ResourceQuota{full}, fleet.Grant{Known: true}
+		},
 			reason: v1alpha1.ReasonQuotaExceeded, says: []string{"ResourceQuota small allows 2 pods, 1 are used", "needs 2", "1 too few"}},
 		{name: "refused a moment ago", state: func(s *State) {
 			s.Memory.Refusal = &Refusal{Reason: v1alpha1.ReasonPodsForbidden, Message: "violates PodSecurity", Retry: s.Now.Add(time.Second)}
@@ -376,5 +379,37 @@ func TestNoNewGangBesideAnOldOne(t *testing.T) {
 			}
 			expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, c.waits)
 		})
+	}
+}
+
+// A pod of an attempt that was given up may appear after the next one was decided on: a call timed out and
+// took effect later, or the cache was slow to tell of it.
+func TestAWorkerThatComesLateIsTakenAway(t *testing.T) {
+	job := jobWith(running, func(j *v1alpha1.TrainingJob) { j.Status.Attempt = ptr.To[int32](2) })
+	late := podOf(job, 1, 0)
+	state := stateOf(job, late)
+	state.GroupExists = false
+	plan := NewPlan(state, settings)
+	if !slices.Contains(plan.Actions.Delete, late) {
+		t.Errorf("%s is not deleted, and holds the room of attempt 2", late.Name)
+	}
+	if len(plan.Actions.Create) != 2 {
+		t.Errorf("%d pods are made, want the gang of 2", len(plan.Actions.Create))
+	}
+}
+
+// Between the decision to start and the pods the room may go to a more important gang. Then the job stands in
+// the queue again; otherwise it would come before all that wait there.
+func TestAGangThatLosesItsRoomQueuesAgain(t *testing.T) {
+	state := stateOf(jobWith(running))
+	state.GroupExists = false
+	state.Grant.Start, state.Grant.Places, state.Grant.Why = false, nil, "others come first"
+	plan := NewPlan(state, settings)
+	if target := value(plan.Status.Workers.Target); target != 0 || plan.Actions.Group != nil {
+		t.Errorf("the target is %d, want 0: the gang has no room", target)
+	}
+	state.Grant.Known = false
+	if plan := NewPlan(state, settings); value(plan.Status.Workers.Target) != 2 {
+		t.Errorf("the gang is given up before the planner has looked at it")
 	}
 }

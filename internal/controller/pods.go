@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -32,8 +33,8 @@ const (
 	agentBinary   = agentMount + "/bin/agent"
 	agentSocket   = agentMount + "/run/agent.sock"
 
-	// caKey is the key of the CA bundle in the job's ConfigMap, and the file's name in the pod.
-	caKey = "ca.crt"
+	// caFile is the name of the file in the pod's identity that holds the CA bundle.
+	caFile = "ca.crt"
 	// tokenLifetime is in seconds; the kubelet renews the token long before.
 	tokenLifetime = 3600
 	// leaveMargin is what a worker that nobody hurries gets beyond the time for its last barrier and
@@ -50,15 +51,22 @@ type PodSettings struct {
 	AgentImage string
 	// RendezvousURL is where agents find the operator, such as https://name.namespace.svc:8443.
 	RendezvousURL string
+	// CABundle is what agents trust the operator by, in PEM. The reconciler fills it in.
+	CABundle string
 }
 
+// groupName names the group of a gang.
 func groupName(job string, attempt int32) string { return fmt.Sprintf("%s-%d", job, attempt) }
+
+// refillName names the group of a batch that fills a job up to min again, by the batch's first ordinal. What
+// it ends with is no number, so it is no gang's name: those of a job a-1 would be refills of a job a.
+func refillName(job string, attempt, first int32) string {
+	return fmt.Sprintf("%s-%d-r%d", job, attempt, first)
+}
 
 func podName(job string, attempt, ordinal int32) string {
 	return fmt.Sprintf("%s-%d-%d", job, attempt, ordinal)
 }
-
-func configMapName(job string) string { return job + "-rendezvous" }
 
 // newPod makes the pod of one worker. The template has passed templateFault.
 func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal int32) *corev1.Pod {
@@ -85,7 +93,7 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 	index, _ := trainingContainer(&job.Spec.Workers)
 	trainer := &pod.Spec.Containers[index]
 	pod.Spec.InitContainers = append([]corev1.Container{installContainer(&pod.Spec, trainer, settings)}, pod.Spec.InitContainers...)
-	pod.Spec.Volumes = append(pod.Spec.Volumes, agentVolumes(job)...)
+	pod.Spec.Volumes = append(pod.Spec.Volumes, agentVolumes()...)
 	evictable := []string{agentName}
 	wrap(trainer, job, settings, attempt, *pod.Spec.TerminationGracePeriodSeconds)
 	if size := memorySize(&job.Spec); size != nil {
@@ -96,6 +104,7 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 		evictable = append([]string{volumes}, evictable...)
 	}
 	pod.Annotations[safeToEvict] = strings.Join(evictable, ",")
+	pod.Annotations[v1alpha1.AnnotationCABundle] = settings.CABundle
 	return pod
 }
 
@@ -197,7 +206,9 @@ func installContainer(spec *corev1.PodSpec, trainer *corev1.Container, settings 
 	}
 }
 
-func agentVolumes(job *v1alpha1.TrainingJob) []corev1.Volume {
+// agentVolumes hold the agent, and who the pod is: its token, and the bundle of its annotation, which
+// the kubelet carries into the file of a running pod.
+func agentVolumes() []corev1.Volume {
 	return []corev1.Volume{
 		{Name: agentName, VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("64Mi"))},
@@ -207,10 +218,10 @@ func agentVolumes(job *v1alpha1.TrainingJob) []corev1.Volume {
 				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
 					Audience: identity.Audience, ExpirationSeconds: ptr.To(int64(tokenLifetime)), Path: "token",
 				}},
-				{ConfigMap: &corev1.ConfigMapProjection{
-					LocalObjectReference: corev1.LocalObjectReference{Name: configMapName(job.Name)},
-					Items:                []corev1.KeyToPath{{Key: caKey, Path: caKey}},
-				}},
+				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{
+					Path:     caFile,
+					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + v1alpha1.AnnotationCABundle + "']"},
+				}}}},
 			},
 		}}},
 	}
@@ -295,6 +306,8 @@ func merged(a, b map[string]string) map[string]string {
 	maps.Copy(both, b)
 	return both
 }
+
+func sortedKeys[V any](items map[string]V) []string { return slices.Sorted(maps.Keys(items)) }
 
 func sorted(items []string) []string {
 	sort.Strings(items)

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
@@ -279,5 +282,33 @@ func TestMountsOverTheMemoryVolumeAreRefused(t *testing.T) {
 	})
 	if fault := templateFault(&job.Spec); !strings.Contains(fault, `mounts volume "data" at /concertina/memory/snapshots`) {
 		t.Errorf("fault is %q", fault)
+	}
+}
+
+func TestNamesOfAllJobsDiffer(t *testing.T) {
+	taken := map[string]string{}
+	for _, job := range []string{"llama", "llama-1", "llama-1-2", "llama-1-r2", "1", "1-1"} {
+		for attempt := int32(1); attempt <= 13; attempt++ {
+			names := []string{groupName(job, attempt)}
+			for first := int32(0); first <= 13; first++ {
+				names = append(names, refillName(job, attempt, first))
+			}
+			for _, name := range names {
+				who := fmt.Sprintf("%s, attempt %d", job, attempt)
+				if other := taken[name]; other != "" {
+					t.Fatalf("%s names groups of %s and of %s", name, other, who)
+				}
+				taken[name] = who
+			}
+		}
+	}
+}
+
+func TestNamesOfTheLongestJobFit(t *testing.T) {
+	job := "a" + strings.Repeat("b", 47)
+	for _, name := range []string{groupName(job, math.MaxInt32), refillName(job, 99999, 9999999), podName(job, 99999, 9999999)} {
+		if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
+			t.Errorf("%s: %v", name, faults)
+		}
 	}
 }

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// progressInterval is how often status.progress is refreshed at most; progressJitter spreads
-	// the jobs of a cluster.
-	progressInterval = 30 * time.Second
-	progressJitter   = 5 * time.Second
+	// status.progress of all jobs together is written progressBudget times a second: of a few jobs every
+	// leastProgress, of thousands every mostProgress. The jobs of a cluster are spread over a sixth of that.
+	progressBudget = 5
+	leastProgress  = 2 * time.Second
+	mostProgress   = 2 * time.Minute
 	// firstProgress is how often we look whether a world has anything to report at all.
 	firstProgress = 10 * time.Second
 )
@@ -25,7 +26,9 @@ const (
 // refreshProgress brings status.progress up to date when its time has come: at the first step of a world,
 // and regularly while it trains.
 func (p *planner) refreshProgress() {
-	due := p.Memory.ReportedAt.Add(progressInterval + jitter(string(p.Job.UID)))
+	p.forgetRetries()
+	every := progressEvery(p.Training)
+	due := p.Memory.ReportedAt.Add(every + jitter(string(p.Job.UID), every/6))
 	reported := !p.Memory.ReportedAt.IsZero() && p.Memory.ReportedRound == p.World.Round
 	firstStep := p.Job.Status.Progress.Since == nil && p.World.Progress.Step > 0
 	if reported && !firstStep && p.Now.Before(due) {
@@ -36,9 +39,9 @@ func (p *planner) refreshProgress() {
 		p.reportProgress()
 	}
 	if p.plan.Progress {
-		p.lookAgain(progressInterval)
+		p.lookAgain(every)
 	} else {
-		p.lookAgain(firstProgress)
+		p.lookAgain(min(firstProgress, every))
 	}
 }
 
@@ -69,10 +72,16 @@ func (p *planner) reportProgress() {
 	p.plan.Progress = true
 }
 
-func jitter(uid string) time.Duration {
-	hash := fnv.New32a()
+// progressEvery is how often the progress of each of so many jobs that train is written.
+func progressEvery(training int) time.Duration {
+	return min(max(time.Duration(training)*time.Second/progressBudget, leastProgress), mostProgress)
+}
+
+// jitter is a time below most that is always the same for a job.
+func jitter(uid string, most time.Duration) time.Duration {
+	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(uid))
-	return time.Duration(hash.Sum32()) % progressJitter
+	return time.Duration(hash.Sum64() % uint64(max(most, 1)))
 }
 
 // noRank is what a pod carries that had a rank once, and has none in the current world. A new leader

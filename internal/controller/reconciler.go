@@ -3,16 +3,18 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
@@ -21,7 +23,6 @@ import (
 // +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete;patch
-// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=resourcequotas;limitranges,verbs=get;list;watch
 // +kubebuilder:rbac:groups=scheduling.x-k8s.io,resources=podgroups,verbs=get;list;create;delete
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
@@ -31,8 +32,10 @@ import (
 type Reconciler struct {
 	// Client reads from the cache (but PodGroups) and writes.
 	Client client.Client
-	// Cluster reads all nodes, and all pods that have one, from a cache.
-	Cluster cache.Cache
+	// Fleet plans for all jobs.
+	Fleet fleet.Fleet
+	// ReclaimTimeout bounds how long a worker that leaves for another job may take.
+	ReclaimTimeout time.Duration
 	// DrainTaints are the keys of taints that ask workers to leave a node.
 	DrainTaints []string
 	// Live reads from the API server.
@@ -47,11 +50,14 @@ type Reconciler struct {
 	CABundle func() []byte
 	// Now is the clock.
 	Now func() time.Time
+	// Metrics count what happens; nil for nobody who counts.
+	Metrics *Metrics
 	// Pods are the operator's settings that go into every pod.
 	Pods PodSettings
+	// ConcurrentJobs is how many jobs are looked at at a time, one job only once; 0 for the default.
+	ConcurrentJobs int
 
 	memory memories
-	room   roomChanges
 }
 
 // Reconcile looks at one job, and takes it one decision further.
@@ -59,41 +65,53 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	job := &v1alpha1.TrainingJob{}
 	if err := r.Client.Get(ctx, req.NamespacedName, job); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.letGo(rendezvous.JobKey{Namespace: req.Namespace, Name: req.Name})
+			r.letGo(req.NamespacedName)
 			return ctrl.Result{}, nil
 		}
 		return ctrl.Result{}, wrapf(err, "get job %s", req)
 	}
 	if job.DeletionTimestamp != nil {
 		// The garbage collector takes everything that the job owns; the agents need not wait for it.
-		r.letGo(jobKey(job))
-		r.memory.drop(job.UID)
+		r.letGo(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
+	uid := job.UID
+	r.forget(r.memory.meet(req.NamespacedName, uid))
 	if managedBy := job.Spec.ManagedBy; managedBy != "" && managedBy != v1alpha1.ManagedByOperator {
 		return ctrl.Result{}, nil
+	}
+	job, err := r.upToDate(ctx, job)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if job == nil {
+		return ctrl.Result{RequeueAfter: r.memory.again(uid)}, nil
 	}
 	state, err := r.gather(ctx, job)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	plan := NewPlan(state, r.Pods)
+	plan := NewPlan(state, r.settings())
 	if err := r.carryOut(ctx, state, &plan); err != nil {
+		if errors.Is(err, errTaken) {
+			return ctrl.Result{}, nil // the planner has it looked at again
+		}
 		if apierrors.IsConflict(err) {
-			return ctrl.Result{RequeueAfter: time.Millisecond}, nil
+			return ctrl.Result{RequeueAfter: r.memory.again(uid)}, nil
 		}
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: plan.After}, nil
+	return ctrl.Result{RequeueAfter: nextLook(state, &plan)}, nil
 }
 
 // carryOut applies a plan, writes the status once, and tells of it once that is written.
 func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) error {
 	applied := r.apply(ctx, state, &plan.Actions)
-	if refused := (*errRefused)(nil); errors.As(applied, &refused) {
-		r.memory.update(state.Job.UID, func(m *Memory) { m.refused(state.Now, state.attempt(), refused.reason, refused.message) })
+	refused := (*errRefused)(nil)
+	if errors.As(applied, &refused) {
+		r.memory.update(state.Job.UID, func(m *Memory) { m.refused(state.Now, state.Job.UID, state.attempt(), refused.reason, refused.message) })
 		state.Memory = r.memory.of(state.Job.UID)
-		*plan, applied = NewPlan(state, r.Pods), nil
+		*plan, applied = NewPlan(state, r.settings()), nil
 	}
 	if applied != nil {
 		return applied
@@ -101,10 +119,34 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 	if plan.Actions.DeleteJob {
 		return nil
 	}
-	if err := r.writeStatus(ctx, state.Job, &plan.Status); err != nil {
+	starts := value(plan.Status.Workers.Target) > 0 && state.target() == 0
+	if starts {
+		// The room is taken before anybody else is told that it is free.
+		r.report(state, plan, "")
+	}
+	version, err := r.writeStatus(ctx, state.Job, &plan.Status)
+	if err != nil {
+		if starts {
+			r.Fleet.Report(state.Job, plan.Facts)
+		}
 		return client.IgnoreNotFound(wrapf(err, "write status of job %s", jobKey(state.Job)))
 	}
-	r.memory.update(state.Job.UID, func(m *Memory) { m.remember(plan) })
+	r.report(state, plan, version)
+	r.memory.update(state.Job.UID, func(m *Memory) {
+		m.remember(plan)
+		m.Own.wrote(version, r.Now())
+		m.Trains = isTrue(plan.Status.Conditions, v1alpha1.ConditionTraining)
+		if plan.SizeTold {
+			m.SizeToldAt = state.Now
+		}
+	})
+	if refused == nil && !r.grow(ctx, state, &plan.Actions) {
+		plan.Actions.Grow = nil
+		plan.Notes = slices.DeleteFunc(plan.Notes, func(note Note) bool {
+			return note.Reason == v1alpha1.EventGrowing || note.Reason == v1alpha1.EventReplacing
+		})
+	}
+	r.Metrics.written(state, plan)
 	if plan.Progress {
 		r.memory.update(state.Job.UID, func(m *Memory) { m.reported(state) })
 	}
@@ -114,42 +156,37 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 	return nil
 }
 
+// report tells the planner of all jobs what became of this one; version is what its status was written
+// as, empty for what was read.
+func (r *Reconciler) report(state *State, plan *Plan, version string) {
+	job := state.Job.DeepCopy()
+	if version != "" {
+		job.ResourceVersion = version
+	}
+	world := job.Status.World
+	job.Status = *plan.Status.DeepCopy()
+	job.Status.World = world
+	r.Fleet.Report(job, plan.Facts)
+}
+
 // tell makes an event of a note.
 func (r *Reconciler) tell(job *v1alpha1.TrainingJob, note Note) {
 	r.Events.Eventf(job, nil, note.Type, note.Reason, "Reconcile", "%s", cut(note.Message, maxEvent))
 }
 
-// letGo releases the agents of a job that is gone.
-func (r *Reconciler) letGo(key rendezvous.JobKey) {
-	r.Rendezvous.Release(key)
-	r.Rendezvous.Forget(key)
+// letGo releases the agents of a job that is gone, and forgets it.
+func (r *Reconciler) letGo(name types.NamespacedName) {
+	r.Rendezvous.Release(rendezvous.JobKey(name))
+	r.Rendezvous.Forget(rendezvous.JobKey(name))
+	r.forget(r.memory.part(name))
 }
 
-// forgiveRefusals ends the pause after refused batches of a namespace, because a quota or a limit
-// there has changed, and returns the jobs to look at.
-func (r *Reconciler) forgiveRefusals(ctx context.Context, namespace string) []ctrl.Request {
-	var jobs v1alpha1.TrainingJobList
-	if err := r.Client.List(ctx, &jobs, client.InNamespace(namespace)); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "list jobs whose quota has changed", "namespace", namespace)
-		return nil
+// forget drops what others were told of a job that is gone.
+func (r *Reconciler) forget(job types.UID) {
+	if job != "" {
+		r.Fleet.Forget(job)
+		r.Metrics.forget(job)
 	}
-	var requests []ctrl.Request
-	for i := range jobs.Items {
-		job := &jobs.Items[i]
-		admitted := findCondition(job, v1alpha1.ConditionAdmitted)
-		if admitted == nil || admitted.Status != metav1.ConditionFalse {
-			continue
-		}
-		r.memory.update(job.UID, func(m *Memory) {
-			if m.Refusal != nil {
-				forgiven := *m.Refusal // a reconcile may be reading the old one
-				forgiven.Retry = time.Time{}
-				m.Refusal = &forgiven
-			}
-		})
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
-	}
-	return requests
 }
 
 func findCondition(job *v1alpha1.TrainingJob, conditionType string) *metav1.Condition {

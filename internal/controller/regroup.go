@@ -3,7 +3,7 @@ package controller
 import (
 	"fmt"
 	"math"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
@@ -24,18 +25,20 @@ const annotationRefill = "training.concertina.dev/refill"
 func isRefill(pod *corev1.Pod) bool { return pod.Annotations[annotationRefill] != "" }
 
 // spawnRefill makes a batch that is placed together, with a group of its own.
-func (p *planner) spawnRefill(ordinals []int32) {
+func (p *planner) spawnRefill(ordinals []int32, places []fleet.Place) {
+	ordinals = ordinals[:min(len(ordinals), len(places))]
 	first, size := ordinals[0], int32(len(ordinals))
 	group := &gang.Group{
-		Key:           types.NamespacedName{Namespace: p.Job.Namespace, Name: fmt.Sprintf("%s-%d", p.groupKey().Name, first)},
+		Key:           types.NamespacedName{Namespace: p.Job.Namespace, Name: refillName(p.Job.Name, p.attempt(), first)},
 		Owner:         p.Job,
 		Labels:        jobLabels(p.Job, p.attempt()),
 		SchedulerName: p.Job.Spec.Gang.SchedulerName,
 		MinMember:     size,
 	}
 	var names []string
-	for _, ordinal := range ordinals {
+	for i, ordinal := range ordinals {
 		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
+		pin(pod, places[i].Node)
 		pod.Annotations[annotationRefill] = fmt.Sprintf("%d-%d", first, size)
 		p.plan.Actions.Refill = append(p.plan.Actions.Refill, pod)
 		names = append(names, pod.Name)
@@ -58,21 +61,24 @@ func (p *planner) incomplete(crew []worker) bool {
 	return false
 }
 
-// orphan says whether a pod without a node belongs to a batch that lacks others.
+// orphan says whether a pod without a node belongs to a batch that lacks others, or has found its place
+// taken.
 func (p *planner) orphan(w *worker, crew []worker) bool {
 	text := w.pod.Annotations[annotationRefill]
 	if text == "" || w.bound() || len(p.reserved()) > 0 {
 		return false
 	}
-	_, size, _ := strings.Cut(text, "-")
-	want, err := strconv.ParseInt(size, 10, 32)
-	if err != nil {
+	if slices.Contains(p.plan.Elastic.Growth.Blamed, string(w.pod.UID)) {
+		return true
+	}
+	_, want, ok := refillOf(w.pod)
+	if !ok {
 		return true
 	}
 	there := count(crew, func(other *worker) bool {
 		return other.pod.Annotations[annotationRefill] == text && (other.bound() || other.pod.DeletionTimestamp == nil)
 	})
-	return there < int32(want)
+	return there < want
 }
 
 // regroupFailure says that survivors have waited too long for others.
@@ -83,6 +89,10 @@ func (p *planner) regroupFailure(crew []worker) (failure, bool) {
 		return failure{}, false
 	}
 	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
+	if left := p.plan.Elastic.Growth.Refused.Sub(p.Now); left > 0 {
+		p.lookAgain(left) // it is us that the survivors wait for
+		return failure{}, false
+	}
 	if left := training.LastTransitionTime.Add(timeout).Sub(p.Now); left > 0 {
 		p.lookAgain(left)
 		return failure{}, false

@@ -242,16 +242,20 @@ func TestRegroup(t *testing.T) {
 	exited(1, now, "Killed")(lost)
 	state.World.Phase, state.World.Why = rendezvous.PhaseRegrouping, "1 of 2 workers is left"
 	state.World.Losses = []rendezvous.Loss{{UID: string(lost.UID), Name: lost.Name, Program: true, Round: 3, At: now}}
+	if plan := look(state); len(plan.Actions.Refill) > 0 || !plan.Facts.Regrouping || !plan.Facts.Lost[lost.UID] {
+		t.Fatalf("refills %v without room, and tells the planner %+v", names(plan.Actions.Refill), plan.Facts)
+	}
+	giveRoom(state, 1)
 
 	plan := look(state)
 	expectNothingDone(t, plan)
 	plan = look(state)
 	group := plan.Actions.RefillGroup
-	if !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) || group == nil || group.MinMember != 1 || group.Key.Name != "digits-1-2" {
+	if !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) || group == nil || group.MinMember != 1 || group.Key.Name != "digits-1-r2" {
 		t.Fatalf("refills %v, group %+v", names(plan.Actions.Refill), group)
 	}
 	refill := plan.Actions.Refill[0]
-	refill.UID = "uid-refill"
+	refill.UID, refill.CreationTimestamp = "uid-refill", metav1.NewTime(now)
 	state.Pods = append(state.Pods, refill)
 	state.Memory.Elastic.use(2)
 	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed)
@@ -281,6 +285,7 @@ func TestALossAfterTheLastStepIsReplaced(t *testing.T) {
 	state := elasticState(job, crewOf(job)[:1]...)
 	state.World.Phase = rendezvous.PhaseRegrouping
 	state.World.Progress = rendezvous.Progress{Step: 90, TotalSteps: 90}
+	giveRoom(state, 1)
 	look(state)
 	if plan := look(state); !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) {
 		t.Errorf("refills %v: the evaluation is yet to be done", names(plan.Actions.Refill))
@@ -297,6 +302,7 @@ func TestAPartOfARefillIsWithdrawn(t *testing.T) {
 		t.Fatalf("withdraws %v", names(plan.Actions.Withdraw))
 	}
 	state.Pods = state.Pods[:1]
+	giveRoom(state, 1)
 	look(state)
 	if plan := look(state); !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) {
 		t.Errorf("refills %v", names(plan.Actions.Refill))
@@ -320,7 +326,8 @@ func TestAStandbyDoesNotKeepTheJobFromCompleting(t *testing.T) {
 	state := elasticState(job, crewOf(job)...)
 	growthPod(state, 2, trainerRuns)
 	state.World.Members["uid-digits-1-2"] = rendezvous.MemberObservation{Joined: true, Connected: true, Standby: true, WorkerRank: -1}
-	state.Job.Status.Workers.Target, state.Room = ptr.To[int32](3), 1
+	state.Job.Status.Workers.Target = ptr.To[int32](3)
+	giveRoom(state, 1)
 	if plan := NewPlan(state, settings); value(plan.Status.Workers.Standby) != 1 {
 		t.Errorf("%d standbys", value(plan.Status.Workers.Standby))
 	}

@@ -14,16 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 const (
-	// concurrentJobs is how many jobs are looked at at a time; one job only once.
-	concurrentJobs = 8
+	// DefaultConcurrentJobs is how many jobs are looked at at a time, unless it is said.
+	DefaultConcurrentJobs = 8
 	// worldSettles is how long after its world began to change a job is looked at. The rendezvous needs
 	// nobody for a planned change, which takes less than this; what would be written of it meanwhile
 	// would only hold up the record of the next world, and the processes that wait for it.
@@ -33,23 +33,26 @@ const (
 // SetupWithManager has the manager call the reconciler when a job, one of its pods, a quota or limit
 // of its namespace, or its world changes.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	limits := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, limit client.Object) []reconcile.Request {
-		return r.forgiveRefusals(ctx, limit.GetNamespace())
-	})
+	limits := func(ranges bool) handler.EventHandler {
+		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, limit client.Object) []reconcile.Request {
+			return r.forgiveRefusals(ctx, limit.GetNamespace(), ranges)
+		})
+	}
 	ofJob := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.TrainingJob{}, handler.OnlyControllerOwner())
+	concurrent := r.ConcurrentJobs
+	if concurrent == 0 {
+		concurrent = DefaultConcurrentJobs
+	}
 	builder := ctrl.NewControllerManagedBy(mgr).
 		Named("trainingjob").
 		Watches(&v1alpha1.TrainingJob{}, jobHandler()).
 		Watches(&corev1.Pod{}, ofJob).
-		Watches(&corev1.ResourceQuota{}, limits).
-		Watches(&corev1.LimitRange{}, limits).
+		Watches(&corev1.ResourceQuota{}, limits(false)).
+		Watches(&corev1.LimitRange{}, limits(true)).
 		WatchesRawSource(source.Func(r.watchWorlds)).
-		WatchesRawSource(source.Func(r.watchRoom)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrentJobs})
+		WatchesRawSource(source.Func(r.watchFleet)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent})
 	if err := builder.Complete(r); err != nil {
-		return fmt.Errorf("set up the TrainingJob controller: %w", err)
-	}
-	if err := mgr.Add(manager.RunnableFunc(r.retryWaiting)); err != nil {
 		return fmt.Errorf("set up the TrainingJob controller: %w", err)
 	}
 	return nil
@@ -94,7 +97,42 @@ func (r *Reconciler) watchWorlds(ctx context.Context, queue workqueue.TypedRateL
 			case <-ctx.Done():
 				return
 			case key := <-r.Rendezvous.Changed():
-				queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName(key)}, worldSettles)
+				request := reconcile.Request{NamespacedName: types.NamespacedName(key)}
+				if r.someoneIsOut(key) {
+					queue.Add(request) // others wait for its room
+				} else {
+					queue.AddAfter(request, worldSettles)
+				}
+			}
+		}
+	}()
+	return nil
+}
+
+// someoneIsOut says whether the world goes on without a worker that leaves: then nothing is held up by a
+// write, and its pod can go.
+func (r *Reconciler) someoneIsOut(key rendezvous.JobKey) bool {
+	seen := r.Rendezvous.Observe(key)
+	if seen.Phase != rendezvous.PhaseTraining {
+		return false
+	}
+	for _, member := range seen.Members {
+		if member.Out && member.Connected {
+			return true
+		}
+	}
+	return false
+}
+
+// watchFleet has a job looked at when its grant has changed, or a node that its workers have.
+func (r *Reconciler) watchFleet(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case name := <-r.Fleet.Changed():
+				queue.Add(reconcile.Request{NamespacedName: name})
 			}
 		}
 	}()

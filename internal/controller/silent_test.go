@@ -40,10 +40,10 @@ func TestASilentWorkerIsReplacedWhileItsPodStillStands(t *testing.T) {
 	silent.Annotations[v1alpha1.AnnotationRank] = noRank
 	silence(state, silent)
 	after(state, rendezvous.ReasonWorkerLost, false, "silent", silent)
-	if limit := state.roomLimit(); limit != 3 {
-		t.Fatalf("room is looked for up to %d workers, want 3: one is lost", limit)
+	if !NewPlan(state, settings).Facts.Lost[silent.UID] {
+		t.Fatal("the planner is not told that one is lost")
 	}
-	state.Room = 1
+	giveRoom(state, 1)
 	look(state)
 	plan := look(state)
 	if got := names(plan.Actions.Grow); !slices.Equal(got, []string{"digits-1-3"}) {
@@ -95,14 +95,14 @@ func TestASilentNewcomerIsReplaced(t *testing.T) {
 	state.Nodes.ByName["n9"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n9"}}
 	state.World.Members[string(silent.UID)] = rendezvous.MemberObservation{
 		Joined: true, Connected: true, Standby: true, WorkerRank: -1}
-	if plan := look(state); len(leavers(plan)) > 0 || state.roomLimit() != 0 {
-		t.Fatalf("leavers %v, room for %d: it is only waiting", leavers(plan), state.roomLimit())
+	if plan := look(state); len(leavers(plan)) > 0 || len(plan.Facts.Lost) != 0 {
+		t.Fatalf("leavers %v, lost %v: it is only waiting", leavers(plan), plan.Facts.Lost)
 	}
 	cutOff(state, silent)
-	if limit := state.roomLimit(); limit != 3 {
-		t.Fatalf("room is looked for up to %d workers, want 3", limit)
+	if !NewPlan(state, settings).Facts.Lost[silent.UID] {
+		t.Fatal("the planner is not told that one is lost")
 	}
-	state.Room = 1
+	giveRoom(state, 1)
 	look(state)
 	plan := look(state)
 	if got := names(plan.Actions.Grow); !slices.Equal(got, []string{"digits-1-3"}) {
@@ -216,10 +216,10 @@ func TestAMemberThatANewLeaderNeverHeard(t *testing.T) {
 	plan = NewPlan(&finished, settings)
 	expectCondition(t, plan, v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted)
 
-	if limit := state.roomLimit(); limit != 3 {
-		t.Fatalf("room is looked for up to %d workers, want 3", limit)
+	if !NewPlan(state, settings).Facts.Lost[silent.UID] {
+		t.Fatal("the planner is not told that one is lost")
 	}
-	state.Room = 1
+	giveRoom(state, 1)
 	look(state)
 	if got := names(look(state).Actions.Grow); !slices.Equal(got, []string{"digits-1-3"}) {
 		t.Errorf("grows %v", got)

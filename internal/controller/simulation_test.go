@@ -38,7 +38,8 @@ func newSimulation(t *rapid.T) *simulation {
 }
 
 func (s *simulation) state() *State {
-	state := &State{Now: s.now, Job: s.job.DeepCopy(), GroupExists: s.group, World: s.world, Memory: s.memory}
+	state := stateOf(s.job.DeepCopy())
+	state.Now, state.GroupExists, state.World, state.Memory = s.now, s.group, s.world, s.memory
 	for _, pod := range s.pods {
 		state.Pods = append(state.Pods, pod.DeepCopy())
 	}

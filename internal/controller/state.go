@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -23,10 +24,14 @@ type State struct {
 	GroupKindMissing string
 	// Placement says why pods have no node, in the words of the gang scheduler.
 	Placement string
-	// Nodes are the nodes of the cluster, and Room how many more workers they would take now, beyond
-	// those of the job that have a node. Only looked up once a gang has its nodes.
+	// Nodes are the nodes that workers of the job have.
 	Nodes Nodes
-	Room  int32
+	// Grant is what the planner of all jobs allows this one.
+	Grant fleet.Grant
+	// Training is how many jobs of the cluster train now.
+	Training int
+	// ReclaimTimeout bounds how long a worker that leaves for another job may take.
+	ReclaimTimeout time.Duration
 	// DrainTaints are the keys of taints that ask workers to leave.
 	DrainTaints []string
 	// Quotas are the ResourceQuotas of the namespace.
@@ -42,8 +47,14 @@ type State struct {
 type Memory struct {
 	// Since is when this process first looked at the job.
 	Since time.Time
+	// Own is what it has done itself.
+	Own OwnMemory
 	// Elastic is what it remembers of an attempt whose world may change.
 	Elastic ElasticMemory
+	// Trains is true while the job's world trains.
+	Trains bool
+	// SizeToldAt is when the condition FullSize was last given another sentence.
+	SizeToldAt time.Time
 	// Refusal is the last batch that the API server refused; nil for none.
 	Refusal *Refusal
 	// ReportedAt is when status.progress was last written, with the samples and steps done then, and in

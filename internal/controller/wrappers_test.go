@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -113,7 +114,12 @@ func withCondition(conditionType corev1.PodConditionType, reason, message string
 }
 
 func stateOf(job *v1alpha1.TrainingJob, pods ...*corev1.Pod) *State {
-	return &State{Now: start.Add(time.Minute), Job: job, Pods: pods, GroupExists: len(pods) > 0}
+	state := &State{Now: start.Add(time.Minute), Job: job, Pods: pods, GroupExists: len(pods) > 0}
+	state.Grant = fleet.Grant{Known: true, Start: true}
+	for range 8 {
+		state.Grant.Places = append(state.Grant.Places, fleet.Place{Node: "n1", Own: true})
+	}
+	return state
 }
 
 // worldOf is an observation of attempt 1 with all pods connected members of the round.
@@ -124,4 +130,32 @@ func worldOf(round uint64, pods ...*corev1.Pod) rendezvous.Observation {
 			Joined: true, Connected: true, InWorld: round > 0, WorkerRank: int32(i), LastSeen: start.Add(time.Minute)}
 	}
 	return world
+}
+
+// giveRoom lets the planner of all jobs have found room for so many more workers than have a node.
+func giveRoom(state *State, room int32) {
+	p := &planner{State: state}
+	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
+	var bound, own, staying int32
+	for _, w := range p.crew(state.gang()) {
+		if w.stays() {
+			staying++
+		}
+		if w.stays() && w.bound() && w.stuck == "" {
+			bound++
+			if !isGrowth(w.pod) {
+				own++
+			}
+		}
+	}
+	state.Grant = fleet.Grant{Known: true, Start: state.target() == 0 && room >= state.minimum(), Leave: map[types.UID]fleet.Leave{}}
+	if state.target() > 0 {
+		state.Grant.Count = max(state.target(), state.legal(bound+room), state.minimum())
+	}
+	if state.target() > 0 {
+		room = min(room, max(0, state.Grant.Count-staying)) // it places what is missing
+	}
+	for i := range room {
+		state.Grant.Places = append(state.Grant.Places, fleet.Place{Node: "n1", Own: own+i < state.minimum()})
+	}
 }

@@ -51,18 +51,19 @@ func (c Coscheduling) Ensure(ctx context.Context, group Group) error {
 		return c.wrap("get", group.Key, err)
 	}
 	if !metav1.IsControlledBy(found, group.Owner) {
-		return fmt.Errorf("PodGroup %s belongs to somebody else: delete it or rename the job", group.Key)
+		return fmt.Errorf("PodGroup %s is there already: %w: delete it, or rename the job", group.Key, ErrForeign)
 	}
 	return nil
 }
 
 // Exists implements Scheduler.
-func (c Coscheduling) Exists(ctx context.Context, key types.NamespacedName) (bool, error) {
-	err := c.Client.Get(ctx, key, &schedv1alpha1.PodGroup{})
+func (c Coscheduling) Exists(ctx context.Context, owner client.Object, key types.NamespacedName) (bool, error) {
+	found := &schedv1alpha1.PodGroup{}
+	err := c.Client.Get(ctx, key, found)
 	if apierrors.IsNotFound(err) && !c.kindMissing(err) {
 		return false, nil
 	}
-	return err == nil, c.wrap("get", key, err)
+	return err == nil && found.DeletionTimestamp == nil && metav1.IsControlledBy(found, owner), c.wrap("get", key, err)
 }
 
 // Decorate implements Scheduler.
@@ -75,27 +76,40 @@ func (Coscheduling) Decorate(pod *corev1.Pod, group Group) {
 }
 
 // List implements Scheduler.
-func (c Coscheduling) List(ctx context.Context, namespace string, labels map[string]string) ([]types.NamespacedName, error) {
+func (c Coscheduling) List(ctx context.Context, owner client.Object, labels map[string]string) ([]types.NamespacedName, error) {
 	var list schedv1alpha1.PodGroupList
-	err := c.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels(labels))
+	err := c.Client.List(ctx, &list, client.InNamespace(owner.GetNamespace()), client.MatchingLabels(labels))
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list PodGroups of namespace %s: %w", namespace, err)
+		return nil, fmt.Errorf("list PodGroups of namespace %s: %w", owner.GetNamespace(), err)
 	}
 	var keys []types.NamespacedName
 	for i := range list.Items {
-		keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))
+		if metav1.IsControlledBy(&list.Items[i], owner) {
+			keys = append(keys, client.ObjectKeyFromObject(&list.Items[i]))
+		}
 	}
 	return keys, nil
 }
 
 // Delete implements Scheduler.
-func (c Coscheduling) Delete(ctx context.Context, key types.NamespacedName) error {
-	podGroup := &schedv1alpha1.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: key.Name, Namespace: key.Namespace}}
-	err := c.Client.Delete(ctx, podGroup)
+func (c Coscheduling) Delete(ctx context.Context, owner client.Object, key types.NamespacedName) error {
+	found := &schedv1alpha1.PodGroup{}
+	err := c.Client.Get(ctx, key, found)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil
+	}
+	if err != nil {
+		return c.wrap("get", key, err)
+	}
+	if !metav1.IsControlledBy(found, owner) {
+		return nil
+	}
+	// The uid keeps what takes its name a moment later.
+	err = c.Client.Delete(ctx, found, client.Preconditions{UID: &found.UID})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || meta.IsNoMatchError(err) {
 		return nil
 	}
 	return c.wrap("delete", key, err)

@@ -14,6 +14,9 @@ import (
 // ErrNotInstalled means that the cluster does not know the kind of object that the scheduler needs.
 var ErrNotInstalled = errors.New("the kind is not installed")
 
+// ErrForeign means that somebody else's object has the group's name. It is never taken over nor deleted.
+var ErrForeign = errors.New("it does not belong to this job")
+
 // Group is a batch of pods that start together.
 type Group struct {
 	// Key names the group's object. Every batch has a fresh name.
@@ -33,16 +36,18 @@ type Group struct {
 // Scheduler places groups of pods together.
 type Scheduler interface {
 	// Ensure makes the group's object; one of the same owner that is there already is left alone.
-	// Errors: ErrNotInstalled, when the cluster does not know the kind.
+	// Errors: ErrNotInstalled, when the cluster does not know the kind; ErrForeign.
 	Ensure(ctx context.Context, group Group) error
-	// Exists says whether the group's object is there, from a live read. Errors: ErrNotInstalled.
-	Exists(ctx context.Context, key types.NamespacedName) (bool, error)
+	// Exists says whether the group's object is there and the owner's, and not about to go, from a live
+	// read. Errors: ErrNotInstalled.
+	Exists(ctx context.Context, owner client.Object, key types.NamespacedName) (bool, error)
 	// Decorate makes the pod a member of the group.
 	Decorate(pod *corev1.Pod, group Group)
-	// List names the groups that carry the labels, from a live read; none when the kind is not there.
-	List(ctx context.Context, namespace string, labels map[string]string) ([]types.NamespacedName, error)
-	// Delete removes the group's object; it is no error if that is gone already.
-	Delete(ctx context.Context, key types.NamespacedName) error
+	// List names the owner's groups that carry the labels, from a live read; none when the kind is not
+	// there.
+	List(ctx context.Context, owner client.Object, labels map[string]string) ([]types.NamespacedName, error)
+	// Delete removes the group's object if it is the owner's; it is no error if that is gone already.
+	Delete(ctx context.Context, owner client.Object, key types.NamespacedName) error
 	// Retry has the scheduler look once more at all groups that wait for room, of which this is one;
 	// it is no error if that is gone. Errors: ErrNotInstalled.
 	Retry(ctx context.Context, key types.NamespacedName) error

@@ -189,6 +189,9 @@ func (m *machine) explain(w *wish, first *member) {
 	}
 	w.reason = first.want.Leaving
 	said := fmt.Sprintf("%s leaves (%s)", first.want.Name, first.want.Leaving)
+	if first.want.Why != "" {
+		said = fmt.Sprintf("%s leaves (%s: %s)", first.want.Name, first.want.Leaving, first.want.Why)
+	}
 	if m.isLost(first) {
 		w.reason, said = ReasonWorkerLost, m.lastLoss()
 		if losses := m.lossesNow(); len(losses) > 0 && losses[0].Program {

@@ -73,6 +73,8 @@ type Member struct {
 	// ReasonScaledDown and so on; empty for one that stays. It is let go once the world goes on
 	// without it.
 	Leaving Reason
+	// Why says so in a sentence; empty for nothing more to say than the reason.
+	Why string
 	// LeaveBy is when a leaving worker will be killed; zero when it can take its time.
 	LeaveBy time.Time
 	// Lost says how the controller knows that the worker will make no step any more, in words; empty
@@ -96,6 +98,9 @@ const (
 	ReasonNodeTainted       Reason = "NodeTainted"
 	ReasonEvicted           Reason = "Evicted"
 	ReasonPreempted         Reason = "Preempted"
+	ReasonReclaimed         Reason = "Reclaimed"
+	ReasonEvened            Reason = "Evened"
+	ReasonMoved             Reason = "Moved"
 	ReasonDeleted           Reason = "Deleted"
 	ReasonTerminated        Reason = "Terminated"
 	ReasonReplaced          Reason = "Replaced"

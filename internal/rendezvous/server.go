@@ -66,10 +66,13 @@ func (o Options) withDefaults() Options {
 	setDuration(&o.IdleTimeout, time.Minute)
 	setDuration(&o.RecordTimeout, 10*time.Second)
 	setCount(&o.MaxUnproven, 1024)
-	setCount(&o.MaxConnections, 20000)
+	setCount(&o.MaxConnections, DefaultMaxConnections)
 	setCount(&o.MaxConnectionsPerHost, 64)
 	return o
 }
+
+// DefaultMaxConnections bounds the connections of all workers, unless it is said.
+const DefaultMaxConnections = 20000
 
 const (
 	// tickEvery is how often the machines are told that time passes.

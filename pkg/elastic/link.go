@@ -16,8 +16,9 @@ import (
 const (
 	// helloTimeout bounds how long the agent may take to answer hello.
 	helloTimeout = 10 * time.Second
-	// numbersTimeout bounds how long a message that can be missed may hold the training up.
-	numbersTimeout = 50 * time.Millisecond
+	// numbersTimeout bounds how long a message that can be missed may hold the training up. A process that does
+	// not get the processor for as long loses its agent, so it is not short.
+	numbersTimeout = time.Second
 	// sendTimeout bounds how long the agent may take to read a message that it needs.
 	sendTimeout = 10 * time.Second
 )

@@ -68,6 +68,8 @@ var _ = Describe("A new TrainingJob", func() {
 		Entry("no processes", "spec.workers.processesPerWorker in body should be greater than or equal to 1",
 			field(int64(0), "spec.workers.processesPerWorker")),
 		Entry("an unknown launch", `supported values: "PerProcess", "PerWorker"`, field("Once", "spec.workers.launch")),
+		Entry("an unknown preemption policy", `supported values: "Shrink", "Evict", "Never"`, field("Maybe", "spec.preemption.policy")),
+		Entry("an unknown growth policy", `supported values: "Auto", "Off"`, field("Never", "spec.growth.policy")),
 		Entry("an unknown gang scheduler", `supported values: "Coscheduling"`, field("Volcano", "spec.gang.scheduler")),
 
 		Entry("no containers", "spec.workers.template.spec.containers is empty: give the container that trains",
@@ -141,6 +143,9 @@ var _ = Describe("A new TrainingJob", func() {
 			field("10ms", "spec.failure.regroupTimeout")),
 		Entry("a hang below ten seconds", "spec.failure.hangTimeout must be a duration such as 90s, 15m or 24h, from 10s to 24h",
 			field("9s", "spec.failure.hangTimeout")),
+		Entry("a back-off below a second", "spec.failure.maxBackOff must be a duration such as 90s, 15m or 24h, from 1s to 1h",
+			field("500ms", "spec.failure.maxBackOff")),
+		Entry("a back-off beyond an hour", "spec.failure.maxBackOff must be a duration", field("61m", "spec.failure.maxBackOff")),
 		Entry("a hang beyond a day", "spec.failure.hangTimeout must be a duration", field("25h", "spec.failure.hangTimeout")),
 		Entry("max 0", "spec.workers.max is below spec.workers.min: raise max or lower min; to release all workers set spec.suspend",
 			field(int64(0), "spec.workers.max")),
@@ -212,6 +217,8 @@ var _ = Describe("A new TrainingJob", func() {
 		Expect(got.Spec.Checkpoint.MemoryInterval).To(Equal(v1alpha1.MemoryIntervalAuto))
 		Expect(got.Spec.Checkpoint.Timeout.Duration).To(Equal(time.Minute))
 		Expect(got.Spec.Growth.Stabilization.Duration).To(Equal(30 * time.Second))
+		Expect(got.Spec.Growth.Policy).To(Equal(v1alpha1.GrowthAuto))
+		Expect(got.Spec.Preemption.Policy).To(Equal(v1alpha1.PreemptionShrink))
 		Expect(got.Spec.Growth.PriorityClassName).To(Equal("concertina-growth"))
 		Expect(got.Spec.Suspend).To(HaveValue(BeFalse()))
 		Expect(got.Spec.ActiveDeadline).To(BeNil())

@@ -22,6 +22,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/controller"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 const crdKey = "CustomResourceDefinition trainingjobs.training.concertina.dev"
@@ -66,7 +67,9 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"no class":       {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
 		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
 			"PriorityClass spare")))},
-		"every other one": {everything, with("PodDisruptionBudget concertina", "ServiceMonitor concertina", "NetworkPolicy concertina")},
+		"fleet": {"fleet: {minRuntime: 30s}", with("ConfigMap concertina-fleet")},
+		"every other one": {everything, with("ConfigMap concertina-fleet", "PodDisruptionBudget concertina", "ServiceMonitor concertina",
+			"NetworkPolicy concertina")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := rendered(t, test.values)
@@ -101,6 +104,10 @@ topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: D
 priorityClassName: system-cluster-critical
 growthPriorityClass: {value: -5}
 drainTaints: [example.com/going, gone]
+fleet: {minRuntime: 30s, capacity: Autoscaled, namespaces: {research: {weight: 3}}}
+concurrentJobs: 1
+kubeAPI: {qps: 12.5, burst: 7}
+rendezvous: {maxConnections: 1000000}
 extraArgs: [--zap-log-level=debug]
 podDisruptionBudget: {enabled: true, maxUnavailable: 50%}
 serviceMonitor: {enabled: true, interval: 1m, labels: {release: prometheus}}
@@ -128,6 +135,13 @@ func TestEveryValueIsUsed(t *testing.T) {
 		"priorityClassName":         pod.PriorityClassName == "system-cluster-critical",
 		"growthPriorityClass":       get[*schedulingv1.PriorityClass](t, found, "PriorityClass concertina-growth").Value == -5,
 		"drainTaints":               slices.Contains(container.Args, "--drain-taints=example.com/going,gone"),
+		"fleet.flag":                slices.Contains(container.Args, "--fleet-config=/etc/concertina/fleet.yaml"),
+		"fleet.mount":               container.VolumeMounts[0].MountPath == "/etc/concertina" && pod.Volumes[0].ConfigMap.Name == "concertina-fleet",
+		"fleet.settings":            fleetOf(t, found).Capacity == fleet.Autoscaled && *fleetOf(t, found).Namespaces["research"].Weight == 3,
+		"concurrentJobs":            slices.Contains(container.Args, "--concurrent-jobs=1"),
+		"kubeAPI.qps":               slices.Contains(container.Args, "--kube-api-qps=12.5"),
+		"kubeAPI.burst":             slices.Contains(container.Args, "--kube-api-burst=7"),
+		"rendezvous.maxConnections": slices.Contains(container.Args, "--rendezvous-max-connections=1000000"),
 		"extraArgs":                 slices.Contains(container.Args, "--zap-log-level=debug"),
 		"serviceAccount":            get[*corev1.ServiceAccount](t, found, "ServiceAccount concertina").Annotations["a"] == "b",
 		"podDisruptionBudget":       get[*policyv1.PodDisruptionBudget](t, found, "PodDisruptionBudget concertina").Spec.MaxUnavailable.String() == "50%",
@@ -151,6 +165,17 @@ func TestEveryValueIsUsed(t *testing.T) {
 	}
 }
 
+// fleetOf reads the settings that the operator would.
+func fleetOf(t *testing.T, found objects) fleet.Settings {
+	t.Helper()
+	config := get[*corev1.ConfigMap](t, found, "ConfigMap concertina-fleet")
+	settings, err := fleet.ParseSettings([]byte(config.Data["fleet.yaml"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return settings
+}
+
 func TestWrongValuesAreRefusedByName(t *testing.T) {
 	for values, want := range map[string]string{
 		"replica: 2":                                  "'replica' not allowed",
@@ -161,6 +186,10 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		"growthPriorityClass: {value: 2000000000}":    "/growthPriorityClass/value",
 		"growthPriorityClass: {name: A}":              "/growthPriorityClass/name",
 		"drainTaints: ['a,b']":                        "/drainTaints/0",
+		"concurrentJobs: 0":                           "/concurrentJobs",
+		"kubeAPI: {qps: 0}":                           "/kubeAPI/qps",
+		"kubeAPI: {burst: 0}":                         "/kubeAPI/burst",
+		"rendezvous: {maxConnections: 0}":             "/rendezvous/maxConnections",
 		"extraArgs: [leader-elect]":                   "/extraArgs/0",
 		"podDisruptionBudget: {maxUnavailable: half}": "/podDisruptionBudget/maxUnavailable",
 		"serviceMonitor: {interval: often}":           "/serviceMonitor/interval",

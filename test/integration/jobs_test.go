@@ -149,11 +149,11 @@ func (j *job) train(ctx context.Context, op *operator, attempt int, round uint64
 	GinkgoHelper()
 	pods := j.gangOf(ctx, attempt)
 	for _, pod := range pods {
-		bind(ctx, pod, "node-"+pod.Name)
+		schedule(ctx, pod)
 		kubelet(ctx, pod, runs)
 	}
 	Eventually(op.all).Should(ContainElement(HavePrefix(fmt.Sprintf("expect attempt %d:", attempt))))
-	Expect(op.worlds.form(j.key(), round)).To(Succeed())
+	Eventually(func() error { return op.worlds.form(j.key(), round) }).Should(Succeed())
 	Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(HavePrefix("True WorldFormed: round %d:", round))
 	Eventually(op.all).Should(ContainElement(HavePrefix("event Normal WorldFormed: round %d:", round)))
 	Eventually(func() *int32 { return j.get(ctx).Status.Workers.Running }).Should(HaveValue(BeEquivalentTo(2)))

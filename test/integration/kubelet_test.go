@@ -7,17 +7,57 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// createNode makes a node that is ready, with so many thousandths of a CPU and plenty of the rest. Its label
+// test is its name.
+func createNode(ctx context.Context, name string, cpu int64) *corev1.Node {
+	GinkgoHelper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"test": name}}}
+	Expect(cluster.Create(ctx, node)).To(Succeed())
+	node.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourceCPU: *resource.NewMilliQuantity(cpu, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("64Gi"),
+		corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"),
+	}
+	node.Status.Capacity = node.Status.Allocatable
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	Expect(cluster.Status().Update(ctx, node)).To(Succeed())
+	// The node controller would take this away once the node is ready.
+	Expect(cluster.Get(ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
+	node.Spec.Taints = nil
+	Expect(cluster.Update(ctx, node)).To(Succeed())
+	return node
+}
+
 // bind gives a pod a node, as a scheduler does.
 func bind(ctx context.Context, pod *corev1.Pod, node string) {
 	GinkgoHelper()
 	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}
 	Expect(cluster.SubResource("binding").Create(ctx, pod, binding)).To(Succeed())
+}
+
+// plannedNode is the node that a pod is for, and may go to only.
+func plannedNode(pod *corev1.Pod) string {
+	GinkgoHelper()
+	Expect(pod.Spec.Affinity).NotTo(BeNil(), "%s has a choice of nodes", pod.Name)
+	terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	Expect(terms).To(HaveLen(1))
+	Expect(terms[0].MatchFields).To(HaveLen(1))
+	Expect(terms[0].MatchFields[0].Key).To(Equal("metadata.name"))
+	Expect(terms[0].MatchFields[0].Operator).To(Equal(corev1.NodeSelectorOpIn))
+	Expect(terms[0].MatchFields[0].Values).To(HaveLen(1))
+	return terms[0].MatchFields[0].Values[0]
+}
+
+// schedule gives a pod the node that it is for.
+func schedule(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	bind(ctx, pod, plannedNode(pod))
 }
 
 // kubelet writes a pod's status, as the kubelet of its node does.

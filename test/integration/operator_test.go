@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -23,8 +24,12 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/controller"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // operator is one life of the controller, for one namespace.
@@ -33,6 +38,7 @@ type operator struct {
 	worlds *worlds
 	clock  *clock
 	events *recorder
+	fleet  *fleet.Cluster
 	stop   func()
 }
 
@@ -44,23 +50,47 @@ type settings struct {
 	stale func() bool
 	// drainTaints are keys of taints that ask workers to leave.
 	drainTaints []string
+	// lags has the cache show a job as it was when this first returned true, as long as it does.
+	lags func() bool
+	// before is the operator that led before this one; nil for none that matters.
+	before *operator
+	// answer is asked before each write, told when a gang is expected; nil for nobody.
+	answer func(ctx context.Context, line string) error
+	told   func(job rendezvous.JobKey, gang rendezvous.Gang)
+	// bundle is what agents trust the operator by; nil for a constant.
+	bundle func() []byte
 }
 
-// startOperator runs the controller as cmd/operator does, with its cache and queue, until the test
-// ends or it is stopped.
+// startOperator runs the controller and the planner as cmd/operator does, with their caches and queue,
+// until the test ends or it is stopped. Of the cluster it knows one namespace, and all nodes.
 func startOperator(ctx context.Context, namespace string, with settings) *operator {
 	GinkgoHelper()
-	j := &journal{killAfter: with.killAfter}
-	op := &operator{journal: j, worlds: newWorlds(j), clock: with.clock, events: &recorder{journal: j}}
+	j := &journal{killAfter: with.killAfter, before: with.answer}
+	op := &operator{journal: j, worlds: newWorlds(j, with.before), clock: with.clock, events: &recorder{journal: j}}
+	op.worlds.told = with.told
 	if op.clock == nil {
 		op.clock = &clock{}
 	}
+	if with.bundle == nil {
+		with.bundle = func() []byte { return []byte("-----BEGIN CERTIFICATE-----") }
+	}
+	born := &births{clock: op.clock, at: map[types.UID]time.Time{}}
 	funcs := j.intercept()
+	create := funcs.Create
+	funcs.Create = func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+		defer func() { born.made(object) }()
+		return create(ctx, c, object, opts...)
+	}
 	funcs.List = func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 		if _, pods := list.(*corev1.PodList); pods && with.stale != nil && with.stale() {
 			return nil
 		}
-		return c.List(ctx, list, opts...)
+		err := c.List(ctx, list, opts...)
+		born.correct(list)
+		return err
+	}
+	if with.lags != nil {
+		funcs.Get = lagging(with.lags)
 	}
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:     scheme,
@@ -74,17 +104,29 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 		},
 	})
 	Expect(err).NotTo(HaveOccurred())
+	shared, err := fleet.ParseSettings(nil)
+	Expect(err).NotTo(HaveOccurred())
+	pods := controller.PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.concertina-system.svc:8443"}
+	op.fleet = fleet.New(fleet.Options{
+		Settings: shared, DrainTaints: with.drainTaints, Shapes: controller.Shapes(pods), Plan: allocation.NewPlan, Now: op.clock.now,
+	})
+	Expect(op.fleet.AddTo(mgr, func(options *cache.Options) {
+		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	})).To(Succeed())
+	op.clock.watch(op.fleet)
 	reconciler := &controller.Reconciler{
 		Client:      mgr.GetClient(),
-		Cluster:     mgr.GetCache(),
+		Fleet:       op.fleet,
 		DrainTaints: with.drainTaints,
-		Live:        mgr.GetAPIReader(),
+		Live:        reader{mgr.GetAPIReader(), born},
 		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
 		Rendezvous:  op.worlds,
 		Events:      op.events,
-		CABundle:    func() []byte { return []byte("-----BEGIN CERTIFICATE-----") },
+		CABundle:    with.bundle,
 		Now:         op.clock.now,
-		Pods:        controller.PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.concertina-system.svc:8443"},
+		Pods:        pods,
+
+		ReclaimTimeout: shared.ReclaimTimeout.Duration,
 	}
 	Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 	DeferCleanup(func() {
@@ -94,6 +136,27 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 	})
 	op.run(ctx, mgr)
 	return op
+}
+
+// lagging answers reads of a job from the past while lags returns true.
+func lagging(lags func() bool) func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+	var mu sync.Mutex
+	past := map[client.ObjectKey]*v1alpha1.TrainingJob{}
+	return func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+		err := c.Get(ctx, key, object, opts...)
+		job, ok := object.(*v1alpha1.TrainingJob)
+		if err != nil || !ok {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !lags() || past[key] == nil {
+			past[key] = job.DeepCopy()
+			return nil
+		}
+		past[key].DeepCopyInto(job)
+		return nil
+	}
 }
 
 // run starts the manager; stop ends it and waits for it. A killed operator has stopped writing
@@ -131,6 +194,15 @@ type clock struct {
 	mu      sync.Mutex
 	offset  time.Duration
 	stopped time.Time
+	// planner is who plans by this clock now.
+	planner *fleet.Cluster
+}
+
+// watch has somebody plan anew whenever the clock jumps: the timer by which it would is no part of the clock.
+func (c *clock) watch(planner *fleet.Cluster) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.planner = planner
 }
 
 func (c *clock) now() time.Time {
@@ -144,8 +216,10 @@ func (c *clock) now() time.Time {
 
 func (c *clock) advance(d time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.offset += d
+	planner := c.planner
+	c.mu.Unlock()
+	planner.PlanNow()
 }
 
 // stoppedClock stands still: nothing that is due later ever comes due.

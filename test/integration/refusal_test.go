@@ -2,6 +2,9 @@ package integration
 
 import (
 	"context"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -12,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -24,11 +28,14 @@ const lastRefusal = 5 * time.Minute
 const podGroups = "podgroups.scheduling.x-k8s.io"
 
 // createQuota makes a quota, with the status that the quota controller would write.
-func createQuota(ctx context.Context, namespace string, hard corev1.ResourceList, scopes ...corev1.ResourceQuotaScope) *corev1.ResourceQuota {
+func createQuota(ctx context.Context, namespace string, hard corev1.ResourceList, scopes ...corev1.ScopedResourceSelectorRequirement) *corev1.ResourceQuota {
 	GinkgoHelper()
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "team"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: hard, Scopes: scopes},
+		Spec:       corev1.ResourceQuotaSpec{Hard: hard},
+	}
+	if len(scopes) > 0 {
+		quota.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: scopes}
 	}
 	Expect(cluster.Create(ctx, quota)).To(Succeed())
 	Expect(retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -42,6 +49,59 @@ func createQuota(ctx context.Context, namespace string, hard corev1.ResourceList
 		return cluster.Status().Update(ctx, quota)
 	})).To(Succeed())
 	return quota
+}
+
+// withoutClass is a scope of which nobody can say before admission whether a pod is in it.
+var withoutClass = corev1.ScopedResourceSelectorRequirement{
+	ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpDoesNotExist}
+
+// countUsed writes how many pods of the namespace count against a quota, as the quota controller does.
+func countUsed(ctx context.Context, quota *corev1.ResourceQuota) {
+	GinkgoHelper()
+	Expect(retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := cluster.Get(ctx, client.ObjectKeyFromObject(quota), quota); err != nil {
+			return err
+		}
+		used := *resource.NewQuantity(int64(len(podsIn(ctx, quota.Namespace))), resource.DecimalSI)
+		if used.Cmp(quota.Status.Used["pods"]) == 0 {
+			return nil
+		}
+		quota.Status.Used["pods"] = used
+		return cluster.Status().Update(ctx, quota)
+	})).To(Succeed())
+}
+
+// quotaComes has a quota made just before a line is written to the journal of an operator for the first
+// time: nobody could know of it.
+func quotaComes(op *operator, come func(context.Context), before string) {
+	var once sync.Once
+	op.answer(func(ctx context.Context, line string) error {
+		if line == before {
+			once.Do(func() { come(ctx) })
+		}
+		return nil
+	})
+}
+
+// meeting has the writers of some lines wait for each other. It says whether a line is one of them.
+func meeting(lines ...string) func(line string) bool {
+	var missing sync.WaitGroup
+	missing.Add(len(lines))
+	var mu sync.Mutex
+	came := map[string]bool{}
+	return func(line string) bool {
+		if !slices.Contains(lines, line) {
+			return false
+		}
+		mu.Lock()
+		if !came[line] {
+			came[line] = true
+			missing.Done()
+		}
+		mu.Unlock()
+		missing.Wait()
+		return true
+	}
 }
 
 // expectNothing checks that a job has nothing in the cluster that holds room or quota.
@@ -69,11 +129,26 @@ var _ = Describe("A batch that may not be", func() {
 		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
 	})
 
-	It("leaves nothing when a quota refuses its second pod, and is tried again once the quota is gone", func(ctx context.Context) {
+	It("waits for a quota whose scope depends on admission, and is made once the quota is gone", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		// Quotas with scopes are left to the API server.
-		quota := createQuota(ctx, namespace, corev1.ResourceList{"pods": resource.MustParse("1")}, corev1.ResourceQuotaScopeNotBestEffort)
+		quota := createQuota(ctx, namespace, corev1.ResourceList{"pods": resource.MustParse("1")}, withoutClass)
 		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(Equal("False Queued: quota team allows 1 of its 2 workers (pods)"))
+		op.look(j)
+		expectNothing(ctx, j)
+		Expect(op.all()).NotTo(ContainElement(HavePrefix("create")))
+		Expect(cluster.Delete(ctx, quota)).To(Succeed())
+		Eventually(j.podNames(ctx)).Should(ConsistOf("digits-1-0", "digits-1-1"))
+	})
+
+	It("leaves nothing when a new quota refuses its second pod, and is tried again once the quota is gone", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		var quota *corev1.ResourceQuota
+		quotaComes(op, func(ctx context.Context) {
+			quota = createQuota(ctx, namespace, corev1.ResourceList{"pods": resource.MustParse("1")}, withoutClass)
+		}, "create PodGroup digits-1")
 		j := createJob(ctx, namespace)
 		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
 			HavePrefix("False QuotaExceeded: the API server refuses pod digits-1-1"),
@@ -82,10 +157,71 @@ var _ = Describe("A batch that may not be", func() {
 		Eventually(op.all).Should(ContainElements("create Pod digits-1-0", "create Pod digits-1-1: Forbidden", "delete Pod digits-1-0", "delete PodGroup digits-1"))
 		op.look(j)
 		Expect(op.count("create PodGroup digits-2")).To(BeZero(), "the pause was not kept")
+		// What was deleted again is no room for all of it.
+		countUsed(ctx, quota)
+		op.look(j)
+		Consistently(func() int { return op.count("create PodGroup digits-2") }, "300ms").Should(BeZero(), "its own clean-up has it tried again")
 
 		Expect(cluster.Delete(ctx, quota)).To(Succeed())
 		Eventually(j.podNames(ctx)).Should(ConsistOf("digits-2-2", "digits-2-3"))
 		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+	})
+
+	It("leaves nothing of many workers that are made at a time", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		quotaComes(op, func(ctx context.Context) {
+			createQuota(ctx, namespace, corev1.ResourceList{"pods": resource.MustParse("9")}, withoutClass)
+		}, "create PodGroup digits-1")
+		j := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) {
+			object.Spec.Workers.Min, object.Spec.Workers.Max = ptr.To[int32](40), ptr.To[int32](40)
+		})
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("False QuotaExceeded: the API server refuses pod digits-1-"))
+		expectNothing(ctx, j)
+		tries := 0
+		for _, line := range op.all() {
+			if strings.HasPrefix(line, "create Pod ") {
+				tries++
+			}
+		}
+		Expect(tries).To(Equal(15), "batches of 1, 2, 4 and 8")
+	})
+
+	It("does not hold up another that waits for the same quota", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		// Both have begun when the quota comes. Each gets a part of it, and then none gets the rest.
+		var quota *corev1.ResourceQuota
+		begun := meeting("create PodGroup one-1", "create PodGroup two-1")
+		refused := meeting("create Pod one-1-1", "create Pod two-1-1")
+		var once sync.Once
+		op.answer(func(ctx context.Context, line string) error {
+			if begun(line) {
+				once.Do(func() {
+					quota = createQuota(ctx, namespace, corev1.ResourceList{"pods": resource.MustParse("2")}, withoutClass)
+				})
+			}
+			refused(line)
+			return nil
+		})
+		one := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) { object.Name = "one" })
+		two := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) { object.Name = "two" })
+		for _, j := range []*job{one, two} {
+			Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("False QuotaExceeded"))
+			expectNothing(ctx, j)
+		}
+		countUsed(ctx, quota)
+		Eventually(one.podNames(ctx)).Should(HaveLen(2), "the older one goes first")
+		Eventually(one.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+		op.look(two)
+		Expect(two.podNames(ctx)()).To(BeEmpty())
+		Expect(op.count("create PodGroup two-2")).To(BeZero(), "it has nothing to try while the other one has all")
+		Expect(cluster.Delete(ctx, one.get(ctx))).To(Succeed())
+		for _, pod := range one.pods(ctx, 0) {
+			Expect(cluster.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		}
+		countUsed(ctx, quota)
+		Eventually(two.podNames(ctx)).Should(HaveLen(2))
 	})
 
 	It("names the limit that it breaks, and is tried again once the limit is gone", func(ctx context.Context) {
@@ -174,7 +310,7 @@ var _ = Describe("A batch that may not be", func() {
 			op.clock.advance(pause - time.Second)
 			op.look(j)
 			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(attempt + 1)))
-			op.clock.advance(time.Second)
+			op.clock.advance(time.Second + pause/4) // some wait a little longer than others
 			j.touch(ctx)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -27,7 +28,6 @@ var _ = Describe("A new job", func() {
 
 		Eventually(op.settled).Should(Equal([]string{
 			"write status",
-			"apply ConfigMap digits-rendezvous",
 			"create PodGroup digits-1",
 			"create Pod digits-1-0",
 			"create Pod digits-1-1",
@@ -58,19 +58,57 @@ var _ = Describe("A new job", func() {
 		Expect(group.Spec.MinResources).To(HaveKeyWithValue(corev1.ResourceCPU, Satisfy(func(q resource.Quantity) bool {
 			return q.Equal(resource.MustParse("1"))
 		})))
-		var config corev1.ConfigMap
-		Expect(cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "digits-rendezvous"}, &config)).To(Succeed())
-		Expect(metav1.IsControlledBy(&config, owner)).To(BeTrue())
-		Expect(config.Data).To(HaveKeyWithValue("ca.crt", "-----BEGIN CERTIFICATE-----"))
 		for _, pod := range pods {
 			Expect(metav1.IsControlledBy(pod, owner)).To(BeTrue())
 			Expect(pod.Finalizers).To(BeEmpty())
 			Expect(pod.Labels).To(HaveKeyWithValue(schedv1alpha1.PodGroupLabel, "digits-1"))
 			Expect(pod.Spec.SchedulerName).To(Equal("coscheduling"))
+			Expect(plannedNode(pod)).To(Equal(largeNode))
+			Expect(pod.Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationCABundle, "-----BEGIN CERTIFICATE-----"))
 			Expect(pod.Spec.RestartPolicy).To(Equal(corev1.RestartPolicyNever))
 			Expect(pod.Spec.InitContainers[0].Command).To(Equal([]string{"/agent", "install", "/concertina/bin/agent"}))
 			Expect(pod.Spec.Containers[0].Command).To(Equal([]string{"/concertina/bin/agent", "run", "--", "/train", "--fast"}))
 		}
+	})
+
+	It("trusts the operator's new authority while it trains, and keeps its ranks", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		var renewed atomic.Bool
+		op := startOperator(ctx, namespace, settings{bundle: func() []byte {
+			if renewed.Load() {
+				return []byte("old and new")
+			}
+			return []byte("old")
+		}})
+		j := createJob(ctx, namespace)
+		pods := j.train(ctx, op, 1, 1)
+		annotated := func() []string {
+			var found []string
+			for _, pod := range j.pods(ctx, 1) {
+				found = append(found, pod.Annotations[v1alpha1.AnnotationCABundle]+" "+pod.Annotations[v1alpha1.AnnotationRank])
+			}
+			return found
+		}
+		Eventually(annotated).Should(Equal([]string{"old 0", "old 1"}))
+		kubelet(ctx, pods[1], ended(0, ""))
+		renewed.Store(true)
+		op.look(j)
+		Eventually(annotated).Should(Equal([]string{"old and new 0", "old 1"}), "a pod that has ended calls nobody")
+		op.look(j) // the cache may lag behind what was just written
+		applied := op.count("apply Pod digits-1-0")
+		op.look(j)
+		Expect(op.count("apply Pod digits-1-0")).To(Equal(applied), "what it has is not written again")
+	})
+
+	It("takes no object of the user's for its own", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "digits-rendezvous"}, Data: map[string]string{"ca.crt": "mine"}}
+		Expect(cluster.Create(ctx, theirs)).To(Succeed())
+		createJob(ctx, namespace).train(ctx, op, 1, 1)
+		before := theirs.DeepCopy()
+		Expect(cluster.Get(ctx, client.ObjectKeyFromObject(theirs), theirs)).To(Succeed())
+		Expect(theirs).To(Equal(before))
 	})
 
 	It("is left alone when somebody else manages it", func(ctx context.Context) {
@@ -104,12 +142,31 @@ var _ = Describe("A new job", func() {
 		namespace := newNamespace(ctx)
 		op := startOperator(ctx, namespace, settings{})
 		createJob(ctx, namespace).train(ctx, op, 1, 1)
+		before := op.count("patch PodGroup digits-1") // it may have waited for a moment too
 		createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) { object.Name = "waits" }).gangOf(ctx, 1)
 		Eventually(op.all).Should(ContainElement("patch PodGroup waits-1"))
-		Expect(op.all()).NotTo(ContainElement("patch PodGroup digits-1"))
+		Expect(op.count("patch PodGroup digits-1")).To(Equal(before))
 		var group schedv1alpha1.PodGroup
 		Expect(cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "waits-1"}, &group)).To(Succeed())
 		Expect(group.Annotations).To(HaveKey("training.concertina.dev/retried-at"))
+	})
+
+	It("gets its PodGroup back when somebody deletes it while its pods wait", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		j := createJob(ctx, namespace)
+		j.gangOf(ctx, 1)
+		group := &schedv1alpha1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "digits-1"}}
+		Expect(cluster.Get(ctx, client.ObjectKeyFromObject(group), group)).To(Succeed())
+		first := group.DeepCopy()
+		Expect(cluster.Delete(ctx, group)).To(Succeed())
+		op.look(j)
+		Eventually(func() error { return cluster.Get(ctx, client.ObjectKeyFromObject(group), group) }).Should(Succeed())
+		Expect(group.UID).NotTo(Equal(first.UID))
+		Expect(group.Spec.MinMember).To(Equal(first.Spec.MinMember))
+		Expect(group.Spec.MinResources).To(HaveLen(len(first.Spec.MinResources)))
+		Eventually(op.all).Should(ContainElement(HavePrefix("event Warning PodGroupRestored: PodGroup digits-1 was deleted")))
+		j.train(ctx, op, 1, 1)
 	})
 
 	It("names the pod that cannot start and the cause", func(ctx context.Context) {
@@ -178,6 +235,30 @@ var _ = Describe("An operator that is not alone or sees the past", func() {
 		Expect(cluster.Get(ctx, client.ObjectKeyFromObject(foreign), foreign)).To(Succeed())
 	})
 
+	It("leaves a PodGroup of somebody else alone, says so, and goes on under another name", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		op := startOperator(ctx, namespace, settings{})
+		// Even one that looks like the job's.
+		foreign := &schedv1alpha1.PodGroup{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "digits-1",
+				Labels: map[string]string{v1alpha1.LabelJob: "digits", v1alpha1.LabelAttempt: "1"}},
+			Spec: schedv1alpha1.PodGroupSpec{MinMember: 7}}
+		Expect(cluster.Create(ctx, foreign)).To(Succeed())
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix(
+			"False PodsForbidden: PodGroup " + namespace + "/digits-1 is there already: it does not belong to this job: delete it, or rename the job"))
+		op.look(j)
+		Expect(j.podNames(ctx)()).To(BeEmpty())
+		op.clock.advance(lastRefusal)
+		j.touch(ctx)
+		j.train(ctx, op, 2, 1)
+		Expect(j.update(ctx, suspended(true))).To(Succeed())
+		Eventually(op.all).Should(ContainElement("delete PodGroup digits-2"))
+		before := foreign.DeepCopy()
+		Expect(cluster.Get(ctx, client.ObjectKeyFromObject(foreign), foreign)).To(Succeed())
+		Expect(foreign).To(Equal(before))
+	})
+
 	It("makes nothing twice while its cache lags behind its writes", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		var stale atomic.Bool
@@ -192,6 +273,29 @@ var _ = Describe("An operator that is not alone or sees the past", func() {
 		for _, line := range []string{"create PodGroup digits-1", "create Pod digits-1-0", "create Pod digits-1-1"} {
 			Expect(op.count(line)).To(Equal(1), line)
 		}
+	})
+
+	It("plans on no job that is older than what it has written", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		var lags, unlimited atomic.Bool
+		op := startOperator(ctx, namespace, settings{lags: lags.Load, clock: stoppedClock()})
+		op.answer(func(_ context.Context, line string) error {
+			if line == "write status" && !unlimited.Load() {
+				lags.Store(true) // from the first decision on
+			}
+			return nil
+		})
+		j := createJob(ctx, namespace)
+		Eventually(op.all).Should(Equal([]string{"write status"}))
+		j.touch(ctx)
+		Consistently(op.all, "300ms").Should(Equal([]string{"write status"}), "it is not decided a second time")
+		// A cache that stays behind is not waited for.
+		op.clock.advance(2 * time.Second)
+		j.gangOf(ctx, 1)
+		unlimited.Store(true)
+		lags.Store(false)
+		j.train(ctx, op, 1, 1)
+		Expect(op.count("create PodGroup digits-1")).To(Equal(1))
 	})
 
 	It("decides anew when the job has changed under its hands", func(ctx context.Context) {

@@ -32,6 +32,9 @@ import (
 
 const root = "../.."
 
+// long are repetitions, which run only when they are asked for: make test-long.
+var long = Label("long")
+
 var (
 	scheme     = apiruntime.NewScheme()
 	restConfig *rest.Config
@@ -45,10 +48,17 @@ func TestIntegration(t *testing.T) {
 	RegisterFailHandler(Fail)
 	SetDefaultEventuallyTimeout(20 * time.Second)
 	SetDefaultEventuallyPollingInterval(20 * time.Millisecond)
-	RunSpecs(t, "Controller")
+	suite, reporter := GinkgoConfiguration()
+	if suite.LabelFilter == "" {
+		suite.LabelFilter = "!long"
+	}
+	RunSpecs(t, "Controller", suite, reporter)
 }
 
-var _ = BeforeSuite(func() {
+// largeNode has room for every job that asks for no node of its own.
+const largeNode = "large"
+
+var _ = BeforeSuite(func(ctx context.Context) {
 	ctrl.SetLogger(GinkgoLogr)
 	for _, add := range []func(*apiruntime.Scheme) error{
 		clientgoscheme.AddToScheme, v1alpha1.AddToScheme, schedv1alpha1.AddToScheme, apiextensionsv1.AddToScheme,
@@ -80,6 +90,7 @@ var _ = BeforeSuite(func() {
 	restConfig.QPS = -1
 	cluster, err = client.New(restConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
+	createNode(ctx, largeNode, 1000*1000)
 })
 
 var _ = AfterSuite(func() {

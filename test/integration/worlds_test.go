@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -9,36 +10,56 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // worlds plays the rendezvous. A real one forms a world only with agents, which need kubelets; here
 // a test says what agents would have reported. It keeps the contract of rendezvous.Coordinator:
-// lower attempts are ignored, and what was forgotten is unknown.
+// lower attempts are ignored, what was forgotten is unknown, and a world is recorded before it trains.
 type worlds struct {
 	journal *journal
 	changed chan rendezvous.JobKey
+
+	// told is asked to look when a gang is expected; nil for nobody.
+	told func(job rendezvous.JobKey, gang rendezvous.Gang)
 
 	mu       sync.Mutex
 	gangs    map[rendezvous.JobKey]rendezvous.Gang
 	seen     map[rendezvous.JobKey]rendezvous.Observation
 	observed int
+	// agents is what agents have told a leader that is gone, and will tell the next.
+	agents map[rendezvous.JobKey]rendezvous.Observation
 }
 
 var _ rendezvous.Coordinator = (*worlds)(nil)
 
-func newWorlds(journal *journal) *worlds {
-	return &worlds{
+func newWorlds(journal *journal, before *operator) *worlds {
+	w := &worlds{
 		journal: journal,
 		changed: make(chan rendezvous.JobKey, 16),
 		gangs:   map[rendezvous.JobKey]rendezvous.Gang{},
 		seen:    map[rendezvous.JobKey]rendezvous.Observation{},
 	}
+	if before != nil {
+		before.worlds.mu.Lock()
+		defer before.worlds.mu.Unlock()
+		w.agents = maps.Clone(before.worlds.seen)
+	}
+	return w
 }
 
 // Expect implements rendezvous.Coordinator.
 func (w *worlds) Expect(job rendezvous.JobKey, gang rendezvous.Gang) {
+	if w.journal.isKilled() {
+		return
+	}
+	if w.told != nil {
+		w.told(job, gang)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old, known := w.gangs[job]
@@ -49,6 +70,9 @@ func (w *worlds) Expect(job rendezvous.JobKey, gang rendezvous.Gang) {
 	seen := rendezvous.Observation{}
 	if known && gang.Attempt == old.Attempt {
 		seen = w.seen[job]
+	} else if told := w.agents[job]; !known && told.Known && told.Attempt == gang.Attempt {
+		seen = told
+		defer func() { w.changed <- job }()
 	}
 	members := map[string]rendezvous.MemberObservation{}
 	var names []string
@@ -58,7 +82,11 @@ func (w *worlds) Expect(job rendezvous.JobKey, gang rendezvous.Gang) {
 			before = rendezvous.MemberObservation{WorkerRank: -1}
 		}
 		members[member.UID] = before
-		names = append(names, member.Name+"@"+member.Node)
+		text := member.Name + "@" + member.Node
+		if member.Leaving != "" {
+			text += " (leaves: " + string(member.Leaving) + ")"
+		}
+		names = append(names, text)
 	}
 	seen.Known, seen.Attempt, seen.Members = true, gang.Attempt, members
 	w.seen[job] = seen
@@ -114,8 +142,35 @@ func (w *worlds) report(job rendezvous.JobKey, change func(*rendezvous.Observati
 	return nil
 }
 
+// record makes a world of so many workers durable, as the rendezvous does before anybody joins it.
+func (w *worlds) record(job rendezvous.JobKey, round uint64, workers int32) error {
+	ctx := context.Background()
+	var object v1alpha1.TrainingJob
+	if err := cluster.Get(ctx, client.ObjectKey(job), &object); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	attempt := w.gangs[job].Attempt
+	w.mu.Unlock()
+	before := record.FromStatus(object.Status.World)
+	next := rendezvous.Record{
+		Term: max(before.Term, 1), Round: round, Attempt: attempt, Workers: workers, Processes: workers, StartedAt: time.Now(),
+	}
+	_, err := record.Status{Live: cluster, Writer: cluster.Status()}.Record(ctx, job, before, next)
+	return err
+}
+
 // form has all expected members join one world, with ranks in the order of their ordinals.
 func (w *worlds) form(job rendezvous.JobKey, round uint64) error {
+	w.mu.Lock()
+	gang, known := w.gangs[job]
+	w.mu.Unlock()
+	if !known {
+		return fmt.Errorf("no gang of job %s is expected", job)
+	}
+	if err := w.record(job, round, int32(len(gang.Members))); err != nil {
+		return err
+	}
 	return w.report(job, func(seen *rendezvous.Observation) {
 		seen.Round = round
 		for _, member := range w.gangs[job].Members {

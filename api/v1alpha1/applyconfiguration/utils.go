@@ -26,8 +26,12 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.GrowthSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Metric"):
 		return &apiv1alpha1.MetricApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PreemptionSpec"):
+		return &apiv1alpha1.PreemptionSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ProgressStatus"):
 		return &apiv1alpha1.ProgressStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("QueueStatus"):
+		return &apiv1alpha1.QueueStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Resize"):
 		return &apiv1alpha1.ResizeApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ResizeSpec"):

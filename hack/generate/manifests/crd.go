@@ -32,6 +32,7 @@ func trimCRD(content []byte) ([]byte, error) {
 			return nil, fmt.Errorf("version %v: %w", version["name"], err)
 		}
 		children(template, dropDescription)
+		dropEphemeral(template)
 		reflow(root)
 	}
 	out, err := yaml.Marshal(crd)
@@ -57,6 +58,15 @@ func property(schema map[string]any, path ...string) (map[string]any, error) {
 func dropDescription(schema map[string]any) {
 	delete(schema, "description")
 	children(schema, dropDescription)
+}
+
+// dropEphemeral takes the containers away that can only be added to a pod which is there: no worker can
+// be made with them, and they are a fifth of the template's schema.
+func dropEphemeral(template map[string]any) {
+	if spec, err := property(template, "spec"); err == nil {
+		properties, _ := spec["properties"].(map[string]any)
+		delete(properties, "ephemeralContainers")
+	}
 }
 
 // reflow joins the lines of each paragraph of the descriptions.

@@ -46,6 +46,11 @@ spec:
                             port: {anyOf: [{description: one way, type: integer}, {type: string}]}
                           type: object
                         type: array
+                      spec:
+                        properties:
+                          ephemeralContainers: {type: array}
+                          hostname: {type: string}
+                        type: object
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -84,6 +89,11 @@ spec:
                       description:
                         maximum: 10000
                         type: integer
+                      spec:
+                        properties:
+                          hostname:
+                            type: string
+                        type: object
 `
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("trimmed CRD (-want +got):\n%s", diff)

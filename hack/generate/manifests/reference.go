@@ -16,7 +16,8 @@ const referencePath = "docs/api.md"
 const referenceHead = `# TrainingJob: the reference
 
 Made from the API's types by ` + "`make generate`" + `; do not edit. ` + "`kubectl explain tj.spec`" + ` shows the same.
-The pod template is Kubernetes' own and is left out here.
+The pod template is Kubernetes' own and is left out here. It lacks ephemeralContainers, which no pod can
+be made with: kubectl refuses the field as unknown, and the API server drops it from other clients' jobs.
 `
 
 // ownedElsewhere are fields whose inside is documented by Kubernetes.

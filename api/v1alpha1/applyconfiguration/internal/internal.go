@@ -51,6 +51,10 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
       default: 5s
+    - name: maxBackOff
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+      default: 5m
     - name: maxRestarts
       type:
         scalar: numeric
@@ -76,9 +80,15 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
       default: 10m
+- name: com.github.concertina-dev.concertina.api.v1alpha1.GrowthPolicy
+  scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.GrowthSpec
   map:
     fields:
+    - name: policy
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.GrowthPolicy
+      default: Auto
     - name: priorityClassName
       type:
         scalar: string
@@ -98,6 +108,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: value
       type:
         scalar: string
+- name: com.github.concertina-dev.concertina.api.v1alpha1.PreemptionPolicy
+  scalar: string
+- name: com.github.concertina-dev.concertina.api.v1alpha1.PreemptionSpec
+  map:
+    fields:
+    - name: policy
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.PreemptionPolicy
+      default: Shrink
 - name: com.github.concertina-dev.concertina.api.v1alpha1.ProgressStatus
   map:
     fields:
@@ -130,6 +149,21 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: totalSteps
       type:
         scalar: numeric
+- name: com.github.concertina-dev.concertina.api.v1alpha1.QueueStatus
+  map:
+    fields:
+    - name: estimatedStart
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: position
+      type:
+        scalar: numeric
+    - name: since
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: waitsFor
+      type:
+        scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.Resize
   map:
     fields:
@@ -224,6 +258,10 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: managedBy
       type:
         scalar: string
+    - name: preemption
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.PreemptionSpec
+      default: {}
     - name: resize
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.ResizeSpec
@@ -264,6 +302,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: progress
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.ProgressStatus
+    - name: queue
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.QueueStatus
     - name: resizes
       type:
         list:
@@ -275,6 +316,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: restarts
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.RestartsStatus
+    - name: retries
+      type:
+        scalar: numeric
     - name: retryTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
@@ -284,6 +328,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: startTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: state
+      type:
+        scalar: string
     - name: workers
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.WorkersStatus

@@ -15,6 +15,11 @@ type FailureSpecApplyConfiguration struct {
 	// that the infrastructure caused are counted apart and never end the job. From 0 to 1000,
 	// default 10.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
+	// maxBackOff is the longest pause before another attempt. The pause doubles with each failure of the
+	// program (status.restarts.program), from 5s, and with each attempt in a row that was lost to the
+	// infrastructure before it had trained for a minute (status.retries), from 2s. From 1s to 1h,
+	// default 5m.
+	MaxBackOff *v1.Duration `json:"maxBackOff,omitempty"`
 	// heartbeatTimeout is how long a worker may be silent, while no step is made, before it is
 	// taken for lost. From 1s to 1h, default 5s.
 	HeartbeatTimeout *v1.Duration `json:"heartbeatTimeout,omitempty"`
@@ -39,6 +44,14 @@ func FailureSpec() *FailureSpecApplyConfiguration {
 // If called multiple times, the MaxRestarts field is set to the value of the last call.
 func (b *FailureSpecApplyConfiguration) WithMaxRestarts(value int32) *FailureSpecApplyConfiguration {
 	b.MaxRestarts = &value
+	return b
+}
+
+// WithMaxBackOff sets the MaxBackOff field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MaxBackOff field is set to the value of the last call.
+func (b *FailureSpecApplyConfiguration) WithMaxBackOff(value v1.Duration) *FailureSpecApplyConfiguration {
+	b.MaxBackOff = &value
 	return b
 }
 

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	apiv1alpha1 "github.com/concertina-dev/concertina/api/v1alpha1"
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -11,6 +12,10 @@ import (
 //
 // GrowthSpec says how workers are added to a job that trains.
 type GrowthSpecApplyConfiguration struct {
+	// policy says whether workers are added beyond those that are there: Auto, as far as there is room
+	// that nobody needs more, or Off. Workers that are there stay, and may still be taken back. Default
+	// Auto.
+	Policy *apiv1alpha1.GrowthPolicy `json:"policy,omitempty"`
 	// stabilization is how long the first new worker that is ready waits for others, so that all of
 	// them come in with one pause. A new worker that has no node by then is withdrawn. From 1s to
 	// 1h, default 30s.
@@ -26,6 +31,14 @@ type GrowthSpecApplyConfiguration struct {
 // apply.
 func GrowthSpec() *GrowthSpecApplyConfiguration {
 	return &GrowthSpecApplyConfiguration{}
+}
+
+// WithPolicy sets the Policy field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Policy field is set to the value of the last call.
+func (b *GrowthSpecApplyConfiguration) WithPolicy(value apiv1alpha1.GrowthPolicy) *GrowthSpecApplyConfiguration {
+	b.Policy = &value
+	return b
 }
 
 // WithStabilization sets the Stabilization field in the declarative configuration to the given value

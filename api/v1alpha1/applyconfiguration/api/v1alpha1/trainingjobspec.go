@@ -21,6 +21,8 @@ type TrainingJobSpecApplyConfiguration struct {
 	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
 	// checkpoint says where the state of a program is kept, and how often.
 	Checkpoint *CheckpointSpecApplyConfiguration `json:"checkpoint,omitempty"`
+	// preemption says what may be taken from the job for one of higher priority.
+	Preemption *PreemptionSpecApplyConfiguration `json:"preemption,omitempty"`
 	// growth says how workers are added to a job that trains.
 	Growth *GrowthSpecApplyConfiguration `json:"growth,omitempty"`
 	// failure says what counts as a failure and how many of them the job survives.
@@ -76,6 +78,14 @@ func (b *TrainingJobSpecApplyConfiguration) WithResize(value *ResizeSpecApplyCon
 // If called multiple times, the Checkpoint field is set to the value of the last call.
 func (b *TrainingJobSpecApplyConfiguration) WithCheckpoint(value *CheckpointSpecApplyConfiguration) *TrainingJobSpecApplyConfiguration {
 	b.Checkpoint = value
+	return b
+}
+
+// WithPreemption sets the Preemption field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Preemption field is set to the value of the last call.
+func (b *TrainingJobSpecApplyConfiguration) WithPreemption(value *PreemptionSpecApplyConfiguration) *TrainingJobSpecApplyConfiguration {
+	b.Preemption = value
 	return b
 }
 

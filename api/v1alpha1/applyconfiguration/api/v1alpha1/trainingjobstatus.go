@@ -16,8 +16,13 @@ type TrainingJobStatusApplyConfiguration struct {
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// selector selects the job's pods, for the scale subresource.
 	Selector *string `json:"selector,omitempty"`
-	// conditions are Admitted, GangScheduled, Training, Suspended, Complete and Failed.
+	// conditions are Admitted, GangScheduled, Training, FullSize, Suspended, Complete and Failed.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
+	// state is what the job is doing, in one word, for kubectl get: Queued, Starting, Training, Resizing,
+	// Recovering, Suspended, Complete, Failed, or why it may not start. It says no more than conditions do.
+	State *string `json:"state,omitempty"`
+	// queue is the place of a job that waits for its gang to start.
+	Queue *QueueStatusApplyConfiguration `json:"queue,omitempty"`
 	// attempt is the number of the current life of the gang, from its PodGroup to its release.
 	Attempt *int32 `json:"attempt,omitempty"`
 	// nextOrdinal is the ordinal of the next pod. It is saved before pods are created, so that
@@ -29,6 +34,9 @@ type TrainingJobStatusApplyConfiguration struct {
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 	// retryTime is when the next attempt may start, after a failure.
 	RetryTime *metav1.Time `json:"retryTime,omitempty"`
+	// retries is how many attempts in a row were lost to the infrastructure. It is 0 again once the job
+	// has trained for a minute. The pause before the next attempt grows with it.
+	Retries *int32 `json:"retries,omitempty"`
 	// workers counts workers.
 	Workers *WorkersStatusApplyConfiguration `json:"workers,omitempty"`
 	// world is the durable record of the current world.
@@ -76,6 +84,22 @@ func (b *TrainingJobStatusApplyConfiguration) WithConditions(values ...*v1.Condi
 	return b
 }
 
+// WithState sets the State field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the State field is set to the value of the last call.
+func (b *TrainingJobStatusApplyConfiguration) WithState(value string) *TrainingJobStatusApplyConfiguration {
+	b.State = &value
+	return b
+}
+
+// WithQueue sets the Queue field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Queue field is set to the value of the last call.
+func (b *TrainingJobStatusApplyConfiguration) WithQueue(value *QueueStatusApplyConfiguration) *TrainingJobStatusApplyConfiguration {
+	b.Queue = value
+	return b
+}
+
 // WithAttempt sets the Attempt field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Attempt field is set to the value of the last call.
@@ -113,6 +137,14 @@ func (b *TrainingJobStatusApplyConfiguration) WithCompletionTime(value metav1.Ti
 // If called multiple times, the RetryTime field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithRetryTime(value metav1.Time) *TrainingJobStatusApplyConfiguration {
 	b.RetryTime = &value
+	return b
+}
+
+// WithRetries sets the Retries field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Retries field is set to the value of the last call.
+func (b *TrainingJobStatusApplyConfiguration) WithRetries(value int32) *TrainingJobStatusApplyConfiguration {
+	b.Retries = &value
 	return b
 }
 

@@ -39,7 +39,7 @@ type WorkersSpecApplyConfiguration struct {
 	// template is the pod of one worker. The training container needs a command: the agent
 	// starts it. restartPolicy is Never or left out: a lost worker is replaced by a new pod.
 	// Names of volumes and containers that start with concertina- are the agent's. It changes
-	// only while the job is suspended and has no worker.
+	// only while the job is suspended and has no worker. It has no ephemeralContainers.
 	Template *v1.PodTemplateSpec `json:"template,omitempty"`
 }
 

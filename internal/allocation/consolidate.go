@@ -1,0 +1,254 @@
+package allocation
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// A gang may fit in sum and not in whole nodes. Workers of elastic jobs are moved then: a replacement is
+// made elsewhere first, and when it is bound the worker leaves, so that the job pauses once and never has
+// less than before. Nothing is remembered between the two: a job that has more workers than its target has
+// replacements on their way.
+
+// move is a worker that is to be elsewhere.
+type move struct {
+	job    JobID
+	worker int
+}
+
+// moving is one attempt to make whole nodes.
+type moving struct {
+	p     *planner
+	d     *demand
+	moves []move
+	marks [3]int
+}
+
+// consolidate moves workers of elastic jobs together, if that makes room for a demand. It changes nothing
+// when it does not, and says how many places could be made at most.
+func (p *planner) consolidate(d *demand) (int64, bool) {
+	if d.kind == replace || p.opaque(p.c.Jobs[d.job].Gang) || !p.quotaAdmitsNow(d) {
+		return unknown, false
+	}
+	if sum := p.inSum(d.class); sum < int64(d.places) {
+		return sum, false
+	}
+	// Where workers could not be moved for a gang, it is tried again for one of half its size: each attempt
+	// looks at the whole cluster.
+	if least, ok := p.vain.moved[d.class]; ok && d.places > least/2 && d.queues() {
+		return int64(least / 2), false
+	}
+	m := &moving{p: p, d: d, marks: [3]int{p.now.mark(), p.soon.mark(), p.reach.mark()}}
+	if !m.choose() {
+		most := p.soon.of(d.class).total
+		m.undo()
+		return most, false
+	}
+	if m.ready() {
+		m.undo()
+		for _, v := range m.moves {
+			p.choose(v.job, v.worker, d.job, RuleConsolidation)
+			p.jobs[v.job].lends = true
+		}
+		p.promise(d)
+		return unknown, true
+	}
+	p.promise(d)
+	places, ok := m.replacements()
+	if !ok {
+		m.undo()
+		p.vain.moved[d.class] = d.places
+		return int64(d.places / 2), false
+	}
+	m.give(places)
+	return unknown, true
+}
+
+func (m *moving) undo() {
+	for i, r := range []*room{&m.p.now, &m.p.soon, &m.p.reach} {
+		r.undo(m.marks[i])
+	}
+}
+
+// inSum is how many places of a class there would be if all that is free were in one place. What replacements
+// hold is free as soon as those leave whom they replace.
+func (p *planner) inSum(id classID) int64 {
+	k, width := &p.classes.all[id], len(p.c.Resources)
+	if p.coming == nil {
+		p.coming = make([]int64, width)
+		for id := range p.c.Jobs {
+			in := &p.c.Jobs[id]
+			if in.Stage != Training || in.Gang < 0 {
+				continue
+			}
+			for r, amount := range p.c.Shapes[in.Gang].Request {
+				p.coming[r] += amount * int64(p.jobs[id].spares(in))
+			}
+		}
+	}
+	most := unknown
+	for r, amount := range k.request {
+		if amount <= 0 {
+			continue
+		}
+		sum := p.coming[r]
+		for w, word := range k.nodes {
+			for ; word != 0; word &= word - 1 {
+				sum += max(p.soon.free[(w*64+bits.TrailingZeros64(word))*width+r], 0)
+			}
+		}
+		most = min(most, sum/amount)
+	}
+	return most
+}
+
+// choose finds the workers to move: node by node, the nodes first where the fewest make a place.
+func (m *moving) choose() bool {
+	p := m.p
+	on := map[NodeID][]move{}
+	for id := range p.c.Jobs {
+		if !m.movable(JobID(id)) {
+			continue
+		}
+		for w := range p.c.Jobs[id].Workers {
+			worker := &p.c.Jobs[id].Workers[w]
+			if worker.Bound && worker.World && !worker.Ending && !worker.Leaving && !p.leaving[p.jobs[id].first+w].chosen &&
+				worker.Node >= 0 && p.classes.all[m.d.class].nodes.Has(int(worker.Node)) {
+				on[worker.Node] = append(on[worker.Node], move{JobID(id), w})
+			}
+		}
+	}
+	var options [][]move
+	for n := range p.c.Nodes {
+		if option := m.option(NodeID(n), on[NodeID(n)]); option != nil {
+			options = append(options, option)
+		}
+	}
+	slices.SortStableFunc(options, func(a, b []move) int { return cmp.Compare(len(a), len(b)) })
+	for _, option := range options {
+		if p.soon.of(m.d.class).total >= int64(m.d.places) {
+			break
+		}
+		for _, v := range option {
+			m.free(v)
+		}
+		m.moves = append(m.moves, option...)
+	}
+	return len(m.moves) > 0 && p.soon.of(m.d.class).total >= int64(m.d.places)
+}
+
+// movable says whether workers of a job may be moved: it costs it a pause.
+func (m *moving) movable(id JobID) bool {
+	in, j := &m.p.c.Jobs[id], &m.p.jobs[id]
+	return in.Stage == Training && id != m.d.job && j.policy != Never && !in.Regrouping && !in.Finishing && !in.Restarts &&
+		!j.evicted && !j.lends && j.moves == 0 && j.live >= in.Min && j.own >= in.Min && j.young.IsZero() && !in.GrowAfter.After(m.p.c.Now)
+}
+
+// option are the workers whose move gives a node one place more, nil when none do.
+func (m *moving) option(n NodeID, on []move) []move {
+	if len(on) == 0 {
+		return nil
+	}
+	p, mark := m.p, m.p.soon.mark()
+	defer func() { p.soon.undo(mark) }()
+	slices.SortStableFunc(on, func(a, b move) int {
+		x, y := &p.c.Jobs[a.job], &p.c.Jobs[b.job]
+		return cmp.Or(-cmp.Compare(p.jobs[a.job].spares(x), p.jobs[b.job].spares(y)), cmp.Compare(x.Pause, y.Pause))
+	})
+	was := p.soon.of(m.d.class).at[n]
+	for i, v := range on {
+		worker := &p.c.Jobs[v.job].Workers[v.worker]
+		p.soon.add(n, worker.Shape, 1)
+		if p.soon.of(m.d.class).at[n] > was {
+			return on[:i+1]
+		}
+	}
+	return nil
+}
+
+// spares is how many workers a job has beyond its target: replacements that were made for a move.
+func (j *job) spares(in *Job) int32 { return max(j.live-j.gone-in.Target, 0) }
+
+// free counts what a worker holds as coming free.
+func (m *moving) free(v move) {
+	worker := &m.p.c.Jobs[v.job].Workers[v.worker]
+	m.p.soon.add(worker.Node, worker.Shape, 1)
+	if !m.p.takeable(v.job, v.worker) {
+		m.p.reach.add(worker.Node, worker.Shape, 1)
+	}
+}
+
+// perJob counts the moves of each job, and those of its own class.
+func (m *moving) perJob() (all, own map[JobID]int32) {
+	all, own = map[JobID]int32{}, map[JobID]int32{}
+	for _, v := range m.moves {
+		all[v.job]++
+		if m.p.c.Jobs[v.job].Workers[v.worker].Own {
+			own[v.job]++
+		}
+	}
+	return all, own
+}
+
+// ready says whether all replacements are bound, so that the workers may leave.
+func (m *moving) ready() bool {
+	all, own := m.perJob()
+	for id, count := range all {
+		in, j := &m.p.c.Jobs[id], &m.p.jobs[id]
+		if j.bound-j.gone-in.Target < count || j.ownBound-j.ownGone-own[id] < in.Min {
+			return false
+		}
+	}
+	return true
+}
+
+// replacements finds a node for each that is not on its way.
+func (m *moving) replacements() (map[JobID][]NodeID, bool) {
+	p := m.p
+	places, coming := map[JobID][]NodeID{}, map[JobID]int32{}
+	for _, own := range []bool{true, false} {
+		for _, v := range m.moves {
+			in, j := &p.c.Jobs[v.job], &p.jobs[v.job]
+			worker := &in.Workers[v.worker]
+			if worker.Own != own {
+				continue
+			}
+			if coming[v.job] < j.spares(in) {
+				coming[v.job]++
+				continue
+			}
+			k := p.classes.of(worker.Shape, scope{growth: !own})
+			if !own {
+				k = p.growthScope(v.job)
+			}
+			n := p.now.of(k).fullest(in.Avoid)
+			if n == None || p.now.bounds(worker.Shape, 0) < 1 || p.opaque(worker.Shape) {
+				return nil, false
+			}
+			p.charge(n, worker.Shape)
+			places[v.job] = append(places[v.job], n)
+		}
+	}
+	return places, true
+}
+
+// give writes down the replacements, and that those who have them keep their number of workers.
+func (m *moving) give(places map[JobID][]NodeID) {
+	p := m.p
+	all, own := m.perJob()
+	for _, id := range p.order {
+		if all[id] == 0 {
+			continue
+		}
+		in, j, out := &p.c.Jobs[id], &p.jobs[id], &p.out[id]
+		j.moves = all[id]
+		j.kept = min(j.spares(in), all[id])
+		out.Places = append(out.Places, places[id]...)
+		out.Own += max(min(own[id]-max(j.ownBound-in.Min, j.own-in.Min), int32(len(places[id]))), 0)
+	}
+	for _, v := range m.moves {
+		p.leaving[p.jobs[v.job].first+v.worker].moves = true
+		p.leaving[p.jobs[v.job].first+v.worker].job = m.d.job
+	}
+}

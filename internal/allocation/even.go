@@ -1,0 +1,125 @@
+package allocation
+
+import "slices"
+
+// even has an equal that has much more give one legal step: so much more that it still has more afterwards.
+// It is done once per cool-down; who is being evened out already is not held up.
+func (l *level) even(id JobID, steps int32) bool {
+	p := l.p
+	if !l.ranked {
+		l.ranked, l.top, l.uneven = true, map[NamespaceID]int64{}, map[evenKey]int64{}
+		for _, other := range p.order {
+			if in, j := &p.c.Jobs[other], &p.jobs[other]; in.Stage == Training && in.Priority == l.priority && j.limit > j.gone && j.added == 0 {
+				l.donors = append(l.donors, other)
+				l.top[in.Namespace] = max(l.top[in.Namespace], p.surplus(other))
+			}
+		}
+	}
+	if !l.anyRicher(id, steps) {
+		return false
+	}
+	// Whoever has as much as one for whom nobody could be found finds nobody either.
+	key := evenKey{p.growthScope(id), p.c.Jobs[id].Namespace, steps, p.devices(id)}
+	if least, ok := l.uneven[key]; ok && p.surplus(id) >= least {
+		return false
+	}
+	for _, donor := range l.richest(id, steps) {
+		if p.rested(id, donor) && p.takeOne(id, donor, steps) {
+			return true
+		}
+	}
+	if until(p.c.Jobs[id].EvenedAt, p.c.Settings.CoolDown, p.c.Now).IsZero() {
+		l.uneven[key] = p.surplus(id)
+	}
+	return false
+}
+
+// evenKey is what jobs have in common for which the same donors come into question.
+type evenKey struct {
+	class     classID
+	namespace NamespaceID
+	steps     int32
+	devices   int64
+}
+
+// anyRicher is a quick look at whether any donor could have enough more.
+func (l *level) anyRicher(id JobID, steps int32) bool {
+	p, own := l.p, l.p.c.Jobs[id].Namespace
+	if l.top[own] > p.surplus(id)+int64(steps)*p.devices(id) {
+		return true
+	}
+	for ns := range l.top {
+		if ns != own && p.poorer(own, ns) {
+			return true
+		}
+	}
+	return false
+}
+
+// asked is how many donors are asked for one step, so that a plan remains a matter of milliseconds: of those
+// who have most, some are on nodes that do not help.
+const asked = 4
+
+// richest are the donors that would still have more than a job which is given a step, the richest first.
+func (l *level) richest(id JobID, steps int32) []JobID {
+	p := l.p
+	l.found = l.found[:0]
+	for _, donor := range l.donors {
+		if j := &p.jobs[donor]; donor == id || j.limit <= j.gone || j.evicted || j.virtual > 0 || !p.unequal(donor, id, steps) {
+			continue
+		}
+		at := len(l.found)
+		for at > 0 && p.richer(donor, l.found[at-1], id) {
+			at--
+		}
+		if at < asked {
+			l.found = slices.Insert(l.found, at, donor)
+			l.found = l.found[:min(len(l.found), asked)]
+		}
+	}
+	return l.found
+}
+
+// richer orders donors: who gives to the job already comes first, then whose namespace has more, then who
+// has more.
+func (p *planner) richer(a, b, id JobID) bool {
+	if x, y := p.marksFor(a, id), p.marksFor(b, id); x != y {
+		return x
+	}
+	x, y := p.c.Jobs[a].Namespace, p.c.Jobs[b].Namespace
+	if p.poorer(x, y) || p.poorer(y, x) {
+		return p.poorer(y, x)
+	}
+	return p.behind(a, b) > 0
+}
+
+// unequal says whether a donor that gives one legal step has more than the other one afterwards: by
+// namespace and its weight, within one namespace by job.
+func (p *planner) unequal(donor, id JobID, steps int32) bool {
+	gives := int64(p.size(donor)-p.c.Jobs[donor].most(p.size(donor)-1)) * p.devices(donor)
+	takes := int64(steps) * p.devices(id)
+	from, to := p.c.Jobs[donor].Namespace, p.c.Jobs[id].Namespace
+	if from == to {
+		return p.surplus(donor)-gives > p.surplus(id)+takes
+	}
+	return (p.held[from]-gives)*p.weight(to) > (p.held[to]+takes)*p.weight(from)
+}
+
+// rested says whether neither of two jobs was evened out lately, or the one gives to the other already.
+func (p *planner) rested(id, donor JobID) bool {
+	if p.marksFor(donor, id) {
+		return true
+	}
+	for _, j := range []JobID{id, donor} {
+		if end := until(p.c.Jobs[j].EvenedAt, p.c.Settings.CoolDown, p.c.Now); !end.IsZero() {
+			p.wake(end)
+			return false
+		}
+	}
+	return true
+}
+
+// marksFor says whether workers of a donor leave for a job already.
+func (p *planner) marksFor(donor, id JobID) bool {
+	return p.jobs[donor].marked && slices.ContainsFunc(p.c.Jobs[donor].Workers, func(w Worker) bool { return w.Marked && w.For == id })
+}

@@ -1,0 +1,91 @@
+package allocation
+
+import "slices"
+
+// Taking node by node what a job misses least is not always taking as few as possible: where a place needs
+// several workers, another node may lack only one.
+
+// The search for fewer is bounded, so that a plan remains a matter of milliseconds.
+const (
+	fewerAmong = 32
+	fewerTried = 64
+)
+
+// fewer has one worker more leave where that lets two others stay, as often as that is possible. Only those
+// who give in any case are asked: nobody else pauses for it.
+func (s *search) fewer() {
+	if int64(len(s.chosen)) > fewerAmong {
+		return
+	}
+	tried := 0
+	for again := true; again && len(s.chosen) > 1; {
+		again = false
+		for _, v := range s.candidates() {
+			if tried++; tried > fewerTried {
+				return
+			}
+			if again = s.instead(v); again {
+				break
+			}
+		}
+	}
+}
+
+// candidates are workers of the lenders that would make a place at once.
+func (s *search) candidates() []victim {
+	var all []victim
+	var seen []JobID
+	for _, v := range s.chosen {
+		in, j := &s.p.c.Jobs[v.job], &s.p.jobs[v.job]
+		if slices.Contains(seen, v.job) || j.evicted || len(in.Sizes) > 0 {
+			continue
+		}
+		seen = append(seen, v.job)
+		for _, w := range s.p.lendables[j.lendFrom:j.lendTo] {
+			one := victim{v.job, int(w)}
+			if s.p.takeable(one.job, one.worker) && s.makesPlace(one) {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
+// makesPlace says whether there is a place more when a worker leaves.
+func (s *search) makesPlace(v victim) bool {
+	soon, worker := &s.p.soon, &s.p.c.Jobs[v.job].Workers[v.worker]
+	at := soon.of(s.class)
+	if worker.Node < 0 || !at.class.nodes.Has(int(worker.Node)) {
+		return false
+	}
+	row, request := soon.free[int(worker.Node)*len(s.p.c.Resources):], s.p.c.Shapes[worker.Shape].Request
+	for i, amount := range at.class.request {
+		if amount > 0 && (row[i]+request[i])/amount <= int64(at.at[worker.Node]) {
+			return false
+		}
+	}
+	return true
+}
+
+// instead says whether a worker could leave instead of several others, and has it leave then.
+func (s *search) instead(v victim) bool {
+	in, j := &s.p.c.Jobs[v.job], &s.p.jobs[v.job]
+	before := slices.Clone(s.chosen)
+	s.chosen = append([]victim{v}, s.chosen...)
+	s.p.choose(v.job, v.worker, s.job, s.rule)
+	s.spareAll()
+	tooMany := j.gone > j.limit || in.Workers[v.worker].Own && j.ownBound-j.ownGone < in.Min
+	if len(s.chosen) < len(before) && !tooMany {
+		return true
+	}
+	for _, was := range before {
+		if !slices.Contains(s.chosen, was) {
+			s.p.choose(was.job, was.worker, s.job, s.rule)
+		}
+	}
+	if slices.Contains(s.chosen, v) {
+		s.p.spare(v.job, v.worker)
+	}
+	s.chosen = before
+	return false
+}

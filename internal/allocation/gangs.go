@@ -1,0 +1,394 @@
+package allocation
+
+import (
+	"cmp"
+	"slices"
+)
+
+// kind is what a demand is for. Of one priority the lower ones are served first.
+type kind uint8
+
+const (
+	// starting completes a gang whose start was granted.
+	starting kind = iota
+	// refill brings a job back to its min.
+	refill
+	// replace replaces a loss among the workers of the own class.
+	replace
+	// begin starts the gang of a queued job.
+	begin
+)
+
+// demand is room that a job needs for workers of its own class, all of it or none.
+type demand struct {
+	job  JobID
+	kind kind
+	// places are needed, the first made of them by pods that are still to be made; the others wait for the
+	// scheduler already.
+	places, made int32
+	class        classID
+	// intime is true for a gang that will have ended before reserved room can be used.
+	intime bool
+	// granted is true for a gang that was granted and of which there is nothing yet.
+	granted bool
+}
+
+// queues says whether a demand stands in the queue, behind what is reserved for others.
+func (d *demand) queues() bool { return d.kind == begin || d.granted }
+
+// verdict is what became of a demand.
+type verdict uint8
+
+const (
+	blocked verdict = iota
+	// served has its room now.
+	served
+	// waiting gets its room when others have left.
+	waiting
+)
+
+// serveGangs gives room to all that is not growth, in order.
+func (p *planner) serveGangs() {
+	demands := p.demands()
+	place := int32(0)
+	for i := range demands {
+		d := &demands[i]
+		p.commit()
+		if p.jobs[d.job].evicted {
+			continue
+		}
+		if d.kind == begin {
+			place++
+			p.out[d.job].Queue = place
+			p.serveQueued(d)
+			if p.out[d.job].Start {
+				place--
+				p.out[d.job].Queue = 0
+			}
+			continue
+		}
+		if d.queues() {
+			p.serveGranted(d)
+			continue
+		}
+		p.besideReservations(func() { p.serve(d) })
+	}
+	p.liftReservations()
+}
+
+// commit keeps the memory for undoing as small as one attempt needs.
+func (p *planner) commit() {
+	for _, r := range []*room{&p.now, &p.soon, &p.reach} {
+		r.commit()
+	}
+}
+
+// serveGranted serves a gang that lost its room between the grant and its pods: it holds nothing, so it stands
+// in the queue again, before those that were not granted yet, and room is kept for it like for one of them.
+func (p *planner) serveGranted(d *demand) {
+	if p.admitted(d) && p.serve(d) == blocked {
+		p.block(d)
+	}
+}
+
+// demands are all of them, in the order in which they are served.
+func (p *planner) demands() []demand {
+	var all []demand
+	for _, id := range p.order {
+		in := &p.c.Jobs[id]
+		if in.Gang < 0 || p.c.Namespaces[in.Namespace].Ending {
+			continue
+		}
+		d := demand{job: id}
+		switch in.Stage {
+		case Starting:
+			d.kind, d.places = starting, p.startingPlaces(id)
+			d.made = max(in.Min-p.jobs[id].live, 0)
+			d.granted = p.jobs[id].live == 0
+		case Training:
+			d.kind, d.places = p.missing(id)
+			d.made = d.places
+		case Queued:
+			d.kind, d.places, d.made = begin, in.Min, in.Min
+		}
+		if d.places > 0 {
+			d.class = p.classes.of(in.Gang, scope{})
+			all = append(all, d)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b demand) int {
+		if c := cmp.Compare(p.c.Jobs[b.job].Priority, p.c.Jobs[a.job].Priority); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.kind, b.kind)
+	})
+	return all
+}
+
+// startingPlaces are those that a starting gang has yet to be given: pods that are missing, and pods that
+// wait for the scheduler and hold no room so far.
+func (p *planner) startingPlaces(id JobID) int32 {
+	in := &p.c.Jobs[id]
+	places := max(in.Min-p.jobs[id].live, 0)
+	for w := range in.Workers {
+		worker := &in.Workers[w]
+		if worker.Own && !worker.Bound && worker.Node == None && !worker.Ending && !worker.Leaving {
+			places++
+			if places == 1 && len(p.c.Shapes[in.Gang].Unmodelled) > 0 || p.c.Settings.Autoscaled {
+				p.attempts = append(p.attempts, in.Gang)
+			}
+		}
+	}
+	return places
+}
+
+// missing is what a training job lacks of its own class.
+func (p *planner) missing(id JobID) (kind, int32) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	switch {
+	case in.Finishing:
+		return refill, 0
+	case j.live < in.Min:
+		return refill, in.Min - j.live
+	default:
+		return replace, max(in.Min-j.own, 0)
+	}
+}
+
+// serve finds room for a demand: what is free, what comes free, what can be taken.
+func (p *planner) serve(d *demand) verdict {
+	in := &p.c.Jobs[d.job]
+	if p.opaque(in.Gang) {
+		return p.serveOpaque(d)
+	}
+	if p.fits(&p.now, d) {
+		p.settle(d)
+		return served
+	}
+	if d.kind == replace && d.places > 1 {
+		return p.serveEach(d)
+	}
+	if p.fits(&p.soon, d) {
+		p.promise(d)
+		return waiting
+	}
+	if !in.Preempts {
+		return blocked
+	}
+	if p.reclaim(d) {
+		return waiting
+	}
+	return blocked
+}
+
+// serveEach serves what need not come together one by one.
+func (p *planner) serveEach(d *demand) verdict {
+	last := served
+	for range d.places {
+		one := *d
+		one.places, one.made = 1, min(d.made, 1)
+		if last = p.serve(&one); last == blocked {
+			break
+		}
+	}
+	return last
+}
+
+func (p *planner) fits(r *room, d *demand) bool {
+	return r.of(d.class).total >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
+}
+
+// reclaim chooses who leaves so that the demand fits soon.
+func (p *planner) reclaim(d *demand) bool {
+	if p.inVain(d) {
+		return false
+	}
+	in, rule := &p.c.Jobs[d.job], RuleGangsFirst
+	if d.kind == replace {
+		rule = RuleGangClass
+	}
+	s := p.newSearch(want{job: d.job, shape: in.Gang, class: d.class, places: d.places, made: d.made, rule: rule, only: None})
+	most := p.reach.of(d.class).total
+	if p.fits(&p.reach, d) {
+		if s.surplus() {
+			p.take(s)
+			p.promise(d)
+			return true
+		}
+		most = s.most
+		p.stint(d, s)
+	}
+	moved, done := p.consolidate(d)
+	if done {
+		return true
+	}
+	whole := int64(0)
+	if p.mayEvict(d) {
+		if whole = p.placesWithAll(d.class, in.Priority); whole >= int64(d.places) {
+			if p.admitsWithAll(in.Gang, d.made, in.Priority) && s.wholeJobs() {
+				p.take(s)
+				p.promise(d)
+				return true
+			}
+			whole = s.most
+		}
+	}
+	p.lower(d, max(most, moved, whole))
+	return false
+}
+
+// settle gives a demand room that is free now.
+func (p *planner) settle(d *demand) {
+	in, out := &p.c.Jobs[d.job], &p.out[d.job]
+	nodes := p.spread(&p.now, d, in.Avoid)
+	for _, n := range nodes {
+		p.charge(n, in.Gang)
+	}
+	if held := d.places - d.made; held > 0 {
+		// Pods that wait already are counted by the quotas.
+		p.uncount(in.Gang, held)
+	}
+	out.Places = append(out.Places, nodes[:d.made]...)
+	out.Own += d.made
+	switch d.kind {
+	case begin:
+		out.Start = true
+	case refill, replace:
+		p.jobs[d.job].added += d.made
+	}
+}
+
+// promise keeps room for a demand that has to wait: what is free first, then what comes.
+func (p *planner) promise(d *demand) {
+	in := &p.c.Jobs[d.job]
+	free := *d
+	free.places = min(d.places, int32(min(p.now.of(d.class).total, int64(d.places))))
+	nodes := p.spread(&p.now, &free, in.Avoid)
+	for _, n := range nodes {
+		p.charge(n, in.Gang)
+	}
+	rest := *d
+	rest.places = d.places - int32(len(nodes))
+	p.jobs[d.job].waits.free, p.jobs[d.job].waits.comes = int32(len(nodes)), rest.places
+	for _, n := range p.spread(&p.soon, &rest, in.Avoid) {
+		p.charge(n, in.Gang)
+	}
+	if held := d.places - d.made; held > 0 {
+		p.uncount(in.Gang, held)
+	}
+}
+
+// charge takes one place from all that look at room.
+func (p *planner) charge(n NodeID, s ShapeID) {
+	p.now.add(n, s, -1)
+	p.soon.add(n, s, -1)
+	p.reach.add(n, s, -1)
+}
+
+// uncount gives quotas back what pods that exist were counted twice.
+func (p *planner) uncount(s ShapeID, times int32) {
+	p.now.add(None, s, times)
+	p.soon.add(None, s, times)
+	p.reach.add(None, s, times)
+}
+
+// opaque says whether only the scheduler knows where such pods fit.
+func (p *planner) opaque(s ShapeID) bool { return p.c.Shapes[s].Unmodelled != "" }
+
+// serveOpaque lets the scheduler try: what the pods request must be free somewhere, and no other gang that
+// could take the same nodes is being tried. What they may get is kept for them.
+func (p *planner) serveOpaque(d *demand) verdict {
+	in, out := &p.c.Jobs[d.job], &p.out[d.job]
+	if d.kind == begin && !p.mayAttempt(in.Gang) {
+		return waiting
+	}
+	if !p.fits(&p.now, d) {
+		if p.fits(&p.soon, d) {
+			p.promise(d)
+			return waiting
+		}
+		if in.Preempts && p.reclaim(d) {
+			return waiting
+		}
+		return blocked
+	}
+	p.settle(d)
+	for i := range out.Places {
+		out.Places[i] = None
+	}
+	if d.kind == begin {
+		p.attempts = append(p.attempts, in.Gang)
+	}
+	return served
+}
+
+// mayAttempt says whether nobody tries for the nodes of a shape already.
+func (p *planner) mayAttempt(s ShapeID) bool {
+	return !slices.ContainsFunc(p.attempts, func(other ShapeID) bool {
+		return overlap(p.c.Shapes[s].Nodes, p.c.Shapes[other].Nodes)
+	})
+}
+
+func overlap(a, b Bits) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i]&b[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// serveQueued starts a gang, or says why it waits.
+func (p *planner) serveQueued(d *demand) {
+	in := &p.c.Jobs[d.job]
+	result := blocked
+	if p.admitted(d) {
+		if p.leavesInTime(in) {
+			d.intime = true
+			p.besideReservations(func() { result = p.serve(d) })
+		} else {
+			result = p.serve(d)
+		}
+		if result == blocked {
+			p.block(d)
+		}
+	}
+	if result == blocked && p.c.Settings.Autoscaled && p.mayAttempt(in.Gang) && len(p.attempts) == 0 && p.quotaAdmitsNow(d) {
+		p.attempts = append(p.attempts, in.Gang)
+		out := &p.out[d.job]
+		out.Start, out.Own = true, in.Min
+		out.Places = slices.Repeat([]NodeID{None}, int(in.Min))
+		result = served
+	}
+	w := &p.jobs[d.job].waits
+	w.verdict, w.demand, w.behind = result, *d, None
+	if result != served && w.free == 0 {
+		w.free = int32(min(max(p.now.of(d.class).total, 0), int64(d.places)))
+	}
+	if result == blocked {
+		w.behind = p.behindReservation(d)
+	}
+}
+
+// behindReservation is the job for which room is kept that would do for a gang.
+func (p *planner) behindReservation(d *demand) JobID {
+	for i := range p.reservations {
+		r := &p.reservations[i]
+		if len(r.held) > 0 && r.job != d.job && overlap(p.c.Shapes[p.c.Jobs[d.job].Gang].Nodes, p.c.Shapes[r.shape].Nodes) {
+			return r.job
+		}
+	}
+	return None
+}
+
+// quotaAdmitsNow says whether the quotas would let the pods of a gang be made.
+func (p *planner) quotaAdmitsNow(d *demand) bool {
+	return p.now.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
+}
+
+// admitted says whether the quotas admit a gang now, or after its own namespace has shrunk. Nothing is taken
+// from others for one that could not start all the same.
+func (p *planner) admitted(d *demand) bool {
+	in := &p.c.Jobs[d.job]
+	return p.reach.bounds(in.Gang, 0) >= d.made || p.mayEvict(d) && p.admitsWithAll(in.Gang, d.made, in.Priority)
+}

@@ -1,0 +1,355 @@
+package allocation
+
+import (
+	"cmp"
+	"slices"
+)
+
+// level is growth among jobs of one priority: they are equals.
+type level struct {
+	p        *planner
+	priority int32
+	// jobs are those that may grow, groups the same by namespace.
+	jobs   []JobID
+	groups []*group
+	// cursor says for a class how many of the lenders below this level have nothing more for it.
+	cursor  map[classID]int
+	lenders []JobID
+	looked  bool
+	// donors are equals that could give something, top is the largest surplus of them by namespace.
+	donors []JobID
+	top    map[NamespaceID]int64
+	found  []JobID
+	// uneven says with how much surplus nobody was found to give to a job.
+	uneven map[evenKey]int64
+	ranked bool
+}
+
+// group are the jobs of one namespace that may grow: a heap, the one with the least surplus first.
+type group struct {
+	namespace NamespaceID
+	jobs      []JobID
+}
+
+// grow gives what gangs have left to jobs that may have more, level by level.
+func (p *planner) grow() {
+	p.held = make([]int64, len(p.c.Namespaces))
+	var all []JobID
+	for _, id := range p.order {
+		if p.c.Jobs[id].Stage == Training && !p.jobs[id].evicted {
+			p.held[p.c.Jobs[id].Namespace] += p.surplus(id)
+			if p.mayGrow(id) {
+				all = append(all, id)
+			}
+		}
+	}
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && p.c.Jobs[all[n]].Priority == p.c.Jobs[all[0]].Priority {
+			n++
+		}
+		l := &level{p: p, priority: p.c.Jobs[all[0]].Priority, jobs: all[:n], cursor: map[classID]int{}}
+		l.fill()
+		all = all[n:]
+	}
+}
+
+// mayGrow says whether a job may be given more workers now, as far as it itself is concerned.
+func (p *planner) mayGrow(id JobID) bool {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	switch {
+	case in.NoGrowth || in.Fault != "" || in.Growth < 0 || j.policy == Never,
+		in.Finishing, in.Regrouping, p.c.Namespaces[in.Namespace].Ending,
+		j.lends || j.moves > 0 || j.live-j.gone < in.Min || j.own < in.Min,
+		in.next(p.size(id)) == 0:
+		return false
+	case in.GrowAfter.After(p.c.Now):
+		p.wake(in.GrowAfter)
+		return false
+	}
+	quiet := until(in.ReclaimedAt, p.c.Settings.RegrowDelay(in.Reclaims), p.c.Now)
+	p.wake(quiet)
+	return quiet.IsZero()
+}
+
+// size is how many workers a job will have once this plan is carried out.
+func (p *planner) size(id JobID) int32 {
+	j := &p.jobs[id]
+	return j.live - j.gone + j.added + j.virtual
+}
+
+// surplus is how many devices a job has beyond its min, pods where it uses none.
+func (p *planner) surplus(id JobID) int64 {
+	return int64(max(p.size(id)-p.c.Jobs[id].Min, 0)) * p.devices(id)
+}
+
+// devices is how many devices one worker has, 1 where it uses none.
+func (p *planner) devices(id JobID) int64 {
+	j := &p.jobs[id]
+	if j.devices == 0 {
+		if in := &p.c.Jobs[id]; in.Gang >= 0 {
+			for i, amount := range p.c.Shapes[in.Gang].Request {
+				if i < len(p.c.Devices) && p.c.Devices[i] {
+					j.devices += amount
+				}
+			}
+		}
+		j.devices = max(j.devices, 1)
+	}
+	return j.devices
+}
+
+func (p *planner) weight(ns NamespaceID) int64 { return max(p.c.Namespaces[ns].Weight, 1) }
+
+// fill gives room to the job that has least, again and again, until nobody can have more.
+func (l *level) fill() {
+	l.group()
+	for {
+		var least *group
+		for _, g := range l.groups {
+			if len(g.jobs) > 0 && (least == nil || l.p.poorer(g.namespace, least.namespace)) {
+				least = g
+			}
+		}
+		if least == nil {
+			return
+		}
+		l.p.commit()
+		if id := least.jobs[0]; l.step(id) {
+			least.down(l.p, 0)
+		} else {
+			least.pop(l.p)
+		}
+	}
+}
+
+func (l *level) group() {
+	at := map[NamespaceID]*group{}
+	for _, id := range l.jobs {
+		ns := l.p.c.Jobs[id].Namespace
+		if at[ns] == nil {
+			at[ns] = &group{namespace: ns}
+			l.groups = append(l.groups, at[ns])
+		}
+		at[ns].jobs = append(at[ns].jobs, id)
+	}
+	for _, g := range l.groups {
+		for i := len(g.jobs)/2 - 1; i >= 0; i-- {
+			g.down(l.p, i)
+		}
+	}
+}
+
+// poorer says whether a namespace has less than another, by their weights.
+func (p *planner) poorer(a, b NamespaceID) bool {
+	return p.held[a]*p.weight(b) < p.held[b]*p.weight(a)
+}
+
+// down restores the order of the heap below i.
+func (g *group) down(p *planner, i int) {
+	for {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(g.jobs); child++ {
+			if p.behind(g.jobs[child], g.jobs[least]) < 0 {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		g.jobs[i], g.jobs[least] = g.jobs[least], g.jobs[i]
+		i = least
+	}
+}
+
+func (g *group) pop(p *planner) {
+	last := len(g.jobs) - 1
+	g.jobs[0] = g.jobs[last]
+	g.jobs = g.jobs[:last]
+	g.down(p, 0)
+}
+
+// behind orders jobs by how little surplus they have.
+func (p *planner) behind(a, b JobID) int {
+	return cmp.Or(cmp.Compare(p.surplus(a), p.surplus(b)), p.before(a, b))
+}
+
+// step gives a job one legal step more, and says whether it might have yet more.
+func (l *level) step(id JobID) bool {
+	p, in, j := l.p, &l.p.c.Jobs[id], &l.p.jobs[id]
+	size := in.next(p.size(id))
+	if size == 0 {
+		return false
+	}
+	steps := size - p.size(id)
+	k := p.growthScope(id)
+	head := p.c.Namespaces[in.Namespace].HeadRoom
+	if p.opaque(in.Growth) {
+		if j.unbound == 0 && j.added == 0 && p.now.of(k).beside(in.Avoid) >= int64(steps) && p.now.bounds(in.Growth, head) >= steps {
+			for _, n := range p.growInto(&p.now, id, steps) {
+				p.charge(n, in.Growth)
+				p.out[id].Places = append(p.out[id].Places, None)
+			}
+			l.add(id, &j.added, steps)
+		}
+		return false
+	}
+	for _, r := range []*room{&p.now, &p.soon} {
+		if r.of(k).beside(in.Avoid) < int64(steps) || r.bounds(in.Growth, head) < steps {
+			continue
+		}
+		nodes := p.growInto(r, id, steps)
+		for _, n := range nodes {
+			p.charge(n, in.Growth)
+		}
+		if r == &p.now && j.virtual == 0 {
+			p.out[id].Places = append(p.out[id].Places, nodes...)
+			l.add(id, &j.added, steps)
+		} else {
+			l.add(id, &j.virtual, steps)
+		}
+		return true
+	}
+	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, head) < steps {
+		return false
+	}
+	if l.takeFromLower(id, steps) || l.even(id, steps) {
+		for _, n := range p.growInto(&p.soon, id, steps) {
+			p.charge(n, in.Growth)
+		}
+		l.add(id, &j.virtual, steps)
+		return true
+	}
+	return false
+}
+
+func (l *level) add(id JobID, count *int32, steps int32) {
+	*count += steps
+	l.p.held[l.p.c.Jobs[id].Namespace] += int64(steps) * l.p.devices(id)
+}
+
+// growthScope is the class of the pods by which a job grows.
+func (p *planner) growthScope(id JobID) classID {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	if j.hasClass {
+		return j.growthClass
+	}
+	within := scope{growth: true}
+	for w := range in.Workers {
+		worker := &in.Workers[w]
+		if worker.Own && worker.Bound && worker.Node >= 0 && p.asksForDevices(in.Growth) {
+			within.typed, within.kind = true, p.c.Nodes[worker.Node].DeviceType
+			break
+		}
+	}
+	j.growthClass, j.hasClass = p.classes.of(in.Growth, within), true
+	return j.growthClass
+}
+
+func (p *planner) asksForDevices(s ShapeID) bool {
+	for i, amount := range p.c.Shapes[s].Request {
+		if amount > 0 && i < len(p.c.Devices) && p.c.Devices[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// growInto names nodes for so many more: the fullest for pods with devices.
+func (p *planner) growInto(r *room, id JobID, steps int32) []NodeID {
+	in, k, mark := &p.c.Jobs[id], p.growthScope(id), r.mark()
+	if !p.asksForDevices(in.Growth) {
+		return p.apart(r, id, k, steps, in.Avoid)
+	}
+	nodes := make([]NodeID, 0, steps)
+	for range steps {
+		n := r.of(k).fullest(in.Avoid)
+		if n == None {
+			break
+		}
+		r.add(n, in.Growth, -1)
+		nodes = append(nodes, n)
+	}
+	r.undo(mark)
+	return nodes
+}
+
+// takeFromLower has jobs of lower priority give up surplus.
+func (l *level) takeFromLower(id JobID, steps int32) bool {
+	p, in := l.p, &l.p.c.Jobs[id]
+	if !in.Preempts {
+		return false
+	}
+	if !l.looked {
+		l.looked, l.lenders = true, p.lendersBelow(l.priority)
+	}
+	k := p.growthScope(id)
+	for i := l.cursor[k]; i < len(l.lenders); i++ {
+		if p.takeOne(id, l.lenders[i], steps) {
+			return true
+		}
+		if steps == 1 {
+			l.cursor[k] = i + 1
+		}
+	}
+	return false
+}
+
+// lendersBelow are the jobs of lower priority that could give something, those that do already first.
+func (p *planner) lendersBelow(priority int32) []JobID {
+	var all []JobID
+	for id := range p.c.Jobs {
+		if p.c.Jobs[id].Name != "" && p.c.Jobs[id].Priority < priority && p.jobs[id].limit > p.jobs[id].gone {
+			all = append(all, JobID(id))
+		}
+	}
+	slices.SortFunc(all, func(a, b JobID) int {
+		if x, y := p.jobs[a].marked, p.jobs[b].marked; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return p.before(b, a)
+	})
+	return all
+}
+
+// takeOne takes room for growth from one other job, which may be shrunk now.
+func (p *planner) takeOne(id, from JobID, steps int32) bool {
+	in, j := &p.c.Jobs[id], &p.jobs[from]
+	if j.evicted || j.added > 0 || j.virtual > 0 || j.limit <= j.gone {
+		return false
+	}
+	if !j.young.IsZero() {
+		p.wake(j.young)
+		return false
+	}
+	key := pair{p.growthScope(id), None, from}
+	if p.soon.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
+		key.shape = in.Growth
+	}
+	if least, ok := p.refused[key]; ok && steps >= least {
+		return false
+	}
+	s := p.newSearch(want{
+		job: id, shape: in.Growth, class: p.growthScope(id), places: steps, made: steps,
+		headRoom: p.c.Namespaces[in.Namespace].HeadRoom, rule: RuleGrowth, only: from,
+	})
+	before := p.surplus(from)
+	if !s.surplus() {
+		p.refused[key] = steps
+		return false
+	}
+	p.take(s)
+	p.held[p.c.Jobs[from].Namespace] -= before - p.surplus(from)
+	return true
+}
+
+// pair is a class of pods, their shape where quotas matter too, and a job that had no room for one to give:
+// it will have none later in the same plan.
+type pair struct {
+	class classID
+	shape ShapeID
+	from  JobID
+}

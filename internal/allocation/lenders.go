@@ -1,0 +1,219 @@
+package allocation
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// lenders are the jobs that have something which helps one class of pods, or one set of quotas.
+type lenders struct {
+	// all are in the order of who is taken from last.
+	all []lender
+	// marked are those with workers that leave already, idle those with workers in no world as well; indices.
+	marked, idle []int32
+	// queue is memory that searches take turns to use.
+	queue []ranked
+}
+
+// lender is a job that could give workers.
+type lender struct {
+	job JobID
+	// workers are those that help, the least missed first.
+	workers []int32
+}
+
+// unmeasured is taken for the pause of a job whose world has not changed yet, restart when its programs
+// are started anew.
+const (
+	unmeasured = time.Second
+	restart    = time.Minute
+)
+
+// lendersTo are the jobs with workers on nodes of a class.
+func (p *planner) lendersTo(k classID) *lenders {
+	for len(p.byClass) <= int(k) {
+		p.byClass = append(p.byClass, nil)
+	}
+	if p.byClass[k] == nil {
+		nodes, reach := p.classes.all[k].nodes, p.reach.of(k)
+		p.byClass[k] = p.findLenders(p.byRank(), reach.at, func(w *Worker) bool { return w.Node >= 0 && nodes.Has(int(w.Node)) })
+	}
+	return p.byClass[k]
+}
+
+// quotaLenders are the jobs with workers that count against a quota of a shape.
+func (p *planner) quotaLenders(s ShapeID) *lenders {
+	if p.byQuota == nil {
+		p.byQuota = map[ShapeID]*lenders{}
+	}
+	if p.byQuota[s] == nil {
+		quotas := p.c.Shapes[s].Quotas
+		var jobs []JobID
+		for _, id := range p.byRank() {
+			if slices.ContainsFunc(quotas, func(q QuotaID) bool { return p.c.Quotas[q].Namespace == p.c.Jobs[id].Namespace }) {
+				jobs = append(jobs, id)
+			}
+		}
+		p.byQuota[s] = p.findLenders(jobs, nil, func(w *Worker) bool {
+			return slices.ContainsFunc(p.c.Shapes[w.Shape].Quotas, func(q QuotaID) bool { return slices.Contains(quotas, q) })
+		})
+	}
+	return p.byQuota[s]
+}
+
+// byRank are the jobs that may give anything, the first in order last.
+func (p *planner) byRank() []JobID {
+	if p.giving == nil {
+		p.giving = []JobID{}
+		for _, id := range slices.Backward(p.order) {
+			j := &p.jobs[id]
+			if j.limit <= 0 {
+				continue
+			}
+			p.giving = append(p.giving, id)
+			j.lendFrom = len(p.lendables)
+			for w := range p.c.Jobs[id].Workers {
+				if p.lendable(id, w) {
+					p.lendables = append(p.lendables, int32(w))
+				}
+			}
+			j.lendTo = len(p.lendables)
+		}
+	}
+	return p.giving
+}
+
+// findLenders lists the workers that help, job by job.
+func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*Worker) bool) *lenders {
+	found := &lenders{all: make([]lender, 0, len(jobs))}
+	could := 0
+	for _, id := range jobs {
+		could += p.jobs[id].lendTo - p.jobs[id].lendFrom
+	}
+	memory := make([]int32, 0, could)
+	for _, id := range jobs {
+		in, j := &p.c.Jobs[id], &p.jobs[id]
+		l := lender{job: id, workers: memory[len(memory):]}
+		marked, idle := false, false
+		for _, w := range p.lendables[j.lendFrom:j.lendTo] {
+			worker := &in.Workers[w]
+			if !helps(worker) {
+				continue
+			}
+			l.workers = append(l.workers, w)
+			marked = marked || worker.Marked
+			idle = idle || worker.Marked || !worker.World
+		}
+		if len(l.workers) == 0 {
+			continue
+		}
+		memory = memory[:len(memory)+len(l.workers)]
+		l.workers = slices.Clip(l.workers)
+		sortByMissed(in.Workers, l.workers, places)
+		if marked {
+			found.marked = append(found.marked, int32(len(found.all)))
+		}
+		if idle {
+			found.idle = append(found.idle, int32(len(found.all)))
+		}
+		found.all = append(found.all, l)
+	}
+	return found
+}
+
+// sortByMissed puts those first whom their job misses least; of those that it misses alike, the ones on nodes
+// where most places can be had, node by node.
+func sortByMissed(workers []Worker, some []int32, places []int32) {
+	slices.SortFunc(some, func(a, b int32) int {
+		x, y := &workers[a], &workers[b]
+		if places != nil && x.Own == y.Own && x.World && y.World && x.Marked == y.Marked && x.Node != y.Node {
+			return cmp.Or(cmp.Compare(places[y.Node], places[x.Node]), cmp.Compare(x.Node, y.Node))
+		}
+		return missed(x, y)
+	})
+}
+
+// ranked is a lender with what taking from it costs.
+type ranked struct {
+	*lender
+	young bool
+	cost  time.Duration
+	at    int32
+}
+
+// queue is a heap of lenders, the one that loses least first.
+type queue struct{ heap []ranked }
+
+// rank orders lenders by the work that is lost for each place that helps.
+func (s *search) rank(all *lenders) *queue {
+	q := queue{all.queue[:0]}
+	for i := range all.all {
+		l := &all.all[i]
+		if j := &s.p.jobs[l.job]; j.gone < j.limit && !j.evicted {
+			q.heap = append(q.heap, ranked{l, !j.young.IsZero(), s.cost(l), int32(i)})
+		}
+	}
+	all.queue = q.heap
+	for i := len(q.heap)/2 - 1; i >= 0; i-- {
+		q.down(i)
+	}
+	return &q
+}
+
+// cost is what all workers of a lender lose by the pause, for each place that it could give: a worker with
+// many devices may give several.
+func (s *search) cost(l *lender) time.Duration {
+	in, j := &s.p.c.Jobs[l.job], &s.p.jobs[l.job]
+	if j.paused || j.lends {
+		return 0
+	}
+	pause := in.Pause
+	if pause <= 0 {
+		pause = unmeasured
+		if in.Restarts {
+			pause = restart
+		}
+	}
+	needs := s.p.devices(s.job)
+	helps := min(int64(min(int32(len(l.workers)), j.limit-j.gone))*s.p.devices(l.job), int64(max(s.places, 1))*needs)
+	return pause * time.Duration(j.live) * time.Duration(needs) / time.Duration(max(helps, 1))
+}
+
+// pop takes the first lender out, nil when there is none.
+func (q *queue) pop() *lender {
+	if len(q.heap) == 0 {
+		return nil
+	}
+	first, last := q.heap[0].lender, len(q.heap)-1
+	q.heap[0] = q.heap[last]
+	q.heap = q.heap[:last]
+	q.down(0)
+	return first
+}
+
+func (q *queue) down(i int) {
+	for {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(q.heap); child++ {
+			if q.heap[child].before(&q.heap[least]) {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
+		i = least
+	}
+}
+
+func (r *ranked) before(other *ranked) bool {
+	switch {
+	case r.young != other.young:
+		return other.young
+	case r.cost != other.cost:
+		return r.cost < other.cost
+	}
+	return r.at < other.at
+}

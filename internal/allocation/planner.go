@@ -1,0 +1,397 @@
+package allocation
+
+import (
+	"slices"
+	"time"
+)
+
+// NewPlan decides about all jobs. It does not change the cluster, and the same cluster gives the same plan.
+func NewPlan(c *Cluster) Plan {
+	p := &planner{}
+	return p.plan(c)
+}
+
+// planner is one plan in the making.
+//
+// It looks at room in three ways, each of which has at least what the one before has: now is what is free,
+// soon is also what comes free in any case (pods that end, and workers that were chosen to leave), and reach
+// is also what could be taken from others. Whoever is given room takes it from all three.
+type planner struct {
+	c                *Cluster
+	classes          *classes
+	now, soon, reach room
+	jobs             []job
+	// leaving has an entry for each worker of each job, in one row; job.first says where a job's begin.
+	leaving []leaving
+	// order are the jobs by priority and time of submission.
+	order []JobID
+	// reservations are those in force or soon to be, in order.
+	reservations []reservation
+	vain         vain
+	// most is what there would be without all that may be evicted, evicted how many jobs are.
+	most    utmost
+	evicted int
+	// coming is what replacements hold that were made for moves; nil until somebody asks.
+	coming []int64
+	// evictable are the jobs that may be ended for another, those of which least is lost first; nil until
+	// somebody asks.
+	evictable []JobID
+	asked     bool
+	// attempts are the shapes of gangs which only the scheduler can place and which wait for it.
+	attempts []ShapeID
+	// held is how many surplus devices each namespace has.
+	held []int64
+	// refused says how few workers of a kind a job could not make room for.
+	refused map[pair]int32
+	// givers says who gives to a job.
+	givers map[JobID][]giver
+	out    []Decision
+	// giving are the jobs that may give anything, lendables which of their workers, in one row; byClass and
+	// byQuota are the lenders among them.
+	giving    []JobID
+	lendables []int32
+	byClass   []*lenders
+	byQuota   map[ShapeID]*lenders
+	next      time.Time
+}
+
+// job is what the plan knows of one job beside its input.
+type job struct {
+	first int
+	// lendFrom to lendTo is where the workers are that it could give.
+	lendFrom, lendTo int
+	// live are the workers that neither end nor leave for a reason of their own, own those among them of the
+	// job's own class, bound those that have a node, ownBound those that are both.
+	live, own, bound, ownBound int32
+	// growth are live workers that are not of the own class, unbound those of them that have no node yet.
+	growth, unbound int32
+	// gone are live workers that were chosen to leave, ownGone those of them of the own class.
+	gone, ownGone int32
+	// limit is how many may leave for others.
+	limit  int32
+	policy Policy
+	// young is when the job may be shrunk, zero for now.
+	young time.Time
+	// paused is true when its world will change in any case.
+	paused bool
+	// marked is true when workers were to leave by the plan in force.
+	marked bool
+	// evicted is true when all of it goes, lends when workers leave for others.
+	evicted, lends bool
+	// moves is how many of its workers are to be moved, kept how many replacements of them it has already.
+	moves, kept int32
+	// added is how many workers it is given beyond those that it has, virtual how many it would be given
+	// once others have left.
+	added, virtual int32
+	growthClass    classID
+	hasClass       bool
+	devices        int64
+	waits          waits
+}
+
+// leaving says whether a worker leaves by this plan, and for whom.
+type leaving struct {
+	chosen bool
+	// held is true for a worker that is to leave later, when its job may be shrunk.
+	held bool
+	// moves is true for a worker that is to leave once it has a replacement.
+	moves bool
+	rule  Rule
+	job   JobID
+}
+
+func (p *planner) plan(c *Cluster) Plan {
+	p.c, p.classes = c, newClasses(c)
+	p.vain, p.refused = newVain(), map[pair]int32{}
+	p.out = make([]Decision, len(c.Jobs))
+	for _, r := range []*room{&p.now, &p.soon, &p.reach} {
+		r.reset(c, p.classes)
+	}
+	p.gather()
+	p.serveGangs()
+	p.grow()
+	p.collect()
+	for j := range p.jobs {
+		p.conclude(JobID(j))
+	}
+	return Plan{Decisions: p.out, Next: p.next}
+}
+
+// gather reads the jobs: who stays, who leaves in any case, who could.
+func (p *planner) gather() {
+	workers := 0
+	for i := range p.c.Jobs {
+		workers += len(p.c.Jobs[i].Workers)
+	}
+	p.jobs = make([]job, len(p.c.Jobs))
+	p.leaving = make([]leaving, workers)
+	first := 0
+	for i := range p.c.Jobs {
+		p.out[i].For = None
+		if p.c.Jobs[i].Name == "" {
+			continue
+		}
+		p.jobs[i].first = first
+		p.order = append(p.order, JobID(i))
+		p.gatherJob(JobID(i))
+		first += len(p.c.Jobs[i].Workers)
+	}
+	slices.SortFunc(p.order, p.before)
+}
+
+func (p *planner) gatherJob(id JobID) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	j.policy = p.policy(in)
+	for w := range in.Workers {
+		worker := &in.Workers[w]
+		j.marked = j.marked || worker.Marked
+		switch {
+		case worker.Ending || worker.Leaving:
+			p.soon.apply(worker.Node, worker.Shape, 1)
+			p.reach.apply(worker.Node, worker.Shape, 1)
+			if worker.Marked {
+				p.leaving[j.first+w] = leaving{chosen: true, rule: RuleLeavingRoom, job: p.beneficiary(worker.For)}
+			}
+			j.paused = j.paused || worker.World
+			continue
+		}
+		j.live++
+		if worker.Bound {
+			j.bound++
+		}
+		switch {
+		case worker.Own && worker.Bound:
+			j.own++
+			j.ownBound++
+		case worker.Own:
+			j.own++
+		default:
+			j.growth++
+			if !worker.Bound {
+				j.unbound++
+			}
+		}
+	}
+	p.limit(id)
+	for w := range in.Workers {
+		worker := &in.Workers[w]
+		if worker.Ending || worker.Leaving {
+			continue
+		}
+		if worker.Marked && in.Armed {
+			p.choose(id, w, worker.For, RuleNoHostage)
+			p.reach.apply(worker.Node, worker.Shape, 1)
+		} else if p.takeable(id, w) {
+			p.reach.apply(worker.Node, worker.Shape, 1)
+		}
+	}
+}
+
+// policy is what may be taken from a job, within what its namespace allows.
+func (p *planner) policy(in *Job) Policy {
+	ns := &p.c.Namespaces[in.Namespace]
+	if in.Policy == Never && !ns.NeverAllowed || in.Policy == Evict && !ns.EvictAllowed {
+		return Shrink
+	}
+	return in.Policy
+}
+
+// limit is how many workers may leave a job for others.
+func (p *planner) limit(id JobID) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	if j.policy == Never {
+		return
+	}
+	switch in.Stage {
+	case Starting, Fixed:
+		j.limit = j.unbound
+	case Training:
+		if j.live <= in.Min || in.Regrouping || in.Finishing {
+			return
+		}
+		surplus := j.growth + max(j.ownBound-in.Min, 0)
+		size := in.Min
+		for size < j.live && j.live-size > surplus {
+			if size = in.next(size); size == 0 {
+				size = j.live
+			}
+		}
+		j.limit = j.live - size
+		j.young = until(in.GrewAt, p.c.Settings.MinRuntime, p.c.Now)
+	}
+}
+
+// takeable says whether a worker could leave for another job, were it not for how many may.
+func (p *planner) takeable(id JobID, w int) bool {
+	j := &p.jobs[id]
+	l := &p.leaving[j.first+w]
+	return j.limit > 0 && !j.evicted && !l.chosen && !l.held && p.lendable(id, w)
+}
+
+// lendable is what of that does not change while the plan is made.
+func (p *planner) lendable(id JobID, w int) bool {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	worker := &in.Workers[w]
+	if worker.Ending || worker.Leaving {
+		return false
+	}
+	if in.Stage != Training {
+		return !worker.Own && !worker.Bound && (worker.Marked || in.Stage != Fixed || !p.c.NoEviction)
+	}
+	return !worker.Own || worker.Bound && j.ownBound > in.Min
+}
+
+// choose has a worker leave: its room comes free soon. What is within reach does not change.
+func (p *planner) choose(id JobID, w int, whom JobID, rule Rule) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	worker := &in.Workers[w]
+	p.leaving[j.first+w] = leaving{chosen: true, rule: rule, job: p.beneficiary(whom)}
+	p.soon.add(worker.Node, worker.Shape, 1)
+	j.gone++
+	if worker.Own {
+		j.ownGone++
+	}
+}
+
+// spare takes the choice back.
+func (p *planner) spare(id JobID, w int) {
+	worker := &p.c.Jobs[id].Workers[w]
+	p.unchoose(id, w)
+	p.soon.add(worker.Node, worker.Shape, -1)
+}
+
+// unchoose forgets the choice, and leaves its room to the caller.
+func (p *planner) unchoose(id JobID, w int) {
+	j := &p.jobs[id]
+	p.leaving[j.first+w] = leaving{}
+	j.gone--
+	if p.c.Jobs[id].Workers[w].Own {
+		j.ownGone--
+	}
+}
+
+// beneficiary is the job that a worker leaves for, None when it is gone.
+func (p *planner) beneficiary(id JobID) JobID {
+	if id < 0 || int(id) >= len(p.c.Jobs) || p.c.Jobs[id].Name == "" {
+		return None
+	}
+	return id
+}
+
+// before orders jobs: by priority, then by who was submitted first.
+func (p *planner) before(a, b JobID) int {
+	x, y := &p.c.Jobs[a], &p.c.Jobs[b]
+	switch {
+	case x.Priority != y.Priority:
+		if x.Priority > y.Priority {
+			return -1
+		}
+		return 1
+	case !x.Submitted.Equal(y.Submitted):
+		return x.Submitted.Compare(y.Submitted)
+	case x.Name != y.Name:
+		if x.Name < y.Name {
+			return -1
+		}
+		return 1
+	case x.UID < y.UID:
+		return -1
+	case x.UID > y.UID:
+		return 1
+	}
+	return 0
+}
+
+// wake notes that the plan may be another one at a time.
+func (p *planner) wake(at time.Time) {
+	if at.After(p.c.Now) && (p.next.IsZero() || at.Before(p.next)) {
+		p.next = at
+	}
+}
+
+// conclude writes down how many workers a job has and who leaves.
+func (p *planner) conclude(id JobID) {
+	in, j, out := &p.c.Jobs[id], &p.jobs[id], &p.out[id]
+	switch {
+	case in.Name == "" || in.Stage == Held:
+	case j.evicted:
+		out.Evict = true
+	case in.Stage == Queued:
+		if out.Start {
+			out.Count = in.Min
+		}
+	case in.Stage == Starting:
+		out.Count = in.Min
+	case in.Stage == Fixed:
+		out.Count = max(in.Target-j.gone, 0)
+	default:
+		p.trim(id)
+		out.Count = max(j.live-j.gone+j.added-j.kept, in.Min)
+	}
+	for w := range in.Workers {
+		if l := p.leaving[j.first+w]; l.chosen {
+			out.Leave = append(out.Leave, Leave{Worker: w, For: l.job, Rule: l.rule})
+		}
+	}
+	p.explain(id)
+}
+
+// trim has the workers leave that the job may not have: its maximum was lowered, or so many are not legal.
+func (p *planner) trim(id JobID) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	if j.moves > 0 {
+		return
+	}
+	stay := j.live - j.gone + j.added
+	excess := stay - max(in.most(stay), in.Min)
+	if replacing := j.live - j.bound; in.Target <= in.Max && replacing > 0 {
+		// Replacements are bound before others leave for them.
+		excess = min(excess, j.bound-j.gone+j.added-max(in.most(j.bound-j.gone+j.added), in.Min))
+	}
+	if excess <= 0 || in.Finishing {
+		return
+	}
+	for _, w := range p.leavers(id) {
+		worker := &in.Workers[w]
+		if excess == 0 {
+			break
+		}
+		if worker.Own && j.ownBound-j.ownGone <= in.Min {
+			continue
+		}
+		p.choose(id, w, None, RuleGrowth)
+		excess--
+	}
+}
+
+// leavers are the workers of a job that stay so far, those first whom it misses least.
+func (p *planner) leavers(id JobID) []int {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	var all []int
+	for w := range in.Workers {
+		worker := &in.Workers[w]
+		if !worker.Ending && !worker.Leaving && !p.leaving[j.first+w].chosen && (!worker.Own || worker.Bound) {
+			all = append(all, w)
+		}
+	}
+	slices.SortFunc(all, func(a, b int) int { return missed(&in.Workers[a], &in.Workers[b]) })
+	return all
+}
+
+// missed orders workers of one job by how little it misses them.
+func missed(a, b *Worker) int {
+	for _, less := range [...][2]bool{
+		{!a.Own, !b.Own}, {a.Marked, b.Marked}, {!a.Bound, !b.Bound}, {!a.World, !b.World}, {a.Rank != 0, b.Rank != 0},
+	} {
+		if less[0] != less[1] {
+			if less[0] {
+				return -1
+			}
+			return 1
+		}
+	}
+	if a.Rank != b.Rank {
+		return int(b.Rank - a.Rank)
+	}
+	return int(b.Ordinal - a.Ordinal)
+}

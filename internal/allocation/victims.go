@@ -1,0 +1,287 @@
+package allocation
+
+import (
+	"slices"
+	"time"
+)
+
+// want is room that somebody needs and that is not free.
+type want struct {
+	job    JobID
+	shape  ShapeID
+	class  classID
+	places int32
+	// made is how many new pods the quotas have to admit, headRoom what is left to others.
+	made     int32
+	headRoom int64
+	rule     Rule
+	// only is the one from whom room may be taken, None for everybody but the job itself.
+	only JobID
+}
+
+// search looks for the workers from whom least is lost. What it has chosen is a proposal until it is taken.
+type search struct {
+	p *planner
+	want
+	// chosen are the workers that leave, in the order in which they were added; whole the jobs of which all go.
+	chosen []victim
+	whole  []JobID
+	one    lender
+	// starved is true when workers had to leave so that quotas do: those may not be the ones who help most.
+	starved bool
+	// placed is true while workers are chosen for their nodes only.
+	placed bool
+	// mark is where the changes of soon begin that are of this search.
+	mark int
+	// most is how many places there were with all that could be taken, when that was too little; unknown when
+	// it was quotas that did not do.
+	most int64
+	// admits is how many new pods the quotas would have admitted then.
+	admits int32
+}
+
+type victim struct {
+	job    JobID
+	worker int
+}
+
+func (p *planner) newSearch(w want) *search { return &search{p: p, want: w, mark: p.soon.mark()} }
+
+// enough says whether the room would be there.
+func (s *search) enough() bool { return s.enoughPlaces() && s.enoughQuota() }
+
+func (s *search) enoughPlaces() bool { return s.p.soon.of(s.class).total >= int64(s.places) }
+
+func (s *search) enoughQuota() bool { return s.p.soon.bounds(s.shape, s.headRoom) >= s.made }
+
+// surplus chooses workers beyond what their jobs must have, none when all of them would not do.
+func (s *search) surplus() bool {
+	if s.only != None {
+		s.fromOne()
+	} else {
+		if s.starved = !s.enoughQuota(); s.starved {
+			s.from(s.p.quotaLenders(s.shape), s.enoughQuota)
+		}
+		s.fromNodes()
+	}
+	if s.enough() {
+		return s.prune()
+	}
+	s.note()
+	s.abandon()
+	return false
+}
+
+// note keeps how far all that could be taken went.
+func (s *search) note() {
+	s.most, s.admits = unknown, s.p.soon.bounds(s.shape, s.headRoom)
+	if !s.starved && s.enoughQuota() {
+		s.most = s.p.soon.of(s.class).total
+	}
+}
+
+// fromOne adds workers of the one lender that may be asked.
+func (s *search) fromOne() {
+	k, in := &s.p.classes.all[s.class], &s.p.c.Jobs[s.only]
+	s.one.job, s.one.workers = s.only, s.one.workers[:0]
+	quota, hope := !s.enoughQuota(), false
+	reach, soon := s.p.reach.of(s.class).at, s.p.soon.of(s.class).at
+	for w := range in.Workers {
+		worker := &in.Workers[w]
+		if (worker.Node >= 0 && k.nodes.Has(int(worker.Node)) || quota && s.countsAgainst(worker)) && s.p.takeable(s.only, w) {
+			s.one.workers = append(s.one.workers, int32(w))
+			hope = hope || quota || reach[worker.Node] > soon[worker.Node]
+		}
+	}
+	if !hope {
+		return
+	}
+	sortByMissed(in.Workers, s.one.workers, reach)
+	for which := mine; which <= working; which++ {
+		s.add(&s.one, which, s.enough)
+	}
+}
+
+// fromNodes adds workers until there are places enough.
+func (s *search) fromNodes() {
+	s.placed = true
+	s.from(s.p.lendersTo(s.class), s.enoughPlaces)
+	s.placed = false
+}
+
+// from adds workers of lenders until enough is there: those that leave for this job already, those that are
+// in no world or leave anyway, then those of the lender who loses least, and so on.
+func (s *search) from(all *lenders, enough func() bool) {
+	for _, i := range all.marked {
+		s.add(&all.all[i], mine, enough)
+	}
+	for _, i := range all.idle {
+		s.add(&all.all[i], idle, enough)
+	}
+	if enough() {
+		return
+	}
+	queue := s.rank(all)
+	for !enough() {
+		l := queue.pop()
+		if l == nil {
+			return
+		}
+		s.add(l, working, enough)
+	}
+}
+
+// stage is which of a lender's workers are looked at.
+type stage uint8
+
+const (
+	// mine leave for this job already.
+	mine stage = iota
+	// idle are in no world, or leave anyway.
+	idle
+	// working are all others.
+	working
+)
+
+// add chooses workers of a lender until enough is there.
+func (s *search) add(l *lender, which stage, enough func() bool) {
+	in, j := &s.p.c.Jobs[l.job], &s.p.jobs[l.job]
+	if j.evicted || j.moves > 0 || l.job == s.job && s.rule != RuleGangClass {
+		return
+	}
+	reach, soon := s.p.reach.of(s.class).at, s.p.soon.of(s.class).at
+	for _, w := range l.workers {
+		if j.gone >= j.limit || enough() {
+			return
+		}
+		worker := &in.Workers[w]
+		if which == mine && (!worker.Marked || worker.For != s.job) || which == idle && !worker.Marked && worker.World {
+			continue
+		}
+		if s.placed && reach[worker.Node] <= soon[worker.Node] {
+			continue // Nothing that can be taken makes a place there.
+		}
+		if !s.p.takeable(l.job, int(w)) || worker.Own && j.ownBound-j.ownGone <= in.Min {
+			continue
+		}
+		s.choose(l.job, int(w))
+	}
+}
+
+func (s *search) choose(id JobID, w int) {
+	s.p.choose(id, w, s.job, s.rule)
+	s.chosen = append(s.chosen, victim{id, w})
+}
+
+// prune lets those stay who are not needed, the last that were chosen first, until each that leaves is
+// needed or makes the number of workers of its job a legal one.
+func (s *search) prune() bool {
+	for turn := range 2 {
+		s.spareAll()
+		if turn == 0 && s.only == None {
+			s.fewer()
+		}
+		if !s.legalise() {
+			break
+		}
+	}
+	s.legalise()
+	return true
+}
+
+// spareAll lets all stay who are not needed.
+func (s *search) spareAll() {
+	for i := len(s.chosen) - 1; i >= 0; i-- {
+		v := s.chosen[i]
+		if s.missing(v) {
+			continue
+		}
+		s.p.spare(v.job, v.worker)
+		if s.enough() {
+			s.chosen = slices.Delete(s.chosen, i, i+1)
+		} else {
+			s.p.choose(v.job, v.worker, s.job, s.rule)
+		}
+	}
+}
+
+// missing says at a glance that a place would be missing if a worker stayed.
+func (s *search) missing(v victim) bool {
+	soon, worker := &s.p.soon, &s.p.c.Jobs[v.job].Workers[v.worker]
+	at := soon.of(s.class)
+	if at.total > int64(s.places) || worker.Node < 0 || !at.class.nodes.Has(int(worker.Node)) {
+		return false
+	}
+	row, request := soon.free[int(worker.Node)*len(s.p.c.Resources):], s.p.c.Shapes[worker.Shape].Request
+	for i, amount := range at.class.request {
+		if amount > 0 && row[i]-request[i] < amount*int64(at.at[worker.Node]) {
+			return true
+		}
+	}
+	return false
+}
+
+// legalise has more workers leave where what would stay is not a legal number.
+func (s *search) legalise() bool {
+	changed := false
+	for i := 0; i < len(s.chosen); i++ {
+		id := s.chosen[i].job
+		in, j := &s.p.c.Jobs[id], &s.p.jobs[id]
+		stay := j.live - j.gone
+		if in.Stage != Training || stay > in.Max || in.legal(stay) {
+			continue
+		}
+		excess := stay - in.most(stay)
+		for _, w := range s.p.leavers(id) {
+			if excess == 0 {
+				break
+			}
+			if in.Workers[w].Own && j.ownBound-j.ownGone <= in.Min {
+				continue
+			}
+			s.choose(id, w)
+			changed = true
+			excess--
+		}
+	}
+	return changed
+}
+
+// abandon takes all choices back.
+func (s *search) abandon() {
+	for i := len(s.chosen) - 1; i >= 0; i-- {
+		s.p.unchoose(s.chosen[i].job, s.chosen[i].worker)
+	}
+	s.p.soon.undo(s.mark)
+	s.chosen = s.chosen[:0]
+}
+
+// take has the chosen leave. When some of them may not leave yet, nobody new does: their work would be lost
+// for room that nobody can use. The room counts as coming all the same.
+func (p *planner) take(s *search) {
+	var ripe time.Time
+	for _, v := range s.chosen {
+		j := &p.jobs[v.job]
+		if p.c.Jobs[v.job].Workers[v.worker].World && j.young.After(ripe) {
+			ripe = j.young
+		}
+	}
+	p.wake(ripe)
+	for _, v := range s.chosen {
+		j := &p.jobs[v.job]
+		worker := &p.c.Jobs[v.job].Workers[v.worker]
+		j.lends = true
+		j.paused = j.paused || worker.World
+		if !ripe.IsZero() && !worker.Marked {
+			p.leaving[j.first+v.worker] = leaving{held: true}
+			j.gone--
+			j.limit--
+			if worker.Own {
+				j.ownGone--
+			}
+		}
+	}
+	for _, id := range s.whole {
+		p.out[id].For = s.job
+	}
+}

@@ -1,0 +1,150 @@
+package allocation
+
+import (
+	"testing"
+	"time"
+)
+
+// TestAGangThatTakesNothingStartsBesideEndlessLenders: what comes free by itself is kept for it, and not grown
+// into, and those behind it start after it.
+func TestAGangThatTakesNothingStartsBesideEndlessLenders(t *testing.T) {
+	for name, others := range map[string]int{"alone": 0, "with others behind it": 3} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster().withNodes(3, 4)
+			lender := c.training("lender", 2, 12, []NodeID{0, 0, 0, 0, 2, 2, 2, 2})
+			first := c.training("first", 2, 2, []NodeID{1, 1})
+			second := c.training("second", 2, 2, []NodeID{1, 1})
+			patient := c.queued("patient", 4, 4, func(j *Job) { j.Preempts = false })
+			for i := range others {
+				c.queued("behind"+string(rune('a'+i)), 1, 1)
+			}
+			s := simulate(c.at(11 * time.Minute))
+			s.tell(t)
+			s.run(8)
+			s.finish(first)
+			s.run(8)
+			if len(c.Jobs[lender].Workers) > 8 {
+				t.Error("what came free was grown into")
+			}
+			s.finish(second)
+			s.run(20)
+			for id := patient; int(id) < len(c.Jobs); id++ {
+				if c.Jobs[id].Stage != Training {
+					t.Errorf("%s does not start: %s", c.Jobs[id].Name, s.plan.of(id).Why.Text)
+				}
+			}
+		})
+	}
+}
+
+// TestAGrantedGangThatLostItsRoomIsServedFirst: it has no pods, so nothing but the plan keeps room for it.
+func TestAGrantedGangThatLostItsRoomIsServedFirst(t *testing.T) {
+	c := newCluster().withNodes(1, 4)
+	busy := c.training("busy", 2, 2, []NodeID{0, 0})
+	lost := c.queued("lost", 4, 4)
+	c.Jobs[lost].Stage, c.Jobs[lost].Target, c.Jobs[lost].Queued = Starting, 4, time.Time{}
+	s := simulate(c)
+	s.tell(t)
+	for range 5 {
+		s.left[c.queued("small"+string(rune('a'+len(c.Jobs))), 1, 1)] = 5
+		s.run(2)
+	}
+	if len(c.Jobs[lost].Workers) > 0 {
+		t.Fatal("there is no room for it yet")
+	}
+	for id := lost + 1; int(id) < len(c.Jobs); id++ {
+		if c.Jobs[id].Stage != Queued {
+			t.Errorf("%s started on what it waits for", c.Jobs[id].Name)
+		}
+	}
+	high := c.queued("high", 1, 1, priority(10))
+	s.left[high] = 5
+	s.run(3)
+	if c.Jobs[high].Stage != Training {
+		t.Error("one of higher priority does not start before it: " + s.plan.of(high).Why.Text)
+	}
+	s.run(5)
+	s.finish(busy)
+	if s.run(5); c.Jobs[lost].Stage != Training {
+		t.Error("it does not start: " + s.plan.of(lost).Why.Text)
+	}
+}
+
+// TestOneEvictionDoesNotSetOffTheNext: those who leave are not gone for a while; nobody else goes for the same
+// room meanwhile.
+func TestOneEvictionDoesNotSetOffTheNext(t *testing.T) {
+	for name, wants := range map[string]int32{"whole jobs": 4, "and surplus": 6} {
+		for _, stage := range []Stage{Held, Queued} {
+			t.Run(name, func(t *testing.T) {
+				c := newCluster().withNodes(3, 4)
+				for i, pause := range []time.Duration{time.Minute, 2 * time.Minute} {
+					n := NodeID(i)
+					c.training("victim"+string(rune('a'+i)), 4, 8, []NodeID{n, n, n, n}, policy(Evict), func(j *Job) { j.Lost = pause })
+				}
+				lender := c.training("lender", 2, 8, []NodeID{2, 2, 2, 2})
+				gang := c.queued("gang", wants, wants, priority(10))
+				plan := NewPlan(c)
+				if !plan.of(0).Evict || plan.of(1).Evict {
+					t.Fatal("the first of them is to go")
+				}
+				leaves := plan.leavesFor(lender, gang)
+				for _, l := range plan.of(lender).Leave {
+					w := &c.Jobs[lender].Workers[l.Worker]
+					w.Marked, w.For = true, gang
+				}
+				c.Jobs[0].Stage, c.Jobs[0].Target, c.Jobs[0].Queued = stage, 0, noon
+				for w := range c.Jobs[0].Workers {
+					c.Jobs[0].Workers[w].Leaving = true
+				}
+				for range 2 {
+					plan = NewPlan(c)
+					if plan.of(1).Evict || plan.leavesFor(lender, gang) != leaves || plan.of(0).Start || plan.of(gang).Start {
+						t.Errorf("%+v", plan.Decisions)
+					}
+					// Half of them have ended.
+					for _, w := range c.Jobs[0].Workers[:2] {
+						c.put(w)
+					}
+					c.Jobs[0].Workers = c.Jobs[0].Workers[2:]
+				}
+			})
+		}
+	}
+}
+
+func TestNoEviction(t *testing.T) {
+	c := newCluster().withNodes(2, 4)
+	victim := c.training("victim", 4, 8, []NodeID{0, 0, 0, 0}, policy(Evict))
+	fixed := c.training("fixed", 1, 4, []NodeID{1, 1})
+	c.Jobs[fixed].Stage = Fixed
+	for i := range 2 {
+		// Pods that wait for the scheduler, the first of them marked already.
+		w := Worker{Node: 1, Shape: c.Jobs[fixed].Gang, For: None, Rank: -1, Ordinal: int32(2 + i)}
+		c.take(w)
+		c.Jobs[fixed].Workers = append(c.Jobs[fixed].Workers, w)
+	}
+	large := c.queued("large", 4, 4, priority(10))
+	small := c.queued("small", 2, 2, priority(5))
+	c.Jobs[fixed].Workers[2].Marked, c.Jobs[fixed].Workers[2].For = true, small
+	if plan := NewPlan(c); !plan.of(victim).Evict || plan.leavesFor(fixed, small) != 2 {
+		t.Fatalf("nothing is taken: %+v", plan.Decisions)
+	}
+	c.NoEviction = true
+	plan := NewPlan(c)
+	if plan.of(victim).Evict || plan.of(large).Start {
+		t.Error("a whole job goes")
+	}
+	if plan.leaves(fixed) != 0 {
+		t.Error("a worker of a fixed job is newly chosen, or one leaves that is of no use")
+	}
+	one := c.queued("one", 1, 1, priority(7))
+	c.Jobs[fixed].Workers[2].For = one
+	if plan := NewPlan(c); plan.leavesFor(fixed, one) != 1 || plan.leaves(fixed) != 1 {
+		t.Errorf("who was marked leaves, and nobody else: %+v", plan.of(fixed))
+	}
+	c.withNodes(1, 4)
+	id := c.training("shrinks", 1, 4, []NodeID{2, 2, 2, 2})
+	if plan := NewPlan(c); plan.leaves(id) == 0 {
+		t.Error("surplus of jobs whose world is known is taken as usual")
+	}
+}

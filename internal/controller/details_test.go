@@ -1,0 +1,60 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+// halfStarted is a gang of two that was told to have no worker running, and of which one runs by now.
+func halfStarted() *State {
+	job := jobWith(scheduled)
+	starting := podOf(job, 1, 0, onNode("n1"))
+	state := stateOf(job, starting, podOf(job, 1, 1, onNode("n1")))
+	state.Now = start.Add(time.Second)
+	state.World = worldOf(0)
+	state.Job.Status = NewPlan(state, settings).Status
+	trainerRuns(starting)
+	state.Memory.Own.WrittenAt = state.Now
+	return state
+}
+
+func TestADetailAloneWaitsForAMoment(t *testing.T) {
+	state := halfStarted()
+	plan := NewPlan(state, settings)
+	if !equality.Semantic.DeepEqual(plan.Status, state.Job.Status) {
+		t.Errorf("status is written for one pod that runs: %s", plan.Status.Workers.Summary)
+	}
+	if plan.After <= 0 || plan.After > detailsRest {
+		t.Fatalf("looks after %s", plan.After)
+	}
+	state.Now = state.Now.Add(plan.After)
+	if got := NewPlan(state, settings).Status.Workers.Summary; got != "1/2-4" {
+		t.Errorf("workers are %s when the rest is over", got)
+	}
+	// A clock that was set back holds nothing up.
+	state.Memory.Own.WrittenAt = state.Now.Add(time.Hour)
+	if got := NewPlan(state, settings).Status.Workers.Summary; got != "1/2-4" {
+		t.Errorf("workers are %s after the clock was set back", got)
+	}
+}
+
+func TestADetailComesWithWhatMatters(t *testing.T) {
+	state := halfStarted()
+	state.Pods[1].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
+	plan := NewPlan(state, settings)
+	if plan.Status.State != v1alpha1.ReasonWaitingForPods || plan.Status.Workers.Summary != "1/2-4" {
+		t.Errorf("state is %s with %s workers", plan.Status.State, plan.Status.Workers.Summary)
+	}
+	for _, condition := range plan.Status.Conditions {
+		if condition.Type == v1alpha1.ConditionTraining && !strings.Contains(condition.Message, "no such image") {
+			t.Errorf("the condition says %q", condition.Message)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package controller
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+// Metrics tell of all jobs together, and of the workers of each. They follow from what was written into
+// the jobs' statuses, so they count nothing twice and nothing that did not happen.
+type Metrics struct {
+	mu   sync.Mutex
+	jobs map[types.UID]jobFigures
+
+	states, workers                       *prometheus.Desc
+	queueWait, firstStep                  prometheus.Histogram
+	pause                                 *prometheus.HistogramVec
+	stepsLost, restarts, growth, refusals *prometheus.CounterVec
+}
+
+// jobFigures are what one job counts for now.
+type jobFigures struct {
+	namespace, name, state   string
+	target, running, standby int32
+}
+
+// NewMetrics makes metrics that registerer collects.
+func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		jobs:    map[types.UID]jobFigures{},
+		states:  prometheus.NewDesc("concertina_jobs", "Jobs by what they are doing, as in status.state.", []string{"state"}, nil),
+		workers: prometheus.NewDesc("concertina_job_workers", "Workers of a job: its target, those that run, and those of them in no world yet.", []string{"namespace", "job", "kind"}, nil),
+		queueWait: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "concertina_queue_wait_seconds",
+			Help: "Time that gangs waited before they were made.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}),
+		firstStep: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "concertina_first_step_seconds",
+			Help: "Time from the start of a job to its first step.", Buckets: prometheus.ExponentialBuckets(0.5, 2, 12)}),
+		pause: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "concertina_pause_seconds",
+			Help: "Time that training stood still in a change of its world, by reason.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}, []string{"reason"}),
+		stepsLost: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_steps_lost_total",
+			Help: "Steps that had to be made again, by the reason of the change."}, []string{"reason"}),
+		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_restarts_total",
+			Help: "Losses that were counted, by cause."}, []string{"cause"}),
+		growth: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_growth_total",
+			Help: "Workers beyond the gang that were made, and times that growth was withdrawn."}, []string{"outcome"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_refusals_total",
+			Help: "Times that a job was refused its pods, by reason."}, []string{"reason"}),
+	}
+	for _, collector := range []prometheus.Collector{m, m.queueWait, m.firstStep, m.pause, m.stepsLost, m.restarts, m.growth, m.refusals} {
+		if err := registerer.Register(collector); err != nil {
+			return nil, wrapf(err, "register the metrics of jobs")
+		}
+	}
+	return m, nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.states
+	out <- m.workers
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	states := map[string]int{}
+	for _, job := range m.jobs {
+		states[job.state]++
+		for kind, n := range map[string]int32{"target": job.target, "running": job.running, "standby": job.standby} {
+			out <- prometheus.MustNewConstMetric(m.workers, prometheus.GaugeValue, float64(n), job.namespace, job.name, kind)
+		}
+	}
+	for state, n := range states {
+		out <- prometheus.MustNewConstMetric(m.states, prometheus.GaugeValue, float64(n), state)
+	}
+}
+
+// refusalReasons are the reasons of notes that say that a job may have no pods.
+var refusalReasons = []string{v1alpha1.ReasonInvalidTemplate, v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonPodsForbidden, v1alpha1.ReasonPodGroupsMissing}
+
+// written takes in what a plan has changed, once it is durable. A nil Metrics counts nothing.
+func (m *Metrics) written(state *State, plan *Plan) {
+	if m == nil {
+		return
+	}
+	job, old, next := state.Job, &state.Job.Status, &plan.Status
+	m.mu.Lock()
+	m.jobs[job.UID] = jobFigures{
+		namespace: job.Namespace, name: job.Name, state: next.State,
+		target: value(next.Workers.Target), running: value(next.Workers.Running), standby: value(next.Workers.Standby),
+	}
+	m.mu.Unlock()
+	if value(old.Workers.Target) == 0 && value(next.Workers.Target) > 0 {
+		var waited time.Duration
+		if old.Queue.Since != nil {
+			waited = state.Now.Sub(old.Queue.Since.Time)
+		}
+		m.queueWait.Observe(max(0, waited).Seconds())
+	}
+	if old.Progress.Since == nil && next.Progress.Since != nil && next.StartTime != nil {
+		m.firstStep.Observe(max(0, next.Progress.Since.Sub(next.StartTime.Time)).Seconds())
+	}
+	last := newestRound(old.Resizes)
+	for i := range next.Resizes {
+		resize := &next.Resizes[i]
+		if uint64(value(resize.Round)) <= last {
+			continue
+		}
+		if resize.Pause != nil {
+			m.pause.WithLabelValues(resize.Reason).Observe(resize.Pause.Seconds())
+		}
+		m.stepsLost.WithLabelValues(resize.Reason).Add(float64(value(resize.StepsLost)))
+	}
+	m.restarts.WithLabelValues("program").Add(float64(max(0, value(next.Restarts.Program)-value(old.Restarts.Program))))
+	m.restarts.WithLabelValues("infrastructure").Add(float64(max(0, value(next.Restarts.Infrastructure)-value(old.Restarts.Infrastructure))))
+	m.growth.WithLabelValues("made").Add(float64(len(plan.Actions.Grow)))
+	for _, note := range plan.Notes {
+		switch {
+		case note.Reason == v1alpha1.EventGrowthWithdrawn:
+			m.growth.WithLabelValues("withdrawn").Inc()
+		case slices.Contains(refusalReasons, note.Reason):
+			m.refusals.WithLabelValues(note.Reason).Inc()
+		}
+	}
+}
+
+// forget drops a job that is gone.
+func (m *Metrics) forget(job types.UID) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.jobs, job)
+}

@@ -1,0 +1,134 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+const (
+	// cachePatience is how long the cache may lag behind our own write before the job is read from the API
+	// server.
+	cachePatience = time.Second
+	// After a look in vain the next one comes after firstAgain, then after twice as long, up to lastAgain.
+	// Mostly an event is faster.
+	firstAgain = 5 * time.Millisecond
+	lastAgain  = time.Second
+)
+
+// OwnMemory is what the operator has done to a job itself, and need not learn from the cache.
+type OwnMemory struct {
+	// Version is the job's resourceVersion after our last write, at WrittenAt; empty for none.
+	Version   string
+	WrittenAt time.Time
+	// InVain is how many looks in a row came to nothing: the job in the cache was older than that, or
+	// somebody else had written it.
+	InVain int
+	// NotGrown is how often in a row a worker could not be added for a passing fault of the API server.
+	NotGrown int
+	// Cleared is the last attempt whose groups were all deleted: nobody makes any for it again.
+	Cleared int32
+	// Began is the last attempt whose gang this leader has begun to make.
+	Began int32
+	// Marks are the marks of leaving that were written last, by pod.
+	Marks map[types.UID]ownMark
+}
+
+// ownMark is a mark that was written on a pod, empty for one that was taken away, and the pod's
+// resourceVersion since.
+type ownMark struct{ version, text string }
+
+// marked notes a mark that was written. Others may be reading the marks so far.
+func (o *OwnMemory) marked(pod types.UID, mark ownMark) {
+	o.Marks = maps.Clone(o.Marks)
+	if o.Marks == nil {
+		o.Marks = map[types.UID]ownMark{}
+	}
+	o.Marks[pod] = mark
+}
+
+// showMarks puts on pods from a cache that lags the marks that were written on them, and returns those
+// whose pods are still there.
+func (o *OwnMemory) showMarks(pods []*corev1.Pod) map[types.UID]ownMark {
+	var left map[types.UID]ownMark
+	for _, pod := range pods {
+		mark, known := o.Marks[pod.UID]
+		if !known {
+			continue
+		}
+		if left == nil {
+			left = map[types.UID]ownMark{}
+		}
+		left[pod.UID] = mark
+		switch {
+		case !older(pod.ResourceVersion, mark.version):
+		case mark.text == "":
+			delete(pod.Annotations, v1alpha1.AnnotationLeaving)
+		default:
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationLeaving, mark.text)
+		}
+	}
+	return left
+}
+
+// wrote notes a look that was carried out, and the version that it has written, if any.
+func (o *OwnMemory) wrote(version string, now time.Time) {
+	o.InVain = 0
+	if version != "" {
+		o.Version, o.WrittenAt = version, now
+	}
+}
+
+// again is the pause after a look in vain.
+func (m *memories) again(uid types.UID) time.Duration {
+	pause := firstAgain
+	m.update(uid, func(memory *Memory) {
+		for i := 0; i < memory.Own.InVain && pause < lastAgain; i++ {
+			pause *= 2
+		}
+		memory.Own.InVain++
+	})
+	return min(pause, lastAgain)
+}
+
+// upToDate returns the job as it may be planned on: what this process has written itself is in it. It is
+// nil while the cache lags behind that: what was decided would be decided a second time. A cache that does
+// not catch up is not waited for; what the API server says then is taken for the truth, even where it has
+// gone back to a backup.
+func (r *Reconciler) upToDate(ctx context.Context, job *v1alpha1.TrainingJob) (*v1alpha1.TrainingJob, error) {
+	own := r.memory.of(job.UID).Own
+	if !older(job.ResourceVersion, own.Version) {
+		return job, nil
+	}
+	if r.Now().Sub(own.WrittenAt) < cachePatience {
+		return nil, nil
+	}
+	live := &v1alpha1.TrainingJob{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(job), live); err != nil {
+		return nil, client.IgnoreNotFound(wrapf(err, "get job %s", jobKey(job)))
+	}
+	if live.UID != job.UID || live.DeletionTimestamp != nil {
+		return nil, nil // the cache will hear of it
+	}
+	if older(live.ResourceVersion, own.Version) {
+		r.memory.update(job.UID, func(m *Memory) { m.Own.Version = live.ResourceVersion })
+	}
+	return live, nil
+}
+
+// older compares resourceVersions. Where they cannot be compared nothing is older.
+func older(version, than string) bool {
+	if than == "" {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
+}

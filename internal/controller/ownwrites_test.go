@@ -1,0 +1,76 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+func TestVersionsThatAreOlder(t *testing.T) {
+	for _, c := range []struct {
+		version, than string
+		want          bool
+	}{
+		{"9", "10", true}, {"10", "10", false}, {"11", "10", false}, {"10", "", false}, {"abc", "10", false},
+	} {
+		if got := older(c.version, c.than); got != c.want {
+			t.Errorf("%q older than %q: %v", c.version, c.than, got)
+		}
+	}
+}
+
+func TestLooksInVainComeLessAndLessOften(t *testing.T) {
+	var all memories
+	var got []time.Duration
+	for range 10 {
+		got = append(got, all.again("job"))
+	}
+	for i := 1; i < len(got); i++ {
+		if want := min(2*got[i-1], time.Second); got[i] != want {
+			t.Fatalf("pauses %v", got)
+		}
+	}
+	if got[0] != 5*time.Millisecond || all.again("other") != 5*time.Millisecond {
+		t.Errorf("pauses begin with %s", got[0])
+	}
+	all.update("job", func(m *Memory) { m.Own.wrote("", start) })
+	if pause := all.again("job"); pause != 5*time.Millisecond {
+		t.Errorf("after a look that was carried out the pause is %s", pause)
+	}
+}
+
+// A cache that lags shows pods without the marks that were just written, or with those that were taken away.
+func TestMarksAreSeenAsTheyWereWritten(t *testing.T) {
+	pods := func() []*corev1.Pod {
+		var all []*corev1.Pod
+		for uid, mark := range map[types.UID]string{"new": "", "lifted": "old mark", "seen": "theirs", "other": ""} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: "10"}}
+			if mark != "" {
+				pod.Annotations = map[string]string{v1alpha1.AnnotationLeaving: mark}
+			}
+			all = append(all, pod)
+		}
+		return all
+	}
+	own := OwnMemory{}
+	own.marked("new", ownMark{version: "11", text: "mark"})
+	own.marked("lifted", ownMark{version: "12"})
+	own.marked("seen", ownMark{version: "10", text: "mine"})
+	own.marked("gone", ownMark{version: "12", text: "mark"})
+	shown := pods()
+	left := own.showMarks(shown)
+	for _, pod := range shown {
+		want := map[types.UID]string{"new": "mark", "seen": "theirs"}[pod.UID]
+		if got := pod.Annotations[v1alpha1.AnnotationLeaving]; got != want {
+			t.Errorf("pod %s is marked %q, want %q", pod.UID, got, want)
+		}
+	}
+	if _, kept := left["gone"]; len(left) != 3 || kept {
+		t.Errorf("remembered are %v", left)
+	}
+}

@@ -1,0 +1,145 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
+)
+
+const (
+	// firstTouch to lastTouch is when the scheduler is asked to look at a group again after its pods were
+	// made; the time doubles. Coscheduling wakes on pods and groups only: a group that it saw before the
+	// last of those who made room was gone would sleep for five minutes.
+	firstTouch = time.Second
+	lastTouch  = 30 * time.Second
+	// unplacedAfter is how long a gang for which there was room may have no node at all: then somebody else
+	// has taken the room, and the planner should think again.
+	unplacedAfter = 45 * time.Second
+	// unplacedPerPod is how much longer that is for each pod of it: schedulers look at one after the other.
+	unplacedPerPod = 100 * time.Millisecond
+)
+
+// Shapes makes pods that stand for those that a job's gang and growth would have; nil for a template that
+// cannot train.
+func Shapes(settings PodSettings) fleet.Shapes {
+	return func(job *v1alpha1.TrainingJob) (own, growth *corev1.Pod) {
+		if templateFault(&job.Spec) != "" {
+			return nil, nil
+		}
+		return newPod(job, settings, value(job.Status.Attempt), 0), newGrowthPod(job, settings, value(job.Status.Attempt), 0)
+	}
+}
+
+// pin lets a pod run on one node only, in addition to all that its template asks of nodes. An empty name
+// leaves the choice to the scheduler.
+func pin(pod *corev1.Pod, node string) {
+	if node != "" {
+		fleet.Pin(pod, node)
+	}
+}
+
+// pinned is the node that a pod may run on only; empty when it has a choice.
+func pinned(pod *corev1.Pod) string { return fleet.Pinned(pod) }
+
+// nodeOf is the node that a pod has, or is to have.
+func nodeOf(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" {
+		return pod.Spec.NodeName
+	}
+	return pinned(pod)
+}
+
+// askScheduler has the scheduler look at a gang that has no nodes yet, and gives it up when somebody else
+// must have taken its room.
+func (p *planner) askScheduler(pods []*corev1.Pod) {
+	made := lastMade(pods)
+	p.touch(p.groupKey(), made)
+	if pinned(pods[0]) == "" {
+		return // the scheduler chooses, and may take its time
+	}
+	for _, pod := range pods {
+		if pod.Spec.NodeName != "" {
+			return // spec.gang.startTimeout runs
+		}
+	}
+	patience := unplacedAfter + time.Duration(len(pods))*unplacedPerPod
+	if left := made.Add(patience).Sub(p.Now); left > 0 {
+		p.lookAgain(left)
+		return
+	}
+	p.handle(failure{cause: causeUnplaced, message: p.whyUnplaced(pods)})
+}
+
+// whyUnplaced says why a gang has no nodes where there was room.
+func (p *planner) whyUnplaced(pods []*corev1.Pod) string {
+	for _, pod := range pods {
+		for i := range pod.Status.Conditions {
+			if pod.Status.Conditions[i].Type == corev1.PodScheduled {
+				return "the scheduler did not place the gang where room was seen; most likely somebody else has taken the room: " + p.Placement
+			}
+		}
+	}
+	return fmt.Sprintf("no scheduler has looked at the gang: does one run under the name %s (spec.gang.schedulerName)? %s",
+		p.Job.Spec.Gang.SchedulerName, p.Placement)
+}
+
+// touch has the scheduler look at a group whose pods were made at a time, when it is due.
+func (p *planner) touch(group types.NamespacedName, made time.Time) {
+	next := &p.plan.Elastic
+	if next.Touched != group.Name {
+		next.Touched, next.Touches = group.Name, 0
+	}
+	if !p.Now.Before(made.Add(touchedAfter(next.Touches))) {
+		next.Touches++
+		p.plan.Actions.Touch = &group
+	}
+	p.lookAgain(made.Add(touchedAfter(next.Touches)).Sub(p.Now))
+}
+
+// askForRefills has the scheduler look at a refill that has no nodes yet.
+func (p *planner) askForRefills(crew []worker) {
+	for i := range crew {
+		w := &crew[i]
+		if first, _, ok := refillOf(w.pod); ok && isRefill(w.pod) && !w.bound() && w.stays() {
+			group := types.NamespacedName{Namespace: p.Job.Namespace, Name: refillName(p.Job.Name, p.attempt(), first)}
+			p.touch(group, w.pod.CreationTimestamp.Time)
+			return // one batch at a time
+		}
+	}
+}
+
+// lastMade is when the last of some pods was made.
+func lastMade(pods []*corev1.Pod) time.Time {
+	var last time.Time
+	for _, pod := range pods {
+		if pod.CreationTimestamp.After(last) {
+			last = pod.CreationTimestamp.Time
+		}
+	}
+	return last
+}
+
+// touchedAfter is how long after its pods were made a group is touched once more.
+func touchedAfter(touches int) time.Duration {
+	doubled := firstTouch << min(touches, 5)
+	return doubled + lastTouch*time.Duration(max(0, touches-5))
+}
+
+// evicted lets all workers go when a job of higher priority needs their room. It says whether it does.
+func (p *planner) evicted() bool {
+	if !p.Grant.Known || p.Grant.Evict == "" {
+		return false
+	}
+	lost := "nothing is known of what its program has saved"
+	if step := p.World.Progress.Step; step > 0 {
+		lost = fmt.Sprintf("steps that its program has not saved itself, of %d, are made again", step)
+	}
+	p.handle(failure{cause: causeEvicted, message: fmt.Sprintf(
+		"all of its workers are released: job %s has a higher priority (spec.preemption.policy is %s); %s", p.Grant.Evict, v1alpha1.PreemptionEvict, lost)})
+	return true
+}

@@ -1,0 +1,98 @@
+package fleet
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+// large is a cluster of 5,000 nodes with 10 pods each, and 200 jobs, of which half have 16 workers.
+func large() (*Cluster, []*corev1.Pod) {
+	var objects Objects
+	for i := range 5000 {
+		objects.Nodes = append(objects.Nodes, nodeOf(fmt.Sprintf("n%d", i), offers(corev1.ResourcePods, "110"), offers("example.com/gpu", "8")))
+		for j := range 10 {
+			name := fmt.Sprintf("p%d-%d", i, j)
+			objects.Pods = append(objects.Pods, podOf(name, "500m", on(fmt.Sprintf("n%d", i)), func(p *corev1.Pod) {
+				p.UID, p.Namespace = types.UID(name), fmt.Sprintf("team-%d", i%50)
+			}))
+		}
+	}
+	others := objects.Pods
+	for i := range 200 {
+		job := jobOf(fmt.Sprintf("job-%d", i), templateOf(asks("example.com/gpu", fmt.Sprint(1+i%4))))
+		if i%2 == 0 {
+			trains(job)
+			for w := range 16 {
+				objects.Pods = append(objects.Pods, workerOf(job, w, on(fmt.Sprintf("n%d", i*20+w))))
+			}
+		}
+		objects.Jobs = append(objects.Jobs, job)
+	}
+	for i := range 50 {
+		objects.Quotas = append(objects.Quotas, quotaOf("q", "1000", func(q *corev1.ResourceQuota) { q.Namespace = fmt.Sprintf("team-%d", i) }))
+	}
+	return FromObjects(objects, optionsOf()), others
+}
+
+func BenchmarkPodEvent(b *testing.B) {
+	c, pods := large()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		pod := pods[i%len(pods)]
+		c.DeletePod(pod)
+		c.SetPod(pod)
+	}
+}
+
+func BenchmarkWorkerEvent(b *testing.B) {
+	c, _ := large()
+	worker := workerOf(jobOf("job-0", templateOf(asks("example.com/gpu", "1"))), 3, on("n3"))
+	b.ReportAllocs()
+	for b.Loop() {
+		c.DeletePod(worker)
+		c.SetPod(worker)
+	}
+}
+
+func BenchmarkNodeEvent(b *testing.B) {
+	c, _ := large()
+	nodes := []*corev1.Node{nodeOf("n7"), nodeOf("n7", inZone("b"))}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		c.SetNode(nodes[i%2])
+	}
+}
+
+func BenchmarkSnapshot(b *testing.B) {
+	for name, waiting := range map[string]int{"nobody waits": 0, "1000 wait": 1000} {
+		b.Run(name, func(b *testing.B) {
+			c, _ := large()
+			for i := range waiting {
+				c.SetPod(podOf(fmt.Sprintf("w%d", i), "7", priority(0)))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				c.Snapshot()
+			}
+		})
+	}
+}
+
+// BenchmarkReport is what a reconcile pays.
+func BenchmarkReport(b *testing.B) {
+	c, _ := large()
+	var versions []*v1alpha1.TrainingJob
+	for i := range 2 {
+		versions = append(versions, jobOf("job-0", trains, version(100+i), templateOf(asks("example.com/gpu", "1"))))
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		versions[i%2].ResourceVersion = fmt.Sprint(100 + i)
+		c.Report(versions[i%2], Facts{Elastic: true})
+	}
+}

@@ -1,0 +1,240 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// build makes of a job what the planner sees.
+func (c *Cluster) build(j *job) {
+	j.dirty = false
+	if j.gang == nil || j.generation != j.object.Generation {
+		j.shape(c.options.Shapes)
+	}
+	object, workers := j.object, c.workers[j.object.UID]
+	spec, status := &object.Spec, &object.Status
+	stands := c.standingOf(object, workers)
+	b := built{namespace: object.Namespace, lostSince: timeOf(status.Progress.Since)}
+	one := &b.job
+	*one = allocation.Job{
+		Name: object.Namespace + "/" + object.Name, UID: string(object.UID),
+		Priority: stands.priority, Preempts: stands.preempts, Fault: stands.fault,
+		Submitted: object.CreationTimestamp.Time,
+		Min:       value(spec.Workers.Min), Max: value(spec.Workers.Max), Sizes: slices.Sorted(slices.Values(spec.Workers.Sizes)),
+		Policy: policies[spec.Preemption.Policy], NoGrowth: spec.Growth.Policy == v1alpha1.GrowthOff,
+		Target:    value(status.Workers.Target),
+		Finishing: j.facts.Finishing, Regrouping: j.facts.Regrouping, Armed: j.facts.Armed,
+		Restarts:  spec.Strategy() == v1alpha1.ResizeRestart,
+		GrowAfter: j.facts.GrowAfter, Pause: j.facts.Pause,
+	}
+	one.Stage, b.retry = c.stageOf(j, len(workers))
+	if one.Stage == allocation.Queued {
+		one.Queued = timeOf(status.Queue.Since)
+		if one.Queued.IsZero() {
+			one.Queued = one.Submitted
+		}
+	}
+	if deadline := spec.ActiveDeadline; deadline != nil && status.StartTime != nil {
+		one.Ends = status.StartTime.Add(deadline.Duration)
+	}
+	c.history(one, status.Resizes, j.reported)
+	for _, name := range j.facts.Avoid {
+		if n := c.nodes.index[name]; n != nil {
+			one.Avoid = append(one.Avoid, n.id)
+		}
+	}
+	c.buildWorkers(j, &b, workers)
+	j.built = b
+}
+
+// shape makes the pods that stand for those that the controller would make. A template that it would make
+// none of has the job held.
+func (j *job) shape(shapes Shapes) {
+	j.generation = j.object.Generation
+	j.gang, j.growth = shapes(j.object)
+	if j.misshapen = j.gang == nil || j.growth == nil; j.misshapen {
+		bare := &corev1.Pod{Spec: j.object.Spec.Workers.Template.Spec}
+		bare.Namespace = j.object.Namespace
+		j.gang, j.growth = bare, bare
+	}
+}
+
+var policies = map[v1alpha1.PreemptionPolicy]allocation.Policy{
+	v1alpha1.PreemptionShrink: allocation.Shrink, v1alpha1.PreemptionEvict: allocation.Evict, v1alpha1.PreemptionNever: allocation.Never,
+}
+
+// stageOf is where a job is in its life; for one that is held for a while only, until when.
+func (c *Cluster) stageOf(j *job, pods int) (allocation.Stage, time.Time) {
+	object, status := j.object, &j.object.Status
+	if heldForGood(object) || j.misshapen || j.facts.Held {
+		return allocation.Held, time.Time{}
+	}
+	world := status.World
+	switch {
+	case value(status.Workers.Target) == 0 && !j.reported && pods > 0:
+		return allocation.Held, time.Time{} // the last attempt has yet to end
+	case value(status.Workers.Target) == 0:
+		return allocation.Queued, timeOf(status.RetryTime)
+	case world == nil || value(world.Round) == 0 || value(world.Attempt) != value(status.Attempt):
+		return allocation.Starting, time.Time{}
+	case j.facts.Elastic || j.facts.Unheard || !j.reported:
+		return allocation.Training, time.Time{}
+	default:
+		return allocation.Fixed, time.Time{}
+	}
+}
+
+// heldForGood says whether the planner has no say in a job as it is written.
+func heldForGood(object *v1alpha1.TrainingJob) bool {
+	status := &object.Status
+	if object.DeletionTimestamp != nil || value(object.Spec.Suspend) ||
+		object.Spec.ManagedBy != "" && object.Spec.ManagedBy != v1alpha1.ManagedByOperator {
+		return true
+	}
+	if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionComplete) || meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionFailed) {
+		return true
+	}
+	admitted := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted)
+	return admitted != nil && admitted.Reason == v1alpha1.ReasonInvalidTemplate && admitted.ObservedGeneration >= object.Generation
+}
+
+// reasonGrew is the reason of status.resizes when a job grew.
+const reasonGrew = "CapacityAvailable"
+
+// history reads from the last changes of the world when the job grew and shrank.
+func (c *Cluster) history(one *allocation.Job, resizes []v1alpha1.Resize, reported bool) {
+	quiet := 2 * c.options.Settings.plan().LastRegrow
+	for i := len(resizes) - 1; i >= 0; i-- {
+		r := &resizes[i]
+		at := timeOf(r.At)
+		switch r.Reason {
+		case reasonGrew:
+			one.GrewAt = latest(one.GrewAt, at)
+		case Evened:
+			one.EvenedAt = latest(one.EvenedAt, at)
+		case Reclaimed:
+			// What came before a long quiet time is forgotten.
+			if one.Reclaims == 0 || one.Reclaims > 0 && one.ReclaimedAt.Sub(at) <= quiet*time.Duration(one.Reclaims) {
+				one.Reclaims++
+			}
+			one.ReclaimedAt = latest(one.ReclaimedAt, at)
+		}
+		if !reported && r.Pause != nil && one.Pause == 0 {
+			one.Pause = r.Pause.Duration
+		}
+	}
+}
+
+// buildWorkers enters the pods of a job, by ordinal, and what further pods of it will ask for.
+func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
+	pods := make([]*pod, 0, len(workers))
+	for _, one := range workers {
+		pods = append(pods, one)
+	}
+	slices.SortFunc(pods, func(x, y *pod) int {
+		return cmp.Or(cmp.Compare(ordinal(x.object.Name), ordinal(y.object.Name)), strings.Compare(x.object.Name, y.object.Name))
+	})
+	why := unmodelledWords(j.gang)
+	// A job that was decided to have no gang deletes its pods in a moment: their room comes free.
+	goes := b.job.Target == 0
+	selfPinned := Pinned(j.gang) != ""
+	var seen [2]*corev1.Pod // by whether it is of the growth class
+	// An earlier attempt may have had another template.
+	current := ""
+	if b.job.Target > 0 {
+		current = strconv.Itoa(int(value(j.object.Status.Attempt)))
+	}
+	for _, one := range pods {
+		object := one.object
+		free := object
+		if !selfPinned || pinnedTwice(object) {
+			free = unpinned(object)
+		}
+		if one.shape == nil || one.shape.dropped || one.template != j.gang {
+			one.shape, one.template = c.shapeOf(free, why), j.gang
+		}
+		w := allocation.Worker{
+			Node: allocation.None, Shape: one.shape.id, Own: !isGrowth(object), Bound: object.Spec.NodeName != "",
+			Ending: object.DeletionTimestamp != nil, Leaving: goes || j.facts.Lost[object.UID], For: allocation.None, Rank: -1,
+			Ordinal: ordinal(object.Name),
+		}
+		if one.node != nil {
+			w.Node = one.node.id
+		}
+		if rank, member := j.rankOf(object); member {
+			w.World, w.Rank = true, rank
+		}
+		var mark Mark
+		if mark, w.Marked = MarkOf(object); w.Marked {
+			if b.beneficiaries == nil {
+				b.beneficiaries = make([]types.NamespacedName, len(pods))
+			}
+			namespace, name, _ := strings.Cut(mark.For, "/")
+			b.beneficiaries[len(b.job.Workers)] = types.NamespacedName{Namespace: namespace, Name: name}
+		}
+		b.job.Workers, b.uids = append(b.job.Workers, w), append(b.uids, object.UID)
+		if one.assumed.IsZero() && current != "" && object.Labels[v1alpha1.LabelAttempt] == current {
+			seen[index(isGrowth(object))] = free
+		}
+	}
+	b.job.Gang = c.shapeOf(c.admitted(j.gang, seen[0], seen[1]), why).id
+	b.job.Growth = c.shapeOf(c.admitted(j.growth, seen[1], seen[0]), why).id
+}
+
+// admitted is a pod as the scheduler will see it once it is made: what admission has done to one pod of
+// a job (the overhead of its runtime, defaults of its namespace, tolerations) it does to the next.
+func (c *Cluster) admitted(template, seen, cousin *corev1.Pod) *corev1.Pod {
+	if seen != nil {
+		return seen
+	}
+	class := template.Spec.PriorityClassName
+	if cousin != nil {
+		template = cousin
+	}
+	one := *template
+	one.Spec.PriorityClassName = class
+	if standard := c.globalDefault(); class == "" && standard != nil {
+		one.Spec.PriorityClassName = standard.Name
+	}
+	return &one
+}
+
+// rankOf is the rank of a pod in the world, and whether it is a member. Before this leader has heard of the
+// world the pod's annotation tells.
+func (j *job) rankOf(object *corev1.Pod) (int32, bool) {
+	if j.reported && !j.facts.Unheard {
+		rank, member := j.facts.Ranks[object.UID]
+		return rank, member
+	}
+	rank, err := strconv.ParseInt(object.Annotations[v1alpha1.AnnotationRank], 10, 32)
+	return int32(rank), err == nil && rank >= 0
+}
+
+// pinnedTwice says whether Pin was used on a pod whose template names a node already.
+func pinnedTwice(object *corev1.Pod) bool {
+	return Pinned(object) != "" && Pinned(unpinned(object)) != ""
+}
+
+func index(second bool) int {
+	if second {
+		return 1
+	}
+	return 0
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

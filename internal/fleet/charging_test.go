@@ -1,0 +1,287 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// freeCPU is what a snapshot says is free on a node, in thousandths.
+func freeCPU(t *testing.T, cluster *allocation.Cluster, node string) int64 {
+	t.Helper()
+	for _, n := range cluster.Nodes {
+		if n.Name == node {
+			for i, name := range cluster.Resources {
+				if name == "cpu" {
+					return n.Free[i]
+				}
+			}
+		}
+	}
+	t.Fatalf("no node %s, or no CPUs", node)
+	return 0
+}
+
+func deletedAt(at time.Time) podChange {
+	return func(pod *corev1.Pod) { pod.DeletionTimestamp = ptr.To(metav1.NewTime(at)) }
+}
+
+func nominated(node string) podChange {
+	return func(pod *corev1.Pod) { pod.Status.NominatedNodeName = node }
+}
+
+func onto(node string) podChange { return func(pod *corev1.Pod) { Pin(pod, node) } }
+
+// TestWhatPodsHold: a node of 8 CPUs, and one pod of 2 beside an empty node. The job is queued.
+func TestWhatPodsHold(t *testing.T) {
+	job := jobOf("big")
+	resizing := podOf("a", "2", on("n0"))
+	resizing.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", AllocatedResources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5")},
+		Resources: &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5")}}}}
+	for _, c := range []struct {
+		name string
+		pod  *corev1.Pod
+		want [2]int64
+	}{
+		{name: "bound", pod: podOf("a", "2", on("n0")), want: [2]int64{6000, 8000}},
+		{name: "more than there is", pod: podOf("a", "20", on("n0")), want: [2]int64{-12000, 8000}},
+		{name: "bound and ending", pod: podOf("a", "2", on("n0"), deletedAt(start)), want: [2]int64{6000, 8000}},
+		{name: "ending for long: the scheduler still counts it", pod: podOf("a", "2", on("n0"), deletedAt(start.Add(-time.Hour))), want: [2]int64{6000, 8000}},
+		{name: "succeeded", pod: podOf("a", "2", on("n0"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), want: [2]int64{8000, 8000}},
+		{name: "failed and ending", pod: podOf("a", "2", on("n0"), deletedAt(start), func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), want: [2]int64{8000, 8000}},
+		{name: "during a resize", pod: resizing, want: [2]int64{3000, 8000}},
+		{name: "nominated", pod: podOf("a", "2", nominated("n1")), want: [2]int64{8000, 6000}},
+		{name: "waiting goes where it fits", pod: podOf("a", "2", priority(0)), want: [2]int64{6000, 8000}},
+		{name: "waiting, of unknown priority", pod: podOf("a", "2"), want: [2]int64{6000, 8000}},
+		{name: "waiting, too large", pod: podOf("a", "9", priority(0)), want: [2]int64{8000, 8000}},
+		{name: "waiting, less important than any job", pod: podOf("a", "2", priority(-20)), want: [2]int64{8000, 8000}},
+		{name: "waiting, gated", pod: podOf("a", "2", priority(0), func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} }), want: [2]int64{8000, 8000}},
+		{name: "waiting and ending", pod: podOf("a", "2", priority(0), deletedAt(start)), want: [2]int64{8000, 8000}},
+		{name: "waiting, not selected by one", pod: podOf("a", "2", priority(0), func(p *corev1.Pod) {
+			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n1"}
+		}), want: [2]int64{8000, 6000}},
+		{name: "ours, planned for a node", pod: workerOf(job, 0, onto("n1")), want: [2]int64{8000, 6000}},
+		{name: "ours, placed elsewhere", pod: workerOf(job, 0, onto("n1"), on("n0")), want: [2]int64{6000, 8000}},
+		{name: "ours, the scheduler's choice: the planner keeps room for it", pod: workerOf(job, 0), want: [2]int64{8000, 8000}},
+		{name: "somebody else's with a pin waits", pod: podOf("a", "2", priority(0), onto("n1")), want: [2]int64{8000, 6000}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster := FromObjects(Objects{Nodes: nodesOf(2), Jobs: []*v1alpha1.TrainingJob{job}, Pods: []*corev1.Pod{c.pod}}, optionsOf())
+			seen := cluster.Snapshot()
+			if got := [2]int64{freeCPU(t, seen, "n0"), freeCPU(t, seen, "n1")}; got != c.want {
+				t.Errorf("free are %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// clock is one that a test moves.
+type clock struct{ now time.Time }
+
+func (c *clock) options(changes ...func(*Options)) Options {
+	return optionsOf(append(changes, func(o *Options) { o.Now = func() time.Time { return c.now } })...)
+}
+
+// assume charges a pod as Take does, whatever was granted.
+func assume(c *Cluster, pod *corev1.Pod) {
+	slim, _ := slimPod(pod.DeepCopy())
+	c.putPod(slim.(*corev1.Pod), c.options.Now())
+}
+
+func TestMadePodsAreAssumed(t *testing.T) {
+	job := jobOf("big", starts)
+	made := workerOf(job, 0, onto("n0"))
+	for _, c := range []struct {
+		name string
+		then func(*Cluster, *clock)
+		want int64
+	}{
+		{name: "until its event comes", then: func(*Cluster, *clock) {}, want: 6000},
+		{name: "the event tells where it is", then: func(c *Cluster, _ *clock) { c.SetPod(workerOf(job, 0, onto("n0"), on("n1"))) }, want: 8000},
+		{name: "it was made, and is gone", then: func(c *Cluster, _ *clock) { c.SetPod(made); c.DeletePod(made) }, want: 8000},
+		{name: "it could not be made", then: func(c *Cluster, _ *clock) { c.Drop([]*corev1.Pod{made}) }, want: 8000},
+		{name: "it was made all the same", then: func(c *Cluster, _ *clock) { c.SetPod(made); c.Drop([]*corev1.Pod{made}) }, want: 6000},
+		{name: "no event for long", then: func(_ *Cluster, k *clock) { k.now = k.now.Add(assumedFor) }, want: 8000},
+		{name: "not quite as long", then: func(_ *Cluster, k *clock) { k.now = k.now.Add(assumedFor - 1) }, want: 6000},
+		{name: "the clock is set back, and time passes", then: func(c *Cluster, k *clock) {
+			k.now = k.now.Add(-time.Hour)
+			c.Snapshot()
+			k.now = k.now.Add(assumedFor)
+		}, want: 8000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := &clock{now: start}
+			cluster := FromObjects(Objects{Nodes: nodesOf(2), Jobs: []*v1alpha1.TrainingJob{job}}, k.options())
+			assume(cluster, made)
+			c.then(cluster, k)
+			if got := freeCPU(t, cluster.Snapshot(), "n0"); got != c.want {
+				t.Errorf("%d are free, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// TestRoomIsNotKeptForThoseWhoDoNotTakeIt: the scheduler knows why it does not place a pod that fits.
+func TestRoomIsNotKeptForThoseWhoDoNotTakeIt(t *testing.T) {
+	k := &clock{now: start}
+	cluster := FromObjects(Objects{Nodes: nodesOf(1), Jobs: []*v1alpha1.TrainingJob{jobOf("big")}, Pods: []*corev1.Pod{podOf("a", "2", priority(0))}}, k.options())
+	for _, step := range []struct {
+		after time.Duration
+		want  int64
+	}{{0, 6000}, {waitingFor - 1, 6000}, {1, 8000}, {time.Hour, 8000}} {
+		k.now = k.now.Add(step.after)
+		if got := freeCPU(t, cluster.Snapshot(), "n0"); got != step.want {
+			t.Errorf("after %s %d are free, want %d", k.now.Sub(start), got, step.want)
+		}
+	}
+	// It did not fit for a while: now it is new again.
+	cluster.SetPod(podOf("b", "7", on("n0")))
+	cluster.Snapshot()
+	cluster.DeletePod(podOf("b", "7", on("n0")))
+	if got := freeCPU(t, cluster.Snapshot(), "n0"); got != 6000 {
+		t.Errorf("%d are free, want 6000", got)
+	}
+}
+
+// TestAbsurdNumbersPromiseNothing: quantities that no integer holds neither wrap around nor panic.
+func TestAbsurdNumbersPromiseNothing(t *testing.T) {
+	var pods []*corev1.Pod
+	for _, name := range []string{"a", "b", "c", "d"} {
+		pods = append(pods, podOf(name, "9223372036854775807", on("n0"), asks(corev1.ResourceMemory, "9E")))
+	}
+	pods = append(pods, podOf("e", "-5", on("n1")))
+	seen := FromObjects(Objects{Nodes: nodesOf(2), Pods: pods}, optionsOf()).Snapshot()
+	if got := freeCPU(t, seen, "n0"); got >= 0 {
+		t.Errorf("%d are free on a node that is more than full", got)
+	}
+	if got := freeCPU(t, seen, "n1"); got != 8000 {
+		t.Errorf("a request below nothing makes room: %d", got)
+	}
+}
+
+func TestNamesAreBounded(t *testing.T) {
+	cluster := New(optionsOf())
+	cluster.SetNode(nodeOf("n0"))
+	for i := range 3 * mostNames {
+		pod := podOf("p", "1", on("n0"), asks(corev1.ResourceName("example.com/r"+string(rune('a'+i%26))+string(rune('a'+i/26%26))+string(rune('a'+i/676))), "1"))
+		cluster.SetPod(pod)
+	}
+	if got := len(cluster.Snapshot().Resources); got > mostNames+1 {
+		t.Errorf("%d resources are told apart", got)
+	}
+}
+
+func quotaOf(name string, hard string, changes ...func(*corev1.ResourceQuota)) *corev1.ResourceQuota {
+	list := corev1.ResourceList{corev1.ResourceRequestsCPU: resource.MustParse(hard)}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
+		Spec: corev1.ResourceQuotaSpec{Hard: list}, Status: corev1.ResourceQuotaStatus{Hard: list}}
+	for _, change := range changes {
+		change(quota)
+	}
+	return quota
+}
+
+func used(cpu string) func(*corev1.ResourceQuota) {
+	return func(q *corev1.ResourceQuota) {
+		q.Status.Used = corev1.ResourceList{corev1.ResourceRequestsCPU: resource.MustParse(cpu)}
+	}
+}
+
+func scoped(scopes ...corev1.ResourceQuotaScope) func(*corev1.ResourceQuota) {
+	return func(q *corev1.ResourceQuota) { q.Spec.Scopes = scopes }
+}
+
+func byClass(operator corev1.ScopeSelectorOperator, values ...string) func(*corev1.ResourceQuota) {
+	return func(q *corev1.ResourceQuota) {
+		q.Spec.ScopeSelector = &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
+			{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: operator, Values: values}}}
+	}
+}
+
+// TestQuotaRoom: a quota of 10 CPUs, in whose namespace are some pods of 2.
+func TestQuotaRoom(t *testing.T) {
+	job := jobOf("big", starts)
+	for _, c := range []struct {
+		name  string
+		quota *corev1.ResourceQuota
+		pods  []*corev1.Pod
+		made  []*corev1.Pod
+		want  int64
+	}{
+		{name: "nothing there", quota: quotaOf("q", "10"), want: 10000},
+		{name: "pods, before the status says so", quota: quotaOf("q", "10"), pods: []*corev1.Pod{podOf("a", "2", on("n0")), podOf("b", "2")}, want: 6000},
+		{name: "the status knows of more", quota: quotaOf("q", "10", used("7")), pods: []*corev1.Pod{podOf("a", "2", on("n0"))}, want: 3000},
+		{name: "more used than allowed", quota: quotaOf("q", "10", used("17")), want: -7000},
+		{name: "one that is ending counts", quota: quotaOf("q", "10"), pods: []*corev1.Pod{podOf("a", "2", on("n0"), deletedAt(start))}, want: 8000},
+		{name: "not for ever", quota: quotaOf("q", "10"), pods: []*corev1.Pod{podOf("a", "2", on("n0"), deletedAt(start.Add(-time.Minute)))}, want: 10000},
+		{name: "after a long grace once more as long", quota: quotaOf("q", "10"), pods: []*corev1.Pod{podOf("a", "2", on("n0"), deletedAt(start.Add(-time.Minute)),
+			func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = ptr.To[int64](90) })}, want: 8000},
+		{name: "one that was just made", quota: quotaOf("q", "10", used("5")), made: []*corev1.Pod{workerOf(job, 0)}, want: 3000},
+		{name: "another namespace", quota: quotaOf("q", "10"), pods: []*corev1.Pod{podOf("a", "2", func(p *corev1.Pod) { p.Namespace = "web" })}, want: 10000},
+		{name: "nothing is allowed", quota: quotaOf("q", "0"), want: 0},
+		{name: "Terminating", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeTerminating)), pods: []*corev1.Pod{podOf("a", "2"),
+			podOf("b", "3", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) })}, want: 7000},
+		{name: "NotTerminating", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeNotTerminating)), pods: []*corev1.Pod{podOf("a", "2"),
+			podOf("b", "3", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) })}, want: 8000},
+		{name: "NotBestEffort", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeNotBestEffort)), pods: []*corev1.Pod{podOf("a", "2")}, want: 8000},
+		{name: "BestEffort", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeBestEffort)), pods: []*corev1.Pod{podOf("a", "2")}, want: 10000},
+		{name: "PriorityClass In", quota: quotaOf("q", "10", byClass(corev1.ScopeSelectorOpIn, "high")),
+			pods: []*corev1.Pod{podOf("a", "2"), podOf("b", "3", func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" })}, want: 7000},
+		{name: "PriorityClass NotIn", quota: quotaOf("q", "10", byClass(corev1.ScopeSelectorOpNotIn, "high")),
+			pods: []*corev1.Pod{podOf("a", "2"), podOf("b", "3", func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" })}, want: 8000},
+		{name: "PriorityClass as a scope", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopePriorityClass)),
+			pods: []*corev1.Pod{podOf("a", "2"), podOf("b", "3", func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" })}, want: 7000},
+		{name: "affinity across namespaces", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeCrossNamespacePodAffinity)),
+			pods: []*corev1.Pod{podOf("a", "2", apartFrom("x", "zone")), podOf("b", "3", apartFrom("x", "zone"), func(p *corev1.Pod) {
+				p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].Namespaces = []string{"web"}
+			})}, want: 7000},
+		{name: "a scope that is not for pods", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeVolumeAttributesClass)), pods: []*corev1.Pod{podOf("a", "2")}, want: 10000},
+		{name: "two scopes, of which one fits", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort)),
+			pods: []*corev1.Pod{podOf("a", "2")}, want: 10000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster := FromObjects(Objects{Quotas: []*corev1.ResourceQuota{c.quota}, Jobs: []*v1alpha1.TrainingJob{job}}, optionsOf())
+			for _, pod := range c.pods {
+				slim, _ := slimPod(pod)
+				cluster.SetPod(slim.(*corev1.Pod))
+			}
+			for _, pod := range c.made {
+				assume(cluster, pod)
+			}
+			seen := cluster.Snapshot()
+			if len(seen.Quotas) != 1 || len(seen.Counts) != 1 || seen.Quotas[0].Free[0] != c.want {
+				t.Errorf("%v: %+v, want %d free", seen.Counts, seen.Quotas, c.want)
+			}
+		})
+	}
+}
+
+// TestShapesKnowTheirQuotas: a pod of the growth class may count against others than one of the gang.
+func TestShapesKnowTheirQuotas(t *testing.T) {
+	job := jobOf("big")
+	cluster := FromObjects(Objects{Jobs: []*v1alpha1.TrainingJob{job}, Quotas: []*corev1.ResourceQuota{
+		quotaOf("all", "10"), quotaOf("growth", "10", byClass(corev1.ScopeSelectorOpIn, "growth")),
+		quotaOf("other", "1", func(q *corev1.ResourceQuota) { q.Namespace = "web" }),
+	}}, optionsOf())
+	seen := cluster.Snapshot()
+	names := func(id allocation.ShapeID) (all []string) {
+		for _, q := range seen.Shapes[id].Quotas {
+			all = append(all, seen.Quotas[q].Name)
+		}
+		return all
+	}
+	gang, growth := names(seen.Jobs[0].Gang), names(seen.Jobs[0].Growth)
+	if len(gang) != 1 || gang[0] != "all" || len(growth) != 2 {
+		t.Errorf("the gang counts against %v, growth against %v", gang, growth)
+	}
+	if got := seen.Shapes[seen.Jobs[0].Gang].Demand; len(got) != 1 || got[0] != 2000 {
+		t.Errorf("a pod counts %v of %v", got, seen.Counts)
+	}
+}

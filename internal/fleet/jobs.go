@@ -1,0 +1,218 @@
+package fleet
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// job is one TrainingJob, and what was reported of it.
+type job struct {
+	// object is its newest version, whoever brought it.
+	object   *v1alpha1.TrainingJob
+	facts    Facts
+	reported bool
+	// gang and growth are pods as the controller would make them of the object's generation.
+	gang, growth *corev1.Pod
+	generation   int64
+	misshapen    bool
+	// built is what the planner sees of it, but for what only a snapshot knows: ids of jobs and of the
+	// namespace, and times that pass. It is made anew when it is dirty.
+	built built
+	dirty bool
+	// revision counts what was reported of it that matters; granted is the revision that grant is for.
+	revision, granted uint64
+	grant             Grant
+	// asked is true when somebody was told that the grant is not known.
+	asked bool
+}
+
+func (j *job) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: j.object.Namespace, Name: j.object.Name}
+}
+
+// SetJob takes in a job as it is now.
+func (c *Cluster) SetJob(object *v1alpha1.TrainingJob) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j := c.putJob(object)
+	switch {
+	case j == nil:
+	case j.dirty:
+		c.changed()
+	default:
+		// How far it has come is no news here.
+		before := j.built
+		if c.build(j); !before.same(&j.built) {
+			c.changed()
+		}
+	}
+}
+
+// DeleteJob takes in that a job is gone. Its pods are somebody's until they are gone too.
+func (c *Cluster) DeleteJob(object *v1alpha1.TrainingJob) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removeJob(object.UID)
+}
+
+// Report implements Fleet.
+func (c *Cluster) Report(object *v1alpha1.TrainingJob, facts Facts) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j := c.jobs[object.UID]
+	if j == nil || !older(object, j.object) || object.ResourceVersion == j.object.ResourceVersion {
+		// What the reconciler is about to write counts before it is written. It may go on writing to its own.
+		c.reportJob(object.DeepCopy())
+	} else if !j.dirty && j.reported && sameFacts(j.facts, facts) {
+		return
+	}
+	if j = c.jobs[object.UID]; j == nil {
+		return // another job has its name by now
+	}
+	before, known := j.built, j.reported && !j.dirty
+	j.facts, j.reported = cloned(facts), true
+	c.build(j)
+	if known && before.same(&j.built) {
+		return
+	}
+	j.revision++
+	c.changed()
+}
+
+// Forget implements Fleet.
+func (c *Cluster) Forget(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removeJob(uid)
+}
+
+// putJob keeps the newer one of two versions of a job, and returns it if that is new.
+func (c *Cluster) putJob(object *v1alpha1.TrainingJob) *job {
+	key := keyOf(object)
+	if other := c.jobsByName[key]; other != nil && other.object.UID != object.UID {
+		if object.CreationTimestamp.Before(&other.object.CreationTimestamp) {
+			return nil
+		}
+		c.removeJob(other.object.UID)
+	}
+	j := c.jobs[object.UID]
+	if j == nil {
+		j = &job{object: object, dirty: true, revision: 1}
+		c.jobs[object.UID], c.jobsByName[key] = j, j
+		c.changed()
+		return j
+	}
+	if older(object, j.object) {
+		return nil
+	}
+	j.object = object
+	return j
+}
+
+// reportJob keeps the reconciler's version of a job, even if it is of the same age as what is there.
+func (c *Cluster) reportJob(object *v1alpha1.TrainingJob) {
+	if j := c.jobs[object.UID]; j != nil && object.ResourceVersion == j.object.ResourceVersion {
+		j.object = object
+		return
+	}
+	c.putJob(object)
+}
+
+// older says whether one version of an object comes before another, or is the same.
+func older(one, than *v1alpha1.TrainingJob) bool {
+	if one.ResourceVersion == than.ResourceVersion && one.ResourceVersion != "" {
+		return true
+	}
+	if order, err := resourceversion.CompareResourceVersion(one.ResourceVersion, than.ResourceVersion); err == nil {
+		return order < 0
+	}
+	return one.Generation < than.Generation
+}
+
+func (c *Cluster) removeJob(uid types.UID) {
+	if j := c.jobs[uid]; j != nil {
+		delete(c.jobs, uid)
+		delete(c.jobsByName, j.key())
+		c.changed()
+	}
+}
+
+// dirty has a job looked at anew.
+func (c *Cluster) dirty(uid types.UID) {
+	if j := c.jobs[uid]; j != nil {
+		j.dirty = true
+		c.changed()
+	}
+}
+
+func (c *Cluster) allDirty() {
+	for _, j := range c.jobs {
+		j.dirty = true
+	}
+	c.changed()
+}
+
+// avoidersChanged has jobs looked at anew that avoid a node which came or went.
+func (c *Cluster) avoidersChanged(node string) {
+	for _, j := range c.jobs {
+		if slices.Contains(j.facts.Avoid, node) {
+			j.dirty = true
+		}
+	}
+}
+
+func cloned(facts Facts) Facts {
+	facts.Ranks, facts.Lost, facts.Avoid = maps.Clone(facts.Ranks), maps.Clone(facts.Lost), slices.Clone(facts.Avoid)
+	return facts
+}
+
+func sameFacts(a, b Facts) bool {
+	return a.Held == b.Held && a.Elastic == b.Elastic && a.Unheard == b.Unheard && a.Finishing == b.Finishing && a.Regrouping == b.Regrouping && a.Armed == b.Armed &&
+		maps.Equal(a.Ranks, b.Ranks) && maps.Equal(a.Lost, b.Lost) && a.GrowAfter.Equal(b.GrowAfter) && slices.Equal(a.Avoid, b.Avoid) &&
+		a.Pause == b.Pause
+}
+
+// built is a job as the planner sees it.
+type built struct {
+	job allocation.Job
+	// namespace and beneficiaries become ids in a snapshot; beneficiaries are by worker, and nil when no
+	// worker leaves for anybody.
+	namespace     string
+	beneficiaries []types.NamespacedName
+	uids          []types.UID
+	// retry is until when it is held, zero for not; lostSince from when on its work would be lost.
+	retry, lostSince time.Time
+}
+
+// same says whether the planner would see no difference.
+func (b *built) same(other *built) bool {
+	x, y := b.job, other.job
+	times := func(j *allocation.Job) [7]time.Time {
+		return [7]time.Time{j.Submitted, j.Queued, j.GrewAt, j.EvenedAt, j.ReclaimedAt, j.GrowAfter, j.Ends}
+	}
+	xs, ys := times(&x), times(&y)
+	for i := range xs {
+		if !xs[i].Equal(ys[i]) {
+			return false
+		}
+	}
+	return b.retry.Equal(other.retry) && b.lostSince.Equal(other.lostSince) && slices.Equal(b.uids, other.uids) &&
+		slices.Equal(b.beneficiaries, other.beneficiaries) && slices.Equal(x.Workers, y.Workers) && slices.Equal(x.Sizes, y.Sizes) &&
+		slices.Equal(x.Avoid, y.Avoid) && sameScalars(&x, &y)
+}
+
+// sameScalars compares all that is neither a time nor a list.
+func sameScalars(x, y *allocation.Job) bool {
+	return x.Stage == y.Stage && x.Priority == y.Priority && x.Preempts == y.Preempts && x.Min == y.Min && x.Max == y.Max &&
+		x.Gang == y.Gang && x.Growth == y.Growth && x.Policy == y.Policy && x.NoGrowth == y.NoGrowth && x.Fault == y.Fault &&
+		x.Target == y.Target && x.Finishing == y.Finishing && x.Regrouping == y.Regrouping && x.Armed == y.Armed &&
+		x.Restarts == y.Restarts && x.Reclaims == y.Reclaims && x.Pause == y.Pause
+}

@@ -1,0 +1,284 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// seenJob is the only job of a snapshot.
+func seenJob(t *testing.T, c *Cluster) allocation.Job {
+	t.Helper()
+	seen := c.Snapshot()
+	if len(seen.Jobs) != 1 {
+		t.Fatalf("%d jobs", len(seen.Jobs))
+	}
+	return seen.Jobs[0]
+}
+
+func condition(kind, reason string, status metav1.ConditionStatus) jobChange {
+	return func(job *v1alpha1.TrainingJob) {
+		job.Status.Conditions = append(job.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, ObservedGeneration: job.Generation})
+	}
+}
+
+func TestStages(t *testing.T) {
+	deleted := metav1.NewTime(start)
+	for _, c := range []struct {
+		name  string
+		job   *v1alpha1.TrainingJob
+		facts *Facts
+		pods  int
+		want  allocation.Stage
+	}{
+		{name: "new", job: jobOf("j"), want: allocation.Queued},
+		{name: "new, reported", job: jobOf("j"), facts: &Facts{}, want: allocation.Queued},
+		{name: "may not start now", job: jobOf("j"), facts: &Facts{Held: true}, want: allocation.Held},
+		{name: "suspended", job: jobOf("j", func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) }), want: allocation.Held},
+		{name: "suspended, still training", job: jobOf("j", trains, func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) }), facts: &Facts{Elastic: true}, pods: 2, want: allocation.Held},
+		{name: "complete", job: jobOf("j", trains, condition(v1alpha1.ConditionComplete, v1alpha1.ReasonCompleted, metav1.ConditionTrue)), want: allocation.Held},
+		{name: "failed", job: jobOf("j", trains, condition(v1alpha1.ConditionFailed, v1alpha1.ReasonProgramFailed, metav1.ConditionTrue)), want: allocation.Held},
+		{name: "being deleted", job: jobOf("j", trains, func(j *v1alpha1.TrainingJob) { j.DeletionTimestamp = &deleted }), want: allocation.Held},
+		{name: "refused", job: jobOf("j", condition(v1alpha1.ConditionAdmitted, v1alpha1.ReasonInvalidTemplate, metav1.ConditionFalse)), want: allocation.Held},
+		{name: "refused, changed since", job: jobOf("j", condition(v1alpha1.ConditionAdmitted, v1alpha1.ReasonInvalidTemplate, metav1.ConditionFalse),
+			func(j *v1alpha1.TrainingJob) { j.Generation++ }), want: allocation.Queued},
+		{name: "short of quota", job: jobOf("j", condition(v1alpha1.ConditionAdmitted, v1alpha1.ReasonQuotaExceeded, metav1.ConditionFalse)), want: allocation.Queued},
+		{name: "no container", job: jobOf("j", func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Template.Spec.Containers = nil }), want: allocation.Held},
+		{name: "somebody else's", job: jobOf("j", func(j *v1alpha1.TrainingJob) { j.Spec.ManagedBy = "example.com/other" }), want: allocation.Held},
+		{name: "ours, said aloud", job: jobOf("j", func(j *v1alpha1.TrainingJob) { j.Spec.ManagedBy = v1alpha1.ManagedByOperator }), want: allocation.Queued},
+		{name: "backing off", job: jobOf("j", func(j *v1alpha1.TrainingJob) { j.Status.RetryTime = ptr.To(metav1.NewTime(start.Add(time.Second))) }), want: allocation.Held},
+		{name: "backed off", job: jobOf("j", func(j *v1alpha1.TrainingJob) { j.Status.RetryTime = ptr.To(metav1.NewTime(start)) }), want: allocation.Queued},
+		{name: "the last attempt is ending, for all that is known", job: jobOf("j"), pods: 1, want: allocation.Held},
+		{name: "starting", job: jobOf("j", starts), pods: 2, want: allocation.Starting},
+		{name: "starting again", job: jobOf("j", trains, func(j *v1alpha1.TrainingJob) { j.Status.Attempt = ptr.To[int32](2) }), want: allocation.Starting},
+		{name: "training", job: jobOf("j", trains), facts: &Facts{Elastic: true}, want: allocation.Training},
+		{name: "cannot change", job: jobOf("j", trains), facts: &Facts{}, want: allocation.Fixed},
+		{name: "not looked at by this leader yet", job: jobOf("j", trains), want: allocation.Training},
+		{name: "its world not heard of yet", job: jobOf("j", trains), facts: &Facts{Unheard: true}, want: allocation.Training},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster := New(optionsOf())
+			cluster.SetJob(c.job)
+			for i := range c.pods {
+				cluster.SetPod(workerOf(c.job, i))
+			}
+			if c.facts != nil {
+				cluster.Report(c.job, *c.facts)
+			}
+			if got := seenJob(t, cluster); got.Stage != c.want {
+				t.Errorf("stage %d, want %d", got.Stage, c.want)
+			}
+		})
+	}
+}
+
+// TestRanksUntilTheWorldIsHeardOf: a new leader plans by the ranks on the pods until it knows better.
+func TestRanksUntilTheWorldIsHeardOf(t *testing.T) {
+	job := jobOf("j", trains)
+	cluster := New(optionsOf())
+	cluster.SetJob(job)
+	for i := range 2 {
+		cluster.SetPod(workerOf(job, i, func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{v1alpha1.AnnotationRank: fmt.Sprint(i)}
+		}))
+	}
+	for _, step := range []struct {
+		facts *Facts
+		world bool
+	}{{nil, true}, {&Facts{Unheard: true}, true}, {&Facts{Elastic: true}, false}} {
+		if step.facts != nil {
+			cluster.Report(job, *step.facts)
+		}
+		for i, w := range seenJob(t, cluster).Workers {
+			if w.World != step.world || step.world && w.Rank != int32(i) {
+				t.Errorf("with %+v worker %d is %+v", step.facts, i, w)
+			}
+		}
+	}
+}
+
+func TestStanding(t *testing.T) {
+	classes := []*schedulingv1.PriorityClass{classOf("growth", -10), classOf("high", 1000), classOf("mild", 5), classOf("default", 3)}
+	classes[2].PreemptionPolicy = ptr.To(corev1.PreemptNever)
+	classes[3].GlobalDefault = true
+	named := func(own, growth string) *v1alpha1.TrainingJob {
+		return jobOf("j", trains, func(j *v1alpha1.TrainingJob) {
+			j.Spec.Workers.Template.Spec.PriorityClassName, j.Spec.Growth.PriorityClassName = own, growth
+		})
+	}
+	for _, c := range []struct {
+		name     string
+		job      *v1alpha1.TrainingJob
+		pod      *corev1.Pod
+		priority int32
+		preempts bool
+		fault    string
+	}{
+		{name: "by its class", job: named("high", "growth"), priority: 1000, preempts: true},
+		{name: "the default class", job: named("", "growth"), priority: 3, preempts: true},
+		{name: "a class that preempts nobody", job: named("mild", "growth"), priority: 5},
+		{name: "no such class", job: named("none", "growth"), preempts: true, fault: "PriorityClass none of the template does not exist"},
+		{name: "a growth class as high as its own", job: named("high", "high"), priority: 1000, preempts: true},
+		{name: "a growth class that is higher", job: named("mild", "high"), priority: 5, fault: "has the value 1000, above the job's own priority 5"},
+		{name: "no such growth class", job: named("high", "none"), priority: 1000, preempts: true, fault: "PriorityClass none of spec.growth.priorityClassName does not exist"},
+		{name: "the class is gone, its pods know", job: named("none", "growth"), pod: workerOf(named("", ""), 0, priority(7)), priority: 7, preempts: true},
+		{name: "growth pods know nothing of it", job: named("high", "growth"), pod: workerOf(named("", ""), 0, growthRole, priority(-10)), priority: 1000, preempts: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			objects := Objects{Jobs: []*v1alpha1.TrainingJob{c.job}, Classes: classes}
+			if c.pod != nil {
+				objects.Pods = []*corev1.Pod{c.pod}
+			}
+			got := seenJob(t, FromObjects(objects, optionsOf()))
+			if got.Priority != c.priority || got.Preempts != c.preempts || (got.Fault == "") != (c.fault == "") || !strings.Contains(got.Fault, c.fault) {
+				t.Errorf("priority %d, preempts %t, fault %q", got.Priority, got.Preempts, got.Fault)
+			}
+		})
+	}
+}
+
+func TestWhatIsReadOfAJob(t *testing.T) {
+	at := func(minutes int) *metav1.Time {
+		return ptr.To(metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute)))
+	}
+	job := jobOf("j", trains, func(j *v1alpha1.TrainingJob) {
+		j.Spec.Workers.Sizes = []int32{4, 2}
+		j.Spec.Preemption.Policy, j.Spec.Growth.Policy = v1alpha1.PreemptionEvict, v1alpha1.GrowthOff
+		j.Spec.ActiveDeadline = &metav1.Duration{Duration: time.Hour}
+		j.Spec.Resize.Strategy = v1alpha1.ResizeRestart
+		j.Status.Progress.Since = at(-7)
+		for i, reason := range []string{"Reclaimed", "CapacityAvailable", "Reclaimed", Evened, "CapacityAvailable", "Reclaimed", "WorkerLost"} {
+			j.Status.Resizes = append(j.Status.Resizes, v1alpha1.Resize{Round: ptr.To(int64(i)), Reason: reason, At: at(i - 8)})
+		}
+		j.Status.Resizes[0].At = at(-60 * 24)
+	})
+	pods := []*corev1.Pod{
+		workerOf(job, 10, on("n1"), growthRole, func(p *corev1.Pod) {
+			p.Annotations = map[string]string{v1alpha1.AnnotationLeaving: "Reclaimed team/other 2030-01-01T12:00:00Z"}
+		}),
+		workerOf(job, 2, on("n0"), func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.AnnotationRank: "1"} }),
+		workerOf(job, 3, deletedAt(start)),
+		workerOf(job, 11, onto("n1"), growthRole, func(p *corev1.Pod) {
+			p.Annotations = map[string]string{v1alpha1.AnnotationLeaving: "Reclaimed team/gone 2030-01-01T12:00:00Z"}
+		}),
+	}
+	cluster := New(optionsOf())
+	for _, name := range []string{"n0", "n1"} {
+		cluster.SetNode(nodeOf(name))
+	}
+	cluster.SetJob(job)
+	for _, pod := range pods {
+		cluster.SetPod(pod)
+	}
+	cluster.Report(job, Facts{Elastic: true, Armed: true, Finishing: true, Regrouping: true, Pause: time.Second, GrowAfter: start.Add(time.Minute),
+		Avoid: []string{"n1", "nowhere"}, Ranks: map[types.UID]int32{pods[0].UID: 0}, Lost: map[types.UID]bool{pods[1].UID: true}})
+	got := seenJob(t, cluster)
+	if !slices.Equal(got.Sizes, []int32{2, 4}) || got.Policy != allocation.Evict || !got.NoGrowth || !got.Restarts || !got.Armed || !got.Finishing || !got.Regrouping {
+		t.Errorf("%+v", got)
+	}
+	if !got.Ends.Equal(start.Add(time.Hour)) || !got.GrowAfter.Equal(start.Add(time.Minute)) || got.Pause != time.Second || got.Lost != 7*time.Minute ||
+		len(got.Avoid) != 1 || !got.Submitted.Equal(start) || !got.Queued.IsZero() {
+		t.Errorf("times: %+v", got)
+	}
+	if !got.GrewAt.Equal(at(-4).Time) || !got.EvenedAt.Equal(at(-5).Time) || !got.ReclaimedAt.Equal(at(-3).Time) || got.Reclaims != 2 {
+		t.Errorf("grew %s, evened %s, reclaimed %s (%d)", got.GrewAt, got.EvenedAt, got.ReclaimedAt, got.Reclaims)
+	}
+	want := []allocation.Worker{
+		{Own: true, Bound: true, Leaving: true, Rank: -1, Ordinal: 2, For: allocation.None, Node: 0},
+		{Own: true, Ending: true, Rank: -1, Ordinal: 3, For: allocation.None, Node: allocation.None},
+		{Bound: true, World: true, Rank: 0, Ordinal: 10, Marked: true, For: allocation.None, Node: 1},
+		{Marked: true, Rank: -1, Ordinal: 11, For: allocation.None, Node: 1},
+	}
+	for i := range got.Workers {
+		got.Workers[i].Shape = 0
+	}
+	if !slices.Equal(got.Workers, want) {
+		t.Errorf("workers are\n%+v, want\n%+v", got.Workers, want)
+	}
+
+	// The one whom the room is for comes into being.
+	cluster.SetJob(jobOf("other"))
+	seen := cluster.Snapshot()
+	if id := seen.Jobs[0].Workers[2].For; id < 0 || seen.Jobs[id].Name != "team/other" {
+		t.Errorf("the room is for %d", id)
+	}
+}
+
+func TestTheNewerVersionOfAJobCounts(t *testing.T) {
+	old, now := jobOf("j", version(9)), jobOf("j", version(10), func(j *v1alpha1.TrainingJob) { *j.Spec.Workers.Max = 7 })
+	for name, tell := range map[string]func(*Cluster){
+		"reported after the event":        func(c *Cluster) { c.SetJob(old); c.Report(now, Facts{}) },
+		"reported before the event":       func(c *Cluster) { c.Report(now, Facts{}); c.SetJob(old) },
+		"an old report after the event":   func(c *Cluster) { c.SetJob(now); c.Report(old, Facts{}) },
+		"what was reported is changed on": func(c *Cluster) { mine := now.DeepCopy(); c.Report(mine, Facts{}); *mine.Spec.Workers.Max = 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := New(optionsOf())
+			tell(c)
+			c.dirty(old.UID)
+			if got := seenJob(t, c); got.Max != 7 {
+				t.Errorf("max is %d", got.Max)
+			}
+		})
+	}
+	t.Run("another job of the name", func(t *testing.T) {
+		c := New(optionsOf())
+		next := jobOf("j", version(11), func(j *v1alpha1.TrainingJob) {
+			j.UID, j.CreationTimestamp = "other", metav1.NewTime(start.Add(time.Hour))
+		})
+		c.Report(old, Facts{})
+		c.SetJob(next)
+		c.Report(old, Facts{}) // a reconcile that was under way
+		c.Forget(old.UID)
+		if got := seenJob(t, c); got.UID != "other" {
+			t.Errorf("uid is %s", got.UID)
+		}
+	})
+}
+
+func TestPassingTimeIsNoNews(t *testing.T) {
+	k := &clock{now: start}
+	job := jobOf("j", trains, func(j *v1alpha1.TrainingJob) { j.Status.Progress.Since = ptr.To(metav1.NewTime(start)) })
+	c := New(k.options(func(o *Options) { o.Plan = (&plans{}).plan }))
+	c.Report(job, Facts{Elastic: true})
+	c.PlanNow()
+	k.now = k.now.Add(time.Minute)
+	c.Report(job.DeepCopy(), Facts{Elastic: true})
+	if !c.Grant(job.UID).Known {
+		t.Error("the same report is news a minute later")
+	}
+	progress := job.DeepCopy()
+	progress.ResourceVersion, progress.Status.Progress.Step = "2", ptr.To[int64](100)
+	c.Report(progress, Facts{Elastic: true})
+	if !c.Grant(job.UID).Known {
+		t.Error("a step more is news")
+	}
+}
+
+func TestNamespaces(t *testing.T) {
+	settings, err := ParseSettings([]byte("defaultNamespace: {weight: 2}\nnamespaces: {team: {headRoom: 15, allowEvict: false}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating}}
+	c := FromObjects(Objects{Jobs: []*v1alpha1.TrainingJob{jobOf("j")}, Namespaces: []*corev1.Namespace{ending}}, optionsOf(func(o *Options) { o.Settings = settings }))
+	want := allocation.Namespace{Name: "team", Weight: 2, HeadRoom: 150, NeverAllowed: true, Ending: true}
+	if got := c.Snapshot().Namespaces; len(got) != 1 || got[0] != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	c.DeleteNamespace("team")
+	if c.Snapshot().Namespaces[0].Ending {
+		t.Error("it is still ending")
+	}
+}

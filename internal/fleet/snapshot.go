@@ -1,0 +1,223 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// sweepEvery is after how many snapshots shapes and reaches that nobody needs are dropped.
+const sweepEvery = 64
+
+// view is what the planner sees at one moment, and what is needed to tell its answer.
+type view struct {
+	cluster *allocation.Cluster
+	// jobs, by JobID, with the revision that was looked at and the pods that workers stand for.
+	jobs      []*job
+	revisions []uint64
+	uids      [][]types.UID
+	// next is when time alone makes a difference; zero for never.
+	next time.Time
+}
+
+// snapshot copies what a plan reads. Nothing in it changes afterwards.
+func (c *Cluster) snapshot() *view {
+	now := c.options.Now()
+	c.pass++
+	v := &view{next: c.forgetAssumed(now)}
+	v.cluster = &allocation.Cluster{Now: now, Settings: c.options.Settings.plan()}
+	if heard := c.began.Add(hearsFor); !c.began.IsZero() && now.Before(heard) {
+		v.cluster.NoEviction = true
+		v.sooner(heard)
+	}
+	namespaces := c.snapshotJobs(v)
+	quotas := c.snapshotQuotas(v, namespaces)
+	c.snapshotShapes(v, quotas)
+	c.snapshotNodes(v)
+	if c.pass%c.sweepEvery == 0 {
+		c.shapes.sweep(c.pass)
+		for key, r := range c.reaches {
+			if r.used != c.pass {
+				delete(c.reaches, key)
+				r.dropped = true
+			}
+		}
+	}
+	return v
+}
+
+// sooner keeps the earlier one of two times that lie ahead.
+func (v *view) sooner(at time.Time) {
+	if at.After(v.cluster.Now) && (v.next.IsZero() || at.Before(v.next)) {
+		v.next = at
+	}
+}
+
+// namespaceIDs are those of one snapshot.
+type namespaceIDs map[string]allocation.NamespaceID
+
+// snapshotJobs enters the jobs, by name, and the namespaces.
+func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
+	names := map[string]bool{}
+	for name, t := range c.tenants {
+		if len(t.quotas) > 0 {
+			names[name] = true
+		}
+	}
+	for _, j := range c.jobs {
+		if j.dirty {
+			c.build(j)
+		}
+		names[j.object.Namespace] = true
+		v.jobs = append(v.jobs, j)
+	}
+	namespaces := namespaceIDs{}
+	for _, name := range sortedKeys(names) {
+		described := c.options.Settings.namespace(name)
+		if t := c.tenants[name]; t != nil {
+			described.Ending = t.ending
+		}
+		namespaces[name] = allocation.NamespaceID(len(v.cluster.Namespaces))
+		v.cluster.Namespaces = append(v.cluster.Namespaces, described)
+	}
+	slices.SortFunc(v.jobs, func(a, b *job) int {
+		return cmp.Or(strings.Compare(a.built.job.Name, b.built.job.Name), strings.Compare(a.built.job.UID, b.built.job.UID))
+	})
+	ids := make(map[types.NamespacedName]allocation.JobID, len(v.jobs))
+	for id, j := range v.jobs {
+		ids[j.key()] = allocation.JobID(id)
+	}
+	for _, j := range v.jobs {
+		v.cluster.Jobs = append(v.cluster.Jobs, v.snapshotJob(j, namespaces, ids))
+		v.revisions = append(v.revisions, j.revision)
+		v.uids = append(v.uids, j.built.uids)
+	}
+	return namespaces
+}
+
+// snapshotJob gives a job the ids of this snapshot, and what the time makes of it.
+func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.NamespacedName]allocation.JobID) allocation.Job {
+	b, one := &j.built, j.built.job
+	one.Namespace = namespaces[b.namespace]
+	if b.beneficiaries != nil {
+		one.Workers = slices.Clone(one.Workers)
+		for i, name := range b.beneficiaries {
+			if id, there := ids[name]; there && name.Name != "" {
+				one.Workers[i].For = id
+			}
+		}
+	}
+	now := v.cluster.Now
+	if one.Stage == allocation.Queued && b.retry.After(now) {
+		one.Stage, one.Queued = allocation.Held, time.Time{}
+		v.sooner(b.retry)
+	}
+	if deadline := j.object.Spec.ActiveDeadline; deadline != nil && one.Ends.IsZero() && one.Stage == allocation.Queued {
+		one.Ends = now.Add(deadline.Duration) // it begins to run when the job starts
+	}
+	if !b.lostSince.IsZero() && len(one.Workers) > 0 {
+		one.Lost = max(0, now.Sub(b.lostSince))
+	}
+	return one
+}
+
+// quotaIDs are those of one snapshot, by namespace.
+type quotaIDs map[string][]allocation.QuotaID
+
+func (c *Cluster) snapshotQuotas(v *view, namespaces namespaceIDs) quotaIDs {
+	v.cluster.Counts = slices.Clone(c.counts.list)
+	ids := quotaIDs{}
+	for _, namespace := range sortedKeys(namespaces) {
+		t := c.tenants[namespace]
+		if t == nil {
+			continue
+		}
+		for _, name := range sortedKeys(t.quotas) {
+			hard, free := c.free(namespace, t.quotas[name], v.cluster.Now)
+			ids[namespace] = append(ids[namespace], allocation.QuotaID(len(v.cluster.Quotas)))
+			v.cluster.Quotas = append(v.cluster.Quotas, allocation.Quota{Name: name, Namespace: namespaces[namespace], Hard: hard, Free: free})
+		}
+	}
+	for key, one := range c.ending {
+		if t := c.tenants[key.Namespace]; t != nil && len(t.quotas) > 0 {
+			v.sooner(one.object.DeletionTimestamp.Add(one.extraGrace() + time.Second))
+		}
+	}
+	return ids
+}
+
+// snapshotShapes enters the shapes that the jobs have, each at its own place.
+func (c *Cluster) snapshotShapes(v *view, quotas quotaIDs) {
+	for i := range v.cluster.Jobs {
+		one := &v.cluster.Jobs[i]
+		c.need(one.Gang)
+		c.need(one.Growth)
+		for w := range one.Workers {
+			c.need(one.Workers[w].Shape)
+		}
+	}
+	v.cluster.Shapes = make([]allocation.Shape, len(c.shapes.slots))
+	bits := map[*reach]allocation.Bits{}
+	for id, one := range c.shapes.slots {
+		if one == nil || one.used != c.pass {
+			continue
+		}
+		if bits[one.reach] == nil {
+			bits[one.reach] = slices.Clone(one.reach.nodes)
+		}
+		if one.counts != len(c.counts.list) || one.demand == nil {
+			one.demand, one.counts = c.counts.knownShares(Demand(one.pod)), len(c.counts.list)
+		}
+		described := allocation.Shape{
+			Request: one.request.vector(len(c.resources.list)), Nodes: bits[one.reach],
+			Demand: one.demand.vector(len(c.counts.list)), Unmodelled: one.unmodelled,
+		}
+		for _, q := range quotas[one.namespace] {
+			if counted(c.tenants[one.namespace].quotas[v.cluster.Quotas[q].Name].object, one.pod) {
+				described.Quotas = append(described.Quotas, q)
+			}
+		}
+		v.cluster.Shapes[id] = described
+	}
+}
+
+func (c *Cluster) need(id allocation.ShapeID) {
+	one := c.shapes.slots[id]
+	one.used, one.reach.used = c.pass, c.pass
+}
+
+// snapshotNodes enters the nodes, each at its own place, with what is free on them.
+func (c *Cluster) snapshotNodes(v *view) {
+	cluster := v.cluster
+	cluster.Nodes = make([]allocation.Node, len(c.nodes.slots))
+	v.charge(c, c.chargeWaiting(v))
+	cluster.Resources = slices.Clone(c.resources.list)
+	cluster.Devices = make([]bool, len(cluster.Resources))
+	for i, name := range cluster.Resources {
+		cluster.Devices[i] = isDevice(name)
+	}
+}
+
+// charge fills in capacity and what is free, in one piece of memory.
+func (v *view) charge(c *Cluster, free freeRoom) {
+	width := len(c.resources.list)
+	capacities := make(allocation.Amounts, width*len(c.nodes.slots))
+	for id, one := range c.nodes.slots {
+		if one == nil {
+			continue
+		}
+		described := c.describe(one)
+		described.Capacity = capacities[id*width : (id+1)*width : (id+1)*width]
+		one.capacity.addTo(described.Capacity, 1)
+		described.Free = free.of(id)
+		if one.object == nil {
+			clear(described.Free)
+		}
+		v.cluster.Nodes[id] = described
+	}
+}
