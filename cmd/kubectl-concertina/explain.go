@@ -1,0 +1,102 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/internal/console"
+	"github.com/concertina-dev/concertina/internal/console/listing"
+	"github.com/concertina-dev/concertina/internal/fleet"
+)
+
+func explainCommand(a *access) *cobra.Command {
+	var s settings
+	var f format
+	cmd := &cobra.Command{
+		Use:   "explain JOB",
+		Short: "Says why a job has its size or waits, and what would let it start or grow.",
+		Long: `Says in sentences why a job has its size or waits, what would let it start or grow, what it lends and to
+whom, its bounds, its last changes, and what they cost. Who may not see the whole cluster is told what the job
+itself says.`,
+		Example: `  kubectl concertina explain digits
+  kubectl concertina explain tj/digits -n research
+  kubectl concertina explain digits -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			if err := f.validate(); err != nil {
+				return err
+			}
+			namespace, err := a.namespace()
+			if err != nil {
+				return err
+			}
+			from, err := a.lister()
+			if err != nil {
+				return err
+			}
+			look, err := look(cmd, &s, from, namespace)
+			if err != nil {
+				return err
+			}
+			name := types.NamespacedName{Namespace: namespace, Name: jobName(arguments[0])}
+			told, found := look.Explain(name)
+			if !found {
+				return look.NotFound(name)
+			}
+			return f.write(cmd.OutOrStdout(), told, func(out io.Writer) error { return told.Write(out) })
+		},
+	}
+	s.addFlags(cmd)
+	f.addFlags(cmd, "text")
+	return cmd
+}
+
+// jobName takes a name as kubectl prints it, such as tj/digits.
+func jobName(argument string) string {
+	kind, name, found := strings.Cut(argument, "/")
+	if kind, _, _ = strings.Cut(kind, "."); found && (kind == "tj" || kind == "trainingjob" || kind == "trainingjobs") {
+		return name
+	}
+	return argument
+}
+
+// look looks at the whole cluster, or, where that is denied, at the jobs of one namespace.
+func look(cmd *cobra.Command, s *settings, from *listing.Lister, namespace string) (*console.Look, error) {
+	whole, err := lookAtAll(cmd, s, from)
+	denied, isDenied := errors.AsType[*listing.Denied](err)
+	if !isDenied {
+		return whole, err
+	}
+	objects, err := from.Jobs(cmd.Context(), namespace)
+	if err != nil {
+		return nil, err
+	}
+	warn(cmd, "what the plan is for this job cannot be told, only what the job itself says: %v", denied)
+	return partialLook(objects)
+}
+
+// partialLook is a look at jobs of which no plan can be made.
+func partialLook(objects fleet.Objects) (*console.Look, error) {
+	defaults, err := fleet.ParseSettings(nil)
+	if err != nil {
+		return nil, fmt.Errorf("default settings of the fleet: %w", err)
+	}
+	return console.NewPartialLook(objects, planning(defaults, nil)), nil
+}
+
+func lookAtAll(cmd *cobra.Command, s *settings, from *listing.Lister) (*console.Look, error) {
+	objects, err := from.Cluster(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	options, err := s.options(cmd, from)
+	if err != nil {
+		return nil, err
+	}
+	return console.NewLook(objects, options), nil
+}

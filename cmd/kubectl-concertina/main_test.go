@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/console"
+	"github.com/concertina-dev/concertina/internal/console/listing/listingtest"
+)
+
+// run runs the command against a server.
+func run(t *testing.T, server *listingtest.Server, arguments ...string) (out, messages string, err error) {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: %q}}],
+contexts: [{name: c, context: {cluster: c, namespace: team}}]}`, server.Start(t))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command()
+	var stdout, stderr bytes.Buffer
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	cmd.SetArgs(append(arguments, "--kubeconfig", config))
+	err = cmd.ExecuteContext(t.Context())
+	return stdout.String(), stderr.String(), err
+}
+
+// withJob is a cluster without nodes and with one job that waits.
+func withJob() *listingtest.Server {
+	server := listingtest.Whole()
+	job := v1alpha1.TrainingJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "digits", UID: "uid"}}
+	job.Spec.Workers.Min, job.Spec.Workers.Max = ptr.To[int32](2), ptr.To[int32](4)
+	job.Spec.Suspend = ptr.To(true)
+	list := &v1alpha1.TrainingJobList{TypeMeta: metav1.TypeMeta{Kind: "TrainingJobList", APIVersion: v1alpha1.GroupVersion.String()},
+		Items: []v1alpha1.TrainingJob{job}}
+	server.Objects[listingtest.Jobs] = list
+	server.Objects["/apis/training.concertina.dev/v1alpha1"+listingtest.In+"team/trainingjobs"] = list
+	server.Objects["/api/v1"+listingtest.In+"team/pods"] = server.Objects[listingtest.Pods]
+	return server
+}
+
+func TestEveryCommandHasAnExample(t *testing.T) {
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		if !strings.Contains(cmd.Example, "kubectl concertina") {
+			t.Errorf("%s has no example", cmd.CommandPath())
+		}
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	visit(command())
+	out, _, err := run(t, listingtest.Whole(), "explain", "--help")
+	if err != nil || !strings.Contains(out, "kubectl concertina explain digits") || !strings.Contains(out, "--context") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestPlanCommand(t *testing.T) {
+	out, _, err := run(t, withJob(), "plan", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var plan console.Plan
+	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Jobs) != 1 || plan.Jobs[0].Reason != "Suspended" {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, _, err = run(t, withJob(), "plan", "--all"); err != nil || !strings.Contains(out, "1 job, 0 change, 0 wait; no node offers anything") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestExplainCommand(t *testing.T) {
+	out, _, err := run(t, withJob(), "explain", "tj/digits")
+	if err != nil || !strings.Contains(out, "It is suspended") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, _, err = run(t, withJob(), "explain", "digts"); err == nil || !strings.Contains(err.Error(), "did you mean digits?") {
+		t.Errorf("got %v", err)
+	}
+	if _, _, err = run(t, withJob(), "explain"); err == nil {
+		t.Error("no job was named")
+	}
+}
+
+// Who may not see the cluster still learns what the job says, and which rights are missing.
+func TestExplainCommandWithFewRights(t *testing.T) {
+	server := withJob()
+	server.Codes[listingtest.Nodes], server.Codes[listingtest.Jobs] = 403, 403
+	out, messages, err := run(t, server, "explain", "digits")
+	if err != nil || !strings.Contains(out, "It is suspended") || !strings.Contains(messages, "list nodes") {
+		t.Errorf("%v: %s%s", err, out, messages)
+	}
+	if _, _, err = run(t, server, "plan"); err == nil || !strings.Contains(err.Error(), "you may not list nodes") {
+		t.Errorf("plan: %v", err)
+	}
+}
+
+func TestPlanCommandWithoutTheOperatorsSettings(t *testing.T) {
+	server := withJob()
+	server.Codes["/api/v1"+listingtest.In+"concertina-system/configmaps/concertina-fleet"] = 403
+	_, messages, err := run(t, server, "plan")
+	if err != nil || !strings.Contains(messages, "default settings") {
+		t.Errorf("%v: %s", err, messages)
+	}
+}
+
+func TestNoKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	cmd := command()
+	cmd.SetArgs([]string{"top"})
+	cmd.SetErr(&bytes.Buffer{})
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "set KUBECONFIG") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTopCommand(t *testing.T) {
+	out, _, err := run(t, withJob(), "top", "-o", "yaml")
+	if err != nil || !strings.Contains(out, "name: digits") {
+		t.Errorf("%v: %s", err, out)
+	}
+	for _, wrong := range [][]string{{"top", "-o", "wide"}, {"top", "--sort-by", "beauty"}, {"top", "-A", "-n", "team"}, {"plan", "-A", "-n", "team"}} {
+		if _, _, err = run(t, withJob(), wrong...); err == nil {
+			t.Errorf("%v is accepted", wrong)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package console
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// bounds say how large a job may be, what a worker takes, how it stands among others, and what may be taken
+// from it.
+func (l *Look) bounds(j *job) []string {
+	if j.finished() {
+		return nil
+	}
+	spec := &j.object.Spec
+	text := fmt.Sprintf("It may have from %d to %d workers", j.in.Min, j.in.Max)
+	if j.in.Min == j.in.Max {
+		text = fmt.Sprintf("It has %s or none", count(j.in.Min, "worker"))
+	}
+	if len(j.in.Sizes) > 0 {
+		var sizes []string
+		for _, n := range j.in.Sizes {
+			sizes = append(sizes, strconv.Itoa(int(n)))
+		}
+		text += ", of which these numbers are legal: " + list(sizes)
+	}
+	all := []string{text + "."}
+	if takes := l.share(j.in.Gang); takes != "" {
+		all = append(all, fmt.Sprintf("One worker takes %s.", takes))
+	}
+	all = append(all, l.standing(j)...)
+	all = append(all, l.preemption(j))
+	if j.in.Max > j.in.Min && j.in.Policy != allocation.Never {
+		all = append(all, growth(spec.Growth.Policy))
+	}
+	if spec.Strategy() == v1alpha1.ResizeRestart {
+		all = append(all, "Programs are started anew in every new world (spec.resize.strategy Restart): a change costs what they have not saved.")
+	}
+	if j.in.Ends.After(l.now) {
+		all = append(all, fmt.Sprintf("It ends in %s at the latest, at %s (spec.activeDeadline).", span(j.in.Ends.Sub(l.now)), clock(j.in.Ends)))
+	}
+	return all
+}
+
+// standing is the priority of a job, as far as it can be seen.
+func (l *Look) standing(j *job) []string {
+	spec := &j.object.Spec
+	class := "it names no PriorityClass"
+	if name := spec.Workers.Template.Spec.PriorityClassName; name != "" {
+		class = "PriorityClass " + name
+	}
+	if j.in.Max > j.in.Min {
+		class += fmt.Sprintf("; workers beyond min have PriorityClass %s, so that they leave first", spec.Growth.PriorityClassName)
+	}
+	if l.partial {
+		return []string{sentence(class)}
+	}
+	all := []string{fmt.Sprintf("Its priority is %d: %s.", j.in.Priority, class)}
+	if !j.in.Preempts {
+		all = append(all, "Its PriorityClass takes nothing from others (preemptionPolicy Never).")
+	}
+	if j.in.Fault != "" && j.in.Max > j.in.Min {
+		all = append(all, fmt.Sprintf("It does not grow: %s", sentence(j.in.Fault)))
+	}
+	return all
+}
+
+// preemption says what may be taken from a job.
+func (l *Look) preemption(j *job) string {
+	policy := "spec.preemption.policy is "
+	namespace := &l.cluster.Namespaces[j.in.Namespace]
+	switch {
+	case j.in.Policy == allocation.Never && namespace.NeverAllowed:
+		return policy + "Never: nothing may be taken from it, and it has no workers beyond min."
+	case j.in.Policy == allocation.Evict && namespace.EvictAllowed:
+		return policy + "Evict: a job of higher priority may take all of it, when nothing less helps; it queues again then."
+	case j.in.Policy == allocation.Shrink:
+		return policy + "Shrink: what is beyond min may be taken for others, which costs no step; min stays."
+	default:
+		return fmt.Sprintf("%s%s, which the administrator does not allow in namespace %s: Shrink is used instead.",
+			policy, j.object.Spec.Preemption.Policy, namespace.Name)
+	}
+}
+
+func growth(policy v1alpha1.GrowthPolicy) string {
+	if policy == v1alpha1.GrowthOff {
+		return "spec.growth.policy is Off: no workers are added to those that are there."
+	}
+	return "spec.growth.policy is Auto: it grows into room that nobody needs more."
+}

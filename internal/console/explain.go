@@ -1,0 +1,127 @@
+package console
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// Explanation is one job in sentences.
+type Explanation struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	// Summary is what the job is doing.
+	Summary []string `json:"summary"`
+	// Chapters are in the order in which they should be read.
+	Chapters []Chapter `json:"chapters"`
+}
+
+// Chapter is what there is to say about one question.
+type Chapter struct {
+	Title     string   `json:"title"`
+	Sentences []string `json:"sentences"`
+}
+
+// Explain tells about the job of a name; false when there is none.
+func (l *Look) Explain(name types.NamespacedName) (Explanation, bool) {
+	j := l.find(name)
+	if j == nil {
+		return Explanation{}, false
+	}
+	why := "Why this size"
+	if j.waits(l) {
+		why = "Why it waits"
+	}
+	e := Explanation{Namespace: name.Namespace, Name: name.Name, State: j.state(), Summary: l.summary(j)}
+	for _, chapter := range []Chapter{
+		{why, l.size(j)},
+		{"Lending", l.lending(j)},
+		{"Bounds and policies", l.bounds(j)},
+		{"Last changes", l.changes(j)},
+		{"Restarts and goodput", l.past(j)},
+	} {
+		if len(chapter.Sentences) > 0 {
+			e.Chapters = append(e.Chapters, chapter)
+		}
+	}
+	return e, true
+}
+
+// Write writes the sentences, one a line.
+func (e *Explanation) Write(out io.Writer) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s/%s: %s\n", e.Namespace, e.Name, dash(e.State))
+	for _, one := range e.Summary {
+		fmt.Fprintf(&text, "  %s\n", one)
+	}
+	for _, chapter := range e.Chapters {
+		fmt.Fprintf(&text, "\n%s\n", chapter.Title)
+		for _, one := range chapter.Sentences {
+			fmt.Fprintf(&text, "  %s\n", one)
+		}
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+// summary is what the job is doing, and what its conditions say that is not as it should be.
+func (l *Look) summary(j *job) []string {
+	r, resting := j.rest(l)
+	var all []string
+	switch {
+	case resting:
+		all = append(all, sentence(r.text))
+		if n := j.have(); n > 0 {
+			all = append(all, fmt.Sprintf("It still has %s.", count(n, "worker")))
+		}
+		return append(all, l.progress(j)...)
+	case j.in.Stage == allocation.Queued:
+		all = append(all, fmt.Sprintf("It waits for room: its gang of %s starts together or not at all, and it has no pods meanwhile.",
+			count(j.in.Min, "worker")))
+	case j.in.Stage == allocation.Starting:
+		all = append(all, fmt.Sprintf("It starts: %s of its gang of %d %s there, and it has no world yet.", count(j.have(), "pod"), j.in.Min, are(j.have())))
+	default:
+		all = append(all, fmt.Sprintf("It trains with %s, of at least %d and at most %d.", count(j.have(), "worker"), j.in.Min, j.in.Max))
+	}
+	all = append(all, l.progress(j)...)
+	return append(all, troubles(j)...)
+}
+
+// progress is how far the training is.
+func (l *Look) progress(j *job) []string {
+	p := &j.object.Status.Progress
+	if value(p.Step) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("Step %d", value(p.Step))
+	if total := value(p.TotalSteps); total > 0 {
+		text = fmt.Sprintf("Step %d of %d (%d%%)", value(p.Step), total, 100*value(p.Step)/total)
+	}
+	if rate := value(p.SamplesPerSecond); rate > 0 && j.in.Stage == allocation.Training {
+		text += fmt.Sprintf(", %d samples per second", rate)
+	}
+	return []string{text + "."}
+}
+
+// troubles are conditions that a person should know about.
+func troubles(j *job) []string {
+	var all []string
+	for _, one := range []struct{ condition, reasons string }{
+		{v1alpha1.ConditionAdmitted, strings.Join([]string{v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonPodsForbidden, v1alpha1.ReasonPodGroupsMissing}, " ")},
+		{v1alpha1.ConditionTraining, strings.Join([]string{v1alpha1.ReasonWaitingForPods, v1alpha1.ReasonNotConnected, v1alpha1.ReasonResizing,
+			v1alpha1.ReasonRecovering, v1alpha1.ReasonRegrouping}, " ")},
+		{v1alpha1.ConditionFullSize, v1alpha1.ReasonGrowthBackOff},
+	} {
+		c := j.condition(one.condition)
+		if c != nil && c.Message != "" && strings.Contains(" "+one.reasons+" ", " "+c.Reason+" ") {
+			all = append(all, fmt.Sprintf("%s: %s", c.Reason, sentence(c.Message)))
+		}
+	}
+	return all
+}

@@ -1,0 +1,79 @@
+package console
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/concertina-dev/concertina/internal/allocation"
+	"github.com/concertina-dev/concertina/internal/fleet"
+)
+
+// lending says what of a job may be taken back, and what is being given to whom now.
+func (l *Look) lending(j *job) []string {
+	var all []string
+	if len(j.in.Workers) > 0 {
+		all = append(all, j.surplus())
+	}
+	for _, pod := range j.pods {
+		if one, marked := fleet.MarkOf(pod); marked {
+			all = append(all, l.leaves(pod, one))
+		}
+	}
+	if lenders := l.lendersOf(j); lenders != "" {
+		all = append(all, lenders)
+	}
+	return all
+}
+
+// surplus is what may be taken back.
+func (j *job) surplus() string {
+	surplus := int32(0)
+	for i := range j.in.Workers {
+		if w := &j.in.Workers[i]; !w.Own && w.Bound && !w.Ending {
+			surplus++
+		}
+	}
+	own := max(j.have()-surplus, 0)
+	switch {
+	case j.in.Policy == allocation.Never:
+		return "It lends nothing (spec.preemption.policy is Never), and so it borrows nothing: it has min workers."
+	case surplus == 0:
+		return "It has nothing to lend now: all of its workers are its own."
+	default:
+		return fmt.Sprintf("%d of its workers %s surplus, %d %s its own: the surplus is lent to it, and is taken back when a gang needs the room.",
+			surplus, are(surplus), own, are(own))
+	}
+}
+
+// leaves says that a worker leaves for another job now.
+func (l *Look) leaves(pod *corev1.Pod, mark fleet.Mark) string {
+	text := fmt.Sprintf("Right now worker %s leaves for job %s (%s, marked %s ago", pod.Name, mark.For, mark.Reason, span(l.now.Sub(mark.At)))
+	if pod.DeletionTimestamp != nil {
+		text += ", its pod is ending"
+	}
+	return text + ")."
+}
+
+// lendersOf names those who give room to a job right now; empty for none.
+func (l *Look) lendersOf(j *job) string {
+	counts := map[string]int{}
+	for i := range l.jobs {
+		other := &l.jobs[i]
+		for _, pod := range other.pods {
+			if one, marked := fleet.MarkOf(pod); marked && one.For == j.in.Name {
+				counts[other.in.Name]++
+			}
+		}
+	}
+	var parts []string
+	for name, n := range counts {
+		parts = append(parts, fmt.Sprintf("%s by %s", count(n, "place"), name))
+	}
+	slices.Sort(parts)
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Room is being given to it: %s.", list(parts))
+}

@@ -1,0 +1,62 @@
+package console
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Write writes a table with a line of totals, with namespaces if wanted.
+func (t *Top) Write(out io.Writer, namespaces bool) error {
+	if len(t.Jobs) == 0 {
+		_, err := fmt.Fprintln(out, "no jobs")
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	row := func(namespace string, cells ...string) {
+		if namespaces {
+			cells = append([]string{namespace}, cells...)
+		}
+		fmt.Fprintln(table, strings.Join(cells, "\t"))
+	}
+	row("NAMESPACE", "NAME", "STATE", "RUNNING", "TARGET", "MIN-MAX", "STEP", "SAMPLES/S", "GOODPUT", "PAUSE-P50", "DEVICES")
+	for i := range t.Jobs {
+		one := &t.Jobs[i]
+		row(one.Namespace, one.Name, dash(one.State), number(one.Running), number(one.Target), fmt.Sprintf("%d-%d", one.Min, one.Max),
+			one.steps(), number(one.SamplesPerSecond), dash(one.Goodput), one.pauseWords(), devices(one.Devices))
+	}
+	all := &t.Totals
+	row("", "total: "+count(all.Jobs, "job"), "", number(all.Running), "", "", "", number(all.SamplesPerSecond), "", "", devices(all.Devices))
+	return table.Flush()
+}
+
+func (t *TopJob) steps() string {
+	if t.TotalSteps > 0 {
+		return fmt.Sprintf("%d/%d", t.Step, t.TotalSteps)
+	}
+	return number(t.Step)
+}
+
+func (t *TopJob) pauseWords() string {
+	if t.Pause == nil {
+		return "-"
+	}
+	return pause(t.Pause.Duration)
+}
+
+func devices(held map[string]int64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(held)) {
+		parts = append(parts, fmt.Sprintf("%d %s", held[name], name))
+	}
+	if len(parts) == 0 {
+		return "0"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func number[N int32 | int64](n N) string { return strconv.FormatInt(int64(n), 10) }
