@@ -1,8 +1,12 @@
-// Command bench measures Concertina on the local cluster and prints its figures, one per line:
-// name, value, unit. What it is doing meanwhile goes to the standard error output.
+// Command bench measures Concertina and prints its figures, one per line: name, value, unit. What it is
+// doing meanwhile goes to the standard error output.
 //
 //	go run ./hack/bench start [-runs N] [-torchrun-runs N]
 //	go run ./hack/bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
+//	go run ./hack/bench reclaim [-times N] [-settle TIME]
+//	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
+//
+// All but scale use the local cluster.
 package main
 
 import (
@@ -14,19 +18,31 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/hack/bench/figures"
+	"github.com/concertina-dev/concertina/hack/bench/reclaim"
 	"github.com/concertina-dev/concertina/hack/bench/resize"
+	"github.com/concertina-dev/concertina/hack/bench/scale"
 	"github.com/concertina-dev/concertina/hack/bench/start"
 	"github.com/concertina-dev/concertina/hack/demo/console"
 	"github.com/concertina-dev/concertina/hack/demo/kube"
 	"github.com/concertina-dev/concertina/hack/demo/platform"
 )
 
+// The jobs of the examples that are measured.
+const (
+	pytorchJob = "examples/pytorch-digits/job.yaml"
+	goJob      = "examples/go-digits/trainingjob.yaml"
+)
+
 const usage = `usage: bench start [-runs N] [-torchrun-runs N]
-       bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]`
+       bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
+       bench reclaim [-times N] [-settle TIME]
+       bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -41,8 +57,11 @@ func main() {
 	}
 }
 
-// measure is one bench on a cluster that is ready.
-type measure func(ctx context.Context, cluster kube.Cluster, job *v1alpha1.TrainingJob, say func(string, ...any)) ([]figures.Figure, error)
+// measure is one bench: it makes ready what it needs, and measures.
+type measure func(ctx context.Context, c *console.Console) ([]figures.Figure, error)
+
+// onCluster is a bench on the local cluster, with a TrainingJob of an example.
+type onCluster func(ctx context.Context, cluster kube.Cluster, job *v1alpha1.TrainingJob, say func(string, ...any)) ([]figures.Figure, error)
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -52,9 +71,13 @@ func command(ctx context.Context, args []string) error {
 	var bench measure
 	switch args[0] {
 	case "start":
-		bench = startBench(flags)
+		bench = localCluster(startBench(flags), "pytorch-digits", pytorchJob)
 	case "resize":
-		bench = resizeBench(flags)
+		bench = localCluster(resizeBench(flags), "pytorch-digits", pytorchJob)
+	case "reclaim":
+		bench = localCluster(reclaimBench(flags), "go-digits", goJob)
+	case "scale":
+		bench = scaleBench(flags)
 	default:
 		return errors.New(usage)
 	}
@@ -64,10 +87,14 @@ func command(ctx context.Context, args []string) error {
 	if flags.NArg() > 0 {
 		return errors.New(usage)
 	}
-	return run(ctx, bench)
+	measured, err := bench(ctx, console.New(os.Stderr))
+	if err != nil {
+		return err
+	}
+	return figures.Print(os.Stdout, measured)
 }
 
-func startBench(flags *flag.FlagSet) measure {
+func startBench(flags *flag.FlagSet) onCluster {
 	runs := flags.Int("runs", 5, "how often a TrainingJob and a tuned torchrun are started")
 	torchrunRuns := flags.Int("torchrun-runs", 5, "how often torchrun with its defaults is started, 35 s each")
 	return func(ctx context.Context, cluster kube.Cluster, job *v1alpha1.TrainingJob, say func(string, ...any)) ([]figures.Figure, error) {
@@ -78,7 +105,7 @@ func startBench(flags *flag.FlagSet) measure {
 	}
 }
 
-func resizeBench(flags *flag.FlagSet) measure {
+func resizeBench(flags *flag.FlagSet) onCluster {
 	runs := flags.Int("runs", 10, "how many changes of each kind a TrainingJob goes through")
 	tunedRuns := flags.Int("tuned-runs", 10, "the same under a tuned torchrun, 35 s each")
 	torchrunRuns := flags.Int("torchrun-runs", 10, "the same under torchrun with its defaults, 90 s each")
@@ -90,30 +117,55 @@ func resizeBench(flags *flag.FlagSet) measure {
 	}
 }
 
-// run makes the machine ready, measures and prints.
-func run(ctx context.Context, bench measure) error {
-	c := console.New(os.Stderr)
-	p, err := platform.Open(ctx, c)
-	if err != nil {
-		return err
+func reclaimBench(flags *flag.FlagSet) onCluster {
+	times := flags.Int("times", 10, "how often each kind is measured")
+	settle := flags.Duration("settle", 15*time.Second, "how long others use all devices before the gang comes")
+	return func(ctx context.Context, cluster kube.Cluster, job *v1alpha1.TrainingJob, say func(string, ...any)) ([]figures.Figure, error) {
+		return reclaim.Bench{Cluster: cluster, Job: job, Times: *times, Settle: *settle, Say: say}.Measure(ctx)
 	}
-	if err := p.Prepare(ctx); err != nil {
-		return err
+}
+
+func scaleBench(flags *flag.FlagSet) measure {
+	parts := flags.String("part", strings.Join(scale.Parts, ","), "what is measured: a the planner, b the operator in a large cluster, c beside others")
+	bench := scale.Bench{}
+	flags.IntVar(&bench.Nodes, "nodes", 0, "how many nodes there are; 0 for what each part says")
+	flags.IntVar(&bench.Jobs, "jobs", 0, "how many jobs there are; 0 for what each part says")
+	flags.IntVar(&bench.Pods, "pods", 0, "how many pods there are in parts a and b; 0 for what each part says")
+	flags.IntVar(&bench.Runs, "runs", 3, "how often each contender of part c is measured")
+	flags.DurationVar(&bench.Idle, "idle", time.Minute, "for how long part b watches an operator that has nothing to do")
+	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
+		p, err := platform.Open(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		warnOfLoad(c)
+		bench.Checkout, bench.Cache, bench.Parts, bench.Say = p.Checkout, p.Cache, strings.Split(*parts, ","), c.Logf
+		return bench.Measure(ctx)
 	}
-	cluster, err := kube.Connect(p.Kubeconfig)
-	if err != nil {
-		return err
+}
+
+// localCluster makes the machine ready for a bench on the local cluster: the operator in it, the image of
+// an example, and that example's job.
+func localCluster(bench onCluster, image, file string) measure {
+	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
+		p, err := platform.Open(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.Prepare(ctx, image); err != nil {
+			return nil, err
+		}
+		cluster, err := kube.Connect(p.Kubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		job, err := kube.ReadJob(filepath.Join(p.Checkout, file))
+		if err != nil {
+			return nil, err
+		}
+		warnOfLoad(c)
+		return bench(ctx, cluster, job, c.Logf)
 	}
-	job, err := kube.ReadJob(filepath.Join(p.Checkout, "examples/pytorch-digits/job.yaml"))
-	if err != nil {
-		return err
-	}
-	warnOfLoad(c)
-	measured, err := bench(ctx, cluster, job, c.Logf)
-	if err != nil {
-		return err
-	}
-	return figures.Print(os.Stdout, measured)
 }
 
 // warnOfLoad says when others use the machine too: the figures are then theirs as well.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/hack/bench/contexts"
 	"github.com/concertina-dev/concertina/hack/containers"
 )
 
@@ -33,7 +34,7 @@ func (b Bench) measureJob(ctx context.Context) (_ samples, err error) {
 		return nil, err
 	}
 	defer func() {
-		err = errors.Join(err, cleared(ctx, func(ctx context.Context) error { return b.Cluster.Delete(ctx, job) }))
+		err = errors.Join(err, contexts.Cleared(ctx, clearPatience, func(ctx context.Context) error { return b.Cluster.Delete(ctx, job) }))
 	}()
 	if err := b.Cluster.Client.Create(ctx, job); err != nil {
 		return nil, fmt.Errorf("submit TrainingJob %s: %w", job.Name, err)
@@ -222,11 +223,4 @@ func (t *trial) bury() error {
 	struck := t.struck
 	t.struck = nil
 	return containers.Signal(struck, syscall.SIGKILL)
-}
-
-// cleared clears up even when ctx has ended.
-func cleared(ctx context.Context, clear func(context.Context) error) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), clearPatience)
-	defer stop()
-	return clear(ctx)
 }

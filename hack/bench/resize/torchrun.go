@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/hack/bench/contexts"
 )
 
 const (
@@ -41,7 +43,7 @@ func (b Bench) measureTorchrun(ctx context.Context, runs int, options ...string)
 	if err := remove(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, cleared(ctx, remove)) }()
+	defer func() { err = errors.Join(err, contexts.Cleared(ctx, clearPatience, remove)) }()
 	args := append(append(append([]string{}, options...), b.Twin...), trainingFlags()...)
 	args = append(args, "--checkpoint", sharedState+"/state.pt")
 	number := 0

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/hack/bench/contexts"
 )
 
 const (
@@ -25,7 +26,7 @@ func (b Bench) startJob(ctx context.Context) (_ timeline, err error) {
 		return timeline{}, err
 	}
 	defer func() {
-		err = errors.Join(err, cleared(ctx, func(ctx context.Context) error { return b.Cluster.Delete(ctx, job) }))
+		err = errors.Join(err, contexts.Cleared(ctx, clearPatience, func(ctx context.Context) error { return b.Cluster.Delete(ctx, job) }))
 	}()
 	t := &trial{
 		cluster: b.Cluster, namespace: job.Namespace, job: job.Name,
@@ -56,11 +57,4 @@ func measured(example *v1alpha1.TrainingJob) *v1alpha1.TrainingJob {
 	trainer.Command = append(trainer.Command, "--log-every", "1")
 	trainer.Args = nil
 	return job
-}
-
-// cleared clears up even when ctx has ended.
-func cleared(ctx context.Context, clear func(context.Context) error) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), clearPatience)
-	defer stop()
-	return clear(ctx)
 }

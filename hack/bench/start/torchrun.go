@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/hack/bench/contexts"
 )
 
 const (
@@ -43,7 +45,7 @@ func (b Bench) startTorchrun(ctx context.Context, options ...string) (_ timeline
 	if err := remove(ctx); err != nil {
 		return timeline{}, err
 	}
-	defer func() { err = errors.Join(err, cleared(ctx, remove)) }()
+	defer func() { err = errors.Join(err, contexts.Cleared(ctx, clearPatience, remove)) }()
 	template := &b.Job.Spec.Workers.Template.Spec
 	t := &trial{
 		cluster: b.Cluster, namespace: b.Job.Namespace, labels: labels, container: template.Containers[0].Name,
