@@ -23,6 +23,8 @@ NODES ?= 3
 GPUS ?= 4
 # Further arguments of helm for `make install`.
 HELM_ARGS ?=
+# Further arguments of `make bench-scale` and `make bench-reclaim`.
+BENCH_ARGS ?=
 # local, kind or existing (the current kubeconfig).
 export E2E_CLUSTER ?= local
 
@@ -65,9 +67,10 @@ vet: ## Run go vet.
 	@$(GO) vet ./...
 
 .PHONY: build
-build: ## Build bin/operator and bin/agent.
+build: ## Build bin/operator, bin/agent and bin/kubectl-concertina.
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/operator ./cmd/operator
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/agent ./cmd/agent
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/kubectl-concertina ./cmd/kubectl-concertina
 
 .PHONY: images
 images: ## Build the container images, without Docker, into .cache/images.
@@ -140,9 +143,18 @@ test-e2e: ## Run the short end-to-end tests (E2E_CLUSTER=local, kind or existing
 	@mkdir -p $(RESULTS)
 	@hack/e2e.sh short
 
+# How long many simulated clusters are watched (FLEET_SIMULATION_SEED=n replays one).
+FLEET_SIMULATION ?= 30m
+
+.PHONY: test-simulation
+test-simulation: ## Run simulated clusters of many jobs from random seeds (FLEET_SIMULATION=30m).
+	@FLEET_SIMULATION=$(FLEET_SIMULATION) $(GO) test ./internal/controller -run '^TestManyJobsWhateverHappens$$' -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
+
 .PHONY: test-long
-test-long: ## Run the long end-to-end tests: repetitions and campaigns.
+test-long: tools test-simulation ## Run the long tests: repetitions and campaigns, and the simulation.
 	@mkdir -p $(RESULTS)
+	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
+	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)
 	@hack/e2e.sh long
 
 ##@ Cluster
@@ -178,6 +190,15 @@ bench-start: ## Measure the time from apply to the first step, beside stock torc
 .PHONY: bench-resize
 bench-resize: ## Measure the pauses when a world changes, beside stock torchrun.
 	@$(GO) run ./hack/bench resize
+
+.PHONY: bench-reclaim
+bench-reclaim: ## Measure how soon a gang gets devices that another job has grown over, beside stock preemption (BENCH_ARGS=...).
+	@$(GO) run ./hack/bench reclaim $(BENCH_ARGS)
+
+.PHONY: bench-scale
+bench-scale: ## Measure the operator in a large cluster, and beside JobSet and training-operator (BENCH_ARGS=...).
+	@$(CLUSTER) build etcd kube-apiserver kube-controller-manager >/dev/null
+	@$(GO) run ./hack/bench scale $(BENCH_ARGS)
 
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python.

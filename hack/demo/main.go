@@ -55,7 +55,7 @@ func demonstrate(ctx context.Context, c *console.Console) error {
 	if err != nil {
 		return err
 	}
-	err = p.Prepare(ctx)
+	err = p.Prepare(ctx, "pytorch-digits")
 	if err == nil {
 		err = train(ctx, c, p)
 	}

@@ -15,7 +15,9 @@ const (
 	example, exampleName = "examples/pytorch-digits/job.yaml", "digits"
 	// longJob trains for minutes, for those who want to interfere.
 	longJob, longName = "hack/demo/long.yaml", "digits-long"
-	stopCluster       = "go run ./hack/cluster down"
+	// urgentJob takes some of its workers back, and returns them.
+	urgentJob   = "hack/demo/urgent.yaml"
+	stopCluster = "go run ./hack/cluster down"
 )
 
 // next is what to try after a demonstration that went well. Every line of it works as it stands,
@@ -40,7 +42,9 @@ func next(p *platform.Platform, job *v1alpha1.TrainingJob) string {
 		"",
 		"Interfere from a second terminal:",
 		"",
-		"    kubectl delete pod " + longName + "-1-0     # a lost worker: the gang starts over, no failure is counted",
+		"    kubectl delete pod " + longName + "-1-0     # a worker is lost: the others go on, and another one joins",
+		"    kubectl apply -f " + urgentJob + "     # a job of higher priority takes back what the first one has grown over",
+		"    go run ./cmd/kubectl-concertina explain " + longName + "     # why it has the size that it has",
 		"    kubectl -n " + platform.Namespace + " delete pod --all     # the operator is gone, the training goes on",
 		"    kubectl patch tj " + longName + ` --type=merge -p '{"spec":{"suspend":true}}'     # false starts it again`,
 		"    go run ./hack/cluster node kill node-1     # a power failure; node add node-1 brings it back",

@@ -81,6 +81,12 @@ func (j *job) trains(ctx context.Context) {
 	Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(HavePrefix("True WorldFormed"))
 }
 
+// hasTrained waits until the job trains or, should it be a short one that was never seen at it, has ended.
+func (j *job) hasTrained(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(Or(HavePrefix("True WorldFormed"), HavePrefix("False Finished")))
+}
+
 // completes waits until the job is complete, and fails at once when it has failed.
 func (j *job) completes(ctx context.Context, timeout time.Duration) {
 	GinkgoHelper()

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/identity"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -79,10 +80,11 @@ func openDoor(ctx context.Context, j *job) door {
 	address, stop, err := cluster.Forward(ctx, framework.OperatorNamespace, operators[0].Name, 8443)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(stop)
-	var trust corev1.ConfigMap
-	Expect(cluster.Get(ctx, client.ObjectKey{Namespace: j.namespace, Name: j.name + "-rendezvous"}, &trust)).To(Succeed())
+	var pods corev1.PodList
+	Expect(cluster.List(ctx, &pods, client.InNamespace(j.namespace), client.MatchingLabels{v1alpha1.LabelJob: j.name})).To(Succeed())
+	Expect(pods.Items).NotTo(BeEmpty())
 	roots := x509.NewCertPool()
-	Expect(roots.AppendCertsFromPEM([]byte(trust.Data["ca.crt"]))).To(BeTrue())
+	Expect(roots.AppendCertsFromPEM([]byte(pods.Items[0].Annotations[v1alpha1.AnnotationCABundle]))).To(BeTrue())
 	return door{config: rendezvoustest.Config{
 		URL: "https://" + address, Roots: roots,
 		ServerName: framework.RendezvousService + "." + framework.OperatorNamespace + ".svc",

@@ -92,8 +92,9 @@ var _ = Describe("A job", short, func() {
 	It("says why it waits for room, and leaves nothing behind when it is deleted meanwhile", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		j := submit(ctx, namespace, framework.NewJob("digits").GPUs(1000))
-		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(And(
-			HavePrefix("False WaitingForRoom: 2 of 2 pods have no node (digits-1-0, digits-1-1): "), ContainSubstring("example.com/gpu")))
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(And(HavePrefix("False Queued: "), ContainSubstring("example.com/gpu")))
+		Expect(j.pods(ctx, 0)).To(BeEmpty(), "what waits holds nothing")
+		Expect(j.get(ctx).Status.State).To(Equal("Queued"))
 		Expect(cluster.Delete(ctx, j.get(ctx))).To(Succeed())
 		Eventually(leftIn, soon).WithContext(ctx).WithArguments(namespace).Should(BeEmpty())
 	})

@@ -87,7 +87,7 @@ func newNamespace(ctx context.Context, labels ...string) string {
 // leftIn lists what jobs of a namespace have in the cluster, beside themselves.
 func leftIn(ctx context.Context, namespace string) ([]string, error) {
 	var left []string
-	for _, list := range []client.ObjectList{&corev1.PodList{}, &corev1.ConfigMapList{}, &schedv1alpha1.PodGroupList{}} {
+	for _, list := range []client.ObjectList{&corev1.PodList{}, &schedv1alpha1.PodGroupList{}} {
 		if err := cluster.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1alpha1.LabelJob}); err != nil {
 			return nil, err
 		}
@@ -103,10 +103,6 @@ func objectsOf(list client.ObjectList) []client.Object {
 	var objects []client.Object
 	switch list := list.(type) {
 	case *corev1.PodList:
-		for i := range list.Items {
-			objects = append(objects, &list.Items[i])
-		}
-	case *corev1.ConfigMapList:
 		for i := range list.Items {
 			objects = append(objects, &list.Items[i])
 		}

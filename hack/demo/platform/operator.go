@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// images are those that the demonstration and the benches need.
-var images = []string{"operator", "agent", "pytorch-digits"}
+// images are those that the example needs, and the jobs that are named when it is over.
+func (p *Platform) images() []string { return []string{"operator", "agent", p.example, "go-digits"} }
 
 // operatorTag is the tag under which hack/images builds the operator and the agent.
 const operatorTag = "dev"
@@ -21,7 +21,7 @@ func (p *Platform) imageFile(name string) string {
 }
 
 func (p *Platform) loadImages(ctx context.Context, out io.Writer) error {
-	for _, name := range images {
+	for _, name := range p.images() {
 		if err := p.run(ctx, out, p.tool("cluster"), "image", "load", p.imageFile(name)); err != nil {
 			return err
 		}

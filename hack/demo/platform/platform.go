@@ -40,6 +40,8 @@ type Platform struct {
 
 	console *console.Console
 	reached Stage
+	// example is the image of the training program.
+	example string
 }
 
 // Stage is how far Prepare has come.
@@ -85,14 +87,16 @@ func (p *Platform) Relative(path string) string {
 	return path
 }
 
-// Prepare does everything up to an operator that is ready for jobs. Without the right to, or
-// outside Linux, it says so before it does anything.
-func (p *Platform) Prepare(ctx context.Context) error {
+// Prepare does everything up to an operator that is ready for jobs of an example, which is named as its
+// image: pytorch-digits or go-digits. Without the right to, or outside Linux, it says so before it does
+// anything.
+func (p *Platform) Prepare(ctx context.Context, example string) error {
+	p.example = example
 	if os.Geteuid() != 0 {
 		return errors.New("the local cluster runs kubelets, which need root: run this as root, for example with sudo")
 	}
 	if !p.warm() {
-		p.console.Print("The first run builds Kubernetes from source and a PyTorch image from Debian packages:\n" +
+		p.console.Print("The first run builds Kubernetes from source, and for PyTorch an image from Debian packages:\n" +
 			"about 15 minutes on two cores. Later runs take about a minute.\n\n")
 	}
 	steps := []console.Step{
@@ -118,7 +122,7 @@ func (p *Platform) Prepare(ctx context.Context) error {
 
 // warm says whether the parts that take long to build are there.
 func (p *Platform) warm() bool {
-	for _, path := range []string{p.Binary("kubelet"), p.imageFile("pytorch-digits")} {
+	for _, path := range []string{p.Binary("kubelet"), p.imageFile(p.example)} {
 		if _, err := os.Stat(path); err != nil {
 			return false
 		}
@@ -168,7 +172,7 @@ func missingPackages(names []string, status func(name string) string) []string {
 }
 
 func (p *Platform) buildImages(ctx context.Context, out io.Writer) error {
-	return p.run(ctx, out, p.tool("images"), append([]string{"build"}, images...)...)
+	return p.run(ctx, out, p.tool("images"), append([]string{"build"}, p.images()...)...)
 }
 
 func (p *Platform) buildCluster(ctx context.Context, out io.Writer) error {

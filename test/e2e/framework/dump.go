@@ -26,7 +26,7 @@ const (
 func (c *Cluster) Dump(ctx context.Context, out io.Writer, namespace string) {
 	for _, kind := range []string{
 		"training.concertina.dev/v1alpha1 TrainingJob", "scheduling.x-k8s.io/v1alpha1 PodGroup",
-		"v1 Pod", "v1 ConfigMap", "v1 ResourceQuota",
+		"v1 Pod", "v1 ResourceQuota",
 	} {
 		c.dumpObjects(ctx, out, namespace, kind)
 	}

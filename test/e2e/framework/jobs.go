@@ -87,6 +87,12 @@ func (j *Job) GPUs(count int64) *Job {
 	return j
 }
 
+// Priority sets the PriorityClass of the workers.
+func (j *Job) Priority(class string) *Job {
+	j.object.Spec.Workers.Template.Spec.PriorityClassName = class
+	return j
+}
+
 // StartTimeout sets gang.startTimeout.
 func (j *Job) StartTimeout(timeout time.Duration) *Job {
 	j.object.Spec.Gang.StartTimeout = &metav1.Duration{Duration: timeout}

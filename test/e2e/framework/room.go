@@ -65,6 +65,16 @@ func spread(free map[string]int64, devices int64) map[string]int64 {
 	return keep
 }
 
+// FreeDevices is how many devices of all nodes no pod holds.
+func (c *Cluster) FreeDevices(ctx context.Context) (int64, error) {
+	free, err := c.freeDevices(ctx)
+	var sum int64
+	for _, devices := range free {
+		sum += devices
+	}
+	return sum, err
+}
+
 // freeDevices is how many devices of each node no pod holds.
 func (c *Cluster) freeDevices(ctx context.Context) (map[string]int64, error) {
 	nodes, err := c.ReadyNodes(ctx)

@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/test/e2e/framework"
+)
+
+// The devices are the whole cluster's, so nothing else may run meanwhile.
+var _ = Describe("Jobs that live together", Serial, func() {
+	It("lend their surplus to one of higher priority, which gives it back, and lose no step", short, func(ctx context.Context) {
+		all := devices(ctx)
+		low := launchElastic(ctx, 2, all, oneDevice, "--epochs=120")
+		low.trains(ctx)
+		full := low.whole(ctx, all)
+
+		high := submit(ctx, low.namespace, framework.NewJob("urgent", "--epochs=8", "--step-time=20ms").
+			Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
+		high.hasTrained(ctx)
+		reclaimed := low.world(ctx, full, all-4)
+		resize := low.resize(ctx, reclaimed)
+		Expect(resize.Reason).To(Equal("Reclaimed"))
+		Expect(resize.Message).To(ContainSubstring(high.namespace + "/urgent"))
+		Expect(resize.StepsLost).To(Or(BeNil(), HaveValue(BeZero())))
+		high.completes(ctx, 2*time.Minute)
+		high.expectRestarts(ctx, 0, 0)
+		low.world(ctx, reclaimed, all)
+		low.endsWell(ctx)
+	})
+
+	It("share what is left over, and do not trade it back and forth", short, func(ctx context.Context) { settles(ctx, 20*time.Second) })
+	It("share what is left over for two minutes, and do not trade it back and forth", long, func(ctx context.Context) {
+		settles(ctx, 2*time.Minute)
+	})
+
+	It("end for one of higher priority only where nothing less helps, and only those that say so", short, func(ctx context.Context) {
+		all := devices(ctx)
+		namespace := newNamespace(ctx)
+		half := all / 2
+		evict := func(spec *v1alpha1.TrainingJobSpec) { spec.Preemption.Policy = v1alpha1.PreemptionEvict }
+		stays := submit(ctx, namespace, framework.NewJob("stays", framework.Endless...).Workers(half, half).GPUs(1))
+		goes := submit(ctx, namespace, framework.NewJob("goes", framework.Endless...).Workers(half, half).GPUs(1).With(evict))
+		stays.trains(ctx)
+		goes.trains(ctx)
+
+		urgent := submit(ctx, namespace, framework.NewJob("urgent", "--epochs=3").Workers(half, half).GPUs(1).Priority(priorityClass(ctx, 1000)))
+		urgent.hasTrained(ctx)
+		Eventually(goes.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued: "))
+		Expect(goes.get(ctx).Status.Queue.WaitsFor).NotTo(BeEmpty())
+		urgent.completes(ctx, 2*time.Minute)
+		goes.trains(ctx) // it has queued again
+		for _, j := range []*job{stays, goes} {
+			j.expectRestarts(ctx, 0, 0)
+		}
+		Expect(stays.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		Expect(goes.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(2)))
+	})
+
+	It("use the room that a gang waits for, and hand it over when it fits", short, func(ctx context.Context) {
+		all := devices(ctx)
+		low := launchElastic(ctx, 2, all, oneDevice, "--epochs=100000")
+		holder := submit(ctx, low.namespace, framework.NewJob("holder", framework.Endless...).Workers(2, 2).GPUs(1))
+		holder.trains(ctx)
+		low.trains(ctx)
+		most := all - 2
+		full := low.whole(ctx, most)
+
+		// All but the min of the first job and the other job's two.
+		waits := submit(ctx, low.namespace, framework.NewJob("waits", "--epochs=3").Workers(most, most).GPUs(1))
+		Eventually(waits.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued: "))
+		Consistently(func() int32 { return *low.get(ctx).Status.Workers.Target }, "3s").Should(Equal(most), "it cannot start yet, and the room would idle")
+		Expect(cluster.Delete(ctx, holder.get(ctx))).To(Succeed())
+		waits.hasTrained(ctx)
+		round := low.world(ctx, full, 2)
+		Expect(low.resize(ctx, round).StepsLost).To(Or(BeNil(), HaveValue(BeZero())))
+		waits.completes(ctx, 2*time.Minute)
+		low.world(ctx, round, all)
+		low.expectUnharmed(ctx)
+	})
+
+	It("make room at once although steps take minutes, and say what it cost", short, func(ctx context.Context) {
+		all := devices(ctx)
+		low := launchElastic(ctx, 2, all, func(spec *v1alpha1.TrainingJobSpec) {
+			oneDevice(spec)
+			spec.Checkpoint.Timeout = &metav1.Duration{Duration: 5 * time.Second}
+		}, "--epochs=100000", "--slow-from=400", "--slow-time=10m")
+		low.trains(ctx)
+		low.whole(ctx, all)
+		Eventually(low.step, "60s").Should(BeNumerically(">=", 400))
+		high := submit(ctx, low.namespace, framework.NewJob("urgent", "--epochs=3").
+			Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
+		Eventually(high.condition(ctx, v1alpha1.ConditionTraining), "45s").Should(Or(HavePrefix("True WorldFormed"), HavePrefix("False Finished")))
+		high.completes(ctx, 2*time.Minute)
+	})
+
+	It("go on with the same workers when the operator dies while they make room", long, func(ctx context.Context) {
+		all := devices(ctx)
+		low := launchElastic(ctx, 2, all, oneDevice, "--epochs=100000")
+		low.trains(ctx)
+		for i := range 5 {
+			round := low.whole(ctx, all)
+			high := submit(ctx, low.namespace, framework.NewJob(fmt.Sprintf("urgent-%d", i), "--epochs=3").
+				Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
+			var marked []string
+			Eventually(func() int {
+				marked = low.marked(ctx)
+				return len(marked)
+			}).WithPolling(10 * time.Millisecond).Should(Equal(4))
+			Expect(cluster.KillOperator(ctx)).To(Succeed())
+			low.world(ctx, round, all-4)
+			for _, member := range low.members(ctx) {
+				Expect(marked).NotTo(ContainElement(member.Name), "it was marked, and another has left in its place")
+			}
+			high.completes(ctx, 3*time.Minute)
+		}
+		low.expectUnharmed(ctx)
+	})
+
+	It("are not made to shrink and grow again and again by a stream of short ones", long, func(ctx context.Context) {
+		all := devices(ctx)
+		low := launchElastic(ctx, 2, all, oneDevice, "--epochs=100000")
+		low.trains(ctx)
+		low.whole(ctx, all)
+		class := priorityClass(ctx, 1000)
+		for i := range 10 {
+			high := submit(ctx, low.namespace, framework.NewJob(fmt.Sprintf("short-%d", i), "--epochs=1").Workers(4, 4).GPUs(1).Priority(class))
+			high.completes(ctx, 2*time.Minute)
+		}
+		grown := 0
+		for _, resize := range low.get(ctx).Status.Resizes {
+			if resize.Reason == "CapacityAvailable" {
+				grown++
+			}
+		}
+		Expect(grown).To(BeNumerically("<", 8), "it has grown back between most of them")
+		low.expectUnharmed(ctx)
+	})
+})
+
+// settles runs two elastic jobs of 2 to 4 in room for 6, and looks whether they come to rest.
+func settles(ctx context.Context, rest time.Duration) {
+	GinkgoHelper()
+	fillers, err := cluster.LeaveRoom(ctx, newNamespace(ctx), 6)
+	Expect(err).NotTo(HaveOccurred())
+	for _, filler := range fillers {
+		DeferCleanup(func(ctx context.Context) error { return cluster.Delete(ctx, filler, client.GracePeriodSeconds(0)) })
+	}
+	left := launchElastic(ctx, 2, 4, oneDevice, "--epochs=100000")
+	right := launchElastic(ctx, 2, 4, oneDevice, "--epochs=100000")
+	left.trains(ctx)
+	right.trains(ctx)
+	sizes := func() []int32 {
+		return []int32{*left.get(ctx).Status.Workers.Target, *right.get(ctx).Status.Workers.Target}
+	}
+	Eventually(sizes).Should(Or(Equal([]int32{4, 2}), Equal([]int32{3, 3}), Equal([]int32{2, 4})))
+	settled := sizes()
+	Consistently(sizes, rest).Should(Equal(settled))
+	left.expectUnharmed(ctx)
+	right.expectUnharmed(ctx)
+}
+
+// devices is how many devices nobody holds.
+func devices(ctx context.Context) int32 {
+	GinkgoHelper()
+	free, err := cluster.FreeDevices(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(free).To(BeNumerically(">=", 8))
+	return int32(free)
+}
+
+// oneDevice has each worker ask for one.
+func oneDevice(spec *v1alpha1.TrainingJobSpec) {
+	one := *resource.NewQuantity(1, resource.DecimalSI)
+	resources := &spec.Workers.Template.Spec.Containers[0].Resources
+	resources.Requests[framework.GPU] = one
+	resources.Limits = corev1.ResourceList{framework.GPU: one}
+}
+
+// priorityClass makes a class with a value, until the spec ends.
+func priorityClass(ctx context.Context, value int32) string {
+	GinkgoHelper()
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, Value: value}
+	Expect(cluster.Create(ctx, class)).To(Succeed())
+	DeferCleanup(func(ctx context.Context) error { return cluster.Delete(ctx, class) })
+	return class.Name
+}
+
+// marked names the workers that are to leave for another job.
+func (e *elasticJob) marked(ctx context.Context) []string {
+	GinkgoHelper()
+	var names []string
+	for _, pod := range e.pods(ctx, 0) {
+		if strings.HasPrefix(pod.Annotations[v1alpha1.AnnotationLeaving], "Reclaimed ") {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
+// expectUnharmed checks that a job that goes on has lost no step, and was never started over.
+func (e *elasticJob) expectUnharmed(ctx context.Context) {
+	GinkgoHelper()
+	for _, resize := range e.get(ctx).Status.Resizes {
+		Expect(resize.StepsLost).To(Or(BeNil(), HaveValue(BeZero())), "round %d: %s", *resize.Round, resize.Message)
+	}
+	e.expectRestarts(ctx, 0, 0)
+	Expect(e.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+}
+
+// endsWell waits until the job is complete, and checks that it has lost nothing.
+func (e *elasticJob) endsWell(ctx context.Context) {
+	GinkgoHelper()
+	e.completes(ctx, 5*time.Minute)
+	e.expectNothingLost(ctx)
+}
