@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,54 +28,28 @@ const (
 )
 
 // firstSteps notes when each pod has printed its first step.
-type firstSteps struct {
-	mu   sync.Mutex
-	at   map[string]time.Time
-	more chan struct{}
-}
-
-func newFirstSteps() *firstSteps {
-	return &firstSteps{at: map[string]time.Time{}, more: make(chan struct{})}
-}
+type firstSteps map[string]time.Time
 
 var firstStep = regexp.MustCompile(`^step 1/\d+ `)
 
 // line takes in a line of a log with timestamps.
-func (f *firstSteps) line(pod, text string) {
+func (f firstSteps) line(pod, text string) {
 	stamp, said, _ := strings.Cut(text, " ")
 	at, err := time.Parse(time.RFC3339Nano, stamp)
 	if err != nil || !firstStep.MatchString(said) {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, known := f.at[pod]; !known {
-		f.at[pod] = at
-		close(f.more)
-		f.more = make(chan struct{})
+	if _, known := f[pod]; !known {
+		f[pod] = at
 	}
 }
 
-// await waits until so many pods have printed theirs, and returns the time of the last.
-func (f *firstSteps) await(ctx context.Context, pods int) (time.Time, error) {
-	for {
-		f.mu.Lock()
-		more, count, last := f.more, len(f.at), time.Time{}
-		for _, at := range f.at {
-			if at.After(last) {
-				last = at
-			}
-		}
-		f.mu.Unlock()
-		if count >= pods {
-			return last, nil
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("%d of %d first steps came: %w", count, pods, context.Cause(ctx))
-		}
+// last is when the last of so many pods has printed its own.
+func (f firstSteps) last(pods int) (time.Time, error) {
+	if len(f) < pods {
+		return time.Time{}, fmt.Errorf("%d pods have printed a first step, not %d", len(f), pods)
 	}
+	return slices.MaxFunc(slices.Collect(maps.Values(f)), time.Time.Compare), nil
 }
 
 // running is a gang of high priority that was submitted.
@@ -82,8 +57,6 @@ type running struct {
 	Bench
 	job   *v1alpha1.TrainingJob
 	begin time.Time
-	steps *firstSteps
-	logs  *logs
 }
 
 // submit submits the gang.
@@ -93,23 +66,23 @@ func (b Bench) submit(ctx context.Context) (*running, error) {
 	if err := b.Cluster.Delete(ctx, job); err != nil {
 		return nil, err
 	}
-	g := &running{Bench: b, job: job, steps: newFirstSteps()}
-	g.logs = b.logsOf(client.MatchingLabels{v1alpha1.LabelJob: job.Name}, g.steps.line)
-	g.logs.open(ctx)
-	g.begin = time.Now()
+	g := &running{Bench: b, job: job, begin: time.Now()}
 	if err := b.Cluster.Client.Create(ctx, job); err != nil {
-		return nil, errors.Join(fmt.Errorf("submit TrainingJob %s: %w", job.Name, err), g.logs.close())
+		return nil, fmt.Errorf("submit TrainingJob %s: %w", job.Name, err)
 	}
 	return g, nil
 }
 
-// firstStep waits for the gang's first step, which one rank prints for all.
+// firstStep is how long after its submission the gang, which has ended, made its first step; one rank prints it
+// for all.
 func (g *running) firstStep(ctx context.Context) (time.Duration, error) {
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
-	at, err := g.steps.await(ctx, 1)
+	steps := firstSteps{}
+	if err := g.read(ctx, client.MatchingLabels{v1alpha1.LabelJob: g.job.Name}, steps.line); err != nil {
+		return 0, err
+	}
+	at, err := steps.last(1)
 	if err != nil {
-		return 0, errors.Join(err, g.situation(g.job))
+		return 0, fmt.Errorf("TrainingJob %s: %w", g.job.Name, err)
 	}
 	return at.Sub(g.begin), nil
 }
@@ -129,15 +102,14 @@ func (g *running) ended(ctx context.Context) (time.Time, error) {
 		if failed := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionFailed); failed != nil && failed.Status == "True" {
 			return time.Time{}, fmt.Errorf("TrainingJob %s has failed: %s: %s", job.Name, failed.Reason, failed.Message)
 		}
-		if err := contexts.Pause(ctx, 20*time.Millisecond); err != nil {
-			return time.Time{}, fmt.Errorf("TrainingJob %s does not end: %w", job.Name, err)
+		if err := contexts.Pause(ctx, lookEvery); err != nil {
+			return time.Time{}, errors.Join(fmt.Errorf("TrainingJob %s does not end: %w", job.Name, err), g.situation(g.job))
 		}
 	}
 }
 
 func (g *running) remove(ctx context.Context) error {
-	err := g.logs.close()
-	return errors.Join(err, contexts.Cleared(ctx, patience, func(ctx context.Context) error { return g.Cluster.Delete(ctx, g.job) }))
+	return contexts.Cleared(ctx, patience, func(ctx context.Context) error { return g.Cluster.Delete(ctx, g.job) })
 }
 
 // situation tells what a job says of itself when something has not come.
@@ -174,13 +146,5 @@ func wantDevice(c *corev1.Container) {
 			*list = corev1.ResourceList{}
 		}
 		(*list)[device] = resource.MustParse("1")
-	}
-}
-
-// logsOf reads the logs of pods with these labels.
-func (b Bench) logsOf(labels client.MatchingLabels, line func(pod, line string)) *logs {
-	return &logs{
-		cluster: b.Cluster, namespace: b.Job.Namespace, labels: labels,
-		container: b.Job.Spec.Workers.Template.Spec.Containers[0].Name, line: line,
 	}
 }

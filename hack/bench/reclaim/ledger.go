@@ -1,10 +1,10 @@
 package reclaim
 
 import (
-	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -36,14 +36,12 @@ type world struct {
 	first, last uint64
 }
 
-// ledger collects the entries of all ranks.
+// ledger collects the entries of all ranks. What is read twice counts once.
 type ledger struct {
-	mu     sync.Mutex
 	worlds map[uint64]*world
-	more   chan struct{}
 }
 
-func newLedger() *ledger { return &ledger{worlds: map[uint64]*world{}, more: make(chan struct{})} }
+func newLedger() *ledger { return &ledger{worlds: map[uint64]*world{}} }
 
 // line takes in a line of a log.
 func (l *ledger) line(text string) {
@@ -51,8 +49,6 @@ func (l *ledger) line(text string) {
 	if !ok {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	w := l.worlds[e.round]
 	if w == nil {
 		w = &world{begun: map[int]time.Time{}, first: e.step}
@@ -61,8 +57,6 @@ func (l *ledger) line(text string) {
 	w.first, w.last = min(w.first, e.step), max(w.last, e.step)
 	if at, known := w.begun[e.rank]; !known || e.at.Before(at) {
 		w.begun[e.rank] = e.at
-		close(l.more)
-		l.more = make(chan struct{})
 	}
 }
 
@@ -73,51 +67,19 @@ type wide struct {
 	at time.Time
 }
 
-// reached is the first world after a round in which so many ranks make steps, if there is one; most is
-// how many ranks the widest has.
-func (l *ledger) reached(above uint64, ranks int) (found wide, most int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// reached is the first world after a round in which so many ranks make steps; the zero world when there is none.
+func (l *ledger) reached(above uint64, ranks int) (found wide) {
 	for round, w := range l.worlds {
-		if round <= above {
+		if round <= above || len(w.begun) < ranks || found.round > 0 && found.round < round {
 			continue
 		}
-		most = max(most, len(w.begun))
-		if len(w.begun) < ranks || (found.round > 0 && found.round < round) {
-			continue
-		}
-		found = wide{round: round}
-		for _, at := range w.begun {
-			if at.After(found.at) {
-				found.at = at
-			}
-		}
+		found = wide{round: round, at: slices.MaxFunc(slices.Collect(maps.Values(w.begun)), time.Time.Compare)}
 	}
-	return found, most
-}
-
-// await waits for such a world.
-func (l *ledger) await(ctx context.Context, above uint64, ranks int) (wide, error) {
-	for {
-		l.mu.Lock()
-		more := l.more
-		l.mu.Unlock()
-		found, most := l.reached(above, ranks)
-		if found.round > 0 {
-			return found, nil
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return wide{}, fmt.Errorf("no world of %d ranks made a step after round %d (at most %d did): %w", ranks, above, most, context.Cause(ctx))
-		}
-	}
+	return found
 }
 
 // repeated is how many steps a round made that an earlier one had begun already.
 func (l *ledger) repeated(round uint64) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	w := l.worlds[round]
 	if w == nil {
 		return 0

@@ -17,7 +17,7 @@ const (
 	// endless is a training that nobody waits for the end of.
 	endless = "--epochs=1000000"
 	// lowStepTime leaves the machine to those that are measured: there are twelve ranks on few cores.
-	lowStepTime = "--step-time=100ms"
+	lowStepTime = "--step-time=250ms"
 	// reclaimed is the reason of a change in status.resizes that made room for another job.
 	reclaimed = "Reclaimed"
 )
@@ -27,7 +27,6 @@ type lender struct {
 	Bench
 	job    *v1alpha1.TrainingJob
 	ledger *ledger
-	logs   *logs
 }
 
 // lend submits the low job. It is a new one each time: what is reclaimed from one job more than once is
@@ -37,24 +36,34 @@ func (b Bench) lend(ctx context.Context) (*lender, error) {
 	if err := b.Cluster.Delete(ctx, job); err != nil {
 		return nil, err
 	}
-	l := &lender{Bench: b, job: job, ledger: newLedger()}
-	l.logs = b.logsOf(client.MatchingLabels{v1alpha1.LabelJob: job.Name}, func(_, line string) { l.ledger.line(line) })
-	l.logs.open(ctx)
 	if err := b.Cluster.Client.Create(ctx, job); err != nil {
-		return nil, errors.Join(fmt.Errorf("submit TrainingJob %s: %w", job.Name, err), l.logs.close())
+		return nil, fmt.Errorf("submit TrainingJob %s: %w", job.Name, err)
 	}
-	return l, nil
+	return &lender{Bench: b, job: job, ledger: newLedger()}, nil
 }
 
-// width waits until the low job makes steps in a world of so many ranks after a round.
-func (l *lender) width(ctx context.Context, above uint64, ranks int) (wide, error) {
+// width waits until the low job has made steps in a world of so many ranks after a round: until its status
+// tells of such a world, and then until its ranks have written down that they are in it.
+func (l *lender) width(ctx context.Context, above uint64, ranks int32) (wide, error) {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	found, err := l.ledger.await(ctx, above, ranks)
-	if err != nil {
-		return wide{}, errors.Join(err, l.situation(l.job))
+	for {
+		job := &v1alpha1.TrainingJob{}
+		if err := l.Cluster.Client.Get(ctx, client.ObjectKeyFromObject(l.job), job); err != nil {
+			return wide{}, fmt.Errorf("wait for %d workers of TrainingJob %s: %w", ranks, l.job.Name, err)
+		}
+		if w := job.Status.World; w != nil && uint64(ptr.Deref(w.Round, 0)) > above && ptr.Deref(w.Workers, 0) == ranks {
+			if err := l.read(ctx, client.MatchingLabels{v1alpha1.LabelJob: l.job.Name}, func(_, line string) { l.ledger.line(line) }); err != nil {
+				return wide{}, err
+			}
+			if found := l.ledger.reached(above, int(ranks)); found.round > 0 {
+				return found, nil
+			}
+		}
+		if err := contexts.Pause(ctx, lookEvery); err != nil {
+			return wide{}, errors.Join(fmt.Errorf("no world of %d ranks made a step after round %d: %w", ranks, above, err), l.situation(l.job))
+		}
 	}
-	return found, nil
 }
 
 // losses is how many steps the reclaims after a round have cost: by the job's status, and by what its
@@ -94,6 +103,5 @@ func reasons(resizes []v1alpha1.Resize) []string {
 }
 
 func (l *lender) remove(ctx context.Context) error {
-	err := l.logs.close()
-	return errors.Join(err, contexts.Cleared(ctx, patience, func(ctx context.Context) error { return l.Cluster.Delete(ctx, l.job) }))
+	return contexts.Cleared(ctx, patience, func(ctx context.Context) error { return l.Cluster.Delete(ctx, l.job) })
 }

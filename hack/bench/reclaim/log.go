@@ -3,68 +3,29 @@ package reclaim
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/concertina-dev/concertina/hack/bench/contexts"
-	"github.com/concertina-dev/concertina/hack/demo/kube"
 )
 
-// logs reads the logs of all pods with some labels, as long as it is open. Each line begins with the time
-// at which the container runtime got it: it does not matter when we read it.
-type logs struct {
-	cluster   kube.Cluster
-	namespace string
-	labels    client.MatchingLabels
-	container string
-	// line takes in a line of a pod; it is called from several goroutines.
-	line func(pod, line string)
-
-	group *errgroup.Group
-	stop  context.CancelFunc
-}
-
-func (l *logs) open(ctx context.Context) {
-	ctx, l.stop = context.WithCancel(ctx)
-	l.group, ctx = errgroup.WithContext(ctx)
-	l.group.Go(func() error { return l.followAll(ctx) })
-}
-
-func (l *logs) close() error {
-	l.stop()
-	if err := l.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
+// read reads what the programs of all pods with these labels have written so far. Each line begins with the
+// time at which the container runtime got it: it does not matter when it is read, and nobody reads while
+// something is measured, since kubelets and the API server would work for it on the same processors.
+func (b Bench) read(ctx context.Context, labels client.MatchingLabels, line func(pod, line string)) error {
+	var pods corev1.PodList
+	if err := b.Cluster.Client.List(ctx, &pods, client.InNamespace(b.Job.Namespace), labels); err != nil {
+		return fmt.Errorf("list the pods: %w", err)
+	}
+	container := b.Job.Spec.Workers.Template.Spec.Containers[0].Name
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; begun(pod, container) {
+			if err := b.readPod(ctx, pod, container, line); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
-}
-
-func (l *logs) followAll(ctx context.Context) error {
-	following := map[types.UID]bool{}
-	for {
-		var pods corev1.PodList
-		if err := l.cluster.Client.List(ctx, &pods, client.InNamespace(l.namespace), l.labels); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("list the pods: %w", err)
-		}
-		for i := range pods.Items {
-			pod := &pods.Items[i]
-			if !following[pod.UID] && begun(pod, l.container) {
-				following[pod.UID] = true
-				l.group.Go(func() error { return l.follow(ctx, pod) })
-			}
-		}
-		if contexts.Pause(ctx, 100*time.Millisecond) != nil {
-			return nil
-		}
-	}
 }
 
 // begun says whether a container has something to read.
@@ -77,24 +38,24 @@ func begun(pod *corev1.Pod, container string) bool {
 	return false
 }
 
-func (l *logs) follow(ctx context.Context, pod *corev1.Pod) error {
-	stream, err := l.cluster.Core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-		Container: l.container, Follow: true, Timestamps: true,
+func (b Bench) readPod(ctx context.Context, pod *corev1.Pod, container string, line func(pod, line string)) error {
+	stream, err := b.Cluster.Core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+		Container: container, Timestamps: true,
 	}).Stream(ctx)
-	switch {
-	case ctx.Err() != nil || client.IgnoreNotFound(err) == nil && err != nil:
+	if client.IgnoreNotFound(err) == nil && err != nil {
 		return nil // a pod that had to go may be gone already
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("read the log of pod %s: %w", pod.Name, err)
 	}
 	defer func() { _ = stream.Close() }()
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		l.line(pod.Name, lines.Text())
+		line(pod.Name, lines.Text())
 	}
-	if ctx.Err() != nil {
-		return nil
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read the log of pod %s: %w", pod.Name, err)
 	}
-	return lines.Err()
+	return nil
 }

@@ -33,23 +33,24 @@ func (b Bench) preempt(ctx context.Context) (_ sample, err error) {
 	if err := b.createPlain(ctx, "low", all, "", endless, lowStepTime); err != nil {
 		return sample{}, err
 	}
-	if err := b.awaitPlain(ctx, "low", all); err != nil {
+	if err := b.awaitPlain(ctx, "low", all, corev1.PodRunning); err != nil {
 		return sample{}, err
 	}
 	if err := contexts.Pause(ctx, b.Settle); err != nil {
 		return sample{}, err
 	}
-	steps := newFirstSteps()
-	logs := b.logsOf(client.MatchingLabels{plainLabel: "high"}, steps.line)
-	logs.open(ctx)
-	defer func() { err = errors.Join(err, logs.close()) }()
 	begin := time.Now()
 	if err := b.createPlain(ctx, "high", gang, highClass, shortTraining, stepTime, "--log-every=1"); err != nil {
 		return sample{}, err
 	}
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
-	at, err := steps.await(ctx, gang)
+	if err := b.awaitPlain(ctx, "high", gang, corev1.PodSucceeded); err != nil {
+		return sample{}, err
+	}
+	steps := firstSteps{}
+	if err := b.read(ctx, client.MatchingLabels{plainLabel: "high"}, steps.line); err != nil {
+		return sample{}, err
+	}
+	at, err := steps.last(gang)
 	return sample{firstStep: at.Sub(begin)}, err
 }
 
@@ -78,8 +79,8 @@ func (b Bench) plainPod(label string, number int, class string, flags ...string)
 	}
 }
 
-// awaitPlain waits until so many pods run.
-func (b Bench) awaitPlain(ctx context.Context, label string, count int) error {
+// awaitPlain waits until so many pods are in a phase.
+func (b Bench) awaitPlain(ctx context.Context, label string, count int, phase corev1.PodPhase) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	for {
@@ -87,17 +88,17 @@ func (b Bench) awaitPlain(ctx context.Context, label string, count int) error {
 		if err := b.Cluster.Client.List(ctx, &pods, client.InNamespace(b.Job.Namespace), client.MatchingLabels{plainLabel: label}); err != nil {
 			return fmt.Errorf("list the plain pods: %w", err)
 		}
-		running := 0
+		there := 0
 		for i := range pods.Items {
-			if pods.Items[i].Status.Phase == corev1.PodRunning {
-				running++
+			if pods.Items[i].Status.Phase == phase {
+				there++
 			}
 		}
-		if running == count {
+		if there == count {
 			return nil
 		}
-		if err := contexts.Pause(ctx, 100*time.Millisecond); err != nil {
-			return fmt.Errorf("%d of %d plain pods run: %w", running, count, err)
+		if err := contexts.Pause(ctx, lookEvery); err != nil {
+			return fmt.Errorf("%d of %d plain pods are %s: %w", there, count, phase, err)
 		}
 	}
 }
@@ -118,7 +119,7 @@ func (b Bench) removePlain(ctx context.Context) error {
 		if len(pods.Items) == 0 {
 			return nil
 		}
-		if err := contexts.Pause(ctx, 100*time.Millisecond); err != nil {
+		if err := contexts.Pause(ctx, lookEvery); err != nil {
 			return fmt.Errorf("%d plain pods are still there: %w", len(pods.Items), err)
 		}
 	}

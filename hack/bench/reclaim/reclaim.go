@@ -35,6 +35,8 @@ const (
 	device corev1.ResourceName = "example.com/gpu"
 	// highClass is the priority class of the gang.
 	highClass, highPriority = "bench-high", 1000
+	// lookEvery is how often the cluster is asked whether something that is waited for has come.
+	lookEvery = 100 * time.Millisecond
 	// patience is how long anything may take that is waited for.
 	patience = 5 * time.Minute
 )
@@ -118,11 +120,10 @@ func (b Bench) idle(ctx context.Context) (_ sample, err error) {
 		return sample{}, err
 	}
 	defer func() { err = errors.Join(err, g.remove(ctx)) }()
-	first, err := g.firstStep(ctx)
-	if err != nil {
+	if _, err := g.ended(ctx); err != nil {
 		return sample{}, err
 	}
-	_, err = g.ended(ctx)
+	first, err := g.firstStep(ctx)
 	return sample{firstStep: first}, err
 }
 
@@ -145,15 +146,15 @@ func (b Bench) reclaim(ctx context.Context) (_ sample, err error) {
 		return sample{}, err
 	}
 	defer func() { err = errors.Join(err, g.remove(ctx)) }()
-	first, err := g.firstStep(ctx)
-	if err != nil {
-		return sample{}, err
-	}
 	end, err := g.ended(ctx)
 	if err != nil {
 		return sample{}, err
 	}
 	back, err := l.width(ctx, wide.round, all)
+	if err != nil {
+		return sample{}, err
+	}
+	first, err := g.firstStep(ctx)
 	if err != nil {
 		return sample{}, err
 	}

@@ -1,7 +1,6 @@
 package reclaim
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -64,13 +63,11 @@ func TestLedger(t *testing.T) {
 		above uint64
 		ranks int
 		want  wide
-		most  int
 	}{
-		{0, 2, wide{1, after(1)}, 3}, {0, 3, wide{2, after(8)}, 3}, {2, 3, wide{4, after(12)}, 3}, {0, 4, wide{}, 3}, {4, 1, wide{}, 0},
+		{0, 2, wide{1, after(1)}}, {0, 3, wide{2, after(8)}}, {2, 3, wide{4, after(12)}}, {0, 4, wide{}}, {4, 1, wide{}},
 	} {
-		found, most := l.reached(test.above, test.ranks)
-		if found != test.want || most != test.most {
-			t.Errorf("%d ranks after round %d: %+v, at most %d", test.ranks, test.above, found, most)
+		if found := l.reached(test.above, test.ranks); found != test.want {
+			t.Errorf("%d ranks after round %d: %+v", test.ranks, test.above, found)
 		}
 	}
 	for round, want := range map[uint64]int64{1: 0, 2: 0, 3: 1, 4: 0, 5: 0} {
@@ -80,21 +77,9 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-func TestAwaitEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := newLedger().await(ctx, 0, 1); err == nil {
-		t.Error("a world came out of nothing")
-	}
-	if _, err := newFirstSteps().await(ctx, 1); err == nil {
-		t.Error("a first step came out of nothing")
-	}
-}
-
 func TestFirstStepsAreThoseOfTheLastPod(t *testing.T) {
 	t.Parallel()
-	f := newFirstSteps()
+	f := firstSteps{}
 	for _, line := range []struct {
 		pod  string
 		at   float64
@@ -105,8 +90,11 @@ func TestFirstStepsAreThoseOfTheLastPod(t *testing.T) {
 	} {
 		f.line(line.pod, after(line.at).Format(time.RFC3339Nano)+" "+line.text)
 	}
-	if at, err := f.await(t.Context(), 2); err != nil || !at.Equal(after(3)) {
+	if at, err := f.last(2); err != nil || !at.Equal(after(3)) {
 		t.Errorf("the last first step is at %s (%v)", at, err)
+	}
+	if at, err := f.last(3); err == nil {
+		t.Errorf("a third first step came out of nothing, at %s", at)
 	}
 }
 
