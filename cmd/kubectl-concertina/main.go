@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/concertina-dev/concertina/internal/allocation"
@@ -99,8 +100,9 @@ func (s *settings) options(cmd *cobra.Command, from *listing.Lister) (fleet.Opti
 	found, err := fleet.LoadSettings(s.file)
 	if s.file == "" {
 		found, err = from.Settings(cmd.Context(), s.namespace, s.configMap())
-		if denied, isDenied := errors.AsType[*listing.Denied](err); isDenied {
-			warn(cmd, "the plan is made with default settings, those of the operator may be others (--fleet-config FILE gives them): %v", denied)
+		if _, denied := errors.AsType[*listing.Denied](err); denied || apierrors.IsNotFound(err) {
+			warn(cmd, "the plan is made with default settings, those of the operator may be others (--operator-namespace and --release "+
+				"say where they are, --fleet-config FILE gives them): %v", err)
 			found, err = fleet.LoadSettings("")
 		}
 	}

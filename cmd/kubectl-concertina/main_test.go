@@ -108,11 +108,13 @@ func TestExplainCommandWithFewRights(t *testing.T) {
 }
 
 func TestPlanCommandWithoutTheOperatorsSettings(t *testing.T) {
-	server := withJob()
-	server.Codes["/api/v1"+listingtest.In+"concertina-system/configmaps/concertina-fleet"] = 403
-	_, messages, err := run(t, server, "plan")
-	if err != nil || !strings.Contains(messages, "default settings") {
-		t.Errorf("%v: %s", err, messages)
+	for _, code := range []int{403, 404} {
+		server := withJob()
+		server.Codes["/api/v1"+listingtest.In+"concertina-system/configmaps/concertina-fleet"] = code
+		_, messages, err := run(t, server, "plan")
+		if err != nil || !strings.Contains(messages, "default settings") {
+			t.Errorf("code %d: %v: %s", code, err, messages)
+		}
 	}
 }
 

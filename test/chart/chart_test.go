@@ -33,6 +33,7 @@ var defaultObjects = []string{
 	"ClusterRole concertina-trainingjob-edit",
 	"ClusterRole concertina-trainingjob-view",
 	"ClusterRoleBinding concertina-operator",
+	"ConfigMap concertina-fleet",
 	crdKey,
 	"Deployment concertina",
 	"PriorityClass concertina-growth",
@@ -67,8 +68,7 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"no class":       {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
 		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
 			"PriorityClass spare")))},
-		"fleet": {"fleet: {minRuntime: 30s}", with("ConfigMap concertina-fleet")},
-		"every other one": {everything, with("ConfigMap concertina-fleet", "PodDisruptionBudget concertina", "ServiceMonitor concertina",
+		"every other one": {everything, with("PodDisruptionBudget concertina", "ServiceMonitor concertina",
 			"NetworkPolicy concertina")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -317,7 +317,7 @@ func TestTheOperatorRunsRestricted(t *testing.T) {
 		"capabilities":             slices.Equal(context.Capabilities.Drop, []corev1.Capability{"ALL"}) && len(context.Capabilities.Add) == 0,
 		"readOnlyRootFilesystem":   *context.ReadOnlyRootFilesystem,
 		"no host namespaces":       !pod.HostNetwork && !pod.HostPID && !pod.HostIPC,
-		"no volumes":               len(pod.Volumes) == 0,
+		"volumes":                  len(pod.Volumes) == 1 && pod.Volumes[0].ConfigMap != nil,
 	} {
 		if !ok {
 			t.Errorf("%s is violated", rule)
@@ -360,6 +360,7 @@ func TestKustomizeInstallsTheSame(t *testing.T) {
 	a, b := get[*appsv1.Deployment](t, chart, "Deployment concertina"), get[*appsv1.Deployment](t, kustomize, "Deployment concertina")
 	compare("growth", get[*schedulingv1.PriorityClass](t, chart, "PriorityClass concertina-growth").Value,
 		get[*schedulingv1.PriorityClass](t, kustomize, "PriorityClass concertina-growth").Value)
+	compare("fleet", get[*corev1.ConfigMap](t, chart, "ConfigMap concertina-fleet").Data, get[*corev1.ConfigMap](t, kustomize, "ConfigMap concertina-fleet").Data)
 	compare("pod", a.Spec.Template.Spec, b.Spec.Template.Spec)
 	for _, role := range []string{"operator", "trainingjob-admin", "trainingjob-edit", "trainingjob-view"} {
 		a, b := get[*rbacv1.ClusterRole](t, chart, "ClusterRole concertina-"+role), get[*rbacv1.ClusterRole](t, kustomize, "ClusterRole concertina-"+role)

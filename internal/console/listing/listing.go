@@ -144,12 +144,10 @@ func list[T any](ctx context.Context, l *Lister, resource string, page client.Ob
 	return l.told("list", resource, o.Namespace, err)
 }
 
-// Settings reads the operator's settings for all jobs. They are the defaults where the ConfigMap is not
-// there: the chart makes it only where something differs from them.
+// Settings reads the operator's settings for all jobs out of a ConfigMap. Errors: NotFound when it is not there.
 func (l *Lister) Settings(ctx context.Context, namespace, name string) (fleet.Settings, error) {
 	var found corev1.ConfigMap
-	err := l.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &found)
-	if client.IgnoreNotFound(err) != nil {
+	if err := l.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &found); err != nil {
 		return fleet.Settings{}, l.told("get", "configmaps", namespace, err)
 	}
 	settings, err := fleet.ParseSettings([]byte(found.Data[settingsKey]))

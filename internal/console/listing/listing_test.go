@@ -108,7 +108,7 @@ func TestSettings(t *testing.T) {
 		want   fleet.Capacity
 		err    string
 	}{
-		{name: "there is none", want: fleet.Fixed},
+		{name: "there is none", err: "configmaps"},
 		{name: "there is one", object: with("capacity: Autoscaled\n"), want: fleet.Autoscaled},
 		{name: "it is wrong", object: with("capacty: Autoscaled\n"), err: "ConfigMap concertina-system/concertina-fleet"},
 		{name: "it may not be read", code: 403, err: "get configmaps in namespace concertina-system"},
