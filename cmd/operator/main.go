@@ -58,14 +58,14 @@ const (
 )
 
 type options struct {
-	namespace, podIP, agentImage, rendezvousService string
-	rendezvousBind, healthBind, metricsBind         string
-	fleetConfig                                     string
-	leaderElect                                     bool
-	drainTaints                                     []string
-	concurrentJobs, apiBurst, maxConnections        int
-	apiQPS                                          float32
-	logging                                         zap.Options
+	namespace, podIP, agentImage, rendezvousService    string
+	rendezvousBind, healthBind, metricsBind, pprofBind string
+	fleetConfig                                        string
+	leaderElect                                        bool
+	drainTaints                                        []string
+	concurrentJobs, apiBurst, maxConnections           int
+	apiQPS                                             float32
+	logging                                            zap.Options
 }
 
 func main() {
@@ -98,6 +98,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.rendezvousBind, "rendezvous-bind-address", ":8443", "address of the rendezvous")
 	f.StringVar(&o.healthBind, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	f.StringVar(&o.metricsBind, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	f.StringVar(&o.pprofBind, "pprof-bind-address", "", "address of Go's profiles under /debug/pprof, such as 127.0.0.1:6060: anybody who reaches it may read them; empty for none")
 	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
 	f.StringVar(&o.fleetConfig, "fleet-config", "", "file with the settings of how jobs share the cluster (docs/fleet.md); empty for the defaults")
 	f.IntVar(&o.concurrentJobs, "concurrent-jobs", controller.DefaultConcurrentJobs, "jobs that are looked at at a time")
@@ -183,6 +184,7 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager
 		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: ours}},
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&schedv1alpha1.PodGroup{}, &corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsBind},
+		PprofBindAddress:              o.pprofBind,
 		HealthProbeBindAddress:        o.healthBind,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              leaderLease,
