@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -62,10 +61,8 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 	if err := r.refreshTrust(ctx, state); err != nil {
 		return err
 	}
-	for _, rank := range actions.Ranks {
-		if err := r.annotateRank(ctx, rank); err != nil {
-			return err
-		}
+	if err := inBatches(len(actions.Ranks), func(i int) error { return r.annotateRank(ctx, actions.Ranks[i]) }); err != nil {
+		return err
 	}
 	if actions.DeleteJob {
 		err := r.Client.Delete(ctx, state.Job, client.Preconditions{UID: &state.Job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -187,36 +184,42 @@ func refusal(what string, err error) error {
 	}
 }
 
-// markPod writes on a pod for which job it leaves, or takes that away. A patch by uid: what was read may be
-// older than what stands there.
+// markPod writes on a pod for which job it leaves, or takes that away.
 func (r *Reconciler) markPod(ctx context.Context, job types.UID, mark PodMark) error {
-	annotations := map[string]any{v1alpha1.AnnotationLeaving: mark.Mark}
-	if mark.Mark == "" {
-		annotations[v1alpha1.AnnotationLeaving] = nil
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": mark.Pod.UID, "annotations": annotations}})
-	if err != nil {
-		return fmt.Errorf("encode a patch of pod %s/%s: %w", mark.Pod.Namespace, mark.Pod.Name, err)
-	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: mark.Pod.Namespace, Name: mark.Pod.Name}}
-	err = r.Client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	if err == nil {
-		r.memory.update(job, func(m *Memory) { m.Own.marked(mark.Pod.UID, ownMark{version: pod.ResourceVersion, text: mark.Mark}) })
+	written, err := r.annotate(ctx, mark.Pod, v1alpha1.AnnotationLeaving, mark.Mark)
+	if written != nil {
+		r.memory.update(job, func(m *Memory) {
+			m.Own.marked(mark.Pod.UID, ownMark{version: written.ResourceVersion, text: mark.Mark})
+		})
 	}
 	return wrapf(err, "mark pod %s/%s as leaving", mark.Pod.Namespace, mark.Pod.Name)
 }
 
 func (r *Reconciler) annotateRank(ctx context.Context, rank PodRank) error {
-	config := applycorev1.Pod(rank.Pod.Name, rank.Pod.Namespace).WithUID(rank.Pod.UID).
-		WithAnnotations(map[string]string{v1alpha1.AnnotationRank: rank.Rank})
-	err := r.Client.Apply(ctx, config, client.FieldOwner(fieldManager), client.ForceOwnership)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
+	_, err := r.annotate(ctx, rank.Pod, v1alpha1.AnnotationRank, rank.Rank)
 	return wrapf(err, "annotate pod %s/%s with its rank", rank.Pod.Namespace, rank.Pod.Name)
+}
+
+// annotate writes an annotation of a pod, or takes it away when the text is empty, and returns what stands there
+// then; nil for a pod that is gone. A patch by uid: what was read may be older than what stands there.
+func (r *Reconciler) annotate(ctx context.Context, pod *corev1.Pod, name, text string) (*corev1.Pod, error) {
+	annotations := map[string]any{name: text}
+	if text == "" {
+		annotations[name] = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
+	if err != nil {
+		return nil, fmt.Errorf("encode the annotation %s: %w", name, err)
+	}
+	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = r.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return written, nil
 }
 
 func wrapf(err error, format string, args ...any) error {

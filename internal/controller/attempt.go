@@ -82,6 +82,15 @@ func (p *planner) startGang() {
 	if status.StartTime == nil {
 		status.StartTime = ptr.To(metav1.NewTime(p.Now))
 	}
+	p.justBegun()
+}
+
+// justBegun describes a gang whose pods nobody has seen yet. It comes with the write that makes the attempt
+// durable, so that the making of the pods needs none.
+func (p *planner) justBegun() {
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, "the gang was just created")
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang was just created")
 }
 
 // heldUp says whether clearing up behind the last attempt may take long. Pods without a node and objects go
@@ -260,9 +269,7 @@ func (p *planner) createGang() {
 	p.plan.Actions.Group = group
 	p.note(corev1.EventTypeNormal, v1alpha1.EventGangCreated, "attempt %d: %d workers are to start together (PodGroup %s)",
 		p.attempt(), p.target(), group.Key.Name)
-	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
-	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, "the gang was just created")
-	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang was just created")
+	p.justBegun()
 }
 
 // placement says when the first pod got its node (zero if none has), and whether all have one.

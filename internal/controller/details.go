@@ -12,15 +12,16 @@ import (
 const detailsRest = time.Second
 
 // restDetails keeps back what changes with every single pod while the job itself stays what it is: how many
-// workers run, and the words of a condition whose reason stays. It comes with the next write, or when the rest
-// is over.
+// workers run, what exactly a job that keeps its place in the queue waits for, and the words of a condition
+// whose reason stays. It comes with the next write, or when the rest is over.
 func (p *planner) restDetails() {
 	left := p.Memory.Own.WrittenAt.Add(detailsRest).Sub(p.Now)
-	if left <= 0 || left > detailsRest || len(p.plan.Notes) > 0 || p.plan.Progress || p.plan.SizeTold {
+	if left <= 0 || left > detailsRest || len(p.plan.Notes) > 0 || p.plan.Progress {
 		return
 	}
 	old, next := &p.Job.Status, p.plan.Status.DeepCopy()
 	next.Workers.Running, next.Workers.Standby, next.Workers.Summary = old.Workers.Running, old.Workers.Standby, old.Workers.Summary
+	next.Queue.WaitsFor, next.Queue.EstimatedStart = old.Queue.WaitsFor, old.Queue.EstimatedStart
 	for i := range next.Conditions {
 		one := &next.Conditions[i]
 		was := meta.FindStatusCondition(old.Conditions, one.Type)
@@ -29,7 +30,7 @@ func (p *planner) restDetails() {
 		}
 	}
 	if apiequality.Semantic.DeepEqual(old, next) && !apiequality.Semantic.DeepEqual(old, &p.plan.Status) {
-		p.plan.Status = *next
+		p.plan.Status, p.plan.SizeTold = *next, false
 		p.lookAgain(left)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 // halfStarted is a gang of two that was told to have no worker running, and of which one runs by now.
@@ -55,6 +56,34 @@ func TestADetailComesWithWhatMatters(t *testing.T) {
 	for _, condition := range plan.Status.Conditions {
 		if condition.Type == v1alpha1.ConditionTraining && !strings.Contains(condition.Message, "no such image") {
 			t.Errorf("the condition says %q", condition.Message)
+		}
+	}
+}
+
+func TestWhatAJobWaitsForIsADetailWhileItKeepsItsPlace(t *testing.T) {
+	job := jobWith()
+	state := stateOf(job)
+	look := func(at time.Time, why string, place int32) string {
+		state.Now = at
+		state.Grant = fleet.Grant{Known: true, Why: why, Queue: fleet.Queue{Position: place}}
+		plan := NewPlan(state, settings)
+		if !equality.Semantic.DeepEqual(plan.Status, job.Status) {
+			job.Status, state.Memory.Own.WrittenAt = plan.Status, at
+		}
+		return job.Status.Queue.WaitsFor
+	}
+	for _, step := range []struct {
+		after time.Duration
+		why   string
+		place int32
+		want  string
+	}{
+		{0, "0 are free", 2, "0 are free"}, {100 * time.Millisecond, "1 is free", 2, "0 are free"},
+		{200 * time.Millisecond, "2 are free", 1, "2 are free"}, {300 * time.Millisecond, "3 are free", 1, "2 are free"},
+		{1300 * time.Millisecond, "3 are free", 1, "3 are free"},
+	} {
+		if got := look(start.Add(step.after), step.why, step.place); got != step.want {
+			t.Errorf("after %s it waits since %q, want %q", step.after, got, step.want)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (c *Cluster) Report(object *v1alpha1.TrainingJob, facts Facts) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	j := c.jobs[object.UID]
-	if j == nil || !older(object, j.object) || object.ResourceVersion == j.object.ResourceVersion {
+	if j == nil || !notNewer(object, j.object) || object.ResourceVersion == j.object.ResourceVersion {
 		// What the reconciler is about to write counts before it is written. It may go on writing to its own.
 		c.reportJob(object.DeepCopy())
 	} else if !j.dirty && j.reported && sameFacts(j.facts, facts) {
@@ -110,7 +110,7 @@ func (c *Cluster) putJob(object *v1alpha1.TrainingJob) *job {
 		c.changed()
 		return j
 	}
-	if older(object, j.object) {
+	if notNewer(object, j.object) {
 		return nil
 	}
 	j.object = object
@@ -126,8 +126,8 @@ func (c *Cluster) reportJob(object *v1alpha1.TrainingJob) {
 	c.putJob(object)
 }
 
-// older says whether one version of an object comes before another, or is the same.
-func older(one, than *v1alpha1.TrainingJob) bool {
+// notNewer says whether one version of an object comes before another, or is the same.
+func notNewer(one, than *v1alpha1.TrainingJob) bool {
 	if one.ResourceVersion == than.ResourceVersion && one.ResourceVersion != "" {
 		return true
 	}
