@@ -157,6 +157,8 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS, config.Burst = o.apiQPS, o.apiBurst
+	// The API server is near: both sides would spend more on packing than the network saves.
+	config.DisableCompression = true
 	mgr, err := newManager(config, scheme, o)
 	if err != nil {
 		return err

@@ -122,6 +122,7 @@ func (r *Reconciler) create(ctx context.Context, state *State, actions *Actions)
 		if err != nil {
 			r.Fleet.Drop(notYetMade(actions.Create))
 		}
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Own.made(actions.Create, r.Now()) })
 	}()
 	err = r.Gang.Ensure(ctx, *actions.Group)
 	switch {

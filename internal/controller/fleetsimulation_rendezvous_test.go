@@ -29,7 +29,7 @@ func (r *simCoordinator) Expect(key rendezvous.JobKey, gang rendezvous.Gang) {
 		return
 	}
 	if l == nil || l.gang.JobUID != gang.JobUID || l.gang.Attempt < gang.Attempt {
-		l = &simLeader{heard: map[string]bool{}, since: time.Now(), phase: rendezvous.PhaseForming}
+		l = &simLeader{heard: map[string]time.Time{}, since: time.Now(), phase: rendezvous.PhaseForming}
 		w := s.worlds[simName(key)]
 		l.adopting = w != nil && string(w.uid) == gang.JobUID && w.attempt == gang.Attempt
 		r.op.leading[key] = l
@@ -84,12 +84,14 @@ func (r *simCoordinator) Observe(key rendezvous.JobKey) rendezvous.Observation {
 	}
 	for _, m := range l.gang.Members {
 		connected := s.kubelets.agents[types.UID(m.UID)]
-		l.heard[m.UID] = l.heard[m.UID] || connected
+		if connected {
+			l.heard[m.UID] = time.Now()
+		}
 		rank := -1
 		if w != nil {
 			rank = slices.Index(w.members, m.UID)
 		}
-		one := rendezvous.MemberObservation{Joined: l.heard[m.UID], Connected: connected, WorkerRank: -1, LastSeen: time.Now()}
+		one := rendezvous.MemberObservation{Joined: !l.heard[m.UID].IsZero(), Connected: connected, WorkerRank: -1, LastSeen: l.heard[m.UID]}
 		if one.Joined {
 			one.WorkerRank, one.InWorld = int32(rank), rank >= 0
 		}

@@ -35,7 +35,7 @@ type simWorld struct {
 // simLeader is what one operator knows of one job's world.
 type simLeader struct {
 	gang     rendezvous.Gang
-	heard    map[string]bool
+	heard    map[string]time.Time
 	released bool
 	adopting bool
 	// since is when the gang was first expected.
@@ -114,8 +114,8 @@ func (s *fleetSim) advance(op *simOperator, key rendezvous.JobKey, l *simLeader)
 		return
 	}
 	for _, m := range l.gang.Members {
-		if s.kubelets.agents[types.UID(m.UID)] && !l.heard[m.UID] {
-			l.heard[m.UID] = true
+		if s.kubelets.agents[types.UID(m.UID)] && l.heard[m.UID].IsZero() {
+			l.heard[m.UID] = time.Now()
 			op.changed(key)
 		}
 	}
@@ -147,7 +147,7 @@ func (s *fleetSim) formFirst(op *simOperator, key rendezvous.JobKey, l *simLeade
 func (s *fleetSim) adopt(op *simOperator, key rendezvous.JobKey, l *simLeader, w *simWorld) {
 	const patience = 12 * time.Second
 	for _, uid := range w.members {
-		if uid == "" || l.heard[uid] || time.Since(l.since) > patience {
+		if uid == "" || !l.heard[uid].IsZero() || time.Since(l.since) > patience {
 			continue
 		}
 		m := l.member(uid)

@@ -15,7 +15,11 @@ import (
 	"github.com/concertina-dev/concertina/internal/gang"
 )
 
-// gather reads everything that a decision about the job may look at.
+// errLags means that the cache has yet to show pods that were made: one that is planned on without them would
+// be asked for again, and asking the API server instead costs it a look at all pods of the namespace.
+var errLags = errors.New("the cache lags behind what was made")
+
+// gather reads everything that a decision about the job may look at. Errors: errLags.
 func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*State, error) {
 	state := &State{
 		Now:         r.Now(),
@@ -37,6 +41,11 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 	var err error
 	if state.Pods, err = r.pods(ctx, r.Client, job); err != nil {
 		return nil, err
+	}
+	unseen := state.Memory.Own.unseen(state.Pods, state.Now)
+	r.memory.update(job.UID, func(m *Memory) { m.Own.Made = unseen })
+	if len(unseen) > 0 {
+		return nil, errLags
 	}
 	if err := r.gatherGroup(ctx, state); err != nil {
 		return nil, err
@@ -65,6 +74,10 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 		return nil
 	}
 	if state.target() > 0 && int32(len(state.unharmed())) >= state.target() {
+		return nil
+	}
+	if own := state.Memory.Own; state.target() > 0 && own.Decided == state.attempt() && own.Began != state.attempt() {
+		state.GroupExists = false
 		return nil
 	}
 	// A new attempt begins only when nobody is left of the last one, which the cache may not know yet.

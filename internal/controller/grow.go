@@ -49,6 +49,9 @@ func (r *Reconciler) grow(ctx context.Context, state *State, actions *Actions) b
 		}
 		return nil
 	})
+	if len(pods) > 0 {
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Own.made(pods, r.Now()) })
+	}
 	failed := (*notMade)(nil)
 	switch {
 	case errors.As(err, &failed):

@@ -36,8 +36,12 @@ type OwnMemory struct {
 	NotGrown int
 	// Cleared is the last attempt whose groups were all deleted: nobody makes any for it again.
 	Cleared int32
-	// Began is the last attempt whose gang this leader has begun to make.
-	Began int32
+	// Decided is the last attempt that this leader has made durable, Began the last one whose gang it has begun
+	// to make. In between there is nothing of it: a name is only made of an attempt that is durable.
+	Decided, Began int32
+	// Made are the pods that were made by MadeAt and that the cache has not shown yet.
+	Made   map[types.UID]bool
+	MadeAt time.Time
 	// Marks are the marks of leaving that were written last, by pod.
 	Marks map[types.UID]ownMark
 }
@@ -53,6 +57,36 @@ func (o *OwnMemory) marked(pod types.UID, mark ownMark) {
 		o.Marks = map[types.UID]ownMark{}
 	}
 	o.Marks[pod] = mark
+}
+
+// made notes pods that the API server has made, of which those that it refused have no uid.
+func (o *OwnMemory) made(pods []*corev1.Pod, now time.Time) {
+	made := maps.Clone(o.Made)
+	if made == nil {
+		made = map[types.UID]bool{}
+	}
+	for _, pod := range pods {
+		if pod.UID != "" {
+			made[pod.UID] = true
+		}
+	}
+	o.Made, o.MadeAt = made, now
+}
+
+// unseen are those of the pods that were made which a cache has still to show. One that is not seen for long
+// has been deleted again.
+func (o *OwnMemory) unseen(pods []*corev1.Pod, now time.Time) map[types.UID]bool {
+	if since := now.Sub(o.MadeAt); len(o.Made) == 0 || since < 0 || since >= cachePatience {
+		return nil
+	}
+	left := maps.Clone(o.Made)
+	for _, pod := range pods {
+		delete(left, pod.UID)
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	return left
 }
 
 // showMarks puts on pods from a cache that lags the marks that were written on them, and returns those

@@ -88,6 +88,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: r.memory.again(uid)}, nil
 	}
 	state, err := r.gather(ctx, job)
+	if errors.Is(err, errLags) {
+		return ctrl.Result{RequeueAfter: r.memory.again(uid)}, nil
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -135,6 +138,9 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 	r.memory.update(state.Job.UID, func(m *Memory) {
 		m.remember(plan)
 		m.Own.wrote(version, r.Now())
+		if attempt := value(plan.Status.Attempt); version != "" && attempt != state.attempt() {
+			m.Own.Decided = attempt
+		}
 		m.Trains = isTrue(plan.Status.Conditions, v1alpha1.ConditionTraining)
 		if plan.SizeTold {
 			m.SizeToldAt = state.Now

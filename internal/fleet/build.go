@@ -148,7 +148,7 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 	// A job that was decided to have no gang deletes its pods in a moment: their room comes free.
 	goes := b.job.Target == 0
 	selfPinned := Pinned(j.gang) != ""
-	var seen [2]*corev1.Pod // by whether it is of the growth class
+	var seen [2]sample // by whether it is of the growth class
 	// An earlier attempt may have had another template.
 	current := ""
 	if b.job.Target > 0 {
@@ -184,29 +184,48 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 		}
 		b.job.Workers, b.uids = append(b.job.Workers, w), append(b.uids, object.UID)
 		if one.assumed.IsZero() && current != "" && object.Labels[v1alpha1.LabelAttempt] == current {
-			seen[index(isGrowth(object))] = free
+			seen[index(isGrowth(object))] = sample{free, one.shape}
 		}
 	}
-	b.job.Gang = c.shapeOf(c.admitted(j.gang, seen[0], seen[1]), why).id
-	b.job.Growth = c.shapeOf(c.admitted(j.growth, seen[1], seen[0]), why).id
+	b.job.Gang = c.nextShape(&j.next[0], j.gang, seen[0], seen[1], why).id
+	b.job.Growth = c.nextShape(&j.next[1], j.growth, seen[1], seen[0], why).id
 }
 
-// admitted is a pod as the scheduler will see it once it is made: what admission has done to one pod of
-// a job (the overhead of its runtime, defaults of its namespace, tolerations) it does to the next.
-func (c *Cluster) admitted(template, seen, cousin *corev1.Pod) *corev1.Pod {
-	if seen != nil {
-		return seen
+// sample is a pod of a job as the API server made it, and its shape.
+type sample struct {
+	pod   *corev1.Pod
+	shape *shape
+}
+
+// next is the shape of further pods of one kind, and what it was found from.
+type next struct {
+	template *corev1.Pod
+	cousin   *shape
+	class    string
+	shape    *shape
+}
+
+// nextShape is the shape of further pods of a template, as the scheduler will see them: what admission has done
+// to one pod of a job (the overhead of its runtime, defaults of its namespace, tolerations) it does to the next,
+// and to those of the other kind.
+func (c *Cluster) nextShape(known *next, template *corev1.Pod, seen, cousin sample, why string) *shape {
+	if seen.shape != nil {
+		return seen.shape
 	}
 	class := template.Spec.PriorityClassName
-	if cousin != nil {
-		template = cousin
+	if standard := c.globalDefault(); class == "" && standard != nil {
+		class = standard.Name
+	}
+	if k := *known; k.shape != nil && !k.shape.dropped && k.template == template && k.cousin == cousin.shape && k.class == class {
+		return k.shape
 	}
 	one := *template
-	one.Spec.PriorityClassName = class
-	if standard := c.globalDefault(); class == "" && standard != nil {
-		one.Spec.PriorityClassName = standard.Name
+	if cousin.pod != nil {
+		one = *cousin.pod
 	}
-	return &one
+	one.Spec.PriorityClassName = class
+	*known = next{template: template, cousin: cousin.shape, class: class, shape: c.shapeOf(&one, why)}
+	return known.shape
 }
 
 // rankOf is the rank of a pod in the world, and whether it is a member. Before this leader has heard of the

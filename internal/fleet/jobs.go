@@ -23,6 +23,8 @@ type job struct {
 	gang, growth *corev1.Pod
 	generation   int64
 	misshapen    bool
+	// next are the shapes of further pods of each.
+	next [2]next
 	// built is what the planner sees of it, but for what only a snapshot knows: ids of jobs and of the
 	// namespace, and times that pass. It is made anew when it is dirty.
 	built built
