@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -72,5 +74,32 @@ func TestMarksAreSeenAsTheyWereWritten(t *testing.T) {
 	}
 	if _, kept := left["gone"]; len(left) != 3 || kept {
 		t.Errorf("remembered are %v", left)
+	}
+}
+
+func TestPodsThatWereMadeAreWaitedFor(t *testing.T) {
+	pod := func(uid string) *corev1.Pod { return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}} }
+	var own OwnMemory
+	own.made([]*corev1.Pod{pod("a"), pod(""), pod("b")}, start) // the second one was refused
+	for _, test := range []struct {
+		name  string
+		shown []*corev1.Pod
+		now   time.Time
+		want  []types.UID
+	}{
+		{"none is shown", nil, start, []types.UID{"a", "b"}},
+		{"one is shown, and one of another", []*corev1.Pod{pod("a"), pod("c")}, start, []types.UID{"b"}},
+		{"all are shown", []*corev1.Pod{pod("b"), pod("a")}, start, nil},
+		{"it takes too long: it was deleted again", nil, start.Add(cachePatience), nil},
+		{"the clock was set back", nil, start.Add(-time.Hour), nil},
+	} {
+		if got := slices.Sorted(maps.Keys(own.unseen(test.shown, test.now))); !slices.Equal(got, test.want) {
+			t.Errorf("%s: waits for %v, want %v", test.name, got, test.want)
+		}
+	}
+	own.Made = own.unseen([]*corev1.Pod{pod("a")}, start)
+	own.made([]*corev1.Pod{pod("d")}, start.Add(time.Millisecond))
+	if got := slices.Sorted(maps.Keys(own.unseen(nil, start.Add(time.Millisecond)))); !slices.Equal(got, []types.UID{"b", "d"}) {
+		t.Errorf("after another was made it waits for %v", got)
 	}
 }

@@ -41,6 +41,9 @@ func (l *Leader) NeedLeaderElection() bool { return true }
 // when the very first write does.
 func (l *Leader) Start(ctx context.Context) error {
 	if err := l.write(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // it was asked to end in the middle of the first write
+		}
 		return err
 	}
 	ticker := time.NewTicker(writeEvery)

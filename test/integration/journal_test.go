@@ -2,11 +2,15 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -125,7 +129,7 @@ func (j *journal) intercept() interceptor.Funcs {
 			return j.write(ctx, "apply "+appliedName(object), func() error { return c.Apply(ctx, object, opts...) })
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			return j.write(ctx, "patch "+nameOf(c, object), func() error { return c.Patch(ctx, object, patch, opts...) })
+			return j.write(ctx, "patch "+nameOf(c, object)+annotated(object, patch), func() error { return c.Patch(ctx, object, patch, opts...) })
 		},
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			return j.write(ctx, "write "+sub, func() error { return c.SubResource(sub).Apply(ctx, object, opts...) })
@@ -150,4 +154,20 @@ func appliedName(object runtime.ApplyConfiguration) string {
 		return fmt.Sprintf("%T", object)
 	}
 	return *named.GetKind() + " " + *named.GetName()
+}
+
+// annotated tells which annotations a patch of a pod writes, by the last part of their names.
+func annotated(object client.Object, patch client.Patch) string {
+	var written struct {
+		Metadata struct{ Annotations map[string]*string }
+	}
+	data, err := patch.Data(object)
+	if _, isPod := object.(*corev1.Pod); !isPod || err != nil || json.Unmarshal(data, &written) != nil {
+		return ""
+	}
+	text := ""
+	for _, name := range slices.Sorted(maps.Keys(written.Metadata.Annotations)) {
+		text += " " + name[strings.LastIndexByte(name, '/')+1:]
+	}
+	return text
 }

@@ -251,7 +251,7 @@ var _ = Describe("Room that is taken back", func() {
 			return found
 		}
 		is := func(text string) func(string) bool { return func(line string) bool { return line == text } }
-		marked := max(at(is("patch Pod "+r.lent[0])), at(is("patch Pod "+r.lent[1])))
+		marked := max(at(is("patch Pod "+r.lent[0]+" leaving")), at(is("patch Pod "+r.lent[1]+" leaving")))
 		told := at(func(line string) bool { return strings.Contains(line, "(leaves: Reclaimed)") })
 		Expect(lines[told]).To(Equal(fmt.Sprintf(
 			"expect attempt 1: low-1-0@%[1]s low-1-1@%[1]s %[2]s@%[1]s (leaves: Reclaimed) %[3]s@%[1]s (leaves: Reclaimed)", r.node, r.lent[0], r.lent[1])))
@@ -260,7 +260,7 @@ var _ = Describe("Room that is taken back", func() {
 		Expect(min(deleted[0], deleted[1])).To(BeNumerically(">", told))
 		Expect(at(is("create Pod big-1-0"))).To(BeNumerically(">", max(deleted[0], deleted[1])))
 		Expect(lines).To(ContainElement(fmt.Sprintf("event Normal Reclaimed: the room of %s is for job %s/big", strings.Join(r.lent, ", "), r.namespace)))
-		Expect(r.op.count("patch Pod "+r.lent[0])+r.op.count("patch Pod "+r.lent[1])).To(Equal(2), "a mark is written once")
+		Expect(r.op.count("patch Pod "+r.lent[0]+" leaving")+r.op.count("patch Pod "+r.lent[1]+" leaving")).To(Equal(2), "a mark is written once")
 	})
 
 	It("is left by the same two when the operator is killed", func(ctx context.Context) {

@@ -36,25 +36,26 @@ var _ = Describe("The status", func() {
 	It("comes before the events that tell of it", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		op := startOperator(ctx, namespace, settings{})
-		// The write that tells of the gang fails twice.
+		j := createJob(ctx, namespace)
+		j.gangOf(ctx, 1)
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False WaitingForRoom: 2 of 2 pods"))
+		// The write that tells of the release fails twice.
 		var failures atomic.Int32
 		op.answer(func(_ context.Context, line string) error {
-			made := slices.Contains(op.all(), "create Pod digits-1-1")
-			if line == "write status" && made && failures.Add(1) <= 2 {
+			if line == "write status" && failures.Add(1) <= 2 {
 				return apierrors.NewInternalError(errKilled)
 			}
 			return nil
 		})
-		j := createJob(ctx, namespace)
-		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False WaitingForRoom"))
-		lines := op.all()
-		told := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "event") })
-		failed := slices.Index(lines, "write status: InternalError")
-		Expect(failed).To(BeNumerically(">=", 0))
-		Expect(told == -1 || told > failed).To(BeTrue(), "told before it was durable:\n%s", strings.Join(lines, "\n"))
-		if told >= 0 {
-			Expect(lines[told-1]).To(Equal("write status"))
+		before := len(op.all())
+		Expect(j.update(ctx, suspended(true))).To(Succeed())
+		told := func() int {
+			return slices.IndexFunc(op.all()[before:], func(line string) bool { return strings.HasPrefix(line, "event Normal Suspended") })
 		}
+		Eventually(told).Should(BeNumerically(">", 0))
+		lines := op.all()[before:]
+		Expect(lines[:told()]).To(ContainElements("write status: InternalError", "write status: InternalError"), "told before it was durable")
+		Expect(lines[told()-1]).To(Equal("write status"))
 	})
 
 	It("leaves the world to its own writer", func(ctx context.Context) {

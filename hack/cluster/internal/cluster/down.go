@@ -95,17 +95,14 @@ func killMarked() error {
 	return errors.New("the cluster's processes do not end: new ones keep appearing")
 }
 
-// devicePlugins is the one folder that kubelets use whatever their settings.
-const devicePlugins = "/var/lib/kubelet/device-plugins"
-
 func removeDevicePlugins() error {
 	for _, name := range []string{"kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION"} {
-		if err := os.Remove(filepath.Join(devicePlugins, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(filepath.Join(node.DevicePlugins, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove the device plugins' socket: %w", err)
 		}
 	}
 	// They go only when they are empty.
-	_ = os.Remove(devicePlugins)
-	_ = os.Remove(filepath.Dir(devicePlugins))
+	_ = os.Remove(node.DevicePlugins)
+	_ = os.Remove(filepath.Dir(node.DevicePlugins))
 	return nil
 }

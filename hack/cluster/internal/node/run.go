@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/concertina-dev/concertina/hack/cluster/internal/image"
@@ -56,8 +57,56 @@ func (n Node) StartRuntime(ctx context.Context, returns bool) error {
 	return err
 }
 
+// DevicePlugins is the one folder that kubelets use whatever their settings, and deviceSocket what each of them
+// makes anew in it.
+const (
+	DevicePlugins = "/var/lib/kubelet/device-plugins"
+	deviceSocket  = DevicePlugins + "/kubelet.sock"
+)
+
+const (
+	// deviceSocketPatience is how long a kubelet may take to make its socket, deviceSocketPoll how often we look.
+	deviceSocketPatience = 20 * time.Second
+	deviceSocketPoll     = 10 * time.Millisecond
+)
+
+// kubelets is held while one makes its socket: each clears away that of the others first, and of two that do so
+// at once one finds the address in use and ends.
+var kubelets sync.Mutex
+
 // StartKubelet starts the node's kubelet; the API server must run.
 func (n Node) StartKubelet(ctx context.Context) (process.ID, error) {
+	kubelets.Lock()
+	defer kubelets.Unlock()
+	before := madeAt(deviceSocket)
+	id, err := n.startKubelet(ctx)
+	if err != nil {
+		return id, err
+	}
+	ctx, stop := context.WithTimeout(ctx, deviceSocketPatience)
+	defer stop()
+	look := time.NewTicker(deviceSocketPoll)
+	defer look.Stop()
+	for id.Running() && madeAt(deviceSocket).Equal(before) {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return id, nil // whoever waits for the node says what is wrong
+		}
+	}
+	return id, nil
+}
+
+// madeAt is when a file was made; zero when there is none.
+func madeAt(path string) time.Time {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+func (n Node) startKubelet(ctx context.Context) (process.ID, error) {
 	if err := network.AddNode(ctx, n.Number); err != nil {
 		return process.ID{}, err
 	}
