@@ -214,8 +214,8 @@ func (r *Reconciler) annotate(ctx context.Context, pod *corev1.Pod, name, text s
 	}
 	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	err = r.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil, nil
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		return nil, nil // a uid that differs is invalid: another pod has the name
 	}
 	if err != nil {
 		return nil, err

@@ -86,9 +86,12 @@ func (p *planner) startGang() {
 }
 
 // justBegun describes a gang whose pods nobody has seen yet. It comes with the write that makes the attempt
-// durable, so that the making of the pods needs none.
+// durable, so that the making of the pods needs none. Whether a job that was refused is admitted now, its pods
+// have to show.
 func (p *planner) justBegun() {
-	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	if !meta.IsStatusConditionFalse(p.Job.Status.Conditions, v1alpha1.ConditionAdmitted) {
+		p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	}
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, "the gang was just created")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang was just created")
 }
@@ -270,6 +273,7 @@ func (p *planner) createGang() {
 	p.note(corev1.EventTypeNormal, v1alpha1.EventGangCreated, "attempt %d: %d workers are to start together (PodGroup %s)",
 		p.attempt(), p.target(), group.Key.Name)
 	p.justBegun()
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
 }
 
 // placement says when the first pod got its node (zero if none has), and whether all have one.

@@ -76,7 +76,7 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 	if state.target() > 0 && int32(len(state.unharmed())) >= state.target() {
 		return nil
 	}
-	if own := state.Memory.Own; state.target() > 0 && own.Decided == state.attempt() && own.Began != state.attempt() {
+	if state.target() > 0 && state.Memory.Own.justDecided(state.attempt(), state.Now) {
 		state.GroupExists = false
 		return nil
 	}

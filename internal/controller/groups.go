@@ -113,6 +113,9 @@ func refillOf(pod *corev1.Pod) (first, size int32, ok bool) {
 
 // nextLook is when to look at a job again without being asked; 0 for never.
 func nextLook(state *State, plan *Plan) time.Duration {
+	if len(plan.Actions.Create) > 0 && (plan.After == 0 || plan.After > cachePatience) {
+		return cachePatience // nothing was written that would ask for a look, and the pods' events may lag
+	}
 	if len(waitingGroups(state)) > 0 && (plan.After == 0 || plan.After > groupCheck) {
 		return groupCheck
 	}

@@ -37,7 +37,7 @@ type OwnMemory struct {
 	// Cleared is the last attempt whose groups were all deleted: nobody makes any for it again.
 	Cleared int32
 	// Decided is the last attempt that this leader has made durable, Began the last one whose gang it has begun
-	// to make. In between there is nothing of it: a name is only made of an attempt that is durable.
+	// to make. In between there is nothing of it, as long as nobody else leads.
 	Decided, Began int32
 	// Made are the pods that were made by MadeAt and that the cache has not shown yet.
 	Made   map[types.UID]bool
@@ -57,6 +57,13 @@ func (o *OwnMemory) marked(pod types.UID, mark ownMark) {
 		o.Marks = map[types.UID]ownMark{}
 	}
 	o.Marks[pod] = mark
+}
+
+// justDecided says that this leader has made an attempt durable a moment ago, and nothing of it. After that moment
+// it may have slept, and another leader have made the gang.
+func (o *OwnMemory) justDecided(attempt int32, now time.Time) bool {
+	since := now.Sub(o.WrittenAt)
+	return o.Decided == attempt && o.Began != attempt && since >= 0 && since < cachePatience
 }
 
 // made notes pods that the API server has made, of which those that it refused have no uid.

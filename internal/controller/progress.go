@@ -98,16 +98,13 @@ func annotatedRank(pod *corev1.Pod) int32 {
 }
 
 // annotateRanks writes on every pod which worker rank it has in the current world. A worker that this
-// leader has never heard has none in a world that this leader has made. Other numbers wait while workers end
-// for another job: its first step is what everybody works for.
+// leader has never heard has none in a world that this leader has made.
 func (p *planner) annotateRanks(pods []*corev1.Pod) {
-	busy := slices.ContainsFunc(p.workers, func(w worker) bool { return forOthers(w.leaving) })
 	ours := slices.ContainsFunc(p.World.Changes, func(c rendezvous.Change) bool { return c.Round == p.World.Round })
 	for _, pod := range pods {
 		member, old := p.member(pod), pod.Annotations[v1alpha1.AnnotationRank]
 		want := old
 		switch {
-		case member.Joined && member.WorkerRank >= 0 && busy && old != "" && old != noRank:
 		case member.Joined && member.WorkerRank >= 0:
 			want = strconv.Itoa(int(member.WorkerRank))
 		case (member.Joined || ours) && old != "":

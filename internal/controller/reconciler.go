@@ -89,7 +89,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	state, err := r.gather(ctx, job)
 	if errors.Is(err, errLags) {
-		return ctrl.Result{RequeueAfter: r.memory.again(uid)}, nil
+		// Their events wake the job, if they come.
+		return ctrl.Result{RequeueAfter: cachePatience}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
