@@ -87,3 +87,23 @@ func TestWhatAJobWaitsForIsADetailWhileItKeepsItsPlace(t *testing.T) {
 		}
 	}
 }
+
+// A gang is told of with the write that makes its attempt durable: the making of its pods needs none. A job that
+// was refused stays so until there are pods.
+func TestTheMakingOfAGangIsNoWriteOfItsOwn(t *testing.T) {
+	job := jobWith()
+	state := stateOf(job)
+	state.Grant = fleet.Grant{Known: true, Start: true, Places: []fleet.Place{{Node: "n1", Own: true}, {Node: "n1", Own: true}}}
+	job.Status = NewPlan(state, settings).Status
+	if !isTrue(job.Status.Conditions, v1alpha1.ConditionAdmitted) || value(job.Status.Attempt) != 1 {
+		t.Fatalf("%+v", job.Status)
+	}
+	state.GroupExists = false
+	plan := NewPlan(state, settings)
+	if len(plan.Actions.Create) != 2 || !equality.Semantic.DeepEqual(plan.Status, job.Status) {
+		t.Errorf("%d pods are made, with a write: %+v", len(plan.Actions.Create), plan.Status.Conditions)
+	}
+	if got := nextLook(state, &plan); got <= 0 || got > cachePatience {
+		t.Errorf("looks after %s, should the pods' events not come", got)
+	}
+}

@@ -103,3 +103,23 @@ func TestPodsThatWereMadeAreWaitedFor(t *testing.T) {
 		t.Errorf("after another was made it waits for %v", got)
 	}
 }
+
+func TestAnAttemptIsUntouchedForAMoment(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		decided, began int32
+		now            time.Time
+		want           bool
+	}{
+		{"just decided", 2, 1, start.Add(time.Millisecond), true},
+		{"decided by another leader", 1, 1, start.Add(time.Millisecond), false},
+		{"begun", 2, 2, start.Add(time.Millisecond), false},
+		{"decided long ago: others may lead since", 2, 1, start.Add(cachePatience), false},
+		{"the clock was set back", 2, 1, start.Add(-time.Second), false},
+	} {
+		own := OwnMemory{Decided: test.decided, Began: test.began, WrittenAt: start}
+		if got := own.justDecided(2, test.now); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+}
