@@ -90,7 +90,7 @@ func (p *planner) startGang() {
 // have to show.
 func (p *planner) justBegun() {
 	if !meta.IsStatusConditionFalse(p.Job.Status.Conditions, v1alpha1.ConditionAdmitted) {
-		p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+		p.admit()
 	}
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, "the gang was just created")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang was just created")
@@ -273,7 +273,7 @@ func (p *planner) createGang() {
 	p.note(corev1.EventTypeNormal, v1alpha1.EventGangCreated, "attempt %d: %d workers are to start together (PodGroup %s)",
 		p.attempt(), p.target(), group.Key.Name)
 	p.justBegun()
-	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	p.admit()
 }
 
 // placement says when the first pod got its node (zero if none has), and whether all have one.

@@ -48,6 +48,11 @@ func (p *planner) set(conditionType string, status metav1.ConditionStatus, reaso
 	})
 }
 
+// admit says that the job may have workers.
+func (p *planner) admit() {
+	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+}
+
 // refuse says that the job may have no workers now, and why.
 func (p *planner) refuse(reason, message string) {
 	old := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionAdmitted)
@@ -61,7 +66,7 @@ func (p *planner) refuse(reason, message string) {
 
 // describeGang writes GangScheduled and Training for a gang that has all of its pods.
 func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
-	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	p.admit()
 	if !bound {
 		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, p.Placement)
 		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang has no room yet")

@@ -300,8 +300,7 @@ func (p *planner) tellLeaving(crew []worker) {
 // describeWorld writes the conditions of an attempt that has its world. What goes on for a moment only
 // is not written.
 func (p *planner) describeWorld(crew []worker) {
-	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted,
-		"nothing stands in the way of the job's pods")
+	p.admit()
 	if !isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) {
 		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled,
 			"every worker of the gang had a node")

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -223,7 +224,11 @@ func (c *simClient) Patch(_ context.Context, object client.Object, patch client.
 		if text, marked := change.Metadata.Annotations[v1alpha1.AnnotationLeaving]; marked {
 			c.op.sim.checkMark(key, text)
 		}
-		return c.op.sim.server.annotate(kind, key, change.Metadata.UID, change.Metadata.Annotations)
+		if err := c.op.sim.server.annotate(kind, key, change.Metadata.UID, change.Metadata.Annotations); err != nil {
+			return err
+		}
+		object.SetResourceVersion(c.op.sim.server.objects[kind][key].GetResourceVersion())
+		return nil
 	})
 }
 
@@ -234,7 +239,7 @@ func (a *simServer) annotate(kind simKind, key client.ObjectKey, uid types.UID, 
 		return apierrors.NewNotFound(simGroupResource(kind), key.Name)
 	}
 	if uid != "" && uid != found.GetUID() {
-		return apierrors.NewConflict(simGroupResource(kind), key.Name, errors.New("the uid is another one"))
+		return apierrors.NewInvalid(schema.GroupKind{Kind: string(kind)}, key.Name, nil) // metadata.uid is immutable
 	}
 	next := found.DeepCopyObject().(client.Object)
 	all := merged(next.GetAnnotations(), nil)

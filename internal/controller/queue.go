@@ -52,7 +52,7 @@ func (p *planner) enqueue() {
 		next.EstimatedStart = ptr.To(metav1.NewTime(at.Truncate(time.Second)))
 	}
 	status.Queue = next
-	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionTrue, v1alpha1.ReasonAdmitted, "nothing stands in the way of the job's pods")
+	p.admit()
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonQueued, why)
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonQueued, "the gang has no room yet")
 }
