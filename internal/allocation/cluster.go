@@ -46,14 +46,15 @@ type Cluster struct {
 	Jobs       []Job
 }
 
-// Settings are the operator's, for all jobs. The zero value of a duration switches its rule off.
+// Settings are the operator's, for all jobs. The zero value of a duration switches its rule off, that of
+// Backfill the exception from its rule.
 type Settings struct {
 	// MinRuntime is how long a job keeps what it grew by before it is taken back.
 	MinRuntime time.Duration
 	// ReclaimTimeout bounds how long a lender may take to its barrier; the reconciler enforces it.
 	ReclaimTimeout time.Duration
-	// Backfill is how long after it was queued a gang that does not fit lets others start on what is
-	// reserved for it.
+	// Backfill is how long after it was queued a gang that does not fit lets others start on what it
+	// waits for; room is kept for it from then on.
 	Backfill time.Duration
 	// CoolDown is how long equal jobs are left alone after they were evened out.
 	CoolDown time.Duration
@@ -71,6 +72,9 @@ type Node struct {
 	// Capacity is what it offers to pods, Free what of that nobody holds: pods that are ending hold their
 	// share until they have ended, pods that are planned for the node or were just created hold theirs.
 	Capacity, Free Amounts
+	// Coming is what comes free beyond that, soon and in any case: pods of nobody here that are ending hold it.
+	// nil for nothing.
+	Coming Amounts
 	// Closed says why no pod may be placed there now (cordoned, not ready, about to go); empty when it may.
 	Closed string
 	// DeviceType tells devices apart that share a resource name; empty where nothing does.
@@ -224,8 +228,9 @@ type Worker struct {
 	Bound bool
 	// World is true when it is a member of the world.
 	World bool
-	// Ending is true when its pod is being deleted: its room comes free when it has ended.
-	Ending bool
+	// Ending is true when its pod is being deleted: its room comes free when it has ended. Overdue is true when it
+	// should have ended long ago: nobody knows when, so nobody waits for it.
+	Ending, Overdue bool
 	// Leaving is true when it is to leave for another reason than the plan (drain, eviction, loss).
 	Leaving bool
 	// Marked is true when the plan in force has it leave, For is the job that its room is for; None when

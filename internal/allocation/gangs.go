@@ -68,7 +68,9 @@ func (p *planner) serveGangs() {
 			continue
 		}
 		if d.queues() {
-			p.serveGranted(d)
+			// It lost its room between the grant and its pods, or has yet to make them: it holds nothing, so it
+			// stands in the queue again, before those that were not granted yet.
+			p.serveGang(d)
 			continue
 		}
 		p.besideReservations(func() { p.serve(d) })
@@ -80,14 +82,6 @@ func (p *planner) serveGangs() {
 func (p *planner) commit() {
 	for _, r := range []*room{&p.now, &p.soon, &p.reach} {
 		r.commit()
-	}
-}
-
-// serveGranted serves a gang that lost its room between the grant and its pods: it holds nothing, so it stands
-// in the queue again, before those that were not granted yet, and room is kept for it like for one of them.
-func (p *planner) serveGranted(d *demand) {
-	if p.admitted(d) && p.serve(d) == blocked {
-		p.block(d)
 	}
 }
 
@@ -134,8 +128,8 @@ func (p *planner) startingPlaces(id JobID) int32 {
 		worker := &in.Workers[w]
 		if worker.Own && !worker.Bound && worker.Node == None && !worker.Ending && !worker.Leaving {
 			places++
-			if places == 1 && len(p.c.Shapes[in.Gang].Unmodelled) > 0 || p.c.Settings.Autoscaled {
-				p.attempts = append(p.attempts, in.Gang)
+			if places == 1 && (p.opaque(in.Gang) || p.c.Settings.Autoscaled) {
+				p.attempts = append(p.attempts, attempt{in.Gang, in.Priority})
 			}
 		}
 	}
@@ -299,7 +293,7 @@ func (p *planner) opaque(s ShapeID) bool { return p.c.Shapes[s].Unmodelled != ""
 // could take the same nodes is being tried. What they may get is kept for them.
 func (p *planner) serveOpaque(d *demand) verdict {
 	in, out := &p.c.Jobs[d.job], &p.out[d.job]
-	if d.kind == begin && !p.mayAttempt(in.Gang) {
+	if d.queues() && !p.mayAttempt(in) {
 		return waiting
 	}
 	if !p.fits(&p.now, d) {
@@ -316,17 +310,32 @@ func (p *planner) serveOpaque(d *demand) verdict {
 	for i := range out.Places {
 		out.Places[i] = None
 	}
-	if d.kind == begin {
-		p.attempts = append(p.attempts, in.Gang)
+	if d.queues() {
+		p.attempts = append(p.attempts, attempt{in.Gang, in.Priority})
 	}
 	return served
 }
 
-// mayAttempt says whether nobody tries for the nodes of a shape already.
-func (p *planner) mayAttempt(s ShapeID) bool {
-	return !slices.ContainsFunc(p.attempts, func(other ShapeID) bool {
-		return overlap(p.c.Shapes[s].Nodes, p.c.Shapes[other].Nodes)
+// attempt is a gang that waits for the scheduler, on nodes that only that knows.
+type attempt struct {
+	shape    ShapeID
+	priority int32
+}
+
+// mayAttempt says whether nobody of as high a priority tries for the nodes of a job already. Those of a lower one
+// do not hold it up: the scheduler serves it before them.
+func (p *planner) mayAttempt(in *Job) bool {
+	return !slices.ContainsFunc(p.attempts, func(other attempt) bool {
+		return other.priority >= in.Priority && overlap(p.c.Shapes[in.Gang].Nodes, p.c.Shapes[other.shape].Nodes)
 	})
+}
+
+// mayAskForNodes says whether an attempt may be made of a gang that fits nowhere, so that the cluster grows: one
+// at a time of the highest priority there is.
+func (p *planner) mayAskForNodes(d *demand) bool {
+	in := &p.c.Jobs[d.job]
+	return p.c.Settings.Autoscaled && p.quotaAdmitsNow(d) &&
+		!slices.ContainsFunc(p.attempts, func(other attempt) bool { return other.priority >= in.Priority })
 }
 
 func overlap(a, b Bits) bool {
@@ -338,13 +347,11 @@ func overlap(a, b Bits) bool {
 	return false
 }
 
-// serveQueued starts a gang, or says why it waits.
-func (p *planner) serveQueued(d *demand) {
-	in := &p.c.Jobs[d.job]
-	result := blocked
+// serveGang gives room to a gang that has no pods, and keeps some for one that finds none.
+func (p *planner) serveGang(d *demand) verdict {
+	in, result := &p.c.Jobs[d.job], blocked
 	if p.admitted(d) {
-		if p.leavesInTime(in) {
-			d.intime = true
+		if d.intime = p.leavesInTime(in); d.intime {
 			p.besideReservations(func() { result = p.serve(d) })
 		} else {
 			result = p.serve(d)
@@ -352,14 +359,22 @@ func (p *planner) serveQueued(d *demand) {
 		if result == blocked {
 			p.block(d)
 		}
+	} else {
+		p.blockQuota(d)
 	}
-	if result == blocked && p.c.Settings.Autoscaled && p.mayAttempt(in.Gang) && len(p.attempts) == 0 && p.quotaAdmitsNow(d) {
-		p.attempts = append(p.attempts, in.Gang)
+	if result == blocked && p.mayAskForNodes(d) {
+		p.attempts = append(p.attempts, attempt{in.Gang, in.Priority})
 		out := &p.out[d.job]
-		out.Start, out.Own = true, in.Min
+		out.Start, out.Own = d.kind == begin, in.Min
 		out.Places = slices.Repeat([]NodeID{None}, int(in.Min))
 		result = served
 	}
+	return result
+}
+
+// serveQueued starts a gang, or says why it waits.
+func (p *planner) serveQueued(d *demand) {
+	result := p.serveGang(d)
 	w := &p.jobs[d.job].waits
 	w.verdict, w.demand, w.behind = result, *d, None
 	if result != served && w.free == 0 {
@@ -374,7 +389,7 @@ func (p *planner) serveQueued(d *demand) {
 func (p *planner) behindReservation(d *demand) JobID {
 	for i := range p.reservations {
 		r := &p.reservations[i]
-		if len(r.held) > 0 && r.job != d.job && overlap(p.c.Shapes[p.c.Jobs[d.job].Gang].Nodes, p.c.Shapes[r.shape].Nodes) {
+		if len(r.held) > 0 && r.job != d.job && p.concerns(r, p.c.Jobs[d.job].Gang) {
 			return r.job
 		}
 	}

@@ -127,7 +127,7 @@ func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*Worker) 
 func sortByMissed(workers []Worker, some []int32, places []int32) {
 	slices.SortFunc(some, func(a, b int32) int {
 		x, y := &workers[a], &workers[b]
-		if places != nil && x.Own == y.Own && x.World && y.World && x.Marked == y.Marked && x.Node != y.Node {
+		if places != nil && x.Own == y.Own && x.World && y.World && x.Marked == y.Marked && x.Node != y.Node && x.Node >= 0 && y.Node >= 0 {
 			return cmp.Or(cmp.Compare(places[y.Node], places[x.Node]), cmp.Compare(x.Node, y.Node))
 		}
 		return missed(x, y)

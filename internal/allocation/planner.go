@@ -37,8 +37,8 @@ type planner struct {
 	// somebody asks.
 	evictable []JobID
 	asked     bool
-	// attempts are the shapes of gangs which only the scheduler can place and which wait for it.
-	attempts []ShapeID
+	// attempts are the gangs which only the scheduler can place and which wait for it.
+	attempts []attempt
 	// held is how many surplus devices each namespace has.
 	held []int64
 	// refused says how few workers of a kind a job could not make room for.
@@ -76,8 +76,9 @@ type job struct {
 	paused bool
 	// marked is true when workers were to leave by the plan in force.
 	marked bool
-	// evicted is true when all of it goes, lends when workers leave for others.
-	evicted, lends bool
+	// evicted is true when all of it goes, later when it does so only once others may leave as well, lends when
+	// workers leave for others.
+	evicted, later, lends bool
 	// moves is how many of its workers are to be moved, kept how many replacements of them it has already.
 	moves, kept int32
 	// added is how many workers it is given beyond those that it has, virtual how many it would be given
@@ -107,6 +108,8 @@ func (p *planner) plan(c *Cluster) Plan {
 	for _, r := range []*room{&p.now, &p.soon, &p.reach} {
 		r.reset(c, p.classes)
 	}
+	p.soon.come()
+	p.reach.come()
 	p.gather()
 	p.serveGangs()
 	p.grow()
@@ -147,8 +150,10 @@ func (p *planner) gatherJob(id JobID) {
 		j.marked = j.marked || worker.Marked
 		switch {
 		case worker.Ending || worker.Leaving:
-			p.soon.apply(worker.Node, worker.Shape, 1)
-			p.reach.apply(worker.Node, worker.Shape, 1)
+			if !worker.Overdue {
+				p.soon.apply(worker.Node, worker.Shape, 1)
+				p.reach.apply(worker.Node, worker.Shape, 1)
+			}
 			if worker.Marked {
 				p.leaving[j.first+w] = leaving{chosen: true, rule: RuleLeavingRoom, job: p.beneficiary(worker.For)}
 			}
@@ -182,6 +187,24 @@ func (p *planner) gatherJob(id JobID) {
 			p.choose(id, w, worker.For, RuleNoHostage)
 			p.reach.apply(worker.Node, worker.Shape, 1)
 		} else if p.takeable(id, w) {
+			p.reach.apply(worker.Node, worker.Shape, 1)
+		}
+	}
+	if j.policy == Never && in.Stage == Training && !in.Finishing {
+		p.giveBack(id)
+	}
+}
+
+// giveBack has those leave by whom a job has grown that lends nothing, and did when it grew: they are borrowed.
+func (p *planner) giveBack(id JobID) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	for _, w := range p.leavers(id) {
+		worker := &in.Workers[w]
+		if j.live-j.gone <= in.Min {
+			return
+		}
+		if !worker.Own || j.ownBound-j.ownGone > in.Min {
+			p.choose(id, w, None, RuleLendsAndBorrows)
 			p.reach.apply(worker.Node, worker.Shape, 1)
 		}
 	}
@@ -314,6 +337,8 @@ func (p *planner) conclude(id JobID) {
 	in, j, out := &p.c.Jobs[id], &p.jobs[id], &p.out[id]
 	switch {
 	case in.Name == "" || in.Stage == Held:
+	case j.later:
+		out.Count = max(in.Target-j.gone, in.Min)
 	case j.evicted:
 		out.Evict = true
 	case in.Stage == Queued:

@@ -9,8 +9,11 @@ import (
 type reservation struct {
 	job   JobID
 	shape ShapeID
-	// held is what was taken for it out of the room of others; nothing while others may start on it.
+	// held is what was taken for it out of the room of others; nothing while others may start on it. It is None for
+	// each pod whose quota alone is kept.
 	held []NodeID
+	// quota is true for one of quota alone.
+	quota bool
 	// patient is true for a gang that takes nothing from others: what it waits for must not be lent.
 	patient bool
 	// expected is when the gang may start at the latest, zero when that is not known.
@@ -22,31 +25,84 @@ type reservation struct {
 func (p *planner) block(d *demand) {
 	in := &p.c.Jobs[d.job]
 	p.forget(d)
-	if p.classes.empty(d.class) < int64(d.places) || !in.Preempts && p.c.Settings.Backfill == 0 {
+	if p.classes.empty(d.class) < int64(d.places) {
 		return
 	}
 	for i := range p.reservations {
-		if overlap(p.c.Shapes[in.Gang].Nodes, p.c.Shapes[p.reservations[i].shape].Nodes) {
+		if r := &p.reservations[i]; !r.quota && p.concerns(r, in.Gang) {
 			return
 		}
 	}
 	r := reservation{job: d.job, shape: in.Gang, expected: p.expected(d)}
 	p.out[d.job].Expected = r.expected
-	open := until(in.Queued, p.c.Settings.Backfill, p.c.Now)
-	if !open.IsZero() {
-		p.wake(open)
-	} else if p.c.Settings.Backfill > 0 {
-		// Who takes nothing from others gets what is taken from them never: it is kept what comes free by itself.
-		from := &p.reach
-		if r.patient = !in.Preempts; r.patient {
-			from = &p.soon
-		}
+	if !p.stillOpen(d) {
+		from := p.claim(&r)
 		all := *d
 		all.places = int32(min(from.of(d.class).total, int64(d.places)))
-		r.held = p.spread(from, &all, nil)
+		if r.held = p.spread(from, &all, nil); len(r.held) == 0 {
+			return // for one that nothing can be kept for, others do not lose their claim
+		}
 		p.hold(&r, true)
 	}
 	p.reservations = append(p.reservations, r)
+}
+
+// claim is what a reservation may be taken from. Who takes nothing from others never gets what is taken from them:
+// it is kept what comes free by itself.
+func (p *planner) claim(r *reservation) *room {
+	if r.patient = !p.c.Jobs[r.job].Preempts; r.patient {
+		return &p.soon
+	}
+	return &p.reach
+}
+
+// stillOpen says whether others may start on what a gang waits for.
+func (p *planner) stillOpen(d *demand) bool {
+	queued := p.c.Jobs[d.job].Queued
+	if queued.IsZero() {
+		return false // it was granted already
+	}
+	end := until(queued, p.c.Settings.Backfill, p.c.Now)
+	p.wake(end)
+	return !end.IsZero()
+}
+
+// blockQuota keeps what is left of its quotas for a gang that they would admit if nobody else used them: jobs
+// behind it in its namespace would use it up again and again.
+func (p *planner) blockQuota(d *demand) {
+	in := &p.c.Jobs[d.job]
+	if !p.quotaCouldAdmit(d) || p.classes.empty(d.class) < int64(d.places) || p.stillOpen(d) {
+		return
+	}
+	r := reservation{job: d.job, shape: in.Gang, quota: true}
+	left := min(p.claim(&r).bounds(in.Gang, 0), d.made)
+	if left <= 0 {
+		return
+	}
+	r.held = slices.Repeat([]NodeID{None}, int(left))
+	p.hold(&r, true)
+	p.reservations = append(p.reservations, r)
+}
+
+// quotaCouldAdmit says whether a gang is within what its quotas allow altogether.
+func (p *planner) quotaCouldAdmit(d *demand) bool {
+	shape := &p.c.Shapes[p.c.Jobs[d.job].Gang]
+	for _, q := range shape.Quotas {
+		for i, amount := range shape.Demand {
+			if hard := p.c.Quotas[q].Hard; amount > 0 && i < len(hard) && hard[i] < Unbounded/2 && hard[i]/amount < int64(d.made) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// concerns says whether a reservation keeps something that pods of a shape could have.
+func (p *planner) concerns(r *reservation, s ShapeID) bool {
+	if r.quota {
+		return slices.ContainsFunc(p.c.Shapes[s].Quotas, func(q QuotaID) bool { return slices.Contains(p.c.Shapes[r.shape].Quotas, q) })
+	}
+	return overlap(p.c.Shapes[s].Nodes, p.c.Shapes[r.shape].Nodes)
 }
 
 // hold takes the room of a reservation, or gives it back.
@@ -93,7 +149,7 @@ func (p *planner) leavesInTime(in *Job) bool {
 	holds := false
 	for i := range p.reservations {
 		r := &p.reservations[i]
-		if len(r.held) == 0 {
+		if len(r.held) == 0 || r.quota && !p.concerns(r, in.Gang) {
 			continue
 		}
 		holds = true

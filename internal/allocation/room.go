@@ -45,6 +45,16 @@ func (r *room) reset(c *Cluster, cl *classes) {
 	}
 }
 
+// come gives what pods hold that end and belong to nobody here.
+func (r *room) come() {
+	width := len(r.c.Resources)
+	for n := range r.c.Nodes {
+		for i, amount := range r.c.Nodes[n].Coming {
+			r.free[n*width+i] += amount
+		}
+	}
+}
+
 // add gives back what some pods of a shape hold on a node and in their quotas, or takes it when times is
 // negative. The node may be None.
 func (r *room) add(n NodeID, s ShapeID, times int32) {

@@ -55,12 +55,11 @@ func TestRuleGangsFirst(t *testing.T) {
 		min  time.Duration
 		want [2]int
 	}{
-		"the cheap pause":         {slow, func(*Job) {}, 0, [2]int{0, 2}},
-		"one pause, not two":      {func(*Job) {}, func(*Job) {}, 0, [2]int{0, 2}},
-		"not who has just grown":  {func(*Job) {}, func(j *Job) { j.GrewAt = noon }, time.Minute, [2]int{2, 0}},
-		"nobody while all have":   {func(j *Job) { j.GrewAt = noon }, func(j *Job) { j.GrewAt = noon }, time.Minute, [2]int{0, 0}},
-		"a legal size":            {slow, sizes(2, 4), 0, [2]int{0, 2}},
-		"who does not lend stays": {policy(Never), slow, 0, [2]int{0, 2}},
+		"the cheap pause":        {slow, func(*Job) {}, 0, [2]int{0, 2}},
+		"one pause, not two":     {func(*Job) {}, func(*Job) {}, 0, [2]int{0, 2}},
+		"not who has just grown": {func(*Job) {}, func(j *Job) { j.GrewAt = noon }, time.Minute, [2]int{2, 0}},
+		"nobody while all have":  {func(j *Job) { j.GrewAt = noon }, func(j *Job) { j.GrewAt = noon }, time.Minute, [2]int{0, 0}},
+		"a legal size":           {slow, sizes(2, 4), 0, [2]int{0, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster().withNodes(2, 4)
@@ -77,6 +76,20 @@ func TestRuleGangsFirst(t *testing.T) {
 			}
 		})
 	}
+	t.Run("who waits for what has just grown says so", func(t *testing.T) {
+		c := newCluster().withNodes(1, 4)
+		c.Settings.MinRuntime = time.Minute
+		c.queued("another", 9, 9)
+		young := c.training("young", 2, 4, []NodeID{0, 0, 0, 0}, func(j *Job) { j.GrewAt = noon })
+		gang := c.queued("gang", 2, 2)
+		plan := NewPlan(c)
+		if got := plan.of(young).Why.Text; got != "gives, once it has kept what it grew by for long enough, 2 workers to ns/gang, which had been lent to it" {
+			t.Error(got)
+		}
+		if got := plan.of(gang).Why.Text; got != "waits for 2 places of 1 example.com/gpu: 0 are free, 2 can be taken back from ns/young once it has had them for long enough" {
+			t.Error(got)
+		}
+	})
 	t.Run("a class that does not preempt takes nothing", func(t *testing.T) {
 		c := newCluster().withNodes(1, 4)
 		id := c.training("a", 2, 4, []NodeID{0, 0, 0, 0})
@@ -101,6 +114,15 @@ func TestRuleLendsAndBorrows(t *testing.T) {
 			}
 		})
 	}
+	t.Run("who lends no more gives back", func(t *testing.T) {
+		c := newCluster().withNodes(1, 4)
+		id := c.training("job", 2, 4, []NodeID{0, 0, 0, 0}, policy(Never))
+		gang := c.queued("gang", 2, 2)
+		plan := NewPlan(c)
+		if got := plan.of(id); got.Count != 2 || plan.leavesFor(id, None) != 2 || plan.of(gang).Why.Reason != "RoomIsEnding" {
+			t.Errorf("%+v, and the gang that waits: %q", got, plan.of(gang).Why.Text)
+		}
+	})
 	c := newCluster().withNodes(1, 4)
 	c.Namespaces[0].NeverAllowed = false
 	id := c.training("job", 2, 4, []NodeID{0, 0}, policy(Never))
@@ -136,6 +158,51 @@ func TestRuleReservation(t *testing.T) {
 		}
 		if !plan.Next.Equal(noon.Add(c.Settings.Backfill)) || !plan.of(large).Expected.Equal(noon.Add(time.Hour)) {
 			t.Errorf("next %v, expected %v", plan.Next, plan.of(large).Expected)
+		}
+	})
+	t.Run("a grant is kept to although a gang before it waits", func(t *testing.T) {
+		c, large, small := build()
+		c.Jobs[large].Priority = 1
+		c.Jobs[small].Ends = noon.Add(time.Hour - time.Minute)
+		if plan := NewPlan(c.at(11 * time.Minute)); !plan.of(small).Start {
+			t.Fatal("the small gang does not start")
+		}
+		c.Jobs[small].Stage, c.Jobs[small].Target, c.Jobs[small].Queued = Starting, 2, time.Time{}
+		if got := NewPlan(c).of(small); len(got.Places) != 2 {
+			t.Errorf("the gang that was granted has the places %v", got.Places)
+		}
+	})
+	t.Run("none for one that can be kept nothing", func(t *testing.T) {
+		c := newCluster().withNodes(2, 4)
+		c.training("busy", 2, 2, []NodeID{0, 0})
+		for n := range c.Nodes {
+			c.Nodes[n].Free[cpu] -= 1000 // somebody else's on every node
+		}
+		shape := c.shape(1, 0)
+		c.Shapes[shape].Request[cpu] = 64_000
+		c.queued("bad", 2, 2, func(j *Job) { j.Gang, j.Growth = shape, shape })
+		large, small := c.queued("large", 8, 8), c.queued("small", 2, 2)
+		if plan := NewPlan(c.at(11 * time.Minute)); plan.of(small).Start || plan.of(small).Why.Reason != "BehindReservation" {
+			t.Errorf("small: %+v, large: %+v", plan.of(small), plan.of(large))
+		}
+	})
+	t.Run("of quota", func(t *testing.T) {
+		c := newCluster().withNodes(2, 8)
+		c.Quotas = []Quota{{Name: "q", Hard: Amounts{8}, Free: Amounts{8}}}
+		c.training("busy", 4, 4, []NodeID{0, 0, 0, 0})
+		high, low := c.queued("high", 8, 8, priority(10)), c.queued("low", 4, 4)
+		if plan := NewPlan(c); !plan.of(low).Start {
+			t.Error("at first others start on it")
+		}
+		if plan := NewPlan(c.at(11 * time.Minute)); plan.of(low).Start || plan.of(high).Start {
+			t.Errorf("low: %+v, high: %+v", plan.of(low), plan.of(high))
+		}
+	})
+	t.Run("at once where nobody may", func(t *testing.T) {
+		c, _, small := build()
+		c.Settings.Backfill = 0
+		if NewPlan(c).of(small).Start {
+			t.Error("the small gang starts on room that is kept")
 		}
 	})
 	t.Run("and not later", func(t *testing.T) {
@@ -274,7 +341,55 @@ func TestAttemptsWhereOnlyTheSchedulerKnows(t *testing.T) {
 		if got := NewPlan(c).of(big); !got.Start || len(got.Places) != 8 || got.Places[0] != None {
 			t.Errorf("no attempt: %+v", got)
 		}
+		c.Jobs[big].Stage, c.Jobs[big].Target, c.Jobs[big].Queued = Starting, 8, time.Time{}
+		if got := NewPlan(c).of(big); len(got.Places) != 8 || got.Places[0] != None {
+			t.Errorf("what was granted is not made: %+v", got)
+		}
 	})
+	t.Run("nobody waits behind one of lower priority", func(t *testing.T) {
+		c := newCluster().withNodes(1, 4)
+		low, high := c.queued("low", 2, 2), c.queued("high", 2, 2, priority(1))
+		for _, id := range []JobID{low, high} {
+			c.Shapes[c.Jobs[id].Gang].Unmodelled = "volumes"
+		}
+		j := &c.Jobs[low]
+		j.Stage, j.Target, j.Queued = Starting, 2, time.Time{}
+		for i := range int32(2) {
+			j.Workers = append(j.Workers, Worker{Node: None, Shape: j.Gang, Own: true, For: None, Rank: -1, Ordinal: i})
+		}
+		if !NewPlan(c).of(high).Start {
+			t.Error("an attempt of lower priority holds it up")
+		}
+	})
+}
+
+// TestAWorkerWithARankAndNoNode: whatever pods say of themselves, a plan is made.
+func TestAWorkerWithARankAndNoNode(t *testing.T) {
+	c := newCluster().withNodes(1, 8)
+	c.Quotas = []Quota{{Name: "q", Hard: Amounts{5}, Free: Amounts{5}}}
+	low := c.training("low", 2, 4, []NodeID{0, 0, 0, 0})
+	c.Jobs[low].Workers[3].Node, c.Jobs[low].Workers[3].Bound = None, false
+	high := c.training("high", 1, 2, []NodeID{0}, priority(10))
+	if plan := NewPlan(c); plan.leavesFor(low, high) != 1 {
+		t.Errorf("%+v", plan.of(low))
+	}
+}
+
+// TestAWholeJobGoesOnlyWhenItHelps: its work is not thrown away for room that nobody can use yet.
+func TestAWholeJobGoesOnlyWhenItHelps(t *testing.T) {
+	c := newCluster().withNodes(1, 8)
+	c.Settings.MinRuntime = time.Hour
+	victim := c.training("victim", 4, 4, []NodeID{0, 0, 0, 0}, policy(Evict))
+	lender := c.training("lender", 2, 4, []NodeID{0, 0, 0, 0}, func(j *Job) { j.GrewAt = noon.Add(-5 * time.Second) })
+	gang := c.queued("gang", 6, 6, priority(10))
+	plan := NewPlan(c)
+	if plan.of(victim).Evict || plan.of(victim).Count != 4 || plan.leaves(lender) > 0 || !plan.Next.Equal(noon.Add(time.Hour-5*time.Second)) {
+		t.Errorf("victim %+v, lender %+v, next %v", plan.of(victim), plan.of(lender), plan.Next)
+	}
+	c.Now = plan.Next
+	if plan := NewPlan(c); !plan.of(victim).Evict || plan.leavesFor(lender, gang) != 2 {
+		t.Errorf("then: victim %+v, lender %+v", plan.of(victim), plan.of(lender))
+	}
 }
 
 func TestAClockThatJumpsBack(t *testing.T) {

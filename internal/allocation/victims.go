@@ -273,7 +273,7 @@ func (p *planner) take(s *search) {
 		j.lends = true
 		j.paused = j.paused || worker.World
 		if !ripe.IsZero() && !worker.Marked {
-			p.leaving[j.first+v.worker] = leaving{held: true}
+			p.leaving[j.first+v.worker] = leaving{held: true, rule: s.rule, job: p.beneficiary(s.job)}
 			j.gone--
 			j.limit--
 			if worker.Own {
@@ -283,5 +283,6 @@ func (p *planner) take(s *search) {
 	}
 	for _, id := range s.whole {
 		p.out[id].For = s.job
+		p.jobs[id].later = !ripe.IsZero()
 	}
 }

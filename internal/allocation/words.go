@@ -55,6 +55,8 @@ func (p *planner) explain(id JobID) {
 	switch {
 	case in.Name == "" || in.Stage == Held:
 		return
+	case j.later:
+		out.Why = Why{RuleWholeJobs, "Lending", "all of it makes room for " + p.c.Jobs[out.For].Name + ", which has a higher priority, once others have kept what they grew by for long enough"}
 	case out.Evict:
 		out.Why = Why{RuleWholeJobs, "Preempted", "all of it makes room for " + p.c.Jobs[out.For].Name + ", which has a higher priority and would not start otherwise"}
 	case in.Stage == Queued && out.Start:
@@ -170,6 +172,8 @@ func (p *planner) waitsFor(id JobID) Why {
 		switch {
 		case young.moves > 0:
 			fmt.Fprintf(&b, ", %s of %s moves elsewhere for it first", count(g.count, "worker"), p.c.Jobs[g.job].Name)
+		case young.later:
+			fmt.Fprintf(&b, ", %s is to end for it with all of its %s, once others may be shrunk as well", p.c.Jobs[g.job].Name, count(g.count, "worker"))
 		case young.evicted:
 			fmt.Fprintf(&b, ", %s ends for it with all of its %s", p.c.Jobs[g.job].Name, count(g.count, "worker"))
 		case !young.young.IsZero() && young.gone == 0:

@@ -76,7 +76,7 @@ var policies = map[v1alpha1.PreemptionPolicy]allocation.Policy{
 // stageOf is where a job is in its life; for one that is held for a while only, until when.
 func (c *Cluster) stageOf(j *job, pods int) (allocation.Stage, time.Time) {
 	object, status := j.object, &j.object.Status
-	if heldForGood(object) || j.misshapen || j.facts.Held {
+	if heldForGood(object) || j.misshapen || j.facts.Held || !j.reported && refusedForGood(object) {
 		return allocation.Held, time.Time{}
 	}
 	world := status.World
@@ -101,20 +101,24 @@ func heldForGood(object *v1alpha1.TrainingJob) bool {
 		object.Spec.ManagedBy != "" && object.Spec.ManagedBy != v1alpha1.ManagedByOperator {
 		return true
 	}
-	if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionComplete) || meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionFailed) {
-		return true
-	}
-	admitted := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAdmitted)
+	return meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionComplete) || meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionFailed)
+}
+
+// refusedForGood says whether the API server has refused pods of such a template. Who may try again, when what
+// has refused them is mended, is known to the job's reconciler.
+func refusedForGood(object *v1alpha1.TrainingJob) bool {
+	admitted := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionAdmitted)
 	return admitted != nil && admitted.Reason == v1alpha1.ReasonInvalidTemplate && admitted.ObservedGeneration >= object.Generation
 }
 
 // reasonGrew is the reason of status.resizes when a job grew.
 const reasonGrew = "CapacityAvailable"
 
-// history reads from the last changes of the world when the job grew and shrank.
+// history reads from the last changes of the world, oldest first, when the job grew and shrank, and how often
+// room was taken from it lately.
 func (c *Cluster) history(one *allocation.Job, resizes []v1alpha1.Resize, reported bool) {
-	quiet := 2 * c.options.Settings.plan().LastRegrow
-	for i := len(resizes) - 1; i >= 0; i-- {
+	settings := c.options.Settings.plan()
+	for i := range resizes {
 		r := &resizes[i]
 		at := timeOf(r.At)
 		switch r.Reason {
@@ -123,13 +127,10 @@ func (c *Cluster) history(one *allocation.Job, resizes []v1alpha1.Resize, report
 		case Evened:
 			one.EvenedAt = latest(one.EvenedAt, at)
 		case Reclaimed:
-			// What came before a long quiet time is forgotten.
-			if one.Reclaims == 0 || one.Reclaims > 0 && one.ReclaimedAt.Sub(at) <= quiet*time.Duration(one.Reclaims) {
-				one.Reclaims++
-			}
+			one.Reclaims = settings.Lately(one.Reclaims, at.Sub(one.ReclaimedAt)) + 1
 			one.ReclaimedAt = latest(one.ReclaimedAt, at)
 		}
-		if !reported && r.Pause != nil && one.Pause == 0 {
+		if !reported && r.Pause != nil {
 			one.Pause = r.Pause.Duration
 		}
 	}
@@ -181,6 +182,12 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 			}
 			namespace, name, _ := strings.Cut(mark.For, "/")
 			b.beneficiaries[len(b.job.Workers)] = types.NamespacedName{Namespace: namespace, Name: name}
+		}
+		if w.Ending {
+			if b.ending == nil {
+				b.ending = map[int]*pod{}
+			}
+			b.ending[len(b.job.Workers)] = one
 		}
 		b.job.Workers, b.uids = append(b.job.Workers, w), append(b.uids, object.UID)
 		if one.assumed.IsZero() && current != "" && object.Labels[v1alpha1.LabelAttempt] == current {
@@ -236,7 +243,7 @@ func (j *job) rankOf(object *corev1.Pod) (int32, bool) {
 		return rank, member
 	}
 	rank, err := strconv.ParseInt(object.Annotations[v1alpha1.AnnotationRank], 10, 32)
-	return int32(rank), err == nil && rank >= 0
+	return int32(rank), err == nil && rank >= 0 && object.Spec.NodeName != ""
 }
 
 // pinnedTwice says whether Pin was used on a pod whose template names a node already.

@@ -128,6 +128,58 @@ func TestMadePodsAreAssumed(t *testing.T) {
 	}
 }
 
+// TestAPodOfAnotherIsNotForgotten: it has the name of one that we are about to make.
+func TestAPodOfAnotherIsNotForgotten(t *testing.T) {
+	job := jobOf("big", starts)
+	p := &plans{}
+	p.place.Store(true)
+	cluster := FromObjects(Objects{Nodes: nodesOf(1), Jobs: []*v1alpha1.TrainingJob{job}}, optionsOf(func(o *Options) { o.Plan = p.plan }))
+	made := workerOf(job, 0, onto("n0"))
+	cluster.SetPod(podOf(made.Name, "5", on("n0")))
+	cluster.PlanNow()
+	if !cluster.Take(job.UID, []*corev1.Pod{made}) {
+		t.Fatal("what was granted cannot be taken")
+	}
+	cluster.Drop([]*corev1.Pod{made})
+	if got := freeCPU(t, cluster.Snapshot(), "n0"); got != 3000 {
+		t.Errorf("%d are free, want 3000", got)
+	}
+}
+
+// TestWhatComesFree: pods that end are waited for, whoever owned them, and not for ever.
+func TestWhatComesFree(t *testing.T) {
+	gone, there := jobOf("gone"), jobOf("there", trains)
+	k := &clock{now: start}
+	cluster := FromObjects(Objects{Nodes: nodesOf(1), Jobs: []*v1alpha1.TrainingJob{there}, Pods: []*corev1.Pod{
+		workerOf(gone, 0, on("n0"), deletedAt(start)), podOf("other", "1", on("n0"), deletedAt(start)), podOf("stays", "1", on("n0")),
+		podOf("agent", "1", on("n0"), deletedAt(start), fixed), workerOf(there, 0, on("n0"), deletedAt(start)),
+	}}, k.options())
+	look := func() (coming, capacity int64, overdue bool) {
+		got := cluster.Snapshot()
+		for i, name := range got.Resources {
+			if name != "cpu" {
+				continue
+			}
+			if capacity = got.Nodes[0].Capacity[i]; len(got.Nodes[0].Coming) > i {
+				coming = got.Nodes[0].Coming[i]
+			}
+		}
+		return coming, capacity, got.Jobs[0].Workers[0].Overdue
+	}
+	if coming, capacity, overdue := look(); coming != 3000 || capacity != 7000 || overdue {
+		t.Errorf("%d come free of %d, overdue: %t", coming, capacity, overdue)
+	}
+	k.now = start.Add(overdueAfter + time.Second)
+	if coming, _, overdue := look(); coming != 0 || !overdue {
+		t.Errorf("later %d come free, overdue: %t", coming, overdue)
+	}
+}
+
+// fixed makes a pod one of a DaemonSet.
+func fixed(pod *corev1.Pod) {
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agents", UID: "agents", Controller: ptr.To(true)}}
+}
+
 // TestRoomIsNotKeptForThoseWhoDoNotTakeIt: the scheduler knows why it does not place a pod that fits.
 func TestRoomIsNotKeptForThoseWhoDoNotTakeIt(t *testing.T) {
 	k := &clock{now: start}

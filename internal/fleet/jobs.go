@@ -190,6 +190,8 @@ type built struct {
 	namespace     string
 	beneficiaries []types.NamespacedName
 	uids          []types.UID
+	// ending are the pods of workers that are being deleted, by worker.
+	ending map[int]*pod
 	// retry is until when it is held, zero for not; lostSince from when on its work would be lost.
 	retry, lostSince time.Time
 }

@@ -89,10 +89,14 @@ func TestRanksUntilTheWorldIsHeardOf(t *testing.T) {
 	cluster := New(optionsOf())
 	cluster.SetJob(job)
 	for i := range 2 {
-		cluster.SetPod(workerOf(job, i, func(pod *corev1.Pod) {
+		cluster.SetPod(workerOf(job, i, on("n0"), func(pod *corev1.Pod) {
 			pod.Annotations = map[string]string{v1alpha1.AnnotationRank: fmt.Sprint(i)}
 		}))
 	}
+	// Nobody has a rank before it has a node, whatever its template says.
+	cluster.SetPod(workerOf(job, 2, growthRole, func(pod *corev1.Pod) {
+		pod.Annotations = map[string]string{v1alpha1.AnnotationRank: "2"}
+	}))
 	for _, step := range []struct {
 		facts *Facts
 		world bool
@@ -101,7 +105,7 @@ func TestRanksUntilTheWorldIsHeardOf(t *testing.T) {
 			cluster.Report(job, *step.facts)
 		}
 		for i, w := range seenJob(t, cluster).Workers {
-			if w.World != step.world || step.world && w.Rank != int32(i) {
+			if world := step.world && w.Own; w.World != world || world && w.Rank != int32(i) {
 				t.Errorf("with %+v worker %d is %+v", step.facts, i, w)
 			}
 		}
@@ -148,6 +152,22 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+func TestReclaimsAreForgottenInQuietTime(t *testing.T) {
+	for every, want := range map[time.Duration]int32{5 * time.Minute: 1, 3 * time.Second: 8} {
+		job := jobOf("j", trains, func(j *v1alpha1.TrainingJob) {
+			for i := range 8 {
+				at := metav1.NewTime(start.Add(time.Duration(i-8) * every))
+				j.Status.Resizes = append(j.Status.Resizes, v1alpha1.Resize{Round: ptr.To(int64(2 * i)), Reason: Reclaimed, At: &at})
+			}
+		})
+		cluster := New(optionsOf())
+		cluster.SetJob(job)
+		if got := seenJob(t, cluster); got.Reclaims != want {
+			t.Errorf("taken from every %s: %d reclaims count, want %d", every, got.Reclaims, want)
+		}
+	}
+}
+
 func TestWhatIsReadOfAJob(t *testing.T) {
 	at := func(minutes int) *metav1.Time {
 		return ptr.To(metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute)))
@@ -191,7 +211,7 @@ func TestWhatIsReadOfAJob(t *testing.T) {
 		len(got.Avoid) != 1 || !got.Submitted.Equal(start) || !got.Queued.IsZero() {
 		t.Errorf("times: %+v", got)
 	}
-	if !got.GrewAt.Equal(at(-4).Time) || !got.EvenedAt.Equal(at(-5).Time) || !got.ReclaimedAt.Equal(at(-3).Time) || got.Reclaims != 2 {
+	if !got.GrewAt.Equal(at(-4).Time) || !got.EvenedAt.Equal(at(-5).Time) || !got.ReclaimedAt.Equal(at(-3).Time) || got.Reclaims != 1 {
 		t.Errorf("grew %s, evened %s, reclaimed %s (%d)", got.GrewAt, got.EvenedAt, got.ReclaimedAt, got.Reclaims)
 	}
 	want := []allocation.Worker{

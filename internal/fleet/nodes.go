@@ -21,9 +21,9 @@ type node struct {
 	// object is nil while the node is not there.
 	object   *corev1.Node
 	capacity shares
-	// used is what pods hold of it.
-	used allocation.Amounts
-	pods map[podKey]*pod
+	// used is what pods hold of it, fixtures the part of that which is held by pods that belong to the node.
+	used, fixtures allocation.Amounts
+	pods           map[podKey]*pod
 }
 
 // nodes are interned by name. A slot that is free is nil.

@@ -38,6 +38,8 @@ type pod struct {
 	// demand is what it counts against quotas, by the names that were known when there were so many.
 	demand shares
 	counts int
+	// fixture is true when it belongs to its node.
+	fixture bool
 	// assumed is when it was made, for a pod that no event has told of.
 	assumed time.Time
 	// reach is where it may go while it waits, and fits since when there has been a place for it.
@@ -98,6 +100,9 @@ func (c *Cluster) Take(uid types.UID, objects []*corev1.Pod) bool {
 		return false
 	}
 	for _, object := range objects {
+		if there := c.pods[keyOf(object)]; there != nil && there.assumed.IsZero() {
+			continue // seen already, or somebody else's, whose room is not ours: the API server will tell
+		}
 		slim, _ := slimPod(object.DeepCopy())
 		c.putPod(slim.(*corev1.Pod), c.options.Now())
 	}
@@ -154,6 +159,9 @@ func (c *Cluster) putPod(object *corev1.Pod, assumed time.Time) {
 	key := keyOf(object)
 	old := c.pods[key]
 	one := &pod{object: object, owner: ownerOf(object), request: c.resources.shares(requests(object)), assumed: assumed}
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil && staysOnNode(owner.Kind) {
+		one.fixture = true
+	}
 	if old != nil {
 		if old.object.UID == object.UID {
 			one.fits = old.fits
@@ -178,6 +186,9 @@ func (c *Cluster) charge(key podKey, one *pod) {
 	if where := chargedTo(one.object, one.owner != ""); where != "" {
 		one.node = c.nodes.of(where)
 		one.node.used = one.request.addTo(one.node.used, 1)
+		if one.fixture {
+			one.node.fixtures = one.request.addTo(one.node.fixtures, 1)
+		}
 		one.node.pods[key] = one
 	} else if one.object.DeletionTimestamp == nil && len(one.object.Spec.SchedulingGates) == 0 {
 		c.waiting[key] = one
@@ -203,6 +214,9 @@ func (c *Cluster) uncharge(key podKey, one *pod) {
 	c.chargeQuotas(key.Namespace, one, -1)
 	if n := one.node; n != nil {
 		n.used = one.request.addTo(n.used, -1)
+		if one.fixture {
+			n.fixtures = one.request.addTo(n.fixtures, -1)
+		}
 		delete(n.pods, key)
 		one.node = nil
 		c.nodes.drop(n)
@@ -240,6 +254,11 @@ func chargedTo(object *corev1.Pod, ours bool) string {
 // overdue says whether a pod that was deleted stands in the API long after its grace period.
 func (p *pod) overdue(now time.Time) bool {
 	return p.object.DeletionTimestamp != nil && now.Sub(p.object.DeletionTimestamp.Time) > p.extraGrace()
+}
+
+// due is when a pod that was deleted is overdue, if it stands in the API then.
+func (p *pod) due() time.Time {
+	return p.object.DeletionTimestamp.Add(p.extraGrace() + time.Second)
 }
 
 func (p *pod) extraGrace() time.Duration {

@@ -42,8 +42,8 @@ type Settings struct {
 	MinRuntime *metav1.Duration `json:"minRuntime,omitempty"`
 	// ReclaimTimeout bounds how long a lender may take to its barrier. From 1s to 60s, default 60s.
 	ReclaimTimeout *metav1.Duration `json:"reclaimTimeout,omitempty"`
-	// Backfill is how long others may start on room that is reserved for a gang. From 0s to 168h, default
-	// 10m.
+	// Backfill is how long after it was queued others may start on what a gang waits for; room is kept for it
+	// from then on. From 0s, which keeps it at once, to 168h, default 10m.
 	Backfill *metav1.Duration `json:"backfill,omitempty"`
 	// CoolDown is how long equal jobs are left alone after they were evened out. From 0s to 24h, default 2m.
 	CoolDown *metav1.Duration `json:"coolDown,omitempty"`

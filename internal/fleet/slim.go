@@ -37,6 +37,9 @@ func slimPod(object any) (any, error) {
 			NodeAllocatableResourceClaimStatuses: pod.Status.NodeAllocatableResourceClaimStatuses,
 		},
 	}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && staysOnNode(owner.Kind) {
+		slim.OwnerReferences = []metav1.OwnerReference{{Kind: owner.Kind, Controller: owner.Controller}}
+	}
 	if _, ours := pod.Labels[v1alpha1.LabelJob]; ours {
 		slim.OwnerReferences = pod.OwnerReferences
 		slim.Labels = only(pod.Labels, v1alpha1.LabelJob, v1alpha1.LabelAttempt, v1alpha1.LabelRole)
@@ -44,6 +47,10 @@ func slimPod(object any) (any, error) {
 	}
 	return slim, nil
 }
+
+// staysOnNode says whether pods of an owner of this kind belong to the node that they run on: those of a DaemonSet,
+// and static ones. Nobody else ever has their room.
+func staysOnNode(kind string) bool { return kind == "DaemonSet" || kind == "Node" }
 
 // only is the part of a map that has some keys; nil for none.
 func only(all map[string]string, keys ...string) map[string]string {

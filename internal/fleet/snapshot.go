@@ -113,6 +113,16 @@ func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.Namesp
 		}
 	}
 	now := v.cluster.Now
+	for i, pod := range b.ending {
+		if !pod.overdue(now) {
+			v.sooner(pod.due())
+			continue
+		}
+		if !one.Workers[i].Overdue {
+			one.Workers = slices.Clone(one.Workers)
+			one.Workers[i].Overdue = true
+		}
+	}
 	if one.Stage == allocation.Queued && b.retry.After(now) {
 		one.Stage, one.Queued = allocation.Held, time.Time{}
 		v.sooner(b.retry)
@@ -145,7 +155,7 @@ func (c *Cluster) snapshotQuotas(v *view, namespaces namespaceIDs) quotaIDs {
 	}
 	for key, one := range c.ending {
 		if t := c.tenants[key.Namespace]; t != nil && len(t.quotas) > 0 {
-			v.sooner(one.object.DeletionTimestamp.Add(one.extraGrace() + time.Second))
+			v.sooner(one.due())
 		}
 	}
 	return ids
@@ -214,10 +224,30 @@ func (v *view) charge(c *Cluster, free freeRoom) {
 		described := c.describe(one)
 		described.Capacity = capacities[id*width : (id+1)*width : (id+1)*width]
 		one.capacity.addTo(described.Capacity, 1)
+		for i, held := range one.fixtures {
+			described.Capacity[i] -= held
+		}
 		described.Free = free.of(id)
 		if one.object == nil {
 			clear(described.Free)
 		}
 		v.cluster.Nodes[id] = described
+	}
+	v.comeFree(c)
+}
+
+// comeFree notes what pods hold that end and are no worker of any job here: those of a job that is gone, and other
+// people's. A pod that should have ended long ago is not waited for.
+func (v *view) comeFree(c *Cluster) {
+	for _, one := range c.ending {
+		if one.node == nil || one.fixture || c.jobs[one.owner] != nil {
+			continue
+		}
+		if one.overdue(v.cluster.Now) {
+			continue
+		}
+		v.sooner(one.due())
+		n := &v.cluster.Nodes[one.node.id]
+		n.Coming = one.request.addTo(n.Coming, 1)
 	}
 }
