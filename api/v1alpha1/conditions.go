@@ -39,6 +39,8 @@ const (
 	ReasonWaitingForRoom = "WaitingForRoom"
 	// ReasonQueued: the job waits until there is room for its gang; it has no pods.
 	ReasonQueued = "Queued"
+	// ReasonFixed: the world of the job cannot change, since its program does not speak to the agent.
+	ReasonFixed = "Fixed"
 	// ReasonFullSize: the job has as many workers as it may have.
 	ReasonFullSize = "FullSize"
 	// ReasonGrowthBackOff: workers that were added have failed; more are tried again later.
@@ -105,6 +107,8 @@ const (
 	EventMoved = "Moved"
 	// EventEvicted: all workers are released because a job of higher priority needs their room.
 	EventEvicted = "Evicted"
+	// EventPolicyNotAllowed: the administrator does not allow spec.preemption.policy in this namespace; Shrink is used.
+	EventPolicyNotAllowed = "PolicyNotAllowed"
 	// EventLent: the job has grown beyond its min into room that nobody else needs now.
 	EventLent = "Lent"
 	// EventReplacing: a pod was made in the place of one that leaves or was lost.

@@ -128,6 +128,14 @@ type Namespace struct {
 	Ending bool
 }
 
+// InForce is the policy of a job that asks for one: Shrink for what its namespace does not allow.
+func (n *Namespace) InForce(asked Policy) Policy {
+	if asked == Never && !n.NeverAllowed || asked == Evict && !n.EvictAllowed {
+		return Shrink
+	}
+	return asked
+}
+
 // Quota is one ResourceQuota.
 type Quota struct {
 	Name      string

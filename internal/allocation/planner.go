@@ -211,13 +211,7 @@ func (p *planner) giveBack(id JobID) {
 }
 
 // policy is what may be taken from a job, within what its namespace allows.
-func (p *planner) policy(in *Job) Policy {
-	ns := &p.c.Namespaces[in.Namespace]
-	if in.Policy == Never && !ns.NeverAllowed || in.Policy == Evict && !ns.EvictAllowed {
-		return Shrink
-	}
-	return in.Policy
-}
+func (p *planner) policy(in *Job) Policy { return p.c.Namespaces[in.Namespace].InForce(in.Policy) }
 
 // limit is how many workers may leave a job for others.
 func (p *planner) limit(id JobID) {

@@ -40,6 +40,10 @@ func (p *planner) startGang() {
 		p.lookAgain(overdueAfter / 4)
 		return
 	}
+	if len(p.Earlier) > 0 {
+		p.keepBackOff(v1alpha1.ReasonStopping, "waiting for pods of an earlier job of this name to end: "+strings.Join(p.Earlier, ", "))
+		return
+	}
 	if p.plan.Actions.DeleteGroup {
 		// Once a new attempt is durable, nobody looks for the old one's group any more.
 		p.lookAgain(time.Millisecond)
@@ -69,7 +73,7 @@ func (p *planner) startGang() {
 		first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
 		if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
 			// It may be that others in the namespace have to give way first: the planner sees to that.
-			p.refuse(v1alpha1.ReasonQuotaExceeded, shortage)
+			p.refuseForQuota(shortage)
 			return
 		}
 		p.enqueue()
@@ -222,6 +226,7 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 	}
 	p.describeGang(pods, bound)
 	if p.World.Round > 0 && p.rendezvousKnows() {
+		p.describeFixed(pods)
 		p.annotateRanks(pods)
 		p.refreshProgress()
 		return
@@ -240,6 +245,15 @@ func (p *planner) giveUp(refusal *Refusal) {
 	p.refuse(refusal.Reason, refusal.Message)
 }
 
+// neverActive says whether nothing came of a job since its startTime: it was granted room that others got.
+func (p *planner) neverActive() bool {
+	start, resizes := p.Job.Status.StartTime, p.Job.Status.Resizes
+	if start == nil || value(p.Job.Status.Retries) > 0 {
+		return false
+	}
+	return len(resizes) == 0 || resizes[len(resizes)-1].At != nil && resizes[len(resizes)-1].At.Before(start)
+}
+
 // createGang makes the group and its pods, in one batch, where the planner has places for all of them.
 func (p *planner) createGang() {
 	status := &p.plan.Status
@@ -251,6 +265,9 @@ func (p *planner) createGang() {
 		// Another gang has got the room in between. One without a pod that is about to start would stand
 		// outside the queue, and take what comes free from those before it.
 		status.Workers.Target = ptr.To[int32](0)
+		if p.neverActive() {
+			status.StartTime = nil
+		}
 		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonQueued, p.Grant.Why)
 		p.keepBackOff(v1alpha1.ReasonQueued, "the gang has no room yet")
 		return

@@ -56,12 +56,26 @@ func (p *planner) admit() {
 // refuse says that the job may have no workers now, and why.
 func (p *planner) refuse(reason, message string) {
 	old := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionAdmitted)
-	if old == nil || old.Reason != reason || old.Message != message {
+	if old == nil || old.Reason != reason || old.Message != message && reason != v1alpha1.ReasonQuotaExceeded {
 		p.note(corev1.EventTypeWarning, reason, "%s", message)
 	}
 	p.set(v1alpha1.ConditionAdmitted, metav1.ConditionFalse, reason, message)
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the job is not admitted")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the job is not admitted")
+}
+
+// refuseForQuota says that the namespace's quotas do not admit the gang now. What they say changes with every pod
+// of the namespace, so it is written anew now and then only: a thousand jobs may wait for one quota.
+func (p *planner) refuseForQuota(shortage string) {
+	old := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionAdmitted)
+	left := p.Memory.SizeToldAt.Add(sizeInterval).Sub(p.Now)
+	if old != nil && old.Reason == v1alpha1.ReasonQuotaExceeded && left > 0 {
+		p.lookAgain(left)
+		return
+	}
+	p.plan.SizeTold = true
+	p.lookAgain(queueInterval)
+	p.refuse(v1alpha1.ReasonQuotaExceeded, shortage)
 }
 
 // describeGang writes GangScheduled and Training for a gang that has all of its pods.

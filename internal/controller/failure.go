@@ -270,6 +270,7 @@ func (p *planner) handle(f failure) {
 		p.restart(v1alpha1.EventGangReleased, f.message, infrastructureBackOff)
 		return
 	case causeEvicted:
+		status.StartTime = nil // it waits for its admission again, and spec.activeDeadline begins anew with that
 		p.restart(v1alpha1.EventEvicted, f.message, infrastructureBackOff)
 		return
 	case causeUnplaced:

@@ -28,7 +28,6 @@ func (r *Reconciler) forgiveRefusals(ctx context.Context, namespace string, limi
 		ctrl.LoggerFrom(ctx).Error(err, "list the quotas that jobs wait for", "namespace", namespace)
 		return nil
 	}
-	var requests []ctrl.Request
 	var waiting []*v1alpha1.TrainingJob
 	for i := range jobs.Items {
 		job := &jobs.Items[i]
@@ -37,11 +36,13 @@ func (r *Reconciler) forgiveRefusals(ctx context.Context, namespace string, limi
 			continue
 		}
 		waiting = append(waiting, job)
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
 	}
 	refusal := func(uid types.UID) *Refusal { return r.memory.of(uid).Refusal }
-	for _, uid := range forgivable(waiting, refusal, quotas.Items, limits, r.settings()) {
-		r.memory.update(uid, func(m *Memory) {
+	// Those whom no quota has refused yet are woken by the planner, when it has room for them.
+	var requests []ctrl.Request
+	for _, job := range forgivable(waiting, refusal, quotas.Items, limits, r.settings()) {
+		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
+		r.memory.update(job.UID, func(m *Memory) {
 			if m.Refusal != nil {
 				forgiven := *m.Refusal // a reconcile may be reading the old one
 				forgiven.Retry = time.Time{}
@@ -58,7 +59,7 @@ func (r *Reconciler) forgiveRefusals(ctx context.Context, namespace string, limi
 // may get a part, and both lose it again.
 func forgivable(
 	jobs []*v1alpha1.TrainingJob, refusal func(types.UID) *Refusal, quotas []corev1.ResourceQuota, limits bool, settings PodSettings,
-) []types.UID {
+) []*v1alpha1.TrainingJob {
 	jobs = slices.SortedFunc(slices.Values(jobs), func(a, b *v1alpha1.TrainingJob) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
@@ -66,7 +67,7 @@ func forgivable(
 	for i := range quotas {
 		quotas[i].DeepCopyInto(&left[i])
 	}
-	var forgiven []types.UID
+	var forgiven []*v1alpha1.TrainingJob
 	for _, job := range jobs {
 		refused := refusal(job.UID)
 		switch {
@@ -74,13 +75,13 @@ func forgivable(
 		case refused.Reason != v1alpha1.ReasonQuotaExceeded:
 			// No quota has refused it, so only other limits can help.
 			if limits {
-				forgiven = append(forgiven, job.UID)
+				forgiven = append(forgiven, job)
 			}
 		default:
 			pod, batch := newPod(job, settings, 0, 0), value(job.Spec.Workers.Min)
 			if shortageIn(left, pod, batch, true) == "" {
 				charge(left, pod, batch)
-				forgiven = append(forgiven, job.UID)
+				forgiven = append(forgiven, job)
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		state.Memory = *m
 	})
 	var err error
-	if state.Pods, err = r.pods(ctx, r.Client, job); err != nil {
+	if err = r.gatherPods(ctx, r.Client, state); err != nil {
 		return nil, err
 	}
 	unseen := state.Memory.Own.unseen(state.Pods, state.Now)
@@ -83,8 +83,7 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 	// A new attempt begins only when nobody is left of the last one, which the cache may not know yet.
 	starts := state.Grant.Known && state.Grant.Start
 	if state.target() > 0 || starts && state.attempt() > 0 {
-		var err error
-		if state.Pods, err = r.pods(ctx, r.Live, state.Job); err != nil {
+		if err := r.gatherPods(ctx, r.Live, state); err != nil {
 			return err
 		}
 	}
@@ -102,18 +101,26 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 	return err
 }
 
-// pods lists the pods that the job controls, by name.
-func (r *Reconciler) pods(ctx context.Context, reader client.Reader, job *v1alpha1.TrainingJob) ([]*corev1.Pod, error) {
+// gatherPods lists the pods that the job controls, by name, and those that an earlier job of its name has left.
+func (r *Reconciler) gatherPods(ctx context.Context, reader client.Reader, state *State) error {
+	job := state.Job
 	var list corev1.PodList
 	if err := reader.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingLabels{v1alpha1.LabelJob: job.Name}); err != nil {
-		return nil, fmt.Errorf("list pods of job %s/%s: %w", job.Namespace, job.Name, err)
+		return fmt.Errorf("list pods of job %s/%s: %w", job.Namespace, job.Name, err)
 	}
-	var pods []*corev1.Pod
+	state.Pods, state.Earlier = nil, nil
 	for i := range list.Items {
-		if metav1.IsControlledBy(&list.Items[i], job) {
-			pods = append(pods, &list.Items[i])
+		pod := &list.Items[i]
+		owner := metav1.GetControllerOfNoCopy(pod)
+		switch {
+		case owner == nil:
+		case owner.UID == job.UID:
+			state.Pods = append(state.Pods, pod)
+		case owner.Kind == "TrainingJob" && owner.Name == job.Name:
+			state.Earlier = append(state.Earlier, pod.Name)
 		}
 	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return pods, nil
+	slices.SortFunc(state.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(state.Earlier)
+	return nil
 }

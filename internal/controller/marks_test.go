@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -252,6 +253,43 @@ func TestAGangIsMadeWhenThereAreAllPlaces(t *testing.T) {
 	expectCondition(t, plan, v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonQueued, "somebody was faster")
 }
 
+func TestAPolicyThatIsNotAllowedIsToldOnce(t *testing.T) {
+	state := stateOf(jobWith(func(j *v1alpha1.TrainingJob) { j.Spec.Preemption.Policy = v1alpha1.PreemptionNever }))
+	state.Grant.NotAllowed = true
+	plan := NewPlan(state, settings)
+	expectNote(t, plan, v1alpha1.EventPolicyNotAllowed, "spec.preemption.policy Never is not allowed in namespace team", "Shrink is used")
+	state.Memory.remember(&plan)
+	for _, note := range NewPlan(state, settings).Notes {
+		if note.Reason == v1alpha1.EventPolicyNotAllowed {
+			t.Error("it is told again")
+		}
+	}
+}
+
+// A thousand jobs may wait for one quota, and what it says changes with every pod.
+func TestAQuotaThatMovesIsNotWrittenEachTime(t *testing.T) {
+	quota := func(used string) []corev1.ResourceQuota {
+		pods := func(n string) corev1.ResourceList {
+			return corev1.ResourceList{corev1.ResourcePods: resource.MustParse(n)}
+		}
+		return []corev1.ResourceQuota{{Spec: corev1.ResourceQuotaSpec{Hard: pods("4")}, Status: corev1.ResourceQuotaStatus{Hard: pods("4"), Used: pods(used)}}}
+	}
+	state := stateOf(jobWith())
+	state.GroupExists, state.Grant.Start, state.Quotas = false, false, quota("3")
+	plan := NewPlan(state, settings)
+	expectNote(t, plan, v1alpha1.ReasonQuotaExceeded, "allows 4 pods, 3 are used")
+	state.Job.Status, state.Memory.SizeToldAt, state.Quotas = plan.Status, state.Now, quota("4")
+	state.Now = state.Now.Add(time.Second)
+	plan = NewPlan(state, settings)
+	if diff := cmp.Diff(state.Job.Status, plan.Status); diff != "" || len(plan.Notes) > 0 {
+		t.Errorf("it is written at once: %s, %v", diff, plan.Notes)
+	}
+	state.Now = state.Now.Add(sizeInterval)
+	if plan = NewPlan(state, settings); len(plan.Notes) > 0 || cmp.Equal(state.Job.Status, plan.Status) {
+		t.Errorf("it is not written at all, or told again: %v", plan.Notes)
+	}
+}
+
 func TestPlaceInTheQueueIsWrittenWhenItMatters(t *testing.T) {
 	for _, c := range []struct {
 		shown, now int32
@@ -317,6 +355,9 @@ func TestEvicted(t *testing.T) {
 	expectNothingDone(t, plan)
 	expectTarget(t, plan, 0)
 	expectNote(t, plan, v1alpha1.EventEvicted, "team/big has a higher priority", "of 1200", "queues again")
+	if plan.Status.StartTime != nil {
+		t.Error("its activeDeadline runs while it waits")
+	}
 	if restarts := plan.Status.Restarts; restarts != (v1alpha1.RestartsStatus{}) {
 		t.Errorf("restarts are %+v: nobody was at fault", restarts)
 	}

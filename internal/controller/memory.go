@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
 // memories holds the Memory of every job.
@@ -97,6 +100,7 @@ const (
 func (m *Memory) remember(plan *Plan) {
 	used := m.Elastic
 	m.Elastic = plan.Elastic
+	m.NotAllowedTold = m.NotAllowedTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventPolicyNotAllowed })
 	if plan.Decided || used.Attempt != plan.Elastic.Attempt {
 		return
 	}

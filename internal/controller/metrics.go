@@ -18,8 +18,8 @@ type Metrics struct {
 	jobs map[types.UID]jobFigures
 
 	states, workers                       *prometheus.Desc
-	queueWait, firstStep                  prometheus.Histogram
-	pause                                 *prometheus.HistogramVec
+	firstStep                             prometheus.Histogram
+	queueWait, pause                      *prometheus.HistogramVec
 	stepsLost, restarts, growth, refusals *prometheus.CounterVec
 }
 
@@ -33,10 +33,10 @@ type jobFigures struct {
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		jobs:    map[types.UID]jobFigures{},
-		states:  prometheus.NewDesc("concertina_jobs", "Jobs by what they are doing, as in status.state.", []string{"state"}, nil),
+		states:  prometheus.NewDesc("concertina_jobs", "Jobs by what they are doing, as in status.state.", []string{"namespace", "state"}, nil),
 		workers: prometheus.NewDesc("concertina_job_workers", "Workers of a job: its target, those that run, and those of them in no world yet.", []string{"namespace", "job", "kind"}, nil),
-		queueWait: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "concertina_queue_wait_seconds",
-			Help: "Time that gangs waited before they were made.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}),
+		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "concertina_queue_wait_seconds",
+			Help: "Time that gangs waited before they were made.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}, []string{"namespace"}),
 		firstStep: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "concertina_first_step_seconds",
 			Help: "Time from the start of a job to its first step.", Buckets: prometheus.ExponentialBuckets(0.5, 2, 12)}),
 		pause: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "concertina_pause_seconds",
@@ -44,7 +44,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		stepsLost: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_steps_lost_total",
 			Help: "Steps that had to be made again, by the reason of the change."}, []string{"reason"}),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_restarts_total",
-			Help: "Losses that were counted, by cause."}, []string{"cause"}),
+			Help: "Gangs that were lost, by cause: the job's own program, the infrastructure, or evicted for another job."}, []string{"cause"}),
 		growth: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_growth_total",
 			Help: "Workers beyond the gang that were made, and times that growth was withdrawn."}, []string{"outcome"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "concertina_refusals_total",
@@ -68,15 +68,15 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	states := map[string]int{}
+	states := map[[2]string]int{}
 	for _, job := range m.jobs {
-		states[job.state]++
+		states[[2]string{job.namespace, job.state}]++
 		for kind, n := range map[string]int32{"target": job.target, "running": job.running, "standby": job.standby} {
 			out <- prometheus.MustNewConstMetric(m.workers, prometheus.GaugeValue, float64(n), job.namespace, job.name, kind)
 		}
 	}
-	for state, n := range states {
-		out <- prometheus.MustNewConstMetric(m.states, prometheus.GaugeValue, float64(n), state)
+	for key, n := range states {
+		out <- prometheus.MustNewConstMetric(m.states, prometheus.GaugeValue, float64(n), key[0], key[1])
 	}
 }
 
@@ -100,7 +100,7 @@ func (m *Metrics) written(state *State, plan *Plan) {
 		if old.Queue.Since != nil {
 			waited = state.Now.Sub(old.Queue.Since.Time)
 		}
-		m.queueWait.Observe(max(0, waited).Seconds())
+		m.queueWait.WithLabelValues(job.Namespace).Observe(max(0, waited).Seconds())
 	}
 	if old.Progress.Since == nil && next.Progress.Since != nil && next.StartTime != nil {
 		m.firstStep.Observe(max(0, next.Progress.Since.Sub(next.StartTime.Time)).Seconds())
@@ -118,6 +118,9 @@ func (m *Metrics) written(state *State, plan *Plan) {
 	}
 	m.restarts.WithLabelValues("program").Add(float64(max(0, value(next.Restarts.Program)-value(old.Restarts.Program))))
 	m.restarts.WithLabelValues("infrastructure").Add(float64(max(0, value(next.Restarts.Infrastructure)-value(old.Restarts.Infrastructure))))
+	if slices.ContainsFunc(plan.Notes, func(note Note) bool { return note.Reason == v1alpha1.EventEvicted }) {
+		m.restarts.WithLabelValues("evicted").Inc()
+	}
 	m.growth.WithLabelValues("made").Add(float64(len(plan.Actions.Grow)))
 	for _, note := range plan.Notes {
 		switch {

@@ -49,12 +49,12 @@ concertina_job_workers{job="other",kind="standby",namespace="team"} 0
 concertina_job_workers{job="other",kind="target",namespace="team"} 3
 # HELP concertina_jobs Jobs by what they are doing, as in status.state.
 # TYPE concertina_jobs gauge
-concertina_jobs{state="Starting"} 1
-concertina_jobs{state="Training"} 1
+concertina_jobs{namespace="team",state="Starting"} 1
+concertina_jobs{namespace="team",state="Training"} 1
 # HELP concertina_refusals_total Times that a job was refused its pods, by reason.
 # TYPE concertina_refusals_total counter
 concertina_refusals_total{reason="QuotaExceeded"} 1
-# HELP concertina_restarts_total Losses that were counted, by cause.
+# HELP concertina_restarts_total Gangs that were lost, by cause: the job's own program, the infrastructure, or evicted for another job.
 # TYPE concertina_restarts_total counter
 concertina_restarts_total{cause="infrastructure"} 0
 concertina_restarts_total{cause="program"} 1

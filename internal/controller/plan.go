@@ -123,6 +123,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	default:
 		p.startGang()
 	}
+	p.tellPolicy()
 	p.countWorkers()
 	if value(p.plan.Status.Workers.Target) == 0 {
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
@@ -236,6 +237,14 @@ func (p *planner) release(pods []*corev1.Pod) {
 		}
 	}
 	actions.Forget = len(p.live()) == 0 && p.World.Known
+}
+
+// tellPolicy says once that a policy is not in force.
+func (p *planner) tellPolicy() {
+	if p.Grant.Known && p.Grant.NotAllowed && !p.Memory.NotAllowedTold && !p.finished() {
+		p.note(corev1.EventTypeWarning, v1alpha1.EventPolicyNotAllowed, "spec.preemption.policy %s is not allowed in namespace %s (fleet settings of the operator): %s is used",
+			p.Job.Spec.Preemption.Policy, p.Job.Namespace, v1alpha1.PreemptionShrink)
+	}
 }
 
 func (p *planner) deadlineExceeded() bool {

@@ -211,6 +211,11 @@ func TestTraining(t *testing.T) {
 			t.Errorf("ranks are %+v", plan.Actions.Ranks)
 		}
 	})
+	t.Run("a world that cannot change says so", func(t *testing.T) {
+		state := stateOf(job, pods...)
+		state.World = worldOf(3, pods...)
+		expectCondition(t, NewPlan(state, settings), v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonFixed, "keeps its 2 workers", "does not speak to the agent")
+	})
 	t.Run("a program that reports nothing has no progress", func(t *testing.T) {
 		state := stateOf(job, pods...)
 		state.World = worldOf(3, pods...)
@@ -382,6 +387,17 @@ func TestNoNewGangBesideAnOldOne(t *testing.T) {
 	}
 }
 
+// A job that is deleted and made anew at once has the names of the one before, whose pods may take long to end.
+func TestNoGangBesidePodsOfAnEarlierJob(t *testing.T) {
+	state := stateOf(jobWith())
+	state.GroupExists, state.Earlier = false, []string{"digits-1-0"}
+	plan := NewPlan(state, settings)
+	if value(plan.Status.Attempt) != 0 {
+		t.Error("an attempt begins under names that are taken")
+	}
+	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, "earlier job of this name", "digits-1-0")
+}
+
 // A pod of an attempt that was given up may appear after the next one was decided on: a call timed out and
 // took effect later, or the cache was slow to tell of it.
 func TestAWorkerThatComesLateIsTakenAway(t *testing.T) {
@@ -408,6 +424,14 @@ func TestAGangThatLosesItsRoomQueuesAgain(t *testing.T) {
 	if target := value(plan.Status.Workers.Target); target != 0 || plan.Actions.Group != nil {
 		t.Errorf("the target is %d, want 0: the gang has no room", target)
 	}
+	if plan.Status.StartTime != nil {
+		t.Error("its activeDeadline runs, and it never had a pod")
+	}
+	state.Job.Status.Resizes = []v1alpha1.Resize{{At: state.Job.Status.StartTime}}
+	if plan := NewPlan(state, settings); plan.Status.StartTime == nil {
+		t.Error("a job that has trained begins its activeDeadline anew")
+	}
+	state.Job.Status.Resizes = nil
 	state.Grant.Known = false
 	if plan := NewPlan(state, settings); value(plan.Status.Workers.Target) != 2 {
 		t.Errorf("the gang is given up before the planner has looked at it")

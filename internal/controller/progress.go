@@ -91,7 +91,7 @@ const noRank = "none"
 // annotatedRank is the rank that a pod carries, -1 for none.
 func annotatedRank(pod *corev1.Pod) int32 {
 	rank, err := strconv.ParseInt(pod.Annotations[v1alpha1.AnnotationRank], 10, 32)
-	if err != nil {
+	if err != nil || pod.Spec.NodeName == "" {
 		return -1
 	}
 	return int32(rank)

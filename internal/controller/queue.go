@@ -103,6 +103,16 @@ func (p *planner) describeSize(crew []worker) {
 	}
 }
 
+// describeFixed says why a job whose world cannot change has no more workers than it has.
+func (p *planner) describeFixed(pods []*corev1.Pod) {
+	if have, most := int32(len(pods)), max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum()); have < most {
+		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonFixed,
+			fmt.Sprintf("the job keeps its %d workers: its program does not speak to the agent, so its world cannot change", have))
+		return
+	}
+	p.set(v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize, fmt.Sprintf("the job has %d workers, as many as it may have", len(pods)))
+}
+
 // sizeInterval is how often the sentence of FullSize is written anew at most while its reason stays: it
 // speaks of other jobs, which come and go.
 const sizeInterval = 30 * time.Second

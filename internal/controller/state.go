@@ -17,6 +17,8 @@ type State struct {
 	Job *v1alpha1.TrainingJob
 	// Pods are all pods of the job, of any attempt, by name.
 	Pods []*corev1.Pod
+	// Earlier are names of pods that are still there of another job of this name, which was deleted.
+	Earlier []string
 	// GroupExists says whether the object of the current attempt's group is there. It is only
 	// looked up when pods of the attempt are missing, and true otherwise.
 	GroupExists bool
@@ -53,6 +55,8 @@ type Memory struct {
 	Elastic ElasticMemory
 	// Trains is true while the job's world trains.
 	Trains bool
+	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed.
+	NotAllowedTold bool
 	// SizeToldAt is when the condition FullSize was last given another sentence.
 	SizeToldAt time.Time
 	// Refusal is the last batch that the API server refused; nil for none.

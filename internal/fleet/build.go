@@ -87,11 +87,17 @@ func (c *Cluster) stageOf(j *job, pods int) (allocation.Stage, time.Time) {
 		return allocation.Queued, timeOf(status.RetryTime)
 	case world == nil || value(world.Round) == 0 || value(world.Attempt) != value(status.Attempt):
 		return allocation.Starting, time.Time{}
-	case j.facts.Elastic || j.facts.Unheard || !j.reported:
+	case j.facts.Elastic || j.facts.Unheard || !j.reported && !saysFixed(status):
 		return allocation.Training, time.Time{}
 	default:
 		return allocation.Fixed, time.Time{}
 	}
+}
+
+// saysFixed says whether the operator has found that a job's world cannot change.
+func saysFixed(status *v1alpha1.TrainingJobStatus) bool {
+	size := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionFullSize)
+	return size != nil && size.Reason == v1alpha1.ReasonFixed
 }
 
 // heldForGood says whether the planner has no say in a job as it is written.

@@ -50,6 +50,8 @@ func (c *Cluster) grantOf(v *view, id int, d *allocation.Decision) Grant {
 		Count: d.Count, Start: d.Start, Reason: d.Why.Reason, Why: d.Why.Text,
 		Queue: Queue{Position: d.Queue, Start: d.Expected},
 	}
+	in := &v.cluster.Jobs[id]
+	grant.NotAllowed = v.cluster.Namespaces[in.Namespace].InForce(in.Policy) != in.Policy
 	for i, at := range d.Places {
 		place := Place{Own: int32(i) < d.Own}
 		// A pod that is to stay on one node makes no node appear.
@@ -112,5 +114,5 @@ func (g *Grant) same(other *Grant) bool {
 		return g.Reason == other.Reason && g.Evict == other.Evict
 	}
 	return g.Count == other.Count && g.Start == other.Start && slices.Equal(g.Places, other.Places) && maps.Equal(g.Leave, other.Leave) &&
-		g.Evict == other.Evict && g.Reason == other.Reason && g.Why == other.Why && g.Queue.Position == other.Queue.Position
+		g.Evict == other.Evict && g.NotAllowed == other.NotAllowed && g.Reason == other.Reason && g.Why == other.Why && g.Queue.Position == other.Queue.Position
 }

@@ -23,6 +23,8 @@ type Grant struct {
 	Leave map[types.UID]Leave
 	// Evict says for which job all of the job's workers must go, as namespace/name; empty for none.
 	Evict string
+	// NotAllowed is true when the administrator does not allow the job's preemption policy in its namespace.
+	NotAllowed bool
 	// Reason is one word that says why the job has this size or waits, Why a sentence.
 	Reason, Why string
 	// Queue is the place of a job that waits.

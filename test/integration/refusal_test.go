@@ -239,6 +239,22 @@ var _ = Describe("A batch that may not be", func() {
 		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
 	})
 
+	It("tries a batch again that a default of the namespace made invalid, once that is mended", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")},
+				DefaultRequest: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}}}}}
+		Expect(cluster.Create(ctx, limits)).To(Succeed())
+		startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace)
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
+			HavePrefix("False InvalidTemplate: the API server refuses pod digits-"), ContainSubstring("must be less than or equal to cpu limit")))
+		expectNothing(ctx, j)
+		Expect(cluster.Delete(ctx, limits)).To(Succeed())
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+	})
+
 	It("names what Pod Security has against it", func(ctx context.Context) {
 		namespace := newNamespace(ctx, "pod-security.kubernetes.io/enforce=restricted")
 		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
