@@ -254,7 +254,8 @@ type QueueStatus struct {
 	// +optional
 	WaitsFor string `json:"waitsFor,omitempty"`
 
-	// estimatedStart is when it will start, as far as that is known from the deadlines of others.
+	// estimatedStart is when it starts at the latest, as far as the deadlines (spec.activeDeadline) of jobs
+	// that run tell. Of several gangs that wait for the same nodes only the first one has it.
 	//
 	// +optional
 	EstimatedStart *metav1.Time `json:"estimatedStart,omitempty"`
@@ -322,7 +323,8 @@ type TrainingJobStatus struct {
 	// +optional
 	NextOrdinal *int32 `json:"nextOrdinal,omitempty"`
 
-	// startTime is when the job became active, at first or after its last suspension.
+	// startTime is when the job became active, at first, after its last suspension, or after it was
+	// evicted for another job.
 	//
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`

@@ -246,7 +246,7 @@ type TrainingJobSpec struct {
 	// +optional
 	Checkpoint CheckpointSpec `json:"checkpoint,omitzero"`
 
-	// preemption says what may be taken from the job for one of higher priority.
+	// preemption says what may be taken from the job for others.
 	//
 	// +kubebuilder:default={}
 	// +optional
@@ -264,7 +264,8 @@ type TrainingJobSpec struct {
 	// +optional
 	Failure FailureSpec `json:"failure,omitzero"`
 
-	// activeDeadline is how long the job may be active, from its start or its last resumption.
+	// activeDeadline is how long the job may be active, from its start, its last resumption, or its start
+	// after it was evicted for another job.
 	// A job that is not complete by then fails with the reason DeadlineExceeded. From 1s to
 	// 8760h. Left out, there is no bound.
 	//

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -83,15 +82,16 @@ func (a *access) oneOrAll(everywhere bool) error {
 
 // settings are what a plan needs to know of the operator.
 type settings struct {
-	file, namespace, release string
-	drainTaints              []string
+	file, namespace, configMap string
+	drainTaints                []string
 }
 
 func (s *settings) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&s.file, "fleet-config", "", "file with the settings of the fleet, instead of those of the operator")
 	f.StringVar(&s.namespace, "operator-namespace", "concertina-system", "namespace that the operator runs in")
-	f.StringVar(&s.release, "release", "concertina", "name of the operator's Helm release, whose ConfigMap has the settings")
+	f.StringVar(&s.configMap, "fleet-configmap", "", "name of the ConfigMap there that has the settings; empty: the one with the label "+
+		listing.LabelSettings+"="+listing.SettingsOfFleet)
 	f.StringSliceVar(&s.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node, as the operator has them")
 }
 
@@ -99,26 +99,15 @@ func (s *settings) addFlags(cmd *cobra.Command) {
 func (s *settings) options(cmd *cobra.Command, from *listing.Lister) (fleet.Options, error) {
 	found, err := fleet.LoadSettings(s.file)
 	if s.file == "" {
-		found, err = from.Settings(cmd.Context(), s.namespace, s.configMap())
-		if _, denied := errors.AsType[*listing.Denied](err); denied || apierrors.IsNotFound(err) {
-			warn(cmd, "the plan is made with default settings, those of the operator may be others (--operator-namespace and --release "+
-				"say where they are, --fleet-config FILE gives them): %v", err)
+		found, err = from.Settings(cmd.Context(), s.namespace, s.configMap)
+		if _, denied := errors.AsType[*listing.Denied](err); denied || apierrors.IsNotFound(err) || errors.Is(err, listing.ErrNoSettings) {
+			warn(cmd, "the plan is made with default settings, those of the operator may be others (--operator-namespace and "+
+				"--fleet-configmap say where they are, --fleet-config FILE gives them): %v", err)
 			found, err = fleet.LoadSettings("")
 		}
 	}
 	return planning(found, s.drainTaints), err
 }
-
-// configMap is the name that the chart gives to the settings.
-func (s *settings) configMap() string {
-	if strings.Contains(s.release, chart) {
-		return s.release + "-fleet"
-	}
-	return s.release + "-" + chart + "-fleet"
-}
-
-// chart is the name of the operator's chart.
-const chart = "concertina"
 
 func planning(found fleet.Settings, drainTaints []string) fleet.Options {
 	return fleet.Options{

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -108,13 +109,35 @@ func TestExplainCommandWithFewRights(t *testing.T) {
 }
 
 func TestPlanCommandWithoutTheOperatorsSettings(t *testing.T) {
-	for _, code := range []int{403, 404} {
+	all := "/api/v1" + listingtest.In + "concertina-system/configmaps"
+	for name, test := range map[string]struct {
+		path      string
+		code      int
+		arguments []string
+	}{
+		"none has the label":  {path: all},
+		"none may be listed":  {all, 403, nil},
+		"it may not be read":  {all + "/short-fleet", 403, []string{"--fleet-configmap", "short-fleet"}},
+		"there is none of it": {all + "/short-fleet", 404, []string{"--fleet-configmap", "short-fleet"}},
+	} {
 		server := withJob()
-		server.Codes["/api/v1"+listingtest.In+"concertina-system/configmaps/concertina-fleet"] = code
-		_, messages, err := run(t, server, "plan")
+		server.Objects[all] = &corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}}
+		server.Codes[test.path] = test.code
+		_, messages, err := run(t, server, append([]string{"plan"}, test.arguments...)...)
 		if err != nil || !strings.Contains(messages, "default settings") {
-			t.Errorf("code %d: %v: %s", code, err, messages)
+			t.Errorf("%s: %v: %s", name, err, messages)
 		}
+	}
+}
+
+// The settings are found whatever the release is called.
+func TestPlanCommandWithTheOperatorsSettings(t *testing.T) {
+	server := withJob()
+	path := "/api/v1" + listingtest.In + "elsewhere/configmaps"
+	settings := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "trainer-fleet"}, Data: map[string]string{"fleet.yaml": "minRuntime: 1m\n"}}
+	server.Objects[path] = &corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{settings}}
+	if _, messages, err := run(t, server, "plan", "--operator-namespace", "elsewhere"); err != nil || messages != "" {
+		t.Errorf("%v: %s", err, messages)
 	}
 }
 

@@ -32,7 +32,7 @@ func (l *Look) bounds(j *job) []string {
 	}
 	all = append(all, l.standing(j)...)
 	all = append(all, l.preemption(j))
-	if j.in.Max > j.in.Min && j.in.Policy != allocation.Never {
+	if j.in.Max > j.in.Min && l.policy(j) != allocation.Never {
 		all = append(all, growth(spec.Growth.Policy))
 	}
 	if spec.Strategy() == v1alpha1.ResizeRestart {
@@ -67,21 +67,42 @@ func (l *Look) standing(j *job) []string {
 	return all
 }
 
+// policy is what may be taken from a job, within what its namespace allows; in a partial Look, which knows nothing
+// of that, what the job asks for.
+func (l *Look) policy(j *job) allocation.Policy {
+	namespace := &l.cluster.Namespaces[j.in.Namespace]
+	if !l.partial && (j.in.Policy == allocation.Never && !namespace.NeverAllowed || j.in.Policy == allocation.Evict && !namespace.EvictAllowed) {
+		return allocation.Shrink
+	}
+	return j.in.Policy
+}
+
 // preemption says what may be taken from a job.
 func (l *Look) preemption(j *job) string {
-	policy := "spec.preemption.policy is "
-	namespace := &l.cluster.Namespaces[j.in.Namespace]
-	switch {
-	case j.in.Policy == allocation.Never && namespace.NeverAllowed:
-		return policy + "Never: nothing may be taken from it, and it has no workers beyond min."
-	case j.in.Policy == allocation.Evict && namespace.EvictAllowed:
-		return policy + "Evict: a job of higher priority may take all of it, when nothing less helps; it queues again then."
-	case j.in.Policy == allocation.Shrink:
-		return policy + "Shrink: what is beyond min may be taken for others, which costs no step; min stays."
-	default:
-		return fmt.Sprintf("%s%s, which the administrator does not allow in namespace %s: Shrink is used instead.",
-			policy, j.object.Spec.Preemption.Policy, namespace.Name)
+	asked, policy := j.object.Spec.Preemption.Policy, l.policy(j)
+	text := fmt.Sprintf("spec.preemption.policy is %s", asked)
+	if policy != j.in.Policy {
+		text += fmt.Sprintf(", which the administrator does not allow in namespace %s, so that Shrink is used", l.cluster.Namespaces[j.in.Namespace].Name)
 	}
+	switch {
+	case policy == allocation.Never:
+		text += ": it neither lends nor borrows, and has no workers beyond min"
+	case policy == allocation.Evict:
+		text += ": beside workers beyond min, a job of higher priority may take all of it, when nothing less helps; it queues again then"
+	case j.in.Max == j.in.Min:
+		text += ": the operator takes no workers below min for others, and it has no more"
+	default:
+		// What a change of programs that are started anew costs is said with spec.resize.strategy.
+		text += ": workers beyond min may be taken, for a gang of any priority and for growth that has more claim to them"
+		if j.object.Spec.Strategy() == v1alpha1.ResizeInPlace {
+			text += "; as planned that costs no step"
+		}
+		text += "; min stays"
+	}
+	if l.partial && policy != allocation.Shrink {
+		text += fmt.Sprintf(", unless the administrator does not allow %s in this namespace", asked)
+	}
+	return text + "."
 }
 
 func growth(policy v1alpha1.GrowthPolicy) string {

@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -91,6 +94,70 @@ func TestNotFoundNamesWhatWasMeant(t *testing.T) {
 		err := l.NotFound(types.NamespacedName{Namespace: test.namespace, Name: test.name})
 		if !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s/%s: %q does not say %q", test.namespace, test.name, err, test.want)
+		}
+	}
+}
+
+// What the administrator allows is not known without the operator's settings.
+func TestExplainTellsThePolicyInForce(t *testing.T) {
+	c := clusterOf(4)
+	c.trains(c.add("never", 1, 3, func(job *v1alpha1.TrainingJob) { job.Spec.Preemption.Policy = v1alpha1.PreemptionNever }), "n0", "n0")
+	c.trains(c.add("evict", 1, 3, func(job *v1alpha1.TrainingJob) { job.Spec.Preemption.Policy = v1alpha1.PreemptionEvict }), "n0")
+	const forbidden = "defaultNamespace: {allowNever: false, allowEvict: false}"
+	for _, test := range []struct {
+		name, job  string
+		look       *Look
+		told, none []string
+	}{
+		{"allowed", "never", c.look(t), []string{"it gives up the 1 worker that it has beyond min", "it neither lends nor borrows"}, []string{"unless", "administrator"}},
+		{"forbidden", "never", NewLook(c.Objects, optionsOf(t, forbidden)), []string{"does not allow in namespace team, so that Shrink is used: workers beyond min may be taken",
+			"1 of its workers is surplus", "spec.growth.policy is Auto"}, []string{"lends nothing", "unless"}},
+		{"forbidden", "evict", NewLook(c.Objects, optionsOf(t, forbidden)), []string{"so that Shrink is used"}, []string{"may take all of it"}},
+		{"not known", "never", NewPartialLook(fleet.Objects{Jobs: c.Jobs, Pods: c.Pods}, options(t)), []string{"unless the administrator does not allow Never in this namespace."}, nil},
+		{"not known", "evict", NewPartialLook(fleet.Objects{Jobs: c.Jobs, Pods: c.Pods}, options(t)), []string{"unless the administrator does not allow Evict in this namespace."}, nil},
+	} {
+		text := explained(t, test.look, test.job)
+		for _, want := range test.told {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s is %s: %q is missing:\n%s", test.job, test.name, want, text)
+			}
+		}
+		for _, wrong := range test.none {
+			if strings.Contains(text, wrong) {
+				t.Errorf("%s is %s: %q is wrong:\n%s", test.job, test.name, wrong, text)
+			}
+		}
+	}
+}
+
+func TestExplainTellsWhenAJobMayGrowAgain(t *testing.T) {
+	c := clusterOf(4)
+	c.trains(c.add("job", 1, 4), "n0")
+	l := c.look(t)
+	one := l.find(types.NamespacedName{Namespace: "team", Name: "job"})
+	one.in.ReclaimedAt, one.in.Reclaims = start.Add(-time.Second), 3
+	one.decision.Why.Reason = "RegrowDelayed"
+	if text := explained(t, l, "job"); !strings.Contains(text, "It may grow again in 3s.") {
+		t.Error(text)
+	}
+}
+
+// Growth leaves the head-room of a quota to others, a gang may use all of it.
+func TestAdviceCountsHeadRoom(t *testing.T) {
+	c := clusterOf(16)
+	c.trains(c.add("grows", 2, 4), "n0", "n0")
+	c.add("waits", 4, 4, queued)
+	c.bounded(corev1.ResourceList{"requests.example.com/gpu": resource.MustParse("4")})
+	for settings, want := range map[string]string{
+		"defaultNamespace: {headRoom: 50}": "It would grow to 3 workers if quota devices had 1 more requests.example.com/gpu free (growth leaves 2 of its 4 to others: headRoom 50%).",
+		"defaultNamespace: {headRoom: 75}": "quota devices had 2 more requests.example.com/gpu free (growth leaves 3 of its 4 to others: headRoom 75%).",
+	} {
+		l := NewLook(c.Objects, optionsOf(t, settings))
+		if text := explained(t, l, "grows"); !strings.Contains(text, want) {
+			t.Errorf("%s: %q is missing:\n%s", settings, want, text)
+		}
+		if text := explained(t, l, "waits"); !strings.Contains(text, "It would start if quota devices had 2 more requests.example.com/gpu free.") {
+			t.Errorf("%s: %s", settings, text)
 		}
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
-// lending says what of a job may be taken back, and what is being given to whom now.
+// lending says what a job has borrowed, and what is being given to whom now.
 func (l *Look) lending(j *job) []string {
 	var all []string
 	if len(j.in.Workers) > 0 {
-		all = append(all, j.surplus())
+		all = append(all, l.surplus(j))
 	}
 	for _, pod := range j.pods {
 		if one, marked := fleet.MarkOf(pod); marked {
@@ -27,8 +27,8 @@ func (l *Look) lending(j *job) []string {
 	return all
 }
 
-// surplus is what may be taken back.
-func (j *job) surplus() string {
+// surplus is what the job has borrowed, and may have to give up for others.
+func (l *Look) surplus(j *job) string {
 	surplus := int32(0)
 	for i := range j.in.Workers {
 		if w := &j.in.Workers[i]; !w.Own && w.Bound && !w.Ending {
@@ -37,12 +37,15 @@ func (j *job) surplus() string {
 	}
 	own := max(j.have()-surplus, 0)
 	switch {
-	case j.in.Policy == allocation.Never:
-		return "It lends nothing (spec.preemption.policy is Never), and so it borrows nothing: it has min workers."
+	case l.policy(j) == allocation.Never && surplus > 0:
+		return fmt.Sprintf("It borrows nothing and lends nothing (spec.preemption.policy is Never): it gives up the %s that it has beyond min.",
+			count(surplus, "worker"))
+	case l.policy(j) == allocation.Never:
+		return "It borrows nothing and lends nothing (spec.preemption.policy is Never): it has min workers."
 	case surplus == 0:
-		return "It has nothing to lend now: all of its workers are its own."
+		return "It has borrowed nothing: all of its workers are its own."
 	default:
-		return fmt.Sprintf("%d of its workers %s surplus, %d %s its own: the surplus is lent to it, and is taken back when a gang needs the room.",
+		return fmt.Sprintf("%d of its workers %s surplus, %d %s its own: the surplus is borrowed room, and goes when a gang needs it.",
 			surplus, are(surplus), own, are(own))
 	}
 }

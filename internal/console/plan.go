@@ -42,7 +42,7 @@ type PlannedJob struct {
 	Leaving []Leaver `json:"leaving,omitempty"`
 	// Position is its place in the queue, from 1; 0 for a job that is not in it.
 	Position int32 `json:"position,omitempty"`
-	// EstimatedStart is when it may start, as far as that is known.
+	// EstimatedStart is when it starts at the latest, as far as deadlines tell; left out where they tell nothing.
 	EstimatedStart *metav1.Time `json:"estimatedStart,omitempty"`
 	// Reason is one word, Why a sentence.
 	Reason string `json:"reason,omitempty"`

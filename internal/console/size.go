@@ -1,7 +1,9 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -104,7 +106,7 @@ func (l *Look) outlook(j *job) []string {
 		return append(all, "It would grow if spec.growth.policy were Auto.")
 	case "DoesNotBorrow":
 		return append(all, "It would grow if spec.preemption.policy were Shrink: who lends may borrow.")
-	case "Reclaimed":
+	case "RegrowDelayed":
 		if again := j.in.ReclaimedAt.Add(l.cluster.Settings.RegrowDelay(j.in.Reclaims)); again.After(l.now) {
 			return append(all, fmt.Sprintf("It may grow again in %s.", span(again.Sub(l.now))))
 		}
@@ -128,10 +130,52 @@ func (l *Look) startOutlook(j *job) []string {
 	}
 	switch {
 	case expected.After(l.now):
-		all = append(all, fmt.Sprintf("It should start in %s at the latest, at %s, when jobs that run have reached their spec.activeDeadline.",
+		all = append(all, fmt.Sprintf("It should start in %s at the latest, at %s, as far as deadlines tell (spec.activeDeadline of jobs that run).",
 			span(expected.Sub(l.now)), clock(expected)))
-	case reason == "NoRoom" || reason == "BehindReservation":
+	case !blocked(reason):
+	case l.ahead(j) != nil:
+		all = append(all, fmt.Sprintf("When it will start is not estimated: it stands behind job %s, which waits for the same nodes.", l.ahead(j).in.Name))
+	default:
 		all = append(all, "When it will start is not known: no job that runs has a deadline (spec.activeDeadline) that would make the room.")
 	}
 	return all
+}
+
+// blocked says whether a gang waits for room that nobody is about to leave.
+func blocked(reason string) bool { return reason == "NoRoom" || reason == "BehindReservation" }
+
+// ahead is the gang that a blocked one stands behind: the planner keeps room, and estimates the start, for the first
+// one only of those that want the same nodes. It is nil for such a first one.
+func (l *Look) ahead(j *job) *job {
+	var waiting []*job
+	for i := range l.jobs {
+		one := &l.jobs[i]
+		if d := one.decision; d != nil && one.in.Stage == allocation.Queued && d.Queue > 0 && blocked(d.Why.Reason) && one.in.Gang >= 0 {
+			waiting = append(waiting, one)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *job) int { return cmp.Compare(a.decision.Queue, b.decision.Queue) })
+	var firsts []*job
+	for _, one := range waiting {
+		first := slices.IndexFunc(firsts, func(other *job) bool { return overlap(l.cluster.Shapes[one.in.Gang].Nodes, l.cluster.Shapes[other.in.Gang].Nodes) })
+		switch {
+		case one == j && first >= 0:
+			return firsts[first]
+		case one == j:
+			return nil
+		case first < 0:
+			firsts = append(firsts, one)
+		}
+	}
+	return nil
+}
+
+// overlap says whether two sets have anything in common.
+func overlap(a, b allocation.Bits) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i]&b[i] != 0 {
+			return true
+		}
+	}
+	return false
 }

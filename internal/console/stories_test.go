@@ -27,10 +27,11 @@ func TestStories(t *testing.T) {
 	}{
 		"a-queued-gang":              {queuedGang(), []string{"big", "small"}},
 		"a-lender":                   {lender(), []string{"lender", "big"}},
+		"gangs-on-the-same-nodes":    {sameNodes(), []string{"first", "second", "elsewhere"}},
 		"larger-than-the-cluster":    {tooLarge(), []string{"huge"}},
 		"at-rest":                    {atRest(), []string{"paused", "done", "failed", "retries"}},
 		"a-quota-that-admits-little": {quotaBound(), []string{"grows", "waits"}},
-		"bounds-and-policies":        {policies(), []string{"alone", "fixed", "full"}},
+		"bounds-and-policies":        {policies(), []string{"alone", "fixed", "full", "restarts"}},
 		"several-devices-a-worker":   {severalDevices(), []string{"wide"}},
 		"no-devices":                 {noDevices(), []string{"cpus"}},
 	} {
@@ -73,6 +74,24 @@ func queuedGang() *cluster {
 		job.Spec.ActiveDeadline = &metav1.Duration{Duration: 90 * time.Minute}
 	}), "n0", "n0", "n0")
 	c.add("big", 4, 8, important, queued)
+	return c
+}
+
+// sameNodes has two gangs wait for the same nodes, and a third one for others.
+func sameNodes() *cluster {
+	c := clusterOf(4, 2)
+	ends := func(job *v1alpha1.TrainingJob) { job.Spec.ActiveDeadline = &metav1.Duration{Duration: 90 * time.Minute} }
+	on := func(node string) jobChange {
+		return func(job *v1alpha1.TrainingJob) { job.Spec.Workers.Template.Spec.NodeSelector = map[string]string{"node": node} }
+	}
+	for _, node := range c.Nodes {
+		node.Labels = map[string]string{"node": node.Name}
+	}
+	c.trains(c.add("runs", 3, 3, ends), "n0", "n0", "n0")
+	c.trains(c.add("fills", 2, 2), "n1", "n1")
+	c.add("first", 4, 4, important, queued, on("n0"))
+	c.add("second", 2, 2, queued, on("n0"))
+	c.add("elsewhere", 1, 1, queued, on("n1"))
 	return c
 }
 
@@ -131,6 +150,7 @@ func policies() *cluster {
 	c.trains(c.add("full", 1, 2, func(job *v1alpha1.TrainingJob) {
 		job.Spec.Workers.Sizes, job.Spec.Preemption.Policy = []int32{2, 1}, v1alpha1.PreemptionEvict
 	}), "n0", "n0")
+	c.trains(c.add("restarts", 1, 1, func(job *v1alpha1.TrainingJob) { job.Spec.Workers.Launch = v1alpha1.LaunchPerWorker }), "n0")
 	return c
 }
 

@@ -94,6 +94,9 @@ func (l *Look) withRoom(j *job, places int32, withoutQuotas bool) *allocation.Cl
 	return &more
 }
 
+// thousandths is that part of an amount, as the planner has it.
+func thousandths(amount, part int64) int64 { return amount/1000*part + amount%1000*part/1000 }
+
 // deviceType is the type of the devices that a job has, or of the first ones there are.
 func (l *Look) deviceType(j *job) string {
 	for i := range j.in.Workers {
@@ -122,7 +125,7 @@ func (l *Look) advice(j *job) string {
 		conditions = append(conditions, l.wanted(j, shape, r.places))
 	}
 	if r.quotas {
-		conditions = append(conditions, l.wantedQuotas(shape, r.size-j.have())...)
+		conditions = append(conditions, l.wantedQuotas(j, shape, r.size-j.have())...)
 	}
 	if len(conditions) == 0 {
 		return ""
@@ -155,18 +158,31 @@ func (l *Look) wanted(j *job, id allocation.ShapeID, places int32) string {
 	return text
 }
 
-// wantedQuotas says what quotas lack for so many more workers.
-func (l *Look) wantedQuotas(id allocation.ShapeID, workers int32) []string {
-	shape := &l.cluster.Shapes[id]
+// wantedQuotas says what quotas lack for so many more workers. A gang may use all of a quota, growth leaves the
+// head-room of its namespace to others.
+func (l *Look) wantedQuotas(j *job, id allocation.ShapeID, workers int32) []string {
+	shape, headRoom := &l.cluster.Shapes[id], int64(0)
+	if j.in.Stage == allocation.Training {
+		headRoom = l.cluster.Namespaces[j.in.Namespace].HeadRoom
+	}
 	var all []string
 	for _, q := range shape.Quotas {
 		quota := &l.cluster.Quotas[q]
 		for i, amount := range shape.Demand {
-			lacks := amount*int64(workers) - quota.Free[i]
-			if amount > 0 && quota.Hard[i] < allocation.Unbounded && lacks > 0 {
-				name := l.cluster.Counts[i]
-				all = append(all, fmt.Sprintf("quota %s had %s more %s free", quota.Name, quantity(name, lacks), name))
+			if amount <= 0 || quota.Hard[i] >= allocation.Unbounded {
+				continue
 			}
+			kept := thousandths(quota.Hard[i], headRoom)
+			lacks := amount*int64(workers) + kept - quota.Free[i]
+			if lacks <= 0 {
+				continue
+			}
+			name := l.cluster.Counts[i]
+			text := fmt.Sprintf("quota %s had %s more %s free", quota.Name, quantity(name, lacks), name)
+			if kept > 0 {
+				text += fmt.Sprintf(" (growth leaves %s of its %s to others: headRoom %d%%)", quantity(name, kept), quantity(name, quota.Hard[i]), headRoom/10)
+			}
+			all = append(all, text)
 		}
 	}
 	if len(all) == 0 {

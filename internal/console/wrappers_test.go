@@ -134,7 +134,13 @@ func (c *cluster) bounded(hard corev1.ResourceList) {
 
 func options(t *testing.T) fleet.Options {
 	t.Helper()
-	settings, err := fleet.ParseSettings(nil)
+	return optionsOf(t, "")
+}
+
+// optionsOf are those of an operator with such settings.
+func optionsOf(t *testing.T, text string) fleet.Options {
+	t.Helper()
+	settings, err := fleet.ParseSettings([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

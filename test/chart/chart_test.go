@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/console/listing"
 	"github.com/concertina-dev/concertina/internal/controller"
 	"github.com/concertina-dev/concertina/internal/fleet"
 )
@@ -174,6 +175,23 @@ func fleetOf(t *testing.T, found objects) fleet.Settings {
 		t.Fatal(err)
 	}
 	return settings
+}
+
+// TestThePluginFindsTheSettings: by their label, whatever the release and the chart are called.
+func TestThePluginFindsTheSettings(t *testing.T) {
+	for values, name := range map[string]string{
+		"": "concertina-fleet", "fullnameOverride: short": "short-fleet", "nameOverride: trainer": release + "-trainer-fleet",
+	} {
+		found := rendered(t, values)
+		if got := get[*corev1.ConfigMap](t, found, "ConfigMap "+name).Labels[listing.LabelSettings]; got != listing.SettingsOfFleet {
+			t.Errorf("values %q: label %q", values, got)
+		}
+		for key, object := range found {
+			if _, labelled := object.GetLabels()[listing.LabelSettings]; labelled && key != "ConfigMap "+name {
+				t.Errorf("values %q: %s has the label too", values, key)
+			}
+		}
+	}
 }
 
 func TestWrongValuesAreRefusedByName(t *testing.T) {
@@ -361,6 +379,9 @@ func TestKustomizeInstallsTheSame(t *testing.T) {
 	compare("growth", get[*schedulingv1.PriorityClass](t, chart, "PriorityClass concertina-growth").Value,
 		get[*schedulingv1.PriorityClass](t, kustomize, "PriorityClass concertina-growth").Value)
 	compare("fleet", get[*corev1.ConfigMap](t, chart, "ConfigMap concertina-fleet").Data, get[*corev1.ConfigMap](t, kustomize, "ConfigMap concertina-fleet").Data)
+	if got := get[*corev1.ConfigMap](t, kustomize, "ConfigMap concertina-fleet").Labels[listing.LabelSettings]; got != listing.SettingsOfFleet {
+		t.Errorf("kubectl concertina does not find the settings that kustomize installs: %s=%q", listing.LabelSettings, got)
+	}
 	compare("pod", a.Spec.Template.Spec, b.Spec.Template.Spec)
 	for _, role := range []string{"operator", "trainingjob-admin", "trainingjob-edit", "trainingjob-view"} {
 		a, b := get[*rbacv1.ClusterRole](t, chart, "ClusterRole concertina-"+role), get[*rbacv1.ClusterRole](t, kustomize, "ClusterRole concertina-"+role)

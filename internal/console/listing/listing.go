@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -144,18 +146,54 @@ func list[T any](ctx context.Context, l *Lister, resource string, page client.Ob
 	return l.told("list", resource, o.Namespace, err)
 }
 
-// Settings reads the operator's settings for all jobs out of a ConfigMap. Errors: NotFound when it is not there.
+// LabelSettings is on the ConfigMap that holds the operator's settings for all jobs, with the value SettingsOfFleet,
+// whatever its name.
+const (
+	LabelSettings   = "training.concertina.dev/settings"
+	SettingsOfFleet = "fleet"
+)
+
+// settingsKey is the key of that ConfigMap under which the settings are.
+const settingsKey = "fleet.yaml"
+
+// ErrNoSettings means that no ConfigMap of a namespace holds the operator's settings.
+var ErrNoSettings = errors.New("no ConfigMap with the label " + LabelSettings + "=" + SettingsOfFleet)
+
+// Settings reads the operator's settings for all jobs out of the ConfigMap of that name, or, with an empty one,
+// out of the one in the namespace that has the label. Errors: ErrNoSettings, NotFound, Denied.
 func (l *Lister) Settings(ctx context.Context, namespace, name string) (fleet.Settings, error) {
-	var found corev1.ConfigMap
-	if err := l.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &found); err != nil {
-		return fleet.Settings{}, l.told("get", "configmaps", namespace, err)
+	found, err := l.settingsMap(ctx, namespace, name)
+	if err != nil {
+		return fleet.Settings{}, err
 	}
 	settings, err := fleet.ParseSettings([]byte(found.Data[settingsKey]))
 	if err != nil {
-		return fleet.Settings{}, fmt.Errorf("settings of the fleet in ConfigMap %s/%s, key %s: %w", namespace, name, settingsKey, err)
+		return fleet.Settings{}, fmt.Errorf("settings of the fleet in ConfigMap %s/%s, key %s: %w", namespace, found.Name, settingsKey, err)
 	}
 	return settings, nil
 }
 
-// settingsKey is the key of the ConfigMap under which the chart writes the settings.
-const settingsKey = "fleet.yaml"
+func (l *Lister) settingsMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	if name != "" {
+		var one corev1.ConfigMap
+		err := l.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &one)
+		return &one, l.told("get", "configmaps", namespace, err)
+	}
+	var all []*corev1.ConfigMap
+	err := list(ctx, l, "configmaps", &corev1.ConfigMapList{}, &all, client.InNamespace(namespace), client.MatchingLabels{LabelSettings: SettingsOfFleet})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(all) == 0:
+		return nil, fmt.Errorf("namespace %s has %w", namespace, ErrNoSettings)
+	case len(all) == 1:
+		return all[0], nil
+	}
+	var names []string
+	for _, one := range all {
+		names = append(names, one.Name)
+	}
+	slices.Sort(names)
+	return nil, fmt.Errorf("several ConfigMaps of namespace %s have the label %s=%s (%s): choose one with --fleet-configmap",
+		namespace, LabelSettings, SettingsOfFleet, strings.Join(names, ", "))
+}

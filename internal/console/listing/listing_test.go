@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -97,29 +96,40 @@ func TestNobodyListens(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	path := "/api/v1" + listingtest.In + "concertina-system/configmaps/concertina-fleet"
-	with := func(text string) runtime.Object {
-		return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, Data: map[string]string{"fleet.yaml": text}}
+	all := "/api/v1" + listingtest.In + "concertina-system/configmaps"
+	one := all + "/short-fleet"
+	const autoscaled, wrong = "capacity: Autoscaled\n", "capacty: Autoscaled\n"
+	with := func(name, text string) corev1.ConfigMap {
+		return corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data: map[string]string{"fleet.yaml": text}}
 	}
 	for _, test := range []struct {
 		name   string
-		object runtime.Object
-		code   int
+		asked  string
+		labels []corev1.ConfigMap
+		named  string
+		codes  map[string]int
 		want   fleet.Capacity
 		err    string
 	}{
-		{name: "there is none", err: "configmaps"},
-		{name: "there is one", object: with("capacity: Autoscaled\n"), want: fleet.Autoscaled},
-		{name: "it is wrong", object: with("capacty: Autoscaled\n"), err: "ConfigMap concertina-system/concertina-fleet"},
-		{name: "it may not be read", code: 403, err: "get configmaps in namespace concertina-system"},
+		{name: "none has the label", err: ErrNoSettings.Error()},
+		{name: "one has the label", labels: []corev1.ConfigMap{with("any", autoscaled)}, want: fleet.Autoscaled},
+		{name: "two have the label", labels: []corev1.ConfigMap{with("b", autoscaled), with("a", autoscaled)}, err: "(a, b): choose one with --fleet-configmap"},
+		{name: "it is wrong", labels: []corev1.ConfigMap{with("any", wrong)}, err: "ConfigMap concertina-system/any"},
+		{name: "none may be listed", codes: map[string]int{all: 403}, err: "list configmaps in namespace concertina-system"},
+		{name: "by name", asked: "short-fleet", named: autoscaled, codes: map[string]int{all: 403}, want: fleet.Autoscaled},
+		{name: "none has the name", asked: "short-fleet", err: "configmaps"},
+		{name: "it may not be read", asked: "short-fleet", codes: map[string]int{one: 403}, err: "get configmaps in namespace concertina-system"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := listingtest.Whole()
-			if test.object != nil {
-				server.Objects[path] = test.object
+			server.Codes = test.codes
+			server.Objects[all] = &corev1.ConfigMapList{TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: test.labels}
+			if test.named != "" {
+				named := with("short-fleet", test.named)
+				server.Objects[one] = &named
 			}
-			server.Codes[path] = test.code
-			got, err := listerOf(t, server).Settings(t.Context(), "concertina-system", "concertina-fleet")
+			got, err := listerOf(t, server).Settings(t.Context(), "concertina-system", test.asked)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Errorf("%v does not say %q", err, test.err)
