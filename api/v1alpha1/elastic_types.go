@@ -148,8 +148,8 @@ const (
 // GrowthSpec says how workers are added to a job that trains.
 type GrowthSpec struct {
 	// policy says whether workers are added beyond those that are there: Auto, as far as there is room
-	// that nobody needs more, or Off. Workers that are there stay, and may still be taken back. Default
-	// Auto.
+	// that nobody needs more, or Off, which YAML wants in quotes. Workers that are there stay, and may still
+	// be taken back. It can change at any time. Default Auto.
 	//
 	// +kubebuilder:default=Auto
 	// +optional

@@ -177,6 +177,19 @@ func fleetOf(t *testing.T, found objects) fleet.Settings {
 	return settings
 }
 
+// TestTheSettingsOfTheExampleHold: what two teams share by is read as it is meant.
+func TestTheSettingsOfTheExampleHold(t *testing.T) {
+	values, err := os.ReadFile(filepath.Join(root, "examples/teams/values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := fleetOf(t, rendered(t, string(values)))
+	research := settings.Namespaces["research"]
+	if *settings.Namespaces["vision"].Weight != 3 || *research.HeadRoom != 25 || !*research.AllowEvict || *settings.DefaultNamespace.AllowEvict {
+		t.Errorf("%+v", settings)
+	}
+}
+
 // TestThePluginFindsTheSettings: by their label, whatever the release and the chart are called.
 func TestThePluginFindsTheSettings(t *testing.T) {
 	for values, name := range map[string]string{

@@ -13,8 +13,8 @@ import (
 // GrowthSpec says how workers are added to a job that trains.
 type GrowthSpecApplyConfiguration struct {
 	// policy says whether workers are added beyond those that are there: Auto, as far as there is room
-	// that nobody needs more, or Off. Workers that are there stay, and may still be taken back. Default
-	// Auto.
+	// that nobody needs more, or Off, which YAML wants in quotes. Workers that are there stay, and may still
+	// be taken back. It can change at any time. Default Auto.
 	Policy *apiv1alpha1.GrowthPolicy `json:"policy,omitempty"`
 	// stabilization is how long the first new worker that is ready waits for others, so that all of
 	// them come in with one pause. A new worker that has no node by then is withdrawn. From 1s to

@@ -9,14 +9,17 @@ import (
 // PreemptionSpecApplyConfiguration represents a declarative configuration of the PreemptionSpec type for use
 // with apply.
 //
-// PreemptionSpec says what may be taken from a job for one of higher priority.
+// PreemptionSpec says what may be taken from a job for others.
 type PreemptionSpecApplyConfiguration struct {
-	// policy says what the operator may take from this job for others. Shrink: workers beyond min, for any
-	// gang that waits, whatever its priority, and for the growth of jobs with as much claim to them; that
-	// costs no step. Evict: all workers too, for a job of higher priority, when nothing less helps; the job
-	// queues again. What was not saved by then is lost, and a message says how much. Never:
-	// nothing; such a job does not lend, so it does not borrow either: it has min workers. An administrator
-	// may not allow Evict or Never in a namespace; Shrink is then used. Default Shrink.
+	// policy says what the operator may take from this job for others. Nobody takes workers below min, but
+	// by Evict. Shrink: workers beyond min, for any gang that waits, whatever its priority, and for the
+	// growth of jobs of higher priority, or of equal ones that have less. As a planned change that costs no
+	// step with resize.strategy InPlace, and what the program has not saved with Restart. Evict: all
+	// workers too, for a job of higher priority, when nothing less helps; the job queues again, and what
+	// its program has not saved is lost. Never: nothing; such a job does not lend, so it does not borrow
+	// either: it has min workers, and gives up what it has beyond them. An administrator may not allow
+	// Evict or Never in a namespace: Shrink is used then, and an event says so. It can change at any time.
+	// Default Shrink.
 	Policy *apiv1alpha1.PreemptionPolicy `json:"policy,omitempty"`
 }
 

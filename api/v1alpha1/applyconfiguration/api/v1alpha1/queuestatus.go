@@ -18,7 +18,8 @@ type QueueStatusApplyConfiguration struct {
 	Since *v1.Time `json:"since,omitempty"`
 	// waitsFor says in a sentence what it waits for.
 	WaitsFor *string `json:"waitsFor,omitempty"`
-	// estimatedStart is when it will start, as far as that is known from the deadlines of others.
+	// estimatedStart is when it starts at the latest, as far as the deadlines (spec.activeDeadline) of jobs
+	// that run tell. Of several gangs that wait for the same nodes only the first one has it.
 	EstimatedStart *v1.Time `json:"estimatedStart,omitempty"`
 }
 

@@ -21,13 +21,14 @@ type TrainingJobSpecApplyConfiguration struct {
 	Resize *ResizeSpecApplyConfiguration `json:"resize,omitempty"`
 	// checkpoint says where the state of a program is kept, and how often.
 	Checkpoint *CheckpointSpecApplyConfiguration `json:"checkpoint,omitempty"`
-	// preemption says what may be taken from the job for one of higher priority.
+	// preemption says what may be taken from the job for others.
 	Preemption *PreemptionSpecApplyConfiguration `json:"preemption,omitempty"`
 	// growth says how workers are added to a job that trains.
 	Growth *GrowthSpecApplyConfiguration `json:"growth,omitempty"`
 	// failure says what counts as a failure and how many of them the job survives.
 	Failure *FailureSpecApplyConfiguration `json:"failure,omitempty"`
-	// activeDeadline is how long the job may be active, from its start or its last resumption.
+	// activeDeadline is how long the job may be active, from its start, its last resumption, or its start
+	// after it was evicted for another job.
 	// A job that is not complete by then fails with the reason DeadlineExceeded. From 1s to
 	// 8760h. Left out, there is no bound.
 	ActiveDeadline *v1.Duration `json:"activeDeadline,omitempty"`

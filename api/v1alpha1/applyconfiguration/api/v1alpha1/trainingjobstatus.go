@@ -28,7 +28,8 @@ type TrainingJobStatusApplyConfiguration struct {
 	// nextOrdinal is the ordinal of the next pod. It is saved before pods are created, so that
 	// no pod name is ever used twice.
 	NextOrdinal *int32 `json:"nextOrdinal,omitempty"`
-	// startTime is when the job became active, at first or after its last suspension.
+	// startTime is when the job became active, at first, after its last suspension, or after it was
+	// evicted for another job.
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 	// completionTime is when the job was complete or failed.
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
