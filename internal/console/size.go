@@ -157,7 +157,9 @@ func (l *Look) ahead(j *job) *job {
 	slices.SortFunc(waiting, func(a, b *job) int { return cmp.Compare(a.decision.Queue, b.decision.Queue) })
 	var firsts []*job
 	for _, one := range waiting {
-		first := slices.IndexFunc(firsts, func(other *job) bool { return overlap(l.cluster.Shapes[one.in.Gang].Nodes, l.cluster.Shapes[other.in.Gang].Nodes) })
+		first := slices.IndexFunc(firsts, func(other *job) bool {
+			return overlap(l.cluster.Shapes[one.in.Gang].Nodes, l.cluster.Shapes[other.in.Gang].Nodes)
+		})
 		switch {
 		case one == j && first >= 0:
 			return firsts[first]

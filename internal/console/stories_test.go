@@ -80,9 +80,13 @@ func queuedGang() *cluster {
 // sameNodes has two gangs wait for the same nodes, and a third one for others.
 func sameNodes() *cluster {
 	c := clusterOf(4, 2)
-	ends := func(job *v1alpha1.TrainingJob) { job.Spec.ActiveDeadline = &metav1.Duration{Duration: 90 * time.Minute} }
+	ends := func(job *v1alpha1.TrainingJob) {
+		job.Spec.ActiveDeadline = &metav1.Duration{Duration: 90 * time.Minute}
+	}
 	on := func(node string) jobChange {
-		return func(job *v1alpha1.TrainingJob) { job.Spec.Workers.Template.Spec.NodeSelector = map[string]string{"node": node} }
+		return func(job *v1alpha1.TrainingJob) {
+			job.Spec.Workers.Template.Spec.NodeSelector = map[string]string{"node": node}
+		}
 	}
 	for _, node := range c.Nodes {
 		node.Labels = map[string]string{"node": node.Name}
