@@ -333,11 +333,11 @@ func (p *planner) takeOne(id, from JobID, steps int32) bool {
 		return false
 	}
 	s := p.newSearch(want{
-		job: id, shape: in.Growth, class: p.growthScope(id), places: steps, made: steps,
+		job: id, shape: in.Growth, class: key.class, places: steps, made: steps,
 		headRoom: p.c.Namespaces[in.Namespace].HeadRoom, rule: RuleGrowth, only: from,
 	})
 	before := p.surplus(from)
-	if !s.surplus() {
+	if s.hopeless() || !s.surplus() {
 		p.refused[key] = steps
 		return false
 	}

@@ -84,6 +84,12 @@ func (p *planner) byRank() []JobID {
 	return p.giving
 }
 
+// lendablesOf are the workers that a job could give, were it not for what has been chosen.
+func (p *planner) lendablesOf(id JobID) []int32 {
+	p.byRank()
+	return p.lendables[p.jobs[id].lendFrom:p.jobs[id].lendTo]
+}
+
 // findLenders lists the workers that help, job by job.
 func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*Worker) bool) *lenders {
 	found := &lenders{all: make([]lender, 0, len(jobs))}

@@ -52,6 +52,7 @@ type planner struct {
 	lendables []int32
 	byClass   []*lenders
 	byQuota   map[ShapeID]*lenders
+	glance    glance
 	next      time.Time
 }
 

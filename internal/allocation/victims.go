@@ -80,23 +80,69 @@ func (s *search) note() {
 	}
 }
 
+// hopeless says at a glance that the one lender that may be asked would not do, whoever of it left: most would
+// not, and a search orders workers, has them leave and takes that back.
+func (s *search) hopeless() bool {
+	p, in := s.p, &s.p.c.Jobs[s.only]
+	reach, soon, width := p.reach.of(s.class), p.soon.of(s.class), len(p.c.Resources)
+	quota := s.enoughQuota()
+	for _, w := range p.lendablesOf(s.only) {
+		worker := &in.Workers[w]
+		if l := &p.leaving[p.jobs[s.only].first+int(w)]; l.chosen || l.held {
+			continue
+		}
+		quota = quota || s.countsAgainst(worker)
+		// Nothing that can be taken makes a place on other nodes.
+		if n := worker.Node; n >= 0 && reach.at[n] > soon.at[n] {
+			p.glance.add(n, p.c.Shapes[worker.Shape].Request)
+		}
+	}
+	places := soon.total
+	for i, n := range p.glance.nodes {
+		row := p.glance.rows[i*width : (i+1)*width]
+		for r := range row {
+			row[r] += p.soon.free[int(n)*width+r]
+		}
+		places += int64(soon.class.times(row) - soon.at[n])
+	}
+	p.glance.clear()
+	return !quota || places < int64(s.places)
+}
+
+// glance sums up what a few workers hold, by node. Its memory is used again and again.
+type glance struct {
+	nodes []NodeID
+	rows  []int64
+}
+
+func (g *glance) add(n NodeID, request Amounts) {
+	at := len(g.nodes) - 1
+	for at >= 0 && g.nodes[at] != n {
+		at--
+	}
+	if at < 0 {
+		g.nodes, g.rows = append(g.nodes, n), append(g.rows, request...)
+		return
+	}
+	for r, amount := range request {
+		g.rows[at*len(request)+r] += amount
+	}
+}
+
+func (g *glance) clear() { g.nodes, g.rows = g.nodes[:0], g.rows[:0] }
+
 // fromOne adds workers of the one lender that may be asked.
 func (s *search) fromOne() {
 	k, in := &s.p.classes.all[s.class], &s.p.c.Jobs[s.only]
 	s.one.job, s.one.workers = s.only, s.one.workers[:0]
-	quota, hope := !s.enoughQuota(), false
-	reach, soon := s.p.reach.of(s.class).at, s.p.soon.of(s.class).at
-	for w := range in.Workers {
+	quota := !s.enoughQuota()
+	for _, w := range s.p.lendablesOf(s.only) {
 		worker := &in.Workers[w]
-		if (worker.Node >= 0 && k.nodes.Has(int(worker.Node)) || quota && s.countsAgainst(worker)) && s.p.takeable(s.only, w) {
-			s.one.workers = append(s.one.workers, int32(w))
-			hope = hope || quota || reach[worker.Node] > soon[worker.Node]
+		if (worker.Node >= 0 && k.nodes.Has(int(worker.Node)) || quota && s.countsAgainst(worker)) && s.p.takeable(s.only, int(w)) {
+			s.one.workers = append(s.one.workers, w)
 		}
 	}
-	if !hope {
-		return
-	}
-	sortByMissed(in.Workers, s.one.workers, reach)
+	sortByMissed(in.Workers, s.one.workers, s.p.reach.of(s.class).at)
 	for which := mine; which <= working; which++ {
 		s.add(&s.one, which, s.enough)
 	}
