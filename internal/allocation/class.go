@@ -19,12 +19,14 @@ type class struct {
 
 // times is how often one fits into what is free.
 func (k *class) times(free []int64) int32 {
+	for i, amount := range k.request {
+		if amount > 0 && free[i] < amount {
+			return 0 // most nodes of a cluster are full, and a division takes long
+		}
+	}
 	times := int64(math.MaxInt16)
 	for i, amount := range k.request {
 		if amount > 0 {
-			if free[i] < amount {
-				return 0
-			}
 			times = min(times, free[i]/amount)
 		}
 	}
@@ -44,21 +46,26 @@ type scope struct {
 type classes struct {
 	c     *Cluster
 	all   []class
-	known map[classKey]classID
 	equal map[uint64][]classID
-	// masks are the open nodes of a scope.
-	masks map[scope]Bits
+	// scopes are those that were asked for; there are few.
+	scopes []scoped
+	// nodes is memory for those of a shape.
+	nodes Bits
 	// types is true when the devices of the cluster are not all of one type.
 	types bool
 }
 
-type classKey struct {
-	shape ShapeID
-	scope scope
+// scoped is what is known of one scope.
+type scoped struct {
+	scope
+	// open are the nodes in it that may be used now.
+	open Bits
+	// known are the classes of shapes, None where nobody has asked.
+	known []classID
 }
 
 func newClasses(c *Cluster) *classes {
-	k := &classes{c: c, known: map[classKey]classID{}, equal: map[uint64][]classID{}, masks: map[scope]Bits{}}
+	k := &classes{c: c, equal: map[uint64][]classID{}}
 	for i := range c.Nodes {
 		if c.Nodes[i].Name != "" && c.Nodes[i].DeviceType != c.Nodes[0].DeviceType {
 			k.types = true
@@ -73,42 +80,49 @@ func (k *classes) of(s ShapeID, within scope) classID {
 	if !k.types {
 		within.typed, within.kind = false, ""
 	}
-	key := classKey{s, within}
-	if id, ok := k.known[key]; ok {
-		return id
+	in := k.within(within)
+	if in.known[s] == None {
+		in.known[s] = k.intern(s, in)
 	}
-	made := class{request: k.c.Shapes[s].Request, nodes: k.open(k.c.Shapes[s].Nodes, within), empty: -1}
+	return in.known[s]
+}
+
+// intern finds the class that is equal, or makes one.
+func (k *classes) intern(s ShapeID, in *scoped) classID {
+	shape := &k.c.Shapes[s]
+	k.nodes = slices.Grow(k.nodes[:0], len(in.open))[:min(len(in.open), len(shape.Nodes))]
+	for i := range k.nodes {
+		k.nodes[i] = shape.Nodes[i] & in.open[i]
+	}
+	made := class{request: shape.Request, nodes: k.nodes, empty: -1}
 	sum := k.hash(&made)
 	for _, id := range k.equal[sum] {
 		if slices.Equal(k.all[id].request, made.request) && slices.Equal(k.all[id].nodes, made.nodes) {
-			k.known[key] = id
 			return id
 		}
 	}
 	id := classID(len(k.all))
-	k.all = append(k.all, made)
-	k.known[key], k.equal[sum] = id, append(k.equal[sum], id)
+	made.nodes = slices.Clone(made.nodes)
+	k.all, k.equal[sum] = append(k.all, made), append(k.equal[sum], id)
 	return id
 }
 
-// open are those of the nodes that may be used now.
-func (k *classes) open(nodes Bits, within scope) Bits {
-	mask, ok := k.masks[within]
-	if !ok {
-		mask = make(Bits, (len(k.c.Nodes)+63)/64)
-		for i := range k.c.Nodes {
-			n := &k.c.Nodes[i]
-			if n.Name != "" && n.Closed == "" && (!within.growth || !n.Autoscaled) && (!within.typed || n.DeviceType == within.kind) {
-				mask.Set(i)
-			}
+// within is what is known of a scope.
+func (k *classes) within(s scope) *scoped {
+	for i := range k.scopes {
+		if k.scopes[i].scope == s {
+			return &k.scopes[i]
 		}
-		k.masks[within] = mask
 	}
-	open := make(Bits, min(len(mask), len(nodes)))
-	for i := range open {
-		open[i] = nodes[i] & mask[i]
+	in := scoped{scope: s, open: make(Bits, (len(k.c.Nodes)+63)/64), known: slices.Repeat([]classID{None}, len(k.c.Shapes))}
+	for i := range k.c.Nodes {
+		n := &k.c.Nodes[i]
+		if n.Name != "" && n.Closed == "" && (!s.growth || !n.Autoscaled) && (!s.typed || n.DeviceType == s.kind) {
+			in.open.Set(i)
+		}
 	}
-	return open
+	k.scopes = append(k.scopes, in)
+	return &k.scopes[len(k.scopes)-1]
 }
 
 func (k *classes) hash(c *class) uint64 {

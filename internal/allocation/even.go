@@ -7,13 +7,8 @@ import "slices"
 func (l *level) even(id JobID, steps int32) bool {
 	p := l.p
 	if !l.ranked {
-		l.ranked, l.top, l.uneven = true, map[NamespaceID]int64{}, map[evenKey]int64{}
-		for _, other := range p.order {
-			if in, j := &p.c.Jobs[other], &p.jobs[other]; in.Stage == Training && in.Priority == l.priority && j.limit > j.gone && j.added == 0 {
-				l.donors = append(l.donors, other)
-				l.top[in.Namespace] = max(l.top[in.Namespace], p.surplus(other))
-			}
-		}
+		l.ranked, l.uneven = true, map[evenKey]int64{}
+		l.rankDonors()
 	}
 	if !l.anyRicher(id, steps) {
 		return false
@@ -34,6 +29,27 @@ func (l *level) even(id JobID, steps int32) bool {
 	return false
 }
 
+// rankDonors finds those that could give something to equals.
+func (l *level) rankDonors() {
+	p := l.p
+	l.top = make([]int64, len(p.c.Namespaces))
+	at := make([]int, len(p.c.Namespaces)) // where a namespace is among the donors, counted from 1
+	for _, id := range p.order {
+		in, j := &p.c.Jobs[id], &p.jobs[id]
+		if in.Priority != l.priority || in.Stage != Training || j.limit <= j.gone || j.added > 0 {
+			continue
+		}
+		ns := in.Namespace
+		if at[ns] == 0 {
+			l.donors = append(l.donors, donors{namespace: ns})
+			at[ns] = len(l.donors)
+		}
+		of := &l.donors[at[ns]-1]
+		of.jobs = append(of.jobs, id)
+		l.top[ns] = max(l.top[ns], p.surplus(id))
+	}
+}
+
 // evenKey is what jobs have in common for which the same donors come into question.
 type evenKey struct {
 	class     classID
@@ -48,8 +64,8 @@ func (l *level) anyRicher(id JobID, steps int32) bool {
 	if l.top[own] > p.surplus(id)+int64(steps)*p.devices(id) {
 		return true
 	}
-	for ns := range l.top {
-		if ns != own && p.poorer(own, ns) {
+	for i := range l.donors {
+		if ns := l.donors[i].namespace; ns != own && p.poorer(own, ns) {
 			return true
 		}
 	}
@@ -64,20 +80,32 @@ const asked = 4
 func (l *level) richest(id JobID, steps int32) []JobID {
 	p := l.p
 	l.found = l.found[:0]
-	for _, donor := range l.donors {
-		if j := &p.jobs[donor]; donor == id || j.limit <= j.gone || j.evicted || j.virtual > 0 || !p.unequal(donor, id, steps) {
+	to, takes := p.c.Jobs[id].Namespace, int64(steps)*p.devices(id)
+	for i := range l.donors {
+		// A namespace that would not have more even if it gave nothing need not be looked at.
+		from := l.donors[i].namespace
+		if from != to && p.held[from]*p.weight(to) <= (p.held[to]+takes)*p.weight(from) {
 			continue
 		}
-		at := len(l.found)
-		for at > 0 && p.richer(donor, l.found[at-1], id) {
-			at--
-		}
-		if at < asked {
-			l.found = slices.Insert(l.found, at, donor)
-			l.found = l.found[:min(len(l.found), asked)]
+		for _, donor := range l.donors[i].jobs {
+			if j := &p.jobs[donor]; donor != id && j.limit > j.gone && !j.evicted && j.virtual == 0 && p.unequal(donor, id, steps) {
+				l.rank(donor, id)
+			}
 		}
 	}
 	return l.found
+}
+
+// rank enters a donor among those that were found.
+func (l *level) rank(donor, id JobID) {
+	at := len(l.found)
+	for at > 0 && l.p.richer(donor, l.found[at-1], id) {
+		at--
+	}
+	if at < asked {
+		l.found = slices.Insert(l.found, at, donor)
+		l.found = l.found[:min(len(l.found), asked)]
+	}
 }
 
 // richer orders donors: who gives to the job already comes first, then whose namespace has more, then who

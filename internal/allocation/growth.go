@@ -16,13 +16,19 @@ type level struct {
 	cursor  map[classID]int
 	lenders []JobID
 	looked  bool
-	// donors are equals that could give something, top is the largest surplus of them by namespace.
-	donors []JobID
-	top    map[NamespaceID]int64
+	// donors are equals that could give something, by namespace, top is the largest surplus of them.
+	donors []donors
+	top    []int64
 	found  []JobID
 	// uneven says with how much surplus nobody was found to give to a job.
 	uneven map[evenKey]int64
 	ranked bool
+}
+
+// donors are the jobs of one namespace that could give something to equals.
+type donors struct {
+	namespace NamespaceID
+	jobs      []JobID
 }
 
 // group are the jobs of one namespace that may grow: a heap, the one with the least surplus first.

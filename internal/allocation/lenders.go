@@ -12,6 +12,8 @@ type lenders struct {
 	all []lender
 	// marked are those with workers that leave already, idle those with workers in no world as well; indices.
 	marked, idle []int32
+	// places are those that could be had on each node when the lenders were found; nil for quotas.
+	places []int32
 	// queue is memory that searches take turns to use.
 	queue []ranked
 }
@@ -19,8 +21,9 @@ type lenders struct {
 // lender is a job that could give workers.
 type lender struct {
 	job JobID
-	// workers are those that help, the least missed first.
+	// workers are those that help; the least missed first once they are sorted, which is when they are asked for.
 	workers []int32
+	sorted  bool
 }
 
 // unmeasured is taken for the pause of a job whose world has not changed yet, restart when its programs
@@ -29,6 +32,15 @@ const (
 	unmeasured = time.Second
 	restart    = time.Minute
 )
+
+// inOrder are the workers of a lender, the least missed first.
+func (all *lenders) inOrder(l *lender, workers []Worker) []int32 {
+	if !l.sorted {
+		l.sorted = true
+		sortByMissed(workers, l.workers, all.places)
+	}
+	return l.workers
+}
 
 // lendersTo are the jobs with workers on nodes of a class.
 func (p *planner) lendersTo(k classID) *lenders {
@@ -67,18 +79,9 @@ func (p *planner) byRank() []JobID {
 	if p.giving == nil {
 		p.giving = []JobID{}
 		for _, id := range slices.Backward(p.order) {
-			j := &p.jobs[id]
-			if j.limit <= 0 {
-				continue
+			if p.jobs[id].limit > 0 {
+				p.giving = append(p.giving, id)
 			}
-			p.giving = append(p.giving, id)
-			j.lendFrom = len(p.lendables)
-			for w := range p.c.Jobs[id].Workers {
-				if p.lendable(id, w) {
-					p.lendables = append(p.lendables, int32(w))
-				}
-			}
-			j.lendTo = len(p.lendables)
 		}
 	}
 	return p.giving
@@ -86,13 +89,12 @@ func (p *planner) byRank() []JobID {
 
 // lendablesOf are the workers that a job could give, were it not for what has been chosen.
 func (p *planner) lendablesOf(id JobID) []int32 {
-	p.byRank()
 	return p.lendables[p.jobs[id].lendFrom:p.jobs[id].lendTo]
 }
 
 // findLenders lists the workers that help, job by job.
 func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*Worker) bool) *lenders {
-	found := &lenders{all: make([]lender, 0, len(jobs))}
+	found := &lenders{all: make([]lender, 0, len(jobs)), places: slices.Clone(places)}
 	could := 0
 	for _, id := range jobs {
 		could += p.jobs[id].lendTo - p.jobs[id].lendFrom
@@ -116,7 +118,6 @@ func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*Worker) 
 		}
 		memory = memory[:len(memory)+len(l.workers)]
 		l.workers = slices.Clip(l.workers)
-		sortByMissed(in.Workers, l.workers, places)
 		if marked {
 			found.marked = append(found.marked, int32(len(found.all)))
 		}

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -78,8 +79,8 @@ type job struct {
 	// marked is true when workers were to leave by the plan in force.
 	marked bool
 	// evicted is true when all of it goes, later when it does so only once others may leave as well, lends when
-	// workers leave for others.
-	evicted, later, lends bool
+	// workers leave for others, leaves when any worker was chosen, if only for a while.
+	evicted, later, lends, leaves bool
 	// moves is how many of its workers are to be moved, kept how many replacements of them it has already.
 	moves, kept int32
 	// added is how many workers it is given beyond those that it has, virtual how many it would be given
@@ -106,9 +107,9 @@ func (p *planner) plan(c *Cluster) Plan {
 	p.c, p.classes = c, newClasses(c)
 	p.vain, p.refused = newVain(), map[pair]int32{}
 	p.out = make([]Decision, len(c.Jobs))
-	for _, r := range []*room{&p.now, &p.soon, &p.reach} {
-		r.reset(c, p.classes)
-	}
+	p.now.reset(c, p.classes)
+	p.soon.copyOf(&p.now)
+	p.reach.copyOf(&p.now)
 	p.soon.come()
 	p.reach.come()
 	p.gather()
@@ -140,7 +141,35 @@ func (p *planner) gather() {
 		p.gatherJob(JobID(i))
 		first += len(p.c.Jobs[i].Workers)
 	}
-	slices.SortFunc(p.order, p.before)
+	p.sortOrder()
+}
+
+// sortOrder puts the jobs in order. Nearly always priority and time decide, and those lie side by side here.
+func (p *planner) sortOrder() {
+	type key struct {
+		seconds        int64
+		priority, nano int32
+		id             JobID
+	}
+	keys := make([]key, len(p.order))
+	for i, id := range p.order {
+		in := &p.c.Jobs[id]
+		keys[i] = key{in.Submitted.Unix(), in.Priority, int32(in.Submitted.Nanosecond()), id}
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		switch {
+		case a.priority != b.priority:
+			return cmp.Compare(b.priority, a.priority)
+		case a.seconds != b.seconds:
+			return cmp.Compare(a.seconds, b.seconds)
+		case a.nano != b.nano:
+			return cmp.Compare(a.nano, b.nano)
+		}
+		return p.before(a.id, b.id)
+	})
+	for i := range keys {
+		p.order[i] = keys[i].id
+	}
 }
 
 func (p *planner) gatherJob(id JobID) {
@@ -156,6 +185,7 @@ func (p *planner) gatherJob(id JobID) {
 				p.reach.apply(worker.Node, worker.Shape, 1)
 			}
 			if worker.Marked {
+				j.leaves = true
 				p.leaving[j.first+w] = leaving{chosen: true, rule: RuleLeavingRoom, job: p.beneficiary(worker.For)}
 			}
 			j.paused = j.paused || worker.World
@@ -179,26 +209,37 @@ func (p *planner) gatherJob(id JobID) {
 		}
 	}
 	p.limit(id)
+	if j.limit <= 0 && (!j.marked || !in.Armed) {
+		p.giveBack(id)
+		return
+	}
+	j.lendFrom = len(p.lendables)
 	for w := range in.Workers {
 		worker := &in.Workers[w]
 		if worker.Ending || worker.Leaving {
 			continue
 		}
-		if worker.Marked && in.Armed {
+		armed, lendable := worker.Marked && in.Armed, j.limit > 0 && p.lendable(id, w)
+		if armed {
 			p.choose(id, w, worker.For, RuleNoHostage)
-			p.reach.apply(worker.Node, worker.Shape, 1)
-		} else if p.takeable(id, w) {
+		}
+		if lendable {
+			p.lendables = append(p.lendables, int32(w))
+		}
+		if armed || lendable {
 			p.reach.apply(worker.Node, worker.Shape, 1)
 		}
 	}
-	if j.policy == Never && in.Stage == Training && !in.Finishing {
-		p.giveBack(id)
-	}
+	j.lendTo = len(p.lendables)
+	p.giveBack(id)
 }
 
 // giveBack has those leave by whom a job has grown that lends nothing, and did when it grew: they are borrowed.
 func (p *planner) giveBack(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
+	if j.policy != Never || in.Stage != Training || in.Finishing {
+		return
+	}
 	for _, w := range p.leavers(id) {
 		worker := &in.Workers[w]
 		if j.live-j.gone <= in.Min {
@@ -264,6 +305,7 @@ func (p *planner) choose(id JobID, w int, whom JobID, rule Rule) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	worker := &in.Workers[w]
 	p.leaving[j.first+w] = leaving{chosen: true, rule: rule, job: p.beneficiary(whom)}
+	j.leaves = true
 	p.soon.add(worker.Node, worker.Shape, 1)
 	j.gone++
 	if worker.Own {
@@ -348,9 +390,11 @@ func (p *planner) conclude(id JobID) {
 		p.trim(id)
 		out.Count = max(j.live-j.gone+j.added-j.kept, in.Min)
 	}
-	for w := range in.Workers {
-		if l := p.leaving[j.first+w]; l.chosen {
-			out.Leave = append(out.Leave, Leave{Worker: w, For: l.job, Rule: l.rule})
+	if j.leaves {
+		for w := range in.Workers {
+			if l := p.leaving[j.first+w]; l.chosen {
+				out.Leave = append(out.Leave, Leave{Worker: w, For: l.job, Rule: l.rule})
+			}
 		}
 	}
 	p.explain(id)

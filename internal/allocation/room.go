@@ -25,18 +25,15 @@ type change struct {
 	times int32
 }
 
-// reset makes the copy anew and keeps the memory.
+// reset makes the copy anew.
 func (r *room) reset(c *Cluster, cl *classes) {
 	r.c, r.classes = c, cl
-	r.log = r.log[:0]
-	r.index = r.index[:0]
 	width, counts := len(c.Resources), len(c.Counts)
-	r.free = slices.Grow(r.free[:0], len(c.Nodes)*width)[:len(c.Nodes)*width]
+	r.free = make([]int64, len(c.Nodes)*width)
 	for n := range c.Nodes {
-		row := r.free[n*width : (n+1)*width]
-		clear(row[copy(row, c.Nodes[n].Free):])
+		copy(r.free[n*width:(n+1)*width], c.Nodes[n].Free)
 	}
-	r.quota = slices.Grow(r.quota[:0], len(c.Quotas)*counts)[:len(c.Quotas)*counts]
+	r.quota = make([]int64, len(c.Quotas)*counts)
 	for q := range c.Quotas {
 		row := r.quota[q*counts : (q+1)*counts]
 		for i := copy(row, c.Quotas[q].Free); i < counts; i++ {
@@ -53,6 +50,11 @@ func (r *room) come() {
 			r.free[n*width+i] += amount
 		}
 	}
+}
+
+// copyOf makes the same of another that nobody has used so far.
+func (r *room) copyOf(other *room) {
+	*r = room{c: other.c, classes: other.classes, free: slices.Clone(other.free), quota: slices.Clone(other.quota)}
 }
 
 // add gives back what some pods of a shape hold on a node and in their quotas, or takes it when times is
@@ -143,7 +145,7 @@ type places struct {
 	class *class
 	at    []int32
 	total int64
-	// buckets has the nodes by how many places they have.
+	// buckets has the nodes by how many places they have, one at least; nil for a number that none had so far.
 	buckets [brim + 1]Bits
 	// sizes is how many nodes each bucket has, first below which word of it there are none.
 	sizes, first [brim + 1]int32
@@ -151,22 +153,17 @@ type places struct {
 
 func newPlaces(k *class, free []int64, width, nodes int) *places {
 	p := &places{class: k, at: make([]int32, nodes)}
-	words := (nodes + 63) / 64
-	all := make(Bits, words*(brim+1))
-	for b := range p.buckets {
-		p.buckets[b] = all[b*words : (b+1)*words : (b+1)*words]
-	}
 	for w, word := range k.nodes {
 		for ; word != 0; word &= word - 1 {
 			n := w*64 + bits.TrailingZeros64(word)
 			if n >= nodes {
 				break
 			}
-			p.at[n] = k.times(free[n*width : (n+1)*width])
-			p.total += int64(p.at[n])
-			bucket := min(p.at[n], brim)
-			p.buckets[bucket].Set(n)
-			p.sizes[bucket]++
+			if times := k.times(free[n*width : (n+1)*width]); times > 0 {
+				p.at[n] = times
+				p.total += int64(times)
+				p.enter(n, min(times, brim))
+			}
 		}
 	}
 	return p
@@ -183,12 +180,24 @@ func (p *places) update(n NodeID, row []int64) {
 	p.at[n] = is
 	p.total += int64(is - was)
 	if was, is := min(was, brim), min(is, brim); was != is {
-		p.buckets[was].Clear(int(n))
-		p.buckets[is].Set(int(n))
-		p.sizes[was]--
-		p.sizes[is]++
-		p.first[is] = min(p.first[is], int32(n)>>6)
+		if was > 0 {
+			p.buckets[was].Clear(int(n))
+			p.sizes[was]--
+		}
+		if is > 0 {
+			p.enter(int(n), is)
+			p.first[is] = min(p.first[is], int32(n)>>6)
+		}
 	}
+}
+
+// enter puts a node into a bucket.
+func (p *places) enter(n int, bucket int32) {
+	if p.buckets[bucket] == nil {
+		p.buckets[bucket] = make(Bits, (len(p.at)+63)/64)
+	}
+	p.buckets[bucket].Set(n)
+	p.sizes[bucket]++
 }
 
 // beside is how many places there are on other nodes than these.

@@ -142,9 +142,9 @@ func (s *search) fromOne() {
 			s.one.workers = append(s.one.workers, w)
 		}
 	}
-	sortByMissed(in.Workers, s.one.workers, s.p.reach.of(s.class).at)
+	asked := lenders{places: s.p.reach.of(s.class).at}
 	for which := mine; which <= working; which++ {
-		s.add(&s.one, which, s.enough)
+		s.add(&asked, &s.one, which, s.enough)
 	}
 }
 
@@ -159,10 +159,10 @@ func (s *search) fromNodes() {
 // in no world or leave anyway, then those of the lender who loses least, and so on.
 func (s *search) from(all *lenders, enough func() bool) {
 	for _, i := range all.marked {
-		s.add(&all.all[i], mine, enough)
+		s.add(all, &all.all[i], mine, enough)
 	}
 	for _, i := range all.idle {
-		s.add(&all.all[i], idle, enough)
+		s.add(all, &all.all[i], idle, enough)
 	}
 	if enough() {
 		return
@@ -173,7 +173,7 @@ func (s *search) from(all *lenders, enough func() bool) {
 		if l == nil {
 			return
 		}
-		s.add(l, working, enough)
+		s.add(all, l, working, enough)
 	}
 }
 
@@ -190,13 +190,13 @@ const (
 )
 
 // add chooses workers of a lender until enough is there.
-func (s *search) add(l *lender, which stage, enough func() bool) {
+func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
 	in, j := &s.p.c.Jobs[l.job], &s.p.jobs[l.job]
-	if j.evicted || j.moves > 0 || l.job == s.job && s.rule != RuleGangClass {
+	if j.evicted || j.moves > 0 || l.job == s.job && s.rule != RuleGangClass || j.gone >= j.limit {
 		return
 	}
 	reach, soon := s.p.reach.of(s.class).at, s.p.soon.of(s.class).at
-	for _, w := range l.workers {
+	for _, w := range all.inOrder(l, in.Workers) {
 		if j.gone >= j.limit || enough() {
 			return
 		}
