@@ -46,6 +46,7 @@ func (l *level) rankDonors() {
 		}
 		of := &l.donors[at[ns]-1]
 		of.jobs = append(of.jobs, id)
+		l.marked = l.marked || j.marked
 		l.top[ns] = max(l.top[ns], p.surplus(id))
 	}
 }
@@ -79,21 +80,42 @@ const asked = 4
 // richest are the donors that would still have more than a job which is given a step, the richest first.
 func (l *level) richest(id JobID, steps int32) []JobID {
 	p := l.p
-	l.found = l.found[:0]
+	l.found, l.left = l.found[:0], l.left[:0]
 	to, takes := p.c.Jobs[id].Namespace, int64(steps)*p.devices(id)
 	for i := range l.donors {
 		// A namespace that would not have more even if it gave nothing need not be looked at.
-		from := l.donors[i].namespace
-		if from != to && p.held[from]*p.weight(to) <= (p.held[to]+takes)*p.weight(from) {
-			continue
+		if from := l.donors[i].namespace; from == to || p.held[from]*p.weight(to) > (p.held[to]+takes)*p.weight(from) {
+			l.left = append(l.left, int32(i))
 		}
-		for _, donor := range l.donors[i].jobs {
+	}
+	for len(l.left) > 0 {
+		of := l.richestLeft()
+		// Who has marked workers may give to this job already, and comes first then wherever it is.
+		if !l.marked && len(l.found) == asked && p.poorer(of.namespace, p.c.Jobs[l.found[asked-1]].Namespace) {
+			break
+		}
+		for _, donor := range of.jobs {
 			if j := &p.jobs[donor]; donor != id && j.limit > j.gone && !j.evicted && j.virtual == 0 && p.unequal(donor, id, steps) {
 				l.rank(donor, id)
 			}
 		}
 	}
 	return l.found
+}
+
+// richestLeft takes the namespace that has most out of those that are left to be looked at.
+func (l *level) richestLeft() *donors {
+	most := 0
+	for i := range l.left {
+		if l.p.poorer(l.donors[l.left[most]].namespace, l.donors[l.left[i]].namespace) {
+			most = i
+		}
+	}
+	of := &l.donors[l.left[most]]
+	last := len(l.left) - 1
+	l.left[most] = l.left[last]
+	l.left = l.left[:last]
+	return of
 }
 
 // rank enters a donor among those that were found.

@@ -19,6 +19,9 @@ type level struct {
 	// donors are equals that could give something, by namespace, top is the largest surplus of them.
 	donors []donors
 	top    []int64
+	// marked is true when any of them has marked workers, left are namespaces that have yet to be looked at.
+	marked bool
+	left   []int32
 	found  []JobID
 	// uneven says with how much surplus nobody was found to give to a job.
 	uneven map[evenKey]int64
@@ -331,20 +334,18 @@ func (p *planner) takeOne(id, from JobID, steps int32) bool {
 		p.wake(j.young)
 		return false
 	}
-	key := pair{p.growthScope(id), None, from}
-	if p.soon.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
-		key.shape = in.Growth
-	}
-	if least, ok := p.refused[key]; ok && steps >= least {
+	k := p.growthScope(id)
+	refused := p.refusals(k, in.Growth, p.soon.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps)
+	if least := refused[from]; least > 0 && steps >= least {
 		return false
 	}
 	s := p.newSearch(want{
-		job: id, shape: in.Growth, class: key.class, places: steps, made: steps,
+		job: id, shape: in.Growth, class: k, places: steps, made: steps,
 		headRoom: p.c.Namespaces[in.Namespace].HeadRoom, rule: RuleGrowth, only: from,
 	})
 	before := p.surplus(from)
 	if s.hopeless() || !s.surplus() {
-		p.refused[key] = steps
+		refused[from] = steps
 		return false
 	}
 	p.take(s)
@@ -352,10 +353,23 @@ func (p *planner) takeOne(id, from JobID, steps int32) bool {
 	return true
 }
 
-// pair is a class of pods, their shape where quotas matter too, and a job that had no room for one to give:
-// it will have none later in the same plan.
+// pair is a class of pods, and their shape where quotas matter too.
 type pair struct {
 	class classID
 	shape ShapeID
-	from  JobID
+}
+
+// refusals say for each job how few pods of a class it had no room to give for, 0 when it was not asked: it will
+// have none later in the same plan.
+func (p *planner) refusals(k classID, s ShapeID, quota bool) []int32 {
+	key := pair{k, None}
+	if quota {
+		key.shape = s
+	}
+	known := p.refused[key]
+	if known == nil {
+		known = make([]int32, len(p.c.Jobs))
+		p.refused[key] = known
+	}
+	return known
 }

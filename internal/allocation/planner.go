@@ -42,8 +42,8 @@ type planner struct {
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
 	held []int64
-	// refused says how few workers of a kind a job could not make room for.
-	refused map[pair]int32
+	// refused says how few workers of a kind each job could not make room for.
+	refused map[pair][]int32
 	// givers says who gives to a job.
 	givers map[JobID][]giver
 	out    []Decision
@@ -105,7 +105,7 @@ type leaving struct {
 
 func (p *planner) plan(c *Cluster) Plan {
 	p.c, p.classes = c, newClasses(c)
-	p.vain, p.refused = newVain(), map[pair]int32{}
+	p.vain, p.refused = newVain(), map[pair][]int32{}
 	p.out = make([]Decision, len(c.Jobs))
 	p.now.reset(c, p.classes)
 	p.soon.copyOf(&p.now)
@@ -214,6 +214,8 @@ func (p *planner) gatherJob(id JobID) {
 		return
 	}
 	j.lendFrom = len(p.lendables)
+	// Workers of a job are often side by side: what they hold is added once for all of a kind on a node.
+	same := change{node: None}
 	for w := range in.Workers {
 		worker := &in.Workers[w]
 		if worker.Ending || worker.Leaving {
@@ -226,9 +228,17 @@ func (p *planner) gatherJob(id JobID) {
 		if lendable {
 			p.lendables = append(p.lendables, int32(w))
 		}
-		if armed || lendable {
-			p.reach.apply(worker.Node, worker.Shape, 1)
+		if !armed && !lendable {
+			continue
 		}
+		if same.times > 0 && (worker.Node != same.node || worker.Shape != same.shape) {
+			p.reach.apply(same.node, same.shape, same.times)
+			same.times = 0
+		}
+		same = change{worker.Node, worker.Shape, same.times + 1}
+	}
+	if same.times > 0 {
+		p.reach.apply(same.node, same.shape, same.times)
 	}
 	j.lendTo = len(p.lendables)
 	p.giveBack(id)
