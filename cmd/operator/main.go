@@ -262,7 +262,7 @@ func wireController(
 	}
 	pods := controller.PodSettings{AgentImage: o.agentImage, RendezvousURL: url}
 	cluster := fleet.New(fleet.Options{
-		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: allocation.NewPlan,
+		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: new(allocation.Planner).Plan,
 	})
 	if err := cluster.AddTo(mgr); err != nil {
 		return err

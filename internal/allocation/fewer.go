@@ -41,8 +41,8 @@ func (s *search) candidates() []victim {
 			continue
 		}
 		seen = append(seen, v.job)
-		for _, w := range s.p.lendables[j.lendFrom:j.lendTo] {
-			one := victim{v.job, int(w)}
+		for _, l := range s.p.lendablesOf(v.job) {
+			one := victim{v.job, int(l.worker)}
 			if s.p.takeable(one.job, one.worker) && s.makesPlace(one) {
 				all = append(all, one)
 			}

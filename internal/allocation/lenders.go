@@ -49,7 +49,7 @@ func (p *planner) lendersTo(k classID) *lenders {
 	}
 	if p.byClass[k] == nil {
 		nodes, reach := p.classes.all[k].nodes, p.reach.of(k)
-		p.byClass[k] = p.findLenders(p.byRank(), reach.at, func(w *Worker) bool { return w.Node >= 0 && nodes.Has(int(w.Node)) })
+		p.byClass[k] = p.findLenders(p.byRank(), reach.at, func(l *lendable) bool { return l.node >= 0 && nodes.Has(int(l.node)) })
 	}
 	return p.byClass[k]
 }
@@ -67,8 +67,8 @@ func (p *planner) quotaLenders(s ShapeID) *lenders {
 				jobs = append(jobs, id)
 			}
 		}
-		p.byQuota[s] = p.findLenders(jobs, nil, func(w *Worker) bool {
-			return slices.ContainsFunc(p.c.Shapes[w.Shape].Quotas, func(q QuotaID) bool { return slices.Contains(quotas, q) })
+		p.byQuota[s] = p.findLenders(jobs, nil, func(l *lendable) bool {
+			return slices.ContainsFunc(p.c.Shapes[l.shape].Quotas, func(q QuotaID) bool { return slices.Contains(quotas, q) })
 		})
 	}
 	return p.byQuota[s]
@@ -88,12 +88,12 @@ func (p *planner) byRank() []JobID {
 }
 
 // lendablesOf are the workers that a job could give, were it not for what has been chosen.
-func (p *planner) lendablesOf(id JobID) []int32 {
+func (p *planner) lendablesOf(id JobID) []lendable {
 	return p.lendables[p.jobs[id].lendFrom:p.jobs[id].lendTo]
 }
 
 // findLenders lists the workers that help, job by job.
-func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*Worker) bool) *lenders {
+func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*lendable) bool) *lenders {
 	found := &lenders{all: make([]lender, 0, len(jobs)), places: slices.Clone(places)}
 	could := 0
 	for _, id := range jobs {
@@ -101,17 +101,14 @@ func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*Worker) 
 	}
 	memory := make([]int32, 0, could)
 	for _, id := range jobs {
-		in, j := &p.c.Jobs[id], &p.jobs[id]
 		l := lender{job: id, workers: memory[len(memory):]}
 		marked, idle := false, false
-		for _, w := range p.lendables[j.lendFrom:j.lendTo] {
-			worker := &in.Workers[w]
-			if !helps(worker) {
-				continue
+		all := p.lendablesOf(id)
+		for i := range all {
+			if one := &all[i]; helps(one) {
+				l.workers = append(l.workers, one.worker)
+				marked, idle = marked || one.marked, idle || one.idle
 			}
-			l.workers = append(l.workers, w)
-			marked = marked || worker.Marked
-			idle = idle || worker.Marked || !worker.World
 		}
 		if len(l.workers) == 0 {
 			continue
@@ -143,22 +140,25 @@ func sortByMissed(workers []Worker, some []int32, places []int32) {
 
 // ranked is a lender with what taking from it costs.
 type ranked struct {
-	*lender
-	young bool
-	cost  time.Duration
+	cost time.Duration
+	// at is its index.
 	at    int32
+	young bool
 }
 
 // queue is a heap of lenders, the one that loses least first.
-type queue struct{ heap []ranked }
+type queue struct {
+	lenders []lender
+	heap    []ranked
+}
 
 // rank orders lenders by the work that is lost for each place that helps.
 func (s *search) rank(all *lenders) *queue {
-	q := queue{all.queue[:0]}
+	q := queue{all.all, all.queue[:0]}
 	for i := range all.all {
 		l := &all.all[i]
 		if j := &s.p.jobs[l.job]; j.gone < j.limit && !j.evicted {
-			q.heap = append(q.heap, ranked{l, !j.young.IsZero(), s.cost(l), int32(i)})
+			q.heap = append(q.heap, ranked{s.cost(l), int32(i), !j.young.IsZero()})
 		}
 	}
 	all.queue = q.heap
@@ -192,7 +192,7 @@ func (q *queue) pop() *lender {
 	if len(q.heap) == 0 {
 		return nil
 	}
-	first, last := q.heap[0].lender, len(q.heap)-1
+	first, last := &q.lenders[q.heap[0].at], len(q.heap)-1
 	q.heap[0] = q.heap[last]
 	q.heap = q.heap[:last]
 	q.down(0)

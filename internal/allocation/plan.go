@@ -1,6 +1,37 @@
 package allocation
 
-import "time"
+import (
+	"slices"
+	"time"
+)
+
+// NewPlan decides about all jobs. It does not change the cluster, and the same cluster gives the same plan.
+func NewPlan(c *Cluster) Plan { return new(Planner).Plan(c) }
+
+// Planner makes plans as NewPlan does, one after the other. Each uses the memory of the one before again, and
+// nothing of what was in it. The zero value is ready; it makes one plan at a time.
+type Planner struct{ planner planner }
+
+// Plan decides about all jobs.
+func (r *Planner) Plan(c *Cluster) Plan {
+	defer func() { r.planner = r.planner.memory() }()
+	return r.planner.plan(c)
+}
+
+// memory keeps nothing of a planner but what it took.
+func (p *planner) memory() planner {
+	return planner{
+		now: p.now.memory(), soon: p.soon.memory(), reach: p.reach.memory(), jobs: p.jobs[:0], leaving: p.leaving[:0],
+		order: p.order[:0], lendables: p.lendables[:0], glance: p.glance, beside: p.beside[:0],
+	}
+}
+
+// sized is a slice of that length with nothing in it, in the memory of another where that does.
+func sized[T any](memory []T, n int) []T {
+	memory = slices.Grow(memory[:0], n)[:n]
+	clear(memory)
+	return memory
+}
 
 // Plan is what should become of each job.
 type Plan struct {

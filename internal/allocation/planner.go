@@ -6,12 +6,6 @@ import (
 	"time"
 )
 
-// NewPlan decides about all jobs. It does not change the cluster, and the same cluster gives the same plan.
-func NewPlan(c *Cluster) Plan {
-	p := &planner{}
-	return p.plan(c)
-}
-
 // planner is one plan in the making.
 //
 // It looks at room in three ways, each of which has at least what the one before has: now is what is free,
@@ -50,10 +44,11 @@ type planner struct {
 	// giving are the jobs that may give anything, lendables which of their workers, in one row; byClass and
 	// byQuota are the lenders among them.
 	giving    []JobID
-	lendables []int32
+	lendables []lendable
 	byClass   []*lenders
 	byQuota   map[ShapeID]*lenders
 	glance    glance
+	beside    []int32
 	next      time.Time
 }
 
@@ -92,6 +87,15 @@ type job struct {
 	waits          waits
 }
 
+// lendable is a worker that its job could give, with what is asked of it again and again side by side.
+type lendable struct {
+	worker int32
+	node   NodeID
+	shape  ShapeID
+	// marked is true when it leaves already, idle when it is in no world or leaves anyway.
+	marked, idle bool
+}
+
 // leaving says whether a worker leaves by this plan, and for whom.
 type leaving struct {
 	chosen bool
@@ -128,8 +132,8 @@ func (p *planner) gather() {
 	for i := range p.c.Jobs {
 		workers += len(p.c.Jobs[i].Workers)
 	}
-	p.jobs = make([]job, len(p.c.Jobs))
-	p.leaving = make([]leaving, workers)
+	p.jobs, p.leaving = sized(p.jobs, len(p.c.Jobs)), sized(p.leaving, workers)
+	p.lendables = slices.Grow(p.lendables[:0], workers/2)
 	first := 0
 	for i := range p.c.Jobs {
 		p.out[i].For = None
@@ -221,14 +225,14 @@ func (p *planner) gatherJob(id JobID) {
 		if worker.Ending || worker.Leaving {
 			continue
 		}
-		armed, lendable := worker.Marked && in.Armed, j.limit > 0 && p.lendable(id, w)
+		armed, lends := worker.Marked && in.Armed, j.limit > 0 && p.lendable(id, w)
 		if armed {
 			p.choose(id, w, worker.For, RuleNoHostage)
 		}
-		if lendable {
-			p.lendables = append(p.lendables, int32(w))
+		if lends {
+			p.lendables = append(p.lendables, lendable{int32(w), worker.Node, worker.Shape, worker.Marked, worker.Marked || !worker.World})
 		}
-		if !armed && !lendable {
+		if !armed && !lends {
 			continue
 		}
 		if same.times > 0 && (worker.Node != same.node || worker.Shape != same.shape) {

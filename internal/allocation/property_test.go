@@ -355,3 +355,23 @@ func (s *simulation) empty(id JobID) int32 {
 	}
 	return int32(fits)
 }
+
+// TestAPlannerRemembersNothing: whatever it planned before, and for which cluster, the plan is that of a new one.
+func TestAPlannerRemembersNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var used Planner
+		clusters := []*simulation{simulate(drawCluster(t)), simulate(drawCluster(t))}
+		for range rapid.IntRange(5, 60).Draw(t, "steps") {
+			s := clusters[rapid.IntRange(0, 1).Draw(t, "which")]
+			s.check = func(plan Plan) {
+				if diff := cmp.Diff(plan, used.Plan(s.Cluster)); diff != "" {
+					t.Fatalf("a planner that was used gives another plan: %s", diff)
+				}
+			}
+			if rapid.IntRange(0, 4).Draw(t, "arrives") == 0 {
+				s.left[s.arrive(t)] = rapid.IntRange(1, 20).Draw(t, "work")
+			}
+			s.step()
+		}
+	})
+}

@@ -16,6 +16,19 @@ type room struct {
 	index   []*places
 	classes *classes
 	log     []change
+	// spare is memory for places.
+	spare []*places
+}
+
+// memory keeps nothing of a room but what it took.
+func (r *room) memory() room {
+	for _, p := range r.index {
+		if p != nil {
+			p.class = nil
+			r.spare = append(r.spare, p)
+		}
+	}
+	return room{free: r.free, quota: r.quota, log: r.log[:0], index: r.index[:0], spare: r.spare}
 }
 
 // change is what was given to (or, negative, taken from) a node and the quotas of a shape.
@@ -29,11 +42,11 @@ type change struct {
 func (r *room) reset(c *Cluster, cl *classes) {
 	r.c, r.classes = c, cl
 	width, counts := len(c.Resources), len(c.Counts)
-	r.free = make([]int64, len(c.Nodes)*width)
+	r.free = sized(r.free, len(c.Nodes)*width)
 	for n := range c.Nodes {
 		copy(r.free[n*width:(n+1)*width], c.Nodes[n].Free)
 	}
-	r.quota = make([]int64, len(c.Quotas)*counts)
+	r.quota = sized(r.quota, len(c.Quotas)*counts)
 	for q := range c.Quotas {
 		row := r.quota[q*counts : (q+1)*counts]
 		for i := copy(row, c.Quotas[q].Free); i < counts; i++ {
@@ -54,7 +67,8 @@ func (r *room) come() {
 
 // copyOf makes the same of another that nobody has used so far.
 func (r *room) copyOf(other *room) {
-	*r = room{c: other.c, classes: other.classes, free: slices.Clone(other.free), quota: slices.Clone(other.quota)}
+	r.c, r.classes = other.c, other.classes
+	r.free, r.quota = append(r.free[:0], other.free...), append(r.quota[:0], other.quota...)
 }
 
 // add gives back what some pods of a shape hold on a node and in their quotas, or takes it when times is
@@ -107,7 +121,12 @@ func (r *room) of(k classID) *places {
 		r.index = append(r.index, nil)
 	}
 	if r.index[k] == nil {
-		r.index[k] = newPlaces(&r.classes.all[k], r.free, len(r.c.Resources), len(r.c.Nodes))
+		if last := len(r.spare) - 1; last >= 0 {
+			r.index[k], r.spare = r.spare[last], r.spare[:last]
+		} else {
+			r.index[k] = &places{}
+		}
+		r.index[k].find(&r.classes.all[k], r.free, len(r.c.Resources), len(r.c.Nodes))
 	}
 	return r.index[k]
 }
@@ -151,8 +170,15 @@ type places struct {
 	sizes, first [brim + 1]int32
 }
 
-func newPlaces(k *class, free []int64, width, nodes int) *places {
-	p := &places{class: k, at: make([]int32, nodes)}
+// find makes it anew.
+func (p *places) find(k *class, free []int64, width, nodes int) {
+	p.class, p.total, p.at = k, 0, sized(p.at, nodes)
+	for b := range p.buckets {
+		if p.sizes[b] = 0; p.buckets[b] != nil {
+			p.buckets[b] = sized(p.buckets[b], (nodes+63)/64)
+		}
+		p.first[b] = 0
+	}
 	for w, word := range k.nodes {
 		for ; word != 0; word &= word - 1 {
 			n := w*64 + bits.TrailingZeros64(word)
@@ -166,7 +192,6 @@ func newPlaces(k *class, free []int64, width, nodes int) *places {
 			}
 		}
 	}
-	return p
 }
 
 func (p *places) update(n NodeID, row []int64) {

@@ -44,14 +44,9 @@ func (p *planner) spread(r *room, d *demand, avoid []NodeID) []NodeID {
 // apart names nodes for pods of a job, as far apart as can be: those first where the fewest of it are, and of
 // these the emptiest.
 func (p *planner) apart(r *room, id JobID, k classID, places int32, avoid []NodeID) []NodeID {
-	there := map[NodeID]int32{}
-	for w := range p.c.Jobs[id].Workers {
-		if worker := &p.c.Jobs[id].Workers[w]; worker.Node >= 0 && !worker.Ending && !worker.Leaving {
-			there[worker.Node]++
-		}
-	}
+	there, nodesOf := p.there(id)
 	at := r.of(k)
-	order := at.emptiest(int(places)+len(there), avoid)
+	order := at.emptiest(int(places)+nodesOf, avoid)
 	slices.SortStableFunc(order, func(a, b NodeID) int { return cmp.Compare(there[a], there[b]) })
 	nodes := make([]NodeID, 0, places)
 	taken := make([]int32, len(order))
@@ -73,6 +68,20 @@ func (p *planner) apart(r *room, id JobID, k classID, places int32, avoid []Node
 		}
 	}
 	return nodes
+}
+
+// there is how many workers of a job each node has, and how many nodes have any. It is memory that is used again
+// by the next job.
+func (p *planner) there(id JobID) (at []int32, nodes int) {
+	p.beside = sized(p.beside, len(p.c.Nodes))
+	for w := range p.c.Jobs[id].Workers {
+		if worker := &p.c.Jobs[id].Workers[w]; worker.Node >= 0 && !worker.Ending && !worker.Leaving {
+			if p.beside[worker.Node]++; p.beside[worker.Node] == 1 {
+				nodes++
+			}
+		}
+	}
+	return p.beside, nodes
 }
 
 // emptiest are nodes with a place, those with the most first; so many at most.

@@ -83,18 +83,19 @@ func (s *search) note() {
 // hopeless says at a glance that the one lender that may be asked would not do, whoever of it left: most would
 // not, and a search orders workers, has them leave and takes that back.
 func (s *search) hopeless() bool {
-	p, in := s.p, &s.p.c.Jobs[s.only]
+	p, from := s.p, &s.p.jobs[s.only]
 	reach, soon, width := p.reach.of(s.class), p.soon.of(s.class), len(p.c.Resources)
 	quota := s.enoughQuota()
-	for _, w := range p.lendablesOf(s.only) {
-		worker := &in.Workers[w]
-		if l := &p.leaving[p.jobs[s.only].first+int(w)]; l.chosen || l.held {
+	all := p.lendablesOf(s.only)
+	for i := range all {
+		one := &all[i]
+		if l := &p.leaving[from.first+int(one.worker)]; l.chosen || l.held {
 			continue
 		}
-		quota = quota || s.countsAgainst(worker)
+		quota = quota || s.countsAgainst(one.shape)
 		// Nothing that can be taken makes a place on other nodes.
-		if n := worker.Node; n >= 0 && reach.at[n] > soon.at[n] {
-			p.glance.add(n, p.c.Shapes[worker.Shape].Request)
+		if n := one.node; n >= 0 && reach.at[n] > soon.at[n] {
+			p.glance.add(n, p.c.Shapes[one.shape].Request)
 		}
 	}
 	places := soon.total
@@ -133,13 +134,12 @@ func (g *glance) clear() { g.nodes, g.rows = g.nodes[:0], g.rows[:0] }
 
 // fromOne adds workers of the one lender that may be asked.
 func (s *search) fromOne() {
-	k, in := &s.p.classes.all[s.class], &s.p.c.Jobs[s.only]
+	k := &s.p.classes.all[s.class]
 	s.one.job, s.one.workers = s.only, s.one.workers[:0]
 	quota := !s.enoughQuota()
-	for _, w := range s.p.lendablesOf(s.only) {
-		worker := &in.Workers[w]
-		if (worker.Node >= 0 && k.nodes.Has(int(worker.Node)) || quota && s.countsAgainst(worker)) && s.p.takeable(s.only, int(w)) {
-			s.one.workers = append(s.one.workers, w)
+	for _, l := range s.p.lendablesOf(s.only) {
+		if (l.node >= 0 && k.nodes.Has(int(l.node)) || quota && s.countsAgainst(l.shape)) && s.p.takeable(s.only, int(l.worker)) {
+			s.one.workers = append(s.one.workers, l.worker)
 		}
 	}
 	asked := lenders{places: s.p.reach.of(s.class).at}

@@ -148,12 +148,12 @@ func (s *search) helps(w *Worker) bool {
 	if w.Node >= 0 && s.p.classes.all[s.class].nodes.Has(int(w.Node)) && !s.enoughPlaces() {
 		return true
 	}
-	return !s.enoughQuota() && s.countsAgainst(w)
+	return !s.enoughQuota() && s.countsAgainst(w.Shape)
 }
 
-// countsAgainst says whether a worker counts against a quota that is needed.
-func (s *search) countsAgainst(w *Worker) bool {
-	for _, q := range s.p.c.Shapes[w.Shape].Quotas {
+// countsAgainst says whether workers of a shape count against a quota that is needed.
+func (s *search) countsAgainst(shape ShapeID) bool {
+	for _, q := range s.p.c.Shapes[shape].Quotas {
 		if slices.Contains(s.p.c.Shapes[s.shape].Quotas, q) {
 			return true
 		}

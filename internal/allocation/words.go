@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -92,19 +93,23 @@ func (p *planner) starting(id JobID) Why {
 
 // lending names those to whom workers go.
 func (p *planner) lending(id JobID) string {
-	j, counts := &p.jobs[id], map[JobID]int{}
-	var order []JobID
+	j := &p.jobs[id]
+	var takers []giver // those who are given to
 	for w := range p.c.Jobs[id].Workers {
-		if l := p.leaving[j.first+w]; (l.chosen || l.held) && l.job != None {
-			if counts[l.job] == 0 {
-				order = append(order, l.job)
-			}
-			counts[l.job]++
+		l := p.leaving[j.first+w]
+		if !l.chosen && !l.held || l.job == None {
+			continue
 		}
+		at := slices.IndexFunc(takers, func(g giver) bool { return g.job == l.job })
+		if at < 0 {
+			at = len(takers)
+			takers = append(takers, giver{job: l.job})
+		}
+		takers[at].count++
 	}
-	parts := make([]string, 0, len(order))
-	for _, whom := range order {
-		parts = append(parts, fmt.Sprintf("%s to %s", count(counts[whom], "worker"), p.c.Jobs[whom].Name))
+	parts := make([]string, 0, len(takers))
+	for _, g := range takers {
+		parts = append(parts, count(g.count, "worker")+" to "+p.c.Jobs[g.job].Name)
 	}
 	verb := "gives "
 	if !j.young.IsZero() && j.gone == 0 {

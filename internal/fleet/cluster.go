@@ -27,7 +27,7 @@ type Options struct {
 	DrainTaints []string
 	// Shapes makes the pods that jobs without any would have.
 	Shapes Shapes
-	// Plan is the planner.
+	// Plan is the planner. It is asked for one plan at a time.
 	Plan func(*allocation.Cluster) allocation.Plan
 	// Now is the clock.
 	Now func() time.Time

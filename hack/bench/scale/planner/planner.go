@@ -21,19 +21,20 @@ type Figure struct {
 func Measure(size Size, runs int) []Figure {
 	full, event := make([]time.Duration, 0, runs), make([]time.Duration, 0, runs)
 	const clusters, rounds = 5, 30
+	var p allocation.Planner // one for all plans, as the operator has it
 	for seed := range min(runs, clusters) {
 		size.Seed = uint64(seed + 1)
 		c := Cluster(size)
 		for range (runs + clusters - 1) / clusters {
 			begin := time.Now()
-			allocation.NewPlan(c)
+			p.Plan(c)
 			full = append(full, time.Since(begin))
 		}
 		Settle(c, rounds)
 		for turn := range (runs + clusters - 1) / clusters {
 			Event(c, turn)
 			begin := time.Now()
-			allocation.NewPlan(c)
+			p.Plan(c)
 			event = append(event, time.Since(begin))
 			Settle(c, rounds)
 		}
