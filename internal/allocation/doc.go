@@ -7,7 +7,7 @@
 // milliseconds. internal/fleet makes the input and carries the output.
 //
 //	cluster.go      the input
-//	plan.go         the output
+//	plan.go         the output, and a Planner that keeps its memory from one plan to the next
 //	planner.go      the order of the questions
 //	room.go         what is free, with undo; class.go which pods are alike
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
