@@ -213,10 +213,15 @@ func (p *planner) gatherJob(id JobID) {
 		}
 	}
 	p.limit(id)
-	if j.limit <= 0 && (!j.marked || !in.Armed) {
-		p.giveBack(id)
-		return
+	if j.limit > 0 || j.marked && in.Armed {
+		p.gatherLendables(id)
 	}
+	p.giveBack(id)
+}
+
+// gatherLendables lists what a job could give, all of which is within reach.
+func (p *planner) gatherLendables(id JobID) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
 	j.lendFrom = len(p.lendables)
 	// Workers of a job are often side by side: what they hold is added once for all of a kind on a node.
 	same := change{node: None}
@@ -245,7 +250,6 @@ func (p *planner) gatherJob(id JobID) {
 		p.reach.apply(same.node, same.shape, same.times)
 	}
 	j.lendTo = len(p.lendables)
-	p.giveBack(id)
 }
 
 // giveBack has those leave by whom a job has grown that lends nothing, and did when it grew: they are borrowed.
