@@ -207,6 +207,9 @@ type ending struct {
 // write asks the Recorder to replace one record by the next.
 type write struct{ prev, next Record }
 
+// takesOver says whether it makes nothing durable but a new leader's term.
+func (w write) takesOver() bool { return w.next.Term > w.prev.Term && w.next.Round == w.prev.Round }
+
 // refusal says to an agent why its session ends.
 type refusal struct {
 	code    connect.Code

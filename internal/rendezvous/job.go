@@ -175,6 +175,9 @@ func (j *job) do(out effects) {
 
 // write has the Recorder make something durable, and gives its answer to the machine.
 func (j *job) write(asked write) {
+	if asked.takesOver() {
+		defer j.registry.awaitTurn()()
+	}
 	ctx, cancel := context.WithTimeout(j.registry.writing, j.registry.options.RecordTimeout)
 	defer cancel()
 	begun := time.Now()

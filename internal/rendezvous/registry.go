@@ -16,6 +16,9 @@ const (
 	// presumeGone is how long every attempt of a job counts as gone that was released before this
 	// leader had heard which attempt it is at.
 	presumeGone = 30 * time.Second
+	// maxTakeovers is how many jobs a new leader takes over at the same time. With a write for each of thousands at
+	// once it keeps the API server from renewing its own lease.
+	maxTakeovers = 32
 )
 
 // registry holds the jobs of one leader. Locks are taken in the order registry, job, changes.
@@ -29,6 +32,8 @@ type registry struct {
 	writing context.Context
 	cancel  context.CancelFunc
 	writes  sync.WaitGroup
+	// takeovers has a place for each job that is taken over at the same time.
+	takeovers chan struct{}
 
 	mu   sync.Mutex
 	jobs map[JobKey]*job
@@ -50,7 +55,7 @@ func newRegistry(options Options, metrics *serverMetrics) *registry {
 		options: options, metrics: metrics,
 		changed: make(chan JobKey),
 		changes: changes{signal: make(chan struct{}, 1)},
-		writing: writing, cancel: cancel,
+		writing: writing, cancel: cancel, takeovers: make(chan struct{}, maxTakeovers),
 		jobs: map[JobKey]*job{},
 		pods: map[string]JobKey{},
 		gone: map[JobKey]goneJob{},
@@ -58,6 +63,16 @@ func newRegistry(options Options, metrics *serverMetrics) *registry {
 }
 
 func (r *registry) now() time.Time { return time.Now() }
+
+// awaitTurn waits until a job may be taken over, or nothing is written any more. What it returns lets the next one.
+func (r *registry) awaitTurn() func() {
+	select {
+	case r.takeovers <- struct{}{}:
+		return func() { <-r.takeovers }
+	case <-r.writing.Done():
+		return func() {}
+	}
+}
 
 func (r *registry) expect(key JobKey, gang Gang) {
 	r.mu.Lock()
