@@ -14,7 +14,11 @@ type slowRecorder struct {
 
 func (r slowRecorder) Record(ctx context.Context, job JobKey, prev, next Record) (Record, error) {
 	r.entered <- struct{}{}
-	<-r.turns
+	select {
+	case <-r.turns:
+	case <-ctx.Done():
+		return Record{}, ctx.Err()
+	}
 	return r.Recorder.Record(ctx, job, prev, next)
 }
 
