@@ -168,7 +168,12 @@ func (s *session) read(ctx context.Context, idle time.Duration) error {
 			return context.Cause(ctx)
 		}
 		message, err := s.stream.Receive()
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case connect.CodeOf(err) == connect.CodeDeadlineExceeded:
+			return connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("no report within %s of the last one: connect again", idle))
+		case err != nil:
 			return err
 		}
 		if refused := s.take(message); refused != nil {
