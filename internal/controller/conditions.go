@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/plain"
 )
 
 const (
@@ -27,8 +28,10 @@ func isTrue(conditions []metav1.Condition, conditionType string) bool {
 	return meta.IsStatusConditionTrue(conditions, conditionType)
 }
 
-// cut shortens a message in its middle: what was said last tells the most.
+// cut shortens a message in its middle: what was said last tells the most. Much of what is told was written
+// by programs, and is not to reach terminals as it is.
 func cut(message string, limit int) string {
+	message = plain.Text(message)
 	if len(message) <= limit {
 		return message
 	}
