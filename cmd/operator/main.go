@@ -43,7 +43,9 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=concertina-system,resources=leases,verbs=get;list;watch;create;update;patch;delete
+// What is created has no name yet as far as rights go.
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=concertina-system,resources=leases,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=concertina-system,resources=leases,resourceNames=concertina-operator,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=concertina-system,resources=events,verbs=create;patch
 
 const (
@@ -222,14 +224,14 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 	if err != nil {
 		return err
 	}
-	reviewer, err := identity.NewReviewer(mgr.GetConfig())
+	authenticator, err := identity.New(mgr.GetConfig(), mgr.GetLogger().WithName("identity"))
 	if err != nil {
 		return err
 	}
 	server := rendezvous.NewServer(rendezvous.Options{
 		Address:       o.rendezvousBind,
 		TLS:           authority.TLSConfig(),
-		Authenticator: reviewer,
+		Authenticator: authenticator,
 		Recorder:      record.Status{Live: live, Writer: live.Status()},
 		Logger:        mgr.GetLogger().WithName("rendezvous"),
 		Registerer:    metrics.Registry,

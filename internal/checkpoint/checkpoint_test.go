@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -387,6 +388,21 @@ func TestOnlyTheSecretOpens(t *testing.T) {
 	for _, wrong := range [][]byte{nil, []byte("the secret of this tern"), []byte("the secret of this term."), secret[:5]} {
 		if _, err := open(t, 1).Fetch(context.Background(), want, []Holder{holder}, wrong); err == nil || !strings.Contains(err.Error(), "401 Unauthorized") {
 			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
+
+func TestOnlyTLS13IsSpoken(t *testing.T) {
+	_, holder := serve(t, open(t, 2))
+	for version, want := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {
+		config := pinned(holder.Certificate)
+		config.MinVersion, config.MaxVersion = tls.VersionTLS12, version
+		conn, err := tls.Dial("tcp", holder.String(), config)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "protocol version") {
+			t.Errorf("%s: %v", tls.VersionName(version), err)
 		}
 	}
 }

@@ -321,6 +321,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		JobUID:             string(p.Job.UID),
 		Attempt:            p.attempt(),
 		Members:            members,
+		Addresses:          addressesOf(p.Pods),
 		Minimum:            p.minimum(),
 		Target:             max(p.target(), p.minimum()),
 		Sizes:              slices.Sorted(slices.Values(spec.Workers.Sizes)),

@@ -20,10 +20,10 @@ import (
 )
 
 // +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs,verbs=get;list;watch;delete
-// +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs/status,verbs=patch
 // +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete;patch
-// +kubebuilder:rbac:groups="",resources=resourcequotas;limitranges,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=resourcequotas;limitranges,verbs=list;watch
 // +kubebuilder:rbac:groups=scheduling.x-k8s.io,resources=podgroups,verbs=get;list;create;delete
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

@@ -45,7 +45,9 @@ const (
 	previousKey  = "previous.key"
 )
 
-// +kubebuilder:rbac:groups="",namespace=concertina-system,resources=secrets,verbs=get;create;update
+// What is created has no name yet as far as rights go.
+// +kubebuilder:rbac:groups="",namespace=concertina-system,resources=secrets,verbs=create
+// +kubebuilder:rbac:groups="",namespace=concertina-system,resources=secrets,resourceNames=concertina-authority,verbs=get;update
 
 // Authority is the operator's certificate authority.
 type Authority struct {

@@ -74,6 +74,13 @@ func TestServesUnderTheServiceNamesOnly(t *testing.T) {
 	}
 }
 
+func TestOnlyTLS13IsOffered(t *testing.T) {
+	config := load(t, fake.NewClientBuilder().Build(), &clock{time.Now()}).TLSConfig()
+	if config.MinVersion != tls.VersionTLS13 {
+		t.Errorf("versions from %x are spoken", config.MinVersion)
+	}
+}
+
 func TestServingCertificateIsRenewed(t *testing.T) {
 	clock := &clock{time.Now()}
 	authority := load(t, fake.NewClientBuilder().Build(), clock)

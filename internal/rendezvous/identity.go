@@ -21,6 +21,9 @@ var ErrUnauthenticated = errors.New("not authenticated")
 
 // Authenticator finds out who sent a bearer token.
 type Authenticator interface {
+	// Claim returns the pod that the token says it is bound to, without any proof, and at once. Errors:
+	// ErrUnauthenticated when it can be no token of a pod for us.
+	Claim(token string) (Identity, error)
 	// Authenticate returns the pod that the token is bound to. Errors: ErrUnauthenticated when the
 	// token is not valid or not bound to a pod; any other error means that it could not be checked
 	// now.

@@ -3,15 +3,29 @@ package rendezvous
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/time/rate"
 )
 
 // secretBytes is the size of the secret with which the agents of a job prove to each other that they
 // belong to it.
 const secretBytes = 32
+
+const (
+	// staleAfter is how long a session may bring no report before another may take its place at any time.
+	staleAfter = 3 * time.Second
+	// replaceBurst is how often a session that lives may be replaced at once, replaceEvery how soon once
+	// more.
+	replaceBurst = 5
+	replaceEvery = 10 * time.Second
+)
 
 // job drives the machine of one job: it gives it events one at a time, and does what they lead to.
 type job struct {
@@ -24,6 +38,9 @@ type job struct {
 	mu       sync.Mutex
 	machine  *machine
 	sessions map[string]*session
+	// addresses are those of each expected pod, by uid; replaced says how often its session was taken over.
+	addresses map[string][]netip.Addr
+	replaced  map[string]*rate.Limiter
 	// closed says why nothing happens any more; nil while it does.
 	closed *refusal
 }
@@ -32,8 +49,70 @@ func newJob(r *registry, key JobKey, uid string) *job {
 	return &job{
 		registry: r, key: key, uid: uid,
 		machine:  newMachine(r.options.ReconnectGrace),
-		sessions: map[string]*session{},
+		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{},
 	}
+}
+
+// know notes the addresses of the members, and ends the sessions of those that have lied about theirs.
+func (j *job) know(members []string, addresses map[string][]netip.Addr) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	known := make(map[string][]netip.Addr, len(members))
+	for _, uid := range members {
+		if known[uid] = addresses[uid]; len(known[uid]) == 0 {
+			known[uid] = j.addresses[uid]
+		}
+	}
+	j.addresses = known
+	maps.DeleteFunc(j.replaced, func(uid string, _ *rate.Limiter) bool { _, stays := known[uid]; return !stays })
+	for _, s := range j.sessions {
+		if why := j.foreign(s.uid, s.says); why != nil {
+			j.registry.options.Logger.Info("a worker names an address that its pod does not have", "job", j.key.String(), "why", why.Error())
+			s.end(why)
+		}
+		s.own = slices.Contains(known[s.uid], s.from)
+	}
+}
+
+// foreign refuses an address that a pod does not have; nil while nothing is known of its addresses.
+func (j *job) foreign(uid string, address netip.Addr) *refusal {
+	known := j.addresses[uid]
+	if len(known) == 0 || slices.Contains(known, address) {
+		return nil
+	}
+	return &refusal{connect.CodePermissionDenied, fmt.Sprintf(
+		"the worker says that its address is %s, and its pod (%s) has %v", address, uid, known)}
+}
+
+// admit says why the pod may have no session; nil when it may.
+func (j *job) admit(h *hello) *refusal {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed != nil {
+		return j.closed
+	}
+	return j.machine.admit(h.podUID, h.attempt)
+}
+
+// takeOver says why a session may not take the place of an older one; nil when it may. An agent that
+// connects again comes from the address that it came from. Somebody else who has its token, and an agent
+// whose address is hidden, may take over a session that lives a few times only: so two that take turns
+// end with one that stays.
+func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
+	limit := j.replaced[newer.uid]
+	if limit == nil {
+		limit = rate.NewLimiter(rate.Every(replaceEvery), replaceBurst)
+		j.replaced[newer.uid] = limit
+	}
+	switch {
+	case newer.own || now.Sub(older.heard) >= staleAfter:
+		return nil
+	case older.own:
+		return &refusal{connect.CodeUnavailable, fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}
+	case !limit.AllowN(now, 1):
+		return &refusal{connect.CodeUnavailable, "sessions of this pod take each other's place too often: connect again"}
+	}
+	return nil
 }
 
 // step gives the machine an event that no session waits for, and returns the uids of the members
@@ -62,14 +141,25 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 	if j.closed != nil {
 		return j.closed
 	}
-	out := j.machine.handle(j.registry.now(), agentJoined{
+	if why := j.foreign(s.uid, s.says); why != nil {
+		return why
+	}
+	now := j.registry.now()
+	s.own, s.heard = slices.Contains(j.addresses[s.uid], s.from), now
+	older := j.sessions[s.uid]
+	if older != nil {
+		if why := j.takeOver(older, s, now); why != nil {
+			return why
+		}
+	}
+	out := j.machine.handle(now, agentJoined{
 		uid: s.uid, attempt: h.attempt, endpoint: h.endpoint, serves: h.serves, report: first,
 	})
 	if out.refuse != nil {
 		j.do(out)
 		return out.refuse
 	}
-	if older := j.sessions[s.uid]; older != nil {
+	if older != nil {
 		older.end(&refusal{connect.CodeUnavailable, "a newer session of this pod has taken the place of this one"})
 	}
 	j.sessions[s.uid] = s
@@ -89,7 +179,8 @@ func (j *job) hear(s *session, sequence uint64, r report) *refusal {
 	case j.sessions[s.uid] != s:
 		return &refusal{connect.CodeUnavailable, "this session is over: connect again"}
 	}
-	out := j.machine.handle(j.registry.now(), agentReported{uid: s.uid, report: r})
+	s.heard = j.registry.now()
+	out := j.machine.handle(s.heard, agentReported{uid: s.uid, report: r})
 	j.do(out)
 	if out.refuse == nil {
 		s.sequence.Store(sequence)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -19,6 +20,10 @@ const (
 	// maxTakeovers is how many jobs a new leader takes over at the same time. With a write for each of thousands at
 	// once it keeps the API server from renewing its own lease.
 	maxTakeovers = 32
+	// changeRate is how often in a second the controller is told of one job in the long run, changeBurst how
+	// often at once: each time may cost a write, and it is the members who say when.
+	changeRate  = 5
+	changeBurst = 20
 )
 
 // registry holds the jobs of one leader. Locks are taken in the order registry, job, changes.
@@ -54,7 +59,7 @@ func newRegistry(options Options, metrics *serverMetrics) *registry {
 	return &registry{
 		options: options, metrics: metrics,
 		changed: make(chan JobKey),
-		changes: changes{signal: make(chan struct{}, 1)},
+		changes: changes{signal: make(chan struct{}, 1), paced: map[JobKey]*rate.Limiter{}},
 		writing: writing, cancel: cancel, takeovers: make(chan struct{}, maxTakeovers),
 		jobs: map[JobKey]*job{},
 		pods: map[string]JobKey{},
@@ -91,6 +96,7 @@ func (r *registry) expect(key JobKey, gang Gang) {
 	}
 	delete(r.gone, key)
 	members := j.step(gangExpected{gang})
+	j.know(members, gang.Addresses)
 	if slices.Equal(members, j.pods) {
 		return
 	}
@@ -134,6 +140,7 @@ func (r *registry) forget(key JobKey) {
 // drop ends a job and returns the attempt that it was at.
 func (r *registry) drop(j *job) int32 {
 	r.forgetPods(j)
+	r.changes.forget(j.key)
 	delete(r.jobs, j.key)
 	return j.close(refusal{connect.CodeNotFound, goneMessage})
 }
@@ -176,6 +183,14 @@ func (r *registry) find(h *hello) (*job, *refusal) {
 	return nil, &refusal{connect.CodeUnavailable, fmt.Sprintf("job %s is not expected yet: connect again", h.job)}
 }
 
+// expects says whether a pod that claims to be this one would be welcome.
+func (r *registry) expects(who Identity) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	job, ok := r.pods[who.PodUID]
+	return ok && job.Namespace == who.Namespace
+}
+
 // tick tells every job that time passes, until the context ends.
 func (r *registry) tick(ctx context.Context) {
 	ticker := time.NewTicker(tickEvery)
@@ -213,13 +228,17 @@ func (r *registry) shutdown() {
 // deliverChanges hands out the keys of changed jobs, each once however often it changed, until the
 // context ends.
 func (r *registry) deliverChanges(ctx context.Context) {
+	later := time.NewTimer(0)
+	defer later.Stop()
 	for {
-		key, ok := r.changes.next()
+		key, ok, wait := r.changes.next(r.now())
 		if !ok {
+			later.Reset(wait)
 			select {
 			case <-ctx.Done():
 				return
 			case <-r.changes.signal:
+			case <-later.C:
 			}
 			continue
 		}
@@ -231,10 +250,11 @@ func (r *registry) deliverChanges(ctx context.Context) {
 	}
 }
 
-// changes is a queue of jobs without repetition.
+// changes is a queue of jobs without repetition, in which none comes up too often.
 type changes struct {
 	mu     sync.Mutex
 	queue  []JobKey
+	paced  map[JobKey]*rate.Limiter
 	signal chan struct{}
 }
 
@@ -250,13 +270,31 @@ func (c *changes) add(key JobKey) {
 	}
 }
 
-func (c *changes) next() (JobKey, bool) {
+// next takes the first job whose turn it is. When there is none it returns how long to wait for one.
+func (c *changes) next(now time.Time) (key JobKey, ok bool, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.queue) == 0 {
-		return JobKey{}, false
+	wait = time.Hour
+	for i, key := range c.queue {
+		pace := c.paced[key]
+		if pace == nil {
+			pace = rate.NewLimiter(changeRate, changeBurst)
+			c.paced[key] = pace
+		}
+		turn := pace.ReserveN(now, 1)
+		if delay := turn.DelayFrom(now); delay > 0 {
+			turn.CancelAt(now)
+			wait = min(wait, delay)
+			continue
+		}
+		c.queue = slices.Delete(c.queue, i, i+1)
+		return key, true, 0
 	}
-	key := c.queue[0]
-	c.queue = c.queue[1:]
-	return key, true
+	return JobKey{}, false, wait
+}
+
+func (c *changes) forget(key JobKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.paced, key)
 }

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 )
 
@@ -23,6 +24,9 @@ type Gang struct {
 	// Members are the pods of the attempt that have a node. One that is left out has ended, or was
 	// deleted and is known to have ended.
 	Members []Member
+	// Addresses are the IP addresses of each member's pod in all of its networks, by uid. One that has
+	// none yet is believed what it says, until it has.
+	Addresses map[string][]netip.Addr
 	// Minimum is the smallest number of workers of a world. The first world of an attempt is made of
 	// that many.
 	Minimum int32

@@ -22,7 +22,7 @@ type Options struct {
 	// Address is where the server listens, host:port; Listener is used instead when it is set.
 	Address  string
 	Listener net.Listener
-	// TLS has the server's certificate.
+	// TLS has the server's certificate. Nothing older than TLS 1.3 is spoken, whatever it allows.
 	TLS *tls.Config
 	// Authenticator tells who an agent is, Recorder makes rounds durable.
 	Authenticator Authenticator
@@ -42,12 +42,12 @@ type Options struct {
 	IdleTimeout time.Duration
 	// RecordTimeout bounds one write of the Recorder. Default 10s.
 	RecordTimeout time.Duration
-	// MaxUnproven is how many sessions may be at the stage before their hello at a time; further
-	// ones are refused. Default 1024.
-	MaxUnproven int
-	// MaxConnections and MaxConnectionsPerHost bound the connections that are open; further ones
-	// are closed at once. Default 20000 and 64.
-	MaxConnections, MaxConnectionsPerHost int
+	// MaxConnections bounds the connections of workers. Default DefaultMaxConnections.
+	MaxConnections int
+	// MaxUnproven and MaxUnprovenPerSource bound the connections whose worker is not known yet, in all
+	// and of one address (of IPv6: one /64). Beyond that silent ones make room, and if there are none
+	// the newest is closed. Default 1024 and 64.
+	MaxUnproven, MaxUnprovenPerSource int
 }
 
 func (o Options) withDefaults() Options {
@@ -67,7 +67,7 @@ func (o Options) withDefaults() Options {
 	setDuration(&o.RecordTimeout, 10*time.Second)
 	setCount(&o.MaxUnproven, 1024)
 	setCount(&o.MaxConnections, DefaultMaxConnections)
-	setCount(&o.MaxConnectionsPerHost, 64)
+	setCount(&o.MaxUnprovenPerSource, 64)
 	return o
 }
 
@@ -81,6 +81,8 @@ const (
 	// the answer may take.
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
+	// handshakeTimeout bounds the TLS handshake and the headers, each.
+	handshakeTimeout = 5 * time.Second
 	// shutdownTimeout bounds how long sessions may take to end when the server stops.
 	shutdownTimeout = 3 * time.Second
 )
@@ -91,8 +93,9 @@ type Server struct {
 	options Options
 	jobs    *registry
 	metrics *serverMetrics
-	// unproven has a slot for every session before its hello.
-	unproven chan struct{}
+	// door has no listener before Start.
+	door        *door
+	introducing introductions
 }
 
 // NewServer returns a server that answers nobody before Start.
@@ -103,10 +106,12 @@ func NewServer(options Options) *Server {
 	}
 	metrics := newServerMetrics()
 	return &Server{
-		options:  options,
-		metrics:  metrics,
-		jobs:     newRegistry(options, metrics),
-		unproven: make(chan struct{}, options.MaxUnproven),
+		options:     options,
+		metrics:     metrics,
+		jobs:        newRegistry(options, metrics),
+		introducing: introductions{of: map[string][]*introduction{}},
+		door: newDoor(options.MaxConnections, options.MaxUnproven, options.MaxUnprovenPerSource,
+			options.HelloTimeout+handshakeTimeout),
 	}
 }
 
@@ -127,20 +132,20 @@ func (s *Server) Start(ctx context.Context) error {
 			defer registerer.Unregister(collector)
 		}
 	}
-	listener, err := s.listen()
-	if err != nil {
+	if err := s.listen(); err != nil {
 		return err
 	}
 	server := s.httpServer()
 	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(listener, "", "") }()
-	s.options.Logger.Info("the rendezvous serves", "address", listener.Addr().String())
+	go func() { served <- server.ServeTLS(s.door, "", "") }()
+	s.options.Logger.Info("the rendezvous serves", "address", s.door.Addr().String())
 
 	var background sync.WaitGroup
 	running, stop := context.WithCancel(ctx)
 	background.Go(func() { s.jobs.tick(running) })
 	background.Go(func() { s.jobs.deliverChanges(running) })
 
+	var err error
 	select {
 	case err = <-served:
 		err = fmt.Errorf("the rendezvous stopped serving: %w", err)
@@ -155,15 +160,16 @@ func (s *Server) Start(ctx context.Context) error {
 	return err
 }
 
-func (s *Server) listen() (net.Listener, error) {
+func (s *Server) listen() error {
 	listener := s.options.Listener
 	if listener == nil {
 		var err error
 		if listener, err = net.Listen("tcp", s.options.Address); err != nil {
-			return nil, fmt.Errorf("listen for agents: %w", err)
+			return fmt.Errorf("listen for agents: %w", err)
 		}
 	}
-	return newLimitedListener(listener, s.options.MaxConnections, s.options.MaxConnectionsPerHost), nil
+	s.door.Listener = listener
+	return nil
 }
 
 func (s *Server) httpServer() *http.Server {
@@ -176,17 +182,21 @@ func (s *Server) httpServer() *http.Server {
 	mux.Handle(path, withDeadlines(rpc))
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
+	secured := s.options.TLS.Clone()
+	secured.MinVersion = tls.VersionTLS13
 	return &http.Server{
-		Handler:   mux,
-		TLSConfig: s.options.TLS,
-		Protocols: &protocols,
+		Handler:     mux,
+		TLSConfig:   secured,
+		Protocols:   &protocols,
+		ConnContext: withVisitor,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 4,
+			// An agent has one session, on a connection of its own.
+			MaxConcurrentStreams: 1,
 			SendPingTimeout:      pingAfter,
 			PingTimeout:          pingTimeout,
 		},
 		// These bound the TLS handshake, the headers, and connections without a session.
-		ReadHeaderTimeout: 5 * time.Second,
+		ReadHeaderTimeout: handshakeTimeout,
 		IdleTimeout:       10 * time.Second,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          nullLogger(),

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -48,11 +49,11 @@ func serve(t *testing.T, adjust func(*Options)) *fixture {
 	}
 	f := &fixture{
 		url: "https://" + listener.Addr().String(), roots: roots,
-		recorder: &memoryRecorder{records: map[JobKey]Record{}}, tokens: &tokenTable{identities: map[string]Identity{}},
+		recorder: &memoryRecorder{records: map[JobKey]Record{}}, tokens: &tokenTable{identities: map[string]Identity{}, forged: map[string]Identity{}},
 		metrics: prometheus.NewRegistry(),
 	}
 	options := Options{
-		Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13},
+		Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
 		Authenticator: f.tokens, Recorder: f.recorder, Registerer: f.metrics,
 	}
 	if adjust != nil {
@@ -130,14 +131,41 @@ func (m *memoryRecorder) set(record Record) {
 	m.records[digits] = record
 }
 
-// tokenTable knows tokens and whose they are.
+// tokenTable knows tokens and whose they are, and counts how many it was asked to check. Forged ones claim
+// what is not true.
 type tokenTable struct {
 	mu         sync.Mutex
 	identities map[string]Identity
+	forged     map[string]Identity
 	down       bool
+	checked    int
+	// hold, if not nil, keeps every check waiting.
+	hold chan struct{}
 }
 
-func (a *tokenTable) Authenticate(_ context.Context, token string) (Identity, error) {
+func (a *tokenTable) Claim(token string) (Identity, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, table := range []map[string]Identity{a.identities, a.forged} {
+		if who, ok := table[token]; ok {
+			return who, nil
+		}
+	}
+	return Identity{}, fmt.Errorf("%w: unknown token", ErrUnauthenticated)
+}
+
+func (a *tokenTable) Authenticate(ctx context.Context, token string) (Identity, error) {
+	a.mu.Lock()
+	a.checked++
+	hold := a.hold
+	a.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return Identity{}, ctx.Err()
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.down {
@@ -147,6 +175,19 @@ func (a *tokenTable) Authenticate(_ context.Context, token string) (Identity, er
 		return who, nil
 	}
 	return Identity{}, fmt.Errorf("%w: unknown token", ErrUnauthenticated)
+}
+
+// forge makes a token that claims to be of a pod.
+func (a *tokenTable) forge(token, pod string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.forged[token] = Identity{Namespace: "team", PodName: pod, PodUID: "uid-" + pod, Expires: time.Now().Add(time.Hour)}
+}
+
+func (a *tokenTable) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.checked
 }
 
 func (a *tokenTable) issue(token string, who Identity) {
@@ -192,8 +233,13 @@ type clientStream = connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv
 // open begins a stream without saying anything on it.
 func (f *fixture) open(t *testing.T, token string) *clientStream {
 	t.Helper()
+	return f.openWith(t, f.config(&rendezvousv1.Hello{}), token)
+}
+
+func (f *fixture) openWith(t *testing.T, config rendezvoustest.Config, token string) *clientStream {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	client, hangUp := rendezvoustest.NewClient(f.config(&rendezvousv1.Hello{}))
+	client, hangUp := rendezvoustest.NewClient(config)
 	stream := client.Session(ctx)
 	if token != "" {
 		stream.RequestHeader().Set("Authorization", "Bearer "+token)
@@ -378,6 +424,7 @@ func TestWhoGetsNoSession(t *testing.T) {
 			r.Hello.SnapshotCertificate = make([]byte, 31)
 		})}, connect.CodeInvalidArgument, "snapshot_certificate has 31 bytes"},
 		{"a long name", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = strings.Repeat("x", 300) })}, connect.CodeInvalidArgument, "job has 300 bytes"},
+		{"a name that no object has", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "digits\x1b[31m\nok" })}, connect.CodeInvalidArgument, `job "digits\x1b[31m\nok" has other characters`},
 		{"sequence 0", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Sequence = 0 })}, connect.CodeInvalidArgument, "sequence 0"},
 		{"a second hello", "token-a", []*rendezvousv1.Report{first(f.pod("a")), with(func(r *rendezvousv1.Report) { r.Sequence = 2 })}, connect.CodeInvalidArgument, "only the first report"},
 		{"an old sequence", "token-a", []*rendezvousv1.Report{first(f.pod("a")), {Sequence: 5}, {Sequence: 5}}, connect.CodeInvalidArgument, "sequence 5 follows 5"},
@@ -480,6 +527,17 @@ func TestMalformedReports(t *testing.T) {
 	}
 }
 
+// What programs say is shown to people, in terminals too.
+func TestWhatProgramsSayIsPlainText(t *testing.T) {
+	read, refused := readReport(&rendezvousv1.Report{
+		SnapshotError: "disk\x1b[2Jfull",
+		Processes:     []*rendezvousv1.Process{{Fault: &rendezvousv1.Fault{Message: "Traceback\n\x1b]0;owned\x07\tValueError"}}},
+	})
+	if refused != nil || read.snapshotError != "disk�[2Jfull" || read.processes[0].fault != "Traceback\n�]0;owned�\tValueError" {
+		t.Errorf("%+v, %v", read, refused)
+	}
+}
+
 func TestNewerSessionReplacesTheOlder(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a", "b"))
@@ -570,52 +628,7 @@ func TestFloodIsThrottled(t *testing.T) {
 	}
 }
 
-// Beginnings of sessions that do not end must not keep others out for longer than HelloTimeout.
-func TestTooManyAtTheDoor(t *testing.T) {
-	f := serve(t, func(o *Options) { o.MaxUnproven, o.HelloTimeout, o.MaxConnectionsPerHost = 2, time.Minute, 10_000 })
-	f.Expect(digits, gangOf(1, "a"))
-	hello := f.pod("a")
-	var lurkers []*clientStream
-	for range 2 {
-		lurker := f.open(t, "token-a")
-		if err := lurker.Send(nil); err != nil {
-			t.Fatal(err)
-		}
-		lurkers = append(lurkers, lurker)
-	}
-	// Whoever knocks while they are on their way still may take the place of one of them, which is then gone for good.
-	f.eventually(t, "both lurkers are at the door", func(Observation) bool { return len(f.unproven) == 2 })
-	wantCode(t, f.converse(t, "token-a", first(hello)), connect.CodeUnavailable, "too many agents")
-	for _, lurker := range lurkers {
-		_ = lurker.CloseRequest()
-	}
-	await(t, f.agent(t, "a"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
-}
-
-func TestConnectionsAreLimited(t *testing.T) {
-	f := serve(t, func(o *Options) { o.MaxConnectionsPerHost = 2 })
-	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "https://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	one, _, third := dial(), dial(), dial()
-	if err := third.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	var timeout net.Error
-	if _, err := third.Read(make([]byte, 1)); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
-		t.Fatalf("the third connection of a host is open: %v", err)
-	}
-	_ = one.Close()
-	f.Expect(digits, gangOf(1, "a"))
-	await(t, f.agent(t, "a"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
-}
-
-// Only HTTP/2 over TLS 1.3 with the operator's certificate is spoken.
+// Only HTTP/2 is spoken.
 func TestPlainHTTPIsRefused(t *testing.T) {
 	f := serve(t, nil)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots, NextProtos: []string{"http/1.1"}}}}
@@ -701,6 +714,50 @@ func TestChanged(t *testing.T) {
 			t.Fatalf("only %d of 50 jobs were named", len(seen))
 		}
 	}
+}
+
+// A member that says something else all the time makes its own job be looked at so often and no more, and the
+// last of it is heard of.
+func TestChangesOfOneJobArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistry(Options{}, newServerMetrics())
+		ctx, cancel := context.WithCancel(t.Context())
+		var delivering sync.WaitGroup
+		delivering.Go(func() { r.deliverChanges(ctx) })
+		told := map[JobKey]int{}
+		busy, quiet := JobKey{"team", "busy"}, JobKey{"team", "quiet"}
+		const seconds = 10
+		drain := func() {
+			for {
+				synctest.Wait()
+				select {
+				case key := <-r.changed:
+					told[key]++
+				default:
+					return
+				}
+			}
+		}
+		for range seconds * 100 {
+			r.changes.add(busy)
+			drain()
+			time.Sleep(10 * time.Millisecond)
+		}
+		r.changes.add(quiet)
+		drain()
+		if most := changeBurst + changeRate*seconds; told[busy] > most || told[busy] < most-1 || told[quiet] != 1 {
+			t.Errorf("told of the busy job %d times, want %d, of the other %d times", told[busy], most, told[quiet])
+		}
+		before := told[busy]
+		r.changes.add(busy)
+		time.Sleep(time.Second / changeRate)
+		if drain(); told[busy] != before+1 {
+			t.Error("the last change is never told")
+		}
+		cancel()
+		delivering.Wait()
+		r.cancel()
+	})
 }
 
 func TestStartSaysWhatIsWrong(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,6 +36,13 @@ type session struct {
 	job    *job
 	stream *stream
 	limits deadlines
+	// from is the address that it comes from, own says whether that is one of its pod's.
+	from netip.Addr
+	own  bool
+	// says is the address that its hello names.
+	says netip.Addr
+	// heard is when its last report came.
+	heard time.Time
 	// sequence is that of the last report seen.
 	sequence atomic.Uint64
 	// due is filled when a directive is to be sent.
@@ -60,29 +69,31 @@ func (s *Server) Session(ctx context.Context, stream *stream) error {
 }
 
 func (s *Server) session(ctx context.Context, stream *stream) error {
-	who, h, first, sequence, err := s.introduce(ctx, stream)
+	in, err := s.introduce(ctx, stream)
 	if err != nil {
 		return err
 	}
-	job, refused := s.jobs.find(&h)
-	if refused != nil {
-		return refused.rpc()
+	visitor := visitorOf(ctx)
+	if !visitor.welcome() {
+		return connect.NewError(connect.CodeUnavailable, fmt.Errorf(
+			"%d workers are connected, no more may be (--rendezvous-max-connections): connect again", s.options.MaxConnections))
 	}
+	defer visitor.dismiss()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	one := &session{
-		uid: h.podUID, job: job, stream: stream, limits: deadlinesOf(ctx),
+		uid: in.hello.podUID, job: in.job, stream: stream, limits: deadlinesOf(ctx), from: visitor.address, says: in.hello.address,
 		due: make(chan struct{}, 1),
 		end: func(why *refusal) { cancel(why.rpc()) },
 	}
-	one.sequence.Store(sequence)
-	ctx, expire := context.WithDeadlineCause(ctx, who.Expires, (&refusal{connect.CodeUnavailable,
+	one.sequence.Store(in.sequence)
+	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, (&refusal{connect.CodeUnavailable,
 		"the token of this session has expired: connect again with a fresh one"}).rpc())
 	defer expire()
-	if refused := job.join(one, &h, first); refused != nil {
+	if refused := in.job.join(one, &in.hello, in.first); refused != nil {
 		return refused.rpc()
 	}
-	defer job.leave(one)
+	defer in.job.leave(one)
 
 	var reader sync.WaitGroup
 	reader.Go(func() { cancel(one.read(ctx, s.options.IdleTimeout)) })
@@ -96,63 +107,170 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	return nil
 }
 
-// introduce finds out who is there, within HelloTimeout, and takes the first report.
-func (s *Server) introduce(ctx context.Context, stream *stream) (who Identity, h hello, first report, sequence uint64, err error) {
-	fail := func(err error) (Identity, hello, report, uint64, error) { return Identity{}, hello{}, report{}, 0, err }
-	select {
-	case s.unproven <- struct{}{}:
-		defer func() { <-s.unproven }()
-	default:
-		return fail(connect.NewError(connect.CodeUnavailable, errors.New("too many agents connect at once: connect again")))
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.options.HelloTimeout)
-	defer cancel()
-	deadlinesOf(ctx).read(s.options.HelloTimeout)
-	if who, err = s.authenticate(ctx, stream); err != nil {
-		return fail(err)
-	}
-	message, err := stream.Receive()
-	switch {
-	case ctx.Err() != nil || connect.CodeOf(err) == connect.CodeDeadlineExceeded:
-		return fail(connect.NewError(connect.CodeDeadlineExceeded,
-			fmt.Errorf("no hello within %s of the start of the session", s.options.HelloTimeout)))
-	case err != nil:
-		return fail(err)
-	}
-	h, refused := readHello(message)
-	if refused == nil {
-		first, refused = readReport(message)
-	}
-	switch {
-	case refused != nil:
-		return fail(refused.rpc())
-	case message.GetSequence() < 1:
-		return fail(malformed("the first report has the sequence 0").rpc())
-	case h.job.Namespace != who.Namespace || h.podName != who.PodName || h.podUID != who.PodUID:
-		return fail(connect.NewError(connect.CodePermissionDenied, fmt.Errorf(
-			"the token belongs to pod %s/%s (%s), not to %s/%s (%s)",
-			who.Namespace, who.PodName, who.PodUID, h.job.Namespace, h.podName, h.podUID)))
-	}
-	return who, h, first, message.GetSequence(), nil
+// introduced is what is known of an agent after its first report.
+type introduced struct {
+	who      Identity
+	job      *job
+	hello    hello
+	first    report
+	sequence uint64
 }
 
-// authenticate finds out whose token the request bears.
-func (s *Server) authenticate(ctx context.Context, stream *stream) (Identity, error) {
+// introduce finds out who is there, within HelloTimeout, and takes the first report. Only the token of a
+// pod that is expected is worth a check; whoever is not expected is told what is known of the job that it
+// names, and nothing else.
+func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.HelloTimeout, connect.NewError(connect.CodeDeadlineExceeded,
+		fmt.Errorf("no hello within %s of the start of the session", s.options.HelloTimeout)))
+	defer cancel()
+	token, err := bearer(stream)
+	if err != nil {
+		return introduced{}, err
+	}
+	who, err := s.options.Authenticator.Claim(token)
+	if err != nil {
+		return introduced{}, connect.NewError(connect.CodeUnauthenticated, err)
+	}
+	expected := s.jobs.expects(who)
+	if expected {
+		if who, err = s.authenticate(ctx, token, who); err != nil {
+			return introduced{}, err
+		}
+		var done func()
+		ctx, done = s.introducing.begin(ctx, who.PodUID, visitorOf(ctx).source)
+		defer done()
+	}
+	in, err := s.greet(ctx, stream, who)
+	if err != nil {
+		return introduced{}, err
+	}
+	var refused *refusal
+	if in.job, refused = s.jobs.find(&in.hello); refused == nil && !expected {
+		if refused = in.job.admit(&in.hello); refused == nil {
+			refused = &refusal{connect.CodeUnavailable, "this pod was not expected yet: connect again"}
+		}
+	}
+	if refused != nil {
+		return introduced{}, refused.rpc()
+	}
+	return in, nil
+}
+
+// greet takes the first report, which must come from the pod that the token speaks of.
+func (s *Server) greet(ctx context.Context, stream *stream, who Identity) (introduced, error) {
+	limits := deadlinesOf(ctx)
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(over)
+		limits.read(0)
+	})
+	defer func() {
+		if !stop() {
+			<-over // the request must outlive what is done to it
+		}
+	}()
+	message, err := stream.Receive()
+	switch {
+	case ctx.Err() != nil:
+		return introduced{}, context.Cause(ctx)
+	case err != nil:
+		return introduced{}, err
+	}
+	in := introduced{who: who, sequence: message.GetSequence()}
+	var refused *refusal
+	if in.hello, refused = readHello(message); refused == nil {
+		in.first, refused = readReport(message)
+	}
+	h := &in.hello
+	switch {
+	case refused != nil:
+		return introduced{}, refused.rpc()
+	case in.sequence < 1:
+		return introduced{}, malformed("the first report has the sequence 0").rpc()
+	case h.job.Namespace != who.Namespace || h.podName != who.PodName || h.podUID != who.PodUID:
+		return introduced{}, connect.NewError(connect.CodePermissionDenied, fmt.Errorf(
+			"the token belongs to pod %s/%s (%s), not to %s/%s (%s)",
+			who.Namespace, who.PodName, who.PodUID, h.job.Namespace, h.podName, h.podUID))
+	}
+	return in, nil
+}
+
+// bearer returns the token that the request bears.
+func bearer(stream *stream) (string, error) {
 	scheme, token, _ := strings.Cut(stream.RequestHeader().Get("Authorization"), " ")
 	token = strings.TrimSpace(token)
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return Identity{}, connect.NewError(connect.CodeUnauthenticated,
+		return "", connect.NewError(connect.CodeUnauthenticated,
 			errors.New("the request bears no token: send the header Authorization: Bearer TOKEN"))
 	}
+	return token, nil
+}
+
+// authenticate finds out whether the token belongs to the pod that it claims. An address whose tokens are
+// refused again and again is not listened to for a while.
+func (s *Server) authenticate(ctx context.Context, token string, claimed Identity) (Identity, error) {
+	v := visitorOf(ctx)
+	if !s.door.mayTry(v.source, time.Now()) {
+		return Identity{}, connect.NewError(connect.CodeUnavailable,
+			fmt.Errorf("too many tokens from %s were refused: connect again later", v.source))
+	}
+	v.attend(true)
 	who, err := s.options.Authenticator.Authenticate(ctx, token)
+	v.attend(false)
+	if err == nil && (who.PodUID != claimed.PodUID || who.Namespace != claimed.Namespace || who.PodName != claimed.PodName) {
+		err = fmt.Errorf("%w: the token claims another pod than it belongs to", ErrUnauthenticated)
+	}
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
 		return Identity{}, connect.NewError(connect.CodeUnauthenticated, err)
 	case err != nil:
-		s.options.Logger.Error(err, "a token could not be checked")
+		s.door.forgive(v.source)
+		if ctx.Err() == nil {
+			s.options.Logger.Error(err, "a token could not be checked", "pod", claimed.Namespace+"/"+claimed.PodName)
+		}
 		return Identity{}, connect.NewError(connect.CodeUnavailable, errors.New("the token could not be checked now: connect again"))
 	}
+	s.door.forgive(v.source)
 	return who, nil
+}
+
+// maxIntroductions is how many sessions of one pod may be between its token and its hello.
+const maxIntroductions = 4
+
+// introductions are the sessions of pods that are known and have not said hello yet.
+type introductions struct {
+	mu sync.Mutex
+	of map[string][]*introduction // by pod uid, in the order in which they came
+}
+
+type introduction struct {
+	source netip.Prefix
+	end    context.CancelCauseFunc
+}
+
+// begin adds a session. Beyond the limit one of the same address is ended, or else the oldest: a token that
+// was stolen cannot keep its pod out by being silent.
+func (i *introductions) begin(ctx context.Context, uid string, source netip.Prefix) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	one := &introduction{source, cancel}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	all := i.of[uid]
+	if len(all) >= maxIntroductions {
+		last := max(0, slices.IndexFunc(all, func(other *introduction) bool { return other.source == source }))
+		all[last].end((&refusal{connect.CodeUnavailable, "other sessions of this pod have begun since: connect again"}).rpc())
+		all = slices.Delete(slices.Clone(all), last, last+1)
+	}
+	i.of[uid] = append(all, one)
+	return ctx, func() {
+		cancel(nil)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		rest := slices.DeleteFunc(slices.Clone(i.of[uid]), func(other *introduction) bool { return other == one })
+		if i.of[uid] = rest; len(rest) == 0 {
+			delete(i.of, uid)
+		}
+	}
 }
 
 // read takes reports until the stream ends, and returns why it did. A stream that the agent ends is

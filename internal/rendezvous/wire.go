@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/concertina-dev/concertina/internal/plain"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
@@ -27,6 +28,7 @@ const (
 )
 
 var (
+	objectName   = regexp.MustCompile(`^[A-Za-z0-9.-]+$`)
 	metricName   = regexp.MustCompile(`^[A-Za-z0-9_]{1,32}$`)
 	sha256Digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
@@ -37,6 +39,7 @@ type hello struct {
 	attempt  int32
 	podName  string
 	podUID   string
+	address  netip.Addr
 	endpoint endpoint
 	serves   server
 }
@@ -68,6 +71,9 @@ func readHello(r *rendezvousv1.Report) (hello, *refusal) {
 		if field.value == "" || len(field.value) > field.max {
 			return hello{}, malformed("%s has %d bytes, it must have 1 to %d", field.name, len(field.value), field.max)
 		}
+		if !objectName.MatchString(field.value) {
+			return hello{}, malformed("%s %.64q has other characters than a-z, A-Z, 0-9, - and .", field.name, field.value)
+		}
 	}
 	if h.GetAttempt() < 1 {
 		return hello{}, malformed("attempt is %d, it must be at least 1", h.GetAttempt())
@@ -94,7 +100,8 @@ func readHello(r *rendezvousv1.Report) (hello, *refusal) {
 		attempt:  h.GetAttempt(),
 		podName:  h.GetPodName(),
 		podUID:   h.GetPodUid(),
-		endpoint: endpoint{address.String(), h.GetMasterPort()},
+		address:  address.Unmap(),
+		endpoint: endpoint{address.Unmap().String(), h.GetMasterPort()},
 		serves:   serves,
 	}, nil
 }
@@ -104,7 +111,7 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 	read := report{
 		term: r.GetTerm(), round: r.GetRound(), digest: r.GetMembersDigest(),
 		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
-		standby: r.GetStandby(), out: r.GetOut(), snapshotError: r.GetSnapshotError(),
+		standby: r.GetStandby(), out: r.GetOut(), snapshotError: plain.Text(r.GetSnapshotError()),
 		masterPort: r.GetMasterPort(),
 	}
 	switch {
@@ -122,8 +129,8 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		return report{}, malformed("%d processes, there may be %d", len(r.GetProcesses()), maxProcesses)
 	case read.out && read.round == 0:
 		return report{}, malformed("round is 0 and out is set")
-	case len(read.snapshotError) > maxErrorBytes:
-		return report{}, malformed("snapshot_error has %d bytes, it may have %d", len(read.snapshotError), maxErrorBytes)
+	case len(r.GetSnapshotError()) > maxErrorBytes:
+		return report{}, malformed("snapshot_error has %d bytes, it may have %d", len(r.GetSnapshotError()), maxErrorBytes)
 	}
 	var refused *refusal
 	if read.snapshots, refused = readSnapshots(r); refused != nil {
@@ -159,7 +166,7 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 		phase: phase(p.GetPhase()), waiting: waiting(p.GetWaiting()), elastic: p.GetElastic(),
 		entered: p.GetEntered(), done: p.GetDone(), lastStep: p.GetLastStep(), samples: p.GetSamples(),
 		barrier: p.GetBarrierAttempt(), stop: p.GetStop(),
-		fault: p.GetFault().GetMessage(), exited: p.GetExit() != nil, exitCode: p.GetExit().GetCode(),
+		fault: plain.Text(p.GetFault().GetMessage()), exited: p.GetExit() != nil, exitCode: p.GetExit().GetCode(),
 	}
 	if _, known := rendezvousv1.Waiting_name[int32(p.GetWaiting())]; !known {
 		return process{}, fmt.Sprintf("waiting %d is not known", p.GetWaiting())
@@ -172,8 +179,8 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 			return process{}, fmt.Sprintf("a count of %d is out of range", count)
 		}
 	}
-	if len(read.fault) > maxFaultBytes {
-		return process{}, fmt.Sprintf("the fault has %d bytes, it may have %d", len(read.fault), maxFaultBytes)
+	if n := len(p.GetFault().GetMessage()); n > maxFaultBytes {
+		return process{}, fmt.Sprintf("the fault has %d bytes, it may have %d", n, maxFaultBytes)
 	}
 	if read.exitCode < 0 || read.exitCode > 255 {
 		return process{}, fmt.Sprintf("exit code %d is out of range", read.exitCode)

@@ -42,7 +42,7 @@ func TestTokensThatProveNothing(t *testing.T) {
 	for _, tc := range []struct{ name, token, says string }{
 		{"nothing", "", "not a service account token"},
 		{"a word", "let-me-in", "not a service account token"},
-		{"nonsense in the shape of a token", "a.b.c", "not valid"},
+		{"nonsense in the shape of a token", "a.b.c", "not a service account token"},
 		{"a very long one", strings.Repeat("a", 20000) + ".b.c", "not a service account token"},
 		{"a signature that is not the API server's", valid[:len(valid)-8] + "AAAAAAAA", "not valid"},
 		{"for the API server", newToken(t, namespace, pod, "https://kubernetes.default.svc"), "not valid"},
@@ -64,13 +64,15 @@ func TestTokensThatProveNothing(t *testing.T) {
 // An API server that does not answer says nothing about the token.
 func TestTokenThatCannotBeChecked(t *testing.T) {
 	t.Parallel()
+	namespace := newNamespace(t)
+	token := newToken(t, namespace, newPod(t, namespace, "digits-1-0"), identity.Audience)
 	config := *restConfig
 	config.Host = "127.0.0.1:1"
 	away, err := identity.NewReviewer(&config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := away.Authenticate(t.Context(), "a.b.c"); err == nil || errors.Is(err, rendezvous.ErrUnauthenticated) {
+	if _, err := away.Authenticate(t.Context(), token); err == nil || errors.Is(err, rendezvous.ErrUnauthenticated) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -24,8 +25,12 @@ type Config struct {
 	// URL is the operator's address, Roots are whom its certificate is checked against.
 	URL   string
 	Roots *x509.CertPool
+	// Now is the time at which certificates are checked; nil for the present.
+	Now func() time.Time
 	// ServerName is the name that the certificate must bear; empty for the host of URL.
 	ServerName string
+	// Dial opens connections; nil for the usual way.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Token is called for every session.
 	Token func() string
 	Hello *rendezvousv1.Hello
@@ -49,7 +54,8 @@ func NewClient(config Config) (client rendezvousv1connect.RendezvousClient, hang
 	protocols.SetHTTP2(true)
 	transport := &http.Transport{
 		Protocols:       &protocols,
-		TLSClientConfig: &tls.Config{RootCAs: config.Roots, ServerName: config.ServerName, MinVersion: tls.VersionTLS13},
+		DialContext:     config.Dial,
+		TLSClientConfig: &tls.Config{RootCAs: config.Roots, ServerName: config.ServerName, MinVersion: tls.VersionTLS13, Time: config.Now},
 	}
 	return rendezvousv1connect.NewRendezvousClient(&http.Client{Transport: transport}, config.URL), transport.CloseIdleConnections
 }

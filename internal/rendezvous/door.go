@@ -1,0 +1,324 @@
+package rendezvous
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// silentAfter is how long a stranger may leave us waiting for its next byte before its place may be
+	// given to another. A worker needs a few round trips.
+	silentAfter = 250 * time.Millisecond
+	// maxRefusals is how many tokens of one address may be refused at once, and refusalEvery how soon one
+	// more may be.
+	maxRefusals  = 32
+	refusalEvery = time.Second
+	// maxRemembered is how many addresses are remembered for their refused tokens.
+	maxRemembered = 4096
+)
+
+// door lets connections in. Who has connected is a stranger until its pod is known, may stay for a moment
+// only, and costs no more than a handshake. Strangers have places of their own: so many in all, and so many
+// for one address, so that they can use up neither memory nor file descriptors. Those who say nothing hold
+// a place only until somebody needs it.
+type door struct {
+	net.Listener
+	maxKnown, maxStrangers, maxPerSource int
+	// patience is how long a stranger may stay.
+	patience time.Duration
+
+	mu        sync.Mutex
+	known     int
+	strangers int
+	sources   map[netip.Prefix][]*visitor // strangers, in the order in which they came
+	refusals  map[netip.Prefix]*refusals
+}
+
+// refusals is a bucket that every refused token of an address takes one out of.
+type refusals struct {
+	left float64
+	at   time.Time
+}
+
+func newDoor(maxKnown, maxStrangers, maxPerSource int, patience time.Duration) *door {
+	return &door{
+		maxKnown: maxKnown, maxStrangers: maxStrangers, maxPerSource: maxPerSource,
+		patience: patience, sources: map[netip.Prefix][]*visitor{}, refusals: map[netip.Prefix]*refusals{},
+	}
+}
+
+// sourceOf is what counts as one address: of IPv6 whoever has one has all of its /64.
+func sourceOf(address netip.Addr) netip.Prefix {
+	address = address.Unmap().WithZone("")
+	bits := 32
+	if address.Is6() {
+		bits = 64
+	}
+	source, _ := address.Prefix(bits) // the zero value, which is a source too, for no address
+	return source
+}
+
+// Accept returns the next connection that there is a place for.
+func (d *door) Accept() (net.Conn, error) {
+	for {
+		conn, err := d.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if v := d.admit(conn); v != nil {
+			return v, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// admit gives a stranger a place; nil for none.
+func (d *door) admit(conn net.Conn) *visitor {
+	from, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return nil
+	}
+	v := &visitor{Conn: conn, door: d, address: from.Addr().Unmap().WithZone(""), waits: time.Now()}
+	v.source = sourceOf(v.address)
+	d.mu.Lock()
+	evicted, ok := d.makeRoom(v.source)
+	if ok {
+		d.strangers++
+		d.sources[v.source] = append(d.sources[v.source], v)
+		v.timer = time.AfterFunc(d.patience, func() { _ = v.Close() })
+	}
+	d.mu.Unlock()
+	if evicted != nil {
+		_ = evicted.Close()
+	}
+	if !ok {
+		return nil
+	}
+	return v
+}
+
+// makeRoom says whether there is a place for a stranger of this source, and who has to go for it: one that
+// is silent, or one of a source that has more.
+func (d *door) makeRoom(source netip.Prefix) (evicted *visitor, ok bool) {
+	switch {
+	case len(d.sources[source]) >= d.maxPerSource:
+		evicted = silent(d.sources[source])
+	case d.strangers >= d.maxStrangers:
+		evicted = d.outbid(source)
+	default:
+		return nil, true
+	}
+	if evicted == nil {
+		return nil, false
+	}
+	d.dropStranger(evicted)
+	return evicted, true
+}
+
+// outbid finds a stranger whose place another source deserves more; nil for none.
+func (d *door) outbid(source netip.Prefix) *visitor {
+	var crowd []*visitor
+	var quiet *visitor
+	for _, visitors := range d.sources {
+		if len(visitors) > len(crowd) {
+			crowd = visitors
+		}
+		if v := silent(visitors); v != nil && (quiet == nil || v.waits.Before(quiet.waits)) {
+			quiet = v
+		}
+	}
+	if len(crowd) <= len(d.sources[source])+1 {
+		return quiet
+	}
+	if v := silent(crowd); v != nil {
+		return v
+	}
+	return crowd[0]
+}
+
+// silent returns the visitor that came first of those who leave us waiting; nil for none. d.mu is held.
+func silent(visitors []*visitor) *visitor {
+	for _, v := range visitors {
+		if !v.busy && !v.waits.IsZero() && time.Since(v.waits) >= silentAfter {
+			return v
+		}
+	}
+	return nil
+}
+
+// dropStranger takes a place back. d.mu is held.
+func (d *door) dropStranger(v *visitor) {
+	v.timer.Stop()
+	v.stage = gone
+	d.strangers--
+	rest := d.sources[v.source]
+	for i := range rest {
+		if rest[i] == v {
+			rest = append(rest[:i:i], rest[i+1:]...)
+			break
+		}
+	}
+	if len(rest) == 0 {
+		delete(d.sources, v.source)
+		return
+	}
+	d.sources[v.source] = rest
+}
+
+// mayTry says whether a token of this source may be checked. What it takes is given back by forgive, when
+// the token was no bad one.
+func (d *door) mayTry(source netip.Prefix, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.refusals[source]
+	if r == nil {
+		if len(d.refusals) >= maxRemembered {
+			d.forgetRefusals(now)
+		}
+		r = &refusals{left: maxRefusals, at: now}
+		d.refusals[source] = r
+	}
+	r.left = min(maxRefusals, r.left+now.Sub(r.at).Seconds()/refusalEvery.Seconds())
+	r.at = now
+	if r.left < 1 {
+		return false
+	}
+	r.left--
+	return true
+}
+
+// forgetRefusals drops who has nothing to be remembered for any more, or else anybody. d.mu is held.
+func (d *door) forgetRefusals(now time.Time) {
+	for source, r := range d.refusals {
+		if now.Sub(r.at) >= maxRefusals*refusalEvery {
+			delete(d.refusals, source)
+		}
+	}
+	for source := range d.refusals {
+		if len(d.refusals) < maxRemembered {
+			return
+		}
+		delete(d.refusals, source)
+	}
+}
+
+func (d *door) forgive(source netip.Prefix) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r := d.refusals[source]; r != nil {
+		r.left = min(maxRefusals, r.left+1)
+	}
+}
+
+// stage is how well a visitor is known.
+type stage int
+
+const (
+	stranger stage = iota
+	known
+	gone
+)
+
+// visitor is a connection that was let in.
+type visitor struct {
+	net.Conn
+	door    *door
+	address netip.Addr
+	source  netip.Prefix
+	// settled is true once it is no stranger any more: nobody cares how silent it is.
+	settled atomic.Bool
+
+	// These belong to the door's lock. waits is since when we wait for a byte; zero while we do not. busy is
+	// true while it is the visitor who waits for us.
+	stage stage
+	timer *time.Timer
+	waits time.Time
+	busy  bool
+}
+
+// Read notes for how long the visitor says nothing.
+func (v *visitor) Read(b []byte) (int, error) {
+	v.wait(time.Now())
+	n, err := v.Conn.Read(b)
+	v.wait(time.Time{})
+	return n, err
+}
+
+func (v *visitor) wait(since time.Time) {
+	if v.settled.Load() {
+		return
+	}
+	v.door.mu.Lock()
+	defer v.door.mu.Unlock()
+	v.waits = since
+}
+
+// attend says whether the visitor waits for us.
+func (v *visitor) attend(busy bool) {
+	v.door.mu.Lock()
+	defer v.door.mu.Unlock()
+	v.busy = busy
+	if !v.waits.IsZero() {
+		v.waits = time.Now()
+	}
+}
+
+// welcome makes the visitor one whose pod is known. It returns false when there is no place for it.
+func (v *visitor) welcome() bool {
+	v.door.mu.Lock()
+	defer v.door.mu.Unlock()
+	switch {
+	case v.stage == known:
+		v.timer.Stop()
+		return true
+	case v.stage == gone || v.door.known >= v.door.maxKnown:
+		return false
+	}
+	v.door.dropStranger(v)
+	v.stage = known
+	v.settled.Store(true)
+	v.door.known++
+	return true
+}
+
+// dismiss ends the connection of a visitor soon, unless it is welcomed again: its session is over.
+func (v *visitor) dismiss() {
+	v.door.mu.Lock()
+	defer v.door.mu.Unlock()
+	if v.stage == known {
+		v.timer.Reset(v.door.patience)
+	}
+}
+
+// Close closes the connection and makes room for another.
+func (v *visitor) Close() error {
+	v.door.mu.Lock()
+	switch v.stage {
+	case stranger:
+		v.door.dropStranger(v)
+	case known:
+		v.timer.Stop()
+		v.stage = gone
+		v.door.known--
+	}
+	v.door.mu.Unlock()
+	return v.Conn.Close()
+}
+
+type visitorKey struct{}
+
+// withVisitor makes the visitor reachable from the contexts of its requests. It is a ConnContext of
+// net/http.
+func withVisitor(ctx context.Context, conn net.Conn) context.Context {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
+	return context.WithValue(ctx, visitorKey{}, conn)
+}
+
+func visitorOf(ctx context.Context) *visitor { return ctx.Value(visitorKey{}).(*visitor) }
