@@ -20,7 +20,9 @@ const (
 	writeEvery = 10 * time.Second
 )
 
-// +kubebuilder:rbac:groups=discovery.k8s.io,namespace=concertina-system,resources=endpointslices,verbs=get;create;patch
+// What is created has no name yet as far as rights go. The chart puts its own name of the Service here.
+// +kubebuilder:rbac:groups=discovery.k8s.io,namespace=concertina-system,resources=endpointslices,verbs=create
+// +kubebuilder:rbac:groups=discovery.k8s.io,namespace=concertina-system,resources=endpointslices,resourceNames=concertina-rendezvous,verbs=patch
 
 // Leader keeps the slice as long as it runs. It is a manager.Runnable for leaders only.
 type Leader struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
-// +kubebuilder:rbac:groups=scheduling.k8s.io,resources=priorityclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=scheduling.k8s.io,resources=priorityclasses,verbs=list;watch
 
 // SetClass takes in a PriorityClass as it is now.
 func (c *Cluster) SetClass(object *schedulingv1.PriorityClass) {

@@ -13,7 +13,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
-// +kubebuilder:rbac:groups="",resources=resourcequotas,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=resourcequotas,verbs=list;watch
 
 // quota is one ResourceQuota. Only what pods count against is looked at.
 type quota struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
-// +kubebuilder:rbac:groups="",resources=nodes;pods;namespaces,verbs=get;list;watch
-// +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=nodes;pods;namespaces,verbs=list;watch
+// +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs,verbs=list;watch
 
 // CacheOptions are those of a cache of what is needed of the whole cluster: all nodes, all pods that have
 // not ended, priority classes and namespaces, of each only what is read.

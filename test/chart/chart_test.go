@@ -37,6 +37,7 @@ var defaultObjects = []string{
 	"ConfigMap concertina-fleet",
 	crdKey,
 	"Deployment concertina",
+	"NetworkPolicy concertina",
 	"PriorityClass concertina-growth",
 	"Role concertina-operator",
 	"RoleBinding concertina-operator",
@@ -62,15 +63,14 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"no crds":  {"crds: {enabled: false}", without(crdKey)},
 		"no rbac": {"rbac: {create: false}", without("ClusterRole concertina-operator", "ClusterRoleBinding concertina-operator",
 			"Role concertina-operator", "RoleBinding concertina-operator")},
-		"own account":    {"serviceAccount: {create: false, name: mine}", without("ServiceAccount concertina")},
-		"budget":         {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
-		"monitor":        {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
-		"network policy": {"networkPolicy: {enabled: true}", with("NetworkPolicy concertina")},
-		"no class":       {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
+		"own account": {"serviceAccount: {create: false, name: mine}", without("ServiceAccount concertina")},
+		"budget":      {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
+		"monitor":     {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
+		"no policy":   {"networkPolicy: {enabled: false}", without("NetworkPolicy concertina")},
+		"no class":    {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
 		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
 			"PriorityClass spare")))},
-		"every other one": {everything, with("PodDisruptionBudget concertina", "ServiceMonitor concertina",
-			"NetworkPolicy concertina")},
+		"every other one": {everything, with("PodDisruptionBudget concertina", "ServiceMonitor concertina")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := rendered(t, test.values)
@@ -112,7 +112,7 @@ rendezvous: {maxConnections: 1000000}
 extraArgs: [--zap-log-level=debug]
 podDisruptionBudget: {enabled: true, maxUnavailable: 50%}
 serviceMonitor: {enabled: true, interval: 1m, labels: {release: prometheus}}
-networkPolicy: {enabled: true, metricsFrom: []}
+networkPolicy: {workersFrom: [{ipBlock: {cidr: 10.0.0.0/8}}], metricsFrom: [], apiServer: {ports: [16443], cidrs: [192.168.0.1/32, "fd00::1/128"]}}
 `
 
 func TestEveryValueIsUsed(t *testing.T) {
@@ -120,6 +120,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 	deployment := get[*appsv1.Deployment](t, found, "Deployment concertina")
 	pod := deployment.Spec.Template.Spec
 	container := pod.Containers[0]
+	policy := get[*networkingv1.NetworkPolicy](t, found, "NetworkPolicy concertina").Spec
 	for name, ok := range map[string]bool{
 		"replicas":                  *deployment.Spec.Replicas == 2,
 		"image":                     container.Image == "example.com/operator:v1",
@@ -147,7 +148,10 @@ func TestEveryValueIsUsed(t *testing.T) {
 		"serviceAccount":            get[*corev1.ServiceAccount](t, found, "ServiceAccount concertina").Annotations["a"] == "b",
 		"podDisruptionBudget":       get[*policyv1.PodDisruptionBudget](t, found, "PodDisruptionBudget concertina").Spec.MaxUnavailable.String() == "50%",
 		"serviceMonitor.labels":     found["ServiceMonitor concertina"].GetLabels()["release"] == "prometheus",
-		"networkPolicy.metricsFrom": len(get[*networkingv1.NetworkPolicy](t, found, "NetworkPolicy concertina").Spec.Ingress) == 1,
+		"networkPolicy.metricsFrom": len(policy.Ingress) == 1,
+		"networkPolicy.workersFrom": policy.Ingress[0].From[0].IPBlock.CIDR == "10.0.0.0/8",
+		"networkPolicy.ports":       len(policy.Egress) == 1 && len(policy.Egress[0].Ports) == 1 && policy.Egress[0].Ports[0].Port.IntValue() == 16443,
+		"networkPolicy.cidrs":       len(policy.Egress[0].To) == 2 && policy.Egress[0].To[1].IPBlock.CIDR == "fd00::1/128",
 	} {
 		if !ok {
 			t.Errorf("%s has no effect", name)
@@ -224,6 +228,8 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		"extraArgs: [leader-elect]":                   "/extraArgs/0",
 		"podDisruptionBudget: {maxUnavailable: half}": "/podDisruptionBudget/maxUnavailable",
 		"serviceMonitor: {interval: often}":           "/serviceMonitor/interval",
+		"networkPolicy: {apiServer: {ports: []}}":     "/networkPolicy/apiServer/ports",
+		"networkPolicy: {apiServer: {cidrs: [here]}}": "/networkPolicy/apiServer/cidrs/0",
 	} {
 		_, err := helm(values)
 		if err == nil {
@@ -403,6 +409,10 @@ func TestKustomizeInstallsTheSame(t *testing.T) {
 	compare("role", get[*rbacv1.Role](t, chart, "Role concertina-operator").Rules, get[*rbacv1.Role](t, kustomize, "Role concertina-operator").Rules)
 	compare("binding", get[*rbacv1.RoleBinding](t, chart, "RoleBinding concertina-operator").Subjects,
 		get[*rbacv1.RoleBinding](t, kustomize, "RoleBinding concertina-operator").Subjects)
+	compare("ingress", get[*networkingv1.NetworkPolicy](t, chart, "NetworkPolicy concertina").Spec.Ingress,
+		get[*networkingv1.NetworkPolicy](t, kustomize, "NetworkPolicy concertina").Spec.Ingress)
+	compare("egress", get[*networkingv1.NetworkPolicy](t, chart, "NetworkPolicy concertina").Spec.Egress,
+		get[*networkingv1.NetworkPolicy](t, kustomize, "NetworkPolicy concertina").Spec.Egress)
 	compare("rendezvous", get[*corev1.Service](t, chart, "Service concertina-rendezvous").Spec, get[*corev1.Service](t, kustomize, "Service concertina-rendezvous").Spec)
 }
 
@@ -410,10 +420,129 @@ func TestOptionalKustomizationsDecode(t *testing.T) {
 	if found := kustomized(t, "config/prometheus"); len(found) != 1 {
 		t.Errorf("config/prometheus: %v", names(found))
 	}
-	policy := get[*networkingv1.NetworkPolicy](t, kustomized(t, "config/network-policy"), "NetworkPolicy concertina")
-	want := get[*networkingv1.NetworkPolicy](t, rendered(t, "networkPolicy: {enabled: true}"), "NetworkPolicy concertina")
-	if diff := cmp.Diff(want.Spec.Ingress, policy.Spec.Ingress); diff != "" {
-		t.Errorf("ingress (-chart +kustomize):\n%s", diff)
+}
+
+// TestNothingElseIsLetThrough: the operator's doors are those of its ports, and it goes nowhere but to the API
+// server.
+func TestNothingElseIsLetThrough(t *testing.T) {
+	for way, found := range map[string]objects{"chart": rendered(t, ""), "kustomize": kustomized(t, "config/default")} {
+		policy := get[*networkingv1.NetworkPolicy](t, found, "NetworkPolicy concertina").Spec
+		if !slices.Contains(policy.PolicyTypes, networkingv1.PolicyTypeIngress) || !slices.Contains(policy.PolicyTypes, networkingv1.PolicyTypeEgress) {
+			t.Errorf("%s: it is a policy for %v only", way, policy.PolicyTypes)
+		}
+		ports := func(all []networkingv1.NetworkPolicyPort) []int {
+			var numbers []int
+			for _, port := range all {
+				numbers = append(numbers, port.Port.IntValue())
+			}
+			return numbers
+		}
+		var in, out []int
+		for _, rule := range policy.Ingress {
+			if len(rule.From) == 0 {
+				t.Errorf("%s: %v is open to everybody", way, ports(rule.Ports))
+			}
+			in = append(in, ports(rule.Ports)...)
+		}
+		for _, rule := range policy.Egress {
+			out = append(out, ports(rule.Ports)...)
+		}
+		if !slices.Equal(in, []int{8443, 8080}) || !slices.Equal(out, []int{443, 6443}) {
+			t.Errorf("%s: ports in %v, out %v", way, in, out)
+		}
+	}
+}
+
+// TestOnlyTheOperatorWritesTheRecord: nobody else may write a job's status, whatever roles a user has from
+// here, and nobody may hand out more.
+func TestOnlyTheOperatorWritesTheRecord(t *testing.T) {
+	for way, found := range map[string]objects{"chart": rendered(t, ""), "kustomize": kustomized(t, "config/default")} {
+		writers := map[string]bool{}
+		for key, object := range found {
+			var rules []rbacv1.PolicyRule
+			switch role := object.(type) {
+			case *rbacv1.ClusterRole:
+				rules = role.Rules
+				if role.AggregationRule != nil {
+					t.Errorf("%s: %s takes rights from elsewhere", way, key)
+				}
+			case *rbacv1.Role:
+				rules = role.Rules
+			default:
+				continue
+			}
+			for _, rule := range rules {
+				if writesStatus(rule) {
+					writers[key] = true
+				}
+				for _, verb := range rule.Verbs {
+					if slices.Contains([]string{"escalate", "bind", "impersonate"}, verb) {
+						t.Errorf("%s: %s may %s", way, key, verb)
+					}
+				}
+			}
+		}
+		if !maps.Equal(writers, map[string]bool{"ClusterRole concertina-operator": true}) {
+			t.Errorf("%s: the status of jobs is written by %v", way, writers)
+		}
+		crd := get[*apiextensionsv1.CustomResourceDefinition](t, found, crdKey)
+		for _, version := range crd.Spec.Versions {
+			if version.Subresources == nil || version.Subresources.Status == nil {
+				t.Errorf("%s: whoever writes a job of %s writes its status", way, version.Name)
+			}
+		}
+		binding := get[*rbacv1.ClusterRoleBinding](t, found, "ClusterRoleBinding concertina-operator")
+		if len(binding.Subjects) != 1 || binding.Subjects[0].Kind != rbacv1.ServiceAccountKind || binding.Subjects[0].Namespace != namespace {
+			t.Errorf("%s: the operator's rights go to %v", way, binding.Subjects)
+		}
+	}
+}
+
+// writesStatus says whether a rule lets somebody write the status of jobs.
+func writesStatus(rule rbacv1.PolicyRule) bool {
+	one := func(all []string, names ...string) bool {
+		return slices.ContainsFunc(all, func(name string) bool { return slices.Contains(names, name) })
+	}
+	return one(rule.APIGroups, v1alpha1.GroupVersion.Group, "*") &&
+		one(rule.Resources, "trainingjobs/status", "*/status", "trainingjobs/*", "*") &&
+		one(rule.Verbs, "update", "patch", "create", "*")
+}
+
+func TestWhoWritesAStatus(t *testing.T) {
+	group := v1alpha1.GroupVersion.Group
+	for _, c := range []struct {
+		rule rbacv1.PolicyRule
+		want bool
+	}{
+		{rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{"trainingjobs"}, Verbs: []string{"*"}}, false},
+		{rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{"trainingjobs/status"}, Verbs: []string{"get"}}, false},
+		{rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{"pods", "trainingjobs/status"}, Verbs: []string{"get", "patch"}}, true},
+		{rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"update"}}, true},
+		{rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{"*/status"}, Verbs: []string{"*"}}, true},
+		{rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"*"}, Verbs: []string{"*"}}, false},
+	} {
+		if got := writesStatus(c.rule); got != c.want {
+			t.Errorf("%+v: %t", c.rule, got)
+		}
+	}
+}
+
+// TestRightsByName: the operator's own objects are the only ones of their kind that it may touch.
+func TestRightsByName(t *testing.T) {
+	for name, values := range map[string]string{"concertina": "", "short": "fullnameOverride: short"} {
+		role := get[*rbacv1.Role](t, rendered(t, values), "Role "+name+"-operator")
+		names := map[string][]string{}
+		for _, rule := range role.Rules {
+			for _, verb := range rule.Verbs {
+				if verb != "create" && rule.Resources[0] != "events" {
+					names[rule.Resources[0]] = rule.ResourceNames
+				}
+			}
+		}
+		want := map[string][]string{"secrets": {"concertina-authority"}, "leases": {"concertina-operator"}, "endpointslices": {name + "-rendezvous"}}
+		if diff := cmp.Diff(want, names); diff != "" {
+			t.Errorf("%s: objects by kind (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
