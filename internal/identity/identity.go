@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	v1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
@@ -35,6 +36,20 @@ type Authenticator struct {
 	Claims
 	keys     keys
 	fallback *Reviewer
+	checks   *prometheus.CounterVec
+}
+
+// Describe implements prometheus.Collector.
+func (a *Authenticator) Describe(out chan<- *prometheus.Desc) { a.checks.Describe(out) }
+
+// Collect implements prometheus.Collector.
+func (a *Authenticator) Collect(out chan<- prometheus.Metric) { a.checks.Collect(out) }
+
+func newChecks() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "concertina_rendezvous_token_checks_total",
+		Help: "Tokens of expected pods that were checked, by what: keys (those that the cluster publishes) or review (a TokenReview).",
+	}, []string{"by"})
 }
 
 // +kubebuilder:rbac:urls=/.well-known/openid-configuration;/openid/v1/jwks,verbs=get
@@ -62,6 +77,7 @@ func New(config *rest.Config, logger logr.Logger) (*Authenticator, error) {
 			return discovery, set, err
 		}},
 		fallback: &Reviewer{reviews: client.TokenReviews()},
+		checks:   newChecks(),
 	}, nil
 }
 
@@ -93,8 +109,10 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (rendezv
 	if err != nil || said.Issuer != issuer {
 		// A server may take tokens of issuers that it does not publish, and another server of the
 		// cluster may know a key that is new.
+		a.checks.WithLabelValues("review").Inc()
 		return a.fallback.Authenticate(ctx, token)
 	}
+	a.checks.WithLabelValues("keys").Inc()
 	if key.Algorithm != "" && key.Algorithm != header.Algorithm {
 		return rendezvous.Identity{}, refused("the token is not valid: its key is for %s, not for %s", key.Algorithm, header.Algorithm)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/go-logr/logr"
+	dto "github.com/prometheus/client_model/go"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
 
@@ -174,6 +175,10 @@ func TestTokensAreCheckedWithoutAReview(t *testing.T) {
 	}
 	if asked, reviews := s.asked.Load(), s.reviews.Load(); asked != 1 || reviews != 0 {
 		t.Errorf("the keys were asked for %d times, and %d tokens were reviewed", asked, reviews)
+	}
+	var counted dto.Metric
+	if err := a.checks.WithLabelValues("keys").Write(&counted); err != nil || counted.GetCounter().GetValue() != 2 {
+		t.Errorf("%v tokens are counted, %v", counted.GetCounter().GetValue(), err)
 	}
 }
 

@@ -8,12 +8,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
 	// silentAfter is how long a stranger may leave us waiting for its next byte before its place may be
 	// given to another. A worker needs a few round trips.
 	silentAfter = 250 * time.Millisecond
+	// dismissAfter is how long a connection may stay when its session is over.
+	dismissAfter = time.Second
 	// maxRefusals is how many tokens of one address may be refused at once, and refusalEvery how soon one
 	// more may be.
 	maxRefusals  = 32
@@ -37,7 +41,43 @@ type door struct {
 	strangers int
 	sources   map[netip.Prefix][]*visitor // strangers, in the order in which they came
 	refusals  map[netip.Prefix]*refusals
+	// turnedAway counts the connections and tokens that were not taken, by cause.
+	turnedAway *prometheus.CounterVec
 }
+
+// Why the door turns somebody away, as its metric says it.
+const (
+	awayFull    = "full"    // there was no place for a stranger
+	awaySilent  = "outbid"  // it made room for another
+	awayLate    = "late"    // its time was over
+	awayWorkers = "workers" // as many workers as may be are connected
+	awayToken   = "token"   // its token is nobody's
+	awayIgnored = "ignored" // too many tokens of its address were nobody's
+)
+
+var (
+	strangersDesc = prometheus.NewDesc("concertina_rendezvous_strangers", "Connections whose worker is not known yet.", nil, nil)
+	workersDesc   = prometheus.NewDesc("concertina_rendezvous_connections", "Connections of workers that are known.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (d *door) Describe(out chan<- *prometheus.Desc) {
+	out <- strangersDesc
+	out <- workersDesc
+	d.turnedAway.Describe(out)
+}
+
+// Collect implements prometheus.Collector.
+func (d *door) Collect(out chan<- prometheus.Metric) {
+	d.mu.Lock()
+	strangers, known := d.strangers, d.known
+	d.mu.Unlock()
+	out <- prometheus.MustNewConstMetric(strangersDesc, prometheus.GaugeValue, float64(strangers))
+	out <- prometheus.MustNewConstMetric(workersDesc, prometheus.GaugeValue, float64(known))
+	d.turnedAway.Collect(out)
+}
+
+func (d *door) away(cause string) { d.turnedAway.WithLabelValues(cause).Inc() }
 
 // refusals is a bucket that every refused token of an address takes one out of.
 type refusals struct {
@@ -49,6 +89,11 @@ func newDoor(maxKnown, maxStrangers, maxPerSource int, patience time.Duration) *
 	return &door{
 		maxKnown: maxKnown, maxStrangers: maxStrangers, maxPerSource: maxPerSource,
 		patience: patience, sources: map[netip.Prefix][]*visitor{}, refusals: map[netip.Prefix]*refusals{},
+		turnedAway: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "concertina_rendezvous_turned_away_total",
+			Help: "Connections and tokens that were not taken: full (no place for a stranger), outbid (a stranger made room), " +
+				"late (a stranger's time was over), workers (no place for a worker), token (nobody's), ignored (too many of an address were nobody's).",
+		}, []string{"cause"}),
 	}
 }
 
@@ -90,13 +135,20 @@ func (d *door) admit(conn net.Conn) *visitor {
 	if ok {
 		d.strangers++
 		d.sources[v.source] = append(d.sources[v.source], v)
-		v.timer = time.AfterFunc(d.patience, func() { _ = v.Close() })
+		v.timer = time.AfterFunc(d.patience, func() {
+			if !v.settled.Load() {
+				d.away(awayLate)
+			}
+			_ = v.Close()
+		})
 	}
 	d.mu.Unlock()
 	if evicted != nil {
+		d.away(awaySilent)
 		_ = evicted.Close()
 	}
 	if !ok {
+		d.away(awayFull)
 		return nil
 	}
 	return v
@@ -286,12 +338,24 @@ func (v *visitor) welcome() bool {
 	return true
 }
 
-// dismiss ends the connection of a visitor soon, unless it is welcomed again: its session is over.
+// full says whether there is no place for a worker.
+func (d *door) full() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known < d.maxKnown {
+		return false
+	}
+	d.away(awayWorkers)
+	return true
+}
+
+// dismiss ends the connection of a visitor soon, unless it is welcomed again: its session is over, and it was
+// told so.
 func (v *visitor) dismiss() {
 	v.door.mu.Lock()
 	defer v.door.mu.Unlock()
 	if v.stage == known {
-		v.timer.Reset(v.door.patience)
+		v.timer.Reset(dismissAfter)
 	}
 }
 

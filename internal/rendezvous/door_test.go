@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -150,7 +151,7 @@ func TestStrangersStayForAMomentOnly(t *testing.T) {
 			t.Error("a worker was sent away like a stranger")
 		}
 		v.dismiss()
-		time.Sleep(11 * time.Second)
+		time.Sleep(dismissAfter)
 		synctest.Wait()
 		if !worker.over() || h.door.known != 0 {
 			t.Error("a worker whose session is over stays")
@@ -217,6 +218,9 @@ func TestSilentStrangersMakeRoom(t *testing.T) {
 		time.Sleep(silentAfter)
 		if v, _ := h.call("10.0.0.1"); v == nil {
 			t.Error("a worker behind the address of silent strangers is turned away")
+		}
+		if full, outbid := h.door.counted(awayFull), h.door.counted(awaySilent); full != 12 || outbid != 2 {
+			t.Errorf("%v found no place and %v made room, want 12 and 2", full, outbid)
 		}
 		// One that waits for us is not silent.
 		v.attend(true)
@@ -335,6 +339,19 @@ func TestForgedTokensAreCheckedForAWhileOnly(t *testing.T) {
 	wantCode(t, f.converse(t, "forged", first(f.pod("a"))), connect.CodeUnavailable, "too many tokens from 127.0.0.1/32 were refused")
 	other := f.from("127.0.0.2")
 	await(t, startFrom(t, f, "a", other), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+	for cause, least := range map[string]float64{awayToken: maxRefusals, awayIgnored: 1} {
+		if got := f.door.counted(cause); got < least {
+			t.Errorf("%v were turned away for %s, want at least %v", got, cause, least)
+		}
+	}
+	wantMetrics(t, f.metrics, map[string]float64{"concertina_rendezvous_connections": 1})
+}
+
+// counted is how many were turned away for a cause.
+func (d *door) counted(cause string) float64 {
+	var metric dto.Metric
+	_ = d.turnedAway.WithLabelValues(cause).Write(&metric)
+	return metric.GetCounter().GetValue()
 }
 
 // from is a dialer with another address of this host.
@@ -368,6 +385,12 @@ func TestSilentStrangersKeepNoWorkerOut(t *testing.T) {
 	}
 	f.eventually(t, "the strangers are there", func(Observation) bool { return f.door.count() == 4 })
 	await(t, f.agent(t, "a"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+}
+
+func (d *door) workers() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.known
 }
 
 func (d *door) count() int {
@@ -436,6 +459,10 @@ func TestAStolenTokenEvictsNobodyForEver(t *testing.T) {
 			_, err := f.greetFrom(t, f.from("127.0.0.3"), hello)
 			wantCode(t, err, connect.CodeUnavailable, "a session of this pod from its own address 127.0.0.2 lives")
 		}
+		if n := f.door.workers(); n > 1+2*replaceBurst {
+			t.Errorf("%d connections count as workers: those that got no session too", n)
+		}
+		f.eventually(t, "only the living session has a place", func(Observation) bool { return f.door.workers() == 1 })
 	})
 	t.Run("it is not", func(t *testing.T) {
 		f := serve(t, nil)

@@ -125,7 +125,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return errors.New("the rendezvous needs TLS, an Authenticator and a Recorder")
 	}
 	if registerer := s.options.Registerer; registerer != nil {
-		for _, collector := range []prometheus.Collector{s.metrics, s.jobs} {
+		for _, collector := range []prometheus.Collector{s.metrics, s.jobs, s.door} {
 			if err := registerer.Register(collector); err != nil {
 				return fmt.Errorf("register the metrics of the rendezvous: %w", err)
 			}

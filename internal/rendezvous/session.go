@@ -74,11 +74,11 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 		return err
 	}
 	visitor := visitorOf(ctx)
-	if !visitor.welcome() {
-		return connect.NewError(connect.CodeUnavailable, fmt.Errorf(
-			"%d workers are connected, no more may be (--rendezvous-max-connections): connect again", s.options.MaxConnections))
+	full := (&refusal{connect.CodeUnavailable, fmt.Sprintf(
+		"%d workers are connected, no more may be (--rendezvous-max-connections): connect again", s.options.MaxConnections)}).rpc()
+	if s.door.full() {
+		return full
 	}
-	defer visitor.dismiss()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	one := &session{
@@ -94,6 +94,11 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 		return refused.rpc()
 	}
 	defer in.job.leave(one)
+	// Only now: whoever has a token and gets no session is a stranger like others.
+	if !visitor.welcome() {
+		return full
+	}
+	defer visitor.dismiss()
 
 	var reader sync.WaitGroup
 	reader.Go(func() { cancel(one.read(ctx, s.options.IdleTimeout)) })
@@ -129,6 +134,7 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 	}
 	who, err := s.options.Authenticator.Claim(token)
 	if err != nil {
+		s.door.away(awayToken)
 		return introduced{}, connect.NewError(connect.CodeUnauthenticated, err)
 	}
 	expected := s.jobs.expects(who)
@@ -211,6 +217,7 @@ func bearer(stream *stream) (string, error) {
 func (s *Server) authenticate(ctx context.Context, token string, claimed Identity) (Identity, error) {
 	v := visitorOf(ctx)
 	if !s.door.mayTry(v.source, time.Now()) {
+		s.door.away(awayIgnored)
 		return Identity{}, connect.NewError(connect.CodeUnavailable,
 			fmt.Errorf("too many tokens from %s were refused: connect again later", v.source))
 	}
@@ -222,6 +229,7 @@ func (s *Server) authenticate(ctx context.Context, token string, claimed Identit
 	}
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
+		s.door.away(awayToken)
 		return Identity{}, connect.NewError(connect.CodeUnauthenticated, err)
 	case err != nil:
 		s.door.forgive(v.source)
