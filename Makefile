@@ -150,8 +150,15 @@ FLEET_SIMULATION ?= 30m
 test-simulation: ## Run simulated clusters of many jobs from random seeds (FLEET_SIMULATION=30m).
 	@FLEET_SIMULATION=$(FLEET_SIMULATION) $(GO) test ./internal/controller -run '^TestManyJobsWhateverHappens$$' -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
 
+# How long each fuzz target runs.
+FUZZTIME ?= 2m
+
+.PHONY: test-fuzz
+test-fuzz: ## Send random messages to everything that strangers, workers and programs speak to (FUZZTIME=2m each).
+	@FUZZTIME=$(FUZZTIME) GO=$(GO) hack/fuzz.sh
+
 .PHONY: test-long
-test-long: tools test-simulation ## Run the long tests: repetitions and campaigns, and the simulation.
+test-long: tools test-simulation test-fuzz ## Run the long tests: repetitions and campaigns, and the simulation.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)
