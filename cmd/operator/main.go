@@ -38,6 +38,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/identity"
+	"github.com/concertina-dev/concertina/internal/inspection"
 	"github.com/concertina-dev/concertina/internal/pki"
 	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -62,7 +63,7 @@ const (
 type options struct {
 	namespace, podIP, agentImage, rendezvousService    string
 	rendezvousBind, healthBind, metricsBind, pprofBind string
-	fleetConfig                                        string
+	debugBind, fleetConfig                             string
 	leaderElect                                        bool
 	drainTaints                                        []string
 	concurrentJobs, apiBurst, maxConnections           int
@@ -101,6 +102,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.healthBind, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	f.StringVar(&o.metricsBind, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	f.StringVar(&o.pprofBind, "pprof-bind-address", "", "address of Go's profiles under /debug/pprof, such as 127.0.0.1:6060: anybody who reaches it may read them; empty for none")
+	f.StringVar(&o.debugBind, "debug-bind-address", "", "address of /debug/jobs/NAMESPACE/NAME, such as 127.0.0.1:8444: what is known of a job's rendezvous, over TLS, for whoever may get trainingjobs/status there; empty for none")
 	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
 	f.StringVar(&o.fleetConfig, "fleet-config", "", "file with the settings of how jobs share the cluster (docs/fleet.md); empty for the defaults")
 	f.IntVar(&o.concurrentJobs, "concurrent-jobs", controller.DefaultConcurrentJobs, "jobs that are looked at at a time")
@@ -228,6 +230,9 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 	if err != nil {
 		return err
 	}
+	if err := metrics.Registry.Register(authenticator); err != nil {
+		return fmt.Errorf("register the metrics of tokens: %w", err)
+	}
 	server := rendezvous.NewServer(rendezvous.Options{
 		Address:       o.rendezvousBind,
 		TLS:           authority.TLSConfig(),
@@ -242,7 +247,15 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 		Client: live, Service: client.ObjectKey{Namespace: o.namespace, Name: o.rendezvousService},
 		Address: o.podIP, Port: int32(port), PortName: rendezvousPort,
 	}
-	for _, part := range []manager.Runnable{authority, server, leader} {
+	parts := []manager.Runnable{authority, server, leader}
+	if o.debugBind != "" {
+		page, err := inspection.New(mgr.GetConfig(), server.Observe)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, &inspection.Server{Address: o.debugBind, TLS: authority.TLSConfig(), Page: page})
+	}
+	for _, part := range parts {
 		if err := mgr.Add(part); err != nil {
 			return fmt.Errorf("add to the manager: %w", err)
 		}

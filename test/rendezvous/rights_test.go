@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -31,6 +33,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/endpoint"
 	"github.com/concertina-dev/concertina/internal/identity"
+	"github.com/concertina-dev/concertina/internal/inspection"
 	"github.com/concertina-dev/concertina/internal/pki"
 	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -141,6 +144,7 @@ func TestTheOperatorsRightsAreEnough(t *testing.T) {
 			t.Errorf("reviewed: %+v, %v, want %+v", again, err, who)
 		}
 	})
+	t.Run("people are asked who they are and what they may do", func(t *testing.T) { lookAtAJob(t, config) })
 	t.Run("rounds are recorded", func(t *testing.T) {
 		key := newJob(t, newNamespace(t))
 		status := record.Status{Live: mine, Writer: mine.Status()}
@@ -158,6 +162,42 @@ func wantForbidden(t *testing.T, err error) {
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("it is not forbidden: %v", err)
 	}
+}
+
+// lookAtAJob has a service account look at a job before and after it may.
+func lookAtAJob(t *testing.T, config *rest.Config) {
+	namespace := newNamespace(t)
+	page, err := inspection.New(config, func(job rendezvous.JobKey) rendezvous.Observation {
+		return rendezvous.Observation{Known: true, Round: 7}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &authenticationv1.TokenRequest{}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+	if err := cluster.SubResource("token").Create(t.Context(), account, request); err != nil {
+		t.Fatal(err)
+	}
+	look := func(token string) int {
+		r := httptest.NewRequest(http.MethodGet, "/debug/jobs/"+namespace+"/digits", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		answer := httptest.NewRecorder()
+		page.ServeHTTP(answer, r)
+		return answer.Code
+	}
+	if code := look(newToken(t, namespace, nil, identity.Audience)); code != http.StatusUnauthorized {
+		t.Errorf("a token that is not for the API server is answered with %d", code)
+	}
+	if code := look(request.Status.Token); code != http.StatusForbidden {
+		t.Errorf("before it may, an account is answered with %d", code)
+	}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "viewer"}
+	create(t, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"trainingjobs/status"}, Verbs: []string{"get"},
+	}}})
+	create(t, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "viewer"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "default"}}})
+	eventually(t, "it may", func() bool { return look(request.Status.Token) == http.StatusOK })
 }
 
 // writeAddress makes the EndpointSlice, and writes it again.
