@@ -175,6 +175,8 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	case <-ctx.Done():
 	}
 	err := server.Close()
-	<-served
+	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
+		err = errors.Join(err, end)
+	}
 	return err
 }

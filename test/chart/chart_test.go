@@ -546,6 +546,27 @@ func TestRightsByName(t *testing.T) {
 	}
 }
 
+// TestThePolicyForWorkersDecodes: what docs/security.md tells people to apply can be applied, and speaks of the
+// label and the port that there are.
+func TestThePolicyForWorkersDecodes(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("the page shows no policy")
+	}
+	policy := get[*networkingv1.NetworkPolicy](t, decode(t, text), "NetworkPolicy training").Spec
+	if key := policy.PodSelector.MatchExpressions[0].Key; key != v1alpha1.LabelJob {
+		t.Errorf("workers have the label %s, and the policy is for %s", v1alpha1.LabelJob, key)
+	}
+	if port := policy.Egress[1].Ports[0].Port.IntValue(); port != 8443 {
+		t.Errorf("the operator is at port 8443, and the policy is for %d", port)
+	}
+}
+
 func TestSamplesDecode(t *testing.T) {
 	found := kustomized(t, "config/samples")
 	if len(found) != 2 {
