@@ -215,6 +215,8 @@ func TestSilentStrangersMakeRoom(t *testing.T) {
 		if v == nil {
 			t.Fatal("a worker with an address of its own does not come before those of a crowd")
 		}
+		// From now on it waits for us, and is not silent.
+		v.attend(true)
 		time.Sleep(silentAfter)
 		if v, _ := h.call("10.0.0.1"); v == nil {
 			t.Error("a worker behind the address of silent strangers is turned away")
@@ -222,8 +224,6 @@ func TestSilentStrangersMakeRoom(t *testing.T) {
 		if full, outbid := h.door.counted(awayFull), h.door.counted(awaySilent); full != 12 || outbid != 2 {
 			t.Errorf("%v found no place and %v made room, want 12 and 2", full, outbid)
 		}
-		// One that waits for us is not silent.
-		v.attend(true)
 		time.Sleep(silentAfter)
 		for source := range 20 {
 			_, _ = h.call(fmt.Sprintf("10.0.1.%d", source+1))
@@ -272,6 +272,23 @@ func TestKnownWorkersAreBounded(t *testing.T) {
 		}
 		_ = two.Close()
 	})
+}
+
+// A worker that finds no place is told why, and who can mend it.
+func TestAFullOperatorSaysSo(t *testing.T) {
+	f := serve(t, func(o *Options) { o.MaxConnections = 1 })
+	f.Expect(digits, gangOf(1, "a", "b"))
+	a := f.agent(t, "a")
+	f.eventually(t, "one worker is there", func(Observation) bool { return f.door.workers() == 1 })
+	wantCode(t, f.converse(t, "token-b", first(f.pod("b"))), connect.CodeUnavailable,
+		"1 workers are connected, no more may be (--rendezvous-max-connections)")
+	if got := f.door.counted(awayWorkers); got != 1 {
+		t.Errorf("%v workers were turned away", got)
+	}
+	a.Stop()
+	f.eventually(t, "its place is free", func(Observation) bool { return f.door.workers() == 0 })
+	b := f.agent(t, "b")
+	await(t, b, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
 }
 
 func TestRefusedTokensOfOneAddressAreCounted(t *testing.T) {
