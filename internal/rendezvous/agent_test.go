@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// modelAgent is an agent by the rules of the protocol, with one elastic process: it refuses what an older
-// leader says, enters the worlds that it is told of, stops at barriers, takes and loads snapshots, and
-// reports its whole state.
+// modelAgent is the agent of transcripts, with one elastic process: it follows the protocol at once, and says
+// whatever a transcript puts into its mouth. Where agents decide for themselves the tests take worker.
 type modelAgent struct {
 	uid         string
 	term, round uint64
@@ -40,12 +39,7 @@ type modelAgent struct {
 	released      bool
 	// worlds are all worlds that it was ever told of, by round.
 	worlds map[uint64]string
-	// fetch gets a snapshot from another agent; nil for one that is always there.
-	fetch func(snapshot, []holder) (history, bool)
 }
-
-// history is a state: the round in which each step was made.
-type history []uint64
 
 // obey takes a directive. It returns false when it refuses, and an error when the directive breaks
 // the protocol.
@@ -120,15 +114,7 @@ func (a *modelAgent) restore(d directive) error {
 		return fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", a.uid, d.round, d.world.fromStep, s.step)
 	}
 	if !slices.Contains(a.snapshots, s) {
-		state, ok := history(nil), true
-		if a.fetch != nil {
-			state, ok = a.fetch(s, d.world.holders)
-		}
-		if !ok {
-			a.exits = []int32{1}
-			return nil
-		}
-		a.keep(s, state)
+		a.keep(s, nil)
 	}
 	a.done, a.state = s.step, slices.Clone(a.states[s])
 	return nil

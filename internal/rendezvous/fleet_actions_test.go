@@ -86,7 +86,7 @@ func (f *fleet) notice() {
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
 		switch {
-		case !p.dead && p.released && (p.want.Leaving != "" || len(p.exits) > 0):
+		case !p.dead && p.released && (p.want.Leaving != "" || p.left):
 			f.end(p) // it was deleted
 		case !p.dead && !p.want.LeaveBy.IsZero() && f.now.After(p.want.LeaveBy):
 			f.end(p) // it was killed
@@ -105,22 +105,30 @@ func (f *fleet) suspect() {
 	}
 }
 
-func (f *fleet) failProgram() {
+// standStill freezes a process, or lets it go on.
+func (f *fleet) standStill() {
 	p := f.pickPod()
-	if p.round > 0 && p.waiting == waitingNone && len(p.exits) == 0 {
-		p.waiting = waitingFault
-		p.fault = rapid.SampledFrom([]string{"ValueError: bad", "connection reset by peer"}).Draw(f.t, "fault")
+	if p.process.still {
+		p.wake()
+		return
+	}
+	p.process.still = true
+}
+
+func (f *fleet) failProgram() {
+	if p := f.pickPod(); p.trains() && !p.process.still {
+		p.fail(rapid.SampledFrom([]string{"ValueError: bad", "connection reset by peer"}).Draw(f.t, "fault"))
 	}
 }
 
 func (f *fleet) exitProgram() {
-	if p := f.pickPod(); p.round > 0 && rapid.IntRange(0, 3).Draw(f.t, "exits") == 0 {
-		p.exits = []int32{1}
+	if p := f.pickPod(); p.in().Round > 0 && rapid.IntRange(0, 3).Draw(f.t, "exits") == 0 {
+		p.exits(1)
 	}
 }
 
 func (f *fleet) snapshot() {
-	if p := f.pickPod(); p.round > 0 && p.waiting == waitingNone && p.entered == p.done && len(p.exits) == 0 {
+	if p := f.pickPod(); p.trains() && !p.process.still && !p.process.stepping {
 		p.save()
 	}
 }

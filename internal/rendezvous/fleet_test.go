@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 )
 
 // TestChangesAgainstModel plays random histories of worlds that change: workers come, leave, are lost and
-// cut off, programs fail, operators die at any point. The agents follow the protocol, and step k of a
-// world is made when all of its ranks have begun it.
+// cut off, programs fail, operators die at any point. The agents are the real ones, as far as they decide
+// anything, and step k of a world is made when all of its ranks have begun it.
 //
 // What must hold at every moment:
 //   - a round has one digest, and nobody learns of it before it is durable;
@@ -43,7 +45,7 @@ func TestChangesAgainstModel(t *testing.T) {
 			"exit":         f.with((*fleet).exitProgram),
 			"snapshot":     f.with((*fleet).snapshot),
 			"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
-			"stand still":  f.with(func(f *fleet) { p := f.pickPod(); p.still = !p.still }),
+			"stand still":  f.with((*fleet).standStill),
 			"hang up":      f.with((*fleet).hangUp),
 			"connect":      f.with((*fleet).connect),
 			"deliver":      f.with((*fleet).deliver),
@@ -91,11 +93,11 @@ type part struct {
 
 // pod is a worker with its agent and its session.
 type pod struct {
-	modelAgent
+	worker
 	want Member
 	dead bool
-	// still ones make no step and answer no abort.
-	still  bool
+	// told is true once an operator has taken the last report of an agent that has ended.
+	told   bool
 	leader *modelLeader
 	queue  []directive
 }
@@ -127,8 +129,8 @@ func (f *fleet) with(do func(*fleet)) func(*rapid.T) {
 func (f *fleet) makePod() {
 	uid := fmt.Sprintf("p%02d", f.made)
 	p := &pod{
-		modelAgent: modelAgent{uid: uid, lastStep: 1 << 40, restarts: f.strategy == Restart},
-		want:       Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
+		worker: newWorker(uid, func() time.Time { return f.now }, f.strategy),
+		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
 	p.fetch = f.fetch
 	f.pods[uid] = p
@@ -136,10 +138,10 @@ func (f *fleet) makePod() {
 }
 
 // fetch gets a snapshot from the pods that the directive names.
-func (f *fleet) fetch(s snapshot, holders []holder) (history, bool) {
+func (f *fleet) fetch(s snapshot, holders []lifecycle.Holder) (history, bool) {
 	for _, h := range holders {
-		p := f.pods[strings.TrimPrefix(h.address, "10.0.0.")]
-		if p != nil && !p.dead && slices.Contains(p.snapshots, s) {
+		p := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
+		if p != nil && !p.dead && !p.left && slices.Contains(p.snapshots, s) {
 			return p.states[s], true
 		}
 	}
@@ -184,6 +186,9 @@ func (f *fleet) connectTo(p *pod, l *modelLeader) {
 	if p.leader != nil {
 		f.drop(p, p.leader)
 	}
+	if p.told {
+		return
+	}
 	p.leader = l
 	f.told(p, f.handle(l, p.join(1)))
 }
@@ -192,6 +197,9 @@ func (f *fleet) told(p *pod, refused *refusal) {
 	switch {
 	case p.leader == nil:
 	case refused != nil:
+		f.drop(p, p.leader)
+	case p.left:
+		p.told = true
 		f.drop(p, p.leader)
 	default:
 		if d, ok := p.leader.machine.directive(p.uid); ok {
@@ -207,7 +215,7 @@ func (f *fleet) reportState() {
 }
 
 func (f *fleet) tellState(p *pod) {
-	p.gate()
+	p.look()
 	f.told(p, f.handle(p.leader, agentReported{p.uid, p.report()}))
 }
 
@@ -219,8 +227,10 @@ func (f *fleet) deliver() {
 
 func (f *fleet) deliverTo(p *pod) {
 	d := p.queue[0]
-	p.stuck = p.still
 	p.queue = p.queue[1:]
+	if p.left {
+		return
+	}
 	obeyed, err := p.obey(d)
 	if err != nil {
 		f.t.Fatal(err)
@@ -238,6 +248,15 @@ func (f *fleet) pass(d time.Duration) {
 	f.now = f.now.Add(d)
 	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
 		_ = f.handle(f.leaders[id], timePassed{})
+	}
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		if p.dead {
+			continue
+		}
+		if p.pass(); p.broken != nil {
+			f.t.Fatal(p.broken)
+		}
 	}
 }
 
@@ -359,17 +378,14 @@ func (f *fleet) steps() {
 
 // move lets a process begin its next step, or end the one it is in if all ranks have begun it.
 func (f *fleet) move(p *pod) {
-	at := moment{p.round, p.done + 1}
+	at := moment{p.process.round, p.process.done + 1}
 	switch {
-	case p.dead || p.still || !p.started || p.round == 0 || len(p.exits) > 0 || p.waiting != waitingNone && p.waiting != waitingParked:
-	case p.entered > p.done:
-		if len(f.begun[at]) == int(p.workers) {
-			p.done++
-			p.state = append(slices.Clone(p.state), p.round)
+	case p.dead || p.process.still || !p.trains():
+	case p.process.stepping:
+		if len(f.begun[at]) == int(p.process.workers) {
+			p.endStep()
 		}
-		p.gate()
-	case p.gate():
-		p.entered = p.done + 1
+	case p.enterStep():
 		f.begin(p, at)
 	}
 }
@@ -384,10 +400,10 @@ func (f *fleet) begin(p *pod, at moment) {
 	maps.DeleteFunc(ranks, func(_ int32, one part) bool {
 		// What has failed or gone away in the middle of a step takes its part with it.
 		o := f.pods[one.uid]
-		return o == nil || o.dead || o.round != at.round || o.out || len(o.exits) > 0 || o.waiting == waitingFault
+		return o == nil || o.dead || o.process.round != at.round || !o.process.stepping
 	})
-	ranks[p.rank] = part{p.uid, p.state}
-	if len(ranks) < int(p.workers) {
+	ranks[p.process.rank] = part{p.uid, p.process.state}
+	if len(ranks) < int(p.process.workers) {
 		return
 	}
 	if f.stepped > at.round {
@@ -395,8 +411,8 @@ func (f *fleet) begin(p *pod, at moment) {
 	}
 	f.stepped = at.round
 	for rank, one := range ranks {
-		if !slices.Equal(one.state, p.state) || uint64(len(p.state)) != at.step-1 {
-			f.t.Fatalf("step %d of round %d: rank %d has the state %v and rank %d has %v", at.step, at.round, rank, one.state, p.rank, p.state)
+		if mine := p.process.state; !slices.Equal(one.state, mine) || uint64(len(mine)) != at.step-1 {
+			f.t.Fatalf("step %d of round %d: rank %d has the state %v and rank %d has %v", at.step, at.round, rank, one.state, p.process.rank, mine)
 		}
 	}
 	f.done[at.round] = max(f.done[at.round], at.step)
@@ -454,7 +470,8 @@ func (f *fleet) settle() {
 	f.late = nil
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
-		p.still, p.full = false, false
+		p.full = false
+		p.wake()
 		if p.want.Lost != "" && !p.dead {
 			f.end(p) // a pod that was taken for lost is killed in the end
 		}
@@ -464,11 +481,11 @@ func (f *fleet) settle() {
 	before, since := uint64(0), 0
 	for turn := range 900 {
 		f.notice()
-		for len(f.pods) < int(f.target) {
+		for f.staying() < int(f.target) {
 			f.makePod()
 		}
 		for _, uid := range f.uids() {
-			if p := f.pods[uid]; len(p.exits) > 0 {
+			if p := f.pods[uid]; p.left {
 				f.end(p)
 			}
 		}
@@ -488,9 +505,23 @@ func (f *fleet) settle() {
 			return
 		}
 	}
+	for _, uid := range f.uids() {
+		f.t.Log(&f.pods[uid].worker)
+	}
 	o := l.machine.observe(f.now)
 	f.t.Fatalf("nothing fails any more, and the job does not get on: %s (%s), %d workers, step %d then %d, losses %v",
 		o.Phase, o.Why, l.machine.base.Workers, before, o.Progress.Step, o.Losses)
+}
+
+// staying counts the pods that nobody wants to leave.
+func (f *fleet) staying() int {
+	n := 0
+	for _, p := range f.pods {
+		if p.want.Leaving == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // checkFatal checks that an attempt is given up only when it has to be.
@@ -500,7 +531,7 @@ func (f *fleet) checkFatal(l *modelLeader, why string) {
 	}
 	if strings.Contains(why, "no snapshot") {
 		for _, uid := range f.uids() {
-			if p := f.pods[uid]; !p.dead && p.round == l.machine.world.record.Round && len(p.snapshots) > 0 {
+			if p := f.pods[uid]; !p.dead && !p.left && p.in().Round == l.machine.world.record.Round && len(p.snapshots) > 0 {
 				f.t.Fatalf("%s, and %s has %v", why, uid, p.snapshots)
 			}
 		}

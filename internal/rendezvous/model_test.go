@@ -12,7 +12,7 @@ import (
 )
 
 // TestMachineAgainstModel plays random histories of several leaders, killed and replaced at any
-// point, over one record that is written by compare-and-swap, with agents that obey the protocol.
+// point, over one record that is written by compare-and-swap, with agents whose machine is the real one.
 //
 // What must hold at every moment:
 //   - a round has one digest, in the record, in directives and in agents;
@@ -75,7 +75,7 @@ type modelLeader struct {
 
 // wiredAgent is an agent with its session: the leader it talks to, and what is on the way to it.
 type wiredAgent struct {
-	modelAgent
+	worker
 	leader *modelLeader
 	queue  []directive
 }
@@ -99,7 +99,7 @@ func (c *modelCluster) startGang() {
 	c.agents = map[string]*wiredAgent{}
 	for i := range rapid.IntRange(1, 3).Draw(c.t, "workers") {
 		uid := fmt.Sprintf("%d-%d", c.attempt, i)
-		c.agents[uid] = &wiredAgent{modelAgent: modelAgent{uid: uid}}
+		c.agents[uid] = &wiredAgent{worker: newWorker(uid, func() time.Time { return c.now }, InPlace)}
 	}
 }
 
@@ -296,6 +296,9 @@ func (c *modelCluster) deliver(t *rapid.T) {
 func (c *modelCluster) deliverTo(agent *wiredAgent) {
 	d := agent.queue[0]
 	agent.queue = agent.queue[1:]
+	if agent.left {
+		return
+	}
 	obeyed, err := agent.obey(d)
 	if err != nil {
 		c.t.Fatal(err)
@@ -383,21 +386,21 @@ func (c *modelCluster) step(t *rapid.T) {
 	if !c.together() {
 		t.Skip("no world")
 	}
-	round := c.pickAgent().round
+	round := c.pickAgent().in().Round
 	if c.record.Attempt == c.attempt && c.record.Round != round {
 		t.Fatalf("round %d makes a step, and round %d has replaced it", round, c.record.Round)
 	}
 	c.stepped[round] = true
 	for _, agent := range c.agents {
-		agent.done++
-		agent.entered = agent.done
+		agent.enterStep()
+		agent.endStep()
 	}
 }
 
 func (c *modelCluster) exit(t *rapid.T) {
 	c.t = t
-	if agent := c.pickAgent(); agent.round > 0 {
-		agent.exits = []int32{1}
+	if agent := c.pickAgent(); agent.in().Round > 0 {
+		agent.exits(1)
 	}
 }
 
@@ -466,10 +469,10 @@ func (c *modelCluster) advance(l *modelLeader, moves *int) {
 func (c *modelCluster) together() bool {
 	var round uint64
 	for _, agent := range c.agents {
-		if agent.round == 0 || agent.out || len(agent.exits) > 0 || round != 0 && agent.round != round {
+		if !agent.trains() || round != 0 && agent.process.round != round {
 			return false
 		}
-		round = agent.round
+		round = agent.process.round
 	}
 	return true
 }
@@ -477,7 +480,7 @@ func (c *modelCluster) together() bool {
 // settle leaves one leader alone with agents that answer, and expects a world.
 func (c *modelCluster) settle() {
 	for _, agent := range c.agents {
-		if len(agent.exits) > 0 {
+		if agent.left {
 			c.startGang()
 			break
 		}
@@ -511,8 +514,8 @@ func (c *modelCluster) settle() {
 		c.t.Fatalf("round %d lived and was replaced by round %d", before, c.record.Round)
 	}
 	for _, agent := range c.agents {
-		if agent.round == 0 || agent.round != c.record.Round || agent.digest != c.record.MembersDigest {
-			c.t.Fatalf("%s is in round %d, the record says round %d", agent.uid, agent.round, c.record.Round)
+		if in := agent.in(); in.Round == 0 || in.Round != c.record.Round || in.World.Digest != c.record.MembersDigest {
+			c.t.Fatalf("%s is in round %d, the record says round %d", agent.uid, in.Round, c.record.Round)
 		}
 	}
 	if o := left.machine.observe(c.now); o.Round != c.record.Round || o.Adopting {

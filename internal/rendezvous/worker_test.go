@@ -1,0 +1,483 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+)
+
+// worker is a pod with the agent's own machine in it. Around that stands what the machine leaves to others:
+// the session's translation of messages, the gate page, a keeper of snapshots, and one process that follows
+// docs/program-protocol.md.
+type worker struct {
+	uid     string
+	now     func() time.Time
+	machine *lifecycle.Machine
+	process trainee
+	// told counts the connections of processes.
+	connections uint64
+	lastStep    uint64
+	restarts    bool
+
+	snapshots     []snapshot
+	states        map[snapshot]history
+	snapshotError string
+	full          bool
+	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
+	fetch func(snapshot, []lifecycle.Holder) (history, bool)
+
+	// released is true once the operator has let this worker go, left once its agent has ended.
+	released, left bool
+	refused        bool
+	// worlds are all worlds that it was ever told of, by round.
+	worlds map[uint64]string
+	// broken says which rule of the protocol was broken by what the agent has told its process.
+	broken error
+	// pending are the events that effects have led to.
+	pending []lifecycle.Event
+}
+
+// trainee is a training process, with its words of the gate page.
+type trainee struct {
+	runs       bool
+	connection uint64
+	// round is that of the world that it was given last, with its place there.
+	round         uint64
+	rank, workers int32
+	// entered and done are its own words of the page, stop the agent's; armed is what the agent remembers
+	// of it.
+	entered, done, stop, armed uint64
+	// state is what it has computed: the history of rounds in which its steps were made.
+	state   history
+	waiting waiting
+	fault   string
+	// stepping is true while it is in a step, with its part of it given.
+	stepping bool
+	// still ones make no step and hear nothing; inbox is what they have been told meanwhile.
+	still bool
+	inbox []func()
+}
+
+// history is a state: the round in which each step was made.
+type history []uint64
+
+func newWorker(uid string, now func() time.Time, strategy Strategy) worker {
+	shape := lifecycle.Shape{Programs: 1, Processes: 1}
+	if strategy == Restart {
+		shape.Strategy = lifecycle.Restart
+	}
+	return worker{
+		uid: uid, now: now, restarts: strategy == Restart, lastStep: 1 << 40,
+		machine: lifecycle.New(now(), lifecycle.DefaultLimits(30*time.Second), shape),
+		states:  map[snapshot]history{}, worlds: map[uint64]string{},
+	}
+}
+
+// obey gives the agent a directive. It returns false when the agent refuses it, and an error when the
+// directive breaks the protocol, or what the agent makes of it does.
+func (w *worker) obey(d directive) (bool, error) {
+	if d.round != 0 && d.world == nil {
+		return false, fmt.Errorf("%s: round %d without a world", w.uid, d.round)
+	}
+	w.refused = false
+	w.step(lifecycle.Heard{Directive: heardBy(d)})
+	if w.broken != nil || w.refused {
+		return false, w.broken
+	}
+	w.released = w.released || d.released
+	if d.round != 0 {
+		if known, ok := w.worlds[d.round]; ok && known != d.world.digest {
+			return false, fmt.Errorf("%s: round %d is %s and was %s", w.uid, d.round, d.world.digest, known)
+		}
+		w.worlds[d.round] = d.world.digest
+	}
+	return true, nil
+}
+
+// step gives the agent an event, and does what follows, as the agent's loop does.
+func (w *worker) step(event lifecycle.Event) {
+	w.pending = append(w.pending, event)
+	w.flush()
+}
+
+// flush gives the agent what has happened, in that order.
+func (w *worker) flush() {
+	for len(w.pending) > 0 && !w.left {
+		next := w.pending[0]
+		w.pending = w.pending[1:]
+		effects := w.machine.Step(w.now(), next)
+		for len(effects) > 0 {
+			effect := effects[0]
+			effects = append(effects[1:], w.carryOut(effect)...)
+		}
+	}
+}
+
+// pass lets the agent's deadlines come.
+func (w *worker) pass() {
+	for range 10 {
+		if due, ok := w.machine.Deadline(); !ok || due.After(w.now()) || w.left {
+			return
+		}
+		w.step(lifecycle.Tick{})
+	}
+	w.broken = fmt.Errorf("%s: its deadline does not move", w.uid)
+}
+
+func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
+	p := &w.process
+	switch effect := effect.(type) {
+	case lifecycle.Start:
+		w.start()
+	case lifecycle.Refuse:
+		w.refused = true
+	case lifecycle.Terminate:
+		p.tell(func() { w.exit(128 + 15) })
+	case lifecycle.Kill:
+		w.exit(exitKilled)
+	case lifecycle.Checkpoint:
+		w.pending = append(w.pending, lifecycle.Checkpointed{Round: effect.Round})
+	case lifecycle.Leave:
+		w.left = true
+	case lifecycle.Arm:
+		p.stop = max(effect.Step, p.begun(), p.armed, 1)
+		p.armed = p.stop
+		return w.machine.Step(w.now(), lifecycle.Armed{Slot: 0, Stop: p.stop})
+	case lifecycle.Lift:
+		p.stop, p.armed = 0, 0
+	case lifecycle.Interrupt:
+		p.stop, p.armed = 1, 1
+		w.say(effect.Connection, w.abort)
+	case lifecycle.Enter:
+		w.enter(effect)
+	case lifecycle.Fetch:
+		w.pending = append(w.pending, w.fetched(effect))
+	case lifecycle.Give:
+		if effect.Connection == p.connection {
+			p.stop, p.armed = 0, 0
+			p.entered, p.done = effect.Start.World.FromStep, effect.Start.World.FromStep
+			p.tell(func() { w.take(effect) })
+		}
+	case lifecycle.Deny:
+		w.say(effect.Connection, func() { w.exit(1) })
+	case lifecycle.Word:
+		w.say(effect.Connection, func() { w.hear(effect) })
+	}
+	return nil
+}
+
+// say tells the process something, if it is the one on that connection.
+func (w *worker) say(connection uint64, what func()) {
+	if connection == w.process.connection {
+		w.process.tell(what)
+	}
+}
+
+// tell has a process do something, once it is able to.
+func (p *trainee) tell(what func()) {
+	if p.still {
+		p.inbox = append(p.inbox, what)
+		return
+	}
+	what()
+}
+
+// wake lets a process hear what it was told while it stood still.
+func (w *worker) wake() {
+	for w.process.still = false; len(w.process.inbox) > 0; {
+		next := w.process.inbox[0]
+		w.process.inbox = w.process.inbox[1:]
+		next()
+	}
+	w.flush()
+}
+
+// start starts a process that imports an SDK: it connects, and asks for a world.
+func (w *worker) start() {
+	w.connections++
+	w.process = trainee{runs: true, connection: w.connections, waiting: waitingJoin, still: w.process.still}
+	w.speak(lifecycle.Connected, 0)
+	w.speak(lifecycle.Joined, 0)
+}
+
+func (w *worker) speak(what lifecycle.What, step uint64) {
+	w.pending = append(w.pending, lifecycle.Said{Slot: 0, Connection: w.process.connection, What: what, Step: step})
+}
+
+// exit ends the process.
+func (w *worker) exit(code int) {
+	if !w.process.runs {
+		return
+	}
+	w.process.runs, w.process.inbox = false, nil
+	w.pending = append(w.pending, lifecycle.Exited{Code: code})
+}
+
+// fail is an exception in the training function, exits an end of its own.
+func (w *worker) fail(text string) {
+	w.process.waiting, w.process.fault, w.process.stepping = waitingFault, text, false
+	w.speak(lifecycle.Faulted, w.process.done)
+	w.flush()
+}
+
+func (w *worker) exits(code int) {
+	w.exit(code)
+	w.flush()
+}
+
+// enter is what the keeper does: only snapshots of the history of the new world stay.
+func (w *worker) enter(e lifecycle.Enter) {
+	w.snapshotError = ""
+	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(s snapshot) bool {
+		named := e.World.Snapshot != nil && s == named(*e.World.Snapshot)
+		return !named && (!e.Continues || s.step > e.World.FromStep)
+	})
+}
+
+func named(s lifecycle.Snapshot) snapshot { return snapshot{s.Round, s.Step, s.Bytes, s.Checksum} }
+
+// fetched gets the snapshot of a world from one of its holders.
+func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
+	s := named(*f.World.Snapshot)
+	if !slices.Contains(w.snapshots, s) {
+		state, ok := history(nil), false
+		if w.fetch != nil {
+			state, ok = w.fetch(s, f.Holders)
+		}
+		if !ok {
+			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it"}
+		}
+		w.keep(s, state)
+	}
+	return lifecycle.Fetched{Round: f.Round}
+}
+
+func (w *worker) keep(s snapshot, state history) {
+	w.states[s] = state
+	w.snapshots = append([]snapshot{s}, w.snapshots...)
+	w.snapshots = w.snapshots[:min(2, len(w.snapshots))]
+}
+
+// take has the process enter a world. Who does not load a snapshot must have just the state that the world
+// begins with, and must stand at the barrier after it: who was asked to leave its world may be in the middle
+// of a step.
+func (w *worker) take(give lifecycle.Give) {
+	p, world := &w.process, give.Start.World
+	switch {
+	case world.Restore && world.Snapshot == nil || !world.Restore && p.waiting == waitingJoin:
+		if world.FromStep != 0 {
+			w.broken = fmt.Errorf("%s: round %d begins after step %d without a snapshot", w.uid, give.Start.Round, world.FromStep)
+		}
+		p.state = nil
+	case world.Restore:
+		s := named(*world.Snapshot)
+		if s.step != world.FromStep {
+			w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, s.step)
+		}
+		p.state = slices.Clone(w.states[s])
+	case p.waiting != waitingParked || uint64(len(p.state)) != world.FromStep:
+		w.broken = fmt.Errorf("%s: round %d goes on after step %d of round %d with the state that each has, and this one has made %d there and waits as %d",
+			w.uid, give.Start.Round, world.FromStep, p.round, len(p.state), p.waiting)
+	}
+	p.waiting, p.fault, p.stepping = waitingNone, "", false
+	p.round, p.rank, p.workers = give.Start.Round, int32(world.WorkerRank), int32(world.Workers)
+}
+
+// abort has the process leave its world, unless it has done so.
+func (w *worker) abort() {
+	if p := &w.process; p.runs && (p.waiting == waitingNone || p.waiting == waitingParked) {
+		p.waiting, p.stepping = waitingAborted, false
+		w.speak(lifecycle.Aborted, p.done)
+	}
+}
+
+// hear has the process hear a word.
+func (w *worker) hear(word lifecycle.Word) {
+	p := &w.process
+	switch {
+	case !p.runs:
+	case word.Say == lifecycle.SayGo && p.waiting == waitingParked:
+		p.waiting = waitingNone
+		w.park()
+	case word.Say == lifecycle.SaySave && p.waiting == waitingParked:
+		w.save()
+	case word.Say == lifecycle.SayRaise && p.waiting == waitingFault:
+		w.exit(1)
+	case word.Say == lifecycle.SayEnd && p.waiting == waitingFinished:
+		w.exit(0)
+	}
+}
+
+// save takes a snapshot of what is done.
+func (w *worker) save() {
+	if w.full {
+		w.snapshotError = "no space left on device"
+		return
+	}
+	p := &w.process
+	s := snapshot{round: p.round, step: p.done, bytes: 8 * p.done, checksum: uint32(p.done)}
+	if !slices.Contains(w.snapshots, s) {
+		w.keep(s, slices.Clone(p.state))
+	}
+}
+
+// begun is the last step that the process has begun, as the agent reads it in the page.
+func (p *trainee) begun() uint64 {
+	if p.armed > 0 {
+		return min(p.entered, p.armed)
+	}
+	return p.entered
+}
+
+// park stops a process that may not go on, between two steps. It has written the number of the next by then.
+func (w *worker) park() {
+	if p := &w.process; p.stop != 0 && p.done >= p.stop {
+		p.entered, p.waiting = p.done+1, waitingParked
+		w.speak(lifecycle.Parked, p.done)
+	}
+}
+
+// look has a process that is between two steps look at the gate.
+func (w *worker) look() {
+	if w.trains() && !w.process.stepping {
+		w.park()
+		w.flush()
+	}
+}
+
+// enterStep says whether the process begins its next step. It writes the number of the step first.
+func (w *worker) enterStep() bool {
+	if !w.trains() || w.process.stepping {
+		return false
+	}
+	w.process.entered = w.process.done + 1
+	w.look()
+	w.process.stepping = w.trains()
+	return w.process.stepping
+}
+
+// endStep ends the step that the process is in.
+func (w *worker) endStep() {
+	p := &w.process
+	p.stepping = false
+	p.done++
+	p.state = append(slices.Clone(p.state), p.round)
+	w.look()
+}
+
+// trains says whether the process is in a world, and in a step or between two.
+func (w *worker) trains() bool {
+	return w.process.runs && w.process.round > 0 && w.process.waiting == waitingNone
+}
+
+// in is the world that the agent is in; one of round 0 for none.
+func (w *worker) in() lifecycle.Start {
+	if in := w.machine.In(); in != nil {
+		return *in
+	}
+	return lifecycle.Start{}
+}
+
+// String is what the process does, for a test that fails.
+func (w *worker) String() string {
+	p := &w.process
+	return fmt.Sprintf("%s: agent in round %d, left %v; process runs %v, still %v, round %d, step %d of %d, stop %d, waits as %d",
+		w.uid, w.in().Round, w.left, p.runs, p.still, p.round, p.done, p.entered, p.stop, p.waiting)
+}
+
+// report is the agent's whole state.
+func (w *worker) report() report {
+	m := w.machine
+	r := report{
+		term: m.Term(), terminating: m.Terminating(), standby: m.Ready(), out: m.Out(),
+		snapshots: slices.Clone(w.snapshots), snapshotError: w.snapshotError,
+	}
+	if in := m.In(); in != nil {
+		r.round, r.digest, r.workerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)
+	}
+	if m.In() == nil && !m.Started() {
+		return r
+	}
+	standing := m.Process(0)
+	p := process{
+		phase: phaseStep, entered: w.process.entered, done: w.process.done, lastStep: w.lastStep,
+		samples: 10 * w.process.done, waiting: waitingOf(standing.Waiting), barrier: standing.Attempt,
+		stop: standing.Stop, elastic: standing.Elastic,
+	}
+	if standing.Entering && standing.Elastic && m.In() != nil {
+		p.phase, p.entered, p.done = phaseForming, m.In().World.FromStep, m.In().World.FromStep
+	}
+	if w.process.fault != "" && (!standing.Entering || p.waiting == waitingFault) {
+		p.fault = w.process.fault
+	}
+	if code, failed := m.Failure(0); failed {
+		p.waiting = waitingFault
+		if p.fault == "" {
+			p.fault = fmt.Sprintf("the program ended with exit code %d", code)
+		}
+	}
+	if code, ended := m.Exit(0); ended {
+		p.exited, p.exitCode = true, int32(code)
+		if p.fault == "" {
+			p.fault = m.Unsupplied()
+		}
+	}
+	r.processes = []process{p}
+	return r
+}
+
+func (w *worker) join(attempt int32) agentJoined {
+	return agentJoined{
+		uid: w.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + w.uid, 4000}, serves: server{port: 5000}, report: w.report(),
+	}
+}
+
+func waitingOf(w lifecycle.Waiting) waiting {
+	return map[lifecycle.Waiting]waiting{
+		lifecycle.WaitsJoin: waitingJoin, lifecycle.WaitsParked: waitingParked, lifecycle.WaitsAborted: waitingAborted,
+		lifecycle.WaitsFault: waitingFault, lifecycle.WaitsFinished: waitingFinished,
+	}[w]
+}
+
+// heardBy is a directive as the agent's session hands it over.
+func heardBy(d directive) lifecycle.Directive {
+	heard := lifecycle.Directive{
+		Term: d.term, Round: d.round, Released: d.released, Standby: d.standby, Secret: string(d.secret),
+		Raise: d.raise, Finish: d.finish,
+	}
+	if w := d.world; w != nil {
+		heard.World = lifecycle.World{
+			Digest: w.digest, Parent: w.parent, FromStep: w.fromStep, WorkerRank: int(w.workerRank),
+			Workers: int(w.workers), Processes: int(w.processes), MasterAddress: w.master.address,
+			MasterPort: int(w.master.port), Restore: w.restore, Writer: w.writer, Holders: holdersTo(w.holders),
+		}
+		if w.snapshot != nil {
+			s := snapshotTo(*w.snapshot)
+			heard.World.Snapshot = &s
+		}
+	}
+	if b := d.barrier; b != nil {
+		heard.Barrier = lifecycle.Barrier{Attempt: b.attempt, Step: b.step, Save: b.save}
+	}
+	if d.abort != nil {
+		heard.Abort = &lifecycle.Abort{Reason: d.abort.reason, Planned: d.abort.planned}
+	}
+	if f := d.prefetch; f != nil {
+		heard.Prefetch = &lifecycle.Prefetch{Snapshot: snapshotTo(f.snapshot), Holders: holdersTo(f.holders)}
+	}
+	return heard
+}
+
+func snapshotTo(s snapshot) lifecycle.Snapshot {
+	return lifecycle.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
+}
+
+func holdersTo(all []holder) []lifecycle.Holder {
+	var holders []lifecycle.Holder
+	for i := range all {
+		holders = append(holders, lifecycle.Holder{Address: all[i].address, Port: int(all[i].port), Certificate: all[i].certificate})
+	}
+	return holders
+}
