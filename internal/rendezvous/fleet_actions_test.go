@@ -12,7 +12,7 @@ func (f *fleet) pick() *modelLeader {
 	if len(f.leaders) == 0 {
 		f.newLeader()
 	}
-	return f.leaders[rapid.SampledFrom(slices.Sorted(maps.Keys(f.leaders))).Draw(f.t, "leader")]
+	return f.leaders[rapid.SampledFrom(slices.Sorted(maps.Keys(f.leaders))).Draw(f.draws, "leader")]
 }
 
 // pickPod picks one that lives.
@@ -21,7 +21,7 @@ func (f *fleet) pickPod() *pod {
 	if len(alive) == 0 {
 		f.t.Skip("nobody lives")
 	}
-	return f.pods[rapid.SampledFrom(alive).Draw(f.t, "pod")]
+	return f.pods[rapid.SampledFrom(alive).Draw(f.draws, "pod")]
 }
 
 func (f *fleet) newLeader() {
@@ -66,7 +66,7 @@ func (f *fleet) addPod() {
 func (f *fleet) leave() {
 	p := f.pickPod()
 	p.want.Leaving = ReasonScaledDown
-	if rapid.Bool().Draw(f.t, "hurry") {
+	if rapid.Bool().Draw(f.draws, "hurry") {
 		p.want.LeaveBy = f.now.Add(30 * time.Second)
 	}
 }
@@ -117,12 +117,12 @@ func (f *fleet) standStill() {
 
 func (f *fleet) failProgram() {
 	if p := f.pickPod(); p.trains() && !p.process.still {
-		p.fail(rapid.SampledFrom([]string{"ValueError: bad", "connection reset by peer"}).Draw(f.t, "fault"))
+		p.fail(rapid.SampledFrom([]string{"ValueError: bad", "connection reset by peer"}).Draw(f.draws, "fault"))
 	}
 }
 
 func (f *fleet) exitProgram() {
-	if p := f.pickPod(); p.in().Round > 0 && rapid.IntRange(0, 3).Draw(f.t, "exits") == 0 {
+	if p := f.pickPod(); p.in().Round > 0 && rapid.IntRange(0, 3).Draw(f.draws, "exits") == 0 {
 		p.exits(1)
 	}
 }

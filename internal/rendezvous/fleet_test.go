@@ -54,13 +54,15 @@ func TestChangesAgainstModel(t *testing.T) {
 			"write":        f.with((*fleet).writeSome),
 			"pass time":    f.with((*fleet).passTime),
 		})
-		f.t = t
+		f.t, f.draws = t, t
 		f.settle()
 	})
 }
 
 type fleet struct {
-	t       *rapid.T
+	t rapid.TB
+	// draws is where choices come from; nil in a schedule, which makes none.
+	draws   *rapid.T
 	now     time.Time
 	record  Record
 	digests map[uint64]string
@@ -80,6 +82,9 @@ type fleet struct {
 	// done is how many steps were made in a round; stepped is the last round that made one.
 	done    map[uint64]uint64
 	stepped uint64
+	// lastEnded is when a rank has ended a step of a round last, firstBegun when the last of them has begun its
+	// first.
+	lastEnded, firstBegun map[uint64]time.Time
 }
 
 // moment is a step of a round.
@@ -102,12 +107,18 @@ type pod struct {
 	queue  []directive
 }
 
-func newFleet(t *rapid.T) *fleet {
-	f := &fleet{
+func emptyFleet(t rapid.TB) *fleet {
+	return &fleet{
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
 		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4,
 		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{},
+		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{},
 	}
+}
+
+func newFleet(t *rapid.T) *fleet {
+	f := emptyFleet(t)
+	f.draws = t
 	f.minimum = int32(rapid.IntRange(1, 2).Draw(t, "minimum"))
 	f.strategy = rapid.SampledFrom([]Strategy{InPlace, InPlace, Restart}).Draw(t, "strategy")
 	if rapid.Bool().Draw(t, "sizes") {
@@ -121,7 +132,7 @@ func newFleet(t *rapid.T) *fleet {
 
 func (f *fleet) with(do func(*fleet)) func(*rapid.T) {
 	return func(t *rapid.T) {
-		f.t = t
+		f.t, f.draws = t, t
 		do(f)
 	}
 }
@@ -152,8 +163,10 @@ func (f *fleet) gang() Gang {
 	gang := Gang{
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
 		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
-		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: 20 * time.Second,
-		Durable: rapid.SampledFrom(f.past).Draw(f.t, "durable"),
+		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: 20 * time.Second, Durable: f.record,
+	}
+	if f.draws != nil {
+		gang.Durable = rapid.SampledFrom(f.past).Draw(f.draws, "durable")
 	}
 	for _, uid := range f.uids() {
 		gang.Members = append(gang.Members, f.pods[uid].want)
@@ -241,7 +254,7 @@ func (f *fleet) deliverTo(p *pod) {
 }
 
 func (f *fleet) passTime() {
-	f.pass(time.Duration(rapid.IntRange(1, 4000).Draw(f.t, "ms")) * time.Millisecond)
+	f.pass(time.Duration(rapid.IntRange(1, 4000).Draw(f.draws, "ms")) * time.Millisecond)
 }
 
 func (f *fleet) pass(d time.Duration) {
@@ -345,15 +358,15 @@ func (f *fleet) apply(owner int, w write) recordAnswered {
 func (f *fleet) writeSome() {
 	l := f.pick()
 	switch {
-	case len(f.late) > 0 && rapid.Bool().Draw(f.t, "late"):
+	case len(f.late) > 0 && rapid.Bool().Draw(f.draws, "late"):
 		w := f.late[0]
 		f.late = f.late[1:]
 		f.apply(w.owner, w.write)
 	case l.writing == nil:
-	case rapid.IntRange(0, 3).Draw(f.t, "clear") > 0:
+	case rapid.IntRange(0, 3).Draw(f.draws, "clear") > 0:
 		f.finishWrite(l)
 	default:
-		if rapid.Bool().Draw(f.t, "lands") {
+		if rapid.Bool().Draw(f.draws, "lands") {
 			f.apply(l.id, *l.writing)
 		} else {
 			f.late = append(f.late, lateWrite{l.id, *l.writing})
@@ -371,7 +384,7 @@ func (f *fleet) finishWrite(l *modelLeader) {
 
 // steps lets some processes get on.
 func (f *fleet) steps() {
-	for range rapid.IntRange(1, 8).Draw(f.t, "moves") {
+	for range rapid.IntRange(1, 8).Draw(f.draws, "moves") {
 		f.move(f.pickPod())
 	}
 }
@@ -383,9 +396,13 @@ func (f *fleet) move(p *pod) {
 	case p.dead || p.process.still || !p.trains():
 	case p.process.stepping:
 		if len(f.begun[at]) == int(p.process.workers) {
+			f.lastEnded[at.round] = f.now
 			p.endStep()
 		}
 	case p.enterStep():
+		if at.step == p.in().World.FromStep+1 {
+			f.firstBegun[at.round] = f.now
+		}
 		f.begin(p, at)
 	}
 }
@@ -422,7 +439,7 @@ func (f *fleet) begin(p *pod, at moment) {
 func (f *fleet) goWell() {
 	l := f.pick()
 	_ = f.handle(l, gangExpected{f.gang()})
-	for range rapid.IntRange(1, 12).Draw(f.t, "turns") {
+	for range rapid.IntRange(1, 12).Draw(f.draws, "turns") {
 		f.turn(l)
 	}
 }

@@ -1,0 +1,464 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// knownBad are the schedules below that still break a promise. A change that mends one takes it out of
+// this list.
+var knownBad = map[string]bool{
+	"a member moves the barrier with every report":            true,
+	"a planned round comes to an agent that trains":           true,
+	"a planned round comes to an agent that was let go":       true,
+	"a burned round is reported before its parent is adopted": true,
+	"a session that is ended leads to a write":                true,
+	"two raises of the term are unclear":                      true,
+	"members are left out and not known to have ended":        true,
+	"a step is longer than the heartbeat timeout":             true,
+	"a member is slow to find the next operator":              true,
+	"all sessions drop and one program fails":                 true,
+	"nobody leads while a world is parked":                    true,
+	"the operator dies while a planned round is published":    true,
+	"a recovery finds survivors that stand after one step":    true,
+	"the first step of a world is reported late":              true,
+}
+
+// schedules are histories that were found by reading. Each says what is wrong at its end; nothing when
+// all is well.
+var schedules = map[string]func(*fleet) string{
+	"a member moves the barrier with every report":            barrierMoved,
+	"a planned round comes to an agent that trains":           plannedWhileTraining,
+	"a planned round comes to an agent that was let go":       plannedWhenLetGo,
+	"a burned round is reported before its parent is adopted": burnedReported,
+	"a session that is ended leads to a write":                nestedWrite,
+	"two raises of the term are unclear":                      unclearTwice,
+	"members are left out and not known to have ended":        leftOut,
+	"a step is longer than the heartbeat timeout":             longStep,
+	"a member is slow to find the next operator":              slowToFind,
+	"all sessions drop and one program fails":                 sessionsDrop,
+	"nobody leads while a world is parked":                    parkedAlone,
+	"the operator dies while a planned round is published":    halfPublished,
+	"a recovery finds survivors that stand after one step":    liveState,
+	"the first step of a world is reported late":              lateReport,
+}
+
+func TestSchedules(t *testing.T) {
+	for name, play := range schedules {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.minimum, f.target = 1, 2
+			wrong := play(f)
+			switch {
+			case wrong != "" && !knownBad[name]:
+				t.Error(wrong)
+			case wrong == "" && knownBad[name]:
+				t.Error("it breaks nothing any more: take it out of the list of those that do")
+			}
+		})
+	}
+}
+
+// training makes so many pods, and a leader whose world of them makes steps.
+func (f *fleet) training(pods int) *modelLeader {
+	for range pods {
+		f.makePod()
+	}
+	f.newLeader()
+	l := f.leaders[f.born]
+	f.turns(l, 8)
+	if w := l.machine.world; w == nil || int(w.record.Workers) != pods || l.machine.furthest() == 0 {
+		f.t.Fatalf("the world of %d does not train", pods)
+	}
+	return l
+}
+
+func (f *fleet) turns(l *modelLeader, n int) {
+	for range n {
+		f.turn(l)
+	}
+}
+
+// parkedBefore takes a leader to the moment before it asks for the next world, which one more pod joins:
+// everybody stands at the barrier, and the snapshot is there. The write of the next world is asked for.
+func (f *fleet) parkedBefore(l *modelLeader) {
+	f.target++
+	f.makePod()
+	_ = f.handle(l, gangExpected{f.gang()})
+	for range 100 {
+		if w := l.machine.writing; w != nil && w.plan != nil {
+			return
+		}
+		f.turn(l)
+	}
+	f.t.Fatal("no next world is asked for")
+}
+
+// barrierMoved: one agent says of every barrier that its process stops a step later.
+func barrierMoved(f *fleet) string {
+	l := f.training(2)
+	f.target = 3
+	f.makePod()
+	_ = f.handle(l, gangExpected{f.gang()})
+	for range 200 {
+		if l.machine.change != nil {
+			break
+		}
+		f.turn(l)
+	}
+	c := l.machine.change
+	if c == nil {
+		return "no change has begun"
+	}
+	lie := f.pods["p00"].report()
+	for l.machine.change == c {
+		lie.processes[0].barrier, lie.processes[0].stop = c.attempt, c.step+1
+		f.told(f.pods["p00"], f.handle(l, agentReported{"p00", lie}))
+		f.tellState(f.pods["p01"])
+		f.pass(50 * time.Millisecond)
+		if c.attempt > 3 {
+			return fmt.Sprintf("the barrier of two processes is at its attempt %d", c.attempt)
+		}
+	}
+	return ""
+}
+
+// inWorld is a worker whose process has made so many steps in the round 1 of one worker.
+func inWorld(f *fleet, steps int) *worker {
+	w := newWorker("p00", func() time.Time { return f.now }, InPlace)
+	if _, err := w.obey(planned(1, 0, 0)); err != nil {
+		f.t.Fatal(err)
+	}
+	for range steps {
+		w.enterStep()
+		w.endStep()
+	}
+	return &w
+}
+
+// planned is a directive for a round of one worker, which goes on with the state that it has.
+func planned(round, parent, fromStep uint64) directive {
+	return directive{term: 1, round: round, world: &place{
+		digest: fmt.Sprint("world ", round), parent: parent, fromStep: fromStep, workers: 1, processes: 1,
+		master: endpoint{"10.0.0.1", 4000},
+	}}
+}
+
+// barred is the directive of a barrier in round 1.
+func barred(attempt, step uint64) directive {
+	d := planned(1, 0, 0)
+	d.barrier = &barrier{attempt: attempt, step: step}
+	return d
+}
+
+// stays says what is wrong when an agent does not refuse a planned round, with its process left alone.
+func stays(w *worker, d directive) string {
+	obeyed, err := w.obey(d)
+	switch {
+	case err != nil:
+		return err.Error()
+	case obeyed || w.in().Round != 1 || !w.trains():
+		return w.String()
+	}
+	return ""
+}
+
+// plannedWhileTraining: the operator has let somebody go on whom it takes for parked.
+func plannedWhileTraining(f *fleet) string { return stays(inWorld(f, 3), planned(2, 1, 3)) }
+
+// plannedWhenLetGo: it has stood at the barrier, and was let go.
+func plannedWhenLetGo(f *fleet) string {
+	w := inWorld(f, 3)
+	if _, err := w.obey(barred(1, 3)); err != nil {
+		return err.Error()
+	}
+	if w.look(); w.process.waiting != waitingParked {
+		return "it does not stand at the barrier: " + w.String()
+	}
+	if _, err := w.obey(planned(1, 0, 0)); err != nil {
+		return err.Error()
+	}
+	return stays(w, planned(2, 1, 3))
+}
+
+// burnedReported: the one worker that has entered a round tells the next leader, and is gone before others
+// are heard. The world before goes on.
+func burnedReported(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.finishWrite(l)
+	newcomer := f.pods["p02"]
+	for len(newcomer.queue) > 0 {
+		f.deliverTo(newcomer)
+	}
+	f.kill(l)
+	f.newLeader()
+	l = f.leaders[f.born]
+	f.finishWrite(l)
+	f.connectTo(newcomer, l)
+	f.end(newcomer)
+	delete(f.pods, newcomer.uid)
+	_ = f.handle(l, gangExpected{f.gang()})
+	f.turns(l, 30)
+	if w := l.machine.world; w == nil || w.record.Round != 1 {
+		return "the world before is not adopted"
+	}
+	if made := f.done[1]; l.machine.furthest()+1 < made {
+		return fmt.Sprintf("the world is at step %d, and the leader has seen %d", made, l.machine.furthest())
+	}
+	return ""
+}
+
+// ready is a Recorder that does what it is asked for, at once.
+type ready struct{}
+
+func (ready) Record(_ context.Context, _ JobKey, _, next Record) (Record, error) { return next, nil }
+
+// nestedWrite: a worker contradicts the world that is adopted. Its session ends, and that others wait for
+// the next world already makes this the moment to write it.
+func nestedWrite(f *fleet) string {
+	r := newRegistry(Options{Recorder: ready{}, RecordTimeout: time.Minute, Logger: logr.Discard(), ReconnectGrace: time.Second},
+		newServerMetrics())
+	defer r.shutdown()
+	ranks := newRankTable([]string{"a", "b", "c"})
+	gang := gangOf(1, "a", "b", "c")
+	gang.Minimum = 1
+	for i := range gang.Members {
+		gang.Members[i].UID = gang.Members[i].Name
+	}
+	gang.Durable = Record{Term: 1, Round: 1, Attempt: 1, Workers: 3, Processes: 3, MembersDigest: ranks.digest}
+	j := newJob(r, JobKey{"default", "digits"}, gang.JobUID)
+	j.step(gangExpected{gang})
+	r.writes.Wait()
+	for i, rank := range []uint32{0, 1, 1} {
+		uid := gang.Members[i].UID
+		s := &session{uid: uid, job: j, due: make(chan struct{}, 1), end: func(*refusal) {}}
+		first := report{
+			term: 1, round: 1, digest: ranks.digest, workerRank: rank, out: true,
+			processes: []process{{waiting: waitingAborted, elastic: true}},
+		}
+		if why := j.join(s, &hello{attempt: 1}, first); why != nil && i < 2 {
+			return why.Error()
+		}
+		r.writes.Wait()
+	}
+	if j.machine.writing != nil {
+		return fmt.Sprintf("round %d was to be written, and nobody was asked to", j.machine.writing.next.Round)
+	}
+	return ""
+}
+
+// unclearTwice: an agent knows a higher term. The leader's raise lands, without an answer; the next one
+// has none either.
+func unclearTwice(f *fleet) string {
+	l := f.training(1)
+	r := f.pods["p00"].report()
+	r.term = 7
+	_ = f.handle(l, agentReported{"p00", r})
+	f.pass(raiseInterval)
+	for i := range 2 {
+		if l.writing == nil {
+			return "no higher term is asked for"
+		}
+		if w := *l.writing; i == 0 {
+			f.apply(l.id, w)
+		}
+		l.writing = nil
+		_ = f.handle(l, recordAnswered{err: errors.New("timeout")})
+		f.pass(lastRetry)
+	}
+	for range 4 {
+		if l.writing == nil {
+			f.pass(lastRetry)
+			continue
+		}
+		f.finishWrite(l)
+	}
+	if l.machine.deposed {
+		return "it has deposed itself"
+	}
+	return ""
+}
+
+// leftOut: both workers of a world that has just begun are cut off, and their pods were deleted by force.
+func leftOut(f *fleet) string {
+	for range 2 {
+		f.makePod()
+	}
+	f.newLeader()
+	l := f.leaders[f.born]
+	for l.machine.world == nil {
+		f.turn(l)
+	}
+	for _, uid := range f.uids() {
+		f.drop(f.pods[uid], l)
+	}
+	f.makePod()
+	gang := f.gang()
+	gang.Members = gang.Members[2:]
+	_ = f.handle(l, gangExpected{gang})
+	fresh := f.pods["p02"]
+	for range 200 {
+		if fresh.leader == nil {
+			f.connectTo(fresh, l)
+		}
+		f.tellState(fresh)
+		for len(fresh.queue) > 0 {
+			f.deliverTo(fresh)
+		}
+		f.pass(300 * time.Millisecond)
+		if w := l.writing; w != nil && w.next.Round > 1 {
+			return "another world is made, and nobody knows that the first has ended"
+		}
+	}
+	return ""
+}
+
+// slow has the world make no step for a while, while everybody but one is heard.
+func (f *fleet) slow(l *modelLeader, unheard string, seconds int) {
+	for range seconds {
+		for _, uid := range f.uids() {
+			if p := f.pods[uid]; uid != unheard {
+				if p.leader != l {
+					f.connectTo(p, l)
+				}
+				f.tellState(p)
+				for len(p.queue) > 0 {
+					f.deliverTo(p)
+				}
+			}
+		}
+		f.pass(time.Second)
+	}
+}
+
+// longStep: a worker is cut off from the operator alone, in the middle of a step of 30 s.
+func longStep(f *fleet) string {
+	l := f.training(2)
+	f.drop(f.pods["p01"], l)
+	f.slow(l, "p01", 8)
+	return f.losses(l)
+}
+
+// slowToFind: a leader takes over, and one agent takes 18 s to get there.
+func slowToFind(f *fleet) string {
+	l := f.training(2)
+	f.kill(l)
+	f.newLeader()
+	l = f.leaders[f.born]
+	f.finishWrite(l)
+	f.slow(l, "p01", 18)
+	return f.losses(l)
+}
+
+// sessionsDrop: the operator's link goes, a program fails at that moment, and its agent is back first.
+func sessionsDrop(f *fleet) string {
+	f.target = 3
+	l := f.training(3)
+	for _, uid := range f.uids() {
+		f.drop(f.pods[uid], l)
+	}
+	f.pods["p00"].fail("ValueError: bad")
+	f.connectTo(f.pods["p00"], l)
+	f.pass(time.Second)
+	return f.losses(l)
+}
+
+func (f *fleet) losses(l *modelLeader) string {
+	for _, loss := range l.machine.losses {
+		if !loss.Program {
+			return fmt.Sprintf("%s is lost: %s", loss.Name, loss.Message)
+		}
+	}
+	return ""
+}
+
+// parkedAlone: the operator goes away when all stand at the barrier.
+func parkedAlone(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.kill(l)
+	for range 60 {
+		f.pass(time.Second)
+	}
+	for _, uid := range []string{"p00", "p01"} {
+		if p := f.pods[uid]; !p.trains() {
+			return "a minute later: " + p.String()
+		}
+	}
+	return ""
+}
+
+// halfPublished: the next world is durable, one of its members has entered it, and the operator dies.
+func halfPublished(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.finishWrite(l)
+	p := f.pods["p00"]
+	for len(p.queue) > 0 {
+		f.deliverTo(p)
+	}
+	if p.in().Round != 2 {
+		return "it has not entered the next world: " + p.String()
+	}
+	f.kill(l)
+	f.newLeader()
+	l = f.leaders[f.born]
+	f.turns(l, 60)
+	if w := l.machine.world; w == nil || w.record.Round != 2 {
+		return fmt.Sprintf("the job goes on in round %d", f.record.Round)
+	}
+	return f.losses(l)
+}
+
+// liveState: the snapshot is old, and one of three workers is killed between two steps.
+func liveState(f *fleet) string {
+	f.target = 3
+	l := f.training(3)
+	f.pods["p00"].save()
+	f.turns(l, 20)
+	made := f.done[1]
+	f.end(f.pods["p02"])
+	f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
+	_ = f.handle(l, gangExpected{f.gang()})
+	f.turns(l, 20)
+	for _, c := range l.machine.changes {
+		if c.Round == 2 && c.StepsLost <= 1 {
+			return ""
+		}
+	}
+	return fmt.Sprintf("of %d steps %d are kept", made, f.record.FromStep)
+}
+
+// lateReport: the steps of the next world are made at once, and reported a second later.
+func lateReport(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.finishWrite(l)
+	for _, uid := range f.uids() {
+		for p := f.pods[uid]; len(p.queue) > 0; {
+			f.deliverTo(p)
+		}
+	}
+	for range 3 {
+		for _, uid := range f.uids() {
+			f.move(f.pods[uid])
+		}
+	}
+	f.pass(time.Second)
+	f.turns(l, 4)
+	for _, c := range l.machine.changes {
+		if c.Round == 2 {
+			if truth := f.firstBegun[2].Sub(f.lastEnded[1]); c.Pause != truth {
+				return fmt.Sprintf("a pause of %s is told as %s", truth, c.Pause)
+			}
+			return ""
+		}
+	}
+	return "nothing is told of the change"
+}
