@@ -20,12 +20,15 @@ const (
 //
 // All processes stop at the barrier after step N, the furthest that any of them is known to have begun.
 // Should one that was given the barrier stop later, the next attempt has that N; it then holds the others
-// within a step, so this ends. When all stand at N, a snapshot is taken if anybody needs it, and the next
+// within a step. A process stops later than it was told once at most, when it was given its first barrier, so
+// attempts end; an agent that reports otherwise ends the change. When all stand at N, a snapshot is taken if anybody needs it, and the next
 // world goes on from there.
 type change struct {
 	began         time.Time
 	why           string
 	attempt, step uint64
+	// attempts is how many this change has made.
+	attempts int32
 	// arrived is true once everybody was seen at the barrier.
 	arrived bool
 	// saver is who was asked for a snapshot, at askedAt; said is the error that it had reported before.
@@ -47,6 +50,7 @@ func (m *machine) begin(now time.Time, w *wish) {
 func (m *machine) raiseBarrier(s standing) {
 	m.world.barriers = max(m.world.barriers, s.attempt) + 1
 	m.change.attempt, m.change.step = m.world.barriers, s.top
+	m.change.attempts++
 	m.change.arrived, m.change.saver = false, ""
 	m.out.publish = true
 }
@@ -128,14 +132,18 @@ func (m *machine) advance(now time.Time) *plan {
 	case s.finished || s.last > 0 && c.step >= s.last:
 		m.lift("the training ends first")
 		return nil
+	case s.parked:
+	case !now.Before(m.lateAt(w)):
+		m.giveUp(now, w, "not all processes came to the barrier in time")
+		return nil
+	case s.top > c.step && c.attempts > m.world.record.Processes:
+		m.giveUp(now, w, fmt.Sprintf("the barrier was moved %d times, more often than there are processes", c.attempts))
+		return nil
 	case s.top > c.step:
 		m.raiseBarrier(s)
 		m.note(notedResizing, "a process stops after step %d: barrier %d of round %d stands there", s.top, c.attempt, m.world.record.Round)
 		return nil
-	case !s.parked:
-		if late := m.lateAt(w); !now.Before(late) {
-			m.giveUp(now, w, "not all processes came to the barrier in time")
-		}
+	default:
 		return nil
 	}
 	if !c.arrived {

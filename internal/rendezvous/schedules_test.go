@@ -13,7 +13,6 @@ import (
 // knownBad are the schedules below that still break a promise. A change that mends one takes it out of
 // this list.
 var knownBad = map[string]bool{
-	"a member moves the barrier with every report":            true,
 	"a planned round comes to an agent that trains":           true,
 	"a planned round comes to an agent that was let go":       true,
 	"a burned round is reported before its parent is adopted": true,
