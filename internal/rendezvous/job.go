@@ -236,8 +236,18 @@ func (j *job) close(why refusal) int32 {
 	return j.machine.gang.Attempt
 }
 
-// do does what an event has led to. Nothing here waits.
+// do does what an event has led to, and what follows from the sessions that it ends. Nothing here waits.
 func (j *job) do(out effects) {
+	ended := j.carryOut(out)
+	for len(ended) > 0 {
+		next := ended[0]
+		ended = append(ended[1:], j.carryOut(j.machine.handle(j.registry.now(), next))...)
+	}
+}
+
+// carryOut does what one event has led to, and returns what the machine is to be told then.
+func (j *job) carryOut(out effects) []sessionLost {
+	var ended []sessionLost
 	for _, note := range out.notes {
 		j.registry.metrics.decisions.WithLabelValues(string(note.kind)).Inc()
 		j.registry.options.Logger.Info(note.text, "job", j.key.String())
@@ -247,7 +257,7 @@ func (j *job) do(out effects) {
 		if s := j.sessions[end.uid]; s != nil {
 			delete(j.sessions, end.uid)
 			s.end(&end.why)
-			j.machine.handle(j.registry.now(), sessionLost{end.uid})
+			ended = append(ended, sessionLost{end.uid})
 		}
 	}
 	if out.publish {
@@ -262,6 +272,7 @@ func (j *job) do(out effects) {
 	if out.changed {
 		j.registry.changes.add(j.key)
 	}
+	return ended
 }
 
 // write has the Recorder make something durable, and gives its answer to the machine.

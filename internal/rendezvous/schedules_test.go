@@ -16,7 +16,6 @@ var knownBad = map[string]bool{
 	"a planned round comes to an agent that trains":           true,
 	"a planned round comes to an agent that was let go":       true,
 	"a burned round is reported before its parent is adopted": true,
-	"a session that is ended leads to a write":                true,
 	"two raises of the term are unclear":                      true,
 	"members are left out and not known to have ended":        true,
 	"a step is longer than the heartbeat timeout":             true,
