@@ -159,6 +159,10 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 		writers: map[string]int32{}, ended: map[string]bool{},
 	}
 	m.out.publish, m.out.changed = true, true
+	if m.stepRound > record.Round {
+		// Somebody has reported a round that goes on no more: steps count from this one again.
+		m.stepRound, m.step = record.Round, record.FromStep
+	}
 	for _, expected := range m.gang.Members {
 		mem := m.members[expected.UID]
 		if !mem.joined || mem.report.round != record.Round {
@@ -169,6 +173,7 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 				"the report contradicts the world that the other workers are in"}})
 			continue
 		}
+		m.count(now, mem)
 		m.enter(expected.UID, mem)
 	}
 	sortEndings(m.out.end)

