@@ -116,6 +116,31 @@ func (m *machine) tryAdopt(now time.Time) {
 	}
 }
 
+// findRefusal finds out whether a worker that was to go on to this world with its state could not: it had been
+// let go from the barrier before it heard of the world. Others may have entered it, so nobody knows what is
+// alive. The leader then finds out like a new one: under another term, which ends what it has said before.
+func (m *machine) findRefusal(now time.Time) bool {
+	w := m.world
+	if w.adopted || w.record.Parent == 0 || m.hasBegun() {
+		return false
+	}
+	for _, uid := range w.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || mem.report.refused != w.record.Round || mem.report.round != w.record.Parent {
+			continue
+		}
+		m.note(notedRefused, "round %d is in doubt: %s did not stand at the barrier any more when it was told of it", w.record.Round, mem.want.Name)
+		for _, mem := range m.members {
+			mem.entered, mem.left = 0, nil
+		}
+		m.world, m.change, m.broken, m.pending = nil, nil, nil, nil
+		m.since, m.inherited, m.topTerm = now, m.base.Round, max(m.topTerm, m.term+1)
+		m.out.publish, m.out.changed = true, true
+		return true
+	}
+	return false
+}
+
 // adoptParent goes on with the world before the one that was burned, if its members are still in it.
 func (m *machine) adoptParent(now time.Time) {
 	parent := Record{

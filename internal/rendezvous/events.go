@@ -72,6 +72,8 @@ type report struct {
 	snapshotError string
 	// masterPort is the port that is kept for the next world; 0 for that of the endpoint.
 	masterPort uint32
+	// refused is a planned round that this worker was told of and could not go on to; 0 for none.
+	refused uint64
 }
 
 // process is one training process of a worker.
@@ -232,6 +234,7 @@ const (
 	notedFormed    noteKind = "formed"
 	notedAdopted   noteKind = "adopted"
 	notedBurned    noteKind = "burned"
+	notedRefused   noteKind = "refused"
 	notedFailed    noteKind = "record-failed"
 	notedDeposed   noteKind = "deposed"
 	notedResizing  noteKind = "resizing"

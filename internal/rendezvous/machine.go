@@ -252,6 +252,9 @@ func (m *machine) attend(now time.Time) *plan {
 		return nil
 	}
 	m.began(now)
+	if m.findRefusal(now) {
+		return nil
+	}
 	m.findFinish()
 	m.findLosses(now)
 	if m.fatal != "" || m.world.finishing {

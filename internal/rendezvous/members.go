@@ -211,7 +211,7 @@ func (m *machine) take(now time.Time, uid string, mem *member, r report, before 
 		m.look = true
 		m.out.changed = m.out.changed || after.visible() != before.visible()
 	}
-	m.look = m.look || obeyed != r.term || m.change != nil || m.broken != nil
+	m.look = m.look || obeyed != r.term || r.refused > 0 || m.change != nil || m.broken != nil
 	if m.world != nil && r.round == m.world.record.Round {
 		m.enter(uid, mem)
 	}

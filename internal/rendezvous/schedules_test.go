@@ -13,17 +13,15 @@ import (
 // knownBad are the schedules below that still break a promise. A change that mends one takes it out of
 // this list.
 var knownBad = map[string]bool{
-	"a planned round comes to an agent that trains":           true,
-	"a planned round comes to an agent that was let go":       true,
-	"two raises of the term are unclear":                      true,
-	"members are left out and not known to have ended":        true,
-	"a step is longer than the heartbeat timeout":             true,
-	"a member is slow to find the next operator":              true,
-	"all sessions drop and one program fails":                 true,
-	"nobody leads while a world is parked":                    true,
-	"the operator dies while a planned round is published":    true,
-	"a recovery finds survivors that stand after one step":    true,
-	"the first step of a world is reported late":              true,
+	"two raises of the term are unclear":                   true,
+	"members are left out and not known to have ended":     true,
+	"a step is longer than the heartbeat timeout":          true,
+	"a member is slow to find the next operator":           true,
+	"all sessions drop and one program fails":              true,
+	"nobody leads while a world is parked":                 true,
+	"the operator dies while a planned round is published": true,
+	"a recovery finds survivors that stand after one step": true,
+	"the first step of a world is reported late":           true,
 }
 
 // schedules are histories that were found by reading. Each says what is wrong at its end; nothing when
@@ -32,6 +30,8 @@ var schedules = map[string]func(*fleet) string{
 	"a member moves the barrier with every report":            barrierMoved,
 	"a planned round comes to an agent that trains":           plannedWhileTraining,
 	"a planned round comes to an agent that was let go":       plannedWhenLetGo,
+	"a planned round comes when all were let go":              refusedByAll,
+	"a planned round comes when some were let go":             refusedBySome,
 	"a burned round is reported before its parent is adopted": burnedReported,
 	"a session that is ended leads to a write":                nestedWrite,
 	"two raises of the term are unclear":                      unclearTwice,
@@ -181,6 +181,63 @@ func plannedWhenLetGo(f *fleet) string {
 		return err.Error()
 	}
 	return stays(w, planned(2, 1, 3))
+}
+
+// letGo has a worker's process go on from the barrier, without its leader's knowing.
+func (f *fleet) letGo(uid string) {
+	p := f.pods[uid]
+	in := p.in()
+	if _, err := p.obey(directive{term: p.machine.Term(), round: in.Round, world: &place{digest: in.World.Digest}}); err != nil || !p.trains() {
+		f.t.Fatalf("it is not let go: %v, %s", err, &p.worker)
+	}
+}
+
+// publishTo has a leader publish the world that it has asked for, and these workers hear of it.
+func (f *fleet) publishTo(l *modelLeader, uids ...string) {
+	f.finishWrite(l)
+	for _, uid := range uids {
+		for p := f.pods[uid]; len(p.queue) > 0; {
+			f.deliverTo(p)
+		}
+	}
+}
+
+// refusedByAll: both that were to stay have gone on, and the newcomer has not heard of the next world yet.
+func refusedByAll(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	before := f.done[1]
+	f.letGo("p00")
+	f.letGo("p01")
+	f.publishTo(l, "p00", "p01")
+	f.drop(f.pods["p02"], l)
+	f.connectTo(f.pods["p00"], l)
+	for range 40 {
+		f.turn(l)
+		if w := l.machine.world; w != nil && w.adopted {
+			break
+		}
+	}
+	if w := l.machine.world; w == nil || w.record.Round != 1 {
+		return "the world that was never left is not the job's"
+	}
+	if f.turns(l, 4); f.done[1] <= before {
+		return "it makes no steps"
+	}
+	return f.losses(l)
+}
+
+// refusedBySome: one has gone on, the other has entered the next world.
+func refusedBySome(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.letGo("p00")
+	f.publishTo(l, "p01", "p00", "p02")
+	f.turns(l, 60)
+	if w := l.machine.world; w == nil || w.record.Round < 3 || w.record.Workers != 3 || f.done[w.record.Round] < w.record.FromStep+10 {
+		return fmt.Sprintf("the job does not get on: %+v", f.record)
+	}
+	return ""
 }
 
 // burnedReported: the one worker that has entered a round tells the next leader, and is gone before others

@@ -112,7 +112,7 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		term: r.GetTerm(), round: r.GetRound(), digest: r.GetMembersDigest(),
 		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
 		standby: r.GetStandby(), out: r.GetOut(), snapshotError: plain.Text(r.GetSnapshotError()),
-		masterPort: r.GetMasterPort(),
+		masterPort: r.GetMasterPort(), refused: r.GetRefused(),
 	}
 	switch {
 	case read.masterPort > math.MaxUint16:

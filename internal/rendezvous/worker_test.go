@@ -391,7 +391,7 @@ func (w *worker) String() string {
 func (w *worker) report() report {
 	m := w.machine
 	r := report{
-		term: m.Term(), terminating: m.Terminating(), standby: m.Ready(), out: m.Out(),
+		term: m.Term(), refused: m.Refused(), terminating: m.Terminating(), standby: m.Ready(), out: m.Out(),
 		snapshots: slices.Clone(w.snapshots), snapshotError: w.snapshotError,
 	}
 	if in := m.In(); in != nil {

@@ -31,7 +31,9 @@ type Machine struct {
 	// obeyed is the highest term, and the highest round, of a directive that was not refused.
 	obeyedTerm, obeyedRound uint64
 	obeyedDigest            string
-	secret                  string
+	// refused is a planned round that found the processes elsewhere than it begins; 0 for none.
+	refused uint64
+	secret  string
 	// in is the world that this worker is in, or was in last; next the one that programs are stopped
 	// for.
 	in, next *Start
@@ -162,9 +164,36 @@ func (w World) nonsense(processes int) string {
 	}
 }
 
+// unready says why this worker cannot go on to a planned round with the state that it has; empty when it can,
+// or is not asked to. Only who stands at the barrier of the parent, and has not been let go since, knows that
+// no step of the parent was made after that one.
+func (m *Machine) unready(d Directive) string {
+	w := d.World
+	if m.shape.Strategy != InPlace || d.Round <= m.obeyedRound || d.Abort != nil || w.Restore || w.Parent == 0 {
+		return ""
+	}
+	if m.in == nil || m.in.Round != w.Parent {
+		return fmt.Sprintf("its round %d goes on with the state of round %d, and this worker is not there", d.Round, w.Parent)
+	}
+	for i := range m.slots {
+		if s := &m.slots[i]; !s.standsAt(m.in.Round, w.FromStep) {
+			return fmt.Sprintf("its round %d goes on after step %d of round %d, and process %d does not stand at the barrier there",
+				d.Round, w.FromStep, w.Parent, i)
+		}
+	}
+	return ""
+}
+
 func (m *Machine) hear(now time.Time, d Directive) []Effect {
 	if why := m.refusal(d); why != "" {
 		return []Effect{Refuse{Why: why}}
+	}
+	if why := m.unready(d); why != "" {
+		m.refused = d.Round
+		return []Effect{Refuse{Why: why}, Tell{}}
+	}
+	if d.Round > 0 {
+		m.refused = 0
 	}
 	m.lastHeard = now
 	m.gone = false

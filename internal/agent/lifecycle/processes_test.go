@@ -37,6 +37,10 @@ type stageOf struct {
 	left    bool
 	barrier Barrier
 	abort   bool
+	// live is true of a round that goes on with the state after step from, refused of a directive.
+	live    bool
+	from    uint64
+	refused bool
 	// late is when the first answer is due.
 	late time.Time
 }
@@ -50,6 +54,8 @@ func (s *stageOf) step(event Event) {
 		case Start:
 			s.running = true
 			s.actors = [2]actor{}
+		case Refuse:
+			s.refused = true
 		case Give:
 			s.given(e)
 		case Arm:
@@ -160,12 +166,43 @@ func (s *stageOf) act(t *rapid.T) {
 }
 
 func (s *stageOf) directive() Heard {
-	d := going(directive(1, s.round, "a"), s.round, s.round%2 == 0)
+	d := going(directive(1, s.round, "a"), s.from, !s.live)
 	d.Directive.Barrier = s.barrier
 	if s.abort {
 		d.Directive.Abort = &Abort{Reason: "a worker was lost"}
 	}
 	return d
+}
+
+// nextRound takes the machine to another round. One that is live must be refused, with nobody told a thing,
+// unless both processes stand where it begins.
+func (s *stageOf) nextRound(live bool) {
+	before := *s
+	stand := true
+	for _, a := range s.actors {
+		stand = stand && a.does == Parked && a.world == s.round && !a.mustLeave && a.step == s.actors[0].step && a.stop == a.step
+	}
+	s.round++
+	s.live, s.from, s.barrier, s.abort, s.refused = live, s.actors[0].step+1, Barrier{}, false, false
+	if live {
+		s.from--
+	}
+	s.step(s.directive())
+	if s.left || s.killed {
+		return
+	}
+	if s.refused != (live && !stand) {
+		s.t.Fatalf("round %d is refused: %v; it is live: %v, and all stand after step %d: %v", s.round, s.refused, live, s.from, stand)
+	}
+	if s.refused {
+		if s.actors != before.actors {
+			s.t.Fatalf("round %d is refused, and processes were told: %+v, now %+v", s.round, before.actors, s.actors)
+		}
+		if s.m.Refused() != s.round {
+			s.t.Fatalf("round %d is refused, and round %d reported", s.round, s.m.Refused())
+		}
+		s.round, s.live, s.from, s.barrier, s.abort = before.round, before.live, before.from, before.barrier, before.abort
+	}
 }
 
 func TestAnyHistoryOfProcesses(t *testing.T) {
@@ -174,7 +211,7 @@ func TestAnyHistoryOfProcesses(t *testing.T) {
 		if rapid.Bool().Draw(t, "standby") {
 			s.step(standby(directive(1, 0, "")))
 		}
-		s.round = 1
+		s.round, s.from = 1, 1
 		s.step(s.directive())
 		t.Repeat(map[string]func(*rapid.T){
 			"act":  s.act,
@@ -203,9 +240,7 @@ func TestAnyHistoryOfProcesses(t *testing.T) {
 			"raise": func(*rapid.T) { s.step(raising(s.directive())) },
 			"end":   func(*rapid.T) { s.step(finishing(s.directive())) },
 			"round": func(*rapid.T) {
-				s.round++
-				s.barrier, s.abort = Barrier{}, false
-				s.step(s.directive())
+				s.nextRound(rapid.Bool().Draw(t, "live"))
 			},
 			"time": func(t *rapid.T) {
 				s.now = s.now.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "ms")) * time.Millisecond)

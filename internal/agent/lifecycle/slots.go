@@ -153,6 +153,11 @@ func (s *slot) ready() bool {
 	return s.waiting != WaitsNot && (!s.interrupted || s.hasLeft())
 }
 
+// standsAt is true while the process stands at the barrier of a round, after that step, and may not go on.
+func (s *slot) standsAt(round, step uint64) bool {
+	return s.world == round && s.waiting == WaitsParked && !s.arming && !s.interrupted && s.step == step && s.stop == step
+}
+
 // attend tells every process what is due.
 func (m *Machine) attend(now time.Time) []Effect {
 	if m.in == nil || m.stage != running {

@@ -18,6 +18,10 @@ func (m *Machine) Term() uint64 { return m.obeyedTerm }
 // In is the world that this worker is in, or was in last; nil before the first.
 func (m *Machine) In() *Start { return m.in }
 
+// Refused is a planned round that this worker could not go on to, since its processes did not stand where it
+// begins; 0 for none.
+func (m *Machine) Refused() uint64 { return m.refused }
+
 // Started is true while programs run.
 func (m *Machine) Started() bool { return m.stage == running || m.stage == stopping }
 

@@ -193,7 +193,10 @@ type Report struct {
 	SnapshotError string `protobuf:"bytes,12,opt,name=snapshot_error,json=snapshotError,proto3" json:"snapshot_error,omitempty"`
 	// The port that this agent holds bound now, when it is another one than in hello: who has had rank 0
 	// keeps a fresh port for the next world, so that nobody reaches the listener of an older one.
-	MasterPort    uint32 `protobuf:"varint,13,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
+	MasterPort uint32 `protobuf:"varint,13,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
+	// A planned round that this worker was told of and could not go on to: not all of its processes stood at
+	// from_step of the parent any more. It stays in round. 0 for none.
+	Refused       uint64 `protobuf:"varint,14,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -315,6 +318,13 @@ func (x *Report) GetSnapshotError() string {
 func (x *Report) GetMasterPort() uint32 {
 	if x != nil {
 		return x.MasterPort
+	}
+	return 0
+}
+
+func (x *Report) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
 	}
 	return 0
 }
@@ -1329,7 +1339,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xe6\x03\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x80\x04\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1346,7 +1356,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\tsnapshots\x18\v \x03(\v2\".concertina.rendezvous.v1.SnapshotR\tsnapshots\x12%\n" +
 	"\x0esnapshot_error\x18\f \x01(\tR\rsnapshotError\x12\x1f\n" +
 	"\vmaster_port\x18\r \x01(\rR\n" +
-	"masterPort\"f\n" +
+	"masterPort\x12\x18\n" +
+	"\arefused\x18\x0e \x01(\x04R\arefused\"f\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
