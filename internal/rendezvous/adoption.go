@@ -121,13 +121,20 @@ func (m *machine) tryAdopt(now time.Time) {
 // alive. The leader then finds out like a new one: under another term, which ends what it has said before.
 func (m *machine) findRefusal(now time.Time) bool {
 	w := m.world
-	if w.adopted || w.record.Parent == 0 || m.hasBegun() {
+	if w.adopted || w.record.Parent == 0 || m.hasBegun() || m.writing != nil {
 		return false
 	}
 	for _, uid := range w.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || mem.report.refused != w.record.Round || mem.report.round != w.record.Parent {
 			continue
+		}
+		if m.base.Round != w.record.Round {
+			// A later round was burned since: what stands in the record says nothing of this one.
+			if m.broken == nil {
+				m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: mem.want.Name + " could not go on to it"})
+			}
+			return false
 		}
 		m.note(notedRefused, "round %d is in doubt: %s did not stand at the barrier any more when it was told of it", w.record.Round, mem.want.Name)
 		for _, mem := range m.members {
