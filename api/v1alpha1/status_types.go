@@ -102,6 +102,13 @@ type WorldStatus struct {
 	//
 	// +optional
 	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+
+	// jobUID is the uid of the job that this record was made for. One that was made for another job,
+	// as after a restore from a backup, counts as none.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	JobUID string `json:"jobUID,omitempty"`
 }
 
 // Metric is one number that the training program reported.

@@ -330,7 +330,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		BarrierTimeout:     value(spec.Checkpoint.Timeout).Duration,
 		GrowthWindow:       value(spec.Growth.Stabilization).Duration,
 		HangTimeout:        value(spec.Failure.HangTimeout).Duration,
-		Durable:            record.FromStatus(p.Job.Status.World),
+		Durable:            record.FromStatus(p.Job),
 	}
 	if spec.Strategy() == v1alpha1.ResizeRestart {
 		expected.Strategy = rendezvous.Restart

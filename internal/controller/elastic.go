@@ -72,7 +72,7 @@ func (s *State) takingOver() bool { return !s.rendezvousKnows() && s.hadWorld() 
 
 // hadWorld says whether a world of this attempt was made durable.
 func (s *State) hadWorld() bool {
-	made := record.FromStatus(s.Job.Status.World)
+	made := record.FromStatus(s.Job)
 	return made.Round > 0 && made.Attempt == s.attempt() &&
 		isTrue(s.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
 }
@@ -146,7 +146,7 @@ func (p *planner) allFinished(crew []worker) bool {
 			finished++
 		}
 	}
-	made := record.FromStatus(p.Job.Status.World)
+	made := record.FromStatus(p.Job)
 	if made.Round == p.World.Round && made.Workers > finished && !p.World.Elastic {
 		return false
 	}
@@ -163,7 +163,7 @@ func (p *planner) finishedUnseen(pods []*corev1.Pod) bool {
 			ranks[annotatedRank(pod)] = true
 		}
 	}
-	made := record.FromStatus(p.Job.Status.World)
+	made := record.FromStatus(p.Job)
 	for rank := range made.Workers {
 		if !ranks[rank] {
 			return false
@@ -327,7 +327,7 @@ func (p *planner) describeWorld(crew []worker) {
 
 // worldSize is the number of workers of the current world.
 func (p *planner) worldSize(crew []worker) int32 {
-	if made := record.FromStatus(p.Job.Status.World); made.Round == p.World.Round && made.Workers > 0 {
+	if made := record.FromStatus(p.Job); made.Round == p.World.Round && made.Workers > 0 {
 		return made.Workers
 	}
 	return count(crew, (*worker).inWorld)

@@ -72,7 +72,7 @@ func (r *simCoordinator) Observe(key rendezvous.JobKey) rendezvous.Observation {
 		return rendezvous.Observation{}
 	}
 	seen := rendezvous.Observation{
-		Known: len(l.gang.Members) > 0, Attempt: l.gang.Attempt, Adopting: l.adopting, Phase: l.phase, Why: l.why, Fatal: l.fatal,
+		Known: len(l.gang.Members) > 0, JobUID: l.gang.JobUID, Attempt: l.gang.Attempt, Adopting: l.adopting, Phase: l.phase, Why: l.why, Fatal: l.fatal,
 		Members: map[string]rendezvous.MemberObservation{}, Changes: slices.Clone(l.changes), Losses: slices.Clone(l.losses),
 	}
 	w := s.worldOf(key, l)

@@ -375,7 +375,7 @@ func (s *fleetSim) form(op *simOperator, key rendezvous.JobKey, l *simLeader, me
 	}
 	before := int32(0)
 	if w.attempt == l.gang.Attempt {
-		before = record.FromStatus(job.Status.World).Workers
+		before = record.FromStatus(job).Workers
 		for _, uid := range w.members {
 			if uid != "" && !slices.Contains(members, uid) {
 				w.out[uid] = true

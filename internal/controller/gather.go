@@ -13,6 +13,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // errLags means that the cache has yet to show pods that were made: one that is planned on without them would
@@ -25,7 +26,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		Now:         r.Now(),
 		Job:         job,
 		GroupExists: true,
-		World:       r.Rendezvous.Observe(jobKey(job)),
+		World:       r.observe(job),
 		DrainTaints: r.DrainTaints,
 		Grant:       r.Fleet.Grant(job.UID),
 		Training:    r.memory.training(),
@@ -123,4 +124,13 @@ func (r *Reconciler) gatherPods(ctx context.Context, reader client.Reader, state
 	slices.SortFunc(state.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(state.Earlier)
 	return nil
+}
+
+// observe is what the rendezvous has seen of the job; nothing, if that was another of its name.
+func (r *Reconciler) observe(job *v1alpha1.TrainingJob) rendezvous.Observation {
+	seen := r.Rendezvous.Observe(jobKey(job))
+	if seen.JobUID != "" && seen.JobUID != string(job.UID) {
+		return rendezvous.Observation{}
+	}
+	return seen
 }

@@ -43,7 +43,7 @@ func (p *planner) measure(next *v1alpha1.ProgressStatus) {
 // firstStepAt is when the first step of the job was made: now, or, when this operator has not seen its
 // world begin, no earlier than that.
 func (p *planner) firstStepAt() time.Time {
-	made := record.FromStatus(p.Job.Status.World)
+	made := record.FromStatus(p.Job)
 	seen := slices.ContainsFunc(p.World.Changes, func(c rendezvous.Change) bool { return c.Round == p.World.Round })
 	if !seen && made.Round == p.World.Round && !made.StartedAt.IsZero() && made.StartedAt.Before(p.Now) {
 		return made.StartedAt
@@ -54,7 +54,7 @@ func (p *planner) firstStepAt() time.Time {
 // keptTime is how long the steps that are done by now have taken; held is the whole time since the first.
 func (p *planner) keptTime(since time.Time, held time.Duration) time.Duration {
 	old, memory, step := &p.Job.Status.Progress, &p.Memory, p.World.Progress.Step
-	made := record.FromStatus(p.Job.Status.World)
+	made := record.FromStatus(p.Job)
 	if made.Round == p.World.Round && !made.StartedAt.IsZero() && !made.StartedAt.After(since) {
 		return held // it is still the world of the first step
 	}
@@ -96,7 +96,7 @@ func (p *planner) makesSteps() bool {
 
 // begun says whether all processes of the world have made a step in it.
 func (p *planner) begun() bool {
-	made := record.FromStatus(p.Job.Status.World)
+	made := record.FromStatus(p.Job)
 	if made.Round != p.World.Round {
 		return p.World.Progress.Step > 0
 	}

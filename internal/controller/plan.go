@@ -275,7 +275,7 @@ func (p *planner) complete() {
 
 // finalWorkers is the number of workers of the last world.
 func (p *planner) finalWorkers() int32 {
-	if made := record.FromStatus(p.Job.Status.World); made.Attempt == p.attempt() && made.Workers > 0 {
+	if made := record.FromStatus(p.Job); made.Attempt == p.attempt() && made.Workers > 0 {
 		return made.Workers
 	}
 	return p.minimum()

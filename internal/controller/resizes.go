@@ -86,7 +86,7 @@ func (c change) recoveredUnseen() bool {
 // knew the job, or that has finished without another step, its durable record stands in.
 func (p *planner) changes(finished bool) []change {
 	var all []change
-	made := record.FromStatus(p.Job.Status.World)
+	made := record.FromStatus(p.Job)
 	known := false
 	for _, c := range p.World.Changes {
 		known = known || c.Round == made.Round

@@ -36,7 +36,7 @@ var _ rendezvous.Recorder = Status{}
 // write carries the uid and the resourceVersion of that read; when it conflicts the comparison is
 // made anew. A record that already reads next is not taken for success: two leaders that take the
 // job over at once ask for the same record, and only one of them may believe that it is its own. A
-// job that is being deleted counts as gone.
+// job that is being deleted counts as gone, and so does one whose place another of its name has taken.
 func (s Status) Record(ctx context.Context, job rendezvous.JobKey, prev, next rendezvous.Record) (rendezvous.Record, error) {
 	for {
 		current := &v1alpha1.TrainingJob{}
@@ -47,10 +47,10 @@ func (s Status) Record(ctx context.Context, job rendezvous.JobKey, prev, next re
 		if err != nil {
 			return rendezvous.Record{}, fmt.Errorf("read the world of job %s: %w", job, err)
 		}
-		if !current.DeletionTimestamp.IsZero() {
+		if !current.DeletionTimestamp.IsZero() || next.JobUID != "" && next.JobUID != string(current.UID) {
 			return rendezvous.Record{}, rendezvous.ErrJobGone
 		}
-		found := FromStatus(current.Status.World)
+		found := FromStatus(current)
 		if !same(found, prev) {
 			return found, fmt.Errorf("job %s is at term %d, round %d, not at term %d, round %d: %w",
 				job, found.Term, found.Round, prev.Term, prev.Round, rendezvous.ErrDeposed)
@@ -81,9 +81,10 @@ func same(a, b rendezvous.Record) bool {
 	return a == b
 }
 
-// FromStatus reads the record out of a job's status; the zero record when there is none.
-func FromStatus(world *v1alpha1.WorldStatus) rendezvous.Record {
-	if world == nil {
+// FromStatus reads the record out of a job's status; the zero record when there is none, or one of another job.
+func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
+	world := job.Status.World
+	if world == nil || world.JobUID != "" && world.JobUID != string(job.UID) {
 		return rendezvous.Record{}
 	}
 	return rendezvous.Record{
@@ -98,6 +99,7 @@ func FromStatus(world *v1alpha1.WorldStatus) rendezvous.Record {
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
 		Reason:        rendezvous.Reason(world.Reason),
 		From:          ptr.Deref(world.From, 0),
+		JobUID:        world.JobUID,
 	}
 }
 
@@ -113,6 +115,9 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 		WithMembersDigest(record.MembersDigest).
 		WithReason(string(record.Reason)).
 		WithFrom(record.From)
+	if record.JobUID != "" {
+		world = world.WithJobUID(record.JobUID)
+	}
 	if !record.StartedAt.IsZero() {
 		world = world.WithStartedAt(metav1.NewTime(record.StartedAt))
 	}

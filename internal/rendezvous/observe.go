@@ -10,6 +10,7 @@ import (
 func (m *machine) observe(now time.Time) Observation {
 	observed := Observation{
 		Known:    len(m.gang.Members) > 0,
+		JobUID:   m.gang.JobUID,
 		Deposed:  m.deposed,
 		Attempt:  m.gang.Attempt,
 		Adopting: m.adopting(now),

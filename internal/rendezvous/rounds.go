@@ -16,7 +16,7 @@ func (m *machine) raiseTerm(now time.Time) {
 	if m.term > 0 {
 		m.notBefore = now.Add(raiseInterval)
 	}
-	next.Term = max(m.base.Term, m.topTerm) + 1
+	next.Term, next.JobUID = max(m.base.Term, m.topTerm)+1, m.gang.JobUID
 	m.topTerm = next.Term
 	m.writing = &pendingWrite{write: write{prev: m.base, next: next}}
 	m.out.write = &m.writing.write
@@ -51,7 +51,7 @@ func (m *machine) writeRound(now time.Time, p *plan) {
 	next := Record{
 		Term: m.term, Attempt: m.gang.Attempt, FromStep: p.fromStep, Reason: p.reason,
 		// The cluster keeps whole seconds.
-		StartedAt: now.UTC().Truncate(time.Second),
+		StartedAt: now.UTC().Truncate(time.Second), JobUID: m.gang.JobUID,
 	}
 	if m.world != nil {
 		before, next.Parent, next.From = m.world.ranks.uids, m.world.record.Round, m.world.record.Workers

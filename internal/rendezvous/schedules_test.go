@@ -516,3 +516,26 @@ func lateReport(f *fleet) string {
 	}
 	return "nothing is told of the change"
 }
+
+// Every record says which job it was made for.
+func TestRecordsNameTheirJob(t *testing.T) {
+	f := emptyFleet(t)
+	f.makePod()
+	f.newLeader()
+	l := f.leaders[f.born]
+	gang := f.gang()
+	gang.JobUID = "one"
+	_ = f.handle(l, gangExpected{gang})
+	l.writing = nil
+	_ = f.handle(l, recordAnswered{err: errors.New("timeout")})
+	f.pass(firstRetry)
+	for l.machine.world == nil {
+		if l.writing != nil && l.writing.next.JobUID != "one" {
+			t.Fatalf("a record is written for the job %q", l.writing.next.JobUID)
+		}
+		f.turn(l)
+	}
+	if f.record.JobUID != "one" || l.machine.observe(f.now).JobUID != "one" {
+		t.Errorf("the world of the job %q is observed as that of %q", f.record.JobUID, l.machine.observe(f.now).JobUID)
+	}
+}

@@ -126,6 +126,8 @@ type Record struct {
 	// Reason is why the world was made, From the number of workers of the one before; 0 for none.
 	Reason Reason
 	From   int32
+	// JobUID is the uid of the job that the record was made for; empty in one of an older version.
+	JobUID string
 }
 
 // Equal says whether two records are the same.
@@ -146,7 +148,7 @@ var ErrJobGone = errors.New("the job is gone")
 type Recorder interface {
 	// Record replaces prev by next in the job's status, if prev is still what stands there, and
 	// returns the record that stands there afterwards. Errors: ErrDeposed (with the record found),
-	// ErrJobGone; any other error leaves open whether next was written.
+	// ErrJobGone (also when the job of that name has another uid than next.JobUID); any other error leaves open whether next was written.
 	Record(ctx context.Context, job JobKey, prev, next Record) (Record, error)
 }
 
@@ -154,6 +156,8 @@ type Recorder interface {
 type Observation struct {
 	// Known is false when no gang was expected for the job.
 	Known bool
+	// JobUID is the uid of the job that was expected: one of the same name may have taken its place.
+	JobUID string
 	// Deposed is true when another leader has taken the job over.
 	Deposed bool
 	// Attempt is the attempt that this observation speaks of.

@@ -152,7 +152,7 @@ func (w *worlds) record(job rendezvous.JobKey, round uint64, workers int32) erro
 	w.mu.Lock()
 	attempt := w.gangs[job].Attempt
 	w.mu.Unlock()
-	before := record.FromStatus(object.Status.World)
+	before := record.FromStatus(&object)
 	next := rendezvous.Record{
 		Term: max(before.Term, 1), Round: round, Attempt: attempt, Workers: workers, Processes: workers, StartedAt: time.Now(),
 	}

@@ -131,7 +131,7 @@ func readGang(ctx context.Context, c client.Client, namespace string) (rendezvou
 	for i := range pods.Items {
 		team.pods = append(team.pods, &pods.Items[i])
 	}
-	return team.gang(record.FromStatus(job.Status.World)), nil
+	return team.gang(record.FromStatus(job)), nil
 }
 
 // leader is a leader's process, seen from outside.

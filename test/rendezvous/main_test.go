@@ -182,7 +182,7 @@ func durable(ctx context.Context, t *testing.T, key rendezvous.JobKey) rendezvou
 	if err := cluster.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, job); err != nil {
 		t.Fatal(err)
 	}
-	return record.FromStatus(job.Status.World)
+	return record.FromStatus(job)
 }
 
 func reviewer(t *testing.T) *identity.Reviewer {

@@ -26,6 +26,32 @@ func round(term, number uint64) rendezvous.Record {
 	}
 }
 
+// Whoever led a job that was deleted writes nothing into the next job of its name.
+func TestRecordOfAnotherJob(t *testing.T) {
+	t.Parallel()
+	key := newJob(t, newNamespace(t))
+	job := &v1alpha1.TrainingJob{}
+	name := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
+	if err := cluster.Get(t.Context(), name, job); err != nil {
+		t.Fatal(err)
+	}
+	first := rendezvous.Record{Term: 1, JobUID: string(job.UID)}
+	if _, err := recorder().Record(t.Context(), key, rendezvous.Record{}, first); err != nil {
+		t.Fatalf("the first term: %v", err)
+	}
+	if found := durable(t.Context(), t, key); !found.Equal(first) {
+		t.Errorf("the first term reads %+v", found)
+	}
+	other := round(2, 1)
+	other.JobUID = "another"
+	if _, err := recorder().Record(t.Context(), key, first, other); !errors.Is(err, rendezvous.ErrJobGone) {
+		t.Errorf("a write for another job of that name: %v", err)
+	}
+	if found := durable(t.Context(), t, key); !found.Equal(first) {
+		t.Errorf("it was written all the same: %+v", found)
+	}
+}
+
 func TestRecordComparesAndSwaps(t *testing.T) {
 	t.Parallel()
 	key := newJob(t, newNamespace(t))

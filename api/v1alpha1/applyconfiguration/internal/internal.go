@@ -393,6 +393,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: fromStep
       type:
         scalar: numeric
+    - name: jobUID
+      type:
+        scalar: string
     - name: membersDigest
       type:
         scalar: string

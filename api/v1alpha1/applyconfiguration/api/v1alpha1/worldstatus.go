@@ -35,6 +35,9 @@ type WorldStatusApplyConfiguration struct {
 	From *int32 `json:"from,omitempty"`
 	// startedAt is when the record of this round was written.
 	StartedAt *v1.Time `json:"startedAt,omitempty"`
+	// jobUID is the uid of the job that this record was made for. One that was made for another job,
+	// as after a restore from a backup, counts as none.
+	JobUID *string `json:"jobUID,omitempty"`
 }
 
 // WorldStatusApplyConfiguration constructs a declarative configuration of the WorldStatus type for use with
@@ -128,5 +131,13 @@ func (b *WorldStatusApplyConfiguration) WithFrom(value int32) *WorldStatusApplyC
 // If called multiple times, the StartedAt field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithStartedAt(value v1.Time) *WorldStatusApplyConfiguration {
 	b.StartedAt = &value
+	return b
+}
+
+// WithJobUID sets the JobUID field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the JobUID field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithJobUID(value string) *WorldStatusApplyConfiguration {
+	b.JobUID = &value
 	return b
 }
