@@ -138,7 +138,7 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 	case lifecycle.Kill:
 		w.exit(exitKilled)
 	case lifecycle.Checkpoint:
-		w.pending = append(w.pending, lifecycle.Checkpointed{Round: effect.Round})
+		w.pending = append(w.pending, lifecycle.Checkpointed(effect))
 	case lifecycle.Leave:
 		w.left = true
 	case lifecycle.Arm:

@@ -160,7 +160,7 @@ func TestRoleRulesNeedsBothRoles(t *testing.T) {
 
 var (
 	marker   = regexp.MustCompile(`(?m)^\s*// \+kubebuilder:rbac:(.*)$`)
-	argument = regexp.MustCompile(`(groups|resources|verbs|namespace)=([^,\s]*)`)
+	argument = regexp.MustCompile(`(groups|resources|verbs|namespace|urls)=([^,\s]*)`)
 )
 
 // TestEveryMarkerCounts: controller-gen ignores a marker in a function's comment without a word,
@@ -196,13 +196,23 @@ func TestEveryMarkerCounts(t *testing.T) {
 	}
 }
 
-// markedRights writes the rights of one marker as "namespace group/resource verb".
+// markedRights writes the rights of one marker as "namespace group/resource verb", those to a path as "path verb".
 func markedRights(arguments string) []string {
 	fields := map[string]string{}
 	for _, match := range argument.FindAllStringSubmatch(arguments, -1) {
 		fields[match[1]] = strings.Trim(match[2], `"`)
 	}
 	var rights []string
+	for url := range strings.SplitSeq(fields["urls"], ";") {
+		for verb := range strings.SplitSeq(fields["verbs"], ";") {
+			if url != "" {
+				rights = append(rights, url+" "+verb)
+			}
+		}
+	}
+	if len(rights) > 0 {
+		return rights
+	}
 	for group := range strings.SplitSeq(fields["groups"], ";") {
 		for resource := range strings.SplitSeq(fields["resources"], ";") {
 			for verb := range strings.SplitSeq(fields["verbs"], ";") {
@@ -223,12 +233,17 @@ func grantedRights(t *testing.T) []string {
 	for doc := range strings.SplitSeq(string(content), "\n---\n") {
 		var role struct {
 			Metadata struct{ Namespace string }
-			Rules    []struct{ APIGroups, Resources, Verbs []string }
+			Rules    []struct{ APIGroups, Resources, NonResourceURLs, Verbs []string }
 		}
 		if err := yaml.Unmarshal([]byte(doc), &role); err != nil {
 			t.Fatal(err)
 		}
 		for _, rule := range role.Rules {
+			for _, url := range rule.NonResourceURLs {
+				for _, verb := range rule.Verbs {
+					rights = append(rights, url+" "+verb)
+				}
+			}
 			for _, group := range rule.APIGroups {
 				for _, resource := range rule.Resources {
 					for _, verb := range rule.Verbs {
