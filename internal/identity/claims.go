@@ -17,7 +17,7 @@ const Audience = "training.concertina.dev/rendezvous"
 const (
 	maxTokenBytes = 16 << 10
 	// clockSkew is how far the API server's clock and ours may be apart.
-	clockSkew = 10 * time.Second
+	clockSkew = time.Minute // what the API server itself allows for
 )
 
 // algorithms are those with which clusters sign the tokens of service accounts.
@@ -77,7 +77,7 @@ func (c *claims) check(issuer string, now time.Time) error {
 		return refused("the token is not valid: it was not issued by %s", issuer)
 	case !c.Audience.Contains(Audience):
 		return refused("the token is not valid: it is not meant for the audience %s", Audience)
-	case now.After(c.Expiry.Time()):
+	case now.After(c.Expiry.Time().Add(clockSkew)):
 		return refused("the token is not valid: it has expired at %s", c.Expiry.Time().UTC().Format(time.RFC3339))
 	case c.NotBefore != nil && now.Add(clockSkew).Before(c.NotBefore.Time()):
 		return refused("the token is not valid before %s", c.NotBefore.Time().UTC().Format(time.RFC3339))

@@ -126,7 +126,7 @@ func (m *machine) findRefusal(now time.Time) bool {
 	}
 	for _, uid := range w.ranks.uids {
 		mem := m.members[uid]
-		if mem == nil || mem.report.refused != w.record.Round || mem.report.round != w.record.Parent {
+		if mem == nil || mem.report.refused != w.record.Round || mem.report.round != w.record.Parent || mem.failed() {
 			continue
 		}
 		if m.base.Round != w.record.Round {

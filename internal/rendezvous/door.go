@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +41,7 @@ type door struct {
 	known     int
 	strangers int
 	sources   map[netip.Prefix][]*visitor // strangers, in the order in which they came
-	refusals  map[netip.Prefix]*refusals
+	refusals  map[netip.Addr]*refusals
 	// turnedAway counts the connections and tokens that were not taken, by cause.
 	turnedAway *prometheus.CounterVec
 }
@@ -88,7 +89,7 @@ type refusals struct {
 func newDoor(maxKnown, maxStrangers, maxPerSource int, patience time.Duration) *door {
 	return &door{
 		maxKnown: maxKnown, maxStrangers: maxStrangers, maxPerSource: maxPerSource,
-		patience: patience, sources: map[netip.Prefix][]*visitor{}, refusals: map[netip.Prefix]*refusals{},
+		patience: patience, sources: map[netip.Prefix][]*visitor{}, refusals: map[netip.Addr]*refusals{},
 		turnedAway: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_turned_away_total",
 			Help: "Connections and tokens that were not taken: full (no place for a stranger), outbid (a stranger made room), " +
@@ -131,7 +132,7 @@ func (d *door) admit(conn net.Conn) *visitor {
 	v := &visitor{Conn: conn, door: d, address: from.Addr().Unmap().WithZone(""), waits: time.Now()}
 	v.source = sourceOf(v.address)
 	d.mu.Lock()
-	evicted, ok := d.makeRoom(v.source)
+	evicted, ok := d.makeRoom(v.source, v.address)
 	if ok {
 		d.strangers++
 		d.sources[v.source] = append(d.sources[v.source], v)
@@ -156,10 +157,12 @@ func (d *door) admit(conn net.Conn) *visitor {
 
 // makeRoom says whether there is a place for a stranger of this source, and who has to go for it: one that
 // is silent, or one of a source that has more.
-func (d *door) makeRoom(source netip.Prefix) (evicted *visitor, ok bool) {
+func (d *door) makeRoom(source netip.Prefix, from netip.Addr) (evicted *visitor, ok bool) {
 	switch {
 	case len(d.sources[source]) >= d.maxPerSource:
-		evicted = silent(d.sources[source])
+		if evicted = silent(d.sources[source]); evicted == nil {
+			evicted = crowding(d.sources[source], from)
+		}
 	case d.strangers >= d.maxStrangers:
 		evicted = d.outbid(source)
 	default:
@@ -170,6 +173,22 @@ func (d *door) makeRoom(source netip.Prefix) (evicted *visitor, ok bool) {
 	}
 	d.dropStranger(evicted)
 	return evicted, true
+}
+
+// crowding finds the first visitor of the address that has most places of a source; nil when that has no more than
+// the one who asks would have. Where a subnet of a cluster is a /64, all of its workers are one source.
+func crowding(visitors []*visitor, asks netip.Addr) *visitor {
+	counts := map[netip.Addr]int{}
+	most := asks
+	for _, v := range visitors {
+		if counts[v.address]++; counts[v.address] > counts[most] {
+			most = v.address
+		}
+	}
+	if counts[most] <= counts[asks]+1 {
+		return nil
+	}
+	return visitors[slices.IndexFunc(visitors, func(v *visitor) bool { return v.address == most })]
 }
 
 // outbid finds a stranger whose place another source deserves more; nil for none.
@@ -222,26 +241,33 @@ func (d *door) dropStranger(v *visitor) {
 	d.sources[v.source] = rest
 }
 
-// mayTry says whether a token of this source may be checked. What it takes is given back by forgive, when
-// the token was no bad one.
-func (d *door) mayTry(source netip.Prefix, now time.Time) bool {
+// mayTry says whether a token of this address may be checked: while so many of it were refused lately, none is.
+func (d *door) mayTry(address netip.Addr, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := d.refusals[source]
+	r := d.refusals[address]
+	return r == nil || r.leftAt(now) >= 1
+}
+
+// refused notes that a token of this address was nobody's. Only those count: many workers may stand behind one
+// address, and connect at once.
+func (d *door) refused(address netip.Addr, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.refusals[address]
 	if r == nil {
 		if len(d.refusals) >= maxRemembered {
 			d.forgetRefusals(now)
 		}
 		r = &refusals{left: maxRefusals, at: now}
-		d.refusals[source] = r
+		d.refusals[address] = r
 	}
-	r.left = min(maxRefusals, r.left+now.Sub(r.at).Seconds()/refusalEvery.Seconds())
-	r.at = now
-	if r.left < 1 {
-		return false
-	}
-	r.left--
-	return true
+	r.left, r.at = max(0, r.leftAt(now)-1), now
+}
+
+// leftAt is what time has given back by now.
+func (r *refusals) leftAt(now time.Time) float64 {
+	return min(maxRefusals, r.left+now.Sub(r.at).Seconds()/refusalEvery.Seconds())
 }
 
 // forgetRefusals drops who has nothing to be remembered for any more, or else anybody. d.mu is held.
@@ -256,14 +282,6 @@ func (d *door) forgetRefusals(now time.Time) {
 			return
 		}
 		delete(d.refusals, source)
-	}
-}
-
-func (d *door) forgive(source netip.Prefix) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if r := d.refusals[source]; r != nil {
-		r.left = min(maxRefusals, r.left+1)
 	}
 }
 

@@ -140,8 +140,8 @@ func (r *registry) forget(key JobKey) {
 // drop ends a job and returns the attempt that it was at.
 func (r *registry) drop(j *job) int32 {
 	r.forgetPods(j)
-	r.changes.forget(j.key)
 	delete(r.jobs, j.key)
+	defer r.changes.forget(j.key) // once nothing of it changes any more
 	return j.close(refusal{connect.CodeNotFound, goneMessage})
 }
 

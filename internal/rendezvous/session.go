@@ -216,7 +216,7 @@ func bearer(stream *stream) (string, error) {
 // refused again and again is not listened to for a while.
 func (s *Server) authenticate(ctx context.Context, token string, claimed Identity) (Identity, error) {
 	v := visitorOf(ctx)
-	if !s.door.mayTry(v.source, time.Now()) {
+	if !s.door.mayTry(v.address, time.Now()) {
 		s.door.away(awayIgnored)
 		return Identity{}, connect.NewError(connect.CodeUnavailable,
 			fmt.Errorf("too many tokens from %s were refused: connect again later", v.source))
@@ -230,15 +230,14 @@ func (s *Server) authenticate(ctx context.Context, token string, claimed Identit
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
 		s.door.away(awayToken)
+		s.door.refused(v.address, time.Now())
 		return Identity{}, connect.NewError(connect.CodeUnauthenticated, err)
 	case err != nil:
-		s.door.forgive(v.source)
 		if ctx.Err() == nil {
 			s.options.Logger.Error(err, "a token could not be checked", "pod", claimed.Namespace+"/"+claimed.PodName)
 		}
 		return Identity{}, connect.NewError(connect.CodeUnavailable, errors.New("the token could not be checked now: connect again"))
 	}
-	s.door.forgive(v.source)
 	return who, nil
 }
 

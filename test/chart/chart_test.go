@@ -150,7 +150,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 		"serviceMonitor.labels":     found["ServiceMonitor concertina"].GetLabels()["release"] == "prometheus",
 		"networkPolicy.metricsFrom": len(policy.Ingress) == 1,
 		"networkPolicy.workersFrom": policy.Ingress[0].From[0].IPBlock.CIDR == "10.0.0.0/8",
-		"networkPolicy.ports":       len(policy.Egress) == 1 && len(policy.Egress[0].Ports) == 1 && policy.Egress[0].Ports[0].Port.IntValue() == 16443,
+		"networkPolicy.ports":       len(policy.Egress) == 2 && len(policy.Egress[0].Ports) == 1 && policy.Egress[0].Ports[0].Port.IntValue() == 16443,
 		"networkPolicy.cidrs":       len(policy.Egress[0].To) == 2 && policy.Egress[0].To[1].IPBlock.CIDR == "fd00::1/128",
 	} {
 		if !ok {
@@ -423,7 +423,7 @@ func TestOptionalKustomizationsDecode(t *testing.T) {
 }
 
 // TestNothingElseIsLetThrough: the operator's doors are those of its ports, and it goes nowhere but to the API
-// server.
+// server and to DNS.
 func TestNothingElseIsLetThrough(t *testing.T) {
 	for way, found := range map[string]objects{"chart": rendered(t, ""), "kustomize": kustomized(t, "config/default")} {
 		policy := get[*networkingv1.NetworkPolicy](t, found, "NetworkPolicy concertina").Spec
@@ -447,7 +447,7 @@ func TestNothingElseIsLetThrough(t *testing.T) {
 		for _, rule := range policy.Egress {
 			out = append(out, ports(rule.Ports)...)
 		}
-		if !slices.Equal(in, []int{8443, 8080}) || !slices.Equal(out, []int{443, 6443}) {
+		if !slices.Equal(in, []int{8443, 8080}) || !slices.Equal(out, []int{443, 6443, 8443, 16443, 53, 53}) {
 			t.Errorf("%s: ports in %v, out %v", way, in, out)
 		}
 	}
