@@ -161,6 +161,7 @@ var _ = Describe("Jobs that live together", Serial, func() {
 // settles runs two elastic jobs of 2 to 4 in room for 6, and looks whether they come to rest.
 func settles(ctx context.Context, rest time.Duration) {
 	GinkgoHelper()
+	roomIsBack(ctx)
 	fillers, err := cluster.LeaveRoom(ctx, newNamespace(ctx), 6)
 	Expect(err).NotTo(HaveOccurred())
 	for _, filler := range fillers {
@@ -183,6 +184,7 @@ func settles(ctx context.Context, rest time.Duration) {
 // devices is how many devices nobody holds.
 func devices(ctx context.Context) int32 {
 	GinkgoHelper()
+	roomIsBack(ctx)
 	free, err := cluster.FreeDevices(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(free).To(BeNumerically(">=", 8))

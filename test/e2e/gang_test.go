@@ -26,6 +26,7 @@ var _ = Describe("All or nothing: two jobs of four, and room for four", Serial, 
 
 func repeat(ctx context.Context, times int) {
 	GinkgoHelper()
+	roomIsBack(ctx)
 	namespace := newNamespace(ctx)
 	fillers, err := cluster.LeaveRoom(ctx, namespace, 4)
 	Expect(err).NotTo(HaveOccurred())

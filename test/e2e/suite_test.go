@@ -84,6 +84,23 @@ func newNamespace(ctx context.Context, labels ...string) string {
 	return namespace.Name
 }
 
+// roomIsBack waits until what the specs before had has ended. Their namespaces are left to end by themselves, with
+// pods that hold room in them.
+func roomIsBack(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(func() ([]string, error) {
+		var all corev1.NamespaceList
+		err := cluster.List(ctx, &all, client.MatchingLabels{"e2e": "concertina"})
+		var ending []string
+		for i := range all.Items {
+			if all.Items[i].DeletionTimestamp != nil {
+				ending = append(ending, all.Items[i].Name)
+			}
+		}
+		return ending, err
+	}, "2m").WithContext(ctx).Should(BeEmpty())
+}
+
 // leftIn lists what jobs of a namespace have in the cluster, beside themselves.
 func leftIn(ctx context.Context, namespace string) ([]string, error) {
 	var left []string
