@@ -1,10 +1,6 @@
 package rendezvous
 
-import (
-	"time"
-
-	"connectrpc.com/connect"
-)
+import "time"
 
 // mayLive says whether the round that stands in the cluster may be the world of the expected gang,
 // written by an earlier leader.
@@ -201,7 +197,7 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 			continue
 		}
 		if !mem.in(&record) || !m.world.ranks.place(expected.UID, mem.report.workerRank) {
-			m.out.end = append(m.out.end, ending{expected.UID, refusal{connect.CodeInvalidArgument,
+			m.out.end = append(m.out.end, ending{expected.UID, refusal{refusedNonsense,
 				"the report contradicts the world that the other workers are in"}})
 			continue
 		}

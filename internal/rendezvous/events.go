@@ -1,9 +1,5 @@
 package rendezvous
 
-import (
-	"connectrpc.com/connect"
-)
-
 // event is something that happened to one job.
 type event interface{ isEvent() }
 
@@ -214,9 +210,25 @@ func (w write) takesOver() bool { return w.next.Term > w.prev.Term && w.next.Rou
 
 // refusal says to an agent why its session ends.
 type refusal struct {
-	code    connect.Code
+	kind    refusalKind
 	message string
 }
+
+// refusalKind is what an agent should make of a refusal.
+type refusalKind string
+
+const (
+	// refusedForNow: it should connect again.
+	refusedForNow refusalKind = "unavailable"
+	// refusedForGood: nobody waits for it any more, and it should end.
+	refusedForGood refusalKind = "not_found"
+	// refusedNonsense: it says what no agent says.
+	refusedNonsense refusalKind = "invalid_argument"
+	// refusedRight: it is not who it says it is, or belongs elsewhere.
+	refusedRight refusalKind = "permission_denied"
+	// refusedVersion: it and this operator do not understand each other.
+	refusedVersion refusalKind = "failed_precondition"
+)
 
 func (r *refusal) Error() string { return r.message }
 

@@ -133,7 +133,7 @@ func within(t *testing.T, j *job, s *session) {
 	if !ok {
 		return
 	}
-	if n := proto.Size(d.message(1)); n > maxMessageBytes {
+	if n := proto.Size(directiveMessage(&d, 1)); n > maxMessageBytes {
 		t.Errorf("a directive has %d bytes", n)
 	}
 }

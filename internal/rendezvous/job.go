@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
 )
 
@@ -80,7 +79,7 @@ func (j *job) foreign(uid string, address netip.Addr) *refusal {
 	if len(known) == 0 || slices.Contains(known, address) {
 		return nil
 	}
-	return &refusal{connect.CodePermissionDenied, fmt.Sprintf(
+	return &refusal{refusedRight, fmt.Sprintf(
 		"the worker says that its address is %s, and its pod (%s) has %v", address, uid, known)}
 }
 
@@ -108,9 +107,9 @@ func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
 	case newer.own || now.Sub(older.heard) >= staleAfter:
 		return nil
 	case older.own:
-		return &refusal{connect.CodeUnavailable, fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}
+		return &refusal{refusedForNow, fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}
 	case !limit.AllowN(now, 1):
-		return &refusal{connect.CodeUnavailable, "sessions of this pod take each other's place too often: connect again"}
+		return &refusal{refusedForNow, "sessions of this pod take each other's place too often: connect again"}
 	}
 	return nil
 }
@@ -160,7 +159,7 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 		return out.refuse
 	}
 	if older != nil {
-		older.end(&refusal{connect.CodeUnavailable, "a newer session of this pod has taken the place of this one"})
+		older.end(&refusal{refusedForNow, "a newer session of this pod has taken the place of this one"})
 	}
 	j.sessions[s.uid] = s
 	j.registry.metrics.sessions.Inc()
@@ -177,7 +176,7 @@ func (j *job) hear(s *session, sequence uint64, r report) *refusal {
 	case j.closed != nil:
 		return j.closed
 	case j.sessions[s.uid] != s:
-		return &refusal{connect.CodeUnavailable, "this session is over: connect again"}
+		return &refusal{refusedForNow, "this session is over: connect again"}
 	}
 	s.heard = j.registry.now()
 	out := j.machine.handle(s.heard, agentReported{uid: s.uid, report: r})

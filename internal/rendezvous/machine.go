@@ -3,15 +3,16 @@ package rendezvous
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
-
-	"connectrpc.com/connect"
 )
 
 const (
 	// maxWorkers is the largest world, as in the API.
 	maxWorkers = 10000
+	// maxCount bounds steps and samples, so that they fit the API's integers.
+	maxCount = math.MaxInt64
 	// maxLead is how far beyond the durable record the terms and rounds may lie that agents report.
 	// They can be beyond it only when the record was lost and restored from a backup, and then not
 	// by much; the bound keeps a lying agent from using the numbers up.
@@ -387,7 +388,7 @@ func (m *machine) replaceMembers(now time.Time) {
 		mem := left[uid]
 		m.parted(now, uid, mem)
 		if mem.connected {
-			m.out.end = append(m.out.end, ending{uid, refusal{connect.CodeNotFound,
+			m.out.end = append(m.out.end, ending{uid, refusal{refusedForGood,
 				"this worker does not belong to the gang any more"}})
 		}
 	}
@@ -404,7 +405,7 @@ func (m *machine) release() {
 		m.out.publish = true
 		return
 	}
-	m.endAll(refusal{connect.CodeNotFound, goneMessage})
+	m.endAll(refusal{refusedForGood, goneMessage})
 }
 
 const goneMessage = "the job is finished, suspended or deleted: its workers are not needed any more"

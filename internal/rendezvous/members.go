@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"connectrpc.com/connect"
 )
 
 // member is what is known of one expected worker.
@@ -141,17 +139,17 @@ func (c condition) visible() condition {
 func (m *machine) admit(uid string, attempt int32) *refusal {
 	switch {
 	case m.deposed:
-		return &refusal{connect.CodeUnavailable, "another operator leads this job now: connect again"}
+		return &refusal{refusedForNow, "another operator leads this job now: connect again"}
 	case attempt < m.gang.Attempt:
-		return &refusal{connect.CodeNotFound, fmt.Sprintf(
+		return &refusal{refusedForGood, fmt.Sprintf(
 			"attempt %d of the job is over, attempt %d has taken its place", attempt, m.gang.Attempt)}
 	case attempt > m.gang.Attempt:
-		return &refusal{connect.CodeUnavailable, fmt.Sprintf(
+		return &refusal{refusedForNow, fmt.Sprintf(
 			"attempt %d of the job is not expected yet: connect again", attempt)}
 	case m.released || m.gone:
-		return &refusal{connect.CodeNotFound, goneMessage}
+		return &refusal{refusedForGood, goneMessage}
 	case m.members[uid] == nil:
-		return &refusal{connect.CodeUnavailable, "this pod is not expected in the gang yet: connect again"}
+		return &refusal{refusedForNow, "this pod is not expected in the gang yet: connect again"}
 	}
 	return nil
 }
@@ -175,7 +173,7 @@ func (m *machine) join(now time.Time, ev agentJoined) *refusal {
 func (m *machine) hear(now time.Time, uid string, r report) *refusal {
 	mem := m.members[uid]
 	if mem == nil || !mem.connected {
-		return &refusal{connect.CodeUnavailable, "this session is over: connect again"}
+		return &refusal{refusedForNow, "this session is over: connect again"}
 	}
 	if why := m.contradiction(uid, mem, &r); why != nil {
 		return why
@@ -306,7 +304,7 @@ func (m *machine) enter(uid string, mem *member) {
 // also finds its rank here, when the world was adopted.
 func (m *machine) contradiction(uid string, mem *member, r *report) *refusal {
 	wrong := func(format string, args ...any) *refusal {
-		return &refusal{connect.CodeInvalidArgument, fmt.Sprintf(format, args...)}
+		return &refusal{refusedNonsense, fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case r.term < mem.report.term || r.round < mem.report.round:

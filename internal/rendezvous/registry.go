@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
 )
 
@@ -142,7 +141,7 @@ func (r *registry) drop(j *job) int32 {
 	r.forgetPods(j)
 	delete(r.jobs, j.key)
 	defer r.changes.forget(j.key) // once nothing of it changes any more
-	return j.close(refusal{connect.CodeNotFound, goneMessage})
+	return j.close(refusal{refusedForGood, goneMessage})
 }
 
 func (r *registry) observe(key JobKey) Observation {
@@ -170,17 +169,17 @@ func (r *registry) find(h *hello) (*job, *refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if owner, ok := r.pods[h.podUID]; ok && owner != h.job {
-		return nil, &refusal{connect.CodePermissionDenied, fmt.Sprintf("this pod is a worker of job %s, not of job %s", owner, h.job)}
+		return nil, &refusal{refusedRight, fmt.Sprintf("this pod is a worker of job %s, not of job %s", owner, h.job)}
 	}
 	if j := r.jobs[h.job]; j != nil {
 		return j, nil
 	}
 	if gone, ok := r.gone[h.job]; ok {
 		if h.attempt <= gone.attempt || gone.attempt == 0 && r.now().Sub(gone.at) < presumeGone {
-			return nil, &refusal{connect.CodeNotFound, goneMessage}
+			return nil, &refusal{refusedForGood, goneMessage}
 		}
 	}
-	return nil, &refusal{connect.CodeUnavailable, fmt.Sprintf("job %s is not expected yet: connect again", h.job)}
+	return nil, &refusal{refusedForNow, fmt.Sprintf("job %s is not expected yet: connect again", h.job)}
 }
 
 // expects says whether a pod that claims to be this one would be welcome.
@@ -220,7 +219,7 @@ func (r *registry) shutdown() {
 	defer r.mu.Unlock()
 	r.closed = true
 	for _, j := range r.jobs {
-		j.close(refusal{connect.CodeUnavailable, "this operator stops: connect again"})
+		j.close(refusal{refusedForNow, "this operator stops: connect again"})
 	}
 	r.cancel()
 }

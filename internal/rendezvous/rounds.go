@@ -3,8 +3,6 @@ package rendezvous
 import (
 	"errors"
 	"time"
-
-	"connectrpc.com/connect"
 )
 
 // raiseTerm asks for a term above all that are known of.
@@ -82,7 +80,7 @@ func (m *machine) answered(now time.Time, ev recordAnswered) {
 		m.wrote(now, done, ev.secret)
 	case errors.Is(ev.err, ErrJobGone):
 		m.gone, m.out.changed = true, true
-		m.endAll(refusal{connect.CodeNotFound, goneMessage})
+		m.endAll(refusal{refusedForGood, goneMessage})
 	case errors.Is(ev.err, ErrDeposed):
 		m.contested(now, done, ev.found)
 	default:
@@ -232,7 +230,7 @@ func (m *machine) replaced(found Record) bool {
 
 func (m *machine) depose(found Record) {
 	m.deposed, m.world, m.out.changed = true, nil, true
-	m.endAll(refusal{connect.CodeUnavailable, "another operator leads this job now: connect again"})
+	m.endAll(refusal{refusedForNow, "another operator leads this job now: connect again"})
 	m.note(notedDeposed, "another leader has taken the job over with term %d, round %d; ours was %d", found.Term, found.Round, max(m.term, m.base.Term))
 }
 

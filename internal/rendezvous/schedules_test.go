@@ -1,13 +1,10 @@
 package rendezvous
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/go-logr/logr"
 )
 
 // knownBad are the schedules below that still break a promise. A change that mends one takes it out of
@@ -33,7 +30,6 @@ var schedules = map[string]func(*fleet) string{
 	"a planned round comes when all were let go":              refusedByAll,
 	"a planned round comes when some were let go":             refusedBySome,
 	"a burned round is reported before its parent is adopted": burnedReported,
-	"a session that is ended leads to a write":                nestedWrite,
 	"two raises of the term are unclear":                      unclearTwice,
 	"members are left out and not known to have ended":        leftOut,
 	"a step is longer than the heartbeat timeout":             longStep,
@@ -264,45 +260,6 @@ func burnedReported(f *fleet) string {
 	}
 	if made := f.done[1]; l.machine.furthest() < made/2 { // what the last turn made is not reported yet
 		return fmt.Sprintf("the world is at step %d, and the leader has seen %d", made, l.machine.furthest())
-	}
-	return ""
-}
-
-// ready is a Recorder that does what it is asked for, at once.
-type ready struct{}
-
-func (ready) Record(_ context.Context, _ JobKey, _, next Record) (Record, error) { return next, nil }
-
-// nestedWrite: a worker contradicts the world that is adopted. Its session ends, and that others wait for
-// the next world already makes this the moment to write it.
-func nestedWrite(f *fleet) string {
-	r := newRegistry(Options{Recorder: ready{}, RecordTimeout: time.Minute, Logger: logr.Discard(), ReconnectGrace: time.Second},
-		newServerMetrics())
-	defer r.shutdown()
-	ranks := newRankTable([]string{"a", "b", "c"})
-	gang := gangOf(1, "a", "b", "c")
-	gang.Minimum = 1
-	for i := range gang.Members {
-		gang.Members[i].UID = gang.Members[i].Name
-	}
-	gang.Durable = Record{Term: 1, Round: 1, Attempt: 1, Workers: 3, Processes: 3, MembersDigest: ranks.digest}
-	j := newJob(r, JobKey{"default", "digits"}, gang.JobUID)
-	j.step(gangExpected{gang})
-	r.writes.Wait()
-	for i, rank := range []uint32{0, 1, 1} {
-		uid := gang.Members[i].UID
-		s := &session{uid: uid, job: j, due: make(chan struct{}, 1), end: func(*refusal) {}}
-		first := report{
-			term: 1, round: 1, digest: ranks.digest, workerRank: rank, out: true,
-			processes: []process{{waiting: waitingAborted, elastic: true}},
-		}
-		if why := j.join(s, &hello{attempt: 1}, first); why != nil && i < 2 {
-			return why.Error()
-		}
-		r.writes.Wait()
-	}
-	if j.machine.writing != nil {
-		return fmt.Sprintf("round %d was to be written, and nobody was asked to", j.machine.writing.next.Round)
 	}
 	return ""
 }

@@ -74,8 +74,8 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 		return err
 	}
 	visitor := visitorOf(ctx)
-	full := (&refusal{connect.CodeUnavailable, fmt.Sprintf(
-		"%d workers are connected, no more may be (--rendezvous-max-connections): connect again", s.options.MaxConnections)}).rpc()
+	full := rpcError(&refusal{refusedForNow, fmt.Sprintf(
+		"%d workers are connected, no more may be (--rendezvous-max-connections): connect again", s.options.MaxConnections)})
 	if s.door.full() {
 		return full
 	}
@@ -84,14 +84,14 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	one := &session{
 		uid: in.hello.podUID, job: in.job, stream: stream, limits: deadlinesOf(ctx), from: visitor.address, says: in.hello.address,
 		due: make(chan struct{}, 1),
-		end: func(why *refusal) { cancel(why.rpc()) },
+		end: func(why *refusal) { cancel(rpcError(why)) },
 	}
 	one.sequence.Store(in.sequence)
-	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, (&refusal{connect.CodeUnavailable,
-		"the token of this session has expired: connect again with a fresh one"}).rpc())
+	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, rpcError(&refusal{refusedForNow,
+		"the token of this session has expired: connect again with a fresh one"}))
 	defer expire()
 	if refused := in.job.join(one, &in.hello, in.first); refused != nil {
-		return refused.rpc()
+		return rpcError(refused)
 	}
 	defer in.job.leave(one)
 	// Only now: whoever has a token and gets no session is a stranger like others.
@@ -153,11 +153,11 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 	var refused *refusal
 	if in.job, refused = s.jobs.find(&in.hello); refused == nil && !expected {
 		if refused = in.job.admit(&in.hello); refused == nil {
-			refused = &refusal{connect.CodeUnavailable, "this pod was not expected yet: connect again"}
+			refused = &refusal{refusedForNow, "this pod was not expected yet: connect again"}
 		}
 	}
 	if refused != nil {
-		return introduced{}, refused.rpc()
+		return introduced{}, rpcError(refused)
 	}
 	return in, nil
 }
@@ -190,9 +190,9 @@ func (s *Server) greet(ctx context.Context, stream *stream, who Identity) (intro
 	h := &in.hello
 	switch {
 	case refused != nil:
-		return introduced{}, refused.rpc()
+		return introduced{}, rpcError(refused)
 	case in.sequence < 1:
-		return introduced{}, malformed("the first report has the sequence 0").rpc()
+		return introduced{}, rpcError(malformed("the first report has the sequence 0"))
 	case h.job.Namespace != who.Namespace || h.podName != who.PodName || h.podUID != who.PodUID:
 		return introduced{}, connect.NewError(connect.CodePermissionDenied, fmt.Errorf(
 			"the token belongs to pod %s/%s (%s), not to %s/%s (%s)",
@@ -265,7 +265,7 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 	all := i.of[uid]
 	if len(all) >= maxIntroductions {
 		last := max(0, slices.IndexFunc(all, func(other *introduction) bool { return other.source == source }))
-		all[last].end((&refusal{connect.CodeUnavailable, "other sessions of this pod have begun since: connect again"}).rpc())
+		all[last].end(rpcError(&refusal{refusedForNow, "other sessions of this pod have begun since: connect again"}))
 		all = slices.Delete(slices.Clone(all), last, last+1)
 	}
 	i.of[uid] = append(all, one)
@@ -302,7 +302,7 @@ func (s *session) read(ctx context.Context, idle time.Duration) error {
 			return err
 		}
 		if refused := s.take(message); refused != nil {
-			return refused.rpc()
+			return rpcError(refused)
 		}
 	}
 }
@@ -335,14 +335,23 @@ func (s *session) write(ctx context.Context) {
 			continue
 		}
 		s.limits.write(sendTimeout)
-		err := s.stream.Send(directive.message(sequence))
+		err := s.stream.Send(directiveMessage(&directive, sequence))
 		if err != nil {
-			s.end(&refusal{connect.CodeUnavailable, "the agent does not read: " + err.Error()})
+			s.end(&refusal{refusedForNow, "the agent does not read: " + err.Error()})
 			return
 		}
 		s.limits.write(0)
 	}
 }
 
-// rpc is the refusal as the error of an RPC.
-func (r *refusal) rpc() error { return connect.NewError(r.code, r) }
+// codes are how refusals travel.
+var codes = map[refusalKind]connect.Code{
+	refusedForNow:   connect.CodeUnavailable,
+	refusedForGood:  connect.CodeNotFound,
+	refusedNonsense: connect.CodeInvalidArgument,
+	refusedRight:    connect.CodePermissionDenied,
+	refusedVersion:  connect.CodeFailedPrecondition,
+}
+
+// rpcError is a refusal as the error of an RPC.
+func rpcError(r *refusal) error { return connect.NewError(codes[r.kind], r) }

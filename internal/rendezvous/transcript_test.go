@@ -370,7 +370,7 @@ func (p *transcript) event(ev event) {
 		p.printf("note: %s", n.text)
 	}
 	if out.refuse != nil {
-		p.printf("refuse: %s: %s", out.refuse.code, out.refuse.message)
+		p.printf("refuse: %s: %s", out.refuse.kind, out.refuse.message)
 		switch ev := ev.(type) {
 		case agentJoined:
 			p.machine.handle(p.now, sessionLost{ev.uid})
@@ -379,7 +379,7 @@ func (p *transcript) event(ev event) {
 		}
 	}
 	for _, e := range out.end {
-		p.printf("end %s: %s: %s", e.uid, e.why.code, e.why.message)
+		p.printf("end %s: %s: %s", e.uid, e.why.kind, e.why.message)
 		p.machine.handle(p.now, sessionLost{e.uid})
 	}
 	if out.publish {

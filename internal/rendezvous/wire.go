@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"regexp"
 
-	"connectrpc.com/connect"
-
 	"github.com/concertina-dev/concertina/internal/plain"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
@@ -23,8 +21,6 @@ const (
 	maxFaultBytes   = 16 << 10
 	maxSnapshots    = 8
 	maxErrorBytes   = 16 << 10
-	// maxCount bounds steps and samples, so that they fit the API's integers.
-	maxCount = math.MaxInt64
 )
 
 var (
@@ -45,7 +41,7 @@ type hello struct {
 }
 
 func malformed(format string, args ...any) *refusal {
-	return &refusal{connect.CodeInvalidArgument, "malformed report: " + fmt.Sprintf(format, args...)}
+	return &refusal{refusedNonsense, "malformed report: " + fmt.Sprintf(format, args...)}
 }
 
 // readHello takes an agent's introduction out of its first report.
@@ -55,7 +51,7 @@ func readHello(r *rendezvousv1.Report) (hello, *refusal) {
 		return hello{}, malformed("the first report of a session has no hello")
 	}
 	if h.GetProtocol() != protocolVersion {
-		return hello{}, &refusal{connect.CodeFailedPrecondition, fmt.Sprintf(
+		return hello{}, &refusal{refusedVersion, fmt.Sprintf(
 			"the agent speaks protocol %d and this operator speaks %d: start the job anew with an agent of this operator's version",
 			h.GetProtocol(), protocolVersion)}
 	}
@@ -200,14 +196,14 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 	return read, ""
 }
 
-// message writes a directive for the wire.
-func (d *directive) message(sequence uint64) *rendezvousv1.Directive {
+// directiveMessage is a directive as it travels.
+func directiveMessage(d *directive, sequence uint64) *rendezvousv1.Directive {
 	m := &rendezvousv1.Directive{
 		Term: d.term, Round: d.round, Released: d.released, Sequence: sequence,
 		Raise: d.raise, Finish: d.finish, Standby: d.standby, SnapshotSecret: d.secret,
 	}
 	if d.world != nil {
-		m.World = d.world.message()
+		m.World = placeMessage(d.world)
 	}
 	if d.barrier != nil {
 		m.Barrier = &rendezvousv1.Barrier{Attempt: d.barrier.attempt, Step: d.barrier.step, Save: d.barrier.save}
@@ -216,12 +212,12 @@ func (d *directive) message(sequence uint64) *rendezvousv1.Directive {
 		m.Abort = &rendezvousv1.Abort{Reason: d.abort.reason, Planned: d.abort.planned}
 	}
 	if p := d.prefetch; p != nil {
-		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: p.snapshot.message(), Holders: holderMessages(p.holders)}
+		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.snapshot), Holders: holderMessages(p.holders)}
 	}
 	return m
 }
 
-func (p *place) message() *rendezvousv1.World {
+func placeMessage(p *place) *rendezvousv1.World {
 	m := &rendezvousv1.World{
 		MembersDigest: p.digest, FromStep: p.fromStep,
 		WorkerRank: uint32(p.workerRank), Workers: uint32(p.workers), ProcessesPerWorker: uint32(p.processes),
@@ -229,13 +225,13 @@ func (p *place) message() *rendezvousv1.World {
 		Parent: p.parent, Restore: p.restore, Writer: p.writer,
 	}
 	if p.snapshot != nil {
-		m.Snapshot = p.snapshot.message()
+		m.Snapshot = snapshotMessage(p.snapshot)
 	}
 	m.Holders = holderMessages(p.holders)
 	return m
 }
 
-func (s *snapshot) message() *rendezvousv1.Snapshot {
+func snapshotMessage(s *snapshot) *rendezvousv1.Snapshot {
 	return &rendezvousv1.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
 }
 
