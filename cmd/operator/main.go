@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -63,7 +64,7 @@ const (
 type options struct {
 	namespace, podIP, agentImage, rendezvousService    string
 	rendezvousBind, healthBind, metricsBind, pprofBind string
-	debugBind, fleetConfig                             string
+	debugBind, fleetConfig, certificate                string
 	leaderElect                                        bool
 	drainTaints                                        []string
 	concurrentJobs, apiBurst, maxConnections           int
@@ -99,6 +100,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.agentImage, "agent-image", "", "image that holds the agent as /agent")
 	f.StringVar(&o.rendezvousService, "rendezvous-service", "concertina-rendezvous", "Service without a selector that leads agents to the leader")
 	f.StringVar(&o.rendezvousBind, "rendezvous-bind-address", ":8443", "address of the rendezvous")
+	f.StringVar(&o.certificate, "rendezvous-certificate", "", "directory with tls.crt, tls.key and ca.crt, for the rendezvous Service's name, to serve with; empty for an authority of the operator's own")
 	f.StringVar(&o.healthBind, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
 	f.StringVar(&o.metricsBind, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	f.StringVar(&o.pprofBind, "pprof-bind-address", "", "address of Go's profiles under /debug/pprof, such as 127.0.0.1:6060: anybody who reaches it may read them; empty for none")
@@ -222,7 +224,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 		return fmt.Errorf("--rendezvous-bind-address: port %q: %w", portText, err)
 	}
 	host := fmt.Sprintf("%s.%s.svc", o.rendezvousService, o.namespace)
-	authority, err := pki.Load(ctx, live, client.ObjectKey{Namespace: o.namespace, Name: authoritySecret}, []string{host}, time.Now)
+	authority, err := o.authority(ctx, live, host)
 	if err != nil {
 		return err
 	}
@@ -263,9 +265,27 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 	return wireController(mgr, live, o, authority, server, "https://"+net.JoinHostPort(host, portText))
 }
 
+// authority is what workers trust the operator by.
+type authority interface {
+	manager.Runnable
+	TLSConfig() *tls.Config
+	Bundle() []byte
+}
+
+func (o *options) authority(ctx context.Context, live client.Client, host string) (authority, error) {
+	if o.certificate == "" {
+		return pki.Load(ctx, live, client.ObjectKey{Namespace: o.namespace, Name: authoritySecret}, []string{host}, time.Now)
+	}
+	files, err := pki.Open(o.certificate, host, time.Now)
+	if err != nil {
+		return nil, fmt.Errorf("--rendezvous-certificate: %w", err)
+	}
+	return files, nil
+}
+
 // wireController puts the controller of jobs together, and the planner that it asks.
 func wireController(
-	mgr manager.Manager, live client.Client, o options, authority *pki.Authority, server *rendezvous.Server, url string,
+	mgr manager.Manager, live client.Client, o options, authority authority, server *rendezvous.Server, url string,
 ) error {
 	jobFigures, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {

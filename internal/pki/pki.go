@@ -1,7 +1,7 @@
-// Package pki keeps the operator's own certificate authority. Agents trust it, and it signs the
-// certificate that the rendezvous serves with. Nothing outside the operator is needed for it.
+// Package pki has the certificates that the rendezvous serves with: those of an authority of the operator's
+// own, for which nothing outside it is needed, or those that somebody else puts into a directory (Files).
 //
-// The authority lives in a Secret. A new one is made a year before the old one ends; both are in
+// The operator's own authority lives in a Secret. A new one is made a year before the old one ends; both are in
 // the bundle from then on, and the old one goes on signing for a day, until every pod has the new
 // bundle.
 package pki
@@ -108,10 +108,15 @@ func (a *Authority) Bundle() []byte {
 
 // TLSConfig returns the configuration of a server that agents trust.
 func (a *Authority) TLSConfig() *tls.Config {
+	return serverConfig(a.servingCertificate)
+}
+
+// serverConfig is that of a server which agents trust, with the certificate that is served with now.
+func serverConfig(certificate func() (*tls.Certificate, error)) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
 		NextProtos:     []string{"h2"},
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.servingCertificate() },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate() },
 	}
 }
 

@@ -34,7 +34,7 @@ func load(t *testing.T, c client.Client, clock *clock) *Authority {
 }
 
 // handshake connects a client that trusts the bundle, at the time of the clock.
-func handshake(authority *Authority, bundle []byte, name string, at time.Time) error {
+func handshake(authority interface{ TLSConfig() *tls.Config }, bundle []byte, name string, at time.Time) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(bundle)
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", authority.TLSConfig())

@@ -70,7 +70,7 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"no class":    {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
 		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
 			"PriorityClass spare")))},
-		"every other one": {everything, with("PodDisruptionBudget concertina", "ServiceMonitor concertina")},
+		"every other one": {everything, with("Certificate concertina-rendezvous", "PodDisruptionBudget concertina", "ServiceMonitor concertina")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := rendered(t, test.values)
@@ -109,6 +109,7 @@ fleet: {minRuntime: 30s, capacity: Autoscaled, namespaces: {research: {weight: 3
 concurrentJobs: 1
 kubeAPI: {qps: 12.5, burst: 7}
 rendezvous: {maxConnections: 1000000}
+certificate: {secretName: "", certManager: {enabled: true, issuerRef: {kind: ClusterIssuer, name: cluster, group: example.com}, duration: 48h, renewBefore: 24h}}
 extraArgs: [--zap-log-level=debug]
 podDisruptionBudget: {enabled: true, maxUnavailable: 50%}
 serviceMonitor: {enabled: true, interval: 1m, labels: {release: prometheus}}
@@ -211,6 +212,38 @@ func TestThePluginFindsTheSettings(t *testing.T) {
 	}
 }
 
+// TestTheCertificateIsMounted: the operator serves with the Secret, and cert-manager makes it for the name
+// under which workers look for the rendezvous.
+func TestTheCertificateIsMounted(t *testing.T) {
+	for values, secret := range map[string]string{
+		"certificate: {secretName: mine}":                                         "mine",
+		"certificate: {certManager: {enabled: true, issuerRef: {name: cluster}}}": "concertina-rendezvous-tls",
+	} {
+		found := rendered(t, values)
+		pod := get[*appsv1.Deployment](t, found, "Deployment concertina").Spec.Template.Spec
+		if got := pod.Volumes[1].Secret.SecretName; got != secret {
+			t.Errorf("%s: the Secret %s is mounted", values, got)
+		}
+		if arg := "--rendezvous-certificate=" + pod.Containers[0].VolumeMounts[1].MountPath; !slices.Contains(pod.Containers[0].Args, arg) {
+			t.Errorf("%s: the operator is not told %s", values, arg)
+		}
+		if secret == "mine" {
+			continue
+		}
+		spec, _, _ := unstructured.NestedMap(get[*unstructured.Unstructured](t, found, "Certificate concertina-rendezvous").Object, "spec")
+		service := get[*corev1.Service](t, found, "Service concertina-rendezvous")
+		want := map[string]any{
+			"secretName": secret, "dnsNames": []any{service.Name + "." + service.Namespace + ".svc"},
+			"usages": []any{"digital signature", "server auth"}, "duration": "2160h", "renewBefore": "720h",
+			"privateKey": map[string]any{"algorithm": "ECDSA", "size": float64(256), "rotationPolicy": "Always"},
+			"issuerRef":  map[string]any{"kind": "Issuer", "name": "cluster"},
+		}
+		if diff := cmp.Diff(want, spec); diff != "" {
+			t.Errorf("the Certificate (-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestWrongValuesAreRefusedByName(t *testing.T) {
 	for values, want := range map[string]string{
 		"replica: 2":                                  "'replica' not allowed",
@@ -225,6 +258,9 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		"kubeAPI: {qps: 0}":                           "/kubeAPI/qps",
 		"kubeAPI: {burst: 0}":                         "/kubeAPI/burst",
 		"rendezvous: {maxConnections: 0}":             "/rendezvous/maxConnections",
+		"certificate: {certManager: {enabled: true}}": "/certificate/certManager/issuerRef/name",
+		"certificate: {secretName: mine, certManager: {enabled: true, issuerRef: {name: ca}}}": "/certificate/secretName",
+		"certificate: {secretName: Mine}":             "/certificate/secretName",
 		"extraArgs: [leader-elect]":                   "/extraArgs/0",
 		"podDisruptionBudget: {maxUnavailable: half}": "/podDisruptionBudget/maxUnavailable",
 		"serviceMonitor: {interval: often}":           "/serviceMonitor/interval",

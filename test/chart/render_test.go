@@ -108,8 +108,8 @@ func decodeOne(decoder runtime.Decoder, doc []byte) (client.Object, error) {
 	if err := yaml.Unmarshal(doc, &fields); err != nil || len(fields) == 0 {
 		return nil, err
 	}
-	// The Prometheus operator's types are not among the module's dependencies.
-	if fields["apiVersion"] == "monitoring.coreos.com/v1" {
+	// The types of the Prometheus operator and of cert-manager are not among the module's dependencies.
+	if version := fields["apiVersion"]; version == "monitoring.coreos.com/v1" || version == "cert-manager.io/v1" {
 		return &unstructured.Unstructured{Object: fields}, nil
 	}
 	decoded, kind, err := decoder.Decode(doc, nil, nil)

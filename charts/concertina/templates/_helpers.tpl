@@ -39,6 +39,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
 
+{{/* The Secret with the certificate of the rendezvous; empty when the operator makes one itself. */}}
+{{- define "concertina.certificate" -}}
+{{- if .Values.certificate.certManager.enabled }}
+{{- include "concertina.fullname" . }}-rendezvous-tls
+{{- else }}
+{{- .Values.certificate.secretName }}
+{{- end }}
+{{- end }}
+
 {{- define "concertina.agentImage" -}}
 {{- default (printf "localhost/concertina-agent:%s" (include "concertina.tag" .)) .Values.agentImage }}
 {{- end }}
