@@ -90,7 +90,7 @@ func (m *machine) prefetch(uid string) *prefetch {
 	if rank < 0 || p.snapshot == nil || p.live[uid] {
 		return nil
 	}
-	return &prefetch{*p.snapshot, holdersFor(rank, m.holdersOf(*p.snapshot))}
+	return &prefetch{*p.snapshot, holdersFor(rank, m.writing.holders)}
 }
 
 // holdersFor are those that the worker with a rank asks for a snapshot, in this order.

@@ -25,6 +25,13 @@ const (
 	// more.
 	replaceBurst = 5
 	replaceEvery = 10 * time.Second
+	// restPerMember is how long the machine of a large job rests between two decisions, for each member: several
+	// times what looking at it takes. One of at most smallJob members never rests.
+	restPerMember = 4 * time.Microsecond
+	smallJob      = 256
+	// tickPerMember is how long, for each member, a job is not told that time passes, up to maxTick.
+	tickPerMember = 100 * time.Microsecond
+	maxTick       = time.Second
 )
 
 // job drives the machine of one job: it gives it events one at a time, and does what they lead to.
@@ -43,6 +50,10 @@ type job struct {
 	replaced  map[string]*rate.Limiter
 	// closed says why nothing happens any more; nil while it does.
 	closed *refusal
+	// rested is when the machine may decide again, later the timer of a decision that waits for that; nil for
+	// none. told is when the machine was told last that time passes.
+	rested, told time.Time
+	later        *time.Timer
 }
 
 func newJob(r *registry, key JobKey, uid string) *job {
@@ -123,7 +134,7 @@ func (j *job) step(ev event) []string {
 	if j.closed != nil {
 		return nil
 	}
-	j.do(j.machine.handle(j.registry.now(), ev))
+	j.do(j.handle(j.registry.now(), ev))
 	if _, ok := ev.(gangExpected); !ok {
 		return nil
 	}
@@ -132,6 +143,50 @@ func (j *job) step(ev event) []string {
 		uids = append(uids, j.machine.gang.Members[i].UID)
 	}
 	return uids
+}
+
+// pass tells the machine that time passes; a large job hears of it less often, since it looks at all members then.
+func (j *job) pass(now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed != nil || now.Sub(j.told) < min(time.Duration(len(j.machine.members))*tickPerMember, maxTick) {
+		return
+	}
+	j.told = now
+	j.do(j.handle(now, timePassed{}))
+}
+
+// handle has the machine take an event and decide at once.
+func (j *job) handle(now time.Time, ev event) effects {
+	j.rest(now)
+	return j.machine.handle(now, ev)
+}
+
+// decide has the machine decide what the events before have made possible: at once, or when it has rested from the
+// last time. A decision looks at all members; so a storm of reports costs a bounded share of one processor, and no
+// decision for each.
+func (j *job) decide(now time.Time) {
+	switch {
+	case !j.machine.look || j.later != nil:
+	case now.Before(j.rested):
+		j.later = time.AfterFunc(j.rested.Sub(now), func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			if j.later = nil; j.closed == nil {
+				j.decide(j.registry.now())
+			}
+		})
+	default:
+		j.rest(now)
+		j.do(j.machine.settled(now))
+	}
+}
+
+// rest notes a decision.
+func (j *job) rest(now time.Time) {
+	if n := len(j.machine.members); n > smallJob {
+		j.rested = now.Add(time.Duration(n) * restPerMember)
+	}
 }
 
 // join makes this the session of its pod.
@@ -152,7 +207,7 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 			return why
 		}
 	}
-	out := j.machine.handle(now, agentJoined{
+	out := j.machine.absorb(now, agentJoined{
 		uid: s.uid, attempt: h.attempt, endpoint: h.endpoint, serves: h.serves, report: first,
 	})
 	if out.refuse != nil {
@@ -166,6 +221,7 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 	j.registry.metrics.sessions.Inc()
 	s.answer()
 	j.do(out)
+	j.decide(now)
 	return nil
 }
 
@@ -180,12 +236,13 @@ func (j *job) hear(s *session, sequence uint64, r report) *refusal {
 		return &refusal{connect.CodeUnavailable, "this session is over: connect again"}
 	}
 	s.heard = j.registry.now()
-	out := j.machine.handle(s.heard, agentReported{uid: s.uid, report: r})
+	out := j.machine.absorb(s.heard, agentReported{uid: s.uid, report: r})
 	j.do(out)
 	if out.refuse == nil {
 		s.sequence.Store(sequence)
 		s.answer()
 	}
+	j.decide(s.heard)
 	return out.refuse
 }
 
@@ -196,7 +253,9 @@ func (j *job) leave(s *session) {
 	defer j.mu.Unlock()
 	if j.closed == nil && j.sessions[s.uid] == s {
 		delete(j.sessions, s.uid)
-		j.do(j.machine.handle(j.registry.now(), sessionLost{s.uid}))
+		now := j.registry.now()
+		j.do(j.machine.absorb(now, sessionLost{s.uid}))
+		j.decide(now)
 	}
 }
 
@@ -232,6 +291,9 @@ func (j *job) close(why refusal) int32 {
 			s.end(&why)
 		}
 		clear(j.sessions)
+		if j.later != nil {
+			j.later.Stop()
+		}
 	}
 	return j.machine.gang.Attempt
 }
@@ -241,7 +303,7 @@ func (j *job) do(out effects) {
 	ended := j.carryOut(out)
 	for len(ended) > 0 {
 		next := ended[0]
-		ended = append(ended[1:], j.carryOut(j.machine.handle(j.registry.now(), next))...)
+		ended = append(ended[1:], j.carryOut(j.handle(j.registry.now(), next))...)
 	}
 }
 

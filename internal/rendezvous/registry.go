@@ -202,7 +202,7 @@ func (r *registry) tick(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, j := range r.all() {
-			j.step(timePassed{})
+			j.pass(r.now())
 		}
 		r.mu.Lock()
 		for key, gone := range r.gone {

@@ -66,7 +66,10 @@ func (m *machine) writeRound(now time.Time, p *plan) {
 		write: write{prev: m.base, next: next},
 	}
 	m.out.write = &m.writing.write
-	m.out.publish = m.out.publish || p.snapshot != nil // to be fetched ahead
+	if p.snapshot != nil {
+		m.writing.holders = m.holdersOf(*p.snapshot)
+		m.out.publish = true // to be fetched ahead
+	}
 }
 
 // answered takes the Recorder's answer to the write under way.
