@@ -41,6 +41,8 @@ type job struct {
 	uid      string
 	// pods are the members that are expected; it belongs to the registry's lock.
 	pods []string
+	// expecting is held while a gang is taken over, so that two do not come through each other.
+	expecting sync.Mutex
 
 	mu       sync.Mutex
 	machine  *machine
@@ -64,10 +66,8 @@ func newJob(r *registry, key JobKey, uid string) *job {
 	}
 }
 
-// know notes the addresses of the members, and ends the sessions of those that have lied about theirs.
+// know notes the addresses of the members, and ends the sessions of those that have lied about theirs. j.mu is held.
 func (j *job) know(members []string, addresses map[string][]netip.Addr) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	known := make(map[string][]netip.Addr, len(members))
 	for _, uid := range members {
 		if known[uid] = addresses[uid]; len(known[uid]) == 0 {
@@ -126,23 +126,40 @@ func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
 	return nil
 }
 
-// step gives the machine an event that no session waits for, and returns the uids of the members
-// that are expected then.
-func (j *job) step(ev event) []string {
+// step gives the machine an event that no session waits for.
+func (j *job) step(ev event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed == nil {
+		j.do(j.handle(j.registry.now(), ev))
+	}
+}
+
+// expect says what the next world is to be made of. It returns false when the job is closed.
+func (j *job) expect(gang Gang) bool {
+	j.expecting.Lock()
+	defer j.expecting.Unlock()
+	members, ok := j.expected(gang)
+	if ok {
+		j.registry.own(j, members)
+	}
+	return ok
+}
+
+// expected gives the machine a gang, and returns the uids of the members that are expected then.
+func (j *job) expected(gang Gang) (members []string, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed != nil {
-		return nil
+		return nil, false
 	}
-	j.do(j.handle(j.registry.now(), ev))
-	if _, ok := ev.(gangExpected); !ok {
-		return nil
-	}
-	uids := make([]string, 0, len(j.machine.gang.Members))
+	j.do(j.handle(j.registry.now(), gangExpected{gang}))
+	members = make([]string, 0, len(j.machine.gang.Members))
 	for i := range j.machine.gang.Members {
-		uids = append(uids, j.machine.gang.Members[i].UID)
+		members = append(members, j.machine.gang.Members[i].UID)
 	}
-	return uids
+	j.know(members, gang.Addresses)
+	return members, true
 }
 
 // pass tells the machine that time passes; a large job hears of it less often, since it looks at all members then.
@@ -279,6 +296,12 @@ func (j *job) deposed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.machine.deposed
+}
+
+// end ends a job that nobody finds any more, and returns the attempt that it was at.
+func (j *job) end() int32 {
+	defer j.registry.changes.forget(j.key) // once nothing of it changes any more
+	return j.close(refusal{connect.CodeNotFound, goneMessage})
 }
 
 // close ends every session, and returns the attempt that the job was at.
