@@ -539,14 +539,14 @@ func TestASilentSessionIsReplaced(t *testing.T) {
 			t.Fatal(why)
 		}
 	}
-	if why := j.takeOver(older, newer, now.Add(staleAfter-1)); why == nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1)-1)); why == nil {
 		t.Error("there is no end of it")
 	}
-	if why := j.takeOver(older, newer, now.Add(staleAfter)); why != nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1))); why != nil {
 		t.Error(why)
 	}
 	older.own = true
-	if why := j.takeOver(older, newer, now.Add(staleAfter)); why != nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1))); why != nil {
 		t.Error(why)
 	}
 }

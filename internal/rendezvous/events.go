@@ -1,6 +1,8 @@
 package rendezvous
 
 import (
+	"time"
+
 	"connectrpc.com/connect"
 )
 
@@ -142,6 +144,8 @@ type directive struct {
 	standby     bool
 	secret      []byte
 	prefetch    *prefetch
+	// beat is the longest time between two reports; 0 for a second.
+	beat time.Duration
 }
 
 // prefetch is the snapshot that a member will need in the next world.

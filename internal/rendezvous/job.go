@@ -19,8 +19,8 @@ import (
 const secretBytes = 32
 
 const (
-	// staleAfter is how long a session may bring no report before another may take its place at any time.
-	staleAfter = 3 * time.Second
+	// staleBeats is for how many beats a session may bring no report before another may take its place at any time.
+	staleBeats = 3
 	// replaceBurst is how often a session that lives may be replaced at once, replaceEvery how soon once
 	// more.
 	replaceBurst = 5
@@ -116,7 +116,7 @@ func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
 		j.replaced[newer.uid] = limit
 	}
 	switch {
-	case newer.own || now.Sub(older.heard) >= staleAfter:
+	case newer.own || now.Sub(older.heard) >= staleBeats*beatOf(len(j.machine.members)):
 		return nil
 	case older.own:
 		return &refusal{connect.CodeUnavailable, fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}

@@ -324,6 +324,7 @@ func (m *machine) expect(now time.Time, gang Gang) {
 	}
 	another := !first && gang.Attempt != m.gang.Attempt
 	same := !first && !another && sameMembers(gang.Members, m.gang.Members)
+	m.out.publish = m.out.publish || m.term > 0 && beatOf(len(gang.Members)) != beatOf(len(m.gang.Members))
 	m.gang = gang
 	m.released, m.gone = false, false
 	m.look = true
@@ -371,6 +372,9 @@ func normal(gang Gang) Gang {
 		}
 	}
 	gang.Members = members
+	if beat := beatOf(len(members)); beat > beatOf(0) {
+		gang.HeartbeatTimeout = max(gang.HeartbeatTimeout, silentBeats*beat)
+	}
 	if gang.Minimum <= 0 {
 		gang.Minimum = int32(len(members))
 	}
