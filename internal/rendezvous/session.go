@@ -284,20 +284,20 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 // io.EOF.
 func (s *session) read(ctx context.Context, idle time.Duration) error {
 	limiter := rate.NewLimiter(maxReportRate, reportBurst)
+	// A timer of our own: to set the stream's deadline costs a turn of its connection's loop each time.
+	silence := time.AfterFunc(idle, func() {
+		s.end(&refusal{connect.CodeDeadlineExceeded, fmt.Sprintf("no report within %s of the last one: connect again", idle)})
+	})
+	defer silence.Stop()
 	for {
 		if err := limiter.Wait(ctx); err != nil {
 			return context.Cause(ctx)
 		}
-		s.limits.read(idle)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+		silence.Reset(idle)
 		message, err := s.stream.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case connect.CodeOf(err) == connect.CodeDeadlineExceeded:
-			return connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("no report within %s of the last one: connect again", idle))
 		case err != nil:
 			return err
 		}
@@ -323,6 +323,12 @@ func (s *session) take(message *rendezvousv1.Report) *refusal {
 
 // write sends directives when they are due, until the context ends or the agent does not read.
 func (s *session) write(ctx context.Context) {
+	over := make(chan struct{})
+	late := time.AfterFunc(sendTimeout, func() {
+		defer close(over)
+		s.limits.write(0)
+	})
+	late.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -334,13 +340,15 @@ func (s *session) write(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		s.limits.write(sendTimeout)
+		late.Reset(sendTimeout)
 		err := s.stream.Send(directive.message(sequence))
+		if !late.Stop() {
+			<-over // the request must outlive what is done to it
+		}
 		if err != nil {
 			s.end(&refusal{connect.CodeUnavailable, "the agent does not read: " + err.Error()})
 			return
 		}
-		s.limits.write(0)
 	}
 }
 

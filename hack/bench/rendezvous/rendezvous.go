@@ -79,6 +79,9 @@ func (b Bench) measure(ctx context.Context, name string, jobs, members int) (_ [
 	if err != nil {
 		return nil, err
 	}
+	if err := t.agents.Call("Agents.Start", None{}, &None{}); err != nil {
+		return nil, fmt.Errorf("start the agents: %w", err)
+	}
 	var ranked Times
 	if err := t.agents.Call("Agents.Ranked", None{}, &ranked); err != nil {
 		return nil, fmt.Errorf("wait for the places of all members: %w", err)

@@ -76,10 +76,7 @@ func start(ctx context.Context, config trialConfig) (_ *trial, err error) {
 		Address: t.address, CA: filepath.Join(t.dir, "tls.crt"), Tokens: filepath.Join(t.dir, "tokens"),
 		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return t, t.agents.Call("Agents.Start", None{}, &None{})
+	return t, err
 }
 
 func (t *trial) startOperator() (err error) {

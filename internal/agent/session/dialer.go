@@ -24,8 +24,8 @@ const (
 	// connectTimeout bounds the TCP connection and the TLS handshake, each.
 	connectTimeout = 2 * time.Second
 	// pingAfter is how long a connection may bring nothing before it is pinged, pingTimeout how
-	// long the answer may take.
-	pingAfter   = time.Second
+	// long the answer may take. Directives come more often; it is for an operator that has given none yet.
+	pingAfter   = 10 * time.Second
 	pingTimeout = 2 * time.Second
 	// maxDirective is the longest directive in bytes.
 	maxDirective = 64 << 10
