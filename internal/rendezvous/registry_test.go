@@ -1,0 +1,101 @@
+package rendezvous
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// everybodyJoins has every member of a gang join, all in one moment.
+func everybodyJoins(t *testing.T, j *job, gang Gang) {
+	t.Helper()
+	for i := range gang.Members {
+		s := &session{uid: gang.Members[i].UID, job: j, due: make(chan struct{}, 1), end: func(*refusal) {}}
+		h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
+		if why := j.join(s, h, report{standby: true}); why != nil {
+			t.Fatal(why)
+		}
+	}
+}
+
+// The members of a large job share a decision; those of a small one wait for nothing.
+func TestManyJoinsShareADecision(t *testing.T) {
+	for _, row := range []struct {
+		members int
+		rest    time.Duration
+	}{{3, 0}, {1000, 1000 * restPerMember}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+			defer r.writes.Wait()
+			defer r.shutdown()
+			gang := crowd(row.members)
+			r.expect(digits, gang)
+			synctest.Wait()
+			everybodyJoins(t, r.jobs[digits], gang)
+			synctest.Wait()
+			if round := r.observe(digits).Round; (round == 1) != (row.rest == 0) {
+				t.Errorf("%d members are in round %d at once", row.members, round)
+			}
+			time.Sleep(row.rest)
+			synctest.Wait()
+			if round := r.observe(digits).Round; round != 1 {
+				t.Errorf("%d members are in round %d after %v", row.members, round, row.rest)
+			}
+		})
+	}
+}
+
+// While one job is busy the others are told what they need, and their agents find them.
+func TestABusyJobDelaysNoOther(t *testing.T) {
+	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+	defer r.writes.Wait()
+	defer r.shutdown()
+	other := JobKey{"team-b", "other"}
+	busy := gangOf(1, "a")
+	r.expect(digits, busy)
+	r.jobs[digits].mu.Lock()
+	waiting, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(waiting)
+		r.expect(digits, busy)
+		r.release(digits)
+	}()
+	go func() {
+		defer close(over)
+		r.expect(other, gangOf(1, "b"))
+		if _, why := r.find(&hello{job: other, podUID: gangOf(1, "b").Members[0].UID}); why != nil {
+			t.Error(why)
+		}
+		if !r.observe(other).Known {
+			t.Error("the other job is not known")
+		}
+		r.release(other)
+		r.forget(other)
+	}()
+	select {
+	case <-over:
+	case <-time.After(time.Minute):
+		t.Error("a job waits for another one that is busy")
+	}
+	r.jobs[digits].mu.Unlock()
+	<-waiting
+}
+
+// A job that is made anew under its name while the old one is dropped belongs to its new pods only.
+func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
+	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+	defer r.writes.Wait()
+	defer r.shutdown()
+	first, second := gangOf(1, "a"), gangOf(1, "b")
+	first.JobUID, second.JobUID = "first", "second"
+	r.expect(digits, first)
+	r.expect(digits, second)
+	if len(r.pods) != 1 || r.pods[second.Members[0].UID] != digits {
+		t.Errorf("pods that are expected: %v", r.pods)
+	}
+	r.forget(digits)
+	if len(r.pods) != 0 || len(r.jobs) != 0 || r.gone[digits].attempt != 1 {
+		t.Errorf("after the end there are pods %v, jobs %v, gone %v", r.pods, r.jobs, r.gone)
+	}
+}
