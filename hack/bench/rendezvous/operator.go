@@ -3,10 +3,12 @@ package rendezvous
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"runtime/pprof"
+	"strings"
 	"time"
 
 	product "github.com/concertina-dev/concertina/internal/rendezvous"
@@ -128,10 +130,16 @@ func (o *Operator) Shrink(leaving int, _ *None) error {
 	return nil
 }
 
-// Usage is what the process has used.
+// Usage is what the process has used. With profiles there is one of its memory too, of the last time that it was asked.
 func (o *Operator) Usage(_ None, usage *Usage) (err error) {
-	*usage, err = used()
-	return err
+	if *usage, err = used(); err != nil || o.config.Profile == "" {
+		return err
+	}
+	file, err := os.Create(strings.TrimSuffix(o.config.Profile, ".pprof") + "-heap.pprof")
+	if err != nil {
+		return fmt.Errorf("write a profile: %w", err)
+	}
+	return errors.Join(pprof.Lookup("heap").WriteTo(file, 0), file.Close())
 }
 
 // Situation describes the jobs that are not in a world, for an error.
