@@ -236,7 +236,7 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 	}
 	j.sessions[s.uid] = s
 	j.registry.metrics.sessions.Inc()
-	s.answer()
+	s.publish()
 	j.do(out)
 	j.decide(now)
 	return nil
@@ -257,7 +257,6 @@ func (j *job) hear(s *session, sequence uint64, r report) *refusal {
 	j.do(out)
 	if out.refuse == nil {
 		s.sequence.Store(sequence)
-		s.answer()
 	}
 	j.decide(s.heard)
 	return out.refuse
@@ -347,7 +346,7 @@ func (j *job) carryOut(out effects) []sessionLost {
 	}
 	if out.publish {
 		for _, s := range j.sessions {
-			s.answer()
+			s.publish()
 		}
 	}
 	if out.write != nil {

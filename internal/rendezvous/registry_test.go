@@ -5,13 +5,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
 // everybodyJoins has every member of a gang join, all in one moment.
 func everybodyJoins(t *testing.T, j *job, gang Gang) {
 	t.Helper()
 	for i := range gang.Members {
-		s := &session{uid: gang.Members[i].UID, job: j, due: make(chan struct{}, 1), end: func(*refusal) {}}
+		s := mute(gang.Members[i].UID, j)
 		h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
 		if why := j.join(s, h, report{standby: true}); why != nil {
 			t.Fatal(why)
@@ -98,4 +100,9 @@ func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
 	if len(r.pods) != 0 || len(r.jobs) != 0 || r.gone[digits].attempt != 1 {
 		t.Errorf("after the end there are pods %v, jobs %v, gone %v", r.pods, r.jobs, r.gone)
 	}
+}
+
+// mute is a session of an agent that takes every directive.
+func mute(uid string, j *job) *session {
+	return newSession(uid, j, func(*rendezvousv1.Directive) error { return nil }, func() {}, func(*refusal) {})
 }

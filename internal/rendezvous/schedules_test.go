@@ -291,7 +291,7 @@ func nestedWrite(f *fleet) string {
 	r.writes.Wait()
 	for i, rank := range []uint32{0, 1, 1} {
 		uid := gang.Members[i].UID
-		s := &session{uid: uid, job: j, due: make(chan struct{}, 1), end: func(*refusal) {}}
+		s := mute(uid, j)
 		first := report{
 			term: 1, round: 1, digest: ranks.digest, workerRank: rank, out: true,
 			processes: []process{{waiting: waitingAborted, elastic: true}},
