@@ -106,3 +106,37 @@ func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
 func mute(uid string, j *job) *session {
 	return newSession(uid, j, func(*rendezvousv1.Directive) error { return nil }, func() {}, func(*refusal) {})
 }
+
+// BenchmarkGang is what a job of 10,000 workers costs from the first hello to a world that all have entered, without
+// its connections.
+func BenchmarkGang(b *testing.B) {
+	gang := crowd(10000)
+	for b.Loop() {
+		r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+		r.expect(digits, gang)
+		r.writes.Wait()
+		j := r.jobs[digits]
+		var sessions []*session
+		for i := range gang.Members {
+			s := mute(gang.Members[i].UID, j)
+			h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
+			if why := j.join(s, h, report{standby: true}); why != nil {
+				b.Fatal(why)
+			}
+			sessions = append(sessions, s)
+		}
+		for r.observe(digits).Round == 0 {
+			r.writes.Wait()
+		}
+		for _, s := range sessions {
+			d, _ := j.directive(s)
+			entered := report{term: d.term, round: d.round, digest: d.world.digest, workerRank: uint32(d.world.workerRank), processes: []process{{elastic: true}}}
+			if why := j.hear(s, 1, entered); why != nil {
+				b.Fatal(why)
+			}
+		}
+		r.shutdown()
+		r.writes.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(gang.Members)), "us/member")
+}
