@@ -46,18 +46,26 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 		return nil, errors.New("agents start at some rate, beats are counted for some time, and jobs have members")
 	}
 	var all []figures.Figure
-	for _, members := range b.Members {
+	for i, members := range b.Members {
 		if members < 2 {
 			return nil, errors.New("a job has at least two members")
 		}
-		measured, err := b.measure(ctx, fmt.Sprintf("members_%d", members), 1, members)
+		of := names{
+			all: fmt.Sprintf("members_%d", members), change: fmt.Sprintf("change_%d", members),
+			storm: fmt.Sprintf("storm_%d", members), operator: fmt.Sprintf("members_%d_operator", members),
+		}
+		if i == len(b.Members)-1 {
+			of.operator = "operator"
+		}
+		measured, err := b.measure(ctx, of, 1, members)
 		if err != nil {
 			return nil, fmt.Errorf("%d members: %w", members, err)
 		}
 		all = append(all, measured...)
 	}
 	if b.Jobs > 0 {
-		measured, err := b.measure(ctx, fmt.Sprintf("jobs_%d", b.Jobs), b.Jobs, b.JobMembers)
+		name := fmt.Sprintf("jobs_%d", b.Jobs)
+		measured, err := b.measure(ctx, names{name, name + "_change", name + "_storm", name + "_operator"}, b.Jobs, b.JobMembers)
 		if err != nil {
 			return nil, fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
 		}
@@ -66,9 +74,13 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 	return all, nil
 }
 
+// names are what the figures of one size begin with: all of them, those of a change, of a storm, and of what members
+// cost the operator.
+type names struct{ all, change, storm, operator string }
+
 // measure takes so many jobs of a size through their life.
-func (b Bench) measure(ctx context.Context, name string, jobs, members int) (_ []figures.Figure, err error) {
-	total := jobs * members
+func (b Bench) measure(ctx context.Context, of names, jobs, members int) (_ []figures.Figure, err error) {
+	name, total := of.all, jobs*members
 	b.Say("%s: %d agents start, %d in a second", name, total, b.Rate)
 	t, err := start(ctx, trialConfig{Jobs: jobs, Members: members, Rate: b.Rate, Profile: b.Profile, Name: name})
 	if err != nil {
@@ -94,7 +106,7 @@ func (b Bench) measure(ctx context.Context, name string, jobs, members int) (_ [
 		seconds(name+"_ranked_p50", quantile(ranked.Took, 0.5)), seconds(name+"_ranked_p99", quantile(ranked.Took, 0.99)),
 		seconds(name+"_start_operator_cpu", formed.CPU-empty.CPU), seconds(name+"_start_clients_cpu", clients.CPU),
 	}
-	beats, err := b.beats(name, t, total, empty)
+	beats, err := b.beats(of, t, total, empty)
 	if err != nil {
 		return nil, err
 	}
@@ -104,14 +116,10 @@ func (b Bench) measure(ctx context.Context, name string, jobs, members int) (_ [
 	if err != nil {
 		return nil, err
 	}
-	change := "change_" + name[len(name)-len(fmt.Sprint(max(jobs, members))):]
-	if jobs > 1 {
-		change = name + "_change"
-	}
-	all = append(all, seconds(change+"_p50", quantile(changed.Took, 0.5)), seconds(change+"_p99", quantile(changed.Took, 0.99)),
-		seconds(change+"_armed_p99", quantile(changed.Armed, 0.99)))
+	all = append(all, seconds(of.change+"_p50", quantile(changed.Took, 0.5)), seconds(of.change+"_p99", quantile(changed.Took, 0.99)),
+		seconds(of.change+"_armed_p99", quantile(changed.Armed, 0.99)))
 	if b.Storm {
-		storm, err := b.storm(t, name, jobs, members)
+		storm, err := b.storm(t, of.storm, total)
 		if err != nil {
 			return nil, err
 		}
@@ -121,8 +129,8 @@ func (b Bench) measure(ctx context.Context, name string, jobs, members int) (_ [
 }
 
 // beats measures what members cost that have nothing to say but that they live.
-func (b Bench) beats(name string, t *trial, total int, empty Usage) ([]figures.Figure, error) {
-	b.Say("%s: %s of beats", name, b.Beats)
+func (b Bench) beats(of names, t *trial, total int, empty Usage) ([]figures.Figure, error) {
+	b.Say("%s: %s of beats", of.all, b.Beats)
 	// What comes of the start is over first.
 	time.Sleep(3 * time.Second)
 	operator, clients, err := t.usage()
@@ -144,34 +152,34 @@ func (b Bench) beats(name string, t *trial, total int, empty Usage) ([]figures.F
 	count := max(after.N-before.N, 1)
 	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(count) }
 	return []figures.Figure{
-		{Name: name + "_beats_per_s", Value: float64(count) / b.Beats.Seconds(), Unit: "1/s"},
-		{Name: name + "_operator_us_per_beat", Value: each(operatorAfter.CPU - operator.CPU), Unit: "us"},
-		{Name: name + "_clients_us_per_beat", Value: each(clientsAfter.CPU - clients.CPU), Unit: "us"},
-		{Name: name + "_operator_kib_per_member", Value: float64(operatorAfter.RSS-empty.RSS) / 1024 / float64(total), Unit: "KiB"},
-		{Name: name + "_operator_rss_mib", Value: float64(operatorAfter.RSS) / (1 << 20), Unit: "MiB"},
-		{Name: name + "_operator_rss_max_mib", Value: float64(operatorAfter.MaxRSS) / (1 << 20), Unit: "MiB"},
+		{Name: of.all + "_beats_per_s", Value: float64(count) / b.Beats.Seconds(), Unit: "1/s"},
+		{Name: of.operator + "_us_per_beat", Value: each(operatorAfter.CPU - operator.CPU), Unit: "us"},
+		{Name: of.all + "_clients_us_per_beat", Value: each(clientsAfter.CPU - clients.CPU), Unit: "us"},
+		{Name: of.operator + "_kib_per_member", Value: float64(operatorAfter.RSS-empty.RSS) / 1024 / float64(total), Unit: "KiB"},
+		{Name: of.operator + "_rss_mib", Value: float64(operatorAfter.RSS) / (1 << 20), Unit: "MiB"},
+		{Name: of.operator + "_rss_max_mib", Value: float64(operatorAfter.MaxRSS) / (1 << 20), Unit: "MiB"},
 	}, nil
 }
 
 // storm kills the operator and starts its successor.
-func (b Bench) storm(t *trial, name string, jobs, members int) ([]figures.Figure, error) {
+func (b Bench) storm(t *trial, name string, total int) ([]figures.Figure, error) {
 	b.Say("%s: the operator is killed", name)
-	adopted, lost, err := t.succeed()
+	_, clientsBefore, err := t.usage()
 	if err != nil {
 		return nil, err
 	}
-	figure := fmt.Sprintf("storm_%d_s", members)
-	if jobs > 1 {
-		figure = name + "_storm_s"
+	adopted, lost, err := t.succeed()
+	if err != nil {
+		return nil, err
 	}
 	operator, clients, err := t.usage()
 	if err != nil {
 		return nil, err
 	}
 	return []figures.Figure{
-		seconds(figure, slices.Max(adopted)), seconds(figure[:len(figure)-2]+"_p50", quantile(adopted, 0.5)),
-		{Name: figure[:len(figure)-2] + "_dials_per_member", Value: float64(lost) / float64(jobs*members), Unit: ""},
-		seconds(figure[:len(figure)-2]+"_operator_cpu", operator.CPU), seconds(figure[:len(figure)-2]+"_clients_cpu", clients.CPU),
+		seconds(name+"_s", slices.Max(adopted)), seconds(name+"_p50", quantile(adopted, 0.5)),
+		{Name: name + "_lost_streams_per_member", Value: float64(lost) / float64(total), Unit: "streams"},
+		seconds(name+"_operator_cpu", operator.CPU), seconds(name+"_clients_cpu", clients.CPU-clientsBefore.CPU),
 	}, nil
 }
 
