@@ -23,7 +23,7 @@ NODES ?= 3
 GPUS ?= 4
 # Further arguments of helm for `make install`.
 HELM_ARGS ?=
-# Further arguments of `make bench-scale` and `make bench-reclaim`.
+# Further arguments of `make bench-scale`, `make bench-reclaim` and `make bench-rendezvous`.
 BENCH_ARGS ?=
 # local, kind or existing (the current kubeconfig).
 export E2E_CLUSTER ?= local
@@ -206,6 +206,10 @@ bench-reclaim: ## Measure how soon a gang gets devices that another job has grow
 bench-scale: ## Measure the operator in a large cluster, and beside JobSet and training-operator (BENCH_ARGS=...).
 	@$(CLUSTER) build etcd kube-apiserver kube-controller-manager >/dev/null
 	@$(GO) run ./hack/bench scale $(BENCH_ARGS)
+
+.PHONY: bench-rendezvous
+bench-rendezvous: ## Measure the rendezvous with up to 10,000 simulated agents (BENCH_ARGS=...).
+	@$(GO) run ./hack/bench rendezvous $(BENCH_ARGS)
 
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python.

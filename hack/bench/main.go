@@ -5,8 +5,9 @@
 //	go run ./hack/bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
 //	go run ./hack/bench reclaim [-times N] [-settle TIME]
 //	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
+//	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-profile FOLDER]
 //
-// All but scale use the local cluster.
+// All but scale and rendezvous use the local cluster.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/hack/bench/figures"
 	"github.com/concertina-dev/concertina/hack/bench/reclaim"
+	"github.com/concertina-dev/concertina/hack/bench/rendezvous"
 	"github.com/concertina-dev/concertina/hack/bench/resize"
 	"github.com/concertina-dev/concertina/hack/bench/scale"
 	"github.com/concertina-dev/concertina/hack/bench/start"
@@ -42,9 +45,17 @@ const (
 const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
        bench reclaim [-times N] [-settle TIME]
-       bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]`
+       bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
+       bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-profile FOLDER]`
 
 func main() {
+	if played, err := rendezvous.Role(); played {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command(ctx, os.Args[1:])
 	stop()
@@ -78,6 +89,8 @@ func command(ctx context.Context, args []string) error {
 		bench = localCluster(reclaimBench(flags), "go-digits", goJob)
 	case "scale":
 		bench = scaleBench(flags)
+	case "rendezvous":
+		bench = rendezvousBench(flags)
 	default:
 		return errors.New(usage)
 	}
@@ -140,6 +153,29 @@ func scaleBench(flags *flag.FlagSet) measure {
 		}
 		warnOfLoad(c)
 		bench.Checkout, bench.Cache, bench.Parts, bench.Say = p.Checkout, p.Cache, strings.Split(*parts, ","), c.Logf
+		return bench.Measure(ctx)
+	}
+}
+
+func rendezvousBench(flags *flag.FlagSet) measure {
+	bench := rendezvous.Bench{}
+	sizes := flags.String("members", "8,64,512,1000,10000", "the sizes of the jobs that are measured by themselves; empty for none")
+	flags.IntVar(&bench.Jobs, "jobs", 2000, "how many jobs there are at the same time; 0 to leave that out")
+	flags.IntVar(&bench.JobMembers, "job-members", 5, "how many members each of these has")
+	flags.IntVar(&bench.Rate, "rate", 500, "how many agents start in a second")
+	flags.DurationVar(&bench.Beats, "beats", 20*time.Second, "for how long beats are counted")
+	flags.BoolVar(&bench.Storm, "storm", true, "whether the operator is killed")
+	flags.StringVar(&bench.Profile, "profile", "", "a folder for CPU profiles of the operator, which then ends in its own time instead of being killed")
+	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
+		for _, size := range strings.FieldsFunc(*sizes, func(r rune) bool { return r == ',' }) {
+			n, err := strconv.Atoi(size)
+			if err != nil {
+				return nil, fmt.Errorf("-members: %w", err)
+			}
+			bench.Members = append(bench.Members, n)
+		}
+		warnOfLoad(c)
+		bench.Say = c.Logf
 		return bench.Measure(ctx)
 	}
 }

@@ -14,6 +14,9 @@ func (m *machine) directive(uid string) (directive, bool) {
 		return directive{}, false
 	}
 	d := directive{term: m.term, released: m.released, secret: m.secret, prefetch: m.prefetch(uid)}
+	if beat := beatOf(len(m.members)); beat > beatOf(0) {
+		d.beat = beat
+	}
 	if m.world == nil {
 		d.released = d.released || mem.leaving() && !m.mayLive()
 		d.standby = m.gang.Strategy == InPlace && len(mem.report.processes) > 0 && mem.report.round == 0
@@ -43,7 +46,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 func (m *machine) outside(mem *member, d directive) directive {
 	if mem.left != nil {
 		kept := *mem.left
-		kept.term, kept.secret = d.term, d.secret
+		kept.term, kept.secret, kept.beat = d.term, d.secret, d.beat
 		kept.released = d.released || mem.unwanted() && !m.supplies(mem)
 		return kept
 	}
@@ -90,7 +93,7 @@ func (m *machine) prefetch(uid string) *prefetch {
 	if rank < 0 || p.snapshot == nil || p.live[uid] {
 		return nil
 	}
-	return &prefetch{*p.snapshot, holdersFor(rank, m.holdersOf(*p.snapshot))}
+	return &prefetch{*p.snapshot, holdersFor(rank, m.writing.holders)}
 }
 
 // holdersFor are those that the worker with a rank asks for a snapshot, in this order.

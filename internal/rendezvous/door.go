@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,9 +13,6 @@ import (
 )
 
 const (
-	// silentAfter is how long a stranger may leave us waiting for its next byte before its place may be
-	// given to another. A worker needs a few round trips.
-	silentAfter = 250 * time.Millisecond
 	// dismissAfter is how long a connection may stay when its session is over.
 	dismissAfter = time.Second
 	// maxRefusals is how many tokens of one address may be refused at once, and refusalEvery how soon one
@@ -39,8 +35,7 @@ type door struct {
 
 	mu        sync.Mutex
 	known     int
-	strangers int
-	sources   map[netip.Prefix][]*visitor // strangers, in the order in which they came
+	strangers strangers
 	refusals  map[netip.Addr]*refusals
 	// turnedAway counts the connections and tokens that were not taken, by cause.
 	turnedAway *prometheus.CounterVec
@@ -71,7 +66,7 @@ func (d *door) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (d *door) Collect(out chan<- prometheus.Metric) {
 	d.mu.Lock()
-	strangers, known := d.strangers, d.known
+	strangers, known := d.strangers.count, d.known
 	d.mu.Unlock()
 	out <- prometheus.MustNewConstMetric(strangersDesc, prometheus.GaugeValue, float64(strangers))
 	out <- prometheus.MustNewConstMetric(workersDesc, prometheus.GaugeValue, float64(known))
@@ -89,7 +84,7 @@ type refusals struct {
 func newDoor(maxKnown, maxStrangers, maxPerSource int, patience time.Duration) *door {
 	return &door{
 		maxKnown: maxKnown, maxStrangers: maxStrangers, maxPerSource: maxPerSource,
-		patience: patience, sources: map[netip.Prefix][]*visitor{}, refusals: map[netip.Addr]*refusals{},
+		patience: patience, strangers: newStrangers(), refusals: map[netip.Addr]*refusals{},
 		turnedAway: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_turned_away_total",
 			Help: "Connections and tokens that were not taken: full (no place for a stranger), outbid (a stranger made room), " +
@@ -129,13 +124,13 @@ func (d *door) admit(conn net.Conn) *visitor {
 	if err != nil {
 		return nil
 	}
-	v := &visitor{Conn: conn, door: d, address: from.Addr().Unmap().WithZone(""), waits: time.Now()}
+	v := &visitor{Conn: conn, door: d, address: from.Addr().Unmap().WithZone("")}
 	v.source = sourceOf(v.address)
 	d.mu.Lock()
-	evicted, ok := d.makeRoom(v.source, v.address)
+	now := time.Now()
+	evicted, ok := d.makeRoom(v.source, v.address, now)
 	if ok {
-		d.strangers++
-		d.sources[v.source] = append(d.sources[v.source], v)
+		d.strangers.add(v, now)
 		v.timer = time.AfterFunc(d.patience, func() {
 			if !v.settled.Load() {
 				d.away(awayLate)
@@ -156,15 +151,16 @@ func (d *door) admit(conn net.Conn) *visitor {
 }
 
 // makeRoom says whether there is a place for a stranger of this source, and who has to go for it: one that
-// is silent, or one of a source that has more.
-func (d *door) makeRoom(source netip.Prefix, from netip.Addr) (evicted *visitor, ok bool) {
+// is silent, or one of a source that has more. d.mu is held.
+func (d *door) makeRoom(prefix netip.Prefix, from netip.Addr, now time.Time) (evicted *visitor, ok bool) {
 	switch {
-	case len(d.sources[source]) >= d.maxPerSource:
-		if evicted = silent(d.sources[source]); evicted == nil {
-			evicted = crowding(d.sources[source], from)
+	case d.strangers.of(prefix) >= d.maxPerSource:
+		source := d.strangers.sources[prefix]
+		if evicted = d.strangers.silent(source.quiet, now); evicted == nil {
+			evicted = crowding(source, from)
 		}
-	case d.strangers >= d.maxStrangers:
-		evicted = d.outbid(source)
+	case d.strangers.count >= d.maxStrangers:
+		evicted = d.outbid(prefix, now)
 	default:
 		return nil, true
 	}
@@ -177,68 +173,41 @@ func (d *door) makeRoom(source netip.Prefix, from netip.Addr) (evicted *visitor,
 
 // crowding finds the first visitor of the address that has most places of a source; nil when that has no more than
 // the one who asks would have. Where a subnet of a cluster is a /64, all of its workers are one source.
-func crowding(visitors []*visitor, asks netip.Addr) *visitor {
-	counts := map[netip.Addr]int{}
+func crowding(of *source, asks netip.Addr) *visitor {
+	counts, first := map[netip.Addr]int{}, map[netip.Addr]*visitor{}
 	most := asks
-	for _, v := range visitors {
-		if counts[v.address]++; counts[v.address] > counts[most] {
+	for place := of.visitors.Front(); place != nil; place = place.Next() {
+		v := place.Value.(*visitor)
+		if counts[v.address]++; first[v.address] == nil {
+			first[v.address] = v
+		}
+		if counts[v.address] > counts[most] {
 			most = v.address
 		}
 	}
 	if counts[most] <= counts[asks]+1 {
 		return nil
 	}
-	return visitors[slices.IndexFunc(visitors, func(v *visitor) bool { return v.address == most })]
+	return first[most]
 }
 
 // outbid finds a stranger whose place another source deserves more; nil for none.
-func (d *door) outbid(source netip.Prefix) *visitor {
-	var crowd []*visitor
-	var quiet *visitor
-	for _, visitors := range d.sources {
-		if len(visitors) > len(crowd) {
-			crowd = visitors
-		}
-		if v := silent(visitors); v != nil && (quiet == nil || v.waits.Before(quiet.waits)) {
-			quiet = v
-		}
+func (d *door) outbid(prefix netip.Prefix, now time.Time) *visitor {
+	crowd := d.strangers.crowded()
+	if crowd == nil || crowd.visitors.Len() <= d.strangers.of(prefix)+1 {
+		return d.strangers.silent(d.strangers.quiet, now)
 	}
-	if len(crowd) <= len(d.sources[source])+1 {
-		return quiet
-	}
-	if v := silent(crowd); v != nil {
+	if v := d.strangers.silent(crowd.quiet, now); v != nil {
 		return v
 	}
-	return crowd[0]
-}
-
-// silent returns the visitor that came first of those who leave us waiting; nil for none. d.mu is held.
-func silent(visitors []*visitor) *visitor {
-	for _, v := range visitors {
-		if !v.busy && !v.waits.IsZero() && time.Since(v.waits) >= silentAfter {
-			return v
-		}
-	}
-	return nil
+	return crowd.visitors.Front().Value.(*visitor)
 }
 
 // dropStranger takes a place back. d.mu is held.
 func (d *door) dropStranger(v *visitor) {
 	v.timer.Stop()
 	v.stage = gone
-	d.strangers--
-	rest := d.sources[v.source]
-	for i := range rest {
-		if rest[i] == v {
-			rest = append(rest[:i:i], rest[i+1:]...)
-			break
-		}
-	}
-	if len(rest) == 0 {
-		delete(d.sources, v.source)
-		return
-	}
-	d.sources[v.source] = rest
+	d.strangers.drop(v)
 }
 
 // mayTry says whether a token of this address may be checked: while so many of it were refused lately, none is.
@@ -303,38 +272,37 @@ type visitor struct {
 	// settled is true once it is no stranger any more: nobody cares how silent it is.
 	settled atomic.Bool
 
-	// These belong to the door's lock. waits is since when we wait for a byte; zero while we do not. busy is
-	// true while it is the visitor who waits for us.
-	stage stage
-	timer *time.Timer
-	waits time.Time
-	busy  bool
+	// These belong to the door's lock. reading is true while we wait for a byte, busy while it is the visitor who
+	// waits for us; waits is since when it has kept us waiting.
+	stage         stage
+	timer         *time.Timer
+	places        places
+	waits         time.Time
+	reading, busy bool
 }
 
 // Read notes for how long the visitor says nothing.
 func (v *visitor) Read(b []byte) (int, error) {
-	v.wait(time.Now())
+	v.expect(func() { v.reading = true })
 	n, err := v.Conn.Read(b)
-	v.wait(time.Time{})
+	v.expect(func() { v.reading = false })
 	return n, err
 }
 
-func (v *visitor) wait(since time.Time) {
+// attend says whether the visitor waits for us.
+func (v *visitor) attend(busy bool) { v.expect(func() { v.busy = busy }) }
+
+// expect notes whether it is the visitor's turn from now on.
+func (v *visitor) expect(change func()) {
 	if v.settled.Load() {
 		return
 	}
 	v.door.mu.Lock()
 	defer v.door.mu.Unlock()
-	v.waits = since
-}
-
-// attend says whether the visitor waits for us.
-func (v *visitor) attend(busy bool) {
-	v.door.mu.Lock()
-	defer v.door.mu.Unlock()
-	v.busy = busy
-	if !v.waits.IsZero() {
-		v.waits = time.Now()
+	if change(); v.reading && !v.busy {
+		v.door.strangers.wait(v, time.Now())
+	} else {
+		v.door.strangers.answered(v)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 	dto "github.com/prometheus/client_model/go"
+	"pgregory.net/rapid"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -102,16 +104,18 @@ func (h *hall) end() {
 	close(h.conns)
 	h.door.mu.Lock()
 	var all []*visitor
-	for _, visitors := range h.door.sources {
-		all = append(all, visitors...)
+	for _, from := range h.door.strangers.sources {
+		for place := from.visitors.Front(); place != nil; place = place.Next() {
+			all = append(all, place.Value.(*visitor))
+		}
 	}
 	h.door.mu.Unlock()
 	for _, v := range all {
 		_ = v.Close()
 	}
 	synctest.Wait()
-	if h.door.strangers != 0 || len(h.door.sources) != 0 {
-		h.t.Errorf("%d strangers of %d sources are left", h.door.strangers, len(h.door.sources))
+	if left := &h.door.strangers; left.count != 0 || len(left.sources) != 0 || left.quiet.Len() != 0 || left.most != 0 {
+		h.t.Errorf("%d strangers of %d sources are left", left.count, len(left.sources))
 	}
 }
 
@@ -232,8 +236,8 @@ func TestSilentStrangersMakeRoom(t *testing.T) {
 				}
 			}
 		}
-		if h.door.strangers != 8 {
-			t.Fatalf("%d strangers", h.door.strangers)
+		if h.door.strangers.count != 8 {
+			t.Fatalf("%d strangers", h.door.strangers.count)
 		}
 		v, _ := h.call("10.0.0.9")
 		if v == nil {
@@ -276,6 +280,106 @@ func TestAStormPushesNobodyOut(t *testing.T) {
 		for i, v := range first {
 			if v == nil || v.stage != stranger {
 				t.Errorf("worker %d had to go", i)
+			}
+		}
+	})
+}
+
+// An operator that is too busy to read what has come does not take workers for silent ones: nobody makes room for
+// them, and those who come then cost a few looks each.
+func TestSlownessIsNotSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHall(t, 10, 64, 2)
+		defer h.end()
+		looks, slow := 0, true
+		h.door.strangers.unread = func(net.Conn) bool { looks++; return slow }
+		var waiting []*visitor
+		for source := range 64 {
+			v, _ := h.call(fmt.Sprintf("10.0.0.%d", source+1))
+			listen(v)
+			waiting = append(waiting, v)
+		}
+		time.Sleep(silentAfter)
+		for source := range 8 {
+			if v, _ := h.call(fmt.Sprintf("10.0.1.%d", source+1)); v != nil {
+				t.Error("a worker whose bytes were not read had to make room")
+			}
+		}
+		if looks != 8*maxLooks {
+			t.Errorf("8 that came cost %d looks, want %d each", looks, maxLooks)
+		}
+		slow = false
+		if v, _ := h.call("10.0.1.1"); v == nil {
+			t.Error("a silent stranger keeps a worker out")
+		}
+		if slices.IndexFunc(waiting, func(v *visitor) bool { return v.stage == gone }) != 8*maxLooks {
+			t.Error("another one had to go than the one that was silent for longest")
+		}
+	})
+}
+
+// Bytes that nobody has read yet are seen in the socket, and stay there.
+func TestUnreadBytesAreSeen(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	far, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = far.Close() }()
+	near, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = near.Close() }()
+	if unread(near) {
+		t.Error("a silent connection has bytes")
+	}
+	if _, err := far.Write([]byte("ab")); err != nil {
+		t.Fatal(err)
+	}
+	one := make([]byte, 1)
+	if _, err := io.ReadFull(near, one); err != nil || !unread(near) {
+		t.Errorf("the second byte is not seen: %v", err)
+	}
+	if _, err := io.ReadFull(near, one); err != nil || string(one) != "b" || unread(near) {
+		t.Errorf("the second byte was not left there: %q, %v", one, err)
+	}
+}
+
+// The largest crowd is known however sources grow and shrink.
+func TestCrowdsAreCounted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newStrangers()
+		var all []*visitor
+		counts := map[netip.Prefix]int{}
+		for range rapid.IntRange(1, 60).Draw(t, "changes") {
+			if len(all) > 0 && rapid.Bool().Draw(t, "leaves") {
+				i := rapid.IntRange(0, len(all)-1).Draw(t, "who")
+				s.drop(all[i])
+				counts[all[i].source]--
+				all = slices.Delete(all, i, i+1)
+			} else {
+				from := sourceOf(netip.AddrFrom4([4]byte{10, 0, 0, byte(rapid.IntRange(0, 3).Draw(t, "source"))}))
+				all = append(all, &visitor{source: from})
+				s.add(all[len(all)-1], time.Time{})
+				counts[from]++
+			}
+			most := 0
+			for from, n := range counts {
+				most = max(most, n)
+				if s.of(from) != n {
+					t.Fatalf("%v has %d strangers, want %d", from, s.of(from), n)
+				}
+			}
+			if s.most != most || s.count != len(all) || s.quiet.Len() != len(all) {
+				t.Fatalf("%d strangers, %d quiet, at most %d of a source; want %d, and %d", s.count, s.quiet.Len(), s.most, len(all), most)
+			}
+			if crowd := s.crowded(); most > 0 && counts[crowd.prefix] != most {
+				t.Fatalf("%v is the largest crowd with %d, want %d", crowd.prefix, counts[crowd.prefix], most)
 			}
 		}
 	})
@@ -440,7 +544,7 @@ func (d *door) workers() int {
 func (d *door) count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.strangers
+	return d.strangers.count
 }
 
 // Silent sessions with the worker's own token do not keep it out either.
@@ -539,14 +643,14 @@ func TestASilentSessionIsReplaced(t *testing.T) {
 			t.Fatal(why)
 		}
 	}
-	if why := j.takeOver(older, newer, now.Add(staleAfter-1)); why == nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1)-1)); why == nil {
 		t.Error("there is no end of it")
 	}
-	if why := j.takeOver(older, newer, now.Add(staleAfter)); why != nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1))); why != nil {
 		t.Error(why)
 	}
 	older.own = true
-	if why := j.takeOver(older, newer, now.Add(staleAfter)); why != nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1))); why != nil {
 		t.Error(why)
 	}
 }

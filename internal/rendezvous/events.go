@@ -1,5 +1,7 @@
 package rendezvous
 
+import "time"
+
 // event is something that happened to one job.
 type event interface{ isEvent() }
 
@@ -138,6 +140,8 @@ type directive struct {
 	standby     bool
 	secret      []byte
 	prefetch    *prefetch
+	// beat is the longest time between two reports; 0 for a second.
+	beat time.Duration
 }
 
 // prefetch is the snapshot that a member will need in the next world.
@@ -228,6 +232,8 @@ const (
 	refusedRight refusalKind = "permission_denied"
 	// refusedVersion: it and this operator do not understand each other.
 	refusedVersion refusalKind = "failed_precondition"
+	// refusedSilence: it has said nothing for too long, and should connect again.
+	refusedSilence refusalKind = "deadline_exceeded"
 )
 
 func (r *refusal) Error() string { return r.message }

@@ -27,36 +27,48 @@ import (
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
 func TestChangesAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) { newFleet(t).play(t) })
+}
+
+// TestDecisionsCanWait plays the same histories with operators that decide after some of the joins, reports and
+// ends of sessions only, and after others together with what follows.
+func TestDecisionsCanWait(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t)
-		t.Repeat(map[string]func(*rapid.T){
-			"go well":      f.with((*fleet).goWell),
-			"go very well": f.with((*fleet).goWell),
-			"go on":        f.with((*fleet).goOn),
-			"new leader":   f.with((*fleet).newLeader),
-			"kill leader":  f.with((*fleet).killLeader),
-			"tell gang":    f.with((*fleet).tellGang),
-			"add pod":      f.with((*fleet).addPod),
-			"leave":        f.with((*fleet).leave),
-			"kill pod":     f.with((*fleet).killPod),
-			"notice":       f.with((*fleet).notice),
-			"suspect":      f.with((*fleet).suspect),
-			"fault":        f.with((*fleet).failProgram),
-			"exit":         f.with((*fleet).exitProgram),
-			"snapshot":     f.with((*fleet).snapshot),
-			"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
-			"stand still":  f.with((*fleet).standStill),
-			"hang up":      f.with((*fleet).hangUp),
-			"connect":      f.with((*fleet).connect),
-			"deliver":      f.with((*fleet).deliver),
-			"report":       f.with((*fleet).reportState),
-			"steps":        f.with((*fleet).steps),
-			"write":        f.with((*fleet).writeSome),
-			"pass time":    f.with((*fleet).passTime),
-		})
-		f.t, f.draws = t, t
-		f.settle()
+		f.waits = func() bool { return rapid.Bool().Draw(t, "waits") }
+		f.play(t)
 	})
+}
+
+// play plays a history, and checks its end.
+func (f *fleet) play(t *rapid.T) {
+	t.Repeat(map[string]func(*rapid.T){
+		"go well":      f.with((*fleet).goWell),
+		"go very well": f.with((*fleet).goWell),
+		"go on":        f.with((*fleet).goOn),
+		"new leader":   f.with((*fleet).newLeader),
+		"kill leader":  f.with((*fleet).killLeader),
+		"tell gang":    f.with((*fleet).tellGang),
+		"add pod":      f.with((*fleet).addPod),
+		"leave":        f.with((*fleet).leave),
+		"kill pod":     f.with((*fleet).killPod),
+		"notice":       f.with((*fleet).notice),
+		"suspect":      f.with((*fleet).suspect),
+		"fault":        f.with((*fleet).failProgram),
+		"exit":         f.with((*fleet).exitProgram),
+		"snapshot":     f.with((*fleet).snapshot),
+		"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
+		"stand still":  f.with((*fleet).standStill),
+		"hang up":      f.with((*fleet).hangUp),
+		"connect":      f.with((*fleet).connect),
+		"deliver":      f.with((*fleet).deliver),
+		"report":       f.with((*fleet).reportState),
+		"steps":        f.with((*fleet).steps),
+		"write":        f.with((*fleet).writeSome),
+		"pass time":    f.with((*fleet).passTime),
+	})
+	f.t, f.draws = t, t
+	f.settle()
 }
 
 type fleet struct {
@@ -71,6 +83,9 @@ type fleet struct {
 	leaders map[int]*modelLeader
 	born    int
 	late    []lateWrite
+
+	// waits says whether a leader decides later what a report has made possible; nil when none does.
+	waits func() bool
 
 	pods            map[string]*pod
 	made            int
@@ -273,13 +288,24 @@ func (f *fleet) pass(d time.Duration) {
 	}
 }
 
+// give has a leader take an event.
+func (f *fleet) give(l *modelLeader, ev event) effects {
+	switch ev.(type) {
+	case agentJoined, agentReported, sessionLost:
+		if f.waits != nil && f.waits() {
+			return l.machine.absorb(f.now, ev)
+		}
+	}
+	return l.machine.handle(f.now, ev)
+}
+
 // handle gives an event to a leader and checks what it may say afterwards.
 func (f *fleet) handle(l *modelLeader, ev event) *refusal {
 	if answer, ok := ev.(recordAnswered); ok {
 		answer.secret = []byte{1}
 		ev = answer
 	}
-	out := l.machine.handle(f.now, ev)
+	out := f.give(l, ev)
 	for _, n := range out.notes {
 		f.t.Logf("leader %d: %s", l.id, n.text)
 	}

@@ -98,7 +98,8 @@ func listenTo(t *testing.T, introduction, message *rendezvousv1.Report) {
 		if found, refused := r.find(&h); refused != nil || found != j || h.podUID != uid {
 			return nil
 		}
-		s := &session{uid: uid, job: j, due: make(chan struct{}, 1), end: func(*refusal) {}, says: h.address}
+		s := mute(uid, j)
+		s.says = h.address
 		if j.join(s, &h, first) != nil {
 			return nil
 		}

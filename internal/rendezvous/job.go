@@ -18,12 +18,19 @@ import (
 const secretBytes = 32
 
 const (
-	// staleAfter is how long a session may bring no report before another may take its place at any time.
-	staleAfter = 3 * time.Second
+	// staleBeats is for how many beats a session may bring no report before another may take its place at any time.
+	staleBeats = 3
 	// replaceBurst is how often a session that lives may be replaced at once, replaceEvery how soon once
 	// more.
 	replaceBurst = 5
 	replaceEvery = 10 * time.Second
+	// restPerMember is how long the machine of a large job rests between two decisions, for each member: several
+	// times what looking at it takes. One of at most smallJob members never rests.
+	restPerMember = 4 * time.Microsecond
+	smallJob      = 256
+	// tickPerMember is how long, for each member, a job is not told that time passes, up to maxTick.
+	tickPerMember = 100 * time.Microsecond
+	maxTick       = time.Second
 )
 
 // job drives the machine of one job: it gives it events one at a time, and does what they lead to.
@@ -33,6 +40,8 @@ type job struct {
 	uid      string
 	// pods are the members that are expected; it belongs to the registry's lock.
 	pods []string
+	// expecting is held while a gang is taken over, so that two do not come through each other.
+	expecting sync.Mutex
 
 	mu       sync.Mutex
 	machine  *machine
@@ -42,6 +51,10 @@ type job struct {
 	replaced  map[string]*rate.Limiter
 	// closed says why nothing happens any more; nil while it does.
 	closed *refusal
+	// rested is when the machine may decide again, later the timer of a decision that waits for that; nil for
+	// none. told is when the machine was told last that time passes.
+	rested, told time.Time
+	later        *time.Timer
 }
 
 func newJob(r *registry, key JobKey, uid string) *job {
@@ -52,10 +65,8 @@ func newJob(r *registry, key JobKey, uid string) *job {
 	}
 }
 
-// know notes the addresses of the members, and ends the sessions of those that have lied about theirs.
+// know notes the addresses of the members, and ends the sessions of those that have lied about theirs. j.mu is held.
 func (j *job) know(members []string, addresses map[string][]netip.Addr) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
 	known := make(map[string][]netip.Addr, len(members))
 	for _, uid := range members {
 		if known[uid] = addresses[uid]; len(known[uid]) == 0 {
@@ -104,7 +115,7 @@ func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
 		j.replaced[newer.uid] = limit
 	}
 	switch {
-	case newer.own || now.Sub(older.heard) >= staleAfter:
+	case newer.own || now.Sub(older.heard) >= staleBeats*beatOf(len(j.machine.members)):
 		return nil
 	case older.own:
 		return &refusal{refusedForNow, fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}
@@ -114,23 +125,84 @@ func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
 	return nil
 }
 
-// step gives the machine an event that no session waits for, and returns the uids of the members
-// that are expected then.
-func (j *job) step(ev event) []string {
+// step gives the machine an event that no session waits for.
+func (j *job) step(ev event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed == nil {
+		j.do(j.handle(j.registry.now(), ev))
+	}
+}
+
+// expect says what the next world is to be made of. It returns false when the job is closed.
+func (j *job) expect(gang Gang) bool {
+	j.expecting.Lock()
+	defer j.expecting.Unlock()
+	members, ok := j.expected(gang)
+	if ok {
+		j.registry.own(j, members)
+	}
+	return ok
+}
+
+// expected gives the machine a gang, and returns the uids of the members that are expected then.
+func (j *job) expected(gang Gang) (members []string, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed != nil {
-		return nil
+		return nil, false
 	}
-	j.do(j.machine.handle(j.registry.now(), ev))
-	if _, ok := ev.(gangExpected); !ok {
-		return nil
-	}
-	uids := make([]string, 0, len(j.machine.gang.Members))
+	j.do(j.handle(j.registry.now(), gangExpected{gang}))
+	members = make([]string, 0, len(j.machine.gang.Members))
 	for i := range j.machine.gang.Members {
-		uids = append(uids, j.machine.gang.Members[i].UID)
+		members = append(members, j.machine.gang.Members[i].UID)
 	}
-	return uids
+	j.know(members, gang.Addresses)
+	return members, true
+}
+
+// pass tells the machine that time passes; a large job hears of it less often, since it looks at all members then.
+func (j *job) pass(now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed != nil || now.Sub(j.told) < min(time.Duration(len(j.machine.members))*tickPerMember, maxTick) {
+		return
+	}
+	j.told = now
+	j.do(j.handle(now, timePassed{}))
+}
+
+// handle has the machine take an event and decide at once.
+func (j *job) handle(now time.Time, ev event) effects {
+	j.rest(now)
+	return j.machine.handle(now, ev)
+}
+
+// decide has the machine decide what the events before have made possible: at once, or when it has rested from the
+// last time. A decision looks at all members; so a storm of reports costs a bounded share of one processor, and no
+// decision for each.
+func (j *job) decide(now time.Time) {
+	switch {
+	case !j.machine.look || j.later != nil:
+	case now.Before(j.rested):
+		j.later = time.AfterFunc(j.rested.Sub(now), func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			if j.later = nil; j.closed == nil {
+				j.decide(j.registry.now())
+			}
+		})
+	default:
+		j.rest(now)
+		j.do(j.machine.settled(now))
+	}
+}
+
+// rest notes a decision.
+func (j *job) rest(now time.Time) {
+	if n := len(j.machine.members); n > smallJob {
+		j.rested = now.Add(time.Duration(n) * restPerMember)
+	}
 }
 
 // join makes this the session of its pod.
@@ -151,7 +223,7 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 			return why
 		}
 	}
-	out := j.machine.handle(now, agentJoined{
+	out := j.machine.absorb(now, agentJoined{
 		uid: s.uid, attempt: h.attempt, endpoint: h.endpoint, serves: h.serves, report: first,
 	})
 	if out.refuse != nil {
@@ -163,8 +235,9 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 	}
 	j.sessions[s.uid] = s
 	j.registry.metrics.sessions.Inc()
-	s.answer()
+	s.publish()
 	j.do(out)
+	j.decide(now)
 	return nil
 }
 
@@ -179,12 +252,12 @@ func (j *job) hear(s *session, sequence uint64, r report) *refusal {
 		return &refusal{refusedForNow, "this session is over: connect again"}
 	}
 	s.heard = j.registry.now()
-	out := j.machine.handle(s.heard, agentReported{uid: s.uid, report: r})
+	out := j.machine.absorb(s.heard, agentReported{uid: s.uid, report: r})
 	j.do(out)
 	if out.refuse == nil {
 		s.sequence.Store(sequence)
-		s.answer()
 	}
+	j.decide(s.heard)
 	return out.refuse
 }
 
@@ -195,7 +268,9 @@ func (j *job) leave(s *session) {
 	defer j.mu.Unlock()
 	if j.closed == nil && j.sessions[s.uid] == s {
 		delete(j.sessions, s.uid)
-		j.do(j.machine.handle(j.registry.now(), sessionLost{s.uid}))
+		now := j.registry.now()
+		j.do(j.machine.absorb(now, sessionLost{s.uid}))
+		j.decide(now)
 	}
 }
 
@@ -221,6 +296,12 @@ func (j *job) deposed() bool {
 	return j.machine.deposed
 }
 
+// end ends a job that nobody finds any more, and returns the attempt that it was at.
+func (j *job) end() int32 {
+	defer j.registry.changes.forget(j.key) // once nothing of it changes any more
+	return j.close(refusal{refusedForGood, goneMessage})
+}
+
 // close ends every session, and returns the attempt that the job was at.
 func (j *job) close(why refusal) int32 {
 	j.mu.Lock()
@@ -231,6 +312,9 @@ func (j *job) close(why refusal) int32 {
 			s.end(&why)
 		}
 		clear(j.sessions)
+		if j.later != nil {
+			j.later.Stop()
+		}
 	}
 	return j.machine.gang.Attempt
 }
@@ -240,7 +324,7 @@ func (j *job) do(out effects) {
 	ended := j.carryOut(out)
 	for len(ended) > 0 {
 		next := ended[0]
-		ended = append(ended[1:], j.carryOut(j.machine.handle(j.registry.now(), next))...)
+		ended = append(ended[1:], j.carryOut(j.handle(j.registry.now(), next))...)
 	}
 }
 
@@ -261,7 +345,7 @@ func (j *job) carryOut(out effects) []sessionLost {
 	}
 	if out.publish {
 		for _, s := range j.sessions {
-			s.answer()
+			s.publish()
 		}
 	}
 	if out.write != nil {

@@ -41,7 +41,7 @@ func TestWriteFromTheEndOfASession(t *testing.T) {
 	j.step(gangExpected{gang})
 	r.writes.Wait()
 	for i, rank := range []uint32{0, 1, 1} {
-		s := &session{uid: uids[i], job: j, due: make(chan struct{}, 1), end: func(*refusal) {}}
+		s := mute(uids[i], j)
 		first := report{
 			term: 1, round: 1, digest: digest, workerRank: rank, out: true,
 			processes: []process{{waiting: waitingAborted, elastic: true}},

@@ -29,14 +29,8 @@ func deadlinesOf(ctx context.Context) deadlines {
 // read bounds reading; d <= 0 ends it now.
 func (s deadlines) read(d time.Duration) { _ = s.control.SetReadDeadline(time.Now().Add(d)) }
 
-// write bounds writing; d == 0 lifts the bound. The stream is reset when it is reached.
-func (s deadlines) write(d time.Duration) {
-	var at time.Time
-	if d > 0 {
-		at = time.Now().Add(d)
-	}
-	_ = s.control.SetWriteDeadline(at)
-}
+// write bounds writing; d <= 0 ends it now. The stream is reset when the bound is reached.
+func (s deadlines) write(d time.Duration) { _ = s.control.SetWriteDeadline(time.Now().Add(d)) }
 
 // nullLogger drops what net/http says about clients that come and go.
 func nullLogger() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -126,7 +126,7 @@ type machine struct {
 	gone     bool
 
 	out effects
-	// look is true when this event can have made a decision possible.
+	// look is true when an event since the last decision can have made another one possible.
 	look bool
 }
 
@@ -136,6 +136,8 @@ type pendingWrite struct {
 	plan   *plan
 	ranks  *rankTable
 	master endpoint
+	// holders have the snapshot of the plan.
+	holders []holder
 	// overtaken is true when the gang has changed since.
 	overtaken bool
 }
@@ -196,7 +198,30 @@ func newMachine(reconnectGrace time.Duration) *machine {
 
 // handle takes an event and returns what must be done.
 func (m *machine) handle(now time.Time, ev event) effects {
-	m.out, m.look = effects{}, false
+	m.out = effects{}
+	m.happen(now, ev)
+	m.settle(now)
+	return m.out
+}
+
+// absorb takes an event and returns what must be done at once. What may be decided after it is put off: look is
+// true then, until settled is called or the next event is handled. A decision looks at all members, and many
+// events can share one: reports are state, so nothing is lost between two looks.
+func (m *machine) absorb(now time.Time, ev event) effects {
+	m.out = effects{}
+	m.happen(now, ev)
+	return m.out
+}
+
+// settled makes the decisions that were put off.
+func (m *machine) settled(now time.Time) effects {
+	m.out = effects{}
+	m.settle(now)
+	return m.out
+}
+
+// happen takes note of an event.
+func (m *machine) happen(now time.Time, ev event) {
 	switch ev := ev.(type) {
 	case gangExpected:
 		m.expect(now, ev.gang)
@@ -214,13 +239,17 @@ func (m *machine) handle(now time.Time, ev event) effects {
 		m.look = true
 		m.watch(now)
 	}
+}
+
+// settle decides what has become possible.
+func (m *machine) settle(now time.Time) {
 	if m.look {
+		m.look = false
 		m.decide(now)
 	}
 	if phase, _ := m.doing(); phase != m.phase {
 		m.phase, m.out.changed = phase, true
 	}
-	return m.out
 }
 
 // decide does the next thing that can be done.
@@ -296,6 +325,7 @@ func (m *machine) expect(now time.Time, gang Gang) {
 	}
 	another := !first && gang.Attempt != m.gang.Attempt
 	same := !first && !another && sameMembers(gang.Members, m.gang.Members)
+	m.out.publish = m.out.publish || m.term > 0 && beatOf(len(gang.Members)) != beatOf(len(m.gang.Members))
 	m.gang = gang
 	m.released, m.gone = false, false
 	m.look = true
@@ -343,6 +373,9 @@ func normal(gang Gang) Gang {
 		}
 	}
 	gang.Members = members
+	if beat := beatOf(len(members)); beat > beatOf(0) {
+		gang.HeartbeatTimeout = max(gang.HeartbeatTimeout, silentBeats*beat)
+	}
 	if gang.Minimum <= 0 {
 		gang.Minimum = int32(len(members))
 	}

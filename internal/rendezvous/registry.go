@@ -25,7 +25,8 @@ const (
 	changeBurst = 20
 )
 
-// registry holds the jobs of one leader. Locks are taken in the order registry, job, changes.
+// registry holds the jobs of one leader. Its lock is never held while a job's is asked for, so that a job that is busy
+// delays no other.
 type registry struct {
 	options Options
 	metrics *serverMetrics
@@ -58,7 +59,7 @@ func newRegistry(options Options, metrics *serverMetrics) *registry {
 	return &registry{
 		options: options, metrics: metrics,
 		changed: make(chan JobKey),
-		changes: changes{signal: make(chan struct{}, 1), paced: map[JobKey]*rate.Limiter{}},
+		changes: changes{signal: make(chan struct{}, 1), queued: map[JobKey]bool{}, paced: map[JobKey]*rate.Limiter{}},
 		writing: writing, cancel: cancel, takeovers: make(chan struct{}, maxTakeovers),
 		jobs: map[JobKey]*job{},
 		pods: map[string]JobKey{},
@@ -79,30 +80,50 @@ func (r *registry) awaitTurn() func() {
 }
 
 func (r *registry) expect(key JobKey, gang Gang) {
+	for {
+		j, before := r.open(key, gang.JobUID)
+		if before != nil {
+			before.end()
+		}
+		if j == nil || j.expect(gang) {
+			return
+		}
+		// It was dropped in the meantime.
+	}
+}
+
+// open finds the job, or makes it. It returns the job of that name and another uid that it takes the place of; no job
+// at all once the registry is closed.
+func (r *registry) open(key JobKey, uid string) (j, before *job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return
-	}
-	j := r.jobs[key]
-	if j != nil && j.uid != gang.JobUID {
-		r.drop(j)
-		j = nil
-	}
-	if j == nil {
-		j = newJob(r, key, gang.JobUID)
-		r.jobs[key] = j
+		return nil, nil
 	}
 	delete(r.gone, key)
-	members := j.step(gangExpected{gang})
-	j.know(members, gang.Addresses)
-	if slices.Equal(members, j.pods) {
+	j = r.jobs[key]
+	if j != nil && j.uid != uid {
+		r.forgetPods(j)
+		before, j = j, nil
+	}
+	if j == nil {
+		j = newJob(r, key, uid)
+		r.jobs[key] = j
+	}
+	return j, before
+}
+
+// own makes these pods those of a job, if there is one of that key still that is this one.
+func (r *registry) own(j *job, members []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.jobs[j.key] != j || slices.Equal(members, j.pods) {
 		return
 	}
 	r.forgetPods(j)
 	j.pods = members
 	for _, uid := range members {
-		r.pods[uid] = key
+		r.pods[uid] = j.key
 	}
 }
 
@@ -117,31 +138,37 @@ func (r *registry) forgetPods(j *job) {
 
 func (r *registry) release(key JobKey) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if j := r.jobs[key]; j != nil {
-		j.step(gangReleased{})
-		return
-	}
-	if known, ok := r.gone[key]; !ok || known.attempt == 0 {
+	j := r.jobs[key]
+	if known, ok := r.gone[key]; j == nil && (!ok || known.attempt == 0) {
 		r.gone[key] = goneJob{at: r.now()}
+	}
+	r.mu.Unlock()
+	if j != nil {
+		j.step(gangReleased{})
 	}
 }
 
 func (r *registry) forget(key JobKey) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if j := r.jobs[key]; j != nil && !j.deposed() {
+	j := r.jobs[key]
+	r.mu.Unlock()
+	if j == nil || j.deposed() {
 		// A leader that was deposed has to remember it as long as it lives.
-		r.gone[key] = goneJob{attempt: r.drop(j), at: r.now()}
+		return
 	}
-}
-
-// drop ends a job and returns the attempt that it was at.
-func (r *registry) drop(j *job) int32 {
-	r.forgetPods(j)
-	delete(r.jobs, j.key)
-	defer r.changes.forget(j.key) // once nothing of it changes any more
-	return j.close(refusal{refusedForGood, goneMessage})
+	r.mu.Lock()
+	if r.jobs[key] == j {
+		r.forgetPods(j)
+		delete(r.jobs, key)
+		r.gone[key] = goneJob{at: r.now()}
+	}
+	r.mu.Unlock()
+	attempt := j.end()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if gone, ok := r.gone[key]; ok {
+		r.gone[key] = goneJob{attempt: attempt, at: gone.at}
+	}
 }
 
 func (r *registry) observe(key JobKey) Observation {
@@ -201,7 +228,7 @@ func (r *registry) tick(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, j := range r.all() {
-			j.step(timePassed{})
+			j.pass(r.now())
 		}
 		r.mu.Lock()
 		for key, gone := range r.gone {
@@ -216,9 +243,9 @@ func (r *registry) tick(ctx context.Context) {
 // shutdown ends every session and every write, for good.
 func (r *registry) shutdown() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.closed = true
-	for _, j := range r.jobs {
+	r.mu.Unlock()
+	for _, j := range r.all() {
 		j.close(refusal{refusedForNow, "this operator stops: connect again"})
 	}
 	r.cancel()
@@ -253,16 +280,21 @@ func (r *registry) deliverChanges(ctx context.Context) {
 type changes struct {
 	mu     sync.Mutex
 	queue  []JobKey
+	queued map[JobKey]bool
 	paced  map[JobKey]*rate.Limiter
 	signal chan struct{}
 }
 
 func (c *changes) add(key JobKey) {
 	c.mu.Lock()
-	if !slices.Contains(c.queue, key) {
-		c.queue = append(c.queue, key)
+	known := c.queued[key]
+	if !known {
+		c.queue, c.queued[key] = append(c.queue, key), true
 	}
 	c.mu.Unlock()
+	if known {
+		return
+	}
 	select {
 	case c.signal <- struct{}{}:
 	default:
@@ -287,6 +319,7 @@ func (c *changes) next(now time.Time) (key JobKey, ok bool, wait time.Duration) 
 			continue
 		}
 		c.queue = slices.Delete(c.queue, i, i+1)
+		delete(c.queued, key)
 		return key, true, 0
 	}
 	return JobKey{}, false, wait

@@ -25,16 +25,20 @@ func (m *machine) tryClose(now time.Time) {
 	if m.gang.Attempt < m.base.Attempt {
 		return // the controller's view is old
 	}
-	var here []Member
-	for _, want := range m.gang.Members {
-		mem := m.members[want.UID]
+	var ready []int
+	for i := range m.gang.Members {
+		want := &m.gang.Members[i]
 		switch {
 		case want.Lost != "" || want.Leaving != "":
-		case mem.ready():
-			here = append(here, want)
+		case m.members[want.UID].ready():
+			ready = append(ready, i)
 		case !want.Starting:
 			return
 		}
+	}
+	here := make([]Member, 0, len(ready))
+	for _, i := range ready {
+		here = append(here, m.gang.Members[i])
 	}
 	size := m.legalSize(int32(len(here)))
 	if size < m.gang.Minimum || size < 1 {
@@ -64,7 +68,10 @@ func (m *machine) writeRound(now time.Time, p *plan) {
 		write: write{prev: m.base, next: next},
 	}
 	m.out.write = &m.writing.write
-	m.out.publish = m.out.publish || p.snapshot != nil // to be fetched ahead
+	if p.snapshot != nil {
+		m.writing.holders = m.holdersOf(*p.snapshot)
+		m.out.publish = true // to be fetched ahead
+	}
 }
 
 // answered takes the Recorder's answer to the write under way.

@@ -78,8 +78,8 @@ const (
 	// tickEvery is how often the machines are told that time passes.
 	tickEvery = 200 * time.Millisecond
 	// pingAfter is how long a connection may bring nothing before it is pinged, pingTimeout how long
-	// the answer may take.
-	pingAfter   = 5 * time.Second
+	// the answer may take. Between two long beats nobody is pinged.
+	pingAfter   = 15 * time.Second
 	pingTimeout = 5 * time.Second
 	// handshakeTimeout bounds the TLS handshake and the headers, each.
 	handshakeTimeout = 5 * time.Second

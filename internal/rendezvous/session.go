@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -35,7 +36,6 @@ type session struct {
 	uid    string
 	job    *job
 	stream *stream
-	limits deadlines
 	// from is the address that it comes from, own says whether that is one of its pod's.
 	from netip.Addr
 	own  bool
@@ -45,16 +45,39 @@ type session struct {
 	heard time.Time
 	// sequence is that of the last report seen.
 	sequence atomic.Uint64
-	// due is filled when a directive is to be sent.
-	due chan struct{}
-	end func(*refusal)
+	// due counts what has asked for a directive since the last one was begun; whoever finds 0 sends. late ends a
+	// sending that takes too long, over says that it has; senders are the goroutines that send unasked.
+	due     atomic.Int64
+	late    *time.Timer
+	over    chan struct{}
+	senders sync.WaitGroup
+	send    func(*rendezvousv1.Directive) error
+	end     func(*refusal)
 }
 
-// answer has the current directive sent. It does not wait.
+// newSession is a session that sends its directives with send; stop is called when that takes too long.
+func newSession(uid string, job *job, send func(*rendezvousv1.Directive) error, stop func(), end func(*refusal)) *session {
+	s := &session{uid: uid, job: job, send: send, end: end, over: make(chan struct{})}
+	s.late = time.AfterFunc(sendTimeout, func() {
+		defer close(s.over)
+		stop()
+	})
+	s.late.Stop()
+	return s
+}
+
+// publish has the current directive sent. It does not wait. The job's lock is held, and the session is one of the
+// job's: so none begins once it has left.
+func (s *session) publish() {
+	if s.due.Add(1) == 1 {
+		s.senders.Go(s.write)
+	}
+}
+
+// answer sends the current directive, unless somebody sends already and will see to it.
 func (s *session) answer() {
-	select {
-	case s.due <- struct{}{}:
-	default:
+	if s.due.Add(1) == 1 {
+		s.write()
 	}
 }
 
@@ -81,11 +104,9 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	one := &session{
-		uid: in.hello.podUID, job: in.job, stream: stream, limits: deadlinesOf(ctx), from: visitor.address, says: in.hello.address,
-		due: make(chan struct{}, 1),
-		end: func(why *refusal) { cancel(rpcError(why)) },
-	}
+	limits := deadlinesOf(ctx)
+	one := newSession(in.hello.podUID, in.job, stream.Send, func() { limits.write(0) }, func(why *refusal) { cancel(rpcError(why)) })
+	one.stream, one.from, one.says = stream, visitor.address, in.hello.address
 	one.sequence.Store(in.sequence)
 	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, rpcError(&refusal{refusedForNow,
 		"the token of this session has expired: connect again with a fresh one"}))
@@ -93,6 +114,7 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	if refused := in.job.join(one, &in.hello, in.first); refused != nil {
 		return rpcError(refused)
 	}
+	defer one.senders.Wait()
 	defer in.job.leave(one)
 	// Only now: whoever has a token and gets no session is a stranger like others.
 	if !visitor.welcome() {
@@ -100,16 +122,27 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	}
 	defer visitor.dismiss()
 
-	var reader sync.WaitGroup
-	reader.Go(func() { cancel(one.read(ctx, s.options.IdleTimeout)) })
-	one.write(ctx)
-	// The reader waits for a report that nobody wants any more.
-	one.limits.read(0)
-	reader.Wait()
+	defer whenDone(ctx, func() { limits.read(0) })()
+	cancel(one.read(ctx, s.options.IdleTimeout))
 	if cause := context.Cause(ctx); !errors.Is(cause, io.EOF) {
 		return cause
 	}
 	return nil
+}
+
+// whenDone does something when the context ends, unless what it returns was called before; that waits for what has
+// begun, since a request must outlive what is done to it.
+func whenDone(ctx context.Context, do func()) func() {
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(over)
+		do()
+	})
+	return func() {
+		if !stop() {
+			<-over
+		}
+	}
 }
 
 // introduced is what is known of an agent after its first report.
@@ -165,16 +198,7 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 // greet takes the first report, which must come from the pod that the token speaks of.
 func (s *Server) greet(ctx context.Context, stream *stream, who Identity) (introduced, error) {
 	limits := deadlinesOf(ctx)
-	over := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(over)
-		limits.read(0)
-	})
-	defer func() {
-		if !stop() {
-			<-over // the request must outlive what is done to it
-		}
-	}()
+	defer whenDone(ctx, func() { limits.read(0) })()
 	message, err := stream.Receive()
 	switch {
 	case ctx.Err() != nil:
@@ -284,26 +308,27 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 // io.EOF.
 func (s *session) read(ctx context.Context, idle time.Duration) error {
 	limiter := rate.NewLimiter(maxReportRate, reportBurst)
+	// A timer of our own: to set the stream's deadline costs a turn of its connection's loop each time.
+	silence := time.AfterFunc(idle, func() {
+		s.end(&refusal{refusedSilence, fmt.Sprintf("no report within %s of the last one: connect again", idle)})
+	})
+	defer silence.Stop()
 	for {
 		if err := limiter.Wait(ctx); err != nil {
 			return context.Cause(ctx)
 		}
-		s.limits.read(idle)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+		silence.Reset(idle)
 		message, err := s.stream.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case connect.CodeOf(err) == connect.CodeDeadlineExceeded:
-			return connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("no report within %s of the last one: connect again", idle))
 		case err != nil:
 			return err
 		}
 		if refused := s.take(message); refused != nil {
 			return rpcError(refused)
 		}
+		s.answer()
 	}
 }
 
@@ -321,26 +346,17 @@ func (s *session) take(message *rendezvousv1.Report) *refusal {
 	return s.job.hear(s, message.GetSequence(), r)
 }
 
-// write sends directives when they are due, until the context ends or the agent does not read.
-func (s *session) write(ctx context.Context) {
+// write sends directives as long as any is due. One of them answers all reports before it.
+func (s *session) write() {
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.due:
-		}
+		due := s.due.Load()
 		sequence := s.sequence.Load()
-		directive, ok := s.job.directive(s)
-		if !ok {
-			continue
+		if directive, ok := s.job.directive(s); ok && !s.transmit(directiveMessage(&directive, sequence)) {
+			return // and nobody sends any more
 		}
-		s.limits.write(sendTimeout)
-		err := s.stream.Send(directiveMessage(&directive, sequence))
-		if err != nil {
-			s.end(&refusal{refusedForNow, "the agent does not read: " + err.Error()})
+		if s.due.CompareAndSwap(due, 0) {
 			return
 		}
-		s.limits.write(0)
 	}
 }
 
@@ -351,7 +367,22 @@ var codes = map[refusalKind]connect.Code{
 	refusedNonsense: connect.CodeInvalidArgument,
 	refusedRight:    connect.CodePermissionDenied,
 	refusedVersion:  connect.CodeFailedPrecondition,
+	refusedSilence:  connect.CodeDeadlineExceeded,
 }
 
 // rpcError is a refusal as the error of an RPC.
 func rpcError(r *refusal) error { return connect.NewError(codes[r.kind], r) }
+
+// transmit sends one directive. It returns false when that failed, or took too long.
+func (s *session) transmit(message *rendezvousv1.Directive) bool {
+	s.late.Reset(sendTimeout)
+	err := s.send(message)
+	if !s.late.Stop() {
+		<-s.over // the request must outlive what is done to it
+		err = errors.Join(err, os.ErrDeadlineExceeded)
+	}
+	if err != nil {
+		s.end(&refusal{refusedForNow, "the agent does not read: " + err.Error()})
+	}
+	return err == nil
+}

@@ -201,6 +201,7 @@ func directiveMessage(d *directive, sequence uint64) *rendezvousv1.Directive {
 	m := &rendezvousv1.Directive{
 		Term: d.term, Round: d.round, Released: d.released, Sequence: sequence,
 		Raise: d.raise, Finish: d.finish, Standby: d.standby, SnapshotSecret: d.secret,
+		BeatMillis: uint32(d.beat.Milliseconds()),
 	}
 	if d.world != nil {
 		m.World = placeMessage(d.world)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"sync"
@@ -23,8 +24,8 @@ const (
 	// connectTimeout bounds the TCP connection and the TLS handshake, each.
 	connectTimeout = 2 * time.Second
 	// pingAfter is how long a connection may bring nothing before it is pinged, pingTimeout how
-	// long the answer may take.
-	pingAfter   = time.Second
+	// long the answer may take. Directives come more often; it is for an operator that has given none yet.
+	pingAfter   = 10 * time.Second
 	pingTimeout = 2 * time.Second
 	// maxDirective is the longest directive in bytes.
 	maxDirective = 64 << 10
@@ -36,6 +37,8 @@ const (
 type Dialer struct {
 	address           string
 	tokenFile, caFile string
+	// from is the address of this machine that connections come from; the zero value for any.
+	from netip.Addr
 }
 
 // NewDialer checks the address, https://host:port, and that both files can be read. The files are
@@ -53,6 +56,13 @@ func NewDialer(address, tokenFile, caFile string) (*Dialer, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// From is the same dialer with connections that come from this address of the machine.
+func (d *Dialer) From(address netip.Addr) *Dialer {
+	from := *d
+	from.from = address
+	return &from
 }
 
 func (d *Dialer) authorities() (*x509.CertPool, error) {
@@ -96,7 +106,7 @@ func (d *Dialer) client() (rendezvousv1connect.RendezvousClient, func(), error) 
 	}
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
-	line := new(line)
+	line := &line{from: d.from}
 	transport := &http.Transport{
 		Protocols:           &protocols,
 		DialContext:         line.dial,
@@ -113,13 +123,18 @@ func (d *Dialer) client() (rendezvousv1connect.RendezvousClient, func(), error) 
 // line is the connections of one client. The transport would keep one that its stream has just
 // left; each client has one stream only.
 type line struct {
+	from  netip.Addr
 	mu    sync.Mutex
 	over  bool
 	conns []net.Conn
 }
 
 func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, address)
+	dialer := net.Dialer{Timeout: connectTimeout}
+	if l.from.IsValid() {
+		dialer.LocalAddr = &net.TCPAddr{IP: l.from.AsSlice()}
+	}
+	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

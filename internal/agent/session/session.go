@@ -16,12 +16,17 @@ import (
 
 // Timing says how patient a session is.
 type Timing struct {
-	// Heartbeat is the longest time between two reports.
+	// Heartbeat is the longest time between two reports, unless the operator says that it is longer.
 	Heartbeat time.Duration
-	// Watchdog ends a stream on which no directive came for so long.
+	// Watchdog ends a stream on which no further directive came for so long, or for three beats of the
+	// operator's.
 	Watchdog time.Duration
+	// Patience ends a stream on which no directive came at all. An operator that has only begun to lead says
+	// nothing before it has taken the job over, and it may have thousands to take over. Whether it is there is
+	// seen by the pings of the connection meanwhile.
+	Patience time.Duration
 	// BackoffMin and BackoffMax bound the wait before the next stream; it doubles with every stream
-	// on which no directive was obeyed.
+	// on which no directive was obeyed. A job with longer beats than a second comes back over as long.
 	BackoffMin, BackoffMax time.Duration
 }
 
@@ -30,6 +35,7 @@ func DefaultTiming() Timing {
 	return Timing{
 		Heartbeat:  900 * time.Millisecond,
 		Watchdog:   3 * time.Second,
+		Patience:   30 * time.Second,
 		BackoffMin: 50 * time.Millisecond,
 		BackoffMax: 2 * time.Second,
 	}
@@ -63,8 +69,10 @@ type Session struct {
 	// numbers of the current stream to the version that their report had.
 	version, acked uint64
 	sent           []sentReport
-	changed        chan struct{}
-	acknowledged   chan struct{}
+	// beat is the longest time between two reports that the operator has asked for last; 0 for none.
+	beat         time.Duration
+	changed      chan struct{}
+	acknowledged chan struct{}
 }
 
 const (
@@ -72,6 +80,14 @@ const (
 	// operator reads 20 and 50 (maxReportRate there): what comes faster would wait, and be old when it is read.
 	reportRate  = 15
 	reportBurst = 30
+)
+
+const (
+	// missedBeats is how many beats of the operator's may go without an answer.
+	missedBeats = 3
+	// usualBeat is that of an operator that does not say which, maxBeat the longest that one may ask for.
+	usualBeat = time.Second
+	maxBeat   = time.Minute
 )
 
 // maxUnanswered is how many reports without an answer are remembered.
@@ -167,7 +183,7 @@ func (s *Session) Run(ctx context.Context) {
 		if obeyed {
 			backoff = s.timing.BackoffMin
 		}
-		wait := time.NewTimer(backoff/2 + rand.N(backoff/2+1))
+		wait := time.NewTimer(backoff/2 + rand.N(backoff/2+1) + s.spread())
 		select {
 		case <-ctx.Done():
 		case <-wait.C:
@@ -175,6 +191,48 @@ func (s *Session) Run(ctx context.Context) {
 		wait.Stop()
 		backoff = min(2*backoff, s.timing.BackoffMax)
 	}
+}
+
+// follow takes over the beat that the operator asks for. A shorter one begins at once.
+func (s *Session) follow(d *rendezvousv1.Directive) {
+	asked := min(time.Duration(d.GetBeatMillis())*time.Millisecond, maxBeat)
+	s.mu.Lock()
+	shorter := asked < s.beat
+	s.beat = asked
+	s.mu.Unlock()
+	if shorter {
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// asked is the beat that the operator has asked for last.
+func (s *Session) asked() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.beat
+}
+
+// heartbeat is the longest time to the next report. A little jitter keeps the workers of a large job apart.
+func (s *Session) heartbeat() time.Duration {
+	longest := max(s.timing.Heartbeat, s.asked()/10*9)
+	return longest - rand.N(longest/5+1)
+}
+
+// watchdog is how long the operator may say nothing.
+func (s *Session) watchdog() time.Duration {
+	return max(s.timing.Watchdog, missedBeats*s.asked())
+}
+
+// spread is a part of the wait before the next stream that keeps the workers of a large job apart when they have
+// all lost their operator: it takes them in over as long as one beat.
+func (s *Session) spread() time.Duration {
+	if over := s.asked() - usualBeat; over > 0 {
+		return rand.N(over)
+	}
+	return 0
 }
 
 var (
@@ -191,7 +249,7 @@ func (s *Session) stream(ctx context.Context) (obeyed bool, err error) {
 		return false, err
 	}
 	defer hangUp()
-	watchdog := time.AfterFunc(s.timing.Watchdog, func() { cancel(errSilent) })
+	watchdog := time.AfterFunc(s.timing.Patience, func() { cancel(errSilent) })
 	defer watchdog.Stop()
 
 	s.mu.Lock()
@@ -233,8 +291,7 @@ func (s *Session) send(ctx context.Context, stream *bidi) {
 		if stream.Send(report) != nil {
 			return
 		}
-		// A little jitter keeps the workers of a large job apart.
-		beat := time.NewTimer(s.timing.Heartbeat - rand.N(s.timing.Heartbeat/5+1))
+		beat := time.NewTimer(s.heartbeat())
 		select {
 		case <-ctx.Done():
 			beat.Stop()
@@ -255,7 +312,8 @@ func (s *Session) receive(ctx context.Context, stream *bidi, watchdog *time.Time
 		if err != nil {
 			return obeyed, fmt.Errorf("session with the operator at %s: %w", s.dial.address, err)
 		}
-		watchdog.Reset(s.timing.Watchdog)
+		s.follow(directive)
+		watchdog.Reset(s.watchdog())
 		if !s.owner.Hear(ctx, directive) {
 			return obeyed, errRefused
 		}

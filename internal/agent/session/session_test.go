@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fast keeps the tests short; the watchdog is long enough for a busy machine.
 var fast = session.Timing{
-	Heartbeat: 20 * time.Millisecond, Watchdog: 2 * time.Second,
+	Heartbeat: 20 * time.Millisecond, Watchdog: 2 * time.Second, Patience: 2 * time.Second,
 	BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
 }
 
@@ -220,7 +220,7 @@ func TestAnOperatorThatIsAwayAndComesBack(t *testing.T) {
 func TestASilentOperatorIsLeft(t *testing.T) {
 	r := agenttest.New(t)
 	timing := fast
-	timing.Watchdog = 50 * time.Millisecond
+	timing.Patience = 50 * time.Millisecond
 	r.Mute(true)
 	_, o := run(t, r, timing)
 	o.await(t, "lost")
@@ -234,6 +234,47 @@ func TestASilentOperatorIsLeft(t *testing.T) {
 	}
 }
 
+func TestAnOperatorThatHasAnsweredAndFallsSilentIsLeft(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Watchdog, timing.Patience = 50*time.Millisecond, time.Hour
+	_, o := run(t, r, timing)
+	o.await(t, "found")
+	r.Mute(true)
+	o.await(t, "lost")
+}
+
+// A leader that takes over thousands of jobs says nothing to the agents of the last of them for a while. They would
+// only make it worse by connecting anew.
+func TestASessionIsKeptWhileItsJobIsTakenOver(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Watchdog, timing.Patience = 50*time.Millisecond, time.Hour
+	r.Mute(true)
+	_, o := run(t, r, timing)
+	r.Await("ten beats", func(report *rendezvousv1.Report) bool { return report.GetSequence() >= 10 })
+	r.Mute(false)
+	o.await(t, "found")
+	if hellos := r.Hellos(); len(hellos) != 1 {
+		t.Errorf("the agent has introduced itself %d times", len(hellos))
+	}
+}
+
+// Between two long beats the operator says nothing either. A shorter beat begins at once.
+func TestTheOperatorSetsTheBeat(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Watchdog = 50 * time.Millisecond
+	r.Direct(&rendezvousv1.Directive{Term: 1, BeatMillis: 60_000})
+	s, o := run(t, r, timing)
+	o.await(t, "found")
+	o.setRound(1)
+	s.Tell()
+	told := r.Await("round 1", func(report *rendezvousv1.Report) bool { return report.GetRound() == 1 }).GetSequence()
+	r.Direct(&rendezvousv1.Directive{Term: 2})
+	r.Await("the next beat", func(report *rendezvousv1.Report) bool { return report.GetSequence() > told })
+}
+
 func TestAnOperatorThatTakesConnectionsAndSaysNothing(t *testing.T) {
 	r := agenttest.New(t)
 	hole, err := net.Listen("tcp", "127.0.0.1:0")
@@ -243,7 +284,7 @@ func TestAnOperatorThatTakesConnectionsAndSaysNothing(t *testing.T) {
 	defer func() { _ = hole.Close() }()
 	r.Address = "https://" + hole.Addr().String()
 	timing := fast
-	timing.Watchdog = 20 * time.Millisecond
+	timing.Patience = 20 * time.Millisecond
 	_, o := run(t, r, timing)
 	for range 3 {
 		o.await(t, "lost")

@@ -6,8 +6,8 @@
 
 // The protocol between the agent in every worker and the rendezvous in the operator.
 //
-// One session is one bidirectional stream. The agent sends its whole state, at least once a
-// second and at once when it changes; the operator answers every report with the whole current
+// One session is one bidirectional stream. The agent sends its whole state, at every beat and at once
+// when it changes; the operator answers every report with the whole current
 // directive, and sends it unasked when it changes. Nothing is lost when a message is missed.
 //
 // The agent authenticates with the header "Authorization: Bearer <token>": a service account token
@@ -842,7 +842,10 @@ type Directive struct {
 	SnapshotSecret []byte `protobuf:"bytes,11,opt,name=snapshot_secret,json=snapshotSecret,proto3" json:"snapshot_secret,omitempty"`
 	// What the processes of this worker will load in the next world, which is being made durable: fetch it
 	// already. That world may not come.
-	Prefetch      *Prefetch `protobuf:"bytes,12,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
+	Prefetch *Prefetch `protobuf:"bytes,12,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
+	// The longest time between two reports, in milliseconds; 0 for one second. Large jobs have longer beats, up
+	// to 10 s. A change of state is reported at once all the same.
+	BeatMillis    uint32 `protobuf:"varint,13,opt,name=beat_millis,json=beatMillis,proto3" json:"beat_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -959,6 +962,13 @@ func (x *Directive) GetPrefetch() *Prefetch {
 		return x.Prefetch
 	}
 	return nil
+}
+
+func (x *Directive) GetBeatMillis() uint32 {
+	if x != nil {
+		return x.BeatMillis
+	}
+	return 0
 }
 
 type Prefetch struct {
@@ -1397,7 +1407,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xc9\x03\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xea\x03\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -1411,7 +1421,9 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\astandby\x18\n" +
 	" \x01(\bR\astandby\x12'\n" +
 	"\x0fsnapshot_secret\x18\v \x01(\fR\x0esnapshotSecret\x12>\n" +
-	"\bprefetch\x18\f \x01(\v2\".concertina.rendezvous.v1.PrefetchR\bprefetch\"\x86\x01\n" +
+	"\bprefetch\x18\f \x01(\v2\".concertina.rendezvous.v1.PrefetchR\bprefetch\x12\x1f\n" +
+	"\vbeat_millis\x18\r \x01(\rR\n" +
+	"beatMillis\"\x86\x01\n" +
 	"\bPrefetch\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
 	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\"K\n" +

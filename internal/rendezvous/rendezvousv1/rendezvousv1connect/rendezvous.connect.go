@@ -4,8 +4,8 @@
 
 // The protocol between the agent in every worker and the rendezvous in the operator.
 //
-// One session is one bidirectional stream. The agent sends its whole state, at least once a
-// second and at once when it changes; the operator answers every report with the whole current
+// One session is one bidirectional stream. The agent sends its whole state, at every beat and at once
+// when it changes; the operator answers every report with the whole current
 // directive, and sends it unasked when it changes. Nothing is lost when a message is missed.
 //
 // The agent authenticates with the header "Authorization: Bearer <token>": a service account token

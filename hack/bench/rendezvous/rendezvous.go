@@ -1,0 +1,209 @@
+// Package rendezvous measures the rendezvous by itself, with many simulated agents: how soon a world is known
+// to all of its members, what a member costs the operator, and how soon a new leader has everybody back.
+//
+//	rendezvous.go the parts, and their figures
+//	trial.go      one operator and its agents, in processes of their own
+//	records.go    what stands for the API server
+//	operator.go   the operator's process
+//	agents.go     the agents' process; member.go: one agent
+//	usage.go      what a process has used
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/concertina-dev/concertina/hack/bench/figures"
+)
+
+// Bench measures on this machine; it needs no cluster, and no root.
+type Bench struct {
+	// Members are the sizes of the jobs that are measured by themselves, one after the other.
+	Members []int
+	// Jobs is how many jobs of JobMembers members there are at the same time; 0 to leave that out.
+	Jobs, JobMembers int
+	// Rate is how many agents start in a second, Beats for how long beats are counted.
+	Rate  int
+	Beats time.Duration
+	// Storm says whether the operator is killed.
+	Storm bool
+	// Profile is a folder for CPU profiles of the operator; empty for none.
+	Profile string
+	// Say tells the person who waits how far it is.
+	Say func(format string, args ...any)
+}
+
+// patience bounds each step of a trial.
+const patience = 3 * time.Minute
+
+// Measure measures all sizes. What it starts has ended when it returns, also after an error.
+func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
+	if b.Rate < 1 || b.Beats <= 0 || b.Jobs < 0 || b.JobMembers < 1 {
+		return nil, errors.New("agents start at some rate, beats are counted for some time, and jobs have members")
+	}
+	var all []figures.Figure
+	for i, members := range b.Members {
+		if members < 2 {
+			return nil, errors.New("a job has at least two members")
+		}
+		of := names{
+			all: fmt.Sprintf("members_%d", members), change: fmt.Sprintf("change_%d", members),
+			storm: fmt.Sprintf("storm_%d", members), operator: fmt.Sprintf("members_%d_operator", members),
+		}
+		if i == len(b.Members)-1 {
+			of.operator = "operator"
+		}
+		measured, err := b.measure(ctx, of, 1, members)
+		if err != nil {
+			return nil, fmt.Errorf("%d members: %w", members, err)
+		}
+		all = append(all, measured...)
+	}
+	if b.Jobs > 0 {
+		name := fmt.Sprintf("jobs_%d", b.Jobs)
+		measured, err := b.measure(ctx, names{name, name + "_change", name + "_storm", name + "_operator"}, b.Jobs, b.JobMembers)
+		if err != nil {
+			return nil, fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
+		}
+		all = append(all, measured...)
+	}
+	return all, nil
+}
+
+// names are what the figures of one size begin with: all of them, those of a change, of a storm, and of what members
+// cost the operator.
+type names struct{ all, change, storm, operator string }
+
+// measure takes so many jobs of a size through their life.
+func (b Bench) measure(ctx context.Context, of names, jobs, members int) (_ []figures.Figure, err error) {
+	name, total := of.all, jobs*members
+	b.Say("%s: %d agents start, %d in a second", name, total, b.Rate)
+	t, err := start(ctx, trialConfig{Jobs: jobs, Members: members, Rate: b.Rate, Profile: b.Profile, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, t.stop()) }()
+	empty, err := t.operatorUsage()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.agents.Call("Agents.Start", None{}, &None{}); err != nil {
+		return nil, fmt.Errorf("start the agents: %w", err)
+	}
+	var ranked Times
+	if err := t.agents.Call("Agents.Ranked", None{}, &ranked); err != nil {
+		return nil, fmt.Errorf("wait for the places of all members: %w", err)
+	}
+	formed, clients, err := t.usage()
+	if err != nil {
+		return nil, err
+	}
+	all := []figures.Figure{
+		seconds(name+"_ranked_p50", quantile(ranked.Took, 0.5)), seconds(name+"_ranked_p99", quantile(ranked.Took, 0.99)),
+		seconds(name+"_start_operator_cpu", formed.CPU-empty.CPU), seconds(name+"_start_clients_cpu", clients.CPU),
+	}
+	beats, err := b.beats(of, t, total, empty)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, beats...)
+	b.Say("%s: each job is made smaller", name)
+	changed, err := t.shrink()
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, seconds(of.change+"_p50", quantile(changed.Took, 0.5)), seconds(of.change+"_p99", quantile(changed.Took, 0.99)),
+		seconds(of.change+"_armed_p99", quantile(changed.Armed, 0.99)))
+	if b.Storm {
+		storm, err := b.storm(t, of.storm, total)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, storm...)
+	}
+	return all, nil
+}
+
+// beats measures what members cost that have nothing to say but that they live.
+func (b Bench) beats(of names, t *trial, total int, empty Usage) ([]figures.Figure, error) {
+	b.Say("%s: %s of beats", of.all, b.Beats)
+	// What comes of the start is over first.
+	time.Sleep(3 * time.Second)
+	operator, clients, err := t.usage()
+	if err != nil {
+		return nil, err
+	}
+	var before, after Count
+	if err := t.agents.Call("Agents.Reports", None{}, &before); err != nil {
+		return nil, err
+	}
+	time.Sleep(b.Beats)
+	if err := t.agents.Call("Agents.Reports", None{}, &after); err != nil {
+		return nil, err
+	}
+	operatorAfter, clientsAfter, err := t.usage()
+	if err != nil {
+		return nil, err
+	}
+	count := max(after.N-before.N, 1)
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(count) }
+	return []figures.Figure{
+		{Name: of.all + "_beats_per_s", Value: float64(count) / b.Beats.Seconds(), Unit: "1/s"},
+		{Name: of.operator + "_us_per_beat", Value: each(operatorAfter.CPU - operator.CPU), Unit: "us"},
+		{Name: of.all + "_clients_us_per_beat", Value: each(clientsAfter.CPU - clients.CPU), Unit: "us"},
+		{Name: of.operator + "_kib_per_member", Value: float64(operatorAfter.RSS-empty.RSS) / 1024 / float64(total), Unit: "KiB"},
+		{Name: of.operator + "_rss_mib", Value: float64(operatorAfter.RSS) / (1 << 20), Unit: "MiB"},
+		{Name: of.operator + "_rss_max_mib", Value: float64(operatorAfter.MaxRSS) / (1 << 20), Unit: "MiB"},
+	}, nil
+}
+
+// storm kills the operator and starts its successor.
+func (b Bench) storm(t *trial, name string, total int) ([]figures.Figure, error) {
+	b.Say("%s: the operator is killed", name)
+	_, clientsBefore, err := t.usage()
+	if err != nil {
+		return nil, err
+	}
+	adopted, lost, err := t.succeed()
+	if err != nil {
+		return nil, err
+	}
+	operator, clients, err := t.usage()
+	if err != nil {
+		return nil, err
+	}
+	return []figures.Figure{
+		seconds(name+"_s", slices.Max(adopted)), seconds(name+"_p50", quantile(adopted, 0.5)),
+		{Name: name + "_lost_streams_per_member", Value: float64(lost) / float64(total), Unit: "streams"},
+		seconds(name+"_operator_cpu", operator.CPU), seconds(name+"_clients_cpu", clients.CPU-clientsBefore.CPU),
+	}, nil
+}
+
+func seconds(name string, took time.Duration) figures.Figure {
+	return figures.Figure{Name: name, Value: took.Seconds(), Unit: "s"}
+}
+
+// quantile is what this share of the samples does not exceed.
+func quantile(samples []time.Duration, share float64) time.Duration {
+	if len(samples) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(samples))
+	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
+}
+
+// Role runs one of the processes of a trial when the program was started as one: it is for main. It returns
+// false otherwise.
+func Role() (bool, error) {
+	switch os.Getenv(roleVariable) {
+	case roleOperator:
+		return true, serveOperator()
+	case roleAgents:
+		return true, serveAgents()
+	}
+	return false, nil
+}

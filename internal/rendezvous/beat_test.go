@@ -1,0 +1,57 @@
+package rendezvous
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// crowd is a gang of so many workers.
+func crowd(members int) Gang {
+	names := make([]string, members)
+	for i := range names {
+		names[i] = fmt.Sprintf("w-%05d", i)
+	}
+	return gangOf(1, names...)
+}
+
+func TestBeatsFollowTheSizeOfTheJob(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for _, row := range []struct {
+		members      int
+		beat, silent time.Duration
+	}{
+		{3, 0, 5 * time.Second},
+		{1000, 0, 5 * time.Second},
+		{1001, 2 * time.Second, 6 * time.Second},
+		{5000, 5 * time.Second, 15 * time.Second},
+		{10000, 10 * time.Second, 30 * time.Second},
+	} {
+		m := newMachine(0)
+		gang := crowd(row.members)
+		gang.HeartbeatTimeout = 5 * time.Second
+		out := m.handle(now, gangExpected{gang})
+		m.handle(now, recordAnswered{found: out.write.next})
+		d, ok := m.directive(gang.Members[0].UID)
+		if !ok || d.beat != row.beat || d.message(0).GetBeatMillis() != uint32(row.beat.Milliseconds()) {
+			t.Errorf("%d members have a beat of %v (%v), want %v", row.members, d.beat, ok, row.beat)
+		}
+		if m.gang.HeartbeatTimeout != row.silent {
+			t.Errorf("of %d members one is silent after %v, want %v", row.members, m.gang.HeartbeatTimeout, row.silent)
+		}
+	}
+}
+
+// Who has been told of long beats must hear of shorter ones at once: its next report would come too late.
+func TestAShorterBeatIsTold(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	m := newMachine(0)
+	out := m.handle(now, gangExpected{crowd(1001)})
+	m.handle(now, recordAnswered{found: out.write.next})
+	if out := m.handle(now, gangExpected{crowd(1000)}); !out.publish {
+		t.Error("the members of a job that is smaller now were not told of its beat")
+	}
+	if out := m.handle(now, gangExpected{crowd(999)}); out.publish {
+		t.Error("members were told of a beat that is the same")
+	}
+}

@@ -1,0 +1,142 @@
+package rendezvous
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+// everybodyJoins has every member of a gang join, all in one moment.
+func everybodyJoins(t *testing.T, j *job, gang Gang) {
+	t.Helper()
+	for i := range gang.Members {
+		s := mute(gang.Members[i].UID, j)
+		h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
+		if why := j.join(s, h, report{standby: true}); why != nil {
+			t.Fatal(why)
+		}
+	}
+}
+
+// The members of a large job share a decision; those of a small one wait for nothing.
+func TestManyJoinsShareADecision(t *testing.T) {
+	for _, row := range []struct {
+		members int
+		rest    time.Duration
+	}{{3, 0}, {1000, 1000 * restPerMember}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+			defer r.writes.Wait()
+			defer r.shutdown()
+			gang := crowd(row.members)
+			r.expect(digits, gang)
+			synctest.Wait()
+			everybodyJoins(t, r.jobs[digits], gang)
+			synctest.Wait()
+			if round := r.observe(digits).Round; (round == 1) != (row.rest == 0) {
+				t.Errorf("%d members are in round %d at once", row.members, round)
+			}
+			time.Sleep(row.rest)
+			synctest.Wait()
+			if round := r.observe(digits).Round; round != 1 {
+				t.Errorf("%d members are in round %d after %v", row.members, round, row.rest)
+			}
+		})
+	}
+}
+
+// While one job is busy the others are told what they need, and their agents find them.
+func TestABusyJobDelaysNoOther(t *testing.T) {
+	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+	defer r.writes.Wait()
+	defer r.shutdown()
+	other := JobKey{"team-b", "other"}
+	busy := gangOf(1, "a")
+	r.expect(digits, busy)
+	r.jobs[digits].mu.Lock()
+	waiting, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(waiting)
+		r.expect(digits, busy)
+		r.release(digits)
+	}()
+	go func() {
+		defer close(over)
+		r.expect(other, gangOf(1, "b"))
+		if _, why := r.find(&hello{job: other, podUID: gangOf(1, "b").Members[0].UID}); why != nil {
+			t.Error(why)
+		}
+		if !r.observe(other).Known {
+			t.Error("the other job is not known")
+		}
+		r.release(other)
+		r.forget(other)
+	}()
+	select {
+	case <-over:
+	case <-time.After(time.Minute):
+		t.Error("a job waits for another one that is busy")
+	}
+	r.jobs[digits].mu.Unlock()
+	<-waiting
+}
+
+// A job that is made anew under its name while the old one is dropped belongs to its new pods only.
+func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
+	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+	defer r.writes.Wait()
+	defer r.shutdown()
+	first, second := gangOf(1, "a"), gangOf(1, "b")
+	first.JobUID, second.JobUID = "first", "second"
+	r.expect(digits, first)
+	r.expect(digits, second)
+	if len(r.pods) != 1 || r.pods[second.Members[0].UID] != digits {
+		t.Errorf("pods that are expected: %v", r.pods)
+	}
+	r.forget(digits)
+	if len(r.pods) != 0 || len(r.jobs) != 0 || r.gone[digits].attempt != 1 {
+		t.Errorf("after the end there are pods %v, jobs %v, gone %v", r.pods, r.jobs, r.gone)
+	}
+}
+
+// mute is a session of an agent that takes every directive.
+func mute(uid string, j *job) *session {
+	return newSession(uid, j, func(*rendezvousv1.Directive) error { return nil }, func() {}, func(*refusal) {})
+}
+
+// BenchmarkGang is what a job of 10,000 workers costs from the first hello to a world that all have entered, without
+// its connections.
+func BenchmarkGang(b *testing.B) {
+	gang := crowd(10000)
+	for b.Loop() {
+		r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+		r.expect(digits, gang)
+		r.writes.Wait()
+		j := r.jobs[digits]
+		var sessions []*session
+		for i := range gang.Members {
+			s := mute(gang.Members[i].UID, j)
+			h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
+			if why := j.join(s, h, report{standby: true}); why != nil {
+				b.Fatal(why)
+			}
+			sessions = append(sessions, s)
+		}
+		for r.observe(digits).Round == 0 {
+			r.writes.Wait()
+		}
+		for _, s := range sessions {
+			d, _ := j.directive(s)
+			entered := report{term: d.term, round: d.round, digest: d.world.digest, workerRank: uint32(d.world.workerRank), processes: []process{{elastic: true}}}
+			if why := j.hear(s, 1, entered); why != nil {
+				b.Fatal(why)
+			}
+		}
+		r.shutdown()
+		r.writes.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(gang.Members)), "us/member")
+}
