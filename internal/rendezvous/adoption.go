@@ -188,7 +188,7 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 	m.world = &world{
 		record: record, adopted: true, since: now,
 		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
-		writers: map[string]int32{}, ended: map[string]bool{},
+		writers: map[string]int32{}, parted: map[string]parting{},
 	}
 	m.out.publish, m.out.changed = true, true
 	if m.stepRound > record.Round {

@@ -173,8 +173,10 @@ type world struct {
 	barriers uint64
 	// finishing is true once every process has finished.
 	finishing bool
-	// ended are the members that have left the gang: true for those that ended well.
-	ended map[string]bool
+	// parted are the members that have left the gang, strangers how many of them were known to have ended and
+	// never heard.
+	parted    map[string]parting
+	strangers int
 	// missing is true once a rank of an adopted world is known to be held by nobody who is left.
 	missing bool
 	// phase and why say how it came to be, until it has formed.
@@ -182,6 +184,13 @@ type world struct {
 	why   string
 	// calledOff says of the last planned change of this world, if it failed, which and why.
 	calledOff string
+}
+
+// parting is what was known of a member when it left the gang.
+type parting struct {
+	// well is true when its programs had ended with code 0, over when it was known to make no further step: its
+	// agent had said so, or its pod had ended. Being left out says nothing.
+	well, over bool
 }
 
 func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }
@@ -375,7 +384,7 @@ func (m *machine) replaceMembers(now time.Time) {
 	for _, expected := range m.gang.Members {
 		known := m.members[expected.UID]
 		if known == nil {
-			known = &member{}
+			known = m.named(expected.UID)
 		}
 		delete(m.members, expected.UID)
 		known.want = expected
@@ -392,6 +401,19 @@ func (m *machine) replaceMembers(now time.Time) {
 		}
 	}
 	sortEndings(m.out.end)
+}
+
+// named is a member that was not in the gang before. One that the world has lost by then stays lost.
+func (m *machine) named(uid string) *member {
+	mem := &member{}
+	if m.world == nil {
+		return mem
+	}
+	if before, parted := m.world.parted[uid]; parted && !before.well {
+		delete(m.world.parted, uid)
+		mem.lostIn = m.world.record.Round
+	}
+	return mem
 }
 
 // release lets every member go.

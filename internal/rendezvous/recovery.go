@@ -130,7 +130,7 @@ func (m *machine) regroup(format string) {
 func (m *machine) someoneAway() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem != nil && !mem.connected && !mem.want.Ended && !mem.failed() {
+		if mem != nil && !mem.connected && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
 			return true
 		}
 	}

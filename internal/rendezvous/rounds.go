@@ -144,7 +144,7 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 	p := done.plan
 	next := &world{
 		record: m.base, ranks: done.ranks, master: done.master, since: now,
-		live: p.live, snapshot: p.snapshot, writers: map[string]int32{}, ended: map[string]bool{}, why: p.why,
+		live: p.live, snapshot: p.snapshot, writers: map[string]int32{}, parted: map[string]parting{}, why: p.why,
 	}
 	for rank := len(done.ranks.uids) - 1; rank >= 0; rank-- {
 		next.writers[m.members[done.ranks.uids[rank]].want.Node] = int32(rank)
