@@ -141,7 +141,7 @@ func (m *machine) findRefusal(now time.Time) bool {
 			mem.entered, mem.left = 0, nil
 		}
 		m.world, m.change, m.broken, m.pending = nil, nil, nil, nil
-		m.since, m.inherited, m.topTerm = now, m.base.Round, max(m.topTerm, m.term+1)
+		m.since, m.inherited, m.topTerm, m.hold = now, m.base.Round, max(m.topTerm, m.term+1), 0
 		m.out.publish, m.out.changed = true, true
 		return true
 	}

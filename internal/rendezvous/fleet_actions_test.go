@@ -49,6 +49,24 @@ func (f *fleet) kill(l *modelLeader) {
 	}
 }
 
+// nobodyLeads has all operators go away for longer than a hold lasts, and the world train on.
+func (f *fleet) nobodyLeads() {
+	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
+		f.kill(f.leaders[id])
+	}
+	for range holdTime/time.Second + 1 {
+		f.pass(time.Second)
+		for _, uid := range f.uids() {
+			f.move(f.pods[uid])
+		}
+	}
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; !p.dead && !p.left && !p.process.still && p.process.runs && p.process.waiting == waitingParked {
+			f.t.Fatalf("nobody leads, and it stands at the barrier: %s", &p.worker)
+		}
+	}
+}
+
 func (f *fleet) tellGang() { _ = f.handle(f.pick(), gangExpected{f.gang()}) }
 
 // addPod makes a worker. Every leader knows it before it can be in a world: a gang names all pods of the

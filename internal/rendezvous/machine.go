@@ -102,9 +102,13 @@ type machine struct {
 	// somebody. At most one of the two is set.
 	change *change
 	broken *recovery
-	// nextTry is when a planned change may be tried again; tries counts those that came to nothing.
-	nextTry time.Time
-	tries   int
+	// nextTry is when a planned change may be tried again; tries counts those that came to nothing, and
+	// unwritten is true when the last one did because its record was not written.
+	nextTry   time.Time
+	tries     int
+	unwritten bool
+	// hold is the newest hold of those that stand at a barrier.
+	hold uint64
 	// retried is the furthest step when a world was last re-formed without a culprit.
 	retried *uint64
 
@@ -164,6 +168,10 @@ type world struct {
 	// entered counts the members that have reported the round.
 	entered int
 	live    map[string]bool
+	// fenced is true when the world before was known to make no further step when this one was made; before
+	// are those who were in that.
+	fenced bool
+	before []string
 	// snapshot is what the others load, and holders have it.
 	snapshot *snapshot
 	holders  []holder
@@ -205,6 +213,7 @@ func newMachine(reconnectGrace time.Duration) *machine {
 // handle takes an event and returns what must be done.
 func (m *machine) handle(now time.Time, ev event) effects {
 	m.out, m.look = effects{}, false
+	m.renew(now)
 	switch ev := ev.(type) {
 	case gangExpected:
 		m.expect(now, ev.gang)
@@ -330,7 +339,7 @@ func (m *machine) leaveAttempt() {
 	}
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
 	m.changes, m.losses, m.fatal, m.pausedAt = nil, nil, "", time.Time{}
-	m.nextTry, m.tries = time.Time{}, 0
+	m.nextTry, m.tries, m.unwritten = time.Time{}, 0, false
 }
 
 // normal fills in what is left out and drops members that are named twice.

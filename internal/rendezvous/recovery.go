@@ -109,6 +109,10 @@ func (m *machine) recover(now time.Time) *plan {
 		m.regroup("all workers of round %d are lost, and it is not known that they have ended")
 		return nil
 	}
+	if w := m.world; !w.fenced && !m.hasBegun() && !m.isOver(&w.record, w) {
+		m.regroup("round %d has made no step, and nobody says that the one before it makes none")
+		return nil
+	}
 	p := &plan{members: members, broken: r}
 	p.reason, p.why = m.blame()
 	if m.gang.Strategy == Restart {

@@ -27,6 +27,9 @@ func (m *machine) tryClose(now time.Time) {
 	if m.gang.Attempt < m.base.Attempt {
 		return // the controller's view is old
 	}
+	if m.burned > 0 && m.base.Attempt == m.gang.Attempt && !m.isOver(&m.base, nil) {
+		return // the world before the burned one may train on, out of our sight
+	}
 	var here []Member
 	for _, want := range m.gang.Members {
 		mem := m.members[want.UID]
@@ -79,11 +82,13 @@ func (m *machine) answered(now time.Time, ev recordAnswered) {
 	switch {
 	case ev.err == nil && ev.found.Term == done.next.Term && ev.found.Round == done.next.Round:
 		m.failures, m.base = 0, ev.found
+		m.clear()
 		m.wrote(now, done, ev.secret)
 	case errors.Is(ev.err, ErrJobGone):
 		m.gone, m.out.changed = true, true
 		m.endAll(refusal{connect.CodeNotFound, goneMessage})
 	case errors.Is(ev.err, ErrDeposed):
+		m.clear()
 		m.contested(now, done, ev.found)
 	default:
 		if m.term > 0 && done.plan == nil {
@@ -92,6 +97,14 @@ func (m *machine) answered(now time.Time, ev recordAnswered) {
 		m.retryLater(now)
 		m.note(notedFailed, "round %d, term %d may or may not be durable, trying again at %s: %v",
 			done.next.Round, done.next.Term, m.notBefore.UTC().Format(time.TimeOnly), ev.err)
+	}
+}
+
+// clear notes that it is known what stands in the cluster.
+func (m *machine) clear() {
+	m.unwritten = false
+	if m.change != nil {
+		m.change.askedFor = time.Time{}
 	}
 }
 
@@ -109,7 +122,7 @@ func (m *machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
 		m.note(notedTerm, "term %d is ours", m.term)
 		return
 	}
-	if m.over() || done.overtaken || !m.holds(done.plan) {
+	if m.over() || done.overtaken || !m.holds(now, done.plan) {
 		m.note(notedBurned, "round %d is burned: things have changed before it was published", m.base.Round)
 		return
 	}
@@ -117,11 +130,11 @@ func (m *machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
 }
 
 // holds says whether the next world can still be what was planned.
-func (m *machine) holds(p *plan) bool {
+func (m *machine) holds(now time.Time, p *plan) bool {
 	if p.change != m.change || p.broken != m.broken {
 		return false
 	}
-	if p.change != nil && (p.change.step != p.fromStep || !m.parked()) {
+	if p.change != nil && (p.change.step != p.fromStep || !m.parked() || now.Sub(m.oldestHold(now)) >= holdTime-holdMargin) {
 		return false
 	}
 	for i := range p.members {
@@ -145,6 +158,10 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 	next := &world{
 		record: m.base, ranks: done.ranks, master: done.master, since: now,
 		live: p.live, snapshot: p.snapshot, writers: map[string]int32{}, parted: map[string]parting{}, why: p.why,
+	}
+	next.fenced = p.change == nil
+	if m.world != nil {
+		next.before = m.world.ranks.uids
 	}
 	for rank := len(done.ranks.uids) - 1; rank >= 0; rank-- {
 		next.writers[m.members[done.ranks.uids[rank]].want.Node] = int32(rank)

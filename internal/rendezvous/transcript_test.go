@@ -24,6 +24,7 @@ import (
 //	slip a                          a process begins its next step before the others
 //	snapshot a                      it takes one
 //	report a [step=3] [exit=1] [fault=text] [finished] [stuck] [full] [last=9] [terminating]
+//	report a held                   it has acknowledged the newest hold
 //	report a barrier=(1,5)          another leader has had it stop after step 5
 //	obey a b                        they take their directives and report again
 //	lost a                          their sessions end
@@ -269,6 +270,8 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.exits = []int32{int32(code)}
 		case "terminating":
 			agent.terminating = true
+		case "held":
+			agent.hold = p.machine.hold
 		case "barrier":
 			agent.attempt, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
 			agent.stop, _ = strconv.ParseUint(arg.Vals[1], 10, 64)
