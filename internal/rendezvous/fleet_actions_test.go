@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -29,7 +30,7 @@ func (f *fleet) newLeader() {
 		return
 	}
 	f.born++
-	l := &modelLeader{id: f.born, machine: newMachine(10 * time.Second)}
+	l := &modelLeader{id: f.born, machine: newMachine(10*time.Second, fmt.Sprint("leader ", f.born))}
 	f.leaders[l.id] = l
 	_ = f.handle(l, gangExpected{f.gang()})
 }

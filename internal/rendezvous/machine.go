@@ -37,8 +37,8 @@ const (
 // Before the machine tells anybody anything it raises the durable term by one, with the same
 // compare-and-swap as for rounds. From then on no older leader can make a round durable, and agents
 // that have obeyed the new term refuse older directives. Until the term is durable no directive is
-// sent at all. A term is this leader's own only after a write that was confirmed: after an unclear
-// answer the next attempt is one higher, so two leaders never share a term.
+// sent at all. A term is this leader's own only after a write that was confirmed, or when its own name is
+// found beside it in the record, so two leaders never share one.
 //
 // A record with another leader's higher term means that the machine is deposed, for good. An agent
 // that has obeyed a higher term than ours proves nothing by saying so; the machine then raises its
@@ -78,11 +78,11 @@ type machine struct {
 	inherited uint64
 	// burned is the inherited round once it is known to be dead; 0 for none.
 	burned uint64
-	// topTerm is the highest term that was reported or tried, topRound the same for rounds.
+	// topTerm is the highest term that was reported or found, topRound the highest round that was, or was tried.
 	topTerm, topRound uint64
-	// unclearTerm is a term that was tried while another was held, without a clear answer. The round that
-	// stood there stays with it.
-	unclearTerm uint64
+	// name is this leader's: its records carry it. led is the highest term that was held.
+	name string
+	led  uint64
 	// writing is the write under way; nil for none.
 	writing *pendingWrite
 	// notBefore is when the next write may be asked for; failures counts those in a row whose
@@ -206,8 +206,9 @@ func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }
 // whole says whether it is known who holds each of the ranks: of an adopted world, once all have reported.
 func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
 
-func newMachine(reconnectGrace time.Duration) *machine {
-	return &machine{reconnectGrace: reconnectGrace, members: map[string]*member{}, phase: PhaseForming}
+// newMachine makes the machine of a leader whose name no other leader has.
+func newMachine(reconnectGrace time.Duration, name string) *machine {
+	return &machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, phase: PhaseForming}
 }
 
 // handle takes an event and returns what must be done.

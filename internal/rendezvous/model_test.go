@@ -189,7 +189,7 @@ func (c *modelCluster) newLeader(t *rapid.T) {
 		t.Skip("enough leaders")
 	}
 	c.born++
-	l := &modelLeader{id: c.born, machine: newMachine(10 * time.Second)}
+	l := &modelLeader{id: c.born, machine: newMachine(10*time.Second, fmt.Sprint("leader ", c.born))}
 	c.leaders[l.id] = l
 	c.tell(l, gangExpected{c.gang()})
 }

@@ -13,7 +13,6 @@ import (
 // knownBad are the schedules below that still break a promise. A change that mends one takes it out of
 // this list.
 var knownBad = map[string]bool{
-	"two raises of the term are unclear":                   true,
 	"a step is longer than the heartbeat timeout":          true,
 	"a member is slow to find the next operator":           true,
 	"all sessions drop and one program fails":              true,

@@ -131,6 +131,8 @@ type Record struct {
 	From   int32
 	// JobUID is the uid of the job that the record was made for; empty in one of an older version.
 	JobUID string
+	// Leader is a random name of the leader that has written it; empty in one of an older version.
+	Leader string
 }
 
 // Equal says whether two records are the same.

@@ -54,6 +54,7 @@ type transcript struct {
 	t       *testing.T
 	now     time.Time
 	machine *machine
+	leaders int
 	record  Record
 	writing *write
 	agents  map[string]*modelAgent
@@ -68,7 +69,8 @@ func (p *transcript) printf(format string, args ...any) { fmt.Fprintf(&p.out, fo
 func (p *transcript) run(d *datadriven.TestData) {
 	switch d.Cmd {
 	case "leader":
-		p.machine, p.writing = newMachine(10*time.Second), nil
+		p.leaders++
+		p.machine, p.writing = newMachine(10*time.Second, fmt.Sprint("leader ", p.leaders)), nil
 	case "expect":
 		p.expect(d)
 	case "train":
@@ -106,7 +108,9 @@ func (p *transcript) run(d *datadriven.TestData) {
 			}
 			switch arg.Key {
 			case "term":
-				p.record.Term = value
+				if p.record.Term, p.record.Leader = value, "another"; value == 0 {
+					p.record.Leader = ""
+				}
 			case "round":
 				p.record.Round = value
 			}
