@@ -109,6 +109,13 @@ type WorldStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	JobUID string `json:"jobUID,omitempty"`
+
+	// leader is a random name of the operator process that wrote this record. By it a leader knows that a
+	// write of its own was made although nobody said so.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Leader string `json:"leader,omitempty"`
 }
 
 // Metric is one number that the training program reported.

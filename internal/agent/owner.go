@@ -81,9 +81,9 @@ func (a *agent) said(message socket.Message) {
 }
 
 // Hear gives a directive to the loop and returns whether it was obeyed.
-func (a *agent) Hear(ctx context.Context, d *rendezvousv1.Directive) bool {
+func (a *agent) Hear(ctx context.Context, d *rendezvousv1.Directive, sent time.Time) bool {
 	obeyed := make(chan bool, 1)
-	event := lifecycle.Heard{Directive: directive(d)}
+	event := lifecycle.Heard{Directive: directive(d), Sent: sent}
 	select {
 	case a.events <- envelope{event: event, obeyed: obeyed}:
 		return <-obeyed
@@ -148,7 +148,7 @@ func directive(d *rendezvousv1.Directive) lifecycle.Directive {
 		Barrier: lifecycle.Barrier{
 			Attempt: d.GetBarrier().GetAttempt(), Step: d.GetBarrier().GetStep(), Save: d.GetBarrier().GetSave(),
 		},
-		Raise: d.GetRaise(), Finish: d.GetFinish(),
+		Raise: d.GetRaise(), Finish: d.GetFinish(), Hold: d.GetHold(),
 	}
 	if abort := d.GetAbort(); abort != nil {
 		heard.Abort = &lifecycle.Abort{Reason: abort.GetReason(), Planned: abort.GetPlanned()}

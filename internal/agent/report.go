@@ -25,7 +25,7 @@ const maxReason = 1 << 10
 
 // standing is what the machine says, copied for whoever reports it.
 type standing struct {
-	term, refused                   uint64
+	term, refused, hold, before     uint64
 	in                              *lifecycle.Start
 	started, standby, out, stopping bool
 	unsupplied                      string
@@ -42,7 +42,7 @@ type processStanding struct {
 
 func standingOf(m *lifecycle.Machine, config Config) standing {
 	s := standing{
-		term: m.Term(), refused: m.Refused(), in: m.In(), started: m.In() != nil || m.Started(),
+		term: m.Term(), refused: m.Refused(), hold: m.Hold(), before: m.Before(), in: m.In(), started: m.In() != nil || m.Started(),
 		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(), unsupplied: m.Unsupplied(),
 	}
 	for slot := range config.Processes {
@@ -65,7 +65,7 @@ func standingOf(m *lifecycle.Machine, config Config) standing {
 // report is the agent's whole state; states are what the processes said, by local rank.
 func report(s standing, states []socket.State, held []checkpoint.Snapshot, failure string) *rendezvousv1.Report {
 	r := &rendezvousv1.Report{
-		Term: s.term, Refused: s.refused, Terminating: s.stopping, Standby: s.standby, Out: s.out,
+		Term: s.term, Refused: s.refused, Hold: s.hold, Before: s.before, Terminating: s.stopping, Standby: s.standby, Out: s.out,
 		SnapshotError: wire.HeadOf(failure, maxReason),
 	}
 	for _, snapshot := range held {

@@ -127,8 +127,8 @@ func (p *planner) keepBackOff(reason, message string) {
 // oldWorld says which workers of earlier attempts keep a new one from starting; empty for none.
 //
 // A new world may start only when the old one cannot make another step. A synchronous world cannot
-// once one of its processes has ended, so a pod that its dead node will never report as ended is
-// passed over, if another worker of its attempt has ended.
+// once one of its processes has ended, so a pod that its dead node will never report as ended, or that
+// was deleted by force, is passed over, if another worker of its attempt has ended.
 func (p *planner) oldWorld() string {
 	var ending, overdue []string
 	for _, pod := range p.live() {
@@ -138,6 +138,7 @@ func (p *planner) oldWorld() string {
 			ending = append(ending, pod.Name)
 		}
 	}
+	overdue = append(overdue, p.unproven()...)
 	switch {
 	case len(ending) > 0:
 		return "waiting for the old workers to end: " + strings.Join(ending, ", ")
@@ -320,7 +321,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 	expected := &rendezvous.Gang{
 		JobUID:             string(p.Job.UID),
 		Attempt:            p.attempt(),
-		Members:            members,
+		Members:            append(members, p.vanished()...),
 		Addresses:          addressesOf(p.Pods),
 		Minimum:            p.minimum(),
 		Target:             max(p.target(), p.minimum()),

@@ -65,7 +65,9 @@ func (s *elasticSimulation) state() *State {
 		s.memory.Since = s.now
 	}
 	state := &State{Now: s.now, Job: s.job.DeepCopy(), GroupExists: s.group, World: s.observe(), Memory: s.memory}
-	state.Nodes.ByName = map[string]*corev1.Node{"n1": {ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
+	s.memory.Vanished = state.missing(s.memory.Vanished)
+	state.Memory = s.memory
+	state.Nodes.ByName = ready("n1")
 	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
 		state.Pods = append(state.Pods, s.pods[name].DeepCopy())
 	}
@@ -368,6 +370,9 @@ func (s *elasticSimulation) actions() map[string]func(*rapid.T) {
 		"pod is deleted by force": func(*rapid.T) {
 			if pod := s.pick(bound); pod != nil {
 				s.harm(pod)
+				if v, ok := vanishedPod(pod, s.now); ok {
+					s.memory.Vanished = append(s.memory.Vanished, v)
+				}
 				delete(s.pods, pod.Name)
 			}
 		},

@@ -37,6 +37,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		if m.Since.IsZero() {
 			m.Since = state.Now
 		}
+		m.Vanished = state.missing(m.Vanished)
 		state.Memory = *m
 	})
 	var err error

@@ -76,17 +76,33 @@ func (n Nodes) unreachable(name string) bool {
 	return node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 }
 
-// gatherNodes looks at the nodes that the workers of a placed gang have.
+// inTouch says whether the cluster is in touch with the kubelet of a node.
+func (n Nodes) inTouch(name string) bool {
+	node := n.ByName[name]
+	return node != nil && !n.unreachable(name) && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// gatherNodes looks at the nodes that the workers of a placed gang have, and at those that workers have
+// vanished from.
 func (r *Reconciler) gatherNodes(ctx context.Context, state *State) error {
-	if state.target() == 0 || state.finished() || state.suspended() ||
-		!isTrue(state.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) {
+	if state.finished() {
 		return nil
 	}
 	on := map[string]bool{}
-	for _, pod := range state.gang() {
-		if name := pod.Spec.NodeName; name != "" && !podEnded(pod) {
-			on[name] = true
+	for i := range state.Memory.Vanished {
+		on[state.Memory.Vanished[i].Node] = true
+	}
+	if state.target() > 0 && !state.suspended() && isTrue(state.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) {
+		for _, pod := range state.gang() {
+			if name := pod.Spec.NodeName; name != "" && !podEnded(pod) {
+				on[name] = true
+			}
 		}
+	}
+	if len(on) == 0 {
+		return nil
 	}
 	names := sortedKeys(on)
 	state.Nodes = Nodes{ByName: r.Fleet.Nodes(names), Gone: map[string]bool{}}

@@ -46,7 +46,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	builder := ctrl.NewControllerManagedBy(mgr).
 		Named("trainingjob").
 		Watches(&v1alpha1.TrainingJob{}, jobHandler()).
-		Watches(&corev1.Pod{}, ofJob).
+		Watches(&corev1.Pod{}, podHandler{EventHandler: ofJob, gone: r.podGone}).
 		Watches(&corev1.ResourceQuota{}, limits(false)).
 		Watches(&corev1.LimitRange{}, limits(true)).
 		WatchesRawSource(source.Func(r.watchWorlds)).

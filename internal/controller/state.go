@@ -53,6 +53,8 @@ type Memory struct {
 	Own OwnMemory
 	// Elastic is what it remembers of an attempt whose world may change.
 	Elastic ElasticMemory
+	// Vanished are workers of the newest world whose pods are gone and may not have ended.
+	Vanished []Vanished
 	// Trains is true while the job's world trains.
 	Trains bool
 	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed.

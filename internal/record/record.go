@@ -100,6 +100,7 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		Reason:        rendezvous.Reason(world.Reason),
 		From:          ptr.Deref(world.From, 0),
 		JobUID:        world.JobUID,
+		Leader:        world.Leader,
 	}
 }
 
@@ -117,6 +118,9 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 		WithFrom(record.From)
 	if record.JobUID != "" {
 		world = world.WithJobUID(record.JobUID)
+	}
+	if record.Leader != "" {
+		world = world.WithLeader(record.Leader)
 	}
 	if !record.StartedAt.IsZero() {
 		world = world.WithStartedAt(metav1.NewTime(record.StartedAt))

@@ -1,12 +1,15 @@
 package record
 
 import (
+	"encoding/json"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 func TestRecordBelongsToOneJob(t *testing.T) {
@@ -29,5 +32,24 @@ func TestRecordBelongsToOneJob(t *testing.T) {
 				t.Errorf("round %d is read of it, not %d", found.Round, test.round)
 			}
 		})
+	}
+}
+
+// What is written of a record is what is read of it.
+func TestARecordComesBackAsItWasWritten(t *testing.T) {
+	written := rendezvous.Record{
+		Term: 2, Round: 3, Parent: 1, Attempt: 4, Workers: 5, Processes: 10, FromStep: 6, MembersDigest: "digest",
+		StartedAt: time.Unix(1e9, 0).UTC(), Reason: rendezvous.ReasonWorkerLost, From: 7, JobUID: "mine", Leader: "me",
+	}
+	text, err := json.Marshal(toStatus(written))
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := &v1alpha1.TrainingJob{ObjectMeta: metav1.ObjectMeta{UID: "mine"}, Status: v1alpha1.TrainingJobStatus{World: &v1alpha1.WorldStatus{}}}
+	if err := json.Unmarshal(text, job.Status.World); err != nil {
+		t.Fatal(err)
+	}
+	if found := FromStatus(job); !found.Equal(written) {
+		t.Errorf("%+v is read, %+v was written", found, written)
 	}
 }

@@ -137,7 +137,7 @@ func (m *machine) findRefusal(now time.Time) bool {
 			mem.entered, mem.left = 0, nil
 		}
 		m.world, m.change, m.broken, m.pending = nil, nil, nil, nil
-		m.since, m.inherited, m.topTerm = now, m.base.Round, max(m.topTerm, m.term+1)
+		m.since, m.inherited, m.topTerm, m.hold = now, m.base.Round, max(m.topTerm, m.term+1), 0
 		m.out.publish, m.out.changed = true, true
 		return true
 	}
@@ -184,7 +184,7 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 	m.world = &world{
 		record: record, adopted: true, since: now,
 		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
-		writers: map[string]int32{}, ended: map[string]bool{},
+		writers: map[string]int32{}, parted: map[string]parting{},
 	}
 	m.out.publish, m.out.changed = true, true
 	if m.stepRound > record.Round {

@@ -10,6 +10,7 @@ import (
 type modelAgent struct {
 	uid         string
 	term, round uint64
+	hold        uint64
 	digest      string
 	rank        int32
 	fromStep    uint64
@@ -59,7 +60,10 @@ func (a *modelAgent) obey(d directive) (bool, error) {
 		}
 		a.worlds[d.round] = d.world.digest
 	}
-	a.term = d.term
+	if d.term > a.term {
+		a.hold = 0
+	}
+	a.term, a.hold = d.term, max(a.hold, d.hold)
 	a.released = a.released || d.released
 	if len(a.exits) > 0 {
 		return true, nil
@@ -189,7 +193,7 @@ func (a *modelAgent) gate() bool {
 
 func (a *modelAgent) report() report {
 	r := report{
-		term: a.term, round: a.round, digest: a.digest, terminating: a.terminating,
+		term: a.term, round: a.round, digest: a.digest, hold: a.hold, terminating: a.terminating,
 		standby: a.round == 0 && (!a.started || a.waiting == waitingJoin) && len(a.exits) == 0,
 		out:     a.out || a.waiting == waitingFault || a.waiting == waitingFinished,
 	}

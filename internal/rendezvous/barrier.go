@@ -37,6 +37,9 @@ type change struct {
 	askedAt time.Time
 	// unsaved says why no snapshot could be taken: the change goes on without newcomers.
 	unsaved string
+	// askedFor is since when a record is being written of which nobody has said whether it was; zero for
+	// none.
+	askedFor time.Time
 }
 
 // begin stops the world at a barrier.
@@ -132,6 +135,13 @@ func (m *machine) advance(now time.Time) *plan {
 	case s.finished || s.last > 0 && c.step >= s.last:
 		m.lift("the training ends first")
 		return nil
+	case m.unclear(now):
+		m.unwritten = true
+		m.callOff(now, fmt.Sprintf("nobody has said for %s whether the job's record was written", unclearTime))
+		return nil
+	case now.Sub(m.oldestHold(now)) >= holdTime/2:
+		m.giveUp(now, w, "not all workers are in touch, and those that are not may go on by themselves")
+		return nil
 	case s.parked:
 	case !now.Before(m.lateAt(w)):
 		m.giveUp(now, w, "not all processes came to the barrier in time")
@@ -173,7 +183,8 @@ func (m *machine) changed(now time.Time, w *wish) *plan {
 		m.save(now, w)
 		return nil
 	}
-	if w.retreat {
+	if w.retreat || len(w.stay) == 0 {
+		// Nobody carries the world on: before another begins one of its members must have left it.
 		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why})
 		return nil
 	}

@@ -27,13 +27,13 @@ func TestBeatsFollowTheSizeOfTheJob(t *testing.T) {
 		{5000, 5 * time.Second, 15 * time.Second},
 		{10000, 10 * time.Second, 30 * time.Second},
 	} {
-		m := newMachine(0)
+		m := newMachine(0, "leader")
 		gang := crowd(row.members)
 		gang.HeartbeatTimeout = 5 * time.Second
 		out := m.handle(now, gangExpected{gang})
 		m.handle(now, recordAnswered{found: out.write.next})
 		d, ok := m.directive(gang.Members[0].UID)
-		if !ok || d.beat != row.beat || d.message(0).GetBeatMillis() != uint32(row.beat.Milliseconds()) {
+		if !ok || d.beat != row.beat || directiveMessage(&d, 0).GetBeatMillis() != uint32(row.beat.Milliseconds()) {
 			t.Errorf("%d members have a beat of %v (%v), want %v", row.members, d.beat, ok, row.beat)
 		}
 		if m.gang.HeartbeatTimeout != row.silent {
@@ -45,7 +45,7 @@ func TestBeatsFollowTheSizeOfTheJob(t *testing.T) {
 // Who has been told of long beats must hear of shorter ones at once: its next report would come too late.
 func TestAShorterBeatIsTold(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	m := newMachine(0)
+	m := newMachine(0, "leader")
 	out := m.handle(now, gangExpected{crowd(1001)})
 	m.handle(now, recordAnswered{found: out.write.next})
 	if out := m.handle(now, gangExpected{crowd(1000)}); !out.publish {

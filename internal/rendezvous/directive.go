@@ -18,6 +18,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 		d.beat = beat
 	}
 	if m.world == nil {
+		d.hold = m.hold
 		d.released = d.released || mem.leaving() && !m.mayLive()
 		d.standby = m.gang.Strategy == InPlace && len(mem.report.processes) > 0 && mem.report.round == 0
 		return d, true
@@ -35,6 +36,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 		d.raise = m.broken.raised[uid]
 	case m.change != nil && m.change.attempt > 0:
 		d.barrier = &barrier{attempt: m.change.attempt, step: m.change.step, save: m.change.saver == uid}
+		d.hold = m.hold
 	}
 	return d, true
 }
@@ -47,6 +49,9 @@ func (m *machine) outside(mem *member, d directive) directive {
 	if mem.left != nil {
 		kept := *mem.left
 		kept.term, kept.secret, kept.beat = d.term, d.secret, d.beat
+		if kept.barrier != nil {
+			kept.hold = m.hold
+		}
 		kept.released = d.released || mem.unwanted() && !m.supplies(mem)
 		return kept
 	}

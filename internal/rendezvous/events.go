@@ -72,6 +72,10 @@ type report struct {
 	masterPort uint32
 	// refused is a planned round that this worker was told of and could not go on to; 0 for none.
 	refused uint64
+	// hold is the newest hold of the term that was obeyed; 0 for none.
+	hold uint64
+	// before is the round that this worker has left for that of round; 0 for none.
+	before uint64
 }
 
 // process is one training process of a worker.
@@ -142,6 +146,8 @@ type directive struct {
 	prefetch    *prefetch
 	// beat is the longest time between two reports; 0 for a second.
 	beat time.Duration
+	// hold is the newest hold; 0 where nobody stands at a barrier.
+	hold uint64
 }
 
 // prefetch is the snapshot that a member will need in the next world.

@@ -9,7 +9,7 @@ func (m *machine) findFinish() {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil {
-			if !m.world.ended[uid] {
+			if !m.world.parted[uid].well {
 				return
 			}
 			continue

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -29,7 +30,7 @@ func (f *fleet) newLeader() {
 		return
 	}
 	f.born++
-	l := &modelLeader{id: f.born, machine: newMachine(10 * time.Second)}
+	l := &modelLeader{id: f.born, machine: newMachine(10*time.Second, fmt.Sprint("leader ", f.born))}
 	f.leaders[l.id] = l
 	_ = f.handle(l, gangExpected{f.gang()})
 }
@@ -46,6 +47,24 @@ func (f *fleet) kill(l *modelLeader) {
 	}
 	for _, uid := range f.uids() {
 		f.drop(f.pods[uid], l)
+	}
+}
+
+// nobodyLeads has all operators go away for longer than a hold lasts, and the world train on.
+func (f *fleet) nobodyLeads() {
+	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
+		f.kill(f.leaders[id])
+	}
+	for range holdTime/time.Second + 1 {
+		f.pass(time.Second)
+		for _, uid := range f.uids() {
+			f.move(f.pods[uid])
+		}
+	}
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; !p.dead && !p.left && !p.process.still && p.process.runs && p.process.waiting == waitingParked {
+			f.t.Fatalf("nobody leads, and it stands at the barrier: %s", &p.worker)
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ import (
 //   - a round has one digest, and nobody learns of it before it is durable;
 //   - no step is made in a world once a later one has made one;
 //   - all ranks that make a step together have the same state, and the same history of steps;
-//   - a planned change begins after the very last step of the world before.
+//   - a planned change begins after the very last step of the world before;
+//   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more.
 //
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
@@ -66,6 +67,7 @@ func (f *fleet) play(t *rapid.T) {
 		"steps":        f.with((*fleet).steps),
 		"write":        f.with((*fleet).writeSome),
 		"pass time":    f.with((*fleet).passTime),
+		"nobody leads": f.with((*fleet).nobodyLeads),
 	})
 	f.t, f.draws = t, t
 	f.settle()
@@ -119,7 +121,7 @@ type pod struct {
 	// told is true once an operator has taken the last report of an agent that has ended.
 	told   bool
 	leader *modelLeader
-	queue  []directive
+	queue  []delivery
 }
 
 func emptyFleet(t rapid.TB) *fleet {
@@ -231,7 +233,7 @@ func (f *fleet) told(p *pod, refused *refusal) {
 		f.drop(p, p.leader)
 	default:
 		if d, ok := p.leader.machine.directive(p.uid); ok {
-			p.queue = append(p.queue, d)
+			p.queue = append(p.queue, delivery{d, p.reported})
 		}
 	}
 }
@@ -259,7 +261,7 @@ func (f *fleet) deliverTo(p *pod) {
 	if p.left {
 		return
 	}
-	obeyed, err := p.obey(d)
+	obeyed, err := p.heed(d)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -326,7 +328,7 @@ func (f *fleet) handle(l *modelLeader, ev event) *refusal {
 		}
 		f.check(l, d)
 		if p := f.pods[uid]; out.publish && p.leader == l {
-			p.queue = append(p.queue, d)
+			p.queue = append(p.queue, delivery{d, p.reported})
 		}
 	}
 	return out.refuse

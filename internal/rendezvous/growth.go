@@ -32,7 +32,7 @@ func (m *machine) consider(now time.Time) {
 	case w == nil:
 	case w.retreat && w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin:
 		// Others may come in time.
-	case now.Before(m.nextTry) && (w.by.IsZero() || w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin):
+	case now.Before(m.nextTry) && (m.unwritten || w.by.IsZero() || w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin):
 		// The last try has come to nothing.
 	case !w.leave && !m.windowOver(now, len(w.members)):
 	case m.gang.Strategy == Restart:

@@ -60,7 +60,7 @@ type job struct {
 func newJob(r *registry, key JobKey, uid string) *job {
 	return &job{
 		registry: r, key: key, uid: uid,
-		machine:  newMachine(r.options.ReconnectGrace),
+		machine:  newMachine(r.options.ReconnectGrace, rand.Text()),
 		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{},
 	}
 }

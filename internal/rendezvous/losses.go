@@ -177,12 +177,18 @@ func (m *machine) addLoss(loss Loss) {
 
 // parted takes note of a member that does not belong to the gang any more.
 func (m *machine) parted(now time.Time, uid string, mem *member) {
-	if m.world == nil || m.world.ranks.rank(uid) < 0 {
+	if m.world == nil {
+		return
+	}
+	if !mem.joined && mem.want.Ended {
+		m.world.strangers++
+	}
+	if m.world.ranks.rank(uid) < 0 {
 		return
 	}
 	exited, code := mem.exited()
 	well := exited && code == 0
-	m.world.ended[uid] = well
+	m.world.parted[uid] = parting{well: well, over: mem.want.Ended || exited || mem.failed() || m.isOut(mem)}
 	if well || m.world.finishing || m.isLost(mem) {
 		return
 	}
@@ -191,7 +197,7 @@ func (m *machine) parted(now time.Time, uid string, mem *member) {
 	case mem.failed():
 		why = m.exitOf(now, mem)
 	case why.text == "":
-		why.text = "its pod has ended"
+		why.text = "its pod is gone"
 	}
 	m.lose(now, uid, mem, why.program, why.text)
 }
@@ -254,8 +260,9 @@ func (m *machine) lostOnes() (lost int, ended bool) {
 				ended = ended && m.strangersEnded()
 			}
 		case mem == nil:
-			if !m.world.ended[uid] {
+			if parting := m.world.parted[uid]; !parting.well {
 				lost++
+				ended = ended && parting.over
 			}
 		case m.isLost(mem):
 			lost++
@@ -265,15 +272,20 @@ func (m *machine) lostOnes() (lost int, ended bool) {
 	return lost, ended
 }
 
-// strangersEnded says whether whoever holds a rank that nobody has reported is known to have ended: a gang
-// leaves out nobody else, and all that it names were heard.
+// strangersEnded says whether whoever holds a rank that nobody has reported is known to have ended: as many as
+// there are such ranks were never heard and have, and nobody else is there who was never heard.
 func (m *machine) strangersEnded() bool {
+	ended := m.world.strangers
 	for _, mem := range m.members {
-		if !mem.joined && !mem.want.Ended {
+		switch {
+		case mem.joined:
+		case mem.want.Ended:
+			ended++
+		default:
 			return false
 		}
 	}
-	return true
+	return ended >= len(m.world.ranks.uids)-len(m.world.ranks.ranks)
 }
 
 // lossesNow are the losses of the world that there is.

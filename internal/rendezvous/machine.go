@@ -38,8 +38,8 @@ const (
 // Before the machine tells anybody anything it raises the durable term by one, with the same
 // compare-and-swap as for rounds. From then on no older leader can make a round durable, and agents
 // that have obeyed the new term refuse older directives. Until the term is durable no directive is
-// sent at all. A term is this leader's own only after a write that was confirmed: after an unclear
-// answer the next attempt is one higher, so two leaders never share a term.
+// sent at all. A term is this leader's own only after a write that was confirmed, or when its own name is
+// found beside it in the record, so two leaders never share one.
 //
 // A record with another leader's higher term means that the machine is deposed, for good. An agent
 // that has obeyed a higher term than ours proves nothing by saying so; the machine then raises its
@@ -79,11 +79,11 @@ type machine struct {
 	inherited uint64
 	// burned is the inherited round once it is known to be dead; 0 for none.
 	burned uint64
-	// topTerm is the highest term that was reported or tried, topRound the same for rounds.
+	// topTerm is the highest term that was reported or found, topRound the highest round that was, or was tried.
 	topTerm, topRound uint64
-	// unclearTerm is a term that was tried while another was held, without a clear answer. The round that
-	// stood there stays with it.
-	unclearTerm uint64
+	// name is this leader's: its records carry it. led is the highest term that was held.
+	name string
+	led  uint64
 	// writing is the write under way; nil for none.
 	writing *pendingWrite
 	// notBefore is when the next write may be asked for; failures counts those in a row whose
@@ -103,9 +103,13 @@ type machine struct {
 	// somebody. At most one of the two is set.
 	change *change
 	broken *recovery
-	// nextTry is when a planned change may be tried again; tries counts those that came to nothing.
-	nextTry time.Time
-	tries   int
+	// nextTry is when a planned change may be tried again; tries counts those that came to nothing, and
+	// unwritten is true when the last one did because its record was not written.
+	nextTry   time.Time
+	tries     int
+	unwritten bool
+	// hold is the newest hold of those that stand at a barrier.
+	hold uint64
 	// retried is the furthest step when a world was last re-formed without a culprit.
 	retried *uint64
 
@@ -167,6 +171,10 @@ type world struct {
 	// entered counts the members that have reported the round.
 	entered int
 	live    map[string]bool
+	// fenced is true when the world before was known to make no further step when this one was made; before
+	// are those who were in that.
+	fenced bool
+	before []string
 	// snapshot is what the others load, and holders have it.
 	snapshot *snapshot
 	holders  []holder
@@ -176,8 +184,10 @@ type world struct {
 	barriers uint64
 	// finishing is true once every process has finished.
 	finishing bool
-	// ended are the members that have left the gang: true for those that ended well.
-	ended map[string]bool
+	// parted are the members that have left the gang, strangers how many of them were known to have ended and
+	// never heard.
+	parted    map[string]parting
+	strangers int
 	// missing is true once a rank of an adopted world is known to be held by nobody who is left.
 	missing bool
 	// phase and why say how it came to be, until it has formed.
@@ -187,13 +197,21 @@ type world struct {
 	calledOff string
 }
 
+// parting is what was known of a member when it left the gang.
+type parting struct {
+	// well is true when its programs had ended with code 0, over when it was known to make no further step: its
+	// agent had said so, or its pod had ended. Being left out says nothing.
+	well, over bool
+}
+
 func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }
 
 // whole says whether it is known who holds each of the ranks: of an adopted world, once all have reported.
 func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
 
-func newMachine(reconnectGrace time.Duration) *machine {
-	return &machine{reconnectGrace: reconnectGrace, members: map[string]*member{}, phase: PhaseForming}
+// newMachine makes the machine of a leader whose name no other leader has.
+func newMachine(reconnectGrace time.Duration, name string) *machine {
+	return &machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, phase: PhaseForming}
 }
 
 // handle takes an event and returns what must be done.
@@ -222,6 +240,7 @@ func (m *machine) settled(now time.Time) effects {
 
 // happen takes note of an event.
 func (m *machine) happen(now time.Time, ev event) {
+	m.renew(now)
 	switch ev := ev.(type) {
 	case gangExpected:
 		m.expect(now, ev.gang)
@@ -352,7 +371,7 @@ func (m *machine) leaveAttempt() {
 	}
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
 	m.changes, m.losses, m.fatal, m.pausedAt = nil, nil, "", time.Time{}
-	m.nextTry, m.tries = time.Time{}, 0
+	m.nextTry, m.tries, m.unwritten = time.Time{}, 0, false
 }
 
 // normal fills in what is left out and drops members that are named twice.
@@ -409,7 +428,7 @@ func (m *machine) replaceMembers(now time.Time) {
 	for _, expected := range m.gang.Members {
 		known := m.members[expected.UID]
 		if known == nil {
-			known = &member{}
+			known = m.named(expected.UID)
 		}
 		delete(m.members, expected.UID)
 		known.want = expected
@@ -426,6 +445,19 @@ func (m *machine) replaceMembers(now time.Time) {
 		}
 	}
 	sortEndings(m.out.end)
+}
+
+// named is a member that was not in the gang before. One that the world has lost by then stays lost.
+func (m *machine) named(uid string) *member {
+	mem := &member{}
+	if m.world == nil {
+		return mem
+	}
+	if before, parted := m.world.parted[uid]; parted && !before.well {
+		delete(m.world.parted, uid)
+		mem.lostIn = m.world.record.Round
+	}
+	return mem
 }
 
 // release lets every member go.

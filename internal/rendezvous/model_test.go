@@ -77,7 +77,7 @@ type modelLeader struct {
 type wiredAgent struct {
 	worker
 	leader *modelLeader
-	queue  []directive
+	queue  []delivery
 }
 
 type lateWrite struct {
@@ -153,7 +153,7 @@ func (c *modelCluster) handle(l *modelLeader, ev event) *refusal {
 		}
 		c.check(l, d)
 		if agent := c.agents[uid]; out.publish && agent.leader == l {
-			agent.queue = append(agent.queue, d)
+			agent.queue = append(agent.queue, delivery{d, agent.reported})
 		}
 	}
 	return out.refuse
@@ -189,7 +189,7 @@ func (c *modelCluster) newLeader(t *rapid.T) {
 		t.Skip("enough leaders")
 	}
 	c.born++
-	l := &modelLeader{id: c.born, machine: newMachine(10 * time.Second)}
+	l := &modelLeader{id: c.born, machine: newMachine(10*time.Second, fmt.Sprint("leader ", c.born))}
 	c.leaders[l.id] = l
 	c.tell(l, gangExpected{c.gang()})
 }
@@ -271,7 +271,7 @@ func (c *modelCluster) told(agent *wiredAgent, refused *refusal) {
 		return
 	}
 	if d, ok := agent.leader.machine.directive(agent.uid); ok {
-		agent.queue = append(agent.queue, d)
+		agent.queue = append(agent.queue, delivery{d, agent.reported})
 	}
 }
 
@@ -299,7 +299,7 @@ func (c *modelCluster) deliverTo(agent *wiredAgent) {
 	if agent.left {
 		return
 	}
-	obeyed, err := agent.obey(d)
+	obeyed, err := agent.heed(d)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -109,6 +109,10 @@ func (m *machine) recover(now time.Time) *plan {
 		m.regroup("all workers of round %d are lost, and it is not known that they have ended")
 		return nil
 	}
+	if w := m.world; !w.fenced && !m.hasBegun() && !m.isOver(&w.record, w) {
+		m.regroup("round %d has made no step, and nobody says that the one before it makes none")
+		return nil
+	}
 	p := &plan{members: members, broken: r}
 	p.reason, p.why = m.blame()
 	if m.gang.Strategy == Restart {
@@ -130,7 +134,7 @@ func (m *machine) regroup(format string) {
 func (m *machine) someoneAway() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem != nil && !mem.connected && !mem.want.Ended && !mem.failed() {
+		if mem != nil && !mem.connected && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
 			return true
 		}
 	}

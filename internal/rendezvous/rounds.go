@@ -14,8 +14,7 @@ func (m *machine) raiseTerm(now time.Time) {
 	if m.term > 0 {
 		m.notBefore = now.Add(raiseInterval)
 	}
-	next.Term, next.JobUID = max(m.base.Term, m.topTerm)+1, m.gang.JobUID
-	m.topTerm = next.Term
+	next.Term, next.JobUID, next.Leader = max(m.base.Term, m.topTerm, m.led)+1, m.gang.JobUID, m.name
 	m.writing = &pendingWrite{write: write{prev: m.base, next: next}}
 	m.out.write = &m.writing.write
 }
@@ -24,6 +23,9 @@ func (m *machine) raiseTerm(now time.Time) {
 func (m *machine) tryClose(now time.Time) {
 	if m.gang.Attempt < m.base.Attempt {
 		return // the controller's view is old
+	}
+	if m.burned > 0 && m.base.Attempt == m.gang.Attempt && !m.isOver(&m.base, nil) {
+		return // the world before the burned one may train on, out of our sight
 	}
 	var ready []int
 	for i := range m.gang.Members {
@@ -53,7 +55,7 @@ func (m *machine) writeRound(now time.Time, p *plan) {
 	next := Record{
 		Term: m.term, Attempt: m.gang.Attempt, FromStep: p.fromStep, Reason: p.reason,
 		// The cluster keeps whole seconds.
-		StartedAt: now.UTC().Truncate(time.Second), JobUID: m.gang.JobUID,
+		StartedAt: now.UTC().Truncate(time.Second), JobUID: m.gang.JobUID, Leader: m.name,
 	}
 	if m.world != nil {
 		before, next.Parent, next.From = m.world.ranks.uids, m.world.record.Round, m.world.record.Workers
@@ -84,37 +86,36 @@ func (m *machine) answered(now time.Time, ev recordAnswered) {
 	switch {
 	case ev.err == nil && ev.found.Term == done.next.Term && ev.found.Round == done.next.Round:
 		m.failures, m.base = 0, ev.found
+		m.clear()
 		m.wrote(now, done, ev.secret)
 	case errors.Is(ev.err, ErrJobGone):
 		m.gone, m.out.changed = true, true
 		m.endAll(refusal{refusedForGood, goneMessage})
 	case errors.Is(ev.err, ErrDeposed):
-		m.contested(now, done, ev.found)
+		m.clear()
+		m.contested(now, ev)
 	default:
-		if m.term > 0 && done.plan == nil {
-			m.unclearTerm = done.next.Term
-		}
 		m.retryLater(now)
 		m.note(notedFailed, "round %d, term %d may or may not be durable, trying again at %s: %v",
 			done.next.Round, done.next.Term, m.notBefore.UTC().Format(time.TimeOnly), ev.err)
 	}
 }
 
+// clear notes that it is known what stands in the cluster.
+func (m *machine) clear() {
+	m.unwritten = false
+	if m.change != nil {
+		m.change.askedFor = time.Time{}
+	}
+}
+
 // wrote goes on after a confirmed write.
 func (m *machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
 	if done.plan == nil {
-		if m.term == 0 {
-			m.inherited = m.base.Round
-		}
-		m.term, m.secret = m.base.Term, secret
-		if m.world != nil && m.world.record.Round == m.base.Round {
-			m.world.record = m.base
-		}
-		m.out.publish, m.out.changed = true, true
-		m.note(notedTerm, "term %d is ours", m.term)
+		m.lead(secret)
 		return
 	}
-	if m.over() || done.overtaken || !m.holds(done.plan) {
+	if m.over() || done.overtaken || !m.holds(now, done.plan) {
 		m.note(notedBurned, "round %d is burned: things have changed before it was published", m.base.Round)
 		return
 	}
@@ -122,11 +123,11 @@ func (m *machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
 }
 
 // holds says whether the next world can still be what was planned.
-func (m *machine) holds(p *plan) bool {
+func (m *machine) holds(now time.Time, p *plan) bool {
 	if p.change != m.change || p.broken != m.broken {
 		return false
 	}
-	if p.change != nil && (p.change.step != p.fromStep || !m.parked()) {
+	if p.change != nil && (p.change.step != p.fromStep || !m.parked() || now.Sub(m.oldestHold(now)) >= holdTime-holdMargin) {
 		return false
 	}
 	for i := range p.members {
@@ -149,7 +150,11 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 	p := done.plan
 	next := &world{
 		record: m.base, ranks: done.ranks, master: done.master, since: now,
-		live: p.live, snapshot: p.snapshot, writers: map[string]int32{}, ended: map[string]bool{}, why: p.why,
+		live: p.live, snapshot: p.snapshot, writers: map[string]int32{}, parted: map[string]parting{}, why: p.why,
+	}
+	next.fenced = p.change == nil
+	if m.world != nil {
+		next.before = m.world.ranks.uids
 	}
 	for rank := len(done.ranks.uids) - 1; rank >= 0; rank-- {
 		next.writers[m.members[done.ranks.uids[rank]].want.Node] = int32(rank)
@@ -204,35 +209,43 @@ func (m *machine) freeze(next *world) {
 	}
 }
 
+// lead begins to speak with the term that stands in the cluster.
+func (m *machine) lead(secret []byte) {
+	if m.term == 0 {
+		m.inherited = m.base.Round
+	}
+	m.term, m.led, m.secret = m.base.Term, m.base.Term, secret
+	if m.world != nil && m.world.record.Round == m.base.Round {
+		m.world.record = m.base
+	}
+	m.out.publish, m.out.changed = true, true
+	m.note(notedTerm, "term %d is ours", m.term)
+}
+
 // contested goes on after a write that found another record than was expected.
-func (m *machine) contested(now time.Time, done *pendingWrite, found Record) {
+func (m *machine) contested(now time.Time, ev recordAnswered) {
+	found := ev.found
 	m.topTerm, m.topRound = max(m.topTerm, found.Term), max(m.topRound, found.Round)
-	if found.Term > m.term && (m.term > 0 && found.Term != m.unclearTerm || m.replaced(found)) {
+	ours := m.name != "" && found.Leader == m.name
+	if !ours && m.led > 0 && found.Term > m.led {
 		m.depose(found)
 		return
-	}
-	if found.Term != m.term {
-		// Either no term was held yet and the base was a cached view, or the record went back (the
-		// job was made anew, or restored from a backup), or this may be our own write whose answer
-		// was unclear. A term is only held after a confirmed write, so it is taken anew.
-		m.term = 0
 	}
 	if found.Equal(m.base) {
 		m.retryLater(now) // the Recorder contradicts itself; do not spin
 	}
-	// With the term held, only a write of our own can have changed the record: one whose answer was
-	// unclear.
 	m.base = found
-}
-
-// replaced says whether another leader has made a round: under a term that is not held only the term can
-// have been raised by a write of our own, and that leaves the round alone.
-func (m *machine) replaced(found Record) bool {
-	newest := m.base.Round
-	if m.world != nil {
-		newest = max(newest, m.world.record.Round)
+	switch {
+	case ours && found.Term > m.led:
+		// A write of ours has raised the term, and its answer was unclear.
+		m.failures = 0
+		m.lead(ev.secret)
+	case found.Term != m.term:
+		// Either no term was held yet and the base was a cached view, or the record went back: the job was
+		// made anew, or restored from a backup. The term is taken anew.
+		m.term = 0
 	}
-	return found.Round > newest && (m.term > 0 || m.world != nil)
+	// Otherwise a round of ours has landed whose answer was unclear. Its number is not used again.
 }
 
 func (m *machine) depose(found Record) {

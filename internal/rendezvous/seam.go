@@ -21,8 +21,9 @@ type Gang struct {
 	// Attempt is the life of the gang that the members belong to. A higher attempt replaces the
 	// members of a lower one; a lower one is ignored.
 	Attempt int32
-	// Members are the pods of the attempt that have a node. One that is left out has ended, or was
-	// deleted and is known to have ended.
+	// Members are the pods of the attempt that have a node, and those of the world whose pods are gone as
+	// long as they are not known to have ended. One that is left out is not wanted any more; that it is
+	// left out says nothing of its processes.
 	Members []Member
 	// Addresses are the IP addresses of each member's pod in all of its networks, by uid. One that has
 	// none yet is believed what it says, until it has.
@@ -86,6 +87,8 @@ type Member struct {
 	// node deleted or tainted out-of-service.
 	Lost  string
 	Ended bool
+	// Gone is true when its pod is not in the API any more: it comes back no more, and may train on.
+	Gone bool
 	// Starting is true for a newcomer that should be ready soon: a growth window that is open waits
 	// for it.
 	Starting bool
@@ -128,6 +131,8 @@ type Record struct {
 	From   int32
 	// JobUID is the uid of the job that the record was made for; empty in one of an older version.
 	JobUID string
+	// Leader is a random name of the leader that has written it; empty in one of an older version.
+	Leader string
 }
 
 // Equal says whether two records are the same.

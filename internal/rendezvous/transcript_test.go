@@ -24,6 +24,7 @@ import (
 //	slip a                          a process begins its next step before the others
 //	snapshot a                      it takes one
 //	report a [step=3] [exit=1] [fault=text] [finished] [stuck] [full] [last=9] [terminating]
+//	report a held                   it has acknowledged the newest hold
 //	report a barrier=(1,5)          another leader has had it stop after step 5
 //	obey a b                        they take their directives and report again
 //	lost a                          their sessions end
@@ -53,6 +54,7 @@ type transcript struct {
 	t       *testing.T
 	now     time.Time
 	machine *machine
+	leaders int
 	record  Record
 	writing *write
 	agents  map[string]*modelAgent
@@ -67,7 +69,8 @@ func (p *transcript) printf(format string, args ...any) { fmt.Fprintf(&p.out, fo
 func (p *transcript) run(d *datadriven.TestData) {
 	switch d.Cmd {
 	case "leader":
-		p.machine, p.writing = newMachine(10*time.Second), nil
+		p.leaders++
+		p.machine, p.writing = newMachine(10*time.Second, fmt.Sprint("leader ", p.leaders)), nil
 	case "expect":
 		p.expect(d)
 	case "train":
@@ -105,7 +108,9 @@ func (p *transcript) run(d *datadriven.TestData) {
 			}
 			switch arg.Key {
 			case "term":
-				p.record.Term = value
+				if p.record.Term, p.record.Leader = value, "another"; value == 0 {
+					p.record.Leader = ""
+				}
 			case "round":
 				p.record.Round = value
 			}
@@ -269,6 +274,8 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.exits = []int32{int32(code)}
 		case "terminating":
 			agent.terminating = true
+		case "held":
+			agent.hold = p.machine.hold
 		case "barrier":
 			agent.attempt, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
 			agent.stop, _ = strconv.ParseUint(arg.Vals[1], 10, 64)

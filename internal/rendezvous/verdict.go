@@ -58,7 +58,7 @@ func (m *machine) faults() (faults []fault, explained bool) {
 		mem := m.members[uid]
 		switch {
 		case mem == nil:
-			explained = explained || uid != "" && !m.world.ended[uid] || uid == "" && m.world.missing
+			explained = explained || uid != "" && !m.world.parted[uid].well || uid == "" && m.world.missing
 			continue
 		case !m.accuses(mem):
 			explained = explained || m.isLost(mem) && mem.fault() == ""

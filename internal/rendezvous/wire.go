@@ -109,10 +109,13 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
 		standby: r.GetStandby(), out: r.GetOut(), snapshotError: plain.Text(r.GetSnapshotError()),
 		masterPort: r.GetMasterPort(), refused: r.GetRefused(),
+		hold: r.GetHold(), before: r.GetBefore(),
 	}
 	switch {
 	case read.masterPort > math.MaxUint16:
 		return report{}, malformed("master_port is %d, it must be at most %d", read.masterPort, math.MaxUint16)
+	case read.before > 0 && read.before >= read.round:
+		return report{}, malformed("round is %d and before is %d", read.round, read.before)
 	case read.term > math.MaxInt64 || read.round > math.MaxInt64:
 		return report{}, malformed("term %d, round %d are out of range", read.term, read.round)
 	case read.round == 0 && (read.digest != "" || read.workerRank != 0):
@@ -202,6 +205,7 @@ func directiveMessage(d *directive, sequence uint64) *rendezvousv1.Directive {
 		Term: d.term, Round: d.round, Released: d.released, Sequence: sequence,
 		Raise: d.raise, Finish: d.finish, Standby: d.standby, SnapshotSecret: d.secret,
 		BeatMillis: uint32(d.beat.Milliseconds()),
+		Hold: d.hold,
 	}
 	if d.world != nil {
 		m.World = placeMessage(d.world)

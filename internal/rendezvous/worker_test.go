@@ -31,6 +31,9 @@ type worker struct {
 	// released is true once the operator has let this worker go, left once its agent has ended.
 	released, left bool
 	refused        bool
+	// reported is when its last report was sent. ignorant agents know no holds.
+	reported time.Time
+	ignorant bool
 	// worlds are all worlds that it was ever told of, by round.
 	worlds map[uint64]string
 	// broken says which rule of the protocol was broken by what the agent has told its process.
@@ -75,14 +78,26 @@ func newWorker(uid string, now func() time.Time, strategy Strategy) worker {
 	}
 }
 
-// obey gives the agent a directive. It returns false when the agent refuses it, and an error when the
+// delivery is a directive on its way, and when the report was sent that it answers.
+type delivery struct {
+	directive
+	sent time.Time
+}
+
+// obey gives the agent a directive that answers a report of this moment.
+func (w *worker) obey(d directive) (bool, error) { return w.heed(delivery{d, w.now()}) }
+
+// heed gives the agent a directive. It returns false when the agent refuses it, and an error when the
 // directive breaks the protocol, or what the agent makes of it does.
-func (w *worker) obey(d directive) (bool, error) {
+func (w *worker) heed(d delivery) (bool, error) {
 	if d.round != 0 && d.world == nil {
 		return false, fmt.Errorf("%s: round %d without a world", w.uid, d.round)
 	}
 	w.refused = false
-	w.step(lifecycle.Heard{Directive: heardBy(d)})
+	if w.ignorant {
+		d.hold = 0
+	}
+	w.step(lifecycle.Heard{Directive: heardBy(d.directive), Sent: d.sent})
 	if w.broken != nil || w.refused {
 		return false, w.broken
 	}
@@ -387,11 +402,12 @@ func (w *worker) String() string {
 		w.uid, w.in().Round, w.left, p.runs, p.still, p.round, p.done, p.entered, p.stop, p.waiting)
 }
 
-// report is the agent's whole state.
+// report is the agent's whole state, as it is sent now.
 func (w *worker) report() report {
 	m := w.machine
+	w.reported = w.now()
 	r := report{
-		term: m.Term(), refused: m.Refused(), terminating: m.Terminating(), standby: m.Ready(), out: m.Out(),
+		term: m.Term(), refused: m.Refused(), hold: m.Hold(), before: m.Before(), terminating: m.Terminating(), standby: m.Ready(), out: m.Out(),
 		snapshots: slices.Clone(w.snapshots), snapshotError: w.snapshotError,
 	}
 	if in := m.In(); in != nil {
@@ -445,7 +461,7 @@ func waitingOf(w lifecycle.Waiting) waiting {
 func heardBy(d directive) lifecycle.Directive {
 	heard := lifecycle.Directive{
 		Term: d.term, Round: d.round, Released: d.released, Standby: d.standby, Secret: string(d.secret),
-		Raise: d.raise, Finish: d.finish,
+		Raise: d.raise, Finish: d.finish, Hold: d.hold,
 	}
 	if w := d.world; w != nil {
 		heard.World = lifecycle.World{

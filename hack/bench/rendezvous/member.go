@@ -65,7 +65,7 @@ func (m *member) Hello() *rendezvousv1.Hello {
 }
 
 // Hear implements session.Owner.
-func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive) bool {
+func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, _ time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if d.GetTerm() < m.term || d.GetRound() != 0 && d.GetRound() < m.round {

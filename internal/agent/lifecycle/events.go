@@ -1,10 +1,15 @@
 package lifecycle
 
+import "time"
+
 // Event is something that happened.
 type Event interface{ isEvent() }
 
-// Heard is a directive that came.
-type Heard struct{ Directive Directive }
+// Heard is a directive that came. Sent is when the report was sent that it answers.
+type Heard struct {
+	Directive Directive
+	Sent      time.Time
+}
 
 // Gone says that the operator knows no such job any more.
 type Gone struct{}

@@ -37,8 +37,11 @@ type Machine struct {
 	// in is the world that this worker is in, or was in last; next the one that programs are stopped
 	// for.
 	in, next *Start
-	slots    []slot
-	orders   orders
+	// before is the round that it was in before that of in; 0 for none.
+	before uint64
+	slots  []slot
+	orders orders
+	hold   hold
 	// supplied is true once the snapshot that the world of in begins with is there; ahead is the one that
 	// was fetched last before its world.
 	supplied bool
@@ -80,7 +83,7 @@ func (m *Machine) Step(now time.Time, event Event) []Effect {
 	var effects []Effect
 	switch event := event.(type) {
 	case Heard:
-		effects = m.hear(now, event.Directive)
+		effects = m.hear(now, event)
 	case Gone:
 		m.gone = true
 	case Said:
@@ -115,6 +118,9 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	}
 	if m.held() && len(m.alive()) == 0 {
 		due = append(due, m.holdUntil)
+	}
+	if m.stands() {
+		due = append(due, m.hold.until)
 	}
 	if len(due) == 0 {
 		return time.Time{}, false
@@ -184,7 +190,8 @@ func (m *Machine) unready(d Directive) string {
 	return ""
 }
 
-func (m *Machine) hear(now time.Time, d Directive) []Effect {
+func (m *Machine) hear(now time.Time, heard Heard) []Effect {
+	d := heard.Directive
 	if why := m.refusal(d); why != "" {
 		return []Effect{Refuse{Why: why}}
 	}
@@ -197,6 +204,7 @@ func (m *Machine) hear(now time.Time, d Directive) []Effect {
 	}
 	m.lastHeard = now
 	m.gone = false
+	m.renew(heard)
 	m.obeyedTerm = d.Term
 	m.released = m.released || d.Released
 	var effects []Effect
@@ -214,7 +222,12 @@ func (m *Machine) hear(now time.Time, d Directive) []Effect {
 	case d.Round > m.obeyedRound:
 		// A worker that was to leave may be wanted again.
 		m.released = d.Released
-		return append(effects, m.enter(now, &Start{Term: d.Term, Round: d.Round, World: d.World})...)
+		effects = append(effects, m.enter(now, &Start{Term: d.Term, Round: d.Round, World: d.World})...)
+		if d.Abort != nil && m.in != nil && m.in.Round == d.Round {
+			// Nobody is given a world that is over.
+			effects = append(effects, m.obey(now, d)...)
+		}
+		return effects
 	case m.in != nil && d.Round == m.in.Round:
 		return append(effects, m.obey(now, d)...)
 	default:
@@ -277,6 +290,9 @@ func (m *Machine) moveTo(start *Start) []Effect {
 	enter := Enter{Round: start.Round, World: start.World}
 	if m.in != nil && start.World.Parent != 0 {
 		enter.Continues = start.World.Parent == m.in.Round
+	}
+	if m.in != nil {
+		m.before = m.in.Round
 	}
 	m.in, m.next, m.out, m.orders = start, nil, false, orders{}
 	m.supplied = m.shape.Strategy != InPlace || !start.World.Restore || start.World.Snapshot == nil

@@ -18,7 +18,7 @@ func directive(term, round uint64, digest string) Heard {
 	if round > 0 {
 		d.World = worldOf(digest)
 	}
-	return Heard{d}
+	return Heard{Directive: d, Sent: epoch}
 }
 
 func released(h Heard) Heard {
@@ -147,10 +147,10 @@ var transcripts = map[string][]line{
 		{1 * second, directive(2, 0, ""), "refuse"},
 		{1 * second, directive(3, 3, "a"), "refuse"},
 		{1 * second, directive(9, 4, "other members"), "refuse"},
-		{1 * second, Heard{Directive{Term: 3, Round: 5, World: World{Digest: "b", Workers: 1, Processes: 1, MasterAddress: "a", MasterPort: 1}}}, "refuse"},
-		{1 * second, Heard{Directive{Term: 3, Round: 5, World: World{Digest: "b", WorkerRank: 2, Workers: 2, Processes: 2, MasterAddress: "a", MasterPort: 1}}}, "refuse"},
-		{1 * second, Heard{Directive{Term: 3, Round: 5, World: World{Digest: "b", Workers: 2, Processes: 2, MasterPort: 1}}}, "refuse"},
-		{1 * second, Heard{Directive{Term: 3, Round: 5}}, "refuse"},
+		{1 * second, Heard{Directive: Directive{Term: 3, Round: 5, World: World{Digest: "b", Workers: 1, Processes: 1, MasterAddress: "a", MasterPort: 1}}}, "refuse"},
+		{1 * second, Heard{Directive: Directive{Term: 3, Round: 5, World: World{Digest: "b", WorkerRank: 2, Workers: 2, Processes: 2, MasterAddress: "a", MasterPort: 1}}}, "refuse"},
+		{1 * second, Heard{Directive: Directive{Term: 3, Round: 5, World: World{Digest: "b", Workers: 2, Processes: 2, MasterPort: 1}}}, "refuse"},
+		{1 * second, Heard{Directive: Directive{Term: 3, Round: 5}}, "refuse"},
 		{2 * second, directive(3, 4, "a"), ""},
 	},
 	"SIGTERM waits for the release": {

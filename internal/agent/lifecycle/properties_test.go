@@ -64,6 +64,11 @@ func TestAnyHistory(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"hear": func(t *rapid.T) {
 				d := directive(rapid.Uint64Range(0, 3).Draw(t, "term"), rapid.Uint64Range(0, 4).Draw(t, "round"), "a")
+				d.Sent = h.now.Add(-time.Duration(rapid.IntRange(0, 9).Draw(t, "on its way")) * time.Second)
+				d.Directive.Hold = rapid.Uint64Range(0, 3).Draw(t, "hold")
+				if d.Directive.Round > 0 {
+					d.Directive.Barrier = Barrier{Attempt: rapid.Uint64Range(0, 2).Draw(t, "barrier"), Step: 9}
+				}
 				d.Directive.Released = rapid.IntRange(0, 9).Draw(t, "released") == 0
 				if d.Directive.Round > h.round || d.Directive.Released {
 					h.mayStop = true

@@ -163,7 +163,7 @@ func (m *Machine) attend(now time.Time) []Effect {
 	if m.in == nil || m.stage != running {
 		return nil
 	}
-	var effects []Effect
+	effects := m.lapse(now)
 	for i := range m.slots {
 		s := &m.slots[i]
 		if s.world != m.in.Round {

@@ -15,8 +15,14 @@ type Standing struct {
 // Term is the highest term that was obeyed.
 func (m *Machine) Term() uint64 { return m.obeyedTerm }
 
+// Hold is the newest hold of that term that was obeyed; 0 for none.
+func (m *Machine) Hold() uint64 { return m.hold.number }
+
 // In is the world that this worker is in, or was in last; nil before the first.
 func (m *Machine) In() *Start { return m.in }
+
+// Before is the round that this worker was in before that of In, and has left for it; 0 for none.
+func (m *Machine) Before() uint64 { return m.before }
 
 // Refused is a planned round that this worker could not go on to, since its processes did not stand where it
 // begins; 0 for none.

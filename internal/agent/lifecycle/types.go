@@ -98,6 +98,9 @@ type Directive struct {
 	Barrier       Barrier
 	Abort         *Abort
 	Raise, Finish bool
+	// Hold grows with every renewal of the right to keep processes at a barrier, within a term; 0 for
+	// none.
+	Hold uint64
 }
 
 // Limits are the waits that the agent decides by.
@@ -114,13 +117,16 @@ type Limits struct {
 	// Hold is how long, under Restart, the agent of a program that has failed waits for the operator
 	// to say that another worker was the cause.
 	Hold time.Duration
+	// Stand is how long processes stand at a barrier after the report was sent that was answered with the
+	// newest hold: as long as it takes to find the next operator, and for it to speak.
+	Stand time.Duration
 }
 
 // DefaultLimits are the limits of a worker whose pod has so much grace.
 func DefaultLimits(grace time.Duration) Limits {
 	return Limits{
 		StopGrace: 5 * time.Second, OutOfReach: 20 * time.Second, Grace: grace,
-		Answer: 5 * time.Second, Hold: 3 * time.Second,
+		Answer: 5 * time.Second, Hold: 3 * time.Second, Stand: 30 * time.Second,
 	}
 }
 

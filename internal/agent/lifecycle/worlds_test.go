@@ -1,5 +1,7 @@
 package lifecycle
 
+import "time"
+
 // The transcripts in this file are of programs that speak to the agent, and of the strategy Restart.
 
 func says(slot int, what What) Said {
@@ -39,6 +41,12 @@ func going(h Heard, fromStep uint64, restore bool) Heard {
 			d.World.Snapshot = &Snapshot{Round: d.World.Parent, Step: fromStep}
 		}
 	})
+}
+
+// held is a directive with a hold, which answers a report of that time.
+func held(h Heard, hold uint64, sent time.Duration) Heard {
+	h.Sent = epoch.Add(sent)
+	return with(h, func(d *Directive) { d.Hold = hold })
 }
 
 // inRound begins a transcript with both processes in the world of round 1.
@@ -92,6 +100,41 @@ var inPlaceTranscripts = map[string][]line{
 		line{4 * second, parked(1, 17), "tell go1 tell"},
 		line{5 * second, armedAt(directive(2, 1, "a"), 2, 30), "arm0(30) arm1(30)"},
 	),
+	"a hold that nobody renews ends": inRound(
+		line{1 * second, held(armedAt(directive(1, 1, "a"), 1, 17), 1, 1*second), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 18}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{9 * second, held(armedAt(directive(1, 1, "a"), 1, 17), 2, 8*second), ""},
+		line{12 * second, held(armedAt(directive(1, 1, "a"), 1, 17), 2, 11*second), ""},
+		line{37 * second, Tick{}, ""},
+		line{38 * second, Tick{}, "lift0 tell go0 tell lift1 tell"},
+		line{39 * second, held(armedAt(directive(1, 1, "a"), 1, 17), 2, 38*second), ""},
+		line{40 * second, going(directive(1, 2, "b"), 17, false), "refuse tell"},
+		line{41 * second, held(armedAt(directive(1, 1, "a"), 2, 19), 3, 40*second), "arm0(19) arm1(19)"},
+	),
+	"a renewal that was long on its way": inRound(
+		line{1 * second, held(armedAt(directive(1, 1, "a"), 1, 17), 1, 1*second), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{30 * second, held(armedAt(directive(1, 1, "a"), 1, 17), 2, 3*second), ""},
+		line{32 * second, Tick{}, ""},
+		line{33 * second, Tick{}, "lift0 tell lift1 tell"},
+	),
+	"an operator that does not know the world yet renews": inRound(
+		line{1 * second, held(armedAt(directive(1, 1, "a"), 1, 17), 7, 1*second), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{20 * second, held(directive(2, 0, ""), 1, 20*second), ""},
+		line{49 * second, Tick{}, ""},
+		line{50 * second, Tick{}, "lift0 tell lift1 tell"},
+	),
+	"an operator that knows no holds": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{600 * second, Tick{}, ""},
+	),
 	"a new operator counts its barriers anew": inRound(
 		line{1 * second, armedAt(directive(1, 1, "a"), 3, 17), "arm0(17) arm1(17)"},
 		line{1 * second, Armed{0, 17}, "tell"},
@@ -114,6 +157,13 @@ var inPlaceTranscripts = map[string][]line{
 		line{5 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
 		line{6 * second, says(1, Aborted), "tell"},
 		line{7 * second, aborting(directive(1, 2, "b"), false), "abort0(2) abort1(2)"},
+	),
+	"a world that is over when it is heard of is given to nobody": inRound(
+		line{1 * second, aborting(going(directive(1, 2, "b"), 16, false), false), "tell abort0(1) abort1(1)"},
+		line{2 * second, says(0, Aborted), "tell tell"},
+		line{2 * second, says(1, Aborted), "tell"},
+		line{3 * second, going(directive(1, 3, "c"), 16, true), "fetch(16) tell"},
+		line{4 * second, Fetched{Round: 3}, "give0(3) tell give1(3) tell"},
 	),
 	"a process that does not leave its world is killed": inRound(
 		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},

@@ -47,9 +47,9 @@ type Owner interface {
 	State() *rendezvousv1.Report
 	// Hello introduces the agent at the start of a stream.
 	Hello() *rendezvousv1.Hello
-	// Hear takes a directive. It returns false to have the stream ended: the directive came from
-	// somebody who no longer leads.
-	Hear(ctx context.Context, d *rendezvousv1.Directive) bool
+	// Hear takes a directive, and when the report was sent that it answers. It returns false to have the
+	// stream ended: the directive came from somebody who no longer leads.
+	Hear(ctx context.Context, d *rendezvousv1.Directive, sent time.Time) bool
 	// Gone is called when the operator says that there is no such job.
 	Gone(ctx context.Context)
 	// Lost is called when a stream has ended, with the cause; Found when the first directive came
@@ -71,6 +71,9 @@ type Session struct {
 	sent           []sentReport
 	// beat is the longest time between two reports that the operator has asked for last; 0 for none.
 	beat         time.Duration
+	// answered is when the newest report of the stream that has an answer was sent; when the stream began,
+	// before the first.
+	answered     time.Time
 	changed      chan struct{}
 	acknowledged chan struct{}
 }
@@ -93,7 +96,10 @@ const (
 // maxUnanswered is how many reports without an answer are remembered.
 const maxUnanswered = 64
 
-type sentReport struct{ sequence, version uint64 }
+type sentReport struct {
+	sequence, version uint64
+	at                time.Time
+}
 
 // New returns a session that does nothing before Run.
 func New(dial *Dialer, owner Owner, timing Timing) *Session {
@@ -153,8 +159,23 @@ func (s *Session) acknowledge(sequence uint64) {
 	defer s.mu.Unlock()
 	for len(s.sent) > 0 && s.sent[0].sequence <= sequence {
 		s.ackLocked(s.sent[0].version)
+		s.answered = s.sent[0].at
 		s.sent = s.sent[1:]
 	}
+}
+
+// sentAt is when the report was sent that a directive with this sequence number answers.
+func (s *Session) sentAt(sequence uint64) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.answered
+	for _, sent := range s.sent {
+		if sent.sequence > sequence {
+			break
+		}
+		at = sent.at
+	}
+	return at
 }
 
 func (s *Session) ackLocked(version uint64) {
@@ -253,7 +274,7 @@ func (s *Session) stream(ctx context.Context) (obeyed bool, err error) {
 	defer watchdog.Stop()
 
 	s.mu.Lock()
-	s.sent = nil
+	s.sent, s.answered = nil, time.Now()
 	s.mu.Unlock()
 	stream := client.Session(ctx)
 	if err := s.dial.authenticate(stream.RequestHeader()); err != nil {
@@ -287,7 +308,7 @@ func (s *Session) send(ctx context.Context, stream *bidi) {
 		if sequence == 1 {
 			report.Hello = s.owner.Hello()
 		}
-		s.remember(sentReport{sequence, version})
+		s.remember(sentReport{sequence, version, time.Now()})
 		if stream.Send(report) != nil {
 			return
 		}
@@ -314,7 +335,7 @@ func (s *Session) receive(ctx context.Context, stream *bidi, watchdog *time.Time
 		}
 		s.follow(directive)
 		watchdog.Reset(s.watchdog())
-		if !s.owner.Hear(ctx, directive) {
+		if !s.owner.Hear(ctx, directive, s.sentAt(directive.GetSequence())) {
 			return obeyed, errRefused
 		}
 		if !obeyed {

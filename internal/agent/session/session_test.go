@@ -40,6 +40,8 @@ type owner struct {
 	round  uint64
 	refuse bool
 	lost   []error
+	// sent are when the reports were sent that the directives answered.
+	sent   []time.Time
 	events chan string
 }
 
@@ -51,9 +53,11 @@ func (o *owner) State() *rendezvousv1.Report {
 
 func (o *owner) Hello() *rendezvousv1.Hello { return &rendezvousv1.Hello{Protocol: 1, Job: "digits"} }
 
-func (o *owner) Hear(_ context.Context, d *rendezvousv1.Directive) bool {
+func (o *owner) Hear(_ context.Context, d *rendezvousv1.Directive, sent time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.sent = append(o.sent, sent)
+	o.note("heard")
 	return !o.refuse || d.GetTerm() > 1
 }
 
@@ -304,6 +308,30 @@ func TestARefusedDirectiveEndsTheSession(t *testing.T) {
 	o.await(t, "lost")
 	r.Direct(&rendezvousv1.Directive{Term: 2})
 	o.await(t, "found")
+}
+
+// A directive that comes unasked answers the report that was the last to be answered.
+func TestADirectiveIsAsOldAsTheReportThatItAnswers(t *testing.T) {
+	r := agenttest.New(t)
+	timing := fast
+	timing.Heartbeat, timing.Watchdog = time.Hour, time.Hour
+	began := time.Now()
+	s, o := run(t, r, timing)
+	o.await(t, "heard")
+	r.Direct(&rendezvousv1.Directive{Term: 1})
+	o.await(t, "heard")
+	s.Tell()
+	o.await(t, "heard")
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.sent[0].Before(began) || time.Now().Before(o.sent[0]):
+		t.Errorf("the first report was sent at %s, the session began at %s", o.sent[0], began)
+	case !o.sent[1].Equal(o.sent[0]):
+		t.Errorf("what comes unasked answers a report of %s, want that of %s", o.sent[1], o.sent[0])
+	case !o.sent[2].After(o.sent[1]):
+		t.Errorf("the second report was sent at %s, the first at %s", o.sent[2], o.sent[1])
+	}
 }
 
 func TestErrorsOfTheOperatorAreTold(t *testing.T) {

@@ -196,7 +196,11 @@ type Report struct {
 	MasterPort uint32 `protobuf:"varint,13,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
 	// A planned round that this worker was told of and could not go on to: not all of its processes stood at
 	// from_step of the parent any more. It stays in round. 0 for none.
-	Refused       uint64 `protobuf:"varint,14,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused uint64 `protobuf:"varint,14,opt,name=refused,proto3" json:"refused,omitempty"`
+	// The newest hold of a directive of this term that this agent has obeyed; 0 for none.
+	Hold uint64 `protobuf:"varint,16,opt,name=hold,proto3" json:"hold,omitempty"`
+	// The round that this worker was in before round, and has left for it; 0 for none.
+	Before        uint64 `protobuf:"varint,17,opt,name=before,proto3" json:"before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -325,6 +329,20 @@ func (x *Report) GetMasterPort() uint32 {
 func (x *Report) GetRefused() uint64 {
 	if x != nil {
 		return x.Refused
+	}
+	return 0
+}
+
+func (x *Report) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
+}
+
+func (x *Report) GetBefore() uint64 {
+	if x != nil {
+		return x.Before
 	}
 	return 0
 }
@@ -845,7 +863,12 @@ type Directive struct {
 	Prefetch *Prefetch `protobuf:"bytes,12,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
 	// The longest time between two reports, in milliseconds; 0 for one second. Large jobs have longer beats, up
 	// to 10 s. A change of state is reported at once all the same.
-	BeatMillis    uint32 `protobuf:"varint,13,opt,name=beat_millis,json=beatMillis,proto3" json:"beat_millis,omitempty"`
+	BeatMillis uint32 `protobuf:"varint,13,opt,name=beat_millis,json=beatMillis,proto3" json:"beat_millis,omitempty"`
+	// Set with a barrier, and while the operator has yet to find out which world there is. Processes that
+	// stand at a barrier are let go by their agent 30 s after it sent the report that was answered by the
+	// first directive with the newest hold. It grows within a term. 0 for an operator that knows no holds:
+	// then they stand until they are told otherwise.
+	Hold          uint64 `protobuf:"varint,16,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -967,6 +990,13 @@ func (x *Directive) GetPrefetch() *Prefetch {
 func (x *Directive) GetBeatMillis() uint32 {
 	if x != nil {
 		return x.BeatMillis
+	}
+	return 0
+}
+
+func (x *Directive) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
 	}
 	return 0
 }
@@ -1349,7 +1379,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x80\x04\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xac\x04\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1367,7 +1397,9 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x0esnapshot_error\x18\f \x01(\tR\rsnapshotError\x12\x1f\n" +
 	"\vmaster_port\x18\r \x01(\rR\n" +
 	"masterPort\x12\x18\n" +
-	"\arefused\x18\x0e \x01(\x04R\arefused\"f\n" +
+	"\arefused\x18\x0e \x01(\x04R\arefused\x12\x12\n" +
+	"\x04hold\x18\x10 \x01(\x04R\x04hold\x12\x16\n" +
+	"\x06before\x18\x11 \x01(\x04R\x06before\"f\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
@@ -1407,7 +1439,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xea\x03\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xfe\x03\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -1423,7 +1455,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x0fsnapshot_secret\x18\v \x01(\fR\x0esnapshotSecret\x12>\n" +
 	"\bprefetch\x18\f \x01(\v2\".concertina.rendezvous.v1.PrefetchR\bprefetch\x12\x1f\n" +
 	"\vbeat_millis\x18\r \x01(\rR\n" +
-	"beatMillis\"\x86\x01\n" +
+	"beatMillis\x12\x12\n" +
+	"\x04hold\x18\x10 \x01(\x04R\x04hold\"\x86\x01\n" +
 	"\bPrefetch\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
 	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\"K\n" +

@@ -396,6 +396,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: jobUID
       type:
         scalar: string
+    - name: leader
+      type:
+        scalar: string
     - name: membersDigest
       type:
         scalar: string

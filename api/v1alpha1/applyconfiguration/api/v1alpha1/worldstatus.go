@@ -38,6 +38,9 @@ type WorldStatusApplyConfiguration struct {
 	// jobUID is the uid of the job that this record was made for. One that was made for another job,
 	// as after a restore from a backup, counts as none.
 	JobUID *string `json:"jobUID,omitempty"`
+	// leader is a random name of the operator process that wrote this record. By it a leader knows that a
+	// write of its own was made although nobody said so.
+	Leader *string `json:"leader,omitempty"`
 }
 
 // WorldStatusApplyConfiguration constructs a declarative configuration of the WorldStatus type for use with
@@ -139,5 +142,13 @@ func (b *WorldStatusApplyConfiguration) WithStartedAt(value v1.Time) *WorldStatu
 // If called multiple times, the JobUID field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithJobUID(value string) *WorldStatusApplyConfiguration {
 	b.JobUID = &value
+	return b
+}
+
+// WithLeader sets the Leader field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Leader field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithLeader(value string) *WorldStatusApplyConfiguration {
+	b.Leader = &value
 	return b
 }

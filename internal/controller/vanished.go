@@ -1,0 +1,143 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// kubeletPatience is how long after the grace period of a pod that was deleted by force its node must count as
+// ready until its processes count as ended: a kubelet that is in touch ends what the API server names no more,
+// and one that is not is found out in less.
+const kubeletPatience = time.Minute
+
+// Vanished is a worker whose pod is gone from the API, and of which nobody has said that it has ended: somebody
+// has deleted it by force. Its processes may train on.
+type Vanished struct {
+	UID              types.UID
+	Name, Node       string
+	Attempt, Ordinal int32
+	// Ranked is true once it is known to have been in a world, Round the newest round when it was missed; 0
+	// until somebody has looked.
+	Ranked bool
+	Round  uint64
+	// At is when it was missed, Grace its grace period.
+	At    time.Time
+	Grace time.Duration
+}
+
+// vanishedPod is what is kept of a pod that is gone; false for one that is known to have ended, or never began.
+// The last state of a pod that its kubelet has ended says so.
+func vanishedPod(pod *corev1.Pod, now time.Time) (Vanished, bool) {
+	if pod.Spec.NodeName == "" || podEnded(pod) || containersEnded(pod) {
+		return Vanished{}, false
+	}
+	return Vanished{
+		UID: pod.UID, Name: pod.Name, Node: pod.Spec.NodeName, Attempt: podAttempt(pod), Ordinal: podOrdinal(pod),
+		Ranked: annotatedRank(pod) >= 0, At: now, Grace: grace(pod),
+	}, true
+}
+
+// podHandler has the job of a pod looked at, and keeps what is to be known of a pod that is gone.
+type podHandler struct {
+	handler.EventHandler
+	gone func(*corev1.Pod)
+}
+
+// Delete is told of the last state of a pod.
+func (h podHandler) Delete(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if pod, ok := e.Object.(*corev1.Pod); ok {
+		h.gone(pod)
+	}
+	h.EventHandler.Delete(ctx, e, queue)
+}
+
+// podGone keeps a pod in mind that is gone and may not have ended.
+func (r *Reconciler) podGone(pod *corev1.Pod) {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return
+	}
+	if vanished, ok := vanishedPod(pod, r.Now()); ok {
+		r.memory.missed(owner.UID, vanished)
+	}
+}
+
+// missed keeps a worker in mind that has vanished from a job that is known.
+func (m *memories) missed(job types.UID, vanished Vanished) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if memory, known := m.jobs[job]; known {
+		memory.Vanished = append(slices.Clone(memory.Vanished), vanished)
+		m.jobs[job] = memory
+	}
+}
+
+// missing are those of the workers that have vanished which may still make a step in the newest world.
+func (s *State) missing(vanished []Vanished) []Vanished {
+	made := record.FromStatus(s.Job)
+	newest := s.World.Round
+	if !s.rendezvousKnows() && made.Attempt == s.attempt() {
+		newest = made.Round
+	}
+	var left []Vanished
+	for _, v := range vanished {
+		seen := s.World.Members[string(v.UID)]
+		knows := s.rendezvousKnows() && s.World.Round > 0 && seen.Joined
+		switch {
+		case v.Attempt != s.attempt() || seen.Exited || v.Round > 0 && v.Round < newest:
+			continue // its agent has said that it has ended, or the next world is there
+		case knows && seen.WorkerRank < 0, !knows && !v.Ranked:
+			continue // it is in no world
+		}
+		v.Ranked, v.Round = true, newest
+		left = append(left, v)
+	}
+	return left
+}
+
+// provenEnd says whether the processes of a worker that has vanished are known to have ended. Until then it is
+// looked at again and again: nobody else tells of its node.
+func (p *planner) provenEnd(v *Vanished) bool {
+	if p.Nodes.Gone[v.Node] || p.Nodes.outOfService(v.Node) {
+		return true
+	}
+	p.lookAgain(overdueAfter / 4)
+	return p.Nodes.inTouch(v.Node) && p.Now.Sub(v.At) > v.Grace+kubeletPatience
+}
+
+// unproven are the workers that have vanished and are not known to have ended.
+func (p *planner) unproven() []string {
+	var names []string
+	for i := range p.Memory.Vanished {
+		if v := &p.Memory.Vanished[i]; !p.provenEnd(v) {
+			names = append(names, fmt.Sprintf("%s on node %s (deleted by force)", v.Name, v.Node))
+		}
+	}
+	return names
+}
+
+// vanished is what the rendezvous is told of workers whose pods are gone.
+func (p *planner) vanished() []rendezvous.Member {
+	var all []rendezvous.Member
+	for i := range p.Memory.Vanished {
+		v := &p.Memory.Vanished[i]
+		all = append(all, rendezvous.Member{
+			UID: string(v.UID), Name: v.Name, Ordinal: v.Ordinal, Node: v.Node, Gone: true, Ended: p.provenEnd(v),
+			Lost: fmt.Sprintf("worker %s on node %s was deleted by force, and nobody says that it has ended", v.Name, v.Node),
+		})
+	}
+	return all
+}
