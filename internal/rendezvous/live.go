@@ -173,6 +173,9 @@ func (m *machine) saveLive(now time.Time, l *live) bool {
 			m.world.record.Round, m.members[r.saver].want.Name, l.step, brief(why))
 		r.failed[r.saver] = true
 	}
+	if m.writing != nil {
+		return true // another plan is being made durable, and may stand
+	}
 	next := slices.IndexFunc(l.savers, func(uid string) bool { return !r.failed[uid] })
 	if next < 0 {
 		if r.saveStep == l.step && r.saver != "" {

@@ -265,8 +265,8 @@ func (m *Machine) saveLive(i int, s *slot) []Effect {
 	if step == 0 || s.savedStep == step || !s.keeps(step) || s.connection == 0 {
 		return nil
 	}
-	for j := range i {
-		if other := &m.slots[j]; other.world == s.world && other.keeps(step) {
+	for j := range m.slots {
+		if other := &m.slots[j]; other.world == s.world && other.keeps(step) && (j < i || other.savedStep == step) {
 			return nil
 		}
 	}
