@@ -201,7 +201,8 @@ func (s *Step) indices(part samples.Part) []uint64 {
 // BeginUpdate says that the program changes its state from here to the end of the step. From the first call on
 // it promises to change nothing of Options.State elsewhere in a step, random numbers that it draws included.
 // When a rank is lost, the others then go on with the state that they have, unless they were past this point:
-// the step is made again, and none before it. Without such a call everybody goes back to a snapshot.
+// the step is made again, and none before it. Without such a call everybody goes back to a snapshot. What can
+// take long or fail, such as talking to other ranks, comes before it.
 func (s *Step) BeginUpdate() { s.run.dirty, s.run.marked = true, true }
 
 // Report shows the loss of this step; see Run.Report. A loss that is not finite is left out.
