@@ -14,6 +14,7 @@ from concertina.agent import MAX_METRICS, METRIC_NAME
 from concertina.connections import Connections
 from concertina.gate import GatePage, NoGatePage, Phase
 from concertina.keeper import Keeper
+from concertina.live import LiveState
 from concertina.session import Alone, Session, WorldChanged
 from concertina.world import Assignment, World
 
@@ -50,6 +51,16 @@ class Step:
             batch = self._load(used_positions(piece, self._first))
             gate.phase(Phase.STEP)
             yield batch, piece.weight
+
+    def begin_update(self) -> None:
+        """Says that the program changes its state from here to the end of the step.
+
+        From the first call on it promises to change nothing of Run(state=…) elsewhere in a step; random numbers
+        are put back. When a rank is lost, the others then go on with the state that they have, unless they
+        were past this point: the step is made again, and none before it. Without such a call everybody goes
+        back to a snapshot. What can take long or fail, such as talking to other ranks, comes before it.
+        """
+        self._run._begin_update()
 
     def report(self, **metrics: Any) -> None:
         """Shows numbers of this step in the job's status, for example report(loss=loss).
@@ -120,6 +131,7 @@ class Run:
         self._codec = self._make_codec()
         whole = None if self._state is None else self._state | self._random_state()
         self._keeper = Keeper(whole, self._codec, self._position)
+        self._live = LiveState(self._copy_aside)
         self._connections = Connections()
         self._epoch: int | None = None
         self._entered = 0
@@ -147,8 +159,8 @@ class Run:
         self.gate = self._session.gate
         try:
             while True:
-                finished, result = self._one_world(self._session.next_world(), train)
-                if finished and self._session.finish():
+                finished, result = self._one_world(self._session.next_world(self._save_left), train)
+                if finished and self._session.finish(self._done, self._live.clean, self._save_left):
                     return result
         finally:
             self._keeper.forget()
@@ -187,6 +199,7 @@ class Run:
             self._done = number
             self._samples += size
             self._place = epoch, first + size
+            self._live.settled()
             self.gate.done(number, self._samples)
 
     def poll(self) -> None:
@@ -242,6 +255,23 @@ class Run:
     def _make_codec(self) -> snapshot.Codec:
         return snapshot.Codec()
 
+    def _begin_update(self) -> None:
+        """The state is about to change."""
+        self._live.write()
+
+    def _copy_aside(self) -> Callable[[], None]:
+        """Copies what a step changes before its update, and returns what puts it back."""
+        if self._session is None or self._session.agent is None:
+            return lambda: None
+        numbers = self._random_state()
+        copies = {name: source.state_dict() for name, source in numbers.items()}
+
+        def put_back() -> None:
+            for name, source in numbers.items():
+                source.load_state_dict(copies[name])
+
+        return put_back
+
     def _random_state(self) -> dict[str, Any]:
         """The sources of random numbers, as objects like those of the state."""
         return {_OWN + "random": _Random()}
@@ -283,7 +313,8 @@ class Run:
             _forget_frames(error)
         result = None
         self._take_apart()
-        self._session.left(self._done)
+        self._live.leave()
+        self._session.left(self._done, self._live.clean)
         return False, None
 
     def _enter(self, assigned: Assignment) -> None:
@@ -298,6 +329,7 @@ class Run:
             if assigned.listener:
                 assigned.listener.close()
             raise
+        self._live.settled()
         self._form(world, assigned.listener)
         self._keeper.begin(self._session.agent, self._done, assigned.writer)
 
@@ -305,9 +337,13 @@ class Run:
         """Brings the state to the step after which the world begins."""
         world = assigned.world
         if not assigned.restore:
-            if world.from_step != self._done:
-                raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {self._done}")
+            if world.from_step != self._done or not self._live.clean:
+                half = "" if self._live.clean else ", and a part of the next"
+                raise RuntimeError(
+                    f"the world goes on after step {world.from_step}, this process has done {self._done}{half}"
+                )
             return
+        self._live.doubt()
         if self._state is None:
             if world.from_step or self._entered:
                 raise RuntimeError(
@@ -333,12 +369,20 @@ class Run:
             text = f"SystemExit: {error.code}"
         else:
             text = "".join(traceback.format_exception(error))
-        self._session.fault(self._entered, text)
+        self._live.leave()
+        self._session.fault(self._done, self._live.clean, text)
         if not self._session.alone:
             _forget_frames(error)
             self._take_apart()
-        if self._session.own_fault():
+        if self._session.own_fault(self._save_left):
             raise error
+
+    def _save_left(self, step: int) -> None:
+        """Writes a snapshot of the state that the last world has left here, for those that do not have it."""
+        if self._live.clean:
+            self._keeper.save(step)
+        else:
+            self._session.agent.snapshot_failed(step, "this process was in the middle of a step")
 
     def _take_apart(self) -> None:
         self._keeper.forget()
@@ -356,6 +400,7 @@ class Run:
         self._entered = number
         if self.gate.enter(number):
             self._session.halt(number - 1, self._settle, self._keeper.save)
+        self._live.begin()
 
     def _part(self, first: int, n: int) -> tuple[int, list[samples.MicroBatch]]:
         """The samples of the step that begins at a position, and this rank's part of them."""
