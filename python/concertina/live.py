@@ -18,11 +18,18 @@ class LiveState:
         self._stepping = False
         self._announces = False
         self._whole = True
+        self.writing = False
+        """Whether the present step has said that it changes the state."""
 
     @property
     def clean(self) -> bool:
         """Whether the state is the one after the last step that was done."""
         return self._whole and not self._stepping
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether something outside of a step has left it open what the state is."""
+        return not self._whole and not self._stepping
 
     def doubt(self) -> None:
         """Something outside of a step may leave the state half-written, such as loading it."""
@@ -30,8 +37,13 @@ class LiveState:
 
     def settled(self) -> None:
         """The state is the one after the last step: it was loaded, or that step is done."""
-        self._whole, self._stepping = True, False
+        self._whole, self._stepping, self.writing = True, False, False
         self._undo = self._copy()
+
+    def stand(self) -> None:
+        """The training stands still. Between two steps the state is what it is now, for all."""
+        if not self._stepping:
+            self.settled()
 
     def begin(self) -> None:
         """A step begins."""
@@ -40,13 +52,8 @@ class LiveState:
     def write(self) -> None:
         """From here on the state changes until the step is done. From the first call on every step is taken to
         say so."""
-        self._announces = True
+        self._announces = self.writing = True
         self._whole = False
-
-    @property
-    def writing(self) -> bool:
-        """Whether a step has begun to change the state, or may have."""
-        return self._stepping and not self._whole
 
     def leave(self) -> None:
         """The world has ended: puts the state back where that can be done. Never fails: what cannot be put back is
@@ -58,4 +65,4 @@ class LiveState:
             except Exception:  # such as that of a device that is broken
                 self._whole = False
         self._whole = self._whole and (undo is not None or not self._stepping)
-        self._stepping = False
+        self._stepping = self.writing = False

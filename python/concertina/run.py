@@ -1,6 +1,7 @@
 """The run of a training program through its worlds: join, call, report, leave, call again."""
 
 import contextlib
+import functools
 import math
 import random
 import socket
@@ -208,7 +209,7 @@ class Run:
         called again in the next world."""
         self._need_world("poll()")
         if self.gate.stop():
-            self._session.halt(self._done, self._settle, self._keeper.save)
+            self._session.halt(self._done, self._stand_still, self._keeper.save)
 
     @property
     def total_steps(self) -> int:
@@ -263,14 +264,21 @@ class Run:
         """Copies what a step changes before its update, and returns what puts it back."""
         if self._session is None or self._session.agent is None:
             return lambda: None
-        numbers = self._random_state()
-        copies = {name: source.state_dict() for name, source in numbers.items()}
+        copies = self._copies()
 
         def put_back() -> None:
-            for name, source in numbers.items():
-                source.load_state_dict(copies[name])
+            for copy in copies:
+                copy()
 
         return put_back
+
+    def _copies(self) -> list[Callable[[], None]]:
+        """Copies of what a step changes before its update; each puts back what it is of."""
+        numbers = self._random_state().values()
+        return [functools.partial(source.load_state_dict, source.state_dict()) for source in numbers]
+
+    def _forget_step(self) -> None:
+        """Drops what an unfinished step has left beside the state."""
 
     def _random_state(self) -> dict[str, Any]:
         """The sources of random numbers, as objects like those of the state."""
@@ -313,7 +321,7 @@ class Run:
             _forget_frames(error)
         result = None
         self._take_apart()
-        self._live.leave()
+        self._go_back()
         self._session.left(self._done, self._live.clean)
         return False, None
 
@@ -369,13 +377,24 @@ class Run:
             text = f"SystemExit: {error.code}"
         else:
             text = "".join(traceback.format_exception(error))
-        self._live.leave()
+        self._go_back()
         self._session.fault(self._done, self._live.clean, text)
         if not self._session.alone:
             _forget_frames(error)
             self._take_apart()
         if self._session.own_fault(self._save_left):
             raise error
+
+    def _go_back(self) -> None:
+        """Goes back to the state after the last step, where that can be done."""
+        self._forget_step()
+        self._live.leave()
+
+    def _stand_still(self) -> None:
+        """At the barrier: waits for what the steps so far have left to other devices."""
+        self._settle()
+        if not self._session.aborted:
+            self._live.stand()
 
     def _save_left(self, step: int) -> None:
         """Writes a snapshot of the state that the last world has left here, for those that do not have it."""
@@ -399,7 +418,9 @@ class Run:
             self._keeper.consider(number - 1)
         self._entered = number
         if self.gate.enter(number):
-            self._session.halt(number - 1, self._settle, self._keeper.save)
+            self._session.halt(number - 1, self._stand_still, self._keeper.save)
+        if self._live.doubtful:
+            self._stand_still()
         self._live.begin()
 
     def _part(self, first: int, n: int) -> tuple[int, list[samples.MicroBatch]]:

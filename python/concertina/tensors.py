@@ -1,7 +1,7 @@
 """What PyTorch adds to the state of a run: tensors, and its random numbers."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -58,6 +58,33 @@ class Random:
         torch.set_rng_state(state["cpu"])
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"])
+
+
+class Buffers:
+    """The persistent buffers of modules, such as the running means of BatchNorm, which the forward pass writes."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module]):
+        places = {}
+        for module in modules:
+            for owner in module.modules():
+                for name in owner._buffers.keys() - owner._non_persistent_buffers_set:
+                    places[id(owner), name] = owner, name
+        self._places = list(places.values())
+
+    def copy(self) -> Callable[[], None]:
+        """Copies them, and returns what puts them back as they were."""
+        there = [(owner, name, owner._buffers[name]) for owner, name in self._places]
+        tensors = [tensor for _, _, tensor in there if tensor is not None]
+        copies = [tensor.detach().clone() for tensor in tensors]
+
+        def put_back() -> None:
+            # A forward pass may have put other tensors in their places.
+            for owner, name, tensor in there:
+                owner._buffers[name] = tensor
+            for tensor, copy in zip(tensors, copies, strict=True):
+                _fill(tensor, copy)
+
+        return put_back
 
 
 def _fill(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

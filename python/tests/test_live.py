@@ -167,6 +167,7 @@ class TheState(unittest.TestCase):
     def test_what_is_loaded_half_way(self):
         self.state.settled()
         self.state.doubt()
+        self.assertTrue(self.state.doubtful)
         self.state.leave()
         self.assertEqual((self.state.clean, self.undone), (False, 0))
 
