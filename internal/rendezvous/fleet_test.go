@@ -341,10 +341,8 @@ func (f *fleet) checkPlan(l *modelLeader) {
 
 // checkLive checks that nothing is thrown away in a recovery that one of those has who go on.
 func (f *fleet) checkLive(l *modelLeader, next Record, plan *plan) {
-	for _, uid := range f.uids() {
-		if f.pods[uid].full || f.pods[uid].snapshotError != "" {
-			return // who should have given its state to others may not have been able to
-		}
+	if len(plan.broken.failed) > 0 {
+		return // who should have given its state to others could not, or not in time
 	}
 	for i := range plan.members {
 		p := f.pods[plan.members[i].UID]
