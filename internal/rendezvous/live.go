@@ -28,7 +28,8 @@ func (p *process) cleanAt(step uint64) bool {
 
 // keeps says whether all processes of a member of the world have left it with the state after a step.
 func (m *machine) keeps(mem *member, step uint64) bool {
-	return m.hasLive(mem) && !slices.ContainsFunc(mem.report.processes, func(p process) bool { return !p.cleanAt(step) })
+	return m.hasLive(mem) && len(mem.report.processes) == int(m.gang.ProcessesPerWorker) &&
+		!slices.ContainsFunc(mem.report.processes, func(p process) bool { return !p.cleanAt(step) })
 }
 
 // hasLive says whether the processes of a member may have live state of the world.
