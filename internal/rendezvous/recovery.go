@@ -150,13 +150,16 @@ func (m *machine) rewind(now time.Time, p *plan) *plan {
 	furthest := m.furthest()
 	taken, ok := m.newestSnapshot()
 	next, onLive := m.goOnLive(now, p)
+	if !onLive {
+		p.live, p.snapshot, p.fromStep = nil, nil, 0
+	}
 	switch {
 	case onLive && next == nil:
 		return nil
 	case onLive:
 		p = next
 	case ok:
-		p.live, p.snapshot, p.fromStep = nil, &taken, taken.step
+		p.snapshot, p.fromStep = &taken, taken.step
 	case m.world.record.FromStep == 0 && furthest == 0:
 		// Nothing was done yet: the state that programs start with is as good.
 	case m.someoneAway():
