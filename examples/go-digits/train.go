@@ -123,12 +123,20 @@ func (l *learner) learn(ctx context.Context, run *elastic.Run, epoch *elastic.Ep
 			return fmt.Errorf("failing in step %d, as --fail-everywhere-at-step says", step.Number())
 		}
 		l.gradient(step)
+		least := l.settings.stepTime
+		if from := l.settings.slowFrom; from > 0 && step.Number() >= from {
+			least = l.settings.slowTime
+		}
+		if err := pause(ctx, least-time.Since(begun)); err != nil {
+			return err
+		}
 		if err := l.peers.AllReduce(l.sums); err != nil {
 			return fmt.Errorf("step %d: %w", step.Number(), err)
 		}
 		for i := range l.sums {
 			l.sums[i] /= float64(l.world.Size)
 		}
+		step.BeginUpdate()
 		l.net.Update(l.sums, l.settings.rate, l.settings.momentum)
 		loss := l.sums[model.Parameters]
 		if math.IsNaN(loss) || math.IsInf(loss, 0) {
@@ -137,13 +145,6 @@ func (l *learner) learn(ctx context.Context, run *elastic.Run, epoch *elastic.Ep
 		step.Report(loss)
 		if step.Number()%l.settings.every == 0 || step.Number() == run.TotalSteps() {
 			fmt.Fprintf(l.log, "step %d/%d loss %.9g\n", step.Number(), run.TotalSteps(), loss)
-		}
-		least := l.settings.stepTime
-		if from := l.settings.slowFrom; from > 0 && step.Number() >= from {
-			least = l.settings.slowTime
-		}
-		if err := pause(ctx, least-time.Since(begun)); err != nil {
-			return err
 		}
 	}
 	return run.Err()

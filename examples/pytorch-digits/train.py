@@ -60,10 +60,10 @@ def train(world):
                 part = weight * F.cross_entropy(ddp(x), y)
                 part.backward()
                 loss += part.detach()
+            show(world, step, loss)  # Before the update: a rank that is lost meanwhile costs no step.
             opt.step()
             if args.step_times:
                 print(f"stamp {world.round} {step.number} {world.rank} {begun} {time.time_ns()}", flush=True)
-            show(world, step, loss)
             time.sleep(max(0, begin + args.step_seconds - time.monotonic()))
     with run.evaluating():
         right = digits.correct(net, test_data, world.rank, world.size)

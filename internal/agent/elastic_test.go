@@ -31,7 +31,8 @@ func inWorld(host *rendezvousv1.Hello, port uint32, round, fromStep uint64, rank
 }
 
 // Two workers whose programs use the SDK: one trains alone, the other joins it at a barrier, both go
-// back to a snapshot when a third is said to be lost, and train to the end.
+// back to a snapshot when a third is said to be lost, go on with the state that they have when that is said
+// again, and train to the end.
 func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 	one, two := agenttest.New(t), agenttest.New(t)
 	old := startWorker(t, one, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "CONCERTINA_SNAPSHOT_INTERVAL=0.02"}, "counts")
@@ -72,9 +73,40 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 	port = one.Last().GetMasterPort()
 	one.Direct(inWorld(host, port, 3, back.GetStep(), 0, 2, true, back))
 	two.Direct(inWorld(host, port, 3, back.GetStep(), 1, 2, true, back))
-	for i, r := range []*agenttest.Rendezvous{one, two} {
+	both := []*agenttest.Rendezvous{one, two}
+	for _, r := range both {
 		r.Await("steps after the loss", trainsBeyond(3, back.GetStep()))
-		finish(r, inWorld(host, port, 3, back.GetStep(), uint32(i), 2, true, back))
+	}
+
+	// The newest step that one of them has; the other may be one behind.
+	newest, clean := uint64(0), map[*agenttest.Rendezvous]uint64{}
+	for i, r := range both {
+		r.Direct(abort(inWorld(host, port, 3, back.GetStep(), uint32(i), 2, true, back), false))
+		p := r.Await("the way out", out(3)).GetProcesses()[0]
+		if p.CleanStep == nil || p.GetCleanStep() != p.GetDone() {
+			t.Fatalf("after steps with an update the process reports %v", p)
+		}
+		clean[r] = p.GetCleanStep()
+		newest = max(newest, clean[r])
+	}
+	var saved *rendezvousv1.Snapshot
+	var from *rendezvousv1.Hello
+	for i, r := range both {
+		if clean[r] < newest || from != nil {
+			continue
+		}
+		d := abort(inWorld(host, port, 3, back.GetStep(), uint32(i), 2, true, back), false)
+		d.Abort.SaveStep = newest
+		r.Direct(d)
+		saved, from = r.Await("the state", holds(3, newest)).GetSnapshots()[0], r.Hellos()[0]
+	}
+	port = one.Last().GetMasterPort()
+	for i, r := range both {
+		r.Direct(inWorld(from, port, 4, newest, uint32(i), 2, clean[r] < newest, saved))
+	}
+	for i, r := range both {
+		r.Await("steps after the second loss", trainsBeyond(4, newest))
+		finish(r, inWorld(from, port, 4, newest, uint32(i), 2, clean[r] < newest, saved))
 	}
 	if a, b := old.exit(), newcomer.exit(); a != 0 || b != 0 {
 		t.Errorf("exit codes %d and %d", a, b)

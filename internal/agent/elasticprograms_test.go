@@ -106,6 +106,7 @@ func counts() int {
 			if err := all.AllReduce([]float64{1}); err != nil {
 				return err
 			}
+			step.BeginUpdate()
 			made = append(made, step.Number())
 		}
 		return run.Err()

@@ -62,11 +62,11 @@ func (a *agent) said(message socket.Message) {
 	case wire.Parked:
 		event.What, event.Step = lifecycle.Parked, body.Step
 	case wire.Aborted:
-		event.What = lifecycle.Aborted
+		event.What, event.Step, event.Clean = lifecycle.Aborted, body.Step, body.Clean
 	case wire.Fault:
-		event.What = lifecycle.Faulted
+		event.What, event.Step, event.Clean = lifecycle.Faulted, body.Step, body.Clean
 	case wire.Finished:
-		event.What = lifecycle.Finished
+		event.What, event.Step, event.Clean = lifecycle.Finished, body.Step, body.Clean
 	case wire.Snapshot:
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
@@ -151,7 +151,7 @@ func directive(d *rendezvousv1.Directive) lifecycle.Directive {
 		Raise: d.GetRaise(), Finish: d.GetFinish(), Hold: d.GetHold(),
 	}
 	if abort := d.GetAbort(); abort != nil {
-		heard.Abort = &lifecycle.Abort{Reason: abort.GetReason(), Planned: abort.GetPlanned()}
+		heard.Abort = &lifecycle.Abort{Reason: abort.GetReason(), Planned: abort.GetPlanned(), SaveStep: abort.GetSaveStep()}
 	}
 	if prefetch := d.GetPrefetch(); prefetch.GetSnapshot() != nil {
 		heard.Prefetch = &lifecycle.Prefetch{

@@ -100,6 +100,9 @@ func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {
 		Stop:           of.Stop,
 		Elastic:        of.Elastic,
 	}
+	if of.Clean {
+		p.CleanStep = &of.Step
+	}
 	if of.Entering && of.Elastic && s.in != nil {
 		p.Phase, p.Entered, p.Done = rendezvousv1.Phase_PHASE_FORMING, s.in.World.FromStep, s.in.World.FromStep
 	}

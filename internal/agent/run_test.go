@@ -217,7 +217,7 @@ func TestAFaultReachesTheOperatorWithTheExit(t *testing.T) {
 	r := agenttest.New(t)
 	w := startWorker(t, r, nil, "fault")
 	join(r, 1, 1)
-	want := &rendezvousv1.Fault{Step: 2, Message: "the loss is not a number"}
+	want := &rendezvousv1.Fault{Step: 1, Message: "the loss is not a number"}
 	first := r.Await("the fault", waits(rendezvousv1.Waiting_WAITING_FAULT))
 	if !first.GetOut() {
 		t.Error("a worker with a fault is not out")

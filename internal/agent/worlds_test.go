@@ -290,6 +290,40 @@ func TestAWorkerIsLost(t *testing.T) {
 	}
 }
 
+// A process that has left its world says which state it has, saves that for others, and goes on with it.
+func TestLiveStateSurvivesALoss(t *testing.T) {
+	r := agenttest.New(t)
+	_, s, first := growing(t, r, []byte("state after step 3"))
+	first.Barrier = nil
+	r.Direct(first)
+	hears[wire.Go](s)
+	s.slot.Enter(4)
+	s.slot.Done(4, 4)
+	s.slot.Enter(5)
+	broken := abort(first, false)
+	r.Direct(broken)
+	hears[wire.Abort](s)
+	s.say(wire.Aborted{Type: wire.TypeAborted, Step: 4, Clean: true})
+	report := r.Await("the way out", out(1))
+	if p := report.GetProcesses()[0]; p.CleanStep == nil || p.GetCleanStep() != 4 || p.GetDone() != 4 {
+		t.Errorf("the survivor reports %v", p)
+	}
+	r.Direct(change(broken, func(d *rendezvousv1.Directive) { d.Abort.SaveStep = 4 }))
+	if got := hears[wire.Save](s); got.Step != 4 {
+		t.Errorf("it is to save %+v", got)
+	}
+	s.save(4, []byte("state after step 4"))
+	r.Await("the snapshot", holds(1, 4))
+	r.Direct(change(second(r, 0, false), func(d *rendezvousv1.Directive) { d.World.FromStep = 4 }))
+	if got := hears[wire.World](s); got.Restore || got.Round != 2 || got.FromStep != 4 {
+		t.Errorf("the survivor's world is %+v", got)
+	}
+	report = r.Await("the world", func(r *rendezvousv1.Report) bool { return r.GetRound() == 2 && holds(1, 4)(r) })
+	if p := report.GetProcesses()[0]; p.CleanStep != nil || p.GetDone() != 4 || p.GetEntered() != 4 {
+		t.Errorf("in its next world the survivor reports %v", p)
+	}
+}
+
 func TestAProgramThatIgnoresItsGateIsKilled(t *testing.T) {
 	r := agenttest.New(t)
 	w := startWorker(t, r, []string{"AGENT_TEST_ANSWER=100ms"}, "sleep")

@@ -36,8 +36,10 @@ type modelAgent struct {
 	states        map[snapshot]history
 	snapshotError string
 	full          bool
-	terminating   bool
-	released      bool
+	// live programs say that they leave a world with the state after the last step that they have done.
+	live        bool
+	terminating bool
+	released    bool
 	// worlds are all worlds that it was ever told of, by round.
 	worlds map[uint64]string
 }
@@ -152,6 +154,9 @@ func (a *modelAgent) follow(d directive) {
 	if !a.aborted && d.barrier != nil && d.barrier.save && a.waiting == waitingParked {
 		a.save()
 	}
+	if a.out && a.live && d.abort != nil && d.abort.save == a.done && a.done > 0 {
+		a.save()
+	}
 	if a.aborted && !a.out && !a.stuck {
 		if a.waiting != waitingFault && a.waiting != waitingFinished {
 			a.waiting = waitingAborted
@@ -210,6 +215,9 @@ func (a *modelAgent) report() report {
 			entered: a.entered, done: a.done, samples: 10 * a.done, lastStep: last, phase: a.phase,
 			waiting: a.waiting, fault: a.fault, barrier: a.attempt, stop: a.stop, elastic: !a.foreign,
 		}}
+		if a.live && a.waiting.left() {
+			r.processes[0].clean, r.processes[0].cleanStep = true, a.done
+		}
 	}
 	if a.restarts {
 		r.standby = (a.round == 0 || a.out) && len(a.exits) == 0

@@ -32,7 +32,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 	case m.world.finishing:
 		d.finish = true
 	case m.broken != nil:
-		d.abort = &abort{reason: m.broken.why, planned: m.broken.stop}
+		d.abort = &abort{reason: m.broken.why, planned: m.broken.stop, save: m.broken.savesFor(uid)}
 		d.raise = m.broken.raised[uid]
 	case m.change != nil && m.change.attempt > 0:
 		d.barrier = &barrier{attempt: m.change.attempt, step: m.change.step, save: m.change.saver == uid}

@@ -90,6 +90,9 @@ type process struct {
 	// barrier is the attempt of the barrier that it has been given, stop the last step before it.
 	barrier, stop uint64
 	elastic       bool
+	// clean is true for one that has left its world with exactly the state after cleanStep steps.
+	clean     bool
+	cleanStep uint64
 }
 
 // phase is what a process is doing, as on the wire.
@@ -116,6 +119,9 @@ const (
 	waitingFault
 	waitingFinished
 )
+
+// left says whether a process makes no further step in its world.
+func (w waiting) left() bool { return w == waitingAborted || w == waitingFault || w == waitingFinished }
 
 // snapshot names the state of a job after a step.
 type snapshot struct {
@@ -166,6 +172,8 @@ type barrier struct {
 type abort struct {
 	reason  string
 	planned bool
+	// save is the step after which the member is to save its state; 0 for none.
+	save uint64
 }
 
 // place is a member's place in a world.

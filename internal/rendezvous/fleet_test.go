@@ -23,7 +23,8 @@ import (
 //   - no step is made in a world once a later one has made one;
 //   - all ranks that make a step together have the same state, and the same history of steps;
 //   - a planned change begins after the very last step of the world before;
-//   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more.
+//   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
+//   - a recovery goes back no further than the newest state that one of those has who go on.
 //
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
@@ -160,7 +161,7 @@ func (f *fleet) makePod() {
 		worker: newWorker(uid, func() time.Time { return f.now }, f.strategy),
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
-	p.fetch = f.fetch
+	p.fetch, p.vague = f.fetch, f.draws != nil && f.made%5 == 4
 	f.pods[uid] = p
 	f.made++
 }
@@ -361,6 +362,25 @@ func (f *fleet) checkPlan(l *modelLeader) {
 	case w.plan.lost+next.FromStep > max(made, next.FromStep):
 		f.t.Fatalf("round %d begins after step %d of %d and loses %d", next.Round, next.FromStep, made, w.plan.lost)
 	}
+	if w.plan.broken != nil && f.strategy == InPlace {
+		f.checkLive(l, next, w.plan)
+	}
+}
+
+// checkLive checks that nothing is thrown away in a recovery that one of those has who go on.
+func (f *fleet) checkLive(l *modelLeader, next Record, plan *plan) {
+	if len(plan.broken.failed) > 0 {
+		return // who should have given its state to others could not, or not in time
+	}
+	for i := range plan.members {
+		p := f.pods[plan.members[i].UID]
+		if p == nil || p.dead || l.machine.isLost(l.machine.members[p.uid]) {
+			continue
+		}
+		if t := &p.process; t.runs && t.round == next.Parent && t.clean && t.done > next.FromStep {
+			f.t.Fatalf("round %d begins after step %d, and %s has the state after step %d", next.Round, next.FromStep, p.uid, t.done)
+		}
+	}
 }
 
 // apply is the compare-and-swap.
@@ -423,7 +443,11 @@ func (f *fleet) move(p *pod) {
 	switch {
 	case p.dead || p.process.still || !p.trains():
 	case p.process.stepping:
-		if len(f.begun[at]) == int(p.process.workers) {
+		switch {
+		case len(f.begun[at]) < int(p.process.workers):
+		case !p.process.writing && (at.step+uint64(p.process.rank))%3 == 0:
+			p.process.writing = true // and it may be interrupted there
+		default:
 			f.lastEnded[at.round] = f.now
 			p.endStep()
 		}

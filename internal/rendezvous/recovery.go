@@ -10,7 +10,8 @@ import (
 const outTimeout = 10 * time.Second
 
 // recovery is what is done about a world that cannot go on. Everybody leaves it; those that are left, and
-// the standbys that are there, go on from the newest snapshot that any of them holds.
+// the standbys that are there, go on from the newest state that any of them has (live.go), or from the newest
+// snapshot.
 type recovery struct {
 	began time.Time
 	why   string
@@ -27,6 +28,13 @@ type recovery struct {
 	raisedAt time.Time
 	// regrouping is true while too few are left.
 	regrouping bool
+	// saver is who was asked, at askedAt, to save the live state after saveStep; said is the error that it had
+	// reported before, and failed are those that could not.
+	saver    string
+	saveStep uint64
+	said     string
+	askedAt  time.Time
+	failed   map[string]bool
 }
 
 // findBreak finds out whether the world can go on.
@@ -87,7 +95,7 @@ func (m *machine) someoneOut() bool {
 
 // breakWorld has everybody leave the world.
 func (m *machine) breakWorld(now time.Time, r *recovery) {
-	r.began = now
+	r.began, r.failed = now, map[string]bool{}
 	m.change, m.broken = nil, r
 	m.out.publish = true
 	m.note(notedBroken, "round %d is left: %s", m.world.record.Round, r.why)
@@ -118,7 +126,7 @@ func (m *machine) recover(now time.Time) *plan {
 	if m.gang.Strategy == Restart {
 		return p
 	}
-	return m.rewind(p)
+	return m.rewind(now, p)
 }
 
 // regroup waits, with whoever is left.
@@ -141,11 +149,19 @@ func (m *machine) someoneAway() bool {
 	return false
 }
 
-// rewind finds the snapshot to go on from.
-func (m *machine) rewind(p *plan) *plan {
-	taken, ok := m.newestSnapshot()
+// rewind finds the state to go on from. It returns nil while there is none yet.
+func (m *machine) rewind(now time.Time, p *plan) *plan {
 	furthest := m.furthest()
+	taken, ok := m.newestSnapshot()
+	next, onLive := m.goOnLive(now, p)
+	if !onLive {
+		p.live, p.snapshot, p.fromStep = nil, nil, 0
+	}
 	switch {
+	case onLive && next == nil:
+		return nil
+	case onLive:
+		p = next
 	case ok:
 		p.snapshot, p.fromStep = &taken, taken.step
 	case m.world.record.FromStep == 0 && furthest == 0:

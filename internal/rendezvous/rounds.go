@@ -138,6 +138,8 @@ func (m *machine) holds(now time.Time, p *plan) bool {
 			return false
 		case mem.leaving() && want.Leaving == "":
 			return false
+		case p.broken != nil && p.live[want.UID] && !m.keeps(mem, p.fromStep):
+			return false
 		case m.world != nil && mem.lostIn == m.world.record.Round && m.world.ranks.rank(want.UID) >= 0 && !m.isStandby(want.UID, mem):
 			return false
 		}

@@ -14,7 +14,6 @@ var knownBad = map[string]bool{
 	"a member is slow to find the next operator":           true,
 	"all sessions drop and one program fails":              true,
 	"the operator dies while a planned round is published": true,
-	"a recovery finds survivors that stand after one step": true,
 	"the first step of a world is reported late":           true,
 }
 

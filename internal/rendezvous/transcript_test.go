@@ -25,6 +25,7 @@ import (
 //	snapshot a                      it takes one
 //	report a [step=3] [exit=1] [fault=text] [finished] [stuck] [full] [last=9] [terminating]
 //	report a held                   it has acknowledged the newest hold
+//	report a [live] [ahead]         it says that its state is whole when it leaves; it has ended a step before the others
 //	report a barrier=(1,5)          another leader has had it stop after step 5
 //	obey a b                        they take their directives and report again
 //	lost a                          their sessions end
@@ -258,6 +259,12 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.stuck = true
 		case "full":
 			agent.full = true
+		case "live":
+			agent.live = true
+		case "ahead":
+			agent.done++
+			agent.entered = agent.done
+			agent.state = append(agent.state, agent.round)
 		case "foreign":
 			agent.foreign = true
 		case "term":
@@ -445,6 +452,9 @@ func (p *transcript) showDirective(d directive) string {
 		text += fmt.Sprintf(" abort (%s)", a.reason)
 		if a.planned {
 			text += " planned"
+		}
+		if a.save > 0 {
+			text += fmt.Sprintf(" save %d", a.save)
 		}
 	}
 	if f := d.prefetch; f != nil {

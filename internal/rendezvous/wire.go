@@ -165,6 +165,7 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 		phase: phase(p.GetPhase()), waiting: waiting(p.GetWaiting()), elastic: p.GetElastic(),
 		entered: p.GetEntered(), done: p.GetDone(), lastStep: p.GetLastStep(), samples: p.GetSamples(),
 		barrier: p.GetBarrierAttempt(), stop: p.GetStop(),
+		clean: p.CleanStep != nil, cleanStep: p.GetCleanStep(),
 		fault: plain.Text(p.GetFault().GetMessage()), exited: p.GetExit() != nil, exitCode: p.GetExit().GetCode(),
 	}
 	if _, known := rendezvousv1.Waiting_name[int32(p.GetWaiting())]; !known {
@@ -173,7 +174,7 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 	if _, known := rendezvousv1.Phase_name[int32(p.GetPhase())]; !known {
 		return process{}, fmt.Sprintf("phase %d is not known", p.GetPhase())
 	}
-	for _, count := range []uint64{read.entered, read.done, read.lastStep, read.samples, read.barrier, read.stop, p.GetFault().GetStep()} {
+	for _, count := range []uint64{read.entered, read.done, read.lastStep, read.samples, read.barrier, read.stop, read.cleanStep, p.GetFault().GetStep()} {
 		if count > maxCount {
 			return process{}, fmt.Sprintf("a count of %d is out of range", count)
 		}
@@ -214,7 +215,7 @@ func directiveMessage(d *directive, sequence uint64) *rendezvousv1.Directive {
 		m.Barrier = &rendezvousv1.Barrier{Attempt: d.barrier.attempt, Step: d.barrier.step, Save: d.barrier.save}
 	}
 	if d.abort != nil {
-		m.Abort = &rendezvousv1.Abort{Reason: d.abort.reason, Planned: d.abort.planned}
+		m.Abort = &rendezvousv1.Abort{Reason: d.abort.reason, Planned: d.abort.planned, SaveStep: d.abort.save}
 	}
 	if p := d.prefetch; p != nil {
 		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.snapshot), Holders: holderMessages(p.holders)}

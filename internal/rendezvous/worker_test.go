@@ -20,6 +20,8 @@ type worker struct {
 	connections uint64
 	lastStep    uint64
 	restarts    bool
+	// vague is true of programs that never say that their state is clean, such as those of an older SDK.
+	vague bool
 
 	snapshots     []snapshot
 	states        map[snapshot]history
@@ -56,8 +58,9 @@ type trainee struct {
 	state   history
 	waiting waiting
 	fault   string
-	// stepping is true while it is in a step, with its part of it given.
-	stepping bool
+	// stepping is true while it is in a step, with its part of it given, and writing once it changes its state
+	// there. clean is what it has said of that state when it left its world.
+	stepping, writing, clean bool
 	// still ones make no step and hear nothing; inbox is what they have been told meanwhile.
 	still bool
 	inbox []func()
@@ -218,7 +221,17 @@ func (w *worker) start() {
 }
 
 func (w *worker) speak(what lifecycle.What, step uint64) {
-	w.pending = append(w.pending, lifecycle.Said{Slot: 0, Connection: w.process.connection, What: what, Step: step})
+	w.pending = append(w.pending, lifecycle.Said{
+		Slot: 0, Connection: w.process.connection, What: what, Step: step, Clean: w.process.clean,
+	})
+}
+
+// leaves has the process leave its world, for what it waits for then.
+func (w *worker) leaves(what lifecycle.What, waiting waiting) {
+	p := &w.process
+	p.clean = !w.vague && !p.writing
+	p.waiting, p.stepping, p.writing = waiting, false, false
+	w.speak(what, p.done)
 }
 
 // exit ends the process.
@@ -232,8 +245,8 @@ func (w *worker) exit(code int) {
 
 // fail is an exception in the training function, exits an end of its own.
 func (w *worker) fail(text string) {
-	w.process.waiting, w.process.fault, w.process.stepping = waitingFault, text, false
-	w.speak(lifecycle.Faulted, w.process.done)
+	w.process.fault = text
+	w.leaves(lifecycle.Faulted, waitingFault)
 	w.flush()
 }
 
@@ -276,8 +289,8 @@ func (w *worker) keep(s snapshot, state history) {
 }
 
 // take has the process enter a world. Who does not load a snapshot must have just the state that the world
-// begins with, and must stand at the barrier after it: who was asked to leave its world may be in the middle
-// of a step.
+// begins with, and must stand at the barrier after it, or have left its world with that state: in the middle
+// of a step it has none.
 func (w *worker) take(give lifecycle.Give) {
 	p, world := &w.process, give.Start.World
 	switch {
@@ -292,19 +305,18 @@ func (w *worker) take(give lifecycle.Give) {
 			w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, s.step)
 		}
 		p.state = slices.Clone(w.states[s])
-	case p.waiting != waitingParked || uint64(len(p.state)) != world.FromStep:
+	case p.waiting != waitingParked && !p.clean || uint64(len(p.state)) != world.FromStep:
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d of round %d with the state that each has, and this one has made %d there and waits as %d",
 			w.uid, give.Start.Round, world.FromStep, p.round, len(p.state), p.waiting)
 	}
-	p.waiting, p.fault, p.stepping = waitingNone, "", false
+	p.waiting, p.fault, p.stepping, p.writing, p.clean = waitingNone, "", false, false, false
 	p.round, p.rank, p.workers = give.Start.Round, int32(world.WorkerRank), int32(world.Workers)
 }
 
 // abort has the process leave its world, unless it has done so.
 func (w *worker) abort() {
 	if p := &w.process; p.runs && (p.waiting == waitingNone || p.waiting == waitingParked) {
-		p.waiting, p.stepping = waitingAborted, false
-		w.speak(lifecycle.Aborted, p.done)
+		w.leaves(lifecycle.Aborted, waitingAborted)
 	}
 }
 
@@ -316,7 +328,7 @@ func (w *worker) hear(word lifecycle.Word) {
 	case word.Say == lifecycle.SayGo && p.waiting == waitingParked:
 		p.waiting = waitingNone
 		w.park()
-	case word.Say == lifecycle.SaySave && p.waiting == waitingParked:
+	case word.Say == lifecycle.SaySave && (p.waiting == waitingParked || p.clean):
 		w.save()
 	case word.Say == lifecycle.SayRaise && p.waiting == waitingFault:
 		w.exit(1)
@@ -376,7 +388,7 @@ func (w *worker) enterStep() bool {
 // endStep ends the step that the process is in.
 func (w *worker) endStep() {
 	p := &w.process
-	p.stepping = false
+	p.stepping, p.writing = false, false
 	p.done++
 	p.state = append(slices.Clone(p.state), p.round)
 	w.look()
@@ -421,6 +433,9 @@ func (w *worker) report() report {
 		phase: phaseStep, entered: w.process.entered, done: w.process.done, lastStep: w.lastStep,
 		samples: 10 * w.process.done, waiting: waitingOf(standing.Waiting), barrier: standing.Attempt,
 		stop: standing.Stop, elastic: standing.Elastic,
+	}
+	if standing.Clean {
+		p.clean, p.cleanStep = true, standing.Step
 	}
 	if standing.Entering && standing.Elastic && m.In() != nil {
 		p.phase, p.entered, p.done = phaseForming, m.In().World.FromStep, m.In().World.FromStep
@@ -478,7 +493,7 @@ func heardBy(d directive) lifecycle.Directive {
 		heard.Barrier = lifecycle.Barrier{Attempt: b.attempt, Step: b.step, Save: b.save}
 	}
 	if d.abort != nil {
-		heard.Abort = &lifecycle.Abort{Reason: d.abort.reason, Planned: d.abort.planned}
+		heard.Abort = &lifecycle.Abort{Reason: d.abort.reason, Planned: d.abort.planned, SaveStep: d.abort.save}
 	}
 	if f := d.prefetch; f != nil {
 		heard.Prefetch = &lifecycle.Prefetch{Snapshot: snapshotTo(f.snapshot), Holders: holdersTo(f.holders)}

@@ -43,7 +43,10 @@ func BenchmarkGate(b *testing.B) {
 	p.expects(wire.Join{Type: wire.TypeJoin})
 	// A writer of snapshots, but none is due.
 	p.world(wire.World{Round: 1, Restore: true, Writer: true})
-	for message := p.hears(); message != (wire.Finished{Type: wire.TypeFinished}); message = p.hears() {
+	for message := p.hears(); ; message = p.hears() {
+		if _, over := message.(wire.Finished); over {
+			break
+		}
 		if _, first := message.(wire.Snapshot); !first {
 			b.Fatalf("the program says %+v", message)
 		}

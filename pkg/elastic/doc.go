@@ -22,14 +22,17 @@
 //			for indices, weight := range step.MicroBatches() {
 //				// add weight times the gradient of the mean loss over these samples
 //			}
-//			// average the gradient over the ranks, update the model
+//			// average the gradient over the ranks
+//			step.BeginUpdate()
+//			// update the model
 //			step.Report(loss)
 //		}
 //		return run.Err()
 //	})
 //
 // When the world changes as planned, the processes that stay keep their state and those that join
-// load a snapshot; after a loss all load one. Programs that do something between two epochs loop over
+// load a snapshot. After a loss the others make the step that it hit again, with the state that they have,
+// if they had not yet begun to change it (Step.BeginUpdate); otherwise all load a snapshot. Programs that do something between two epochs loop over
 // Run.Epochs, and call Run.Poll in what takes long.
 //
 // Steps that are made one after the other by all ranks together are what this is for. Training in

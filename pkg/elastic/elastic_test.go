@@ -432,12 +432,12 @@ func TestWhatTheSDKSays(t *testing.T) {
 		`{"type":"hello","protocol":2,"localRank":0}`,
 		`{"type":"join"}`,
 		`{"type":"progress","totalSteps":6}`,
-		`{"type":"aborted","step":0}`,
+		`{"type":"aborted","step":0,"clean":true}`,
 		`{"type":"parked","step":1}`,
 		`{"type":"snapshot","step":1,"file":"1.2.0.part","bytes":…}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
-		`{"type":"finished"}`,
+		`{"type":"finished","step":6,"clean":true}`,
 	}
 	if diff := cmp.Diff(want, <-said); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -55,6 +55,9 @@ type Run struct {
 	writer bool
 	// next is the step to make, entered the last that was begun.
 	next, entered uint64
+	// dirty is true while the state may be another than the one after the last step that was done. marked is
+	// true once the program has said where in a step it changes the state.
+	dirty, marked bool
 	// arrived is the next world, when the process has left its own at the barrier for it.
 	arrived *arrival
 	// leave ends the context of the training function.

@@ -96,7 +96,7 @@ func (r *Run) begin(ctx context.Context) bool {
 			return false
 		}
 	}
-	r.entered = r.next
+	r.entered, r.dirty = r.next, !r.marked
 	var batch samples.Batch
 	if last := r.step.batch; last.Step > 0 && last.Step == r.done() {
 		batch = r.shape.After(last)
@@ -117,6 +117,7 @@ func (r *Run) begin(ctx context.Context) bool {
 // end leaves the phase alone: the next step follows at once.
 func (r *Run) end() {
 	k := r.next
+	r.dirty = false
 	r.slot.Done(k, r.shape.UsedAfter(r.step.batch))
 	if r.initial != nil {
 		r.initial = nil // from here on there is no way back to it
@@ -196,6 +197,13 @@ func (s *Step) indices(part samples.Part) []uint64 {
 	s.run.indices = indices
 	return indices
 }
+
+// BeginUpdate says that the program changes its state from here to the end of the step. From the first call on
+// it promises to change nothing of Options.State elsewhere in a step, random numbers that it draws included.
+// When a rank is lost, the others then go on with the state that they have, unless they were past this point:
+// the step is made again, and none before it. Without such a call everybody goes back to a snapshot. What can
+// take long or fail, such as talking to other ranks, comes before it.
+func (s *Step) BeginUpdate() { s.run.dirty, s.run.marked = true, true }
 
 // Report shows the loss of this step; see Run.Report. A loss that is not finite is left out.
 func (s *Step) Report(loss float64) { _ = s.run.Report(map[string]float64{"loss": loss}) }

@@ -147,7 +147,7 @@ func (r *Run) outcome(over bool, err error) (*arrival, error) {
 		}
 		return nil, err
 	case over:
-		r.link.say(wire.Aborted{Type: wire.TypeAborted, Step: r.done()})
+		r.link.say(wire.Aborted{Type: wire.TypeAborted, Step: r.done(), Clean: !r.dirty})
 		return r.awaitWorld()
 	case err != nil:
 		return r.fault(err)
@@ -158,11 +158,25 @@ func (r *Run) outcome(over bool, err error) (*arrival, error) {
 
 // awaitWorld waits for a world after the one that the process was in last.
 func (r *Run) awaitWorld() (a *arrival, err error) {
-	err = r.link.await(r.ctx, func(in *inbox) bool {
-		a = in.takeWorld(r.world.Round)
-		return a != nil
-	})
+	err = r.awaitAfter(&a, func(*inbox) bool { return false })
 	return a, err
+}
+
+// awaitAfter waits for the world after the one that the process was in last, or a verdict. Meanwhile it saves
+// the state that it has left its world with, for those that do not have it.
+func (r *Run) awaitAfter(a **arrival, verdict func(*inbox) bool) error {
+	for {
+		save := false
+		err := r.link.await(r.ctx, func(in *inbox) bool {
+			*a = in.takeWorld(r.world.Round)
+			save, in.save = in.save, false
+			return save || *a != nil || verdict(in)
+		})
+		if err != nil || *a != nil || !save {
+			return err
+		}
+		r.saveNow()
+	}
 }
 
 // takeWorld takes the next world out of the inbox.
@@ -181,12 +195,9 @@ func (r *Run) fault(failure error) (*arrival, error) {
 	r.link.forgetVerdicts()
 	r.sendLastMetrics()
 	r.link.say(wire.Fault{
-		Type: wire.TypeFault, Step: r.entered, Message: wire.TailOf(failure.Error(), wire.MaxFault),
+		Type: wire.TypeFault, Step: r.done(), Clean: !r.dirty, Message: wire.TailOf(failure.Error(), wire.MaxFault),
 	})
-	err := r.link.await(r.ctx, func(in *inbox) bool {
-		a = in.takeWorld(r.world.Round)
-		return a != nil || in.raise
-	})
+	err := r.awaitAfter(&a, func(in *inbox) bool { return in.raise })
 	if a != nil {
 		return a, nil
 	}
@@ -202,11 +213,8 @@ func (r *Run) finish() (*arrival, error) {
 	r.setPhase(gate.PhaseFinished)
 	r.link.forgetVerdicts()
 	r.sendLastMetrics()
-	r.link.say(wire.Finished{Type: wire.TypeFinished})
-	err := r.link.await(r.ctx, func(in *inbox) bool {
-		a = in.takeWorld(r.world.Round)
-		return a != nil || in.end
-	})
+	r.link.say(wire.Finished{Type: wire.TypeFinished, Step: r.done(), Clean: !r.dirty})
+	err := r.awaitAfter(&a, func(in *inbox) bool { return in.end })
 	if a != nil {
 		return a, nil
 	}
@@ -258,6 +266,10 @@ func (r *Run) park() {
 func (r *Run) saveNow() {
 	defer r.setPhase(r.phase)
 	r.setPhase(gate.PhaseSaving)
+	if r.dirty {
+		r.link.say(failed(r.done(), errHalfStep))
+		return
+	}
 	r.link.say(r.snaps.now(r.snapshotName(r.done()), headerOf(r.shape, r.done()), r.state))
 }
 
@@ -273,11 +285,16 @@ func (r *Run) keepInitial() {
 	}
 }
 
+var errHalfStep = errors.New("the process is in the middle of a step")
+
 // restore brings the process to the state that its world begins with.
 func (r *Run) restore(a *arrival) error {
+	// Loading may fail half-way.
+	r.dirty = r.dirty || a.Restore
 	if err := r.load(a); err != nil {
 		return err
 	}
+	r.dirty = false
 	r.next, r.entered = a.FromStep+1, a.FromStep
 	if a.FromStep > 0 {
 		r.initial = nil
@@ -292,6 +309,8 @@ func (r *Run) load(a *arrival) error {
 		return fmt.Errorf("the world begins after step %d, and the training has %d", a.FromStep, r.shape.Steps())
 	case !a.Restore && a.FromStep != r.done():
 		return fmt.Errorf("the world goes on after step %d with the state after step %d", a.FromStep, r.done())
+	case !a.Restore && r.dirty:
+		return fmt.Errorf("the world goes on after step %d, and this process has left its last one in the middle of the next", a.FromStep)
 	case !a.Restore:
 		return nil
 	case a.Snapshot != "":

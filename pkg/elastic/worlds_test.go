@@ -90,9 +90,18 @@ func (s scene) stands(t *testing.T, first, last uint64) {
 	s.expects(wire.Parked{Type: wire.TypeParked, Step: last})
 }
 
+// aborted and finished are what a process says that is not in the middle of a step.
+func aborted(step uint64) wire.Aborted {
+	return wire.Aborted{Type: wire.TypeAborted, Step: step, Clean: true}
+}
+
+func finished(step uint64) wire.Finished {
+	return wire.Finished{Type: wire.TypeFinished, Step: step, Clean: true}
+}
+
 func (s scene) finishes(t *testing.T) {
 	t.Helper()
-	s.expects(wire.Finished{Type: wire.TypeFinished})
+	s.expects(finished(6))
 	if p := s.progress(); p.Phase != gate.PhaseFinished || p.Done != 6 {
 		t.Errorf("at the end the page says %+v", p)
 	}
@@ -196,7 +205,7 @@ func TestAWorldThatIsOverBeforeItBegins(t *testing.T) {
 	s.expects(wire.Join{Type: wire.TypeJoin})
 	s.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "lost"})
 	s.world(wire.World{Round: 1, Restore: true})
-	s.expects(wire.Aborted{Type: wire.TypeAborted})
+	s.expects(aborted(0))
 	s.world(wire.World{Round: 2, Restore: true})
 	s.steps(t, 1, 6)
 	s.finishes(t)
@@ -210,7 +219,7 @@ func TestAbortOfAParkedProcess(t *testing.T) {
 	s.start()
 	s.stands(t, 1, 1)
 	s.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "lost"})
-	s.expects(wire.Aborted{Type: wire.TypeAborted, Step: 1})
+	s.expects(aborted(1))
 	s.world(wire.World{Round: 2, Parent: 1, FromStep: 1})
 	s.steps(t, 2, 6)
 	s.finishes(t)
@@ -253,15 +262,16 @@ func TestFaultsAreJudged(t *testing.T) {
 						if step.Number() == 2 {
 							return fail()
 						}
+						step.BeginUpdate()
 					}
 					return nil
 				})
 				p.start()
-				p.faults(t, 2)
+				p.faults(t, 1)
 				switch verdict {
 				case "world":
 					p.world(wire.World{Round: 2, FromStep: 1})
-					p.expects(wire.Finished{Type: wire.TypeFinished})
+					p.expects(finished(1))
 					p.says(wire.End{Type: wire.TypeEnd})
 				case "raise":
 					p.says(wire.Raise{Type: wire.TypeRaise})
@@ -281,11 +291,11 @@ func TestFaultsAreJudged(t *testing.T) {
 	}
 }
 
-// faults expects the fault of a step.
+// faults expects the fault of a process that has done so many steps, and not begun to change its state since.
 func (p *program) faults(t *testing.T, step uint64) {
 	t.Helper()
 	message := p.hears()
-	if fault, ok := message.(wire.Fault); !ok || fault.Step != step || !strings.Contains(fault.Message, "connection reset by peer") {
+	if fault, ok := message.(wire.Fault); !ok || fault.Step != step || !fault.Clean || !strings.Contains(fault.Message, "connection reset by peer") {
 		t.Fatalf("the program says %+v", message)
 	}
 }
@@ -298,7 +308,7 @@ func TestALateLossCallsAFinishedProcessBack(t *testing.T) {
 	s.a.page.Lift(s.slot)
 	s.says(wire.Go{Type: wire.TypeGo})
 	s.steps(t, 5, 6)
-	s.expects(wire.Finished{Type: wire.TypeFinished})
+	s.expects(finished(6))
 	// An abort that crosses it changes nothing.
 	s.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "lost"})
 	s.world(wire.World{Round: 2, Parent: 1, FromStep: 4, Restore: true, Snapshot: path})
@@ -310,11 +320,12 @@ func TestTheAgentGoesAwayFromWhoWaits(t *testing.T) {
 	for name, bring := range map[string]func(scene){
 		"before the world": func(s scene) { s.expects(wire.Join{Type: wire.TypeJoin}) },
 		"at the barrier":   func(s scene) { s.start(); s.stands(t, 1, 1) },
-		"finished":         func(s scene) { s.start(); s.steps(t, 1, 6); s.expects(wire.Finished{Type: wire.TypeFinished}) },
+		"finished":         func(s scene) { s.start(); s.steps(t, 1, 6); s.expects(finished(6)) },
 		"aborted": func(s scene) {
 			s.start()
+			s.stands(t, 1, 1)
 			s.says(wire.Abort{Type: wire.TypeAbort, Round: 1})
-			s.expects(wire.Aborted{Type: wire.TypeAborted})
+			s.expects(aborted(1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -384,7 +395,7 @@ func TestPollInEvaluation(t *testing.T) {
 	s.expects(wire.Parked{Type: wire.TypeParked, Step: 3})
 	s.says(wire.Abort{Type: wire.TypeAbort, Round: 2, Reason: "lost"})
 	ends()
-	s.expects(wire.Aborted{Type: wire.TypeAborted, Step: 3})
+	s.expects(aborted(3))
 	s.world(wire.World{Round: 3, Parent: 2, FromStep: 3, Restore: true, Snapshot: path})
 	begins(0)
 	poll <- false
@@ -422,7 +433,7 @@ func TestAWorldAfterTheLastStep(t *testing.T) {
 	})
 	s.start()
 	s.steps(t, 1, 6)
-	s.expects(wire.Finished{Type: wire.TypeFinished})
+	s.expects(finished(6))
 	s.world(wire.World{Round: 2, Parent: 1, FromStep: 6})
 	s.finishes(t)
 	if !slices.Equal(evaluated, []uint64{0, 1, 1}) {
@@ -518,7 +529,7 @@ func TestSnapshotsThatCannotBe(t *testing.T) {
 			}
 			a.page.Lift(p.slot)
 			p.says(wire.Go{Type: wire.TypeGo})
-			p.expects(wire.Finished{Type: wire.TypeFinished})
+			p.expects(finished(6))
 			p.says(wire.End{Type: wire.TypeEnd})
 			if err := result.ends(); err != nil {
 				t.Error(err)

@@ -101,9 +101,10 @@ class Agent:
             while not self._flush() and time.monotonic() < deadline:
                 select.select([], [self._socket], [], 0.1)
 
-    def fault(self, step: int, message: str) -> None:
-        """Reports the exception that has ended the training function. Never fails."""
-        self.say("fault", step=step, message=_last(message, _MAX_FAULT))
+    def fault(self, done: int, clean: bool, message: str) -> None:
+        """Reports the exception that has ended the training function; clean: the state is the one after done
+        steps. Never fails."""
+        self.say("fault", step=done, clean=clean, message=_last(message, _MAX_FAULT))
 
     def snapshot_failed(self, step: int, error: str) -> None:
         """Reports that a snapshot could not be written. Never fails."""

@@ -1,6 +1,7 @@
 """The run of a training program through its worlds: join, call, report, leave, call again."""
 
 import contextlib
+import functools
 import math
 import random
 import socket
@@ -14,6 +15,7 @@ from concertina.agent import MAX_METRICS, METRIC_NAME
 from concertina.connections import Connections
 from concertina.gate import GatePage, NoGatePage, Phase
 from concertina.keeper import Keeper
+from concertina.live import LiveState
 from concertina.session import Alone, Session, WorldChanged
 from concertina.world import Assignment, World
 
@@ -50,6 +52,16 @@ class Step:
             batch = self._load(used_positions(piece, self._first))
             gate.phase(Phase.STEP)
             yield batch, piece.weight
+
+    def begin_update(self) -> None:
+        """Says that the program changes its state from here to the end of the step.
+
+        From the first call on it promises to change nothing of Run(state=…) elsewhere in a step; random numbers
+        are put back. When a rank is lost, the others then go on with the state that they have, unless they
+        were past this point: the step is made again, and none before it. Without such a call everybody goes
+        back to a snapshot. What can take long or fail, such as talking to other ranks, comes before it.
+        """
+        self._run._begin_update()
 
     def report(self, **metrics: Any) -> None:
         """Shows numbers of this step in the job's status, for example report(loss=loss).
@@ -120,6 +132,7 @@ class Run:
         self._codec = self._make_codec()
         whole = None if self._state is None else self._state | self._random_state()
         self._keeper = Keeper(whole, self._codec, self._position)
+        self._live = LiveState(self._copy_aside)
         self._connections = Connections()
         self._epoch: int | None = None
         self._entered = 0
@@ -147,8 +160,8 @@ class Run:
         self.gate = self._session.gate
         try:
             while True:
-                finished, result = self._one_world(self._session.next_world(), train)
-                if finished and self._session.finish():
+                finished, result = self._one_world(self._session.next_world(self._save_left), train)
+                if finished and self._session.finish(self._done, self._live.clean, self._save_left):
                     return result
         finally:
             self._keeper.forget()
@@ -187,6 +200,7 @@ class Run:
             self._done = number
             self._samples += size
             self._place = epoch, first + size
+            self._live.settled()
             self.gate.done(number, self._samples)
 
     def poll(self) -> None:
@@ -195,7 +209,7 @@ class Run:
         called again in the next world."""
         self._need_world("poll()")
         if self.gate.stop():
-            self._session.halt(self._done, self._settle, self._keeper.save)
+            self._session.halt(self._done, self._stand_still, self._keeper.save)
 
     @property
     def total_steps(self) -> int:
@@ -242,6 +256,30 @@ class Run:
     def _make_codec(self) -> snapshot.Codec:
         return snapshot.Codec()
 
+    def _begin_update(self) -> None:
+        """The state is about to change."""
+        self._live.write()
+
+    def _copy_aside(self) -> Callable[[], None]:
+        """Copies what a step changes before its update, and returns what puts it back."""
+        if self._session is None or self._session.agent is None:
+            return lambda: None
+        copies = self._copies()
+
+        def put_back() -> None:
+            for copy in copies:
+                copy()
+
+        return put_back
+
+    def _copies(self) -> list[Callable[[], None]]:
+        """Copies of what a step changes before its update; each puts back what it is of."""
+        numbers = self._random_state().values()
+        return [functools.partial(source.load_state_dict, source.state_dict()) for source in numbers]
+
+    def _forget_step(self) -> None:
+        """Drops what an unfinished step has left beside the state."""
+
     def _random_state(self) -> dict[str, Any]:
         """The sources of random numbers, as objects like those of the state."""
         return {_OWN + "random": _Random()}
@@ -283,7 +321,8 @@ class Run:
             _forget_frames(error)
         result = None
         self._take_apart()
-        self._session.left(self._done)
+        self._go_back()
+        self._session.left(self._done, self._live.clean)
         return False, None
 
     def _enter(self, assigned: Assignment) -> None:
@@ -298,6 +337,7 @@ class Run:
             if assigned.listener:
                 assigned.listener.close()
             raise
+        self._live.settled()
         self._form(world, assigned.listener)
         self._keeper.begin(self._session.agent, self._done, assigned.writer)
 
@@ -305,9 +345,13 @@ class Run:
         """Brings the state to the step after which the world begins."""
         world = assigned.world
         if not assigned.restore:
-            if world.from_step != self._done:
-                raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {self._done}")
+            if world.from_step != self._done or not self._live.clean:
+                half = "" if self._live.clean else ", and a part of the next"
+                raise RuntimeError(
+                    f"the world goes on after step {world.from_step}, this process has done {self._done}{half}"
+                )
             return
+        self._live.doubt()
         if self._state is None:
             if world.from_step or self._entered:
                 raise RuntimeError(
@@ -333,12 +377,31 @@ class Run:
             text = f"SystemExit: {error.code}"
         else:
             text = "".join(traceback.format_exception(error))
-        self._session.fault(self._entered, text)
+        self._go_back()
+        self._session.fault(self._done, self._live.clean, text)
         if not self._session.alone:
             _forget_frames(error)
             self._take_apart()
-        if self._session.own_fault():
+        if self._session.own_fault(self._save_left):
             raise error
+
+    def _go_back(self) -> None:
+        """Goes back to the state after the last step, where that can be done."""
+        self._forget_step()
+        self._live.leave()
+
+    def _stand_still(self) -> None:
+        """At the barrier: waits for what the steps so far have left to other devices."""
+        self._settle()
+        if not self._session.aborted:
+            self._live.stand()
+
+    def _save_left(self, step: int) -> None:
+        """Writes a snapshot of the state that the last world has left here, for those that do not have it."""
+        if self._live.clean:
+            self._keeper.save(step)
+        else:
+            self._session.agent.snapshot_failed(step, "this process was in the middle of a step")
 
     def _take_apart(self) -> None:
         self._keeper.forget()
@@ -355,7 +418,10 @@ class Run:
             self._keeper.consider(number - 1)
         self._entered = number
         if self.gate.enter(number):
-            self._session.halt(number - 1, self._settle, self._keeper.save)
+            self._session.halt(number - 1, self._stand_still, self._keeper.save)
+        if self._live.doubtful:
+            self._stand_still()
+        self._live.begin()
 
     def _part(self, first: int, n: int) -> tuple[int, list[samples.MicroBatch]]:
         """The samples of the step that begins at a position, and this rank's part of them."""

@@ -23,16 +23,17 @@ class Session:
         self._joined = False
         self._next: Assignment | None = None
 
-    def next_world(self) -> Assignment:
+    def next_world(self, save: Callable[[int], None]) -> Assignment:
         """Waits for a world, as long as it takes to form one.
 
+        save is called when the agent wants a snapshot of the state that the last world has left here.
         Raises AgentError when the agent goes away or sends one that is not whole.
         """
         if not self._joined:
             self._joined = True
             self.agent.say("join")
         while self._next is None:
-            self._take(*self.agent.wait())
+            self._hear(save)
         following, self._next = self._next, None
         return following
 
@@ -52,9 +53,8 @@ class Session:
         while not self._leaving() and 0 < self.gate.stop() <= done:
             settle()
             self.agent.say("parked", step=done)
-            while (kind := self._hear()) not in ("go", "world", "abort"):
-                if kind == "save":
-                    save(done)
+            while self._hear(save) not in ("go", "world", "abort"):
+                pass
         if self._leaving():
             raise WorldChanged
 
@@ -62,10 +62,11 @@ class Session:
         """Nothing of the world is left that has to be interrupted."""
         self.agent.end()
 
-    def left(self, done: int) -> None:
-        """The world is behind this process. Tells an agent that does not know."""
+    def left(self, done: int, clean: bool) -> None:
+        """The world is behind this process; clean: its state is the one after done steps. Tells an agent that
+        does not know."""
         if self._next is None:
-            self.agent.say("aborted", step=done)
+            self.agent.say("aborted", step=done, clean=clean)
 
     @property
     def aborted(self) -> bool:
@@ -77,28 +78,28 @@ class Session:
         """Whether nobody is there who could say whose fault an error is."""
         return self.agent.gone
 
-    def fault(self, step: int, message: str) -> None:
-        """Reports that the training function has failed."""
-        self.agent.fault(step, message)
+    def fault(self, done: int, clean: bool, message: str) -> None:
+        """Reports that the training function has failed; clean: the state is the one after done steps."""
+        self.agent.fault(done, clean, message)
 
-    def own_fault(self) -> bool:
+    def own_fault(self, save: Callable[[int], None]) -> bool:
         """Waits for the verdict about a fault: whether the error is the program's own. If not,
         there is a next world."""
         while self._next is None:
             try:
-                if self._hear() == "raise":
+                if self._hear(save) == "raise":
                     return True
             except AgentError:
                 return True
         return False
 
-    def finish(self) -> bool:
-        """Reports that training is over and waits for the others to finish. False: somebody was
-        lost, and this process is needed again in the next world."""
-        self.agent.say("finished")
+    def finish(self, done: int, clean: bool, save: Callable[[int], None]) -> bool:
+        """Reports that training is over and waits for the others to finish; clean: the state is the one after
+        done steps. False: somebody was lost, and this process is needed again in the next world."""
+        self.agent.say("finished", step=done, clean=clean)
         while self._next is None:
             try:
-                if self._hear() == "end":
+                if self._hear(save) == "end":
                     return True
             except AgentError:
                 if not self.agent.gone:
@@ -115,9 +116,11 @@ class Session:
     def _leaving(self) -> bool:
         return self._next is not None or self.agent.aborted
 
-    def _hear(self) -> str:
+    def _hear(self, save: Callable[[int], None]) -> str:
         message, fds = self.agent.wait()
         self._take(message, fds)
+        if message.get("type") == "save":
+            save(message.get("step"))
         return message.get("type")
 
     def _take(self, message: Mapping, fds: list[int]) -> None:
@@ -148,7 +151,7 @@ class Alone:
     def __init__(self):
         self.gate: GatePage | NoGatePage = NoGatePage()
 
-    def next_world(self) -> Assignment:
+    def next_world(self, save: Callable[[int], None]) -> Assignment:
         """The world that the environment describes. Raises ValueError when it describes none."""
         return Assignment(from_environment(), restore=False, snapshot="", writer=False, listener=None)
 
@@ -161,17 +164,17 @@ class Alone:
     def end(self) -> None:
         """Does nothing."""
 
-    def left(self, done: int) -> None:
+    def left(self, done: int, clean: bool) -> None:
         """Does nothing."""
 
-    def fault(self, step: int, message: str) -> None:
+    def fault(self, done: int, clean: bool, message: str) -> None:
         """Nobody wants to know."""
 
-    def own_fault(self) -> bool:
+    def own_fault(self, save: Callable[[int], None]) -> bool:
         """There is nobody else's."""
         return True
 
-    def finish(self) -> bool:
+    def finish(self, done: int, clean: bool, save: Callable[[int], None]) -> bool:
         """There is nobody to wait for."""
         return True
 

@@ -1,7 +1,7 @@
 """What PyTorch adds to the state of a run: tensors, and its random numbers."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -58,6 +58,49 @@ class Random:
         torch.set_rng_state(state["cpu"])
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"])
+
+
+class Buffers:
+    """The persistent buffers of modules, such as the running means of BatchNorm, which the forward pass writes."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module]):
+        places = {}
+        for module in modules:
+            for owner in module.modules():
+                for name in owner._buffers.keys() - owner._non_persistent_buffers_set:
+                    places[id(owner), name] = owner, name
+        self._places = list(places.values())
+        self._whose: list[tuple] = []
+        self._copies: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def copy(self) -> Callable[[], None]:
+        """Copies them, and returns what puts them back as they were, until the next call."""
+        there = [(owner, name, owner._buffers[name]) for owner, name in self._places]
+        tensors = [tensor for _, _, tensor in there if tensor is not None]
+        if [*map(_place, tensors)] == self._whose:
+            _fill_all(self._copies, tensors)
+        else:
+            self._whose, self._copies = [*map(_place, tensors)], [tensor.clone() for tensor in tensors]
+        copies = self._copies
+
+        def put_back() -> None:
+            # A forward pass may have put other tensors in their places.
+            for owner, name, tensor in there:
+                owner._buffers[name] = tensor
+            _fill_all(tensors, copies)
+
+        return put_back
+
+
+def _place(tensor: torch.Tensor) -> tuple:
+    return tensor.device, tensor.dtype, tensor.shape
+
+
+@torch.no_grad()
+def _fill_all(tensors: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    if tensors:
+        torch._foreach_copy_(tensors, sources)  # One call for hundreds of small ones.
 
 
 def _fill(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,9 @@
 
     run(train)
 
+When a rank is lost the others make the step that it was in again, with the state that they have. They can as
+long as no optimizer has begun its step, so what changes the state besides an optimizer comes after it.
+
 Gradients are those of the whole batch for any number of ranks. What a model computes across the
 samples of a batch (BatchNorm) or draws at random (dropout, augmentation) still depends on how the
 batch was divided.
@@ -31,14 +34,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn import Module
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from concertina import run as _run
 from concertina.agent import AgentError
 from concertina.loader import Loader
 from concertina.session import WorldChanged
-from concertina.tensors import Random, TensorCodec
-from concertina.world import World
+from concertina.tensors import Buffers, Random, TensorCodec
+from concertina.world import Assignment, World
 
 __all__ = ["AgentError", "Loader", "Run", "Step", "World", "WorldChanged"]
 
@@ -90,6 +95,16 @@ class Run(_run.Run):
         super().__init__(epochs=epochs, global_batch=global_batch, state=state, micro_batch=micro_batch, seed=seed)
         self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         self._launched = _launcher_has_store()
+        self._buffers = Buffers(())
+
+    def __call__(self, train: Callable[[World], Any]) -> Any:
+        hook = register_optimizer_step_pre_hook(lambda *_: self._optimizer_steps())
+        try:
+            return super().__call__(train)
+        finally:
+            hook.remove()
+
+    __call__.__doc__ = _run.Run.__call__.__doc__
 
     def loader(self, data: Dataset, **options: Any) -> Loader:
         """A DataLoader over a map-style data set, for steps(): its workers read ahead.
@@ -111,6 +126,35 @@ class Run(_run.Run):
         if collate and isinstance(data, Loader):
             raise ValueError("collate with a Loader: give run.loader(…, collate_fn=…) instead")
         return super().steps(data, collate)
+
+    def _optimizer_steps(self) -> None:
+        """An optimizer is about to write. What it writes must not come of an exchange that was broken off. Of one
+        between devices only they know: a communicator that is aborted leaves whatever was there."""
+        if self._session is None or self._session.agent is None or self._live.writing:
+            return
+        if "nccl" in self._backend:
+            torch.cuda.current_stream().synchronize()
+            if self._session.aborted:
+                raise WorldChanged
+        self._begin_update()
+
+    def _copies(self) -> list[Callable[[], None]]:
+        return [*super()._copies(), self._buffers.copy()]
+
+    def _forget_step(self) -> None:
+        for thing in (self._state or {}).values():
+            if isinstance(thing, Module | Optimizer):
+                thing.zero_grad(set_to_none=True)
+            elif isinstance(thing, torch.amp.GradScaler):
+                thing._per_optimizer_states.clear()  # It takes a step for what it was in the middle of otherwise.
+
+    def _enter(self, assigned: Assignment) -> None:
+        self._buffers = Buffers(thing for thing in (self._state or {}).values() if isinstance(thing, Module))
+        super()._enter(assigned)
+        if "nccl" in self._backend and assigned.world.size > 1:
+            # What the training function exchanges before its first step may be written into the model, as
+            # DistributedDataParallel does, and be half of it: devices do not tell.
+            self._live.doubt()
 
     def _form(self, world: World, listener: socket.socket | None) -> None:
         if torch.cuda.is_available() and self._backend == "nccl":

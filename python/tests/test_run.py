@@ -46,8 +46,8 @@ class TheSocket(Case):
         run, worlds = make(), []
         self.assertEqual(run(lambda w: worlds.append(w) or "result"), "result")
         self.assertEqual(worlds, [concertina.World(4, 6, 0, 1, 2, 0, 1, 1, 2, "127.0.0.1", 7000)])
-        want = [{"type": "hello", "protocol": 2, "localRank": 0}, {"type": "join"}, {"type": "finished"}]
-        self.assertEqual(agent.received(), want)
+        want = [{"type": "hello", "protocol": 2, "localRank": 0}, {"type": "join"}]
+        self.assertEqual(agent.received(), [*want, {"type": "finished", "step": 0, "clean": True}])
 
     def test_messages_that_come_in_pieces(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -230,7 +230,7 @@ class Reports(Case):
         run(train)
         last = agent.received()[-2:]
         self.assertEqual(last[0]["metrics"], {"loss": 0.5, "accuracy": 0.97})
-        self.assertEqual(last[1], {"type": "finished"})
+        self.assertEqual(last[1]["type"], "finished")
 
     def test_numbers_are_read_only_when_they_are_sent(self):
         self.agent()
@@ -319,7 +319,7 @@ class Faults(Case):
 
     def test_the_traceback_is_reported(self):
         (fault,) = self.fault(ZeroDivisionError("over ünity"))
-        self.assertEqual(fault["step"], 2)
+        self.assertEqual((fault["step"], fault["clean"]), (1, False))
         self.assertIn("test_run.py", fault["message"])
         self.assertTrue(fault["message"].rstrip().endswith("ZeroDivisionError: over ünity"))
 

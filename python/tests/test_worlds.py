@@ -227,7 +227,7 @@ class Snapshots(Case):
         position, _ = read(path, Codec())
         self.assertEqual(position, {"step": 4, "samples": 14, "epoch": 1, "cursor": 4, "total": 6})
         agent.say("abort", round=1, reason="enough")
-        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 4})
+        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 4, "clean": True})
 
         random.seed(99)
         newcomer_agent, newcomer = self.start(None)
@@ -258,7 +258,7 @@ class Snapshots(Case):
         agent.say("abort", round=1, reason="lost a peer")
         while (message := agent.messages.get(timeout=SECONDS)[1])["type"] == "snapshot":
             pass
-        self.assertEqual(message, {"type": "aborted", "step": 4})
+        self.assertEqual(message, {"type": "aborted", "step": 4, "clean": True})
         agent.stop(0)
         agent.interval = 3600
         agent.give(world(round=2, fromStep=1, snapshot=path))
@@ -344,7 +344,7 @@ class Faults(Case):
         program.fail_at = 1
         program.proceed.release()
         fault = agent.hear("fault")
-        self.assertEqual(fault["step"], 1)
+        self.assertEqual((fault["step"], fault["clean"]), (0, False))
         self.assertIn("bad step 1", fault["message"])
         agent.say("abort", round=1, reason="lost a peer")
         agent.give(world(round=2))
@@ -368,7 +368,7 @@ class Faults(Case):
         agent.say("abort", round=1, reason="lost a peer")
         self.wait_for_abort(program)
         program.proceed.release()
-        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 1})
+        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 1, "clean": False})
         agent.hang_up()
         self.assertIsInstance(program.end(), concertina.AgentError)
 
@@ -381,7 +381,7 @@ class Faults(Case):
         agent, program = self.start(None)
         agent.say("abort", round=4, reason="lost a peer")
         agent.give(world(round=4))
-        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 0})
+        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 0, "clean": True})
         agent.give(world(round=5))
         agent.hear("snapshot")
         self.finish(agent, program)
@@ -424,7 +424,7 @@ class Abort(Case):
         peer = self.enterContext(server.accept()[0])
         peer.recv(1)
         agent.say("abort", round=1, reason="lost a peer")
-        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 0})
+        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 0, "clean": True})
         self.assertEqual(outcome, [b""])
         older.sendall(b"y")
         self.assertEqual(before.recv(1), b"y", "a connection from before the world is not touched")

@@ -152,7 +152,8 @@ class Coordinator:
         return member.snapshots[step]
 
     def abort(self, members):
-        """Breaks the world off; returns when all have left it."""
+        """Breaks the world off; what each says when it has left it."""
+        left = []
         for member in members:
             member.agent.say("abort", round=self.number, reason="a peer was lost")
             member.agent.stop(1)
@@ -162,7 +163,9 @@ class Coordinator:
                 if message["type"] == "snapshot":
                     member.snapshots[message["step"]] = member.agent.take_over(message, self.number)
                 if message["type"] in ("aborted", "fault"):
+                    left.append(message)
                     break
+        return left
 
     def end(self, members):
         """Waits until all have finished, and lets them end."""

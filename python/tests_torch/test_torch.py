@@ -103,7 +103,7 @@ class Worlds(unittest.TestCase):
         self.assertEqual([code for code, _, _ in outcome], [1, 1])
         messages, words = agents[1]
         (fault,) = [message for message in messages if message["type"] == "fault"]
-        self.assertEqual(fault["step"], 2)
+        self.assertEqual(fault["step"], 1)
         self.assertIn("rank 1 had to fail", fault["message"])
         self.assertEqual(words["done"], 1)
 

@@ -53,7 +53,7 @@ func (e *elasticJob) sizes(ctx context.Context) []string {
 	return all
 }
 
-// done waits until a step is done, of so many, but for the pause that --step-time makes.
+// done waits until a step is done, of so many.
 func (e *elasticJob) done(step, of int) {
 	GinkgoHelper()
 	Eventually(e.says, "90s", "50ms").WithArguments(fmt.Sprintf("step %d/%d ", step, of)).Should(BeNumerically(">", 0))

@@ -98,6 +98,15 @@ func (e *elasticJob) victim(ctx context.Context) *corev1.Pod {
 	return pick(expendable(members, writers(members)))
 }
 
+// expectOneStepLost checks that no recovery has cost more than the step that the loss hit: the others went on with
+// the state that they had.
+func (e *elasticJob) expectOneStepLost(ctx context.Context) {
+	GinkgoHelper()
+	for _, resize := range e.get(ctx).Status.Resizes {
+		Expect(resize.StepsLost).To(Or(BeNil(), HaveValue(BeNumerically("<=", 1))), "round %d: %s", *resize.Round, resize.Message)
+	}
+}
+
 // expectNothingLost checks that no step was lost in any change, and no restart was counted.
 func (e *elasticJob) expectNothingLost(ctx context.Context) {
 	GinkgoHelper()
@@ -143,6 +152,7 @@ var _ = Describe("A world that changes", short, func() {
 		killProgram(e.victim(ctx))
 		e.world(ctx, before, 3)
 		e.completes(ctx, 3*time.Minute)
+		e.expectOneStepLost(ctx)
 		e.expectRestarts(ctx, 1, 0)
 		e.expectEachSampleOnce(ctx)
 	})
@@ -153,6 +163,7 @@ var _ = Describe("A world that changes", short, func() {
 		forceDelete(ctx, e.victim(ctx))
 		e.world(ctx, before, 3)
 		e.completes(ctx, 3*time.Minute)
+		e.expectOneStepLost(ctx)
 		e.expectRestarts(ctx, 0, 1)
 		e.expectEachSampleOnce(ctx)
 	})

@@ -57,7 +57,7 @@ func (e *elasticJob) expectEachSampleOnce(ctx context.Context) {
 		}
 		g.Expect(run.Check()).To(Succeed())
 	}, "20s", "1s").Should(Succeed())
-	Expect(ledger.CompareLosses(run.Logs, e.undisturbed(ctx), sameLoss)).To(Succeed())
+	Expect(run.CompareLosses(e.undisturbed(ctx), sameLoss)).To(Succeed())
 }
 
 // undisturbed runs the same training here, as one rank.

@@ -20,8 +20,10 @@ type Said struct {
 	// Connection tells the connections of a slot apart; it is not 0.
 	Connection uint64
 	What       What
-	// Step is the number of steps done, with Parked.
-	Step uint64
+	// Step is the number of steps done, with Parked and with what says that its world is behind it: Aborted,
+	// Faulted and Finished. Clean says with these that its state is exactly the one after Step.
+	Step  uint64
+	Clean bool
 }
 
 // What a process says.

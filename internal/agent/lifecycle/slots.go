@@ -27,8 +27,10 @@ type slot struct {
 	connection uint64
 	elastic    bool
 	waiting    Waiting
-	// step is the number of steps done, of a process that is parked.
-	step uint64
+	// step is the number of steps done, of a process that is parked or has left its world; clean says that one
+	// that has left has the state after it.
+	step  uint64
+	clean bool
 	// world is the round whose world it was given last; 0 for none.
 	world uint64
 
@@ -39,7 +41,9 @@ type slot struct {
 	arming bool
 	// saved is the attempt for which it was asked for a snapshot; interrupted, raised and ended say
 	// that it was told so.
-	saved                      uint64
+	saved uint64
+	// savedStep is the step whose state it was asked for after it had left its world.
+	savedStep                  uint64
 	interrupted, raised, ended bool
 }
 
@@ -50,7 +54,9 @@ type orders struct {
 	// counts anew.
 	attempts, term uint64
 	abort          *Abort
-	raise, finish  bool
+	// saveStep is what the newest directive says of it: abort stays as it was first heard.
+	saveStep      uint64
+	raise, finish bool
 	// checkpointing is true while programs have their time for a checkpoint.
 	checkpointing bool
 }
@@ -64,6 +70,10 @@ func (m *Machine) obey(now time.Time, d Directive) []Effect {
 	}
 	if d.Barrier.Attempt == 0 || d.Barrier.Attempt >= o.attempts {
 		o.barrier, o.attempts = d.Barrier, max(o.attempts, d.Barrier.Attempt)
+	}
+	o.saveStep = 0
+	if d.Abort != nil {
+		o.saveStep = d.Abort.SaveStep
 	}
 	if d.Abort == nil || (o.abort != nil && (!o.abort.Planned || d.Abort.Planned)) {
 		return nil
@@ -109,7 +119,7 @@ func (m *Machine) said(e Said) []Effect {
 	}
 	switch e.What {
 	case Disconnected:
-		s.connection = 0
+		s.connection, s.clean = 0, false
 		if !s.hasLeft() {
 			s.waiting = WaitsNot
 		}
@@ -122,12 +132,12 @@ func (m *Machine) said(e Said) []Effect {
 	case Aborted:
 		// Once it has been told, and not after it was given another world.
 		if s.interrupted {
-			s.waiting = WaitsAborted
+			s.waiting, s.step, s.clean = WaitsAborted, e.Step, e.Clean
 		}
 	case Faulted:
-		s.waiting, s.raised = WaitsFault, false
+		s.waiting, s.raised, s.step, s.clean = WaitsFault, false, e.Step, e.Clean
 	case Finished:
-		s.waiting, s.ended = WaitsFinished, false
+		s.waiting, s.ended, s.step, s.clean = WaitsFinished, false, e.Step, e.Clean
 	case Connected:
 	}
 	return []Effect{Tell{}}
@@ -153,9 +163,16 @@ func (s *slot) ready() bool {
 	return s.waiting != WaitsNot && (!s.interrupted || s.hasLeft())
 }
 
-// standsAt is true while the process stands at the barrier of a round, after that step, and may not go on.
+// standsAt is true while the process can go on from a round with the state after a step: it stands at the
+// barrier there, and may not go on, or has left the round for good with that state.
 func (s *slot) standsAt(round, step uint64) bool {
-	return s.world == round && s.waiting == WaitsParked && !s.arming && !s.interrupted && s.step == step && s.stop == step
+	return s.world == round && s.step == step &&
+		(s.keeps(step) || s.waiting == WaitsParked && !s.arming && !s.interrupted && s.stop == step)
+}
+
+// keeps is true while the process has left its world, and still has the state after a step.
+func (s *slot) keeps(step uint64) bool {
+	return s.hasLeft() && s.clean && s.step == step && s.world != 0
 }
 
 // attend tells every process what is due.
@@ -234,12 +251,27 @@ func (m *Machine) direct(now time.Time, i int, s *slot) []Effect {
 	o := &m.orders
 	if o.abort != nil && m.shape.Strategy == InPlace {
 		if s.interrupted || s.hasLeft() {
-			return m.verdict(i, s)
+			return append(m.saveLive(i, s), m.verdict(i, s)...)
 		}
 		return m.interrupt(now, i, s, o.abort.Reason)
 	}
 	effects := m.barrier(i, s)
 	return append(effects, m.verdict(i, s)...)
+}
+
+// saveLive asks a process that has left its world for the state that others need: the first that has it.
+func (m *Machine) saveLive(i int, s *slot) []Effect {
+	step := m.orders.saveStep
+	if step == 0 || s.savedStep == step || !s.keeps(step) || s.connection == 0 {
+		return nil
+	}
+	for j := range m.slots {
+		if other := &m.slots[j]; other.world == s.world && other.keeps(step) && (j < i || other.savedStep == step) {
+			return nil
+		}
+	}
+	s.savedStep = step
+	return []Effect{Word{Slot: i, Connection: s.connection, Say: SaySave, Step: step}}
 }
 
 // barrier keeps a process where the operator wants it to stop.

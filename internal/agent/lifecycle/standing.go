@@ -10,6 +10,9 @@ type Standing struct {
 	// Entering is true while it has yet to be given the world that the worker is in: what it has done
 	// belongs to another.
 	Entering bool
+	// Clean is true for one that has left that world with exactly the state after Step.
+	Clean bool
+	Step  uint64
 }
 
 // Term is the highest term that was obeyed.
@@ -82,6 +85,9 @@ func (m *Machine) Process(i int) Standing {
 	s := m.slots[i]
 	standing := Standing{Elastic: s.elastic, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop}
 	if m.in == nil || s.world == m.in.Round {
+		if s.keeps(s.step) {
+			standing.Clean, standing.Step = true, s.step
+		}
 		return standing
 	}
 	// What it waits for has nothing to do with the world that it is about to enter, unless that is

@@ -79,6 +79,9 @@ type Abort struct {
 	Reason string
 	// Planned asks for a checkpoint first.
 	Planned bool
+	// SaveStep asks for a snapshot of the state after this step, of a process that has left the world with
+	// it; 0 for none.
+	SaveStep uint64
 }
 
 // Directive is what the operator says the agent should do now.

@@ -28,7 +28,7 @@ func FromProgram(line []byte) (any, error) {
 	case TypeFault:
 		return decode(line, Fault.check)
 	case TypeFinished:
-		return decode[Finished](line, nil)
+		return decode(line, Finished.check)
 	case TypeProgress:
 		return decode(line, Progress.check)
 	default:
@@ -115,9 +115,10 @@ func (p Progress) check() error {
 	return nil
 }
 
-func (f Fault) check() error   { return checkCount("step", f.Step) }
-func (p Parked) check() error  { return checkCount("step", p.Step) }
-func (a Aborted) check() error { return checkCount("step", a.Step) }
+func (f Fault) check() error    { return checkCount("step", f.Step) }
+func (p Parked) check() error   { return checkCount("step", p.Step) }
+func (a Aborted) check() error  { return checkCount("step", a.Step) }
+func (f Finished) check() error { return checkCount("step", f.Step) }
 
 func (s Snapshot) check() error {
 	if (s.File == "") == (s.Error == "") {

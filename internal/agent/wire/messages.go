@@ -105,7 +105,7 @@ type Parked struct {
 	Step uint64 `json:"step"`
 }
 
-// Save asks a process that is parked for a snapshot of Step.
+// Save asks a process that is parked, or has left its world with that state, for a snapshot of Step.
 type Save struct {
 	Type string `json:"type"`
 	Step uint64 `json:"step"`
@@ -128,10 +128,12 @@ type Abort struct {
 	Reason string `json:"reason"`
 }
 
-// Aborted says that the process has left its world, with Step steps done, and wants the next.
+// Aborted says that the process has left its world, with Step steps done, and wants the next. Clean says that
+// its state is exactly the one after Step.
 type Aborted struct {
-	Type string `json:"type"`
-	Step uint64 `json:"step"`
+	Type  string `json:"type"`
+	Step  uint64 `json:"step"`
+	Clean bool   `json:"clean"`
 }
 
 // Raise lets the exception that was reported as a fault end the program.
@@ -151,16 +153,19 @@ type Progress struct {
 	Metrics    map[string]float64 `json:"metrics,omitempty"`
 }
 
-// Fault is an exception that has ended the training function.
+// Fault is an exception that has ended the training function, with Step steps done; Clean as in Aborted.
 type Fault struct {
 	Type    string `json:"type"`
 	Step    uint64 `json:"step"`
+	Clean   bool   `json:"clean"`
 	Message string `json:"message"`
 }
 
-// Finished says that training is over.
+// Finished says that training is over, with Step steps done; Clean as in Aborted.
 type Finished struct {
-	Type string `json:"type"`
+	Type  string `json:"type"`
+	Step  uint64 `json:"step"`
+	Clean bool   `json:"clean"`
 }
 
 // Error says what was wrong; the connection ends with it.

@@ -560,7 +560,10 @@ type Process struct {
 	BarrierAttempt uint64 `protobuf:"varint,10,opt,name=barrier_attempt,json=barrierAttempt,proto3" json:"barrier_attempt,omitempty"`
 	Stop           uint64 `protobuf:"varint,11,opt,name=stop,proto3" json:"stop,omitempty"`
 	// It speaks to the agent, so it can be stopped at a barrier.
-	Elastic       bool `protobuf:"varint,12,opt,name=elastic,proto3" json:"elastic,omitempty"`
+	Elastic bool `protobuf:"varint,12,opt,name=elastic,proto3" json:"elastic,omitempty"`
+	// The number of steps that the state of this process is of, exactly: no optimizer has begun to write
+	// since. Set only while it has left its world for good, and can go on from there.
+	CleanStep     *uint64 `protobuf:"varint,13,opt,name=clean_step,json=cleanStep,proto3,oneof" json:"clean_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -677,6 +680,13 @@ func (x *Process) GetElastic() bool {
 		return x.Elastic
 	}
 	return false
+}
+
+func (x *Process) GetCleanStep() uint64 {
+	if x != nil && x.CleanStep != nil {
+		return *x.CleanStep
+	}
+	return 0
 }
 
 type Metric struct {
@@ -1124,7 +1134,10 @@ type Abort struct {
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The change is planned: ask programs that know how for a checkpoint first. Only where worlds change
 	// by starting programs anew.
-	Planned       bool `protobuf:"varint,2,opt,name=planned,proto3" json:"planned,omitempty"`
+	Planned bool `protobuf:"varint,2,opt,name=planned,proto3" json:"planned,omitempty"`
+	// The next world begins after this step, and others need the state: one of the processes that have it
+	// takes a snapshot. 0 for none.
+	SaveStep      uint64 `protobuf:"varint,3,opt,name=save_step,json=saveStep,proto3" json:"save_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1171,6 +1184,13 @@ func (x *Abort) GetPlanned() bool {
 		return x.Planned
 	}
 	return false
+}
+
+func (x *Abort) GetSaveStep() uint64 {
+	if x != nil {
+		return x.SaveStep
+	}
+	return 0
 }
 
 type World struct {
@@ -1417,7 +1437,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"masterPort\x12#\n" +
 	"\rsnapshot_port\x18\t \x01(\rR\fsnapshotPort\x121\n" +
 	"\x14snapshot_certificate\x18\n" +
-	" \x01(\fR\x13snapshotCertificate\"\xe0\x03\n" +
+	" \x01(\fR\x13snapshotCertificate\"\x93\x04\n" +
 	"\aProcess\x125\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1f.concertina.rendezvous.v1.PhaseR\x05phase\x12\x18\n" +
 	"\aentered\x18\x02 \x01(\x04R\aentered\x12\x12\n" +
@@ -1431,7 +1451,10 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x0fbarrier_attempt\x18\n" +
 	" \x01(\x04R\x0ebarrierAttempt\x12\x12\n" +
 	"\x04stop\x18\v \x01(\x04R\x04stop\x12\x18\n" +
-	"\aelastic\x18\f \x01(\bR\aelastic\"2\n" +
+	"\aelastic\x18\f \x01(\bR\aelastic\x12\"\n" +
+	"\n" +
+	"clean_step\x18\r \x01(\x04H\x00R\tcleanStep\x88\x01\x01B\r\n" +
+	"\v_clean_step\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value\"5\n" +
@@ -1463,10 +1486,11 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\aBarrier\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x12\n" +
-	"\x04save\x18\x03 \x01(\bR\x04save\"9\n" +
+	"\x04save\x18\x03 \x01(\bR\x04save\"V\n" +
 	"\x05Abort\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
-	"\aplanned\x18\x02 \x01(\bR\aplanned\"\xc6\x03\n" +
+	"\aplanned\x18\x02 \x01(\bR\aplanned\x12\x1b\n" +
+	"\tsave_step\x18\x03 \x01(\x04R\bsaveStep\"\xc6\x03\n" +
 	"\x05World\x12%\n" +
 	"\x0emembers_digest\x18\x01 \x01(\tR\rmembersDigest\x12\x1b\n" +
 	"\tfrom_step\x18\x02 \x01(\x04R\bfromStep\x12\x1f\n" +
@@ -1571,6 +1595,7 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 	if File_concertina_rendezvous_v1_rendezvous_proto != nil {
 		return
 	}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

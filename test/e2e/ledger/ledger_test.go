@@ -213,13 +213,20 @@ func TestCompareLosses(t *testing.T) {
 		{"nothing", nil, "nobody told the loss of step 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := CompareLosses(tc.logs, undisturbed, 1e-3)
+			err := Run{Logs: tc.logs}.CompareLosses(undisturbed, 1e-3)
 			if (err == nil) != (tc.fails == "") || err != nil && !strings.Contains(err.Error(), tc.fails) {
 				t.Fatalf("error %v, want one with %q", err, tc.fails)
 			}
 		})
 	}
-	if err := CompareLosses(nil, nil, 1e-3); err == nil {
+	if err := (Run{}).CompareLosses(nil, 1e-3); err == nil {
 		t.Error("nothing is like nothing")
+	}
+	lost := Run{
+		Logs:   map[string]Log{"a": {Losses: []Loss{{1, 3, 2}, {3, 3, 0.5}}}},
+		Rounds: []Round{{Number: 1, Ranks: 2}, {Number: 2, Parent: 1, FromStep: 2, Ranks: 1}},
+	}
+	if err := lost.CompareLosses(undisturbed, 1e-3); err != nil {
+		t.Errorf("rank 0 was lost in a step that others made: %v", err)
 	}
 }

@@ -1,0 +1,97 @@
+package lifecycle
+
+import "testing"
+
+// The transcripts in this file are of recoveries that go on from live state.
+
+func leaves(slot int, what What, step uint64) Said {
+	s := says(slot, what)
+	s.Step, s.Clean = step, true
+	return s
+}
+
+func unclean(s Said) Said { s.Clean = false; return s }
+
+// savingAfter is an abort that asks for the state after a step.
+func savingAfter(h Heard, step uint64) Heard {
+	h = aborting(h, false)
+	h.Directive.Abort.SaveStep = step
+	return h
+}
+
+var liveTranscripts = map[string][]line{
+	"all processes keep their state": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{2 * second, leaves(0, Aborted, 17), "tell tell"},
+		line{2 * second, leaves(1, Faulted, 17), "tell"},
+		line{3 * second, going(directive(1, 2, "b"), 17, false), "tell give0(2) tell give1(2) tell"},
+	),
+	"a process is one step behind": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{2 * second, leaves(0, Aborted, 16), "tell tell"},
+		line{2 * second, leaves(1, Aborted, 17), "tell"},
+		line{3 * second, savingAfter(directive(1, 1, "a"), 17), "save1"},
+		line{3 * second, savingAfter(directive(1, 1, "a"), 17), ""},
+		line{3 * second, savingAfter(directive(2, 1, "a"), 17), ""},
+		line{4 * second, going(directive(2, 2, "b"), 17, false), "refuse tell"},
+		line{5 * second, going(directive(2, 3, "c"), 17, true), "fetch(17) tell"},
+	),
+	"the first process that has it saves": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{2 * second, savingAfter(directive(1, 1, "a"), 17), ""},
+		line{2 * second, leaves(1, Aborted, 17), "tell save1 tell"},
+		line{2 * second, leaves(0, Aborted, 17), "tell"},
+	),
+	"who has it ends while it saves": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{2 * second, leaves(0, Aborted, 17), "tell tell"},
+		line{2 * second, leaves(1, Aborted, 17), "tell"},
+		line{3 * second, savingAfter(directive(1, 1, "a"), 17), "save0"},
+		line{4 * second, says(0, Disconnected), "tell save1"},
+		line{5 * second, going(directive(1, 2, "b"), 17, false), "refuse tell"},
+	),
+	"a process that has finished": inRound(
+		line{1 * second, leaves(0, Finished, 20), "tell tell"},
+		line{2 * second, savingAfter(directive(1, 1, "a"), 20), "save0 abort1(1)"},
+		line{3 * second, unclean(leaves(1, Aborted, 19)), "tell"},
+		line{4 * second, going(directive(1, 2, "b"), 20, false), "refuse tell"},
+	),
+	"a process in the middle of its update": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{2 * second, unclean(leaves(0, Aborted, 17)), "tell tell"},
+		line{2 * second, leaves(1, Aborted, 17), "tell"},
+		line{4 * second, going(directive(1, 2, "b"), 17, false), "refuse tell"},
+	),
+}
+
+func TestLiveTranscripts(t *testing.T) {
+	for name, lines := range liveTranscripts {
+		t.Run(name, func(t *testing.T) { play(t, InPlace, lines) })
+	}
+}
+
+// What the operator is told of a process's state is true only for the world that it has left.
+func TestWhatIsToldOfLiveState(t *testing.T) {
+	m := New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2})
+	events := []struct {
+		event Event
+		clean [2]bool
+	}{
+		{directive(1, 1, "a"), [2]bool{}},
+		{says(0, Connected), [2]bool{}},
+		{says(1, Connected), [2]bool{}},
+		{says(0, Joined), [2]bool{}},
+		{says(1, Joined), [2]bool{}},
+		{leaves(0, Faulted, 17), [2]bool{true, false}},
+		{aborting(directive(1, 1, "a"), false), [2]bool{true, false}},
+		{leaves(1, Aborted, 17), [2]bool{true, true}},
+		{going(directive(1, 2, "b"), 16, true), [2]bool{}},
+		{Fetched{Round: 2}, [2]bool{}},
+	}
+	for i, e := range events {
+		m.Step(epoch, e.event)
+		if got := [2]bool{m.Process(0).Clean, m.Process(1).Clean}; got != e.clean {
+			t.Errorf("event %d, %T: the states are told as clean: %v, want %v", i, e.event, got, e.clean)
+		}
+	}
+}

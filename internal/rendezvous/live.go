@@ -1,0 +1,199 @@
+package rendezvous
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// A recovery goes on from live state where it can. A process that leaves its world says whether its state is
+// exactly that after the steps it has made. The next world then begins after F, the highest such step: who has
+// made it could only do so because every rank has given its part, so it counts, however many others were
+// still in it. Members that have F in all of their processes keep their state. When others need it, one that
+// has it takes a snapshot, as after a barrier; the state moves as a whole file.
+
+// live is a state that processes of a broken world still have.
+type live struct {
+	step uint64
+	// keep are the members of the next world that go on with it.
+	keep map[string]bool
+	// savers can give it to others: those that go on, and then those that leave, in the order of their ranks.
+	savers []string
+}
+
+// cleanAt says whether a process that has left its world has just the state after a step.
+func (p *process) cleanAt(step uint64) bool {
+	return p.clean && !p.exited && p.done == step && p.cleanStep == step
+}
+
+// keeps says whether all processes of a member of the world have left it with the state after a step.
+func (m *machine) keeps(mem *member, step uint64) bool {
+	return m.hasLive(mem) && len(mem.report.processes) == int(m.gang.ProcessesPerWorker) &&
+		!slices.ContainsFunc(mem.report.processes, func(p process) bool { return !p.cleanAt(step) })
+}
+
+// hasLive says whether the processes of a member may have live state of the world.
+func (m *machine) hasLive(mem *member) bool {
+	return mem != nil && !m.isLost(mem) && m.isOut(mem) && len(mem.report.processes) > 0
+}
+
+// lives are the states that members of the broken world have, newest first. Whoever is not to go on counts too:
+// it can hand its state over.
+func (m *machine) lives(members []Member) []live {
+	among := make(map[string]bool, len(members))
+	for i := range members {
+		among[members[i].UID] = true
+	}
+	byStep := map[uint64]*live{}
+	var leavers []string
+	note := func(uid string) {
+		mem := m.members[uid]
+		for i := range mem.report.processes {
+			step := mem.report.processes[i].cleanStep
+			if !mem.report.processes[i].cleanAt(step) {
+				continue
+			}
+			l := byStep[step]
+			if l == nil {
+				l = &live{step: step, keep: map[string]bool{}}
+				byStep[step] = l
+			}
+			if !slices.Contains(l.savers, uid) {
+				l.savers = append(l.savers, uid)
+			}
+			if among[uid] && m.keeps(mem, step) {
+				l.keep[uid] = true
+			}
+		}
+	}
+	for _, uid := range m.world.ranks.uids {
+		switch {
+		case !m.hasLive(m.members[uid]):
+		case among[uid]:
+			note(uid)
+		default:
+			leavers = append(leavers, uid)
+		}
+	}
+	for _, uid := range leavers {
+		note(uid)
+	}
+	all := make([]live, 0, len(byStep))
+	for _, step := range slices.Backward(slices.Sorted(maps.Keys(byStep))) {
+		all = append(all, *byStep[step])
+	}
+	return all
+}
+
+// goOnLive plans the next world from live state. It returns false when there is none that serves, and a
+// snapshot has to; and no plan while the state is not known yet, or is being saved for those that do not have
+// it.
+func (m *machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
+	if !m.haveLeft(now) {
+		return nil, true
+	}
+	lives := m.lives(p.members)
+	newest, held := m.newestSnapshot()
+	held = held && !slices.ContainsFunc(m.keepers(), m.isLost) // it may end before anybody has it
+	for i := range lives {
+		l := &lives[i]
+		p.fromStep, p.live = l.step, l.keep
+		switch {
+		case held && newest.step > l.step:
+			return nil, false
+		case len(l.keep) == len(p.members):
+			return p, true
+		case held && newest.step == l.step:
+			p.snapshot = &newest
+			return p, true
+		case l.step > 0 && m.saveLive(now, l): // newcomers have the state before the first step
+			return nil, true
+		}
+	}
+	if len(lives) == 0 || lives[0].step == 0 {
+		return nil, false
+	}
+	return m.goOnAlone(p, &lives[0], held)
+}
+
+// haveLeft says whether all processes of those that are left have left the broken world, and not just one of
+// each: what those that follow have is not known yet. Agents see to it that they do; one that is only starting
+// is not waited for long.
+func (m *machine) haveLeft(now time.Time) bool {
+	if now.Sub(m.broken.began) >= outTimeout {
+		return true
+	}
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) {
+			continue
+		}
+		if slices.ContainsFunc(mem.report.processes, func(p process) bool { return !p.exited && !p.waiting.left() }) {
+			return false
+		}
+	}
+	return true
+}
+
+// goOnAlone plans a world of those that have the live state, when it cannot be given to anybody else. With a
+// snapshot that is only done when the others would be newcomers: members of the old world are worth going
+// back for.
+func (m *machine) goOnAlone(p *plan, l *live, held bool) (*plan, bool) {
+	var alone []Member
+	for i := range p.members {
+		switch uid := p.members[i].UID; {
+		case l.keep[uid]:
+			alone = append(alone, p.members[i])
+		case held && m.world.ranks.rank(uid) >= 0:
+			return nil, false
+		}
+	}
+	p.fromStep, p.live = l.step, l.keep
+	size := m.legalSize(int32(len(alone)))
+	if size < max(m.gang.Minimum, 1) {
+		return nil, false
+	}
+	p.members = choose(m.world.ranks.ranks, alone, nil, size)
+	return p, true
+}
+
+// saveLive has a member that has the live state take a snapshot of it. It returns false when all that could
+// have failed to.
+func (m *machine) saveLive(now time.Time, l *live) bool {
+	r := m.broken
+	if r.saver != "" && r.saveStep == l.step && slices.Contains(l.savers, r.saver) {
+		why := m.members[r.saver].report.snapshotError
+		late := now.Sub(r.askedAt) >= m.gang.BarrierTimeout
+		if (why == "" || why == r.said && now.Sub(r.askedAt) < errorGrace) && !late {
+			return true
+		}
+		if why == "" {
+			why = "it was not taken in time"
+		}
+		m.note(notedBroken, "round %d: %s could not save the state after step %d: %s",
+			m.world.record.Round, m.members[r.saver].want.Name, l.step, brief(why))
+		r.failed[r.saver] = true
+	}
+	if m.writing != nil {
+		return true // another plan is being made durable, and may stand
+	}
+	next := slices.IndexFunc(l.savers, func(uid string) bool { return !r.failed[uid] })
+	if next < 0 {
+		if r.saveStep == l.step && r.saver != "" {
+			r.saver, m.out.publish = "", true
+		}
+		return false
+	}
+	r.saver, r.saveStep, r.askedAt = l.savers[next], l.step, now
+	r.said = m.members[r.saver].report.snapshotError
+	m.out.publish = true
+	return true
+}
+
+// savesFor is the step after which a member of the broken world is to save its state; 0 for none.
+func (r *recovery) savesFor(uid string) uint64 {
+	if r.saver != uid {
+		return 0
+	}
+	return r.saveStep
+}

@@ -1,0 +1,78 @@
+package rendezvous
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+)
+
+// brokenWorld is a machine whose world of two workers a and b, each with two processes, everybody has left. Of each
+// process it is given the step that its state is of; -1 says that it is not clean.
+func brokenWorld(steps map[string][]int) (*machine, *plan) {
+	m := newMachine(0)
+	m.gang = Gang{Minimum: 1, Target: 4, ProcessesPerWorker: 2, BarrierTimeout: time.Minute}
+	p := &plan{}
+	for _, uid := range slices.Sorted(maps.Keys(steps)) {
+		want := Member{UID: uid, Name: uid}
+		r := report{round: 1, out: true}
+		for _, step := range steps[uid] {
+			one := process{waiting: waitingAborted, done: uint64(max(step, 7)), clean: step >= 0, cleanStep: uint64(max(step, 0))}
+			r.processes = append(r.processes, one)
+		}
+		m.members[uid] = &member{want: want, connected: true, report: r}
+		p.members = append(p.members, want)
+	}
+	m.world = &world{record: Record{Round: 1}, ranks: newRankTable(assignRanks(nil, p.members)), ended: map[string]bool{}}
+	m.broken = &recovery{failed: map[string]bool{}}
+	return m, p
+}
+
+// A worker keeps its state only if all of its processes have it; one of them is enough to give it away.
+func TestWorkersOfTwoProcesses(t *testing.T) {
+	for name, row := range map[string]struct {
+		steps   map[string][]int
+		keep    []string
+		step    uint64
+		saver   string
+		without bool
+	}{
+		"all have the same":           {steps: map[string][]int{"a": {8, 8}, "b": {8, 8}}, keep: []string{"a", "b"}, step: 8},
+		"one process is ahead":        {steps: map[string][]int{"a": {7, 7}, "b": {7, 8}}, step: 8, saver: "b"},
+		"one worker is ahead":         {steps: map[string][]int{"a": {8, 8}, "b": {7, 7}}, keep: []string{"a"}, step: 8, saver: "a"},
+		"one process is not clean":    {steps: map[string][]int{"a": {7, -1}, "b": {7, 7}}, keep: []string{"b"}, step: 7, saver: "a"},
+		"nobody is clean":             {steps: map[string][]int{"a": {-1, -1}, "b": {-1, -1}}, without: true},
+		"before the first step":       {steps: map[string][]int{"a": {-1, -1}, "b": {0, 0}}, without: true},
+		"one process was never heard": {steps: map[string][]int{"a": {7}, "b": {7, 7}}, keep: []string{"b"}, step: 7, saver: "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, p := brokenWorld(row.steps)
+			next, serves := m.goOnLive(time.Unix(1e9, 0), p)
+			if serves == row.without {
+				t.Fatalf("live state serves: %v", serves)
+			}
+			if row.without {
+				return
+			}
+			if got := m.broken.saver; got != row.saver || (next == nil) != (row.saver != "") {
+				t.Errorf("%q is asked to save, want %q; the plan is %v", got, row.saver, next)
+			}
+			if keep := slices.Sorted(maps.Keys(p.live)); p.fromStep != row.step || !slices.Equal(keep, row.keep) {
+				t.Errorf("%v go on after step %d, want %v after step %d", keep, p.fromStep, row.keep, row.step)
+			}
+		})
+	}
+}
+
+// What the processes that follow have is not known yet.
+func TestAProcessThatHasYetToLeaveIsWaitedFor(t *testing.T) {
+	m, p := brokenWorld(map[string][]int{"a": {8, 8}, "b": {8, -1}})
+	m.broken.began = time.Unix(1e9, 0)
+	m.members["b"].report.processes[1].waiting = waitingNone
+	if next, serves := m.goOnLive(m.broken.began, p); next != nil || !serves || m.broken.saver != "" {
+		t.Errorf("it is planned already: %+v, %v, %q saves", next, serves, m.broken.saver)
+	}
+	if _, serves := m.goOnLive(m.broken.began.Add(outTimeout), p); !serves || m.broken.saver != "a" {
+		t.Errorf("it is waited for still: %v, %q saves", serves, m.broken.saver)
+	}
+}
