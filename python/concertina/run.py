@@ -123,6 +123,7 @@ class Run:
         self._connections = Connections()
         self._epoch: int | None = None
         self._entered = 0
+        self._fresh = True  # until the first step of a world has begun
         self._done = 0
         self._samples = 0
         self._total_steps = 0
@@ -304,6 +305,7 @@ class Run:
     def _adopt(self, assigned: Assignment) -> None:
         """Brings the state to the step after which the world begins."""
         world = assigned.world
+        self._fresh = True
         if not assigned.restore:
             if world.from_step != self._done:
                 raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {self._done}")
@@ -356,6 +358,9 @@ class Run:
         self._entered = number
         if self.gate.enter(number):
             self._session.halt(number - 1, self._settle, self._keeper.save)
+        if self._fresh:
+            self._fresh = False
+            self.gate.begun()
 
     def _part(self, first: int, n: int) -> tuple[int, list[samples.MicroBatch]]:
         """The samples of the step that begins at a position, and this rank's part of them."""
