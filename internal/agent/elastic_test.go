@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/agenttest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -28,6 +30,24 @@ func inWorld(host *rendezvousv1.Hello, port uint32, round, fromStep uint64, rank
 		}}
 	}
 	return d
+}
+
+// paused checks the pause before a round that an agent tells against what its program has seen, and against the
+// time for which it certainly stood.
+func (w *worker) paused(round uint64, told *uint64, stood time.Duration) {
+	w.t.Helper()
+	var own uint64
+	for _, line := range w.file("pauses") {
+		var of, nanos uint64
+		if _, err := fmt.Sscan(line, &of, &nanos); err == nil && of == round {
+			own = nanos
+		}
+	}
+	if told == nil {
+		w.t.Errorf("no pause is told before round %d", round)
+	} else if *told < uint64(stood) || *told == 0 || *told > own {
+		w.t.Errorf("a pause before round %d of %d ns, by the program's own clock, and of %v at least, is told as %d", round, own, stood, *told)
+	}
 }
 
 // Two workers whose programs use the SDK: one trains alone, the other joins it at a barrier, both go
@@ -59,11 +79,16 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 	one.Direct(barrier(d, 3, n, true))
 	snapshot := one.Await("the snapshot", holds(1, n)).GetSnapshots()[0]
 
+	stands := time.Now()
 	port := one.Last().GetMasterPort()
 	two.Direct(inWorld(host, port, 2, n, 1, 2, true, snapshot))
+	stood := time.Since(stands)
 	one.Direct(inWorld(host, port, 2, n, 0, 2, false, nil))
-	one.Await("steps of the survivor", trainsBeyond(2, n))
-	two.Await("steps of the newcomer", trainsBeyond(2, n))
+	told := one.Await("steps of the survivor", trainsBeyond(2, n)).PauseNanos
+	old.paused(2, told, stood)
+	if told := two.Await("steps of the newcomer", trainsBeyond(2, n)); told.PauseNanos == nil || told.GetPauseNanos() != 0 {
+		t.Errorf("a newcomer has paused: %v", told)
+	}
 
 	one.Direct(abort(inWorld(host, port, 2, n, 0, 2, false, nil), false))
 	two.Direct(abort(inWorld(host, port, 2, n, 1, 2, true, snapshot), false))
@@ -73,7 +98,8 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 	one.Direct(inWorld(host, port, 3, back.GetStep(), 0, 2, true, back))
 	two.Direct(inWorld(host, port, 3, back.GetStep(), 1, 2, true, back))
 	for i, r := range []*agenttest.Rendezvous{one, two} {
-		r.Await("steps after the loss", trainsBeyond(3, back.GetStep()))
+		told := r.Await("steps after the loss", trainsBeyond(3, back.GetStep())).PauseNanos
+		[]*worker{old, newcomer}[i].paused(3, told, 0)
 		finish(r, inWorld(host, port, 3, back.GetStep(), uint32(i), 2, true, back))
 	}
 	if a, b := old.exit(), newcomer.exit(); a != 0 || b != 0 {

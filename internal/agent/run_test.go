@@ -190,6 +190,7 @@ func TestAProgramWithTheSDK(t *testing.T) {
 	}
 	want := &rendezvousv1.Report{
 		Sequence: report.GetSequence(), MasterPort: report.GetMasterPort(), Term: 1, Round: 3, MembersDigest: "digest-3",
+		PauseNanos: proto.Uint64(0),
 		Processes: []*rendezvousv1.Process{{
 			Phase: rendezvousv1.Phase_PHASE_STEP, Entered: 3, Done: 2, LastStep: 3, Samples: 8, Elastic: true,
 			Metrics: []*rendezvousv1.Metric{{Name: "loss", Value: 1}},

@@ -196,7 +196,11 @@ type Report struct {
 	MasterPort uint32 `protobuf:"varint,13,opt,name=master_port,json=masterPort,proto3" json:"master_port,omitempty"`
 	// A planned round that this worker was told of and could not go on to: not all of its processes stood at
 	// from_step of the parent any more. It stays in round. 0 for none.
-	Refused       uint64 `protobuf:"varint,14,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused uint64 `protobuf:"varint,14,opt,name=refused,proto3" json:"refused,omitempty"`
+	// How long the processes of this worker stood still before their first step in round, in nanoseconds: the
+	// longest, each from the end of the last step that it made before, by the clock of its node. Set once all of
+	// them have begun that step; 0 when it is not known, as of a worker that has come new.
+	PauseNanos    *uint64 `protobuf:"varint,20,opt,name=pause_nanos,json=pauseNanos,proto3,oneof" json:"pause_nanos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -325,6 +329,13 @@ func (x *Report) GetMasterPort() uint32 {
 func (x *Report) GetRefused() uint64 {
 	if x != nil {
 		return x.Refused
+	}
+	return 0
+}
+
+func (x *Report) GetPauseNanos() uint64 {
+	if x != nil && x.PauseNanos != nil {
+		return *x.PauseNanos
 	}
 	return 0
 }
@@ -1339,7 +1350,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x80\x04\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xb6\x04\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1357,7 +1368,10 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x0esnapshot_error\x18\f \x01(\tR\rsnapshotError\x12\x1f\n" +
 	"\vmaster_port\x18\r \x01(\rR\n" +
 	"masterPort\x12\x18\n" +
-	"\arefused\x18\x0e \x01(\x04R\arefused\"f\n" +
+	"\arefused\x18\x0e \x01(\x04R\arefused\x12$\n" +
+	"\vpause_nanos\x18\x14 \x01(\x04H\x00R\n" +
+	"pauseNanos\x88\x01\x01B\x0e\n" +
+	"\f_pause_nanos\"f\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
@@ -1526,6 +1540,7 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 	if File_concertina_rendezvous_v1_rendezvous_proto != nil {
 		return
 	}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
