@@ -1,5 +1,7 @@
 package rendezvous
 
+import "time"
+
 // event is something that happened to one job.
 type event interface{ isEvent() }
 
@@ -70,6 +72,10 @@ type report struct {
 	masterPort uint32
 	// refused is a planned round that this worker was told of and could not go on to; 0 for none.
 	refused uint64
+	// begun is true once all of its processes have begun their first step in round, pause how long they stood
+	// still before it; 0 for not known.
+	begun bool
+	pause time.Duration
 }
 
 // process is one training process of a worker.
@@ -247,6 +253,7 @@ const (
 	notedAdopted   noteKind = "adopted"
 	notedBurned    noteKind = "burned"
 	notedRefused   noteKind = "refused"
+	notedDoubted   noteKind = "doubted"
 	notedFailed    noteKind = "record-failed"
 	notedDeposed   noteKind = "deposed"
 	notedResizing  noteKind = "resizing"

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/plain"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -108,7 +109,10 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		term: r.GetTerm(), round: r.GetRound(), digest: r.GetMembersDigest(),
 		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
 		standby: r.GetStandby(), out: r.GetOut(), snapshotError: plain.Text(r.GetSnapshotError()),
-		masterPort: r.GetMasterPort(), refused: r.GetRefused(),
+		masterPort: r.GetMasterPort(), refused: r.GetRefused(), begun: r.PauseNanos != nil,
+	}
+	if nanos := r.GetPauseNanos(); nanos <= uint64(maxPause) {
+		read.pause = time.Duration(nanos) // and otherwise it is not known: programs may say anything
 	}
 	switch {
 	case read.masterPort > math.MaxUint16:

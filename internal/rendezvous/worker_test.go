@@ -19,6 +19,9 @@ type worker struct {
 	// told counts the connections of processes.
 	connections uint64
 	lastStep    uint64
+	// ended is when its process has ended its last step, before what that was when the process was given its
+	// world, and begun when it has begun its first step there.
+	ended, before, begun time.Time
 	restarts    bool
 
 	snapshots     []snapshot
@@ -158,6 +161,7 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 		if effect.Connection == p.connection {
 			p.stop, p.armed = 0, 0
 			p.entered, p.done = effect.Start.World.FromStep, effect.Start.World.FromStep
+			w.before, w.begun = w.ended, time.Time{}
 			p.tell(func() { w.take(effect) })
 		}
 	case lifecycle.Deny:
@@ -355,6 +359,9 @@ func (w *worker) enterStep() bool {
 	w.process.entered = w.process.done + 1
 	w.look()
 	w.process.stepping = w.trains()
+	if w.process.stepping && w.begun.IsZero() {
+		w.begun = w.now()
+	}
 	return w.process.stepping
 }
 
@@ -363,6 +370,7 @@ func (w *worker) endStep() {
 	p := &w.process
 	p.stepping = false
 	p.done++
+	w.ended = w.now()
 	p.state = append(slices.Clone(p.state), p.round)
 	w.look()
 }
@@ -425,6 +433,12 @@ func (w *worker) report() report {
 		}
 	}
 	r.processes = []process{p}
+	if !standing.Entering && !w.begun.IsZero() {
+		r.begun = true
+		if !w.before.IsZero() {
+			r.pause = w.begun.Sub(w.before)
+		}
+	}
 	return r
 }
 
