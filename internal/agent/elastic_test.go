@@ -16,18 +16,18 @@ func trainsBeyond(round, step uint64) func(*rendezvousv1.Report) bool {
 	}
 }
 
-// inWorld is a directive for one worker of a world of two, or of one with workers 1. The first port is that
+// inWorld is a directive for one worker (of) of a world of two, or of one with workers 1. The first port is that
 // of the host's hello, later ones are those of its reports.
-func inWorld(host *rendezvousv1.Hello, port uint32, round, fromStep uint64, rank, workers uint32, restore bool, from *rendezvousv1.Snapshot) *rendezvousv1.Directive {
+func inWorld(of, host *rendezvousv1.Hello, port uint32, round, fromStep uint64, rank, workers uint32, restore bool, from *rendezvousv1.Snapshot) *rendezvousv1.Directive {
 	d := world(1, round, 1, port)
-	d.SnapshotSecret = secret
+	d.TicketKey = keyOf(of.GetSnapshotCertificate())
 	w := d.GetWorld()
 	w.Workers, w.WorkerRank, w.Parent, w.FromStep, w.Restore, w.Writer = workers, rank, round-1, fromStep, restore, true
 	if restore && from != nil {
 		w.Snapshot = from
-		w.Holders = []*rendezvousv1.Holder{{
+		w.Holders = admitted(of, from, &rendezvousv1.Holder{
 			Address: host.GetAddress(), Port: host.GetSnapshotPort(), Certificate: host.GetSnapshotCertificate(),
-		}}
+		})
 	}
 	return d
 }
@@ -57,7 +57,7 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 	old := startWorker(t, one, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "CONCERTINA_SNAPSHOT_INTERVAL=0.02"}, "counts")
 	one.AwaitSessions(1)
 	host := one.Hellos()[0]
-	d := inWorld(host, host.GetMasterPort(), 1, 0, 0, 1, true, nil)
+	d := inWorld(host, host, host.GetMasterPort(), 1, 0, 0, 1, true, nil)
 	one.Direct(d)
 	two.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
 	newcomer := startWorker(t, two, []string{"CONCERTINA_MEMORY=" + t.TempDir(), "CONCERTINA_SNAPSHOT_INTERVAL=0.02"}, "counts")
@@ -65,6 +65,7 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 		return r.GetStandby() && waits(rendezvousv1.Waiting_WAITING_JOIN)(r)
 	})
 
+	guest := two.Hellos()[0]
 	n := one.Await("steps", trainsBeyond(1, 5)).GetProcesses()[0].GetEntered() + 5
 	one.Direct(barrier(d, 1, n, false))
 	if stop := one.Await("the stop", func(r *rendezvousv1.Report) bool {
@@ -81,26 +82,26 @@ func TestGrowthAndRecoveryWithTheSDK(t *testing.T) {
 
 	stands := time.Now()
 	port := one.Last().GetMasterPort()
-	two.Direct(inWorld(host, port, 2, n, 1, 2, true, snapshot))
+	two.Direct(inWorld(guest, host, port, 2, n, 1, 2, true, snapshot))
 	stood := time.Since(stands)
-	one.Direct(inWorld(host, port, 2, n, 0, 2, false, nil))
+	one.Direct(inWorld(host, host, port, 2, n, 0, 2, false, nil))
 	told := one.Await("steps of the survivor", trainsBeyond(2, n)).PauseNanos
 	old.paused(2, told, stood)
 	if told := two.Await("steps of the newcomer", trainsBeyond(2, n)); told.PauseNanos == nil || told.GetPauseNanos() != 0 {
 		t.Errorf("a newcomer has paused: %v", told)
 	}
 
-	one.Direct(abort(inWorld(host, port, 2, n, 0, 2, false, nil), false))
-	two.Direct(abort(inWorld(host, port, 2, n, 1, 2, true, snapshot), false))
+	one.Direct(abort(inWorld(host, host, port, 2, n, 0, 2, false, nil), false))
+	two.Direct(abort(inWorld(guest, host, port, 2, n, 1, 2, true, snapshot), false))
 	back := one.Await("the way out", out(2)).GetSnapshots()[0]
 	two.Await("the way out", out(2))
 	port = one.Last().GetMasterPort()
-	one.Direct(inWorld(host, port, 3, back.GetStep(), 0, 2, true, back))
-	two.Direct(inWorld(host, port, 3, back.GetStep(), 1, 2, true, back))
+	one.Direct(inWorld(host, host, port, 3, back.GetStep(), 0, 2, true, back))
+	two.Direct(inWorld(guest, host, port, 3, back.GetStep(), 1, 2, true, back))
 	for i, r := range []*agenttest.Rendezvous{one, two} {
 		told := r.Await("steps after the loss", trainsBeyond(3, back.GetStep())).PauseNanos
 		[]*worker{old, newcomer}[i].paused(3, told, 0)
-		finish(r, inWorld(host, port, 3, back.GetStep(), uint32(i), 2, true, back))
+		finish(r, inWorld(r.Hellos()[0], host, port, 3, back.GetStep(), uint32(i), 2, true, back))
 	}
 	if a, b := old.exit(), newcomer.exit(); a != 0 || b != 0 {
 		t.Errorf("exit codes %d and %d", a, b)

@@ -14,7 +14,7 @@ import (
 )
 
 // Protocol is the version of the agent's protocol with the operator.
-const Protocol = 1
+const Protocol = 2
 
 // briefFault is how much of a fault is reported, in bytes, when it was not the first of its worker:
 // a report stays under 64 KiB whatever the program does.

@@ -13,7 +13,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 	if m.term == 0 || m.deposed || mem == nil {
 		return directive{}, false
 	}
-	d := directive{term: m.term, released: m.released, secret: m.secret, prefetch: m.prefetch(uid)}
+	d := directive{term: m.term, released: m.released, key: m.keyOf(mem), prefetch: m.prefetch(uid)}
 	if m.world == nil {
 		d.released = d.released || mem.leaving() && !m.mayLive()
 		d.standby = m.gang.Strategy == InPlace && len(mem.report.processes) > 0 && mem.report.round == 0
@@ -43,7 +43,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 func (m *machine) outside(mem *member, d directive) directive {
 	if mem.left != nil {
 		kept := *mem.left
-		kept.term, kept.secret = d.term, d.secret
+		kept.term, kept.key = d.term, d.key
 		kept.released = d.released || mem.unwanted() && !m.supplies(mem)
 		return kept
 	}
@@ -76,7 +76,10 @@ func (m *machine) place(uid string, rank int32) *place {
 	if w.adopted || m.gang.Strategy == Restart || w.live[uid] {
 		return p
 	}
-	p.restore, p.snapshot, p.holders = true, w.snapshot, holdersFor(rank, w.holders)
+	p.restore, p.snapshot = true, w.snapshot
+	if w.snapshot != nil {
+		p.holders = m.suppliers(uid, *w.snapshot, holdersFor(rank, w.holders))
+	}
 	return p
 }
 
@@ -90,7 +93,7 @@ func (m *machine) prefetch(uid string) *prefetch {
 	if rank < 0 || p.snapshot == nil || p.live[uid] {
 		return nil
 	}
-	return &prefetch{*p.snapshot, holdersFor(rank, m.holdersOf(*p.snapshot))}
+	return &prefetch{*p.snapshot, m.suppliers(uid, *p.snapshot, holdersFor(rank, m.holdersOf(*p.snapshot)))}
 }
 
 // holdersFor are those that the worker with a rank asks for a snapshot, in this order.

@@ -1,6 +1,10 @@
 package rendezvous
 
-import "time"
+import (
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
+)
 
 // event is something that happened to one job.
 type event interface{ isEvent() }
@@ -142,14 +146,15 @@ type directive struct {
 	raise       bool
 	finish      bool
 	standby     bool
-	secret      []byte
 	prefetch    *prefetch
+	// key is what tickets for the snapshots that this member serves are made with.
+	key []byte
 }
 
 // prefetch is the snapshot that a member will need in the next world.
 type prefetch struct {
 	snapshot snapshot
-	holders  []holder
+	holders  []supplier
 }
 
 // barrier stops a world after a step.
@@ -174,7 +179,7 @@ type place struct {
 	parent             uint64
 	restore            bool
 	snapshot           *snapshot
-	holders            []holder
+	holders            []supplier
 	writer             bool
 }
 
@@ -182,6 +187,12 @@ type place struct {
 type holder struct {
 	address string
 	server
+}
+
+// supplier is a holder with what opens the snapshot there.
+type supplier struct {
+	holder
+	ticket ticket.Ticket
 }
 
 // effects are what must be done after an event, in the order of the fields. A directive that rests

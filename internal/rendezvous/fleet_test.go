@@ -145,7 +145,7 @@ func (f *fleet) makePod() {
 		worker: newWorker(uid, func() time.Time { return f.now }, f.strategy),
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
-	p.fetch = f.fetch
+	p.fetch, p.certificate = f.fetch, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
 	f.made++
 }

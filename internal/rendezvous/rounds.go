@@ -187,6 +187,7 @@ func (m *machine) freeze(next *world) {
 			if last.barrier != nil {
 				last.barrier.save = false
 			}
+			withdraw(last.world)
 			mem.left = &last
 		}
 	}

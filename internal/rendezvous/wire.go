@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 
 	maxMessageBytes = 64 << 10
 	maxNameBytes    = 253
@@ -204,7 +204,7 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 func directiveMessage(d *directive, sequence uint64) *rendezvousv1.Directive {
 	m := &rendezvousv1.Directive{
 		Term: d.term, Round: d.round, Released: d.released, Sequence: sequence,
-		Raise: d.raise, Finish: d.finish, Standby: d.standby, SnapshotSecret: d.secret,
+		Raise: d.raise, Finish: d.finish, Standby: d.standby, TicketKey: d.key,
 	}
 	if d.world != nil {
 		m.World = placeMessage(d.world)
@@ -239,11 +239,11 @@ func snapshotMessage(s *snapshot) *rendezvousv1.Snapshot {
 	return &rendezvousv1.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
 }
 
-func holderMessages(holders []holder) []*rendezvousv1.Holder {
+func holderMessages(holders []supplier) []*rendezvousv1.Holder {
 	var messages []*rendezvousv1.Holder
 	for i := range holders {
 		h := &holders[i]
-		messages = append(messages, &rendezvousv1.Holder{Address: h.address, Port: h.port, Certificate: h.certificate[:]})
+		messages = append(messages, &rendezvousv1.Holder{Address: h.address, Port: h.port, Certificate: h.certificate[:], Ticket: h.ticket})
 	}
 	return messages
 }

@@ -22,6 +22,8 @@ type worker struct {
 	// ended is when its process has ended its last step, before what that was when the process was given its
 	// world, and begun when it has begun its first step there.
 	ended, before, begun time.Time
+	// certificate is by which it serves and fetches snapshots.
+	certificate [32]byte
 	restarts    bool
 
 	snapshots     []snapshot
@@ -444,7 +446,7 @@ func (w *worker) report() report {
 
 func (w *worker) join(attempt int32) agentJoined {
 	return agentJoined{
-		uid: w.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + w.uid, 4000}, serves: server{port: 5000}, report: w.report(),
+		uid: w.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + w.uid, 4000}, serves: server{5000, w.certificate}, report: w.report(),
 	}
 }
 
@@ -458,7 +460,7 @@ func waitingOf(w lifecycle.Waiting) waiting {
 // heardBy is a directive as the agent's session hands it over.
 func heardBy(d directive) lifecycle.Directive {
 	heard := lifecycle.Directive{
-		Term: d.term, Round: d.round, Released: d.released, Standby: d.standby, Secret: string(d.secret),
+		Term: d.term, Round: d.round, Released: d.released, Standby: d.standby, Key: string(d.key),
 		Raise: d.raise, Finish: d.finish,
 	}
 	if w := d.world; w != nil {
@@ -488,10 +490,10 @@ func snapshotTo(s snapshot) lifecycle.Snapshot {
 	return lifecycle.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
 }
 
-func holdersTo(all []holder) []lifecycle.Holder {
+func holdersTo(all []supplier) []lifecycle.Holder {
 	var holders []lifecycle.Holder
 	for i := range all {
-		holders = append(holders, lifecycle.Holder{Address: all[i].address, Port: int(all[i].port), Certificate: all[i].certificate})
+		holders = append(holders, lifecycle.Holder{Address: all[i].address, Port: int(all[i].port), Certificate: all[i].certificate, Ticket: all[i].ticket})
 	}
 	return holders
 }
