@@ -152,7 +152,7 @@ func TestTheAgentIntroducesItself(t *testing.T) {
 	hello := r.Hellos()[0]
 	port := hello.GetMasterPort()
 	want := &rendezvousv1.Hello{
-		Protocol: 1, Namespace: "team", Job: "digits", Attempt: 2, PodName: "digits-2-0", PodUid: "uid-0",
+		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 2, PodName: "digits-2-0", PodUid: "uid-0",
 		Address: "127.0.0.1", MasterPort: port,
 	}
 	if diff := cmp.Diff(want, hello, protocmp.Transform()); diff != "" {
