@@ -221,9 +221,9 @@ type Resize struct {
 	// +optional
 	Message string `json:"message,omitempty"`
 
-	// pause is how long training stood still, such as 180ms: from the end of a worker's last step before
+	// pause is how long training stood still, such as 180ms, from the end of a worker's last step before
 	// to the beginning of its first in this world, by its own clock, on the slowest worker that was in
-	// both. Left out when it is not known, as when no worker was.
+	// both; left out when it is not known, as when no worker was.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
