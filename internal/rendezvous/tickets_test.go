@@ -108,3 +108,20 @@ func TestWhoWasLostGetsNoTicket(t *testing.T) {
 		t.Errorf("it is still in round %d", l.machine.world.record.Round)
 	}
 }
+
+// Who is not lost, and has no place in the world that follows before a step was made, gets none either.
+func TestWhoIsLeftOutGetsNoTicket(t *testing.T) {
+	f, l := ticketed(t)
+	f.finishWrite(l)
+	newcomer := f.uids()[2]
+	l.machine.freeze(&world{ranks: newRankTable([]string{"p00", "p01"})})
+	left := l.machine.members[newcomer].left
+	if left == nil || len(left.world.holders) == 0 {
+		t.Fatalf("it is told %+v", left)
+	}
+	for _, h := range left.world.holders {
+		if h.ticket != nil {
+			t.Error("what it is told last has a ticket")
+		}
+	}
+}
