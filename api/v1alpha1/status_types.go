@@ -228,8 +228,9 @@ type Resize struct {
 	// +optional
 	Message string `json:"message,omitempty"`
 
-	// pause is the time from the last step of the world before to the first step of this one, such
-	// as 180ms; left out when it was not seen.
+	// pause is how long training stood still, such as 180ms, from the end of a worker's last step before
+	// to the beginning of its first in this world, by its own clock, on the slowest worker that was in
+	// both; left out when it is not known, as when no worker was.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32

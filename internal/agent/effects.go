@@ -81,7 +81,7 @@ func (a *agent) carryOut(effect lifecycle.Effect, o *outcome) []lifecycle.Effect
 func (a *agent) carryOutTalk(effect lifecycle.Effect) {
 	switch effect := effect.(type) {
 	case lifecycle.Trust:
-		a.keeper.Trust([]byte(effect.Secret))
+		a.keeper.Trust(effect.Term, []byte(effect.Key))
 	case lifecycle.Enter:
 		a.keeper.Enter(effect.Round, effect.World.FromStep, effect.Continues, idOf(effect.World.Snapshot))
 	case lifecycle.Fetch:
@@ -231,7 +231,7 @@ func wanted(s lifecycle.Snapshot) checkpoint.Snapshot {
 func holdersOf(all []lifecycle.Holder) []checkpoint.Holder {
 	holders := make([]checkpoint.Holder, 0, len(all))
 	for _, h := range all {
-		holders = append(holders, checkpoint.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate})
+		holders = append(holders, checkpoint.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate, Ticket: h.Ticket})
 	}
 	return holders
 }

@@ -80,9 +80,10 @@ func fault() int {
 }
 
 // counts makes 400 steps of two milliseconds, in whatever worlds there are, and fails when a step is
-// missing in its state in the end, or was made twice.
+// missing in its state in the end, or was made twice. It writes down how long it stood still before each world.
 func counts() int {
 	var made []uint64
+	var ended time.Time
 	o := options
 	o.Samples, o.State = 1600, elastic.Gob(&made)
 	run, err := elastic.Join(context.Background(), o)
@@ -96,7 +97,12 @@ func counts() int {
 			return err
 		}
 		defer all.Close()
+		first := !ended.IsZero()
 		for step := range run.Steps(ctx) {
+			if first {
+				addLine("pauses", fmt.Sprint(w.Round, " ", time.Since(ended).Nanoseconds()))
+				first = false
+			}
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
@@ -107,7 +113,7 @@ func counts() int {
 				return err
 			}
 			step.BeginUpdate()
-			made = append(made, step.Number())
+			made, ended = append(made, step.Number()), time.Now()
 		}
 		return run.Err()
 	})

@@ -144,7 +144,7 @@ func directive(d *rendezvousv1.Directive) lifecycle.Directive {
 	heard := lifecycle.Directive{
 		Term: d.GetTerm(), Round: d.GetRound(), Released: d.GetReleased(),
 		World:   worldOf(d.GetWorld()),
-		Standby: d.GetStandby(), Secret: string(d.GetSnapshotSecret()),
+		Standby: d.GetStandby(), Key: string(d.GetTicketKey()),
 		Barrier: lifecycle.Barrier{
 			Attempt: d.GetBarrier().GetAttempt(), Step: d.GetBarrier().GetStep(), Save: d.GetBarrier().GetSave(),
 		},
@@ -188,7 +188,7 @@ func snapshotOf(s *rendezvousv1.Snapshot) *lifecycle.Snapshot {
 func holdersIn(messages []*rendezvousv1.Holder) []lifecycle.Holder {
 	var holders []lifecycle.Holder
 	for _, h := range messages {
-		holder := lifecycle.Holder{Address: h.GetAddress(), Port: clamp(h.GetPort())}
+		holder := lifecycle.Holder{Address: h.GetAddress(), Port: clamp(h.GetPort()), Ticket: h.GetTicket()}
 		copy(holder.Certificate[:], h.GetCertificate())
 		holders = append(holders, holder)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // Protocol is the version of the agent's protocol with the operator.
-const Protocol = 1
+const Protocol = 2
 
 // briefFault is how much of a fault is reported, in bytes, when it was not the first of its worker:
 // a report stays under 64 KiB whatever the program does.
@@ -84,7 +84,21 @@ func report(s standing, states []socket.State, held []checkpoint.Snapshot, failu
 	for slot, state := range states {
 		r.Processes = append(r.Processes, processOf(s, slot, state))
 	}
+	r.PauseNanos = pauseOf(s, states)
 	return r
+}
+
+// pauseOf is how long the slowest process stood still before its first step in the world; nil as long as not all
+// have begun it.
+func pauseOf(s standing, states []socket.State) *uint64 {
+	var longest uint64
+	for slot, state := range states {
+		if s.processes[slot].Entering || !state.Pause.Begun {
+			return nil
+		}
+		longest = max(longest, uint64(max(0, state.Pause.Length)))
+	}
+	return &longest
 }
 
 func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {

@@ -152,7 +152,7 @@ func TestTheAgentIntroducesItself(t *testing.T) {
 	hello := r.Hellos()[0]
 	port := hello.GetMasterPort()
 	want := &rendezvousv1.Hello{
-		Protocol: 1, Namespace: "team", Job: "digits", Attempt: 2, PodName: "digits-2-0", PodUid: "uid-0",
+		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 2, PodName: "digits-2-0", PodUid: "uid-0",
 		Address: "127.0.0.1", MasterPort: port,
 	}
 	if diff := cmp.Diff(want, hello, protocmp.Transform()); diff != "" {
@@ -190,6 +190,7 @@ func TestAProgramWithTheSDK(t *testing.T) {
 	}
 	want := &rendezvousv1.Report{
 		Sequence: report.GetSequence(), MasterPort: report.GetMasterPort(), Term: 1, Round: 3, MembersDigest: "digest-3",
+		PauseNanos: proto.Uint64(0),
 		Processes: []*rendezvousv1.Process{{
 			Phase: rendezvousv1.Phase_PHASE_STEP, Entered: 3, Done: 2, LastStep: 3, Samples: 8, Elastic: true,
 			Metrics: []*rendezvousv1.Metric{{Name: "loss", Value: 1}},

@@ -18,6 +18,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
 // speaker is a process of a worker, played by the test: it knows the socket and the gate page.
@@ -137,7 +138,19 @@ func abort(d *rendezvousv1.Directive, planned bool) *rendezvousv1.Directive {
 	})
 }
 
-var secret = []byte("a secret of the job")
+var secret = []byte("a secret of the operator")
+
+// keyOf is the key of the holder that shows a certificate.
+func keyOf(certificate []byte) []byte { return ticket.KeyOf(secret, [32]byte(certificate)) }
+
+// admitted are holders with tickets of term 1 for a worker.
+func admitted(fetcher *rendezvousv1.Hello, want *rendezvousv1.Snapshot, holders ...*rendezvousv1.Holder) []*rendezvousv1.Holder {
+	grant := ticket.Grant{Fetcher: [32]byte(fetcher.GetSnapshotCertificate()), Round: want.GetRound(), Step: want.GetStep()}
+	for _, h := range holders {
+		h.Ticket = ticket.Issue(keyOf(h.GetCertificate()), 1, grant, time.Now().Add(time.Hour))
+	}
+	return holders
+}
 
 // growing is one worker that trains, is parked at step 3, and has a snapshot of it.
 func growing(t *testing.T, r *agenttest.Rendezvous, content []byte) (*worker, *speaker, *rendezvousv1.Directive) {
@@ -145,7 +158,7 @@ func growing(t *testing.T, r *agenttest.Rendezvous, content []byte) (*worker, *s
 	w := startWorker(t, r, []string{"CONCERTINA_MEMORY=" + t.TempDir()}, "sleep")
 	r.AwaitSessions(1)
 	first := world(1, 1, 1, r.Hellos()[0].GetMasterPort())
-	first.SnapshotSecret = secret
+	first.TicketKey = keyOf(r.Hellos()[0].GetSnapshotCertificate())
 	first.World.Restore = true
 	first.World.Writer = true
 	r.Direct(first)
@@ -190,20 +203,23 @@ func damagedHolder(t *testing.T, content []byte) *rendezvousv1.Holder {
 	if _, err := store.Take(checkpoint.ID{Round: 1, Step: 3}, "x.part", uint64(len(damaged))); err != nil {
 		t.Fatal(err)
 	}
-	server, err := checkpoint.Serve(store, "127.0.0.1:0")
+	identity, err := checkpoint.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := checkpoint.Serve(store, "127.0.0.1:0", identity)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	server.SetSecret(secret)
-	certificate := server.Certificate()
+	certificate := identity.Sum()
+	server.SetKey(1, keyOf(certificate[:]))
 	return &rendezvousv1.Holder{Address: "127.0.0.1", Port: uint32(server.Port()), Certificate: certificate[:]}
 }
 
 // second is the directive of the world that follows growing's, at the port that is kept for it.
 func second(r *agenttest.Rendezvous, rank uint32, restore bool) *rendezvousv1.Directive {
 	d := world(1, 2, 1, r.Last().GetMasterPort())
-	d.SnapshotSecret = secret
 	d.World.Workers, d.World.WorkerRank, d.World.Parent, d.World.FromStep, d.World.Restore = 2, rank, 1, 3, restore
 	return d
 }
@@ -232,9 +248,9 @@ func TestAWorldGrowsWithoutAStop(t *testing.T) {
 	damaged := damagedHolder(t, content)
 	d := second(old, 1, true)
 	d.World.Snapshot = snapshot
-	d.World.Holders = []*rendezvousv1.Holder{damaged, {
+	d.World.Holders = admitted(fresh.Hellos()[0], snapshot, damaged, &rendezvousv1.Holder{
 		Address: right.GetAddress(), Port: right.GetSnapshotPort(), Certificate: right.GetSnapshotCertificate(),
-	}}
+	})
 	fresh.Direct(d)
 	got := hears[wire.World](s)
 	text, err := os.ReadFile(got.Snapshot)
@@ -384,7 +400,7 @@ func TestASnapshotThatNobodyHas(t *testing.T) {
 	content := []byte("state")
 	d := second(r, 1, true)
 	d.World.Snapshot = &rendezvousv1.Snapshot{Round: 1, Step: 3, Bytes: uint64(len(content)), Checksum: 1}
-	d.World.Holders = []*rendezvousv1.Holder{damagedHolder(t, content)}
+	d.World.Holders = admitted(r.Hellos()[0], d.World.Snapshot, damagedHolder(t, content))
 	r.Direct(d)
 	if code := w.exit(); code != 137 || !strings.Contains(w.text(), "its snapshot is not to be had") {
 		t.Errorf("exit code %d:\n%s", code, w.text())

@@ -28,7 +28,7 @@ func BenchmarkHandOver(b *testing.B) {
 			if err := to.Retain(func(ID) bool { return false }); err != nil {
 				b.Fatal(err)
 			}
-			if path, err := to.Fetch(b.Context(), snapshot, []Holder{holder}, secret); err != nil {
+			if path, err := to.Fetch(b.Context(), snapshot, with(snapshot, holder), fetcher); err != nil {
 				b.Fatal(fmt.Errorf("%s: %w", path, err))
 			}
 		}

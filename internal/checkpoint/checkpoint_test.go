@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -23,10 +24,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,13 +81,34 @@ func put(t testing.TB, store *Store, id ID, data []byte) Snapshot {
 
 func serve(t testing.TB, store *Store) (*Server, Holder) {
 	t.Helper()
-	server, err := Serve(store, "127.0.0.1:0")
+	identity := newIdentity()
+	server, err := Serve(store, "127.0.0.1:0", identity)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	server.SetSecret(secret)
-	return server, Holder{Address: "127.0.0.1", Port: server.Port(), Certificate: server.Certificate()}
+	server.SetKey(1, ticket.KeyOf(secret, identity.Sum()))
+	return server, Holder{Address: "127.0.0.1", Port: server.Port(), Certificate: identity.Sum()}
+}
+
+// fetcher is the worker that gets snapshots in these tests.
+var fetcher = newIdentity()
+
+func newIdentity() *Identity {
+	identity, err := NewIdentity()
+	if err != nil {
+		panic(err)
+	}
+	return identity
+}
+
+// with gives holders the tickets of term 1 for a snapshot.
+func with(want Snapshot, holders ...Holder) []Holder {
+	for i := range holders {
+		grant := ticket.Grant{Fetcher: fetcher.Sum(), Round: want.Round, Step: want.Step}
+		holders[i].Ticket = ticket.Issue(ticket.KeyOf(secret, holders[i].Certificate), 1, grant, time.Now().Add(time.Hour))
+	}
+	return holders
 }
 
 func files(t testing.TB, store *Store) []string {
@@ -247,7 +272,7 @@ func TestOpenThatFails(t *testing.T) {
 	if _, err := Open(t.TempDir(), 0); err == nil {
 		t.Error("a store that keeps nothing")
 	}
-	if _, err := Serve(open(t, 1), "192.0.2.1:1"); err == nil || !strings.Contains(err.Error(), "listen") {
+	if _, err := Serve(open(t, 1), "192.0.2.1:1", fetcher); err == nil || !strings.Contains(err.Error(), "listen") {
 		t.Errorf("an address of another host: %v", err)
 	}
 }
@@ -279,7 +304,7 @@ func TestFetch(t *testing.T) {
 	_, holder := serve(t, from)
 	// Something with that name that is not it is replaced.
 	put(t, to, ID{3, 17}, []byte("damaged"))
-	path, err := to.Fetch(context.Background(), want, []Holder{holder}, secret)
+	path, err := to.Fetch(context.Background(), want, with(want, holder), fetcher)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +327,7 @@ func fake(t *testing.T, answer http.HandlerFunc) Holder {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	address := server.Listener.Addr().(*net.TCPAddr)
-	return Holder{address.IP.String(), address.Port, sha256.Sum256(server.Certificate().Raw)}
+	return Holder{Address: address.IP.String(), Port: address.Port, Certificate: sha256.Sum256(server.Certificate().Raw)}
 }
 
 // announce answers with a length, -1 for none, and then sends what may be less.
@@ -325,8 +350,6 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 	good := open(t, 1)
 	want := put(t, good, ID{2, 9}, data)
 	_, holder := serve(t, good)
-	noSecret, unready := serve(t, good)
-	noSecret.SetSecret(nil)
 	_, empty := serve(t, open(t, 1))
 	stranger := holder
 	stranger.Certificate[3] ^= 1
@@ -347,20 +370,19 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 		"no size":           {fake(t, announce(-1, data)), "a file of -1 bytes"},
 		"broken off":        {fake(t, announce(len(data), data[:1000])), "broke off after 1000 of 1048576 bytes"},
 		"no snapshot":       {empty, "404 Not Found: \"this worker does not hold snapshot 2-9\""},
-		"no secret":         {unready, "503 Service Unavailable: \"this worker has no secret"},
 		"other certificate": {stranger, "shows the certificate"},
 		"nobody there":      {gone, "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open(t, 1)
-			_, err := store.Fetch(context.Background(), want, []Holder{row.holder}, secret)
+			_, err := store.Fetch(context.Background(), want, with(want, row.holder), fetcher)
 			if err == nil || !strings.Contains(err.Error(), "from "+row.holder.String()+": ") || !strings.Contains(err.Error(), row.want) {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
 			if left := files(t, store); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
-			path, err := store.Fetch(context.Background(), want, []Holder{row.holder, holder}, secret)
+			path, err := store.Fetch(context.Background(), want, with(want, row.holder, holder), fetcher)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -373,29 +395,128 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 
 func TestFetchThatNobodyServes(t *testing.T) {
 	store := open(t, 1)
-	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}}, nil, secret); err == nil || !strings.Contains(err.Error(), "0 holders") {
+	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}}, nil, fetcher); err == nil || !strings.Contains(err.Error(), "0 holders") {
 		t.Errorf("no holder: %v", err)
 	}
-	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}, Bytes: 1 << 60}, []Holder{{}}, secret); err == nil || !strings.Contains(err.Error(), "more than the largest") {
+	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}, Bytes: 1 << 60}, []Holder{{}}, fetcher); err == nil || !strings.Contains(err.Error(), "more than the largest") {
 		t.Errorf("a snapshot of an exabyte: %v", err)
 	}
 }
 
-func TestOnlyTheSecretOpens(t *testing.T) {
-	store := open(t, 1)
-	want := put(t, store, ID{1, 1}, []byte("state"))
+// A holder gives a snapshot to whom the operator gave a ticket for it, there, and for now.
+func TestOnlyATicketOpens(t *testing.T) {
+	store := open(t, 2)
+	want, other := put(t, store, ID{1, 1}, []byte("state")), put(t, store, ID{1, 2}, []byte("a later state"))
 	_, holder := serve(t, store)
-	for _, wrong := range [][]byte{nil, []byte("the secret of this tern"), []byte("the secret of this term."), secret[:5]} {
-		if _, err := open(t, 1).Fetch(context.Background(), want, []Holder{holder}, wrong); err == nil || !strings.Contains(err.Error(), "401 Unauthorized") {
-			t.Errorf("%q: %v", wrong, err)
+	_, elsewhere := serve(t, store)
+	key := ticket.KeyOf(secret, holder.Certificate)
+	grant := ticket.Grant{Fetcher: fetcher.Sum(), Round: 1, Step: 1}
+	later := time.Now().Add(time.Hour)
+	good := ticket.Issue(key, 1, grant, later)
+	altered := append(ticket.Ticket(nil), good...)
+	altered[ticket.Bytes-1] ^= 1
+	for name, row := range map[string]struct {
+		shown ticket.Ticket
+		by    *Identity
+		want  string
+	}{
+		"the ticket for it":        {good, fetcher, ""},
+		"none":                     {nil, fetcher, "no ticket"},
+		"another fetcher's":        {good, newIdentity(), "something else"},
+		"for another holder":       {with(want, elsewhere)[0].Ticket, fetcher, "something else"},
+		"for another snapshot":     {with(other, holder)[0].Ticket, fetcher, "something else"},
+		"altered":                  {altered, fetcher, "something else"},
+		"expired":                  {ticket.Issue(key, 1, grant, time.Now()), fetcher, "expired"},
+		"of a term that is over":   {ticket.Issue(key, 0, grant, later), fetcher, "expired"},
+		"made with another secret": {ticket.Issue(ticket.KeyOf([]byte("another"), holder.Certificate), 1, grant, later), fetcher, "something else"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			holder := holder
+			holder.Ticket = row.shown
+			_, err := open(t, 1).Fetch(context.Background(), want, []Holder{holder}, row.by)
+			switch {
+			case row.want == "" && err != nil:
+				t.Error(err)
+			case row.want != "" && (err == nil || !strings.Contains(err.Error(), "401 Unauthorized") || !strings.Contains(err.Error(), row.want)):
+				t.Errorf("got %v", err)
+			case err != nil && strings.Contains(err.Error(), hex.EncodeToString(row.shown)) && len(row.shown) > 0:
+				t.Errorf("the ticket is in the error: %v", err)
+			}
+		})
+	}
+}
+
+// The holder obeys another leader by the time it is asked: what the one before has allowed is allowed.
+func TestTicketsOutliveTheirLeader(t *testing.T) {
+	store := open(t, 2)
+	want := put(t, store, ID{1, 1}, []byte("state"))
+	server, holder := serve(t, store)
+	server.SetKey(2, ticket.KeyOf([]byte("the next secret"), holder.Certificate))
+	server.SetKey(1, ticket.KeyOf([]byte("a word of the old leader that comes late"), holder.Certificate))
+	if _, err := open(t, 1).Fetch(context.Background(), want, with(want, holder), fetcher); err != nil {
+		t.Error(err)
+	}
+	var held keys
+	now := time.Unix(1e9, 0)
+	held.set(1, []byte("one"), now)
+	held.set(2, []byte("two"), now.Add(time.Hour))
+	for at, want := range map[time.Duration]string{time.Hour: "one", time.Hour + ticket.Life - 1: "one", time.Hour + ticket.Life: ""} {
+		if key, early := held.of(1, now.Add(at)); string(key) != want || early {
+			t.Errorf("%s after the first term began its key is %q, %v", at, key, early)
 		}
+	}
+	if key, early := held.of(3, now); key != nil || !early {
+		t.Errorf("a term that is not told yet has the key %q, %v", key, early)
+	}
+	for term := range uint64(100) {
+		held.set(term, []byte("more"), now)
+	}
+	if len(held.held) != maxKeys {
+		t.Errorf("%d keys are held", len(held.held))
+	}
+}
+
+// A transfer breaks off because its holder goes, while another leader takes over: it goes on at the next one.
+func TestATransferGoesOnAcrossAChangeOfLeader(t *testing.T) {
+	data := content(5, 1<<20)
+	good := open(t, 1)
+	want := put(t, good, ID{2, 9}, data)
+	server, next := serve(t, good)
+	dying := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		server.SetKey(2, ticket.KeyOf([]byte("the next secret"), next.Certificate))
+		announce(len(data), data[:1000])(w, r)
+	})
+	if _, err := open(t, 1).Fetch(context.Background(), want, with(want, dying, next), fetcher); err != nil {
+		t.Error(err)
+	}
+}
+
+// A holder that has not been told yet what its tickets are made with is asked again.
+func TestAHolderThatIsAskedTooEarly(t *testing.T) {
+	data := []byte("state")
+	store := open(t, 1)
+	want := put(t, store, ID{2, 9}, data)
+	identity := newIdentity()
+	server, err := Serve(store, "127.0.0.1:0", identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	unready := Holder{Address: "127.0.0.1", Port: server.Port(), Certificate: identity.Sum()}
+	// Whoever is asked after it knows that it has refused, and then it is told.
+	other := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+		server.SetKey(1, ticket.KeyOf(secret, identity.Sum()))
+		w.WriteHeader(http.StatusNotFound)
+	})
+	if _, err := open(t, 1).Fetch(context.Background(), want, with(want, unready, other), fetcher); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestOnlyTLS13IsSpoken(t *testing.T) {
 	_, holder := serve(t, open(t, 2))
 	for version, want := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {
-		config := pinned(holder.Certificate)
+		config := pinned(holder.Certificate, fetcher)
 		config.MinVersion, config.MaxVersion = tls.VersionTLS12, version
 		conn, err := tls.Dial("tcp", holder.String(), config)
 		if err == nil {
@@ -413,7 +534,7 @@ func TestNamesThatAreNoSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, holder := serve(t, store)
-	client := &http.Transport{TLSClientConfig: pinned(holder.Certificate), DisableKeepAlives: true}
+	client := &http.Transport{TLSClientConfig: pinned(holder.Certificate, fetcher), DisableKeepAlives: true}
 	for path, want := range map[string]int{
 		"/snapshots/1-1.part": 400, "/snapshots/..%2f..%2fetc%2fpasswd": 400, "/snapshots/01-1": 400, "/snapshots/-": 400,
 		"/snapshots/1-99999999999999999999": 400, "/snapshots/1-2": 404, "/": 404, "/snapshots/": 404,
@@ -422,7 +543,7 @@ func TestNamesThatAreNoSnapshots(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.Header.Set("Authorization", bearer(secret))
+		request.Header.Set("Authorization", scheme+hex.EncodeToString(with(Snapshot{ID: ID{1, 2}}, holder)[0].Ticket))
 		response, err := client.RoundTrip(request)
 		if err != nil {
 			t.Fatal(err)
@@ -455,7 +576,7 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	}()
 	store := open(t, 1)
 	want := Snapshot{ID{1, 1}, uint64(len(data)), sum(data)}
-	if _, err := store.Fetch(ctx, want, []Holder{slow, next}, secret); !errors.Is(err, over) {
+	if _, err := store.Fetch(ctx, want, with(want, slow, next), fetcher); !errors.Is(err, over) {
 		t.Errorf("got %v, want %v", err, over)
 	}
 	if left := files(t, store); len(left) > 0 || never {
@@ -475,7 +596,7 @@ func TestAFullFolder(t *testing.T) {
 		}
 		return os.OpenFile(link, os.O_WRONLY, 0)
 	}
-	_, err := to.Fetch(context.Background(), want, []Holder{holder, holder}, secret)
+	_, err := to.Fetch(context.Background(), want, with(want, holder, holder), fetcher)
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), to.Directory()+" is full") ||
 		strings.Count(err.Error(), "is full") != 1 {
 		t.Errorf("got %v", err)
@@ -491,12 +612,12 @@ func TestServingOutlivesRetain(t *testing.T) {
 	data := content(5, 32<<20) // more than all buffers between the two ends
 	put(t, store, ID{1, 1}, data)
 	_, holder := serve(t, store)
-	client := &http.Transport{TLSClientConfig: pinned(holder.Certificate), DisableKeepAlives: true}
+	client := &http.Transport{TLSClientConfig: pinned(holder.Certificate, fetcher), DisableKeepAlives: true}
 	request, err := http.NewRequest(http.MethodGet, "https://"+holder.String()+"/snapshots/1-1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set("Authorization", bearer(secret))
+	request.Header.Set("Authorization", scheme+hex.EncodeToString(with(Snapshot{ID: ID{1, 1}}, holder)[0].Ticket))
 	response, err := client.RoundTrip(request)
 	if err != nil {
 		t.Fatal(err)
@@ -530,7 +651,7 @@ func TestNoFileIsInMemoryWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := to.Fetch(context.Background(), want, []Holder{holder}, secret); err != nil {
+	if _, err := to.Fetch(context.Background(), want, with(want, holder), fetcher); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
@@ -549,7 +670,7 @@ func TestTogether(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 10 {
-				if _, err := to.Fetch(context.Background(), want, []Holder{holder}, secret); err != nil {
+				if _, err := to.Fetch(context.Background(), want, with(want, holder), fetcher); err != nil {
 					t.Error(err)
 				}
 				if err := to.Retain(func(ID) bool { return false }); err != nil {

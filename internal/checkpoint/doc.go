@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
 // ID says which state a snapshot holds: that after a step, in the round that made the step.
@@ -32,6 +34,8 @@ type Holder struct {
 	Address     string
 	Port        int
 	Certificate [32]byte
+	// Ticket opens the snapshot there.
+	Ticket ticket.Ticket
 }
 
 // MaxBytes is the size of the largest snapshot.

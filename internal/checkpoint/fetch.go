@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -27,14 +28,25 @@ const connectTimeout = 5 * time.Second
 // maxRefusal is how much of a holder's words goes into an error.
 const maxRefusal = 200
 
-// errLocal marks what no other holder can mend.
-var errLocal = errors.New("cannot be written here")
+// earlyTimeout is how long a holder is asked again that has not been told yet what its tickets are made with, and
+// earlyWait the time in between. The operator tells it with its next directive.
+const (
+	earlyTimeout = 10 * time.Second
+	earlyWait    = 200 * time.Millisecond
+)
+
+var (
+	// errLocal marks what no other holder can mend.
+	errLocal = errors.New("cannot be written here")
+	// errEarly marks what time mends.
+	errEarly = errors.New("asked too early")
+)
 
 // Fetch gets a snapshot from the first holder that gives exactly the file wanted, and returns the
 // file's path. A snapshot that is held already is not fetched again. A transfer that does not move
-// for ten seconds ends. Errors: ctx has ended; the file cannot be written here; or no holder has it,
-// with what was wrong at each.
-func (s *Store) Fetch(ctx context.Context, want Snapshot, holders []Holder, secret []byte) (string, error) {
+// for ten seconds ends. A holder that says that it does not know the tickets yet is asked again, for earlyTimeout.
+// Errors: ctx has ended; the file cannot be written here; or no holder has it, with what was wrong at each.
+func (s *Store) Fetch(ctx context.Context, want Snapshot, holders []Holder, identity *Identity) (string, error) {
 	if held, ok := s.holds(want.ID); ok && held == want {
 		return s.path(want.ID), nil
 	}
@@ -43,21 +55,52 @@ func (s *Store) Fetch(ctx context.Context, want Snapshot, holders []Holder, secr
 		errs = []error{fmt.Errorf("it is said to have %d bytes, more than the largest of %d", want.Bytes, int64(MaxBytes))}
 		holders = nil
 	}
-	for _, holder := range holders {
-		err := s.fetchFrom(ctx, want, holder, secret)
-		if err == nil {
+	for began := time.Now(); len(holders) > 0; {
+		early, failed, done := s.fetchFromOne(ctx, want, holders, identity, time.Since(began) < earlyTimeout)
+		if done {
 			return s.path(want.ID), nil
 		}
-		if ctx.Err() != nil {
-			errs = []error{context.Cause(ctx)}
-			break
+		errs, holders = append(errs, failed...), early
+		if len(early) > 0 {
+			wait(ctx, earlyWait)
 		}
-		errs = append(errs, fmt.Errorf("from %s: %w", holder, err))
-		if errors.Is(err, errLocal) {
-			break
+		if ctx.Err() != nil {
+			errs, holders = []error{context.Cause(ctx)}, nil
 		}
 	}
 	return "", fmt.Errorf("fetch snapshot %v: %w", want.ID, listed(errs))
+}
+
+// fetchFromOne asks one holder after the other until one has given the snapshot. Otherwise it returns those who
+// are to be asked again, if that makes sense, and what was wrong at the others.
+func (s *Store) fetchFromOne(ctx context.Context, want Snapshot, holders []Holder, identity *Identity, again bool) (early []Holder, failed []error, done bool) {
+	for _, holder := range holders {
+		err := s.fetchFrom(ctx, want, holder, identity)
+		switch {
+		case err == nil:
+			return nil, nil, true
+		case ctx.Err() != nil:
+			return nil, nil, false
+		case again && errors.Is(err, errEarly):
+			early = append(early, holder)
+			continue
+		}
+		failed = append(failed, fmt.Errorf("from %s: %w", holder, err))
+		if errors.Is(err, errLocal) {
+			return nil, failed, false
+		}
+	}
+	return early, failed, false
+}
+
+// wait waits, at most until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // listed is several errors in one line.
@@ -85,10 +128,10 @@ func (s *Store) holds(id ID) (Snapshot, bool) {
 	return Snapshot{}, false
 }
 
-func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, secret []byte) error {
+func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, identity *Identity) error {
 	transport := &http.Transport{
 		DialContext:           dial,
-		TLSClientConfig:       pinned(holder.Certificate),
+		TLSClientConfig:       pinned(holder.Certificate, identity),
 		TLSHandshakeTimeout:   connectTimeout,
 		ResponseHeaderTimeout: stallTimeout,
 		DisableKeepAlives:     true,
@@ -100,7 +143,7 @@ func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, sec
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Authorization", bearer(secret))
+	request.Header.Set("Authorization", scheme+hex.EncodeToString(holder.Ticket))
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return err
@@ -109,7 +152,11 @@ func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, sec
 	switch {
 	case response.StatusCode != http.StatusOK:
 		words, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
-		return fmt.Errorf("refused with %s: %.*q", response.Status, maxRefusal, strings.TrimSpace(string(words)))
+		err := fmt.Errorf("refused with %s: %.*q", response.Status, maxRefusal, strings.TrimSpace(string(words)))
+		if response.StatusCode == http.StatusServiceUnavailable {
+			err = fmt.Errorf("%w: %w", errEarly, err)
+		}
+		return err
 	case response.ContentLength != int64(want.Bytes):
 		return fmt.Errorf("it holds a file of %d bytes, and %d are wanted", response.ContentLength, want.Bytes)
 	}
@@ -142,10 +189,11 @@ func (m moving) Read(p []byte) (int, error) {
 	return m.Conn.Read(p)
 }
 
-// pinned trusts one certificate, by its hash, whatever it says of itself.
-func pinned(certificate [32]byte) *tls.Config {
+// pinned trusts one certificate, by its hash, whatever it says of itself, and shows one's own.
+func pinned(certificate [32]byte, identity *Identity) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
+		Certificates:       []tls.Certificate{identity.certificate},
 		InsecureSkipVerify: true, // VerifyConnection does it
 		VerifyConnection: func(state tls.ConnectionState) error {
 			got := sha256.Sum256(state.PeerCertificates[0].Raw)

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"bytes"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
@@ -21,21 +20,18 @@ const marker = "the state of the training"
 // goes on serving.
 func FuzzRequest(f *testing.F) {
 	for _, request := range []string{
-		"", "\x00", "GET /snapshots/3-17 HTTP/1.1\r\nHost: x\r\n\r\n", "GET /snapshots/3-17 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \r\n\r\n",
-		"GET /snapshots/../snapshots/3-17 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 00\r\n\r\n", "PUT /snapshots/3-17 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+		"", "\x00", "GET /snapshots/3-17 HTTP/1.1\r\nHost: x\r\n\r\n", "GET /snapshots/3-17 HTTP/1.1\r\nHost: x\r\nAuthorization: Ticket \r\n\r\n",
+		"GET /snapshots/../snapshots/3-17 HTTP/1.1\r\nHost: x\r\nAuthorization: Ticket 00\r\n\r\n", "PUT /snapshots/3-17 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
 		"GET /snapshots/3-17 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"GET /snapshots/18446744073709551616-1 HTTP/1.0\r\nAuthorization: Bearer x\r\n\r\n",
 	} {
 		f.Add([]byte(request))
 	}
-	hidden := make([]byte, 32)
-	_, _ = rand.Read(hidden)
 	store := open(f, 2)
 	want := put(f, store, ID{3, 17}, []byte(strings.Repeat(marker, 100)))
-	server, holder := serve(f, store)
-	server.SetSecret(hidden)
+	_, holder := serve(f, store)
 	f.Fuzz(func(t *testing.T, request []byte) {
-		conn, err := tls.Dial("tcp", holder.String(), pinned(holder.Certificate))
+		conn, err := tls.Dial("tcp", holder.String(), pinned(holder.Certificate, fetcher))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +43,7 @@ func FuzzRequest(f *testing.F) {
 		if bytes.Contains(answer, []byte(marker[:8])) {
 			t.Errorf("%q is answered with a snapshot: %.200q", request, answer)
 		}
-		if _, err := open(t, 1).Fetch(t.Context(), want, []Holder{holder}, hidden); err != nil {
+		if _, err := open(t, 1).Fetch(t.Context(), want, with(want, holder), fetcher); err != nil {
 			t.Errorf("after %q nobody gets a snapshot: %v", request, err)
 		}
 	})
@@ -68,10 +64,7 @@ func FuzzAnswer(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	certificate, err := selfSigned()
-	if err != nil {
-		f.Fatal(err)
-	}
+	certificate := newIdentity().certificate
 	want := Snapshot{ID{3, 17}, uint64(len(data)), sum(data)}
 	f.Fuzz(func(t *testing.T, words []byte) {
 		listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13})
@@ -90,7 +83,7 @@ func FuzzAnswer(f *testing.F) {
 		}()
 		holder := Holder{Address: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, Certificate: sha256.Sum256(certificate.Certificate[0])}
 		store := open(t, 1)
-		path, err := store.Fetch(t.Context(), want, []Holder{holder}, secret)
+		path, err := store.Fetch(t.Context(), want, with(want, holder), fetcher)
 		_ = listener.Close()
 		<-said
 		if err != nil {

@@ -2,26 +2,22 @@ package checkpoint
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
 const (
@@ -33,28 +29,21 @@ const (
 	maxConnections = 256
 	// folder is where the snapshots are in the URL.
 	folder = "/snapshots/"
-	// validity is longer than any pod lives. Nobody looks at it: the certificate is known by its hash.
-	validity = 10 * 365 * 24 * time.Hour
 )
 
-// Server gives the snapshots of a store to whoever shows the secret, over TLS 1.3.
+// Server gives the snapshots of a store to whoever shows the operator's ticket for one, and the certificate that it
+// was made for, over TLS 1.3.
 type Server struct {
 	store       *Store
 	port        int
-	certificate [32]byte
-	secret      atomic.Pointer[string]
+	keys        keys
 	connections atomic.Int64
 	http        *http.Server
 	done        sync.WaitGroup
 }
 
-// Serve starts a server at an address, host:port, with a key of its own; port 0 means a free one.
-// Until SetSecret is called it refuses everybody.
-func Serve(store *Store, address string) (*Server, error) {
-	certificate, err := selfSigned()
-	if err != nil {
-		return nil, fmt.Errorf("make the certificate of the snapshot server: %w", err)
-	}
+// Serve starts a server at an address, host:port; port 0 means a free one.
+func Serve(store *Store, address string, identity *Identity) (*Server, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for those who want snapshots: %w", err)
@@ -63,7 +52,7 @@ func Serve(store *Store, address string) (*Server, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("%s is no TCP address", address), listener.Close())
 	}
-	s := &Server{store: store, port: tcp.Port, certificate: sha256.Sum256(certificate.Certificate[0])}
+	s := &Server{store: store, port: tcp.Port}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+folder+"{name}", s.give)
 	s.http = &http.Server{
@@ -75,50 +64,19 @@ func Serve(store *Store, address string) (*Server, error) {
 	}
 	s.http.SetKeepAlivesEnabled(false) // a connection is for one file
 	encrypted := tls.NewListener(listener, &tls.Config{
-		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{identity.certificate}, MinVersion: tls.VersionTLS13,
+		ClientAuth: tls.RequireAnyClientCert, // the ticket says which
 	})
 	s.done.Go(func() { _ = s.http.Serve(encrypted) })
 	return s, nil
 }
 
-func selfSigned() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: "concertina snapshots"},
-		NotBefore:    now.Add(-time.Hour), NotAfter: now.Add(validity),
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
-}
-
 // Port is the port that it listens on.
 func (s *Server) Port() int { return s.port }
 
-// Certificate is the SHA-256 of the certificate (DER) that it shows.
-func (s *Server) Certificate() [32]byte { return s.certificate }
-
-// SetSecret says what clients must show from now on. Without bytes nobody gets anything.
-func (s *Server) SetSecret(secret []byte) {
-	if len(secret) == 0 {
-		s.secret.Store(nil)
-		return
-	}
-	header := bearer(secret)
-	s.secret.Store(&header)
-}
-
-// bearer is the value of the Authorization header.
-func bearer(secret []byte) string { return "Bearer " + hex.EncodeToString(secret) }
+// SetKey says with which key the operator of a term makes the tickets for this server. Before that it refuses
+// everybody.
+func (s *Server) SetKey(term uint64, key []byte) { s.keys.set(term, key, time.Now()) }
 
 // Close ends the server and all transfers.
 func (s *Server) Close() error {
@@ -140,18 +98,13 @@ func (s *Server) count(conn net.Conn, state http.ConnState) {
 }
 
 func (s *Server) give(w http.ResponseWriter, r *http.Request) {
-	want := s.secret.Load()
-	if want == nil {
-		http.Error(w, "this worker has no secret of the job yet", http.StatusServiceUnavailable)
-		return
-	}
-	if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte(*want)) != 1 {
-		http.Error(w, "wrong secret", http.StatusUnauthorized)
-		return
-	}
 	id, ok := parseID(r.PathValue("name"))
 	if !ok {
 		http.Error(w, "a snapshot is named ROUND-STEP", http.StatusBadRequest)
+		return
+	}
+	if status, why := s.refusal(r, id); why != "" {
+		http.Error(w, why, status)
 		return
 	}
 	file, snapshot, err := s.store.open(id)
@@ -165,6 +118,33 @@ func (s *Server) give(w http.ResponseWriter, r *http.Request) {
 	out := steady{w, http.NewResponseController(w)}
 	// An error ends the connection before all bytes are there, and the client sees that.
 	_, _ = io.CopyBuffer(out, io.LimitReader(file, int64(snapshot.Bytes)), make([]byte, bufferBytes))
+}
+
+// scheme begins the Authorization header that a ticket comes in.
+const scheme = "Ticket "
+
+// refusal says why a request may not have a snapshot; nothing when it may.
+func (s *Server) refusal(r *http.Request, id ID) (status int, why string) {
+	text, _ := strings.CutPrefix(r.Header.Get("Authorization"), scheme)
+	raw, _ := hex.DecodeString(text)
+	shown := ticket.Ticket(raw)
+	term, ok := shown.Term()
+	if !ok {
+		return http.StatusUnauthorized, ticket.ErrMalformed.Error()
+	}
+	now := time.Now()
+	key, early := s.keys.of(term, now)
+	switch {
+	case early:
+		return http.StatusServiceUnavailable, "the operator has not told this worker yet what its tickets are made with"
+	case key == nil:
+		return http.StatusUnauthorized, ticket.ErrExpired.Error()
+	}
+	fetcher := sha256.Sum256(r.TLS.PeerCertificates[0].Raw)
+	if err := shown.Check(key, ticket.Grant{Fetcher: fetcher, Round: id.Round, Step: id.Step}, now); err != nil {
+		return http.StatusUnauthorized, err.Error()
+	}
+	return 0, ""
 }
 
 // steady gives every write its own deadline: a transfer may take long as long as it moves.

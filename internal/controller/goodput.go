@@ -44,11 +44,18 @@ func (p *planner) measure(next *v1alpha1.ProgressStatus) {
 // world begin, no earlier than that.
 func (p *planner) firstStepAt() time.Time {
 	made := record.FromStatus(p.Job)
-	seen := slices.ContainsFunc(p.World.Changes, func(c rendezvous.Change) bool { return c.Round == p.World.Round })
+	seen := p.madeHere()
 	if !seen && made.Round == p.World.Round && !made.StartedAt.IsZero() && made.StartedAt.Before(p.Now) {
 		return made.StartedAt
 	}
 	return p.Now
+}
+
+// madeHere says whether this operator has made the present world, and knows all of the change that led to it.
+func (p *planner) madeHere() bool {
+	return slices.ContainsFunc(p.World.Changes, func(c rendezvous.Change) bool {
+		return c.Round == p.World.Round && !c.Inherited
+	})
 }
 
 // keptTime is how long the steps that are done by now have taken; held is the whole time since the first.
@@ -69,8 +76,8 @@ func (p *planner) keptTime(since time.Time, held time.Duration) time.Duration {
 		if change.Round <= memory.ReportedRound {
 			continue
 		}
-		if change.Reason == rendezvous.ReasonStart || p.Job.Spec.Strategy() == v1alpha1.ResizeRestart {
-			// Programs resumed by themselves, and nobody but them knows how far back they went.
+		if change.Reason == rendezvous.ReasonStart || change.Inherited || p.Job.Spec.Strategy() == v1alpha1.ResizeRestart {
+			// Programs resumed by themselves, or under another operator: how far back they went is not known here.
 			return scale(kept, step, before)
 		}
 		trained -= change.Pause
@@ -87,11 +94,10 @@ func scale(took time.Duration, some, these uint64) time.Duration {
 	return time.Duration(float64(took) * float64(some) / float64(these))
 }
 
-// makesSteps says whether the world trains, and has made its first step: only then the rendezvous knows
-// what the change before it has cost.
+// makesSteps says whether the world trains, and it is known what the change before it has cost.
 func (p *planner) makesSteps() bool {
 	trains := p.World.Phase == rendezvous.PhaseTraining || p.World.Phase == ""
-	return trains && (p.Job.Status.Progress.Since == nil || p.begun())
+	return trains && !p.World.Untold && (p.Job.Status.Progress.Since == nil || p.begun())
 }
 
 // begun says whether all processes of the world have made a step in it.

@@ -124,6 +124,21 @@ func TestGoodputAfterARecovery(t *testing.T) {
 	l.expect(284. / 335)
 }
 
+// What a pause has cost is taken off once it is known, though steps are made before.
+func TestGoodputWaitsForThePause(t *testing.T) {
+	l := newLife(t)
+	l.train(0, 100, 1)
+	known := l.world.Changes
+	l.recover()
+	told := l.world.Changes
+	l.world.Changes, l.world.Untold = known, true
+	l.look(132, 82)
+	l.world.Changes, l.world.Untold = told, false
+	l.look(135, 85)
+	l.train(140, 335, 90)
+	l.expect(284. / 335)
+}
+
 // A world of fewer workers may take twice as long for a step: each counts as long as it took.
 func TestGoodputOfSlowerSteps(t *testing.T) {
 	l := newLife(t)

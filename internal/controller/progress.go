@@ -2,7 +2,6 @@ package controller
 
 import (
 	"hash/fnv"
-	"slices"
 	"strconv"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
-	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 const (
@@ -100,7 +98,7 @@ func annotatedRank(pod *corev1.Pod) int32 {
 // annotateRanks writes on every pod which worker rank it has in the current world. A worker that this
 // leader has never heard has none in a world that this leader has made.
 func (p *planner) annotateRanks(pods []*corev1.Pod) {
-	ours := slices.ContainsFunc(p.World.Changes, func(c rendezvous.Change) bool { return c.Round == p.World.Round })
+	ours := p.madeHere()
 	for _, pod := range pods {
 		member, old := p.member(pod), pod.Annotations[v1alpha1.AnnotationRank]
 		want := old

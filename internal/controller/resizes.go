@@ -82,19 +82,20 @@ func (c change) recoveredUnseen() bool {
 	}
 }
 
-// changes are those that the rendezvous has seen begin. For a world that was made before this process
-// knew the job, or that has finished without another step, its durable record stands in.
+// changes are those that the rendezvous tells of. For a world that it will not tell of, since it was made before
+// this process knew the job, or has finished without another step, its durable record stands in.
 func (p *planner) changes(finished bool) []change {
 	var all []change
 	made := record.FromStatus(p.Job)
 	known := false
 	for _, c := range p.World.Changes {
 		known = known || c.Round == made.Round
-		all = append(all, change{Change: c, seen: true})
+		all = append(all, change{Change: c, seen: !c.Inherited})
 	}
 	earlier := !p.Memory.Since.IsZero() && made.StartedAt.Before(p.Memory.Since)
 	current := made.Attempt == p.attempt() && (made.Round == p.World.Round || p.World.Round == 0)
-	if !known && (earlier || finished) && current && made.From > 0 && made.Reason != "" {
+	later := p.World.Adopting || p.World.Untold
+	if !known && (earlier && !later || finished) && current && made.From > 0 && made.Reason != "" {
 		all = append(all, change{Change: rendezvous.Change{
 			Round: made.Round, From: made.From, To: made.Workers, Reason: made.Reason, At: made.StartedAt,
 		}})
@@ -159,8 +160,11 @@ func describeChange(c rendezvous.Change) string {
 	if c.Message != "" {
 		text += ": " + c.Message
 	}
-	if c.Pause > 0 {
+	switch {
+	case c.Pause > 0:
 		text += fmt.Sprintf("; training paused for %s", c.Pause.Round(time.Millisecond))
+	case c.Begun:
+		text += "; how long training paused is unknown"
 	}
 	if c.StepsLost > 0 {
 		text += fmt.Sprintf(", %d steps are made again", c.StepsLost)

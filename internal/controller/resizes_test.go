@@ -127,6 +127,45 @@ func TestTheRecordStandsInForAChangeThatNobodySaw(t *testing.T) {
 	}
 }
 
+// A leader that adopts a world hears from its workers how long they stood still: the record does not stand in for
+// what the rendezvous is about to tell.
+func TestAnInheritedChangeIsToldWithItsPause(t *testing.T) {
+	job := trains(2)
+	job.Status.World.Round, job.Status.World.From, job.Status.World.Reason = ptr.To[int64](4), ptr.To[int32](3), string(rendezvous.ReasonWorkerLost)
+	job.Status.World.StartedAt = ptr.To(metav1.NewTime(start))
+	state := elasticState(job, crewOf(job)...)
+	state.Memory.Since, state.World.Adopting, state.World.Round = now, true, 0
+	if plan := NewPlan(state, settings); len(plan.Status.Resizes) > 0 {
+		t.Fatalf("nobody knows yet which world there is, and its change is told: %+v", plan.Status.Resizes)
+	}
+	state.World.Adopting, state.World.Round, state.World.Untold = false, 4, true
+	if plan := NewPlan(state, settings); len(plan.Status.Resizes) > 0 || plan.Progress {
+		t.Fatalf("what it cost is not known yet, and it is told: %+v", plan.Status.Resizes)
+	}
+	state.World.Untold = false
+	state.World.Changes = []rendezvous.Change{{Round: 4, From: 3, To: 2, Reason: rendezvous.ReasonWorkerLost,
+		At: start, Begun: true, Pause: 77 * time.Second, Inherited: true}}
+	expectNote(t, look(state), v1alpha1.EventRecovered, "round 4: from 3 to 2 workers", "paused for 1m17s")
+	look(state)
+	status := state.Job.Status
+	if len(status.Resizes) != 1 || value(status.Restarts.Infrastructure) != 1 || status.Resizes[0].StepsLost != nil ||
+		status.Resizes[0].Pause == nil || status.Resizes[0].Pause.Duration != 77*time.Second {
+		t.Errorf("resizes %+v, restarts %+v", status.Resizes, status.Restarts)
+	}
+}
+
+func TestAPauseThatIsNotKnown(t *testing.T) {
+	job := trains(3)
+	state := elasticState(job, crewOf(job)...)
+	after(state, rendezvous.ReasonNodeTainted, false, "all are replaced")
+	state.World.Changes[0].Pause, state.World.Changes[0].Begun, state.World.Changes[0].StepsLost = 0, true, 0
+	plan := look(state)
+	expectNote(t, plan, v1alpha1.EventResized, "(NodeTainted); how long training paused is unknown")
+	if plan.Status.Resizes[0].Pause != nil {
+		t.Errorf("the status says %s", plan.Status.Resizes[0].Pause.Duration)
+	}
+}
+
 func TestResizesKeepTheLast16(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)...)

@@ -186,6 +186,7 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
 		writers: map[string]int32{}, parted: map[string]parting{},
 	}
+	m.pending = inherited(&record)
 	m.out.publish, m.out.changed = true, true
 	if m.stepRound > record.Round {
 		// Somebody has reported a round that goes on no more: steps count from this one again.
@@ -203,6 +204,7 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 		}
 		m.count(now, mem)
 		m.enter(expected.UID, mem)
+		m.hearPause(now, expected.UID, mem)
 	}
 	sortEndings(m.out.end)
 	m.note(notedAdopted, "round %d of %d workers is adopted: %s", record.Round, record.Workers, why)

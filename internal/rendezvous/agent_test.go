@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // modelAgent is the agent of transcripts, with one elastic process: it follows the protocol at once, and says
@@ -18,6 +19,10 @@ type modelAgent struct {
 
 	entered, done uint64
 	lastStep      uint64
+	// ended is when it has ended its last step; begun and pause are what is known of its first in its world.
+	ended time.Time
+	begun bool
+	pause time.Duration
 	// state is what the process has computed: the history of rounds in which its steps were made.
 	state   history
 	waiting waiting
@@ -92,6 +97,7 @@ func (a *modelAgent) enter(d directive) error {
 	}
 	parent := a.round == w.parent
 	a.round, a.digest, a.rank, a.workers, a.fromStep = d.round, w.digest, w.workerRank, w.workers, w.fromStep
+	a.begun, a.pause = false, 0
 	a.snapshots = slices.DeleteFunc(slices.Clone(a.snapshots), func(s snapshot) bool {
 		return (!parent || s.step > w.fromStep) && (w.snapshot == nil || s != *w.snapshot)
 	})
@@ -196,6 +202,16 @@ func (a *modelAgent) gate() bool {
 	return a.waiting == waitingNone && len(a.exits) == 0 && a.started
 }
 
+// step has the process make a step at once.
+func (a *modelAgent) step(now time.Time) {
+	if !a.begun && !a.ended.IsZero() {
+		a.pause = now.Sub(a.ended)
+	}
+	a.entered, a.begun, a.ended = a.done+1, true, now
+	a.done++
+	a.state = append(a.state, a.round)
+}
+
 func (a *modelAgent) report() report {
 	r := report{
 		term: a.term, round: a.round, digest: a.digest, hold: a.hold, terminating: a.terminating,
@@ -219,6 +235,7 @@ func (a *modelAgent) report() report {
 			r.processes[0].clean, r.processes[0].cleanStep = true, a.done
 		}
 	}
+	r.begun, r.pause = a.begun && a.started, a.pause
 	if a.restarts {
 		r.standby = (a.round == 0 || a.out) && len(a.exits) == 0
 	}

@@ -13,7 +13,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 	if m.term == 0 || m.deposed || mem == nil {
 		return directive{}, false
 	}
-	d := directive{term: m.term, released: m.released, secret: m.secret, prefetch: m.prefetch(uid)}
+	d := directive{term: m.term, released: m.released, key: m.keyOf(mem), prefetch: m.prefetch(uid)}
 	if beat := beatOf(len(m.members)); beat > beatOf(0) {
 		d.beat = beat
 	}
@@ -48,7 +48,7 @@ func (m *machine) directive(uid string) (directive, bool) {
 func (m *machine) outside(mem *member, d directive) directive {
 	if mem.left != nil {
 		kept := *mem.left
-		kept.term, kept.secret, kept.beat = d.term, d.secret, d.beat
+		kept.term, kept.key, kept.beat = d.term, d.key, d.beat
 		if kept.barrier != nil {
 			kept.hold = m.hold
 		}
@@ -84,7 +84,10 @@ func (m *machine) place(uid string, rank int32) *place {
 	if w.adopted || m.gang.Strategy == Restart || w.live[uid] {
 		return p
 	}
-	p.restore, p.snapshot, p.holders = true, w.snapshot, holdersFor(rank, w.holders)
+	p.restore, p.snapshot = true, w.snapshot
+	if w.snapshot != nil {
+		p.holders = m.suppliers(uid, *w.snapshot, holdersFor(rank, w.holders))
+	}
 	return p
 }
 
@@ -98,7 +101,7 @@ func (m *machine) prefetch(uid string) *prefetch {
 	if rank < 0 || p.snapshot == nil || p.live[uid] {
 		return nil
 	}
-	return &prefetch{*p.snapshot, holdersFor(rank, m.writing.holders)}
+	return &prefetch{*p.snapshot, m.suppliers(uid, *p.snapshot, holdersFor(rank, m.writing.holders))}
 }
 
 // holdersFor are those that the worker with a rank asks for a snapshot, in this order.

@@ -1,6 +1,10 @@
 package rendezvous
 
-import "time"
+import (
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
+)
 
 // event is something that happened to one job.
 type event interface{ isEvent() }
@@ -76,6 +80,10 @@ type report struct {
 	hold uint64
 	// before is the round that this worker has left for that of round; 0 for none.
 	before uint64
+	// begun is true once all of its processes have begun their first step in round, pause how long they stood
+	// still before it; 0 for not known.
+	begun bool
+	pause time.Duration
 }
 
 // process is one training process of a worker.
@@ -148,18 +156,19 @@ type directive struct {
 	raise       bool
 	finish      bool
 	standby     bool
-	secret      []byte
 	prefetch    *prefetch
 	// beat is the longest time between two reports; 0 for a second.
 	beat time.Duration
 	// hold is the newest hold; 0 where nobody stands at a barrier.
 	hold uint64
+	// key is what tickets for the snapshots that this member serves are made with.
+	key []byte
 }
 
 // prefetch is the snapshot that a member will need in the next world.
 type prefetch struct {
 	snapshot snapshot
-	holders  []holder
+	holders  []supplier
 }
 
 // barrier stops a world after a step.
@@ -186,7 +195,7 @@ type place struct {
 	parent             uint64
 	restore            bool
 	snapshot           *snapshot
-	holders            []holder
+	holders            []supplier
 	writer             bool
 }
 
@@ -194,6 +203,12 @@ type place struct {
 type holder struct {
 	address string
 	server
+}
+
+// supplier is a holder with what opens the snapshot there.
+type supplier struct {
+	holder
+	ticket ticket.Ticket
 }
 
 // effects are what must be done after an event, in the order of the fields. A directive that rests
@@ -267,6 +282,7 @@ const (
 	notedAdopted   noteKind = "adopted"
 	notedBurned    noteKind = "burned"
 	notedRefused   noteKind = "refused"
+	notedDoubted   noteKind = "doubted"
 	notedFailed    noteKind = "record-failed"
 	notedDeposed   noteKind = "deposed"
 	notedResizing  noteKind = "resizing"

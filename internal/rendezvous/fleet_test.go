@@ -103,6 +103,8 @@ type fleet struct {
 	// lastEnded is when a rank has ended a step of a round last, firstBegun when the last of them has begun its
 	// first.
 	lastEnded, firstBegun map[uint64]time.Time
+	// stood is how long each process stood still before its first step in a round.
+	stood map[uint64][]time.Duration
 }
 
 // moment is a step of a round.
@@ -130,7 +132,7 @@ func emptyFleet(t rapid.TB) *fleet {
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
 		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4,
 		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{},
-		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{},
+		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{}, stood: map[uint64][]time.Duration{},
 	}
 }
 
@@ -161,7 +163,7 @@ func (f *fleet) makePod() {
 		worker: newWorker(uid, func() time.Time { return f.now }, f.strategy),
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
-	p.fetch, p.vague = f.fetch, f.draws != nil && f.made%5 == 4
+	p.fetch, p.vague, p.certificate = f.fetch, f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
 	f.made++
 }
@@ -322,6 +324,11 @@ func (f *fleet) handle(l *modelLeader, ev event) *refusal {
 	for _, e := range out.end {
 		f.drop(f.pods[e.uid], l)
 	}
+	for i := range l.machine.changes {
+		if c := &l.machine.changes[i]; c.Pause != 0 && !slices.Contains(f.stood[c.Round], c.Pause) {
+			f.t.Fatalf("leader %d tells a pause of %s before round %d, and the processes stood still for %v", l.id, c.Pause, c.Round, f.stood[c.Round])
+		}
+	}
 	for _, uid := range f.uids() {
 		d, ok := l.machine.directive(uid)
 		if !ok {
@@ -454,6 +461,9 @@ func (f *fleet) move(p *pod) {
 	case p.enterStep():
 		if at.step == p.in().World.FromStep+1 {
 			f.firstBegun[at.round] = f.now
+			if !p.before.IsZero() {
+				f.stood[at.round] = append(f.stood[at.round], p.begun.Sub(p.before))
+			}
 		}
 		f.begin(p, at)
 	}

@@ -35,7 +35,7 @@ func FuzzReport(f *testing.F) {
 		f.Add(texts[0], texts[1])
 	}
 	hello := &rendezvousv1.Hello{
-		Protocol: 1, Namespace: "team", Job: "digits", Attempt: 1, PodName: "a", PodUid: "uid-a", Address: "10.0.0.1",
+		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 1, PodName: "a", PodUid: "uid-a", Address: "10.0.0.1",
 		MasterPort: 4000, SnapshotPort: 5000, SnapshotCertificate: make([]byte, 32),
 	}
 	digest := membersDigest([]string{"uid-a", "uid-b"})
@@ -107,7 +107,7 @@ func listenTo(t *testing.T, introduction, message *rendezvousv1.Report) {
 		return s
 	}
 	other := enter("uid-b", &rendezvousv1.Report{Sequence: 1, Standby: true, Hello: &rendezvousv1.Hello{
-		Protocol: 1, Namespace: "team", Job: "digits", Attempt: 1, PodName: "b", PodUid: "uid-b", Address: "10.0.0.2", MasterPort: 4000,
+		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 1, PodName: "b", PodUid: "uid-b", Address: "10.0.0.2", MasterPort: 4000,
 	}})
 	if other == nil {
 		t.Fatal("the other worker is refused")

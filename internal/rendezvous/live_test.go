@@ -10,7 +10,7 @@ import (
 // brokenWorld is a machine whose world of two workers a and b, each with two processes, everybody has left. Of each
 // process it is given the step that its state is of; -1 says that it is not clean.
 func brokenWorld(steps map[string][]int) (*machine, *plan) {
-	m := newMachine(0)
+	m := newMachine(0, "leader")
 	m.gang = Gang{Minimum: 1, Target: 4, ProcessesPerWorker: 2, BarrierTimeout: time.Minute}
 	p := &plan{}
 	for _, uid := range slices.Sorted(maps.Keys(steps)) {
@@ -23,7 +23,7 @@ func brokenWorld(steps map[string][]int) (*machine, *plan) {
 		m.members[uid] = &member{want: want, connected: true, report: r}
 		p.members = append(p.members, want)
 	}
-	m.world = &world{record: Record{Round: 1}, ranks: newRankTable(assignRanks(nil, p.members)), ended: map[string]bool{}}
+	m.world = &world{record: Record{Round: 1}, ranks: newRankTable(assignRanks(nil, p.members)), parted: map[string]parting{}}
 	m.broken = &recovery{failed: map[string]bool{}}
 	return m, p
 }

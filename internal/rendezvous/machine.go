@@ -113,13 +113,11 @@ type machine struct {
 	// retried is the furthest step when a world was last re-formed without a culprit.
 	retried *uint64
 
-	// pending is the change that led to the world, until it has made a step.
-	pending *Change
-	// pausedAt is when the last step before it was made; zero while unknown.
-	pausedAt time.Time
-	changes  []Change
-	losses   []Loss
-	fatal    string
+	// pending is the change that led to the world, until it is known what it cost.
+	pending *untold
+	changes []Change
+	losses  []Loss
+	fatal   string
 
 	// undecided and phase are what the Observation said last.
 	undecided bool
@@ -370,7 +368,7 @@ func (m *machine) leaveAttempt() {
 		m.writing.overtaken = true
 	}
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
-	m.changes, m.losses, m.fatal, m.pausedAt = nil, nil, "", time.Time{}
+	m.changes, m.losses, m.fatal = nil, nil, ""
 	m.nextTry, m.tries, m.unwritten = time.Time{}, 0, false
 }
 

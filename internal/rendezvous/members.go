@@ -201,6 +201,7 @@ func (m *machine) take(now time.Time, uid string, mem *member, r report, before 
 	mem.clock(now, m.gang.Strategy)
 	m.topTerm, m.topRound = max(m.topTerm, r.term), max(m.topRound, r.round)
 	m.count(now, mem)
+	m.hearPause(now, uid, mem)
 	mem.silent = m.isSilent(now, mem)
 	if mem.readyAt.IsZero() && m.isStandby(uid, mem) {
 		mem.readyAt = now

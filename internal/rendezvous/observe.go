@@ -18,6 +18,7 @@ func (m *machine) observe(now time.Time) Observation {
 		Changes:  slices.Clone(m.changes),
 		Losses:   slices.Clone(m.losses),
 		Fatal:    m.fatal,
+		Untold:   m.pending != nil,
 	}
 	observed.Phase, observed.Why = m.doing()
 	if m.world != nil {

@@ -171,16 +171,11 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 	}
 	m.freeze(next)
 	if m.pending != nil {
-		// That world was left before its first step; what broke it must be counted all the same.
-		m.noteChange(*m.pending)
+		// That world was left before its first step, or before it was known how long that took; what broke it
+		// must be counted all the same.
+		m.noteChange(m.pending.Change)
 	}
-	m.pending = &Change{
-		Round: m.base.Round, From: m.base.From, To: m.base.Workers, Reason: p.reason, Message: p.why,
-		StepsLost: p.lost, At: now,
-	}
-	if m.world != nil && m.stepRound == m.world.record.Round {
-		m.pausedAt = m.stepAt
-	}
+	m.pending = m.changeTo(next, p, now)
 	if m.broken != nil && m.broken.retry {
 		furthest := m.furthest()
 		m.retried = &furthest
@@ -206,6 +201,7 @@ func (m *machine) freeze(next *world) {
 			if last.barrier != nil {
 				last.barrier.save = false
 			}
+			withdraw(last.world)
 			mem.left = &last
 		}
 	}

@@ -14,7 +14,6 @@ var knownBad = map[string]bool{
 	"a member is slow to find the next operator":           true,
 	"all sessions drop and one program fails":              true,
 	"the operator dies while a planned round is published": true,
-	"the first step of a world is reported late":           true,
 }
 
 // schedules are histories that were found by reading. Each says what is wrong at its end; nothing when

@@ -185,6 +185,9 @@ type Observation struct {
 	// Changes are the worlds that were made in this attempt and have begun to train, or were left before
 	// they did (without a Pause), oldest first, at most 16.
 	Changes []Change
+	// Untold is true while the change that led to the world of Round is not among Changes, and will be: once it
+	// has made a step, and its members have said how long they stood still, or when it is left.
+	Untold bool
 	// Losses are the members that were lost in this attempt, oldest first, at most 64.
 	Losses []Loss
 	// Fatal is set when the attempt cannot go on: nothing is left to continue from, or the programs
@@ -217,12 +220,17 @@ type Change struct {
 	Reason   Reason
 	// Message says in words why.
 	Message string
-	// Pause is the time from the last step of the world before to the first of this one, as seen in
-	// the agents' reports; 0 while unknown, or when this leader has not seen both.
+	// Begun is true once a step was made in the world.
+	Begun bool
+	// Pause is how long training stood still: from the end of a worker's last step before to the beginning of its
+	// first in this world, by its own clock, on the slowest worker that was in both worlds. 0 when it is not known,
+	// as when there was none.
 	Pause time.Duration
 	// StepsLost is the number of steps that must be made again.
 	StepsLost uint64
 	At        time.Time
+	// Inherited is true when an earlier leader has made the world: Message and StepsLost are not known.
+	Inherited bool
 }
 
 // Loss is one member that was lost.

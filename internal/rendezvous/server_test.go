@@ -202,7 +202,7 @@ func (f *fixture) pod(name string) *rendezvousv1.Hello {
 		Namespace: "team", PodName: name, PodUID: "uid-" + name, Expires: time.Now().Add(time.Hour),
 	})
 	return &rendezvousv1.Hello{
-		Protocol: 1, Namespace: "team", Job: "digits", Attempt: 1,
+		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 1,
 		PodName: name, PodUid: "uid-" + name, Address: "10.0.0.1", MasterPort: 4000,
 	}
 }
@@ -415,7 +415,7 @@ func TestWhoGetsNoSession(t *testing.T) {
 		{"an expected pod that speaks for another job", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "unknown" })}, connect.CodePermissionDenied, "worker of job team/digits, not of job team/unknown"},
 		{"a later attempt", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Attempt = 2 })}, connect.CodeUnavailable, "attempt 2 of the job is not expected yet"},
 		{"no hello", "token-a", []*rendezvousv1.Report{{Sequence: 1}}, connect.CodeInvalidArgument, "no hello"},
-		{"another protocol", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Protocol = 2 })}, connect.CodeFailedPrecondition, "speaks protocol 2"},
+		{"another protocol", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Protocol = 1 })}, connect.CodeFailedPrecondition, "speaks protocol 1"},
 		{"no address", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Address = "worker-0.local" })}, connect.CodeInvalidArgument, "not the IP address"},
 		{"no port", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.MasterPort = 70000 })}, connect.CodeInvalidArgument, "master_port"},
 		{"a snapshot port out of range", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.SnapshotPort = 70000 })}, connect.CodeInvalidArgument, "snapshot_port"},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 )
 
 // held counts who holds which snapshot of the history of the world. Members that are in an older world
@@ -133,31 +132,4 @@ func (m *machine) furthest() uint64 {
 		return max(m.step, m.world.record.FromStep)
 	}
 	return m.world.record.FromStep
-}
-
-// began takes note of the first step of a world.
-func (m *machine) began(now time.Time) {
-	if m.pending == nil || m.world == nil || m.world.adopted || m.world.record.Round != m.pending.Round || !m.hasBegun() {
-		return
-	}
-	done := *m.pending
-	m.pending = nil
-	if !m.pausedAt.IsZero() {
-		done.Pause = now.Sub(m.pausedAt)
-	}
-	m.noteChange(done)
-	m.tries, m.nextTry = 0, time.Time{}
-	for uid, mem := range m.members {
-		// Who was kept because of its snapshot may go now.
-		kept := m.world.ranks.rank(uid) < 0 && mem.unwanted() && m.isHolder(mem)
-		m.out.publish = m.out.publish || kept
-	}
-}
-
-func (m *machine) noteChange(done Change) {
-	if len(m.changes) == maxChanges {
-		m.changes = m.changes[1:]
-	}
-	m.changes = append(m.changes, done)
-	m.out.changed = true
 }

@@ -220,9 +220,7 @@ func (p *transcript) train(steps int) {
 			break
 		}
 		for _, a := range world {
-			a.entered = a.done + 1
-			a.done++
-			a.state = append(a.state, a.round)
+			a.step(p.now)
 			if a.lastStep > 0 && a.done == a.lastStep {
 				a.waiting = waitingFinished
 			}
@@ -248,7 +246,7 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 		switch arg.Key {
 		case "step":
 			agent.done, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
-			agent.entered = agent.done
+			agent.entered, agent.begun, agent.ended = agent.done, true, p.now
 		case "last":
 			agent.lastStep, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
 		case "fault":

@@ -5,13 +5,14 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/plain"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 
 	maxMessageBytes = 64 << 10
 	maxNameBytes    = 253
@@ -108,8 +109,11 @@ func readReport(r *rendezvousv1.Report) (report, *refusal) {
 		term: r.GetTerm(), round: r.GetRound(), digest: r.GetMembersDigest(),
 		workerRank: r.GetWorkerRank(), terminating: r.GetTerminating(),
 		standby: r.GetStandby(), out: r.GetOut(), snapshotError: plain.Text(r.GetSnapshotError()),
-		masterPort: r.GetMasterPort(), refused: r.GetRefused(),
+		masterPort: r.GetMasterPort(), refused: r.GetRefused(), begun: r.PauseNanos != nil,
 		hold: r.GetHold(), before: r.GetBefore(),
+	}
+	if nanos := r.GetPauseNanos(); nanos <= uint64(maxPause) {
+		read.pause = time.Duration(nanos) // and otherwise it is not known: programs may say anything
 	}
 	switch {
 	case read.masterPort > math.MaxUint16:
@@ -204,9 +208,9 @@ func readProcess(p *rendezvousv1.Process) (process, string) {
 func directiveMessage(d *directive, sequence uint64) *rendezvousv1.Directive {
 	m := &rendezvousv1.Directive{
 		Term: d.term, Round: d.round, Released: d.released, Sequence: sequence,
-		Raise: d.raise, Finish: d.finish, Standby: d.standby, SnapshotSecret: d.secret,
+		Raise: d.raise, Finish: d.finish, Standby: d.standby, TicketKey: d.key,
 		BeatMillis: uint32(d.beat.Milliseconds()),
-		Hold: d.hold,
+		Hold:       d.hold,
 	}
 	if d.world != nil {
 		m.World = placeMessage(d.world)
@@ -241,11 +245,11 @@ func snapshotMessage(s *snapshot) *rendezvousv1.Snapshot {
 	return &rendezvousv1.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
 }
 
-func holderMessages(holders []holder) []*rendezvousv1.Holder {
+func holderMessages(holders []supplier) []*rendezvousv1.Holder {
 	var messages []*rendezvousv1.Holder
 	for i := range holders {
 		h := &holders[i]
-		messages = append(messages, &rendezvousv1.Holder{Address: h.address, Port: h.port, Certificate: h.certificate[:]})
+		messages = append(messages, &rendezvousv1.Holder{Address: h.address, Port: h.port, Certificate: h.certificate[:], Ticket: h.ticket})
 	}
 	return messages
 }

@@ -19,6 +19,11 @@ type worker struct {
 	// told counts the connections of processes.
 	connections uint64
 	lastStep    uint64
+	// ended is when its process has ended its last step, before what that was when the process was given its
+	// world, and begun when it has begun its first step there.
+	ended, before, begun time.Time
+	// certificate is by which it serves and fetches snapshots.
+	certificate [32]byte
 	restarts    bool
 	// vague is true of programs that never say that their state is clean, such as those of an older SDK.
 	vague bool
@@ -176,6 +181,7 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 		if effect.Connection == p.connection {
 			p.stop, p.armed = 0, 0
 			p.entered, p.done = effect.Start.World.FromStep, effect.Start.World.FromStep
+			w.before, w.begun = w.ended, time.Time{}
 			p.tell(func() { w.take(effect) })
 		}
 	case lifecycle.Deny:
@@ -382,6 +388,9 @@ func (w *worker) enterStep() bool {
 	w.process.entered = w.process.done + 1
 	w.look()
 	w.process.stepping = w.trains()
+	if w.process.stepping && w.begun.IsZero() {
+		w.begun = w.now()
+	}
 	return w.process.stepping
 }
 
@@ -390,6 +399,7 @@ func (w *worker) endStep() {
 	p := &w.process
 	p.stepping, p.writing = false, false
 	p.done++
+	w.ended = w.now()
 	p.state = append(slices.Clone(p.state), p.round)
 	w.look()
 }
@@ -456,12 +466,18 @@ func (w *worker) report() report {
 		}
 	}
 	r.processes = []process{p}
+	if !standing.Entering && !w.begun.IsZero() {
+		r.begun = true
+		if !w.before.IsZero() {
+			r.pause = w.begun.Sub(w.before)
+		}
+	}
 	return r
 }
 
 func (w *worker) join(attempt int32) agentJoined {
 	return agentJoined{
-		uid: w.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + w.uid, 4000}, serves: server{port: 5000}, report: w.report(),
+		uid: w.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + w.uid, 4000}, serves: server{5000, w.certificate}, report: w.report(),
 	}
 }
 
@@ -475,7 +491,7 @@ func waitingOf(w lifecycle.Waiting) waiting {
 // heardBy is a directive as the agent's session hands it over.
 func heardBy(d directive) lifecycle.Directive {
 	heard := lifecycle.Directive{
-		Term: d.term, Round: d.round, Released: d.released, Standby: d.standby, Secret: string(d.secret),
+		Term: d.term, Round: d.round, Released: d.released, Standby: d.standby, Key: string(d.key),
 		Raise: d.raise, Finish: d.finish, Hold: d.hold,
 	}
 	if w := d.world; w != nil {
@@ -505,10 +521,10 @@ func snapshotTo(s snapshot) lifecycle.Snapshot {
 	return lifecycle.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
 }
 
-func holdersTo(all []holder) []lifecycle.Holder {
+func holdersTo(all []supplier) []lifecycle.Holder {
 	var holders []lifecycle.Holder
 	for i := range all {
-		holders = append(holders, lifecycle.Holder{Address: all[i].address, Port: int(all[i].port), Certificate: all[i].certificate})
+		holders = append(holders, lifecycle.Holder{Address: all[i].address, Port: int(all[i].port), Certificate: all[i].certificate, Ticket: all[i].ticket})
 	}
 	return holders
 }

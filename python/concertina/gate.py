@@ -9,6 +9,7 @@ import enum
 import mmap
 import os
 import threading
+import time
 
 _MAGIC = 0x434E4352544E4131
 _LAYOUT = 2
@@ -79,13 +80,22 @@ class GatePage:
 
     def done(self, step: int, samples: int) -> None:
         """Says that this step has ended, and how many samples the world has used up to it."""
-        self._words[self._line + 4] = samples
-        self._words[self._line + 1] = step
+        words, line = self._words, self._line
+        words[line + 4] = samples
+        words[line + 5] = time.monotonic_ns()
+        words[line + 1] = step
+
+    def begun(self) -> None:
+        """Says that the first step in a world has begun."""
+        self._words[self._line + 6] = time.monotonic_ns()
 
     def restart(self, step: int, samples: int) -> None:
-        """Says that the state is now the one after this step."""
-        self._words[self._line] = step
-        self.done(step, samples)
+        """Says that the state is now the one after this step, and that none has begun in this world."""
+        words, line = self._words, self._line
+        words[line + 6] = 0
+        words[line] = step
+        words[line + 4] = samples
+        words[line + 1] = step
 
     def last_step(self, step: int) -> None:
         """Says which step is the last of the training."""
@@ -116,6 +126,9 @@ class NoGatePage:
         return 0
 
     def done(self, step: int, samples: int) -> None:
+        """Does nothing."""
+
+    def begun(self) -> None:
         """Does nothing."""
 
     def restart(self, step: int, samples: int) -> None:

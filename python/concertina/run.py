@@ -136,6 +136,7 @@ class Run:
         self._connections = Connections()
         self._epoch: int | None = None
         self._entered = 0
+        self._fresh = True  # until the first step of a world has begun
         self._done = 0
         self._samples = 0
         self._total_steps = 0
@@ -344,6 +345,7 @@ class Run:
     def _adopt(self, assigned: Assignment) -> None:
         """Brings the state to the step after which the world begins."""
         world = assigned.world
+        self._fresh = True
         if not assigned.restore:
             if world.from_step != self._done or not self._live.clean:
                 half = "" if self._live.clean else ", and a part of the next"
@@ -422,6 +424,9 @@ class Run:
         if self._live.doubtful:
             self._stand_still()
         self._live.begin()
+        if self._fresh:
+            self._fresh = False
+            self.gate.begun()
 
     def _part(self, first: int, n: int) -> tuple[int, list[samples.MicroBatch]]:
         """The samples of the step that begins at a position, and this rank's part of them."""

@@ -82,6 +82,10 @@ class FakeAgent:
         names = "entered", "done", "lastStep", "phase", "samples"
         return dict(zip(names, struct.unpack_from("QQQQQ", self.page, LINE * (2 + 2 * slot))))
 
+    def stamps(self, slot: int = 0) -> tuple[int, int]:
+        """When the program of a slot ended its last step and began the first in its world."""
+        return struct.unpack_from("QQ", self.page, LINE * (2 + 2 * slot) + 40)
+
     def stop(self, step: int, slot: int = 0) -> None:
         """Writes the word that says which step is the last for now; 0: none."""
         struct.pack_into("Q", self.page, LINE * (1 + 2 * slot), step)
@@ -91,7 +95,9 @@ class FakeAgent:
         self.give({"type": kind} | fields, slot)
 
     def give(self, message: dict, slot: int = 0, listener: socket.socket | None = None) -> None:
-        """Sends a message, perhaps with a socket."""
+        """Sends a message, perhaps with a socket. Before a world it clears what belongs to the last one."""
+        if message["type"] == "world":
+            struct.pack_into("Q", self.page, LINE * (2 + 2 * slot) + 48, 0)
         if listener is None:
             self._send(self._taken[slot], message)
         else:

@@ -2,6 +2,7 @@ import gc
 import os
 import socket
 import sys
+import time
 import unittest
 from unittest import mock
 
@@ -154,6 +155,19 @@ class TheGatePage(Case):
         self.assertEqual(seen, want)
         done = {"entered": 6, "done": 6, "lastStep": 6, "phase": Phase.FINISHED, "samples": 20}
         self.assertEqual(agent.words(), done)
+
+    def test_stamps_of_every_step(self):
+        agent, seen = self.agent(), []
+        run, before = make(), time.monotonic_ns()
+        run(train_on(run, body=lambda step: seen.append(agent.stamps())))
+        begun = {at for _, at in seen}
+        self.assertEqual(len(begun), 1, "only the first step of a world is stamped when it begins")
+        ended = [at for at, _ in seen] + [agent.stamps()[0]]
+        self.assertEqual(ended[0], 0)
+        self.assertEqual(ended, sorted(set(ended)))
+        self.assertLess(before, min(begun))
+        self.assertLess(min(begun), ended[1])
+        self.assertLess(ended[-1], time.monotonic_ns())
 
     def test_phases(self):
         agent, seen = self.agent(), []

@@ -163,8 +163,12 @@ class Barrier(Case):
         agent.hear("snapshot")
         self.barrier_after_one(agent, program)
         agent.stop(0)
+        ended, first = agent.stamps()
+        self.assertLess(first, ended)
         agent.give(world(1, 3, round=2, fromStep=2, restore=False))
         self.finish(agent, program)
+        last, second = agent.stamps()
+        self.assertTrue(ended < second < last, "the first step of the second world is stamped")
         self.assertEqual([w.round for w in program.worlds], [1, 2])
         self.assertEqual(program.steps, [1, 2, 3, 4, 5, 6])
 

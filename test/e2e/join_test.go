@@ -43,7 +43,7 @@ var _ = Describe("The rendezvous", short, func() {
 		door := openDoor(ctx, j)
 		pod := j.pods(ctx, 1)[0]
 		hello := func() *rendezvousv1.Hello {
-			return &rendezvousv1.Hello{Protocol: 1, Namespace: namespace, Job: "digits", Attempt: 1,
+			return &rendezvousv1.Hello{Protocol: 2, Namespace: namespace, Job: "digits", Attempt: 1,
 				PodName: pod.Name, PodUid: string(pod.UID), Address: "10.0.0.1", MasterPort: 29500}
 		}
 		for who, knock := range map[string]struct {

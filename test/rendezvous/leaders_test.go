@@ -77,7 +77,7 @@ func (team *team) agent(t *testing.T, address string, worker int) *rendezvoustes
 		URL: "https://" + address, Roots: team.roots, ServerName: serviceName,
 		Token: func() string { return team.tokens[pod.Name] },
 		Hello: &rendezvousv1.Hello{
-			Protocol: 1, Namespace: team.key.Namespace, Job: team.key.Name, Attempt: 1,
+			Protocol: 2, Namespace: team.key.Namespace, Job: team.key.Name, Attempt: 1,
 			PodName: pod.Name, PodUid: string(pod.UID), Address: fmt.Sprintf("10.0.0.%d", worker+1), MasterPort: 4000,
 		},
 	})

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -185,5 +186,84 @@ func TestPagesThatAreRefused(t *testing.T) {
 			t.Errorf("%s: opened", name)
 		}
 		_ = file.Close()
+	}
+}
+
+// monotonic is CLOCK_MONOTONIC, as a program reads it that knows nothing but docs/program-protocol.md.
+func monotonic(t *testing.T) uint64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return uint64(now.Nano())
+}
+
+func TestStampsOfThePage(t *testing.T) {
+	page := newPage(t, 2)
+	mem := raw(t, page)
+	setWord(mem, 4, 5, 1700)
+	setWord(mem, 4, 6, 1800)
+	if got := page.Stamps(1); got != (gate.Stamps{Ended: 1700, Begun: 1800}) {
+		t.Errorf("slot 1 has %+v", got)
+	}
+	// Another world begins: what ended before it stays known.
+	page.Rewind(1, 3)
+	if got := page.Stamps(1); got != (gate.Stamps{Ended: 1700}) {
+		t.Errorf("a slot in another world has %+v", got)
+	}
+	setWord(mem, 4, 5, 1<<63)
+	setWord(mem, 4, 6, 1<<62+1)
+	if got := page.Stamps(1); got != (gate.Stamps{}) {
+		t.Errorf("nonsense is taken for %+v", got)
+	}
+	setWord(mem, 4, 5, 1)
+	page.Clear(1)
+	if got := page.Stamps(1); got != (gate.Stamps{}) {
+		t.Errorf("a cleared slot has %+v", got)
+	}
+}
+
+// The first step of a world is stamped when it begins, and every step when it ends.
+func TestSlotStampsItsSteps(t *testing.T) {
+	page := newPage(t, 1)
+	slot, err := gate.Open(page.File(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot.Rewind(0, 0)
+	before := monotonic(t)
+	slot.Enter(1)
+	first := page.Stamps(0)
+	// Two clocks are compared when a slot is opened, one read after the other.
+	const apart = uint64(time.Second)
+	if first.Begun+apart < before || first.Begun > monotonic(t)+apart || first.Ended != 0 {
+		t.Errorf("after the first step has begun: %+v, not before %d", first, before)
+	}
+	slot.Done(1, 10)
+	slot.Enter(2)
+	second := page.Stamps(0)
+	if second.Begun != first.Begun || second.Ended < first.Begun || second.Ended > monotonic(t)+apart {
+		t.Errorf("after the second step has begun: %+v, before it %+v", second, first)
+	}
+	slot.Done(2, 20)
+	last := page.Stamps(0).Ended
+	if last < second.Ended {
+		t.Errorf("the second step has ended at %d, the first at %d", last, second.Ended)
+	}
+
+	// It stops at the barrier, and the next world begins there.
+	page.Arm(0, 2)
+	slot.Enter(3)
+	page.Lift(0)
+	page.Rewind(0, 2)
+	slot.Rewind(2, 20)
+	page.Arm(0, 2)
+	if slot.Enter(3); page.Stamps(0) != (gate.Stamps{Ended: last}) {
+		t.Errorf("a step that must not be made has begun: %+v", page.Stamps(0))
+	}
+	page.Lift(0)
+	if slot.Enter(3); page.Stamps(0).Begun < last {
+		t.Errorf("the first step of the second world began at %d, after %d", page.Stamps(0).Begun, last)
 	}
 }

@@ -9,7 +9,8 @@ import (
 // Magic is the first word of every gate page.
 const Magic uint64 = 0x434e4352544e4131
 
-// LayoutVersion is the second word: the version of the layout.
+// LayoutVersion is the second word: the version of the layout. Words that were added at the end of a line since
+// it began are 0 on the page of a program that does not know them.
 const LayoutVersion uint64 = 2
 
 // MaxSlots is the largest number of slots of a page.
@@ -44,6 +45,8 @@ const (
 	wordLastStep
 	wordPhase
 	wordSamples
+	wordEnded
+	wordBegun
 )
 
 // Phase is what a training process is busy with.
@@ -106,8 +109,9 @@ func (w words) store(line, word int, value uint64) { atomic.StoreUint64(w.at(lin
 // swaps, because the race detector's plain store is not sequentially consistent.
 func (w words) announce(line, word int, value uint64) { atomic.SwapUint64(w.at(line, word), value) }
 
-// rewind writes that the program has the state after step k.
+// rewind writes that the program has the state after step k, and has begun none in its world.
 func (w words) rewind(line int, k uint64) {
+	w.store(line, wordBegun, 0)
 	w.store(line, wordDone, k)
 	w.store(line, wordEntered, k)
 }

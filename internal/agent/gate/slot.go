@@ -14,12 +14,15 @@ type Slot struct {
 	mem  words
 	line int
 	// stop is the agent's word that says where to stop.
-	stop int
+	stop  int
+	clock clock
+	// fresh is true until the first step in a world has begun.
+	fresh bool
 }
 
 // Private is a slot that nobody else sees, for a program without an agent.
 func Private() *Slot {
-	return &Slot{mem: make(words, size(1)), line: programLine(0), stop: agentLine(0)}
+	return &Slot{mem: make(words, size(1)), line: programLine(0), stop: agentLine(0), clock: newClock()}
 }
 
 // Open maps the page in file, which the caller may close afterwards; it stays mapped as long as the
@@ -37,7 +40,7 @@ func Open(file *os.File, slot int) (*Slot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map the gate page: %w", err)
 	}
-	s := &Slot{mem: mem, line: programLine(slot), stop: agentLine(slot)}
+	s := &Slot{mem: mem, line: programLine(slot), stop: agentLine(slot), clock: newClock()}
 	if err := s.check(slot); err != nil {
 		return nil, errors.Join(err, unix.Munmap(mem))
 	}
@@ -62,14 +65,21 @@ func (s *Slot) check(slot int) error {
 func (s *Slot) Enter(k uint64) (stop uint64) {
 	// Both sides write their own word before they read the other's, so one of them sees the other.
 	s.mem.announce(s.line, wordEntered, k)
-	return s.mem.load(s.stop, wordStop)
+	stop = s.mem.load(s.stop, wordStop)
+	if s.fresh && (stop == 0 || stop >= k) {
+		s.fresh = false
+		s.mem.store(s.line, wordBegun, s.clock.now())
+	}
+	return stop
 }
 
 // Stop is the last step that may be made now; 0 when there is no such bound.
 func (s *Slot) Stop() uint64 { return s.mem.load(s.stop, wordStop) }
 
-// Rewind says that the process has the state after step k: no later step has been begun.
+// Rewind says that the process is in another world, with the state after step k: no later step has been
+// begun.
 func (s *Slot) Rewind(k, samples uint64) {
+	s.fresh = true
 	s.mem.store(s.line, wordSamples, samples)
 	s.mem.rewind(s.line, k)
 }
@@ -77,6 +87,7 @@ func (s *Slot) Rewind(k, samples uint64) {
 // Done says that step k has ended, and how many samples the whole world has used up to it.
 func (s *Slot) Done(k, samples uint64) {
 	s.mem.store(s.line, wordSamples, samples)
+	s.mem.store(s.line, wordEnded, s.clock.now())
 	s.mem.store(s.line, wordDone, k)
 }
 

@@ -88,8 +88,11 @@ type Start struct {
 	World       World
 }
 
-// Trust makes a secret the one that opens snapshots from now on.
-type Trust struct{ Secret string }
+// Trust says with which key the operator of a term makes the tickets for the snapshots that are served here.
+type Trust struct {
+	Term uint64
+	Key  string
+}
 
 // Enter says that the worker is in another world from now on. Its snapshots up to the world's
 // FromStep stay valid when Continues is true, and otherwise only the one that the world names.

@@ -33,7 +33,7 @@ type Machine struct {
 	obeyedDigest            string
 	// refused is a planned round that found the processes elsewhere than it begins; 0 for none.
 	refused uint64
-	secret  string
+	key     string
 	// in is the world that this worker is in, or was in last; next the one that programs are stopped
 	// for.
 	in, next *Start
@@ -208,9 +208,9 @@ func (m *Machine) hear(now time.Time, heard Heard) []Effect {
 	m.obeyedTerm = d.Term
 	m.released = m.released || d.Released
 	var effects []Effect
-	if d.Secret != "" && d.Secret != m.secret {
-		m.secret = d.Secret
-		effects = append(effects, Trust{Secret: d.Secret})
+	if d.Key != "" && d.Key != m.key {
+		m.key = d.Key
+		effects = append(effects, Trust{Term: d.Term, Key: d.Key})
 	}
 	if p := d.Prefetch; p != nil && p.Snapshot != m.ahead && m.takesWorlds() && m.stage == running {
 		m.ahead = p.Snapshot
@@ -309,6 +309,9 @@ func (m *Machine) fetched(f Fetched) []Effect {
 	if f.Why == "" {
 		m.supplied = true
 		return nil
+	}
+	if m.orders.abort != nil {
+		return nil // that world is over: nobody enters it any more
 	}
 	m.stage = stopping
 	m.unsupplied = fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)

@@ -1,6 +1,10 @@
 package lifecycle
 
-import "time"
+import (
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
+)
 
 // Strategy says how programs get from one world to the next.
 type Strategy int
@@ -58,6 +62,8 @@ type Holder struct {
 	Port    int
 	// Certificate is the SHA-256 of the certificate that it shows.
 	Certificate [32]byte
+	// Ticket opens the snapshot there.
+	Ticket ticket.Ticket
 }
 
 // Prefetch is a snapshot that is to be fetched before the world that begins with it.
@@ -93,8 +99,9 @@ type Directive struct {
 	Released bool
 	// Standby asks for programs without a world, that are ready for one.
 	Standby bool
-	// Secret opens the snapshots of the other workers.
-	Secret string
+	// Key is what the operator of this term makes the tickets with for the snapshots that are served here; empty
+	// for nothing new.
+	Key string
 	// Prefetch is what the next world will need here; nil for nothing. That world may not come.
 	Prefetch *Prefetch
 	// Barrier, Abort, Raise and Finish speak of the world of Round.

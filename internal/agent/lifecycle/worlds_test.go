@@ -286,10 +286,10 @@ var inPlaceTranscripts = map[string][]line{
 		line{1 * second, with(going(directive(1, 2, "b"), 9, true), func(d *Directive) { d.World.Snapshot = nil }), "refuse"},
 	),
 	"secrets": {
-		{0, with(directive(1, 0, ""), func(d *Directive) { d.Secret = "x" }), "trust"},
-		{0, with(directive(1, 0, ""), func(d *Directive) { d.Secret = "x" }), ""},
-		{0, with(directive(2, 0, ""), func(d *Directive) { d.Secret = "y" }), "trust"},
-		{0, with(directive(1, 0, ""), func(d *Directive) { d.Secret = "z" }), "refuse"},
+		{0, with(directive(1, 0, ""), func(d *Directive) { d.Key = "x" }), "trust"},
+		{0, with(directive(1, 0, ""), func(d *Directive) { d.Key = "x" }), ""},
+		{0, with(directive(2, 0, ""), func(d *Directive) { d.Key = "y" }), "trust"},
+		{0, with(directive(1, 0, ""), func(d *Directive) { d.Key = "z" }), "refuse"},
 	},
 }
 

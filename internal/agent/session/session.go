@@ -70,7 +70,7 @@ type Session struct {
 	version, acked uint64
 	sent           []sentReport
 	// beat is the longest time between two reports that the operator has asked for last; 0 for none.
-	beat         time.Duration
+	beat time.Duration
 	// answered is when the newest report of the stream that has an answer was sent; when the stream began,
 	// before the first.
 	answered     time.Time

@@ -51,7 +51,7 @@ func (o *owner) State() *rendezvousv1.Report {
 	return &rendezvousv1.Report{Round: o.round}
 }
 
-func (o *owner) Hello() *rendezvousv1.Hello { return &rendezvousv1.Hello{Protocol: 1, Job: "digits"} }
+func (o *owner) Hello() *rendezvousv1.Hello { return &rendezvousv1.Hello{Protocol: 2, Job: "digits"} }
 
 func (o *owner) Hear(_ context.Context, d *rendezvousv1.Directive, sent time.Time) bool {
 	o.mu.Lock()

@@ -30,9 +30,10 @@ var errNoMemory = errors.New("this worker keeps no snapshots: it has no memory v
 // Keeper holds the snapshots of one worker. Its methods return at once, but for Close; what takes
 // time is done in the background, one after another, and reported to the functions given to Open.
 type Keeper struct {
-	store  *checkpoint.Store
-	server *checkpoint.Server
-	note   func(format string, arguments ...any)
+	store    *checkpoint.Store
+	server   *checkpoint.Server
+	identity *checkpoint.Identity
+	note     func(format string, arguments ...any)
 	// changed is called when what List or Failure returns has changed.
 	changed func()
 
@@ -43,7 +44,6 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	history history
-	secret  []byte
 	// asked is the step of which the operator wants a snapshot, failure why it did not come.
 	asked   uint64
 	failure string
@@ -63,7 +63,10 @@ func Open(folder, address string, note func(string, ...any), changed func()) (*K
 		if k.store, err = checkpoint.Open(folder, keep); err != nil {
 			return nil, err
 		}
-		if k.server, err = checkpoint.Serve(k.store, net.JoinHostPort(address, "0")); err != nil {
+		if k.identity, err = checkpoint.NewIdentity(); err != nil {
+			return nil, err
+		}
+		if k.server, err = checkpoint.Serve(k.store, net.JoinHostPort(address, "0"), k.identity); err != nil {
 			return nil, err
 		}
 	}
@@ -106,17 +109,14 @@ func (k *Keeper) Endpoint() (port int, certificate []byte) {
 	if k.server == nil {
 		return 0, nil
 	}
-	sum := k.server.Certificate()
+	sum := k.identity.Sum()
 	return k.server.Port(), sum[:]
 }
 
-// Trust makes a secret the one that opens snapshots, here and at other workers.
-func (k *Keeper) Trust(secret []byte) {
-	k.mu.Lock()
-	k.secret = secret
-	k.mu.Unlock()
+// Trust says with which key the operator of a term makes the tickets for what is served here.
+func (k *Keeper) Trust(term uint64, key []byte) {
 	if k.server != nil {
-		k.server.SetSecret(secret)
+		k.server.SetKey(term, key)
 	}
 }
 
@@ -277,10 +277,10 @@ type fetching struct {
 func (k *Keeper) Fetch(want checkpoint.Snapshot, holders []checkpoint.Holder, done func(error)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	before, secret := k.fetching, k.secret
+	before := k.fetching
 	now := k.beginFetch(want)
 	k.working.Go(func() {
-		err := k.get(now, before, holders, secret)
+		err := k.get(now, before, holders)
 		close(now.done)
 		done(err)
 		if err == nil {
@@ -291,7 +291,7 @@ func (k *Keeper) Fetch(want checkpoint.Snapshot, holders []checkpoint.Holder, do
 }
 
 // get fetches, after an earlier fetch has ended.
-func (k *Keeper) get(now, before *fetching, holders []checkpoint.Holder, secret []byte) error {
+func (k *Keeper) get(now, before *fetching, holders []checkpoint.Holder) error {
 	defer now.cancel(nil)
 	if k.store == nil {
 		return errNoMemory
@@ -299,7 +299,7 @@ func (k *Keeper) get(now, before *fetching, holders []checkpoint.Holder, secret 
 	if before != nil {
 		<-before.done
 	}
-	_, err := k.store.Fetch(now.ctx, now.want, holders, secret)
+	_, err := k.store.Fetch(now.ctx, now.want, holders, k.identity)
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -152,15 +153,20 @@ func holding(t *testing.T) (holder, other *fixture, want checkpoint.Snapshot, at
 	t.Helper()
 	holder, other = open(t, t.TempDir()), open(t, t.TempDir())
 	for _, f := range []*fixture{holder, other} {
-		f.Trust([]byte("secret"))
+		_, sum := f.Endpoint()
+		f.Trust(1, ticket.KeyOf(secret, [32]byte(sum)))
 		f.Enter(1, 0, false, nil)
 	}
 	holder.take(1, 4)
 	port, sum := holder.Endpoint()
-	at = []checkpoint.Holder{{Address: "127.0.0.1", Port: port}}
-	copy(at[0].Certificate[:], sum)
+	at = []checkpoint.Holder{{Address: "127.0.0.1", Port: port, Certificate: [32]byte(sum)}}
+	_, fetcher := other.Endpoint()
+	at[0].Ticket = ticket.Issue(ticket.KeyOf(secret, at[0].Certificate), 1,
+		ticket.Grant{Fetcher: [32]byte(fetcher), Round: 1, Step: 4}, time.Now().Add(time.Hour))
 	return holder, other, holder.List()[0], at
 }
+
+var secret = []byte("a secret of the operator")
 
 func TestFetchFromAPeer(t *testing.T) {
 	_, other, want, at := holding(t)
@@ -175,7 +181,7 @@ func TestFetchFromAPeer(t *testing.T) {
 	}
 	other.holds(want.ID)
 	missing := want
-	missing.Step = 5
+	missing.Step = 5 // there is no ticket for that
 	other.Fetch(missing, at, func(err error) { done <- err })
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "fetch snapshot 1-5") {
 		t.Errorf("got %v", err)
@@ -191,7 +197,7 @@ func TestFetchAhead(t *testing.T) {
 	ahead := other.fetching
 	other.mu.Unlock()
 	<-ahead.done
-	holder.Trust([]byte("another")) // nobody gets anything from it any more
+	holder.Trust(1, []byte("another")) // nobody gets anything from it any more
 	done := make(chan error, 1)
 	other.Fetch(want, at, func(err error) { done <- err })
 	if err := <-done; err != nil {
@@ -222,7 +228,7 @@ func TestFetchAheadForAnotherWorld(t *testing.T) {
 	}
 	defer func() { _ = silent.Close() }()
 	f := open(t, t.TempDir())
-	f.Trust([]byte("secret"))
+	f.Trust(1, []byte("a key"))
 	f.FetchAhead(checkpoint.Snapshot{ID: id(1, 4), Bytes: 1}, []checkpoint.Holder{{
 		Address: "127.0.0.1", Port: silent.Addr().(*net.TCPAddr).Port,
 	}})
@@ -241,7 +247,7 @@ func TestFetchAheadForAnotherWorld(t *testing.T) {
 
 func TestNoMemory(t *testing.T) {
 	f := open(t, "")
-	f.Trust([]byte("secret"))
+	f.Trust(1, []byte("a key"))
 	f.Enter(1, 0, false, nil)
 	if port, sum := f.Endpoint(); port != 0 || sum != nil || f.Folder() != "" || f.List() != nil || f.Path(id(1, 1)) != "" {
 		t.Error("a worker without memory offers snapshots")

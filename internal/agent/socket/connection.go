@@ -199,6 +199,8 @@ func (c *connection) take(message any) error {
 		})
 	case wire.Fault:
 		err = c.fault(message)
+	case wire.Parked, wire.Aborted:
+		err = c.update((*slot).stands)
 	}
 	if err == nil {
 		c.server.said(Message{Slot: c.slot, Connection: c.number, Round: round, Body: message})
@@ -242,8 +244,9 @@ func (c *connection) claim(localRank int) error {
 	case s.slots[localRank].owner != nil:
 		return fmt.Errorf("local rank %d belongs to another process of this worker: each process has its own LOCAL_RANK", localRank)
 	}
+	last := s.carried(localRank)
 	s.page.Clear(localRank)
-	s.slots[localRank] = slot{owner: c}
+	s.slots[localRank] = slot{owner: c, before: last}
 	c.slot = localRank
 	return nil
 }
@@ -277,5 +280,6 @@ func (c *connection) fault(fault wire.Fault) error {
 		}
 		s.state.Fault = wire.TailOf(fault.Message, wire.MaxFault)
 		s.state.FaultStep = fault.Step
+		s.stands()
 	})
 }

@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,16 +40,20 @@ func (s *Server) Give(slot int, connection uint64, place Place) {
 		}
 		world.FDs, files = 1, []*os.File{file}
 	}
-	s.slots[slot] = newSlot(c, place.Round, s.slots[slot])
+	last := s.carried(slot)
+	s.slots[slot] = newSlot(c, place, s.slots[slot], last)
 	s.page.Lift(slot)
 	s.page.SetWorld(slot, s.term, place.Round)
 	s.page.Rewind(slot, place.FromStep)
 	c.send(world, files...)
+	if !last.stood.IsZero() {
+		s.serving.Go(func() { s.watch(slot, c, place.Round) })
+	}
 }
 
 // newSlot is a slot whose process goes to another world: what was said of its faults is over.
-func newSlot(c *connection, round uint64, old slot) slot {
-	next := slot{owner: c, round: round, total: old.total}
+func newSlot(c *connection, place Place, old slot, last before) slot {
+	next := slot{owner: c, round: place.Round, from: place.FromStep, total: old.total, before: last}
 	next.state.Metrics = old.state.Metrics
 	return next
 }
@@ -103,6 +108,9 @@ func (s *Server) Say(slot int, connection uint64, message any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.owner(slot, connection); c != nil {
+		if _, goes := message.(wire.Go); goes {
+			s.slots[slot].stood = time.Time{}
+		}
 		c.send(message)
 	}
 }

@@ -62,6 +62,8 @@ type State struct {
 	Fault      string
 	FaultStep  uint64
 	FaultOrder int
+	// Pause is how long it stood still before its first step in its world.
+	Pause Pause
 }
 
 // Timing says how patient the server is.
@@ -115,8 +117,12 @@ type slot struct {
 	state State
 	// total is what progress said of the last step; the gate page has the last word.
 	total uint64
-	// round is the world that the process was given.
-	round uint64
+	// round is the world that the process was given, and from the step after which it begins.
+	round, from uint64
+	// before is the end of its last step before that world; begun and stood are when the first step there was
+	// seen, and when the process said that it makes no step for now.
+	before       before
+	begun, stood time.Time
 }
 
 // Listen makes the socket. Nobody gets a slot before Open.
@@ -186,9 +192,11 @@ func (s *Server) Open() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.page
-	s.page, s.faults = page, 0
-	s.slots = make([]slot, s.identity.Slots)
+	old, slots := s.page, make([]slot, s.identity.Slots)
+	for i := range s.slots {
+		slots[i].before = s.carried(i)
+	}
+	s.page, s.slots, s.faults = page, slots, 0
 	s.setTerm()
 	for c := range s.open {
 		c.hangUp()
@@ -228,6 +236,7 @@ func (s *Server) States() []State {
 		if state.LastStep == 0 && s.slots[i].total >= state.Entered {
 			state.LastStep = s.slots[i].total
 		}
+		state.Pause = s.pause(i, state.Done)
 		states = append(states, state)
 	}
 	return states

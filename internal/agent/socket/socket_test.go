@@ -261,6 +261,7 @@ func TestConversationOfThePage(t *testing.T) {
 	if diff := cmp.Diff([]State{{
 		Progress: gate.Progress{Entered: 9, Done: 8, LastStep: 900},
 		Metrics:  map[string]float64{"loss": 0.5}, Fault: "boom", FaultStep: 9, FaultOrder: 1,
+		Pause: Pause{Begun: true},
 	}, {}}, f.States()); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}

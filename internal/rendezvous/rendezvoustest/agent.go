@@ -331,7 +331,7 @@ func (a *Agent) obey(d *rendezvousv1.Directive) bool {
 		return false
 	}
 	before := [2]uint64{a.state.GetTerm(), a.state.GetRound()}
-	a.state.Term, a.secret = d.GetTerm(), d.GetSnapshotSecret()
+	a.state.Term, a.secret = d.GetTerm(), d.GetTicketKey()
 	a.released = a.released || d.GetReleased()
 	was := a.program.progress()
 	if a.config.Elastic {

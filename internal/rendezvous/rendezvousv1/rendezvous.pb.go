@@ -200,7 +200,11 @@ type Report struct {
 	// The newest hold of a directive of this term that this agent has obeyed; 0 for none.
 	Hold uint64 `protobuf:"varint,16,opt,name=hold,proto3" json:"hold,omitempty"`
 	// The round that this worker was in before round, and has left for it; 0 for none.
-	Before        uint64 `protobuf:"varint,17,opt,name=before,proto3" json:"before,omitempty"`
+	Before uint64 `protobuf:"varint,17,opt,name=before,proto3" json:"before,omitempty"`
+	// How long the processes of this worker stood still before their first step in round, in nanoseconds: the
+	// longest, each from the end of the last step that it made before, by the clock of its node. Set once all of
+	// them have begun that step; 0 when it is not known, as of a worker that has come new.
+	PauseNanos    *uint64 `protobuf:"varint,20,opt,name=pause_nanos,json=pauseNanos,proto3,oneof" json:"pause_nanos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -347,6 +351,13 @@ func (x *Report) GetBefore() uint64 {
 	return 0
 }
 
+func (x *Report) GetPauseNanos() uint64 {
+	if x != nil && x.PauseNanos != nil {
+		return *x.PauseNanos
+	}
+	return 0
+}
+
 // Snapshot names the state of a job after a step. Replicated state: any holder has all of it.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -420,7 +431,7 @@ func (x *Snapshot) GetChecksum() uint32 {
 
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of this protocol, 1.
+	// Version of this protocol, 2.
 	Protocol  uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Job       string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
@@ -866,8 +877,6 @@ type Directive struct {
 	Finish bool `protobuf:"varint,9,opt,name=finish,proto3" json:"finish,omitempty"`
 	// Be ready for a world: start the program, in place.
 	Standby bool `protobuf:"varint,10,opt,name=standby,proto3" json:"standby,omitempty"`
-	// A secret of this term of the job. Agents serve their snapshots to whoever shows it.
-	SnapshotSecret []byte `protobuf:"bytes,11,opt,name=snapshot_secret,json=snapshotSecret,proto3" json:"snapshot_secret,omitempty"`
 	// What the processes of this worker will load in the next world, which is being made durable: fetch it
 	// already. That world may not come.
 	Prefetch *Prefetch `protobuf:"bytes,12,opt,name=prefetch,proto3" json:"prefetch,omitempty"`
@@ -878,7 +887,10 @@ type Directive struct {
 	// stand at a barrier are let go by their agent 30 s after it sent the report that was answered by the
 	// first directive with the newest hold. It grows within a term. 0 for an operator that knows no holds:
 	// then they stand until they are told otherwise.
-	Hold          uint64 `protobuf:"varint,16,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold uint64 `protobuf:"varint,16,opt,name=hold,proto3" json:"hold,omitempty"`
+	// With this the operator makes the tickets of this term for snapshots that this agent serves: HMAC-SHA-256, see
+	// Holder. Keys of earlier terms stay valid for as long as a ticket can live, 6 h. Empty for an agent that serves none.
+	TicketKey     []byte `protobuf:"bytes,20,opt,name=ticket_key,json=ticketKey,proto3" json:"ticket_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -983,13 +995,6 @@ func (x *Directive) GetStandby() bool {
 	return false
 }
 
-func (x *Directive) GetSnapshotSecret() []byte {
-	if x != nil {
-		return x.SnapshotSecret
-	}
-	return nil
-}
-
 func (x *Directive) GetPrefetch() *Prefetch {
 	if x != nil {
 		return x.Prefetch
@@ -1009,6 +1014,13 @@ func (x *Directive) GetHold() uint64 {
 		return x.Hold
 	}
 	return 0
+}
+
+func (x *Directive) GetTicketKey() []byte {
+	if x != nil {
+		return x.TicketKey
+	}
+	return nil
 }
 
 type Prefetch struct {
@@ -1339,7 +1351,11 @@ type Holder struct {
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	Port    uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
 	// SHA-256 of its certificate.
-	Certificate   []byte `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Certificate []byte `protobuf:"bytes,3,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// What opens the snapshot there for whoever shows the certificate that this agent has named in hello: the term and
+	// the end of its life in Unix seconds, 8 bytes each, big-endian, and the HMAC of both, of that certificate's
+	// SHA-256 and of the snapshot's round and step. Shown in the header "Authorization: Ticket <hex>".
+	Ticket        []byte `protobuf:"bytes,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1395,11 +1411,18 @@ func (x *Holder) GetCertificate() []byte {
 	return nil
 }
 
+func (x *Holder) GetTicket() []byte {
+	if x != nil {
+		return x.Ticket
+	}
+	return nil
+}
+
 var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xac\x04\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xe2\x04\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1419,7 +1442,10 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"masterPort\x12\x18\n" +
 	"\arefused\x18\x0e \x01(\x04R\arefused\x12\x12\n" +
 	"\x04hold\x18\x10 \x01(\x04R\x04hold\x12\x16\n" +
-	"\x06before\x18\x11 \x01(\x04R\x06before\"f\n" +
+	"\x06before\x18\x11 \x01(\x04R\x06before\x12$\n" +
+	"\vpause_nanos\x18\x14 \x01(\x04H\x00R\n" +
+	"pauseNanos\x88\x01\x01B\x0e\n" +
+	"\f_pause_nanos\"f\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
@@ -1462,7 +1488,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xfe\x03\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\x8b\x04\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -1474,12 +1500,13 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x05raise\x18\b \x01(\bR\x05raise\x12\x16\n" +
 	"\x06finish\x18\t \x01(\bR\x06finish\x12\x18\n" +
 	"\astandby\x18\n" +
-	" \x01(\bR\astandby\x12'\n" +
-	"\x0fsnapshot_secret\x18\v \x01(\fR\x0esnapshotSecret\x12>\n" +
+	" \x01(\bR\astandby\x12>\n" +
 	"\bprefetch\x18\f \x01(\v2\".concertina.rendezvous.v1.PrefetchR\bprefetch\x12\x1f\n" +
 	"\vbeat_millis\x18\r \x01(\rR\n" +
 	"beatMillis\x12\x12\n" +
-	"\x04hold\x18\x10 \x01(\x04R\x04hold\"\x86\x01\n" +
+	"\x04hold\x18\x10 \x01(\x04R\x04hold\x12\x1d\n" +
+	"\n" +
+	"ticket_key\x18\x14 \x01(\fR\tticketKeyJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\x86\x01\n" +
 	"\bPrefetch\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
 	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\"K\n" +
@@ -1506,11 +1533,12 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\bsnapshot\x18\n" +
 	" \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
 	"\aholders\x18\v \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x12\x16\n" +
-	"\x06writer\x18\f \x01(\bR\x06writer\"X\n" +
+	"\x06writer\x18\f \x01(\bR\x06writer\"p\n" +
 	"\x06Holder\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +
-	"\vcertificate\x18\x03 \x01(\fR\vcertificate*\x87\x01\n" +
+	"\vcertificate\x18\x03 \x01(\fR\vcertificate\x12\x16\n" +
+	"\x06ticket\x18\x04 \x01(\fR\x06ticket*\x87\x01\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPHASE_FORMING\x10\x01\x12\x0e\n" +
@@ -1595,6 +1623,7 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 	if File_concertina_rendezvous_v1_rendezvous_proto != nil {
 		return
 	}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[0].OneofWrappers = []any{}
 	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

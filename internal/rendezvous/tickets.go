@@ -1,0 +1,51 @@
+package rendezvous
+
+import (
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
+)
+
+// Snapshots go from agent to agent. The operator gives each agent that serves some a key of its own, and each
+// that is to fetch one a ticket for every holder, made with the key of that holder. So whoever is not to have a
+// snapshot any more, as a member that was lost, is given no ticket, and nobody else has to be told. Keys and
+// tickets belong to a term; holders honour those of earlier terms for as long as a ticket can live.
+
+// renewTickets is how long tickets stay the same. They live that much less than they may at the least.
+const renewTickets = time.Hour
+
+// keyOf is the key for the snapshots that a member serves; nil for one that serves none.
+func (m *machine) keyOf(mem *member) []byte {
+	if mem.serves.port == 0 {
+		return nil
+	}
+	return ticket.KeyOf(m.secret, mem.serves.certificate)
+}
+
+// suppliers are holders, with tickets with which a member gets a snapshot from them. A member that was lost gets
+// none; and nobody needs any for a world that has made a step, since that took everybody's state.
+func (m *machine) suppliers(uid string, s snapshot, holders []holder) []supplier {
+	mem, writing := m.members[uid], m.writing != nil && m.writing.plan != nil
+	admitted := mem.serves.port > 0 && !m.isLost(mem) && (writing || !m.hasBegun())
+	grant := ticket.Grant{Fetcher: mem.serves.certificate, Round: s.round, Step: s.step}
+	expires := m.heardAt.Truncate(renewTickets).Add(ticket.Life)
+	var all []supplier
+	for _, h := range holders {
+		one := supplier{holder: h}
+		if admitted {
+			one.ticket = ticket.Issue(ticket.KeyOf(m.secret, h.certificate), m.term, grant, expires)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// withdraw takes the tickets out of what a member is told of a world that goes on without it.
+func withdraw(p *place) {
+	if p == nil {
+		return
+	}
+	for i := range p.holders {
+		p.holders[i].ticket = nil
+	}
+}
