@@ -12,6 +12,7 @@ import (
 func Settle(c *allocation.Cluster, rounds int) bool {
 	b := &builder{Cluster: c}
 	for range rounds {
+		tally(c)
 		plan := allocation.NewPlan(c)
 		changed := false
 		for id := range plan.Decisions {
@@ -55,6 +56,9 @@ func (b *builder) carryOut(j *allocation.Job, d *allocation.Decision) bool {
 			Node: n, Shape: j.Gang, Own: int32(i) < d.Own, Bound: true, World: true, For: allocation.None, Rank: ordinal, Ordinal: ordinal,
 		})
 	}
-	j.Workers, j.Target = stay, d.Count
-	return len(d.Places) > 0 || len(d.Leave) > 0 || d.Evict || d.Start
+	changed := len(d.Places) > 0 || len(d.Leave) > 0 || d.Evict || d.Start
+	if j.Workers, j.Target = stay, d.Count; changed {
+		j.Tally = nil
+	}
+	return changed
 }
