@@ -98,9 +98,8 @@ func (p *planner) plan(c *Cluster) Plan {
 	p.out = make([]Decision, len(c.Jobs))
 	p.now.reset(c, p.classes)
 	p.soon.copyOf(&p.now)
-	p.reach.copyOf(&p.now)
 	p.soon.come()
-	p.reach.come()
+	p.reach.copyOf(&p.soon)
 	p.gather()
 	p.serveGangs()
 	p.grow()
@@ -125,15 +124,28 @@ func (p *planner) gather() {
 			continue
 		}
 		p.jobs[i].first = first
-		p.order = append(p.order, JobID(i))
 		p.gatherJob(JobID(i))
 		first += len(p.c.Jobs[i].Workers)
 	}
 	p.sortOrder()
 }
 
-// sortOrder puts the jobs in order. Nearly always priority and time decide, and those lie side by side here.
+// sortOrder puts the jobs in order. Nearly always priority and time decide, and those lie side by side here. It
+// begins with the order of the last plan, which is soon sorted where little has changed since.
 func (p *planner) sortOrder() {
+	listed := make([]bool, len(p.c.Jobs))
+	p.order = slices.DeleteFunc(p.order, func(id JobID) bool {
+		if int(id) >= len(listed) || p.c.Jobs[id].Name == "" {
+			return true
+		}
+		listed[id] = true
+		return false
+	})
+	for i := range p.c.Jobs {
+		if p.c.Jobs[i].Name != "" && !listed[i] {
+			p.order = append(p.order, JobID(i))
+		}
+	}
 	type key struct {
 		seconds        int64
 		priority, nano int32
@@ -153,7 +165,7 @@ func (p *planner) sortOrder() {
 		case a.nano != b.nano:
 			return cmp.Compare(a.nano, b.nano)
 		}
-		return p.before(a.id, b.id)
+		return cmp.Or(p.before(a.id, b.id), cmp.Compare(a.id, b.id))
 	})
 	for i := range keys {
 		p.order[i] = keys[i].id

@@ -25,19 +25,20 @@ func Measure(size Size, runs int) []Figure {
 	for seed := range min(runs, clusters) {
 		size.Seed = uint64(seed + 1)
 		c := Cluster(size)
+		tally(c)
 		for range (runs + clusters - 1) / clusters {
 			begin := time.Now()
 			p.Plan(c)
 			full = append(full, time.Since(begin))
 		}
-		Settle(c, rounds)
+		Settle(&p, c, rounds)
 		for turn := range (runs + clusters - 1) / clusters {
 			Event(c, turn)
 			begin := time.Now()
 			tally(c)
 			p.Plan(c)
 			event = append(event, time.Since(begin))
-			Settle(c, rounds)
+			Settle(&p, c, rounds)
 		}
 	}
 	return []Figure{

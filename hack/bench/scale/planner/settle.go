@@ -7,13 +7,13 @@ import (
 	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
-// Settle carries plans out, at once and as often as told, as if pods came and went in no time. It says
+// Settle carries plans of a planner out, at once and as often as told, as if pods came and went in no time. It says
 // whether the last one changed nothing.
-func Settle(c *allocation.Cluster, rounds int) bool {
+func Settle(p *allocation.Planner, c *allocation.Cluster, rounds int) bool {
 	b := &builder{Cluster: c}
 	for range rounds {
 		tally(c)
-		plan := allocation.NewPlan(c)
+		plan := p.Plan(c)
 		changed := false
 		for id := range plan.Decisions {
 			changed = b.carryOut(&c.Jobs[id], &plan.Decisions[id]) || changed
