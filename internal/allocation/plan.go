@@ -22,7 +22,7 @@ func (r *Planner) Plan(c *Cluster) Plan {
 func (p *planner) memory() planner {
 	return planner{
 		now: p.now.memory(), soon: p.soon.memory(), reach: p.reach.memory(), jobs: p.jobs[:0], leaving: p.leaving[:0],
-		order: p.order, glance: p.glance, beside: p.beside[:0],
+		order: p.order, glance: p.glance, still: p.still[:0], beside: p.beside[:0],
 	}
 }
 

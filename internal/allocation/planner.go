@@ -46,6 +46,7 @@ type planner struct {
 	byClass []*lenders
 	byQuota map[ShapeID]*lenders
 	glance  glance
+	still   []holding
 	beside  []int32
 	next    time.Time
 }
@@ -217,7 +218,7 @@ func (p *planner) gatherLendables(id JobID) {
 				j.lendables = append(j.lendables, in.Workers[w].lendable(w))
 			}
 		}
-		j.holds = holdsOf(nil, j.lendables)
+		j.holds = holdsOf(j.lendables)
 	}
 	for _, h := range j.holds {
 		p.reach.apply(h.node, h.shape, h.times)

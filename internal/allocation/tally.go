@@ -59,7 +59,7 @@ func TallyOf(workers []Worker) *Tally {
 			t.surplus = append(t.surplus, worker.lendable(w))
 		}
 	}
-	t.holds = holdsOf(nil, t.surplus)
+	t.holds = holdsOf(t.surplus)
 	return t
 }
 
@@ -86,15 +86,20 @@ func (w *Worker) lendable(index int) lendable {
 	return lendable{int32(index), w.Node, w.Shape, w.Marked, w.Marked || !w.World}
 }
 
-// holdsOf appends what some workers hold. Those of a job are often side by side: they are one then.
-func holdsOf(all []holding, some []lendable) []holding {
+// holdsOf is what some workers hold.
+func holdsOf(some []lendable) []holding {
+	var all []holding
 	for i := range some {
-		one := &some[i]
-		if last := len(all) - 1; last >= 0 && all[last].node == one.node && all[last].shape == one.shape {
-			all[last].times++
-			continue
-		}
-		all = append(all, holding{one.node, one.shape, 1})
+		all = withHeld(all, &some[i])
 	}
 	return all
+}
+
+// withHeld adds what one more worker holds. Those of a job are often side by side: they are one then.
+func withHeld(all []holding, one *lendable) []holding {
+	if last := len(all) - 1; last >= 0 && all[last].node == one.node && all[last].shape == one.shape {
+		all[last].times++
+		return all
+	}
+	return append(all, holding{one.node, one.shape, 1})
 }

@@ -105,17 +105,21 @@ func (s *search) hopeless() bool {
 	return !quota || places < int64(s.places)
 }
 
-// stillHolds is what those hold whom a job could give, without those who were chosen.
+// stillHolds is what those hold whom a job could give, without those who were chosen. It is memory that is used
+// again by the next job.
 func (p *planner) stillHolds(id JobID) []holding {
 	j := &p.jobs[id]
 	if j.gone == 0 && !j.lends {
 		return j.holds
 	}
-	left := slices.DeleteFunc(slices.Clone(j.lendables), func(one lendable) bool {
-		l := &p.leaving[j.first+int(one.worker)]
-		return l.chosen || l.held
-	})
-	return holdsOf(nil, left)
+	p.still = p.still[:0]
+	for i := range j.lendables {
+		one := &j.lendables[i]
+		if l := &p.leaving[j.first+int(one.worker)]; !l.chosen && !l.held {
+			p.still = withHeld(p.still, one)
+		}
+	}
+	return p.still
 }
 
 // glance sums up what a few workers hold, by node. Its memory is used again and again.
