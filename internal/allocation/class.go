@@ -26,7 +26,10 @@ func (k *class) times(free []int64) int32 {
 	}
 	times := int64(math.MaxInt16)
 	for i, amount := range k.request {
-		if amount > 0 {
+		switch {
+		case amount == 1:
+			times = min(times, free[i])
+		case amount > 0:
 			times = min(times, free[i]/amount)
 		}
 	}

@@ -201,6 +201,8 @@ type Job struct {
 	// Target is the plan in force, durable: how many workers the job should have now; 0 while it has no gang.
 	Target  int32
 	Workers []Worker
+	// Tally is that of the Workers; a plan makes its own where it is nil.
+	Tally *Tally
 	// Finishing is true when the last step was made, or nearly: nobody who comes now would be of use.
 	Finishing bool
 	// Regrouping is true while fewer than Min are left and wait for others.

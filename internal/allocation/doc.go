@@ -9,6 +9,7 @@
 //	cluster.go      the input
 //	plan.go         the output, and a Planner that keeps its memory from one plan to the next
 //	planner.go      the order of the questions
+//	tally.go        what the workers of a job come to
 //	room.go         what is free, with undo; class.go which pods are alike
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
 //	spread.go       on which nodes: close together, or apart

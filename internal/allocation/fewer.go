@@ -41,7 +41,7 @@ func (s *search) candidates() []victim {
 			continue
 		}
 		seen = append(seen, v.job)
-		for _, l := range s.p.lendablesOf(v.job) {
+		for _, l := range j.lendables {
 			one := victim{v.job, int(l.worker)}
 			if s.p.takeable(one.job, one.worker) && s.makesPlace(one) {
 				all = append(all, one)

@@ -244,12 +244,8 @@ func (p *planner) growthScope(id JobID) classID {
 		return j.growthClass
 	}
 	within := scope{growth: true}
-	for w := range in.Workers {
-		worker := &in.Workers[w]
-		if worker.Own && worker.Bound && worker.Node >= 0 && p.asksForDevices(in.Growth) {
-			within.typed, within.kind = true, p.c.Nodes[worker.Node].DeviceType
-			break
-		}
+	if j.tally.home != None && p.asksForDevices(in.Growth) {
+		within.typed, within.kind = true, p.c.Nodes[j.tally.home].DeviceType
 	}
 	j.growthClass, j.hasClass = p.classes.of(in.Growth, within), true
 	return j.growthClass

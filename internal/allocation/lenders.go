@@ -87,23 +87,18 @@ func (p *planner) byRank() []JobID {
 	return p.giving
 }
 
-// lendablesOf are the workers that a job could give, were it not for what has been chosen.
-func (p *planner) lendablesOf(id JobID) []lendable {
-	return p.lendables[p.jobs[id].lendFrom:p.jobs[id].lendTo]
-}
-
 // findLenders lists the workers that help, job by job.
 func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*lendable) bool) *lenders {
 	found := &lenders{all: make([]lender, 0, len(jobs)), places: slices.Clone(places)}
 	could := 0
 	for _, id := range jobs {
-		could += p.jobs[id].lendTo - p.jobs[id].lendFrom
+		could += len(p.jobs[id].lendables)
 	}
 	memory := make([]int32, 0, could)
 	for _, id := range jobs {
 		l := lender{job: id, workers: memory[len(memory):]}
 		marked, idle := false, false
-		all := p.lendablesOf(id)
+		all := p.jobs[id].lendables
 		for i := range all {
 			if one := &all[i]; helps(one) {
 				l.workers = append(l.workers, one.worker)

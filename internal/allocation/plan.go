@@ -9,7 +9,7 @@ import (
 func NewPlan(c *Cluster) Plan { return new(Planner).Plan(c) }
 
 // Planner makes plans as NewPlan does, one after the other. Each uses the memory of the one before again, and
-// nothing of what was in it. The zero value is ready; it makes one plan at a time.
+// nothing that was in it makes a difference. The zero value is ready; it makes one plan at a time.
 type Planner struct{ planner planner }
 
 // Plan decides about all jobs.
@@ -18,11 +18,11 @@ func (r *Planner) Plan(c *Cluster) Plan {
 	return r.planner.plan(c)
 }
 
-// memory keeps nothing of a planner but what it took.
+// memory keeps nothing of a planner but what it took, and the order to begin with.
 func (p *planner) memory() planner {
 	return planner{
 		now: p.now.memory(), soon: p.soon.memory(), reach: p.reach.memory(), jobs: p.jobs[:0], leaving: p.leaving[:0],
-		order: p.order[:0], lendables: p.lendables[:0], glance: p.glance, beside: p.beside[:0],
+		order: p.order, glance: p.glance, still: p.still[:0], beside: p.beside[:0],
 	}
 }
 

@@ -41,27 +41,24 @@ type planner struct {
 	// givers says who gives to a job.
 	givers map[JobID][]giver
 	out    []Decision
-	// giving are the jobs that may give anything, lendables which of their workers, in one row; byClass and
-	// byQuota are the lenders among them.
-	giving    []JobID
-	lendables []lendable
-	byClass   []*lenders
-	byQuota   map[ShapeID]*lenders
-	glance    glance
-	beside    []int32
-	next      time.Time
+	// giving are the jobs that may give anything, byClass and byQuota the lenders among them.
+	giving  []JobID
+	byClass []*lenders
+	byQuota map[ShapeID]*lenders
+	glance  glance
+	still   []holding
+	beside  []int32
+	next    time.Time
 }
 
 // job is what the plan knows of one job beside its input.
 type job struct {
 	first int
-	// lendFrom to lendTo is where the workers are that it could give.
-	lendFrom, lendTo int
-	// live are the workers that neither end nor leave for a reason of their own, own those among them of the
-	// job's own class, bound those that have a node, ownBound those that are both.
-	live, own, bound, ownBound int32
-	// growth are live workers that are not of the own class, unbound those of them that have no node yet.
-	growth, unbound int32
+	counts
+	tally *Tally
+	// lendables are the workers that it could give, holds is what they hold.
+	lendables []lendable
+	holds     []holding
 	// gone are live workers that were chosen to leave, ownGone those of them of the own class.
 	gone, ownGone int32
 	// limit is how many may leave for others.
@@ -71,8 +68,6 @@ type job struct {
 	young time.Time
 	// paused is true when its world will change in any case.
 	paused bool
-	// marked is true when workers were to leave by the plan in force.
-	marked bool
 	// evicted is true when all of it goes, later when it does so only once others may leave as well, lends when
 	// workers leave for others, leaves when any worker was chosen, if only for a while.
 	evicted, later, lends, leaves bool
@@ -85,15 +80,6 @@ type job struct {
 	hasClass       bool
 	devices        int64
 	waits          waits
-}
-
-// lendable is a worker that its job could give, with what is asked of it again and again side by side.
-type lendable struct {
-	worker int32
-	node   NodeID
-	shape  ShapeID
-	// marked is true when it leaves already, idle when it is in no world or leaves anyway.
-	marked, idle bool
 }
 
 // leaving says whether a worker leaves by this plan, and for whom.
@@ -113,9 +99,8 @@ func (p *planner) plan(c *Cluster) Plan {
 	p.out = make([]Decision, len(c.Jobs))
 	p.now.reset(c, p.classes)
 	p.soon.copyOf(&p.now)
-	p.reach.copyOf(&p.now)
 	p.soon.come()
-	p.reach.come()
+	p.reach.copyOf(&p.soon)
 	p.gather()
 	p.serveGangs()
 	p.grow()
@@ -133,7 +118,6 @@ func (p *planner) gather() {
 		workers += len(p.c.Jobs[i].Workers)
 	}
 	p.jobs, p.leaving = sized(p.jobs, len(p.c.Jobs)), sized(p.leaving, workers)
-	p.lendables = slices.Grow(p.lendables[:0], workers/2)
 	first := 0
 	for i := range p.c.Jobs {
 		p.out[i].For = None
@@ -141,15 +125,28 @@ func (p *planner) gather() {
 			continue
 		}
 		p.jobs[i].first = first
-		p.order = append(p.order, JobID(i))
 		p.gatherJob(JobID(i))
 		first += len(p.c.Jobs[i].Workers)
 	}
 	p.sortOrder()
 }
 
-// sortOrder puts the jobs in order. Nearly always priority and time decide, and those lie side by side here.
+// sortOrder puts the jobs in order. Nearly always priority and time decide, and those lie side by side here. It
+// begins with the order of the last plan, which is soon sorted where little has changed since.
 func (p *planner) sortOrder() {
+	listed := make([]bool, len(p.c.Jobs))
+	p.order = slices.DeleteFunc(p.order, func(id JobID) bool {
+		if int(id) >= len(listed) || p.c.Jobs[id].Name == "" {
+			return true
+		}
+		listed[id] = true
+		return false
+	})
+	for i := range p.c.Jobs {
+		if p.c.Jobs[i].Name != "" && !listed[i] {
+			p.order = append(p.order, JobID(i))
+		}
+	}
 	type key struct {
 		seconds        int64
 		priority, nano int32
@@ -169,7 +166,7 @@ func (p *planner) sortOrder() {
 		case a.nano != b.nano:
 			return cmp.Compare(a.nano, b.nano)
 		}
-		return p.before(a.id, b.id)
+		return cmp.Or(p.before(a.id, b.id), cmp.Compare(a.id, b.id))
 	})
 	for i := range keys {
 		p.order[i] = keys[i].id
@@ -179,77 +176,68 @@ func (p *planner) sortOrder() {
 func (p *planner) gatherJob(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	j.policy = p.policy(in)
-	for w := range in.Workers {
-		worker := &in.Workers[w]
-		j.marked = j.marked || worker.Marked
-		switch {
-		case worker.Ending || worker.Leaving:
-			if !worker.Overdue {
-				p.soon.apply(worker.Node, worker.Shape, 1)
-				p.reach.apply(worker.Node, worker.Shape, 1)
-			}
-			if worker.Marked {
-				j.leaves = true
-				p.leaving[j.first+w] = leaving{chosen: true, rule: RuleLeavingRoom, job: p.beneficiary(worker.For)}
-			}
-			j.paused = j.paused || worker.World
-			continue
-		}
-		j.live++
-		if worker.Bound {
-			j.bound++
-		}
-		switch {
-		case worker.Own && worker.Bound:
-			j.own++
-			j.ownBound++
-		case worker.Own:
-			j.own++
-		default:
-			j.growth++
-			if !worker.Bound {
-				j.unbound++
-			}
-		}
+	if j.tally = in.Tally; j.tally == nil {
+		j.tally = TallyOf(in.Workers)
+	}
+	j.counts = j.tally.counts
+	for _, w := range j.tally.apart {
+		p.gatherApart(id, int(w))
 	}
 	p.limit(id)
-	if j.limit > 0 || j.marked && in.Armed {
-		p.gatherLendables(id)
+	p.gatherLendables(id)
+	if j.marked && in.Armed {
+		p.finishArmed(id)
 	}
 	p.giveBack(id)
+}
+
+// gatherApart enters a worker that leaves in any case.
+func (p *planner) gatherApart(id JobID, w int) {
+	j, worker := &p.jobs[id], &p.c.Jobs[id].Workers[w]
+	if !worker.Overdue {
+		p.soon.apply(worker.Node, worker.Shape, 1)
+		p.reach.apply(worker.Node, worker.Shape, 1)
+	}
+	if worker.Marked {
+		j.leaves = true
+		p.leaving[j.first+w] = leaving{chosen: true, rule: RuleLeavingRoom, job: p.beneficiary(worker.For)}
+	}
+	j.paused = j.paused || worker.World
 }
 
 // gatherLendables lists what a job could give, all of which is within reach.
 func (p *planner) gatherLendables(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
-	j.lendFrom = len(p.lendables)
-	// Workers of a job are often side by side: what they hold is added once for all of a kind on a node.
-	same := change{node: None}
+	switch {
+	case j.limit <= 0:
+	case in.Stage == Training && j.ownBound <= in.Min:
+		j.lendables, j.holds = j.tally.surplus, j.tally.holds // as nearly always: none of its own class
+	default:
+		for w := range in.Workers {
+			if p.lendable(id, w) {
+				j.lendables = append(j.lendables, in.Workers[w].lendable(w))
+			}
+		}
+		j.holds = holdsOf(j.lendables)
+	}
+	for _, h := range j.holds {
+		p.reach.apply(h.node, h.shape, h.times)
+	}
+}
+
+// finishArmed has those leave who are to leave in a change that is under way.
+func (p *planner) finishArmed(id JobID) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
 	for w := range in.Workers {
 		worker := &in.Workers[w]
-		if worker.Ending || worker.Leaving {
+		if !worker.Marked || worker.Ending || worker.Leaving {
 			continue
 		}
-		armed, lends := worker.Marked && in.Armed, j.limit > 0 && p.lendable(id, w)
-		if armed {
-			p.choose(id, w, worker.For, RuleNoHostage)
+		p.choose(id, w, worker.For, RuleNoHostage)
+		if j.limit <= 0 || !p.lendable(id, w) {
+			p.reach.apply(worker.Node, worker.Shape, 1)
 		}
-		if lends {
-			p.lendables = append(p.lendables, lendable{int32(w), worker.Node, worker.Shape, worker.Marked, worker.Marked || !worker.World})
-		}
-		if !armed && !lends {
-			continue
-		}
-		if same.times > 0 && (worker.Node != same.node || worker.Shape != same.shape) {
-			p.reach.apply(same.node, same.shape, same.times)
-			same.times = 0
-		}
-		same = change{worker.Node, worker.Shape, same.times + 1}
 	}
-	if same.times > 0 {
-		p.reach.apply(same.node, same.shape, same.times)
-	}
-	j.lendTo = len(p.lendables)
 }
 
 // giveBack has those leave by whom a job has grown that lends nothing, and did when it grew: they are borrowed.

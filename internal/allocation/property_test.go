@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -354,6 +355,87 @@ func (s *simulation) empty(id JobID) int32 {
 		fits = min(fits, s.Quotas[q].Hard[0]/shape.Demand[0])
 	}
 	return int32(fits)
+}
+
+// kept are the tallies of jobs, made anew for those whose workers changed: what internal/fleet does.
+type kept struct {
+	workers map[JobID][]Worker
+	tallies map[JobID]*Tally
+}
+
+// with is the cluster with these tallies.
+func (k *kept) with(c *Cluster) *Cluster {
+	copied := *c
+	copied.Jobs = slices.Clone(c.Jobs)
+	for i := range copied.Jobs {
+		id, j := JobID(i), &copied.Jobs[i]
+		if k.tallies[id] == nil || !slices.EqualFunc(k.workers[id], j.Workers, sameTally) {
+			k.workers[id], k.tallies[id] = slices.Clone(j.Workers), TallyOf(j.Workers)
+		}
+		j.Tally = k.tallies[id]
+	}
+	return &copied
+}
+
+// sameTally says whether two workers are the same but for what a tally leaves out.
+func sameTally(a, b Worker) bool {
+	b.For, b.Overdue = a.For, a.Overdue
+	return a == b
+}
+
+// TestKeptTalliesChangeNoPlan: whatever happened since a tally was made, the plan is that of a cluster without any.
+func TestKeptTalliesChangeNoPlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := simulate(drawCluster(t))
+		var used Planner
+		k := kept{workers: map[JobID][]Worker{}, tallies: map[JobID]*Tally{}}
+		s.check = func(plan Plan) {
+			if diff := cmp.Diff(plan, used.Plan(k.with(s.Cluster))); diff != "" {
+				t.Fatalf("tallies that were kept give another plan: %s", diff)
+			}
+		}
+		s.ends = func() int { return rapid.IntRange(0, 2).Draw(t, "ends") }
+		for range rapid.IntRange(5, 120).Draw(t, "steps") {
+			if rapid.IntRange(0, 4).Draw(t, "arrives") == 0 {
+				s.left[s.arrive(t)] = rapid.IntRange(1, 20).Draw(t, "work")
+			}
+			if len(s.Jobs) > 0 {
+				s.disturb(t, &s.Jobs[rapid.IntRange(0, len(s.Jobs)-1).Draw(t, "whom")])
+			}
+			s.step()
+		}
+	})
+}
+
+// disturb has something happen to a job that no plan brought about.
+func (s *simulation) disturb(t *rapid.T, j *Job) {
+	if len(j.Workers) == 0 {
+		return
+	}
+	w := &j.Workers[rapid.IntRange(0, len(j.Workers)-1).Draw(t, "worker")]
+	switch rapid.IntRange(0, 19).Draw(t, "disturbance") {
+	case 0:
+		w.Leaving = true
+	case 1:
+		w.Overdue = w.Ending
+	case 2:
+		w.For = JobID(rapid.IntRange(None, len(s.Jobs)-1).Draw(t, "for"))
+	case 3:
+		w.World = !w.World
+	case 4:
+		j.Armed = !j.Armed
+	case 5:
+		j.Finishing = !j.Finishing
+	case 6:
+		j.Min = int32(rapid.IntRange(1, int(j.Max)).Draw(t, "new min"))
+		j.Sizes = nil
+	case 7:
+		if j.Stage == Training || j.Stage == Fixed {
+			j.Stage = Training + Fixed - j.Stage
+		}
+	case 8:
+		j.Regrouping = !j.Regrouping
+	}
 }
 
 // TestAPlannerRemembersNothing: whatever it planned before, and for which cluster, the plan is that of a new one.

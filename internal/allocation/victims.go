@@ -83,19 +83,14 @@ func (s *search) note() {
 // hopeless says at a glance that the one lender that may be asked would not do, whoever of it left: most would
 // not, and a search orders workers, has them leave and takes that back.
 func (s *search) hopeless() bool {
-	p, from := s.p, &s.p.jobs[s.only]
+	p := s.p
 	reach, soon, width := p.reach.of(s.class), p.soon.of(s.class), len(p.c.Resources)
 	quota := s.enoughQuota()
-	all := p.lendablesOf(s.only)
-	for i := range all {
-		one := &all[i]
-		if l := &p.leaving[from.first+int(one.worker)]; l.chosen || l.held {
-			continue
-		}
-		quota = quota || s.countsAgainst(one.shape)
+	for _, h := range p.stillHolds(s.only) {
+		quota = quota || s.countsAgainst(h.shape)
 		// Nothing that can be taken makes a place on other nodes.
-		if n := one.node; n >= 0 && reach.at[n] > soon.at[n] {
-			p.glance.add(n, p.c.Shapes[one.shape].Request)
+		if n := h.node; n >= 0 && reach.at[n] > soon.at[n] {
+			p.glance.add(n, p.c.Shapes[h.shape].Request, int64(h.times))
 		}
 	}
 	places := soon.total
@@ -110,23 +105,40 @@ func (s *search) hopeless() bool {
 	return !quota || places < int64(s.places)
 }
 
+// stillHolds is what those hold whom a job could give, without those who were chosen. It is memory that is used
+// again by the next job.
+func (p *planner) stillHolds(id JobID) []holding {
+	j := &p.jobs[id]
+	if j.gone == 0 && !j.lends {
+		return j.holds
+	}
+	p.still = p.still[:0]
+	for i := range j.lendables {
+		one := &j.lendables[i]
+		if l := &p.leaving[j.first+int(one.worker)]; !l.chosen && !l.held {
+			p.still = withHeld(p.still, one)
+		}
+	}
+	return p.still
+}
+
 // glance sums up what a few workers hold, by node. Its memory is used again and again.
 type glance struct {
 	nodes []NodeID
 	rows  []int64
 }
 
-func (g *glance) add(n NodeID, request Amounts) {
+func (g *glance) add(n NodeID, request Amounts, times int64) {
 	at := len(g.nodes) - 1
 	for at >= 0 && g.nodes[at] != n {
 		at--
 	}
 	if at < 0 {
-		g.nodes, g.rows = append(g.nodes, n), append(g.rows, request...)
-		return
+		at = len(g.nodes)
+		g.nodes, g.rows = append(g.nodes, n), append(g.rows, make([]int64, len(request))...)
 	}
 	for r, amount := range request {
-		g.rows[at*len(request)+r] += amount
+		g.rows[at*len(request)+r] += amount * times
 	}
 }
 
@@ -137,7 +149,7 @@ func (s *search) fromOne() {
 	k := &s.p.classes.all[s.class]
 	s.one.job, s.one.workers = s.only, s.one.workers[:0]
 	quota := !s.enoughQuota()
-	for _, l := range s.p.lendablesOf(s.only) {
+	for _, l := range s.p.jobs[s.only].lendables {
 		if (l.node >= 0 && k.nodes.Has(int(l.node)) || quota && s.countsAgainst(l.shape)) && s.p.takeable(s.only, int(l.worker)) {
 			s.one.workers = append(s.one.workers, l.worker)
 		}

@@ -200,6 +200,7 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 			seen[index(isGrowth(object))] = sample{free, one.shape}
 		}
 	}
+	b.job.Tally = allocation.TallyOf(b.job.Workers)
 	b.job.Gang = c.nextShape(&j.next[0], j.gang, seen[0], seen[1], why).id
 	b.job.Growth = c.nextShape(&j.next[1], j.growth, seen[1], seen[0], why).id
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
 // apiServer is what is really there, and what a cluster is told of it.
@@ -210,8 +212,13 @@ func TestEventsAddUpToWhatIsThere(t *testing.T) {
 				c.Snapshot()
 			}
 		}
-		fresh := FromObjects(s.objects(), optionsOf())
-		got, want := words(c.Snapshot()), words(fresh.Snapshot())
+		known, fresh := c.Snapshot(), FromObjects(s.objects(), optionsOf()).Snapshot()
+		for _, j := range known.Jobs {
+			if !reflect.DeepEqual(j.Tally, allocation.TallyOf(j.Workers)) {
+				t.Fatalf("the tally of %s is not that of its workers", j.Name)
+			}
+		}
+		got, want := words(known), words(fresh)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("the cluster is not what is there (-there +known):\n%s", diff)
 		}

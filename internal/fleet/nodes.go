@@ -18,9 +18,11 @@ const autoscalerCandidate = "DeletionCandidateOfClusterAutoscaler"
 type node struct {
 	id   allocation.NodeID
 	name string
-	// object is nil while the node is not there.
-	object   *corev1.Node
-	capacity shares
+	// object is nil while the node is not there. described is what the planner sees of it, but for its room: it
+	// is found when the object changes, since a plan asks for that of all nodes.
+	object    *corev1.Node
+	described allocation.Node
+	capacity  shares
 	// used is what pods hold of it, fixtures the part of that which is held by pods that belong to the node.
 	used, fixtures allocation.Amounts
 	pods           map[podKey]*pod
@@ -48,7 +50,7 @@ func (n *nodes) of(name string) *node {
 	if known := n.index[name]; known != nil {
 		return known
 	}
-	one := &node{name: name, pods: map[podKey]*pod{}}
+	one := &node{name: name, pods: map[podKey]*pod{}, described: absent(name)}
 	if last := len(n.free) - 1; last >= 0 {
 		one.id = n.free[last]
 		n.free = n.free[:last]
@@ -81,7 +83,7 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 	if before != nil && sameNode(before, object) {
 		return
 	}
-	one.capacity = c.resources.shares(object.Status.Allocatable)
+	one.capacity, one.described = c.resources.shares(object.Status.Allocatable), c.describe(object)
 	if before == nil || !sameReach(before, object) {
 		c.remark(one)
 	}
@@ -102,7 +104,7 @@ func (c *Cluster) DeleteNode(name string) {
 	if one == nil || one.object == nil {
 		return
 	}
-	one.object, one.capacity = nil, nil
+	one.object, one.capacity, one.described = nil, nil, absent(name)
 	c.remark(one)
 	c.avoidersChanged(name)
 	c.wakeWorkers(one)
@@ -171,8 +173,6 @@ func ready(node *corev1.Node) bool {
 // may.
 func closed(node *corev1.Node, drainTaints []string) string {
 	switch {
-	case node == nil:
-		return "not there"
 	case node.DeletionTimestamp != nil:
 		return "being deleted"
 	case !ready(node):
@@ -186,19 +186,19 @@ func closed(node *corev1.Node, drainTaints []string) string {
 	}
 }
 
-// describe is a node as the planner sees it, but for what is free.
-func (c *Cluster) describe(one *node) allocation.Node {
-	described := allocation.Node{Name: one.name, Closed: closed(one.object, c.options.DrainTaints)}
-	if one.object == nil {
-		return described
-	}
+// absent is the description of a node that is not there.
+func absent(name string) allocation.Node { return allocation.Node{Name: name, Closed: "not there"} }
+
+// describe is a node as the planner sees it, but for its room. All that it reads is in sameNode.
+func (c *Cluster) describe(object *corev1.Node) allocation.Node {
+	described := allocation.Node{Name: object.Name, Closed: closed(object, c.options.DrainTaints)}
 	for _, label := range c.options.Settings.DeviceTypeLabels {
-		if value := one.object.Labels[label]; value != "" {
+		if value := object.Labels[label]; value != "" {
 			described.DeviceType = value
 			break
 		}
 	}
 	described.Autoscaled = c.options.Settings.Capacity == Autoscaled &&
-		slices.ContainsFunc(one.object.Spec.Taints, func(t corev1.Taint) bool { return t.Key == autoscalerCandidate })
+		slices.ContainsFunc(object.Spec.Taints, func(t corev1.Taint) bool { return t.Key == autoscalerCandidate })
 	return described
 }

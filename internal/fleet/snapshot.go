@@ -221,7 +221,7 @@ func (v *view) charge(c *Cluster, free freeRoom) {
 		if one == nil {
 			continue
 		}
-		described := c.describe(one)
+		described := one.described
 		described.Capacity = capacities[id*width : (id+1)*width : (id+1)*width]
 		one.capacity.addTo(described.Capacity, 1)
 		for i, held := range one.fixtures {

@@ -78,7 +78,7 @@ func (c *Cluster) place(v *view, one *pod, q *queue, free freeRoom) {
 	nodes := c.nodes.byName()
 	for ; q.next < len(nodes); q.next++ {
 		n := nodes[q.next]
-		if !one.reach.nodes.Has(int(n.id)) || !free.holds(int(n.id), one.request) || closed(n.object, c.options.DrainTaints) != "" {
+		if !one.reach.nodes.Has(int(n.id)) || !free.holds(int(n.id), one.request) || n.described.Closed != "" {
 			continue
 		}
 		if one.fits.IsZero() || one.fits.After(v.cluster.Now) {

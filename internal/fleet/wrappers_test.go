@@ -274,7 +274,7 @@ func words(cluster *allocation.Cluster) map[string]any {
 		}
 		slices.Sort(avoid)
 		gang, growth, namespace := shape(j.Gang), shape(j.Growth), cluster.Namespaces[j.Namespace].Name
-		j.Gang, j.Growth, j.Namespace, j.Workers, j.Avoid = 0, 0, 0, nil, nil
+		j.Gang, j.Growth, j.Namespace, j.Workers, j.Tally, j.Avoid = 0, 0, 0, nil, nil, nil
 		all["job "+j.Name] = []any{j, gang, growth, namespace, workers, avoid}
 	}
 	return all

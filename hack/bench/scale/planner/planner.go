@@ -25,18 +25,20 @@ func Measure(size Size, runs int) []Figure {
 	for seed := range min(runs, clusters) {
 		size.Seed = uint64(seed + 1)
 		c := Cluster(size)
+		tally(c)
 		for range (runs + clusters - 1) / clusters {
 			begin := time.Now()
 			p.Plan(c)
 			full = append(full, time.Since(begin))
 		}
-		Settle(c, rounds)
+		Settle(&p, c, rounds)
 		for turn := range (runs + clusters - 1) / clusters {
 			Event(c, turn)
 			begin := time.Now()
+			tally(c)
 			p.Plan(c)
 			event = append(event, time.Since(begin))
-			Settle(c, rounds)
+			Settle(&p, c, rounds)
 		}
 	}
 	return []Figure{
@@ -57,7 +59,7 @@ func Event(c *allocation.Cluster, turn int) {
 	if turn%2 == 1 {
 		another := *j
 		another.Name, another.UID = fmt.Sprintf("%s-again-%d", j.Name, turn), fmt.Sprintf("%s-again-%d", j.UID, turn)
-		another.Stage, another.Workers, another.Target = allocation.Queued, nil, 0
+		another.Stage, another.Workers, another.Tally, another.Target = allocation.Queued, nil, nil, 0
 		another.Submitted, another.Queued = c.Now, c.Now
 		c.Jobs = append(c.Jobs, another)
 		return
@@ -65,7 +67,17 @@ func Event(c *allocation.Cluster, turn int) {
 	b := &builder{Cluster: c}
 	last := j.Workers[len(j.Workers)-1]
 	b.give(last.Node, last.Shape)
-	j.Workers = slices.Delete(slices.Clone(j.Workers), len(j.Workers)-1, len(j.Workers))
+	j.Workers, j.Tally = slices.Delete(slices.Clone(j.Workers), len(j.Workers)-1, len(j.Workers)), nil
+}
+
+// tally sums up the workers of jobs whose workers changed, as internal/fleet does. Whoever changes them leaves the
+// job without one.
+func tally(c *allocation.Cluster) {
+	for i := range c.Jobs {
+		if j := &c.Jobs[i]; j.Tally == nil {
+			j.Tally = allocation.TallyOf(j.Workers)
+		}
+	}
 }
 
 func quantile(samples []time.Duration, q float64) float64 {

@@ -58,19 +58,21 @@ func BenchmarkPlanFull(b *testing.B) {
 var equals = Size{Nodes: 5000, Devices: 8, Jobs: 1000, Pods: 50_000, Namespaces: 1, Seed: 1}
 
 func settled(c *allocation.Cluster) *allocation.Cluster {
-	Settle(c, 30)
+	Settle(new(allocation.Planner), c, 30)
 	return c
 }
 
 func BenchmarkPlanEvent(b *testing.B) {
 	c := Cluster(Large)
+	var p allocation.Planner
 	for turn := 0; b.Loop(); turn++ {
 		b.StopTimer()
-		if !Settle(c, 30) {
+		if !Settle(&p, c, 30) {
 			b.Fatal("the cluster does not come to rest")
 		}
 		Event(c, turn)
 		b.StartTimer()
-		allocation.NewPlan(c)
+		tally(c)
+		p.Plan(c)
 	}
 }

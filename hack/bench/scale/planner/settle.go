@@ -7,12 +7,13 @@ import (
 	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
-// Settle carries plans out, at once and as often as told, as if pods came and went in no time. It says
+// Settle carries plans of a planner out, at once and as often as told, as if pods came and went in no time. It says
 // whether the last one changed nothing.
-func Settle(c *allocation.Cluster, rounds int) bool {
+func Settle(p *allocation.Planner, c *allocation.Cluster, rounds int) bool {
 	b := &builder{Cluster: c}
 	for range rounds {
-		plan := allocation.NewPlan(c)
+		tally(c)
+		plan := p.Plan(c)
 		changed := false
 		for id := range plan.Decisions {
 			changed = b.carryOut(&c.Jobs[id], &plan.Decisions[id]) || changed
@@ -55,6 +56,9 @@ func (b *builder) carryOut(j *allocation.Job, d *allocation.Decision) bool {
 			Node: n, Shape: j.Gang, Own: int32(i) < d.Own, Bound: true, World: true, For: allocation.None, Rank: ordinal, Ordinal: ordinal,
 		})
 	}
-	j.Workers, j.Target = stay, d.Count
-	return len(d.Places) > 0 || len(d.Leave) > 0 || d.Evict || d.Start
+	changed := len(d.Places) > 0 || len(d.Leave) > 0 || d.Evict || d.Start
+	if j.Workers, j.Target = stay, d.Count; changed {
+		j.Tally = nil
+	}
+	return changed
 }
