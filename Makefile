@@ -87,8 +87,8 @@ tools-lint: tools
 ##@ Checks
 
 .PHONY: test
-test: ## Everything: lint, verify, unit, integration and short end-to-end tests.
-	@hack/phases.sh lint verify test-unit prepare test-integration test-e2e
+test: ## Everything: lint, verify, the model of worlds, unit, integration and short end-to-end tests.
+	@hack/phases.sh lint verify verify-model test-unit prepare test-integration test-e2e
 
 # Downloading Debian packages waits for the network, building Kubernetes for the processors.
 .PHONY: prepare

@@ -40,6 +40,9 @@
 #ifndef LIFTS
 #define LIFTS 1         /* barriers that are given up */
 #endif
+#ifndef RESUMES
+#define RESUMES 0       /* times that an agent lets a parked process go by itself */
+#endif
 #define ALL ((1 << WORKERS) - 1)
 #define IN(set, i) (((set) >> (i)) & 1)
 #define AT(r, i) reach[(r) * WORKERS + (i)]
@@ -61,23 +64,25 @@
 
 /* The record in the cluster; a round's members and first step are written once. */
 byte recTerm, recRound;
-byte members[ROUNDS + 1], fromStep[ROUNDS + 1], restores[ROUNDS + 1];
+byte members[ROUNDS + 1], fromStep[ROUNDS + 1], restores[ROUNDS + 1], parent[ROUNDS + 1];
 byte owner[TERMS + 1];  /* who has been told that the term is its own: operator + 1 */
 
-/* What only the checks know: the newest round that anybody was told of; steps that all ranks of a
- * round have begun, which makes them count; the furthest that each rank has got to in a round. */
-byte published;
-byte committed[ROUNDS + 1];
-/* The last step that may still get every rank's part in a round, once there is a newer one: none that
- * had not before, if the change was planned; the step under way, which goes with its world, if some
- * process had given its part and left or died, and the others had not begun it yet. */
+/* What only the checks know: steps that all ranks of a round have begun, which makes them count, and the
+ * newest round that has one; the furthest that each rank has got to in a round. */
+byte committed[ROUNDS + 1], newest;
+/* The last step that may still get every rank's part in a round, OPEN_END while that is not settled. It is
+ * when a planned change that followed makes its first step: none then that had not before. And when a recovery
+ * is written: the step under way may, which goes with its world, if some process had given its part and left
+ * or died, and the others had not begun it yet. */
+#define OPEN_END 255
 byte limit[ROUNDS + 1];
 byte reach[(ROUNDS + 1) * WORKERS];
-byte crashes, losses, alarms, changes, lifts;
+byte crashes, losses, alarms, changes, lifts, resumes;
 
 typedef Worker {
 	/* armedBy is the term of the operator that gave the barrier: the next one counts anew. */
 	byte term, round, entered, done, stop, attempt, armedBy;
+	byte refused;           /* the newest round that it would not go on to */
 	byte state, at
 }
 Worker w[WORKERS];
@@ -87,7 +92,8 @@ typedef View {
 	byte state;     /* TRAINS stands for PARKED too */
 	byte round;
 	bit obeys;      /* the term of this operator */
-	bit stands      /* at the barrier */
+	bit stands;     /* at the barrier; while it is open whether a round lives, where that begins */
+	bit refuses     /* the world of this operator */
 }
 
 typedef Operator {
@@ -106,6 +112,16 @@ Operator o[OPERATORS];
 inline forget_barrier(i) {
 	w[i].stop = 0; w[i].attempt = 0; w[i].armedBy = 0
 }
+
+/* Stands where the round begins, and was not let go since. */
+#define WAITS_FOR(i, r) (w[i].state == PARKED && w[i].round == parent[r] && w[i].done == fromStep[r] && w[i].stop == w[i].done)
+#ifdef WITHOUT_PARKED
+#define MAY_ENTER(i, r) (w[i].state != DEAD && w[i].state != TRAINS)
+#define REFUSES(i, r) 0
+#else
+#define MAY_ENTER(i, r) (w[i].state != DEAD && w[i].state != TRAINS && IN(restores[r], i) || WAITS_FOR(i, r))
+#define REFUSES(i, r) (HELD(i) && !IN(restores[r], i) && !WAITS_FOR(i, r))
+#endif
 
 inline enter_world(i, r) {
 	/* Who does not load a snapshot must have just the state that the round begins with. */
@@ -130,14 +146,22 @@ inline obey(i, p) {
 	if
 	:: d_step { OBEYS(i, p) && o[p].term != w[i].term -> w[i].term = o[p].term }
 	:: d_step { OBEYS(i, p) && NEWER(i, p) && IN(members[o[p].world], i) &&
-		w[i].state != TRAINS && w[i].state != DEAD ->
+		(!o[p].aborting || IN(restores[o[p].world], i)) && MAY_ENTER(i, o[p].world) ->
 		w[i].term = o[p].term; enter_world(i, o[p].world) }
-	/* A newer world ends the old one for whoever is still in it: the round of the directive, or that
-	 * of its release, is not its own. */
-	:: d_step { OBEYS(i, p) && NEWER(i, p) && w[i].state == TRAINS ->
+	/* It was let go, and is to go on with the state that it has: it stays in its world, and says so. */
+	:: d_step { OBEYS(i, p) && NEWER(i, p) && IN(members[o[p].world], i) && !o[p].aborting && REFUSES(i, o[p].world) &&
+		w[i].refused != o[p].world ->
+		w[i].term = o[p].term; w[i].refused = o[p].world }
+	/* A newer world ends the old one for whoever is still in it, and is to load a snapshot or is not a
+	 * member: the round of the directive, or that of its release, is not its own. */
+	:: d_step { OBEYS(i, p) && NEWER(i, p) && w[i].state == TRAINS &&
+		(!IN(members[o[p].world], i) || !REFUSES(i, o[p].world) || o[p].aborting) ->
 		w[i].term = o[p].term; w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
-	:: d_step { OBEYS(i, p) && NEWER(i, p) && w[i].state == PARKED && !IN(members[o[p].world], i) ->
+	:: d_step { OBEYS(i, p) && NEWER(i, p) && w[i].state == PARKED && (!IN(members[o[p].world], i) || o[p].aborting) ->
 		w[i].term = o[p].term; w[i].state = OUT; forget_barrier(i) }
+	/* It has gone on to a round that was burned since. */
+	:: d_step { OBEYS(i, p) && o[p].world > 0 && w[i].round > o[p].world && HELD(i) ->
+		w[i].term = o[p].term; w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
 	:: d_step { OBEYS(i, p) && SAME(i, p) && o[p].aborting && HELD(i) ->
 		w[i].term = o[p].term; w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
 	:: d_step { OBEYS(i, p) && SAME(i, p) && !o[p].aborting && o[p].armed && HELD(i) &&
@@ -167,6 +191,23 @@ inline obey(i, p) {
 #define SOMEBODY_GONE(i) (GONE(i, 0) || GONE(i, 1) || GONE(i, 2))
 #endif
 
+#define LAST(r) MAX(committed[r], fromStep[r])
+#define PLANNED(r) (restores[r] != ALL)
+
+inline commit(rnd, made) {
+	assert(made <= limit[rnd] && (limit[rnd] != OPEN_END || rnd >= newest));
+	assert(made == LAST(rnd) + 1);
+	if
+	:: committed[rnd] == 0 && PLANNED(rnd) ->
+		/* A planned change loses no step, and its parent makes none any more. */
+		assert(LAST(parent[rnd]) == fromStep[rnd]);
+		limit[parent[rnd]] = fromStep[rnd]
+	:: else
+	fi;
+	committed[rnd] = made;
+	newest = MAX(newest, rnd)
+}
+
 proctype worker(byte i) {
 end:	do
 	:: obey(i, 0)
@@ -185,14 +226,15 @@ end:	do
 			if
 			:: ALL_WITH(i) ->
 				/* The step has every rank's part from here on. */
-				assert(w[i].round == published || w[i].entered <= limit[w[i].round]);
-				assert(w[i].entered == MAX(committed[w[i].round], fromStep[w[i].round]) + 1);
-				committed[w[i].round] = w[i].entered
+				commit(w[i].round, w[i].entered)
 			:: else
 			fi
 		fi }
 	:: d_step { w[i].state == PARKED && (w[i].stop == 0 || w[i].stop > w[i].done) ->
 		w[i].state = TRAINS; w[i].entered = w[i].done + 1; w[i].at = BEGUN }
+	/* A hold has ended, or the agent believes so: no clock is kept, it may at any moment. */
+	:: d_step { resumes < RESUMES && w[i].state == PARKED && w[i].stop > 0 && w[i].stop <= w[i].done ->
+		resumes++; w[i].stop = 0 }
 	:: d_step { w[i].state == TRAINS && w[i].at == STEPPING && ALL_WITH(i) ->
 		w[i].done = w[i].entered; w[i].at = BETWEEN }
 	:: d_step { w[i].state == TRAINS && w[i].at == BETWEEN && w[i].done == STEPS ->
@@ -202,7 +244,7 @@ end:	do
 		w[i].state = OUT; w[i].at = BETWEEN; forget_barrier(i) }
 	:: d_step { losses < LOSSES && w[i].state != DEAD ->
 		losses++; w[i].state = DEAD; w[i].at = BETWEEN; forget_barrier(i);
-		w[i].term = 0; w[i].round = 0; w[i].entered = 0; w[i].done = 0 }
+		w[i].term = 0; w[i].round = 0; w[i].entered = 0; w[i].done = 0; w[i].refused = 0 }
 	od
 }
 
@@ -229,8 +271,10 @@ end:	do
 /* The term counts while it is open whether a round lives, the round also when it has been left. */
 #define OPEN(p) (o[p].world == 0)
 #define ROUND(p, i) (OPEN(p) || w[i].state == OUT || w[i].state == FINISHED -> w[i].round : 0)
-#define FRESH(p, i) (V(p, i).state == KIND(i) && V(p, i).round == ROUND(p, i) && \
-	V(p, i).obeys == (OPEN(p) && OBEYED(p, i)) && V(p, i).stands == STANDS(p, i))
+#define STANDS_THERE(p, i) (OPEN(p) -> o[p].readRound > 0 && WAITS_FOR(i, o[p].readRound) : STANDS(p, i))
+#define REFUSED(p, i) (!OPEN(p) && w[i].refused == o[p].world)
+#define FRESH(p, i) (V(p, i).state == KIND(i) && V(p, i).round == ROUND(p, i) && V(p, i).refuses == REFUSED(p, i) && \
+	V(p, i).obeys == (OPEN(p) && OBEYED(p, i)) && V(p, i).stands == STANDS_THERE(p, i))
 
 inline nobody_stands(p) {
 	V(p, 0).stands = 0; V(p, 1).stands = 0;
@@ -242,14 +286,15 @@ inline nobody_stands(p) {
 inline hear(p, i) {
 	d_step { o[p].term > 0 && w[i].state != DEAD && !FRESH(p, i) ->
 		V(p, i).state = KIND(i); V(p, i).round = ROUND(p, i);
-		V(p, i).obeys = OPEN(p) && OBEYED(p, i); V(p, i).stands = STANDS(p, i) }
+		V(p, i).refuses = REFUSED(p, i);
+		V(p, i).obeys = OPEN(p) && OBEYED(p, i); V(p, i).stands = STANDS_THERE(p, i) }
 }
 
 /* That the processes of a pod have ended is told by its kubelet, and true when it is told. What it had
  * reported of the barrier stays true. */
 inline hear_of_death(p, i) {
 	d_step { o[p].term > 0 && w[i].state == DEAD && V(p, i).state != DEAD ->
-		V(p, i).state = DEAD; V(p, i).round = 0; V(p, i).obeys = 0 }
+		V(p, i).state = DEAD; V(p, i).round = 0; V(p, i).obeys = 0; V(p, i).refuses = 0 }
 }
 
 inline reset(p) {
@@ -259,7 +304,8 @@ inline reset(p) {
 	k = 0;
 	do
 	:: k < WORKERS ->
-		V(p, k).state = UNHEARD; V(p, k).round = 0; V(p, k).obeys = 0; V(p, k).stands = 0; k++
+		V(p, k).state = UNHEARD; V(p, k).round = 0; V(p, k).obeys = 0; V(p, k).stands = 0;
+		V(p, k).refuses = 0; k++
 	:: else -> break
 	od;
 	k = 0
@@ -290,18 +336,21 @@ inline write_round(p) {
 	if
 	:: UNCHANGED(o[p].term, o[p].readRound) ->
 		assert(members[o[p].readRound + 1] == 0);       /* a round's number is used once */
-		limit[o[p].readRound] = MAX(committed[o[p].readRound], fromStep[o[p].readRound]) +
-			(o[p].aborting || o[p].burned && SOME(ENDED, p));
+		if
+		:: fresh == ALL && o[p].readRound > 0 ->
+			who_is_over = (o[p].world > 0 -> o[p].world : o[p].readRound);
+			limit[who_is_over] = LAST(who_is_over) + (o[p].aborting || SOME(ENDED, p))
+		:: else
+		fi;
+		who_is_over = 0;
 		o[p].readRound++;
 		recTerm = o[p].term; recRound = o[p].readRound;
 		members[recRound] = who; fromStep[recRound] = start; restores[recRound] = fresh;
+		limit[recRound] = OPEN_END;
+		parent[recRound] = o[p].world;
 		o[p].burned = 0; o[p].armed = 0; o[p].aborting = 0; o[p].attempt = 0; o[p].stop = 0; o[p].tries = 0;
 		o[p].world = recRound;
-		nobody_stands(p);
-		if
-		:: published < recRound -> published = recRound
-		:: else
-		fi
+		nobody_stands(p)
 	:: else -> reset(p)
 	fi;
 	who = 0; start = 0; fresh = 0
@@ -310,6 +359,8 @@ inline write_round(p) {
 #define HEARD(p, i) (OF_WORLD(p, i) && V(p, i).round == o[p].world)
 #define FAR(p, i) (OF_WORLD(p, i) && w[i].round == o[p].world && HELD(i) -> \
 	MAX(w[i].entered, w[i].stop) : 0)
+/* It has gone on to a round that this operator has burned. */
+#define ASTRAY(p, i) (OF_WORLD(p, i) && V(p, i).state == OUT && V(p, i).round > o[p].world)
 #define LEFT(p, i) (HEARD(p, i) && (V(p, i).state == OUT || V(p, i).state == FINISHED))
 #define STANDBY(p, i) (V(p, i).state == JOIN)
 #define INSIDE(p, i) (V(p, i).round == o[p].readRound)
@@ -339,8 +390,28 @@ inline write_round(p) {
 #define NOT_NEEDED_OR_FINISHED(p, i) (!OF_WORLD(p, i) || IS_FINISHED(p, i))
 #define NOT_NEEDED_OR_ENDED(p, i) (!OF_WORLD(p, i) || ENDED(p, i))
 #define IS_ENDED(p, i) (OF_WORLD(p, i) && ENDED(p, i))
-#define HAS_LEFT(p, i) LEFT(p, i)
-#define IS_OUT(p, i) (HEARD(p, i) && V(p, i).state == OUT)
+/* A newcomer that has left its first world says nothing of the world before, which it was not in: whoever
+ * stands there, and has not heard of the next, may be let go, and make a step of it. */
+#ifdef WITHOUT_BOTH
+#define OF_BOTH(p, i) 1
+#define PARENTS_OVER(p, i) 1
+#else
+#define OF_BOTH(p, i) (!PLANNED(o[p].world) || !IN(restores[o[p].world], i))
+#define PARENTS_OVER(p, i) (!PLANNED(o[p].world) || !IN(members[parent[o[p].world]], i) || ENDED(p, i) || \
+	(V(p, i).state == OUT || V(p, i).state == FINISHED) && V(p, i).round >= parent[o[p].world])
+#endif
+/* It was to go on live, and has left the world before instead: it can do neither any more. */
+#define LEFT_BEFORE(p, i) (OF_WORLD(p, i) && PLANNED(o[p].world) && \
+	(V(p, i).state == OUT || V(p, i).state == FINISHED) && V(p, i).round == parent[o[p].world])
+#define HAS_LEFT(p, i) ((LEFT(p, i) || ASTRAY(p, i) || LEFT_BEFORE(p, i)) && OF_BOTH(p, i))
+#define IS_OUT(p, i) (HEARD(p, i) && V(p, i).state == OUT || ASTRAY(p, i) || LEFT_BEFORE(p, i) && GOES_LIVE(p, i))
+#define GOES_LIVE(p, i) (!IN(restores[o[p].world], i))
+#define REFUSES_IT(p, i) (OF_WORLD(p, i) && V(p, i).refuses)
+/* Of the round that was found: who goes on live is in it, or stands where it begins. */
+#define GOES_ON(p, i) (IN(members[o[p].readRound], i) && !IN(restores[o[p].readRound], i))
+#define NOT_LIVE_OR_WAITS(p, i) (!GOES_ON(p, i) || (INSIDE(p, i) || V(p, i).stands) && V(p, i).state != DEAD)
+#define IS_INSIDE(p, i) (GOES_ON(p, i) && INSIDE(p, i) && V(p, i).state != DEAD && V(p, i).state != UNHEARD)
+#define WILL_NOT(p, i) (GOES_ON(p, i) && V(p, i).state != UNHEARD && (ENDED(p, i) || !INSIDE(p, i) && !V(p, i).stands))
 #define USABLE(p, i) (STANDBY(p, i) || V(p, i).state == OUT || V(p, i).state == FINISHED)
 #define READY(p, i) STANDBY(p, i)
 /* A snapshot is taken after every odd step. */
@@ -351,13 +422,17 @@ inline write_round(p) {
 #ifdef WITHOUT_FENCE
 #define FENCED(p) 1
 #else
-#define FENCED(p) (SOME(HAS_LEFT, p) || EVERY(NOT_NEEDED_OR_ENDED, p))
+#define FENCED(p) (SOME(HAS_LEFT, p) || EVERY(NOT_NEEDED_OR_ENDED, p) && EVERY(PARENTS_OVER, p))
 #endif
+/* What was reported of the round while it was open whether it lives says nothing of its barrier. */
+inline adopt(p) {
+	o[p].world = o[p].readRound; nobody_stands(p)
+}
 #define LEADS(p) (o[p].term > 0 && !o[p].finished)
 #define ROOM(p) (o[p].readRound < ROUNDS)
 
 proctype operator(byte p) {
-	byte who, start, fresh, k;
+	byte who, start, fresh, k, who_is_over;
 	d_step { reset(p) }
 end:	do
 	/* Terms. */
@@ -397,14 +472,27 @@ end:	do
 		write_round(p) }
 #endif
 
-	/* Adoption. */
+	/* Adoption. A step was made in the round, or all are in it. */
 	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && !o[p].burned &&
-		(EVERY(NOT_NEEDED_OR_INSIDE, p) || SOME(STEPPED, p)) -> o[p].world = o[p].readRound }
-	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && !o[p].burned &&
+		(EVERY(NOT_NEEDED_OR_INSIDE, p) || SOME(STEPPED, p)) -> adopt(p) }
+	/* Somebody is in a planned one, and the others that go on live can still follow. */
+	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && PLANNED(o[p].readRound) &&
+		SOME(IS_INSIDE, p) && EVERY(NOT_LIVE_OR_WAITS, p) -> adopt(p) }
+	/* Somebody is in it, and another cannot follow any more: neither world makes a step again. */
+	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && PLANNED(o[p].readRound) &&
+		SOME(IS_INSIDE, p) && SOME(WILL_NOT, p) -> adopt(p); o[p].aborting = 1 }
+	/* Nobody is in a planned one, and it can never have all its members: the world before goes on. */
+	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && PLANNED(o[p].readRound) &&
+		!SOME(STEPPED, p) && EVERY(HEARD_OF, p) && !SOME(IS_INSIDE, p) && SOME(MAY_NEVER, p) ->
+		adopt(p); o[p].world = parent[o[p].readRound] }
+	/* The same of one in which all load a snapshot: so is the next. */
+	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && !PLANNED(o[p].readRound) && !o[p].burned &&
 		!SOME(STEPPED, p) && EVERY(HEARD_OF, p) && SOME(MAY_NEVER, p) -> o[p].burned = 1 }
 	:: d_step { LEADS(p) && o[p].burned && ROOM(p) && SOME(ALIVE, p) ->
 		who = SET(ALIVE, p); start = fromStep[o[p].readRound]; fresh = ALL;
 		write_round(p) }
+	/* One who was let go will not follow: the leader adopts like a new one. */
+	:: d_step { LEADS(p) && o[p].world > 0 && !o[p].aborting && SOME(REFUSES_IT, p) -> reset(p) }
 
 	/* The barrier. */
 	:: d_step { LEADS(p) && o[p].world > 0 && changes < CHANGES && !o[p].armed && !o[p].aborting && ROOM(p) ->
@@ -414,24 +502,31 @@ end:	do
 		:: o[p].stop = MAX(1, MAX(fromStep[o[p].world], LARGEST(FAR, p)))
 		fi }
 	:: d_step { LEADS(p) && o[p].armed && o[p].stop < STEPS && !SOME(IS_FINISHED, p) && SOME(AHEAD, p) ->
-		o[p].attempt++; o[p].tries++; NEW_ATTEMPT(p);
-		assert(o[p].tries <= WORKERS + 1);              /* a barrier ends */
-		o[p].stop = LARGEST(GIVEN, p) }
+		if
+		:: o[p].tries > WORKERS -> o[p].armed = 0       /* given up */
+		:: else -> o[p].attempt++; o[p].tries++; NEW_ATTEMPT(p); o[p].stop = LARGEST(GIVEN, p)
+		fi;
+		assert(o[p].armed || resumes > 0) }             /* a barrier ends */
 	:: d_step { LEADS(p) && o[p].armed && (o[p].stop >= STEPS || SOME(IS_FINISHED, p)) -> o[p].armed = 0 }
 	:: d_step { LEADS(p) && o[p].armed && lifts < LIFTS -> lifts++; o[p].armed = 0 }
 	/* Reached. Any of those that stand there may stay, any standby may come. */
 	:: d_step { LEADS(p) && o[p].armed && ROOM(p) && EVERY(NOT_NEEDED_OR_STANDS, p) ->
-		assert(MAX(committed[o[p].world], fromStep[o[p].world]) == o[p].stop || !UNCHANGED(o[p].term, o[p].readRound));
 		fresh = SET(READY, p); who = members[o[p].world] | fresh; start = o[p].stop;
 		write_round(p) }
 	:: d_step { LEADS(p) && o[p].armed && ROOM(p) && EVERY(NOT_NEEDED_OR_STANDS, p) ->
-		assert(MAX(committed[o[p].world], fromStep[o[p].world]) == o[p].stop || !UNCHANGED(o[p].term, o[p].readRound));
 		fresh = SET(READY, p); who = (members[o[p].world] | fresh) & (ALL - 1); start = o[p].stop;
 		if
 		:: who == 0 -> who = 1
 		:: else
 		fi;
-		write_round(p) }
+		if
+#ifndef WITHOUT_LIVE
+		/* Nobody goes on who stands there: it takes one that has left to know that they make no step. */
+		:: (who & members[o[p].world]) == 0 ->
+			o[p].aborting = 1; o[p].armed = 0; who = 0; start = 0; fresh = 0
+#endif
+		:: else -> write_round(p)
+		fi }
 
 	/* Recovery: somebody is lost, has left by itself, or is only silent. */
 	:: d_step { LEADS(p) && o[p].world > 0 && !o[p].aborting && (SOME(IS_ENDED, p) || SOME(IS_OUT, p)) ->
@@ -449,7 +544,7 @@ end:	do
 /* Where every run ends: the leader has seen the newest world finish, or what the bounds allow is used
  * up, or nobody is left. */
 #define LIVES(i) (w[i].state != DEAD)
-#define DONE(p) (o[p].finished && o[p].world == recRound)
+#define DONE(p) (o[p].finished && o[p].term == recTerm)
 #if WORKERS == 2
 #define NOBODY (!LIVES(0) && !LIVES(1))
 #else
