@@ -8,11 +8,12 @@ import (
 
 // crowd is a gang of so many workers.
 func crowd(members int) Gang {
-	names := make([]string, members)
-	for i := range names {
-		names[i] = fmt.Sprintf("w-%05d", i)
+	gang := Gang{Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second}
+	for i := range members {
+		name := fmt.Sprintf("w-%05d", i)
+		gang.Members = append(gang.Members, Member{UID: "uid-" + name, Name: name, Ordinal: int32(i), Node: "n"})
 	}
-	return gangOf(1, names...)
+	return gang
 }
 
 func TestBeatsFollowTheSizeOfTheJob(t *testing.T) {
@@ -29,11 +30,10 @@ func TestBeatsFollowTheSizeOfTheJob(t *testing.T) {
 	} {
 		m := newMachine(0, "leader")
 		gang := crowd(row.members)
-		gang.HeartbeatTimeout = 5 * time.Second
 		out := m.handle(now, gangExpected{gang})
 		m.handle(now, recordAnswered{found: out.write.next})
 		d, ok := m.directive(gang.Members[0].UID)
-		if !ok || d.beat != row.beat || directiveMessage(&d, 0).GetBeatMillis() != uint32(row.beat.Milliseconds()) {
+		if !ok || d.beat != row.beat {
 			t.Errorf("%d members have a beat of %v (%v), want %v", row.members, d.beat, ok, row.beat)
 		}
 		if m.gang.HeartbeatTimeout != row.silent {

@@ -115,7 +115,7 @@ func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
 		j.replaced[newer.uid] = limit
 	}
 	switch {
-	case newer.own || now.Sub(older.heard) >= staleBeats*beatOf(len(j.machine.members)):
+	case newer.own || now.Sub(older.heard) >= staleBeats*j.machine.beat():
 		return nil
 	case older.own:
 		return &refusal{refusedForNow, fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}
@@ -153,10 +153,7 @@ func (j *job) expected(gang Gang) (members []string, ok bool) {
 		return nil, false
 	}
 	j.do(j.handle(j.registry.now(), gangExpected{gang}))
-	members = make([]string, 0, len(j.machine.gang.Members))
-	for i := range j.machine.gang.Members {
-		members = append(members, j.machine.gang.Members[i].UID)
-	}
+	members = j.machine.expected()
 	j.know(members, gang.Addresses)
 	return members, true
 }
@@ -165,7 +162,7 @@ func (j *job) expected(gang Gang) (members []string, ok bool) {
 func (j *job) pass(now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.closed != nil || now.Sub(j.told) < min(time.Duration(len(j.machine.members))*tickPerMember, maxTick) {
+	if j.closed != nil || now.Sub(j.told) < min(time.Duration(j.machine.size())*tickPerMember, maxTick) {
 		return
 	}
 	j.told = now
@@ -183,7 +180,7 @@ func (j *job) handle(now time.Time, ev event) effects {
 // decision for each.
 func (j *job) decide(now time.Time) {
 	switch {
-	case !j.machine.look || j.later != nil:
+	case !j.machine.mayDecide() || j.later != nil:
 	case now.Before(j.rested):
 		j.later = time.AfterFunc(j.rested.Sub(now), func() {
 			j.mu.Lock()
@@ -200,7 +197,7 @@ func (j *job) decide(now time.Time) {
 
 // rest notes a decision.
 func (j *job) rest(now time.Time) {
-	if n := len(j.machine.members); n > smallJob {
+	if n := j.machine.size(); n > smallJob {
 		j.rested = now.Add(time.Duration(n) * restPerMember)
 	}
 }
@@ -293,7 +290,7 @@ func (j *job) observe(now time.Time) Observation {
 func (j *job) deposed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.machine.deposed
+	return j.machine.isDeposed()
 }
 
 // end ends a job that nobody finds any more, and returns the attempt that it was at.
@@ -316,7 +313,7 @@ func (j *job) close(why refusal) int32 {
 			j.later.Stop()
 		}
 	}
-	return j.machine.gang.Attempt
+	return j.machine.attempt()
 }
 
 // do does what an event has led to, and what follows from the sessions that it ends. Nothing here waits.

@@ -236,6 +236,28 @@ func (m *machine) settled(now time.Time) effects {
 	return m.out
 }
 
+// mayDecide says whether events have made a decision possible that was put off.
+func (m *machine) mayDecide() bool { return m.look }
+
+// size is how many members there are, beat the longest time between two of their reports.
+func (m *machine) size() int           { return len(m.members) }
+func (m *machine) beat() time.Duration { return beatOf(m.size()) }
+
+// attempt is the attempt that the members belong to.
+func (m *machine) attempt() int32 { return m.gang.Attempt }
+
+// expected are the uids of the members.
+func (m *machine) expected() []string {
+	uids := make([]string, 0, len(m.gang.Members))
+	for i := range m.gang.Members {
+		uids = append(uids, m.gang.Members[i].UID)
+	}
+	return uids
+}
+
+// isDeposed says whether another leader has taken the job over.
+func (m *machine) isDeposed() bool { return m.deposed }
+
 // happen takes note of an event.
 func (m *machine) happen(now time.Time, ev event) {
 	m.renew(now)

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -31,7 +32,7 @@ func TestManyJoinsShareADecision(t *testing.T) {
 			r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
 			defer r.writes.Wait()
 			defer r.shutdown()
-			gang := crowd(row.members)
+			gang := gangOf(1, names(row.members)...)
 			r.expect(digits, gang)
 			synctest.Wait()
 			everybodyJoins(t, r.jobs[digits], gang)
@@ -110,7 +111,7 @@ func mute(uid string, j *job) *session {
 // BenchmarkGang is what a job of 10,000 workers costs from the first hello to a world that all have entered, without
 // its connections.
 func BenchmarkGang(b *testing.B) {
-	gang := crowd(10000)
+	gang := gangOf(1, names(10000)...)
 	for b.Loop() {
 		r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
 		r.expect(digits, gang)
@@ -139,4 +140,13 @@ func BenchmarkGang(b *testing.B) {
 		r.writes.Wait()
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(gang.Members)), "us/member")
+}
+
+// names are those of so many workers.
+func names(members int) []string {
+	all := make([]string, members)
+	for i := range all {
+		all[i] = fmt.Sprintf("w-%05d", i)
+	}
+	return all
 }
