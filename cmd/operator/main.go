@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/server"
+
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +44,6 @@ import (
 	"github.com/concertina-dev/concertina/internal/inspection"
 	"github.com/concertina-dev/concertina/internal/pki"
 	"github.com/concertina-dev/concertina/internal/record"
-	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // What is created has no name yet as far as rights go.
@@ -111,7 +112,7 @@ func command() *cobra.Command {
 	// The API server's own fairness limits us better than a bucket on this side.
 	f.Float32Var(&o.apiQPS, "kube-api-qps", -1, "requests to the API server in a second, of each kind of client; -1 for no limit")
 	f.IntVar(&o.apiBurst, "kube-api-burst", 100, "requests to the API server at once beyond --kube-api-qps")
-	f.IntVar(&o.maxConnections, "rendezvous-max-connections", rendezvous.DefaultMaxConnections, "connections of workers that are open at a time; each worker needs one")
+	f.IntVar(&o.maxConnections, "rendezvous-max-connections", server.DefaultMaxConnections, "connections of workers that are open at a time; each worker needs one")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "elect one leader among several operators")
 	// What changes a world takes milliseconds.
 	o.logging.TimeEncoder = zapcore.TimeEncoderOfLayout("2006-01-02T15:04:05.000Z07:00")
@@ -235,7 +236,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 	if err := metrics.Registry.Register(authenticator); err != nil {
 		return fmt.Errorf("register the metrics of tokens: %w", err)
 	}
-	server := rendezvous.NewServer(rendezvous.Options{
+	server := server.NewServer(server.Options{
 		Address:       o.rendezvousBind,
 		TLS:           authority.TLSConfig(),
 		Authenticator: authenticator,
@@ -285,7 +286,7 @@ func (o *options) authority(ctx context.Context, live client.Client, host string
 
 // wireController puts the controller of jobs together, and the planner that it asks.
 func wireController(
-	mgr manager.Manager, live client.Client, o options, authority authority, server *rendezvous.Server, url string,
+	mgr manager.Manager, live client.Client, o options, authority authority, server *server.Server, url string,
 ) error {
 	jobFigures, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {

@@ -4,7 +4,7 @@ import "time"
 
 // mayLive says whether the round that stands in the cluster may be the world of the expected gang,
 // written by an earlier leader.
-func (m *machine) mayLive() bool {
+func (m *Machine) mayLive() bool {
 	if m.world != nil || m.base.Round == 0 || m.base.Round == m.burned || m.base.Attempt != m.gang.Attempt {
 		return false
 	}
@@ -12,7 +12,7 @@ func (m *machine) mayLive() bool {
 }
 
 // adopting says whether the fate of that round is open.
-func (m *machine) adopting(now time.Time) bool {
+func (m *Machine) adopting(now time.Time) bool {
 	if m.over() || m.world != nil {
 		return false
 	}
@@ -58,7 +58,7 @@ type census struct {
 	unheard, unled int
 }
 
-func (m *machine) census() census {
+func (m *Machine) census() census {
 	var c census
 	for _, mem := range m.members {
 		switch {
@@ -70,12 +70,12 @@ func (m *machine) census() census {
 		case mem.in(&m.base):
 			c.in++
 			continue
-		case m.base.Parent > 0 && mem.report.round == m.base.Parent:
+		case m.base.Parent > 0 && mem.report.Round == m.base.Parent:
 			c.before++
 		default:
 			c.elsewhere++
 		}
-		if mem.report.term != m.term {
+		if mem.report.Term != m.term {
 			c.unled++
 		}
 	}
@@ -83,8 +83,8 @@ func (m *machine) census() census {
 }
 
 // tryAdopt adopts or burns the inherited round, if it is known by now whether it lives.
-func (m *machine) tryAdopt(now time.Time) {
-	if m.base.Workers < 1 || m.base.Workers > maxWorkers || len(m.base.MembersDigest) != 64 {
+func (m *Machine) tryAdopt(now time.Time) {
+	if m.base.Workers < 1 || m.base.Workers > MaxWorkers || len(m.base.MembersDigest) != 64 {
 		m.burn("the job's record of it cannot be true")
 		return
 	}
@@ -115,14 +115,14 @@ func (m *machine) tryAdopt(now time.Time) {
 // findRefusal finds out whether a worker that was to go on to this world with its state could not: it had been
 // let go from the barrier before it heard of the world. Others may have entered it, so nobody knows what is
 // alive. The leader then finds out like a new one: under another term, which ends what it has said before.
-func (m *machine) findRefusal(now time.Time) bool {
+func (m *Machine) findRefusal(now time.Time) bool {
 	w := m.world
 	if w.adopted || w.record.Parent == 0 || m.hasBegun() || m.writing != nil {
 		return false
 	}
 	for _, uid := range w.ranks.uids {
 		mem := m.members[uid]
-		if mem == nil || mem.report.refused != w.record.Round || mem.report.round != w.record.Parent || mem.failed() {
+		if mem == nil || mem.report.Refused != w.record.Round || mem.report.Round != w.record.Parent || mem.failed() {
 			continue
 		}
 		if m.base.Round != w.record.Round {
@@ -138,34 +138,34 @@ func (m *machine) findRefusal(now time.Time) bool {
 		}
 		m.world, m.change, m.broken, m.pending = nil, nil, nil, nil
 		m.since, m.inherited, m.topTerm, m.hold = now, m.base.Round, max(m.topTerm, m.term+1), 0
-		m.out.publish, m.out.changed = true, true
+		m.out.Publish, m.out.Changed = true, true
 		return true
 	}
 	return false
 }
 
 // adoptParent goes on with the world before the one that was burned, if its members are still in it.
-func (m *machine) adoptParent(now time.Time) {
+func (m *Machine) adoptParent(now time.Time) {
 	parent := Record{
 		Term: m.base.Term, Round: m.base.Parent, Attempt: m.base.Attempt, Workers: m.base.From,
 		Processes: m.base.From * m.gang.ProcessesPerWorker, StartedAt: m.base.StartedAt,
 	}
 	votes := map[string]int{}
 	for _, mem := range m.members {
-		if mem.joined && mem.report.round == parent.Round {
-			votes[mem.report.digest]++
-			if votes[mem.report.digest] > votes[parent.MembersDigest] {
-				parent.MembersDigest = mem.report.digest
+		if mem.joined && mem.report.Round == parent.Round {
+			votes[mem.report.Digest]++
+			if votes[mem.report.Digest] > votes[parent.MembersDigest] {
+				parent.MembersDigest = mem.report.Digest
 			}
 		}
 	}
-	if parent.Workers >= 1 && parent.Workers <= maxWorkers && len(votes) > 0 {
+	if parent.Workers >= 1 && parent.Workers <= MaxWorkers && len(votes) > 0 {
 		m.adopt(now, parent, "the round after it has never begun")
 	}
 }
 
 // steppedIn says whether any member has made a step in a round.
-func (m *machine) steppedIn(r *Record) bool {
+func (m *Machine) steppedIn(r *Record) bool {
 	for _, mem := range m.members {
 		if mem.in(r) && mem.report.furthest() > r.FromStep {
 			return true
@@ -174,31 +174,31 @@ func (m *machine) steppedIn(r *Record) bool {
 	return false
 }
 
-func (m *machine) burn(why string) {
-	m.burned, m.out.changed = m.base.Round, true
+func (m *Machine) burn(why string) {
+	m.burned, m.out.Changed = m.base.Round, true
 	m.note(notedBurned, "round %d is burned: %s", m.base.Round, why)
 }
 
 // adopt makes an inherited round this leader's own.
-func (m *machine) adopt(now time.Time, record Record, why string) {
+func (m *Machine) adopt(now time.Time, record Record, why string) {
 	m.world = &world{
 		record: record, adopted: true, since: now,
 		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
 		writers: map[string]int32{}, parted: map[string]parting{},
 	}
 	m.pending = inherited(&record)
-	m.out.publish, m.out.changed = true, true
+	m.out.Publish, m.out.Changed = true, true
 	if m.stepRound > record.Round {
 		// Somebody has reported a round that goes on no more: steps count from this one again.
 		m.stepRound, m.step = record.Round, record.FromStep
 	}
 	for _, expected := range m.gang.Members {
 		mem := m.members[expected.UID]
-		if !mem.joined || mem.report.round != record.Round {
+		if !mem.joined || mem.report.Round != record.Round {
 			continue
 		}
-		if !mem.in(&record) || !m.world.ranks.place(expected.UID, mem.report.workerRank) {
-			m.out.end = append(m.out.end, ending{expected.UID, refusal{refusedNonsense,
+		if !mem.in(&record) || !m.world.ranks.place(expected.UID, mem.report.WorkerRank) {
+			m.out.End = append(m.out.End, ending{expected.UID, Refusal{RefusedNonsense,
 				"the report contradicts the world that the other workers are in"}})
 			continue
 		}
@@ -206,6 +206,6 @@ func (m *machine) adopt(now time.Time, record Record, why string) {
 		m.enter(expected.UID, mem)
 		m.hearPause(now, expected.UID, mem)
 	}
-	sortEndings(m.out.end)
+	sortEndings(m.out.End)
 	m.note(notedAdopted, "round %d of %d workers is adopted: %s", record.Round, record.Workers, why)
 }

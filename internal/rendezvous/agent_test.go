@@ -25,7 +25,7 @@ type modelAgent struct {
 	pause time.Duration
 	// state is what the process has computed: the history of rounds in which its steps were made.
 	state   history
-	waiting waiting
+	waiting Waiting
 	// foreign programs speak to no agent; restarts is the strategy of the job.
 	foreign, restarts bool
 	// started is true once the program runs. stuck programs do not answer abort.
@@ -35,10 +35,10 @@ type modelAgent struct {
 	// aborted is true once it was told that the world is over, out once it has left it.
 	aborted, out  bool
 	fault         string
-	phase         phase
+	phase         ProgramPhase
 	exits         []int32
-	snapshots     []snapshot
-	states        map[snapshot]history
+	snapshots     []Snapshot
+	states        map[Snapshot]history
 	snapshotError string
 	full          bool
 	// live programs say that they leave a world with the state after the last step that they have done.
@@ -51,68 +51,68 @@ type modelAgent struct {
 
 // obey takes a directive. It returns false when it refuses, and an error when the directive breaks
 // the protocol.
-func (a *modelAgent) obey(d directive) (bool, error) {
-	if d.term < a.term || d.round != 0 && d.round < a.round {
+func (a *modelAgent) obey(d Directive) (bool, error) {
+	if d.Term < a.term || d.Round != 0 && d.Round < a.round {
 		return false, nil
 	}
-	if d.round != 0 && d.world == nil {
-		return false, fmt.Errorf("%s: round %d without a world", a.uid, d.round)
+	if d.Round != 0 && d.World == nil {
+		return false, fmt.Errorf("%s: round %d without a world", a.uid, d.Round)
 	}
-	if d.round != 0 {
-		if known, ok := a.worlds[d.round]; ok && known != d.world.digest {
-			return false, fmt.Errorf("%s: round %d is %s and was %s", a.uid, d.round, d.world.digest, known)
+	if d.Round != 0 {
+		if known, ok := a.worlds[d.Round]; ok && known != d.World.Digest {
+			return false, fmt.Errorf("%s: round %d is %s and was %s", a.uid, d.Round, d.World.Digest, known)
 		}
 		if a.worlds == nil {
 			a.worlds = map[uint64]string{}
 		}
-		a.worlds[d.round] = d.world.digest
+		a.worlds[d.Round] = d.World.Digest
 	}
-	if d.term > a.term {
+	if d.Term > a.term {
 		a.hold = 0
 	}
-	a.term, a.hold = d.term, max(a.hold, d.hold)
-	a.released = a.released || d.released
+	a.term, a.hold = d.Term, max(a.hold, d.Hold)
+	a.released = a.released || d.Released
 	if len(a.exits) > 0 {
 		return true, nil
 	}
-	if d.standby && a.round == 0 && !a.restarts {
+	if d.Standby && a.round == 0 && !a.restarts {
 		a.started, a.waiting = true, waitingJoin
 	}
-	if d.round > a.round && !a.released {
+	if d.Round > a.round && !a.released {
 		if err := a.enter(d); err != nil {
 			return false, err
 		}
 	}
-	if d.round != 0 && d.round == a.round {
+	if d.Round != 0 && d.Round == a.round {
 		a.follow(d)
 	}
 	return true, nil
 }
 
 // enter takes the agent into another world.
-func (a *modelAgent) enter(d directive) error {
-	w := d.world
-	if a.round > 0 && !a.foreign && !a.restarts && a.waiting == waitingNone && w.parent > 0 {
-		return fmt.Errorf("%s: is in round %d, trains, and is told of round %d", a.uid, a.round, d.round)
+func (a *modelAgent) enter(d Directive) error {
+	w := d.World
+	if a.round > 0 && !a.foreign && !a.restarts && a.waiting == waitingNone && w.Parent > 0 {
+		return fmt.Errorf("%s: is in round %d, trains, and is told of round %d", a.uid, a.round, d.Round)
 	}
-	parent := a.round == w.parent
-	a.round, a.digest, a.rank, a.workers, a.fromStep = d.round, w.digest, w.workerRank, w.workers, w.fromStep
+	parent := a.round == w.Parent
+	a.round, a.digest, a.rank, a.workers, a.fromStep = d.Round, w.Digest, w.WorkerRank, w.Workers, w.FromStep
 	a.begun, a.pause = false, 0
-	a.snapshots = slices.DeleteFunc(slices.Clone(a.snapshots), func(s snapshot) bool {
-		return (!parent || s.step > w.fromStep) && (w.snapshot == nil || s != *w.snapshot)
+	a.snapshots = slices.DeleteFunc(slices.Clone(a.snapshots), func(s Snapshot) bool {
+		return (!parent || s.Step > w.FromStep) && (w.Snapshot == nil || s != *w.Snapshot)
 	})
 	switch {
-	case a.restarts || w.restore && w.snapshot == nil:
-		if w.fromStep != 0 {
-			return fmt.Errorf("%s: round %d begins after step %d without a snapshot", a.uid, d.round, w.fromStep)
+	case a.restarts || w.Restore && w.Snapshot == nil:
+		if w.FromStep != 0 {
+			return fmt.Errorf("%s: round %d begins after step %d without a snapshot", a.uid, d.Round, w.FromStep)
 		}
 		a.done, a.state = 0, nil
-	case w.restore:
+	case w.Restore:
 		if err := a.restore(d); err != nil {
 			return err
 		}
-	case a.done != w.fromStep:
-		return fmt.Errorf("%s: round %d goes on after step %d, and it has done %d", a.uid, d.round, w.fromStep, a.done)
+	case a.done != w.FromStep:
+		return fmt.Errorf("%s: round %d goes on after step %d, and it has done %d", a.uid, d.Round, w.FromStep, a.done)
 	}
 	a.entered, a.started, a.waiting = a.done, true, waitingNone
 	a.attempt, a.stop, a.aborted, a.out, a.fault, a.phase = 0, 0, false, false, "", phaseStep
@@ -120,52 +120,52 @@ func (a *modelAgent) enter(d directive) error {
 }
 
 // restore loads the snapshot of a world; an agent that cannot get it ends.
-func (a *modelAgent) restore(d directive) error {
-	s := *d.world.snapshot
-	if s.step != d.world.fromStep {
-		return fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", a.uid, d.round, d.world.fromStep, s.step)
+func (a *modelAgent) restore(d Directive) error {
+	s := *d.World.Snapshot
+	if s.Step != d.World.FromStep {
+		return fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", a.uid, d.Round, d.World.FromStep, s.Step)
 	}
 	if !slices.Contains(a.snapshots, s) {
 		a.keep(s, nil)
 	}
-	a.done, a.state = s.step, slices.Clone(a.states[s])
+	a.done, a.state = s.Step, slices.Clone(a.states[s])
 	return nil
 }
 
-func (a *modelAgent) keep(s snapshot, state history) {
+func (a *modelAgent) keep(s Snapshot, state history) {
 	if a.states == nil {
-		a.states = map[snapshot]history{}
+		a.states = map[Snapshot]history{}
 	}
 	a.states[s] = state
-	a.snapshots = append([]snapshot{s}, a.snapshots...)
+	a.snapshots = append([]Snapshot{s}, a.snapshots...)
 	a.snapshots = a.snapshots[:min(2, len(a.snapshots))]
 }
 
 // follow does what a directive says about the world that the agent is in.
-func (a *modelAgent) follow(d directive) {
-	a.aborted = a.aborted || d.abort != nil
+func (a *modelAgent) follow(d Directive) {
+	a.aborted = a.aborted || d.Abort != nil
 	switch {
 	case a.aborted: // nobody goes on in a world that is over
-	case d.barrier == nil:
+	case d.Barrier == nil:
 		a.stop = 0
 		if a.waiting == waitingParked {
 			a.waiting = waitingNone
 		}
-	case d.barrier.attempt > a.attempt:
-		a.attempt, a.stop = d.barrier.attempt, max(d.barrier.step, a.entered)
+	case d.Barrier.Attempt > a.attempt:
+		a.attempt, a.stop = d.Barrier.Attempt, max(d.Barrier.Step, a.entered)
 		if a.waiting == waitingParked && a.done < a.stop {
 			a.waiting = waitingNone
 		}
 	}
-	if !a.aborted && d.barrier != nil && d.barrier.save && a.waiting == waitingParked {
+	if !a.aborted && d.Barrier != nil && d.Barrier.Save && a.waiting == waitingParked {
 		a.save()
 	}
-	if a.out && a.live && d.abort != nil && d.abort.save == a.done && a.done > 0 {
+	if a.out && a.live && d.Abort != nil && d.Abort.Save == a.done && a.done > 0 {
 		a.save()
 	}
 	if a.aborted && !a.out && !a.stuck {
 		if a.waiting != waitingFault && a.waiting != waitingFinished {
-			a.waiting = waitingAborted
+			a.waiting = WaitingAborted
 		}
 		a.entered = a.done
 		a.out = true
@@ -173,10 +173,10 @@ func (a *modelAgent) follow(d directive) {
 			a.started = false
 		}
 	}
-	if d.raise && a.waiting == waitingFault {
+	if d.Raise && a.waiting == waitingFault {
 		a.exits = []int32{1}
 	}
-	if d.finish && a.waiting == waitingFinished {
+	if d.Finish && a.waiting == waitingFinished {
 		a.exits = []int32{0}
 	}
 }
@@ -187,7 +187,7 @@ func (a *modelAgent) save() {
 		a.snapshotError = "no space left on device"
 		return
 	}
-	s := snapshot{round: a.round, step: a.done, bytes: 8 * a.done, checksum: uint32(a.done)}
+	s := Snapshot{Round: a.round, Step: a.done, Bytes: 8 * a.done, Checksum: uint32(a.done)}
 	if !slices.Contains(a.snapshots, s) {
 		a.keep(s, slices.Clone(a.state))
 	}
@@ -212,41 +212,41 @@ func (a *modelAgent) step(now time.Time) {
 	a.state = append(a.state, a.round)
 }
 
-func (a *modelAgent) report() report {
-	r := report{
-		term: a.term, round: a.round, digest: a.digest, hold: a.hold, terminating: a.terminating,
-		standby: a.round == 0 && (!a.started || a.waiting == waitingJoin) && len(a.exits) == 0,
-		out:     a.out || a.waiting == waitingFault || a.waiting == waitingFinished,
+func (a *modelAgent) report() Report {
+	r := Report{
+		Term: a.term, Round: a.round, Digest: a.digest, Hold: a.hold, Terminating: a.terminating,
+		Standby: a.round == 0 && (!a.started || a.waiting == waitingJoin) && len(a.exits) == 0,
+		Out:     a.out || a.waiting == waitingFault || a.waiting == waitingFinished,
 	}
-	r.snapshots, r.snapshotError = slices.Clone(a.snapshots), a.snapshotError
+	r.Snapshots, r.SnapshotError = slices.Clone(a.snapshots), a.snapshotError
 	if a.round > 0 {
-		r.workerRank = uint32(a.rank)
+		r.WorkerRank = uint32(a.rank)
 	}
 	if a.started {
 		last := a.lastStep
 		if last == 0 {
 			last = 100
 		}
-		r.processes = []process{{
-			entered: a.entered, done: a.done, samples: 10 * a.done, lastStep: last, phase: a.phase,
-			waiting: a.waiting, fault: a.fault, barrier: a.attempt, stop: a.stop, elastic: !a.foreign,
+		r.Processes = []Process{{
+			Entered: a.entered, Done: a.done, Samples: 10 * a.done, LastStep: last, ProgramPhase: a.phase,
+			Waiting: a.waiting, Fault: a.fault, Barrier: a.attempt, Stop: a.stop, Elastic: !a.foreign,
 		}}
 		if a.live && a.waiting.left() {
-			r.processes[0].clean, r.processes[0].cleanStep = true, a.done
+			r.Processes[0].Clean, r.Processes[0].CleanStep = true, a.done
 		}
 	}
-	r.begun, r.pause = a.begun && a.started, a.pause
+	r.Begun, r.Pause = a.begun && a.started, a.pause
 	if a.restarts {
-		r.standby = (a.round == 0 || a.out) && len(a.exits) == 0
+		r.Standby = (a.round == 0 || a.out) && len(a.exits) == 0
 	}
 	for _, code := range a.exits {
-		r.processes = []process{{entered: a.entered, done: a.done, exited: true, exitCode: code, fault: a.fault}}
+		r.Processes = []Process{{Entered: a.entered, Done: a.done, Exited: true, ExitCode: code, Fault: a.fault}}
 	}
 	return r
 }
 
-func (a *modelAgent) join(attempt int32) agentJoined {
-	return agentJoined{
-		uid: a.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + a.uid, 4000}, serves: server{port: 5000}, report: a.report(),
+func (a *modelAgent) join(attempt int32) AgentJoined {
+	return AgentJoined{
+		UID: a.uid, Attempt: attempt, Endpoint: Endpoint{"10.0.0." + a.uid, 4000}, Serves: Server{Port: 5000}, Report: a.report(),
 	}
 }

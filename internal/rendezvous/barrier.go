@@ -43,19 +43,19 @@ type change struct {
 }
 
 // begin stops the world at a barrier.
-func (m *machine) begin(now time.Time, w *wish) {
+func (m *Machine) begin(now time.Time, w *wish) {
 	m.change, m.world.calledOff = &change{began: now, why: w.why}, ""
 	m.note(notedResizing, "round %d is to be changed to %d workers: %s", m.world.record.Round, len(w.members), w.why)
 	m.raiseBarrier(m.stand())
 }
 
 // raiseBarrier makes another attempt.
-func (m *machine) raiseBarrier(s standing) {
+func (m *Machine) raiseBarrier(s standing) {
 	m.world.barriers = max(m.world.barriers, s.attempt) + 1
 	m.change.attempt, m.change.step = m.world.barriers, s.top
 	m.change.attempts++
 	m.change.arrived, m.change.saver = false, ""
-	m.out.publish = true
+	m.out.Publish = true
 }
 
 // reach is the step up to which a process moves the barrier.
@@ -64,14 +64,14 @@ func (m *machine) raiseBarrier(s standing) {
 // were given a barrier count, with where it stops them: that covers each step begun before, and none
 // follows. One that was not given any goes on until it is, held by those that stand; should the barrier
 // go after it, they would let it begin another step each time.
-func (c *change) reach(p *process) uint64 {
+func (c *change) reach(p *Process) uint64 {
 	switch {
 	case c == nil || c.attempt == 0:
-		return max(p.entered, p.stop, p.done)
-	case p.barrier == 0:
+		return max(p.Entered, p.Stop, p.Done)
+	case p.Barrier == 0:
 		return 0
 	default:
-		return max(p.stop, p.done)
+		return max(p.Stop, p.Done)
 	}
 }
 
@@ -90,7 +90,7 @@ type standing struct {
 }
 
 // stand looks at the members of the world that are not lost.
-func (m *machine) stand() standing {
+func (m *Machine) stand() standing {
 	s := standing{parked: m.change != nil && m.change.attempt > 0}
 	left := 0
 	for _, uid := range m.world.ranks.uids {
@@ -99,19 +99,19 @@ func (m *machine) stand() standing {
 			continue
 		}
 		left++
-		if !mem.in(&m.world.record) || len(mem.report.processes) == 0 {
+		if !mem.in(&m.world.record) || len(mem.report.Processes) == 0 {
 			s.parked = false
 			continue
 		}
-		s.parked = s.parked && mem.report.term == m.term
-		for i := range mem.report.processes {
-			p := &mem.report.processes[i]
+		s.parked = s.parked && mem.report.Term == m.term
+		for i := range mem.report.Processes {
+			p := &mem.report.Processes[i]
 			s.top = max(s.top, m.change.reach(p))
-			s.attempt = max(s.attempt, p.barrier)
-			s.last = max(s.last, p.lastStep)
-			s.finished = s.finished || p.waiting == waitingFinished || p.exited
+			s.attempt = max(s.attempt, p.Barrier)
+			s.last = max(s.last, p.LastStep)
+			s.finished = s.finished || p.Waiting == waitingFinished || p.Exited
 			if c := m.change; c != nil {
-				s.parked = s.parked && p.waiting == waitingParked && p.done == c.step && p.stop == c.step && p.barrier == c.attempt
+				s.parked = s.parked && p.Waiting == waitingParked && p.Done == c.step && p.Stop == c.step && p.Barrier == c.attempt
 			}
 		}
 	}
@@ -120,10 +120,10 @@ func (m *machine) stand() standing {
 }
 
 // parked says whether all that are left stand at the barrier, with their state.
-func (m *machine) parked() bool { return m.change != nil && m.stand().parked }
+func (m *Machine) parked() bool { return m.change != nil && m.stand().parked }
 
 // advance takes a planned change further, and returns the next world when it is time for it.
-func (m *machine) advance(now time.Time) *plan {
+func (m *Machine) advance(now time.Time) *plan {
 	c := m.change
 	w := m.wish()
 	if w == nil {
@@ -164,7 +164,7 @@ func (m *machine) advance(now time.Time) *plan {
 }
 
 // changed returns the world that follows on a barrier, once its snapshot is there.
-func (m *machine) changed(now time.Time, w *wish) *plan {
+func (m *Machine) changed(now time.Time, w *wish) *plan {
 	c := m.change
 	if c.unsaved != "" {
 		if w = m.wishOf(nil); w == nil || w.retreat {
@@ -193,7 +193,7 @@ func (m *machine) changed(now time.Time, w *wish) *plan {
 }
 
 // save has a worker take the snapshot of the barrier.
-func (m *machine) save(now time.Time, w *wish) {
+func (m *Machine) save(now time.Time, w *wish) {
 	c := m.change
 	if mem := m.members[c.saver]; mem == nil || m.isLost(mem) {
 		c.saver = ""
@@ -207,11 +207,11 @@ func (m *machine) save(now time.Time, w *wish) {
 		if c.saver == "" {
 			return
 		}
-		c.said, c.askedAt = m.members[c.saver].report.snapshotError, now
-		m.out.publish = true
+		c.said, c.askedAt = m.members[c.saver].report.SnapshotError, now
+		m.out.Publish = true
 		return
 	}
-	said := m.members[c.saver].report.snapshotError
+	said := m.members[c.saver].report.SnapshotError
 	switch {
 	case said != "" && (said != c.said || now.Sub(c.askedAt) >= errorGrace):
 		m.unsaved(now, w, "no snapshot could be taken: "+said)
@@ -221,7 +221,7 @@ func (m *machine) save(now time.Time, w *wish) {
 }
 
 // unsaved goes on after a snapshot that failed: a leave without newcomers, and growth not at all.
-func (m *machine) unsaved(now time.Time, w *wish, why string) {
+func (m *Machine) unsaved(now time.Time, w *wish, why string) {
 	if w.leave {
 		m.change.unsaved = why
 		m.note(notedResizing, "%s", why)
@@ -234,7 +234,7 @@ func (m *machine) unsaved(now time.Time, w *wish, why string) {
 }
 
 // lateAt is when a change has taken too long.
-func (m *machine) lateAt(w *wish) time.Time {
+func (m *Machine) lateAt(w *wish) time.Time {
 	late := m.change.began.Add(m.gang.BarrierTimeout)
 	if by := w.by.Add(-leaveMargin); !w.by.IsZero() && by.Before(late) {
 		return by
@@ -244,7 +244,7 @@ func (m *machine) lateAt(w *wish) time.Time {
 
 // giveUp lets the world train on, or leaves it at once when a member that leaves cannot wait for another
 // try.
-func (m *machine) giveUp(now time.Time, w *wish, why string) {
+func (m *Machine) giveUp(now time.Time, w *wish, why string) {
 	if w.leave && !w.by.IsZero() && !w.by.Add(-leaveMargin).After(now.Add(m.backOff())) {
 		m.note(notedLifted, "the change of round %d cannot wait: %s", m.world.record.Round, why)
 		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why + "; " + why})
@@ -254,15 +254,15 @@ func (m *machine) giveUp(now time.Time, w *wish, why string) {
 }
 
 // lift takes the barrier away.
-func (m *machine) lift(why string) {
+func (m *Machine) lift(why string) {
 	m.note(notedLifted, "the change of round %d is called off: %s", m.world.record.Round, why)
-	m.change, m.out.publish = nil, true
+	m.change, m.out.Publish = nil, true
 }
 
-func (m *machine) backOff() time.Duration { return min(firstAgain<<min(m.tries, 8), lastAgain) }
+func (m *Machine) backOff() time.Duration { return min(firstAgain<<min(m.tries, 8), lastAgain) }
 
 // callOff lets the world train on after a change that failed. It is tried again later.
-func (m *machine) callOff(now time.Time, why string) {
+func (m *Machine) callOff(now time.Time, why string) {
 	m.world.calledOff = fmt.Sprintf("the change of round %d (%s) was called off: %s; it is tried again in %s",
 		m.world.record.Round, m.change.why, why, m.backOff())
 	m.lift(why)

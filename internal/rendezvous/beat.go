@@ -5,9 +5,9 @@ import "time"
 // silentBeats is how many beats a member may miss before it can be silent.
 const silentBeats = 3
 
-// beatOf is the longest time between two reports of a worker, in a job of so many: an operator hears at most some
+// BeatOf is the longest time between two reports of a worker, in a job of so many: an operator hears at most some
 // thousand of each job in a second. It does not depend on other jobs: how soon a loss is found in one does not either.
-func beatOf(members int) time.Duration {
+func BeatOf(members int) time.Duration {
 	switch {
 	case members <= 1000:
 		return time.Second

@@ -28,13 +28,13 @@ func TestBeatsFollowTheSizeOfTheJob(t *testing.T) {
 		{5000, 5 * time.Second, 15 * time.Second},
 		{10000, 10 * time.Second, 30 * time.Second},
 	} {
-		m := newMachine(0, "leader")
+		m := NewMachine(0, "leader")
 		gang := crowd(row.members)
-		out := m.handle(now, gangExpected{gang})
-		m.handle(now, recordAnswered{found: out.write.next})
-		d, ok := m.directive(gang.Members[0].UID)
-		if !ok || d.beat != row.beat {
-			t.Errorf("%d members have a beat of %v (%v), want %v", row.members, d.beat, ok, row.beat)
+		out := m.Handle(now, GangExpected{gang})
+		m.Handle(now, RecordAnswered{Found: out.Write.Next})
+		d, ok := m.Directive(gang.Members[0].UID)
+		if !ok || d.Beat != row.beat {
+			t.Errorf("%d members have a beat of %v (%v), want %v", row.members, d.Beat, ok, row.beat)
 		}
 		if m.gang.HeartbeatTimeout != row.silent {
 			t.Errorf("of %d members one is silent after %v, want %v", row.members, m.gang.HeartbeatTimeout, row.silent)
@@ -45,13 +45,13 @@ func TestBeatsFollowTheSizeOfTheJob(t *testing.T) {
 // Who has been told of long beats must hear of shorter ones at once: its next report would come too late.
 func TestAShorterBeatIsTold(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	m := newMachine(0, "leader")
-	out := m.handle(now, gangExpected{crowd(1001)})
-	m.handle(now, recordAnswered{found: out.write.next})
-	if out := m.handle(now, gangExpected{crowd(1000)}); !out.publish {
+	m := NewMachine(0, "leader")
+	out := m.Handle(now, GangExpected{crowd(1001)})
+	m.Handle(now, RecordAnswered{Found: out.Write.Next})
+	if out := m.Handle(now, GangExpected{crowd(1000)}); !out.Publish {
 		t.Error("the members of a job that is smaller now were not told of its beat")
 	}
-	if out := m.handle(now, gangExpected{crowd(999)}); out.publish {
+	if out := m.Handle(now, GangExpected{crowd(999)}); out.Publish {
 		t.Error("members were told of a beat that is the same")
 	}
 }

@@ -6,33 +6,33 @@ import (
 )
 
 // isStandby says whether a member that is not in the world could enter the next one at once.
-func (m *machine) isStandby(uid string, mem *member) bool {
+func (m *Machine) isStandby(uid string, mem *member) bool {
 	if !mem.usable() {
 		return false
 	}
 	if m.world == nil {
-		return mem.report.standby
+		return mem.report.Standby
 	}
 	round := m.world.record.Round
 	switch {
-	case mem.report.round == 0:
+	case mem.report.Round == 0:
 		// In place a program that has been started says itself that it wants a world.
-		return mem.report.standby && m.world.ranks.rank(uid) < 0 &&
+		return mem.report.Standby && m.world.ranks.rank(uid) < 0 &&
 			(m.gang.Strategy == Restart || mem.report.has(waitingJoin))
-	case mem.report.round < round:
+	case mem.report.Round < round:
 		// It was left out of a world, or was away: its programs stand still and wait.
-		return m.world.ranks.rank(uid) < 0 && (mem.report.out || mem.report.standby || mem.waits())
-	case mem.report.round > round:
+		return m.world.ranks.rank(uid) < 0 && (mem.report.Out || mem.report.Standby || mem.waits())
+	case mem.report.Round > round:
 		// It was told of a round that was burned, and has left it.
-		return mem.report.out && (m.gang.Strategy == Restart || mem.waits())
+		return mem.report.Out && (m.gang.Strategy == Restart || mem.waits())
 	}
 	// It was taken for lost, and is back.
-	return mem.report.round == round && mem.lostIn == round && mem.report.out &&
+	return mem.report.Round == round && mem.lostIn == round && mem.report.Out &&
 		(m.gang.Strategy == Restart || mem.waits())
 }
 
 // standbys are the members that could enter the next world at once, and stay in the gang.
-func (m *machine) standbys() []Member {
+func (m *Machine) standbys() []Member {
 	var ready []Member
 	for i := range m.gang.Members {
 		want := &m.gang.Members[i]
@@ -47,8 +47,8 @@ func (m *machine) standbys() []Member {
 
 // legalSize is the largest number of workers that a world may have when so many could be in it; 0 when
 // there is none.
-func (m *machine) legalSize(available int32) int32 {
-	limit := min(available, m.gang.Target, maxWorkers)
+func (m *Machine) legalSize(available int32) int32 {
+	limit := min(available, m.gang.Target, MaxWorkers)
 	if len(m.gang.Sizes) == 0 {
 		return max(limit, 0)
 	}

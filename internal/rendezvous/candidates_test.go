@@ -18,9 +18,9 @@ func TestLegalSize(t *testing.T) {
 		{7, 8, []int32{2, 4, 8}, 4},
 		{8, 7, []int32{2, 4, 8}, 4},
 		{1, 8, []int32{2, 4, 8}, 0},
-		{20000, 20000, nil, maxWorkers},
+		{20000, 20000, nil, MaxWorkers},
 	} {
-		m := &machine{gang: Gang{Target: tc.target, Sizes: tc.sizes}}
+		m := &Machine{gang: Gang{Target: tc.target, Sizes: tc.sizes}}
 		if got := m.legalSize(tc.available); got != tc.want {
 			t.Errorf("%d available, target %d, sizes %v: %d, want %d", tc.available, tc.target, tc.sizes, got, tc.want)
 		}
@@ -87,24 +87,24 @@ func TestWritersOfOneNode(t *testing.T) {
 // One worker per node writes, and newcomers are told of different holders, of not too many.
 func TestWritersAndHolders(t *testing.T) {
 	w := &world{
-		record: Record{Round: 2, Workers: 3, Processes: 3, FromStep: 7}, snapshot: &snapshot{round: 1, step: 7},
+		record: Record{Round: 2, Workers: 3, Processes: 3, FromStep: 7}, snapshot: &Snapshot{Round: 1, Step: 7},
 		ranks: newRankTable([]string{"a", "b", "c"}), writers: map[string]int32{"n1": 0, "n2": 2},
 	}
 	for i := range 20 {
-		w.holders = append(w.holders, holder{fmt.Sprintf("10.0.0.%d", i), server{port: 5000}})
+		w.holders = append(w.holders, holder{fmt.Sprintf("10.0.0.%d", i), Server{Port: 5000}})
 	}
-	m := &machine{world: w, members: map[string]*member{
+	m := &Machine{world: w, members: map[string]*member{
 		"a": {want: Member{Node: "n1"}}, "b": {want: Member{Node: "n1"}}, "c": {want: Member{Node: "n2"}},
 	}}
 	seen := map[string]bool{}
 	for rank, uid := range w.ranks.uids {
 		p := m.place(uid, int32(rank))
-		if p.writer != (uid != "b") {
-			t.Errorf("%s writes: %v", uid, p.writer)
+		if p.Writer != (uid != "b") {
+			t.Errorf("%s writes: %v", uid, p.Writer)
 		}
-		if !p.restore || len(p.holders) != maxHolders || seen[p.holders[0].address] {
-			t.Errorf("%s is told of %v", uid, p.holders)
+		if !p.Restore || len(p.Holders) != maxHolders || seen[p.Holders[0].Address] {
+			t.Errorf("%s is told of %v", uid, p.Holders)
 		}
-		seen[p.holders[0].address] = true
+		seen[p.Holders[0].Address] = true
 	}
 }

@@ -6,108 +6,108 @@ import (
 	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
-// event is something that happened to one job.
-type event interface{ isEvent() }
+// Event is something that happened to one job.
+type Event interface{ isEvent() }
 
 type (
 	// gangExpected: the controller has said what the next world is to be made of.
-	gangExpected struct{ gang Gang }
+	GangExpected struct{ Gang Gang }
 	// gangReleased: the controller lets every member go.
-	gangReleased struct{}
+	GangReleased struct{}
 	// agentJoined: a pod's agent has begun a session. A member has one at a time; an older one is
 	// over with this.
-	agentJoined struct {
-		uid      string
-		attempt  int32
-		endpoint endpoint
-		serves   server
-		report   report
+	AgentJoined struct {
+		UID      string
+		Attempt  int32
+		Endpoint Endpoint
+		Serves   Server
+		Report   Report
 	}
 	// agentReported: a report came on the session of a member.
-	agentReported struct {
-		uid    string
-		report report
+	AgentReported struct {
+		UID    string
+		Report Report
 	}
 	// sessionLost: the session of a member has ended.
-	sessionLost struct{ uid string }
+	SessionLost struct{ UID string }
 	// recordAnswered: the Recorder has answered the write that was asked for last. The secret is fresh
 	// and random: should the answer make a term ours, it is the secret of that term.
-	recordAnswered struct {
-		found  Record
-		err    error
-		secret []byte
+	RecordAnswered struct {
+		Found  Record
+		Err    error
+		Secret []byte
 	}
 	// timePassed: nothing happened but time.
-	timePassed struct{}
+	TimePassed struct{}
 )
 
-func (gangExpected) isEvent()   {}
-func (gangReleased) isEvent()   {}
-func (agentJoined) isEvent()    {}
-func (agentReported) isEvent()  {}
-func (sessionLost) isEvent()    {}
-func (recordAnswered) isEvent() {}
-func (timePassed) isEvent()     {}
+func (GangExpected) isEvent()   {}
+func (GangReleased) isEvent()   {}
+func (AgentJoined) isEvent()    {}
+func (AgentReported) isEvent()  {}
+func (SessionLost) isEvent()    {}
+func (RecordAnswered) isEvent() {}
+func (TimePassed) isEvent()     {}
 
-// endpoint is where the peers of a worker reach it, if rank 0 lands there.
-type endpoint struct {
-	address string
-	port    uint32
+// Endpoint is where the peers of a worker reach it, if rank 0 lands there.
+type Endpoint struct {
+	Address string
+	Port    uint32
 }
 
-// server is where an agent serves its snapshots, and the SHA-256 of the certificate that it shows. The
+// Server is where an agent serves its snapshots, and the SHA-256 of the certificate that it shows. The
 // port is 0 for one that serves none.
-type server struct {
-	port        uint32
-	certificate [32]byte
+type Server struct {
+	Port        uint32
+	Certificate [32]byte
 }
 
-// report is the whole state of an agent.
-type report struct {
-	term, round   uint64
-	digest        string
-	workerRank    uint32
-	processes     []process
-	terminating   bool
-	standby, out  bool
-	snapshots     []snapshot
-	snapshotError string
-	// masterPort is the port that is kept for the next world; 0 for that of the endpoint.
-	masterPort uint32
-	// refused is a planned round that this worker was told of and could not go on to; 0 for none.
-	refused uint64
-	// hold is the newest hold of the term that was obeyed; 0 for none.
-	hold uint64
-	// before is the round that this worker has left for that of round; 0 for none.
-	before uint64
-	// begun is true once all of its processes have begun their first step in round, pause how long they stood
+// Report is the whole state of an agent.
+type Report struct {
+	Term, Round   uint64
+	Digest        string
+	WorkerRank    uint32
+	Processes     []Process
+	Terminating   bool
+	Standby, Out  bool
+	Snapshots     []Snapshot
+	SnapshotError string
+	// MasterPort is the port that is kept for the next world; 0 for that of the endpoint.
+	MasterPort uint32
+	// Refused is a planned round that this worker was told of and could not go on to; 0 for none.
+	Refused uint64
+	// Hold is the newest hold of the term that was obeyed; 0 for none.
+	Hold uint64
+	// Before is the round that this worker has left for that of round; 0 for none.
+	Before uint64
+	// Begun is true once all of its processes have begun their first step in round, pause how long they stood
 	// still before it; 0 for not known.
-	begun bool
-	pause time.Duration
+	Begun bool
+	Pause time.Duration
 }
 
-// process is one training process of a worker.
-type process struct {
-	phase                            phase
-	entered, done, lastStep, samples uint64
-	metrics                          []Metric
-	fault                            string
-	exited                           bool
-	exitCode                         int32
-	waiting                          waiting
-	// barrier is the attempt of the barrier that it has been given, stop the last step before it.
-	barrier, stop uint64
-	elastic       bool
-	// clean is true for one that has left its world with exactly the state after cleanStep steps.
-	clean     bool
-	cleanStep uint64
+// Process is one training process of a worker.
+type Process struct {
+	ProgramPhase                     ProgramPhase
+	Entered, Done, LastStep, Samples uint64
+	Metrics                          []Metric
+	Fault                            string
+	Exited                           bool
+	ExitCode                         int32
+	Waiting                          Waiting
+	// Barrier is the attempt of the barrier that it has been given, stop the last step before it.
+	Barrier, Stop uint64
+	Elastic       bool
+	// Clean is true for one that has left its world with exactly the state after cleanStep steps.
+	Clean     bool
+	CleanStep uint64
 }
 
-// phase is what a process is doing, as on the wire.
-type phase int32
+// ProgramPhase is what a process is doing, as on the wire.
+type ProgramPhase int32
 
 const (
-	phaseNone phase = iota
+	phaseNone ProgramPhase = iota
 	phaseForming
 	phaseData
 	phaseStep
@@ -116,161 +116,161 @@ const (
 	phaseFinished
 )
 
-// waiting is what a process waits for, as on the wire.
-type waiting int32
+// Waiting is what a process waits for, as on the wire.
+type Waiting int32
 
 const (
-	waitingNone waiting = iota
+	waitingNone Waiting = iota
 	waitingJoin
 	waitingParked
-	waitingAborted
+	WaitingAborted
 	waitingFault
 	waitingFinished
 )
 
 // left says whether a process makes no further step in its world.
-func (w waiting) left() bool { return w == waitingAborted || w == waitingFault || w == waitingFinished }
+func (w Waiting) left() bool { return w == WaitingAborted || w == waitingFault || w == waitingFinished }
 
-// snapshot names the state of a job after a step.
-type snapshot struct {
-	round, step, bytes uint64
-	checksum           uint32
+// Snapshot names the state of a job after a step.
+type Snapshot struct {
+	Round, Step, Bytes uint64
+	Checksum           uint32
 }
 
 // furthest is the highest step that any process of the worker has done.
-func (r *report) furthest() uint64 {
+func (r *Report) furthest() uint64 {
 	var step uint64
-	for i := range r.processes {
-		step = max(step, r.processes[i].done)
+	for i := range r.Processes {
+		step = max(step, r.Processes[i].Done)
 	}
 	return step
 }
 
-// directive is everything that an agent should do now.
-type directive struct {
-	term, round uint64
-	world       *place
-	released    bool
-	barrier     *barrier
-	abort       *abort
-	raise       bool
-	finish      bool
-	standby     bool
-	prefetch    *prefetch
-	// beat is the longest time between two reports; 0 for a second.
-	beat time.Duration
-	// hold is the newest hold; 0 where nobody stands at a barrier.
-	hold uint64
-	// key is what tickets for the snapshots that this member serves are made with.
-	key []byte
+// Directive is everything that an agent should do now.
+type Directive struct {
+	Term, Round uint64
+	World       *Place
+	Released    bool
+	Barrier     *barrier
+	Abort       *abort
+	Raise       bool
+	Finish      bool
+	Standby     bool
+	Prefetch    *prefetch
+	// Beat is the longest time between two reports; 0 for a second.
+	Beat time.Duration
+	// Hold is the newest hold; 0 where nobody stands at a barrier.
+	Hold uint64
+	// Key is what tickets for the snapshots that this member serves are made with.
+	Key []byte
 }
 
 // prefetch is the snapshot that a member will need in the next world.
 type prefetch struct {
-	snapshot snapshot
-	holders  []supplier
+	Snapshot Snapshot
+	Holders  []Supplier
 }
 
 // barrier stops a world after a step.
 type barrier struct {
-	attempt, step uint64
-	save          bool
+	Attempt, Step uint64
+	Save          bool
 }
 
 // abort ends a world at once.
 type abort struct {
-	reason  string
-	planned bool
-	// save is the step after which the member is to save its state; 0 for none.
-	save uint64
+	Reason  string
+	Planned bool
+	// Save is the step after which the member is to save its state; 0 for none.
+	Save uint64
 }
 
-// place is a member's place in a world.
-type place struct {
-	digest             string
-	fromStep           uint64
-	workerRank         int32
-	workers, processes int32
-	master             endpoint
-	parent             uint64
-	restore            bool
-	snapshot           *snapshot
-	holders            []supplier
-	writer             bool
+// Place is a member's place in a world.
+type Place struct {
+	Digest             string
+	FromStep           uint64
+	WorkerRank         int32
+	Workers, Processes int32
+	Master             Endpoint
+	Parent             uint64
+	Restore            bool
+	Snapshot           *Snapshot
+	Holders            []Supplier
+	Writer             bool
 }
 
 // holder is an agent that serves a snapshot.
 type holder struct {
-	address string
-	server
+	Address string
+	Server
 }
 
-// supplier is a holder with what opens the snapshot there.
-type supplier struct {
+// Supplier is a holder with what opens the snapshot there.
+type Supplier struct {
 	holder
-	ticket ticket.Ticket
+	Ticket ticket.Ticket
 }
 
-// effects are what must be done after an event, in the order of the fields. A directive that rests
+// Effects are what must be done after an event, in the order of the fields. A directive that rests
 // on a record is among the effects of the answer to that record and never earlier, so that doing
 // them in this order is all it takes to publish nothing that is not durable.
-type effects struct {
-	// refuse ends the session that the event came from, with this error.
-	refuse *refusal
-	// end lists sessions of other members to end.
-	end []ending
-	// publish is true when directives have changed: every session sends its own anew.
-	publish bool
-	// write is what the Recorder is to make durable now. Its answer comes back as recordAnswered;
+type Effects struct {
+	// Refuse ends the session that the event came from, with this error.
+	Refuse *Refusal
+	// End lists sessions of other members to end.
+	End []ending
+	// Publish is true when directives have changed: every session sends its own anew.
+	Publish bool
+	// Write is what the Recorder is to make durable now. Its answer comes back as recordAnswered;
 	// until then there is no other write.
-	write *write
-	// changed is true when the controller should look at the observation.
-	changed bool
-	// notes say what was decided, and why.
-	notes []note
+	Write *Write
+	// Changed is true when the controller should look at the observation.
+	Changed bool
+	// Notes say what was decided, and why.
+	Notes []note
 }
 
 type ending struct {
-	uid string
-	why refusal
+	UID string
+	Why Refusal
 }
 
-// write asks the Recorder to replace one record by the next.
-type write struct{ prev, next Record }
+// Write asks the Recorder to replace one record by the next.
+type Write struct{ Prev, Next Record }
 
-// takesOver says whether it makes nothing durable but a new leader's term.
-func (w write) takesOver() bool { return w.next.Term > w.prev.Term && w.next.Round == w.prev.Round }
+// TakesOver says whether it makes nothing durable but a new leader's term.
+func (w Write) TakesOver() bool { return w.Next.Term > w.Prev.Term && w.Next.Round == w.Prev.Round }
 
-// refusal says to an agent why its session ends.
-type refusal struct {
-	kind    refusalKind
-	message string
+// Refusal says to an agent why its session ends.
+type Refusal struct {
+	Kind    RefusalKind
+	Message string
 }
 
-// refusalKind is what an agent should make of a refusal.
-type refusalKind string
+// RefusalKind is what an agent should make of a refusal.
+type RefusalKind string
 
 const (
 	// refusedForNow: it should connect again.
-	refusedForNow refusalKind = "unavailable"
+	RefusedForNow RefusalKind = "unavailable"
 	// refusedForGood: nobody waits for it any more, and it should end.
-	refusedForGood refusalKind = "not_found"
+	RefusedForGood RefusalKind = "not_found"
 	// refusedNonsense: it says what no agent says.
-	refusedNonsense refusalKind = "invalid_argument"
+	RefusedNonsense RefusalKind = "invalid_argument"
 	// refusedRight: it is not who it says it is, or belongs elsewhere.
-	refusedRight refusalKind = "permission_denied"
+	RefusedRight RefusalKind = "permission_denied"
 	// refusedVersion: it and this operator do not understand each other.
-	refusedVersion refusalKind = "failed_precondition"
+	RefusedVersion RefusalKind = "failed_precondition"
 	// refusedSilence: it has said nothing for too long, and should connect again.
-	refusedSilence refusalKind = "deadline_exceeded"
+	RefusedSilence RefusalKind = "deadline_exceeded"
 )
 
-func (r *refusal) Error() string { return r.message }
+func (r *Refusal) Error() string { return r.Message }
 
 // note is one decision in words.
 type note struct {
-	kind noteKind
-	text string
+	Kind noteKind
+	Text string
 }
 
 type noteKind string

@@ -8,7 +8,7 @@ import "slices"
 
 // isOver says whether the parent of a round is known to make no further step: somebody has left it, or nobody is
 // named who could be in it. w is the world of that round; nil when it became none.
-func (m *machine) isOver(r *Record, w *world) bool {
+func (m *Machine) isOver(r *Record, w *world) bool {
 	if r.Parent == 0 || m.gang.Strategy == Restart {
 		return true // where programs are started anew the parent has ended before
 	}
@@ -17,19 +17,19 @@ func (m *machine) isOver(r *Record, w *world) bool {
 		if m.hasLeft(r, w, uid, mem) {
 			return true
 		}
-		known = known && (mem.want.Ended || mem.joined && mem.report.round != r.Parent)
+		known = known && (mem.want.Ended || mem.joined && mem.report.Round != r.Parent)
 	}
 	return known
 }
 
 // hasLeft says whether a member was in the parent of a round, and makes no further step there.
-func (m *machine) hasLeft(r *Record, w *world, uid string, mem *member) bool {
-	in := mem.joined && mem.report.round == r.Parent
+func (m *Machine) hasLeft(r *Record, w *world, uid string, mem *member) bool {
+	in := mem.joined && mem.report.Round == r.Parent
 	exited, _ := mem.exited()
 	switch {
-	case mem.joined && mem.report.round > r.Parent && mem.report.before == r.Parent:
+	case mem.joined && mem.report.Round > r.Parent && mem.report.Before == r.Parent:
 		return true
-	case in && (mem.report.out || exited || mem.failed() || mem.want.Ended):
+	case in && (mem.report.Out || exited || mem.failed() || mem.want.Ended):
 		return true
 	case w == nil:
 		return false

@@ -2,7 +2,7 @@ package rendezvous
 
 // findFinish finds out whether every process of the world has finished: it waits for the permission to
 // end, or has ended with code 0.
-func (m *machine) findFinish() {
+func (m *Machine) findFinish() {
 	if m.world.finishing || m.broken != nil {
 		return
 	}
@@ -14,17 +14,17 @@ func (m *machine) findFinish() {
 			}
 			continue
 		}
-		if !mem.in(&m.world.record) || len(mem.report.processes) == 0 || m.isLost(mem) {
+		if !mem.in(&m.world.record) || len(mem.report.Processes) == 0 || m.isLost(mem) {
 			return
 		}
-		for i := range mem.report.processes {
-			p := &mem.report.processes[i]
-			if p.waiting != waitingFinished && (!p.exited || p.exitCode != 0) {
+		for i := range mem.report.Processes {
+			p := &mem.report.Processes[i]
+			if p.Waiting != waitingFinished && (!p.Exited || p.ExitCode != 0) {
 				return
 			}
 		}
 	}
 	m.world.finishing, m.change = true, nil
-	m.out.publish, m.out.changed = true, true
+	m.out.Publish, m.out.Changed = true, true
 	m.note(notedFinished, "round %d has finished: all processes may end", m.world.record.Round)
 }

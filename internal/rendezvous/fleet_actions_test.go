@@ -30,9 +30,9 @@ func (f *fleet) newLeader() {
 		return
 	}
 	f.born++
-	l := &modelLeader{id: f.born, machine: newMachine(10*time.Second, fmt.Sprint("leader ", f.born))}
+	l := &modelLeader{id: f.born, machine: NewMachine(10*time.Second, fmt.Sprint("leader ", f.born))}
 	f.leaders[l.id] = l
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 }
 
 func (f *fleet) killLeader() {
@@ -68,7 +68,7 @@ func (f *fleet) nobodyLeads() {
 	}
 }
 
-func (f *fleet) tellGang() { _ = f.handle(f.pick(), gangExpected{f.gang()}) }
+func (f *fleet) tellGang() { _ = f.handle(f.pick(), GangExpected{f.gang()}) }
 
 // addPod makes a worker. Every leader knows it before it can be in a world: a gang names all pods of the
 // attempt that may run.
@@ -78,7 +78,7 @@ func (f *fleet) addPod() {
 	}
 	f.makePod()
 	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
-		_ = f.handle(f.leaders[id], gangExpected{f.gang()})
+		_ = f.handle(f.leaders[id], GangExpected{f.gang()})
 	}
 }
 

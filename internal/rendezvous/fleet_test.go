@@ -169,7 +169,7 @@ func (f *fleet) makePod() {
 }
 
 // fetch gets a snapshot from the pods that the directive names.
-func (f *fleet) fetch(s snapshot, holders []lifecycle.Holder) (history, bool) {
+func (f *fleet) fetch(s Snapshot, holders []lifecycle.Holder) (history, bool) {
 	for _, h := range holders {
 		p := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
 		if p != nil && !p.dead && !p.left && slices.Contains(p.snapshots, s) {
@@ -203,7 +203,7 @@ func (f *fleet) drop(p *pod, l *modelLeader) {
 	}
 	p.leader, p.queue = nil, nil
 	if f.leaders[l.id] == l {
-		_ = f.handle(l, sessionLost{p.uid})
+		_ = f.handle(l, SessionLost{p.uid})
 	}
 }
 
@@ -226,7 +226,7 @@ func (f *fleet) connectTo(p *pod, l *modelLeader) {
 	f.told(p, f.handle(l, p.join(1)))
 }
 
-func (f *fleet) told(p *pod, refused *refusal) {
+func (f *fleet) told(p *pod, refused *Refusal) {
 	switch {
 	case p.leader == nil:
 	case refused != nil:
@@ -235,7 +235,7 @@ func (f *fleet) told(p *pod, refused *refusal) {
 		p.told = true
 		f.drop(p, p.leader)
 	default:
-		if d, ok := p.leader.machine.directive(p.uid); ok {
+		if d, ok := p.leader.machine.Directive(p.uid); ok {
 			p.queue = append(p.queue, delivery{d, p.reported})
 		}
 	}
@@ -249,7 +249,7 @@ func (f *fleet) reportState() {
 
 func (f *fleet) tellState(p *pod) {
 	p.look()
-	f.told(p, f.handle(p.leader, agentReported{p.uid, p.report()}))
+	f.told(p, f.handle(p.leader, AgentReported{p.uid, p.report()}))
 }
 
 func (f *fleet) deliver() {
@@ -280,7 +280,7 @@ func (f *fleet) passTime() {
 func (f *fleet) pass(d time.Duration) {
 	f.now = f.now.Add(d)
 	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
-		_ = f.handle(f.leaders[id], timePassed{})
+		_ = f.handle(f.leaders[id], TimePassed{})
 	}
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
@@ -294,35 +294,35 @@ func (f *fleet) pass(d time.Duration) {
 }
 
 // give has a leader take an event.
-func (f *fleet) give(l *modelLeader, ev event) effects {
+func (f *fleet) give(l *modelLeader, ev Event) Effects {
 	switch ev.(type) {
-	case agentJoined, agentReported, sessionLost:
+	case AgentJoined, AgentReported, SessionLost:
 		if f.waits != nil && f.waits() {
-			return l.machine.absorb(f.now, ev)
+			return l.machine.Absorb(f.now, ev)
 		}
 	}
-	return l.machine.handle(f.now, ev)
+	return l.machine.Handle(f.now, ev)
 }
 
 // handle gives an event to a leader and checks what it may say afterwards.
-func (f *fleet) handle(l *modelLeader, ev event) *refusal {
-	if answer, ok := ev.(recordAnswered); ok {
-		answer.secret = []byte{1}
+func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
+	if answer, ok := ev.(RecordAnswered); ok {
+		answer.Secret = []byte{1}
 		ev = answer
 	}
 	out := f.give(l, ev)
-	for _, n := range out.notes {
-		f.t.Logf("leader %d: %s", l.id, n.text)
+	for _, n := range out.Notes {
+		f.t.Logf("leader %d: %s", l.id, n.Text)
 	}
-	if out.write != nil {
+	if out.Write != nil {
 		if l.writing != nil {
 			f.t.Fatalf("leader %d asks for a write while one is under way", l.id)
 		}
-		l.writing, l.result = out.write, nil
+		l.writing, l.result = out.Write, nil
 		f.checkPlan(l)
 	}
-	for _, e := range out.end {
-		f.drop(f.pods[e.uid], l)
+	for _, e := range out.End {
+		f.drop(f.pods[e.UID], l)
 	}
 	for i := range l.machine.changes {
 		if c := &l.machine.changes[i]; c.Pause != 0 && !slices.Contains(f.stood[c.Round], c.Pause) {
@@ -330,24 +330,24 @@ func (f *fleet) handle(l *modelLeader, ev event) *refusal {
 		}
 	}
 	for _, uid := range f.uids() {
-		d, ok := l.machine.directive(uid)
+		d, ok := l.machine.Directive(uid)
 		if !ok {
 			continue
 		}
 		f.check(l, d)
-		if p := f.pods[uid]; out.publish && p.leader == l {
+		if p := f.pods[uid]; out.Publish && p.leader == l {
 			p.queue = append(p.queue, delivery{d, p.reported})
 		}
 	}
-	return out.refuse
+	return out.Refuse
 }
 
-func (f *fleet) check(l *modelLeader, d directive) {
-	if owner, ok := f.owners[d.term]; !ok || owner != l.id {
-		f.t.Fatalf("leader %d speaks with term %d, which it does not own", l.id, d.term)
+func (f *fleet) check(l *modelLeader, d Directive) {
+	if owner, ok := f.owners[d.Term]; !ok || owner != l.id {
+		f.t.Fatalf("leader %d speaks with term %d, which it does not own", l.id, d.Term)
 	}
-	if d.round > 0 && f.digests[d.round] != d.world.digest {
-		f.t.Fatalf("leader %d publishes round %d with %.6s, durable is %.6s", l.id, d.round, d.world.digest, f.digests[d.round])
+	if d.Round > 0 && f.digests[d.Round] != d.World.Digest {
+		f.t.Fatalf("leader %d publishes round %d with %.6s, durable is %.6s", l.id, d.Round, d.World.Digest, f.digests[d.Round])
 	}
 }
 
@@ -357,7 +357,7 @@ func (f *fleet) checkPlan(l *modelLeader) {
 	if w.plan == nil || l.machine.term != f.record.Term {
 		return // or it is another leader's turn, and the write will fail
 	}
-	next := w.next
+	next := w.Next
 	made := f.done[next.Parent]
 	switch {
 	case next.Workers < f.minimum || next.Workers > f.target:
@@ -391,11 +391,11 @@ func (f *fleet) checkLive(l *modelLeader, next Record, plan *plan) {
 }
 
 // apply is the compare-and-swap.
-func (f *fleet) apply(owner int, w write) recordAnswered {
-	if !w.prev.Equal(f.record) {
-		return recordAnswered{found: f.record, err: ErrDeposed}
+func (f *fleet) apply(owner int, w Write) RecordAnswered {
+	if !w.Prev.Equal(f.record) {
+		return RecordAnswered{Found: f.record, Err: ErrDeposed}
 	}
-	next := w.next
+	next := w.Next
 	if next.Term < f.record.Term || next.Round < f.record.Round {
 		f.t.Fatalf("the record would go back: %+v to %+v", f.record, next)
 	}
@@ -406,7 +406,7 @@ func (f *fleet) apply(owner int, w write) recordAnswered {
 	f.digests[next.Round] = next.MembersDigest
 	f.done[next.Round] = max(f.done[next.Round], next.FromStep)
 	f.past = append(f.past, next)
-	return recordAnswered{found: next}
+	return RecordAnswered{Found: next}
 }
 
 // writeSome lets a write go on, come to nothing, or land late.
@@ -427,7 +427,7 @@ func (f *fleet) writeSome() {
 			f.late = append(f.late, lateWrite{l.id, *l.writing})
 		}
 		l.writing = nil
-		_ = f.handle(l, recordAnswered{err: errors.New("timeout")})
+		_ = f.handle(l, RecordAnswered{Err: errors.New("timeout")})
 	}
 }
 
@@ -500,7 +500,7 @@ func (f *fleet) begin(p *pod, at moment) {
 // goWell lets one leader and the living get on for a while.
 func (f *fleet) goWell() {
 	l := f.pick()
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	for range rapid.IntRange(1, 12).Draw(f.draws, "turns") {
 		f.turn(l)
 	}
@@ -568,9 +568,9 @@ func (f *fleet) settle() {
 				f.end(p)
 			}
 		}
-		_ = f.handle(l, gangExpected{f.gang()})
+		_ = f.handle(l, GangExpected{f.gang()})
 		f.turn(l)
-		o := l.machine.observe(f.now)
+		o := l.machine.Observe(f.now)
 		if o.Fatal != "" {
 			f.checkFatal(l, o.Fatal)
 			return
@@ -587,7 +587,7 @@ func (f *fleet) settle() {
 	for _, uid := range f.uids() {
 		f.t.Log(&f.pods[uid].worker)
 	}
-	o := l.machine.observe(f.now)
+	o := l.machine.Observe(f.now)
 	f.t.Fatalf("nothing fails any more, and the job does not get on: %s (%s), %d workers, step %d then %d, losses %v",
 		o.Phase, o.Why, l.machine.base.Workers, before, o.Progress.Step, o.Losses)
 }

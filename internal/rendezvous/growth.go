@@ -23,7 +23,7 @@ type wish struct {
 }
 
 // consider begins a planned change when there is a reason for one.
-func (m *machine) consider(now time.Time) {
+func (m *Machine) consider(now time.Time) {
 	if !m.trains() {
 		return
 	}
@@ -45,7 +45,7 @@ func (m *machine) consider(now time.Time) {
 }
 
 // trains says whether the world is whole and makes steps, so that a barrier can be reached.
-func (m *machine) trains() bool {
+func (m *Machine) trains() bool {
 	if !m.world.formed() || !m.hasBegun() || m.gang.Strategy == InPlace && !m.isElastic() {
 		return false
 	}
@@ -54,9 +54,9 @@ func (m *machine) trains() bool {
 		if mem == nil || !mem.connected || !mem.in(&m.world.record) {
 			return false
 		}
-		for i := range mem.report.processes {
-			p := &mem.report.processes[i]
-			if p.exited || p.waiting != waitingNone || p.lastStep > 0 && p.entered >= p.lastStep {
+		for i := range mem.report.Processes {
+			p := &mem.report.Processes[i]
+			if p.Exited || p.Waiting != waitingNone || p.LastStep > 0 && p.Entered >= p.LastStep {
 				return false
 			}
 		}
@@ -65,7 +65,7 @@ func (m *machine) trains() bool {
 }
 
 // hasBegun says whether the world has made a step, as far as its programs can tell.
-func (m *machine) hasBegun() bool {
+func (m *Machine) hasBegun() bool {
 	if m.furthest() > m.world.record.FromStep {
 		return true
 	}
@@ -73,7 +73,7 @@ func (m *machine) hasBegun() bool {
 		return false
 	}
 	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem == nil || len(mem.report.processes) == 0 {
+		if mem := m.members[uid]; mem == nil || len(mem.report.Processes) == 0 {
 			return false
 		}
 	}
@@ -81,17 +81,17 @@ func (m *machine) hasBegun() bool {
 }
 
 // isElastic says whether every process of the world that was heard can live on in another one.
-func (m *machine) isElastic() bool {
+func (m *Machine) isElastic() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {
 			continue
 		}
-		if len(mem.report.processes) == 0 {
+		if len(mem.report.Processes) == 0 {
 			return false
 		}
-		for i := range mem.report.processes {
-			if p := &mem.report.processes[i]; !p.elastic && (!p.exited || !mem.elastic) {
+		for i := range mem.report.Processes {
+			if p := &mem.report.Processes[i]; !p.Elastic && (!p.Exited || !mem.elastic) {
 				return false
 			}
 		}
@@ -100,7 +100,7 @@ func (m *machine) isElastic() bool {
 }
 
 // windowOver says whether growth need not wait for further newcomers.
-func (m *machine) windowOver(now time.Time, size int) bool {
+func (m *Machine) windowOver(now time.Time, size int) bool {
 	if int32(size) >= m.gang.Target {
 		return true
 	}
@@ -121,9 +121,9 @@ func (m *machine) windowOver(now time.Time, size int) bool {
 }
 
 // wish is the world that the controller wants next, given who is ready; nil when it should stay as it is.
-func (m *machine) wish() *wish { return m.wishOf(m.standbys()) }
+func (m *Machine) wish() *wish { return m.wishOf(m.standbys()) }
 
-func (m *machine) wishOf(fresh []Member) *wish {
+func (m *Machine) wishOf(fresh []Member) *wish {
 	stay, leave, first := m.sides()
 	w := &wish{stay: map[string]bool{}, leave: leave > 0}
 	size := m.legalSize(int32(len(stay) + len(fresh)))
@@ -150,7 +150,7 @@ func (m *machine) wishOf(fresh []Member) *wish {
 }
 
 // sides parts the world into those that stay and those that go, and names the first of these.
-func (m *machine) sides() (stay []Member, leave int, first *member) {
+func (m *Machine) sides() (stay []Member, leave int, first *member) {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		switch {
@@ -172,7 +172,7 @@ func (m *machine) sides() (stay []Member, leave int, first *member) {
 }
 
 // explain says why the next world is wanted, and how long it may take.
-func (m *machine) explain(w *wish, first *member) {
+func (m *Machine) explain(w *wish, first *member) {
 	var names []string
 	for i := range w.members {
 		if !w.stay[w.members[i].UID] {

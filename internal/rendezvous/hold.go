@@ -26,7 +26,7 @@ const (
 
 // renew makes another hold when it is time for it. A leader that has yet to find out which world there is
 // renews as well, as long as that may take.
-func (m *machine) renew(now time.Time) {
+func (m *Machine) renew(now time.Time) {
 	if m.since.IsZero() || m.world == nil && !m.adopting(now) {
 		return
 	}
@@ -35,7 +35,7 @@ func (m *machine) renew(now time.Time) {
 
 // oldestHold is when the oldest hold was given that keeps a process of the world standing, of those that are not
 // lost: the barrier may begin to fall apart holdTime after.
-func (m *machine) oldestHold(now time.Time) time.Time {
+func (m *Machine) oldestHold(now time.Time) time.Time {
 	oldest := now
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
@@ -51,20 +51,20 @@ func (m *machine) oldestHold(now time.Time) time.Time {
 
 // heldSince is when the newest hold was given that a member has acknowledged; the begin of the change for one
 // that has acknowledged none since then.
-func (m *machine) heldSince(now time.Time, mem *member) time.Time {
+func (m *Machine) heldSince(now time.Time, mem *member) time.Time {
 	at := m.change.began
-	if mem.report.term != m.term || m.hold == 0 {
+	if mem.report.Term != m.term || m.hold == 0 {
 		return at
 	}
-	if mem.report.hold == 0 {
-		for i := range mem.report.processes {
-			if mem.report.processes[i].barrier == m.change.attempt {
+	if mem.report.Hold == 0 {
+		for i := range mem.report.Processes {
+			if mem.report.Processes[i].Barrier == m.change.attempt {
 				return now // an agent that knows no holds keeps it standing until it is told otherwise
 			}
 		}
 		return at
 	}
-	given := m.since.Add(time.Duration(min(mem.report.hold, m.hold)-1) * renewEvery)
+	given := m.since.Add(time.Duration(min(mem.report.Hold, m.hold)-1) * renewEvery)
 	if given.After(at) {
 		return given
 	}
@@ -73,7 +73,7 @@ func (m *machine) heldSince(now time.Time, mem *member) time.Time {
 
 // unclear says whether a record was asked for too long ago that this change needs, and nobody has said whether it
 // was written.
-func (m *machine) unclear(now time.Time) bool {
+func (m *Machine) unclear(now time.Time) bool {
 	c := m.change
 	if m.writing != nil && c.askedFor.IsZero() {
 		c.askedFor = now

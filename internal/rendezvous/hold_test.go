@@ -56,7 +56,7 @@ func TestAWorldDoesNotStandForAnUnclearWrite(t *testing.T) {
 	if f.standing("p00") || f.standing("p01") || l.machine.change != nil {
 		t.Fatalf("the barrier is not lifted: %s, %s", &f.pods["p00"].worker, &f.pods["p01"].worker)
 	}
-	if why := l.machine.observe(f.now).Why; !strings.Contains(why, "whether the job's record was written") {
+	if why := l.machine.Observe(f.now).Why; !strings.Contains(why, "whether the job's record was written") {
 		t.Errorf("why it was called off: %q", why)
 	}
 	before := f.done[1]
@@ -76,7 +76,7 @@ func TestAWorldDoesNotStandForAnUnclearWrite(t *testing.T) {
 func TestAHurryDoesNotStopAWorldAgainWhileNothingIsWritten(t *testing.T) {
 	f, l := parkedPair(t)
 	f.pods["p01"].want.Leaving, f.pods["p01"].want.LeaveBy = ReasonDeleted, f.now.Add(20*time.Second)
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	f.hear(l, 16, "p00", "p01", "p02")
 	if l.machine.change != nil || f.standing("p00") || f.standing("p01") {
 		t.Errorf("it stands again: %s", &f.pods["p00"].worker)
@@ -169,7 +169,7 @@ func TestAWorldThatIsReplacedAsAWholeIsLeft(t *testing.T) {
 	f.makePod()
 	f.pods["p00"].want.Leaving = ReasonScaledDown
 	for range 100 {
-		_ = f.handle(l, gangExpected{f.gang()})
+		_ = f.handle(l, GangExpected{f.gang()})
 		if f.turn(l); l.machine.world.record.Round == 2 {
 			break
 		}
@@ -196,7 +196,7 @@ func TestACutOffWorldIsNotForgottenByTheOneAfterIt(t *testing.T) {
 		t.Fatalf("round 2 was not entered and left: %+v, %s", w.record, &f.pods["p02"].worker)
 	}
 	if w := l.writing; w != nil {
-		t.Fatalf("round %d is asked for while the two train on", w.next.Round)
+		t.Fatalf("round %d is asked for while the two train on", w.Next.Round)
 	}
 	for range 10 {
 		f.move(f.pods["p00"])

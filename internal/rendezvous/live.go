@@ -22,24 +22,24 @@ type live struct {
 }
 
 // cleanAt says whether a process that has left its world has just the state after a step.
-func (p *process) cleanAt(step uint64) bool {
-	return p.clean && !p.exited && p.done == step && p.cleanStep == step
+func (p *Process) cleanAt(step uint64) bool {
+	return p.Clean && !p.Exited && p.Done == step && p.CleanStep == step
 }
 
 // keeps says whether all processes of a member of the world have left it with the state after a step.
-func (m *machine) keeps(mem *member, step uint64) bool {
-	return m.hasLive(mem) && len(mem.report.processes) == int(m.gang.ProcessesPerWorker) &&
-		!slices.ContainsFunc(mem.report.processes, func(p process) bool { return !p.cleanAt(step) })
+func (m *Machine) keeps(mem *member, step uint64) bool {
+	return m.hasLive(mem) && len(mem.report.Processes) == int(m.gang.ProcessesPerWorker) &&
+		!slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return !p.cleanAt(step) })
 }
 
 // hasLive says whether the processes of a member may have live state of the world.
-func (m *machine) hasLive(mem *member) bool {
-	return mem != nil && !m.isLost(mem) && m.isOut(mem) && len(mem.report.processes) > 0
+func (m *Machine) hasLive(mem *member) bool {
+	return mem != nil && !m.isLost(mem) && m.isOut(mem) && len(mem.report.Processes) > 0
 }
 
 // lives are the states that members of the broken world have, newest first. Whoever is not to go on counts too:
 // it can hand its state over.
-func (m *machine) lives(members []Member) []live {
+func (m *Machine) lives(members []Member) []live {
 	among := make(map[string]bool, len(members))
 	for i := range members {
 		among[members[i].UID] = true
@@ -48,9 +48,9 @@ func (m *machine) lives(members []Member) []live {
 	var leavers []string
 	note := func(uid string) {
 		mem := m.members[uid]
-		for i := range mem.report.processes {
-			step := mem.report.processes[i].cleanStep
-			if !mem.report.processes[i].cleanAt(step) {
+		for i := range mem.report.Processes {
+			step := mem.report.Processes[i].CleanStep
+			if !mem.report.Processes[i].cleanAt(step) {
 				continue
 			}
 			l := byStep[step]
@@ -88,7 +88,7 @@ func (m *machine) lives(members []Member) []live {
 // goOnLive plans the next world from live state. It returns false when there is none that serves, and a
 // snapshot has to; and no plan while the state is not known yet, or is being saved for those that do not have
 // it.
-func (m *machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
+func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 	if !m.haveLeft(now) {
 		return nil, true
 	}
@@ -99,11 +99,11 @@ func (m *machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 		l := &lives[i]
 		p.fromStep, p.live = l.step, l.keep
 		switch {
-		case held && newest.step > l.step:
+		case held && newest.Step > l.step:
 			return nil, false
 		case len(l.keep) == len(p.members):
 			return p, true
-		case held && newest.step == l.step:
+		case held && newest.Step == l.step:
 			p.snapshot = &newest
 			return p, true
 		case l.step > 0 && m.saveLive(now, l): // newcomers have the state before the first step
@@ -119,7 +119,7 @@ func (m *machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 // haveLeft says whether all processes of those that are left have left the broken world, and not just one of
 // each: what those that follow have is not known yet. Agents see to it that they do; one that is only starting
 // is not waited for long.
-func (m *machine) haveLeft(now time.Time) bool {
+func (m *Machine) haveLeft(now time.Time) bool {
 	if now.Sub(m.broken.began) >= outTimeout {
 		return true
 	}
@@ -128,7 +128,7 @@ func (m *machine) haveLeft(now time.Time) bool {
 		if mem == nil || m.isLost(mem) {
 			continue
 		}
-		if slices.ContainsFunc(mem.report.processes, func(p process) bool { return !p.exited && !p.waiting.left() }) {
+		if slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return !p.Exited && !p.Waiting.left() }) {
 			return false
 		}
 	}
@@ -138,7 +138,7 @@ func (m *machine) haveLeft(now time.Time) bool {
 // goOnAlone plans a world of those that have the live state, when it cannot be given to anybody else. With a
 // snapshot that is only done when the others would be newcomers: members of the old world are worth going
 // back for.
-func (m *machine) goOnAlone(p *plan, l *live, held bool) (*plan, bool) {
+func (m *Machine) goOnAlone(p *plan, l *live, held bool) (*plan, bool) {
 	var alone []Member
 	for i := range p.members {
 		switch uid := p.members[i].UID; {
@@ -159,10 +159,10 @@ func (m *machine) goOnAlone(p *plan, l *live, held bool) (*plan, bool) {
 
 // saveLive has a member that has the live state take a snapshot of it. It returns false when all that could
 // have failed to.
-func (m *machine) saveLive(now time.Time, l *live) bool {
+func (m *Machine) saveLive(now time.Time, l *live) bool {
 	r := m.broken
 	if r.saver != "" && r.saveStep == l.step && slices.Contains(l.savers, r.saver) {
-		why := m.members[r.saver].report.snapshotError
+		why := m.members[r.saver].report.SnapshotError
 		late := now.Sub(r.askedAt) >= m.gang.BarrierTimeout
 		if (why == "" || why == r.said && now.Sub(r.askedAt) < errorGrace) && !late {
 			return true
@@ -180,13 +180,13 @@ func (m *machine) saveLive(now time.Time, l *live) bool {
 	next := slices.IndexFunc(l.savers, func(uid string) bool { return !r.failed[uid] })
 	if next < 0 {
 		if r.saveStep == l.step && r.saver != "" {
-			r.saver, m.out.publish = "", true
+			r.saver, m.out.Publish = "", true
 		}
 		return false
 	}
 	r.saver, r.saveStep, r.askedAt = l.savers[next], l.step, now
-	r.said = m.members[r.saver].report.snapshotError
-	m.out.publish = true
+	r.said = m.members[r.saver].report.SnapshotError
+	m.out.Publish = true
 	return true
 }
 

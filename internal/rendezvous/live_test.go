@@ -9,16 +9,16 @@ import (
 
 // brokenWorld is a machine whose world of two workers a and b, each with two processes, everybody has left. Of each
 // process it is given the step that its state is of; -1 says that it is not clean.
-func brokenWorld(steps map[string][]int) (*machine, *plan) {
-	m := newMachine(0, "leader")
+func brokenWorld(steps map[string][]int) (*Machine, *plan) {
+	m := NewMachine(0, "leader")
 	m.gang = Gang{Minimum: 1, Target: 4, ProcessesPerWorker: 2, BarrierTimeout: time.Minute}
 	p := &plan{}
 	for _, uid := range slices.Sorted(maps.Keys(steps)) {
 		want := Member{UID: uid, Name: uid}
-		r := report{round: 1, out: true}
+		r := Report{Round: 1, Out: true}
 		for _, step := range steps[uid] {
-			one := process{waiting: waitingAborted, done: uint64(max(step, 7)), clean: step >= 0, cleanStep: uint64(max(step, 0))}
-			r.processes = append(r.processes, one)
+			one := Process{Waiting: WaitingAborted, Done: uint64(max(step, 7)), Clean: step >= 0, CleanStep: uint64(max(step, 0))}
+			r.Processes = append(r.Processes, one)
 		}
 		m.members[uid] = &member{want: want, connected: true, report: r}
 		p.members = append(p.members, want)
@@ -68,7 +68,7 @@ func TestWorkersOfTwoProcesses(t *testing.T) {
 func TestAProcessThatHasYetToLeaveIsWaitedFor(t *testing.T) {
 	m, p := brokenWorld(map[string][]int{"a": {8, 8}, "b": {8, -1}})
 	m.broken.began = time.Unix(1e9, 0)
-	m.members["b"].report.processes[1].waiting = waitingNone
+	m.members["b"].report.Processes[1].Waiting = waitingNone
 	if next, serves := m.goOnLive(m.broken.began, p); next != nil || !serves || m.broken.saver != "" {
 		t.Errorf("it is planned already: %+v, %v, %q saves", next, serves, m.broken.saver)
 	}

@@ -21,12 +21,12 @@ const (
 )
 
 // isLost says whether the member has been lost in the world that there is.
-func (m *machine) isLost(mem *member) bool {
+func (m *Machine) isLost(mem *member) bool {
 	return m.world != nil && mem.lostIn == m.world.record.Round
 }
 
 // findLosses finds out who is lost.
-func (m *machine) findLosses(now time.Time) {
+func (m *Machine) findLosses(now time.Time) {
 	m.findMissing(now)
 	for i := range m.gang.Members {
 		uid := m.gang.Members[i].UID
@@ -47,9 +47,9 @@ func (m *machine) findLosses(now time.Time) {
 }
 
 // loseStandby takes note of a member that is lost without having been in the world.
-func (m *machine) loseStandby(now time.Time, uid string, mem *member) {
+func (m *Machine) loseStandby(now time.Time, uid string, mem *member) {
 	exited, code := mem.exited()
-	started := mem.report.round == 0
+	started := mem.report.Round == 0
 	switch {
 	case mem.left != nil || !started && mem.want.Lost == "":
 		// It was let go, or waits after a world that goes on without it.
@@ -72,7 +72,7 @@ func (m *machine) loseStandby(now time.Time, uid string, mem *member) {
 }
 
 // lossOf says why a member of the world is lost, and whether its program is at fault; empty when it is not.
-func (m *machine) lossOf(now time.Time, mem *member, faults int) (program bool, why string) {
+func (m *Machine) lossOf(now time.Time, mem *member, faults int) (program bool, why string) {
 	if why := m.exitLoss(now, mem); why.text != "" {
 		return why.program, why.text
 	}
@@ -107,7 +107,7 @@ type cause struct {
 }
 
 // exitLoss says whether a member is lost because its program has ended.
-func (m *machine) exitLoss(now time.Time, mem *member) cause {
+func (m *Machine) exitLoss(now time.Time, mem *member) cause {
 	exited, _ := mem.exited()
 	if m.broken != nil && m.broken.raised[mem.want.UID] {
 		if mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(outTimeout)) {
@@ -115,12 +115,12 @@ func (m *machine) exitLoss(now time.Time, mem *member) cause {
 		}
 		return cause{}
 	}
-	if mem.report.round != m.world.record.Round &&
-		(m.gang.Strategy != InPlace || mem.report.round == 0 || mem.report.round != m.world.record.Parent) {
+	if mem.report.Round != m.world.record.Round &&
+		(m.gang.Strategy != InPlace || mem.report.Round == 0 || mem.report.Round != m.world.record.Parent) {
 		return cause{} // how programs end that were stopped for another world means nothing
 	}
 	switch {
-	case mem.failed() && (m.gang.Strategy == InPlace || mem.report.terminating):
+	case mem.failed() && (m.gang.Strategy == InPlace || mem.report.Terminating):
 		return m.exitOf(now, mem)
 	case !m.world.finishing && !mem.endedAt.IsZero() && now.Sub(mem.endedAt) >= disagreeAfter:
 		return cause{true, fmt.Sprintf(
@@ -130,7 +130,7 @@ func (m *machine) exitLoss(now time.Time, mem *member) cause {
 }
 
 // exitOf says what the exit of a program in the middle of a world means.
-func (m *machine) exitOf(now time.Time, mem *member) cause {
+func (m *Machine) exitOf(now time.Time, mem *member) cause {
 	code := mem.code()
 	fault := mem.fault()
 	switch {
@@ -138,7 +138,7 @@ func (m *machine) exitOf(now time.Time, mem *member) cause {
 		return cause{!CommunicationError(fault), fault}
 	case m.broken != nil && code == exitKilled && now.Sub(m.broken.began) >= killAfter:
 		return cause{false, "its program did not leave the world in time and was killed"}
-	case mem.report.terminating:
+	case mem.report.Terminating:
 		return cause{false, fmt.Sprintf("its pod was told to end, and its program exited with code %d", code)}
 	}
 	return cause{true, fmt.Sprintf("its program exited with code %d", code)}
@@ -146,16 +146,16 @@ func (m *machine) exitOf(now time.Time, mem *member) cause {
 
 // code is the first exit code that is not 0.
 func (mem *member) code() int32 {
-	for i := range mem.report.processes {
-		if p := &mem.report.processes[i]; p.exited && p.exitCode != 0 {
-			return p.exitCode
+	for i := range mem.report.Processes {
+		if p := &mem.report.Processes[i]; p.Exited && p.ExitCode != 0 {
+			return p.ExitCode
 		}
 	}
 	return 0
 }
 
 // lose marks a member of the world as lost.
-func (m *machine) lose(now time.Time, uid string, mem *member, program bool, why string) {
+func (m *Machine) lose(now time.Time, uid string, mem *member, program bool, why string) {
 	round := m.world.record.Round
 	mem.lostIn = round
 	if m.broken != nil && m.broken.planned && mem.leaving() && m.isOut(mem) {
@@ -167,16 +167,16 @@ func (m *machine) lose(now time.Time, uid string, mem *member, program bool, why
 	m.note(notedLost, "round %d has lost %s: %s", round, mem.want.Name, brief(why))
 }
 
-func (m *machine) addLoss(loss Loss) {
+func (m *Machine) addLoss(loss Loss) {
 	if len(m.losses) == maxLosses {
 		m.losses = m.losses[1:]
 	}
 	m.losses = append(m.losses, loss)
-	m.out.changed = true
+	m.out.Changed = true
 }
 
 // parted takes note of a member that does not belong to the gang any more.
-func (m *machine) parted(now time.Time, uid string, mem *member) {
+func (m *Machine) parted(now time.Time, uid string, mem *member) {
 	if m.world == nil {
 		return
 	}
@@ -203,7 +203,7 @@ func (m *machine) parted(now time.Time, uid string, mem *member) {
 }
 
 // findMissing finds out whether an adopted world has ranks that nobody holds any more.
-func (m *machine) findMissing(now time.Time) {
+func (m *Machine) findMissing(now time.Time) {
 	w := m.world
 	if !w.adopted || w.missing || w.whole() {
 		return
@@ -223,7 +223,7 @@ func (m *machine) findMissing(now time.Time) {
 
 // nameMissing finds out who held the ranks that nobody has reported: the members that were never heard. If
 // there are more of them, some are newcomers, and those count that should not be starting any more.
-func (m *machine) nameMissing(now time.Time, ranks int) {
+func (m *Machine) nameMissing(now time.Time, ranks int) {
 	var unheard, settled []*member
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
@@ -249,7 +249,7 @@ func (m *machine) nameMissing(now time.Time, ranks int) {
 
 // lostOnes counts the members of the world that are lost, and says whether all of them are known to have
 // ended.
-func (m *machine) lostOnes() (lost int, ended bool) {
+func (m *Machine) lostOnes() (lost int, ended bool) {
 	ended = true
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
@@ -274,7 +274,7 @@ func (m *machine) lostOnes() (lost int, ended bool) {
 
 // strangersEnded says whether whoever holds a rank that nobody has reported is known to have ended: as many as
 // there are such ranks were never heard and have, and nobody else is there who was never heard.
-func (m *machine) strangersEnded() bool {
+func (m *Machine) strangersEnded() bool {
 	ended := m.world.strangers
 	for _, mem := range m.members {
 		switch {
@@ -289,7 +289,7 @@ func (m *machine) strangersEnded() bool {
 }
 
 // lossesNow are the losses of the world that there is.
-func (m *machine) lossesNow() []Loss {
+func (m *Machine) lossesNow() []Loss {
 	var now []Loss
 	for _, loss := range m.losses {
 		if loss.Round == m.world.record.Round {
@@ -300,7 +300,7 @@ func (m *machine) lossesNow() []Loss {
 }
 
 // lastLoss names the first member that the world has lost, and why.
-func (m *machine) lastLoss() string {
+func (m *Machine) lastLoss() string {
 	if losses := m.lossesNow(); len(losses) > 0 {
 		return lossText(losses)
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// maxWorkers is the largest world, as in the API.
-	maxWorkers = 10000
-	// maxCount bounds steps and samples, so that they fit the API's integers.
-	maxCount = math.MaxInt64
+	// MaxWorkers is the largest world, as in the API.
+	MaxWorkers = 10000
+	// MaxCount bounds steps and samples, so that they fit the API's integers.
+	MaxCount = math.MaxInt64
 	// maxLead is how far beyond the durable record the terms and rounds may lie that agents report.
 	// They can be beyond it only when the record was lost and restored from a backup, and then not
 	// by much; the bound keeps a lying agent from using the numbers up.
@@ -29,7 +29,7 @@ const (
 	raiseInterval = time.Second
 )
 
-// machine is one job under one leader. Events go in and effects come out; it has no clock, no
+// Machine is one job under one leader. Events go in and effects come out; it has no clock, no
 // goroutine, no log, no randomness and does nothing itself, so the same events always give the same
 // effects.
 //
@@ -62,7 +62,7 @@ const (
 // # Adoption
 //
 // What a new leader makes of the round that it finds stands in adoption.go.
-type machine struct {
+type Machine struct {
 	reconnectGrace time.Duration
 
 	// since is when the first gang was expected: sessions are possible from then on.
@@ -127,17 +127,17 @@ type machine struct {
 	deposed  bool
 	gone     bool
 
-	out effects
+	out Effects
 	// look is true when an event since the last decision can have made another one possible.
 	look bool
 }
 
 // pendingWrite is a write that was asked for. A write with a plan is a new round.
 type pendingWrite struct {
-	write
+	Write
 	plan   *plan
 	ranks  *rankTable
-	master endpoint
+	master Endpoint
 	// holders have the snapshot of the plan.
 	holders []holder
 	// overtaken is true when the gang has changed since.
@@ -152,7 +152,7 @@ type plan struct {
 	fromStep uint64
 	// live are the members that go on with the state that they have; the others load the snapshot.
 	live     map[string]bool
-	snapshot *snapshot
+	snapshot *Snapshot
 	lost     uint64
 	// from is the change or recovery that the plan is made for; nil for the first world.
 	change *change
@@ -163,7 +163,7 @@ type plan struct {
 type world struct {
 	record  Record
 	ranks   *rankTable
-	master  endpoint
+	master  Endpoint
 	adopted bool
 	since   time.Time
 	// entered counts the members that have reported the round.
@@ -174,7 +174,7 @@ type world struct {
 	fenced bool
 	before []string
 	// snapshot is what the others load, and holders have it.
-	snapshot *snapshot
+	snapshot *Snapshot
 	holders  []holder
 	// writers is the lowest rank on each node; writes says who else writes.
 	writers map[string]int32
@@ -207,47 +207,47 @@ func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }
 // whole says whether it is known who holds each of the ranks: of an adopted world, once all have reported.
 func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
 
-// newMachine makes the machine of a leader whose name no other leader has.
-func newMachine(reconnectGrace time.Duration, name string) *machine {
-	return &machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, phase: PhaseForming}
+// NewMachine makes the machine of a leader whose name no other leader has.
+func NewMachine(reconnectGrace time.Duration, name string) *Machine {
+	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, phase: PhaseForming}
 }
 
-// handle takes an event and returns what must be done.
-func (m *machine) handle(now time.Time, ev event) effects {
-	m.out = effects{}
+// Handle takes an event and returns what must be done.
+func (m *Machine) Handle(now time.Time, ev Event) Effects {
+	m.out = Effects{}
 	m.happen(now, ev)
 	m.settle(now)
 	return m.out
 }
 
-// absorb takes an event and returns what must be done at once. What may be decided after it is put off: look is
+// Absorb takes an event and returns what must be done at once. What may be decided after it is put off: look is
 // true then, until settled is called or the next event is handled. A decision looks at all members, and many
 // events can share one: reports are state, so nothing is lost between two looks.
-func (m *machine) absorb(now time.Time, ev event) effects {
-	m.out = effects{}
+func (m *Machine) Absorb(now time.Time, ev Event) Effects {
+	m.out = Effects{}
 	m.happen(now, ev)
 	return m.out
 }
 
-// settled makes the decisions that were put off.
-func (m *machine) settled(now time.Time) effects {
-	m.out = effects{}
+// Settled makes the decisions that were put off.
+func (m *Machine) Settled(now time.Time) Effects {
+	m.out = Effects{}
 	m.settle(now)
 	return m.out
 }
 
-// mayDecide says whether events have made a decision possible that was put off.
-func (m *machine) mayDecide() bool { return m.look }
+// MayDecide says whether events have made a decision possible that was put off.
+func (m *Machine) MayDecide() bool { return m.look }
 
-// size is how many members there are, beat the longest time between two of their reports.
-func (m *machine) size() int           { return len(m.members) }
-func (m *machine) beat() time.Duration { return beatOf(m.size()) }
+// Size is how many members there are, beat the longest time between two of their reports.
+func (m *Machine) Size() int           { return len(m.members) }
+func (m *Machine) Beat() time.Duration { return BeatOf(m.Size()) }
 
-// attempt is the attempt that the members belong to.
-func (m *machine) attempt() int32 { return m.gang.Attempt }
+// Attempt is the attempt that the members belong to.
+func (m *Machine) Attempt() int32 { return m.gang.Attempt }
 
-// expected are the uids of the members.
-func (m *machine) expected() []string {
+// Expected are the uids of the members.
+func (m *Machine) Expected() []string {
 	uids := make([]string, 0, len(m.gang.Members))
 	for i := range m.gang.Members {
 		uids = append(uids, m.gang.Members[i].UID)
@@ -255,44 +255,44 @@ func (m *machine) expected() []string {
 	return uids
 }
 
-// isDeposed says whether another leader has taken the job over.
-func (m *machine) isDeposed() bool { return m.deposed }
+// IsDeposed says whether another leader has taken the job over.
+func (m *Machine) IsDeposed() bool { return m.deposed }
 
 // happen takes note of an event.
-func (m *machine) happen(now time.Time, ev event) {
+func (m *Machine) happen(now time.Time, ev Event) {
 	m.renew(now)
 	switch ev := ev.(type) {
-	case gangExpected:
-		m.expect(now, ev.gang)
-	case gangReleased:
+	case GangExpected:
+		m.expect(now, ev.Gang)
+	case GangReleased:
 		m.release()
-	case agentJoined:
-		m.out.refuse = m.join(now, ev)
-	case agentReported:
-		m.out.refuse = m.hear(now, ev.uid, ev.report)
-	case sessionLost:
-		m.hangUp(now, ev.uid)
-	case recordAnswered:
+	case AgentJoined:
+		m.out.Refuse = m.join(now, ev)
+	case AgentReported:
+		m.out.Refuse = m.hear(now, ev.UID, ev.Report)
+	case SessionLost:
+		m.hangUp(now, ev.UID)
+	case RecordAnswered:
 		m.answered(now, ev)
-	case timePassed:
+	case TimePassed:
 		m.look = true
 		m.watch(now)
 	}
 }
 
 // settle decides what has become possible.
-func (m *machine) settle(now time.Time) {
+func (m *Machine) settle(now time.Time) {
 	if m.look {
 		m.look = false
 		m.decide(now)
 	}
 	if phase, _ := m.doing(); phase != m.phase {
-		m.phase, m.out.changed = phase, true
+		m.phase, m.out.Changed = phase, true
 	}
 }
 
 // decide does the next thing that can be done.
-func (m *machine) decide(now time.Time) {
+func (m *Machine) decide(now time.Time) {
 	if m.over() {
 		return
 	}
@@ -316,7 +316,7 @@ func (m *machine) decide(now time.Time) {
 }
 
 // attend looks after the world that there is, and returns the next one when it is time for it.
-func (m *machine) attend(now time.Time) *plan {
+func (m *Machine) attend(now time.Time) *plan {
 	if m.world == nil || m.term == 0 {
 		return nil
 	}
@@ -343,10 +343,10 @@ func (m *machine) attend(now time.Time) *plan {
 }
 
 // over is true when this leader has nothing more to say about the job.
-func (m *machine) over() bool { return m.deposed || m.gone || m.released }
+func (m *Machine) over() bool { return m.deposed || m.gone || m.released }
 
 // expect takes over what the controller wants.
-func (m *machine) expect(now time.Time, gang Gang) {
+func (m *Machine) expect(now time.Time, gang Gang) {
 	first := m.since.IsZero()
 	gang = normal(gang)
 	switch {
@@ -364,7 +364,7 @@ func (m *machine) expect(now time.Time, gang Gang) {
 	}
 	another := !first && gang.Attempt != m.gang.Attempt
 	same := !first && !another && sameMembers(gang.Members, m.gang.Members)
-	m.out.publish = m.out.publish || m.term > 0 && beatOf(len(gang.Members)) != beatOf(len(m.gang.Members))
+	m.out.Publish = m.out.Publish || m.term > 0 && BeatOf(len(gang.Members)) != BeatOf(len(m.gang.Members))
 	m.gang = gang
 	m.released, m.gone = false, false
 	m.look = true
@@ -375,16 +375,16 @@ func (m *machine) expect(now time.Time, gang Gang) {
 	if same {
 		return
 	}
-	m.out.changed = true
+	m.out.Changed = true
 	if m.writing != nil && m.world == nil {
 		m.writing.overtaken = true
 	}
 }
 
 // leaveAttempt drops all that belongs to the attempt before.
-func (m *machine) leaveAttempt() {
+func (m *Machine) leaveAttempt() {
 	if m.world != nil {
-		m.world, m.out.publish = nil, true
+		m.world, m.out.Publish = nil, true
 	}
 	if m.writing != nil {
 		m.writing.overtaken = true
@@ -412,7 +412,7 @@ func normal(gang Gang) Gang {
 		}
 	}
 	gang.Members = members
-	if beat := beatOf(len(members)); beat > beatOf(0) {
+	if beat := BeatOf(len(members)); beat > BeatOf(0) {
 		gang.HeartbeatTimeout = max(gang.HeartbeatTimeout, silentBeats*beat)
 	}
 	if gang.Minimum <= 0 {
@@ -443,7 +443,7 @@ func sameMembers(a, b []Member) bool {
 }
 
 // replaceMembers keeps what is known of members that stay, and lets the others go.
-func (m *machine) replaceMembers(now time.Time) {
+func (m *Machine) replaceMembers(now time.Time) {
 	members := make(map[string]*member, len(m.gang.Members))
 	for _, expected := range m.gang.Members {
 		known := m.members[expected.UID]
@@ -460,15 +460,15 @@ func (m *machine) replaceMembers(now time.Time) {
 		mem := left[uid]
 		m.parted(now, uid, mem)
 		if mem.connected {
-			m.out.end = append(m.out.end, ending{uid, refusal{refusedForGood,
+			m.out.End = append(m.out.End, ending{uid, Refusal{RefusedForGood,
 				"this worker does not belong to the gang any more"}})
 		}
 	}
-	sortEndings(m.out.end)
+	sortEndings(m.out.End)
 }
 
 // named is a member that was not in the gang before. One that the world has lost by then stays lost.
-func (m *machine) named(uid string) *member {
+func (m *Machine) named(uid string) *member {
 	mem := &member{}
 	if m.world == nil {
 		return mem
@@ -481,30 +481,30 @@ func (m *machine) named(uid string) *member {
 }
 
 // release lets every member go.
-func (m *machine) release() {
+func (m *Machine) release() {
 	if m.over() {
 		return
 	}
-	m.released, m.out.changed = true, true
+	m.released, m.out.Changed = true, true
 	if m.term > 0 {
-		m.out.publish = true
+		m.out.Publish = true
 		return
 	}
-	m.endAll(refusal{refusedForGood, goneMessage})
+	m.endAll(Refusal{RefusedForGood, GoneMessage})
 }
 
-const goneMessage = "the job is finished, suspended or deleted: its workers are not needed any more"
+const GoneMessage = "the job is finished, suspended or deleted: its workers are not needed any more"
 
 // endAll ends every session.
-func (m *machine) endAll(why refusal) {
+func (m *Machine) endAll(why Refusal) {
 	for uid, member := range m.members {
 		if member.connected {
-			m.out.end = append(m.out.end, ending{uid, why})
+			m.out.End = append(m.out.End, ending{uid, why})
 		}
 	}
-	sortEndings(m.out.end)
+	sortEndings(m.out.End)
 }
 
-func (m *machine) note(kind noteKind, format string, args ...any) {
-	m.out.notes = append(m.out.notes, note{kind, fmt.Sprintf(format, args...)})
+func (m *Machine) note(kind noteKind, format string, args ...any) {
+	m.out.Notes = append(m.out.Notes, note{kind, fmt.Sprintf(format, args...)})
 }

@@ -13,9 +13,9 @@ type member struct {
 	want Member
 
 	joined, connected bool
-	endpoint          endpoint
-	serves            server
-	report            report
+	endpoint          Endpoint
+	serves            Server
+	report            Report
 	lastSeen          time.Time
 	// hungUp is when its last session ended.
 	hungUp   time.Time
@@ -40,7 +40,7 @@ type member struct {
 	lostIn uint64
 	gone   bool
 	// left is the last directive in a world that goes on without it.
-	left *directive
+	left *Directive
 }
 
 func (mem *member) leaving() bool { return mem.want.Leaving != "" }
@@ -52,27 +52,27 @@ func (mem *member) unwanted() bool { return mem.leaving() || mem.want.Lost != ""
 // is not 0, or 0.
 func (mem *member) exited() (bool, int32) {
 	var code int32
-	for i := range mem.report.processes {
-		p := &mem.report.processes[i]
-		if !p.exited {
+	for i := range mem.report.Processes {
+		p := &mem.report.Processes[i]
+		if !p.Exited {
 			return false, 0
 		}
 		if code == 0 {
-			code = p.exitCode
+			code = p.ExitCode
 		}
 	}
-	return len(mem.report.processes) > 0, code
+	return len(mem.report.Processes) > 0, code
 }
 
 // failed is true once any process has ended with a code that is not 0.
 func (mem *member) failed() bool {
-	return slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.exited && p.exitCode != 0 })
+	return slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Exited && p.ExitCode != 0 })
 }
 
 // fault is the first exception that a process has reported.
 func (mem *member) fault() string {
-	for i := range mem.report.processes {
-		if fault := mem.report.processes[i].fault; fault != "" {
+	for i := range mem.report.Processes {
+		if fault := mem.report.Processes[i].Fault; fault != "" {
 			return fault
 		}
 	}
@@ -82,26 +82,26 @@ func (mem *member) fault() string {
 // ready says whether the member can enter the first world: it runs no program, or one that waits for a
 // world, or one of a round that was burned.
 func (mem *member) ready() bool {
-	return mem.usable() && (mem.report.standby || mem.report.round > 0)
+	return mem.usable() && (mem.report.Standby || mem.report.Round > 0)
 }
 
 // usable says whether the member could be in any world at all.
 func (mem *member) usable() bool {
-	if !mem.connected || mem.report.terminating || mem.want.Lost != "" {
+	if !mem.connected || mem.report.Terminating || mem.want.Lost != "" {
 		return false
 	}
-	return !slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.exited })
+	return !slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Exited })
 }
 
 // waits says whether every process of the member waits for something.
 func (mem *member) waits() bool {
-	return len(mem.report.processes) > 0 &&
-		!slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.waiting == waitingNone })
+	return len(mem.report.Processes) > 0 &&
+		!slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Waiting == waitingNone })
 }
 
 // in says whether the member has entered this round.
 func (mem *member) in(r *Record) bool {
-	return mem.joined && mem.report.round == r.Round && mem.report.digest == r.MembersDigest
+	return mem.joined && mem.report.Round == r.Round && mem.report.Digest == r.MembersDigest
 }
 
 // condition is what of a member the controller acts on.
@@ -115,16 +115,16 @@ type condition struct {
 	waiting [waitingFinished + 1]bool
 }
 
-func (m *machine) condition(uid string, mem *member) condition {
+func (m *Machine) condition(uid string, mem *member) condition {
 	exited, code := mem.exited()
 	c := condition{
 		joined: mem.joined, connected: mem.connected, silent: mem.silent,
 		exited: exited, exitCode: code, failed: mem.failed(), fault: mem.fault(),
-		terminating: mem.report.terminating, round: mem.report.round,
-		standby: m.isStandby(uid, mem), out: mem.report.out,
+		terminating: mem.report.Terminating, round: mem.report.Round,
+		standby: m.isStandby(uid, mem), out: mem.report.Out,
 	}
-	for i := range mem.report.processes {
-		c.waiting[mem.report.processes[i].waiting] = true
+	for i := range mem.report.Processes {
+		c.waiting[mem.report.Processes[i].Waiting] = true
 	}
 	return c
 }
@@ -135,45 +135,45 @@ func (c condition) visible() condition {
 	return c
 }
 
-// admit says why a pod may not have a session now; nil when it may.
-func (m *machine) admit(uid string, attempt int32) *refusal {
+// Admit says why a pod may not have a session now; nil when it may.
+func (m *Machine) Admit(uid string, attempt int32) *Refusal {
 	switch {
 	case m.deposed:
-		return &refusal{refusedForNow, "another operator leads this job now: connect again"}
+		return &Refusal{RefusedForNow, "another operator leads this job now: connect again"}
 	case attempt < m.gang.Attempt:
-		return &refusal{refusedForGood, fmt.Sprintf(
+		return &Refusal{RefusedForGood, fmt.Sprintf(
 			"attempt %d of the job is over, attempt %d has taken its place", attempt, m.gang.Attempt)}
 	case attempt > m.gang.Attempt:
-		return &refusal{refusedForNow, fmt.Sprintf(
+		return &Refusal{RefusedForNow, fmt.Sprintf(
 			"attempt %d of the job is not expected yet: connect again", attempt)}
 	case m.released || m.gone:
-		return &refusal{refusedForGood, goneMessage}
+		return &Refusal{RefusedForGood, GoneMessage}
 	case m.members[uid] == nil:
-		return &refusal{refusedForNow, "this pod is not expected in the gang yet: connect again"}
+		return &Refusal{RefusedForNow, "this pod is not expected in the gang yet: connect again"}
 	}
 	return nil
 }
 
 // join begins a session.
-func (m *machine) join(now time.Time, ev agentJoined) *refusal {
-	if why := m.admit(ev.uid, ev.attempt); why != nil {
+func (m *Machine) join(now time.Time, ev AgentJoined) *Refusal {
+	if why := m.Admit(ev.UID, ev.Attempt); why != nil {
 		return why
 	}
-	mem := m.members[ev.uid]
-	if why := m.contradiction(ev.uid, mem, &ev.report); why != nil {
+	mem := m.members[ev.UID]
+	if why := m.contradiction(ev.UID, mem, &ev.Report); why != nil {
 		return why
 	}
-	before := m.condition(ev.uid, mem)
-	mem.joined, mem.connected, mem.endpoint, mem.serves = true, true, ev.endpoint, ev.serves
-	m.take(now, ev.uid, mem, ev.report, before)
+	before := m.condition(ev.UID, mem)
+	mem.joined, mem.connected, mem.endpoint, mem.serves = true, true, ev.Endpoint, ev.Serves
+	m.take(now, ev.UID, mem, ev.Report, before)
 	return nil
 }
 
 // hear takes a report on a session.
-func (m *machine) hear(now time.Time, uid string, r report) *refusal {
+func (m *Machine) hear(now time.Time, uid string, r Report) *Refusal {
 	mem := m.members[uid]
 	if mem == nil || !mem.connected {
-		return &refusal{refusedForNow, "this session is over: connect again"}
+		return &Refusal{RefusedForNow, "this session is over: connect again"}
 	}
 	if why := m.contradiction(uid, mem, &r); why != nil {
 		return why
@@ -183,23 +183,23 @@ func (m *machine) hear(now time.Time, uid string, r report) *refusal {
 }
 
 // take stores a report that contradicts nothing.
-func (m *machine) take(now time.Time, uid string, mem *member, r report, before condition) {
-	obeyed := mem.report.term
+func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before condition) {
+	obeyed := mem.report.Term
 	if now.Sub(m.heardAt) > m.gang.HeartbeatTimeout {
 		m.wokenAt = now
 	}
 	m.heardAt = now
-	if r.round > mem.report.round {
+	if r.Round > mem.report.Round {
 		mem.moved(m.world, &r)
 	}
 	mem.report, mem.lastSeen = r, now
-	if r.masterPort > 0 {
-		mem.endpoint.port = r.masterPort
+	if r.MasterPort > 0 {
+		mem.endpoint.Port = r.MasterPort
 	}
-	mem.elastic = mem.elastic || len(r.processes) > 0 &&
-		!slices.ContainsFunc(r.processes, func(p process) bool { return !p.elastic })
+	mem.elastic = mem.elastic || len(r.Processes) > 0 &&
+		!slices.ContainsFunc(r.Processes, func(p Process) bool { return !p.Elastic })
 	mem.clock(now, m.gang.Strategy)
-	m.topTerm, m.topRound = max(m.topTerm, r.term), max(m.topRound, r.round)
+	m.topTerm, m.topRound = max(m.topTerm, r.Term), max(m.topRound, r.Round)
 	m.count(now, mem)
 	m.hearPause(now, uid, mem)
 	mem.silent = m.isSilent(now, mem)
@@ -208,19 +208,19 @@ func (m *machine) take(now time.Time, uid string, mem *member, r report, before 
 	}
 	if after := m.condition(uid, mem); after != before {
 		m.look = true
-		m.out.changed = m.out.changed || after.visible() != before.visible()
+		m.out.Changed = m.out.Changed || after.visible() != before.visible()
 	}
-	m.look = m.look || obeyed != r.term || r.refused > 0 || m.change != nil || m.broken != nil
-	if m.world != nil && r.round == m.world.record.Round {
+	m.look = m.look || obeyed != r.Term || r.Refused > 0 || m.change != nil || m.broken != nil
+	if m.world != nil && r.Round == m.world.record.Round {
 		m.enter(uid, mem)
 	}
 }
 
 // moved notes that a member has entered another world.
-func (mem *member) moved(w *world, r *report) {
+func (mem *member) moved(w *world, r *Report) {
 	mem.failedAt, mem.endedAt, mem.faultedAt, mem.readyAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	mem.stale, mem.faultText, mem.faultExit = 0, "", false
-	if w == nil || r.round != w.record.Round {
+	if w == nil || r.Round != w.record.Round {
 		return
 	}
 	mem.left = nil
@@ -242,7 +242,7 @@ func (mem *member) clock(now time.Time, strategy Strategy) {
 	exited, code := mem.exited()
 	first(&mem.endedAt, exited && code == 0)
 	waits := mem.report.has(waitingFault)
-	if mem.faultedAt.IsZero() && (waits || strategy == Restart && mem.failed() && !mem.report.terminating) {
+	if mem.faultedAt.IsZero() && (waits || strategy == Restart && mem.failed() && !mem.report.Terminating) {
 		mem.faultedAt, mem.faultText, mem.faultExit = now, mem.fault(), !waits
 		if mem.faultText == "" {
 			mem.faultText = fmt.Sprintf("its program exited with code %d", mem.code())
@@ -254,19 +254,19 @@ func (mem *member) clock(now time.Time, strategy Strategy) {
 }
 
 // has says whether any process waits for that.
-func (r *report) has(what waiting) bool {
-	return slices.ContainsFunc(r.processes, func(p process) bool { return !p.exited && p.waiting == what })
+func (r *Report) has(what Waiting) bool {
+	return slices.ContainsFunc(r.Processes, func(p Process) bool { return !p.Exited && p.Waiting == what })
 }
 
 // count takes over how far a member is.
-func (m *machine) count(now time.Time, mem *member) {
+func (m *Machine) count(now time.Time, mem *member) {
 	r := &mem.report
-	if m.world != nil && r.round > m.world.record.Round {
+	if m.world != nil && r.Round > m.world.record.Round {
 		return // it is in a round that was burned
 	}
-	if r.round > m.stepRound {
-		m.stepRound, m.step = r.round, 0
-		if m.world != nil && m.world.record.Round == r.round {
+	if r.Round > m.stepRound {
+		m.stepRound, m.step = r.Round, 0
+		if m.world != nil && m.world.record.Round == r.Round {
 			m.step = m.world.record.FromStep
 		}
 	}
@@ -274,7 +274,7 @@ func (m *machine) count(now time.Time, mem *member) {
 	if mem.stale > 0 && step != mem.stale {
 		mem.stale = 0
 	}
-	if r.round != m.stepRound || step <= m.step || mem.stale > 0 {
+	if r.Round != m.stepRound || step <= m.step || mem.stale > 0 {
 		return
 	}
 	m.look = m.look || m.world == nil
@@ -283,7 +283,7 @@ func (m *machine) count(now time.Time, mem *member) {
 }
 
 // enter counts a member that has reported the world.
-func (m *machine) enter(uid string, mem *member) {
+func (m *Machine) enter(uid string, mem *member) {
 	rank := m.world.ranks.rank(uid)
 	if m.world.adopted && rank == 0 {
 		m.world.master = mem.endpoint
@@ -303,36 +303,36 @@ func (m *machine) enter(uid string, mem *member) {
 
 // contradiction says why a report cannot be true; nil when it can. A report of the current world
 // also finds its rank here, when the world was adopted.
-func (m *machine) contradiction(uid string, mem *member, r *report) *refusal {
-	wrong := func(format string, args ...any) *refusal {
-		return &refusal{refusedNonsense, fmt.Sprintf(format, args...)}
+func (m *Machine) contradiction(uid string, mem *member, r *Report) *Refusal {
+	wrong := func(format string, args ...any) *Refusal {
+		return &Refusal{RefusedNonsense, fmt.Sprintf(format, args...)}
 	}
 	switch {
-	case r.term < mem.report.term || r.round < mem.report.round:
+	case r.Term < mem.report.Term || r.Round < mem.report.Round:
 		return wrong("the report went back from term %d, round %d to term %d, round %d",
-			mem.report.term, mem.report.round, r.term, r.round)
-	case r.term > max(m.base.Term, m.term)+maxLead || r.round > m.base.Round+maxLead:
+			mem.report.Term, mem.report.Round, r.Term, r.Round)
+	case r.Term > max(m.base.Term, m.term)+maxLead || r.Round > m.base.Round+maxLead:
 		return wrong("term %d, round %d cannot be: the job's record is at term %d, round %d",
-			r.term, r.round, m.base.Term, m.base.Round)
-	case len(r.processes) > int(m.gang.ProcessesPerWorker):
-		return wrong("%d processes are reported of a worker that has %d", len(r.processes), m.gang.ProcessesPerWorker)
-	case m.term > 0 && r.round == m.base.Round && r.round > 0 && r.digest != m.base.MembersDigest:
-		return wrong("round %d has members %s in the job's record, not %s", r.round, m.base.MembersDigest, r.digest)
-	case m.world == nil || r.term > m.term:
+			r.Term, r.Round, m.base.Term, m.base.Round)
+	case len(r.Processes) > int(m.gang.ProcessesPerWorker):
+		return wrong("%d processes are reported of a worker that has %d", len(r.Processes), m.gang.ProcessesPerWorker)
+	case m.term > 0 && r.Round == m.base.Round && r.Round > 0 && r.Digest != m.base.MembersDigest:
+		return wrong("round %d has members %s in the job's record, not %s", r.Round, m.base.MembersDigest, r.Digest)
+	case m.world == nil || r.Term > m.term:
 		return nil
 	}
 	round := m.world.record.Round
 	switch {
-	case r.round > round && r.round != m.base.Round:
-		return wrong("round %d cannot be: the newest is %d", r.round, round)
-	case r.round == round && !m.placed(uid, r.workerRank):
-		return wrong("worker rank %d in round %d belongs to another worker, or to none", r.workerRank, round)
+	case r.Round > round && r.Round != m.base.Round:
+		return wrong("round %d cannot be: the newest is %d", r.Round, round)
+	case r.Round == round && !m.placed(uid, r.WorkerRank):
+		return wrong("worker rank %d in round %d belongs to another worker, or to none", r.WorkerRank, round)
 	}
 	return nil
 }
 
 // placed says whether the member may have that rank in the world.
-func (m *machine) placed(uid string, rank uint32) bool {
+func (m *Machine) placed(uid string, rank uint32) bool {
 	if m.world.adopted {
 		return m.world.ranks.place(uid, rank)
 	}
@@ -340,29 +340,29 @@ func (m *machine) placed(uid string, rank uint32) bool {
 }
 
 // hangUp ends a session.
-func (m *machine) hangUp(now time.Time, uid string) {
+func (m *Machine) hangUp(now time.Time, uid string) {
 	if mem := m.members[uid]; mem != nil && mem.connected {
 		mem.connected, mem.hungUp, mem.readyAt = false, now, time.Time{}
-		m.out.changed, m.look = true, true
+		m.out.Changed, m.look = true, true
 	}
 }
 
 // watch finds out who is silent.
-func (m *machine) watch(now time.Time) {
+func (m *Machine) watch(now time.Time) {
 	if m.over() {
 		return
 	}
 	for _, mem := range m.members {
 		if silent := m.isSilent(now, mem); silent != mem.silent {
-			mem.silent, m.out.changed = silent, true
+			mem.silent, m.out.Changed = silent, true
 		}
 	}
 	if undecided := m.adopting(now); undecided != m.undecided {
-		m.undecided, m.out.changed = undecided, true
+		m.undecided, m.out.Changed = undecided, true
 	}
 }
 
-func (m *machine) isSilent(now time.Time, mem *member) bool {
+func (m *Machine) isSilent(now time.Time, mem *member) bool {
 	heard := mem.lastSeen
 	if !mem.joined {
 		if m.world == nil && !m.mayLive() {
@@ -382,5 +382,5 @@ func (m *machine) isSilent(now time.Time, mem *member) bool {
 }
 
 func sortEndings(endings []ending) {
-	slices.SortFunc(endings, func(a, b ending) int { return strings.Compare(a.uid, b.uid) })
+	slices.SortFunc(endings, func(a, b ending) int { return strings.Compare(a.UID, b.UID) })
 }

@@ -66,9 +66,9 @@ type modelCluster struct {
 
 type modelLeader struct {
 	id      int
-	machine *machine
-	writing *write
-	result  *recordAnswered
+	machine *Machine
+	writing *Write
+	result  *RecordAnswered
 	// term and round are the highest it has spoken with and asked for.
 	term, round uint64
 }
@@ -82,7 +82,7 @@ type wiredAgent struct {
 
 type lateWrite struct {
 	owner int
-	write write
+	write Write
 }
 
 func newModelCluster(t *rapid.T) *modelCluster {
@@ -126,49 +126,49 @@ func (c *modelCluster) pickAgent() *wiredAgent {
 }
 
 // tell is handle for events that cannot be refused.
-func (c *modelCluster) tell(l *modelLeader, ev event) { _ = c.handle(l, ev) }
+func (c *modelCluster) tell(l *modelLeader, ev Event) { _ = c.handle(l, ev) }
 
 // handle gives an event to a leader and checks what it may say afterwards.
-func (c *modelCluster) handle(l *modelLeader, ev event) *refusal {
-	out := l.machine.handle(c.now, ev)
-	if out.write != nil {
+func (c *modelCluster) handle(l *modelLeader, ev Event) *Refusal {
+	out := l.machine.Handle(c.now, ev)
+	if out.Write != nil {
 		if l.writing != nil {
 			c.t.Fatalf("leader %d asks for a write while one is under way", l.id)
 		}
-		l.writing, l.result = out.write, nil
-		if next := out.write.next; next.Round > out.write.prev.Round {
+		l.writing, l.result = out.Write, nil
+		if next := out.Write.Next; next.Round > out.Write.Prev.Round {
 			if next.Round <= l.round {
 				c.t.Fatalf("leader %d tries round %d, after round %d", l.id, next.Round, l.round)
 			}
 			l.round = next.Round
 		}
 	}
-	for _, e := range out.end {
-		c.drop(c.agents[e.uid], l)
+	for _, e := range out.End {
+		c.drop(c.agents[e.UID], l)
 	}
 	for _, uid := range slices.Sorted(maps.Keys(c.agents)) {
-		d, ok := l.machine.directive(uid)
+		d, ok := l.machine.Directive(uid)
 		if !ok {
 			continue
 		}
 		c.check(l, d)
-		if agent := c.agents[uid]; out.publish && agent.leader == l {
+		if agent := c.agents[uid]; out.Publish && agent.leader == l {
 			agent.queue = append(agent.queue, delivery{d, agent.reported})
 		}
 	}
-	return out.refuse
+	return out.Refuse
 }
 
-func (c *modelCluster) check(l *modelLeader, d directive) {
-	if owner, ok := c.owners[d.term]; !ok || owner != l.id {
-		c.t.Fatalf("leader %d speaks with term %d, which it does not own", l.id, d.term)
+func (c *modelCluster) check(l *modelLeader, d Directive) {
+	if owner, ok := c.owners[d.Term]; !ok || owner != l.id {
+		c.t.Fatalf("leader %d speaks with term %d, which it does not own", l.id, d.Term)
 	}
-	if d.term < l.term {
-		c.t.Fatalf("leader %d went back from term %d to %d", l.id, l.term, d.term)
+	if d.Term < l.term {
+		c.t.Fatalf("leader %d went back from term %d to %d", l.id, l.term, d.Term)
 	}
-	l.term = d.term
-	if d.round > 0 && c.digests[d.round] != d.world.digest {
-		c.t.Fatalf("leader %d publishes round %d with %.6s, durable is %.6s", l.id, d.round, d.world.digest, c.digests[d.round])
+	l.term = d.Term
+	if d.Round > 0 && c.digests[d.Round] != d.World.Digest {
+		c.t.Fatalf("leader %d publishes round %d with %.6s, durable is %.6s", l.id, d.Round, d.World.Digest, c.digests[d.Round])
 	}
 }
 
@@ -179,7 +179,7 @@ func (c *modelCluster) drop(agent *wiredAgent, l *modelLeader) {
 	}
 	agent.leader, agent.queue = nil, nil
 	if c.leaders[l.id] == l {
-		c.tell(l, sessionLost{agent.uid})
+		c.tell(l, SessionLost{agent.uid})
 	}
 }
 
@@ -189,9 +189,9 @@ func (c *modelCluster) newLeader(t *rapid.T) {
 		t.Skip("enough leaders")
 	}
 	c.born++
-	l := &modelLeader{id: c.born, machine: newMachine(10*time.Second, fmt.Sprint("leader ", c.born))}
+	l := &modelLeader{id: c.born, machine: NewMachine(10*time.Second, fmt.Sprint("leader ", c.born))}
 	c.leaders[l.id] = l
-	c.tell(l, gangExpected{c.gang()})
+	c.tell(l, GangExpected{c.gang()})
 }
 
 func (c *modelCluster) killLeader(t *rapid.T) {
@@ -208,7 +208,7 @@ func (c *modelCluster) killLeader(t *rapid.T) {
 
 func (c *modelCluster) tellGang(t *rapid.T) {
 	c.t = t
-	c.tell(c.pick("leader"), gangExpected{c.gang()})
+	c.tell(c.pick("leader"), GangExpected{c.gang()})
 }
 
 // newAttempt ends every pod of the gang, and only then tells one of the leaders of the next.
@@ -216,7 +216,7 @@ func (c *modelCluster) newAttempt(t *rapid.T) {
 	c.t = t
 	l := c.pick("leader")
 	if rapid.Bool().Draw(t, "released") {
-		c.tell(l, gangReleased{})
+		c.tell(l, GangReleased{})
 	}
 	for _, agent := range c.agents {
 		if agent.leader != nil {
@@ -224,7 +224,7 @@ func (c *modelCluster) newAttempt(t *rapid.T) {
 		}
 	}
 	c.startGang()
-	c.tell(l, gangExpected{c.gang()})
+	c.tell(l, GangExpected{c.gang()})
 }
 
 func (c *modelCluster) connect(t *rapid.T) {
@@ -262,7 +262,7 @@ func (c *modelCluster) connectTo(agent *wiredAgent, l *modelLeader) {
 }
 
 // told goes on after a report: the session ends, or the directive comes back.
-func (c *modelCluster) told(agent *wiredAgent, refused *refusal) {
+func (c *modelCluster) told(agent *wiredAgent, refused *Refusal) {
 	if agent.leader == nil {
 		return
 	}
@@ -270,7 +270,7 @@ func (c *modelCluster) told(agent *wiredAgent, refused *refusal) {
 		c.drop(agent, agent.leader)
 		return
 	}
-	if d, ok := agent.leader.machine.directive(agent.uid); ok {
+	if d, ok := agent.leader.machine.Directive(agent.uid); ok {
 		agent.queue = append(agent.queue, delivery{d, agent.reported})
 	}
 }
@@ -281,7 +281,7 @@ func (c *modelCluster) reportState(t *rapid.T) {
 	if agent.leader == nil {
 		t.Skip("not connected")
 	}
-	c.told(agent, c.handle(agent.leader, agentReported{agent.uid, agent.report()}))
+	c.told(agent, c.handle(agent.leader, AgentReported{agent.uid, agent.report()}))
 }
 
 func (c *modelCluster) deliver(t *rapid.T) {
@@ -318,11 +318,11 @@ func (c *modelCluster) hangUp(t *rapid.T) {
 }
 
 // apply is the compare-and-swap. It returns what the Recorder would answer.
-func (c *modelCluster) apply(owner int, w write) recordAnswered {
-	if !w.prev.Equal(c.record) {
-		return recordAnswered{found: c.record, err: ErrDeposed}
+func (c *modelCluster) apply(owner int, w Write) RecordAnswered {
+	if !w.Prev.Equal(c.record) {
+		return RecordAnswered{Found: c.record, Err: ErrDeposed}
 	}
-	next := w.next
+	next := w.Next
 	switch {
 	case next.Term < c.record.Term || next.Round < c.record.Round:
 		c.t.Fatalf("the record would go back: %+v to %+v", c.record, next)
@@ -339,7 +339,7 @@ func (c *modelCluster) apply(owner int, w write) recordAnswered {
 	c.record = next
 	c.digests[next.Round] = next.MembersDigest
 	c.past = append(c.past, next)
-	return recordAnswered{found: next}
+	return RecordAnswered{Found: next}
 }
 
 func (c *modelCluster) applyWrite(t *rapid.T) {
@@ -358,7 +358,7 @@ func (c *modelCluster) answerWrite(t *rapid.T) {
 	if l.writing == nil {
 		t.Skip("no write")
 	}
-	answer := recordAnswered{err: errors.New("timeout")}
+	answer := RecordAnswered{Err: errors.New("timeout")}
 	if l.result != nil && rapid.IntRange(0, 3).Draw(t, "clear") > 0 {
 		answer = *l.result
 	}
@@ -408,7 +408,7 @@ func (c *modelCluster) passTime(t *rapid.T) {
 	c.t = t
 	c.now = c.now.Add(time.Duration(rapid.IntRange(1, 8000).Draw(t, "milliseconds")) * time.Millisecond)
 	for _, id := range slices.Sorted(maps.Keys(c.leaders)) {
-		c.tell(c.leaders[id], timePassed{})
+		c.tell(c.leaders[id], TimePassed{})
 	}
 }
 
@@ -419,7 +419,7 @@ func (c *modelCluster) goWell(t *rapid.T) {
 		c.newLeader(t)
 	}
 	l := c.pick("leader")
-	c.tell(l, gangExpected{c.gang()})
+	c.tell(l, GangExpected{c.gang()})
 	for moves := rapid.IntRange(1, 60).Draw(t, "moves"); moves > 0; {
 		c.advance(l, &moves)
 	}
@@ -452,7 +452,7 @@ func (c *modelCluster) advance(l *modelLeader, moves *int) {
 			if agent.leader != l {
 				c.connectTo(agent, l)
 			} else {
-				c.told(agent, c.handle(l, agentReported{uid, agent.report()}))
+				c.told(agent, c.handle(l, AgentReported{uid, agent.report()}))
 			}
 		})
 		for len(agent.queue) > 0 && *moves > 0 {
@@ -461,7 +461,7 @@ func (c *modelCluster) advance(l *modelLeader, moves *int) {
 	}
 	move(func() {
 		c.now = c.now.Add(time.Second)
-		c.tell(l, timePassed{})
+		c.tell(l, TimePassed{})
 	})
 }
 
@@ -529,17 +529,17 @@ func (c *modelCluster) settle() {
 			c.t.Fatalf("%s is in round %d, the record says round %d", agent.uid, in.Round, c.record.Round)
 		}
 	}
-	if o := left.machine.observe(c.now); o.Round != c.record.Round || o.Adopting {
+	if o := left.machine.Observe(c.now); o.Round != c.record.Round || o.Adopting {
 		c.t.Fatalf("the leader sees round %d (adopting %v), the record says %d", o.Round, o.Adopting, c.record.Round)
 	}
 }
 
 // run gives a leader all the time it needs. It returns false when the leader finds itself deposed.
 func (c *modelCluster) run(l *modelLeader) bool {
-	c.tell(l, gangExpected{c.gang()})
+	c.tell(l, GangExpected{c.gang()})
 	forever := 1 << 20
 	for range 40 {
 		c.advance(l, &forever)
 	}
-	return !l.machine.observe(c.now).Deposed
+	return !l.machine.Observe(c.now).Deposed
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// observe returns what is known.
-func (m *machine) observe(now time.Time) Observation {
+// Observe returns what is known.
+func (m *Machine) Observe(now time.Time) Observation {
 	observed := Observation{
 		Known:    len(m.gang.Members) > 0,
 		JobUID:   m.gang.JobUID,
@@ -32,24 +32,24 @@ func (m *machine) observe(now time.Time) Observation {
 	return observed
 }
 
-func (m *machine) observeMember(uid string, mem *member) MemberObservation {
+func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 	seen := MemberObservation{
 		Joined: mem.joined, Connected: mem.connected, LastSeen: mem.lastSeen,
 		Silent: mem.silent, FailedAt: mem.failedAt, Fault: mem.fault(),
-		Terminating: mem.report.terminating, WorkerRank: -1,
+		Terminating: mem.report.Terminating, WorkerRank: -1,
 		Standby: !mem.leaving() && m.isStandby(uid, mem),
 	}
 	seen.Exited, seen.ExitCode = mem.exited()
 	if m.world != nil {
 		seen.WorkerRank = m.world.ranks.rank(uid)
 		seen.InWorld = mem.in(&m.world.record)
-		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.round > 0)
+		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.Round > 0)
 	}
 	return seen
 }
 
 // doing is what the job is in the middle of, in one word and in more.
-func (m *machine) doing() (Phase, string) {
+func (m *Machine) doing() (Phase, string) {
 	switch {
 	case m.world == nil:
 		return PhaseForming, ""
@@ -68,7 +68,7 @@ func (m *machine) doing() (Phase, string) {
 }
 
 // progress is how far the world is: as far as the slowest process that has reported.
-func (m *machine) progress() Progress {
+func (m *Machine) progress() Progress {
 	slowest := uint64(math.MaxUint64)
 	var progress Progress
 	for rank, uid := range m.world.ranks.uids {
@@ -76,16 +76,16 @@ func (m *machine) progress() Progress {
 		if mem == nil || !mem.in(&m.world.record) {
 			continue
 		}
-		for i := range mem.report.processes {
-			p := &mem.report.processes[i]
-			if p.done < slowest {
-				slowest = p.done
-				progress.Step, progress.Samples = p.done, p.samples
+		for i := range mem.report.Processes {
+			p := &mem.report.Processes[i]
+			if p.Done < slowest {
+				slowest = p.Done
+				progress.Step, progress.Samples = p.Done, p.Samples
 			}
-			progress.TotalSteps = max(progress.TotalSteps, p.lastStep)
+			progress.TotalSteps = max(progress.TotalSteps, p.LastStep)
 		}
-		if rank == 0 && len(mem.report.processes) > 0 {
-			progress.Metrics = slices.Clone(mem.report.processes[0].metrics)
+		if rank == 0 && len(mem.report.Processes) > 0 {
+			progress.Metrics = slices.Clone(mem.report.Processes[0].Metrics)
 		}
 	}
 	return progress

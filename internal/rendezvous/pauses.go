@@ -2,8 +2,8 @@ package rendezvous
 
 import "time"
 
-// maxPause is the longest pause that is believed: no process stands still for longer and goes on.
-const maxPause = 30 * 24 * time.Hour
+// MaxPause is the longest pause that is believed: no process stands still for longer and goes on.
+const MaxPause = 30 * 24 * time.Hour
 
 // untold is the change that led to the world, until it can be told what it cost: the first step was made, and
 // everybody who was in the world before as well has said how long it stood still. Each says so by its own clock,
@@ -24,7 +24,7 @@ type untold struct {
 }
 
 // changeTo is the change that leads to a world, which follows on the one that there is.
-func (m *machine) changeTo(next *world, p *plan, now time.Time) *untold {
+func (m *Machine) changeTo(next *world, p *plan, now time.Time) *untold {
 	u := &untold{Change: Change{
 		Round: next.record.Round, From: next.record.From, To: next.record.Workers, Reason: p.reason, Message: p.why,
 		StepsLost: p.lost, At: now,
@@ -58,7 +58,7 @@ func inherited(r *Record) *untold {
 }
 
 // began takes note of the first step of a world, and tells of the change that led to it when its cost is known.
-func (m *machine) began(now time.Time) {
+func (m *Machine) began(now time.Time) {
 	u := m.pending
 	if u == nil || m.world == nil || m.world.record.Round != u.Round || !u.Begun && !m.hasBegun() {
 		return
@@ -69,7 +69,7 @@ func (m *machine) began(now time.Time) {
 		for uid, mem := range m.members {
 			// Who was kept because of its snapshot may go now.
 			kept := m.world.ranks.rank(uid) < 0 && mem.unwanted() && m.isHolder(mem)
-			m.out.publish = m.out.publish || kept
+			m.out.Publish = m.out.Publish || kept
 		}
 	}
 	// Programs that are started anew are in their world before they make a step.
@@ -92,9 +92,9 @@ func (u *untold) complete(w *world) bool {
 }
 
 // hearPause takes over how long a member says that it stood still.
-func (m *machine) hearPause(now time.Time, uid string, mem *member) {
+func (m *Machine) hearPause(now time.Time, uid string, mem *member) {
 	u, r := m.pending, &mem.report
-	if u == nil || m.world == nil || r.round != u.Round || !r.begun || !u.Inherited && !u.awaited[uid] {
+	if u == nil || m.world == nil || r.Round != u.Round || !r.Begun || !u.Inherited && !u.awaited[uid] {
 		return
 	}
 	if u.Inherited {
@@ -104,19 +104,19 @@ func (m *machine) hearPause(now time.Time, uid string, mem *member) {
 		u.said[uid] = true
 	}
 	delete(u.awaited, uid)
-	if most := now.Sub(u.since); !u.since.IsZero() && r.pause > most {
+	if most := now.Sub(u.since); !u.since.IsZero() && r.Pause > most {
 		m.note(notedDoubted, "%s says that it stood still for %s before round %d, and the world before that is %s old",
-			mem.want.Name, r.pause.Round(time.Millisecond), u.Round, most.Round(time.Millisecond))
+			mem.want.Name, r.Pause.Round(time.Millisecond), u.Round, most.Round(time.Millisecond))
 	} else {
-		u.Pause = max(u.Pause, r.pause)
+		u.Pause = max(u.Pause, r.Pause)
 	}
 	m.began(now)
 }
 
-func (m *machine) noteChange(done Change) {
+func (m *Machine) noteChange(done Change) {
 	if len(m.changes) == maxChanges {
 		m.changes = m.changes[1:]
 	}
 	m.changes = append(m.changes, done)
-	m.out.changed = true
+	m.out.Changed = true
 }

@@ -37,8 +37,8 @@ func (f *fleet) step() {
 // says has a pod report, with another pause than it has measured.
 func (f *fleet) says(l *modelLeader, uid string, pause time.Duration) {
 	r := f.pods[uid].report()
-	r.pause = pause
-	_ = f.handle(l, agentReported{uid, r})
+	r.Pause = pause
+	_ = f.handle(l, AgentReported{uid, r})
 }
 
 // told is the change to round 2, if it is told.
@@ -56,17 +56,17 @@ func TestThePauseIsThatOfTheSlowest(t *testing.T) {
 	f.move(f.pods["p02"])
 	f.pass(time.Second)
 	f.step()
-	slowest := f.pods["p01"].report().pause
-	if slowest < 3*time.Second || slowest <= f.pods["p00"].report().pause {
-		t.Fatalf("%s and %s", slowest, f.pods["p00"].report().pause)
+	slowest := f.pods["p01"].report().Pause
+	if slowest < 3*time.Second || slowest <= f.pods["p00"].report().Pause {
+		t.Fatalf("%s and %s", slowest, f.pods["p00"].report().Pause)
 	}
 	f.tellState(f.pods["p00"])
 	f.tellState(f.pods["p02"])
-	if c := told(l); c != nil || !l.machine.observe(f.now).Untold {
+	if c := told(l); c != nil || !l.machine.Observe(f.now).Untold {
 		t.Fatalf("the change is told before all have said how long they stood still: %+v", c)
 	}
 	f.tellState(f.pods["p01"])
-	if c := told(l); c == nil || c.Pause != slowest || !c.Begun || l.machine.observe(f.now).Untold {
+	if c := told(l); c == nil || c.Pause != slowest || !c.Begun || l.machine.Observe(f.now).Untold {
 		t.Errorf("the change is told as %+v, want a pause of %s", c, slowest)
 	}
 }
@@ -79,7 +79,7 @@ func TestThePauseOfANewcomer(t *testing.T) {
 	f.says(l, "p02", time.Hour)
 	f.tellState(f.pods["p00"])
 	f.tellState(f.pods["p01"])
-	if c := told(l); c == nil || c.Pause != f.pods["p00"].report().pause {
+	if c := told(l); c == nil || c.Pause != f.pods["p00"].report().Pause {
 		t.Errorf("the change is told as %+v", c)
 	}
 }
@@ -94,7 +94,7 @@ func TestThePauseThatOneDoesNotSay(t *testing.T) {
 		t.Fatalf("the change is told too early: %+v", c)
 	}
 	f.pass(time.Millisecond)
-	if c := told(l); c == nil || c.Pause != f.pods["p00"].report().pause {
+	if c := told(l); c == nil || c.Pause != f.pods["p00"].report().Pause {
 		t.Errorf("the change is told as %+v", c)
 	}
 }
@@ -104,13 +104,13 @@ func TestAPauseThatCannotBe(t *testing.T) {
 	f, l := grown(t)
 	f.step()
 	r := f.pods["p00"].report()
-	r.pause = f.now.Sub(time.Unix(1e9, 0)) + time.Second
-	out := l.machine.handle(f.now, agentReported{"p00", r})
-	if !slices.ContainsFunc(out.notes, func(n note) bool { return n.kind == notedDoubted && strings.Contains(n.text, "p00") }) {
-		t.Errorf("nothing is said of it: %v", out.notes)
+	r.Pause = f.now.Sub(time.Unix(1e9, 0)) + time.Second
+	out := l.machine.Handle(f.now, AgentReported{"p00", r})
+	if !slices.ContainsFunc(out.Notes, func(n note) bool { return n.Kind == notedDoubted && strings.Contains(n.Text, "p00") }) {
+		t.Errorf("nothing is said of it: %v", out.Notes)
 	}
 	f.tellState(f.pods["p01"])
-	if c := told(l); c == nil || c.Pause != f.pods["p01"].report().pause {
+	if c := told(l); c == nil || c.Pause != f.pods["p01"].report().Pause {
 		t.Errorf("the change is told as %+v", c)
 	}
 }
@@ -141,7 +141,7 @@ func TestThePauseThatNobodyKnows(t *testing.T) {
 		f.pods[uid].want.Leaving = ReasonNodeTainted
 		f.makePod()
 	}
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	for range 100 {
 		if f.turn(l); told(l) != nil {
 			break

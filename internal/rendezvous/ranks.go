@@ -169,9 +169,9 @@ func (p *gapPlan) fillInOrder() {
 	}
 }
 
-// membersDigest identifies a world by its ordered members: the SHA-256, as 64 lower-case hex digits,
+// MembersDigest identifies a world by its ordered members: the SHA-256, as 64 lower-case hex digits,
 // over the pod uids in rank order, each followed by a line feed.
-func membersDigest(uids []string) string {
+func MembersDigest(uids []string) string {
 	sum := sha256.New()
 	for _, uid := range uids {
 		sum.Write([]byte(uid))
@@ -190,7 +190,7 @@ type rankTable struct {
 
 // newRankTable returns the table of a world whose members are known.
 func newRankTable(uids []string) *rankTable {
-	t := &rankTable{uids: uids, ranks: make(map[string]int32, len(uids)), digest: membersDigest(uids)}
+	t := &rankTable{uids: uids, ranks: make(map[string]int32, len(uids)), digest: MembersDigest(uids)}
 	for rank, uid := range uids {
 		t.ranks[uid] = int32(rank)
 	}
@@ -221,7 +221,7 @@ func (t *rankTable) place(uid string, rank uint32) bool {
 		return false
 	}
 	t.uids[rank] = uid
-	if len(t.ranks)+1 == len(t.uids) && membersDigest(t.uids) != t.digest {
+	if len(t.ranks)+1 == len(t.uids) && MembersDigest(t.uids) != t.digest {
 		t.uids[rank] = ""
 		return false
 	}

@@ -236,19 +236,19 @@ func BenchmarkAssignRanks(b *testing.B) {
 
 func TestMembersDigest(t *testing.T) {
 	want := fmt.Sprintf("%x", sha256.Sum256([]byte("u1\nu2\n")))
-	if got := membersDigest([]string{"u1", "u2"}); got != want {
+	if got := MembersDigest([]string{"u1", "u2"}); got != want {
 		t.Errorf("digest %s, want %s", got, want)
 	}
-	if membersDigest([]string{"u1", "u2"}) == membersDigest([]string{"u2", "u1"}) {
+	if MembersDigest([]string{"u1", "u2"}) == MembersDigest([]string{"u2", "u1"}) {
 		t.Error("the digest does not depend on the order")
 	}
-	if membersDigest([]string{"u1", "u2"}) == membersDigest([]string{"u1u2"}) {
+	if MembersDigest([]string{"u1", "u2"}) == MembersDigest([]string{"u1u2"}) {
 		t.Error("the digest does not tell members apart")
 	}
 }
 
 func TestRankTableFromReports(t *testing.T) {
-	digest := membersDigest([]string{"a", "b", "c"})
+	digest := MembersDigest([]string{"a", "b", "c"})
 	for _, tc := range []struct {
 		name  string
 		uid   string

@@ -38,7 +38,7 @@ type recovery struct {
 }
 
 // findBreak finds out whether the world can go on.
-func (m *machine) findBreak(now time.Time) {
+func (m *Machine) findBreak(now time.Time) {
 	if m.broken != nil {
 		return
 	}
@@ -61,7 +61,7 @@ func (m *machine) findBreak(now time.Time) {
 }
 
 // firstFault says in words which fault came first.
-func (m *machine) firstFault() string {
+func (m *Machine) firstFault() string {
 	if faults, _ := m.faults(); len(faults) > 0 {
 		return faults[0].mem.want.Name + ": " + brief(faults[0].text)
 	}
@@ -69,7 +69,7 @@ func (m *machine) firstFault() string {
 }
 
 // failForeign ends an attempt whose programs cannot live on in another world.
-func (m *machine) failForeign(lost int) {
+func (m *Machine) failForeign(lost int) {
 	why := m.firstFault()
 	if lost > 0 {
 		why = m.lastLoss()
@@ -79,14 +79,14 @@ func (m *machine) failForeign(lost int) {
 }
 
 // someoneOut says whether a member has left the world without having been told to by this leader.
-func (m *machine) someoneOut() bool {
+func (m *Machine) someoneOut() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem == nil || m.isLost(mem) || mem.report.round != m.world.record.Round {
+		if mem == nil || m.isLost(mem) || mem.report.Round != m.world.record.Round {
 			continue
 		}
-		if exited, code := mem.exited(); mem.report.has(waitingAborted) ||
-			m.gang.Strategy == Restart && mem.report.out && (!exited || code != 0) {
+		if exited, code := mem.exited(); mem.report.has(WaitingAborted) ||
+			m.gang.Strategy == Restart && mem.report.Out && (!exited || code != 0) {
 			return true
 		}
 	}
@@ -94,15 +94,15 @@ func (m *machine) someoneOut() bool {
 }
 
 // breakWorld has everybody leave the world.
-func (m *machine) breakWorld(now time.Time, r *recovery) {
+func (m *Machine) breakWorld(now time.Time, r *recovery) {
 	r.began, r.failed = now, map[string]bool{}
 	m.change, m.broken = nil, r
-	m.out.publish = true
+	m.out.Publish = true
 	m.note(notedBroken, "round %d is left: %s", m.world.record.Round, r.why)
 }
 
 // recover takes a recovery further, and returns the next world when it is time for it.
-func (m *machine) recover(now time.Time) *plan {
+func (m *Machine) recover(now time.Time) *plan {
 	if !m.judge(now) || m.fatal != "" || !m.allOut(now) {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (m *machine) recover(now time.Time) *plan {
 }
 
 // regroup waits, with whoever is left.
-func (m *machine) regroup(format string) {
+func (m *Machine) regroup(format string) {
 	if !m.broken.regrouping {
 		m.broken.regrouping = true
 		m.note(notedWaiting, format, m.world.record.Round)
@@ -139,7 +139,7 @@ func (m *machine) regroup(format string) {
 
 // someoneAway says whether a member that was lost, and is not known to have ended, may come back with a
 // snapshot.
-func (m *machine) someoneAway() bool {
+func (m *Machine) someoneAway() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem != nil && !mem.connected && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
@@ -150,7 +150,7 @@ func (m *machine) someoneAway() bool {
 }
 
 // rewind finds the state to go on from. It returns nil while there is none yet.
-func (m *machine) rewind(now time.Time, p *plan) *plan {
+func (m *Machine) rewind(now time.Time, p *plan) *plan {
 	furthest := m.furthest()
 	taken, ok := m.newestSnapshot()
 	next, onLive := m.goOnLive(now, p)
@@ -163,7 +163,7 @@ func (m *machine) rewind(now time.Time, p *plan) *plan {
 	case onLive:
 		p = next
 	case ok:
-		p.snapshot, p.fromStep = &taken, taken.step
+		p.snapshot, p.fromStep = &taken, taken.Step
 	case m.world.record.FromStep == 0 && furthest == 0:
 		// Nothing was done yet: the state that programs start with is as good.
 	case m.someoneAway():
@@ -180,7 +180,7 @@ func (m *machine) rewind(now time.Time, p *plan) *plan {
 }
 
 // allOut says whether everybody who is not lost has left the world, and gives up those who do not come.
-func (m *machine) allOut(now time.Time) bool {
+func (m *Machine) allOut(now time.Time) bool {
 	r := m.broken
 	limit := outTimeout
 	if m.gang.Strategy == Restart {
@@ -207,11 +207,11 @@ func (m *machine) allOut(now time.Time) bool {
 	return all
 }
 
-func (m *machine) isOut(mem *member) bool {
-	return mem.report.round == m.world.record.Round && mem.report.out
+func (m *Machine) isOut(mem *member) bool {
+	return mem.report.Round == m.world.record.Round && mem.report.Out
 }
 
-func (m *machine) anyoneOut() bool {
+func (m *Machine) anyoneOut() bool {
 	for uid, mem := range m.members {
 		if m.world.ranks.rank(uid) >= 0 && m.isOut(mem) {
 			return true
@@ -221,7 +221,7 @@ func (m *machine) anyoneOut() bool {
 }
 
 // survivors are the members of the world that follows on a broken one; nil when there are too few.
-func (m *machine) survivors(now time.Time) []Member {
+func (m *Machine) survivors(now time.Time) []Member {
 	stay, _, _ := m.sides()
 	fresh := m.standbys()
 	if size := m.legalSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
@@ -233,7 +233,7 @@ func (m *machine) survivors(now time.Time) []Member {
 	// Those that leave, and can take their time, help out.
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem == nil || m.isLost(mem) || !mem.leaving() || mem.report.terminating {
+		if mem == nil || m.isLost(mem) || !mem.leaving() || mem.report.Terminating {
 			continue
 		}
 		if by := mem.want.LeaveBy; by.IsZero() || by.Sub(now) > m.gang.BarrierTimeout+leaveMargin {
@@ -247,7 +247,7 @@ func (m *machine) survivors(now time.Time) []Member {
 }
 
 // blame says why the world is left, in one word and in more.
-func (m *machine) blame() (Reason, string) {
+func (m *Machine) blame() (Reason, string) {
 	r := m.broken
 	losses := m.lossesNow()
 	switch {
@@ -272,10 +272,10 @@ func (m *machine) blame() (Reason, string) {
 }
 
 // fail ends the attempt.
-func (m *machine) fail(why string) {
+func (m *Machine) fail(why string) {
 	if m.fatal != "" {
 		return
 	}
-	m.fatal, m.out.changed, m.out.publish = why, true, true
+	m.fatal, m.out.Changed, m.out.Publish = why, true, true
 	m.note(notedFatal, "attempt %d cannot go on: %s", m.gang.Attempt, why)
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // raiseTerm asks for a term above all that are known of.
-func (m *machine) raiseTerm(now time.Time) {
+func (m *Machine) raiseTerm(now time.Time) {
 	next := m.base
 	if m.world != nil && m.world.record.Round > next.Round {
 		next = m.world.record // the record in the cluster went back
@@ -15,12 +15,12 @@ func (m *machine) raiseTerm(now time.Time) {
 		m.notBefore = now.Add(raiseInterval)
 	}
 	next.Term, next.JobUID, next.Leader = max(m.base.Term, m.topTerm, m.led)+1, m.gang.JobUID, m.name
-	m.writing = &pendingWrite{write: write{prev: m.base, next: next}}
-	m.out.write = &m.writing.write
+	m.writing = &pendingWrite{Write: Write{Prev: m.base, Next: next}}
+	m.out.Write = &m.writing.Write
 }
 
 // tryClose closes the first round of the attempt if everybody is there.
-func (m *machine) tryClose(now time.Time) {
+func (m *Machine) tryClose(now time.Time) {
 	if m.gang.Attempt < m.base.Attempt {
 		return // the controller's view is old
 	}
@@ -50,7 +50,7 @@ func (m *machine) tryClose(now time.Time) {
 }
 
 // writeRound asks for the record of the next world.
-func (m *machine) writeRound(now time.Time, p *plan) {
+func (m *Machine) writeRound(now time.Time, p *plan) {
 	var before []string
 	next := Record{
 		Term: m.term, Attempt: m.gang.Attempt, FromStep: p.fromStep, Reason: p.reason,
@@ -67,42 +67,42 @@ func (m *machine) writeRound(now time.Time, p *plan) {
 	next.Processes = next.Workers * m.gang.ProcessesPerWorker
 	m.writing = &pendingWrite{
 		plan: p, ranks: ranks, master: m.members[ranks.uids[0]].endpoint,
-		write: write{prev: m.base, next: next},
+		Write: Write{Prev: m.base, Next: next},
 	}
-	m.out.write = &m.writing.write
+	m.out.Write = &m.writing.Write
 	if p.snapshot != nil {
 		m.writing.holders = m.holdersOf(*p.snapshot)
-		m.out.publish = true // to be fetched ahead
+		m.out.Publish = true // to be fetched ahead
 	}
 }
 
 // answered takes the Recorder's answer to the write under way.
-func (m *machine) answered(now time.Time, ev recordAnswered) {
+func (m *Machine) answered(now time.Time, ev RecordAnswered) {
 	done := m.writing
 	if done == nil {
 		return
 	}
 	m.writing, m.look = nil, true
 	switch {
-	case ev.err == nil && ev.found.Term == done.next.Term && ev.found.Round == done.next.Round:
-		m.failures, m.base = 0, ev.found
+	case ev.Err == nil && ev.Found.Term == done.Next.Term && ev.Found.Round == done.Next.Round:
+		m.failures, m.base = 0, ev.Found
 		m.clear()
-		m.wrote(now, done, ev.secret)
-	case errors.Is(ev.err, ErrJobGone):
-		m.gone, m.out.changed = true, true
-		m.endAll(refusal{refusedForGood, goneMessage})
-	case errors.Is(ev.err, ErrDeposed):
+		m.wrote(now, done, ev.Secret)
+	case errors.Is(ev.Err, ErrJobGone):
+		m.gone, m.out.Changed = true, true
+		m.endAll(Refusal{RefusedForGood, GoneMessage})
+	case errors.Is(ev.Err, ErrDeposed):
 		m.clear()
 		m.contested(now, ev)
 	default:
 		m.retryLater(now)
 		m.note(notedFailed, "round %d, term %d may or may not be durable, trying again at %s: %v",
-			done.next.Round, done.next.Term, m.notBefore.UTC().Format(time.TimeOnly), ev.err)
+			done.Next.Round, done.Next.Term, m.notBefore.UTC().Format(time.TimeOnly), ev.Err)
 	}
 }
 
 // clear notes that it is known what stands in the cluster.
-func (m *machine) clear() {
+func (m *Machine) clear() {
 	m.unwritten = false
 	if m.change != nil {
 		m.change.askedFor = time.Time{}
@@ -110,7 +110,7 @@ func (m *machine) clear() {
 }
 
 // wrote goes on after a confirmed write.
-func (m *machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
+func (m *Machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
 	if done.plan == nil {
 		m.lead(secret)
 		return
@@ -123,7 +123,7 @@ func (m *machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
 }
 
 // holds says whether the next world can still be what was planned.
-func (m *machine) holds(now time.Time, p *plan) bool {
+func (m *Machine) holds(now time.Time, p *plan) bool {
 	if p.change != m.change || p.broken != m.broken {
 		return false
 	}
@@ -148,7 +148,7 @@ func (m *machine) holds(now time.Time, p *plan) bool {
 }
 
 // publish makes the round that was written the world.
-func (m *machine) publish(now time.Time, done *pendingWrite) {
+func (m *Machine) publish(now time.Time, done *pendingWrite) {
 	p := done.plan
 	next := &world{
 		record: m.base, ranks: done.ranks, master: done.master, since: now,
@@ -181,7 +181,7 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 		m.retried = &furthest
 	}
 	m.world, m.change, m.broken, m.burned = next, nil, nil, 0
-	m.out.publish, m.out.changed = true, true
+	m.out.Publish, m.out.Changed = true, true
 	m.note(notedPublished, "round %d of %d workers is published", m.base.Round, m.base.Workers)
 	if p.why != "" {
 		m.note(notedPublished, "round %d goes on after step %d: %s", m.base.Round, m.base.FromStep, p.why)
@@ -189,7 +189,7 @@ func (m *machine) publish(now time.Time, done *pendingWrite) {
 }
 
 // freeze keeps what the members were told last that the next world goes on without.
-func (m *machine) freeze(next *world) {
+func (m *Machine) freeze(next *world) {
 	if m.world == nil {
 		return
 	}
@@ -197,18 +197,18 @@ func (m *machine) freeze(next *world) {
 		if m.world.ranks.rank(uid) < 0 || next.ranks.rank(uid) >= 0 {
 			continue
 		}
-		if last, ok := m.directive(uid); ok {
-			if last.barrier != nil {
-				last.barrier.save = false
+		if last, ok := m.Directive(uid); ok {
+			if last.Barrier != nil {
+				last.Barrier.Save = false
 			}
-			withdraw(last.world)
+			withdraw(last.World)
 			mem.left = &last
 		}
 	}
 }
 
 // lead begins to speak with the term that stands in the cluster.
-func (m *machine) lead(secret []byte) {
+func (m *Machine) lead(secret []byte) {
 	if m.term == 0 {
 		m.inherited = m.base.Round
 	}
@@ -216,13 +216,13 @@ func (m *machine) lead(secret []byte) {
 	if m.world != nil && m.world.record.Round == m.base.Round {
 		m.world.record = m.base
 	}
-	m.out.publish, m.out.changed = true, true
+	m.out.Publish, m.out.Changed = true, true
 	m.note(notedTerm, "term %d is ours", m.term)
 }
 
 // contested goes on after a write that found another record than was expected.
-func (m *machine) contested(now time.Time, ev recordAnswered) {
-	found := ev.found
+func (m *Machine) contested(now time.Time, ev RecordAnswered) {
+	found := ev.Found
 	m.topTerm, m.topRound = max(m.topTerm, found.Term), max(m.topRound, found.Round)
 	ours := m.name != "" && found.Leader == m.name
 	if !ours && m.led > 0 && found.Term > m.led {
@@ -237,7 +237,7 @@ func (m *machine) contested(now time.Time, ev recordAnswered) {
 	case ours && found.Term > m.led:
 		// A write of ours has raised the term, and its answer was unclear.
 		m.failures = 0
-		m.lead(ev.secret)
+		m.lead(ev.Secret)
 	case found.Term != m.term:
 		// Either no term was held yet and the base was a cached view, or the record went back: the job was
 		// made anew, or restored from a backup. The term is taken anew.
@@ -246,13 +246,13 @@ func (m *machine) contested(now time.Time, ev recordAnswered) {
 	// Otherwise a round of ours has landed whose answer was unclear. Its number is not used again.
 }
 
-func (m *machine) depose(found Record) {
-	m.deposed, m.world, m.out.changed = true, nil, true
-	m.endAll(refusal{refusedForNow, "another operator leads this job now: connect again"})
+func (m *Machine) depose(found Record) {
+	m.deposed, m.world, m.out.Changed = true, nil, true
+	m.endAll(Refusal{RefusedForNow, "another operator leads this job now: connect again"})
 	m.note(notedDeposed, "another leader has taken the job over with term %d, round %d; ours was %d", found.Term, found.Round, max(m.term, m.base.Term))
 }
 
-func (m *machine) retryLater(now time.Time) {
+func (m *Machine) retryLater(now time.Time) {
 	m.notBefore = now.Add(min(firstRetry<<min(m.failures, 16), lastRetry))
 	m.failures++
 }

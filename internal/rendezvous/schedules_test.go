@@ -77,7 +77,7 @@ func (f *fleet) turns(l *modelLeader, n int) {
 func (f *fleet) parkedBefore(l *modelLeader) {
 	f.target++
 	f.makePod()
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	for range 100 {
 		if w := l.machine.writing; w != nil && w.plan != nil {
 			return
@@ -92,7 +92,7 @@ func barrierMoved(f *fleet) string {
 	l := f.training(2)
 	f.target = 3
 	f.makePod()
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	for range 200 {
 		if l.machine.change != nil {
 			break
@@ -105,8 +105,8 @@ func barrierMoved(f *fleet) string {
 	}
 	lie := f.pods["p00"].report()
 	for l.machine.change == c {
-		lie.processes[0].barrier, lie.processes[0].stop = c.attempt, c.step+1
-		f.told(f.pods["p00"], f.handle(l, agentReported{"p00", lie}))
+		lie.Processes[0].Barrier, lie.Processes[0].Stop = c.attempt, c.step+1
+		f.told(f.pods["p00"], f.handle(l, AgentReported{"p00", lie}))
 		f.tellState(f.pods["p01"])
 		f.pass(50 * time.Millisecond)
 		if c.attempt > 3 {
@@ -130,22 +130,22 @@ func inWorld(f *fleet, steps int) *worker {
 }
 
 // planned is a directive for a round of one worker, which goes on with the state that it has.
-func planned(round, parent, fromStep uint64) directive {
-	return directive{term: 1, round: round, world: &place{
-		digest: fmt.Sprint("world ", round), parent: parent, fromStep: fromStep, workers: 1, processes: 1,
-		master: endpoint{"10.0.0.1", 4000},
+func planned(round, parent, fromStep uint64) Directive {
+	return Directive{Term: 1, Round: round, World: &Place{
+		Digest: fmt.Sprint("world ", round), Parent: parent, FromStep: fromStep, Workers: 1, Processes: 1,
+		Master: Endpoint{"10.0.0.1", 4000},
 	}}
 }
 
 // barred is the directive of a barrier in round 1.
-func barred(attempt, step uint64) directive {
+func barred(attempt, step uint64) Directive {
 	d := planned(1, 0, 0)
-	d.barrier = &barrier{attempt: attempt, step: step}
+	d.Barrier = &barrier{Attempt: attempt, Step: step}
 	return d
 }
 
 // stays says what is wrong when an agent does not refuse a planned round, with its process left alone.
-func stays(w *worker, d directive) string {
+func stays(w *worker, d Directive) string {
 	obeyed, err := w.obey(d)
 	switch {
 	case err != nil:
@@ -178,7 +178,7 @@ func plannedWhenLetGo(f *fleet) string {
 func (f *fleet) letGo(uid string) {
 	p := f.pods[uid]
 	in := p.in()
-	if _, err := p.obey(directive{term: p.machine.Term(), round: in.Round, world: &place{digest: in.World.Digest}}); err != nil || !p.trains() {
+	if _, err := p.obey(Directive{Term: p.machine.Term(), Round: in.Round, World: &Place{Digest: in.World.Digest}}); err != nil || !p.trains() {
 		f.t.Fatalf("it is not let go: %v, %s", err, &p.worker)
 	}
 }
@@ -248,7 +248,7 @@ func burnedReported(f *fleet) string {
 	f.connectTo(newcomer, l)
 	f.end(newcomer)
 	delete(f.pods, newcomer.uid)
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	f.turns(l, 30)
 	if w := l.machine.world; w == nil || w.record.Round != 1 {
 		return "the world before is not adopted"
@@ -264,8 +264,8 @@ func burnedReported(f *fleet) string {
 func unclearTwice(f *fleet) string {
 	l := f.training(1)
 	r := f.pods["p00"].report()
-	r.term = 7
-	_ = f.handle(l, agentReported{"p00", r})
+	r.Term = 7
+	_ = f.handle(l, AgentReported{"p00", r})
 	f.pass(raiseInterval)
 	for i := range 2 {
 		if l.writing == nil {
@@ -275,7 +275,7 @@ func unclearTwice(f *fleet) string {
 			f.apply(l.id, w)
 		}
 		l.writing = nil
-		_ = f.handle(l, recordAnswered{err: errors.New("timeout")})
+		_ = f.handle(l, RecordAnswered{Err: errors.New("timeout")})
 		f.pass(lastRetry)
 	}
 	for range 4 {
@@ -352,10 +352,10 @@ func (f *fleet) worldAfter(before, after func(*Member)) bool {
 			what(&gang.Members[0])
 			what(&gang.Members[1])
 		}
-		_ = f.handle(l, gangExpected{gang})
+		_ = f.handle(l, GangExpected{gang})
 		for range 100 {
 			f.visit(l, "p02")
-			if w := l.writing; w != nil && w.next.Round > 1 {
+			if w := l.writing; w != nil && w.Next.Round > 1 {
 				return true
 			}
 		}
@@ -482,7 +482,7 @@ func liveState(f *fleet) string {
 	made := f.done[1]
 	f.end(f.pods["p02"])
 	f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	f.turns(l, 20)
 	for _, c := range l.machine.changes {
 		if c.Round == 2 && c.StepsLost <= 1 {
@@ -528,17 +528,17 @@ func TestRecordsNameTheirJob(t *testing.T) {
 	l := f.leaders[f.born]
 	gang := f.gang()
 	gang.JobUID = "one"
-	_ = f.handle(l, gangExpected{gang})
+	_ = f.handle(l, GangExpected{gang})
 	l.writing = nil
-	_ = f.handle(l, recordAnswered{err: errors.New("timeout")})
+	_ = f.handle(l, RecordAnswered{Err: errors.New("timeout")})
 	f.pass(firstRetry)
 	for l.machine.world == nil {
-		if l.writing != nil && l.writing.next.JobUID != "one" {
-			t.Fatalf("a record is written for the job %q", l.writing.next.JobUID)
+		if l.writing != nil && l.writing.Next.JobUID != "one" {
+			t.Fatalf("a record is written for the job %q", l.writing.Next.JobUID)
 		}
 		f.turn(l)
 	}
-	if f.record.JobUID != "one" || l.machine.observe(f.now).JobUID != "one" {
-		t.Errorf("the world of the job %q is observed as that of %q", f.record.JobUID, l.machine.observe(f.now).JobUID)
+	if f.record.JobUID != "one" || l.machine.Observe(f.now).JobUID != "one" {
+		t.Errorf("the world of the job %q is observed as that of %q", f.record.JobUID, l.machine.Observe(f.now).JobUID)
 	}
 }

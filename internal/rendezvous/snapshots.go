@@ -8,10 +8,10 @@ import (
 
 // held counts who holds which snapshot of the history of the world. Members that are in an older world
 // count with what they held when it ended.
-func (m *machine) held() map[snapshot]int {
-	counts := map[snapshot]int{}
+func (m *Machine) held() map[Snapshot]int {
+	counts := map[Snapshot]int{}
 	for _, mem := range m.keepers() {
-		for _, s := range mem.report.snapshots {
+		for _, s := range mem.report.Snapshots {
 			if m.inHistory(mem, s) {
 				counts[s]++
 			}
@@ -20,16 +20,16 @@ func (m *machine) held() map[snapshot]int {
 	return counts
 }
 
-func (m *machine) inHistory(mem *member, s snapshot) bool {
-	return mem.report.round == m.world.record.Round || s.step <= m.world.record.FromStep
+func (m *Machine) inHistory(mem *member, s Snapshot) bool {
+	return mem.report.Round == m.world.record.Round || s.Step <= m.world.record.FromStep
 }
 
 // keepers are the members that others can fetch snapshots of the world's history from. One that was lost
 // may end at any moment, with whatever it has that is newer: it counts only if nobody else has any.
-func (m *machine) keepers() []*member {
+func (m *Machine) keepers() []*member {
 	var left, lost []*member
 	for _, mem := range m.members {
-		if !m.serving(mem) || !slices.ContainsFunc(mem.report.snapshots, func(s snapshot) bool { return m.inHistory(mem, s) }) {
+		if !m.serving(mem) || !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return m.inHistory(mem, s) }) {
 			continue
 		}
 		if m.isLost(mem) {
@@ -46,48 +46,48 @@ func (m *machine) keepers() []*member {
 
 // serving says whether others can fetch snapshots of the world's history from a member. The agent of a
 // program that has failed ends.
-func (m *machine) serving(mem *member) bool {
-	if !mem.connected || mem.report.round == 0 || mem.failed() {
+func (m *Machine) serving(mem *member) bool {
+	if !mem.connected || mem.report.Round == 0 || mem.failed() {
 		return false
 	}
-	return mem.report.round == m.world.record.Round || mem.report.round == m.world.record.Parent
+	return mem.report.Round == m.world.record.Round || mem.report.Round == m.world.record.Parent
 }
 
 // newestSnapshot is the one with the most steps; of several, the one that most hold.
-func (m *machine) newestSnapshot() (snapshot, bool) {
-	return best(m.held(), func(snapshot) bool { return true })
+func (m *Machine) newestSnapshot() (Snapshot, bool) {
+	return best(m.held(), func(Snapshot) bool { return true })
 }
 
 // snapshotAfter is a snapshot of the state after a step.
-func (m *machine) snapshotAfter(step uint64) (snapshot, bool) {
-	return best(m.held(), func(s snapshot) bool { return s.step == step })
+func (m *Machine) snapshotAfter(step uint64) (Snapshot, bool) {
+	return best(m.held(), func(s Snapshot) bool { return s.Step == step })
 }
 
 // onlyOthersHold says whether there are snapshots of the world's history, and none of these members has
 // one: a loss soon after would find nothing to go on from.
-func (m *machine) onlyOthersHold(stay map[string]bool) bool {
+func (m *Machine) onlyOthersHold(stay map[string]bool) bool {
 	held := m.held()
 	if len(held) == 0 {
 		return false
 	}
 	for uid := range stay {
-		if slices.ContainsFunc(m.members[uid].report.snapshots, func(s snapshot) bool { return held[s] > 0 }) {
+		if slices.ContainsFunc(m.members[uid].report.Snapshots, func(s Snapshot) bool { return held[s] > 0 }) {
 			return false
 		}
 	}
 	return true
 }
 
-func best(counts map[snapshot]int, fits func(snapshot) bool) (snapshot, bool) {
-	var found snapshot
+func best(counts map[Snapshot]int, fits func(Snapshot) bool) (Snapshot, bool) {
+	var found Snapshot
 	ok := false
 	for s, n := range counts {
 		if !fits(s) {
 			continue
 		}
 		if !ok || cmp.Or(
-			cmp.Compare(s.step, found.step), cmp.Compare(n, counts[found]), cmp.Compare(s.round, found.round),
-			cmp.Compare(s.checksum, found.checksum), cmp.Compare(s.bytes, found.bytes),
+			cmp.Compare(s.Step, found.Step), cmp.Compare(n, counts[found]), cmp.Compare(s.Round, found.Round),
+			cmp.Compare(s.Checksum, found.Checksum), cmp.Compare(s.Bytes, found.Bytes),
 		) > 0 {
 			found, ok = s, true
 		}
@@ -96,28 +96,28 @@ func best(counts map[snapshot]int, fits func(snapshot) bool) (snapshot, bool) {
 }
 
 // holdersOf are those who serve a snapshot now.
-func (m *machine) holdersOf(s snapshot) []holder {
+func (m *Machine) holdersOf(s Snapshot) []holder {
 	var holders []holder
 	for _, mem := range m.keepers() {
-		if mem.serves.port > 0 && slices.Contains(mem.report.snapshots, s) {
-			holders = append(holders, holder{mem.endpoint.address, mem.serves})
+		if mem.serves.Port > 0 && slices.Contains(mem.report.Snapshots, s) {
+			holders = append(holders, holder{mem.endpoint.Address, mem.serves})
 		}
 	}
 	slices.SortFunc(holders, func(a, b holder) int {
-		return cmp.Or(strings.Compare(a.address, b.address), cmp.Compare(a.port, b.port))
+		return cmp.Or(strings.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
 	})
 	return holders
 }
 
 // supplies says whether a member holds the snapshot that the world begins with, and others may be fetching
 // it: an agent has entered its world before it has what its programs load, but a step takes all of them.
-func (m *machine) supplies(mem *member) bool {
+func (m *Machine) supplies(mem *member) bool {
 	return !m.world.finishing && !m.hasBegun() && m.isHolder(mem)
 }
 
 // isHolder says whether a member was named as a holder of the snapshot that the world begins with.
-func (m *machine) isHolder(mem *member) bool {
-	return slices.Contains(m.world.holders, holder{mem.endpoint.address, mem.serves})
+func (m *Machine) isHolder(mem *member) bool {
+	return slices.Contains(m.world.holders, holder{mem.endpoint.Address, mem.serves})
 }
 
 // writes says whether a rank takes snapshots as it trains: the lowest of each node does. When all are on
@@ -127,7 +127,7 @@ func (w *world) writes(node string, rank int32) bool {
 }
 
 // furthest is how far the world that there is was seen to come.
-func (m *machine) furthest() uint64 {
+func (m *Machine) furthest() uint64 {
 	if m.stepRound == m.world.record.Round {
 		return max(m.step, m.world.record.FromStep)
 	}

@@ -15,25 +15,25 @@ import (
 const renewTickets = time.Hour
 
 // keyOf is the key for the snapshots that a member serves; nil for one that serves none.
-func (m *machine) keyOf(mem *member) []byte {
-	if mem.serves.port == 0 {
+func (m *Machine) keyOf(mem *member) []byte {
+	if mem.serves.Port == 0 {
 		return nil
 	}
-	return ticket.KeyOf(m.secret, mem.serves.certificate)
+	return ticket.KeyOf(m.secret, mem.serves.Certificate)
 }
 
 // suppliers are holders, with tickets with which a member gets a snapshot from them. A member that was lost gets
 // none; and nobody needs any for a world that has made a step, since that took everybody's state.
-func (m *machine) suppliers(uid string, s snapshot, holders []holder) []supplier {
+func (m *Machine) suppliers(uid string, s Snapshot, holders []holder) []Supplier {
 	mem, writing := m.members[uid], m.writing != nil && m.writing.plan != nil
-	admitted := mem.serves.port > 0 && !m.isLost(mem) && (writing || !m.hasBegun())
-	grant := ticket.Grant{Fetcher: mem.serves.certificate, Round: s.round, Step: s.step}
+	admitted := mem.serves.Port > 0 && !m.isLost(mem) && (writing || !m.hasBegun())
+	grant := ticket.Grant{Fetcher: mem.serves.Certificate, Round: s.Round, Step: s.Step}
 	expires := m.heardAt.Truncate(renewTickets).Add(ticket.Life)
-	var all []supplier
+	var all []Supplier
 	for _, h := range holders {
-		one := supplier{holder: h}
+		one := Supplier{holder: h}
 		if admitted {
-			one.ticket = ticket.Issue(ticket.KeyOf(m.secret, h.certificate), m.term, grant, expires)
+			one.Ticket = ticket.Issue(ticket.KeyOf(m.secret, h.Certificate), m.term, grant, expires)
 		}
 		all = append(all, one)
 	}
@@ -41,11 +41,11 @@ func (m *machine) suppliers(uid string, s snapshot, holders []holder) []supplier
 }
 
 // withdraw takes the tickets out of what a member is told of a world that goes on without it.
-func withdraw(p *place) {
+func withdraw(p *Place) {
 	if p == nil {
 		return
 	}
-	for i := range p.holders {
-		p.holders[i].ticket = nil
+	for i := range p.Holders {
+		p.Holders[i].Ticket = nil
 	}
 }

@@ -24,51 +24,51 @@ func ticketed(t *testing.T) (*fleet, *modelLeader) {
 func TestTicketsOfTheDirective(t *testing.T) {
 	f, l := ticketed(t)
 	newcomer := f.uids()[2]
-	check := func(at string, s snapshot, holders []supplier) {
+	check := func(at string, s Snapshot, holders []Supplier) {
 		t.Helper()
 		if len(holders) == 0 {
 			t.Fatalf("%s: no holders", at)
 		}
 		for _, h := range holders {
-			uid := strings.TrimPrefix(h.address, "10.0.0.")
-			d, _ := l.machine.directive(uid)
-			grant := ticket.Grant{Fetcher: f.pods[newcomer].certificate, Round: s.round, Step: s.step}
+			uid := strings.TrimPrefix(h.Address, "10.0.0.")
+			d, _ := l.machine.Directive(uid)
+			grant := ticket.Grant{Fetcher: f.pods[newcomer].certificate, Round: s.Round, Step: s.Step}
 			for after, want := range map[time.Duration]error{0: nil, ticket.Life - renewTickets: nil, ticket.Life + time.Second: ticket.ErrExpired} {
-				if err := h.ticket.Check(d.key, grant, f.now.Add(after)); err != want { //nolint:errorlint // they are compared as they are
+				if err := h.Ticket.Check(d.Key, grant, f.now.Add(after)); err != want { //nolint:errorlint // they are compared as they are
 					t.Errorf("%s, after %s: the ticket for %s: %v, want %v", at, after, uid, err, want)
 				}
 			}
-			if term, _ := h.ticket.Term(); term != l.machine.term {
+			if term, _ := h.Ticket.Term(); term != l.machine.term {
 				t.Errorf("%s: a ticket of term %d in term %d", at, term, l.machine.term)
 			}
 		}
 	}
-	d, _ := l.machine.directive(newcomer)
-	check("ahead", d.prefetch.snapshot, d.prefetch.holders)
+	d, _ := l.machine.Directive(newcomer)
+	check("ahead", d.Prefetch.Snapshot, d.Prefetch.Holders)
 	f.finishWrite(l)
-	d, _ = l.machine.directive(newcomer)
-	check("in its world", *d.world.snapshot, d.world.holders)
-	if text := fmt.Sprintf("%+v %v %#v", d.world.holders, d.world.holders, d.world.holders); strings.Contains(text, fmt.Sprint([]byte(d.world.holders[0].ticket[:8]))) {
+	d, _ = l.machine.Directive(newcomer)
+	check("in its world", *d.World.Snapshot, d.World.Holders)
+	if text := fmt.Sprintf("%+v %v %#v", d.World.Holders, d.World.Holders, d.World.Holders); strings.Contains(text, fmt.Sprint([]byte(d.World.Holders[0].Ticket[:8]))) {
 		t.Errorf("a ticket is printed: %s", text)
 	}
 
 	var keys [][]byte
 	for _, uid := range f.uids() {
-		d, _ := l.machine.directive(uid)
+		d, _ := l.machine.Directive(uid)
 		for _, other := range keys {
-			if bytes.Equal(d.key, other) {
+			if bytes.Equal(d.Key, other) {
 				t.Error("two holders have the same key")
 			}
 		}
-		keys = append(keys, d.key)
+		keys = append(keys, d.Key)
 	}
 
 	// Everybody has what it needs once a step was made.
 	f.turns(l, 4)
-	d, _ = l.machine.directive(newcomer)
-	for _, h := range d.world.holders {
-		if h.ticket != nil {
-			t.Errorf("there are tickets after step %d of a world that begins after step %d", l.machine.step, d.world.fromStep)
+	d, _ = l.machine.Directive(newcomer)
+	for _, h := range d.World.Holders {
+		if h.Ticket != nil {
+			t.Errorf("there are tickets after step %d of a world that begins after step %d", l.machine.step, d.World.FromStep)
 		}
 	}
 }
@@ -79,20 +79,20 @@ func TestWhoWasLostGetsNoTicket(t *testing.T) {
 	f.finishWrite(l)
 	newcomer := f.uids()[2]
 	has := func() (told, any bool) {
-		d, ok := l.machine.directive(newcomer)
-		if !ok || d.world == nil {
+		d, ok := l.machine.Directive(newcomer)
+		if !ok || d.World == nil {
 			return false, false
 		}
-		for _, h := range d.world.holders {
-			any = any || h.ticket != nil
+		for _, h := range d.World.Holders {
+			any = any || h.Ticket != nil
 		}
-		return len(d.world.holders) > 0, any
+		return len(d.World.Holders) > 0, any
 	}
 	if told, any := has(); !told || !any {
 		t.Fatalf("it is told of holders: %v, and has tickets: %v", told, any)
 	}
 	f.pods[newcomer].want.Lost = "its node is gone"
-	_ = f.handle(l, gangExpected{f.gang()})
+	_ = f.handle(l, GangExpected{f.gang()})
 	if told, any := has(); !told || any {
 		t.Errorf("it was lost and is told of holders: %v, and has tickets: %v", told, any)
 	}
@@ -116,11 +116,11 @@ func TestWhoIsLeftOutGetsNoTicket(t *testing.T) {
 	newcomer := f.uids()[2]
 	l.machine.freeze(&world{ranks: newRankTable([]string{"p00", "p01"})})
 	left := l.machine.members[newcomer].left
-	if left == nil || len(left.world.holders) == 0 {
+	if left == nil || len(left.World.Holders) == 0 {
 		t.Fatalf("it is told %+v", left)
 	}
-	for _, h := range left.world.holders {
-		if h.ticket != nil {
+	for _, h := range left.World.Holders {
+		if h.Ticket != nil {
 			t.Error("what it is told last has a ticket")
 		}
 	}

@@ -54,10 +54,10 @@ func TestTranscripts(t *testing.T) {
 type transcript struct {
 	t       *testing.T
 	now     time.Time
-	machine *machine
+	machine *Machine
 	leaders int
 	record  Record
-	writing *write
+	writing *Write
 	agents  map[string]*modelAgent
 	attempt int
 	hang    time.Duration
@@ -71,7 +71,7 @@ func (p *transcript) run(d *datadriven.TestData) {
 	switch d.Cmd {
 	case "leader":
 		p.leaders++
-		p.machine, p.writing = newMachine(10*time.Second, fmt.Sprint("leader ", p.leaders)), nil
+		p.machine, p.writing = NewMachine(10*time.Second, fmt.Sprint("leader ", p.leaders)), nil
 	case "expect":
 		p.expect(d)
 	case "train":
@@ -96,9 +96,9 @@ func (p *transcript) run(d *datadriven.TestData) {
 			p.t.Fatal(err)
 		}
 		p.now = p.now.Add(wait)
-		p.event(timePassed{})
+		p.event(TimePassed{})
 	case "release":
-		p.event(gangReleased{})
+		p.event(GangReleased{})
 	case "observe":
 		p.observe()
 	case "record":
@@ -167,7 +167,7 @@ func (p *transcript) expect(d *datadriven.TestData) {
 			gang.HangTimeout = p.hang
 		}
 	}
-	p.event(gangExpected{gang})
+	p.event(GangExpected{gang})
 }
 
 // member reads uid@node[:what[:time]].
@@ -231,7 +231,7 @@ func (p *transcript) train(steps int) {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(p.agents)) {
 		if mem := p.machine.members[uid]; mem != nil && mem.connected {
-			p.event(agentReported{uid, p.agents[uid].report()})
+			p.event(AgentReported{uid, p.agents[uid].report()})
 		}
 	}
 }
@@ -270,7 +270,7 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 		case "round":
 			agent.round, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
 		case "members":
-			agent.digest = membersDigest(arg.Vals)
+			agent.digest = MembersDigest(arg.Vals)
 		case "rank":
 			rank, _ := strconv.Atoi(arg.Vals[0])
 			agent.rank = int32(rank)
@@ -295,15 +295,15 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 		}
 		p.event(agent.join(int32(attempt)))
 	case "report":
-		p.event(agentReported{uid, agent.report()})
+		p.event(AgentReported{uid, agent.report()})
 	case "lost":
-		p.event(sessionLost{uid})
+		p.event(SessionLost{uid})
 	case "slip":
 		agent.entered = agent.done + 1
-		p.event(agentReported{uid, agent.report()})
+		p.event(AgentReported{uid, agent.report()})
 	case "snapshot":
 		agent.save()
-		p.event(agentReported{uid, agent.report()})
+		p.event(AgentReported{uid, agent.report()})
 	case "obey":
 		p.obey(agent)
 	}
@@ -311,7 +311,7 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 
 // obey has an agent take its directive, and report if that changed anything.
 func (p *transcript) obey(agent *modelAgent) bool {
-	d, ok := p.machine.directive(agent.uid)
+	d, ok := p.machine.Directive(agent.uid)
 	if !ok {
 		return false
 	}
@@ -329,7 +329,7 @@ func (p *transcript) obey(agent *modelAgent) bool {
 		return false
 	}
 	p.printf("%s obeys %s", agent.uid, p.showDirective(d))
-	p.event(agentReported{agent.uid, agent.report()})
+	p.event(AgentReported{agent.uid, agent.report()})
 	return true
 }
 
@@ -339,22 +339,22 @@ func (p *transcript) answer(how string) {
 	}
 	asked := p.writing
 	p.writing = nil
-	matches := asked.prev.Equal(p.record)
+	matches := asked.Prev.Equal(p.record)
 	switch {
 	case how == "crash":
-		p.record, p.machine = asked.next, nil
+		p.record, p.machine = asked.Next, nil
 	case how == "gone":
-		p.event(recordAnswered{err: ErrJobGone})
+		p.event(RecordAnswered{Err: ErrJobGone})
 	case how == "unclear":
-		p.event(recordAnswered{err: errors.New("timeout")})
+		p.event(RecordAnswered{Err: errors.New("timeout")})
 	case !matches:
-		p.event(recordAnswered{found: p.record, err: ErrDeposed})
+		p.event(RecordAnswered{Found: p.record, Err: ErrDeposed})
 	case how == "unclear-written":
-		p.record = asked.next
-		p.event(recordAnswered{err: errors.New("timeout")})
+		p.record = asked.Next
+		p.event(RecordAnswered{Err: errors.New("timeout")})
 	case how == "ok":
-		p.record = asked.next
-		p.event(recordAnswered{found: asked.next})
+		p.record = asked.Next
+		p.event(RecordAnswered{Found: asked.Next})
 	default:
 		p.t.Fatalf("unknown answer %s", how)
 	}
@@ -376,36 +376,36 @@ func (p *transcript) settle() {
 }
 
 // event hands an event over and prints what should be done.
-func (p *transcript) event(ev event) {
-	out := p.machine.handle(p.now, ev)
-	for _, n := range out.notes {
-		p.printf("note: %s", n.text)
+func (p *transcript) event(ev Event) {
+	out := p.machine.Handle(p.now, ev)
+	for _, n := range out.Notes {
+		p.printf("note: %s", n.Text)
 	}
-	if out.refuse != nil {
-		p.printf("refuse: %s: %s", out.refuse.kind, out.refuse.message)
+	if out.Refuse != nil {
+		p.printf("refuse: %s: %s", out.Refuse.Kind, out.Refuse.Message)
 		switch ev := ev.(type) {
-		case agentJoined:
-			p.machine.handle(p.now, sessionLost{ev.uid})
-		case agentReported:
-			p.machine.handle(p.now, sessionLost{ev.uid})
+		case AgentJoined:
+			p.machine.Handle(p.now, SessionLost{ev.UID})
+		case AgentReported:
+			p.machine.Handle(p.now, SessionLost{ev.UID})
 		}
 	}
-	for _, e := range out.end {
-		p.printf("end %s: %s: %s", e.uid, e.why.kind, e.why.message)
-		p.machine.handle(p.now, sessionLost{e.uid})
+	for _, e := range out.End {
+		p.printf("end %s: %s: %s", e.UID, e.Why.Kind, e.Why.Message)
+		p.machine.Handle(p.now, SessionLost{e.UID})
 	}
-	if out.publish {
+	if out.Publish {
 		for _, uid := range slices.Sorted(maps.Keys(p.machine.members)) {
-			if d, ok := p.machine.directive(uid); ok && p.machine.members[uid].connected {
+			if d, ok := p.machine.Directive(uid); ok && p.machine.members[uid].connected {
 				p.printf("publish to %s: %s", uid, p.showDirective(d))
 			}
 		}
 	}
-	if out.write != nil {
-		p.writing = out.write
-		p.printf("write: %s -> %s", p.show(out.write.prev), p.show(out.write.next))
+	if out.Write != nil {
+		p.writing = out.Write
+		p.printf("write: %s -> %s", p.show(out.Write.Prev), p.show(out.Write.Next))
 	}
-	if out.changed {
+	if out.Changed {
 		p.printf("changed")
 	}
 }
@@ -421,47 +421,47 @@ func (p *transcript) show(r Record) string {
 	return text
 }
 
-func (p *transcript) showDirective(d directive) string {
-	text := fmt.Sprintf("term %d round %d", d.term, d.round)
-	if d.world != nil {
-		text += fmt.Sprintf(" rank %d/%d %.6s", d.world.workerRank, d.world.workers, d.world.digest)
-		if d.world.master.address != "" {
-			text += fmt.Sprintf(" master %s:%d", d.world.master.address, d.world.master.port)
+func (p *transcript) showDirective(d Directive) string {
+	text := fmt.Sprintf("term %d round %d", d.Term, d.Round)
+	if d.World != nil {
+		text += fmt.Sprintf(" rank %d/%d %.6s", d.World.WorkerRank, d.World.Workers, d.World.Digest)
+		if d.World.Master.Address != "" {
+			text += fmt.Sprintf(" master %s:%d", d.World.Master.Address, d.World.Master.Port)
 		}
 	}
-	if w := d.world; w != nil {
+	if w := d.World; w != nil {
 		switch {
-		case w.restore && w.snapshot != nil:
-			text += fmt.Sprintf(" loads %d-%d from %d", w.snapshot.round, w.snapshot.step, len(w.holders))
-		case w.restore:
+		case w.Restore && w.Snapshot != nil:
+			text += fmt.Sprintf(" loads %d-%d from %d", w.Snapshot.Round, w.Snapshot.Step, len(w.Holders))
+		case w.Restore:
 			text += " begins"
 		}
-		if w.writer {
+		if w.Writer {
 			text += " writer"
 		}
 	}
-	if b := d.barrier; b != nil {
-		text += fmt.Sprintf(" barrier %d at step %d", b.attempt, b.step)
-		if b.save {
+	if b := d.Barrier; b != nil {
+		text += fmt.Sprintf(" barrier %d at step %d", b.Attempt, b.Step)
+		if b.Save {
 			text += " save"
 		}
 	}
-	if a := d.abort; a != nil {
-		text += fmt.Sprintf(" abort (%s)", a.reason)
-		if a.planned {
+	if a := d.Abort; a != nil {
+		text += fmt.Sprintf(" abort (%s)", a.Reason)
+		if a.Planned {
 			text += " planned"
 		}
-		if a.save > 0 {
-			text += fmt.Sprintf(" save %d", a.save)
+		if a.Save > 0 {
+			text += fmt.Sprintf(" save %d", a.Save)
 		}
 	}
-	if f := d.prefetch; f != nil {
-		text += fmt.Sprintf(" prefetch %d-%d from %d", f.snapshot.round, f.snapshot.step, len(f.holders))
+	if f := d.Prefetch; f != nil {
+		text += fmt.Sprintf(" prefetch %d-%d from %d", f.Snapshot.Round, f.Snapshot.Step, len(f.Holders))
 	}
 	for _, flag := range []struct {
 		name string
 		set  bool
-	}{{"raise", d.raise}, {"finish", d.finish}, {"standby", d.standby}, {"released", d.released}} {
+	}{{"raise", d.Raise}, {"finish", d.Finish}, {"standby", d.Standby}, {"released", d.Released}} {
 		if flag.set {
 			text += " " + flag.name
 		}
@@ -470,7 +470,7 @@ func (p *transcript) showDirective(d directive) string {
 }
 
 func (p *transcript) observe() {
-	o := p.machine.observe(p.now)
+	o := p.machine.Observe(p.now)
 	p.printf("attempt %d round %d adopting=%v deposed=%v step %d/%d samples %d",
 		o.Attempt, o.Round, o.Adopting, o.Deposed, o.Progress.Step, o.Progress.TotalSteps, o.Progress.Samples)
 	if o.Why != "" {

@@ -24,7 +24,7 @@ func CommunicationError(text string) bool { return communicationError.MatchStrin
 func (mem *member) faulted() bool { return !mem.faultedAt.IsZero() }
 
 // anyFault counts the members of the world that report a fault.
-func (m *machine) anyFault() int {
+func (m *Machine) anyFault() int {
 	n := 0
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
@@ -37,8 +37,8 @@ func (m *machine) anyFault() int {
 
 // accuses says whether a member has a fault of the world that there is. A program that ended after its
 // agent was told to stop it has none.
-func (m *machine) accuses(mem *member) bool {
-	return mem.faulted() && mem.report.round == m.world.record.Round &&
+func (m *Machine) accuses(mem *member) bool {
+	return mem.faulted() && mem.report.Round == m.world.record.Round &&
 		(!mem.faultExit || m.broken == nil || !mem.faultedAt.After(m.broken.began))
 }
 
@@ -53,7 +53,7 @@ type fault struct {
 
 // faults are the exceptions in the world that may be the program's own, earliest first. Members that were
 // lost without one explain all of them.
-func (m *machine) faults() (faults []fault, explained bool) {
+func (m *Machine) faults() (faults []fault, explained bool) {
 	for rank, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		switch {
@@ -74,7 +74,7 @@ func (m *machine) faults() (faults []fault, explained bool) {
 }
 
 // judge decides whose fault it is that the world broke. It returns false while that is open.
-func (m *machine) judge(now time.Time) bool {
+func (m *Machine) judge(now time.Time) bool {
 	r := m.broken
 	if r.judged {
 		return true
@@ -110,7 +110,7 @@ func (m *machine) judge(now time.Time) bool {
 
 // everywhere says whether all workers of the world have failed with the same exception. Exit codes say
 // too little for that: launchers have one for everything.
-func (m *machine) everywhere(own []fault) bool {
+func (m *Machine) everywhere(own []fault) bool {
 	if m.gang.Strategy == Restart || len(own) != len(m.world.ranks.uids) {
 		return false
 	}
@@ -123,9 +123,9 @@ func (m *machine) everywhere(own []fault) bool {
 }
 
 // accuse lets the programs fail whose fault it was.
-func (m *machine) accuse(now time.Time, culprits []fault) {
+func (m *Machine) accuse(now time.Time, culprits []fault) {
 	r := m.broken
-	r.raised, r.raisedAt, m.out.publish = map[string]bool{}, now, true
+	r.raised, r.raisedAt, m.out.Publish = map[string]bool{}, now, true
 	for i := range culprits {
 		f := &culprits[i]
 		m.note(notedVerdict, "round %d broke by the program in %s: %s", m.world.record.Round, f.mem.want.Name, brief(f.text))
@@ -138,7 +138,7 @@ func (m *machine) accuse(now time.Time, culprits []fault) {
 }
 
 // loseAll counts programs as lost that are yet to fail: nobody waits for that any more.
-func (m *machine) loseAll(now time.Time, culprits []fault) {
+func (m *Machine) loseAll(now time.Time, culprits []fault) {
 	for i := range culprits {
 		if f := &culprits[i]; !m.isLost(f.mem) {
 			m.lose(now, f.uid, f.mem, true, f.text)
@@ -148,10 +148,10 @@ func (m *machine) loseAll(now time.Time, culprits []fault) {
 
 // retriedHere says whether a world was re-formed without a culprit before, and has made no step of
 // progress since.
-func (m *machine) retriedHere() bool { return m.retried != nil && m.furthest() <= *m.retried }
+func (m *Machine) retriedHere() bool { return m.retried != nil && m.furthest() <= *m.retried }
 
 // findHang breaks a world that makes no step although every process is about to make one.
-func (m *machine) findHang(now time.Time) {
+func (m *Machine) findHang(now time.Time) {
 	w := m.world
 	since := w.since
 	if m.stepAt.After(since) {
@@ -169,7 +169,7 @@ func (m *machine) findHang(now time.Time) {
 	case lowest < highest:
 		for _, uid := range w.ranks.uids {
 			mem := m.members[uid]
-			if slices.ContainsFunc(mem.report.processes, func(p process) bool { return p.entered == lowest }) {
+			if slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Entered == lowest }) {
 				m.lose(now, uid, mem, true, fmt.Sprintf("it hangs before step %d, which others have begun: %s", lowest+1, why))
 			}
 		}
@@ -187,19 +187,19 @@ func (m *machine) findHang(now time.Time) {
 
 // aboutToStep says whether every process of the world is about to make a step, and between which steps
 // the last ones lie that they have begun.
-func (m *machine) aboutToStep() (lowest, highest uint64, all bool) {
-	lowest = uint64(maxCount)
+func (m *Machine) aboutToStep() (lowest, highest uint64, all bool) {
+	lowest = uint64(MaxCount)
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem == nil || !mem.in(&m.world.record) || !mem.connected || len(mem.report.processes) == 0 {
+		if mem == nil || !mem.in(&m.world.record) || !mem.connected || len(mem.report.Processes) == 0 {
 			return 0, 0, false
 		}
-		for i := range mem.report.processes {
-			p := &mem.report.processes[i]
-			if p.exited || p.waiting != waitingNone || p.phase != phaseStep && p.phase != phaseData {
+		for i := range mem.report.Processes {
+			p := &mem.report.Processes[i]
+			if p.Exited || p.Waiting != waitingNone || p.ProgramPhase != phaseStep && p.ProgramPhase != phaseData {
 				return 0, 0, false
 			}
-			lowest, highest = min(lowest, p.entered), max(highest, p.entered)
+			lowest, highest = min(lowest, p.Entered), max(highest, p.Entered)
 		}
 	}
 	return lowest, highest, true

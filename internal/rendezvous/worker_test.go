@@ -28,12 +28,12 @@ type worker struct {
 	// vague is true of programs that never say that their state is clean, such as those of an older SDK.
 	vague bool
 
-	snapshots     []snapshot
-	states        map[snapshot]history
+	snapshots     []Snapshot
+	states        map[Snapshot]history
 	snapshotError string
 	full          bool
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
-	fetch func(snapshot, []lifecycle.Holder) (history, bool)
+	fetch func(Snapshot, []lifecycle.Holder) (history, bool)
 
 	// released is true once the operator has let this worker go, left once its agent has ended.
 	released, left bool
@@ -61,7 +61,7 @@ type trainee struct {
 	entered, done, stop, armed uint64
 	// state is what it has computed: the history of rounds in which its steps were made.
 	state   history
-	waiting waiting
+	waiting Waiting
 	fault   string
 	// stepping is true while it is in a step, with its part of it given, and writing once it changes its state
 	// there. clean is what it has said of that state when it left its world.
@@ -82,39 +82,39 @@ func newWorker(uid string, now func() time.Time, strategy Strategy) worker {
 	return worker{
 		uid: uid, now: now, restarts: strategy == Restart, lastStep: 1 << 40,
 		machine: lifecycle.New(now(), lifecycle.DefaultLimits(30*time.Second), shape),
-		states:  map[snapshot]history{}, worlds: map[uint64]string{},
+		states:  map[Snapshot]history{}, worlds: map[uint64]string{},
 	}
 }
 
 // delivery is a directive on its way, and when the report was sent that it answers.
 type delivery struct {
-	directive
+	Directive
 	sent time.Time
 }
 
 // obey gives the agent a directive that answers a report of this moment.
-func (w *worker) obey(d directive) (bool, error) { return w.heed(delivery{d, w.now()}) }
+func (w *worker) obey(d Directive) (bool, error) { return w.heed(delivery{d, w.now()}) }
 
 // heed gives the agent a directive. It returns false when the agent refuses it, and an error when the
 // directive breaks the protocol, or what the agent makes of it does.
 func (w *worker) heed(d delivery) (bool, error) {
-	if d.round != 0 && d.world == nil {
-		return false, fmt.Errorf("%s: round %d without a world", w.uid, d.round)
+	if d.Round != 0 && d.World == nil {
+		return false, fmt.Errorf("%s: round %d without a world", w.uid, d.Round)
 	}
 	w.refused = false
 	if w.ignorant {
-		d.hold = 0
+		d.Hold = 0
 	}
-	w.step(lifecycle.Heard{Directive: heardBy(d.directive), Sent: d.sent})
+	w.step(lifecycle.Heard{Directive: heardBy(d.Directive), Sent: d.sent})
 	if w.broken != nil || w.refused {
 		return false, w.broken
 	}
-	w.released = w.released || d.released
-	if d.round != 0 {
-		if known, ok := w.worlds[d.round]; ok && known != d.world.digest {
-			return false, fmt.Errorf("%s: round %d is %s and was %s", w.uid, d.round, d.world.digest, known)
+	w.released = w.released || d.Released
+	if d.Round != 0 {
+		if known, ok := w.worlds[d.Round]; ok && known != d.World.Digest {
+			return false, fmt.Errorf("%s: round %d is %s and was %s", w.uid, d.Round, d.World.Digest, known)
 		}
-		w.worlds[d.round] = d.world.digest
+		w.worlds[d.Round] = d.World.Digest
 	}
 	return true, nil
 }
@@ -233,7 +233,7 @@ func (w *worker) speak(what lifecycle.What, step uint64) {
 }
 
 // leaves has the process leave its world, for what it waits for then.
-func (w *worker) leaves(what lifecycle.What, waiting waiting) {
+func (w *worker) leaves(what lifecycle.What, waiting Waiting) {
 	p := &w.process
 	p.clean = !w.vague && !p.writing
 	p.waiting, p.stepping, p.writing = waiting, false, false
@@ -264,13 +264,13 @@ func (w *worker) exits(code int) {
 // enter is what the keeper does: only snapshots of the history of the new world stay.
 func (w *worker) enter(e lifecycle.Enter) {
 	w.snapshotError = ""
-	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(s snapshot) bool {
+	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(s Snapshot) bool {
 		named := e.World.Snapshot != nil && s == named(*e.World.Snapshot)
-		return !named && (!e.Continues || s.step > e.World.FromStep)
+		return !named && (!e.Continues || s.Step > e.World.FromStep)
 	})
 }
 
-func named(s lifecycle.Snapshot) snapshot { return snapshot{s.Round, s.Step, s.Bytes, s.Checksum} }
+func named(s lifecycle.Snapshot) Snapshot { return Snapshot{s.Round, s.Step, s.Bytes, s.Checksum} }
 
 // fetched gets the snapshot of a world from one of its holders.
 func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
@@ -288,9 +288,9 @@ func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
 	return lifecycle.Fetched{Round: f.Round}
 }
 
-func (w *worker) keep(s snapshot, state history) {
+func (w *worker) keep(s Snapshot, state history) {
 	w.states[s] = state
-	w.snapshots = append([]snapshot{s}, w.snapshots...)
+	w.snapshots = append([]Snapshot{s}, w.snapshots...)
 	w.snapshots = w.snapshots[:min(2, len(w.snapshots))]
 }
 
@@ -307,8 +307,8 @@ func (w *worker) take(give lifecycle.Give) {
 		p.state = nil
 	case world.Restore:
 		s := named(*world.Snapshot)
-		if s.step != world.FromStep {
-			w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, s.step)
+		if s.Step != world.FromStep {
+			w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, s.Step)
 		}
 		p.state = slices.Clone(w.states[s])
 	case p.waiting != waitingParked && !p.clean || uint64(len(p.state)) != world.FromStep:
@@ -322,7 +322,7 @@ func (w *worker) take(give lifecycle.Give) {
 // abort has the process leave its world, unless it has done so.
 func (w *worker) abort() {
 	if p := &w.process; p.runs && (p.waiting == waitingNone || p.waiting == waitingParked) {
-		w.leaves(lifecycle.Aborted, waitingAborted)
+		w.leaves(lifecycle.Aborted, WaitingAborted)
 	}
 }
 
@@ -350,7 +350,7 @@ func (w *worker) save() {
 		return
 	}
 	p := &w.process
-	s := snapshot{round: p.round, step: p.done, bytes: 8 * p.done, checksum: uint32(p.done)}
+	s := Snapshot{Round: p.round, Step: p.done, Bytes: 8 * p.done, Checksum: uint32(p.done)}
 	if !slices.Contains(w.snapshots, s) {
 		w.keep(s, slices.Clone(p.state))
 	}
@@ -425,106 +425,106 @@ func (w *worker) String() string {
 }
 
 // report is the agent's whole state, as it is sent now.
-func (w *worker) report() report {
+func (w *worker) report() Report {
 	m := w.machine
 	w.reported = w.now()
-	r := report{
-		term: m.Term(), refused: m.Refused(), hold: m.Hold(), before: m.Before(), terminating: m.Terminating(), standby: m.Ready(), out: m.Out(),
-		snapshots: slices.Clone(w.snapshots), snapshotError: w.snapshotError,
+	r := Report{
+		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
+		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 	}
 	if in := m.In(); in != nil {
-		r.round, r.digest, r.workerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)
+		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)
 	}
 	if m.In() == nil && !m.Started() {
 		return r
 	}
 	standing := m.Process(0)
-	p := process{
-		phase: phaseStep, entered: w.process.entered, done: w.process.done, lastStep: w.lastStep,
-		samples: 10 * w.process.done, waiting: waitingOf(standing.Waiting), barrier: standing.Attempt,
-		stop: standing.Stop, elastic: standing.Elastic,
+	p := Process{
+		ProgramPhase: phaseStep, Entered: w.process.entered, Done: w.process.done, LastStep: w.lastStep,
+		Samples: 10 * w.process.done, Waiting: waitingOf(standing.Waiting), Barrier: standing.Attempt,
+		Stop: standing.Stop, Elastic: standing.Elastic,
 	}
 	if standing.Clean {
-		p.clean, p.cleanStep = true, standing.Step
+		p.Clean, p.CleanStep = true, standing.Step
 	}
 	if standing.Entering && standing.Elastic && m.In() != nil {
-		p.phase, p.entered, p.done = phaseForming, m.In().World.FromStep, m.In().World.FromStep
+		p.ProgramPhase, p.Entered, p.Done = phaseForming, m.In().World.FromStep, m.In().World.FromStep
 	}
-	if w.process.fault != "" && (!standing.Entering || p.waiting == waitingFault) {
-		p.fault = w.process.fault
+	if w.process.fault != "" && (!standing.Entering || p.Waiting == waitingFault) {
+		p.Fault = w.process.fault
 	}
 	if code, failed := m.Failure(0); failed {
-		p.waiting = waitingFault
-		if p.fault == "" {
-			p.fault = fmt.Sprintf("the program ended with exit code %d", code)
+		p.Waiting = waitingFault
+		if p.Fault == "" {
+			p.Fault = fmt.Sprintf("the program ended with exit code %d", code)
 		}
 	}
 	if code, ended := m.Exit(0); ended {
-		p.exited, p.exitCode = true, int32(code)
-		if p.fault == "" {
-			p.fault = m.Unsupplied()
+		p.Exited, p.ExitCode = true, int32(code)
+		if p.Fault == "" {
+			p.Fault = m.Unsupplied()
 		}
 	}
-	r.processes = []process{p}
+	r.Processes = []Process{p}
 	if !standing.Entering && !w.begun.IsZero() {
-		r.begun = true
+		r.Begun = true
 		if !w.before.IsZero() {
-			r.pause = w.begun.Sub(w.before)
+			r.Pause = w.begun.Sub(w.before)
 		}
 	}
 	return r
 }
 
-func (w *worker) join(attempt int32) agentJoined {
-	return agentJoined{
-		uid: w.uid, attempt: attempt, endpoint: endpoint{"10.0.0." + w.uid, 4000}, serves: server{5000, w.certificate}, report: w.report(),
+func (w *worker) join(attempt int32) AgentJoined {
+	return AgentJoined{
+		UID: w.uid, Attempt: attempt, Endpoint: Endpoint{"10.0.0." + w.uid, 4000}, Serves: Server{5000, w.certificate}, Report: w.report(),
 	}
 }
 
-func waitingOf(w lifecycle.Waiting) waiting {
-	return map[lifecycle.Waiting]waiting{
-		lifecycle.WaitsJoin: waitingJoin, lifecycle.WaitsParked: waitingParked, lifecycle.WaitsAborted: waitingAborted,
+func waitingOf(w lifecycle.Waiting) Waiting {
+	return map[lifecycle.Waiting]Waiting{
+		lifecycle.WaitsJoin: waitingJoin, lifecycle.WaitsParked: waitingParked, lifecycle.WaitsAborted: WaitingAborted,
 		lifecycle.WaitsFault: waitingFault, lifecycle.WaitsFinished: waitingFinished,
 	}[w]
 }
 
 // heardBy is a directive as the agent's session hands it over.
-func heardBy(d directive) lifecycle.Directive {
+func heardBy(d Directive) lifecycle.Directive {
 	heard := lifecycle.Directive{
-		Term: d.term, Round: d.round, Released: d.released, Standby: d.standby, Key: string(d.key),
-		Raise: d.raise, Finish: d.finish, Hold: d.hold,
+		Term: d.Term, Round: d.Round, Released: d.Released, Standby: d.Standby, Key: string(d.Key),
+		Raise: d.Raise, Finish: d.Finish, Hold: d.Hold,
 	}
-	if w := d.world; w != nil {
+	if w := d.World; w != nil {
 		heard.World = lifecycle.World{
-			Digest: w.digest, Parent: w.parent, FromStep: w.fromStep, WorkerRank: int(w.workerRank),
-			Workers: int(w.workers), Processes: int(w.processes), MasterAddress: w.master.address,
-			MasterPort: int(w.master.port), Restore: w.restore, Writer: w.writer, Holders: holdersTo(w.holders),
+			Digest: w.Digest, Parent: w.Parent, FromStep: w.FromStep, WorkerRank: int(w.WorkerRank),
+			Workers: int(w.Workers), Processes: int(w.Processes), MasterAddress: w.Master.Address,
+			MasterPort: int(w.Master.Port), Restore: w.Restore, Writer: w.Writer, Holders: holdersTo(w.Holders),
 		}
-		if w.snapshot != nil {
-			s := snapshotTo(*w.snapshot)
+		if w.Snapshot != nil {
+			s := snapshotTo(*w.Snapshot)
 			heard.World.Snapshot = &s
 		}
 	}
-	if b := d.barrier; b != nil {
-		heard.Barrier = lifecycle.Barrier{Attempt: b.attempt, Step: b.step, Save: b.save}
+	if b := d.Barrier; b != nil {
+		heard.Barrier = lifecycle.Barrier{Attempt: b.Attempt, Step: b.Step, Save: b.Save}
 	}
-	if d.abort != nil {
-		heard.Abort = &lifecycle.Abort{Reason: d.abort.reason, Planned: d.abort.planned, SaveStep: d.abort.save}
+	if d.Abort != nil {
+		heard.Abort = &lifecycle.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save}
 	}
-	if f := d.prefetch; f != nil {
-		heard.Prefetch = &lifecycle.Prefetch{Snapshot: snapshotTo(f.snapshot), Holders: holdersTo(f.holders)}
+	if f := d.Prefetch; f != nil {
+		heard.Prefetch = &lifecycle.Prefetch{Snapshot: snapshotTo(f.Snapshot), Holders: holdersTo(f.Holders)}
 	}
 	return heard
 }
 
-func snapshotTo(s snapshot) lifecycle.Snapshot {
-	return lifecycle.Snapshot{Round: s.round, Step: s.step, Bytes: s.bytes, Checksum: s.checksum}
+func snapshotTo(s Snapshot) lifecycle.Snapshot {
+	return lifecycle.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Checksum: s.Checksum}
 }
 
-func holdersTo(all []supplier) []lifecycle.Holder {
+func holdersTo(all []Supplier) []lifecycle.Holder {
 	var holders []lifecycle.Holder
 	for i := range all {
-		holders = append(holders, lifecycle.Holder{Address: all[i].address, Port: int(all[i].port), Certificate: all[i].certificate, Ticket: all[i].ticket})
+		holders = append(holders, lifecycle.Holder{Address: all[i].Address, Port: int(all[i].Port), Certificate: all[i].Certificate, Ticket: all[i].Ticket})
 	}
 	return holders
 }

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/server"
+
 	"github.com/concertina-dev/concertina/internal/agent"
-	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // program notes that it was started, with its environment, and trains until it is told to end.
@@ -160,7 +161,7 @@ func startWorker(t *testing.T, team *team, number int, binary, address, notes st
 }
 
 // leadOn starts a leader in this process on a socket that others have served on.
-func (team *team) leadOn(t *testing.T, socket *os.File) *rendezvous.Server {
+func (team *team) leadOn(t *testing.T, socket *os.File) *server.Server {
 	t.Helper()
 	listener, err := net.FileListener(socket)
 	if err != nil {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/server"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -105,7 +107,7 @@ func leadJob(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := rendezvous.NewServer(rendezvous.Options{
+	server := server.NewServer(server.Options{
 		Listener: listener, TLS: authority.TLSConfig(), Authenticator: reviewer,
 		Recorder: killer{record.Status{Live: c, Writer: c.Status()}, os.Getenv(killVariable)},
 	})

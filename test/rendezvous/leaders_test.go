@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/server"
+
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -86,7 +88,7 @@ func (team *team) agent(t *testing.T, address string, worker int) *rendezvoustes
 }
 
 // lead starts a leader in this process and returns it with its address.
-func (team *team) lead(t *testing.T, recorder rendezvous.Recorder) (*rendezvous.Server, string) {
+func (team *team) lead(t *testing.T, recorder rendezvous.Recorder) (*server.Server, string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -95,9 +97,9 @@ func (team *team) lead(t *testing.T, recorder rendezvous.Recorder) (*rendezvous.
 	return team.serve(t, listener, recorder), listener.Addr().String()
 }
 
-func (team *team) serve(t *testing.T, listener net.Listener, recorder rendezvous.Recorder) *rendezvous.Server {
+func (team *team) serve(t *testing.T, listener net.Listener, recorder rendezvous.Recorder) *server.Server {
 	t.Helper()
-	server := rendezvous.NewServer(rendezvous.Options{
+	server := server.NewServer(server.Options{
 		Listener: listener, TLS: team.authority(t.Context(), t).TLSConfig(),
 		Authenticator: reviewer(t), Recorder: recorder,
 	})

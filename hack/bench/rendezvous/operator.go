@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/server"
+
 	product "github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -31,7 +33,7 @@ type None struct{}
 
 // Operator is the operator's process: the server as it ships, and what stands for the controller.
 type Operator struct {
-	server *product.Server
+	server *server.Server
 	config operatorConfig
 	cancel context.CancelFunc
 }
@@ -73,7 +75,7 @@ func (o *Operator) Start(None, *None) error {
 	if err != nil {
 		return err
 	}
-	o.server = product.NewServer(product.Options{
+	o.server = server.NewServer(server.Options{
 		Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13},
 		Authenticator: believer{}, Recorder: newRecorder(o.config.Records),
 	})

@@ -1,23 +1,25 @@
-package rendezvous
+package server
 
 import (
 	"context"
 	"fmt"
 	"testing"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // slowRecorder answers one write for each turn that it is given, and tells of each that has come.
 type slowRecorder struct {
-	Recorder
+	rendezvous.Recorder
 	entered, turns chan struct{}
 }
 
-func (r slowRecorder) Record(ctx context.Context, job JobKey, prev, next Record) (Record, error) {
+func (r slowRecorder) Record(ctx context.Context, job rendezvous.JobKey, prev, next rendezvous.Record) (rendezvous.Record, error) {
 	r.entered <- struct{}{}
 	select {
 	case <-r.turns:
 	case <-ctx.Done():
-		return Record{}, ctx.Err()
+		return rendezvous.Record{}, ctx.Err()
 	}
 	return r.Recorder.Record(ctx, job, prev, next)
 }
@@ -29,7 +31,7 @@ func TestATakeoverIsPaced(t *testing.T) {
 	f := serve(t, func(o *Options) { slow.Recorder, o.Recorder = o.Recorder, &slow })
 	for i := range jobs {
 		name := fmt.Sprintf("job-%d", i)
-		f.Expect(JobKey{"team", name}, gangOf(1, name))
+		f.Expect(rendezvous.JobKey{Namespace: "team", Name: name}, gangOf(1, name))
 	}
 	under := 0
 	for came, answered := 0, 0; answered < jobs; {

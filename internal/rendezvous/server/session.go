@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
@@ -52,11 +54,11 @@ type session struct {
 	over    chan struct{}
 	senders sync.WaitGroup
 	send    func(*rendezvousv1.Directive) error
-	end     func(*refusal)
+	end     func(*rendezvous.Refusal)
 }
 
 // newSession is a session that sends its directives with send; stop is called when that takes too long.
-func newSession(uid string, job *job, send func(*rendezvousv1.Directive) error, stop func(), end func(*refusal)) *session {
+func newSession(uid string, job *job, send func(*rendezvousv1.Directive) error, stop func(), end func(*rendezvous.Refusal)) *session {
 	s := &session{uid: uid, job: job, send: send, end: end, over: make(chan struct{})}
 	s.late = time.AfterFunc(sendTimeout, func() {
 		defer close(s.over)
@@ -97,7 +99,7 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 		return err
 	}
 	visitor := visitorOf(ctx)
-	full := rpcError(&refusal{refusedForNow, fmt.Sprintf(
+	full := rpcError(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: fmt.Sprintf(
 		"%d workers are connected, no more may be (--rendezvous-max-connections): connect again", s.options.MaxConnections)})
 	if s.door.full() {
 		return full
@@ -105,11 +107,11 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limits := deadlinesOf(ctx)
-	one := newSession(in.hello.podUID, in.job, stream.Send, func() { limits.write(0) }, func(why *refusal) { cancel(rpcError(why)) })
+	one := newSession(in.hello.podUID, in.job, stream.Send, func() { limits.write(0) }, func(why *rendezvous.Refusal) { cancel(rpcError(why)) })
 	one.stream, one.from, one.says = stream, visitor.address, in.hello.address
 	one.sequence.Store(in.sequence)
-	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, rpcError(&refusal{refusedForNow,
-		"the token of this session has expired: connect again with a fresh one"}))
+	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, rpcError(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow,
+		Message: "the token of this session has expired: connect again with a fresh one"}))
 	defer expire()
 	if refused := in.job.join(one, &in.hello, in.first); refused != nil {
 		return rpcError(refused)
@@ -147,10 +149,10 @@ func whenDone(ctx context.Context, do func()) func() {
 
 // introduced is what is known of an agent after its first report.
 type introduced struct {
-	who      Identity
+	who      rendezvous.Identity
 	job      *job
 	hello    hello
-	first    report
+	first    rendezvous.Report
 	sequence uint64
 }
 
@@ -183,10 +185,10 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 	if err != nil {
 		return introduced{}, err
 	}
-	var refused *refusal
+	var refused *rendezvous.Refusal
 	if in.job, refused = s.jobs.find(&in.hello); refused == nil && !expected {
 		if refused = in.job.admit(&in.hello); refused == nil {
-			refused = &refusal{refusedForNow, "this pod was not expected yet: connect again"}
+			refused = &rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this pod was not expected yet: connect again"}
 		}
 	}
 	if refused != nil {
@@ -196,7 +198,7 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 }
 
 // greet takes the first report, which must come from the pod that the token speaks of.
-func (s *Server) greet(ctx context.Context, stream *stream, who Identity) (introduced, error) {
+func (s *Server) greet(ctx context.Context, stream *stream, who rendezvous.Identity) (introduced, error) {
 	limits := deadlinesOf(ctx)
 	defer whenDone(ctx, func() { limits.read(0) })()
 	message, err := stream.Receive()
@@ -207,7 +209,7 @@ func (s *Server) greet(ctx context.Context, stream *stream, who Identity) (intro
 		return introduced{}, err
 	}
 	in := introduced{who: who, sequence: message.GetSequence()}
-	var refused *refusal
+	var refused *rendezvous.Refusal
 	if in.hello, refused = readHello(message); refused == nil {
 		in.first, refused = readReport(message)
 	}
@@ -238,29 +240,29 @@ func bearer(stream *stream) (string, error) {
 
 // authenticate finds out whether the token belongs to the pod that it claims. An address whose tokens are
 // refused again and again is not listened to for a while.
-func (s *Server) authenticate(ctx context.Context, token string, claimed Identity) (Identity, error) {
+func (s *Server) authenticate(ctx context.Context, token string, claimed rendezvous.Identity) (rendezvous.Identity, error) {
 	v := visitorOf(ctx)
 	if !s.door.mayTry(v.address, time.Now()) {
 		s.door.away(awayIgnored)
-		return Identity{}, connect.NewError(connect.CodeUnavailable,
+		return rendezvous.Identity{}, connect.NewError(connect.CodeUnavailable,
 			fmt.Errorf("too many tokens from %s were refused: connect again later", v.source))
 	}
 	v.attend(true)
 	who, err := s.options.Authenticator.Authenticate(ctx, token)
 	v.attend(false)
 	if err == nil && (who.PodUID != claimed.PodUID || who.Namespace != claimed.Namespace || who.PodName != claimed.PodName) {
-		err = fmt.Errorf("%w: the token claims another pod than it belongs to", ErrUnauthenticated)
+		err = fmt.Errorf("%w: the token claims another pod than it belongs to", rendezvous.ErrUnauthenticated)
 	}
 	switch {
-	case errors.Is(err, ErrUnauthenticated):
+	case errors.Is(err, rendezvous.ErrUnauthenticated):
 		s.door.away(awayToken)
 		s.door.refused(v.address, time.Now())
-		return Identity{}, connect.NewError(connect.CodeUnauthenticated, err)
+		return rendezvous.Identity{}, connect.NewError(connect.CodeUnauthenticated, err)
 	case err != nil:
 		if ctx.Err() == nil {
 			s.options.Logger.Error(err, "a token could not be checked", "pod", claimed.Namespace+"/"+claimed.PodName)
 		}
-		return Identity{}, connect.NewError(connect.CodeUnavailable, errors.New("the token could not be checked now: connect again"))
+		return rendezvous.Identity{}, connect.NewError(connect.CodeUnavailable, errors.New("the token could not be checked now: connect again"))
 	}
 	return who, nil
 }
@@ -289,7 +291,7 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 	all := i.of[uid]
 	if len(all) >= maxIntroductions {
 		last := max(0, slices.IndexFunc(all, func(other *introduction) bool { return other.source == source }))
-		all[last].end(rpcError(&refusal{refusedForNow, "other sessions of this pod have begun since: connect again"}))
+		all[last].end(rpcError(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "other sessions of this pod have begun since: connect again"}))
 		all = slices.Delete(slices.Clone(all), last, last+1)
 	}
 	i.of[uid] = append(all, one)
@@ -310,7 +312,7 @@ func (s *session) read(ctx context.Context, idle time.Duration) error {
 	limiter := rate.NewLimiter(maxReportRate, reportBurst)
 	// A timer of our own: to set the stream's deadline costs a turn of its connection's loop each time.
 	silence := time.AfterFunc(idle, func() {
-		s.end(&refusal{refusedSilence, fmt.Sprintf("no report within %s of the last one: connect again", idle)})
+		s.end(&rendezvous.Refusal{Kind: rendezvous.RefusedSilence, Message: fmt.Sprintf("no report within %s of the last one: connect again", idle)})
 	})
 	defer silence.Stop()
 	for {
@@ -332,7 +334,7 @@ func (s *session) read(ctx context.Context, idle time.Duration) error {
 	}
 }
 
-func (s *session) take(message *rendezvousv1.Report) *refusal {
+func (s *session) take(message *rendezvousv1.Report) *rendezvous.Refusal {
 	if message.GetHello() != nil {
 		return malformed("only the first report of a session has a hello")
 	}
@@ -361,17 +363,17 @@ func (s *session) write() {
 }
 
 // codes are how refusals travel.
-var codes = map[refusalKind]connect.Code{
-	refusedForNow:   connect.CodeUnavailable,
-	refusedForGood:  connect.CodeNotFound,
-	refusedNonsense: connect.CodeInvalidArgument,
-	refusedRight:    connect.CodePermissionDenied,
-	refusedVersion:  connect.CodeFailedPrecondition,
-	refusedSilence:  connect.CodeDeadlineExceeded,
+var codes = map[rendezvous.RefusalKind]connect.Code{
+	rendezvous.RefusedForNow:   connect.CodeUnavailable,
+	rendezvous.RefusedForGood:  connect.CodeNotFound,
+	rendezvous.RefusedNonsense: connect.CodeInvalidArgument,
+	rendezvous.RefusedRight:    connect.CodePermissionDenied,
+	rendezvous.RefusedVersion:  connect.CodeFailedPrecondition,
+	rendezvous.RefusedSilence:  connect.CodeDeadlineExceeded,
 }
 
 // rpcError is a refusal as the error of an RPC.
-func rpcError(r *refusal) error { return connect.NewError(codes[r.kind], r) }
+func rpcError(r *rendezvous.Refusal) error { return connect.NewError(codes[r.Kind], r) }
 
 // transmit sends one directive. It returns false when that failed, or took too long.
 func (s *session) transmit(message *rendezvousv1.Directive) bool {
@@ -382,7 +384,7 @@ func (s *session) transmit(message *rendezvousv1.Directive) bool {
 		err = errors.Join(err, os.ErrDeadlineExceeded)
 	}
 	if err != nil {
-		s.end(&refusal{refusedForNow, "the agent does not read: " + err.Error()})
+		s.end(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "the agent does not read: " + err.Error()})
 	}
 	return err == nil
 }

@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"connectrpc.com/connect"
 	dto "github.com/prometheus/client_model/go"
@@ -407,14 +409,14 @@ func TestAFullOperatorSaysSo(t *testing.T) {
 	f := serve(t, func(o *Options) { o.MaxConnections = 1 })
 	f.Expect(digits, gangOf(1, "a", "b"))
 	a := f.agent(t, "a")
-	f.eventually(t, "one worker is there", func(Observation) bool { return f.door.workers() == 1 })
+	f.eventually(t, "one worker is there", func(rendezvous.Observation) bool { return f.door.workers() == 1 })
 	wantCode(t, f.converse(t, "token-b", first(f.pod("b"))), connect.CodeUnavailable,
 		"1 workers are connected, no more may be (--rendezvous-max-connections)")
 	if got := f.door.counted(awayWorkers); got != 1 {
 		t.Errorf("%v workers were turned away", got)
 	}
 	a.Stop()
-	f.eventually(t, "its place is free", func(Observation) bool { return f.door.workers() == 0 })
+	f.eventually(t, "its place is free", func(rendezvous.Observation) bool { return f.door.workers() == 0 })
 	b := f.agent(t, "b")
 	await(t, b, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
 }
@@ -457,7 +459,7 @@ func TestOnlyExpectedPodsAreAskedAbout(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a"))
 	f.pod("z")
-	f.tokens.issue("elsewhere", Identity{Namespace: "elsewhere", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(time.Hour)})
+	f.tokens.issue("elsewhere", rendezvous.Identity{Namespace: "elsewhere", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(time.Hour)})
 	wantCode(t, f.converse(t, "garbage", first(f.pod("a"))), connect.CodeUnauthenticated, "unknown token")
 	wantCode(t, f.converse(t, "token-z", first(f.pod("z"))), connect.CodeUnavailable, "not expected in the gang yet")
 	wantCode(t, f.converse(t, "elsewhere", first(f.pod("a"))), connect.CodePermissionDenied, "elsewhere/a")
@@ -531,7 +533,7 @@ func TestSilentStrangersKeepNoWorkerOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.eventually(t, "the strangers are there", func(Observation) bool { return f.door.count() == 4 })
+	f.eventually(t, "the strangers are there", func(rendezvous.Observation) bool { return f.door.count() == 4 })
 	await(t, f.agent(t, "a"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
 }
 
@@ -559,7 +561,7 @@ func TestAStolenTokenHoldsNoPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		lurkers = append(lurkers, lurker)
-		f.eventually(t, "the lurker is known", func(Observation) bool { return f.introducing.count("uid-a") == i+1 })
+		f.eventually(t, "the lurker is known", func(rendezvous.Observation) bool { return f.introducing.count("uid-a") == i+1 })
 	}
 	await(t, startFrom(t, f, "a", f.from("127.0.0.2")), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
 	_, err := lurkers[0].Receive()
@@ -610,7 +612,7 @@ func TestAStolenTokenEvictsNobodyForEver(t *testing.T) {
 		if n := f.door.workers(); n > 1+2*replaceBurst {
 			t.Errorf("%d connections count as workers: those that got no session too", n)
 		}
-		f.eventually(t, "only the living session has a place", func(Observation) bool { return f.door.workers() == 1 })
+		f.eventually(t, "only the living session has a place", func(rendezvous.Observation) bool { return f.door.workers() == 1 })
 	})
 	t.Run("it is not", func(t *testing.T) {
 		f := serve(t, nil)
@@ -643,14 +645,14 @@ func TestASilentSessionIsReplaced(t *testing.T) {
 			t.Fatal(why)
 		}
 	}
-	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1)-1)); why == nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*rendezvous.BeatOf(1)-1)); why == nil {
 		t.Error("there is no end of it")
 	}
-	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1))); why != nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*rendezvous.BeatOf(1))); why != nil {
 		t.Error(why)
 	}
 	older.own = true
-	if why := j.takeOver(older, newer, now.Add(staleBeats*beatOf(1))); why != nil {
+	if why := j.takeOver(older, newer, now.Add(staleBeats*rendezvous.BeatOf(1))); why != nil {
 		t.Error(why)
 	}
 }
@@ -676,7 +678,7 @@ func TestAddressesAreThoseOfThePod(t *testing.T) {
 			t.Errorf("%s is refused: %v", address, err)
 		}
 		_ = stream.CloseRequest()
-		f.eventually(t, "the session is over", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+		f.eventually(t, "the session is over", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 	}
 	_, err := say("10.0.0.2")
 	wantCode(t, err, connect.CodePermissionDenied, "its address is 10.0.0.2, and its pod (uid-a) has [10.0.0.1 fd00::1 192.168.7.7]")
@@ -717,5 +719,5 @@ func TestStrangersLeaveNothingBehind(t *testing.T) {
 		})
 	}
 	all.Wait()
-	f.eventually(t, "no stranger is left", func(Observation) bool { return f.door.count() == 0 })
+	f.eventually(t, "no stranger is left", func(rendezvous.Observation) bool { return f.door.count() == 0 })
 }

@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"connectrpc.com/connect"
 	"github.com/go-logr/logr"
@@ -25,8 +27,8 @@ type Options struct {
 	// TLS has the server's certificate. Nothing older than TLS 1.3 is spoken, whatever it allows.
 	TLS *tls.Config
 	// Authenticator tells who an agent is, Recorder makes rounds durable.
-	Authenticator Authenticator
-	Recorder      Recorder
+	Authenticator rendezvous.Authenticator
+	Recorder      rendezvous.Recorder
 	// Logger gets a line for every decision; the zero value drops them.
 	Logger logr.Logger
 	// Registerer gets the server's metrics while it runs; nil for none.
@@ -213,16 +215,16 @@ func (s *Server) close(server *http.Server) {
 }
 
 // Expect implements Coordinator.
-func (s *Server) Expect(job JobKey, gang Gang) { s.jobs.expect(job, gang) }
+func (s *Server) Expect(job rendezvous.JobKey, gang rendezvous.Gang) { s.jobs.expect(job, gang) }
 
 // Release implements Coordinator.
-func (s *Server) Release(job JobKey) { s.jobs.release(job) }
+func (s *Server) Release(job rendezvous.JobKey) { s.jobs.release(job) }
 
 // Forget implements Coordinator.
-func (s *Server) Forget(job JobKey) { s.jobs.forget(job) }
+func (s *Server) Forget(job rendezvous.JobKey) { s.jobs.forget(job) }
 
 // Observe implements Coordinator.
-func (s *Server) Observe(job JobKey) Observation { return s.jobs.observe(job) }
+func (s *Server) Observe(job rendezvous.JobKey) rendezvous.Observation { return s.jobs.observe(job) }
 
 // Changed implements Coordinator. Keys are delivered while the server runs.
-func (s *Server) Changed() <-chan JobKey { return s.jobs.changed }
+func (s *Server) Changed() <-chan rendezvous.JobKey { return s.jobs.changed }

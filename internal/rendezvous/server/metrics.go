@@ -1,8 +1,10 @@
-package rendezvous
+package server
 
 import (
 	"errors"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,9 +71,9 @@ func (m *serverMetrics) recorded(took time.Duration, err error) {
 	switch {
 	case err == nil:
 		result = "written"
-	case errors.Is(err, ErrDeposed):
+	case errors.Is(err, rendezvous.ErrDeposed):
 		result = "deposed"
-	case errors.Is(err, ErrJobGone):
+	case errors.Is(err, rendezvous.ErrJobGone):
 		result = "gone"
 	}
 	m.recordTime.WithLabelValues(result).Observe(took.Seconds())

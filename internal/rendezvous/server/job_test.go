@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -6,16 +6,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+
 	"github.com/go-logr/logr"
 )
 
 // obedient is a Recorder that does what it is asked for, at once.
 type obedient struct {
 	mu   sync.Mutex
-	last Record
+	last rendezvous.Record
 }
 
-func (o *obedient) Record(_ context.Context, _ JobKey, _, next Record) (Record, error) {
+func (o *obedient) Record(_ context.Context, _ rendezvous.JobKey, _, next rendezvous.Record) (rendezvous.Record, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last = next
@@ -35,16 +37,16 @@ func TestWriteFromTheEndOfASession(t *testing.T) {
 	for i := range gang.Members {
 		uids = append(uids, gang.Members[i].UID)
 	}
-	digest := membersDigest(uids)
-	gang.Durable = Record{Term: 1, Round: 1, Attempt: 1, Workers: 3, Processes: 3, MembersDigest: digest}
-	j := newJob(r, JobKey{"default", "digits"}, gang.JobUID)
-	j.step(gangExpected{gang})
+	digest := rendezvous.MembersDigest(uids)
+	gang.Durable = rendezvous.Record{Term: 1, Round: 1, Attempt: 1, Workers: 3, Processes: 3, MembersDigest: digest}
+	j := newJob(r, rendezvous.JobKey{Namespace: "default", Name: "digits"}, gang.JobUID)
+	j.step(rendezvous.GangExpected{Gang: gang})
 	r.writes.Wait()
 	for i, rank := range []uint32{0, 1, 1} {
 		s := mute(uids[i], j)
-		first := report{
-			term: 1, round: 1, digest: digest, workerRank: rank, out: true,
-			processes: []process{{waiting: waitingAborted, elastic: true}},
+		first := rendezvous.Report{
+			Term: 1, Round: 1, Digest: digest, WorkerRank: rank, Out: true,
+			Processes: []rendezvous.Process{{Waiting: rendezvous.WaitingAborted, Elastic: true}},
 		}
 		if why := j.join(s, &hello{attempt: 1}, first); why != nil && i < 2 {
 			t.Fatal(why)

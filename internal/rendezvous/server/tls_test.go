@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -80,7 +82,7 @@ func TestCertificatesRotateUnderASession(t *testing.T) {
 		step++
 		a.Step(step)
 		b.Step(step)
-		f.eventually(t, "the world trains on after "+after, func(o Observation) bool { return o.Progress.Step == step })
+		f.eventually(t, "the world trains on after "+after, func(o rendezvous.Observation) bool { return o.Progress.Step == step })
 		for _, agent := range []*rendezvoustest.Agent{a, b} {
 			if s := agent.Snapshot(); s.Last != nil || s.Round != 1 {
 				t.Fatalf("after %s a session ended (%v), or the round is %d", after, s.Last, s.Round)
@@ -103,7 +105,7 @@ func TestCertificatesRotateUnderASession(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- authority.Start(ctx) }()
-	f.eventually(t, "there is another authority", func(Observation) bool {
+	f.eventually(t, "there is another authority", func(rendezvous.Observation) bool {
 		return strings.Count(string(authority.Bundle()), "BEGIN CERTIFICATE") == 2
 	})
 	cancel()

@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/protobuf/proto"
@@ -16,7 +18,7 @@ import (
 // discarding makes everything durable at once.
 type discarding struct{}
 
-func (discarding) Record(_ context.Context, _ JobKey, _, next Record) (Record, error) {
+func (discarding) Record(_ context.Context, _ rendezvous.JobKey, _, next rendezvous.Record) (rendezvous.Record, error) {
 	return next, nil
 }
 
@@ -38,7 +40,7 @@ func FuzzReport(f *testing.F) {
 		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 1, PodName: "a", PodUid: "uid-a", Address: "10.0.0.1",
 		MasterPort: 4000, SnapshotPort: 5000, SnapshotCertificate: make([]byte, 32),
 	}
-	digest := membersDigest([]string{"uid-a", "uid-b"})
+	digest := rendezvous.MembersDigest([]string{"uid-a", "uid-b"})
 	world := &rendezvousv1.Report{
 		Sequence: 2, Term: 1, Round: 1, MembersDigest: digest, Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Step: 5, Bytes: 8, Checksum: 1}},
 		Processes: []*rendezvousv1.Process{{
@@ -121,7 +123,7 @@ func listenTo(t *testing.T, introduction, message *rendezvousv1.Report) {
 		j.leave(s)
 	}
 	within(t, j, other)
-	j.step(timePassed{})
+	j.step(rendezvous.TimePassed{})
 	r.writes.Wait()
 	shown(t, j.observe(r.now()))
 	j.leave(other)
@@ -140,7 +142,7 @@ func within(t *testing.T, j *job, s *session) {
 }
 
 // shown fails when something that people are shown is no plain text, or too much of it.
-func shown(t *testing.T, observed Observation) {
+func shown(t *testing.T, observed rendezvous.Observation) {
 	t.Helper()
 	texts := []string{observed.Why, observed.Fatal}
 	for _, member := range observed.Members {

@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -20,6 +20,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,7 +29,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
-var digits = JobKey{Namespace: "team", Name: "digits"}
+var digits = rendezvous.JobKey{Namespace: "team", Name: "digits"}
 
 // fixture is a server on loopback, with its own certificate, record and tokens.
 type fixture struct {
@@ -49,7 +51,7 @@ func serve(t *testing.T, adjust func(*Options)) *fixture {
 	}
 	f := &fixture{
 		url: "https://" + listener.Addr().String(), roots: roots,
-		recorder: &memoryRecorder{records: map[JobKey]Record{}}, tokens: &tokenTable{identities: map[string]Identity{}, forged: map[string]Identity{}},
+		recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, tokens: &tokenTable{identities: map[string]rendezvous.Identity{}, forged: map[string]rendezvous.Identity{}},
 		metrics: prometheus.NewRegistry(),
 	}
 	options := Options{
@@ -100,11 +102,11 @@ func serverCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 // memoryRecorder keeps records in memory.
 type memoryRecorder struct {
 	mu      sync.Mutex
-	records map[JobKey]Record
+	records map[rendezvous.JobKey]rendezvous.Record
 	hold    chan struct{} // not nil: writes wait for it
 }
 
-func (m *memoryRecorder) Record(ctx context.Context, job JobKey, prev, next Record) (Record, error) {
+func (m *memoryRecorder) Record(ctx context.Context, job rendezvous.JobKey, prev, next rendezvous.Record) (rendezvous.Record, error) {
 	m.mu.Lock()
 	hold := m.hold
 	m.mu.Unlock()
@@ -112,20 +114,20 @@ func (m *memoryRecorder) Record(ctx context.Context, job JobKey, prev, next Reco
 		select {
 		case <-hold:
 		case <-ctx.Done():
-			return Record{}, ctx.Err()
+			return rendezvous.Record{}, ctx.Err()
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if found := m.records[job]; !found.Equal(prev) {
-		return found, ErrDeposed
+		return found, rendezvous.ErrDeposed
 	}
 	m.records[job] = next
 	return next, nil
 }
 
 // set has another leader write the record of the job digits.
-func (m *memoryRecorder) set(record Record) {
+func (m *memoryRecorder) set(record rendezvous.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.records[digits] = record
@@ -135,26 +137,26 @@ func (m *memoryRecorder) set(record Record) {
 // what is not true.
 type tokenTable struct {
 	mu         sync.Mutex
-	identities map[string]Identity
-	forged     map[string]Identity
+	identities map[string]rendezvous.Identity
+	forged     map[string]rendezvous.Identity
 	down       bool
 	checked    int
 	// hold, if not nil, keeps every check waiting.
 	hold chan struct{}
 }
 
-func (a *tokenTable) Claim(token string) (Identity, error) {
+func (a *tokenTable) Claim(token string) (rendezvous.Identity, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, table := range []map[string]Identity{a.identities, a.forged} {
+	for _, table := range []map[string]rendezvous.Identity{a.identities, a.forged} {
 		if who, ok := table[token]; ok {
 			return who, nil
 		}
 	}
-	return Identity{}, fmt.Errorf("%w: unknown token", ErrUnauthenticated)
+	return rendezvous.Identity{}, fmt.Errorf("%w: unknown token", rendezvous.ErrUnauthenticated)
 }
 
-func (a *tokenTable) Authenticate(ctx context.Context, token string) (Identity, error) {
+func (a *tokenTable) Authenticate(ctx context.Context, token string) (rendezvous.Identity, error) {
 	a.mu.Lock()
 	a.checked++
 	hold := a.hold
@@ -163,25 +165,25 @@ func (a *tokenTable) Authenticate(ctx context.Context, token string) (Identity, 
 		select {
 		case <-hold:
 		case <-ctx.Done():
-			return Identity{}, ctx.Err()
+			return rendezvous.Identity{}, ctx.Err()
 		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.down {
-		return Identity{}, errors.New("the API server is away")
+		return rendezvous.Identity{}, errors.New("the API server is away")
 	}
 	if who, ok := a.identities[token]; ok {
 		return who, nil
 	}
-	return Identity{}, fmt.Errorf("%w: unknown token", ErrUnauthenticated)
+	return rendezvous.Identity{}, fmt.Errorf("%w: unknown token", rendezvous.ErrUnauthenticated)
 }
 
 // forge makes a token that claims to be of a pod.
 func (a *tokenTable) forge(token, pod string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.forged[token] = Identity{Namespace: "team", PodName: pod, PodUID: "uid-" + pod, Expires: time.Now().Add(time.Hour)}
+	a.forged[token] = rendezvous.Identity{Namespace: "team", PodName: pod, PodUID: "uid-" + pod, Expires: time.Now().Add(time.Hour)}
 }
 
 func (a *tokenTable) count() int {
@@ -190,7 +192,7 @@ func (a *tokenTable) count() int {
 	return a.checked
 }
 
-func (a *tokenTable) issue(token string, who Identity) {
+func (a *tokenTable) issue(token string, who rendezvous.Identity) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.identities[token] = who
@@ -198,7 +200,7 @@ func (a *tokenTable) issue(token string, who Identity) {
 
 // pod issues a token for a pod and returns how its agent introduces itself.
 func (f *fixture) pod(name string) *rendezvousv1.Hello {
-	f.tokens.issue("token-"+name, Identity{
+	f.tokens.issue("token-"+name, rendezvous.Identity{
 		Namespace: "team", PodName: name, PodUID: "uid-" + name, Expires: time.Now().Add(time.Hour),
 	})
 	return &rendezvousv1.Hello{
@@ -207,10 +209,10 @@ func (f *fixture) pod(name string) *rendezvousv1.Hello {
 	}
 }
 
-func gangOf(attempt int32, names ...string) Gang {
-	gang := Gang{Attempt: attempt, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second}
+func gangOf(attempt int32, names ...string) rendezvous.Gang {
+	gang := rendezvous.Gang{Attempt: attempt, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second}
 	for i, name := range names {
-		gang.Members = append(gang.Members, Member{UID: "uid-" + name, Name: name, Ordinal: int32(i), Node: "n"})
+		gang.Members = append(gang.Members, rendezvous.Member{UID: "uid-" + name, Name: name, Ordinal: int32(i), Node: "n"})
 	}
 	return gang
 }
@@ -282,7 +284,7 @@ func await(t *testing.T, agent *rendezvoustest.Agent, condition func(rendezvoust
 }
 
 // eventually waits for the observation of a job.
-func (f *fixture) eventually(t *testing.T, what string, condition func(Observation) bool) {
+func (f *fixture) eventually(t *testing.T, what string, condition func(rendezvous.Observation) bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
@@ -309,7 +311,7 @@ func TestGangFormsAWorld(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a", "b", "c"))
 	a, b := f.agent(t, "a"), f.agent(t, "b")
-	f.eventually(t, "two have joined", func(o Observation) bool {
+	f.eventually(t, "two have joined", func(o rendezvous.Observation) bool {
 		return o.Members["uid-a"].Connected && o.Members["uid-b"].Connected
 	})
 	if o := f.Observe(digits); o.Round != 0 {
@@ -322,17 +324,17 @@ func TestGangFormsAWorld(t *testing.T) {
 		if int(s.WorkerRank) != rank || world.GetWorkers() != 3 || world.GetMasterAddress() != "10.0.0.1" || world.GetMasterPort() != 4000 {
 			t.Errorf("agent %d is in world %v", rank, world)
 		}
-		if world.GetMembersDigest() != membersDigest([]string{"uid-a", "uid-b", "uid-c"}) {
+		if world.GetMembersDigest() != rendezvous.MembersDigest([]string{"uid-a", "uid-b", "uid-c"}) {
 			t.Errorf("digest %s", world.GetMembersDigest())
 		}
 	}
-	f.eventually(t, "the world has formed", func(o Observation) bool {
+	f.eventually(t, "the world has formed", func(o rendezvous.Observation) bool {
 		return o.Members["uid-a"].InWorld && o.Members["uid-b"].InWorld && o.Members["uid-c"].InWorld
 	})
 	for i, agent := range []*rendezvoustest.Agent{a, b, c} {
 		agent.Step(uint64(7 + i))
 	}
-	f.eventually(t, "everybody has done step 7", func(o Observation) bool { return o.Progress.Step == 7 })
+	f.eventually(t, "everybody has done step 7", func(o rendezvous.Observation) bool { return o.Progress.Step == 7 })
 	wantMetrics(t, f.metrics, map[string]float64{
 		"concertina_job_round": 1, "concertina_job_step": 7, "concertina_job_connected_workers": 3,
 		"concertina_rendezvous_sessions": 3,
@@ -371,7 +373,7 @@ func first(hello *rendezvousv1.Hello) *rendezvousv1.Report {
 func TestNothingIsPublishedBeforeItIsDurable(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a"))
-	f.eventually(t, "the term is taken", func(o Observation) bool { return !o.Adopting })
+	f.eventually(t, "the term is taken", func(o rendezvous.Observation) bool { return !o.Adopting })
 	hold := make(chan struct{})
 	f.recorder.mu.Lock()
 	f.recorder.hold = hold
@@ -389,11 +391,11 @@ func TestNothingIsPublishedBeforeItIsDurable(t *testing.T) {
 func TestWhoGetsNoSession(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a"))
-	f.Expect(JobKey{"team", "other"}, gangOf(1, "b"))
+	f.Expect(rendezvous.JobKey{Namespace: "team", Name: "other"}, gangOf(1, "b"))
 	f.pod("a")
 	f.pod("b")
 	f.pod("z")
-	f.tokens.issue("token-elsewhere", Identity{Namespace: "elsewhere", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(time.Hour)})
+	f.tokens.issue("token-elsewhere", rendezvous.Identity{Namespace: "elsewhere", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(time.Hour)})
 	with := func(change func(*rendezvousv1.Report)) *rendezvousv1.Report {
 		report := first(f.pod("a"))
 		change(report)
@@ -434,7 +436,7 @@ func TestWhoGetsNoSession(t *testing.T) {
 		})
 	}
 	t.Run("a job that is gone", func(t *testing.T) {
-		gone := JobKey{"team", "gone"}
+		gone := rendezvous.JobKey{Namespace: "team", Name: "gone"}
 		hello := f.pod("e")
 		hello.Job = "gone"
 		f.Release(gone)
@@ -452,7 +454,7 @@ func TestWhoGetsNoSession(t *testing.T) {
 		f.tokens.mu.Unlock()
 		wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeUnavailable, "could not be checked now")
 	})
-	f.eventually(t, "no session is left", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+	f.eventually(t, "no session is left", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 }
 
 func TestSilenceIsNoHello(t *testing.T) {
@@ -521,7 +523,7 @@ func TestMalformedReports(t *testing.T) {
 		wantCode(t, f.converse(t, "token-a", first(f.pod("a")), report), connect.CodeResourceExhausted, "larger than configured max")
 	})
 	// Nothing of it was believed.
-	f.eventually(t, "no session is left", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+	f.eventually(t, "no session is left", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 	if seen := f.Observe(digits).Members["uid-a"]; seen.Exited || seen.Fault != "" {
 		t.Errorf("a refused report left %+v", seen)
 	}
@@ -533,7 +535,7 @@ func TestWhatProgramsSayIsPlainText(t *testing.T) {
 		SnapshotError: "disk\x1b[2Jfull",
 		Processes:     []*rendezvousv1.Process{{Fault: &rendezvousv1.Fault{Message: "Traceback\n\x1b]0;owned\x07\tValueError"}}},
 	})
-	if refused != nil || read.snapshotError != "disk�[2Jfull" || read.processes[0].fault != "Traceback\n�]0;owned�\tValueError" {
+	if refused != nil || read.SnapshotError != "disk�[2Jfull" || read.Processes[0].Fault != "Traceback\n�]0;owned�\tValueError" {
 		t.Errorf("%+v, %v", read, refused)
 	}
 }
@@ -582,16 +584,16 @@ func TestSessionEndsWithItsToken(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a"))
 	hello := f.pod("a")
-	f.tokens.issue("short", Identity{Namespace: "team", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(300 * time.Millisecond)})
+	f.tokens.issue("short", rendezvous.Identity{Namespace: "team", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(300 * time.Millisecond)})
 	wantCode(t, f.converse(t, "short", first(hello)), connect.CodeUnavailable, "token of this session has expired")
-	f.eventually(t, "the agent is gone", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+	f.eventually(t, "the agent is gone", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 }
 
 func TestIdleSessionEnds(t *testing.T) {
 	f := serve(t, func(o *Options) { o.IdleTimeout = 200 * time.Millisecond })
 	f.Expect(digits, gangOf(1, "a"))
 	wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeDeadlineExceeded, "no report within 200ms of the last one")
-	f.eventually(t, "the agent is gone", func(o Observation) bool { return !o.Members["uid-a"].Connected })
+	f.eventually(t, "the agent is gone", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 }
 
 // Reports that come as fast as the network takes them are read at the rate of a few agents: whatever the
@@ -644,9 +646,9 @@ func TestDeposedLeaderStopsForThatJob(t *testing.T) {
 	f.Expect(digits, gangOf(1, "a", "b"))
 	a := f.agent(t, "a")
 	await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
-	f.recorder.set(Record{Term: 2})
+	f.recorder.set(rendezvous.Record{Term: 2})
 	f.agent(t, "b")
-	f.eventually(t, "the leader knows", func(o Observation) bool { return o.Deposed })
+	f.eventually(t, "the leader knows", func(o rendezvous.Observation) bool { return o.Deposed })
 	s := await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Last != nil })
 	wantCode(t, s.Last, connect.CodeUnavailable, "another operator leads")
 	if len(s.Worlds) != 0 {
@@ -659,7 +661,7 @@ func TestDeposedLeaderStopsForThatJob(t *testing.T) {
 	}
 	anew := gangOf(1, "d")
 	anew.JobUID = "another job of that name"
-	f.recorder.set(Record{})
+	f.recorder.set(rendezvous.Record{})
 	f.Expect(digits, anew)
 	await(t, f.agent(t, "d"), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
 }
@@ -685,7 +687,7 @@ func TestNewLeaderAdopts(t *testing.T) {
 		o.Listener, o.TLS, o.Authenticator, o.Recorder = listener, old.options.TLS, old.options.Authenticator, old.options.Recorder
 	})
 	renewed.Expect(digits, gangOf(1, "a", "b"))
-	renewed.eventually(t, "both are back", func(o Observation) bool {
+	renewed.eventually(t, "both are back", func(o rendezvous.Observation) bool {
 		return o.Round == 1 && o.Members["uid-a"].InWorld && o.Members["uid-b"].InWorld && o.Progress.Step == 5
 	})
 	for _, agent := range []*rendezvoustest.Agent{a, b} {
@@ -702,9 +704,9 @@ func TestNewLeaderAdopts(t *testing.T) {
 func TestChanged(t *testing.T) {
 	f := serve(t, nil)
 	for i := range 50 {
-		f.Expect(JobKey{"team", fmt.Sprint("job-", i)}, gangOf(1, fmt.Sprint("pod-", i)))
+		f.Expect(rendezvous.JobKey{Namespace: "team", Name: fmt.Sprint("job-", i)}, gangOf(1, fmt.Sprint("pod-", i)))
 	}
-	seen := map[JobKey]bool{}
+	seen := map[rendezvous.JobKey]bool{}
 	deadline := time.After(20 * time.Second)
 	for len(seen) < 50 {
 		select {
@@ -724,8 +726,8 @@ func TestChangesOfOneJobArePaced(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var delivering sync.WaitGroup
 		delivering.Go(func() { r.deliverChanges(ctx) })
-		told := map[JobKey]int{}
-		busy, quiet := JobKey{"team", "busy"}, JobKey{"team", "quiet"}
+		told := map[rendezvous.JobKey]int{}
+		busy, quiet := rendezvous.JobKey{Namespace: "team", Name: "busy"}, rendezvous.JobKey{Namespace: "team", Name: "quiet"}
 		const seconds = 10
 		drain := func() {
 			for {

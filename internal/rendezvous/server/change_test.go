@@ -1,8 +1,10 @@
-package rendezvous
+package server
 
 import (
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -36,7 +38,7 @@ func TestWorldChangesWhileItTrains(t *testing.T) {
 	f.Expect(digits, gang)
 	last := func(c *rendezvoustest.Config) { c.LastStep = 1 << 40 }
 	a, b := f.elastic(t, "a", last), f.elastic(t, "b", last)
-	f.eventually(t, "the world trains", func(o Observation) bool { return o.Progress.Step > 3 && o.Elastic })
+	f.eventually(t, "the world trains", func(o rendezvous.Observation) bool { return o.Progress.Step > 3 && o.Elastic })
 
 	gang = gangOf(1, "a", "b", "c")
 	gang.Minimum, gang.Target = 1, 3
@@ -50,17 +52,17 @@ func TestWorldChangesWhileItTrains(t *testing.T) {
 	if w := stayed.Worlds[2]; w.GetRestore() || w.GetParent() != 1 || w.GetWorkers() != 3 {
 		t.Errorf("who stays is told of %v", w)
 	}
-	f.eventually(t, "the change is told", func(o Observation) bool {
-		return len(o.Changes) == 2 && o.Changes[1].Reason == ReasonCapacityAvailable && o.Changes[1].StepsLost == 0 && o.Phase == PhaseTraining
+	f.eventually(t, "the change is told", func(o rendezvous.Observation) bool {
+		return len(o.Changes) == 2 && o.Changes[1].Reason == rendezvous.ReasonCapacityAvailable && o.Changes[1].StepsLost == 0 && o.Phase == rendezvous.PhaseTraining
 	})
 
-	gang.Members[1].Leaving = ReasonNodeTainted
+	gang.Members[1].Leaving = rendezvous.ReasonNodeTainted
 	gang.Target = 2
 	f.Expect(digits, gang)
 	await(t, b, func(s rendezvoustest.Snapshot) bool { return s.Over })
 	await(t, c, inRound(3))
-	f.eventually(t, "the leaver is out", func(o Observation) bool {
-		return o.Members["uid-b"].Out && len(o.Changes) == 3 && o.Changes[2].Reason == ReasonNodeTainted && o.Changes[2].StepsLost == 0
+	f.eventually(t, "the leaver is out", func(o rendezvous.Observation) bool {
+		return o.Members["uid-b"].Out && len(o.Changes) == 3 && o.Changes[2].Reason == rendezvous.ReasonNodeTainted && o.Changes[2].StepsLost == 0
 	})
 
 	gang = gangOf(1, "a", "c")
@@ -71,8 +73,8 @@ func TestWorldChangesWhileItTrains(t *testing.T) {
 	if w := alone.Worlds[4]; !w.GetRestore() || w.GetWorkers() != 1 {
 		t.Errorf("the survivor is told of %v", w)
 	}
-	f.eventually(t, "the recovery is told", func(o Observation) bool {
-		return len(o.Changes) == 4 && o.Changes[3].Reason == ReasonProgramFailed && len(o.Losses) == 1 && o.Losses[0].Program
+	f.eventually(t, "the recovery is told", func(o rendezvous.Observation) bool {
+		return len(o.Changes) == 4 && o.Changes[3].Reason == rendezvous.ReasonProgramFailed && len(o.Losses) == 1 && o.Losses[0].Program
 	})
 	for name, agent := range map[string]*rendezvoustest.Agent{"a": a, "b": b, "c": c} {
 		if s := agent.Snapshot(); s.Violation != "" {
@@ -90,7 +92,7 @@ func TestWorldFinishes(t *testing.T) {
 	await(t, a, inRound(1))
 	await(t, b, inRound(1))
 	a.Step(5)
-	f.eventually(t, "one has finished", func(o Observation) bool { return o.Progress.TotalSteps == 5 })
+	f.eventually(t, "one has finished", func(o rendezvous.Observation) bool { return o.Progress.TotalSteps == 5 })
 	if s := a.Snapshot(); s.Exited || s.Waiting != rendezvousv1.Waiting_WAITING_FINISHED {
 		t.Errorf("a process ends before the others have finished: %+v", s)
 	}
@@ -109,14 +111,14 @@ func TestVerdictReachesTheCulprit(t *testing.T) {
 	gang.Minimum, gang.Target = 1, 2
 	f.Expect(digits, gang)
 	a, b := f.elastic(t, "a", nil), f.elastic(t, "b", nil)
-	f.eventually(t, "the world trains", func(o Observation) bool { return o.Progress.Step > 3 })
+	f.eventually(t, "the world trains", func(o rendezvous.Observation) bool { return o.Progress.Step > 3 })
 	a.Fail("Traceback\nZeroDivisionError: division by zero")
 	b.Fail("Traceback\nConnectionResetError: connection reset by peer")
 	await(t, b, inRound(2))
 	if s := a.Snapshot(); !s.Exited || s.Code != 1 {
 		t.Errorf("the culprit is %+v", s)
 	}
-	f.eventually(t, "the loss is told", func(o Observation) bool {
+	f.eventually(t, "the loss is told", func(o rendezvous.Observation) bool {
 		return len(o.Losses) == 1 && o.Losses[0].Name == "a" && o.Losses[0].Program && o.Losses[0].Message == "Traceback\nZeroDivisionError: division by zero"
 	})
 }
@@ -137,7 +139,7 @@ func TestCommunicationError(t *testing.T) {
 		"from 10.0.0.2:7000: it has another checksum":             false,
 		"KeyError: 'EOFmarker'":                                   false,
 	} {
-		if got := CommunicationError(text); got != want {
+		if got := rendezvous.CommunicationError(text); got != want {
 			t.Errorf("CommunicationError(%q) is %v", text, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"golang.org/x/time/rate"
 )
@@ -30,7 +32,7 @@ const (
 type registry struct {
 	options Options
 	metrics *serverMetrics
-	changed chan JobKey
+	changed chan rendezvous.JobKey
 	changes changes
 
 	// writing ends the writes that are under way; writes counts them.
@@ -41,10 +43,10 @@ type registry struct {
 	takeovers chan struct{}
 
 	mu   sync.Mutex
-	jobs map[JobKey]*job
+	jobs map[rendezvous.JobKey]*job
 	// pods says which job expects a pod, by uid.
-	pods   map[string]JobKey
-	gone   map[JobKey]goneJob
+	pods   map[string]rendezvous.JobKey
+	gone   map[rendezvous.JobKey]goneJob
 	closed bool
 }
 
@@ -58,12 +60,12 @@ func newRegistry(options Options, metrics *serverMetrics) *registry {
 	writing, cancel := context.WithCancel(context.Background())
 	return &registry{
 		options: options, metrics: metrics,
-		changed: make(chan JobKey),
-		changes: changes{signal: make(chan struct{}, 1), queued: map[JobKey]bool{}, paced: map[JobKey]*rate.Limiter{}},
+		changed: make(chan rendezvous.JobKey),
+		changes: changes{signal: make(chan struct{}, 1), queued: map[rendezvous.JobKey]bool{}, paced: map[rendezvous.JobKey]*rate.Limiter{}},
 		writing: writing, cancel: cancel, takeovers: make(chan struct{}, maxTakeovers),
-		jobs: map[JobKey]*job{},
-		pods: map[string]JobKey{},
-		gone: map[JobKey]goneJob{},
+		jobs: map[rendezvous.JobKey]*job{},
+		pods: map[string]rendezvous.JobKey{},
+		gone: map[rendezvous.JobKey]goneJob{},
 	}
 }
 
@@ -79,7 +81,7 @@ func (r *registry) awaitTurn() func() {
 	}
 }
 
-func (r *registry) expect(key JobKey, gang Gang) {
+func (r *registry) expect(key rendezvous.JobKey, gang rendezvous.Gang) {
 	for {
 		j, before := r.open(key, gang.JobUID)
 		if before != nil {
@@ -94,7 +96,7 @@ func (r *registry) expect(key JobKey, gang Gang) {
 
 // open finds the job, or makes it. It returns the job of that name and another uid that it takes the place of; no job
 // at all once the registry is closed.
-func (r *registry) open(key JobKey, uid string) (j, before *job) {
+func (r *registry) open(key rendezvous.JobKey, uid string) (j, before *job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -136,7 +138,7 @@ func (r *registry) forgetPods(j *job) {
 	j.pods = nil
 }
 
-func (r *registry) release(key JobKey) {
+func (r *registry) release(key rendezvous.JobKey) {
 	r.mu.Lock()
 	j := r.jobs[key]
 	if known, ok := r.gone[key]; j == nil && (!ok || known.attempt == 0) {
@@ -144,11 +146,11 @@ func (r *registry) release(key JobKey) {
 	}
 	r.mu.Unlock()
 	if j != nil {
-		j.step(gangReleased{})
+		j.step(rendezvous.GangReleased{})
 	}
 }
 
-func (r *registry) forget(key JobKey) {
+func (r *registry) forget(key rendezvous.JobKey) {
 	r.mu.Lock()
 	j := r.jobs[key]
 	r.mu.Unlock()
@@ -171,12 +173,12 @@ func (r *registry) forget(key JobKey) {
 	}
 }
 
-func (r *registry) observe(key JobKey) Observation {
+func (r *registry) observe(key rendezvous.JobKey) rendezvous.Observation {
 	r.mu.Lock()
 	j := r.jobs[key]
 	r.mu.Unlock()
 	if j == nil {
-		return Observation{}
+		return rendezvous.Observation{}
 	}
 	return j.observe(r.now())
 }
@@ -192,25 +194,25 @@ func (r *registry) all() []*job {
 }
 
 // find returns the job that an agent asks for.
-func (r *registry) find(h *hello) (*job, *refusal) {
+func (r *registry) find(h *hello) (*job, *rendezvous.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if owner, ok := r.pods[h.podUID]; ok && owner != h.job {
-		return nil, &refusal{refusedRight, fmt.Sprintf("this pod is a worker of job %s, not of job %s", owner, h.job)}
+		return nil, &rendezvous.Refusal{Kind: rendezvous.RefusedRight, Message: fmt.Sprintf("this pod is a worker of job %s, not of job %s", owner, h.job)}
 	}
 	if j := r.jobs[h.job]; j != nil {
 		return j, nil
 	}
 	if gone, ok := r.gone[h.job]; ok {
 		if h.attempt <= gone.attempt || gone.attempt == 0 && r.now().Sub(gone.at) < presumeGone {
-			return nil, &refusal{refusedForGood, goneMessage}
+			return nil, &rendezvous.Refusal{Kind: rendezvous.RefusedForGood, Message: rendezvous.GoneMessage}
 		}
 	}
-	return nil, &refusal{refusedForNow, fmt.Sprintf("job %s is not expected yet: connect again", h.job)}
+	return nil, &rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: fmt.Sprintf("job %s is not expected yet: connect again", h.job)}
 }
 
 // expects says whether a pod that claims to be this one would be welcome.
-func (r *registry) expects(who Identity) bool {
+func (r *registry) expects(who rendezvous.Identity) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	job, ok := r.pods[who.PodUID]
@@ -246,7 +248,7 @@ func (r *registry) shutdown() {
 	r.closed = true
 	r.mu.Unlock()
 	for _, j := range r.all() {
-		j.close(refusal{refusedForNow, "this operator stops: connect again"})
+		j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"})
 	}
 	r.cancel()
 }
@@ -279,13 +281,13 @@ func (r *registry) deliverChanges(ctx context.Context) {
 // changes is a queue of jobs without repetition, in which none comes up too often.
 type changes struct {
 	mu     sync.Mutex
-	queue  []JobKey
-	queued map[JobKey]bool
-	paced  map[JobKey]*rate.Limiter
+	queue  []rendezvous.JobKey
+	queued map[rendezvous.JobKey]bool
+	paced  map[rendezvous.JobKey]*rate.Limiter
 	signal chan struct{}
 }
 
-func (c *changes) add(key JobKey) {
+func (c *changes) add(key rendezvous.JobKey) {
 	c.mu.Lock()
 	known := c.queued[key]
 	if !known {
@@ -302,7 +304,7 @@ func (c *changes) add(key JobKey) {
 }
 
 // next takes the first job whose turn it is. When there is none it returns how long to wait for one.
-func (c *changes) next(now time.Time) (key JobKey, ok bool, wait time.Duration) {
+func (c *changes) next(now time.Time) (key rendezvous.JobKey, ok bool, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wait = time.Hour
@@ -322,10 +324,10 @@ func (c *changes) next(now time.Time) (key JobKey, ok bool, wait time.Duration) 
 		delete(c.queued, key)
 		return key, true, 0
 	}
-	return JobKey{}, false, wait
+	return rendezvous.JobKey{}, false, wait
 }
 
-func (c *changes) forget(key JobKey) {
+func (c *changes) forget(key rendezvous.JobKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.paced, key)

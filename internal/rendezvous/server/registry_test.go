@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"fmt"
@@ -7,16 +7,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
 // everybodyJoins has every member of a gang join, all in one moment.
-func everybodyJoins(t *testing.T, j *job, gang Gang) {
+func everybodyJoins(t *testing.T, j *job, gang rendezvous.Gang) {
 	t.Helper()
 	for i := range gang.Members {
 		s := mute(gang.Members[i].UID, j)
 		h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
-		if why := j.join(s, h, report{standby: true}); why != nil {
+		if why := j.join(s, h, rendezvous.Report{Standby: true}); why != nil {
 			t.Fatal(why)
 		}
 	}
@@ -29,7 +31,7 @@ func TestManyJoinsShareADecision(t *testing.T) {
 		rest    time.Duration
 	}{{3, 0}, {1000, 1000 * restPerMember}} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+			r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
 			defer r.writes.Wait()
 			defer r.shutdown()
 			gang := gangOf(1, names(row.members)...)
@@ -51,10 +53,10 @@ func TestManyJoinsShareADecision(t *testing.T) {
 
 // While one job is busy the others are told what they need, and their agents find them.
 func TestABusyJobDelaysNoOther(t *testing.T) {
-	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
 	defer r.writes.Wait()
 	defer r.shutdown()
-	other := JobKey{"team-b", "other"}
+	other := rendezvous.JobKey{Namespace: "team-b", Name: "other"}
 	busy := gangOf(1, "a")
 	r.expect(digits, busy)
 	r.jobs[digits].mu.Lock()
@@ -87,7 +89,7 @@ func TestABusyJobDelaysNoOther(t *testing.T) {
 
 // A job that is made anew under its name while the old one is dropped belongs to its new pods only.
 func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
-	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
 	defer r.writes.Wait()
 	defer r.shutdown()
 	first, second := gangOf(1, "a"), gangOf(1, "b")
@@ -105,7 +107,7 @@ func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
 
 // mute is a session of an agent that takes every directive.
 func mute(uid string, j *job) *session {
-	return newSession(uid, j, func(*rendezvousv1.Directive) error { return nil }, func() {}, func(*refusal) {})
+	return newSession(uid, j, func(*rendezvousv1.Directive) error { return nil }, func() {}, func(*rendezvous.Refusal) {})
 }
 
 // BenchmarkGang is what a job of 10,000 workers costs from the first hello to a world that all have entered, without
@@ -113,7 +115,7 @@ func mute(uid string, j *job) *session {
 func BenchmarkGang(b *testing.B) {
 	gang := gangOf(1, names(10000)...)
 	for b.Loop() {
-		r := newRegistry(Options{Recorder: &memoryRecorder{records: map[JobKey]Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+		r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
 		r.expect(digits, gang)
 		r.writes.Wait()
 		j := r.jobs[digits]
@@ -121,7 +123,7 @@ func BenchmarkGang(b *testing.B) {
 		for i := range gang.Members {
 			s := mute(gang.Members[i].UID, j)
 			h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
-			if why := j.join(s, h, report{standby: true}); why != nil {
+			if why := j.join(s, h, rendezvous.Report{Standby: true}); why != nil {
 				b.Fatal(why)
 			}
 			sessions = append(sessions, s)
@@ -131,7 +133,7 @@ func BenchmarkGang(b *testing.B) {
 		}
 		for _, s := range sessions {
 			d, _ := j.directive(s)
-			entered := report{term: d.term, round: d.round, digest: d.world.digest, workerRank: uint32(d.world.workerRank), processes: []process{{elastic: true}}}
+			entered := rendezvous.Report{Term: d.Term, Round: d.Round, Digest: d.World.Digest, WorkerRank: uint32(d.World.WorkerRank), Processes: []rendezvous.Process{{Elastic: true}}}
 			if why := j.hear(s, 1, entered); why != nil {
 				b.Fatal(why)
 			}

@@ -1,4 +1,4 @@
-package rendezvous
+package server
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"golang.org/x/time/rate"
 )
@@ -36,7 +38,7 @@ const (
 // job drives the machine of one job: it gives it events one at a time, and does what they lead to.
 type job struct {
 	registry *registry
-	key      JobKey
+	key      rendezvous.JobKey
 	uid      string
 	// pods are the members that are expected; it belongs to the registry's lock.
 	pods []string
@@ -44,23 +46,23 @@ type job struct {
 	expecting sync.Mutex
 
 	mu       sync.Mutex
-	machine  *machine
+	machine  *rendezvous.Machine
 	sessions map[string]*session
 	// addresses are those of each expected pod, by uid; replaced says how often its session was taken over.
 	addresses map[string][]netip.Addr
 	replaced  map[string]*rate.Limiter
 	// closed says why nothing happens any more; nil while it does.
-	closed *refusal
+	closed *rendezvous.Refusal
 	// rested is when the machine may decide again, later the timer of a decision that waits for that; nil for
 	// none. told is when the machine was told last that time passes.
 	rested, told time.Time
 	later        *time.Timer
 }
 
-func newJob(r *registry, key JobKey, uid string) *job {
+func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
 	return &job{
 		registry: r, key: key, uid: uid,
-		machine:  newMachine(r.options.ReconnectGrace, rand.Text()),
+		machine:  rendezvous.NewMachine(r.options.ReconnectGrace, rand.Text()),
 		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{},
 	}
 }
@@ -85,48 +87,48 @@ func (j *job) know(members []string, addresses map[string][]netip.Addr) {
 }
 
 // foreign refuses an address that a pod does not have; nil while nothing is known of its addresses.
-func (j *job) foreign(uid string, address netip.Addr) *refusal {
+func (j *job) foreign(uid string, address netip.Addr) *rendezvous.Refusal {
 	known := j.addresses[uid]
 	if len(known) == 0 || slices.Contains(known, address) {
 		return nil
 	}
-	return &refusal{refusedRight, fmt.Sprintf(
+	return &rendezvous.Refusal{Kind: rendezvous.RefusedRight, Message: fmt.Sprintf(
 		"the worker says that its address is %s, and its pod (%s) has %v", address, uid, known)}
 }
 
 // admit says why the pod may have no session; nil when it may.
-func (j *job) admit(h *hello) *refusal {
+func (j *job) admit(h *hello) *rendezvous.Refusal {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed != nil {
 		return j.closed
 	}
-	return j.machine.admit(h.podUID, h.attempt)
+	return j.machine.Admit(h.podUID, h.attempt)
 }
 
 // takeOver says why a session may not take the place of an older one; nil when it may. An agent that
 // connects again comes from the address that it came from. Somebody else who has its token, and an agent
 // whose address is hidden, may take over a session that lives a few times only: so two that take turns
 // end with one that stays.
-func (j *job) takeOver(older, newer *session, now time.Time) *refusal {
+func (j *job) takeOver(older, newer *session, now time.Time) *rendezvous.Refusal {
 	limit := j.replaced[newer.uid]
 	if limit == nil {
 		limit = rate.NewLimiter(rate.Every(replaceEvery), replaceBurst)
 		j.replaced[newer.uid] = limit
 	}
 	switch {
-	case newer.own || now.Sub(older.heard) >= staleBeats*j.machine.beat():
+	case newer.own || now.Sub(older.heard) >= staleBeats*j.machine.Beat():
 		return nil
 	case older.own:
-		return &refusal{refusedForNow, fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}
+		return &rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: fmt.Sprintf("a session of this pod from its own address %s lives: connect again", older.from)}
 	case !limit.AllowN(now, 1):
-		return &refusal{refusedForNow, "sessions of this pod take each other's place too often: connect again"}
+		return &rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "sessions of this pod take each other's place too often: connect again"}
 	}
 	return nil
 }
 
 // step gives the machine an event that no session waits for.
-func (j *job) step(ev event) {
+func (j *job) step(ev rendezvous.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed == nil {
@@ -135,7 +137,7 @@ func (j *job) step(ev event) {
 }
 
 // expect says what the next world is to be made of. It returns false when the job is closed.
-func (j *job) expect(gang Gang) bool {
+func (j *job) expect(gang rendezvous.Gang) bool {
 	j.expecting.Lock()
 	defer j.expecting.Unlock()
 	members, ok := j.expected(gang)
@@ -146,14 +148,14 @@ func (j *job) expect(gang Gang) bool {
 }
 
 // expected gives the machine a gang, and returns the uids of the members that are expected then.
-func (j *job) expected(gang Gang) (members []string, ok bool) {
+func (j *job) expected(gang rendezvous.Gang) (members []string, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed != nil {
 		return nil, false
 	}
-	j.do(j.handle(j.registry.now(), gangExpected{gang}))
-	members = j.machine.expected()
+	j.do(j.handle(j.registry.now(), rendezvous.GangExpected{Gang: gang}))
+	members = j.machine.Expected()
 	j.know(members, gang.Addresses)
 	return members, true
 }
@@ -162,17 +164,17 @@ func (j *job) expected(gang Gang) (members []string, ok bool) {
 func (j *job) pass(now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.closed != nil || now.Sub(j.told) < min(time.Duration(j.machine.size())*tickPerMember, maxTick) {
+	if j.closed != nil || now.Sub(j.told) < min(time.Duration(j.machine.Size())*tickPerMember, maxTick) {
 		return
 	}
 	j.told = now
-	j.do(j.handle(now, timePassed{}))
+	j.do(j.handle(now, rendezvous.TimePassed{}))
 }
 
 // handle has the machine take an event and decide at once.
-func (j *job) handle(now time.Time, ev event) effects {
+func (j *job) handle(now time.Time, ev rendezvous.Event) rendezvous.Effects {
 	j.rest(now)
-	return j.machine.handle(now, ev)
+	return j.machine.Handle(now, ev)
 }
 
 // decide has the machine decide what the events before have made possible: at once, or when it has rested from the
@@ -180,7 +182,7 @@ func (j *job) handle(now time.Time, ev event) effects {
 // decision for each.
 func (j *job) decide(now time.Time) {
 	switch {
-	case !j.machine.mayDecide() || j.later != nil:
+	case !j.machine.MayDecide() || j.later != nil:
 	case now.Before(j.rested):
 		j.later = time.AfterFunc(j.rested.Sub(now), func() {
 			j.mu.Lock()
@@ -191,19 +193,19 @@ func (j *job) decide(now time.Time) {
 		})
 	default:
 		j.rest(now)
-		j.do(j.machine.settled(now))
+		j.do(j.machine.Settled(now))
 	}
 }
 
 // rest notes a decision.
 func (j *job) rest(now time.Time) {
-	if n := j.machine.size(); n > smallJob {
+	if n := j.machine.Size(); n > smallJob {
 		j.rested = now.Add(time.Duration(n) * restPerMember)
 	}
 }
 
 // join makes this the session of its pod.
-func (j *job) join(s *session, h *hello, first report) *refusal {
+func (j *job) join(s *session, h *hello, first rendezvous.Report) *rendezvous.Refusal {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed != nil {
@@ -220,15 +222,15 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 			return why
 		}
 	}
-	out := j.machine.absorb(now, agentJoined{
-		uid: s.uid, attempt: h.attempt, endpoint: h.endpoint, serves: h.serves, report: first,
+	out := j.machine.Absorb(now, rendezvous.AgentJoined{
+		UID: s.uid, Attempt: h.attempt, Endpoint: h.endpoint, Serves: h.serves, Report: first,
 	})
-	if out.refuse != nil {
+	if out.Refuse != nil {
 		j.do(out)
-		return out.refuse
+		return out.Refuse
 	}
 	if older != nil {
-		older.end(&refusal{refusedForNow, "a newer session of this pod has taken the place of this one"})
+		older.end(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "a newer session of this pod has taken the place of this one"})
 	}
 	j.sessions[s.uid] = s
 	j.registry.metrics.sessions.Inc()
@@ -239,23 +241,23 @@ func (j *job) join(s *session, h *hello, first report) *refusal {
 }
 
 // hear gives the machine a report that came on a session.
-func (j *job) hear(s *session, sequence uint64, r report) *refusal {
+func (j *job) hear(s *session, sequence uint64, r rendezvous.Report) *rendezvous.Refusal {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch {
 	case j.closed != nil:
 		return j.closed
 	case j.sessions[s.uid] != s:
-		return &refusal{refusedForNow, "this session is over: connect again"}
+		return &rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this session is over: connect again"}
 	}
 	s.heard = j.registry.now()
-	out := j.machine.absorb(s.heard, agentReported{uid: s.uid, report: r})
+	out := j.machine.Absorb(s.heard, rendezvous.AgentReported{UID: s.uid, Report: r})
 	j.do(out)
-	if out.refuse == nil {
+	if out.Refuse == nil {
 		s.sequence.Store(sequence)
 	}
 	j.decide(s.heard)
-	return out.refuse
+	return out.Refuse
 }
 
 // leave ends a session.
@@ -266,41 +268,41 @@ func (j *job) leave(s *session) {
 	if j.closed == nil && j.sessions[s.uid] == s {
 		delete(j.sessions, s.uid)
 		now := j.registry.now()
-		j.do(j.machine.absorb(now, sessionLost{s.uid}))
+		j.do(j.machine.Absorb(now, rendezvous.SessionLost{UID: s.uid}))
 		j.decide(now)
 	}
 }
 
 // directive returns what a session should send now; false for nothing.
-func (j *job) directive(s *session) (directive, bool) {
+func (j *job) directive(s *session) (rendezvous.Directive, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed != nil || j.sessions[s.uid] != s {
-		return directive{}, false
+		return rendezvous.Directive{}, false
 	}
-	return j.machine.directive(s.uid)
+	return j.machine.Directive(s.uid)
 }
 
-func (j *job) observe(now time.Time) Observation {
+func (j *job) observe(now time.Time) rendezvous.Observation {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.machine.observe(now)
+	return j.machine.Observe(now)
 }
 
 func (j *job) deposed() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.machine.isDeposed()
+	return j.machine.IsDeposed()
 }
 
 // end ends a job that nobody finds any more, and returns the attempt that it was at.
 func (j *job) end() int32 {
 	defer j.registry.changes.forget(j.key) // once nothing of it changes any more
-	return j.close(refusal{refusedForGood, goneMessage})
+	return j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForGood, Message: rendezvous.GoneMessage})
 }
 
 // close ends every session, and returns the attempt that the job was at.
-func (j *job) close(why refusal) int32 {
+func (j *job) close(why rendezvous.Refusal) int32 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed == nil {
@@ -313,11 +315,11 @@ func (j *job) close(why refusal) int32 {
 			j.later.Stop()
 		}
 	}
-	return j.machine.attempt()
+	return j.machine.Attempt()
 }
 
 // do does what an event has led to, and what follows from the sessions that it ends. Nothing here waits.
-func (j *job) do(out effects) {
+func (j *job) do(out rendezvous.Effects) {
 	ended := j.carryOut(out)
 	for len(ended) > 0 {
 		next := ended[0]
@@ -326,46 +328,46 @@ func (j *job) do(out effects) {
 }
 
 // carryOut does what one event has led to, and returns what the machine is to be told then.
-func (j *job) carryOut(out effects) []sessionLost {
-	var ended []sessionLost
-	for _, note := range out.notes {
-		j.registry.metrics.decisions.WithLabelValues(string(note.kind)).Inc()
-		j.registry.options.Logger.Info(note.text, "job", j.key.String())
+func (j *job) carryOut(out rendezvous.Effects) []rendezvous.SessionLost {
+	var ended []rendezvous.SessionLost
+	for _, note := range out.Notes {
+		j.registry.metrics.decisions.WithLabelValues(string(note.Kind)).Inc()
+		j.registry.options.Logger.Info(note.Text, "job", j.key.String())
 	}
-	for i := range out.end {
-		end := &out.end[i]
-		if s := j.sessions[end.uid]; s != nil {
-			delete(j.sessions, end.uid)
-			s.end(&end.why)
-			ended = append(ended, sessionLost{end.uid})
+	for i := range out.End {
+		end := &out.End[i]
+		if s := j.sessions[end.UID]; s != nil {
+			delete(j.sessions, end.UID)
+			s.end(&end.Why)
+			ended = append(ended, rendezvous.SessionLost{UID: end.UID})
 		}
 	}
-	if out.publish {
+	if out.Publish {
 		for _, s := range j.sessions {
 			s.publish()
 		}
 	}
-	if out.write != nil {
-		asked := *out.write
+	if out.Write != nil {
+		asked := *out.Write
 		j.registry.writes.Go(func() { j.write(asked) })
 	}
-	if out.changed {
+	if out.Changed {
 		j.registry.changes.add(j.key)
 	}
 	return ended
 }
 
 // write has the Recorder make something durable, and gives its answer to the machine.
-func (j *job) write(asked write) {
-	if asked.takesOver() {
+func (j *job) write(asked rendezvous.Write) {
+	if asked.TakesOver() {
 		defer j.registry.awaitTurn()()
 	}
 	ctx, cancel := context.WithTimeout(j.registry.writing, j.registry.options.RecordTimeout)
 	defer cancel()
 	begun := time.Now()
-	found, err := j.registry.options.Recorder.Record(ctx, j.key, asked.prev, asked.next)
+	found, err := j.registry.options.Recorder.Record(ctx, j.key, asked.Prev, asked.Next)
 	j.registry.metrics.recorded(time.Since(begun), err)
 	secret := make([]byte, secretBytes)
 	_, _ = rand.Read(secret) // never fails
-	j.step(recordAnswered{found: found, err: err, secret: secret})
+	j.step(rendezvous.RecordAnswered{Found: found, Err: err, Secret: secret})
 }

@@ -1,0 +1,257 @@
+package server
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"regexp"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+
+	"github.com/concertina-dev/concertina/internal/plain"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+const (
+	protocolVersion = 2
+
+	maxMessageBytes = 64 << 10
+	maxNameBytes    = 253
+	maxUIDBytes     = 128
+	maxProcesses    = 64
+	maxMetrics      = 8
+	maxFaultBytes   = 16 << 10
+	maxSnapshots    = 8
+	maxErrorBytes   = 16 << 10
+)
+
+var (
+	objectName   = regexp.MustCompile(`^[A-Za-z0-9.-]+$`)
+	metricName   = regexp.MustCompile(`^[A-Za-z0-9_]{1,32}$`)
+	sha256Digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
+
+// hello is how an agent introduces itself.
+type hello struct {
+	job      rendezvous.JobKey
+	attempt  int32
+	podName  string
+	podUID   string
+	address  netip.Addr
+	endpoint rendezvous.Endpoint
+	serves   rendezvous.Server
+}
+
+func malformed(format string, args ...any) *rendezvous.Refusal {
+	return &rendezvous.Refusal{Kind: rendezvous.RefusedNonsense, Message: "malformed report: " + fmt.Sprintf(format, args...)}
+}
+
+// readHello takes an agent's introduction out of its first report.
+func readHello(r *rendezvousv1.Report) (hello, *rendezvous.Refusal) {
+	h := r.GetHello()
+	if h == nil {
+		return hello{}, malformed("the first report of a session has no hello")
+	}
+	if h.GetProtocol() != protocolVersion {
+		return hello{}, &rendezvous.Refusal{Kind: rendezvous.RefusedVersion, Message: fmt.Sprintf(
+			"the agent speaks protocol %d and this operator speaks %d: start the job anew with an agent of this operator's version",
+			h.GetProtocol(), protocolVersion)}
+	}
+	for _, field := range []struct {
+		name, value string
+		max         int
+	}{
+		{"namespace", h.GetNamespace(), maxNameBytes},
+		{"job", h.GetJob(), maxNameBytes},
+		{"pod_name", h.GetPodName(), maxNameBytes},
+		{"pod_uid", h.GetPodUid(), maxUIDBytes},
+	} {
+		if field.value == "" || len(field.value) > field.max {
+			return hello{}, malformed("%s has %d bytes, it must have 1 to %d", field.name, len(field.value), field.max)
+		}
+		if !objectName.MatchString(field.value) {
+			return hello{}, malformed("%s %.64q has other characters than a-z, A-Z, 0-9, - and .", field.name, field.value)
+		}
+	}
+	if h.GetAttempt() < 1 {
+		return hello{}, malformed("attempt is %d, it must be at least 1", h.GetAttempt())
+	}
+	address, err := netip.ParseAddr(h.GetAddress())
+	if err != nil || address.Zone() != "" || address.IsUnspecified() || address.IsMulticast() {
+		return hello{}, malformed("address %.64q is not the IP address of a host", h.GetAddress())
+	}
+	if port := h.GetMasterPort(); port < 1 || port > math.MaxUint16 {
+		return hello{}, malformed("master_port is %d, it must lie between 1 and %d", port, math.MaxUint16)
+	}
+	serves := rendezvous.Server{Port: h.GetSnapshotPort()}
+	switch {
+	case serves.Port > math.MaxUint16:
+		return hello{}, malformed("snapshot_port is %d, it must be at most %d", serves.Port, math.MaxUint16)
+	case serves.Port > 0 && len(h.GetSnapshotCertificate()) != len(serves.Certificate):
+		return hello{}, malformed("snapshot_certificate has %d bytes, it must have %d",
+			len(h.GetSnapshotCertificate()), len(serves.Certificate))
+	case serves.Port > 0:
+		copy(serves.Certificate[:], h.GetSnapshotCertificate())
+	}
+	return hello{
+		job:      rendezvous.JobKey{Namespace: h.GetNamespace(), Name: h.GetJob()},
+		attempt:  h.GetAttempt(),
+		podName:  h.GetPodName(),
+		podUID:   h.GetPodUid(),
+		address:  address.Unmap(),
+		endpoint: rendezvous.Endpoint{Address: address.Unmap().String(), Port: h.GetMasterPort()},
+		serves:   serves,
+	}, nil
+}
+
+// readReport takes the state out of a report. It refuses what no agent sends.
+func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal) {
+	read := rendezvous.Report{
+		Term: r.GetTerm(), Round: r.GetRound(), Digest: r.GetMembersDigest(),
+		WorkerRank: r.GetWorkerRank(), Terminating: r.GetTerminating(),
+		Standby: r.GetStandby(), Out: r.GetOut(), SnapshotError: plain.Text(r.GetSnapshotError()),
+		MasterPort: r.GetMasterPort(), Refused: r.GetRefused(), Begun: r.PauseNanos != nil,
+		Hold: r.GetHold(), Before: r.GetBefore(),
+	}
+	if nanos := r.GetPauseNanos(); nanos <= uint64(rendezvous.MaxPause) {
+		read.Pause = time.Duration(nanos) // and otherwise it is not known: programs may say anything
+	}
+	switch {
+	case read.MasterPort > math.MaxUint16:
+		return rendezvous.Report{}, malformed("master_port is %d, it must be at most %d", read.MasterPort, math.MaxUint16)
+	case read.Before > 0 && read.Before >= read.Round:
+		return rendezvous.Report{}, malformed("round is %d and before is %d", read.Round, read.Before)
+	case read.Term > math.MaxInt64 || read.Round > math.MaxInt64:
+		return rendezvous.Report{}, malformed("term %d, round %d are out of range", read.Term, read.Round)
+	case read.Round == 0 && (read.Digest != "" || read.WorkerRank != 0):
+		return rendezvous.Report{}, malformed("round is 0 and there are members_digest %.64q and worker_rank %d", read.Digest, read.WorkerRank)
+	case read.Round > 0 && !sha256Digest.MatchString(read.Digest):
+		return rendezvous.Report{}, malformed("members_digest %.64q is not 64 lower-case hex digits", read.Digest)
+	case read.WorkerRank >= rendezvous.MaxWorkers:
+		return rendezvous.Report{}, malformed("worker_rank is %d, it must be below %d", read.WorkerRank, rendezvous.MaxWorkers)
+	case len(r.GetProcesses()) > maxProcesses:
+		return rendezvous.Report{}, malformed("%d processes, there may be %d", len(r.GetProcesses()), maxProcesses)
+	case read.Out && read.Round == 0:
+		return rendezvous.Report{}, malformed("round is 0 and out is set")
+	case len(r.GetSnapshotError()) > maxErrorBytes:
+		return rendezvous.Report{}, malformed("snapshot_error has %d bytes, it may have %d", len(r.GetSnapshotError()), maxErrorBytes)
+	}
+	var refused *rendezvous.Refusal
+	if read.Snapshots, refused = readSnapshots(r); refused != nil {
+		return rendezvous.Report{}, refused
+	}
+	for rank, p := range r.GetProcesses() {
+		one, why := readProcess(p)
+		if why != "" {
+			return rendezvous.Report{}, malformed("process %d: %s", rank, why)
+		}
+		read.Processes = append(read.Processes, one)
+	}
+	return read, nil
+}
+
+func readSnapshots(r *rendezvousv1.Report) ([]rendezvous.Snapshot, *rendezvous.Refusal) {
+	if n := len(r.GetSnapshots()); n > maxSnapshots {
+		return nil, malformed("%d snapshots, there may be %d", n, maxSnapshots)
+	}
+	var read []rendezvous.Snapshot
+	for _, s := range r.GetSnapshots() {
+		if s.GetRound() < 1 || s.GetRound() > r.GetRound() || s.GetStep() > rendezvous.MaxCount || s.GetBytes() > rendezvous.MaxCount {
+			return nil, malformed("a snapshot of round %d, step %d, %d bytes cannot be in round %d",
+				s.GetRound(), s.GetStep(), s.GetBytes(), r.GetRound())
+		}
+		read = append(read, rendezvous.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes(), Checksum: s.GetChecksum()})
+	}
+	return read, nil
+}
+
+func readProcess(p *rendezvousv1.Process) (rendezvous.Process, string) {
+	read := rendezvous.Process{
+		ProgramPhase: rendezvous.ProgramPhase(p.GetPhase()), Waiting: rendezvous.Waiting(p.GetWaiting()), Elastic: p.GetElastic(),
+		Entered: p.GetEntered(), Done: p.GetDone(), LastStep: p.GetLastStep(), Samples: p.GetSamples(),
+		Barrier: p.GetBarrierAttempt(), Stop: p.GetStop(),
+		Clean: p.CleanStep != nil, CleanStep: p.GetCleanStep(),
+		Fault: plain.Text(p.GetFault().GetMessage()), Exited: p.GetExit() != nil, ExitCode: p.GetExit().GetCode(),
+	}
+	if _, known := rendezvousv1.Waiting_name[int32(p.GetWaiting())]; !known {
+		return rendezvous.Process{}, fmt.Sprintf("waiting %d is not known", p.GetWaiting())
+	}
+	if _, known := rendezvousv1.Phase_name[int32(p.GetPhase())]; !known {
+		return rendezvous.Process{}, fmt.Sprintf("phase %d is not known", p.GetPhase())
+	}
+	for _, count := range []uint64{read.Entered, read.Done, read.LastStep, read.Samples, read.Barrier, read.Stop, read.CleanStep, p.GetFault().GetStep()} {
+		if count > rendezvous.MaxCount {
+			return rendezvous.Process{}, fmt.Sprintf("a count of %d is out of range", count)
+		}
+	}
+	if n := len(p.GetFault().GetMessage()); n > maxFaultBytes {
+		return rendezvous.Process{}, fmt.Sprintf("the fault has %d bytes, it may have %d", n, maxFaultBytes)
+	}
+	if read.ExitCode < 0 || read.ExitCode > 255 {
+		return rendezvous.Process{}, fmt.Sprintf("exit code %d is out of range", read.ExitCode)
+	}
+	if len(p.GetMetrics()) > maxMetrics {
+		return rendezvous.Process{}, fmt.Sprintf("%d metrics, there may be %d", len(p.GetMetrics()), maxMetrics)
+	}
+	for _, metric := range p.GetMetrics() {
+		if !metricName.MatchString(metric.GetName()) {
+			return rendezvous.Process{}, fmt.Sprintf("metric name %.64q has more than 32 letters, digits and _, or others", metric.GetName())
+		}
+		if math.IsNaN(metric.GetValue()) || math.IsInf(metric.GetValue(), 0) {
+			return rendezvous.Process{}, fmt.Sprintf("metric %s is %v, it must be finite", metric.GetName(), metric.GetValue())
+		}
+		read.Metrics = append(read.Metrics, rendezvous.Metric{Name: metric.GetName(), Value: metric.GetValue()})
+	}
+	return read, ""
+}
+
+// directiveMessage is a directive as it travels.
+func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Directive {
+	m := &rendezvousv1.Directive{
+		Term: d.Term, Round: d.Round, Released: d.Released, Sequence: sequence,
+		Raise: d.Raise, Finish: d.Finish, Standby: d.Standby, TicketKey: d.Key,
+		BeatMillis: uint32(d.Beat.Milliseconds()),
+		Hold:       d.Hold,
+	}
+	if d.World != nil {
+		m.World = placeMessage(d.World)
+	}
+	if d.Barrier != nil {
+		m.Barrier = &rendezvousv1.Barrier{Attempt: d.Barrier.Attempt, Step: d.Barrier.Step, Save: d.Barrier.Save}
+	}
+	if d.Abort != nil {
+		m.Abort = &rendezvousv1.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save}
+	}
+	if p := d.Prefetch; p != nil {
+		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Holders: holderMessages(p.Holders)}
+	}
+	return m
+}
+
+func placeMessage(p *rendezvous.Place) *rendezvousv1.World {
+	m := &rendezvousv1.World{
+		MembersDigest: p.Digest, FromStep: p.FromStep,
+		WorkerRank: uint32(p.WorkerRank), Workers: uint32(p.Workers), ProcessesPerWorker: uint32(p.Processes),
+		MasterAddress: p.Master.Address, MasterPort: p.Master.Port,
+		Parent: p.Parent, Restore: p.Restore, Writer: p.Writer,
+	}
+	if p.Snapshot != nil {
+		m.Snapshot = snapshotMessage(p.Snapshot)
+	}
+	m.Holders = holderMessages(p.Holders)
+	return m
+}
+
+func snapshotMessage(s *rendezvous.Snapshot) *rendezvousv1.Snapshot {
+	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Checksum: s.Checksum}
+}
+
+func holderMessages(holders []rendezvous.Supplier) []*rendezvousv1.Holder {
+	var messages []*rendezvousv1.Holder
+	for i := range holders {
+		h := &holders[i]
+		messages = append(messages, &rendezvousv1.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate[:], Ticket: h.Ticket})
+	}
+	return messages
+}
