@@ -16,8 +16,10 @@ const (
 	mostNames  = 256
 	otherNames = "other resources"
 
-	// largest is what one pod or node can ask for or offer, so that no sum wraps around.
-	largest = int64(1) << 50
+	// largest is what one pod or node can ask for or offer, so that no sum wraps around; what many pods use
+	// together, and a quota allows them, is told apart up to largestSum.
+	largest    = int64(1) << 50
+	largestSum = int64(1) << 60
 )
 
 // names gives resources small numbers. They are never taken back.
@@ -70,15 +72,15 @@ func (s shares) vector(length int) allocation.Amounts {
 }
 
 // amount is a quantity in the units that are counted in: thousandths of a CPU, and whole units of all
-// else, rounded up.
-func amount(cpu bool, quantity resource.Quantity) int64 {
+// else, rounded up; 0 to most.
+func amount(cpu bool, quantity resource.Quantity, most int64) int64 {
 	switch {
 	case quantity.Sign() < 0:
 		return 0
-	case quantity.Cmp(*resource.NewQuantity(largest/1000, resource.DecimalSI)) >= 0:
+	case quantity.Cmp(*resource.NewQuantity(most/1000, resource.DecimalSI)) >= 0:
 		// A conversion of Quantity would wrap around.
-		if cpu || quantity.Cmp(*resource.NewQuantity(largest, resource.DecimalSI)) >= 0 {
-			return largest
+		if cpu || quantity.Cmp(*resource.NewQuantity(most, resource.DecimalSI)) >= 0 {
+			return most
 		}
 	}
 	if cpu {
@@ -87,11 +89,14 @@ func amount(cpu bool, quantity resource.Quantity) int64 {
 	return quantity.Value()
 }
 
-func (n *names) shares(list corev1.ResourceList) shares {
+// shares are those of one pod or node.
+func (n *names) shares(list corev1.ResourceList) shares { return n.sharesUpTo(largest, list) }
+
+func (n *names) sharesUpTo(most int64, list corev1.ResourceList) shares {
 	var all shares
 	for name, quantity := range list {
 		cpu := name == corev1.ResourceCPU || name == corev1.ResourceRequestsCPU || name == corev1.ResourceLimitsCPU
-		if one := amount(cpu, quantity); one > 0 {
+		if one := amount(cpu, quantity, most); one > 0 {
 			all = append(all, share{name: n.of(string(name)), amount: one})
 		}
 	}

@@ -79,7 +79,7 @@ func (c *Cluster) SetQuota(object *corev1.ResourceQuota) {
 		c.counts.of(string(name))
 	}
 	one.hard = c.bounds(limits)
-	one.used = c.counts.knownShares(object.Status.Used)
+	one.used = c.counts.sharesUpTo(largestSum, c.counts.known(object.Status.Used))
 	quotas[object.Name] = one
 	if old != nil && sameBounds(old, one) {
 		one.charged = old.charged
@@ -139,9 +139,10 @@ func countsPods(name string) bool {
 	return strings.HasPrefix(name, "requests.") || strings.HasPrefix(name, "limits.") || strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)
 }
 
-// bounds are the shares of a quota; unlike those of a pod, none at all is said too.
+// bounds are the shares of a quota; unlike those of a pod, none at all is said too. What allows the largest sum
+// bounds nothing.
 func (c *Cluster) bounds(hard corev1.ResourceList) shares {
-	all := c.counts.shares(hard)
+	all := slices.DeleteFunc(c.counts.sharesUpTo(largestSum, hard), func(s share) bool { return s.amount >= largestSum })
 	for name, quantity := range hard {
 		if quantity.Sign() <= 0 {
 			all = append(all, share{name: c.counts.of(string(name))})
@@ -150,15 +151,15 @@ func (c *Cluster) bounds(hard corev1.ResourceList) shares {
 	return all
 }
 
-// knownShares are the shares of those names that are known already.
-func (n *names) knownShares(list corev1.ResourceList) shares {
+// known is what a list says of those names that are known already.
+func (n *names) known(list corev1.ResourceList) corev1.ResourceList {
 	known := corev1.ResourceList{}
 	for name, quantity := range list {
 		if _, there := n.index[string(name)]; there {
 			known[name] = quantity
 		}
 	}
-	return n.shares(known)
+	return known
 }
 
 // Demand is what one pod counts against quotas, under the names that quotas use.
@@ -182,7 +183,7 @@ func Demand(object *corev1.Pod) corev1.ResourceList {
 // demandOf is what a pod counts against the quotas there are.
 func (c *Cluster) demandOf(one *pod) shares {
 	if one.counts != len(c.counts.list) || one.demand == nil {
-		one.demand, one.counts = c.counts.knownShares(Demand(one.object)), len(c.counts.list)
+		one.demand, one.counts = c.counts.shares(c.counts.known(Demand(one.object))), len(c.counts.list)
 	}
 	return one.demand
 }

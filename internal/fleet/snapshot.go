@@ -181,7 +181,7 @@ func (c *Cluster) snapshotShapes(v *view, quotas quotaIDs) {
 			bits[one.reach] = slices.Clone(one.reach.nodes)
 		}
 		if one.counts != len(c.counts.list) || one.demand == nil {
-			one.demand, one.counts = c.counts.knownShares(Demand(one.pod)), len(c.counts.list)
+			one.demand, one.counts = c.counts.shares(c.counts.known(Demand(one.pod))), len(c.counts.list)
 		}
 		described := allocation.Shape{
 			Request: one.request.vector(len(c.resources.list)), Nodes: bits[one.reach],
