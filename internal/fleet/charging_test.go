@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -227,6 +229,25 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 	if got := len(cluster.Snapshot().Resources); got > mostNames+1 {
 		t.Errorf("%d resources are told apart", got)
+	}
+}
+
+// TestNamesOfPodsHideNoDevice: pods that ask for more names than are told apart, before a node offers devices.
+func TestNamesOfPodsHideNoDevice(t *testing.T) {
+	cluster := New(optionsOf())
+	greedy := podOf("greedy", "1")
+	for i := range 2 * mostNames {
+		asks(corev1.ResourceName(fmt.Sprintf("example.com/made-up-%d", i)), "1")(greedy)
+	}
+	cluster.SetPod(greedy)
+	cluster.SetPod(podOf("user", "1", on("n0"), asks("example.com/gpu", "3")))
+	cluster.SetNode(nodeOf("n0", offers("example.com/gpu", "8"), offers("example.com/nic", "4")))
+	seen := cluster.Snapshot()
+	for name, want := range map[string]int64{"example.com/gpu": 5, "example.com/nic": 4, string(corev1.ResourceMemory): 32 << 30} {
+		i := slices.Index(seen.Resources, name)
+		if i < 0 || seen.Nodes[0].Free[i] != want {
+			t.Errorf("%s is number %d of %v: %+v, want %d free", name, i, seen.Resources, seen.Nodes[0], want)
+		}
 	}
 }
 

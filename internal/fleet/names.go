@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,7 +14,8 @@ import (
 
 const (
 	// mostNames bounds how many resources are told apart: names come from anybody who may make a pod, and
-	// every node has an amount of each. Those beyond it share one name, of which no node has any.
+	// every node has an amount of each. Those beyond it share one name, of which no node has any. What nodes
+	// offer has as much room again, so that no pod's names keep a device from being known.
 	mostNames  = 256
 	otherNames = "other resources"
 
@@ -41,9 +44,31 @@ func (n *names) of(name string) int {
 			return i
 		}
 	}
+	return n.add(name)
+}
+
+func (n *names) add(name string) int {
 	n.list = append(n.list, name)
 	n.index[name] = len(n.list) - 1
 	return len(n.list) - 1
+}
+
+// offered are the shares of a node, and whether one of its names is new. Names for which there is no number are
+// left out: nothing is promised of them.
+func (n *names) offered(list corev1.ResourceList) (all shares, added bool) {
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if _, there := n.index[string(name)]; !there && len(n.list) < 2*mostNames && string(name) != otherNames {
+			n.add(string(name))
+			added = true
+		}
+	}
+	return n.shares(n.known(list)), added
+}
+
+// hasOther says whether something is asked for that had no number of its own.
+func (n *names) hasOther(s shares) bool {
+	other, there := n.index[otherNames]
+	return there && slices.ContainsFunc(s, func(one share) bool { return one.name == other })
 }
 
 // share is an amount of one resource.
