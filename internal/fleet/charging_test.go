@@ -340,6 +340,14 @@ func TestQuotaRoom(t *testing.T) {
 	}
 }
 
+func TestQuotasOfOthersAreLeftOut(t *testing.T) {
+	other := quotaOf("theirs", "10", func(q *corev1.ResourceQuota) { q.Namespace = "web" })
+	cluster := FromObjects(Objects{Quotas: []*corev1.ResourceQuota{other, quotaOf("ours", "10")}, Jobs: []*v1alpha1.TrainingJob{jobOf("big", starts)}}, optionsOf())
+	if seen := cluster.Snapshot(); len(seen.Quotas) != 1 || seen.Quotas[0].Name != "ours" {
+		t.Errorf("%+v, want the quota of the namespace that has a job alone", seen.Quotas)
+	}
+}
+
 // TestShapesKnowTheirQuotas: a pod of the growth class may count against others than one of the gang.
 func TestShapesKnowTheirQuotas(t *testing.T) {
 	job := jobOf("big")

@@ -220,20 +220,20 @@ func (c *Cluster) recount(namespace string, q *quota) {
 	}
 }
 
-// free is what a quota allows and what of that is free, by counts.
-func (c *Cluster) free(namespace string, q *quota, now time.Time) (hard, free allocation.Amounts) {
+// free is what a quota allows and what of that is free, by counts. ending and assumed are those pods of its namespace.
+func (c *Cluster) free(q *quota, ending, assumed []*pod, now time.Time) (hard, free allocation.Amounts) {
 	width := len(c.counts.list)
 	hard, free = make(allocation.Amounts, width), make(allocation.Amounts, width)
 	charged, used := make(allocation.Amounts, width), q.used.vector(width)
 	copy(charged, q.charged)
-	for key, one := range c.ending {
+	for _, one := range ending {
 		// The quota controller does not wait for those that never end.
-		if key.Namespace == namespace && one.overdue(now) && counted(q.object, one.object) {
+		if one.overdue(now) && counted(q.object, one.object) {
 			c.demandOf(one).addTo(charged, -1)
 		}
 	}
-	for key, one := range c.assumed {
-		if key.Namespace == namespace && counted(q.object, one.object) {
+	for _, one := range assumed {
+		if counted(q.object, one.object) {
 			c.demandOf(one).addTo(used, 1)
 		}
 	}
