@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -230,6 +232,25 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
+// TestNamesOfPodsHideNoDevice: pods that ask for more names than are told apart, before a node offers devices.
+func TestNamesOfPodsHideNoDevice(t *testing.T) {
+	cluster := New(optionsOf())
+	greedy := podOf("greedy", "1")
+	for i := range 2 * mostNames {
+		asks(corev1.ResourceName(fmt.Sprintf("example.com/made-up-%d", i)), "1")(greedy)
+	}
+	cluster.SetPod(greedy)
+	cluster.SetPod(podOf("user", "1", on("n0"), asks("example.com/gpu", "3")))
+	cluster.SetNode(nodeOf("n0", offers("example.com/gpu", "8"), offers("example.com/nic", "4")))
+	seen := cluster.Snapshot()
+	for name, want := range map[string]int64{"example.com/gpu": 5, "example.com/nic": 4, string(corev1.ResourceMemory): 32 << 30} {
+		i := slices.Index(seen.Resources, name)
+		if i < 0 || seen.Nodes[0].Free[i] != want {
+			t.Errorf("%s is number %d of %v: %+v, want %d free", name, i, seen.Resources, seen.Nodes[0], want)
+		}
+	}
+}
+
 func quotaOf(name string, hard string, changes ...func(*corev1.ResourceQuota)) *corev1.ResourceQuota {
 	list := corev1.ResourceList{corev1.ResourceRequestsCPU: resource.MustParse(hard)}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
@@ -277,6 +298,10 @@ func TestQuotaRoom(t *testing.T) {
 			func(p *corev1.Pod) { p.DeletionGracePeriodSeconds = ptr.To[int64](90) })}, want: 8000},
 		{name: "one that was just made", quota: quotaOf("q", "10", used("5")), made: []*corev1.Pod{workerOf(job, 0)}, want: 3000},
 		{name: "another namespace", quota: quotaOf("q", "10"), pods: []*corev1.Pod{podOf("a", "2", func(p *corev1.Pod) { p.Namespace = "web" })}, want: 10000},
+		{name: "more than one pod could ask for", quota: quotaOf("q", "4T", used("3T")), want: 1e15},
+		{name: "used up by pods that each ask for much", quota: quotaOf("q", "3T"), want: -1e15,
+			pods: []*corev1.Pod{podOf("a", "1T"), podOf("b", "1T"), podOf("c", "1T"), podOf("d", "1T")}},
+		{name: "more than can be added up", quota: quotaOf("q", "4E", used("3E")), want: allocation.Unbounded},
 		{name: "nothing is allowed", quota: quotaOf("q", "0"), want: 0},
 		{name: "Terminating", quota: quotaOf("q", "10", scoped(corev1.ResourceQuotaScopeTerminating)), pods: []*corev1.Pod{podOf("a", "2"),
 			podOf("b", "3", func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) })}, want: 7000},
@@ -312,6 +337,14 @@ func TestQuotaRoom(t *testing.T) {
 				t.Errorf("%v: %+v, want %d free", seen.Counts, seen.Quotas, c.want)
 			}
 		})
+	}
+}
+
+func TestQuotasOfOthersAreLeftOut(t *testing.T) {
+	other := quotaOf("theirs", "10", func(q *corev1.ResourceQuota) { q.Namespace = "web" })
+	cluster := FromObjects(Objects{Quotas: []*corev1.ResourceQuota{other, quotaOf("ours", "10")}, Jobs: []*v1alpha1.TrainingJob{jobOf("big", starts)}}, optionsOf())
+	if seen := cluster.Snapshot(); len(seen.Quotas) != 1 || seen.Quotas[0].Name != "ours" {
+		t.Errorf("%+v, want the quota of the namespace that has a job alone", seen.Quotas)
 	}
 }
 

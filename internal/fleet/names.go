@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,12 +14,15 @@ import (
 
 const (
 	// mostNames bounds how many resources are told apart: names come from anybody who may make a pod, and
-	// every node has an amount of each. Those beyond it share one name, of which no node has any.
+	// every node has an amount of each. Those beyond it share one name, of which no node has any. What nodes
+	// offer has as much room again, so that no pod's names keep a device from being known.
 	mostNames  = 256
 	otherNames = "other resources"
 
-	// largest is what one pod or node can ask for or offer, so that no sum wraps around.
-	largest = int64(1) << 50
+	// largest is what one pod or node can ask for or offer, so that no sum wraps around; what many pods use
+	// together, and a quota allows them, is told apart up to largestSum.
+	largest    = int64(1) << 50
+	largestSum = int64(1) << 60
 )
 
 // names gives resources small numbers. They are never taken back.
@@ -39,9 +44,31 @@ func (n *names) of(name string) int {
 			return i
 		}
 	}
+	return n.add(name)
+}
+
+func (n *names) add(name string) int {
 	n.list = append(n.list, name)
 	n.index[name] = len(n.list) - 1
 	return len(n.list) - 1
+}
+
+// offered are the shares of a node, and whether one of its names is new. Names for which there is no number are
+// left out: nothing is promised of them.
+func (n *names) offered(list corev1.ResourceList) (all shares, added bool) {
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if _, there := n.index[string(name)]; !there && len(n.list) < 2*mostNames && string(name) != otherNames {
+			n.add(string(name))
+			added = true
+		}
+	}
+	return n.shares(n.known(list)), added
+}
+
+// hasOther says whether something is asked for that had no number of its own.
+func (n *names) hasOther(s shares) bool {
+	other, there := n.index[otherNames]
+	return there && slices.ContainsFunc(s, func(one share) bool { return one.name == other })
 }
 
 // share is an amount of one resource.
@@ -70,15 +97,15 @@ func (s shares) vector(length int) allocation.Amounts {
 }
 
 // amount is a quantity in the units that are counted in: thousandths of a CPU, and whole units of all
-// else, rounded up.
-func amount(cpu bool, quantity resource.Quantity) int64 {
+// else, rounded up; 0 to most.
+func amount(cpu bool, quantity resource.Quantity, most int64) int64 {
 	switch {
 	case quantity.Sign() < 0:
 		return 0
-	case quantity.Cmp(*resource.NewQuantity(largest/1000, resource.DecimalSI)) >= 0:
+	case quantity.Cmp(*resource.NewQuantity(most/1000, resource.DecimalSI)) >= 0:
 		// A conversion of Quantity would wrap around.
-		if cpu || quantity.Cmp(*resource.NewQuantity(largest, resource.DecimalSI)) >= 0 {
-			return largest
+		if cpu || quantity.Cmp(*resource.NewQuantity(most, resource.DecimalSI)) >= 0 {
+			return most
 		}
 	}
 	if cpu {
@@ -87,11 +114,14 @@ func amount(cpu bool, quantity resource.Quantity) int64 {
 	return quantity.Value()
 }
 
-func (n *names) shares(list corev1.ResourceList) shares {
+// shares are those of one pod or node.
+func (n *names) shares(list corev1.ResourceList) shares { return n.sharesUpTo(largest, list) }
+
+func (n *names) sharesUpTo(most int64, list corev1.ResourceList) shares {
 	var all shares
 	for name, quantity := range list {
 		cpu := name == corev1.ResourceCPU || name == corev1.ResourceRequestsCPU || name == corev1.ResourceLimitsCPU
-		if one := amount(cpu, quantity); one > 0 {
+		if one := amount(cpu, quantity, most); one > 0 {
 			all = append(all, share{name: n.of(string(name)), amount: one})
 		}
 	}

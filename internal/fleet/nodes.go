@@ -83,7 +83,11 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 	if before != nil && sameNode(before, object) {
 		return
 	}
-	one.capacity, one.described = c.resources.shares(object.Status.Allocatable), c.describe(object)
+	capacity, added := c.resources.offered(object.Status.Allocatable)
+	one.capacity, one.described = capacity, c.describe(object)
+	if added {
+		c.readOthers()
+	}
 	if before == nil || !sameReach(before, object) {
 		c.remark(one)
 	}
@@ -94,6 +98,22 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 		c.wakeWorkers(one)
 	}
 	c.changed()
+}
+
+// readOthers reads anew what asks for resources that were not told apart: a node may offer one of them now.
+func (c *Cluster) readOthers() {
+	for key, one := range c.pods {
+		if c.resources.hasOther(one.request) {
+			c.uncharge(key, one)
+			one.request = c.resources.shares(requests(one.object))
+			c.charge(key, one)
+		}
+	}
+	for _, one := range c.shapes.index {
+		if c.resources.hasOther(one.request) {
+			one.request = c.resources.shares(requests(one.pod))
+		}
+	}
 }
 
 // DeleteNode takes in that a node is gone. What pods hold of it they hold until they are gone.

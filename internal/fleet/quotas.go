@@ -79,7 +79,7 @@ func (c *Cluster) SetQuota(object *corev1.ResourceQuota) {
 		c.counts.of(string(name))
 	}
 	one.hard = c.bounds(limits)
-	one.used = c.counts.knownShares(object.Status.Used)
+	one.used = c.counts.sharesUpTo(largestSum, c.counts.known(object.Status.Used))
 	quotas[object.Name] = one
 	if old != nil && sameBounds(old, one) {
 		one.charged = old.charged
@@ -139,9 +139,10 @@ func countsPods(name string) bool {
 	return strings.HasPrefix(name, "requests.") || strings.HasPrefix(name, "limits.") || strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)
 }
 
-// bounds are the shares of a quota; unlike those of a pod, none at all is said too.
+// bounds are the shares of a quota; unlike those of a pod, none at all is said too. What allows the largest sum
+// bounds nothing.
 func (c *Cluster) bounds(hard corev1.ResourceList) shares {
-	all := c.counts.shares(hard)
+	all := slices.DeleteFunc(c.counts.sharesUpTo(largestSum, hard), func(s share) bool { return s.amount >= largestSum })
 	for name, quantity := range hard {
 		if quantity.Sign() <= 0 {
 			all = append(all, share{name: c.counts.of(string(name))})
@@ -150,15 +151,15 @@ func (c *Cluster) bounds(hard corev1.ResourceList) shares {
 	return all
 }
 
-// knownShares are the shares of those names that are known already.
-func (n *names) knownShares(list corev1.ResourceList) shares {
+// known is what a list says of those names that are known already.
+func (n *names) known(list corev1.ResourceList) corev1.ResourceList {
 	known := corev1.ResourceList{}
 	for name, quantity := range list {
 		if _, there := n.index[string(name)]; there {
 			known[name] = quantity
 		}
 	}
-	return n.shares(known)
+	return known
 }
 
 // Demand is what one pod counts against quotas, under the names that quotas use.
@@ -182,7 +183,7 @@ func Demand(object *corev1.Pod) corev1.ResourceList {
 // demandOf is what a pod counts against the quotas there are.
 func (c *Cluster) demandOf(one *pod) shares {
 	if one.counts != len(c.counts.list) || one.demand == nil {
-		one.demand, one.counts = c.counts.knownShares(Demand(one.object)), len(c.counts.list)
+		one.demand, one.counts = c.counts.shares(c.counts.known(Demand(one.object))), len(c.counts.list)
 	}
 	return one.demand
 }
@@ -219,20 +220,20 @@ func (c *Cluster) recount(namespace string, q *quota) {
 	}
 }
 
-// free is what a quota allows and what of that is free, by counts.
-func (c *Cluster) free(namespace string, q *quota, now time.Time) (hard, free allocation.Amounts) {
+// free is what a quota allows and what of that is free, by counts. ending and assumed are those pods of its namespace.
+func (c *Cluster) free(q *quota, ending, assumed []*pod, now time.Time) (hard, free allocation.Amounts) {
 	width := len(c.counts.list)
 	hard, free = make(allocation.Amounts, width), make(allocation.Amounts, width)
 	charged, used := make(allocation.Amounts, width), q.used.vector(width)
 	copy(charged, q.charged)
-	for key, one := range c.ending {
+	for _, one := range ending {
 		// The quota controller does not wait for those that never end.
-		if key.Namespace == namespace && one.overdue(now) && counted(q.object, one.object) {
+		if one.overdue(now) && counted(q.object, one.object) {
 			c.demandOf(one).addTo(charged, -1)
 		}
 	}
-	for key, one := range c.assumed {
-		if key.Namespace == namespace && counted(q.object, one.object) {
+	for _, one := range assumed {
+		if counted(q.object, one.object) {
 			c.demandOf(one).addTo(used, 1)
 		}
 	}

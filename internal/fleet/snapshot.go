@@ -64,11 +64,6 @@ type namespaceIDs map[string]allocation.NamespaceID
 // snapshotJobs enters the jobs, by name, and the namespaces.
 func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 	names := map[string]bool{}
-	for name, t := range c.tenants {
-		if len(t.quotas) > 0 {
-			names[name] = true
-		}
-	}
 	for _, j := range c.jobs {
 		if j.dirty {
 			c.build(j)
@@ -142,23 +137,36 @@ type quotaIDs map[string][]allocation.QuotaID
 func (c *Cluster) snapshotQuotas(v *view, namespaces namespaceIDs) quotaIDs {
 	v.cluster.Counts = slices.Clone(c.counts.list)
 	ids := quotaIDs{}
+	ending, assumed := inNamespaces(c.ending, namespaces), inNamespaces(c.assumed, namespaces)
 	for _, namespace := range sortedKeys(namespaces) {
 		t := c.tenants[namespace]
 		if t == nil {
 			continue
 		}
 		for _, name := range sortedKeys(t.quotas) {
-			hard, free := c.free(namespace, t.quotas[name], v.cluster.Now)
+			hard, free := c.free(t.quotas[name], ending[namespace], assumed[namespace], v.cluster.Now)
 			ids[namespace] = append(ids[namespace], allocation.QuotaID(len(v.cluster.Quotas)))
 			v.cluster.Quotas = append(v.cluster.Quotas, allocation.Quota{Name: name, Namespace: namespaces[namespace], Hard: hard, Free: free})
 		}
 	}
-	for key, one := range c.ending {
-		if t := c.tenants[key.Namespace]; t != nil && len(t.quotas) > 0 {
+	for namespace := range ids {
+		for _, one := range ending[namespace] {
 			v.sooner(one.due())
 		}
 	}
 	return ids
+}
+
+// inNamespaces are those of some pods that are in namespaces with a job, by namespace: quotas are many, and each asks
+// for its own.
+func inNamespaces(pods map[podKey]*pod, namespaces namespaceIDs) map[string][]*pod {
+	by := map[string][]*pod{}
+	for key, one := range pods {
+		if _, looked := namespaces[key.Namespace]; looked {
+			by[key.Namespace] = append(by[key.Namespace], one)
+		}
+	}
+	return by
 }
 
 // snapshotShapes enters the shapes that the jobs have, each at its own place.
@@ -181,7 +189,7 @@ func (c *Cluster) snapshotShapes(v *view, quotas quotaIDs) {
 			bits[one.reach] = slices.Clone(one.reach.nodes)
 		}
 		if one.counts != len(c.counts.list) || one.demand == nil {
-			one.demand, one.counts = c.counts.knownShares(Demand(one.pod)), len(c.counts.list)
+			one.demand, one.counts = c.counts.shares(c.counts.known(Demand(one.pod))), len(c.counts.list)
 		}
 		described := allocation.Shape{
 			Request: one.request.vector(len(c.resources.list)), Nodes: bits[one.reach],
