@@ -57,11 +57,11 @@ type podHandler struct {
 }
 
 // Delete is told of the last state of a pod.
-func (h podHandler) Delete(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func (h podHandler) Delete(queueing context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	if pod, ok := e.Object.(*corev1.Pod); ok {
 		h.gone(pod)
 	}
-	h.EventHandler.Delete(ctx, e, queue)
+	h.EventHandler.Delete(queueing, e, queue)
 }
 
 // podGone keeps a pod in mind that is gone and may not have ended.
