@@ -106,6 +106,13 @@ func (s shares) key() string {
 	return text.String()
 }
 
+// joins says whether a worker waits that a job which trains has more or again. Until the scheduler has placed it
+// nobody else is charged for it, and its room would be granted once more in every plan.
+func (c *Cluster) joins(one *pod) bool {
+	j := c.jobs[one.owner]
+	return j != nil && j.built.job.Stage == allocation.Training
+}
+
 // competitors are the pods without a node that stand before or beside somebody here, the most important
 // first.
 func (c *Cluster) competitors(v *view) []*pod {
@@ -123,8 +130,8 @@ func (c *Cluster) competitors(v *view) []*pod {
 	}
 	var some []*pod
 	for _, one := range c.waiting {
-		if one.owner != "" {
-			continue // the planner keeps room for workers that wait
+		if one.owner != "" && !c.joins(one) {
+			continue // the planner keeps room for the workers of a gang that starts
 		}
 		if one.object.Spec.Priority == nil || *one.object.Spec.Priority >= least {
 			some = append(some, one)
