@@ -509,11 +509,13 @@ end:	do
 		assert(o[p].armed || resumes > 0) }             /* a barrier ends */
 	:: d_step { LEADS(p) && o[p].armed && (o[p].stop >= STEPS || SOME(IS_FINISHED, p)) -> o[p].armed = 0 }
 	:: d_step { LEADS(p) && o[p].armed && lifts < LIFTS -> lifts++; o[p].armed = 0 }
-	/* Reached. Any of those that stand there may stay, any standby may come. */
+	/* Reached. While nobody was let go it is the last step there. Any of those that stand there may stay, any standby may come. */
 	:: d_step { LEADS(p) && o[p].armed && ROOM(p) && EVERY(NOT_NEEDED_OR_STANDS, p) ->
+		assert(resumes > 0 || LAST(o[p].world) == o[p].stop || !UNCHANGED(o[p].term, o[p].readRound));
 		fresh = SET(READY, p); who = members[o[p].world] | fresh; start = o[p].stop;
 		write_round(p) }
 	:: d_step { LEADS(p) && o[p].armed && ROOM(p) && EVERY(NOT_NEEDED_OR_STANDS, p) ->
+		assert(resumes > 0 || LAST(o[p].world) == o[p].stop || !UNCHANGED(o[p].term, o[p].readRound));
 		fresh = SET(READY, p); who = (members[o[p].world] | fresh) & (ALL - 1); start = o[p].stop;
 		if
 		:: who == 0 -> who = 1
