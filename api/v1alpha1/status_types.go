@@ -354,7 +354,8 @@ type TrainingJobStatus struct {
 	// +optional
 	RetryTime *metav1.Time `json:"retryTime,omitempty"`
 
-	// retries is how many attempts in a row were lost to the infrastructure. It is 0 again once the job
+	// retries is how many attempts in a row were lost to the infrastructure, or did not start in the room that
+	// they had been given. It is 0 again once the job
 	// has trained for a minute. The pause before the next attempt grows with it.
 	//
 	// +kubebuilder:validation:Minimum=0

@@ -207,6 +207,9 @@ type Job struct {
 	Finishing bool
 	// Regrouping is true while fewer than Min are left and wait for others.
 	Regrouping bool
+	// Starts is how often in a row its gang was given room, and came to nothing: it counts from 0 again once the
+	// job has trained for a while.
+	Starts int32
 	// Armed is true while a planned change is under way that would be finished in any case.
 	Armed bool
 	// Restarts is true for a job whose programs are started anew in every world: each change costs it what

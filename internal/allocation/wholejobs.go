@@ -27,9 +27,16 @@ func (p *planner) evictables() []JobID {
 	return p.evictable
 }
 
-// mayEvict says whether there is a job that could be ended for a demand.
+// vainStarts is how often whole jobs may be ended for a gang that does not train then.
+const vainStarts = 3
+
+// mayEvict says whether there is a job that could be ended for a demand: for a gang that cannot go on without,
+// and that has not had its room in vain again and again.
 func (p *planner) mayEvict(d *demand) bool {
 	in := &p.c.Jobs[d.job]
+	if d.kind == replace || in.Starts >= vainStarts {
+		return false
+	}
 	all := p.evictables()
 	return in.Preempts && len(all) > 0 && p.c.Jobs[all[0]].Priority < in.Priority
 }

@@ -26,6 +26,9 @@ const (
 	// startBackOff is the pause after a gang that did not start in time, so that another one gets
 	// the room.
 	startBackOff = 30 * time.Second
+	// longestStartBackOff is what that doubles to while starts come to nothing. It is the operator's and not the
+	// job's, and longer than most gangs take to start: others pay for each try, and wait for their turn.
+	longestStartBackOff = 30 * time.Minute
 )
 
 // startGang begins a new attempt when nothing stands in the way; until then it says what does.
@@ -364,7 +367,7 @@ func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 		return
 	}
 	_, why := p.whyNotTraining(pods)
-	retry := metav1.NewTime(p.Now.Add(startBackOff))
+	retry := metav1.NewTime(p.Now.Add(p.vainStart()))
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
 	message := fmt.Sprintf("attempt %d did not start within spec.gang.startTimeout (%s): %s; it lets go of its room, the next attempt is due at %s",

@@ -274,10 +274,7 @@ func (p *planner) handle(f failure) {
 		p.restart(v1alpha1.EventEvicted, f.message, infrastructureBackOff)
 		return
 	case causeUnplaced:
-		// Whoever takes the room again and again is not to cost the lenders each time.
-		retries := value(status.Retries) + 1
-		status.Retries = &retries
-		p.restart("GangUnplaced", f.message, p.backOff(startBackOff, retries))
+		p.restart("GangUnplaced", f.message, p.vainStart())
 		return
 	}
 	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
@@ -330,6 +327,18 @@ func (p *planner) backOff(first time.Duration, n int32) time.Duration {
 	if limit := p.Job.Spec.Failure.MaxBackOff; limit != nil {
 		longest = limit.Duration
 	}
+	return doubled(first, longest, n)
+}
+
+// vainStart counts a gang that was given room and did not start, and returns the pause before its next try. Whoever
+// takes the room again and again is not to cost the lenders each time.
+func (p *planner) vainStart() time.Duration {
+	retries := value(p.plan.Status.Retries) + 1
+	p.plan.Status.Retries = &retries
+	return doubled(startBackOff, longestStartBackOff, retries)
+}
+
+func doubled(first, longest time.Duration, n int32) time.Duration {
 	pause := first
 	for i := int32(1); i < n && pause < longest; i++ {
 		pause *= 2

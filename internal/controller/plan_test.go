@@ -263,6 +263,7 @@ func TestStartTimeout(t *testing.T) {
 		t.Errorf("looks again after %s, want 9m", plan.After)
 	}
 
+	before := *job.Status.DeepCopy()
 	state.Now = start.Add(10 * time.Minute)
 	plan = NewPlan(state, settings)
 	expectNothingDone(t, plan)
@@ -278,6 +279,14 @@ func TestStartTimeout(t *testing.T) {
 	}
 	if value(plan.Status.Restarts.Program) != 0 || value(plan.Status.Restarts.Infrastructure) != 0 {
 		t.Error("a start that timed out was counted as a restart")
+	}
+	for retries, pause := range map[int32]time.Duration{0: 30 * time.Second, 2: 2 * time.Minute, 5: 16 * time.Minute, 6: 30 * time.Minute, 900: 30 * time.Minute} {
+		job.Status = before
+		job.Status.Retries = &retries
+		plan = NewPlan(state, settings)
+		if got := plan.Status.RetryTime.Sub(state.Now); got != pause || value(plan.Status.Retries) != retries+1 {
+			t.Errorf("after %d starts in vain the next one is due in %s, and %d count", retries, got, value(plan.Status.Retries))
+		}
 	}
 }
 

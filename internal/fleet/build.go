@@ -34,7 +34,7 @@ func (c *Cluster) build(j *job) {
 		Policy: policies[spec.Preemption.Policy], NoGrowth: spec.Growth.Policy == v1alpha1.GrowthOff,
 		Target:    value(status.Workers.Target),
 		Finishing: j.facts.Finishing, Regrouping: j.facts.Regrouping, Armed: j.facts.Armed,
-		Restarts:  spec.Strategy() == v1alpha1.ResizeRestart,
+		Restarts: spec.Strategy() == v1alpha1.ResizeRestart, Starts: value(status.Retries),
 		GrowAfter: j.facts.GrowAfter, Pause: j.facts.Pause,
 	}
 	one.Stage, b.retry = c.stageOf(j, len(workers))

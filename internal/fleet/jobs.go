@@ -218,5 +218,5 @@ func sameScalars(x, y *allocation.Job) bool {
 	return x.Stage == y.Stage && x.Priority == y.Priority && x.Preempts == y.Preempts && x.Min == y.Min && x.Max == y.Max &&
 		x.Gang == y.Gang && x.Growth == y.Growth && x.Policy == y.Policy && x.NoGrowth == y.NoGrowth && x.Fault == y.Fault &&
 		x.Target == y.Target && x.Finishing == y.Finishing && x.Regrouping == y.Regrouping && x.Armed == y.Armed &&
-		x.Restarts == y.Restarts && x.Reclaims == y.Reclaims && x.Pause == y.Pause
+		x.Restarts == y.Restarts && x.Starts == y.Starts && x.Reclaims == y.Reclaims && x.Pause == y.Pause
 }
