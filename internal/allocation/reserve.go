@@ -111,10 +111,16 @@ func (p *planner) hold(r *reservation, take bool) {
 	if take {
 		times = -1
 	}
-	for _, n := range r.held {
-		p.now.add(n, r.shape, times)
-		p.soon.add(n, r.shape, times)
-		p.reach.add(n, r.shape, times)
+	for rest := r.held; len(rest) > 0; {
+		n, count := rest[0], 1
+		for count < len(rest) && rest[count] == n {
+			count++
+		}
+		// Each change of a node has all classes of pods looked at.
+		for _, one := range []*room{&p.now, &p.soon, &p.reach} {
+			one.add(n, r.shape, times*int32(count))
+		}
+		rest = rest[count:]
 	}
 }
 
