@@ -150,6 +150,13 @@ FLEET_SIMULATION ?= 30m
 test-simulation: ## Run simulated clusters of many jobs from random seeds (FLEET_SIMULATION=30m).
 	@FLEET_SIMULATION=$(FLEET_SIMULATION) $(GO) test ./internal/controller -run '^TestManyJobsWhateverHappens$$' -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
 
+# How many random histories of each kind are played.
+HISTORIES ?= 50000
+
+.PHONY: test-histories
+test-histories: ## Play random histories of jobs whose worlds change while everything fails (HISTORIES=50000 of each kind).
+	@$(GO) test ./internal/rendezvous -timeout 24h -rapid.checks=$(HISTORIES)
+
 # How long each fuzz target runs.
 FUZZTIME ?= 2m
 
@@ -158,7 +165,7 @@ test-fuzz: ## Send random messages to everything that strangers, workers and pro
 	@FUZZTIME=$(FUZZTIME) GO=$(GO) hack/fuzz.sh
 
 .PHONY: test-long
-test-long: tools test-simulation test-fuzz ## Run the long tests: repetitions and campaigns, and the simulation.
+test-long: tools test-simulation test-histories test-fuzz ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)
