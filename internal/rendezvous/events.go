@@ -10,11 +10,11 @@ import (
 type Event interface{ isEvent() }
 
 type (
-	// gangExpected: the controller has said what the next world is to be made of.
+	// GangExpected says that the controller has told what the next world is to be made of.
 	GangExpected struct{ Gang Gang }
-	// gangReleased: the controller lets every member go.
+	// GangReleased says that the controller lets every member go.
 	GangReleased struct{}
-	// agentJoined: a pod's agent has begun a session. A member has one at a time; an older one is
+	// AgentJoined says that a pod's agent has begun a session. A member has one at a time; an older one is
 	// over with this.
 	AgentJoined struct {
 		UID      string
@@ -23,21 +23,21 @@ type (
 		Serves   Server
 		Report   Report
 	}
-	// agentReported: a report came on the session of a member.
+	// AgentReported says that a report came on the session of a member.
 	AgentReported struct {
 		UID    string
 		Report Report
 	}
-	// sessionLost: the session of a member has ended.
+	// SessionLost says that the session of a member has ended.
 	SessionLost struct{ UID string }
-	// recordAnswered: the Recorder has answered the write that was asked for last. The secret is fresh
+	// RecordAnswered says that the Recorder has answered the write that was asked for last. The secret is fresh
 	// and random: should the answer make a term ours, it is the secret of that term.
 	RecordAnswered struct {
 		Found  Record
 		Err    error
 		Secret []byte
 	}
-	// timePassed: nothing happened but time.
+	// TimePassed says that nothing happened but time.
 	TimePassed struct{}
 )
 

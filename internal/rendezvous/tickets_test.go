@@ -48,7 +48,7 @@ func TestTicketsOfTheDirective(t *testing.T) {
 	f.finishWrite(l)
 	d, _ = l.machine.Directive(newcomer)
 	check("in its world", *d.World.Snapshot, d.World.Holders)
-	if text := fmt.Sprintf("%+v %v %#v", d.World.Holders, d.World.Holders, d.World.Holders); strings.Contains(text, fmt.Sprint([]byte(d.World.Holders[0].Ticket[:8]))) {
+	if text := fmt.Sprintf("%+v %v %#v", d.World.Holders, d.World.Holders, d.World.Holders); strings.Contains(text, fmt.Sprintf("%d", []byte(d.World.Holders[0].Ticket[:8]))) {
 		t.Errorf("a ticket is printed: %s", text)
 	}
 
