@@ -111,6 +111,9 @@ func reap(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	for _, pod := range podsIn(ctx, namespace) {
 		if pod.DeletionTimestamp != nil {
+			if pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+				kubelet(ctx, &pod, ended(143, "")) // a kubelet says so before it lets the pod go
+			}
 			options := &client.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &pod.UID}}
 			Expect(client.IgnoreNotFound(cluster.Delete(ctx, &pod, options))).To(Succeed())
 		}
