@@ -31,13 +31,12 @@ func (p *planner) consolidate(d *demand) (int64, bool) {
 	if d.kind == replace || p.opaque(p.c.Jobs[d.job].Gang) || !p.quotaAdmitsNow(d) {
 		return unknown, false
 	}
+	// Each attempt looks at the whole cluster. That one came to nothing is no bound for smaller gangs.
+	if d.queues() && !p.vain.moved[d.class].worthwhile(d.places) {
+		return unknown, false
+	}
 	if sum := p.inSum(d.class); sum < int64(d.places) {
 		return sum, false
-	}
-	// Where workers could not be moved for a gang, it is tried again for one of half its size: each attempt
-	// looks at the whole cluster.
-	if least, ok := p.vain.moved[d.class]; ok && d.places > least/2 && d.queues() {
-		return int64(least / 2), false
 	}
 	m := &moving{p: p, d: d, marks: [3]int{p.now.mark(), p.soon.mark(), p.reach.mark()}}
 	if !m.choose() {
@@ -58,8 +57,8 @@ func (p *planner) consolidate(d *demand) (int64, bool) {
 	places, ok := m.replacements()
 	if !ok {
 		m.undo()
-		p.vain.moved[d.class] = d.places
-		return int64(d.places / 2), false
+		p.vain.moved[d.class] = p.vain.moved[d.class].after(d.places)
+		return unknown, false
 	}
 	m.give(places)
 	return unknown, true

@@ -84,7 +84,7 @@ func (l *level) richest(id JobID, steps int32) []JobID {
 	to, takes := p.c.Jobs[id].Namespace, int64(steps)*p.devices(id)
 	for i := range l.donors {
 		// A namespace that would not have more even if it gave nothing need not be looked at.
-		if from := l.donors[i].namespace; from == to || p.held[from]*p.weight(to) > (p.held[to]+takes)*p.weight(from) {
+		if from := l.donors[i].namespace; from == to || p.less(to, p.held[to]+takes, from, p.held[from]) {
 			l.left = append(l.left, int32(i))
 		}
 	}
@@ -152,7 +152,7 @@ func (p *planner) unequal(donor, id JobID, steps int32) bool {
 	if from == to {
 		return p.surplus(donor)-gives > p.surplus(id)+takes
 	}
-	return (p.held[from]-gives)*p.weight(to) > (p.held[to]+takes)*p.weight(from)
+	return p.less(to, p.held[to]+takes, from, p.held[from]-gives)
 }
 
 // rested says whether neither of two jobs was evened out lately, or the one gives to the other already.

@@ -351,10 +351,12 @@ func overlap(a, b Bits) bool {
 func (p *planner) serveGang(d *demand) verdict {
 	in, result := &p.c.Jobs[d.job], blocked
 	if p.admitted(d) {
-		if d.intime = p.leavesInTime(in); d.intime {
-			p.besideReservations(func() { result = p.serve(d) })
-		} else {
+		d.intime = p.leavesInTime(in)
+		switch {
+		case !d.intime:
 			result = p.serve(d)
+		case p.opaque(in.Gang) || !p.inVain(d): // to give all back that is reserved, and take it again, takes long
+			p.besideReservations(func() { result = p.serve(d) })
 		}
 		if result == blocked {
 			p.block(d)

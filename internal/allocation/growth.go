@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 )
 
@@ -151,7 +152,23 @@ func (l *level) group() {
 
 // poorer says whether a namespace has less than another, by their weights.
 func (p *planner) poorer(a, b NamespaceID) bool {
-	return p.held[a]*p.weight(b) < p.held[b]*p.weight(a)
+	return p.less(a, p.held[a], b, p.held[b])
+}
+
+// less says whether so many devices are less for a namespace than so many others for another, by their weights.
+func (p *planner) less(a NamespaceID, has int64, b NamespaceID, other int64) bool {
+	x, lowX := product(has, p.weight(b))
+	y, lowY := product(other, p.weight(a))
+	return x < y || x == y && lowX < lowY
+}
+
+// product has 128 bits, the upper half of them first: devices may be counted in bytes. The weight is positive.
+func product(amount, weight int64) (int64, uint64) {
+	high, low := bits.Mul64(uint64(amount), uint64(weight))
+	if amount < 0 {
+		high -= uint64(weight)
+	}
+	return int64(high), low
 }
 
 // down restores the order of the heap below i.

@@ -291,6 +291,22 @@ func TestRuleGrowth(t *testing.T) {
 	})
 }
 
+// A resource may be counted in bytes: the shares of namespaces are compared all the same.
+func TestGrowthByWeightOfLargeDevices(t *testing.T) {
+	const size = int64(1) << 40
+	c := newCluster().withNodes(1, 13*size)
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "heavy", Weight: 1_000_000})
+	rich := c.training("rich", 1, 20, make([]NodeID, 10), c.devices(size))
+	poor := c.training("poor", 2, 20, make([]NodeID, 2), in(1), c.devices(size))
+	plan := NewPlan(c)
+	if len(plan.of(rich).Places) != 0 || len(plan.of(poor).Places) != 1 {
+		t.Errorf("rich gets %d, poor %d of the one place", len(plan.of(rich).Places), len(plan.of(poor).Places))
+	}
+	if plan.leavesFor(poor, rich) > 0 || plan.leavesFor(rich, poor) == 0 {
+		t.Errorf("%d leave the rich, %d the poor", plan.leavesFor(rich, poor), plan.leavesFor(poor, rich))
+	}
+}
+
 func TestRuleQuota(t *testing.T) {
 	c := newCluster().withNodes(1, 8)
 	c.Namespaces[0].HeadRoom = 250

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,33 @@ func TestWorkersMoveSoThatAGangHasWholeNodes(t *testing.T) {
 	lines := len(s.log)
 	if s.run(100); len(s.log) != lines || c.Jobs[whole].Stage != Training {
 		t.Error("it does not come to rest")
+	}
+}
+
+// TestWorkersMoveForASmallerGangThanTheFirst: that too few workers can be moved for one gang says nothing of another
+// one that needs less.
+func TestWorkersMoveForASmallerGangThanTheFirst(t *testing.T) {
+	build := func() (*Cluster, JobID) {
+		c := newCluster().withNodes(6, 4)
+		c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1})
+		c.Quotas = []Quota{{Name: "q", Namespace: 1, Hard: Amounts{7}, Free: Amounts{7}}}
+		spread := c.training("spread", 4, 4, span(0, 4), in(1)) // its quota has 3 replacements
+		c.training("fixed", 4, 4, []NodeID{4, 4, 5, 5}, policy(Never))
+		return c, spread
+	}
+	for name, more := range map[string]int32{"alone": 0, "behind one": 1, "behind two": 2} {
+		t.Run(name, func(t *testing.T) {
+			c, spread := build()
+			whole := c.shape(4, 0)
+			for i := range more {
+				c.queued(fmt.Sprintf("large%d", i), 4, 4, func(j *Job) { j.Gang = whole })
+			}
+			small := c.queued("small", 3, 3, func(j *Job) { j.Gang = whole })
+			plan := NewPlan(c)
+			if got := plan.of(spread); len(got.Places) != 3 {
+				t.Errorf("%d workers are moved: %s", len(got.Places), plan.of(small).Why.Text)
+			}
+		})
 	}
 }
 

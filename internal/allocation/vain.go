@@ -13,13 +13,35 @@ type vain struct {
 	ceilings [2]map[classID]int64
 	// failed says for a shape how small a gang was that found no room.
 	failed map[ShapeID]int32
-	// moved says for a class how small a gang was for which no workers could be moved together.
-	moved map[classID]int32
+	// moved says for a class what attempts to move workers together came to nothing.
+	moved map[classID]moved
+}
+
+// moved are attempts for one class that came to nothing: how few places the smallest was for, and how many there were.
+type moved struct {
+	least int32
+	times int
+}
+
+// carefully is how many attempts are made for ever smaller gangs, before each has to be for half as many.
+const carefully = 4
+
+// worthwhile says whether to try it for a gang of so many.
+func (m moved) worthwhile(places int32) bool {
+	return m.times == 0 || places < m.least && (m.times < carefully || places <= m.least/2)
+}
+
+// after counts one more attempt.
+func (m moved) after(places int32) moved {
+	if m.times > 0 {
+		places = min(places, m.least)
+	}
+	return moved{places, m.times + 1}
 }
 
 func newVain() vain {
 	return vain{
-		ceilings: [2]map[classID]int64{{}, {}}, failed: map[ShapeID]int32{}, moved: map[classID]int32{},
+		ceilings: [2]map[classID]int64{{}, {}}, failed: map[ShapeID]int32{}, moved: map[classID]moved{},
 	}
 }
 
