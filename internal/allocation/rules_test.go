@@ -456,6 +456,20 @@ func TestWorkersWithoutDevicesStandApart(t *testing.T) {
 	}
 }
 
+// No whole job goes so that a job which trains gets back a worker of its own class.
+func TestNobodyIsEndedForAReplacement(t *testing.T) {
+	c := newCluster().withNodes(3, 4)
+	c.Nodes[2].Closed = "not ready"
+	high := c.training("high", 4, 6, []NodeID{0, 0, 0, 2, 0}, priority(100))
+	j := &c.Jobs[high]
+	c.put(j.Workers[3])
+	j.Workers = append(j.Workers[:3], j.Workers[4])
+	victim := c.training("victim", 4, 4, []NodeID{1, 1, 1, 1}, policy(Evict))
+	if plan := NewPlan(c); plan.of(victim).Evict {
+		t.Errorf("a whole job ends for a job that trains: %s", plan.of(victim).Why.Text)
+	}
+}
+
 // A gang that cannot start for a reason of its own ends others a few times only.
 func TestNobodyIsEndedInVainForEver(t *testing.T) {
 	for starts, want := range []bool{true, true, true, false, false} {

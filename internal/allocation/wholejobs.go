@@ -30,11 +30,11 @@ func (p *planner) evictables() []JobID {
 // vainStarts is how often whole jobs may be ended for a gang that does not train then.
 const vainStarts = 3
 
-// mayEvict says whether there is a job that could be ended for a demand: for none of a gang that has had its room
-// in vain again and again.
+// mayEvict says whether there is a job that could be ended for a demand: for none that a job trains without, and
+// none of a gang that has had its room in vain again and again.
 func (p *planner) mayEvict(d *demand) bool {
 	in := &p.c.Jobs[d.job]
-	if in.Starts >= vainStarts {
+	if d.kind == replace || in.Starts >= vainStarts {
 		return false
 	}
 	all := p.evictables()
