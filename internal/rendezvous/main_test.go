@@ -8,10 +8,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain raises the number of random histories: rare ones matter here. With the race detector a thousand of each
-// kind take a minute or two; make test-long plays many more. -rapid.checks on the command line still wins.
+// TestMain raises the number of random histories: rare ones matter here, and make test-long plays many more.
+// -rapid.checks on the command line still wins.
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", "1000"); err != nil {
+	if err := flag.Set("rapid.checks", "5000"); err != nil {
 		panic(err)
 	}
 	flag.Parse()
