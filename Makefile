@@ -23,7 +23,7 @@ NODES ?= 3
 GPUS ?= 4
 # Further arguments of helm for `make install`.
 HELM_ARGS ?=
-# Further arguments of `make bench-scale`, `make bench-reclaim` and `make bench-rendezvous`.
+# Further arguments of the benches that say BENCH_ARGS=... in their help.
 BENCH_ARGS ?=
 # local, kind or existing (the current kubeconfig).
 export E2E_CLUSTER ?= local
@@ -206,8 +206,8 @@ bench-start: ## Measure the time from apply to the first step, beside stock torc
 	@$(GO) run ./hack/bench start
 
 .PHONY: bench-resize
-bench-resize: ## Measure the pauses when a world changes, beside stock torchrun.
-	@$(GO) run ./hack/bench resize
+bench-resize: ## Measure the pauses when a world changes, beside stock torchrun (BENCH_ARGS=...).
+	@$(GO) run ./hack/bench resize $(BENCH_ARGS)
 
 .PHONY: bench-reclaim
 bench-reclaim: ## Measure how soon a gang gets devices that another job has grown over, beside stock preemption (BENCH_ARGS=...).
