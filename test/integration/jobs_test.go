@@ -82,9 +82,11 @@ func (j *job) update(ctx context.Context, change jobChange) error {
 // touch has the controller look at the job once more.
 func (j *job) touch(ctx context.Context) {
 	GinkgoHelper()
-	Expect(j.update(ctx, func(object *v1alpha1.TrainingJob) {
-		metav1.SetMetaDataAnnotation(&object.ObjectMeta, "test/touched", time.Now().Format(time.RFC3339Nano))
-	})).To(Succeed())
+	Expect(j.update(ctx, touched)).To(Succeed())
+}
+
+func touched(object *v1alpha1.TrainingJob) {
+	metav1.SetMetaDataAnnotation(&object.ObjectMeta, "test/touched", time.Now().Format(time.RFC3339Nano))
 }
 
 // condition is "True Reason: message" of one condition; empty when it is not there.
