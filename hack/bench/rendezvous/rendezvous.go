@@ -94,8 +94,8 @@ func (b Bench) measure(ctx context.Context, of names, jobs, members int) (_ []fi
 	if err := t.agents.Call("Agents.Start", None{}, &None{}); err != nil {
 		return nil, fmt.Errorf("start the agents: %w", err)
 	}
-	var ranked Times
-	if err := t.agents.Call("Agents.Ranked", None{}, &ranked); err != nil {
+	ranked, err := t.ranked()
+	if err != nil {
 		return nil, fmt.Errorf("wait for the places of all members: %w", err)
 	}
 	formed, clients, err := t.usage()

@@ -1,0 +1,34 @@
+package rendezvous
+
+import "testing"
+
+// What the benchmark measures takes place: a few agents get their places, a change for which one of each job leaves, and a
+// successor of their operator. An agent that the server refuses would wait for all of patience.
+func TestATrial(t *testing.T) {
+	t.Parallel()
+	const jobs, members = 2, 4
+	one, err := start(t.Context(), trialConfig{Jobs: jobs, Members: members, Rate: 1000, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := one.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := one.agents.Call("Agents.Start", None{}, &None{}); err != nil {
+		t.Fatal(err)
+	}
+	ranked, err := one.ranked()
+	if err != nil || len(ranked.Took) != jobs*members {
+		t.Fatalf("%d of %d agents have a place: %v", len(ranked.Took), jobs*members, err)
+	}
+	changed, err := one.shrink()
+	if err != nil || len(changed.Took) != jobs*(members-1) || len(changed.Armed) != len(changed.Took) {
+		t.Fatalf("%d of %d agents are in the next world: %v", len(changed.Took), jobs*(members-1), err)
+	}
+	adopted, lost, err := one.succeed()
+	if err != nil || len(adopted) != jobs*members || lost == 0 {
+		t.Fatalf("%d of %d agents obey the successor, and %d have lost the operator: %v", len(adopted), jobs*members, lost, err)
+	}
+}
