@@ -1,6 +1,12 @@
 package rendezvous
 
-import "testing"
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
 
 // What the benchmark measures takes place: a few agents get their places, a change for which one of each job leaves, and a
 // successor of their operator. An agent that the server refuses would wait for all of patience.
@@ -30,5 +36,23 @@ func TestATrial(t *testing.T) {
 	adopted, lost, err := one.succeed()
 	if err != nil || len(adopted) != jobs*members || lost == 0 {
 		t.Fatalf("%d of %d agents obey the successor, and %d have lost the operator: %v", len(adopted), jobs*members, lost, err)
+	}
+}
+
+// A size that fails does not take the figures of those before along.
+func TestFiguresOutliveALaterFailure(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	measured, err := Bench{
+		Members: []int{2}, Jobs: 1, JobMembers: 1, Rate: 1000, Beats: time.Millisecond,
+		Say: func(format string, args ...any) {
+			if strings.HasPrefix(fmt.Sprintf(format, args...), "jobs_1: 1 agents start") {
+				cancel()
+			}
+		},
+	}.Measure(ctx)
+	if err == nil || len(measured) == 0 || measured[0].Name != "members_2_ranked_p50" {
+		t.Errorf("the jobs fail with %v, and the figures are %v", err, measured)
 	}
 }
