@@ -101,10 +101,7 @@ func command(ctx context.Context, args []string) error {
 		return errors.New(usage)
 	}
 	measured, err := bench(ctx, console.New(os.Stderr))
-	if err != nil {
-		return err
-	}
-	return figures.Print(os.Stdout, measured)
+	return errors.Join(err, figures.Print(os.Stdout, measured)) // what was measured before an error counts
 }
 
 func startBench(flags *flag.FlagSet) onCluster {

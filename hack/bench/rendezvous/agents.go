@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -218,15 +219,17 @@ func (a *Agents) Usage(_ None, usage *Usage) (err error) {
 	return err
 }
 
-// await waits for all members.
+// await waits for all members. Its error says why one of those that it waits for has lost its last stream, if any has.
 func (a *Agents) await(what string, done func(*member) bool) error {
 	deadline := time.Now().Add(patience)
 	for {
 		missing := 0
+		var why error
 		for _, m := range a.members {
 			m.mu.Lock()
 			if !done(m) {
 				missing++
+				why = cmp.Or(why, m.why)
 			}
 			m.mu.Unlock()
 		}
@@ -234,7 +237,7 @@ func (a *Agents) await(what string, done func(*member) bool) error {
 		case missing == 0:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("%d of %d agents wait %s for %s", missing, len(a.members), what, patience)
+			return fmt.Errorf("%d of %d agents wait %s for %s (the last stream of one ended with: %v)", missing, len(a.members), what, patience, why)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

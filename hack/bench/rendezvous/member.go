@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/agent"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
@@ -16,8 +17,9 @@ type member struct {
 	tell       func()
 
 	mu sync.Mutex
-	// term, round, digest and rank are what it was told, done and stop its steps, attempt its barrier.
-	term, round   uint64
+	// term, hold, round, digest and rank are what it was told, done and stop its steps, attempt its barrier.
+	term, hold    uint64
+	round         uint64
 	digest        string
 	rank          uint32
 	done, stop    uint64
@@ -29,6 +31,8 @@ type member struct {
 	parkedAt      time.Time
 	termAt        time.Time
 	reports, lost int64
+	// why is why its last stream has ended.
+	why error
 }
 
 // State implements session.Owner.
@@ -48,7 +52,7 @@ func (m *member) State() *rendezvousv1.Report {
 		}
 	}
 	return &rendezvousv1.Report{
-		Term: m.term, Round: m.round, MembersDigest: m.digest, WorkerRank: m.rank, Standby: m.round == 0,
+		Term: m.term, Hold: m.hold, Round: m.round, MembersDigest: m.digest, WorkerRank: m.rank, Standby: m.round == 0,
 		Processes: []*rendezvousv1.Process{one},
 	}
 }
@@ -59,7 +63,7 @@ func (m *member) Hello() *rendezvousv1.Hello {
 	defer m.mu.Unlock()
 	m.helloAt = time.Now()
 	return &rendezvousv1.Hello{
-		Protocol: 1, Namespace: namespace, Job: jobName(m.job), Attempt: 1,
+		Protocol: agent.Protocol, Namespace: namespace, Job: jobName(m.job), Attempt: 1,
 		PodName: podName(m.job, m.index), PodUid: podName(m.job, m.index), Address: m.address, MasterPort: 2000,
 	}
 }
@@ -73,8 +77,9 @@ func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, _ time.Time)
 	}
 	moved := d.GetTerm() > m.term
 	if moved {
-		m.term, m.termAt = d.GetTerm(), time.Now()
+		m.term, m.termAt, m.hold = d.GetTerm(), time.Now(), 0
 	}
+	m.hold = max(m.hold, d.GetHold())
 	if world := d.GetWorld(); d.GetRound() > m.round {
 		m.round, m.digest, m.rank, m.rankedAt, moved = d.GetRound(), world.GetMembersDigest(), world.GetWorkerRank(), time.Now(), true
 		m.done, m.attempt, m.stop, m.parked = world.GetFromStep(), 0, 0, false
@@ -101,8 +106,9 @@ func (m *member) Gone(context.Context) {}
 func (m *member) Found() {}
 
 // Lost implements session.Owner.
-func (m *member) Lost(error) {
+func (m *member) Lost(why error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lost++
+	m.why = why
 }

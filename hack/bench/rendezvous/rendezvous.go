@@ -40,7 +40,8 @@ type Bench struct {
 // patience bounds each step of a trial.
 const patience = 3 * time.Minute
 
-// Measure measures all sizes. What it starts has ended when it returns, also after an error.
+// Measure measures all sizes. What it starts has ended when it returns, also after an error; with that come the
+// figures of the sizes before.
 func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 	if b.Rate < 1 || b.Beats <= 0 || b.Jobs < 0 || b.JobMembers < 1 {
 		return nil, errors.New("agents start at some rate, beats are counted for some time, and jobs have members")
@@ -59,7 +60,7 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 		}
 		measured, err := b.measure(ctx, of, 1, members)
 		if err != nil {
-			return nil, fmt.Errorf("%d members: %w", members, err)
+			return all, fmt.Errorf("%d members: %w", members, err)
 		}
 		all = append(all, measured...)
 	}
@@ -67,7 +68,7 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 		name := fmt.Sprintf("jobs_%d", b.Jobs)
 		measured, err := b.measure(ctx, names{name, name + "_change", name + "_storm", name + "_operator"}, b.Jobs, b.JobMembers)
 		if err != nil {
-			return nil, fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
+			return all, fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
 		}
 		all = append(all, measured...)
 	}
@@ -94,8 +95,8 @@ func (b Bench) measure(ctx context.Context, of names, jobs, members int) (_ []fi
 	if err := t.agents.Call("Agents.Start", None{}, &None{}); err != nil {
 		return nil, fmt.Errorf("start the agents: %w", err)
 	}
-	var ranked Times
-	if err := t.agents.Call("Agents.Ranked", None{}, &ranked); err != nil {
+	ranked, err := t.ranked()
+	if err != nil {
 		return nil, fmt.Errorf("wait for the places of all members: %w", err)
 	}
 	formed, clients, err := t.usage()

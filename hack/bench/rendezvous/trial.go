@@ -122,6 +122,14 @@ func (t *trial) usage() (operator, agents Usage, err error) {
 	return operator, agents, t.agents.Call("Agents.Usage", None{}, &agents)
 }
 
+// ranked waits until all members are in a world.
+func (t *trial) ranked() (ranked Times, err error) {
+	if err := t.agents.Call("Agents.Ranked", None{}, &ranked); err != nil {
+		return ranked, t.explain(err)
+	}
+	return ranked, nil
+}
+
 // shrink has one in a hundred members leave each job, at least one.
 func (t *trial) shrink() (changed Times, err error) {
 	leaving := max(t.Members/100, 1)

@@ -1,0 +1,58 @@
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What the benchmark measures takes place: a few agents get their places, a change for which one of each job leaves, and a
+// successor of their operator. An agent that the server refuses would wait for all of patience.
+func TestATrial(t *testing.T) {
+	t.Parallel()
+	const jobs, members = 2, 4
+	one, err := start(t.Context(), trialConfig{Jobs: jobs, Members: members, Rate: 1000, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := one.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := one.agents.Call("Agents.Start", None{}, &None{}); err != nil {
+		t.Fatal(err)
+	}
+	ranked, err := one.ranked()
+	if err != nil || len(ranked.Took) != jobs*members {
+		t.Fatalf("%d of %d agents have a place: %v", len(ranked.Took), jobs*members, err)
+	}
+	changed, err := one.shrink()
+	if err != nil || len(changed.Took) != jobs*(members-1) || len(changed.Armed) != len(changed.Took) {
+		t.Fatalf("%d of %d agents are in the next world: %v", len(changed.Took), jobs*(members-1), err)
+	}
+	adopted, lost, err := one.succeed()
+	if err != nil || len(adopted) != jobs*members || lost == 0 {
+		t.Fatalf("%d of %d agents obey the successor, and %d have lost the operator: %v", len(adopted), jobs*members, lost, err)
+	}
+}
+
+// A size that fails does not take the figures of those before along.
+func TestFiguresOutliveALaterFailure(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	measured, err := Bench{
+		Members: []int{2}, Jobs: 1, JobMembers: 1, Rate: 1000, Beats: time.Millisecond,
+		Say: func(format string, args ...any) {
+			if strings.HasPrefix(fmt.Sprintf(format, args...), "jobs_1: 1 agents start") {
+				cancel()
+			}
+		},
+	}.Measure(ctx)
+	if err == nil || len(measured) == 0 || measured[0].Name != "members_2_ranked_p50" {
+		t.Errorf("the jobs fail with %v, and the figures are %v", err, measured)
+	}
+}
