@@ -31,6 +31,8 @@ func newCommand(progress toolchain.Progress) *cobra.Command {
 	root.AddCommand(
 		upCommand(progress), downCommand(progress), statusCommand(progress), logsCommand(progress),
 		nodeCommand(progress), imageCommand(progress), buildCommand(progress), depsCommand(),
+		componentVerb(progress, "freeze", "Have a component of the control plane stand still, such as kube-apiserver", cluster.Cluster.Freeze),
+		componentVerb(progress, "thaw", "Let a component that stands still go on", cluster.Cluster.Thaw),
 	)
 	return root
 }
@@ -214,6 +216,19 @@ func nodeVerb(progress toolchain.Progress, verb, short string, run func(*cobra.C
 				return err
 			}
 			return run(cmd, c, args[0])
+		},
+	}
+}
+
+func componentVerb(progress toolchain.Progress, verb, short string, run func(cluster.Cluster, string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " COMPONENT", Short: short, Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := here(progress)
+			if err != nil {
+				return err
+			}
+			return run(c, args[0])
 		},
 	}
 }
