@@ -167,7 +167,6 @@ func (a *modelAgent) follow(d Directive) {
 		if a.waiting != waitingFault && a.waiting != waitingFinished {
 			a.waiting = WaitingAborted
 		}
-		a.entered = a.done
 		a.out = true
 		if a.restarts {
 			a.started = false
