@@ -186,7 +186,7 @@ func (a *modelAgent) save() {
 		a.snapshotError = "no space left on device"
 		return
 	}
-	s := Snapshot{Round: a.round, Step: a.done, Bytes: 8 * a.done, Checksum: uint32(a.done)}
+	s := Snapshot{Round: a.round, Step: a.done, Bytes: 8 * a.done, Hash: [32]byte{byte(a.done)}}
 	if !slices.Contains(a.snapshots, s) {
 		a.keep(s, slices.Clone(a.state))
 	}

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"strings"
@@ -94,7 +95,7 @@ func best(counts map[Snapshot]int, fits func(Snapshot) bool) (Snapshot, bool) {
 		}
 		if !ok || cmp.Or(
 			cmp.Compare(s.Step, found.Step), cmp.Compare(n, counts[found]), cmp.Compare(s.Round, found.Round),
-			cmp.Compare(s.Checksum, found.Checksum), cmp.Compare(s.Bytes, found.Bytes),
+			bytes.Compare(s.Hash[:], found.Hash[:]), cmp.Compare(s.Bytes, found.Bytes),
 		) > 0 {
 			found, ok = s, true
 		}
