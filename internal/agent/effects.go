@@ -225,7 +225,7 @@ func (a *agent) fetch(fetch lifecycle.Fetch) {
 }
 
 func wanted(s lifecycle.Snapshot) checkpoint.Snapshot {
-	return checkpoint.Snapshot{ID: *idOf(&s), Bytes: s.Bytes, Checksum: s.Checksum}
+	return checkpoint.Snapshot{ID: *idOf(&s), Bytes: s.Bytes, Hash: s.Hash}
 }
 
 func holdersOf(all []lifecycle.Holder) []checkpoint.Holder {

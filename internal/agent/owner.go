@@ -182,7 +182,9 @@ func worldOf(w *rendezvousv1.World) lifecycle.World {
 }
 
 func snapshotOf(s *rendezvousv1.Snapshot) *lifecycle.Snapshot {
-	return &lifecycle.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes(), Checksum: s.GetChecksum()}
+	named := &lifecycle.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes()}
+	copy(named.Hash[:], s.GetHash())
+	return named
 }
 
 func holdersIn(messages []*rendezvousv1.Holder) []lifecycle.Holder {

@@ -70,7 +70,7 @@ func report(s standing, states []socket.State, held []checkpoint.Snapshot, failu
 	}
 	for _, snapshot := range held {
 		r.Snapshots = append(r.Snapshots, &rendezvousv1.Snapshot{
-			Round: snapshot.Round, Step: snapshot.Step, Bytes: snapshot.Bytes, Checksum: snapshot.Checksum,
+			Round: snapshot.Round, Step: snapshot.Step, Bytes: snapshot.Bytes, Hash: snapshot.Hash[:],
 		})
 	}
 	if s.in != nil {

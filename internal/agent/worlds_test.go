@@ -399,14 +399,14 @@ func TestASnapshotThatNobodyHas(t *testing.T) {
 	w.speak(0).say(wire.Join{Type: wire.TypeJoin})
 	content := []byte("state")
 	d := second(r, 1, true)
-	d.World.Snapshot = &rendezvousv1.Snapshot{Round: 1, Step: 3, Bytes: uint64(len(content)), Checksum: 1}
+	d.World.Snapshot = &rendezvousv1.Snapshot{Round: 1, Step: 3, Bytes: uint64(len(content)), Hash: make([]byte, 32)}
 	d.World.Holders = admitted(r.Hellos()[0], d.World.Snapshot, damagedHolder(t, content))
 	r.Direct(d)
 	if code := w.exit(); code != 137 || !strings.Contains(w.text(), "its snapshot is not to be had") {
 		t.Errorf("exit code %d:\n%s", code, w.text())
 	}
 	fault := r.Last().GetProcesses()[0].GetFault().GetMessage()
-	if !strings.Contains(fault, "round 2 cannot begin here") || !strings.Contains(fault, "checksum") {
+	if !strings.Contains(fault, "round 2 cannot begin here") || !strings.Contains(fault, "have the hash") {
 		t.Errorf("the last report says %q of the end", fault)
 	}
 }

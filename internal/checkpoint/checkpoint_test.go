@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -55,14 +54,14 @@ func content(seed uint64, size int) []byte {
 	return all
 }
 
-// sum is the checksum of a file, computed the plain way.
-func sum(p []byte) uint32 {
-	table := crc32.MakeTable(crc32.Castagnoli)
+// sum is the hash of a file, computed the plain way.
+func sum(p []byte) Hash {
 	var blocks []byte
 	for block := range slices.Chunk(p, 1<<20) {
-		blocks = binary.BigEndian.AppendUint32(blocks, crc32.Checksum(block, table))
+		hash := sha256.Sum256(block)
+		blocks = append(blocks, hash[:]...)
 	}
-	return crc32.Checksum(blocks, table)
+	return sha256.Sum256(blocks)
 }
 
 // put makes a snapshot of the content in the store.
@@ -127,9 +126,9 @@ func files(t testing.TB, store *Store) []string {
 func TestTakeKeepsTheNewest(t *testing.T) {
 	store := open(t, 2)
 	want := put(t, store, ID{3, 17}, []byte("123456789"))
-	// The check value of CRC-32C is e3069283, and this is that of these four bytes.
-	if diff := cmp.Diff(Snapshot{ID{3, 17}, 9, 0xa73245a0}, want); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	// Its SHA-256 is 15e2b0d3...8eb225, and this is that of these 32 bytes.
+	if got := hex.EncodeToString(want.Hash[:]); want.ID != (ID{3, 17}) || want.Bytes != 9 || got != "292b0d007566832db94bfae689cd70d1ab772811fd44b9f49d8550ee9ea6a494" {
+		t.Errorf("it is %+v", want)
 	}
 	put(t, store, ID{3, 16}, []byte("older"))
 	newest := put(t, store, ID{4, 12}, nil)
@@ -161,15 +160,15 @@ func TestAnOldSnapshotThatComesStays(t *testing.T) {
 	}
 }
 
-// Whatever is written in whatever pieces has the checksum of the file that it becomes.
-func TestChecksums(t *testing.T) {
+// Whatever is written in whatever pieces has the hash of the file that it becomes.
+func TestHashes(t *testing.T) {
 	data := content(7, 3*blockBytes+1000)
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.OneOf(
 			rapid.IntRange(0, len(data)), rapid.SampledFrom([]int{0, 1, blockBytes - 1, blockBytes, blockBytes + 1, 3 * blockBytes}),
 		).Draw(t, "size")
 		file := data[:size]
-		written := newChecksum()
+		written := newHasher()
 		for rest := file; len(rest) > 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
 			if _, err := written.Write(rest[:n]); err != nil {
@@ -177,16 +176,41 @@ func TestChecksums(t *testing.T) {
 			}
 			rest = rest[n:]
 		}
-		read, err := checksumOf(bytes.NewReader(file), int64(size))
+		read, err := hashOf(bytes.NewReader(file), int64(size))
 		if want := sum(file); err != nil || read != want || written.sum() != want {
-			t.Fatalf("read %08x (%v), written %08x, want %08x", read, err, written.sum(), want)
+			t.Fatalf("read %x (%v), written %x, want %x", read, err, written.sum(), want)
 		}
 		if size > 0 {
-			if _, err := checksumOf(bytes.NewReader(file[:size-1]), int64(size)); !errors.Is(err, errCut) {
+			if _, err := hashOf(bytes.NewReader(file[:size-1]), int64(size)); !errors.Is(err, errCut) {
 				t.Fatalf("a file that was cut: %v", err)
 			}
 		}
 	})
+}
+
+// A holder that means harm can make a file of any size and CRC. What it serves is not taken all the same.
+func TestAForgedSnapshotIsNotTaken(t *testing.T) {
+	data := content(3, 1000)
+	forged := slices.Clone(data)
+	polynomial := uint64(1)<<32 | 0x1edc6f41 // of CRC-32C: adding it anywhere leaves the remainder as it is
+	for bit := range 33 {
+		forged[100+bit/8] ^= byte(polynomial>>(32-bit)&1) << (bit % 8)
+	}
+	table := crc32.MakeTable(crc32.Castagnoli)
+	if bytes.Equal(data, forged) || crc32.Checksum(data, table) != crc32.Checksum(forged, table) {
+		t.Fatal("it is not forged")
+	}
+	want := put(t, open(t, 1), ID{3, 17}, data)
+	liar := open(t, 1)
+	put(t, liar, ID{3, 17}, forged)
+	_, holder := serve(t, liar)
+	to := open(t, 1)
+	if path, err := to.Fetch(t.Context(), want, with(want, holder), fetcher); err == nil {
+		t.Errorf("%s was taken", path)
+	}
+	if left := files(t, to); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
 }
 
 func TestAnIDNamesOneState(t *testing.T) {
@@ -252,7 +276,7 @@ func TestOpenRemovesLeftoversAndTakesUpTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Snapshot{{ID{3, 18}, 1, sum([]byte("x"))}, {ID{3, 17}, 9, 0xa73245a0}}
+	want := []Snapshot{{ID{3, 18}, 1, sum([]byte("x"))}, {ID{3, 17}, 9, sum([]byte("123456789"))}}
 	if diff := cmp.Diff(want, store.List()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -365,7 +389,7 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 		holder Holder
 		want   string
 	}{
-		"a flipped bit":     {fake(t, announce(len(wrong), wrong)), "have the checksum " + fmt.Sprintf("%08x", sum(wrong))},
+		"a flipped bit":     {fake(t, announce(len(wrong), wrong)), "have the hash " + fmt.Sprintf("%x", sum(wrong))},
 		"another size":      {fake(t, announce(100, data[:100])), "a file of 100 bytes, and 1048576 are wanted"},
 		"no size":           {fake(t, announce(-1, data)), "a file of -1 bytes"},
 		"broken off":        {fake(t, announce(len(data), data[:1000])), "broke off after 1000 of 1048576 bytes"},
@@ -689,8 +713,8 @@ func TestTogether(t *testing.T) {
 				t.Error(err)
 			}
 			for _, snapshot := range to.List() {
-				if snapshot.Round == 2 && snapshot.Checksum != sum(data[:snapshot.Bytes]) {
-					t.Errorf("%+v has a wrong checksum", snapshot)
+				if snapshot.Round == 2 && snapshot.Hash != sum(data[:snapshot.Bytes]) {
+					t.Errorf("%+v has a wrong hash", snapshot)
 				}
 			}
 		}

@@ -6,7 +6,7 @@
 // nothing of what is in a snapshot, and nothing of worlds.
 //
 // No file is ever held in memory whole, and every file that arrives is checked against its size and
-// checksum before it gets its name.
+// hash before it gets its name.
 package checkpoint
 
 import (
@@ -24,9 +24,9 @@ type ID struct{ Round, Step uint64 }
 // Snapshot is a whole file.
 type Snapshot struct {
 	ID
-	// Bytes is its size, Checksum the CRC-32C of the CRC-32Cs (big-endian) of its blocks of 1 MiB.
-	Bytes    uint64
-	Checksum uint32
+	// Bytes is its size, Hash the SHA-256 of the SHA-256s of its blocks of 1 MiB.
+	Bytes uint64
+	Hash  Hash
 }
 
 // Holder is a server of snapshots, and the SHA-256 of the certificate (DER) that it shows.

@@ -217,7 +217,7 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 			_ = os.Remove(file.Name())
 		}
 	}()
-	n, sum, failed, err := transfer(file, io.LimitReader(body, int64(want.Bytes)))
+	n, hash, failed, err := transfer(file, io.LimitReader(body, int64(want.Bytes)))
 	switch {
 	case failed != nil:
 		return s.unwritable(want, failed)
@@ -225,8 +225,8 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 		return fmt.Errorf("it broke off after %d of %d bytes: %w", n, want.Bytes, err)
 	case n != want.Bytes:
 		return fmt.Errorf("it broke off after %d of %d bytes", n, want.Bytes)
-	case sum != want.Checksum:
-		return fmt.Errorf("the %d bytes have the checksum %08x, and %08x is wanted", n, sum, want.Checksum)
+	case hash != want.Hash:
+		return fmt.Errorf("the %d bytes have the hash %x, and %x is wanted", n, hash, want.Hash)
 	}
 	if err := file.Close(); err != nil {
 		return s.unwritable(want, err)
@@ -237,16 +237,16 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 	return nil
 }
 
-// transfer copies until the end, and returns how many bytes were read, their checksum, and why writing or
+// transfer copies until the end, and returns how many bytes were read, their hash, and why writing or
 // reading ended before. Both go on at the same time: what is read takes as long to be deciphered as what is
 // written to be given memory.
-func transfer(to io.Writer, from io.Reader) (read uint64, sum uint32, failed, err error) {
+func transfer(to io.Writer, from io.Reader) (read uint64, hash Hash, failed, err error) {
 	const buffers = 4
 	free, full := make(chan []byte, buffers), make(chan []byte, buffers)
 	for range buffers {
 		free <- make([]byte, bufferBytes)
 	}
-	written := newChecksum()
+	written := newHasher()
 	var writing sync.WaitGroup
 	var broken atomic.Bool
 	writing.Go(func() {

@@ -65,11 +65,11 @@ func (s *Store) adopt(name string) error {
 	if !ok {
 		return nil
 	}
-	bytes, sum, err := s.inspect(name)
+	bytes, hash, err := s.inspect(name)
 	if err != nil {
 		return os.RemoveAll(filepath.Join(s.dir, name))
 	}
-	s.insert(Snapshot{ID: id, Bytes: bytes, Checksum: sum})
+	s.insert(Snapshot{ID: id, Bytes: bytes, Hash: hash})
 	return nil
 }
 
@@ -77,7 +77,7 @@ func (s *Store) adopt(name string) error {
 func (s *Store) Directory() string { return s.dir }
 
 // Take makes the file named part, which a program wrote into the folder, the snapshot id. An id that is held already stays as it is, and part is
-// dropped: an id names one state, and others may have heard of its checksum. Errors: part is not a
+// dropped: an id names one state, and others may have heard of its hash. Errors: part is not a
 // plain name that ends in .part, is not a regular file, or has another size than bytes.
 func (s *Store) Take(id ID, part string, bytes uint64) (Snapshot, error) {
 	snapshot, err := s.take(id, part, bytes)
@@ -91,7 +91,7 @@ func (s *Store) take(id ID, part string, bytes uint64) (Snapshot, error) {
 	if part != filepath.Base(part) || !strings.HasSuffix(part, partSuffix) {
 		return Snapshot{}, errors.New("a snapshot is written into the folder of snapshots, under a name that ends in .part")
 	}
-	size, sum, err := s.inspect(part)
+	size, hash, err := s.inspect(part)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -100,25 +100,25 @@ func (s *Store) take(id ID, part string, bytes uint64) (Snapshot, error) {
 			fmt.Errorf("the file has %d bytes and %d were announced", size, bytes),
 			os.Remove(filepath.Join(s.dir, part)))
 	}
-	return s.enter(Snapshot{ID: id, Bytes: size, Checksum: sum}, part, false)
+	return s.enter(Snapshot{ID: id, Bytes: size, Hash: hash}, part, false)
 }
 
-// inspect reads a file for its size and checksum.
-func (s *Store) inspect(name string) (uint64, uint32, error) {
+// inspect reads a file for its size and hash.
+func (s *Store) inspect(name string) (uint64, Hash, error) {
 	file, err := s.openRegular(name)
 	if err != nil {
-		return 0, 0, err
+		return 0, Hash{}, err
 	}
 	defer func() { _ = file.Close() }()
 	info, err := file.Stat()
 	if err != nil {
-		return 0, 0, err
+		return 0, Hash{}, err
 	}
 	if info.Size() > MaxBytes {
-		return 0, 0, fmt.Errorf("the file has more than %d bytes", int64(MaxBytes))
+		return 0, Hash{}, fmt.Errorf("the file has more than %d bytes", int64(MaxBytes))
 	}
-	sum, err := checksumOf(file, info.Size())
-	return uint64(info.Size()), sum, err
+	hash, err := hashOf(file, info.Size())
+	return uint64(info.Size()), hash, err
 }
 
 // openRegular opens a file of the folder, and nothing that only looks like one: a link would lead

@@ -167,7 +167,6 @@ func (a *modelAgent) follow(d Directive) {
 		if a.waiting != waitingFault && a.waiting != waitingFinished {
 			a.waiting = WaitingAborted
 		}
-		a.entered = a.done
 		a.out = true
 		if a.restarts {
 			a.started = false
@@ -187,7 +186,7 @@ func (a *modelAgent) save() {
 		a.snapshotError = "no space left on device"
 		return
 	}
-	s := Snapshot{Round: a.round, Step: a.done, Bytes: 8 * a.done, Checksum: uint32(a.done)}
+	s := Snapshot{Round: a.round, Step: a.done, Bytes: 8 * a.done, Hash: [32]byte{byte(a.done)}}
 	if !slices.Contains(a.snapshots, s) {
 		a.keep(s, slices.Clone(a.state))
 	}

@@ -178,6 +178,7 @@ func (m *Machine) changed(now time.Time, w *wish) *plan {
 	if c.unsaved != "" || w.newcomers == 0 && !w.retreat && !m.onlyOthersHold(w.stay) {
 		return p
 	}
+	m.doubtClaims()
 	taken, ok := m.snapshotAfter(c.step)
 	if !ok {
 		m.save(now, w)

@@ -134,7 +134,8 @@ func (w Waiting) left() bool { return w == WaitingAborted || w == waitingFault |
 // Snapshot names the state of a job after a step.
 type Snapshot struct {
 	Round, Step, Bytes uint64
-	Checksum           uint32
+	// Hash tells it from all others; see checkpoint.Snapshot.
+	Hash [32]byte
 }
 
 // furthest is the highest step that any process of the worker has done.

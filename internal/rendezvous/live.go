@@ -46,11 +46,12 @@ func (m *Machine) lives(members []Member) []live {
 	}
 	byStep := map[uint64]*live{}
 	var leavers []string
+	made := m.mostMade()
 	note := func(uid string) {
 		mem := m.members[uid]
 		for i := range mem.report.Processes {
 			step := mem.report.Processes[i].CleanStep
-			if !mem.report.Processes[i].cleanAt(step) {
+			if !mem.report.Processes[i].cleanAt(step) || step > made {
 				continue
 			}
 			l := byStep[step]

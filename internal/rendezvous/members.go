@@ -39,6 +39,8 @@ type member struct {
 	// without having been in a world.
 	lostIn uint64
 	gone   bool
+	// doubtedIn says since which record it was named for saying what cannot be: one more than its round.
+	doubtedIn uint64
 	// left is the last directive in a world that goes on without it.
 	left *Directive
 }
@@ -161,6 +163,7 @@ func (m *Machine) join(now time.Time, ev AgentJoined) *Refusal {
 	}
 	mem := m.members[ev.UID]
 	if why := m.contradiction(ev.UID, mem, &ev.Report); why != nil {
+		m.doubt(mem, "%s", why.Message)
 		return why
 	}
 	before := m.condition(ev.UID, mem)
@@ -176,6 +179,7 @@ func (m *Machine) hear(now time.Time, uid string, r Report) *Refusal {
 		return &Refusal{RefusedForNow, "this session is over: connect again"}
 	}
 	if why := m.contradiction(uid, mem, &r); why != nil {
+		m.doubt(mem, "%s", why.Message)
 		return why
 	}
 	m.take(now, uid, mem, r, m.condition(uid, mem))

@@ -151,7 +151,8 @@ func (m *Machine) someoneAway() bool {
 
 // rewind finds the state to go on from. It returns nil while there is none yet.
 func (m *Machine) rewind(now time.Time, p *plan) *plan {
-	furthest := m.furthest()
+	furthest := min(m.furthest(), m.mostMade())
+	m.doubtClaims()
 	taken, ok := m.newestSnapshot()
 	next, onLive := m.goOnLive(now, p)
 	if !onLive {

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"strings"
@@ -10,9 +11,10 @@ import (
 // count with what they held when it ended.
 func (m *Machine) held() map[Snapshot]int {
 	counts := map[Snapshot]int{}
+	made := m.mostMade()
 	for _, mem := range m.keepers() {
 		for _, s := range mem.report.Snapshots {
-			if m.inHistory(mem, s) {
+			if m.inHistory(mem, s, made) {
 				counts[s]++
 			}
 		}
@@ -20,16 +22,22 @@ func (m *Machine) held() map[Snapshot]int {
 	return counts
 }
 
-func (m *Machine) inHistory(mem *member, s Snapshot) bool {
-	return mem.report.Round == m.world.record.Round || s.Step <= m.world.record.FromStep
+// inHistory says whether a snapshot of a member belongs to the history of the world, whose last step that can have
+// been made is given.
+func (m *Machine) inHistory(mem *member, s Snapshot, made uint64) bool {
+	if mem.report.Round != m.world.record.Round {
+		return s.Step <= m.world.record.FromStep
+	}
+	return s.Step <= made
 }
 
 // keepers are the members that others can fetch snapshots of the world's history from. One that was lost
 // may end at any moment, with whatever it has that is newer: it counts only if nobody else has any.
 func (m *Machine) keepers() []*member {
 	var left, lost []*member
+	made := m.mostMade()
 	for _, mem := range m.members {
-		if !m.serving(mem) || !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return m.inHistory(mem, s) }) {
+		if !m.serving(mem) || !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return m.inHistory(mem, s, made) }) {
 			continue
 		}
 		if m.isLost(mem) {
@@ -87,7 +95,7 @@ func best(counts map[Snapshot]int, fits func(Snapshot) bool) (Snapshot, bool) {
 		}
 		if !ok || cmp.Or(
 			cmp.Compare(s.Step, found.Step), cmp.Compare(n, counts[found]), cmp.Compare(s.Round, found.Round),
-			cmp.Compare(s.Checksum, found.Checksum), cmp.Compare(s.Bytes, found.Bytes),
+			bytes.Compare(s.Hash[:], found.Hash[:]), cmp.Compare(s.Bytes, found.Bytes),
 		) > 0 {
 			found, ok = s, true
 		}

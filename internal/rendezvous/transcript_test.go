@@ -261,7 +261,11 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.live = true
 		case "ahead":
 			agent.done++
-			agent.entered = agent.done
+			for _, other := range p.agents { // it could only because all have begun that step
+				if other.round == agent.round {
+					other.entered = max(other.entered, agent.done)
+				}
+			}
 			agent.state = append(agent.state, agent.round)
 		case "foreign":
 			agent.foreign = true

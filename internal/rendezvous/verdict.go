@@ -165,7 +165,14 @@ func (m *Machine) findHang(now time.Time) {
 		return
 	}
 	why := fmt.Sprintf("no step was made for %s", m.gang.HangTimeout)
+	ahead := m.tooFarAhead(lowest)
 	switch {
+	case len(ahead) > 0:
+		for _, mem := range ahead {
+			m.lose(now, mem.want.UID, mem, true, fmt.Sprintf(
+				"it says that it has begun step %d, and most others have begun none after %d: %s", mem.furthestBegun(), lowest+1, why))
+		}
+		m.breakWorld(now, &recovery{reason: ReasonHung, hung: true, why: why})
 	case lowest < highest:
 		for _, uid := range w.ranks.uids {
 			mem := m.members[uid]

@@ -270,7 +270,7 @@ func (w *worker) enter(e lifecycle.Enter) {
 	})
 }
 
-func named(s lifecycle.Snapshot) Snapshot { return Snapshot{s.Round, s.Step, s.Bytes, s.Checksum} }
+func named(s lifecycle.Snapshot) Snapshot { return Snapshot{s.Round, s.Step, s.Bytes, s.Hash} }
 
 // fetched gets the snapshot of a world from one of its holders.
 func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
@@ -350,7 +350,7 @@ func (w *worker) save() {
 		return
 	}
 	p := &w.process
-	s := Snapshot{Round: p.round, Step: p.done, Bytes: 8 * p.done, Checksum: uint32(p.done)}
+	s := Snapshot{Round: p.round, Step: p.done, Bytes: 8 * p.done, Hash: [32]byte{byte(p.done)}}
 	if !slices.Contains(w.snapshots, s) {
 		w.keep(s, slices.Clone(p.state))
 	}
@@ -518,7 +518,7 @@ func heardBy(d Directive) lifecycle.Directive {
 }
 
 func snapshotTo(s Snapshot) lifecycle.Snapshot {
-	return lifecycle.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Checksum: s.Checksum}
+	return lifecycle.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash}
 }
 
 func holdersTo(all []Supplier) []lifecycle.Holder {

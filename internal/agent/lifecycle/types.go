@@ -51,9 +51,9 @@ type World struct {
 // Snapshot names the state of a job after a step.
 type Snapshot struct {
 	Round, Step uint64
-	// Bytes is its size, Checksum what their checksum is; see checkpoint.Snapshot.
-	Bytes    uint64
-	Checksum uint32
+	// Bytes is its size, Hash what tells it from all others; see checkpoint.Snapshot.
+	Bytes uint64
+	Hash  [32]byte
 }
 
 // Holder is a worker that serves a snapshot.

@@ -1,8 +1,10 @@
 package rendezvoustest
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -139,7 +141,8 @@ func (p *program) save() {
 		p.failure = p.full
 		return
 	}
-	taken := &rendezvousv1.Snapshot{Round: p.round, Step: p.done, Bytes: 1, Checksum: uint32(p.done)}
+	hash := sha256.Sum256(strconv.AppendUint(nil, p.done, 10))
+	taken := &rendezvousv1.Snapshot{Round: p.round, Step: p.done, Bytes: 1, Hash: hash[:]}
 	if !slices.ContainsFunc(p.snapshots, func(s *rendezvousv1.Snapshot) bool { return proto.Equal(s, taken) }) {
 		p.keep(taken)
 	}

@@ -364,9 +364,10 @@ type Snapshot struct {
 	// The round in which it was taken, and the step after which.
 	Round uint64 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
 	Step  uint64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
-	// Size in bytes, and CRC-32C of the CRC-32Cs (big-endian) of the blocks of 1 MiB.
+	// Size in bytes, and SHA-256 of the SHA-256s of the blocks of 1 MiB, 32 bytes. What an older agent holds has none,
+	// and does not count.
 	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Checksum      uint32 `protobuf:"varint,4,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	Hash          []byte `protobuf:"bytes,5,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -422,11 +423,11 @@ func (x *Snapshot) GetBytes() uint64 {
 	return 0
 }
 
-func (x *Snapshot) GetChecksum() uint32 {
+func (x *Snapshot) GetHash() []byte {
 	if x != nil {
-		return x.Checksum
+		return x.Hash
 	}
-	return 0
+	return nil
 }
 
 type Hello struct {
@@ -1445,12 +1446,12 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x06before\x18\x11 \x01(\x04R\x06before\x12$\n" +
 	"\vpause_nanos\x18\x14 \x01(\x04H\x00R\n" +
 	"pauseNanos\x88\x01\x01B\x0e\n" +
-	"\f_pause_nanos\"f\n" +
+	"\f_pause_nanos\"n\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x1a\n" +
-	"\bchecksum\x18\x04 \x01(\rR\bchecksum\"\xb4\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04hash\x18\x05 \x01(\fR\x04hashJ\x04\b\x04\x10\x05R\bchecksum\"\xb4\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -24,6 +25,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -465,6 +467,16 @@ func TestSilenceIsNoHello(t *testing.T) {
 }
 
 // Reports that no agent sends.
+// A snapshot of an agent that knows no hashes does not count: nobody could tell whether it is what came. The report does.
+func TestASnapshotWithoutAHash(t *testing.T) {
+	known := &rendezvousv1.Snapshot{Round: 1, Step: 4, Bytes: 8, Hash: bytes.Repeat([]byte{7}, 32)}
+	read, refused := readReport(&rendezvousv1.Report{Round: 1, MembersDigest: strings.Repeat("a", 64),
+		Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Step: 5, Bytes: 8}, known}})
+	if refused != nil || len(read.Snapshots) != 1 || !proto.Equal(snapshotMessage(&read.Snapshots[0]), known) {
+		t.Errorf("%+v, %v", read.Snapshots, refused)
+	}
+}
+
 func TestMalformedReports(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a"))
@@ -505,6 +517,8 @@ func TestMalformedReports(t *testing.T) {
 		{"too many snapshots", &rendezvousv1.Report{Snapshots: make([]*rendezvousv1.Snapshot, 9)}, "9 snapshots"},
 		{"a snapshot of a later round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Round: 1}}}, "a snapshot of round 1"},
 		{"a snapshot of no round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Step: 1}}}, "a snapshot of round 0"},
+		{"half a hash", &rendezvousv1.Report{Round: 1, MembersDigest: strings.Repeat("a", 64),
+			Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Hash: make([]byte, 16)}}}, "the hash of a snapshot has 16 bytes"},
 		{"a long snapshot error", &rendezvousv1.Report{SnapshotError: strings.Repeat("x", 17<<10)}, "snapshot_error has 17408 bytes"},
 		{"NaN", metric("loss", math.NaN()), "must be finite"},
 		{"infinity", metric("loss", math.Inf(-1)), "must be finite"},

@@ -161,7 +161,16 @@ func readSnapshots(r *rendezvousv1.Report) ([]rendezvous.Snapshot, *rendezvous.R
 			return nil, malformed("a snapshot of round %d, step %d, %d bytes cannot be in round %d",
 				s.GetRound(), s.GetStep(), s.GetBytes(), r.GetRound())
 		}
-		read = append(read, rendezvous.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes(), Checksum: s.GetChecksum()})
+		one := rendezvous.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes()}
+		switch len(s.GetHash()) {
+		case 0:
+			continue // of an agent that knows no hashes: nobody could tell what it is
+		case len(one.Hash):
+			copy(one.Hash[:], s.GetHash())
+		default:
+			return nil, malformed("the hash of a snapshot has %d bytes, it must have %d", len(s.GetHash()), len(one.Hash))
+		}
+		read = append(read, one)
 	}
 	return read, nil
 }
@@ -244,7 +253,7 @@ func placeMessage(p *rendezvous.Place) *rendezvousv1.World {
 }
 
 func snapshotMessage(s *rendezvous.Snapshot) *rendezvousv1.Snapshot {
-	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Checksum: s.Checksum}
+	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash[:]}
 }
 
 func holderMessages(holders []rendezvous.Supplier) []*rendezvousv1.Holder {
