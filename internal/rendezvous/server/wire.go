@@ -117,6 +117,12 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 	if nanos := r.GetPauseNanos(); nanos <= uint64(rendezvous.MaxPause) {
 		read.Pause = time.Duration(nanos) // and otherwise it is not known: programs may say anything
 	}
+	if nanos := r.GetStepNanos(); nanos <= uint64(rendezvous.MaxPause) {
+		read.StepTime = time.Duration(nanos)
+	}
+	for _, probed := range r.GetProbed() {
+		read.Probed = append(read.Probed, rendezvous.Probed{Number: probed.GetNumber(), Reached: probed.GetReached()})
+	}
 	switch {
 	case read.MasterPort > math.MaxUint16:
 		return rendezvous.Report{}, malformed("master_port is %d, it must be at most %d", read.MasterPort, math.MaxUint16)
@@ -132,6 +138,8 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 		return rendezvous.Report{}, malformed("worker_rank is %d, it must be below %d", read.WorkerRank, rendezvous.MaxWorkers)
 	case len(r.GetProcesses()) > maxProcesses:
 		return rendezvous.Report{}, malformed("%d processes, there may be %d", len(r.GetProcesses()), maxProcesses)
+	case len(read.Probed) > rendezvous.MaxProbes:
+		return rendezvous.Report{}, malformed("%d probes, there may be %d", len(read.Probed), rendezvous.MaxProbes)
 	case read.Out && read.Round == 0:
 		return rendezvous.Report{}, malformed("round is 0 and out is set")
 	case len(r.GetSnapshotError()) > maxErrorBytes:
@@ -225,6 +233,12 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 	}
 	if p := d.Prefetch; p != nil {
 		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Holders: holderMessages(p.Holders)}
+	}
+	for i := range d.Probes {
+		p := &d.Probes[i]
+		m.Probes = append(m.Probes, &rendezvousv1.Probe{
+			Number: p.Number, Address: p.Peer.Address, Port: p.Peer.Port, Certificate: p.Peer.Certificate[:],
+		})
 	}
 	return m
 }
