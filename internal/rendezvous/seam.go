@@ -40,14 +40,14 @@ type Gang struct {
 	// Strategy says how programs get from one world to the next.
 	Strategy Strategy
 	// HeartbeatTimeout is how long a member may be silent, while no step is made, before it is
-	// missed.
+	// missed. What is lost by it stands in silence.go.
 	HeartbeatTimeout time.Duration
 	// BarrierTimeout is how long a planned change may wait for the barrier and the snapshot.
 	BarrierTimeout time.Duration
 	// GrowthWindow is how long the first newcomer that is ready waits for the others.
 	GrowthWindow time.Duration
 	// HangTimeout is how long a world may make no step, in the phase of a step, before it is taken
-	// for hung.
+	// for hung, and a member that is silent for lost, whatever is known of it; 0 for ever.
 	HangTimeout time.Duration
 	// Durable is the record of the last round as the controller read it from the job's status;
 	// the zero value if there is none. It may be stale: the Recorder has the last word.

@@ -71,7 +71,8 @@ func (m *Machine) silenceLoss(now time.Time, mem *member) string {
 }
 
 // isMissed says whether the controller may take a member for lost because it is silent. One that may be in the world
-// only when the world has lost it; or when nobody is heard at all, and its node is not ready.
+// only when the world has lost it; when the world goes on no more anyway, and no peer reaches it; or when nobody is
+// heard at all, and its node is not ready.
 func (m *Machine) isMissed(now time.Time, mem *member) bool {
 	switch {
 	case !m.isSilent(now, mem):
@@ -79,7 +80,8 @@ func (m *Machine) isMissed(now time.Time, mem *member) bool {
 	case m.world == nil:
 		return true
 	case m.world.ranks.rank(mem.want.UID) >= 0:
-		return m.isLost(mem) || m.silenceLoss(now, mem) != "" || !m.hears(now) && mem.want.NodeNotReady && m.slow(now)
+		over := (m.broken != nil || m.fatal != "") && mem.probe.known(now, m.lastSign(mem)) != reached
+		return over || m.isLost(mem) || m.silenceLoss(now, mem) != "" || !m.hears(now) && mem.want.NodeNotReady && m.slow(now)
 	case !mem.joined && m.world.adopted && !m.world.whole():
 		return m.world.missing // it may hold a rank that is yet to be reported
 	}
