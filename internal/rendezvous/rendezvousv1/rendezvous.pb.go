@@ -503,7 +503,8 @@ func (x *Snapshot) GetChecksum() uint32 {
 
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of this protocol, 2.
+	// Version of this protocol, 2. It changes when a field that is there gets another meaning; fields that are new
+	// need no new version.
 	Protocol  uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Job       string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
