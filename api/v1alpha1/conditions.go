@@ -122,6 +122,8 @@ const (
 	// EventRecovered: the world goes on after a loss; the message says who was lost, why, and how many
 	// steps are made again.
 	EventRecovered = "Recovered"
+	// EventWorkerUnheard: the operator does not hear a worker that trains on: the link between the two is bad.
+	EventWorkerUnheard = "WorkerUnheard"
 	// EventGangReleased: the job fell below min for too long, or could not go on, and all workers were
 	// let go.
 	EventGangReleased = "GangReleased"

@@ -183,7 +183,8 @@ type FailureSpec struct {
 	MaxBackOff *metav1.Duration `json:"maxBackOff,omitempty"`
 
 	// heartbeatTimeout is how long a worker may be silent, while no step is made, before it is
-	// taken for lost. From 1s to 1h, default 5s.
+	// missed. It is taken for lost then when its pod has ended, or other workers cannot reach it
+	// either. From 1s to 1h, default 5s.
 	//
 	// +kubebuilder:default="5s"
 	// +kubebuilder:validation:Type=string
@@ -205,7 +206,7 @@ type FailureSpec struct {
 
 	// hangTimeout is how long no worker may make a step, outside of evaluation, snapshots and the
 	// start of the program, before the world is taken for hung. It must be longer than the longest
-	// step. From 10s to 24h, default 10m.
+	// step. A worker that is silent, and of which nobody knows more, is lost then too. From 10s to 24h, default 10m.
 	//
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string

@@ -13,6 +13,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/masterport"
 	"github.com/concertina-dev/concertina/internal/agent/process"
+	"github.com/concertina-dev/concertina/internal/agent/reach"
 	"github.com/concertina-dev/concertina/internal/agent/session"
 	"github.com/concertina-dev/concertina/internal/agent/snapshots"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
@@ -32,6 +33,7 @@ type agent struct {
 	port    *masterport.Port
 	server  *socket.Server
 	keeper  *snapshots.Keeper
+	prober  *reach.Prober
 	session *session.Session
 	log     *log
 	// ctx ends with the agent; background is what is done beside the loop until then.
@@ -97,6 +99,8 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 		return ExitAgentFailed, err
 	}
 	defer a.closing("stop serving snapshots", a.keeper.Close)
+	a.prober = reach.New(a.reach, a.session.Tell)
+	defer a.prober.Close()
 	identity := socket.Identity{
 		Namespace: config.Namespace, Job: config.Job, Attempt: config.Attempt, Slots: config.Processes,
 		Snapshots: a.keeper.Folder(), Interval: config.Interval,

@@ -8,8 +8,10 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/agent/reach"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
@@ -39,7 +41,15 @@ func (a *agent) State() *rendezvousv1.Report {
 	a.mu.Unlock()
 	r := report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
 	r.MasterPort = uint32(a.masterPort())
+	for _, result := range a.prober.Results() {
+		r.Probed = append(r.Probed, &rendezvousv1.Probed{Number: result.Number, Reached: result.Reached})
+	}
 	return r
+}
+
+// reach says whether the agent of a peer answers.
+func (a *agent) reach(ctx context.Context, peer reach.Peer) error {
+	return a.keeper.Reach(ctx, checkpoint.Holder{Address: peer.Address, Port: peer.Port, Certificate: peer.Certificate})
 }
 
 // masterPort is the port that is kept for the next world.
@@ -80,13 +90,18 @@ func (a *agent) said(message socket.Message) {
 	a.send(event)
 }
 
-// Hear gives a directive to the loop and returns whether it was obeyed.
+// Hear gives a directive to the loop and returns whether it was obeyed. What it asks about peers is answered beside
+// the loop.
 func (a *agent) Hear(ctx context.Context, d *rendezvousv1.Directive, sent time.Time) bool {
 	obeyed := make(chan bool, 1)
 	event := lifecycle.Heard{Directive: directive(d), Sent: sent}
 	select {
 	case a.events <- envelope{event: event, obeyed: obeyed}:
-		return <-obeyed
+		if !<-obeyed {
+			return false
+		}
+		a.prober.Ask(d.GetTerm(), probesIn(d.GetProbes()))
+		return true
 	case <-a.leaving:
 		return true
 	case <-ctx.Done():
@@ -195,6 +210,16 @@ func holdersIn(messages []*rendezvousv1.Holder) []lifecycle.Holder {
 		holders = append(holders, holder)
 	}
 	return holders
+}
+
+func probesIn(messages []*rendezvousv1.Probe) []reach.Probe {
+	var probes []reach.Probe
+	for _, p := range messages {
+		probe := reach.Probe{Number: p.GetNumber(), Peer: reach.Peer{Address: p.GetAddress(), Port: clamp(p.GetPort())}}
+		copy(probe.Peer.Certificate[:], p.GetCertificate())
+		probes = append(probes, probe)
+	}
+	return probes
 }
 
 // clamp makes a count that fits an int everywhere; one so large is refused later as nonsense.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/gate"
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
@@ -84,7 +85,7 @@ func report(s standing, states []socket.State, held []checkpoint.Snapshot, failu
 	for slot, state := range states {
 		r.Processes = append(r.Processes, processOf(s, slot, state))
 	}
-	r.PauseNanos = pauseOf(s, states)
+	r.PauseNanos, r.StepNanos = pauseOf(s, states), stepOf(s, states)
 	return r
 }
 
@@ -99,6 +100,18 @@ func pauseOf(s standing, states []socket.State) *uint64 {
 		longest = max(longest, uint64(max(0, state.Pause.Length)))
 	}
 	return &longest
+}
+
+// stepOf is how long a step takes in the world, by the slowest process; 0 as long as not all know it.
+func stepOf(s standing, states []socket.State) uint64 {
+	var longest time.Duration
+	for slot, state := range states {
+		if s.processes[slot].Entering || state.StepTime == 0 {
+			return 0
+		}
+		longest = max(longest, state.StepTime)
+	}
+	return uint64(longest)
 }
 
 func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {

@@ -154,6 +154,10 @@ func TestTheAgentIntroducesItself(t *testing.T) {
 	want := &rendezvousv1.Hello{
 		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 2, PodName: "digits-2-0", PodUid: "uid-0",
 		Address: "127.0.0.1", MasterPort: port,
+		SnapshotPort: hello.GetSnapshotPort(), SnapshotCertificate: hello.GetSnapshotCertificate(),
+	}
+	if hello.GetSnapshotPort() == 0 || len(hello.GetSnapshotCertificate()) != 32 {
+		t.Error("nobody can find out whether the agent is there")
 	}
 	if diff := cmp.Diff(want, hello, protocmp.Transform()); diff != "" {
 		t.Errorf("hello (-want +got):\n%s", diff)

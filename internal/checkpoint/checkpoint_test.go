@@ -537,6 +537,47 @@ func TestAHolderThatIsAskedTooEarly(t *testing.T) {
 	}
 }
 
+// Whoever answers with the certificate that is known for it is reached. Sockets alone are not enough: those of a
+// process that is stopped take connections.
+func TestReach(t *testing.T) {
+	server, peer := serve(t, nil)
+	if err := Reach(t.Context(), peer, fetcher); err != nil {
+		t.Error(err)
+	}
+	another := peer
+	another.Certificate[0]++
+	if err := Reach(t.Context(), another, fetcher); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("somebody else is reached: %v", err)
+	}
+	stopped, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stopped.Close() }()
+	silent := peer
+	silent.Port = stopped.Addr().(*net.TCPAddr).Port
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := Reach(ctx, silent, fetcher); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one that does not answer is reached: %v", err)
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Reach(t.Context(), peer, fetcher); err == nil {
+		t.Error("one that has ended is reached")
+	}
+}
+
+// A worker without memory has nothing to give.
+func TestAServerWithoutAStore(t *testing.T) {
+	_, peer := serve(t, nil)
+	want := Snapshot{ID: ID{Round: 1, Step: 2}, Bytes: 1}
+	if _, err := open(t, 1).Fetch(t.Context(), want, with(want, peer), fetcher); err == nil || !strings.Contains(err.Error(), "holds no snapshots") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestOnlyTLS13IsSpoken(t *testing.T) {
 	_, holder := serve(t, open(t, 2))
 	for version, want := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {

@@ -163,6 +163,17 @@ func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, ide
 	return s.receive(want, response.Body)
 }
 
+// Reach says whether the agent of a peer answers where it serves its snapshots, with the certificate that is known
+// for it: nil, or what is wrong. It asks for nothing.
+func Reach(ctx context.Context, peer Holder, identity *Identity) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", peer.String())
+	if err != nil {
+		return err
+	}
+	secured := tls.Client(conn, pinned(peer.Certificate, identity))
+	return errors.Join(secured.HandshakeContext(ctx), secured.Close())
+}
+
 // dial connects so that a transfer may take long as long as it moves. What arrives is read in large pieces:
 // TLS asks for every record by itself.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {

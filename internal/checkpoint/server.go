@@ -32,7 +32,7 @@ const (
 )
 
 // Server gives the snapshots of a store to whoever shows the operator's ticket for one, and the certificate that it
-// was made for, over TLS 1.3.
+// was made for, over TLS 1.3. By its certificate others see that the agent is there.
 type Server struct {
 	store       *Store
 	port        int
@@ -42,7 +42,7 @@ type Server struct {
 	done        sync.WaitGroup
 }
 
-// Serve starts a server at an address, host:port; port 0 means a free one.
+// Serve starts a server at an address, host:port; port 0 means a free one. One without a store has no snapshots.
 func Serve(store *Store, address string, identity *Identity) (*Server, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err != nil {
@@ -105,6 +105,10 @@ func (s *Server) give(w http.ResponseWriter, r *http.Request) {
 	}
 	if status, why := s.refusal(r, id); why != "" {
 		http.Error(w, why, status)
+		return
+	}
+	if s.store == nil {
+		http.Error(w, "this worker holds no snapshots", http.StatusNotFound)
 		return
 	}
 	file, snapshot, err := s.store.open(id)

@@ -229,6 +229,7 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 		p.askScheduler(pods)
 	}
 	p.describeGang(pods, bound)
+	p.tellUnheard(pods)
 	if p.World.Round > 0 && p.rendezvousKnows() {
 		p.describeFixed(pods)
 		p.annotateRanks(pods)
@@ -338,6 +339,10 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 	}
 	if spec.Strategy() == v1alpha1.ResizeRestart {
 		expected.Strategy = rendezvous.Restart
+	}
+	for i := range expected.Members {
+		member := &expected.Members[i]
+		member.NodeNotReady = p.Nodes.notReady(member.Node)
 	}
 	return expected
 }

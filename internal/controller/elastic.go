@@ -36,6 +36,8 @@ type ElasticMemory struct {
 	MarkedSince map[string]time.Time
 	// Told are the workers that the rendezvous was told are leaving, by pod uid.
 	Told map[string]bool
+	// Unheard are the workers of which was told that the rendezvous does not hear them, by pod uid.
+	Unheard map[string]bool
 }
 
 // next is what to remember, before this plan adds to it.
@@ -45,6 +47,7 @@ func (m ElasticMemory) next(attempt int32) ElasticMemory {
 	}
 	m.Reserved = slices.Clone(m.Reserved)
 	m.Terminating, m.Told, m.MarkedSince = map[string]time.Time{}, map[string]bool{}, map[string]time.Time{}
+	m.Unheard = map[string]bool{}
 	return m
 }
 
@@ -110,6 +113,7 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.dismiss(crew)
 	p.plan.Actions.Expect = p.expected(members(crew, p.World.Round))
 	p.tellLeaving(crew)
+	p.tellUnheard(pods)
 	p.describeWorld(crew)
 	p.describeSize(crew)
 	p.annotateRanks(pods)
@@ -129,6 +133,26 @@ func (p *planner) followPhase() {
 	next.CalledOff = p.World.Why
 	if next.CalledOff != "" {
 		p.note(corev1.EventTypeWarning, v1alpha1.EventResizeCalledOff, "%s", next.CalledOff)
+	}
+}
+
+// tellUnheard tells once of each worker that the rendezvous does not hear, and that trains on.
+func (p *planner) tellUnheard(pods []*corev1.Pod) {
+	for _, pod := range pods {
+		seen, uid := p.member(pod), string(pod.UID)
+		if !seen.CutOff || !p.rendezvousKnows() {
+			continue
+		}
+		p.plan.Elastic.Unheard[uid] = true
+		if p.Memory.Elastic.Unheard[uid] {
+			continue
+		}
+		why := "steps are made"
+		if seen.Witnesses != "" {
+			why = seen.Witnesses + " can reach it"
+		}
+		p.note(corev1.EventTypeWarning, v1alpha1.EventWorkerUnheard,
+			"the operator does not hear worker %s on node %s, and it trains on: %s; see the network between the two", pod.Name, pod.Spec.NodeName, why)
 	}
 }
 

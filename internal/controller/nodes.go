@@ -84,6 +84,9 @@ func (n Nodes) inTouch(name string) bool {
 	})
 }
 
+// notReady says whether the cluster knows that a node is not ready, or has lost touch with it.
+func (n Nodes) notReady(name string) bool { return n.ByName[name] != nil && !n.inTouch(name) }
+
 // gatherNodes looks at the nodes that the workers of a placed gang have, and at those that workers have
 // vanished from.
 func (r *Reconciler) gatherNodes(ctx context.Context, state *State) error {

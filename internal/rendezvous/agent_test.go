@@ -41,6 +41,8 @@ type modelAgent struct {
 	states        map[Snapshot]history
 	snapshotError string
 	full          bool
+	// probed is what it says of the probes that it was asked for.
+	probed []Probed
 	// live programs say that they leave a world with the state after the last step that they have done.
 	live        bool
 	terminating bool
@@ -217,7 +219,7 @@ func (a *modelAgent) report() Report {
 		Standby: a.round == 0 && (!a.started || a.waiting == waitingJoin) && len(a.exits) == 0,
 		Out:     a.out || a.waiting == waitingFault || a.waiting == waitingFinished,
 	}
-	r.Snapshots, r.SnapshotError = slices.Clone(a.snapshots), a.snapshotError
+	r.Snapshots, r.SnapshotError, r.Probed = slices.Clone(a.snapshots), a.snapshotError, a.probed
 	if a.round > 0 {
 		r.WorkerRank = uint32(a.rank)
 	}

@@ -13,7 +13,7 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 	if m.term == 0 || m.deposed || mem == nil {
 		return Directive{}, false
 	}
-	d := Directive{Term: m.term, Released: m.released, Key: m.keyOf(mem), Prefetch: m.prefetch(uid)}
+	d := Directive{Term: m.term, Released: m.released, Key: m.keyOf(mem), Prefetch: m.prefetch(uid), Probes: m.probesFor(mem)}
 	if beat := BeatOf(len(m.members)); beat > BeatOf(0) {
 		d.Beat = beat
 	}
@@ -48,7 +48,7 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 func (m *Machine) outside(mem *member, d Directive) Directive {
 	if mem.left != nil {
 		kept := *mem.left
-		kept.Term, kept.Key, kept.Beat = d.Term, d.Key, d.Beat
+		kept.Term, kept.Key, kept.Beat, kept.Probes = d.Term, d.Key, d.Beat, d.Probes
 		if kept.Barrier != nil {
 			kept.Hold = m.hold
 		}

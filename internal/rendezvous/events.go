@@ -84,6 +84,10 @@ type Report struct {
 	// still before it; 0 for not known.
 	Begun bool
 	Pause time.Duration
+	// StepTime is how long a step of round takes; 0 for not known.
+	StepTime time.Duration
+	// Probed are the answers to the probes that it is asked for.
+	Probed []Probed
 }
 
 // Process is one training process of a worker.
@@ -164,6 +168,8 @@ type Directive struct {
 	Hold uint64
 	// Key is what tickets for the snapshots that this member serves are made with.
 	Key []byte
+	// Probes are those that the member is asked for, at most MaxProbes.
+	Probes []Probe
 }
 
 // prefetch is the snapshot that a member will need in the next world.
@@ -222,6 +228,8 @@ type Effects struct {
 	End []ending
 	// Publish is true when directives have changed: every session sends its own anew.
 	Publish bool
+	// Tell lists members whose directives have changed: their sessions send them anew.
+	Tell []string
 	// Write is what the Recorder is to make durable now. Its answer comes back as recordAnswered;
 	// until then there is no other write.
 	Write *Write
@@ -290,6 +298,7 @@ const (
 	notedParked    noteKind = "parked"
 	notedLifted    noteKind = "lifted"
 	notedLost      noteKind = "lost"
+	notedCutOff    noteKind = "cut-off"
 	notedBroken    noteKind = "broken"
 	notedVerdict   noteKind = "verdict"
 	notedWaiting   noteKind = "regrouping"

@@ -1,9 +1,11 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"pgregory.net/rapid"
@@ -62,7 +64,7 @@ func (f *fleet) nobodyLeads() {
 		}
 	}
 	for _, uid := range f.uids() {
-		if p := f.pods[uid]; !p.dead && !p.left && !p.process.still && p.process.runs && p.process.waiting == waitingParked {
+		if p := f.pods[uid]; !p.dead && !p.left && !p.frozen && !p.process.still && p.process.runs && p.process.waiting == waitingParked {
 			f.t.Fatalf("nobody leads, and it stands at the barrier: %s", &p.worker)
 		}
 	}
@@ -109,12 +111,20 @@ func (f *fleet) notice() {
 			f.end(p) // it was deleted
 		case !p.dead && !p.want.LeaveBy.IsZero() && f.now.After(p.want.LeaveBy):
 			f.end(p) // it was killed
-		case p.dead && p.want.Lost == "":
-			p.want.Lost, p.want.Ended = "it has ended", true
-		case p.dead:
+		case p.dead && !p.want.Ended:
+			p.want.Lost, p.want.Ended = cmp.Or(p.want.Lost, "it has ended"), true
+		case p.dead && !f.matters(p):
 			delete(f.pods, uid)
 		}
 	}
+}
+
+// matters says whether a worker that has ended may have been in the world that there is. Until the newest round has
+// made a step that may be the one before it. The controller names all who were there.
+func (f *fleet) matters(p *pod) bool {
+	r := f.record
+	in := p.in().Round
+	return in > 0 && (in >= r.Round || in >= r.Parent && f.done[r.Round] <= r.FromStep)
 }
 
 // suspect has the controller take a worker for lost that may live.
@@ -132,6 +142,72 @@ func (f *fleet) standStill() {
 		return
 	}
 	p.process.still = true
+}
+
+// cutOff takes a worker off the network: from the operators alone, or from its peers too. Or it is there again.
+func (f *fleet) cutOff() {
+	p := f.pickPod()
+	if p.unheard {
+		p.unheard, p.apart = false, false
+		return
+	}
+	f.cut(p, rapid.Bool().Draw(f.draws, "apart"))
+	if p.leader != nil && rapid.Bool().Draw(f.draws, "noticed") {
+		f.drop(p, p.leader)
+	}
+}
+
+func (f *fleet) cut(p *pod, apart bool) {
+	p.unheard, p.apart = true, apart
+	if apart {
+		p.awayAt = f.now
+	}
+}
+
+// freeze stops everything in a worker, whose sessions stay. Or it goes on.
+func (f *fleet) freeze() {
+	p := f.pickPod()
+	p.frozen, p.awayAt = !p.frozen, f.now
+}
+
+// lie makes one worker a liar, and the one before it honest.
+func (f *fleet) lie() { f.liar = f.pickPod().uid }
+
+// notReached says whether no agent can reach that of a worker.
+func (f *fleet) notReached(p *pod) bool { return p.dead || p.left || p.frozen || p.apart }
+
+// reaches is what a worker says of the agent that it was asked about.
+func (f *fleet) reaches(p *pod, asked Probe) bool {
+	target := f.pods[strings.TrimPrefix(asked.Peer.Address, "10.0.0.")]
+	if target == nil || target.certificate != asked.Peer.Certificate {
+		return false
+	}
+	return p.uid != f.liar && !f.notReached(p) && !f.notReached(target)
+}
+
+// isParted says whether a rank of a round cannot be reached by the others: they make no step.
+func (f *fleet) isParted(round uint64) bool {
+	for _, p := range f.pods {
+		if p.apart && !p.dead && p.process.round == round {
+			return true
+		}
+	}
+	return false
+}
+
+// checkSilence checks that whoever was lost on the word of its peers could not be reached. A single peer that was
+// asked may lie.
+func (f *fleet) checkSilence(l *modelLeader) {
+	for i := range l.machine.losses {
+		loss := &l.machine.losses[i]
+		p := f.pods[loss.UID]
+		if p == nil || !loss.At.Equal(f.now) || !strings.HasSuffix(loss.Message, "cannot reach it") || p.awayAt.After(f.now.Add(-provesFor)) {
+			continue
+		}
+		if strings.Count(loss.Message, " and ") > 1 || f.liar == "" {
+			f.t.Fatalf("%s could be reached since %s, and is lost: %s", p.uid, f.now.Sub(p.awayAt), loss.Message)
+		}
+	}
 }
 
 func (f *fleet) failProgram() {

@@ -24,7 +24,8 @@ import (
 //   - all ranks that make a step together have the same state, and the same history of steps;
 //   - a planned change begins after the very last step of the world before;
 //   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
-//   - a recovery goes back no further than the newest state that one of those has who go on.
+//   - a recovery goes back no further than the newest state that one of those has who go on;
+//   - nobody is lost on the word of two peers who could be reached all the time, whatever one of them says.
 //
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
@@ -61,6 +62,9 @@ func (f *fleet) play(t *rapid.T) {
 		"snapshot":     f.with((*fleet).snapshot),
 		"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
 		"stand still":  f.with((*fleet).standStill),
+		"cut off":      f.with((*fleet).cutOff),
+		"freeze":       f.with((*fleet).freeze),
+		"lie":          f.with((*fleet).lie),
 		"hang up":      f.with((*fleet).hangUp),
 		"connect":      f.with((*fleet).connect),
 		"deliver":      f.with((*fleet).deliver),
@@ -93,8 +97,11 @@ type fleet struct {
 	pods            map[string]*pod
 	made            int
 	minimum, target int32
-	sizes           []int32
-	strategy        Strategy
+	hang            time.Duration
+	// liar is the uid of a worker that says of all others that it cannot reach them.
+	liar     string
+	sizes    []int32
+	strategy Strategy
 	// begun is who has begun a step of a round, by rank, with which state.
 	begun map[moment]map[int32]part
 	// done is how many steps were made in a round; stepped is the last round that made one.
@@ -122,15 +129,19 @@ type pod struct {
 	want Member
 	dead bool
 	// told is true once an operator has taken the last report of an agent that has ended.
-	told   bool
-	leader *modelLeader
-	queue  []delivery
+	told bool
+	// unheard is true while no operator can be reached from it, apart while none of its peers can, frozen while
+	// nothing runs there. awayAt is when its peers could not reach it last.
+	unheard, apart, frozen bool
+	awayAt                 time.Time
+	leader                 *modelLeader
+	queue                  []delivery
 }
 
 func emptyFleet(t rapid.TB) *fleet {
 	return &fleet{
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
-		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4,
+		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
 		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{},
 		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{}, stood: map[uint64][]time.Duration{},
 	}
@@ -163,6 +174,7 @@ func (f *fleet) makePod() {
 		worker: newWorker(uid, func() time.Time { return f.now }, f.strategy),
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
+	p.reach = func(asked Probe) bool { return f.reaches(p, asked) }
 	p.fetch, p.vague, p.certificate = f.fetch, f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
 	f.made++
@@ -183,7 +195,7 @@ func (f *fleet) gang() Gang {
 	gang := Gang{
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
 		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
-		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: 20 * time.Second, Durable: f.record,
+		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: f.hang, Durable: f.record,
 	}
 	if f.draws != nil {
 		gang.Durable = rapid.SampledFrom(f.past).Draw(f.draws, "durable")
@@ -219,7 +231,7 @@ func (f *fleet) connectTo(p *pod, l *modelLeader) {
 	if p.leader != nil {
 		f.drop(p, p.leader)
 	}
-	if p.told {
+	if p.told || p.unheard || p.frozen {
 		return
 	}
 	p.leader = l
@@ -248,6 +260,9 @@ func (f *fleet) reportState() {
 }
 
 func (f *fleet) tellState(p *pod) {
+	if p.unheard || p.frozen {
+		return
+	}
 	p.look()
 	f.told(p, f.handle(p.leader, AgentReported{p.uid, p.report()}))
 }
@@ -261,7 +276,7 @@ func (f *fleet) deliver() {
 func (f *fleet) deliverTo(p *pod) {
 	d := p.queue[0]
 	p.queue = p.queue[1:]
-	if p.left {
+	if p.left || p.unheard || p.frozen {
 		return
 	}
 	obeyed, err := p.heed(d)
@@ -284,7 +299,10 @@ func (f *fleet) pass(d time.Duration) {
 	}
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
-		if p.dead {
+		if f.notReached(p) {
+			p.awayAt = f.now
+		}
+		if p.dead || p.frozen {
 			continue
 		}
 		if p.pass(); p.broken != nil {
@@ -314,6 +332,7 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 	for _, n := range out.Notes {
 		f.t.Logf("leader %d: %s", l.id, n.Text)
 	}
+	f.checkSilence(l)
 	if out.Write != nil {
 		if l.writing != nil {
 			f.t.Fatalf("leader %d asks for a write while one is under way", l.id)
@@ -335,7 +354,7 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 			continue
 		}
 		f.check(l, d)
-		if p := f.pods[uid]; out.Publish && p.leader == l {
+		if p := f.pods[uid]; (out.Publish || slices.Contains(out.Tell, uid)) && p.leader == l {
 			p.queue = append(p.queue, delivery{d, p.reported})
 		}
 	}
@@ -448,10 +467,10 @@ func (f *fleet) steps() {
 func (f *fleet) move(p *pod) {
 	at := moment{p.process.round, p.process.done + 1}
 	switch {
-	case p.dead || p.process.still || !p.trains():
+	case p.dead || p.frozen || p.process.still || !p.trains():
 	case p.process.stepping:
 		switch {
-		case len(f.begun[at]) < int(p.process.workers):
+		case len(f.begun[at]) < int(p.process.workers) || f.isParted(at.round):
 		case !p.process.writing && (at.step+uint64(p.process.rank))%3 == 0:
 			p.process.writing = true // and it may be interrupted there
 		default:
@@ -479,7 +498,7 @@ func (f *fleet) begin(p *pod, at moment) {
 	maps.DeleteFunc(ranks, func(_ int32, one part) bool {
 		// What has failed or gone away in the middle of a step takes its part with it.
 		o := f.pods[one.uid]
-		return o == nil || o.dead || o.process.round != at.round || !o.process.stepping
+		return o == nil || o.dead || !o.process.runs || o.process.round != at.round || !o.process.stepping
 	})
 	ranks[p.process.rank] = part{p.uid, p.process.state}
 	if len(ranks) < int(p.process.workers) {
@@ -549,7 +568,7 @@ func (f *fleet) settle() {
 	f.late = nil
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
-		p.full = false
+		p.full, p.unheard, p.apart, p.frozen, f.liar = false, false, false, false, ""
 		p.wake()
 		if p.want.Lost != "" && !p.dead {
 			f.end(p) // a pod that was taken for lost is killed in the end
@@ -596,7 +615,7 @@ func (f *fleet) settle() {
 func (f *fleet) staying() int {
 	n := 0
 	for _, p := range f.pods {
-		if p.want.Leaving == "" {
+		if p.want.Leaving == "" && !p.dead {
 			n++
 		}
 	}

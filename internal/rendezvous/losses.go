@@ -35,12 +35,13 @@ func (m *Machine) findLosses(now time.Time) {
 		}
 	}
 	faults := m.anyFault()
+	steadyAt := m.steadyAt(now, faults)
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {
 			continue
 		}
-		if program, why := m.lossOf(now, mem, faults); why != "" {
+		if program, why := m.lossOf(now, mem, faults, steadyAt); why != "" {
 			m.lose(now, uid, mem, program, why)
 		}
 	}
@@ -72,7 +73,7 @@ func (m *Machine) loseStandby(now time.Time, uid string, mem *member) {
 }
 
 // lossOf says why a member of the world is lost, and whether its program is at fault; empty when it is not.
-func (m *Machine) lossOf(now time.Time, mem *member, faults int) (program bool, why string) {
+func (m *Machine) lossOf(now time.Time, mem *member, faults int, steadyAt time.Time) (program bool, why string) {
 	if why := m.exitLoss(now, mem); why.text != "" {
 		return why.program, why.text
 	}
@@ -92,12 +93,25 @@ func (m *Machine) lossOf(now time.Time, mem *member, faults int) (program bool, 
 		return false, "" // it is done, and others may take a moment longer
 	case !mem.connected && mem.want.Ended:
 		return false, "its pod has ended"
-	case away && faults > 0 && now.Sub(mem.hungUp) > brokenSession:
+	case away && faults > 0 && now.Sub(mem.hungUp) > brokenSession && !steadyAt.Before(mem.hungUp):
 		return false, "its session ended, and a peer reports a fault"
-	case now.Sub(m.heardAt) <= m.gang.HeartbeatTimeout && m.isSilent(now, mem):
-		return false, fmt.Sprintf("it has been silent for more than %s while no step was made", m.gang.HeartbeatTimeout)
 	}
-	return false, ""
+	return false, m.silenceLoss(now, mem)
+}
+
+// steadyAt is when a member of the world was heard last that has not had to connect again lately; it is asked for
+// when there are faults. When all sessions have ended, it is the link to this operator that broke.
+func (m *Machine) steadyAt(now time.Time, faults int) time.Time {
+	var last time.Time
+	if faults == 0 {
+		return last
+	}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && mem.connected && now.Sub(mem.hungUp) > m.gang.HeartbeatTimeout {
+			last = latest(last, mem.lastSeen)
+		}
+	}
+	return last
 }
 
 // cause is why a member is lost.
@@ -208,12 +222,12 @@ func (m *Machine) findMissing(now time.Time) {
 	if !w.adopted || w.missing || w.whole() {
 		return
 	}
+	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace && now.Sub(m.stepAt) > m.gang.HeartbeatTimeout
 	heard := true
 	for _, mem := range m.members {
-		heard = heard && (mem.joined || mem.want.Lost != "" || mem.want.Ended)
+		heard = heard && (mem.joined || mem.want.Lost != "" || mem.want.Ended || late && mem.want.NodeNotReady && m.slow(now))
 	}
-	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace && now.Sub(m.stepAt) > m.gang.HeartbeatTimeout
-	if heard || late {
+	if heard || late && (m.broken != nil || m.hangs(now, latest(m.since, m.stepAt))) {
 		w.missing = true
 		nobody := len(w.ranks.uids) - len(w.ranks.ranks)
 		m.note(notedLost, "round %d has lost %d workers that this operator has never heard", w.record.Round, nobody)

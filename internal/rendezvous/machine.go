@@ -96,6 +96,8 @@ type Machine struct {
 	// heardAt is when the last report came, wokenAt when the first came after nobody was heard for a
 	// while: then it was this operator that was cut off.
 	heardAt, wokenAt time.Time
+	// probes is the number of the newest probe.
+	probes uint64
 
 	// change is the planned change that is under way, broken what is done about a world that has lost
 	// somebody. At most one of the two is set.

@@ -17,7 +17,7 @@ type member struct {
 	serves            Server
 	report            Report
 	lastSeen          time.Time
-	// hungUp is when its last session ended.
+	// hungUp is when its last session ended, or gave way to the one that it has.
 	hungUp   time.Time
 	failedAt time.Time
 	// endedAt is when all of its processes had ended, with code 0.
@@ -29,7 +29,12 @@ type member struct {
 	faultExit bool
 	// readyAt is when it was first ready to enter a world.
 	readyAt time.Time
-	silent  bool
+	// silent is true when it counts as lost because it says nothing, cutOff when it says nothing and takes part in
+	// its world.
+	silent, cutOff bool
+	// probe is what its peers are asked about it, tasks are those about whom it is asked itself.
+	probe probe
+	tasks []string
 	// elastic is true once all of its processes were seen to speak to their agent.
 	elastic bool
 	// entered is the last world that it was counted in; stale what it had done when it entered, if
@@ -167,6 +172,9 @@ func (m *Machine) join(now time.Time, ev AgentJoined) *Refusal {
 		return why
 	}
 	before := m.condition(ev.UID, mem)
+	if mem.connected {
+		mem.hungUp = now
+	}
 	mem.joined, mem.connected, mem.endpoint, mem.serves = true, true, ev.Endpoint, ev.Serves
 	m.take(now, ev.UID, mem, ev.Report, before)
 	return nil
@@ -206,7 +214,9 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	m.topTerm, m.topRound = max(m.topTerm, r.Term), max(m.topRound, r.Round)
 	m.count(now, mem)
 	m.hearPause(now, uid, mem)
-	mem.silent = m.isSilent(now, mem)
+	mem.silent = false
+	m.endProbe(mem)
+	m.hearProbes(uid, mem)
 	if mem.readyAt.IsZero() && m.isStandby(uid, mem) {
 		mem.readyAt = now
 	}
@@ -349,40 +359,6 @@ func (m *Machine) hangUp(now time.Time, uid string) {
 		mem.connected, mem.hungUp, mem.readyAt = false, now, time.Time{}
 		m.out.Changed, m.look = true, true
 	}
-}
-
-// watch finds out who is silent.
-func (m *Machine) watch(now time.Time) {
-	if m.over() {
-		return
-	}
-	for _, mem := range m.members {
-		if silent := m.isSilent(now, mem); silent != mem.silent {
-			mem.silent, m.out.Changed = silent, true
-		}
-	}
-	if undecided := m.adopting(now); undecided != m.undecided {
-		m.undecided, m.out.Changed = undecided, true
-	}
-}
-
-func (m *Machine) isSilent(now time.Time, mem *member) bool {
-	heard := mem.lastSeen
-	if !mem.joined {
-		if m.world == nil && !m.mayLive() {
-			return false // it has not been in a world: it is only starting
-		}
-		heard = m.since.Add(m.reconnectGrace)
-	}
-	if exited, _ := mem.exited(); exited {
-		return false
-	}
-	for _, sign := range []time.Time{m.stepAt, m.wokenAt} {
-		if sign.After(heard) {
-			heard = sign
-		}
-	}
-	return now.Sub(heard) > m.gang.HeartbeatTimeout
 }
 
 func sortEndings(endings []ending) {

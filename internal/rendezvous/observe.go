@@ -35,11 +35,14 @@ func (m *Machine) Observe(now time.Time) Observation {
 func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 	seen := MemberObservation{
 		Joined: mem.joined, Connected: mem.connected, LastSeen: mem.lastSeen,
-		Silent: mem.silent, FailedAt: mem.failedAt, Fault: mem.fault(),
+		Silent: mem.silent, CutOff: mem.cutOff && !m.isLost(mem), FailedAt: mem.failedAt, Fault: mem.fault(),
 		Terminating: mem.report.Terminating, WorkerRank: -1,
 		Standby: !mem.leaving() && m.isStandby(uid, mem),
 	}
 	seen.Exited, seen.ExitCode = mem.exited()
+	if seen.CutOff && mem.probe.found == reached {
+		seen.Witnesses = m.names(mem.probe.by)
+	}
 	if m.world != nil {
 		seen.WorkerRank = m.world.ranks.rank(uid)
 		seen.InWorld = mem.in(&m.world.record)

@@ -40,14 +40,14 @@ type Gang struct {
 	// Strategy says how programs get from one world to the next.
 	Strategy Strategy
 	// HeartbeatTimeout is how long a member may be silent, while no step is made, before it is
-	// lost.
+	// missed. What is lost by it stands in silence.go.
 	HeartbeatTimeout time.Duration
 	// BarrierTimeout is how long a planned change may wait for the barrier and the snapshot.
 	BarrierTimeout time.Duration
 	// GrowthWindow is how long the first newcomer that is ready waits for the others.
 	GrowthWindow time.Duration
 	// HangTimeout is how long a world may make no step, in the phase of a step, before it is taken
-	// for hung.
+	// for hung, and a member that is silent for lost, whatever is known of it; 0 for ever.
 	HangTimeout time.Duration
 	// Durable is the record of the last round as the controller read it from the job's status;
 	// the zero value if there is none. It may be stale: the Recorder has the last word.
@@ -87,6 +87,8 @@ type Member struct {
 	// node deleted or tainted out-of-service.
 	Lost  string
 	Ended bool
+	// NodeNotReady is true while the cluster does not hear the kubelet of its node, or hears that it is not ready.
+	NodeNotReady bool
 	// Gone is true when its pod is not in the API any more: it comes back no more, and may train on.
 	Gone bool
 	// Starting is true for a newcomer that should be ready soon: a growth window that is open waits
@@ -263,9 +265,12 @@ type MemberObservation struct {
 	WorkerRank int32
 	// LastSeen is when its last report came; zero if none did.
 	LastSeen time.Time
-	// Silent is true when it has been silent for longer than the heartbeat timeout while no step
-	// was made by any member.
+	// Silent is true when it counts as lost because it says nothing while no step is made.
 	Silent bool
+	// CutOff is true while it says nothing to this operator and takes part in the world: steps are made, or its
+	// peers reach it. Witnesses names those peers; empty where steps are made.
+	CutOff    bool
+	Witnesses string
 	// Exited is true when all of its processes have ended; ExitCode is then the first code that
 	// is not 0, or 0.
 	Exited   bool

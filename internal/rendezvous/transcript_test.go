@@ -18,13 +18,14 @@ import (
 //
 //	leader                          a new leader takes the place of the old one
 //	expect attempt=1 members=(a@n1,b@n2:Deleted:20s,c@n1:lost) [minimum=2] [target=4] [sizes=(2,4)] [restart]
-//	                                a member may be starting, lost, ended, or leave for a reason, within a time
+//	                                a member may be starting, lost, ended, notready, or leave for a reason, within a time
 //	join a b [foreign]              their agents connect and report
 //	train 3                         the world makes up to so many steps, as far as its barrier lets it
 //	slip a                          a process begins its next step before the others
 //	snapshot a                      it takes one
 //	report a [step=3] [exit=1] [fault=text] [finished] [stuck] [full] [last=9] [terminating]
 //	report a held                   it has acknowledged the newest hold
+//	report a reaches|cannot         it answers the probes that it is asked for
 //	report a [live] [ahead]         it says that its state is whole when it leaves; it has ended a step before the others
 //	report a barrier=(1,5)          another leader has had it stop after step 5
 //	obey a b                        they take their directives and report again
@@ -186,6 +187,8 @@ func (p *transcript) member(text string) Member {
 		want.Lost, want.Ended = "its node is gone", true
 	case "done":
 		want.Ended = true
+	case "notready":
+		want.NodeNotReady = true
 	default:
 		want.Leaving = Reason(what)
 	}
@@ -283,6 +286,12 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.exits = []int32{int32(code)}
 		case "terminating":
 			agent.terminating = true
+		case "reaches", "cannot":
+			agent.probed = nil
+			told, _ := p.machine.Directive(uid)
+			for _, asked := range told.Probes {
+				agent.probed = append(agent.probed, Probed{asked.Number, arg.Key == "reaches"})
+			}
 		case "held":
 			agent.hold = p.machine.hold
 		case "barrier":
@@ -398,6 +407,11 @@ func (p *transcript) event(ev Event) {
 		p.printf("end %s: %s: %s", e.UID, e.Why.Kind, e.Why.Message)
 		p.machine.Handle(p.now, SessionLost{e.UID})
 	}
+	for _, uid := range out.Tell {
+		if d, ok := p.machine.Directive(uid); ok {
+			p.printf("tell %s: %s", uid, p.showDirective(d))
+		}
+	}
 	if out.Publish {
 		for _, uid := range slices.Sorted(maps.Keys(p.machine.members)) {
 			if d, ok := p.machine.Directive(uid); ok && p.machine.members[uid].connected {
@@ -462,6 +476,9 @@ func (p *transcript) showDirective(d Directive) string {
 	if f := d.Prefetch; f != nil {
 		text += fmt.Sprintf(" prefetch %d-%d from %d", f.Snapshot.Round, f.Snapshot.Step, len(f.Holders))
 	}
+	for _, asked := range d.Probes {
+		text += fmt.Sprintf(" probe %d of %s", asked.Number, asked.Peer.Address)
+	}
 	for _, flag := range []struct {
 		name string
 		set  bool
@@ -499,7 +516,7 @@ func (p *transcript) observe() {
 			set  bool
 		}{
 			{"joined", seen.Joined}, {"connected", seen.Connected}, {"in-world", seen.InWorld},
-			{"standby", seen.Standby}, {"out", seen.Out}, {"silent", seen.Silent}, {"terminating", seen.Terminating},
+			{"standby", seen.Standby}, {"out", seen.Out}, {"silent", seen.Silent}, {"cut-off", seen.CutOff}, {"terminating", seen.Terminating},
 			{fmt.Sprintf("exited(%d)", seen.ExitCode), seen.Exited}, {"failed", !seen.FailedAt.IsZero()},
 		} {
 			if flag.set {

@@ -41,6 +41,13 @@ type worker struct {
 	// reported is when its last report was sent. ignorant agents know no holds.
 	reported time.Time
 	ignorant bool
+	// reach says whether another agent can be reached from here; nil for an agent that knows no probes. answers
+	// are what it has found out, for the term probedIn.
+	reach    func(Probe) bool
+	answers  []Probed
+	probedIn uint64
+	// stepTime is how long it says that a step takes.
+	stepTime time.Duration
 	// worlds are all worlds that it was ever told of, by round.
 	worlds map[uint64]string
 	// broken says which rule of the protocol was broken by what the agent has told its process.
@@ -73,6 +80,22 @@ type trainee struct {
 
 // history is a state: the round in which each step was made.
 type history []uint64
+
+// ask has the agent find out whether others can be reached, each probe once.
+func (w *worker) ask(d *Directive) {
+	before := w.answers
+	w.answers = nil
+	for _, p := range d.Probes {
+		i := slices.IndexFunc(before, func(a Probed) bool { return a.Number == p.Number })
+		switch {
+		case w.probedIn == d.Term && i >= 0:
+			w.answers = append(w.answers, before[i])
+		case w.reach != nil:
+			w.answers = append(w.answers, Probed{p.Number, w.reach(p)})
+		}
+	}
+	w.probedIn = d.Term
+}
 
 func newWorker(uid string, now func() time.Time, strategy Strategy) worker {
 	shape := lifecycle.Shape{Programs: 1, Processes: 1}
@@ -110,6 +133,7 @@ func (w *worker) heed(d delivery) (bool, error) {
 		return false, w.broken
 	}
 	w.released = w.released || d.Released
+	w.ask(&d.Directive)
 	if d.Round != 0 {
 		if known, ok := w.worlds[d.Round]; ok && known != d.World.Digest {
 			return false, fmt.Errorf("%s: round %d is %s and was %s", w.uid, d.Round, d.World.Digest, known)
@@ -431,6 +455,7 @@ func (w *worker) report() Report {
 	r := Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
+		Probed: slices.Clone(w.answers), StepTime: w.stepTime,
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)

@@ -45,6 +45,9 @@ var _ = Describe("A node that is cut off", Serial, func() {
 		cut(ctx, node, operatorIPs(ctx)...)
 		e.trainsOn(ctx, 15*time.Second)
 		Expect(*e.get(ctx).Status.World.Round).To(Equal(before))
+		for _, pod := range e.on(ctx, node) {
+			Eventually(e.events(ctx, v1alpha1.EventWorkerUnheard)).Should(ContainElement(ContainSubstring(pod.Name)))
+		}
 		rejoins(ctx, node)
 		e.completes(ctx, 3*time.Minute)
 		e.expectRestarts(ctx, 0, 0)

@@ -54,21 +54,21 @@ type Keeper struct {
 }
 
 // Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
-// that holds nothing.
+// that holds nothing; it serves all the same, so that peers can see that this agent is there.
 func Open(folder, address string, note func(string, ...any), changed func()) (*Keeper, error) {
 	k := &Keeper{note: note, changed: changed, work: make(chan func(), maxWaiting)}
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
+	var err error
 	if folder != "" {
-		var err error
 		if k.store, err = checkpoint.Open(folder, keep); err != nil {
 			return nil, err
 		}
-		if k.identity, err = checkpoint.NewIdentity(); err != nil {
-			return nil, err
-		}
-		if k.server, err = checkpoint.Serve(k.store, net.JoinHostPort(address, "0"), k.identity); err != nil {
-			return nil, err
-		}
+	}
+	if k.identity, err = checkpoint.NewIdentity(); err != nil {
+		return nil, err
+	}
+	if k.server, err = checkpoint.Serve(k.store, net.JoinHostPort(address, "0"), k.identity); err != nil {
+		return nil, err
 	}
 	k.working.Go(k.run)
 	return k, nil
@@ -89,9 +89,6 @@ func (k *Keeper) run() {
 func (k *Keeper) Close() error {
 	k.cancel(errors.New("the agent ends"))
 	k.working.Wait()
-	if k.server == nil {
-		return nil
-	}
 	return k.server.Close()
 }
 
@@ -103,21 +100,20 @@ func (k *Keeper) Folder() string {
 	return k.store.Directory()
 }
 
-// Endpoint is where the snapshots are served, and the SHA-256 of the certificate shown there; 0 and
-// nil when none are.
+// Endpoint is where the snapshots are served, and the SHA-256 of the certificate shown there.
 func (k *Keeper) Endpoint() (port int, certificate []byte) {
-	if k.server == nil {
-		return 0, nil
-	}
 	sum := k.identity.Sum()
 	return k.server.Port(), sum[:]
 }
 
 // Trust says with which key the operator of a term makes the tickets for what is served here.
 func (k *Keeper) Trust(term uint64, key []byte) {
-	if k.server != nil {
-		k.server.SetKey(term, key)
-	}
+	k.server.SetKey(term, key)
+}
+
+// Reach says whether the keeper of another agent answers: nil, or what is wrong.
+func (k *Keeper) Reach(ctx context.Context, peer checkpoint.Holder) error {
+	return checkpoint.Reach(ctx, peer, k.identity)
 }
 
 // Enter says that the worker is in another world. Of what it holds the states up to fromStep stay

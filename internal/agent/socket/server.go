@@ -64,6 +64,8 @@ type State struct {
 	FaultOrder int
 	// Pause is how long it stood still before its first step in its world.
 	Pause Pause
+	// StepTime is how long a step takes there; 0 while it is not known.
+	StepTime time.Duration
 }
 
 // Timing says how patient the server is.
@@ -123,6 +125,8 @@ type slot struct {
 	// seen, and when the process said that it makes no step for now.
 	before       before
 	begun, stood time.Time
+	// pace is how long its steps take.
+	pace pace
 }
 
 // Listen makes the socket. Nobody gets a slot before Open.
@@ -224,7 +228,8 @@ func (s *Server) setTerm() {
 	}
 }
 
-// States is what is known of each slot, by local rank; nil before the first Open.
+// States is what is known of each slot, by local rank; nil before the first Open. How long steps take is known by
+// looking often: each call is a look.
 func (s *Server) States() []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,6 +242,8 @@ func (s *Server) States() []State {
 			state.LastStep = s.slots[i].total
 		}
 		state.Pause = s.pause(i, state.Done)
+		s.slots[i].pace.look(time.Now(), s.slots[i].round, s.slots[i].from, state.Progress, s.page.Stamps(i))
+		state.StepTime = s.slots[i].pace.median()
 		states = append(states, state)
 	}
 	return states

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,8 @@ type Config struct {
 	SnapshotEvery uint64
 	// LastStep is the last step of an elastic program; 0 for one that never finishes.
 	LastStep uint64
+	// Reach says what has come of a probe; nil for an agent that knows none.
+	Reach func(*rendezvousv1.Probe) bool
 }
 
 // NewClient returns a client with a connection of its own, and what closes it.
@@ -300,6 +303,7 @@ func (a *Agent) send(ctx context.Context, stream *connect.BidiStreamForClient[re
 			MembersDigest: a.state.GetMembersDigest(), WorkerRank: a.state.GetWorkerRank(),
 			Processes: a.state.GetProcesses(), Terminating: a.state.GetTerminating(),
 			Standby: a.state.GetRound() == 0, Out: a.state.GetOut(), Snapshots: a.state.GetSnapshots(),
+			Probed: a.state.GetProbed(), StepNanos: a.state.GetStepNanos(),
 		}
 		if a.config.Elastic {
 			a.program.report(a.config, report)
@@ -333,6 +337,7 @@ func (a *Agent) obey(d *rendezvousv1.Directive) bool {
 	before := [2]uint64{a.state.GetTerm(), a.state.GetRound()}
 	a.state.Term, a.secret = d.GetTerm(), d.GetTicketKey()
 	a.released = a.released || d.GetReleased()
+	probed := a.probe(d)
 	was := a.program.progress()
 	if a.config.Elastic {
 		if broken := a.program.obey(d, a.state.GetRound()); broken != "" && a.violation == "" {
@@ -342,11 +347,31 @@ func (a *Agent) obey(d *rendezvousv1.Directive) bool {
 	if d.GetRound() != 0 {
 		a.enter(d)
 	}
-	if before != [2]uint64{a.state.GetTerm(), a.state.GetRound()} || a.released || was != a.program.progress() {
+	if before != [2]uint64{a.state.GetTerm(), a.state.GetRound()} || a.released || probed || was != a.program.progress() {
 		close(a.moved)
 		a.moved = make(chan struct{})
 	}
 	return true
+}
+
+// probe answers the probes of a directive, and says whether there were new ones.
+func (a *Agent) probe(d *rendezvousv1.Directive) bool {
+	before := a.state.GetProbed()
+	a.state.Probed = nil
+	if a.config.Reach == nil {
+		return false
+	}
+	fresh := false
+	for _, p := range d.GetProbes() {
+		i := slices.IndexFunc(before, func(said *rendezvousv1.Probed) bool { return said.GetNumber() == p.GetNumber() })
+		if i >= 0 {
+			a.state.Probed = append(a.state.Probed, before[i])
+			continue
+		}
+		fresh = true
+		a.state.Probed = append(a.state.Probed, &rendezvousv1.Probed{Number: p.GetNumber(), Reached: a.config.Reach(p)})
+	}
+	return fresh
 }
 
 func (a *Agent) enter(d *rendezvousv1.Directive) {

@@ -204,7 +204,12 @@ type Report struct {
 	// How long the processes of this worker stood still before their first step in round, in nanoseconds: the
 	// longest, each from the end of the last step that it made before, by the clock of its node. Set once all of
 	// them have begun that step; 0 when it is not known, as of a worker that has come new.
-	PauseNanos    *uint64 `protobuf:"varint,20,opt,name=pause_nanos,json=pauseNanos,proto3,oneof" json:"pause_nanos,omitempty"`
+	PauseNanos *uint64 `protobuf:"varint,20,opt,name=pause_nanos,json=pauseNanos,proto3,oneof" json:"pause_nanos,omitempty"`
+	// What has come of the probes of the newest directive, of those that have ended: at most 8.
+	Probed []*Probed `protobuf:"bytes,21,rep,name=probed,proto3" json:"probed,omitempty"`
+	// How long a step of round takes, in nanoseconds: the median of the last 8 that were seen, without the first,
+	// and without evaluation and snapshots; of several processes the longest. 0 while it is not known.
+	StepNanos     uint64 `protobuf:"varint,22,opt,name=step_nanos,json=stepNanos,proto3" json:"step_nanos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -358,6 +363,73 @@ func (x *Report) GetPauseNanos() uint64 {
 	return 0
 }
 
+func (x *Report) GetProbed() []*Probed {
+	if x != nil {
+		return x.Probed
+	}
+	return nil
+}
+
+func (x *Report) GetStepNanos() uint64 {
+	if x != nil {
+		return x.StepNanos
+	}
+	return 0
+}
+
+// Probed is what has come of a probe.
+type Probed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Reached       bool                   `protobuf:"varint,2,opt,name=reached,proto3" json:"reached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probed) Reset() {
+	*x = Probed{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probed) ProtoMessage() {}
+
+func (x *Probed) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probed.ProtoReflect.Descriptor instead.
+func (*Probed) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Probed) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Probed) GetReached() bool {
+	if x != nil {
+		return x.Reached
+	}
+	return false
+}
+
 // Snapshot names the state of a job after a step. Replicated state: any holder has all of it.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -374,7 +446,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -386,7 +458,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -399,7 +471,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Snapshot) GetRound() uint64 {
@@ -432,7 +504,8 @@ func (x *Snapshot) GetHash() []byte {
 
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of this protocol, 2.
+	// Version of this protocol, 2. It changes when a field that is there gets another meaning; fields that are new
+	// need no new version.
 	Protocol  uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Job       string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
@@ -453,7 +526,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -465,7 +538,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -478,7 +551,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -582,7 +655,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -594,7 +667,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -607,7 +680,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Process) GetPhase() Phase {
@@ -711,7 +784,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +796,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +809,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Metric) GetName() string {
@@ -763,7 +836,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +848,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +861,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Fault) GetStep() uint64 {
@@ -815,7 +888,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +900,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +913,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -891,14 +964,17 @@ type Directive struct {
 	Hold uint64 `protobuf:"varint,16,opt,name=hold,proto3" json:"hold,omitempty"`
 	// With this the operator makes the tickets of this term for snapshots that this agent serves: HMAC-SHA-256, see
 	// Holder. Keys of earlier terms stay valid for as long as a ticket can live, 6 h. Empty for an agent that serves none.
-	TicketKey     []byte `protobuf:"bytes,20,opt,name=ticket_key,json=ticketKey,proto3" json:"ticket_key,omitempty"`
+	TicketKey []byte `protobuf:"bytes,20,opt,name=ticket_key,json=ticketKey,proto3" json:"ticket_key,omitempty"`
+	// The operator does not hear these agents: find out whether they can be reached from here, each number once. At
+	// most 8.
+	Probes        []*Probe `protobuf:"bytes,21,rep,name=probes,proto3" json:"probes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +986,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +999,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Directive) GetTerm() uint64 {
@@ -1024,6 +1100,85 @@ func (x *Directive) GetTicketKey() []byte {
 	return nil
 }
 
+func (x *Directive) GetProbes() []*Probe {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+// Probe asks whether an agent answers where it serves its snapshots: within 1 s, with the certificate that it has
+// named in hello.
+type Probe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Grows with every probe of a term; one that asks several agents has the same number for all.
+	Number  uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Port    uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// SHA-256 of its certificate.
+	Certificate   []byte `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Probe) Reset() {
+	*x = Probe{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probe) ProtoMessage() {}
+
+func (x *Probe) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probe.ProtoReflect.Descriptor instead.
+func (*Probe) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Probe) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Probe) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Probe) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Probe) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
 type Prefetch struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Snapshot *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
@@ -1035,7 +1190,7 @@ type Prefetch struct {
 
 func (x *Prefetch) Reset() {
 	*x = Prefetch{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1202,7 @@ func (x *Prefetch) String() string {
 func (*Prefetch) ProtoMessage() {}
 
 func (x *Prefetch) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1215,7 @@ func (x *Prefetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
 func (*Prefetch) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Prefetch) GetSnapshot() *Snapshot {
@@ -1092,7 +1247,7 @@ type Barrier struct {
 
 func (x *Barrier) Reset() {
 	*x = Barrier{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1259,7 @@ func (x *Barrier) String() string {
 func (*Barrier) ProtoMessage() {}
 
 func (x *Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1272,7 @@ func (x *Barrier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
 func (*Barrier) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Barrier) GetAttempt() uint64 {
@@ -1157,7 +1312,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1324,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1337,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Abort) GetReason() string {
@@ -1235,7 +1390,7 @@ type World struct {
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1402,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1415,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *World) GetMembersDigest() string {
@@ -1363,7 +1518,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1530,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1543,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Holder) GetAddress() string {
@@ -1423,7 +1578,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xe2\x04\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xbb\x05\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1445,8 +1600,14 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04hold\x18\x10 \x01(\x04R\x04hold\x12\x16\n" +
 	"\x06before\x18\x11 \x01(\x04R\x06before\x12$\n" +
 	"\vpause_nanos\x18\x14 \x01(\x04H\x00R\n" +
-	"pauseNanos\x88\x01\x01B\x0e\n" +
-	"\f_pause_nanos\"n\n" +
+	"pauseNanos\x88\x01\x01\x128\n" +
+	"\x06probed\x18\x15 \x03(\v2 .concertina.rendezvous.v1.ProbedR\x06probed\x12\x1d\n" +
+	"\n" +
+	"step_nanos\x18\x16 \x01(\x04R\tstepNanosB\x0e\n" +
+	"\f_pause_nanos\":\n" +
+	"\x06Probed\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
+	"\areached\x18\x02 \x01(\bR\areached\"n\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
@@ -1489,7 +1650,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\x8b\x04\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xc4\x04\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -1507,7 +1668,13 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"beatMillis\x12\x12\n" +
 	"\x04hold\x18\x10 \x01(\x04R\x04hold\x12\x1d\n" +
 	"\n" +
-	"ticket_key\x18\x14 \x01(\fR\tticketKeyJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\x86\x01\n" +
+	"ticket_key\x18\x14 \x01(\fR\tticketKey\x127\n" +
+	"\x06probes\x18\x15 \x03(\v2\x1f.concertina.rendezvous.v1.ProbeR\x06probesJ\x04\b\v\x10\fR\x0fsnapshot_secret\"o\n" +
+	"\x05Probe\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12 \n" +
+	"\vcertificate\x18\x04 \x01(\fR\vcertificate\"\x86\x01\n" +
 	"\bPrefetch\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
 	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\"K\n" +
@@ -1575,48 +1742,52 @@ func file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP() []byte {
 }
 
 var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(Phase)(0),        // 0: concertina.rendezvous.v1.Phase
 	(Waiting)(0),      // 1: concertina.rendezvous.v1.Waiting
 	(*Report)(nil),    // 2: concertina.rendezvous.v1.Report
-	(*Snapshot)(nil),  // 3: concertina.rendezvous.v1.Snapshot
-	(*Hello)(nil),     // 4: concertina.rendezvous.v1.Hello
-	(*Process)(nil),   // 5: concertina.rendezvous.v1.Process
-	(*Metric)(nil),    // 6: concertina.rendezvous.v1.Metric
-	(*Fault)(nil),     // 7: concertina.rendezvous.v1.Fault
-	(*Exit)(nil),      // 8: concertina.rendezvous.v1.Exit
-	(*Directive)(nil), // 9: concertina.rendezvous.v1.Directive
-	(*Prefetch)(nil),  // 10: concertina.rendezvous.v1.Prefetch
-	(*Barrier)(nil),   // 11: concertina.rendezvous.v1.Barrier
-	(*Abort)(nil),     // 12: concertina.rendezvous.v1.Abort
-	(*World)(nil),     // 13: concertina.rendezvous.v1.World
-	(*Holder)(nil),    // 14: concertina.rendezvous.v1.Holder
+	(*Probed)(nil),    // 3: concertina.rendezvous.v1.Probed
+	(*Snapshot)(nil),  // 4: concertina.rendezvous.v1.Snapshot
+	(*Hello)(nil),     // 5: concertina.rendezvous.v1.Hello
+	(*Process)(nil),   // 6: concertina.rendezvous.v1.Process
+	(*Metric)(nil),    // 7: concertina.rendezvous.v1.Metric
+	(*Fault)(nil),     // 8: concertina.rendezvous.v1.Fault
+	(*Exit)(nil),      // 9: concertina.rendezvous.v1.Exit
+	(*Directive)(nil), // 10: concertina.rendezvous.v1.Directive
+	(*Probe)(nil),     // 11: concertina.rendezvous.v1.Probe
+	(*Prefetch)(nil),  // 12: concertina.rendezvous.v1.Prefetch
+	(*Barrier)(nil),   // 13: concertina.rendezvous.v1.Barrier
+	(*Abort)(nil),     // 14: concertina.rendezvous.v1.Abort
+	(*World)(nil),     // 15: concertina.rendezvous.v1.World
+	(*Holder)(nil),    // 16: concertina.rendezvous.v1.Holder
 }
 var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
-	4,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
-	5,  // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
-	3,  // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
-	0,  // 3: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
-	6,  // 4: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
-	7,  // 5: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
-	8,  // 6: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
-	1,  // 7: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
-	13, // 8: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	11, // 9: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
-	12, // 10: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
-	10, // 11: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
-	3,  // 12: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	14, // 13: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
-	3,  // 14: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	14, // 15: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	2,  // 16: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
-	9,  // 17: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
-	17, // [17:18] is the sub-list for method output_type
-	16, // [16:17] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	5,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
+	6,  // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
+	4,  // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
+	3,  // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
+	0,  // 4: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
+	7,  // 5: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
+	8,  // 6: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
+	9,  // 7: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
+	1,  // 8: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
+	15, // 9: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	13, // 10: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	14, // 11: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	12, // 12: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
+	11, // 13: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
+	4,  // 14: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	16, // 15: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	4,  // 16: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	16, // 17: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	2,  // 18: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
+	10, // 19: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
+	19, // [19:20] is the sub-list for method output_type
+	18, // [18:19] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }
@@ -1625,14 +1796,14 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 		return
 	}
 	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[0].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc), len(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

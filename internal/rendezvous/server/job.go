@@ -347,6 +347,11 @@ func (j *job) carryOut(out rendezvous.Effects) []rendezvous.SessionLost {
 			s.publish()
 		}
 	}
+	for _, uid := range out.Tell {
+		if s := j.sessions[uid]; s != nil {
+			s.publish()
+		}
+	}
 	if out.Write != nil {
 		asked := *out.Write
 		j.registry.writes.Go(func() { j.write(asked) })

@@ -31,7 +31,7 @@ func newServerMetrics() *serverMetrics {
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_decisions_total",
 			Help: "Decisions about terms and rounds: term, published, formed, adopted, burned, record-failed, deposed, " +
-				"and about worlds that change: resizing, parked, lifted, doubted, lost, broken, verdict, regrouping, fatal, finished.",
+				"and about worlds that change: resizing, parked, lifted, doubted, cut-off, lost, broken, verdict, regrouping, fatal, finished.",
 		}, []string{"decision"}),
 		recordTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "concertina_rendezvous_record_seconds",

@@ -514,6 +514,7 @@ func TestMalformedReports(t *testing.T) {
 		{"a stop out of range", process(&rendezvousv1.Process{Stop: 1 << 63}), "out of range"},
 		{"a step that was begun out of range", process(&rendezvousv1.Process{Entered: 1 << 63}), "out of range"},
 		{"out of no world", &rendezvousv1.Report{Out: true}, "out is set"},
+		{"too many answers", &rendezvousv1.Report{Probed: make([]*rendezvousv1.Probed, 9)}, "9 probes"},
 		{"too many snapshots", &rendezvousv1.Report{Snapshots: make([]*rendezvousv1.Snapshot, 9)}, "9 snapshots"},
 		{"a snapshot of a later round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Round: 1}}}, "a snapshot of round 1"},
 		{"a snapshot of no round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Step: 1}}}, "a snapshot of round 0"},

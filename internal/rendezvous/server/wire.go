@@ -114,9 +114,7 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 		MasterPort: r.GetMasterPort(), Refused: r.GetRefused(), Begun: r.PauseNanos != nil,
 		Hold: r.GetHold(), Before: r.GetBefore(),
 	}
-	if nanos := r.GetPauseNanos(); nanos <= uint64(rendezvous.MaxPause) {
-		read.Pause = time.Duration(nanos) // and otherwise it is not known: programs may say anything
-	}
+	read.Pause, read.StepTime = duration(r.GetPauseNanos()), duration(r.GetStepNanos())
 	switch {
 	case read.MasterPort > math.MaxUint16:
 		return rendezvous.Report{}, malformed("master_port is %d, it must be at most %d", read.MasterPort, math.MaxUint16)
@@ -141,12 +139,34 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 	if read.Snapshots, refused = readSnapshots(r); refused != nil {
 		return rendezvous.Report{}, refused
 	}
+	if read.Probed, refused = readProbed(r); refused != nil {
+		return rendezvous.Report{}, refused
+	}
 	for rank, p := range r.GetProcesses() {
 		one, why := readProcess(p)
 		if why != "" {
 			return rendezvous.Report{}, malformed("process %d: %s", rank, why)
 		}
 		read.Processes = append(read.Processes, one)
+	}
+	return read, nil
+}
+
+// duration is what a program has measured; 0, for not known, when that cannot be: programs may say anything.
+func duration(nanos uint64) time.Duration {
+	if nanos > uint64(rendezvous.MaxPause) {
+		return 0
+	}
+	return time.Duration(nanos)
+}
+
+func readProbed(r *rendezvousv1.Report) ([]rendezvous.Probed, *rendezvous.Refusal) {
+	if n := len(r.GetProbed()); n > rendezvous.MaxProbes {
+		return nil, malformed("the answers to %d probes, there may be %d", n, rendezvous.MaxProbes)
+	}
+	var read []rendezvous.Probed
+	for _, p := range r.GetProbed() {
+		read = append(read, rendezvous.Probed{Number: p.GetNumber(), Reached: p.GetReached()})
 	}
 	return read, nil
 }
@@ -234,6 +254,12 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 	}
 	if p := d.Prefetch; p != nil {
 		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Holders: holderMessages(p.Holders)}
+	}
+	for i := range d.Probes {
+		p := &d.Probes[i]
+		m.Probes = append(m.Probes, &rendezvousv1.Probe{
+			Number: p.Number, Address: p.Peer.Address, Port: p.Peer.Port, Certificate: p.Peer.Certificate[:],
+		})
 	}
 	return m
 }

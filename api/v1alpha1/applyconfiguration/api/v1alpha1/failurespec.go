@@ -21,7 +21,8 @@ type FailureSpecApplyConfiguration struct {
 	// default 5m.
 	MaxBackOff *v1.Duration `json:"maxBackOff,omitempty"`
 	// heartbeatTimeout is how long a worker may be silent, while no step is made, before it is
-	// taken for lost. From 1s to 1h, default 5s.
+	// missed. It is taken for lost then when its pod has ended, or other workers cannot reach it
+	// either. From 1s to 1h, default 5s.
 	HeartbeatTimeout *v1.Duration `json:"heartbeatTimeout,omitempty"`
 	// regroupTimeout is how long the workers that are left wait for others, with their state, when
 	// they are fewer than min. Then all of them are released and the job queues anew. From 1s to
@@ -29,7 +30,7 @@ type FailureSpecApplyConfiguration struct {
 	RegroupTimeout *v1.Duration `json:"regroupTimeout,omitempty"`
 	// hangTimeout is how long no worker may make a step, outside of evaluation, snapshots and the
 	// start of the program, before the world is taken for hung. It must be longer than the longest
-	// step. From 10s to 24h, default 10m.
+	// step. A worker that is silent, and of which nobody knows more, is lost then too. From 10s to 24h, default 10m.
 	HangTimeout *v1.Duration `json:"hangTimeout,omitempty"`
 }
 

@@ -1,0 +1,52 @@
+package agent_test
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/concertina-dev/concertina/internal/agent/agenttest"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+// An agent finds out for the operator whether that of a peer answers: as long as it runs, and not when it only keeps
+// its sockets, or has ended. It serves no snapshots.
+func TestAPeerIsProbed(t *testing.T) {
+	asks, hears := agenttest.New(t), agenttest.New(t)
+	startWorker(t, asks, nil, "sleep")
+	peer := startWorker(t, hears, nil, "sleep")
+	hears.AwaitSessions(1)
+	hello := hears.Hellos()[0]
+	ask := func(number uint64, certificate []byte) bool {
+		asks.Direct(&rendezvousv1.Directive{Term: 1, Probes: []*rendezvousv1.Probe{{
+			Number: number, Address: hello.GetAddress(), Port: hello.GetSnapshotPort(), Certificate: certificate,
+		}}})
+		report := asks.Await("an answer", func(r *rendezvousv1.Report) bool {
+			return len(r.GetProbed()) == 1 && r.GetProbed()[0].GetNumber() == number
+		})
+		return report.GetProbed()[0].GetReached()
+	}
+	if !ask(1, hello.GetSnapshotCertificate()) {
+		t.Error("an agent that runs is not reached")
+	}
+	if ask(2, make([]byte, 32)) {
+		t.Error("somebody else is taken for the agent")
+	}
+	peer.signal(syscall.SIGSTOP)
+	if ask(3, hello.GetSnapshotCertificate()) {
+		t.Error("an agent that is stopped is reached")
+	}
+	peer.signal(syscall.SIGCONT)
+	if !ask(4, hello.GetSnapshotCertificate()) {
+		t.Error("an agent that goes on is not reached")
+	}
+	peer.signal(syscall.SIGKILL)
+	<-peer.ended
+	if ask(5, hello.GetSnapshotCertificate()) {
+		t.Error("an agent that has ended is reached")
+	}
+
+	// An answer is told as long as it is asked for.
+	asks.Direct(&rendezvousv1.Directive{Term: 1})
+	asks.Forget()
+	asks.Await("no answer", func(r *rendezvousv1.Report) bool { return len(r.GetProbed()) == 0 })
+}

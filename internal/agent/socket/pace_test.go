@@ -1,0 +1,104 @@
+package socket
+
+import (
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/gate"
+)
+
+// looks has a pace look at a page once a second.
+type looks struct {
+	t     *testing.T
+	pace  pace
+	now   time.Time
+	round uint64
+	from  uint64
+}
+
+// at looks at a page that says that so many steps are done, the last of them ended at a second; -1 for no stamp.
+func (l *looks) at(done uint64, ended float64, phase gate.Phase) {
+	stamps := gate.Stamps{}
+	if ended >= 0 {
+		stamps.Ended = uint64(ended * 1e9)
+	}
+	l.now = l.now.Add(time.Second)
+	l.pace.look(l.now, l.round, l.from, gate.Progress{Entered: done + 1, Done: done, Phase: phase}, stamps)
+}
+
+func (l *looks) takes(want time.Duration) {
+	l.t.Helper()
+	if got := l.pace.median(); got != want {
+		l.t.Errorf("a step takes %s, want %s", got, want)
+	}
+}
+
+func newLooks(t *testing.T) *looks {
+	return &looks{t: t, now: time.Unix(1e9, 0), round: 3, from: 10}
+}
+
+func TestPaceOfLongSteps(t *testing.T) {
+	l := newLooks(t)
+	l.at(10, 0, gate.PhaseStep)
+	l.at(11, 100, gate.PhaseStep) // the first
+	l.takes(0)
+	l.at(11, 100, gate.PhaseStep)
+	l.at(12, 130, gate.PhaseStep)
+	l.takes(30 * time.Second)
+	l.at(13, 161, gate.PhaseStep)
+	l.at(14, 193, gate.PhaseStep)
+	l.takes(31 * time.Second)
+	l.at(14, 193, gate.PhaseEval)
+	l.at(15, 900, gate.PhaseStep)
+	l.at(15, 900, gate.PhaseSaving)
+	l.at(16, 1900, gate.PhaseStep)
+	l.takes(31 * time.Second)
+	for i := range uint64(paces) {
+		l.at(17+i, float64(1910+10*i), gate.PhaseStep)
+	}
+	l.takes(10 * time.Second) // the last eight count
+}
+
+func TestPaceOfShortSteps(t *testing.T) {
+	l := newLooks(t)
+	l.at(15, 100, gate.PhaseStep)
+	l.at(25, 101, gate.PhaseStep)
+	l.takes(100 * time.Millisecond)
+}
+
+func TestPaceWithoutStamps(t *testing.T) {
+	l := newLooks(t)
+	l.at(11, -1, gate.PhaseStep)
+	l.at(11, -1, gate.PhaseStep)
+	l.at(11, -1, gate.PhaseStep)
+	l.at(12, -1, gate.PhaseStep)
+	l.takes(3 * time.Second)
+}
+
+func TestPaceBeginsAnewInAnotherWorld(t *testing.T) {
+	l := newLooks(t)
+	l.at(11, 100, gate.PhaseStep)
+	l.at(12, 101, gate.PhaseStep)
+	l.takes(time.Second)
+	l.round, l.from = 4, 12
+	l.at(12, 101, gate.PhaseForming)
+	l.takes(0)
+	l.at(13, 140, gate.PhaseStep)
+	l.takes(0)
+	l.at(14, 142, gate.PhaseStep)
+	l.takes(2 * time.Second)
+}
+
+// The states that are reported say it.
+func TestStatesSayHowLongAStepTakes(t *testing.T) {
+	f, _, write := joined(t)
+	for i := range uint64(3) {
+		write(entered, i+1)
+		write(ended, 1000+uint64(time.Second)*i)
+		write(done, i+1)
+		_ = f.States()
+	}
+	if got := f.States()[0].StepTime; got != time.Second {
+		t.Errorf("a step takes %s, want 1s", got)
+	}
+}

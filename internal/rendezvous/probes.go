@@ -1,0 +1,219 @@
+package rendezvous
+
+import (
+	"slices"
+	"time"
+)
+
+// When a member says nothing, and no step is made, some of its peers are asked whether they can reach its agent. The
+// question is part of their directive, the answer of their next report. Peers on other nodes are asked first: what is
+// wrong with the member's own node is not seen from there. Nobody is lost by what a single one says as long as there
+// are two to ask.
+
+const (
+	// maxWitnesses is how many peers are asked about one member, enoughWitnesses how many of them must not reach it.
+	maxWitnesses    = 3
+	enoughWitnesses = 2
+	// probeEvery is the time from one probe of a member to the next: longer than one takes, with what is on the way.
+	probeEvery = 3 * time.Second
+	// provesFor is how long what a probe has found counts.
+	provesFor = 3 * probeEvery
+	// MaxProbes is how many members one peer is asked about at a time. It is a rule of the protocol.
+	MaxProbes = 8
+	// maxBegun is how many probes begin at a time.
+	maxBegun = 64
+)
+
+// Probe asks a member whether it can reach another one.
+type Probe struct {
+	Number uint64
+	Peer   holder
+}
+
+// Probed is what a member says of a probe.
+type Probed struct {
+	Number  uint64
+	Reached bool
+}
+
+// finding is what is known of a member from its peers.
+type finding int
+
+const (
+	notKnown finding = iota
+	reached
+	unreachable
+)
+
+// probe is what peers were asked about a member, and what they have said.
+type probe struct {
+	number uint64
+	asked  time.Time
+	// peers were asked; firm is true when there are enough of them on other nodes than the member's.
+	peers []string
+	firm  bool
+	// yes can reach it, no cannot.
+	yes, no []string
+	// found is what came of the newest probe that came to something, by whom, when that was asked, and whether it
+	// was firm.
+	found     finding
+	by        []string
+	foundAt   time.Time
+	foundFirm bool
+}
+
+// known is what is known now of a member that has given no sign since then.
+func (p *probe) known(now, sign time.Time) finding {
+	if p.foundAt.Before(sign) || now.Sub(p.foundAt) > provesFor {
+		return notKnown
+	}
+	return p.found
+}
+
+// hear takes what a peer says. It returns false when that is nothing new.
+func (p *probe) hear(uid string, can bool) bool {
+	if !slices.Contains(p.peers, uid) || slices.Contains(p.yes, uid) || slices.Contains(p.no, uid) {
+		return false
+	}
+	if can {
+		p.yes = append(p.yes, uid)
+	} else {
+		p.no = append(p.no, uid)
+	}
+	needed := len(p.peers)
+	if p.firm {
+		needed = enoughWitnesses
+	}
+	switch {
+	case len(p.no) >= needed:
+		p.found, p.by = unreachable, p.no
+	case len(p.yes) > 0:
+		p.found, p.by = reached, p.yes
+	default:
+		return true
+	}
+	p.foundAt, p.foundFirm = p.asked, p.firm
+	return true
+}
+
+// probeSilent has peers asked about members that say nothing, before these are missed: what they find is known
+// then.
+func (m *Machine) probeSilent(now time.Time) {
+	begun := 0
+	for i := range m.gang.Members {
+		mem := m.members[m.gang.Members[i].UID]
+		switch {
+		case !m.isProbed(now, mem):
+			m.endProbe(mem)
+		case now.Sub(mem.probe.asked) >= probeEvery && begun < maxBegun:
+			m.beginProbe(now, mem)
+			begun++
+		}
+	}
+}
+
+// isProbed says whether peers should be asked about a member.
+func (m *Machine) isProbed(now time.Time, mem *member) bool {
+	return mem.joined && mem.serves.Port > 0 && m.world != nil && !m.world.finishing && m.quiet(now, mem) > m.quietLimit() &&
+		m.hears(now) && m.world.ranks.rank(mem.want.UID) >= 0 && !m.isLost(mem)
+}
+
+// quietLimit is how long a member is quiet before its peers are asked. Half of the heartbeat timeout leaves the time
+// for an answer; an agent that misses one beat is in no trouble.
+func (m *Machine) quietLimit() time.Duration {
+	return min(max(m.gang.HeartbeatTimeout/2, 2*m.Beat()), m.gang.HeartbeatTimeout)
+}
+
+// beginProbe asks some peers about a member, others than the last time if there are more.
+func (m *Machine) beginProbe(now time.Time, mem *member) {
+	next := mem.probe
+	m.endProbe(mem)
+	next.number, next.asked, next.yes, next.no = m.probes+1, now, nil, nil
+	if next.peers, next.firm = m.witnesses(now, mem); len(next.peers) > 0 {
+		m.probes = next.number
+	}
+	for _, uid := range next.peers {
+		m.members[uid].tasks = append(m.members[uid].tasks, mem.want.UID)
+	}
+	mem.probe = next
+	m.out.Tell = append(m.out.Tell, next.peers...)
+}
+
+// endProbe ends what peers are asked about a member.
+func (m *Machine) endProbe(mem *member) {
+	for _, uid := range mem.probe.peers {
+		if peer := m.members[uid]; peer != nil {
+			peer.tasks = slices.DeleteFunc(peer.tasks, func(task string) bool { return task == mem.want.UID })
+		}
+	}
+	mem.probe = probe{}
+}
+
+// witnesses are the peers that are asked about a member, and says whether they are enough on other nodes: one of
+// each node, then more of them. If there are not enough there, or nobody knows who is where, it is all that there
+// are, up to the number that is asked.
+func (m *Machine) witnesses(now time.Time, mem *member) (peers []string, firm bool) {
+	var apart, more, near []string
+	nodes := map[string]bool{"": true, mem.want.Node: true}
+	uids := m.world.ranks.uids
+	start := int(m.world.ranks.rank(mem.want.UID)) + int(m.probes%uint64(len(uids)))
+	for i := range uids {
+		uid := uids[(start+i)%len(uids)]
+		peer := m.members[uid]
+		if peer == nil || peer == mem || !m.isWitness(now, peer) {
+			continue
+		}
+		switch node := peer.want.Node; {
+		case !nodes[node]:
+			nodes[node] = true
+			apart = append(apart, uid)
+		case mem.want.Node != "" && node != "" && node != mem.want.Node:
+			more = append(more, uid)
+		case len(near) < maxWitnesses:
+			near = append(near, uid)
+		}
+		if len(apart) == maxWitnesses || len(more) == MaxProbes*maxWitnesses {
+			break
+		}
+	}
+	if mem.want.Node == "" {
+		apart, more, near = nil, nil, slices.Concat(apart, more, near)
+	}
+	apart = slices.Concat(apart, more)
+	firm = len(apart) >= enoughWitnesses
+	if !firm {
+		apart = append(apart, near...)
+	}
+	return apart[:min(len(apart), maxWitnesses)], firm
+}
+
+// isWitness says whether a member can be asked about another one.
+func (m *Machine) isWitness(now time.Time, mem *member) bool {
+	return mem.connected && mem.in(&m.world.record) && mem.usable() && len(mem.tasks) < MaxProbes && !m.isLost(mem) &&
+		now.Sub(mem.lastSeen) <= m.quietLimit()
+}
+
+// hearProbes takes what a member says of the probes that it was asked for.
+func (m *Machine) hearProbes(uid string, mem *member) {
+	if mem.report.Term != m.term {
+		return // of an older leader's probes, whose numbers are others
+	}
+	for _, said := range mem.report.Probed {
+		for _, task := range mem.tasks {
+			if target := m.members[task]; target != nil && target.probe.number == said.Number && target.probe.hear(uid, said.Reached) {
+				m.look = true
+			}
+		}
+	}
+}
+
+// probesFor are those that a member is asked for.
+func (m *Machine) probesFor(mem *member) []Probe {
+	var all []Probe
+	for _, task := range mem.tasks {
+		if target := m.members[task]; target != nil && target.probe.number > 0 {
+			all = append(all, Probe{target.probe.number, holder{target.endpoint.Address, target.serves}})
+		}
+	}
+	return all
+}
