@@ -248,7 +248,7 @@ func (r *registry) shutdown() {
 	r.closed = true
 	r.mu.Unlock()
 	for _, j := range r.all() {
-		j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"})
+		j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"}, outcomeHandedOver)
 	}
 	r.cancel()
 }
