@@ -24,7 +24,7 @@ type program struct {
 	waiting       rendezvousv1.Waiting
 	out, exited   bool
 	// begun is true once it has begun a step in its world.
-	begun bool
+	begun         bool
 	code          int32
 	fault         string
 	round         uint64
