@@ -161,7 +161,7 @@ func (e *episode) since(stage rendezvous.Stage) time.Time {
 // which unsaid members had not said when they began.
 func (e *episode) conclude(now time.Time, u rendezvous.Underway, told rendezvous.Change, unsaid int) {
 	e.ended = now
-	published := e.round > 0 && e.kind != kindTakeover
+	published := e.published()
 	if published && told.Round == e.round {
 		e.told = told
 		if unsaid > 0 && !e.advanced.IsZero() {
@@ -182,6 +182,9 @@ func (e *episode) conclude(now time.Time, u rendezvous.Underway, told rendezvous
 	}
 	e.close(e.ended)
 }
+
+// published says whether the episode has led to a round.
+func (e *episode) published() bool { return e.round > 0 && e.kind != kindTakeover }
 
 // reason is the reason of the change, as far as it became known.
 func (e *episode) reason() rendezvous.Reason {

@@ -68,6 +68,7 @@ func (j *job) over(e *episode) {
 	j.episode = nil
 	j.sent.Store(nil)
 	j.registry.metrics.took(e)
+	j.trace(e)
 }
 
 // told counts a member that was sent its place in a round. It is called without the job's lock, by whoever sends on
