@@ -263,7 +263,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, tracer t
 	}
 	parts := []manager.Runnable{authority, server, leader}
 	if o.debugBind != "" {
-		page, err := inspection.New(mgr.GetConfig(), server.Observe)
+		page, err := inspection.New(mgr.GetConfig(), server.Inspect)
 		if err != nil {
 			return err
 		}

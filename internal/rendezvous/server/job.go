@@ -301,6 +301,13 @@ func (j *job) measure() (g rendezvous.Glance, connected int, oldest time.Time) {
 	return j.machine.Glance(), len(j.sessions), j.beats.oldest(j.machine.Awaits)
 }
 
+// inspect returns what people ask about; false when no gang is expected.
+func (j *job) inspect(now time.Time) (rendezvous.Inspection, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.machine.Inspect(now), j.machine.Size() > 0
+}
+
 func (j *job) observe(now time.Time) rendezvous.Observation {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -183,6 +183,16 @@ func (r *registry) observe(key rendezvous.JobKey) rendezvous.Observation {
 	return j.observe(r.now())
 }
 
+func (r *registry) inspect(key rendezvous.JobKey) (rendezvous.Inspection, bool) {
+	r.mu.Lock()
+	j := r.jobs[key]
+	r.mu.Unlock()
+	if j == nil {
+		return rendezvous.Inspection{}, false
+	}
+	return j.inspect(r.now())
+}
+
 func (r *registry) all() []*job {
 	r.mu.Lock()
 	defer r.mu.Unlock()

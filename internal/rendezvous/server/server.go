@@ -229,5 +229,10 @@ func (s *Server) Forget(job rendezvous.JobKey) { s.jobs.forget(job) }
 // Observe implements Coordinator.
 func (s *Server) Observe(job rendezvous.JobKey) rendezvous.Observation { return s.jobs.observe(job) }
 
+// Inspect returns what is known of a job, for people; false when no gang is expected for it.
+func (s *Server) Inspect(job rendezvous.JobKey) (rendezvous.Inspection, bool) {
+	return s.jobs.inspect(job)
+}
+
 // Changed implements Coordinator. Keys are delivered while the server runs.
 func (s *Server) Changed() <-chan rendezvous.JobKey { return s.jobs.changed }
