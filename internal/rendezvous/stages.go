@@ -77,7 +77,7 @@ func (m *Machine) Underway() Underway {
 		if m.change.arrived {
 			u.Stage = m.stageOf(false, m.change.saver != "", StageRecord)
 		}
-	case m.pending != nil && m.pending.Round == record.Round && !(m.pending.Inherited && m.pending.Begun):
+	case m.pending != nil && m.pending.Round == record.Round && (!m.pending.Inherited || !m.pending.Begun):
 		u = m.pending.underway(m.world)
 	default:
 		return Underway{}
