@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -98,14 +100,14 @@ func (c *collected) under(parent *tracev1.Span) []*tracev1.Span {
 	return found
 }
 
-// attributeOf is an attribute of a span as text; empty for none.
+// attributeOf is an attribute of a span, a text or a number, as text; empty for none.
 func attributeOf(s *tracev1.Span, key string) string {
 	for _, attribute := range s.GetAttributes() {
 		if value := attribute.GetValue(); attribute.GetKey() == key {
 			if text := value.GetStringValue(); text != "" {
 				return text
 			}
-			return strings.TrimPrefix(value.String(), "int_value:")
+			return strconv.FormatInt(value.GetIntValue(), 10)
 		}
 	}
 	return ""
@@ -179,6 +181,68 @@ func TestTraceOfAChange(t *testing.T) {
 	}
 	if !events["resizing"] || !events["parked"] || !events["published"] {
 		t.Errorf("the resize has the events %v", events)
+	}
+}
+
+// What an operator is in the middle of when it is told to end is told all the same, with as far as it had come.
+func TestTraceOfWhatIsHandedOver(t *testing.T) {
+	c, traces := collect(t)
+	f := serve(t, func(o *Options) { o.Tracer = traces.Tracer() })
+	f.Expect(digits, gangOf(1, "a", "b"))
+	idle := func(c *rendezvoustest.Config) { c.StepEvery = 0 }
+	f.elastic(t, "a", idle)
+	f.elastic(t, "b", idle)
+	f.eventually(t, "the world is formed", func(o rendezvous.Observation) bool {
+		return o.Members["uid-a"].InWorld && o.Members["uid-b"].InWorld
+	})
+	f.stop()
+	if err := traces.Close(); err != nil {
+		t.Fatal(err)
+	}
+	root := c.root("start")
+	if root == nil || attributeOf(root, "concertina.outcome") != string(outcomeHandedOver) || attributeOf(root, "concertina.round") != "1" {
+		t.Fatalf("the start is told as %v", root)
+	}
+	below := c.under(root)
+	if last := below[len(below)-1]; last.GetName() != "step" || last.GetEndTimeUnixNano() != root.GetEndTimeUnixNano() {
+		t.Errorf("it ends in %v", last)
+	}
+	if n := f.counts(t, "concertina_changes_total"); len(n) > 0 {
+		t.Errorf("the metrics of a server that has stopped are still registered: %v", n)
+	}
+}
+
+// A planned change that comes to nothing is an error, with the reason in words.
+func TestTraceOfAChangeThatIsCalledOff(t *testing.T) {
+	c, traces := collect(t)
+	f := serve(t, func(o *Options) { o.Tracer = traces.Tracer() })
+	gang := gangOf(1, "a", "b")
+	gang.Minimum, gang.Target, gang.BarrierTimeout = 1, 3, time.Second
+	f.Expect(digits, gang)
+	full := func(c *rendezvoustest.Config) { c.LastStep = 1 << 40 }
+	a, b := f.elastic(t, "a", full), f.elastic(t, "b", full)
+	f.eventually(t, "the world trains", func(o rendezvous.Observation) bool { return o.Progress.Step > 3 && o.Elastic && !o.Untold })
+	a.FailSnapshots("no room")
+	b.FailSnapshots("no room")
+	gang = gangOf(1, "a", "b", "c")
+	gang.Minimum, gang.Target, gang.BarrierTimeout = 1, 3, time.Second
+	f.Expect(digits, gang)
+	f.elastic(t, "c", full)
+	f.eventually(t, "it is called off", func(o rendezvous.Observation) bool {
+		return o.Phase == rendezvous.PhaseTraining && strings.Contains(o.Why, "called off")
+	})
+	f.stop()
+	if err := traces.Close(); err != nil {
+		t.Fatal(err)
+	}
+	root := c.root("resize")
+	if root == nil || attributeOf(root, "concertina.outcome") != string(outcomeCalledOff) || root.GetStatus().GetCode() != tracev1.Status_STATUS_CODE_ERROR {
+		t.Fatalf("the change is told as %v", root)
+	}
+	if !slices.ContainsFunc(root.GetEvents(), func(e *tracev1.Span_Event) bool {
+		return e.GetName() == "lifted" && strings.Contains(e.GetAttributes()[0].GetValue().GetStringValue(), "no room")
+	}) {
+		t.Errorf("it does not say why: %v", root.GetEvents())
 	}
 }
 
