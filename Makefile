@@ -71,7 +71,7 @@ vet: ## Run go vet.
 
 .PHONY: build
 build: ## Build bin/operator, bin/agent and bin/kubectl-concertina.
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/operator ./cmd/operator
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags "-s -w" -o bin/operator ./cmd/operator
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/agent ./cmd/agent
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/kubectl-concertina ./cmd/kubectl-concertina
 

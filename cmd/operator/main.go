@@ -16,6 +16,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous/server"
 
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -44,6 +45,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/inspection"
 	"github.com/concertina-dev/concertina/internal/pki"
 	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/tracing"
 )
 
 // What is created has no name yet as far as rights go.
@@ -174,10 +176,18 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("make an API client: %w", err)
 	}
-	if err := wire(ctx, mgr, live, o); err != nil {
+	traces, err := tracing.Open(ctx, mgr.GetLogger().WithName("tracing"))
+	if err != nil {
 		return err
 	}
-	return mgr.Start(ctx)
+	if err := wire(ctx, mgr, live, traces.Tracer(), o); err != nil {
+		return errors.Join(err, traces.Close())
+	}
+	err = mgr.Start(ctx)
+	if late := traces.Close(); late != nil {
+		mgr.GetLogger().Info("the last traces are lost", "cause", late.Error())
+	}
+	return err
 }
 
 // newManager caches only what is ours: in a large cluster most pods are not.
@@ -215,7 +225,7 @@ func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager
 }
 
 // wire puts the parts together.
-func wire(ctx context.Context, mgr manager.Manager, live client.Client, o options) error {
+func wire(ctx context.Context, mgr manager.Manager, live client.Client, tracer trace.Tracer, o options) error {
 	_, portText, err := net.SplitHostPort(o.rendezvousBind)
 	if err != nil {
 		return fmt.Errorf("--rendezvous-bind-address: %w", err)
@@ -243,6 +253,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 		Recorder:      record.Status{Live: live, Writer: live.Status()},
 		Logger:        mgr.GetLogger().WithName("rendezvous"),
 		Registerer:    metrics.Registry,
+		Tracer:        tracer,
 
 		MaxConnections: o.maxConnections,
 	})
@@ -252,7 +263,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, o option
 	}
 	parts := []manager.Runnable{authority, server, leader}
 	if o.debugBind != "" {
-		page, err := inspection.New(mgr.GetConfig(), server.Observe)
+		page, err := inspection.New(mgr.GetConfig(), server.Inspect)
 		if err != nil {
 			return err
 		}

@@ -42,15 +42,15 @@ const (
 // Page answers GET /debug/jobs/NAMESPACE/NAME with what is known of the job, in JSON. It implements
 // http.Handler.
 type Page struct {
-	observe func(rendezvous.JobKey) rendezvous.Observation
+	inspect func(rendezvous.JobKey) (rendezvous.Inspection, bool)
 	users   authenticationclient.TokenReviewInterface
 	rights  authorizationclient.SubjectAccessReviewInterface
 	atOnce  chan struct{}
 	mux     *http.ServeMux
 }
 
-// New returns a page of what observe knows, for those whom the API server of config knows.
-func New(config *rest.Config, observe func(rendezvous.JobKey) rendezvous.Observation) (*Page, error) {
+// New returns a page of what inspect knows, for those whom the API server of config knows.
+func New(config *rest.Config, inspect func(rendezvous.JobKey) (rendezvous.Inspection, bool)) (*Page, error) {
 	users, err := authenticationclient.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for TokenReviews: %w", err)
@@ -59,14 +59,14 @@ func New(config *rest.Config, observe func(rendezvous.JobKey) rendezvous.Observa
 	if err != nil {
 		return nil, fmt.Errorf("make a client for SubjectAccessReviews: %w", err)
 	}
-	return newPage(observe, users.TokenReviews(), rights.SubjectAccessReviews()), nil
+	return newPage(inspect, users.TokenReviews(), rights.SubjectAccessReviews()), nil
 }
 
 func newPage(
-	observe func(rendezvous.JobKey) rendezvous.Observation,
+	inspect func(rendezvous.JobKey) (rendezvous.Inspection, bool),
 	users authenticationclient.TokenReviewInterface, rights authorizationclient.SubjectAccessReviewInterface,
 ) *Page {
-	p := &Page{observe: observe, users: users, rights: rights, atOnce: make(chan struct{}, maxAtOnce), mux: http.NewServeMux()}
+	p := &Page{inspect: inspect, users: users, rights: rights, atOnce: make(chan struct{}, maxAtOnce), mux: http.NewServeMux()}
 	p.mux.HandleFunc("GET /debug/jobs/{namespace}/{name}", p.show)
 	return p
 }
@@ -89,8 +89,8 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), code)
 		return
 	}
-	observed := p.observe(job)
-	if !observed.Known {
+	found, ok := p.inspect(job)
+	if !ok {
 		http.Error(w, fmt.Sprintf("no gang of job %s is expected", job), http.StatusNotFound)
 		return
 	}
@@ -98,7 +98,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(observed) // whoever asked may have gone
+	_ = encoder.Encode(found) // whoever asked may have gone
 }
 
 // allow says with which code and why somebody may not look at a job; nil when they may.

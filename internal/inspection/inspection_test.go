@@ -71,11 +71,13 @@ func (rights) Create(_ context.Context, review *authorizationv1.SubjectAccessRev
 	return review, nil
 }
 
-func observe(job rendezvous.JobKey) rendezvous.Observation {
+func inspect(job rendezvous.JobKey) (rendezvous.Inspection, bool) {
 	if job.Name != "digits" {
-		return rendezvous.Observation{}
+		return rendezvous.Inspection{}, false
 	}
-	return rendezvous.Observation{Known: true, Attempt: 2, Round: 7, Members: map[string]rendezvous.MemberObservation{"uid-a": {Connected: true}}}
+	return rendezvous.Inspection{
+		Attempt: 2, World: &rendezvous.WorldInspection{Round: 7}, Members: []rendezvous.MemberInspection{{UID: "uid-a", Connected: true}},
+	}, true
 }
 
 func ask(p *Page, method, path, token string) *httptest.ResponseRecorder {
@@ -90,7 +92,7 @@ func ask(p *Page, method, path, token string) *httptest.ResponseRecorder {
 
 func TestWhoMayLookAtAJob(t *testing.T) {
 	known := &users{}
-	page := newPage(observe, known, rights{})
+	page := newPage(inspect, known, rights{})
 	for name, c := range map[string]struct {
 		method, path, token string
 		code                int
@@ -118,8 +120,8 @@ func TestWhoMayLookAtAJob(t *testing.T) {
 			}
 		})
 	}
-	var read rendezvous.Observation
-	if err := json.Unmarshal(ask(page, "GET", "/debug/jobs/team/digits", "viewer").Body.Bytes(), &read); err != nil || !read.Members["uid-a"].Connected {
+	var read rendezvous.Inspection
+	if err := json.Unmarshal(ask(page, "GET", "/debug/jobs/team/digits", "viewer").Body.Bytes(), &read); err != nil || len(read.Members) != 1 || !read.Members[0].Connected {
 		t.Errorf("%+v, %v", read, err)
 	}
 	before := known.asked
@@ -131,7 +133,7 @@ func TestWhoMayLookAtAJob(t *testing.T) {
 
 func TestFewLookAtOnce(t *testing.T) {
 	slow := &users{entered: make(chan struct{}), leave: make(chan struct{})}
-	page := newPage(observe, slow, rights{})
+	page := newPage(inspect, slow, rights{})
 	answers := make(chan int, maxAtOnce)
 	for range maxAtOnce {
 		go func() { answers <- ask(page, "GET", "/debug/jobs/team/digits", "viewer").Code }()
@@ -160,7 +162,7 @@ func TestServesOverTLS13Only(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	server := &Server{TLS: authority.TLSConfig(), Page: newPage(observe, &users{}, rights{})}
+	server := &Server{TLS: authority.TLSConfig(), Page: newPage(inspect, &users{}, rights{})}
 	go func() { ended <- server.serve(ctx, listener) }()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.Bundle())

@@ -27,6 +27,9 @@ type change struct {
 	began         time.Time
 	why           string
 	attempt, step uint64
+	// reason is why it was begun, to how many workers the next world was to have then.
+	reason Reason
+	to     int32
 	// attempts is how many this change has made.
 	attempts int32
 	// arrived is true once everybody was seen at the barrier.
@@ -44,7 +47,7 @@ type change struct {
 
 // begin stops the world at a barrier.
 func (m *Machine) begin(now time.Time, w *wish) {
-	m.change, m.world.calledOff = &change{began: now, why: w.why}, ""
+	m.change, m.world.calledOff = &change{began: now, why: w.why, reason: w.reason, to: int32(len(w.members))}, ""
 	m.note(notedResizing, "round %d is to be changed to %d workers: %s", m.world.record.Round, len(w.members), w.why)
 	m.raiseBarrier(m.stand())
 }

@@ -235,6 +235,8 @@ type Effects struct {
 	Write *Write
 	// Changed is true when the controller should look at the observation.
 	Changed bool
+	// Lost says of each member that was lost how.
+	Lost []LossCause
 	// Notes say what was decided, and why.
 	Notes []note
 }

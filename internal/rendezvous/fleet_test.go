@@ -358,6 +358,7 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 			p.queue = append(p.queue, delivery{d, p.reported})
 		}
 	}
+	f.checkUnderway(l)
 	return out.Refuse
 }
 

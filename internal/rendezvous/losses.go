@@ -186,6 +186,7 @@ func (m *Machine) addLoss(loss Loss) {
 		m.losses = m.losses[1:]
 	}
 	m.losses = append(m.losses, loss)
+	m.out.Lost = append(m.out.Lost, causeOf(&loss, m.members[loss.UID]))
 	m.out.Changed = true
 }
 

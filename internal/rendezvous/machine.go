@@ -116,8 +116,10 @@ type Machine struct {
 	// pending is the change that led to the world, until it is known what it cost.
 	pending *untold
 	changes []Change
-	losses  []Loss
-	fatal   string
+	// unsaid is how many had not said by then how long they stood still.
+	unsaid int
+	losses []Loss
+	fatal  string
 
 	// undecided and phase are what the Observation said last.
 	undecided bool

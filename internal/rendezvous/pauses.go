@@ -78,7 +78,7 @@ func (m *Machine) began(now time.Time) {
 	}
 	late := !u.begunAt.IsZero() && now.Sub(u.begunAt) >= m.gang.HeartbeatTimeout
 	if u.complete(m.world) || late {
-		m.pending = nil
+		m.pending, m.unsaid = nil, len(u.awaited)
 		m.noteChange(u.Change)
 	}
 }

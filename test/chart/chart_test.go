@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -264,6 +265,9 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		"extraArgs: [leader-elect]":                   "/extraArgs/0",
 		"podDisruptionBudget: {maxUnavailable: half}": "/podDisruptionBudget/maxUnavailable",
 		"serviceMonitor: {interval: often}":           "/serviceMonitor/interval",
+		"tracing: {endpoint: 'collector:4317'}":       "/tracing/endpoint",
+		"tracing: {env: [{name: PATH}]}":              "/tracing/env/0/name",
+		"networkPolicy: {collectorAt: []}":            "/networkPolicy/collectorAt",
 		"networkPolicy: {apiServer: {ports: []}}":     "/networkPolicy/apiServer/ports",
 		"networkPolicy: {apiServer: {cidrs: [here]}}": "/networkPolicy/apiServer/cidrs/0",
 	} {
@@ -485,6 +489,38 @@ func TestNothingElseIsLetThrough(t *testing.T) {
 		}
 		if !slices.Equal(in, []int{8443, 8080}) || !slices.Equal(out, []int{443, 6443, 8443, 16443, 53, 53}) {
 			t.Errorf("%s: ports in %v, out %v", way, in, out)
+		}
+	}
+}
+
+// TestTracesAreSentWhereTheChartSays: there is a collector only when it is named, and the policy lets the operator out
+// to its port.
+func TestTracesAreSentWhereTheChartSays(t *testing.T) {
+	for endpoint, port := range map[string]int{
+		"":                              0,
+		"http://collector.obs:4318":     4318,
+		"https://traces.example.com":    443,
+		"http://collector/otlp":         80,
+		"https://[fd00::1]:4318":        4318,
+		"http://10.0.0.7:14318/tenants": 14318,
+	} {
+		found := rendered(t, fmt.Sprintf("tracing: {endpoint: %q, env: [{name: OTEL_TRACES_SAMPLER, value: always_on}]}", endpoint))
+		said := map[string]string{}
+		for _, variable := range get[*appsv1.Deployment](t, found, "Deployment concertina").Spec.Template.Spec.Containers[0].Env {
+			said[variable.Name] = variable.Value
+		}
+		if said["OTEL_EXPORTER_OTLP_ENDPOINT"] != endpoint || (said["OTEL_TRACES_SAMPLER"] == "always_on") != (endpoint != "") {
+			t.Errorf("%q: the operator's variables are %v", endpoint, said)
+		}
+		egress := get[*networkingv1.NetworkPolicy](t, found, "NetworkPolicy concertina").Spec.Egress
+		if port == 0 {
+			if len(egress) != 2 {
+				t.Errorf("without a collector the policy has %d ways out", len(egress))
+			}
+			continue
+		}
+		if len(egress) != 3 || egress[2].Ports[0].Port.IntValue() != port || len(egress[2].To) != 1 || egress[2].To[0].NamespaceSelector == nil {
+			t.Errorf("%s: the ways out are %v", endpoint, egress)
 		}
 	}
 }

@@ -167,8 +167,8 @@ func wantForbidden(t *testing.T, err error) {
 // lookAtAJob has a service account look at a job before and after it may.
 func lookAtAJob(t *testing.T, config *rest.Config) {
 	namespace := newNamespace(t)
-	page, err := inspection.New(config, func(job rendezvous.JobKey) rendezvous.Observation {
-		return rendezvous.Observation{Known: true, Round: 7}
+	page, err := inspection.New(config, func(rendezvous.JobKey) (rendezvous.Inspection, bool) {
+		return rendezvous.Inspection{World: &rendezvous.WorldInspection{Round: 7}}, true
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -51,3 +51,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "concertina.agentImage" -}}
 {{- default (printf "localhost/concertina-agent:%s" (include "concertina.tag" .)) .Values.agentImage }}
 {{- end }}
+
+{{/* The port of tracing.endpoint. */}}
+{{- define "concertina.collectorPort" -}}
+{{- $url := urlParse .Values.tracing.endpoint -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+{{- $port | default (ternary "443" "80" (eq $url.scheme "https")) -}}
+{{- end }}

@@ -102,7 +102,7 @@ func (b Bench) binaries() string { return filepath.Join(b.Cache, "bin") }
 func (b Bench) build(ctx context.Context, name, module, pkg string) (string, error) {
 	path := filepath.Join(b.Cache, "bench", name)
 	b.Say("build %s", name)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", path, pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, pkg)
 	cmd.Dir = filepath.Join(b.Checkout, module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -14,6 +15,9 @@ import (
 // keepSnapshots is how many snapshots a worker keeps.
 const keepSnapshots = 2
 
+// playedPause is how long every program says that it stood still before its first step in a world.
+const playedPause = time.Millisecond
+
 // program plays an elastic process and what its agent does with it.
 type program struct {
 	started       bool
@@ -21,6 +25,8 @@ type program struct {
 	attempt, stop uint64
 	waiting       rendezvousv1.Waiting
 	out, exited   bool
+	// begun is true once it has begun a step in its world.
+	begun         bool
 	code          int32
 	fault         string
 	round         uint64
@@ -31,7 +37,7 @@ type program struct {
 
 // progress is all of the program that is reported at once.
 func (p *program) progress() string {
-	return fmt.Sprint(p.started, p.attempt, p.stop, p.waiting, p.out, p.exited, len(p.snapshots), p.failure)
+	return fmt.Sprint(p.started, p.attempt, p.stop, p.waiting, p.out, p.begun, p.exited, len(p.snapshots), p.failure)
 }
 
 // obey does what a directive says. It returns what is wrong with it.
@@ -89,7 +95,7 @@ func (p *program) enter(d *rendezvousv1.Directive, before uint64) (violation str
 		violation = fmt.Sprintf("round %d goes on after step %d and %d steps are done", d.GetRound(), world.GetFromStep(), p.done)
 	}
 	p.started, p.entered, p.waiting = true, p.done, rendezvousv1.Waiting_WAITING_UNSPECIFIED
-	p.attempt, p.stop, p.out, p.fault, p.failure = 0, 0, false, "", ""
+	p.attempt, p.stop, p.out, p.begun, p.fault, p.failure = 0, 0, false, false, "", ""
 	p.round, p.writer = d.GetRound(), world.GetWriter()
 	return violation
 }
@@ -124,7 +130,7 @@ func (p *program) step(config Config) bool {
 	if p.done == 0 && config.SnapshotEvery > 0 && p.writer {
 		p.save()
 	}
-	p.entered = p.done + 1
+	p.entered, p.begun = p.done+1, true
 	p.done++
 	if config.SnapshotEvery > 0 && p.writer && p.done%config.SnapshotEvery == 0 {
 		p.save()
@@ -173,6 +179,9 @@ func (p *program) report(config Config, r *rendezvousv1.Report) {
 	one := &rendezvousv1.Process{
 		Phase: rendezvousv1.Phase_PHASE_STEP, Entered: p.entered, Done: p.done, LastStep: config.LastStep,
 		Waiting: waiting, BarrierAttempt: p.attempt, Stop: p.stop, Elastic: true,
+	}
+	if p.begun {
+		r.PauseNanos = proto.Uint64(uint64(playedPause))
 	}
 	if p.fault != "" {
 		one.Fault = &rendezvousv1.Fault{Step: p.entered, Message: p.fault}

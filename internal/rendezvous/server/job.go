@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -57,6 +58,11 @@ type job struct {
 	// none. told is when the machine was told last that time passes.
 	rested, told time.Time
 	later        *time.Timer
+	// episode is the change that is under way, sent who was sent its world; nil for none. beats says who was heard
+	// when.
+	episode *episode
+	sent    atomic.Pointer[sending]
+	beats   beats
 }
 
 func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
@@ -233,6 +239,8 @@ func (j *job) join(s *session, h *hello, first rendezvous.Report) *rendezvous.Re
 		older.end(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "a newer session of this pod has taken the place of this one"})
 	}
 	j.sessions[s.uid] = s
+	s.joined = now
+	j.beats.heard(s.uid, now)
 	j.registry.metrics.sessions.Inc()
 	s.publish()
 	j.do(out)
@@ -251,6 +259,8 @@ func (j *job) hear(s *session, sequence uint64, r rendezvous.Report) *rendezvous
 		return &rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this session is over: connect again"}
 	}
 	s.heard = j.registry.now()
+	j.beats.heard(s.uid, s.heard)
+	j.heed(s, &r, s.heard)
 	out := j.machine.Absorb(s.heard, rendezvous.AgentReported{UID: s.uid, Report: r})
 	j.do(out)
 	if out.Refuse == nil {
@@ -283,6 +293,21 @@ func (j *job) directive(s *session) (rendezvous.Directive, bool) {
 	return j.machine.Directive(s.uid)
 }
 
+// measure returns what is measured of the job all the time, how many members have a session, and when the one was
+// heard that was heard longest ago, of those that train; zero for none.
+func (j *job) measure() (g rendezvous.Glance, connected int, oldest time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.machine.Glance(), len(j.sessions), j.beats.oldest(j.machine.Awaits)
+}
+
+// inspect returns what people ask about; false when no gang is expected.
+func (j *job) inspect(now time.Time) (rendezvous.Inspection, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.machine.Inspect(now), j.machine.Size() > 0
+}
+
 func (j *job) observe(now time.Time) rendezvous.Observation {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -298,15 +323,16 @@ func (j *job) deposed() bool {
 // end ends a job that nobody finds any more, and returns the attempt that it was at.
 func (j *job) end() int32 {
 	defer j.registry.changes.forget(j.key) // once nothing of it changes any more
-	return j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForGood, Message: rendezvous.GoneMessage})
+	return j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForGood, Message: rendezvous.GoneMessage}, outcomeEnded)
 }
 
-// close ends every session, and returns the attempt that the job was at.
-func (j *job) close(why rendezvous.Refusal) int32 {
+// close ends every session, and returns the attempt that the job was at. What is under way comes to that outcome.
+func (j *job) close(why rendezvous.Refusal, as outcome) int32 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed == nil {
 		j.closed = &why
+		j.interrupt(as)
 		for _, s := range j.sessions {
 			s.end(&why)
 		}
@@ -330,6 +356,7 @@ func (j *job) do(out rendezvous.Effects) {
 // carryOut does what one event has led to, and returns what the machine is to be told then.
 func (j *job) carryOut(out rendezvous.Effects) []rendezvous.SessionLost {
 	var ended []rendezvous.SessionLost
+	j.watch(j.registry.now(), &out)
 	for _, note := range out.Notes {
 		j.registry.metrics.decisions.WithLabelValues(string(note.Kind)).Inc()
 		j.registry.options.Logger.Info(note.Text, "job", j.key.String())

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -16,10 +17,13 @@ type serverMetrics struct {
 	endings    *prometheus.CounterVec
 	decisions  *prometheus.CounterVec
 	recordTime *prometheus.HistogramVec
+
+	phases, lag             *prometheus.HistogramVec
+	changes, aborts, losses *prometheus.CounterVec
 }
 
 func newServerMetrics() *serverMetrics {
-	return &serverMetrics{
+	m := &serverMetrics{
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "concertina_rendezvous_sessions",
 			Help: "Agents that have a session now.",
@@ -38,23 +42,55 @@ func newServerMetrics() *serverMetrics {
 			Help:    "Time to make a term or a round durable, by result: written, deposed, gone, unclear.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, []string{"result"}),
+		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "concertina_change_phase_seconds",
+			Help: "Time that a change of a world spent in each of its phases: term, adopt, barrier, leave, regroup, snapshot, " +
+				"record, form, publish (a part of form), step.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
+		}, []string{"phase", "reason"}),
+		lag: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "concertina_directive_lag_seconds",
+			Help:    "Time from the publishing of a directive to the report of a member that has obeyed it: barrier, abort, world.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		}, []string{"directive"}),
+		changes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "concertina_changes_total",
+			Help: "Changes of worlds by outcome: done, called-off, left, ended, handed-over.",
+		}, []string{"reason", "outcome"}),
+		aborts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "concertina_aborts_total",
+			Help: "Worlds that were left at once, by the reason for which that was decided.",
+		}, []string{"reason"}),
+		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "concertina_losses_total",
+			Help: "Members that were lost, by cause: exit, fault, hang, pod, session, silence, unheard, stuck.",
+		}, []string{"cause"}),
+	}
+	for _, cause := range rendezvous.LossCauses {
+		m.losses.WithLabelValues(string(cause)) // a first one is an increase
+	}
+	return m
+}
+
+// collectors are the metrics that are the same for all jobs.
+func (m *serverMetrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		m.sessions, m.endings, m.decisions, m.recordTime, m.phases, m.lag, m.changes, m.aborts, m.losses,
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *serverMetrics) Describe(out chan<- *prometheus.Desc) {
-	m.sessions.Describe(out)
-	m.endings.Describe(out)
-	m.decisions.Describe(out)
-	m.recordTime.Describe(out)
+	for _, collector := range m.collectors() {
+		collector.Describe(out)
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *serverMetrics) Collect(out chan<- prometheus.Metric) {
-	m.sessions.Collect(out)
-	m.endings.Collect(out)
-	m.decisions.Collect(out)
-	m.recordTime.Collect(out)
+	for _, collector := range m.collectors() {
+		collector.Collect(out)
+	}
 }
 
 // ended counts the end of a session. A nil error is an agent that hung up.
@@ -79,11 +115,36 @@ func (m *serverMetrics) recorded(took time.Duration, err error) {
 	m.recordTime.WithLabelValues(result).Observe(took.Seconds())
 }
 
+// took counts a change that is over, and how long it was in each phase.
+func (m *serverMetrics) took(e *episode) {
+	reason := reasonLabel(e.reason())
+	m.changes.WithLabelValues(reason, string(e.outcome)).Inc()
+	total := map[rendezvous.Stage]time.Duration{}
+	for _, p := range e.parts {
+		total[p.stage] += p.ended.Sub(p.begun)
+	}
+	if p, ok := e.publishing(); ok {
+		total[p.stage] = p.ended.Sub(p.begun)
+	}
+	for stage, took := range total {
+		m.phases.WithLabelValues(string(stage), reason).Observe(max(0, took).Seconds())
+	}
+}
+
+// reasonLabel bounds the values of a label: a reason may come from a record that somebody else has written.
+func reasonLabel(reason rendezvous.Reason) string {
+	if reason == reasonTakenOver || slices.Contains(rendezvous.Reasons, reason) {
+		return string(reason)
+	}
+	return "Unknown"
+}
+
 var (
 	jobLabels = []string{"namespace", "job"}
 	roundDesc = prometheus.NewDesc("concertina_job_round", "Round of the job's world; 0 for none.", jobLabels, nil)
 	stepDesc  = prometheus.NewDesc("concertina_job_step", "Steps done by every process of the job's world.", jobLabels, nil)
 	phaseDesc = prometheus.NewDesc("concertina_job_phase", "1 for what the job is in the middle of: Forming, Training, Resizing, Recovering, Regrouping.", append(jobLabels[:2:2], "phase"), nil)
+	beatDesc  = prometheus.NewDesc("concertina_job_beat_age_seconds", "Time since the last report of the worker that was heard longest ago, of those that should train.", jobLabels, nil)
 	heardDesc = prometheus.NewDesc("concertina_job_connected_workers", "Workers of the job whose agent has a session.", jobLabels, nil)
 )
 
@@ -92,29 +153,26 @@ func (r *registry) Describe(out chan<- *prometheus.Desc) {
 	out <- roundDesc
 	out <- stepDesc
 	out <- heardDesc
+	out <- beatDesc
 	out <- phaseDesc
 }
 
 // Collect implements prometheus.Collector: the values of each job that is known now.
 func (r *registry) Collect(out chan<- prometheus.Metric) {
 	for _, j := range r.all() {
-		observed := j.observe(r.now())
-		if !observed.Known {
+		glance, connected, oldest := j.measure()
+		if !glance.Known {
 			continue
 		}
-		connected := 0
-		for _, member := range observed.Members {
-			if member.Connected {
-				connected++
-			}
+		gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, append([]string{j.key.Namespace, j.key.Name}, labels...)...)
 		}
-		out <- prometheus.MustNewConstMetric(phaseDesc, prometheus.GaugeValue, 1, j.key.Namespace, j.key.Name, string(observed.Phase))
-		for desc, value := range map[*prometheus.Desc]float64{
-			roundDesc: float64(observed.Round),
-			stepDesc:  float64(observed.Progress.Step),
-			heardDesc: float64(connected),
-		} {
-			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, j.key.Namespace, j.key.Name)
+		gauge(phaseDesc, 1, string(glance.Phase))
+		gauge(roundDesc, float64(glance.Round))
+		gauge(stepDesc, float64(glance.Step))
+		gauge(heardDesc, float64(connected))
+		if !oldest.IsZero() {
+			gauge(beatDesc, r.now().Sub(oldest).Seconds())
 		}
 	}
 }

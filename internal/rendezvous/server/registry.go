@@ -183,6 +183,16 @@ func (r *registry) observe(key rendezvous.JobKey) rendezvous.Observation {
 	return j.observe(r.now())
 }
 
+func (r *registry) inspect(key rendezvous.JobKey) (rendezvous.Inspection, bool) {
+	r.mu.Lock()
+	j := r.jobs[key]
+	r.mu.Unlock()
+	if j == nil {
+		return rendezvous.Inspection{}, false
+	}
+	return j.inspect(r.now())
+}
+
 func (r *registry) all() []*job {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +258,7 @@ func (r *registry) shutdown() {
 	r.closed = true
 	r.mu.Unlock()
 	for _, j := range r.all() {
-		j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"})
+		j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"}, outcomeHandedOver)
 	}
 	r.cancel()
 }

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
 )
@@ -33,6 +34,8 @@ type Options struct {
 	Logger logr.Logger
 	// Registerer gets the server's metrics while it runs; nil for none.
 	Registerer prometheus.Registerer
+	// Tracer gets a trace of each change of a world; nil for none.
+	Tracer trace.Tracer
 
 	// ReconnectGrace is how long after the start of a leader its agents may take to find it, before
 	// their silence counts. Default 10s.
@@ -225,6 +228,11 @@ func (s *Server) Forget(job rendezvous.JobKey) { s.jobs.forget(job) }
 
 // Observe implements Coordinator.
 func (s *Server) Observe(job rendezvous.JobKey) rendezvous.Observation { return s.jobs.observe(job) }
+
+// Inspect returns what is known of a job, for people; false when no gang is expected for it.
+func (s *Server) Inspect(job rendezvous.JobKey) (rendezvous.Inspection, bool) {
+	return s.jobs.inspect(job)
+}
 
 // Changed implements Coordinator. Keys are delivered while the server runs.
 func (s *Server) Changed() <-chan rendezvous.JobKey { return s.jobs.changed }

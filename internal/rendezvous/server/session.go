@@ -43,8 +43,11 @@ type session struct {
 	own  bool
 	// says is the address that its hello names.
 	says netip.Addr
-	// heard is when its last report came.
-	heard time.Time
+	// joined is when it began, heard when its last report came.
+	joined, heard time.Time
+	// heeded is what its agent has obeyed; it belongs to the job's lock. sentRound is the last world that was sent.
+	heeded    heeded
+	sentRound uint64
 	// sequence is that of the last report seen.
 	sequence atomic.Uint64
 	// due counts what has asked for a directive since the last one was begun; whoever finds 0 sends. late ends a
@@ -353,8 +356,11 @@ func (s *session) write() {
 	for {
 		due := s.due.Load()
 		sequence := s.sequence.Load()
-		if directive, ok := s.job.directive(s); ok && !s.transmit(directiveMessage(&directive, sequence)) {
-			return // and nobody sends any more
+		if directive, ok := s.job.directive(s); ok {
+			if !s.transmit(directiveMessage(&directive, sequence)) {
+				return // and nobody sends any more
+			}
+			s.told(directive.Round)
 		}
 		if s.due.CompareAndSwap(due, 0) {
 			return
