@@ -21,6 +21,7 @@ import (
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
 )
 
 // errDead answers an operator that has crashed: nothing that it does matters any more.
@@ -279,7 +280,12 @@ type simStatus struct {
 	client *simClient
 }
 
-func (w *simStatus) Apply(_ context.Context, object runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
+func (w *simStatus) Apply(_ context.Context, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+	var options client.SubResourceApplyOptions
+	options.ApplyOpts(opts)
+	if options.FieldManager == record.FieldManager {
+		return w.applyWorld(object)
+	}
 	written, ok := object.(interface {
 		UnstructuredContent() map[string]any
 		GetUID() types.UID
@@ -314,6 +320,32 @@ func (w *simStatus) Apply(_ context.Context, object runtime.ApplyConfiguration, 
 			c.op.sim.server.put(job)
 		}
 		written.SetResourceVersion(c.op.sim.server.job(key).ResourceVersion)
+		return nil
+	})
+}
+
+// applyWorld writes what the rendezvous makes durable.
+func (w *simStatus) applyWorld(object runtime.ApplyConfiguration) error {
+	data, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	var next v1alpha1.TrainingJob
+	if err := json.Unmarshal(data, &next); err != nil {
+		return err
+	}
+	c, key := w.client, client.ObjectKeyFromObject(&next)
+	return c.write("world", simJob, key, func() error {
+		found := c.op.sim.server.job(key)
+		if found == nil {
+			return apierrors.NewNotFound(simGroupResource(simJob), key.Name)
+		}
+		if found.UID != next.UID || found.ResourceVersion != next.ResourceVersion {
+			return apierrors.NewConflict(simGroupResource(simJob), key.Name, errors.New("the object has been modified"))
+		}
+		job := found.DeepCopy()
+		job.Status.World = next.Status.World
+		c.op.sim.server.put(job)
 		return nil
 	})
 }
