@@ -75,6 +75,9 @@ func (c *simClient) remote(kind simKind, verb string, key client.ObjectKey) erro
 	if c.op.dead {
 		return errDead
 	}
+	if c.op.sim.training.isSilent() {
+		return apierrors.NewTimeoutError("simulated, nobody answers", 1)
+	}
 	if c.op.sim.chaos && dice%1009 < 4 {
 		return apierrors.NewInternalError(errors.New("simulated"))
 	}
@@ -146,6 +149,9 @@ func (c *simClient) carryOut(verb string, kind simKind, key client.ObjectKey, di
 	if c.op.dead {
 		return errDead
 	}
+	if s.training.isSilent() {
+		return apierrors.NewTimeoutError("simulated, nobody answers", 1)
+	}
 	s.wrote(verb, kind, key)
 	if s.crashAt > 0 && s.writes == s.crashAt {
 		return s.crashNow(dice%2 == 0, effect)
@@ -156,6 +162,8 @@ func (c *simClient) carryOut(verb string, kind simKind, key client.ObjectKey, di
 	switch fate := dice / 11 % 2000; {
 	case fate < 4:
 		return s.crashNow(fate%2 == 0, effect)
+	case verb == "world" && fate >= 1700:
+		return s.unclear(fate, effect)
 	case fate < 12:
 		s.say("    (an error)")
 		return apierrors.NewInternalError(errors.New("simulated"))
@@ -169,6 +177,21 @@ func (c *simClient) carryOut(verb string, kind simKind, key client.ObjectKey, di
 		return apierrors.NewConflict(simGroupResource(kind), key.Name, errors.New("simulated"))
 	}
 	return effect()
+}
+
+// unclear has no answer come of a write that lands, comes to nothing, or lands later, or has the operator die beside it.
+func (s *fleetSim) unclear(fate uint64, effect func() error) error {
+	switch {
+	case fate < 1800:
+		return s.crashNow(fate < 1750, effect)
+	case fate < 1900:
+		_ = effect()
+	case fate < 1960:
+		s.after(s.span(time.Millisecond, 10*time.Second), func() { _ = effect() })
+	}
+	s.say("    (a timeout)")
+	s.counts["timeouts"]++
+	return apierrors.NewTimeoutError("simulated, perhaps with effect", 1)
 }
 
 // crashNow has the operator die before or after what it was about to do.

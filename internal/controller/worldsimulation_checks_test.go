@@ -2,6 +2,7 @@ package controller
 
 import (
 	"slices"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,6 +16,8 @@ type simHistory struct {
 	training *simTraining
 	record   rendezvous.Record
 	rounds   map[uint64]rendezvous.Record
+	// since is when each round was made durable.
+	since map[uint64]time.Time
 	// made is the last step of each round that all of its ranks have given their part to, first the rounds that
 	// have made one.
 	made map[uint64]uint64
@@ -28,7 +31,7 @@ type simHistory struct {
 }
 
 func newSimHistory(t *simTraining) simHistory {
-	return simHistory{training: t, rounds: map[uint64]rendezvous.Record{}, made: map[uint64]uint64{}, changes: map[rendezvous.Reason]int{}}
+	return simHistory{training: t, rounds: map[uint64]rendezvous.Record{}, since: map[uint64]time.Time{}, made: map[uint64]uint64{}, changes: map[rendezvous.Reason]int{}}
 }
 
 // recorded is told of each change of a job: terms and rounds only grow, and a round has one world.
@@ -49,7 +52,7 @@ func (h *simHistory) recorded(before, after client.Object) {
 		t.fail("round %d has two worlds: %s and %s", now.Round, was.MembersDigest, now.MembersDigest)
 	}
 	if now.Round > was.Round {
-		h.rounds[now.Round] = now
+		h.rounds[now.Round], h.since[now.Round] = now, time.Now()
 		h.changes[now.Reason]++
 		t.say("  round %d is durable: attempt %d, %d workers after step %d of round %d, %s", now.Round, now.Attempt, now.Workers, now.FromStep,
 			now.Parent, now.Reason)
@@ -107,7 +110,7 @@ func (h *simHistory) begins(round uint64, r rendezvous.Record) {
 		return
 	}
 	lost := before - r.FromStep
-	if lost > 0 && r.Parent != 0 && isPlanned(r.Reason) && !t.harmed {
+	if lost > 0 && r.Parent != 0 && isPlanned(r.Reason) && t.harmed.Before(h.since[r.Parent]) {
 		t.fail("promise 3: the planned change to round %d (%s) loses %d steps", round, r.Reason, lost)
 	}
 	if lost > 0 {

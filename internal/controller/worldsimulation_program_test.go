@@ -23,9 +23,10 @@ type simProcess struct {
 	state   []uint64
 	waiting lifecycle.Waiting
 	fault   string
-	// stepping is true while it is in a step, given once it has given its part of it to the others, and writing
-	// while it changes its state there.
-	stepping, given, writing, clean bool
+	// stepping is true while it is in a step, given once it has given its part of it to the others, ending once it
+	// has theirs, and writing while it changes its state by them. clean is what it has said of that state when it left
+	// its world.
+	stepping, given, ending, writing, clean bool
 	// still ones do nothing; inbox is what they would have done.
 	still bool
 	inbox []func()
@@ -123,7 +124,7 @@ func (a *simAgent) exit(code int) {
 func (a *simAgent) leavesWorld(what lifecycle.What, waiting lifecycle.Waiting) {
 	p := &a.process
 	p.clean = !p.writing
-	p.waiting, p.stepping, p.given, p.writing = waiting, false, false, false
+	p.waiting, p.stepping, p.given, p.ending, p.writing = waiting, false, false, false, false
 	a.training.leaves(a)
 	a.speak(what, p.done)
 }
@@ -191,7 +192,7 @@ func (a *simAgent) take(start lifecycle.Start) {
 	if uint64(len(p.state)) != world.FromStep {
 		t.fail("%s: round %d begins after step %d, and its state is that after %d", a.pod.Name, start.Round, world.FromStep, len(p.state))
 	}
-	p.waiting, p.fault, p.stepping, p.given, p.writing, p.clean = lifecycle.WaitsNot, "", false, false, false, false
+	p.waiting, p.fault, p.stepping, p.given, p.ending, p.writing, p.clean = lifecycle.WaitsNot, "", false, false, false, false, false
 	p.round, p.rank, p.workers, p.fromStep, p.writer = start.Round, world.WorkerRank, world.Workers, world.FromStep, world.Writer
 	a.inStep(t.span(time.Millisecond, 300*time.Millisecond), a.beginStep)
 }
@@ -235,10 +236,11 @@ func (a *simAgent) beginStep() {
 // endStep changes the process's state by what the ranks have exchanged.
 func (a *simAgent) endStep() {
 	p, t := &a.process, a.training
+	p.given, p.ending = false, true
 	a.inStep(t.span(0, t.step/20), func() {
 		p.writing = true
 		a.inStep(t.span(0, t.step/20), func() {
-			p.stepping, p.given, p.writing = false, false, false
+			p.stepping, p.ending, p.writing = false, false, false
 			p.done++
 			p.state = append(p.state, p.round)
 			a.lastEnded = time.Now()

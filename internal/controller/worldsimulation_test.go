@@ -40,9 +40,12 @@ type simTraining struct {
 	lastStep, memoryInterval uint64
 	// older is an operator that has not noticed yet that another leads; nil for none.
 	older *simOperator
-	// harmed is true once something was done that may cost steps, harms counts that, faults what programs did.
-	harmed        bool
+	// harmed is until when something may cost steps that was done, harms counts that, faults what a program may be
+	// held to account for: to stand still counts as its fault.
+	harmed        time.Time
 	harms, faults int
+	// silent is true while the API server answers nobody.
+	silent bool
 	// cutOff are the nodes whose agents reach no operator, alone those that no other node reaches.
 	cutOff, alone map[string]bool
 }
@@ -112,7 +115,6 @@ func (t *simTraining) exchange(round, step uint64) {
 	}
 	t.history.step(round, step, ranks)
 	for _, a := range ranks {
-		a.process.given = false
 		a.endStep()
 	}
 }
@@ -121,9 +123,9 @@ func (t *simTraining) exchange(round, step uint64) {
 func (t *simTraining) leaves(gone *simAgent) {
 	round := gone.process.round
 	for _, a := range t.ranks(round) {
-		if a != gone && a.process.stepping && t.chance(0.7) {
+		if a != gone && a.process.stepping && !a.process.ending && t.chance(0.7) {
 			a.inStep(t.span(time.Millisecond, 3*time.Second), func() {
-				if a.process.stepping && !a.process.writing && len(t.ranks(round)) < a.process.workers {
+				if a.process.stepping && !a.process.ending && len(t.ranks(round)) < a.process.workers {
 					a.fail("connection reset by peer")
 				}
 			})
@@ -232,7 +234,7 @@ func (t *simTraining) walk() {
 		if restarts := t.restarts(); restarts != 0 {
 			t.fail("promise 9: %d restarts are counted, and nothing but planned changes was made", restarts)
 		}
-		t.harm("%s ends without a word", t.workers()[1].Name)
+		t.harm(0, "%s ends without a word", t.workers()[1].Name)
 		t.kubelets.exit(t.workers()[1], 137)
 	})
 	if !t.await(5*time.Minute, "it recovers", t.trainsWith(3)) {
@@ -241,9 +243,11 @@ func (t *simTraining) walk() {
 	t.await(2*time.Hour, "the job completes", t.complete)
 }
 
-// harm notes something that may cost steps.
-func (t *simTraining) harm(format string, args ...any) {
-	t.harmed = true
+// harm notes something that may cost steps for so long.
+func (t *simTraining) harm(lasts time.Duration, format string, args ...any) {
+	if until := time.Now().Add(lasts); until.After(t.harmed) {
+		t.harmed = until
+	}
 	t.harms++
 	t.say("HARM: "+format, args...)
 }
@@ -266,12 +270,50 @@ func (t *simTraining) workers() []*corev1.Pod {
 
 // TestAJobWithEverythingReal walks one job through what a job goes through.
 func TestAJobWithEverythingReal(t *testing.T) {
-	seed := uint64(1)
-	if text := os.Getenv("WORLD_SIMULATION_SEED"); text != "" {
+	synctest.Test(t, func(t *testing.T) { newSimTraining(t, 1).walk() })
+}
+
+// TestOneWorldWhateverHappens has everything go wrong around one job: from the same seeds for some seconds, or from
+// random ones for as long as WORLD_SIMULATION says (a duration). WORLD_SIMULATION_SEED replays one.
+func TestOneWorldWhateverHappens(t *testing.T) {
+	budget, first, only := 8*time.Second, uint64(1), false
+	if text := os.Getenv("WORLD_SIMULATION"); text != "" {
 		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+		if budget, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("WORLD_SIMULATION: %v", err)
+		}
+		first = uint64(time.Now().UnixNano() % 1_000_000_000)
+	}
+	if text := os.Getenv("WORLD_SIMULATION_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
 			t.Fatalf("WORLD_SIMULATION_SEED: %v", err)
 		}
+		first, only = seed, true
 	}
-	synctest.Test(t, func(t *testing.T) { newSimTraining(t, seed).walk() })
+	totals, began, jobs := map[string]int{}, time.Now(), 0
+	for seed := first; time.Since(began) < budget && !t.Failed(); seed++ {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSimTraining(t, seed)
+				begin := time.Now()
+				s.live()
+				for what, n := range s.counts {
+					totals[what] += n
+				}
+				for reason, n := range s.history.changes {
+					totals["rounds: "+string(reason)] += n
+				}
+				totals["terms"] += int(s.history.record.Term)
+				totals["steps"] += len(s.history.committed)
+				totals["steps made again"] += int(s.history.again)
+				totals["virtual minutes"] += int(time.Since(begin) / time.Minute)
+			})
+		})
+		jobs++
+		if only {
+			break
+		}
+	}
+	t.Logf("%d jobs from seed %d on, in %s: %v", jobs, first, time.Since(began).Round(time.Millisecond), totals)
 }
