@@ -8,14 +8,17 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/record/recordtest"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // simHistory is all that a job has ever made durable and trained, and what must be true of it.
 type simHistory struct {
 	training *simTraining
-	record   rendezvous.Record
-	rounds   map[uint64]rendezvous.Record
+	// writes are those of all operators that have led, with what each was told.
+	writes *recordtest.History
+	record rendezvous.Record
+	rounds map[uint64]rendezvous.Record
 	// since is when each round was made durable.
 	since map[uint64]time.Time
 	// made is the last step of each round that all of its ranks have given their part to, first the rounds that
@@ -31,7 +34,7 @@ type simHistory struct {
 }
 
 func newSimHistory(t *simTraining) simHistory {
-	return simHistory{training: t, rounds: map[uint64]rendezvous.Record{}, since: map[uint64]time.Time{}, made: map[uint64]uint64{}, changes: map[rendezvous.Reason]int{}}
+	return simHistory{training: t, writes: &recordtest.History{}, rounds: map[uint64]rendezvous.Record{}, since: map[uint64]time.Time{}, made: map[uint64]uint64{}, changes: map[rendezvous.Reason]int{}}
 }
 
 // recorded is told of each change of a job: terms and rounds only grow, and a round has one world.

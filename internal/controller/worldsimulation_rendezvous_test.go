@@ -175,7 +175,9 @@ func (j *simMachine) handle(ev rendezvous.Event) *rendezvous.Refusal {
 func (j *simMachine) write(asked rendezvous.Write) {
 	op := j.registry.op
 	recorder := record.Status{Live: &simClient{op: op, live: true}, Writer: (&simClient{op: op}).Status()}
+	answered := j.registry.training.history.writes.Wrote(asked.Prev, asked.Next)
 	found, err := recorder.Record(context.Background(), j.key, asked.Prev, asked.Next)
+	answered(found, err)
 	j.registry.training.do(func() {
 		_ = j.handle(rendezvous.RecordAnswered{Found: found, Err: err, Secret: fmt.Appendf(nil, "%032d", asked.Next.Term)})
 	})

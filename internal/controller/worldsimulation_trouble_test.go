@@ -39,6 +39,12 @@ func (t *simTraining) checkEnd() {
 	if t.restarts() > 0 && t.harms == 0 {
 		t.fail("promise 9: %d restarts are counted, and nobody was harmed", t.restarts())
 	}
+	writes, unclear, err := t.history.writes.Check()
+	if err != nil {
+		t.fail("the record: %v", err)
+	}
+	t.counts["writes of the record"] += writes
+	t.counts["unclear writes of it"] += unclear
 	if n := uint64(len(t.history.committed)); n != t.lastStep {
 		t.fail("promise 5: the job is complete after %d steps of %d", n, t.lastStep)
 	}
