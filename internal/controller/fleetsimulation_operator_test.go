@@ -97,7 +97,14 @@ func (s *fleetSim) crash() {
 	s.stopOperator()
 	s.counts["crashes"]++
 	s.say("the operator crashes")
-	s.after(s.span(100*time.Millisecond, 5*time.Second), s.startOperator)
+	s.after(s.span(100*time.Millisecond, 5*time.Second), s.takeOver)
+}
+
+// takeOver has an operator begin to lead, unless one does.
+func (s *fleetSim) takeOver() {
+	if s.operator.dead {
+		s.startOperator()
+	}
 }
 
 func (s *fleetSim) stopOperator() {

@@ -214,7 +214,7 @@ func (t *simTraining) walk() {
 	t.fleetSim.do(func() {
 		round, steps = t.history.stepped, len(t.history.committed)
 		t.stopOperator()
-		t.after(2*time.Minute, t.startOperator)
+		t.after(2*time.Minute, t.takeOver)
 	})
 	if !t.pass(2*time.Minute, nil) {
 		return

@@ -6,7 +6,7 @@ import (
 
 // live has one job go through random trouble, and come to its end when there is no more.
 func (t *simTraining) live() {
-	defer t.stop()
+	defer t.finish()
 	var chaos time.Duration
 	t.do(func() {
 		t.step = pickOne(t.fleetSim, 10*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond, 3*time.Second, 30*time.Second, 10*time.Minute)
@@ -28,6 +28,12 @@ func (t *simTraining) live() {
 		return
 	}
 	t.do(t.checkEnd)
+}
+
+// finish ends everything.
+func (t *simTraining) finish() {
+	t.do(t.retire)
+	t.stop()
 }
 
 // checkEnd: promise 9, what was planned counts as no failure, and what the infrastructure did is not the program's.
@@ -106,7 +112,7 @@ func (t *simTraining) trouble() {
 		t.counts["long absences"]++
 		t.say("the operator ends for long")
 		t.stopOperator()
-		t.after(t.span(10*time.Second, 3*time.Minute), t.returns)
+		t.after(t.span(10*time.Second, 3*time.Minute), t.takeOver)
 	case 5:
 		t.secondLeader()
 	case 6:
@@ -128,13 +134,6 @@ func (t *simTraining) trouble() {
 		t.silence()
 	case 13:
 		t.loseANode(pod.Spec.NodeName)
-	}
-}
-
-// returns has an operator begin unless one leads.
-func (t *simTraining) returns() {
-	if t.operator == nil || t.operator.dead {
-		t.startOperator()
 	}
 }
 
