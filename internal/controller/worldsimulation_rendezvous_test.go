@@ -31,6 +31,8 @@ type simMachine struct {
 	machine  *rendezvous.Machine
 	sessions map[types.UID]*simSession
 	closed   bool
+	// telling is true while the controller is about to hear that something has changed.
+	telling bool
 }
 
 // simTick is how often a machine is told that time passes.
@@ -163,12 +165,25 @@ func (j *simMachine) handle(ev rendezvous.Event) *rendezvous.Refusal {
 		j.registry.op.running.Go(func() { j.write(asked) })
 	}
 	if out.Changed {
-		j.registry.op.changed(j.key)
+		j.tell()
 	}
 	for _, uid := range over {
 		_ = j.handle(rendezvous.SessionLost{UID: uid})
 	}
 	return out.Refuse
+}
+
+// tell has the controller look at the job soon, once however much has changed.
+func (j *simMachine) tell() {
+	if j.telling {
+		return
+	}
+	j.telling = true
+	t := j.registry.training
+	t.after(t.span(100*time.Microsecond, 10*time.Millisecond), func() {
+		j.telling = false
+		j.registry.op.changed(j.key)
+	})
 }
 
 // write makes a record durable by the code that operators do it with, which knows the simulated server's faults.

@@ -74,7 +74,14 @@ func (t *simTraining) calm() {
 
 func (t *simTraining) mendNodes() {
 	for _, name := range []string{"node-0", "node-1", "node-2"} {
-		_ = t.server.create(nodeCalled(name, "2"))
+		if t.server.create(nodeCalled(name, "2")) != nil {
+			continue // it is there
+		}
+		for _, pod := range t.server.pods() {
+			if a := t.agents[pod.UID]; a != nil && a.ended && pod.Spec.NodeName == name {
+				t.kubelets.exit(pod, 137) // its kubelet is back, and finds no container
+			}
+		}
 	}
 }
 

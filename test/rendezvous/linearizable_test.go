@@ -22,7 +22,9 @@ func TestRecordIsLinearizable(t *testing.T) {
 	key, history := newJob(t, newNamespace(t)), &recordtest.History{}
 	var leaders sync.WaitGroup
 	for number := range 4 {
-		leaders.Go(func() { leadAndGiveUp(t, key, history, fmt.Sprint("leader ", number), rand.New(rand.NewPCG(seed, uint64(number)))) })
+		leaders.Go(func() {
+			leadAndGiveUp(t, key, history, fmt.Sprint("leader ", number), rand.New(rand.NewPCG(seed, uint64(number))))
+		})
 	}
 	leaders.Wait()
 	// A last write that is answered sees what all the others have come to.
