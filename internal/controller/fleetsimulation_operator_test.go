@@ -77,7 +77,10 @@ func (s *fleetSim) startOperator() {
 	_ = op.reconciler.watchWorlds(ctx, op.queue)
 	_ = op.reconciler.watchFleet(ctx, op.queue)
 	for range simWorkers {
-		op.running.Go(func() { op.work(ctx) })
+		op.running.Go(func() {
+			time.Sleep(time.Millisecond) // what is due from the beginning is due once, whoever has said so first
+			op.work(ctx)
+		})
 	}
 }
 
