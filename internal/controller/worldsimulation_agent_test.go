@@ -210,6 +210,7 @@ func (a *simAgent) fetched(f lifecycle.Fetch) lifecycle.Event {
 			return lifecycle.Fetched{Round: f.Round}
 		}
 	}
+	a.training.faults++ // what cannot get its snapshot ends like a program that fails
 	return lifecycle.Fetched{Round: f.Round, Why: "nobody has it"}
 }
 
