@@ -161,6 +161,21 @@ HISTORIES ?= 50000
 test-histories: ## Play random histories of jobs whose worlds change while everything fails (HISTORIES=50000 of each kind).
 	@$(GO) test $(HISTORY_PACKAGE) -timeout 24h -rapid.checks=$(HISTORIES)
 
+# How long one job with the real rendezvous and the real agents is simulated (WORLD_SIMULATION_SEED=n replays one).
+WORLD_SIMULATION ?= 30m
+
+.PHONY: test-worlds
+test-worlds: ## Simulate jobs, from operator to agent, from random seeds: one world, no sample twice, promises 2, 3, 5, 8 and 9 (WORLD_SIMULATION=30m).
+	@WORLD_SIMULATION=$(WORLD_SIMULATION) $(GO) test ./internal/controller -run '^TestOneWorldWhateverHappens$$' -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
+
+# How many operators are killed in test-crashes.
+KILLS ?= 1000
+
+.PHONY: test-crashes
+test-crashes: tools ## Kill real operators' rendezvous in barriers, publishes, recoveries and adoptions: a round has one world (KILLS=1000).
+	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
+	@KILLS=$(KILLS) $(GO) test ./test/rendezvous -run '^TestKilledWhileWorldsChange$$' -count=1 -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
+
 # How long each fuzz target runs.
 FUZZTIME ?= 2m
 
@@ -169,7 +184,7 @@ test-fuzz: ## Send random messages to everything that strangers, workers and pro
 	@FUZZTIME=$(FUZZTIME) GO=$(GO) hack/fuzz.sh
 
 .PHONY: test-long
-test-long: tools test-simulation test-histories test-fuzz ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools test-simulation test-worlds test-histories test-crashes test-fuzz ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

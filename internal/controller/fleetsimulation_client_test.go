@@ -21,6 +21,7 @@ import (
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
 )
 
 // errDead answers an operator that has crashed: nothing that it does matters any more.
@@ -73,6 +74,9 @@ func (c *simClient) remote(kind simKind, verb string, key client.ObjectKey) erro
 	defer c.op.sim.mu.Unlock()
 	if c.op.dead {
 		return errDead
+	}
+	if c.op.sim.training.isSilent() {
+		return apierrors.NewTimeoutError("simulated, nobody answers", 1)
 	}
 	if c.op.sim.chaos && dice%1009 < 4 {
 		return apierrors.NewInternalError(errors.New("simulated"))
@@ -145,6 +149,9 @@ func (c *simClient) carryOut(verb string, kind simKind, key client.ObjectKey, di
 	if c.op.dead {
 		return errDead
 	}
+	if s.training.isSilent() {
+		return apierrors.NewTimeoutError("simulated, nobody answers", 1)
+	}
 	s.wrote(verb, kind, key)
 	if s.crashAt > 0 && s.writes == s.crashAt {
 		return s.crashNow(dice%2 == 0, effect)
@@ -155,6 +162,8 @@ func (c *simClient) carryOut(verb string, kind simKind, key client.ObjectKey, di
 	switch fate := dice / 11 % 2000; {
 	case fate < 4:
 		return s.crashNow(fate%2 == 0, effect)
+	case verb == "world" && fate >= 1700:
+		return s.unclear(fate, effect)
 	case fate < 12:
 		s.say("    (an error)")
 		return apierrors.NewInternalError(errors.New("simulated"))
@@ -168,6 +177,21 @@ func (c *simClient) carryOut(verb string, kind simKind, key client.ObjectKey, di
 		return apierrors.NewConflict(simGroupResource(kind), key.Name, errors.New("simulated"))
 	}
 	return effect()
+}
+
+// unclear has no answer come of a write that lands, comes to nothing, or lands later, or has the operator die beside it.
+func (s *fleetSim) unclear(fate uint64, effect func() error) error {
+	switch {
+	case fate < 1800:
+		return s.crashNow(fate < 1750, effect)
+	case fate < 1900:
+		_ = effect()
+	case fate < 1960:
+		s.after(s.span(time.Millisecond, 10*time.Second), func() { _ = effect() })
+	}
+	s.say("    (a timeout)")
+	s.counts["timeouts"]++
+	return apierrors.NewTimeoutError("simulated, perhaps with effect", 1)
 }
 
 // crashNow has the operator die before or after what it was about to do.
@@ -279,7 +303,12 @@ type simStatus struct {
 	client *simClient
 }
 
-func (w *simStatus) Apply(_ context.Context, object runtime.ApplyConfiguration, _ ...client.SubResourceApplyOption) error {
+func (w *simStatus) Apply(_ context.Context, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+	var options client.SubResourceApplyOptions
+	options.ApplyOpts(opts)
+	if options.FieldManager == record.FieldManager {
+		return w.applyWorld(object)
+	}
 	written, ok := object.(interface {
 		UnstructuredContent() map[string]any
 		GetUID() types.UID
@@ -314,6 +343,32 @@ func (w *simStatus) Apply(_ context.Context, object runtime.ApplyConfiguration, 
 			c.op.sim.server.put(job)
 		}
 		written.SetResourceVersion(c.op.sim.server.job(key).ResourceVersion)
+		return nil
+	})
+}
+
+// applyWorld writes what the rendezvous makes durable.
+func (w *simStatus) applyWorld(object runtime.ApplyConfiguration) error {
+	data, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	var next v1alpha1.TrainingJob
+	if err := json.Unmarshal(data, &next); err != nil {
+		return err
+	}
+	c, key := w.client, client.ObjectKeyFromObject(&next)
+	return c.write("world", simJob, key, func() error {
+		found := c.op.sim.server.job(key)
+		if found == nil {
+			return apierrors.NewNotFound(simGroupResource(simJob), key.Name)
+		}
+		if found.UID != next.UID || found.ResourceVersion != next.ResourceVersion {
+			return apierrors.NewConflict(simGroupResource(simJob), key.Name, errors.New("the object has been modified"))
+		}
+		job := found.DeepCopy()
+		job.Status.World = next.Status.World
+		c.op.sim.server.put(job)
 		return nil
 	})
 }

@@ -20,15 +20,23 @@ type simKubelets struct {
 
 // notice is told of each change of a pod.
 func (k *simKubelets) notice(before, after *corev1.Pod) {
+	training := k.sim.training
 	switch {
 	case after == nil:
 		delete(k.agents, before.UID)
 		delete(k.released, before.UID)
+		if training != nil {
+			training.kill(before.UID)
+		}
 	case after.Spec.NodeName != "" && (before == nil || before.Spec.NodeName == ""):
 		k.sim.after(k.sim.span(50*time.Millisecond, 3*time.Second), func() { k.run(after) })
 	}
 	if after != nil && after.DeletionTimestamp != nil && (before == nil || before.DeletionTimestamp == nil) {
 		grace := time.Until(after.DeletionTimestamp.Time)
+		if training != nil && training.terminate(after.UID) {
+			k.sim.after(max(grace, time.Second), func() { k.end(after) })
+			return
+		}
 		k.sim.after(k.sim.span(100*time.Millisecond, max(grace, time.Second)), func() { k.end(after) })
 	}
 }
@@ -69,7 +77,11 @@ func (k *simKubelets) run(pod *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, State: corev1.ContainerState{
 			Running: &corev1.ContainerStateRunning{StartedAt: simSecond()}}}}
 	})
-	if ofOperator(pod) {
+	switch {
+	case !ofOperator(pod):
+	case k.sim.training != nil:
+		k.sim.after(k.sim.span(100*time.Millisecond, 4*time.Second), func() { k.sim.training.start(k.now(pod)) })
+	default:
 		k.sim.after(k.sim.span(100*time.Millisecond, 4*time.Second), func() { k.connect(pod) })
 	}
 }
@@ -89,6 +101,9 @@ func (k *simKubelets) connect(pod *corev1.Pod) {
 
 // reconnectAgents has all agents look for the operator that leads now.
 func (s *fleetSim) reconnectAgents() {
+	if s.training != nil {
+		return // agents find out by themselves
+	}
 	clear(s.kubelets.agents)
 	for _, pod := range s.server.pods() {
 		if ofOperator(pod) && pod.Status.Phase == corev1.PodRunning {
@@ -120,6 +135,9 @@ func (k *simKubelets) exit(pod *corev1.Pod, code int32) {
 		return
 	}
 	delete(k.agents, pod.UID)
+	if k.sim.training != nil {
+		k.sim.training.kill(pod.UID)
+	}
 	k.sim.server.changePod(pod, func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodSucceeded
 		if code != 0 {
@@ -164,6 +182,9 @@ func (s *fleetSim) loseNode(node *corev1.Node) {
 	for _, pod := range s.server.pods() {
 		if pod.Spec.NodeName == node.Name {
 			delete(s.kubelets.agents, pod.UID)
+			if s.training != nil {
+				s.training.kill(pod.UID)
+			}
 			s.touch(jobOf(pod))
 		}
 	}

@@ -40,6 +40,10 @@ type simOperator struct {
 	worlds     chan rendezvous.JobKey
 	leading    map[rendezvous.JobKey]*simLeader
 	running    sync.WaitGroup
+	// registry is the rendezvous where that is the real one; nil where it is made up.
+	registry *simRegistry
+	// retired is true once another operator has begun to lead, and this one has not noticed yet.
+	retired bool
 }
 
 // simWorkers is how many jobs an operator looks at at a time: so many that none waits for another, and only
@@ -58,7 +62,7 @@ func (s *fleetSim) startOperator() {
 	})
 	cached, live := &simClient{op: op}, &simClient{op: op, live: true}
 	op.reconciler = &Reconciler{
-		Client: cached, Live: live, Fleet: op.fleet, Gang: gang.Coscheduling{Client: cached}, Rendezvous: &simCoordinator{op},
+		Client: cached, Live: live, Fleet: op.fleet, Gang: gang.Coscheduling{Client: cached}, Rendezvous: s.rendezvousOf(op),
 		Events: op, CABundle: func() []byte { return nil }, Now: time.Now, Pods: settings, DrainTaints: DefaultDrainTaints,
 		ReclaimTimeout: s.settings.ReclaimTimeout.Duration,
 	}
@@ -73,7 +77,10 @@ func (s *fleetSim) startOperator() {
 	_ = op.reconciler.watchWorlds(ctx, op.queue)
 	_ = op.reconciler.watchFleet(ctx, op.queue)
 	for range simWorkers {
-		op.running.Go(func() { op.work(ctx) })
+		op.running.Go(func() {
+			time.Sleep(time.Millisecond) // what is due from the beginning is due once, whoever has said so first
+			op.work(ctx)
+		})
 	}
 }
 
@@ -93,15 +100,39 @@ func (s *fleetSim) crash() {
 	s.stopOperator()
 	s.counts["crashes"]++
 	s.say("the operator crashes")
-	s.after(s.span(100*time.Millisecond, 5*time.Second), s.startOperator)
+	s.after(s.span(100*time.Millisecond, 5*time.Second), s.takeOver)
+}
+
+// takeOver has an operator begin to lead, unless one does.
+func (s *fleetSim) takeOver() {
+	if s.operator.dead {
+		s.startOperator()
+	}
 }
 
 func (s *fleetSim) stopOperator() {
 	if op := s.operator; op != nil && !op.dead {
-		op.dead = true
-		op.cancel()
-		op.queue.ShutDown()
+		op.stop()
 	}
+}
+
+// stop ends all that the operator does.
+func (op *simOperator) stop() {
+	op.dead = true
+	op.cancel()
+	op.queue.ShutDown()
+	if op.registry != nil {
+		op.registry.close()
+	}
+}
+
+// rendezvousOf is the rendezvous of an operator: the real one where a job's worlds are what is looked at.
+func (s *fleetSim) rendezvousOf(op *simOperator) rendezvous.Coordinator {
+	if s.training == nil {
+		return &simCoordinator{op}
+	}
+	op.registry = newSimRegistry(s.training, op)
+	return op.registry
 }
 
 // listAndWatch fills the cache and the fleet with what is there, and has them follow. Each lags on its own,

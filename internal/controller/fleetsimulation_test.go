@@ -45,6 +45,7 @@ import (
 //	fleetsimulation_users_test.go      users and accidents
 //	fleetsimulation_checks_test.go     what must hold
 //	fleetsimulation_crash_test.go      one reclaim, with a crash at each of its writes
+//	worldsimulation_test.go            the same with the real rendezvous and the real agents
 type fleetSim struct {
 	t    *testing.T
 	seed uint64
@@ -78,6 +79,10 @@ type fleetSim struct {
 	watch           simWatch
 
 	plans, looks atomic.Int64
+
+	// training is what runs in the pods, and what operators know of it, where that is the real code; nil where it
+	// is made up.
+	training *simTraining
 }
 
 // simPriorities are the PriorityClasses that there are.
@@ -138,6 +143,9 @@ func (s *fleetSim) see(kind simKind, before, after client.Object) {
 			s.after(s.span(10*time.Millisecond, 3*time.Second), s.server.recount)
 		}
 	case simJob:
+		if s.training != nil {
+			s.training.history.recorded(before, after)
+		}
 		if after == nil {
 			s.after(s.span(10*time.Millisecond, 2*time.Second), func() { s.server.collectGarbage(before.GetUID()) })
 		}
@@ -227,8 +235,10 @@ func (s *fleetSim) stop() {
 	if last != nil {
 		last.running.Wait()
 	}
-	if s.violation != "" {
-		s.t.Errorf("seed %d: %s", s.seed, s.violation)
+	if s.violation != "" || os.Getenv("FLEET_SIMULATION_LINES") != "" && s.training != nil {
+		if s.violation != "" {
+			s.t.Errorf("seed %d: %s", s.seed, s.violation)
+		}
 		lines := s.log[max(0, len(s.log)-linesShown()):]
 		s.t.Log("what happened last:\n" + strings.Join(lines, "\n"))
 	}

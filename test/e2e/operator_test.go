@@ -33,9 +33,10 @@ var _ = Describe("An operator that is killed while a world trains", Serial, func
 
 	It("does so again and again, at any moment", long, func(ctx context.Context) {
 		namespace := newNamespace(ctx)
-		t := startTraining(ctx, namespace, 400)
-		for i := range 10 {
-			By(fmt.Sprintf("kill %d of 10", i+1))
+		const kills = 200
+		t := startTraining(ctx, namespace, 40*kills)
+		for i := range kills {
+			By(fmt.Sprintf("kill %d of %d", i+1, kills))
 			// The successor is given some time, or none.
 			reaches(ctx, t.rankZero, t.lastStep(ctx)+random.IntN(30))
 			t.killOperator(ctx)

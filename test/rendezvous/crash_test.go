@@ -115,7 +115,11 @@ func leadJob(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server.Expect(rendezvous.JobKey{Namespace: namespace, Name: "digits"}, gang)
+	key := rendezvous.JobKey{Namespace: namespace, Name: "digits"}
+	server.Expect(key, gang)
+	if os.Getenv(changesVariable) != "" {
+		go followPods(ctx, c, func(gang rendezvous.Gang) { server.Expect(key, gang) }, namespace)
+	}
 	return server.Start(ctx)
 }
 
@@ -133,7 +137,23 @@ func readGang(ctx context.Context, c client.Client, namespace string) (rendezvou
 	for i := range pods.Items {
 		team.pods = append(team.pods, &pods.Items[i])
 	}
+	if os.Getenv(changesVariable) != "" {
+		return wished(team.pods, record.FromStatus(job)), nil
+	}
 	return team.gang(record.FromStatus(job)), nil
+}
+
+// followPods expects what the pods are wished to be, until the process ends.
+func followPods(ctx context.Context, c client.Client, expect func(rendezvous.Gang), namespace string) {
+	for ctx.Err() == nil {
+		if gang, err := readGang(ctx, c, namespace); err == nil {
+			expect(gang)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // leader is a leader's process, seen from outside.
@@ -143,7 +163,7 @@ type leader struct {
 	ended chan error
 }
 
-func startLeader(t *testing.T, namespace string, socket *os.File, kill string) *leader {
+func startLeader(t *testing.T, namespace string, socket *os.File, kill string, more ...string) *leader {
 	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
@@ -151,6 +171,7 @@ func startLeader(t *testing.T, namespace string, socket *os.File, kill string) *
 	}
 	cmd := exec.Command(executable)
 	cmd.Env = append(os.Environ(), leaderVariable+"="+namespace, kubeconfigVariable+"="+kubeconfig, killVariable+"="+kill)
+	cmd.Env = append(cmd.Env, more...)
 	cmd.ExtraFiles = []*os.File{socket}
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()

@@ -1,0 +1,240 @@
+package rendezvous
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/internal/identity"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+const (
+	// changesVariable has a leader follow the pods of its namespace for as long as it leads.
+	changesVariable = "TEST_LEADER_CHANGES"
+	// wishAnnotation says on a pod what the controller would make of it: leaving, or lost.
+	wishAnnotation = "test.concertina.dev/wish"
+	wishLeaving    = "leaving"
+	wishLost       = "lost"
+	// killsOfATeam is after how many kills another job begins: tokens end after ten minutes.
+	killsOfATeam = 40
+)
+
+// wished is the gang as the annotations of its pods have it.
+func wished(pods []*corev1.Pod, durable rendezvous.Record) rendezvous.Gang {
+	gang := (&team{pods: pods}).gang(durable)
+	gang.Minimum, gang.Target = 2, 4
+	gang.BarrierTimeout, gang.GrowthWindow = 5*time.Second, 50*time.Millisecond
+	for i, pod := range pods {
+		m := &gang.Members[i]
+		_, _ = fmt.Sscanf(pod.Name, "digits-1-%d", &m.Ordinal)
+		switch pod.Annotations[wishAnnotation] {
+		case wishLeaving:
+			m.Leaving = rendezvous.ReasonScaledDown
+		case wishLost:
+			m.Lost, m.Ended = "its pod has ended", true
+		}
+	}
+	return gang
+}
+
+// TestKilledWhileWorldsChange kills leaders, each a process of its own, while workers come, leave and end: in barriers,
+// beside the writes of rounds, in publishes, in recoveries and in adoptions. Whatever an agent was told stays true, the
+// record never goes back, and the last leader has a world that trains. KILLS says how many, 8 if it does not.
+func TestKilledWhileWorldsChange(t *testing.T) {
+	kills := 8
+	if text := os.Getenv("KILLS"); text != "" {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("KILLS: %v", err)
+		}
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	where := map[string]int{}
+	for done := 0; done < kills; done += killsOfATeam {
+		t.Run(fmt.Sprintf("from kill %d on", done), func(t *testing.T) {
+			newUnrest(t, random, where).play(min(killsOfATeam, kills-done))
+		})
+	}
+	t.Logf("%d kills: %v", kills, where)
+}
+
+// unrest is a job whose leaders are killed.
+type unrest struct {
+	t       *testing.T
+	random  *rand.Rand
+	team    *team
+	socket  *os.File
+	address string
+	agents  map[string]*rendezvoustest.Agent // by the name of the pod, of those that live
+	wishes  map[string]string
+	seen    *worlds
+	last    rendezvous.Record
+	// where counts what was going on when a leader was killed.
+	where map[string]int
+}
+
+func newUnrest(t *testing.T, random *rand.Rand, where map[string]int) *unrest {
+	u := &unrest{
+		t: t, random: random, team: newTeam(t, 0), agents: map[string]*rendezvoustest.Agent{}, wishes: map[string]string{},
+		seen: &worlds{digests: map[uint64]string{}, ranks: map[[2]uint64]string{}}, where: where,
+	}
+	u.socket, u.address = listen(t)
+	for range 3 {
+		u.add()
+	}
+	return u
+}
+
+// add makes one more worker.
+func (u *unrest) add() {
+	i := len(u.team.pods)
+	pod := newPod(u.t, u.team.key.Namespace, fmt.Sprintf("digits-1-%d", i))
+	u.team.pods = append(u.team.pods, pod)
+	u.team.tokens[pod.Name] = newToken(u.t, u.team.key.Namespace, pod, identity.Audience)
+	agent := rendezvoustest.Start(rendezvoustest.Config{
+		URL: "https://" + u.address, Roots: u.team.roots, ServerName: serviceName,
+		Token: func() string { return u.team.tokens[pod.Name] }, Heartbeat: 50 * time.Millisecond,
+		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: 5,
+		Hello: &rendezvousv1.Hello{
+			Protocol: 2, Namespace: u.team.key.Namespace, Job: u.team.key.Name, Attempt: 1,
+			PodName: pod.Name, PodUid: string(pod.UID), Address: fmt.Sprintf("10.0.0.%d", i+1), MasterPort: 4000,
+		},
+	})
+	u.t.Cleanup(agent.Stop)
+	u.agents[pod.Name] = agent
+}
+
+// wish has the controller want something of a pod.
+func (u *unrest) wish(name, what string) {
+	u.wishes[name] = what
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = u.team.key.Namespace, name
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wishAnnotation, what))
+	if err := cluster.Patch(u.t.Context(), pod, patch); err != nil {
+		u.t.Fatal(err)
+	}
+}
+
+// stay are those that nothing is wanted of.
+func (u *unrest) stay() []string {
+	names := slices.Sorted(maps.Keys(u.agents))
+	return slices.DeleteFunc(names, func(name string) bool { return u.wishes[name] != "" })
+}
+
+// change has workers come, leave or end, or nothing happen. It says which.
+func (u *unrest) change() string {
+	stay := u.stay()
+	switch {
+	case len(stay) < 3:
+		u.add()
+		return "a worker comes"
+	case u.random.IntN(4) == 0:
+		return "nothing happens"
+	case u.random.IntN(2) == 0:
+		u.wish(stay[u.random.IntN(len(stay))], wishLeaving)
+		return "a worker leaves"
+	}
+	name := stay[u.random.IntN(len(stay))]
+	u.agents[name].Stop()
+	delete(u.agents, name)
+	u.wish(name, wishLost)
+	return "a worker ends"
+}
+
+// play kills so many leaders, and then none.
+func (u *unrest) play(kills int) {
+	for range kills {
+		when := killNever
+		switch u.random.IntN(4) {
+		case 0:
+			when = killDurable
+		case 1:
+			when = strconv.Itoa(u.random.IntN(20_000))
+		}
+		l := startLeader(u.t, u.team.key.Namespace, u.socket, when, changesVariable+"=yes")
+		u.settle(l)
+		what := u.change()
+		l.killWithin(u.t, time.Duration(u.random.IntN(400))*time.Millisecond)
+		u.where[what]++
+		u.check()
+	}
+	for len(u.stay()) < 3 {
+		u.add()
+	}
+	startLeader(u.t, u.team.key.Namespace, u.socket, killNever, changesVariable+"=yes")
+	for _, name := range u.stay() {
+		before := u.agents[name].Snapshot().Done
+		eventually(u.t, name+" trains under the last leader", func() bool {
+			s := u.agents[name].Snapshot()
+			return s.Term > u.last.Term && s.Round > 0 && s.Done > before+5
+		})
+	}
+	u.check()
+}
+
+// settle lets a leader get on, most of the time until it has taken the job over.
+func (u *unrest) settle(l *leader) {
+	if u.random.IntN(4) == 0 {
+		return // it is killed as it takes over
+	}
+	deadline := time.After(2 * time.Second)
+	for _, name := range u.stay() {
+		for u.agents[name].Snapshot().Term <= u.last.Term {
+			select {
+			case err := <-l.ended:
+				l.ended <- err
+				return
+			case <-deadline:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// killWithin waits so long for a leader to kill itself, and then kills it.
+func (l *leader) killWithin(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case err := <-l.ended:
+		l.ended <- err
+	case <-time.After(d):
+		_ = l.cmd.Process.Signal(syscall.SIGKILL)
+	}
+	l.awaitKill(t)
+}
+
+// check looks at the record, and at all that the agents were ever told.
+func (u *unrest) check() {
+	found := durable(u.t.Context(), u.t, u.team.key)
+	if found.Round < u.last.Round || found.Term < u.last.Term {
+		u.t.Fatalf("the record went from %+v to %+v", u.last, found)
+	}
+	if found.Round > 0 {
+		u.seen.see(u.t, found.Round, found.MembersDigest)
+	}
+	u.last = found
+	for _, name := range slices.Sorted(maps.Keys(u.agents)) {
+		s := u.agents[name].Snapshot()
+		u.seen.seeAgent(u.t, name, s)
+		if s.Over { // it was released
+			u.agents[name].Stop()
+			delete(u.agents, name)
+			u.wish(name, wishLost)
+		}
+	}
+}
