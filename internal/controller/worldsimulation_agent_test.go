@@ -36,6 +36,10 @@ type simAgent struct {
 	// lastEnded, before and begun are the end of the process's last step, the same when it was given its world, and
 	// when it has begun its first step there.
 	lastEnded, before, begun time.Time
+	// probes are those that it was asked for last, in the term probedIn, and probed what has come of them.
+	probes   []rendezvous.Probe
+	probedIn uint64
+	probed   []rendezvous.Probed
 }
 
 // start starts the agent of a pod.
@@ -194,7 +198,7 @@ func (a *simAgent) enter(e lifecycle.Enter) {
 }
 
 func simSnapshot(s lifecycle.Snapshot) rendezvous.Snapshot {
-	return rendezvous.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Checksum: s.Checksum}
+	return rendezvous.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash}
 }
 
 // fetched gets a snapshot from one of its holders.
@@ -320,6 +324,34 @@ func (a *simAgent) heed(c *simSession, d rendezvous.Directive, sent time.Time) {
 	}
 	if a.refused {
 		c.hangUp()
+		return
+	}
+	a.probe(&d)
+}
+
+// probe has the agent find out which others it reaches, each probe once.
+func (a *simAgent) probe(d *rendezvous.Directive) {
+	before := a.probes
+	if d.Term != a.probedIn {
+		before, a.probed = nil, nil
+	}
+	a.probes, a.probedIn = slices.Clone(d.Probes), d.Term
+	a.probed = slices.DeleteFunc(a.probed, func(said rendezvous.Probed) bool {
+		return !slices.ContainsFunc(a.probes, func(p rendezvous.Probe) bool { return p.Number == said.Number })
+	})
+	t := a.training
+	for _, p := range a.probes {
+		if slices.Contains(before, p) {
+			continue
+		}
+		t.after(t.span(time.Millisecond, time.Second), func() {
+			if a.probedIn != d.Term || !slices.Contains(a.probes, p) {
+				return
+			}
+			peer := t.agents[types.UID(strings.TrimPrefix(p.Peer.Address, "at "))]
+			a.probed = append(a.probed, rendezvous.Probed{Number: p.Number, Reached: peer != nil && !peer.ended && t.meet(a, peer)})
+			a.report()
+		})
 	}
 }
 
@@ -336,7 +368,7 @@ func simHeard(d *rendezvous.Directive) lifecycle.Directive {
 			MasterPort: int(w.Master.Port), Restore: w.Restore, Writer: w.Writer, Holders: simHolders(w.Holders),
 		}
 		if s := w.Snapshot; s != nil {
-			heard.World.Snapshot = &lifecycle.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Checksum: s.Checksum}
+			heard.World.Snapshot = &lifecycle.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash}
 		}
 	}
 	if b := d.Barrier; b != nil {
@@ -361,7 +393,7 @@ func (a *simAgent) state() rendezvous.Report {
 	m, p := a.machine, &a.process
 	r := rendezvous.Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(),
-		Standby: m.Ready(), Out: m.Out(), Snapshots: slices.Clone(a.snapshots),
+		Standby: m.Ready(), Out: m.Out(), Snapshots: slices.Clone(a.snapshots), Probed: slices.Clone(a.probed),
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)

@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"crypto/sha256"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
@@ -163,7 +165,7 @@ func (a *simAgent) hear(word lifecycle.Say) {
 // save takes a snapshot of what is done.
 func (a *simAgent) save() {
 	p := &a.process
-	s := rendezvous.Snapshot{Round: p.round, Step: p.done, Bytes: 8 * p.done, Checksum: uint32(p.done)}
+	s := rendezvous.Snapshot{Round: p.round, Step: p.done, Bytes: 8 * p.done, Hash: sha256.Sum256(strconv.AppendUint(nil, p.done, 10))}
 	state := slices.Clone(p.state)
 	a.training.after(a.training.span(time.Millisecond, time.Second), func() {
 		if a.ended || a.process.round != s.Round {

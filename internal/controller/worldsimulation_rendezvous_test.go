@@ -155,6 +155,11 @@ func (j *simMachine) handle(ev rendezvous.Event) *rendezvous.Refusal {
 			over = append(over, e.UID)
 		}
 	}
+	for _, uid := range out.Tell {
+		if session := j.sessions[types.UID(uid)]; session != nil {
+			session.publish()
+		}
+	}
 	if out.Publish {
 		for _, uid := range slices.Sorted(maps.Keys(j.sessions)) {
 			j.sessions[uid].publish()
