@@ -328,7 +328,11 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 		answer.Secret = []byte{1}
 		ev = answer
 	}
+	before := l.machine.State()
 	out := f.give(l, ev)
+	if f.waits == nil { // or it may follow on what was put off
+		followed(f.t, before, ev, l.machine.State())
+	}
 	for _, n := range out.Notes {
 		f.t.Logf("leader %d: %s", l.id, n.Text)
 	}

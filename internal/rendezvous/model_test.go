@@ -130,7 +130,9 @@ func (c *modelCluster) tell(l *modelLeader, ev Event) { _ = c.handle(l, ev) }
 
 // handle gives an event to a leader and checks what it may say afterwards.
 func (c *modelCluster) handle(l *modelLeader, ev Event) *Refusal {
+	before := l.machine.State()
 	out := l.machine.Handle(c.now, ev)
+	followed(c.t, before, ev, l.machine.State())
 	if out.Write != nil {
 		if l.writing != nil {
 			c.t.Fatalf("leader %d asks for a write while one is under way", l.id)
