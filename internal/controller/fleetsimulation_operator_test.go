@@ -42,8 +42,6 @@ type simOperator struct {
 	running    sync.WaitGroup
 	// registry is the rendezvous where that is the real one; nil where it is made up.
 	registry *simRegistry
-	// retired is true once another operator has begun to lead, and this one has not noticed yet.
-	retired bool
 }
 
 // simWorkers is how many jobs an operator looks at at a time: so many that none waits for another, and only

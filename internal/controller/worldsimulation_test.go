@@ -178,7 +178,7 @@ func (t *simTraining) await(d time.Duration, what string, is func() bool) bool {
 	if !t.pass(d, is) {
 		return false
 	}
-	t.fleetSim.do(func() {
+	t.do(func() {
 		if !is() {
 			t.fail("in %s nothing came of it: %s", d, what)
 		}
@@ -197,21 +197,21 @@ func (t *simTraining) scale(most int32) {
 func (t *simTraining) walk() {
 	defer t.stop()
 	t.step, t.lastStep, t.memoryInterval = 500*time.Millisecond, 1500, 20
-	t.fleetSim.do(func() { t.begin(2, 2) })
+	t.do(func() { t.begin(2, 2) })
 	if !t.await(5*time.Minute, "the gang trains", t.trainsWith(2)) {
 		return
 	}
-	t.fleetSim.do(func() { t.scale(4) })
+	t.do(func() { t.scale(4) })
 	if !t.await(5*time.Minute, "it grows", t.trainsWith(4)) {
 		return
 	}
-	t.fleetSim.do(func() { t.scale(3) })
+	t.do(func() { t.scale(3) })
 	if !t.await(5*time.Minute, "it shrinks", t.trainsWith(3)) {
 		return
 	}
 	var round uint64
 	steps := 0
-	t.fleetSim.do(func() {
+	t.do(func() {
 		round, steps = t.history.stepped, len(t.history.committed)
 		t.stopOperator()
 		t.after(2*time.Minute, t.takeOver)
@@ -219,7 +219,7 @@ func (t *simTraining) walk() {
 	if !t.pass(2*time.Minute, nil) {
 		return
 	}
-	t.fleetSim.do(func() {
+	t.do(func() {
 		if made := len(t.history.committed) - steps; made < 200 {
 			t.fail("promise 8: %d steps were made in two minutes without an operator", made)
 		}
@@ -227,7 +227,7 @@ func (t *simTraining) walk() {
 	if !t.pass(time.Minute, nil) {
 		return
 	}
-	t.fleetSim.do(func() {
+	t.do(func() {
 		if t.history.record.Round != round {
 			t.fail("promise 8: the operator is back, and round %d has become round %d", round, t.history.record.Round)
 		}

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -237,7 +238,10 @@ func (a *Agents) await(what string, done func(*member) bool) error {
 		case missing == 0:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("%d of %d agents wait %s for %s (the last stream of one ended with: %v)", missing, len(a.members), what, patience, why)
+			if why == nil {
+				why = errors.New("no stream has ended")
+			}
+			return fmt.Errorf("%d of %d agents wait %s for %s: %w", missing, len(a.members), what, patience, why)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
