@@ -3,6 +3,10 @@
 from collections.abc import Callable
 
 
+def _stands() -> None:
+    """Puts back the state of a training that stands still."""
+
+
 class LiveState:
     """The state of one process while it trains.
 
@@ -41,9 +45,15 @@ class LiveState:
         self._undo = self._copy()
 
     def stand(self) -> None:
-        """The training stands still. Between two steps the state is what it is now, for all."""
+        """The training stands still. Between two steps the state is what it is now, for all: nothing has to be
+        copied to put it back, as long as it stands."""
         if not self._stepping:
-            self.settled()
+            self._whole, self.writing, self._undo = True, False, _stands
+
+    def go_on(self) -> None:
+        """The training goes on from where it stood, in the same world."""
+        if self._undo is _stands:
+            self._undo = self._copy()
 
     def begin(self) -> None:
         """A step begins."""

@@ -210,7 +210,7 @@ class Run:
         called again in the next world."""
         self._need_world("poll()")
         if self.gate.stop():
-            self._session.halt(self._done, self._stand_still, self._keeper.save)
+            self._halt(self._done)
 
     @property
     def total_steps(self) -> int:
@@ -392,6 +392,10 @@ class Run:
         self._forget_step()
         self._live.leave()
 
+    def _halt(self, done: int) -> None:
+        self._session.halt(done, self._stand_still, self._keeper.save)
+        self._live.go_on()
+
     def _stand_still(self) -> None:
         """At the barrier: waits for what the steps so far have left to other devices."""
         self._settle()
@@ -420,9 +424,10 @@ class Run:
             self._keeper.consider(number - 1)
         self._entered = number
         if self.gate.enter(number):
-            self._session.halt(number - 1, self._stand_still, self._keeper.save)
+            self._halt(number - 1)
         if self._live.doubtful:
             self._stand_still()
+            self._live.go_on()
         self._live.begin()
         if self._fresh:
             self._fresh = False

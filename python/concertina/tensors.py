@@ -63,15 +63,20 @@ class Random:
 class Buffers:
     """The persistent buffers of modules, such as the running means of BatchNorm, which the forward pass writes."""
 
-    def __init__(self, modules: Iterable[torch.nn.Module]):
+    def __init__(self, modules: Iterable[torch.nn.Module] = ()):
+        self._places: list[tuple[torch.nn.Module, str]] = []
+        self._whose: list[tuple] = []
+        self._copies: list[torch.Tensor] = []
+        self.watch(modules)
+
+    def watch(self, modules: Iterable[torch.nn.Module]) -> None:
+        """Copies the buffers of these modules from now on. The memory of earlier copies is used again, if they fit."""
         places = {}
         for module in modules:
             for owner in module.modules():
-                for name in owner._buffers.keys() - owner._non_persistent_buffers_set:
+                for name in sorted(owner._buffers.keys() - owner._non_persistent_buffers_set):
                     places[id(owner), name] = owner, name
         self._places = list(places.values())
-        self._whose: list[tuple] = []
-        self._copies: list[torch.Tensor] = []
 
     @torch.no_grad()
     def copy(self) -> Callable[[], None]:

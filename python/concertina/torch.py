@@ -95,7 +95,7 @@ class Run(_run.Run):
         super().__init__(epochs=epochs, global_batch=global_batch, state=state, micro_batch=micro_batch, seed=seed)
         self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         self._launched = _launcher_has_store()
-        self._buffers = Buffers(())
+        self._buffers = Buffers()
 
     def __call__(self, train: Callable[[World], Any]) -> Any:
         hook = register_optimizer_step_pre_hook(lambda *_: self._optimizer_steps())
@@ -149,7 +149,7 @@ class Run(_run.Run):
                 thing._per_optimizer_states.clear()  # It takes a step for what it was in the middle of otherwise.
 
     def _enter(self, assigned: Assignment) -> None:
-        self._buffers = Buffers(thing for thing in (self._state or {}).values() if isinstance(thing, Module))
+        self._buffers.watch(thing for thing in (self._state or {}).values() if isinstance(thing, Module))
         super()._enter(assigned)
         if "nccl" in self._backend and assigned.world.size > 1:
             # What the training function exchanges before its first step may be written into the model, as

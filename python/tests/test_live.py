@@ -126,8 +126,12 @@ class Recovery(Case):
 
 class TheState(unittest.TestCase):
     def setUp(self):
-        self.undone = 0
-        self.state = LiveState(lambda: self.undo)
+        self.copied = self.undone = 0
+        self.state = LiveState(self.copy)
+
+    def copy(self):
+        self.copied += 1
+        return self.undo
 
     def undo(self):
         self.undone += 1
@@ -161,6 +165,27 @@ class TheState(unittest.TestCase):
         self.steps()
         self.state.settled()
         self.assertTrue(self.state.clean)
+        self.state.leave()
+        self.assertEqual((self.state.clean, self.undone), (True, 1))
+
+    def test_what_stands_still_is_neither_copied_nor_put_back(self):
+        self.steps()
+        self.state.settled()
+        copied = self.copied
+        self.state.stand()
+        self.state.leave()
+        self.assertEqual((self.state.clean, self.copied - copied, self.undone), (True, 0, 0))
+
+    def test_what_goes_on_after_it_stood_is_put_back_as_it_stood(self):
+        self.steps()
+        self.state.settled()
+        copied = self.copied
+        self.state.go_on()
+        self.assertEqual(self.copied, copied)  # it had not stood
+        self.state.stand()
+        self.state.go_on()
+        self.assertEqual(self.copied, copied + 1)
+        self.state.begin()
         self.state.leave()
         self.assertEqual((self.state.clean, self.undone), (True, 1))
 

@@ -95,6 +95,20 @@ class TheState(unittest.TestCase):
         self.assertIs(net.count, count)
         self.assertEqual(net.scratch.tolist(), [7, 7])
 
+    def test_the_memory_of_copies_is_used_again(self):
+        net = Net()
+        buffers = Buffers([net])
+        buffers.copy()
+        there = [copy.data_ptr() for copy in buffers._copies]
+        buffers.watch([net])
+        buffers.copy()
+        self.assertEqual([copy.data_ptr() for copy in buffers._copies], there)
+        buffers.watch([Net()])
+        put_back = buffers.copy()
+        net(torch.randn(8, 3))
+        put_back()
+        self.assertEqual(int(net.norm.num_batches_tracked), 1)  # of another module nothing is put back
+
     def run_with(self, net, **state):
         run = elastic.Run(state={"net": net} | state, epochs=1, global_batch=1, backend="gloo")
         run._session = Session()
