@@ -29,7 +29,7 @@ def network(seed: int) -> torch.nn.Module:
 def ballast(mib: int) -> torch.nn.Module:
     """A module that makes a training's state larger: it holds so many MiB that never change."""
     module = torch.nn.Module()
-    module.register_buffer("values", torch.ones(mib, 2**18))
+    module.values = torch.nn.Parameter(torch.ones(mib, 2**18), requires_grad=False)
     return module
 
 
