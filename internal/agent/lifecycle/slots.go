@@ -39,9 +39,9 @@ type slot struct {
 	armed  Barrier
 	stop   uint64
 	arming bool
-	// saved is the attempt for which it was asked for a snapshot; interrupted, raised and ended say
-	// that it was told so.
-	saved uint64
+	// saved is true once it was asked for the snapshot of the barrier that it has been given; interrupted, raised
+	// and ended say that it was told so.
+	saved bool
 	// savedStep is the step whose state it was asked for after it had left its world.
 	savedStep                  uint64
 	interrupted, raised, ended bool
@@ -281,10 +281,10 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 	switch {
 	case want == s.armed:
 	case want.Attempt == 0:
-		s.armed, s.stop, s.arming = Barrier{}, 0, false
+		s.armed, s.stop, s.arming, s.saved = Barrier{}, 0, false, false
 		effects = append(effects, Lift{Slot: i}, Tell{})
 	default:
-		s.armed, s.arming = want, true
+		s.armed, s.arming, s.saved = want, true, false
 		effects = append(effects, Arm{Slot: i, Step: want.Step})
 	}
 	if s.waiting != WaitsParked || s.arming || s.connection == 0 {
@@ -295,8 +295,8 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 		return append(effects, Word{Slot: i, Connection: s.connection, Say: SayGo}, Tell{})
 	}
 	// One process of each worker writes: all of them have the same state.
-	if m.orders.barrier.Save && i == 0 && s.step == want.Step && s.saved != want.Attempt {
-		s.saved = want.Attempt
+	if m.orders.barrier.Save && i == 0 && s.step == want.Step && !s.saved {
+		s.saved = true
 		effects = append(effects, Word{Slot: i, Connection: s.connection, Say: SaySave, Step: s.step})
 	}
 	return effects

@@ -135,6 +135,16 @@ var inPlaceTranscripts = map[string][]line{
 		line{1 * second, Armed{1, 17}, "tell"},
 		line{600 * second, Tick{}, ""},
 	),
+	"a new operator wants a snapshot at a barrier of the same number": inRound(
+		line{1 * second, saving(armedAt(directive(1, 1, "a"), 2, 17)), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{2 * second, parked(0, 17), "tell save0"},
+		line{3 * second, directive(2, 1, "a"), "lift0 tell go0 tell lift1 tell"},
+		line{4 * second, saving(armedAt(directive(2, 1, "a"), 2, 30)), "arm0(30) arm1(30)"},
+		line{4 * second, Armed{0, 30}, "tell"},
+		line{5 * second, parked(0, 30), "tell save0"},
+	),
 	"a new operator counts its barriers anew": inRound(
 		line{1 * second, armedAt(directive(1, 1, "a"), 3, 17), "arm0(17) arm1(17)"},
 		line{1 * second, Armed{0, 17}, "tell"},
