@@ -113,6 +113,7 @@ func (a *agent) say(word lifecycle.Word) {
 	case lifecycle.SaySave:
 		if !a.keeper.Ask(word.Step) {
 			a.session.Tell()
+			a.post(lifecycle.Said{Slot: word.Slot, Connection: word.Connection, What: lifecycle.Saved, Step: word.Step})
 			return
 		}
 		message = wire.Save{Type: wire.TypeSave, Step: word.Step}

@@ -159,7 +159,7 @@ func (a *simAgent) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 	case lifecycle.Deny:
 		a.tellProcess(effect.Connection, func() { a.exit(1) })
 	case lifecycle.Word:
-		a.tellProcess(effect.Connection, func() { a.hear(effect.Say) })
+		a.tellProcess(effect.Connection, func() { a.hear(effect) })
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ var schedules = map[string]func(*fleet) string{
 	"a node is not ready, and nobody can tell more":    notReady,
 	"a peer lies about a member that is not heard":     liar,
 	"a member is silent, and its peers know no probes": unproved,
+	"a state is saved when the next world is there":    savedLate,
 }
 
 func TestSchedules(t *testing.T) {

@@ -43,7 +43,9 @@ type slot struct {
 	// that it was told so.
 	saved uint64
 	// savedStep is the step whose state it was asked for after it had left its world.
-	savedStep                  uint64
+	savedStep uint64
+	// saving is the step whose state it was asked for, until it has said what came of that; 0 for none.
+	saving                     uint64
 	interrupted, raised, ended bool
 }
 
@@ -117,6 +119,9 @@ func (m *Machine) said(e Said) []Effect {
 	if s.connection != e.Connection {
 		return nil
 	}
+	if e.What != Saved || e.Step == s.saving {
+		s.saving = 0 // a process does one thing after another
+	}
 	switch e.What {
 	case Disconnected:
 		s.connection, s.clean = 0, false
@@ -138,6 +143,8 @@ func (m *Machine) said(e Said) []Effect {
 		s.waiting, s.raised, s.step, s.clean = WaitsFault, false, e.Step, e.Clean
 	case Finished:
 		s.waiting, s.ended, s.step, s.clean = WaitsFinished, false, e.Step, e.Clean
+	case Saved:
+		return nil // what is held now is told by who holds it
 	case Connected:
 	}
 	return []Effect{Tell{}}
@@ -226,6 +233,8 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
 	case s.connection == 0 || !s.ready() || !m.supplied || m.orders.abort != nil:
 		return nil
+	case s.saving != 0:
+		return nil // what it says of that would be taken for a snapshot of the next world
 	case s.waiting == WaitsJoin && !m.in.World.Restore && m.in.World.FromStep > 0:
 		why := fmt.Sprintf("round %d goes on with the state after step %d, which this process does not have", m.in.Round, m.in.World.FromStep)
 		connection := s.connection
@@ -270,7 +279,7 @@ func (m *Machine) saveLive(i int, s *slot) []Effect {
 			return nil
 		}
 	}
-	s.savedStep = step
+	s.savedStep, s.saving = step, step
 	return []Effect{Word{Slot: i, Connection: s.connection, Say: SaySave, Step: step}}
 }
 
@@ -296,7 +305,7 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 	}
 	// One process of each worker writes: all of them have the same state.
 	if m.orders.barrier.Save && i == 0 && s.step == want.Step && s.saved != want.Attempt {
-		s.saved = want.Attempt
+		s.saved, s.saving = want.Attempt, s.step
 		effects = append(effects, Word{Slot: i, Connection: s.connection, Say: SaySave, Step: s.step})
 	}
 	return effects

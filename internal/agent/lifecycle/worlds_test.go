@@ -8,6 +8,7 @@ func says(slot int, what What) Said {
 	return Said{Slot: slot, Connection: uint64(slot) + 1, What: what}
 }
 func parked(slot int, step uint64) Said { s := says(slot, Parked); s.Step = step; return s }
+func saved(slot int, step uint64) Said  { s := says(slot, Saved); s.Step = step; return s }
 func with(h Heard, change func(*Directive)) Heard {
 	change(&h.Directive)
 	return h
@@ -74,8 +75,20 @@ var inPlaceTranscripts = map[string][]line{
 		line{4 * second, parked(0, 18), "tell"},
 		line{5 * second, saving(armedAt(directive(1, 1, "a"), 2, 18)), "save0"},
 		line{5 * second, saving(armedAt(directive(1, 1, "a"), 2, 18)), ""},
+		line{6 * second, saved(0, 18), ""},
 		line{6 * second, going(directive(1, 2, "b"), 18, false), "tell give0(2) tell give1(2) tell"},
 		line{7 * second, armedAt(directive(1, 1, "a"), 3, 20), "refuse"},
+	),
+	"a process that saves its state is given the next world when it has done so": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{2 * second, parked(1, 17), "tell"},
+		line{3 * second, saving(armedAt(directive(1, 1, "a"), 1, 17)), "save0"},
+		line{4 * second, going(directive(1, 2, "b"), 17, false), "tell give1(2) tell"},
+		line{5 * second, saved(0, 16), ""},
+		line{6 * second, saved(0, 17), "give0(2) tell"},
 	),
 	"a newcomer fetches the snapshot before its world is durable": {
 		{0, ahead(directive(1, 0, ""), 17), ""},
