@@ -44,3 +44,26 @@ func savedLate(f *fleet) string {
 	}
 	return ""
 }
+
+// overWhenHeard: a planned world is published, and the member that has its snapshot ends. The other one that was to
+// go on there with its state hears of that world only now.
+func overWhenHeard(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.finishWrite(l)
+	made := f.record.FromStep
+	f.pods["p01"].queue, f.pods["p02"].queue = nil, nil
+	f.lose(l, "p00")
+	f.turns(l, 1)
+	if p := f.pods["p01"]; p.process.waiting == waitingParked {
+		return "it stands at the barrier of a world that is over: " + p.String()
+	}
+	f.turns(l, 10)
+	if m := l.machine; m.fatal != "" || m.world.record.Round != 3 || m.world.record.FromStep != made {
+		return fmt.Sprintf("the state after step %d is lost: %+v %s", made, f.record, m.fatal)
+	}
+	if f.done[3] <= made {
+		return "it makes no steps"
+	}
+	return ""
+}

@@ -41,6 +41,7 @@ var schedules = map[string]func(*fleet) string{
 	"a peer lies about a member that is not heard":     liar,
 	"a member is silent, and its peers know no probes": unproved,
 	"a state is saved when the next world is there":    savedLate,
+	"a world is over when a member first hears of it":  overWhenHeard,
 }
 
 func TestSchedules(t *testing.T) {

@@ -31,8 +31,10 @@ type slot struct {
 	// that has left has the state after it.
 	step  uint64
 	clean bool
-	// world is the round whose world it was given last; 0 for none.
+	// world is the round whose world it was given last; 0 for none. kept is true when it was not given that, since
+	// it was over, and has left the one before with just the state that it began with.
 	world uint64
+	kept  bool
 
 	// armed is the barrier that it has been given, and stop where that made it stop; arming is true
 	// until the latter is known.
@@ -182,6 +184,12 @@ func (s *slot) keeps(step uint64) bool {
 	return s.hasLeft() && s.clean && s.step == step && s.world != 0
 }
 
+// keepsState is true for a process that has left the world before that of this worker with just the state that this
+// one begins with. When this one is over before the process was in it, that state is as good as one left there.
+func (m *Machine) keepsState(s *slot) bool {
+	return s.waiting == WaitsAborted && s.world == m.in.World.Parent && s.keeps(m.in.World.FromStep)
+}
+
 // attend tells every process what is due.
 func (m *Machine) attend(now time.Time) []Effect {
 	if m.in == nil || m.stage != running {
@@ -227,11 +235,15 @@ func (m *Machine) isOut() bool {
 
 // bring takes a process to the world that this worker is in.
 func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
+	over := m.orders.abort != nil
 	switch {
-	case s.world != 0 && !s.ready() && !s.interrupted:
-		// It still trains in the world before.
+	case s.world != 0 && !s.interrupted && (!s.ready() || over && s.waiting == WaitsParked):
+		// It still trains in the world before, or stands there and has a state that others may need.
 		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
-	case s.connection == 0 || !s.ready() || !m.supplied || m.orders.abort != nil:
+	case over && m.keepsState(s):
+		s.world, s.kept = m.in.Round, true
+		return []Effect{Tell{}}
+	case s.connection == 0 || !s.ready() || !m.supplied || over:
 		return nil
 	case s.saving != 0:
 		return nil // what it says of that would be taken for a snapshot of the next world
