@@ -85,6 +85,8 @@ type fleet struct {
 	now     time.Time
 	record  Record
 	digests map[uint64]string
+	// ranked are the members of rounds, by their digests.
+	ranked  map[string][]string
 	owners  map[uint64]int
 	past    []Record
 	leaders map[int]*modelLeader
@@ -141,7 +143,7 @@ type pod struct {
 func emptyFleet(t rapid.TB) *fleet {
 	return &fleet{
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
-		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
+		ranked: map[string][]string{}, leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
 		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{},
 		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{}, stood: map[uint64][]time.Duration{},
 	}
@@ -342,6 +344,9 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 			f.t.Fatalf("leader %d asks for a write while one is under way", l.id)
 		}
 		l.writing, l.result = out.Write, nil
+		if ranks := l.machine.writing.ranks; ranks != nil {
+			f.ranked[ranks.digest] = ranks.uids
+		}
 		f.checkPlan(l)
 	}
 	for _, e := range out.End {

@@ -67,3 +67,45 @@ func overWhenHeard(f *fleet) string {
 	}
 	return ""
 }
+
+// endedBeforeAdopted: a leader is told that a member of the world that it finds has ended, and then of that member no
+// more, before it has adopted the world. The other one was deleted by force, and nobody knows what becomes of it: the
+// world makes no step without the first, so the attempt is over, with its state.
+func endedBeforeAdopted(f *fleet) string {
+	f.kill(f.training(2))
+	f.end(f.pods["p00"])
+	f.pods["p00"].want.Lost, f.pods["p00"].want.Ended = "it has ended", true
+	f.newLeader()
+	l := f.leaders[f.born]
+	delete(f.pods, "p00")
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 2)
+	f.end(f.pods["p01"])
+	f.pods["p01"].want.Lost, f.pods["p01"].want.Gone = "its pod is gone", true
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 40)
+	if state := l.machine.State(); state != StateFailed {
+		_, why := l.machine.doing()
+		return fmt.Sprintf("one has ended, and the leader is %s (%s)", state, why)
+	}
+	return ""
+}
+
+// oneHasEnded: both members of a world are lost. One is known to have ended, of the other nobody knows.
+func oneHasEnded(f *fleet) string {
+	l := f.training(2)
+	for _, uid := range []string{"p00", "p01"} {
+		f.end(f.pods[uid])
+		f.pods[uid].want.Lost, f.pods[uid].want.Gone = "its pod is gone", true
+	}
+	f.pods["p01"].want.Ended = true
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 40)
+	if state := l.machine.State(); state != StateFailed {
+		_, why := l.machine.doing()
+		return fmt.Sprintf("one has ended, and the leader is %s (%s)", state, why)
+	}
+	return ""
+}
