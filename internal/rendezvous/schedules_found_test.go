@@ -109,3 +109,28 @@ func oneHasEnded(f *fleet) string {
 	}
 	return ""
 }
+
+// silentFromTheStart: the one worker that is to stay has got ready, and is not heard again before the record of the
+// first world is there. It is lost at once, and nobody is left.
+func silentFromTheStart(f *fleet) string {
+	f.target = 1
+	f.makePod()
+	f.makePod()
+	f.pods["p01"].want.Leaving = ReasonScaledDown
+	f.newLeader()
+	l := f.leaders[f.born]
+	f.finishWrite(l)
+	f.connectTo(f.pods["p01"], l)
+	f.connectTo(f.pods["p00"], l)
+	for l.machine.State() != StateFounding {
+		f.visit(l, "p00")
+	}
+	for asked := f.now; f.now.Sub(asked) <= f.hang; {
+		f.visit(l, "p01")
+	}
+	f.finishWrite(l)
+	if state := l.machine.State(); state != StateRegrouping {
+		return fmt.Sprintf("the leader is %s", state)
+	}
+	return ""
+}

@@ -44,6 +44,7 @@ var schedules = map[string]func(*fleet) string{
 	"a world is over when a member first hears of it":   overWhenHeard,
 	"a member has ended before its world is adopted":    endedBeforeAdopted,
 	"one of those that are lost is known to have ended": oneHasEnded,
+	"all are silent when the first world is there":      silentFromTheStart,
 }
 
 func TestSchedules(t *testing.T) {

@@ -20,7 +20,7 @@ var follows = map[State]struct{ heard, answered []State }{
 	StateClaiming:   {answered: []State{StateInheriting, StateGathering, StateFounding, StateEntering, StateTraining}},
 	StateInheriting: {heard: []State{StateGathering, StateFounding, StateEntering, StateTraining}},
 	StateGathering:  {heard: []State{StateFounding}, answered: []State{StateClaiming}},
-	StateFounding:   {answered: []State{StateGathering, StateEntering, StateLeaving, StateFailed}},
+	StateFounding:   {answered: []State{StateGathering, StateEntering, StateLeaving, StateRegrouping, StateFailed}},
 	StateEntering: {heard: []State{StateInheriting, StateTraining, StateArming, StateLeaving, StateRegrouping, StateRenewing,
 		StateFailed}},
 	StateTraining: {heard: []State{StateArming, StateLeaving, StateRegrouping, StateRenewing, StateFinishing, StateFailed}},
