@@ -281,9 +281,9 @@ func (s *stageOf) finish() {
 	if s.killed || s.left {
 		return
 	}
-	// An even round goes back to a snapshot, which suits processes that have just come.
+	// That goes back to a snapshot, which suits processes that have just come.
 	s.round += 2 - s.round%2
-	s.barrier, s.abort = Barrier{}, false
+	s.barrier, s.abort, s.live = Barrier{}, false, false
 	s.step(s.directive())
 	for i := range s.actors {
 		a := &s.actors[i]
