@@ -219,7 +219,7 @@ func (a *agent) fetch(fetch lifecycle.Fetch) {
 	a.keeper.Fetch(wanted(*fetch.World.Snapshot), holdersOf(fetch.Holders), func(err error) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
-			event.Why = err.Error()
+			event.Why, event.Unreached = err.Error(), errors.Is(err, checkpoint.ErrUnreached)
 		}
 		a.send(event)
 	})

@@ -1,6 +1,9 @@
 package rendezvous
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // The schedules in this file were found by random histories.
 
@@ -131,6 +134,29 @@ func silentFromTheStart(f *fleet) string {
 	f.finishWrite(l)
 	if state := l.machine.State(); state != StateRegrouping {
 		return fmt.Sprintf("the leader is %s", state)
+	}
+	return ""
+}
+
+// holdersCutOff: a newcomer hears the operator, and for 75 s none of its peers, who have the snapshot that its world
+// begins with.
+func holdersCutOff(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.pods["p02"].apart = true
+	for began := f.now; f.now.Sub(began) < 75*time.Second; {
+		f.turn(l)
+	}
+	tried := f.record.Round - 1
+	f.pods["p02"].apart = false
+	f.turns(l, 100)
+	switch w := l.machine.world; {
+	case len(l.machine.losses) > 0 || l.machine.fatal != "":
+		return fmt.Sprintf("it is nobody's fault, and %+v is lost", l.machine.losses)
+	case tried > 4:
+		return fmt.Sprintf("%d rounds were made in 75 s", tried)
+	case w == nil || w.record.Workers != 3 || f.done[w.record.Round] < w.record.FromStep+10:
+		return fmt.Sprintf("the job does not get on: %+v", f.record)
 	}
 	return ""
 }

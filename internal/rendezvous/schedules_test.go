@@ -45,6 +45,7 @@ var schedules = map[string]func(*fleet) string{
 	"a member has ended before its world is adopted":    endedBeforeAdopted,
 	"one of those that are lost is known to have ended": oneHasEnded,
 	"all are silent when the first world is there":      silentFromTheStart,
+	"nobody who has the snapshot can be reached":        holdersCutOff,
 }
 
 func TestSchedules(t *testing.T) {

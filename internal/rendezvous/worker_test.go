@@ -37,7 +37,7 @@ type worker struct {
 	snapshotError string
 	full          bool
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
-	fetch func(Snapshot, []lifecycle.Holder) (history, bool)
+	fetch func(Snapshot, []lifecycle.Holder) (state history, ok, reached bool)
 
 	// released is true once the operator has let this worker go, left once its agent has ended.
 	released, left bool
@@ -313,12 +313,12 @@ func named(s lifecycle.Snapshot) Snapshot { return Snapshot{s.Round, s.Step, s.B
 func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
 	s := named(*f.World.Snapshot)
 	if !slices.Contains(w.snapshots, s) {
-		state, ok := history(nil), false
+		state, ok, reached := history(nil), false, true
 		if w.fetch != nil {
-			state, ok = w.fetch(s, f.Holders)
+			state, ok, reached = w.fetch(s, f.Holders)
 		}
 		if !ok {
-			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it"}
+			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: !reached}
 		}
 		w.keep(s, state)
 	}

@@ -48,10 +48,12 @@ type Armed struct {
 	Stop uint64
 }
 
-// Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had.
+// Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had; Unreached is true when
+// there are holders that could not be reached.
 type Fetched struct {
-	Round uint64
-	Why   string
+	Round     uint64
+	Why       string
+	Unreached bool
 }
 
 // Checkpointed says that the programs have had their time for a checkpoint, after Checkpoint.

@@ -195,7 +195,7 @@ func (m *Machine) attend(now time.Time) []Effect {
 	if m.in == nil || m.stage != running {
 		return nil
 	}
-	effects := m.lapse(now)
+	effects := append(m.lapse(now), m.fetchAgain(now)...)
 	for i := range m.slots {
 		s := &m.slots[i]
 		if s.world != m.in.Round {
