@@ -113,6 +113,7 @@ func (a *agent) say(word lifecycle.Word) {
 	case lifecycle.SaySave:
 		if !a.keeper.Ask(word.Step) {
 			a.session.Tell()
+			a.post(lifecycle.Said{Slot: word.Slot, Connection: word.Connection, What: lifecycle.Saved, Step: word.Step})
 			return
 		}
 		message = wire.Save{Type: wire.TypeSave, Step: word.Step}
@@ -218,7 +219,7 @@ func (a *agent) fetch(fetch lifecycle.Fetch) {
 	a.keeper.Fetch(wanted(*fetch.World.Snapshot), holdersOf(fetch.Holders), func(err error) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
-			event.Why = err.Error()
+			event.Why, event.Unreached = err.Error(), errors.Is(err, checkpoint.ErrUnreached)
 		}
 		a.send(event)
 	})

@@ -83,7 +83,7 @@ func (a *agent) said(message socket.Message) {
 		} else {
 			a.keeper.Take(message.Round, body.Step, body.File, body.Bytes)
 		}
-		return
+		event.What, event.Step = lifecycle.Saved, body.Step
 	default:
 		return
 	}

@@ -386,22 +386,26 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 	wrong := bytes.Clone(data)
 	wrong[777] ^= 4
 	for name, row := range map[string]struct {
-		holder Holder
-		want   string
+		holder    Holder
+		want      string
+		unreached bool
 	}{
-		"a flipped bit":     {fake(t, announce(len(wrong), wrong)), "have the hash " + fmt.Sprintf("%x", sum(wrong))},
-		"another size":      {fake(t, announce(100, data[:100])), "a file of 100 bytes, and 1048576 are wanted"},
-		"no size":           {fake(t, announce(-1, data)), "a file of -1 bytes"},
-		"broken off":        {fake(t, announce(len(data), data[:1000])), "broke off after 1000 of 1048576 bytes"},
-		"no snapshot":       {empty, "404 Not Found: \"this worker does not hold snapshot 2-9\""},
-		"other certificate": {stranger, "shows the certificate"},
-		"nobody there":      {gone, "connection refused"},
+		"a flipped bit":     {fake(t, announce(len(wrong), wrong)), "have the hash " + fmt.Sprintf("%x", sum(wrong)), false},
+		"another size":      {fake(t, announce(100, data[:100])), "a file of 100 bytes, and 1048576 are wanted", false},
+		"no size":           {fake(t, announce(-1, data)), "a file of -1 bytes", false},
+		"broken off":        {fake(t, announce(len(data), data[:1000])), "broke off after 1000 of 1048576 bytes", true},
+		"no snapshot":       {empty, "404 Not Found: \"this worker does not hold snapshot 2-9\"", false},
+		"other certificate": {stranger, "shows the certificate", true},
+		"nobody there":      {gone, "connection refused", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open(t, 1)
 			_, err := store.Fetch(context.Background(), want, with(want, row.holder), fetcher)
 			if err == nil || !strings.Contains(err.Error(), "from "+row.holder.String()+": ") || !strings.Contains(err.Error(), row.want) {
 				t.Errorf("got %v, want %q", err, row.want)
+			}
+			if errors.Is(err, ErrUnreached) != row.unreached {
+				t.Errorf("it is told that nobody was reached: %v", !row.unreached)
 			}
 			if left := files(t, store); len(left) > 0 {
 				t.Errorf("left behind: %v", left)

@@ -35,6 +35,10 @@ const (
 	earlyWait    = 200 * time.Millisecond
 )
 
+// ErrUnreached marks that a holder could not be reached, or not to the end: the network is at fault, and may be whole
+// again in a while.
+var ErrUnreached = errors.New("could not be reached")
+
 var (
 	// errLocal marks what no other holder can mend.
 	errLocal = errors.New("cannot be written here")
@@ -45,7 +49,8 @@ var (
 // Fetch gets a snapshot from the first holder that gives exactly the file wanted, and returns the
 // file's path. A snapshot that is held already is not fetched again. A transfer that does not move
 // for ten seconds ends. A holder that says that it does not know the tickets yet is asked again, for earlyTimeout.
-// Errors: ctx has ended; the file cannot be written here; or no holder has it, with what was wrong at each.
+// Errors: ctx has ended; the file cannot be written here; or no holder has it, with what was wrong at each, ErrUnreached
+// among them when that was so.
 func (s *Store) Fetch(ctx context.Context, want Snapshot, holders []Holder, identity *Identity) (string, error) {
 	if held, ok := s.holds(want.ID); ok && held == want {
 		return s.path(want.ID), nil
@@ -146,7 +151,7 @@ func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, ide
 	request.Header.Set("Authorization", scheme+hex.EncodeToString(holder.Ticket))
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrUnreached, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	switch {
@@ -233,9 +238,9 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 	case failed != nil:
 		return s.unwritable(want, failed)
 	case err != nil:
-		return fmt.Errorf("it broke off after %d of %d bytes: %w", n, want.Bytes, err)
+		return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes: %w", ErrUnreached, n, want.Bytes, err)
 	case n != want.Bytes:
-		return fmt.Errorf("it broke off after %d of %d bytes", n, want.Bytes)
+		return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes", ErrUnreached, n, want.Bytes)
 	case hash != want.Hash:
 		return fmt.Errorf("the %d bytes have the hash %x, and %x is wanted", n, hash, want.Hash)
 	}

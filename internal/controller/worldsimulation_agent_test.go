@@ -159,7 +159,7 @@ func (a *simAgent) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 	case lifecycle.Deny:
 		a.tellProcess(effect.Connection, func() { a.exit(1) })
 	case lifecycle.Word:
-		a.tellProcess(effect.Connection, func() { a.hear(effect.Say) })
+		a.tellProcess(effect.Connection, func() { a.hear(effect) })
 	}
 	return nil
 }
@@ -207,15 +207,18 @@ func (a *simAgent) fetched(f lifecycle.Fetch) lifecycle.Event {
 	if slices.Contains(a.snapshots, want) {
 		return lifecycle.Fetched{Round: f.Round}
 	}
+	reached := true
 	for _, h := range f.Holders {
 		other := a.training.agents[types.UID(strings.TrimPrefix(h.Address, "at "))]
-		if other != nil && !other.ended && slices.Contains(other.snapshots, want) && a.training.meet(a, other) {
+		switch {
+		case other == nil || other.ended || !a.training.meet(a, other):
+			reached = false
+		case slices.Contains(other.snapshots, want):
 			a.keep(want, other.states[want])
 			return lifecycle.Fetched{Round: f.Round}
 		}
 	}
-	a.training.faults++ // what cannot get its snapshot ends like a program that fails
-	return lifecycle.Fetched{Round: f.Round, Why: "nobody has it"}
+	return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: !reached}
 }
 
 func (a *simAgent) keep(s rendezvous.Snapshot, state []uint64) {

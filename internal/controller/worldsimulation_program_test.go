@@ -147,17 +147,19 @@ func (a *simAgent) abort() {
 }
 
 // hear has the process hear a word.
-func (a *simAgent) hear(word lifecycle.Say) {
+func (a *simAgent) hear(word lifecycle.Word) {
 	p := &a.process
 	switch {
-	case word == lifecycle.SayGo && p.waiting == lifecycle.WaitsParked:
+	case word.Say == lifecycle.SayGo && p.waiting == lifecycle.WaitsParked:
 		p.waiting = lifecycle.WaitsNot
 		a.beginStep()
-	case word == lifecycle.SaySave && (p.waiting == lifecycle.WaitsParked || p.clean):
+	case word.Say == lifecycle.SaySave && (p.waiting == lifecycle.WaitsParked || p.clean):
 		a.save()
-	case word == lifecycle.SayRaise && p.waiting == lifecycle.WaitsFault:
+	case word.Say == lifecycle.SaySave:
+		a.speak(lifecycle.Saved, word.Step)
+	case word.Say == lifecycle.SayRaise && p.waiting == lifecycle.WaitsFault:
 		a.exit(1)
-	case word == lifecycle.SayEnd && p.waiting == lifecycle.WaitsFinished:
+	case word.Say == lifecycle.SayEnd && p.waiting == lifecycle.WaitsFinished:
 		a.exit(0)
 	}
 }
@@ -166,13 +168,16 @@ func (a *simAgent) hear(word lifecycle.Say) {
 func (a *simAgent) save() {
 	p := &a.process
 	s := rendezvous.Snapshot{Round: p.round, Step: p.done, Bytes: 8 * p.done, Hash: sha256.Sum256(strconv.AppendUint(nil, p.done, 10))}
-	state := slices.Clone(p.state)
+	state, connection := slices.Clone(p.state), p.connection
 	a.training.after(a.training.span(time.Millisecond, time.Second), func() {
-		if a.ended || a.process.round != s.Round {
+		if a.ended || !p.runs || p.connection != connection {
 			return
 		}
-		a.keep(s, state)
-		a.report()
+		if p.round == s.Round {
+			a.keep(s, state)
+			a.report()
+		}
+		a.speak(lifecycle.Saved, s.Step)
 	})
 }
 

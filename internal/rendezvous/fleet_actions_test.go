@@ -120,11 +120,14 @@ func (f *fleet) notice() {
 }
 
 // matters says whether a worker that has ended may have been in the world that there is. Until the newest round has
-// made a step that may be the one before it. The controller names all who were there.
+// made a step that may be the one before it. The controller names all who were there, or were to be there: operators
+// that come later cannot know that they had not heard of it.
 func (f *fleet) matters(p *pod) bool {
 	r := f.record
 	in := p.in().Round
-	return in > 0 && (in >= r.Round || in >= r.Parent && f.done[r.Round] <= r.FromStep)
+	fresh := f.done[r.Round] <= r.FromStep
+	return in > 0 && (in >= r.Round || in >= r.Parent && fresh) ||
+		slices.Contains(f.ranked[r.MembersDigest], p.uid) || fresh && slices.Contains(f.ranked[f.digests[r.Parent]], p.uid)
 }
 
 // suspect has the controller take a worker for lost that may live.

@@ -85,6 +85,8 @@ type fleet struct {
 	now     time.Time
 	record  Record
 	digests map[uint64]string
+	// ranked are the members of rounds, by their digests.
+	ranked  map[string][]string
 	owners  map[uint64]int
 	past    []Record
 	leaders map[int]*modelLeader
@@ -141,7 +143,7 @@ type pod struct {
 func emptyFleet(t rapid.TB) *fleet {
 	return &fleet{
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
-		leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
+		ranked: map[string][]string{}, leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
 		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{},
 		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{}, stood: map[uint64][]time.Duration{},
 	}
@@ -175,20 +177,25 @@ func (f *fleet) makePod() {
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
 	p.reach = func(asked Probe) bool { return f.reaches(p, asked) }
-	p.fetch, p.vague, p.certificate = f.fetch, f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
+	p.fetch = func(s Snapshot, holders []lifecycle.Holder) (history, bool, bool) { return f.fetch(p, s, holders) }
+	p.vague, p.certificate = f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
 	f.made++
 }
 
-// fetch gets a snapshot from the pods that the directive names.
-func (f *fleet) fetch(s Snapshot, holders []lifecycle.Holder) (history, bool) {
+// fetch gets a snapshot from the pods that the directive names, and says whether all of them could be reached.
+func (f *fleet) fetch(p *pod, s Snapshot, holders []lifecycle.Holder) (state history, ok, reached bool) {
+	reached = true
 	for _, h := range holders {
-		p := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
-		if p != nil && !p.dead && !p.left && slices.Contains(p.snapshots, s) {
-			return p.states[s], true
+		other := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
+		switch {
+		case other == nil || f.notReached(p) || f.notReached(other):
+			reached = false
+		case slices.Contains(other.snapshots, s):
+			return other.states[s], true, true
 		}
 	}
-	return nil, false
+	return nil, false, reached
 }
 
 func (f *fleet) gang() Gang {
@@ -342,6 +349,9 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 			f.t.Fatalf("leader %d asks for a write while one is under way", l.id)
 		}
 		l.writing, l.result = out.Write, nil
+		if ranks := l.machine.writing.ranks; ranks != nil {
+			f.ranked[ranks.digest] = ranks.uids
+		}
 		f.checkPlan(l)
 	}
 	for _, e := range out.End {

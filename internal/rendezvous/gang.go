@@ -51,6 +51,7 @@ func (m *Machine) leaveAttempt() {
 		m.writing.overtaken = true
 	}
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
+	clear(m.departed)
 	m.changes, m.losses, m.fatal = nil, nil, ""
 	m.nextTry, m.tries, m.unwritten = time.Time{}, 0, false
 }
@@ -131,6 +132,7 @@ func (m *Machine) replaceMembers(now time.Time) {
 // named is a member that was not in the gang before. One that the world has lost by then stays lost.
 func (m *Machine) named(uid string) *member {
 	mem := &member{}
+	delete(m.departed, uid)
 	if m.world == nil {
 		return mem
 	}

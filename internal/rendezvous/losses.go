@@ -192,17 +192,19 @@ func (m *Machine) addLoss(loss Loss) {
 
 // parted takes note of a member that does not belong to the gang any more.
 func (m *Machine) parted(now time.Time, uid string, mem *member) {
-	if m.world == nil {
-		return
-	}
-	if !mem.joined && mem.want.Ended {
-		m.world.strangers++
-	}
-	if m.world.ranks.rank(uid) < 0 {
-		return
-	}
 	exited, code := mem.exited()
 	well := exited && code == 0
+	ranked := m.world != nil && m.world.ranks.rank(uid) >= 0
+	switch {
+	case m.world != nil && m.world.whole() && !ranked: // it is known who holds the ranks
+	case mem.want.Ended:
+		m.departed[uid] = 0
+	case mem.report.Round > 0 && (exited || mem.failed() || mem.report.Out):
+		m.departed[uid] = mem.report.Round
+	}
+	if !ranked {
+		return
+	}
 	m.world.parted[uid] = parting{well: well, over: mem.want.Ended || exited || mem.failed() || m.isOut(mem)}
 	if well || m.world.finishing || m.isLost(mem) {
 		return
@@ -262,35 +264,39 @@ func (m *Machine) nameMissing(now time.Time, ranks int) {
 	}
 }
 
-// lostOnes counts the members of the world that are lost, and says whether all of them are known to have
-// ended.
+// lostOnes counts the members of the world that are lost, and says whether one of them is known to have ended: the
+// world makes no further step then, wherever the others are.
 func (m *Machine) lostOnes() (lost int, ended bool) {
-	ended = true
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		switch {
 		case uid == "":
 			if m.world.missing {
 				lost++
-				ended = ended && m.strangersEnded()
+				ended = ended || m.strangersEnded()
 			}
 		case mem == nil:
 			if parting := m.world.parted[uid]; !parting.well {
 				lost++
-				ended = ended && parting.over
+				ended = ended || parting.over
 			}
 		case m.isLost(mem):
 			lost++
-			ended = ended && mem.want.Ended
+			ended = ended || mem.want.Ended
 		}
 	}
 	return lost, ended
 }
 
-// strangersEnded says whether whoever holds a rank that nobody has reported is known to have ended: as many as
-// there are such ranks were never heard and have, and nobody else is there who was never heard.
+// strangersEnded says whether whoever holds the ranks that nobody has reported is known to have ended: as many as there
+// are such ranks were never heard, or have left the gang, and have; and nobody else is there who was never heard.
 func (m *Machine) strangersEnded() bool {
-	ended := m.world.strangers
+	ended := 0
+	for uid, round := range m.departed {
+		if (round == 0 || round == m.world.record.Round) && m.world.ranks.rank(uid) < 0 {
+			ended++
+		}
+	}
 	for _, mem := range m.members {
 		switch {
 		case mem.joined:

@@ -53,8 +53,8 @@ const (
 // become the world (the gang changed meanwhile, the answer was unclear) is burned: its number is never
 // used again. A later round of the attempt is made by a planned change (barrier.go, growth.go) or a
 // recovery (recovery.go, verdict.go), and is published only when the world before it can make no
-// further step: all of its processes stand at a barrier, or one has left it for good, or all members
-// that do not go on are known to have ended. A higher attempt brings new pods, and its rounds have no
+// further step: all of its processes stand at a barrier, or one has left it for good or is known to
+// have ended. A higher attempt brings new pods, and its rounds have no
 // parent and start from step 0.
 //
 // # Adoption
@@ -90,6 +90,10 @@ type Machine struct {
 	failures  int
 
 	world *world
+	// departed are those that have left the gang since the round in the record was made, or found, and were known to
+	// make no further step: in the round that is given, or in any when it is 0. They may hold ranks of a world that is
+	// adopted later.
+	departed map[string]uint64
 	// stepRound and step are the furthest step that any member has reported, stepAt when that was.
 	stepRound, step uint64
 	stepAt          time.Time
@@ -184,10 +188,8 @@ type world struct {
 	barriers uint64
 	// finishing is true once every process has finished.
 	finishing bool
-	// parted are the members that have left the gang, strangers how many of them were known to have ended and
-	// never heard.
-	parted    map[string]parting
-	strangers int
+	// parted are the members that have left the gang.
+	parted map[string]parting
 	// missing is true once a rank of an adopted world is known to be held by nobody who is left.
 	missing bool
 	// phase and why say how it came to be, until it has formed.
@@ -211,7 +213,7 @@ func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
 
 // NewMachine makes the machine of a leader whose name no other leader has.
 func NewMachine(reconnectGrace time.Duration, name string) *Machine {
-	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, phase: PhaseForming}
+	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, departed: map[string]uint64{}, phase: PhaseForming}
 }
 
 // Handle takes an event and returns what must be done.

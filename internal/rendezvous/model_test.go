@@ -330,7 +330,7 @@ func (c *modelCluster) apply(owner int, w Write) RecordAnswered {
 		c.t.Fatalf("the record would go back: %+v to %+v", c.record, next)
 	case next.Round == c.record.Round && next.MembersDigest != c.record.MembersDigest:
 		c.t.Fatalf("round %d would change its members", next.Round)
-	case next.Round > c.record.Round && next.Attempt == c.record.Attempt && c.stepped[c.record.Round] && !c.anyoneOut():
+	case next.Round > c.record.Round && next.Attempt == c.record.Attempt && c.lives():
 		c.t.Fatalf("round %d lives and would be replaced by round %d", c.record.Round, next.Round)
 	case next.Term == c.record.Term && c.owners[next.Term] != owner:
 		c.t.Fatalf("leader %d writes with term %d of leader %d", owner, next.Term, c.owners[next.Term])
@@ -479,15 +479,30 @@ func (c *modelCluster) together() bool {
 	return true
 }
 
-// anyoneOut says whether a worker has left the durable round for good: a leader that has not heard of somebody in
-// time lets the others go on.
-func (c *modelCluster) anyoneOut() bool {
+// lives says whether the durable round may make another step: it has made one, its attempt has not ended, and no
+// worker has left it for good. A leader that has not heard of somebody in time lets the others go on.
+func (c *modelCluster) lives() bool {
+	if !c.stepped[c.record.Round] || c.record.Attempt != c.attempt {
+		return false
+	}
 	for _, agent := range c.agents {
 		if agent.in().Round == c.record.Round && agent.machine.Out() {
-			return true
+			return false
 		}
 	}
-	return false
+	return true
+}
+
+// A round whose attempt has ended lives no more: a leader that has not heard of the next attempt may write another
+// round over it that it has planned before, since its workers had left the world.
+func TestRoundsOfAnAttemptThatHasEndedDoNotLive(t *testing.T) {
+	c := modelCluster{attempt: 1, record: Record{Round: 2, Attempt: 1}, stepped: map[uint64]bool{2: true}}
+	if !c.lives() {
+		t.Error("a round that makes steps does not live")
+	}
+	if c.attempt++; c.lives() {
+		t.Error("a round lives whose pods have all ended")
+	}
 }
 
 // settle leaves one leader alone with agents that answer, and expects a world.
@@ -511,7 +526,7 @@ func (c *modelCluster) settle() {
 		}
 	}
 	c.late = nil
-	lived := c.record.Attempt == c.attempt && c.stepped[c.record.Round] && !c.anyoneOut()
+	lived := c.lives()
 	before := c.record.Round
 	if left == nil || !c.run(left) {
 		if left != nil {

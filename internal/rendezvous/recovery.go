@@ -114,7 +114,7 @@ func (m *Machine) recover(now time.Time) *plan {
 	}
 	if lost, ended := m.lostOnes(); lost == len(m.world.ranks.uids) && !ended && !m.anyoneOut() {
 		// Nobody has said that the world makes no further step.
-		m.regroup("all workers of round %d are lost, and it is not known that they have ended")
+		m.regroup("all workers of round %d are lost, and it is not known that one of them has ended")
 		return nil
 	}
 	if w := m.world; !w.fenced && !m.hasBegun() && !m.isOver(&w.record, w) {

@@ -35,11 +35,17 @@ var schedules = map[string]func(*fleet) string{
 	"a member is cut off from everybody in a long step":       longStepApart,
 	"a member that only one peer knows is cut off":            apartFromOne,
 	"nobody knows where a member is that is cut off":          apartSomewhere,
-	"a node is frozen":                                 frozenNode,
-	"a node is not ready, and a peer reaches it":       notReadyAndReached,
-	"a node is not ready, and nobody can tell more":    notReady,
-	"a peer lies about a member that is not heard":     liar,
-	"a member is silent, and its peers know no probes": unproved,
+	"a node is frozen":                                  frozenNode,
+	"a node is not ready, and a peer reaches it":        notReadyAndReached,
+	"a node is not ready, and nobody can tell more":     notReady,
+	"a peer lies about a member that is not heard":      liar,
+	"a member is silent, and its peers know no probes":  unproved,
+	"a state is saved when the next world is there":     savedLate,
+	"a world is over when a member first hears of it":   overWhenHeard,
+	"a member has ended before its world is adopted":    endedBeforeAdopted,
+	"one of those that are lost is known to have ended": oneHasEnded,
+	"all are silent when the first world is there":      silentFromTheStart,
+	"nobody who has the snapshot can be reached":        holdersCutOff,
 }
 
 func TestSchedules(t *testing.T) {

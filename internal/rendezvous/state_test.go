@@ -20,7 +20,7 @@ var follows = map[State]struct{ heard, answered []State }{
 	StateClaiming:   {answered: []State{StateInheriting, StateGathering, StateFounding, StateEntering, StateTraining}},
 	StateInheriting: {heard: []State{StateGathering, StateFounding, StateEntering, StateTraining}},
 	StateGathering:  {heard: []State{StateFounding}, answered: []State{StateClaiming}},
-	StateFounding:   {answered: []State{StateGathering, StateEntering, StateLeaving, StateFailed}},
+	StateFounding:   {answered: []State{StateGathering, StateEntering, StateLeaving, StateRegrouping, StateFailed}},
 	StateEntering: {heard: []State{StateInheriting, StateTraining, StateArming, StateLeaving, StateRegrouping, StateRenewing,
 		StateFailed}},
 	StateTraining: {heard: []State{StateArming, StateLeaving, StateRegrouping, StateRenewing, StateFinishing, StateFailed}},
@@ -46,9 +46,20 @@ func mayFollow(before State, ev Event, after State) bool {
 	case GangReleased:
 		return after == StateOver
 	case RecordAnswered:
-		return after == before || after == StateOver || slices.Contains(follows[before].answered, after)
+		// Time has passed until it came, so what follows by that may follow by it as well.
+		if after == StateOver || slices.Contains(follows[before].answered, after) {
+			return true
+		}
 	}
 	return after == before || slices.Contains(follows[before].heard, after)
+}
+
+// An answer to a write is also a moment at which time has passed: here the one by which a leader has its term raised
+// while the world is left, and a member has not come in time.
+func TestWhatFollowsByTimeFollowsByAnAnswer(t *testing.T) {
+	if !mayFollow(StateLeaving, RecordAnswered{}, StateRegrouping) || mayFollow(StateLeaving, RecordAnswered{}, StateTraining) {
+		t.Error("by an answer follows what follows by time, and nothing else")
+	}
 }
 
 // followed checks what an event has led to.

@@ -1,7 +1,9 @@
 package rendezvous
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -28,12 +30,14 @@ type worker struct {
 	// vague is true of programs that never say that their state is clean, such as those of an older SDK.
 	vague bool
 
-	snapshots     []Snapshot
-	states        map[Snapshot]history
+	snapshots []Snapshot
+	states    map[Snapshot]history
+	// lasts is the last step of each round of the history of the world that the agent is in.
+	lasts         map[uint64]uint64
 	snapshotError string
 	full          bool
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
-	fetch func(Snapshot, []lifecycle.Holder) (history, bool)
+	fetch func(Snapshot, []lifecycle.Holder) (state history, ok, reached bool)
 
 	// released is true once the operator has let this worker go, left once its agent has ended.
 	released, left bool
@@ -60,6 +64,9 @@ type worker struct {
 type trainee struct {
 	runs       bool
 	connection uint64
+	// given is the round of the last world that the agent has given it, which may not have arrived: what the
+	// process says is taken to speak of that.
+	given uint64
 	// round is that of the world that it was given last, with its place there.
 	round         uint64
 	rank, workers int32
@@ -203,7 +210,7 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 		w.pending = append(w.pending, w.fetched(effect))
 	case lifecycle.Give:
 		if effect.Connection == p.connection {
-			p.stop, p.armed = 0, 0
+			p.stop, p.armed, p.given = 0, 0, effect.Start.Round
 			p.entered, p.done = effect.Start.World.FromStep, effect.Start.World.FromStep
 			w.before, w.begun = w.ended, time.Time{}
 			p.tell(func() { w.take(effect) })
@@ -287,7 +294,13 @@ func (w *worker) exits(code int) {
 
 // enter is what the keeper does: only snapshots of the history of the new world stay.
 func (w *worker) enter(e lifecycle.Enter) {
-	w.snapshotError = ""
+	lasts := map[uint64]uint64{e.Round: math.MaxUint64}
+	for round, last := range w.lasts {
+		if e.Continues {
+			lasts[round] = min(last, e.World.FromStep)
+		}
+	}
+	w.snapshotError, w.lasts = "", lasts
 	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(s Snapshot) bool {
 		named := e.World.Snapshot != nil && s == named(*e.World.Snapshot)
 		return !named && (!e.Continues || s.Step > e.World.FromStep)
@@ -300,12 +313,12 @@ func named(s lifecycle.Snapshot) Snapshot { return Snapshot{s.Round, s.Step, s.B
 func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
 	s := named(*f.World.Snapshot)
 	if !slices.Contains(w.snapshots, s) {
-		state, ok := history(nil), false
+		state, ok, reached := history(nil), false, true
 		if w.fetch != nil {
-			state, ok = w.fetch(s, f.Holders)
+			state, ok, reached = w.fetch(s, f.Holders)
 		}
 		if !ok {
-			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it"}
+			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: !reached}
 		}
 		w.keep(s, state)
 	}
@@ -358,8 +371,11 @@ func (w *worker) hear(word lifecycle.Word) {
 	case word.Say == lifecycle.SayGo && p.waiting == waitingParked:
 		p.waiting = waitingNone
 		w.park()
-	case word.Say == lifecycle.SaySave && (p.waiting == waitingParked || p.clean):
-		w.save()
+	case word.Say == lifecycle.SaySave:
+		if p.waiting == waitingParked || p.clean {
+			w.save()
+		}
+		w.speak(lifecycle.Saved, word.Step)
 	case word.Say == lifecycle.SayRaise && p.waiting == waitingFault:
 		w.exit(1)
 	case word.Say == lifecycle.SayEnd && p.waiting == waitingFinished:
@@ -367,15 +383,16 @@ func (w *worker) hear(word lifecycle.Word) {
 	}
 }
 
-// save takes a snapshot of what is done.
+// save takes a snapshot of what is done. The agent takes it over, if it belongs to the history of its world.
 func (w *worker) save() {
 	if w.full {
 		w.snapshotError = "no space left on device"
 		return
 	}
 	p := &w.process
-	s := Snapshot{Round: p.round, Step: p.done, Bytes: 8 * p.done, Hash: [32]byte{byte(p.done)}}
-	if !slices.Contains(w.snapshots, s) {
+	step := uint64(len(p.state))
+	s := Snapshot{Round: p.given, Step: step, Bytes: 8 * step, Hash: sha256.Sum256(fmt.Append(nil, p.state))}
+	if last, known := w.lasts[s.Round]; known && step <= last && !slices.Contains(w.snapshots, s) {
 		w.keep(s, slices.Clone(p.state))
 	}
 }

@@ -21,7 +21,8 @@ type Said struct {
 	Connection uint64
 	What       What
 	// Step is the number of steps done, with Parked and with what says that its world is behind it: Aborted,
-	// Faulted and Finished. Clean says with these that its state is exactly the one after Step.
+	// Faulted and Finished. Clean says with these that its state is exactly the one after Step. With Saved it is
+	// the step whose state was asked for.
 	Step  uint64
 	Clean bool
 }
@@ -29,7 +30,7 @@ type Said struct {
 // What a process says.
 type What int
 
-// The things that matter here.
+// The things that matter here. Saved answers SaySave: the snapshot is there, or could not be taken.
 const (
 	Connected What = iota
 	Joined
@@ -38,6 +39,7 @@ const (
 	Faulted
 	Finished
 	Disconnected
+	Saved
 )
 
 // Armed says where a slot's process stops, after Arm.
@@ -46,10 +48,12 @@ type Armed struct {
 	Stop uint64
 }
 
-// Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had.
+// Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had; Unreached is true when
+// there are holders that could not be reached.
 type Fetched struct {
-	Round uint64
-	Why   string
+	Round     uint64
+	Why       string
+	Unreached bool
 }
 
 // Checkpointed says that the programs have had their time for a checkpoint, after Checkpoint.

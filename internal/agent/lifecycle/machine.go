@@ -45,6 +45,7 @@ type Machine struct {
 	// supplied is true once the snapshot that the world of in begins with is there; ahead is the one that
 	// was fetched last before its world.
 	supplied bool
+	supply   supply
 	ahead    Snapshot
 	// out is true when this worker makes no further step in the world of in.
 	out bool
@@ -91,7 +92,7 @@ func (m *Machine) Step(now time.Time, event Event) []Effect {
 	case Armed:
 		effects = m.armed(event)
 	case Fetched:
-		effects = m.fetched(event)
+		effects = m.fetched(now, event)
 	case Checkpointed:
 		effects = m.checkpointed(now, event)
 	case Exited:
@@ -121,6 +122,9 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	}
 	if m.stands() {
 		due = append(due, m.hold.until)
+	}
+	if m.stage == running && !m.supply.again.IsZero() {
+		due = append(due, m.supply.again)
 	}
 	if len(due) == 0 {
 		return time.Time{}, false
@@ -294,28 +298,12 @@ func (m *Machine) moveTo(start *Start) []Effect {
 	if m.in != nil {
 		m.before = m.in.Round
 	}
-	m.in, m.next, m.out, m.orders = start, nil, false, orders{}
+	m.in, m.next, m.out, m.orders, m.supply = start, nil, false, orders{}, supply{}
 	m.supplied = m.shape.Strategy != InPlace || !start.World.Restore || start.World.Snapshot == nil
 	if m.supplied {
 		return []Effect{enter}
 	}
-	return []Effect{enter, Fetch{Round: start.Round, World: start.World, Holders: start.World.Holders}}
-}
-
-func (m *Machine) fetched(f Fetched) []Effect {
-	if m.in == nil || f.Round != m.in.Round || m.supplied || m.stage != running {
-		return nil
-	}
-	if f.Why == "" {
-		m.supplied = true
-		return nil
-	}
-	if m.orders.abort != nil {
-		return nil // that world is over: nobody enters it any more
-	}
-	m.stage = stopping
-	m.unsupplied = fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)
-	return []Effect{Note{Text: m.unsupplied}, Kill{}}
+	return []Effect{enter, m.fetch()}
 }
 
 func (m *Machine) start(start *Start) []Effect {

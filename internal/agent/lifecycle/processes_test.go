@@ -17,8 +17,8 @@ type actor struct {
 	world, told uint64
 	stop        uint64
 	step        uint64
-	// mustLeave is set while it owes the agent an answer to an abort.
-	mustLeave bool
+	// mustLeave is set while it owes the agent an answer to an abort, saves while it owes one to a save.
+	mustLeave, saves bool
 }
 
 // trains is what an actor does that waits for nothing; no process says that.
@@ -96,6 +96,9 @@ func (s *stageOf) given(e Give) {
 	if a.mustLeave {
 		s.t.Fatalf("process %d is given round %d before it has answered the abort of round %d", e.Slot, e.Start.Round, a.told)
 	}
+	if a.saves {
+		s.t.Fatalf("process %d is given round %d before it has written the snapshot that it was asked for", e.Slot, e.Start.Round)
+	}
 	if e.Start.Round != s.round || s.abort || a.world == e.Start.Round {
 		s.t.Fatalf("process %d of round %d is given round %d; the operator wants %d (abort %v)", e.Slot, a.world, e.Start.Round, s.round, s.abort)
 	}
@@ -122,6 +125,7 @@ func (s *stageOf) word(e Word) {
 	if a.does != want || a.connection != e.Connection {
 		s.t.Fatalf("process %d, which does %d, is told %d", e.Slot, a.does, e.Say)
 	}
+	a.saves = a.saves || e.Say == SaySave
 	if e.Say == SayGo {
 		if a.stop != 0 && a.step >= a.stop {
 			s.t.Fatalf("process %d stands at step %d of %d and is told to go on", e.Slot, a.step, a.stop)
@@ -142,6 +146,9 @@ func (s *stageOf) act(t *rapid.T) {
 		s.step(Said{Slot: i, Connection: a.connection, What: what, Step: a.step})
 	}
 	switch {
+	case a.saves:
+		a.saves = false
+		s.step(Said{Slot: i, Connection: a.connection, What: Saved, Step: a.step})
 	case a.connection == 0:
 		s.next++
 		a.connection = s.next
@@ -274,9 +281,9 @@ func (s *stageOf) finish() {
 	if s.killed || s.left {
 		return
 	}
-	// An even round goes back to a snapshot, which suits processes that have just come.
+	// That goes back to a snapshot, which suits processes that have just come.
 	s.round += 2 - s.round%2
-	s.barrier, s.abort = Barrier{}, false
+	s.barrier, s.abort, s.live = Barrier{}, false, false
 	s.step(s.directive())
 	for i := range s.actors {
 		a := &s.actors[i]
@@ -291,6 +298,10 @@ func (s *stageOf) finish() {
 		}
 		if a.does == Connected {
 			say(Joined)
+		}
+		if a.saves {
+			a.saves = false
+			s.step(Said{Slot: i, Connection: a.connection, What: Saved, Step: a.step})
 		}
 		if a.mustLeave {
 			a.mustLeave = false

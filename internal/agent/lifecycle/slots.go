@@ -31,8 +31,10 @@ type slot struct {
 	// that has left has the state after it.
 	step  uint64
 	clean bool
-	// world is the round whose world it was given last; 0 for none.
+	// world is the round whose world it was given last; 0 for none. kept is true when it was not given that, since
+	// it was over, and has left the one before with just the state that it began with.
 	world uint64
+	kept  bool
 
 	// armed is the barrier that it has been given, and stop where that made it stop; arming is true
 	// until the latter is known.
@@ -43,7 +45,9 @@ type slot struct {
 	// and ended say that it was told so.
 	saved bool
 	// savedStep is the step whose state it was asked for after it had left its world.
-	savedStep                  uint64
+	savedStep uint64
+	// saving is the step whose state it was asked for, until it has said what came of that; 0 for none.
+	saving                     uint64
 	interrupted, raised, ended bool
 }
 
@@ -117,6 +121,9 @@ func (m *Machine) said(e Said) []Effect {
 	if s.connection != e.Connection {
 		return nil
 	}
+	if e.What != Saved || e.Step == s.saving {
+		s.saving = 0 // a process does one thing after another
+	}
 	switch e.What {
 	case Disconnected:
 		s.connection, s.clean = 0, false
@@ -138,6 +145,8 @@ func (m *Machine) said(e Said) []Effect {
 		s.waiting, s.raised, s.step, s.clean = WaitsFault, false, e.Step, e.Clean
 	case Finished:
 		s.waiting, s.ended, s.step, s.clean = WaitsFinished, false, e.Step, e.Clean
+	case Saved:
+		return nil // what is held now is told by who holds it
 	case Connected:
 	}
 	return []Effect{Tell{}}
@@ -175,12 +184,18 @@ func (s *slot) keeps(step uint64) bool {
 	return s.hasLeft() && s.clean && s.step == step && s.world != 0
 }
 
+// keepsState is true for a process that has left the world before that of this worker with just the state that this
+// one begins with. When this one is over before the process was in it, that state is as good as one left there.
+func (m *Machine) keepsState(s *slot) bool {
+	return s.waiting == WaitsAborted && s.world == m.in.World.Parent && s.keeps(m.in.World.FromStep)
+}
+
 // attend tells every process what is due.
 func (m *Machine) attend(now time.Time) []Effect {
 	if m.in == nil || m.stage != running {
 		return nil
 	}
-	effects := m.lapse(now)
+	effects := append(m.lapse(now), m.fetchAgain(now)...)
 	for i := range m.slots {
 		s := &m.slots[i]
 		if s.world != m.in.Round {
@@ -220,12 +235,18 @@ func (m *Machine) isOut() bool {
 
 // bring takes a process to the world that this worker is in.
 func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
+	over := m.orders.abort != nil
 	switch {
-	case s.world != 0 && !s.ready() && !s.interrupted:
-		// It still trains in the world before.
+	case s.world != 0 && !s.interrupted && (!s.ready() || over && s.waiting == WaitsParked):
+		// It still trains in the world before, or stands there and has a state that others may need.
 		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
-	case s.connection == 0 || !s.ready() || !m.supplied || m.orders.abort != nil:
+	case over && m.keepsState(s):
+		s.world, s.kept = m.in.Round, true
+		return []Effect{Tell{}}
+	case s.connection == 0 || !s.ready() || !m.supplied || over:
 		return nil
+	case s.saving != 0:
+		return nil // what it says of that would be taken for a snapshot of the next world
 	case s.waiting == WaitsJoin && !m.in.World.Restore && m.in.World.FromStep > 0:
 		why := fmt.Sprintf("round %d goes on with the state after step %d, which this process does not have", m.in.Round, m.in.World.FromStep)
 		connection := s.connection
@@ -270,7 +291,7 @@ func (m *Machine) saveLive(i int, s *slot) []Effect {
 			return nil
 		}
 	}
-	s.savedStep = step
+	s.savedStep, s.saving = step, step
 	return []Effect{Word{Slot: i, Connection: s.connection, Say: SaySave, Step: step}}
 }
 
@@ -296,7 +317,7 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 	}
 	// One process of each worker writes: all of them have the same state.
 	if m.orders.barrier.Save && i == 0 && s.step == want.Step && !s.saved {
-		s.saved = true
+		s.saved, s.saving = true, s.step
 		effects = append(effects, Word{Slot: i, Connection: s.connection, Say: SaySave, Step: s.step})
 	}
 	return effects

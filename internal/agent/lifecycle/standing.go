@@ -10,7 +10,8 @@ type Standing struct {
 	// Entering is true while it has yet to be given the world that the worker is in: what it has done
 	// belongs to another.
 	Entering bool
-	// Clean is true for one that has left that world with exactly the state after Step.
+	// Clean is true for one that has left that world with exactly the state after Step, or had the state that it
+	// begins with when it was over.
 	Clean bool
 	Step  uint64
 }
@@ -88,6 +89,7 @@ func (m *Machine) Process(i int) Standing {
 		if s.keeps(s.step) {
 			standing.Clean, standing.Step = true, s.step
 		}
+		standing.Entering = s.kept
 		return standing
 	}
 	// What it waits for has nothing to do with the world that it is about to enter, unless that is

@@ -130,6 +130,8 @@ type Limits struct {
 	// Stand is how long processes stand at a barrier after the report was sent that was answered with the
 	// newest hold: as long as it takes to find the next operator, and for it to speak.
 	Stand time.Duration
+	// Supply is how long a worker tries to get the snapshot of its world when those who have it cannot be reached.
+	Supply time.Duration
 }
 
 // DefaultLimits are the limits of a worker whose pod has so much grace.
@@ -137,6 +139,7 @@ func DefaultLimits(grace time.Duration) Limits {
 	return Limits{
 		StopGrace: 5 * time.Second, OutOfReach: 20 * time.Second, Grace: grace,
 		Answer: 5 * time.Second, Hold: 3 * time.Second, Stand: 30 * time.Second,
+		Supply: 30 * time.Second,
 	}
 }
 

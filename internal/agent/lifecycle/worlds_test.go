@@ -8,6 +8,7 @@ func says(slot int, what What) Said {
 	return Said{Slot: slot, Connection: uint64(slot) + 1, What: what}
 }
 func parked(slot int, step uint64) Said { s := says(slot, Parked); s.Step = step; return s }
+func saved(slot int, step uint64) Said  { s := says(slot, Saved); s.Step = step; return s }
 func with(h Heard, change func(*Directive)) Heard {
 	change(&h.Directive)
 	return h
@@ -74,8 +75,20 @@ var inPlaceTranscripts = map[string][]line{
 		line{4 * second, parked(0, 18), "tell"},
 		line{5 * second, saving(armedAt(directive(1, 1, "a"), 2, 18)), "save0"},
 		line{5 * second, saving(armedAt(directive(1, 1, "a"), 2, 18)), ""},
+		line{6 * second, saved(0, 18), ""},
 		line{6 * second, going(directive(1, 2, "b"), 18, false), "tell give0(2) tell give1(2) tell"},
 		line{7 * second, armedAt(directive(1, 1, "a"), 3, 20), "refuse"},
+	),
+	"a process that saves its state is given the next world when it has done so": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{2 * second, parked(1, 17), "tell"},
+		line{3 * second, saving(armedAt(directive(1, 1, "a"), 1, 17)), "save0"},
+		line{4 * second, going(directive(1, 2, "b"), 17, false), "tell give1(2) tell"},
+		line{5 * second, saved(0, 16), ""},
+		line{6 * second, saved(0, 17), "give0(2) tell"},
 	),
 	"a newcomer fetches the snapshot before its world is durable": {
 		{0, ahead(directive(1, 0, ""), 17), ""},
@@ -175,6 +188,20 @@ var inPlaceTranscripts = map[string][]line{
 		line{3 * second, going(directive(1, 3, "c"), 16, true), "fetch(16) tell"},
 		line{4 * second, Fetched{Round: 3}, "give0(3) tell give1(3) tell"},
 	),
+	"a world that is over when it is heard of, by processes that stand where it begins": inRound(
+		line{1 * second, armedAt(directive(1, 1, "a"), 1, 17), "arm0(17) arm1(17)"},
+		line{1 * second, Armed{0, 17}, "tell"},
+		line{1 * second, Armed{1, 17}, "tell"},
+		line{2 * second, parked(0, 17), "tell"},
+		line{2 * second, parked(1, 17), "tell"},
+		line{3 * second, aborting(going(directive(1, 2, "b"), 17, false), false), "tell abort0(1) abort1(1) tell"},
+		line{4 * second, leaves(0, Aborted, 17), "tell tell"},
+		line{4 * second, leaves(1, Aborted, 17), "tell tell"},
+		line{5 * second, savingAfter(directive(1, 2, "b"), 17), "save0"},
+		line{5 * second, saved(0, 17), ""},
+		line{6 * second, aborting(going(directive(1, 3, "c"), 17, false), false), "tell tell tell tell"},
+		line{7 * second, going(directive(1, 4, "d"), 17, false), "tell give0(4) tell give1(4) tell"},
+	),
 	"a process that does not leave its world is killed": inRound(
 		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
 		line{2 * second, says(0, Aborted), "tell tell"},
@@ -217,6 +244,31 @@ var inPlaceTranscripts = map[string][]line{
 		line{3 * second, Fetched{Round: 2, Why: "no holder gives it"}, "kill"},
 		line{3 * second, Exited{0, 137}, "tell"},
 		line{3 * second, Exited{1, 137}, "tell kill leave(137)"},
+	),
+	"those who have the snapshot cannot be reached for a while": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{1 * second, says(0, Aborted), "tell tell"},
+		line{1 * second, says(1, Aborted), "tell"},
+		line{2 * second, going(directive(1, 2, "b"), 16, true), "fetch(16) tell"},
+		line{3 * second, Fetched{Round: 2, Why: "i/o timeout", Unreached: true}, ""},
+		line{3*second + second/2, Tick{}, ""},
+		line{4 * second, Tick{}, "fetch(16)"},
+		line{5 * second, Fetched{Round: 2, Why: "i/o timeout", Unreached: true}, ""},
+		line{7 * second, Tick{}, "fetch(16)"},
+		line{8 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{30 * second, Tick{}, ""},
+	),
+	"those who have the snapshot cannot be reached": inRound(
+		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{1 * second, says(0, Aborted), "tell tell"},
+		line{1 * second, says(1, Aborted), "tell"},
+		line{2 * second, going(directive(1, 2, "b"), 16, true), "fetch(16) tell"},
+		line{3 * second, Fetched{Round: 2, Why: "i/o timeout", Unreached: true}, ""},
+		line{4 * second, Tick{}, "fetch(16)"},
+		line{33 * second, Fetched{Round: 2, Why: "i/o timeout", Unreached: true}, "tell"},
+		line{34 * second, aborting(directive(1, 2, "b"), false), ""},
+		line{35 * second, going(directive(1, 3, "c"), 16, true), "fetch(16) tell"},
+		line{36 * second, Fetched{Round: 3}, "give0(3) tell give1(3) tell"},
 	),
 	"a fault of its own": inRound(
 		line{1 * second, says(0, Faulted), "tell tell"},

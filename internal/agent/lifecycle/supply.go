@@ -1,0 +1,73 @@
+package lifecycle
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// firstFetch and lastFetch bound the wait before a snapshot is asked for again; it doubles from one to the next.
+	firstFetch = time.Second
+	lastFetch  = 8 * time.Second
+)
+
+// supply is about the snapshot of a world whose holders cannot be reached. That is the network's fault, so nothing
+// ends by it: the worker tries for a while, and then leaves the world before it has begun. The operator makes the next
+// one of what is there then.
+type supply struct {
+	// since is when the first try came to nothing, tries how many have; again is when the next one is due, zero for
+	// none.
+	since, again time.Time
+	tries        int
+}
+
+// fetch gets the snapshot that the world of in begins with.
+func (m *Machine) fetch() Effect {
+	return Fetch{Round: m.in.Round, World: m.in.World, Holders: m.in.World.Holders}
+}
+
+func (m *Machine) fetched(now time.Time, f Fetched) []Effect {
+	if m.in == nil || f.Round != m.in.Round || m.supplied || m.stage != running {
+		return nil
+	}
+	switch {
+	case f.Why == "":
+		m.supplied = true
+		return nil
+	case m.orders.abort != nil:
+		return nil // that world is over: nobody enters it any more
+	case f.Unreached:
+		return m.unreached(now, f)
+	}
+	m.stage = stopping
+	m.unsupplied = fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)
+	return []Effect{Note{Text: m.unsupplied}, Kill{}}
+}
+
+// unreached has the snapshot asked for again later, or gives the world up.
+func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
+	s := &m.supply
+	if s.since.IsZero() {
+		s.since = now
+	}
+	if now.Sub(s.since) >= m.limits.Supply {
+		why := fmt.Sprintf("round %d cannot begin here, its snapshot could not be had for %v: %s", f.Round, m.limits.Supply, f.Why)
+		m.orders.abort = &Abort{Reason: why}
+		return []Effect{Note{Text: why}}
+	}
+	wait := min(firstFetch<<min(s.tries, 8), lastFetch)
+	s.again, s.tries = now.Add(wait), s.tries+1
+	return []Effect{Note{Text: fmt.Sprintf("the snapshot of round %d cannot be had, trying again in %v: %s", f.Round, wait, f.Why)}}
+}
+
+// fetchAgain asks for the snapshot again when it is time to.
+func (m *Machine) fetchAgain(now time.Time) []Effect {
+	if m.supply.again.IsZero() || now.Before(m.supply.again) {
+		return nil
+	}
+	m.supply.again = time.Time{}
+	if m.supplied || m.orders.abort != nil {
+		return nil
+	}
+	return []Effect{m.fetch()}
+}
