@@ -19,7 +19,10 @@ func (l *level) even(id JobID, steps int32) bool {
 		return false
 	}
 	for _, donor := range l.richest(id, steps) {
-		if p.rested(id, donor) && p.takeOne(id, donor, steps) {
+		// How much a step takes is known once it was looked for: all that it needs may have to come from one donor.
+		surplus := p.surplus(donor)
+		fair := func(gives int64) bool { return p.richerAfter(donor, surplus, gives, id, steps) }
+		if p.rested(id, donor) && p.takeOne(id, donor, steps, fair) {
 			return true
 		}
 	}
@@ -143,14 +146,20 @@ func (p *planner) richer(a, b, id JobID) bool {
 	return p.behind(a, b) > 0
 }
 
-// unequal says whether a donor that gives one legal step has more than the other one afterwards: by
-// namespace and its weight, within one namespace by job.
+// unequal says whether a donor that gives one legal step, the least that it can give, has more than the other one
+// afterwards.
 func (p *planner) unequal(donor, id JobID, steps int32) bool {
 	gives := int64(p.size(donor)-p.c.Jobs[donor].most(p.size(donor)-1)) * p.devices(donor)
+	return p.richerAfter(donor, p.surplus(donor), gives, id, steps)
+}
+
+// richerAfter says whether a donor with so much surplus that gives so many devices has more than one that is given a
+// step: by namespace and its weight, within one namespace by job. Otherwise that one would have to give them back.
+func (p *planner) richerAfter(donor JobID, surplus, gives int64, id JobID, steps int32) bool {
 	takes := int64(steps) * p.devices(id)
 	from, to := p.c.Jobs[donor].Namespace, p.c.Jobs[id].Namespace
 	if from == to {
-		return p.surplus(donor)-gives > p.surplus(id)+takes
+		return surplus-gives > p.surplus(id)+takes
 	}
 	return p.less(to, p.held[to]+takes, from, p.held[from]-gives)
 }

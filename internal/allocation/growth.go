@@ -307,7 +307,7 @@ func (l *level) takeFromLower(id JobID, steps int32) bool {
 	}
 	k := p.growthScope(id)
 	for i := l.cursor[k]; i < len(l.lenders); i++ {
-		if p.takeOne(id, l.lenders[i], steps) {
+		if p.takeOne(id, l.lenders[i], steps, nil) {
 			return true
 		}
 		if steps == 1 {
@@ -337,8 +337,8 @@ func (p *planner) lendersBelow(priority int32) []JobID {
 	return all
 }
 
-// takeOne takes room for growth from one other job, which may be shrunk now.
-func (p *planner) takeOne(id, from JobID, steps int32) bool {
+// takeOne takes room for growth from one other job, which may be shrunk now, unless what that leaves to it is not fair.
+func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bool) bool {
 	in, j := &p.c.Jobs[id], &p.jobs[from]
 	if j.evicted || j.added > 0 || j.virtual > 0 || j.limit <= j.gone {
 		return false
@@ -361,8 +361,13 @@ func (p *planner) takeOne(id, from JobID, steps int32) bool {
 		refused[from] = steps
 		return false
 	}
+	gives := before - p.surplus(from)
+	if fair != nil && !fair(gives) {
+		s.abandon()
+		return false
+	}
 	p.take(s)
-	p.held[p.c.Jobs[from].Namespace] -= before - p.surplus(from)
+	p.held[p.c.Jobs[from].Namespace] -= gives
 	return true
 }
 

@@ -210,7 +210,7 @@ func (p *planner) gatherLendables(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	switch {
 	case j.limit <= 0:
-	case in.Stage == Training && j.ownBound <= in.Min:
+	case in.Stage == Training && j.ownLent(in) <= 0:
 		j.lendables, j.holds = j.tally.surplus, j.tally.holds // as nearly always: none of its own class
 	default:
 		for w := range in.Workers {
@@ -303,8 +303,13 @@ func (p *planner) lendable(id JobID, w int) bool {
 	if in.Stage != Training {
 		return !worker.Own && !worker.Bound && (worker.Marked || in.Stage != Fixed || !p.c.NoEviction)
 	}
-	return !worker.Own || worker.Bound && j.ownBound > in.Min
+	return !worker.Own || worker.Bound && j.ownLent(in) > 0
 }
+
+// ownLent is how many of its own class a job could give. Those that came in the place of others that are to move are
+// none: were they within reach, a gang that waits could claim them and all that they are to take the place of, the move
+// would come to nothing, and begin again as soon as they had left.
+func (j *job) ownLent(in *Job) int32 { return j.ownBound - in.Min - max(j.live-in.Target, 0) }
 
 // choose has a worker leave: its room comes free soon. What is within reach does not change.
 func (p *planner) choose(id JobID, w int, whom JobID, rule Rule) {
