@@ -184,3 +184,15 @@ func endedOnceJoined(f *fleet) string {
 	}
 	return ""
 }
+
+// nobodyNamed: the one worker of a job is gone, and the controller has not named another yet.
+func nobodyNamed(f *fleet) string {
+	l := f.training(1)
+	f.lose(l, "p00")
+	delete(f.pods, "p00")
+	_ = f.handle(l, GangExpected{f.gang()})
+	if u := l.machine.Underway(); u.Left != 1 || u.Stage != StageRegroup {
+		return fmt.Sprintf("a job that regroups says that this is under way: %+v", u)
+	}
+	return ""
+}

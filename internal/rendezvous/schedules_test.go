@@ -47,6 +47,7 @@ var schedules = map[string]func(*fleet) string{
 	"all are silent when the first world is there":      silentFromTheStart,
 	"nobody who has the snapshot can be reached":        holdersCutOff,
 	"a member ends when it has joined the next leader":  endedOnceJoined,
+	"nobody is named while a job regroups":              nobodyNamed,
 }
 
 func TestSchedules(t *testing.T) {
