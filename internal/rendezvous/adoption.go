@@ -54,7 +54,7 @@ type census struct {
 	// in have reported the durable round, before the round that it continues, and elsewhere neither.
 	in, before, elsewhere int
 	// unheard have not been heard yet, and may be anywhere; unled have not obeyed this leader's term,
-	// and are not in the round.
+	// and are not in the round, and are not known to have ended.
 	unheard, unled int
 }
 
@@ -75,7 +75,7 @@ func (m *Machine) census() census {
 		default:
 			c.elsewhere++
 		}
-		if mem.report.Term != m.term {
+		if mem.report.Term != m.term && !mem.want.Ended {
 			c.unled++
 		}
 	}

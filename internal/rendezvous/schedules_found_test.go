@@ -160,3 +160,39 @@ func holdersCutOff(f *fleet) string {
 	}
 	return ""
 }
+
+// endedOnceJoined: the one member of a first world has not heard of it. It joins the next leader, and ends before it
+// obeys that.
+func endedOnceJoined(f *fleet) string {
+	f.target = 1
+	f.makePod()
+	f.newLeader()
+	l := f.leaders[f.born]
+	for l.machine.State() != StateFounding {
+		f.turn(l)
+	}
+	f.finishWrite(l)
+	f.kill(l)
+	f.newLeader()
+	l = f.leaders[f.born]
+	f.connectTo(f.pods["p00"], l)
+	f.lose(l, "p00")
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	if f.turns(l, 40); f.record.Round != 2 {
+		return fmt.Sprintf("no other world is made: the leader is %s", l.machine.State())
+	}
+	return ""
+}
+
+// nobodyNamed: the one worker of a job is gone, and the controller has not named another yet.
+func nobodyNamed(f *fleet) string {
+	l := f.training(1)
+	f.lose(l, "p00")
+	delete(f.pods, "p00")
+	_ = f.handle(l, GangExpected{f.gang()})
+	if u := l.machine.Underway(); u.Left != 1 || u.Stage != StageRegroup {
+		return fmt.Sprintf("a job that regroups says that this is under way: %+v", u)
+	}
+	return ""
+}

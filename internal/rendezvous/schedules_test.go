@@ -46,6 +46,8 @@ var schedules = map[string]func(*fleet) string{
 	"one of those that are lost is known to have ended": oneHasEnded,
 	"all are silent when the first world is there":      silentFromTheStart,
 	"nobody who has the snapshot can be reached":        holdersCutOff,
+	"a member ends when it has joined the next leader":  endedOnceJoined,
+	"nobody is named while a job regroups":              nobodyNamed,
 }
 
 func TestSchedules(t *testing.T) {

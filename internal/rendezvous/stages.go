@@ -60,7 +60,7 @@ func (m *Machine) Underway() Underway {
 	switch {
 	case m.over() || m.fatal != "":
 		return Underway{Over: true}
-	case len(m.gang.Members) == 0:
+	case m.world == nil && len(m.gang.Members) == 0:
 		return Underway{}
 	case m.world == nil:
 		return m.underwayWithoutWorld()
