@@ -86,6 +86,27 @@ type WorldStatus struct {
 	// +optional
 	MembersDigest string `json:"membersDigest,omitempty"`
 
+	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
+	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
+	// of an older version.
+	//
+	// +kubebuilder:validation:MaxLength=65536
+	// +optional
+	Members string `json:"members,omitempty"`
+
+	// masterAddress is the IP address at which the members of this world meet, that of rank 0.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	MasterAddress string `json:"masterAddress,omitempty"`
+
+	// masterPort is the port there.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	MasterPort *int32 `json:"masterPort,omitempty"`
+
 	// reason is why this world was made, in one word; the same words as in status.resizes.
 	//
 	// +kubebuilder:validation:MaxLength=64

@@ -575,6 +575,11 @@ func (in *WorldStatus) DeepCopyInto(out *WorldStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.MasterPort != nil {
+		in, out := &in.MasterPort, &out.MasterPort
+		*out = new(int32)
+		**out = **in
+	}
 	if in.From != nil {
 		in, out := &in.From, &out.From
 		*out = new(int32)

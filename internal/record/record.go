@@ -96,6 +96,8 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		Processes:     ptr.Deref(world.Processes, 0),
 		FromStep:      uint64(ptr.Deref(world.FromStep, 0)),
 		MembersDigest: world.MembersDigest,
+		Members:       world.Members,
+		Master:        rendezvous.Endpoint{Address: world.MasterAddress, Port: uint32(ptr.Deref(world.MasterPort, 0))},
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
 		Reason:        rendezvous.Reason(world.Reason),
 		From:          ptr.Deref(world.From, 0),
@@ -116,6 +118,15 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 		WithMembersDigest(record.MembersDigest).
 		WithReason(string(record.Reason)).
 		WithFrom(record.From)
+	if record.Members != "" {
+		world = world.WithMembers(record.Members)
+	}
+	if record.Master.Address != "" {
+		world = world.WithMasterAddress(record.Master.Address)
+	}
+	if record.Master.Port > 0 {
+		world = world.WithMasterPort(int32(record.Master.Port))
+	}
 	if record.JobUID != "" {
 		world = world.WithJobUID(record.JobUID)
 	}

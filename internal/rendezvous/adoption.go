@@ -36,6 +36,7 @@ func (m *Machine) adopting(now time.Time) bool {
 //     entered it;
 //   - adopts it when any member reports it with a step done beyond fromStep: a step takes all ranks,
 //     so all have entered it, whoever is slow to reconnect;
+//   - publishes it again, unchanged, when some are in it, and all others can still enter it (republish.go);
 //   - burns it when so many have obeyed this leader's term and are not in it that it can never be
 //     complete: they refuse older directives. If nobody is in it at all, and the members are still in
 //     the round before, that world is adopted instead: it can go on as if nothing had been. If some
@@ -93,16 +94,20 @@ func (m *Machine) tryAdopt(now time.Time) {
 	// possible is how many could be in the round now, or still enter it.
 	possible := c.in + c.unheard + c.unled
 	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace
+	uids := m.namedMembers()
+	named := m.outlookOf(uids, c.in)
 	switch {
 	case m.steppedIn(&m.base):
 		m.adopt(now, m.base, "a member has made steps in it")
 	case c.in == int(m.base.Workers):
 		m.adopt(now, m.base, "all of its workers report it")
+	case named == outlookWhole:
+		m.republish(now, uids)
 	case m.base.Parent == 0 && heard > 0 && possible < int(m.base.Workers):
 		m.burn("not all of its workers have entered it")
 	case late && c.in > 0:
 		m.adopt(now, m.base, "some of its workers report it, and others were not heard in time")
-	case heard == 0 || c.unheard > 0 && !late || possible >= int(m.base.Workers):
+	case heard == 0 || (c.unheard > 0 || named == outlookOpen) && !late || possible >= int(m.base.Workers):
 		// Too early to say.
 	case c.in > 0:
 		m.adopt(now, m.base, "some of its workers have entered it")

@@ -65,8 +65,9 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 	next.Round, next.MembersDigest = m.topRound, ranks.digest
 	next.Workers = int32(len(p.members))
 	next.Processes = next.Workers * m.gang.ProcessesPerWorker
+	next.Members, next.Master = packOrdinals(m.ordinalsOf(ranks.uids)), m.members[ranks.uids[0]].endpoint
 	m.writing = &pendingWrite{
-		plan: p, ranks: ranks, master: m.members[ranks.uids[0]].endpoint,
+		plan: p, ranks: ranks, master: next.Master,
 		Write: Write{Prev: m.base, Next: next},
 	}
 	m.out.Write = &m.writing.Write

@@ -127,7 +127,11 @@ type Record struct {
 	Workers, Processes int32
 	FromStep           uint64
 	MembersDigest      string
-	StartedAt          time.Time
+	// Members are the ordinals of the members in rank order, as packOrdinals writes them, and Master is where they
+	// meet; empty in a record of an older version.
+	Members   string
+	Master    Endpoint
+	StartedAt time.Time
 	// Reason is why the world was made, From the number of workers of the one before; 0 for none.
 	Reason Reason
 	From   int32

@@ -399,6 +399,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: leader
       type:
         scalar: string
+    - name: masterAddress
+      type:
+        scalar: string
+    - name: masterPort
+      type:
+        scalar: numeric
+    - name: members
+      type:
+        scalar: string
     - name: membersDigest
       type:
         scalar: string

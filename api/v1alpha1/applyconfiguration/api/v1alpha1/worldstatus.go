@@ -29,6 +29,14 @@ type WorldStatusApplyConfiguration struct {
 	FromStep *int64 `json:"fromStep,omitempty"`
 	// membersDigest is the SHA-256, in hex, over the ordered members.
 	MembersDigest *string `json:"membersDigest,omitempty"`
+	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
+	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
+	// of an older version.
+	Members *string `json:"members,omitempty"`
+	// masterAddress is the IP address at which the members of this world meet, that of rank 0.
+	MasterAddress *string `json:"masterAddress,omitempty"`
+	// masterPort is the port there.
+	MasterPort *int32 `json:"masterPort,omitempty"`
 	// reason is why this world was made, in one word; the same words as in status.resizes.
 	Reason *string `json:"reason,omitempty"`
 	// from is the number of workers of the world before it; 0 for none.
@@ -110,6 +118,30 @@ func (b *WorldStatusApplyConfiguration) WithFromStep(value int64) *WorldStatusAp
 // If called multiple times, the MembersDigest field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithMembersDigest(value string) *WorldStatusApplyConfiguration {
 	b.MembersDigest = &value
+	return b
+}
+
+// WithMembers sets the Members field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Members field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithMembers(value string) *WorldStatusApplyConfiguration {
+	b.Members = &value
+	return b
+}
+
+// WithMasterAddress sets the MasterAddress field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MasterAddress field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithMasterAddress(value string) *WorldStatusApplyConfiguration {
+	b.MasterAddress = &value
+	return b
+}
+
+// WithMasterPort sets the MasterPort field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MasterPort field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithMasterPort(value int32) *WorldStatusApplyConfiguration {
+	b.MasterPort = &value
 	return b
 }
 
