@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -174,7 +175,12 @@ func (f *fleet) freeze() {
 }
 
 // lie makes one worker a liar, and the one before it honest.
-func (f *fleet) lie() { f.liar = f.pickPod().uid }
+func (f *fleet) lie() {
+	if before := f.pods[f.liar]; before != nil {
+		before.liedAt = f.now
+	}
+	f.liar = f.pickPod().uid
+}
 
 // notReached says whether no agent can reach that of a worker.
 func (f *fleet) notReached(p *pod) bool { return p.dead || p.left || p.frozen || p.apart }
@@ -198,8 +204,11 @@ func (f *fleet) isParted(round uint64) bool {
 	return false
 }
 
-// checkSilence checks that whoever was lost on the word of its peers could not be reached. A single peer that was
-// asked may lie.
+// peer is the name of one of those on whose word a worker was lost.
+var peer = regexp.MustCompile(`p\d\d`)
+
+// checkSilence checks that whoever was lost on the word of its peers could not be reached, or that each of these lies,
+// or was itself out of reach when it was asked.
 func (f *fleet) checkSilence(l *modelLeader) {
 	for i := range l.machine.losses {
 		loss := &l.machine.losses[i]
@@ -207,8 +216,12 @@ func (f *fleet) checkSilence(l *modelLeader) {
 		if p == nil || !loss.At.Equal(f.now) || !strings.HasSuffix(loss.Message, "cannot reach it") || p.awayAt.After(f.now.Add(-provesFor)) {
 			continue
 		}
-		if strings.Count(loss.Message, " and ") > 1 || f.liar == "" {
-			f.t.Fatalf("%s could be reached since %s, and is lost: %s", p.uid, f.now.Sub(p.awayAt), loss.Message)
+		_, said, _ := strings.Cut(loss.Message, ", and ")
+		for _, name := range peer.FindAllString(said, -1) {
+			by := f.pods[name]
+			if by != nil && name != f.liar && !f.notReached(by) && !by.awayAt.After(f.now.Add(-provesFor)) && !by.liedAt.After(f.now.Add(-provesFor)) {
+				f.t.Fatalf("%s could be reached since %s, by %s too, and is lost: %s", p.uid, f.now.Sub(p.awayAt), name, loss.Message)
+			}
 		}
 	}
 }

@@ -133,9 +133,10 @@ type pod struct {
 	// told is true once an operator has taken the last report of an agent that has ended.
 	told bool
 	// unheard is true while no operator can be reached from it, apart while none of its peers can, frozen while
-	// nothing runs there. awayAt is when its peers could not reach it last.
+	// nothing runs there. awayAt is when its peers could not reach it last, liedAt when it lied last, before another
+	// became the liar.
 	unheard, apart, frozen bool
-	awayAt                 time.Time
+	awayAt, liedAt         time.Time
 	leader                 *modelLeader
 	queue                  []delivery
 }
