@@ -148,6 +148,20 @@ func TestAPodOfAnotherIsNotForgotten(t *testing.T) {
 	}
 }
 
+func TestAPodThatIsAdoptedIsAWorker(t *testing.T) {
+	job := jobOf("big", trains)
+	worker := workerOf(job, 0, on("n0"))
+	orphan := worker.DeepCopy()
+	orphan.OwnerReferences = nil
+	c := FromObjects(Objects{Nodes: nodesOf(1), Jobs: []*v1alpha1.TrainingJob{job}, Pods: []*corev1.Pod{orphan}}, optionsOf())
+	for _, pod := range []*corev1.Pod{worker, orphan, worker} {
+		c.SetPod(pod)
+		if got := len(c.Snapshot().Jobs[0].Workers); got != len(pod.OwnerReferences) {
+			t.Errorf("owned by %v: the job has %d workers", pod.OwnerReferences, got)
+		}
+	}
+}
+
 // TestWhatComesFree: pods that end are waited for, whoever owned them, and not for ever.
 func TestWhatComesFree(t *testing.T) {
 	gone, there := jobOf("gone"), jobOf("there", trains)

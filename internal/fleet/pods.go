@@ -69,11 +69,17 @@ func (c *Cluster) SetPod(object *corev1.Pod) {
 // nobody's concern here.
 func (c *Cluster) samePod(old *pod, object *corev1.Pod) bool {
 	was := old.object
-	return was.UID == object.UID && was.DeletionTimestamp.Equal(object.DeletionTimestamp) &&
+	return was.UID == object.UID && was.DeletionTimestamp.Equal(object.DeletionTimestamp) && sameOwner(was, object) &&
 		was.Status.NominatedNodeName == object.Status.NominatedNodeName &&
 		maps.Equal(was.Labels, object.Labels) && maps.Equal(was.Annotations, object.Annotations) &&
 		equality.Semantic.DeepEqual(was.Spec, object.Spec) &&
 		slices.Equal(sortedShares(old.request), sortedShares(c.resources.shares(requests(object))))
+}
+
+// sameOwner says whether a pod still belongs to the same job: owners may be edited.
+func sameOwner(a, b *corev1.Pod) bool {
+	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
+	return (x == nil) == (y == nil) && (x == nil || x.UID == y.UID)
 }
 
 // DeletePod takes in that a pod is gone.
