@@ -94,8 +94,11 @@ func (m *Machine) tryAdopt(now time.Time) {
 	// possible is how many could be in the round now, or still enter it.
 	possible := c.in + c.unheard + c.unled
 	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace
-	uids := m.namedMembers()
-	named := m.outlookOf(uids, c.in)
+	uids, named := []string(nil), outlookNone
+	if c.in > 0 && m.base.Parent > 0 {
+		uids = m.namedMembers()
+		named = m.outlookOf(uids)
+	}
 	switch {
 	case m.steppedIn(&m.base):
 		m.adopt(now, m.base, "a member has made steps in it")

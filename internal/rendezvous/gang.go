@@ -26,7 +26,7 @@ func (m *Machine) expect(now time.Time, gang Gang) {
 	another := !first && gang.Attempt != m.gang.Attempt
 	same := !first && !another && sameMembers(gang.Members, m.gang.Members)
 	m.out.Publish = m.out.Publish || m.term > 0 && BeatOf(len(gang.Members)) != BeatOf(len(m.gang.Members))
-	m.gang = gang
+	m.gang, m.namedIn = gang, ""
 	m.released, m.gone = false, false
 	m.look = true
 	if another {

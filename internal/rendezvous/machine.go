@@ -75,6 +75,9 @@ type Machine struct {
 	secret []byte
 	// inherited is the round that stood there when the term was taken.
 	inherited uint64
+	// namesIn are the members that the record with the digest namedIn names.
+	namesIn []string
+	namedIn string
 	// burned is the inherited round once it is known to be dead; 0 for none.
 	burned uint64
 	// topTerm is the highest term that was reported or found, topRound the highest round that was, or was tried.

@@ -24,6 +24,13 @@ const (
 // namedMembers are the uids of the members of the inherited round in rank order; nil when the record does not name
 // them, or others than those that are expected.
 func (m *Machine) namedMembers() []string {
+	if m.namedIn != m.base.MembersDigest {
+		m.namedIn, m.namesIn = m.base.MembersDigest, m.findNamed()
+	}
+	return m.namesIn
+}
+
+func (m *Machine) findNamed() []string {
 	ordinals := unpackOrdinals(m.base.Members, m.base.Workers)
 	if ordinals == nil {
 		return nil
@@ -42,9 +49,9 @@ func (m *Machine) namedMembers() []string {
 	return uids
 }
 
-// outlookOf says whether the members of the inherited round, in which so many are, can all be in it yet.
-func (m *Machine) outlookOf(uids []string, in int) outlook {
-	if len(uids) == 0 || in == 0 || m.base.Parent == 0 || m.base.Master.Port == 0 || m.gang.Strategy == Restart {
+// outlookOf says whether the members of the inherited round, in which some are, can all be in it yet.
+func (m *Machine) outlookOf(uids []string) outlook {
+	if len(uids) == 0 || m.base.Master.Port == 0 || m.gang.Strategy == Restart {
 		return outlookNone
 	}
 	found := outlookWhole
