@@ -206,7 +206,7 @@ func (s *fleetSim) checkGangs() {
 func (s *fleetSim) checkQueue() {
 	var queue []*v1alpha1.TrainingJob
 	for _, job := range s.server.jobs() {
-		if s.waits(job) {
+		if s.waits(job) || s.lostItsRoom(job) {
 			queue = append(queue, job)
 		} else {
 			delete(s.watch.fits, job.UID)
@@ -220,6 +220,10 @@ func (s *fleetSim) checkQueue() {
 	ahead := false
 	s.watch.first = ""
 	for _, job := range queue {
+		if s.lostItsRoom(job) {
+			ahead = true // it stands in the queue again, and how long is watched by checkStarts
+			continue
+		}
 		if !ahead {
 			s.watch.first = job.UID
 		}
@@ -238,6 +242,14 @@ func (s *fleetSim) checkQueue() {
 		}
 		ahead = true
 	}
+}
+
+// lostItsRoom says whether a gang that was decided on has no pod: somebody else was faster.
+func (s *fleetSim) lostItsRoom(job *v1alpha1.TrainingJob) bool {
+	if (&State{Job: job}).finished() || value(job.Spec.Suspend) || value(job.Status.Workers.Target) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(s.server.pods(), func(pod *corev1.Pod) bool { return metav1.IsControlledBy(pod, job) && !podEnded(pod) })
 }
 
 // patience is how long what should happen may take.
