@@ -85,16 +85,24 @@ const annotationMoves = "training.concertina.dev/moves"
 // markSurplus marks those as leaving that are more than the durable target.
 func (p *planner) markSurplus(crew []worker) {
 	var staying []*worker
-	moves := 0
+	moves, named := 0, 0
 	for i := range crew {
 		w := &crew[i]
 		if !w.stays() {
 			continue
 		}
 		staying = append(staying, w)
-		if _, unwanted := p.Grant.Leave[w.pod.UID]; w.newcomer() && w.pod.Annotations[annotationMoves] != "" && !unwanted {
+		leave, unwanted := p.Grant.Leave[w.pod.UID]
+		switch {
+		case w.newcomer() && w.pod.Annotations[annotationMoves] != "" && !unwanted:
 			moves++ // it is too many until the one whose place it takes is told to leave
+		case unwanted && leave.For == "":
+			named++
 		}
+	}
+	if count(crew, (*worker).starting) == 0 {
+		// All who come are ready, and for whom nobody else needs the room of no mark tells of.
+		moves = max(0, moves-named)
 	}
 	surplus := len(staying) - int(p.target()) - moves
 	if !p.rendezvousKnows() || p.target() == 0 || surplus <= 0 {

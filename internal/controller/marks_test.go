@@ -461,6 +461,36 @@ func TestAWorkerIsMovedInOnePause(t *testing.T) {
 	}
 }
 
+// TestWhoReplacesAWorkerOfTheGangAtMax: a worker of the job's own class is deleted, and the maximum lowered to those that
+// are left. One of the growth goes for its replacement, once that is ready.
+func TestWhoReplacesAWorkerOfTheGangAtMax(t *testing.T) {
+	state := reclaims(4)
+	state.Job.Spec.Workers.Max, state.Job.Status.Workers.Target = ptr.To[int32](4), ptr.To[int32](4)
+	state.Memory.Elastic.use(5)
+	delete(state.World.Members, string(state.Pods[1].UID))
+	state.Pods = slices.Delete(state.Pods, 1, 2)
+	newcomer := podOf(state.Job, 1, 5, trainerRuns, onNode("n9"))
+	newcomer.Annotations[annotationMoves] = "true"
+	state.Pods = append(state.Pods, newcomer)
+	state.World.Members[string(newcomer.UID)] = rendezvous.MemberObservation{Joined: true, Connected: true, WorkerRank: -1}
+	state.Grant.Leave[state.Pods[3].UID] = fleet.Leave{Why: "others have a larger claim to its room"}
+	step := func() Plan {
+		plan := NewPlan(state, settings)
+		state.Job.Status = plan.Status
+		state.Memory.remember(&plan)
+		return plan
+	}
+	if got := leavers(step()); len(got) > 0 {
+		t.Fatalf("leavers are %v: the newcomer is not ready", got)
+	}
+	state.World.Members[string(newcomer.UID)] = rendezvous.MemberObservation{Joined: true, Connected: true, Standby: true, WorkerRank: -1}
+	plan := step()
+	if got := leavers(plan); len(got) != 1 || got["digits-1-4"] != rendezvous.ReasonScaledDown {
+		t.Errorf("leavers are %v", got)
+	}
+	expectTarget(t, plan, 4)
+}
+
 // TestWhoNeedNotLeaveIsWantedAgain: whatever else pauses growth, the target counts them before their marks go.
 func TestWhoNeedNotLeaveIsWantedAgain(t *testing.T) {
 	state := reclaims(5)
