@@ -266,6 +266,7 @@ func (p *planner) promise(d *demand) {
 	p.jobs[d.job].waits.free, p.jobs[d.job].waits.comes = int32(len(nodes)), rest.places
 	for _, n := range p.spread(&p.soon, &rest, in.Avoid) {
 		p.charge(n, in.Gang)
+		p.awaited[n] = true
 	}
 	if held := d.places - d.made; held > 0 {
 		p.uncount(in.Gang, held)

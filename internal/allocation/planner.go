@@ -22,7 +22,9 @@ type planner struct {
 	order []JobID
 	// reservations are those in force or soon to be, in order.
 	reservations []reservation
-	vain         vain
+	// awaited are the nodes where a gang waits for pods to end.
+	awaited map[NodeID]bool
+	vain    vain
 	// most is what there would be without all that may be evicted, evicted how many jobs are.
 	most    utmost
 	evicted int
@@ -95,7 +97,7 @@ type leaving struct {
 
 func (p *planner) plan(c *Cluster) Plan {
 	p.c, p.classes = c, newClasses(c)
-	p.vain, p.refused = newVain(), map[pair][]int32{}
+	p.vain, p.refused, p.awaited = newVain(), map[pair][]int32{}, map[NodeID]bool{}
 	p.out = make([]Decision, len(c.Jobs))
 	p.now.reset(c, p.classes)
 	p.soon.copyOf(&p.now)

@@ -136,14 +136,18 @@ func (p *planner) besideReservations(do func()) {
 	}
 }
 
-// liftReservations gives to growth what no gang but one may have, if that one can take it back.
+// liftReservations gives to growth what no gang but one may have, if that one can take it back. Where another gang waits
+// for pods to end nothing is lent meanwhile: with less on the node besides what is reserved, the room that comes would not
+// do for it any more, and it would take the growth back at once, again and again.
 func (p *planner) liftReservations() {
 	for i := range p.reservations {
-		if p.reservations[i].patient {
+		r := &p.reservations[i]
+		if r.patient {
 			continue
 		}
-		p.hold(&p.reservations[i], false)
-		p.reservations[i].held = nil
+		p.hold(r, false)
+		r.held = slices.DeleteFunc(r.held, func(n NodeID) bool { return !p.awaited[n] })
+		p.hold(r, true)
 	}
 }
 

@@ -46,3 +46,27 @@ func TestNobodyIsEvenedOutBelowTheOther(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// A small gang waits for pods to end beside the room that is kept for a large one. Were growth lent of that meanwhile, too
+// little would be left for the small one, which took it back at once, as often as a pod ended.
+func TestNobodyGrowsWhereAGangWaitsForPodsToEnd(t *testing.T) {
+	c := newCluster().withNodes(1, 6).withNodes(1, 2).withNodes(2, 4)
+	c.training("others", 5, 5, []NodeID{2, 2, 2, 2, 3}, priority(100), policy(Never))
+	lender := c.training("lender", 3, 9, []NodeID{3, 3, 3, 0, 0, 0, 0, 0, 0}, priority(100))
+	c.queued("large", 3, 3, c.devices(4), priority(100))
+	small := c.queued("small", 4, 4)
+	c.Settings.Backfill = 0
+	s := simulate(c)
+	s.tell(t)
+	one := 0
+	s.ends = func() int { one++; return one * 3 }
+	for range 60 {
+		s.step()
+		if d := s.plan.of(lender); c.Jobs[small].Stage == Queued && len(d.Places) > 0 {
+			t.Fatalf("it grows by %d while a gang waits for pods to end", len(d.Places))
+		}
+	}
+	if c.Jobs[small].Stage != Training {
+		t.Errorf("the small gang is at stage %v", c.Jobs[small].Stage)
+	}
+}
