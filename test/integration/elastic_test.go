@@ -152,6 +152,7 @@ var _ = Describe("A job whose world can change", func() {
 		kubelet(ctx, third, func(status *corev1.PodStatus) {
 			status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "somebody was faster"}}
 		})
+		op.hasSeen(ctx, third)
 		op.clock.advance(31 * time.Second)
 		j.touch(ctx)
 		Eventually(op.all).Should(ContainElement(And(

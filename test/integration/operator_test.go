@@ -39,7 +39,19 @@ type operator struct {
 	clock  *clock
 	events *recorder
 	fleet  *fleet.Cluster
+	// cached is what it knows of the cluster.
+	cached client.Reader
 	stop   func()
+}
+
+// hasSeen waits until the operator knows a pod as it is: a clock that is moved before has it decide on what was.
+func (o *operator) hasSeen(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		var known corev1.Pod
+		g.Expect(o.cached.Get(ctx, client.ObjectKeyFromObject(pod), &known)).To(Succeed())
+		g.Expect(known.ResourceVersion).To(Equal(pod.ResourceVersion))
+	}).Should(Succeed())
 }
 
 // settings change an operator before it starts.
@@ -128,6 +140,7 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 
 		ReclaimTimeout: shared.ReclaimTimeout.Duration,
 	}
+	op.cached = mgr.GetClient()
 	Expect(reconciler.SetupWithManager(mgr)).To(Succeed())
 	DeferCleanup(func() {
 		if CurrentSpecReport().Failed() {
