@@ -32,8 +32,9 @@ type effect struct {
 	// Of a change that meets a calm job, exactly: how often it is counted as a loss by the program,
 	// and by infrastructure.
 	program, infrastructure int
-	// either is true when a loss may be counted by one or by the other.
-	either bool
+	// either is true when a loss may be counted by one or by the other, perhaps when a planned change may be faster:
+	// then nothing is lost.
+	either, perhaps bool
 	// inCompany is how many losses it can become at most when it meets other changes: a worker that
 	// was asked to leave may then be lost.
 	inCompany int
@@ -61,11 +62,12 @@ func (c *campaign) expectCounted(ctx context.Context, over bool) {
 		Expect(got).To(Equal(restarts{}), "nothing was done")
 	case len(c.group) == 1 && !over && c.group[0].either:
 		Expect(got.sum()).To(Equal(1), "%s: %+v", what, got)
+	case len(c.group) == 1 && !over && c.group[0].perhaps && got == (restarts{}):
 	case len(c.group) == 1 && !over:
 		Expect(got).To(Equal(restarts{c.group[0].program, c.group[0].infrastructure}), what)
 	default:
 		first := c.group[0]
-		if !over && first.program+first.infrastructure > 0 {
+		if !over && !first.perhaps && first.program+first.infrastructure > 0 {
 			Expect(got.sum()).To(BeNumerically(">", 0), what)
 		}
 		Expect(got.sum()).To(BeNumerically("<=", company), "%s: %+v", what, got)
@@ -119,7 +121,7 @@ func (c *campaign) forceDelete(ctx context.Context) effect {
 	GinkgoHelper()
 	pod := pick(c.victims(ctx))
 	forceDelete(ctx, pod)
-	return effect{what: "deleted by force " + c.touch(pod), infrastructure: 1, inCompany: 1, changesWorld: true}
+	return effect{what: "deleted by force " + c.touch(pod), infrastructure: 1, perhaps: true, inCompany: 1, changesWorld: true}
 }
 
 // drain empties one node, and opens it again once nobody is left there.
