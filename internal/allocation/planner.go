@@ -28,6 +28,8 @@ type planner struct {
 	// most is what there would be without all that may be evicted, evicted how many jobs are.
 	most    utmost
 	evicted int
+	// overstaffed are jobs that could give workers of their own class: there are more of them than min.
+	overstaffed []JobID
 	// coming is what replacements hold that were made for moves; nil until somebody asks.
 	coming []int64
 	// evictable are the jobs that may be ended for another, those of which least is lost first; nil until
@@ -212,7 +214,7 @@ func (p *planner) gatherLendables(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	switch {
 	case j.limit <= 0:
-	case in.Stage == Training && j.ownLent(in) <= 0:
+	case in.Stage == Training && j.ownBound <= in.Min:
 		j.lendables, j.holds = j.tally.surplus, j.tally.holds // as nearly always: none of its own class
 	default:
 		for w := range in.Workers {
@@ -221,6 +223,9 @@ func (p *planner) gatherLendables(id JobID) {
 			}
 		}
 		j.holds = holdsOf(j.lendables)
+		if in.Stage == Training {
+			p.overstaffed = append(p.overstaffed, id)
+		}
 	}
 	for _, h := range j.holds {
 		p.reach.apply(h.node, h.shape, h.times)
@@ -305,13 +310,8 @@ func (p *planner) lendable(id JobID, w int) bool {
 	if in.Stage != Training {
 		return !worker.Own && !worker.Bound && (worker.Marked || in.Stage != Fixed || !p.c.NoEviction)
 	}
-	return !worker.Own || worker.Bound && j.ownLent(in) > 0
+	return !worker.Own || worker.Bound && j.ownBound > in.Min
 }
-
-// ownLent is how many of its own class a job could give. Those that came in the place of others that are to move are
-// none: were they within reach, a gang that waits could claim them and all that they are to take the place of, the move
-// would come to nothing, and begin again as soon as they had left.
-func (j *job) ownLent(in *Job) int32 { return j.ownBound - in.Min - max(j.live-in.Target, 0) }
 
 // choose has a worker leave: its room comes free soon. What is within reach does not change.
 func (p *planner) choose(id JobID, w int, whom JobID, rule Rule) {

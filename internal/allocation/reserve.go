@@ -36,10 +36,12 @@ func (p *planner) block(d *demand) {
 	r := reservation{job: d.job, shape: in.Gang, expected: p.expected(d)}
 	p.out[d.job].Expected = r.expected
 	if !p.stillOpen(d) {
-		from := p.claim(&r)
-		all := *d
-		all.places = int32(min(from.of(d.class).total, int64(d.places)))
-		if r.held = p.spread(from, &all, nil); len(r.held) == 0 {
+		p.claim(&r, func(from *room) {
+			all := *d
+			all.places = int32(min(from.of(d.class).total, int64(d.places)))
+			r.held = p.spread(from, &all, nil)
+		})
+		if len(r.held) == 0 {
 			return // for one that nothing can be kept for, others do not lose their claim
 		}
 		p.hold(&r, true)
@@ -47,13 +49,26 @@ func (p *planner) block(d *demand) {
 	p.reservations = append(p.reservations, r)
 }
 
-// claim is what a reservation may be taken from. Who takes nothing from others never gets what is taken from them:
-// it is kept what comes free by itself.
-func (p *planner) claim(r *reservation) *room {
+// claim does something with the room that a reservation may be taken from. Who takes nothing from others never gets
+// what is taken from them: it is kept what comes free by itself. All others have what can be taken of surplus. Workers
+// of a job's own class are none: they are within reach only while a replacement is there for one that moves, and the
+// move is for another gang. If they were claimed, that gang would lose its room to the reservation as soon as the
+// replacement is bound, which would leave then, and come again.
+func (p *planner) claim(r *reservation, do func(from *room)) {
 	if r.patient = !p.c.Jobs[r.job].Preempts; r.patient {
-		return &p.soon
+		do(&p.soon)
+		return
 	}
-	return &p.reach
+	mark := p.reach.mark()
+	defer func() { p.reach.undo(mark) }()
+	for _, id := range p.overstaffed {
+		for _, l := range p.jobs[id].lendables {
+			if p.c.Jobs[id].Workers[l.worker].Own && p.takeable(id, int(l.worker)) {
+				p.reach.add(l.node, l.shape, -1)
+			}
+		}
+	}
+	do(&p.reach)
 }
 
 // stillOpen says whether others may start on what a gang waits for.
@@ -75,7 +90,8 @@ func (p *planner) blockQuota(d *demand) {
 		return
 	}
 	r := reservation{job: d.job, shape: in.Gang, quota: true}
-	left := min(p.claim(&r).bounds(in.Gang, 0), d.made)
+	left := int32(0)
+	p.claim(&r, func(from *room) { left = min(from.bounds(in.Gang, 0), d.made) })
 	if left <= 0 {
 		return
 	}

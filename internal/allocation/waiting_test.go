@@ -3,6 +3,8 @@ package allocation
 import (
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestAGangThatTakesNothingStartsBesideEndlessLenders: what comes free by itself is kept for it, and not grown
@@ -146,5 +148,23 @@ func TestNoEviction(t *testing.T) {
 	id := c.training("shrinks", 1, 4, []NodeID{2, 2, 2, 2})
 	if plan := NewPlan(c); plan.leaves(id) == 0 {
 		t.Error("surplus of jobs whose world is known is taken as usual")
+	}
+}
+
+// The workers of its own class that a job has beyond a min that was lowered leave in a change that takes its time: the
+// plan for them stays the same while they have yet to go.
+func TestAReclaimOfTheOwnClassIsKeptUntilItIsDone(t *testing.T) {
+	c := newCluster().withNodes(8, 1)
+	lowered := c.training("lowered", 8, 8, span(0, 8))
+	c.Jobs[lowered].Min, c.Jobs[lowered].Restarts = 4, true
+	gang := c.queued("gang", 4, 4)
+	first := NewPlan(c)
+	if first.leavesFor(lowered, gang) != 4 || first.of(lowered).Count != 4 {
+		t.Fatalf("%d leave, count %d; want 4, 4", first.leavesFor(lowered, gang), first.of(lowered).Count)
+	}
+	simulate(c).mark(lowered, &first.Decisions[lowered])
+	c.Jobs[lowered].Target = first.of(lowered).Count
+	if diff := cmp.Diff(first, NewPlan(c)); diff != "" {
+		t.Errorf("the plan in force is another one: %s", diff)
 	}
 }
