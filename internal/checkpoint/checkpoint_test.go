@@ -168,7 +168,7 @@ func TestHashes(t *testing.T) {
 			rapid.IntRange(0, len(data)), rapid.SampledFrom([]int{0, 1, blockBytes - 1, blockBytes, blockBytes + 1, 3 * blockBytes}),
 		).Draw(t, "size")
 		file := data[:size]
-		written := newHasher()
+		written := NewHasher()
 		for rest := file; len(rest) > 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
 			if _, err := written.Write(rest[:n]); err != nil {
@@ -177,8 +177,8 @@ func TestHashes(t *testing.T) {
 			rest = rest[n:]
 		}
 		read, err := hashOf(bytes.NewReader(file), int64(size))
-		if want := sum(file); err != nil || read != want || written.sum() != want {
-			t.Fatalf("read %x (%v), written %x, want %x", read, err, written.sum(), want)
+		if want := sum(file); err != nil || read != want || written.Sum() != want {
+			t.Fatalf("read %x (%v), written %x, want %x", read, err, written.Sum(), want)
 		}
 		if size > 0 {
 			if _, err := hashOf(bytes.NewReader(file[:size-1]), int64(size)); !errors.Is(err, errCut) {
@@ -776,11 +776,11 @@ func TestTogether(t *testing.T) {
 func TestIDsAndTheirNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := ID{rapid.Uint64().Draw(t, "round"), rapid.Uint64().Draw(t, "step")}
-		if got, ok := parseID(id.String()); !ok || got != id {
+		if got, ok := ParseID(id.String()); !ok || got != id {
 			t.Fatalf("%v became %v, %v", id, got, ok)
 		}
 		name := rapid.StringMatching(`[0-9+-]{0,6}`).Draw(t, "name")
-		if got, ok := parseID(name); ok && got.String() != name {
+		if got, ok := ParseID(name); ok && got.String() != name {
 			t.Fatalf("%q became %v", name, got)
 		}
 	})

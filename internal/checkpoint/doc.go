@@ -47,13 +47,13 @@ const partSuffix = ".part"
 // String is the name of the file: ROUND-STEP.
 func (id ID) String() string { return fmt.Sprintf("%d-%d", id.Round, id.Step) }
 
-// compareIDs orders by round first: a recovery goes back to earlier steps in a later round.
-func compareIDs(a, b ID) int {
+// CompareIDs orders by round first: a recovery goes back to earlier steps in a later round.
+func CompareIDs(a, b ID) int {
 	return cmp.Or(cmp.Compare(a.Round, b.Round), cmp.Compare(a.Step, b.Step))
 }
 
-// parseID reads the name of a file; ok is false when no ID has that name.
-func parseID(name string) (id ID, ok bool) {
+// ParseID reads the name of a file; ok is false when no ID has that name.
+func ParseID(name string) (id ID, ok bool) {
 	round, step, _ := strings.Cut(name, "-")
 	var errRound, errStep error
 	id.Round, errRound = strconv.ParseUint(round, 10, 64)

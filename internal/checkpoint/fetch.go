@@ -262,7 +262,7 @@ func transfer(to io.Writer, from io.Reader) (read uint64, hash Hash, failed, err
 	for range buffers {
 		free <- make([]byte, bufferBytes)
 	}
-	written := newHasher()
+	written := NewHasher()
 	var writing sync.WaitGroup
 	var broken atomic.Bool
 	writing.Go(func() {
@@ -292,7 +292,7 @@ func transfer(to io.Writer, from io.Reader) (read uint64, hash Hash, failed, err
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = nil // the last buffer was not full; whether all came is seen by the size
 	}
-	return read, written.sum(), failed, err
+	return read, written.Sum(), failed, err
 }
 
 func (s *Store) unwritable(want Snapshot, err error) error {

@@ -61,17 +61,17 @@ func hashOf(file io.ReaderAt, size int64) (Hash, error) {
 	return Hash(all.Sum(nil)), nil
 }
 
-// hasher makes the hash of what is written to it, in any pieces.
-type hasher struct {
+// Hasher makes the hash of what is written to it, in any pieces.
+type Hasher struct {
 	all, block hash.Hash
 	// inBlock is how many bytes of the present block there are.
 	inBlock int
 }
 
-func newHasher() *hasher { return &hasher{all: sha256.New(), block: sha256.New()} }
+func NewHasher() *Hasher { return &Hasher{all: sha256.New(), block: sha256.New()} }
 
 // Write implements io.Writer. It never fails.
-func (h *hasher) Write(p []byte) (int, error) {
+func (h *Hasher) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
 		piece := p[:min(len(p), blockBytes-h.inBlock)]
@@ -84,15 +84,15 @@ func (h *hasher) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// sum ends the file.
-func (h *hasher) sum() Hash {
+// Sum ends the file.
+func (h *Hasher) Sum() Hash {
 	if h.inBlock > 0 {
 		h.endBlock()
 	}
 	return Hash(h.all.Sum(nil))
 }
 
-func (h *hasher) endBlock() {
+func (h *Hasher) endBlock() {
 	_, _ = h.all.Write(h.block.Sum(nil))
 	h.block.Reset()
 	h.inBlock = 0

@@ -98,7 +98,7 @@ func (s *Server) count(conn net.Conn, state http.ConnState) {
 }
 
 func (s *Server) give(w http.ResponseWriter, r *http.Request) {
-	id, ok := parseID(r.PathValue("name"))
+	id, ok := ParseID(r.PathValue("name"))
 	if !ok {
 		http.Error(w, "a snapshot is named ROUND-STEP", http.StatusBadRequest)
 		return

@@ -61,7 +61,7 @@ func (s *Store) adopt(name string) error {
 	if strings.HasSuffix(name, partSuffix) {
 		return os.RemoveAll(filepath.Join(s.dir, name))
 	}
-	id, ok := parseID(name)
+	id, ok := ParseID(name)
 	if !ok {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (s *Store) enter(snapshot Snapshot, part string, replace bool) (Snapshot, e
 }
 
 func (s *Store) insert(snapshot Snapshot) {
-	at, _ := slices.BinarySearchFunc(s.held, snapshot, func(a, b Snapshot) int { return compareIDs(b.ID, a.ID) })
+	at, _ := slices.BinarySearchFunc(s.held, snapshot, func(a, b Snapshot) int { return CompareIDs(b.ID, a.ID) })
 	s.held = slices.Insert(s.held, at, snapshot)
 }
 

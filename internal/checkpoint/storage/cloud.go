@@ -1,0 +1,116 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+	"gocloud.dev/blob"
+	_ "gocloud.dev/blob/azureblob" // azblob://
+	_ "gocloud.dev/blob/gcsblob"   // gs://
+	_ "gocloud.dev/blob/s3blob"    // s3://
+	"gocloud.dev/gcerrors"
+)
+
+// cloud is a bucket of S3, Google's storage or Azure's.
+type cloud struct{ bucket *blob.Bucket }
+
+// openCloud opens a bucket. What follows its name in the URL's path is the prefix of all keys. Credentials come from
+// the environment, as the provider's own tools read them.
+func openCloud(ctx context.Context, address *url.URL) (bucket, error) {
+	prefix := strings.Trim(address.Path, "/")
+	plain := *address
+	plain.Path = ""
+	opened, err := blob.OpenBucket(ctx, plain.String())
+	if err != nil {
+		return nil, fmt.Errorf("%w: open %s: %w", ErrRefused, plain.Redacted(), err)
+	}
+	if prefix != "" {
+		opened = blob.PrefixedBucket(opened, prefix+"/")
+	}
+	return cloud{opened}, nil
+}
+
+func (c cloud) create(ctx context.Context, key string, data []byte) error {
+	// A buffer that is larger than the object makes one request of it: several would leave some behind when this
+	// process ends between them, and nobody sees those.
+	err := c.bucket.WriteAll(ctx, key, data, &blob.WriterOptions{
+		IfNotExist: true, BufferSize: pieceBytes + 1<<20, MaxConcurrency: 1,
+		ContentType: "application/octet-stream", DisableContentTypeDetection: true,
+	})
+	return c.named(err)
+}
+
+func (c cloud) open(ctx context.Context, key string) (io.ReadCloser, error) {
+	reader, err := c.bucket.NewReader(ctx, key, nil)
+	if err != nil {
+		return nil, c.named(err)
+	}
+	return reader, nil
+}
+
+func (c cloud) list(ctx context.Context, prefix string, yield func(object) error) error {
+	listing := c.bucket.List(&blob.ListOptions{Prefix: prefix})
+	for {
+		found, err := listing.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return c.named(err)
+		}
+		if found.IsDir {
+			continue
+		}
+		if err := yield(object{found.Key, found.Size, found.ModTime}); err != nil {
+			return err
+		}
+	}
+}
+
+func (c cloud) remove(ctx context.Context, key string) error {
+	if err := c.named(c.bucket.Delete(ctx, key)); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+func (c cloud) close() error { return c.bucket.Close() }
+
+// named marks errors by what they mean here.
+func (c cloud) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	var api smithy.APIError
+	var answer *awshttp.ResponseError
+	switch code := gcerrors.Code(err); {
+	case code == gcerrors.FailedPrecondition || code == gcerrors.AlreadyExists:
+		return fmt.Errorf("%w: %w", ErrExists, err)
+	case errors.As(err, &api) && api.ErrorCode() == "NoSuchBucket":
+		return fmt.Errorf("%w: there is no such bucket: %w", ErrRefused, err)
+	case code == gcerrors.NotFound:
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case code == gcerrors.PermissionDenied || code == gcerrors.InvalidArgument || code == gcerrors.Unimplemented,
+		errors.As(err, &answer) && refuses(answer.HTTPStatusCode()):
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	default:
+		return err
+	}
+}
+
+// refuses says whether an answer stays the same when asked again.
+func refuses(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	default:
+		return status >= 400 && status < 500
+	}
+}

@@ -1,0 +1,22 @@
+// Package storage keeps checkpoints: snapshots that outlive all pods. It knows nothing of worlds; it is told which
+// snapshot of which job to save, and finds, loads and collects what was saved.
+//
+// Below the prefix of the URL, each job has a folder of its own, so that jobs can share one:
+//
+//	NAMESPACE/NAME/UID/attempt-A/ROUND-STEP/manifest.json
+//	                                       /data/SHA256     pieces of at most 16 MiB, named by what is in them
+//	                                       /holds/READER    somebody reads it
+//	                                       /doomed/DELETER  somebody is about to delete it
+//
+// Objects are created once and never changed. A checkpoint is complete when its manifest and all pieces that this
+// names are there, and it is not doomed. Nothing depends on a clock, or on who is killed when:
+//
+//   - Whoever saves creates the manifest last, and calls the checkpoint complete only when it has looked again
+//     after that: all pieces there, and not doomed.
+//   - Whoever collects dooms a checkpoint first, and deletes it only if nobody holds it when it looks again after
+//     that. The marks go last. Only what is older than a complete one is collected, and such a one is not begun again.
+//   - Whoever reads takes hold first, and reads only what is not doomed when it looks again after that.
+//
+// So of two that meet, at least one sees the other. What is left half saved or half deleted is saved on by the next
+// who saves the same, or deleted by the next who collects.
+package storage

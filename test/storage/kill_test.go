@@ -1,0 +1,150 @@
+package storage
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+)
+
+// childArgument makes this program one that saves, collects and loads until it is killed.
+const childArgument = "-save-collect-load"
+
+// stateBytes is more than one piece.
+const stateBytes = 16<<20 + 12345
+
+// child saves checkpoints from a step on, and says so of each that is durable.
+func child(arguments []string) {
+	ctx := context.Background()
+	s, err := storage.Open(ctx, arguments[0])
+	if err != nil {
+		panic(err)
+	}
+	step, _ := strconv.ParseUint(arguments[1], 10, 64)
+	for ; ; step++ {
+		where := place(1, step)
+		if err := s.Save(ctx, where, fileOf(where, state(step, stateBytes))); err != nil {
+			panic(err)
+		}
+		fmt.Println("durable", step)
+		if _, err := s.Collect(ctx, job, 2); err != nil {
+			panic(err)
+		}
+		found, err := s.Find(ctx, "team/llama")
+		if err != nil || len(found) == 0 || found[0] != where {
+			panic(fmt.Sprint(found, err))
+		}
+		reading, err := s.Read(ctx, found[len(found)-1])
+		if err != nil {
+			panic(err)
+		}
+		if err := reading.Load(ctx, "state", discard{}); err != nil {
+			panic(err)
+		}
+		fmt.Println("loaded", found[len(found)-1].Step)
+		if err := reading.Close(ctx); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// A process that saves, collects and loads is killed at random moments: the newest checkpoint that it called durable
+// is there, whole, and the next process goes on.
+func TestKilledWhileItSavesCollectsAndLoads(t *testing.T) {
+	kills := 12
+	if text := os.Getenv("STORAGE_KILLS"); text != "" {
+		kills, _ = strconv.Atoi(text)
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	server := startS3(t)
+	folder := t.TempDir()
+	for _, backend := range []struct{ name, url, root string }{
+		{"folder", "file://" + folder, folder},
+		{"S3", url(server.address, ""), filepath.Join(server.root, bucketName)},
+	} {
+		t.Run(backend.name, func(t *testing.T) {
+			s := open(t, backend.url)
+			durable, saved := uint64(0), 0
+			for range kills {
+				before := durable
+				durable = killed(t, backend.url, durable+1, time.Duration(random.Int64N(int64(1200*time.Millisecond))))
+				if durable > before {
+					saved++
+				}
+				whole(t, s, durable)
+			}
+			if saved == 0 {
+				t.Fatal("no process came so far as to save a checkpoint")
+			}
+			if _, err := s.Collect(t.Context(), job, 1); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d processes were killed, %d checkpoints saved", kills, durable)
+		})
+	}
+}
+
+// killed runs a child until a time, and returns the last step that it called durable, or the one before from.
+func killed(t *testing.T, url string, from uint64, after time.Duration) uint64 {
+	t.Helper()
+	command := exec.Command(os.Args[0], childArgument, url, strconv.FormatUint(from, 10))
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	command.SysProcAttr = dieWithParent()
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(after, func() { _ = command.Process.Kill() })
+	defer timer.Stop()
+	durable := from - 1
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if step, ok := strings.CutPrefix(lines.Text(), "durable "); ok {
+			durable, _ = strconv.ParseUint(step, 10, 64)
+		}
+	}
+	_, _ = io.Copy(io.Discard, out)
+	_ = command.Wait()
+	if strings.Contains(stderr.String(), "panic") {
+		t.Fatalf("the process ended by itself: %s", stderr.String())
+	}
+	return durable
+}
+
+// whole checks that the newest complete checkpoint is one from a step on, and what it should be.
+func whole(t *testing.T, s *storage.Storage, step uint64) {
+	t.Helper()
+	found := find(t, s, "team/llama")
+	if step == 0 && len(found) == 0 {
+		return
+	}
+	if len(found) == 0 || found[0].Step < step {
+		t.Fatalf("step %d was called durable, and %v is there", step, found)
+	}
+	for _, where := range found {
+		if where.Step < step {
+			break
+		}
+		got, err := load(t, s, where)
+		if err != nil || !bytes.Equal(got, state(where.Step, stateBytes)) {
+			t.Fatalf("the checkpoint of step %d is not whole: %v", where.Step, err)
+		}
+	}
+}
