@@ -113,7 +113,7 @@ func TestWhatIsSavedComesBack(t *testing.T) {
 		if found := find(t, s, "team"); len(found) != 0 {
 			t.Errorf("before anything was saved there is %v", found)
 		}
-		for step, size := range []int{0, 1, 16<<20 - 1, 16 << 20, 16<<20 + 1, 40 << 20} {
+		for step, size := range []int{0, 1, 8<<20 - 1, 8 << 20, 8<<20 + 1, 40 << 20} {
 			where := place(3, uint64(step))
 			data := state(uint64(step), size)
 			save(t, s, where, data)

@@ -4,7 +4,7 @@
 // Below the prefix of the URL, each job has a folder of its own, so that jobs can share one:
 //
 //	NAMESPACE/NAME/UID/attempt-A/ROUND-STEP/manifest.json
-//	                                       /data/SHA256     pieces of at most 16 MiB, named by what is in them
+//	                                       /data/SHA256     pieces of at most 8 MiB, named by what is in them
 //	                                       /holds/READER    somebody reads it
 //	                                       /doomed/DELETER  somebody is about to delete it
 //

@@ -16,9 +16,9 @@ import (
 const version = 1
 
 const (
-	// pieceBytes is the size of all pieces of a part but the last: one request each, so that nothing is left half
-	// there, and few enough of them.
-	pieceBytes = 16 << 20
+	// pieceBytes is the size of all pieces of a part but the last. One request makes one, so that nothing is left half
+	// there: larger ones come in several, which nobody sees when they are not all made.
+	pieceBytes = 8 << 20
 	// maxManifest is the size of the largest manifest that is read: that of more than 100 TiB.
 	maxManifest = 1 << 30
 	// maxParts is the largest number of parts of a checkpoint.

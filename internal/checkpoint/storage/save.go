@@ -57,7 +57,7 @@ func (s *Storage) save(ctx context.Context, place Place, files []File) error {
 	if err != nil {
 		return err
 	}
-	if err := s.create(ctx, place.manifest(), text); err != nil && !errors.Is(err, ErrExists) {
+	if err := s.create(ctx, place.manifest(), text); err != nil {
 		return err
 	}
 	return s.confirm(ctx, place, m)
@@ -129,7 +129,7 @@ func (s *Storage) savePart(ctx context.Context, place Place, there *contents, fi
 			continue
 		}
 		group.Go(func() error {
-			if err := s.create(inGroup, place.data(pieces[i].SHA256), data); err != nil && !errors.Is(err, ErrExists) {
+			if err := s.create(inGroup, place.data(pieces[i].SHA256), data); err != nil {
 				return fmt.Errorf("write piece %d of %d: %w", i+1, len(pieces), err)
 			}
 			return nil

@@ -133,8 +133,13 @@ func (c *contents) lacks(m *Manifest) (piece string) {
 	return ""
 }
 
+// create makes an object. That one of this key is there is no error: keys are such that it is the same, or that the
+// caller looks.
 func (s *Storage) create(ctx context.Context, key string, data []byte) error {
 	_, err := again(ctx, s.patience, func() (struct{}, error) { return struct{}{}, s.bucket.create(ctx, key, data) })
+	if errors.Is(err, ErrExists) {
+		return nil
+	}
 	return err
 }
 
