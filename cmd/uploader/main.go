@@ -1,0 +1,58 @@
+// Command uploader runs beside the agent of a worker whose job has a storage: it makes snapshots durable and brings
+// them back.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/uploader"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		note("%v", err)
+		os.Exit(1)
+	}
+}
+
+func note(format string, arguments ...any) {
+	fmt.Fprintf(os.Stderr, "concertina-uploader: "+format+"\n", arguments...)
+}
+
+// run serves until ctx ends. The operator configures it by variables of the container.
+func run(ctx context.Context) (err error) {
+	attempt, err := strconv.ParseInt(os.Getenv(uploader.EnvAttempt), 10, 32)
+	if err != nil {
+		return fmt.Errorf("%s: %w", uploader.EnvAttempt, err)
+	}
+	job := storage.Job{
+		Namespace: os.Getenv(uploader.EnvNamespace), Name: os.Getenv(uploader.EnvJob), UID: os.Getenv(uploader.EnvJobUID),
+	}
+	opened, err := storage.Open(ctx, os.Getenv(uploader.EnvStorage))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	folder, err := os.OpenRoot(os.Getenv(uploader.EnvMemory))
+	if err != nil {
+		return fmt.Errorf("open the folder of snapshots: %w", err)
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	server, err := uploader.Listen(os.Getenv(uploader.EnvSocket), uploader.New(opened, job, int32(attempt), folder, note))
+	if err != nil {
+		return err
+	}
+	note("ready for the checkpoints of %s/%s, attempt %d", job.Namespace, job.Name, attempt)
+	<-ctx.Done()
+	return server.Close()
+}
