@@ -102,6 +102,62 @@ type CheckpointSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="spec.checkpoint.timeout must be a duration such as 90s, 15m or 1h, from 1s to 1h"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
+
+	// storage is where checkpoints go that outlive all workers, with strategy InPlace; a job without one begins
+	// at step 0 again when its last worker is gone. It changes only while the job is suspended and has no worker.
+	//
+	// +optional
+	Storage *StorageSpec `json:"storage,omitempty"`
+
+	// interval is how often a snapshot is made durable in the storage while training goes on. From 10s to 24h,
+	// default 5m.
+	//
+	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="spec.checkpoint.interval must be a duration such as 90s, 15m or 1h, from 10s to 24h"
+	// +optional
+	Interval *metav1.Duration `json:"interval,omitempty"`
+
+	// keep is how many checkpoints are kept in the storage; older ones are deleted. From 1 to 1000, default 3.
+	//
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +optional
+	Keep *int32 `json:"keep,omitempty"`
+
+	// restoreFrom is the checkpoint of another job that this one begins with: a path below the URL of the storage,
+	// NAMESPACE/NAME for the newest of the jobs of that name, or NAMESPACE/NAME/UID/attempt-A/ROUND-STEP for a certain
+	// one. Once the job has a checkpoint of its own it goes on from that. It changes only while the job is suspended and
+	// has no worker.
+	//
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-zA-Z0-9][a-zA-Z0-9.-]*(/[a-zA-Z0-9][a-zA-Z0-9.-]*)+$') && !self.contains('..')",message="spec.checkpoint.restoreFrom must be a path such as NAMESPACE/NAME, without .."
+	// +optional
+	RestoreFrom string `json:"restoreFrom,omitempty"`
+}
+
+// StorageSpec says where checkpoints go.
+type StorageSpec struct {
+	// url names the storage: s3://bucket/prefix, gs://bucket/prefix, azblob://container/prefix, or file:///path on a
+	// volume that the training container mounts, which all nodes must share for checkpoints to outlive one.
+	// Parameters of the provider follow as a query, such as region=eu-central-1 or endpoint=https://host for S3.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('s3://') || self.startsWith('gs://') || self.startsWith('azblob://') || self.startsWith('file:///')",message="spec.checkpoint.storage.url must begin with s3://, gs://, azblob:// or file:///"
+	// +required
+	URL string `json:"url"`
+
+	// secretName is the Secret in the job's namespace with the storage's credentials. Its keys become variables of
+	// the container that speaks to the storage, as the provider's own tools read them (AWS_ACCESS_KEY_ID and so on), and
+	// files in /var/run/concertina/storage, where GOOGLE_APPLICATION_CREDENTIALS may point. The training program sees
+	// none of them. Without one the identity of the pod's service account counts.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	SecretName string `json:"secretName,omitempty"`
 }
 
 // PreemptionPolicy says what may be taken from a job for others.

@@ -65,14 +65,14 @@ const (
 )
 
 type options struct {
-	namespace, podIP, agentImage, rendezvousService    string
-	rendezvousBind, healthBind, metricsBind, pprofBind string
-	debugBind, fleetConfig, certificate                string
-	leaderElect                                        bool
-	drainTaints                                        []string
-	concurrentJobs, apiBurst, maxConnections           int
-	apiQPS                                             float32
-	logging                                            zap.Options
+	namespace, podIP, agentImage, uploaderImage, rendezvousService string
+	rendezvousBind, healthBind, metricsBind, pprofBind             string
+	debugBind, fleetConfig, certificate                            string
+	leaderElect                                                    bool
+	drainTaints                                                    []string
+	concurrentJobs, apiBurst, maxConnections                       int
+	apiQPS                                                         float32
+	logging                                                        zap.Options
 }
 
 func main() {
@@ -101,6 +101,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace that the operator runs in (default $POD_NAMESPACE)")
 	f.StringVar(&o.podIP, "pod-ip", os.Getenv("POD_IP"), "address under which agents reach this pod (default $POD_IP)")
 	f.StringVar(&o.agentImage, "agent-image", "", "image that holds the agent as /agent")
+	f.StringVar(&o.uploaderImage, "uploader-image", "", "image of the uploader, which runs in workers of jobs that have a storage")
 	f.StringVar(&o.rendezvousService, "rendezvous-service", "concertina-rendezvous", "Service without a selector that leads agents to the leader")
 	f.StringVar(&o.rendezvousBind, "rendezvous-bind-address", ":8443", "address of the rendezvous")
 	f.StringVar(&o.certificate, "rendezvous-certificate", "", "directory with tls.crt, tls.key and ca.crt, for the rendezvous Service's name, to serve with; empty for an authority of the operator's own")
@@ -126,7 +127,7 @@ func command() *cobra.Command {
 
 func (o *options) validate() error {
 	var wrong []error
-	for flag, value := range map[string]string{"--namespace": o.namespace, "--pod-ip": o.podIP, "--agent-image": o.agentImage} {
+	for flag, value := range map[string]string{"--namespace": o.namespace, "--pod-ip": o.podIP, "--agent-image": o.agentImage, "--uploader-image": o.uploaderImage} {
 		if value == "" {
 			wrong = append(wrong, fmt.Errorf("%s is not set", flag))
 		}
@@ -307,7 +308,7 @@ func wireController(
 	if err != nil {
 		return fmt.Errorf("--fleet-config: %w", err)
 	}
-	pods := controller.PodSettings{AgentImage: o.agentImage, RendezvousURL: url}
+	pods := controller.PodSettings{AgentImage: o.agentImage, UploaderImage: o.uploaderImage, RendezvousURL: url}
 	cluster := fleet.New(fleet.Options{
 		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: new(allocation.Planner).Plan,
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
 	"github.com/concertina-dev/concertina/internal/uploader"
+	"github.com/concertina-dev/concertina/internal/uploader/server"
 )
 
 func main() {
@@ -48,11 +49,11 @@ func run(ctx context.Context) (err error) {
 		return fmt.Errorf("open the folder of snapshots: %w", err)
 	}
 	defer func() { err = errors.Join(err, folder.Close()) }()
-	server, err := uploader.Listen(os.Getenv(uploader.EnvSocket), uploader.New(opened, job, int32(attempt), folder, note))
+	listening, err := server.Listen(os.Getenv(uploader.EnvSocket), server.New(opened, job, int32(attempt), folder, note))
 	if err != nil {
 		return err
 	}
 	note("ready for the checkpoints of %s/%s, attempt %d", job.Namespace, job.Name, attempt)
 	<-ctx.Done()
-	return server.Close()
+	return listening.Close()
 }

@@ -28,6 +28,7 @@ type image struct {
 var catalog = []image{
 	goImage("operator", "localhost/concertina-operator:dev", "./cmd/operator"),
 	goImage("agent", "localhost/concertina-agent:dev", "./cmd/agent"),
+	goImage("uploader", "localhost/concertina-uploader:dev", "./cmd/uploader"),
 	goImage("go-digits", "localhost/go-digits:dev", "./examples/go-digits"),
 	{name: "pytorch-digits", what: "PyTorch on Debian, the Python SDK and the digits programs", spec: pytorchDigits},
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/session"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 // Launch says who starts the processes of a worker.
@@ -49,6 +50,7 @@ const (
 	EnvCheckpointSignal   = "CONCERTINA_CHECKPOINT_SIGNAL"
 	EnvCheckpointComplete = "CONCERTINA_CHECKPOINT_COMPLETE"
 	EnvCheckpointTimeout  = "CONCERTINA_CHECKPOINT_TIMEOUT"
+	EnvUploader           = uploader.EnvSocket
 )
 
 // Defaults of what need not be set.
@@ -86,6 +88,8 @@ type Config struct {
 	// Snapshots is the folder for snapshots, in the memory volume; empty for none. Interval is how
 	// often to take one: "auto", or seconds.
 	Snapshots, Interval string
+	// Uploader is the socket of the uploader in this pod; empty when the job has no storage.
+	Uploader string
 	// Checkpoint is how a program is asked for a checkpoint before it is stopped.
 	Checkpoint completion.Request
 
@@ -182,6 +186,7 @@ func (r *reader) worlds(config *Config) {
 	if memory := r.getenv(EnvMemory); memory != "" {
 		config.Snapshots = filepath.Join(memory, "snapshots")
 	}
+	config.Uploader = r.getenv(EnvUploader)
 	config.Interval = r.textOr(EnvSnapshotInterval, IntervalAuto)
 	if seconds, err := strconv.ParseFloat(config.Interval, 64); config.Interval != IntervalAuto &&
 		(err != nil || !(seconds > 0) || math.IsInf(seconds, 1)) {

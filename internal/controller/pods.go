@@ -17,6 +17,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/identity"
+	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 // What the agent needs in a pod. Names of containers and volumes that start with reservedPrefix
@@ -47,8 +48,8 @@ const (
 
 // PodSettings are the operator's own settings that go into every pod.
 type PodSettings struct {
-	// AgentImage is the image that holds the agent as /agent.
-	AgentImage string
+	// AgentImage is the image that holds the agent as /agent, UploaderImage that of the uploader.
+	AgentImage, UploaderImage string
 	// RendezvousURL is where agents find the operator, such as https://name.namespace.svc:8443.
 	RendezvousURL string
 	// CABundle is what agents trust the operator by, in PEM. The reconciler fills it in.
@@ -102,6 +103,9 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 	if size := memorySize(&job.Spec); size != nil {
 		addMemory(&pod.Spec, trainer, *size)
 		evictable = append(evictable, memoryVolume)
+		if uploaderAt(&job.Spec) != "" {
+			addUploader(pod, trainer, job, settings, attempt)
+		}
 	}
 	if volumes := pod.Annotations[safeToEvict]; volumes != "" {
 		evictable = append([]string{volumes}, evictable...)
@@ -180,6 +184,24 @@ func jobLabels(job *v1alpha1.TrainingJob, attempt int32) map[string]string {
 // installContainer copies the agent into the pod. It satisfies Pod Security "restricted" as far as
 // the template lets it: it runs as the user that the training container runs as.
 func installContainer(spec *corev1.PodSpec, trainer *corev1.Container, settings PodSettings) corev1.Container {
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("100m"),
+		corev1.ResourceMemory: resource.MustParse("64Mi"),
+	}
+	return corev1.Container{
+		Name:            agentName,
+		Image:           settings.AgentImage,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/agent", "install", agentBinary},
+		Resources:       corev1.ResourceRequirements{Requests: resources, Limits: resources},
+		VolumeMounts:    []corev1.VolumeMount{{Name: agentName, MountPath: agentMount}},
+		SecurityContext: restricted(spec, trainer),
+	}
+}
+
+// restricted is the security context of a container of ours: what Pod Security "restricted" asks for, and the user that
+// the training container runs as, with whom it shares files.
+func restricted(spec *corev1.PodSpec, trainer *corev1.Container) *corev1.SecurityContext {
 	security := &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false),
 		ReadOnlyRootFilesystem:   ptr.To(true),
@@ -194,19 +216,7 @@ func installContainer(spec *corev1.PodSpec, trainer *corev1.Container, settings 
 		user = spec.SecurityContext.RunAsUser
 	}
 	security.RunAsNonRoot = ptr.To(user == nil || *user != 0)
-	resources := corev1.ResourceList{
-		corev1.ResourceCPU:    resource.MustParse("100m"),
-		corev1.ResourceMemory: resource.MustParse("64Mi"),
-	}
-	return corev1.Container{
-		Name:            agentName,
-		Image:           settings.AgentImage,
-		ImagePullPolicy: corev1.PullIfNotPresent,
-		Command:         []string{"/agent", "install", agentBinary},
-		Resources:       corev1.ResourceRequirements{Requests: resources, Limits: resources},
-		VolumeMounts:    []corev1.VolumeMount{{Name: agentName, MountPath: agentMount}},
-		SecurityContext: security,
-	}
+	return security
 }
 
 // agentVolumes hold the agent, and who the pod is: its token, and the bundle of its annotation, which
@@ -283,6 +293,7 @@ func resizeVariables(job *v1alpha1.TrainingJobSpec) []corev1.EnvVar {
 		{Name: "CONCERTINA_SNAPSHOT_INTERVAL", Value: snapshotInterval(job.Checkpoint.MemoryInterval)},
 		{Name: "CONCERTINA_CHECKPOINT_SIGNAL", Value: signal},
 		{Name: "CONCERTINA_CHECKPOINT_COMPLETE", Value: complete},
+		{Name: uploader.EnvSocket, Value: uploaderAt(job)},
 		{Name: "CONCERTINA_CHECKPOINT_TIMEOUT", Value: strconv.FormatInt(timeout, 10)},
 	}
 }

@@ -38,6 +38,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ResizeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RestartsStatus"):
 		return &apiv1alpha1.RestartsStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("StorageSpec"):
+		return &apiv1alpha1.StorageSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrainingJob"):
 		return &apiv1alpha1.TrainingJobApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrainingJobSpec"):

@@ -52,6 +52,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "localhost/concertina-agent:%s" (include "concertina.tag" .)) .Values.agentImage }}
 {{- end }}
 
+{{- define "concertina.uploaderImage" -}}
+{{- default (printf "localhost/concertina-uploader:%s" (include "concertina.tag" .)) .Values.uploaderImage }}
+{{- end }}
+
 {{/* The port of tracing.endpoint. */}}
 {{- define "concertina.collectorPort" -}}
 {{- $url := urlParse .Values.tracing.endpoint -}}

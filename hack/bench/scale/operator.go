@@ -57,6 +57,7 @@ func startOperator(s *server, path, name string) (*operator, error) {
 		// No agent ever connects. An EndpointSlice may not hold an address of the loopback.
 		"--pod-ip=192.0.2.1",
 		"--agent-image=localhost/concertina-agent:dev",
+		"--uploader-image=localhost/concertina-uploader:dev",
 		"--rendezvous-service="+rendezvousService,
 		"--metrics-bind-address="+ports[0], "--health-probe-bind-address="+ports[1], "--rendezvous-bind-address="+ports[2],
 		"--leader-elect")

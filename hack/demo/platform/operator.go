@@ -11,7 +11,9 @@ import (
 )
 
 // images are those that the example needs, and the jobs that are named when it is over.
-func (p *Platform) images() []string { return []string{"operator", "agent", p.example, "go-digits"} }
+func (p *Platform) images() []string {
+	return []string{"operator", "agent", "uploader", p.example, "go-digits"}
+}
 
 // operatorTag is the tag under which hack/images builds the operator and the agent.
 const operatorTag = "dev"
@@ -41,6 +43,7 @@ func (p *Platform) installOperator(ctx context.Context, out io.Writer) error {
 		"--kubeconfig", p.Kubeconfig, "--namespace", Namespace, "--create-namespace",
 		"--set", "image.tag="+operatorTag,
 		"--set", "agentImage=localhost/concertina-agent:"+operatorTag,
+		"--set", "uploaderImage=localhost/concertina-uploader:"+operatorTag,
 		"--set-string", "podAnnotations.concertina\\.dev/image="+digest[:16],
 		"--wait", "--timeout", "3m")
 }

@@ -14,6 +14,7 @@ import (
 const (
 	OperatorImage = "concertina-operator"
 	AgentImage    = "concertina-agent"
+	UploaderImage = "concertina-uploader"
 	GoDigits      = "go-digits"
 	PyTorchDigits = "pytorch-digits"
 )
@@ -45,7 +46,7 @@ func (c *Cluster) MissingImages(ctx context.Context) error {
 		return err
 	}
 	var missing []string
-	for _, name := range []string{OperatorImage, AgentImage, GoDigits, PyTorchDigits} {
+	for _, name := range []string{OperatorImage, AgentImage, UploaderImage, GoDigits, PyTorchDigits} {
 		var lacking []string
 		for i := range nodes {
 			if !hasImage(&nodes[i], Image(name)) {

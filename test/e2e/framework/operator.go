@@ -38,6 +38,7 @@ func (c *Cluster) InstallOperator(ctx context.Context) error {
 		"--set", "image.repository=" + strings.TrimSuffix(Image(OperatorImage), ":"+Tag()),
 		"--set", "image.tag=" + Tag(),
 		"--set", "agentImage=" + Image(AgentImage),
+		"--set", "uploaderImage=" + Image(UploaderImage),
 		"--wait", "--timeout", "3m",
 	}
 	// Under a tag that stays the same a new image would not be noticed otherwise.

@@ -28,6 +28,14 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSpec
   map:
     fields:
+    - name: interval
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+      default: 5m
+    - name: keep
+      type:
+        scalar: numeric
+      default: 3
     - name: memory
       type:
         namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
@@ -36,6 +44,12 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
       default: auto
+    - name: restoreFrom
+      type:
+        scalar: string
+    - name: storage
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.StorageSpec
     - name: timeout
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
@@ -215,6 +229,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: program
       type:
         scalar: numeric
+- name: com.github.concertina-dev.concertina.api.v1alpha1.StorageSpec
+  map:
+    fields:
+    - name: secretName
+      type:
+        scalar: string
+    - name: url
+      type:
+        scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.TrainingJob
   map:
     fields:

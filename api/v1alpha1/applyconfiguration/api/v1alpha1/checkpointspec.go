@@ -25,6 +25,19 @@ type CheckpointSpecApplyConfiguration struct {
 	// timeout is how long a planned change may wait for the barrier and the snapshot, or for a
 	// program's own checkpoint; what happens then is said in status. From 1s to 1h, default 60s.
 	Timeout *v1.Duration `json:"timeout,omitempty"`
+	// storage is where checkpoints go that outlive all workers, with strategy InPlace; a job without one begins
+	// at step 0 again when its last worker is gone. It changes only while the job is suspended and has no worker.
+	Storage *StorageSpecApplyConfiguration `json:"storage,omitempty"`
+	// interval is how often a snapshot is made durable in the storage while training goes on. From 10s to 24h,
+	// default 5m.
+	Interval *v1.Duration `json:"interval,omitempty"`
+	// keep is how many checkpoints are kept in the storage; older ones are deleted. From 1 to 1000, default 3.
+	Keep *int32 `json:"keep,omitempty"`
+	// restoreFrom is the checkpoint of another job that this one begins with: a path below the URL of the storage,
+	// NAMESPACE/NAME for the newest of the jobs of that name, or NAMESPACE/NAME/UID/attempt-A/ROUND-STEP for a certain
+	// one. Once the job has a checkpoint of its own it goes on from that. It changes only while the job is suspended and
+	// has no worker.
+	RestoreFrom *string `json:"restoreFrom,omitempty"`
 }
 
 // CheckpointSpecApplyConfiguration constructs a declarative configuration of the CheckpointSpec type for use with
@@ -54,5 +67,37 @@ func (b *CheckpointSpecApplyConfiguration) WithMemoryInterval(value string) *Che
 // If called multiple times, the Timeout field is set to the value of the last call.
 func (b *CheckpointSpecApplyConfiguration) WithTimeout(value v1.Duration) *CheckpointSpecApplyConfiguration {
 	b.Timeout = &value
+	return b
+}
+
+// WithStorage sets the Storage field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Storage field is set to the value of the last call.
+func (b *CheckpointSpecApplyConfiguration) WithStorage(value *StorageSpecApplyConfiguration) *CheckpointSpecApplyConfiguration {
+	b.Storage = value
+	return b
+}
+
+// WithInterval sets the Interval field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Interval field is set to the value of the last call.
+func (b *CheckpointSpecApplyConfiguration) WithInterval(value v1.Duration) *CheckpointSpecApplyConfiguration {
+	b.Interval = &value
+	return b
+}
+
+// WithKeep sets the Keep field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Keep field is set to the value of the last call.
+func (b *CheckpointSpecApplyConfiguration) WithKeep(value int32) *CheckpointSpecApplyConfiguration {
+	b.Keep = &value
+	return b
+}
+
+// WithRestoreFrom sets the RestoreFrom field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RestoreFrom field is set to the value of the last call.
+func (b *CheckpointSpecApplyConfiguration) WithRestoreFrom(value string) *CheckpointSpecApplyConfiguration {
+	b.RestoreFrom = &value
 	return b
 }

@@ -1,4 +1,4 @@
-package uploader
+package server
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/uploader"
 	v1 "github.com/concertina-dev/concertina/internal/uploader/uploaderv1"
 	"github.com/concertina-dev/concertina/internal/uploader/uploaderv1/uploaderv1connect"
 )
@@ -49,7 +50,7 @@ func podOf(t *testing.T, kept, uid string, attempt int32) *pod {
 			}
 		}
 	})
-	p.UploaderClient = NewClient(path)
+	p.UploaderClient = uploader.NewClient(path)
 	return p
 }
 

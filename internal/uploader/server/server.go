@@ -1,7 +1,6 @@
-package uploader
+package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,15 +46,4 @@ func (s *Server) Close() error {
 	err := s.http.Close()
 	s.done.Wait()
 	return err
-}
-
-// NewClient is one for the socket of an uploader. Each call has a connection of its own.
-func NewClient(path string) uploaderv1connect.UploaderClient {
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
-	}
-	return uploaderv1connect.NewUploaderClient(&http.Client{Transport: transport}, "http://uploader")
 }

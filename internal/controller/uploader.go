@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/uploader"
+)
+
+const (
+	uploaderName     = "concertina-uploader"
+	uploaderSocket   = agentMount + "/run/uploader.sock"
+	credentialVolume = "concertina-storage"
+	credentialMount  = identityMount + "/storage"
+)
+
+// uploaderAt is the socket of the uploader in a worker; empty when there is none.
+func uploaderAt(job *v1alpha1.TrainingJobSpec) string {
+	if job.Checkpoint.Storage == nil || memorySize(job) == nil {
+		return ""
+	}
+	return uploaderSocket
+}
+
+// addUploader puts the container beside the trainer that has the storage's credentials. It begins before the trainer
+// and ends after it, and a worker is not kept alive by it.
+func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSettings, attempt int32) {
+	storage := job.Spec.Checkpoint.Storage
+	beside := corev1.Container{
+		Name:            uploaderName,
+		Image:           settings.UploaderImage,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		RestartPolicy:   ptr.To(corev1.ContainerRestartPolicyAlways),
+		Env: []corev1.EnvVar{
+			{Name: uploader.EnvNamespace, Value: job.Namespace},
+			{Name: uploader.EnvJob, Value: job.Name},
+			{Name: uploader.EnvJobUID, Value: string(job.UID)},
+			{Name: uploader.EnvAttempt, Value: strconv.Itoa(int(attempt))},
+			{Name: uploader.EnvMemory, Value: memoryMount + "/snapshots"},
+			{Name: uploader.EnvStorage, Value: storage.URL},
+			{Name: uploader.EnvSocket, Value: uploaderSocket},
+		},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi"),
+			},
+			Limits: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("512Mi"),
+			},
+		},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: agentName, MountPath: agentMount}, {Name: memoryVolume, MountPath: memoryMount},
+		},
+		SecurityContext: restricted(&pod.Spec, trainer),
+	}
+	if mount := mountOf(trainer, storage.URL); mount != nil {
+		beside.VolumeMounts = append(beside.VolumeMounts, *mount)
+	}
+	if name := storage.SecretName; name != "" {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: credentialVolume, VolumeSource: corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{SecretName: name},
+		}})
+		beside.VolumeMounts = append(beside.VolumeMounts,
+			corev1.VolumeMount{Name: credentialVolume, MountPath: credentialMount, ReadOnly: true})
+		beside.EnvFrom = []corev1.EnvFromSource{{
+			SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}},
+		}}
+	}
+	// After the one that installs the agent, which makes no folder that this needs, and before those of the template.
+	pod.Spec.InitContainers = slices.Insert(pod.Spec.InitContainers, 1, beside)
+}
+
+// mountOf is the trainer's mount that a file:// URL lies below; nil when there is none, or for another URL.
+func mountOf(trainer *corev1.Container, address string) *corev1.VolumeMount {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Scheme != "file" {
+		return nil
+	}
+	folder := path.Clean(parsed.Path) + "/"
+	var found *corev1.VolumeMount
+	for i := range trainer.VolumeMounts {
+		mount := &trainer.VolumeMounts[i]
+		if below := path.Clean(mount.MountPath) + "/"; strings.HasPrefix(folder, below) &&
+			(found == nil || len(mount.MountPath) > len(found.MountPath)) {
+			found = mount
+		}
+	}
+	return found.DeepCopy()
+}
