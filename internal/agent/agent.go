@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/agent/durable"
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/masterport"
 	"github.com/concertina-dev/concertina/internal/agent/process"
@@ -17,6 +18,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/session"
 	"github.com/concertina-dev/concertina/internal/agent/snapshots"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
+	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 // ExitAgentFailed is the exit code when the agent itself cannot do its work.
@@ -34,6 +36,8 @@ type agent struct {
 	server  *socket.Server
 	keeper  *snapshots.Keeper
 	prober  *reach.Prober
+	// durable speaks to the uploader; nil where the job has no storage.
+	durable *durable.Keeper
 	session *session.Session
 	log     *log
 	// ctx ends with the agent; background is what is done beside the loop until then.
@@ -101,6 +105,10 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 	defer a.closing("stop serving snapshots", a.keeper.Close)
 	a.prober = reach.New(a.reach, a.session.Tell)
 	defer a.prober.Close()
+	if config.Uploader != "" {
+		a.durable = durable.New(uploader.NewClient(config.Uploader), a.keeper, durable.DefaultPauses(), a.log.note, a.session.Tell)
+		defer a.closing("end the work for the storage", a.durable.Close)
+	}
 	identity := socket.Identity{
 		Namespace: config.Namespace, Job: config.Job, Attempt: config.Attempt, Slots: config.Processes,
 		Snapshots: a.keeper.Folder(), Interval: config.Interval,

@@ -41,6 +41,7 @@ func (a *agent) State() *rendezvousv1.Report {
 	a.mu.Unlock()
 	r := report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
 	r.MasterPort = uint32(a.masterPort())
+	a.addDurable(r)
 	for _, result := range a.prober.Results() {
 		r.Probed = append(r.Probed, &rendezvousv1.Probed{Number: result.Number, Reached: result.Reached})
 	}
@@ -101,6 +102,7 @@ func (a *agent) Hear(ctx context.Context, d *rendezvousv1.Directive, sent time.T
 			return false
 		}
 		a.prober.Ask(d.GetTerm(), probesIn(d.GetProbes()))
+		a.askDurable(d)
 		return true
 	case <-a.leaving:
 		return true

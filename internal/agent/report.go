@@ -70,9 +70,7 @@ func report(s standing, states []socket.State, held []checkpoint.Snapshot, failu
 		SnapshotError: wire.HeadOf(failure, maxReason),
 	}
 	for _, snapshot := range held {
-		r.Snapshots = append(r.Snapshots, &rendezvousv1.Snapshot{
-			Round: snapshot.Round, Step: snapshot.Step, Bytes: snapshot.Bytes, Hash: snapshot.Hash[:],
-		})
+		r.Snapshots = append(r.Snapshots, messageOf(snapshot))
 	}
 	if s.in != nil {
 		r.Round = s.in.Round

@@ -17,6 +17,7 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 	if beat := BeatOf(len(m.members)); beat > BeatOf(0) {
 		d.Beat = beat
 	}
+	d.Upload, d.Restore = m.uploadFor(uid), m.restoreFor(uid)
 	if m.world == nil {
 		d.Hold = m.hold
 		d.Released = d.Released || mem.leaving() && !m.mayLive()
@@ -49,6 +50,7 @@ func (m *Machine) outside(mem *member, d Directive) Directive {
 	if mem.left != nil {
 		kept := *mem.left
 		kept.Term, kept.Key, kept.Beat, kept.Probes = d.Term, d.Key, d.Beat, d.Probes
+		kept.Upload, kept.Restore = d.Upload, d.Restore
 		if kept.Barrier != nil {
 			kept.Hold = m.hold
 		}

@@ -88,6 +88,29 @@ type Report struct {
 	StepTime time.Duration
 	// Probed are the answers to the probes that it is asked for.
 	Probed []Probed
+	// Durable is the newest snapshot that it has made durable, the zero value before the first; UploadError is why the
+	// one that it was asked for is not yet.
+	Durable     Durable
+	UploadError string
+	// Restored is what has come of the newest restore; the zero value while nothing has.
+	Restored Restored
+}
+
+// Durable is a snapshot in the job's storage, and where: below the URL of the storage.
+type Durable struct {
+	Snapshot Snapshot
+	Path     string
+}
+
+// Restored is what has come of a restore.
+type Restored struct {
+	Number uint64
+	// Found is false when there is no checkpoint; Error says why it is not known whether there is one.
+	Found bool
+	Durable
+	// Refused says, in words, which newer checkpoints could not be used.
+	Refused string
+	Error   string
 }
 
 // Process is one training process of a worker.
@@ -170,6 +193,22 @@ type Directive struct {
 	Key []byte
 	// Probes are those that the member is asked for, at most MaxProbes.
 	Probes []Probe
+	// Upload is a snapshot that the member is to make durable.
+	Upload *upload
+	// Restore has it bring a checkpoint back.
+	Restore *restore
+}
+
+// upload is an order to make a snapshot durable, and how many checkpoints to keep.
+type upload struct {
+	Snapshot Snapshot
+	Keep     int32
+}
+
+// restore is an order to bring back the newest checkpoint below a path; of this job when it is empty.
+type restore struct {
+	Number uint64
+	Path   string
 }
 
 // prefetch is the snapshot that a member will need in the next world.
@@ -306,4 +345,5 @@ const (
 	notedWaiting   noteKind = "regrouping"
 	notedFatal     noteKind = "fatal"
 	notedFinished  noteKind = "finished"
+	notedDurable   noteKind = "durable"
 )

@@ -51,6 +51,7 @@ func (m *Machine) leaveAttempt() {
 		m.writing.overtaken = true
 	}
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
+	m.restoring, m.uploading = nil, nil
 	clear(m.departed)
 	m.changes, m.losses, m.fatal = nil, nil, ""
 	m.nextTry, m.tries, m.unwritten = time.Time{}, 0, false

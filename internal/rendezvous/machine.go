@@ -132,6 +132,14 @@ type Machine struct {
 	undecided bool
 	phase     Phase
 
+	// restoring is how the first world of the attempt comes by its state; uploading is what is being made durable,
+	// durable the newest that is, and nextUpload when the next one is due.
+	restoring  *restoring
+	restores   uint64
+	uploading  *uploading
+	durable    Durable
+	nextUpload time.Time
+
 	released bool
 	deposed  bool
 	gone     bool
@@ -345,6 +353,7 @@ func (m *Machine) attend(now time.Time) *plan {
 	case m.change != nil:
 		return m.advance(now)
 	}
+	m.makeDurable(now)
 	m.consider(now)
 	return nil
 }

@@ -204,6 +204,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	if r.Round > mem.report.Round {
 		mem.moved(m.world, &r)
 	}
+	stored := mem.report.storage() != r.storage()
 	mem.report, mem.lastSeen = r, now
 	if r.MasterPort > 0 {
 		mem.endpoint.Port = r.MasterPort
@@ -223,6 +224,9 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	if after := m.condition(uid, mem); after != before {
 		m.look = true
 		m.out.Changed = m.out.Changed || after.visible() != before.visible()
+	}
+	if stored {
+		m.hearStorage(mem)
 	}
 	m.look = m.look || obeyed != r.Term || r.Refused > 0 || m.change != nil || m.broken != nil
 	if m.world != nil && r.Round == m.world.record.Round {

@@ -46,7 +46,10 @@ func (m *Machine) tryClose(now time.Time) {
 	if size < m.gang.Minimum || size < 1 {
 		return
 	}
-	m.writeRound(now, &plan{members: choose(nil, nil, here, size), reason: ReasonStart})
+	p := &plan{members: choose(nil, nil, here, size), reason: ReasonStart}
+	if m.bringBack(p) {
+		m.writeRound(now, p)
+	}
 }
 
 // writeRound asks for the record of the next world.

@@ -49,9 +49,24 @@ type Gang struct {
 	// HangTimeout is how long a world may make no step, in the phase of a step, before it is taken
 	// for hung, and a member that is silent for lost, whatever is known of it; 0 for ever.
 	HangTimeout time.Duration
+	// Storage says what is to be done about the job's storage; nil when it has none.
+	Storage *Storage
 	// Durable is the record of the last round as the controller read it from the job's status;
 	// the zero value if there is none. It may be stale: the Recorder has the last word.
 	Durable Record
+}
+
+// Storage says how often snapshots are made durable, how many are kept, and what the first world of an attempt begins
+// with.
+type Storage struct {
+	Interval time.Duration
+	Keep     int32
+	// Own is true when the job may have a checkpoint of its own, which its attempt goes on from; Known is the step of one
+	// that was seen, so that there must be one; 0 for none.
+	Own   bool
+	Known uint64
+	// From is the path of another job's checkpoint that it begins with when it has none; empty for no such.
+	From string
 }
 
 // Strategy says how programs get from one world to the next.
@@ -196,6 +211,10 @@ type Observation struct {
 	Untold bool
 	// Losses are the members that were lost in this attempt, oldest first, at most 64.
 	Losses []Loss
+	// Durable is the newest snapshot in the job's storage that this leader has heard of, the zero value while it has of
+	// none. Storage says what is wrong with the storage, in words; empty for nothing.
+	Durable Durable
+	Storage string
 	// Fatal is set when the attempt cannot go on: nothing is left to continue from, or the programs
 	// have failed on their own. In words.
 	Fatal string

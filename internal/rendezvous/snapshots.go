@@ -105,6 +105,9 @@ func best(counts map[Snapshot]int, fits func(Snapshot) bool) (Snapshot, bool) {
 
 // holdersOf are those who serve a snapshot now.
 func (m *Machine) holdersOf(s Snapshot) []holder {
+	if m.world == nil {
+		return m.broughtBy()
+	}
 	var holders []holder
 	for _, mem := range m.keepers() {
 		if mem.serves.Port > 0 && slices.Contains(mem.report.Snapshots, s) {

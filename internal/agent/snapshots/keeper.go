@@ -189,6 +189,27 @@ func (k *Keeper) Take(round, step uint64, part string, bytes uint64) {
 	})
 }
 
+// File is the name of a snapshot's file in the folder; empty when it is not held.
+func (k *Keeper) File(id checkpoint.ID) string {
+	if path := k.Path(id); path != "" {
+		return filepath.Base(path)
+	}
+	return ""
+}
+
+// Restored takes over a file that was brought back from the storage. It is listed once a world begins with it.
+func (k *Keeper) Restored(id checkpoint.ID, part string, bytes uint64) (checkpoint.Snapshot, error) {
+	if k.store == nil {
+		return checkpoint.Snapshot{}, errNoMemory
+	}
+	held, err := k.store.Take(id, part, bytes)
+	if err != nil {
+		return checkpoint.Snapshot{}, err
+	}
+	k.changed()
+	return held, nil
+}
+
 func (k *Keeper) trim() {
 	if err := k.store.Trim(); err != nil {
 		k.note("%v", err)

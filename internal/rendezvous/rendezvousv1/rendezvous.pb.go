@@ -209,7 +209,13 @@ type Report struct {
 	Probed []*Probed `protobuf:"bytes,21,rep,name=probed,proto3" json:"probed,omitempty"`
 	// How long a step of round takes, in nanoseconds: the median of the last 8 that were seen, without the first,
 	// and without evaluation and snapshots; of several processes the longest. 0 while it is not known.
-	StepNanos     uint64 `protobuf:"varint,22,opt,name=step_nanos,json=stepNanos,proto3" json:"step_nanos,omitempty"`
+	StepNanos uint64 `protobuf:"varint,22,opt,name=step_nanos,json=stepNanos,proto3" json:"step_nanos,omitempty"`
+	// The newest snapshot that this worker has made durable in the job's storage; unset before the first.
+	Durable *Durable `protobuf:"bytes,23,opt,name=durable,proto3" json:"durable,omitempty"`
+	// Why the snapshot that is to be made durable is not yet; empty for none.
+	UploadError string `protobuf:"bytes,24,opt,name=upload_error,json=uploadError,proto3" json:"upload_error,omitempty"`
+	// What has come of the restore of the newest directive; unset while nothing has.
+	Restored      *Restored `protobuf:"bytes,25,opt,name=restored,proto3" json:"restored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +383,162 @@ func (x *Report) GetStepNanos() uint64 {
 	return 0
 }
 
+func (x *Report) GetDurable() *Durable {
+	if x != nil {
+		return x.Durable
+	}
+	return nil
+}
+
+func (x *Report) GetUploadError() string {
+	if x != nil {
+		return x.UploadError
+	}
+	return ""
+}
+
+func (x *Report) GetRestored() *Restored {
+	if x != nil {
+		return x.Restored
+	}
+	return nil
+}
+
+// Durable is a snapshot in the job's storage.
+type Durable struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Below the URL of the storage.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Durable) Reset() {
+	*x = Durable{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Durable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Durable) ProtoMessage() {}
+
+func (x *Durable) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Durable.ProtoReflect.Descriptor instead.
+func (*Durable) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Durable) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *Durable) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+// Restored is what has come of a restore.
+type Restored struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The snapshot that this worker holds now, of a checkpoint; unset when there is none, or error says why not.
+	Snapshot *Snapshot `protobuf:"bytes,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Where the checkpoint is, below the URL of the storage.
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// Newer checkpoints that could not be used, in words: at most 8.
+	Refused []string `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty"`
+	// What is wrong for good; empty for nothing.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restored) Reset() {
+	*x = Restored{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restored) ProtoMessage() {}
+
+func (x *Restored) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restored.ProtoReflect.Descriptor instead.
+func (*Restored) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Restored) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Restored) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *Restored) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Restored) GetRefused() []string {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *Restored) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 // Probed is what has come of a probe.
 type Probed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -388,7 +550,7 @@ type Probed struct {
 
 func (x *Probed) Reset() {
 	*x = Probed{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -400,7 +562,7 @@ func (x *Probed) String() string {
 func (*Probed) ProtoMessage() {}
 
 func (x *Probed) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -413,7 +575,7 @@ func (x *Probed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probed.ProtoReflect.Descriptor instead.
 func (*Probed) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Probed) GetNumber() uint64 {
@@ -446,7 +608,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +620,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +633,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Snapshot) GetRound() uint64 {
@@ -526,7 +688,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -538,7 +700,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -551,7 +713,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -655,7 +817,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +829,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +842,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Process) GetPhase() Phase {
@@ -784,7 +946,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +958,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +971,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Metric) GetName() string {
@@ -836,7 +998,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1010,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1023,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Fault) GetStep() uint64 {
@@ -888,7 +1050,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1062,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1075,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -967,14 +1129,18 @@ type Directive struct {
 	TicketKey []byte `protobuf:"bytes,20,opt,name=ticket_key,json=ticketKey,proto3" json:"ticket_key,omitempty"`
 	// The operator does not hear these agents: find out whether they can be reached from here, each number once. At
 	// most 8.
-	Probes        []*Probe `protobuf:"bytes,21,rep,name=probes,proto3" json:"probes,omitempty"`
+	Probes []*Probe `protobuf:"bytes,21,rep,name=probes,proto3" json:"probes,omitempty"`
+	// Make this snapshot durable in the job's storage.
+	Upload *Upload `protobuf:"bytes,22,opt,name=upload,proto3" json:"upload,omitempty"`
+	// Bring the newest checkpoint of the job's storage back, once for each number.
+	Restore       *Restore `protobuf:"bytes,23,opt,name=restore,proto3" json:"restore,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1152,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1165,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Directive) GetTerm() uint64 {
@@ -1107,6 +1273,128 @@ func (x *Directive) GetProbes() []*Probe {
 	return nil
 }
 
+func (x *Directive) GetUpload() *Upload {
+	if x != nil {
+		return x.Upload
+	}
+	return nil
+}
+
+func (x *Directive) GetRestore() *Restore {
+	if x != nil {
+		return x.Restore
+	}
+	return nil
+}
+
+// Upload asks for a snapshot to be made durable.
+type Upload struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// How many complete checkpoints to keep, at least 1.
+	Keep          uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Upload) Reset() {
+	*x = Upload{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Upload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Upload) ProtoMessage() {}
+
+func (x *Upload) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Upload.ProtoReflect.Descriptor instead.
+func (*Upload) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Upload) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *Upload) GetKeep() uint32 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
+}
+
+// Restore asks for the newest checkpoint that there is.
+type Restore struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// Below the URL of the storage; empty for those of this job.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restore) Reset() {
+	*x = Restore{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restore) ProtoMessage() {}
+
+func (x *Restore) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restore.ProtoReflect.Descriptor instead.
+func (*Restore) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Restore) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Restore) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 // Probe asks whether an agent answers where it serves its snapshots: within 1 s, with the certificate that it has
 // named in hello.
 type Probe struct {
@@ -1123,7 +1411,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1423,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1436,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Probe) GetNumber() uint64 {
@@ -1190,7 +1478,7 @@ type Prefetch struct {
 
 func (x *Prefetch) Reset() {
 	*x = Prefetch{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1490,7 @@ func (x *Prefetch) String() string {
 func (*Prefetch) ProtoMessage() {}
 
 func (x *Prefetch) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1503,7 @@ func (x *Prefetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
 func (*Prefetch) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Prefetch) GetSnapshot() *Snapshot {
@@ -1247,7 +1535,7 @@ type Barrier struct {
 
 func (x *Barrier) Reset() {
 	*x = Barrier{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1547,7 @@ func (x *Barrier) String() string {
 func (*Barrier) ProtoMessage() {}
 
 func (x *Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1560,7 @@ func (x *Barrier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
 func (*Barrier) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Barrier) GetAttempt() uint64 {
@@ -1312,7 +1600,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1612,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1625,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Abort) GetReason() string {
@@ -1390,7 +1678,7 @@ type World struct {
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1690,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1703,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *World) GetMembersDigest() string {
@@ -1518,7 +1806,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1818,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1831,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Holder) GetAddress() string {
@@ -1578,7 +1866,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xbb\x05\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xdb\x06\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1603,8 +1891,20 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"pauseNanos\x88\x01\x01\x128\n" +
 	"\x06probed\x18\x15 \x03(\v2 .concertina.rendezvous.v1.ProbedR\x06probed\x12\x1d\n" +
 	"\n" +
-	"step_nanos\x18\x16 \x01(\x04R\tstepNanosB\x0e\n" +
-	"\f_pause_nanos\":\n" +
+	"step_nanos\x18\x16 \x01(\x04R\tstepNanos\x12;\n" +
+	"\adurable\x18\x17 \x01(\v2!.concertina.rendezvous.v1.DurableR\adurable\x12!\n" +
+	"\fupload_error\x18\x18 \x01(\tR\vuploadError\x12>\n" +
+	"\brestored\x18\x19 \x01(\v2\".concertina.rendezvous.v1.RestoredR\brestoredB\x0e\n" +
+	"\f_pause_nanos\"]\n" +
+	"\aDurable\x12>\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"\xa6\x01\n" +
+	"\bRestored\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
+	"\bsnapshot\x18\x02 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
+	"\arefused\x18\x04 \x03(\tR\arefused\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\":\n" +
 	"\x06Probed\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\"n\n" +
@@ -1650,7 +1950,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xc4\x04\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xbb\x05\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -1669,7 +1969,15 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04hold\x18\x10 \x01(\x04R\x04hold\x12\x1d\n" +
 	"\n" +
 	"ticket_key\x18\x14 \x01(\fR\tticketKey\x127\n" +
-	"\x06probes\x18\x15 \x03(\v2\x1f.concertina.rendezvous.v1.ProbeR\x06probesJ\x04\b\v\x10\fR\x0fsnapshot_secret\"o\n" +
+	"\x06probes\x18\x15 \x03(\v2\x1f.concertina.rendezvous.v1.ProbeR\x06probes\x128\n" +
+	"\x06upload\x18\x16 \x01(\v2 .concertina.rendezvous.v1.UploadR\x06upload\x12;\n" +
+	"\arestore\x18\x17 \x01(\v2!.concertina.rendezvous.v1.RestoreR\arestoreJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\\\n" +
+	"\x06Upload\x12>\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\"5\n" +
+	"\aRestore\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"o\n" +
 	"\x05Probe\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -1742,52 +2050,63 @@ func file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP() []byte {
 }
 
 var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(Phase)(0),        // 0: concertina.rendezvous.v1.Phase
 	(Waiting)(0),      // 1: concertina.rendezvous.v1.Waiting
 	(*Report)(nil),    // 2: concertina.rendezvous.v1.Report
-	(*Probed)(nil),    // 3: concertina.rendezvous.v1.Probed
-	(*Snapshot)(nil),  // 4: concertina.rendezvous.v1.Snapshot
-	(*Hello)(nil),     // 5: concertina.rendezvous.v1.Hello
-	(*Process)(nil),   // 6: concertina.rendezvous.v1.Process
-	(*Metric)(nil),    // 7: concertina.rendezvous.v1.Metric
-	(*Fault)(nil),     // 8: concertina.rendezvous.v1.Fault
-	(*Exit)(nil),      // 9: concertina.rendezvous.v1.Exit
-	(*Directive)(nil), // 10: concertina.rendezvous.v1.Directive
-	(*Probe)(nil),     // 11: concertina.rendezvous.v1.Probe
-	(*Prefetch)(nil),  // 12: concertina.rendezvous.v1.Prefetch
-	(*Barrier)(nil),   // 13: concertina.rendezvous.v1.Barrier
-	(*Abort)(nil),     // 14: concertina.rendezvous.v1.Abort
-	(*World)(nil),     // 15: concertina.rendezvous.v1.World
-	(*Holder)(nil),    // 16: concertina.rendezvous.v1.Holder
+	(*Durable)(nil),   // 3: concertina.rendezvous.v1.Durable
+	(*Restored)(nil),  // 4: concertina.rendezvous.v1.Restored
+	(*Probed)(nil),    // 5: concertina.rendezvous.v1.Probed
+	(*Snapshot)(nil),  // 6: concertina.rendezvous.v1.Snapshot
+	(*Hello)(nil),     // 7: concertina.rendezvous.v1.Hello
+	(*Process)(nil),   // 8: concertina.rendezvous.v1.Process
+	(*Metric)(nil),    // 9: concertina.rendezvous.v1.Metric
+	(*Fault)(nil),     // 10: concertina.rendezvous.v1.Fault
+	(*Exit)(nil),      // 11: concertina.rendezvous.v1.Exit
+	(*Directive)(nil), // 12: concertina.rendezvous.v1.Directive
+	(*Upload)(nil),    // 13: concertina.rendezvous.v1.Upload
+	(*Restore)(nil),   // 14: concertina.rendezvous.v1.Restore
+	(*Probe)(nil),     // 15: concertina.rendezvous.v1.Probe
+	(*Prefetch)(nil),  // 16: concertina.rendezvous.v1.Prefetch
+	(*Barrier)(nil),   // 17: concertina.rendezvous.v1.Barrier
+	(*Abort)(nil),     // 18: concertina.rendezvous.v1.Abort
+	(*World)(nil),     // 19: concertina.rendezvous.v1.World
+	(*Holder)(nil),    // 20: concertina.rendezvous.v1.Holder
 }
 var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
-	5,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
-	6,  // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
-	4,  // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
-	3,  // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
-	0,  // 4: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
-	7,  // 5: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
-	8,  // 6: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
-	9,  // 7: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
-	1,  // 8: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
-	15, // 9: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	13, // 10: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
-	14, // 11: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
-	12, // 12: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
-	11, // 13: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
-	4,  // 14: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	16, // 15: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
-	4,  // 16: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	16, // 17: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	2,  // 18: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
-	10, // 19: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	7,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
+	8,  // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
+	6,  // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
+	5,  // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
+	3,  // 4: concertina.rendezvous.v1.Report.durable:type_name -> concertina.rendezvous.v1.Durable
+	4,  // 5: concertina.rendezvous.v1.Report.restored:type_name -> concertina.rendezvous.v1.Restored
+	6,  // 6: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	6,  // 7: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	0,  // 8: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
+	9,  // 9: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
+	10, // 10: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
+	11, // 11: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
+	1,  // 12: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
+	19, // 13: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	17, // 14: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	18, // 15: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	16, // 16: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
+	15, // 17: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
+	13, // 18: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
+	14, // 19: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
+	6,  // 20: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	6,  // 21: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	20, // 22: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	6,  // 23: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	20, // 24: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	2,  // 25: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
+	12, // 26: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
+	26, // [26:27] is the sub-list for method output_type
+	25, // [25:26] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }
@@ -1796,14 +2115,14 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 		return
 	}
 	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[0].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc), len(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -24,6 +25,7 @@ const (
 	maxFaultBytes   = 16 << 10
 	maxSnapshots    = 8
 	maxErrorBytes   = 16 << 10
+	maxPathBytes    = 1 << 10
 )
 
 var (
@@ -142,6 +144,9 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 	if read.Probed, refused = readProbed(r); refused != nil {
 		return rendezvous.Report{}, refused
 	}
+	if refused = readStorage(r, &read); refused != nil {
+		return rendezvous.Report{}, refused
+	}
 	for rank, p := range r.GetProcesses() {
 		one, why := readProcess(p)
 		if why != "" {
@@ -177,7 +182,8 @@ func readSnapshots(r *rendezvousv1.Report) ([]rendezvous.Snapshot, *rendezvous.R
 	}
 	var read []rendezvous.Snapshot
 	for _, s := range r.GetSnapshots() {
-		if s.GetRound() < 1 || s.GetRound() > r.GetRound() || s.GetStep() > rendezvous.MaxCount || s.GetBytes() > rendezvous.MaxCount {
+		// One of round 0 comes from another job.
+		if s.GetRound() > r.GetRound() || s.GetStep() > rendezvous.MaxCount || s.GetBytes() > rendezvous.MaxCount {
 			return nil, malformed("a snapshot of round %d, step %d, %d bytes cannot be in round %d",
 				s.GetRound(), s.GetStep(), s.GetBytes(), r.GetRound())
 		}
@@ -192,6 +198,51 @@ func readSnapshots(r *rendezvousv1.Report) ([]rendezvous.Snapshot, *rendezvous.R
 		}
 		read = append(read, one)
 	}
+	return read, nil
+}
+
+// readStorage reads what has come of orders about the storage.
+func readStorage(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Refusal {
+	var refused *rendezvous.Refusal
+	if d := r.GetDurable(); d != nil {
+		if read.Durable, refused = readDurable(d.GetSnapshot(), d.GetPath()); refused != nil {
+			return refused
+		}
+	}
+	if len(r.GetUploadError()) > maxErrorBytes {
+		return malformed("upload_error has %d bytes, it may have %d", len(r.GetUploadError()), maxErrorBytes)
+	}
+	read.UploadError = plain.Text(r.GetUploadError())
+	restored := r.GetRestored()
+	if restored == nil {
+		return nil
+	}
+	words := strings.Join(restored.GetRefused(), "; ")
+	if len(words) > maxErrorBytes || len(restored.GetError()) > maxErrorBytes {
+		return malformed("what is said of a restore has more than %d bytes", maxErrorBytes)
+	}
+	read.Restored = rendezvous.Restored{
+		Number: restored.GetNumber(), Found: restored.GetSnapshot() != nil,
+		Refused: plain.Text(words), Error: plain.Text(restored.GetError()),
+	}
+	if read.Restored.Found {
+		read.Restored.Durable, refused = readDurable(restored.GetSnapshot(), restored.GetPath())
+	}
+	return refused
+}
+
+func readDurable(s *rendezvousv1.Snapshot, path string) (rendezvous.Durable, *rendezvous.Refusal) {
+	read := rendezvous.Durable{Snapshot: rendezvous.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes()}}
+	switch {
+	case s.GetRound() > rendezvous.MaxCount || s.GetStep() > rendezvous.MaxCount || s.GetBytes() > rendezvous.MaxCount:
+		return rendezvous.Durable{}, malformed("a checkpoint of round %d, step %d, %d bytes is out of range", s.GetRound(), s.GetStep(), s.GetBytes())
+	case len(s.GetHash()) != len(read.Snapshot.Hash):
+		return rendezvous.Durable{}, malformed("the hash of a checkpoint has %d bytes, it must have %d", len(s.GetHash()), len(read.Snapshot.Hash))
+	case len(path) > maxPathBytes:
+		return rendezvous.Durable{}, malformed("the path of a checkpoint has %d bytes, it may have %d", len(path), maxPathBytes)
+	}
+	copy(read.Snapshot.Hash[:], s.GetHash())
+	read.Path = plain.Text(path)
 	return read, nil
 }
 
@@ -254,6 +305,12 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 	}
 	if p := d.Prefetch; p != nil {
 		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Holders: holderMessages(p.Holders)}
+	}
+	if u := d.Upload; u != nil {
+		m.Upload = &rendezvousv1.Upload{Snapshot: snapshotMessage(&u.Snapshot), Keep: uint32(u.Keep)}
+	}
+	if r := d.Restore; r != nil {
+		m.Restore = &rendezvousv1.Restore{Number: r.Number, Path: r.Path}
 	}
 	for i := range d.Probes {
 		p := &d.Probes[i]

@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"github.com/concertina-dev/concertina/internal/agent/durable"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+)
+
+// maxRefused is how many checkpoints that could not be used are reported.
+const maxRefused = 8
+
+// askDurable has the uploader do what a directive says about the storage.
+func (a *agent) askDurable(d *rendezvousv1.Directive) {
+	if a.durable == nil {
+		return
+	}
+	var save *durable.Save
+	var restore *durable.Restore
+	if upload := d.GetUpload(); upload.GetSnapshot() != nil {
+		save = &durable.Save{Snapshot: wanted(*snapshotOf(upload.GetSnapshot())), Keep: clamp(upload.GetKeep())}
+	}
+	if r := d.GetRestore(); r != nil {
+		restore = &durable.Restore{Number: r.GetNumber(), Path: r.GetPath()}
+	}
+	a.durable.Ask(save, restore)
+}
+
+// addDurable reports what has come of it.
+func (a *agent) addDurable(r *rendezvousv1.Report) {
+	if a.durable == nil {
+		return
+	}
+	state := a.durable.State()
+	r.UploadError = wire.HeadOf(state.Failure, maxReason)
+	if saved := state.Saved; saved != nil {
+		r.Durable = &rendezvousv1.Durable{Snapshot: messageOf(saved.Snapshot), Path: saved.Path}
+	}
+	if restored := state.Restored; restored.Number > 0 {
+		r.Restored = &rendezvousv1.Restored{
+			Number: restored.Number, Path: restored.Path, Error: wire.HeadOf(restored.Why, maxReason),
+		}
+		if restored.Snapshot != nil {
+			r.Restored.Snapshot = messageOf(*restored.Snapshot)
+		}
+		for _, why := range restored.Refused[:min(len(restored.Refused), maxRefused)] {
+			r.Restored.Refused = append(r.Restored.Refused, wire.HeadOf(why, maxReason))
+		}
+	}
+}
+
+func messageOf(s checkpoint.Snapshot) *rendezvousv1.Snapshot {
+	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash[:]}
+}

@@ -1,0 +1,232 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// restoring is how the first world of an attempt comes by the state that it begins with: one member brings a checkpoint
+// back from the storage, and the others get it from that one.
+type restoring struct {
+	// paths are where to look, in this order.
+	paths []string
+	// who was asked, with which number; empty for nobody yet.
+	who    string
+	number uint64
+	// failed says of the members that could not why.
+	failed map[string]string
+	// over is true once it is known what the world begins with: found, or nothing.
+	over  bool
+	found *Snapshot
+}
+
+// uploading is a snapshot that is being made durable, and by whom.
+type uploading struct {
+	snapshot Snapshot
+	by       string
+}
+
+// numbersPerTerm tells the restores of one leader from those of another.
+const numbersPerTerm = 1 << 20
+
+// bringBack gives the first world of an attempt the state that it begins with; false while that is not known yet.
+func (m *Machine) bringBack(p *plan) bool {
+	s := m.gang.Storage
+	if s == nil || m.gang.Strategy == Restart || !s.Own && s.From == "" {
+		return true
+	}
+	if m.restoring == nil {
+		m.restoring = &restoring{failed: map[string]string{}}
+		if s.Own {
+			m.restoring.paths = append(m.restoring.paths, "")
+		}
+		if s.From != "" && s.Known == 0 {
+			m.restoring.paths = append(m.restoring.paths, s.From)
+		}
+	}
+	r := m.restoring
+	if r.over && (r.found == nil || m.members[r.who] != nil && m.members[r.who].usable()) {
+		if r.found != nil {
+			p.snapshot, p.fromStep = r.found, r.found.Step
+		}
+		return true
+	}
+	r.over = false
+	m.askForRestore(p)
+	return false
+}
+
+// askForRestore has a member look for a checkpoint, unless one does.
+func (m *Machine) askForRestore(p *plan) {
+	r := m.restoring
+	if mem := m.members[r.who]; mem != nil && mem.usable() && r.failed[r.who] == "" {
+		return
+	}
+	candidates := slices.SortedFunc(slices.Values(p.members), func(a, b Member) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	r.who = ""
+	for i := range candidates {
+		if uid := candidates[i].UID; r.failed[uid] == "" {
+			r.who = uid
+			break
+		}
+	}
+	if r.who == "" {
+		m.fail("no worker could bring the job's checkpoint back: " + r.failed[candidates[0].UID])
+		return
+	}
+	m.orderRestore()
+}
+
+// orderRestore gives the member that looks its next order.
+func (m *Machine) orderRestore() {
+	m.restores++
+	m.restoring.number = m.term*numbersPerTerm + m.restores
+	m.out.Tell = append(m.out.Tell, m.restoring.who)
+}
+
+// storage is what a report says of the storage.
+func (r *Report) storage() (said struct {
+	durable     Durable
+	restored    Restored
+	uploadError string
+}) {
+	said.durable, said.restored, said.uploadError = r.Durable, r.Restored, r.UploadError
+	return said
+}
+
+// hearStorage takes note of what a member says of the storage.
+func (m *Machine) hearStorage(mem *member) {
+	m.look, m.out.Changed = true, true
+	if d := mem.report.Durable; d.Path != "" && newerSnapshot(d.Snapshot, m.durable) {
+		m.durable = d
+		m.note(notedDurable, "the snapshot of round %d, step %d is durable: %s", d.Snapshot.Round, d.Snapshot.Step, d.Path)
+	}
+	r, said := m.restoring, &mem.report.Restored
+	if r == nil || r.over || mem.want.UID != r.who || said.Number != r.number {
+		return
+	}
+	switch {
+	case said.Error != "":
+		r.failed[r.who] = said.Error
+	case said.Found:
+		found := said.Snapshot
+		r.over, r.found, m.durable = true, &found, said.Durable
+		m.note(notedDurable, "the attempt goes on from step %d: %s%s", found.Step, said.Path, besides(said.Refused))
+	case len(r.paths) > 1:
+		r.paths = r.paths[1:]
+		m.orderRestore()
+	case m.gang.Storage.Known > 0:
+		m.fail(fmt.Sprintf("the checkpoint of step %d is in the storage no more, and no other one is%s", m.gang.Storage.Known, besides(said.Refused)))
+	case r.paths[0] != "":
+		m.fail(fmt.Sprintf("there is no checkpoint %s to begin with%s", r.paths[0], besides(said.Refused)))
+	default:
+		r.over = true
+	}
+}
+
+func besides(refused string) string {
+	if refused == "" {
+		return ""
+	}
+	return "; not used: " + refused
+}
+
+func newerSnapshot(s Snapshot, than Durable) bool {
+	return than.Path == "" || cmp.Or(cmp.Compare(s.Round, than.Snapshot.Round), cmp.Compare(s.Step, than.Snapshot.Step)) > 0
+}
+
+// broughtBy is who has the snapshot of the first world.
+func (m *Machine) broughtBy() []holder {
+	if m.restoring == nil || m.members[m.restoring.who] == nil {
+		return nil
+	}
+	mem := m.members[m.restoring.who]
+	return []holder{{mem.endpoint.Address, mem.serves}}
+}
+
+// makeDurable has the newest snapshot made durable when it is time for one.
+func (m *Machine) makeDurable(now time.Time) {
+	s := m.gang.Storage
+	if s == nil || m.gang.Strategy == Restart || !m.world.formed() {
+		return
+	}
+	if m.nextUpload.IsZero() {
+		m.nextUpload = now.Add(s.Interval)
+	}
+	if u := m.uploading; u != nil {
+		mem := m.members[u.by]
+		if mem != nil && mem.connected && !m.isLost(mem) && !mem.madeDurable(u.snapshot) && m.canUpload(mem, u.snapshot) {
+			return
+		}
+		m.uploading = nil
+		m.out.Tell = append(m.out.Tell, u.by)
+	}
+	if now.Before(m.nextUpload) {
+		return
+	}
+	newest, ok := m.newestSnapshot()
+	if !ok || !newerSnapshot(newest, m.durable) {
+		return
+	}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && mem.connected && !m.isLost(mem) && slices.Contains(mem.report.Snapshots, newest) {
+			m.uploading, m.nextUpload = &uploading{newest, uid}, now.Add(s.Interval)
+			m.out.Tell = append(m.out.Tell, uid)
+			return
+		}
+	}
+}
+
+// canUpload says whether a member may still make a snapshot durable: what it does not hold any more it may have begun
+// with before.
+func (m *Machine) canUpload(mem *member, s Snapshot) bool {
+	return mem.report.UploadError == "" || slices.Contains(mem.report.Snapshots, s)
+}
+
+func (mem *member) madeDurable(s Snapshot) bool {
+	return mem.report.Durable.Snapshot == s && mem.report.Durable.Path != ""
+}
+
+func (m *Machine) uploadFor(uid string) *upload {
+	if m.uploading == nil || m.uploading.by != uid || m.gang.Storage == nil {
+		return nil
+	}
+	return &upload{m.uploading.snapshot, m.gang.Storage.Keep}
+}
+
+func (m *Machine) restoreFor(uid string) *restore {
+	r := m.restoring
+	if r == nil || r.who != uid || r.over {
+		return nil
+	}
+	return &restore{r.number, r.paths[0]}
+}
+
+// storageTrouble says what is wrong with the storage, as a member that works with it does.
+func (m *Machine) storageTrouble() string {
+	if u := m.uploading; u != nil && m.members[u.by] != nil && m.members[u.by].report.UploadError != "" {
+		return m.members[u.by].want.Name + ": " + m.members[u.by].report.UploadError
+	}
+	if m.restoring == nil || m.restoring.over {
+		return ""
+	}
+	var why []string
+	for _, uid := range sortedKeys(m.restoring.failed) {
+		if mem := m.members[uid]; mem != nil {
+			why = append(why, mem.want.Name+": "+m.restoring.failed[uid])
+		}
+	}
+	return strings.Join(why, "; ")
+}
+
+func sortedKeys(of map[string]string) []string {
+	keys := make([]string, 0, len(of))
+	for key := range of {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
