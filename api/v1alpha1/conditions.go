@@ -127,4 +127,8 @@ const (
 	// EventGangReleased: the job fell below min for too long, or could not go on, and all workers were
 	// let go.
 	EventGangReleased = "GangReleased"
+	// EventRestored says which checkpoint an attempt begins with.
+	EventRestored = "Restored"
+	// EventStorageTrouble says why snapshots are not made durable, or none is brought back.
+	EventStorageTrouble = "StorageTrouble"
 )

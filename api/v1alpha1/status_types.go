@@ -31,6 +31,32 @@ type WorkersStatus struct {
 	Summary string `json:"summary,omitempty"`
 }
 
+// CheckpointStatus is the newest state of the job that outlives all of its workers.
+type CheckpointStatus struct {
+	// step is the number of steps that were done.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Step *int64 `json:"step,omitempty"`
+
+	// round is the world in which the snapshot was taken; 0 when it is the state of another job.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Round *int64 `json:"round,omitempty"`
+
+	// location is where it is, below spec.checkpoint.storage.url.
+	//
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Location string `json:"location,omitempty"`
+
+	// at is when it was seen to be durable.
+	//
+	// +optional
+	At *metav1.Time `json:"at,omitempty"`
+}
+
 // WorldStatus is the durable record of the current world. It has one writer, the rendezvous, which
 // makes it durable before any worker learns of it.
 //
@@ -397,6 +423,11 @@ type TrainingJobStatus struct {
 	//
 	// +optional
 	Progress ProgressStatus `json:"progress,omitzero"`
+
+	// checkpoint is the newest state of the job in its storage.
+	//
+	// +optional
+	Checkpoint CheckpointStatus `json:"checkpoint,omitzero"`
 
 	// resizes are the last 16 changes of the world, oldest first.
 	//

@@ -230,6 +230,7 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 	}
 	p.describeGang(pods, bound)
 	p.tellUnheard(pods)
+	p.refreshCheckpoint()
 	if p.World.Round > 0 && p.rendezvousKnows() {
 		p.describeFixed(pods)
 		p.annotateRanks(pods)
@@ -336,6 +337,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		GrowthWindow:       value(spec.Growth.Stabilization).Duration,
 		HangTimeout:        value(spec.Failure.HangTimeout).Duration,
 		Durable:            record.FromStatus(p.Job),
+		Storage:            p.storage(),
 	}
 	if spec.Strategy() == v1alpha1.ResizeRestart {
 		expected.Strategy = rendezvous.Restart

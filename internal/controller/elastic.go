@@ -27,6 +27,8 @@ type ElasticMemory struct {
 	PhaseSince time.Time
 	// CalledOff is what was last told of a change that was called off.
 	CalledOff string
+	// Storage is what was last told of trouble with the storage.
+	Storage string
 	// Terminating says since when agents are known to have been told to end, by pod uid.
 	Terminating map[string]time.Time
 	// Touches is how often the scheduler was asked to look at a group, which is Touched.
@@ -117,6 +119,7 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.describeWorld(crew)
 	p.describeSize(crew)
 	p.annotateRanks(pods)
+	p.refreshCheckpoint()
 	p.refreshProgress()
 }
 

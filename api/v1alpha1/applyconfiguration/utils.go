@@ -18,6 +18,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 	// Group=training.concertina.dev, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithKind("CheckpointSpec"):
 		return &apiv1alpha1.CheckpointSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("CheckpointStatus"):
+		return &apiv1alpha1.CheckpointStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("FailureSpec"):
 		return &apiv1alpha1.FailureSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("GangSpec"):

@@ -54,6 +54,21 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
       default: 60s
+- name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointStatus
+  map:
+    fields:
+    - name: at
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: location
+      type:
+        scalar: string
+    - name: round
+      type:
+        scalar: numeric
+    - name: step
+      type:
+        scalar: numeric
 - name: com.github.concertina-dev.concertina.api.v1alpha1.FailureSpec
   map:
     fields:
@@ -305,6 +320,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: attempt
       type:
         scalar: numeric
+    - name: checkpoint
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointStatus
     - name: completionTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time

@@ -45,6 +45,8 @@ type TrainingJobStatusApplyConfiguration struct {
 	World *WorldStatusApplyConfiguration `json:"world,omitempty"`
 	// progress is how far the training is.
 	Progress *ProgressStatusApplyConfiguration `json:"progress,omitempty"`
+	// checkpoint is the newest state of the job in its storage.
+	Checkpoint *CheckpointStatusApplyConfiguration `json:"checkpoint,omitempty"`
 	// resizes are the last 16 changes of the world, oldest first.
 	Resizes []ResizeApplyConfiguration `json:"resizes,omitempty"`
 	// restarts counts how often the job started over, by cause.
@@ -171,6 +173,14 @@ func (b *TrainingJobStatusApplyConfiguration) WithWorld(value *WorldStatusApplyC
 // If called multiple times, the Progress field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithProgress(value *ProgressStatusApplyConfiguration) *TrainingJobStatusApplyConfiguration {
 	b.Progress = value
+	return b
+}
+
+// WithCheckpoint sets the Checkpoint field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Checkpoint field is set to the value of the last call.
+func (b *TrainingJobStatusApplyConfiguration) WithCheckpoint(value *CheckpointStatusApplyConfiguration) *TrainingJobStatusApplyConfiguration {
+	b.Checkpoint = value
 	return b
 }
 
