@@ -79,7 +79,10 @@ func (f *fleet) play(t *rapid.T) {
 }
 
 type fleet struct {
-	t rapid.TB
+	// storage is what the gang says of it, shelf the storage itself; nil for none.
+	storage *Storage
+	shelf   *shelf
+	t       rapid.TB
 	// draws is where choices come from; nil in a schedule, which makes none.
 	draws   *rapid.T
 	now     time.Time
@@ -178,6 +181,7 @@ func (f *fleet) makePod() {
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
 	p.reach = func(asked Probe) bool { return f.reaches(p, asked) }
+	p.shelf = f.shelf
 	p.fetch = func(s Snapshot, holders []lifecycle.Holder) (history, bool, bool) { return f.fetch(p, s, holders) }
 	p.vague, p.certificate = f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
@@ -192,7 +196,7 @@ func (f *fleet) fetch(p *pod, s Snapshot, holders []lifecycle.Holder) (state his
 		switch {
 		case other == nil || f.notReached(p) || f.notReached(other):
 			reached = false
-		case slices.Contains(other.snapshots, s):
+		case slices.Contains(other.snapshots, s) || other.restored.Found && other.restored.Snapshot == s:
 			return other.states[s], true, true
 		}
 	}
@@ -203,7 +207,7 @@ func (f *fleet) gang() Gang {
 	gang := Gang{
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
 		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
-		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: f.hang, Durable: f.record,
+		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: f.hang, Durable: f.record, Storage: f.storage,
 	}
 	if f.draws != nil {
 		gang.Durable = rapid.SampledFrom(f.past).Draw(f.draws, "durable")

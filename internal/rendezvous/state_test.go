@@ -19,7 +19,7 @@ var follows = map[State]struct{ heard, answered []State }{
 	StateExpecting:  {},
 	StateClaiming:   {answered: []State{StateInheriting, StateGathering, StateFounding, StateEntering, StateTraining}},
 	StateInheriting: {heard: []State{StateGathering, StateFounding, StateEntering, StateTraining}},
-	StateGathering:  {heard: []State{StateFounding}, answered: []State{StateClaiming}},
+	StateGathering:  {heard: []State{StateFounding, StateFailed}, answered: []State{StateClaiming}},
 	StateFounding:   {answered: []State{StateGathering, StateEntering, StateLeaving, StateRegrouping, StateFailed}},
 	StateEntering: {heard: []State{StateInheriting, StateTraining, StateArming, StateLeaving, StateRegrouping, StateRenewing,
 		StateFailed}},

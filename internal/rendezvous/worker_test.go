@@ -36,6 +36,10 @@ type worker struct {
 	lasts         map[uint64]uint64
 	snapshotError string
 	full          bool
+	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
+	shelf    *shelf
+	durable  Durable
+	restored Restored
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
 	fetch func(Snapshot, []lifecycle.Holder) (state history, ok, reached bool)
 
@@ -141,6 +145,7 @@ func (w *worker) heed(d delivery) (bool, error) {
 	}
 	w.released = w.released || d.Released
 	w.ask(&d.Directive)
+	w.store(&d.Directive)
 	if d.Round != 0 {
 		if known, ok := w.worlds[d.Round]; ok && known != d.World.Digest {
 			return false, fmt.Errorf("%s: round %d is %s and was %s", w.uid, d.Round, d.World.Digest, known)
@@ -472,7 +477,7 @@ func (w *worker) report() Report {
 	r := Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
-		Probed: slices.Clone(w.answers), StepTime: w.stepTime,
+		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored,
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)

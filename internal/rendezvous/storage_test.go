@@ -1,0 +1,156 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// shelf is a job's storage, with what was saved last at the end.
+type shelf struct {
+	kept []checkpointed
+	// broken is what it says instead of what it has.
+	broken string
+	// asked counts the restores.
+	asked int
+}
+
+type checkpointed struct {
+	path     string
+	snapshot Snapshot
+	state    history
+}
+
+// store does what a directive says about the storage.
+func (w *worker) store(d *Directive) {
+	if w.shelf == nil {
+		return
+	}
+	if u := d.Upload; u != nil && w.durable.Snapshot != u.Snapshot && slices.Contains(w.snapshots, u.Snapshot) {
+		w.durable = Durable{u.Snapshot, fmt.Sprintf("job/%d-%d", u.Snapshot.Round, u.Snapshot.Step)}
+		w.shelf.kept = append(w.shelf.kept, checkpointed{w.durable.Path, u.Snapshot, w.states[u.Snapshot]})
+	}
+	r := d.Restore
+	if r == nil || r.Number == w.restored.Number {
+		return
+	}
+	w.shelf.asked++
+	w.restored = Restored{Number: r.Number, Error: w.shelf.broken}
+	for _, c := range slices.Backward(w.shelf.kept) {
+		own := strings.HasPrefix(c.path, "job/")
+		if w.shelf.broken == "" && (r.Path == "" && own || r.Path != "" && strings.HasPrefix(c.path, r.Path+"/")) {
+			w.restored.Found, w.restored.Durable = true, Durable{c.snapshot, c.path}
+			w.states[c.snapshot] = c.state
+			return
+		}
+	}
+}
+
+// stored is a fleet of three pods whose job has a storage with a state of seven steps of another job.
+func stored(t *testing.T, storage Storage) (*fleet, *modelLeader) {
+	t.Helper()
+	f := emptyFleet(t)
+	f.minimum, f.target, f.storage = 3, 3, &storage
+	f.shelf = &shelf{kept: []checkpointed{{"other/0-7", Snapshot{Step: 7, Bytes: 1, Hash: [32]byte{7}}, make(history, 7)}}}
+	for range 3 {
+		f.makePod()
+	}
+	f.newLeader()
+	return f, f.leaders[f.born]
+}
+
+func TestTheFirstWorldBeginsWithACheckpoint(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, From: "other"})
+	f.turns(l, 12)
+	w := l.machine.world
+	if w == nil || w.record.FromStep != 7 || w.record.Parent != 0 || l.machine.furthest() <= 7 {
+		t.Fatalf("the world is %+v, after %d restores", w, f.shelf.asked)
+	}
+	if f.shelf.asked != 1 {
+		t.Errorf("%d members have brought it back, and the others have it from the first", f.shelf.asked)
+	}
+	if seen := l.machine.Observe(f.now).Durable; seen.Path != "other/0-7" {
+		t.Errorf("what is durable: %+v", seen)
+	}
+}
+
+func TestAJobWithoutACheckpointBeginsAtZero(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true})
+	f.turns(l, 12)
+	if w := l.machine.world; w == nil || w.record.FromStep != 0 || l.machine.furthest() == 0 || f.shelf.asked != 1 {
+		t.Fatalf("the world is %+v, after %d restores", w, f.shelf.asked)
+	}
+}
+
+func TestOwnCheckpointsComeFirst(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true, From: "other"})
+	f.turns(l, 12)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || f.shelf.asked != 2 {
+		t.Fatalf("the world is %+v, after %d restores: the job has none of its own", w, f.shelf.asked)
+	}
+}
+
+func TestNothingBeginsWithoutTheCheckpointThatItNeeds(t *testing.T) {
+	for name, c := range map[string]struct {
+		storage Storage
+		broken  string
+		want    string
+	}{
+		"that of another job is not there": {Storage{From: "third"}, "", "there is no checkpoint third"},
+		"its own is gone":                  {Storage{Own: true, Known: 9}, "", "checkpoint of step 9 is in the storage no more"},
+		"the storage refuses":              {Storage{From: "other"}, "access denied", "access denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := stored(t, c.storage)
+			f.shelf.broken = c.broken
+			f.turns(l, 20)
+			if why := l.machine.fatal; !strings.Contains(why, c.want) || l.machine.world != nil {
+				t.Errorf("it ends with %q, world %v", why, l.machine.world)
+			}
+		})
+	}
+}
+
+// Who was asked to bring the checkpoint back is lost: another is asked.
+func TestTheCheckpointIsBroughtByWhoIsThere(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, From: "other"})
+	f.minimum = 2
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 100 {
+		if r := l.machine.restoring; r != nil && r.who != "" {
+			break
+		}
+		f.turn(l)
+	}
+	first := l.machine.restoring.who
+	f.pods[first].want.Lost, f.pods[first].want.Ended = "its node is gone", true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.drop(f.pods[first], l)
+	f.turns(l, 12)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || w.record.Workers != 2 {
+		t.Fatalf("the world is %+v", w)
+	}
+}
+
+// While a world trains, the newest snapshot is made durable as often as the job says, by one member.
+func TestTheNewestSnapshotIsMadeDurable(t *testing.T) {
+	f, l := stored(t, Storage{Interval: 20 * time.Second, Keep: 3})
+	f.turns(l, 12)
+	if n := len(f.shelf.kept); n != 1 {
+		t.Fatalf("%d checkpoints after 12 turns: %v", n, f.shelf.kept)
+	}
+	for range 3 {
+		before := len(f.shelf.kept)
+		f.pass(20 * time.Second)
+		f.turns(l, 8)
+		if n := len(f.shelf.kept); n != before+1 {
+			t.Fatalf("%d checkpoints, and there were %d", n, before)
+		}
+		newest := f.shelf.kept[before]
+		if seen := l.machine.Observe(f.now).Durable; seen.Snapshot != newest.snapshot || uint64(len(newest.state)) != newest.snapshot.Step {
+			t.Errorf("%+v is durable, and %+v was told", newest, seen)
+		}
+	}
+}
