@@ -141,7 +141,16 @@ func (m *moving) choose() bool {
 func (m *moving) movable(id JobID) bool {
 	in, j := &m.p.c.Jobs[id], &m.p.jobs[id]
 	return in.Stage == Training && id != m.d.job && j.policy != Never && !in.Regrouping && !in.Finishing && !in.Restarts &&
-		!j.evicted && !j.lends && j.moves == 0 && j.live >= in.Min && j.own >= in.Min && j.young.IsZero() && !in.GrowAfter.After(m.p.c.Now)
+		!j.evicted && !j.lends && j.moves == 0 && j.live >= in.Min && j.own >= in.Min && j.young.IsZero() && !in.GrowAfter.After(m.p.c.Now) &&
+		!m.p.shrinks(id, m.d.job)
+}
+
+// shrinks says whether workers are about to leave a job by the plan in force, for anybody but one. It has more of them
+// than its target then, and none is a replacement.
+func (p *planner) shrinks(id, but JobID) bool {
+	return p.jobs[id].marked && slices.ContainsFunc(p.c.Jobs[id].Workers, func(w Worker) bool {
+		return w.Marked && !w.Ending && !w.Leaving && w.For != but
+	})
 }
 
 // option are the workers whose move gives a node one place more, nil when none do.

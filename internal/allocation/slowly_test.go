@@ -53,3 +53,20 @@ func (s *simulation) lower(t *rapid.T) {
 	j.Min, j.Sizes = int32(rapid.IntRange(1, int(j.Min)).Draw(t, "lower min")), nil
 	s.say("%s is to have %d at least", j.Name, j.Min)
 }
+
+// Workers that leave for one job are not replacements of those that would have to move for another.
+func TestNobodyMovesWhileOthersLeave(t *testing.T) {
+	c := newCluster().withNodes(2, 4).withNodes(1, 8)
+	lender := c.training("lender", 5, 10, []NodeID{2, 2, 2, 2, 2, 2, 2, 2, 0, 0}, sizes(5, 10))
+	c.training("fixed", 2, 2, []NodeID{0, 0}, func(j *Job) { j.Restarts = true })
+	gang := c.queued("gang", 5, 5)
+	j := &c.Jobs[lender]
+	j.Target = 5
+	for w := range j.Workers[5:] {
+		j.Workers[5+w].Marked, j.Workers[5+w].For = true, gang
+	}
+	c.queued("whole", 2, 2, c.devices(4), priority(10))
+	if d := NewPlan(c).of(lender); !j.legal(d.Count) {
+		t.Errorf("it has %d: %s", d.Count, d.Why.Text)
+	}
+}
