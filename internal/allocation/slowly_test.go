@@ -70,3 +70,22 @@ func TestNobodyMovesWhileOthersLeave(t *testing.T) {
 		t.Errorf("it has %d: %s", d.Count, d.Why.Text)
 	}
 }
+
+// Those that leave for a gang are no replacements of others that would have to move for it: what
+// they leave is kept, by then, for a gang that has waited longer.
+func TestNobodyMovesForWhomOthersLeave(t *testing.T) {
+	c := newCluster().withNodes(2, 8)
+	lender := c.training("lender", 2, 4, []NodeID{0, 0, 1, 1}, sizes(2, 4), c.devices(4))
+	c.queued("patient", 3, 3, c.devices(4))
+	gang := c.queued("gang", 1, 1)
+	c.Settings.Backfill = 30 * time.Second
+	c.Now = noon.Add(40 * time.Second)
+	j := &c.Jobs[lender]
+	j.Target = 2
+	for w := range j.Workers[2:] {
+		j.Workers[2+w].Marked, j.Workers[2+w].For = true, gang
+	}
+	if d := NewPlan(c).of(lender); !j.legal(d.Count) {
+		t.Errorf("it has %d: %s", d.Count, d.Why.Text)
+	}
+}
