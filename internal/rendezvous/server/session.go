@@ -89,6 +89,7 @@ func (s *session) answer() {
 // Session serves one agent. It implements the RPC.
 func (s *Server) Session(ctx context.Context, stream *stream) error {
 	err := s.session(ctx, stream)
+	visitorOf(ctx).attend(false) // who reads no answer keeps us waiting
 	s.metrics.ended(err)
 	if err != nil {
 		s.options.Logger.V(1).Info("a session has ended", "peer", stream.Peer().Addr, "cause", err.Error())
@@ -204,7 +205,10 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 func (s *Server) greet(ctx context.Context, stream *stream, who rendezvous.Identity) (introduced, error) {
 	limits := deadlinesOf(ctx)
 	defer whenDone(ctx, func() { limits.read(0) })()
+	visitor := visitorOf(ctx)
+	visitor.attend(false)
 	message, err := stream.Receive()
+	visitor.attend(true)
 	switch {
 	case ctx.Err() != nil:
 		return introduced{}, context.Cause(ctx)
@@ -250,9 +254,7 @@ func (s *Server) authenticate(ctx context.Context, token string, claimed rendezv
 		return rendezvous.Identity{}, connect.NewError(connect.CodeUnavailable,
 			fmt.Errorf("too many tokens from %s were refused: connect again later", v.source))
 	}
-	v.attend(true)
 	who, err := s.options.Authenticator.Authenticate(ctx, token)
-	v.attend(false)
 	if err == nil && (who.PodUID != claimed.PodUID || who.Namespace != claimed.Namespace || who.PodName != claimed.PodName) {
 		err = fmt.Errorf("%w: the token claims another pod than it belongs to", rendezvous.ErrUnauthenticated)
 	}
