@@ -129,7 +129,11 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	defer visitor.dismiss()
 
 	defer whenDone(ctx, func() { limits.read(0) })()
-	cancel(one.read(ctx, s.options.IdleTimeout))
+	cancel(one.read(ctx, s.options.IdleTimeout, func() {
+		s.metrics.floods.Inc()
+		s.options.Logger.Info("a worker reports faster than it is read", "job", one.job.key.String(), "pod", in.hello.podName,
+			"from", one.from.String(), "readPerSecond", maxReportRate)
+	}))
 	if cause := context.Cause(ctx); !errors.Is(cause, io.EOF) {
 		return cause
 	}
@@ -312,15 +316,19 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 }
 
 // read takes reports until the stream ends, and returns why it did. A stream that the agent ends is
-// io.EOF.
-func (s *session) read(ctx context.Context, idle time.Duration) error {
+// io.EOF. Hasty is called when reports have come faster than they are read, once.
+func (s *session) read(ctx context.Context, idle time.Duration, hasty func()) error {
 	limiter := rate.NewLimiter(maxReportRate, reportBurst)
+	hasty = sync.OnceFunc(hasty)
 	// A timer of our own: to set the stream's deadline costs a turn of its connection's loop each time.
 	silence := time.AfterFunc(idle, func() {
 		s.end(&rendezvous.Refusal{Kind: rendezvous.RefusedSilence, Message: fmt.Sprintf("no report within %s of the last one: connect again", idle)})
 	})
 	defer silence.Stop()
 	for {
+		if limiter.Tokens() < 1 {
+			hasty()
+		}
 		if err := limiter.Wait(ctx); err != nil {
 			return context.Cause(ctx)
 		}
