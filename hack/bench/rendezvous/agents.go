@@ -21,6 +21,8 @@ const stepTime = 2 * time.Second
 type Agents struct {
 	config  agentsConfig
 	members []*member
+	// flooder is the first of them, when it is one; nil otherwise.
+	flooder *flooder
 
 	mu    sync.Mutex
 	paces map[int]*pace
@@ -30,6 +32,8 @@ type Agents struct {
 type agentsConfig struct {
 	Address, CA, Tokens string
 	Jobs, Members, Rate int
+	// Flood says whether the first member is one that can report as fast as its connection takes it.
+	Flood bool
 }
 
 // pace is how far the world of a job is. Its members make each step together.
@@ -92,6 +96,13 @@ func (a *Agents) Start(None, *None) error {
 				return err
 			}
 			m := &member{job: job, index: i, address: address.String(), fleet: a}
+			if a.config.Flood && len(a.members) == 0 {
+				a.members = append(a.members, m)
+				if err := a.startFlooder(m, address.AsSlice()); err != nil {
+					return err
+				}
+				continue
+			}
 			one := session.New(dialer.From(address), m, session.DefaultTiming())
 			m.tell = one.Tell
 			a.members = append(a.members, m)

@@ -6,6 +6,7 @@
 //	records.go    what stands for the API server
 //	operator.go   the operator's process
 //	agents.go     the agents' process; member.go: one agent
+//	flood.go      a member that reports as fast as it can
 //	usage.go      what a process has used
 package rendezvous
 
@@ -31,6 +32,8 @@ type Bench struct {
 	Beats time.Duration
 	// Storm says whether the operator is killed.
 	Storm bool
+	// Flood says whether one member reports as fast as it can while others work.
+	Flood bool
 	// Profile is a folder for CPU profiles of the operator; empty for none.
 	Profile string
 	// Say tells the person who waits how far it is.
@@ -69,6 +72,13 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 		measured, err := b.measure(ctx, names{name, name + "_change", name + "_storm", name + "_operator"}, b.Jobs, b.JobMembers)
 		if err != nil {
 			return all, fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
+		}
+		all = append(all, measured...)
+	}
+	if b.Flood {
+		measured, err := b.flood(ctx)
+		if err != nil {
+			return all, fmt.Errorf("a flood: %w", err)
 		}
 		all = append(all, measured...)
 	}

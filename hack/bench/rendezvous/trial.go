@@ -35,6 +35,7 @@ const (
 type trialConfig struct {
 	Jobs, Members, Rate int
 	Profile, Name       string
+	Flood               bool
 }
 
 // trial is one operator with its agents.
@@ -74,7 +75,7 @@ func start(ctx context.Context, config trialConfig) (_ *trial, err error) {
 	}
 	t.agents, err = startChild(ctx, roleAgents, agentsConfig{
 		Address: t.address, CA: filepath.Join(t.dir, "tls.crt"), Tokens: filepath.Join(t.dir, "tokens"),
-		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate,
+		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate, Flood: t.Flood,
 	})
 	return t, err
 }
@@ -128,6 +129,11 @@ func (t *trial) ranked() (ranked Times, err error) {
 		return ranked, t.explain(err)
 	}
 	return ranked, nil
+}
+
+// ask has the members report changes for a while, and says how long their answers took.
+func (t *trial) ask(d time.Duration, flood bool) (asked Asked, err error) {
+	return asked, t.agents.Call("Agents.Ask", AskFor{For: d, Flood: flood}, &asked)
 }
 
 // shrink has one in a hundred members leave each job, at least one.

@@ -39,6 +39,25 @@ func TestATrial(t *testing.T) {
 	}
 }
 
+// Those who work beside a member that floods have their answers, and the flood takes place.
+func TestAFloodIsMeasured(t *testing.T) {
+	t.Parallel()
+	measured, err := Bench{
+		Rate: 1000, Beats: time.Second, JobMembers: 1, Flood: true, Say: t.Logf,
+	}.Measure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures := map[string]float64{}
+	for _, figure := range measured {
+		figures[figure.Name] = figure.Value
+	}
+	// The operator reads 20 of its reports in a second, the connection takes more.
+	if figures["flood_reports_per_s"] < 30 || figures["flood_answer_p99"] <= 0 || figures["flood_without_answer_p99"] <= 0 {
+		t.Errorf("the figures are %v", figures)
+	}
+}
+
 // A size that fails does not take the figures of those before along.
 func TestFiguresOutliveALaterFailure(t *testing.T) {
 	t.Parallel()

@@ -190,10 +190,11 @@ func (s *Server) httpServer() *http.Server {
 	secured := s.options.TLS.Clone()
 	secured.MinVersion = tls.VersionTLS13
 	return &http.Server{
-		Handler:     mux,
+		Handler:     answered(mux),
 		TLSConfig:   secured,
 		Protocols:   &protocols,
 		ConnContext: withVisitor,
+		ConnState:   attended,
 		HTTP2: &http.HTTP2Config{
 			// An agent has one session, on a connection of its own.
 			MaxConcurrentStreams: 1,
