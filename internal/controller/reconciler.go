@@ -135,7 +135,7 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 		}
 		return client.IgnoreNotFound(wrapf(err, "write status of job %s", jobKey(state.Job)))
 	}
-	if plan.Actions.Expect != nil && !state.World.Known {
+	if plan.Actions.Expect != nil && !state.World.Known && refused == nil {
 		// A rendezvous that has not heard of the job begins with a write to the same status. It would conflict with
 		// ours, were it told before.
 		r.Rendezvous.Expect(jobKey(state.Job), *plan.Actions.Expect)
