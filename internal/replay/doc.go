@@ -9,6 +9,8 @@
 //	ticks.go      time in intervals, as in the simulator of Pollux (OSDI 2021)
 //	place.go      where that simulator puts devices
 //	tiresias.go, optimus.go   two policies of its
+//	operator.go   the cluster as internal/allocation sees it; planned.go its plans at the end of intervals
+//	events.go     the operator's own rules: planned when something happens, with short pauses
 //	result.go     what is told of a run
 //
 // docs/replay.md says what the numbers mean and what they leave out.

@@ -15,7 +15,7 @@ type Optimus struct {
 func NewOptimus(c Cluster) *Optimus { return &Optimus{cluster: c} }
 
 // Assign says which devices each job has.
-func (o *Optimus) Assign(_ int64, active []*Run) [][]int {
+func (o *Optimus) Assign(_ int64, active []*Run) ([][]int, error) {
 	sizes := o.sizes(active)
 	free, nodes := roomOf(o.cluster), make([][]int, len(active))
 	var order []int
@@ -31,7 +31,7 @@ func (o *Optimus) Assign(_ int64, active []*Run) [][]int {
 	for _, i := range order {
 		nodes[i] = free.place(sizes[i])
 	}
-	return nodes
+	return nodes, nil
 }
 
 // sizes gives each job one device, and then one by one to whom it is worth most. A job for which one more is worth

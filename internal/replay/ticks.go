@@ -1,9 +1,17 @@
 package replay
 
 import (
+	"errors"
 	"math"
 	"slices"
+	"time"
 )
+
+// patience is the time after which a replay is given up: ten years.
+const patience = 10 * 365 * 24 * time.Hour
+
+// errEndless says that jobs will never be done.
+var errEndless = errors.New("not all jobs are done after ten years")
 
 // Ticks are the rules of the simulator that was published with Pollux: time passes in intervals, a policy is asked at
 // the end of each, and a job that is given other devices makes no progress for a while.
@@ -20,7 +28,7 @@ var PublishedTicks = Ticks{Interval: 60, Restart: 30}
 type Policy interface {
 	// Assign is given the jobs that were submitted and are not done, in the order of the workload. It returns the nodes
 	// of each, one entry for each device: devices of one node lie side by side.
-	Assign(now int64, active []*Run) [][]int
+	Assign(now int64, active []*Run) ([][]int, error)
 }
 
 // Run is a job under way.
@@ -52,12 +60,18 @@ func (t Ticks) Run(jobs []Job, c Cluster, policy Policy) (*Result, error) {
 		for _, r := range runs {
 			r.advance(now, t.Interval)
 		}
-		now += t.Interval
+		if now += t.Interval; now > int64(patience.Seconds()) {
+			return nil, errEndless
+		}
 		active := slices.DeleteFunc(slices.Clone(runs), func(r *Run) bool { return r.done || r.Submitted > now })
 		if len(active) == 0 {
 			continue
 		}
-		for i, nodes := range policy.Assign(now, active) {
+		assigned, err := policy.Assign(now, active)
+		if err != nil {
+			return nil, err
+		}
+		for i, nodes := range assigned {
 			active[i].assign(nodes, t.Restart)
 		}
 	}

@@ -25,7 +25,7 @@ type service struct {
 func NewTiresias(c Cluster) *Tiresias { return &Tiresias{cluster: c, served: map[*Run]*service{}} }
 
 // Assign says which devices each job has.
-func (t *Tiresias) Assign(now int64, active []*Run) [][]int {
+func (t *Tiresias) Assign(now int64, active []*Run) ([][]int, error) {
 	for q := range t.queues {
 		t.queues[q] = slices.DeleteFunc(t.queues[q], func(r *Run) bool { return r.done })
 	}
@@ -42,7 +42,7 @@ func (t *Tiresias) Assign(now int64, active []*Run) [][]int {
 	}
 	order := slices.Concat(t.queues[0], t.queues[1])
 	t.admit(order)
-	return t.place(order, active)
+	return t.place(order, active), nil
 }
 
 // serve counts the time that has passed for a job that ran.
