@@ -72,6 +72,21 @@ func TestTiresiasServesNewJobsFirst(t *testing.T) {
 	}
 }
 
+// An epoch ends at the nearest whole second, at the even one of two.
+func TestEpochsEndAtWholeSeconds(t *testing.T) {
+	node := Cluster{Nodes: 1, DevicesPerNode: 1}
+	for step, want := range map[float64]float64{2.25: 2, 2.5: 2, 2.75: 3, 3.5: 4} {
+		jobs := []Job{{Name: "a", Workers: 1, Program: &Scaling{Steps: 1, Parallel: step, Most: 1}}}
+		got, err := PublishedTicks.Run(jobs, node, NewTiresias(node))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Jobs[0].JCT != 60+30+want {
+			t.Errorf("a step of %g s ends after %g s, want %g", step, got.Jobs[0].JCT-90, want)
+		}
+	}
+}
+
 func TestDevicesComeFromTheEmptiestNode(t *testing.T) {
 	free := room{2, 4, 4, 1}
 	if got := free.place(6); !slices.Equal(got, []int{1, 1, 1, 1, 2, 2}) {
