@@ -173,7 +173,9 @@ func rendezvousBench(flags *flag.FlagSet) measure {
 		}
 		warnOfLoad(c)
 		bench.Say = c.Logf
-		return bench.Measure(ctx)
+		var printed error
+		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
+		return nil, errors.Join(bench.Measure(ctx), printed)
 	}
 }
 

@@ -18,19 +18,19 @@ type member struct {
 
 	mu sync.Mutex
 	// term, hold, round, digest and rank are what it was told, done and stop its steps, attempt its barrier.
-	term, hold    uint64
-	round         uint64
-	digest        string
-	rank          uint32
-	done, stop    uint64
-	attempt       uint64
-	parked        bool
-	helloAt       time.Time
-	rankedAt      time.Time
-	armedAt       time.Time
-	parkedAt      time.Time
-	termAt        time.Time
-	reports, lost int64
+	term, hold uint64
+	round      uint64
+	digest     string
+	rank       uint32
+	done, stop uint64
+	attempt    uint64
+	parked     bool
+	helloAt    time.Time
+	rankedAt   time.Time
+	armedAt    time.Time
+	parkedAt   time.Time
+	termAt     time.Time
+	reports    int64
 	// why is why its last stream has ended.
 	why error
 }
@@ -107,8 +107,8 @@ func (m *member) Found() {}
 
 // Lost implements session.Owner.
 func (m *member) Lost(why error) {
+	m.fleet.loses(why)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lost++
 	m.why = why
 }

@@ -151,30 +151,36 @@ func (t *trial) explain(err error) error {
 	return fmt.Errorf("%w; %s", err, situation)
 }
 
-// succeed kills the operator and starts another one. It returns how long after that listens each agent has obeyed
-// it, and how many streams the agents have lost until then.
-func (t *trial) succeed() (adopted []time.Duration, lost int64, err error) {
+// succession is how long after the successor listens each agent has obeyed it, and how many streams the agents have
+// lost until then, by cause.
+type succession struct {
+	adopted []time.Duration
+	lost    map[string]int
+}
+
+// succeed kills the operator and starts another one.
+func (t *trial) succeed() (s succession, err error) {
 	var term uint64
-	var before Count
-	if err := errors.Join(t.agents.Call("Agents.Term", None{}, &term), t.agents.Call("Agents.Lost", None{}, &before)); err != nil {
-		return nil, 0, err
+	if err := errors.Join(t.agents.Call("Agents.Term", None{}, &term), t.agents.Call("Agents.ForgetLosses", None{}, &None{})); err != nil {
+		return s, err
 	}
 	if t.Profile != "" {
 		t.operator.finish()
 	}
 	t.operator.kill()
 	if err := t.startOperator(); err != nil {
-		return nil, 0, err
+		return s, err
 	}
 	listens := time.Now()
 	var heard Adopted
 	if err := t.agents.Call("Agents.Adopted", term, &heard); err != nil {
-		return nil, 0, t.explain(err)
+		return s, t.explain(err)
 	}
 	for _, at := range heard.At {
-		adopted = append(adopted, at.Sub(listens))
+		s.adopted = append(s.adopted, at.Sub(listens))
 	}
-	return adopted, heard.Lost - before.N, nil
+	s.lost = heard.Lost
+	return s, nil
 }
 
 // files makes a certificate, and a token for each pod.
@@ -252,6 +258,17 @@ func startChild(ctx context.Context, role string, config any) (*child, error) {
 	return &child{jsonrpc.NewClient(pipe{out, in}), cmd}, nil
 }
 
+// Call asks the process, and does not wait for ever.
+func (c *child) Call(method string, args, reply any) error {
+	call := c.Go(method, args, reply, make(chan *rpc.Call, 1))
+	select {
+	case <-call.Done:
+		return call.Error
+	case <-time.After(2 * patience):
+		return fmt.Errorf("no answer to %s within %s", method, 2*patience)
+	}
+}
+
 // kill ends the process at once.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
@@ -259,8 +276,10 @@ func (c *child) kill() {
 	_ = c.cmd.Wait()
 }
 
-// finish ends the process in its own time.
+// finish ends the process in its own time, up to patience.
 func (c *child) finish() {
+	late := time.AfterFunc(patience, func() { _ = c.cmd.Process.Kill() })
+	defer late.Stop()
 	_ = c.Close()
 	_ = c.cmd.Wait()
 }

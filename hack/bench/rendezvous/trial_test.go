@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/hack/bench/figures"
 )
 
 // What the benchmark measures takes place: a few agents get their places, a change for which one of each job leaves, and a
@@ -33,9 +35,9 @@ func TestATrial(t *testing.T) {
 	if err != nil || len(changed.Took) != jobs*(members-1) || len(changed.Armed) != len(changed.Took) {
 		t.Fatalf("%d of %d agents are in the next world: %v", len(changed.Took), jobs*(members-1), err)
 	}
-	adopted, lost, err := one.succeed()
-	if err != nil || len(adopted) != jobs*members || lost == 0 {
-		t.Fatalf("%d of %d agents obey the successor, and %d have lost the operator: %v", len(adopted), jobs*members, lost, err)
+	done, err := one.succeed()
+	if err != nil || len(done.adopted) != jobs*members || len(done.lost) == 0 {
+		t.Fatalf("%d of %d agents obey the successor, and streams have ended by %v: %v", len(done.adopted), jobs*members, done.lost, err)
 	}
 }
 
@@ -44,13 +46,15 @@ func TestFiguresOutliveALaterFailure(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	measured, err := Bench{
+	var measured []figures.Figure
+	err := Bench{
 		Members: []int{2}, Jobs: 1, JobMembers: 1, Rate: 1000, Beats: time.Millisecond,
 		Say: func(format string, args ...any) {
 			if strings.HasPrefix(fmt.Sprintf(format, args...), "jobs_1: 1 agents start") {
 				cancel()
 			}
 		},
+		Tell: func(known ...figures.Figure) { measured = append(measured, known...) },
 	}.Measure(ctx)
 	if err == nil || len(measured) == 0 || measured[0].Name != "members_2_ranked_p50" {
 		t.Errorf("the jobs fail with %v, and the figures are %v", err, measured)
