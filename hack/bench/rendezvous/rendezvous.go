@@ -6,6 +6,7 @@
 //	records.go    what stands for the API server
 //	operator.go   the operator's process
 //	agents.go     the agents' process; member.go: one agent
+//	transport.go  what carries a session, beside the plainest that could
 //	usage.go      what a process has used
 package rendezvous
 
@@ -31,6 +32,8 @@ type Bench struct {
 	Beats time.Duration
 	// Storm says whether the operator is killed.
 	Storm bool
+	// Transport is how many connections the transports are compared with; 0 to leave that out.
+	Transport int
 	// Profile is a folder for CPU profiles of the operator; empty for none.
 	Profile string
 	// Say tells the person who waits how far it is, Tell takes figures as soon as they are known.
@@ -66,6 +69,13 @@ func (b Bench) Measure(ctx context.Context) error {
 		of := names{name, name + "_change", name + "_storm", name + "_operator"}
 		if err := b.measure(ctx, of, b.Jobs, b.JobMembers); err != nil {
 			return fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
+		}
+	}
+	if b.Transport > 0 {
+		for _, framed := range []bool{false, true} {
+			if err := b.transport(ctx, framed); err != nil {
+				return fmt.Errorf("compare transports: %w", err)
+			}
 		}
 	}
 	return nil
@@ -204,6 +214,10 @@ func Role() (bool, error) {
 		return true, serveOperator()
 	case roleAgents:
 		return true, serveAgents()
+	case roleAnswerer:
+		return true, serveAnswerer()
+	case roleCallers:
+		return true, serveCallers()
 	}
 	return false, nil
 }

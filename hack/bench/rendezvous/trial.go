@@ -29,6 +29,8 @@ const (
 	configVariable = "CONCERTINA_BENCH_CONFIG"
 	roleOperator   = "operator"
 	roleAgents     = "agents"
+	roleAnswerer   = "answerer"
+	roleCallers    = "callers"
 )
 
 // trialConfig is the size of a trial.
