@@ -23,6 +23,8 @@ const stepTime = 2 * time.Second
 type Agents struct {
 	config  agentsConfig
 	members []*member
+	// beside are the members of the small job.
+	beside []*member
 
 	mu    sync.Mutex
 	paces map[int]*pace
@@ -34,6 +36,8 @@ type Agents struct {
 type agentsConfig struct {
 	Address, CA, Tokens string
 	Jobs, Members, Rate int
+	// Beside is how many members one more job has, which is small; 0 for none.
+	Beside int
 }
 
 // pace is how far the world of a job is. Its members make each step together.

@@ -31,6 +31,10 @@ type member struct {
 	parkedAt   time.Time
 	termAt     time.Time
 	reports    int64
+	// asking says whether it counts how long its answers take, asked is when the report was sent that was answered last.
+	asking bool
+	asked  time.Time
+	took   []time.Duration
 	// why is why its last stream has ended.
 	why error
 }
@@ -69,9 +73,13 @@ func (m *member) Hello() *rendezvousv1.Hello {
 }
 
 // Hear implements session.Owner.
-func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, _ time.Time) bool {
+func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, sent time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.asking && sent.After(m.asked) {
+		m.took = append(m.took, time.Since(sent))
+	}
+	m.asked = sent
 	if d.GetTerm() < m.term || d.GetRound() != 0 && d.GetRound() < m.round {
 		return false
 	}
@@ -97,6 +105,14 @@ func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, _ time.Time)
 		m.tell()
 	}
 	return true
+}
+
+// answers begins or ends to count how long answers take, and returns what was counted.
+func (m *member) answers(count bool) (took []time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	took, m.took, m.asking = m.took, nil, count
+	return took
 }
 
 // Gone implements session.Owner.

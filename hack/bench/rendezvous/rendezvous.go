@@ -6,6 +6,7 @@
 //	records.go    what stands for the API server
 //	operator.go   the operator's process
 //	agents.go     the agents' process; member.go: one agent
+//	beside.go     a small job beside a large one
 //	transport.go  what carries a session, beside the plainest that could
 //	usage.go      what a process has used
 package rendezvous
@@ -40,6 +41,9 @@ type Bench struct {
 	Say  func(format string, args ...any)
 	Tell func(...figures.Figure)
 }
+
+// largeJob is how many members a job has beside which a small one is measured.
+const largeJob = 1000
 
 // patience bounds each step of a trial.
 const patience = 3 * time.Minute
@@ -89,11 +93,18 @@ type names struct{ all, change, storm, operator string }
 func (b Bench) measure(ctx context.Context, of names, jobs, members int) (err error) {
 	name, total := of.all, jobs*members
 	b.Say("%s: %d agents start, %d in a second", name, total, b.Rate)
-	t, err := start(ctx, trialConfig{Jobs: jobs, Members: members, Rate: b.Rate, Profile: b.Profile, Name: name})
+	config := trialConfig{Jobs: jobs, Members: members, Rate: b.Rate, Profile: b.Profile, Name: name}
+	if members >= largeJob {
+		config.Beside = besideMembers
+	}
+	t, err := start(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.stop()) }()
+	if err := b.startBeside(t); err != nil {
+		return err
+	}
 	empty, err := t.operatorUsage()
 	if err != nil {
 		return err
@@ -113,8 +124,14 @@ func (b Bench) measure(ctx context.Context, of names, jobs, members int) (err er
 		seconds(name+"_ranked_p50", quantile(ranked.Took, 0.5)), seconds(name+"_ranked_p99", quantile(ranked.Took, 0.99)),
 		seconds(name+"_start_operator_cpu", formed.CPU-empty.CPU), seconds(name+"_start_clients_cpu", clients.CPU),
 	)
+	if err := b.beside(t, "start"); err != nil {
+		return err
+	}
 	if err := b.beats(of, t, total, empty); err != nil {
 		return fmt.Errorf("count beats: %w", err)
+	}
+	if err := b.beside(t, "beats"); err != nil {
+		return err
 	}
 	b.Say("%s: each job is made smaller", name)
 	changed, err := t.shrink()
@@ -123,6 +140,9 @@ func (b Bench) measure(ctx context.Context, of names, jobs, members int) (err er
 	}
 	b.Tell(seconds(of.change+"_p50", quantile(changed.Took, 0.5)), seconds(of.change+"_p99", quantile(changed.Took, 0.99)),
 		seconds(of.change+"_armed_p99", quantile(changed.Armed, 0.99)))
+	if err := b.beside(t, "change"); err != nil {
+		return err
+	}
 	if b.Storm {
 		if err := b.storm(t, of.storm, total); err != nil {
 			return fmt.Errorf("replace the operator: %w", err)

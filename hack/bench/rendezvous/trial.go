@@ -36,7 +36,9 @@ const (
 // trialConfig is the size of a trial.
 type trialConfig struct {
 	Jobs, Members, Rate int
-	Profile, Name       string
+	// Beside is how many members one more job has, which is small; 0 for none.
+	Beside        int
+	Profile, Name string
 }
 
 // trial is one operator with its agents.
@@ -76,7 +78,7 @@ func start(ctx context.Context, config trialConfig) (_ *trial, err error) {
 	}
 	t.agents, err = startChild(ctx, roleAgents, agentsConfig{
 		Address: t.address, CA: filepath.Join(t.dir, "tls.crt"), Tokens: filepath.Join(t.dir, "tokens"),
-		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate,
+		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate, Beside: t.Beside,
 	})
 	return t, err
 }
@@ -84,7 +86,7 @@ func start(ctx context.Context, config trialConfig) (_ *trial, err error) {
 func (t *trial) startOperator() (err error) {
 	config := operatorConfig{
 		Address: t.address, Records: filepath.Join(t.dir, "records"),
-		Certificate: filepath.Join(t.dir, "tls.crt"), Key: filepath.Join(t.dir, "tls.key"), Jobs: t.Jobs, Members: t.Members,
+		Certificate: filepath.Join(t.dir, "tls.crt"), Key: filepath.Join(t.dir, "tls.key"), Jobs: t.Jobs, Members: t.Members, Beside: t.Beside,
 	}
 	if t.lives++; t.Profile != "" {
 		config.Profile = filepath.Join(t.Profile, fmt.Sprintf("%s-%d.pprof", t.Name, t.lives))
@@ -212,6 +214,9 @@ func (t *trial) files() error {
 		for i := range t.Members {
 			errs = append(errs, os.WriteFile(filepath.Join(t.dir, "tokens", podName(job, i)), []byte(podName(job, i)), 0o600))
 		}
+	}
+	for i := range t.Beside {
+		errs = append(errs, os.WriteFile(filepath.Join(t.dir, "tokens", podName(t.Jobs, i)), []byte(podName(t.Jobs, i)), 0o600))
 	}
 	return errors.Join(errs...)
 }
