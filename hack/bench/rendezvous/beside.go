@@ -56,7 +56,7 @@ func (b Bench) startBeside(t *trial) error {
 	if t.Beside == 0 {
 		return nil
 	}
-	if err := t.agents.Call("Agents.StartBeside", None{}, &None{}); err != nil {
+	if err := t.beside.Call("Agents.StartBeside", None{}, &None{}); err != nil {
 		return fmt.Errorf("start the small job: %w", err)
 	}
 	time.Sleep(b.Beats)
@@ -69,7 +69,7 @@ func (b Bench) beside(t *trial, doing string) error {
 		return nil
 	}
 	var took []time.Duration
-	if err := t.agents.Call("Agents.Beside", None{}, &took); err != nil {
+	if err := t.beside.Call("Agents.Beside", None{}, &took); err != nil {
 		return err
 	}
 	if len(took) == 0 {

@@ -50,7 +50,9 @@ type trial struct {
 	records  *records
 	operator *child
 	agents   *child
-	lives    int
+	// beside are the agents of the small job: those of the large one do not keep them from their processor.
+	beside *child
+	lives  int
 }
 
 // start starts an operator and its agents.
@@ -76,10 +78,16 @@ func start(ctx context.Context, config trialConfig) (_ *trial, err error) {
 	if err := t.startOperator(); err != nil {
 		return nil, err
 	}
-	t.agents, err = startChild(ctx, roleAgents, agentsConfig{
+	agents := agentsConfig{
 		Address: t.address, CA: filepath.Join(t.dir, "tls.crt"), Tokens: filepath.Join(t.dir, "tokens"),
 		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate, Beside: t.Beside,
-	})
+	}
+	if t.agents, err = startChild(ctx, roleAgents, agents); err != nil {
+		return t, err
+	}
+	if t.Beside > 0 {
+		t.beside, err = startChild(ctx, roleAgents, agents)
+	}
 	return t, err
 }
 
@@ -102,7 +110,7 @@ func (t *trial) stop() error {
 	if t.operator != nil && t.Profile != "" {
 		t.operator.finish()
 	}
-	for _, c := range []*child{t.operator, t.agents} {
+	for _, c := range []*child{t.operator, t.agents, t.beside} {
 		if c != nil {
 			c.kill()
 		}
