@@ -63,6 +63,7 @@ type job struct {
 	episode *episode
 	sent    atomic.Pointer[sending]
 	beats   beats
+	turns   turns
 }
 
 func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
@@ -70,6 +71,7 @@ func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
 		registry: r, key: key, uid: uid,
 		machine:  rendezvous.NewMachine(r.options.ReconnectGrace, rand.Text()),
 		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{},
+		turns: make(turns, sendersAtOnce),
 	}
 }
 
