@@ -63,7 +63,6 @@ type job struct {
 	episode *episode
 	sent    atomic.Pointer[sending]
 	beats   beats
-	turns   turns
 }
 
 func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
@@ -71,7 +70,6 @@ func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
 		registry: r, key: key, uid: uid,
 		machine:  rendezvous.NewMachine(r.options.ReconnectGrace, rand.Text()),
 		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{},
-		turns: make(turns, sendersAtOnce),
 	}
 }
 

@@ -75,10 +75,7 @@ func newSession(uid string, job *job, send func(*rendezvousv1.Directive) error, 
 // job's: so none begins once it has left.
 func (s *session) publish() {
 	if s.due.Add(1) == 1 {
-		s.senders.Go(func() {
-			defer s.job.turns.take()()
-			s.write()
-		})
+		s.senders.Go(s.write)
 	}
 }
 
