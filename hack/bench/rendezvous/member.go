@@ -65,7 +65,10 @@ func (m *member) State() *rendezvousv1.Report {
 func (m *member) Hello() *rendezvousv1.Hello {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.helloAt = time.Now()
+	// Who comes again with a place is not one that others have waited for.
+	if m.round == 0 {
+		m.helloAt = time.Now()
+	}
 	return &rendezvousv1.Hello{
 		Protocol: agent.Protocol, Namespace: namespace, Job: jobName(m.job), Attempt: 1,
 		PodName: podName(m.job, m.index), PodUid: podName(m.job, m.index), Address: m.address, MasterPort: 2000,
