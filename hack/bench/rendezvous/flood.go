@@ -133,32 +133,33 @@ func (a *Agents) Ask(how AskFor, asked *Asked) error {
 }
 
 // flood measures how long members wait for an answer while one reports as fast as it can, and while it does not.
-func (b Bench) flood(ctx context.Context) (_ []figures.Figure, err error) {
+func (b Bench) flood(ctx context.Context) (err error) {
 	b.Say("flood: %d jobs of %d members, one of which reports as fast as it can", floodedJobs, floodedMembers)
 	t, err := start(ctx, trialConfig{Jobs: floodedJobs, Members: floodedMembers, Rate: b.Rate, Flood: true, Profile: b.Profile, Name: "flood"})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, t.stop()) }()
 	if err := t.agents.Call("Agents.Start", None{}, &None{}); err != nil {
-		return nil, fmt.Errorf("start the agents: %w", err)
+		return fmt.Errorf("start the agents: %w", err)
 	}
 	if _, err := t.ranked(); err != nil {
-		return nil, fmt.Errorf("wait for the places of all members: %w", err)
+		return fmt.Errorf("wait for the places of all members: %w", err)
 	}
 	quiet, err := t.ask(b.Beats, false)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	flooded, err := t.ask(b.Beats, true)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return []figures.Figure{
+	b.Tell(
 		milliseconds("flood_without_answer_p99", quantile(quiet.Took, 0.99)),
 		milliseconds("flood_answer_p50", quantile(flooded.Took, 0.5)), milliseconds("flood_answer_p99", quantile(flooded.Took, 0.99)),
-		{Name: "flood_reports_per_s", Value: float64(flooded.Sent) / b.Beats.Seconds(), Unit: "1/s"},
-	}, nil
+		figures.Figure{Name: "flood_reports_per_s", Value: float64(flooded.Sent) / b.Beats.Seconds(), Unit: "1/s"},
+	)
+	return nil
 }
 
 func milliseconds(name string, took time.Duration) figures.Figure {

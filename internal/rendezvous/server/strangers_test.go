@@ -260,7 +260,8 @@ func TestTokensOfOthersKeepNothing(t *testing.T) {
 // A thousand strangers that come at once, each from an address of its own, make an operator slow; a worker that comes
 // with them gets in, and none of them is sent away that has said what it should.
 func TestAThousandStrangersAtOnce(t *testing.T) {
-	f := serve(t, nil)
+	const places = 1024
+	f := serve(t, func(o *Options) { o.MaxUnproven = places })
 	f.Expect(digits, gangOf(1, "a", "b"))
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -283,7 +284,7 @@ func TestAThousandStrangersAtOnce(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "all places are taken", func() bool { return f.door.count() == 1024 })
+	waitFor(t, "all places are taken", func() bool { return f.door.count() == places })
 	for _, name := range []string{"a", "b"} {
 		agent := startFrom(t, f, name, f.from("127.2.0.1"))
 		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
