@@ -176,6 +176,14 @@ test-crashes: tools ## Kill real operators' rendezvous in barriers, publishes, r
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@KILLS=$(KILLS) $(GO) test ./test/rendezvous -run '^TestKilledWhileWorldsChange$$' -count=1 -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
 
+# The folder with published workloads and results.
+REPLAY_DATA ?=
+
+.PHONY: test-replay
+test-replay: ## Replay published workloads: the results must be those published (REPLAY_DATA=folder, docs/replay.md).
+	@[[ -n "$(REPLAY_DATA)" ]] || { echo "test-replay: REPLAY_DATA=folder says where the published workloads are (docs/replay.md)" >&2; exit 1; }
+	@REPLAY_DATA=$(abspath $(REPLAY_DATA)) $(GO) test ./internal/replay/traces -count=1 -run Published -v | grep -v '^ *=== '
+
 # How long each fuzz target runs.
 FUZZTIME ?= 2m
 

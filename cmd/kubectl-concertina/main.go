@@ -42,7 +42,7 @@ func command() *cobra.Command {
 		SilenceErrors: false,
 	}
 	a.flags.AddFlags(cmd.PersistentFlags())
-	cmd.AddCommand(planCommand(a), explainCommand(a), topCommand(a))
+	cmd.AddCommand(planCommand(a), explainCommand(a), topCommand(a), replayCommand())
 	return cmd
 }
 

@@ -164,3 +164,40 @@ func TestTopCommand(t *testing.T) {
 		}
 	}
 }
+
+func TestReplayCommand(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "jobs.csv")
+	text := "name,submitted_s,workers,max,steps,serial_s,parallel_s,near_s,far_s\na,0,2,2,100,0,2,0,0\nb,30,1,1,50,0,1,0,0\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	small := []string{"replay", file, "--nodes", "1", "--devices", "2", "--pause", "1s"}
+	out, _, err := run(t, listingtest.Whole(), small...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"2 jobs on 1 node with 2 devices each", "tiresias     240 ", "optimus      188 ", "concertina   188 ", "events       133 "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	out, _, err = run(t, listingtest.Whole(), append(small, "--policy", "events", "-o", "json")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer console.Replay
+	if err := json.Unmarshal([]byte(out), &answer); err != nil {
+		t.Fatal(err)
+	}
+	if len(answer.Runs) != 1 || answer.Runs[0].Policy != "events" || answer.Runs[0].Average != 133 || answer.Runs[0].Jobs[1].JCT != 80 {
+		t.Errorf("the answer is %s", out)
+	}
+	for _, wrong := range [][]string{
+		{"--policy", "best"}, {"--interval", "1500ms"}, {"--interval", "0s"}, {"--restart", "-1s"}, {"--pause", "-1s"}, {"--join", "-1s"},
+		{"--nodes", "0"}, {"--policy", ""}, {"-o", "picture"}, {"--fleet-config", "absent.yaml"},
+	} {
+		if _, _, err := run(t, listingtest.Whole(), append(small, wrong...)...); err == nil {
+			t.Errorf("%v: no error", wrong)
+		}
+	}
+}

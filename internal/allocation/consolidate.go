@@ -112,6 +112,9 @@ func (m *moving) choose() bool {
 		}
 		for w := range p.c.Jobs[id].Workers {
 			worker := &p.c.Jobs[id].Workers[w]
+			if m.agreed(JobID(id)) && !worker.marksFor(m.d.job) {
+				continue
+			}
 			if worker.Bound && worker.World && !worker.Ending && !worker.Leaving && !p.leaving[p.jobs[id].first+w].chosen &&
 				worker.Node >= 0 && p.classes.all[m.d.class].nodes.Has(int(worker.Node)) {
 				on[worker.Node] = append(on[worker.Node], move{JobID(id), w})
@@ -134,14 +137,46 @@ func (m *moving) choose() bool {
 		}
 		m.moves = append(m.moves, option...)
 	}
+	m.rest()
 	return len(m.moves) > 0 && p.soon.of(m.d.class).total >= int64(m.d.places)
 }
+
+// agreed says whether the plan in force has workers of a job leave for the demand. Then those are moved, and all of them,
+// or nobody: the job's number of workers was chosen for that.
+func (m *moving) agreed(id JobID) bool {
+	return m.p.jobs[id].marked && slices.ContainsFunc(m.p.c.Jobs[id].Workers, func(w Worker) bool { return w.marksFor(m.d.job) })
+}
+
+// rest adds the others of those that the plan in force has leave together.
+func (m *moving) rest() {
+	for _, v := range slices.Clone(m.moves) {
+		for w := range m.p.c.Jobs[v.job].Workers {
+			also := move{v.job, w}
+			if m.p.c.Jobs[v.job].Workers[w].marksFor(m.d.job) && !slices.Contains(m.moves, also) {
+				m.free(also)
+				m.moves = append(m.moves, also)
+			}
+		}
+	}
+}
+
+// marksFor says whether a worker is about to leave for a job, by the plan in force.
+func (w *Worker) marksFor(id JobID) bool { return w.Marked && !w.Ending && !w.Leaving && w.For == id }
 
 // movable says whether workers of a job may be moved: it costs it a pause.
 func (m *moving) movable(id JobID) bool {
 	in, j := &m.p.c.Jobs[id], &m.p.jobs[id]
 	return in.Stage == Training && id != m.d.job && j.policy != Never && !in.Regrouping && !in.Finishing && !in.Restarts &&
-		!j.evicted && !j.lends && j.moves == 0 && j.live >= in.Min && j.own >= in.Min && j.young.IsZero() && !in.GrowAfter.After(m.p.c.Now)
+		!j.evicted && !j.lends && j.moves == 0 && j.live >= in.Min && j.own >= in.Min && j.young.IsZero() && !in.GrowAfter.After(m.p.c.Now) &&
+		!m.p.shrinks(id, m.d.job)
+}
+
+// shrinks says whether workers are about to leave a job by the plan in force, for anybody but one. It has more of them
+// than its target then, and none is a replacement.
+func (p *planner) shrinks(id, but JobID) bool {
+	return p.jobs[id].marked && slices.ContainsFunc(p.c.Jobs[id].Workers, func(w Worker) bool {
+		return w.Marked && !w.Ending && !w.Leaving && w.For != but
+	})
 }
 
 // option are the workers whose move gives a node one place more, nil when none do.

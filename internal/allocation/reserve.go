@@ -56,7 +56,7 @@ func (p *planner) block(d *demand) {
 // replacement is bound, which would leave then, and come again.
 func (p *planner) claim(r *reservation, do func(from *room)) {
 	if r.patient = !p.c.Jobs[r.job].Preempts; r.patient {
-		do(&p.soon)
+		p.claimPatiently(do)
 		return
 	}
 	mark := p.reach.mark()
@@ -69,6 +69,20 @@ func (p *planner) claim(r *reservation, do func(from *room)) {
 		}
 	}
 	do(&p.reach)
+}
+
+// claimPatiently does something with what comes free by itself. The quota that others claim may be lent: it is not
+// taken out of what is free then. Otherwise a gang would be kept more once a lender has shrunk for one behind it, which
+// would not start on that, and the lender grow again.
+func (p *planner) claimPatiently(do func(from *room)) {
+	mark := p.soon.mark()
+	defer func() { p.soon.undo(mark) }()
+	for i := range p.reservations {
+		if r := &p.reservations[i]; !r.patient {
+			p.soon.add(None, r.shape, int32(len(r.held)))
+		}
+	}
+	do(&p.soon)
 }
 
 // stillOpen says whether others may start on what a gang waits for.
@@ -90,8 +104,8 @@ func (p *planner) blockQuota(d *demand) {
 		return
 	}
 	r := reservation{job: d.job, shape: in.Gang, quota: true}
-	left := int32(0)
-	p.claim(&r, func(from *room) { left = min(from.bounds(in.Gang, 0), d.made) })
+	left := min(p.reach.bounds(in.Gang, 0), d.made)
+	p.claim(&r, func(from *room) { left = min(left, from.bounds(in.Gang, 0)) })
 	if left <= 0 {
 		return
 	}

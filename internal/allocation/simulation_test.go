@@ -15,7 +15,10 @@ type simulation struct {
 	// ends says how many ticks a pod takes to its end, by job and ordinal; nil for one.
 	ends  func() int
 	going map[[2]int32]int
-	tick  time.Duration
+	// pauses says how many ticks a job takes to the barrier at which marked workers leave it; nil for none.
+	pauses  func() int
+	pausing map[JobID]int
+	tick    time.Duration
 	// log tells what happened, for people.
 	log []string
 	// check is called with each plan before it is carried out.
@@ -23,7 +26,7 @@ type simulation struct {
 }
 
 func simulate(c *Cluster) *simulation {
-	return &simulation{Cluster: c, left: map[JobID]int{}, going: map[[2]int32]int{}, tick: 5 * time.Second}
+	return &simulation{Cluster: c, left: map[JobID]int{}, going: map[[2]int32]int{}, pausing: map[JobID]int{}, tick: 5 * time.Second}
 }
 
 func (s *simulation) run(ticks int) *simulation {
@@ -125,6 +128,7 @@ func (s *simulation) pass() {
 	s.Now = s.Now.Add(s.tick)
 	for id := range s.Jobs {
 		j := &s.Jobs[id]
+		s.approach(JobID(id))
 		for w := len(j.Workers) - 1; w >= 0; w-- {
 			s.age(JobID(id), w)
 		}
@@ -148,6 +152,22 @@ func (s *simulation) pass() {
 	}
 }
 
+// approach brings a job with marked workers nearer to the barrier at which they leave.
+func (s *simulation) approach(id JobID) {
+	marked := slices.ContainsFunc(s.Jobs[id].Workers, func(w Worker) bool { return w.Marked && !w.Ending })
+	left, pausing := s.pausing[id]
+	switch {
+	case !marked:
+		delete(s.pausing, id)
+	case s.pauses == nil:
+		s.pausing[id] = 0
+	case !pausing:
+		s.pausing[id] = s.pauses()
+	default:
+		s.pausing[id] = max(left-1, 0)
+	}
+}
+
 // age is what one tick does to one pod.
 func (s *simulation) age(id JobID, n int) {
 	j := &s.Jobs[id]
@@ -159,6 +179,7 @@ func (s *simulation) age(id JobID, n int) {
 	case w.Ending:
 		s.put(*w)
 		j.Workers = slices.Delete(j.Workers, n, n+1)
+	case w.Marked && s.pausing[id] > 0 && w.World:
 	case w.Marked:
 		w.Ending = true
 		if s.ends != nil {

@@ -168,3 +168,25 @@ func TestAReclaimOfTheOwnClassIsKeptUntilItIsDone(t *testing.T) {
 		t.Errorf("the plan in force is another one: %s", diff)
 	}
 }
+
+// What of a quota is free by itself is kept for a gang that takes nothing, whether or not what others claim is lent.
+// A gang behind it used to have a lender shrink, and got nothing, because more was kept then; the lender grew again.
+func TestNobodyShrinksForAGangThatWouldNotGetTheQuota(t *testing.T) {
+	c := newCluster().withNodes(1, 20)
+	c.Settings.Backfill = 0
+	c.Quotas = append(c.Quotas, Quota{Name: "q", Hard: Amounts{9}, Free: Amounts{9}})
+	c.training("lender", 1, 2, []NodeID{0, 0}, c.devices(4))
+	first := c.queued("first", 2, 2, c.devices(4), priority(20))
+	patient := c.queued("patient", 3, 3, func(j *Job) { j.Preempts = false })
+	behind := c.queued("behind", 1, 1)
+	s := simulate(c)
+	s.tell(t)
+	if !s.settles(20) {
+		t.Error("somebody shrinks")
+	}
+	for _, id := range []JobID{first, patient, behind} {
+		if c.Jobs[id].Stage != Queued {
+			t.Errorf("%s has started", c.Jobs[id].Name)
+		}
+	}
+}

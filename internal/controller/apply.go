@@ -50,7 +50,7 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 	if err := r.makeGroups(ctx, state, actions); err != nil {
 		return err
 	}
-	if actions.Expect != nil {
+	if actions.Expect != nil && state.World.Known {
 		r.Rendezvous.Expect(key, *actions.Expect)
 	}
 	if actions.Touch != nil {

@@ -75,7 +75,8 @@ type Actions struct {
 	// RefillGroup and Refill are a batch that fills the job up to min again; nil for none.
 	RefillGroup *gang.Group
 	Refill      []*corev1.Pod
-	// Expect tells the rendezvous who the world is made of.
+	// Expect tells the rendezvous who the world is made of. One that knows nothing of the job is told last, once the
+	// status is written.
 	Expect *rendezvous.Gang
 	// Ranks are worker ranks to write on pods, by index into the pods' own slice.
 	Ranks []PodRank

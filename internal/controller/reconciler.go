@@ -135,6 +135,11 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 		}
 		return client.IgnoreNotFound(wrapf(err, "write status of job %s", jobKey(state.Job)))
 	}
+	if plan.Actions.Expect != nil && !state.World.Known && refused == nil {
+		// A rendezvous that has not heard of the job begins with a write to the same status. It would conflict with
+		// ours, were it told before.
+		r.Rendezvous.Expect(jobKey(state.Job), *plan.Actions.Expect)
+	}
 	r.report(state, plan, version)
 	r.memory.update(state.Job.UID, func(m *Memory) {
 		m.remember(plan)

@@ -123,7 +123,7 @@ const reasonGrew = "CapacityAvailable"
 // history reads from the last changes of the world, oldest first, when the job grew and shrank, and how often
 // room was taken from it lately.
 func (c *Cluster) history(one *allocation.Job, resizes []v1alpha1.Resize, reported bool) {
-	settings := c.options.Settings.plan()
+	settings := c.options.Settings.Planning()
 	for i := range resizes {
 		r := &resizes[i]
 		at := timeOf(r.At)

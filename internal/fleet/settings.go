@@ -187,8 +187,8 @@ func firstOf[T any](standard T, values ...*T) T {
 	return standard
 }
 
-// plan is the part that the planner reads.
-func (s *Settings) plan() allocation.Settings {
+// Planning is the part that the planner reads.
+func (s *Settings) Planning() allocation.Settings {
 	duration := func(d *metav1.Duration) time.Duration {
 		if d == nil {
 			return 0

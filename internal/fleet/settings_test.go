@@ -47,7 +47,7 @@ func TestSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := s.plan()
+	plan := s.Planning()
 	if plan.MinRuntime != 10*time.Second || plan.ReclaimTimeout != time.Minute || plan.Backfill != 10*time.Minute || plan.CoolDown != 2*time.Minute ||
 		plan.FirstRegrow != time.Second || plan.LastRegrow != 5*time.Minute || plan.Autoscaled {
 		t.Errorf("defaults are %+v", plan)

@@ -30,7 +30,7 @@ func (c *Cluster) snapshot() *view {
 	now := c.options.Now()
 	c.pass++
 	v := &view{next: c.forgetAssumed(now)}
-	v.cluster = &allocation.Cluster{Now: now, Settings: c.options.Settings.plan()}
+	v.cluster = &allocation.Cluster{Now: now, Settings: c.options.Settings.Planning()}
 	if heard := c.began.Add(hearsFor); !c.began.IsZero() && now.Before(heard) {
 		v.cluster.NoEviction = true
 		v.sooner(heard)

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"time"
 
@@ -21,15 +23,25 @@ const stepTime = 2 * time.Second
 type Agents struct {
 	config  agentsConfig
 	members []*member
+	// flooder is the first of them, when it is one; nil otherwise.
+	flooder *flooder
+	// beside are the members of the small job.
+	beside []*member
 
 	mu    sync.Mutex
 	paces map[int]*pace
+	// lost counts the streams that have ended, by cause.
+	lost map[string]int
 }
 
 // agentsConfig is what the process is started with.
 type agentsConfig struct {
 	Address, CA, Tokens string
 	Jobs, Members, Rate int
+	// Flood says whether the first member is one that can report as fast as its connection takes it.
+	Flood bool
+	// Beside is how many members one more job has, which is small; 0 for none.
+	Beside int
 }
 
 // pace is how far the world of a job is. Its members make each step together.
@@ -79,7 +91,7 @@ func serveAgents() error {
 	if err != nil {
 		return err
 	}
-	return answer("Agents", &Agents{config: config, paces: map[int]*pace{}})
+	return answer("Agents", &Agents{config: config, paces: map[int]*pace{}, lost: map[string]int{}})
 }
 
 // Start starts the agents, a few at a time. They live as long as the process.
@@ -92,6 +104,13 @@ func (a *Agents) Start(None, *None) error {
 				return err
 			}
 			m := &member{job: job, index: i, address: address.String(), fleet: a}
+			if a.config.Flood && len(a.members) == 0 {
+				a.members = append(a.members, m)
+				if err := a.startFlooder(m, address.AsSlice()); err != nil {
+					return err
+				}
+				continue
+			}
 			one := session.New(dialer.From(address), m, session.DefaultTiming())
 			m.tell = one.Tell
 			a.members = append(a.members, m)
@@ -161,13 +180,13 @@ func (a *Agents) since(moment func(*member) time.Time, counts func(*member) bool
 	return times
 }
 
-// Adopted is how often agents had lost their operator, and when each obeyed its successor.
+// Adopted is how many streams of agents had ended, by cause, and when each agent obeyed the successor.
 type Adopted struct {
-	Lost int64
+	Lost map[string]int
 	At   []time.Time
 }
 
-// Adopted waits until all members obey a term above this one. It counts from the losses that there were.
+// Adopted waits until all members obey a term above this one.
 func (a *Agents) Adopted(term uint64, adopted *Adopted) error {
 	if err := a.await("to be adopted", func(m *member) bool { return m.term > term }); err != nil {
 		return err
@@ -175,9 +194,11 @@ func (a *Agents) Adopted(term uint64, adopted *Adopted) error {
 	for _, m := range a.members {
 		m.mu.Lock()
 		adopted.At = append(adopted.At, m.termAt)
-		adopted.Lost += m.lost
 		m.mu.Unlock()
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	adopted.Lost = maps.Clone(a.lost)
 	return nil
 }
 
@@ -194,7 +215,7 @@ func (a *Agents) Reports(_ None, count *Count) error {
 	return nil
 }
 
-// Term is the highest term that any agent has obeyed, and Lost how often they have lost their operator.
+// Term is the highest term that any agent has obeyed.
 func (a *Agents) Term(_ None, term *uint64) error {
 	for _, m := range a.members {
 		m.mu.Lock()
@@ -204,14 +225,22 @@ func (a *Agents) Term(_ None, term *uint64) error {
 	return nil
 }
 
-// Lost is how often agents have lost their operator.
-func (a *Agents) Lost(_ None, count *Count) error {
-	for _, m := range a.members {
-		m.mu.Lock()
-		count.N += m.lost
-		m.mu.Unlock()
-	}
+// ForgetLosses has the streams counted anew that end.
+func (a *Agents) ForgetLosses(None, *None) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.lost)
 	return nil
+}
+
+// addresses are what the causes of agents differ by.
+var addresses = regexp.MustCompile(`[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+:[0-9]+`)
+
+// loses counts a stream that has ended.
+func (a *Agents) loses(why error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lost[addresses.ReplaceAllString(why.Error(), "ADDRESS")]++
 }
 
 // Usage is what the process has used.
@@ -224,13 +253,14 @@ func (a *Agents) Usage(_ None, usage *Usage) (err error) {
 func (a *Agents) await(what string, done func(*member) bool) error {
 	deadline := time.Now().Add(patience)
 	for {
-		missing := 0
+		missing, first := 0, ""
 		var why error
 		for _, m := range a.members {
 			m.mu.Lock()
 			if !done(m) {
 				missing++
 				why = cmp.Or(why, m.why)
+				first = cmp.Or(first, fmt.Sprintf("%s, in round %d of term %d", podName(m.job, m.index), m.round, m.term))
 			}
 			m.mu.Unlock()
 		}
@@ -241,7 +271,7 @@ func (a *Agents) await(what string, done func(*member) bool) error {
 			if why == nil {
 				why = errors.New("no stream has ended")
 			}
-			return fmt.Errorf("%d of %d agents wait %s for %s: %w", missing, len(a.members), what, patience, why)
+			return fmt.Errorf("%d of %d agents wait %s for %s, %s first: %w", missing, len(a.members), what, patience, first, why)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -18,19 +18,23 @@ type member struct {
 
 	mu sync.Mutex
 	// term, hold, round, digest and rank are what it was told, done and stop its steps, attempt its barrier.
-	term, hold    uint64
-	round         uint64
-	digest        string
-	rank          uint32
-	done, stop    uint64
-	attempt       uint64
-	parked        bool
-	helloAt       time.Time
-	rankedAt      time.Time
-	armedAt       time.Time
-	parkedAt      time.Time
-	termAt        time.Time
-	reports, lost int64
+	term, hold uint64
+	round      uint64
+	digest     string
+	rank       uint32
+	done, stop uint64
+	attempt    uint64
+	parked     bool
+	helloAt    time.Time
+	rankedAt   time.Time
+	armedAt    time.Time
+	parkedAt   time.Time
+	termAt     time.Time
+	reports    int64
+	// asking says whether it counts how long its answers take, asked is when the report was sent that was answered last.
+	asking bool
+	asked  time.Time
+	took   []time.Duration
 	// why is why its last stream has ended.
 	why error
 }
@@ -61,7 +65,10 @@ func (m *member) State() *rendezvousv1.Report {
 func (m *member) Hello() *rendezvousv1.Hello {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.helloAt = time.Now()
+	// Who comes again with a place is not one that others have waited for.
+	if m.round == 0 {
+		m.helloAt = time.Now()
+	}
 	return &rendezvousv1.Hello{
 		Protocol: agent.Protocol, Namespace: namespace, Job: jobName(m.job), Attempt: 1,
 		PodName: podName(m.job, m.index), PodUid: podName(m.job, m.index), Address: m.address, MasterPort: 2000,
@@ -69,9 +76,13 @@ func (m *member) Hello() *rendezvousv1.Hello {
 }
 
 // Hear implements session.Owner.
-func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, _ time.Time) bool {
+func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, sent time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.asking && sent.After(m.asked) {
+		m.took = append(m.took, time.Since(sent))
+	}
+	m.asked = sent
 	if d.GetTerm() < m.term || d.GetRound() != 0 && d.GetRound() < m.round {
 		return false
 	}
@@ -99,6 +110,14 @@ func (m *member) Hear(_ context.Context, d *rendezvousv1.Directive, _ time.Time)
 	return true
 }
 
+// answers begins or ends to count how long answers take, and returns what was counted.
+func (m *member) answers(count bool) (took []time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	took, m.took, m.asking = m.took, nil, count
+	return took
+}
+
 // Gone implements session.Owner.
 func (m *member) Gone(context.Context) {}
 
@@ -107,8 +126,8 @@ func (m *member) Found() {}
 
 // Lost implements session.Owner.
 func (m *member) Lost(why error) {
+	m.fleet.loses(why)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lost++
 	m.why = why
 }

@@ -41,7 +41,7 @@ type Operator struct {
 // operatorConfig is what the process is started with.
 type operatorConfig struct {
 	Address, Records, Certificate, Key string
-	Jobs, Members                      int
+	Jobs, Members, Beside              int
 	Profile                            string
 }
 
@@ -82,7 +82,10 @@ func (o *Operator) Start(None, *None) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel = cancel
 	for job := range o.config.Jobs {
-		o.server.Expect(product.JobKey{Namespace: namespace, Name: jobName(job)}, o.gang(job, 0))
+		o.server.Expect(product.JobKey{Namespace: namespace, Name: jobName(job)}, o.gang(job, o.config.Members, 0))
+	}
+	if o.config.Beside > 0 {
+		o.server.Expect(product.JobKey{Namespace: namespace, Name: jobName(o.config.Jobs)}, o.gang(o.config.Jobs, o.config.Beside, 0))
 	}
 	go o.control(ctx)
 	go func() {
@@ -107,8 +110,8 @@ func (o *Operator) control(ctx context.Context) {
 }
 
 // gang is what a job is to be made of, when so many of its members leave: the last ones.
-func (o *Operator) gang(job, leaving int) product.Gang {
-	members := make([]product.Member, o.config.Members)
+func (o *Operator) gang(job, count, leaving int) product.Gang {
+	members := make([]product.Member, count)
 	for i := range members {
 		members[i] = product.Member{
 			UID: podName(job, i), Name: podName(job, i), Ordinal: int32(i), Node: fmt.Sprintf("node-%05d", (job*o.config.Members+i)/workersPerNode),
@@ -127,7 +130,7 @@ func (o *Operator) gang(job, leaving int) product.Gang {
 // Shrink has so many members of each job leave.
 func (o *Operator) Shrink(leaving int, _ *None) error {
 	for job := range o.config.Jobs {
-		o.server.Expect(product.JobKey{Namespace: namespace, Name: jobName(job)}, o.gang(job, leaving))
+		o.server.Expect(product.JobKey{Namespace: namespace, Name: jobName(job)}, o.gang(job, o.config.Members, leaving))
 	}
 	return nil
 }

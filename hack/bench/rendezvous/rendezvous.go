@@ -6,6 +6,9 @@
 //	records.go    what stands for the API server
 //	operator.go   the operator's process
 //	agents.go     the agents' process; member.go: one agent
+//	flood.go      a member that reports as fast as it can
+//	beside.go     a small job beside a large one
+//	transport.go  what carries a session, beside the plainest that could
 //	usage.go      what a process has used
 package rendezvous
 
@@ -31,25 +34,31 @@ type Bench struct {
 	Beats time.Duration
 	// Storm says whether the operator is killed.
 	Storm bool
+	// Flood says whether one member reports as fast as it can while others work.
+	Flood bool
+	// Transport is how many connections the transports are compared with; 0 to leave that out.
+	Transport int
 	// Profile is a folder for CPU profiles of the operator; empty for none.
 	Profile string
-	// Say tells the person who waits how far it is.
-	Say func(format string, args ...any)
+	// Say tells the person who waits how far it is, Tell takes figures as soon as they are known.
+	Say  func(format string, args ...any)
+	Tell func(...figures.Figure)
 }
+
+// largeJob is how many members a job has beside which a small one is measured.
+const largeJob = 1000
 
 // patience bounds each step of a trial.
 const patience = 3 * time.Minute
 
-// Measure measures all sizes. What it starts has ended when it returns, also after an error; with that come the
-// figures of the sizes before.
-func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
+// Measure measures all sizes. What it starts has ended when it returns, also after an error.
+func (b Bench) Measure(ctx context.Context) error {
 	if b.Rate < 1 || b.Beats <= 0 || b.Jobs < 0 || b.JobMembers < 1 {
-		return nil, errors.New("agents start at some rate, beats are counted for some time, and jobs have members")
+		return errors.New("agents start at some rate, beats are counted for some time, and jobs have members")
 	}
-	var all []figures.Figure
 	for i, members := range b.Members {
 		if members < 2 {
-			return nil, errors.New("a job has at least two members")
+			return errors.New("a job has at least two members")
 		}
 		of := names{
 			all: fmt.Sprintf("members_%d", members), change: fmt.Sprintf("change_%d", members),
@@ -58,21 +67,30 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 		if i == len(b.Members)-1 {
 			of.operator = "operator"
 		}
-		measured, err := b.measure(ctx, of, 1, members)
-		if err != nil {
-			return all, fmt.Errorf("%d members: %w", members, err)
+		if err := b.measure(ctx, of, 1, members); err != nil {
+			return fmt.Errorf("%d members: %w", members, err)
 		}
-		all = append(all, measured...)
 	}
 	if b.Jobs > 0 {
 		name := fmt.Sprintf("jobs_%d", b.Jobs)
-		measured, err := b.measure(ctx, names{name, name + "_change", name + "_storm", name + "_operator"}, b.Jobs, b.JobMembers)
-		if err != nil {
-			return all, fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
+		of := names{name, name + "_change", name + "_storm", name + "_operator"}
+		if err := b.measure(ctx, of, b.Jobs, b.JobMembers); err != nil {
+			return fmt.Errorf("%d jobs of %d members: %w", b.Jobs, b.JobMembers, err)
 		}
-		all = append(all, measured...)
 	}
-	return all, nil
+	if b.Flood {
+		if err := b.flood(ctx); err != nil {
+			return fmt.Errorf("a flood: %w", err)
+		}
+	}
+	if b.Transport > 0 {
+		for _, framed := range []bool{false, true} {
+			if err := b.transport(ctx, framed); err != nil {
+				return fmt.Errorf("compare transports: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // names are what the figures of one size begin with: all of them, those of a change, of a storm, and of what members
@@ -80,108 +98,127 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 type names struct{ all, change, storm, operator string }
 
 // measure takes so many jobs of a size through their life.
-func (b Bench) measure(ctx context.Context, of names, jobs, members int) (_ []figures.Figure, err error) {
+func (b Bench) measure(ctx context.Context, of names, jobs, members int) (err error) {
 	name, total := of.all, jobs*members
 	b.Say("%s: %d agents start, %d in a second", name, total, b.Rate)
-	t, err := start(ctx, trialConfig{Jobs: jobs, Members: members, Rate: b.Rate, Profile: b.Profile, Name: name})
+	config := trialConfig{Jobs: jobs, Members: members, Rate: b.Rate, Profile: b.Profile, Name: name}
+	if members >= largeJob {
+		config.Beside = besideMembers
+	}
+	t, err := start(ctx, config)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, t.stop()) }()
+	if err := b.startBeside(t); err != nil {
+		return err
+	}
 	empty, err := t.operatorUsage()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.agents.Call("Agents.Start", None{}, &None{}); err != nil {
-		return nil, fmt.Errorf("start the agents: %w", err)
+		return fmt.Errorf("start the agents: %w", err)
 	}
 	ranked, err := t.ranked()
 	if err != nil {
-		return nil, fmt.Errorf("wait for the places of all members: %w", err)
+		return fmt.Errorf("wait for the places of all members: %w", err)
 	}
 	formed, clients, err := t.usage()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	all := []figures.Figure{
+	b.Tell(
 		seconds(name+"_ranked_p50", quantile(ranked.Took, 0.5)), seconds(name+"_ranked_p99", quantile(ranked.Took, 0.99)),
 		seconds(name+"_start_operator_cpu", formed.CPU-empty.CPU), seconds(name+"_start_clients_cpu", clients.CPU),
+	)
+	if err := b.beside(t, "start"); err != nil {
+		return err
 	}
-	beats, err := b.beats(of, t, total, empty)
-	if err != nil {
-		return nil, err
+	if err := b.beats(of, t, total, empty); err != nil {
+		return fmt.Errorf("count beats: %w", err)
 	}
-	all = append(all, beats...)
+	if err := b.beside(t, "beats"); err != nil {
+		return err
+	}
 	b.Say("%s: each job is made smaller", name)
 	changed, err := t.shrink()
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("make each job smaller: %w", err)
 	}
-	all = append(all, seconds(of.change+"_p50", quantile(changed.Took, 0.5)), seconds(of.change+"_p99", quantile(changed.Took, 0.99)),
+	b.Tell(seconds(of.change+"_p50", quantile(changed.Took, 0.5)), seconds(of.change+"_p99", quantile(changed.Took, 0.99)),
 		seconds(of.change+"_armed_p99", quantile(changed.Armed, 0.99)))
-	if b.Storm {
-		storm, err := b.storm(t, of.storm, total)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, storm...)
+	if err := b.beside(t, "change"); err != nil {
+		return err
 	}
-	return all, nil
+	if b.Storm {
+		if err := b.storm(t, of.storm, total); err != nil {
+			return fmt.Errorf("replace the operator: %w", err)
+		}
+	}
+	return nil
 }
 
 // beats measures what members cost that have nothing to say but that they live.
-func (b Bench) beats(of names, t *trial, total int, empty Usage) ([]figures.Figure, error) {
+func (b Bench) beats(of names, t *trial, total int, empty Usage) error {
 	b.Say("%s: %s of beats", of.all, b.Beats)
 	// What comes of the start is over first.
 	time.Sleep(3 * time.Second)
 	operator, clients, err := t.usage()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var before, after Count
 	if err := t.agents.Call("Agents.Reports", None{}, &before); err != nil {
-		return nil, err
+		return err
 	}
 	time.Sleep(b.Beats)
 	if err := t.agents.Call("Agents.Reports", None{}, &after); err != nil {
-		return nil, err
+		return err
 	}
 	operatorAfter, clientsAfter, err := t.usage()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	count := max(after.N-before.N, 1)
 	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(count) }
-	return []figures.Figure{
+	b.Tell([]figures.Figure{
 		{Name: of.all + "_beats_per_s", Value: float64(count) / b.Beats.Seconds(), Unit: "1/s"},
 		{Name: of.operator + "_us_per_beat", Value: each(operatorAfter.CPU - operator.CPU), Unit: "us"},
 		{Name: of.all + "_clients_us_per_beat", Value: each(clientsAfter.CPU - clients.CPU), Unit: "us"},
 		{Name: of.operator + "_kib_per_member", Value: float64(operatorAfter.RSS-empty.RSS) / 1024 / float64(total), Unit: "KiB"},
 		{Name: of.operator + "_rss_mib", Value: float64(operatorAfter.RSS) / (1 << 20), Unit: "MiB"},
 		{Name: of.operator + "_rss_max_mib", Value: float64(operatorAfter.MaxRSS) / (1 << 20), Unit: "MiB"},
-	}, nil
+	}...)
+	return nil
 }
 
 // storm kills the operator and starts its successor.
-func (b Bench) storm(t *trial, name string, total int) ([]figures.Figure, error) {
+func (b Bench) storm(t *trial, name string, total int) error {
 	b.Say("%s: the operator is killed", name)
 	_, clientsBefore, err := t.usage()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	adopted, lost, err := t.succeed()
+	done, err := t.succeed()
 	if err != nil {
-		return nil, err
+		return err
+	}
+	lost := 0
+	for why, count := range done.lost {
+		lost += count
+		b.Say("%s: %d streams: %s", name, count, why)
 	}
 	operator, clients, err := t.usage()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return []figures.Figure{
-		seconds(name+"_s", slices.Max(adopted)), seconds(name+"_p50", quantile(adopted, 0.5)),
+	b.Tell([]figures.Figure{
+		seconds(name+"_s", slices.Max(done.adopted)), seconds(name+"_p50", quantile(done.adopted, 0.5)),
 		{Name: name + "_lost_streams_per_member", Value: float64(lost) / float64(total), Unit: "streams"},
 		seconds(name+"_operator_cpu", operator.CPU), seconds(name+"_clients_cpu", clients.CPU-clientsBefore.CPU),
-	}, nil
+	}...)
+	return nil
 }
 
 func seconds(name string, took time.Duration) figures.Figure {
@@ -205,6 +242,10 @@ func Role() (bool, error) {
 		return true, serveOperator()
 	case roleAgents:
 		return true, serveAgents()
+	case roleAnswerer:
+		return true, serveAnswerer()
+	case roleCallers:
+		return true, serveCallers()
 	}
 	return false, nil
 }

@@ -29,12 +29,17 @@ const (
 	configVariable = "CONCERTINA_BENCH_CONFIG"
 	roleOperator   = "operator"
 	roleAgents     = "agents"
+	roleAnswerer   = "answerer"
+	roleCallers    = "callers"
 )
 
 // trialConfig is the size of a trial.
 type trialConfig struct {
 	Jobs, Members, Rate int
-	Profile, Name       string
+	// Beside is how many members one more job has, which is small; 0 for none.
+	Beside        int
+	Profile, Name string
+	Flood         bool
 }
 
 // trial is one operator with its agents.
@@ -46,7 +51,9 @@ type trial struct {
 	records  *records
 	operator *child
 	agents   *child
-	lives    int
+	// beside are the agents of the small job: those of the large one do not keep them from their processor.
+	beside *child
+	lives  int
 }
 
 // start starts an operator and its agents.
@@ -72,17 +79,23 @@ func start(ctx context.Context, config trialConfig) (_ *trial, err error) {
 	if err := t.startOperator(); err != nil {
 		return nil, err
 	}
-	t.agents, err = startChild(ctx, roleAgents, agentsConfig{
+	agents := agentsConfig{
 		Address: t.address, CA: filepath.Join(t.dir, "tls.crt"), Tokens: filepath.Join(t.dir, "tokens"),
-		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate,
-	})
+		Jobs: t.Jobs, Members: t.Members, Rate: t.Rate, Beside: t.Beside, Flood: t.Flood,
+	}
+	if t.agents, err = startChild(ctx, roleAgents, agents); err != nil {
+		return t, err
+	}
+	if t.Beside > 0 {
+		t.beside, err = startChild(ctx, roleAgents, agents)
+	}
 	return t, err
 }
 
 func (t *trial) startOperator() (err error) {
 	config := operatorConfig{
 		Address: t.address, Records: filepath.Join(t.dir, "records"),
-		Certificate: filepath.Join(t.dir, "tls.crt"), Key: filepath.Join(t.dir, "tls.key"), Jobs: t.Jobs, Members: t.Members,
+		Certificate: filepath.Join(t.dir, "tls.crt"), Key: filepath.Join(t.dir, "tls.key"), Jobs: t.Jobs, Members: t.Members, Beside: t.Beside,
 	}
 	if t.lives++; t.Profile != "" {
 		config.Profile = filepath.Join(t.Profile, fmt.Sprintf("%s-%d.pprof", t.Name, t.lives))
@@ -98,7 +111,7 @@ func (t *trial) stop() error {
 	if t.operator != nil && t.Profile != "" {
 		t.operator.finish()
 	}
-	for _, c := range []*child{t.operator, t.agents} {
+	for _, c := range []*child{t.operator, t.agents, t.beside} {
 		if c != nil {
 			c.kill()
 		}
@@ -130,6 +143,11 @@ func (t *trial) ranked() (ranked Times, err error) {
 	return ranked, nil
 }
 
+// ask has the members report changes for a while, and says how long their answers took.
+func (t *trial) ask(d time.Duration, flood bool) (asked Asked, err error) {
+	return asked, t.agents.Call("Agents.Ask", AskFor{For: d, Flood: flood}, &asked)
+}
+
 // shrink has one in a hundred members leave each job, at least one.
 func (t *trial) shrink() (changed Times, err error) {
 	leaving := max(t.Members/100, 1)
@@ -151,30 +169,36 @@ func (t *trial) explain(err error) error {
 	return fmt.Errorf("%w; %s", err, situation)
 }
 
-// succeed kills the operator and starts another one. It returns how long after that listens each agent has obeyed
-// it, and how many streams the agents have lost until then.
-func (t *trial) succeed() (adopted []time.Duration, lost int64, err error) {
+// succession is how long after the successor listens each agent has obeyed it, and how many streams the agents have
+// lost until then, by cause.
+type succession struct {
+	adopted []time.Duration
+	lost    map[string]int
+}
+
+// succeed kills the operator and starts another one.
+func (t *trial) succeed() (s succession, err error) {
 	var term uint64
-	var before Count
-	if err := errors.Join(t.agents.Call("Agents.Term", None{}, &term), t.agents.Call("Agents.Lost", None{}, &before)); err != nil {
-		return nil, 0, err
+	if err := errors.Join(t.agents.Call("Agents.Term", None{}, &term), t.agents.Call("Agents.ForgetLosses", None{}, &None{})); err != nil {
+		return s, err
 	}
 	if t.Profile != "" {
 		t.operator.finish()
 	}
 	t.operator.kill()
 	if err := t.startOperator(); err != nil {
-		return nil, 0, err
+		return s, err
 	}
 	listens := time.Now()
 	var heard Adopted
 	if err := t.agents.Call("Agents.Adopted", term, &heard); err != nil {
-		return nil, 0, t.explain(err)
+		return s, t.explain(err)
 	}
 	for _, at := range heard.At {
-		adopted = append(adopted, at.Sub(listens))
+		s.adopted = append(s.adopted, at.Sub(listens))
 	}
-	return adopted, heard.Lost - before.N, nil
+	s.lost = heard.Lost
+	return s, nil
 }
 
 // files makes a certificate, and a token for each pod.
@@ -204,6 +228,9 @@ func (t *trial) files() error {
 		for i := range t.Members {
 			errs = append(errs, os.WriteFile(filepath.Join(t.dir, "tokens", podName(job, i)), []byte(podName(job, i)), 0o600))
 		}
+	}
+	for i := range t.Beside {
+		errs = append(errs, os.WriteFile(filepath.Join(t.dir, "tokens", podName(t.Jobs, i)), []byte(podName(t.Jobs, i)), 0o600))
 	}
 	return errors.Join(errs...)
 }
@@ -252,6 +279,17 @@ func startChild(ctx context.Context, role string, config any) (*child, error) {
 	return &child{jsonrpc.NewClient(pipe{out, in}), cmd}, nil
 }
 
+// Call asks the process, and does not wait for ever.
+func (c *child) Call(method string, args, reply any) error {
+	call := c.Go(method, args, reply, make(chan *rpc.Call, 1))
+	select {
+	case <-call.Done:
+		return call.Error
+	case <-time.After(2 * patience):
+		return fmt.Errorf("no answer to %s within %s", method, 2*patience)
+	}
+}
+
 // kill ends the process at once.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
@@ -259,8 +297,10 @@ func (c *child) kill() {
 	_ = c.cmd.Wait()
 }
 
-// finish ends the process in its own time.
+// finish ends the process in its own time, up to patience.
 func (c *child) finish() {
+	late := time.AfterFunc(patience, func() { _ = c.cmd.Process.Kill() })
+	defer late.Stop()
 	_ = c.Close()
 	_ = c.cmd.Wait()
 }

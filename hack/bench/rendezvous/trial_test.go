@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/hack/bench/figures"
 )
 
 // What the benchmark measures takes place: a few agents get their places, a change for which one of each job leaves, and a
@@ -33,9 +35,30 @@ func TestATrial(t *testing.T) {
 	if err != nil || len(changed.Took) != jobs*(members-1) || len(changed.Armed) != len(changed.Took) {
 		t.Fatalf("%d of %d agents are in the next world: %v", len(changed.Took), jobs*(members-1), err)
 	}
-	adopted, lost, err := one.succeed()
-	if err != nil || len(adopted) != jobs*members || lost == 0 {
-		t.Fatalf("%d of %d agents obey the successor, and %d have lost the operator: %v", len(adopted), jobs*members, lost, err)
+	done, err := one.succeed()
+	if err != nil || len(done.adopted) != jobs*members || len(done.lost) == 0 {
+		t.Fatalf("%d of %d agents obey the successor, and streams have ended by %v: %v", len(done.adopted), jobs*members, done.lost, err)
+	}
+}
+
+// Those who work beside a member that floods have their answers, and the flood takes place.
+func TestAFloodIsMeasured(t *testing.T) {
+	t.Parallel()
+	measured := map[string]float64{}
+	err := Bench{
+		Rate: 1000, Beats: time.Second, JobMembers: 1, Flood: true, Say: t.Logf,
+		Tell: func(all ...figures.Figure) {
+			for _, figure := range all {
+				measured[figure.Name] = figure.Value
+			}
+		},
+	}.Measure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The operator reads 20 of its reports in a second, the connection takes more.
+	if measured["flood_reports_per_s"] < 30 || measured["flood_answer_p99"] <= 0 || measured["flood_without_answer_p99"] <= 0 {
+		t.Errorf("the figures are %v", measured)
 	}
 }
 
@@ -44,15 +67,34 @@ func TestFiguresOutliveALaterFailure(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	measured, err := Bench{
+	var measured []figures.Figure
+	err := Bench{
 		Members: []int{2}, Jobs: 1, JobMembers: 1, Rate: 1000, Beats: time.Millisecond,
 		Say: func(format string, args ...any) {
 			if strings.HasPrefix(fmt.Sprintf(format, args...), "jobs_1: 1 agents start") {
 				cancel()
 			}
 		},
+		Tell: func(known ...figures.Figure) { measured = append(measured, known...) },
 	}.Measure(ctx)
 	if err == nil || len(measured) == 0 || measured[0].Name != "members_2_ranked_p50" {
 		t.Errorf("the jobs fail with %v, and the figures are %v", err, measured)
+	}
+}
+
+// Both transports carry reports and their answers: who gets none is an error.
+func TestTransports(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{}
+	err := Bench{
+		Transport: 4, Rate: 1000, JobMembers: 1, Beats: time.Second, Say: func(string, ...any) {},
+		Tell: func(known ...figures.Figure) {
+			for _, f := range known {
+				names[f.Name] = true
+			}
+		},
+	}.Measure(t.Context())
+	if err != nil || !names["transport_http_us_per_beat"] || !names["transport_framed_us_per_beat"] {
+		t.Errorf("the comparison of transports ends with %v, and has the figures %v", err, names)
 	}
 }

@@ -29,6 +29,11 @@ func TestTimesFollowTheBeat(t *testing.T) {
 		if spread > row.maxSpread || spread < row.maxSpread/2 {
 			t.Errorf("with beats of %v agents come back over %v, want %v", row.asked, spread, row.maxSpread)
 		}
+		for range 100 {
+			if again := s.pause(time.Second, false); again < time.Second/2 || again > time.Second {
+				t.Errorf("with beats of %v an agent that found no operator comes again after %v, want 0.5s to 1s", row.asked, again)
+			}
+		}
 		if got := s.watchdog(); got != row.watchdog {
 			t.Errorf("with beats of %v the operator is left after %v, want %v", row.asked, got, row.watchdog)
 		}

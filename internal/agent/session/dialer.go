@@ -21,8 +21,11 @@ import (
 )
 
 const (
-	// connectTimeout bounds the TCP connection and the TLS handshake, each.
+	// connectTimeout bounds the TCP connection.
 	connectTimeout = 2 * time.Second
+	// handshakeTimeout bounds the TLS handshake. It is that of the operator (handshakeTimeout there): when thousands
+	// come at once, one that has waited for most of its turn must not begin anew behind all others.
+	handshakeTimeout = 5 * time.Second
 	// pingAfter is how long a connection may bring nothing before it is pinged, pingTimeout how
 	// long the answer may take. Directives come more often; it is for an operator that has given none yet.
 	pingAfter   = 10 * time.Second
@@ -110,7 +113,7 @@ func (d *Dialer) client() (rendezvousv1connect.RendezvousClient, func(), error) 
 	transport := &http.Transport{
 		Protocols:           &protocols,
 		DialContext:         line.dial,
-		TLSHandshakeTimeout: connectTimeout,
+		TLSHandshakeTimeout: handshakeTimeout,
 		TLSClientConfig:     &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS13},
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}

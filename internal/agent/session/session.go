@@ -204,7 +204,7 @@ func (s *Session) Run(ctx context.Context) {
 		if obeyed {
 			backoff = s.timing.BackoffMin
 		}
-		wait := time.NewTimer(backoff/2 + rand.N(backoff/2+1) + s.spread())
+		wait := time.NewTimer(s.pause(backoff, obeyed))
 		select {
 		case <-ctx.Done():
 		case <-wait.C:
@@ -245,6 +245,16 @@ func (s *Session) heartbeat() time.Duration {
 // watchdog is how long the operator may say nothing.
 func (s *Session) watchdog() time.Duration {
 	return max(s.timing.Watchdog, missedBeats*s.asked())
+}
+
+// pause is the wait before the next stream. It is spread when an operator is lost that was there: those who have not
+// come to the next one yet are apart.
+func (s *Session) pause(backoff time.Duration, obeyed bool) time.Duration {
+	pause := backoff/2 + rand.N(backoff/2+1)
+	if obeyed {
+		pause += s.spread()
+	}
+	return pause
 }
 
 // spread is a part of the wait before the next stream that keeps the workers of a large job apart when they have

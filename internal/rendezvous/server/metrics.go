@@ -14,6 +14,7 @@ import (
 // serverMetrics count what happens in all jobs together.
 type serverMetrics struct {
 	sessions   prometheus.Gauge
+	floods     prometheus.Counter
 	endings    *prometheus.CounterVec
 	decisions  *prometheus.CounterVec
 	recordTime *prometheus.HistogramVec
@@ -27,6 +28,10 @@ func newServerMetrics() *serverMetrics {
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "concertina_rendezvous_sessions",
 			Help: "Agents that have a session now.",
+		}),
+		floods: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "concertina_rendezvous_floods_total",
+			Help: "Sessions on which reports came faster than they are read; the log names the worker.",
 		}),
 		endings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_session_endings_total",
@@ -75,7 +80,7 @@ func newServerMetrics() *serverMetrics {
 // collectors are the metrics that are the same for all jobs.
 func (m *serverMetrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.sessions, m.endings, m.decisions, m.recordTime, m.phases, m.lag, m.changes, m.aborts, m.losses,
+		m.sessions, m.floods, m.endings, m.decisions, m.recordTime, m.phases, m.lag, m.changes, m.aborts, m.losses,
 	}
 }
 

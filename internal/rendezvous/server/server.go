@@ -51,7 +51,8 @@ type Options struct {
 	MaxConnections int
 	// MaxUnproven and MaxUnprovenPerSource bound the connections whose worker is not known yet, in all
 	// and of one address (of IPv6: one /64). Beyond that silent ones make room, and if there are none
-	// the newest is closed. Default 1024 and 64.
+	// the newest is closed. Default 4096 and 64: when 10,000 workers come at once, those who are turned away come again,
+	// and cost more than those who wait.
 	MaxUnproven, MaxUnprovenPerSource int
 }
 
@@ -70,7 +71,7 @@ func (o Options) withDefaults() Options {
 	setDuration(&o.HelloTimeout, 10*time.Second)
 	setDuration(&o.IdleTimeout, time.Minute)
 	setDuration(&o.RecordTimeout, 10*time.Second)
-	setCount(&o.MaxUnproven, 1024)
+	setCount(&o.MaxUnproven, 4096)
 	setCount(&o.MaxConnections, DefaultMaxConnections)
 	setCount(&o.MaxUnprovenPerSource, 64)
 	return o
@@ -190,10 +191,11 @@ func (s *Server) httpServer() *http.Server {
 	secured := s.options.TLS.Clone()
 	secured.MinVersion = tls.VersionTLS13
 	return &http.Server{
-		Handler:     mux,
+		Handler:     answered(mux),
 		TLSConfig:   secured,
 		Protocols:   &protocols,
 		ConnContext: withVisitor,
+		ConnState:   attended,
 		HTTP2: &http.HTTP2Config{
 			// An agent has one session, on a connection of its own.
 			MaxConcurrentStreams: 1,

@@ -89,6 +89,7 @@ func (s *session) answer() {
 // Session serves one agent. It implements the RPC.
 func (s *Server) Session(ctx context.Context, stream *stream) error {
 	err := s.session(ctx, stream)
+	visitorOf(ctx).attend(false) // who reads no answer keeps us waiting
 	s.metrics.ended(err)
 	if err != nil {
 		s.options.Logger.V(1).Info("a session has ended", "peer", stream.Peer().Addr, "cause", err.Error())
@@ -128,7 +129,11 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	defer visitor.dismiss()
 
 	defer whenDone(ctx, func() { limits.read(0) })()
-	cancel(one.read(ctx, s.options.IdleTimeout))
+	cancel(one.read(ctx, s.options.IdleTimeout, func() {
+		s.metrics.floods.Inc()
+		s.options.Logger.Info("a worker reports faster than it is read", "job", one.job.key.String(), "pod", in.hello.podName,
+			"from", one.from.String(), "readPerSecond", maxReportRate)
+	}))
 	if cause := context.Cause(ctx); !errors.Is(cause, io.EOF) {
 		return cause
 	}
@@ -204,7 +209,10 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 func (s *Server) greet(ctx context.Context, stream *stream, who rendezvous.Identity) (introduced, error) {
 	limits := deadlinesOf(ctx)
 	defer whenDone(ctx, func() { limits.read(0) })()
+	visitor := visitorOf(ctx)
+	visitor.attend(false)
 	message, err := stream.Receive()
+	visitor.attend(true)
 	switch {
 	case ctx.Err() != nil:
 		return introduced{}, context.Cause(ctx)
@@ -250,9 +258,7 @@ func (s *Server) authenticate(ctx context.Context, token string, claimed rendezv
 		return rendezvous.Identity{}, connect.NewError(connect.CodeUnavailable,
 			fmt.Errorf("too many tokens from %s were refused: connect again later", v.source))
 	}
-	v.attend(true)
 	who, err := s.options.Authenticator.Authenticate(ctx, token)
-	v.attend(false)
 	if err == nil && (who.PodUID != claimed.PodUID || who.Namespace != claimed.Namespace || who.PodName != claimed.PodName) {
 		err = fmt.Errorf("%w: the token claims another pod than it belongs to", rendezvous.ErrUnauthenticated)
 	}
@@ -310,15 +316,19 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 }
 
 // read takes reports until the stream ends, and returns why it did. A stream that the agent ends is
-// io.EOF.
-func (s *session) read(ctx context.Context, idle time.Duration) error {
+// io.EOF. Hasty is called when reports have come faster than they are read, once.
+func (s *session) read(ctx context.Context, idle time.Duration, hasty func()) error {
 	limiter := rate.NewLimiter(maxReportRate, reportBurst)
+	hasty = sync.OnceFunc(hasty)
 	// A timer of our own: to set the stream's deadline costs a turn of its connection's loop each time.
 	silence := time.AfterFunc(idle, func() {
 		s.end(&rendezvous.Refusal{Kind: rendezvous.RefusedSilence, Message: fmt.Sprintf("no report within %s of the last one: connect again", idle)})
 	})
 	defer silence.Stop()
 	for {
+		if limiter.Tokens() < 1 {
+			hasty()
+		}
 		if err := limiter.Wait(ctx); err != nil {
 			return context.Cause(ctx)
 		}

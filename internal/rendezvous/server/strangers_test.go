@@ -1,0 +1,292 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
+)
+
+// dripping is a connection that writes one byte at a time.
+type dripping struct {
+	net.Conn
+	every time.Duration
+}
+
+func (d dripping) Write(b []byte) (int, error) {
+	for i := range b {
+		if _, err := d.Conn.Write(b[i : i+1]); err != nil {
+			return i, err
+		}
+		time.Sleep(d.every)
+	}
+	return len(b), nil
+}
+
+// drip is the pace of those who are slow on purpose: they are never silent for long.
+const drip = 20 * time.Millisecond
+
+// secured is the far end of a connection after its handshake.
+func (f *fixture) secured(conn net.Conn) (*tls.Conn, error) {
+	secured := tls.Client(conn, &tls.Config{RootCAs: f.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})
+	return secured, secured.Handshake()
+}
+
+// request begins a session with a token, and says nothing in it. What it is answered may take so many bytes.
+func (f *fixture) request(conn net.Conn, token string, window uint32) (*http2.Framer, *tls.Conn, error) {
+	secured, err := f.secured(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := io.WriteString(secured, http2.ClientPreface); err != nil {
+		return nil, nil, err
+	}
+	framer := http2.NewFramer(secured, secured)
+	if err := framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}); err != nil {
+		return nil, nil, err
+	}
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, field := range [][2]string{
+		{":method", http.MethodPost}, {":scheme", "https"}, {":authority", strings.TrimPrefix(f.url, "https://")},
+		{":path", rendezvousv1connect.RendezvousSessionProcedure}, {"content-type", "application/connect+proto"},
+		{"connect-protocol-version", "1"}, {"authorization", "Bearer " + token},
+	} {
+		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
+			return nil, nil, err
+		}
+	}
+	return framer, secured, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
+}
+
+const (
+	silent = "says nothing"
+	deaf   = "reads no answer"
+)
+
+// hostile is what somebody may do with a connection, until it is closed. None of them ends it.
+func hostile() map[string]func(*fixture, net.Conn) {
+	return map[string]func(*fixture, net.Conn){
+		silent: func(*fixture, net.Conn) {},
+		"the handshake byte by byte": func(f *fixture, conn net.Conn) {
+			_, _ = f.secured(dripping{conn, drip})
+		},
+		"HTTP/2 byte by byte": func(f *fixture, conn net.Conn) {
+			secured, err := f.secured(conn)
+			if err != nil {
+				return
+			}
+			slow := dripping{secured, drip}
+			if _, err := io.WriteString(slow, http2.ClientPreface); err != nil {
+				return
+			}
+			for framer := http2.NewFramer(slow, slow); framer.WriteSettings() == nil; {
+			}
+		},
+		"the hello byte by byte": func(f *fixture, conn net.Conn) {
+			framer, _, err := f.request(conn, "token-a", 1<<16-1)
+			if err != nil {
+				return
+			}
+			message := append([]byte{0}, binary.BigEndian.AppendUint32(nil, maxMessageBytes/2)...)
+			for message = append(message, make([]byte, maxMessageBytes/2-1)...); len(message) > 0; message = message[1:] {
+				if framer.WriteData(1, false, message[:1]) != nil {
+					return
+				}
+				time.Sleep(drip)
+			}
+		},
+		deaf: func(f *fixture, conn net.Conn) {
+			_, _, _ = f.request(conn, "nobody's", 0)
+		},
+	}
+}
+
+// hurry lets strangers stay for so long.
+func (f *fixture) hurry(patience time.Duration) {
+	f.door.mu.Lock()
+	defer f.door.mu.Unlock()
+	f.door.patience = patience
+}
+
+// empty waits until the server serves and nobody is there. The goroutines of that moment are no leak.
+func (f *fixture) empty(t *testing.T) goleak.Option {
+	t.Helper()
+	wantCode(t, f.converse(t, "nobody's", first(f.pod("nobody"))), connect.CodeUnauthenticated, "unknown token")
+	waitFor(t, "nobody is there", func() bool { return f.door.count() == 0 })
+	return goleak.IgnoreCurrent()
+}
+
+// besiege has so many strangers hold as many places as they can get, from so many addresses, and come back at once. What
+// it returns has them stay away; their connections stay as they are.
+func (f *fixture) besiege(t *testing.T, callers, addresses int, act func(*fixture, net.Conn)) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range callers {
+		dialer := f.from(net.IPv4(127, 0, 0, byte(2+i%addresses)).String())
+		all.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(f.url, "https://"))
+				if err != nil {
+					continue
+				}
+				act(f, conn)
+				_, _ = io.Copy(io.Discard, conn) // until it is closed
+				_ = conn.Close()
+			}
+		})
+	}
+	leave = func() { cancel(); all.Wait() }
+	t.Cleanup(leave)
+	return leave
+}
+
+// Whoever is slow on purpose, silent, or deaf keeps no worker out, however often it comes back, and what it costs ends
+// with its time: its place, and the goroutines that wait for it.
+func TestASiegeKeepsNoWorkerOut(t *testing.T) {
+	for name, act := range hostile() {
+		t.Run(name, func(t *testing.T) {
+			f := serve(t, func(o *Options) { o.MaxUnproven, o.MaxUnprovenPerSource = 8, 4 })
+			f.hurry(500 * time.Millisecond)
+			f.Expect(digits, gangOf(1, "a"))
+			f.pod("a")
+			before := f.empty(t)
+			callers, addresses := 16, 4
+			if name == deaf || name == silent {
+				// Each has one place only: nobody makes room who is not silent.
+				callers, addresses = 8, 8
+				f.hurry(3 * time.Second)
+			}
+			leave := f.besiege(t, callers, addresses, act)
+			waitFor(t, "all places are taken", func() bool { return f.door.count() == 8 })
+			a := f.agent(t, "a")
+			await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+			if f.door.counted(awaySilent) == 0 {
+				t.Error("nobody made room for the worker")
+			}
+			leave() // it is we who end their connections
+			waitFor(t, "their places are given back", func() bool { return f.door.count() == 0 })
+			if n := f.introducing.count("uid-a"); n != 0 {
+				t.Errorf("%d sessions of a stolen token still wait", n)
+			}
+			f.eventually(t, "the worker is in its world", func(o rendezvous.Observation) bool { return o.Members["uid-a"].InWorld })
+			a.Stop()
+			waitFor(t, "the worker's place is free", func() bool { return f.door.workers() == 0 })
+			if err := goleak.Find(before); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Whoever shows a token that is not its own, or not good any more, gets no session and keeps nothing: no place, no
+// goroutine. The pods that the tokens speak of come in and stay.
+func TestTokensOfOthersKeepNothing(t *testing.T) {
+	f := serve(t, nil)
+	f.hurry(time.Second)
+	f.Expect(digits, gangOf(1, "a", "gone"))
+	a, gone := f.pod("a"), f.pod("gone")
+	f.Expect(rendezvous.JobKey{Namespace: "other", Name: "digits"}, rendezvous.Gang{
+		Attempt: 1, ProcessesPerWorker: 1, Members: []rendezvous.Member{{UID: "uid-o", Name: "o"}},
+	})
+	f.tokens.issue("foreign", rendezvous.Identity{Namespace: "other", PodName: "o", PodUID: "uid-o", Expires: time.Now().Add(time.Hour)})
+	f.tokens.issue("of that name", rendezvous.Identity{Namespace: "other", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(time.Hour)})
+	f.tokens.issue("expired", rendezvous.Identity{Namespace: "team", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(-time.Second)})
+	f.tokens.forge("forged", "a")
+	f.Expect(digits, gangOf(1, "a")) // the other pod was deleted
+	before := f.empty(t)
+	for _, row := range []struct {
+		name, token string
+		hello       *rendezvousv1.Hello
+		code        connect.Code
+		says        string
+		checks      int
+	}{
+		{"of a pod that was deleted", "token-gone", gone, connect.CodeUnavailable, "not expected in the gang yet", 0},
+		{"of another namespace", "foreign", a, connect.CodePermissionDenied, "the token belongs to pod other/o", 5},
+		{"of a pod of that name elsewhere", "of that name", a, connect.CodePermissionDenied, "the token belongs to pod other/a", 0},
+		{"expired", "expired", a, connect.CodeUnavailable, "the token of this session has expired", 5},
+		{"forged", "forged", a, connect.CodeUnauthenticated, "unknown token", 5},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			checked := f.tokens.count()
+			for range 5 {
+				wantCode(t, f.converse(t, row.token, first(row.hello)), row.code, row.says)
+			}
+			if n := f.tokens.count() - checked; n != row.checks {
+				t.Errorf("%d tokens were checked, want %d", n, row.checks)
+			}
+		})
+	}
+	worker := f.agent(t, "a")
+	await(t, worker, func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
+	waitFor(t, "only the worker has a place", func() bool { return f.door.count() == 0 && f.door.workers() == 1 })
+
+	// A token that is shown once more, from elsewhere, takes the place of the pod's own session a few times at most.
+	for range 2 * replaceBurst {
+		if stream, err := f.greetFrom(t, f.from("127.0.0.7"), a); err == nil {
+			_ = stream.CloseRequest()
+		}
+	}
+	f.eventually(t, "the worker is in its world", func(o rendezvous.Observation) bool { return o.Members["uid-a"].InWorld })
+	worker.Stop()
+	waitFor(t, "all places are free", func() bool { return f.door.count() == 0 && f.door.workers() == 0 })
+	if n := f.introducing.count("uid-a"); n != 0 {
+		t.Errorf("%d sessions still wait", n)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+}
+
+// A thousand strangers that come at once, each from an address of its own, make an operator slow; a worker that comes
+// with them gets in, and none of them is sent away that has said what it should.
+func TestAThousandStrangersAtOnce(t *testing.T) {
+	const places = 1024
+	f := serve(t, func(o *Options) { o.MaxUnproven = places })
+	f.Expect(digits, gangOf(1, "a", "b"))
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	for i := range 1100 {
+		dialer := f.from(net.IPv4(127, 1, byte(i/250), byte(1+i%250)).String())
+		all.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(f.url, "https://"))
+				if err != nil {
+					continue
+				}
+				stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+				if _, err := f.secured(conn); err == nil {
+					_, _ = io.Copy(io.Discard, conn)
+				}
+				stop()
+				_ = conn.Close()
+			}
+		})
+	}
+	waitFor(t, "all places are taken", func() bool { return f.door.count() == places })
+	for _, name := range []string{"a", "b"} {
+		agent := startFrom(t, f, name, f.from("127.2.0.1"))
+		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
+	}
+}

@@ -1,0 +1,261 @@
+package replay
+
+import (
+	"math"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// Events are the operator's own rules: it plans whenever something happens, newcomers start beside the world that
+// trains, and a world that changes stands still for a short pause.
+type Events struct {
+	// Join is how long a worker takes from its pod to its place in a world, and holds its device meanwhile; Pause how
+	// long all workers of a job stand still when its world changes.
+	Join, Pause time.Duration
+	Settings    allocation.Settings
+}
+
+// never is later than any event.
+const never = time.Duration(math.MaxInt64)
+
+// history is a run by events.
+type history struct {
+	Events
+	operator *operator
+	now      time.Duration
+	waiting  []*Job
+	lives    []*life
+	results  map[string]*JobResult
+}
+
+// life is a job that was submitted and is not done.
+type life struct {
+	*Job
+	id       allocation.JobID
+	epoch    int
+	progress float64
+	// world is where its members are, empty before the gang has started.
+	world Placement
+	// ready is when each worker that has yet to join can do so, by ordinal.
+	ready map[int32]time.Duration
+	// changes is when the change of its world that is under way is over, never for none; leavers are those who go then.
+	changes time.Duration
+	leavers map[int32]bool
+	// ends is when the epoch ends, never while it makes no steps.
+	ends   time.Duration
+	result *JobResult
+}
+
+// Run runs jobs until all are done.
+func (e Events) Run(jobs []Job, c Cluster) (*Result, error) {
+	if err := check(jobs, c); err != nil {
+		return nil, err
+	}
+	h := &history{Events: e, operator: newOperator(c, e.Settings), results: map[string]*JobResult{}}
+	for i := range jobs {
+		h.waiting = append(h.waiting, &jobs[i])
+		result := newJobResult(&jobs[i])
+		h.results[jobs[i].Name] = &result
+	}
+	for len(h.waiting)+len(h.lives) > 0 {
+		at := h.next()
+		if at > patience {
+			return nil, errEndless
+		}
+		h.pass(at)
+		if h.happen() {
+			if err := h.plan(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	result := &Result{}
+	for i := range jobs {
+		result.Jobs = append(result.Jobs, *h.results[jobs[i].Name])
+	}
+	result.summarize(c)
+	return result, nil
+}
+
+// next is when something happens next.
+func (h *history) next() time.Duration {
+	at := never
+	for _, j := range h.waiting {
+		at = min(at, time.Duration(j.Submitted)*time.Second)
+	}
+	for _, l := range h.lives {
+		at = min(at, l.ends, l.changes)
+		if l.changes == never {
+			for _, ready := range l.ready {
+				at = min(at, max(ready, h.now))
+			}
+		}
+	}
+	if wake := h.operator.next; !wake.IsZero() {
+		at = min(at, max(wake.Sub(beginning), h.now))
+	}
+	return at
+}
+
+// pass lets time pass, in which nothing happens.
+func (h *history) pass(to time.Duration) {
+	seconds := (to - h.now).Seconds()
+	for _, l := range h.lives {
+		l.result.HeldSeconds += seconds * float64(len(h.operator.job(l.id).Workers))
+		if l.ends == never {
+			continue
+		}
+		l.result.StepSeconds += seconds * float64(l.world.Workers())
+		if l.ends == to {
+			l.progress = l.Program.Until(l.epoch)
+		} else {
+			l.progress += seconds * speed(l.Program, l.world, l.epoch)
+		}
+	}
+	h.now = to
+}
+
+// happen lets happen what is due, and says whether the planner is to look at it.
+func (h *history) happen() bool {
+	news := false
+	if wake := h.operator.next; !wake.IsZero() && wake.Sub(beginning) <= h.now {
+		news = true
+	}
+	var waiting []*Job
+	for _, j := range h.waiting {
+		if time.Duration(j.Submitted)*time.Second > h.now {
+			waiting = append(waiting, j)
+			continue
+		}
+		h.lives = append(h.lives, &life{
+			Job: j, id: h.operator.submit(j), ready: map[int32]time.Duration{}, changes: never, ends: never, result: h.results[j.Name],
+		})
+		news = true
+	}
+	h.waiting = waiting
+	var lives []*life
+	for _, l := range h.lives {
+		switch {
+		case l.ends == h.now && h.epochs(l):
+			news = true
+			continue
+		case l.changes == h.now:
+			h.change(l)
+			news = true
+		case h.begin(l):
+			news = true
+		}
+		lives = append(lives, l)
+	}
+	h.lives = lives
+	return news
+}
+
+// epochs lets epochs end that end now, and says whether the job is done.
+func (h *history) epochs(l *life) bool {
+	for l.ends == h.now {
+		l.progress = l.Program.Until(l.epoch)
+		if l.epoch++; l.epoch == l.Program.Epochs() {
+			l.result.complete(h.now.Seconds())
+			h.operator.finish(l.id)
+			return true
+		}
+		l.step(h.now)
+	}
+	return false
+}
+
+// step has a job make steps from now on.
+func (l *life) step(now time.Duration) {
+	left := (l.Program.Until(l.epoch) - l.progress) / speed(l.Program, l.world, l.epoch)
+	l.ends = never - 1
+	if nanoseconds := math.Ceil(max(0, left) * float64(time.Second)); nanoseconds < float64(patience) {
+		l.ends = now + time.Duration(nanoseconds)
+	}
+}
+
+// begin starts the gang of a job that is there, or a change of its world where workers are ready to join or have to
+// leave.
+func (h *history) begin(l *life) bool {
+	j := h.operator.job(l.id)
+	if l.changes != never {
+		return false
+	}
+	joiners, all := 0, true
+	for i := range j.Workers {
+		w := &j.Workers[i]
+		switch {
+		case w.World && w.Marked:
+			l.leavers[w.Ordinal] = true
+		case !w.World && !w.Marked && l.ready[w.Ordinal] <= h.now:
+			joiners++
+		case !w.World:
+			all = false
+		}
+	}
+	switch {
+	case len(l.world) == 0:
+		if joiners == 0 || !all {
+			return false
+		}
+		h.change(l)
+	case len(l.leavers) > 0 || joiners > 0:
+		l.changes, l.ends = h.now+h.Pause, never
+		j.Armed = len(l.leavers) > 0
+	default:
+		return false
+	}
+	return true
+}
+
+// change makes the world of those that stay and those that are ready.
+func (h *history) change(l *life) {
+	h.operator.remove(l.id, func(w *allocation.Worker) bool { return l.leavers[w.Ordinal] })
+	h.operator.join(l.id, func(w *allocation.Worker) bool {
+		joins := w.World || !w.Marked && l.ready[w.Ordinal] <= h.now
+		if joins {
+			delete(l.ready, w.Ordinal)
+		}
+		return joins
+	})
+	j := h.operator.job(l.id)
+	j.Armed = false
+	if len(l.world) > 0 {
+		j.Pause = h.Pause
+	}
+	nodes := h.operator.members(l.id)
+	l.world, l.leavers, l.changes = placementOn(nodes), map[int32]bool{}, never
+	l.result.changed(len(nodes))
+	l.step(h.now)
+}
+
+// plan has the operator plan until nothing more changes at this time.
+func (h *history) plan() error {
+	for range mostPlans {
+		if !h.operator.plan(h.now) {
+			return nil
+		}
+		for _, l := range h.lives {
+			h.see(l)
+			h.begin(l)
+		}
+	}
+	return restless(h.now)
+}
+
+// see lets workers that are new start, and those that are in no world and have to leave be gone.
+func (h *history) see(l *life) {
+	h.operator.remove(l.id, func(w *allocation.Worker) bool {
+		gone := !w.World && w.Marked
+		if gone {
+			delete(l.ready, w.Ordinal)
+		}
+		return gone
+	})
+	for _, w := range h.operator.job(l.id).Workers {
+		if _, known := l.ready[w.Ordinal]; !w.World && !known {
+			l.ready[w.Ordinal] = h.now + h.Join
+		}
+	}
+}

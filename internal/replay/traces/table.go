@@ -1,0 +1,135 @@
+package traces
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// line is one line of a table.
+type line struct {
+	file   string
+	number int
+	header []string
+	cells  []string
+	err    error
+}
+
+// readTable reads a file with a header that says exactly these columns, in any order, and calls use for each line
+// below. It stops at the first error.
+func readTable(file string, columns []string, use func(*line) error) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return scan(file, f, func(header []string) error {
+		for _, c := range columns {
+			if !slices.Contains(header, c) {
+				return fmt.Errorf("column %s is missing", c)
+			}
+		}
+		for i, h := range header {
+			if !slices.Contains(columns, h) || slices.Contains(header[:i], h) {
+				return fmt.Errorf("column %q is not expected", h)
+			}
+		}
+		return nil
+	}, use)
+}
+
+func scan(file string, from io.Reader, checkHeader func([]string) error, use func(*line) error) error {
+	reader := csv.NewReader(from)
+	reader.ReuseRecord = true
+	var header []string
+	for {
+		cells, err := reader.Read()
+		if errors.Is(err, io.EOF) && header == nil {
+			return fmt.Errorf("%s: the file is empty", file)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if wrong, ok := errors.AsType[*csv.ParseError](err); ok {
+			return fmt.Errorf("%s:%d: %w", file, wrong.Line, wrong.Err)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		number, _ := reader.FieldPos(0)
+		if header == nil {
+			header = slices.Clone(cells)
+			err = checkHeader(header)
+		} else {
+			err = (&line{file: file, number: number, header: header, cells: cells}).read(use)
+		}
+		if err != nil {
+			return fmt.Errorf("%s:%d: %w", file, number, err)
+		}
+	}
+}
+
+// read is the first error of the cells, else what use says.
+func (l *line) read(use func(*line) error) error {
+	err := use(l)
+	if l.err != nil {
+		return l.err
+	}
+	return err
+}
+
+func (l *line) text(column string) string { return l.cells[slices.Index(l.header, column)] }
+
+// integer is a whole number within bounds.
+func (l *line) integer(column string, least, most int) int {
+	n, err := strconv.Atoi(l.text(column))
+	if err != nil {
+		l.fault("%s is %q, which is no whole number", column, l.text(column))
+	} else if n < least || n > most {
+		l.fault("%s is %d, it must be from %d to %d", column, n, least, most)
+	}
+	return n
+}
+
+// decimal is a number that is not below the least.
+func (l *line) decimal(column string, least float64) float64 {
+	x, err := strconv.ParseFloat(l.text(column), 64)
+	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+		l.fault("%s is %q, which is no number", column, l.text(column))
+	} else if x < least {
+		l.fault("%s is %g, it must be at least %g", column, x, least)
+	}
+	return x
+}
+
+// positive is a number above 0.
+func (l *line) positive(column string) float64 {
+	x := l.decimal(column, 0)
+	if x == 0 {
+		l.fault("%s is 0, it must be above", column)
+	}
+	return x
+}
+
+// fault keeps the first fault of the line.
+func (l *line) fault(format string, arguments ...any) {
+	if l.err == nil {
+		l.err = fmt.Errorf(format, arguments...)
+	}
+}
+
+// firstLine is the header of a file.
+func firstLine(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	return strings.TrimSpace(first), nil
+}

@@ -1,0 +1,89 @@
+package traces
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/concertina-dev/concertina/internal/replay"
+)
+
+// Columns of the two kinds of workload.
+var (
+	scalingColumns  = []string{"name", "submitted_s", "workers", "max", "steps", "serial_s", "parallel_s", "near_s", "far_s"}
+	profiledColumns = []string{"name", "time", "application", "num_replicas", "batch_size"}
+)
+
+// Bounds of what is read: the most of anything that is counted, and the latest time, ten years.
+const (
+	most   = 1_000_000_000
+	latest = 10 * 365 * 24 * 3600
+)
+
+// Workload reads jobs, in the order of the file. Jobs that name an application need the folder of its profile: empty
+// for the one above that of the workload.
+func Workload(file, profiles string) ([]replay.Job, error) {
+	header, err := firstLine(file)
+	if err != nil {
+		return nil, err
+	}
+	columns, job := scalingColumns, scalingJob
+	if strings.Contains(","+header+",", ",application,") {
+		if profiles == "" {
+			profiles = filepath.Dir(filepath.Dir(file))
+		}
+		known := &folder{path: profiles, programs: map[kind]*replay.Training{}}
+		columns, job = profiledColumns, known.job
+	}
+	var jobs []replay.Job
+	lines := map[string]int{}
+	err = readTable(file, columns, func(l *line) error {
+		j := job(l)
+		if j.Name == "" {
+			l.fault("name is empty")
+		}
+		if before := lines[j.Name]; before > 0 {
+			l.fault("job %s is in line %d already", j.Name, before)
+		}
+		lines[j.Name] = l.number
+		jobs = append(jobs, j)
+		return nil
+	})
+	if err == nil && len(jobs) == 0 {
+		err = fmt.Errorf("%s: there are no jobs", file)
+	}
+	return jobs, err
+}
+
+func scalingJob(l *line) replay.Job {
+	p := &replay.Scaling{
+		Steps:    int64(l.integer("steps", 1, most)),
+		Serial:   l.decimal("serial_s", 0),
+		Parallel: l.positive("parallel_s"),
+		Near:     l.decimal("near_s", 0),
+		Far:      l.decimal("far_s", 0),
+		Most:     l.integer("max", 1, most),
+	}
+	return replay.Job{
+		Name: l.text("name"), Submitted: int64(l.integer("submitted_s", 0, latest)), Workers: l.integer("workers", 1, p.Most), Program: p,
+	}
+}
+
+// job is one that names an application.
+func (f *folder) job(l *line) replay.Job {
+	j := replay.Job{Name: l.text("name"), Submitted: int64(l.integer("time", 0, latest)), Workers: l.integer("num_replicas", 1, most)}
+	batch := l.integer("batch_size", 1, most)
+	if l.err != nil {
+		return j
+	}
+	program, err := f.program(kind{application: l.text("application"), batch: batch})
+	if err != nil {
+		l.err = err
+		return j
+	}
+	if j.Workers > program.Max() {
+		l.fault("num_replicas is %d, a batch of %d lets it be at most %d", j.Workers, batch, program.Max())
+	}
+	j.Program = program
+	return j
+}
