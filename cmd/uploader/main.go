@@ -44,12 +44,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, opened.Close()) }()
-	folder, err := os.OpenRoot(os.Getenv(uploader.EnvMemory))
-	if err != nil {
-		return fmt.Errorf("open the folder of snapshots: %w", err)
-	}
-	defer func() { err = errors.Join(err, folder.Close()) }()
-	listening, err := server.Listen(os.Getenv(uploader.EnvSocket), server.New(opened, job, int32(attempt), folder, note))
+	listening, err := server.Listen(os.Getenv(uploader.EnvSocket), server.New(opened, job, int32(attempt), note))
 	if err != nil {
 		return err
 	}

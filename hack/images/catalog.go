@@ -30,6 +30,7 @@ var catalog = []image{
 	goImage("agent", "localhost/concertina-agent:dev", "./cmd/agent"),
 	goImage("uploader", "localhost/concertina-uploader:dev", "./cmd/uploader"),
 	goImage("go-digits", "localhost/go-digits:dev", "./examples/go-digits"),
+	binaryImage("versitygw", "localhost/versitygw:dev", "hack/s3", "github.com/versity/versitygw/cmd/versitygw"),
 	{name: "pytorch-digits", what: "PyTorch on Debian, the Python SDK and the digits programs", spec: pytorchDigits},
 }
 
@@ -46,8 +47,13 @@ func (b builder) imageFile(name string) string {
 
 // goImage is an image that holds one static binary and nothing else.
 func goImage(name, ref, pkg string) image {
+	return binaryImage(name, ref, ".", pkg)
+}
+
+// binaryImage is one with a static binary of a package, as a module pins it.
+func binaryImage(name, ref, module, pkg string) image {
 	spec := func(ctx context.Context, b builder) (archive.Spec, error) {
-		binary, err := b.goBinary(ctx, name, pkg)
+		binary, err := b.goBinary(ctx, name, module, pkg)
 		if err != nil {
 			return archive.Spec{}, err
 		}
@@ -66,11 +72,11 @@ func goImage(name, ref, pkg string) image {
 // build cache makes this quick, and the image stays untouched when they are the same. What traces are sent with
 // brings gRPC along, and that a page of its own, whose templates would keep a third more of the operator: it is left
 // out.
-func (b builder) goBinary(ctx context.Context, name, pkg string) (string, error) {
+func (b builder) goBinary(ctx context.Context, name, module, pkg string) (string, error) {
 	file := filepath.Join(b.cache, "images", "bin", name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
 		"-ldflags", "-s -w -buildid=", "-o", file, pkg)
-	cmd.Dir = b.repo
+	cmd.Dir = filepath.Join(b.repo, module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, strings.TrimSpace(string(text)))

@@ -18,7 +18,6 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/session"
 	"github.com/concertina-dev/concertina/internal/agent/snapshots"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
-	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 // ExitAgentFailed is the exit code when the agent itself cannot do its work.
@@ -106,7 +105,7 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 	a.prober = reach.New(a.reach, a.session.Tell)
 	defer a.prober.Close()
 	if config.Uploader != "" {
-		a.durable = durable.New(uploader.NewClient(config.Uploader), a.keeper, durable.DefaultPauses(), a.log.note, a.session.Tell)
+		a.durable = durable.New(config.Uploader, a.keeper, durable.DefaultPauses(), a.log.note, a.session.Tell)
 		defer a.closing("end the work for the storage", a.durable.Close)
 	}
 	identity := socket.Identity{

@@ -44,7 +44,6 @@ func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.Train
 			{Name: uploader.EnvJob, Value: job.Name},
 			{Name: uploader.EnvJobUID, Value: string(job.UID)},
 			{Name: uploader.EnvAttempt, Value: strconv.Itoa(int(attempt))},
-			{Name: uploader.EnvMemory, Value: memoryMount + "/snapshots"},
 			{Name: uploader.EnvStorage, Value: storage.URL},
 			{Name: uploader.EnvSocket, Value: uploaderSocket},
 		},
@@ -56,9 +55,7 @@ func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.Train
 				corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("512Mi"),
 			},
 		},
-		VolumeMounts: []corev1.VolumeMount{
-			{Name: agentName, MountPath: agentMount}, {Name: memoryVolume, MountPath: memoryMount},
-		},
+		VolumeMounts:    []corev1.VolumeMount{{Name: agentName, MountPath: agentMount}},
 		SecurityContext: restricted(&pod.Spec, trainer),
 	}
 	if mount := mountOf(trainer, storage.URL); mount != nil {

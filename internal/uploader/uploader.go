@@ -2,10 +2,15 @@ package uploader
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
-	"net/http"
+	"os"
+	"time"
 
-	"github.com/concertina-dev/concertina/internal/uploader/uploaderv1/uploaderv1connect"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
 
 // Names of the variables that the operator sets on the uploader's container. The credentials of the storage are
@@ -15,18 +20,98 @@ const (
 	EnvJob       = "CONCERTINA_JOB"
 	EnvJobUID    = "CONCERTINA_JOB_UID"
 	EnvAttempt   = "CONCERTINA_ATTEMPT"
-	EnvMemory    = "CONCERTINA_MEMORY"
 	EnvStorage   = "CONCERTINA_STORAGE"
 	EnvSocket    = "CONCERTINA_UPLOADER_SOCKET"
 )
 
-// NewClient is one for the socket of an uploader. Each call has a connection of its own.
-func NewClient(path string) uploaderv1connect.UploaderClient {
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
+// What a request asks for.
+const (
+	// AskCheck asks whether the storage can be written and read.
+	AskCheck = "check"
+	// AskSave has the snapshot in the file made durable, and older checkpoints deleted beyond those to keep. It takes
+	// as long as it takes; one that was broken off goes on where it was.
+	AskSave = "save"
+	// AskRestore has the newest checkpoint below a path written to the file.
+	AskRestore = "restore"
+)
+
+// Request is one line; the file comes with AskSave and AskRestore.
+type Request struct {
+	Ask      string    `json:"ask"`
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	// Keep is how many complete checkpoints to keep, at least 1.
+	Keep int `json:"keep,omitempty"`
+	// Path lies below the URL of the storage: NAMESPACE/NAME, or more of a checkpoint's path. Empty for this job's own.
+	Path string `json:"path,omitempty"`
+}
+
+// Answer is one line.
+type Answer struct {
+	// Error is what is wrong, empty for nothing, and Passing whether that may be over later.
+	Error   string `json:"error,omitempty"`
+	Passing bool   `json:"passing,omitempty"`
+	// Snapshot is what was restored; nil when there is no checkpoint.
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	// Path is where the checkpoint is, below the URL of the storage.
+	Path string `json:"path,omitempty"`
+	// Own is true when it is one of this job, so that its round is one of the job's rounds.
+	Own bool `json:"own,omitempty"`
+	// Refused are newer ones that could not be used, in words.
+	Refused []string `json:"refused,omitempty"`
+}
+
+// Snapshot is a checkpoint.Snapshot as it travels.
+type Snapshot struct {
+	Round uint64          `json:"round"`
+	Step  uint64          `json:"step"`
+	Bytes uint64          `json:"bytes"`
+	Hash  checkpoint.Hash `json:"hash"`
+}
+
+// SnapshotOf is a snapshot as it travels, Snapshot what it was.
+func SnapshotOf(s checkpoint.Snapshot) *Snapshot { return &Snapshot{s.Round, s.Step, s.Bytes, s.Hash} }
+
+// Snapshot is what it stands for.
+func (s *Snapshot) Snapshot() checkpoint.Snapshot {
+	return checkpoint.Snapshot{ID: checkpoint.ID{Round: s.Round, Step: s.Step}, Bytes: s.Bytes, Hash: s.Hash}
+}
+
+// ErrPassing marks what may be over when it is tried again: the uploader has not started yet, or the storage cannot be
+// reached.
+var ErrPassing = errors.New("not now")
+
+// Ask sends a request to the uploader at a socket, with the file that belongs to it or nil, and waits for the answer.
+// When ctx ends the uploader breaks off. Errors: ErrPassing, or what is wrong for good.
+func Ask(ctx context.Context, socket string, request Request, file *os.File) (*Answer, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the uploader does not answer: %w", ErrPassing, err)
 	}
-	return uploaderv1connect.NewUploaderClient(&http.Client{Transport: transport}, "http://uploader")
+	unix, _ := conn.(*net.UnixConn)
+	line := wire.NewConn(unix)
+	defer func() { _ = line.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = unix.SetDeadline(time.Now()) })
+	defer stop()
+	var files []*os.File
+	if file != nil {
+		files = []*os.File{file}
+	}
+	if err := line.Write(request, files...); err != nil {
+		return nil, fmt.Errorf("%w: ask the uploader: %w", ErrPassing, err)
+	}
+	text, err := line.ReadLine()
+	if err != nil {
+		return nil, fmt.Errorf("%w: the uploader has not answered: %w", ErrPassing, errors.Join(ctx.Err(), err))
+	}
+	answer := &Answer{}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return nil, fmt.Errorf("the uploader's answer: %w", err)
+	}
+	switch {
+	case answer.Error != "" && answer.Passing:
+		return nil, fmt.Errorf("%w: %s", ErrPassing, answer.Error)
+	case answer.Error != "":
+		return nil, errors.New(answer.Error)
+	}
+	return answer, nil
 }

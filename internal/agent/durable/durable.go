@@ -5,14 +5,13 @@ package durable
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/concertina-dev/concertina/internal/checkpoint"
-	v1 "github.com/concertina-dev/concertina/internal/uploader/uploaderv1"
-	"github.com/concertina-dev/concertina/internal/uploader/uploaderv1/uploaderv1connect"
+	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 // Save is a snapshot that is to be made durable, and how many checkpoints to keep.
@@ -51,23 +50,23 @@ type Pauses struct{ First, Last time.Duration }
 // DefaultPauses are those of a worker.
 func DefaultPauses() Pauses { return Pauses{time.Second, 30 * time.Second} }
 
-// restoredFile is the name of the file that a checkpoint is brought back to.
-const restoredFile = "restored.part"
-
 // Holder is the store of the worker's snapshots.
 type Holder interface {
-	// File is the name of a snapshot's file in the folder; empty when it is not held.
-	File(id checkpoint.ID) string
-	// Restored takes over a file that was brought back.
+	// Open opens a snapshot that is held, and Make the file for one that is not yet.
+	Open(id checkpoint.ID) (*os.File, error)
+	Make() (*os.File, error)
+	// Restored takes over a file of Make as a snapshot, Discard removes it.
 	Restored(id checkpoint.ID, file string, bytes uint64) (checkpoint.Snapshot, error)
+	Discard(file string)
 }
 
 // Keeper carries out the newest orders, one save and one restore at a time. Its methods return at once, but for Close.
 type Keeper struct {
-	uploader uploaderv1connect.UploaderClient
-	holder   Holder
-	pauses   Pauses
-	note     func(format string, arguments ...any)
+	// socket is that of the uploader.
+	socket string
+	holder Holder
+	pauses Pauses
+	note   func(format string, arguments ...any)
 	// changed is called when State has changed.
 	changed func()
 
@@ -92,9 +91,9 @@ type State struct {
 	Restored Restored
 }
 
-// New makes a Keeper that speaks to an uploader.
-func New(uploader uploaderv1connect.UploaderClient, holder Holder, pauses Pauses, note func(string, ...any), changed func()) *Keeper {
-	k := &Keeper{uploader: uploader, holder: holder, pauses: pauses, note: note, changed: changed}
+// New makes a Keeper that speaks to the uploader at a socket.
+func New(socket string, holder Holder, pauses Pauses, note func(string, ...any), changed func()) *Keeper {
+	k := &Keeper{socket: socket, holder: holder, pauses: pauses, note: note, changed: changed}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
@@ -157,12 +156,12 @@ func (k *Keeper) saveAll() {
 			k.state.Saved, k.state.Failure = &Saved{order.Snapshot, path}, ""
 			pause = k.pauses.First
 		} else {
-			k.state.Failure = messageOf(err)
+			k.state.Failure = err.Error()
 		}
 		k.mu.Unlock()
 		k.changed()
 		if err != nil {
-			k.note("checkpoint of step %d is not durable, trying again in %v: %s", order.Snapshot.Step, pause, messageOf(err))
+			k.note("checkpoint of step %d is not durable, trying again in %v: %s", order.Snapshot.Step, pause, err.Error())
 			k.wait(pause)
 			pause = min(2*pause, k.pauses.Last)
 		}
@@ -170,29 +169,27 @@ func (k *Keeper) saveAll() {
 }
 
 func (k *Keeper) save(order Save) (path string, err error) {
-	file := k.holder.File(order.Snapshot.ID)
-	if file == "" {
-		return "", errors.New("this worker does not hold that snapshot any more")
-	}
-	answer, err := k.uploader.Save(k.ctx, connect.NewRequest(&v1.SaveRequest{
-		Snapshot: &v1.Snapshot{
-			Round: order.Snapshot.Round, Step: order.Snapshot.Step, Bytes: order.Snapshot.Bytes, Hash: order.Snapshot.Hash[:],
-		},
-		File: file, Keep: uint32(order.Keep),
-	}))
+	file, err := k.holder.Open(order.Snapshot.ID)
 	if err != nil {
 		return "", err
 	}
-	return answer.Msg.GetPath(), nil
+	defer func() { _ = file.Close() }()
+	answer, err := uploader.Ask(k.ctx, k.socket, uploader.Request{
+		Ask: uploader.AskSave, Snapshot: uploader.SnapshotOf(order.Snapshot), Keep: order.Keep,
+	}, file)
+	if err != nil {
+		return "", err
+	}
+	return answer.Path, nil
 }
 
 // restore carries one order out, as often as it takes.
 func (k *Keeper) restore(order Restore) {
 	for pause := k.pauses.First; ; pause = min(2*pause, k.pauses.Last) {
 		result, err := k.bring(order)
-		if err == nil || !passing(err) {
+		if err == nil || !errors.Is(err, uploader.ErrPassing) {
 			if err != nil {
-				result = Restored{Number: order.Number, Why: messageOf(err)}
+				result = Restored{Number: order.Number, Why: err.Error()}
 			}
 			k.mu.Lock()
 			if k.asked == order.Number {
@@ -202,7 +199,7 @@ func (k *Keeper) restore(order Restore) {
 			k.changed()
 			return
 		}
-		k.note("no checkpoint yet, trying again in %v: %s", pause, messageOf(err))
+		k.note("no checkpoint yet, trying again in %v: %s", pause, err.Error())
 		k.wait(pause)
 		if k.ctx.Err() != nil {
 			return
@@ -210,41 +207,38 @@ func (k *Keeper) restore(order Restore) {
 	}
 }
 
-func (k *Keeper) bring(order Restore) (Restored, error) {
-	answer, err := k.uploader.Restore(k.ctx, connect.NewRequest(&v1.RestoreRequest{Path: order.Path, File: restoredFile}))
+func (k *Keeper) bring(order Restore) (_ Restored, err error) {
+	file, err := k.holder.Make()
 	if err != nil {
 		return Restored{}, err
 	}
-	result := Restored{Number: order.Number, Path: answer.Msg.GetPath(), Refused: answer.Msg.GetRefused()}
-	found := answer.Msg.GetSnapshot()
-	if found == nil {
+	name := filepath.Base(file.Name())
+	taken := false
+	defer func() {
+		_ = file.Close()
+		if !taken {
+			k.holder.Discard(name)
+		}
+	}()
+	answer, err := uploader.Ask(k.ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, file)
+	if err != nil {
+		return Restored{}, err
+	}
+	result := Restored{Number: order.Number, Path: answer.Path, Refused: answer.Refused}
+	if answer.Snapshot == nil {
 		return result, nil
 	}
-	id := checkpoint.ID{Round: found.GetRound(), Step: found.GetStep()}
-	if !answer.Msg.GetOwn() {
+	id := answer.Snapshot.Snapshot().ID
+	if !answer.Own {
 		// Its round is one of another job.
 		id.Round = 0
 	}
-	held, err := k.holder.Restored(id, restoredFile, found.GetBytes())
+	held, err := k.holder.Restored(id, name, answer.Snapshot.Bytes)
 	if err != nil {
-		return Restored{}, connect.NewError(connect.CodeInternal, err)
+		return Restored{}, err
 	}
-	result.Snapshot = &held
+	taken, result.Snapshot = true, &held
 	return result, nil
-}
-
-// passing says whether an error may be gone when it is tried again: as when the uploader has not started yet.
-func passing(err error) bool {
-	code := connect.CodeOf(err)
-	return code == connect.CodeUnavailable || code == connect.CodeCanceled || code == connect.CodeDeadlineExceeded
-}
-
-func messageOf(err error) string {
-	var coded *connect.Error
-	if errors.As(err, &coded) {
-		return coded.Message()
-	}
-	return err.Error()
 }
 
 // wait waits, at most until the end.

@@ -6,6 +6,7 @@ package snapshots
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -189,13 +190,25 @@ func (k *Keeper) Take(round, step uint64, part string, bytes uint64) {
 	})
 }
 
-// File is the name of a snapshot's file in the folder; empty when it is not held.
-func (k *Keeper) File(id checkpoint.ID) string {
-	if path := k.Path(id); path != "" {
-		return filepath.Base(path)
+// Open opens the file of a snapshot that is held.
+func (k *Keeper) Open(id checkpoint.ID) (*os.File, error) {
+	path := k.Path(id)
+	if path == "" {
+		return nil, fmt.Errorf("this worker does not hold snapshot %v any more", id)
 	}
-	return ""
+	return os.Open(path)
 }
+
+// Make makes a file for a snapshot that is to be brought here.
+func (k *Keeper) Make() (*os.File, error) {
+	if k.store == nil {
+		return nil, errNoMemory
+	}
+	return os.CreateTemp(k.store.Directory(), "restore-*.part")
+}
+
+// Discard removes a file of Make.
+func (k *Keeper) Discard(part string) { k.discard(part) }
 
 // Restored takes over a file that was brought back from the storage. It is listed once a world begins with it.
 func (k *Keeper) Restored(id checkpoint.ID, part string, bytes uint64) (checkpoint.Snapshot, error) {

@@ -1,24 +1,36 @@
 package server
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log"
 	"net"
-	"net/http"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/concertina-dev/concertina/internal/uploader/uploaderv1/uploaderv1connect"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/uploader"
+)
+
+const (
+	// askTimeout is how long a connection may take to ask, answerTimeout to take its answer.
+	askTimeout    = 10 * time.Second
+	answerTimeout = 10 * time.Second
+	// maxConnections is how many there may be: the agent has one for a save and one for a restore.
+	maxConnections = 16
 )
 
 // Server is an uploader on a socket.
 type Server struct {
-	http *http.Server
-	done sync.WaitGroup
+	uploader *Uploader
+	listener net.Listener
+	ctx      context.Context
+	cancel   context.CancelFunc
+	done     sync.WaitGroup
+	places   chan struct{}
 }
 
 // Listen serves an uploader on a unix socket, in the place of one that an earlier life of this container has left.
@@ -30,20 +42,77 @@ func Listen(path string, u *Uploader) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the uploader's socket: %w", err)
 	}
-	// The agent may run as another user of the pod's group.
-	if err := os.Chmod(path, 0o770); err != nil {
+	// The agent may run as another user. Whoever shares the volume is of this pod.
+	if err := os.Chmod(path, 0o777); err != nil {
 		return nil, errors.Join(fmt.Errorf("make the uploader's socket: %w", err), listener.Close())
 	}
-	mux := http.NewServeMux()
-	mux.Handle(uploaderv1connect.NewUploaderHandler(u))
-	s := &Server{http: &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(io.Discard, "", 0)}}
-	s.done.Go(func() { _ = s.http.Serve(listener) })
+	s := &Server{uploader: u, listener: listener, places: make(chan struct{}, maxConnections)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.done.Go(s.serve)
 	return s, nil
 }
 
 // Close ends the server and what it is doing. What was broken off goes on where it was when it is asked for again.
 func (s *Server) Close() error {
-	err := s.http.Close()
+	s.cancel()
+	err := s.listener.Close()
 	s.done.Wait()
 	return err
+}
+
+func (s *Server) serve() {
+	for {
+		conn, err := s.listener.Accept()
+		if err != nil {
+			if s.ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		unix, _ := conn.(*net.UnixConn)
+		select {
+		case s.places <- struct{}{}:
+			s.done.Go(func() {
+				defer func() { <-s.places }()
+				s.hear(unix)
+			})
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// hear carries out what one connection asks.
+func (s *Server) hear(unix *net.UnixConn) {
+	conn := wire.NewReceiver(unix)
+	defer func() { _ = conn.Close() }()
+	defer conn.CloseFiles()
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = unix.SetDeadline(time.Now()) })
+	defer stop()
+	_ = conn.SetReadDeadline(time.Now().Add(askTimeout))
+	line, err := conn.ReadLine()
+	if err != nil {
+		return
+	}
+	var request uploader.Request
+	if err := json.Unmarshal(line, &request); err != nil {
+		_ = conn.Write(uploader.Answer{Error: fmt.Sprintf("%v: %v", errAsked, err)})
+		return
+	}
+	var file *os.File
+	if files, err := conn.Take(1); err == nil {
+		file = files[0]
+		defer func() { _ = file.Close() }()
+	}
+	// Who asked says no more: when this ends, nobody waits for the answer any more.
+	_ = conn.SetReadDeadline(time.Time{})
+	s.done.Go(func() {
+		_, _ = conn.ReadLine()
+		cancel()
+	})
+	answer := s.uploader.answer(ctx, &request, file)
+	_ = conn.SetWriteDeadline(time.Now().Add(answerTimeout))
+	_ = conn.Write(answer)
 }

@@ -2,29 +2,25 @@ package server
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
 	"github.com/concertina-dev/concertina/internal/uploader"
-	v1 "github.com/concertina-dev/concertina/internal/uploader/uploaderv1"
-	"github.com/concertina-dev/concertina/internal/uploader/uploaderv1/uploaderv1connect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pod is an uploader, with the folder that its agent shares with it.
-type pod struct {
-	uploaderv1connect.UploaderClient
-	folder string
-}
+// pod is an uploader with the socket on which its agent asks.
+type pod struct{ socket, folder string }
 
 func podOf(t *testing.T, kept, uid string, attempt int32) *pod {
 	t.Helper()
@@ -32,25 +28,18 @@ func podOf(t *testing.T, kept, uid string, attempt int32) *pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{folder: t.TempDir()}
-	root, err := os.OpenRoot(p.folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "socket")
-	u := New(s, storage.Job{Namespace: "team", Name: "llama", UID: uid}, attempt, root, t.Logf)
-	server, err := Listen(path, u)
+	p := &pod{socket: filepath.Join(t.TempDir(), "socket"), folder: t.TempDir()}
+	server, err := Listen(p.socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: uid}, attempt, t.Logf))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for _, end := range []func() error{server.Close, root.Close, s.Close} {
+		for _, end := range []func() error{server.Close, s.Close} {
 			if err := end(); err != nil {
 				t.Error(err)
 			}
 		}
 	})
-	p.UploaderClient = uploader.NewClient(path)
 	return p
 }
 
@@ -66,43 +55,54 @@ func (p *pod) save(t *testing.T, round, step uint64) string {
 	data := content(step)
 	hash := checkpoint.NewHasher()
 	_, _ = hash.Write(data)
-	sum := hash.Sum()
-	name := checkpoint.ID{Round: round, Step: step}.String()
-	if err := os.WriteFile(filepath.Join(p.folder, name), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := p.Save(t.Context(), connect.NewRequest(&v1.SaveRequest{
-		Snapshot: &v1.Snapshot{Round: round, Step: step, Bytes: uint64(len(data)), Hash: sum[:]}, File: name, Keep: 2,
-	}))
+	snapshot := checkpoint.Snapshot{ID: checkpoint.ID{Round: round, Step: step}, Bytes: uint64(len(data)), Hash: hash.Sum()}
+	answer, err := uploader.Ask(t.Context(), p.socket, uploader.Request{
+		Ask: uploader.AskSave, Snapshot: uploader.SnapshotOf(snapshot), Keep: 2,
+	}, p.file(t, data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer.Msg.GetPath()
+	return answer.Path
 }
 
-func (p *pod) restore(t *testing.T, path string) (*v1.RestoreResponse, []byte) {
+// file is one with a content, which nobody else can open.
+func (p *pod) file(t *testing.T, data []byte) *os.File {
 	t.Helper()
-	answer, err := p.Restore(t.Context(), connect.NewRequest(&v1.RestoreRequest{Path: path, File: "restored.part"}))
+	file, err := os.CreateTemp(p.folder, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answer.Msg.GetSnapshot() == nil {
-		return answer.Msg, nil
+	t.Cleanup(func() { _ = file.Close() })
+	if _, err := file.Write(data); err != nil {
+		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(p.folder, "restored.part"))
+	if err := os.Remove(file.Name()); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func (p *pod) restore(t *testing.T, path string) (*uploader.Answer, []byte) {
+	t.Helper()
+	file := p.file(t, []byte("something that was there before"))
+	answer, err := uploader.Ask(t.Context(), p.socket, uploader.Request{Ask: uploader.AskRestore, Path: path}, file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer.Msg, data
+	data, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<40))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, data
 }
 
 func TestTheNextAttemptGoesOnFromWhatWasSaved(t *testing.T) {
 	kept := t.TempDir()
 	first := podOf(t, kept, "uid-1", 1)
-	if _, err := first.Check(t.Context(), connect.NewRequest(&v1.CheckRequest{})); err != nil {
+	if _, err := uploader.Ask(t.Context(), first.socket, uploader.Request{Ask: uploader.AskCheck}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if answer, _ := first.restore(t, ""); answer.GetSnapshot() != nil {
+	if answer, _ := first.restore(t, ""); answer.Snapshot != nil {
 		t.Errorf("before anything was saved %v is restored", answer)
 	}
 	first.save(t, 1, 10)
@@ -111,14 +111,14 @@ func TestTheNextAttemptGoesOnFromWhatWasSaved(t *testing.T) {
 
 	second := podOf(t, kept, "uid-1", 2)
 	answer, data := second.restore(t, "")
-	if s := answer.GetSnapshot(); s.GetRound() != 3 || s.GetStep() != 30 || !answer.GetOwn() || answer.GetPath() != newest || !bytes.Equal(data, content(30)) {
+	if s := answer.Snapshot; s.Round != 3 || s.Step != 30 || !answer.Own || answer.Path != newest || !bytes.Equal(data, content(30)) {
 		t.Errorf("the next attempt goes on from %v with %d bytes", answer, len(data))
 	}
 	another := podOf(t, kept, "uid-2", 1)
-	if answer, _ := another.restore(t, ""); answer.GetSnapshot() != nil {
+	if answer, _ := another.restore(t, ""); answer.Snapshot != nil {
 		t.Errorf("another job of this name begins with %v", answer)
 	}
-	if answer, data := another.restore(t, "team/llama"); answer.GetOwn() || answer.GetSnapshot().GetStep() != 30 || !bytes.Equal(data, content(30)) {
+	if answer, data := another.restore(t, "team/llama"); answer.Own || answer.Snapshot.Step != 30 || !bytes.Equal(data, content(30)) {
 		t.Errorf("asked for the state of the first job, it gets %v", answer)
 	}
 	// A piece of the newest is altered: what was before it is taken, and the newest is named.
@@ -130,31 +130,27 @@ func TestTheNextAttemptGoesOnFromWhatWasSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer, data = second.restore(t, "")
-	if answer.GetSnapshot().GetStep() != 20 || !bytes.Equal(data, content(20)) ||
-		len(answer.GetRefused()) != 1 || !strings.Contains(answer.GetRefused()[0], newest) {
+	if answer.Snapshot.Step != 20 || !bytes.Equal(data, content(20)) ||
+		len(answer.Refused) != 1 || !strings.Contains(answer.Refused[0], newest) {
 		t.Errorf("with a damaged newest one it goes on from %v", answer)
 	}
 }
 
 func TestWhatIsRefused(t *testing.T) {
 	p := podOf(t, t.TempDir(), "uid", 1)
-	if err := os.Symlink("/etc/passwd", filepath.Join(p.folder, "link")); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"../x", "/etc/passwd", "..", "", "link", "absent"} {
-		_, err := p.Save(t.Context(), connect.NewRequest(&v1.SaveRequest{
-			Snapshot: &v1.Snapshot{Hash: make([]byte, 32)}, File: name,
-		}))
-		if err == nil {
-			t.Errorf("the file %q was saved", name)
+	wrong := uploader.SnapshotOf(checkpoint.Snapshot{Bytes: 3})
+	for _, request := range []uploader.Request{
+		{}, {Ask: "delete"}, {Ask: uploader.AskSave}, {Ask: uploader.AskSave, Snapshot: wrong},
+		{Ask: uploader.AskRestore, Path: "../other"}, {Ask: uploader.AskRestore, Path: "a/../../b"},
+	} {
+		if answer, err := uploader.Ask(t.Context(), p.socket, request, p.file(t, []byte("abc"))); err == nil {
+			t.Errorf("%+v is answered with %+v", request, answer)
 		}
 	}
-	for _, request := range []*v1.RestoreRequest{{File: "../x"}, {Path: "../other", File: "x"}, {Path: "a/../../b", File: "x"}} {
-		if _, err := p.Restore(t.Context(), connect.NewRequest(request)); connect.CodeOf(err) != connect.CodeInvalidArgument {
-			t.Errorf("%v: %v", request, err)
-		}
+	if _, err := uploader.Ask(t.Context(), p.socket, uploader.Request{Ask: uploader.AskRestore}, nil); err == nil || errors.Is(err, uploader.ErrPassing) {
+		t.Errorf("without a file: %v", err)
 	}
-	if _, err := p.Save(t.Context(), connect.NewRequest(&v1.SaveRequest{File: "x"})); connect.CodeOf(err) != connect.CodeInvalidArgument {
-		t.Error(err)
+	if _, err := uploader.Ask(t.Context(), p.socket+"-none", uploader.Request{Ask: uploader.AskCheck}, nil); !errors.Is(err, uploader.ErrPassing) {
+		t.Errorf("without an uploader: %v", err)
 	}
 }

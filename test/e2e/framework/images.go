@@ -15,6 +15,7 @@ const (
 	OperatorImage = "concertina-operator"
 	AgentImage    = "concertina-agent"
 	UploaderImage = "concertina-uploader"
+	S3Image       = "versitygw"
 	GoDigits      = "go-digits"
 	PyTorchDigits = "pytorch-digits"
 )
@@ -46,7 +47,7 @@ func (c *Cluster) MissingImages(ctx context.Context) error {
 		return err
 	}
 	var missing []string
-	for _, name := range []string{OperatorImage, AgentImage, UploaderImage, GoDigits, PyTorchDigits} {
+	for _, name := range []string{OperatorImage, AgentImage, UploaderImage, S3Image, GoDigits, PyTorchDigits} {
 		var lacking []string
 		for i := range nodes {
 			if !hasImage(&nodes[i], Image(name)) {
