@@ -156,7 +156,7 @@ func TestTraceOfAChange(t *testing.T) {
 		}
 	}
 	for root, want := range map[*tracev1.Span]string{
-		start: "record form step", resize: "barrier snapshot record form step",
+		start: "record form", resize: "barrier snapshot record form",
 	} {
 		var names []string
 		for _, s := range c.under(root) {
@@ -165,8 +165,9 @@ func TestTraceOfAChange(t *testing.T) {
 				t.Errorf("form of the %s has %v", root.GetName(), below)
 			}
 		}
-		if got := strings.Join(names, " "); got != want {
-			t.Errorf("the %s was in the phases %s, want %s", root.GetName(), got, want)
+		// Where the last to enter says at once that it has begun its first step, nobody was waited for in between.
+		if got := strings.TrimSuffix(strings.Join(names, " "), " step"); got != want {
+			t.Errorf("the %s was in the phases %s, want %s and perhaps step", root.GetName(), got, want)
 		}
 	}
 	if got := attributeOf(resize, "concertina.reason"); got != string(rendezvous.ReasonCapacityAvailable) {
