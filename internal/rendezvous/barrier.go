@@ -169,6 +169,10 @@ func (m *Machine) advance(now time.Time) *plan {
 // changed returns the world that follows on a barrier, once its snapshot is there.
 func (m *Machine) changed(now time.Time, w *wish) *plan {
 	c := m.change
+	if m.parks() {
+		m.park(now, w)
+		return nil
+	}
 	if c.unsaved != "" {
 		if w = m.wishOf(nil); w == nil || w.retreat {
 			m.callOff(now, "no snapshot could be taken")
@@ -226,7 +230,7 @@ func (m *Machine) save(now time.Time, w *wish) {
 
 // unsaved goes on after a snapshot that failed: a leave without newcomers, and growth not at all.
 func (m *Machine) unsaved(now time.Time, w *wish, why string) {
-	if w.leave {
+	if w.leave && !m.parks() {
 		m.change.unsaved = why
 		m.note(notedResizing, "%s", why)
 		if next := m.wishOf(nil); next != nil && !next.retreat {

@@ -121,7 +121,12 @@ func (m *Machine) windowOver(now time.Time, size int) bool {
 }
 
 // wish is the world that the controller wants next, given who is ready; nil when it should stay as it is.
-func (m *Machine) wish() *wish { return m.wishOf(m.standbys()) }
+func (m *Machine) wish() *wish {
+	if m.parks() {
+		return m.farewell()
+	}
+	return m.wishOf(m.standbys())
+}
 
 func (m *Machine) wishOf(fresh []Member) *wish {
 	stay, leave, first := m.sides()

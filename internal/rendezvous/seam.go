@@ -67,6 +67,9 @@ type Storage struct {
 	Known uint64
 	// From is the path of another job's checkpoint that it begins with when it has none; empty for no such.
 	From string
+	// Park says why all workers are about to be let go, in words: the world stops, and what it has done is made durable
+	// first. Empty while they are not.
+	Park string
 }
 
 // Strategy says how programs get from one world to the next.
@@ -132,6 +135,7 @@ const (
 	ReasonProgramFailed     Reason = "ProgramFailed"
 	ReasonHung              Reason = "Hung"
 	ReasonRetried           Reason = "Retried"
+	ReasonParked            Reason = "Parked"
 )
 
 // Record is the durable record of a round.
@@ -215,6 +219,8 @@ type Observation struct {
 	// none. Storage says what is wrong with the storage, in words; empty for nothing.
 	Durable Durable
 	Storage string
+	// Parked is true once the world stands for Gang.Storage.Park, and its state is durable.
+	Parked bool
 	// Fatal is set when the attempt cannot go on: nothing is left to continue from, or the programs
 	// have failed on their own. In words.
 	Fatal string

@@ -164,20 +164,61 @@ func (m *Machine) makeDurable(now time.Time) {
 		m.uploading = nil
 		m.out.Tell = append(m.out.Tell, u.by)
 	}
-	if now.Before(m.nextUpload) {
-		return
+	if newest, ok := m.newestSnapshot(); ok && !now.Before(m.nextUpload) && newerSnapshot(newest, m.durable) {
+		m.upload(now, newest)
 	}
-	newest, ok := m.newestSnapshot()
-	if !ok || !newerSnapshot(newest, m.durable) {
-		return
-	}
+}
+
+// upload has a member that holds a snapshot make it durable.
+func (m *Machine) upload(now time.Time, s Snapshot) {
 	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && mem.connected && !m.isLost(mem) && slices.Contains(mem.report.Snapshots, newest) {
-			m.uploading, m.nextUpload = &uploading{newest, uid}, now.Add(s.Interval)
+		if mem := m.members[uid]; mem != nil && mem.connected && !m.isLost(mem) && slices.Contains(mem.report.Snapshots, s) {
+			m.uploading, m.nextUpload = &uploading{s, uid}, now.Add(m.gang.Storage.Interval)
 			m.out.Tell = append(m.out.Tell, uid)
 			return
 		}
 	}
+}
+
+// parks says whether the world is to stop for all workers to be let go.
+func (m *Machine) parks() bool {
+	return m.gang.Storage != nil && m.gang.Storage.Park != "" && m.gang.Strategy == InPlace
+}
+
+// farewell is the wish of a world that is to stop: nobody goes before its state is durable, and the controller lets all
+// go then.
+func (m *Machine) farewell() *wish {
+	w := &wish{stay: map[string]bool{}, leave: true, reason: ReasonParked, why: m.gang.Storage.Park}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && !m.isLost(mem) {
+			w.members = append(w.members, mem.want)
+			w.stay[uid] = true
+		}
+	}
+	return w
+}
+
+// park makes the state durable of a world that stands at its barrier.
+func (m *Machine) park(now time.Time, w *wish) {
+	m.doubtClaims()
+	taken, ok := m.snapshotAfter(m.change.step)
+	switch {
+	case !ok:
+		m.save(now, w)
+	case m.isParked():
+	case m.uploading == nil || m.uploading.snapshot != taken:
+		m.upload(now, taken)
+	default:
+		if mem := m.members[m.uploading.by]; mem == nil || !mem.connected || m.isLost(mem) {
+			m.upload(now, taken)
+		}
+	}
+}
+
+// isParked says whether the world stands, and what it has done is durable.
+func (m *Machine) isParked() bool {
+	return m.world != nil && m.change != nil && m.parks() && m.change.arrived && m.durable.Path != "" &&
+		m.durable.Snapshot.Step == m.change.step && m.durable.Snapshot.Round <= m.world.record.Round
 }
 
 // canUpload says whether a member may still make a snapshot durable: what it does not hold any more it may have begun

@@ -154,3 +154,35 @@ func TestTheNewestSnapshotIsMadeDurable(t *testing.T) {
 		}
 	}
 }
+
+// All workers are about to be let go: the world stops, what it has done is made durable, and it stands until then.
+func TestAWorldIsParkedBeforeAllAreLetGo(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3})
+	f.turns(l, 12)
+	f.storage = &Storage{Interval: time.Hour, Keep: 3, Park: "spec.suspend is true"}
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 40 {
+		if l.machine.Observe(f.now).Parked {
+			break
+		}
+		f.turn(l)
+	}
+	seen := l.machine.Observe(f.now)
+	if !seen.Parked || len(f.shelf.kept) != 2 {
+		t.Fatalf("it is not parked: %+v, %d checkpoints", seen, len(f.shelf.kept))
+	}
+	step := f.shelf.kept[1].snapshot.Step
+	f.turns(l, 20)
+	for uid, p := range f.pods {
+		if p.process.done != step || p.process.waiting != waitingParked {
+			t.Errorf("%s has made %d steps, and %d are durable", uid, p.process.done, step)
+		}
+	}
+	// It is wanted again before it was let go.
+	f.storage = &Storage{Interval: time.Hour, Keep: 3}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 12)
+	if l.machine.furthest() <= step || l.machine.Observe(f.now).Parked {
+		t.Errorf("it stands at step %d", l.machine.furthest())
+	}
+}
