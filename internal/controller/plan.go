@@ -110,11 +110,15 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
 	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
 	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
+	if !p.suspended() {
+		p.plan.Elastic.ParkingSince = time.Time{}
+	}
 	switch {
 	case state.World.Deposed:
 		return Plan{Status: *state.Job.Status.DeepCopy(), Elastic: state.Memory.Elastic}
 	case p.finished():
 		p.afterEnd()
+	case p.suspended() && p.parks():
 	case p.suspended():
 		p.suspend()
 	case p.deadlineExceeded():
@@ -208,6 +212,7 @@ func (p *planner) afterEnd() {
 // suspend lets go of all workers.
 func (p *planner) suspend() {
 	status := &p.plan.Status
+	p.refreshCheckpoint()
 	if p.target() > 0 {
 		p.note(corev1.EventTypeNormal, v1alpha1.ReasonSuspended, "spec.suspend is true: all workers are released")
 	}

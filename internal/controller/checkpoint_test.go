@@ -1,0 +1,93 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+func withStorage(job *v1alpha1.TrainingJob) {
+	job.Spec.Checkpoint.Storage = &v1alpha1.StorageSpec{URL: "s3://bucket/jobs", SecretName: "s3"}
+	job.Spec.Checkpoint.Interval = &metav1.Duration{Duration: 5 * time.Minute}
+	job.Spec.Checkpoint.Keep = ptr.To[int32](3)
+	if job.Spec.Checkpoint.Memory == nil {
+		job.Spec.Checkpoint.Memory = ptr.To(resource.MustParse("64Mi"))
+	}
+}
+
+// The storage's credentials are in the uploader's container alone.
+func TestTheUploaderAloneHasTheCredentials(t *testing.T) {
+	job := jobWith(running)
+	withStorage(job)
+	pod := newPod(job, settings, 3, 0)
+	beside := pod.Spec.InitContainers[1]
+	if beside.Name != uploaderName || value(beside.RestartPolicy) != corev1.ContainerRestartPolicyAlways ||
+		len(beside.EnvFrom) != 1 || beside.EnvFrom[0].SecretRef.Name != "s3" {
+		t.Fatalf("the container beside the trainer is %+v", beside)
+	}
+	for _, container := range append(pod.Spec.Containers, pod.Spec.InitContainers[0]) {
+		if len(container.EnvFrom) > 0 {
+			t.Errorf("%s has %v", container.Name, container.EnvFrom)
+		}
+		for _, mount := range container.VolumeMounts {
+			if mount.Name == credentialVolume {
+				t.Errorf("%s mounts the credentials", container.Name)
+			}
+		}
+	}
+	job.Spec.Resize.Strategy = v1alpha1.ResizeRestart
+	if n := len(newPod(job, settings, 3, 0).Spec.InitContainers); n != 1 {
+		t.Errorf("a job whose programs keep checkpoints of their own has %d init containers", n)
+	}
+}
+
+// A folder of checkpoints lies on a volume of the trainer, which the uploader mounts as well.
+func TestTheUploaderMountsTheVolumeOfAFolder(t *testing.T) {
+	trainer := &corev1.Container{VolumeMounts: []corev1.VolumeMount{
+		{Name: "data", MountPath: "/mnt"}, {Name: "shared", MountPath: "/mnt/shared/"}, {Name: "other", MountPath: "/mnt/share"},
+	}}
+	for address, want := range map[string]string{
+		"file:///mnt/shared/jobs": "shared", "file:///mnt/shared": "shared", "file:///mnt/else": "data", "file:///home": "", "s3://mnt/shared": "",
+	} {
+		found := ""
+		if mount := mountOf(trainer, address); mount != nil {
+			found = mount.Name
+		}
+		if found != want {
+			t.Errorf("%s lies on %q, not on %q", address, found, want)
+		}
+	}
+}
+
+// The workers of a job that is suspended stay until their state is durable, and for a while only.
+func TestASuspendedJobIsParkedFirst(t *testing.T) {
+	job := trains(2, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) })
+	state := elasticState(job, crewOf(job)...)
+	plan := look(state)
+	if plan.Actions.Expect == nil || plan.Actions.Expect.Storage.Park == "" || plan.Actions.Release || len(plan.Actions.Delete) > 0 {
+		t.Fatalf("it does %+v", plan.Actions)
+	}
+	state.World.Durable = rendezvous.Durable{Snapshot: rendezvous.Snapshot{Round: 1, Step: 42}, Path: "team/digits/uid/attempt-1/1-42"}
+	parked := *state
+	parked.Job = job.DeepCopy()
+	parked.World.Parked = true
+	for range 2 { // the first look makes the decision durable
+		plan = look(&parked)
+	}
+	if !plan.Actions.Release || value(plan.Status.Checkpoint.Step) != 42 {
+		t.Errorf("once it is parked it does %+v, checkpoint %+v", plan.Actions, plan.Status.Checkpoint)
+	}
+	state.Now = state.Now.Add(value(job.Spec.Checkpoint.Timeout).Duration + uploadLimit)
+	plan = look(state)
+	if value(plan.Status.Workers.Target) != 0 {
+		t.Error("a storage that takes nothing keeps the workers for ever")
+	}
+	expectNote(t, plan, v1alpha1.EventStorageTrouble, "could not be made durable")
+}
