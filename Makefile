@@ -139,8 +139,15 @@ test-unit: tools ## Run the tests of single packages, with the race detector, an
 test-integration: tools ## Run the tests with a real API server, those of the chart, and those with PyTorch.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl helm podgroups.yaml >/dev/null
+	@hack/tools/build.sh hack/s3
 	@$(call GOTESTSUM,integration,-race -p $(PARALLEL) -timeout 15m $(INTEGRATION_PACKAGES))
 	@$(GO) run ./hack/images run -- python3 -m unittest discover --buffer -s /src/python/tests_torch -t /src/python
+
+.PHONY: test-storage
+test-storage: ## Test checkpoints in a folder and on a real S3 server (STORAGE_KILLS=200 processes are killed on each).
+	@mkdir -p $(RESULTS)
+	@hack/tools/build.sh hack/s3
+	@$(call GOTESTSUM,storage,-race -timeout 60m ./test/storage)
 
 .PHONY: test-e2e
 test-e2e: ## Run the short end-to-end tests (E2E_CLUSTER=local, kind or existing).

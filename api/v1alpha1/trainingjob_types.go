@@ -220,6 +220,8 @@ type FailureSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.?workers.?launch.orValue('PerProcess') != 'PerWorker' || self.?resize.?strategy.orValue('Restart') == 'Restart'",message="spec.resize.strategy is InPlace, but with spec.workers.launch PerWorker a launcher such as torchrun starts the processes, and cannot take them into another world: set strategy to Restart, or leave it out",fieldPath=".resize.strategy"
 // +kubebuilder:validation:XValidation:rule="!has(self.resize) || !has(self.resize.completeWhen) || self.?resize.?strategy.orValue(self.?workers.?launch.orValue('PerProcess') == 'PerWorker' ? 'Restart' : 'InPlace') == 'Restart'",message="spec.resize.completeWhen means nothing with strategy InPlace, where the SDK writes snapshots: set spec.resize.strategy to Restart, or leave completeWhen out",fieldPath=".resize.completeWhen"
+// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint) || !has(self.checkpoint.storage) || self.?resize.?strategy.orValue(self.?workers.?launch.orValue('PerProcess') == 'PerWorker' ? 'Restart' : 'InPlace') != 'Restart'",message="spec.checkpoint.storage means nothing with strategy Restart, where programs keep checkpoints of their own: leave it out, or set spec.resize.strategy to InPlace",fieldPath=".checkpoint.storage"
+// +kubebuilder:validation:XValidation:rule="!has(self.checkpoint) || !has(self.checkpoint.restoreFrom) || has(self.checkpoint.storage)",message="spec.checkpoint.restoreFrom needs spec.checkpoint.storage, which it is a path of",fieldPath=".checkpoint.restoreFrom"
 // +kubebuilder:validation:XValidation:rule="has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",message="spec.managedBy cannot change: delete the job and create it anew"
 type TrainingJobSpec struct {
 	// workers says how many workers the job has and what they run.
@@ -313,6 +315,7 @@ type TrainingJobSpec struct {
 // +kubebuilder:printcolumn:name="Workers",type=string,JSONPath=`.status.workers.summary`,description="running workers, and the bounds"
 // +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.world.round`,description="number of the current world"
 // +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,description="optimizer updates done"
+// +kubebuilder:printcolumn:name="Checkpoint",type=date,JSONPath=`.status.checkpoint.at`,description="age of the newest state in the storage"
 // +kubebuilder:printcolumn:name="Queue",type=integer,JSONPath=`.status.queue.position`,description="place among the jobs that wait",priority=1
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="FullSize")].reason`,description="why the job has the size that it has",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

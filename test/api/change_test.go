@@ -40,6 +40,9 @@ var _ = Describe("A TrainingJob that is there", func() {
 		Entry("the strategy", "spec.resize cannot change", field("Restart", "spec.resize.strategy")),
 		Entry("the checkpoint's signal", "spec.resize cannot change", field("SIGUSR1", "spec.resize.checkpointSignal")),
 		Entry("the memory volume", "spec.checkpoint.memory cannot change", field("1Gi", "spec.checkpoint.memory")),
+		Entry("the storage", "spec.checkpoint.storage cannot change", field(map[string]any{"url": "s3://bucket"}, "spec.checkpoint.storage")),
+		Entry("what it begins with", "spec.checkpoint.restoreFrom cannot change",
+			field(map[string]any{"storage": map[string]any{"url": "s3://bucket"}, "restoreFrom": "team/llama"}, "spec.checkpoint")),
 		Entry("the start's timeout", "spec.gang cannot change", field("1m", "spec.gang.startTimeout")),
 	}
 
@@ -104,6 +107,8 @@ var _ = Describe("A TrainingJob that is there", func() {
 		Entry("maxBackOff", field("1h", "spec.failure.maxBackOff")),
 		Entry("memoryInterval", field("20s", "spec.checkpoint.memoryInterval")),
 		Entry("the checkpoint's timeout", field("20s", "spec.checkpoint.timeout")),
+		Entry("the checkpoints' interval", field("20s", "spec.checkpoint.interval")),
+		Entry("how many checkpoints are kept", field(int64(9), "spec.checkpoint.keep")),
 		Entry("stabilization", field("20s", "spec.growth.stabilization")),
 		Entry("the growth's policy", field("Off", "spec.growth.policy")),
 		Entry("what may be taken", field("Evict", "spec.preemption.policy")),
