@@ -61,10 +61,16 @@ type census struct {
 
 func (m *Machine) census() census {
 	var c census
+	named := map[int32]bool{}
+	for _, ordinal := range unpackOrdinals(m.base.Members, m.base.Workers) {
+		named[ordinal] = true
+	}
 	for _, mem := range m.members {
+		// Who is not named cannot enter it, however long it is not heard.
+		stranger := len(named) > 0 && !named[mem.want.Ordinal]
 		switch {
 		case !mem.joined:
-			if !mem.want.Ended {
+			if !mem.want.Ended && !stranger {
 				c.unheard++
 			}
 			continue
@@ -76,7 +82,7 @@ func (m *Machine) census() census {
 		default:
 			c.elsewhere++
 		}
-		if mem.report.Term != m.term && !mem.want.Ended {
+		if mem.report.Term != m.term && !mem.want.Ended && !stranger {
 			c.unled++
 		}
 	}

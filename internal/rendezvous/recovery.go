@@ -197,8 +197,12 @@ func (m *Machine) allOut(now time.Time) bool {
 		switch {
 		case r.raised[uid]:
 			all = false
+		case m.isOut(mem) && mem.connected:
+		case m.isOut(mem) && (now.Sub(mem.hungUp) < limit || now.Sub(r.began) < limit):
+			all = false
 		case m.isOut(mem):
-			all = all && mem.connected
+			// Nobody trains: that its peers reach it is no reason to wait for it.
+			m.lose(now, uid, mem, false, fmt.Sprintf("it has left the world, and was not heard for %s", limit))
 		case now.Sub(r.began) >= limit:
 			m.lose(now, uid, mem, false, fmt.Sprintf("it did not leave the world within %s", limit))
 		default:
