@@ -102,3 +102,54 @@ func TestTheEndOfANewcomerIsNotThatOfTheWorld(t *testing.T) {
 		t.Errorf("round %d is there; %d of round 1 are lost, one is known to have ended: %v", f.record.Round, lost, ended)
 	}
 }
+
+// All members are taken for lost, since their nodes are cut off and a standby is heard, and train on. Back again, they go
+// on from the state that they have, and not from the snapshot of long ago.
+func TestWhoWasTakenForLostKeepsItsState(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target, f.hang = 2, 2, 10*time.Minute
+	l := f.training(2)
+	f.pods["p00"].save()
+	f.turns(l, 3)
+	f.makePod()
+	f.turns(l, 100)
+	for _, uid := range []string{"p00", "p01"} {
+		f.cut(f.pods[uid], false)
+		f.drop(f.pods[uid], l)
+		f.pods[uid].want.NodeNotReady = true
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 100)
+	for _, uid := range []string{"p00", "p01"} {
+		f.pods[uid].unheard, f.pods[uid].want.NodeNotReady = false, false
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 60)
+	if was := f.done[1]; f.record.Round != 2 || f.record.FromStep+1 < was || l.machine.State() != StateTraining {
+		t.Errorf("the world was at step %d; round %d begins after step %d (%s)", was, f.record.Round, f.record.FromStep, l.machine.State())
+	}
+}
+
+// The only survivor is out of the operator's hearing while it should say that it has left the world: lost, it is back a
+// moment later, with its state.
+func TestASurvivorThatIsHeardTooLateKeepsItsState(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target, f.hang = 2, 2, 10*time.Minute
+	l := f.training(2)
+	f.pods["p00"].save()
+	f.turns(l, 100)
+	f.cut(f.pods["p00"], false)
+	f.drop(f.pods["p00"], l)
+	f.lose(l, "p01")
+	for range 12 {
+		f.pass(time.Second)
+	}
+	f.pods["p00"].unheard = false
+	f.turns(l, 10)
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 60)
+	if was := f.done[1]; f.record.Round != 2 || f.record.FromStep+1 < was {
+		t.Errorf("the world was at step %d; round %d begins after step %d", was, f.record.Round, f.record.FromStep)
+	}
+}
