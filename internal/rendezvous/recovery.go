@@ -192,6 +192,7 @@ func (m *Machine) allOut(now time.Time) bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {
+			all = all && (mem == nil || !m.returns(now, mem))
 			continue
 		}
 		switch {
@@ -210,6 +211,13 @@ func (m *Machine) allOut(now time.Time) bool {
 		}
 	}
 	return all
+}
+
+// returns says whether a member that was lost is back, and has yet to leave the world: it may have the newest state. It is
+// waited for once, for a moment.
+func (m *Machine) returns(now time.Time, mem *member) bool {
+	return m.gang.Strategy == InPlace && mem.backIn == m.world.record.Round && now.Sub(mem.backAt) < outTimeout &&
+		mem.usable() && mem.in(&m.world.record) && !m.isOut(mem)
 }
 
 func (m *Machine) isOut(mem *member) bool {
