@@ -61,13 +61,11 @@ type census struct {
 
 func (m *Machine) census() census {
 	var c census
-	named := map[int32]bool{}
-	for _, ordinal := range unpackOrdinals(m.base.Members, m.base.Workers) {
-		named[ordinal] = true
-	}
+	ranks := m.naming().ranks
 	for _, mem := range m.members {
 		// Who is not named cannot enter it, however long it is not heard.
-		stranger := len(named) > 0 && !named[mem.want.Ordinal]
+		_, named := ranks[mem.want.Ordinal]
+		stranger := len(ranks) > 0 && !named
 		switch {
 		case !mem.joined:
 			if !mem.want.Ended && !stranger {

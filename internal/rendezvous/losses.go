@@ -295,19 +295,18 @@ func (m *Machine) strangersEnded() bool {
 	if m.world.record.Round != m.base.Round {
 		return false
 	}
-	strangers := map[int32]bool{}
-	for rank, ordinal := range unpackOrdinals(m.base.Members, m.base.Workers) {
-		if m.world.ranks.uids[rank] == "" {
-			strangers[ordinal] = true
-		}
+	ranks := m.naming().ranks
+	holds := func(ordinal int32) bool {
+		rank, named := ranks[ordinal]
+		return named && m.world.ranks.uids[rank] == ""
 	}
 	for _, mem := range m.members {
-		if strangers[mem.want.Ordinal] && mem.want.Ended {
+		if mem.want.Ended && holds(mem.want.Ordinal) {
 			return true
 		}
 	}
 	for _, left := range m.departed {
-		if strangers[left.ordinal] && (left.round == 0 || left.round == m.world.record.Round) {
+		if holds(left.ordinal) && (left.round == 0 || left.round == m.world.record.Round) {
 			return true
 		}
 	}

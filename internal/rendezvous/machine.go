@@ -78,6 +78,8 @@ type Machine struct {
 	// namesIn are the members that the record with the digest namedIn names.
 	namesIn []string
 	namedIn string
+	// recordNames is what the record says of its members; see naming.
+	recordNames naming
 	// burned is the inherited round once it is known to be dead; 0 for none.
 	burned uint64
 	// topTerm is the highest term that was reported or found, topRound the highest round that was, or was tried.
