@@ -110,9 +110,10 @@ func (m *moving) choose() bool {
 		if !m.movable(JobID(id)) {
 			continue
 		}
+		agreed := m.agreed(JobID(id))
 		for w := range p.c.Jobs[id].Workers {
 			worker := &p.c.Jobs[id].Workers[w]
-			if m.agreed(JobID(id)) && !worker.marksFor(m.d.job) {
+			if agreed && !worker.marksFor(m.d.job) {
 				continue
 			}
 			if worker.Bound && worker.World && !worker.Ending && !worker.Leaving && !p.leaving[p.jobs[id].first+w].chosen &&
@@ -150,6 +151,9 @@ func (m *moving) agreed(id JobID) bool {
 // rest adds the others of those that the plan in force has leave together.
 func (m *moving) rest() {
 	for _, v := range slices.Clone(m.moves) {
+		if !m.agreed(v.job) {
+			continue
+		}
 		for w := range m.p.c.Jobs[v.job].Workers {
 			also := move{v.job, w}
 			if m.p.c.Jobs[v.job].Workers[w].marksFor(m.d.job) && !slices.Contains(m.moves, also) {

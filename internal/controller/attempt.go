@@ -145,7 +145,7 @@ func (p *planner) oldWorld() string {
 	switch {
 	case len(ending) > 0:
 		return "waiting for the old workers to end: " + strings.Join(ending, ", ")
-	case int32(len(overdue)) >= p.finalWorkers():
+	case int32(len(overdue)) >= p.lastRanks():
 		return "no worker of the last attempt is known to have ended: " + strings.Join(overdue, ", ") +
 			" do not answer; bring a node back, delete the Node, or taint it node.kubernetes.io/out-of-service"
 	default:

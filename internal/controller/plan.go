@@ -287,6 +287,20 @@ func (p *planner) finalWorkers() int32 {
 	return p.minimum()
 }
 
+// lastRanks is how many workers must be known to have ended, less one, until the worlds of the last attempt make no
+// further step: as many as any of them had that may still make one. The one before the newest may, as long as nobody has seen
+// a step of that.
+func (p *planner) lastRanks() int32 {
+	made := record.FromStatus(p.Job)
+	seen := slices.ContainsFunc(p.Job.Status.Resizes, func(r v1alpha1.Resize) bool {
+		return value(r.Round) == int64(made.Round) && r.Pause != nil
+	})
+	if made.Attempt == p.attempt() && made.Parent > 0 && made.From > 0 && !seen {
+		return min(p.finalWorkers(), made.From)
+	}
+	return p.finalWorkers()
+}
+
 func (p *planner) end(condition, reason, message string) {
 	status := &p.plan.Status
 	status.Workers.Target = ptr.To[int32](0)

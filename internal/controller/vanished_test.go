@@ -161,3 +161,35 @@ func TestWhatIsKeptOfPodsThatAreGone(t *testing.T) {
 		})
 	}
 }
+
+// A world of two was to grow, and the record of the larger one is there; nobody has seen a step of that. The two are on a
+// dead node and may train on in their own. That the newcomers have ended says nothing of them.
+func TestTheEndOfNewcomersIsNotThatOfTheWorldBefore(t *testing.T) {
+	for name, begun := range map[string]bool{"nobody has seen a step": false, "it has made steps": true} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(4)
+			job.Status.World.Workers = ptr.To[int32](4)
+			job.Status.World.Parent, job.Status.World.From = ptr.To[int64](2), ptr.To[int32](2)
+			if begun {
+				job.Status.Resizes = []v1alpha1.Resize{{Round: job.Status.World.Round, Pause: &metav1.Duration{Duration: time.Second}}}
+			}
+			pods := crewOf(job)
+			for _, pod := range pods[:2] {
+				pod.Spec.NodeName = "dead"
+				deletedAt(now.Add(-time.Hour))(pod)
+			}
+			for _, pod := range pods[2:] {
+				exited(143, now, "")(pod)
+			}
+			state := elasticState(job, pods...)
+			state.Nodes = Nodes{ByName: map[string]*corev1.Node{"dead": {}}}
+			state.World, state.GroupExists = rendezvous.Observation{}, false
+			job.Status.Workers.Target = ptr.To[int32](0)
+			giveRoom(state, 8)
+			plan := NewPlan(state, settings)
+			if starts := value(plan.Status.Attempt) == 2; starts != begun {
+				t.Errorf("a new attempt begins: %v (%s)", starts, condition(t, plan, "Training").Message)
+			}
+		})
+	}
+}

@@ -61,10 +61,14 @@ type census struct {
 
 func (m *Machine) census() census {
 	var c census
+	ranks := m.naming().ranks
 	for _, mem := range m.members {
+		// Who is not named cannot enter it, however long it is not heard.
+		_, named := ranks[mem.want.Ordinal]
+		stranger := len(ranks) > 0 && !named
 		switch {
 		case !mem.joined:
-			if !mem.want.Ended {
+			if !mem.want.Ended && !stranger {
 				c.unheard++
 			}
 			continue
@@ -76,7 +80,7 @@ func (m *Machine) census() census {
 		default:
 			c.elsewhere++
 		}
-		if mem.report.Term != m.term && !mem.want.Ended {
+		if mem.report.Term != m.term && !mem.want.Ended && !stranger {
 			c.unled++
 		}
 	}

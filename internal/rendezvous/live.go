@@ -32,9 +32,16 @@ func (m *Machine) keeps(mem *member, step uint64) bool {
 		!slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return !p.cleanAt(step) })
 }
 
-// hasLive says whether the processes of a member may have live state of the world.
+// hasLive says whether the processes of a member may have live state of the world. One that was taken for lost, and is
+// back, has left the world like the others: its state is as good as theirs.
 func (m *Machine) hasLive(mem *member) bool {
-	return mem != nil && !m.isLost(mem) && m.isOut(mem) && len(mem.report.Processes) > 0
+	return mem != nil && (!m.isLost(mem) || m.isBack(mem)) && m.isOut(mem) && len(mem.report.Processes) > 0
+}
+
+// isBack says whether a member that the world has lost could go on, and its program was not at fault.
+func (m *Machine) isBack(mem *member) bool {
+	return m.isStandby(mem.want.UID, mem) && mem.fault() == "" &&
+		!slices.ContainsFunc(m.lossesNow(), func(l Loss) bool { return l.UID == mem.want.UID && l.Program })
 }
 
 // lives are the states that members of the broken world have, newest first. Whoever is not to go on counts too:

@@ -198,9 +198,9 @@ func (m *Machine) parted(now time.Time, uid string, mem *member) {
 	switch {
 	case m.world != nil && m.world.whole() && !ranked: // it is known who holds the ranks
 	case mem.want.Ended:
-		m.departed[uid] = 0
+		m.departed[uid] = departure{ordinal: mem.want.Ordinal}
 	case mem.report.Round > 0 && (exited || mem.failed() || mem.report.Out):
-		m.departed[uid] = mem.report.Round
+		m.departed[uid] = departure{mem.report.Round, mem.want.Ordinal}
 	}
 	if !ranked {
 		return
@@ -288,25 +288,29 @@ func (m *Machine) lostOnes() (lost int, ended bool) {
 	return lost, ended
 }
 
-// strangersEnded says whether whoever holds the ranks that nobody has reported is known to have ended: as many as there
-// are such ranks were never heard, or have left the gang, and have; and nobody else is there who was never heard.
+// strangersEnded says whether one of those who hold the ranks that nobody has reported is known to have ended. The
+// record names them by the ordinals of their pods; of a record that names nobody, or is not that of this world, nothing
+// is known: somebody else's end says nothing of this world.
 func (m *Machine) strangersEnded() bool {
-	ended := 0
-	for uid, round := range m.departed {
-		if (round == 0 || round == m.world.record.Round) && m.world.ranks.rank(uid) < 0 {
-			ended++
-		}
+	if m.world.record.Round != m.base.Round {
+		return false
+	}
+	ranks := m.naming().ranks
+	holds := func(ordinal int32) bool {
+		rank, named := ranks[ordinal]
+		return named && m.world.ranks.uids[rank] == ""
 	}
 	for _, mem := range m.members {
-		switch {
-		case mem.joined:
-		case mem.want.Ended:
-			ended++
-		default:
-			return false
+		if mem.want.Ended && holds(mem.want.Ordinal) {
+			return true
 		}
 	}
-	return ended >= len(m.world.ranks.uids)-len(m.world.ranks.ranks)
+	for _, left := range m.departed {
+		if holds(left.ordinal) && (left.round == 0 || left.round == m.world.record.Round) {
+			return true
+		}
+	}
+	return false
 }
 
 // lossesNow are the losses of the world that there is.

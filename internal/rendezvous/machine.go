@@ -78,6 +78,8 @@ type Machine struct {
 	// namesIn are the members that the record with the digest namedIn names.
 	namesIn []string
 	namedIn string
+	// recordNames is what the record says of its members; see naming.
+	recordNames naming
 	// burned is the inherited round once it is known to be dead; 0 for none.
 	burned uint64
 	// topTerm is the highest term that was reported or found, topRound the highest round that was, or was tried.
@@ -96,7 +98,7 @@ type Machine struct {
 	// departed are those that have left the gang since the round in the record was made, or found, and were known to
 	// make no further step: in the round that is given, or in any when it is 0. They may hold ranks of a world that is
 	// adopted later.
-	departed map[string]uint64
+	departed map[string]departure
 	// stepRound and step are the furthest step that any member has reported, stepAt when that was.
 	stepRound, step uint64
 	stepAt          time.Time
@@ -210,6 +212,12 @@ type world struct {
 	calledOff string
 }
 
+// departure is one who has left the gang and makes no further step in a round, or in any when that is 0.
+type departure struct {
+	round   uint64
+	ordinal int32
+}
+
 // parting is what was known of a member when it left the gang.
 type parting struct {
 	// well is true when its programs had ended with code 0, over when it was known to make no further step: its
@@ -224,7 +232,7 @@ func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
 
 // NewMachine makes the machine of a leader whose name no other leader has.
 func NewMachine(reconnectGrace time.Duration, name string) *Machine {
-	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, departed: map[string]uint64{}, phase: PhaseForming}
+	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, departed: map[string]departure{}, phase: PhaseForming}
 }
 
 // Handle takes an event and returns what must be done.

@@ -44,6 +44,9 @@ type member struct {
 	// without having been in a world.
 	lostIn uint64
 	gone   bool
+	// backIn is the last world that it was back in after it was lost there, backAt when it was back first.
+	backIn uint64
+	backAt time.Time
 	// doubtedIn says since which record it was named for saying what cannot be: one more than its round.
 	doubtedIn uint64
 	// left is the last directive in a world that goes on without it.
@@ -174,6 +177,9 @@ func (m *Machine) join(now time.Time, ev AgentJoined) *Refusal {
 	before := m.condition(ev.UID, mem)
 	if mem.connected {
 		mem.hungUp = now
+	}
+	if m.world != nil && m.isLost(mem) && mem.backIn != m.world.record.Round {
+		mem.backIn, mem.backAt = m.world.record.Round, now
 	}
 	mem.joined, mem.connected, mem.endpoint, mem.serves = true, true, ev.Endpoint, ev.Serves
 	m.take(now, ev.UID, mem, ev.Report, before)

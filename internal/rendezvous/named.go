@@ -52,6 +52,29 @@ func unpackOrdinals(text string, workers int32) []int32 {
 	return ordinals
 }
 
+// naming is what a record says of its members: their ordinals in rank order, and the rank of each. Both are empty when it
+// names nobody.
+type naming struct {
+	text     string
+	workers  int32
+	ordinals []int32
+	ranks    map[int32]int
+}
+
+// naming is that of the record in the cluster, read once for each.
+func (m *Machine) naming() *naming {
+	n := &m.recordNames
+	if n.ranks != nil && n.text == m.base.Members && n.workers == m.base.Workers {
+		return n
+	}
+	*n = naming{text: m.base.Members, workers: m.base.Workers, ordinals: unpackOrdinals(m.base.Members, m.base.Workers)}
+	n.ranks = make(map[int32]int, len(n.ordinals))
+	for rank, ordinal := range n.ordinals {
+		n.ranks[ordinal] = rank
+	}
+	return n
+}
+
 // ordinalsOf are the ordinals of members.
 func (m *Machine) ordinalsOf(uids []string) []int32 {
 	ordinals := make([]int32, len(uids))

@@ -192,13 +192,18 @@ func (m *Machine) allOut(now time.Time) bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {
+			all = all && (mem == nil || !m.returns(now, mem))
 			continue
 		}
 		switch {
 		case r.raised[uid]:
 			all = false
+		case m.isOut(mem) && mem.connected:
+		case m.isOut(mem) && (now.Sub(mem.hungUp) < limit || now.Sub(r.began) < limit):
+			all = false
 		case m.isOut(mem):
-			all = all && mem.connected
+			// Nobody trains: that its peers reach it is no reason to wait for it.
+			m.lose(now, uid, mem, false, fmt.Sprintf("it has left the world, and was not heard for %s", limit))
 		case now.Sub(r.began) >= limit:
 			m.lose(now, uid, mem, false, fmt.Sprintf("it did not leave the world within %s", limit))
 		default:
@@ -206,6 +211,13 @@ func (m *Machine) allOut(now time.Time) bool {
 		}
 	}
 	return all
+}
+
+// returns says whether a member that was lost is back, and has yet to leave the world: it may have the newest state. It is
+// waited for once, for a moment.
+func (m *Machine) returns(now time.Time, mem *member) bool {
+	return m.gang.Strategy == InPlace && mem.backIn == m.world.record.Round && now.Sub(mem.backAt) < outTimeout &&
+		mem.usable() && mem.in(&m.world.record) && !m.isOut(mem)
 }
 
 func (m *Machine) isOut(mem *member) bool {

@@ -31,7 +31,7 @@ func (m *Machine) namedMembers() []string {
 }
 
 func (m *Machine) findNamed() []string {
-	ordinals := unpackOrdinals(m.base.Members, m.base.Workers)
+	ordinals := m.naming().ordinals
 	if ordinals == nil {
 		return nil
 	}

@@ -104,10 +104,11 @@ func (u *unrest) add() {
 	i := len(u.team.pods)
 	pod := newPod(u.t, u.team.key.Namespace, fmt.Sprintf("digits-1-%d", i))
 	u.team.pods = append(u.team.pods, pod)
-	u.team.tokens[pod.Name] = newToken(u.t, u.team.key.Namespace, pod, identity.Audience)
+	token := newToken(u.t, u.team.key.Namespace, pod, identity.Audience)
+	u.team.tokens[pod.Name] = token
 	agent := rendezvoustest.Start(rendezvoustest.Config{
 		URL: "https://" + u.address, Roots: u.team.roots, ServerName: serviceName,
-		Token: func() string { return u.team.tokens[pod.Name] }, Heartbeat: 50 * time.Millisecond,
+		Token: func() string { return token }, Heartbeat: 50 * time.Millisecond,
 		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: 5,
 		Hello: &rendezvousv1.Hello{
 			Protocol: 2, Namespace: u.team.key.Namespace, Job: u.team.key.Name, Attempt: 1,
