@@ -68,6 +68,7 @@ type Hasher struct {
 	inBlock int
 }
 
+// NewHasher makes one to which nothing was written.
 func NewHasher() *Hasher { return &Hasher{all: sha256.New(), block: sha256.New()} }
 
 // Write implements io.Writer. It never fails.

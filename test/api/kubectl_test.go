@@ -62,15 +62,16 @@ var _ = Describe("kubectl", func() {
 			To(ContainSubstring("limits\t<map[string]Object>"))
 	})
 
-	It("lists jobs with state, workers, round, step and age, and with queue and reasons when asked", func(ctx context.Context) {
+	It("lists jobs with state, workers, round, step, checkpoint and age, and with queue and reasons when asked", func(ctx context.Context) {
 		object := job()
 		create(ctx, object)
 		set(object, map[string]any{
-			"state":    "Training",
-			"queue":    map[string]any{"position": int64(77)},
-			"workers":  map[string]any{"running": int64(3), "target": int64(3), "summary": "3/2-4"},
-			"world":    map[string]any{"term": int64(1), "round": int64(5)},
-			"progress": map[string]any{"step": int64(1832)},
+			"state":      "Training",
+			"queue":      map[string]any{"position": int64(77)},
+			"workers":    map[string]any{"running": int64(3), "target": int64(3), "summary": "3/2-4"},
+			"world":      map[string]any{"term": int64(1), "round": int64(5)},
+			"progress":   map[string]any{"step": int64(1832)},
+			"checkpoint": map[string]any{"at": time.Now().Add(-90 * time.Second).UTC().Format(time.RFC3339)},
 			"conditions": []any{map[string]any{
 				"type": "FullSize", "status": "False", "reason": "NoRoom", "message": "nothing is free",
 				"lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -79,8 +80,8 @@ var _ = Describe("kubectl", func() {
 		Expect(cluster.Status().Update(ctx, object)).To(Succeed())
 
 		lines := strings.Split(kubectl(ctx, "get", "tj", object.GetName()), "\n")
-		Expect(strings.Fields(lines[0])).To(Equal([]string{"NAME", "STATE", "WORKERS", "ROUND", "STEP", "AGE"}))
-		Expect(strings.Fields(lines[1])[:5]).To(Equal([]string{object.GetName(), "Training", "3/2-4", "5", "1832"}))
+		Expect(strings.Fields(lines[0])).To(Equal([]string{"NAME", "STATE", "WORKERS", "ROUND", "STEP", "CHECKPOINT", "AGE"}))
+		Expect(strings.Fields(lines[1])[:6]).To(Equal([]string{object.GetName(), "Training", "3/2-4", "5", "1832", "90s"}))
 		Expect(kubectl(ctx, "get", "tj", object.GetName(), "-o", "wide")).To(And(ContainSubstring("NoRoom"), ContainSubstring("77")))
 		Expect(kubectl(ctx, "get", "all")).To(ContainSubstring("trainingjob.training.concertina.dev/" + object.GetName()))
 	})

@@ -40,7 +40,7 @@ func newWorker(t *testing.T) *worker {
 	}
 	w.Keeper = New(w.socket, w.snapshots, quick, note, func() {})
 	t.Cleanup(func() {
-		for _, end := range []func() error{w.Keeper.Close, w.snapshots.Close} {
+		for _, end := range []func() error{w.Close, w.snapshots.Close} {
 			if err := end(); err != nil {
 				t.Error(err)
 			}
@@ -141,5 +141,7 @@ func TestASnapshotThatIsGone(t *testing.T) {
 	eventually(t, "it says so", func() bool { return strings.Contains(w.State().Failure, "does not hold snapshot 1-5") })
 	snapshot := w.take(t, 6, "state")
 	w.Ask(&Save{snapshot, 2}, nil)
-	eventually(t, "the other is durable", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == snapshot && w.State().Failure == "" })
+	eventually(t, "the other is durable", func() bool {
+		return w.State().Saved != nil && w.State().Saved.Snapshot == snapshot && w.State().Failure == ""
+	})
 }

@@ -137,24 +137,29 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 	case len(r.GetSnapshotError()) > maxErrorBytes:
 		return rendezvous.Report{}, malformed("snapshot_error has %d bytes, it may have %d", len(r.GetSnapshotError()), maxErrorBytes)
 	}
-	var refused *rendezvous.Refusal
+	refused := readLists(r, &read)
+	return read, refused
+}
+
+// readLists takes what a report has several of, and what it says of the storage.
+func readLists(r *rendezvousv1.Report, read *rendezvous.Report) (refused *rendezvous.Refusal) {
 	if read.Snapshots, refused = readSnapshots(r); refused != nil {
-		return rendezvous.Report{}, refused
+		return refused
 	}
 	if read.Probed, refused = readProbed(r); refused != nil {
-		return rendezvous.Report{}, refused
+		return refused
 	}
-	if refused = readStorage(r, &read); refused != nil {
-		return rendezvous.Report{}, refused
+	if refused = readStorage(r, read); refused != nil {
+		return refused
 	}
 	for rank, p := range r.GetProcesses() {
 		one, why := readProcess(p)
 		if why != "" {
-			return rendezvous.Report{}, malformed("process %d: %s", rank, why)
+			return malformed("process %d: %s", rank, why)
 		}
 		read.Processes = append(read.Processes, one)
 	}
-	return read, nil
+	return nil
 }
 
 // duration is what a program has measured; 0, for not known, when that cannot be: programs may say anything.
