@@ -517,7 +517,6 @@ func TestMalformedReports(t *testing.T) {
 		{"too many answers", &rendezvousv1.Report{Probed: make([]*rendezvousv1.Probed, 9)}, "9 probes"},
 		{"too many snapshots", &rendezvousv1.Report{Snapshots: make([]*rendezvousv1.Snapshot, 9)}, "9 snapshots"},
 		{"a snapshot of a later round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Round: 1}}}, "a snapshot of round 1"},
-		{"a snapshot of no round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Step: 1}}}, "a snapshot of round 0"},
 		{"half a hash", &rendezvousv1.Report{Round: 1, MembersDigest: strings.Repeat("a", 64),
 			Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Hash: make([]byte, 16)}}}, "the hash of a snapshot has 16 bytes"},
 		{"a long snapshot error", &rendezvousv1.Report{SnapshotError: strings.Repeat("x", 17<<10)}, "snapshot_error has 17408 bytes"},
