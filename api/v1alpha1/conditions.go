@@ -129,6 +129,9 @@ const (
 	EventGangReleased = "GangReleased"
 	// EventRestored says which checkpoint an attempt begins with.
 	EventRestored = "Restored"
+	// EventParking says that all workers are about to be released, and that their world stops for its state to be made
+	// durable first.
+	EventParking = "Parking"
 	// EventStorageTrouble says why snapshots are not made durable, or none is brought back.
 	EventStorageTrouble = "StorageTrouble"
 )

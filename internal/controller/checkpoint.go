@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,26 +28,39 @@ func (p *planner) storage() *rendezvous.Storage {
 		Own:  p.attempt() > 1,
 		From: spec.Checkpoint.RestoreFrom,
 	}
-	if p.suspended() {
-		s.Park = "spec.suspend is true"
-	}
+	s.Park = p.whyAllGo()
 	if known := &p.Job.Status.Checkpoint; value(known.Round) > 0 {
 		s.Own, s.Known = true, uint64(value(known.Step))
 	}
 	return s
 }
 
-// parks says whether the workers of a job that is suspended stay for a while: their world stops, and what it has done is
+// whyAllGo says why all workers are to be released; empty when they are not.
+func (p *planner) whyAllGo() string {
+	switch {
+	case p.suspended():
+		return "spec.suspend is true"
+	case p.Grant.Known && p.Grant.Evict != "":
+		return fmt.Sprintf("job %s has a higher priority (spec.preemption.policy is %s)", p.Grant.Evict, v1alpha1.PreemptionEvict)
+	default:
+		return ""
+	}
+}
+
+// parks says whether workers that are all to be released stay for a while: their world stops, and what it has done is
 // made durable first. A job without a storage, or without a world that can stop, waits for nothing.
 func (p *planner) parks() bool {
-	if p.storage() == nil || p.target() == 0 || !p.rendezvousKnows() || !p.elastic() || p.World.Fatal != "" || p.World.Parked {
+	if p.storage() == nil || p.target() == 0 || !p.canStop() || p.World.Parked {
 		return false
 	}
 	since := &p.plan.Elastic.ParkingSince
-	limit := value(p.Job.Spec.Checkpoint.Timeout).Duration + uploadLimit
+	limit := value(p.Job.Spec.Checkpoint.Timeout).Duration
+	if p.suspended() {
+		limit += uploadLimit // nobody waits for the room
+	}
 	if since.IsZero() {
 		*since = p.Now
-		p.note(corev1.EventTypeNormal, v1alpha1.ReasonSuspended, "spec.suspend is true: the workers are released once their state is durable, or after %s", limit)
+		p.note(corev1.EventTypeNormal, v1alpha1.EventParking, "%s: the workers are released once their state is durable, or after %s", p.whyAllGo(), limit)
 	}
 	left := since.Add(limit).Sub(p.Now)
 	if left <= 0 {
@@ -57,6 +71,11 @@ func (p *planner) parks() bool {
 	p.refreshCheckpoint()
 	p.lookAgain(left)
 	return true
+}
+
+// canStop says whether there is a world that can come to a barrier. One that has lost too many is none.
+func (p *planner) canStop() bool {
+	return p.rendezvousKnows() && p.elastic() && p.World.Fatal == "" && p.World.Phase != rendezvous.PhaseRegrouping && len(p.live()) > 0
 }
 
 // refreshCheckpoint brings status.checkpoint up to date.

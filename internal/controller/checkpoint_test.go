@@ -91,3 +91,44 @@ func TestASuspendedJobIsParkedFirst(t *testing.T) {
 	}
 	expectNote(t, plan, v1alpha1.EventStorageTrouble, "could not be made durable")
 }
+
+// A job that is evicted for another stops first, as long as a planned change may take and no longer.
+func TestAnEvictedJobIsParkedFirst(t *testing.T) {
+	job := trains(2, withStorage)
+	state := elasticState(job, crewOf(job)...)
+	state.Grant.Known, state.Grant.Evict, state.World.Progress.Step = true, "team/big", 1200
+	plan := look(state)
+	if plan.Actions.Expect == nil || plan.Actions.Expect.Storage.Park == "" || value(plan.Status.Workers.Target) != 2 {
+		t.Fatalf("it does %+v", plan.Actions)
+	}
+	expectNote(t, plan, v1alpha1.EventParking, "team/big has a higher priority", "released once their state is durable")
+
+	parked := *state
+	parked.Job = job.DeepCopy()
+	parked.World.Parked = true
+	parked.World.Durable = rendezvous.Durable{Snapshot: rendezvous.Snapshot{Round: 1, Step: 1201}, Path: "team/digits/uid/attempt-1/1-1201"}
+	expectNote(t, look(&parked), v1alpha1.EventEvicted, "it goes on after step 1201, which is in its storage", "queues again")
+
+	state.Now = state.Now.Add(value(job.Spec.Checkpoint.Timeout).Duration)
+	plan = look(state)
+	expectNote(t, plan, v1alpha1.EventStorageTrouble, "could not be made durable")
+	expectNote(t, plan, v1alpha1.EventEvicted, "of 1200")
+}
+
+// A suspended job whose workers cannot come to a barrier is released at once.
+func TestWhatCannotStopIsNotParked(t *testing.T) {
+	job := trains(2, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) })
+	for name, change := range map[string]func(*State){
+		"too few are left":        func(s *State) { s.World.Phase = rendezvous.PhaseRegrouping },
+		"its pods are gone":       func(s *State) { s.Pods = nil },
+		"it cannot go on":         func(s *State) { s.World.Fatal = "no snapshot is left" },
+		"no world was formed yet": func(s *State) { s.World.Round = 0 },
+		"nothing of it is known":  func(s *State) { s.World.Known = false },
+	} {
+		state := elasticState(job, crewOf(job)...)
+		change(state)
+		if plan := look(state); value(plan.Status.Workers.Target) != 0 {
+			t.Errorf("%s, and its workers stay: %+v", name, plan.Actions.Expect)
+		}
+	}
+}

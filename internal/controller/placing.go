@@ -130,16 +130,31 @@ func touchedAfter(touches int) time.Duration {
 	return doubled + lastTouch*time.Duration(max(0, touches-5))
 }
 
-// evicted lets all workers go when a job of higher priority needs their room. It says whether it does.
+// evicted lets all workers go when a job of higher priority needs their room, once their state is durable where that
+// can be. It says whether it does.
 func (p *planner) evicted() bool {
-	if !p.Grant.Known || p.Grant.Evict == "" {
+	switch {
+	case !p.Grant.Known || p.Grant.Evict == "":
 		return false
+	case p.parks():
+		return true
 	}
-	lost := "nothing is known of what its program has saved"
-	if step := p.World.Progress.Step; step > 0 {
-		lost = fmt.Sprintf("steps that its program has not saved itself, of %d, are made again", step)
-	}
-	p.handle(failure{cause: causeEvicted, message: fmt.Sprintf(
-		"all of its workers are released: job %s has a higher priority (spec.preemption.policy is %s); %s", p.Grant.Evict, v1alpha1.PreemptionEvict, lost)})
+	p.refreshCheckpoint()
+	p.handle(failure{cause: causeEvicted, message: fmt.Sprintf("all of its workers are released: %s; %s", p.whyAllGo(), p.lostByEviction())})
 	return true
+}
+
+// lostByEviction says what an eviction costs the job.
+func (p *planner) lostByEviction() string {
+	step, durable := p.World.Progress.Step, p.plan.Status.Checkpoint.Step
+	switch {
+	case p.World.Parked:
+		return fmt.Sprintf("it goes on after step %d, which is in its storage", value(durable))
+	case durable != nil && step > 0:
+		return fmt.Sprintf("it goes on after step %d, which is in its storage; it was at step %d", *durable, step)
+	case step > 0:
+		return fmt.Sprintf("steps that its program has not saved itself, of %d, are made again", step)
+	default:
+		return "nothing is known of what its program has saved"
+	}
 }

@@ -110,7 +110,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
 	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
 	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
-	if !p.suspended() {
+	if p.whyAllGo() == "" {
 		p.plan.Elastic.ParkingSince = time.Time{}
 	}
 	switch {

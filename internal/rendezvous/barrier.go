@@ -192,6 +192,9 @@ func (m *Machine) changed(now time.Time, w *wish) *plan {
 		return nil
 	}
 	if w.retreat || len(w.stay) == 0 {
+		if m.outlives(now, w, taken) {
+			return nil
+		}
 		// Nobody carries the world on: before another begins one of its members must have left it.
 		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why})
 		return nil

@@ -206,19 +206,42 @@ func (m *Machine) park(now time.Time, w *wish) {
 	case !ok:
 		m.save(now, w)
 	case m.isParked():
-	case m.uploading == nil || m.uploading.snapshot != taken:
-		m.upload(now, taken)
 	default:
-		if mem := m.members[m.uploading.by]; mem == nil || !mem.connected || m.isLost(mem) {
-			m.upload(now, taken)
+		m.keepUploading(now, taken)
+	}
+}
+
+// outlives says whether a world of which too few are left waits until the snapshot of its barrier is durable: nobody
+// trains until there are enough again, and those who stay may be next to go. It waits no longer than a barrier may take.
+func (m *Machine) outlives(now time.Time, w *wish, taken Snapshot) bool {
+	if m.gang.Storage == nil || m.durable.Snapshot == taken || !now.Before(m.lateAt(w)) {
+		return false
+	}
+	m.keepUploading(now, taken)
+	return true
+}
+
+// keepUploading has a member make a snapshot durable, and another one when that is lost.
+func (m *Machine) keepUploading(now time.Time, s Snapshot) {
+	if u := m.uploading; u != nil && u.snapshot == s {
+		if mem := m.members[u.by]; mem != nil && mem.connected && !m.isLost(mem) {
+			return
 		}
 	}
+	m.upload(now, s)
 }
 
 // isParked says whether the world stands, and what it has done is durable.
 func (m *Machine) isParked() bool {
 	return m.world != nil && m.change != nil && m.parks() && m.change.arrived && m.durable.Path != "" &&
 		m.durable.Snapshot.Step == m.change.step && m.durable.Snapshot.Round <= m.world.record.Round
+}
+
+// isAllDurable says whether the storage has all that the world has done, so that those who leave need not be there for
+// others to fetch it from.
+func (m *Machine) isAllDurable() bool {
+	return m.gang.Storage != nil && m.durable.Path != "" && m.durable.Snapshot.Step >= m.furthest() &&
+		m.durable.Snapshot.Round <= m.world.record.Round
 }
 
 // canUpload says whether a member may still make a snapshot durable: what it does not hold any more it may have begun

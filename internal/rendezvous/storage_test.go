@@ -13,6 +13,8 @@ type shelf struct {
 	kept []checkpointed
 	// broken is what it says instead of what it has.
 	broken string
+	// away is true while it takes nothing.
+	away bool
 	// asked counts the restores.
 	asked int
 }
@@ -28,7 +30,7 @@ func (w *worker) store(d *Directive) {
 	if w.shelf == nil {
 		return
 	}
-	if u := d.Upload; u != nil && w.durable.Snapshot != u.Snapshot && slices.Contains(w.snapshots, u.Snapshot) {
+	if u := d.Upload; u != nil && !w.shelf.away && w.durable.Snapshot != u.Snapshot && slices.Contains(w.snapshots, u.Snapshot) {
 		w.durable = Durable{u.Snapshot, fmt.Sprintf("job/%d-%d", u.Snapshot.Round, u.Snapshot.Step)}
 		w.shelf.kept = append(w.shelf.kept, checkpointed{w.durable.Path, u.Snapshot, w.states[u.Snapshot]})
 	}
@@ -184,5 +186,56 @@ func TestAWorldIsParkedBeforeAllAreLetGo(t *testing.T) {
 	f.turns(l, 12)
 	if l.machine.furthest() <= step || l.machine.Observe(f.now).Parked {
 		t.Errorf("it stands at step %d", l.machine.furthest())
+	}
+}
+
+// All nodes of a gang at its minimum are drained: what it has done is durable before anybody goes.
+func TestARetreatIsDurable(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3})
+	f.turns(l, 12)
+	for _, p := range f.pods {
+		p.want.Leaving, p.want.LeaveBy = ReasonEvicted, f.now.Add(30*time.Second)
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 40 {
+		if len(f.shelf.kept) == 2 {
+			break
+		}
+		if state := l.machine.State(); state == StateLeaving || state == StateRegrouping {
+			t.Fatalf("it is %s, and nothing was made durable", state)
+		}
+		f.pass(time.Second)
+		f.turn(l)
+	}
+	if len(f.shelf.kept) != 2 || f.shelf.kept[1].snapshot.Step != l.machine.furthest() {
+		t.Fatalf("%d steps were made, durable: %+v", l.machine.furthest(), f.shelf.kept)
+	}
+	f.turns(l, 12)
+	for uid, p := range f.pods {
+		if !p.released && !p.left {
+			t.Errorf("%s is not let go", uid)
+		}
+	}
+}
+
+// A storage that does not answer keeps nobody beyond the time that there is.
+func TestARetreatDoesNotWaitForAStorageThatIsAway(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3})
+	f.turns(l, 12)
+	f.shelf.away = true
+	for _, p := range f.pods {
+		p.want.Leaving, p.want.LeaveBy = ReasonEvicted, f.now.Add(30*time.Second)
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	by := f.now.Add(30*time.Second - leaveMargin)
+	for range 100 {
+		if state := l.machine.State(); state == StateLeaving || state == StateRegrouping {
+			break
+		}
+		f.pass(time.Second)
+		f.turn(l)
+	}
+	if state := l.machine.State(); f.now.After(by.Add(5*time.Second)) || state != StateLeaving && state != StateRegrouping {
+		t.Errorf("%s before they are killed it is %s", by.Sub(f.now), state)
 	}
 }

@@ -16,19 +16,33 @@ import (
 )
 
 var _ = Describe("A job with a storage", short, func() {
+	var namespace, url string
+	BeforeEach(func(ctx context.Context) {
+		namespace = newNamespace(ctx)
+		url = startS3(ctx, namespace)
+	})
+	stored := func(name string, interval time.Duration) *framework.Job {
+		return framework.NewJob(name, framework.Endless...).With(func(spec *v1alpha1.TrainingJobSpec) {
+			spec.Checkpoint.Storage = &v1alpha1.StorageSpec{URL: url, SecretName: "s3"}
+			spec.Checkpoint.Interval = &metav1.Duration{Duration: interval}
+		})
+	}
+	// goesOn waits for the second attempt, and sees that it begins with what the first has done.
+	goesOn := func(ctx context.Context, j *job) {
+		GinkgoHelper()
+		Eventually(func(g Gomega) {
+			status := j.get(ctx).Status
+			g.Expect(status.Attempt).To(HaveValue(BeEquivalentTo(2)))
+			g.Expect(status.World).NotTo(BeNil())
+			g.Expect(status.World.Attempt).To(HaveValue(BeEquivalentTo(2)))
+			g.Expect(status.World.FromStep).To(Equal(status.Checkpoint.Step))
+		}, "2m").Should(Succeed())
+		j.trains(ctx)
+		j.expectRestarts(ctx, 0, 0)
+	}
+
 	It("goes on where it was when it is resumed, and another job begins with its checkpoint", func(ctx context.Context) {
-		namespace := newNamespace(ctx)
-		url := startS3(ctx, namespace)
-		stored := func(name string, change func(*v1alpha1.CheckpointSpec)) *framework.Job {
-			return framework.NewJob(name, framework.Endless...).With(func(spec *v1alpha1.TrainingJobSpec) {
-				spec.Checkpoint.Storage = &v1alpha1.StorageSpec{URL: url, SecretName: "s3"}
-				spec.Checkpoint.Interval = &metav1.Duration{Duration: 10 * time.Second}
-				if change != nil {
-					change(&spec.Checkpoint)
-				}
-			})
-		}
-		j := submit(ctx, namespace, stored("digits", nil))
+		j := submit(ctx, namespace, stored("digits", 10*time.Second))
 		j.trains(ctx)
 		durable := func() int64 { return ptr.Deref(j.get(ctx).Status.Checkpoint.Step, 0) }
 		Eventually(durable).Should(BeNumerically(">", 0))
@@ -36,18 +50,45 @@ var _ = Describe("A job with a storage", short, func() {
 		Eventually(j.condition(ctx, v1alpha1.ConditionSuspended), soon).Should(HavePrefix("True Suspended"))
 		Eventually(j.podNames(ctx), soon).Should(BeEmpty())
 		left := durable()
+		Expect(left).To(BeNumerically(">=", *j.get(ctx).Status.Progress.Step))
 
 		j.suspend(ctx, false)
 		j.trains(ctx)
 		Expect(*j.get(ctx).Status.Attempt).To(BeEquivalentTo(2))
-		Expect(*j.get(ctx).Status.World.FromStep).To(BeNumerically(">=", left))
+		Expect(*j.get(ctx).Status.World.FromStep).To(Equal(left))
 		j.expectRestarts(ctx, 0, 0)
 
-		other := submit(ctx, namespace, stored("heir", func(spec *v1alpha1.CheckpointSpec) {
-			spec.RestoreFrom = namespace + "/digits"
+		other := submit(ctx, namespace, stored("heir", 10*time.Second).With(func(spec *v1alpha1.TrainingJobSpec) {
+			spec.Checkpoint.RestoreFrom = namespace + "/digits"
 		}))
 		other.trains(ctx)
 		Expect(*other.get(ctx).Status.World.FromStep).To(BeNumerically(">=", left))
+	})
+
+	It("goes on where it was when another job of higher priority has had its room", Serial, func(ctx context.Context) {
+		const each = 4
+		all := devices(ctx) / each
+		low := submit(ctx, namespace, stored("goes", time.Hour).Workers(all, all).GPUs(each).With(func(spec *v1alpha1.TrainingJobSpec) {
+			spec.Preemption.Policy = v1alpha1.PreemptionEvict
+		}))
+		low.trains(ctx)
+		reaches(ctx, low.rankZero(ctx), 60)
+		urgent := submit(ctx, namespace, framework.NewJob("urgent", "--epochs=3").Workers(2, 2).GPUs(each).Priority(priorityClass(ctx, 1000)))
+		Eventually(low.events(ctx, v1alpha1.EventEvicted)).Should(ConsistOf(ContainSubstring("which is in its storage; the job queues again")))
+		Expect(*low.get(ctx).Status.Checkpoint.Step).To(BeNumerically(">=", 60))
+		urgent.completes(ctx, 2*time.Minute)
+		goesOn(ctx, low)
+	})
+
+	It("goes on where it was when all of its workers are drained at once", func(ctx context.Context) {
+		j := submit(ctx, namespace, stored("digits", time.Hour))
+		j.trains(ctx)
+		reaches(ctx, j.rankZero(ctx), 60)
+		for _, pod := range j.members(ctx) {
+			evict(ctx, &pod)
+		}
+		Eventually(func() int64 { return ptr.Deref(j.get(ctx).Status.Checkpoint.Step, 0) }).Should(BeNumerically(">=", 60))
+		goesOn(ctx, j)
 	})
 })
 
