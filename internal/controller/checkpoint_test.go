@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -129,6 +130,39 @@ func TestWhatCannotStopIsNotParked(t *testing.T) {
 		change(state)
 		if plan := look(state); value(plan.Status.Workers.Target) != 0 {
 			t.Errorf("%s, and its workers stay: %+v", name, plan.Actions.Expect)
+		}
+	}
+}
+
+// Workers that have all left the world, and are all to go, are not waited for once what they have done is durable.
+func TestWorkersThatAllLeaveGoOnceTheirStateIsDurable(t *testing.T) {
+	for name, c := range map[string]struct {
+		durable uint64
+		change  func(*State)
+		over    bool
+	}{
+		"all is durable":           {1200, nil, true},
+		"a step is not":            {1199, nil, false},
+		"one stays":                {1200, func(s *State) { s.Pods[0].DeletionTimestamp = nil }, false},
+		"another is about to come": {1200, func(s *State) { s.Grant.Places, s.Grant.Count = []fleet.Place{{Node: "n9"}}, 3 }, false},
+	} {
+		job := trains(2, withStorage)
+		pods := crewOf(job)
+		state := elasticState(job, pods...)
+		state.World.Phase, state.World.Progress.Step = rendezvous.PhaseRegrouping, 1200
+		state.World.Durable = rendezvous.Durable{Snapshot: rendezvous.Snapshot{Round: 3, Step: c.durable}, Path: "team/digits/uid/attempt-1/3-1200"}
+		for _, pod := range pods {
+			pod.DeletionTimestamp = ptr.To(metav1.NewTime(state.Now.Add(time.Minute)))
+		}
+		if c.change != nil {
+			c.change(state)
+		}
+		plan := look(state)
+		if over := value(plan.Status.Workers.Target) == 0; over != c.over {
+			t.Errorf("%s: %d workers, %v", name, value(plan.Status.Workers.Target), plan.Notes)
+		}
+		if c.over {
+			expectNote(t, plan, v1alpha1.EventGangReleased, "goes on after step 1200")
 		}
 	}
 }

@@ -83,6 +83,10 @@ func (p *planner) orphan(w *worker, crew []worker) bool {
 
 // regroupFailure says that survivors have waited too long for others.
 func (p *planner) regroupFailure(crew []worker) (failure, bool) {
+	if p.isLeftSafely(crew) {
+		return failure{cause: causeReleased, message: fmt.Sprintf(
+			"all of its workers are to leave; it goes on after step %d, which is in its storage", p.World.Durable.Snapshot.Step)}, true
+	}
 	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
 	if p.World.Phase != rendezvous.PhaseRegrouping || training == nil ||
 		training.Status != metav1.ConditionFalse || training.Reason != v1alpha1.ReasonRegrouping {
@@ -105,6 +109,14 @@ func (p *planner) regroupFailure(crew []worker) (failure, bool) {
 	}
 	// A world that all were asked to leave is no loss, and is not counted.
 	return p.blame(failure{cause: causeReleased, message: message}), true
+}
+
+// isLeftSafely says whether nobody who has left the world is to stay, nobody comes, and the storage has all that was done:
+// the nodes that are being drained need not wait until they may kill the workers.
+func (p *planner) isLeftSafely(crew []worker) bool {
+	return p.World.Phase == rendezvous.PhaseRegrouping && p.storage() != nil &&
+		p.World.Durable.Path != "" && int64(p.World.Durable.Snapshot.Step) >= int64(p.World.Progress.Step) &&
+		count(crew, (*worker).stays) == 0 && len(p.Grant.Places) == 0
 }
 
 // blame finds out whose fault it was that an attempt cannot go on, from the losses that no change has

@@ -35,7 +35,6 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 	case m.broken != nil:
 		d.Abort = &abort{Reason: m.broken.why, Planned: m.broken.stop, Save: m.broken.savesFor(uid)}
 		d.Raise = m.broken.raised[uid]
-		d.Released = d.Released || mem.leaving() && m.isOut(mem) && m.isAllDurable()
 	case m.change != nil && m.change.attempt > 0:
 		d.Barrier = &barrier{Attempt: m.change.attempt, Step: m.change.step, Save: m.change.saver == uid}
 		d.Hold = m.hold

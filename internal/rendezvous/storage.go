@@ -237,13 +237,6 @@ func (m *Machine) isParked() bool {
 		m.durable.Snapshot.Step == m.change.step && m.durable.Snapshot.Round <= m.world.record.Round
 }
 
-// isAllDurable says whether the storage has all that the world has done, so that those who leave need not be there for
-// others to fetch it from.
-func (m *Machine) isAllDurable() bool {
-	return m.gang.Storage != nil && m.durable.Path != "" && m.durable.Snapshot.Step >= m.furthest() &&
-		m.durable.Snapshot.Round <= m.world.record.Round
-}
-
 // canUpload says whether a member may still make a snapshot durable: what it does not hold any more it may have begun
 // with before.
 func (m *Machine) canUpload(mem *member, s Snapshot) bool {

@@ -210,12 +210,6 @@ func TestARetreatIsDurable(t *testing.T) {
 	if len(f.shelf.kept) != 2 || f.shelf.kept[1].snapshot.Step != l.machine.furthest() {
 		t.Fatalf("%d steps were made, durable: %+v", l.machine.furthest(), f.shelf.kept)
 	}
-	f.turns(l, 12)
-	for uid, p := range f.pods {
-		if !p.released && !p.left {
-			t.Errorf("%s is not let go", uid)
-		}
-	}
 }
 
 // A storage that does not answer keeps nobody beyond the time that there is.

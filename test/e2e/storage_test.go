@@ -38,7 +38,7 @@ var _ = Describe("A job with a storage", short, func() {
 			g.Expect(status.World.FromStep).To(Equal(status.Checkpoint.Step))
 		}, "2m").Should(Succeed())
 		j.trains(ctx)
-		j.expectRestarts(ctx, 0, 0)
+		j.expectRestarts(ctx, 0, 0) // nobody was lost
 	}
 
 	It("goes on where it was when it is resumed, and another job begins with its checkpoint", func(ctx context.Context) {
@@ -80,8 +80,10 @@ var _ = Describe("A job with a storage", short, func() {
 		goesOn(ctx, low)
 	})
 
-	It("goes on where it was when all of its workers are drained at once", func(ctx context.Context) {
-		j := submit(ctx, namespace, stored("digits", time.Hour))
+	It("goes on where it was when all of its nodes are drained at once", Serial, func(ctx context.Context) {
+		const each = 4
+		all := devices(ctx) / each
+		j := submit(ctx, namespace, stored("digits", time.Hour).Workers(all, all).GPUs(each))
 		j.trains(ctx)
 		reaches(ctx, j.rankZero(ctx), 60)
 		for _, pod := range j.members(ctx) {
