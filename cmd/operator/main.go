@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,8 +65,16 @@ const (
 	retryPeriod   = 1 * time.Second
 )
 
+// The values of --agent-from.
+const (
+	agentFromAuto   = "auto"
+	agentFromVolume = "image-volume"
+	agentFromInit   = "init-container"
+)
+
 type options struct {
 	namespace, podIP, agentImage, uploaderImage, rendezvousService string
+	agentFrom                                                      string
 	rendezvousBind, healthBind, metricsBind, pprofBind             string
 	debugBind, fleetConfig, certificate                            string
 	leaderElect                                                    bool
@@ -101,6 +110,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace that the operator runs in (default $POD_NAMESPACE)")
 	f.StringVar(&o.podIP, "pod-ip", os.Getenv("POD_IP"), "address under which agents reach this pod (default $POD_IP)")
 	f.StringVar(&o.agentImage, "agent-image", "", "image that holds the agent as /agent")
+	f.StringVar(&o.agentFrom, "agent-from", agentFromAuto, "how the agent comes into workers: image-volume, which saves a container and a second but needs Kubernetes 1.35 with containerd 2.1 or CRI-O 1.33 on all nodes; init-container; or auto: the first where all nodes are known to have that when the operator starts")
 	f.StringVar(&o.uploaderImage, "uploader-image", "", "image of the uploader, which runs in workers of jobs that have a storage")
 	f.StringVar(&o.rendezvousService, "rendezvous-service", "concertina-rendezvous", "Service without a selector that leads agents to the leader")
 	f.StringVar(&o.rendezvousBind, "rendezvous-bind-address", ":8443", "address of the rendezvous")
@@ -131,6 +141,9 @@ func (o *options) validate() error {
 		if value == "" {
 			wrong = append(wrong, fmt.Errorf("%s is not set", flag))
 		}
+	}
+	if !slices.Contains([]string{agentFromAuto, agentFromVolume, agentFromInit}, o.agentFrom) {
+		wrong = append(wrong, fmt.Errorf("--agent-from is %q: it can be %s, %s or %s", o.agentFrom, agentFromAuto, agentFromVolume, agentFromInit))
 	}
 	if o.podIP != "" && net.ParseIP(o.podIP) == nil {
 		wrong = append(wrong, fmt.Errorf("--pod-ip %q is not an IP address", o.podIP))
@@ -275,7 +288,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, tracer t
 			return fmt.Errorf("add to the manager: %w", err)
 		}
 	}
-	return wireController(mgr, live, o, authority, server, "https://"+net.JoinHostPort(host, portText))
+	return wireController(ctx, mgr, live, o, authority, server, "https://"+net.JoinHostPort(host, portText))
 }
 
 // authority is what workers trust the operator by.
@@ -296,9 +309,28 @@ func (o *options) authority(ctx context.Context, live client.Client, host string
 	return files, nil
 }
 
+// imageVolumes says whether workers have the agent as a volume of its image.
+func (o *options) imageVolumes(ctx context.Context, live client.Client) (bool, error) {
+	if o.agentFrom != agentFromAuto {
+		return o.agentFrom == agentFromVolume, nil
+	}
+	var nodes corev1.NodeList
+	if err := live.List(ctx, &nodes); err != nil {
+		return false, fmt.Errorf("list the nodes, to see whether they mount images (--agent-from): %w", err)
+	}
+	for i := range nodes.Items {
+		if node := &nodes.Items[i]; !controller.MountsImages(node) {
+			ctrl.Log.Info("the agent comes into workers by an init container: a node does not mount images, as far as it says",
+				"node", node.Name, "kubelet", node.Status.NodeInfo.KubeletVersion, "runtime", node.Status.NodeInfo.ContainerRuntimeVersion)
+			return false, nil
+		}
+	}
+	return len(nodes.Items) > 0, nil
+}
+
 // wireController puts the controller of jobs together, and the planner that it asks.
 func wireController(
-	mgr manager.Manager, live client.Client, o options, authority authority, server *server.Server, url string,
+	ctx context.Context, mgr manager.Manager, live client.Client, o options, authority authority, server *server.Server, url string,
 ) error {
 	jobFigures, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {
@@ -308,7 +340,11 @@ func wireController(
 	if err != nil {
 		return fmt.Errorf("--fleet-config: %w", err)
 	}
-	pods := controller.PodSettings{AgentImage: o.agentImage, UploaderImage: o.uploaderImage, RendezvousURL: url}
+	mounts, err := o.imageVolumes(ctx, live)
+	if err != nil {
+		return err
+	}
+	pods := controller.PodSettings{AgentImage: o.agentImage, ImageVolume: mounts, UploaderImage: o.uploaderImage, RendezvousURL: url}
 	cluster := fleet.New(fleet.Options{
 		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: new(allocation.Planner).Plan,
 	})

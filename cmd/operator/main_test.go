@@ -9,7 +9,7 @@ import (
 )
 
 func TestFlagsAreChecked(t *testing.T) {
-	good := options{namespace: "concertina-system", podIP: "10.0.0.1", agentImage: "agent", drainTaints: controller.DefaultDrainTaints,
+	good := options{namespace: "concertina-system", podIP: "10.0.0.1", agentImage: "agent", uploaderImage: "uploader", agentFrom: agentFromAuto, drainTaints: controller.DefaultDrainTaints,
 		concurrentJobs: 8, apiQPS: -1, apiBurst: 100, maxConnections: 20000}
 	for _, c := range []struct {
 		name   string
@@ -25,6 +25,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		{"no jobs and no workers", func(o *options) { o.concurrentJobs, o.maxConnections = 0, -1 },
 			[]string{"--concurrent-jobs is 0: it must be at least 1", "--rendezvous-max-connections is -1"}},
 		{"no address", func(o *options) { o.podIP = "here" }, []string{`--pod-ip "here" is not an IP address`}},
+		{"no way for the agent", func(o *options) { o.agentFrom = "copy" }, []string{`--agent-from is "copy": it can be auto, image-volume or init-container`}},
 		{"no key of a taint", func(o *options) { o.drainTaints = []string{"gone", "going:NoSchedule"} }, []string{`--drain-taints: "going:NoSchedule" is no key of a taint`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"sort"
 	"strconv"
@@ -27,6 +28,7 @@ const (
 	agentName      = "concertina-agent"
 	identityVolume = "concertina-identity"
 	memoryVolume   = "concertina-memory"
+	imageVolume    = "concertina-image"
 
 	agentMount    = "/concertina"
 	memoryMount   = agentMount + "/memory"
@@ -50,6 +52,9 @@ const (
 type PodSettings struct {
 	// AgentImage is the image that holds the agent as /agent, UploaderImage that of the uploader.
 	AgentImage, UploaderImage string
+	// ImageVolume is true when the agent comes into a worker as a volume of its image, which is there the moment the pod's
+	// containers are made; false when an init container copies it, which every cluster knows and which takes a second.
+	ImageVolume bool
 	// RendezvousURL is where agents find the operator, such as https://name.namespace.svc:8443.
 	RendezvousURL string
 	// CABundle is what agents trust the operator by, in PEM. The reconciler fills it in.
@@ -96,8 +101,7 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 	}
 	index, _ := trainingContainer(&job.Spec.Workers)
 	trainer := &pod.Spec.Containers[index]
-	pod.Spec.InitContainers = append([]corev1.Container{installContainer(&pod.Spec, trainer, settings)}, pod.Spec.InitContainers...)
-	pod.Spec.Volumes = append(pod.Spec.Volumes, agentVolumes()...)
+	bringAgent(&pod.Spec, trainer, settings)
 	evictable := []string{agentName}
 	wrap(trainer, job, settings, attempt, *pod.Spec.TerminationGracePeriodSeconds)
 	if size := memorySize(&job.Spec); size != nil {
@@ -181,6 +185,20 @@ func jobLabels(job *v1alpha1.TrainingJob, attempt int32) map[string]string {
 	}
 }
 
+// bringAgent gives the pod the agent, and the volumes that it needs.
+func bringAgent(spec *corev1.PodSpec, trainer *corev1.Container, settings PodSettings) {
+	spec.Volumes = append(spec.Volumes, agentVolumes()...)
+	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: agentName, MountPath: agentMount})
+	if !settings.ImageVolume {
+		spec.InitContainers = append([]corev1.Container{installContainer(spec, trainer, settings)}, spec.InitContainers...)
+		return
+	}
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: imageVolume, VolumeSource: corev1.VolumeSource{
+		Image: &corev1.ImageVolumeSource{Reference: settings.AgentImage, PullPolicy: corev1.PullIfNotPresent},
+	}})
+	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: imageVolume, MountPath: path.Dir(agentBinary), ReadOnly: true})
+}
+
 // installContainer copies the agent into the pod. It satisfies Pod Security "restricted" as far as
 // the template lets it: it runs as the user that the training container runs as.
 func installContainer(spec *corev1.PodSpec, trainer *corev1.Container, settings PodSettings) corev1.Container {
@@ -249,7 +267,6 @@ func wrap(trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSett
 		trainer.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 	}
 	trainer.VolumeMounts = append(trainer.VolumeMounts,
-		corev1.VolumeMount{Name: agentName, MountPath: agentMount},
 		corev1.VolumeMount{Name: identityVolume, MountPath: identityMount, ReadOnly: true})
 	ours := append([]corev1.EnvVar{
 		{Name: "CONCERTINA_NAMESPACE", Value: job.Namespace},

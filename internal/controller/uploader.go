@@ -72,7 +72,8 @@ func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.Train
 		}}
 	}
 	// After the one that installs the agent, which makes no folder that this needs, and before those of the template.
-	pod.Spec.InitContainers = slices.Insert(pod.Spec.InitContainers, 1, beside)
+	first := 1 + slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == agentName })
+	pod.Spec.InitContainers = slices.Insert(pod.Spec.InitContainers, first, beside)
 }
 
 // mountOf is the trainer's mount that a file:// URL lies below; nil when there is none, or for another URL.

@@ -55,6 +55,8 @@ func node(i int) *corev1.Node {
 		}},
 		Status: corev1.NodeStatus{
 			Capacity: room, Allocatable: room,
+			// As kubelets of the API server's own version say it; the operator asks which nodes mount images.
+			NodeInfo:   corev1.NodeSystemInfo{KubeletVersion: "v1.37.1", ContainerRuntimeVersion: "containerd://2.2.1"},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}},
 		},
 	}

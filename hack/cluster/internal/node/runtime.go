@@ -119,7 +119,25 @@ func (n Node) Import(ctx context.Context, archive image.Archive) (imported bool,
 	if err := r.awaitImages(ctx, archive); err != nil {
 		return false, fmt.Errorf("import %s into node %s: %w", archive.Path, n.Name, err)
 	}
-	return true, r.forget(ctx, outdated)
+	if err := r.forget(ctx, outdated); err != nil {
+		return false, err
+	}
+	return true, n.nameByID(ctx, archive)
+}
+
+// nameByID gives the images their names by id, by which image volumes find them. The runtime does so when it sees an image
+// for the first time, and not when one takes the name of another.
+func (n Node) nameByID(ctx context.Context, archive image.Archive) error {
+	for _, img := range archive.Images {
+		for _, tag := range img.Tags {
+			cmd := exec.CommandContext(ctx, n.Layout.Binary("ctr"), "--address", n.Socket(), "--namespace", "k8s.io",
+				"images", "tag", "--force", tag, img.ID)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("name image %s of node %s by its id: %w: %s", tag, n.Name, err, strings.TrimSpace(string(out)))
+			}
+		}
+	}
+	return nil
 }
 
 // awaitImages waits until the kubelet's view of the images has caught up.
