@@ -40,6 +40,7 @@ var rights = []right{
 	{"trainingjobs.training.concertina.dev", "list", "internal/controller/setup.go", "Watches(&v1alpha1.TrainingJob{}"},
 	{"trainingjobs.training.concertina.dev", "watch", "internal/controller/setup.go", "Watches(&v1alpha1.TrainingJob{}"},
 
+	{"nodes", "list", "cmd/operator/main.go", "live.List(ctx, &nodes)"},
 	{"nodes", "get", "internal/controller/nodes.go", "r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})"},
 	{"pods", "get", "internal/controller/apply.go", "r.Live.Get(ctx, client.ObjectKeyFromObject(pod), found)"},
 	{"pods", "create", "internal/controller/apply.go", "r.Client.Create(ctx, pod)"},

@@ -62,10 +62,10 @@ type failure struct {
 // diagnose says what has gone wrong with a gang, if anything. An infrastructure loss explains the
 // failures of all the others, so it is looked for first.
 func (p *planner) diagnose(pods []*corev1.Pod) failure {
+	pods = slices.DeleteFunc(slices.Clone(pods), history)
 	if missing := int(p.minimum()) - len(pods); missing > 0 {
 		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.minimum(), p.attempt())}
 	}
-	pods = slices.DeleteFunc(slices.Clone(pods), history)
 	for _, pod := range pods {
 		if loss := p.infrastructureLoss(pod); loss != "" {
 			return failure{cause: causeInfrastructure, message: loss}
