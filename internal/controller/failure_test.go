@@ -68,7 +68,7 @@ func TestWhoseFault(t *testing.T) {
 			pods:           []*corev1.Pod{podOf(job, 1, 0, exited(1, long, ""))},
 			infrastructure: 1, says: "1 of 2 workers of attempt 1 are gone"},
 		{name: "a newcomer that has ended stands for nobody who is gone",
-			pods: []*corev1.Pod{podOf(job, 1, 0, exited(143, long, "")), podOf(job, 1, 2, exited(143, long, ""), func(p *corev1.Pod) {
+			pods: []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 2, exited(143, long, ""), func(p *corev1.Pod) {
 				p.Labels[v1alpha1.LabelRole] = v1alpha1.RoleGrowth
 			})},
 			infrastructure: 1, says: "1 of 2 workers of attempt 1 are gone"},
