@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/ticket"
@@ -22,10 +21,10 @@ import (
 
 const (
 	// headTimeout bounds how long a client may take for the handshake and its request.
-	headTimeout = 10 * time.Second
+	headTimeout = 5 * time.Second
 	// stallTimeout ends a transfer that does not move.
 	stallTimeout = 10 * time.Second
-	// maxConnections is how many connections are open at a time; further ones are closed at once.
+	// maxConnections is how many connections are open at a time.
 	maxConnections = 256
 	// folder is where the snapshots are in the URL.
 	folder = "/snapshots/"
@@ -34,12 +33,12 @@ const (
 // Server gives the snapshots of a store to whoever shows the operator's ticket for one, and the certificate that it
 // was made for, over TLS 1.3. By its certificate others see that the agent is there.
 type Server struct {
-	store       *Store
-	port        int
-	keys        keys
-	connections atomic.Int64
-	http        *http.Server
-	done        sync.WaitGroup
+	store  *Store
+	port   int
+	keys   keys
+	guests *guests
+	http   *http.Server
+	done   sync.WaitGroup
 }
 
 // Serve starts a server at an address, host:port; port 0 means a free one. One without a store has no snapshots.
@@ -52,7 +51,7 @@ func Serve(store *Store, address string, identity *Identity) (*Server, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("%s is no TCP address", address), listener.Close())
 	}
-	s := &Server{store: store, port: tcp.Port}
+	s := &Server{store: store, port: tcp.Port, guests: newGuests(maxConnections)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+folder+"{name}", s.give)
 	s.http = &http.Server{
@@ -60,7 +59,10 @@ func Serve(store *Store, address string, identity *Identity) (*Server, error) {
 		ReadHeaderTimeout: headTimeout,
 		MaxHeaderBytes:    8 << 10,
 		ConnState:         s.count,
-		ErrorLog:          log.New(io.Discard, "", 0), // strangers' failed handshakes
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connection{}, conn)
+		},
+		ErrorLog: log.New(io.Discard, "", 0), // strangers' failed handshakes
 	}
 	s.http.SetKeepAlivesEnabled(false) // a connection is for one file
 	encrypted := tls.NewListener(listener, &tls.Config{
@@ -85,15 +87,22 @@ func (s *Server) Close() error {
 	return err
 }
 
+// connection is the key of a request's connection in its context.
+type connection struct{}
+
 // count keeps the number of connections within bounds.
 func (s *Server) count(conn net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
-		if s.connections.Add(1) > maxConnections {
-			_ = conn.Close()
+		if closed := s.guests.arrive(conn, time.Now()); closed != nil {
+			// Not with the goodbye of TLS: it waits for a handshake that may be under way.
+			if encrypted, ok := closed.(*tls.Conn); ok {
+				closed = encrypted.NetConn()
+			}
+			_ = closed.Close()
 		}
 	case http.StateClosed, http.StateHijacked:
-		s.connections.Add(-1)
+		s.guests.leave(conn)
 	}
 }
 
@@ -106,6 +115,9 @@ func (s *Server) give(w http.ResponseWriter, r *http.Request) {
 	if status, why := s.refusal(r, id); why != "" {
 		http.Error(w, why, status)
 		return
+	}
+	if conn, ok := r.Context().Value(connection{}).(net.Conn); ok {
+		s.guests.welcome(conn)
 	}
 	if s.store == nil {
 		http.Error(w, "this worker holds no snapshots", http.StatusNotFound)
