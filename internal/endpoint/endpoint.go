@@ -18,6 +18,8 @@ const (
 	fieldManager = "concertina-endpoint"
 	// writeEvery is how often the slice is written again, should somebody have changed it.
 	writeEvery = 10 * time.Second
+	// tryAgain is when it is written again after a write that failed.
+	tryAgain = time.Second
 )
 
 // What is created has no name yet as far as rights go. The chart puts its own name of the Service here.
@@ -39,25 +41,19 @@ type Leader struct {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (l *Leader) NeedLeaderElection() bool { return true }
 
-// Start writes the slice at once and then from time to time, until the context ends. It fails only
-// when the very first write does.
+// Start writes the slice at once and then from time to time, until the context ends. A write that fails is tried again
+// soon: an operator that ended for it would be no nearer to its agents, and they train on until they find it.
 func (l *Leader) Start(ctx context.Context) error {
-	if err := l.write(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil // it was asked to end in the middle of the first write
-		}
-		return err
-	}
-	ticker := time.NewTicker(writeEvery)
-	defer ticker.Stop()
 	for {
+		next := writeEvery
+		if err := l.write(ctx); err != nil && ctx.Err() == nil {
+			ctrl.LoggerFrom(ctx).Error(err, "agents may not find this operator")
+			next = tryAgain
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
-			if err := l.write(ctx); err != nil && ctx.Err() == nil {
-				ctrl.LoggerFrom(ctx).Error(err, "agents may not find this operator")
-			}
+		case <-time.After(next):
 		}
 	}
 }
