@@ -1,6 +1,10 @@
 package agent_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -32,6 +36,7 @@ func TestAPeerIsProbed(t *testing.T) {
 		t.Error("somebody else is taken for the agent")
 	}
 	peer.signal(syscall.SIGSTOP)
+	eventually(t, "all threads of the agent to stop", func() bool { return stopped(t, peer.command.Process.Pid) })
 	if ask(3, hello.GetSnapshotCertificate()) {
 		t.Error("an agent that is stopped is reached")
 	}
@@ -49,4 +54,19 @@ func TestAPeerIsProbed(t *testing.T) {
 	asks.Direct(&rendezvousv1.Directive{Term: 1})
 	asks.Forget()
 	asks.Await("no answer", func(r *rendezvousv1.Report) bool { return len(r.GetProbed()) == 0 })
+}
+
+// stopped says whether all threads of a process stand still. A signal to stop reaches them one after another.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("the threads of process %d are not to be found: %v", pid, err)
+	}
+	for _, thread := range threads {
+		if status, err := os.ReadFile(thread); err == nil && !strings.Contains(string(status), "\nState:\tT") {
+			return false
+		}
+	}
+	return true
 }
