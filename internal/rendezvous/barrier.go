@@ -32,8 +32,9 @@ type change struct {
 	to     int32
 	// attempts is how many this change has made.
 	attempts int32
-	// arrived is true once everybody was seen at the barrier.
-	arrived bool
+	// arrived is true once everybody was seen at the barrier, at arrivedAt.
+	arrived   bool
+	arrivedAt time.Time
 	// saver is who was asked for a snapshot, at askedAt; said is the error that it had reported before.
 	saver   string
 	said    string
@@ -160,7 +161,7 @@ func (m *Machine) advance(now time.Time) *plan {
 		return nil
 	}
 	if !c.arrived {
-		c.arrived = true
+		c.arrived, c.arrivedAt = true, now
 		m.note(notedParked, "all processes of round %d stand after step %d", m.world.record.Round, c.step)
 	}
 	return m.changed(now, w)
@@ -244,9 +245,13 @@ func (m *Machine) unsaved(now time.Time, w *wish, why string) {
 	m.giveUp(now, w, why)
 }
 
-// lateAt is when a change has taken too long.
+// lateAt is when a change has taken too long. Until the steps are done that were under way when it began nobody stands, so
+// they do not count.
 func (m *Machine) lateAt(w *wish) time.Time {
-	late := m.change.began.Add(m.gang.BarrierTimeout)
+	late := m.change.began.Add(m.gang.BarrierTimeout + stepsWithout*m.stepTime())
+	if stands := m.change.arrivedAt.Add(m.gang.BarrierTimeout); m.change.arrived && stands.Before(late) {
+		late = stands
+	}
 	if by := w.by.Add(-leaveMargin); !w.by.IsZero() && by.Before(late) {
 		return by
 	}

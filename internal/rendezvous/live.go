@@ -165,6 +165,10 @@ func (m *Machine) goOnAlone(p *plan, l *live, held bool) (*plan, bool) {
 	return p, true
 }
 
+// saversAtMost is how many members may be asked in turn for as long as one may take: when the volumes of all hang, the
+// world goes on from a snapshot.
+const saversAtMost = 2
+
 // saveLive has a member that has the live state take a snapshot of it. It returns false when all that could
 // have failed to.
 func (m *Machine) saveLive(now time.Time, l *live) bool {
@@ -184,6 +188,14 @@ func (m *Machine) saveLive(now time.Time, l *live) bool {
 	}
 	if m.writing != nil {
 		return true // another plan is being made durable, and may stand
+	}
+	if r.saver == "" || r.saveStep != l.step {
+		r.savesSince = now
+	}
+	if now.Sub(r.savesSince) >= saversAtMost*m.gang.BarrierTimeout {
+		for _, uid := range l.savers {
+			r.failed[uid] = true
+		}
 	}
 	next := slices.IndexFunc(l.savers, func(uid string) bool { return !r.failed[uid] })
 	if next < 0 {

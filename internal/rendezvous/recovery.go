@@ -34,7 +34,9 @@ type recovery struct {
 	saveStep uint64
 	said     string
 	askedAt  time.Time
-	failed   map[string]bool
+	// savesSince is when the first was asked to save that state.
+	savesSince time.Time
+	failed     map[string]bool
 }
 
 // findBreak finds out whether the world can go on.

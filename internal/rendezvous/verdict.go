@@ -160,11 +160,19 @@ func (m *Machine) findHang(now time.Time) {
 	if m.gang.HangTimeout <= 0 || m.change != nil || now.Sub(since) < m.gang.HangTimeout || !w.formed() {
 		return
 	}
-	lowest, highest, all := m.aboutToStep()
+	lowest, highest, finished, all := m.aboutToStep()
 	if !all {
 		return
 	}
 	why := fmt.Sprintf("no step was made for %s", m.gang.HangTimeout)
+	if len(finished) > 0 {
+		for _, uid := range finished {
+			m.lose(now, uid, m.members[uid], true, fmt.Sprintf(
+				"it has finished after step %d, and others are about to make further ones: the ranks disagree about the end; %s", m.members[uid].report.furthest(), why))
+		}
+		m.breakWorld(now, &recovery{reason: ReasonHung, hung: true, why: why})
+		return
+	}
 	ahead := m.tooFarAhead(lowest)
 	switch {
 	case len(ahead) > 0:
@@ -192,22 +200,29 @@ func (m *Machine) findHang(now time.Time) {
 	}
 }
 
-// aboutToStep says whether every process of the world is about to make a step, and between which steps
-// the last ones lie that they have begun.
-func (m *Machine) aboutToStep() (lowest, highest uint64, all bool) {
+// aboutToStep says whether every process of the world is about to make a step or has finished, though not all have, and
+// between which steps the last ones lie that those have begun who are about to.
+func (m *Machine) aboutToStep() (lowest, highest uint64, finished []string, all bool) {
 	lowest = uint64(MaxCount)
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || !mem.in(&m.world.record) || !mem.connected || len(mem.report.Processes) == 0 {
-			return 0, 0, false
+			return 0, 0, nil, false
 		}
 		for i := range mem.report.Processes {
 			p := &mem.report.Processes[i]
-			if p.Exited || p.Waiting != waitingNone || p.ProgramPhase != phaseStep && p.ProgramPhase != phaseData {
-				return 0, 0, false
+			switch {
+			case p.Waiting == waitingFinished && !p.Exited:
+				if !slices.Contains(finished, uid) {
+					finished = append(finished, uid)
+				}
+				continue
+			case p.Exited || p.Waiting != waitingNone || p.ProgramPhase != phaseStep && p.ProgramPhase != phaseData:
+				return 0, 0, nil, false
 			}
+			all = true
 			lowest, highest = min(lowest, p.Entered), max(highest, p.Entered)
 		}
 	}
-	return lowest, highest, true
+	return lowest, highest, finished, all
 }
