@@ -103,8 +103,8 @@ func TestTheEndOfANewcomerIsNotThatOfTheWorld(t *testing.T) {
 	}
 }
 
-// All members are taken for lost, since their nodes are cut off and a standby is heard, and train on. Back again, they go
-// on from the state that they have, and not from the snapshot of long ago.
+// All members are taken for lost, and train on. Back again, they go on from the state that they have, and not from the
+// snapshot of long ago.
 func TestWhoWasTakenForLostKeepsItsState(t *testing.T) {
 	f := emptyFleet(t)
 	f.minimum, f.target, f.hang = 2, 2, 10*time.Minute
@@ -116,12 +116,13 @@ func TestWhoWasTakenForLostKeepsItsState(t *testing.T) {
 	for _, uid := range []string{"p00", "p01"} {
 		f.cut(f.pods[uid], false)
 		f.drop(f.pods[uid], l)
-		f.pods[uid].want.NodeNotReady = true
+		l.machine.lose(f.now, uid, l.machine.members[uid], false, "nobody reaches it")
 	}
+	l.machine.breakWorld(f.now, &recovery{reason: ReasonWorkerLost, why: "nobody reaches them"})
 	_ = f.handle(l, GangExpected{f.gang()})
 	f.turns(l, 100)
 	for _, uid := range []string{"p00", "p01"} {
-		f.pods[uid].unheard, f.pods[uid].want.NodeNotReady = false, false
+		f.pods[uid].unheard = false
 	}
 	_ = f.handle(l, GangExpected{f.gang()})
 	f.turns(l, 60)

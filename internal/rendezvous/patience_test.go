@@ -79,3 +79,34 @@ func TestSaversAreNotAskedForEver(t *testing.T) {
 		t.Error("they are asked once more")
 	}
 }
+
+// All of a world are cut off from the operator and train on; that it hears one that waits to join is no evidence.
+func TestAStandbyThatIsHeardSaysNothingOfTheWorld(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target, f.hang = 2, 2, 10*time.Minute
+	l := f.training(2)
+	f.makePod()
+	f.turns(l, 5)
+	for _, uid := range []string{"p00", "p01"} {
+		p := f.pods[uid]
+		p.stepTime = time.Second
+		f.tellState(p)
+		f.cut(p, false)
+		f.drop(p, l)
+		p.want.NodeNotReady = true
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	before := f.done[1]
+	f.turns(l, 200)
+	if n := len(l.machine.losses); n > 0 || f.done[1] <= before {
+		t.Errorf("%d are lost, while %d steps were made: %+v", n, f.done[1]-before, l.machine.losses)
+	}
+	for _, uid := range []string{"p00", "p01"} {
+		f.pods[uid].unheard, f.pods[uid].want.NodeNotReady = false, false
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 40)
+	if f.record.Round != 1 || l.machine.State() != StateTraining {
+		t.Errorf("healed, it is %s in round %d", l.machine.State(), f.record.Round)
+	}
+}

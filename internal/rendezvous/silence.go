@@ -15,7 +15,8 @@ import (
 //     peers that there are cannot reach it, fewer than two or on its own node;
 //   - and otherwise when a world counts as hung, unless others evaluate, save or are only starting.
 //
-// That a peer reaches it outweighs what the cluster says of its node.
+// That a peer reaches it outweighs what the cluster says of its node. And as long as no member is heard of a world that
+// trains nothing but its end counts against anybody: what is silent is this operator, as far as it can know.
 
 // stepsWithout is for how many steps' time none must have been made before little evidence is enough.
 const stepsWithout = 3
@@ -49,10 +50,19 @@ func (m *Machine) isSilent(now time.Time, mem *member) bool {
 // hears says whether this operator hears anybody.
 func (m *Machine) hears(now time.Time) bool { return now.Sub(m.heardAt) <= m.gang.HeartbeatTimeout }
 
+// hearsWorld says whether this operator hears a member of the world. When it hears none, it may be its own link to them that
+// is bad, as when all are in one rack, and that it hears others, who wait to join, says nothing of that.
+func (m *Machine) hearsWorld(now time.Time) bool {
+	return slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
+		mem := m.members[uid]
+		return mem != nil && mem.joined && !m.isLost(mem) && now.Sub(mem.lastSeen) <= m.gang.HeartbeatTimeout
+	})
+}
+
 // silenceLoss says why a member of the world is lost that is silent; empty when it is not.
 func (m *Machine) silenceLoss(now time.Time, mem *member) string {
 	quiet := m.quiet(now, mem)
-	if quiet <= m.gang.HeartbeatTimeout || !m.hears(now) {
+	if quiet <= m.gang.HeartbeatTimeout || !m.hears(now) || !mem.want.Ended && m.hasBegun() && !m.hearsWorld(now) {
 		return ""
 	}
 	silent := fmt.Sprintf("it has been silent for more than %s while no step was made", m.gang.HeartbeatTimeout)
