@@ -184,6 +184,11 @@ test-replay: ## Replay published workloads: the results must be those published 
 	@[[ -n "$(REPLAY_DATA)" ]] || { echo "test-replay: REPLAY_DATA=folder says where the published workloads are (docs/replay.md)" >&2; exit 1; }
 	@REPLAY_DATA=$(abspath $(REPLAY_DATA)) $(GO) test ./internal/replay/traces -count=1 -run Published -v | grep -v '^ *=== '
 
+.PHONY: fit-speed
+fit-speed: ## Print how far estimated speeds are from those of measured programs (REPLAY_DATA=folder, docs/speed.md).
+	@[[ -n "$(REPLAY_DATA)" ]] || { echo "fit-speed: REPLAY_DATA=folder says where the measured programs are (docs/replay.md)" >&2; exit 1; }
+	@REPLAY_DATA=$(abspath $(REPLAY_DATA)) $(GO) test ./internal/speed -count=1 -run Measured -v | grep -v '^ *=== '
+
 # How long each fuzz target runs.
 FUZZTIME ?= 2m
 
