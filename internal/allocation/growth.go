@@ -27,6 +27,8 @@ type level struct {
 	// uneven says with how much surplus nobody was found to give to a job.
 	uneven map[evenKey]int64
 	ranked bool
+	// over are jobs that have more than they wish for; nil until somebody asks.
+	over []JobID
 }
 
 // donors are the jobs of one namespace that could give something to equals.
@@ -48,10 +50,14 @@ func (p *planner) grow() {
 	for _, id := range p.order {
 		if p.c.Jobs[id].Stage == Training && !p.jobs[id].evicted {
 			p.held[p.c.Jobs[id].Namespace] += p.surplus(id)
+			p.paced = p.paced || p.c.Jobs[id].Pace != nil
 			if p.mayGrow(id) {
 				all = append(all, id)
 			}
 		}
+	}
+	if p.paced {
+		p.price()
 	}
 	for len(all) > 0 {
 		n := 1
@@ -204,7 +210,7 @@ func (p *planner) behind(a, b JobID) int {
 func (l *level) step(id JobID) bool {
 	p, in, j := l.p, &l.p.c.Jobs[id], &l.p.jobs[id]
 	size := in.next(p.size(id))
-	if size == 0 {
+	if size == 0 || j.wish > 0 && size > j.wish {
 		return false
 	}
 	steps := size - p.size(id)
@@ -239,7 +245,7 @@ func (l *level) step(id JobID) bool {
 	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, head) < steps {
 		return false
 	}
-	if l.takeFromLower(id, steps) || l.even(id, steps) {
+	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
 		for _, n := range p.growInto(&p.soon, id, steps) {
 			p.charge(n, in.Growth)
 		}
