@@ -250,6 +250,11 @@ bench-scale: ## Measure the operator in a large cluster, and beside JobSet and t
 bench-rendezvous: ## Measure the rendezvous with up to 10,000 simulated agents (BENCH_ARGS=...).
 	@$(GO) run ./hack/bench rendezvous $(BENCH_ARGS)
 
+.PHONY: bench-replay
+bench-replay: ## Compare the planner, in simulation, with published results (REPLAY_DATA=folder, BENCH_ARGS=..., docs/replay.md).
+	@[[ -n "$(REPLAY_DATA)" ]] || { echo "bench-replay: REPLAY_DATA=folder says where the published workloads are (docs/replay.md)" >&2; exit 1; }
+	@$(GO) run ./hack/bench replay -data $(abspath $(REPLAY_DATA)) $(BENCH_ARGS)
+
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python.
 	@$(GO) test ./pkg/elastic -run '^$$' -bench Gate -benchtime 1s | awk '/^BenchmarkGate/ {print "gate_go_ns", $$3, "ns"}'
