@@ -209,8 +209,8 @@ func (p *planner) behind(a, b JobID) int {
 // step gives a job one legal step more, and says whether it might have yet more.
 func (l *level) step(id JobID) bool {
 	p, in, j := l.p, &l.p.c.Jobs[id], &l.p.jobs[id]
-	size := in.next(p.size(id))
-	if size == 0 || j.wish > 0 && size > j.wish {
+	size := p.larger(id)
+	if size == 0 {
 		return false
 	}
 	steps := size - p.size(id)
@@ -253,6 +253,15 @@ func (l *level) step(id JobID) bool {
 		return true
 	}
 	return false
+}
+
+// larger is the next legal size of a job, 0 when it is not to have more.
+func (p *planner) larger(id JobID) int32 {
+	size := p.c.Jobs[id].next(p.size(id))
+	if wish := p.jobs[id].wish; wish > 0 && size > wish {
+		return 0
+	}
+	return size
 }
 
 func (l *level) add(id JobID, count *int32, steps int32) {

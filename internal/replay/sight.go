@@ -56,7 +56,7 @@ type seen struct {
 
 func (s Sight) watch(j *Job) *watch {
 	sum := fnv.New64a()
-	sum.Write([]byte(j.Name)) //nolint:errcheck // never fails
+	sum.Write([]byte(j.Name))
 	return &watch{sight: s, program: j.Program, random: rand.New(rand.NewPCG(s.Seed, sum.Sum64())), sizes: map[size]*seen{}}
 }
 
