@@ -191,6 +191,11 @@ test-replay: ## Replay published workloads: the results must be those published 
 	@[[ -n "$(REPLAY_DATA)" ]] || { echo "test-replay: REPLAY_DATA=folder says where the published workloads are (docs/replay.md)" >&2; exit 1; }
 	@REPLAY_DATA=$(abspath $(REPLAY_DATA)) $(GO) test ./internal/replay/traces -count=1 -run Published -v | grep -v '^ *=== '
 
+.PHONY: fit-speed
+fit-speed: ## Print how far estimated speeds are from those of measured programs (REPLAY_DATA=folder, docs/speed.md).
+	@[[ -n "$(REPLAY_DATA)" ]] || { echo "fit-speed: REPLAY_DATA=folder says where the measured programs are (docs/replay.md)" >&2; exit 1; }
+	@REPLAY_DATA=$(abspath $(REPLAY_DATA)) $(GO) test ./internal/speed -count=1 -run Measured -v | grep -v '^ *=== '
+
 # How long each fuzz target runs.
 FUZZTIME ?= 2m
 
@@ -251,6 +256,11 @@ bench-scale: ## Measure the operator in a large cluster, and beside JobSet and t
 .PHONY: bench-rendezvous
 bench-rendezvous: ## Measure the rendezvous with up to 10,000 simulated agents (BENCH_ARGS=...).
 	@$(GO) run ./hack/bench rendezvous $(BENCH_ARGS)
+
+.PHONY: bench-replay
+bench-replay: ## Compare the planner, in simulation, with published results (REPLAY_DATA=folder, BENCH_ARGS=..., docs/replay.md).
+	@[[ -n "$(REPLAY_DATA)" ]] || { echo "bench-replay: REPLAY_DATA=folder says where the published workloads are (docs/replay.md)" >&2; exit 1; }
+	@$(GO) run ./hack/bench replay -data $(abspath $(REPLAY_DATA)) $(BENCH_ARGS)
 
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python.

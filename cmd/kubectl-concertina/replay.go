@@ -69,6 +69,10 @@ cluster is asked.
 	flags.DurationVar(&restart, "restart", 30*time.Second, "what a change of devices costs a job, but for events; whole seconds")
 	flags.DurationVar(&o.Join, "join", 30*time.Second, "with events: how long a worker takes until it can join a world; it holds its device meanwhile")
 	flags.DurationVar(&o.Pause, "pause", 300*time.Millisecond, "with events: how long a job stands still when its world changes (docs/benchmarks.md)")
+	flags.BoolVar(&o.Sight.Speeds, "speeds", false, "the planner sees how fast jobs were at sizes that they had, and how many steps are left")
+	flags.BoolVar(&o.Sight.Hidden, "hide-steps", false, "with --speeds: programs do not say how many steps are left")
+	flags.Float64Var(&o.Sight.Noise, "noise", 0.05, "with --speeds: how far what it sees is off, as a part of the truth (standard deviation)")
+	flags.Uint64Var(&o.Sight.Seed, "seed", 1, "with --speeds: of the noise")
 	return cmd
 }
 

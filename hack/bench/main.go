@@ -6,8 +6,9 @@
 //	go run ./hack/bench reclaim [-times N] [-settle TIME]
 //	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
 //	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-transport N] [-profile FOLDER]
+//	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]
 //
-// All but scale and rendezvous use the local cluster.
+// All but scale, rendezvous and replay use the local cluster.
 package main
 
 import (
@@ -28,12 +29,14 @@ import (
 	"github.com/concertina-dev/concertina/hack/bench/figures"
 	"github.com/concertina-dev/concertina/hack/bench/reclaim"
 	"github.com/concertina-dev/concertina/hack/bench/rendezvous"
+	"github.com/concertina-dev/concertina/hack/bench/replay"
 	"github.com/concertina-dev/concertina/hack/bench/resize"
 	"github.com/concertina-dev/concertina/hack/bench/scale"
 	"github.com/concertina-dev/concertina/hack/bench/start"
 	"github.com/concertina-dev/concertina/hack/demo/console"
 	"github.com/concertina-dev/concertina/hack/demo/kube"
 	"github.com/concertina-dev/concertina/hack/demo/platform"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 // The jobs of the examples that are measured.
@@ -46,7 +49,8 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
        bench reclaim [-times N] [-settle TIME]
        bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
-       bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-transport N] [-profile FOLDER]`
+       bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-transport N] [-profile FOLDER]
+       bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]`
 
 func main() {
 	if played, err := rendezvous.Role(); played {
@@ -91,6 +95,8 @@ func command(ctx context.Context, args []string) error {
 		bench = scaleBench(flags)
 	case "rendezvous":
 		bench = rendezvousBench(flags)
+	case "replay":
+		bench = replayBench(flags)
 	default:
 		return errors.New(usage)
 	}
@@ -178,6 +184,26 @@ func rendezvousBench(flags *flag.FlagSet) measure {
 		var printed error
 		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
 		return nil, errors.Join(bench.Measure(ctx), printed)
+	}
+}
+
+func replayBench(flags *flag.FlagSet) measure {
+	bench := replay.Bench{}
+	flags.StringVar(&bench.Data, "data", "", "the folder with workloads, programs and published results (docs/replay.md)")
+	flags.Float64Var(&bench.Noise, "noise", 0.05, "how far observed speeds are off, as a part of the truth (standard deviation)")
+	flags.Uint64Var(&bench.Seed, "seed", 1, "of the noise")
+	flags.DurationVar(&bench.Pause, "pause", 300*time.Millisecond, "how long a job stands still when its world changes, by the operator's own rules")
+	flags.DurationVar(&bench.Join, "join", 30*time.Second, "how long a worker takes until it can join, by the operator's own rules")
+	return func(_ context.Context, c *console.Console) ([]figures.Figure, error) {
+		if bench.Data == "" {
+			return nil, errors.New("-data names no folder")
+		}
+		settings, err := fleet.LoadSettings("")
+		if err != nil {
+			return nil, err
+		}
+		bench.Settings, bench.Say = settings.Planning(), c.Logf
+		return bench.Measure()
 	}
 }
 

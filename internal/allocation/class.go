@@ -13,8 +13,10 @@ type class struct {
 	request Amounts
 	// nodes are those that it may use now.
 	nodes Bits
-	// empty is how often it would fit the nodes if nobody were there, negative until somebody asks.
-	empty int64
+	// empty is how often it would fit the nodes if nobody were there, negative until somebody asks; perNode how often
+	// it would fit one of them at most, 0 until then.
+	empty   int64
+	perNode int32
 }
 
 // times is how often one fits into what is free.
@@ -152,4 +154,18 @@ func (k *classes) empty(id classID) int64 {
 		}
 	}
 	return c.empty
+}
+
+// perNode is how many pods of a class one of its nodes holds at most, at least 1.
+func (k *classes) perNode(id classID) int32 {
+	c := &k.all[id]
+	if c.perNode == 0 {
+		c.perNode = 1
+		for i := range k.c.Nodes {
+			if c.nodes.Has(i) && len(k.c.Nodes[i].Capacity) == len(k.c.Resources) {
+				c.perNode = max(c.perNode, c.times(k.c.Nodes[i].Capacity))
+			}
+		}
+	}
+	return c.perNode
 }

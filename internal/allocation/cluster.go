@@ -224,6 +224,10 @@ type Job struct {
 	Avoid     []NodeID
 	// Pause is how long a change of its world stops it, as measured; zero when it is not known.
 	Pause time.Duration
+	// Pace is what was measured of it; nil where nothing was.
+	Pace *Pace
+	// ShortSince is since when each plan said that it is short (Decision.Short), zero for not now.
+	ShortSince time.Time
 	// Lost is how much work is lost if all of its workers go.
 	Lost time.Duration
 	// Ends is when the job ends at the latest (activeDeadline); zero when nothing is known.

@@ -159,6 +159,9 @@ func (p *planner) richerAfter(donor JobID, surplus, gives int64, id JobID, steps
 	takes := int64(steps) * p.devices(id)
 	from, to := p.c.Jobs[donor].Namespace, p.c.Jobs[id].Namespace
 	if from == to {
+		if p.jobs[donor].wish > 0 && p.jobs[id].wish > 0 && p.c.Jobs[donor].Pace != nil && p.c.Jobs[id].Pace != nil {
+			return false // what they wish for decides
+		}
 		return surplus-gives > p.surplus(id)+takes
 	}
 	return p.less(to, p.held[to]+takes, from, p.held[from]-gives)

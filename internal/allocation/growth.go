@@ -27,6 +27,8 @@ type level struct {
 	// uneven says with how much surplus nobody was found to give to a job.
 	uneven map[evenKey]int64
 	ranked bool
+	// over are jobs that have more than they wish for; nil until somebody asks.
+	over []JobID
 }
 
 // donors are the jobs of one namespace that could give something to equals.
@@ -48,10 +50,14 @@ func (p *planner) grow() {
 	for _, id := range p.order {
 		if p.c.Jobs[id].Stage == Training && !p.jobs[id].evicted {
 			p.held[p.c.Jobs[id].Namespace] += p.surplus(id)
+			p.paced = p.paced || p.c.Jobs[id].Pace != nil
 			if p.mayGrow(id) {
 				all = append(all, id)
 			}
 		}
+	}
+	if p.paced {
+		p.price()
 	}
 	for len(all) > 0 {
 		n := 1
@@ -203,7 +209,7 @@ func (p *planner) behind(a, b JobID) int {
 // step gives a job one legal step more, and says whether it might have yet more.
 func (l *level) step(id JobID) bool {
 	p, in, j := l.p, &l.p.c.Jobs[id], &l.p.jobs[id]
-	size := in.next(p.size(id))
+	size := p.larger(id)
 	if size == 0 {
 		return false
 	}
@@ -239,7 +245,7 @@ func (l *level) step(id JobID) bool {
 	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, head) < steps {
 		return false
 	}
-	if l.takeFromLower(id, steps) || l.even(id, steps) {
+	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
 		for _, n := range p.growInto(&p.soon, id, steps) {
 			p.charge(n, in.Growth)
 		}
@@ -247,6 +253,15 @@ func (l *level) step(id JobID) bool {
 		return true
 	}
 	return false
+}
+
+// larger is the next legal size of a job, 0 when it is not to have more.
+func (p *planner) larger(id JobID) int32 {
+	size := p.c.Jobs[id].next(p.size(id))
+	if wish := p.jobs[id].wish; wish > 0 && size > wish {
+		return 0
+	}
+	return size
 }
 
 func (l *level) add(id JobID, count *int32, steps int32) {

@@ -57,6 +57,8 @@ type Decision struct {
 	// Evict is true when the whole job must go, For is the job that needs its room.
 	Evict bool
 	For   JobID
+	// Short is true for a job that would have less than half its share by devices, for what others make of them.
+	Short bool
 	// Why says why it is so, and why it is not more.
 	Why Why
 	// Queue is the place of a queued job among those that wait, from 1; 0 for a job that does not wait.

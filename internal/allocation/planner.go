@@ -40,6 +40,8 @@ type planner struct {
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
 	held []int64
+	// paced is true when the pace of any job that trains is known.
+	paced bool
 	// refused says how few workers of a kind each job could not make room for.
 	refused map[pair][]int32
 	// givers says who gives to a job.
@@ -80,10 +82,12 @@ type job struct {
 	// added is how many workers it is given beyond those that it has, virtual how many it would be given
 	// once others have left.
 	added, virtual int32
-	growthClass    classID
-	hasClass       bool
-	devices        int64
-	waits          waits
+	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known.
+	wish        int32
+	growthClass classID
+	hasClass    bool
+	devices     int64
+	waits       waits
 }
 
 // leaving says whether a worker leaves by this plan, and for whom.

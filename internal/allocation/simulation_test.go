@@ -68,6 +68,11 @@ func (s *simulation) carryOut(id JobID, d *Decision) {
 	if j.Stage == Held {
 		return
 	}
+	if !d.Short {
+		j.ShortSince = time.Time{}
+	} else if j.ShortSince.IsZero() {
+		j.ShortSince = s.Now
+	}
 	s.mark(id, d)
 	for i, n := range d.Places {
 		own := int32(i) < d.Own
@@ -111,7 +116,7 @@ func (s *simulation) mark(id JobID, d *Decision) {
 		j.ReclaimedAt = s.Now
 	}
 	if evened != None {
-		j.EvenedAt, s.Jobs[evened].EvenedAt = s.Now, s.Now
+		j.EvenedAt = s.Now
 	}
 }
 

@@ -33,6 +33,8 @@ type ReplayOptions struct {
 	// Ticks are the rules of all policies but events, Join and Pause those of events.
 	Ticks       replay.Ticks
 	Join, Pause time.Duration
+	// Sight is what the operator's planner sees of the jobs' steps.
+	Sight replay.Sight
 }
 
 // ReplayPolicies are all that there are.
@@ -58,9 +60,9 @@ func (o *ReplayOptions) run(jobs []replay.Job, policy string) (*replay.Result, e
 	case "optimus":
 		return o.Ticks.Run(jobs, o.Cluster, replay.NewOptimus(o.Cluster))
 	case "concertina":
-		return o.Ticks.Run(jobs, o.Cluster, replay.NewPlanned(o.Cluster, o.Settings, time.Duration(o.Ticks.Restart)*time.Second))
+		return o.Ticks.Run(jobs, o.Cluster, replay.NewPlanned(o.Cluster, o.Settings, time.Duration(o.Ticks.Restart)*time.Second, o.Sight))
 	case "events":
-		return replay.Events{Join: o.Join, Pause: o.Pause, Settings: o.Settings}.Run(jobs, o.Cluster)
+		return replay.Events{Join: o.Join, Pause: o.Pause, Settings: o.Settings, Sight: o.Sight}.Run(jobs, o.Cluster)
 	}
 	return nil, fmt.Errorf("no such policy; there are %s", strings.Join(ReplayPolicies(), ", "))
 }

@@ -1,7 +1,7 @@
 // Package replay runs a list of training jobs on a simulated cluster, under published policies and under the
 // operator's own planner, and tells how long each job takes.
 //
-// It is pure: jobs, cluster and constants in, results out; no clock, no randomness, no file. internal/replay/traces
+// It is pure: jobs, cluster and constants in, results out; no clock, no file, no randomness but from a seed. internal/replay/traces
 // reads the files.
 //
 //	program.go    what a job trains: how much there is to do, how long a step takes; scaling.go one kind of it
@@ -10,6 +10,7 @@
 //	place.go      where that simulator puts devices
 //	tiresias.go, optimus.go   two policies of its
 //	operator.go   the cluster as internal/allocation sees it; planned.go its plans at the end of intervals
+//	sight.go      what the operator sees of the steps of jobs: observed speeds, with noise
 //	events.go     the operator's own rules: planned when something happens, with short pauses
 //	result.go     what is told of a run
 //

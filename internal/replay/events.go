@@ -14,6 +14,7 @@ type Events struct {
 	// long all workers of a job stand still when its world changes.
 	Join, Pause time.Duration
 	Settings    allocation.Settings
+	Sight       Sight
 }
 
 // never is later than any event.
@@ -43,8 +44,13 @@ type life struct {
 	changes time.Duration
 	leavers map[int32]bool
 	// ends is when the epoch ends, never while it makes no steps.
-	ends   time.Duration
-	result *JobResult
+	ends time.Duration
+	// steps and seconds are how many steps it has made in how much time, watch what was seen of that, and look when
+	// more is to be seen.
+	steps, seconds float64
+	watch          *watch
+	look           time.Duration
+	result         *JobResult
 }
 
 // Run runs jobs until all are done.
@@ -85,7 +91,7 @@ func (h *history) next() time.Duration {
 		at = min(at, time.Duration(j.Submitted)*time.Second)
 	}
 	for _, l := range h.lives {
-		at = min(at, l.ends, l.changes)
+		at = min(at, l.ends, l.changes, l.look)
 		if l.changes == never {
 			for _, ready := range l.ready {
 				at = min(at, max(ready, h.now))
@@ -107,6 +113,8 @@ func (h *history) pass(to time.Duration) {
 			continue
 		}
 		l.result.StepSeconds += seconds * float64(l.world.Workers())
+		l.seconds += seconds
+		l.steps += seconds / l.Program.StepTime(l.world)
 		if l.ends == to {
 			l.progress = l.Program.Until(l.epoch)
 		} else {
@@ -130,6 +138,7 @@ func (h *history) happen() bool {
 		}
 		h.lives = append(h.lives, &life{
 			Job: j, id: h.operator.submit(j), ready: map[int32]time.Duration{}, changes: never, ends: never, result: h.results[j.Name],
+			watch: h.Sight.watch(j), look: never,
 		})
 		news = true
 	}
@@ -145,6 +154,9 @@ func (h *history) happen() bool {
 			news = true
 		case h.begin(l):
 			news = true
+		}
+		if l.look <= h.now {
+			l.look, news = never, true
 		}
 		lives = append(lives, l)
 	}
@@ -211,6 +223,7 @@ func (h *history) begin(l *life) bool {
 
 // change makes the world of those that stay and those that are ready.
 func (h *history) change(l *life) {
+	l.watch.look(h.now, l.world, l.steps, l.seconds)
 	h.operator.remove(l.id, func(w *allocation.Worker) bool { return l.leavers[w.Ordinal] })
 	h.operator.join(l.id, func(w *allocation.Worker) bool {
 		joins := w.World || !w.Marked && l.ready[w.Ordinal] <= h.now
@@ -228,10 +241,15 @@ func (h *history) change(l *life) {
 	l.world, l.leavers, l.changes = placementOn(nodes), map[int32]bool{}, never
 	l.result.changed(len(nodes))
 	l.step(h.now)
+	l.look = l.watch.change(h.now, l.world)
 }
 
 // plan has the operator plan until nothing more changes at this time.
 func (h *history) plan() error {
+	for _, l := range h.lives {
+		l.watch.look(h.now, l.world, l.steps, l.seconds)
+		h.operator.job(l.id).Pace = l.watch.pace(h.now)
+	}
 	for range mostPlans {
 		if !h.operator.plan(h.now) {
 			return nil

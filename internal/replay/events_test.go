@@ -32,7 +32,7 @@ func TestTwoJobsUnderTheOperatorByHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ticks, err := PublishedTicks.Run(two(), node, NewPlanned(node, shipped, 30*time.Second))
+	ticks, err := PublishedTicks.Run(two(), node, NewPlanned(node, shipped, 30*time.Second, Sight{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestAnyWorkloadIsDone(t *testing.T) {
 			"tiresias": func() (*Result, error) { return PublishedTicks.Run(jobs, c, NewTiresias(c)) },
 			"optimus":  func() (*Result, error) { return PublishedTicks.Run(jobs, c, NewOptimus(c)) },
 			"planned": func() (*Result, error) {
-				return PublishedTicks.Run(jobs, c, NewPlanned(c, shipped, 30*time.Second))
+				return PublishedTicks.Run(jobs, c, NewPlanned(c, shipped, 30*time.Second, Sight{}))
 			},
 			"events": func() (*Result, error) { return events.Run(jobs, c) },
 		} {

@@ -84,6 +84,12 @@ func (o *operator) plan(now time.Duration) bool {
 
 func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 	j := o.job(id)
+	switch {
+	case !d.Short:
+		j.ShortSince = time.Time{}
+	case j.ShortSince.IsZero():
+		j.ShortSince = o.cluster.Now
+	}
 	changed := o.mark(id, d) || len(d.Places) > 0
 	if d.Start {
 		j.Stage, j.Queued = allocation.Starting, time.Time{}

@@ -13,12 +13,16 @@ import (
 type Planned struct {
 	operator *operator
 	pause    time.Duration
+	sight    Sight
 	ids      map[*Run]allocation.JobID
+	watches  map[*Run]*watch
 }
 
 // NewPlanned is for one run; restart is what a change costs, which the planner is told, as of a pause that was measured.
-func NewPlanned(c Cluster, settings allocation.Settings, restart time.Duration) *Planned {
-	return &Planned{operator: newOperator(c, settings), pause: restart, ids: map[*Run]allocation.JobID{}}
+func NewPlanned(c Cluster, settings allocation.Settings, restart time.Duration, sight Sight) *Planned {
+	return &Planned{
+		operator: newOperator(c, settings), pause: restart, sight: sight, ids: map[*Run]allocation.JobID{}, watches: map[*Run]*watch{},
+	}
 }
 
 // mostPlans bounds how often a plan is made at one time. Plans come to rest after a few.
@@ -32,13 +36,18 @@ func (p *Planned) Assign(now int64, active []*Run) ([][]int, error) {
 		if r.done {
 			p.operator.finish(id)
 			delete(p.ids, r)
+			delete(p.watches, r)
 		}
 	}
 	for _, r := range active {
 		if _, known := p.ids[r]; !known {
 			p.ids[r] = p.operator.submit(r.Job)
 			p.operator.job(p.ids[r]).Pause = p.pause
+			p.watches[r] = p.sight.watch(r.Job)
 		}
+		at := time.Duration(now) * time.Second
+		p.watches[r].look(at, r.placement, r.Steps, r.Seconds)
+		p.operator.job(p.ids[r]).Pace = p.watches[r].pace(at)
 	}
 	if err := p.plan(time.Duration(now) * time.Second); err != nil {
 		return nil, err

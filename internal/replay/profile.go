@@ -156,3 +156,6 @@ func (t *Training) Left(epoch int, _ float64) float64 {
 	}
 	return steps[last] - steps[epoch]
 }
+
+// Total is how many steps it takes with the batch that was asked for.
+func (t *Training) Total() float64 { return t.profile.Steps[t.batch][t.profile.Epochs-1] }

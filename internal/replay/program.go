@@ -34,6 +34,8 @@ type Program interface {
 	Gain(workers, epoch int) float64
 	// Left is how many steps are left, as the program knows, at least 1.
 	Left(epoch int, progress float64) float64
+	// Total is how many steps it takes, as the program itself expects when it begins.
+	Total() float64
 }
 
 // speed is the progress in a second.

@@ -46,3 +46,6 @@ func (s *Scaling) Gain(int, int) float64 { return 1 }
 
 // Left is how many steps are left.
 func (s *Scaling) Left(_ int, progress float64) float64 { return max(1, float64(s.Steps)-progress) }
+
+// Total is how many steps there are.
+func (s *Scaling) Total() float64 { return float64(s.Steps) }

@@ -39,6 +39,8 @@ type Run struct {
 	// Epoch is how many epochs are over, Progress what has been reached.
 	Epoch    int
 	Progress float64
+	// Steps and Seconds are how many steps it has made in how much time.
+	Steps, Seconds float64
 
 	placement Placement
 	delay     int64
@@ -115,6 +117,8 @@ func (r *Run) advance(at, left int64) {
 			r.Epoch++
 			r.Progress = until
 		}
+		r.Seconds += float64(passed)
+		r.Steps += float64(passed) / r.Program.StepTime(r.placement)
 		at += passed
 		left -= passed
 		r.result.StepSeconds += float64(passed) * float64(len(r.Nodes))

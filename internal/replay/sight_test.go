@@ -1,0 +1,91 @@
+package replay
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// scaling are two jobs on four devices: the first scales, the second does not.
+func scaling() []Job {
+	return []Job{
+		{Name: "scales", Workers: 1, Program: &Scaling{Steps: 10000, Parallel: 1, Most: 4}},
+		{Name: "does not", Workers: 1, Program: &Scaling{Steps: 10000, Serial: 0.9, Parallel: 0.1, Near: 0.5, Most: 4}},
+	}
+}
+
+// With speeds the job that scales has what the other one makes nothing of, by both rules; and nothing is random but by
+// the seed.
+func TestSpeedsHelp(t *testing.T) {
+	c := Cluster{Nodes: 1, DevicesPerNode: 4}
+	rules := map[string]func(Sight) (*Result, error){
+		"ticks": func(s Sight) (*Result, error) {
+			return PublishedTicks.Run(scaling(), c, NewPlanned(c, shipped, 30*time.Second, s))
+		},
+		"events": func(s Sight) (*Result, error) {
+			return Events{Join: 30 * time.Second, Pause: time.Second, Settings: shipped, Sight: s}.Run(scaling(), c)
+		},
+	}
+	for name, run := range rules {
+		for _, hidden := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " hidden ", hidden), func(t *testing.T) {
+				without, err := run(Sight{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sees := Sight{Speeds: true, Hidden: hidden, Noise: 0.05, Seed: 1}
+				with, err := run(sees)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if with.Average > 0.9*without.Average {
+					t.Errorf("the average is %g s with speeds, %g without", with.Average, without.Average)
+				}
+				again, err := run(sees)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(with.Jobs, again.Jobs, cmp.AllowUnexported(JobResult{})); diff != "" {
+					t.Error("the same seed has two results:", diff)
+				}
+			})
+		}
+	}
+}
+
+// What is watched for too short a time counts for nothing; then its pace is what it was, the noise aside, and what is
+// left the total without what was done.
+func TestWatch(t *testing.T) {
+	j := &Job{Name: "a", Program: &Scaling{Steps: 1000, Parallel: 1, Most: 4}}
+	w := Sight{Speeds: true, Seed: 7}.watch(j)
+	w.look(5*time.Second, Placement{2}, 10, 5)
+	if p := w.pace(5 * time.Second); p != nil {
+		t.Errorf("after 5 seconds it is %+v", p)
+	}
+	w.look(12*time.Second, Placement{2}, 24, 12)
+	p := w.pace(12 * time.Second)
+	if p == nil || p.Tried != 2 || p.Done != 24 || p.Left != 976 {
+		t.Fatalf("after 12 seconds it is %+v", p)
+	}
+	if got := p.Speed.Speed(2, 1); math.Abs(got-2) > 0.1 {
+		t.Errorf("2 workers make %g steps a second, 2 were seen", got)
+	}
+	if w := (Sight{}).watch(j); w.pace(time.Hour) != nil {
+		t.Error("who sees nothing knows a pace")
+	}
+}
+
+// Of a job that had very many sizes those seen longest ago are forgotten.
+func TestFewSizesAreRemembered(t *testing.T) {
+	w := Sight{Speeds: true}.watch(&Job{Name: "a", Program: &Scaling{Steps: 1000, Parallel: 1, Most: 40}})
+	for n := 1; n <= 40; n++ {
+		at := time.Duration(n) * time.Minute
+		w.look(at, Placement{n}, float64(n), 60*float64(n))
+	}
+	if len(w.sizes) != mostSizes || w.sizes[size{40, 1}] == nil || w.sizes[size{1, 1}] != nil {
+		t.Errorf("%d sizes are remembered: %v", len(w.sizes), w.sizes)
+	}
+}
