@@ -45,7 +45,7 @@ func TestDecisionsCanWait(t *testing.T) {
 
 // play plays a history, and checks its end.
 func (f *fleet) play(t *rapid.T) {
-	t.Repeat(map[string]func(*rapid.T){
+	actions := map[string]func(*rapid.T){
 		"go well":      f.with((*fleet).goWell),
 		"go very well": f.with((*fleet).goWell),
 		"go on":        f.with((*fleet).goOn),
@@ -73,7 +73,9 @@ func (f *fleet) play(t *rapid.T) {
 		"write":        f.with((*fleet).writeSome),
 		"pass time":    f.with((*fleet).passTime),
 		"nobody leads": f.with((*fleet).nobodyLeads),
-	})
+	}
+	maps.Copy(actions, f.more)
+	t.Repeat(actions)
 	f.t, f.draws = t, t
 	f.settle()
 }
@@ -82,7 +84,9 @@ type fleet struct {
 	// storage is what the gang says of it, shelf the storage itself; nil for none.
 	storage *Storage
 	shelf   *shelf
-	t       rapid.TB
+	// more are further things that may happen.
+	more map[string]func(*rapid.T)
+	t    rapid.TB
 	// draws is where choices come from; nil in a schedule, which makes none.
 	draws   *rapid.T
 	now     time.Time
@@ -378,6 +382,7 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 		}
 	}
 	f.checkUnderway(l)
+	f.checkParked(l)
 	return out.Refuse
 }
 
@@ -586,6 +591,9 @@ func (f *fleet) settle() {
 		f.kill(f.leaders[id])
 	}
 	f.late = nil
+	if f.storage != nil {
+		f.storage, f.shelf.away = &Storage{Interval: f.storage.Interval, Keep: f.storage.Keep}, false
+	}
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
 		p.full, p.unheard, p.apart, p.frozen, f.liar = false, false, false, false, ""

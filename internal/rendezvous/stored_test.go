@@ -1,0 +1,52 @@
+package rendezvous
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestStoredAgainstModel plays the histories of TestChangesAgainstModel with a storage that is away at times, and with
+// wishes that all workers go, which come and are taken back. Besides what must hold there: a world that counts as parked
+// makes no step, and a checkpoint has all that it has done.
+func TestStoredAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleet(t)
+		f.storage, f.shelf = &Storage{Interval: 20 * time.Second, Keep: 3}, &shelf{}
+		for _, p := range f.pods {
+			p.shelf = f.shelf
+		}
+		f.more = map[string]func(*rapid.T){
+			"park": f.with(func(f *fleet) {
+				wanted := *f.storage
+				if wanted.Park == "" {
+					wanted.Park = "all are to go"
+				} else {
+					wanted.Park = ""
+				}
+				f.storage = &wanted
+				f.tellGang()
+			}),
+			"storage": f.with(func(f *fleet) { f.shelf.away = !f.shelf.away }),
+		}
+		f.play(t)
+	})
+}
+
+// checkParked looks at what a leader says of a world that all are to leave.
+func (f *fleet) checkParked(l *modelLeader) {
+	if f.shelf == nil || l.machine.base.Term != f.record.Term || !l.machine.isParked() {
+		return
+	}
+	step, round := l.machine.change.step, l.machine.world.record.Round
+	for uid, p := range f.pods {
+		if !p.dead && !p.frozen && p.in().Round == round && p.process.done > step {
+			f.t.Fatalf("leader %d says that round %d stands after step %d, and %s has done %d", l.id, round, step, uid, p.process.done)
+		}
+	}
+	if !slices.ContainsFunc(f.shelf.kept, func(c checkpointed) bool { return uint64(len(c.state)) == step && c.snapshot.Step == step }) {
+		f.t.Fatalf("leader %d says that step %d of round %d is durable; there is %+v", l.id, step, round, f.shelf.kept)
+	}
+}
