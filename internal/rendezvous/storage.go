@@ -231,10 +231,14 @@ func (m *Machine) keepUploading(now time.Time, s Snapshot) {
 	m.upload(now, s)
 }
 
-// isParked says whether the world stands, and what it has done is durable.
+// isParked says whether the world stands, and what it has done is durable. A snapshot of as many steps of the world before
+// is not that, unless this world has made none: its last steps may be among those that were thrown away.
 func (m *Machine) isParked() bool {
-	return m.world != nil && m.change != nil && m.parks() && m.change.arrived && m.durable.Path != "" &&
-		m.durable.Snapshot.Step == m.change.step && m.durable.Snapshot.Round <= m.world.record.Round
+	if m.world == nil || m.change == nil || !m.parks() || !m.change.arrived || m.durable.Path == "" {
+		return false
+	}
+	of := &m.world.record
+	return m.durable.Snapshot.Step == m.change.step && (m.durable.Snapshot.Round == of.Round || m.change.step == of.FromStep)
 }
 
 // canUpload says whether a member may still make a snapshot durable: what it does not hold any more it may have begun

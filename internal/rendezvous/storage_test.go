@@ -233,3 +233,24 @@ func TestARetreatDoesNotWaitForAStorageThatIsAway(t *testing.T) {
 		t.Errorf("%s before they are killed it is %s", by.Sub(f.now), state)
 	}
 }
+
+// A checkpoint of the world before, of steps that were lost with it, is not what this world has done, though it has made as
+// many.
+func TestACheckpointOfLostStepsIsNotThatOfAParkedWorld(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3})
+	f.turns(l, 12)
+	m := l.machine
+	m.gang.Storage.Park = "spec.suspend is true"
+	m.world.record.Round, m.world.record.FromStep = 4, 98
+	m.change = &change{step: 100, arrived: true}
+	for _, c := range []struct {
+		durable, from uint64
+		parked        bool
+	}{{3, 98, false}, {4, 98, true}, {3, 100, true}} {
+		m.durable = Durable{Snapshot{Round: c.durable, Step: 100}, "job"}
+		m.world.record.FromStep = c.from
+		if m.isParked() != c.parked {
+			t.Errorf("a checkpoint of round %d, step 100, and a world of round 4 from step %d: parked %v", c.durable, c.from, m.isParked())
+		}
+	}
+}
