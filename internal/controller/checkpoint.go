@@ -24,13 +24,13 @@ func (p *planner) storage() *rendezvous.Storage {
 	s := &rendezvous.Storage{
 		Interval: value(spec.Checkpoint.Interval).Duration,
 		Keep:     max(value(spec.Checkpoint.Keep), 1),
-		// A checkpoint may have been made that no status tells of.
-		Own:  p.attempt() > 1,
+		// A checkpoint may have been made that no status tells of. And a storage that cannot be used shows before training.
+		Own:  true,
 		From: spec.Checkpoint.RestoreFrom,
 	}
 	s.Park = p.whyAllGo()
 	if known := &p.Job.Status.Checkpoint; value(known.Round) > 0 {
-		s.Own, s.Known = true, uint64(value(known.Step))
+		s.Known = uint64(value(known.Step))
 	}
 	return s
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/test/e2e/framework"
@@ -63,6 +64,20 @@ var _ = Describe("A job with a storage", short, func() {
 		}))
 		other.trains(ctx)
 		Expect(*other.get(ctx).Status.World.FromStep).To(BeNumerically(">=", left))
+	})
+
+	It("does not begin with credentials that the storage refuses, and says so", func(ctx context.Context) {
+		secret := &corev1.Secret{}
+		Expect(cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "s3"}, secret)).To(Succeed())
+		wrong := secret.DeepCopy()
+		wrong.ObjectMeta = metav1.ObjectMeta{Name: "wrong", Namespace: namespace}
+		wrong.Data["AWS_SECRET_ACCESS_KEY"] = []byte("something-else")
+		Expect(cluster.Create(ctx, wrong)).To(Succeed())
+		j := submit(ctx, namespace, stored("digits", time.Hour).With(func(spec *v1alpha1.TrainingJobSpec) {
+			spec.Checkpoint.Storage.SecretName = "wrong"
+		}))
+		Eventually(j.events(ctx, v1alpha1.EventStorageTrouble)).Should(ContainElement(ContainSubstring("SignatureDoesNotMatch")))
+		Expect(j.get(ctx).Status.World).To(Or(BeNil(), HaveField("Round", Or(BeNil(), HaveValue(BeZero())))))
 	})
 
 	It("goes on where it was when another job of higher priority has had its room", Serial, func(ctx context.Context) {

@@ -99,6 +99,10 @@ func (u *Uploader) restore(ctx context.Context, path string, file *os.File) (upl
 	if strings.Contains("/"+path+"/", "/../") {
 		return uploader.Answer{}, fmt.Errorf("%w: restore %.200q", errAsked, path)
 	}
+	// What is about to begin would be lost with a storage that takes nothing.
+	if err := u.storage.Check(ctx, u.job); err != nil {
+		return uploader.Answer{}, err
+	}
 	places, err := u.storage.Find(ctx, path)
 	if err != nil {
 		return uploader.Answer{}, err
