@@ -40,6 +40,7 @@ type watch struct {
 	off float64
 	// steps and seconds are what it had made when it was last looked at.
 	steps, seconds float64
+	progress       estimate.Progress
 	sizes          map[size]*seen
 	// model is what was fitted last, and fresh until when it will do.
 	model estimate.Model
@@ -121,11 +122,12 @@ func (w *watch) pace(now time.Duration) *allocation.Pace {
 	if !w.model.Known() {
 		return nil
 	}
-	pace := &allocation.Pace{Speed: w.model, Tried: w.tried, Done: w.steps}
-	if !w.sight.Hidden {
-		pace.Left = max(1, w.program.Total()-w.steps)
+	total := w.program.Total()
+	if w.sight.Hidden {
+		total = 0
 	}
-	return pace
+	w.progress.Report(w.steps, total)
+	return &allocation.Pace{Speed: w.model, Tried: w.tried, Done: w.progress.Done(), Left: w.progress.Left()}
 }
 
 // refit is how long a fit will do at most, while the size stays the same.

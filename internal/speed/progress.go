@@ -1,0 +1,45 @@
+package speed
+
+import "math"
+
+const (
+	// grownBy is by what part of the first one a total may grow, and overrun by what part more steps than that may be
+	// made, before a job's reports are believed no longer.
+	grownBy = 0.10
+	overrun = 0.15
+)
+
+// Progress is what a program reports of its steps, as far as it is believed. The zero value has had no report.
+type Progress struct {
+	done, first, total float64
+	blind              bool
+}
+
+// Report is told how many steps were made and how many there will be in all, 0 where the program does not say. What no
+// number of steps can be is left out. A total that grows, or is passed, by more than a little makes the job one of which
+// nothing is known, until it ends: else who always has little left would be first for ever.
+func (p *Progress) Report(done, total float64) {
+	if steps(done) {
+		p.done = done
+	}
+	if steps(total) && total > 0 {
+		p.total = total
+		if p.first == 0 {
+			p.first = total
+		}
+	}
+	p.blind = p.blind || p.first > 0 && (p.total > p.first*(1+grownBy) || p.done > p.total*(1+overrun))
+}
+
+func steps(n float64) bool { return n >= 0 && n <= math.MaxInt64 }
+
+// Done is how many steps were made.
+func (p *Progress) Done() float64 { return p.done }
+
+// Left is how many steps are left, at least 1; 0 where that is not known or not believed.
+func (p *Progress) Left() float64 {
+	if p.blind || p.first == 0 {
+		return 0
+	}
+	return max(1, p.total-p.done)
+}
