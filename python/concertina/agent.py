@@ -1,6 +1,7 @@
 """The connection to the agent, as docs/program-protocol.md describes it."""
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -193,9 +194,16 @@ class Agent:
                     self._inbox.append((message, fds))
                     self._arrived.notify()
         except (OSError, ValueError, AgentError) as error:
-            with self._arrived:
-                self._ended = str(error)
-                self._arrived.notify()
+            self._end(str(error))
+        except BaseException as error:
+            self._end(f"the thread that reads what the agent says has failed: {error!r}")
+            raise
+
+    def _end(self, why: str) -> None:
+        """Nothing more will be read: whoever waits for the agent learns it."""
+        with self._arrived:
+            self._ended = why
+            self._arrived.notify()
 
     def _abort(self, message: Mapping) -> None:
         number = message.get("round")
@@ -214,7 +222,9 @@ class Agent:
             with self._world:
                 breaking = self.aborted and self._interrupt is not None
                 if breaking:
-                    self._interrupt()
+                    # Of a library that is broken off in the middle of anything: it is tried again.
+                    with contextlib.suppress(Exception):
+                        self._interrupt()
             if poll.poll(_INTERRUPT_INTERVAL * 1000 if breaking else None):
                 return
 

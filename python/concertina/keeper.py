@@ -111,6 +111,13 @@ class Keeper:
             return self._load_first()
         existing = {name: thing.state_dict() for name, thing in self._state.items()}
         position, state = snapshot.read(path, self._codec, existing)
+        for name, what in ("seed", "seed"), ("batch", "global_batch"):
+            own = self._position().get(name)
+            if name in position and position[name] != own:
+                raise snapshot.SnapshotError(
+                    f"{path} is of a training with {what}={position[name]}, this run has {what}={own}: with another one "
+                    "its next samples would not be those that are left"
+                )
         if not isinstance(state, dict) or state.keys() != self._state.keys():
             raise snapshot.SnapshotError(f"{path} has the state of {_names(state)}, this run of {_names(self._state)}")
         for name, thing in self._state.items():

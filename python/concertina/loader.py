@@ -25,7 +25,7 @@ class Loader:
     def batches(self, ahead: Callable[[], Iterator[range]], order: samples.Permutation) -> Callable[[range], Any]:
         """What gives the batch of a range of positions. ahead lists the ranges that will be asked
         for, in this order; of those that are left out the batch is thrown away."""
-        self._plan.ahead = lambda: ([order(position) for position in positions] for positions in ahead())
+        self._plan.ahead = lambda: (order.of(positions) for positions in ahead())
         return _Reader(self._loader, ahead()).read
 
 

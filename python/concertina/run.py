@@ -221,9 +221,11 @@ class Run:
     def evaluating(self) -> Iterator[None]:
         """Says for the time of a with block that the program evaluates its model."""
         self.gate.phase(Phase.EVAL)
-        self.poll()
-        yield
-        self.gate.phase(Phase.STEP)
+        try:
+            self.poll()
+            yield
+        finally:
+            self.gate.phase(Phase.STEP)
 
     def report(self, **metrics: Any) -> None:
         """Shows numbers in the job's status that belong to no single step, such as a test
@@ -289,7 +291,7 @@ class Run:
         """What makes the batch of a range of positions in the present epoch."""
         order = self._order(len(data))
         fetch = self._fetcher(data, collate)
-        return lambda positions: fetch([order(position) for position in positions])
+        return lambda positions: fetch(order.of(positions))
 
     def _fetcher(self, data: Sequence, collate: Callable[[list], Any] | None) -> Callable[[list[int]], Any]:
         def fetch(numbers: list[int]) -> Any:
@@ -466,7 +468,8 @@ class Run:
     def _position(self) -> dict[str, int]:
         epoch, cursor = self._place
         return {
-            "step": self._done, "samples": self._samples, "epoch": epoch, "cursor": cursor, "total": self._total_steps
+            "step": self._done, "samples": self._samples, "epoch": epoch, "cursor": cursor, "total": self._total_steps,
+            "seed": self._seed, "batch": self._global_batch,
         }  # fmt: skip
 
     def _report_progress(self, last: bool) -> None:

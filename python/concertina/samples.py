@@ -21,7 +21,8 @@ mix is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudora
 Generators, 2014).
 """
 
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 MAX_SAMPLES = 2**62
 """The largest number of samples in an epoch."""
@@ -29,6 +30,7 @@ MAX_SAMPLES = 2**62
 _WORD = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 6
+_FEW = 8
 
 
 def _mix(z: int) -> int:
@@ -69,6 +71,37 @@ class Permutation:
             x = left << half | right
             if x < self._n:
                 return x
+
+
+    def of(self, positions: range) -> list[int]:
+        """The samples at positions, a range with a step of 1. Raises IndexError when one is outside 0 … n-1.
+
+        With NumPy, where the program uses it, many cost little more than one.
+        """
+        numpy = sys.modules.get("numpy")
+        if numpy is None or len(positions) < _FEW:
+            return [self(position) for position in positions]
+        for end in positions[0], positions[-1]:
+            if not 0 <= end < self._n:
+                raise IndexError(f"position {end} in an epoch of {self._n} samples")
+        found = numpy.arange(positions[0], positions[-1] + 1, dtype=numpy.uint64)
+        walks = numpy.arange(len(found))
+        while len(walks):
+            found[walks] = self._walk(numpy, found[walks])
+            walks = walks[found[walks] >= self._n]
+        return found.tolist()
+
+    def _walk(self, numpy: Any, x: Any) -> Any:
+        """One walk of many at once, as arrays of 64-bit words, which wrap around."""
+        word = numpy.uint64
+        half, mask = word(self._half), word((1 << self._half) - 1)
+        left, right = x >> half, x & mask
+        for key in self._keys:
+            z = right + word(key)
+            z = (z ^ (z >> word(30))) * word(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> word(27))) * word(0x94D049BB133111EB)
+            left, right = right, left ^ ((z ^ (z >> word(31))) & mask)
+        return left << half | right
 
 
 class MicroBatch(NamedTuple):

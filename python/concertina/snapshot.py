@@ -41,6 +41,11 @@ class Codec:
             return {"bytes": type(value).__name__}, memoryview(value)
         numpy = sys.modules.get("numpy")
         if numpy and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+            if numpy.dtype(value.dtype.str) != value.dtype:
+                raise SnapshotError(
+                    f"an array of {value.dtype} cannot be named in a file: give value.view() of a plain type with as many "
+                    "bytes, such as numpy.uint16 for bfloat16, or the fields of a structure one by one"
+                )
             flat = numpy.ascontiguousarray(value)
             return {"ndarray": value.dtype.str, "shape": list(value.shape)}, _flat(flat)
         return None
@@ -126,6 +131,8 @@ class Image:
             if type(value) is kind:
                 pairs = value.items()
                 return {name: [[self._encode(k, where), self._encode(v, f"{where}[{k!r}]")] for k, v in pairs]}
+        if type(value) is collections.deque and value.maxlen is not None:
+            return {"bounded": [value.maxlen, [self._encode(item, where) for item in value]]}
         for name, kind in _SEQUENCES.items():
             if type(value) is kind:
                 return {name: [self._encode(item, where) for item in value]}
@@ -214,6 +221,9 @@ class _Values:
             keys = [self.decode(k, None) for k, _ in content]
             pairs = zip(keys, content, strict=True)
             return _MAPPINGS[kind]({k: self.decode(v, _item(existing, k)) for k, (_, v) in pairs})
+        if kind == "bounded":
+            most, items = content
+            return collections.deque((self.decode(v, None) for v in items), maxlen=most)
         if kind in _SEQUENCES:
             return _SEQUENCES[kind](self.decode(v, _item(existing, i)) for i, v in enumerate(content))
         raise SnapshotError(f"{self._name} holds a value of an unknown kind: {kind!r}")

@@ -2,6 +2,7 @@ import gc
 import os
 import socket
 import sys
+import threading
 import time
 import unittest
 from unittest import mock
@@ -195,6 +196,21 @@ class TheGatePage(Case):
         want = [("form", Phase.FORMING), ("sample", Phase.DATA), ("piece", Phase.STEP), ("eval", Phase.EVAL)]
         self.assertEqual(seen, want)
 
+    def test_the_evaluation_is_over_whatever_ends_it(self):
+        agent = self.agent()
+        run = make(epochs=1)
+
+        def train(_):
+            for _ in run.epochs():
+                for _ in run.steps(DATA):
+                    pass
+            with run.evaluating():
+                raise ValueError("the test data are not there")
+
+        with self.assertRaises(ValueError):
+            run(train)
+        self.assertEqual(agent.words()["phase"], Phase.STEP)
+
     def test_a_step_that_fails_is_not_done(self):
         agent = self.agent()
         run = make()
@@ -313,6 +329,30 @@ class Reports(Case):
 
         run(train_on(run, body=body))
         self.assertEqual(agent.words()["done"], 150)
+
+
+    def test_a_reader_that_fails_leaves_nobody_waiting(self):
+        agent = self.agent(None)
+        connection = agent_module.Agent(agent.path, 0)
+        self.addCleanup(connection.close)
+        with (
+            mock.patch.object(connection, "_parse", side_effect=RuntimeError("out of luck")),
+            mock.patch.object(threading, "excepthook"),
+        ):
+            agent.say("abort", round=1, reason="any")
+            with self.assertRaisesRegex(concertina.AgentError, "out of luck"):
+                connection.wait()
+
+    def test_an_interrupt_that_fails_is_tried_again(self):
+        agent = self.agent(None)
+        connection = agent_module.Agent(agent.path, 0)
+        self.addCleanup(connection.close)
+        often = threading.Event()
+        interrupt = mock.Mock(side_effect=[RuntimeError("busy"), RuntimeError("busy"), None])
+        connection.begin(1, lambda: (interrupt(), often.set()))
+        agent.say("abort", round=1, reason="any")
+        self.assertTrue(often.wait(30))
+        connection.end()
 
 
 class Faults(Case):

@@ -47,6 +47,11 @@ class Whole(Case):
             self.assertIs(type(found["bytes"][1]), bytearray)
         self.assertTrue(math.isnan(self.through_a_file([math.nan])[0]))
 
+    def test_a_bounded_deque_stays_bounded(self):
+        found = self.through_a_file({"losses": collections.deque([1.5, {"a": 2}], maxlen=3), "none": collections.deque(maxlen=0)})
+        self.assertEqual(found, {"losses": collections.deque([1.5, {"a": 2}]), "none": collections.deque()})
+        self.assertEqual([found["losses"].maxlen, found["none"].maxlen], [3, 0])
+
     def test_a_copy_does_not_change_any_more(self):
         value = bytearray(b"before")
         image = Image([value], {}, Codec())
@@ -92,6 +97,7 @@ class Bad(Case):
             {"bytes": "bytes", "at": 90, "length": 20}, {"bytes": "bytes", "at": -1, "length": 1},
             {"bytes": "bytes", "at": "0", "length": 1}, {"strange": 1, "at": 0, "length": 1}, {"strange": 1},
             {"dict": [[1]]}, {"dict": 5}, {"tuple": 3}, {"dict": [], "tuple": []}, {}, {"float": []},
+            {"bounded": 5}, {"bounded": ["x", []]}, {"bounded": [-1, []]}, {"bounded": [1]},
         ]:  # fmt: skip
             text = json.dumps({"position": {}, "bytes": 100, "state": value}).encode()
             head = snapshot._HEAD.pack(b"CNCTSNP1", len(text)) + text

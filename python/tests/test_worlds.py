@@ -229,7 +229,9 @@ class Snapshots(Case):
         agent.say("save", step=4)
         path = agent.take_over(agent.hear("snapshot"), 1)
         position, _ = read(path, Codec())
-        self.assertEqual(position, {"step": 4, "samples": 14, "epoch": 1, "cursor": 4, "total": 6})
+        self.assertEqual(
+            position, {"step": 4, "samples": 14, "epoch": 1, "cursor": 4, "total": 6, "seed": 3, "batch": 4}
+        )  # fmt: skip
         agent.say("abort", round=1, reason="enough")
         self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 4, "clean": True})
 

@@ -6,7 +6,7 @@ import unittest
 import numpy
 import torch
 
-from concertina import keeper
+from concertina import keeper, samples
 from concertina.run import _Random
 from concertina.snapshot import SnapshotError
 from concertina.tensors import Random, TensorCodec
@@ -23,7 +23,27 @@ class Holder:
         self.values = values
 
 
+class Order(unittest.TestCase):
+    def test_many_samples_are_those_of_one_after_another(self):
+        seed = random.SystemRandom().randrange(2**32)
+        chance = random.Random(seed)
+        for n in 1, 2, 9, 100, 2**16 + 1, 2**32 - 1, 2**61 + 3, samples.MAX_SAMPLES:
+            order = samples.Permutation(chance.getrandbits(64), chance.getrandbits(32), n)
+            for _ in range(20):
+                first = chance.randrange(n)
+                positions = range(first, min(n, first + chance.randint(1, 300)))
+                self.assertEqual(order.of(positions), [order(position) for position in positions], f"seed {seed}: {n}")
+            for outside in range(n - 1, n + 20), range(-20, 1):
+                with self.assertRaises(IndexError):
+                    order.of(outside)
+
+
 class State(unittest.TestCase):
+    def test_arrays_that_a_file_cannot_name_are_refused(self):
+        kinds = [("a", "<f4"), ("b", "<i8")]
+        with self.assertRaisesRegex(SnapshotError, "cannot be named in a file"):
+            keeper.Keeper({"x": Holder(x=numpy.zeros(3, kinds))}, TensorCodec(), lambda: {"step": 1})._image()
+
     def through_a_file(self, change=lambda: None, **state):
         kept = keeper.Keeper(state, TensorCodec(), lambda: {"step": 1})
         with tempfile.TemporaryDirectory() as folder:
