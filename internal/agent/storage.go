@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"cmp"
+
 	"github.com/concertina-dev/concertina/internal/agent/durable"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
@@ -32,7 +34,7 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 		return
 	}
 	state := a.durable.State()
-	r.UploadError = wire.HeadOf(state.Failure, maxReason)
+	r.UploadError = wire.HeadOf(cmp.Or(state.Failure, state.Waiting), maxReason)
 	if saved := state.Saved; saved != nil {
 		r.Durable = &rendezvousv1.Durable{Snapshot: messageOf(saved.Snapshot), Path: saved.Path}
 	}

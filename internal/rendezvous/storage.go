@@ -275,6 +275,9 @@ func (m *Machine) storageTrouble() string {
 		return ""
 	}
 	var why []string
+	if mem := m.members[m.restoring.who]; mem != nil && mem.report.UploadError != "" && m.restoring.failed[m.restoring.who] == "" {
+		why = append(why, mem.want.Name+" looks for the job's checkpoint, and tries again: "+mem.report.UploadError)
+	}
 	for _, uid := range sortedKeys(m.restoring.failed) {
 		if mem := m.members[uid]; mem != nil {
 			why = append(why, mem.want.Name+": "+m.restoring.failed[uid])

@@ -13,8 +13,9 @@ type shelf struct {
 	kept []checkpointed
 	// broken is what it says instead of what it has.
 	broken string
-	// away is true while it takes nothing.
-	away bool
+	// silent is why it answers nobody who restores yet; empty when it does. away is true while it takes nothing.
+	silent string
+	away   bool
 	// asked counts the restores.
 	asked int
 }
@@ -36,6 +37,9 @@ func (w *worker) store(d *Directive) {
 	}
 	r := d.Restore
 	if r == nil || r.Number == w.restored.Number {
+		return
+	}
+	if w.uploadError = w.shelf.silent; w.uploadError != "" {
 		return
 	}
 	w.shelf.asked++
@@ -252,5 +256,20 @@ func TestACheckpointOfLostStepsIsNotThatOfAParkedWorld(t *testing.T) {
 		if m.isParked() != c.parked {
 			t.Errorf("a checkpoint of round %d, step 100, and a world of round 4 from step %d: parked %v", c.durable, c.from, m.isParked())
 		}
+	}
+}
+
+// A storage that does not answer yet keeps the first world from beginning, and the operator says so.
+func TestAStorageThatDoesNotAnswerIsNamed(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true})
+	f.shelf.silent = "503 Slow Down"
+	f.turns(l, 12)
+	if seen := l.machine.Observe(f.now); l.machine.world != nil || !strings.Contains(seen.Storage, "tries again: 503 Slow Down") {
+		t.Errorf("world %v, it says %q", l.machine.world, seen.Storage)
+	}
+	f.shelf.silent = ""
+	f.turns(l, 12)
+	if seen := l.machine.Observe(f.now); l.machine.world == nil || seen.Storage != "" {
+		t.Errorf("world %v, it says %q", l.machine.world, seen.Storage)
 	}
 }

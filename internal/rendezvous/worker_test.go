@@ -40,6 +40,8 @@ type worker struct {
 	shelf    *shelf
 	durable  Durable
 	restored Restored
+	// uploadError is what its uploader waits for.
+	uploadError string
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
 	fetch func(Snapshot, []lifecycle.Holder) (state history, ok, reached bool)
 
@@ -477,7 +479,7 @@ func (w *worker) report() Report {
 	r := Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
-		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored,
+		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError,
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)

@@ -89,6 +89,8 @@ type State struct {
 	// Failure is why the last save has not come to an end yet; empty for none.
 	Failure  string
 	Restored Restored
+	// Waiting is why the last restore has not come to an end yet; empty for none.
+	Waiting string
 }
 
 // New makes a Keeper that speaks to the uploader at a socket.
@@ -193,12 +195,18 @@ func (k *Keeper) restore(order Restore) {
 			}
 			k.mu.Lock()
 			if k.asked == order.Number {
-				k.state.Restored = result
+				k.state.Restored, k.state.Waiting = result, ""
 			}
 			k.mu.Unlock()
 			k.changed()
 			return
 		}
+		k.mu.Lock()
+		if k.asked == order.Number {
+			k.state.Waiting = err.Error()
+		}
+		k.mu.Unlock()
+		k.changed()
 		k.note("no checkpoint yet, trying again in %v: %s", pause, err.Error())
 		k.wait(pause)
 		if k.ctx.Err() != nil {

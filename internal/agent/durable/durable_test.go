@@ -107,9 +107,13 @@ func TestWhatIsSavedIsRestored(t *testing.T) {
 	}
 
 	second := newWorker(t)
-	second.upload(t, kept, 2)
 	second.Ask(nil, &Restore{Number: 7})
+	eventually(t, "it says that it waits", func() bool { return strings.Contains(second.State().Waiting, "uploader") })
+	second.upload(t, kept, 2)
 	eventually(t, "it is restored", func() bool { return second.State().Restored.Number == 7 })
+	if waiting := second.State().Waiting; waiting != "" {
+		t.Errorf("it still waits: %s", waiting)
+	}
 	restored := second.State().Restored
 	if restored.Snapshot == nil || *restored.Snapshot != snapshot {
 		t.Fatalf("it has %+v", restored)
