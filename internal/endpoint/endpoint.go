@@ -46,7 +46,7 @@ func (l *Leader) NeedLeaderElection() bool { return true }
 func (l *Leader) Start(ctx context.Context) error {
 	for {
 		next := writeEvery
-		if err := l.write(ctx); err != nil && ctx.Err() == nil {
+		if err := l.Write(ctx); err != nil && ctx.Err() == nil {
 			ctrl.LoggerFrom(ctx).Error(err, "agents may not find this operator")
 			next = tryAgain
 		}
@@ -58,7 +58,8 @@ func (l *Leader) Start(ctx context.Context) error {
 	}
 }
 
-func (l *Leader) write(ctx context.Context) error {
+// Write writes the slice once.
+func (l *Leader) Write(ctx context.Context) error {
 	family := discoveryv1.AddressTypeIPv4
 	for _, c := range l.Address {
 		if c == ':' {

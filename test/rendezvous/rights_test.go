@@ -218,7 +218,7 @@ func writeAddress(t *testing.T, mine client.Client) {
 	}
 	create(t, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "other"}, AddressType: discoveryv1.AddressTypeIPv4})
 	other := &endpoint.Leader{Client: mine, Service: client.ObjectKey{Namespace: operatorNamespace, Name: "other"}, Address: "10.0.0.7", Port: 1, PortName: "x"}
-	err := other.Start(t.Context())
+	err := other.Write(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "forbidden") {
 		t.Errorf("another slice: %v", err)
 	}
