@@ -87,6 +87,10 @@ func (p *planner) refreshCheckpoint() {
 		*told = p.World.Storage
 		p.tellStorage()
 	}
+	if told := &p.plan.Elastic.Restored; p.World.Restored != "" && *told != p.World.Restored {
+		*told = p.World.Restored
+		p.note(corev1.EventTypeNormal, v1alpha1.EventRestored, "%s", *told)
+	}
 	seen, known := &p.World.Durable, &p.Job.Status.Checkpoint
 	if seen.Path == "" || known.Location == seen.Path {
 		return

@@ -166,3 +166,16 @@ func TestWorkersThatAllLeaveGoOnceTheirStateIsDurable(t *testing.T) {
 		}
 	}
 }
+
+// What an attempt begins with is told once.
+func TestWhatWasRestoredIsTold(t *testing.T) {
+	job := trains(2, withStorage)
+	state := elasticState(job, crewOf(job)...)
+	state.World.Restored = "the attempt goes on from step 42: team/digits/uid/attempt-1/1-42"
+	expectNote(t, look(state), v1alpha1.EventRestored, "from step 42")
+	for _, note := range look(state).Notes {
+		if note.Reason == v1alpha1.EventRestored {
+			t.Errorf("it is told again: %+v", note)
+		}
+	}
+}

@@ -29,6 +29,8 @@ type ElasticMemory struct {
 	CalledOff string
 	// Storage is what was last told of trouble with the storage.
 	Storage string
+	// Restored is what was last told of what the attempt has begun with.
+	Restored string
 	// ParkingSince is when the state of a job that is suspended began to be made durable; zero while it is not.
 	ParkingSince time.Time
 	// Terminating says since when agents are known to have been told to end, by pod uid.

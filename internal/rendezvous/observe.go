@@ -21,7 +21,7 @@ func (m *Machine) Observe(now time.Time) Observation {
 		Untold:   m.pending != nil,
 	}
 	observed.Phase, observed.Why = m.doing()
-	observed.Durable, observed.Storage, observed.Parked = m.durable, m.storageTrouble(), m.isParked()
+	observed.Durable, observed.Storage, observed.Restored, observed.Parked = m.durable, m.storageTrouble(), m.restored(), m.isParked()
 	if m.world != nil {
 		observed.Round = m.world.record.Round
 		observed.Progress = m.progress()

@@ -21,6 +21,8 @@ type restoring struct {
 	// over is true once it is known what the world begins with: found, or nothing.
 	over  bool
 	found *Snapshot
+	// told says what the attempt begins with; empty for nothing.
+	told string
 }
 
 // uploading is a snapshot that is being made durable, and by whom.
@@ -114,7 +116,8 @@ func (m *Machine) hearStorage(mem *member) {
 	case said.Found:
 		found := said.Snapshot
 		r.over, r.found, m.durable = true, &found, said.Durable
-		m.note(notedDurable, "the attempt goes on from step %d: %s%s", found.Step, said.Path, besides(said.Refused))
+		r.told = fmt.Sprintf("the attempt goes on from step %d: %s%s", found.Step, said.Path, besides(said.Refused))
+		m.note(notedDurable, "%s", r.told)
 	case len(r.paths) > 1:
 		r.paths = r.paths[1:]
 		m.orderRestore()
@@ -264,6 +267,14 @@ func (m *Machine) restoreFor(uid string) *restore {
 		return nil
 	}
 	return &restore{r.number, r.paths[0]}
+}
+
+// restored says what the attempt has begun with; empty for nothing, or when another leader has seen to it.
+func (m *Machine) restored() string {
+	if m.restoring == nil {
+		return ""
+	}
+	return m.restoring.told
 }
 
 // storageTrouble says what is wrong with the storage, as a member that works with it does.

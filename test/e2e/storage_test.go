@@ -39,6 +39,7 @@ var _ = Describe("A job with a storage", short, func() {
 			g.Expect(status.World.FromStep).To(Equal(status.Checkpoint.Step))
 		}, "2m").Should(Succeed())
 		j.trains(ctx)
+		Eventually(j.events(ctx, v1alpha1.EventRestored)).Should(ConsistOf(ContainSubstring("the attempt goes on from step")))
 		j.expectRestarts(ctx, 0, 0) // nobody was lost
 	}
 

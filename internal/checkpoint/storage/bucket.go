@@ -68,19 +68,23 @@ const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 10 * time.Second
 	patience     = 2 * time.Minute
+	// leastTries is how often it is tried in any case: one that hangs for all of that time says nothing of the next.
+	leastTries = 4
 )
 
 // again repeats what fails for a reason that time may mend.
 func again[T any](ctx context.Context, patience time.Duration, what func() (T, error)) (T, error) {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.MaxInterval = firstPause, longestPause
+	began, tries := time.Now(), 0
 	return backoff.Retry(ctx, func() (T, error) {
 		got, err := what()
-		if err != nil && final(err) {
+		tries++
+		if err != nil && (final(err) || tries >= leastTries && time.Since(began) >= patience) {
 			err = backoff.Permanent(err)
 		}
 		return got, err
-	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(patience))
+	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
 }
 
 func final(err error) bool {
