@@ -25,7 +25,7 @@ var _ = Describe("kubectl", short, func() {
 		Expect(text).To(ContainSubstring("the number of workers that start together or not at all"))
 	})
 
-	It("shows state, workers, round, step and age of a job that trains", func(ctx context.Context) {
+	It("shows state, workers, round, step, checkpoint and age of a job that trains", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		j := submit(ctx, namespace, framework.NewJob("digits", "--epochs=2", "--step-time=50ms"))
 		j.completes(ctx, time.Minute)
@@ -33,7 +33,7 @@ var _ = Describe("kubectl", short, func() {
 		Expect(err).NotTo(HaveOccurred())
 		rows := strings.Split(strings.TrimSpace(text), "\n")
 		Expect(rows).To(HaveLen(2))
-		Expect(strings.Fields(rows[0])).To(Equal([]string{"NAME", "STATE", "WORKERS", "ROUND", "STEP", "AGE"}))
+		Expect(strings.Fields(rows[0])).To(Equal([]string{"NAME", "STATE", "WORKERS", "ROUND", "STEP", "CHECKPOINT", "AGE"}))
 		row := strings.Fields(rows[1])
 		Expect(row[:4]).To(Equal([]string{"digits", "Complete", "0/2-2", "1"}))
 		Expect(row[4]).To(MatchRegexp(`^\d+$`))
