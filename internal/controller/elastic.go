@@ -158,7 +158,7 @@ func (p *planner) tellUnheard(pods []*corev1.Pod) {
 		if seen.Witnesses != "" {
 			why = seen.Witnesses + " can reach it"
 		}
-		p.note(corev1.EventTypeWarning, v1alpha1.EventWorkerUnheard,
+		p.noteOf(pod, corev1.EventTypeWarning, v1alpha1.EventWorkerUnheard,
 			"the operator does not hear worker %s on node %s, and it trains on: %s; see the network between the two", pod.Name, pod.Spec.NodeName, why)
 	}
 }
@@ -320,7 +320,7 @@ func (p *planner) tellLeaving(crew []worker) {
 		if p.Memory.Elastic.Told[uid] {
 			continue
 		}
-		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "worker %s on node %s is to leave (%s): %s",
+		p.noteOf(w.pod, corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "worker %s on node %s is to leave (%s): %s",
 			w.pod.Name, w.pod.Spec.NodeName, w.leaving, w.why)
 		if !w.inWorld() {
 			p.lookAgain(time.Millisecond) // it can go as soon as the rendezvous knows

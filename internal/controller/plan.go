@@ -46,6 +46,9 @@ type Plan struct {
 type Note struct {
 	// Type is Normal or Warning, Reason one word, Message a sentence.
 	Type, Reason, Message string
+	// Worker is the pod that it is about, where several notes of one reason may follow on each other: events of the same
+	// job, reason and related object are taken for one that happens again, whatever they say. nil for none.
+	Worker *corev1.Pod
 }
 
 // Actions are changes to the cluster and to what the rendezvous expects. They are applied in the
@@ -164,6 +167,12 @@ func (p *planner) decided() bool {
 
 func (p *planner) note(eventType, reason, format string, args ...any) {
 	p.plan.Notes = append(p.plan.Notes, Note{Type: eventType, Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+// noteOf notes something of one worker.
+func (p *planner) noteOf(worker *corev1.Pod, eventType, reason, format string, args ...any) {
+	p.note(eventType, reason, format, args...)
+	p.plan.Notes[len(p.plan.Notes)-1].Worker = worker
 }
 
 // lookAgain asks for another reconcile, the earliest wish wins.

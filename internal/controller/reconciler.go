@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -183,7 +184,11 @@ func (r *Reconciler) report(state *State, plan *Plan, version string) {
 
 // tell makes an event of a note.
 func (r *Reconciler) tell(job *v1alpha1.TrainingJob, note Note) {
-	r.Events.Eventf(job, nil, note.Type, note.Reason, "Reconcile", "%s", cut(note.Message, maxEvent))
+	var related runtime.Object
+	if note.Worker != nil {
+		related = note.Worker
+	}
+	r.Events.Eventf(job, related, note.Type, note.Reason, "Reconcile", "%s", cut(note.Message, maxEvent))
 }
 
 // letGo releases the agents of a job that is gone, and forgets it.
