@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import math
 import random
 import socket
@@ -115,7 +116,8 @@ class Run:
 
         state: what training changes, by name: objects with state_dict() and load_state_dict(). A
         state_dict() may hold numbers, texts, containers, bytes and NumPy arrays. Python's and
-        NumPy's random numbers are kept with it. Without a state the world can become smaller, but
+        NumPy's random numbers are kept with it; of several ranks, each that loads them draws others
+        from then on, so that no two drop the same of what they train on. Without a state the world can become smaller, but
         nobody can join it and nothing can be gone back to.
 
         Raises ValueError for a value out of range, TypeError for an object without those methods.
@@ -364,6 +366,8 @@ class Run:
                 )
             return
         at = self._keeper.load(assigned.snapshot)
+        if assigned.snapshot and world.size > 1:
+            self._draw_apart(world)
         if at.get("step", 0) != world.from_step:
             raise RuntimeError(f"the world goes on after step {world.from_step}, the snapshot is of {at.get('step', 0)}")
         self._done = self._entered = world.from_step
@@ -372,6 +376,14 @@ class Run:
         self._total_steps = at.get("total", self._total_steps)
         self.gate.restart(self._done, self._samples)
         self.gate.last_step(self._total_steps)
+
+    def _draw_apart(self, world: World) -> None:
+        """Gives this rank random numbers of its own: those of the snapshot are of the rank that wrote it. The same
+        job that goes through the same worlds gets the same ones."""
+        name = f"{self._seed} {world.from_step} {world.round} {world.rank}"
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+        for source in self._random_state().values():
+            source.seed(seed)
 
     def _judge(self, error: BaseException) -> None:
         """Reports an error. Returns when it comes from the world; raises it when it is its own."""
@@ -500,6 +512,12 @@ class _Random:
             import numpy
 
             numpy.random.set_state(state["numpy"])
+
+    def seed(self, seed: int) -> None:
+        """Begins anew; seed: 0 … 2^64-1."""
+        random.seed(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed([seed >> 32, seed & 0xFFFFFFFF])
 
 
 def used_positions(piece: samples.MicroBatch, first: int) -> range:

@@ -59,6 +59,10 @@ class Random:
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"])
 
+    def seed(self, seed: int) -> None:
+        """Begins anew, on all devices; seed: 0 … 2^64-1."""
+        torch.manual_seed(seed)
+
 
 class Buffers:
     """The persistent buffers of modules, such as the running means of BatchNorm, which the forward pass writes."""

@@ -86,8 +86,7 @@ class Run(_run.Run):
         backend: str | None = None,
     ):
         """state: the model (not the wrapped one), the optimizer and whatever else training
-        changes; see concertina.Run. PyTorch's random numbers are kept with it. All ranks have the
-        same: whoever goes back to a snapshot gets the random numbers of the rank that wrote it.
+        changes; see concertina.Run. PyTorch's random numbers are kept with it, in the way of Python's.
 
         backend: as torch.distributed names it; by default nccl where there is a CUDA device
         (each process then uses the one of its local rank), gloo otherwise.

@@ -247,6 +247,38 @@ class Snapshots(Case):
         self.assertEqual(newcomer.evaluations, [1])
         agent.hang_up()
 
+    def test_ranks_that_load_one_snapshot_draw_different_numbers(self):
+        agent, program = self.start()
+        agent.hear("snapshot")
+        program.make(1)
+        self.barrier(agent, program, 2)
+        agent.say("save", step=2)
+        path = agent.take_over(agent.hear("snapshot"), 1)
+
+        def drawn(number, rank, size):
+            agent.give(world(rank, size, round=number, fromStep=2, restore=True, snapshot=path, writer=False))
+            self.assertEqual(agent.hear("parked")["step"], 2)  # The stop of the first world is still there.
+            return random.getstate()
+
+        def away():
+            agent.say("abort", round=number, reason="next")
+            agent.hear("aborted")
+
+        found = {}
+        for number, (rank, size) in enumerate([(0, 2), (1, 2), (0, 2), (0, 1)], 2):
+            program.proceed.release()
+            found[number] = drawn(number, rank, size)
+            away()
+        self.assertEqual(len(set(found.values())), 4, "of each rank, and of each world")
+        self.assertEqual(found[5], self.kept(path), "who is alone goes on with what was kept")
+        program.go_on()
+        agent.stop(0)
+        agent.give(world(0, 1, round=6, fromStep=2, restore=True, snapshot=path, writer=False))
+        self.finish(agent, program)
+
+    def kept(self, path):
+        return read(path, Codec())[1]["concertina.random"]["python"]
+
     def test_a_run_that_goes_back_ends_like_one_that_was_never_disturbed(self):
         random.seed(5)
         agent, program = self.start(setup={"interval": 0})

@@ -62,6 +62,17 @@ class State(unittest.TestCase):
         draw()
         self.assertEqual(*drawn)
 
+    def test_seeds_of_random_numbers(self):
+        def drawn(seed):
+            for source in _Random(), Random():
+                source.seed(seed)
+            return random.random(), numpy.random.rand(), torch.rand(1).item()
+
+        first, again, other = drawn(2**64 - 1), drawn(2**64 - 1), drawn(3)
+        self.assertEqual(first, again)
+        for a, b in zip(first, other, strict=True):
+            self.assertNotEqual(a, b)
+
     def test_what_trains_stays_where_it_is(self):
         net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
         opt = torch.optim.AdamW(net.parameters())
