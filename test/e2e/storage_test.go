@@ -77,7 +77,7 @@ var _ = Describe("A job with a storage", short, func() {
 		j := submit(ctx, namespace, stored("digits", time.Hour).With(func(spec *v1alpha1.TrainingJobSpec) {
 			spec.Checkpoint.Storage.SecretName = "wrong"
 		}))
-		Eventually(j.events(ctx, v1alpha1.EventStorageTrouble)).Should(ContainElement(ContainSubstring("SignatureDoesNotMatch")))
+		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(And(HavePrefix("False BackOff"), ContainSubstring("SignatureDoesNotMatch")))
 		Expect(j.get(ctx).Status.World).To(Or(BeNil(), HaveField("Round", Or(BeNil(), HaveValue(BeZero())))))
 	})
 

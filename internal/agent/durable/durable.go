@@ -185,9 +185,10 @@ func (k *Keeper) save(order Save) (path string, err error) {
 	return answer.Path, nil
 }
 
-// restore carries one order out, as often as it takes.
+// restore carries one order out, as often as it takes. The uploader may be a moment later than the agent: that keeps nobody
+// waiting for long, and is nothing to tell.
 func (k *Keeper) restore(order Restore) {
-	for pause := k.pauses.First; ; pause = min(2*pause, k.pauses.Last) {
+	for pause := k.pauses.First / 16; ; pause = min(2*pause, k.pauses.Last) {
 		result, err := k.bring(order)
 		if err == nil || !errors.Is(err, uploader.ErrPassing) {
 			if err != nil {
@@ -202,7 +203,7 @@ func (k *Keeper) restore(order Restore) {
 			return
 		}
 		k.mu.Lock()
-		if k.asked == order.Number {
+		if k.asked == order.Number && pause >= k.pauses.First {
 			k.state.Waiting = err.Error()
 		}
 		k.mu.Unlock()
