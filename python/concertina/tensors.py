@@ -102,6 +102,27 @@ class Buffers:
         return put_back
 
 
+def copy_groups(opt: torch.optim.Optimizer) -> Callable[[], None]:
+    """Copies the learning rates and other options of an optimizer, which schedulers change, and returns what puts
+    them back, in the same groups."""
+    kept = [(group, {name: _copied(value) for name, value in group.items()}) for group in opt.param_groups]
+
+    def put_back() -> None:
+        opt.param_groups[:] = [group for group, _ in kept]
+        for group, values in kept:
+            for name, value in values.items():
+                if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
+                    _fill(group[name], value)
+                else:
+                    group[name] = value
+
+    return put_back
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
 def _place(tensor: torch.Tensor) -> tuple:
     return tensor.device, tensor.dtype, tensor.shape
 
