@@ -21,7 +21,12 @@ class TensorCodec(snapshot.Codec):
             return super().buffer(value)
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_quantized:
             return None
-        plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        try:
+            plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        except RuntimeError as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
         return {"tensor": _name(value.dtype), "shape": list(value.shape)}, _memory(plain)
 
     def identity(self, value: Any) -> Any:
