@@ -263,6 +263,6 @@ bench-replay: ## Compare the planner, in simulation, with published results (REP
 	@$(GO) run ./hack/bench replay -data $(abspath $(REPLAY_DATA)) $(BENCH_ARGS)
 
 .PHONY: bench-gate
-bench-gate: ## Measure what the gate costs a step, in Go and in Python.
+bench-gate: ## Measure what the gate costs a step, in Go and in Python, and what the whole of a step does in Python.
 	@$(GO) test ./pkg/elastic -run '^$$' -bench Gate -benchtime 1s | awk '/^BenchmarkGate/ {print "gate_go_ns", $$3, "ns"}'
 	@python3 python/benchmarks/gate.py

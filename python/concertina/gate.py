@@ -69,7 +69,8 @@ class GatePage:
         words = self._words
         words[self._line] = step
         # The agent writes its word and then reads ours, so ours must be out before its is read.
-        # The processor may swap a store and a later load; taking a lock keeps it from that.
+        # The processor may swap a store and a later load; taking a lock keeps it from that on amd64.
+        # On others the agent makes all processors pass a barrier before it reads.
         self._fence.acquire()
         self._fence.release()
         return words[self._stop]

@@ -43,6 +43,7 @@ class Keeper:
         self._agent: Agent | None = None
         self._memory: memoryview | None = None
         self._first: snapshot.Image | None = None
+        self._first_lost = False
         self._thread: threading.Thread | None = None
         self._writing = False
         self._current = threading.Lock()
@@ -98,7 +99,10 @@ class Keeper:
                 self._write(self._image(), step, self._world)
             except snapshot.SnapshotError as error:
                 self._agent.snapshot_failed(step, str(error))
-            self._agent.gate.phase(before)
+            except (MemoryError, OSError) as error:
+                self._agent.snapshot_failed(step, _no_memory(error))
+            finally:
+                self._agent.gate.phase(before)
 
     def load(self, path: str) -> Mapping[str, int]:
         """Makes the state that of a snapshot, in place where that is possible; returns its
@@ -132,7 +136,7 @@ class Keeper:
 
     def _load_first(self) -> Mapping[str, int]:
         if self._first is None:
-            if self._position()["step"]:
+            if self._position()["step"] or self._first_lost:
                 raise snapshot.SnapshotError("nothing is left of the state before the first step")
             return {}  # No step was begun, so nothing has changed the state.
         self._join()
@@ -144,23 +148,31 @@ class Keeper:
     def _keep_first(self) -> None:
         # Also by those who write no file: who goes back to the first step needs what was there.
         self._join()
-        begin = time.monotonic()
-        self._first = self._image()
-        self._copy(self._first)
-        self._mark = 0, time.monotonic()
-        self._held_up = self._mark[1] - begin
-        if self._writer:
+        self._first = self._copied(0)
+        self._first_lost = self._first is None
+        if self._writer and self._first:
             self._start(self._first, 0)
 
     def _keep(self, step: int) -> None:
         if self._writing:
             return  # The last one is still being written, from the memory that this one needs.
+        if image := self._copied(step):
+            self._start(image, step)
+
+    def _copied(self, step: int) -> snapshot.Image | None:
+        """A copy of the state; None where there is no memory for one, which the agent is told: training goes on,
+        and the next one is tried when it is due."""
         begin = time.monotonic()
-        image = self._image()
-        self._copy(image)
-        self._start(image, step)
+        image = None
+        try:
+            image = self._image()
+            self._copy(image)
+        except (MemoryError, OSError) as error:
+            image = None
+            self._agent.snapshot_failed(step, _no_memory(error))
         self._mark = step, time.monotonic()
         self._held_up = self._mark[1] - begin
+        return image
 
     def _stride(self) -> int:
         """The number of steps, a power of two, that takes longer than the interval."""
@@ -195,14 +207,14 @@ class Keeper:
         path = os.path.join(self._agent.snapshots, name)
         try:
             size = image.write(path)
-            self._writing = False
-        except OSError as error:
-            self._writing = False
-            text = f"{error.strerror}: {path}"
+        except Exception as error:
+            text = f"{getattr(error, 'strerror', None) or repr(error)}: {path}"
             with contextlib.suppress(OSError):
                 os.unlink(path)
             self._say(world, lambda: self._agent.snapshot_failed(step, text))
             return
+        finally:
+            self._writing = False
         if not self._say(world, lambda: self._agent.say("snapshot", step=step, file=name, bytes=size)):
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -213,6 +225,13 @@ class Keeper:
             if world == self._world:
                 speak()
             return world == self._world
+
+
+def _no_memory(error: BaseException) -> str:
+    return (
+        f"no memory for a copy of the state ({str(error) or type(error).__name__}): give the worker as much more as the state "
+        "has bytes"
+    )
 
 
 def _room(size: int) -> mmap.mmap:

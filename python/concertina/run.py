@@ -9,6 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from concertina import samples, session, snapshot
@@ -92,8 +93,10 @@ class Run:
 
     Under Concertina the world comes from the agent, and when it changes the function is called
     again, in the next one: epochs() and steps() go on where the state is. What happens outside of
-    a step may happen twice then, such as the evaluation after an epoch, so what changes the state
-    belongs inside of one (Step.ends_epoch tells the last of an epoch).
+    a step may happen twice then. What follows the last step of an epoch, such as an evaluation, is
+    made anew when the world changes before the next step is done; what it has changed of the small
+    things in the state, such as a scheduler's numbers, is put back before. Anything else that
+    changes the state belongs inside of a step (Step.ends_epoch tells the last of an epoch).
 
     Anywhere else the world comes from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and is a
     world of one when they are not set.
@@ -135,6 +138,7 @@ class Run:
         whole = None if self._state is None else self._state | self._random_state()
         self._keeper = Keeper(whole, self._codec, self._position)
         self._live = LiveState(self._copy_aside)
+        self._after_epoch: list[Callable[[], None]] = []
         self._connections = Connections()
         self._epoch: int | None = None
         self._entered = 0
@@ -204,6 +208,7 @@ class Run:
             self._samples += size
             self._place = epoch, first + size
             self._live.settled()
+            self._after_epoch = self._copy_small() if first + size == n else []
             self.gate.done(number, self._samples)
 
     def poll(self) -> None:
@@ -282,6 +287,12 @@ class Run:
         numbers = self._random_state().values()
         return [functools.partial(source.load_state_dict, source.state_dict()) for source in numbers]
 
+    def _copy_of(self, thing: Any) -> Callable[[], None] | None:
+        """Copies what a program may change of a thing of its state between two epochs, and returns what puts it
+        back; None for what is large."""
+        state = thing.state_dict()
+        return copy_whole(thing, state) if snapshot.plain(state) else None
+
     def _forget_step(self) -> None:
         """Drops what an unfinished step has left beside the state."""
 
@@ -343,6 +354,7 @@ class Run:
                 assigned.listener.close()
             raise
         self._live.settled()
+        self._after_epoch = self._copy_small()
         self._form(world, assigned.listener)
         self._keeper.begin(self._session.agent, self._done, assigned.writer)
 
@@ -351,6 +363,7 @@ class Run:
         world = assigned.world
         self._fresh = True
         if not assigned.restore:
+            self._put_back()  # What follows the last step is made anew.
             if world.from_step != self._done or not self._live.clean:
                 half = "" if self._live.clean else ", and a part of the next"
                 raise RuntimeError(
@@ -407,7 +420,7 @@ class Run:
         self._live.leave()
 
     def _halt(self, done: int) -> None:
-        self._session.halt(done, self._stand_still, self._keeper.save)
+        self._session.halt(done, self._stand_still, self._save)
         self._live.go_on()
 
     def _stand_still(self) -> None:
@@ -419,9 +432,36 @@ class Run:
     def _save_left(self, step: int) -> None:
         """Writes a snapshot of the state that the last world has left here, for those that do not have it."""
         if self._live.clean:
-            self._keeper.save(step)
+            self._save(step)
         else:
             self._session.agent.snapshot_failed(step, "this process was in the middle of a step")
+
+    def _save(self, step: int) -> None:
+        with self._right_after_step():
+            self._keeper.save(step)
+
+    def _copy_small(self) -> list[Callable[[], None]]:
+        """Copies the small things of the state, which a program may change before the next step."""
+        if self._state is None or self._session.agent is None:
+            return []
+        copies = [self._copy_of(thing) for thing in self._state.values()]
+        return [put_back for put_back in copies if put_back]
+
+    def _put_back(self) -> None:
+        for put_back in self._after_epoch:
+            put_back()
+
+    @contextlib.contextmanager
+    def _right_after_step(self) -> Iterator[None]:
+        """Makes the state the one right after the last step, for the time of a with block: who loads it does again
+        what has come since."""
+        now = self._copy_small() if self._after_epoch else []
+        self._put_back()
+        try:
+            yield
+        finally:
+            for put_back in now:
+                put_back()
 
     def _take_apart(self) -> None:
         self._keeper.forget()
@@ -435,7 +475,8 @@ class Run:
     def _pass(self, number: int) -> None:
         """The gate before a step."""
         if number > self._keeper.due:
-            self._keeper.consider(number - 1)
+            with self._right_after_step():
+                self._keeper.consider(number - 1)
         self._entered = number
         if self.gate.enter(number):
             self._halt(number - 1)
@@ -518,6 +559,12 @@ class _Random:
         random.seed(seed)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed([seed >> 32, seed & 0xFFFFFFFF])
+
+
+def copy_whole(thing: Any, state: Any) -> Callable[[], None]:
+    """Copies the state of a thing, and returns what puts it back."""
+    kept = deepcopy(state)
+    return lambda: thing.load_state_dict(deepcopy(kept))
 
 
 def used_positions(piece: samples.MicroBatch, first: int) -> range:

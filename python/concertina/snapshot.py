@@ -32,6 +32,15 @@ class SnapshotError(ValueError):
     """A state cannot be kept, or a file is no snapshot of one."""
 
 
+def plain(value: Any) -> bool:
+    """Whether a value is numbers, texts and containers only, which a copy costs little of."""
+    if isinstance(value, Mapping):
+        return all(plain(item) for item in value.values())
+    if isinstance(value, list | tuple | set | frozenset | collections.deque):
+        return all(plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
 class Codec:
     """Knows which values have bytes of their own. A framework adds its tensors."""
 

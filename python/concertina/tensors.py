@@ -21,7 +21,12 @@ class TensorCodec(snapshot.Codec):
             return super().buffer(value)
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_quantized:
             return None
-        plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        try:
+            plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        except RuntimeError as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
+                raise MemoryError(str(error)) from error
+            raise
         return {"tensor": _name(value.dtype), "shape": list(value.shape)}, _memory(plain)
 
     def identity(self, value: Any) -> Any:
@@ -100,6 +105,27 @@ class Buffers:
             _fill_all(tensors, copies)
 
         return put_back
+
+
+def copy_groups(opt: torch.optim.Optimizer) -> Callable[[], None]:
+    """Copies the learning rates and other options of an optimizer, which schedulers change, and returns what puts
+    them back, in the same groups."""
+    kept = [(group, {name: _copied(value) for name, value in group.items()}) for group in opt.param_groups]
+
+    def put_back() -> None:
+        opt.param_groups[:] = [group for group, _ in kept]
+        for group, values in kept:
+            for name, value in values.items():
+                if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
+                    _fill(group[name], value)
+                else:
+                    group[name] = value
+
+    return put_back
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _place(tensor: torch.Tensor) -> tuple:

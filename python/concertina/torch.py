@@ -35,6 +35,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
@@ -42,7 +43,7 @@ from concertina import run as _run
 from concertina.agent import AgentError
 from concertina.loader import Loader
 from concertina.session import WorldChanged
-from concertina.tensors import Buffers, Random, TensorCodec
+from concertina.tensors import Buffers, Random, TensorCodec, copy_groups
 from concertina.world import Assignment, World
 
 __all__ = ["AgentError", "Loader", "Run", "Step", "World", "WorldChanged"]
@@ -139,6 +140,13 @@ class Run(_run.Run):
 
     def _copies(self) -> list[Callable[[], None]]:
         return [*super()._copies(), self._buffers.copy()]
+
+    def _copy_of(self, thing: Any) -> Callable[[], None] | None:
+        if isinstance(thing, Optimizer):
+            return copy_groups(thing)
+        if isinstance(thing, LRScheduler):  # It may hold the rate as a tensor.
+            return _run.copy_whole(thing, thing.state_dict())
+        return super()._copy_of(thing)
 
     def _forget_step(self) -> None:
         for thing in (self._state or {}).values():

@@ -211,6 +211,61 @@ class Barrier(Case):
         self.finish(agent, program)
         self.assertEqual(program.evaluations, [0, 0, 1])
 
+    def scheduled(self, leave):
+        """Trains two epochs, after each of which a number of the state goes up; leave brings the program into its
+        second world after that of the first one. The number in the end, and how often each epoch was ended."""
+
+        class Scheduled(Program):
+            def evaluate(self, epoch):
+                super().evaluate(epoch)
+                self.counter.values = [self.counter.values[0] + 1_000_000, 0.0]
+                if len(self.evaluations) == 1:
+                    agent.stop(3)
+
+        agent, program = self.start(program=Scheduled)
+        first = agent.hear("snapshot")
+        agent.take_over(first, 1)
+        program.make(3)
+        self.assertEqual(agent.hear("parked")["step"], 3)
+        leave(agent, program)
+        self.finish(agent, program)
+        return program.counter.values[0] // 1_000_000, program.evaluations
+
+    def test_what_follows_an_epoch_changes_the_state_once_in_a_planned_change(self):
+        def leave(agent, program):
+            agent.stop(0)
+            agent.give(world(0, 2, round=2, fromStep=3, restore=False))
+
+        self.assertEqual(self.scheduled(leave), (2, [0, 0, 1]))
+
+    def test_what_follows_an_epoch_is_not_in_a_snapshot_of_its_last_step(self):
+        def leave(agent, program):
+            agent.say("save", step=3)
+            path = agent.take_over(agent.hear("snapshot"), 1)
+            self.assertLess(read(path, Codec())[1]["counter"]["values"][0], 1_000_000)
+            agent.stop(0)
+            agent.give(world(0, 2, round=2, fromStep=3, restore=True, snapshot=path))
+
+        self.assertEqual(self.scheduled(leave), (2, [0, 0, 1]))
+
+    def test_what_follows_an_epoch_stays_when_the_world_goes_on(self):
+        def leave(agent, program):
+            agent.say("save", step=3)
+            agent.take_over(agent.hear("snapshot"), 1)
+            agent.stop(0)
+            agent.say("go")
+
+        self.assertEqual(self.scheduled(leave), (2, [0, 1]))
+
+    def test_what_follows_an_epoch_changes_the_state_once_when_the_next_step_is_broken_off(self):
+        def leave(agent, program):
+            agent.say("abort", round=1, reason="a rank is lost")
+            self.assertTrue(agent.hear("aborted")["clean"])
+            agent.stop(0)
+            agent.give(world(0, 1, round=2, fromStep=3, restore=False))
+
+        self.assertEqual(self.scheduled(leave), (2, [0, 0, 1]))
+
     def test_an_agent_that_goes_away_ends_the_wait(self):
         agent, program = self.start()
         agent.hear("snapshot")

@@ -135,6 +135,30 @@ class TheState(unittest.TestCase):
         self.assertTrue(torch.equal(torch.get_rng_state(), before[1]))
         self.assertTrue(all(p.grad is None for p in net.parameters()))
 
+    def test_schedulers_are_put_back_to_the_end_of_the_epoch(self):
+        net = torch.nn.Linear(2, 1)
+        for rate in 0.1, torch.tensor(0.1):
+            opt = torch.optim.Adam(net.parameters(), lr=rate)
+            schedule = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
+            run = self.run_with(net, opt=opt, schedule=schedule)
+            group = opt.param_groups[0]
+            held = group["lr"]
+            run._after_epoch = run._copy_small()
+            opt.step()
+            schedule.step()
+            opt.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+            with run._right_after_step():
+                self.assertAlmostEqual(float(group["lr"]), 0.1)
+                self.assertEqual((len(opt.param_groups), schedule.last_epoch), (1, 0))
+            self.assertAlmostEqual(float(group["lr"]), 0.05)
+            self.assertEqual((len(opt.param_groups), schedule.last_epoch), (2, 1))
+            run._put_back()
+            schedule.step()
+            self.assertAlmostEqual(float(group["lr"]), 0.05)
+            self.assertIs(opt.param_groups[0], group)
+            if isinstance(held, torch.Tensor):
+                self.assertIs(group["lr"], held)
+
     def test_any_optimizer_counts_during_the_run(self):
         opt = torch.optim.Adam(torch.nn.Linear(2, 1).parameters())
         run = elastic.Run(epochs=1, global_batch=1, backend="gloo")

@@ -2,6 +2,7 @@ import os
 import random
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy
 import torch
@@ -99,6 +100,16 @@ class State(unittest.TestCase):
         self.through_a_file(columns.zero_, holder=holder)
         self.assertTrue(torch.equal(holder.values["a"], was["a"]))
         self.assertEqual({n: holder.values[n] for n in "bce"}, {n: was[n] for n in "bce"})
+
+    def test_running_out_of_memory_is_told_from_other_errors(self):
+        kept = keeper.Keeper({"x": Holder(x=torch.zeros(3))}, TensorCodec(), lambda: {"step": 1})
+        for error, want in [
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), MemoryError),
+            (torch.cuda.OutOfMemoryError("CUDA out of memory"), MemoryError),
+            (RuntimeError("CUDA error: an illegal memory access was encountered"), RuntimeError),
+        ]:
+            with mock.patch("torch.Tensor.cpu", side_effect=error), self.assertRaises(want):
+                kept._image()
 
     def test_sparse_ones_are_refused(self):
         with self.assertRaisesRegex(SnapshotError, r"\['holder'\]\['a'\] is a torch.Tensor"):

@@ -19,6 +19,8 @@ type Page struct {
 	mem words
 	// armed is the step that each slot was told to stop after; 0 for none.
 	armed []uint64
+	// fence orders the words of programs that cannot do so themselves.
+	fence func()
 }
 
 // New makes a page with so many slots, 1 to MaxSlots, all zero. The page cannot be made shorter by
@@ -35,7 +37,7 @@ func New(slots int) (*Page, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	p := &Page{slots: slots, file: file, mem: mem, armed: make([]uint64, slots)}
+	p := &Page{slots: slots, file: file, mem: mem, armed: make([]uint64, slots), fence: fenceAll}
 	p.mem.store(0, wordVersion, LayoutVersion)
 	p.mem.store(0, wordSlots, uint64(slots))
 	p.mem.store(0, wordMagic, Magic)
@@ -100,6 +102,7 @@ func (p *Page) Arm(slot int, n uint64) (stop uint64) {
 	stop = max(n, p.begun(slot), p.armed[slot], 1)
 	p.mem.announce(agentLine(slot), wordStop, stop)
 	if p.armed[slot] == 0 {
+		p.fence()
 		// A step that was begun meanwhile may have slipped through. The one after it cannot: its
 		// look at stop comes after its own word, which was not there yet when this read.
 		if entered := p.mem.load(programLine(slot), wordEntered); entered > stop && entered <= maxWord {
