@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -10,60 +11,64 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 )
 
+// cadenceVector is one of testdata/cadence.json, which was not written by this code. Times are in nanoseconds.
+type cadenceVector struct {
+	Name           string
+	Interval, Held time.Duration
+	// The steps after First, to Last, are made.
+	First, Last uint64
+	// Pace is pairs: up to which step, and how long each of them takes.
+	Pace [][2]int64
+	// Looks are the steps after which the clock is read, Due those of them in which a snapshot is due.
+	Looks, Due []uint64
+}
+
+func (v cadenceVector) took(step uint64) time.Duration {
+	for _, part := range v.Pace {
+		if step <= uint64(part[0]) {
+			return time.Duration(part[1])
+		}
+	}
+	return 0
+}
+
 // A snapshot is due in steps whose number is a multiple of the smallest power of two for which so many
 // steps take longer than the interval.
 func TestWhenASnapshotIsDue(t *testing.T) {
-	for name, row := range map[string]struct {
-		interval, held time.Duration
-		// pace is how long a step takes.
-		pace     func(step uint64) time.Duration
-		from, to uint64
-		want     []uint64
-	}{
-		"128 steps of 10 ms are longer than 1 s": {
-			time.Second, 0, func(uint64) time.Duration { return 10 * time.Millisecond }, 0, 400, []uint64{128, 256, 384},
-		},
-		"as long is not longer": {
-			640 * time.Millisecond, 0, func(uint64) time.Duration { return 10 * time.Millisecond }, 100, 300, []uint64{128, 256},
-		},
-		"steps longer than the interval": {
-			time.Second, 0, func(uint64) time.Duration { return time.Minute }, 5, 9, []uint64{6, 7, 8, 9},
-		},
-		"auto is a hundred times what the last one took": {
-			0, 20 * time.Millisecond, func(uint64) time.Duration { return 600 * time.Millisecond }, 0, 13, []uint64{4, 8, 12},
-		},
-		"auto before the first one": {
-			0, 0, func(uint64) time.Duration { return 20 * time.Millisecond }, 0, 3, []uint64{1, 2, 3},
-		},
-		"auto is not more often than every second": {
-			0, time.Microsecond, func(uint64) time.Duration { return 20 * time.Millisecond }, 0, 200, []uint64{64, 128, 192},
-		},
-		"a few quick steps, and then slow ones": {
-			time.Second, 0, func(step uint64) time.Duration {
-				if step <= 10 {
-					return time.Microsecond
-				}
-				return 300 * time.Millisecond
-			}, 0, 30, []uint64{16, 24, 28},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := snapshots{interval: row.interval, held: row.held}
+	text, err := os.ReadFile(filepath.Join("..", "..", "testdata", "cadence.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []cadenceVector
+	if err := json.Unmarshal(text, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range vectors {
+		t.Run(v.Name, func(t *testing.T) {
+			s := snapshots{interval: v.Interval, held: v.Held}
 			now := time.Unix(1000, 0)
-			s.start(row.from, now)
-			var got []uint64
-			for step := row.from + 1; step <= row.to; step++ {
-				now = now.Add(row.pace(step))
-				if step&(s.every-1) == 0 && s.due(step, now) {
-					got = append(got, step)
+			s.start(v.First, now)
+			var looks, due []uint64
+			for step := v.First + 1; step <= v.Last; step++ {
+				now = now.Add(v.took(step))
+				if step&(s.every-1) != 0 {
+					continue
+				}
+				looks = append(looks, step)
+				if s.due(step, now) {
+					due = append(due, step)
 				}
 			}
-			if diff := cmp.Diff(row.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
+			if diff := cmp.Diff(v.Looks, looks); diff != "" {
+				t.Errorf("the clock is read, -want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(v.Due, due, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("due, -want +got:\n%s", diff)
 			}
 		})
 	}

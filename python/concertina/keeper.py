@@ -5,7 +5,6 @@ Copying the state holds training up, so it is done rarely; the file is written b
 
 import contextlib
 import itertools
-import math
 import mmap
 import os
 import threading
@@ -15,16 +14,11 @@ from typing import Any
 
 from concertina import snapshot
 from concertina.agent import Agent
+from concertina.cadence import Cadence
 from concertina.gate import Phase
 
 NEVER = 2**63
 """A step that no training reaches."""
-
-_SHARE = 100
-"""How many times longer training goes on than a snapshot holds it up, with the interval auto."""
-
-_LEAST = 1.0
-"""The shortest interval that auto comes to, in seconds: a recovery costs seconds anyway."""
 
 
 class Keeper:
@@ -49,9 +43,8 @@ class Keeper:
         self._current = threading.Lock()
         self._world = 0
         self._names = itertools.count()
-        self._held_up = 0.0
-        self._pace = 0.0
-        self._mark = 0, 0.0
+        self._cadence = Cadence()
+        self._begun = False
         self._writer = False
         self.due = NEVER
         """The number of steps done from which on consider() wants to be called."""
@@ -60,16 +53,17 @@ class Keeper:
         """A world begins, in which this process has done so many steps."""
         self._agent = agent
         self._writer = writer and agent is not None and bool(agent.snapshots)
-        self._mark = step, 0.0
+        self._begun = False
         if self._state is None or not agent:
             return
+        self._cadence.interval = None if agent.interval is None else int(agent.interval * 1e9)
         self.due = step if self._writer or step == 0 else NEVER
 
     def consider(self, step: int) -> None:
         """Takes a snapshot of the state after this step, if it is time for one."""
-        since, at = self._mark
-        if step == since and at == 0:
-            self._mark = step, time.monotonic()
+        if not self._begun:
+            self._begun = True
+            self._cadence.start(step, time.monotonic_ns())
             if step == 0:
                 self._keep_first()
             self.due = step + 1
@@ -78,12 +72,9 @@ class Keeper:
         if not self._writer:
             self._memory, self.due = None, NEVER
             return
-        if step > since:
-            self._pace = (time.monotonic() - at) / (step - since)
-        if step % self._stride() == 0:
+        if self._cadence.due(step, time.monotonic_ns()):
             self._keep(step)
-        stride = self._stride()
-        self.due = (step // stride + 1) * stride
+        self.due = self._cadence.next(step)
 
     def save(self, step: int) -> None:
         """Writes a snapshot of the state after this step, while training stands still."""
@@ -162,7 +153,7 @@ class Keeper:
     def _copied(self, step: int) -> snapshot.Image | None:
         """A copy of the state; None where there is no memory for one, which the agent is told: training goes on,
         and the next one is tried when it is due."""
-        begin = time.monotonic()
+        begin = time.monotonic_ns()
         image = None
         try:
             image = self._image()
@@ -170,17 +161,8 @@ class Keeper:
         except (MemoryError, OSError) as error:
             image = None
             self._agent.snapshot_failed(step, _no_memory(error))
-        self._mark = step, time.monotonic()
-        self._held_up = self._mark[1] - begin
+        self._cadence.held = max(1, time.monotonic_ns() - begin)
         return image
-
-    def _stride(self) -> int:
-        """The number of steps, a power of two, that takes longer than the interval."""
-        interval = self._agent.interval
-        if interval is None:
-            interval = max(_LEAST, _SHARE * self._held_up)
-        ratio = interval / max(self._pace, 1e-9)
-        return 1 if ratio < 1 else 2 ** min(62, math.floor(math.log2(ratio)) + 1)
 
     def _image(self) -> snapshot.Image:
         state = {name: thing.state_dict() for name, thing in self._state.items()}

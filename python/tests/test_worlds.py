@@ -417,12 +417,12 @@ class Snapshots(Case):
 
     def taken(self, interval, step_takes, every):
         """The snapshots in 29 steps, which are told of after the steps that every divides."""
-        clock = mock.Mock(return_value=0.0)
-        self.enterContext(mock.patch("concertina.keeper.time.monotonic", clock))
+        clock = mock.Mock(return_value=0)
+        self.enterContext(mock.patch("concertina.keeper.time.monotonic_ns", clock))
         agent, program = self.start(epochs=10, setup={"interval": interval})
         taken = [agent.hear("snapshot")["step"]]
         for _ in range(29):
-            clock.return_value += step_takes
+            clock.return_value += int(step_takes * 1e9)
             program.make(1)
             if program.steps[-1] % every == 1 and program.steps[-1] > 1:
                 taken.append(agent.hear("snapshot")["step"])
