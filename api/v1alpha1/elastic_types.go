@@ -165,7 +165,8 @@ type StorageSpec struct {
 type PreemptionPolicy string
 
 const (
-	// PreemptionShrink: the workers beyond min, for a gang of any priority and for growth that has more claim to them.
+	// PreemptionShrink: the workers beyond min, for a gang of any priority and for growth that has more claim to them. All
+	// workers too when that costs the job no work.
 	PreemptionShrink PreemptionPolicy = "Shrink"
 	// PreemptionEvict: the same, and all workers when a job of higher priority cannot start otherwise.
 	PreemptionEvict PreemptionPolicy = "Evict"
@@ -180,8 +181,10 @@ type PreemptionSpec struct {
 	// growth of jobs of higher priority, or of equal ones that have less. As a planned change that costs no
 	// step with resize.strategy InPlace, and what the program has not saved with Restart. Evict: all
 	// workers too, for a job of higher priority, when nothing less helps; the job queues again, and what
-	// its program has not saved is lost, unless it has a spec.checkpoint.storage: then it goes on where it was. Never: nothing; such a job does not lend, so it does not borrow
-	// either: it has min workers, and gives up what it has beyond them. An administrator may not allow
+	// its program has not saved is lost. A job with Shrink that would lose nothing, since its
+	// spec.checkpoint.storage has what it did, queues again likewise, and goes on where it was. Never:
+	// nothing; such a job does not lend, so it does not borrow either: it has min workers, and gives up
+	// what it has beyond them. An administrator may not allow
 	// Evict or Never in a namespace: Shrink is used then, and an event says so. It can change at any time.
 	// Default Shrink.
 	//

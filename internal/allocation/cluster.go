@@ -153,7 +153,7 @@ type Policy uint8
 const (
 	// Shrink gives up what is beyond min.
 	Shrink Policy = iota
-	// Evict gives up all of it, if that must be.
+	// Evict gives up all of it, if that must be. A job with Shrink does so too when it is Durable.
 	Evict
 	// Never gives up nothing, and borrows nothing.
 	Never
@@ -228,8 +228,10 @@ type Job struct {
 	Pace *Pace
 	// ShortSince is since when each plan said that it is short (Decision.Short), zero for not now.
 	ShortSince time.Time
-	// Lost is how much work is lost if all of its workers go.
-	Lost time.Duration
+	// Lost is how much work is lost if all of its workers go. Durable is true when nothing is: it stops first, and what it
+	// has done is kept where it outlives them.
+	Lost    time.Duration
+	Durable bool
 	// Ends is when the job ends at the latest (activeDeadline); zero when nothing is known.
 	Ends time.Time
 }

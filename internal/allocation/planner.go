@@ -269,8 +269,15 @@ func (p *planner) giveBack(id JobID) {
 	}
 }
 
-// policy is what may be taken from a job, within what its namespace allows.
-func (p *planner) policy(in *Job) Policy { return p.c.Namespaces[in.Namespace].InForce(in.Policy) }
+// policy is what may be taken from a job, within what its namespace allows: all of it as well when it loses nothing.
+func (p *planner) policy(in *Job) Policy {
+	namespace := &p.c.Namespaces[in.Namespace]
+	policy := namespace.InForce(in.Policy)
+	if policy == Shrink && in.Durable && namespace.EvictAllowed {
+		return Evict
+	}
+	return policy
+}
 
 // limit is how many workers may leave a job for others.
 func (p *planner) limit(id JobID) {

@@ -34,6 +34,7 @@ func (c *Cluster) arrive(t *rapid.T) JobID {
 		j.Priority = int32(rapid.SampledFrom([]int{0, 0, 0, 10, 20}).Draw(t, "priority"))
 		j.Policy = Policy(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "policy"))
 		j.Preempts = rapid.IntRange(0, 9).Draw(t, "preempts") > 0
+		j.Durable = rapid.IntRange(0, 3).Draw(t, "durable") == 0
 		j.NoGrowth = rapid.IntRange(0, 5).Draw(t, "growth") == 0
 		j.Submitted, j.Queued = c.Now, c.Now
 		j.Gang = c.shape(int64(rapid.SampledFrom([]int{1, 1, 1, 2, 4}).Draw(t, "workerDevices")), j.Namespace)
@@ -103,7 +104,7 @@ func (s *simulation) soundDecision(t *rapid.T, id JobID, d *Decision) {
 	}
 	switch {
 	case d.Evict:
-		if s.Jobs[d.For].Priority <= j.Priority || j.Policy != Evict {
+		if s.Jobs[d.For].Priority <= j.Priority || j.policy(s) != Evict {
 			t.Fatalf("%s is evicted for %s", j.Name, s.Jobs[d.For].Name)
 		}
 	case j.Stage == Queued:

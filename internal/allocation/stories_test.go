@@ -216,6 +216,40 @@ func TestAWholeJobEndsOnlyWhereThatStartsTheGang(t *testing.T) {
 	}
 }
 
+// A job whose state outlives its workers is ended for others as one that allows it is, and before those that lose work;
+// never where its namespace, or the job itself, forbids that.
+func TestAWholeJobThatLosesNothingEndsFirst(t *testing.T) {
+	durable := func(j *Job) { j.Durable, j.Lost = true, time.Hour }
+	for name, row := range map[string]struct {
+		policy Policy
+		set    func(*Job)
+		bars   bool
+		want   bool
+	}{
+		"its state is durable":          {Shrink, durable, false, true},
+		"its state dies with it":        {Shrink, func(*Job) {}, false, false},
+		"it gives nothing":              {Never, durable, false, false},
+		"its namespace allows no Evict": {Shrink, durable, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster().withNodes(2, 4)
+			stored := c.training("stored", 4, 8, []NodeID{0, 0, 0, 0}, policy(row.policy), row.set)
+			loses := c.training("loses", 4, 8, []NodeID{1, 1, 1, 1}, policy(Evict), func(j *Job) { j.Lost = time.Minute })
+			if row.bars {
+				c.Namespaces[0].EvictAllowed = false
+			}
+			c.queued("gang", 4, 4, priority(10))
+			plan := NewPlan(c)
+			if got := plan.of(stored).Evict; got != row.want {
+				t.Errorf("it is ended: %v, want %v", got, row.want)
+			}
+			if got, want := plan.of(loses).Evict, !row.want && !row.bars; got != want {
+				t.Errorf("the job that loses work is ended: %v, want %v", got, want)
+			}
+		})
+	}
+}
+
 func TestAJobBelowItsMinIsRefilledFromSurplus(t *testing.T) {
 	c := newCluster().withNodes(2, 4)
 	hurt := c.training("hurt", 4, 4, []NodeID{0, 0, 0})

@@ -3,6 +3,7 @@ package allocation
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // evictables are the jobs that may be ended for others, those of which least is lost first.
@@ -22,9 +23,17 @@ func (p *planner) evictables() []JobID {
 	}
 	slices.SortFunc(p.evictable, func(a, b JobID) int {
 		x, y := &p.c.Jobs[a], &p.c.Jobs[b]
-		return cmp.Or(cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.Lost, y.Lost), p.before(b, a))
+		return cmp.Or(cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.loses(), y.loses()), p.before(b, a))
 	})
 	return p.evictable
+}
+
+// loses is how much work is lost if all of a job's workers go.
+func (j *Job) loses() time.Duration {
+	if j.Durable {
+		return 0
+	}
+	return j.Lost
 }
 
 // vainStarts is how often whole jobs may be ended for a gang that does not train then.

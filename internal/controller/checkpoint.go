@@ -41,10 +41,20 @@ func (p *planner) whyAllGo() string {
 	case p.suspended():
 		return "spec.suspend is true"
 	case p.Grant.Known && p.Grant.Evict != "":
-		return fmt.Sprintf("job %s has a higher priority (spec.preemption.policy is %s)", p.Grant.Evict, v1alpha1.PreemptionEvict)
+		why := fmt.Sprintf("spec.preemption.policy is %s", v1alpha1.PreemptionEvict)
+		if p.Job.Spec.Preemption.Policy != v1alpha1.PreemptionEvict {
+			why = "what it has done outlives its workers"
+		}
+		return fmt.Sprintf("job %s has a higher priority (%s)", p.Grant.Evict, why)
 	default:
 		return ""
 	}
+}
+
+// durable says whether nothing is lost when all workers are released: their world can stop, and the storage is one that
+// has taken a checkpoint of this job and has no trouble now.
+func (p *planner) durable() bool {
+	return p.storage() != nil && p.canStop() && value(p.plan.Status.Checkpoint.Round) > 0 && p.World.Storage == ""
 }
 
 // parks says whether workers that are all to be released stay for a while: their world stops, and what it has done is

@@ -116,6 +116,31 @@ func TestAnEvictedJobIsParkedFirst(t *testing.T) {
 	expectNote(t, plan, v1alpha1.EventEvicted, "of 1200")
 }
 
+// The fleet is told that nothing is lost with all workers only while that is so.
+func TestWhatIsDurable(t *testing.T) {
+	stored := func(j *v1alpha1.TrainingJob) {
+		j.Status.Checkpoint = v1alpha1.CheckpointStatus{Round: ptr.To(int64(1)), Step: ptr.To(int64(1000))}
+	}
+	for name, row := range map[string]struct {
+		change func(*State)
+		want   bool
+	}{
+		"its storage has a checkpoint":         {func(*State) {}, true},
+		"nothing is stored yet":                {func(s *State) { s.Job.Status.Checkpoint = v1alpha1.CheckpointStatus{} }, false},
+		"it has no storage":                    {func(s *State) { s.Job.Spec.Checkpoint.Storage = nil }, false},
+		"its storage cannot be reached":        {func(s *State) { s.World.Storage = "timeout" }, false},
+		"too few are left":                     {func(s *State) { s.World.Phase = rendezvous.PhaseRegrouping }, false},
+		"its program restarts for each change": {func(s *State) { s.Job.Spec.Resize.Strategy = v1alpha1.ResizeRestart }, false},
+	} {
+		job := trains(2, withStorage, stored)
+		state := elasticState(job, crewOf(job)...)
+		row.change(state)
+		if got := look(state).Facts.Durable; got != row.want {
+			t.Errorf("%s: durable is %v", name, got)
+		}
+	}
+}
+
 // A suspended job whose workers cannot come to a barrier is released at once.
 func TestWhatCannotStopIsNotParked(t *testing.T) {
 	job := trains(2, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) })

@@ -17,6 +17,7 @@ func (p *planner) facts() fleet.Facts {
 		Unheard:    p.takingOver(),
 		Regrouping: p.World.Phase == rendezvous.PhaseRegrouping,
 		Armed:      p.World.Phase == rendezvous.PhaseResizing,
+		Durable:    p.durable(),
 		Ranks:      map[types.UID]int32{},
 		Lost:       map[types.UID]bool{},
 	}

@@ -33,7 +33,7 @@ func (c *Cluster) build(j *job) {
 		Min:       value(spec.Workers.Min), Max: value(spec.Workers.Max), Sizes: slices.Sorted(slices.Values(spec.Workers.Sizes)),
 		Policy: policies[spec.Preemption.Policy], NoGrowth: spec.Growth.Policy == v1alpha1.GrowthOff,
 		Target:    value(status.Workers.Target),
-		Finishing: j.facts.Finishing, Regrouping: j.facts.Regrouping, Armed: j.facts.Armed,
+		Finishing: j.facts.Finishing, Regrouping: j.facts.Regrouping, Armed: j.facts.Armed, Durable: j.facts.Durable,
 		Restarts: spec.Strategy() == v1alpha1.ResizeRestart, Starts: value(status.Retries),
 		GrowAfter: j.facts.GrowAfter, Pause: j.facts.Pause,
 	}

@@ -179,7 +179,7 @@ func cloned(facts Facts) Facts {
 func sameFacts(a, b Facts) bool {
 	return a.Held == b.Held && a.Elastic == b.Elastic && a.Unheard == b.Unheard && a.Finishing == b.Finishing && a.Regrouping == b.Regrouping && a.Armed == b.Armed &&
 		maps.Equal(a.Ranks, b.Ranks) && maps.Equal(a.Lost, b.Lost) && a.GrowAfter.Equal(b.GrowAfter) && slices.Equal(a.Avoid, b.Avoid) &&
-		a.Pause == b.Pause
+		a.Pause == b.Pause && a.Durable == b.Durable
 }
 
 // built is a job as the planner sees it.
@@ -218,5 +218,5 @@ func sameScalars(x, y *allocation.Job) bool {
 	return x.Stage == y.Stage && x.Priority == y.Priority && x.Preempts == y.Preempts && x.Min == y.Min && x.Max == y.Max &&
 		x.Gang == y.Gang && x.Growth == y.Growth && x.Policy == y.Policy && x.NoGrowth == y.NoGrowth && x.Fault == y.Fault &&
 		x.Target == y.Target && x.Finishing == y.Finishing && x.Regrouping == y.Regrouping && x.Armed == y.Armed &&
-		x.Restarts == y.Restarts && x.Starts == y.Starts && x.Reclaims == y.Reclaims && x.Pause == y.Pause
+		x.Durable == y.Durable && x.Restarts == y.Restarts && x.Starts == y.Starts && x.Reclaims == y.Reclaims && x.Pause == y.Pause
 }

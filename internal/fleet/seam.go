@@ -81,6 +81,8 @@ type Facts struct {
 	Regrouping bool
 	// Armed is true while a planned change of the world is under way.
 	Armed bool
+	// Durable is true while nothing is lost when all of the job's workers are released.
+	Durable bool
 	// Ranks are the worker ranks of the members of the world, by pod uid.
 	Ranks map[types.UID]int32
 	// Lost are workers that will make no step any more, or are to leave for a reason that is not the

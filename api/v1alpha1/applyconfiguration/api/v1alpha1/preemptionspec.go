@@ -16,8 +16,10 @@ type PreemptionSpecApplyConfiguration struct {
 	// growth of jobs of higher priority, or of equal ones that have less. As a planned change that costs no
 	// step with resize.strategy InPlace, and what the program has not saved with Restart. Evict: all
 	// workers too, for a job of higher priority, when nothing less helps; the job queues again, and what
-	// its program has not saved is lost, unless it has a spec.checkpoint.storage: then it goes on where it was. Never: nothing; such a job does not lend, so it does not borrow
-	// either: it has min workers, and gives up what it has beyond them. An administrator may not allow
+	// its program has not saved is lost. A job with Shrink that would lose nothing, since its
+	// spec.checkpoint.storage has what it did, queues again likewise, and goes on where it was. Never:
+	// nothing; such a job does not lend, so it does not borrow either: it has min workers, and gives up
+	// what it has beyond them. An administrator may not allow
 	// Evict or Never in a namespace: Shrink is used then, and an event says so. It can change at any time.
 	// Default Shrink.
 	Policy *apiv1alpha1.PreemptionPolicy `json:"policy,omitempty"`
