@@ -40,7 +40,8 @@ func (m *Machine) adopting(now time.Time) bool {
 //   - burns it when so many have obeyed this leader's term and are not in it that it can never be
 //     complete: they refuse older directives. If nobody is in it at all, and the members are still in
 //     the round before, that world is adopted instead: it can go on as if nothing had been. If some
-//     are in it, it is adopted all the same, as a world that has lost the others;
+//     are in it, it is adopted all the same, as a world that has lost the others; and so it is, as one that has lost
+//     everybody, when all that it names have ended and none was heard: they may have made steps;
 //   - gives it up when the heartbeat timeout and the grace for reconnecting have passed and nobody
 //     has reported it. This only ends Observation.Adopting: should it be reported later, and no new
 //     round be written by then, it is adopted all the same.
@@ -118,10 +119,27 @@ func (m *Machine) tryAdopt(now time.Time) {
 		// Too early to say.
 	case c.in > 0:
 		m.adopt(now, m.base, "some of its workers have entered it")
+	case m.base.Parent > 0 && m.allUnheard():
+		m.adopt(now, m.base, "all of its workers have ended, and how far they came is not known")
 	default:
 		m.burn("none of its workers has entered it")
 		m.adoptParent(now)
 	}
+}
+
+// allUnheard says whether the record names the members of the inherited round, and none of them has been heard: they may
+// have made steps in it that nobody else knows of. One that was heard, and is not in it, shows that there were none.
+func (m *Machine) allUnheard() bool {
+	ranks := m.naming().ranks
+	if len(ranks) == 0 {
+		return false
+	}
+	for _, mem := range m.members {
+		if _, named := ranks[mem.want.Ordinal]; named && mem.joined {
+			return false
+		}
+	}
+	return true
 }
 
 // findRefusal finds out whether a worker that was to go on to this world with its state could not: it had been

@@ -95,6 +95,34 @@ func endedBeforeAdopted(f *fleet) string {
 	return ""
 }
 
+// endedUnheard: a world has lost a member that is only cut off, goes on without it, and ends when nobody leads. The next
+// leader gives up waiting for its members before the one that was cut off is back, which stands in the world before. What
+// was trained after that is not thrown away for the world before, as if it had never been, and the job goes on.
+func endedUnheard(f *fleet) string {
+	l := f.training(2)
+	f.pods["p00"].save()
+	f.turns(l, 2)
+	f.cut(f.pods["p01"], true)
+	for turn := 0; f.record.Round < 2 || f.done[2] <= f.record.FromStep; turn++ {
+		if f.turn(l); turn > 100 {
+			return "the world does not go on without the one that is cut off"
+		}
+	}
+	f.kill(l)
+	f.end(f.pods["p00"])
+	f.pods["p00"].want.Lost, f.pods["p00"].want.Ended = "it has ended", true
+	f.makePod()
+	f.newLeader()
+	l = f.leaders[f.born]
+	f.turns(l, 40)
+	f.pods["p01"].unheard, f.pods["p01"].apart = false, false
+	f.turns(l, 60)
+	if m := l.machine; m.fatal == "" && (m.world == nil || m.world.record.Round <= 2) {
+		return fmt.Sprintf("the leader is %s, in %+v", m.State(), f.record)
+	}
+	return ""
+}
+
 // oneHasEnded: both members of a world are lost. One is known to have ended, of the other nobody knows.
 func oneHasEnded(f *fleet) string {
 	l := f.training(2)
