@@ -219,7 +219,7 @@ func (a *agent) fetch(fetch lifecycle.Fetch) {
 	a.keeper.Fetch(wanted(*fetch.World.Snapshot), holdersOf(fetch.Holders), func(err error) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
-			event.Why, event.Unreached = err.Error(), errors.Is(err, checkpoint.ErrUnreached)
+			event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
 		}
 		a.send(event)
 	})

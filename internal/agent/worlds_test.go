@@ -207,7 +207,7 @@ func damagedHolder(t *testing.T, content []byte) *rendezvousv1.Holder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := checkpoint.Serve(store, "127.0.0.1:0", identity)
+	server, err := checkpoint.Serve(store, "127.0.0.1:0", identity, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,11 +402,16 @@ func TestASnapshotThatNobodyHas(t *testing.T) {
 	d.World.Snapshot = &rendezvousv1.Snapshot{Round: 1, Step: 3, Bytes: uint64(len(content)), Hash: make([]byte, 32)}
 	d.World.Holders = admitted(r.Hellos()[0], d.World.Snapshot, damagedHolder(t, content))
 	r.Direct(d)
+	r.Await("that it left the world", func(r *rendezvousv1.Report) bool { return r.GetRound() == 2 && r.GetOut() })
+	d = second(r, 1, true)
+	d.Round, d.World.Snapshot = 3, &rendezvousv1.Snapshot{Round: 1, Step: 2, Bytes: 5, Hash: make([]byte, 32)}
+	d.World.FromStep, d.World.Holders = 2, admitted(r.Hellos()[0], d.World.Snapshot, damagedHolder(t, content))
+	r.Direct(d)
 	if code := w.exit(); code != 137 || !strings.Contains(w.text(), "its snapshot is not to be had") {
 		t.Errorf("exit code %d:\n%s", code, w.text())
 	}
 	fault := r.Last().GetProcesses()[0].GetFault().GetMessage()
-	if !strings.Contains(fault, "round 2 cannot begin here") || !strings.Contains(fault, "have the hash") {
+	if !strings.Contains(fault, "round 2 cannot begin here") || !strings.Contains(fault, "have the hash") || !strings.Contains(fault, "round 3 cannot") {
 		t.Errorf("the last report says %q of the end", fault)
 	}
 }

@@ -81,7 +81,7 @@ func put(t testing.TB, store *Store, id ID, data []byte) Snapshot {
 func serve(t testing.TB, store *Store) (*Server, Holder) {
 	t.Helper()
 	identity := newIdentity()
-	server, err := Serve(store, "127.0.0.1:0", identity)
+	server, err := Serve(store, "127.0.0.1:0", identity, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestOpenThatFails(t *testing.T) {
 	if _, err := Open(t.TempDir(), 0); err == nil {
 		t.Error("a store that keeps nothing")
 	}
-	if _, err := Serve(open(t, 1), "192.0.2.1:1", fetcher); err == nil || !strings.Contains(err.Error(), "listen") {
+	if _, err := Serve(open(t, 1), "192.0.2.1:1", fetcher, nil); err == nil || !strings.Contains(err.Error(), "listen") {
 		t.Errorf("an address of another host: %v", err)
 	}
 }
@@ -525,7 +525,7 @@ func TestAHolderThatIsAskedTooEarly(t *testing.T) {
 	store := open(t, 1)
 	want := put(t, store, ID{2, 9}, data)
 	identity := newIdentity()
-	server, err := Serve(store, "127.0.0.1:0", identity)
+	server, err := Serve(store, "127.0.0.1:0", identity, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

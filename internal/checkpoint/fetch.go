@@ -39,9 +39,12 @@ const (
 // again in a while.
 var ErrUnreached = errors.New("could not be reached")
 
+// ErrLocal marks what no other holder can mend.
+var ErrLocal = errors.New("cannot be written here")
+
 var (
-	// errLocal marks what no other holder can mend.
-	errLocal = errors.New("cannot be written here")
+	// errWrongBytes marks a file that is not the one wanted.
+	errWrongBytes = errors.New("hash")
 	// errEarly marks what time mends.
 	errEarly = errors.New("asked too early")
 )
@@ -49,13 +52,17 @@ var (
 // Fetch gets a snapshot from the first holder that gives exactly the file wanted, and returns the
 // file's path. A snapshot that is held already is not fetched again. A transfer that does not move
 // for ten seconds ends. A holder that says that it does not know the tickets yet is asked again, for earlyTimeout.
-// Errors: ctx has ended; the file cannot be written here; or no holder has it, with what was wrong at each, ErrUnreached
+// Errors: ctx has ended; the file cannot be written here, ErrLocal; or no holder has it, with what was wrong at each, ErrUnreached
 // among them when that was so.
 func (s *Store) Fetch(ctx context.Context, want Snapshot, holders []Holder, identity *Identity) (string, error) {
-	if held, ok := s.holds(want.ID); ok && held == want {
+	held, err := s.holdsWhole(want)
+	if held {
 		return s.path(want.ID), nil
 	}
 	errs := []error{fmt.Errorf("%d holders are known", len(holders))}
+	if err != nil {
+		errs = append(errs, err)
+	}
 	if want.Bytes > MaxBytes {
 		errs = []error{fmt.Errorf("it is said to have %d bytes, more than the largest of %d", want.Bytes, int64(MaxBytes))}
 		holders = nil
@@ -91,7 +98,7 @@ func (s *Store) fetchFromOne(ctx context.Context, want Snapshot, holders []Holde
 			continue
 		}
 		failed = append(failed, fmt.Errorf("from %s: %w", holder, err))
-		if errors.Is(err, errLocal) {
+		if errors.Is(err, ErrLocal) {
 			return nil, failed, false
 		}
 	}
@@ -124,16 +131,62 @@ func (l listed) Unwrap() []error { return l }
 // String is the holder's host:port.
 func (h Holder) String() string { return net.JoinHostPort(h.Address, strconv.Itoa(h.Port)) }
 
-func (s *Store) holds(id ID) (Snapshot, bool) {
+// holdsWhole says whether a snapshot is here, and as it was when it came.
+func (s *Store) holdsWhole(want Snapshot) (bool, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if i := s.find(id); i >= 0 {
-		return s.held[i], true
+	i := s.find(want.ID)
+	held, fresh := i >= 0 && s.held[i] == want, s.fresh == want.ID
+	s.mu.Unlock()
+	if !held || fresh {
+		return held, nil
 	}
-	return Snapshot{}, false
+	err := s.Verify(want.ID)
+	return err == nil, err
 }
 
 func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, identity *Identity) error {
+	response, err := ask(ctx, http.MethodGet, want, holder, identity)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnreached, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	switch {
+	case response.StatusCode != http.StatusOK:
+		err := refused(response)
+		if response.StatusCode == http.StatusServiceUnavailable {
+			err = fmt.Errorf("%w: %w", errEarly, err)
+		}
+		return err
+	case response.ContentLength != int64(want.Bytes):
+		return fmt.Errorf("it holds a file of %d bytes, and %d are wanted", response.ContentLength, want.Bytes)
+	}
+	if err = s.receive(want, response.Body); errors.Is(err, errWrongBytes) {
+		err = fmt.Errorf("%w, %s", err, verifyAt(ctx, want, holder, identity))
+	}
+	return err
+}
+
+// verifyAt has a holder look whether its file is whole, and returns in words what it has found.
+func verifyAt(ctx context.Context, want Snapshot, holder Holder, identity *Identity) string {
+	response, err := ask(ctx, http.MethodPost, want, holder, identity)
+	if err != nil {
+		return fmt.Sprintf("and it does not say whether its file is whole: %v", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode == http.StatusNoContent {
+		return "though its file is whole: they were altered on the way, or here"
+	}
+	return "and its file is not whole: " + refused(response).Error()
+}
+
+// refused is what a holder says.
+func refused(response *http.Response) error {
+	words, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
+	return fmt.Errorf("refused with %s: %.*q", response.Status, maxRefusal, strings.TrimSpace(string(words)))
+}
+
+// ask makes one request, on a connection of its own.
+func ask(ctx context.Context, method string, want Snapshot, holder Holder, identity *Identity) (*http.Response, error) {
 	transport := &http.Transport{
 		DialContext:           dial,
 		TLSClientConfig:       pinned(holder.Certificate, identity),
@@ -143,29 +196,12 @@ func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, ide
 		DisableCompression:    true,
 		ReadBufferSize:        bufferBytes,
 	}
-	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+holder.String()+folder+want.String(), nil)
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+holder.String()+folder+want.String(), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	request.Header.Set("Authorization", scheme+hex.EncodeToString(holder.Ticket))
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnreached, err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	switch {
-	case response.StatusCode != http.StatusOK:
-		words, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
-		err := fmt.Errorf("refused with %s: %.*q", response.Status, maxRefusal, strings.TrimSpace(string(words)))
-		if response.StatusCode == http.StatusServiceUnavailable {
-			err = fmt.Errorf("%w: %w", errEarly, err)
-		}
-		return err
-	case response.ContentLength != int64(want.Bytes):
-		return fmt.Errorf("it holds a file of %d bytes, and %d are wanted", response.ContentLength, want.Bytes)
-	}
-	return s.receive(want, response.Body)
+	return transport.RoundTrip(request)
 }
 
 // Reach says whether the agent of a peer answers where it serves its snapshots, with the certificate that is known
@@ -242,7 +278,7 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 	case n != want.Bytes:
 		return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes", ErrUnreached, n, want.Bytes)
 	case hash != want.Hash:
-		return fmt.Errorf("the %d bytes have the hash %x, and %x is wanted", n, hash, want.Hash)
+		return fmt.Errorf("the %d bytes have the %w %x, and %x is wanted", n, errWrongBytes, hash, want.Hash)
 	}
 	if err := file.Close(); err != nil {
 		return s.unwritable(want, err)
@@ -250,6 +286,7 @@ func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
 	if _, err := s.enter(want, filepath.Base(file.Name()), true); err != nil {
 		return s.unwritable(want, err)
 	}
+	s.refresh(want.ID)
 	return nil
 }
 
@@ -298,7 +335,7 @@ func transfer(to io.Writer, from io.Reader) (read uint64, hash Hash, failed, err
 func (s *Store) unwritable(want Snapshot, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("the snapshot of %d bytes %w: %s is full (%w): give the worker more room for snapshots",
-			want.Bytes, errLocal, s.dir, err)
+			want.Bytes, ErrLocal, s.dir, err)
 	}
-	return fmt.Errorf("the snapshot of %d bytes %w: %w", want.Bytes, errLocal, err)
+	return fmt.Errorf("the snapshot of %d bytes %w: %w", want.Bytes, ErrLocal, err)
 }

@@ -13,7 +13,7 @@ func TestSilentStrangersShutNobodyOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Serve(nil, "127.0.0.1:0", id)
+	s, err := Serve(nil, "127.0.0.1:0", id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

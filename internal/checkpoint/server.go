@@ -39,10 +39,14 @@ type Server struct {
 	guests *guests
 	http   *http.Server
 	done   sync.WaitGroup
+	// verifying is held while a file is read to see whether it is whole; dropped is told of one that was not.
+	verifying sync.Mutex
+	dropped   func(error)
 }
 
-// Serve starts a server at an address, host:port; port 0 means a free one. One without a store has no snapshots.
-func Serve(store *Store, address string, identity *Identity) (*Server, error) {
+// Serve starts a server at an address, host:port; port 0 means a free one. One without a store has no snapshots. dropped,
+// which may be nil, is called when a snapshot had to be dropped because its file was altered.
+func Serve(store *Store, address string, identity *Identity, dropped func(error)) (*Server, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for those who want snapshots: %w", err)
@@ -51,9 +55,10 @@ func Serve(store *Store, address string, identity *Identity) (*Server, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("%s is no TCP address", address), listener.Close())
 	}
-	s := &Server{store: store, port: tcp.Port, guests: newGuests(maxConnections)}
+	s := &Server{store: store, port: tcp.Port, guests: newGuests(maxConnections), dropped: dropped}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+folder+"{name}", s.give)
+	mux.HandleFunc("GET "+folder+"{name}", s.admit(s.give))
+	mux.HandleFunc("POST "+folder+"{name}", s.admit(s.verify))
 	s.http = &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: headTimeout,
@@ -106,23 +111,47 @@ func (s *Server) count(conn net.Conn, state http.ConnState) {
 	}
 }
 
-func (s *Server) give(w http.ResponseWriter, r *http.Request) {
-	id, ok := ParseID(r.PathValue("name"))
-	if !ok {
-		http.Error(w, "a snapshot is named ROUND-STEP", http.StatusBadRequest)
+// admit lets those through who show a ticket for the snapshot that they name.
+func (s *Server) admit(next func(http.ResponseWriter, ID)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		id, ok := ParseID(r.PathValue("name"))
+		if !ok {
+			http.Error(w, "a snapshot is named ROUND-STEP", http.StatusBadRequest)
+			return
+		}
+		if status, why := s.refusal(r, id); why != "" {
+			http.Error(w, why, status)
+			return
+		}
+		if conn, ok := r.Context().Value(connection{}).(net.Conn); ok {
+			s.guests.welcome(conn)
+		}
+		if s.store == nil {
+			http.Error(w, "this worker holds no snapshots", http.StatusNotFound)
+			return
+		}
+		next(w, id)
+	}
+}
+
+// verify says whether a file is what it was when it came. One that is not is held no more. Files are read one after
+// another: whoever asks often waits.
+func (s *Server) verify(w http.ResponseWriter, id ID) {
+	s.verifying.Lock()
+	defer s.verifying.Unlock()
+	err := s.store.Verify(id)
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	if status, why := s.refusal(r, id); why != "" {
-		http.Error(w, why, status)
-		return
+	if s.dropped != nil && errors.Is(err, errAltered) {
+		s.dropped(err)
 	}
-	if conn, ok := r.Context().Value(connection{}).(net.Conn); ok {
-		s.guests.welcome(conn)
-	}
-	if s.store == nil {
-		http.Error(w, "this worker holds no snapshots", http.StatusNotFound)
-		return
-	}
+	http.Error(w, err.Error(), http.StatusGone)
+}
+
+// give gives a file.
+func (s *Server) give(w http.ResponseWriter, id ID) {
 	file, snapshot, err := s.store.open(id)
 	if err != nil {
 		http.Error(w, "this worker does not hold snapshot "+id.String(), http.StatusNotFound)

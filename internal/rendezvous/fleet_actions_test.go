@@ -238,6 +238,13 @@ func (f *fleet) exitProgram() {
 	}
 }
 
+// alter has the memory of a worker change a snapshot that it holds.
+func (f *fleet) alter() {
+	if p := f.pickPod(); len(p.snapshots) > 0 {
+		p.altered[p.snapshots[rapid.IntRange(0, len(p.snapshots)-1).Draw(f.draws, "altered")]] = true
+	}
+}
+
 func (f *fleet) snapshot() {
 	if p := f.pickPod(); p.trains() && !p.process.still && !p.process.stepping {
 		p.save()

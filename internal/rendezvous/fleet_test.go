@@ -60,6 +60,7 @@ func (f *fleet) play(t *rapid.T) {
 		"fault":        f.with((*fleet).failProgram),
 		"exit":         f.with((*fleet).exitProgram),
 		"snapshot":     f.with((*fleet).snapshot),
+		"alter":        f.with((*fleet).alter),
 		"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
 		"stand still":  f.with((*fleet).standStill),
 		"cut off":      f.with((*fleet).cutOff),
@@ -200,6 +201,8 @@ func (f *fleet) fetch(p *pod, s Snapshot, holders []lifecycle.Holder) (state his
 		switch {
 		case other == nil || f.notReached(p) || f.notReached(other):
 			reached = false
+		case other.altered[s]:
+			other.verify(s)
 		case slices.Contains(other.snapshots, s) || other.restored.Found && other.restored.Snapshot == s:
 			return other.states[s], true, true
 		}

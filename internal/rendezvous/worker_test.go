@@ -31,7 +31,9 @@ type worker struct {
 	vague bool
 
 	snapshots []Snapshot
-	states    map[Snapshot]history
+	// altered are those of them whose files are not what they were: they are dropped once somebody looks.
+	altered map[Snapshot]bool
+	states  map[Snapshot]history
 	// lasts is the last step of each round of the history of the world that the agent is in.
 	lasts         map[uint64]uint64
 	snapshotError string
@@ -118,7 +120,7 @@ func newWorker(uid string, now func() time.Time, strategy Strategy) worker {
 	return worker{
 		uid: uid, now: now, restarts: strategy == Restart, lastStep: 1 << 40,
 		machine: lifecycle.New(now(), lifecycle.DefaultLimits(30*time.Second), shape),
-		states:  map[Snapshot]history{}, worlds: map[uint64]string{},
+		states:  map[Snapshot]history{}, altered: map[Snapshot]bool{}, worlds: map[uint64]string{},
 	}
 }
 
@@ -319,6 +321,7 @@ func named(s lifecycle.Snapshot) Snapshot { return Snapshot{s.Round, s.Step, s.B
 // fetched gets the snapshot of a world from one of its holders.
 func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
 	s := named(*f.World.Snapshot)
+	w.verify(s)
 	if !slices.Contains(w.snapshots, s) {
 		state, ok, reached := history(nil), false, true
 		if w.fetch != nil {
@@ -330,6 +333,14 @@ func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
 		w.keep(s, state)
 	}
 	return lifecycle.Fetched{Round: f.Round}
+}
+
+// verify drops a snapshot whose file was altered.
+func (w *worker) verify(s Snapshot) {
+	if w.altered[s] {
+		delete(w.altered, s)
+		w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(held Snapshot) bool { return held == s })
+	}
 }
 
 func (w *worker) keep(s Snapshot, state history) {

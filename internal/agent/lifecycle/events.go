@@ -49,11 +49,11 @@ type Armed struct {
 }
 
 // Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had; Unreached is true when
-// there are holders that could not be reached.
+// there are holders that could not be reached, Local when there is no place for it here.
 type Fetched struct {
-	Round     uint64
-	Why       string
-	Unreached bool
+	Round            uint64
+	Why              string
+	Unreached, Local bool
 }
 
 // Checkpointed says that the programs have had their time for a checkpoint, after Checkpoint.

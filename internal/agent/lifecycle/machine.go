@@ -57,6 +57,8 @@ type Machine struct {
 	code, failed int
 	// unsupplied is why the programs were killed when their world's snapshot could not be had.
 	unsupplied string
+	// denied is why the snapshot of the last world was not to be had from holders that were reached; empty once one was.
+	denied string
 
 	lastHeard    time.Time
 	released     bool
@@ -315,7 +317,7 @@ func (m *Machine) start(start *Start) []Effect {
 // begin forgets the programs that ran before.
 func (m *Machine) begin() {
 	m.stage, m.ended = running, false
-	m.code, m.failed, m.unsupplied = 0, -1, ""
+	m.code, m.failed, m.unsupplied, m.denied = 0, -1, "", ""
 	m.killAt, m.answerBy, m.holdUntil = time.Time{}, time.Time{}, time.Time{}
 	clear(m.exits)
 	clear(m.slots)

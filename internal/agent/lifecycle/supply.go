@@ -11,9 +11,11 @@ const (
 	lastFetch  = 8 * time.Second
 )
 
-// supply is about the snapshot of a world whose holders cannot be reached. That is the network's fault, so nothing
-// ends by it: the worker tries for a while, and then leaves the world before it has begun. The operator makes the next
-// one of what is there then.
+// supply is about the snapshot of a world that cannot be had. Holders that cannot be reached are the network's fault, so
+// nothing ends by it: the worker tries for a while, and then leaves the world before it has begun. The operator makes the
+// next one of what is there then. Where all holders were reached the worker leaves at once: one whose file was altered has
+// dropped it by now, so the next world begins with another snapshot. If nothing is to be had for that either, what is
+// wrong is here.
 type supply struct {
 	// since is when the first try came to nothing, tries how many have; again is when the next one is due, zero for
 	// none.
@@ -32,16 +34,29 @@ func (m *Machine) fetched(now time.Time, f Fetched) []Effect {
 	}
 	switch {
 	case f.Why == "":
-		m.supplied = true
+		m.supplied, m.denied = true, ""
 		return nil
 	case m.orders.abort != nil:
 		return nil // that world is over: nobody enters it any more
 	case f.Unreached:
 		return m.unreached(now, f)
 	}
-	m.stage = stopping
-	m.unsupplied = fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)
-	return []Effect{Note{Text: m.unsupplied}, Kill{}}
+	why := fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)
+	if m.denied == "" && !f.Local {
+		m.denied = why
+		return m.giveUp(why)
+	}
+	if m.denied != "" {
+		why = m.denied + "; then " + why
+	}
+	m.stage, m.unsupplied = stopping, why
+	return []Effect{Note{Text: why}, Kill{}}
+}
+
+// giveUp leaves a world that has not begun.
+func (m *Machine) giveUp(why string) []Effect {
+	m.orders.abort = &Abort{Reason: why}
+	return []Effect{Note{Text: why}}
 }
 
 // unreached has the snapshot asked for again later, or gives the world up.
@@ -52,8 +67,7 @@ func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	}
 	if now.Sub(s.since) >= m.limits.Supply {
 		why := fmt.Sprintf("round %d cannot begin here, its snapshot could not be had for %v: %s", f.Round, m.limits.Supply, f.Why)
-		m.orders.abort = &Abort{Reason: why}
-		return []Effect{Note{Text: why}}
+		return m.giveUp(why)
 	}
 	wait := min(firstFetch<<min(s.tries, 8), lastFetch)
 	s.again, s.tries = now.Add(wait), s.tries+1

@@ -26,7 +26,7 @@ const (
 )
 
 // errNoMemory is what a worker without a memory volume says.
-var errNoMemory = errors.New("this worker keeps no snapshots: it has no memory volume")
+var errNoMemory = fmt.Errorf("a snapshot %w: this worker has no memory volume", checkpoint.ErrLocal)
 
 // Keeper holds the snapshots of one worker. Its methods return at once, but for Close; what takes
 // time is done in the background, one after another, and reported to the functions given to Open.
@@ -68,7 +68,7 @@ func Open(folder, address string, note func(string, ...any), changed func()) (*K
 	if k.identity, err = checkpoint.NewIdentity(); err != nil {
 		return nil, err
 	}
-	if k.server, err = checkpoint.Serve(k.store, net.JoinHostPort(address, "0"), k.identity); err != nil {
+	if k.server, err = checkpoint.Serve(k.store, net.JoinHostPort(address, "0"), k.identity, k.altered); err != nil {
 		return nil, err
 	}
 	k.working.Go(k.run)
@@ -215,12 +215,18 @@ func (k *Keeper) Restored(id checkpoint.ID, part string, bytes uint64) (checkpoi
 	if k.store == nil {
 		return checkpoint.Snapshot{}, errNoMemory
 	}
-	held, err := k.store.Take(id, part, bytes)
+	held, err := k.store.Bring(id, part, bytes)
 	if err != nil {
 		return checkpoint.Snapshot{}, err
 	}
 	k.changed()
 	return held, nil
+}
+
+// altered is told that a snapshot was dropped because its file was no longer what it was.
+func (k *Keeper) altered(err error) {
+	k.note("%v", err)
+	k.changed()
 }
 
 func (k *Keeper) trim() {
@@ -312,9 +318,9 @@ func (k *Keeper) Fetch(want checkpoint.Snapshot, holders []checkpoint.Holder, do
 	k.working.Go(func() {
 		err := k.get(now, before, holders)
 		close(now.done)
+		k.changed() // a file of ours that was altered is gone, whatever came of it
 		done(err)
 		if err == nil {
-			k.changed()
 			k.trim()
 		}
 	})
