@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"syscall"
 
+	_ "golang.org/x/crypto/x509roots/fallback" // its image has no other file, and storages show certificates
+
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
 	"github.com/concertina-dev/concertina/internal/uploader"
 	"github.com/concertina-dev/concertina/internal/uploader/server"
@@ -39,16 +41,24 @@ func run(ctx context.Context) (err error) {
 	job := storage.Job{
 		Namespace: os.Getenv(uploader.EnvNamespace), Name: os.Getenv(uploader.EnvJob), UID: os.Getenv(uploader.EnvJobUID),
 	}
-	opened, err := storage.Open(ctx, os.Getenv(uploader.EnvStorage))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, opened.Close()) }()
-	listening, err := server.Listen(os.Getenv(uploader.EnvSocket), server.New(opened, job, int32(attempt), note))
+	uploads, closeStorage := open(ctx, job, int32(attempt))
+	defer func() { err = errors.Join(err, closeStorage()) }()
+	listening, err := server.Listen(os.Getenv(uploader.EnvSocket), uploads)
 	if err != nil {
 		return err
 	}
 	note("ready for the checkpoints of %s/%s, attempt %d", job.Namespace, job.Name, attempt)
 	<-ctx.Done()
 	return listening.Close()
+}
+
+// open makes the uploader of a job. With a storage that cannot be opened it lives, to tell whoever asks: the words of a
+// container that ends are in its log alone.
+func open(ctx context.Context, job storage.Job, attempt int32) (*server.Uploader, func() error) {
+	opened, err := storage.Open(ctx, os.Getenv(uploader.EnvStorage))
+	if err != nil {
+		note("%v", err)
+		return server.Unopened(err), func() error { return nil }
+	}
+	return server.New(opened, job, attempt, note), opened.Close
 }

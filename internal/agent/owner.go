@@ -40,6 +40,7 @@ func (a *agent) State() *rendezvousv1.Report {
 	standing := a.standing
 	a.mu.Unlock()
 	r := report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
+	r.SnapshotTrouble = wire.HeadOf(a.keeper.Trouble(), maxReason)
 	r.MasterPort = uint32(a.masterPort())
 	a.addDurable(r)
 	for _, result := range a.prober.Results() {

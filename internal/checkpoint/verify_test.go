@@ -48,7 +48,7 @@ func TestVerify(t *testing.T) {
 	if diff := cmp.Diff([]Snapshot{whole}, store.List()); diff != "" {
 		t.Errorf("held afterwards: %s", diff)
 	}
-	if diff := cmp.Diff([]string{whole.ID.String()}, files(t, store)); diff != "" {
+	if diff := cmp.Diff([]string{whole.String()}, files(t, store)); diff != "" {
 		t.Errorf("files afterwards: %s", diff)
 	}
 }

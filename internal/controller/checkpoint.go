@@ -51,10 +51,11 @@ func (p *planner) whyAllGo() string {
 	}
 }
 
-// durable says whether nothing is lost when all workers are released: their world can stop, and the storage is one that
-// has taken a checkpoint of this job and has no trouble now.
+// durable says whether nothing is lost when all workers are released: their world can stop, and the storage has no trouble,
+// and has taken the last checkpoint in half of the time that a stop and an upload may take together.
 func (p *planner) durable() bool {
-	return p.storage() != nil && p.canStop() && value(p.plan.Status.Checkpoint.Round) > 0 && p.World.Storage == ""
+	took, limit := p.World.UploadTook, value(p.Job.Spec.Checkpoint.Timeout).Duration
+	return p.storage() != nil && p.canStop() && p.World.Storage == "" && took > 0 && took < limit/2
 }
 
 // parks says whether workers that are all to be released stay for a while: their world stops, and what it has done is

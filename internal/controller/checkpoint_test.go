@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,43 @@ func TestTheUploaderMountsTheVolumeOfAFolder(t *testing.T) {
 	}
 }
 
+// A pod keeps its class of service: that of one with processors of its own, too.
+func TestTheUploaderKeepsThePodsClass(t *testing.T) {
+	amounts := func(cpu, memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	for name, row := range map[string]struct {
+		resources  corev1.ResourceRequirements
+		guaranteed bool
+	}{
+		"limits alone":           {corev1.ResourceRequirements{Limits: amounts("4", "8Gi")}, true},
+		"requests as limits":     {corev1.ResourceRequirements{Requests: amounts("4", "8Gi"), Limits: amounts("4", "8Gi")}, true},
+		"fewer requests":         {corev1.ResourceRequirements{Requests: amounts("1", "8Gi"), Limits: amounts("4", "8Gi")}, false},
+		"requests alone":         {corev1.ResourceRequirements{Requests: amounts("4", "8Gi")}, false},
+		"a limit of memory only": {corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("8Gi")}}, false},
+	} {
+		job := jobWith(running, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Template.Spec.Containers[0].Resources = row.resources })
+		beside := newPod(job, settings, 1, 0).Spec.InitContainers[1]
+		if got := guaranteed(&beside); got != row.guaranteed {
+			t.Errorf("%s: the uploader has %+v", name, beside.Resources)
+		}
+	}
+}
+
+// A folder that no volume holds would die with its pod.
+func TestAFolderOnNoVolumeIsRefused(t *testing.T) {
+	job := jobWith(running, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Checkpoint.Storage.URL = "file:///mnt/jobs" })
+	if fault := templateFault(&job.Spec); !strings.Contains(fault, "mounts no volume there") {
+		t.Errorf("without a volume: %q", fault)
+	}
+	spec := &job.Spec.Workers.Template.Spec
+	spec.Volumes = []corev1.Volume{{Name: "shared"}}
+	spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "shared", MountPath: "/mnt"}}
+	if fault := templateFault(&job.Spec); fault != "" {
+		t.Errorf("with one: %q", fault)
+	}
+}
+
 // The workers of a job that is suspended stay until their state is durable, and for a while only.
 func TestASuspendedJobIsParkedFirst(t *testing.T) {
 	job := trains(2, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) })
@@ -118,22 +156,21 @@ func TestAnEvictedJobIsParkedFirst(t *testing.T) {
 
 // The fleet is told that nothing is lost with all workers only while that is so.
 func TestWhatIsDurable(t *testing.T) {
-	stored := func(j *v1alpha1.TrainingJob) {
-		j.Status.Checkpoint = v1alpha1.CheckpointStatus{Round: ptr.To(int64(1)), Step: ptr.To(int64(1000))}
-	}
 	for name, row := range map[string]struct {
 		change func(*State)
 		want   bool
 	}{
 		"its storage has a checkpoint":         {func(*State) {}, true},
-		"nothing is stored yet":                {func(s *State) { s.Job.Status.Checkpoint = v1alpha1.CheckpointStatus{} }, false},
+		"nothing is stored yet":                {func(s *State) { s.World.UploadTook = 0 }, false},
+		"an upload takes too long":             {func(s *State) { s.World.UploadTook = 31 * time.Second }, false},
 		"it has no storage":                    {func(s *State) { s.Job.Spec.Checkpoint.Storage = nil }, false},
 		"its storage cannot be reached":        {func(s *State) { s.World.Storage = "timeout" }, false},
 		"too few are left":                     {func(s *State) { s.World.Phase = rendezvous.PhaseRegrouping }, false},
 		"its program restarts for each change": {func(s *State) { s.Job.Spec.Resize.Strategy = v1alpha1.ResizeRestart }, false},
 	} {
-		job := trains(2, withStorage, stored)
+		job := trains(2, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Checkpoint.Timeout = &metav1.Duration{Duration: time.Minute} })
 		state := elasticState(job, crewOf(job)...)
+		state.World.UploadTook = 10 * time.Second
 		row.change(state)
 		if got := look(state).Facts.Durable; got != row.want {
 			t.Errorf("%s: durable is %v", name, got)

@@ -22,6 +22,8 @@ const (
 	// connectPatience is how long an agent may take to reach the operator before a condition says
 	// that it has not.
 	connectPatience = 10 * time.Second
+	// createPatience is how long the containers of a pod may be in the making before a condition says so.
+	createPatience = time.Minute
 )
 
 func isTrue(conditions []metav1.Condition, conditionType string) bool {
@@ -119,6 +121,9 @@ func (p *planner) whyNotTraining(pods []*corev1.Pod) (reason, message string) {
 	if stuck := stuckPods(pods); stuck != "" {
 		return v1alpha1.ReasonWaitingForPods, stuck
 	}
+	if unmade := p.unmade(pods); unmade != "" {
+		return v1alpha1.ReasonWaitingForPods, unmade
+	}
 	var silent, starting []string
 	for _, pod := range pods {
 		status := trainerStatus(pod, &p.Job.Spec.Workers)
@@ -141,7 +146,34 @@ func (p *planner) whyNotTraining(pods []*corev1.Pod) (reason, message string) {
 	if len(starting) > 0 {
 		return v1alpha1.ReasonStarting, fmt.Sprintf("waiting for %s to start", strings.Join(starting, ", "))
 	}
+	if why := p.World.Storage; why != "" {
+		return v1alpha1.ReasonStarting, "all workers are there, and the job's checkpoint is being looked for in its storage: " + why
+	}
 	return v1alpha1.ReasonStarting, "all workers are there, the world is being formed"
+}
+
+// unmade names the pods whose containers have been in the making for a while: the kubelet says why in events alone.
+func (p *planner) unmade(pods []*corev1.Pod) string {
+	var names []string
+	for _, pod := range pods {
+		status := trainerStatus(pod, &p.Job.Spec.Workers)
+		if pod.Status.StartTime == nil || status != nil && (status.State.Running != nil || status.State.Terminated != nil) {
+			continue
+		}
+		if left := pod.Status.StartTime.Add(createPatience).Sub(p.Now); left > 0 {
+			p.lookAgain(left)
+			continue
+		}
+		names = append(names, pod.Name)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	hint := "an image may be large, or a volume or a Secret missing"
+	if storage := p.Job.Spec.Checkpoint.Storage; storage != nil && storage.SecretName != "" {
+		hint += fmt.Sprintf(" (spec.checkpoint.storage.secretName is %s)", storage.SecretName)
+	}
+	return fmt.Sprintf("the containers of %s are not made after %s: see the pod's events; %s", strings.Join(names, ", "), createPatience, hint)
 }
 
 // stuckPods names the pods whose containers cannot start, and the cause; empty when there is none.

@@ -248,6 +248,40 @@ func TestTraining(t *testing.T) {
 	})
 }
 
+// The kubelet tells why a container is not made in events alone: of a Secret that is missing, for one.
+func TestContainersThatAreNotMade(t *testing.T) {
+	job := jobWith(scheduled)
+	withStorage(job)
+	unmade := func(pod *corev1.Pod) {
+		onNode("n1")(pod)
+		pod.Status.StartTime = ptr.To(metav1.NewTime(start))
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}}}
+	}
+	state := stateOf(job, podOf(job, 1, 0, unmade), podOf(job, 1, 1, trainerRuns))
+	state.World = worldOf(0, state.Pods[1:]...)
+	state.Now = start.Add(30 * time.Second)
+	plan := NewPlan(state, settings)
+	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "waiting for digits-1-0 to start")
+	if plan.After != 30*time.Second {
+		t.Errorf("looks again after %s, want 30s", plan.After)
+	}
+	state.Now = start.Add(time.Minute)
+	expectCondition(t, NewPlan(state, settings), v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonWaitingForPods,
+		"the containers of digits-1-0 are not made", "see the pod's events", "secretName is s3")
+}
+
+// While the job's storage has trouble with its checkpoint the condition says what.
+func TestAWorldThatWaitsForItsCheckpoint(t *testing.T) {
+	job := jobWith(scheduled)
+	withStorage(job)
+	state := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns))
+	state.World = worldOf(0, state.Pods...)
+	state.World.Storage = "digits-1-0: no such host"
+	expectCondition(t, NewPlan(state, settings), v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting,
+		"looked for in its storage: digits-1-0: no such host")
+}
+
 func TestStartTimeout(t *testing.T) {
 	job := jobWith(scheduled)
 	stuck := func(pod *corev1.Pod) {

@@ -57,7 +57,22 @@ func templateFault(job *v1alpha1.TrainingJobSpec) string {
 	if job.Strategy() == v1alpha1.ResizeRestart {
 		return probeFault(workers)
 	}
-	return ""
+	return storageFault(job)
+}
+
+// storageFault refuses a folder for checkpoints that dies with its pod.
+func storageFault(job *v1alpha1.TrainingJobSpec) string {
+	storage := job.Checkpoint.Storage
+	if storage == nil || !strings.HasPrefix(storage.URL, "file://") {
+		return ""
+	}
+	index, _ := trainingContainer(&job.Workers)
+	container := &job.Workers.Template.Spec.Containers[index]
+	if mountOf(container, storage.URL) != nil {
+		return ""
+	}
+	return fmt.Sprintf("spec.checkpoint.storage.url is %s, and container %s mounts no volume there: mount one that all workers share, at this path or above it",
+		storage.URL, container.Name)
 }
 
 // probeFault refuses probes that would have a standby killed, which runs no program under Restart.

@@ -17,7 +17,7 @@ import (
 
 const (
 	uploaderName     = "concertina-uploader"
-	uploaderSocket   = agentMount + "/run/uploader.sock"
+	uploaderSocket   = agentMount + "/uploader/uploader.sock" // in a folder of its own: the two may run as different users
 	credentialVolume = "concertina-storage"
 	credentialMount  = identityMount + "/storage"
 )
@@ -47,16 +47,11 @@ func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.Train
 			{Name: uploader.EnvStorage, Value: storage.URL},
 			{Name: uploader.EnvSocket, Value: uploaderSocket},
 		},
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi"),
-			},
-			Limits: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("512Mi"),
-			},
-		},
+		Resources:       uploaderResources(trainer),
 		VolumeMounts:    []corev1.VolumeMount{{Name: agentName, MountPath: agentMount}},
 		SecurityContext: restricted(&pod.Spec, trainer),
+		// Why it has ended is told with the pod then.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	if mount := mountOf(trainer, storage.URL); mount != nil {
 		beside.VolumeMounts = append(beside.VolumeMounts, *mount)
@@ -74,6 +69,31 @@ func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.Train
 	// After the one that installs the agent, which makes no folder that this needs, and before those of the template.
 	first := 1 + slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == agentName })
 	pod.Spec.InitContainers = slices.Insert(pod.Spec.InitContainers, first, beside)
+}
+
+// uploaderResources are what the uploader needs: little while it waits, and two processors while it works. It reads a
+// snapshot by pieces, and what it restores is memory of the trainer's. Where the trainer's requests are its limits so are
+// the uploader's: its pod keeps the Guaranteed class then, and the processors that it has for itself.
+func uploaderResources(trainer *corev1.Container) corev1.ResourceRequirements {
+	needs := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")}
+	limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("512Mi")}
+	if guaranteed(trainer) {
+		limits[corev1.ResourceCPU] = resource.MustParse("1")
+		needs = limits
+	}
+	return corev1.ResourceRequirements{Requests: needs, Limits: limits}
+}
+
+// guaranteed says whether a container has limits of processors and memory, and its requests are these.
+func guaranteed(container *corev1.Container) bool {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		limit, limited := container.Resources.Limits[name]
+		request, requested := container.Resources.Requests[name]
+		if !limited || limit.IsZero() || requested && request.Cmp(limit) != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // mountOf is the trainer's mount that a file:// URL lies below; nil when there is none, or for another URL.

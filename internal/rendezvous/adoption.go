@@ -119,12 +119,19 @@ func (m *Machine) tryAdopt(now time.Time) {
 		// Too early to say.
 	case c.in > 0:
 		m.adopt(now, m.base, "some of its workers have entered it")
-	case m.base.Parent > 0 && m.allUnheard():
-		m.adopt(now, m.base, "all of its workers have ended, and how far they came is not known")
 	default:
-		m.burn("none of its workers has entered it")
-		m.adoptParent(now)
+		m.endInherited(now)
 	}
+}
+
+// endInherited ends an inherited round in which nobody is.
+func (m *Machine) endInherited(now time.Time) {
+	if m.base.Parent > 0 && m.allUnheard() {
+		m.adopt(now, m.base, "all of its workers have ended, and how far they came is not known")
+		return
+	}
+	m.burn("none of its workers has entered it")
+	m.adoptParent(now)
 }
 
 // allUnheard says whether the record names the members of the inherited round, and none of them has been heard: they may

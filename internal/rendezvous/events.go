@@ -92,6 +92,9 @@ type Report struct {
 	// one that it was asked for is not yet.
 	Durable     Durable
 	UploadError string
+	// SnapshotTrouble is why the last snapshot that it was to take, whoever asked for it, could not be taken; empty once one
+	// was.
+	SnapshotTrouble string
 	// Restored is what has come of the newest restore; the zero value while nothing has.
 	Restored Restored
 }

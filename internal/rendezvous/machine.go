@@ -137,6 +137,7 @@ type Machine struct {
 	// restoring is how the first world of the attempt comes by its state; uploading is what is being made durable,
 	// durable the newest that is, and nextUpload when the next one is due.
 	restoring  *restoring
+	uploadTook time.Duration
 	restores   uint64
 	uploading  *uploading
 	durable    Durable

@@ -232,7 +232,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 		m.out.Changed = m.out.Changed || after.visible() != before.visible()
 	}
 	if stored {
-		m.hearStorage(mem)
+		m.hearStorage(now, mem)
 	}
 	m.look = m.look || obeyed != r.Term || r.Refused > 0 || m.change != nil || m.broken != nil
 	if m.world != nil && r.Round == m.world.record.Round {

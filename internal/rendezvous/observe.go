@@ -22,6 +22,7 @@ func (m *Machine) Observe(now time.Time) Observation {
 	}
 	observed.Phase, observed.Why = m.doing()
 	observed.Durable, observed.Storage, observed.Restored, observed.Parked = m.durable, m.storageTrouble(), m.restored(), m.isParked()
+	observed.UploadTook = m.uploadTook
 	if m.world != nil {
 		observed.Round = m.world.record.Round
 		observed.Progress = m.progress()

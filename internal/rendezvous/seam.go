@@ -218,9 +218,11 @@ type Observation struct {
 	// Durable is the newest snapshot in the job's storage that this leader has heard of, the zero value while it has of
 	// none. Storage says what is wrong with the storage, in words; empty for nothing.
 	// Restored says what the attempt has begun with, of what is in the storage; empty for nothing.
-	Durable  Durable
-	Storage  string
-	Restored string
+	// UploadTook is how long it took to make the last snapshot durable that this leader has asked for; 0 before the first.
+	Durable    Durable
+	Storage    string
+	Restored   string
+	UploadTook time.Duration
 	// Parked is true once the world stands for Gang.Storage.Park, and its state is durable.
 	Parked bool
 	// Fatal is set when the attempt cannot go on: nothing is left to continue from, or the programs

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ type restoring struct {
 type uploading struct {
 	snapshot Snapshot
 	by       string
+	since    time.Time
 }
 
 // numbersPerTerm tells the restores of one leader from those of another.
@@ -94,16 +96,20 @@ func (r *Report) storage() (said struct {
 	durable     Durable
 	restored    Restored
 	uploadError string
+	trouble     string
 }) {
-	said.durable, said.restored, said.uploadError = r.Durable, r.Restored, r.UploadError
+	said.durable, said.restored, said.uploadError, said.trouble = r.Durable, r.Restored, r.UploadError, r.SnapshotTrouble
 	return said
 }
 
 // hearStorage takes note of what a member says of the storage.
-func (m *Machine) hearStorage(mem *member) {
+func (m *Machine) hearStorage(now time.Time, mem *member) {
 	m.look, m.out.Changed = true, true
 	if d := mem.report.Durable; d.Path != "" && newerSnapshot(d.Snapshot, m.durable) {
 		m.durable = d
+		if u := m.uploading; u != nil && u.snapshot == d.Snapshot {
+			m.uploadTook = now.Sub(u.since)
+		}
 		m.note(notedDurable, "the snapshot of round %d, step %d is durable: %s", d.Snapshot.Round, d.Snapshot.Step, d.Path)
 	}
 	r, said := m.restoring, &mem.report.Restored
@@ -122,7 +128,8 @@ func (m *Machine) hearStorage(mem *member) {
 		r.paths = r.paths[1:]
 		m.orderRestore()
 	case m.gang.Storage.Known > 0:
-		m.fail(fmt.Sprintf("the checkpoint of step %d is in the storage no more, and no other one is%s", m.gang.Storage.Known, besides(said.Refused)))
+		m.fail(fmt.Sprintf("the checkpoint of step %d is in the storage no more, and no other one is%s: where spec.checkpoint.storage.url "+
+			"was changed, copy the folder of status.checkpoint.location to the new place", m.gang.Storage.Known, besides(said.Refused)))
 	case r.paths[0] != "":
 		m.fail(fmt.Sprintf("there is no checkpoint %s to begin with%s", r.paths[0], besides(said.Refused)))
 	default:
@@ -176,7 +183,7 @@ func (m *Machine) makeDurable(now time.Time) {
 func (m *Machine) upload(now time.Time, s Snapshot) {
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; mem != nil && mem.connected && !m.isLost(mem) && slices.Contains(mem.report.Snapshots, s) {
-			m.uploading, m.nextUpload = &uploading{s, uid}, now.Add(m.gang.Storage.Interval)
+			m.uploading, m.nextUpload = &uploading{s, uid, now}, now.Add(m.gang.Storage.Interval)
 			m.out.Tell = append(m.out.Tell, uid)
 			return
 		}
@@ -283,7 +290,7 @@ func (m *Machine) storageTrouble() string {
 		return m.members[u.by].want.Name + ": " + m.members[u.by].report.UploadError
 	}
 	if m.restoring == nil || m.restoring.over {
-		return ""
+		return m.snapshotTrouble()
 	}
 	var why []string
 	if mem := m.members[m.restoring.who]; mem != nil && mem.report.UploadError != "" && m.restoring.failed[m.restoring.who] == "" {
@@ -295,6 +302,21 @@ func (m *Machine) storageTrouble() string {
 		}
 	}
 	return strings.Join(why, "; ")
+}
+
+// snapshotTrouble says why the members that take snapshots take none: there is nothing to make durable then.
+func (m *Machine) snapshotTrouble() string {
+	if m.world == nil {
+		return ""
+	}
+	for _, node := range slices.Sorted(maps.Keys(m.world.writers)) {
+		if rank := m.world.writers[node]; int(rank) < len(m.world.ranks.uids) {
+			if mem := m.members[m.world.ranks.uids[rank]]; mem != nil && mem.report.SnapshotTrouble != "" {
+				return mem.want.Name + " takes no snapshots: " + mem.report.SnapshotTrouble
+			}
+		}
+	}
+	return ""
 }
 
 func sortedKeys(of map[string]string) []string {

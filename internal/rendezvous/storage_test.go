@@ -77,7 +77,7 @@ func TestTheFirstWorldBeginsWithACheckpoint(t *testing.T) {
 	if f.shelf.asked != 1 {
 		t.Errorf("%d members have brought it back, and the others have it from the first", f.shelf.asked)
 	}
-	if seen := l.machine.Observe(f.now).Durable; seen.Path != "other/0-7" {
+	if seen := l.machine.Observe(f.now).Durable; seen.Path != "other/0-7" || l.machine.Observe(f.now).UploadTook > 0 {
 		t.Errorf("what is durable: %+v", seen)
 	}
 }
@@ -271,5 +271,21 @@ func TestAStorageThatDoesNotAnswerIsNamed(t *testing.T) {
 	f.turns(l, 12)
 	if seen := l.machine.Observe(f.now); l.machine.world == nil || seen.Storage != "" {
 		t.Errorf("world %v, it says %q", l.machine.world, seen.Storage)
+	}
+}
+
+// A job whose workers take no snapshots has nothing to make durable: that is told, with why.
+func TestNoSnapshotsAreTold(t *testing.T) {
+	f := emptyFleet(t)
+	l := f.training(2)
+	f.pods["p01"].trouble = "no space left on device"
+	f.turns(l, 2)
+	if said := l.machine.Observe(f.now).Storage; !strings.Contains(said, "p01 takes no snapshots: no space left") {
+		t.Errorf("it says %q", said)
+	}
+	f.pods["p01"].trouble = ""
+	f.turns(l, 2)
+	if said := l.machine.Observe(f.now).Storage; said != "" {
+		t.Errorf("once one was taken it says %q", said)
 	}
 }

@@ -31,6 +31,8 @@ type worker struct {
 	vague bool
 
 	snapshots []Snapshot
+	// trouble is why it takes none.
+	trouble string
 	// altered are those of them whose files are not what they were: they are dropped once somebody looks.
 	altered map[Snapshot]bool
 	states  map[Snapshot]history
@@ -490,7 +492,7 @@ func (w *worker) report() Report {
 	r := Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
-		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError,
+		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble,
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
@@ -31,7 +33,9 @@ const (
 	// AskSave has the snapshot in the file made durable, and older checkpoints deleted beyond those to keep. It takes
 	// as long as it takes; one that was broken off goes on where it was.
 	AskSave = "save"
-	// AskRestore has the newest checkpoint below a path written to the file.
+	// AskRestore has the newest checkpoint below a path written to the file. Before that the answer says how many bytes it
+	// needs (Room), and waits for them (Made): memory is charged to whoever first writes to it, and that must be the
+	// worker, whose limit has it, and not the uploader.
 	AskRestore = "restore"
 )
 
@@ -45,8 +49,15 @@ type Request struct {
 	Path string `json:"path,omitempty"`
 }
 
+// Made is the line by which the worker says that a file has the room that was asked for, or why it has not.
+type Made struct {
+	Error string `json:"error,omitempty"`
+}
+
 // Answer is one line.
 type Answer struct {
+	// Room is how many bytes the file is to have; nothing else is said with it, and another answer follows.
+	Room uint64 `json:"room,omitempty"`
 	// Error is what is wrong, empty for nothing, and Passing whether that may be over later.
 	Error   string `json:"error,omitempty"`
 	Passing bool   `json:"passing,omitempty"`
@@ -87,10 +98,10 @@ func Ask(ctx context.Context, socket string, request Request, file *os.File) (*A
 	if err != nil {
 		return nil, fmt.Errorf("%w: the uploader does not answer: %w", ErrPassing, err)
 	}
-	unix, _ := conn.(*net.UnixConn)
-	line := wire.NewConn(unix)
+	socketed, _ := conn.(*net.UnixConn)
+	line := wire.NewConn(socketed)
 	defer func() { _ = line.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = unix.SetDeadline(time.Now()) })
+	stop := context.AfterFunc(ctx, func() { _ = socketed.SetDeadline(time.Now()) })
 	defer stop()
 	var files []*os.File
 	if file != nil {
@@ -99,13 +110,21 @@ func Ask(ctx context.Context, socket string, request Request, file *os.File) (*A
 	if err := line.Write(request, files...); err != nil {
 		return nil, fmt.Errorf("%w: ask the uploader: %w", ErrPassing, err)
 	}
-	text, err := line.ReadLine()
-	if err != nil {
-		return nil, fmt.Errorf("%w: the uploader has not answered: %w", ErrPassing, errors.Join(ctx.Err(), err))
-	}
-	answer := &Answer{}
-	if err := json.Unmarshal(text, answer); err != nil {
-		return nil, fmt.Errorf("the uploader's answer: %w", err)
+	var answer *Answer
+	for answer == nil || answer.Room > 0 {
+		if answer != nil {
+			if err := line.Write(makeRoom(file, answer.Room)); err != nil {
+				return nil, fmt.Errorf("%w: ask the uploader: %w", ErrPassing, err)
+			}
+		}
+		text, err := line.ReadLine()
+		if err != nil {
+			return nil, fmt.Errorf("%w: the uploader has not answered: %w", ErrPassing, errors.Join(ctx.Err(), err))
+		}
+		answer = &Answer{}
+		if err := json.Unmarshal(text, answer); err != nil {
+			return nil, fmt.Errorf("the uploader's answer: %w", err)
+		}
 	}
 	switch {
 	case answer.Error != "" && answer.Passing:
@@ -114,4 +133,18 @@ func Ask(ctx context.Context, socket string, request Request, file *os.File) (*A
 		return nil, errors.New(answer.Error)
 	}
 	return answer, nil
+}
+
+// makeRoom gives a file so many bytes of memory, which are charged to the caller.
+func makeRoom(file *os.File, bytes uint64) Made {
+	if file == nil || bytes > checkpoint.MaxBytes {
+		return Made{fmt.Sprintf("it is said to have %d bytes", bytes)}
+	}
+	switch err := unix.Fallocate(int(file.Fd()), 0, 0, int64(bytes)); {
+	case errors.Is(err, unix.ENOSPC):
+		return Made{fmt.Sprintf("the checkpoint has %d bytes, and spec.checkpoint.memory is too small for them", bytes)}
+	case err != nil && !errors.Is(err, unix.EOPNOTSUPP):
+		return Made{fmt.Sprintf("make room for %d bytes: %v", bytes, err)}
+	}
+	return Made{}
 }

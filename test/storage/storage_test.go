@@ -225,6 +225,13 @@ func TestAccessIsCheckedAndNamed(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("region", func(t *testing.T) {
+		t.Setenv("AWS_REGION", "")
+		s := open(t, url(server.address, ""))
+		if err := s.Check(t.Context(), job); !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "region") {
+			t.Error(err)
+		}
+	})
 	t.Run("folder", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		write(t, file, nil)

@@ -48,7 +48,7 @@ type Keeper struct {
 	// asked is the step of which the operator wants a snapshot, failure why it did not come.
 	asked   uint64
 	failure string
-	// noted is the last failure that was put into the log.
+	// noted is the last failure, which is in the log; empty once a snapshot was taken.
 	noted string
 	// fetching is the fetch that was begun last; nil for none.
 	fetching *fetching
@@ -271,6 +271,13 @@ func (k *Keeper) Failure() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.failure
+}
+
+// Trouble is why the last snapshot was not taken, whoever asked for it; empty once one was.
+func (k *Keeper) Trouble() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.noted
 }
 
 // List is what is held of the history of the world, newest first.

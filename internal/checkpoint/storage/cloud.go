@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +42,8 @@ func openCloud(ctx context.Context, address *url.URL) (bucket, error) {
 func (c cloud) create(ctx context.Context, key string, data []byte) error {
 	// A buffer that is larger than the object makes one request of it: several would leave some behind when this
 	// process ends between them, and nobody sees those.
-	err := c.bucket.WriteAll(ctx, key, data, &blob.WriterOptions{
+	// Not WriteAll: the writer for Azure that it makes takes an error for a reason to panic.
+	err := c.bucket.Upload(ctx, key, bytes.NewReader(data), &blob.WriterOptions{
 		IfNotExist: true, BufferSize: pieceBytes + 1<<20, MaxConcurrency: 1,
 		ContentType: "application/octet-stream", DisableContentTypeDetection: true,
 	})
@@ -93,6 +96,11 @@ func (c cloud) named(err error) error {
 	switch code := gcerrors.Code(err); {
 	case code == gcerrors.FailedPrecondition || code == gcerrors.AlreadyExists:
 		return fmt.Errorf("%w: %w", ErrExists, err)
+	case isUntrusted(err):
+		return fmt.Errorf("%w: the storage shows a certificate that is not trusted (SSL_CERT_FILE in its Secret names a file of "+
+			"others that are): %w", ErrRefused, err)
+	case strings.Contains(err.Error(), "endpoint rule error"): // the rules of S3's addresses have no type for it
+		return fmt.Errorf("%w: it has no address; a region may be missing (AWS_REGION in its Secret, or region= in its URL): %w", ErrRefused, err)
 	case errors.As(err, &api) && api.ErrorCode() == "NoSuchBucket":
 		return fmt.Errorf("%w: there is no such bucket: %w", ErrRefused, err)
 	case code == gcerrors.NotFound:
@@ -104,6 +112,9 @@ func (c cloud) named(err error) error {
 		return err
 	}
 }
+
+// isUntrusted says whether the other end is not who it should be.
+func isUntrusted(err error) bool { return errors.As(err, new(*tls.CertificateVerificationError)) }
 
 // refuses says whether an answer stays the same when asked again.
 func refuses(status int) bool {

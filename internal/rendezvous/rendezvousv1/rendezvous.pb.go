@@ -215,9 +215,11 @@ type Report struct {
 	// Why the snapshot that is to be made durable is not yet; empty for none.
 	UploadError string `protobuf:"bytes,24,opt,name=upload_error,json=uploadError,proto3" json:"upload_error,omitempty"`
 	// What has come of the restore of the newest directive; unset while nothing has.
-	Restored      *Restored `protobuf:"bytes,25,opt,name=restored,proto3" json:"restored,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Restored *Restored `protobuf:"bytes,25,opt,name=restored,proto3" json:"restored,omitempty"`
+	// Why the last snapshot that this worker was to take could not be taken, whoever asked for it; empty once one was.
+	SnapshotTrouble string `protobuf:"bytes,26,opt,name=snapshot_trouble,json=snapshotTrouble,proto3" json:"snapshot_trouble,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -402,6 +404,13 @@ func (x *Report) GetRestored() *Restored {
 		return x.Restored
 	}
 	return nil
+}
+
+func (x *Report) GetSnapshotTrouble() string {
+	if x != nil {
+		return x.SnapshotTrouble
+	}
+	return ""
 }
 
 // Durable is a snapshot in the job's storage.
@@ -1866,7 +1875,7 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xdb\x06\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x86\a\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1894,7 +1903,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"step_nanos\x18\x16 \x01(\x04R\tstepNanos\x12;\n" +
 	"\adurable\x18\x17 \x01(\v2!.concertina.rendezvous.v1.DurableR\adurable\x12!\n" +
 	"\fupload_error\x18\x18 \x01(\tR\vuploadError\x12>\n" +
-	"\brestored\x18\x19 \x01(\v2\".concertina.rendezvous.v1.RestoredR\brestoredB\x0e\n" +
+	"\brestored\x18\x19 \x01(\v2\".concertina.rendezvous.v1.RestoredR\brestored\x12)\n" +
+	"\x10snapshot_trouble\x18\x1a \x01(\tR\x0fsnapshotTroubleB\x0e\n" +
 	"\f_pause_nanos\"]\n" +
 	"\aDurable\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +

@@ -217,7 +217,10 @@ func readStorage(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Re
 	if len(r.GetUploadError()) > maxErrorBytes {
 		return malformed("upload_error has %d bytes, it may have %d", len(r.GetUploadError()), maxErrorBytes)
 	}
-	read.UploadError = plain.Text(r.GetUploadError())
+	if len(r.GetSnapshotTrouble()) > maxErrorBytes {
+		return malformed("snapshot_trouble has %d bytes, it may have %d", len(r.GetSnapshotTrouble()), maxErrorBytes)
+	}
+	read.UploadError, read.SnapshotTrouble = plain.Text(r.GetUploadError()), plain.Text(r.GetSnapshotTrouble())
 	restored := r.GetRestored()
 	if restored == nil {
 		return nil

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,8 +35,12 @@ type Server struct {
 	places   chan struct{}
 }
 
-// Listen serves an uploader on a unix socket, in the place of one that an earlier life of this container has left.
+// Listen serves an uploader on a unix socket, in the place of one that an earlier life of this container has left. The
+// socket's folder is made: the uploader begins before anybody else in its pod, and may run as another user than they.
 func Listen(path string, u *Uploader) (*Server, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("make the folder of the uploader's socket: %w", err)
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("make the uploader's socket: %w", err)
 	}
@@ -106,13 +112,45 @@ func (s *Server) hear(unix *net.UnixConn) {
 		file = files[0]
 		defer func() { _ = file.Close() }()
 	}
-	// Who asked says no more: when this ends, nobody waits for the answer any more.
+	// When there is nothing more to read nobody waits for the answer any more.
 	_ = conn.SetReadDeadline(time.Time{})
+	said := make(chan []byte)
 	s.done.Go(func() {
-		_, _ = conn.ReadLine()
-		cancel()
+		defer cancel()
+		for {
+			line, err := conn.ReadLine()
+			if err != nil {
+				return
+			}
+			select {
+			case said <- slices.Clone(line):
+			case <-ctx.Done():
+				return
+			}
+		}
 	})
-	answer := s.uploader.answer(ctx, &request, file)
+	answer := s.uploader.answer(ctx, &request, file, func(bytes uint64) error { return askForRoom(ctx, conn, said, bytes) })
 	_ = conn.SetWriteDeadline(time.Now().Add(answerTimeout))
 	_ = conn.Write(answer)
+}
+
+// askForRoom has the worker give the file so many bytes of its memory, and waits until it has.
+func askForRoom(ctx context.Context, conn *wire.Conn, said <-chan []byte, bytes uint64) error {
+	_ = conn.SetWriteDeadline(time.Now().Add(answerTimeout))
+	if err := conn.Write(uploader.Answer{Room: bytes}); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case line := <-said:
+		var made uploader.Made
+		if err := json.Unmarshal(line, &made); err != nil {
+			return fmt.Errorf("%w: %w", errAsked, err)
+		}
+		if made.Error != "" {
+			return fmt.Errorf("%w: %s", errNoRoom, made.Error)
+		}
+		return nil
+	}
 }

@@ -19,8 +19,12 @@ const statePart = "state"
 // maxRefused is how many checkpoints that could not be used are named.
 const maxRefused = 8
 
-// errAsked marks requests that can never be carried out.
-var errAsked = errors.New("this cannot be asked")
+var (
+	// errAsked marks requests that can never be carried out.
+	errAsked = errors.New("this cannot be asked")
+	// errNoRoom marks that the worker has no room for a checkpoint.
+	errNoRoom = errors.New("the worker has no room for it")
+)
 
 // Uploader serves one attempt of a job. Requests may come at any time; saves are carried out one after another.
 type Uploader struct {
@@ -30,6 +34,8 @@ type Uploader struct {
 	note    func(format string, arguments ...any)
 	// saving is taken by who saves.
 	saving chan struct{}
+	// unopened is why there is no storage; nil when there is.
+	unopened error
 }
 
 // New serves the attempt of a job.
@@ -37,11 +43,16 @@ func New(s *storage.Storage, job storage.Job, attempt int32, note func(string, .
 	return &Uploader{storage: s, job: job, attempt: attempt, note: note, saving: make(chan struct{}, 1)}
 }
 
-// answer carries a request out.
-func (u *Uploader) answer(ctx context.Context, request *uploader.Request, file *os.File) uploader.Answer {
+// Unopened answers every request with why the storage could not be opened.
+func Unopened(why error) *Uploader { return &Uploader{unopened: fmt.Errorf("%w: %w", errAsked, why)} }
+
+// answer carries a request out. room has its caller give a file the room that a restore needs.
+func (u *Uploader) answer(ctx context.Context, request *uploader.Request, file *os.File, room room) uploader.Answer {
 	var answer uploader.Answer
 	var err error
 	switch {
+	case u.unopened != nil:
+		err = u.unopened
 	case request.Ask == uploader.AskCheck:
 		err = u.storage.Check(ctx, u.job)
 	case file == nil:
@@ -49,7 +60,7 @@ func (u *Uploader) answer(ctx context.Context, request *uploader.Request, file *
 	case request.Ask == uploader.AskSave && request.Snapshot != nil:
 		answer.Path, err = u.save(ctx, request, file)
 	case request.Ask == uploader.AskRestore:
-		answer, err = u.restore(ctx, request.Path, file)
+		answer, err = u.restore(ctx, request.Path, file, room)
 	default:
 		err = fmt.Errorf("%w: %.40q", errAsked, request.Ask)
 	}
@@ -61,7 +72,7 @@ func (u *Uploader) answer(ctx context.Context, request *uploader.Request, file *
 
 // passing says whether an error may be gone when the same is asked again.
 func passing(err error) bool {
-	for _, final := range []error{errAsked, storage.ErrRefused, storage.ErrDropped, storage.ErrNewer, fs.ErrPermission, syscall.ENOSPC} {
+	for _, final := range []error{errAsked, storage.ErrRefused, storage.ErrDropped, storage.ErrNewer, fs.ErrPermission, syscall.ENOSPC, errNoRoom} {
 		if errors.Is(err, final) {
 			return false
 		}
@@ -91,7 +102,10 @@ func (u *Uploader) save(ctx context.Context, request *uploader.Request, file *os
 	return place.Path(), nil
 }
 
-func (u *Uploader) restore(ctx context.Context, path string, file *os.File) (uploader.Answer, error) {
+// room has the worker give the file of a restore so many bytes.
+type room func(bytes uint64) error
+
+func (u *Uploader) restore(ctx context.Context, path string, file *os.File, room room) (uploader.Answer, error) {
 	path = strings.Trim(path, "/")
 	if path == "" {
 		path = strings.Join([]string{u.job.Namespace, u.job.Name, u.job.UID}, "/")
@@ -99,8 +113,9 @@ func (u *Uploader) restore(ctx context.Context, path string, file *os.File) (upl
 	if strings.Contains("/"+path+"/", "/../") {
 		return uploader.Answer{}, fmt.Errorf("%w: restore %.200q", errAsked, path)
 	}
-	// What is about to begin would be lost with a storage that takes nothing.
-	if err := u.storage.Check(ctx, u.job); err != nil {
+	// What is about to begin would be lost with a storage that takes nothing. Nothing is repeated in silence here: whoever
+	// waits for the restore tells why, and asks again.
+	if err := u.storage.WithPatience(0).Check(ctx, u.job); err != nil {
 		return uploader.Answer{}, err
 	}
 	places, err := u.storage.Find(ctx, path)
@@ -109,7 +124,7 @@ func (u *Uploader) restore(ctx context.Context, path string, file *os.File) (upl
 	}
 	var answer uploader.Answer
 	for _, place := range places {
-		snapshot, err := u.load(ctx, place, file)
+		snapshot, err := u.load(ctx, place, file, room)
 		if err == nil {
 			u.note("checkpoint %s is restored", place.Path())
 			answer.Path, answer.Own, answer.Snapshot = place.Path(), place.Job == u.job, snapshot
@@ -128,7 +143,7 @@ func (u *Uploader) restore(ctx context.Context, path string, file *os.File) (upl
 
 // unusable says whether an older checkpoint should be tried: nothing is wrong with the storage, or here.
 func unusable(err error) bool {
-	for _, elsewhere := range []error{storage.ErrRefused, syscall.ENOSPC, context.Canceled, context.DeadlineExceeded} {
+	for _, elsewhere := range []error{storage.ErrRefused, syscall.ENOSPC, errNoRoom, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, elsewhere) {
 			return false
 		}
@@ -136,7 +151,7 @@ func unusable(err error) bool {
 	return true
 }
 
-func (u *Uploader) load(ctx context.Context, place storage.Place, file *os.File) (*uploader.Snapshot, error) {
+func (u *Uploader) load(ctx context.Context, place storage.Place, file *os.File, room room) (*uploader.Snapshot, error) {
 	reading, err := u.storage.Read(ctx, place)
 	if err != nil {
 		return nil, err
@@ -151,6 +166,9 @@ func (u *Uploader) load(ctx context.Context, place storage.Place, file *os.File)
 		return nil, err
 	}
 	if err := file.Truncate(0); err != nil {
+		return nil, err
+	}
+	if err := room(snapshot.Bytes); err != nil {
 		return nil, err
 	}
 	if err := reading.Load(ctx, statePart, file); err != nil {

@@ -2,9 +2,11 @@ package server
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
 	"github.com/concertina-dev/concertina/internal/uploader"
@@ -28,7 +31,7 @@ func podOf(t *testing.T, kept, uid string, attempt int32) *pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{socket: filepath.Join(t.TempDir(), "socket"), folder: t.TempDir()}
+	p := &pod{socket: filepath.Join(t.TempDir(), "of-its-own", "socket"), folder: t.TempDir()}
 	server, err := Listen(p.socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: uid}, attempt, t.Logf))
 	if err != nil {
 		t.Fatal(err)
@@ -152,5 +155,59 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 	if _, err := uploader.Ask(t.Context(), p.socket+"-none", uploader.Request{Ask: uploader.AskCheck}, nil); !errors.Is(err, uploader.ErrPassing) {
 		t.Errorf("without an uploader: %v", err)
+	}
+}
+
+// A storage that cannot be opened is told to whoever asks: in the log of a container that ends nobody looks.
+func TestAStorageThatCannotBeOpened(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "socket")
+	server, err := Listen(socket, Unopened(errors.New("unknown parameter \"pathstyle\"")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	for _, ask := range []string{uploader.AskCheck, uploader.AskSave, uploader.AskRestore} {
+		_, err := uploader.Ask(t.Context(), socket, uploader.Request{Ask: ask}, nil)
+		if err == nil || errors.Is(err, uploader.ErrPassing) || !strings.Contains(err.Error(), "pathstyle") {
+			t.Errorf("%s: %v", ask, err)
+		}
+	}
+}
+
+// Memory is charged to who first writes to it. So a file has the room for a checkpoint before the uploader writes it, and
+// the worker made that room; one that cannot is told of, and no older checkpoint is tried for it.
+func TestTheWorkerMakesRoomForACheckpoint(t *testing.T) {
+	p := podOf(t, t.TempDir(), "uid", 1)
+	p.save(t, 1, 10)
+	p.save(t, 1, 20)
+	file := p.file(t, nil)
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", p.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, _ := conn.(*net.UnixConn)
+	line := wire.NewConn(socket)
+	defer func() { _ = line.Close() }()
+	say := func(what any, files ...*os.File) (answer uploader.Answer) {
+		t.Helper()
+		if err := line.Write(what, files...); err != nil {
+			t.Fatal(err)
+		}
+		text, err := line.ReadLine()
+		if err == nil {
+			err = json.Unmarshal(text, &answer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	asked := say(uploader.Request{Ask: uploader.AskRestore}, file)
+	if info, err := file.Stat(); err != nil || info.Size() > 0 || asked.Room != uint64(len(content(20))) || asked.Snapshot != nil {
+		t.Fatalf("before there is room for it, it answers %+v, and the file has %d bytes (%v)", asked, info.Size(), err)
+	}
+	refused := say(uploader.Made{Error: "the volume is too small"})
+	if refused.Passing || !strings.Contains(refused.Error, "the volume is too small") || refused.Room > 0 {
+		t.Errorf("where there is no room it answers %+v", refused)
 	}
 }
