@@ -112,6 +112,12 @@ type WorldStatus struct {
 	// +optional
 	MembersDigest string `json:"membersDigest,omitempty"`
 
+	// parentDigest is the membersDigest of the parent. Empty when there is none, and in a record of an older version.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	ParentDigest string `json:"parentDigest,omitempty"`
+
 	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
 	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
 	// of an older version.

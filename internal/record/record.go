@@ -96,6 +96,7 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		Processes:     ptr.Deref(world.Processes, 0),
 		FromStep:      uint64(ptr.Deref(world.FromStep, 0)),
 		MembersDigest: world.MembersDigest,
+		ParentDigest:  world.ParentDigest,
 		Members:       world.Members,
 		Master:        rendezvous.Endpoint{Address: world.MasterAddress, Port: uint32(ptr.Deref(world.MasterPort, 0))},
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
@@ -118,6 +119,9 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 		WithMembersDigest(record.MembersDigest).
 		WithReason(string(record.Reason)).
 		WithFrom(record.From)
+	if record.ParentDigest != "" {
+		world = world.WithParentDigest(record.ParentDigest)
+	}
 	if record.Members != "" {
 		world = world.WithMembers(record.Members)
 	}

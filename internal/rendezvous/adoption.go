@@ -162,18 +162,36 @@ func (m *Machine) adoptParent(now time.Time) {
 		Term: m.base.Term, Round: m.base.Parent, Attempt: m.base.Attempt, Workers: m.base.From,
 		Processes: m.base.From * m.gang.ProcessesPerWorker, StartedAt: m.base.StartedAt,
 	}
-	votes := map[string]int{}
-	for _, mem := range m.members {
-		if mem.joined && mem.report.Round == parent.Round {
-			votes[mem.report.Digest]++
-			if votes[mem.report.Digest] > votes[parent.MembersDigest] {
-				parent.MembersDigest = mem.report.Digest
-			}
-		}
+	if parent.Round == 0 || parent.Workers < 1 || parent.Workers > MaxWorkers {
+		return
 	}
-	if parent.Workers >= 1 && parent.Workers <= MaxWorkers && len(votes) > 0 {
+	if parent.MembersDigest = m.parentDigest(); parent.MembersDigest != "" {
 		m.adopt(now, parent, "the round after it has never begun")
 	}
+}
+
+// parentDigest says which members the parent had, of whom at least one reports it; empty when none does. A record of an
+// older version does not tell: then most of those who are in it are believed, and of two the first.
+func (m *Machine) parentDigest() string {
+	votes := map[string]int{}
+	said := ""
+	for i := range m.gang.Members {
+		mem := m.members[m.gang.Members[i].UID]
+		if !mem.joined || mem.report.Round != m.base.Parent {
+			continue
+		}
+		digest := mem.report.Digest
+		if digest == m.base.ParentDigest {
+			return digest
+		}
+		if votes[digest]++; votes[digest] > votes[said] {
+			said = digest
+		}
+	}
+	if m.base.ParentDigest != "" {
+		return ""
+	}
+	return said
 }
 
 // steppedIn says whether any member has made a step in a round.

@@ -62,6 +62,7 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 	}
 	if m.world != nil {
 		before, next.Parent, next.From = m.world.ranks.uids, m.world.record.Round, m.world.record.Workers
+		next.ParentDigest = m.world.record.MembersDigest
 	}
 	ranks := newRankTable(assignRanks(before, p.members))
 	m.topRound = max(m.topRound, m.base.Round) + 1

@@ -146,6 +146,8 @@ type Record struct {
 	Workers, Processes int32
 	FromStep           uint64
 	MembersDigest      string
+	// ParentDigest is the MembersDigest of the parent; empty when there is none, and in a record of an older version.
+	ParentDigest string
 	// Members are the ordinals of the members in rank order, as packOrdinals writes them, and Master is where they
 	// meet; empty in a record of an older version.
 	Members   string

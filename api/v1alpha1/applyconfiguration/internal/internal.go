@@ -455,6 +455,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: parent
       type:
         scalar: numeric
+    - name: parentDigest
+      type:
+        scalar: string
     - name: processes
       type:
         scalar: numeric

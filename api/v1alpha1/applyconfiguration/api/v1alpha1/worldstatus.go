@@ -29,6 +29,8 @@ type WorldStatusApplyConfiguration struct {
 	FromStep *int64 `json:"fromStep,omitempty"`
 	// membersDigest is the SHA-256, in hex, over the ordered members.
 	MembersDigest *string `json:"membersDigest,omitempty"`
+	// parentDigest is the membersDigest of the parent. Empty when there is none, and in a record of an older version.
+	ParentDigest *string `json:"parentDigest,omitempty"`
 	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
 	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
 	// of an older version.
@@ -118,6 +120,14 @@ func (b *WorldStatusApplyConfiguration) WithFromStep(value int64) *WorldStatusAp
 // If called multiple times, the MembersDigest field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithMembersDigest(value string) *WorldStatusApplyConfiguration {
 	b.MembersDigest = &value
+	return b
+}
+
+// WithParentDigest sets the ParentDigest field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ParentDigest field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithParentDigest(value string) *WorldStatusApplyConfiguration {
+	b.ParentDigest = &value
 	return b
 }
 
