@@ -98,6 +98,7 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		MembersDigest: world.MembersDigest,
 		ParentDigest:  world.ParentDigest,
 		Members:       world.Members,
+		Nodes:         world.Nodes,
 		Master:        rendezvous.Endpoint{Address: world.MasterAddress, Port: uint32(ptr.Deref(world.MasterPort, 0))},
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
 		Reason:        rendezvous.Reason(world.Reason),
@@ -124,6 +125,9 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 	}
 	if record.Members != "" {
 		world = world.WithMembers(record.Members)
+	}
+	if record.Nodes != "" {
+		world = world.WithNodes(record.Nodes)
 	}
 	if record.Master.Address != "" {
 		world = world.WithMasterAddress(record.Master.Address)

@@ -334,6 +334,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: endedAttempt
+      type:
+        scalar: numeric
     - name: nextOrdinal
       type:
         scalar: numeric
@@ -450,6 +453,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
     - name: membersDigest
+      type:
+        scalar: string
+    - name: nodes
       type:
         scalar: string
     - name: parent

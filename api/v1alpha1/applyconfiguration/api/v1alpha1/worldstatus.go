@@ -35,6 +35,9 @@ type WorldStatusApplyConfiguration struct {
 	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
 	// of an older version.
 	Members *string `json:"members,omitempty"`
+	// nodes are the names of the nodes of the members in rank order, packed. An operator that starts later knows by
+	// them where a member was whose pod is gone. Empty in a record of an older version.
+	Nodes *string `json:"nodes,omitempty"`
 	// masterAddress is the IP address at which the members of this world meet, that of rank 0.
 	MasterAddress *string `json:"masterAddress,omitempty"`
 	// masterPort is the port there.
@@ -136,6 +139,14 @@ func (b *WorldStatusApplyConfiguration) WithParentDigest(value string) *WorldSta
 // If called multiple times, the Members field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithMembers(value string) *WorldStatusApplyConfiguration {
 	b.Members = &value
+	return b
+}
+
+// WithNodes sets the Nodes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Nodes field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithNodes(value string) *WorldStatusApplyConfiguration {
+	b.Nodes = &value
 	return b
 }
 
