@@ -235,8 +235,12 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 		m.hearStorage(mem)
 	}
 	m.look = m.look || obeyed != r.Term || r.Refused > 0 || m.change != nil || m.broken != nil
-	if m.world != nil && r.Round == m.world.record.Round {
+	switch {
+	case m.world == nil:
+	case r.Round == m.world.record.Round:
 		m.enter(uid, mem)
+	default:
+		m.outsideIt(uid, mem)
 	}
 }
 

@@ -162,3 +162,12 @@ func (m *Machine) membersNamed(uids []string) []NamedMember {
 	}
 	return named
 }
+
+// ordinals are the uids of the expected members by their ordinals.
+func (m *Machine) ordinals() map[int32]string {
+	expected := make(map[int32]string, len(m.gang.Members))
+	for i := range m.gang.Members {
+		expected[m.gang.Members[i].Ordinal] = m.gang.Members[i].UID
+	}
+	return expected
+}
