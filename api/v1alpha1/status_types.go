@@ -112,6 +112,12 @@ type WorldStatus struct {
 	// +optional
 	MembersDigest string `json:"membersDigest,omitempty"`
 
+	// parentDigest is the membersDigest of the parent. Empty when there is none, and in a record of an older version.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	ParentDigest string `json:"parentDigest,omitempty"`
+
 	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
 	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
 	// of an older version.
@@ -119,6 +125,13 @@ type WorldStatus struct {
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	Members string `json:"members,omitempty"`
+
+	// nodes are the names of the nodes of the members in rank order, packed. An operator that starts later knows by
+	// them where a member was whose pod is gone. Empty in a record of an older version.
+	//
+	// +kubebuilder:validation:MaxLength=65536
+	// +optional
+	Nodes string `json:"nodes,omitempty"`
 
 	// masterAddress is the IP address at which the members of this world meet, that of rank 0.
 	//
@@ -377,6 +390,13 @@ type TrainingJobStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Attempt *int32 `json:"attempt,omitempty"`
+
+	// endedAttempt is the newest attempt whose workers are known to make no further step. An operator that starts later
+	// misses none of them whose pods are gone.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	EndedAttempt *int32 `json:"endedAttempt,omitempty"`
 
 	// nextOrdinal is the ordinal of the next pod. It is saved before pods are created, so that
 	// no pod name is ever used twice.

@@ -481,6 +481,11 @@ func (in *TrainingJobStatus) DeepCopyInto(out *TrainingJobStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.EndedAttempt != nil {
+		in, out := &in.EndedAttempt, &out.EndedAttempt
+		*out = new(int32)
+		**out = **in
+	}
 	if in.NextOrdinal != nil {
 		in, out := &in.NextOrdinal, &out.NextOrdinal
 		*out = new(int32)

@@ -43,6 +43,7 @@ func (p *planner) startGang() {
 		p.lookAgain(overdueAfter / 4)
 		return
 	}
+	p.closeAttempt()
 	if len(p.Earlier) > 0 {
 		p.keepBackOff(v1alpha1.ReasonStopping, "waiting for pods of an earlier job of this name to end: "+strings.Join(p.Earlier, ", "))
 		return
@@ -124,6 +125,14 @@ func (p *planner) keepBackOff(reason, message string) {
 	old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining)
 	if old == nil || old.Reason != v1alpha1.ReasonBackOff {
 		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
+	}
+}
+
+// closeAttempt writes down that the worlds of the last attempt make no further step. An operator that starts later could
+// not tell pods that have ended from pods that were deleted by force.
+func (p *planner) closeAttempt() {
+	if p.attempt() > 0 {
+		p.plan.Status.EndedAttempt = ptr.To(p.attempt())
 	}
 }
 

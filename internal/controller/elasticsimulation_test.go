@@ -61,7 +61,8 @@ func (s *elasticSimulation) holding() int {
 }
 
 func (s *elasticSimulation) state() *State {
-	if s.memory.Since.IsZero() {
+	first := s.memory.Since.IsZero()
+	if first {
 		s.memory.Since = s.now
 	}
 	state := &State{Now: s.now, Job: s.job.DeepCopy(), GroupExists: s.group, World: s.observe(), Memory: s.memory}
@@ -70,6 +71,10 @@ func (s *elasticSimulation) state() *State {
 	state.Nodes.ByName = ready("n1")
 	for _, name := range slices.Sorted(maps.Keys(s.pods)) {
 		state.Pods = append(state.Pods, s.pods[name].DeepCopy())
+	}
+	if first {
+		s.memory.Vanished = state.unaccounted()
+		state.Memory = s.memory
 	}
 	giveRoom(state, int32(max(0, s.places-s.holding())))
 	return state
@@ -193,6 +198,11 @@ func (s *elasticSimulation) form(members []string, reason rendezvous.Reason) {
 	s.seen.Changes = append(s.seen.Changes, rendezvous.Change{Round: s.round, From: from, To: int32(len(members)), Reason: reason, At: s.now})
 	s.job.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To(int64(s.round)), Attempt: ptr.To(s.of),
 		Workers: ptr.To(int32(len(members))), From: ptr.To(from), Reason: string(reason), StartedAt: ptr.To(metav1.NewTime(s.now))}
+	var pods []*corev1.Pod
+	for _, uid := range members {
+		pods = append(pods, s.byUID(uid))
+	}
+	named(s.job, pods)
 }
 
 // reconcile does what the reconciler does, and dies after so many writes.

@@ -44,6 +44,12 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 	if err = r.gatherPods(ctx, r.Client, state); err != nil {
 		return nil, err
 	}
+	r.memory.update(job.UID, func(m *Memory) {
+		if !m.Accounted {
+			m.Accounted, m.Vanished = true, append(state.unaccounted(), m.Vanished...)
+		}
+		state.Memory.Vanished = m.Vanished
+	})
 	unseen := state.Memory.Own.unseen(state.Pods, state.Now)
 	r.memory.update(job.UID, func(m *Memory) { m.Own.Made = unseen })
 	if len(unseen) > 0 {

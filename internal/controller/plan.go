@@ -236,6 +236,11 @@ func (p *planner) suspend() {
 		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, fmt.Sprintf("%d workers are still ending", left))
 		return
 	}
+	if waiting := p.oldWorld(); waiting != "" {
+		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, waiting)
+		return
+	}
+	p.closeAttempt()
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonSuspended, message)
 	p.set(v1alpha1.ConditionSuspended, metav1.ConditionTrue, v1alpha1.ReasonSuspended, message)
 }

@@ -53,8 +53,10 @@ type Memory struct {
 	Own OwnMemory
 	// Elastic is what it remembers of an attempt whose world may change.
 	Elastic ElasticMemory
-	// Vanished are workers of the newest world whose pods are gone and may not have ended.
-	Vanished []Vanished
+	// Vanished are workers of the newest world whose pods are gone and may not have ended; Accounted is true once
+	// those were looked for whom only the record names.
+	Vanished  []Vanished
+	Accounted bool
 	// Trains is true while the job's world trains.
 	Trains bool
 	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed.

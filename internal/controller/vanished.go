@@ -26,6 +26,7 @@ const kubeletPatience = time.Minute
 // Vanished is a worker whose pod is gone from the API, and of which nobody has said that it has ended: somebody
 // has deleted it by force. Its processes may train on.
 type Vanished struct {
+	// UID is the pod's; of one that only the record names, one that no pod has.
 	UID              types.UID
 	Name, Node       string
 	Attempt, Ordinal int32
@@ -36,6 +37,33 @@ type Vanished struct {
 	// At is when it was missed, Grace its grace period.
 	At    time.Time
 	Grace time.Duration
+	// Unseen is true when its pod was gone before this operator first looked at the job.
+	Unseen bool
+}
+
+// unaccounted are those whom the record of the job's world names, and who have no pod: nobody who still knows has seen
+// how they went. An attempt that is over misses nobody, and the record of an older version does not say enough.
+func (s *State) unaccounted() []Vanished {
+	made := record.FromStatus(s.Job)
+	if made.Attempt != s.attempt() || value(s.Job.Status.EndedAttempt) >= s.attempt() || s.finished() {
+		return nil
+	}
+	there := map[int32]bool{}
+	for _, pod := range s.gang() {
+		there[podOrdinal(pod)] = true
+	}
+	var missed []Vanished
+	for _, member := range made.Named() {
+		if there[member.Ordinal] {
+			continue
+		}
+		name := podName(s.Job.Name, made.Attempt, member.Ordinal)
+		missed = append(missed, Vanished{
+			UID: types.UID("unseen/" + name), Name: name, Node: member.Node, Attempt: made.Attempt, Ordinal: member.Ordinal,
+			Ranked: true, Round: made.Round, At: s.Now, Grace: grace(&corev1.Pod{Spec: s.Job.Spec.Workers.Template.Spec}), Unseen: true,
+		})
+	}
+	return missed
 }
 
 // vanishedPod is what is kept of a pod that is gone; false for one that is known to have ended, or never began.
@@ -70,19 +98,25 @@ func (r *Reconciler) podGone(pod *corev1.Pod) {
 	if owner == nil {
 		return
 	}
-	if vanished, ok := vanishedPod(pod, r.Now()); ok {
-		r.memory.missed(owner.UID, vanished)
-	}
+	r.memory.gone(owner.UID, pod, r.Now())
 }
 
-// missed keeps a worker in mind that has vanished from a job that is known.
-func (m *memories) missed(job types.UID, vanished Vanished) {
+// gone keeps a pod in mind that has vanished from a job that is known. Its last state says more than that the record
+// names it.
+func (m *memories) gone(job types.UID, pod *corev1.Pod, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if memory, known := m.jobs[job]; known {
-		memory.Vanished = append(slices.Clone(memory.Vanished), vanished)
-		m.jobs[job] = memory
+	memory, known := m.jobs[job]
+	if !known {
+		return
 	}
+	memory.Vanished = slices.DeleteFunc(slices.Clone(memory.Vanished), func(v Vanished) bool {
+		return v.Unseen && v.Attempt == podAttempt(pod) && v.Ordinal == podOrdinal(pod)
+	})
+	if vanished, ok := vanishedPod(pod, now); ok {
+		memory.Vanished = append(memory.Vanished, vanished)
+	}
+	m.jobs[job] = memory
 }
 
 // missing are those of the workers that have vanished which may still make a step in the newest world.
@@ -123,7 +157,7 @@ func (p *planner) unproven() []string {
 	var names []string
 	for i := range p.Memory.Vanished {
 		if v := &p.Memory.Vanished[i]; !p.provenEnd(v) {
-			names = append(names, fmt.Sprintf("%s on node %s (deleted by force)", v.Name, v.Node))
+			names = append(names, fmt.Sprintf("%s on node %s (%s)", v.Name, v.Node, v.how()))
 		}
 	}
 	return names
@@ -136,8 +170,16 @@ func (p *planner) vanished() []rendezvous.Member {
 		v := &p.Memory.Vanished[i]
 		all = append(all, rendezvous.Member{
 			UID: string(v.UID), Name: v.Name, Ordinal: v.Ordinal, Node: v.Node, Gone: true, Ended: p.provenEnd(v),
-			Lost: fmt.Sprintf("worker %s on node %s was deleted by force, and nobody says that it has ended", v.Name, v.Node),
+			Lost: fmt.Sprintf("worker %s on node %s was %s, and nobody says that it has ended", v.Name, v.Node, v.how()),
 		})
 	}
 	return all
+}
+
+// how says how its pod went.
+func (v *Vanished) how() string {
+	if v.Unseen {
+		return "gone when this operator first looked"
+	}
+	return "deleted by force"
 }

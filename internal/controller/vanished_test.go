@@ -135,6 +135,143 @@ func TestNoNewGangBesideOneThatVanished(t *testing.T) {
 	}
 }
 
+// unseen takes the pods out of the API while no operator leads, and has a new one look.
+func unseen(state *State, gone func(*corev1.Pod) bool) {
+	state.Pods = slices.DeleteFunc(slices.Clone(state.Pods), gone)
+	state.Memory = Memory{Since: state.Now, Vanished: state.unaccounted()}
+}
+
+// named has the record of a job's world name these pods.
+func named(job *v1alpha1.TrainingJob, pods []*corev1.Pod) {
+	made := rendezvous.Record{}
+	members := make([]rendezvous.NamedMember, len(pods))
+	for rank, pod := range pods {
+		members[rank] = rendezvous.NamedMember{Ordinal: podOrdinal(pod), Node: pod.Spec.NodeName}
+	}
+	made.Name(members)
+	job.Status.World.Members, job.Status.World.Nodes = made.Members, made.Nodes
+}
+
+// Somebody deletes the workers of a world by force while no operator leads. The next one finds their names and nodes in
+// the record.
+func TestWorkersThatVanishUnseenAreMissed(t *testing.T) {
+	cutOff := map[string]*corev1.Node{"n0": {}, "n1": {}}
+	for name, c := range map[string]struct {
+		nodes  Nodes
+		after  time.Duration
+		change func(*State)
+		begins bool
+	}{
+		"their nodes are cut off":   {nodes: Nodes{ByName: cutOff}, after: time.Hour},
+		"at once":                   {nodes: Nodes{ByName: ready("n0", "n1")}},
+		"their nodes were ready":    {nodes: Nodes{ByName: ready("n0", "n1")}, after: time.Hour, begins: true},
+		"one of the nodes is gone":  {nodes: Nodes{ByName: cutOff, Gone: map[string]bool{"n1": true}}, begins: true},
+		"the attempt was over":      {nodes: Nodes{ByName: cutOff}, change: func(s *State) { s.Job.Status.EndedAttempt = ptr.To[int32](1) }, begins: true},
+		"an earlier one was over":   {nodes: Nodes{ByName: cutOff}, change: func(s *State) { s.Job.Status.EndedAttempt = ptr.To[int32](0) }},
+		"the record names no nodes": {nodes: Nodes{ByName: cutOff}, change: func(s *State) { s.Job.Status.World.Nodes = "" }, begins: true},
+		"it is that of an earlier attempt": {nodes: Nodes{ByName: cutOff},
+			change: func(s *State) { s.Job.Status.World.Attempt = ptr.To[int32](0) }, begins: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(4)
+			state := elasticState(job, crewOf(job)...)
+			named(job, state.Pods)
+			job.Status.Workers.Target = ptr.To[int32](0)
+			if c.change != nil {
+				c.change(state)
+			}
+			state.World, state.GroupExists = rendezvous.Observation{}, false
+			unseen(state, func(*corev1.Pod) bool { return true })
+			state.Nodes, state.Now = c.nodes, state.Now.Add(c.after)
+			giveRoom(state, 8)
+			plan := NewPlan(state, settings)
+			if begins := value(plan.Status.Attempt) == 2; begins != c.begins {
+				t.Fatalf("the next attempt begins: %v; %+v", begins, plan.Status.Conditions)
+			}
+			if !c.begins {
+				expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping,
+					"digits-1-0 on node n0 (gone when this operator first looked)", "node.kubernetes.io/out-of-service")
+			}
+		})
+	}
+}
+
+// Of those that a record names only who has no pod is missed, and the rendezvous is told of it.
+func TestWhoHasAPodIsNotMissed(t *testing.T) {
+	job := trains(3)
+	pods := crewOf(job)
+	exited(1, now, "")(pods[0])
+	state := elasticState(job, pods...)
+	named(job, pods)
+	unseen(state, func(pod *corev1.Pod) bool { return podOrdinal(pod) == 2 })
+	told := look(state).Actions.Expect.Members
+	i := slices.IndexFunc(told, func(m rendezvous.Member) bool { return m.Gone })
+	if len(told) != 3 || i < 0 || told[i].Ordinal != 2 || told[i].Node != "n1" || told[i].Ended || told[i].Lost == "" {
+		t.Errorf("the rendezvous is told %+v", told)
+	}
+}
+
+// What the last state of a pod tells counts more than that the record names it.
+func TestALateWordOfAPodIsHeard(t *testing.T) {
+	for name, missed := range map[string]bool{"it ran": true, "it had ended": false} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(2)
+			pods := crewOf(job)
+			named(job, pods)
+			if !missed {
+				exited(143, now, "")(pods[1])
+			}
+			r := &Reconciler{Now: func() time.Time { return now }}
+			state := &State{Now: now, Job: job, Pods: pods[:1]}
+			r.memory.update(job.UID, func(m *Memory) { m.Vanished = state.unaccounted() })
+			if vanished := r.memory.of(job.UID).Vanished; len(vanished) != 1 || vanished[0].Name != pods[1].Name {
+				t.Fatalf("%+v is missed", vanished)
+			}
+			r.podGone(pods[1])
+			vanished := r.memory.of(job.UID).Vanished
+			if (len(vanished) == 1) != missed || missed && vanished[0].UID != pods[1].UID {
+				t.Errorf("%+v is missed", vanished)
+			}
+		})
+	}
+}
+
+// That an attempt is over is durable before anybody could forget how it ended.
+func TestAnAttemptThatIsOverIsWrittenDown(t *testing.T) {
+	for name, c := range map[string]struct {
+		suspended, proven bool
+		after             time.Duration
+	}{
+		"it is to start anew":                         {proven: true},
+		"it is suspended":                             {suspended: true, proven: true},
+		"suspended, and nobody knows what has become": {suspended: true},
+		"to start anew, and nobody knows":             {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(2, func(job *v1alpha1.TrainingJob) { job.Spec.Suspend = ptr.To(c.suspended) })
+			state := elasticState(job, crewOf(job)...)
+			job.Status.Workers.Target = ptr.To[int32](0)
+			state.World, state.GroupExists = rendezvous.Observation{}, false
+			vanish(state, 2)
+			state.Nodes = Nodes{ByName: map[string]*corev1.Node{"n0": {}}}
+			if c.proven {
+				state.Nodes = Nodes{Gone: map[string]bool{"n0": true}}
+			}
+			state.Grant.Start = false
+			plan := NewPlan(state, settings)
+			if over := value(plan.Status.EndedAttempt) == 1; over != c.proven {
+				t.Errorf("the attempt is over: %v; %+v", over, plan.Status.Conditions)
+			}
+			if suspended := isTrue(plan.Status.Conditions, v1alpha1.ConditionSuspended); suspended != (c.suspended && c.proven) {
+				t.Errorf("the job is suspended: %v", suspended)
+			}
+			if !c.proven && plan.After == 0 {
+				t.Error("nobody looks again")
+			}
+		})
+	}
+}
+
 // The last state of a pod tells whether its kubelet has ended it.
 func TestWhatIsKeptOfPodsThatAreGone(t *testing.T) {
 	job := trains(3)

@@ -96,7 +96,9 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		Processes:     ptr.Deref(world.Processes, 0),
 		FromStep:      uint64(ptr.Deref(world.FromStep, 0)),
 		MembersDigest: world.MembersDigest,
+		ParentDigest:  world.ParentDigest,
 		Members:       world.Members,
+		Nodes:         world.Nodes,
 		Master:        rendezvous.Endpoint{Address: world.MasterAddress, Port: uint32(ptr.Deref(world.MasterPort, 0))},
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
 		Reason:        rendezvous.Reason(world.Reason),
@@ -118,8 +120,14 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 		WithMembersDigest(record.MembersDigest).
 		WithReason(string(record.Reason)).
 		WithFrom(record.From)
+	if record.ParentDigest != "" {
+		world = world.WithParentDigest(record.ParentDigest)
+	}
 	if record.Members != "" {
 		world = world.WithMembers(record.Members)
+	}
+	if record.Nodes != "" {
+		world = world.WithNodes(record.Nodes)
 	}
 	if record.Master.Address != "" {
 		world = world.WithMasterAddress(record.Master.Address)

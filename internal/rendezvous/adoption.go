@@ -1,6 +1,9 @@
 package rendezvous
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // mayLive says whether the round that stands in the cluster may be the world of the expected gang,
 // written by an earlier leader.
@@ -46,8 +49,9 @@ func (m *Machine) adopting(now time.Time) bool {
 //     has reported it. This only ends Observation.Adopting: should it be reported later, and no new
 //     round be written by then, it is adopted all the same.
 //
-// Adoption itself changes nothing for the agents but the term. The rank table is rebuilt from their
-// reports; it must have the durable digest, and a report that cannot be part of it is refused. A
+// Adoption itself changes nothing for the agents but the term. The rank table is what the record names; where that
+// names nobody, as one of an older version, or the parent, it is rebuilt from the members' reports. It must have the
+// durable digest, and a report that cannot be part of it is refused. A
 // barrier that an older leader has set up is lifted, as the directive of the new one has none; a world
 // that somebody has left already is broken, and recovers.
 
@@ -55,10 +59,18 @@ func (m *Machine) adopting(now time.Time) bool {
 type census struct {
 	// in have reported the durable round, before the round that it continues, and elsewhere neither.
 	in, before, elsewhere int
-	// unheard have not been heard yet, and may be anywhere; unled have not obeyed this leader's term,
-	// and are not in the round, and are not known to have ended.
-	unheard, unled int
+	// unheard have not been heard yet, and may be anywhere; awaited are those of them who may come: a pod that is gone
+	// gets no session. unled have not obeyed this leader's term, and are not in the round, and are not known to have
+	// ended.
+	unheard, awaited, unled int
 }
+
+// heard is how many have been heard, possible how many could be in the round now, or still enter it.
+func (c *census) heard() int    { return c.in + c.before + c.elsewhere }
+func (c *census) possible() int { return c.in + c.unheard + c.unled }
+
+// onlyGone says whether nothing more will be known of those who may be in the round: their pods are gone.
+func (c *census) onlyGone() bool { return c.unheard > 0 && c.awaited+c.unled == 0 }
 
 func (m *Machine) census() census {
 	var c census
@@ -71,6 +83,9 @@ func (m *Machine) census() census {
 		case !mem.joined:
 			if !mem.want.Ended && !stranger {
 				c.unheard++
+				if !mem.want.Gone {
+					c.awaited++
+				}
 			}
 			continue
 		case mem.in(&m.base):
@@ -88,22 +103,18 @@ func (m *Machine) census() census {
 	return c
 }
 
+// isSize says whether a world can have so many workers.
+func isSize(workers int32) bool { return workers >= 1 && workers <= MaxWorkers }
+
 // tryAdopt adopts or burns the inherited round, if it is known by now whether it lives.
 func (m *Machine) tryAdopt(now time.Time) {
-	if m.base.Workers < 1 || m.base.Workers > MaxWorkers || len(m.base.MembersDigest) != 64 {
+	if !isSize(m.base.Workers) || len(m.base.MembersDigest) != 64 {
 		m.burn("the job's record of it cannot be true")
 		return
 	}
 	c := m.census()
-	heard := c.in + c.before + c.elsewhere
-	// possible is how many could be in the round now, or still enter it.
-	possible := c.in + c.unheard + c.unled
 	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace
-	uids, named := []string(nil), outlookNone
-	if c.in > 0 && m.base.Parent > 0 {
-		uids = m.namedMembers()
-		named = m.outlookOf(uids)
-	}
+	uids, named := m.outlook(&c)
 	switch {
 	case m.steppedIn(&m.base):
 		m.adopt(now, m.base, "a member has made steps in it")
@@ -111,11 +122,11 @@ func (m *Machine) tryAdopt(now time.Time) {
 		m.adopt(now, m.base, "all of its workers report it")
 	case named == outlookWhole:
 		m.republish(now, uids)
-	case m.base.Parent == 0 && heard > 0 && possible < int(m.base.Workers):
+	case m.base.Parent == 0 && c.heard() > 0 && c.possible() < int(m.base.Workers):
 		m.burn("not all of its workers have entered it")
-	case late && c.in > 0:
+	case c.in > 0 && (late || c.onlyGone() && named != outlookOpen):
 		m.adopt(now, m.base, "some of its workers report it, and others were not heard in time")
-	case heard == 0 || (c.unheard > 0 || named == outlookOpen) && !late || possible >= int(m.base.Workers):
+	case c.heard() == 0 || (c.awaited > 0 || named == outlookOpen) && !late || c.possible() >= int(m.base.Workers):
 		// Too early to say.
 	case c.in > 0:
 		m.adopt(now, m.base, "some of its workers have entered it")
@@ -187,18 +198,36 @@ func (m *Machine) adoptParent(now time.Time) {
 		Term: m.base.Term, Round: m.base.Parent, Attempt: m.base.Attempt, Workers: m.base.From,
 		Processes: m.base.From * m.gang.ProcessesPerWorker, StartedAt: m.base.StartedAt,
 	}
-	votes := map[string]int{}
-	for _, mem := range m.members {
-		if mem.joined && mem.report.Round == parent.Round {
-			votes[mem.report.Digest]++
-			if votes[mem.report.Digest] > votes[parent.MembersDigest] {
-				parent.MembersDigest = mem.report.Digest
-			}
-		}
+	if parent.Round == 0 || !isSize(parent.Workers) {
+		return
 	}
-	if parent.Workers >= 1 && parent.Workers <= MaxWorkers && len(votes) > 0 {
+	if parent.MembersDigest = m.parentDigest(); parent.MembersDigest != "" {
 		m.adopt(now, parent, "the round after it has never begun")
 	}
+}
+
+// parentDigest says which members the parent had, of whom at least one reports it; empty when none does. A record of an
+// older version does not tell: then most of those who are in it are believed, and of two the first.
+func (m *Machine) parentDigest() string {
+	votes := map[string]int{}
+	said := ""
+	for i := range m.gang.Members {
+		mem := m.members[m.gang.Members[i].UID]
+		if !mem.joined || mem.report.Round != m.base.Parent {
+			continue
+		}
+		digest := mem.report.Digest
+		if digest == m.base.ParentDigest {
+			return digest
+		}
+		if votes[digest]++; votes[digest] > votes[said] {
+			said = digest
+		}
+	}
+	if m.base.ParentDigest != "" {
+		return ""
+	}
+	return said
 }
 
 // steppedIn says whether any member has made a step in a round.
@@ -223,6 +252,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
 		writers: map[string]int32{}, parted: map[string]parting{},
 	}
+	m.fillRanks()
 	m.pending = inherited(&record)
 	m.out.Publish, m.out.Changed = true, true
 	if m.stepRound > record.Round {
@@ -245,4 +275,42 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 	}
 	sortEndings(m.out.End)
 	m.note(notedAdopted, "round %d of %d workers is adopted: %s", record.Round, record.Workers, why)
+}
+
+// fillRanks has those in the rank table of an adopted world whom the record names, and who are in it or may be: they
+// have not been heard yet. Of a pod that is gone nobody says for sure which it was.
+func (m *Machine) fillRanks() {
+	w := m.world
+	if w.record.Round != m.base.Round {
+		return // of its parent the record names nobody
+	}
+	uids := make([]string, w.record.Workers)
+	known := 0
+	expected := m.ordinals()
+	for rank, ordinal := range m.naming().ordinals {
+		if uid := expected[ordinal]; uid != "" && !m.members[uid].want.Gone {
+			uids[rank] = uid
+			known++
+		}
+	}
+	if known == len(uids) && MembersDigest(uids) != w.record.MembersDigest {
+		return // the record contradicts itself
+	}
+	w.named = len(m.naming().ordinals) > 0
+	for rank, uid := range slices.Backward(uids) {
+		if mem := m.members[uid]; mem != nil && (!mem.joined || mem.in(&w.record)) {
+			w.ranks.uids[rank], w.ranks.ranks[uid] = uid, int32(rank)
+			w.writers[mem.want.Node] = int32(rank)
+		}
+	}
+}
+
+// outsideIt notes that a member has turned up that could have been in the adopted world, and is not in it.
+func (m *Machine) outsideIt(uid string, mem *member) {
+	w := m.world
+	if rank := w.ranks.rank(uid); w.adopted && rank >= 0 && mem.entered != w.record.Round {
+		w.ranks.uids[rank] = ""
+		delete(w.ranks.ranks, uid)
+		m.look = true
+	}
 }

@@ -84,7 +84,7 @@ func (m *Machine) hasBegun() bool {
 func (m *Machine) isElastic() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem == nil || m.isLost(mem) {
+		if mem == nil || m.isLost(mem) || m.world.adopted && !mem.joined {
 			continue
 		}
 		if len(mem.report.Processes) == 0 {

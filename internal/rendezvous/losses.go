@@ -228,7 +228,7 @@ func (m *Machine) findMissing(now time.Time) {
 	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace && now.Sub(m.stepAt) > m.gang.HeartbeatTimeout
 	heard := true
 	for _, mem := range m.members {
-		heard = heard && (mem.joined || mem.want.Lost != "" || mem.want.Ended || late && mem.want.NodeNotReady && m.slow(now))
+		heard = heard && (w.named || mem.joined || mem.want.Lost != "" || mem.want.Ended || late && mem.want.NodeNotReady && m.slow(now))
 	}
 	if heard || late && (m.broken != nil || m.hangs(now, latest(m.since, m.stepAt))) {
 		w.missing = true
@@ -254,6 +254,9 @@ func (m *Machine) nameMissing(now time.Time, ranks int) {
 	}
 	if len(unheard) > ranks {
 		unheard = settled
+	}
+	if m.world.named {
+		unheard = nil // who has a rank is in the table
 	}
 	for _, mem := range unheard {
 		mem.gone, mem.lostIn = true, m.world.record.Round

@@ -204,8 +204,9 @@ type world struct {
 	finishing bool
 	// parted are the members that have left the gang.
 	parted map[string]parting
-	// missing is true once a rank of an adopted world is known to be held by nobody who is left.
-	missing bool
+	// named is true when the members of an adopted world are those that the record names; missing once a rank of it is
+	// known to be held by nobody who is left.
+	named, missing bool
 	// phase and why say how it came to be, until it has formed.
 	phase Phase
 	why   string

@@ -235,8 +235,12 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 		m.hearStorage(now, mem)
 	}
 	m.look = m.look || obeyed != r.Term || r.Refused > 0 || m.change != nil || m.broken != nil
-	if m.world != nil && r.Round == m.world.record.Round {
+	switch {
+	case m.world == nil:
+	case r.Round == m.world.record.Round:
 		m.enter(uid, mem)
+	default:
+		m.outsideIt(uid, mem)
 	}
 }
 
@@ -331,6 +335,7 @@ func (m *Machine) contradiction(uid string, mem *member, r *Report) *Refusal {
 	wrong := func(format string, args ...any) *Refusal {
 		return &Refusal{RefusedNonsense, fmt.Sprintf(format, args...)}
 	}
+	recorded, known := m.recordedDigest(r.Round)
 	switch {
 	case r.Term < mem.report.Term || r.Round < mem.report.Round:
 		return wrong("the report went back from term %d, round %d to term %d, round %d",
@@ -340,8 +345,8 @@ func (m *Machine) contradiction(uid string, mem *member, r *Report) *Refusal {
 			r.Term, r.Round, m.base.Term, m.base.Round)
 	case len(r.Processes) > int(m.gang.ProcessesPerWorker):
 		return wrong("%d processes are reported of a worker that has %d", len(r.Processes), m.gang.ProcessesPerWorker)
-	case m.term > 0 && r.Round == m.base.Round && r.Round > 0 && r.Digest != m.base.MembersDigest:
-		return wrong("round %d has members %s in the job's record, not %s", r.Round, m.base.MembersDigest, r.Digest)
+	case known && r.Digest != recorded:
+		return wrong("round %d has members %s in the job's record, not %s", r.Round, recorded, r.Digest)
 	case m.world == nil || r.Term > m.term:
 		return nil
 	}
@@ -353,6 +358,18 @@ func (m *Machine) contradiction(uid string, mem *member, r *Report) *Refusal {
 		return wrong("worker rank %d in round %d belongs to another worker, or to none", r.WorkerRank, round)
 	}
 	return nil
+}
+
+// recordedDigest is what the record says of the members of a round, and whether it says anything.
+func (m *Machine) recordedDigest(round uint64) (string, bool) {
+	switch {
+	case m.term == 0 || round == 0:
+		return "", false
+	case round == m.base.Round:
+		return m.base.MembersDigest, true
+	default:
+		return m.base.ParentDigest, round == m.base.Parent && m.base.ParentDigest != ""
+	}
 }
 
 // placed says whether the member may have that rank in the world.

@@ -1,8 +1,12 @@
 package rendezvous
 
 import (
+	"bytes"
+	"compress/flate"
 	"encoding/base64"
 	"encoding/binary"
+	"io"
+	"strings"
 )
 
 // maxNamed is the longest text that names the members of a world. Three bytes reach for an ordinal among a million
@@ -52,6 +56,81 @@ func unpackOrdinals(text string, workers int32) []int32 {
 	return ordinals
 }
 
+// maxNodeName is the longest name of a node, as Kubernetes has it.
+const maxNodeName = 253
+
+// packNodes names the nodes of the members of a world, in rank order: one a line, as DEFLATE has it, in base64. It is
+// empty when that would be too long to be written, or somebody has no node.
+func packNodes(nodes []string) string {
+	var packed bytes.Buffer
+	writer, err := flate.NewWriter(&packed, flate.DefaultCompression)
+	if err != nil {
+		return ""
+	}
+	for _, node := range nodes {
+		if node == "" {
+			return ""
+		}
+		_, _ = io.WriteString(writer, node+"\n") // a buffer takes everything
+	}
+	_ = writer.Close()
+	if text := base64.RawStdEncoding.EncodeToString(packed.Bytes()); len(text) <= maxNamed {
+		return text
+	}
+	return ""
+}
+
+// unpackNodes reads what packNodes has written of so many workers; nil when it cannot be that.
+func unpackNodes(text string, workers int32) []string {
+	packed, err := base64.RawStdEncoding.Strict().DecodeString(text)
+	if err != nil || len(text) > maxNamed || workers < 1 || workers > MaxWorkers {
+		return nil
+	}
+	longest := int64(workers) * (maxNodeName + 1)
+	lines, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), longest+1))
+	if err != nil || int64(len(lines)) > longest {
+		return nil
+	}
+	nodes := strings.Split(strings.TrimSuffix(string(lines), "\n"), "\n")
+	if len(nodes) != int(workers) {
+		return nil
+	}
+	for _, node := range nodes {
+		if node == "" || len(node) > maxNodeName {
+			return nil
+		}
+	}
+	return nodes
+}
+
+// NamedMember is a member of a world as its record names it: the number at the end of its pod's name, and its node.
+type NamedMember struct {
+	Ordinal int32
+	Node    string
+}
+
+// Name has the record name the members of its world, in rank order.
+func (r *Record) Name(members []NamedMember) {
+	ordinals, nodes := make([]int32, len(members)), make([]string, len(members))
+	for rank, member := range members {
+		ordinals[rank], nodes[rank] = member.Ordinal, member.Node
+	}
+	r.Members, r.Nodes = packOrdinals(ordinals), packNodes(nodes)
+}
+
+// Named are the members that the record names, in rank order; nil when it does not name them and their nodes.
+func (r *Record) Named() []NamedMember {
+	ordinals, nodes := unpackOrdinals(r.Members, r.Workers), unpackNodes(r.Nodes, r.Workers)
+	if ordinals == nil || nodes == nil {
+		return nil
+	}
+	named := make([]NamedMember, len(ordinals))
+	for rank, ordinal := range ordinals {
+		named[rank] = NamedMember{ordinal, nodes[rank]}
+	}
+	return named
+}
+
 // naming is what a record says of its members: their ordinals in rank order, and the rank of each. Both are empty when it
 // names nobody.
 type naming struct {
@@ -75,11 +154,20 @@ func (m *Machine) naming() *naming {
 	return n
 }
 
-// ordinalsOf are the ordinals of members.
-func (m *Machine) ordinalsOf(uids []string) []int32 {
-	ordinals := make([]int32, len(uids))
+// membersNamed are members as a record names them.
+func (m *Machine) membersNamed(uids []string) []NamedMember {
+	named := make([]NamedMember, len(uids))
 	for rank, uid := range uids {
-		ordinals[rank] = m.members[uid].want.Ordinal
+		named[rank] = NamedMember{m.members[uid].want.Ordinal, m.members[uid].want.Node}
 	}
-	return ordinals
+	return named
+}
+
+// ordinals are the uids of the expected members by their ordinals.
+func (m *Machine) ordinals() map[int32]string {
+	expected := make(map[int32]string, len(m.gang.Members))
+	for i := range m.gang.Members {
+		expected[m.gang.Members[i].Ordinal] = m.gang.Members[i].UID
+	}
+	return expected
 }

@@ -1,9 +1,14 @@
 package rendezvous
 
 import (
+	"bytes"
+	"compress/flate"
+	"encoding/base64"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -50,6 +55,87 @@ func TestTheLargestWorldIsNamed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The nodes of the members come back in rank order, and those of the largest world fit into the record.
+func TestNodesAreNamedInTheOrderOfTheRanks(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	address := func(i int) string {
+		return fmt.Sprintf("ip-10-%d-%d-%d.eu-west-1.compute.internal", i>>16, i>>8&255, i&255)
+	}
+	for name, c := range map[string]struct {
+		workers, longest int
+		node             func(rank int) string
+	}{
+		"one":                        {1, 20, func(int) string { return "n0" }},
+		"two on each":                {4, 40, func(rank int) string { return fmt.Sprint("n", rank/2) }},
+		"any order":                  {4, 40, func(rank int) string { return fmt.Sprint("n", rank%2) }},
+		"eight on each of many":      {MaxWorkers, 16_000, func(rank int) string { return address(rank / 8) }},
+		"each on its own, any order": {MaxWorkers, maxNamed, func(int) string { return address(random.IntN(1 << 16)) }},
+		"the longest names":          {MaxWorkers, maxNamed, func(int) string { return strings.Repeat("n", maxNodeName) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := make([]string, c.workers)
+			for rank := range nodes {
+				nodes[rank] = c.node(rank)
+			}
+			text := packNodes(nodes)
+			if len(text) == 0 || len(text) > c.longest {
+				t.Errorf("%d characters name the nodes of %d workers, %d at most should", len(text), c.workers, c.longest)
+			}
+			if !slices.Equal(unpackNodes(text, int32(c.workers)), nodes) {
+				t.Error("others are read than were named")
+			}
+			if unpackNodes(text, int32(c.workers)+1) != nil {
+				t.Error("they are read as those of a world of one more")
+			}
+		})
+	}
+	if text := packNodes([]string{"n0", ""}); text != "" {
+		t.Errorf("%q names the node of a worker that has none", text)
+	}
+}
+
+// A record names its members only when it names their nodes too.
+func TestMembersAndNodesAreNamedTogether(t *testing.T) {
+	members, nodes := packOrdinals([]int32{3, 1}), packNodes([]string{"n1", "n0"})
+	if named := (&Record{Workers: 2, Members: members, Nodes: nodes}).Named(); !slices.Equal(named, []NamedMember{{3, "n1"}, {1, "n0"}}) {
+		t.Errorf("the record names %v", named)
+	}
+	for name, r := range map[string]Record{
+		"an older version's":      {Workers: 2, Members: members},
+		"without members":         {Workers: 2, Nodes: nodes},
+		"of another size":         {Workers: 3, Members: members, Nodes: nodes},
+		"that cannot be unpacked": {Workers: 2, Members: members, Nodes: "n0 n1"},
+	} {
+		if named := r.Named(); named != nil {
+			t.Errorf("a record %s names %v", name, named)
+		}
+	}
+}
+
+// Whatever stands in a record, the nodes that are read of it are as many as its workers, and no text costs much.
+func FuzzNamedNodes(f *testing.F) {
+	f.Add(packNodes([]string{"n0", "n1", "n1"}), int32(3))
+	var bomb bytes.Buffer
+	writer, _ := flate.NewWriter(&bomb, flate.BestCompression)
+	_, _ = writer.Write(make([]byte, 32<<20))
+	_ = writer.Close()
+	f.Add(base64.RawStdEncoding.EncodeToString(bomb.Bytes()), int32(MaxWorkers))
+	f.Add("AAA=", int32(2))
+	f.Add("", int32(0))
+	f.Fuzz(func(t *testing.T, text string, workers int32) {
+		nodes := unpackNodes(text, workers)
+		if nodes == nil {
+			return
+		}
+		if int32(len(nodes)) != workers || slices.Contains(nodes, "") {
+			t.Errorf("%q is read of %q as the nodes of %d members", nodes, text, workers)
+		}
+		if again := packNodes(nodes); again != "" && !slices.Equal(unpackNodes(again, workers), nodes) {
+			t.Errorf("%q does not come back", nodes)
+		}
+	})
 }
 
 // Whatever stands in a record, nothing but what packOrdinals writes is read as the members of a world.

@@ -198,7 +198,7 @@ func (m *Machine) allOut(now time.Time) bool {
 			continue
 		}
 		switch {
-		case r.raised[uid]:
+		case r.raised[uid], !mem.joined && mem.want.Lost == "" && now.Sub(m.since) <= m.gang.HeartbeatTimeout+m.reconnectGrace:
 			all = false
 		case m.isOut(mem) && mem.connected:
 		case m.isOut(mem) && (now.Sub(mem.hungUp) < limit || now.Sub(r.began) < limit):

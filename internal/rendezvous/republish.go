@@ -35,10 +35,7 @@ func (m *Machine) findNamed() []string {
 	if ordinals == nil {
 		return nil
 	}
-	expected := make(map[int32]string, len(m.gang.Members))
-	for i := range m.gang.Members {
-		expected[m.gang.Members[i].Ordinal] = m.gang.Members[i].UID
-	}
+	expected := m.ordinals()
 	uids := make([]string, len(ordinals))
 	for rank, ordinal := range ordinals {
 		uids[rank] = expected[ordinal]
@@ -47,6 +44,15 @@ func (m *Machine) findNamed() []string {
 		return nil
 	}
 	return uids
+}
+
+// outlook is what may become of the inherited round, and its members by rank when the record names them.
+func (m *Machine) outlook(c *census) ([]string, outlook) {
+	if c.in == 0 || m.base.Parent == 0 {
+		return nil, outlookNone
+	}
+	uids := m.namedMembers()
+	return uids, m.outlookOf(uids)
 }
 
 // outlookOf says whether the members of the inherited round, in which some are, can all be in it yet.

@@ -62,13 +62,15 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 	}
 	if m.world != nil {
 		before, next.Parent, next.From = m.world.ranks.uids, m.world.record.Round, m.world.record.Workers
+		next.ParentDigest = m.world.record.MembersDigest
 	}
 	ranks := newRankTable(assignRanks(before, p.members))
 	m.topRound = max(m.topRound, m.base.Round) + 1
 	next.Round, next.MembersDigest = m.topRound, ranks.digest
 	next.Workers = int32(len(p.members))
 	next.Processes = next.Workers * m.gang.ProcessesPerWorker
-	next.Members, next.Master = packOrdinals(m.ordinalsOf(ranks.uids)), m.members[ranks.uids[0]].endpoint
+	next.Name(m.membersNamed(ranks.uids))
+	next.Master = m.members[ranks.uids[0]].endpoint
 	m.writing = &pendingWrite{
 		plan: p, ranks: ranks, master: next.Master,
 		Write: Write{Prev: m.base, Next: next},

@@ -146,10 +146,15 @@ type Record struct {
 	Workers, Processes int32
 	FromStep           uint64
 	MembersDigest      string
+	// ParentDigest is the MembersDigest of the parent; empty when there is none, and in a record of an older version.
+	ParentDigest string
 	// Members are the ordinals of the members in rank order, as packOrdinals writes them, and Master is where they
 	// meet; empty in a record of an older version.
-	Members   string
-	Master    Endpoint
+	Members string
+	Master  Endpoint
+	// Nodes are the names of the members' nodes in rank order, as packNodes writes them; empty in a record of an older
+	// version.
+	Nodes     string
 	StartedAt time.Time
 	// Reason is why the world was made, From the number of workers of the one before; 0 for none.
 	Reason Reason

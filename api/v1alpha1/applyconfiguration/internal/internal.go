@@ -334,6 +334,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: endedAttempt
+      type:
+        scalar: numeric
     - name: nextOrdinal
       type:
         scalar: numeric
@@ -452,9 +455,15 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: membersDigest
       type:
         scalar: string
+    - name: nodes
+      type:
+        scalar: string
     - name: parent
       type:
         scalar: numeric
+    - name: parentDigest
+      type:
+        scalar: string
     - name: processes
       type:
         scalar: numeric

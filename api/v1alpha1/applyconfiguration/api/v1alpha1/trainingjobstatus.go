@@ -25,6 +25,9 @@ type TrainingJobStatusApplyConfiguration struct {
 	Queue *QueueStatusApplyConfiguration `json:"queue,omitempty"`
 	// attempt is the number of the current life of the gang, from its PodGroup to its release.
 	Attempt *int32 `json:"attempt,omitempty"`
+	// endedAttempt is the newest attempt whose workers are known to make no further step. An operator that starts later
+	// misses none of them whose pods are gone.
+	EndedAttempt *int32 `json:"endedAttempt,omitempty"`
 	// nextOrdinal is the ordinal of the next pod. It is saved before pods are created, so that
 	// no pod name is ever used twice.
 	NextOrdinal *int32 `json:"nextOrdinal,omitempty"`
@@ -109,6 +112,14 @@ func (b *TrainingJobStatusApplyConfiguration) WithQueue(value *QueueStatusApplyC
 // If called multiple times, the Attempt field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithAttempt(value int32) *TrainingJobStatusApplyConfiguration {
 	b.Attempt = &value
+	return b
+}
+
+// WithEndedAttempt sets the EndedAttempt field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the EndedAttempt field is set to the value of the last call.
+func (b *TrainingJobStatusApplyConfiguration) WithEndedAttempt(value int32) *TrainingJobStatusApplyConfiguration {
+	b.EndedAttempt = &value
 	return b
 }
 

@@ -29,10 +29,15 @@ type WorldStatusApplyConfiguration struct {
 	FromStep *int64 `json:"fromStep,omitempty"`
 	// membersDigest is the SHA-256, in hex, over the ordered members.
 	MembersDigest *string `json:"membersDigest,omitempty"`
+	// parentDigest is the membersDigest of the parent. Empty when there is none, and in a record of an older version.
+	ParentDigest *string `json:"parentDigest,omitempty"`
 	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
 	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
 	// of an older version.
 	Members *string `json:"members,omitempty"`
+	// nodes are the names of the nodes of the members in rank order, packed. An operator that starts later knows by
+	// them where a member was whose pod is gone. Empty in a record of an older version.
+	Nodes *string `json:"nodes,omitempty"`
 	// masterAddress is the IP address at which the members of this world meet, that of rank 0.
 	MasterAddress *string `json:"masterAddress,omitempty"`
 	// masterPort is the port there.
@@ -121,11 +126,27 @@ func (b *WorldStatusApplyConfiguration) WithMembersDigest(value string) *WorldSt
 	return b
 }
 
+// WithParentDigest sets the ParentDigest field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ParentDigest field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithParentDigest(value string) *WorldStatusApplyConfiguration {
+	b.ParentDigest = &value
+	return b
+}
+
 // WithMembers sets the Members field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Members field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithMembers(value string) *WorldStatusApplyConfiguration {
 	b.Members = &value
+	return b
+}
+
+// WithNodes sets the Nodes field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Nodes field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithNodes(value string) *WorldStatusApplyConfiguration {
+	b.Nodes = &value
 	return b
 }
 
