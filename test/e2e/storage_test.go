@@ -48,6 +48,11 @@ var _ = Describe("A job with a storage", short, func() {
 		j.trains(ctx)
 		durable := func() int64 { return ptr.Deref(j.get(ctx).Status.Checkpoint.Step, 0) }
 		Eventually(durable).Should(BeNumerically(">", 0))
+		for _, pod := range j.members(ctx) {
+			for _, status := range pod.Status.InitContainerStatuses {
+				Expect(status.RestartCount).To(BeZero(), "%s of %s", status.Name, pod.Name)
+			}
+		}
 		j.suspend(ctx, true)
 		Eventually(j.condition(ctx, v1alpha1.ConditionSuspended), soon).Should(HavePrefix("True Suspended"))
 		Eventually(j.podNames(ctx), soon).Should(BeEmpty())
