@@ -51,5 +51,14 @@ timeout=40m
 if [ "$label" = long ]; then timeout=4h; fi
 # Two at a time: the tests wait more than they compute. Those that need the cluster for themselves say so.
 go build -o "$cache/tools/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
+status=0
 "$cache/tools/ginkgo" run --procs=2 --label-filter="$label" --timeout="$timeout" --no-color -v "$@" ./test/e2e 2>&1 |
-	tee "$results/e2e-$label.log"
+	tee "$results/e2e-$label.log" || status=$?
+if [ $status -ne 0 ]; then
+	# What failed, and what was done last, without the timelines between.
+	{
+		grep 'STEP:' "$results/e2e-$label.log" | tail -n 4
+		grep -v '^  \[FAILED\] in ' "$results/e2e-$label.log" | grep -A 10 '^  \[FAILED\] '
+	} | cut -c -300 >"$results/test-e2e.why" || true
+fi
+exit $status
