@@ -230,7 +230,7 @@ func (m *Machine) findMissing(now time.Time) {
 	for _, mem := range m.members {
 		heard = heard && (w.named || mem.joined || mem.want.Lost != "" || mem.want.Ended || late && mem.want.NodeNotReady && m.slow(now))
 	}
-	if heard || late && (m.broken != nil || m.hangs(now, latest(m.since, m.stepAt))) {
+	if heard || late && (m.broken != nil || m.standsStill(now) || m.hangs(now, latest(m.since, m.stepAt))) {
 		w.missing = true
 		nobody := len(w.ranks.uids) - len(w.ranks.ranks)
 		m.note(notedLost, "round %d has lost %d workers that this operator has never heard", w.record.Round, nobody)

@@ -123,6 +123,29 @@ func endedUnheard(f *fleet) string {
 	return ""
 }
 
+// frozenAtFailover: a node freezes in the moment after its operator has ended. The next one never hears its member, and has
+// no peer to ask, since nobody can say where its agent is. The world stands still for that one, and not for the time after
+// which it counts as hung.
+func frozenAtFailover(f *fleet) string {
+	f.minimum, f.target, f.hang = 1, 3, 10*time.Minute
+	l := f.training(3)
+	for _, p := range f.pods {
+		p.stepTime = time.Second
+	}
+	f.turns(l, 2)
+	f.kill(l)
+	f.pods["p02"].frozen, f.pods["p02"].awayAt = true, f.now
+	f.newLeader()
+	l = f.leaders[f.born]
+	began := f.now
+	for f.now.Sub(began) < time.Minute {
+		if f.turn(l); l.machine.world != nil && l.machine.world.record.Round > 1 {
+			return ""
+		}
+	}
+	return fmt.Sprintf("after a minute the leader is %s", l.machine.State())
+}
+
 // oneHasEnded: both members of a world are lost. One is known to have ended, of the other nobody knows.
 func oneHasEnded(f *fleet) string {
 	l := f.training(2)

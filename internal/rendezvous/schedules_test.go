@@ -46,6 +46,7 @@ var schedules = map[string]func(*fleet) string{
 	"a member has ended before its world is adopted":    endedBeforeAdopted,
 	"one of those that are lost is known to have ended": oneHasEnded,
 	"all of a world have ended when nobody led":         endedUnheard,
+	"a node is frozen before it has found the operator": frozenAtFailover,
 	"all are silent when the first world is there":      silentFromTheStart,
 	"nobody who has the snapshot can be reached":        holdersCutOff,
 	"a member ends when it has joined the next leader":  endedOnceJoined,

@@ -13,6 +13,8 @@ import (
 //   - at once, when its pod has ended, or two peers on other nodes cannot reach its agent (probes.go);
 //   - after the time of stepsWithout steps without one, when less is known: that its node is not ready, or that the
 //     peers that there are cannot reach it, fewer than two or on its own node;
+//   - after that time as well, when it was never heard by this operator, which has led for long enough: nobody can tell where
+//     its agent is, so no peer can be asked, and it is the one that says nothing in a world that stands still;
 //   - and otherwise when a world counts as hung, unless others evaluate, save or are only starting.
 //
 // That a peer reaches it outweighs what the cluster says of its node. And as long as no member is heard of a world that
@@ -74,6 +76,8 @@ func (m *Machine) silenceLoss(now time.Time, mem *member) string {
 		return silent + ", and " + m.names(mem.probe.by) + " cannot reach it"
 	case probed != reached && mem.want.NodeNotReady && m.slow(now):
 		return silent + ", and its node is not ready"
+	case !mem.joined && m.standsStill(now):
+		return fmt.Sprintf("it was not heard since another operator leads, and no step was made in the time of %d", stepsWithout)
 	case m.hangs(now, m.lastSign(mem)):
 		return fmt.Sprintf("it has been silent for more than %s while no step was made", m.gang.HangTimeout)
 	}
@@ -127,6 +131,11 @@ func (m *Machine) hangs(now, since time.Time) bool {
 	if m.gang.HangTimeout <= 0 || now.Sub(since) < m.gang.HangTimeout {
 		return false
 	}
+	return !m.isBusy()
+}
+
+// isBusy says whether somebody who is heard does what takes longer than a step.
+func (m *Machine) isBusy() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || !mem.connected || !mem.in(&m.world.record) {
@@ -135,10 +144,17 @@ func (m *Machine) hangs(now, since time.Time) bool {
 		if slices.ContainsFunc(mem.report.Processes, func(p Process) bool {
 			return p.ProgramPhase == phaseForming || p.ProgramPhase == phaseEval || p.ProgramPhase == phaseSaving
 		}) {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
+}
+
+// standsStill says whether no step was made in the time that several take, as far as those tell how long one takes who are
+// heard, and none of them does anything else.
+func (m *Machine) standsStill(now time.Time) bool {
+	took := m.stepTime()
+	return took > 0 && now.Sub(latest(m.stepAt, m.world.since)) > max(stepsWithout*took, m.gang.HeartbeatTimeout) && !m.isBusy()
 }
 
 // isCutOff says whether a member takes part in the world, and this operator does not hear it: steps are made all the
