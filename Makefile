@@ -262,6 +262,11 @@ bench-replay: ## Compare the planner, in simulation, with published results (REP
 	@[[ -n "$(REPLAY_DATA)" ]] || { echo "bench-replay: REPLAY_DATA=folder says where the published workloads are (docs/replay.md)" >&2; exit 1; }
 	@$(GO) run ./hack/bench replay -data $(abspath $(REPLAY_DATA)) $(BENCH_ARGS)
 
+.PHONY: bench-snapshot
+bench-snapshot: ## Measure what training loses by a snapshot, beside torch.save and torch.distributed.checkpoint.
+	@$(GO) run ./hack/images build pytorch-digits >/dev/null
+	@for mib in 64 1024; do $(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/stall.py $$mib /tmp; done
+
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python, and what the whole of a step does in Python.
 	@$(GO) test ./pkg/elastic -run '^$$' -bench Gate -benchtime 1s | awk '/^BenchmarkGate/ {print "gate_go_ns", $$3, "ns"}'

@@ -1,6 +1,7 @@
 """When a run's state is written to a snapshot, and what happens to it then.
 
-Copying the state holds training up, so it is done rarely; the file is written by a thread.
+Copying the state holds training up, so it is done rarely, and the file is written by a thread. Where optimizers tell
+before they write, even the copy is that thread's: it takes it while the next step computes its gradients.
 """
 
 import contextlib
@@ -44,6 +45,10 @@ class Keeper:
         self._world = 0
         self._names = itertools.count()
         self._cadence = Cadence()
+        self._fenced = False
+        self._hides = True
+        self._staging: threading.Event | None = None
+        self._superseded = False
         self._begun = False
         self._writer = False
         self.due = NEVER
@@ -76,6 +81,14 @@ class Keeper:
             self._keep(step)
         self.due = self._cadence.next(step)
 
+    def fence(self) -> None:
+        """Something is about to write to the state, as an optimizer does: what is being copied of it is there when this
+        returns. Who never calls it has its state copied at once."""
+        self._fenced = True
+        if self._staging:
+            self._staging.wait()
+            self._staging = None
+
     def save(self, step: int) -> None:
         """Writes a snapshot of the state after this step, while training stands still."""
         if self._state is None:
@@ -86,6 +99,7 @@ class Keeper:
             self._agent.snapshot_failed(step, f"the state is the one after step {self._position()['step']}")
         else:
             before = self._agent.gate.phase(Phase.SAVING)
+            self._end_staging()
             try:
                 self._write(self._image(), step, self._world)
             except snapshot.SnapshotError as error:
@@ -102,6 +116,7 @@ class Keeper:
         Raises OSError when the file cannot be read, SnapshotError when it is no snapshot of this
         state.
         """
+        self._join()  # It may read what is about to be written.
         if not path:
             return self._load_first()
         existing = {name: thing.state_dict() for name, thing in self._state.items()}
@@ -147,8 +162,24 @@ class Keeper:
     def _keep(self, step: int) -> None:
         if self._writing:
             return  # The last one is still being written, from the memory that this one needs.
-        if image := self._copied(step):
+        fenced, self._fenced = self._fenced, False
+        if fenced and self._hides:
+            self._memory = None
+            self._stage(step)
+        elif image := self._copied(step):
             self._start(image, step)
+
+    def _stage(self, step: int) -> None:
+        """Begins to write the live state, which is not to change before fence()."""
+        begin = time.monotonic_ns()
+        try:
+            image = self._image()
+            image.settle()
+        except (MemoryError, OSError) as error:
+            self._agent.snapshot_failed(step, _no_memory(error))
+            return
+        self._staging = threading.Event()
+        self._start(image, step, (self._staging, begin))
 
     def _copied(self, step: int) -> snapshot.Image | None:
         """A copy of the state; None where there is no memory for one, which the agent is told: training goes on,
@@ -173,22 +204,40 @@ class Keeper:
             self._memory = memoryview(_room(image.bytes))
         image.keep(self._memory)
 
-    def _start(self, image: snapshot.Image, step: int) -> None:
+    def _start(self, image: snapshot.Image, step: int, staging: tuple[threading.Event, int] | None = None) -> None:
         self._writing = True
         self._thread = threading.Thread(
-            target=self._write, args=(image, step, self._world), name="concertina-snapshot", daemon=True
+            target=self._write, args=(image, step, self._world, staging), name="concertina-snapshot", daemon=True
         )
         self._thread.start()
+
+    def _end_staging(self) -> None:
+        """Breaks off what is being copied of an older state: a newer one is about to be written, and takes its room."""
+        self._superseded = True
+        self._join()
+        self._superseded = False
 
     def _join(self) -> None:
         if self._thread:
             self._thread.join()
 
-    def _write(self, image: snapshot.Image, step: int, world: int) -> None:
+    def _write(
+        self, image: snapshot.Image, step: int, world: int, staging: tuple[threading.Event, int] | None = None
+    ) -> None:
         name = f"{step}.{os.getpid()}-{next(self._names)}.part"
         path = os.path.join(self._agent.snapshots, name)
         try:
-            size = image.write(path)
+            size = image.write(path, lambda: staging is not None and (self._superseded or world != self._world))
+            if staging and not image.intact(path):
+                self._hides = False
+                raise OSError(
+                    "something other than an optimizer has written to the state while it was copied: from now on it is "
+                    "copied at once"
+                )
+        except InterruptedError:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            return
         except Exception as error:
             text = f"{getattr(error, 'strerror', None) or repr(error)}: {path}"
             with contextlib.suppress(OSError):
@@ -197,6 +246,11 @@ class Keeper:
             return
         finally:
             self._writing = False
+            if staging:
+                # Not what it held training up, which is next to nothing: it took its time on a processor.
+                staged, begin = staging
+                self._cadence.held = max(1, time.monotonic_ns() - begin)
+                staged.set()
         if not self._say(world, lambda: self._agent.say("snapshot", step=step, file=name, bytes=size)):
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -16,13 +16,15 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 _MAGIC = b"CNCTSNP1"
 _HEAD = struct.Struct("<8sQ")
 _ALIGN = 64
 _MAX_DESCRIPTION = 1 << 30
-_MAX_IO = 1 << 30  # One system call moves at most 2 GiB.
+_CHUNK = 16 << 20  # So much is written before it is asked whether it is wanted still.
+_SAMPLE = 64
+_MAX_READ = 1 << 30  # One system call moves at most 2 GiB.
 
 _MAPPINGS = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
@@ -63,6 +65,11 @@ class Codec:
         """The same for two values that are one."""
         return id(value)
 
+    def watcher(self) -> Callable[[Any], Callable[[], Any] | None]:
+        """What says of a value how to see that nobody writes to it: something that returns the same before and after,
+        or None for a value that anything may write to at any moment. It may be made anew for each state."""
+        return lambda value: None
+
     def prepare(self, tag: Mapping, size: int, existing: Any) -> tuple[memoryview, Callable[[], Any]]:
         """Memory for the bytes of the value that tag describes, and what makes the value once
         they are there. existing is the value that it takes the place of, if there is one."""
@@ -81,13 +88,29 @@ def _flat(array: Any) -> memoryview:
     return memoryview(array.reshape(-1).view("u1")) if array.nbytes else memoryview(b"")
 
 
+class _Canary(NamedTuple):
+    """How a live value was when its state was taken apart."""
+
+    offset: int
+    seen: Callable[[], Any]
+    before: Any
+    ends: list[tuple[int, bytes]]
+
+
 class Image:
-    """A state, taken apart. Its large values are the live ones until keep() has copied them."""
+    """A state, taken apart. Its large values are the live ones until keep() has copied them.
+
+    Or they stay the live ones until write() has written them, while training goes on with what does not write to
+    them: settle() copies the others at once, and intact() says afterwards whether that was so.
+    """
 
     def __init__(self, state: Any, position: Mapping[str, int], codec: Codec):
         """Raises SnapshotError for a state that holds something that cannot be kept."""
         self._codec = codec
+        self._watch = codec.watcher()
         self._parts: list[tuple[int, memoryview]] = []
+        self._watched: dict[int, Callable[[], Any]] = {}
+        self._canaries: list[_Canary] = []
         self._seen: dict[Any, int] = {}
         self.bytes = 0
         """How many bytes the large values have."""
@@ -102,6 +125,32 @@ class Image:
         for offset, part in self._parts:
             memory[offset : offset + len(part)] = part
         self._parts = [(0, memory[: self.bytes])]
+        self._watched = {}
+
+    def settle(self) -> None:
+        """Copies what anything may write to before the next optimizer step, and notes how the rest is now."""
+        parts = []
+        for offset, part in self._parts:
+            if seen := self._watched.get(offset):
+                ends = [(at, bytes(part[at : at + _SAMPLE])) for at in {0, max(0, len(part) - _SAMPLE)}]
+                self._canaries.append(_Canary(offset, seen, seen(), ends))
+            else:
+                part = memoryview(bytes(part))
+            parts.append((offset, part))
+        self._parts = parts
+
+    def intact(self, path: str) -> bool:
+        """Whether the file that write() has made has the state as it was at settle(): nothing that tells of itself has
+        written to it, and the first and last bytes of each value, which settle() has noted, are in the file."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return all(
+                canary.seen() == canary.before
+                and all(os.pread(fd, len(end), len(self._head) + canary.offset + at) == end for at, end in canary.ends)
+                for canary in self._canaries
+            )
+        finally:
+            os.close(fd)
 
     def values(self) -> Any:
         """The state, after keep()."""
@@ -112,13 +161,16 @@ class Image:
 
         return _Values("the first state", self.bytes, copy, self._codec).decode(self._state, None)
 
-    def write(self, path: str) -> int:
-        """Makes the file and returns its size in bytes. Raises OSError."""
+    def write(self, path: str, halted: Callable[[], bool] = lambda: False) -> int:
+        """Makes the file and returns its size in bytes. Raises OSError, and InterruptedError once it is halted."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             _write(fd, memoryview(self._head), 0)
             for offset, part in self._parts:
-                _write(fd, part, len(self._head) + offset)
+                for at in range(0, len(part), _CHUNK):
+                    if halted():
+                        raise InterruptedError("it is not wanted any more")
+                    _write(fd, part[at : at + _CHUNK], len(self._head) + offset + at)
             size = len(self._head) + self.bytes
             os.ftruncate(fd, size)
         finally:
@@ -165,6 +217,8 @@ class Image:
             return self._seen[key]
         offset = self._seen[key] = -(-self.bytes // _ALIGN) * _ALIGN
         self._parts.append((offset, part))
+        if seen := self._watch(value):
+            self._watched[offset] = seen
         self.bytes = offset + len(part)
         return offset
 
@@ -257,13 +311,13 @@ def _item(existing: Any, key: Any) -> Any:
 
 def _write(fd: int, data: memoryview, offset: int) -> None:
     while data:
-        written = os.pwrite(fd, data[:_MAX_IO], offset)
+        written = os.pwrite(fd, data, offset)
         data, offset = data[written:], offset + written
 
 
 def _read(fd: int, memory: memoryview, offset: int) -> None:
     while memory:
-        count = os.preadv(fd, [memory[:_MAX_IO]], offset)
+        count = os.preadv(fd, [memory[:_MAX_READ]], offset)
         if not count:
             raise SnapshotError("the snapshot ends early")
         memory, offset = memory[count:], offset + count

@@ -9,8 +9,31 @@ import torch
 from concertina import snapshot
 
 
+_SMALL = 64 << 10
+"""Tensors below this size in bytes are copied at once."""
+
+
 class TensorCodec(snapshot.Codec):
-    """Keeps dense tensors of any device, and the few other types of PyTorch that a state has."""
+    """Keeps dense tensors of any device, and the few other types of PyTorch that a state has.
+
+    modules: those in the state. Their buffers are written to by the forward pass; other tensors are expected to be
+    written to by optimizers alone, and to tell when they are not.
+    """
+
+    def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple):
+        self._modules = modules
+
+    def watcher(self) -> Callable[[Any], Callable[[], Any] | None]:
+        buffers = {_storage(buffer) for module in self._modules() for buffer in module.buffers()}
+
+        def watch(value: Any) -> Callable[[], Any] | None:
+            if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+                return None
+            if value.is_inference() or value.numel() * value.element_size() < _SMALL or _storage(value) in buffers:
+                return None
+            return lambda: value._version
+
+        return watch
 
     def buffer(self, value: Any) -> tuple[dict, memoryview] | None:
         if isinstance(value, torch.dtype):
@@ -126,6 +149,10 @@ def copy_groups(opt: torch.optim.Optimizer) -> Callable[[], None]:
 
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _storage(tensor: torch.Tensor) -> tuple:
+    return tensor.device, tensor.untyped_storage().data_ptr()
 
 
 def _place(tensor: torch.Tensor) -> tuple:

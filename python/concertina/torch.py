@@ -130,6 +130,7 @@ class Run(_run.Run):
     def _optimizer_steps(self) -> None:
         """An optimizer is about to write. What it writes must not come of an exchange that was broken off. Of one
         between devices only they know: a communicator that is aborted leaves whatever was there."""
+        self._keeper.fence()
         if self._session is None or self._session.agent is None or self._live.writing:
             return
         if "nccl" in self._backend:
@@ -216,7 +217,7 @@ class Run(_run.Run):
                 abort()
 
     def _make_codec(self) -> TensorCodec:
-        return TensorCodec()
+        return TensorCodec(lambda: [thing for thing in (self._state or {}).values() if isinstance(thing, Module)])
 
     def _random_state(self) -> dict[str, Any]:
         return super()._random_state() | {"concertina.torch": Random()}

@@ -1,0 +1,173 @@
+"""What training loses by a snapshot of a PyTorch state, beside what else keeps one:
+
+    python3 benchmarks/stall.py [MIB] [FOLDER ON A DISK] [PAIRS]
+
+Windows of a few steps with one snapshot take turns with windows without any; a figure is the median of the differences,
+and so has in it what goes on in the background. A step's forward and backward take at least twice as long as a copy of the
+state. PyTorch has one thread; a second core, where there is one, is to spare, and in the lines with one_core it is not.
+"""
+
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+
+from concertina import keeper  # noqa: E402
+from concertina.tensors import TensorCodec  # noqa: E402
+
+WINDOW = 3
+"""Steps of a window."""
+
+
+class Folder:
+    """Stands for the agent: it takes a file over as soon as it is told of it."""
+
+    interval = 1e-9  # a snapshot is due whenever it is asked for
+
+    def __init__(self, path: str):
+        self.snapshots = path
+        self.taken = 0
+
+    def say(self, what: str, *, file: str, **_) -> None:
+        os.unlink(os.path.join(self.snapshots, file))
+        self.taken += 1
+
+    def snapshot_failed(self, step: int, why: str) -> None:
+        raise SystemExit(f"the snapshot of step {step} failed: {why}")
+
+
+class Training:
+    """A linear network and its Adam, of so many MiB together."""
+
+    def __init__(self, mib: int):
+        self.net = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(max(1, mib // 12))))
+        self.opt = torch.optim.Adam(self.net.parameters())
+        self.batch = torch.randn(1, 1024)
+        self.step()
+        flat = [t for t in self._tensors() if t.numel() > 1]
+        self.bytes = sum(t.numel() * t.element_size() for t in flat)
+        room = [torch.empty_like(t) for t in flat]
+        self.memcpy = min(timed(lambda: [a.copy_(b) for a, b in zip(room, flat, strict=True)]) for _ in range(5))
+        while timed(self.gradients) < 2 * self.memcpy:
+            self.batch = torch.randn(2 * len(self.batch), 1024)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        state = self.opt.state.values()
+        return [p.detach() for p in self.net.parameters()] + [v for s in state for v in s.values()]
+
+    def gradients(self) -> None:
+        self.opt.zero_grad(set_to_none=True)
+        self.net(self.batch).square().mean().backward()
+
+    def step(self) -> None:
+        self.gradients()
+        self.opt.step()
+
+    def state(self) -> dict:
+        return {"net": self.net.state_dict(), "opt": self.opt.state_dict()}
+
+    def window(self, snapshot: Callable[[], None] | None, settle: Callable[[], None]) -> float:
+        """Seconds of a window, and nothing of what goes on behind it."""
+
+        def steps() -> None:
+            self.step()
+            if snapshot:
+                snapshot()
+            for _ in range(WINDOW - 1):
+                self.step()
+
+        took = timed(steps)
+        return took + timed(settle)
+
+    def stall(self, snapshot: Callable[[], None], settle: Callable[[], None], pairs: int) -> float:
+        """Seconds that a snapshot costs. What has not ended with the window is waited for, and counts."""
+        self.window(snapshot, settle)
+        with_one, without = [], []
+        for _ in range(pairs):
+            with_one.append(self.window(snapshot, settle))
+            without.append(self.window(None, settle))
+        return statistics.median(with_one) - statistics.median(without)
+
+
+def timed(action: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def ours(training: Training, memory: str, pairs: int) -> float:
+    agent = Folder(tempfile.mkdtemp(dir=memory))
+    state = {"net": training.net, "opt": training.opt}
+    kept = keeper.Keeper(state, TensorCodec(), lambda: {"step": 1})
+    kept.begin(agent, 1, writer=True)
+    kept.consider(1)
+    step = 1
+
+    def snapshot() -> None:
+        nonlocal step
+        step += 1
+        kept.consider(step)
+
+    took = training.stall(snapshot, kept._join, pairs)
+    if agent.taken != pairs + 1:
+        raise SystemExit(f"{agent.taken} snapshots were taken, and {pairs + 1} were due")
+    shutil.rmtree(agent.snapshots)
+    return took
+
+
+def torch_save(training: Training, disk: str, pairs: int) -> float:
+    path = os.path.join(disk, "state.pt")
+    return training.stall(lambda: torch.save(training.state(), path), lambda: None, pairs)
+
+
+def async_save(training: Training, disk: str, pairs: int) -> float:
+    """torch.distributed.checkpoint, asynchronous, with the pinned or shared staging buffers that it has where it has them."""
+    where, pending = os.path.join(disk, "dcp"), []
+
+    def snapshot() -> None:
+        shutil.rmtree(where, ignore_errors=True)
+        pending.append(dcp.async_save(training.state(), checkpoint_id=where))
+
+    def settle() -> None:
+        while pending:
+            pending.pop().result()
+
+    return training.stall(snapshot, settle, pairs)
+
+
+def main() -> None:
+    mib = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    disk = tempfile.mkdtemp(dir=sys.argv[2] if len(sys.argv) > 2 else None)
+    pairs = int(sys.argv[3]) if len(sys.argv) > 3 else 20
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    training = Training(mib)
+    name = f"{mib // 1024}gib" if mib >= 1024 else f"{mib}mib"
+    copy = training.memcpy
+    print(f"state_{name} {training.bytes / 2**20:.0f} MiB")
+    print(f"memcpy_{name} {copy * 1000:.1f} ms")
+    stall = ours(training, "/dev/shm", pairs)
+    print(f"stall_{name} {stall * 1000:.1f} ms")
+    print(f"stall_over_memcpy_{name} {stall / copy:.2f} ratio")
+    saved = torch_save(training, disk, max(3, pairs // 4))
+    print(f"torchsave_over_stall_{name} {saved / max(stall, 1e-4):.1f} ratio")
+    staged = async_save(training, disk, max(3, pairs // 4))
+    print(f"dcp_over_stall_{name} {staged / max(stall, 1e-4):.1f} ratio")
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    crowded = ours(training, "/dev/shm", max(3, pairs // 2))
+    print(f"stall_over_memcpy_{name}_one_core {crowded / copy:.2f} ratio")
+    shutil.rmtree(disk)
+    dist.destroy_process_group()
+
+
+main()
