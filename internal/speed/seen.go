@@ -10,9 +10,14 @@ import (
 // MostSizes bounds how many sizes of a job are remembered.
 const MostSizes = 16
 
+// remembered is the age beyond which what was seen at a size weighs no less: a sixteenth is still more than what is expected
+// of any job. Were it forgotten, a job would be taken from time to time for one that scales better than it does, and others
+// would give it workers to find that out once more.
+const remembered = 4 * halfLife
+
 // believed is how many seconds of steps have to be seen at a size before it counts: the first ones are slower in many
-// programs.
-const believed = 10.0
+// programs. They outweigh what is expected of any job.
+const believed = 5.0
 
 // Seen is what was seen of a job at one size, over its life.
 type Seen struct {
@@ -72,7 +77,8 @@ func (s Seen) with(more Seen) Seen {
 // observation is what it says at a time. What is said to have been later was now: clocks jump.
 func (s *Seen) observation(now time.Time) Observation {
 	return Observation{
-		Workers: s.Workers, Nodes: s.Nodes, StepsPerSecond: s.StepsPerSecond, Steps: s.Steps, Age: max(0, now.Sub(s.At)),
+		Workers: s.Workers, Nodes: s.Nodes, StepsPerSecond: s.StepsPerSecond, Steps: s.Steps,
+		Age: min(max(0, now.Sub(s.At)), remembered),
 	}
 }
 
