@@ -109,6 +109,9 @@ const (
 	EventEvicted = "Evicted"
 	// EventPolicyNotAllowed: the administrator does not allow spec.preemption.policy in this namespace; Shrink is used.
 	EventPolicyNotAllowed = "PolicyNotAllowed"
+	// EventTotalDoubted: what the program says of how many steps the training has is not believed any more; the message
+	// says why.
+	EventTotalDoubted = "TotalDoubted"
 	// EventLent: the job has grown beyond its min into room that nobody else needs now.
 	EventLent = "Lent"
 	// EventReplacing: a pod was made in the place of one that leaves or was lost.

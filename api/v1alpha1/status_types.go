@@ -444,6 +444,11 @@ type TrainingJobStatus struct {
 	// +optional
 	Progress ProgressStatus `json:"progress,omitzero"`
 
+	// speed is how fast the job was at which size.
+	//
+	// +optional
+	Speed SpeedStatus `json:"speed,omitzero"`
+
 	// checkpoint is the newest state of the job in its storage.
 	//
 	// +optional

@@ -27,8 +27,8 @@ func (p *Pace) left() float64 {
 	return math.Exp2(math.Ceil(math.Log2(max(p.Done, 1))))
 }
 
-// pause is how long a change of its world stops a job.
-func (j *Job) pause() time.Duration {
+// PauseExpected is how long a change of its world stops a job: as measured, or as is usual.
+func (j *Job) PauseExpected() time.Duration {
 	switch {
 	case j.Pause > 0:
 		return j.Pause

@@ -59,6 +59,11 @@ type Decision struct {
 	For   JobID
 	// Short is true for a job that would have less than half its share by devices, for what others make of them.
 	Short bool
+	// Wish is how many workers a job whose pace is known is to have at most by what they are worth, and Price by what part
+	// of the time that is left each device has to be worth more, for those behind it. 0 for a job that has no pace, or
+	// does not train.
+	Wish  int32
+	Price float64
 	// Why says why it is so, and why it is not more.
 	Why Why
 	// Queue is the place of a queued job among those that wait, from 1; 0 for a job that does not wait.

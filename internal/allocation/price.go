@@ -46,6 +46,8 @@ type bid struct {
 	least, most int
 	// taken is the one of them that it has so far.
 	taken int
+	// price is what a device costs it.
+	price float64
 	// half is how many workers beyond its least half its share is.
 	half int32
 	// anew is true while it is found out what it would have if nobody had any size yet.
@@ -209,6 +211,7 @@ func (s *stall) open(p *planner, total float64) float64 {
 	}
 	for _, b := range bids {
 		p.jobs[b.id].wish = b.offers[b.taken].size
+		p.out[b.id].Wish, p.out[b.id].Price = p.jobs[b.id].wish, b.price
 		in := &p.c.Jobs[b.id]
 		p.out[b.id].Short = p.out[b.id].Short || min(b.offers[b.taken].size, p.size(b.id)) < in.most(in.Min+b.half)
 	}
@@ -261,7 +264,7 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, 2*in.Pace.Tried) || n == in.Min) && len(b.offers) < offersOf; n = in.next(n) {
 		o := offer{size: n, devices: int64(n) * devices, seconds: seconds(n)}
 		if n != size {
-			o.change = max(in.pause().Seconds(), o.seconds*hesitation)
+			o.change = max(in.PauseExpected().Seconds(), o.seconds*hesitation)
 		}
 		if n <= size || grows {
 			b.most = len(b.offers)
@@ -296,10 +299,13 @@ func (p *planner) sell(bids []*bid, pool int64, others int) int64 {
 		}
 		pool -= b.offers[b.taken].devices - mins
 	}
+	for i, b := range bids {
+		b.price = crowding * float64(len(bids)-1-i+others) / float64(max(all, 1))
+	}
 	for _, discount := range discounts {
-		for i, b := range bids {
+		for _, b := range bids {
 			has := b.offers[b.taken].devices
-			b.take(pool, discount*crowding*float64(len(bids)-1-i+others)/float64(max(all, 1)))
+			b.take(pool, discount*b.price)
 			pool -= b.offers[b.taken].devices - has
 		}
 	}

@@ -41,6 +41,7 @@ func (l *Look) Explain(name types.NamespacedName) (Explanation, bool) {
 	e := Explanation{Namespace: name.Namespace, Name: name.Name, State: j.state(), Summary: l.summary(j)}
 	for _, chapter := range []Chapter{
 		{why, l.size(j)},
+		{"Speed", l.speed(j)},
 		{"Lending", l.lending(j)},
 		{"Bounds and policies", l.bounds(j)},
 		{"Last changes", l.changes(j)},

@@ -34,6 +34,7 @@ func TestStories(t *testing.T) {
 		"bounds-and-policies":        {policies(), []string{"alone", "fixed", "full", "restarts"}},
 		"several-devices-a-worker":   {severalDevices(), []string{"wide"}},
 		"no-devices":                 {noDevices(), []string{"cpus"}},
+		"speeds":                     {speeds(), []string{"scales", "flat", "doubted", "unknown"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := story.cluster.look(t)
@@ -74,6 +75,32 @@ func queuedGang() *cluster {
 		job.Spec.ActiveDeadline = &metav1.Duration{Duration: 90 * time.Minute}
 	}), "n0", "n0", "n0")
 	c.add("big", 4, 8, important, queued)
+	return c
+}
+
+// speeds has jobs that make much, little and nobody knows what of their workers.
+func speeds() *cluster {
+	c := clusterOf(4, 4, 2, 2)
+	size := func(workers, nodes int32, pace string) v1alpha1.SizeSpeed {
+		return v1alpha1.SizeSpeed{Workers: &workers, Nodes: &nodes, StepsPerSecond: pace, Steps: ptr.To[int64](1000), At: ago(20 * time.Second)}
+	}
+	measured := func(job *v1alpha1.TrainingJob, sizes ...v1alpha1.SizeSpeed) {
+		job.Status.Speed = v1alpha1.SpeedStatus{Sizes: sizes, FirstTotalSteps: ptr.To[int64](9000)}
+	}
+	scales := c.add("scales", 2, 8)
+	c.trains(scales, "n0", "n0", "n0", "n0")
+	measured(scales, size(2, 1, "2"), size(4, 1, "4"))
+	scales.Status.Resizes = []v1alpha1.Resize{{Round: ptr.To[int64](2), From: ptr.To[int32](2), To: ptr.To[int32](4), Reason: "CapacityAvailable",
+		Pause: &metav1.Duration{Duration: 180 * time.Millisecond}, StepsLost: ptr.To[int64](0), At: ago(20 * time.Minute)}}
+	flat := c.add("flat", 1, 8, func(job *v1alpha1.TrainingJob) { job.Spec.Workers.Sizes = []int32{1, 2, 4, 8} })
+	c.trains(flat, "n1", "n1", "n1", "n1")
+	measured(flat, size(1, 1, "1"), size(2, 1, "1"), size(4, 1, "1"))
+	flat.Status.Progress.TotalSteps = nil
+	doubted := c.add("doubted", 2, 2)
+	c.trains(doubted, "n2", "n2")
+	measured(doubted, size(2, 1, "4"))
+	doubted.Status.Speed.Doubt = "the program said first that the training has 1000 steps, and after 900 of them that it has 9000"
+	c.trains(c.add("unknown", 2, 4), "n3", "n3")
 	return c
 }
 

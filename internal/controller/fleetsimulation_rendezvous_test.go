@@ -79,7 +79,9 @@ func (r *simCoordinator) Observe(key rendezvous.JobKey) rendezvous.Observation {
 	if w != nil && !l.adopting {
 		seen.Round, seen.Elastic = w.round, !w.foreign
 		if s.reports() {
-			seen.Progress = rendezvous.Progress{Step: uint64(w.step()), TotalSteps: uint64(w.last), Samples: uint64(w.step()) * 32}
+			off := 1 + s.noise*(2*s.dice.Float64()-1)
+			seen.Progress = rendezvous.Progress{Step: uint64(w.step()), TotalSteps: uint64(w.last), Samples: uint64(w.step()) * 32,
+				StepTime: time.Duration(off / w.pace() * float64(time.Second))}
 		}
 	}
 	for _, m := range l.gang.Members {

@@ -76,7 +76,12 @@ type fleetSim struct {
 	born            int
 	lengths         map[types.UID]float64
 	foreign, scaled map[types.UID]bool
-	watch           simWatch
+	// stepTimes are how long steps of jobs take with so many workers, where they are not as many as workers. paced is true
+	// where programs tell how far they are, noise by what part what they tell of their steps is off at most.
+	stepTimes map[types.UID]func(workers int) float64
+	paced     bool
+	noise     float64
+	watch     simWatch
 
 	plans, looks atomic.Int64
 
@@ -100,6 +105,7 @@ func newFleetSim(t *testing.T, seed uint64) *fleetSim {
 	s := &fleetSim{
 		t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 7)), counts: map[string]int{}, scheme: runtime.NewScheme(),
 		worlds: map[types.NamespacedName]*simWorld{}, lengths: map[types.UID]float64{}, foreign: map[types.UID]bool{}, scaled: map[types.UID]bool{},
+		stepTimes: map[types.UID]func(int) float64{}, noise: 0.05,
 	}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, schedv1alpha1.AddToScheme} {
 		if err := add(s.scheme); err != nil {

@@ -28,6 +28,8 @@ type simWorld struct {
 	since       time.Time
 	broken      bool
 	finishing   bool
+	// stepTime is how long a step takes with so many workers; nil where as many make as many steps a second.
+	stepTime func(workers int) float64
 	// foreign programs do not speak to their agents: their world cannot change.
 	foreign bool
 }
@@ -51,7 +53,7 @@ type simLeader struct {
 }
 
 // reports says whether programs tell how far they are. Where they do not, nothing at all is written at rest.
-func (s *fleetSim) reports() bool { return s.seed%8 == 1 }
+func (s *fleetSim) reports() bool { return s.paced || s.seed%8 == 1 }
 
 // worldOf is the world of the attempt that is expected; nil while there is none.
 func (s *fleetSim) worldOf(key rendezvous.JobKey, l *simLeader) *simWorld {
@@ -76,7 +78,15 @@ func (w *simWorld) step() float64 {
 	if w.since.IsZero() {
 		return w.steps
 	}
-	return min(w.last, w.steps+time.Since(w.since).Seconds()*float64(len(w.members)))
+	return min(w.last, w.steps+time.Since(w.since).Seconds()*w.pace())
+}
+
+// pace is how many steps it makes in a second.
+func (w *simWorld) pace() float64 {
+	if w.stepTime != nil {
+		return 1 / w.stepTime(max(1, len(w.members)))
+	}
+	return float64(max(1, len(w.members)))
 }
 
 // stop has the world stand where it is.
@@ -370,7 +380,7 @@ func (s *fleetSim) form(op *simOperator, key rendezvous.JobKey, l *simLeader, me
 	}
 	w := s.worlds[simName(key)]
 	if w == nil || w.uid != job.UID {
-		w = &simWorld{uid: job.UID, last: s.lengths[job.UID], foreign: s.foreign[job.UID]}
+		w = &simWorld{uid: job.UID, last: s.lengths[job.UID], foreign: s.foreign[job.UID], stepTime: s.stepTimes[job.UID]}
 		s.worlds[simName(key)] = w
 	}
 	before := int32(0)
@@ -411,7 +421,7 @@ func (s *fleetSim) form(op *simOperator, key rendezvous.JobKey, l *simLeader, me
 // finishLater ends the programs of a world once they have made their last step.
 func (s *fleetSim) finishLater(job types.NamespacedName, w *simWorld) {
 	round := w.round
-	left := time.Duration((w.last - w.step()) / float64(max(1, len(w.members))) * float64(time.Second))
+	left := time.Duration((w.last - w.step()) / w.pace() * float64(time.Second))
 	s.after(max(left, 0)+time.Second, func() {
 		if s.worlds[job] != w || w.round != round || w.broken {
 			return

@@ -67,6 +67,7 @@ func (p *planner) reportProgress() {
 		})
 	}
 	p.plan.Status.Progress = next
+	p.measureSpeed()
 	p.plan.Progress = true
 }
 

@@ -83,16 +83,35 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkReport is what a reconcile pays.
+// BenchmarkReport is what a reconcile pays, of a job that was seen at so many sizes.
 func BenchmarkReport(b *testing.B) {
-	c, _ := large()
-	var versions []*v1alpha1.TrainingJob
-	for i := range 2 {
-		versions = append(versions, jobOf("job-0", trains, version(100+i), templateOf(asks("example.com/gpu", "1"))))
+	for _, sizes := range []int32{0, 4, 16} {
+		b.Run(fmt.Sprintf("sizes=%d", sizes), func(b *testing.B) {
+			c, _ := large()
+			var versions []*v1alpha1.TrainingJob
+			for i := range 2 {
+				job := jobOf("job-0", trains, version(100+i), templateOf(asks("example.com/gpu", "1")))
+				for n := range sizes {
+					job.Status.Speed.Sizes = append(job.Status.Speed.Sizes, sizeAt(n+1, fmt.Sprintf("%d.23456", n+1), 1000, start))
+				}
+				versions = append(versions, job)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				versions[i%2].ResourceVersion = fmt.Sprint(100 + i)
+				c.Report(versions[i%2], Facts{Elastic: true})
+			}
+		})
 	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		versions[i%2].ResourceVersion = fmt.Sprint(100 + i)
-		c.Report(versions[i%2], Facts{Elastic: true})
+}
+
+// BenchmarkFit is what a look at a job pays once a minute.
+func BenchmarkFit(b *testing.B) {
+	status := &v1alpha1.SpeedStatus{}
+	for n := range int32(16) {
+		status.Sizes = append(status.Sizes, sizeAt(n+1, fmt.Sprintf("%d.23456", n+1), 1000, start))
+	}
+	for b.Loop() {
+		new(pacer).look(start, status, 1)
 	}
 }

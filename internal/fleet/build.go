@@ -53,6 +53,8 @@ func (c *Cluster) build(j *job) {
 			one.Avoid = append(one.Avoid, n.id)
 		}
 	}
+	b.fitted = j.pacer.look(c.options.Now(), &status.Speed, one.Min)
+	one.Pace = paceOf(b.fitted, status)
 	c.buildWorkers(j, &b, workers)
 	j.built = b
 }

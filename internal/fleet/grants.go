@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,6 +32,7 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 		if id >= len(plan.Decisions) || c.jobs[j.object.UID] != j {
 			continue
 		}
+		j.short(plan.Decisions[id].Short, v.cluster.Now)
 		grant := c.grantOf(v, id, &plan.Decisions[id])
 		asked := j.asked && v.revisions[id] == j.revision
 		changed := j.granted == 0 || !j.grant.same(&grant)
@@ -41,6 +43,17 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 		if asked {
 			j.asked = false
 		}
+	}
+}
+
+// short takes note of whether a plan says that a job is short. Another operator begins anew: a job that has little then
+// has it for longer by as much as was known of it.
+func (j *job) short(is bool, now time.Time) {
+	switch {
+	case !is:
+		j.shortSince = time.Time{}
+	case j.shortSince.IsZero():
+		j.shortSince = now
 	}
 }
 

@@ -25,6 +25,9 @@ type job struct {
 	misshapen    bool
 	// next are the shapes of further pods of each.
 	next [2]next
+	// pacer keeps how fast it is; shortSince is since when each plan said that it is short, by this process.
+	pacer      pacer
+	shortSince time.Time
 	// built is what the planner sees of it, but for what only a snapshot knows: ids of jobs and of the
 	// namespace, and times that pass. It is made anew when it is dirty.
 	built built
@@ -192,6 +195,8 @@ type built struct {
 	uids          []types.UID
 	// ending are the pods of workers that are being deleted, by worker.
 	ending map[int]*pod
+	// fitted is how fast it is by what was seen of it; nil for not known.
+	fitted *fitted
 	// retry is until when it is held, zero for not; lostSince from when on its work would be lost.
 	retry, lostSince time.Time
 }
@@ -210,7 +215,7 @@ func (b *built) same(other *built) bool {
 	}
 	return b.retry.Equal(other.retry) && b.lostSince.Equal(other.lostSince) && slices.Equal(b.uids, other.uids) &&
 		slices.Equal(b.beneficiaries, other.beneficiaries) && slices.Equal(x.Workers, y.Workers) && slices.Equal(x.Sizes, y.Sizes) &&
-		slices.Equal(x.Avoid, y.Avoid) && sameScalars(&x, &y)
+		slices.Equal(x.Avoid, y.Avoid) && sameScalars(&x, &y) && samePace(b, other)
 }
 
 // sameScalars compares all that is neither a time nor a list.

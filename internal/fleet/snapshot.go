@@ -99,6 +99,7 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.NamespacedName]allocation.JobID) allocation.Job {
 	b, one := &j.built, j.built.job
 	one.Namespace = namespaces[b.namespace]
+	one.ShortSince = j.shortSince
 	if b.beneficiaries != nil {
 		one.Workers = slices.Clone(one.Workers)
 		for i, name := range b.beneficiaries {

@@ -75,7 +75,7 @@ func (m *Machine) doing() (Phase, string) {
 // progress is how far the world is: as far as the slowest process that has reported.
 func (m *Machine) progress() Progress {
 	slowest := uint64(math.MaxUint64)
-	var progress Progress
+	progress := Progress{StepTime: m.stepTime()}
 	for rank, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || !mem.in(&m.world.record) {

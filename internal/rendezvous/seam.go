@@ -327,6 +327,9 @@ type Progress struct {
 	Step, TotalSteps uint64
 	// Samples is the number of samples in those steps.
 	Samples uint64
+	// StepTime is how long a step takes in this world, without its first one, evaluation and snapshots, by most of the
+	// workers that say so; 0 while nobody does.
+	StepTime time.Duration
 	// Metrics are what rank 0 reported last.
 	Metrics []Metric
 }

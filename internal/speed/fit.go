@@ -34,7 +34,7 @@ func Fit(seen []Observation, least int) Model {
 // weight is how many seconds an observation is worth, by how long it was and how long ago.
 func weight(o *Observation) float64 {
 	seconds := float64(o.Steps) / o.StepsPerSecond
-	return min(seconds, enough) * math.Exp2(-float64(o.Age)/float64(halfLife))
+	return min(seconds, enough) * math.Exp2(-float64(min(o.Age, oldest))/float64(halfLife))
 }
 
 // alone is the time that one worker would compute, if all else were as expected: the mean of what each observation says,

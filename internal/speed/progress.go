@@ -15,6 +15,10 @@ type Progress struct {
 	blind              bool
 }
 
+// Resume is the progress of a job of which it is known which total it told first, 0 for none, and whether it is believed
+// no longer.
+func Resume(first float64, blind bool) Progress { return Progress{first: first, blind: blind} }
+
 // Report is told how many steps were made and how many there will be in all, 0 where the program does not say. What no
 // number of steps can be is left out. A total that grows, or is passed, by more than a little makes the job one of which
 // nothing is known, until it ends: else who always has little left would be first for ever.
@@ -28,17 +32,23 @@ func (p *Progress) Report(done, total float64) {
 			p.first = total
 		}
 	}
-	p.blind = p.blind || p.first > 0 && (p.total > p.first*(1+grownBy) || p.done > p.total*(1+overrun))
+	p.blind = p.blind || p.total > 0 && (p.total > p.first*(1+grownBy) || p.done > p.total*(1+overrun))
 }
 
 func steps(n float64) bool { return n >= 0 && n <= math.MaxInt64 }
+
+// First is the first total that was told, 0 for none.
+func (p *Progress) First() float64 { return p.first }
+
+// Blind says whether the job's totals are believed no longer.
+func (p *Progress) Blind() bool { return p.blind }
 
 // Done is how many steps were made.
 func (p *Progress) Done() float64 { return p.done }
 
 // Left is how many steps are left, at least 1; 0 where that is not known or not believed.
 func (p *Progress) Left() float64 {
-	if p.blind || p.first == 0 {
+	if p.blind || p.total == 0 {
 		return 0
 	}
 	return max(1, p.total-p.done)

@@ -53,3 +53,23 @@ func TestLeftIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// What a process knows of a job's reports the next one goes on from.
+func TestReportsGoOnInAnotherProcess(t *testing.T) {
+	var p Progress
+	p.Report(10, 1000)
+	next := Resume(p.First(), p.Blind())
+	if next.Left() != 0 {
+		t.Errorf("%g steps are left before anything is told", next.Left())
+	}
+	next.Report(20, 1090)
+	if next.Left() != 1070 || next.First() != 1000 || next.Blind() {
+		t.Errorf("%g steps are left of %g", next.Left(), next.First())
+	}
+	next.Report(30, 1110)
+	last := Resume(next.First(), next.Blind())
+	last.Report(40, 1000)
+	if last.Left() != 0 || !last.Blind() {
+		t.Errorf("%g steps are left of a job that is not believed", last.Left())
+	}
+}

@@ -44,6 +44,8 @@ const (
 	enough = 60.0
 	// halfLife is the age at which an observation weighs half of what it did.
 	halfLife = 5 * time.Minute
+	// oldest is the age beyond which nothing is older: weights stay numbers with which one can reckon.
+	oldest = 24 * time.Hour
 	// outlier is from how many times the noise on an observation is held for wrong in part.
 	outlier = 2.5
 )

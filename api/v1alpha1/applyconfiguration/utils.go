@@ -40,6 +40,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ResizeSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RestartsStatus"):
 		return &apiv1alpha1.RestartsStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SizeSpeed"):
+		return &apiv1alpha1.SizeSpeedApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SpeedStatus"):
+		return &apiv1alpha1.SpeedStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("StorageSpec"):
 		return &apiv1alpha1.StorageSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrainingJob"):

@@ -244,6 +244,42 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: program
       type:
         scalar: numeric
+- name: com.github.concertina-dev.concertina.api.v1alpha1.SizeSpeed
+  map:
+    fields:
+    - name: at
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: nodes
+      type:
+        scalar: numeric
+    - name: steps
+      type:
+        scalar: numeric
+    - name: stepsPerSecond
+      type:
+        scalar: string
+    - name: workers
+      type:
+        scalar: numeric
+- name: com.github.concertina-dev.concertina.api.v1alpha1.SpeedStatus
+  map:
+    fields:
+    - name: doubt
+      type:
+        scalar: string
+    - name: firstTotalSteps
+      type:
+        scalar: numeric
+    - name: sizes
+      type:
+        list:
+          elementType:
+            namedType: com.github.concertina-dev.concertina.api.v1alpha1.SizeSpeed
+          elementRelationship: associative
+          keys:
+          - workers
+          - nodes
 - name: com.github.concertina-dev.concertina.api.v1alpha1.StorageSpec
   map:
     fields:
@@ -369,6 +405,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: selector
       type:
         scalar: string
+    - name: speed
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.SpeedStatus
     - name: startTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time

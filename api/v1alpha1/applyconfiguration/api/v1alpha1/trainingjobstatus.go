@@ -48,6 +48,8 @@ type TrainingJobStatusApplyConfiguration struct {
 	World *WorldStatusApplyConfiguration `json:"world,omitempty"`
 	// progress is how far the training is.
 	Progress *ProgressStatusApplyConfiguration `json:"progress,omitempty"`
+	// speed is how fast the job was at which size.
+	Speed *SpeedStatusApplyConfiguration `json:"speed,omitempty"`
 	// checkpoint is the newest state of the job in its storage.
 	Checkpoint *CheckpointStatusApplyConfiguration `json:"checkpoint,omitempty"`
 	// resizes are the last 16 changes of the world, oldest first.
@@ -184,6 +186,14 @@ func (b *TrainingJobStatusApplyConfiguration) WithWorld(value *WorldStatusApplyC
 // If called multiple times, the Progress field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithProgress(value *ProgressStatusApplyConfiguration) *TrainingJobStatusApplyConfiguration {
 	b.Progress = value
+	return b
+}
+
+// WithSpeed sets the Speed field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Speed field is set to the value of the last call.
+func (b *TrainingJobStatusApplyConfiguration) WithSpeed(value *SpeedStatusApplyConfiguration) *TrainingJobStatusApplyConfiguration {
+	b.Speed = value
 	return b
 }
 

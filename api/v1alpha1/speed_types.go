@@ -1,0 +1,66 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SpeedStatus is how fast the job was at the sizes that it has had, and whether what its program says of the steps that
+// are left is believed. It is refreshed together with progress.
+type SpeedStatus struct {
+	// sizes are those that the job has had, at most 16, those that were seen last. Pauses, the first step of each
+	// world, evaluation and snapshots are left out.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=workers
+	// +listMapKey=nodes
+	// +optional
+	Sizes []SizeSpeed `json:"sizes,omitempty"`
+
+	// firstTotalSteps is the first progress.totalSteps that the program has told.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	FirstTotalSteps *int64 `json:"firstTotalSteps,omitempty"`
+
+	// doubt says why progress.totalSteps is not believed, until the job ends; empty where it is: it has grown by more
+	// than 10% of the first one, or more than 15% steps than that were made. As many steps as were made are then
+	// expected to be left.
+	//
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Doubt string `json:"doubt,omitempty"`
+}
+
+// SizeSpeed is how fast the job was at one size.
+type SizeSpeed struct {
+	// workers is how many members the world had.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	Workers *int32 `json:"workers,omitempty"`
+
+	// nodes is on how many nodes they were.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	Nodes *int32 `json:"nodes,omitempty"`
+
+	// stepsPerSecond is the pace there, such as 12.5 or 0.004: of the last minute of steps there, or nearly.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	// +required
+	StepsPerSecond string `json:"stepsPerSecond,omitempty"`
+
+	// steps is how many steps were seen there.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Steps *int64 `json:"steps,omitempty"`
+
+	// at is when the last of them was seen.
+	//
+	// +optional
+	At *metav1.Time `json:"at,omitempty"`
+}

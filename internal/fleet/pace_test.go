@@ -1,0 +1,185 @@
+package fleet
+
+import (
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
+)
+
+// sizeAt is what a status has of a size on one node.
+func sizeAt(workers int32, pace string, steps int64, at time.Time) v1alpha1.SizeSpeed {
+	return v1alpha1.SizeSpeed{Workers: ptr.To(workers), Nodes: ptr.To[int32](1), StepsPerSecond: pace, Steps: ptr.To(steps), At: ptr.To(metav1.NewTime(at))}
+}
+
+// paced is what the planner is told of a job with such a status.
+func paced(t *testing.T, change jobChange) *allocation.Pace {
+	t.Helper()
+	c := New(optionsOf())
+	c.SetJob(jobOf("j", trains, change))
+	return seenJob(t, c).Pace
+}
+
+func TestWhatThePlannerIsToldOfAPace(t *testing.T) {
+	measured := func(sizes ...v1alpha1.SizeSpeed) jobChange {
+		return func(j *v1alpha1.TrainingJob) {
+			j.Status.Speed.Sizes = sizes
+			j.Status.Progress = v1alpha1.ProgressStatus{Step: ptr.To[int64](100), TotalSteps: ptr.To[int64](1000)}
+			j.Status.Speed.FirstTotalSteps = ptr.To[int64](1000)
+		}
+	}
+	known := sizeAt(2, "4", 400, start)
+	for name, test := range map[string]struct {
+		job jobChange
+		// tried is 0 where nothing should be told.
+		tried      int32
+		speed      float64 // with two workers
+		done, left float64
+	}{
+		"nothing measured":         {job: measured()},
+		"too little":               {job: measured(sizeAt(2, "4", 19, start))},
+		"enough":                   {job: measured(known), tried: 2, speed: 4, done: 100, left: 900},
+		"one of two enough":        {job: measured(known, sizeAt(4, "8", 10, start)), tried: 2, speed: 4, done: 100, left: 900},
+		"two sizes":                {job: measured(known, sizeAt(4, "8", 800, start)), tried: 4, speed: 4, done: 100, left: 900},
+		"from the time to come":    {job: measured(sizeAt(2, "4", 400, start.Add(time.Hour))), tried: 2, speed: 4, done: 100, left: 900},
+		"from long ago":            {job: measured(sizeAt(2, "4", 400, start.Add(-1e6*time.Hour))), tried: 2, speed: 4, done: 100, left: 900},
+		"no number":                {job: measured(sizeAt(2, "fast", 400, start))},
+		"NaN":                      {job: measured(sizeAt(2, "NaN", 400, start))},
+		"below nothing":            {job: measured(sizeAt(2, "-4", 400, start))},
+		"absurd":                   {job: measured(sizeAt(2, "1e300", 400, start))},
+		"no workers":               {job: measured(sizeAt(0, "4", 400, start))},
+		"fewer steps than none":    {job: measured(sizeAt(2, "4", -400, start))},
+		"and one that can be true": {job: measured(sizeAt(1, "NaN", 400, start), known, sizeAt(8, "-1", 1e9, start)), tried: 2, speed: 4, done: 100, left: 900},
+		"no total": {job: func(j *v1alpha1.TrainingJob) {
+			measured(known)(j)
+			j.Status.Progress.TotalSteps, j.Status.Speed.FirstTotalSteps = nil, nil
+		}, tried: 2, speed: 4, done: 100},
+		"a total that is doubted": {job: func(j *v1alpha1.TrainingJob) {
+			measured(known)(j)
+			j.Status.Speed.Doubt = "it grew"
+		}, tried: 2, speed: 4, done: 100},
+		"one that has grown since it was told": {job: func(j *v1alpha1.TrainingJob) {
+			measured(known)(j)
+			j.Status.Progress.TotalSteps = ptr.To[int64](2000)
+		}, tried: 2, speed: 4, done: 100},
+		"one that shrinks": {job: func(j *v1alpha1.TrainingJob) {
+			measured(known)(j)
+			j.Status.Progress.TotalSteps = ptr.To[int64](500)
+		}, tried: 2, speed: 4, done: 100, left: 400},
+		"steps below nothing": {job: func(j *v1alpha1.TrainingJob) {
+			measured(known)(j)
+			j.Status.Progress.Step, j.Status.Progress.TotalSteps = ptr.To[int64](-5), ptr.To[int64](-7)
+		}, tried: 2, speed: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pace := paced(t, test.job)
+			if pace == nil {
+				if test.tried > 0 {
+					t.Error("nothing is told")
+				}
+				return
+			}
+			if pace.Tried != test.tried || pace.Done != test.done || pace.Left != test.left {
+				t.Errorf("tried %d, done %g, left %g: want %d, %g, %g", pace.Tried, pace.Done, pace.Left, test.tried, test.done, test.left)
+			}
+			if got := pace.Speed.Speed(2, 1); math.Abs(got/test.speed-1) > 0.1 {
+				t.Errorf("%g steps a second with two workers, want %g", got, test.speed)
+			}
+			if most := 20.1 * pace.Speed.Speed(2, 1); pace.Speed.Speed(40, 1) > most {
+				t.Errorf("with 20 times as many workers it is more than 20 times as fast")
+			}
+		})
+	}
+}
+
+// What is measured is news once it says something else than before: another size, or another pace. Of steps that are 5%
+// off the mean of a minute of them is 1% off.
+func TestNoiseIsNoNews(t *testing.T) {
+	dice := rand.New(rand.NewPCG(7, 7))
+	var p pacer
+	now := start
+	look := func(pace float64, more ...v1alpha1.SizeSpeed) *fitted {
+		now = now.Add(2 * time.Second)
+		text := strconv.FormatFloat(pace, 'g', 6, 64)
+		return p.look(now, &v1alpha1.SpeedStatus{Sizes: append([]v1alpha1.SizeSpeed{sizeAt(2, text, 1000, now)}, more...)}, 2)
+	}
+	first := look(4)
+	for range 600 {
+		if look(4*(1+0.01*dice.NormFloat64())) != first {
+			t.Fatalf("noise is news after %s", now.Sub(start))
+		}
+	}
+	more := look(4, sizeAt(4, "5", 1000, now))
+	if more == first || more.tried != 4 {
+		t.Error("another size is no news")
+	}
+	for range 31 {
+		more = look(2, sizeAt(4, "5", 1000, now.Add(-time.Hour)))
+	}
+	if got := more.model.Speed(2, 1); math.Abs(got-2) > 0.2 {
+		t.Errorf("a minute after it became half as fast it is told as %g steps a second, want 2", got)
+	}
+	if again := p.look(now.Add(-time.Hour), &v1alpha1.SpeedStatus{Sizes: []v1alpha1.SizeSpeed{sizeAt(2, "8", 1000, now)}}, 2); math.Abs(again.model.Speed(2, 1)-8) > 0.5 {
+		t.Errorf("after the clock went back it is told as %g steps a second, want 8", again.model.Speed(2, 1))
+	}
+}
+
+// A plan is made anew for a pace that is known now, or for reports that are not believed any more.
+func TestAPaceThatIsKnownIsNews(t *testing.T) {
+	k := &clock{now: start}
+	c := New(k.options(func(o *Options) { o.Plan = (&plans{}).plan }))
+	job := jobOf("j", trains)
+	c.Report(job, Facts{Elastic: true})
+	c.PlanNow()
+	number := 1
+	tell := func(what string, news bool, change jobChange) {
+		t.Helper()
+		number++
+		job = job.DeepCopy()
+		job.ResourceVersion = strconv.Itoa(number)
+		change(job)
+		c.Report(job, Facts{Elastic: true})
+		if known := c.Grant(job.UID).Known; known == news {
+			t.Errorf("%s: news is %v, want %v", what, !known, news)
+		}
+		c.PlanNow()
+	}
+	tell("a pace", true, func(j *v1alpha1.TrainingJob) { j.Status.Speed.Sizes = []v1alpha1.SizeSpeed{sizeAt(2, "4", 400, start)} })
+	tell("a total", true, func(j *v1alpha1.TrainingJob) { j.Status.Progress.TotalSteps = ptr.To[int64](1000) })
+	tell("steps", false, func(j *v1alpha1.TrainingJob) { j.Status.Progress.Step = ptr.To[int64](10) })
+	tell("the same pace", false, func(j *v1alpha1.TrainingJob) {
+		j.Status.Speed.Sizes = []v1alpha1.SizeSpeed{sizeAt(2, "4.01", 500, start)}
+	})
+	tell("a doubt", true, func(j *v1alpha1.TrainingJob) { j.Status.Speed.Doubt = "it grew" })
+}
+
+// The planner is told since when it has said that a job is short, and that anew once it was not.
+func TestSinceWhenAJobIsShort(t *testing.T) {
+	k := &clock{now: start}
+	short := false
+	c := New(k.options(func(o *Options) {
+		o.Plan = func(*allocation.Cluster) allocation.Plan {
+			return allocation.Plan{Decisions: []allocation.Decision{{Short: short, For: allocation.None}}}
+		}
+	}))
+	c.SetJob(jobOf("j", trains))
+	for i, test := range []struct {
+		short bool
+		want  time.Duration // below 0 for not at all
+	}{{false, -1}, {true, 1}, {true, 1}, {false, -1}, {true, 4}} {
+		k.now = start.Add(time.Duration(i) * time.Second)
+		short = test.short
+		c.PlanNow()
+		since := seenJob(t, c).ShortSince
+		if since.IsZero() != (test.want < 0) || !since.IsZero() && !since.Equal(start.Add(test.want*time.Second)) {
+			t.Errorf("plan %d: short since %s, want %d s", i, since, test.want)
+		}
+	}
+}

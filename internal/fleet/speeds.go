@@ -1,0 +1,47 @@
+package fleet
+
+import (
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/speed"
+)
+
+// SizesSeen reads from the status how fast a job was at which size. What is no number is 0, which nobody believes.
+func SizesSeen(status *v1alpha1.SpeedStatus) []speed.Seen {
+	seen := make([]speed.Seen, 0, len(status.Sizes))
+	for i := range status.Sizes {
+		size := &status.Sizes[i]
+		pace, err := strconv.ParseFloat(size.StepsPerSecond, 64)
+		if err != nil {
+			pace = 0
+		}
+		seen = append(seen, speed.Seen{
+			Workers: int(value(size.Workers)), Nodes: int(value(size.Nodes)), StepsPerSecond: pace, Steps: value(size.Steps), At: timeOf(size.At),
+		})
+	}
+	return seen
+}
+
+// SizesStatus is what SizesSeen reads, to six digits and the second.
+func SizesStatus(seen []speed.Seen) []v1alpha1.SizeSpeed {
+	sizes := make([]v1alpha1.SizeSpeed, 0, len(seen))
+	for i := range seen {
+		one := &seen[i]
+		sizes = append(sizes, v1alpha1.SizeSpeed{
+			Workers: ptr.To(int32(one.Workers)), Nodes: ptr.To(int32(one.Nodes)), StepsPerSecond: strconv.FormatFloat(one.StepsPerSecond, 'g', 6, 64),
+			Steps: ptr.To(one.Steps), At: ptr.To(metav1.NewTime(one.At)),
+		})
+	}
+	return sizes
+}
+
+// ProgressOf is what is believed of what a job's program says of its steps.
+func ProgressOf(status *v1alpha1.TrainingJobStatus) speed.Progress {
+	told := speed.Resume(float64(value(status.Speed.FirstTotalSteps)), status.Speed.Doubt != "")
+	told.Report(float64(value(status.Progress.Step)), float64(value(status.Progress.TotalSteps)))
+	return told
+}
