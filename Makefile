@@ -203,8 +203,19 @@ FUZZTIME ?= 2m
 test-fuzz: ## Send random messages to everything that strangers, workers and programs speak to (FUZZTIME=2m each).
 	@FUZZTIME=$(FUZZTIME) GO=$(GO) hack/fuzz.sh
 
+# How many minutes of processors each fuzz target runs in test-long.
+FUZZ_CPU_MINUTES ?= 20
+
+.PHONY: test-fuzz-long
+test-fuzz-long: ## Send them as many as each takes in 20 minutes of processors (FUZZ_CPU_MINUTES=20 each).
+	@FUZZ_CPU_MINUTES=$(FUZZ_CPU_MINUTES) GO=$(GO) hack/fuzz.sh
+
+.PHONY: verify-model-long
+verify-model-long: ## Check the model of worlds with its larger bounds too.
+	@hack/verify-model.sh --all
+
 .PHONY: test-long
-test-long: tools test-simulation test-worlds test-histories test-crashes test-fuzz ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools verify-model-long test-simulation test-worlds test-histories test-crashes test-fuzz-long ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

@@ -43,6 +43,9 @@
 #ifndef RESUMES
 #define RESUMES 0       /* times that an agent lets a parked process go by itself */
 #endif
+#ifndef UNCLEAR
+#define UNCLEAR 0       /* writes of rounds that are made, of which the operator does not hear */
+#endif
 #define ALL ((1 << WORKERS) - 1)
 #define IN(set, i) (((set) >> (i)) & 1)
 #define AT(r, i) reach[(r) * WORKERS + (i)]
@@ -77,7 +80,7 @@ byte committed[ROUNDS + 1], newest;
 #define OPEN_END 255
 byte limit[ROUNDS + 1];
 byte reach[(ROUNDS + 1) * WORKERS];
-byte crashes, losses, alarms, changes, lifts, resumes;
+byte crashes, losses, alarms, changes, lifts, resumes, unclear;
 
 typedef Worker {
 	/* armedBy is the term of the operator that gave the barrier: the next one counts anew. */
@@ -102,6 +105,7 @@ typedef Operator {
 	bit read;
 	byte world;             /* published or adopted; 0 for none */
 	bit burned, armed, aborting, finished;
+	bit deaf;               /* the answer to its next write of a round is lost */
 	byte attempt, stop, tries;
 	View v[WORKERS]
 }
@@ -299,7 +303,7 @@ inline hear_of_death(p, i) {
 
 inline reset(p) {
 	o[p].term = 0; o[p].readTerm = 0; o[p].readRound = 0; o[p].read = 0; o[p].world = 0;
-	o[p].burned = 0; o[p].armed = 0; o[p].aborting = 0; o[p].finished = 0;
+	o[p].burned = 0; o[p].armed = 0; o[p].aborting = 0; o[p].finished = 0; o[p].deaf = 0;
 	o[p].attempt = 0; o[p].stop = 0; o[p].tries = 0;
 	k = 0;
 	do
@@ -330,11 +334,20 @@ inline reset(p) {
 #define UNCHANGED(t, r) (recTerm == (t) && recRound == (r))
 #endif
 
-/* The durable write of a round. One that finds another record deposes the operator. */
-/* Writes the round of who, start and fresh, which are local. */
+/* A round that the operator has written and does not know of is nobody's world, and its number is used up. */
+#ifdef WITHOUT_USED_UP
+#define MINE(p) 0
+#define MAY_WRITE(p) (recTerm == o[p].term)
+#else
+#define MINE(p) (recTerm == o[p].term)
+#define MAY_WRITE(p) UNCHANGED(o[p].term, o[p].readRound)
+#endif
+
+/* The durable write of a round. One that finds another leader's record deposes the operator; one that finds a record of
+ * its own learns by it that an earlier write was made. It writes the round of who, start and fresh, which are local. */
 inline write_round(p) {
 	if
-	:: UNCHANGED(o[p].term, o[p].readRound) ->
+	:: MAY_WRITE(p) ->
 		assert(members[o[p].readRound + 1] == 0);       /* a round's number is used once */
 		if
 		:: fresh == ALL && o[p].readRound > 0 ->
@@ -343,15 +356,25 @@ inline write_round(p) {
 		:: else
 		fi;
 		who_is_over = 0;
-		o[p].readRound++;
-		recTerm = o[p].term; recRound = o[p].readRound;
+		recTerm = o[p].term; recRound = o[p].readRound + 1;
 		members[recRound] = who; fromStep[recRound] = start; restores[recRound] = fresh;
 		limit[recRound] = OPEN_END;
 		parent[recRound] = o[p].world;
-		o[p].burned = 0; o[p].armed = 0; o[p].aborting = 0; o[p].attempt = 0; o[p].stop = 0; o[p].tries = 0;
-		o[p].world = recRound;
-		nobody_stands(p)
-	:: else -> reset(p)
+		if
+		/* It was made, and nobody says so: not before the operator writes again. When it is made late the record
+		 * changes later, which nobody sees who does not write. */
+		:: o[p].deaf -> o[p].deaf = 0
+		:: else ->
+			o[p].readRound = recRound;
+			o[p].burned = 0; o[p].armed = 0; o[p].aborting = 0; o[p].attempt = 0; o[p].stop = 0; o[p].tries = 0;
+			o[p].world = recRound;
+			nobody_stands(p)
+		fi
+	:: else ->
+		if
+		:: MINE(p) -> o[p].readRound = recRound
+		:: else -> reset(p)
+		fi
 	fi;
 	who = 0; start = 0; fresh = 0
 }
@@ -373,6 +396,8 @@ inline write_round(p) {
 	(V(p, i).state != UNHEARD && !INSIDE(p, i) && SHUT_OUT(p, i))))
 
 #define NOT_NEEDED_OR_STANDS(p, i) (!OF_WORLD(p, i) || V(p, i).stands)
+#define STANDS_ALIVE(p, i) (OF_WORLD(p, i) && V(p, i).stands && !ENDED(p, i))
+#define NOT_NEEDED_OR_STANDS_OR_ENDED(p, i) (!OF_WORLD(p, i) || V(p, i).stands || ENDED(p, i))
 #define NOT_NEEDED_OR_INSIDE(p, i) (!IN(members[o[p].readRound], i) || (INSIDE(p, i) && V(p, i).state != DEAD))
 #define STEPPED(p, i) (IN(members[o[p].readRound], i) && w[i].round == o[p].readRound && \
 	w[i].done > fromStep[o[p].readRound])
@@ -452,6 +477,10 @@ end:	do
 	:: d_step { crashes < CRASHES && o[p].term == 0 && o[p].read && UNCHANGED(o[p].readTerm, o[p].readRound) ->
 		crashes++; recTerm++; reset(p) }
 
+#if UNCLEAR > 0
+	:: d_step { unclear < UNCLEAR && LEADS(p) && !o[p].deaf -> unclear++; o[p].deaf = 1 }
+#endif
+
 	:: hear(p, 0)
 	:: hear(p, 1)
 	:: hear_of_death(p, 0)
@@ -497,10 +526,12 @@ end:	do
 	/* The barrier. */
 	:: d_step { LEADS(p) && o[p].world > 0 && changes < CHANGES && !o[p].armed && !o[p].aborting && ROOM(p) ->
 		changes++; o[p].armed = 1; o[p].attempt++; o[p].tries = 1; NEW_ATTEMPT(p);
-		if      /* what was reported last may be old */
-		:: o[p].stop = MAX(1, fromStep[o[p].world])
-		:: o[p].stop = MAX(1, MAX(fromStep[o[p].world], LARGEST(FAR, p)))
-		fi }
+		o[p].stop = MAX(1, MAX(fromStep[o[p].world], LARGEST(FAR, p))) }
+	/* The same, and what was reported last is old. (A d_step takes the first way that it can go.) */
+	:: d_step { LEADS(p) && o[p].world > 0 && changes < CHANGES && !o[p].armed && !o[p].aborting && ROOM(p) &&
+		LARGEST(FAR, p) > MAX(1, fromStep[o[p].world]) ->
+		changes++; o[p].armed = 1; o[p].attempt++; o[p].tries = 1; NEW_ATTEMPT(p);
+		o[p].stop = MAX(1, fromStep[o[p].world]) }
 	:: d_step { LEADS(p) && o[p].armed && o[p].stop < STEPS && !SOME(IS_FINISHED, p) && SOME(AHEAD, p) ->
 		if
 		:: o[p].tries > WORKERS -> o[p].armed = 0       /* given up */
@@ -529,6 +560,16 @@ end:	do
 #endif
 		:: else -> write_round(p)
 		fi }
+
+	/* Reached by all who are left: some have ended, or are silent and taken for lost. The change goes on without them. */
+	:: d_step { LEADS(p) && o[p].armed && ROOM(p) && SOME(STANDS_ALIVE, p) &&
+		SET(STANDS_ALIVE, p) != members[o[p].world] && (EVERY(NOT_NEEDED_OR_STANDS_OR_ENDED, p) || alarms < ALARMS) ->
+		if
+		:: EVERY(NOT_NEEDED_OR_STANDS_OR_ENDED, p)
+		:: else -> alarms++
+		fi;
+		fresh = SET(READY, p) & (ALL - members[o[p].world]); who = SET(STANDS_ALIVE, p) | fresh; start = o[p].stop;
+		write_round(p) }
 
 	/* Recovery: somebody is lost, has left by itself, or is only silent. */
 	:: d_step { LEADS(p) && o[p].world > 0 && !o[p].aborting && (SOME(IS_ENDED, p) || SOME(IS_OUT, p)) ->
