@@ -35,6 +35,7 @@ def ballast(mib: int) -> torch.nn.Module:
 
 def correct(net: torch.nn.Module, data: TensorDataset, rank: int, size: int) -> torch.Tensor:
     """How many of this rank's images of data (every size-th) the network recognises."""
-    x, y = (tensor[rank::size] for tensor in data.tensors)
+    device = next(net.parameters()).device
+    x, y = (tensor[rank::size].to(device) for tensor in data.tensors)
     with torch.no_grad():
         return (net(x).argmax(dim=1) == y).sum()

@@ -8,6 +8,7 @@ import time
 BEGIN = time.time_ns()
 
 import argparse  # noqa: E402
+import os  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -37,8 +38,9 @@ args = parser.parse_args()
 if args.step_times:
     print(f"stamp import {BEGIN}", flush=True)
 
+device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
 train_data, test_data = digits.load()
-net = digits.network(args.seed)
+net = digits.network(args.seed).to(device)
 opt = torch.optim.Adam(net.parameters(), lr=args.learning_rate)
 run = elastic.Run(
     state={"net": net, "opt": opt, "ballast": digits.ballast(args.ballast)},
@@ -55,9 +57,9 @@ def train(world):
         for step in run.steps(train_data):
             begin, begun = time.monotonic(), time.time_ns()
             opt.zero_grad()
-            loss = torch.zeros(())
+            loss = torch.zeros((), device=device)
             for (x, y), weight in step.micro_batches(ddp):
-                part = weight * F.cross_entropy(ddp(x), y)
+                part = weight * F.cross_entropy(ddp(x.to(device)), y.to(device))
                 part.backward()
                 loss += part.detach()
             show(world, step, loss)  # Before the update: a rank that is lost meanwhile costs no step.

@@ -77,6 +77,14 @@ func (l *Look) policy(j *job) allocation.Policy {
 	return j.in.Policy
 }
 
+// whenDurable says what may become of a job with Shrink that loses nothing.
+const whenDurable = "its state is in the storage, so a job of higher priority may take all of it, when nothing less helps; it queues again then"
+
+// mayEnd says whether all of a job with Shrink may be taken; in a partial Look, where its namespace allows it.
+func (l *Look) mayEnd(j *job) bool {
+	return l.policy(j) == allocation.Shrink && j.in.Durable && (l.partial || l.cluster.Namespaces[j.in.Namespace].EvictAllowed)
+}
+
 // preemption says what may be taken from a job.
 func (l *Look) preemption(j *job) string {
 	asked, policy := j.object.Spec.Preemption.Policy, l.policy(j)
@@ -89,6 +97,8 @@ func (l *Look) preemption(j *job) string {
 		text += ": it neither lends nor borrows, and has no workers beyond min"
 	case policy == allocation.Evict:
 		text += ": beside workers beyond min, a job of higher priority may take all of it, when nothing less helps; it queues again then"
+	case l.mayEnd(j) && j.in.Max == j.in.Min:
+		text += ": " + whenDurable
 	case j.in.Max == j.in.Min:
 		text += ": the operator takes no workers below min for others, and it has no more"
 	default:
@@ -97,9 +107,15 @@ func (l *Look) preemption(j *job) string {
 		if j.object.Spec.Strategy() == v1alpha1.ResizeInPlace {
 			text += "; as planned that costs no step"
 		}
-		text += "; min stays"
+		if l.mayEnd(j) {
+			text += "; " + whenDurable
+		} else {
+			text += "; min stays"
+		}
 	}
-	if l.partial && policy != allocation.Shrink {
+	if l.partial && l.mayEnd(j) {
+		text += ", unless the administrator does not allow Evict in this namespace"
+	} else if l.partial && policy != allocation.Shrink {
 		text += fmt.Sprintf(", unless the administrator does not allow %s in this namespace", asked)
 	}
 	return text + "."

@@ -41,11 +41,16 @@ type job struct {
 
 // NewLook makes a plan for the cluster that was listed. Options are those that the operator has.
 func NewLook(objects fleet.Objects, options fleet.Options) *Look {
+	planner := options.Plan
+	options.Plan = func(cluster *allocation.Cluster) allocation.Plan {
+		markDurable(cluster, objects)
+		return planner(cluster)
+	}
 	known := fleet.FromObjects(objects, options)
 	known.PlanNow()
 	cluster, plan := known.Last()
 	l := newLook(cluster, objects)
-	l.planner = options.Plan
+	l.planner = planner
 	for i := range l.jobs {
 		one := &l.jobs[i]
 		one.decision = &plan.Decisions[one.id]
@@ -56,9 +61,24 @@ func NewLook(objects fleet.Objects, options fleet.Options) *Look {
 
 // NewPartialLook takes in jobs and their pods only, for those who may not see more, or need not.
 func NewPartialLook(objects fleet.Objects, options fleet.Options) *Look {
-	l := newLook(fleet.FromObjects(objects, options).Snapshot(), objects)
+	cluster := fleet.FromObjects(objects, options).Snapshot()
+	markDurable(cluster, objects)
+	l := newLook(cluster, objects)
 	l.partial = true
 	return l
+}
+
+// markDurable says of which jobs nothing is lost when all of their workers go: their world can stop, and a checkpoint of
+// theirs is in the storage. The operator also knows whether the storage has trouble, and how long uploads take.
+func markDurable(cluster *allocation.Cluster, objects fleet.Objects) {
+	durable := map[string]bool{}
+	for _, object := range objects.Jobs {
+		spec := &object.Spec
+		durable[string(object.UID)] = spec.Checkpoint.Storage != nil && spec.Strategy() == v1alpha1.ResizeInPlace && value(object.Status.Checkpoint.Round) > 0
+	}
+	for i := range cluster.Jobs {
+		cluster.Jobs[i].Durable = durable[cluster.Jobs[i].UID]
+	}
 }
 
 func newLook(cluster *allocation.Cluster, objects fleet.Objects) *Look {

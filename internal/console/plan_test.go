@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
@@ -92,6 +94,42 @@ func TestPlanOfAnEvictionNamesTheJobThatNeedsTheRoom(t *testing.T) {
 	}
 	if text := explained(t, l, "victim"); !strings.Contains(text, "job team/big of higher priority needs the room") {
 		t.Error(text)
+	}
+}
+
+// Nothing is lost of a job whose checkpoint is in its storage, so a job of higher priority may have all of its room.
+func TestPlanKnowsWhichJobsLoseNothing(t *testing.T) {
+	stored := func(job *v1alpha1.TrainingJob) {
+		job.Spec.Checkpoint.Storage = &v1alpha1.StorageSpec{URL: "s3://bucket/jobs"}
+	}
+	saved := func(job *v1alpha1.TrainingJob) { job.Status.Checkpoint.Round = ptr.To[int64](3) }
+	restarted := func(job *v1alpha1.TrainingJob) { job.Spec.Resize.Strategy = v1alpha1.ResizeRestart }
+	never := func(job *v1alpha1.TrainingJob) { job.Spec.Preemption.Policy = v1alpha1.PreemptionNever }
+	const told = "its state is in the storage, so a job of higher priority may take all of it"
+	for _, test := range []struct {
+		name, settings string
+		changes        []jobChange
+		goes           bool
+	}{
+		{"with a checkpoint", "", []jobChange{stored, saved}, true},
+		{"without one yet", "", []jobChange{stored}, false},
+		{"without a storage", "", []jobChange{saved}, false},
+		{"its program is started anew", "", []jobChange{stored, saved, restarted}, false},
+		{"it gives nothing", "", []jobChange{stored, saved, never}, false},
+		{"the administrator forbids it", "defaultNamespace: {allowEvict: false}", []jobChange{stored, saved}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := clusterOf(4)
+			c.trains(c.add("victim", 4, 4, test.changes...), "n0", "n0", "n0", "n0")
+			c.add("big", 4, 4, important, queued)
+			l := NewLook(c.Objects, optionsOf(t, test.settings))
+			if got := l.find(types.NamespacedName{Namespace: "team", Name: "victim"}).decision.Evict; got != test.goes {
+				t.Errorf("all of it goes: %v, want %v", got, test.goes)
+			}
+			if text := explained(t, l, "victim"); strings.Contains(text, told) != test.goes {
+				t.Errorf("%q is to be told: %v\n%s", told, test.goes, text)
+			}
+		})
 	}
 }
 

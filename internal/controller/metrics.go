@@ -17,7 +17,7 @@ type Metrics struct {
 	mu   sync.Mutex
 	jobs map[types.UID]jobFigures
 
-	states, workers                       *prometheus.Desc
+	states, workers, checkpoint           *prometheus.Desc
 	firstStep                             prometheus.Histogram
 	queueWait, pause                      *prometheus.HistogramVec
 	stepsLost, restarts, growth, refusals *prometheus.CounterVec
@@ -27,14 +27,18 @@ type Metrics struct {
 type jobFigures struct {
 	namespace, name, state   string
 	target, running, standby int32
+	// checkpoint is when its newest checkpoint was made, before the first one when the job began; zero for a job
+	// without a storage or without workers.
+	checkpoint time.Time
 }
 
 // NewMetrics makes metrics that registerer collects.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
-		jobs:    map[types.UID]jobFigures{},
-		states:  prometheus.NewDesc("concertina_jobs", "Jobs by what they are doing, as in status.state.", []string{"namespace", "state"}, nil),
-		workers: prometheus.NewDesc("concertina_job_workers", "Workers of a job: its target, those that run, and those of them in no world yet.", []string{"namespace", "job", "kind"}, nil),
+		jobs:       map[types.UID]jobFigures{},
+		states:     prometheus.NewDesc("concertina_jobs", "Jobs by what they are doing, as in status.state.", []string{"namespace", "state"}, nil),
+		workers:    prometheus.NewDesc("concertina_job_workers", "Workers of a job: its target, those that run, and those of them in no world yet.", []string{"namespace", "job", "kind"}, nil),
+		checkpoint: prometheus.NewDesc("concertina_job_checkpoint_timestamp_seconds", "When the newest checkpoint in the job's storage was made, before the first one when the job began, in Unix time.", []string{"namespace", "job"}, nil),
 		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "concertina_queue_wait_seconds",
 			Help: "Time that gangs waited before they were made.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}, []string{"namespace"}),
 		firstStep: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "concertina_first_step_seconds",
@@ -62,6 +66,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.states
 	out <- m.workers
+	out <- m.checkpoint
 }
 
 // Collect implements prometheus.Collector.
@@ -73,6 +78,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		states[[2]string{job.namespace, job.state}]++
 		for kind, n := range map[string]int32{"target": job.target, "running": job.running, "standby": job.standby} {
 			out <- prometheus.MustNewConstMetric(m.workers, prometheus.GaugeValue, float64(n), job.namespace, job.name, kind)
+		}
+		if !job.checkpoint.IsZero() {
+			out <- prometheus.MustNewConstMetric(m.checkpoint, prometheus.GaugeValue, float64(job.checkpoint.Unix()), job.namespace, job.name)
 		}
 	}
 	for key, n := range states {
@@ -93,6 +101,7 @@ func (m *Metrics) written(state *State, plan *Plan) {
 	m.jobs[job.UID] = jobFigures{
 		namespace: job.Namespace, name: job.Name, state: next.State,
 		target: value(next.Workers.Target), running: value(next.Workers.Running), standby: value(next.Workers.Standby),
+		checkpoint: checkpointTime(&job.Spec, next),
 	}
 	m.mu.Unlock()
 	if value(old.Workers.Target) == 0 && value(next.Workers.Target) > 0 {
@@ -140,4 +149,18 @@ func (m *Metrics) forget(job types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.jobs, job)
+}
+
+// checkpointTime is what jobFigures.checkpoint says.
+func checkpointTime(spec *v1alpha1.TrainingJobSpec, status *v1alpha1.TrainingJobStatus) time.Time {
+	switch {
+	case spec.Checkpoint.Storage == nil || value(status.Workers.Target) == 0:
+		return time.Time{}
+	case status.Checkpoint.At != nil:
+		return status.Checkpoint.At.Time
+	case status.StartTime != nil:
+		return status.StartTime.Time
+	default:
+		return time.Time{}
+	}
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -82,5 +83,43 @@ concertina_steps_lost_total{reason="WorkerLost"} 20
 	m.forget(job.UID)
 	if n := testutil.CollectAndCount(m, "concertina_job_workers"); n != 3 {
 		t.Errorf("%d figures of workers are left, want 3", n)
+	}
+}
+
+func TestMetricsTellHowOldACheckpointIs(t *testing.T) {
+	stored := func(j *v1alpha1.TrainingJob) {
+		j.Spec.Checkpoint.Storage = &v1alpha1.StorageSpec{URL: "s3://bucket/jobs"}
+		j.Status.StartTime, j.Status.Workers.Target = ptr.To(metav1.NewTime(start)), ptr.To[int32](2)
+	}
+	saved := func(j *v1alpha1.TrainingJob) { j.Status.Checkpoint.At = ptr.To(metav1.NewTime(start.Add(time.Minute))) }
+	for _, test := range []struct {
+		name    string
+		changes []func(*v1alpha1.TrainingJob)
+		want    time.Time
+	}{
+		{"it has one", []func(*v1alpha1.TrainingJob){stored, saved}, start.Add(time.Minute)},
+		{"it has none yet", []func(*v1alpha1.TrainingJob){stored}, start},
+		{"it has no storage", []func(*v1alpha1.TrainingJob){stored, func(j *v1alpha1.TrainingJob) { j.Spec.Checkpoint.Storage = nil }}, time.Time{}},
+		{"it has no workers", []func(*v1alpha1.TrainingJob){stored, saved, func(j *v1alpha1.TrainingJob) { j.Status.Workers.Target = ptr.To[int32](0) }}, time.Time{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m, err := NewMetrics(prometheus.NewPedanticRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			state := stateOf(jobWith(test.changes...))
+			m.written(state, &Plan{Status: state.Job.Status})
+			want := ""
+			if !test.want.IsZero() {
+				want = fmt.Sprintf(`
+# HELP concertina_job_checkpoint_timestamp_seconds When the newest checkpoint in the job's storage was made, before the first one when the job began, in Unix time.
+# TYPE concertina_job_checkpoint_timestamp_seconds gauge
+concertina_job_checkpoint_timestamp_seconds{job="digits",namespace="team"} %d
+`, test.want.Unix())
+			}
+			if err := testutil.CollectAndCompare(m, strings.NewReader(want), "concertina_job_checkpoint_timestamp_seconds"); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
