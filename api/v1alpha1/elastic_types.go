@@ -104,7 +104,8 @@ type CheckpointSpec struct {
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// storage is where checkpoints go that outlive all workers, with strategy InPlace; a job without one begins
-	// at step 0 again when its last worker is gone. It changes only while the job is suspended and has no worker.
+	// at step 0 again when its last worker is gone. A job that has one, and a checkpoint in it, may give way as a whole to one of
+	// higher priority, unless preemption.policy is Never. It changes only while the job is suspended and has no worker.
 	//
 	// +optional
 	Storage *StorageSpec `json:"storage,omitempty"`
@@ -142,7 +143,8 @@ type CheckpointSpec struct {
 type StorageSpec struct {
 	// url names the storage: s3://bucket/prefix, gs://bucket/prefix, azblob://container/prefix, or file:///path on a
 	// volume that the training container mounts, which all nodes must share for checkpoints to outlive one.
-	// Parameters of the provider follow as a query, such as region=eu-central-1 or endpoint=https://host for S3.
+	// Parameters of the provider follow as a query: for S3 region=eu-central-1, or for other servers that speak it
+	// endpoint=https://host&region=us-east-1&use_path_style=true, which MinIO and most others need.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -176,8 +178,8 @@ const (
 
 // PreemptionSpec says what may be taken from a job for others.
 type PreemptionSpec struct {
-	// policy says what the operator may take from this job for others. Nobody takes workers below min, but
-	// by Evict. Shrink: workers beyond min, for any gang that waits, whatever its priority, and for the
+	// policy says what the operator may take from this job for others. It takes none below min, but by Evict,
+	// and from a job with Shrink that loses nothing. Shrink: workers beyond min, for any gang that waits, whatever its priority, and for the
 	// growth of jobs of higher priority, or of equal ones that have less. As a planned change that costs no
 	// step with resize.strategy InPlace, and what the program has not saved with Restart. Evict: all
 	// workers too, for a job of higher priority, when nothing less helps; the job queues again, and what

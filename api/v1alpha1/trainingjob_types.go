@@ -287,8 +287,8 @@ type TrainingJobSpec struct {
 	// +optional
 	TTLAfterFinished *metav1.Duration `json:"ttlAfterFinished,omitempty"`
 
-	// suspend releases all workers while it is true; the job starts anew when it is false again.
-	// Default false.
+	// suspend releases all workers while it is true. When it is false again the job begins with its last
+	// checkpoint, or without a spec.checkpoint.storage at step 0. Default false.
 	//
 	// +kubebuilder:default=false
 	// +optional

@@ -26,7 +26,8 @@ type CheckpointSpecApplyConfiguration struct {
 	// program's own checkpoint; what happens then is said in status. From 1s to 1h, default 60s.
 	Timeout *v1.Duration `json:"timeout,omitempty"`
 	// storage is where checkpoints go that outlive all workers, with strategy InPlace; a job without one begins
-	// at step 0 again when its last worker is gone. It changes only while the job is suspended and has no worker.
+	// at step 0 again when its last worker is gone. A job that has one, and a checkpoint in it, may give way as a whole to one of
+	// higher priority, unless preemption.policy is Never. It changes only while the job is suspended and has no worker.
 	Storage *StorageSpecApplyConfiguration `json:"storage,omitempty"`
 	// interval is how often a snapshot is made durable in the storage while training goes on. From 10s to 24h,
 	// default 5m.

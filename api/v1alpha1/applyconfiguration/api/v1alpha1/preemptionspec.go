@@ -11,8 +11,8 @@ import (
 //
 // PreemptionSpec says what may be taken from a job for others.
 type PreemptionSpecApplyConfiguration struct {
-	// policy says what the operator may take from this job for others. Nobody takes workers below min, but
-	// by Evict. Shrink: workers beyond min, for any gang that waits, whatever its priority, and for the
+	// policy says what the operator may take from this job for others. It takes none below min, but by Evict,
+	// and from a job with Shrink that loses nothing. Shrink: workers beyond min, for any gang that waits, whatever its priority, and for the
 	// growth of jobs of higher priority, or of equal ones that have less. As a planned change that costs no
 	// step with resize.strategy InPlace, and what the program has not saved with Restart. Evict: all
 	// workers too, for a job of higher priority, when nothing less helps; the job queues again, and what

@@ -9,7 +9,8 @@ package v1alpha1
 type StorageSpecApplyConfiguration struct {
 	// url names the storage: s3://bucket/prefix, gs://bucket/prefix, azblob://container/prefix, or file:///path on a
 	// volume that the training container mounts, which all nodes must share for checkpoints to outlive one.
-	// Parameters of the provider follow as a query, such as region=eu-central-1 or endpoint=https://host for S3.
+	// Parameters of the provider follow as a query: for S3 region=eu-central-1, or for other servers that speak it
+	// endpoint=https://host&region=us-east-1&use_path_style=true, which MinIO and most others need.
 	URL *string `json:"url,omitempty"`
 	// secretName is the Secret in the job's namespace with the storage's credentials. Its keys become variables of
 	// the container that speaks to the storage, as the provider's own tools read them (AWS_ACCESS_KEY_ID and so on), and

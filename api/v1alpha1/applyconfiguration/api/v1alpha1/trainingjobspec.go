@@ -35,8 +35,8 @@ type TrainingJobSpecApplyConfiguration struct {
 	// ttlAfterFinished is how long a job is kept after it is complete or has failed; then it is
 	// deleted with everything that belongs to it. From 0s to 8760h. Left out, it is kept.
 	TTLAfterFinished *v1.Duration `json:"ttlAfterFinished,omitempty"`
-	// suspend releases all workers while it is true; the job starts anew when it is false again.
-	// Default false.
+	// suspend releases all workers while it is true. When it is false again the job begins with its last
+	// checkpoint, or without a spec.checkpoint.storage at step 0. Default false.
 	Suspend *bool `json:"suspend,omitempty"`
 	// managedBy names the controller that runs the job. Left out or
 	// training.concertina.dev/operator means this operator; it leaves all others alone. It never
