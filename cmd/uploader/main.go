@@ -60,5 +60,5 @@ func open(ctx context.Context, job storage.Job, attempt int32) (*server.Uploader
 		note("%v", err)
 		return server.Unopened(err), func() error { return nil }
 	}
-	return server.New(opened, job, attempt, note), opened.Close
+	return server.New(opened, job, attempt, os.Getenv(uploader.EnvRestoreFrom), note), opened.Close
 }

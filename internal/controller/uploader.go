@@ -45,6 +45,7 @@ func addUploader(pod *corev1.Pod, trainer *corev1.Container, job *v1alpha1.Train
 			{Name: uploader.EnvJobUID, Value: string(job.UID)},
 			{Name: uploader.EnvAttempt, Value: strconv.Itoa(int(attempt))},
 			{Name: uploader.EnvStorage, Value: storage.URL},
+			{Name: uploader.EnvRestoreFrom, Value: job.Spec.Checkpoint.RestoreFrom},
 			{Name: uploader.EnvSocket, Value: uploaderSocket},
 		},
 		Resources:       uploaderResources(trainer),

@@ -23,7 +23,9 @@ const (
 	EnvJobUID    = "CONCERTINA_JOB_UID"
 	EnvAttempt   = "CONCERTINA_ATTEMPT"
 	EnvStorage   = "CONCERTINA_STORAGE"
-	EnvSocket    = "CONCERTINA_UPLOADER_SOCKET"
+	// EnvRestoreFrom is spec.checkpoint.restoreFrom: besides the job's own, what is below it is all that is restored.
+	EnvRestoreFrom = "CONCERTINA_RESTORE_FROM"
+	EnvSocket      = "CONCERTINA_UPLOADER_SOCKET"
 )
 
 // What a request asks for.

@@ -57,7 +57,7 @@ func (w *worker) upload(t *testing.T, kept string, attempt int32) {
 		t.Fatal(err)
 	}
 	job := storage.Job{Namespace: "team", Name: "llama", UID: "uid"}
-	listening, err := server.Listen(w.socket, server.New(s, job, attempt, t.Logf))
+	listening, err := server.Listen(w.socket, server.New(s, job, attempt, "team/other", t.Logf))
 	if err != nil {
 		t.Fatal(err)
 	}

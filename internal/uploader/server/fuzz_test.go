@@ -39,7 +39,7 @@ func FuzzAsk(f *testing.F) {
 			t.Fatal(err)
 		}
 		socket := filepath.Join(t.TempDir(), "socket")
-		server, err := Listen(socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: "uid"}, 1, func(string, ...any) {}))
+		server, err := Listen(socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: "uid"}, 1, "team/other", func(string, ...any) {}))
 		if err != nil {
 			t.Fatal(err)
 		}

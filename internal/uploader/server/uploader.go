@@ -31,16 +31,19 @@ type Uploader struct {
 	storage *storage.Storage
 	job     storage.Job
 	attempt int32
-	note    func(format string, arguments ...any)
+	// from is the other place that a checkpoint is restored from; empty for none.
+	from string
+	note func(format string, arguments ...any)
 	// saving is taken by who saves.
 	saving chan struct{}
 	// unopened is why there is no storage; nil when there is.
 	unopened error
 }
 
-// New serves the attempt of a job.
-func New(s *storage.Storage, job storage.Job, attempt int32, note func(string, ...any)) *Uploader {
-	return &Uploader{storage: s, job: job, attempt: attempt, note: note, saving: make(chan struct{}, 1)}
+// New serves the attempt of a job, which may begin with a checkpoint of its own, or with one below from: every program of
+// the pod can ask, and what the credentials reach beyond that is other jobs'.
+func New(s *storage.Storage, job storage.Job, attempt int32, from string, note func(string, ...any)) *Uploader {
+	return &Uploader{storage: s, job: job, attempt: attempt, from: strings.Trim(from, "/"), note: note, saving: make(chan struct{}, 1)}
 }
 
 // Unopened answers every request with why the storage could not be opened.
@@ -107,6 +110,9 @@ type room func(bytes uint64) error
 
 func (u *Uploader) restore(ctx context.Context, path string, file *os.File, room room) (uploader.Answer, error) {
 	path = strings.Trim(path, "/")
+	if path != "" && path != u.from {
+		return uploader.Answer{}, fmt.Errorf("%w: restore %.200q, this job begins with a checkpoint of its own or of spec.checkpoint.restoreFrom", errAsked, path)
+	}
 	if path == "" {
 		path = strings.Join([]string{u.job.Namespace, u.job.Name, u.job.UID}, "/")
 	}

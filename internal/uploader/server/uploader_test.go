@@ -32,7 +32,7 @@ func podOf(t *testing.T, kept, uid string, attempt int32) *pod {
 		t.Fatal(err)
 	}
 	p := &pod{socket: filepath.Join(t.TempDir(), "of-its-own", "socket"), folder: t.TempDir()}
-	server, err := Listen(p.socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: uid}, attempt, t.Logf))
+	server, err := Listen(p.socket, New(s, storage.Job{Namespace: "team", Name: "llama", UID: uid}, attempt, "team/llama", t.Logf))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestWhatIsRefused(t *testing.T) {
 	wrong := uploader.SnapshotOf(checkpoint.Snapshot{Bytes: 3})
 	for _, request := range []uploader.Request{
 		{}, {Ask: "delete"}, {Ask: uploader.AskSave}, {Ask: uploader.AskSave, Snapshot: wrong},
-		{Ask: uploader.AskRestore, Path: "../other"}, {Ask: uploader.AskRestore, Path: "a/../../b"},
+		{Ask: uploader.AskRestore, Path: "../other"}, {Ask: uploader.AskRestore, Path: "team/other"}, {Ask: uploader.AskRestore, Path: "team"}, {Ask: uploader.AskRestore, Path: "a/../../b"},
 	} {
 		if answer, err := uploader.Ask(t.Context(), p.socket, request, p.file(t, []byte("abc"))); err == nil {
 			t.Errorf("%+v is answered with %+v", request, answer)
