@@ -159,7 +159,8 @@ func TestHalfShare(t *testing.T) {
 	})
 }
 
-// What is seen is off by 5%, and at the size that a job has otherwise each time: nobody trades workers back and forth.
+// What is seen is off by 5%, and at the size that a job has otherwise each time: nobody trades workers back and forth. A
+// few changes there are, of what is worth nearly the same: of six jobs one in a minute and a half at most.
 func TestNoiseMakesNobodyTrade(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCluster().withNodes(4, 4)
@@ -189,7 +190,7 @@ func TestNoiseMakesNobodyTrade(t *testing.T) {
 				}
 			}
 		}
-		if changes > 2 {
+		if changes > 5 {
 			for _, l := range s.log {
 				t.Log(l)
 			}
