@@ -215,7 +215,7 @@ verify-model-long: ## Check the model of worlds with its larger bounds too.
 	@hack/verify-model.sh --all
 
 .PHONY: test-long
-test-long: tools verify-model-long test-simulation test-worlds test-histories test-crashes test-fuzz-long ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools test-simulation test-worlds test-histories test-crashes test-fuzz-long ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

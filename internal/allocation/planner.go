@@ -40,6 +40,10 @@ type planner struct {
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
 	held []int64
+	// waiters are how many gangs wait, nil until somebody asks.
+	waiters map[crowd]int
+	// offers are those of the bids of one namespace, in one row.
+	offers []offer
 	// paced is true when the pace of any job that trains is known.
 	paced bool
 	// refused says how few workers of a kind each job could not make room for.

@@ -190,6 +190,7 @@ func (s *stall) open(p *planner, total float64) float64 {
 	}
 	shares := waterFill(total, caps, slices.Repeat([]float64{1}, len(s.jobs)))
 	var bids []*bid
+	p.offers = p.offers[:0]
 	pool := 0.0
 	for i, id := range s.jobs {
 		if p.c.Jobs[id].Pace != nil {
@@ -201,7 +202,8 @@ func (s *stall) open(p *planner, total float64) float64 {
 		return 0
 	}
 	slices.SortStableFunc(bids, func(a, b *bid) int { return cmp.Compare(a.work, b.work) })
-	others := s.queued(p)
+	first := &p.c.Jobs[s.jobs[0]]
+	others := p.queued(s.namespace, first.Priority)
 	p.guard(bids, int64(pool+0.5), others)
 	left := p.sell(bids, int64(pool+0.5), others)
 	for i, id := range s.jobs {
@@ -242,15 +244,23 @@ func (p *planner) guard(bids []*bid, pool int64, others int) {
 // rounding is what sums of shares may be off.
 const rounding = 1e-9
 
-// queued is how many gangs of the namespace wait that are of the same priority.
-func (s *stall) queued(p *planner) int {
-	first, n := &p.c.Jobs[s.jobs[0]], 0
-	for i := range p.c.Jobs {
-		if in := &p.c.Jobs[i]; in.Name != "" && in.Stage == Queued && in.Namespace == s.namespace && in.Priority == first.Priority && !p.out[i].Start {
-			n++
+// crowd are the jobs of one namespace and priority.
+type crowd struct {
+	namespace NamespaceID
+	priority  int32
+}
+
+// queued is how many gangs of a namespace wait that are of a priority. Who starts by this plan is known by now.
+func (p *planner) queued(namespace NamespaceID, priority int32) int {
+	if p.waiters == nil {
+		p.waiters = map[crowd]int{}
+		for i := range p.c.Jobs {
+			if in := &p.c.Jobs[i]; in.Name != "" && in.Stage == Queued && !p.out[i].Start {
+				p.waiters[crowd{in.Namespace, in.Priority}]++
+			}
 		}
 	}
-	return n
+	return p.waiters[crowd{namespace, priority}]
 }
 
 // bid lists the sizes that a job may have, whose share is so many surplus devices.
@@ -258,22 +268,24 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	size, devices := p.size(id), p.devices(id)
 	b := &bid{id: id, half: int32(share/2/float64(devices) + rounding)}
+	first := len(p.offers)
 	perNode, left := p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	seconds := func(n int32) float64 { return left / in.Pace.Speed.Speed(int(n), int((n+perNode-1)/perNode)) }
 	grows, fixed := in.Pace.Tried >= size && p.mayGrow(id) && p.kept(id), j.limit <= j.gone
-	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, 2*in.Pace.Tried) || n == in.Min) && len(b.offers) < offersOf; n = in.next(n) {
+	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, 2*in.Pace.Tried) || n == in.Min) && len(p.offers)-first < offersOf; n = in.next(n) {
 		o := offer{size: n, devices: int64(n) * devices, seconds: seconds(n)}
 		if n != size {
 			o.change = max(in.PauseExpected().Seconds(), o.seconds*hesitation)
 		}
 		if n <= size || grows {
-			b.most = len(b.offers)
+			b.most = len(p.offers) - first
 		}
 		if n <= size && fixed {
-			b.least = len(b.offers)
+			b.least = len(p.offers) - first
 		}
-		b.offers = append(b.offers, o)
+		p.offers = append(p.offers, o)
 	}
+	b.offers = p.offers[first:len(p.offers):len(p.offers)]
 	// In powers of two: among those that have about as much to do, noise does not turn the order round.
 	b.work = math.Floor(math.Log2(b.offers[0].seconds * float64(b.offers[0].devices)))
 	return b

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"io"
 	"strings"
+	"sync"
 )
 
 // maxNamed is the longest text that names the members of a world. Three bytes reach for an ordinal among a million
@@ -59,14 +60,22 @@ func unpackOrdinals(text string, workers int32) []int32 {
 // maxNodeName is the longest name of a node, as Kubernetes has it.
 const maxNodeName = 253
 
+// deflaters are kept because each has 800 KB, which is much for a world of two.
+var deflaters = sync.Pool{New: func() any {
+	writer, _ := flate.NewWriter(nil, flate.DefaultCompression) // it refuses other levels only
+	return writer
+}}
+
 // packNodes names the nodes of the members of a world, in rank order: one a line, as DEFLATE has it, in base64. It is
 // empty when that would be too long to be written, or somebody has no node.
 func packNodes(nodes []string) string {
 	var packed bytes.Buffer
-	writer, err := flate.NewWriter(&packed, flate.DefaultCompression)
-	if err != nil {
+	writer, ok := deflaters.Get().(*flate.Writer)
+	if !ok {
 		return ""
 	}
+	defer deflaters.Put(writer)
+	writer.Reset(&packed)
 	for _, node := range nodes {
 		if node == "" {
 			return ""

@@ -25,8 +25,11 @@ func (b Bench) planner(context.Context) ([]figures.Figure, error) {
 		return nil, err
 	}
 	var measured []figures.Figure
-	for _, f := range planner.Measure(size, plans) {
-		measured = append(measured, figures.Figure(f))
+	for _, paced := range []bool{false, true} {
+		size.Paced = paced
+		for _, f := range planner.Measure(size, plans) {
+			measured = append(measured, figures.Figure(f))
+		}
 	}
 	after, err := ownCPU()
 	if err != nil {

@@ -18,6 +18,8 @@ type Size struct {
 	Nodes, Devices, Jobs, Pods int
 	Namespaces                 int
 	Seed                       uint64
+	// Paced is true where it is known how fast each job is.
+	Paced bool
 }
 
 // Large is the size that the planner is measured at.

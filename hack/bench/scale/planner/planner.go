@@ -25,6 +25,9 @@ func Measure(size Size, runs int) []Figure {
 	for seed := range min(runs, clusters) {
 		size.Seed = uint64(seed + 1)
 		c := Cluster(size)
+		if size.Paced {
+			pace(c, size.Seed)
+		}
 		tally(c)
 		for range (runs + clusters - 1) / clusters {
 			begin := time.Now()
@@ -41,11 +44,15 @@ func Measure(size Size, runs int) []Figure {
 			Settle(&p, c, rounds)
 		}
 	}
+	kind := ""
+	if size.Paced {
+		kind = "paced_"
+	}
 	return []Figure{
-		{"plan_full_p50", quantile(full, 0.5), "ms"},
-		{"plan_full_p99", quantile(full, 0.99), "ms"},
-		{"plan_event_p50", quantile(event, 0.5), "ms"},
-		{"plan_event_p99", quantile(event, 0.99), "ms"},
+		{"plan_full_" + kind + "p50", quantile(full, 0.5), "ms"},
+		{"plan_full_" + kind + "p99", quantile(full, 0.99), "ms"},
+		{"plan_event_" + kind + "p50", quantile(event, 0.5), "ms"},
+		{"plan_event_" + kind + "p99", quantile(event, 0.99), "ms"},
 	}
 }
 
