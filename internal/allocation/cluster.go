@@ -64,6 +64,9 @@ type Settings struct {
 	// Autoscaled is true where a gang that does not fit makes the cluster grow: one attempt of it is
 	// made all the same.
 	Autoscaled bool
+	// ByValue is true where jobs of equal priority in one namespace share by what each makes of more workers, as far as
+	// their pace is known; in equal parts otherwise.
+	ByValue bool
 }
 
 // Node is one node.

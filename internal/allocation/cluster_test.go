@@ -16,7 +16,8 @@ const gpuName = "example.com/gpu"
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// newCluster is a cluster with one namespace, ns, and the settings of an operator as it is installed.
+// newCluster is a cluster with one namespace, ns, and the settings of an operator as it is installed, but that jobs whose
+// pace is known share by it.
 func newCluster() *Cluster {
 	return &Cluster{
 		Now:       noon,
@@ -25,7 +26,7 @@ func newCluster() *Cluster {
 		Counts:    []string{"requests." + gpuName},
 		Settings: Settings{
 			MinRuntime: 0, ReclaimTimeout: time.Minute, Backfill: 10 * time.Minute,
-			CoolDown: 5 * time.Minute, FirstRegrow: 30 * time.Second, LastRegrow: 10 * time.Minute,
+			CoolDown: 5 * time.Minute, FirstRegrow: 30 * time.Second, LastRegrow: 10 * time.Minute, ByValue: true,
 		},
 		Namespaces: []Namespace{{Name: "ns", Weight: 1, NeverAllowed: true, EvictAllowed: true}},
 	}

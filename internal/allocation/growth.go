@@ -50,7 +50,7 @@ func (p *planner) grow() {
 	for _, id := range p.order {
 		if p.c.Jobs[id].Stage == Training && !p.jobs[id].evicted {
 			p.held[p.c.Jobs[id].Namespace] += p.surplus(id)
-			p.paced = p.paced || p.c.Jobs[id].Pace != nil
+			p.paced = p.paced || p.c.Settings.ByValue && p.c.Jobs[id].Pace != nil
 			if p.mayGrow(id) {
 				all = append(all, id)
 			}

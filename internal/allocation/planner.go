@@ -44,7 +44,7 @@ type planner struct {
 	waiters map[crowd]int
 	// offers are those of the bids of one namespace, in one row.
 	offers []offer
-	// paced is true when the pace of any job that trains is known.
+	// paced is true when the pace of any job that trains is known, and they share by it.
 	paced bool
 	// refused says how few workers of a kind each job could not make room for.
 	refused map[pair][]int32

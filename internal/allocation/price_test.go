@@ -39,18 +39,21 @@ var (
 	flat   = truth{1, 0.0001}
 )
 
-// Devices go to the job that makes something of them; without paces the two have as many each.
+// Devices go to the job that makes something of them; without paces, or where they do not count, the two have as many each.
 func TestDevicesGoWhereTheyAreWorthMost(t *testing.T) {
-	for _, paced := range []bool{false, true} {
+	for _, test := range []struct {
+		paced, byValue       bool
+		wantLinear, wantFlat int
+	}{{false, true, 4, 4}, {true, false, 4, 4}, {true, true, 7, 1}} {
 		c := newCluster().withNodes(2, 4)
+		c.Settings.ByValue = test.byValue
 		a := c.training("linear", 1, 8, span(0, 1))
 		b := c.training("flat", 1, 8, span(1, 2))
-		if paced {
+		if test.paced {
 			c.Jobs[a].Pace, c.Jobs[b].Pace = linear.pace(1e6, exactly), flat.pace(1e6, exactly)
 		}
-		got := simulate(c).run(20).counts()
-		if want := map[bool][2]int{false: {4, 4}, true: {7, 1}}[paced]; got[a] != want[0] || got[b] != want[1] {
-			t.Errorf("paced %v: linear has %d, flat %d, want %v", paced, got[a], got[b], want)
+		if got := simulate(c).run(20).counts(); got[a] != test.wantLinear || got[b] != test.wantFlat {
+			t.Errorf("%+v: linear has %d, flat %d", test, got[a], got[b])
 		}
 	}
 }

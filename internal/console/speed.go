@@ -115,8 +115,11 @@ func (l *Look) price(j *job) []string {
 		}
 		all = append(all, text)
 	}
-	return append(all, fmt.Sprintf("A change of its size costs it a pause of %s (%s), and has to save a tenth of the time that is left.",
-		pause(j.in.PauseExpected()), pauses))
+	text := fmt.Sprintf("A change of its size costs it a pause of %s (%s)", pause(j.in.PauseExpected()), pauses)
+	if l.cluster.Settings.ByValue {
+		return append(all, text+", and has to save a tenth of the time that is left.")
+	}
+	return append(all, text+". How fast jobs are does not count for who has how many workers here.")
 }
 
 // measuredAt says at how many sizes and when a job was last measured.

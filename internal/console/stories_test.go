@@ -35,6 +35,7 @@ func TestStories(t *testing.T) {
 		"several-devices-a-worker":   {severalDevices(), []string{"wide"}},
 		"no-devices":                 {noDevices(), []string{"cpus"}},
 		"speeds":                     {speeds(), []string{"scales", "flat", "doubted", "unknown"}},
+		"speeds-that-do-not-count":   {speedsThatDoNotCount(), []string{"scales", "flat"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := story.cluster.look(t)
@@ -78,9 +79,10 @@ func queuedGang() *cluster {
 	return c
 }
 
-// speeds has jobs that make much, little and nobody knows what of their workers.
+// speeds has jobs that make much, little and nobody knows what of their workers, and share by that.
 func speeds() *cluster {
 	c := clusterOf(4, 4, 2, 2)
+	c.settings = "sharing: ByValue"
 	size := func(workers, nodes int32, pace string) v1alpha1.SizeSpeed {
 		return v1alpha1.SizeSpeed{Workers: &workers, Nodes: &nodes, StepsPerSecond: pace, Steps: ptr.To[int64](1000), At: ago(20 * time.Second)}
 	}
@@ -101,6 +103,13 @@ func speeds() *cluster {
 	measured(doubted, size(2, 1, "4"))
 	doubted.Status.Speed.Doubt = "the program said first that the training has 1000 steps, and after 900 of them that it has 9000"
 	c.trains(c.add("unknown", 2, 4), "n3", "n3")
+	return c
+}
+
+// speedsThatDoNotCount has the same jobs, which share in equal parts.
+func speedsThatDoNotCount() *cluster {
+	c := speeds()
+	c.settings = ""
 	return c
 }
 

@@ -26,7 +26,11 @@ var start = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 func ago(d time.Duration) *metav1.Time { return ptr.To(metav1.NewTime(start.Add(-d))) }
 
 // cluster gathers objects.
-type cluster struct{ fleet.Objects }
+type cluster struct {
+	fleet.Objects
+	// settings are those of the operator, as its file has them.
+	settings string
+}
 
 // clusterOf has nodes n0, n1 and so on, with so many devices each, and two priority classes.
 func clusterOf(devices ...int64) *cluster {
@@ -160,7 +164,7 @@ func shapes(job *v1alpha1.TrainingJob) (gang, growth *corev1.Pod) {
 
 func (c *cluster) look(t *testing.T) *Look {
 	t.Helper()
-	return NewLook(c.Objects, options(t))
+	return NewLook(c.Objects, optionsOf(t, c.settings))
 }
 
 // explained is what is said about a job of namespace team.

@@ -24,7 +24,7 @@ func (p simScaling) stepTime(n int) float64 { return p.serial + p.parallel/float
 // their steps is noisy.
 func (s *fleetSim) settles(scalings ...simScaling) (sizes []int32) {
 	defer s.stop()
-	s.paced = true
+	s.paced, s.settings.Sharing = true, fleet.ByValue
 	var jobs []*v1alpha1.TrainingJob
 	s.do(func() {
 		for i := range 3 {

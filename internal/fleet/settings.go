@@ -24,6 +24,16 @@ const (
 	Autoscaled Capacity = "Autoscaled"
 )
 
+// Sharing says how jobs of equal priority in one namespace share what is left over.
+type Sharing string
+
+const (
+	// Even: in equal parts.
+	Even Sharing = "Even"
+	// ByValue: by what each makes of more workers, as it was measured.
+	ByValue Sharing = "ByValue"
+)
+
 // DefaultDeviceTypeLabels are labels of nodes that tell devices apart that share a resource name.
 var DefaultDeviceTypeLabels = []string{
 	"nvidia.com/gpu.product",
@@ -53,6 +63,8 @@ type Settings struct {
 	LastRegrow  *metav1.Duration `json:"lastRegrow,omitempty"`
 	// Capacity is Fixed or Autoscaled, default Fixed.
 	Capacity Capacity `json:"capacity,omitempty"`
+	// Sharing is Even or ByValue, default Even.
+	Sharing Sharing `json:"sharing,omitempty"`
 	// DeviceTypeLabels are labels of nodes, the first that a node has tells the type of its devices.
 	DeviceTypeLabels []string `json:"deviceTypeLabels,omitempty"`
 	// DefaultNamespace holds for namespaces that Namespaces does not name, and for what it leaves out.
@@ -130,6 +142,13 @@ func ParseSettings(text []byte) (Settings, error) {
 	default:
 		wrong = append(wrong, fmt.Errorf("capacity is %q, it must be %s or %s", s.Capacity, Fixed, Autoscaled))
 	}
+	switch s.Sharing {
+	case "":
+		s.Sharing = Even
+	case Even, ByValue:
+	default:
+		wrong = append(wrong, fmt.Errorf("sharing is %q, it must be %s or %s", s.Sharing, Even, ByValue))
+	}
 	if s.DeviceTypeLabels == nil {
 		s.DeviceTypeLabels = DefaultDeviceTypeLabels
 	}
@@ -198,6 +217,6 @@ func (s *Settings) Planning() allocation.Settings {
 	return allocation.Settings{
 		MinRuntime: duration(s.MinRuntime), ReclaimTimeout: duration(s.ReclaimTimeout), Backfill: duration(s.Backfill),
 		CoolDown: duration(s.CoolDown), FirstRegrow: duration(s.FirstRegrow), LastRegrow: duration(s.LastRegrow),
-		Autoscaled: s.Capacity == Autoscaled,
+		Autoscaled: s.Capacity == Autoscaled, ByValue: s.Sharing == ByValue,
 	}
 }

@@ -58,7 +58,7 @@ func (e Events) Run(jobs []Job, c Cluster) (*Result, error) {
 	if err := check(jobs, c); err != nil {
 		return nil, err
 	}
-	h := &history{Events: e, operator: newOperator(c, e.Settings), results: map[string]*JobResult{}}
+	h := &history{Events: e, operator: newOperator(c, e.Settings, e.Sight), results: map[string]*JobResult{}}
 	for i := range jobs {
 		h.waiting = append(h.waiting, &jobs[i])
 		result := newJobResult(&jobs[i])

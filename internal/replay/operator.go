@@ -21,7 +21,9 @@ type operator struct {
 // beginning is when a replay begins.
 var beginning = time.Unix(0, 0).UTC()
 
-func newOperator(c Cluster, settings allocation.Settings) *operator {
+// newOperator has jobs share by value where it sees their speeds, and in equal parts otherwise.
+func newOperator(c Cluster, settings allocation.Settings, sight Sight) *operator {
+	settings.ByValue = sight.Speeds
 	o := &operator{cluster: allocation.Cluster{
 		Settings: settings, Resources: []string{"device"}, Devices: []bool{true},
 		Namespaces: []allocation.Namespace{{Name: "replay", Weight: 1}},

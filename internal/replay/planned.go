@@ -21,7 +21,7 @@ type Planned struct {
 // NewPlanned is for one run; restart is what a change costs, which the planner is told, as of a pause that was measured.
 func NewPlanned(c Cluster, settings allocation.Settings, restart time.Duration, sight Sight) *Planned {
 	return &Planned{
-		operator: newOperator(c, settings), pause: restart, sight: sight, ids: map[*Run]allocation.JobID{}, watches: map[*Run]*watch{},
+		operator: newOperator(c, settings, sight), pause: restart, sight: sight, ids: map[*Run]allocation.JobID{}, watches: map[*Run]*watch{},
 	}
 }
 

@@ -29,13 +29,15 @@ var _ = Describe("A worker that has to go", Serial, short, func() {
 		taint(ctx, node, "ToBeDeletedByClusterAutoscaler")
 		Eventually(func() []corev1.Pod { return e.on(ctx, node) }).Should(BeEmpty())
 		round := e.world(ctx, before, 4)
-		var reasons []string
-		for _, resize := range e.get(ctx).Status.Resizes {
-			if resize.Round != nil && *resize.Round > before {
-				reasons = append(reasons, resize.Reason)
+		// The world is written before what led to it.
+		Eventually(func() (reasons []string) {
+			for _, resize := range e.get(ctx).Status.Resizes {
+				if resize.Round != nil && *resize.Round > before {
+					reasons = append(reasons, resize.Reason)
+				}
 			}
-		}
-		Expect(reasons).To(ContainElement("NodeTainted"), "until round %d", round)
+			return reasons
+		}).Should(ContainElement("NodeTainted"), "until round %d", round)
 		e.completes(ctx, 3*time.Minute)
 		e.expectNothingLost(ctx)
 	})

@@ -78,7 +78,7 @@ func newBuilder(size Size) *builder {
 			Counts:    []string{"requests.nvidia.com/gpu", "pods"},
 			Settings: allocation.Settings{
 				MinRuntime: 5 * time.Minute, ReclaimTimeout: time.Minute, Backfill: 10 * time.Minute,
-				CoolDown: 5 * time.Minute, FirstRegrow: 30 * time.Second, LastRegrow: 10 * time.Minute,
+				CoolDown: 5 * time.Minute, FirstRegrow: 30 * time.Second, LastRegrow: 10 * time.Minute, ByValue: true,
 			},
 		},
 	}
