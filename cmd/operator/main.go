@@ -288,7 +288,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, tracer t
 			return fmt.Errorf("add to the manager: %w", err)
 		}
 	}
-	return wireController(ctx, mgr, live, o, authority, server, "https://"+net.JoinHostPort(host, portText))
+	return wireController(ctx, mgr, live, o, authority, server, net.JoinHostPort(host, portText))
 }
 
 // authority is what workers trust the operator by.
@@ -344,7 +344,7 @@ func wireController(
 	if err != nil {
 		return err
 	}
-	pods := controller.PodSettings{AgentImage: o.agentImage, ImageVolume: mounts, UploaderImage: o.uploaderImage, RendezvousURL: url}
+	pods := controller.PodSettings{AgentImage: o.agentImage, ImageVolume: mounts, UploaderImage: o.uploaderImage, RendezvousAddress: url}
 	cluster := fleet.New(fleet.Options{
 		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: new(allocation.Planner).Plan,
 	})

@@ -5,7 +5,7 @@
 //	go run ./hack/bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
 //	go run ./hack/bench reclaim [-times N] [-settle TIME]
 //	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
-//	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-transport N] [-profile FOLDER]
+//	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
 //	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]
 //
 // All but scale, rendezvous and replay use the local cluster.
@@ -49,7 +49,7 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
        bench reclaim [-times N] [-settle TIME]
        bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
-       bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-transport N] [-profile FOLDER]
+       bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
        bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]`
 
 func main() {
@@ -169,7 +169,6 @@ func rendezvousBench(flags *flag.FlagSet) measure {
 	flags.DurationVar(&bench.Beats, "beats", 20*time.Second, "for how long beats are counted")
 	flags.BoolVar(&bench.Storm, "storm", true, "whether the operator is killed")
 	flags.BoolVar(&bench.Flood, "flood", true, "whether a member reports as fast as it can while others work")
-	flags.IntVar(&bench.Transport, "transport", 1000, "how many connections transports are compared with; 0 to leave that out")
 	flags.StringVar(&bench.Profile, "profile", "", "a folder for CPU profiles of the operator, which then ends in its own time instead of being killed")
 	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
 		for _, size := range strings.FieldsFunc(*sizes, func(r rune) bool { return r == ',' }) {

@@ -3,7 +3,6 @@ module github.com/concertina-dev/concertina/hack/tools
 go 1.26.8
 
 tool (
-	connectrpc.com/connect/cmd/protoc-gen-connect-go
 	github.com/bufbuild/buf/cmd/buf
 	google.golang.org/protobuf/cmd/protoc-gen-go
 	gotest.tools/gotestsum

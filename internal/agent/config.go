@@ -75,7 +75,7 @@ type Config struct {
 	Launch                 Launch
 	// Processes is the number of ranks in this worker, 1 to 64.
 	Processes int
-	// Rendezvous is the operator's address, https://host:port.
+	// Rendezvous is the operator's address, host:port.
 	Rendezvous string
 	// Socket is the path of the unix socket; its directory is made by the agent.
 	Socket string

@@ -5,7 +5,8 @@ import (
 	"math"
 	"time"
 
-	"connectrpc.com/connect"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/reach"
@@ -120,7 +121,7 @@ const repeatAfter = time.Minute
 
 // Lost mentions a session that has ended, unless the same was said a moment ago.
 func (a *agent) Lost(err error) {
-	code := connect.CodeOf(err)
+	code := status.Code(err)
 	now := time.Now()
 	if a.trouble.code == code && now.Sub(a.trouble.since) < repeatAfter {
 		return
@@ -139,19 +140,19 @@ func (a *agent) Found() {
 
 // trouble is what the session suffers from; the session's own goroutine is the only one to look.
 type trouble struct {
-	code  connect.Code
+	code  codes.Code
 	since time.Time
 }
 
-func remedy(code connect.Code) string {
+func remedy(code codes.Code) string {
 	switch code {
-	case connect.CodeUnauthenticated:
+	case codes.Unauthenticated:
 		return "the token was not accepted: is the audience of the projected token the operator's?"
-	case connect.CodePermissionDenied:
+	case codes.PermissionDenied:
 		return "this pod is not a worker of that job"
-	case connect.CodeNotFound:
+	case codes.NotFound:
 		return "the job is gone, finished or suspended"
-	case connect.CodeFailedPrecondition:
+	case codes.FailedPrecondition:
 		return "the agent and the operator are too many versions apart"
 	default:
 		return "the program does not depend on it"

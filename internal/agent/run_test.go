@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -418,7 +418,7 @@ func TestProblemsThatTheAgentNames(t *testing.T) {
 		"bad timeout":    {"CONCERTINA_CHECKPOINT_TIMEOUT=0", "CONCERTINA_CHECKPOINT_TIMEOUT"},
 		"no memory":      {"CONCERTINA_MEMORY=/proc/no", "make the folder"},
 		"bad grace":      {"CONCERTINA_GRACE_SECONDS=soon", "CONCERTINA_GRACE_SECONDS"},
-		"not a URL":      {"CONCERTINA_RENDEZVOUS=operator", "https://host:port"},
+		"no port":        {"CONCERTINA_RENDEZVOUS=operator", "form host:port"},
 		"no token":       {"TEST_TOKEN=/no/such/file", "service account token"},
 		"no CA":          {"TEST_CA=/no/such/file", "operator's CA"},
 		"a bad socket":   {"CONCERTINA_SOCKET=/proc/no/agent.sock", "socket for the training program"},
@@ -435,7 +435,7 @@ func TestProblemsThatTheAgentNames(t *testing.T) {
 
 func TestTroubleWithTheOperatorIsNamed(t *testing.T) {
 	r := agenttest.New(t)
-	r.Fail(connect.CodePermissionDenied)
+	r.Fail(codes.PermissionDenied)
 	w := startWorker(t, r, nil, "exit", "0")
 	eventually(t, "a message", func() bool { return strings.Contains(w.text(), "this pod is not a worker of that job") })
 	r.Direct(world(1, 1, 1, 61000))

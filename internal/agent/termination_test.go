@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"connectrpc.com/connect"
+	"google.golang.org/grpc/codes"
 
 	"github.com/concertina-dev/concertina/internal/agent/agenttest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -48,7 +48,7 @@ func TestSIGTERMWaitsForTheRelease(t *testing.T) {
 func TestSIGTERMOfAJobThatIsGone(t *testing.T) {
 	r := agenttest.New(t)
 	w := patientWorker(t, r)
-	r.Fail(connect.CodeNotFound)
+	r.Fail(codes.NotFound)
 	w.signal(syscall.SIGTERM)
 	if code := w.exit(); code != 5 {
 		t.Errorf("exit code %d, want the program's 5", code)
@@ -59,7 +59,7 @@ func TestNotFoundAloneStopsNothing(t *testing.T) {
 	r := agenttest.New(t)
 	w := patientWorker(t, r)
 	attempts, sessions := len(r.Tokens()), len(r.Hellos())
-	r.Fail(connect.CodeNotFound)
+	r.Fail(codes.NotFound)
 	// The second attempt comes after the first has been refused.
 	r.AwaitAttempts(attempts + 2)
 	r.Fail(0)

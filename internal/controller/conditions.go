@@ -141,7 +141,7 @@ func (p *planner) whyNotTraining(pods []*corev1.Pod) (reason, message string) {
 	}
 	if len(silent) > 0 {
 		return v1alpha1.ReasonNotConnected, fmt.Sprintf("the agents in %s run for more than %s and have not reached the operator at %s: "+
-			"see their logs, cluster DNS, and network policies between the namespaces", strings.Join(silent, ", "), connectPatience, p.settings.RendezvousURL)
+			"see their logs, cluster DNS, and network policies between the namespaces", strings.Join(silent, ", "), connectPatience, p.settings.RendezvousAddress)
 	}
 	if len(starting) > 0 {
 		return v1alpha1.ReasonStarting, fmt.Sprintf("waiting for %s to start", strings.Join(starting, ", "))

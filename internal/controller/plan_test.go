@@ -192,7 +192,7 @@ func TestTraining(t *testing.T) {
 		state.World = worldOf(0, pods...)
 		state.World.Members["uid-digits-1-1"] = rendezvous.MemberObservation{WorkerRank: -1}
 		plan := NewPlan(state, settings)
-		expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonNotConnected, "digits-1-1", settings.RendezvousURL)
+		expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonNotConnected, "digits-1-1", settings.RendezvousAddress)
 	})
 	t.Run("a world that trains", func(t *testing.T) {
 		state := stateOf(job, pods...)

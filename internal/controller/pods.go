@@ -55,8 +55,8 @@ type PodSettings struct {
 	// ImageVolume is true when the agent comes into a worker as a volume of its image, which is there the moment the pod's
 	// containers are made; false when an init container copies it, which every cluster knows and which takes a second.
 	ImageVolume bool
-	// RendezvousURL is where agents find the operator, such as https://name.namespace.svc:8443.
-	RendezvousURL string
+	// RendezvousAddress is where agents find the operator, such as name.namespace.svc:8443.
+	RendezvousAddress string
 	// CABundle is what agents trust the operator by, in PEM. The reconciler fills it in.
 	CABundle string
 }
@@ -274,7 +274,7 @@ func wrap(trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSett
 		{Name: "CONCERTINA_ATTEMPT", Value: strconv.Itoa(int(attempt))},
 		{Name: "CONCERTINA_LAUNCH", Value: string(job.Spec.Workers.Launch)},
 		{Name: "CONCERTINA_PROCESSES", Value: strconv.Itoa(int(value(job.Spec.Workers.ProcessesPerWorker)))},
-		{Name: "CONCERTINA_RENDEZVOUS", Value: settings.RendezvousURL},
+		{Name: "CONCERTINA_RENDEZVOUS", Value: settings.RendezvousAddress},
 		{Name: "CONCERTINA_SOCKET", Value: agentSocket},
 		// A pod that may be killed at once still has an agent that counts from one.
 		{Name: "CONCERTINA_GRACE_SECONDS", Value: strconv.FormatInt(max(grace, 1), 10)},

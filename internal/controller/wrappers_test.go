@@ -17,7 +17,7 @@ import (
 
 var (
 	start    = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
-	settings = PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.test.svc:8443"}
+	settings = PodSettings{AgentImage: "agent", RendezvousAddress: "rendezvous.test.svc:8443"}
 )
 
 // jobWith makes a job of min 2 and max 4 with one container, with the defaults that the API server

@@ -115,7 +115,6 @@ func (a *Authority) TLSConfig() *tls.Config {
 func serverConfig(certificate func() (*tls.Certificate, error)) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
-		NextProtos:     []string{"h2"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate() },
 	}
 }

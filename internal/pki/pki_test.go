@@ -54,7 +54,7 @@ func handshake(authority interface{ TLSConfig() *tls.Config }, bundle []byte, na
 	}
 	defer func() { _ = conn.Close() }()
 	return tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: name, MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"h2"}, Time: func() time.Time { return at }}).Handshake()
+		Time: func() time.Time { return at }}).Handshake()
 }
 
 func TestServesUnderTheServiceNamesOnly(t *testing.T) {

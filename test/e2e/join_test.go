@@ -4,9 +4,10 @@ import (
 	"context"
 	"crypto/x509"
 
-	"connectrpc.com/connect"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,17 +49,17 @@ var _ = Describe("The rendezvous", short, func() {
 		}
 		for who, knock := range map[string]struct {
 			token string
-			code  connect.Code
+			code  codes.Code
 		}{
-			"with no token":                    {"", connect.CodeUnauthenticated},
-			"with a token that nobody gave":    {"e30.e30.e30", connect.CodeUnauthenticated},
-			"with a token for the API server":  {token(ctx, &pod, "https://kubernetes.default.svc"), connect.CodeUnauthenticated},
-			"with the token of another job":    {token(ctx, &other.pods(ctx, 1)[0], identity.Audience), connect.CodePermissionDenied},
-			"with the token of another tenant": {token(ctx, &foreign.pods(ctx, 1)[0], identity.Audience), connect.CodePermissionDenied},
-			"with its colleague's token":       {token(ctx, &j.pods(ctx, 1)[1], identity.Audience), connect.CodePermissionDenied},
+			"with no token":                    {"", codes.Unauthenticated},
+			"with a token that nobody gave":    {"e30.e30.e30", codes.Unauthenticated},
+			"with a token for the API server":  {token(ctx, &pod, "https://kubernetes.default.svc"), codes.Unauthenticated},
+			"with the token of another job":    {token(ctx, &other.pods(ctx, 1)[0], identity.Audience), codes.PermissionDenied},
+			"with the token of another tenant": {token(ctx, &foreign.pods(ctx, 1)[0], identity.Audience), codes.PermissionDenied},
+			"with its colleague's token":       {token(ctx, &j.pods(ctx, 1)[1], identity.Audience), codes.PermissionDenied},
 		} {
 			err := door.knock(ctx, knock.token, hello())
-			Expect(connect.CodeOf(err)).To(Equal(knock.code), "%s: %v", who, err)
+			Expect(status.Code(err)).To(Equal(knock.code), "%s: %v", who, err)
 		}
 		// The training did not notice.
 		for _, each := range []*job{j, other, foreign} {
@@ -86,23 +87,22 @@ func openDoor(ctx context.Context, j *job) door {
 	roots := x509.NewCertPool()
 	Expect(roots.AppendCertsFromPEM([]byte(pods.Items[0].Annotations[v1alpha1.AnnotationCABundle]))).To(BeTrue())
 	return door{config: rendezvoustest.Config{
-		URL: "https://" + address, Roots: roots,
+		Address: address, Roots: roots,
 		ServerName: framework.RendezvousService + "." + framework.OperatorNamespace + ".svc",
 	}}
 }
 
 // knock begins a session and returns how it ends.
 func (d door) knock(ctx context.Context, token string, hello *rendezvousv1.Hello) error {
-	rpc, hangUp := rendezvoustest.NewClient(d.config)
-	defer hangUp()
-	stream := rpc.Session(ctx)
-	if token != "" {
-		stream.RequestHeader().Set("Authorization", "Bearer "+token)
+	conn, err := rendezvoustest.Open(ctx, d.config, token)
+	if err != nil {
+		return err
 	}
+	defer func() { _ = conn.Close() }()
 	// A refusal may come before the report is through; it is then what the answer says.
-	_ = stream.Send(&rendezvousv1.Report{Sequence: 1, Hello: hello})
-	_, err := stream.Receive()
-	_ = stream.CloseRequest()
-	_ = stream.CloseResponse()
+	_ = conn.SendReport(&rendezvousv1.Report{Sequence: 1, Hello: hello})
+	for err == nil {
+		_, err = conn.Directive()
+	}
 	return err
 }

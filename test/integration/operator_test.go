@@ -118,7 +118,7 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 	Expect(err).NotTo(HaveOccurred())
 	shared, err := fleet.ParseSettings(nil)
 	Expect(err).NotTo(HaveOccurred())
-	pods := controller.PodSettings{AgentImage: "agent", RendezvousURL: "https://rendezvous.concertina-system.svc:8443"}
+	pods := controller.PodSettings{AgentImage: "agent", RendezvousAddress: "rendezvous.concertina-system.svc:8443"}
 	op.fleet = fleet.New(fleet.Options{
 		Settings: shared, DrainTaints: with.drainTaints, Shapes: controller.Shapes(pods), Plan: allocation.NewPlan, Now: op.clock.now,
 	})

@@ -83,7 +83,7 @@ func (team *team) speak(t *testing.T, address string, pod *corev1.Pod, number in
 	t.Helper()
 	token := team.tokens[pod.Name]
 	agent := rendezvoustest.Start(rendezvoustest.Config{
-		URL: "https://" + address, Roots: team.roots, ServerName: serviceName,
+		Address: address, Roots: team.roots, ServerName: serviceName,
 		Token: func() string { return token }, Heartbeat: 50 * time.Millisecond,
 		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: 5,
 		Hello: &rendezvousv1.Hello{

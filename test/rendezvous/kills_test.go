@@ -107,7 +107,7 @@ func (u *unrest) add() {
 	token := newToken(u.t, u.team.key.Namespace, pod, identity.Audience)
 	u.team.tokens[pod.Name] = token
 	agent := rendezvoustest.Start(rendezvoustest.Config{
-		URL: "https://" + u.address, Roots: u.team.roots, ServerName: serviceName,
+		Address: u.address, Roots: u.team.roots, ServerName: serviceName,
 		Token: func() string { return token }, Heartbeat: 50 * time.Millisecond,
 		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: 5,
 		Hello: &rendezvousv1.Hello{

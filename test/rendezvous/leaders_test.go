@@ -76,7 +76,7 @@ func (team *team) agent(t *testing.T, address string, worker int) *rendezvoustes
 	t.Helper()
 	pod := team.pods[worker]
 	agent := rendezvoustest.Start(rendezvoustest.Config{
-		URL: "https://" + address, Roots: team.roots, ServerName: serviceName,
+		Address: address, Roots: team.roots, ServerName: serviceName,
 		Token: func() string { return team.tokens[pod.Name] },
 		Hello: &rendezvousv1.Hello{
 			Protocol: 2, Namespace: team.key.Namespace, Job: team.key.Name, Attempt: 1,
@@ -175,7 +175,7 @@ func TestTwoLeadersAtOnce(t *testing.T) {
 	writes.mu.Lock()
 	writes.open = make(chan struct{})
 	writes.mu.Unlock()
-	first.Redirect("https://" + olderAddress)
+	first.Redirect(olderAddress)
 	await(t, first, "the first worker has refused the older leader", func(s rendezvoustest.Snapshot) bool {
 		return slices.Contains(s.Refused, "term 1 round 0, after term 2 round 0")
 	})
@@ -195,7 +195,7 @@ func TestTwoLeadersAtOnce(t *testing.T) {
 
 	// Both find the newer leader, and form a world.
 	for _, agent := range []*rendezvoustest.Agent{first, second} {
-		agent.Redirect("https://" + newerAddress)
+		agent.Redirect(newerAddress)
 	}
 	for _, agent := range []*rendezvoustest.Agent{first, second} {
 		await(t, agent, "the world has formed", func(s rendezvoustest.Snapshot) bool { return s.Round == 1 && s.Term == 2 })
@@ -215,9 +215,9 @@ func TestNewerLeaderAdoptsTheWorldOfTheOlder(t *testing.T) {
 	}
 	newer, newerAddress := team.lead(t, recorder())
 	newer.Expect(team.key, team.gang(durable(t.Context(), t, team.key)))
-	agents[1].Redirect("https://" + newerAddress)
+	agents[1].Redirect(newerAddress)
 	eventually(t, "one worker's steps are enough to adopt", func() bool { return newer.Observe(team.key).Round == 1 })
-	agents[0].Redirect("https://" + newerAddress)
+	agents[0].Redirect(newerAddress)
 	eventually(t, "both are in the world again", func() bool {
 		seen := newer.Observe(team.key)
 		return seen.Members[string(team.pods[0].UID)].InWorld && seen.Members[string(team.pods[1].UID)].InWorld

@@ -99,7 +99,7 @@ func (a *Agents) Start(None, *None) error {
 	for job := range a.config.Jobs {
 		for i := range a.config.Members {
 			address := source(job*a.config.Members + i)
-			dialer, err := session.NewDialer("https://"+a.config.Address, filepath.Join(a.config.Tokens, podName(job, i)), a.config.CA)
+			dialer, err := session.NewDialer(a.config.Address, filepath.Join(a.config.Tokens, podName(job, i)), a.config.CA)
 			if err != nil {
 				return err
 			}

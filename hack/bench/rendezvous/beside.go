@@ -22,7 +22,7 @@ func (a *Agents) StartBeside(None, *None) error {
 	job := a.config.Jobs
 	for i := range a.config.Beside {
 		address := source(job*a.config.Members + i)
-		dialer, err := session.NewDialer("https://"+a.config.Address, filepath.Join(a.config.Tokens, podName(job, i)), a.config.CA)
+		dialer, err := session.NewDialer(a.config.Address, filepath.Join(a.config.Tokens, podName(job, i)), a.config.CA)
 		if err != nil {
 			return err
 		}

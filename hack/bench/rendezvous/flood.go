@@ -7,17 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/concertina-dev/concertina/hack/bench/figures"
-	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
-	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 )
 
 const (
@@ -47,41 +44,40 @@ func (a *Agents) startFlooder(m *member, address net.IP) error {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(authorities)
-	var protocols http.Protocols
-	protocols.SetHTTP2(true)
-	transport := &http.Transport{
-		Protocols: &protocols, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13},
-		DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: address}}).DialContext,
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: address}}
+	conn, err := link.Dial(context.Background(), a.config.Address, strings.TrimSpace(string(token)),
+		&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}, dialer.DialContext)
+	if err != nil {
+		return fmt.Errorf("begin the flooder's session: %w", err)
 	}
-	stream := rendezvousv1connect.NewRendezvousClient(&http.Client{Transport: transport}, "https://"+a.config.Address).Session(context.Background())
-	stream.RequestHeader().Set("Authorization", "Bearer "+string(token))
 	a.flooder = &flooder{member: m}
-	go a.flooder.hear(stream)
-	go a.flooder.report(stream)
+	go a.flooder.hear(conn)
+	go a.flooder.report(conn)
 	return nil
 }
 
-type stream = connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Directive]
-
-func (f *flooder) hear(stream *stream) {
+func (f *flooder) hear(conn *link.Conn) {
 	for {
-		directive, err := stream.Receive()
+		directive, err := conn.Directive()
 		if err != nil {
 			f.Lost(err)
 			return
+		}
+		if directive == nil {
+			continue
 		}
 		f.Hear(context.Background(), directive, time.Time{})
 	}
 }
 
 // report reports like the others, or as fast as the connection takes it.
-func (f *flooder) report(stream *stream) {
+func (f *flooder) report(conn *link.Conn) {
 	for sequence := uint64(1); ; sequence++ {
 		report := f.State()
 		if report.Sequence = sequence; sequence == 1 {
 			report.Hello = f.Hello()
 		}
-		if stream.Send(report) != nil {
+		if conn.SendReport(report) != nil {
 			return // it hears why
 		}
 		f.sent.Add(1)

@@ -8,7 +8,6 @@
 //	agents.go     the agents' process; member.go: one agent
 //	flood.go      a member that reports as fast as it can
 //	beside.go     a small job beside a large one
-//	transport.go  what carries a session, beside the plainest that could
 //	usage.go      what a process has used
 package rendezvous
 
@@ -36,8 +35,6 @@ type Bench struct {
 	Storm bool
 	// Flood says whether one member reports as fast as it can while others work.
 	Flood bool
-	// Transport is how many connections the transports are compared with; 0 to leave that out.
-	Transport int
 	// Profile is a folder for CPU profiles of the operator; empty for none.
 	Profile string
 	// Say tells the person who waits how far it is, Tell takes figures as soon as they are known.
@@ -81,13 +78,6 @@ func (b Bench) Measure(ctx context.Context) error {
 	if b.Flood {
 		if err := b.flood(ctx); err != nil {
 			return fmt.Errorf("a flood: %w", err)
-		}
-	}
-	if b.Transport > 0 {
-		for _, framed := range []bool{false, true} {
-			if err := b.transport(ctx, framed); err != nil {
-				return fmt.Errorf("compare transports: %w", err)
-			}
 		}
 	}
 	return nil
@@ -242,10 +232,6 @@ func Role() (bool, error) {
 		return true, serveOperator()
 	case roleAgents:
 		return true, serveAgents()
-	case roleAnswerer:
-		return true, serveAnswerer()
-	case roleCallers:
-		return true, serveCallers()
 	}
 	return false, nil
 }

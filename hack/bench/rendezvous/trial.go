@@ -29,8 +29,6 @@ const (
 	configVariable = "CONCERTINA_BENCH_CONFIG"
 	roleOperator   = "operator"
 	roleAgents     = "agents"
-	roleAnswerer   = "answerer"
-	roleCallers    = "callers"
 )
 
 // trialConfig is the size of a trial.

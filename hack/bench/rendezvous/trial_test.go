@@ -81,20 +81,3 @@ func TestFiguresOutliveALaterFailure(t *testing.T) {
 		t.Errorf("the jobs fail with %v, and the figures are %v", err, measured)
 	}
 }
-
-// Both transports carry reports and their answers: who gets none is an error.
-func TestTransports(t *testing.T) {
-	t.Parallel()
-	names := map[string]bool{}
-	err := Bench{
-		Transport: 4, Rate: 1000, JobMembers: 1, Beats: time.Second, Say: func(string, ...any) {},
-		Tell: func(known ...figures.Figure) {
-			for _, f := range known {
-				names[f.Name] = true
-			}
-		},
-	}.Measure(t.Context())
-	if err != nil || !names["transport_http_us_per_beat"] || !names["transport_framed_us_per_beat"] {
-		t.Errorf("the comparison of transports ends with %v, and has the figures %v", err, names)
-	}
-}

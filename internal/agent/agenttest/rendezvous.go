@@ -3,22 +3,26 @@
 package agenttest
 
 import (
-	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
+	"math/big"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
-	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
 )
 
 // Patience bounds every wait.
@@ -34,13 +38,14 @@ type Rendezvous struct {
 
 	t        testing.TB
 	listenOn string
-	server   *httptest.Server
+	server   *server
 
 	mu        sync.Mutex
 	changed   chan struct{}
 	directive *rendezvousv1.Directive
 	mute      bool
-	failure   connect.Code
+	hesitates bool
+	failure   codes.Code
 	reports   []*rendezvousv1.Report
 	hellos    []*rendezvousv1.Hello
 	tokens    []string
@@ -77,20 +82,15 @@ func (r *Rendezvous) Return() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	mux := http.NewServeMux()
-	mux.Handle(rendezvousv1connect.NewRendezvousHandler(r))
-	server := httptest.NewUnstartedServer(mux)
-	_ = server.Listener.Close()
-	server.Listener = listener
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile(r.CAFile, certificate, 0o600); err != nil {
+	config, authority := certificate(r.t)
+	if err := os.WriteFile(r.CAFile, authority, 0o600); err != nil {
 		r.t.Fatal(err)
 	}
+	s := &server{Listener: tls.NewListener(listener, link.Secured(config)), conns: map[net.Conn]struct{}{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.listenOn, r.Address, r.server = listener.Addr().String(), server.URL, server
+	r.listenOn, r.Address, r.server = listener.Addr().String(), listener.Addr().String(), s
+	s.serves.Go(func() { s.serve(r.session) })
 }
 
 // Leave stops listening and ends all sessions. Leaving twice does nothing.
@@ -100,8 +100,7 @@ func (r *Rendezvous) Leave() {
 	r.server = nil
 	r.mu.Unlock()
 	if server != nil {
-		server.CloseClientConnections()
-		server.Close()
+		server.close()
 	}
 }
 
@@ -122,8 +121,11 @@ func (r *Rendezvous) Direct(d *rendezvousv1.Directive) {
 // Mute stops or resumes answering, with the sessions left open.
 func (r *Rendezvous) Mute(mute bool) { r.update(func() { r.mute = mute }) }
 
+// Hesitate stops or resumes directing: reports are answered with no more than that the operator is there.
+func (r *Rendezvous) Hesitate(hesitate bool) { r.update(func() { r.hesitates = hesitate }) }
+
 // Fail ends every session, and every later one, with this code; 0 ends that.
-func (r *Rendezvous) Fail(code connect.Code) { r.update(func() { r.failure = code }) }
+func (r *Rendezvous) Fail(code codes.Code) { r.update(func() { r.failure = code }) }
 
 // Await waits for a report with a property, among those that came and those to come, and returns
 // it.
@@ -168,7 +170,7 @@ func (r *Rendezvous) Hellos() []*rendezvousv1.Hello {
 	return append([]*rendezvousv1.Hello(nil), r.hellos...)
 }
 
-// Tokens are the authorization headers of all sessions.
+// Tokens are those that all sessions began with.
 func (r *Rendezvous) Tokens() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,16 +207,18 @@ func (r *Rendezvous) await(what string, want int, count func() int) {
 	}
 }
 
-// Session serves one agent.
-func (r *Rendezvous) Session(ctx context.Context, stream *connect.BidiStream[rendezvousv1.Report, rendezvousv1.Directive]) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	r.update(func() { r.tokens = append(r.tokens, stream.RequestHeader().Get("Authorization")) })
+// session serves one agent.
+func (r *Rendezvous) session(conn *link.Conn) error {
+	token, err := conn.Token()
+	if err != nil {
+		return err
+	}
+	r.update(func() { r.tokens = append(r.tokens, token) })
 	ended := make(chan error, 1)
 	var sequence uint64
 	go func() {
 		for {
-			report, err := stream.Receive()
+			report, err := conn.Report()
 			if err != nil {
 				ended <- err
 				return
@@ -228,28 +232,101 @@ func (r *Rendezvous) Session(ctx context.Context, stream *connect.BidiStream[ren
 			})
 		}
 	}()
+	// It reads until the connection is closed.
+	fail := func(err error) error {
+		_ = conn.Close()
+		<-ended
+		return err
+	}
 	for {
 		r.mu.Lock()
 		answer := proto.CloneOf(r.directive)
 		mute, failure, changed := r.mute || sequence == 0, r.failure, r.changed
+		hesitates := r.hesitates
 		if answer.GetSequence() == 0 {
 			answer.Sequence = sequence
 		}
 		r.mu.Unlock()
 		if failure != 0 {
-			return connect.NewError(failure, nil)
+			conn.EndRead()
+			<-ended
+			return status.Error(failure, "as the test says")
+		}
+		if hesitates {
+			answer = nil
 		}
 		if !mute {
-			if err := stream.Send(answer); err != nil {
-				return err
+			if err := conn.Answer(answer); err != nil {
+				return fail(err)
 			}
 		}
 		select {
 		case <-changed:
 		case err := <-ended:
 			return err
-		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
+}
+
+// server is one stay of a Rendezvous.
+type server struct {
+	net.Listener
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	over   bool
+	serves sync.WaitGroup
+}
+
+func (s *server) serve(session func(*link.Conn) error) {
+	for {
+		conn, err := s.Accept()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		if s.over {
+			_ = conn.Close()
+		} else {
+			s.conns[conn] = struct{}{}
+			s.serves.Go(func() {
+				one := link.New(conn.(*tls.Conn))
+				one.End(session(one), time.Second)
+				_ = conn.Close()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				delete(s.conns, conn)
+			})
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *server) close() {
+	_ = s.Close()
+	s.mu.Lock()
+	s.over = true
+	for conn := range s.conns {
+		_ = conn.(*tls.Conn).NetConn().Close()
+	}
+	s.mu.Unlock()
+	s.serves.Wait()
+}
+
+// certificate makes one for this machine that is its own authority.
+func certificate(t testing.TB) (*tls.Config, []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13},
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -8,9 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
@@ -21,10 +23,10 @@ type Timing struct {
 	// Watchdog ends a stream on which no further directive came for so long, or for three beats of the
 	// operator's.
 	Watchdog time.Duration
-	// Patience ends a stream on which no directive came at all. An operator that has only begun to lead says
-	// nothing before it has taken the job over, and it may have thousands to take over. Whether it is there is
-	// seen by the pings of the connection meanwhile.
-	Patience time.Duration
+	// Patience ends a stream on which no directive came at all. An operator that has only begun to lead directs
+	// nobody before it has taken the job over, and it may have thousands to take over. It says that it is there
+	// meanwhile: one that says nothing at all for Silence is left.
+	Patience, Silence time.Duration
 	// BackoffMin and BackoffMax bound the wait before the next stream; it doubles with every stream
 	// on which no directive was obeyed. A job with longer beats than a second comes back over as long.
 	BackoffMin, BackoffMax time.Duration
@@ -36,6 +38,7 @@ func DefaultTiming() Timing {
 		Heartbeat:  900 * time.Millisecond,
 		Watchdog:   3 * time.Second,
 		Patience:   30 * time.Second,
+		Silence:    12 * time.Second,
 		BackoffMin: 50 * time.Millisecond,
 		BackoffMax: 2 * time.Second,
 	}
@@ -195,7 +198,7 @@ func (s *Session) Run(ctx context.Context) {
 			return
 		}
 		s.owner.Lost(err)
-		if connect.CodeOf(err) == connect.CodeNotFound {
+		if status.Code(err) == codes.NotFound {
 			s.owner.Gone(ctx)
 			s.mu.Lock()
 			s.ackLocked(s.version)
@@ -275,39 +278,38 @@ var (
 func (s *Session) stream(ctx context.Context) (obeyed bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	client, hangUp, err := s.dial.client()
+	patience := time.AfterFunc(s.timing.Patience, func() { cancel(errSilent) })
+	defer patience.Stop()
+	conn, err := s.dial.dial(ctx)
 	if err != nil {
-		return false, err
+		return false, s.trouble(err)
 	}
-	defer hangUp()
-	watchdog := time.AfterFunc(s.timing.Patience, func() { cancel(errSilent) })
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	watchdog := time.AfterFunc(s.timing.Silence, func() { cancel(errSilent) })
 	defer watchdog.Stop()
 
 	s.mu.Lock()
 	s.sent, s.answered = nil, time.Now()
 	s.mu.Unlock()
-	stream := client.Session(ctx)
-	if err := s.dial.authenticate(stream.RequestHeader()); err != nil {
-		return false, err
-	}
 	var sender sync.WaitGroup
-	sender.Go(func() { s.send(ctx, stream) })
-	obeyed, err = s.receive(ctx, stream, watchdog)
+	sender.Go(func() { s.send(ctx, conn) })
+	obeyed, err = s.receive(ctx, conn, patience, watchdog)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
 	cancel(nil)
+	_ = conn.Close()
 	sender.Wait()
-	_ = stream.CloseResponse()
 	return obeyed, err
 }
 
-type bidi = connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Directive]
+// trouble says with whom there is trouble.
+func (s *Session) trouble(err error) error {
+	return fmt.Errorf("session with the operator at %s: %w", s.dial.address, err)
+}
 
 // send reports at every change and heartbeat. When it fails, receive learns the cause.
-func (s *Session) send(ctx context.Context, stream *bidi) {
-	// The transport notices the end of ctx only when it is not waiting for something to send.
-	defer func() { _ = stream.CloseRequest() }()
+func (s *Session) send(ctx context.Context, conn *link.Conn) {
 	limiter := rate.NewLimiter(reportRate, reportBurst)
 	for sequence := uint64(1); ; sequence++ {
 		s.mu.Lock()
@@ -319,7 +321,7 @@ func (s *Session) send(ctx context.Context, stream *bidi) {
 			report.Hello = s.owner.Hello()
 		}
 		s.remember(sentReport{sequence, version, time.Now()})
-		if stream.Send(report) != nil {
+		if conn.SendReport(report) != nil {
 			return
 		}
 		beat := time.NewTimer(s.heartbeat())
@@ -337,12 +339,19 @@ func (s *Session) send(ctx context.Context, stream *bidi) {
 	}
 }
 
-func (s *Session) receive(ctx context.Context, stream *bidi, watchdog *time.Timer) (obeyed bool, err error) {
+func (s *Session) receive(ctx context.Context, conn *link.Conn, patience, watchdog *time.Timer) (obeyed bool, err error) {
 	for {
-		directive, err := stream.Receive()
-		if err != nil {
-			return obeyed, fmt.Errorf("session with the operator at %s: %w", s.dial.address, err)
+		directive, err := conn.Directive()
+		switch {
+		case err != nil:
+			return obeyed, s.trouble(err)
+		case directive == nil:
+			if !obeyed {
+				watchdog.Reset(s.timing.Silence)
+			}
+			continue
 		}
+		patience.Stop()
 		s.follow(directive)
 		watchdog.Reset(s.watchdog())
 		if !s.owner.Hear(ctx, directive, s.sentAt(directive.GetSequence())) {

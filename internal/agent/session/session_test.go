@@ -17,9 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/concertina-dev/concertina/internal/agent/agenttest"
 	"github.com/concertina-dev/concertina/internal/agent/session"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fast keeps the tests short; the watchdog is long enough for a busy machine.
 var fast = session.Timing{
-	Heartbeat: 20 * time.Millisecond, Watchdog: 2 * time.Second, Patience: 2 * time.Second,
+	Heartbeat: 20 * time.Millisecond, Watchdog: 2 * time.Second, Patience: 2 * time.Second, Silence: 2 * time.Second,
 	BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
 }
 
@@ -127,7 +128,7 @@ func TestReportsAreNumberedAndIntroducedOnce(t *testing.T) {
 	if hellos := r.Hellos(); len(hellos) != 1 || hellos[0].GetJob() != "digits" {
 		t.Errorf("introductions: %v", hellos)
 	}
-	if diff := cmp.Diff([]string{"Bearer " + agenttest.Token}, r.Tokens()); diff != "" {
+	if diff := cmp.Diff([]string{agenttest.Token}, r.Tokens()); diff != "" {
 		t.Errorf("tokens (-want +got):\n%s", diff)
 	}
 }
@@ -197,7 +198,7 @@ func TestDeliverWaitsForTheAnswer(t *testing.T) {
 
 func TestDeliverToAnOperatorThatKnowsNoSuchJob(t *testing.T) {
 	r := agenttest.New(t)
-	r.Fail(connect.CodeNotFound)
+	r.Fail(codes.NotFound)
 	s, o := run(t, r, fast)
 	o.await(t, "gone")
 	if err := s.Deliver(context.Background()); err != nil {
@@ -216,7 +217,7 @@ func TestAnOperatorThatIsAwayAndComesBack(t *testing.T) {
 	r.WriteToken("second")
 	r.Return()
 	o.await(t, "found")
-	if tokens := r.Tokens(); tokens[len(tokens)-1] != "Bearer second" {
+	if tokens := r.Tokens(); tokens[len(tokens)-1] != "second" {
 		t.Errorf("the last token was %q", tokens[len(tokens)-1])
 	}
 }
@@ -238,6 +239,33 @@ func TestASilentOperatorIsLeft(t *testing.T) {
 	}
 }
 
+// Nor is one waited for that takes connections and reports, and says nothing at all, or never directs.
+func TestAnOperatorThatOnlySaysThatItIsThereIsLeft(t *testing.T) {
+	for name, prepare := range map[string]func(*agenttest.Rendezvous, *session.Timing){
+		"silent": func(r *agenttest.Rendezvous, timing *session.Timing) {
+			r.Mute(true)
+			timing.Silence, timing.Patience = 50*time.Millisecond, time.Hour
+		},
+		"hesitating": func(r *agenttest.Rendezvous, timing *session.Timing) {
+			r.Hesitate(true)
+			timing.Patience = 200 * time.Millisecond
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := agenttest.New(t)
+			timing := fast
+			prepare(r, &timing)
+			_, o := run(t, r, timing)
+			o.await(t, "lost")
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if !strings.Contains(o.lost[0].Error(), "no directive in time") {
+				t.Errorf("the session ended with %v", o.lost[0])
+			}
+		})
+	}
+}
+
 func TestAnOperatorThatHasAnsweredAndFallsSilentIsLeft(t *testing.T) {
 	r := agenttest.New(t)
 	timing := fast
@@ -248,16 +276,19 @@ func TestAnOperatorThatHasAnsweredAndFallsSilentIsLeft(t *testing.T) {
 	o.await(t, "lost")
 }
 
-// A leader that takes over thousands of jobs says nothing to the agents of the last of them for a while. They would
-// only make it worse by connecting anew.
+// A leader that takes over thousands of jobs directs the agents of the last of them after a while only, and says that it
+// is there. They would only make it worse by connecting anew.
 func TestASessionIsKeptWhileItsJobIsTakenOver(t *testing.T) {
 	r := agenttest.New(t)
 	timing := fast
-	timing.Watchdog, timing.Patience = 50*time.Millisecond, time.Hour
-	r.Mute(true)
+	timing.Watchdog, timing.Silence, timing.Patience = 50*time.Millisecond, 500*time.Millisecond, time.Hour
+	r.Hesitate(true)
 	_, o := run(t, r, timing)
-	r.Await("ten beats", func(report *rendezvousv1.Report) bool { return report.GetSequence() >= 10 })
-	r.Mute(false)
+	begun := time.Now()
+	r.Await("beats for longer than it may be silent", func(report *rendezvousv1.Report) bool {
+		return report.GetSequence() >= 10 && time.Since(begun) > timing.Silence
+	})
+	r.Hesitate(false)
 	o.await(t, "found")
 	if hellos := r.Hellos(); len(hellos) != 1 {
 		t.Errorf("the agent has introduced itself %d times", len(hellos))
@@ -286,7 +317,7 @@ func TestAnOperatorThatTakesConnectionsAndSaysNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = hole.Close() }()
-	r.Address = "https://" + hole.Addr().String()
+	r.Address = hole.Addr().String()
 	timing := fast
 	timing.Patience = 20 * time.Millisecond
 	_, o := run(t, r, timing)
@@ -336,13 +367,13 @@ func TestADirectiveIsAsOldAsTheReportThatItAnswers(t *testing.T) {
 
 func TestErrorsOfTheOperatorAreTold(t *testing.T) {
 	r := agenttest.New(t)
-	r.Fail(connect.CodePermissionDenied)
+	r.Fail(codes.PermissionDenied)
 	_, o := run(t, r, fast)
 	o.await(t, "lost")
 	o.mu.Lock()
 	err := o.lost[0]
 	o.mu.Unlock()
-	if connect.CodeOf(err) != connect.CodePermissionDenied {
+	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("the session ended with %v", err)
 	}
 	r.Fail(0)
@@ -397,14 +428,14 @@ func TestDialersThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, row := range map[string]struct{ address, token, ca, want string }{
-		"not https":      {"http://operator:1", r.TokenFile, r.CAFile, "https://host:port"},
-		"no port":        {"https://operator", r.TokenFile, r.CAFile, "https://host:port"},
-		"no host":        {"https://:443", r.TokenFile, r.CAFile, "https://host:port"},
-		"not an address": {"%", r.TokenFile, r.CAFile, "https://host:port"},
-		"no token":       {r.Address, "/no/such/token", r.CAFile, "service account token"},
-		"empty token":    {r.Address, empty, r.CAFile, "holds no token"},
-		"no CA":          {r.Address, r.TokenFile, "/no/such/ca", "operator's CA"},
-		"empty CA":       {r.Address, r.TokenFile, empty, "holds no certificate"},
+		"a URL":       {"https://operator:1", r.TokenFile, r.CAFile, "form host:port"},
+		"no port":     {"operator", r.TokenFile, r.CAFile, "form host:port"},
+		"empty port":  {"operator:", r.TokenFile, r.CAFile, "form host:port"},
+		"no host":     {":443", r.TokenFile, r.CAFile, "form host:port"},
+		"no token":    {r.Address, "/no/such/token", r.CAFile, "service account token"},
+		"empty token": {r.Address, empty, r.CAFile, "holds no token"},
+		"no CA":       {r.Address, r.TokenFile, "/no/such/ca", "operator's CA"},
+		"empty CA":    {r.Address, r.TokenFile, empty, "holds no certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := session.NewDialer(row.address, row.token, row.ca)

@@ -9,29 +9,28 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
-	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
 )
 
 // Config says who an agent is and whom it talks to.
 type Config struct {
-	// URL is the operator's address, Roots are whom its certificate is checked against.
-	URL   string
-	Roots *x509.CertPool
+	// Address is the operator's, host:port, Roots are whom its certificate is checked against.
+	Address string
+	Roots   *x509.CertPool
 	// Now is the time at which certificates are checked; nil for the present.
 	Now func() time.Time
-	// ServerName is the name that the certificate must bear; empty for the host of URL.
+	// ServerName is the name that the certificate must bear; empty for the host of Address.
 	ServerName string
 	// Dial opens connections; nil for the usual way.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Dial link.DialFunc
 	// Token is called for every session.
 	Token func() string
 	Hello *rendezvousv1.Hello
@@ -51,16 +50,10 @@ type Config struct {
 	Reach func(*rendezvousv1.Probe) bool
 }
 
-// NewClient returns a client with a connection of its own, and what closes it.
-func NewClient(config Config) (client rendezvousv1connect.RendezvousClient, hangUp func()) {
-	var protocols http.Protocols
-	protocols.SetHTTP2(true)
-	transport := &http.Transport{
-		Protocols:       &protocols,
-		DialContext:     config.Dial,
-		TLSClientConfig: &tls.Config{RootCAs: config.Roots, ServerName: config.ServerName, MinVersion: tls.VersionTLS13, Time: config.Now},
-	}
-	return rendezvousv1connect.NewRendezvousClient(&http.Client{Transport: transport}, config.URL), transport.CloseIdleConnections
+// Open begins a session with a token.
+func Open(ctx context.Context, config Config, token string) (*link.Conn, error) {
+	return link.Dial(ctx, config.Address, token,
+		&tls.Config{RootCAs: config.Roots, ServerName: config.ServerName, MinVersion: tls.VersionTLS13, Time: config.Now}, config.Dial)
 }
 
 // Agent obeys the operator by the rules of the protocol, session after session.
@@ -69,8 +62,8 @@ type Agent struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu  sync.Mutex
-	url string
+	mu      sync.Mutex
+	address string
 	// hangUp ends the current session.
 	hangUp    func()
 	state     *rendezvousv1.Report
@@ -92,7 +85,7 @@ func Start(config Config) *Agent {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &Agent{
-		config: config, cancel: cancel, done: make(chan struct{}), url: config.URL, hangUp: func() {},
+		config: config, cancel: cancel, done: make(chan struct{}), address: config.Address, hangUp: func() {},
 		state: &rendezvousv1.Report{}, moved: make(chan struct{}), worlds: map[uint64]*rendezvousv1.World{}, terms: map[uint64]uint64{},
 	}
 	go func() {
@@ -113,10 +106,10 @@ func (a *Agent) Stop() {
 }
 
 // Redirect leads the agent to another operator, at once.
-func (a *Agent) Redirect(url string) {
+func (a *Agent) Redirect(address string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.url = url
+	a.address = address
 	a.hangUp()
 }
 
@@ -242,7 +235,7 @@ func (a *Agent) Await(ctx context.Context, condition func(Snapshot) bool) (Snaps
 func (a *Agent) run(ctx context.Context) {
 	for backoff := 10 * time.Millisecond; ctx.Err() == nil; {
 		heard, err := a.session(ctx)
-		over := connect.CodeOf(err) == connect.CodeNotFound
+		over := status.Code(err) == codes.NotFound
 		a.change(func() { a.last, a.released = err, a.released || over })
 		if over || a.Snapshot().Over {
 			return
@@ -263,23 +256,27 @@ func (a *Agent) session(ctx context.Context) (heard bool, err error) {
 	defer cancel()
 	config := a.config
 	a.mu.Lock()
-	config.URL, a.hangUp = a.url, cancel
+	config.Address, a.hangUp = a.address, cancel
 	a.mu.Unlock()
-	client, closeConnection := NewClient(config)
-	defer closeConnection()
-	stream := client.Session(ctx)
-	stream.RequestHeader().Set("Authorization", "Bearer "+a.config.Token())
+	conn, err := Open(ctx, config, a.config.Token())
+	if err != nil {
+		return false, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	var sender sync.WaitGroup
-	sender.Go(func() { a.send(ctx, stream) })
+	sender.Go(func() { a.send(ctx, conn) })
 	defer func() {
 		cancel()
+		_ = conn.Close()
 		sender.Wait()
-		_ = stream.CloseResponse()
 	}()
 	for {
-		directive, err := stream.Receive()
+		directive, err := conn.Directive()
 		if err != nil {
 			return heard, err
+		}
+		if directive == nil {
+			continue
 		}
 		heard = true
 		if !a.obey(directive) {
@@ -291,9 +288,7 @@ func (a *Agent) session(ctx context.Context) (heard bool, err error) {
 	}
 }
 
-func (a *Agent) send(ctx context.Context, stream *connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Directive]) {
-	// The transport notices the end of ctx only when it is not waiting for something to send.
-	defer func() { _ = stream.CloseRequest() }()
+func (a *Agent) send(ctx context.Context, conn *link.Conn) {
 	beat := time.NewTicker(a.config.Heartbeat)
 	defer beat.Stop()
 	for sequence := uint64(1); ; sequence++ {
@@ -313,7 +308,7 @@ func (a *Agent) send(ctx context.Context, stream *connect.BidiStreamForClient[re
 		if sequence == 1 {
 			report.Hello = a.config.Hello
 		}
-		if stream.Send(report) != nil {
+		if conn.SendReport(report) != nil {
 			return
 		}
 		select {

@@ -6,12 +6,17 @@
 
 // The protocol between the agent in every worker and the rendezvous in the operator.
 //
-// One session is one bidirectional stream. The agent sends its whole state, at every beat and at once
-// when it changes; the operator answers every report with the whole current
-// directive, and sends it unasked when it changes. Nothing is lost when a message is missed.
+// A session is one connection over TLS 1.3 that carries messages, each with its kind and its length before it
+// (internal/rendezvous/link). The agent begins with its token: a service account token bound to its pod, with the audience
+// "training.concertina.dev/rendezvous". Then it sends its whole state, at every beat and at once when it changes; the
+// operator answers every report with the whole current directive, or, while there is none, says no more than that it is
+// there, and sends the directive unasked when it changes. Nothing is lost when a message is missed.
 //
-// The agent authenticates with the header "Authorization: Bearer <token>": a service account token
-// bound to its pod, with the audience "training.concertina.dev/rendezvous".
+// A session lasts as long as the agent lives, the operator leads and the token is valid. The operator says why it ends,
+// with a google.rpc.Status: Unauthenticated (no valid token), PermissionDenied (the pod is not a worker of that job),
+// NotFound (the job is gone, finished or suspended: let the program go), InvalidArgument or ResourceExhausted (a message
+// that no agent sends), FailedPrecondition (the agent's protocol is too old or too new), DeadlineExceeded (the agent said
+// nothing for too long), Unavailable (not the leader, or not ready: try again).
 
 package rendezvousv1
 
@@ -2042,10 +2047,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x0eWAITING_PARKED\x10\x02\x12\x13\n" +
 	"\x0fWAITING_ABORTED\x10\x03\x12\x11\n" +
 	"\rWAITING_FAULT\x10\x04\x12\x14\n" +
-	"\x10WAITING_FINISHED\x10\x052b\n" +
-	"\n" +
-	"Rendezvous\x12T\n" +
-	"\aSession\x12 .concertina.rendezvous.v1.Report\x1a#.concertina.rendezvous.v1.Directive(\x010\x01BTZRgithub.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1;rendezvousv1b\x06proto3"
+	"\x10WAITING_FINISHED\x10\x05BTZRgithub.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1;rendezvousv1b\x06proto3"
 
 var (
 	file_concertina_rendezvous_v1_rendezvous_proto_rawDescOnce sync.Once
@@ -2110,10 +2112,8 @@ var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
 	20, // 22: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
 	6,  // 23: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
 	20, // 24: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	2,  // 25: concertina.rendezvous.v1.Rendezvous.Session:input_type -> concertina.rendezvous.v1.Report
-	12, // 26: concertina.rendezvous.v1.Rendezvous.Session:output_type -> concertina.rendezvous.v1.Directive
-	26, // [26:27] is the sub-list for method output_type
-	25, // [25:26] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name
@@ -2134,7 +2134,7 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 			NumEnums:      2,
 			NumMessages:   19,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   0,
 		},
 		GoTypes:           file_concertina_rendezvous_v1_rendezvous_proto_goTypes,
 		DependencyIndexes: file_concertina_rendezvous_v1_rendezvous_proto_depIdxs,

@@ -1,10 +1,7 @@
 package server
 
 import (
-	"context"
-	"crypto/tls"
 	"net"
-	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -290,8 +287,8 @@ func (v *visitor) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// attend says whether the visitor waits for us: from the headers of its request to the end of its session, but while
-// its hello is awaited.
+// attend says whether the visitor waits for us: from its token to the end of its session, but while its hello is
+// awaited.
 func (v *visitor) attend(busy bool) { v.expect(func() { v.busy = busy }) }
 
 // expect notes whether it is the visitor's turn from now on.
@@ -361,37 +358,3 @@ func (v *visitor) Close() error {
 	v.door.mu.Unlock()
 	return v.Conn.Close()
 }
-
-type visitorKey struct{}
-
-// withVisitor makes the visitor reachable from the contexts of its requests. It is a ConnContext of
-// net/http.
-func withVisitor(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, visitorKey{}, unsecured(conn))
-}
-
-// attended notes whether the visitor has a request that we are to answer. It is a ConnState of net/http, which tells of
-// a request before anything can be read of what follows its headers.
-func attended(conn net.Conn, state http.ConnState) {
-	if v, ok := unsecured(conn).(*visitor); ok {
-		v.attend(state == http.StateActive)
-	}
-}
-
-// answered notes that a request has its answer, which may take any time to be sent.
-func answered(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r)
-		visitorOf(r.Context()).attend(false)
-	})
-}
-
-// unsecured is the connection below TLS.
-func unsecured(conn net.Conn) net.Conn {
-	if secured, ok := conn.(*tls.Conn); ok {
-		return secured.NetConn()
-	}
-	return conn
-}
-
-func visitorOf(ctx context.Context) *visitor { return ctx.Value(visitorKey{}).(*visitor) }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,8 +16,8 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 
-	"connectrpc.com/connect"
 	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/grpc/codes"
 	"pgregory.net/rapid"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
@@ -410,7 +409,7 @@ func TestAFullOperatorSaysSo(t *testing.T) {
 	f.Expect(digits, gangOf(1, "a", "b"))
 	a := f.agent(t, "a")
 	f.eventually(t, "one worker is there", func(rendezvous.Observation) bool { return f.door.workers() == 1 })
-	wantCode(t, f.converse(t, "token-b", first(f.pod("b"))), connect.CodeUnavailable,
+	wantCode(t, f.converse(t, "token-b", first(f.pod("b"))), codes.Unavailable,
 		"1 workers are connected, no more may be (--rendezvous-max-connections)")
 	if got := f.door.counted(awayWorkers); got != 1 {
 		t.Errorf("%v workers were turned away", got)
@@ -460,14 +459,14 @@ func TestOnlyExpectedPodsAreAskedAbout(t *testing.T) {
 	f.Expect(digits, gangOf(1, "a"))
 	f.pod("z")
 	f.tokens.issue("elsewhere", rendezvous.Identity{Namespace: "elsewhere", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(time.Hour)})
-	wantCode(t, f.converse(t, "garbage", first(f.pod("a"))), connect.CodeUnauthenticated, "unknown token")
-	wantCode(t, f.converse(t, "token-z", first(f.pod("z"))), connect.CodeUnavailable, "not expected in the gang yet")
-	wantCode(t, f.converse(t, "elsewhere", first(f.pod("a"))), connect.CodePermissionDenied, "elsewhere/a")
+	wantCode(t, f.converse(t, "garbage", first(f.pod("a"))), codes.Unauthenticated, "unknown token")
+	wantCode(t, f.converse(t, "token-z", first(f.pod("z"))), codes.Unavailable, "not expected in the gang yet")
+	wantCode(t, f.converse(t, "elsewhere", first(f.pod("a"))), codes.PermissionDenied, "elsewhere/a")
 	if n := f.tokens.count(); n != 0 {
 		t.Errorf("%d tokens were checked", n)
 	}
 	f.tokens.forge("forged", "a")
-	wantCode(t, f.converse(t, "forged", first(f.pod("a"))), connect.CodeUnauthenticated, "unknown token")
+	wantCode(t, f.converse(t, "forged", first(f.pod("a"))), codes.Unauthenticated, "unknown token")
 	if n := f.tokens.count(); n != 1 {
 		t.Errorf("%d tokens were checked", n)
 	}
@@ -486,7 +485,7 @@ func TestForgedTokensAreCheckedForAWhileOnly(t *testing.T) {
 	if n := f.tokens.count(); n > most {
 		t.Errorf("%d forged tokens were checked, want at most %d", n, most)
 	}
-	wantCode(t, f.converse(t, "forged", first(f.pod("a"))), connect.CodeUnavailable, "too many tokens from 127.0.0.1/32 were refused")
+	wantCode(t, f.converse(t, "forged", first(f.pod("a"))), codes.Unavailable, "too many tokens from 127.0.0.1/32 were refused")
 	other := f.from("127.0.0.2")
 	await(t, startFrom(t, f, "a", other), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
 	for cause, least := range map[string]float64{awayToken: maxRefusals, awayIgnored: 1} {
@@ -524,12 +523,12 @@ func TestSilentStrangersKeepNoWorkerOut(t *testing.T) {
 	f.Expect(digits, gangOf(1, "a"))
 	f.pod("b")
 	for range 2 {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "https://"))
+		conn, err := net.Dial("tcp", f.address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if err := f.open(t, "token-b").Send(nil); err != nil {
+		if err := f.open(t, "token-b").err; err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -557,7 +556,7 @@ func TestAStolenTokenHoldsNoPlace(t *testing.T) {
 	var lurkers []*clientStream
 	for i := range maxIntroductions {
 		lurker := f.open(t, "token-a")
-		if err := lurker.Send(nil); err != nil {
+		if err := lurker.err; err != nil {
 			t.Fatal(err)
 		}
 		lurkers = append(lurkers, lurker)
@@ -565,7 +564,7 @@ func TestAStolenTokenHoldsNoPlace(t *testing.T) {
 	}
 	await(t, startFrom(t, f, "a", f.from("127.0.0.2")), func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
 	_, err := lurkers[0].Receive()
-	wantCode(t, err, connect.CodeUnavailable, "other sessions of this pod have begun")
+	wantCode(t, err, codes.Unavailable, "other sessions of this pod have begun")
 	if n := f.introducing.count("uid-a"); n > maxIntroductions {
 		t.Errorf("%d sessions of one token wait", n)
 	}
@@ -607,7 +606,7 @@ func TestAStolenTokenEvictsNobodyForEver(t *testing.T) {
 				t.Fatalf("the pod is kept out: %v", err)
 			}
 			_, err := f.greetFrom(t, f.from("127.0.0.3"), hello)
-			wantCode(t, err, connect.CodeUnavailable, "a session of this pod from its own address 127.0.0.2 lives")
+			wantCode(t, err, codes.Unavailable, "a session of this pod from its own address 127.0.0.2 lives")
 		}
 		if n := f.door.workers(); n > 1+2*replaceBurst {
 			t.Errorf("%d connections count as workers: those that got no session too", n)
@@ -627,7 +626,7 @@ func TestAStolenTokenEvictsNobodyForEver(t *testing.T) {
 				break
 			}
 		}
-		wantCode(t, err, connect.CodeUnavailable, "take each other's place too often")
+		wantCode(t, err, codes.Unavailable, "take each other's place too often")
 		if most := 1 + replaceBurst + int(time.Since(began)/replaceEvery) + 1; taken > most {
 			t.Errorf("the session was taken %d times, want at most %d", taken, most)
 		}
@@ -677,11 +676,11 @@ func TestAddressesAreThoseOfThePod(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s is refused: %v", address, err)
 		}
-		_ = stream.CloseRequest()
+		stream.hangUp()
 		f.eventually(t, "the session is over", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 	}
 	_, err := say("10.0.0.2")
-	wantCode(t, err, connect.CodePermissionDenied, "its address is 10.0.0.2, and its pod (uid-a) has [10.0.0.1 fd00::1 192.168.7.7]")
+	wantCode(t, err, codes.PermissionDenied, "its address is 10.0.0.2, and its pod (uid-a) has [10.0.0.1 fd00::1 192.168.7.7]")
 
 	// A pod whose addresses are not known yet is believed until they are.
 	f.Expect(digits, gangOf(2, "b"))
@@ -697,7 +696,7 @@ func TestAddressesAreThoseOfThePod(t *testing.T) {
 	for err == nil {
 		_, err = stream.Receive()
 	}
-	wantCode(t, err, connect.CodePermissionDenied, "its address is 10.0.0.2")
+	wantCode(t, err, codes.PermissionDenied, "its address is 10.0.0.2")
 }
 
 // What a half-open connection or one that speaks no TLS costs ends with it.
@@ -706,7 +705,7 @@ func TestStrangersLeaveNothingBehind(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", strings.TrimPrefix(f.url, "https://"))
+			conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", f.address)
 			if err != nil {
 				t.Error(err)
 				return

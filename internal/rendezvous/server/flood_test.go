@@ -47,9 +47,9 @@ func TestAFloodIsItsSendersAlone(t *testing.T) {
 	f.Expect(digits, gangOf(1, "a", "b"))
 	letters := rendezvous.JobKey{Namespace: "team", Name: "letters"}
 	f.Expect(letters, gangOf(1, "c"))
+	hello := first(f.pod("a"))
 	flooder := f.open(t, "token-a")
 	began := time.Now()
-	hello := first(f.pod("a"))
 	hello.Standby = true
 	if err := flooder.Send(hello); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/protobuf/proto"
@@ -62,7 +63,7 @@ func FuzzReport(f *testing.F) {
 	parked.Processes[0].Waiting, parked.Processes[0].BarrierAttempt, parked.Processes[0].Stop = rendezvousv1.Waiting_WAITING_PARKED, 1, 1<<62
 	seed(first(hello), parked)
 	f.Fuzz(func(t *testing.T, helloText, reportText []byte) {
-		if len(helloText) > maxMessageBytes || len(reportText) > maxMessageBytes {
+		if len(helloText) > link.MaxMessage || len(reportText) > link.MaxMessage {
 			t.Skip("longer messages are not read")
 		}
 		introduction, report := &rendezvousv1.Report{}, &rendezvousv1.Report{}
@@ -137,7 +138,7 @@ func within(t *testing.T, j *job, s *session) {
 	if !ok {
 		return
 	}
-	if n := proto.Size(directiveMessage(&d, 1)); n > maxMessageBytes {
+	if n := proto.Size(directiveMessage(&d, 1)); n > link.MaxMessage {
 		t.Errorf("a directive has %d bytes", n)
 	}
 }

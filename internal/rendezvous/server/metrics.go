@@ -7,8 +7,9 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 
-	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // serverMetrics count what happens in all jobs together.
@@ -35,7 +36,7 @@ func newServerMetrics() *serverMetrics {
 		}),
 		endings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_session_endings_total",
-			Help: "Sessions that ended or were refused, by RPC code.",
+			Help: "Sessions that ended or were refused, by status code.",
 		}, []string{"code"}),
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_decisions_total",
@@ -100,9 +101,9 @@ func (m *serverMetrics) Collect(out chan<- prometheus.Metric) {
 
 // ended counts the end of a session. A nil error is an agent that hung up.
 func (m *serverMetrics) ended(err error) {
-	code := "ok"
+	code := codes.OK.String()
 	if err != nil {
-		code = connect.CodeOf(err).String()
+		code = status.Code(err).String()
 	}
 	m.endings.WithLabelValues(code).Inc()
 }

@@ -253,12 +253,15 @@ func (r *registry) tick(ctx context.Context) {
 }
 
 // shutdown ends every session and every write, for good.
+// stopping is what agents are told when the server stops.
+var stopping = rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"}
+
 func (r *registry) shutdown() {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
 	for _, j := range r.all() {
-		j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"}, outcomeHandedOver)
+		j.close(stopping, outcomeHandedOver)
 	}
 	r.cancel()
 }

@@ -6,18 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 
-	"connectrpc.com/connect"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
 )
 
 // Options say how a Server works. Durations and counts that are 0 take their defaults.
@@ -83,12 +80,8 @@ const DefaultMaxConnections = 20000
 const (
 	// tickEvery is how often the machines are told that time passes.
 	tickEvery = 200 * time.Millisecond
-	// pingAfter is how long a connection may bring nothing before it is pinged, pingTimeout how long
-	// the answer may take. Between two long beats nobody is pinged.
-	pingAfter   = 15 * time.Second
-	pingTimeout = 5 * time.Second
-	// handshakeTimeout bounds the TLS handshake and the headers, each.
-	handshakeTimeout = 5 * time.Second
+	// tokenTimeout bounds how long a token may take that follows the handshake.
+	tokenTimeout = 5 * time.Second
 	// shutdownTimeout bounds how long sessions may take to end when the server stops.
 	shutdownTimeout = 3 * time.Second
 )
@@ -101,6 +94,7 @@ type Server struct {
 	metrics *serverMetrics
 	// door has no listener before Start.
 	door        *door
+	callers     callers
 	introducing introductions
 }
 
@@ -117,7 +111,8 @@ func NewServer(options Options) *Server {
 		jobs:        newRegistry(options, metrics),
 		introducing: introductions{of: map[string][]*introduction{}},
 		door: newDoor(options.MaxConnections, options.MaxUnproven, options.MaxUnprovenPerSource,
-			options.HelloTimeout+handshakeTimeout),
+			options.HelloTimeout+link.HandshakeTimeout),
+		callers: callers{all: map[*visitor]struct{}{}},
 	}
 }
 
@@ -141,9 +136,10 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
-	server := s.httpServer()
+	calling, hangUp := context.WithCancelCause(context.Background())
+	defer hangUp(nil)
 	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(s.door, "", "") }()
+	go func() { served <- s.serve(calling) }()
 	s.options.Logger.Info("the rendezvous serves", "address", s.door.Addr().String())
 
 	var background sync.WaitGroup
@@ -160,7 +156,9 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 	stop()
 	s.jobs.shutdown()
-	s.close(server)
+	hangUp(statusOf(&stopping))
+	_ = s.door.Close()
+	s.callers.end(shutdownTimeout)
 	background.Wait()
 	s.jobs.writes.Wait()
 	return err
@@ -176,47 +174,6 @@ func (s *Server) listen() error {
 	}
 	s.door.Listener = listener
 	return nil
-}
-
-func (s *Server) httpServer() *http.Server {
-	path, rpc := rendezvousv1connect.NewRendezvousHandler(s,
-		connect.WithReadMaxBytes(maxMessageBytes),
-		// Reports are small; without compression no report is larger than it looks.
-		connect.WithCompression("gzip", nil, nil),
-	)
-	mux := http.NewServeMux()
-	mux.Handle(path, withDeadlines(rpc))
-	var protocols http.Protocols
-	protocols.SetHTTP2(true)
-	secured := s.options.TLS.Clone()
-	secured.MinVersion = tls.VersionTLS13
-	return &http.Server{
-		Handler:     answered(mux),
-		TLSConfig:   secured,
-		Protocols:   &protocols,
-		ConnContext: withVisitor,
-		ConnState:   attended,
-		HTTP2: &http.HTTP2Config{
-			// An agent has one session, on a connection of its own.
-			MaxConcurrentStreams: 1,
-			SendPingTimeout:      pingAfter,
-			PingTimeout:          pingTimeout,
-		},
-		// These bound the TLS handshake, the headers, and connections without a session.
-		ReadHeaderTimeout: handshakeTimeout,
-		IdleTimeout:       10 * time.Second,
-		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          nullLogger(),
-	}
-}
-
-// close gives sessions a moment to tell their agents, then closes what is left.
-func (s *Server) close(server *http.Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-	defer cancel()
-	if server.Shutdown(ctx) != nil {
-		_ = server.Close()
-	}
 }
 
 // Expect implements Coordinator.

@@ -22,9 +22,11 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 
-	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
@@ -36,7 +38,7 @@ var digits = rendezvous.JobKey{Namespace: "team", Name: "digits"}
 // fixture is a server on loopback, with its own certificate, record and tokens.
 type fixture struct {
 	*Server
-	url      string
+	address  string
 	roots    *x509.CertPool
 	recorder *memoryRecorder
 	tokens   *tokenTable
@@ -52,7 +54,7 @@ func serve(t *testing.T, adjust func(*Options)) *fixture {
 		t.Fatal(err)
 	}
 	f := &fixture{
-		url: "https://" + listener.Addr().String(), roots: roots,
+		address: listener.Addr().String(), roots: roots,
 		recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, tokens: &tokenTable{identities: map[string]rendezvous.Identity{}, forged: map[string]rendezvous.Identity{}},
 		metrics: prometheus.NewRegistry(),
 	}
@@ -221,7 +223,7 @@ func gangOf(attempt int32, names ...string) rendezvous.Gang {
 
 func (f *fixture) config(hello *rendezvousv1.Hello) rendezvoustest.Config {
 	return rendezvoustest.Config{
-		URL: f.url, Roots: f.roots, Hello: hello,
+		Address: f.address, Roots: f.roots, Hello: hello,
 		Token: func() string { return "token-" + hello.GetPodName() },
 	}
 }
@@ -232,9 +234,38 @@ func (f *fixture) agent(t *testing.T, name string) *rendezvoustest.Agent {
 	return agent
 }
 
-type clientStream = connect.BidiStreamForClient[rendezvousv1.Report, rendezvousv1.Directive]
+// clientStream is the far end of a session.
+type clientStream struct {
+	conn *link.Conn
+	// err is why there is none.
+	err error
+}
 
-// open begins a stream without saying anything on it.
+func (s *clientStream) Send(report *rendezvousv1.Report) error {
+	if s.err != nil {
+		return s.err
+	}
+	return s.conn.SendReport(report)
+}
+
+// Receive returns the next directive.
+func (s *clientStream) Receive() (directive *rendezvousv1.Directive, err error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	for directive == nil && err == nil {
+		directive, err = s.conn.Directive()
+	}
+	return directive, err
+}
+
+func (s *clientStream) hangUp() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+}
+
+// open begins a session without saying more than the token.
 func (f *fixture) open(t *testing.T, token string) *clientStream {
 	t.Helper()
 	return f.openWith(t, f.config(&rendezvousv1.Hello{}), token)
@@ -242,17 +273,12 @@ func (f *fixture) open(t *testing.T, token string) *clientStream {
 
 func (f *fixture) openWith(t *testing.T, config rendezvoustest.Config, token string) *clientStream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	client, hangUp := rendezvoustest.NewClient(config)
-	stream := client.Session(ctx)
-	if token != "" {
-		stream.RequestHeader().Set("Authorization", "Bearer "+token)
-	}
+	conn, err := rendezvoustest.Open(t.Context(), config, token)
+	stream := &clientStream{conn, err}
+	late := time.AfterFunc(20*time.Second, stream.hangUp)
 	t.Cleanup(func() {
-		cancel()
-		_ = stream.CloseRequest()
-		_ = stream.CloseResponse()
-		hangUp()
+		late.Stop()
+		stream.hangUp()
 	})
 	return stream
 }
@@ -261,7 +287,6 @@ func (f *fixture) openWith(t *testing.T, config rendezvoustest.Config, token str
 func (f *fixture) converse(t *testing.T, token string, reports ...*rendezvousv1.Report) error {
 	t.Helper()
 	stream := f.open(t, token)
-	_ = stream.Send(nil) // the headers
 	for _, report := range reports {
 		if err := stream.Send(report); err != nil {
 			break // the answer says why
@@ -302,9 +327,9 @@ func (f *fixture) eventually(t *testing.T, what string, condition func(rendezvou
 	}
 }
 
-func wantCode(t *testing.T, err error, code connect.Code, says string) {
+func wantCode(t *testing.T, err error, code codes.Code, says string) {
 	t.Helper()
-	if connect.CodeOf(err) != code || !strings.Contains(err.Error(), says) {
+	if status.Code(err) != code || !strings.Contains(err.Error(), says) {
 		t.Errorf("the session ended with %v, want %s with %q", err, code, says)
 	}
 }
@@ -345,7 +370,7 @@ func TestGangFormsAWorld(t *testing.T) {
 	for _, agent := range []*rendezvoustest.Agent{a, b, c} {
 		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Over })
 	}
-	wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeNotFound, "not needed any more")
+	wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), codes.NotFound, "not needed any more")
 }
 
 func wantMetrics(t *testing.T, registry *prometheus.Registry, want map[string]float64) {
@@ -406,32 +431,32 @@ func TestWhoGetsNoSession(t *testing.T) {
 	for _, tc := range []struct {
 		name, token string
 		reports     []*rendezvousv1.Report
-		code        connect.Code
+		code        codes.Code
 		says        string
 	}{
-		{"no token", "", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodeUnauthenticated, "bears no token"},
-		{"an unknown token", "guess", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodeUnauthenticated, "unknown token"},
-		{"the token of another pod", "token-b", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodePermissionDenied, "token belongs to pod team/b"},
-		{"the token of another namespace", "token-elsewhere", []*rendezvousv1.Report{first(f.pod("a"))}, connect.CodePermissionDenied, "token belongs to pod elsewhere/a"},
-		{"a pod of another job", "token-b", []*rendezvousv1.Report{first(f.pod("b"))}, connect.CodePermissionDenied, "worker of job team/other"},
-		{"a pod that is not expected", "token-c", []*rendezvousv1.Report{first(f.pod("c"))}, connect.CodeUnavailable, "not expected in the gang yet"},
-		{"a job nobody has spoken of", "token-z", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "unknown"; r.Hello.PodUid = "uid-z"; r.Hello.PodName = "z" })}, connect.CodeUnavailable, "team/unknown is not expected yet"},
-		{"an expected pod that speaks for another job", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "unknown" })}, connect.CodePermissionDenied, "worker of job team/digits, not of job team/unknown"},
-		{"a later attempt", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Attempt = 2 })}, connect.CodeUnavailable, "attempt 2 of the job is not expected yet"},
-		{"no hello", "token-a", []*rendezvousv1.Report{{Sequence: 1}}, connect.CodeInvalidArgument, "no hello"},
-		{"another protocol", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Protocol = 1 })}, connect.CodeFailedPrecondition, "speaks protocol 1"},
-		{"no address", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Address = "worker-0.local" })}, connect.CodeInvalidArgument, "not the IP address"},
-		{"no port", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.MasterPort = 70000 })}, connect.CodeInvalidArgument, "master_port"},
-		{"a snapshot port out of range", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.SnapshotPort = 70000 })}, connect.CodeInvalidArgument, "snapshot_port"},
+		{"no token", "", []*rendezvousv1.Report{first(f.pod("a"))}, codes.Unauthenticated, "begins with no token"},
+		{"an unknown token", "guess", []*rendezvousv1.Report{first(f.pod("a"))}, codes.Unauthenticated, "unknown token"},
+		{"the token of another pod", "token-b", []*rendezvousv1.Report{first(f.pod("a"))}, codes.PermissionDenied, "token belongs to pod team/b"},
+		{"the token of another namespace", "token-elsewhere", []*rendezvousv1.Report{first(f.pod("a"))}, codes.PermissionDenied, "token belongs to pod elsewhere/a"},
+		{"a pod of another job", "token-b", []*rendezvousv1.Report{first(f.pod("b"))}, codes.PermissionDenied, "worker of job team/other"},
+		{"a pod that is not expected", "token-c", []*rendezvousv1.Report{first(f.pod("c"))}, codes.Unavailable, "not expected in the gang yet"},
+		{"a job nobody has spoken of", "token-z", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "unknown"; r.Hello.PodUid = "uid-z"; r.Hello.PodName = "z" })}, codes.Unavailable, "team/unknown is not expected yet"},
+		{"an expected pod that speaks for another job", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "unknown" })}, codes.PermissionDenied, "worker of job team/digits, not of job team/unknown"},
+		{"a later attempt", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Attempt = 2 })}, codes.Unavailable, "attempt 2 of the job is not expected yet"},
+		{"no hello", "token-a", []*rendezvousv1.Report{{Sequence: 1}}, codes.InvalidArgument, "no hello"},
+		{"another protocol", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Protocol = 1 })}, codes.FailedPrecondition, "speaks protocol 1"},
+		{"no address", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Address = "worker-0.local" })}, codes.InvalidArgument, "not the IP address"},
+		{"no port", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.MasterPort = 70000 })}, codes.InvalidArgument, "master_port"},
+		{"a snapshot port out of range", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.SnapshotPort = 70000 })}, codes.InvalidArgument, "snapshot_port"},
 		{"a short certificate", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) {
 			r.Hello.SnapshotPort = 5000
 			r.Hello.SnapshotCertificate = make([]byte, 31)
-		})}, connect.CodeInvalidArgument, "snapshot_certificate has 31 bytes"},
-		{"a long name", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = strings.Repeat("x", 300) })}, connect.CodeInvalidArgument, "job has 300 bytes"},
-		{"a name that no object has", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "digits\x1b[31m\nok" })}, connect.CodeInvalidArgument, `job "digits\x1b[31m\nok" has other characters`},
-		{"sequence 0", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Sequence = 0 })}, connect.CodeInvalidArgument, "sequence 0"},
-		{"a second hello", "token-a", []*rendezvousv1.Report{first(f.pod("a")), with(func(r *rendezvousv1.Report) { r.Sequence = 2 })}, connect.CodeInvalidArgument, "only the first report"},
-		{"an old sequence", "token-a", []*rendezvousv1.Report{first(f.pod("a")), {Sequence: 5}, {Sequence: 5}}, connect.CodeInvalidArgument, "sequence 5 follows 5"},
+		})}, codes.InvalidArgument, "snapshot_certificate has 31 bytes"},
+		{"a long name", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = strings.Repeat("x", 300) })}, codes.InvalidArgument, "job has 300 bytes"},
+		{"a name that no object has", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Hello.Job = "digits\x1b[31m\nok" })}, codes.InvalidArgument, `job "digits\x1b[31m\nok" has other characters`},
+		{"sequence 0", "token-a", []*rendezvousv1.Report{with(func(r *rendezvousv1.Report) { r.Sequence = 0 })}, codes.InvalidArgument, "sequence 0"},
+		{"a second hello", "token-a", []*rendezvousv1.Report{first(f.pod("a")), with(func(r *rendezvousv1.Report) { r.Sequence = 2 })}, codes.InvalidArgument, "only the first report"},
+		{"an old sequence", "token-a", []*rendezvousv1.Report{first(f.pod("a")), {Sequence: 5}, {Sequence: 5}}, codes.InvalidArgument, "sequence 5 follows 5"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			wantCode(t, f.converse(t, tc.token, tc.reports...), tc.code, tc.says)
@@ -442,19 +467,19 @@ func TestWhoGetsNoSession(t *testing.T) {
 		hello := f.pod("e")
 		hello.Job = "gone"
 		f.Release(gone)
-		wantCode(t, f.converse(t, "token-e", first(hello)), connect.CodeNotFound, "not needed any more")
+		wantCode(t, f.converse(t, "token-e", first(hello)), codes.NotFound, "not needed any more")
 		f.Expect(gone, gangOf(3, "x"))
 		f.Release(gone)
 		f.Forget(gone)
-		wantCode(t, f.converse(t, "token-e", first(hello)), connect.CodeNotFound, "not needed any more")
+		wantCode(t, f.converse(t, "token-e", first(hello)), codes.NotFound, "not needed any more")
 		hello.Attempt = 4
-		wantCode(t, f.converse(t, "token-e", first(hello)), connect.CodeUnavailable, "not expected yet")
+		wantCode(t, f.converse(t, "token-e", first(hello)), codes.Unavailable, "not expected yet")
 	})
 	t.Run("the API server is away", func(t *testing.T) {
 		f.tokens.mu.Lock()
 		f.tokens.down = true
 		f.tokens.mu.Unlock()
-		wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeUnavailable, "could not be checked now")
+		wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), codes.Unavailable, "could not be checked now")
 	})
 	f.eventually(t, "no session is left", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 }
@@ -463,7 +488,7 @@ func TestSilenceIsNoHello(t *testing.T) {
 	f := serve(t, func(o *Options) { o.HelloTimeout = 300 * time.Millisecond })
 	f.Expect(digits, gangOf(1, "a"))
 	f.pod("a")
-	wantCode(t, f.converse(t, "token-a"), connect.CodeDeadlineExceeded, "no hello within 300ms")
+	wantCode(t, f.converse(t, "token-a"), codes.DeadlineExceeded, "no hello within 300ms")
 }
 
 // Reports that no agent sends.
@@ -529,12 +554,12 @@ func TestMalformedReports(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.report.Sequence = 2
-			wantCode(t, f.converse(t, "token-a", first(f.pod("a")), tc.report), connect.CodeInvalidArgument, tc.says)
+			wantCode(t, f.converse(t, "token-a", first(f.pod("a")), tc.report), codes.InvalidArgument, tc.says)
 		})
 	}
 	t.Run("oversized", func(t *testing.T) {
 		report := process(&rendezvousv1.Process{Fault: &rendezvousv1.Fault{Message: strings.Repeat("x", 1<<20)}})
-		wantCode(t, f.converse(t, "token-a", first(f.pod("a")), report), connect.CodeResourceExhausted, "larger than configured max")
+		wantCode(t, f.converse(t, "token-a", first(f.pod("a")), report), codes.ResourceExhausted, "it may have 65536")
 	})
 	// Nothing of it was believed.
 	f.eventually(t, "no session is left", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
@@ -557,8 +582,8 @@ func TestWhatProgramsSayIsPlainText(t *testing.T) {
 func TestNewerSessionReplacesTheOlder(t *testing.T) {
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a", "b"))
-	old := f.open(t, "token-a")
 	hello := f.pod("a")
+	old := f.open(t, "token-a")
 	if err := old.Send(first(hello)); err != nil {
 		t.Fatal(err)
 	}
@@ -576,7 +601,7 @@ func TestNewerSessionReplacesTheOlder(t *testing.T) {
 	for err == nil {
 		_, err = old.Receive()
 	}
-	wantCode(t, err, connect.CodeUnavailable, "newer session")
+	wantCode(t, err, codes.Unavailable, "newer session")
 	if err := newer.Send(&rendezvousv1.Report{Sequence: 2}); err != nil {
 		t.Fatal(err)
 	}
@@ -599,14 +624,14 @@ func TestSessionEndsWithItsToken(t *testing.T) {
 	f.Expect(digits, gangOf(1, "a"))
 	hello := f.pod("a")
 	f.tokens.issue("short", rendezvous.Identity{Namespace: "team", PodName: "a", PodUID: "uid-a", Expires: time.Now().Add(300 * time.Millisecond)})
-	wantCode(t, f.converse(t, "short", first(hello)), connect.CodeUnavailable, "token of this session has expired")
+	wantCode(t, f.converse(t, "short", first(hello)), codes.Unavailable, "token of this session has expired")
 	f.eventually(t, "the agent is gone", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 }
 
 func TestIdleSessionEnds(t *testing.T) {
 	f := serve(t, func(o *Options) { o.IdleTimeout = 200 * time.Millisecond })
 	f.Expect(digits, gangOf(1, "a"))
-	wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), connect.CodeDeadlineExceeded, "no report within 200ms of the last one")
+	wantCode(t, f.converse(t, "token-a", first(f.pod("a"))), codes.DeadlineExceeded, "no report within 200ms of the last one")
 	f.eventually(t, "the agent is gone", func(o rendezvous.Observation) bool { return !o.Members["uid-a"].Connected })
 }
 
@@ -616,9 +641,9 @@ func TestFloodIsThrottled(t *testing.T) {
 	const beyond = 2 * maxReportRate
 	f := serve(t, nil)
 	f.Expect(digits, gangOf(1, "a"))
-	began := time.Now()
+	began, hello := time.Now(), f.pod("a")
 	stream := f.open(t, "token-a")
-	if err := stream.Send(first(f.pod("a"))); err != nil {
+	if err := stream.Send(first(hello)); err != nil {
 		t.Fatal(err)
 	}
 	var sender sync.WaitGroup
@@ -644,14 +669,23 @@ func TestFloodIsThrottled(t *testing.T) {
 	}
 }
 
-// Only HTTP/2 is spoken.
-func TestPlainHTTPIsRefused(t *testing.T) {
+// Who does not name the protocol in the handshake is refused there.
+func TestOtherProtocolsAreRefused(t *testing.T) {
 	f := serve(t, nil)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots, NextProtos: []string{"http/1.1"}}}}
-	response, err := client.Get(f.url + "/concertina.rendezvous.v1.Rendezvous/Session")
+	for _, protocols := range [][]string{{"h2", "http/1.1"}, {"http/1.1"}, {"concertina-rendezvous/1"}} {
+		conn, err := tls.Dial("tcp", f.address, &tls.Config{RootCAs: f.roots, NextProtos: protocols, MinVersion: tls.VersionTLS13})
+		if err == nil {
+			_ = conn.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "no application protocol") {
+			t.Errorf("%q: %v", protocols, err)
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots}}}
+	response, err := client.Get("https://" + f.address)
 	if err == nil {
 		_ = response.Body.Close()
-		t.Errorf("HTTP/1.1 is answered with %s", response.Status)
+		t.Errorf("HTTP is answered with %s", response.Status)
 	}
 }
 
@@ -664,7 +698,7 @@ func TestDeposedLeaderStopsForThatJob(t *testing.T) {
 	f.agent(t, "b")
 	f.eventually(t, "the leader knows", func(o rendezvous.Observation) bool { return o.Deposed })
 	s := await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Last != nil })
-	wantCode(t, s.Last, connect.CodeUnavailable, "another operator leads")
+	wantCode(t, s.Last, codes.Unavailable, "another operator leads")
 	if len(s.Worlds) != 0 {
 		t.Errorf("a deposed leader has published %v", s.Worlds)
 	}
@@ -690,7 +724,7 @@ func TestNewLeaderAdopts(t *testing.T) {
 		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
 		agent.Step(5)
 	}
-	address := strings.TrimPrefix(old.url, "https://")
+	address := old.address
 	old.stop()
 	renewed := serve(t, func(o *Options) {
 		_ = o.Listener.Close()
@@ -782,7 +816,7 @@ func TestStartSaysWhatIsWrong(t *testing.T) {
 	}
 	f := serve(t, nil)
 	options := f.options
-	options.Listener, options.Address, options.Registerer = nil, strings.TrimPrefix(f.url, "https://"), nil
+	options.Listener, options.Address, options.Registerer = nil, f.address, nil
 	if err := NewServer(options).Start(t.Context()); err == nil || !strings.Contains(err.Error(), "listen for agents") {
 		t.Errorf("error %v", err)
 	}

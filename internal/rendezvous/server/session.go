@@ -8,15 +8,16 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 
-	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
@@ -31,13 +32,11 @@ const (
 	reportBurst   = 50
 )
 
-type stream = connect.BidiStream[rendezvousv1.Report, rendezvousv1.Directive]
-
-// session is one agent's stream after its hello.
+// session is one agent's connection after its hello.
 type session struct {
-	uid    string
-	job    *job
-	stream *stream
+	uid  string
+	job  *job
+	conn *link.Conn
 	// from is the address that it comes from, own says whether that is one of its pod's.
 	from netip.Addr
 	own  bool
@@ -56,8 +55,9 @@ type session struct {
 	late    *time.Timer
 	over    chan struct{}
 	senders sync.WaitGroup
-	send    func(*rendezvousv1.Directive) error
-	end     func(*rendezvous.Refusal)
+	// send sends a directive; nil says that we are there.
+	send func(*rendezvousv1.Directive) error
+	end  func(*rendezvous.Refusal)
 }
 
 // newSession is a session that sends its directives with send; stop is called when that takes too long.
@@ -86,39 +86,40 @@ func (s *session) answer() {
 	}
 }
 
-// Session serves one agent. It implements the RPC.
-func (s *Server) Session(ctx context.Context, stream *stream) error {
-	err := s.session(ctx, stream)
-	visitorOf(ctx).attend(false) // who reads no answer keeps us waiting
+// converse serves one agent.
+func (s *Server) converse(ctx context.Context, v *visitor, conn *link.Conn) {
+	err := s.session(ctx, v, conn)
+	v.attend(false) // who reads no answer keeps us waiting
 	s.metrics.ended(err)
-	if err != nil {
-		s.options.Logger.V(1).Info("a session has ended", "peer", stream.Peer().Addr, "cause", err.Error())
+	if err == nil {
+		_ = conn.Close()
+		return
 	}
-	return err
+	s.options.Logger.V(1).Info("a session has ended", "peer", v.RemoteAddr().String(), "cause", err.Error())
+	conn.End(err, dismissAfter)
 }
 
-func (s *Server) session(ctx context.Context, stream *stream) error {
-	in, err := s.introduce(ctx, stream)
+// session returns when the session is over, with the cause; nil when the agent has hung up.
+func (s *Server) session(ctx context.Context, visitor *visitor, conn *link.Conn) error {
+	in, err := s.introduce(ctx, visitor, conn)
 	if err != nil {
 		return err
 	}
-	visitor := visitorOf(ctx)
-	full := rpcError(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: fmt.Sprintf(
+	full := statusOf(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: fmt.Sprintf(
 		"%d workers are connected, no more may be (--rendezvous-max-connections): connect again", s.options.MaxConnections)})
 	if s.door.full() {
 		return full
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limits := deadlinesOf(ctx)
-	one := newSession(in.hello.podUID, in.job, stream.Send, func() { limits.write(0) }, func(why *rendezvous.Refusal) { cancel(rpcError(why)) })
-	one.stream, one.from, one.says = stream, visitor.address, in.hello.address
+	one := newSession(in.hello.podUID, in.job, conn.Answer, conn.EndWrite, func(why *rendezvous.Refusal) { cancel(statusOf(why)) })
+	one.conn, one.from, one.says = conn, visitor.address, in.hello.address
 	one.sequence.Store(in.sequence)
-	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, rpcError(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow,
+	ctx, expire := context.WithDeadlineCause(ctx, in.who.Expires, statusOf(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow,
 		Message: "the token of this session has expired: connect again with a fresh one"}))
 	defer expire()
 	if refused := in.job.join(one, &in.hello, in.first); refused != nil {
-		return rpcError(refused)
+		return statusOf(refused)
 	}
 	defer one.senders.Wait()
 	defer in.job.leave(one)
@@ -128,7 +129,7 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 	}
 	defer visitor.dismiss()
 
-	defer whenDone(ctx, func() { limits.read(0) })()
+	defer whenDone(ctx, conn.EndRead)()
 	cancel(one.read(ctx, s.options.IdleTimeout, func() {
 		s.metrics.floods.Inc()
 		s.options.Logger.Info("a worker reports faster than it is read", "job", one.job.key.String(), "pod", in.hello.podName,
@@ -141,7 +142,7 @@ func (s *Server) session(ctx context.Context, stream *stream) error {
 }
 
 // whenDone does something when the context ends, unless what it returns was called before; that waits for what has
-// begun, since a request must outlive what is done to it.
+// begun, since a connection is used for other things afterwards.
 func whenDone(ctx context.Context, do func()) func() {
 	over := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -164,32 +165,32 @@ type introduced struct {
 	sequence uint64
 }
 
-// introduce finds out who is there, within HelloTimeout, and takes the first report. Only the token of a
+// introduce finds out who is there, within HelloTimeout from its token on, and takes the first report. Only the token of a
 // pod that is expected is worth a check; whoever is not expected is told what is known of the job that it
 // names, and nothing else.
-func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.options.HelloTimeout, connect.NewError(connect.CodeDeadlineExceeded,
-		fmt.Errorf("no hello within %s of the start of the session", s.options.HelloTimeout)))
-	defer cancel()
-	token, err := bearer(stream)
+func (s *Server) introduce(ctx context.Context, visitor *visitor, conn *link.Conn) (introduced, error) {
+	token, err := s.token(ctx, visitor, conn)
 	if err != nil {
 		return introduced{}, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.HelloTimeout, status.Errorf(codes.DeadlineExceeded,
+		"no hello within %s of the start of the session", s.options.HelloTimeout))
+	defer cancel()
 	who, err := s.options.Authenticator.Claim(token)
 	if err != nil {
 		s.door.away(awayToken)
-		return introduced{}, connect.NewError(connect.CodeUnauthenticated, err)
+		return introduced{}, status.Error(codes.Unauthenticated, err.Error())
 	}
 	expected := s.jobs.expects(who)
 	if expected {
-		if who, err = s.authenticate(ctx, token, who); err != nil {
+		if who, err = s.authenticate(ctx, visitor, token, who); err != nil {
 			return introduced{}, err
 		}
 		var done func()
-		ctx, done = s.introducing.begin(ctx, who.PodUID, visitorOf(ctx).source)
+		ctx, done = s.introducing.begin(ctx, who.PodUID, visitor.source)
 		defer done()
 	}
-	in, err := s.greet(ctx, stream, who)
+	in, err := s.greet(ctx, visitor, conn, who)
 	if err != nil {
 		return introduced{}, err
 	}
@@ -200,18 +201,34 @@ func (s *Server) introduce(ctx context.Context, stream *stream) (introduced, err
 		}
 	}
 	if refused != nil {
-		return introduced{}, rpcError(refused)
+		return introduced{}, statusOf(refused)
 	}
 	return in, nil
 }
 
+// token takes the first message. From then on the visitor waits for us.
+func (s *Server) token(ctx context.Context, visitor *visitor, conn *link.Conn) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, tokenTimeout, status.Errorf(codes.DeadlineExceeded, "no token within %s of the handshake", tokenTimeout))
+	defer cancel()
+	defer whenDone(ctx, conn.EndRead)()
+	token, err := conn.Token()
+	visitor.attend(true)
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case err != nil:
+		return "", err
+	case token == "":
+		return "", status.Error(codes.Unauthenticated, "the session begins with no token")
+	}
+	return token, nil
+}
+
 // greet takes the first report, which must come from the pod that the token speaks of.
-func (s *Server) greet(ctx context.Context, stream *stream, who rendezvous.Identity) (introduced, error) {
-	limits := deadlinesOf(ctx)
-	defer whenDone(ctx, func() { limits.read(0) })()
-	visitor := visitorOf(ctx)
+func (s *Server) greet(ctx context.Context, visitor *visitor, conn *link.Conn, who rendezvous.Identity) (introduced, error) {
+	defer whenDone(ctx, conn.EndRead)()
 	visitor.attend(false)
-	message, err := stream.Receive()
+	message, err := conn.Report()
 	visitor.attend(true)
 	switch {
 	case ctx.Err() != nil:
@@ -227,36 +244,22 @@ func (s *Server) greet(ctx context.Context, stream *stream, who rendezvous.Ident
 	h := &in.hello
 	switch {
 	case refused != nil:
-		return introduced{}, rpcError(refused)
+		return introduced{}, statusOf(refused)
 	case in.sequence < 1:
-		return introduced{}, rpcError(malformed("the first report has the sequence 0"))
+		return introduced{}, statusOf(malformed("the first report has the sequence 0"))
 	case h.job.Namespace != who.Namespace || h.podName != who.PodName || h.podUID != who.PodUID:
-		return introduced{}, connect.NewError(connect.CodePermissionDenied, fmt.Errorf(
-			"the token belongs to pod %s/%s (%s), not to %s/%s (%s)",
-			who.Namespace, who.PodName, who.PodUID, h.job.Namespace, h.podName, h.podUID))
+		return introduced{}, status.Errorf(codes.PermissionDenied, "the token belongs to pod %s/%s (%s), not to %s/%s (%s)",
+			who.Namespace, who.PodName, who.PodUID, h.job.Namespace, h.podName, h.podUID)
 	}
 	return in, nil
 }
 
-// bearer returns the token that the request bears.
-func bearer(stream *stream) (string, error) {
-	scheme, token, _ := strings.Cut(stream.RequestHeader().Get("Authorization"), " ")
-	token = strings.TrimSpace(token)
-	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return "", connect.NewError(connect.CodeUnauthenticated,
-			errors.New("the request bears no token: send the header Authorization: Bearer TOKEN"))
-	}
-	return token, nil
-}
-
 // authenticate finds out whether the token belongs to the pod that it claims. An address whose tokens are
 // refused again and again is not listened to for a while.
-func (s *Server) authenticate(ctx context.Context, token string, claimed rendezvous.Identity) (rendezvous.Identity, error) {
-	v := visitorOf(ctx)
+func (s *Server) authenticate(ctx context.Context, v *visitor, token string, claimed rendezvous.Identity) (rendezvous.Identity, error) {
 	if !s.door.mayTry(v.address, time.Now()) {
 		s.door.away(awayIgnored)
-		return rendezvous.Identity{}, connect.NewError(connect.CodeUnavailable,
-			fmt.Errorf("too many tokens from %s were refused: connect again later", v.source))
+		return rendezvous.Identity{}, status.Errorf(codes.Unavailable, "too many tokens from %s were refused: connect again later", v.source)
 	}
 	who, err := s.options.Authenticator.Authenticate(ctx, token)
 	if err == nil && (who.PodUID != claimed.PodUID || who.Namespace != claimed.Namespace || who.PodName != claimed.PodName) {
@@ -266,12 +269,12 @@ func (s *Server) authenticate(ctx context.Context, token string, claimed rendezv
 	case errors.Is(err, rendezvous.ErrUnauthenticated):
 		s.door.away(awayToken)
 		s.door.refused(v.address, time.Now())
-		return rendezvous.Identity{}, connect.NewError(connect.CodeUnauthenticated, err)
+		return rendezvous.Identity{}, status.Error(codes.Unauthenticated, err.Error())
 	case err != nil:
 		if ctx.Err() == nil {
 			s.options.Logger.Error(err, "a token could not be checked", "pod", claimed.Namespace+"/"+claimed.PodName)
 		}
-		return rendezvous.Identity{}, connect.NewError(connect.CodeUnavailable, errors.New("the token could not be checked now: connect again"))
+		return rendezvous.Identity{}, status.Error(codes.Unavailable, "the token could not be checked now: connect again")
 	}
 	return who, nil
 }
@@ -300,7 +303,7 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 	all := i.of[uid]
 	if len(all) >= maxIntroductions {
 		last := max(0, slices.IndexFunc(all, func(other *introduction) bool { return other.source == source }))
-		all[last].end(rpcError(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "other sessions of this pod have begun since: connect again"}))
+		all[last].end(statusOf(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "other sessions of this pod have begun since: connect again"}))
 		all = slices.Delete(slices.Clone(all), last, last+1)
 	}
 	i.of[uid] = append(all, one)
@@ -315,12 +318,11 @@ func (i *introductions) begin(ctx context.Context, uid string, source netip.Pref
 	}
 }
 
-// read takes reports until the stream ends, and returns why it did. A stream that the agent ends is
+// read takes reports until the connection ends, and returns why it did. One that the agent ends is
 // io.EOF. Hasty is called when reports have come faster than they are read, once.
 func (s *session) read(ctx context.Context, idle time.Duration, hasty func()) error {
 	limiter := rate.NewLimiter(maxReportRate, reportBurst)
 	hasty = sync.OnceFunc(hasty)
-	// A timer of our own: to set the stream's deadline costs a turn of its connection's loop each time.
 	silence := time.AfterFunc(idle, func() {
 		s.end(&rendezvous.Refusal{Kind: rendezvous.RefusedSilence, Message: fmt.Sprintf("no report within %s of the last one: connect again", idle)})
 	})
@@ -333,7 +335,7 @@ func (s *session) read(ctx context.Context, idle time.Duration, hasty func()) er
 			return context.Cause(ctx)
 		}
 		silence.Reset(idle)
-		message, err := s.stream.Receive()
+		message, err := s.conn.Report()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -341,7 +343,7 @@ func (s *session) read(ctx context.Context, idle time.Duration, hasty func()) er
 			return err
 		}
 		if refused := s.take(message); refused != nil {
-			return rpcError(refused)
+			return statusOf(refused)
 		}
 		s.answer()
 	}
@@ -366,10 +368,15 @@ func (s *session) write() {
 	for {
 		due := s.due.Load()
 		sequence := s.sequence.Load()
-		if directive, ok := s.job.directive(s); ok {
-			if !s.transmit(directiveMessage(&directive, sequence)) {
-				return // and nobody sends any more
-			}
+		directive, ok := s.job.directive(s)
+		var message *rendezvousv1.Directive
+		if ok {
+			message = directiveMessage(&directive, sequence)
+		}
+		if !s.transmit(message) {
+			return // and nobody sends any more
+		}
+		if ok {
 			s.told(directive.Round)
 		}
 		if s.due.CompareAndSwap(due, 0) {
@@ -378,25 +385,25 @@ func (s *session) write() {
 	}
 }
 
-// codes are how refusals travel.
-var codes = map[rendezvous.RefusalKind]connect.Code{
-	rendezvous.RefusedForNow:   connect.CodeUnavailable,
-	rendezvous.RefusedForGood:  connect.CodeNotFound,
-	rendezvous.RefusedNonsense: connect.CodeInvalidArgument,
-	rendezvous.RefusedRight:    connect.CodePermissionDenied,
-	rendezvous.RefusedVersion:  connect.CodeFailedPrecondition,
-	rendezvous.RefusedSilence:  connect.CodeDeadlineExceeded,
+// statuses are how refusals travel.
+var statuses = map[rendezvous.RefusalKind]codes.Code{
+	rendezvous.RefusedForNow:   codes.Unavailable,
+	rendezvous.RefusedForGood:  codes.NotFound,
+	rendezvous.RefusedNonsense: codes.InvalidArgument,
+	rendezvous.RefusedRight:    codes.PermissionDenied,
+	rendezvous.RefusedVersion:  codes.FailedPrecondition,
+	rendezvous.RefusedSilence:  codes.DeadlineExceeded,
 }
 
-// rpcError is a refusal as the error of an RPC.
-func rpcError(r *rendezvous.Refusal) error { return connect.NewError(codes[r.Kind], r) }
+// rpcError is a refusal as the status that ends a session.
+func statusOf(r *rendezvous.Refusal) error { return status.Error(statuses[r.Kind], r.Message) }
 
 // transmit sends one directive. It returns false when that failed, or took too long.
 func (s *session) transmit(message *rendezvousv1.Directive) bool {
 	s.late.Reset(sendTimeout)
 	err := s.send(message)
 	if !s.late.Stop() {
-		<-s.over // the request must outlive what is done to it
+		<-s.over // the connection is used for other things afterwards
 		err = errors.Join(err, os.ErrDeadlineExceeded)
 	}
 	if err != nil {

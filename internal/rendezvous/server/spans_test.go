@@ -256,7 +256,7 @@ func TestTraceOfATakeover(t *testing.T) {
 		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Round == 1 })
 		agent.Step(5)
 	}
-	address := strings.TrimPrefix(old.url, "https://")
+	address := old.address
 	old.stop()
 	c, traces := collect(t)
 	renewed := serve(t, func(o *Options) {

@@ -1,27 +1,21 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"io"
 	"net"
-	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"go.uber.org/goleak"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
 
 	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
-	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1/rendezvousv1connect"
 )
 
 // dripping is a connection that writes one byte at a time.
@@ -45,35 +39,17 @@ const drip = 20 * time.Millisecond
 
 // secured is the far end of a connection after its handshake.
 func (f *fixture) secured(conn net.Conn) (*tls.Conn, error) {
-	secured := tls.Client(conn, &tls.Config{RootCAs: f.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})
+	secured := tls.Client(conn, link.Secured(&tls.Config{RootCAs: f.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13}))
 	return secured, secured.Handshake()
 }
 
-// request begins a session with a token, and says nothing in it. What it is answered may take so many bytes.
-func (f *fixture) request(conn net.Conn, token string, window uint32) (*http2.Framer, *tls.Conn, error) {
+// request begins a session with a token, and says nothing in it.
+func (f *fixture) request(conn net.Conn, token string) (*tls.Conn, error) {
 	secured, err := f.secured(conn)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if _, err := io.WriteString(secured, http2.ClientPreface); err != nil {
-		return nil, nil, err
-	}
-	framer := http2.NewFramer(secured, secured)
-	if err := framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}); err != nil {
-		return nil, nil, err
-	}
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for _, field := range [][2]string{
-		{":method", http.MethodPost}, {":scheme", "https"}, {":authority", strings.TrimPrefix(f.url, "https://")},
-		{":path", rendezvousv1connect.RendezvousSessionProcedure}, {"content-type", "application/connect+proto"},
-		{"connect-protocol-version", "1"}, {"authorization", "Bearer " + token},
-	} {
-		if err := encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
-			return nil, nil, err
-		}
-	}
-	return framer, secured, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
+	return secured, link.New(secured).SendToken(token)
 }
 
 const (
@@ -88,33 +64,18 @@ func hostile() map[string]func(*fixture, net.Conn) {
 		"the handshake byte by byte": func(f *fixture, conn net.Conn) {
 			_, _ = f.secured(dripping{conn, drip})
 		},
-		"HTTP/2 byte by byte": func(f *fixture, conn net.Conn) {
-			secured, err := f.secured(conn)
-			if err != nil {
-				return
-			}
-			slow := dripping{secured, drip}
-			if _, err := io.WriteString(slow, http2.ClientPreface); err != nil {
-				return
-			}
-			for framer := http2.NewFramer(slow, slow); framer.WriteSettings() == nil; {
+		"the token byte by byte": func(f *fixture, conn net.Conn) {
+			if secured, err := f.secured(conn); err == nil {
+				_, _ = dripping{secured, drip}.Write(append([]byte{1, 0, link.MaxMessage >> 9, 0}, make([]byte, link.MaxMessage/2)...))
 			}
 		},
 		"the hello byte by byte": func(f *fixture, conn net.Conn) {
-			framer, _, err := f.request(conn, "token-a", 1<<16-1)
-			if err != nil {
-				return
-			}
-			message := append([]byte{0}, binary.BigEndian.AppendUint32(nil, maxMessageBytes/2)...)
-			for message = append(message, make([]byte, maxMessageBytes/2-1)...); len(message) > 0; message = message[1:] {
-				if framer.WriteData(1, false, message[:1]) != nil {
-					return
-				}
-				time.Sleep(drip)
+			if secured, err := f.request(conn, "token-a"); err == nil {
+				_, _ = dripping{secured, drip}.Write(append([]byte{2, 0, link.MaxMessage >> 9, 0}, make([]byte, link.MaxMessage/2)...))
 			}
 		},
 		deaf: func(f *fixture, conn net.Conn) {
-			_, _, _ = f.request(conn, "nobody's", 0)
+			_, _ = f.request(conn, "nobody's")
 		},
 	}
 }
@@ -129,7 +90,7 @@ func (f *fixture) hurry(patience time.Duration) {
 // empty waits until the server serves and nobody is there. The goroutines of that moment are no leak.
 func (f *fixture) empty(t *testing.T) goleak.Option {
 	t.Helper()
-	wantCode(t, f.converse(t, "nobody's", first(f.pod("nobody"))), connect.CodeUnauthenticated, "unknown token")
+	wantCode(t, f.converse(t, "nobody's", first(f.pod("nobody"))), codes.Unauthenticated, "unknown token")
 	waitFor(t, "nobody is there", func() bool { return f.door.count() == 0 })
 	return goleak.IgnoreCurrent()
 }
@@ -144,7 +105,7 @@ func (f *fixture) besiege(t *testing.T, callers, addresses int, act func(*fixtur
 		dialer := f.from(net.IPv4(127, 0, 0, byte(2+i%addresses)).String())
 		all.Go(func() {
 			for ctx.Err() == nil {
-				conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(f.url, "https://"))
+				conn, err := dialer.DialContext(ctx, "tcp", f.address)
 				if err != nil {
 					continue
 				}
@@ -216,15 +177,15 @@ func TestTokensOfOthersKeepNothing(t *testing.T) {
 	for _, row := range []struct {
 		name, token string
 		hello       *rendezvousv1.Hello
-		code        connect.Code
+		code        codes.Code
 		says        string
 		checks      int
 	}{
-		{"of a pod that was deleted", "token-gone", gone, connect.CodeUnavailable, "not expected in the gang yet", 0},
-		{"of another namespace", "foreign", a, connect.CodePermissionDenied, "the token belongs to pod other/o", 5},
-		{"of a pod of that name elsewhere", "of that name", a, connect.CodePermissionDenied, "the token belongs to pod other/a", 0},
-		{"expired", "expired", a, connect.CodeUnavailable, "the token of this session has expired", 5},
-		{"forged", "forged", a, connect.CodeUnauthenticated, "unknown token", 5},
+		{"of a pod that was deleted", "token-gone", gone, codes.Unavailable, "not expected in the gang yet", 0},
+		{"of another namespace", "foreign", a, codes.PermissionDenied, "the token belongs to pod other/o", 5},
+		{"of a pod of that name elsewhere", "of that name", a, codes.PermissionDenied, "the token belongs to pod other/a", 0},
+		{"expired", "expired", a, codes.Unavailable, "the token of this session has expired", 5},
+		{"forged", "forged", a, codes.Unauthenticated, "unknown token", 5},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			checked := f.tokens.count()
@@ -243,7 +204,7 @@ func TestTokensOfOthersKeepNothing(t *testing.T) {
 	// A token that is shown once more, from elsewhere, takes the place of the pod's own session a few times at most.
 	for range 2 * replaceBurst {
 		if stream, err := f.greetFrom(t, f.from("127.0.0.7"), a); err == nil {
-			_ = stream.CloseRequest()
+			stream.hangUp()
 		}
 	}
 	f.eventually(t, "the worker is in its world", func(o rendezvous.Observation) bool { return o.Members["uid-a"].InWorld })
@@ -271,7 +232,7 @@ func TestAThousandStrangersAtOnce(t *testing.T) {
 		dialer := f.from(net.IPv4(127, 1, byte(i/250), byte(1+i%250)).String())
 		all.Go(func() {
 			for ctx.Err() == nil {
-				conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(f.url, "https://"))
+				conn, err := dialer.DialContext(ctx, "tcp", f.address)
 				if err != nil {
 					continue
 				}

@@ -15,14 +15,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/concertina-dev/concertina/internal/pki"
+	"github.com/concertina-dev/concertina/internal/rendezvous/link"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvoustest"
 )
 
 func TestOnlyTLS13IsSpoken(t *testing.T) {
 	f := serve(t, nil)
 	dial := func(newest uint16) error {
-		conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"),
-			&tls.Config{RootCAs: f.roots, MinVersion: tls.VersionTLS12, MaxVersion: newest, NextProtos: []string{"h2"}})
+		conn, err := tls.Dial("tcp", f.address,
+			&tls.Config{RootCAs: f.roots, MinVersion: tls.VersionTLS12, MaxVersion: newest, NextProtos: []string{link.Protocol}})
 		if err == nil {
 			_ = conn.Close()
 		}
@@ -63,8 +64,8 @@ func TestCertificatesRotateUnderASession(t *testing.T) {
 		return agent
 	}
 	shown := func(bundle []byte) (*x509.Certificate, error) {
-		conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"),
-			&tls.Config{RootCAs: trusting(bundle), ServerName: name, Time: clock, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}})
+		conn, err := tls.Dial("tcp", f.address,
+			&tls.Config{RootCAs: trusting(bundle), ServerName: name, Time: clock, MinVersion: tls.VersionTLS13, NextProtos: []string{link.Protocol}})
 		if err != nil {
 			return nil, err
 		}

@@ -17,15 +17,14 @@ import (
 const (
 	protocolVersion = 2
 
-	maxMessageBytes = 64 << 10
-	maxNameBytes    = 253
-	maxUIDBytes     = 128
-	maxProcesses    = 64
-	maxMetrics      = 8
-	maxFaultBytes   = 16 << 10
-	maxSnapshots    = 8
-	maxErrorBytes   = 16 << 10
-	maxPathBytes    = 1 << 10
+	maxNameBytes  = 253
+	maxUIDBytes   = 128
+	maxProcesses  = 64
+	maxMetrics    = 8
+	maxFaultBytes = 16 << 10
+	maxSnapshots  = 8
+	maxErrorBytes = 16 << 10
+	maxPathBytes  = 1 << 10
 )
 
 var (
