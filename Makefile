@@ -265,7 +265,9 @@ bench-scale: ## Measure the operator in a large cluster, and beside JobSet and t
 	@$(GO) run ./hack/bench scale $(BENCH_ARGS)
 
 .PHONY: bench-rendezvous
-bench-rendezvous: ## Measure the rendezvous with up to 10,000 simulated agents (BENCH_ARGS=...).
+bench-rendezvous: ## Measure the rendezvous with up to 10,000 simulated agents, beside torchrun's with 16 (BENCH_ARGS=...).
+	@$(GO) run ./hack/images build pytorch-digits >/dev/null
+	@$(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/ranked.py 16
 	@$(GO) run ./hack/bench rendezvous $(BENCH_ARGS)
 
 .PHONY: bench-replay

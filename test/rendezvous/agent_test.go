@@ -138,7 +138,7 @@ func startWorker(t *testing.T, team *team, number int, binary, address, notes st
 		agent.EnvNamespace: team.key.Namespace, agent.EnvJob: team.key.Name, agent.EnvAttempt: "1",
 		agent.EnvPodName: pod.Name, agent.EnvPodUID: string(pod.UID), agent.EnvPodIP: "127.0.0.1",
 		agent.EnvLaunch: string(agent.LaunchPerProcess), agent.EnvProcesses: "1",
-		agent.EnvRendezvous: "https://localhost:" + port,
+		agent.EnvRendezvous: "localhost:" + port,
 		agent.EnvSocket:     filepath.Join(directory, "agent.sock"),
 	} {
 		cmd.Env = append(cmd.Env, name+"="+value)

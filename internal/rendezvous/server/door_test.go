@@ -493,6 +493,7 @@ func TestForgedTokensAreCheckedForAWhileOnly(t *testing.T) {
 			t.Errorf("%v were turned away for %s, want at least %v", got, cause, least)
 		}
 	}
+	f.eventually(t, "the worker counts as one", func(rendezvous.Observation) bool { return f.door.workers() == 1 })
 	wantMetrics(t, f.metrics, map[string]float64{"concertina_rendezvous_connections": 1})
 }
 
