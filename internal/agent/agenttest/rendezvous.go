@@ -235,7 +235,7 @@ func (r *Rendezvous) session(conn *link.Conn) error {
 	// It reads until the connection is closed.
 	fail := func(err error) error {
 		_ = conn.Close()
-		<-ended
+		_ = <-ended
 		return err
 	}
 	for {
@@ -249,7 +249,7 @@ func (r *Rendezvous) session(conn *link.Conn) error {
 		r.mu.Unlock()
 		if failure != 0 {
 			conn.EndRead()
-			<-ended
+			_ = <-ended
 			return status.Error(failure, "as the test says")
 		}
 		if hesitates {
