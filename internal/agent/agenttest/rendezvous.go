@@ -214,13 +214,15 @@ func (r *Rendezvous) session(conn *link.Conn) error {
 		return err
 	}
 	r.update(func() { r.tokens = append(r.tokens, token) })
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
+	var why error // belongs to who has seen ended
 	var sequence uint64
 	go func() {
 		for {
 			report, err := conn.Report()
 			if err != nil {
-				ended <- err
+				why = err
+				close(ended)
 				return
 			}
 			r.update(func() {
@@ -235,7 +237,7 @@ func (r *Rendezvous) session(conn *link.Conn) error {
 	// It reads until the connection is closed.
 	fail := func(err error) error {
 		_ = conn.Close()
-		_ = <-ended
+		<-ended
 		return err
 	}
 	for {
@@ -249,7 +251,7 @@ func (r *Rendezvous) session(conn *link.Conn) error {
 		r.mu.Unlock()
 		if failure != 0 {
 			conn.EndRead()
-			_ = <-ended
+			<-ended
 			return status.Error(failure, "as the test says")
 		}
 		if hesitates {
@@ -262,8 +264,8 @@ func (r *Rendezvous) session(conn *link.Conn) error {
 		}
 		select {
 		case <-changed:
-		case err := <-ended:
-			return err
+		case <-ended:
+			return why
 		}
 	}
 }
