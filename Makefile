@@ -46,6 +46,10 @@ help: ## List the targets.
 deps: ## Install the Debian packages that are missing (as root).
 	@hack/deps.sh
 
+.PHONY: deps-frameworks
+deps-frameworks: ## Install PyTorch, JAX and the frameworks around them, pinned, into the cache (5 GB).
+	@hack/frameworks/install.sh >/dev/null
+
 .PHONY: clean
 clean: ## Remove what was built into bin, and test results.
 	rm -rf bin $(RESULTS)
@@ -143,6 +147,10 @@ test-integration: tools ## Run the tests with a real API server, those of the ch
 	@$(call GOTESTSUM,integration,-race -p $(PARALLEL) -timeout 15m $(INTEGRATION_PACKAGES))
 	@$(GO) run ./hack/images run -- python3 -m unittest discover --buffer -s /src/python/tests_torch -t /src/python
 
+.PHONY: test-frameworks
+test-frameworks: deps-frameworks ## Train with each framework and with torchrun while worlds change (FRAMEWORKS="Lightning Jax").
+	@cd python && $(CONCERTINA_CACHE)/frameworks/bin/python -m unittest discover -s tests_frameworks -t .
+
 .PHONY: test-storage
 test-storage: ## Test checkpoints in a folder and on a real S3 server (STORAGE_KILLS=200 processes are killed on each).
 	@mkdir -p $(RESULTS)
@@ -215,7 +223,7 @@ verify-model-long: ## Check the model of worlds with its larger bounds too.
 	@hack/verify-model.sh --all
 
 .PHONY: test-long
-test-long: tools test-simulation test-worlds test-histories test-crashes test-fuzz-long ## Run the long tests: repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools verify-model-long test-simulation test-worlds test-histories test-crashes test-fuzz-long ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)
@@ -270,6 +278,15 @@ bench-rendezvous: ## Measure the rendezvous with up to 10,000 simulated agents, 
 	@$(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/ranked.py 16
 	@$(GO) run ./hack/bench rendezvous $(BENCH_ARGS)
 
+.PHONY: bench-churn
+bench-churn: ## Compare elastic jobs with others, in simulation, on recorded nodes that come and go (REPLAY_DATA=folder, docs/replay.md).
+	@[[ -n "$(REPLAY_DATA)" ]] || { echo "bench-churn: REPLAY_DATA=folder says where the recorded nodes are (docs/replay.md)" >&2; exit 1; }
+	@$(GO) run ./hack/bench churn -data $(abspath $(REPLAY_DATA)) $(BENCH_ARGS)
+
+.PHONY: tune
+tune: ## Try other constants of the planner on generated workloads (BENCH_ARGS="-seeds 3 -first 100"; docs/fleet.md).
+	@$(GO) run ./hack/bench tune $(BENCH_ARGS)
+
 .PHONY: bench-replay
 bench-replay: ## Compare the planner, in simulation, with published results (REPLAY_DATA=folder, BENCH_ARGS=..., docs/replay.md).
 	@[[ -n "$(REPLAY_DATA)" ]] || { echo "bench-replay: REPLAY_DATA=folder says where the published workloads are (docs/replay.md)" >&2; exit 1; }
@@ -279,6 +296,11 @@ bench-replay: ## Compare the planner, in simulation, with published results (REP
 bench-snapshot: ## Measure what training loses by a snapshot, beside torch.save and torch.distributed.checkpoint.
 	@$(GO) run ./hack/images build pytorch-digits >/dev/null
 	@for mib in 64 1024; do $(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/stall.py $$mib /tmp; done
+
+.PHONY: bench-loop
+bench-loop: ## Measure what the loop of concertina.torch costs a step, beside DistributedDataParallel.
+	@$(GO) run ./hack/images build pytorch-digits >/dev/null
+	@$(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/loop.py
 
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python, and what the whole of a step does in Python.

@@ -107,6 +107,8 @@ const (
 	EventMoved = "Moved"
 	// EventEvicted: all workers are released because a job of higher priority needs their room.
 	EventEvicted = "Evicted"
+	// EventKueueNotAsked: the job has Kueue's label. It is started without Kueue, and neither grown nor shrunk.
+	EventKueueNotAsked = "KueueNotAsked"
 	// EventPolicyNotAllowed: the administrator does not allow spec.preemption.policy in this namespace; Shrink is used.
 	EventPolicyNotAllowed = "PolicyNotAllowed"
 	// EventTotalDoubted: what the program says of how many steps the training has is not believed any more; the message
@@ -125,6 +127,8 @@ const (
 	// EventRecovered: the world goes on after a loss; the message says who was lost, why, and how many
 	// steps are made again.
 	EventRecovered = "Recovered"
+	// EventWorkerRestarted: the program of a worker has ended before its time, and is started anew in its pod.
+	EventWorkerRestarted = "WorkerRestarted"
 	// EventWorkerUnheard: the operator does not hear a worker that trains on: the link between the two is bad.
 	EventWorkerUnheard = "WorkerUnheard"
 	// EventGangReleased: the job fell below min for too long, or could not go on, and all workers were
@@ -137,4 +141,8 @@ const (
 	EventParking = "Parking"
 	// EventStorageTrouble says why snapshots are not made durable, or none is brought back.
 	EventStorageTrouble = "StorageTrouble"
+	// EventCopiesMissing says that the snapshots in memory are on fewer nodes than they should be.
+	EventCopiesMissing = "CopiesMissing"
+	// EventReplicasDiffer names workers whose states differ that should be the same.
+	EventReplicasDiffer = "ReplicasDiffer"
 )

@@ -43,7 +43,8 @@ type ResizeSpec struct {
 	// strategy says how programs get from one world to the next when workers come, leave or are
 	// lost. InPlace: the process lives on, and its SDK re-forms the world. Restart: programs are
 	// asked for a checkpoint, stopped, and started anew in the same pods, which suits every
-	// program that goes on from its own checkpoints. Left out it is InPlace for launch PerProcess
+	// program that goes on from its own checkpoints; those that ask the SDK whether they should
+	// stop lose nothing by it. Left out it is InPlace for launch PerProcess
 	// and Restart for launch PerWorker, which knows no other. It changes only while the job is
 	// suspended and has no worker.
 	//
@@ -73,9 +74,11 @@ type ResizeSpec struct {
 // CheckpointSpec says where the state of a program is kept, and how often.
 type CheckpointSpec struct {
 	// memory is the size of the volume in memory that holds snapshots, with strategy InPlace. Two of
-	// them and one that is being written must fit: three times the state of one process. It is added
-	// to the memory request and limit of the training container, where those are set. From 1Mi to
-	// 16Ti, default 512Mi. It changes only while the job is suspended and has no worker.
+	// them and one that is being written must fit. Of a small state, below 16 MiB, or of a program that
+	// knows no shares, as in Go, that is three times the state of one process. Of a state in shares it is
+	// twice copies/workers of it, for the fewest workers, and what is being written. With a storage, room
+	// for one whole state is needed beside that, to bring it back. It is added to the memory request and
+	// limit of the training container, where those are set. From 1Mi to 16Ti, default 512Mi. It changes only while the job is suspended and has no worker.
 	//
 	// +kubebuilder:default="512Mi"
 	// +kubebuilder:validation:XValidation:rule="size(string(self)) <= 32 && isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('16Ti')) <= 0",message="spec.checkpoint.memory must be a quantity of bytes such as 512Mi or 4Gi, from 1Mi to 16Ti"
@@ -102,6 +105,17 @@ type CheckpointSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="spec.checkpoint.timeout must be a duration such as 90s, 15m or 1h, from 1s to 1h"
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
+
+	// copies is on how many nodes each part of a snapshot in memory is, with strategy InPlace, where the world has as many:
+	// so many less one may be lost at once, and the newest snapshot is still whole. Each worker holds about
+	// copies/workers of a large state for each snapshot, and all of a small one. A change counts from the next world on.
+	// From 1 to 8, default 2.
+	//
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=8
+	// +optional
+	Copies *int32 `json:"copies,omitempty"`
 
 	// storage is where checkpoints go that outlive all workers, with strategy InPlace; a job without one begins
 	// at step 0 again when its last worker is gone. A job that has one, and a checkpoint in it, may give way as a whole to one of

@@ -31,7 +31,7 @@ type WorkersStatus struct {
 	Summary string `json:"summary,omitempty"`
 }
 
-// CheckpointStatus is the newest state of the job that outlives all of its workers.
+// CheckpointStatus is the newest state of the job that outlives all of its workers, and the one that is in their memory.
 type CheckpointStatus struct {
 	// step is the number of steps that were done.
 	//
@@ -52,6 +52,33 @@ type CheckpointStatus struct {
 	Location string `json:"location,omitempty"`
 
 	// at is when it was seen to be durable.
+	//
+	// +optional
+	At *metav1.Time `json:"at,omitempty"`
+
+	// memory is the state that the job goes back to as long as workers are left that hold it. It is written as often as
+	// status.progress.
+	//
+	// +optional
+	Memory MemoryStatus `json:"memory,omitzero"`
+}
+
+// MemoryStatus is a state in the memory of the workers.
+type MemoryStatus struct {
+	// step is the number of steps that were done.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Step *int64 `json:"step,omitempty"`
+
+	// copies is on how many nodes each part of it is, at least: spec.checkpoint.copies, or as many as there are, but for a
+	// while after a loss.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Copies *int32 `json:"copies,omitempty"`
+
+	// at is when it was first seen.
 	//
 	// +optional
 	At *metav1.Time `json:"at,omitempty"`
@@ -449,7 +476,7 @@ type TrainingJobStatus struct {
 	// +optional
 	Speed SpeedStatus `json:"speed,omitzero"`
 
-	// checkpoint is the newest state of the job in its storage.
+	// checkpoint is the newest state of the job in its storage, and in the memory of its workers.
 	//
 	// +optional
 	Checkpoint CheckpointStatus `json:"checkpoint,omitzero"`

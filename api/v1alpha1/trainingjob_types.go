@@ -15,19 +15,22 @@ const (
 	LabelJob = "training.concertina.dev/job"
 	// LabelAttempt holds the number of the attempt that an object was made for.
 	LabelAttempt = "training.concertina.dev/attempt"
+	// LabelKueueQueue is the label by which users give a job to a queue of Kueue.
+	LabelKueueQueue = "kueue.x-k8s.io/queue-name"
 	// LabelRole says which part a pod plays where that is not plain: RoleGrowth.
 	LabelRole = "training.concertina.dev/role"
 	// RoleGrowth is the role of a pod that was added to a job beyond its gang. It has no pod group.
 	RoleGrowth = "growth"
-	// AnnotationLeaving says on a pod why it is to leave, for which job, and since when:
-	// "Reclaimed team/big 2030-01-01T12:00:00Z".
-	// What it says is in force, whoever leads.
-	AnnotationLeaving = "training.concertina.dev/leaving"
-	// AnnotationRank holds the worker rank of a pod in the current world.
-	AnnotationRank = "training.concertina.dev/worker-rank"
 	// AnnotationCABundle holds what the agent of a pod trusts the operator by, in PEM.
 	AnnotationCABundle = "training.concertina.dev/ca-bundle"
 )
+
+// PodLeaving is the condition of a pod that is to leave for another job: its reason says why (Reclaimed, Evened, Moved), its
+// message for which job (namespace/name). What it says is in force, whoever leads.
+//
+// It is a condition and no annotation, since kubelets look at a pod anew for each change of its metadata, and a deletion then
+// waits until they have looked at all containers, which they do once a second.
+const PodLeaving corev1.PodConditionType = "training.concertina.dev/Leaving"
 
 // Launch says how many processes the agent starts in a worker.
 // +kubebuilder:validation:Enum=PerProcess;PerWorker
@@ -277,6 +280,14 @@ type TrainingJobSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="spec.activeDeadline must be a duration such as 90s, 15m or 24h, from 1s to 8760h"
 	// +optional
 	ActiveDeadline *metav1.Duration `json:"activeDeadline,omitempty"`
+
+	// deadline is when the job should be complete. Where devices are shared by value, a job whose program reports
+	// its steps and their total gets as many workers as it needs to meet it, from workers.min to workers.max, before
+	// other jobs of its namespace and priority grow; one that cannot meet it says with how many it would. Nothing
+	// happens to a job that is late. Left out, it has none.
+	//
+	// +optional
+	Deadline *metav1.Time `json:"deadline,omitempty"`
 
 	// ttlAfterFinished is how long a job is kept after it is complete or has failed; then it is
 	// deleted with everything that belongs to it. From 0s to 8760h. Left out, it is kept.

@@ -89,6 +89,19 @@ func partialLook(objects fleet.Objects) (*console.Look, error) {
 	return console.NewPartialLook(objects, planning(defaults, nil)), nil
 }
 
+// lookAtJobs looks at the jobs and their pods of a namespace, or, with an empty one, of all.
+func (a *access) lookAtJobs(cmd *cobra.Command, namespace string) (*console.Look, error) {
+	from, err := a.lister()
+	if err != nil {
+		return nil, err
+	}
+	objects, err := from.Jobs(cmd.Context(), namespace)
+	if err != nil {
+		return nil, err
+	}
+	return partialLook(objects)
+}
+
 func lookAtAll(cmd *cobra.Command, s *settings, from *listing.Lister) (*console.Look, error) {
 	objects, err := from.Cluster(cmd.Context())
 	if err != nil {

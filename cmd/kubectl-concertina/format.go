@@ -14,16 +14,19 @@ import (
 // format is how an answer is written: for people by default.
 type format struct {
 	name, people string
+	known        []string
 }
 
-func (f *format) addFlags(cmd *cobra.Command, people string) {
-	f.people = people
-	cmd.Flags().StringVarP(&f.name, "output", "o", people, fmt.Sprintf("how the answer is written: %s, json or yaml", people))
+// addFlags adds --output; more are formats that this command alone has.
+func (f *format) addFlags(cmd *cobra.Command, people string, more ...string) {
+	f.people, f.known = people, append([]string{people, "json", "yaml"}, more...)
+	last := len(f.known) - 1
+	cmd.Flags().StringVarP(&f.name, "output", "o", people, fmt.Sprintf("how the answer is written: %s or %s", strings.Join(f.known[:last], ", "), f.known[last]))
 }
 
 func (f *format) validate() error {
-	if known := []string{f.people, "json", "yaml"}; !slices.Contains(known, f.name) {
-		return fmt.Errorf("--output is %q, it must be one of %s", f.name, strings.Join(known, ", "))
+	if !slices.Contains(f.known, f.name) {
+		return fmt.Errorf("--output is %q, it must be one of %s", f.name, strings.Join(f.known, ", "))
 	}
 	return nil
 }

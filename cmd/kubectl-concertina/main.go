@@ -36,13 +36,14 @@ func command() *cobra.Command {
 		Short: "Tells what Concertina does with TrainingJobs, and why. It changes nothing.",
 		Example: `  kubectl concertina plan             # what the operator would do with all jobs now
   kubectl concertina explain digits   # why a job has its size, or waits
+  kubectl concertina ranks digits     # which worker has which rank
   kubectl concertina top -A           # what all jobs are doing`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl concertina"},
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
 	a.flags.AddFlags(cmd.PersistentFlags())
-	cmd.AddCommand(planCommand(a), explainCommand(a), topCommand(a), replayCommand())
+	cmd.AddCommand(planCommand(a), explainCommand(a), ranksCommand(a), topCommand(a), replayCommand(a))
 	return cmd
 }
 

@@ -8,9 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -162,6 +164,41 @@ func TestTopCommand(t *testing.T) {
 		if _, _, err = run(t, withJob(), wrong...); err == nil {
 			t.Errorf("%v is accepted", wrong)
 		}
+	}
+}
+
+func TestReplayFromCluster(t *testing.T) {
+	server := withJob()
+	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}
+	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+	server.Objects[listingtest.Nodes] = &corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, Items: []corev1.Node{node}}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "llama", UID: "1"}}
+	pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: node.Status.Allocatable}}}
+	began := metav1.NewTime(time.Now().Add(-time.Hour))
+	pod.CreationTimestamp, pod.Status.StartTime, pod.Status.Phase = began, &began, corev1.PodRunning
+	server.Objects[listingtest.Pods] = &corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{pod}}
+	out, said, err := run(t, server, "replay", "--from-cluster", "--policy", "tiresias")
+	if err != nil || !strings.Contains(out, "1 job on 1 node with 8 devices each") || !strings.Contains(said, "do not ask for nvidia.com/gpu: 1") {
+		t.Errorf("%v: %s%s", err, out, said)
+	}
+	out, _, err = run(t, server, "replay", "--from-cluster", "-o", "csv", "--nodes", "2")
+	if err != nil || !strings.Contains(out, "\nteam/llama,0,8,16,72") {
+		t.Errorf("%v: %s", err, out)
+	}
+	for _, wrong := range [][]string{{}, {"jobs.csv", "--from-cluster"}, {"jobs.csv", "-o", "csv"}, {"--from-cluster", "--widen", "0"}, {"--from-cluster", "--device", "tpu"}} {
+		if _, _, err := run(t, server, append([]string{"replay"}, wrong...)...); err == nil {
+			t.Errorf("%v: no error", wrong)
+		}
+	}
+}
+
+func TestRanksCommand(t *testing.T) {
+	out, _, err := run(t, withJob(), "ranks", "tj/digits")
+	if err != nil || out != "team/digits: nobody has a rank, there is no world\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+	if _, _, err = run(t, withJob(), "ranks", "digts"); err == nil || !strings.Contains(err.Error(), "did you mean digits?") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -8,25 +8,34 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/concertina-dev/concertina/internal/console"
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/replay"
+	"github.com/concertina-dev/concertina/internal/replay/recorded"
 	"github.com/concertina-dev/concertina/internal/replay/traces"
 )
 
-func replayCommand() *cobra.Command {
-	var f format
-	var o console.ReplayOptions
-	var interval, restart time.Duration
-	var policies []string
-	var profiles, config string
+// replaying is what the command was given.
+type replaying struct {
+	format            format
+	options           console.ReplayOptions
+	from              fromCluster
+	interval, restart time.Duration
+	policies          []string
+	profiles, config  string
+}
+
+func replayCommand(a *access) *cobra.Command {
+	var r replaying
 	cmd := &cobra.Command{
-		Use:   "replay WORKLOAD",
+		Use:   "replay WORKLOAD | --from-cluster",
 		Short: "Simulates a list of jobs under fixed sizes, under Optimus, and under the operator's planner.",
 		Long: `Simulates the jobs of a CSV file on a cluster of equal nodes, and tells how long they take under published
 policies and under the operator's own planner. docs/replay.md has the columns of the file, and what is simulated. No
-cluster is asked.
+cluster is asked, unless --from-cluster has its nodes and jobs be the workload, those that are over as well: TrainingJobs as they
+were measured, anything else by its pods. With -o csv the jobs are written in place of an answer, as WORKLOAD has them.
 
   tiresias     each job has the workers that it asks for, or waits
   optimus      sizes by what the next device saves, all speeds and remaining steps known
@@ -34,46 +43,131 @@ cluster is asked.
   events       the operator's planner as it is: asked whenever something happens, with its own short pauses`,
 		Example: `  kubectl concertina replay jobs.csv --nodes 8 --devices 4
   kubectl concertina replay jobs.csv --policy tiresias,events --pause 1s -o json
-  kubectl concertina replay traces/workloads/workload-6.csv --profiles traces`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if err := errors.Join(f.validate(), wholeSeconds("interval", interval, time.Second), wholeSeconds("restart", restart, 0),
-				notBelowZero("join", o.Join), notBelowZero("pause", o.Pause), knownPolicies(policies)); err != nil {
-				return err
-			}
-			settings, err := fleet.LoadSettings(config)
-			if err != nil {
-				return err
-			}
-			o.Settings = settings.Planning()
-			o.Ticks = replay.Ticks{Interval: int64(interval.Seconds()), Restart: int64(restart.Seconds())}
-			jobs, err := traces.Workload(arguments[0], profiles)
-			if err != nil {
-				return err
-			}
-			answer, err := console.NewReplay(jobs, policies, o)
-			if err != nil {
-				return err
-			}
-			return f.write(cmd.OutOrStdout(), answer, answer.Write)
-		},
+  kubectl concertina replay jobs.csv --speeds -o svg > jobs.svg
+  kubectl concertina replay traces/workloads/workload-6.csv --profiles traces
+  kubectl concertina replay --from-cluster --speeds
+  kubectl concertina replay --from-cluster --nodes 12 -o csv > jobs.csv`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, arguments []string) error { return r.run(cmd, a, arguments) },
 	}
-	f.addFlags(cmd, "table")
-	flags := cmd.Flags()
-	flags.IntVar(&o.Cluster.Nodes, "nodes", 16, "nodes of the cluster")
-	flags.IntVar(&o.Cluster.DevicesPerNode, "devices", 4, "devices of each node")
-	flags.StringSliceVar(&policies, "policy", console.ReplayPolicies(), "which policies, in the order of the answer")
-	flags.StringVar(&profiles, "profiles", "", "folder with the profiles of applications; empty: the one above that of the workload")
-	flags.StringVar(&config, "fleet-config", "", "file with the settings of the fleet; empty: the operator's defaults")
-	flags.DurationVar(&interval, "interval", 60*time.Second, "how often policies are asked, but for events; whole seconds")
-	flags.DurationVar(&restart, "restart", 30*time.Second, "what a change of devices costs a job, but for events; whole seconds")
+	r.format.addFlags(cmd, "table", "svg", "csv")
+	r.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (r *replaying) addFlags(flags *pflag.FlagSet) {
+	o := &r.options
+	flags.IntVar(&o.Cluster.Nodes, "nodes", 16, "nodes of the cluster; with --from-cluster as many as it has, unless this is given")
+	flags.IntVar(&o.Cluster.DevicesPerNode, "devices", 4, "devices of each node; with --from-cluster as many as they have, unless this is given")
+	flags.StringSliceVar(&r.policies, "policy", console.ReplayPolicies(), "which policies, in the order of the answer")
+	flags.StringVar(&r.profiles, "profiles", "", "folder with the profiles of applications; empty: the one above that of the workload")
+	flags.StringVar(&r.config, "fleet-config", "", "file with the settings of the fleet; empty: the operator's defaults")
+	flags.DurationVar(&r.interval, "interval", 60*time.Second, "how often policies are asked, but for events; whole seconds")
+	flags.DurationVar(&r.restart, "restart", 30*time.Second, "what a change of devices costs a job, but for events; whole seconds")
 	flags.DurationVar(&o.Join, "join", 30*time.Second, "with events: how long a worker takes until it can join a world; it holds its device meanwhile")
 	flags.DurationVar(&o.Pause, "pause", 300*time.Millisecond, "with events: how long a job stands still when its world changes (docs/benchmarks.md)")
-	flags.BoolVar(&o.Sight.Speeds, "speeds", false, "the planner sees how fast jobs were at sizes that they had, and how many steps are left")
-	flags.BoolVar(&o.Sight.Hidden, "hide-steps", false, "with --speeds: programs do not say how many steps are left")
-	flags.Float64Var(&o.Sight.Noise, "noise", 0.05, "with --speeds: how far what it sees is off, as a part of the truth (standard deviation)")
-	flags.Uint64Var(&o.Sight.Seed, "seed", 1, "with --speeds: of the noise")
-	return cmd
+	addSight(flags, &o.Sight)
+	r.from.addFlags(flags)
+}
+
+func (r *replaying) validate(arguments []string) error {
+	return errors.Join(r.from.validate(arguments, r.format.name), r.format.validate(), wholeSeconds("interval", r.interval, time.Second),
+		wholeSeconds("restart", r.restart, 0), notBelowZero("join", r.options.Join), notBelowZero("pause", r.options.Pause), knownPolicies(r.policies))
+}
+
+func (r *replaying) run(cmd *cobra.Command, a *access, arguments []string) error {
+	if err := r.validate(arguments); err != nil {
+		return err
+	}
+	settings, err := fleet.LoadSettings(r.config)
+	if err != nil {
+		return err
+	}
+	r.options.Settings = settings.Planning()
+	r.options.Ticks = replay.Ticks{Interval: int64(r.interval.Seconds()), Restart: int64(r.restart.Seconds())}
+	var jobs []replay.Job
+	if r.from.asked {
+		jobs, err = r.from.read(cmd, a, &r.options.Cluster)
+	} else {
+		jobs, err = traces.Workload(arguments[0], r.profiles)
+	}
+	if err != nil {
+		return err
+	}
+	if r.format.name == "csv" {
+		return traces.Write(cmd.OutOrStdout(), jobs)
+	}
+	answer, err := console.NewReplay(jobs, r.policies, r.options)
+	if err != nil {
+		return err
+	}
+	if r.format.name == "svg" {
+		return answer.WriteSVG(cmd.OutOrStdout())
+	}
+	return r.format.write(cmd.OutOrStdout(), answer, answer.Write)
+}
+
+// fromCluster has a cluster be the workload.
+type fromCluster struct {
+	asked  bool
+	device string
+	widen  int
+}
+
+func (c *fromCluster) addFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&c.asked, "from-cluster", false, "the workload is what the cluster has and has had, of one namespace with --namespace")
+	flags.StringVar(&c.device, "device", "", "with --from-cluster: the resource that jobs share; empty: the one device that nodes have")
+	flags.IntVar(&c.widen, "widen", 4, "with --from-cluster: how many times its devices a job can use of which only pods are known")
+}
+
+func (c *fromCluster) validate(arguments []string, output string) error {
+	switch {
+	case c.asked && len(arguments) > 0:
+		return fmt.Errorf("%s and --from-cluster exclude each other: there is one workload", arguments[0])
+	case !c.asked && len(arguments) == 0:
+		return errors.New("name the file of a workload, or give --from-cluster")
+	case !c.asked && output == "csv":
+		return errors.New("-o csv writes the jobs of --from-cluster")
+	case c.widen < 1:
+		return fmt.Errorf("--widen is %d, it must be at least 1", c.widen)
+	}
+	return nil
+}
+
+// read lists the cluster, and says what is assumed. Nodes and devices that were given stay.
+func (c *fromCluster) read(cmd *cobra.Command, a *access, cluster *replay.Cluster) ([]replay.Job, error) {
+	from, err := a.lister()
+	if err != nil {
+		return nil, err
+	}
+	objects, err := from.Past(cmd.Context(), *a.flags.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	options := recorded.Options{Device: c.device, Widen: c.widen, Now: time.Now()}
+	if cmd.Flags().Changed("nodes") {
+		options.Nodes = cluster.Nodes
+	}
+	if cmd.Flags().Changed("devices") {
+		options.DevicesPerNode = cluster.DevicesPerNode
+	}
+	workload, err := recorded.New(&objects, options)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range workload.Notes {
+		warn(cmd, "%s", note)
+	}
+	*cluster = workload.Cluster
+	return workload.Jobs, nil
+}
+
+// addSight adds the flags that say what the planner sees.
+func addSight(flags *pflag.FlagSet, sight *replay.Sight) {
+	flags.BoolVar(&sight.Speeds, "speeds", false, "the planner sees how fast jobs were at sizes that they had, and how many steps are left")
+	flags.BoolVar(&sight.Hidden, "hide-steps", false, "with --speeds: programs do not say how many steps are left")
+	flags.Float64Var(&sight.Noise, "noise", 0.05, "with --speeds: how far what it sees is off, as a part of the truth (standard deviation)")
+	flags.Uint64Var(&sight.Seed, "seed", 1, "with --speeds: of the noise")
 }
 
 func wholeSeconds(name string, d, least time.Duration) error {

@@ -38,15 +38,7 @@ thousands.`,
 			if everywhere {
 				namespace = ""
 			}
-			from, err := a.lister()
-			if err != nil {
-				return err
-			}
-			objects, err := from.Jobs(cmd.Context(), namespace)
-			if err != nil {
-				return err
-			}
-			look, err := partialLook(objects)
+			look, err := a.lookAtJobs(cmd, namespace)
 			if err != nil {
 				return err
 			}

@@ -20,9 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -204,17 +202,15 @@ func run(ctx context.Context, o options) error {
 	return err
 }
 
-// newManager caches only what is ours: in a large cluster most pods are not.
+// newManager makes the manager, whose cache has of pods, which are many, only what is read.
 func newManager(config *rest.Config, scheme *runtime.Scheme, o options) (manager.Manager, error) {
-	ofJobs, err := labels.NewRequirement(v1alpha1.LabelJob, selection.Exists, nil)
-	if err != nil {
-		return nil, fmt.Errorf("select objects of jobs: %w", err)
-	}
-	ours := cache.ByObject{Label: labels.NewSelector().Add(*ofJobs)}
 	lease, renew, retry := leaseDuration, renewDeadline, retryPeriod
 	mgr, err := ctrl.NewManager(config, manager.Options{
-		Scheme:                        scheme,
-		Cache:                         cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: ours}},
+		Scheme: scheme,
+		Cache: cache.Options{
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: controller.SlimPod}},
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&schedv1alpha1.PodGroup{}, &corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsBind},
 		PprofBindAddress:              o.pprofBind,

@@ -46,7 +46,7 @@ var rights = []right{
 	{"pods", "create", "internal/controller/apply.go", "r.Client.Create(ctx, pod)"},
 	{"pods", "create", "internal/controller/grow.go", "r.Client.Create(ctx, pod)"},
 	{"pods", "delete", "internal/controller/apply.go", "r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID"},
-	{"pods", "patch", "internal/controller/apply.go", "r.Client.Patch(ctx, written,"},
+	{"pods/status", "patch", "internal/controller/apply.go", "r.Client.Status().Patch(ctx, marked,"},
 	{"pods", "patch", "internal/controller/trust.go", "r.Client.Apply(ctx, config, client.FieldOwner(trustManager)"},
 	{"trainingjobs.training.concertina.dev", "get", "internal/record/record.go", "s.Live.Get(ctx, client.ObjectKey{"},
 	{"trainingjobs.training.concertina.dev", "get", "internal/controller/ownwrites.go", "r.Live.Get(ctx, client.ObjectKeyFromObject(job), live)"},
@@ -91,6 +91,7 @@ var cached = []right{
 	{"", "", "internal/controller/forgive.go", "r.Client.List(ctx, &quotas"},
 	{"", "", "internal/controller/groups.go", "r.Gang."},                  // internal/gang asks
 	{"", "", "internal/controller/setup.go", "all.Update(ctx, e, queue)"}, // an event, no request
+	{"", "", "internal/controller/vanished.go", "h.EventHandler.Update(ctx, e, queue)"},
 }
 
 // granted are the rights in the generated roles, in the words of the table.

@@ -31,8 +31,9 @@ type settings struct {
 	epochs, batch, microBatch int
 	seed                      uint64
 	rate, momentum            float64
-	// stepTime is the least time that a step takes, startTime how long it takes before the program joins.
-	stepTime, startTime time.Duration
+	// stepTime is the least time that a step takes, startTime how long it takes before the program joins. sampleTime is added to the
+	// former for each sample of the rank: so more ranks are faster, as with a device each.
+	stepTime, startTime, sampleTime time.Duration
 	// failAtStep is the step at which rank 0 fails, failEverywhereAtStep the one at which all ranks do; 0
 	// for none.
 	failAtStep, failEverywhereAtStep uint64
@@ -64,6 +65,7 @@ func parse(arguments []string) (settings, error) {
 	flags.Float64Var(&s.rate, "rate", 0.1, "learning rate")
 	flags.Float64Var(&s.momentum, "momentum", 0.9, "momentum, 0 to less than 1")
 	flags.DurationVar(&s.stepTime, "step-time", 0, "least time of a step, to make the training last")
+	flags.DurationVar(&s.sampleTime, "sample-time", 0, "time that each of its samples adds to that on a rank, as a device of its own would take it")
 	flags.Uint64Var(&s.slowFrom, "slow-from", 0, "step from which on steps take --slow-time; 0 for none")
 	flags.DurationVar(&s.slowTime, "slow-time", 0, "least time of a step from --slow-from on")
 	flags.DurationVar(&s.startTime, "start-time", 0, "time before the program joins the others, as imports take it")
@@ -85,8 +87,8 @@ func parse(arguments []string) (settings, error) {
 		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case s.rate <= 0 || s.momentum < 0 || s.momentum >= 1:
 		return s, fmt.Errorf("--rate must be above 0 and --momentum between 0 and 1")
-	case s.stepTime < 0 || s.slowTime < 0 || s.startTime < 0 || s.every == 0:
-		return s, fmt.Errorf("--step-time, --slow-time and --start-time must not be negative and --log-every not 0")
+	case s.stepTime < 0 || s.sampleTime < 0 || s.slowTime < 0 || s.startTime < 0 || s.every == 0:
+		return s, fmt.Errorf("--step-time, --sample-time, --slow-time and --start-time must not be negative and --log-every not 0")
 	case s.evalEvery < 0 || s.evalTime < 0:
 		return s, fmt.Errorf("--eval-every and --eval-time must not be negative")
 	case s.samples < 0 || s.ballast < 0:

@@ -122,8 +122,8 @@ func (l *learner) learn(ctx context.Context, run *elastic.Run, epoch *elastic.Ep
 		if step.Number() == l.settings.failEverywhereAtStep {
 			return fmt.Errorf("failing in step %d, as --fail-everywhere-at-step says", step.Number())
 		}
-		l.gradient(step)
-		least := l.settings.stepTime
+		samples := l.gradient(step)
+		least := l.settings.stepTime + time.Duration(samples)*l.settings.sampleTime
 		if from := l.settings.slowFrom; from > 0 && step.Number() >= from {
 			least = l.settings.slowTime
 		}
@@ -183,8 +183,8 @@ func (l *learner) evaluate(ctx context.Context, run *elastic.Run, epochs int) er
 
 // gradient puts this rank's weighted part of the gradient, and of the loss, into sums. The ledger
 // comes before the sum over the ranks: a step that counts is in the ledger of every rank, and one
-// that is in it may have been lost.
-func (l *learner) gradient(step *elastic.Step) {
+// that is in it may have been lost. It returns how many samples they are.
+func (l *learner) gradient(step *elastic.Step) (samples int) {
 	clear(l.sums)
 	line := fmt.Appendf(nil, "ledger round=%d step=%d epoch=%d rank=%d ids=",
 		l.world.Round, step.Number(), step.Epoch(), l.world.Rank)
@@ -200,10 +200,12 @@ func (l *learner) gradient(step *elastic.Step) {
 				line = append(line, ',')
 			}
 			first = false
+			samples++
 			line = strconv.AppendUint(line, i, 10)
 		}
 	}
 	_, _ = l.ledger.Write(append(line, '\n'))
+	return samples
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -13,7 +13,6 @@ import os  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import concertina.torch as elastic  # noqa: E402
 import digits  # noqa: E402
@@ -42,50 +41,30 @@ device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() 
 train_data, test_data = digits.load()
 net = digits.network(args.seed).to(device)
 opt = torch.optim.Adam(net.parameters(), lr=args.learning_rate)
-run = elastic.Run(
-    state={"net": net, "opt": opt, "ballast": digits.ballast(args.ballast)},
-    epochs=args.epochs,
-    global_batch=args.global_batch,
-    micro_batch=args.micro_batch,
-    seed=args.seed,
-)
+job = elastic.join(state={"net": net, "opt": opt, "ballast": digits.ballast(args.ballast)}, seed=args.seed)
+loop = job.steps(
+    train_data, global_batch=args.global_batch, micro_batch=args.micro_batch, epochs=args.epochs, evaluate="epoch"
+)  # fmt: skip
 
-
-def train(world):
-    ddp = DistributedDataParallel(net)  # for this world's ranks
-    for _ in run.epochs():
-        for step in run.steps(train_data):
-            begin, begun = time.monotonic(), time.time_ns()
-            opt.zero_grad()
-            loss = torch.zeros((), device=device)
-            for (x, y), weight in step.micro_batches(ddp):
-                part = weight * F.cross_entropy(ddp(x.to(device)), y.to(device))
-                part.backward()
-                loss += part.detach()
-            show(world, step, loss)  # Before the update: a rank that is lost meanwhile costs no step.
-            opt.step()
-            if args.step_times:
-                print(f"stamp {world.round} {step.number} {world.rank} {begun} {time.time_ns()}", flush=True)
-            time.sleep(max(0, begin + args.step_seconds - time.monotonic()))
-    with run.evaluating():
-        right = digits.correct(net, test_data, world.rank, world.size)
-        run.poll()  # The world may change here as well; then evaluation starts over.
-        dist.all_reduce(right)
-    accuracy = right.item() / len(test_data)
-    run.report(accuracy=accuracy)
-    if world.rank == 0:
-        print(f"test accuracy {accuracy:.4f}", flush=True)
-
-
-def show(world, step, loss):
-    """Prints and reports the loss of the whole batch, now and then."""
-    if step.number % args.log_every and step.number != run.total_steps:
-        return
-    dist.all_reduce(loss)
-    loss = loss.item() / world.size
-    step.report(loss=loss)
-    if world.rank == 0:
-        print(f"step {step.number}/{run.total_steps} loss {loss:.4f}", flush=True)
-
-
-run(train)
+for step in loop:
+    with step:
+        rank, size = step.world.rank, step.world.size
+        if step.evaluates:
+            right = digits.correct(net, test_data, rank, size)
+            dist.all_reduce(right)
+            accuracy = right.item() / len(test_data)
+            step.report(accuracy=accuracy)
+            if step.number == job.total_steps and rank == 0:
+                print(f"test accuracy {accuracy:.4f}", flush=True)
+            continue
+        begin, begun = time.monotonic(), time.time_ns()
+        for x, y in step.micro_batches():
+            step.backward(F.cross_entropy(net(x.to(device)), y.to(device)))
+        opt.step()
+        if step.number % args.log_every == 0 or step.number == job.total_steps:
+            step.report(loss=step.loss)
+            if rank == 0:
+                print(f"step {step.number}/{job.total_steps} loss {step.loss.item():.4f}", flush=True)
+        if args.step_times:
+            print(f"stamp {step.world.round} {step.number} {rank} {begun} {time.time_ns()}", flush=True)
+        time.sleep(max(0, begin + args.step_seconds - time.monotonic()))

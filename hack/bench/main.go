@@ -6,9 +6,11 @@
 //	go run ./hack/bench reclaim [-times N] [-settle TIME]
 //	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
 //	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
+//	go run ./hack/bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
+//	go run ./hack/bench tune [-seeds N] [-first N]
 //	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]
 //
-// All but scale, rendezvous and replay use the local cluster.
+// All but scale, rendezvous, churn, tune and replay use the local cluster.
 package main
 
 import (
@@ -50,6 +52,8 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench reclaim [-times N] [-settle TIME]
        bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
        bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
+       bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
+       bench tune [-seeds N] [-first N]
        bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]`
 
 func main() {
@@ -95,6 +99,10 @@ func command(ctx context.Context, args []string) error {
 		bench = scaleBench(flags)
 	case "rendezvous":
 		bench = rendezvousBench(flags)
+	case "churn":
+		bench = churnBench(flags)
+	case "tune":
+		bench = tuneBench(flags)
 	case "replay":
 		bench = replayBench(flags)
 	default:
@@ -203,6 +211,40 @@ func replayBench(flags *flag.FlagSet) measure {
 		}
 		bench.Settings, bench.Say = settings.Planning(), c.Logf
 		return bench.Measure()
+	}
+}
+
+func churnBench(flags *flag.FlagSet) measure {
+	bench := replay.Churn{}
+	flags.StringVar(&bench.Data, "data", "", "the folder with the recorded nodes (docs/replay.md)")
+	flags.DurationVar(&bench.Pause, "pause", 300*time.Millisecond, "how long a job stands still when its world changes as planned")
+	flags.DurationVar(&bench.Join, "join", 30*time.Second, "how long a worker takes until it can join, or a program to start")
+	flags.DurationVar(&bench.Recovery, "recovery", 6*time.Second, "how long a job stands still when nodes go without notice")
+	flags.DurationVar(&bench.Saved, "saved", 5*time.Minute, "how often programs save what they go on from")
+	return func(_ context.Context, c *console.Console) ([]figures.Figure, error) {
+		if bench.Data == "" {
+			return nil, errors.New("-data names no folder")
+		}
+		settings, err := fleet.LoadSettings("")
+		if err != nil {
+			return nil, err
+		}
+		bench.Settings, bench.Say = settings.Planning(), c.Logf
+		return bench.Measure()
+	}
+}
+
+func tuneBench(flags *flag.FlagSet) measure {
+	tune := replay.Tune{Pause: 300 * time.Millisecond, Join: 30 * time.Second, Noise: 0.05}
+	flags.Uint64Var(&tune.Seeds, "seeds", 2, "how many workloads are drawn at each load")
+	flags.Uint64Var(&tune.First, "first", 1, "the first seed")
+	return func(_ context.Context, c *console.Console) ([]figures.Figure, error) {
+		settings, err := fleet.LoadSettings("")
+		if err != nil {
+			return nil, err
+		}
+		tune.Settings, tune.Say = settings.Planning(), c.Logf
+		return nil, tune.Run(os.Stdout)
 	}
 }
 

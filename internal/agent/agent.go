@@ -52,6 +52,8 @@ type agent struct {
 
 	mu       sync.Mutex
 	standing standing
+	// lastWords is what the programs said that failed before those that run now were started.
+	lastWords string
 
 	// trouble belongs to the session.
 	trouble trouble
@@ -110,7 +112,8 @@ func Run(ctx context.Context, config Config, stderr io.Writer) (exitCode int, er
 	}
 	identity := socket.Identity{
 		Namespace: config.Namespace, Job: config.Job, Attempt: config.Attempt, Slots: config.Processes,
-		Snapshots: a.keeper.Folder(), Interval: config.Interval,
+		Snapshots: a.keeper.Folder(), Interval: config.Interval, Restarts: config.Strategy == lifecycle.Restart,
+		Launcher: config.Launch == LaunchPerWorker,
 	}
 	a.server, err = socket.Listen(config.Socket, identity, masterport.Listen, a.said, config.Program)
 	if err != nil {

@@ -196,6 +196,7 @@ func (r *reader) worlds(config *Config) {
 		Pattern: r.getenv(EnvCheckpointComplete),
 		Timeout: time.Duration(r.numberOr(EnvCheckpointTimeout, 1, math.MaxInt32, DefaultCheckpointTimeout)) * time.Second,
 	}
+	config.Limits.Save = config.Checkpoint.Timeout
 	if name := r.getenv(EnvCheckpointSignal); name != "" {
 		if config.Checkpoint.Signal = unix.SignalNum(name); config.Checkpoint.Signal == 0 {
 			r.wrong(fmt.Errorf("%s is %q: the name of a signal such as SIGUSR2 is wanted", EnvCheckpointSignal, name))

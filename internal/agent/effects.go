@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/completion"
+	"github.com/concertina-dev/concertina/internal/agent/gate"
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/masterport"
 	"github.com/concertina-dev/concertina/internal/agent/process"
@@ -60,6 +61,8 @@ func (a *agent) carryOut(effect lifecycle.Effect, o *outcome) []lifecycle.Effect
 		if left := a.reaper.KillAll(killBound); left > 0 {
 			a.log.note("%d processes of the program are still there %v after SIGKILL", left, killBound)
 		}
+	case lifecycle.Look:
+		a.lookAtStacks()
 	case lifecycle.Checkpoint:
 		a.askForCheckpoint(effect.Round)
 	case lifecycle.Note:
@@ -71,6 +74,13 @@ func (a *agent) carryOut(effect lifecycle.Effect, o *outcome) []lifecycle.Effect
 	case lifecycle.Arm:
 		stop := a.server.Arm(effect.Slot, effect.Step)
 		return a.machine.Step(time.Now(), lifecycle.Armed{Slot: effect.Slot, Stop: stop})
+	case lifecycle.Interrupt:
+		forming, phase := a.server.Interrupt(effect.Slot, effect.Connection, effect.Round, effect.Reason)
+		return a.machine.Step(time.Now(), lifecycle.Interrupted{
+			Slot: effect.Slot, Forming: forming, Apart: phase == gate.PhaseEval || phase == gate.PhaseSaving,
+		})
+	case lifecycle.Remember:
+		a.remember()
 	default:
 		a.carryOutTalk(effect)
 	}
@@ -87,17 +97,17 @@ func (a *agent) carryOutTalk(effect lifecycle.Effect) {
 	case lifecycle.Fetch:
 		a.fetch(effect)
 	case lifecycle.FetchAhead:
-		a.keeper.FetchAhead(wanted(effect.Snapshot), holdersOf(effect.Holders))
+		a.keeper.FetchAhead(wanted(effect.Snapshot, effect.Parts, effect.Holders))
 	case lifecycle.Give:
 		a.give(effect)
 	case lifecycle.Deny:
 		a.server.Deny(effect.Slot, effect.Connection, effect.Why)
 	case lifecycle.Lift:
 		a.server.Lift(effect.Slot)
-	case lifecycle.Interrupt:
-		a.server.Interrupt(effect.Slot, effect.Connection, effect.Round, effect.Reason)
 	case lifecycle.Word:
 		a.say(effect)
+	default:
+		a.carryOutLaunch(effect)
 	}
 }
 
@@ -110,15 +120,25 @@ func (a *agent) say(word lifecycle.Word) {
 		message = wire.Raise{Type: wire.TypeRaise}
 	case lifecycle.SayEnd:
 		message = wire.End{Type: wire.TypeEnd}
+	case lifecycle.SayLeave:
+		message = wire.Leave{Type: wire.TypeLeave, Step: word.Step}
 	case lifecycle.SaySave:
 		if !a.keeper.Ask(word.Step) {
 			a.session.Tell()
 			a.post(lifecycle.Said{Slot: word.Slot, Connection: word.Connection, What: lifecycle.Saved, Step: word.Step})
 			return
 		}
-		message = wire.Save{Type: wire.TypeSave, Step: word.Step}
+		message = wire.Save{Type: wire.TypeSave, Step: word.Step, Staging: stagingOf(word.Staging)}
 	}
 	a.server.Say(word.Slot, word.Connection, message)
+}
+
+// remember keeps what the first process to fail has said.
+func (a *agent) remember() {
+	failed := firstFault(a.server.States())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lastWords = failed
 }
 
 // start starts the programs. One that cannot be started counts as ended.
@@ -131,7 +151,8 @@ func (a *agent) start(start lifecycle.Start) {
 		a.nextPort()
 	}
 	a.programs = make([]*process.Program, a.config.Programs())
-	err := a.server.Open()
+	a.keeper.Clear()
+	err := a.server.Open(start.Round, start.World.FromStep)
 	for i := range a.programs {
 		if err == nil {
 			err = a.startOne(i, start)
@@ -182,10 +203,14 @@ func (a *agent) give(give lifecycle.Give) {
 		WorkerRank: world.WorkerRank, Workers: world.Workers,
 		MasterAddress: world.MasterAddress, MasterPort: world.MasterPort,
 		HandOver: a.config.Launch == LaunchPerProcess,
-		Restore:  world.Restore, Writer: world.Writer,
+		Restore:  world.Restore, Writer: world.Writer, Staging: stagingOf(world.Staging),
 	}
-	if id := idOf(world.Snapshot); id != nil && world.Restore {
-		place.Snapshot = a.keeper.Path(*id)
+	if world.Snapshot != nil && world.Restore {
+		files := wanted(*world.Snapshot, world.Parts, nil)
+		place.Snapshot = a.keeper.Path(files[0].ID)
+		for _, share := range files[1:] {
+			place.Shares = append(place.Shares, a.keeper.Path(share.ID))
+		}
 	}
 	if world.WorkerRank == 0 && give.Slot == 0 && world.MasterPort == a.port.Number() {
 		a.nextPort()
@@ -216,7 +241,7 @@ func idOf(snapshot *lifecycle.Snapshot) *checkpoint.ID {
 
 // fetch gets the snapshot that a world begins with.
 func (a *agent) fetch(fetch lifecycle.Fetch) {
-	a.keeper.Fetch(wanted(*fetch.World.Snapshot), holdersOf(fetch.Holders), func(err error) {
+	a.keeper.Fetch(wanted(*fetch.World.Snapshot, fetch.World.Parts, fetch.Holders), func(err error) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
 			event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
@@ -225,16 +250,39 @@ func (a *agent) fetch(fetch lifecycle.Fetch) {
 	})
 }
 
-func wanted(s lifecycle.Snapshot) checkpoint.Snapshot {
-	return checkpoint.Snapshot{ID: *idOf(&s), Bytes: s.Bytes, Hash: s.Hash}
+func stagingOf(s lifecycle.Staging) *wire.Staging {
+	if s.Of == 0 {
+		return nil
+	}
+	return &wire.Staging{Of: s.Of, Shares: s.Shares}
 }
 
-func holdersOf(all []lifecycle.Holder) []checkpoint.Holder {
-	holders := make([]checkpoint.Holder, 0, len(all))
-	for _, h := range all {
-		holders = append(holders, checkpoint.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate, Ticket: h.Ticket})
+// wanted are the files of a snapshot, and who has each.
+func wanted(s lifecycle.Snapshot, parts []lifecycle.Part, all []lifecycle.Holder) []checkpoint.Wanted {
+	if len(parts) == 0 {
+		whole := checkpoint.Wanted{Snapshot: checkpoint.Snapshot{ID: *idOf(&s), Bytes: s.Bytes, Hash: s.Hash}}
+		for i := range all {
+			whole.Holders = append(whole.Holders, holderOf(&all[i]))
+		}
+		return []checkpoint.Wanted{whole}
 	}
-	return holders
+	files := make([]checkpoint.Wanted, len(parts))
+	for i, part := range parts {
+		id := checkpoint.ID{Round: s.Round, Step: s.Step, Part: part.Key}
+		files[i].Snapshot = checkpoint.Snapshot{ID: id, Bytes: part.Bytes, Hash: part.Hash}
+	}
+	for i := range all {
+		for _, has := range all[i].Parts {
+			if has < len(files) {
+				files[has].Holders = append(files[has].Holders, holderOf(&all[i]))
+			}
+		}
+	}
+	return files
+}
+
+func holderOf(h *lifecycle.Holder) checkpoint.Holder {
+	return checkpoint.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate, Ticket: h.Ticket}
 }
 
 // askForCheckpoint gives the programs their time for a checkpoint.
@@ -248,4 +296,15 @@ func (a *agent) askForCheckpoint(round uint64) {
 		a.log.note("%s", how)
 		a.send(lifecycle.Checkpointed{Round: round})
 	})
+}
+
+// stacksSignal asks a program for the stacks of its threads, in the worker's log. The SDKs of languages that can handle
+// it; it is none that programs use.
+const stacksSignal = syscall.Signal(40)
+
+// lookAtStacks asks the programs for the stacks of their threads, before they may be killed.
+func (a *agent) lookAtStacks() {
+	if asked := a.reaper.SignalTopmost(a.programs, stacksSignal, a.config.Launch == LaunchPerWorker); asked > 0 {
+		a.log.note("a world is over and %d processes have not all left it: they write the stacks of their threads", asked)
+	}
 }

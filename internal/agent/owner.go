@@ -10,6 +10,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/reach"
+	"github.com/concertina-dev/concertina/internal/agent/snapshots"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
@@ -32,15 +33,20 @@ func (a *agent) Hello() *rendezvousv1.Hello {
 		MasterPort:          uint32(a.masterPort()),
 		SnapshotPort:        uint32(port),
 		SnapshotCertificate: certificate,
+		Parts:               true,
+		Puts:                a.durable != nil,
 	}
 }
 
 // State is the whole state of the agent.
 func (a *agent) State() *rendezvousv1.Report {
 	a.mu.Lock()
-	standing := a.standing
+	standing, lastWords := a.standing, a.lastWords
 	a.mu.Unlock()
 	r := report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
+	if r.Failure != nil && standing.restarts > 0 {
+		r.Failure.Message = lastWords
+	}
 	r.SnapshotTrouble = wire.HeadOf(a.keeper.Trouble(), maxReason)
 	r.MasterPort = uint32(a.masterPort())
 	a.addDurable(r)
@@ -64,12 +70,16 @@ func (a *agent) masterPort() int {
 
 // said gives what a process has said to the loop.
 func (a *agent) said(message socket.Message) {
+	if message.Slot == socket.Launcher {
+		a.launched(message)
+		return
+	}
 	event := lifecycle.Said{Slot: message.Slot, Connection: message.Connection}
 	switch body := message.Body.(type) {
 	case nil:
 		event.What = lifecycle.Disconnected
 	case wire.Hello:
-		event.What = lifecycle.Connected
+		event.What, event.Leaves, event.Shares = lifecycle.Connected, body.Leaves, body.Shares
 	case wire.Join:
 		event.What = lifecycle.Joined
 	case wire.Parked:
@@ -80,17 +90,31 @@ func (a *agent) said(message socket.Message) {
 		event.What, event.Step, event.Clean = lifecycle.Faulted, body.Step, body.Clean
 	case wire.Finished:
 		event.What, event.Step, event.Clean = lifecycle.Finished, body.Step, body.Clean
+	case wire.Left:
+		event.What, event.Step = lifecycle.Left, body.Step
 	case wire.Snapshot:
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
 		} else {
-			a.keeper.Take(message.Round, body.Step, body.File, body.Bytes)
+			a.keeper.Take(message.Round, body.Step, filesOf(body))
 		}
 		event.What, event.Step = lifecycle.Saved, body.Step
 	default:
 		return
 	}
 	a.send(event)
+}
+
+// filesOf are the files of a snapshot.
+func filesOf(s wire.Snapshot) []snapshots.File {
+	if s.Parts == nil {
+		return []snapshots.File{{Name: s.File, Bytes: s.Bytes}}
+	}
+	var files []snapshots.File
+	for _, part := range *s.Parts {
+		files = append(files, snapshots.File{Part: part.Key, Name: part.File, Bytes: part.Bytes})
+	}
+	return files
 }
 
 // Hear gives a directive to the loop and returns whether it was obeyed. What it asks about peers is answered beside
@@ -105,6 +129,9 @@ func (a *agent) Hear(ctx context.Context, d *rendezvousv1.Directive, sent time.T
 		}
 		a.prober.Ask(d.GetTerm(), probesIn(d.GetProbes()))
 		a.askDurable(d)
+		if on := d.GetRelied(); on != nil {
+			a.keeper.Rely(checkpoint.ID{Round: on.GetRound(), Step: on.GetStep()})
+		}
 		return true
 	case <-a.leaving:
 		return true
@@ -167,14 +194,16 @@ func directive(d *rendezvousv1.Directive) lifecycle.Directive {
 		Barrier: lifecycle.Barrier{
 			Attempt: d.GetBarrier().GetAttempt(), Step: d.GetBarrier().GetStep(), Save: d.GetBarrier().GetSave(),
 		},
-		Raise: d.GetRaise(), Finish: d.GetFinish(), Hold: d.GetHold(),
+		Raise: d.GetRaise(), Finish: d.GetFinish(), Hold: d.GetHold(), Restarts: d.Restarts, Staging: stagingIn(d.GetStaging()),
 	}
 	if abort := d.GetAbort(); abort != nil {
-		heard.Abort = &lifecycle.Abort{Reason: abort.GetReason(), Planned: abort.GetPlanned(), SaveStep: abort.GetSaveStep()}
+		heard.Abort = &lifecycle.Abort{
+			Reason: abort.GetReason(), Planned: abort.GetPlanned(), SaveStep: abort.GetSaveStep(), LeaveStep: abort.GetLeaveStep(),
+		}
 	}
 	if prefetch := d.GetPrefetch(); prefetch.GetSnapshot() != nil {
 		heard.Prefetch = &lifecycle.Prefetch{
-			Snapshot: *snapshotOf(prefetch.GetSnapshot()), Holders: holdersIn(prefetch.GetHolders()),
+			Snapshot: *snapshotOf(prefetch.GetSnapshot()), Parts: partsIn(prefetch.GetParts()), Holders: holdersIn(prefetch.GetHolders()),
 		}
 	}
 	return heard
@@ -192,6 +221,8 @@ func worldOf(w *rendezvousv1.World) lifecycle.World {
 		MasterPort:    clamp(w.GetMasterPort()),
 		Restore:       w.GetRestore(),
 		Writer:        w.GetWriter(),
+		Staging:       stagingIn(w.GetStaging()),
+		Parts:         partsIn(w.GetParts()),
 	}
 	if s := w.GetSnapshot(); s != nil {
 		world.Snapshot = snapshotOf(s)
@@ -206,11 +237,32 @@ func snapshotOf(s *rendezvousv1.Snapshot) *lifecycle.Snapshot {
 	return named
 }
 
+func partsIn(messages []*rendezvousv1.Snapshot) []lifecycle.Part {
+	var parts []lifecycle.Part
+	for _, p := range messages {
+		part := lifecycle.Part{Key: p.GetPart(), Bytes: p.GetBytes()}
+		copy(part.Hash[:], p.GetHash())
+		parts = append(parts, part)
+	}
+	return parts
+}
+
+func stagingIn(message *rendezvousv1.Staging) lifecycle.Staging {
+	staging := lifecycle.Staging{Of: clamp(message.GetOf())}
+	for _, share := range message.GetShares() {
+		staging.Shares = append(staging.Shares, clamp(share))
+	}
+	return staging
+}
+
 func holdersIn(messages []*rendezvousv1.Holder) []lifecycle.Holder {
 	var holders []lifecycle.Holder
 	for _, h := range messages {
 		holder := lifecycle.Holder{Address: h.GetAddress(), Port: clamp(h.GetPort()), Ticket: h.GetTicket()}
 		copy(holder.Certificate[:], h.GetCertificate())
+		for _, part := range h.GetParts() {
+			holder.Parts = append(holder.Parts, clamp(part))
+		}
 		holders = append(holders, holder)
 	}
 	return holders

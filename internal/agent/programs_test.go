@@ -35,6 +35,13 @@ func beProgram(role string) int {
 		wait(nil)
 	case "signals":
 		return signals()
+	case "stacks":
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.Signal(40))
+		write("pid"+localRank, strconv.Itoa(os.Getpid()))
+		wait(asked)
+		fmt.Fprintln(os.Stderr, "the stacks of all threads")
+		wait(nil)
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		write("pid"+localRank, strconv.Itoa(os.Getpid()))
@@ -63,11 +70,15 @@ func beProgram(role string) int {
 		if os.Getenv("CONCERTINA_ROUND") == "1" {
 			return 4
 		}
+	case "leaves":
+		return leaves()
 	case "rounds":
 		addLine("rounds", os.Getenv("CONCERTINA_ROUND"))
 		if os.Getenv("CONCERTINA_ROUND") == "1" {
 			wait(nil)
 		}
+	case "launcher":
+		return launch()
 	case "output":
 		fmt.Print("to stdout, no newline")
 		fmt.Fprint(os.Stderr, "\nto stderr\n")

@@ -30,6 +30,9 @@ type standing struct {
 	in                              *lifecycle.Start
 	started, standby, out, stopping bool
 	unsupplied                      string
+	stays                           bool
+	restarts                        uint64
+	failure                         lifecycle.Failure
 	processes                       []processStanding
 }
 
@@ -45,6 +48,7 @@ func standingOf(m *lifecycle.Machine, config Config) standing {
 	s := standing{
 		term: m.Term(), refused: m.Refused(), hold: m.Hold(), before: m.Before(), in: m.In(), started: m.In() != nil || m.Started(),
 		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(), unsupplied: m.Unsupplied(),
+		stays: m.Stays(), restarts: m.Restarts(), failure: m.LastFailure(),
 	}
 	for slot := range config.Processes {
 		program := slot
@@ -67,15 +71,21 @@ func standingOf(m *lifecycle.Machine, config Config) standing {
 func report(s standing, states []socket.State, held []checkpoint.Snapshot, failure string) *rendezvousv1.Report {
 	r := &rendezvousv1.Report{
 		Term: s.term, Refused: s.refused, Hold: s.hold, Before: s.before, Terminating: s.stopping, Standby: s.standby, Out: s.out,
-		SnapshotError: wire.HeadOf(failure, maxReason),
+		SnapshotError: wire.HeadOf(failure, maxReason), Stays: s.stays, Restarts: s.restarts,
 	}
-	for _, snapshot := range held {
-		r.Snapshots = append(r.Snapshots, messageOf(snapshot))
+	if f := s.failure; f.Round > 0 {
+		r.Failure = &rendezvousv1.Failure{Round: f.Round, Code: int32(f.Code), Killed: f.Killed}
 	}
 	if s.in != nil {
 		r.Round = s.in.Round
 		r.MembersDigest = s.in.World.Digest
 		r.WorkerRank = uint32(s.in.World.WorkerRank)
+	}
+	for _, snapshot := range held {
+		// What was brought for a world may be there a moment before that is entered; no operator believes that.
+		if snapshot.Round <= r.Round {
+			r.Snapshots = append(r.Snapshots, messageOf(snapshot))
+		}
 	}
 	if !s.started {
 		return r
@@ -85,6 +95,16 @@ func report(s standing, states []socket.State, held []checkpoint.Snapshot, failu
 	}
 	r.PauseNanos, r.StepNanos = pauseOf(s, states), stepOf(s, states)
 	return r
+}
+
+// firstFault is what the first process of a worker has said that reported a fault; empty for none.
+func firstFault(states []socket.State) string {
+	for i := range states {
+		if states[i].FaultOrder == 1 {
+			return states[i].Fault
+		}
+	}
+	return ""
 }
 
 // pauseOf is how long the slowest process stood still before its first step in the world; nil as long as not all
@@ -124,6 +144,8 @@ func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {
 		BarrierAttempt: of.Attempt,
 		Stop:           of.Stop,
 		Elastic:        of.Elastic,
+		Leaves:         of.Leaves,
+		LeavingStep:    of.Leaving,
 	}
 	if of.Clean {
 		p.CleanStep = &of.Step

@@ -154,7 +154,7 @@ func TestTheAgentIntroducesItself(t *testing.T) {
 	want := &rendezvousv1.Hello{
 		Protocol: 2, Namespace: "team", Job: "digits", Attempt: 2, PodName: "digits-2-0", PodUid: "uid-0",
 		Address: "127.0.0.1", MasterPort: port,
-		SnapshotPort: hello.GetSnapshotPort(), SnapshotCertificate: hello.GetSnapshotCertificate(),
+		SnapshotPort: hello.GetSnapshotPort(), SnapshotCertificate: hello.GetSnapshotCertificate(), Parts: true,
 	}
 	if hello.GetSnapshotPort() == 0 || len(hello.GetSnapshotCertificate()) != 32 {
 		t.Error("nobody can find out whether the agent is there")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/concertina-dev/concertina/internal/agent/durable"
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
@@ -20,12 +21,29 @@ func (a *agent) askDurable(d *rendezvousv1.Directive) {
 	var save *durable.Save
 	var restore *durable.Restore
 	if upload := d.GetUpload(); upload.GetSnapshot() != nil {
-		save = &durable.Save{Snapshot: wanted(*snapshotOf(upload.GetSnapshot())), Keep: clamp(upload.GetKeep())}
+		named := snapshotOf(upload.GetSnapshot())
+		save = &durable.Save{
+			Snapshot: checkpoint.Snapshot{ID: *idOf(named), Bytes: named.Bytes, Hash: named.Hash}, Keep: clamp(upload.GetKeep()),
+			Put: putsOf(named, upload.GetPut()), Manifest: putsOf(named, upload.GetManifest()),
+		}
 	}
 	if r := d.GetRestore(); r != nil {
 		restore = &durable.Restore{Number: r.GetNumber(), Path: r.GetPath()}
 	}
 	a.durable.Ask(save, restore)
+}
+
+// putsOf are parts of a snapshot that is to be made durable.
+func putsOf(of *lifecycle.Snapshot, messages []*rendezvousv1.Snapshot) []checkpoint.Snapshot {
+	if len(messages) == 0 {
+		return nil
+	}
+	files := wanted(*of, partsIn(messages), nil)
+	parts := make([]checkpoint.Snapshot, len(files))
+	for i := range files {
+		parts[i] = files[i].Snapshot
+	}
+	return parts
 }
 
 // addDurable reports what has come of it.
@@ -38,12 +56,18 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 	if saved := state.Saved; saved != nil {
 		r.Durable = &rendezvousv1.Durable{Snapshot: messageOf(saved.Snapshot), Path: saved.Path}
 	}
+	for _, part := range state.Put {
+		r.Put = append(r.Put, messageOf(part))
+	}
 	if restored := state.Restored; restored.Number > 0 {
 		r.Restored = &rendezvousv1.Restored{
 			Number: restored.Number, Path: restored.Path, Error: wire.HeadOf(restored.Why, maxReason),
 		}
 		if restored.Snapshot != nil {
 			r.Restored.Snapshot = messageOf(*restored.Snapshot)
+		}
+		for _, part := range restored.Parts {
+			r.Restored.Parts = append(r.Restored.Parts, messageOf(part))
 		}
 		for _, why := range restored.Refused[:min(len(restored.Refused), maxRefused)] {
 			r.Restored.Refused = append(r.Restored.Refused, wire.HeadOf(why, maxReason))
@@ -52,5 +76,5 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 }
 
 func messageOf(s checkpoint.Snapshot) *rendezvousv1.Snapshot {
-	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash[:]}
+	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash[:], Part: s.Part}
 }

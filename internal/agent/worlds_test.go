@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,7 +30,7 @@ type speaker struct {
 	welcome wire.Welcome
 }
 
-func (w *worker) speak(localRank int) *speaker {
+func (w *worker) speak(localRank int, change ...func(*wire.Hello)) *speaker {
 	w.t.Helper()
 	conn, err := net.Dial("unix", w.socket)
 	if err != nil {
@@ -37,7 +38,11 @@ func (w *worker) speak(localRank int) *speaker {
 	}
 	w.t.Cleanup(func() { _ = conn.Close() })
 	s := &speaker{t: w.t, conn: wire.NewReceiver(conn.(*net.UnixConn))}
-	s.say(wire.Hello{Type: wire.TypeHello, Protocol: wire.Protocol, LocalRank: localRank})
+	hello := wire.Hello{Type: wire.TypeHello, Protocol: wire.Protocol, LocalRank: localRank, Shares: true}
+	for _, c := range change {
+		c(&hello)
+	}
+	s.say(hello)
 	s.welcome = hears[wire.Welcome](s)
 	files, err := s.conn.Take(1)
 	if err != nil {
@@ -155,6 +160,23 @@ func admitted(fetcher *rendezvousv1.Hello, want *rendezvousv1.Snapshot, holders 
 // growing is one worker that trains, is parked at step 3, and has a snapshot of it.
 func growing(t *testing.T, r *agenttest.Rendezvous, content []byte) (*worker, *speaker, *rendezvousv1.Directive) {
 	t.Helper()
+	w, s, first := parkedAtThree(t, r, nil)
+	if save := hears[wire.Save](s); save.Step != 3 || save.Staging != nil {
+		t.Fatalf("heard %+v", save)
+	}
+	s.save(3, content)
+	r.Await("the snapshot", holds(1, 3))
+	return w, s, first
+}
+
+// older makes hello that of a program that knows no shares.
+func older(hello *wire.Hello) { hello.Shares = false }
+
+// parkedAtThree is one worker that trains, is parked at step 3, and is asked for a snapshot of that.
+func parkedAtThree(
+	t *testing.T, r *agenttest.Rendezvous, staging *rendezvousv1.Staging, change ...func(*wire.Hello),
+) (*worker, *speaker, *rendezvousv1.Directive) {
+	t.Helper()
 	w := startWorker(t, r, []string{"CONCERTINA_MEMORY=" + t.TempDir()}, "sleep")
 	r.AwaitSessions(1)
 	first := world(1, 1, 1, r.Hellos()[0].GetMasterPort())
@@ -163,7 +185,7 @@ func growing(t *testing.T, r *agenttest.Rendezvous, content []byte) (*worker, *s
 	first.World.Writer = true
 	r.Direct(first)
 	w.file("pid0")
-	s := w.speak(0)
+	s := w.speak(0, change...)
 	if world := s.join(); !world.Restore || world.Snapshot != "" || !world.Writer || world.Round != 1 {
 		t.Fatalf("the first world is %+v", world)
 	}
@@ -179,12 +201,8 @@ func growing(t *testing.T, r *agenttest.Rendezvous, content []byte) (*worker, *s
 	s.say(wire.Parked{Type: wire.TypeParked, Step: 3})
 	r.Await("the parked process", parkedAt(3, 1))
 	first = barrier(first, 1, 3, true)
+	first.Staging = staging
 	r.Direct(first)
-	if save := hears[wire.Save](s); save.Step != 3 {
-		t.Fatalf("heard %+v", save)
-	}
-	s.save(3, content)
-	r.Await("the snapshot", holds(1, 3))
 	return w, s, first
 }
 
@@ -342,14 +360,20 @@ func TestLiveStateSurvivesALoss(t *testing.T) {
 
 func TestAProgramThatIgnoresItsGateIsKilled(t *testing.T) {
 	r := agenttest.New(t)
-	w := startWorker(t, r, []string{"AGENT_TEST_ANSWER=100ms"}, "sleep")
+	w := startWorker(t, r, []string{"AGENT_TEST_ANSWER=2s"}, "stacks")
 	join(r, 1, 1)
 	w.file("pid0")
 	s := w.speak(0)
 	s.join()
+	s.slot.Enter(1)
+	s.slot.Done(1, 8)
 	r.Direct(abort(world(1, 1, 1, 61000), false))
 	if code := w.exit(); code != 137 || !strings.Contains(w.text(), "has not left the world of round 1") {
 		t.Errorf("exit code %d, want 137:\n%s", code, w.text())
+	}
+	asked, killed := strings.Index(w.text(), "the stacks of all threads"), strings.Index(w.text(), "killing it")
+	if asked < 0 || killed < asked {
+		t.Errorf("the program was not asked for its stacks before it was killed:\n%s", w.text())
 	}
 }
 
@@ -490,5 +514,87 @@ func TestRestartThatIsToldToGoWhileItIsOut(t *testing.T) {
 	w.signal(syscall.SIGTERM)
 	if code := w.exit(); code != 143 {
 		t.Errorf("exit code %d, want 143", code)
+	}
+}
+
+// part writes a part of a snapshot of step 3.
+func (s *speaker) part(key string, content []byte) wire.Part {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.welcome.Snapshots, key+".part"), content, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return wire.Part{Key: key, File: key + ".part", Bytes: uint64(len(content))}
+}
+
+// Two workers stand at a barrier, each writes a share of the state and what is its own, and a newcomer is given all of it.
+func TestAWorldGrowsFromShares(t *testing.T) {
+	const layout = ".2.0123456789abcdef"
+	shares := [][]byte{bytes.Repeat([]byte("weights "), 200000), bytes.Repeat([]byte("moments "), 50000)}
+	fresh := agenttest.New(t)
+	var parts []*rendezvousv1.Snapshot
+	var holders []*rendezvousv1.Holder
+	for i, share := range shares {
+		r := agenttest.New(t)
+		_, s, _ := parkedAtThree(t, r, &rendezvousv1.Staging{Of: 2, Shares: []uint32{uint32(i)}})
+		if save := hears[wire.Save](s); save.Step != 3 || save.Staging == nil || save.Staging.Of != 2 || save.Staging.Shares[0] != i {
+			t.Fatalf("heard %+v", save)
+		}
+		written := []wire.Part{
+			s.part(fmt.Sprint("r", i, layout), fmt.Append(nil, "of rank ", i)), s.part(fmt.Sprint("s", i, layout), share),
+		}
+		s.say(wire.Snapshot{Type: wire.TypeSnapshot, Step: 3, Parts: &written})
+		held := r.Await("the parts", func(r *rendezvousv1.Report) bool { return len(r.GetSnapshots()) == 2 }).GetSnapshots()
+		hello := r.Hellos()[0]
+		if !hello.GetParts() {
+			t.Error("the agent does not say that it knows parts")
+		}
+		holder := &rendezvousv1.Holder{
+			Address: hello.GetAddress(), Port: hello.GetSnapshotPort(), Certificate: hello.GetSnapshotCertificate(), Parts: []uint32{uint32(i + 1)},
+		}
+		for _, part := range held {
+			if part.GetPart() == "r0"+layout {
+				parts, holder.Parts = append([]*rendezvousv1.Snapshot{part}, parts...), append(holder.Parts, 0)
+			} else if part.GetPart() == fmt.Sprint("s", i, layout) {
+				parts = append(parts, part)
+			}
+		}
+		holders = append(holders, holder)
+	}
+	fresh.Direct(&rendezvousv1.Directive{Term: 1, Standby: true})
+	newcomer := startWorker(t, fresh, []string{"CONCERTINA_MEMORY=" + t.TempDir()}, "environment-sleep")
+	newcomer.variables(0)
+	s := newcomer.speak(0)
+	s.say(wire.Join{Type: wire.TypeJoin})
+	fresh.Await("the standby", func(r *rendezvousv1.Report) bool {
+		return r.GetStandby() && waits(rendezvousv1.Waiting_WAITING_JOIN)(r)
+	})
+	d := second(fresh, 1, true)
+	d.World.Snapshot = &rendezvousv1.Snapshot{Round: 1, Step: 3, Bytes: 1, Hash: make([]byte, 32)}
+	d.World.Parts, d.World.Holders = parts, admitted(fresh.Hellos()[0], d.World.GetSnapshot(), holders...)
+	d.World.Staging = &rendezvousv1.Staging{Of: 2, Shares: []uint32{1}}
+	fresh.Direct(d)
+	got := hears[wire.World](s)
+	if got.Staging == nil || got.Staging.Shares[0] != 1 || len(got.Shares) != 2 {
+		t.Fatalf("the newcomer's world is %+v", got)
+	}
+	for i, want := range [][]byte{[]byte("of rank 0"), shares[0], shares[1]} {
+		path := append([]string{got.Snapshot}, got.Shares...)[i]
+		if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, want) {
+			t.Errorf("file %d of the newcomer's snapshot has %d bytes, want %d (%v)", i, len(text), len(want), err)
+		}
+	}
+}
+
+// A program that knows no shares writes everything, where it would have the first of them.
+func TestAProgramThatKnowsNoShares(t *testing.T) {
+	r := agenttest.New(t)
+	_, s, _ := parkedAtThree(t, r, &rendezvousv1.Staging{Of: 2, Shares: []uint32{0}}, older)
+	if save := hears[wire.Save](s); save.Step != 3 || save.Staging != nil {
+		t.Fatalf("heard %+v", save)
+	}
+	content := bytes.Repeat([]byte("weights "), 1000)
+	s.save(3, content)
+	if held := r.Await("the snapshot", holds(1, 3)).GetSnapshots(); len(held) != 1 || held[0].GetPart() != "" {
+		t.Errorf("it holds %v", held)
 	}
 }

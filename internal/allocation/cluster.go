@@ -65,8 +65,9 @@ type Settings struct {
 	// made all the same.
 	Autoscaled bool
 	// ByValue is true where jobs of equal priority in one namespace share by what each makes of more workers, as far as
-	// their pace is known; in equal parts otherwise.
+	// their pace is known; in equal parts otherwise. Pricing says how.
 	ByValue bool
+	Pricing Pricing
 }
 
 // Node is one node.
@@ -201,6 +202,9 @@ type Job struct {
 	// the job's own); empty for nothing.
 	NoGrowth bool
 	Fault    string
+	// SizedBy says who else decides how many workers it has, whatever its policy: it has its min then, lends none and
+	// borrows none. Empty for nobody.
+	SizedBy string
 	// Target is the plan in force, durable: how many workers the job should have now; 0 while it has no gang.
 	Target  int32
 	Workers []Worker
@@ -218,6 +222,8 @@ type Job struct {
 	// Restarts is true for a job whose programs are started anew in every world: each change costs it what
 	// its program loses.
 	Restarts bool
+	// Began is when its world began, while that is the first one of its gang; zero once it had another one.
+	Began time.Time
 	// GrewAt is when it grew last, EvenedAt when it was last evened out with equals, ReclaimedAt when room
 	// was last taken from it, and Reclaims how often lately; zero for never.
 	GrewAt, EvenedAt, ReclaimedAt time.Time
@@ -235,6 +241,8 @@ type Job struct {
 	// has done is kept where it outlives them.
 	Lost    time.Duration
 	Durable bool
+	// Deadline is when it is to be complete, zero for at any time.
+	Deadline time.Time
 	// Ends is when the job ends at the latest (activeDeadline); zero when nothing is known.
 	Ends time.Time
 }

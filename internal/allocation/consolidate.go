@@ -139,7 +139,7 @@ func (m *moving) choose() bool {
 		m.moves = append(m.moves, option...)
 	}
 	m.rest()
-	return len(m.moves) > 0 && p.soon.of(m.d.class).total >= int64(m.d.places)
+	return len(m.moves) > 0 && min(p.soon.of(m.d.class).total, p.reach.of(m.d.class).total) >= int64(m.d.places)
 }
 
 // agreed says whether the plan in force has workers of a job leave for the demand. Then those are moved, and all of them,
@@ -183,22 +183,25 @@ func (p *planner) shrinks(id, but JobID) bool {
 	})
 }
 
-// option are the workers whose move gives a node one place more, nil when none do.
+// option are the workers whose move gives a node one place more that the demand may have, nil when none do: what is kept for
+// another one there comes first.
 func (m *moving) option(n NodeID, on []move) []move {
 	if len(on) == 0 {
 		return nil
 	}
-	p, mark := m.p, m.p.soon.mark()
-	defer func() { p.soon.undo(mark) }()
+	p, soon, reach := m.p, m.p.soon.mark(), m.p.reach.mark()
+	defer func() {
+		p.soon.undo(soon)
+		p.reach.undo(reach)
+	}()
 	slices.SortStableFunc(on, func(a, b move) int {
 		x, y := &p.c.Jobs[a.job], &p.c.Jobs[b.job]
 		return cmp.Or(-cmp.Compare(p.jobs[a.job].spares(x), p.jobs[b.job].spares(y)), cmp.Compare(x.Pause, y.Pause))
 	})
-	was := p.soon.of(m.d.class).at[n]
+	places := func() int32 { return min(p.soon.of(m.d.class).at[n], p.reach.of(m.d.class).at[n]) }
+	was := places()
 	for i, v := range on {
-		worker := &p.c.Jobs[v.job].Workers[v.worker]
-		p.soon.add(n, worker.Shape, 1)
-		if p.soon.of(m.d.class).at[n] > was {
+		if m.free(v); places() > was {
 			return on[:i+1]
 		}
 	}

@@ -12,6 +12,7 @@
 //	tally.go        what the workers of a job come to
 //	room.go         what is free, with undo; class.go which pods are alike
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
+//	queue.go        in which order gangs of one namespace and priority stand
 //	spread.go       on which nodes: close together, or apart
 //	lenders.go      who could give, in the order of what it costs them
 //	victims.go      from whom least is lost; fewer.go with one instead of two; wholejobs.go when a whole job must go
@@ -19,6 +20,7 @@
 //	vain.go         what is known of demands that cannot be met, so that each costs little
 //	consolidate.go  moving workers so that a gang fits in whole nodes
 //	growth.go       water-filling; even.go between equals
+//	price.go        who is to have how many by value; pace.go what is known for it; deadline.go who is widened first
 //	rest.go         rules that hold for a while; sizes.go legal numbers of workers
 //	words.go        the sentences that users see; why.go the rules that they name
 //

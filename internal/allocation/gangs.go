@@ -116,6 +116,7 @@ func (p *planner) demands() []demand {
 		}
 		return cmp.Compare(a.kind, b.kind)
 	})
+	p.byWork(all)
 	return all
 }
 

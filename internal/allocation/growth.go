@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"time"
 )
 
 // level is growth among jobs of one priority: they are equals.
@@ -70,6 +71,10 @@ func (p *planner) grow() {
 	}
 }
 
+// firstLook is how long a job is watched at its first size where sizes go by value: it takes five seconds of steps until a pace counts,
+// and a program's first ones are slow. Of one that has grown before that only the larger size is known, and that it scales is believed.
+const firstLook = 15 * time.Second
+
 // mayGrow says whether a job may be given more workers now, as far as it itself is concerned.
 func (p *planner) mayGrow(id JobID) bool {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
@@ -82,6 +87,12 @@ func (p *planner) mayGrow(id JobID) bool {
 	case in.GrowAfter.After(p.c.Now):
 		p.wake(in.GrowAfter)
 		return false
+	}
+	if in.Pace == nil && p.c.Settings.ByValue {
+		if end := until(in.Began, firstLook, p.c.Now); !end.IsZero() {
+			p.wake(end)
+			return false
+		}
 	}
 	quiet := until(in.ReclaimedAt, p.c.Settings.RegrowDelay(in.Reclaims), p.c.Now)
 	p.wake(quiet)

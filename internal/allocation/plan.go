@@ -65,6 +65,10 @@ type Decision struct {
 	// does not train.
 	Wish  int32
 	Price float64
+	// Needs is the least number of workers with which a job meets its deadline, by what was measured; 0 where it has none,
+	// or too little is known. Late is true where there is no such number.
+	Needs int32
+	Late  bool
 	// Why says why it is so, and why it is not more.
 	Why Why
 	// Queue is the place of a queued job among those that wait, from 1; 0 for a job that does not wait.

@@ -275,6 +275,9 @@ func (p *planner) giveBack(id JobID) {
 
 // policy is what may be taken from a job, within what its namespace allows: all of it as well when it loses nothing.
 func (p *planner) policy(in *Job) Policy {
+	if in.SizedBy != "" {
+		return Never
+	}
 	namespace := &p.c.Namespaces[in.Namespace]
 	policy := namespace.InForce(in.Policy)
 	if policy == Shrink && in.Durable && namespace.EvictAllowed {

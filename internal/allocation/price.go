@@ -7,12 +7,29 @@ import (
 	"time"
 )
 
-const (
-	// crowding is by how much a device costs more for each job behind the one that takes it, as a part of the devices
+// Pricing are the constants by which jobs share by value. The zero value is DefaultPricing.
+type Pricing struct {
+	// Crowding is by how much a device costs more for each job behind the one that takes it, as a part of the devices
 	// that they share.
-	crowding = 4.0
-	// hesitation is the part of what is left by which another size has to be better: noise is less.
-	hesitation = 0.1
+	Crowding float64
+	// Hesitation is the part of what is left by which another size has to be better: noise is less.
+	Hesitation float64
+	// Trial is how many times the largest size that was measured a job may have.
+	Trial int32
+}
+
+// DefaultPricing is what a sweep over generated workloads found best (docs/fleet.md).
+var DefaultPricing = Pricing{Crowding: 4, Hesitation: 0.1, Trial: 2}
+
+// pricing are the constants in force.
+func (s *Settings) pricing() *Pricing {
+	if s.Pricing == (Pricing{}) {
+		return &DefaultPricing
+	}
+	return &s.Pricing
+}
+
+const (
 	// keeping is for how long a job that gave to an equal does not grow by value.
 	keeping = time.Minute
 	// offersOf bounds how many sizes of a job are looked at.
@@ -205,6 +222,7 @@ func (s *stall) open(p *planner, total float64) float64 {
 	first := &p.c.Jobs[s.jobs[0]]
 	others := p.queued(s.namespace, first.Priority)
 	p.guard(bids, int64(pool+0.5), others)
+	p.urge(bids, int64(pool+0.5))
 	left := p.sell(bids, int64(pool+0.5), others)
 	for i, id := range s.jobs {
 		if p.c.Jobs[id].Pace == nil && left <= 0 {
@@ -232,7 +250,13 @@ func (p *planner) guard(bids []*bid, pool int64, others int) {
 		b.anew = false
 		half := in.most(in.Min + b.half)
 		p.out[b.id].Short = b.offers[b.taken].size < half
-		if in.ShortSince.IsZero() || p.c.Now.Before(in.ShortSince.Add(p.c.Settings.Backfill)) {
+		since := in.ShortSince
+		if p.out[b.id].Short && since.IsZero() {
+			since = p.c.Now
+		}
+		end := until(since, p.c.Settings.Backfill, p.c.Now)
+		p.wake(end)
+		if since.IsZero() || !end.IsZero() {
 			continue
 		}
 		for b.least < b.most && b.offers[b.least].size < half {
@@ -268,14 +292,14 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	size, devices := p.size(id), p.devices(id)
 	b := &bid{id: id, half: int32(share/2/float64(devices) + rounding)}
-	first := len(p.offers)
+	first, tuned := len(p.offers), p.c.Settings.pricing()
 	perNode, left := p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	seconds := func(n int32) float64 { return left / in.Pace.Speed.Speed(int(n), int((n+perNode-1)/perNode)) }
 	grows, fixed := in.Pace.Tried >= size && p.mayGrow(id) && p.kept(id), j.limit <= j.gone
-	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, 2*in.Pace.Tried) || n == in.Min) && len(p.offers)-first < offersOf; n = in.next(n) {
+	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, tuned.Trial*in.Pace.Tried) || n == in.Min) && len(p.offers)-first < offersOf; n = in.next(n) {
 		o := offer{size: n, devices: int64(n) * devices, seconds: seconds(n)}
 		if n != size {
-			o.change = max(in.PauseExpected().Seconds(), o.seconds*hesitation)
+			o.change = max(in.PauseExpected().Seconds(), o.seconds*tuned.Hesitation)
 		}
 		if n <= size || grows {
 			b.most = len(p.offers) - first
@@ -312,7 +336,7 @@ func (p *planner) sell(bids []*bid, pool int64, others int) int64 {
 		pool -= b.offers[b.taken].devices - mins
 	}
 	for i, b := range bids {
-		b.price = crowding * float64(len(bids)-1-i+others) / float64(max(all, 1))
+		b.price = p.c.Settings.pricing().Crowding * float64(len(bids)-1-i+others) / float64(max(all, 1))
 	}
 	for _, discount := range discounts {
 		for _, b := range bids {

@@ -226,3 +226,30 @@ func TestRandomClustersWithPaces(t *testing.T) {
 		}
 	})
 }
+
+// A job is watched at its first size before it grows, where sizes go by value: otherwise nobody would ever see that it does not
+// scale. Where it tells nothing, or sizes go by devices, it grows like others.
+func TestTheFirstSizeIsWatched(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		byValue bool
+		after   time.Duration
+		grows   bool
+	}{
+		{"by value, at once", true, time.Second, false},
+		{"by value, after a while", true, firstLook, true},
+		{"by devices", false, time.Second, true},
+	} {
+		c := newCluster().withNodes(2, 4)
+		c.Settings.ByValue = test.byValue
+		a := c.training("a", 1, 8, span(0, 1))
+		c.Jobs[a].Began = c.Now.Add(-test.after)
+		plan := NewPlan(c)
+		if got := plan.of(a).Count > 1; got != test.grows {
+			t.Errorf("%s: it is to have %d workers", test.name, plan.of(a).Count)
+		}
+		if !test.grows && !plan.Next.Equal(c.Now.Add(firstLook-test.after)) {
+			t.Errorf("%s: the next plan is made at %s", test.name, plan.Next)
+		}
+	}
+}

@@ -12,6 +12,10 @@ type reservation struct {
 	// held is what was taken for it out of the room of others; nothing while others may start on it. It is None for
 	// each pod whose quota alone is kept.
 	held []NodeID
+	// taken is what was taken out of now and out of soon for it, on one node after the other. It is empty while nothing is held.
+	taken []int64
+	// firm is true once all of it is taken from what is free.
+	firm bool
 	// quota is true for one of quota alone.
 	quota bool
 	// patient is true for a gang that takes nothing from others: what it waits for must not be lent.
@@ -35,7 +39,7 @@ func (p *planner) block(d *demand) {
 	}
 	r := reservation{job: d.job, shape: in.Gang, expected: p.expected(d)}
 	p.out[d.job].Expected = r.expected
-	if !p.stillOpen(d) {
+	if p.keeps(d, r.expected) {
 		p.claim(&r, func(from *room) {
 			all := *d
 			all.places = int32(min(from.of(d.class).total, int64(d.places)))
@@ -96,11 +100,31 @@ func (p *planner) stillOpen(d *demand) bool {
 	return !end.IsZero()
 }
 
+// patientFor is the shortest turn in which room is kept for a gang that takes nothing.
+const patientFor = 10 * time.Minute
+
+// keeps says whether room is kept for a gang now. What is kept for one that takes nothing nobody else uses meanwhile, and where
+// the rest is held by a job that never ends that would be for ever. Unless deadlines tell when it can start, it is kept in turns:
+// for as long as others could start on it before, then growth may have it for as long.
+func (p *planner) keeps(d *demand, expected time.Time) bool {
+	if p.stillOpen(d) {
+		return false
+	}
+	in := &p.c.Jobs[d.job]
+	waited := p.c.Now.Sub(in.Queued) - p.c.Settings.Backfill
+	if in.Preempts || !expected.IsZero() || in.Queued.IsZero() || waited < 0 {
+		return true
+	}
+	turn := max(p.c.Settings.Backfill, patientFor)
+	p.wake(p.c.Now.Add(turn - waited%turn))
+	return waited/turn%2 == 0
+}
+
 // blockQuota keeps what is left of its quotas for a gang that they would admit if nobody else used them: jobs
 // behind it in its namespace would use it up again and again.
 func (p *planner) blockQuota(d *demand) {
 	in := &p.c.Jobs[d.job]
-	if !p.quotaCouldAdmit(d) || p.classes.empty(d.class) < int64(d.places) || p.stillOpen(d) {
+	if !p.quotaCouldAdmit(d) || p.classes.empty(d.class) < int64(d.places) || !p.keeps(d, time.Time{}) {
 		return
 	}
 	r := reservation{job: d.job, shape: in.Gang, quota: true}
@@ -135,22 +159,93 @@ func (p *planner) concerns(r *reservation, s ShapeID) bool {
 	return overlap(p.c.Shapes[s].Nodes, p.c.Shapes[r.shape].Nodes)
 }
 
-// hold takes the room of a reservation, or gives it back.
+// hold takes the room of a reservation, or gives it back. What is kept comes out of what is lent first, as far as there is
+// enough of that, so that others who start on what is free need not take back what will do for the reservation. No mark of a
+// room may be in use.
 func (p *planner) hold(r *reservation, take bool) {
 	times := int32(1)
 	if take {
-		times = -1
+		times, r.taken = -1, r.taken[:0]
 	}
-	for rest := r.held; len(rest) > 0; {
-		n, count := rest[0], 1
-		for count < len(rest) && rest[count] == n {
-			count++
+	width := len(p.c.Resources)
+	for i, at := range r.runs() {
+		p.reach.add(at.node, r.shape, times*at.count)
+		for which, one := range []*room{&p.now, &p.soon} {
+			one.add(None, r.shape, times*at.count)
+			if at.node < 0 {
+				continue
+			}
+			if take {
+				r.taken = p.taking(r, at, one, r.taken)
+			}
+			one.give(at.node, r.taken[(2*i+which)*width:(2*i+which+1)*width], int64(times))
 		}
-		// Each change of a node has all classes of pods looked at.
-		for _, one := range []*room{&p.now, &p.soon, &p.reach} {
-			one.add(n, r.shape, times*int32(count))
+	}
+	if !take {
+		r.taken = r.taken[:0]
+	}
+}
+
+// run is some places of a reservation on one node.
+type run struct {
+	node  NodeID
+	count int32
+}
+
+// runs are the places of a reservation, those on one node that follow each other together: each change of a node has all
+// classes of pods looked at.
+func (r *reservation) runs() []run {
+	var all []run
+	for _, n := range r.held {
+		if last := len(all) - 1; last >= 0 && all[last].node == n {
+			all[last].count++
+		} else {
+			all = append(all, run{n, 1})
 		}
-		rest = rest[count:]
+	}
+	return all
+}
+
+// taking appends what so many places on a node take of a room: what is beyond its reach without them.
+func (p *planner) taking(r *reservation, at run, from *room, to []int64) []int64 {
+	row := int(at.node) * len(p.c.Resources)
+	for i := range p.c.Resources {
+		all := int64(0)
+		if request := p.c.Shapes[r.shape].Request; i < len(request) {
+			all = request[i] * int64(at.count)
+		}
+		if !r.patient && !r.firm { // what is within reach has lost all of it already
+			all = min(all, max(from.free[row+i]-p.reach.free[row+i], 0))
+		}
+		to = append(to, all)
+	}
+	return to
+}
+
+// keepReserved keeps what is reserved out of what comes free: who was chosen to leave may hold more than was to be had for
+// others.
+func (p *planner) keepReserved() {
+	width := len(p.c.Resources)
+	more := make(Amounts, width)
+	for i := range p.reservations {
+		r := &p.reservations[i]
+		if len(r.taken) == 0 {
+			continue // of quota alone, or nothing is held just now
+		}
+		for j, at := range r.runs() {
+			taken, exceeds := r.taken[(2*j+1)*width:(2*j+2)*width], false
+			for i, request := range p.c.Shapes[r.shape].Request {
+				cell := int(at.node)*width + i
+				more[i] = max(min(p.soon.free[cell]-p.reach.free[cell], request*int64(at.count)-taken[i]), 0)
+				exceeds = exceeds || more[i] > 0
+			}
+			if exceeds {
+				p.soon.give(at.node, more, -1)
+				for i := range taken {
+					taken[i] += more[i]
+				}
+			}
+		}
 	}
 }
 
@@ -177,6 +272,7 @@ func (p *planner) liftReservations() {
 		}
 		p.hold(r, false)
 		r.held = slices.DeleteFunc(r.held, func(n NodeID) bool { return !p.awaited[n] })
+		r.firm = true // what is lent anew is to be beside all of it
 		p.hold(r, true)
 	}
 }

@@ -81,16 +81,7 @@ func (r *room) add(n NodeID, s ShapeID, times int32) {
 func (r *room) apply(n NodeID, s ShapeID, times int32) {
 	shape := &r.c.Shapes[s]
 	if n >= 0 {
-		width := len(r.c.Resources)
-		row := r.free[int(n)*width : (int(n)+1)*width]
-		for i, amount := range shape.Request {
-			row[i] += amount * int64(times)
-		}
-		for _, p := range r.index {
-			if p != nil {
-				p.update(n, row)
-			}
-		}
+		r.give(n, shape.Request, int64(times))
 	}
 	for _, q := range shape.Quotas {
 		row := r.quota[int(q)*len(r.c.Counts):]
@@ -98,6 +89,20 @@ func (r *room) apply(n NodeID, s ShapeID, times int32) {
 			if row[i] < Unbounded/2 {
 				row[i] += amount * int64(times)
 			}
+		}
+	}
+}
+
+// give adds amounts to what is free on a node, so many times. It is not written down.
+func (r *room) give(n NodeID, amounts Amounts, times int64) {
+	width := len(r.c.Resources)
+	row := r.free[int(n)*width : (int(n)+1)*width]
+	for i, amount := range amounts {
+		row[i] += amount * times
+	}
+	for _, p := range r.index {
+		if p != nil {
+			p.update(n, row)
 		}
 	}
 }

@@ -102,7 +102,8 @@ func TestRuleGangsFirst(t *testing.T) {
 
 func TestRuleLendsAndBorrows(t *testing.T) {
 	for name, set := range map[string]func(*Job){
-		"never": policy(Never), "off": func(j *Job) { j.NoGrowth = true }, "refused": func(j *Job) { j.Fault = "the growth class is above the job's own" },
+		"never": policy(Never), "off": func(j *Job) { j.NoGrowth = true }, "sized by others": func(j *Job) { j.SizedBy = "Kueue" },
+		"refused":   func(j *Job) { j.Fault = "the growth class is above the job's own" },
 		"finishing": func(j *Job) { j.Finishing = true }, "backing off": func(j *Job) { j.GrowAfter = noon.Add(time.Minute) },
 		"taken from lately": func(j *Job) { j.ReclaimedAt, j.Reclaims = noon, 1 },
 	} {
@@ -121,6 +122,16 @@ func TestRuleLendsAndBorrows(t *testing.T) {
 		plan := NewPlan(c)
 		if got := plan.of(id); got.Count != 2 || plan.leavesFor(id, None) != 2 || plan.of(gang).Why.Reason != "RoomIsEnding" {
 			t.Errorf("%+v, and the gang that waits: %q", got, plan.of(gang).Why.Text)
+		}
+	})
+	t.Run("who is sized by others lends nothing, whatever it and its namespace say", func(t *testing.T) {
+		c := newCluster().withNodes(1, 4)
+		c.Namespaces[0].NeverAllowed = false
+		id := c.training("job", 3, 4, []NodeID{0, 0, 0, 0}, policy(Evict), func(j *Job) { j.SizedBy, j.Durable = "Kueue", true })
+		c.queued("gang", 2, 2, priority(1000))
+		got := NewPlan(c).of(id)
+		if got.Count != 3 || got.Evict {
+			t.Errorf("%+v", got)
 		}
 	})
 	c := newCluster().withNodes(1, 4)

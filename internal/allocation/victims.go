@@ -343,4 +343,5 @@ func (p *planner) take(s *search) {
 		p.out[id].For = s.job
 		p.jobs[id].later = !ripe.IsZero()
 	}
+	p.keepReserved()
 }

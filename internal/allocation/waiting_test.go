@@ -39,6 +39,37 @@ func TestAGangThatTakesNothingStartsBesideEndlessLenders(t *testing.T) {
 	}
 }
 
+// Half of what it needs is held by a job that never ends. The other half does not stand idle for ever, and is kept again later
+// as far as it comes free by itself.
+func TestWhatIsKeptForAGangThatTakesNothingIsLentInTurns(t *testing.T) {
+	plan := func(since time.Duration, changes ...func(*Cluster)) Plan {
+		c := newCluster().withNodes(2, 4)
+		c.training("endless", 4, 4, []NodeID{0, 0, 0, 0})
+		c.training("grows", 2, 6, []NodeID{1, 1})
+		c.queued("patient", 6, 6, func(j *Job) { j.Preempts = false })
+		for _, change := range changes {
+			change(c)
+		}
+		return NewPlan(c.at(since))
+	}
+	const grows = 1
+	for since, want := range map[time.Duration]int32{
+		9 * time.Minute: 4, 11 * time.Minute: 2, 19 * time.Minute: 2, 21 * time.Minute: 4, 29 * time.Minute: 4, 31 * time.Minute: 2, 41 * time.Minute: 4,
+	} {
+		got := plan(since)
+		if got.Decisions[grows].Count != want {
+			t.Errorf("after %s the other job has %d workers, want %d", since, got.Decisions[grows].Count, want)
+		}
+		if left := got.Next.Sub(noon.Add(since)); left <= 0 || left > 10*time.Minute {
+			t.Errorf("after %s the next plan is due in %s", since, left)
+		}
+	}
+	ends := plan(25*time.Minute, func(c *Cluster) { c.Jobs[0].Ends, c.Jobs[1].Ends = noon.Add(time.Hour), noon.Add(time.Hour) })
+	if ends.Decisions[grows].Count != 2 {
+		t.Error("it is known when it can start, and what is kept for it is lent")
+	}
+}
+
 // TestAGrantedGangThatLostItsRoomIsServedFirst: it has no pods, so nothing but the plan keeps room for it.
 func TestAGrantedGangThatLostItsRoomIsServedFirst(t *testing.T) {
 	c := newCluster().withNodes(1, 4)

@@ -129,8 +129,12 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGangClass, "GrowthRefused", in.Fault}
 	case in.Finishing:
 		return Why{RuleKeepsRunning, "Finishing", "it is about to end"}
+	case p.lateness(id) != "":
+		return Why{RuleGrowth, "Late", p.lateness(id)}
 	case in.next(size) == 0:
 		return Why{RuleGrowth, "AtMax", "it has all the workers that it may have"}
+	case in.SizedBy != "":
+		return Why{RuleLendsAndBorrows, "SizedElsewhere", in.SizedBy + " decides its size: it has the workers of its gang, lends none and borrows none"}
 	case in.NoGrowth:
 		return Why{RuleLendsAndBorrows, "GrowthOff", "its growth is switched off"}
 	case j.policy == Never:

@@ -19,7 +19,7 @@ func BenchmarkHandOver(b *testing.B) {
 		b.SetBytes(size)
 		for b.Loop() {
 			step++
-			snapshot = put(b, from, ID{1, step}, data)
+			snapshot = put(b, from, ID{Round: 1, Step: step}, data)
 		}
 	})
 	b.Run("Fetch", func(b *testing.B) {
@@ -28,7 +28,7 @@ func BenchmarkHandOver(b *testing.B) {
 			if err := to.Retain(func(ID) bool { return false }); err != nil {
 				b.Fatal(err)
 			}
-			if path, err := to.Fetch(b.Context(), snapshot, with(snapshot, holder), fetcher); err != nil {
+			if path, err := fetch(b.Context(), to, snapshot, with(snapshot, holder), fetcher); err != nil {
 				b.Fatal(fmt.Errorf("%s: %w", path, err))
 			}
 		}

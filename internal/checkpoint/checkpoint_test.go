@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -110,6 +111,14 @@ func with(want Snapshot, holders ...Holder) []Holder {
 	return holders
 }
 
+// fetch has a store fetch one file; it returns its path.
+func fetch(ctx context.Context, store *Store, want Snapshot, holders []Holder, identity *Identity) (string, error) {
+	if err := store.Fetch(ctx, identity, Wanted{want, holders}); err != nil {
+		return "", err
+	}
+	return store.path(want.ID), nil
+}
+
 func files(t testing.TB, store *Store) []string {
 	t.Helper()
 	entries, err := os.ReadDir(store.Directory())
@@ -125,24 +134,24 @@ func files(t testing.TB, store *Store) []string {
 
 func TestTakeKeepsTheNewest(t *testing.T) {
 	store := open(t, 2)
-	want := put(t, store, ID{3, 17}, []byte("123456789"))
+	want := put(t, store, ID{Round: 3, Step: 17}, []byte("123456789"))
 	// Its SHA-256 is 15e2b0d3...8eb225, and this is that of these 32 bytes.
-	if got := hex.EncodeToString(want.Hash[:]); want.ID != (ID{3, 17}) || want.Bytes != 9 || got != "292b0d007566832db94bfae689cd70d1ab772811fd44b9f49d8550ee9ea6a494" {
+	if got := hex.EncodeToString(want.Hash[:]); want.ID != (ID{Round: 3, Step: 17}) || want.Bytes != 9 || got != "292b0d007566832db94bfae689cd70d1ab772811fd44b9f49d8550ee9ea6a494" {
 		t.Errorf("it is %+v", want)
 	}
-	put(t, store, ID{3, 16}, []byte("older"))
-	newest := put(t, store, ID{4, 12}, nil)
+	put(t, store, ID{Round: 3, Step: 16}, []byte("older"))
+	newest := put(t, store, ID{Round: 4, Step: 12}, nil)
 	if diff := cmp.Diff([]Snapshot{newest, want}, store.List()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"3-17", "4-12"}, files(t, store)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	path, ok := store.Path(ID{3, 17})
+	path, ok := store.Path(ID{Round: 3, Step: 17})
 	if data, err := os.ReadFile(path); !ok || err != nil || string(data) != "123456789" {
 		t.Errorf("3-17 is %q at %s, %v, %v", data, path, ok, err)
 	}
-	if path, ok := store.Path(ID{3, 16}); ok {
+	if path, ok := store.Path(ID{Round: 3, Step: 16}); ok {
 		t.Errorf("3-16 is at %s", path)
 	}
 }
@@ -151,9 +160,9 @@ func TestTakeKeepsTheNewest(t *testing.T) {
 func TestAnOldSnapshotThatComesStays(t *testing.T) {
 	for keep, want := range map[int][]string{1: {"1-5"}, 2: {"1-5", "3-9"}} {
 		store := open(t, keep)
-		put(t, store, ID{2, 7}, nil)
-		put(t, store, ID{3, 9}, nil)
-		put(t, store, ID{1, 5}, nil)
+		put(t, store, ID{Round: 2, Step: 7}, nil)
+		put(t, store, ID{Round: 3, Step: 9}, nil)
+		put(t, store, ID{Round: 1, Step: 5}, nil)
 		if diff := cmp.Diff(want, files(t, store)); diff != "" {
 			t.Errorf("keep %d (-want +got):\n%s", keep, diff)
 		}
@@ -176,12 +185,12 @@ func TestHashes(t *testing.T) {
 			}
 			rest = rest[n:]
 		}
-		read, err := hashOf(bytes.NewReader(file), int64(size))
+		read, err := HashOf(bytes.NewReader(file), int64(size))
 		if want := sum(file); err != nil || read != want || written.Sum() != want {
 			t.Fatalf("read %x (%v), written %x, want %x", read, err, written.Sum(), want)
 		}
 		if size > 0 {
-			if _, err := hashOf(bytes.NewReader(file[:size-1]), int64(size)); !errors.Is(err, errCut) {
+			if _, err := HashOf(bytes.NewReader(file[:size-1]), int64(size)); !errors.Is(err, errCut) {
 				t.Fatalf("a file that was cut: %v", err)
 			}
 		}
@@ -200,12 +209,12 @@ func TestAForgedSnapshotIsNotTaken(t *testing.T) {
 	if bytes.Equal(data, forged) || crc32.Checksum(data, table) != crc32.Checksum(forged, table) {
 		t.Fatal("it is not forged")
 	}
-	want := put(t, open(t, 1), ID{3, 17}, data)
+	want := put(t, open(t, 1), ID{Round: 3, Step: 17}, data)
 	liar := open(t, 1)
-	put(t, liar, ID{3, 17}, forged)
+	put(t, liar, ID{Round: 3, Step: 17}, forged)
 	_, holder := serve(t, liar)
 	to := open(t, 1)
-	if path, err := to.Fetch(t.Context(), want, with(want, holder), fetcher); err == nil {
+	if path, err := fetch(t.Context(), to, want, with(want, holder), fetcher); err == nil {
 		t.Errorf("%s was taken", path)
 	}
 	if left := files(t, to); len(left) > 0 {
@@ -215,8 +224,8 @@ func TestAForgedSnapshotIsNotTaken(t *testing.T) {
 
 func TestAnIDNamesOneState(t *testing.T) {
 	store := open(t, 2)
-	first := put(t, store, ID{1, 8}, []byte("first"))
-	if again := put(t, store, ID{1, 8}, []byte("another")); again != first {
+	first := put(t, store, ID{Round: 1, Step: 8}, []byte("first"))
+	if again := put(t, store, ID{Round: 1, Step: 8}, []byte("another")); again != first {
 		t.Errorf("got %+v, want %+v", again, first)
 	}
 	if diff := cmp.Diff([]string{"1-8"}, files(t, store)); diff != "" {
@@ -251,7 +260,7 @@ func TestFilesThatAreNotTaken(t *testing.T) {
 		"dir.part":        "no regular file",
 		"pipe.part":       "no regular file",
 	} {
-		if _, err := store.Take(ID{1, 1}, part, 6); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := store.Take(ID{Round: 1, Step: 1}, part, 6); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", part, err, want)
 		}
 	}
@@ -276,7 +285,7 @@ func TestOpenRemovesLeftoversAndTakesUpTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Snapshot{{ID{3, 18}, 1, sum([]byte("x"))}, {ID{3, 17}, 9, sum([]byte("123456789"))}}
+	want := []Snapshot{{ID{Round: 3, Step: 18}, 1, sum([]byte("x"))}, {ID{Round: 3, Step: 17}, 9, sum([]byte("123456789"))}}
 	if diff := cmp.Diff(want, store.List()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -304,7 +313,7 @@ func TestOpenThatFails(t *testing.T) {
 func TestRetain(t *testing.T) {
 	store := open(t, 5)
 	for step := range uint64(4) {
-		put(t, store, ID{1, step}, nil)
+		put(t, store, ID{Round: 1, Step: step}, nil)
 	}
 	// One that was taken away from outside is no error.
 	if err := os.Remove(filepath.Join(store.Directory(), "1-3")); err != nil {
@@ -324,11 +333,11 @@ func TestRetain(t *testing.T) {
 func TestFetch(t *testing.T) {
 	from, to := open(t, 2), open(t, 2)
 	data := content(1, 3<<20+17)
-	want := put(t, from, ID{3, 17}, data)
+	want := put(t, from, ID{Round: 3, Step: 17}, data)
 	_, holder := serve(t, from)
 	// Something with that name that is not it is replaced.
-	put(t, to, ID{3, 17}, []byte("damaged"))
-	path, err := to.Fetch(context.Background(), want, with(want, holder), fetcher)
+	put(t, to, ID{Round: 3, Step: 17}, []byte("damaged"))
+	path, err := fetch(context.Background(), to, want, with(want, holder), fetcher)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +348,7 @@ func TestFetch(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	// Now it is held, and nobody is asked.
-	if again, err := to.Fetch(context.Background(), want, nil, nil); err != nil || again != path {
+	if again, err := fetch(context.Background(), to, want, nil, nil); err != nil || again != path {
 		t.Errorf("got %s, %v", again, err)
 	}
 }
@@ -372,7 +381,7 @@ func announce(length int, data []byte) http.HandlerFunc {
 func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 	data := content(2, 1<<20)
 	good := open(t, 1)
-	want := put(t, good, ID{2, 9}, data)
+	want := put(t, good, ID{Round: 2, Step: 9}, data)
 	_, holder := serve(t, good)
 	_, empty := serve(t, open(t, 1))
 	stranger := holder
@@ -400,7 +409,7 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open(t, 1)
-			_, err := store.Fetch(context.Background(), want, with(want, row.holder), fetcher)
+			_, err := fetch(context.Background(), store, want, with(want, row.holder), fetcher)
 			if err == nil || !strings.Contains(err.Error(), "from "+row.holder.String()+": ") || !strings.Contains(err.Error(), row.want) {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
@@ -410,7 +419,7 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 			if left := files(t, store); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
-			path, err := store.Fetch(context.Background(), want, with(want, row.holder, holder), fetcher)
+			path, err := fetch(context.Background(), store, want, with(want, row.holder, holder), fetcher)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -423,10 +432,10 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 
 func TestFetchThatNobodyServes(t *testing.T) {
 	store := open(t, 1)
-	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}}, nil, fetcher); err == nil || !strings.Contains(err.Error(), "0 holders") {
+	if _, err := fetch(context.Background(), store, Snapshot{ID: ID{Round: 1, Step: 2}}, nil, fetcher); err == nil || !strings.Contains(err.Error(), "0 holders") {
 		t.Errorf("no holder: %v", err)
 	}
-	if _, err := store.Fetch(context.Background(), Snapshot{ID: ID{1, 2}, Bytes: 1 << 60}, []Holder{{}}, fetcher); err == nil || !strings.Contains(err.Error(), "more than the largest") {
+	if _, err := fetch(context.Background(), store, Snapshot{ID: ID{Round: 1, Step: 2}, Bytes: 1 << 60}, []Holder{{}}, fetcher); err == nil || !strings.Contains(err.Error(), "more than the largest") {
 		t.Errorf("a snapshot of an exabyte: %v", err)
 	}
 }
@@ -434,7 +443,7 @@ func TestFetchThatNobodyServes(t *testing.T) {
 // A holder gives a snapshot to whom the operator gave a ticket for it, there, and for now.
 func TestOnlyATicketOpens(t *testing.T) {
 	store := open(t, 2)
-	want, other := put(t, store, ID{1, 1}, []byte("state")), put(t, store, ID{1, 2}, []byte("a later state"))
+	want, other := put(t, store, ID{Round: 1, Step: 1}, []byte("state")), put(t, store, ID{Round: 1, Step: 2}, []byte("a later state"))
 	_, holder := serve(t, store)
 	_, elsewhere := serve(t, store)
 	key := ticket.KeyOf(secret, holder.Certificate)
@@ -461,7 +470,7 @@ func TestOnlyATicketOpens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			holder := holder
 			holder.Ticket = row.shown
-			_, err := open(t, 1).Fetch(context.Background(), want, []Holder{holder}, row.by)
+			_, err := fetch(context.Background(), open(t, 1), want, []Holder{holder}, row.by)
 			switch {
 			case row.want == "" && err != nil:
 				t.Error(err)
@@ -477,11 +486,11 @@ func TestOnlyATicketOpens(t *testing.T) {
 // The holder obeys another leader by the time it is asked: what the one before has allowed is allowed.
 func TestTicketsOutliveTheirLeader(t *testing.T) {
 	store := open(t, 2)
-	want := put(t, store, ID{1, 1}, []byte("state"))
+	want := put(t, store, ID{Round: 1, Step: 1}, []byte("state"))
 	server, holder := serve(t, store)
 	server.SetKey(2, ticket.KeyOf([]byte("the next secret"), holder.Certificate))
 	server.SetKey(1, ticket.KeyOf([]byte("a word of the old leader that comes late"), holder.Certificate))
-	if _, err := open(t, 1).Fetch(context.Background(), want, with(want, holder), fetcher); err != nil {
+	if _, err := fetch(context.Background(), open(t, 1), want, with(want, holder), fetcher); err != nil {
 		t.Error(err)
 	}
 	var held keys
@@ -508,13 +517,13 @@ func TestTicketsOutliveTheirLeader(t *testing.T) {
 func TestATransferGoesOnAcrossAChangeOfLeader(t *testing.T) {
 	data := content(5, 1<<20)
 	good := open(t, 1)
-	want := put(t, good, ID{2, 9}, data)
+	want := put(t, good, ID{Round: 2, Step: 9}, data)
 	server, next := serve(t, good)
 	dying := fake(t, func(w http.ResponseWriter, r *http.Request) {
 		server.SetKey(2, ticket.KeyOf([]byte("the next secret"), next.Certificate))
 		announce(len(data), data[:1000])(w, r)
 	})
-	if _, err := open(t, 1).Fetch(context.Background(), want, with(want, dying, next), fetcher); err != nil {
+	if _, err := fetch(context.Background(), open(t, 1), want, with(want, dying, next), fetcher); err != nil {
 		t.Error(err)
 	}
 }
@@ -523,7 +532,7 @@ func TestATransferGoesOnAcrossAChangeOfLeader(t *testing.T) {
 func TestAHolderThatIsAskedTooEarly(t *testing.T) {
 	data := []byte("state")
 	store := open(t, 1)
-	want := put(t, store, ID{2, 9}, data)
+	want := put(t, store, ID{Round: 2, Step: 9}, data)
 	identity := newIdentity()
 	server, err := Serve(store, "127.0.0.1:0", identity, nil)
 	if err != nil {
@@ -536,7 +545,7 @@ func TestAHolderThatIsAskedTooEarly(t *testing.T) {
 		server.SetKey(1, ticket.KeyOf(secret, identity.Sum()))
 		w.WriteHeader(http.StatusNotFound)
 	})
-	if _, err := open(t, 1).Fetch(context.Background(), want, with(want, unready, other), fetcher); err != nil {
+	if _, err := fetch(context.Background(), open(t, 1), want, with(want, unready, other), fetcher); err != nil {
 		t.Error(err)
 	}
 }
@@ -577,7 +586,7 @@ func TestReach(t *testing.T) {
 func TestAServerWithoutAStore(t *testing.T) {
 	_, peer := serve(t, nil)
 	want := Snapshot{ID: ID{Round: 1, Step: 2}, Bytes: 1}
-	if _, err := open(t, 1).Fetch(t.Context(), want, with(want, peer), fetcher); err == nil || !strings.Contains(err.Error(), "holds no snapshots") {
+	if _, err := fetch(t.Context(), open(t, 1), want, with(want, peer), fetcher); err == nil || !strings.Contains(err.Error(), "holds no snapshots") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -612,7 +621,7 @@ func TestNamesThatAreNoSnapshots(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.Header.Set("Authorization", scheme+hex.EncodeToString(with(Snapshot{ID: ID{1, 2}}, holder)[0].Ticket))
+		request.Header.Set("Authorization", scheme+hex.EncodeToString(with(Snapshot{ID: ID{Round: 1, Step: 2}}, holder)[0].Ticket))
 		response, err := client.RoundTrip(request)
 		if err != nil {
 			t.Fatal(err)
@@ -628,15 +637,16 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	data := content(3, 1<<20)
 	halfway, overYet := make(chan struct{}), make(chan struct{})
 	defer close(overYet)
-	slow := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+	var asked atomic.Int32
+	halfWay := func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
 		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
 		_, _ = w.Write(data[:len(data)/2])
 		w.(http.Flusher).Flush()
 		close(halfway)
 		<-overYet
-	})
-	never := false
-	next := fake(t, func(http.ResponseWriter, *http.Request) { never = true })
+	}
+	slow, other := fake(t, halfWay), fake(t, halfWay)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	over := errors.New("the world is over")
 	go func() {
@@ -644,18 +654,18 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 		cancel(over)
 	}()
 	store := open(t, 1)
-	want := Snapshot{ID{1, 1}, uint64(len(data)), sum(data)}
-	if _, err := store.Fetch(ctx, want, with(want, slow, next), fetcher); !errors.Is(err, over) {
+	want := Snapshot{ID{Round: 1, Step: 1}, uint64(len(data)), sum(data)}
+	if _, err := fetch(ctx, store, want, with(want, slow, other), fetcher); !errors.Is(err, over) {
 		t.Errorf("got %v, want %v", err, over)
 	}
-	if left := files(t, store); len(left) > 0 || never {
-		t.Errorf("left behind: %v; the next holder was asked: %v", left, never)
+	if left := files(t, store); len(left) > 0 || asked.Load() != 1 {
+		t.Errorf("left behind: %v; %d holders were asked", left, asked.Load())
 	}
 }
 
 func TestAFullFolder(t *testing.T) {
 	from, to := open(t, 1), open(t, 1)
-	want := put(t, from, ID{1, 1}, content(4, 1<<20))
+	want := put(t, from, ID{Round: 1, Step: 1}, content(4, 1<<20))
 	_, holder := serve(t, from)
 	to.create = func(dir string) (*os.File, error) {
 		// Removing the link leaves the device alone.
@@ -665,7 +675,7 @@ func TestAFullFolder(t *testing.T) {
 		}
 		return os.OpenFile(link, os.O_WRONLY, 0)
 	}
-	_, err := to.Fetch(context.Background(), want, with(want, holder, holder), fetcher)
+	_, err := fetch(context.Background(), to, want, with(want, holder, holder), fetcher)
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), to.Directory()+" is full") ||
 		strings.Count(err.Error(), "is full") != 1 {
 		t.Errorf("got %v", err)
@@ -679,14 +689,14 @@ func TestAFullFolder(t *testing.T) {
 func TestServingOutlivesRetain(t *testing.T) {
 	store := open(t, 1)
 	data := content(5, 32<<20) // more than all buffers between the two ends
-	put(t, store, ID{1, 1}, data)
+	put(t, store, ID{Round: 1, Step: 1}, data)
 	_, holder := serve(t, store)
 	client := &http.Transport{TLSClientConfig: pinned(holder.Certificate, fetcher), DisableKeepAlives: true}
 	request, err := http.NewRequest(http.MethodGet, "https://"+holder.String()+"/snapshots/1-1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set("Authorization", scheme+hex.EncodeToString(with(Snapshot{ID: ID{1, 1}}, holder)[0].Ticket))
+	request.Header.Set("Authorization", scheme+hex.EncodeToString(with(Snapshot{ID: ID{Round: 1, Step: 1}}, holder)[0].Ticket))
 	response, err := client.RoundTrip(request)
 	if err != nil {
 		t.Fatal(err)
@@ -716,11 +726,11 @@ func TestNoFileIsInMemoryWhole(t *testing.T) {
 	_, holder := serve(t, from)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	want, err := from.Take(ID{1, 1}, "sparse.part", size)
+	want, err := from.Take(ID{Round: 1, Step: 1}, "sparse.part", size)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := to.Fetch(context.Background(), want, with(want, holder), fetcher); err != nil {
+	if _, err := fetch(context.Background(), to, want, with(want, holder), fetcher); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
@@ -734,12 +744,12 @@ func TestTogether(t *testing.T) {
 	from, to := open(t, 2), open(t, 2)
 	_, holder := serve(t, from)
 	data := content(6, 300<<10)
-	want := put(t, from, ID{1, 1}, data)
+	want := put(t, from, ID{Round: 1, Step: 1}, data)
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			for range 10 {
-				if _, err := to.Fetch(context.Background(), want, with(want, holder), fetcher); err != nil {
+				if _, err := fetch(context.Background(), to, want, with(want, holder), fetcher); err != nil {
 					t.Error(err)
 				}
 				if err := to.Retain(func(ID) bool { return false }); err != nil {
@@ -754,7 +764,7 @@ func TestTogether(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(to.Directory(), part), data[:step], 0o600); err != nil {
 				t.Error(err)
 			}
-			if _, err := to.Take(ID{2, step}, part, step); err != nil {
+			if _, err := to.Take(ID{Round: 2, Step: step}, part, step); err != nil {
 				t.Error(err)
 			}
 			for _, snapshot := range to.List() {
@@ -775,13 +785,19 @@ func TestTogether(t *testing.T) {
 
 func TestIDsAndTheirNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		id := ID{rapid.Uint64().Draw(t, "round"), rapid.Uint64().Draw(t, "step")}
+		part := rapid.StringMatching(`|[rs][0-2]\.[3-9]\.[0-9a-f]{16}`).Draw(t, "part")
+		id := ID{rapid.Uint64().Draw(t, "round"), rapid.Uint64().Draw(t, "step"), part}
 		if got, ok := ParseID(id.String()); !ok || got != id {
 			t.Fatalf("%v became %v, %v", id, got, ok)
 		}
-		name := rapid.StringMatching(`[0-9+-]{0,6}`).Draw(t, "name")
+		name := rapid.StringMatching(`[0-9+-]{0,6}([.][a-zA-Z0-9./-]{0,6})?`).Draw(t, "name")
 		if got, ok := ParseID(name); ok && got.String() != name {
 			t.Fatalf("%q became %v", name, got)
 		}
 	})
+	for _, name := range []string{"1-2.part", "1-2.s0.part", "1-2.", "1-2..", "1-2.a/b"} {
+		if id, ok := ParseID(name); ok {
+			t.Errorf("%q became %v", name, id)
+		}
+	}
 }

@@ -1,12 +1,13 @@
 // Package checkpoint keeps the snapshots of one worker and hands them to other workers.
 //
-// A Store is a folder of snapshot files, usually in memory. The training program writes a file there
-// under a name of its own, the agent takes it over under the name ROUND-STEP. A Server gives the
-// files to the agents of the same job, and Store.Fetch gets them from there. The package knows
-// nothing of what is in a snapshot, and nothing of worlds.
+// A snapshot is one file, or several parts that different workers hold, each a file. A Store is a folder of
+// such files, usually in memory. The training program writes a file there under a name of its own, the
+// agent takes it over under the name ROUND-STEP, or ROUND-STEP.PART. A Server gives the files to the agents
+// of the same job, and Store.Fetch gathers them from there. The package knows nothing of what is in a
+// snapshot, and nothing of worlds.
 //
-// No file is ever held in memory whole, and every file that arrives is checked against its size and
-// hash before it gets its name.
+// No file is ever held in memory whole. Every block of 1 MiB that arrives is checked before it is written, and
+// one that is not what it should be is asked for again, alone.
 package checkpoint
 
 import (
@@ -15,13 +16,21 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
-// ID says which state a snapshot holds: that after a step, in the round that made the step.
-type ID struct{ Round, Step uint64 }
+// ID names a file: the state after a step, in the round that made the step, or the part of it of this key.
+type ID struct {
+	Round, Step uint64
+	// Part is empty for a whole state, and otherwise a share.Key.
+	Part string
+}
 
-// Snapshot is a whole file.
+// State is the ID of the whole state.
+func (id ID) State() ID { return ID{Round: id.Round, Step: id.Step} }
+
+// Snapshot is a file.
 type Snapshot struct {
 	ID
 	// Bytes is its size, Hash the SHA-256 of the SHA-256s of its blocks of 1 MiB.
@@ -34,8 +43,14 @@ type Holder struct {
 	Address     string
 	Port        int
 	Certificate [32]byte
-	// Ticket opens the snapshot there.
+	// Ticket opens the snapshot there, with all of its parts.
 	Ticket ticket.Ticket
+}
+
+// Wanted is a file that is to be had, and who has it.
+type Wanted struct {
+	Snapshot
+	Holders []Holder
 }
 
 // MaxBytes is the size of the largest snapshot.
@@ -44,19 +59,31 @@ const MaxBytes = 1 << 50
 // partSuffix ends the names of files that are being written.
 const partSuffix = ".part"
 
-// String is the name of the file: ROUND-STEP.
-func (id ID) String() string { return fmt.Sprintf("%d-%d", id.Round, id.Step) }
+// String is the name of the file: ROUND-STEP, or ROUND-STEP.PART.
+func (id ID) String() string {
+	if id.Part == "" {
+		return fmt.Sprintf("%d-%d", id.Round, id.Step)
+	}
+	return fmt.Sprintf("%d-%d.%s", id.Round, id.Step, id.Part)
+}
 
 // CompareIDs orders by round first: a recovery goes back to earlier steps in a later round.
 func CompareIDs(a, b ID) int {
-	return cmp.Or(cmp.Compare(a.Round, b.Round), cmp.Compare(a.Step, b.Step))
+	return cmp.Or(cmp.Compare(a.Round, b.Round), cmp.Compare(a.Step, b.Step), strings.Compare(a.Part, b.Part))
 }
 
 // ParseID reads the name of a file; ok is false when no ID has that name.
 func ParseID(name string) (id ID, ok bool) {
-	round, step, _ := strings.Cut(name, "-")
+	state, part, _ := strings.Cut(name, ".")
+	round, step, _ := strings.Cut(state, "-")
 	var errRound, errStep error
 	id.Round, errRound = strconv.ParseUint(round, 10, 64)
 	id.Step, errStep = strconv.ParseUint(step, 10, 64)
-	return id, errRound == nil && errStep == nil && id.String() == name
+	id.Part = part
+	return id, errRound == nil && errStep == nil && id.String() == name && (part == "" || isPart(part))
+}
+
+func isPart(key string) bool {
+	_, ok := share.Parse(key)
+	return ok
 }

@@ -12,12 +12,8 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -49,62 +45,6 @@ var (
 	errEarly = errors.New("asked too early")
 )
 
-// Fetch gets a snapshot from the first holder that gives exactly the file wanted, and returns the
-// file's path. A snapshot that is held already is not fetched again. A transfer that does not move
-// for ten seconds ends. A holder that says that it does not know the tickets yet is asked again, for earlyTimeout.
-// Errors: ctx has ended; the file cannot be written here, ErrLocal; or no holder has it, with what was wrong at each, ErrUnreached
-// among them when that was so.
-func (s *Store) Fetch(ctx context.Context, want Snapshot, holders []Holder, identity *Identity) (string, error) {
-	held, err := s.holdsWhole(want)
-	if held {
-		return s.path(want.ID), nil
-	}
-	errs := []error{fmt.Errorf("%d holders are known", len(holders))}
-	if err != nil {
-		errs = append(errs, err)
-	}
-	if want.Bytes > MaxBytes {
-		errs = []error{fmt.Errorf("it is said to have %d bytes, more than the largest of %d", want.Bytes, int64(MaxBytes))}
-		holders = nil
-	}
-	for began := time.Now(); len(holders) > 0; {
-		early, failed, done := s.fetchFromOne(ctx, want, holders, identity, time.Since(began) < earlyTimeout)
-		if done {
-			return s.path(want.ID), nil
-		}
-		errs, holders = append(errs, failed...), early
-		if len(early) > 0 {
-			wait(ctx, earlyWait)
-		}
-		if ctx.Err() != nil {
-			errs, holders = []error{context.Cause(ctx)}, nil
-		}
-	}
-	return "", fmt.Errorf("fetch snapshot %v: %w", want.ID, listed(errs))
-}
-
-// fetchFromOne asks one holder after the other until one has given the snapshot. Otherwise it returns those who
-// are to be asked again, if that makes sense, and what was wrong at the others.
-func (s *Store) fetchFromOne(ctx context.Context, want Snapshot, holders []Holder, identity *Identity, again bool) (early []Holder, failed []error, done bool) {
-	for _, holder := range holders {
-		err := s.fetchFrom(ctx, want, holder, identity)
-		switch {
-		case err == nil:
-			return nil, nil, true
-		case ctx.Err() != nil:
-			return nil, nil, false
-		case again && errors.Is(err, errEarly):
-			early = append(early, holder)
-			continue
-		}
-		failed = append(failed, fmt.Errorf("from %s: %w", holder, err))
-		if errors.Is(err, ErrLocal) {
-			return nil, failed, false
-		}
-	}
-	return early, failed, false
-}
-
 // wait waits, at most until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
@@ -135,7 +75,7 @@ func (h Holder) String() string { return net.JoinHostPort(h.Address, strconv.Ito
 func (s *Store) holdsWhole(want Snapshot) (bool, error) {
 	s.mu.Lock()
 	i := s.find(want.ID)
-	held, fresh := i >= 0 && s.held[i] == want, s.fresh == want.ID
+	held, fresh := i >= 0 && s.held[i].Snapshot == want, s.fresh == want.State()
 	s.mu.Unlock()
 	if !held || fresh {
 		return held, nil
@@ -144,31 +84,9 @@ func (s *Store) holdsWhole(want Snapshot) (bool, error) {
 	return err == nil, err
 }
 
-func (s *Store) fetchFrom(ctx context.Context, want Snapshot, holder Holder, identity *Identity) error {
-	response, err := ask(ctx, http.MethodGet, want, holder, identity)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnreached, err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	switch {
-	case response.StatusCode != http.StatusOK:
-		err := refused(response)
-		if response.StatusCode == http.StatusServiceUnavailable {
-			err = fmt.Errorf("%w: %w", errEarly, err)
-		}
-		return err
-	case response.ContentLength != int64(want.Bytes):
-		return fmt.Errorf("it holds a file of %d bytes, and %d are wanted", response.ContentLength, want.Bytes)
-	}
-	if err = s.receive(want, response.Body); errors.Is(err, errWrongBytes) {
-		err = fmt.Errorf("%w, %s", err, verifyAt(ctx, want, holder, identity))
-	}
-	return err
-}
-
 // verifyAt has a holder look whether its file is whole, and returns in words what it has found.
 func verifyAt(ctx context.Context, want Snapshot, holder Holder, identity *Identity) string {
-	response, err := ask(ctx, http.MethodPost, want, holder, identity)
+	response, err := ask(ctx, http.MethodPost, want, "", holder, identity)
 	if err != nil {
 		return fmt.Sprintf("and it does not say whether its file is whole: %v", err)
 	}
@@ -186,7 +104,7 @@ func refused(response *http.Response) error {
 }
 
 // ask makes one request, on a connection of its own.
-func ask(ctx context.Context, method string, want Snapshot, holder Holder, identity *Identity) (*http.Response, error) {
+func ask(ctx context.Context, method string, want Snapshot, query string, holder Holder, identity *Identity) (*http.Response, error) {
 	transport := &http.Transport{
 		DialContext:           dial,
 		TLSClientConfig:       pinned(holder.Certificate, identity),
@@ -196,7 +114,7 @@ func ask(ctx context.Context, method string, want Snapshot, holder Holder, ident
 		DisableCompression:    true,
 		ReadBufferSize:        bufferBytes,
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "https://"+holder.String()+folder+want.String(), nil)
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+holder.String()+folder+want.String()+query, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -255,81 +173,6 @@ func pinned(certificate [32]byte, identity *Identity) *tls.Config {
 			return nil
 		},
 	}
-}
-
-// receive writes the body into the folder, and gives it its name when it is whole.
-func (s *Store) receive(want Snapshot, body io.Reader) (err error) {
-	file, err := s.create(s.dir)
-	if err != nil {
-		return s.unwritable(want, err)
-	}
-	defer func() {
-		_ = file.Close()
-		if err != nil {
-			_ = os.Remove(file.Name())
-		}
-	}()
-	n, hash, failed, err := transfer(file, io.LimitReader(body, int64(want.Bytes)))
-	switch {
-	case failed != nil:
-		return s.unwritable(want, failed)
-	case err != nil:
-		return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes: %w", ErrUnreached, n, want.Bytes, err)
-	case n != want.Bytes:
-		return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes", ErrUnreached, n, want.Bytes)
-	case hash != want.Hash:
-		return fmt.Errorf("the %d bytes have the %w %x, and %x is wanted", n, errWrongBytes, hash, want.Hash)
-	}
-	if err := file.Close(); err != nil {
-		return s.unwritable(want, err)
-	}
-	if _, err := s.enter(want, filepath.Base(file.Name()), true); err != nil {
-		return s.unwritable(want, err)
-	}
-	s.refresh(want.ID)
-	return nil
-}
-
-// transfer copies until the end, and returns how many bytes were read, their hash, and why writing or
-// reading ended before. Both go on at the same time: what is read takes as long to be deciphered as what is
-// written to be given memory.
-func transfer(to io.Writer, from io.Reader) (read uint64, hash Hash, failed, err error) {
-	const buffers = 4
-	free, full := make(chan []byte, buffers), make(chan []byte, buffers)
-	for range buffers {
-		free <- make([]byte, bufferBytes)
-	}
-	written := NewHasher()
-	var writing sync.WaitGroup
-	var broken atomic.Bool
-	writing.Go(func() {
-		for data := range full {
-			if failed == nil {
-				_, _ = written.Write(data)
-				_, failed = to.Write(data)
-				broken.Store(failed != nil)
-			}
-			free <- data[:cap(data)]
-		}
-	})
-	for !broken.Load() {
-		buffer := <-free
-		n, end := io.ReadFull(from, buffer)
-		read += uint64(n)
-		full <- buffer[:n]
-		if end != nil {
-			if !errors.Is(end, io.EOF) {
-				err = end
-			}
-			break
-		}
-	}
-	close(full)
-	writing.Wait()
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil // the last buffer was not full; whether all came is seen by the size
-	}
-	return read, written.Sum(), failed, err
 }
 
 func (s *Store) unwritable(want Snapshot, err error) error {

@@ -28,7 +28,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add([]byte(request))
 	}
 	store := open(f, 2)
-	want := put(f, store, ID{3, 17}, []byte(strings.Repeat(marker, 100)))
+	want := put(f, store, ID{Round: 3, Step: 17}, []byte(strings.Repeat(marker, 100)))
 	_, holder := serve(f, store)
 	f.Fuzz(func(t *testing.T, request []byte) {
 		conn, err := tls.Dial("tcp", holder.String(), pinned(holder.Certificate, fetcher))
@@ -43,7 +43,7 @@ func FuzzRequest(f *testing.F) {
 		if bytes.Contains(answer, []byte(marker[:8])) {
 			t.Errorf("%q is answered with a snapshot: %.200q", request, answer)
 		}
-		if _, err := open(t, 1).Fetch(t.Context(), want, with(want, holder), fetcher); err != nil {
+		if _, err := fetch(t.Context(), open(t, 1), want, with(want, holder), fetcher); err != nil {
 			t.Errorf("after %q nobody gets a snapshot: %v", request, err)
 		}
 	})
@@ -65,7 +65,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Add(seed)
 	}
 	certificate := newIdentity().certificate
-	want := Snapshot{ID{3, 17}, uint64(len(data)), sum(data)}
+	want := Snapshot{ID{Round: 3, Step: 17}, uint64(len(data)), sum(data)}
 	f.Fuzz(func(t *testing.T, words []byte) {
 		listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13})
 		if err != nil {
@@ -83,7 +83,7 @@ func FuzzAnswer(f *testing.F) {
 		}()
 		holder := Holder{Address: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port, Certificate: sha256.Sum256(certificate.Certificate[0])}
 		store := open(t, 1)
-		path, err := store.Fetch(t.Context(), want, with(want, holder), fetcher)
+		path, err := fetch(t.Context(), store, want, with(want, holder), fetcher)
 		_ = listener.Close()
 		<-said
 		if err != nil {

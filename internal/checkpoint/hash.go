@@ -26,9 +26,43 @@ const (
 // errCut says that a file is shorter than it was.
 var errCut = errors.New("the file was cut while it was read")
 
-// hashOf reads size bytes of a file.
-func hashOf(file io.ReaderAt, size int64) (Hash, error) {
-	blocks := make([]Hash, (size+blockBytes-1)/blockBytes)
+// HashOf reads size bytes of a file.
+func HashOf(file io.ReaderAt, size int64) (Hash, error) {
+	blocks, err := blocksOf(file, size)
+	return hashOfBlocks(blocks), err
+}
+
+// numberOfBlocks is how many blocks so many bytes have.
+func numberOfBlocks(size uint64) uint64 { return (size + blockBytes - 1) / blockBytes }
+
+// hashOfBlocks is the hash of a file whose blocks have these.
+func hashOfBlocks(blocks []Hash) Hash {
+	all := sha256.New()
+	for i := range blocks {
+		_, _ = all.Write(blocks[i][:])
+	}
+	return Hash(all.Sum(nil))
+}
+
+// sumOf is the hash of one block.
+func sumOf(block []byte) Hash { return sha256.Sum256(block) }
+
+// readHashes reads so many hashes, one after another.
+func readHashes(from io.Reader, n uint64) ([]Hash, error) {
+	var hashes []Hash // grows as they come: the number is what a holder says
+	for range n {
+		var one Hash
+		if _, err := io.ReadFull(from, one[:]); err != nil {
+			return nil, err
+		}
+		hashes = append(hashes, one)
+	}
+	return hashes, nil
+}
+
+// blocksOf reads size bytes of a file for the hashes of their blocks.
+func blocksOf(file io.ReaderAt, size int64) ([]Hash, error) {
+	blocks := make([]Hash, numberOfBlocks(uint64(size)))
 	var next atomic.Int64
 	var readers errgroup.Group
 	for range min(maxReaders, runtime.GOMAXPROCS(0), len(blocks)) {
@@ -51,14 +85,7 @@ func hashOf(file io.ReaderAt, size int64) (Hash, error) {
 			return nil
 		})
 	}
-	if err := readers.Wait(); err != nil {
-		return Hash{}, err
-	}
-	all := sha256.New()
-	for i := range blocks {
-		_, _ = all.Write(blocks[i][:])
-	}
-	return Hash(all.Sum(nil)), nil
+	return blocks, readers.Wait()
 }
 
 // Hasher makes the hash of what is written to it, in any pieces.

@@ -112,11 +112,11 @@ func (s *Server) count(conn net.Conn, state http.ConnState) {
 }
 
 // admit lets those through who show a ticket for the snapshot that they name.
-func (s *Server) admit(next func(http.ResponseWriter, ID)) http.HandlerFunc {
+func (s *Server) admit(next func(http.ResponseWriter, *http.Request, ID)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, ok := ParseID(r.PathValue("name"))
 		if !ok {
-			http.Error(w, "a snapshot is named ROUND-STEP", http.StatusBadRequest)
+			http.Error(w, "a snapshot is named ROUND-STEP, a part of one ROUND-STEP.PART", http.StatusBadRequest)
 			return
 		}
 		if status, why := s.refusal(r, id); why != "" {
@@ -130,13 +130,13 @@ func (s *Server) admit(next func(http.ResponseWriter, ID)) http.HandlerFunc {
 			http.Error(w, "this worker holds no snapshots", http.StatusNotFound)
 			return
 		}
-		next(w, id)
+		next(w, r, id)
 	}
 }
 
 // verify says whether a file is what it was when it came. One that is not is held no more. Files are read one after
 // another: whoever asks often waits.
-func (s *Server) verify(w http.ResponseWriter, id ID) {
+func (s *Server) verify(w http.ResponseWriter, _ *http.Request, id ID) {
 	s.verifying.Lock()
 	defer s.verifying.Unlock()
 	err := s.store.Verify(id)
@@ -150,19 +150,46 @@ func (s *Server) verify(w http.ResponseWriter, id ID) {
 	http.Error(w, err.Error(), http.StatusGone)
 }
 
-// give gives a file.
-func (s *Server) give(w http.ResponseWriter, id ID) {
-	file, snapshot, err := s.store.open(id)
+// give gives a file: all of it, or the hashes of all of its blocks, 32 bytes each, and then those of the blocks that the
+// query asks for.
+func (s *Server) give(w http.ResponseWriter, r *http.Request, id ID) {
+	file, held, err := s.store.open(id)
 	if err != nil {
 		http.Error(w, "this worker does not hold snapshot "+id.String(), http.StatusNotFound)
 		return
 	}
 	defer func() { _ = file.Close() }()
+	var hashes []byte
+	from, to := int64(0), int64(held.Bytes)
+	if r.URL.RawQuery != "" {
+		blocks, why := blocksAsked(r, uint64(len(held.blocks)))
+		if why != "" {
+			http.Error(w, why, http.StatusBadRequest)
+			return
+		}
+		from, to = int64(blocks.from*blockBytes), int64(min(blocks.to*blockBytes, held.Bytes))
+		for i := range held.blocks {
+			hashes = append(hashes, held.blocks[i][:]...)
+		}
+		w.Header().Set(bytesHeader, strconv.FormatUint(held.Bytes, 10))
+	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.FormatUint(snapshot.Bytes, 10))
+	w.Header().Set("Content-Length", strconv.FormatInt(int64(len(hashes))+to-from, 10))
 	out := steady{w, http.NewResponseController(w)}
 	// An error ends the connection before all bytes are there, and the client sees that.
-	_, _ = io.CopyBuffer(out, io.LimitReader(file, int64(snapshot.Bytes)), make([]byte, bufferBytes))
+	if _, err := out.Write(hashes); err == nil {
+		_, _ = io.CopyBuffer(out, io.NewSectionReader(file, from, to-from), make([]byte, bufferBytes))
+	}
+}
+
+// blocksAsked reads which of so many blocks are asked for, or says why that cannot be.
+func blocksAsked(r *http.Request, blocks uint64) (of span, why string) {
+	from, errFrom := strconv.ParseUint(r.URL.Query().Get("from"), 10, 64)
+	to, errTo := strconv.ParseUint(r.URL.Query().Get("to"), 10, 64)
+	if errFrom != nil || errTo != nil || from > to || to > blocks {
+		return span{}, fmt.Sprintf("there are %d blocks: ask for ?from=A&to=B of them", blocks)
+	}
+	return span{from, to}, ""
 }
 
 // scheme begins the Authorization header that a ticket comes in.

@@ -24,16 +24,26 @@ type Store struct {
 	create func(dir string) (*os.File, error)
 
 	mu sync.Mutex
-	// held is ordered, newest first; came is the one that came last, fresh the last one that came from
-	// another worker, or from the storage: the world that it is for has not begun yet.
-	held        []Snapshot
-	came, fresh ID
+	// held is ordered, newest first; came is the state that came last, fresh the last one that came from
+	// another worker, or from the storage: the world that it is for has not begun yet. relied is the state
+	// that the job relies on.
+	held                []held
+	came, fresh, relied ID
 	// drops counts the files that were dropped.
 	drops int
 }
 
+// held is a file of the store.
+type held struct {
+	Snapshot
+	// blocks are the hashes of its blocks.
+	blocks []Hash
+	// guest is true for one that came from another worker.
+	guest bool
+}
+
 // Open makes the folder if it is not there, removes what was left half written, and takes up the
-// snapshots that are in it. Trim leaves the newest keep of them, at least 1. Errors: keep out of
+// files that are in it. Trim leaves those of the newest keep states, at least 1. Errors: keep out of
 // range, or the folder cannot be made, read or cleaned.
 func Open(dir string, keep int) (*Store, error) {
 	if keep < 1 {
@@ -66,12 +76,36 @@ func (s *Store) adopt(name string) error {
 	if !ok {
 		return nil
 	}
-	bytes, hash, err := s.inspect(name)
+	bytes, blocks, err := s.inspect(name)
 	if err != nil {
 		return os.RemoveAll(filepath.Join(s.dir, name))
 	}
-	s.insert(Snapshot{ID: id, Bytes: bytes, Hash: hash})
+	s.insert(heldAs(id, bytes, blocks))
 	return nil
+}
+
+// Leftovers are the names of files that programs have written, or begun to, and that are no snapshots.
+func (s *Store) Leftovers() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("read the folder of snapshots: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		name := entry.Name()
+		ours := slices.ContainsFunc(ownParts, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		if strings.HasSuffix(name, partSuffix) && !ours {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// ownParts begin the names of files that agents write themselves.
+var ownParts = []string{"fetch-", "drop-", "restore-"}
+
+func heldAs(id ID, bytes uint64, blocks []Hash) held {
+	return held{Snapshot: Snapshot{ID: id, Bytes: bytes, Hash: hashOfBlocks(blocks)}, blocks: blocks}
 }
 
 // Directory is the folder.
@@ -101,14 +135,14 @@ func (s *Store) Bring(id ID, part string, bytes uint64) (Snapshot, error) {
 func (s *Store) refresh(id ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fresh = id
+	s.fresh = id.State()
 }
 
 func (s *Store) take(id ID, part string, bytes uint64) (Snapshot, error) {
 	if part != filepath.Base(part) || !strings.HasSuffix(part, partSuffix) {
 		return Snapshot{}, errors.New("a snapshot is written into the folder of snapshots, under a name that ends in .part")
 	}
-	size, hash, err := s.inspect(part)
+	size, blocks, err := s.inspect(part)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -117,25 +151,25 @@ func (s *Store) take(id ID, part string, bytes uint64) (Snapshot, error) {
 			fmt.Errorf("the file has %d bytes and %d were announced", size, bytes),
 			os.Remove(filepath.Join(s.dir, part)))
 	}
-	return s.enter(Snapshot{ID: id, Bytes: size, Hash: hash}, part, false)
+	return s.enter(heldAs(id, size, blocks), part, false)
 }
 
-// inspect reads a file for its size and hash.
-func (s *Store) inspect(name string) (uint64, Hash, error) {
+// inspect reads a file for its size and the hashes of its blocks.
+func (s *Store) inspect(name string) (uint64, []Hash, error) {
 	file, err := s.openRegular(name)
 	if err != nil {
-		return 0, Hash{}, err
+		return 0, nil, err
 	}
 	defer func() { _ = file.Close() }()
 	info, err := file.Stat()
 	if err != nil {
-		return 0, Hash{}, err
+		return 0, nil, err
 	}
 	if info.Size() > MaxBytes {
-		return 0, Hash{}, fmt.Errorf("the file has more than %d bytes", int64(MaxBytes))
+		return 0, nil, fmt.Errorf("the file has more than %d bytes", int64(MaxBytes))
 	}
-	hash, err := hashOf(file, info.Size())
-	return uint64(info.Size()), hash, err
+	blocks, err := blocksOf(file, info.Size())
+	return uint64(info.Size()), blocks, err
 }
 
 // openRegular opens a file of the folder, and nothing that only looks like one: a link would lead
@@ -156,22 +190,23 @@ func (s *Store) openRegular(name string) (*os.File, error) {
 }
 
 // enter gives a whole file its name. With replace, it takes the place of one with the same id.
-func (s *Store) enter(snapshot Snapshot, part string, replace bool) (Snapshot, error) {
+func (s *Store) enter(file held, part string, replace bool) (Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from := filepath.Join(s.dir, part)
-	if i := s.find(snapshot.ID); i >= 0 {
+	if i := s.find(file.ID); i >= 0 {
 		if !replace {
-			return s.held[i], os.Remove(from)
+			s.held[i].guest = s.held[i].guest && file.guest
+			return s.held[i].Snapshot, os.Remove(from)
 		}
 		s.held = slices.Delete(s.held, i, i+1)
 	}
-	if err := os.Rename(from, s.path(snapshot.ID)); err != nil {
+	if err := os.Rename(from, s.path(file.ID)); err != nil {
 		return Snapshot{}, err
 	}
-	s.insert(snapshot)
-	s.came = snapshot.ID
-	return snapshot, nil
+	s.insert(file)
+	s.came = file.State()
+	return file.Snapshot, nil
 }
 
 // errAltered marks a file that is no longer what it was when it came.
@@ -185,40 +220,70 @@ func (s *Store) Verify(id ID) error {
 		return fmt.Errorf("verify snapshot %v: %w", id, err)
 	}
 	defer func() { _ = file.Close() }()
-	hash, err := hashOf(file, int64(held.Bytes))
+	hash, err := HashOf(file, int64(held.Bytes))
 	if err == nil && hash == held.Hash {
 		return nil
 	}
 	if err == nil || errors.Is(err, errCut) {
 		err = errAltered
 	}
-	return errors.Join(fmt.Errorf("verify snapshot %v: %w", id, err), s.drop(held))
+	return errors.Join(fmt.Errorf("verify snapshot %v: %w", id, err), s.drop(held.Snapshot))
 }
 
 // drop drops a snapshot, unless another one has its name by now.
 func (s *Store) drop(snapshot Snapshot) error {
 	s.mu.Lock()
-	if i := s.find(snapshot.ID); i < 0 || s.held[i] != snapshot {
+	if i := s.find(snapshot.ID); i < 0 || s.held[i].Snapshot != snapshot {
 		s.mu.Unlock()
 		return nil
 	}
 	return s.dropAndUnlock([]ID{snapshot.ID})
 }
 
-func (s *Store) insert(snapshot Snapshot) {
-	at, _ := slices.BinarySearchFunc(s.held, snapshot, func(a, b Snapshot) int { return CompareIDs(b.ID, a.ID) })
-	s.held = slices.Insert(s.held, at, snapshot)
+func (s *Store) insert(file held) {
+	at, _ := slices.BinarySearchFunc(s.held, file, func(a, b held) int { return CompareIDs(b.ID, a.ID) })
+	s.held = slices.Insert(s.held, at, file)
 }
 
-// Trim drops the oldest snapshots beyond those to keep, but not the one that came last: that is wanted,
-// even if it is old. It is to be called after Take and Fetch, once nobody waits for them any more: a
-// large file takes its time to go.
+// Rely says which state the job would go back to. It is kept until another one is: a worker may have taken its part of
+// newer ones of which the others have none yet.
+func (s *Store) Rely(on ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.relied = on.State()
+}
+
+// Trim drops the oldest states beyond those to keep, but neither the one that came last, which is wanted
+// even if it is old, nor the one that is relied on. Of the states before the one that came last it drops the parts that
+// other workers gave: whoever needed them has them. It is to be called after Take and Fetch, once nobody waits for them
+// any more: a large file takes its time to go.
 func (s *Store) Trim() error {
 	s.mu.Lock()
+	var kept []ID
 	var dropped []ID
-	for i := len(s.held) - 1; i >= 0 && len(s.held)-len(dropped) > s.keep; i-- {
-		if s.held[i].ID != s.came {
-			dropped = append(dropped, s.held[i].ID)
+	for i := range s.held {
+		if of := &s.held[i]; of.guest && of.Part != "" && of.State() != s.came {
+			dropped = append(dropped, of.ID)
+		} else {
+			kept = append(kept, of.ID)
+		}
+	}
+	var states []ID
+	for _, id := range kept {
+		if len(states) == 0 || states[len(states)-1] != id.State() {
+			states = append(states, id.State())
+		}
+	}
+	left := len(states)
+	for i := len(states) - 1; i >= 0 && left > s.keep; i-- {
+		if states[i] == s.came || states[i] == s.relied {
+			continue
+		}
+		left--
+		for _, id := range kept {
+			if id.State() == states[i] {
+				dropped = append(dropped, id)
+			}
 		}
 	}
 	return s.dropAndUnlock(dropped)
@@ -230,7 +295,7 @@ func (s *Store) dropAndUnlock(ids []ID) error {
 	var errs []error
 	var files []string
 	for _, id := range ids {
-		s.held = slices.DeleteFunc(s.held, func(held Snapshot) bool { return held.ID == id })
+		s.held = slices.DeleteFunc(s.held, func(file held) bool { return file.ID == id })
 		s.drops++
 		name := filepath.Join(s.dir, fmt.Sprintf("drop-%d%s", s.drops, partSuffix))
 		if err := os.Rename(s.path(id), name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -249,16 +314,20 @@ func (s *Store) dropAndUnlock(ids []ID) error {
 }
 
 func (s *Store) find(id ID) int {
-	return slices.IndexFunc(s.held, func(held Snapshot) bool { return held.ID == id })
+	return slices.IndexFunc(s.held, func(file held) bool { return file.ID == id })
 }
 
 func (s *Store) path(id ID) string { return filepath.Join(s.dir, id.String()) }
 
-// List is what the store holds, newest first: by round, then by step.
+// List is what the store holds, newest first: by round, then by step, then by part.
 func (s *Store) List() []Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.held)
+	all := make([]Snapshot, len(s.held))
+	for i := range s.held {
+		all[i] = s.held[i].Snapshot
+	}
+	return all
 }
 
 // Path is the file of a snapshot; false when the store does not hold it.
@@ -275,21 +344,21 @@ func (s *Store) Path(id ID) (string, bool) {
 func (s *Store) Retain(wanted func(ID) bool) error {
 	s.mu.Lock()
 	var dropped []ID
-	for _, held := range s.held {
-		if !wanted(held.ID) {
-			dropped = append(dropped, held.ID)
+	for i := range s.held {
+		if id := s.held[i].ID; !wanted(id) {
+			dropped = append(dropped, id)
 		}
 	}
 	return s.dropAndUnlock(dropped)
 }
 
 // open opens a snapshot for reading, under the lock: once it is open nobody can take it away.
-func (s *Store) open(id ID) (*os.File, Snapshot, error) {
+func (s *Store) open(id ID) (*os.File, held, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := s.find(id)
 	if i < 0 {
-		return nil, Snapshot{}, fs.ErrNotExist
+		return nil, held{}, fs.ErrNotExist
 	}
 	file, err := s.openRegular(id.String())
 	return file, s.held[i], err

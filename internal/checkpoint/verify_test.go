@@ -27,9 +27,9 @@ func alter(t testing.TB, store *Store, id ID) {
 
 func TestVerify(t *testing.T) {
 	store := open(t, 3)
-	whole := put(t, store, ID{1, 10}, content(7, 3<<20))
-	altered := put(t, store, ID{1, 20}, content(7, 2<<20))
-	cut := put(t, store, ID{1, 30}, content(7, 1<<20))
+	whole := put(t, store, ID{Round: 1, Step: 10}, content(7, 3<<20))
+	altered := put(t, store, ID{Round: 1, Step: 20}, content(7, 2<<20))
+	cut := put(t, store, ID{Round: 1, Step: 30}, content(7, 1<<20))
 	alter(t, store, altered.ID)
 	if err := os.Truncate(store.path(cut.ID), 100); err != nil {
 		t.Fatal(err)
@@ -57,8 +57,8 @@ func TestVerify(t *testing.T) {
 func TestAHolderWhoseFileWasAltered(t *testing.T) {
 	bad, good, here := open(t, 2), open(t, 2), open(t, 2)
 	data := content(7, 2<<20)
-	older := put(t, bad, ID{1, 10}, data)
-	want := put(t, bad, ID{1, 20}, data)
+	older := put(t, bad, ID{Round: 1, Step: 10}, data)
+	want := put(t, bad, ID{Round: 1, Step: 20}, data)
 	put(t, good, want.ID, data)
 	alter(t, bad, want.ID)
 	identity := newIdentity()
@@ -71,7 +71,7 @@ func TestAHolderWhoseFileWasAltered(t *testing.T) {
 	server.SetKey(1, ticket.KeyOf(secret, identity.Sum()))
 	holder := Holder{Address: "127.0.0.1", Port: server.Port(), Certificate: identity.Sum()}
 
-	_, err = here.Fetch(t.Context(), want, with(want, holder), fetcher)
+	_, err = fetch(t.Context(), here, want, with(want, holder), fetcher)
 	if err == nil || !strings.Contains(err.Error(), "and its file is not whole") || errors.Is(err, ErrUnreached) || errors.Is(err, ErrLocal) {
 		t.Errorf("fetched from it alone: %v", err)
 	}
@@ -82,7 +82,7 @@ func TestAHolderWhoseFileWasAltered(t *testing.T) {
 		t.Errorf("its agent was told %v", told)
 	}
 	_, other := serve(t, good)
-	if _, err := here.Fetch(t.Context(), want, with(want, holder, other), fetcher); err != nil {
+	if _, err := fetch(t.Context(), here, want, with(want, holder, other), fetcher); err != nil {
 		t.Errorf("with another holder: %v", err)
 	}
 }
@@ -90,11 +90,11 @@ func TestAHolderWhoseFileWasAltered(t *testing.T) {
 // Whoever gets wrong bytes from holders that are whole is at fault itself, or the way there is: they keep theirs.
 func TestAHolderThatIsWholeKeepsItsFile(t *testing.T) {
 	store := open(t, 2)
-	held := put(t, store, ID{1, 20}, content(7, 1000))
+	held := put(t, store, ID{Round: 1, Step: 20}, content(7, 1000))
 	_, holder := serve(t, store)
 	want := held
 	want.Hash[0] ^= 1
-	_, err := open(t, 2).Fetch(t.Context(), want, with(want, holder), fetcher)
+	_, err := fetch(t.Context(), open(t, 2), want, with(want, holder), fetcher)
 	if err == nil || !strings.Contains(err.Error(), "though its file is whole") {
 		t.Errorf("%v", err)
 	}
@@ -107,20 +107,20 @@ func TestAHolderThatIsWholeKeepsItsFile(t *testing.T) {
 func TestAnOwnFileThatWasAltered(t *testing.T) {
 	here, there := open(t, 2), open(t, 2)
 	data := content(7, 2<<20)
-	want := put(t, here, ID{1, 20}, data)
+	want := put(t, here, ID{Round: 1, Step: 20}, data)
 	put(t, there, want.ID, data)
 	_, holder := serve(t, there)
 
-	if _, err := here.Fetch(t.Context(), want, nil, fetcher); err != nil {
+	if _, err := fetch(t.Context(), here, want, nil, fetcher); err != nil {
 		t.Errorf("it is held and whole, and nobody need be asked: %v", err)
 	}
 	alter(t, here, want.ID)
-	if _, err := here.Fetch(t.Context(), want, nil, fetcher); err == nil || !strings.Contains(err.Error(), "is not what it was") {
+	if _, err := fetch(t.Context(), here, want, nil, fetcher); err == nil || !strings.Contains(err.Error(), "is not what it was") {
 		t.Errorf("altered, and nobody else has it: %v", err)
 	}
 	put(t, here, want.ID, data)
 	alter(t, here, want.ID)
-	path, err := here.Fetch(t.Context(), want, with(want, holder), fetcher)
+	path, err := fetch(t.Context(), here, want, with(want, holder), fetcher)
 	if err != nil {
 		t.Fatal(err)
 	}

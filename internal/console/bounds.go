@@ -41,7 +41,31 @@ func (l *Look) bounds(j *job) []string {
 	if j.in.Ends.After(l.now) {
 		all = append(all, fmt.Sprintf("It ends in %s at the latest, at %s (spec.activeDeadline).", span(j.in.Ends.Sub(l.now)), clock(j.in.Ends)))
 	}
+	if !j.in.Deadline.IsZero() {
+		all = append(all, l.deadline(j))
+	}
 	return all
+}
+
+// deadline is what becomes of a job's deadline, as far as that can be told.
+func (l *Look) deadline(j *job) string {
+	in, d := j.in, j.decision
+	text := fmt.Sprintf("It is to be complete in %s, at %s (spec.deadline)", span(in.Deadline.Sub(l.now)), clock(in.Deadline))
+	switch {
+	case !in.Deadline.After(l.now):
+		return fmt.Sprintf("It was to be complete %s ago, at %s (spec.deadline).", span(l.now.Sub(in.Deadline)), clock(in.Deadline))
+	case !l.cluster.Settings.ByValue:
+		return text + ", which changes nothing: workers are shared evenly here."
+	case d == nil || in.Stage != allocation.Training:
+		return text + "."
+	case in.Pace == nil || in.Pace.Left == 0:
+		return text + "; whether it will be cannot be told yet: how fast it is, or how many steps are left, is not known."
+	case d.Late:
+		return text + "; it will be late with any number of workers of which it is known how fast it would be."
+	case d.Needs > j.have():
+		return text + fmt.Sprintf("; it needs %s for that.", count(int(d.Needs), "worker"))
+	}
+	return text + fmt.Sprintf("; %s would do.", count(int(d.Needs), "worker"))
 }
 
 // standing is the priority of a job, as far as it can be seen.
@@ -70,6 +94,9 @@ func (l *Look) standing(j *job) []string {
 // policy is what may be taken from a job, within what its namespace allows; in a partial Look, which knows nothing
 // of that, what the job asks for.
 func (l *Look) policy(j *job) allocation.Policy {
+	if j.in.SizedBy != "" {
+		return allocation.Never
+	}
 	namespace := &l.cluster.Namespaces[j.in.Namespace]
 	if !l.partial && (j.in.Policy == allocation.Never && !namespace.NeverAllowed || j.in.Policy == allocation.Evict && !namespace.EvictAllowed) {
 		return allocation.Shrink
@@ -87,6 +114,9 @@ func (l *Look) mayEnd(j *job) bool {
 
 // preemption says what may be taken from a job.
 func (l *Look) preemption(j *job) string {
+	if j.in.SizedBy != "" {
+		return j.in.SizedBy + " decides its size, whatever spec.preemption.policy and spec.growth.policy say: it has min workers, none of which are taken for others."
+	}
 	asked, policy := j.object.Spec.Preemption.Policy, l.policy(j)
 	text := fmt.Sprintf("spec.preemption.policy is %s", asked)
 	if policy != j.in.Policy {

@@ -103,6 +103,7 @@ func TestExplainTellsThePolicyInForce(t *testing.T) {
 	c := clusterOf(4)
 	c.trains(c.add("never", 1, 3, func(job *v1alpha1.TrainingJob) { job.Spec.Preemption.Policy = v1alpha1.PreemptionNever }), "n0", "n0")
 	c.trains(c.add("evict", 1, 3, func(job *v1alpha1.TrainingJob) { job.Spec.Preemption.Policy = v1alpha1.PreemptionEvict }), "n0")
+	c.trains(c.add("kueue", 1, 3, func(job *v1alpha1.TrainingJob) { job.Labels = map[string]string{v1alpha1.LabelKueueQueue: "gpus"} }), "n0")
 	const forbidden = "defaultNamespace: {allowNever: false, allowEvict: false}"
 	for _, test := range []struct {
 		name, job  string
@@ -113,6 +114,8 @@ func TestExplainTellsThePolicyInForce(t *testing.T) {
 		{"forbidden", "never", NewLook(c.Objects, optionsOf(t, forbidden)), []string{"does not allow in namespace team, so that Shrink is used: workers beyond min may be taken",
 			"1 of its workers is surplus", "spec.growth.policy is Auto"}, []string{"lends nothing", "unless"}},
 		{"forbidden", "evict", NewLook(c.Objects, optionsOf(t, forbidden)), []string{"so that Shrink is used"}, []string{"may take all of it"}},
+		{"with Kueue's label", "kueue", c.look(t), []string{"Kueue (label kueue.x-k8s.io/queue-name) decides its size", "It would grow without the label"},
+			[]string{"workers beyond min may be taken", "administrator", "spec.growth.policy is Auto"}},
 		{"not known", "never", NewPartialLook(fleet.Objects{Jobs: c.Jobs, Pods: c.Pods}, options(t)), []string{"unless the administrator does not allow Never in this namespace."}, nil},
 		{"not known", "evict", NewPartialLook(fleet.Objects{Jobs: c.Jobs, Pods: c.Pods}, options(t)), []string{"unless the administrator does not allow Evict in this namespace."}, nil},
 	} {

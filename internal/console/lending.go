@@ -36,12 +36,15 @@ func (l *Look) surplus(j *job) string {
 		}
 	}
 	own := max(j.have()-surplus, 0)
+	why := "spec.preemption.policy is Never"
+	if j.in.SizedBy != "" {
+		why = j.in.SizedBy + " decides its size"
+	}
 	switch {
 	case l.policy(j) == allocation.Never && surplus > 0:
-		return fmt.Sprintf("It borrows nothing and lends nothing (spec.preemption.policy is Never): it gives up the %s that it has beyond min.",
-			count(surplus, "worker"))
+		return fmt.Sprintf("It borrows nothing and lends nothing (%s): it gives up the %s that it has beyond min.", why, count(surplus, "worker"))
 	case l.policy(j) == allocation.Never:
-		return "It borrows nothing and lends nothing (spec.preemption.policy is Never): it has min workers."
+		return fmt.Sprintf("It borrows nothing and lends nothing (%s): it has min workers.", why)
 	case surplus == 0:
 		return "It has borrowed nothing: all of its workers are its own."
 	default:

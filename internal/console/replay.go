@@ -74,14 +74,23 @@ func (r *Replay) Write(out io.Writer) error {
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "POLICY\tAVERAGE\tMEDIAN\tP90\tP99\tMAKESPAN\tUTILISATION\tGOODPUT\tRESIZES/JOB")
+	header := "POLICY\tAVERAGE\tMEDIAN\tP90\tP99\tMAKESPAN\tUTILISATION\tGOODPUT\tRESIZES/JOB"
+	deadlines := len(r.Runs) > 0 && r.Runs[0].Deadlines > 0
+	if deadlines {
+		header += "\tLATE"
+	}
+	fmt.Fprintln(table, header)
 	for i := range r.Runs {
 		one := &r.Runs[i]
 		cells := []string{one.Policy}
 		for _, x := range []float64{one.Average, one.Median, one.P90, one.P99, one.Makespan} {
 			cells = append(cells, strconv.FormatFloat(x, 'f', 0, 64))
 		}
-		fmt.Fprintf(table, "%s\t%.1f%%\t%.1f%%\t%.1f\n", strings.Join(cells, "\t"), 100*one.Utilisation, 100*one.Goodput, one.ResizesPerJob)
+		fmt.Fprintf(table, "%s\t%.1f%%\t%.1f%%\t%.1f", strings.Join(cells, "\t"), 100*one.Utilisation, 100*one.Goodput, one.ResizesPerJob)
+		if deadlines {
+			fmt.Fprintf(table, "\t%d of %d", one.Late, one.Deadlines)
+		}
+		fmt.Fprintln(table)
 	}
 	return table.Flush()
 }

@@ -104,6 +104,8 @@ func (l *Look) outlook(j *job) []string {
 		return append(all, "It grows no further than spec.workers.max: `kubectl scale` raises that, also while it trains.")
 	case "GrowthOff":
 		return append(all, "It would grow if spec.growth.policy were Auto.")
+	case "SizedElsewhere":
+		return append(all, "It would grow without the label "+v1alpha1.LabelKueueQueue+".")
 	case "DoesNotBorrow":
 		return append(all, "It would grow if spec.preemption.policy were Shrink: who lends may borrow.")
 	case "RegrowDelayed":

@@ -3,6 +3,7 @@ package console
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/fleet"
 )
@@ -38,6 +39,38 @@ func TestSizesNextToThatOfAJob(t *testing.T) {
 		}
 		if strings.Join(got, "; ") != strings.Join(want, "; ") {
 			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// What becomes of a deadline: with how many workers it is met, that it will not be, or why that cannot be told.
+func TestDeadlineIsExplained(t *testing.T) {
+	for _, test := range []struct {
+		job  string
+		in   time.Duration
+		even bool
+		want string
+	}{
+		{"scales", 2 * time.Hour, false, "to be complete in 120m, at "},
+		{"scales", 2 * time.Hour, false, "; 2 workers would do."},
+		{"scales", 20 * time.Minute, false, "it needs 8 workers for that."},
+		{"scales", time.Second, false, "it will be late with any number of workers"},
+		{"flat", time.Hour, false, "cannot be told yet"},
+		{"unknown", time.Hour, false, "cannot be told yet"},
+		{"scales", time.Hour, true, "changes nothing: workers are shared evenly here."},
+		{"scales", -time.Hour, false, "It was to be complete 60m ago"},
+	} {
+		c := speeds()
+		if test.even {
+			c.settings = ""
+		}
+		for _, job := range c.Jobs {
+			if job.Name == test.job {
+				job.Spec.Deadline = ago(-test.in)
+			}
+		}
+		if text := explained(t, c.look(t), test.job); !strings.Contains(text, test.want) {
+			t.Errorf("%s, deadline in %s: %q is missing:\n%s", test.job, test.in, test.want, text)
 		}
 	}
 }

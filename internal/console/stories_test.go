@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 var update = flag.Bool("update", false, "write the golden files of testdata anew")
@@ -140,7 +141,7 @@ func lender() *cluster {
 	c := clusterOf(4, 2)
 	job := c.add("lender", 2, 6)
 	pods := c.trains(job, "n0", "n0", "n0", "n0", "n1")
-	pods[4].Annotations[v1alpha1.AnnotationLeaving] = "Reclaimed team/big 2030-01-01T11:59:48Z"
+	fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: ago(12 * time.Second).Time}.Put(pods[4])
 	job.Status.Resizes = []v1alpha1.Resize{
 		{Round: ptr.To[int64](2), From: ptr.To[int32](2), To: ptr.To[int32](5), Reason: "CapacityAvailable",
 			Pause: &metav1.Duration{Duration: 180 * time.Millisecond}, StepsLost: ptr.To[int64](0), At: ago(20 * time.Minute)},

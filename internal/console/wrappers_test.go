@@ -16,6 +16,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 const gpu corev1.ResourceName = "example.com/gpu"
@@ -104,7 +105,14 @@ func (c *cluster) trains(job *v1alpha1.TrainingJob, nodes ...string) []*corev1.P
 	n := int32(len(nodes))
 	job.Status.State, job.Status.StartTime, job.Status.Attempt = "Training", ago(time.Hour), ptr.To[int32](1)
 	job.Status.Workers = v1alpha1.WorkersStatus{Target: &n, Running: &n}
-	job.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To[int64](3), Attempt: ptr.To[int32](1), Workers: &n}
+	made := rendezvous.Record{Workers: n}
+	var members []rendezvous.NamedMember
+	for i, node := range nodes {
+		members = append(members, rendezvous.NamedMember{Ordinal: int32(i), Node: node})
+	}
+	made.Name(members)
+	job.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To[int64](3), Attempt: ptr.To[int32](1), Workers: &n,
+		Members: made.Members, Nodes: made.Nodes}
 	job.Status.Progress = v1alpha1.ProgressStatus{Step: ptr.To[int64](1832), TotalSteps: ptr.To[int64](9000),
 		SamplesPerSecond: ptr.To[int64](911), Goodput: "0.993", Since: ago(time.Hour)}
 	var pods []*corev1.Pod
@@ -113,7 +121,6 @@ func (c *cluster) trains(job *v1alpha1.TrainingJob, nodes ...string) []*corev1.P
 			ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: fmt.Sprintf("%s-1-%d", job.Name, i),
 				UID: types.UID(fmt.Sprintf("uid-%s-%d", job.Name, i)), CreationTimestamp: *ago(time.Hour),
 				Labels:          map[string]string{v1alpha1.LabelJob: job.Name, v1alpha1.LabelAttempt: "1"},
-				Annotations:     map[string]string{v1alpha1.AnnotationRank: fmt.Sprint(i)},
 				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind("TrainingJob"))}},
 			Spec:   *job.Spec.Workers.Template.Spec.DeepCopy(),
 			Status: corev1.PodStatus{Phase: corev1.PodRunning},

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
 )
 
@@ -61,9 +62,6 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 	if err := r.refreshTrust(ctx, state); err != nil {
 		return err
 	}
-	if err := inBatches(len(actions.Ranks), func(i int) error { return r.annotateRank(ctx, actions.Ranks[i]) }); err != nil {
-		return err
-	}
 	if actions.DeleteJob {
 		err := r.Client.Delete(ctx, state.Job, client.Preconditions{UID: &state.Job.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 		return client.IgnoreNotFound(wrapf(err, "delete job %s", key))
@@ -73,13 +71,13 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 
 // changePods deletes, withdraws and marks pods, many at a time.
 func (r *Reconciler) changePods(ctx context.Context, state *State, actions *Actions) error {
-	if err := inBatches(len(actions.Delete), func(i int) error { return r.deletePod(ctx, actions.Delete[i]) }); err != nil {
+	if err := atOnce(len(actions.Delete), func(i int) error { return r.deletePod(ctx, actions.Delete[i]) }); err != nil {
 		return err
 	}
-	if err := inBatches(len(actions.Withdraw), func(i int) error { return r.withdraw(ctx, actions.Withdraw[i]) }); err != nil {
+	if err := atOnce(len(actions.Withdraw), func(i int) error { return r.withdraw(ctx, actions.Withdraw[i]) }); err != nil {
 		return err
 	}
-	return inBatches(len(actions.Mark), func(i int) error { return r.markPod(ctx, state.Job.UID, actions.Mark[i]) })
+	return atOnce(len(actions.Mark), func(i int) error { return r.markPod(ctx, state.Job.UID, actions.Mark[i]) })
 }
 
 // makeGroups makes a gang with its group, or groups again that somebody has deleted.
@@ -185,42 +183,45 @@ func refusal(what string, err error) error {
 	}
 }
 
-// markPod writes on a pod for which job it leaves, or takes that away.
+// markPod says on a pod for which job it leaves, or takes that away.
 func (r *Reconciler) markPod(ctx context.Context, job types.UID, mark PodMark) error {
-	written, err := r.annotate(ctx, mark.Pod, v1alpha1.AnnotationLeaving, mark.Mark)
-	if written != nil {
-		r.memory.update(job, func(m *Memory) {
-			m.Own.marked(mark.Pod.UID, ownMark{version: written.ResourceVersion, text: mark.Mark})
-		})
+	condition := map[string]any{"type": v1alpha1.PodLeaving, "$patch": "delete"}
+	if mark.Mark != (fleet.Mark{}) {
+		c := mark.Mark.Condition()
+		condition = map[string]any{
+			"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": c.LastTransitionTime,
+		}
 	}
-	return wrapf(err, "mark pod %s/%s as leaving", mark.Pod.Namespace, mark.Pod.Name)
-}
-
-func (r *Reconciler) annotateRank(ctx context.Context, rank PodRank) error {
-	_, err := r.annotate(ctx, rank.Pod, v1alpha1.AnnotationRank, rank.Rank)
-	return wrapf(err, "annotate pod %s/%s with its rank", rank.Pod.Namespace, rank.Pod.Name)
-}
-
-// annotate writes an annotation of a pod, or takes it away when the text is empty, and returns what stands there
-// then; nil for a pod that is gone. A patch by uid: what was read may be older than what stands there.
-func (r *Reconciler) annotate(ctx context.Context, pod *corev1.Pod, name, text string) (*corev1.Pod, error) {
-	annotations := map[string]any{name: text}
-	if text == "" {
-		annotations[name] = nil
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": mark.Pod.UID}, "status": map[string]any{"conditions": []any{condition}},
+	})
 	if err != nil {
-		return nil, fmt.Errorf("encode the annotation %s: %w", name, err)
+		return fmt.Errorf("encode the condition %s: %w", v1alpha1.PodLeaving, err)
 	}
-	written := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
-	err = r.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldManager))
+	// Other conditions are the kubelet's and the scheduler's: this kind of patch leaves them alone.
+	marked := bare(mark.Pod)
+	err = r.Client.Status().Patch(ctx, marked, client.RawPatch(types.StrategicMergePatchType, patch), client.FieldOwner(fieldManager))
+	if there, err := stillThere(err); !there || err != nil {
+		return wrapf(err, "mark pod %s/%s as leaving", mark.Pod.Namespace, mark.Pod.Name)
+	}
+	r.memory.update(job, func(m *Memory) {
+		m.Own.marked(mark.Pod.UID, ownMark{version: marked.ResourceVersion, mark: mark.Mark})
+	})
+	return nil
+}
+
+// bare is a pod with nothing but its name: what is to be patched, by uid, since what was read may be older than what stands
+// there.
+func bare(pod *corev1.Pod) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+}
+
+// stillThere tells from the answer to such a patch whether the pod is there.
+func stillThere(err error) (bool, error) {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-		return nil, nil // a uid that differs is invalid: another pod has the name
+		return false, nil // a uid that differs is invalid: another pod has the name
 	}
-	if err != nil {
-		return nil, err
-	}
-	return written, nil
+	return err == nil, err
 }
 
 func wrapf(err error, format string, args ...any) error {

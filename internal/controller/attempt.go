@@ -39,6 +39,11 @@ func (p *planner) startGang() {
 	p.release(p.busy())
 	p.held = p.heldUp()
 	if waiting := p.oldWorld(); waiting != "" {
+		p.held = p.held || len(p.unproven()) > 0 // that may take a minute, or for ever
+		if retry := p.Job.Status.RetryTime; retry != nil && !p.Now.Before(retry.Time) {
+			// The failure is no reason any more.
+			p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, waiting)
+		}
 		p.keepBackOff(v1alpha1.ReasonStopping, waiting)
 		p.lookAgain(overdueAfter / 4)
 		return
@@ -242,7 +247,6 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 	p.refreshCheckpoint()
 	if p.World.Round > 0 && p.rendezvousKnows() {
 		p.describeFixed(pods)
-		p.annotateRanks(pods)
 		p.refreshProgress()
 		return
 	}
@@ -345,8 +349,10 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		BarrierTimeout:     value(spec.Checkpoint.Timeout).Duration,
 		GrowthWindow:       value(spec.Growth.Stabilization).Duration,
 		HangTimeout:        value(spec.Failure.HangTimeout).Duration,
+		MayRestart:         value(p.Job.Status.Restarts.Program) < value(spec.Failure.MaxRestarts),
 		Durable:            record.FromStatus(p.Job),
 		Storage:            p.storage(),
+		Copies:             value(spec.Checkpoint.Copies),
 	}
 	if spec.Strategy() == v1alpha1.ResizeRestart {
 		expected.Strategy = rendezvous.Restart

@@ -35,6 +35,19 @@ func TestBatchesGrow(t *testing.T) {
 	})
 }
 
+// Those who wait for marks and deletions wait for one call, not for one after the other.
+func TestWhatIsThereIsChangedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if err := atOnce(mostAtOnce, func(int) error { time.Sleep(time.Second); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it took %s, want a second", took)
+		}
+	})
+}
+
 func TestAnErrorEndsTheBatches(t *testing.T) {
 	for failing, want := range map[int]int32{0: 1, 1: 3, 2: 3, 3: 7, 12: 15, 19: 20} {
 		var calls atomic.Int32

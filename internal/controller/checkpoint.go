@@ -15,6 +15,9 @@ import (
 // uploadLimit is how long workers that are to be released are kept for the upload of their state.
 const uploadLimit = 10 * time.Minute
 
+// copiesPatience is how long snapshots may be on fewer nodes than they should be before that is told.
+const copiesPatience = time.Minute
+
 // storage is what the rendezvous is to do about the job's storage; nil when it has none.
 func (p *planner) storage() *rendezvous.Storage {
 	spec := &p.Job.Spec
@@ -59,9 +62,10 @@ func (p *planner) durable() bool {
 }
 
 // parks says whether workers that are all to be released stay for a while: their world stops, and what it has done is
-// made durable first. A job without a storage, or without a world that can stop, waits for nothing.
+// made durable first. A job without a storage, or without a world that can stop, waits for nothing; of one whose world an
+// operator that has only begun to lead does not know yet that is not known.
 func (p *planner) parks() bool {
-	if p.storage() == nil || p.target() == 0 || !p.canStop() || p.World.Parked {
+	if p.storage() == nil || p.target() == 0 || p.World.Parked || !p.canStop() && !p.mayStop() {
 		return false
 	}
 	since := &p.plan.Elastic.ParkingSince
@@ -84,6 +88,11 @@ func (p *planner) parks() bool {
 	return true
 }
 
+// mayStop says whether there may be a world that can come to a barrier, which this leader does not know yet.
+func (p *planner) mayStop() bool {
+	return p.takingOver() && p.Job.Spec.Strategy() == v1alpha1.ResizeInPlace && p.anyoneThere(p.gang())
+}
+
 // canStop says whether there is a world that can come to a barrier. One that has lost too many is none.
 func (p *planner) canStop() bool {
 	return p.rendezvousKnows() && p.elastic() && p.World.Fatal == "" && p.World.Phase != rendezvous.PhaseRegrouping && len(p.live()) > 0
@@ -102,6 +111,7 @@ func (p *planner) refreshCheckpoint() {
 		*told = p.World.Restored
 		p.note(corev1.EventTypeNormal, v1alpha1.EventRestored, "%s", *told)
 	}
+	p.tellCopies()
 	seen, known := &p.World.Durable, &p.Job.Status.Checkpoint
 	if seen.Path == "" || known.Location == seen.Path {
 		return
@@ -111,7 +121,47 @@ func (p *planner) refreshCheckpoint() {
 		return // of a leader that has heard of an older one only
 	}
 	p.plan.Status.Checkpoint = v1alpha1.CheckpointStatus{
-		Step: ptr.To(step), Round: ptr.To(round), Location: seen.Path, At: ptr.To(metav1.NewTime(p.Now)),
+		Step: ptr.To(step), Round: ptr.To(round), Location: seen.Path, At: ptr.To(metav1.NewTime(p.Now)), Memory: known.Memory,
+	}
+}
+
+// reportMemory brings status.checkpoint.memory up to date. It changes with every snapshot, so it is written with the progress.
+func (p *planner) reportMemory() {
+	seen, known := &p.World.Memory, &p.plan.Status.Checkpoint.Memory
+	if seen.Copies == 0 {
+		*known = v1alpha1.MemoryStatus{} // it went with those who had it
+		return
+	}
+	if next := int64(seen.Step); known.Step == nil || *known.Step != next {
+		known.Step, known.At = ptr.To(next), ptr.To(metav1.NewTime(p.Now))
+	}
+	known.Copies = ptr.To(int32(seen.Copies))
+}
+
+// tellCopies says when snapshots are on fewer nodes than they could be, and not only until the next one, and whose states
+// differ.
+func (p *planner) tellCopies() {
+	seen, memory := &p.World.Memory, &p.plan.Elastic
+	if told := &memory.Differ; p.World.Differ != "" && *told != p.World.Differ {
+		*told = p.World.Differ
+		p.note(corev1.EventTypeWarning, v1alpha1.EventReplicasDiffer, "%s", *told)
+	}
+	if seen.Copies == 0 || seen.Copies >= seen.Possible {
+		memory.MissingSince, memory.MissingTold = time.Time{}, false
+		return
+	}
+	if memory.MissingSince.IsZero() {
+		memory.MissingSince = p.Now
+	}
+	left := memory.MissingSince.Add(copiesPatience).Sub(p.Now)
+	switch {
+	case memory.MissingTold:
+	case left > 0:
+		p.lookAgain(left)
+	default:
+		memory.MissingTold = true
+		p.note(corev1.EventTypeWarning, v1alpha1.EventCopiesMissing, "the snapshot of step %d is on %d of %d nodes, and for %s none was on more: "+
+			"what was done since the last checkpoint would be lost with them. See the logs of the workers", seen.Step, seen.Copies, seen.Possible, copiesPatience)
 	}
 }
 

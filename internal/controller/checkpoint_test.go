@@ -68,6 +68,28 @@ func TestTheUploaderMountsTheVolumeOfAFolder(t *testing.T) {
 	}
 }
 
+// Processes that share a namespace see each other's environment: with the uploader's credentials in it that is refused.
+func TestCredentialsAreTheUploadersAlone(t *testing.T) {
+	for name, row := range map[string]struct {
+		secret string
+		shared *bool
+		fault  bool
+	}{
+		"shared, with a Secret":    {"s3", ptr.To(true), true},
+		"shared, without a Secret": {"", ptr.To(true), false},
+		"a Secret":                 {"s3", nil, false},
+		"a Secret, and not shared": {"s3", ptr.To(false), false},
+	} {
+		job := jobWith(running, withStorage, func(j *v1alpha1.TrainingJob) {
+			j.Spec.Checkpoint.Storage.SecretName = row.secret
+			j.Spec.Workers.Template.Spec.ShareProcessNamespace = row.shared
+		})
+		if fault := templateFault(&job.Spec); (fault != "") != row.fault || row.fault && !strings.Contains(fault, "shareProcessNamespace") {
+			t.Errorf("%s: %q", name, fault)
+		}
+	}
+}
+
 // A pod keeps its class of service: that of one with processors of its own, too.
 func TestTheUploaderKeepsThePodsClass(t *testing.T) {
 	amounts := func(cpu, memory string) corev1.ResourceList {
@@ -186,13 +208,31 @@ func TestWhatCannotStopIsNotParked(t *testing.T) {
 		"its pods are gone":       func(s *State) { s.Pods = nil },
 		"it cannot go on":         func(s *State) { s.World.Fatal = "no snapshot is left" },
 		"no world was formed yet": func(s *State) { s.World.Round = 0 },
-		"nothing of it is known":  func(s *State) { s.World.Known = false },
+		"nobody of it is there":   func(s *State) { s.World.Known = false; s.Pods = nil },
 	} {
 		state := elasticState(job, crewOf(job)...)
 		change(state)
 		if plan := look(state); value(plan.Status.Workers.Target) != 0 {
 			t.Errorf("%s, and its workers stay: %+v", name, plan.Actions.Expect)
 		}
+	}
+}
+
+// An operator that begins to lead while a job is suspended does not know its world yet: the workers stay until it does, or
+// until it has taken too long, and the world is told to stop.
+func TestASuspendedJobIsTakenOverBeforeItsWorkersGo(t *testing.T) {
+	job := trains(2, withStorage, func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) })
+	state := elasticState(job, crewOf(job)...)
+	state.World.Known = false
+	plan := look(state)
+	expect := plan.Actions.Expect
+	if value(plan.Status.Workers.Target) != 2 || expect == nil || expect.Storage == nil || expect.Storage.Park == "" || len(expect.Members) != 2 {
+		t.Fatalf("the workers of a world that is not known yet are not kept, or nobody asks for it: %+v", expect)
+	}
+	state.Memory.Elastic = plan.Elastic
+	state.Now = state.Now.Add(value(job.Spec.Checkpoint.Timeout).Duration + uploadLimit)
+	if plan := look(state); value(plan.Status.Workers.Target) != 0 {
+		t.Error("workers that nobody hears of stay for ever")
 	}
 }
 
@@ -237,6 +277,64 @@ func TestWhatWasRestoredIsTold(t *testing.T) {
 	expectNote(t, look(state), v1alpha1.EventRestored, "from step 42")
 	for _, note := range look(state).Notes {
 		if note.Reason == v1alpha1.EventRestored {
+			t.Errorf("it is told again: %+v", note)
+		}
+	}
+}
+
+// Snapshots that are on too few nodes are told of when that lasts, once, and not while another one is under way.
+func TestMissingCopiesAreTold(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	state.World.Memory = rendezvous.Memory{Snapshot: rendezvous.Snapshot{Round: 1, Step: 40}, Copies: 1, Asked: 2, Possible: 2}
+	state.World.Progress.Step = 41
+	told := func(plan Plan) (n int) {
+		for _, note := range plan.Notes {
+			if note.Reason == v1alpha1.EventCopiesMissing {
+				n++
+			}
+		}
+		state.Memory.Elastic = plan.Elastic
+		return n
+	}
+	if plan := look(state); told(plan) != 0 || value(plan.Status.Checkpoint.Memory.Step) != 40 || value(plan.Status.Checkpoint.Memory.Copies) != 1 {
+		t.Errorf("at first: %+v, %+v", plan.Notes, plan.Status.Checkpoint.Memory)
+	}
+	state.Now = state.Now.Add(copiesPatience)
+	if n := told(look(state)); n != 1 {
+		t.Errorf("after a while it is told %d times", n)
+	}
+	if n := told(look(state)); n != 0 {
+		t.Errorf("it is told again, %d times", n)
+	}
+	state.World.Memory.Copies = 2
+	_ = told(look(state))
+	state.World.Memory.Copies = 1
+	if n := told(look(state)); n != 0 {
+		t.Error("a snapshot that is being written is told of")
+	}
+	state.World.Memory.Possible = 1
+	state.Now = state.Now.Add(copiesPatience)
+	if n := told(look(state)); n != 0 {
+		t.Error("a world on one node is told of")
+	}
+	// With the workers the state is gone.
+	state.Job.Status.Checkpoint.Memory.Step, state.Job.Spec.Suspend = ptr.To[int64](40), ptr.To(true)
+	if plan := look(state); plan.Status.Checkpoint.Memory != (v1alpha1.MemoryStatus{}) {
+		t.Errorf("without workers there is %+v", plan.Status.Checkpoint.Memory)
+	}
+}
+
+// States that differ where they should be the same are told of, once.
+func TestStatesThatDifferAreTold(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	state.World.Differ = "digits-1-0 on n1 against digits-1-1 on n2"
+	plan := look(state)
+	expectNote(t, plan, v1alpha1.EventReplicasDiffer, "digits-1-0 on n1")
+	state.Memory.Elastic = plan.Elastic
+	for _, note := range look(state).Notes {
+		if note.Reason == v1alpha1.EventReplicasDiffer {
 			t.Errorf("it is told again: %+v", note)
 		}
 	}

@@ -7,14 +7,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // worker is one pod of the current attempt and what is known of it.
 type worker struct {
-	pod  *corev1.Pod
-	seen rendezvous.MemberObservation
+	pod    *corev1.Pod
+	seen   rendezvous.MemberObservation
+	stands standing
+	// past is true when it had ended before this operator first looked at the job: whatever it was, it is not coming.
+	past bool
 	// leaving says why it should be in no world any more, why the same in words; leaveBy is when it
 	// will be killed, zero when it can take its time.
 	leaving rendezvous.Reason
@@ -32,19 +34,8 @@ type worker struct {
 
 func (w *worker) bound() bool { return w.pod.Spec.NodeName != "" }
 
-// inWorld says whether it has a rank in the current world. Of one that this leader has not heard of,
-// its pod tells.
-func (w *worker) inWorld() bool {
-	return w.rank() >= 0
-}
-
-// rank is its worker rank in the current world, -1 for none.
-func (w *worker) rank() int32 {
-	if w.seen.Joined {
-		return w.seen.WorkerRank
-	}
-	return annotatedRank(w.pod)
-}
+// inWorld says whether it has a rank in the current world, or may have.
+func (w *worker) inWorld() bool { return w.stands.rank >= 0 || w.stands.open }
 
 // alive says whether it may make a step, or could in a next world.
 func (w *worker) alive() bool { return w.bound() && !w.ended && w.lost == "" }
@@ -54,22 +45,26 @@ func (w *worker) stays() bool { return !w.ended && w.lost == "" && w.leaving == 
 
 // newcomer says whether it was in no world yet.
 func (w *worker) newcomer() bool {
-	return !w.inWorld() && !w.seen.Out && w.pod.Annotations[v1alpha1.AnnotationRank] == "" && (w.loss == nil || w.loss.Round == 0)
+	return !w.inWorld() && !w.seen.Out && !w.seen.WasIn && !w.past && w.seen.LostIn == 0 && (w.loss == nil || w.loss.Round == 0)
 }
 
-// starting says whether a newcomer should be ready soon.
+// starting says whether a newcomer, or one whose programs are started anew, should be ready soon.
 func (w *worker) starting() bool {
-	return w.alive() && w.leaving == "" && w.newcomer() && !w.seen.Standby && w.stuck == ""
+	return w.alive() && w.leaving == "" && (w.newcomer() || w.seen.Stays) && !w.seen.Standby && w.stuck == ""
 }
 
 // crew looks at all pods of the attempt. Those that are too many are marked as leaving too.
 func (p *planner) crew(pods []*corev1.Pod) []worker {
 	crew := make([]worker, 0, len(pods))
 	for _, pod := range pods {
-		w := worker{pod: pod, seen: p.member(pod), loss: p.lossOf(pod), stuck: stuckPods([]*corev1.Pod{pod})}
+		w := worker{pod: pod, seen: p.member(pod), stands: p.standing(pod), loss: p.lossOf(pod), stuck: stuckPods([]*corev1.Pod{pod})}
+		w.past = podEnded(pod) && !w.seen.Joined && p.endedBefore(pod, p.Memory.Since)
 		w.lost, w.ended = p.lostWorker(&w)
 		if !w.ended {
 			w.leaving, w.why, w.leaveBy = p.whyLeaving(&w)
+		}
+		if left := p.returns(pod); left > 0 && !w.seen.Standby {
+			p.lookAgain(left)
 		}
 		crew = append(crew, w)
 	}

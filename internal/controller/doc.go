@@ -7,6 +7,7 @@
 //
 //	reconciler.go  one look at one job; setup.go when there is one
 //	gather.go      reads what a decision may look at, which is state.go
+//	slim.go        what of a pod is kept in memory
 //	memory.go      what is kept of a job between looks
 //	plan.go        the decision: the order of the questions
 //	queue.go       a job that waits for room, and why one has no more workers

@@ -31,6 +31,11 @@ type ElasticMemory struct {
 	Storage string
 	// Restored is what was last told of what the attempt has begun with.
 	Restored string
+	// Differ is what was last told of states that differ; MissingSince is since when snapshots are on fewer nodes than they
+	// should be, zero while they are not, and MissingTold whether that was told.
+	Differ       string
+	MissingSince time.Time
+	MissingTold  bool
 	// ParkingSince is when the state of a job that is suspended began to be made durable; zero while it is not.
 	ParkingSince time.Time
 	// Terminating says since when agents are known to have been told to end, by pod uid.
@@ -44,6 +49,8 @@ type ElasticMemory struct {
 	Told map[string]bool
 	// Unheard are the workers of which was told that the rendezvous does not hear them, by pod uid.
 	Unheard map[string]bool
+	// Staying are the workers of which was told that they were lost and their pods stay, by pod uid.
+	Staying map[string]bool
 }
 
 // next is what to remember, before this plan adds to it.
@@ -53,7 +60,7 @@ func (m ElasticMemory) next(attempt int32) ElasticMemory {
 	}
 	m.Reserved = slices.Clone(m.Reserved)
 	m.Terminating, m.Told, m.MarkedSince = map[string]time.Time{}, map[string]bool{}, map[string]time.Time{}
-	m.Unheard = map[string]bool{}
+	m.Unheard, m.Staying = map[string]bool{}, map[string]bool{}
 	return m
 }
 
@@ -120,9 +127,9 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.plan.Actions.Expect = p.expected(members(crew, p.World.Round))
 	p.tellLeaving(crew)
 	p.tellUnheard(pods)
+	p.tellStaying(crew)
 	p.describeWorld(crew)
 	p.describeSize(crew)
-	p.annotateRanks(pods)
 	p.refreshCheckpoint()
 	p.refreshProgress()
 }
@@ -163,6 +170,22 @@ func (p *planner) tellUnheard(pods []*corev1.Pod) {
 	}
 }
 
+// tellStaying tells once of each worker that was lost and whose pod stays, each time.
+func (p *planner) tellStaying(crew []worker) {
+	for i := range crew {
+		w := &crew[i]
+		uid := string(w.pod.UID)
+		if !w.seen.Stays || w.ended || w.lost != "" {
+			continue
+		}
+		p.plan.Elastic.Staying[uid] = true
+		if !p.Memory.Elastic.Staying[uid] {
+			p.noteOf(w.pod, corev1.EventTypeWarning, v1alpha1.EventWorkerRestarted,
+				"its world has lost worker %s on node %s, whose pod stays and keeps its snapshots: its program is started anew there", w.pod.Name, w.pod.Spec.NodeName)
+		}
+	}
+}
+
 // allFinished says whether every worker of the world has ended with 0. Those in no world do not
 // matter.
 func (p *planner) allFinished(crew []worker) bool {
@@ -184,23 +207,18 @@ func (p *planner) allFinished(crew []worker) bool {
 	return finished > 0 && finished == members
 }
 
-// finishedUnseen says the same of a world that ended while no leader was looking: by the ranks that
-// stand on the pods.
+// finishedUnseen says the same of a world that ended while no leader was looking: by whom the record names.
 func (p *planner) finishedUnseen(pods []*corev1.Pod) bool {
-	ranks := map[int32]bool{}
+	finished := map[int32]bool{}
 	for _, pod := range pods {
 		exit := trainerExit(pod, &p.Job.Spec.Workers)
 		if exit != nil && exit.ExitCode == 0 && pod.DeletionTimestamp == nil {
-			ranks[annotatedRank(pod)] = true
+			finished[podOrdinal(pod)] = true
 		}
 	}
 	made := record.FromStatus(p.Job)
-	for rank := range made.Workers {
-		if !ranks[rank] {
-			return false
-		}
-	}
-	return made.Workers > 0
+	members := made.Ordinals()
+	return len(members) > 0 && !slices.ContainsFunc(members, func(ordinal int32) bool { return !finished[ordinal] })
 }
 
 // attemptFailure says why the attempt cannot go on.
@@ -248,7 +266,7 @@ func (p *planner) dismiss(crew []worker) {
 // tooFew says whether survivors wait because they are fewer than min. When they are enough, and wait all
 // the same, it is for somebody who was lost to come back with a snapshot.
 func (p *planner) tooFew(crew []worker) bool {
-	survivors := count(crew, func(w *worker) bool { return w.inWorld() && w.stays() })
+	survivors := count(crew, func(w *worker) bool { return w.inWorld() && w.stays() && !w.seen.Stays })
 	return p.World.Phase == rendezvous.PhaseRegrouping && survivors < p.minimum()
 }
 

@@ -24,24 +24,25 @@ func trains(workers int32, changes ...func(*v1alpha1.TrainingJob)) *v1alpha1.Tra
 	return jobWith(append([]func(*v1alpha1.TrainingJob){scheduled, func(job *v1alpha1.TrainingJob) {
 		job.Status.NextOrdinal, job.Status.Workers.Target = ptr.To(workers), ptr.To(workers)
 		job.Spec.Workers.Max = ptr.To[int32](8)
-		job.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To[int64](3), Attempt: ptr.To[int32](1), Workers: ptr.To(workers)}
+		job.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To[int64](3), Attempt: ptr.To[int32](1), Workers: ptr.To(workers),
+			StartedAt: ptr.To(metav1.NewTime(start.Add(time.Second)))}
 		meta.SetStatusCondition(&job.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionTraining, Status: metav1.ConditionTrue,
 			Reason: v1alpha1.ReasonWorldFormed, LastTransitionTime: metav1.NewTime(start)})
 	}}, changes...)...)
 }
 
-// crewOf makes the pods of the job's world, two on each node.
+// crewOf makes the pods of the job's world, two on each node, and has its record name them.
 func crewOf(job *v1alpha1.TrainingJob) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for ordinal := range value(job.Status.Workers.Target) {
 		pods = append(pods, podOf(job, 1, ordinal, trainerRuns, func(pod *corev1.Pod) {
 			pod.Spec.NodeName = fmt.Sprintf("n%d", ordinal/2)
-			pod.Annotations[v1alpha1.AnnotationRank] = fmt.Sprint(ordinal)
 			if ordinal >= value(job.Spec.Workers.Min) {
 				pod.Labels[v1alpha1.LabelRole] = v1alpha1.RoleGrowth
 			}
 		}))
 	}
+	named(job, pods)
 	return pods
 }
 
@@ -421,7 +422,7 @@ func TestAChangeThatWasCalledOffIsToldOnce(t *testing.T) {
 func TestChooseLeavers(t *testing.T) {
 	member := func(name, node string, rank int32, changes ...func(*worker)) *worker {
 		w := &worker{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}},
-			seen: rendezvous.MemberObservation{Joined: rank >= 0, Connected: true, WorkerRank: rank}}
+			seen: rendezvous.MemberObservation{Joined: rank >= 0, Connected: true, WorkerRank: rank}, stands: standing{rank: rank}}
 		for _, change := range changes {
 			change(w)
 		}

@@ -207,7 +207,7 @@ func (s *elasticSimulation) form(members []string, reason rendezvous.Reason) {
 
 // reconcile does what the reconciler does, and dies after so many writes.
 func (s *elasticSimulation) reconcile(writes int) {
-	plan := NewPlan(s.state(), settings)
+	plan := planOf(s.t, s.state())
 	alive := func() bool { writes--; return writes >= 0 }
 	a := plan.Actions
 	for _, pod := range slices.Concat(a.Delete, a.Withdraw) {
@@ -234,11 +234,6 @@ func (s *elasticSimulation) reconcile(writes int) {
 	}
 	if a.Expect != nil && alive() {
 		s.gang = a.Expect
-	}
-	for _, rank := range a.Ranks {
-		if pod := s.pods[rank.Pod.Name]; pod != nil && alive() {
-			pod.Annotations[v1alpha1.AnnotationRank] = rank.Rank
-		}
 	}
 	if alive() {
 		s.job.Status = plan.Status

@@ -28,7 +28,7 @@ func (p *planner) facts() fleet.Facts {
 	for i := range p.workers {
 		w := &p.workers[i]
 		if w.inWorld() {
-			facts.Ranks[w.pod.UID] = w.rank()
+			facts.Ranks[w.pod.UID] = w.stands.rank
 		}
 		if w.ended || w.lost != "" || w.leaving != "" && !forOthers(w.leaving) && w.leaving != rendezvous.ReasonScaledDown {
 			facts.Lost[w.pod.UID] = true

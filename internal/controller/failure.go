@@ -62,7 +62,7 @@ type failure struct {
 // diagnose says what has gone wrong with a gang, if anything. An infrastructure loss explains the
 // failures of all the others, so it is looked for first.
 func (p *planner) diagnose(pods []*corev1.Pod) failure {
-	pods = slices.DeleteFunc(slices.Clone(pods), history)
+	pods = slices.DeleteFunc(slices.Clone(pods), p.history)
 	if missing := int(p.minimum()) - len(pods); missing > 0 {
 		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.minimum(), p.attempt())}
 	}
@@ -86,13 +86,6 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 		return failure{cause: causeUnsettled, after: left}
 	}
 	return failure{cause: causeProgram, message: culprit(exits).message()}
-}
-
-// history says whether a pod has ended that was in no world by then: what became of it explains
-// nothing now. It is kept for its logs.
-func history(pod *corev1.Pod) bool {
-	rank := pod.Annotations[v1alpha1.AnnotationRank]
-	return podEnded(pod) && (rank == noRank || rank == "" && isGrowth(pod))
 }
 
 // infrastructureLoss says how a pod was lost through no fault of the program; empty if it was not.
@@ -173,12 +166,7 @@ func (p *planner) failedExits(pods []*corev1.Pod) []failedExit {
 	var exits []failedExit
 	for _, pod := range pods {
 		member := p.member(pod)
-		exit := failedExit{pod: pod, rank: -1, fault: member.Fault, at: member.FailedAt, code: member.ExitCode}
-		if member.Joined {
-			exit.rank = member.WorkerRank
-		} else {
-			exit.rank = annotatedRank(pod) // this leader never heard it
-		}
+		exit := failedExit{pod: pod, rank: p.standing(pod).rank, fault: member.Fault, at: member.FailedAt, code: member.ExitCode}
 		if ended := trainerExit(pod, &p.Job.Spec.Workers); ended != nil {
 			exit.code, exit.cause, exit.lines = ended.ExitCode, ended.Reason, programLines(ended.Message)
 			if exit.at.IsZero() {

@@ -23,6 +23,7 @@ func TestWhoseFault(t *testing.T) {
 		name                    string
 		pods                    []*corev1.Pod
 		world                   func(*rendezvous.Observation)
+		recorded                []rendezvous.NamedMember
 		program, infrastructure int32
 		says                    string
 		waits                   bool
@@ -51,11 +52,10 @@ func TestWhoseFault(t *testing.T) {
 				w.Members["uid-digits-1-0"] = failed
 			},
 			waits: true},
-		{name: "a rank that only the annotation tells",
-			pods: []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, exited(1, long, traceback), func(p *corev1.Pod) {
-				p.Annotations = map[string]string{v1alpha1.AnnotationRank: "7"}
-			})},
-			program: 1, says: "digits-1-1 (worker rank 7, node n1) exited with code 1"},
+		{name: "a rank that only the record tells",
+			pods:     []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, exited(1, long, traceback))},
+			recorded: []rendezvous.NamedMember{{Ordinal: 7, Node: "n1"}, {Ordinal: 0, Node: "n1"}, {Ordinal: 1, Node: "n1"}},
+			program:  1, says: "digits-1-1 (worker rank 2, node n1) exited with code 1"},
 		{name: "a peer was evicted",
 			pods: []*corev1.Pod{
 				podOf(job, 1, 0, exited(1, fresh, "Connection reset")),
@@ -107,6 +107,13 @@ func TestWhoseFault(t *testing.T) {
 				if podEnded(pod) {
 					delete(state.World.Members, string(pod.UID))
 				}
+			}
+			if c.recorded != nil {
+				made := rendezvous.Record{}
+				made.Name(c.recorded)
+				state.Job = job.DeepCopy()
+				state.Job.Status.World = &v1alpha1.WorldStatus{Round: ptr.To[int64](1), Attempt: ptr.To[int32](1),
+					Workers: ptr.To(int32(len(c.recorded))), Members: made.Members}
 			}
 			if c.world != nil {
 				c.world(&state.World)

@@ -236,7 +236,7 @@ func (s *fleetSim) checkQueue() {
 		since, there := s.watch.fits[job.UID]
 		if !there {
 			s.watch.fits[job.UID] = time.Now()
-		} else if !ahead && time.Since(since) > s.patience() {
+		} else if !ahead && time.Since(since) > s.patience()+s.proving(job) {
 			s.fail("%s/%s is the first of the queue, and stands still for %s although it fits what is free: %v",
 				job.Namespace, job.Name, time.Since(since), free)
 		}
@@ -258,6 +258,16 @@ func (s *fleetSim) patience() time.Duration {
 		return standsStill
 	}
 	return promptly
+}
+
+// proving is how much longer a job may wait that says that nobody of its old world is known to have ended: a node that is
+// back under its name proves it once its kubelet has been in touch for a while.
+func (s *fleetSim) proving(job *v1alpha1.TrainingJob) time.Duration {
+	training := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionTraining)
+	if training == nil || training.Reason != v1alpha1.ReasonStopping || !strings.Contains(training.Message, "is known to have ended") {
+		return 0
+	}
+	return kubeletPatience + grace(&corev1.Pod{Spec: job.Spec.Workers.Template.Spec})
 }
 
 // checkStarts: when all is well, a gang that was decided on has its nodes promptly.
@@ -352,27 +362,26 @@ func (s *fleetSim) drained(name string) bool {
 }
 
 // checkMark looks at a mark before it is set or lifted.
-func (s *fleetSim) checkMark(key types.NamespacedName, text *string) {
+func (s *fleetSim) checkMark(key types.NamespacedName, mark fleet.Mark) {
 	pod := s.server.pod(key)
 	if pod == nil {
 		return
 	}
-	if text == nil {
+	if mark == (fleet.Mark{}) {
 		s.counts["lifted"]++
 		s.say("the mark of %s is lifted", key)
 		return
 	}
 	s.counts["marked"]++
 	s.watch.marked[key.Name] = true
-	s.say("%s is marked: %s", key, *text)
-	parts := strings.Fields(*text)
-	namespace, name, _ := strings.Cut(parts[1], "/")
+	s.say("%s is marked: %s", key, mark)
+	namespace, name, _ := strings.Cut(mark.For, "/")
 	job := s.server.job(types.NamespacedName{Namespace: namespace, Name: name})
 	if job == nil {
 		return
 	}
 	if since, fits := s.watch.fits[job.UID]; fits && s.watch.first == job.UID && time.Since(since) > overtaken {
-		s.fail("%s is marked for %s, which has fitted what is free for %s", key, parts[1], time.Since(since))
+		s.fail("%s is marked for %s, which has fitted what is free for %s", key, mark.For, time.Since(since))
 	}
 }
 
@@ -430,12 +439,18 @@ func (s *fleetSim) describe() string {
 		}
 		grant := s.operator.fleet.Grant(job.UID)
 		fmt.Fprintf(&text, "    grant %+v\n", grant)
+		fmt.Fprintf(&text, "    vanished %+v\n", s.operator.reconciler.memory.of(job.UID).Vanished)
 		for _, pod := range s.server.pods() {
 			if metav1.IsControlledBy(pod, job) {
-				fmt.Fprintf(&text, "    %s %s on %q (%s) deleted %v rank %q agent %v %s\n", pod.Name, pod.Status.Phase, pod.Spec.NodeName, pinned(pod),
-					pod.DeletionTimestamp != nil, pod.Annotations[v1alpha1.AnnotationRank], s.kubelets.agents[pod.UID], pod.Annotations[v1alpha1.AnnotationLeaving])
+				fmt.Fprintf(&text, "    %s %s on %q (%s) deleted %v agent %v %s\n", pod.Name, pod.Status.Phase, pod.Spec.NodeName, pinned(pod),
+					pod.DeletionTimestamp != nil, s.kubelets.agents[pod.UID], markText(pod))
 			}
 		}
 	}
 	return text.String()
+}
+
+func markText(pod *corev1.Pod) string {
+	mark, _ := fleet.MarkOf(pod)
+	return mark.String()
 }

@@ -21,6 +21,7 @@ import (
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/record"
 )
 
@@ -245,9 +246,6 @@ func (c *simClient) Patch(_ context.Context, object client.Object, patch client.
 	}
 	kind, key := simKindOf(object), client.ObjectKeyFromObject(object)
 	return c.write("patch", kind, key, func() error {
-		if text, marked := change.Metadata.Annotations[v1alpha1.AnnotationLeaving]; marked {
-			c.op.sim.checkMark(key, text)
-		}
 		if err := c.op.sim.server.annotate(kind, key, change.Metadata.UID, change.Metadata.Annotations); err != nil {
 			return err
 		}
@@ -297,10 +295,49 @@ func (c *simClient) Apply(_ context.Context, object runtime.ApplyConfiguration, 
 	})
 }
 
-// simStatus writes the status of jobs.
+// simStatus writes the status of jobs, and marks.
 type simStatus struct {
 	client.SubResourceWriter
 	client *simClient
+}
+
+// Patch knows strategic merge patches of a pod's mark.
+func (w *simStatus) Patch(_ context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	data, err := patch.Data(object)
+	if err != nil {
+		return err
+	}
+	var change struct {
+		Metadata struct {
+			UID types.UID `json:"uid"`
+		} `json:"metadata"`
+		Status corev1.PodStatus `json:"status"`
+	}
+	if err := json.Unmarshal(data, &change); err != nil {
+		return err
+	}
+	if len(change.Status.Conditions) != 1 || change.Status.Conditions[0].Type != v1alpha1.PodLeaving {
+		return fmt.Errorf("no patch %s", data)
+	}
+	c, key := w.client, client.ObjectKeyFromObject(object)
+	return c.write("patch", simPod, key, func() error {
+		found := c.op.sim.server.pod(key)
+		if found == nil {
+			return apierrors.NewNotFound(simGroupResource(simPod), key.Name)
+		}
+		if change.Metadata.UID != found.UID {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: string(simPod)}, key.Name, nil) // metadata.uid is immutable
+		}
+		mark, _ := fleet.MarkOf(&corev1.Pod{Status: change.Status}) // what deletes it says no status
+		c.op.sim.checkMark(key, mark)
+		next := found.DeepCopy()
+		mark.Put(next)
+		if !apiequality.Semantic.DeepEqual(found.Status.Conditions, next.Status.Conditions) {
+			c.op.sim.server.put(next)
+		}
+		object.SetResourceVersion(c.op.sim.server.objects[simPod][key].GetResourceVersion())
+		return nil
+	})
 }
 
 func (w *simStatus) Apply(_ context.Context, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -145,7 +144,7 @@ func (op *simOperator) listAndWatch(ctx context.Context) {
 		{deliver: op.tellFleet, last: map[simKind]time.Time{}}}
 	for _, kind := range simKinds {
 		for _, object := range simSorted[client.Object](s.server.objects[kind]) {
-			op.cache[kind][client.ObjectKeyFromObject(object)] = object
+			op.cache[kind][client.ObjectKeyFromObject(object)] = simSlim(object)
 			op.tellFleet(kind, nil, object)
 			if kind == simJob {
 				op.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
@@ -175,7 +174,7 @@ func (op *simOperator) hear(ctx context.Context, kind simKind, before, after cli
 		return
 	}
 	if after != nil {
-		op.cache[kind][client.ObjectKeyFromObject(after)] = after
+		op.cache[kind][client.ObjectKeyFromObject(after)] = simSlim(after)
 	} else {
 		delete(op.cache[kind], client.ObjectKeyFromObject(before))
 	}
@@ -207,16 +206,16 @@ func (op *simOperator) hear(ctx context.Context, kind simKind, before, after cli
 	}
 }
 
-var simSlim = func() toolscache.TransformFunc {
-	for kind, options := range fleet.CacheOptions().ByObject {
-		if _, ok := kind.(*corev1.Pod); ok {
-			return options.Transform
-		}
+// simSlim is an object as the operator's cache keeps it.
+func simSlim(object client.Object) client.Object {
+	slim, err := SlimPod(object)
+	if err != nil {
+		panic(err)
 	}
-	panic("the fleet's cache keeps pods as they are")
-}()
+	return slim.(client.Object)
+}
 
-// tellFleet is what the fleet's informers would: pods that have ended are gone for it.
+// tellFleet is what the fleet's informers would.
 func (op *simOperator) tellFleet(kind simKind, before, after client.Object) {
 	c := op.fleet
 	object := after
@@ -226,14 +225,11 @@ func (op *simOperator) tellFleet(kind simKind, before, after client.Object) {
 	switch kind {
 	case simPod:
 		pod := object.(*corev1.Pod)
-		slim, err := simSlim(pod)
-		if err != nil {
-			panic(err)
-		}
-		if after == nil || podEnded(pod) {
-			c.DeletePod(slim.(*corev1.Pod))
+		slim := simSlim(pod).(*corev1.Pod)
+		if after == nil {
+			c.DeletePod(slim)
 		} else {
-			c.SetPod(slim.(*corev1.Pod))
+			c.SetPod(slim)
 		}
 	case simJob:
 		if after == nil {

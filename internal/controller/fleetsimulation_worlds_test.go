@@ -401,6 +401,11 @@ func (s *fleetSim) form(op *simOperator, key rendezvous.JobKey, l *simLeader, me
 	next.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To(int64(w.round)), Attempt: ptr.To(w.attempt),
 		Workers: ptr.To(int32(len(members))), Processes: ptr.To(int32(len(members))), From: ptr.To(before), Reason: string(reason),
 		StartedAt: ptr.To(metav1.NewTime(time.Now().Truncate(time.Second)))}
+	var pods []*corev1.Pod
+	for _, uid := range members {
+		pods = append(pods, s.podWith(simName(key), uid))
+	}
+	named(next, pods)
 	s.server.put(next)
 	l.changes = append(l.changes, rendezvous.Change{Round: w.round, From: before, To: int32(len(members)), Reason: reason, At: time.Now(),
 		Pause: s.span(100*time.Millisecond, 5*time.Second)})

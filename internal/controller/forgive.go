@@ -18,6 +18,9 @@ import (
 // forgiveRefusals is told that a quota of a namespace has changed, or a LimitRange. It ends the pauses
 // after refused batches that may pass now, and returns the jobs to look at.
 func (r *Reconciler) forgiveRefusals(ctx context.Context, namespace string, limits bool) []ctrl.Request {
+	if !r.memory.anyRefused(namespace) {
+		return nil // a quota changes with every pod, and jobs are many
+	}
 	var jobs v1alpha1.TrainingJobList
 	if err := r.Client.List(ctx, &jobs, client.InNamespace(namespace)); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "list jobs whose quota has changed", "namespace", namespace)

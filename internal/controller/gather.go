@@ -41,7 +41,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		state.Memory = *m
 	})
 	var err error
-	if err = r.gatherPods(ctx, r.Client, state); err != nil {
+	if err = r.gatherPods(ctx, r.Client, state, cached(job)...); err != nil {
 		return nil, err
 	}
 	r.memory.update(job.UID, func(m *Memory) {
@@ -110,10 +110,11 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 }
 
 // gatherPods lists the pods that the job controls, by name, and those that an earlier job of its name has left.
-func (r *Reconciler) gatherPods(ctx context.Context, reader client.Reader, state *State) error {
+func (r *Reconciler) gatherPods(ctx context.Context, reader client.Reader, state *State, how ...client.ListOption) error {
 	job := state.Job
 	var list corev1.PodList
-	if err := reader.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingLabels{v1alpha1.LabelJob: job.Name}); err != nil {
+	how = append(how, client.InNamespace(job.Namespace), client.MatchingLabels{v1alpha1.LabelJob: job.Name})
+	if err := reader.List(ctx, &list, how...); err != nil {
 		return fmt.Errorf("list pods of job %s/%s: %w", job.Namespace, job.Name, err)
 	}
 	state.Pods, state.Earlier = nil, nil
@@ -131,6 +132,26 @@ func (r *Reconciler) gatherPods(ctx context.Context, reader client.Reader, state
 	slices.SortFunc(state.Pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(state.Earlier)
 	return nil
+}
+
+// jobIndex is how the cache finds the workers of a job among all pods of a namespace.
+const jobIndex = "job"
+
+// cached is how the pods of a job are read from the cache: by its index, and without a copy of all that they point to. What
+// is pointed to is not to be changed.
+func cached(job *v1alpha1.TrainingJob) []client.ListOption {
+	return []client.ListOption{client.MatchingFields{jobIndex: job.Name}, client.UnsafeDisableDeepCopy}
+}
+
+// indexPods has the cache keep the index.
+func indexPods(ctx context.Context, indexer client.FieldIndexer) error {
+	err := indexer.IndexField(ctx, &corev1.Pod{}, jobIndex, func(pod client.Object) []string {
+		if job := pod.GetLabels()[v1alpha1.LabelJob]; job != "" {
+			return []string{job}
+		}
+		return nil
+	})
+	return wrapf(err, "index pods by their job")
 }
 
 // observe is what the rendezvous has seen of the job; nothing, if that was another of its name.

@@ -99,6 +99,23 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 	}
 }
 
+// Who was in a world and left it is no newcomer: it was ended, and no growth has failed.
+func TestWhoHasLeftAWorldIsNoNewcomerThatFails(t *testing.T) {
+	job := trains(2)
+	for _, wasIn := range []bool{true, false} {
+		state := elasticState(job, crewOf(job)...)
+		state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](2), ptr.To[int32](3)
+		pod := growthPod(state, 2, trainerRuns)
+		state.World.Members[string(pod.UID)] = rendezvous.MemberObservation{Joined: true, WorkerRank: -1, WasIn: wasIn, Exited: true, ExitCode: 143}
+		exited(143, now, "")(pod)
+		plan := look(state)
+		paused := slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventGrowthWithdrawn })
+		if paused == wasIn {
+			t.Errorf("it was in a world: %v, and growth pauses: %v: %v", wasIn, paused, plan.Notes)
+		}
+	}
+}
+
 // TestANewcomerThatFailsIsCountedBeforeItsPodIsDeleted: its agent tells of the failure first, and the
 // deletion that follows does not hide it.
 func TestANewcomerThatFailsIsCountedBeforeItsPodIsDeleted(t *testing.T) {

@@ -182,11 +182,11 @@ func byNode(workers []*worker) [][]*worker {
 	var groups [][]*worker
 	for _, group := range nodes {
 		slices.SortFunc(group, func(a, b *worker) int {
-			return cmp.Or(cmp.Compare(b.seen.WorkerRank, a.seen.WorkerRank), cmp.Compare(podOrdinal(b.pod), podOrdinal(a.pod)))
+			return cmp.Or(cmp.Compare(b.stands.rank, a.stands.rank), cmp.Compare(podOrdinal(b.pod), podOrdinal(a.pod)))
 		})
 		groups = append(groups, group)
 	}
-	lowest := func(group []*worker) int32 { return group[len(group)-1].seen.WorkerRank }
+	lowest := func(group []*worker) int32 { return group[len(group)-1].stands.rank }
 	slices.SortFunc(groups, func(a, b []*worker) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(lowest(b), lowest(a)),
 			cmp.Compare(a[0].pod.Spec.NodeName, b[0].pod.Spec.NodeName))

@@ -64,7 +64,7 @@ func (p *planner) judge(loss *rendezvous.Loss) (whom cause, message string, wait
 	}
 	ended := podEnded(pod) || trainerExit(pod, &p.Job.Spec.Workers) != nil
 	patience := settleTime
-	if !ended && !loss.Program {
+	if !ended && !loss.Program && !p.member(pod).Stays {
 		patience = lastWords
 	}
 	wait = max(0, loss.At.Add(patience).Sub(p.Now))

@@ -10,16 +10,16 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
-// A worker that is to leave for another job carries a mark, an annotation of its pod, before anybody is
+// A worker that is to leave for another job carries a mark, a condition of its pod, before anybody is
 // told: whoever leads next goes on with the same workers.
 
 // forOthers says whether a worker that leaves for this reason does so for another job.
 func forOthers(reason rendezvous.Reason) bool { return fleet.LeavesForOthers(string(reason)) }
 
-// PodMark is a mark to set on a pod; an empty one is taken away.
+// PodMark is a mark to set on a pod; the zero one takes it away.
 type PodMark struct {
 	Pod  *corev1.Pod
-	Mark string
+	Mark fleet.Mark
 }
 
 // toMark are the workers that the planner wants to leave for another job, and that nothing says so of yet.
@@ -38,8 +38,7 @@ func (p *planner) toMark(crew []worker) []PodMark {
 		if leave.Reason == fleet.Moved && coming {
 			continue // who takes its place is ready first, so that there is one pause
 		}
-		text := fleet.Mark{Reason: leave.Reason, For: leave.For, At: p.Now}.String()
-		marks = append(marks, PodMark{Pod: w.pod, Mark: text})
+		marks = append(marks, PodMark{Pod: w.pod, Mark: fleet.Mark{Reason: leave.Reason, For: leave.For, At: p.Now}})
 	}
 	return marks
 }

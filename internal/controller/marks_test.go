@@ -35,7 +35,7 @@ func reclaims(count int32, ordinals ...int) *State {
 func marked(plan Plan) []string {
 	var all []string
 	for _, m := range plan.Actions.Mark {
-		all = append(all, m.Pod.Name+" "+m.Mark)
+		all = append(all, m.Pod.Name+" "+m.Mark.String())
 	}
 	return all
 }
@@ -43,11 +43,7 @@ func marked(plan Plan) []string {
 // carryOutMarks does what apply does with them.
 func carryOutMarks(plan Plan) {
 	for _, m := range plan.Actions.Mark {
-		if m.Mark == "" {
-			delete(m.Pod.Annotations, v1alpha1.AnnotationLeaving)
-		} else {
-			m.Pod.Annotations[v1alpha1.AnnotationLeaving] = m.Mark
-		}
+		m.Mark.Put(m.Pod)
 	}
 }
 
@@ -108,7 +104,7 @@ func TestReclaim(t *testing.T) {
 func TestAMarkIsLiftedWhenItsJobIsGone(t *testing.T) {
 	state := reclaims(5)
 	pod := state.Pods[4]
-	pod.Annotations[v1alpha1.AnnotationLeaving] = fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: now}.String()
+	fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: now}.Put(pod)
 	state.World.Phase = rendezvous.PhaseResizing
 	state.Memory.Elastic = ElasticMemory{Attempt: state.attempt(), Told: map[string]bool{string(pod.UID): true}}
 	if plan := NewPlan(state, settings); len(plan.Actions.Mark) > 0 || leavers(plan)["digits-1-4"] == "" {
@@ -135,7 +131,7 @@ func TestTheRendezvousIsToldWhenTheTargetHasFallen(t *testing.T) {
 	for _, at := range []time.Time{now.Add(-time.Hour), now.Add(time.Hour)} { // whatever that leader's clock said
 		state := reclaims(3, 2, 4)
 		for _, i := range []int{2, 4} {
-			state.Pods[i].Annotations[v1alpha1.AnnotationLeaving] = fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: at}.String()
+			fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: at}.Put(state.Pods[i])
 		}
 		planned := state.Grant
 		for _, grant := range []fleet.Grant{{}, {Known: true, Count: 5}} {
@@ -266,6 +262,18 @@ func TestAPolicyThatIsNotAllowedIsToldOnce(t *testing.T) {
 	}
 }
 
+func TestThatKueueIsNotAskedIsToldOnce(t *testing.T) {
+	state := stateOf(jobWith(func(j *v1alpha1.TrainingJob) { j.Labels = map[string]string{v1alpha1.LabelKueueQueue: "gpus"} }))
+	plan := NewPlan(state, settings)
+	expectNote(t, plan, v1alpha1.EventKueueNotAsked, "kueue.x-k8s.io/queue-name is gpus", "spec.workers.min (2)")
+	state.Memory.remember(&plan)
+	for _, note := range NewPlan(state, settings).Notes {
+		if note.Reason == v1alpha1.EventKueueNotAsked {
+			t.Error("it is told again")
+		}
+	}
+}
+
 // A thousand jobs may wait for one quota, and what it says changes with every pod.
 func TestAQuotaThatMovesIsNotWrittenEachTime(t *testing.T) {
 	quota := func(used string) []corev1.ResourceQuota {
@@ -345,6 +353,40 @@ func TestTheSchedulerIsAskedAgain(t *testing.T) {
 	expectNote(t, plan, "GangUnplaced", "no scheduler has looked at the gang: does one run under the name coscheduling")
 	if restarts := plan.Status.Restarts; restarts != (v1alpha1.RestartsStatus{}) {
 		t.Errorf("restarts are %+v", restarts)
+	}
+}
+
+// A scheduler that gives others nodes has not come to a gang yet: letting it go would only give it more to do.
+func TestABusySchedulerIsWaitedFor(t *testing.T) {
+	job := jobWith(running)
+	made := func(pod *corev1.Pod) { pin(pod, "n1") }
+	for _, c := range []struct {
+		name   string
+		bound  time.Duration
+		judged bool
+		now    time.Duration
+		gone   bool
+	}{
+		{"it binds others", time.Minute, false, time.Minute + unplacedAfter, false},
+		{"it has bound others, and stopped", time.Minute, false, time.Minute + unplacedAfter + 2*unplacedPerPod, true},
+		{"it bound others before", -time.Minute, false, unplacedAfter + 2*unplacedPerPod, true},
+		{"it has looked at them", time.Minute, true, time.Minute, true},
+		{"it is busy for ever", 10 * time.Hour, false, 10 * time.Hour, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			state := stateOf(job, podOf(job, 1, 0, made), podOf(job, 1, 1, made))
+			if c.judged {
+				state.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse}}
+			}
+			state.Grant.Bound, state.Now = start.Add(c.bound), start.Add(c.now)
+			plan := look(state)
+			if gone := value(plan.Status.Workers.Target) == 0; gone != c.gone {
+				t.Errorf("the gang is let go: %v, want %v: %v", gone, c.gone, plan.Notes)
+			}
+			if !c.gone && (plan.After <= 0 || plan.After > unplacedAfter) {
+				t.Errorf("the next look is after %s", plan.After)
+			}
+		})
 	}
 }
 
@@ -497,7 +539,7 @@ func TestWhoNeedNotLeaveIsWantedAgain(t *testing.T) {
 	state.Memory.Elastic = ElasticMemory{Attempt: 1, Elastic: true, Growth: GrowthBackOff{}.failed(now, "no room", nil, nil)}
 	state.Job.Status.Workers.Target = ptr.To[int32](3)
 	for _, pod := range state.Pods[3:] {
-		pod.Annotations[v1alpha1.AnnotationLeaving] = fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: now}.String()
+		fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: now}.Put(pod)
 	}
 	plan := NewPlan(state, settings)
 	expectTarget(t, plan, 5)
@@ -517,7 +559,7 @@ func TestWhoNeedNotLeaveIsWantedAgain(t *testing.T) {
 func TestABarrierHasItsTimeUnderEveryLeader(t *testing.T) {
 	state := reclaims(4)
 	state.Job.Status.Workers.Target = ptr.To[int32](4)
-	state.Pods[4].Annotations[v1alpha1.AnnotationLeaving] = fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: now.Add(-time.Hour)}.String()
+	fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: now.Add(-time.Hour)}.Put(state.Pods[4])
 	by := func() time.Time {
 		plan := NewPlan(state, settings)
 		state.Memory.remember(&plan)

@@ -88,6 +88,18 @@ func (m *memories) update(uid types.UID, change func(*Memory)) {
 	}
 }
 
+// anyRefused says whether the API server has refused a batch of a job in a namespace.
+func (m *memories) anyRefused(namespace string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, uid := range m.uids {
+		if name.Namespace == namespace && m.jobs[uid].Refusal != nil {
+			return true
+		}
+	}
+	return false
+}
+
 const (
 	// The pause after a refused batch doubles from firstRefusal to lastRefusal; a change of a quota
 	// or limit ends it.
@@ -101,6 +113,7 @@ func (m *Memory) remember(plan *Plan) {
 	used := m.Elastic
 	m.Elastic = plan.Elastic
 	m.NotAllowedTold = m.NotAllowedTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventPolicyNotAllowed })
+	m.KueueTold = m.KueueTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventKueueNotAsked })
 	if plan.Decided || used.Attempt != plan.Elastic.Attempt {
 		return
 	}

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 const (
@@ -46,9 +46,12 @@ type OwnMemory struct {
 	Marks map[types.UID]ownMark
 }
 
-// ownMark is a mark that was written on a pod, empty for one that was taken away, and the pod's
+// ownMark is a mark that was written on a pod, the zero one where it was taken away, and the pod's
 // resourceVersion since.
-type ownMark struct{ version, text string }
+type ownMark struct {
+	version string
+	mark    fleet.Mark
+}
 
 // marked notes a mark that was written. Others may be reading the marks so far.
 func (o *OwnMemory) marked(pod types.UID, mark ownMark) {
@@ -109,12 +112,8 @@ func (o *OwnMemory) showMarks(pods []*corev1.Pod) map[types.UID]ownMark {
 			left = map[types.UID]ownMark{}
 		}
 		left[pod.UID] = mark
-		switch {
-		case !older(pod.ResourceVersion, mark.version):
-		case mark.text == "":
-			delete(pod.Annotations, v1alpha1.AnnotationLeaving)
-		default:
-			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationLeaving, mark.text)
+		if older(pod.ResourceVersion, mark.version) {
+			mark.mark.Put(pod)
 		}
 	}
 	return left

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 func TestVersionsThatAreOlder(t *testing.T) {
@@ -46,30 +46,32 @@ func TestLooksInVainComeLessAndLessOften(t *testing.T) {
 	}
 }
 
+func markFor(job string) fleet.Mark { return fleet.Mark{Reason: fleet.Reclaimed, For: job, At: start} }
+
 // A cache that lags shows pods without the marks that were just written, or with those that were taken away.
 func TestMarksAreSeenAsTheyWereWritten(t *testing.T) {
 	pods := func() []*corev1.Pod {
 		var all []*corev1.Pod
-		for uid, mark := range map[types.UID]string{"new": "", "lifted": "old mark", "seen": "theirs", "other": ""} {
+		for uid, mark := range map[types.UID]string{"new": "", "lifted": "team/old", "seen": "team/theirs", "other": ""} {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: "10"}}
 			if mark != "" {
-				pod.Annotations = map[string]string{v1alpha1.AnnotationLeaving: mark}
+				markFor(mark).Put(pod)
 			}
 			all = append(all, pod)
 		}
 		return all
 	}
 	own := OwnMemory{}
-	own.marked("new", ownMark{version: "11", text: "mark"})
+	own.marked("new", ownMark{version: "11", mark: markFor("team/mark")})
 	own.marked("lifted", ownMark{version: "12"})
-	own.marked("seen", ownMark{version: "10", text: "mine"})
-	own.marked("gone", ownMark{version: "12", text: "mark"})
+	own.marked("seen", ownMark{version: "10", mark: markFor("team/mine")})
+	own.marked("gone", ownMark{version: "12", mark: markFor("team/mark")})
 	shown := pods()
 	left := own.showMarks(shown)
 	for _, pod := range shown {
-		want := map[types.UID]string{"new": "mark", "seen": "theirs"}[pod.UID]
-		if got := pod.Annotations[v1alpha1.AnnotationLeaving]; got != want {
-			t.Errorf("pod %s is marked %q, want %q", pod.UID, got, want)
+		want := map[types.UID]string{"new": "team/mark", "seen": "team/theirs"}[pod.UID]
+		if got, _ := fleet.MarkOf(pod); got.For != want {
+			t.Errorf("pod %s is marked for %q, not for %q", pod.UID, got.For, want)
 		}
 	}
 	if _, kept := left["gone"]; len(left) != 3 || kept {

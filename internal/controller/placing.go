@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,22 +68,32 @@ func (p *planner) askScheduler(pods []*corev1.Pod) {
 			return // spec.gang.startTimeout runs
 		}
 	}
+	from := made
+	if busy := p.Grant.Bound; busy.After(made) && !judged(pods) {
+		from = busy // it has not come to these yet
+	}
 	patience := unplacedAfter + time.Duration(len(pods))*unplacedPerPod
-	if left := made.Add(patience).Sub(p.Now); left > 0 {
+	if left := min(from.Add(patience).Sub(p.Now), made.Add(value(p.Job.Spec.Gang.StartTimeout).Duration).Sub(p.Now)); left > 0 {
 		p.lookAgain(left)
 		return
 	}
 	p.handle(failure{cause: causeUnplaced, message: p.whyUnplaced(pods)})
 }
 
+// judged says whether a scheduler has looked at any of some pods.
+func judged(pods []*corev1.Pod) bool {
+	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+	})
+}
+
 // whyUnplaced says why a gang has no nodes where there was room.
 func (p *planner) whyUnplaced(pods []*corev1.Pod) string {
-	for _, pod := range pods {
-		for i := range pod.Status.Conditions {
-			if pod.Status.Conditions[i].Type == corev1.PodScheduled {
-				return "the scheduler did not place the gang where room was seen; most likely somebody else has taken the room: " + p.Placement
-			}
-		}
+	switch {
+	case judged(pods):
+		return "the scheduler did not place the gang where room was seen; most likely somebody else has taken the room: " + p.Placement
+	case p.Grant.Bound.After(lastMade(pods)):
+		return fmt.Sprintf("scheduler %s gives nodes to others and has not come to this gang: %s", p.Job.Spec.Gang.SchedulerName, p.Placement)
 	}
 	return fmt.Sprintf("no scheduler has looked at the gang: does one run under the name %s (spec.gang.schedulerName)? %s",
 		p.Job.Spec.Gang.SchedulerName, p.Placement)

@@ -81,16 +81,8 @@ type Actions struct {
 	// Expect tells the rendezvous who the world is made of. One that knows nothing of the job is told last, once the
 	// status is written.
 	Expect *rendezvous.Gang
-	// Ranks are worker ranks to write on pods, by index into the pods' own slice.
-	Ranks []PodRank
 	// DeleteJob removes the job itself.
 	DeleteJob bool
-}
-
-// PodRank is a worker rank that a pod should carry.
-type PodRank struct {
-	Pod  *corev1.Pod
-	Rank string
 }
 
 // planner collects one Plan.
@@ -102,6 +94,8 @@ type planner struct {
 	workers []worker
 	// held is true while the job could not start its gang, whatever room there is.
 	held bool
+	// rolled is what the record says of ranks, once somebody has asked.
+	rolled *roll
 	// unheard is true while nothing can be said of a new job.
 	unheard bool
 }
@@ -132,9 +126,11 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.startGang()
 	}
 	p.tellPolicy()
+	p.tellKueue()
 	p.countWorkers()
 	if value(p.plan.Status.Workers.Target) == 0 {
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
+		p.plan.Status.Checkpoint.Memory = v1alpha1.MemoryStatus{} // it goes with the workers
 	}
 	p.plan.Status.State = stateWord(&p.plan.Status, p.suspended())
 	p.plan.Facts = p.facts()
@@ -267,6 +263,18 @@ func (p *planner) tellPolicy() {
 	}
 }
 
+// tellKueue says once what Kueue's label does and does not do: who gives a job to a queue expects it to wait there.
+func (p *planner) tellKueue() {
+	queue := p.Job.Labels[v1alpha1.LabelKueueQueue]
+	if queue == "" || p.Memory.KueueTold || p.finished() || p.suspended() {
+		return
+	}
+	p.note(corev1.EventTypeWarning, v1alpha1.EventKueueNotAsked,
+		"label %s is %s: Kueue is not asked, the job waits in the operator's own queue; as long as it has the label it has spec.workers.min (%d) workers, "+
+			"is not grown, and is neither shrunk nor ended for others; what admits jobs for Kueue may suspend and resume it (spec.suspend)",
+		v1alpha1.LabelKueueQueue, queue, p.minimum())
+}
+
 func (p *planner) deadlineExceeded() bool {
 	deadline, start := p.Job.Spec.ActiveDeadline, p.Job.Status.StartTime
 	if deadline == nil || start == nil {
@@ -306,10 +314,7 @@ func (p *planner) finalWorkers() int32 {
 // a step of that.
 func (p *planner) lastRanks() int32 {
 	made := record.FromStatus(p.Job)
-	seen := slices.ContainsFunc(p.Job.Status.Resizes, func(r v1alpha1.Resize) bool {
-		return value(r.Round) == int64(made.Round) && r.Pause != nil
-	})
-	if made.Attempt == p.attempt() && made.Parent > 0 && made.From > 0 && !seen {
+	if made.Attempt == p.attempt() && made.Parent > 0 && made.From > 0 && !p.stepSeen(&made) {
 		return min(p.finalWorkers(), made.From)
 	}
 	return p.finalWorkers()

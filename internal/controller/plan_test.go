@@ -207,9 +207,6 @@ func TestTraining(t *testing.T) {
 		if value(progress.Step) != 7 || value(progress.TotalSteps) != 9 || progress.Metrics[0] != (v1alpha1.Metric{Name: "loss", Value: "0.25"}) {
 			t.Errorf("progress is %+v", progress)
 		}
-		if len(plan.Actions.Ranks) != 2 {
-			t.Errorf("ranks are %+v", plan.Actions.Ranks)
-		}
 	})
 	t.Run("a world that cannot change says so", func(t *testing.T) {
 		state := stateOf(job, pods...)

@@ -89,10 +89,7 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 		},
 		Spec: template.Spec,
 	}
-	// The template's word neither makes a growth pod, nor gives a rank, nor has a worker leave.
-	delete(pod.Labels, v1alpha1.LabelRole)
-	delete(pod.Annotations, v1alpha1.AnnotationRank)
-	delete(pod.Annotations, v1alpha1.AnnotationLeaving)
+	delete(pod.Labels, v1alpha1.LabelRole) // the template's word makes no growth pod
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	requestLimits(pod.Spec.InitContainers)
 	requestLimits(pod.Spec.Containers)

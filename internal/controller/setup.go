@@ -43,6 +43,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if concurrent == 0 {
 		concurrent = DefaultConcurrentJobs
 	}
+	if err := indexPods(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	builder := ctrl.NewControllerManagedBy(mgr).
 		Named("trainingjob").
 		Watches(&v1alpha1.TrainingJob{}, jobHandler()).

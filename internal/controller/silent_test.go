@@ -37,7 +37,6 @@ func TestASilentWorkerIsReplacedWhileItsPodStillStands(t *testing.T) {
 	job := trains(3, func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Max = ptr.To[int32](3) })
 	state := elasticState(job, crewOf(job)...)
 	silent := state.Pods[2]
-	silent.Annotations[v1alpha1.AnnotationRank] = noRank
 	silence(state, silent)
 	after(state, rendezvous.ReasonWorkerLost, false, "silent", silent)
 	if !NewPlan(state, settings).Facts.Lost[silent.UID] {
@@ -83,6 +82,23 @@ func TestASilentWorkerIsReplacedWhileItsPodStillStands(t *testing.T) {
 	}
 	if running := value(plan.Status.Workers.Running); running != 3 {
 		t.Errorf("%d workers are told to run, want 3", running)
+	}
+}
+
+// So many were lost at once that the rendezvous has no word left for one of them: it is replaced like the others.
+func TestOneOfManyLostWorkersIsReplaced(t *testing.T) {
+	job := trains(3, func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Max = ptr.To[int32](3) })
+	state := elasticState(job, crewOf(job)...)
+	silent := state.Pods[2]
+	silence(state, silent)
+	after(state, rendezvous.ReasonWorkerLost, false, "silent", silent)
+	seen := state.World.Members[string(silent.UID)]
+	seen.LostIn = state.World.Losses[0].Round
+	state.World.Members[string(silent.UID)], state.World.Losses = seen, nil
+	giveRoom(state, 1)
+	look(state)
+	if got := names(look(state).Actions.Grow); !slices.Equal(got, []string{"digits-1-3"}) {
+		t.Errorf("grows %v", got)
 	}
 }
 
@@ -190,20 +206,20 @@ func TestAMemberThatANewLeaderNeverHeard(t *testing.T) {
 	silent := state.Pods[2]
 	cutOff(state, silent)
 	state.World.Members[string(silent.UID)] = rendezvous.MemberObservation{WorkerRank: -1}
-	if plan := look(state); len(plan.Actions.Ranks) > 0 {
-		t.Fatalf("ranks are %+v: an earlier leader may have it in this world", plan.Actions.Ranks)
+	if rank, member := NewPlan(state, settings).Facts.Ranks[silent.UID]; !member || rank != 2 {
+		t.Fatalf("it has rank %d: an earlier leader has it in this world", rank)
 	}
 	after(state, rendezvous.ReasonWorkerLost, false, "")
-	state.Job.Status.World.Round = ptr.To[int64](4)
+	state.Job.Status.World.Round, state.Job.Status.World.Workers = ptr.To[int64](4), ptr.To[int32](2)
+	named(state.Job, state.Pods[:2])
 	look(state)
 	plan := look(state)
 	if restarts := plan.Status.Restarts; value(restarts.Infrastructure) != 1 || value(restarts.Program) != 0 {
 		t.Errorf("restarts are %+v", restarts)
 	}
-	if len(plan.Actions.Ranks) != 1 || plan.Actions.Ranks[0] != (PodRank{Pod: silent, Rank: noRank}) {
-		t.Fatalf("ranks are %+v", plan.Actions.Ranks)
+	if _, member := plan.Facts.Ranks[silent.UID]; member {
+		t.Fatal("it has a rank in a world that was made without it")
 	}
-	silent.Annotations[v1alpha1.AnnotationRank] = noRank
 
 	finished := *state
 	finished.Job, finished.Pods = job.DeepCopy(), nil
@@ -212,7 +228,6 @@ func TestAMemberThatANewLeaderNeverHeard(t *testing.T) {
 	}
 	exited(0, now, "")(finished.Pods[0])
 	exited(0, now, "")(finished.Pods[1])
-	finished.Job.Status.World.Workers = ptr.To[int32](2)
 	plan = NewPlan(&finished, settings)
 	expectCondition(t, plan, v1alpha1.ConditionComplete, metav1.ConditionTrue, v1alpha1.ReasonCompleted)
 

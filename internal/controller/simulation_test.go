@@ -49,7 +49,7 @@ func (s *simulation) state() *State {
 
 // reconcile does what the reconciler does, and dies after writes of them.
 func (s *simulation) reconcile(writes int) {
-	plan := NewPlan(s.state(), settings)
+	plan := planOf(s.t, s.state())
 	alive := func() bool { writes--; return writes >= 0 }
 	a := plan.Actions
 	for _, pod := range a.Delete {

@@ -61,6 +61,8 @@ type Memory struct {
 	Trains bool
 	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed.
 	NotAllowedTold bool
+	// KueueTold is true once an event has told that Kueue is not asked.
+	KueueTold bool
 	// SizeToldAt is when the condition FullSize was last given another sentence.
 	SizeToldAt time.Time
 	// Refusal is the last batch that the API server refused; nil for none.
@@ -127,9 +129,9 @@ func (s *State) givenUp(pod *corev1.Pod) bool {
 }
 
 // lossOf is the last loss of a worker; nil for none. One that is in a later world has come back before
-// anybody gave it up.
+// anybody gave it up, and one whose agent stays is about to.
 func (s *State) lossOf(pod *corev1.Pod) *rendezvous.Loss {
-	if !s.rendezvousKnows() {
+	if !s.rendezvousKnows() || s.returns(pod) > 0 {
 		return nil
 	}
 	seen := s.member(pod)
@@ -143,7 +145,24 @@ func (s *State) lossOf(pod *corev1.Pod) *rendezvous.Loss {
 		}
 		return loss
 	}
+	if seen.LostIn > 0 {
+		return &rendezvous.Loss{UID: string(pod.UID), Name: pod.Name, Round: seen.LostIn, Rank: -1, Message: "it was lost with many others"}
+	}
 	return nil
+}
+
+// returns is how long it is waited for a worker that was lost and whose agent stays: its programs are started anew, and
+// another in its place would help nobody sooner. 0 for any other, and once it has lasted for too long.
+func (s *State) returns(pod *corev1.Pod) time.Duration {
+	seen := s.member(pod)
+	patience := value(s.Job.Spec.Failure.RegroupTimeout).Duration
+	switch {
+	case !s.rendezvousKnows() || !seen.Stays:
+		return 0
+	case seen.Standby || seen.FellAt.IsZero():
+		return max(patience, 1)
+	}
+	return max(0, seen.FellAt.Add(patience).Sub(s.Now))
 }
 
 // overdue says whether a deleted pod still stands in the API long after its grace period: its node is dead.

@@ -60,10 +60,16 @@ func templateFault(job *v1alpha1.TrainingJobSpec) string {
 	return storageFault(job)
 }
 
-// storageFault refuses a folder for checkpoints that dies with its pod.
+// storageFault refuses a folder for checkpoints that dies with its pod, and credentials that everybody in the pod sees.
 func storageFault(job *v1alpha1.TrainingJobSpec) string {
 	storage := job.Checkpoint.Storage
-	if storage == nil || !strings.HasPrefix(storage.URL, "file://") {
+	switch {
+	case storage == nil:
+		return ""
+	case storage.SecretName != "" && value(job.Workers.Template.Spec.ShareProcessNamespace):
+		return fmt.Sprintf("spec.checkpoint.storage.secretName is %s, and the template has shareProcessNamespace, with which programs see the "+
+			"credentials of the container that uploads: leave one of them out", storage.SecretName)
+	case !strings.HasPrefix(storage.URL, "file://"):
 		return ""
 	}
 	index, _ := trainingContainer(&job.Workers)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
@@ -30,6 +31,8 @@ type Vanished struct {
 	UID              types.UID
 	Name, Node       string
 	Attempt, Ordinal int32
+	// Created is when its pod was made.
+	Created time.Time
 	// Ranked is true once it is known to have been in a world, Round the newest round when it was missed; 0
 	// until somebody has looked.
 	Ranked bool
@@ -74,7 +77,7 @@ func vanishedPod(pod *corev1.Pod, now time.Time) (Vanished, bool) {
 	}
 	return Vanished{
 		UID: pod.UID, Name: pod.Name, Node: pod.Spec.NodeName, Attempt: podAttempt(pod), Ordinal: podOrdinal(pod),
-		Ranked: annotatedRank(pod) >= 0, At: now, Grace: grace(pod),
+		Created: pod.CreationTimestamp.Time, At: now, Grace: grace(pod),
 	}, true
 }
 
@@ -82,6 +85,15 @@ func vanishedPod(pod *corev1.Pod, now time.Time) (Vanished, bool) {
 type podHandler struct {
 	handler.EventHandler
 	gone func(*corev1.Pod)
+}
+
+// Update is told of a pod as it was and is. One that somebody has taken the label of is a worker no more, whatever runs in it.
+func (h podHandler) Update(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	was, ok := e.ObjectOld.(*corev1.Pod)
+	if ok && e.ObjectNew.GetLabels()[v1alpha1.LabelJob] != was.Labels[v1alpha1.LabelJob] {
+		h.gone(was)
+	}
+	h.EventHandler.Update(ctx, e, queue)
 }
 
 // Delete is told of the last state of a pod.
@@ -121,19 +133,24 @@ func (m *memories) gone(job types.UID, pod *corev1.Pod, now time.Time) {
 
 // missing are those of the workers that have vanished which may still make a step in the newest world.
 func (s *State) missing(vanished []Vanished) []Vanished {
-	made := record.FromStatus(s.Job)
+	if len(vanished) == 0 {
+		return nil
+	}
+	roll := s.roll()
 	newest := s.World.Round
-	if !s.rendezvousKnows() && made.Attempt == s.attempt() {
-		newest = made.Round
+	if !s.rendezvousKnows() && roll.made.Attempt == s.attempt() {
+		newest = roll.made.Round
 	}
 	var left []Vanished
 	for _, v := range vanished {
 		seen := s.World.Members[string(v.UID)]
+		stands := roll.standing(v.Attempt, v.Ordinal, v.Created)
+		ranked := v.Ranked || stands.rank >= 0 || stands.open
 		knows := s.rendezvousKnows() && s.World.Round > 0 && seen.Joined
 		switch {
 		case v.Attempt != s.attempt() || seen.Exited || v.Round > 0 && v.Round < newest:
 			continue // its agent has said that it has ended, or the next world is there
-		case knows && seen.WorkerRank < 0, !knows && !v.Ranked:
+		case knows && seen.WorkerRank < 0, !knows && !ranked:
 			continue // it is in no world
 		}
 		v.Ranked, v.Round = true, newest

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -130,7 +131,36 @@ func TestNoNewGangBesideOneThatVanished(t *testing.T) {
 			if !c.begins {
 				expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping,
 					"digits-1-0 on node n0 (deleted by force)", "node.kubernetes.io/out-of-service")
+				if !plan.Facts.Held {
+					t.Error("room is kept for it meanwhile, and those behind it wait")
+				}
 			}
+		})
+	}
+}
+
+// The failure that a job has to wait for is a reason as long as it waits for that. After it the reader has to know what is
+// missing, since only they may be able to see to it.
+func TestAfterABackOffTheReasonIsTheOldWorld(t *testing.T) {
+	for name, c := range map[string]struct {
+		left   time.Duration
+		reason string
+	}{
+		"it has yet to wait": {time.Second, v1alpha1.ReasonBackOff},
+		"it has waited":      {0, v1alpha1.ReasonStopping},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(2)
+			state := elasticState(job, crewOf(job)...)
+			vanish(state, 2)
+			state.Nodes, state.World, state.GroupExists = Nodes{ByName: map[string]*corev1.Node{"n0": {}}}, rendezvous.Observation{}, false
+			job.Status.Workers.Target = ptr.To[int32](0)
+			job.Status.RetryTime = ptr.To(metav1.NewTime(state.Now.Add(c.left)))
+			meta.SetStatusCondition(&job.Status.Conditions, metav1.Condition{
+				Type: v1alpha1.ConditionTraining, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonBackOff, Message: "attempt 1 ended",
+			})
+			giveRoom(state, 4)
+			expectCondition(t, NewPlan(state, settings), v1alpha1.ConditionTraining, metav1.ConditionFalse, c.reason)
 		})
 	}
 }
@@ -150,6 +180,7 @@ func named(job *v1alpha1.TrainingJob, pods []*corev1.Pod) {
 	}
 	made.Name(members)
 	job.Status.World.Members, job.Status.World.Nodes = made.Members, made.Nodes
+	job.Status.World.Workers = ptr.To(int32(len(pods)))
 }
 
 // Somebody deletes the workers of a world by force while no operator leads. The next one finds their names and nodes in

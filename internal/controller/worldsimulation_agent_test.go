@@ -31,6 +31,8 @@ type simAgent struct {
 	// connections counts those of processes.
 	connections uint64
 
+	// lastWords is what the process before the last had said of why it failed.
+	lastWords string
 	snapshots []rendezvous.Snapshot
 	states    map[rendezvous.Snapshot][]uint64
 	// lastEnded, before and begun are the end of the process's last step, the same when it was given its world, and
@@ -124,6 +126,9 @@ func (a *simAgent) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 	switch effect := effect.(type) {
 	case lifecycle.Start:
 		t.after(t.span(100*time.Millisecond, 2*time.Second), func() { a.startProcess() })
+	case lifecycle.Remember:
+		a.lastWords = p.fault
+		t.counts["programs started anew"]++
 	case lifecycle.Refuse:
 		a.refused = true
 		t.say("  %s refuses a directive: %s", a.pod.Name, effect.Why)
@@ -362,7 +367,7 @@ func (a *simAgent) probe(d *rendezvous.Directive) {
 func simHeard(d *rendezvous.Directive) lifecycle.Directive {
 	heard := lifecycle.Directive{
 		Term: d.Term, Round: d.Round, Released: d.Released, Standby: d.Standby, Key: string(d.Key),
-		Raise: d.Raise, Finish: d.Finish, Hold: d.Hold,
+		Raise: d.Raise, Finish: d.Finish, Hold: d.Hold, Restarts: d.Restarts,
 	}
 	if w := d.World; w != nil {
 		heard.World = lifecycle.World{
@@ -397,6 +402,10 @@ func (a *simAgent) state() rendezvous.Report {
 	r := rendezvous.Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(),
 		Standby: m.Ready(), Out: m.Out(), Snapshots: slices.Clone(a.snapshots), Probed: slices.Clone(a.probed),
+		Stays: m.Stays(), Restarts: m.Restarts(),
+	}
+	if f := m.LastFailure(); f.Round > 0 {
+		r.Failure = rendezvous.Failure{Round: f.Round, Code: int32(f.Code), Killed: f.Killed, Message: a.lastWords}
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)

@@ -193,7 +193,7 @@ func (t *simTraining) scale(most int32) {
 	t.edit(t.now(), func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Max = ptr.To(most) })
 }
 
-// walk has one job start, grow, shrink, outlive its operator, lose a worker and end.
+// walk has one job start, grow, shrink, outlive its operator, lose a worker, have a program killed, and end.
 func (t *simTraining) walk() {
 	defer t.stop()
 	t.step, t.lastStep, t.memoryInterval = 500*time.Millisecond, 1500, 20
@@ -237,10 +237,49 @@ func (t *simTraining) walk() {
 		t.harm(0, "%s ends without a word", t.workers()[1].Name)
 		t.kubelets.exit(t.workers()[1], 137)
 	})
-	if !t.await(5*time.Minute, "it recovers", t.trainsWith(3)) {
+	if !t.await(5*time.Minute, "it recovers", t.trainsWith(3)) || !t.pass(time.Minute, nil) {
+		return
+	}
+	if !t.killOne() {
 		return
 	}
 	t.await(2*time.Hour, "the job completes", t.complete)
+}
+
+// killOne has the process of one worker killed: it is back in its pod, with its snapshots, and nobody takes its place.
+func (t *simTraining) killOne() bool {
+	var before []types.UID
+	var restarts int
+	t.do(func() {
+		for _, pod := range t.workers() {
+			before = append(before, pod.UID)
+		}
+		restarts = t.restarts()
+		t.harm(0, "the program of %s is killed", t.workers()[1].Name)
+		t.agents[before[1]].exit(137)
+	})
+	if !t.await(time.Minute, "the others go on", t.trainsWith(2)) || !t.await(5*time.Minute, "it is back", t.trainsWith(3)) {
+		return false
+	}
+	if !t.pass(time.Minute, nil) {
+		return false
+	}
+	t.do(func() {
+		var now []types.UID
+		for _, pod := range t.workers() {
+			now = append(now, pod.UID)
+		}
+		if !slices.Equal(now, before) {
+			t.fail("a program was killed, and the workers were %v and are %v", before, now)
+		}
+		if more := t.restarts() - restarts; more != 1 {
+			t.fail("a program was killed once, and %d restarts are counted", more)
+		}
+		if held := len(t.agents[before[1]].snapshots); held == 0 {
+			t.fail("a program was killed, and its worker holds no snapshot any more")
+		}
+	})
+	return true
 }
 
 // harm notes something that may cost steps for so long.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -114,12 +115,41 @@ func withCondition(conditionType corev1.PodConditionType, reason, message string
 }
 
 func stateOf(job *v1alpha1.TrainingJob, pods ...*corev1.Pod) *State {
+	for _, pod := range pods {
+		*pod = *slimmed(pod) // decisions have no more than the cache keeps
+	}
 	state := &State{Now: start.Add(time.Minute), Job: job, Pods: pods, GroupExists: len(pods) > 0}
 	state.Grant = fleet.Grant{Known: true, Start: true}
 	for range 8 {
 		state.Grant.Places = append(state.Grant.Places, fleet.Place{Node: "n1", Own: true})
 	}
 	return state
+}
+
+// slimmed is a pod as the cache keeps it.
+func slimmed(pod *corev1.Pod) *corev1.Pod {
+	slim, err := SlimPod(pod)
+	if err != nil {
+		panic(err)
+	}
+	return slim.(*corev1.Pod)
+}
+
+// planOf is the plan for a job whose pods were read whole. It must be the same with pods as the cache keeps them.
+func planOf(t interface{ Fatalf(string, ...any) }, state *State) Plan {
+	slim := *state
+	slim.Pods = nil
+	for _, pod := range state.Pods {
+		slim.Pods = append(slim.Pods, slimmed(pod))
+	}
+	plan := NewPlan(state, settings)
+	// Pods that were read are compared by who they are, those that are to be made by all that they say.
+	read := cmp.FilterValues(func(a, b *corev1.Pod) bool { return a != nil && b != nil && a.UID != "" },
+		cmp.Comparer(func(a, b *corev1.Pod) bool { return a.UID == b.UID }))
+	if diff := cmp.Diff(plan, NewPlan(&slim, settings), read); diff != "" {
+		t.Fatalf("from pods as the cache keeps them another plan follows (-whole +slim):\n%s", diff)
+	}
+	return plan
 }
 
 // worldOf is an observation of attempt 1 with all pods connected members of the round.

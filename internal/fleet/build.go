@@ -13,6 +13,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
+	"github.com/concertina-dev/concertina/internal/record"
 )
 
 // build makes of a job what the planner sees.
@@ -37,6 +38,9 @@ func (c *Cluster) build(j *job) {
 		Restarts: spec.Strategy() == v1alpha1.ResizeRestart, Starts: value(status.Retries),
 		GrowAfter: j.facts.GrowAfter, Pause: j.facts.Pause,
 	}
+	if object.Labels[v1alpha1.LabelKueueQueue] != "" {
+		one.SizedBy = "Kueue (label " + v1alpha1.LabelKueueQueue + ")"
+	}
 	one.Stage, b.retry = c.stageOf(j, len(workers))
 	if one.Stage == allocation.Queued {
 		one.Queued = timeOf(status.Queue.Since)
@@ -46,6 +50,10 @@ func (c *Cluster) build(j *job) {
 	}
 	if deadline := spec.ActiveDeadline; deadline != nil && status.StartTime != nil {
 		one.Ends = status.StartTime.Add(deadline.Duration)
+	}
+	one.Deadline = timeOf(spec.Deadline)
+	if world := status.World; world != nil && value(world.From) == 0 && value(world.Attempt) == value(status.Attempt) {
+		one.Began = timeOf(world.StartedAt)
 	}
 	c.history(one, status.Resizes, j.reported)
 	for _, name := range j.facts.Avoid {
@@ -69,6 +77,8 @@ func (j *job) shape(shapes Shapes) {
 		bare.Namespace = j.object.Namespace
 		j.gang, j.growth = bare, bare
 	}
+	j.unmodelled = unmodelledWords(j.gang)
+	j.gang, j.growth = scopeOf(j.gang), scopeOf(j.growth) // what else a worker has is large, and there are many jobs
 }
 
 var policies = map[v1alpha1.PreemptionPolicy]allocation.Policy{
@@ -153,10 +163,10 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 	slices.SortFunc(pods, func(x, y *pod) int {
 		return cmp.Or(cmp.Compare(ordinal(x.object.Name), ordinal(y.object.Name)), strings.Compare(x.object.Name, y.object.Name))
 	})
-	why := unmodelledWords(j.gang)
+	why := j.unmodelled
 	// A job that was decided to have no gang deletes its pods in a moment: their room comes free.
 	goes := b.job.Target == 0
-	selfPinned := Pinned(j.gang) != ""
+	selfPinned, ranking := Pinned(j.gang) != "", j.ranking()
 	var seen [2]sample // by whether it is of the growth class
 	// An earlier attempt may have had another template.
 	current := ""
@@ -180,7 +190,7 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 		if one.node != nil {
 			w.Node = one.node.id
 		}
-		if rank, member := j.rankOf(object); member {
+		if rank, member := ranking(object); member {
 			w.World, w.Rank = true, rank
 		}
 		var mark Mark
@@ -244,15 +254,20 @@ func (c *Cluster) nextShape(known *next, template *corev1.Pod, seen, cousin samp
 	return known.shape
 }
 
-// rankOf is the rank of a pod in the world, and whether it is a member. Before this leader has heard of the
-// world the pod's annotation tells.
-func (j *job) rankOf(object *corev1.Pod) (int32, bool) {
+// ranking is how the rank of a pod in the world is found, and whether it is a member. Before this leader has heard of the
+// world its record tells.
+func (j *job) ranking() func(*corev1.Pod) (int32, bool) {
 	if j.reported && !j.facts.Unheard {
-		rank, member := j.facts.Ranks[object.UID]
-		return rank, member
+		return func(object *corev1.Pod) (int32, bool) {
+			rank, member := j.facts.Ranks[object.UID]
+			return rank, member
+		}
 	}
-	rank, err := strconv.ParseInt(object.Annotations[v1alpha1.AnnotationRank], 10, 32)
-	return int32(rank), err == nil && rank >= 0 && object.Spec.NodeName != ""
+	ranks, attempt := record.Ranks(j.object)
+	return func(object *corev1.Pod) (int32, bool) {
+		rank, member := ranks[ordinal(object.Name)]
+		return rank, member && object.Labels[v1alpha1.LabelAttempt] == strconv.Itoa(int(attempt))
+	}
 }
 
 // pinnedTwice says whether Pin was used on a pod whose template names a node already.

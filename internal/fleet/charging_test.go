@@ -93,7 +93,7 @@ func (c *clock) options(changes ...func(*Options)) Options {
 
 // assume charges a pod as Take does, whatever was granted.
 func assume(c *Cluster, pod *corev1.Pod) {
-	slim, _ := slimPod(pod.DeepCopy())
+	slim, _ := SlimPod(pod.DeepCopy())
 	c.putPod(slim.(*corev1.Pod), c.options.Now())
 }
 
@@ -340,7 +340,7 @@ func TestQuotaRoom(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			cluster := FromObjects(Objects{Quotas: []*corev1.ResourceQuota{c.quota}, Jobs: []*v1alpha1.TrainingJob{job}}, optionsOf())
 			for _, pod := range c.pods {
-				slim, _ := slimPod(pod)
+				slim, _ := SlimPod(pod)
 				cluster.SetPod(slim.(*corev1.Pod))
 			}
 			for _, pod := range c.made {
@@ -382,5 +382,37 @@ func TestShapesKnowTheirQuotas(t *testing.T) {
 	}
 	if got := seen.Shapes[seen.Jobs[0].Gang].Demand; len(got) != 1 || got[0] != 2000 {
 		t.Errorf("a pod counts %v of %v", got, seen.Counts)
+	}
+}
+
+// Who waits for a scheduler is told when it has last given a worker a node: of any job, but not in the first list.
+func TestWhenASchedulerWasLastAtWork(t *testing.T) {
+	at := start
+	c := FromObjects(Objects{}, optionsOf(func(o *Options) { o.Now = func() time.Time { return at } }))
+	under := func(name string) podChange { return func(pod *corev1.Pod) { pod.Spec.SchedulerName = name } }
+	gangOf := func(name string) jobChange {
+		return func(j *v1alpha1.TrainingJob) { j.Spec.Gang.SchedulerName = name }
+	}
+	one, two, other := jobOf("one", trains, gangOf("a")), jobOf("two", trains, gangOf("a")), jobOf("other", trains, gangOf("b"))
+	for _, job := range []*v1alpha1.TrainingJob{one, two, other} {
+		c.SetJob(job)
+	}
+	c.SetPod(workerOf(one, 0, under("a"), on("n")))
+	c.SetPod(workerOf(one, 1, under("a")))
+	c.SetPod(podOf("alone", "1", under("b")))
+	at = at.Add(time.Minute)
+	c.SetPod(podOf("alone", "1", under("b"), on("n")))
+	if got := c.Grant(two.UID).Bound; !got.IsZero() {
+		t.Errorf("it was at work at %s, nobody has seen that", got)
+	}
+	c.SetPod(workerOf(one, 1, under("a"), on("n")))
+	bound := at
+	at = at.Add(time.Minute)
+	c.SetPod(workerOf(one, 1, under("a"), on("n"), priority(7)))
+	if got := c.Grant(two.UID).Bound; !got.Equal(bound) {
+		t.Errorf("it was at work at %s, want %s", got, bound)
+	}
+	if got := c.Grant(other.UID).Bound; !got.IsZero() {
+		t.Errorf("another scheduler was at work at %s", got)
 	}
 }

@@ -37,7 +37,10 @@ type Options struct {
 type Cluster struct {
 	options Options
 
-	// mu is held while a plan is made, and otherwise for moments.
+	// planning is held while a plan is made, and by who takes what was granted: the plan has not seen that it is taken, and
+	// would grant it to another one. It comes before mu.
+	planning sync.Mutex
+	// mu is held for moments: events, reports and questions do not wait for a plan.
 	mu        sync.Mutex
 	resources *names
 	counts    *names
@@ -54,6 +57,10 @@ type Cluster struct {
 	byNamespace              map[string]map[*pod]bool
 	jobs                     map[types.UID]*job
 	jobsByName               map[types.NamespacedName]*job
+	// bound is when a worker was last given a node, by its scheduler.
+	bound map[string]time.Time
+	// ordered are the jobs by name; nil when it has to be found out anew.
+	ordered []*job
 	// began is when this process began to plan.
 	began time.Time
 	// pass is the number of the last snapshot.
@@ -81,7 +88,7 @@ func New(options Options) *Cluster {
 		classes: map[string]*schedulingv1.PriorityClass{}, tenants: map[string]*tenant{}, pods: map[podKey]*pod{},
 		waiting: map[podKey]*pod{}, ending: map[podKey]*pod{}, assumed: map[podKey]*pod{},
 		workers: map[types.UID]map[podKey]*pod{}, byNamespace: map[string]map[*pod]bool{},
-		jobs: map[types.UID]*job{}, jobsByName: map[types.NamespacedName]*job{},
+		bound: map[string]time.Time{}, jobs: map[types.UID]*job{}, jobsByName: map[types.NamespacedName]*job{},
 		wake: make(chan struct{}, 1), changes: newChanges(), synced: make(chan struct{}), sweepEvery: sweepEvery,
 	}
 	c.resources.of(string(corev1.ResourcePods))

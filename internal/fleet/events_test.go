@@ -168,7 +168,7 @@ func drawPod(t *rapid.T, s *apiServer) *corev1.Pod {
 		switch rapid.IntRange(0, 3).Draw(t, "sort") {
 		case 0:
 			growthRole(pod)
-			pod.Annotations = map[string]string{v1alpha1.AnnotationLeaving: "Reclaimed team/small 2030-01-01T12:00:00Z", v1alpha1.AnnotationRank: "3"}
+			Mark{Reason: Reclaimed, For: "team/small", At: start}.Put(pod)
 		case 1:
 			Pin(pod, "n1")
 		}

@@ -21,6 +21,7 @@ func (c *Cluster) Grant(uid types.UID) Grant {
 	}
 	grant := j.grant
 	grant.Known = j.granted == j.revision
+	grant.Bound = c.bound[j.object.Spec.Gang.SchedulerName]
 	j.asked = j.asked || !grant.Known
 	return grant
 }

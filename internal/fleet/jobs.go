@@ -19,8 +19,10 @@ type job struct {
 	object   *v1alpha1.TrainingJob
 	facts    Facts
 	reported bool
-	// gang and growth are pods as the controller would make them of the object's generation.
+	// gang and growth are pods as the controller would make them of the object's generation, as far as that decides where
+	// they fit; unmodelled says why only the scheduler knows that.
 	gang, growth *corev1.Pod
+	unmodelled   string
 	generation   int64
 	misshapen    bool
 	// next are the shapes of further pods of each.
@@ -111,7 +113,7 @@ func (c *Cluster) putJob(object *v1alpha1.TrainingJob) *job {
 	j := c.jobs[object.UID]
 	if j == nil {
 		j = &job{object: object, dirty: true, revision: 1}
-		c.jobs[object.UID], c.jobsByName[key] = j, j
+		c.jobs[object.UID], c.jobsByName[key], c.ordered = j, j, nil
 		c.changed()
 		return j
 	}
@@ -145,6 +147,7 @@ func notNewer(one, than *v1alpha1.TrainingJob) bool {
 func (c *Cluster) removeJob(uid types.UID) {
 	if j := c.jobs[uid]; j != nil {
 		delete(c.jobs, uid)
+		c.ordered = nil
 		delete(c.jobsByName, j.key())
 		c.changed()
 	}
@@ -204,8 +207,8 @@ type built struct {
 // same says whether the planner would see no difference.
 func (b *built) same(other *built) bool {
 	x, y := b.job, other.job
-	times := func(j *allocation.Job) [7]time.Time {
-		return [7]time.Time{j.Submitted, j.Queued, j.GrewAt, j.EvenedAt, j.ReclaimedAt, j.GrowAfter, j.Ends}
+	times := func(j *allocation.Job) [9]time.Time {
+		return [9]time.Time{j.Submitted, j.Queued, j.Began, j.GrewAt, j.EvenedAt, j.ReclaimedAt, j.GrowAfter, j.Deadline, j.Ends}
 	}
 	xs, ys := times(&x), times(&y)
 	for i := range xs {
@@ -221,7 +224,7 @@ func (b *built) same(other *built) bool {
 // sameScalars compares all that is neither a time nor a list.
 func sameScalars(x, y *allocation.Job) bool {
 	return x.Stage == y.Stage && x.Priority == y.Priority && x.Preempts == y.Preempts && x.Min == y.Min && x.Max == y.Max &&
-		x.Gang == y.Gang && x.Growth == y.Growth && x.Policy == y.Policy && x.NoGrowth == y.NoGrowth && x.Fault == y.Fault &&
+		x.Gang == y.Gang && x.Growth == y.Growth && x.Policy == y.Policy && x.NoGrowth == y.NoGrowth && x.Fault == y.Fault && x.SizedBy == y.SizedBy &&
 		x.Target == y.Target && x.Finishing == y.Finishing && x.Regrouping == y.Regrouping && x.Armed == y.Armed &&
 		x.Durable == y.Durable && x.Restarts == y.Restarts && x.Starts == y.Starts && x.Reclaims == y.Reclaims && x.Pause == y.Pause
 }

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // seenJob is the only job of a snapshot.
@@ -83,19 +83,20 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// TestRanksUntilTheWorldIsHeardOf: a new leader plans by the ranks on the pods until it knows better.
+// TestRanksUntilTheWorldIsHeardOf: a new leader plans by the ranks in the record of the world until it knows better.
 func TestRanksUntilTheWorldIsHeardOf(t *testing.T) {
 	job := jobOf("j", trains)
+	made := rendezvous.Record{Workers: 2}
+	made.Name([]rendezvous.NamedMember{{Ordinal: 0, Node: "n0"}, {Ordinal: 1, Node: "n0"}})
+	job.Status.World.Workers, job.Status.World.Members = ptr.To[int32](2), made.Members
 	cluster := New(optionsOf())
 	cluster.SetJob(job)
 	for i := range 2 {
-		cluster.SetPod(workerOf(job, i, on("n0"), func(pod *corev1.Pod) {
-			pod.Annotations = map[string]string{v1alpha1.AnnotationRank: fmt.Sprint(i)}
-		}))
+		cluster.SetPod(workerOf(job, i, on("n0")))
 	}
-	// Nobody has a rank before it has a node, whatever its template says.
-	cluster.SetPod(workerOf(job, 2, growthRole, func(pod *corev1.Pod) {
-		pod.Annotations = map[string]string{v1alpha1.AnnotationRank: "2"}
+	cluster.SetPod(workerOf(job, 2, growthRole))
+	cluster.SetPod(workerOf(job, 1, growthRole, on("n0"), func(pod *corev1.Pod) { // of another attempt
+		pod.Name, pod.UID, pod.Labels[v1alpha1.LabelAttempt] = "j-2-1", "uid-j-2-1", "2"
 	}))
 	for _, step := range []struct {
 		facts *Facts
@@ -168,6 +169,26 @@ func TestReclaimsAreForgottenInQuietTime(t *testing.T) {
 	}
 }
 
+// A label is no new generation of a job.
+func TestKueuesLabelHasOthersSizeAJob(t *testing.T) {
+	job := jobOf("j", trains)
+	cluster := New(optionsOf())
+	cluster.SetJob(job)
+	cluster.PlanNow()
+	labelled := job.DeepCopy()
+	labelled.ResourceVersion = "1000"
+	labelled.Labels = map[string]string{v1alpha1.LabelKueueQueue: "gpus"}
+	cluster.SetJob(labelled)
+	select {
+	case <-cluster.wake:
+	default:
+		t.Error("nobody plans anew")
+	}
+	if got := seenJob(t, cluster).SizedBy; got != "Kueue (label kueue.x-k8s.io/queue-name)" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestWhatIsReadOfAJob(t *testing.T) {
 	at := func(minutes int) *metav1.Time {
 		return ptr.To(metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute)))
@@ -176,6 +197,7 @@ func TestWhatIsReadOfAJob(t *testing.T) {
 		j.Spec.Workers.Sizes = []int32{4, 2}
 		j.Spec.Preemption.Policy, j.Spec.Growth.Policy = v1alpha1.PreemptionEvict, v1alpha1.GrowthOff
 		j.Spec.ActiveDeadline = &metav1.Duration{Duration: time.Hour}
+		j.Spec.Deadline = at(90)
 		j.Spec.Resize.Strategy = v1alpha1.ResizeRestart
 		j.Status.Progress.Since = at(-7)
 		for i, reason := range []string{"Reclaimed", "CapacityAvailable", "Reclaimed", Evened, "CapacityAvailable", "Reclaimed", "WorkerLost"} {
@@ -184,14 +206,10 @@ func TestWhatIsReadOfAJob(t *testing.T) {
 		j.Status.Resizes[0].At = at(-60 * 24)
 	})
 	pods := []*corev1.Pod{
-		workerOf(job, 10, on("n1"), growthRole, func(p *corev1.Pod) {
-			p.Annotations = map[string]string{v1alpha1.AnnotationLeaving: "Reclaimed team/other 2030-01-01T12:00:00Z"}
-		}),
-		workerOf(job, 2, on("n0"), func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.AnnotationRank: "1"} }),
+		workerOf(job, 10, on("n1"), growthRole, Mark{Reason: Reclaimed, For: "team/other", At: start}.Put),
+		workerOf(job, 2, on("n0")),
 		workerOf(job, 3, deletedAt(start)),
-		workerOf(job, 11, onto("n1"), growthRole, func(p *corev1.Pod) {
-			p.Annotations = map[string]string{v1alpha1.AnnotationLeaving: "Reclaimed team/gone 2030-01-01T12:00:00Z"}
-		}),
+		workerOf(job, 11, onto("n1"), growthRole, Mark{Reason: Reclaimed, For: "team/gone", At: start}.Put),
 	}
 	cluster := New(optionsOf())
 	for _, name := range []string{"n0", "n1"} {
@@ -208,7 +226,7 @@ func TestWhatIsReadOfAJob(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if !got.Ends.Equal(start.Add(time.Hour)) || !got.GrowAfter.Equal(start.Add(time.Minute)) || got.Pause != time.Second || got.Lost != 7*time.Minute ||
-		len(got.Avoid) != 1 || !got.Submitted.Equal(start) || !got.Queued.IsZero() {
+		len(got.Avoid) != 1 || !got.Deadline.Equal(at(90).Time) || !got.Submitted.Equal(start) || !got.Queued.IsZero() {
 		t.Errorf("times: %+v", got)
 	}
 	if !got.GrewAt.Equal(at(-4).Time) || !got.EvenedAt.Equal(at(-5).Time) || !got.ReclaimedAt.Equal(at(-3).Time) || got.Reclaims != 1 {

@@ -141,8 +141,8 @@ func requests(pod *corev1.Pod) corev1.ResourceList {
 	return held
 }
 
-// isDevice says whether a resource is one that only some nodes have, such as nvidia.com/gpu.
-func isDevice(name string) bool {
+// IsDevice says whether a resource is one that only some nodes have, such as nvidia.com/gpu.
+func IsDevice(name string) bool {
 	domain, _, extended := strings.Cut(name, "/")
 	return extended && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
 }

@@ -71,11 +71,14 @@ func (c *Cluster) PlanNow() time.Duration {
 	case <-c.wake: // what has changed by now is looked at
 	default:
 	}
-	// Nothing is taken or reported while a plan is made: what it grants is there when it is granted.
+	c.planning.Lock()
+	defer c.planning.Unlock()
+	v := c.look()
+	plan := c.options.Plan(v.cluster)
+	// What has happened since the look counts as if it had happened now: the grant of a job of which something was
+	// reported is not known, and the next plan, which follows at once, sees the rest.
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := c.snapshot()
-	plan := c.options.Plan(v.cluster)
 	c.publish(v, plan)
 	c.metrics.took(time.Since(began))
 	v.sooner(plan.Next)
@@ -83,6 +86,13 @@ func (c *Cluster) PlanNow() time.Duration {
 		return planAnyway
 	}
 	return min(max(v.next.Sub(v.cluster.Now), leastRest), planAnyway)
+}
+
+// look is the snapshot for a plan.
+func (c *Cluster) look() *view {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.snapshot()
 }
 
 // Synced says that all that is there has been taken in, so that plans can be made.

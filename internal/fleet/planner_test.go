@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -67,6 +68,66 @@ func delivered(c *Cluster) map[string]int {
 		default:
 			return names
 		}
+	}
+}
+
+// Events, reports and questions do not wait for a plan that is being made, which in a large cluster takes long. What was
+// granted before cannot be taken meanwhile: the plan may give it to another job.
+func TestAPlanHoldsNobodyUp(t *testing.T) {
+	p := &plans{}
+	p.place.Store(true)
+	c := New(optionsOf(func(o *Options) { o.Plan = p.plan }))
+	c.SetNode(nodeOf("n0"))
+	job := jobOf("j", starts)
+	c.SetJob(job)
+	c.Report(job, Facts{})
+	c.PlanNow()
+	if !c.Grant(job.UID).Known {
+		t.Fatal("nothing is granted")
+	}
+	taken := make(chan bool, 1)
+	c.options.Plan = func(cluster *allocation.Cluster) allocation.Plan {
+		c.SetPod(podOf("other", "1", func(pod *corev1.Pod) { pod.Spec.NodeName = "n0" }))
+		c.SetNode(nodeOf("n1"))
+		c.SetJob(jobOf("late"))
+		c.Grant(job.UID)
+		go func() { taken <- c.Take(job.UID, []*corev1.Pod{workerOf(job, 0, onto("n0"))}) }()
+		for range 1000 {
+			runtime.Gosched()
+		}
+		p.place.Store(false) // another job has the room by now
+		return p.plan(cluster)
+	}
+	c.PlanNow()
+	if <-taken {
+		t.Error("what the plan gives to another job was taken while it was made")
+	}
+	c.options.Plan = p.plan
+	c.PlanNow()
+	seen, _ := c.Last()
+	if len(seen.Jobs) != 2 || len(seen.Nodes) != 2 {
+		t.Errorf("the next plan sees %d jobs and %d nodes, want 2 of each", len(seen.Jobs), len(seen.Nodes))
+	}
+}
+
+// A job of which something is reported while a plan is made is not granted what that plan knew nothing of.
+func TestAReportDuringAPlanIsForTheNext(t *testing.T) {
+	p := &plans{}
+	c := New(optionsOf(func(o *Options) { o.Plan = p.plan }))
+	job := jobOf("j", trains)
+	c.SetJob(job)
+	c.Report(job, Facts{Elastic: true})
+	c.options.Plan = func(cluster *allocation.Cluster) allocation.Plan {
+		c.Report(job, Facts{Elastic: true, Finishing: true})
+		return p.plan(cluster)
+	}
+	c.PlanNow()
+	if c.Grant(job.UID).Known {
+		t.Error("it is granted what follows from an older report")
+	}
+	c.options.Plan = p.plan
+	if c.PlanNow(); !c.Grant(job.UID).Known {
+		t.Error("the next plan grants nothing")
 	}
 }
 

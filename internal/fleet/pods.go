@@ -54,13 +54,17 @@ type pod struct {
 func (c *Cluster) SetPod(object *corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if object.Status.Phase == corev1.PodSucceeded || object.Status.Phase == corev1.PodFailed {
+	if ended(object) {
 		c.removePod(keyOf(object))
 		return
 	}
-	if old := c.pods[keyOf(object)]; old != nil && old.assumed.IsZero() && c.samePod(old, object) {
+	old := c.pods[keyOf(object)]
+	if old != nil && old.assumed.IsZero() && c.samePod(old, object) {
 		old.object = object
 		return
+	}
+	if old != nil && old.object.UID == object.UID && old.object.Spec.NodeName == "" && object.Spec.NodeName != "" && ownerOf(object) != "" {
+		c.bound[object.Spec.SchedulerName] = c.options.Now()
 	}
 	c.putPod(object, time.Time{})
 }
@@ -71,9 +75,16 @@ func (c *Cluster) samePod(old *pod, object *corev1.Pod) bool {
 	was := old.object
 	return was.UID == object.UID && was.DeletionTimestamp.Equal(object.DeletionTimestamp) && sameOwner(was, object) &&
 		was.Status.NominatedNodeName == object.Status.NominatedNodeName &&
-		maps.Equal(was.Labels, object.Labels) && maps.Equal(was.Annotations, object.Annotations) &&
+		maps.Equal(was.Labels, object.Labels) && maps.Equal(was.Annotations, object.Annotations) && sameMark(was, object) &&
 		equality.Semantic.DeepEqual(was.Spec, object.Spec) &&
 		slices.Equal(sortedShares(old.request), sortedShares(c.resources.shares(requests(object))))
+}
+
+// sameMark says whether a pod is to leave for the same reason.
+func sameMark(a, b *corev1.Pod) bool {
+	x, marked := MarkOf(a)
+	y, also := MarkOf(b)
+	return marked == also && x == y
 }
 
 // sameOwner says whether a pod still belongs to the same job: owners may be edited.
@@ -92,9 +103,11 @@ func (c *Cluster) DeletePod(object *corev1.Pod) {
 	c.removePod(keyOf(object))
 }
 
-// Take implements Fleet. Plans are made with the cluster locked, so what is granted here is granted to nobody
+// Take implements Fleet. It waits for a plan that is being made, so what is granted here is granted to nobody
 // else: by the next plan these pods are there.
 func (c *Cluster) Take(uid types.UID, objects []*corev1.Pod) bool {
+	c.planning.Lock()
+	defer c.planning.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	j := c.jobs[uid]
@@ -109,7 +122,7 @@ func (c *Cluster) Take(uid types.UID, objects []*corev1.Pod) bool {
 		if there := c.pods[keyOf(object)]; there != nil && there.assumed.IsZero() {
 			continue // seen already, or somebody else's, whose room is not ours: the API server will tell
 		}
-		slim, _ := slimPod(object.DeepCopy())
+		slim, _ := SlimPod(object.DeepCopy())
 		c.putPod(slim.(*corev1.Pod), c.options.Now())
 	}
 	j.revision++ // what was granted has been taken

@@ -29,6 +29,9 @@ type Grant struct {
 	Reason, Why string
 	// Queue is the place of a job that waits.
 	Queue Queue
+	// Bound is when the scheduler of the job's gang has last given a worker of any job a node; zero where that was not
+	// seen.
+	Bound time.Time
 }
 
 // Place is where one pod is to be made.
@@ -96,10 +99,12 @@ type Facts struct {
 	Pause time.Duration
 }
 
-// Fleet is what the controller needs of the fleet. Its methods return at once.
+// Fleet is what the controller needs of the fleet. Its methods return at once, but for Take, which waits for a plan that is being
+// made.
 type Fleet interface {
 	// Report brings what is known of a job up to date: the job as the reconciler has read or written it,
-	// and what only the reconciler knows. A plan is made again only if something of it has changed.
+	// and what only the reconciler knows. What is kept of it is a copy. A plan is made again only if something of it has
+	// changed.
 	Report(job *v1alpha1.TrainingJob, facts Facts)
 	// Grant is what the planner allows the job now.
 	Grant(job types.UID) Grant

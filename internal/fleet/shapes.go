@@ -90,9 +90,9 @@ func shapeKey(pod *corev1.Pod, unmodelled string) string {
 	return string(text)
 }
 
-// scopeOf keeps of a pod what quotas look at.
+// scopeOf keeps of a pod what the scheduler and quotas look at.
 func scopeOf(pod *corev1.Pod) *corev1.Pod {
-	slim, _ := slimPod(pod)
+	slim, _ := SlimPod(pod)
 	return slim.(*corev1.Pod)
 }
 

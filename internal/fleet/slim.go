@@ -8,9 +8,10 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
-// slimPod keeps of a pod what decides which room it holds or wants, for a cache that holds the pods of
-// a whole cluster. A tombstone comes back as it is.
-func slimPod(object any) (any, error) {
+// SlimPod keeps of a pod what decides which room it holds or wants, for a cache that holds the pods of a whole
+// cluster; of one that has ended, that it has. A tombstone comes back as it is. What pods have in common they share: it is
+// not to be changed.
+func SlimPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return object, nil
@@ -22,20 +23,7 @@ func slimPod(object any) (any, error) {
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
-		Spec: corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, NodeSelector: pod.Spec.NodeSelector, Affinity: slimAffinity(pod.Spec.Affinity),
-			Tolerations: pod.Spec.Tolerations, PriorityClassName: pod.Spec.PriorityClassName, Priority: pod.Spec.Priority,
-			PreemptionPolicy: pod.Spec.PreemptionPolicy, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
-			SchedulingGates: pod.Spec.SchedulingGates, ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
-			InitContainers: slimContainers(pod.Spec.InitContainers), Containers: slimContainers(pod.Spec.Containers),
-		},
-		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, NominatedNodeName: pod.Status.NominatedNodeName,
-			Conditions:            slimConditions(pod.Status.Conditions),
-			InitContainerStatuses: slimStatuses(pod.Status.InitContainerStatuses), ContainerStatuses: slimStatuses(pod.Status.ContainerStatuses),
-			Resources: pod.Status.Resources, AllocatedResources: pod.Status.AllocatedResources,
-			NodeAllocatableResourceClaimStatuses: pod.Status.NodeAllocatableResourceClaimStatuses,
-		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && staysOnNode(owner.Kind) {
 		slim.OwnerReferences = []metav1.OwnerReference{{Kind: owner.Kind, Controller: owner.Controller}}
@@ -43,9 +31,29 @@ func slimPod(object any) (any, error) {
 	if _, ours := pod.Labels[v1alpha1.LabelJob]; ours {
 		slim.OwnerReferences = pod.OwnerReferences
 		slim.Labels = only(pod.Labels, v1alpha1.LabelJob, v1alpha1.LabelAttempt, v1alpha1.LabelRole)
-		slim.Annotations = only(pod.Annotations, v1alpha1.AnnotationLeaving, v1alpha1.AnnotationRank)
+	} else if ended(pod) {
+		return slim, nil
+	}
+	slim.Spec = corev1.PodSpec{
+		NodeName: pod.Spec.NodeName, NodeSelector: pod.Spec.NodeSelector, Affinity: slimAffinity(pod.Spec.Affinity),
+		Tolerations: pod.Spec.Tolerations, PriorityClassName: pod.Spec.PriorityClassName, Priority: pod.Spec.Priority,
+		PreemptionPolicy: pod.Spec.PreemptionPolicy, Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources,
+		SchedulingGates: pod.Spec.SchedulingGates, ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
+		InitContainers: shareContainers(pod.Spec.InitContainers), Containers: shareContainers(pod.Spec.Containers),
+	}
+	slim.Status = corev1.PodStatus{
+		Phase: pod.Status.Phase, NominatedNodeName: pod.Status.NominatedNodeName,
+		Conditions:            slimConditions(pod.Status.Conditions),
+		InitContainerStatuses: slimStatuses(pod.Status.InitContainerStatuses), ContainerStatuses: slimStatuses(pod.Status.ContainerStatuses),
+		Resources: pod.Status.Resources, AllocatedResources: pod.Status.AllocatedResources,
+		NodeAllocatableResourceClaimStatuses: pod.Status.NodeAllocatableResourceClaimStatuses,
 	}
 	return slim, nil
+}
+
+// ended says whether nothing of a pod runs any more.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // staysOnNode says whether pods of an owner of this kind belong to the node that they run on: those of a DaemonSet,
@@ -85,32 +93,34 @@ func slimAffinity(affinity *corev1.Affinity) *corev1.Affinity {
 	return slim
 }
 
-func slimContainers(containers []corev1.Container) []corev1.Container {
-	var slim []corev1.Container
-	for i := range containers {
-		c := &containers[i]
-		slim = append(slim, corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy})
-	}
-	return slim
-}
-
 // slimStatuses keeps what a resize that is under way leaves unsaid in the spec.
 func slimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var slim []corev1.ContainerStatus
 	for i := range statuses {
 		s := &statuses[i]
 		if s.Resources != nil || s.AllocatedResources != nil {
-			slim = append(slim, corev1.ContainerStatus{Name: s.Name, Resources: s.Resources, AllocatedResources: s.AllocatedResources})
+			slim = append(slim, SlimStatus(s))
 		}
 	}
 	return slim
 }
 
-// slimConditions keeps whether such a resize is possible at all.
+// SlimStatus keeps of a container's status what it has been given.
+func SlimStatus(status *corev1.ContainerStatus) corev1.ContainerStatus {
+	slim := corev1.ContainerStatus{Name: status.Name, AllocatedResources: shareResources(status.AllocatedResources)}
+	if given := status.Resources; given != nil {
+		slim.Resources = &corev1.ResourceRequirements{
+			Requests: shareResources(given.Requests), Limits: shareResources(given.Limits), Claims: given.Claims,
+		}
+	}
+	return slim
+}
+
+// slimConditions keeps whether such a resize is possible at all, and marks.
 func slimConditions(conditions []corev1.PodCondition) []corev1.PodCondition {
 	var slim []corev1.PodCondition
 	for i := range conditions {
-		if c := &conditions[i]; c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
+		if c := &conditions[i]; c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress || isMark(*c) {
 			slim = append(slim, *c)
 		}
 	}

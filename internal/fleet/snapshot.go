@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +70,6 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 			c.build(j)
 		}
 		names[j.object.Namespace] = true
-		v.jobs = append(v.jobs, j)
 	}
 	namespaces := namespaceIDs{}
 	for _, name := range sortedKeys(names) {
@@ -80,9 +80,9 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 		namespaces[name] = allocation.NamespaceID(len(v.cluster.Namespaces))
 		v.cluster.Namespaces = append(v.cluster.Namespaces, described)
 	}
-	slices.SortFunc(v.jobs, func(a, b *job) int {
-		return cmp.Or(strings.Compare(a.built.job.Name, b.built.job.Name), strings.Compare(a.built.job.UID, b.built.job.UID))
-	})
+	v.jobs = c.jobsInOrder()
+	v.cluster.Jobs = make([]allocation.Job, 0, len(v.jobs))
+	v.revisions, v.uids = make([]uint64, 0, len(v.jobs)), make([][]types.UID, 0, len(v.jobs))
 	ids := make(map[types.NamespacedName]allocation.JobID, len(v.jobs))
 	for id, j := range v.jobs {
 		ids[j.key()] = allocation.JobID(id)
@@ -93,6 +93,16 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 		v.uids = append(v.uids, j.built.uids)
 	}
 	return namespaces
+}
+
+// jobsInOrder are all jobs by name; the list stays as it is.
+func (c *Cluster) jobsInOrder() []*job {
+	if c.ordered == nil {
+		c.ordered = slices.SortedFunc(maps.Values(c.jobs), func(a, b *job) int {
+			return cmp.Or(strings.Compare(a.built.job.Name, b.built.job.Name), strings.Compare(a.built.job.UID, b.built.job.UID))
+		})
+	}
+	return c.ordered
 }
 
 // snapshotJob gives a job the ids of this snapshot, and what the time makes of it.
@@ -218,7 +228,7 @@ func (c *Cluster) snapshotNodes(v *view) {
 	cluster.Resources = slices.Clone(c.resources.list)
 	cluster.Devices = make([]bool, len(cluster.Resources))
 	for i, name := range cluster.Resources {
-		cluster.Devices[i] = isDevice(name)
+		cluster.Devices[i] = IsDevice(name)
 	}
 }
 

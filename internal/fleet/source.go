@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,16 +17,13 @@ import (
 // +kubebuilder:rbac:groups="",resources=nodes;pods;namespaces,verbs=list;watch
 // +kubebuilder:rbac:groups=training.concertina.dev,resources=trainingjobs,verbs=list;watch
 
-// CacheOptions are those of a cache of what is needed of the whole cluster: all nodes, all pods that have
-// not ended, priority classes and namespaces, of each only what is read.
+// CacheOptions are those of a cache of what is needed of the whole cluster and of nobody else: all nodes, priority
+// classes and namespaces, of each only what is read. Pods come from the manager's cache, which has them for the
+// controller of jobs too: a large cluster has too many of them to hold, and to follow, twice.
 func CacheOptions() cache.Options {
-	unfinished := fields.AndSelectors(
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
 	return cache.Options{
 		ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                 {Field: unfinished, Transform: slimPod},
 			&corev1.Node{}:                {Transform: slimNode},
 			&corev1.Namespace{}:           {Transform: slimNamespace},
 			&schedulingv1.PriorityClass{}: {Transform: slimClass},
@@ -46,7 +42,7 @@ func (c *Cluster) AddTo(mgr manager.Manager, narrow ...func(*cache.Options)) err
 	}
 	whole, err := cache.New(mgr.GetConfig(), options)
 	if err != nil {
-		return fmt.Errorf("set up the cache of nodes and pods: %w", err)
+		return fmt.Errorf("set up the cache of nodes: %w", err)
 	}
 	for _, part := range []manager.Runnable{whole, &source{into: c, whole: whole, ours: mgr.GetCache()}, manager.RunnableFunc(c.Run)} {
 		if err := mgr.Add(part); err != nil {
@@ -59,7 +55,7 @@ func (c *Cluster) AddTo(mgr manager.Manager, narrow ...func(*cache.Options)) err
 // source feeds a cluster from informers.
 type source struct {
 	into *Cluster
-	// whole caches what is in the cluster; ours what the controller reads too: jobs and quotas.
+	// whole caches what only the planner reads; ours what the controller reads too: jobs, pods and quotas.
 	whole, ours cache.Cache
 }
 
@@ -75,7 +71,7 @@ func (s *source) Start(ctx context.Context) error {
 		{s.ours, &corev1.ResourceQuota{}, handler(c.SetQuota, func(o *corev1.ResourceQuota) { c.DeleteQuota(o.Namespace, o.Name) })},
 		{s.whole, &corev1.Node{}, handler(c.SetNode, func(o *corev1.Node) { c.DeleteNode(o.Name) })},
 		{s.ours, &v1alpha1.TrainingJob{}, handler(c.SetJob, c.DeleteJob)},
-		{s.whole, &corev1.Pod{}, handler(c.SetPod, c.DeletePod)},
+		{s.ours, &corev1.Pod{}, handler(c.SetPod, c.DeletePod)},
 	}
 	var synced []toolscache.InformerSynced
 	for _, f := range feeds {

@@ -56,7 +56,7 @@ func TestSourceFeedsTheCluster(t *testing.T) {
 		}
 		job, pod, quota := jobOf("j"), podOf("a", "1", on("n0")), quotaOf("q", "4")
 		nodes.Add(nodeOf("n0"))
-		feed(whole, &corev1.Pod{}).Add(pod)
+		feed(ours, &corev1.Pod{}).Add(pod)
 		feed(whole, &schedulingv1.PriorityClass{}).Add(classOf("growth", -3))
 		feed(whole, &corev1.Namespace{}).Add(&corev1.Namespace{})
 		feed(ours, &v1alpha1.TrainingJob{}).Add(job)
@@ -74,7 +74,7 @@ func TestSourceFeedsTheCluster(t *testing.T) {
 		nodes.Synced()
 		<-c.synced
 
-		feed(whole, &corev1.Pod{}).Delete(pod)
+		feed(ours, &corev1.Pod{}).Delete(pod)
 		feed(ours, &corev1.ResourceQuota{}).Delete(quota)
 		feed(whole, &schedulingv1.PriorityClass{}).Delete(classOf("growth", -3))
 		if seen := c.Snapshot(); seen.Jobs[0].Fault == "" || freeCPU(t, seen, "n0") != 8000 || len(seen.Quotas) != 0 {

@@ -108,6 +108,22 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 	}
 }
 
+// Ranks are the worker ranks in the newest world of a job, by the ordinals of its members' pods, which are those of an attempt.
+// They are nil when there is no world, or its record names nobody. No pod carries its rank: n pods would be n writes for each
+// world.
+func Ranks(job *v1alpha1.TrainingJob) (ranks map[int32]int32, attempt int32) {
+	made := FromStatus(job)
+	ordinals := made.Ordinals()
+	if ordinals == nil {
+		return nil, made.Attempt
+	}
+	ranks = make(map[int32]int32, len(ordinals))
+	for rank, ordinal := range ordinals {
+		ranks[ordinal] = int32(rank)
+	}
+	return ranks, made.Attempt
+}
+
 func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 	world := apply.WorldStatus().
 		WithTerm(int64(record.Term)).

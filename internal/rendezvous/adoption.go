@@ -116,6 +116,7 @@ func (m *Machine) tryAdopt(now time.Time) {
 	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace
 	uids, named := m.outlook(&c)
 	switch {
+	case m.mayBeLeaving(&c, late):
 	case m.steppedIn(&m.base):
 		m.adopt(now, m.base, "a member has made steps in it")
 	case c.in == int(m.base.Workers):
@@ -184,6 +185,9 @@ func (m *Machine) findRefusal(now time.Time) bool {
 		for _, mem := range m.members {
 			mem.entered, mem.left = 0, nil
 		}
+		// Should the parent live on the change is tried again later: a worker that always refuses must not keep it standing.
+		m.nextTry = now.Add(m.backOff())
+		m.tries++
 		m.world, m.change, m.broken, m.pending = nil, nil, nil, nil
 		m.since, m.inherited, m.topTerm, m.hold = now, m.base.Round, max(m.topTerm, m.term+1), 0
 		m.out.Publish, m.out.Changed = true, true
@@ -275,6 +279,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 	}
 	sortEndings(m.out.End)
 	m.note(notedAdopted, "round %d of %d workers is adopted: %s", record.Round, record.Workers, why)
+	m.leaveOn(now) // or the first directive would let those go who stand
 }
 
 // fillRanks has those in the rank table of an adopted world whom the record names, and who are in it or may be: they

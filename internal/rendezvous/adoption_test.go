@@ -214,3 +214,24 @@ func TestALieAboutTheWorldBeforeEndsTheLiarsSession(t *testing.T) {
 		}
 	}
 }
+
+// A planned change that was refused is tried again after a while, like any other that came to nothing, and the world
+// trains meanwhile.
+func TestARefusedChangeIsTriedAgainLater(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target = 1, 2
+	if wrong := refusedByAll(f); wrong != "" {
+		t.Fatal(wrong)
+	}
+	l, began := f.leaders[f.born], f.now
+	f.connectTo(f.pods["p02"], l)
+	for f.now.Sub(began) < firstAgain-5*time.Second {
+		if f.turn(l); l.machine.State() != StateTraining {
+			t.Fatalf("the leader is %s after %s", l.machine.State(), f.now.Sub(began))
+		}
+	}
+	f.turns(l, 40)
+	if w := l.machine.world; w == nil || w.record.Workers != 3 {
+		t.Errorf("the third has not joined after %s: %s", f.now.Sub(began), l.machine.State())
+	}
+}

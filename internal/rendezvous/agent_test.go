@@ -28,6 +28,10 @@ type modelAgent struct {
 	waiting Waiting
 	// foreign programs speak to no agent; restarts is the strategy of the job.
 	foreign, restarts bool
+	// leaves programs are started anew in each world, and can be told to leave it at a barrier: leaving is the step after
+	// which they were. They have saved then, unless they are full.
+	leaves  bool
+	leaving uint64
 	// started is true once the program runs. stuck programs do not answer abort.
 	started, stuck bool
 
@@ -47,6 +51,11 @@ type modelAgent struct {
 	live        bool
 	terminating bool
 	released    bool
+	// stays is true of an agent that outlives its program, again how often that was started anew, and failure how it
+	// failed last.
+	stays   bool
+	again   uint64
+	failure Failure
 	// worlds are all worlds that it was ever told of, by round.
 	worlds map[uint64]string
 }
@@ -74,6 +83,7 @@ func (a *modelAgent) obey(d Directive) (bool, error) {
 	}
 	a.term, a.hold = d.Term, max(a.hold, d.Hold)
 	a.released = a.released || d.Released
+	a.startAgain(d)
 	if len(a.exits) > 0 {
 		return true, nil
 	}
@@ -91,6 +101,16 @@ func (a *modelAgent) obey(d Directive) (bool, error) {
 	return true, nil
 }
 
+// startAgain starts a program anew that has failed, if it may.
+func (a *modelAgent) startAgain(d Directive) {
+	if !a.stays || len(a.exits) == 0 || d.Restarts == nil || *d.Restarts <= a.again {
+		return
+	}
+	a.failure, a.again = Failure{Round: a.round, Code: a.exits[0], Message: a.fault}, *d.Restarts
+	a.exits, a.fault, a.waiting, a.out, a.aborted = nil, "", WaitingAborted, true, true
+	a.entered, a.done, a.state, a.attempt, a.stop = a.fromStep, a.fromStep, nil, 0, 0
+}
+
 // enter takes the agent into another world.
 func (a *modelAgent) enter(d Directive) error {
 	w := d.World
@@ -104,6 +124,8 @@ func (a *modelAgent) enter(d Directive) error {
 		return (!parent || s.Step > w.FromStep) && (w.Snapshot == nil || s != *w.Snapshot)
 	})
 	switch {
+	case a.leaves:
+		a.done, a.leaving = w.FromStep, 0
 	case a.restarts || w.Restore && w.Snapshot == nil:
 		if w.FromStep != 0 {
 			return fmt.Errorf("%s: round %d begins after step %d without a snapshot", a.uid, d.Round, w.FromStep)
@@ -146,6 +168,9 @@ func (a *modelAgent) keep(s Snapshot, state history) {
 // follow does what a directive says about the world that the agent is in.
 func (a *modelAgent) follow(d Directive) {
 	a.aborted = a.aborted || d.Abort != nil
+	if a.leaves && d.Abort != nil && d.Abort.Leave > 0 && a.waiting == waitingParked && a.done == d.Abort.Leave {
+		a.leaving = a.done
+	}
 	switch {
 	case a.aborted: // nobody goes on in a world that is over
 	case d.Barrier == nil:
@@ -170,7 +195,7 @@ func (a *modelAgent) follow(d Directive) {
 			a.waiting = WaitingAborted
 		}
 		a.out = true
-		if a.restarts {
+		if a.restarts && a.leaving == 0 {
 			a.started = false
 		}
 	}
@@ -217,7 +242,8 @@ func (a *modelAgent) report() Report {
 	r := Report{
 		Term: a.term, Round: a.round, Digest: a.digest, Hold: a.hold, Terminating: a.terminating,
 		Standby: a.round == 0 && (!a.started || a.waiting == waitingJoin) && len(a.exits) == 0,
-		Out:     a.out || a.waiting == waitingFault || a.waiting == waitingFinished,
+		Out:     a.out || a.waiting == waitingFault || a.waiting == waitingFinished || a.stays && len(a.exits) > 0,
+		Stays:   a.stays, Restarts: a.again, Failure: a.failure,
 	}
 	r.Snapshots, r.SnapshotError, r.Probed = slices.Clone(a.snapshots), a.snapshotError, a.probed
 	if a.round > 0 {
@@ -231,8 +257,12 @@ func (a *modelAgent) report() Report {
 		r.Processes = []Process{{
 			Entered: a.entered, Done: a.done, Samples: 10 * a.done, LastStep: last, ProgramPhase: a.phase,
 			Waiting: a.waiting, Fault: a.fault, Barrier: a.attempt, Stop: a.stop, Elastic: !a.foreign,
+			Leaves: a.leaves, Leaving: a.leaving,
 		}}
-		if a.live && a.waiting.left() {
+		if a.leaving > 0 && a.out && !a.full {
+			r.Processes[0].Clean, r.Processes[0].CleanStep = true, a.leaving
+		}
+		if a.live && a.waiting.left() && a.failure.Round != a.round {
 			r.Processes[0].Clean, r.Processes[0].CleanStep = true, a.done
 		}
 	}

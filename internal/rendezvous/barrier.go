@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -12,8 +13,8 @@ const (
 	lastAgain  = 5 * time.Minute
 	// leaveMargin is how long before a worker is killed it should have been let go.
 	leaveMargin = 5 * time.Second
-	// errorGrace is how long an agent may go on to report an error from before it was asked.
-	errorGrace = 2 * time.Second
+	// errorGrace is for how many beats an agent may go on to report an error from before it was asked.
+	errorGrace = 2
 )
 
 // change is a planned change of the world that is under way.
@@ -39,6 +40,9 @@ type change struct {
 	saver   string
 	said    string
 	askedAt time.Time
+	// together are those who were asked for a snapshot before anybody alone is, alone is true when nothing came of that.
+	together *group
+	alone    bool
 	// unsaved says why no snapshot could be taken: the change goes on without newcomers.
 	unsaved string
 	// askedFor is since when a record is being written of which nobody has said whether it was; zero for
@@ -58,7 +62,7 @@ func (m *Machine) raiseBarrier(s standing) {
 	m.world.barriers = max(m.world.barriers, s.attempt) + 1
 	m.change.attempt, m.change.step = m.world.barriers, s.top
 	m.change.attempts++
-	m.change.arrived, m.change.saver = false, ""
+	m.change.arrived, m.change.saver, m.change.together, m.change.alone = false, "", nil, false
 	m.out.Publish = true
 }
 
@@ -150,8 +154,8 @@ func (m *Machine) advance(now time.Time) *plan {
 	case !now.Before(m.lateAt(w)):
 		m.giveUp(now, w, "not all processes came to the barrier in time")
 		return nil
-	case s.top > c.step && c.attempts > m.world.record.Processes:
-		m.giveUp(now, w, fmt.Sprintf("the barrier was moved %d times, more often than there are processes", c.attempts))
+	case s.top > c.step && c.attempts > m.mostAttempts():
+		m.giveUp(now, w, fmt.Sprintf("the barrier was moved %d times, more often than its processes can make it move", c.attempts))
 		return nil
 	case s.top > c.step:
 		m.raiseBarrier(s)
@@ -167,9 +171,22 @@ func (m *Machine) advance(now time.Time) *plan {
 	return m.changed(now, w)
 }
 
+// mostAttempts is how often the barrier can move: each process stops later than it was told once at most, when it was
+// given its first barrier. One that looks at the gate only every few steps stops once more where it looks next.
+func (m *Machine) mostAttempts() int32 {
+	if m.gang.Strategy == Restart {
+		return 2 * m.world.record.Processes
+	}
+	return m.world.record.Processes
+}
+
 // changed returns the world that follows on a barrier, once its snapshot is there.
 func (m *Machine) changed(now time.Time, w *wish) *plan {
 	c := m.change
+	if m.gang.Strategy == Restart {
+		m.leaveAt(now, c.step, w.reason, w.why)
+		return nil
+	}
 	if m.parks() {
 		m.park(now, w)
 		return nil
@@ -204,15 +221,38 @@ func (m *Machine) changed(now time.Time, w *wish) *plan {
 	return p
 }
 
-// save has a worker take the snapshot of the barrier.
+// saves says whether somebody was asked for a snapshot.
+func (c *change) saves() bool { return c.saver != "" || c.together != nil }
+
+// saveTogether has those who stay take the snapshot of the barrier together; false where one has to do it alone.
+func (m *Machine) saveTogether(now time.Time, w *wish) bool {
+	c := m.change
+	if c.alone || c.saver != "" {
+		return false
+	}
+	if c.together == nil {
+		stay := slices.DeleteFunc(slices.Clone(m.world.ranks.uids), func(uid string) bool { return !w.stay[uid] })
+		c.together, c.askedAt = m.group(now, m.lateAt(w), m.thoseWhoUpload(stay)), now
+		c.alone, m.out.Publish = c.together == nil, true
+	} else if why := m.failing(now, c.together); why != "" {
+		m.note(notedResizing, "the snapshot of step %d is not written in shares: %s", c.step, brief(why))
+		c.together, c.alone, m.out.Publish = nil, true, true
+	}
+	return !c.alone
+}
+
+// save has workers take the snapshot of the barrier.
 func (m *Machine) save(now time.Time, w *wish) {
 	c := m.change
+	if m.saveTogether(now, w) {
+		return
+	}
 	if mem := m.members[c.saver]; mem == nil || m.isLost(mem) {
 		c.saver = ""
 	}
 	if c.saver == "" {
 		for _, uid := range m.world.ranks.uids {
-			if mem := m.members[uid]; mem != nil && !m.isLost(mem) && (c.saver == "" || w.stay[uid] && !w.stay[c.saver]) {
+			if mem := m.members[uid]; mem != nil && !m.isLost(mem) && (c.saver == "" || m.savesBetter(uid, c.saver, w)) {
 				c.saver = uid
 			}
 		}
@@ -225,11 +265,20 @@ func (m *Machine) save(now time.Time, w *wish) {
 	}
 	said := m.members[c.saver].report.SnapshotError
 	switch {
-	case said != "" && (said != c.said || now.Sub(c.askedAt) >= errorGrace):
+	case said != "" && (said != c.said || now.Sub(c.askedAt) >= errorGrace*m.beat()):
 		m.unsaved(now, w, "no snapshot could be taken: "+said)
 	case !now.Before(m.lateAt(w)):
 		m.unsaved(now, w, "the snapshot was not taken in time")
 	}
+}
+
+// savesBetter says whether a member should rather take the snapshot of a barrier than another one: who stays, and then whose
+// uploads do not fail, since nobody else holds it.
+func (m *Machine) savesBetter(uid, than string, w *wish) bool {
+	if w.stay[uid] != w.stay[than] {
+		return w.stay[uid]
+	}
+	return m.failedUploads[uid].at.Before(m.failedUploads[than].at)
 }
 
 // unsaved goes on after a snapshot that failed: a leave without newcomers, and growth not at all.
@@ -263,7 +312,7 @@ func (m *Machine) lateAt(w *wish) time.Time {
 func (m *Machine) giveUp(now time.Time, w *wish, why string) {
 	if w.leave && !w.by.IsZero() && !w.by.Add(-leaveMargin).After(now.Add(m.backOff())) {
 		m.note(notedLifted, "the change of round %d cannot wait: %s", m.world.record.Round, why)
-		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why + "; " + why})
+		m.breakWorld(now, &recovery{planned: true, stop: m.gang.Strategy == Restart, reason: w.reason, why: w.why + "; " + why})
 		return
 	}
 	m.callOff(now, why)

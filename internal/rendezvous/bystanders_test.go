@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 )
 
 // A newcomer that is not heard yet, and is not named by the record, has no part in what became of the round: the world
@@ -39,7 +41,7 @@ func TestWhoIsOutAndUnheardHoldsNoRecoveryUp(t *testing.T) {
 	f := emptyFleet(t)
 	f.minimum, f.target, f.hang = 1, 3, 10*time.Minute
 	l := f.training(3)
-	f.pods["p00"].save()
+	f.pods["p00"].save(lifecycle.Staging{})
 	f.turns(l, 3)
 	f.lose(l, "p01")
 	for l.machine.broken == nil {
@@ -109,7 +111,7 @@ func TestWhoWasTakenForLostKeepsItsState(t *testing.T) {
 	f := emptyFleet(t)
 	f.minimum, f.target, f.hang = 2, 2, 10*time.Minute
 	l := f.training(2)
-	f.pods["p00"].save()
+	f.pods["p00"].save(lifecycle.Staging{})
 	f.turns(l, 3)
 	f.makePod()
 	f.turns(l, 100)
@@ -137,7 +139,7 @@ func TestASurvivorThatIsHeardTooLateKeepsItsState(t *testing.T) {
 	f := emptyFleet(t)
 	f.minimum, f.target, f.hang = 2, 2, 10*time.Minute
 	l := f.training(2)
-	f.pods["p00"].save()
+	f.pods["p00"].save(lifecycle.Staging{})
 	f.turns(l, 100)
 	f.cut(f.pods["p00"], false)
 	f.drop(f.pods["p00"], l)

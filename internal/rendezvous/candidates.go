@@ -13,6 +13,9 @@ func (m *Machine) isStandby(uid string, mem *member) bool {
 	if m.world == nil {
 		return mem.report.Standby
 	}
+	if mem.anew() && !mem.waits() {
+		return false // they have yet to say that they want a world
+	}
 	round := m.world.record.Round
 	switch {
 	case mem.report.Round == 0:

@@ -91,7 +91,7 @@ func TestWritersAndHolders(t *testing.T) {
 		ranks: newRankTable([]string{"a", "b", "c"}), writers: map[string]int32{"n1": 0, "n2": 2},
 	}
 	for i := range 20 {
-		w.holders = append(w.holders, holder{fmt.Sprintf("10.0.0.%d", i), Server{Port: 5000}})
+		w.holders = append(w.holders, holding{holder: holder{fmt.Sprintf("10.0.0.%d", i), Server{Port: 5000}}})
 	}
 	m := &Machine{world: w, members: map[string]*member{
 		"a": {want: Member{Node: "n1"}}, "b": {want: Member{Node: "n1"}}, "c": {want: Member{Node: "n2"}},

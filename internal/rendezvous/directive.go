@@ -1,10 +1,16 @@
 package rendezvous
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // maxHolders is how many holders of a snapshot a worker is told of. Workers are told of different ones,
 // so that not all of them fetch from the same.
 const maxHolders = 8
+
+// maxHoldersOfPart is how many of each part.
+const maxHoldersOfPart = 3
 
 // Directive returns what the agent of a member should do now; false while there is nothing that may
 // be said.
@@ -14,10 +20,11 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 		return Directive{}, false
 	}
 	d := Directive{Term: m.term, Released: m.released, Key: m.keyOf(mem), Prefetch: m.prefetch(uid), Probes: m.probesFor(mem)}
-	if beat := BeatOf(len(m.members)); beat > BeatOf(0) {
+	if beat := m.beat(); beat > BeatOf(0) {
 		d.Beat = beat
 	}
-	d.Upload, d.Restore = m.uploadFor(uid), m.restoreFor(uid)
+	d.Upload, d.Restore, d.Restarts = m.uploadFor(uid), m.restoreFor(uid), m.restartsFor(mem)
+	d.Relied = m.relied
 	if m.world == nil {
 		d.Hold = m.hold
 		d.Released = d.Released || mem.leaving() && !m.mayLive()
@@ -33,10 +40,11 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 	case m.world.finishing:
 		d.Finish = true
 	case m.broken != nil:
-		d.Abort = &abort{Reason: m.broken.why, Planned: m.broken.stop, Save: m.broken.savesFor(uid)}
-		d.Raise = m.broken.raised[uid]
+		d.Abort = &abort{Reason: m.broken.why, Planned: m.broken.stop, Save: m.broken.savesFor(uid), Leave: m.broken.leave}
+		d.Raise, d.Staging = m.broken.raised[uid], m.broken.together.stagingOf(uid)
 	case m.change != nil && m.change.attempt > 0:
-		d.Barrier = &barrier{Attempt: m.change.attempt, Step: m.change.step, Save: m.change.saver == uid}
+		d.Barrier = &barrier{Attempt: m.change.attempt, Step: m.change.step, Save: m.change.saver == uid || m.change.together.has(uid)}
+		d.Staging = m.change.together.stagingOf(uid)
 		d.Hold = m.hold
 	}
 	return d, true
@@ -50,7 +58,7 @@ func (m *Machine) outside(mem *member, d Directive) Directive {
 	if mem.left != nil {
 		kept := *mem.left
 		kept.Term, kept.Key, kept.Beat, kept.Probes = d.Term, d.Key, d.Beat, d.Probes
-		kept.Upload, kept.Restore = d.Upload, d.Restore
+		kept.Upload, kept.Restore, kept.Restarts = d.Upload, d.Restore, d.Restarts
 		if kept.Barrier != nil {
 			kept.Hold = m.hold
 		}
@@ -83,12 +91,20 @@ func (m *Machine) place(uid string, rank int32) *Place {
 		WorkerRank: rank, Workers: w.record.Workers, Processes: w.record.Processes / w.record.Workers,
 		Master: w.master, Writer: w.writes(m.members[uid].want.Node, rank),
 	}
+	switch {
+	case w.staging == nil:
+	case w.staging[rank].Of > 0:
+		p.Staging = &w.staging[rank]
+	default:
+		p.Writer = false // others have all shares: nobody writes a large state whole besides
+	}
 	if w.adopted || m.gang.Strategy == Restart || w.live[uid] {
 		return p
 	}
 	p.Restore, p.Snapshot = true, w.snapshot
 	if w.snapshot != nil {
-		p.Holders = m.suppliers(uid, *w.snapshot, holdersFor(rank, w.holders))
+		p.Parts = neededBy(rank, w.parts)
+		p.Holders = m.suppliers(uid, *w.snapshot, p.Parts, holdersFor(rank, p.Parts, w.holders), !m.hasBegun())
 	}
 	return p
 }
@@ -103,14 +119,29 @@ func (m *Machine) prefetch(uid string) *prefetch {
 	if rank < 0 || p.snapshot == nil || p.live[uid] {
 		return nil
 	}
-	return &prefetch{*p.snapshot, m.suppliers(uid, *p.snapshot, holdersFor(rank, m.writing.holders))}
+	parts := neededBy(rank, m.writing.parts)
+	return &prefetch{*p.snapshot, parts, m.suppliers(uid, *p.snapshot, parts, holdersFor(rank, parts, m.writing.holders), true)}
 }
 
-// holdersFor are those that the worker with a rank asks for a snapshot, in this order.
-func holdersFor(rank int32, all []holder) []holder {
-	var some []holder
-	for i := range min(len(all), maxHolders) {
-		some = append(some, all[(int(rank)+i)%len(all)])
+// holdersFor are those that the worker with a rank asks for a snapshot, in this order. Of one in parts they are as many as
+// have each of those between them, and a few more. One without a rank may ask as well: it has left the world, and still makes
+// a snapshot durable.
+func holdersFor(rank int32, parts []Snapshot, all []holding) []holding {
+	var some []holding
+	asked := map[Snapshot]int{}
+	for i := range all {
+		h := all[(int(max(rank, 0))+i)%len(all)]
+		news := len(parts) == 0 && i < maxHolders
+		for _, part := range h.parts {
+			news = news || slices.Contains(parts, part) && asked[part] < maxHoldersOfPart
+		}
+		if !news {
+			continue
+		}
+		for _, part := range h.parts {
+			asked[part]++
+		}
+		some = append(some, h)
 	}
 	return some
 }

@@ -21,7 +21,11 @@ type (
 		Attempt  int32
 		Endpoint Endpoint
 		Serves   Server
-		Report   Report
+		// Parts is true for an agent that knows parts of snapshots.
+		Parts bool
+		// Puts is true for one that puts parts into the storage one by one.
+		Puts   bool
+		Report Report
 	}
 	// AgentReported says that a report came on the session of a member.
 	AgentReported struct {
@@ -92,11 +96,28 @@ type Report struct {
 	// one that it was asked for is not yet.
 	Durable     Durable
 	UploadError string
+	// Put are the parts that it has put into the storage, of the last snapshot of which it was to put some. RestoredParts are
+	// those of Restored, where it came in parts.
+	Put, RestoredParts []Snapshot
 	// SnapshotTrouble is why the last snapshot that it was to take, whoever asked for it, could not be taken; empty once one
 	// was.
 	SnapshotTrouble string
 	// Restored is what has come of the newest restore; the zero value while nothing has.
 	Restored Restored
+	// Stays is true of an agent that goes on when its programs fail, and starts them anew when it is told so. Restarts is
+	// how often it has, and Failure how they failed last in a world.
+	Stays    bool
+	Restarts uint64
+	Failure  Failure
+}
+
+// Failure is how the programs of a worker failed in a world, of which it makes no further step; the zero value for none.
+type Failure struct {
+	Round   uint64
+	Code    int32
+	Message string
+	// Killed is true when the agent has killed them, since one had not left its world in time.
+	Killed bool
 }
 
 // Durable is a snapshot in the job's storage, and where: below the URL of the storage.
@@ -131,6 +152,10 @@ type Process struct {
 	// Clean is true for one that has left its world with exactly the state after cleanStep steps.
 	Clean     bool
 	CleanStep uint64
+	// Leaves is true for one that can be told to leave its world at a barrier, Leaving the step after which it was; 0
+	// for not yet.
+	Leaves  bool
+	Leaving uint64
 }
 
 // ProgramPhase is what a process is doing, as on the wire.
@@ -166,6 +191,8 @@ type Snapshot struct {
 	Round, Step, Bytes uint64
 	// Hash tells it from all others; see checkpoint.Snapshot.
 	Hash [32]byte
+	// Part is the share.Key of a part that a member holds; empty for a whole state.
+	Part string
 }
 
 // furthest is the highest step that any process of the worker has done.
@@ -198,14 +225,26 @@ type Directive struct {
 	Probes []Probe
 	// Upload is a snapshot that the member is to make durable.
 	Upload *upload
+	// Staging is what it writes of its state where Barrier or Abort ask for that.
+	Staging *Staging
+	// Relied is the state that the world would go back to.
+	Relied *Snapshot
 	// Restore has it bring a checkpoint back.
 	Restore *restore
+	// Restarts is how often its programs may have been started anew after they had failed; nil when its agent is to end
+	// if they fail.
+	Restarts *uint64
 }
 
 // upload is an order to make a snapshot durable, and how many checkpoints to keep.
 type upload struct {
 	Snapshot Snapshot
 	Keep     int32
+	// Put are the parts that the member puts into the storage, Manifest all that were put, for who is to write the manifest.
+	Put, Manifest []Snapshot
+	// Parts are what a member without Puts gathers, from Holders.
+	Parts   []Snapshot
+	Holders []Supplier
 }
 
 // restore is an order to bring back the newest checkpoint below a path; of this job when it is empty.
@@ -217,7 +256,14 @@ type restore struct {
 // prefetch is the snapshot that a member will need in the next world.
 type prefetch struct {
 	Snapshot Snapshot
+	Parts    []Snapshot
 	Holders  []Supplier
+}
+
+// Staging is what a member writes of a snapshot that several make: shares, from 0, of so many.
+type Staging struct {
+	Of     int
+	Shares []int
 }
 
 // barrier stops a world after a step.
@@ -232,6 +278,8 @@ type abort struct {
 	Planned bool
 	// Save is the step after which the member is to save its state; 0 for none.
 	Save uint64
+	// Leave is the step after which all processes stand, and are told to save and to end; 0 for none.
+	Leave uint64
 }
 
 // Place is a member's place in a world.
@@ -244,8 +292,12 @@ type Place struct {
 	Parent             uint64
 	Restore            bool
 	Snapshot           *Snapshot
-	Holders            []Supplier
-	Writer             bool
+	// Parts are what the member needs of the snapshot; nil for one that is whole.
+	Parts   []Snapshot
+	Holders []Supplier
+	Writer  bool
+	// Staging is what it writes of a large state as it trains; nil where writers write all of it.
+	Staging *Staging
 }
 
 // holder is an agent that serves a snapshot.
@@ -258,6 +310,8 @@ type holder struct {
 type Supplier struct {
 	holder
 	Ticket ticket.Ticket
+	// Parts says which of the parts it has, counted from 0; nil for a whole snapshot.
+	Parts []uint32
 }
 
 // Effects are what must be done after an event, in the order of the fields. A directive that rests
@@ -345,6 +399,7 @@ const (
 	notedCutOff    noteKind = "cut-off"
 	notedBroken    noteKind = "broken"
 	notedVerdict   noteKind = "verdict"
+	notedRestarted noteKind = "restarted"
 	notedWaiting   noteKind = "regrouping"
 	notedFatal     noteKind = "fatal"
 	notedFinished  noteKind = "finished"

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 )
 
 func (f *fleet) pick() *modelLeader {
@@ -127,8 +129,20 @@ func (f *fleet) matters(p *pod) bool {
 	r := f.record
 	in := p.in().Round
 	fresh := f.done[r.Round] <= r.FromStep
-	return in > 0 && (in >= r.Round || in >= r.Parent && fresh) ||
+	return in > 0 && (in >= r.Round || in >= r.Parent && fresh) || f.written(p.uid) ||
 		slices.Contains(f.ranked[r.MembersDigest], p.uid) || fresh && slices.Contains(f.ranked[f.digests[r.Parent]], p.uid)
+}
+
+// written says whether a record that names a worker is on its way: a pod that nobody looks for any more may be in the one that
+// stands in a moment. (A controller keeps its job waiting for regroupTimeout then, and starts over.)
+func (f *fleet) written(uid string) bool {
+	names := func(w *Write) bool { return w != nil && slices.Contains(f.ranked[w.Next.MembersDigest], uid) }
+	for _, l := range f.leaders {
+		if names(l.writing) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(f.late, func(w lateWrite) bool { return names(&w.write) })
 }
 
 // suspect has the controller take a worker for lost that may live.
@@ -226,8 +240,28 @@ func (f *fleet) checkSilence(l *modelLeader) {
 	}
 }
 
+// checkCharges checks that no program is charged more often than it has failed.
+func (f *fleet) checkCharges(l *modelLeader) {
+	charged := map[string]int{}
+	for i := range l.machine.losses {
+		loss := &l.machine.losses[i]
+		if loss.Program && (strings.Contains(loss.Message, "exited with code") || strings.Contains(loss.Message, "Error")) {
+			charged[loss.UID]++
+		}
+	}
+	for uid, n := range charged {
+		if p := f.pods[uid]; p != nil && n > p.failures {
+			f.t.Fatalf("leader %d charges %s with %d failures of %d: %v", l.id, uid, n, p.failures, l.machine.losses)
+		}
+	}
+}
+
 func (f *fleet) failProgram() {
-	if p := f.pickPod(); p.trains() && !p.process.still {
+	switch p := f.pickPod(); {
+	case !p.trains() || p.process.still:
+	case p.disk != nil:
+		p.exits(1)
+	default:
 		p.fail(rapid.SampledFrom([]string{"ValueError: bad", "connection reset by peer"}).Draw(f.draws, "fault"))
 	}
 }
@@ -246,7 +280,19 @@ func (f *fleet) alter() {
 }
 
 func (f *fleet) snapshot() {
-	if p := f.pickPod(); p.trains() && !p.process.still && !p.process.stepping {
-		p.save()
+	if !f.shares {
+		if p := f.pickPod(); p.trains() && !p.process.still && !p.process.stepping && p.disk == nil {
+			p.save(lifecycle.Staging{})
+		}
+		return
+	}
+	// Everybody writes after the same step, but for some who may not.
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		if p.trains() && !p.process.still && !p.process.stepping && rapid.IntRange(0, 7).Draw(f.draws, "writes") > 0 {
+			if staging := p.stages(); staging.Of > 0 {
+				p.save(staging)
+			}
+		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 //   - a planned change begins after the very last step of the world before;
 //   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
 //   - a recovery goes back no further than the newest state that one of those has who go on;
+//   - no program is charged more often than it has failed, whoever leads, and wherever it was started anew;
 //   - nobody is lost on the word of two peers who could be reached all the time, whatever one of them says.
 //
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
@@ -59,6 +60,7 @@ func (f *fleet) play(t *rapid.T) {
 		"suspect":      f.with((*fleet).suspect),
 		"fault":        f.with((*fleet).failProgram),
 		"exit":         f.with((*fleet).exitProgram),
+		"spend":        f.with(func(f *fleet) { f.spent = !f.spent }),
 		"snapshot":     f.with((*fleet).snapshot),
 		"alter":        f.with((*fleet).alter),
 		"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
@@ -108,10 +110,18 @@ type fleet struct {
 	made            int
 	minimum, target int32
 	hang            time.Duration
+	// spent is true once the program may fail no more.
+	spent bool
 	// liar is the uid of a worker that says of all others that it cannot reach them.
-	liar     string
+	liar string
+	// shares is true when agents and programs know shares of a state.
+	shares   bool
 	sizes    []int32
 	strategy Strategy
+	// disk is where programs that are started anew find their state; nil when they keep none. deaf is how many of them
+	// look at no gate: one of so many, or 0 for none.
+	disk *disk
+	deaf int
 	// begun is who has begun a step of a round, by rank, with which state.
 	begun map[moment]map[int32]part
 	// done is how many steps were made in a round; stepped is the last round that made one.
@@ -159,10 +169,17 @@ func emptyFleet(t rapid.TB) *fleet {
 }
 
 func newFleet(t *rapid.T) *fleet {
+	return newFleetOf(t, rapid.SampledFrom([]Strategy{InPlace, InPlace, Restart}).Draw(t, "strategy"))
+}
+
+func newFleetOf(t *rapid.T, strategy Strategy) *fleet {
 	f := emptyFleet(t)
-	f.draws = t
+	f.draws, f.strategy = t, strategy
 	f.minimum = int32(rapid.IntRange(1, 2).Draw(t, "minimum"))
-	f.strategy = rapid.SampledFrom([]Strategy{InPlace, InPlace, Restart}).Draw(t, "strategy")
+	if f.strategy == Restart && rapid.IntRange(0, 3).Draw(t, "disk") > 0 {
+		f.disk, f.deaf = &disk{}, rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "deaf")
+	}
+	f.shares = f.strategy == InPlace && rapid.Bool().Draw(t, "shares")
 	if rapid.Bool().Draw(t, "sizes") {
 		f.sizes = []int32{1, 2, 4}
 	}
@@ -186,15 +203,19 @@ func (f *fleet) makePod() {
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
 	p.reach = func(asked Probe) bool { return f.reaches(p, asked) }
-	p.shelf = f.shelf
-	p.fetch = func(s Snapshot, holders []lifecycle.Holder) (history, bool, bool) { return f.fetch(p, s, holders) }
+	p.shelf, p.disk = f.shelf, f.disk
+	p.looks = f.deaf == 0 || f.made%f.deaf != f.deaf-1
+	p.fetch = func(of, s Snapshot, holders []lifecycle.Holder) (history, bool, bool) {
+		return f.fetch(p, of, s, holders)
+	}
+	p.shares = f.shares
 	p.vague, p.certificate = f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
 	f.made++
 }
 
 // fetch gets a snapshot from the pods that the directive names, and says whether all of them could be reached.
-func (f *fleet) fetch(p *pod, s Snapshot, holders []lifecycle.Holder) (state history, ok, reached bool) {
+func (f *fleet) fetch(p *pod, of, s Snapshot, holders []lifecycle.Holder) (state history, ok, reached bool) {
 	reached = true
 	for _, h := range holders {
 		other := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
@@ -203,7 +224,7 @@ func (f *fleet) fetch(p *pod, s Snapshot, holders []lifecycle.Holder) (state his
 			reached = false
 		case other.altered[s]:
 			other.verify(s)
-		case slices.Contains(other.snapshots, s) || other.restored.Found && other.restored.Snapshot == s:
+		case slices.Contains(other.snapshots, s) || other.restored.Found && (other.restored.Snapshot == of || slices.Contains(other.restoredParts, s)):
 			return other.states[s], true, true
 		}
 	}
@@ -214,7 +235,7 @@ func (f *fleet) gang() Gang {
 	gang := Gang{
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
 		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
-		Sizes: f.sizes, Strategy: f.strategy, HangTimeout: f.hang, Durable: f.record, Storage: f.storage,
+		Sizes: f.sizes, Strategy: f.strategy, MayRestart: !f.spent, HangTimeout: f.hang, Durable: f.record, Storage: f.storage,
 	}
 	if f.draws != nil {
 		gang.Durable = rapid.SampledFrom(f.past).Draw(f.draws, "durable")
@@ -356,6 +377,7 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 		f.t.Logf("leader %d: %s", l.id, n.Text)
 	}
 	f.checkSilence(l)
+	f.checkCharges(l)
 	if out.Write != nil {
 		if l.writing != nil {
 			f.t.Fatalf("leader %d asks for a write while one is under way", l.id)
@@ -413,6 +435,8 @@ func (f *fleet) checkPlan(l *modelLeader) {
 		f.t.Fatalf("round %d has %d workers", next.Round, next.Workers)
 	case w.plan.change != nil && next.FromStep != made:
 		f.t.Fatalf("round %d is planned, and begins after step %d of %d", next.Round, next.FromStep, made)
+	case f.disk != nil && next.FromStep > 0 && (next.FromStep != made || uint64(len(f.disk.state)) != made):
+		f.t.Fatalf("round %d begins after step %d of %d, and its programs find the state after step %d", next.Round, next.FromStep, made, len(f.disk.state))
 	case w.plan.lost+next.FromStep > max(made, next.FromStep):
 		f.t.Fatalf("round %d begins after step %d of %d and loses %d", next.Round, next.FromStep, made, w.plan.lost)
 	}
@@ -493,9 +517,12 @@ func (f *fleet) steps() {
 
 // move lets a process begin its next step, or end the one it is in if all ranks have begun it.
 func (f *fleet) move(p *pod) {
-	at := moment{p.process.round, p.process.done + 1}
+	at, first := moment{p.process.round, p.process.done + 1}, p.begun.IsZero()
 	switch {
-	case p.dead || p.frozen || p.process.still || !p.trains():
+	case p.dead || p.frozen || p.process.still:
+	case p.process.runs && p.process.leaving:
+		p.saveAndLeave()
+	case !p.trains():
 	case p.process.stepping:
 		switch {
 		case len(f.begun[at]) < int(p.process.workers) || f.isParted(at.round):
@@ -506,7 +533,7 @@ func (f *fleet) move(p *pod) {
 			p.endStep()
 		}
 	case p.enterStep():
-		if at.step == p.in().World.FromStep+1 {
+		if first {
 			f.firstBegun[at.round] = f.now
 			if !p.before.IsZero() {
 				f.stood[at.round] = append(f.stood[at.round], p.begun.Sub(p.before))
@@ -625,12 +652,16 @@ func (f *fleet) settle() {
 			f.checkFatal(l, o.Fatal)
 			return
 		}
+		step := o.Progress.Step
+		if f.disk != nil {
+			step = f.done[o.Round] // some say nothing
+		}
 		switch {
 		case o.Phase != PhaseTraining || o.Adopting || l.machine.world.record.Workers != f.target:
 			since = turn
 		case since == turn-1:
-			before = o.Progress.Step
-		case o.Progress.Step >= before+10:
+			before = step
+		case step >= before+10:
 			return
 		}
 	}
@@ -660,7 +691,8 @@ func (f *fleet) checkFatal(l *modelLeader, why string) {
 	}
 	if strings.Contains(why, "no snapshot") {
 		for _, uid := range f.uids() {
-			if p := f.pods[uid]; !p.dead && !p.left && p.in().Round == l.machine.world.record.Round && len(p.snapshots) > 0 {
+			whole := func(s Snapshot) bool { return s.Part == "" }
+			if p := f.pods[uid]; !p.dead && !p.left && p.in().Round == l.machine.world.record.Round && slices.ContainsFunc(p.snapshots, whole) {
 				f.t.Fatalf("%s, and %s has %v", why, uid, p.snapshots)
 			}
 		}

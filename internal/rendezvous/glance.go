@@ -1,6 +1,9 @@
 package rendezvous
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Glance is what of a job is measured all the time.
 type Glance struct {
@@ -10,12 +13,19 @@ type Glance struct {
 	Round uint64
 	// Step is the number of steps done by every process.
 	Step uint64
+	// Memory is what it could go back to. Stored is true when it has a storage; Durable is the step of the newest checkpoint there
+	// that this leader has heard of, and UploadTook how long the last one took that it has asked for, 0 for none.
+	Memory     Memory
+	Stored     bool
+	Durable    uint64
+	UploadTook time.Duration
 }
 
-// Glance returns what is measured all the time. It makes nothing of its own for each member.
+// Glance returns what is measured all the time. Of what it makes the most is what members hold.
 func (m *Machine) Glance() Glance {
 	g := Glance{Known: len(m.gang.Members) > 0}
 	g.Phase, _ = m.doing()
+	g.Stored, g.Durable, g.UploadTook, g.Memory = m.gang.Storage != nil, m.durable.Snapshot.Step, m.uploadTook, m.memory()
 	if m.world != nil {
 		g.Round, g.Step = m.world.record.Round, m.progress().Step
 	}

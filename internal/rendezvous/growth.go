@@ -35,10 +35,9 @@ func (m *Machine) consider(now time.Time) {
 	case now.Before(m.nextTry) && (m.unwritten || w.by.IsZero() || w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin):
 		// The last try has come to nothing.
 	case !w.leave && !m.windowOver(now, len(w.members)):
-	case m.gang.Strategy == Restart:
-		m.breakWorld(now, &recovery{planned: true, stop: true, reason: w.reason, why: w.why})
-	case w.leave && !w.by.IsZero() && !w.by.Add(-leaveMargin).After(now):
-		m.breakWorld(now, &recovery{planned: true, reason: w.reason, why: w.why})
+	case m.gang.Strategy == Restart && !m.leavesAtBarriers(),
+		w.leave && !w.by.IsZero() && !w.by.Add(-leaveMargin).After(now):
+		m.breakWorld(now, &recovery{planned: true, stop: m.gang.Strategy == Restart, reason: w.reason, why: w.why})
 	default:
 		m.begin(now, w)
 	}
@@ -69,8 +68,13 @@ func (m *Machine) hasBegun() bool {
 	if m.furthest() > m.world.record.FromStep {
 		return true
 	}
-	if m.gang.Strategy == InPlace {
+	switch {
+	case m.gang.Strategy == InPlace:
 		return false
+	case m.stepRound == m.world.record.Round && m.step > 0:
+		return true // its programs may have gone back further than the world says
+	case m.leavesAtBarriers():
+		return false // they say when they have made one
 	}
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; mem == nil || len(mem.report.Processes) == 0 {

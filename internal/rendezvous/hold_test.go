@@ -210,3 +210,35 @@ func TestACutOffWorldIsNotForgottenByTheOneAfterIt(t *testing.T) {
 		t.Errorf("when they are back the job does not get on: %+v", w.record)
 	}
 }
+
+// Members of a large job report seldom. A barrier that they need half a minute to reach is not taken for one that some of
+// them do not hear of.
+func TestALargeWorldIsHeldLikeASmallOne(t *testing.T) {
+	c := newThrong(t, 5001, 1)
+	c.gang.Members[1].Leaving = ReasonScaledDown
+	c.Handle(c.now, GangExpected{c.gang})
+	if c.change == nil {
+		t.Fatal("no change has begun")
+	}
+	told, due := map[string]Directive{}, map[string]time.Time{}
+	for range 30 {
+		for _, uid := range c.world.ranks.uids {
+			d, before := told[uid], c.members[uid].report
+			now, _ := c.Directive(uid)
+			if c.now.Before(due[uid]) && d.Barrier != nil && now.Beat >= d.Beat {
+				continue
+			}
+			before.Hold, before.Processes = d.Hold, []Process{{Elastic: true, ProgramPhase: phaseStep, Entered: 2, Done: 1}}
+			if d.Barrier != nil {
+				before.Processes[0].Barrier, before.Processes[0].Stop = d.Barrier.Attempt, d.Barrier.Step
+			}
+			c.Absorb(c.now, AgentReported{UID: uid, Report: before})
+			told[uid], _ = c.Directive(uid)
+			due[uid] = c.now.Add(max(time.Second, told[uid].Beat) / 10 * 9)
+		}
+		c.Handle(c.now, TimePassed{})
+		if c.now = c.now.Add(time.Second); c.change == nil {
+			t.Fatalf("after %s: %s", c.now.Sub(c.stepAt), c.world.calledOff)
+		}
+	}
+}

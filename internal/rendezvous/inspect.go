@@ -285,7 +285,8 @@ func (m *Machine) waitsFor(stage Stage, uid string, mem *member) bool {
 	case StageBarrier:
 		return !m.standsAtBarrier(mem)
 	case StageSnapshot:
-		return m.change != nil && m.change.saver == uid || m.broken != nil && m.broken.saver == uid
+		return m.change != nil && (m.change.saver == uid || m.change.together.has(uid)) ||
+			m.broken != nil && (m.broken.saver == uid || m.broken.together.has(uid))
 	case StageLeave:
 		return m.broken.raised[uid] || !m.isOut(mem) || !mem.connected
 	case StageForm:

@@ -66,7 +66,7 @@ func (m *Machine) lives(members []Member) []live {
 				l = &live{step: step, keep: map[string]bool{}}
 				byStep[step] = l
 			}
-			if !slices.Contains(l.savers, uid) {
+			if n := len(l.savers); n == 0 || l.savers[n-1] != uid { // of a member with several processes
 				l.savers = append(l.savers, uid)
 			}
 			if among[uid] && m.keeps(mem, step) {
@@ -102,7 +102,7 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 	}
 	lives := m.lives(p.members)
 	newest, held := m.newestSnapshot()
-	held = held && !slices.ContainsFunc(m.keepers(), m.isLost) // it may end before anybody has it
+	held = held && !m.onlyLostHold(newest) // they may end before anybody has it
 	for i := range lives {
 		l := &lives[i]
 		p.fromStep, p.live = l.step, l.keep
@@ -122,6 +122,12 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 		return nil, false
 	}
 	return m.goOnAlone(p, &lives[0], held)
+}
+
+// onlyLostHold says whether a snapshot cannot be had without members that were lost.
+func (m *Machine) onlyLostHold(s Snapshot) bool {
+	left, _ := m.keepers()
+	return !slices.ContainsFunc(m.statesOf(left), func(at state) bool { return at.Snapshot == s })
 }
 
 // haveLeft says whether all processes of those that are left have left the broken world, and not just one of
@@ -173,10 +179,13 @@ const saversAtMost = 2
 // have failed to.
 func (m *Machine) saveLive(now time.Time, l *live) bool {
 	r := m.broken
+	if m.saveLiveTogether(now, l) {
+		return true
+	}
 	if r.saver != "" && r.saveStep == l.step && slices.Contains(l.savers, r.saver) {
 		why := m.members[r.saver].report.SnapshotError
 		late := now.Sub(r.askedAt) >= m.gang.BarrierTimeout
-		if (why == "" || why == r.said && now.Sub(r.askedAt) < errorGrace) && !late {
+		if (why == "" || why == r.said && now.Sub(r.askedAt) < errorGrace*m.beat()) && !late {
 			return true
 		}
 		if why == "" {
@@ -210,9 +219,32 @@ func (m *Machine) saveLive(now time.Time, l *live) bool {
 	return true
 }
 
+// saveLiveTogether has the members that go on with the live state take the snapshot together; false where one has to do it
+// alone.
+func (m *Machine) saveLiveTogether(now time.Time, l *live) bool {
+	r := m.broken
+	if r.alone == l.step || r.saver != "" && r.saveStep == l.step || m.writing != nil {
+		return false
+	}
+	if r.together == nil || r.saveStep != l.step {
+		able := slices.DeleteFunc(slices.Clone(l.savers), func(uid string) bool { return !l.keep[uid] || r.failed[uid] })
+		g := m.group(now, now.Add(m.gang.BarrierTimeout), able)
+		if g == nil {
+			r.together, r.alone = nil, l.step
+			return false
+		}
+		r.together, r.saver, r.saveStep, m.out.Publish = g, "", l.step, true
+	} else if why := m.failing(now, r.together); why != "" {
+		m.note(notedBroken, "the state after step %d is not saved in shares: %s", l.step, brief(why))
+		r.together, r.alone, r.saveStep, m.out.Publish = nil, l.step, 0, true
+		return false
+	}
+	return true
+}
+
 // savesFor is the step after which a member of the broken world is to save its state; 0 for none.
 func (r *recovery) savesFor(uid string) uint64 {
-	if r.saver != uid {
+	if r.saver != uid && !r.together.has(uid) {
 		return 0
 	}
 	return r.saveStep

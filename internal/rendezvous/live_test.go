@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -74,5 +75,25 @@ func TestAProcessThatHasYetToLeaveIsWaitedFor(t *testing.T) {
 	}
 	if _, serves := m.goOnLive(m.broken.began.Add(outTimeout), p); !serves || m.broken.saver != "a" {
 		t.Errorf("it is waited for still: %v, %q saves", serves, m.broken.saver)
+	}
+}
+
+// An error that the saver has reported before it was asked counts for nothing until its next report must have come, which
+// takes longer in a large job.
+func TestAnErrorFromBeforeIsNoAnswer(t *testing.T) {
+	for members, patience := range map[int]time.Duration{2: 2 * time.Second, MaxWorkers: 20 * time.Second} {
+		m, p := brokenWorld(map[string][]int{"a": {8, 8}, "b": {7, 7}})
+		m.members["a"].report.SnapshotError = "the volume was full"
+		for i := range members - 2 {
+			m.members[fmt.Sprint(i)] = &member{}
+		}
+		began := time.Unix(1e9, 0)
+		m.goOnLive(began, p)
+		if m.goOnLive(began.Add(patience-time.Millisecond), p); m.broken.failed["a"] {
+			t.Errorf("of %d: it counts as failed before its next report", members)
+		}
+		if m.goOnLive(began.Add(patience), p); !m.broken.failed["a"] {
+			t.Errorf("of %d: it is waited for after %s", members, patience)
+		}
 	}
 }

@@ -134,6 +134,8 @@ func (m *Machine) exitLoss(now time.Time, mem *member) cause {
 		return cause{} // how programs end that were stopped for another world means nothing
 	}
 	switch {
+	case mem.anew() && mem.report.Round == m.world.record.Round:
+		return m.failureCause(mem)
 	case mem.failed() && (m.gang.Strategy == InPlace || mem.report.Terminating):
 		return m.exitOf(now, mem)
 	case !m.world.finishing && !mem.endedAt.IsZero() && now.Sub(mem.endedAt) >= disagreeAfter:
@@ -150,8 +152,9 @@ func (m *Machine) exitOf(now time.Time, mem *member) cause {
 	switch {
 	case fault != "":
 		return cause{!CommunicationError(fault), fault}
-	case m.broken != nil && code == exitKilled && now.Sub(m.broken.began) >= killAfter:
-		return cause{false, "its program did not leave the world in time and was killed"}
+	case mem.report.Failure.Killed && mem.report.Failure.Round == mem.report.Round,
+		m.broken != nil && code == exitKilled && now.Sub(m.broken.began) >= killAfter:
+		return m.notLeaving()
 	case mem.report.Terminating:
 		return cause{false, fmt.Sprintf("its pod was told to end, and its program exited with code %d", code)}
 	}
@@ -171,7 +174,10 @@ func (mem *member) code() int32 {
 // lose marks a member of the world as lost.
 func (m *Machine) lose(now time.Time, uid string, mem *member, program bool, why string) {
 	round := m.world.record.Round
-	mem.lostIn = round
+	mem.lostIn, mem.spent = round, program && !m.gang.MayRestart
+	if mem.fellAt.IsZero() {
+		mem.fellAt = now
+	}
 	if m.broken != nil && m.broken.planned && mem.leaving() && m.isOut(mem) {
 		return // it was let go, and nothing of it is lost
 	}
@@ -186,7 +192,11 @@ func (m *Machine) addLoss(loss Loss) {
 		m.losses = m.losses[1:]
 	}
 	m.losses = append(m.losses, loss)
-	m.out.Lost = append(m.out.Lost, causeOf(&loss, m.members[loss.UID]))
+	mem := m.members[loss.UID]
+	if mem != nil {
+		mem.countedIn = loss.Round
+	}
+	m.out.Lost = append(m.out.Lost, causeOf(&loss, mem))
 	m.out.Changed = true
 }
 

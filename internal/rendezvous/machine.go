@@ -70,9 +70,11 @@ type Machine struct {
 
 	// base is the record that stands in the cluster, as far as is known.
 	base Record
-	// term is the term that is held, 0 while none is; secret belongs to it.
+	// term is the term that is held, 0 while none is; secret belongs to it, and keys are those of holders by the
+	// certificates that they show.
 	term   uint64
 	secret []byte
+	keys   map[[32]byte][]byte
 	// inherited is the round that stood there when the term was taken.
 	inherited uint64
 	// namesIn are the members that the record with the digest namedIn names.
@@ -140,12 +142,25 @@ type Machine struct {
 	uploadTook time.Duration
 	restores   uint64
 	uploading  *uploading
-	durable    Durable
-	nextUpload time.Time
+	// failedUploads are the last ones of members that could not make durable what they were to, until they can; with why
+	// as long as nothing newer is durable.
+	failedUploads map[string]failedUpload
+	durable       Durable
+	nextUpload    time.Time
+	// relied is the state that members keep, where they write parts; nil before the first. unsafe is a newer one that can be
+	// had and is not on as many nodes as it should be; nil for none. unrelied is true when members have told of other parts
+	// since.
+	relied, unsafe *Snapshot
+	unrelied       bool
+	// differing are the groups of holders whose shares were seen to differ; differ says so of the last one in a sentence.
+	differing []string
+	differ    string
 
 	released bool
 	deposed  bool
 	gone     bool
+
+	tally tally
 
 	out Effects
 	// look is true when an event since the last decision can have made another one possible.
@@ -158,8 +173,9 @@ type pendingWrite struct {
 	plan   *plan
 	ranks  *rankTable
 	master Endpoint
-	// holders have the snapshot of the plan.
-	holders []holder
+	// holders have the snapshot of the plan, which is made of parts.
+	holders []holding
+	parts   []Snapshot
 	// overtaken is true when the gang has changed since.
 	overtaken bool
 }
@@ -193,9 +209,14 @@ type world struct {
 	// are those who were in that.
 	fenced bool
 	before []string
-	// snapshot is what the others load, and holders have it.
+	// snapshot is what the others load; it is made of parts, or whole when there are none, and holders have it.
 	snapshot *Snapshot
-	holders  []holder
+	parts    []Snapshot
+	holders  []holding
+	// staging is what the member of each rank writes of a snapshot; nil where writers write all of it.
+	staging []Staging
+	// copies is on how many nodes each share is to be, by what members were told when they entered; 0 where another leader told.
+	copies int
 	// writers is the lowest rank on each node; writes says who else writes.
 	writers map[string]int32
 	// barriers is the highest attempt of a barrier in this world.
@@ -234,7 +255,8 @@ func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
 
 // NewMachine makes the machine of a leader whose name no other leader has.
 func NewMachine(reconnectGrace time.Duration, name string) *Machine {
-	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, departed: map[string]departure{}, phase: PhaseForming}
+	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, departed: map[string]departure{},
+		failedUploads: map[string]failedUpload{}, phase: PhaseForming}
 }
 
 // Handle takes an event and returns what must be done.
@@ -285,6 +307,7 @@ func (m *Machine) IsDeposed() bool { return m.deposed }
 
 // happen takes note of an event.
 func (m *Machine) happen(now time.Time, ev Event) {
+	m.tally = tally{}
 	m.renew(now)
 	switch ev := ev.(type) {
 	case GangExpected:
@@ -307,8 +330,13 @@ func (m *Machine) happen(now time.Time, ev Event) {
 
 // settle decides what has become possible.
 func (m *Machine) settle(now time.Time) {
+	m.tally = tally{}
 	if m.look {
 		m.look = false
+		if m.unrelied && m.world != nil {
+			m.unrelied = false
+			m.rely()
+		}
 		m.decide(now)
 	}
 	if phase, _ := m.doing(); phase != m.phase {

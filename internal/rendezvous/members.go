@@ -15,11 +15,17 @@ type member struct {
 	joined, connected bool
 	endpoint          Endpoint
 	serves            Server
-	report            Report
-	lastSeen          time.Time
+	// parts is true for one whose agent knows parts of snapshots.
+	parts bool
+	// puts is true for one whose agent puts parts into the storage one by one.
+	puts     bool
+	report   Report
+	lastSeen time.Time
 	// hungUp is when its last session ended, or gave way to the one that it has.
 	hungUp   time.Time
 	failedAt time.Time
+	// fellAt is when it was lost, or its programs were first seen to have failed; zero once it is a standby again.
+	fellAt time.Time
 	// endedAt is when all of its processes had ended, with code 0.
 	endedAt time.Time
 	// faultedAt is when it reported a fault first in its world, and faultText what: it counts even when
@@ -40,10 +46,14 @@ type member struct {
 	// entered is the last world that it was counted in; stale what it had done when it entered, if
 	// that was more than where the world began: its programs have to go back before it counts.
 	entered, stale uint64
+	// spent is true when its program has failed that may fail no more: its agent is to end.
+	spent bool
 	// lostIn is the last world that it was lost in; gone is true once it is in the list of losses
 	// without having been in a world.
 	lostIn uint64
 	gone   bool
+	// countedIn is the last world of whose losses it is one.
+	countedIn uint64
 	// backIn is the last world that it was back in after it was lost there, backAt when it was back first.
 	backIn uint64
 	backAt time.Time
@@ -181,7 +191,8 @@ func (m *Machine) join(now time.Time, ev AgentJoined) *Refusal {
 	if m.world != nil && m.isLost(mem) && mem.backIn != m.world.record.Round {
 		mem.backIn, mem.backAt = m.world.record.Round, now
 	}
-	mem.joined, mem.connected, mem.endpoint, mem.serves = true, true, ev.Endpoint, ev.Serves
+	mem.joined, mem.connected, mem.endpoint, mem.serves, mem.parts = true, true, ev.Endpoint, ev.Serves, ev.Parts
+	mem.puts = ev.Puts
 	m.take(now, ev.UID, mem, ev.Report, before)
 	return nil
 }
@@ -210,7 +221,12 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	if r.Round > mem.report.Round {
 		mem.moved(m.world, &r)
 	}
-	stored := mem.report.storage() != r.storage()
+	if r.Restarts > mem.report.Restarts && !mem.lastSeen.IsZero() {
+		mem.startedAnew()
+		m.note(notedRestarted, "the programs of %s were started anew", mem.want.Name)
+	}
+	stored := mem.report.storage() != r.storage() || !slices.Equal(mem.report.Put, r.Put)
+	snapshots := mem.report.Snapshots
 	mem.report, mem.lastSeen = r, now
 	if r.MasterPort > 0 {
 		mem.endpoint.Port = r.MasterPort
@@ -225,7 +241,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	m.endProbe(mem)
 	m.hearProbes(uid, mem)
 	if mem.readyAt.IsZero() && m.isStandby(uid, mem) {
-		mem.readyAt = now
+		mem.readyAt, mem.fellAt = now, time.Time{}
 	}
 	if after := m.condition(uid, mem); after != before {
 		m.look = true
@@ -235,19 +251,29 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 		m.hearStorage(now, mem)
 	}
 	m.look = m.look || obeyed != r.Term || r.Refused > 0 || m.change != nil || m.broken != nil
+	m.locate(uid, mem, snapshots)
+}
+
+// locate takes note of where a member is, and of the parts that it holds beside the snapshots that it had.
+func (m *Machine) locate(uid string, mem *member, had []Snapshot) {
+	r := &mem.report
 	switch {
 	case m.world == nil:
+		return
 	case r.Round == m.world.record.Round:
 		m.enter(uid, mem)
 	default:
 		m.outsideIt(uid, mem)
 	}
+	if !slices.Equal(had, r.Snapshots) && slices.ContainsFunc(r.Snapshots, func(s Snapshot) bool { return s.Part != "" }) {
+		m.unrelied, m.look = true, true
+	}
 }
 
 // moved notes that a member has entered another world.
 func (mem *member) moved(w *world, r *Report) {
-	mem.failedAt, mem.endedAt, mem.faultedAt, mem.readyAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	mem.stale, mem.faultText, mem.faultExit = 0, "", false
+	mem.failedAt, mem.endedAt, mem.faultedAt, mem.readyAt, mem.fellAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	mem.stale, mem.faultText, mem.faultExit, mem.spent = 0, "", false, false
 	if w == nil || r.Round != w.record.Round {
 		return
 	}
@@ -279,6 +305,9 @@ func (mem *member) clock(now time.Time, strategy Strategy) {
 	if mem.failed() && mem.failedAt.IsZero() {
 		mem.failedAt = now
 	}
+	if mem.hasFallen() && mem.fellAt.IsZero() && mem.readyAt.IsZero() {
+		mem.fellAt = now
+	}
 }
 
 // has says whether any process waits for that.
@@ -294,8 +323,8 @@ func (m *Machine) count(now time.Time, mem *member) {
 	}
 	if r.Round > m.stepRound {
 		m.stepRound, m.step = r.Round, 0
-		if m.world != nil && m.world.record.Round == r.Round {
-			m.step = m.world.record.FromStep
+		if m.world != nil && m.world.record.Round == r.Round && m.gang.Strategy == InPlace {
+			m.step = m.world.record.FromStep // programs that are started anew may go back further
 		}
 	}
 	step := r.furthest()
@@ -337,6 +366,8 @@ func (m *Machine) contradiction(uid string, mem *member, r *Report) *Refusal {
 	}
 	recorded, known := m.recordedDigest(r.Round)
 	switch {
+	case r.Restarts < mem.report.Restarts:
+		return wrong("its programs were started anew %d times, and now %d", mem.report.Restarts, r.Restarts)
 	case r.Term < mem.report.Term || r.Round < mem.report.Round:
 		return wrong("the report went back from term %d, round %d to term %d, round %d",
 			mem.report.Term, mem.report.Round, r.Term, r.Round)
@@ -347,15 +378,15 @@ func (m *Machine) contradiction(uid string, mem *member, r *Report) *Refusal {
 		return wrong("%d processes are reported of a worker that has %d", len(r.Processes), m.gang.ProcessesPerWorker)
 	case known && r.Digest != recorded:
 		return wrong("round %d has members %s in the job's record, not %s", r.Round, recorded, r.Digest)
-	case m.world == nil || r.Term > m.term:
+	case m.world == nil:
 		return nil
 	}
 	round := m.world.record.Round
 	switch {
-	case r.Round > round && r.Round != m.base.Round:
-		return wrong("round %d cannot be: the newest is %d", r.Round, round)
-	case r.Round == round && !m.placed(uid, r.WorkerRank):
+	case r.Round == round && !m.placed(uid, r.WorkerRank): // whoever leads: a round has one world
 		return wrong("worker rank %d in round %d belongs to another worker, or to none", r.WorkerRank, round)
+	case r.Round > round && r.Round != m.base.Round && r.Term <= m.term:
+		return wrong("round %d cannot be: the newest is %d", r.Round, round)
 	}
 	return nil
 }

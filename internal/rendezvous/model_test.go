@@ -507,12 +507,7 @@ func TestRoundsOfAnAttemptThatHasEndedDoNotLive(t *testing.T) {
 
 // settle leaves one leader alone with agents that answer, and expects a world.
 func (c *modelCluster) settle() {
-	for _, agent := range c.agents {
-		if agent.left {
-			c.startGang()
-			break
-		}
-	}
+	c.replaceEnded()
 	var left *modelLeader
 	if len(c.leaders) > 0 && rapid.Bool().Draw(c.t, "keep") {
 		left = c.pick("kept")
@@ -528,18 +523,13 @@ func (c *modelCluster) settle() {
 	c.late = nil
 	lived := c.lives()
 	before := c.record.Round
-	if left == nil || !c.run(left) {
-		if left != nil {
-			delete(c.leaders, left.id)
-		}
-		c.newLeader(c.t)
-		left = c.leaders[c.born]
-		if !c.run(left) {
-			c.t.Fatal("a leader that is alone was deposed")
-		}
-	}
+	left = c.runAlone(left)
 	if lived && c.record.Round != before && c.record.Parent != before {
 		c.t.Fatalf("round %d lived and was replaced by round %d", before, c.record.Round)
+	}
+	// A program that has failed may have been waiting for a word on whether it is started anew, and its pod has ended now.
+	if c.replaceEnded() {
+		left = c.runAlone(left)
 	}
 	for _, agent := range c.agents {
 		if in := agent.in(); in.Round == 0 || in.Round != c.record.Round || in.World.Digest != c.record.MembersDigest {
@@ -549,6 +539,33 @@ func (c *modelCluster) settle() {
 	if o := left.machine.Observe(c.now); o.Round != c.record.Round || o.Adopting {
 		c.t.Fatalf("the leader sees round %d (adopting %v), the record says %d", o.Round, o.Adopting, c.record.Round)
 	}
+}
+
+// runAlone runs the leader that is left, or a new one where it does not lead any more, and returns who leads then.
+func (c *modelCluster) runAlone(left *modelLeader) *modelLeader {
+	if left != nil && c.run(left) {
+		return left
+	}
+	if left != nil {
+		delete(c.leaders, left.id)
+	}
+	c.newLeader(c.t)
+	left = c.leaders[c.born]
+	if !c.run(left) {
+		c.t.Fatal("a leader that is alone was deposed")
+	}
+	return left
+}
+
+// replaceEnded starts the gang over when the pod of a worker has ended, and says whether it has.
+func (c *modelCluster) replaceEnded() bool {
+	for _, agent := range c.agents {
+		if agent.left {
+			c.startGang()
+			return true
+		}
+	}
+	return false
 }
 
 // run gives a leader all the time it needs. It returns false when the leader finds itself deposed.

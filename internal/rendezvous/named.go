@@ -127,9 +127,12 @@ func (r *Record) Name(members []NamedMember) {
 	r.Members, r.Nodes = packOrdinals(ordinals), packNodes(nodes)
 }
 
+// Ordinals are those of the members that the record names, in rank order; nil when it names nobody.
+func (r *Record) Ordinals() []int32 { return unpackOrdinals(r.Members, r.Workers) }
+
 // Named are the members that the record names, in rank order; nil when it does not name them and their nodes.
 func (r *Record) Named() []NamedMember {
-	ordinals, nodes := unpackOrdinals(r.Members, r.Workers), unpackNodes(r.Nodes, r.Workers)
+	ordinals, nodes := r.Ordinals(), unpackNodes(r.Nodes, r.Workers)
 	if ordinals == nil || nodes == nil {
 		return nil
 	}

@@ -22,7 +22,7 @@ func (m *Machine) Observe(now time.Time) Observation {
 	}
 	observed.Phase, observed.Why = m.doing()
 	observed.Durable, observed.Storage, observed.Restored, observed.Parked = m.durable, m.storageTrouble(), m.restored(), m.isParked()
-	observed.UploadTook = m.uploadTook
+	observed.UploadTook, observed.Differ, observed.Memory = m.uploadTook, m.differ, m.memory()
 	if m.world != nil {
 		observed.Round = m.world.record.Round
 		observed.Progress = m.progress()
@@ -38,8 +38,8 @@ func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 	seen := MemberObservation{
 		Joined: mem.joined, Connected: mem.connected, LastSeen: mem.lastSeen,
 		Silent: mem.silent, CutOff: mem.cutOff && !m.isLost(mem), FailedAt: mem.failedAt, Fault: mem.fault(),
-		Terminating: mem.report.Terminating, WorkerRank: -1,
-		Standby: !mem.leaving() && m.isStandby(uid, mem),
+		Terminating: mem.report.Terminating, WorkerRank: -1, WasIn: mem.entered > 0,
+		Standby: !mem.leaving() && m.isStandby(uid, mem), LostIn: mem.countedIn, Stays: m.stays(uid, mem), FellAt: mem.fellAt,
 	}
 	seen.Exited, seen.ExitCode = mem.exited()
 	if seen.CutOff && mem.probe.found == reached {
@@ -48,6 +48,9 @@ func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 	if m.world != nil {
 		seen.WorkerRank = m.world.ranks.rank(uid)
 		seen.InWorld = mem.in(&m.world.record)
+		if seen.WorkerRank >= 0 && mem.countedIn < m.world.record.Round {
+			seen.LostIn = 0 // it has come back before anybody gave it up
+		}
 		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.Round > 0)
 	}
 	return seen
@@ -83,9 +86,13 @@ func (m *Machine) progress() Progress {
 		}
 		for i := range mem.report.Processes {
 			p := &mem.report.Processes[i]
-			if p.Done < slowest {
-				slowest = p.Done
-				progress.Step, progress.Samples = p.Done, p.Samples
+			done := p.Done
+			if done == 0 && m.gang.Strategy == Restart {
+				done = m.world.record.FromStep // it was just started, and has said nothing yet
+			}
+			if done < slowest {
+				slowest = done
+				progress.Step, progress.Samples = done, p.Samples
 			}
 			progress.TotalSteps = max(progress.TotalSteps, p.LastStep)
 		}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// outTimeout is how long after abort a worker may take to leave its world: agents kill programs that have
-// not answered after 5 s.
+// outTimeout is how long after abort others wait for a worker to leave its world. Agents kill programs that have not
+// answered after 5 s, or later when they may be compiling, or evaluate or save.
 const outTimeout = 10 * time.Second
 
 // recovery is what is done about a world that cannot go on. Everybody leaves it; those that are left, and
@@ -20,6 +20,10 @@ type recovery struct {
 	// planned is true when the world was given up for a planned change: faults mean nothing then. stop
 	// says that programs are to be asked for a checkpoint first.
 	planned, stop bool
+	// leave is the step after which programs that are started anew save and leave; 0 for none. saved are those who
+	// have said that they did.
+	leave uint64
+	saved map[string]bool
 	// hung is true when no step was made, retry when all go on as if nothing had been.
 	hung, retry bool
 	// judged is true once it is known whose fault it was; raised are those whose it was.
@@ -37,11 +41,20 @@ type recovery struct {
 	// savesSince is when the first was asked to save that state.
 	savesSince time.Time
 	failed     map[string]bool
+	// together are those who were asked to save it before anybody alone is, alone is the step for which nothing came of that.
+	together *group
+	alone    uint64
 }
+
+// saves says whether somebody was asked for a snapshot.
+func (r *recovery) saves() bool { return r.saver != "" || r.together != nil }
 
 // findBreak finds out whether the world can go on.
 func (m *Machine) findBreak(now time.Time) {
 	if m.broken != nil {
+		return
+	}
+	if m.leaveOn(now) {
 		return
 	}
 	lost, _ := m.lostOnes()
@@ -51,7 +64,7 @@ func (m *Machine) findBreak(now time.Time) {
 		m.findHang(now)
 	case m.gang.Strategy == InPlace && !m.isElastic():
 		m.failForeign(lost)
-	case lost > 0 && faults == 0 && !m.someoneOut() && m.parked():
+	case lost > 0 && faults == 0 && !m.someoneOut() && m.gang.Strategy == InPlace && m.parked():
 		// Whoever is left stands at the barrier with its state: the change goes on without the lost.
 	case lost > 0:
 		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: m.lastLoss(), planned: m.change != nil})
@@ -105,6 +118,7 @@ func (m *Machine) breakWorld(now time.Time, r *recovery) {
 
 // recover takes a recovery further, and returns the next world when it is time for it.
 func (m *Machine) recover(now time.Time) *plan {
+	m.noteSaved()
 	if !m.judge(now) || m.fatal != "" || !m.allOut(now) {
 		return nil
 	}
@@ -126,6 +140,7 @@ func (m *Machine) recover(now time.Time) *plan {
 	p := &plan{members: members, broken: r}
 	p.reason, p.why = m.blame()
 	if m.gang.Strategy == Restart {
+		m.afterLeave(p)
 		return p
 	}
 	return m.rewind(now, p)
@@ -187,7 +202,7 @@ func (m *Machine) allOut(now time.Time) bool {
 	r := m.broken
 	limit := outTimeout
 	if m.gang.Strategy == Restart {
-		limit = max(limit, m.gang.BarrierTimeout) // checkpoints take their time
+		limit += m.gang.BarrierTimeout // checkpoints take their time
 	}
 	// Of an adopted world it must be known first who is left.
 	all := m.world.whole() || m.world.missing

@@ -118,6 +118,7 @@ func (m *Machine) republish(now time.Time, uids []string) {
 			w.before = append(w.before, uid)
 		}
 	}
+	w.staging, w.copies = m.stagings(uids), m.copiesAsked() // as those who have entered were told: it follows from who is where
 	m.world = w
 	if len(w.live) < len(uids) {
 		snapshot, ok := m.snapshotAfter(m.base.FromStep)
@@ -126,7 +127,8 @@ func (m *Machine) republish(now time.Time, uids []string) {
 			m.adopt(now, m.base, "some of its workers have entered it, and nobody has the state for the others")
 			return
 		}
-		w.snapshot, w.holders = &snapshot, m.holdersOf(snapshot)
+		w.snapshot = &snapshot
+		w.holders, w.parts = m.holdersOf(snapshot)
 	}
 	if m.stepRound > m.base.Round {
 		m.stepRound, m.step = m.base.Round, m.base.FromStep

@@ -61,7 +61,7 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 		StartedAt: now.UTC().Truncate(time.Second), JobUID: m.gang.JobUID, Leader: m.name,
 	}
 	if m.world != nil {
-		before, next.Parent, next.From = m.world.ranks.uids, m.world.record.Round, m.world.record.Workers
+		before, next.Parent, next.From = m.ranksBefore(), m.world.record.Round, m.world.record.Workers
 		next.ParentDigest = m.world.record.MembersDigest
 	}
 	ranks := newRankTable(assignRanks(before, p.members))
@@ -77,7 +77,7 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 	}
 	m.out.Write = &m.writing.Write
 	if p.snapshot != nil {
-		m.writing.holders = m.holdersOf(*p.snapshot)
+		m.writing.holders, m.writing.parts = m.holdersOf(*p.snapshot)
 		m.out.Publish = true // to be fetched ahead
 	}
 }
@@ -168,8 +168,9 @@ func (m *Machine) publish(now time.Time, done *pendingWrite) {
 		next.writers[m.members[done.ranks.uids[rank]].want.Node] = int32(rank)
 	}
 	if p.snapshot != nil {
-		next.holders = m.holdersOf(*p.snapshot)
+		next.holders, next.parts = m.holdersOf(*p.snapshot)
 	}
+	next.staging, next.copies = m.stagings(done.ranks.uids), m.copiesAsked()
 	if p.change != nil || p.broken != nil && p.broken.planned {
 		next.phase = PhaseResizing
 	} else if p.broken != nil {
@@ -219,7 +220,7 @@ func (m *Machine) lead(secret []byte) {
 	if m.term == 0 {
 		m.inherited = m.base.Round
 	}
-	m.term, m.led, m.secret = m.base.Term, m.base.Term, secret
+	m.term, m.led, m.secret, m.keys = m.base.Term, m.base.Term, secret, map[[32]byte][]byte{}
 	if m.world != nil && m.world.record.Round == m.base.Round {
 		m.world.record = m.base
 	}

@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"fmt"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 )
 
 // The schedules in this file were found by random histories.
@@ -19,7 +21,7 @@ func (f *fleet) lose(l *modelLeader, uid string) {
 func savedLate(f *fleet) string {
 	f.minimum = 2
 	l := f.training(2)
-	f.pods["p00"].save()
+	f.pods["p00"].save(lifecycle.Staging{})
 	f.turns(l, 4)
 	f.makePod()
 	f.lose(l, "p01")
@@ -100,7 +102,7 @@ func endedBeforeAdopted(f *fleet) string {
 // was trained after that is not thrown away for the world before, as if it had never been, and the job goes on.
 func endedUnheard(f *fleet) string {
 	l := f.training(2)
-	f.pods["p00"].save()
+	f.pods["p00"].save(lifecycle.Staging{})
 	f.turns(l, 2)
 	f.cut(f.pods["p01"], true)
 	for turn := 0; f.record.Round < 2 || f.done[2] <= f.record.FromStep; turn++ {
@@ -244,6 +246,38 @@ func nobodyNamed(f *fleet) string {
 	_ = f.handle(l, GangExpected{f.gang()})
 	if u := l.machine.Underway(); u.Left != 1 || u.Stage != StageRegroup {
 		return fmt.Sprintf("a job that regroups says that this is under way: %+v", u)
+	}
+	return ""
+}
+
+// goneWhenFounded: the one member of a first world has ended when its record is written. Another one has come meanwhile, so
+// the next world is asked for at once.
+func goneWhenFounded(f *fleet) string {
+	f.strategy, f.disk = Restart, &disk{} // in place a program has to be started before it is a standby
+	f.makePod()
+	f.makePod()
+	gone, late := f.pods["p00"], f.pods["p01"]
+	late.unheard, late.want.Starting = true, true
+	f.newLeader()
+	l := f.leaders[f.born]
+	for l.machine.State() != StateFounding {
+		f.turn(l)
+	}
+	late.unheard = false
+	f.connectTo(late, l)
+	for len(late.queue) > 0 {
+		f.deliverTo(late)
+	}
+	f.tellState(late)
+	gone.want.Ended = true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.end(gone)
+	f.finishWrite(l)
+	if state := l.machine.State(); state != StateRenewing {
+		return fmt.Sprintf("all have ended who are in the first world, and the leader is %s", state)
+	}
+	if f.turns(l, 10); f.record.Round != 2 || f.done[2] == 0 {
+		return fmt.Sprintf("the job does not get on: %+v", f.record)
 	}
 	return ""
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 )
 
 // knownBad are the schedules below that still break a promise. A change that mends one takes it out of
@@ -51,6 +53,7 @@ var schedules = map[string]func(*fleet) string{
 	"nobody who has the snapshot can be reached":        holdersCutOff,
 	"a member ends when it has joined the next leader":  endedOnceJoined,
 	"nobody is named while a job regroups":              nobodyNamed,
+	"all have ended when the first world is there":      goneWhenFounded,
 }
 
 func TestSchedules(t *testing.T) {
@@ -531,7 +534,7 @@ func (f *fleet) publishedToOne(meanwhile func()) *modelLeader {
 func liveState(f *fleet) string {
 	f.target = 3
 	l := f.training(3)
-	f.pods["p00"].save()
+	f.pods["p00"].save(lifecycle.Staging{})
 	f.turns(l, 20)
 	made := f.done[1]
 	f.end(f.pods["p02"])

@@ -49,6 +49,10 @@ type Gang struct {
 	// HangTimeout is how long a world may make no step, in the phase of a step, before it is taken
 	// for hung, and a member that is silent for lost, whatever is known of it; 0 for ever.
 	HangTimeout time.Duration
+	// MayRestart is true while a failure of the program does not end the job: its worker stays then.
+	MayRestart bool
+	// Copies is on how many nodes each share of a snapshot should be, where there are as many; 0 means 2.
+	Copies int32
 	// Storage says what is to be done about the job's storage; nil when it has none.
 	Storage *Storage
 	// Durable is the record of the last round as the controller read it from the job's status;
@@ -218,7 +222,7 @@ type Observation struct {
 	// Untold is true while the change that led to the world of Round is not among Changes, and will be: once it
 	// has made a step, and its members have said how long they stood still, or when it is left.
 	Untold bool
-	// Losses are the members that were lost in this attempt, oldest first, at most 64.
+	// Losses are the members that were lost in this attempt, oldest first, at most 64; MemberObservation.LostIn tells of more.
 	Losses []Loss
 	// Durable is the newest snapshot in the job's storage that this leader has heard of, the zero value while it has of
 	// none. Storage says what is wrong with the storage, in words; empty for nothing.
@@ -228,6 +232,10 @@ type Observation struct {
 	Storage    string
 	Restored   string
 	UploadTook time.Duration
+	// Memory is the newest state that the world could go back to. Differ says of whose shares of a state were last seen to
+	// differ that should be the same; empty for nobody's.
+	Memory Memory
+	Differ string
 	// Parked is true once the world stands for Gang.Storage.Park, and its state is durable.
 	Parked bool
 	// Fatal is set when the attempt cannot go on: nothing is left to continue from, or the programs
@@ -299,6 +307,8 @@ type MemberObservation struct {
 	// Out is true when it was in a world of this attempt, is leaving, and the world goes on without
 	// it: its pod can be deleted.
 	Out bool
+	// WasIn is true once this leader has counted it in a world, whatever became of that.
+	WasIn bool
 	// WorkerRank is its rank in the current world, -1 for none.
 	WorkerRank int32
 	// LastSeen is when its last report came; zero if none did.
@@ -309,12 +319,20 @@ type MemberObservation struct {
 	// peers reach it. Witnesses names those peers; empty where steps are made.
 	CutOff    bool
 	Witnesses string
+	// LostIn is the world that has lost it last, as long as it is in no later one; 0 for none. Losses says how, of the last
+	// ones.
+	LostIn uint64
 	// Exited is true when all of its processes have ended; ExitCode is then the first code that
 	// is not 0, or 0.
 	Exited   bool
 	ExitCode int32
 	// FailedAt is when the first of its processes was seen to end with a code that is not 0.
 	FailedAt time.Time
+	// Stays is true of one that was lost and whose agent goes on: its programs leave their world, or are started anew, and
+	// it is a standby then, or is one already. It is lost only as far as the world that it was in is concerned.
+	Stays bool
+	// FellAt is when it was lost, or its programs were seen to have failed; zero once it is a standby again.
+	FellAt time.Time
 	// Fault is the exception that its program reported; empty for none.
 	Fault string
 	// Terminating is true when its agent has received SIGTERM.

@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -51,15 +50,6 @@ func (m *Machine) isSilent(now time.Time, mem *member) bool {
 
 // hears says whether this operator hears anybody.
 func (m *Machine) hears(now time.Time) bool { return now.Sub(m.heardAt) <= m.gang.HeartbeatTimeout }
-
-// hearsWorld says whether this operator hears a member of the world. When it hears none, it may be its own link to them that
-// is bad, as when all are in one rack, and that it hears others, who wait to join, says nothing of that.
-func (m *Machine) hearsWorld(now time.Time) bool {
-	return slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
-		mem := m.members[uid]
-		return mem != nil && mem.joined && !m.isLost(mem) && now.Sub(mem.lastSeen) <= m.gang.HeartbeatTimeout
-	})
-}
 
 // silenceLoss says why a member of the world is lost that is silent; empty when it is not.
 func (m *Machine) silenceLoss(now time.Time, mem *member) string {
@@ -111,43 +101,12 @@ func (m *Machine) slow(now time.Time) bool {
 	return now.Sub(latest(m.stepAt, m.world.since)) > patience
 }
 
-// stepTime is how long a step of the world takes, by most of those who say so; 0 when nobody does.
-func (m *Machine) stepTime() time.Duration {
-	var all []time.Duration
-	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && mem.in(&m.world.record) && mem.report.StepTime > 0 {
-			all = append(all, mem.report.StepTime)
-		}
-	}
-	if len(all) == 0 {
-		return 0
-	}
-	slices.Sort(all)
-	return all[(len(all)-1)/2]
-}
-
 // hangs says whether a world counts as hung that has given no sign since then, as far as those show who are heard.
 func (m *Machine) hangs(now, since time.Time) bool {
 	if m.gang.HangTimeout <= 0 || now.Sub(since) < m.gang.HangTimeout {
 		return false
 	}
 	return !m.isBusy()
-}
-
-// isBusy says whether somebody who is heard does what takes longer than a step.
-func (m *Machine) isBusy() bool {
-	for _, uid := range m.world.ranks.uids {
-		mem := m.members[uid]
-		if mem == nil || !mem.connected || !mem.in(&m.world.record) {
-			continue
-		}
-		if slices.ContainsFunc(mem.report.Processes, func(p Process) bool {
-			return p.ProgramPhase == phaseForming || p.ProgramPhase == phaseEval || p.ProgramPhase == phaseSaving
-		}) {
-			return true
-		}
-	}
-	return false
 }
 
 // standsStill says whether no step was made in the time that several take, as far as those tell how long one takes who are

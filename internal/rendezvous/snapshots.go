@@ -4,23 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
-	"strings"
 )
-
-// held counts who holds which snapshot of the history of the world. Members that are in an older world
-// count with what they held when it ended.
-func (m *Machine) held() map[Snapshot]int {
-	counts := map[Snapshot]int{}
-	made := m.mostMade()
-	for _, mem := range m.keepers() {
-		for _, s := range mem.report.Snapshots {
-			if m.inHistory(mem, s, made) {
-				counts[s]++
-			}
-		}
-	}
-	return counts
-}
 
 // inHistory says whether a snapshot of a member belongs to the history of the world, whose last step that can have
 // been made is given.
@@ -31,31 +15,36 @@ func (m *Machine) inHistory(mem *member, s Snapshot, made uint64) bool {
 	return s.Step <= made
 }
 
-// keepers are the members that others can fetch snapshots of the world's history from. One that was lost
-// may end at any moment, with whatever it has that is newer: it counts only if nobody else has any.
-func (m *Machine) keepers() []*member {
-	var left, lost []*member
-	made := m.mostMade()
+// states are what the world could go back to, of what members hold of its history. Members that are in an older world
+// count with what they held when it ended. One that was lost may end at any moment, with whatever it has that is newer: it
+// counts only if the others have nothing.
+func (m *Machine) states() []state {
+	left, lost := m.keepers()
+	if states := m.statesOf(left); len(states) > 0 || len(lost) == 0 {
+		return states
+	}
+	return m.statesOf(append(left, lost...))
+}
+
+// keepers are the members that others can fetch snapshots of the world's history from: those that are left, and those that
+// were lost.
+func (m *Machine) keepers() (left, lost []*member) {
 	for _, mem := range m.members {
-		if !m.serving(mem) || !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return m.inHistory(mem, s, made) }) {
-			continue
-		}
-		if m.isLost(mem) {
+		switch {
+		case !m.serving(mem) || len(mem.report.Snapshots) == 0:
+		case m.mayEnd(mem):
 			lost = append(lost, mem)
-		} else {
+		default:
 			left = append(left, mem)
 		}
 	}
-	if len(left) > 0 {
-		return left
-	}
-	return lost
+	return left, lost
 }
 
 // serving says whether others can fetch snapshots of the world's history from a member. The agent of a
-// program that has failed ends.
+// program that has failed ends, unless it says that it stays.
 func (m *Machine) serving(mem *member) bool {
-	if !mem.connected || mem.report.Round == 0 || mem.failed() {
+	if !mem.connected || mem.report.Round == 0 || mem.failed() && !mem.report.Stays {
 		return false
 	}
 	return mem.report.Round == m.world.record.Round || mem.report.Round == m.world.record.Parent
@@ -63,61 +52,44 @@ func (m *Machine) serving(mem *member) bool {
 
 // newestSnapshot is the one with the most steps; of several, the one that most hold.
 func (m *Machine) newestSnapshot() (Snapshot, bool) {
-	return best(m.held(), func(Snapshot) bool { return true })
+	return best(m.states(), func(*state) bool { return true })
 }
 
 // snapshotAfter is a snapshot of the state after a step.
 func (m *Machine) snapshotAfter(step uint64) (Snapshot, bool) {
-	return best(m.held(), func(s Snapshot) bool { return s.Step == step })
+	return best(m.states(), func(s *state) bool { return s.Step == step })
 }
 
-// onlyOthersHold says whether there are snapshots of the world's history, and none of these members has
-// one: a loss soon after would find nothing to go on from.
+// onlyOthersHold says whether there are snapshots of the world's history, and these members have none: a loss soon after
+// would find nothing to go on from.
 func (m *Machine) onlyOthersHold(stay map[string]bool) bool {
-	held := m.held()
-	if len(held) == 0 {
+	if len(m.states()) == 0 {
 		return false
 	}
+	var staying []*member
 	for uid := range stay {
-		if slices.ContainsFunc(m.members[uid].report.Snapshots, func(s Snapshot) bool { return held[s] > 0 }) {
-			return false
+		if mem := m.members[uid]; m.serving(mem) {
+			staying = append(staying, mem)
 		}
 	}
-	return true
+	return len(m.statesOf(staying)) == 0
 }
 
-func best(counts map[Snapshot]int, fits func(Snapshot) bool) (Snapshot, bool) {
-	var found Snapshot
-	ok := false
-	for s, n := range counts {
-		if !fits(s) {
-			continue
-		}
-		if !ok || cmp.Or(
-			cmp.Compare(s.Step, found.Step), cmp.Compare(n, counts[found]), cmp.Compare(s.Round, found.Round),
+func best(states []state, fits func(*state) bool) (Snapshot, bool) {
+	var found *state
+	for i := range states {
+		s := &states[i]
+		if fits(s) && (found == nil || cmp.Or(
+			cmp.Compare(s.Step, found.Step), cmp.Compare(s.copies, found.copies), cmp.Compare(s.Round, found.Round),
 			bytes.Compare(s.Hash[:], found.Hash[:]), cmp.Compare(s.Bytes, found.Bytes),
-		) > 0 {
-			found, ok = s, true
+		) > 0) {
+			found = s
 		}
 	}
-	return found, ok
-}
-
-// holdersOf are those who serve a snapshot now.
-func (m *Machine) holdersOf(s Snapshot) []holder {
-	if m.world == nil {
-		return m.broughtBy()
+	if found == nil {
+		return Snapshot{}, false
 	}
-	var holders []holder
-	for _, mem := range m.keepers() {
-		if mem.serves.Port > 0 && slices.Contains(mem.report.Snapshots, s) {
-			holders = append(holders, holder{mem.endpoint.Address, mem.serves})
-		}
-	}
-	slices.SortFunc(holders, func(a, b holder) int {
-		return cmp.Or(strings.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
-	})
-	return holders
+	return found.Snapshot, true
 }
 
 // supplies says whether a member holds the snapshot that the world begins with, and others may be fetching
@@ -128,7 +100,7 @@ func (m *Machine) supplies(mem *member) bool {
 
 // isHolder says whether a member was named as a holder of the snapshot that the world begins with.
 func (m *Machine) isHolder(mem *member) bool {
-	return slices.Contains(m.world.holders, holder{mem.endpoint.Address, mem.serves})
+	return slices.ContainsFunc(m.world.holders, func(h holding) bool { return h.holder == holder{mem.endpoint.Address, mem.serves} })
 }
 
 // writes says whether a rank takes snapshots as it trains: the lowest of each node does. When all are on

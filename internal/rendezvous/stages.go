@@ -70,12 +70,12 @@ func (m *Machine) Underway() Underway {
 	switch {
 	case m.broken != nil:
 		u.Planned, u.Reason, u.Why = m.broken.planned, m.broken.reason, m.broken.why
-		u.Stage = m.stageOf(m.broken.regrouping, m.broken.saver != "", StageLeave)
+		u.Stage = m.stageOf(m.broken.regrouping, m.broken.saves(), StageLeave)
 	case m.change != nil:
 		u.Reason, u.Why, u.To, u.Barrier = m.change.reason, m.change.why, m.change.to, m.change.attempt
 		u.Stage = StageBarrier
 		if m.change.arrived {
-			u.Stage = m.stageOf(false, m.change.saver != "", StageRecord)
+			u.Stage = m.stageOf(false, m.change.saves(), StageRecord)
 		}
 	case m.pending != nil && m.pending.Round == record.Round && (!m.pending.Inherited || !m.pending.Begun):
 		u = m.pending.underway(m.world)

@@ -67,7 +67,7 @@ func (m *Machine) State() State {
 
 func (m *Machine) beforeWorld() State {
 	switch {
-	case m.writing != nil && m.writing.plan != nil:
+	case m.writing != nil && m.writing.plan != nil && !m.writing.overtaken:
 		return StateFounding
 	case m.mayLive():
 		return StateInheriting

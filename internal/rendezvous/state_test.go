@@ -16,12 +16,13 @@ import (
 // between may be passed over. What the controller says of the gang may lead anywhere but into the middle of a change:
 // it may name nobody any more, somebody again, or another attempt; it may release the job, and expect it anew.
 var follows = map[State]struct{ heard, answered []State }{
-	StateExpecting:  {},
-	StateClaiming:   {answered: []State{StateInheriting, StateGathering, StateFounding, StateEntering, StateTraining}},
-	StateInheriting: {heard: []State{StateGathering, StateFounding, StateEntering, StateTraining}},
+	StateExpecting: {},
+	StateClaiming: {answered: []State{StateInheriting, StateGathering, StateFounding, StateEntering, StateTraining,
+		StateLeaving}},
+	StateInheriting: {heard: []State{StateGathering, StateFounding, StateEntering, StateTraining, StateLeaving}},
 	StateGathering:  {heard: []State{StateFounding, StateFailed}, answered: []State{StateClaiming}},
-	StateFounding:   {answered: []State{StateGathering, StateEntering, StateLeaving, StateRegrouping, StateFailed}},
-	StateEntering: {heard: []State{StateInheriting, StateTraining, StateArming, StateLeaving, StateRegrouping, StateRenewing,
+	StateFounding:   {answered: []State{StateGathering, StateEntering, StateLeaving, StateRegrouping, StateRenewing, StateFailed}},
+	StateEntering: {heard: []State{StateInheriting, StateTraining, StateArming, StateLeaving, StateRegrouping, StateRenewing, StateFinishing,
 		StateFailed}},
 	StateTraining: {heard: []State{StateArming, StateLeaving, StateRegrouping, StateRenewing, StateFinishing, StateFailed}},
 	StateArming:   {heard: []State{StateTraining, StateParked, StateCommitting, StateLeaving, StateRegrouping, StateRenewing, StateFailed}},

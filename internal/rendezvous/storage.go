@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // restoring is how the first world of an attempt comes by the state that it begins with: one member brings a checkpoint
@@ -22,15 +24,16 @@ type restoring struct {
 	// over is true once it is known what the world begins with: found, or nothing.
 	over  bool
 	found *Snapshot
+	// parts are what it is made of; nil for one that is one file.
+	parts []Snapshot
 	// told says what the attempt begins with; empty for nothing.
 	told string
 }
 
-// uploading is a snapshot that is being made durable, and by whom.
-type uploading struct {
-	snapshot Snapshot
-	by       string
-	since    time.Time
+// failedUpload is when, and why, a member could not make a snapshot durable.
+type failedUpload struct {
+	at  time.Time
+	why string
 }
 
 // numbersPerTerm tells the restores of one leader from those of another.
@@ -39,8 +42,8 @@ const numbersPerTerm = 1 << 20
 // bringBack gives the first world of an attempt the state that it begins with; false while that is not known yet.
 func (m *Machine) bringBack(p *plan) bool {
 	s := m.gang.Storage
-	if s == nil || m.gang.Strategy == Restart || !s.Own && s.From == "" {
-		return true
+	if s == nil || m.gang.Strategy == Restart || !s.Own && (s.From == "" || s.Known > 0) {
+		return true // there is nowhere to look
 	}
 	if m.restoring == nil {
 		m.restoring = &restoring{failed: map[string]string{}}
@@ -105,13 +108,22 @@ func (r *Report) storage() (said struct {
 // hearStorage takes note of what a member says of the storage.
 func (m *Machine) hearStorage(now time.Time, mem *member) {
 	m.look, m.out.Changed = true, true
+	if u := m.uploading; u != nil && u.has(mem.want.UID) && mem.report.UploadError != "" {
+		m.failedUploads[mem.want.UID] = failedUpload{now, mem.report.UploadError}
+	}
 	if d := mem.report.Durable; d.Path != "" && newerSnapshot(d.Snapshot, m.durable) {
 		m.durable = d
+		m.uploadsWork(mem.want.UID)
 		if u := m.uploading; u != nil && u.snapshot == d.Snapshot {
 			m.uploadTook = now.Sub(u.since)
 		}
 		m.note(notedDurable, "the snapshot of round %d, step %d is durable: %s", d.Snapshot.Round, d.Snapshot.Step, d.Path)
 	}
+	m.hearRestored(mem)
+}
+
+// hearRestored takes note of what has come of a restore.
+func (m *Machine) hearRestored(mem *member) {
 	r, said := m.restoring, &mem.report.Restored
 	if r == nil || r.over || mem.want.UID != r.who || said.Number != r.number {
 		return
@@ -119,10 +131,18 @@ func (m *Machine) hearStorage(now time.Time, mem *member) {
 	switch {
 	case said.Error != "":
 		r.failed[r.who] = said.Error
+	case said.Found && !r.find(mem, said.Snapshot, mem.report.RestoredParts):
+		r.failed[r.who] = "checkpoint " + said.Path + " came without some of its parts"
 	case said.Found:
-		found := said.Snapshot
-		r.over, r.found, m.durable = true, &found, said.Durable
+		found := *r.found
+		r.over, m.durable = true, Durable{found, said.Path}
+		// A record that was brought back from a backup may know of fewer rounds than the storage does: what is to come has
+		// to be newer than what is there.
+		m.topRound = max(m.topRound, found.Round)
 		r.told = fmt.Sprintf("the attempt goes on from step %d: %s%s", found.Step, said.Path, besides(said.Refused))
+		if known := m.gang.Storage.Known; r.paths[0] == "" && found.Step < known && said.Refused == "" {
+			r.told += fmt.Sprintf("; the checkpoint of step %d, which was durable, is in the storage no more", known)
+		}
 		m.note(notedDurable, "%s", r.told)
 	case len(r.paths) > 1:
 		r.paths = r.paths[1:]
@@ -137,6 +157,14 @@ func (m *Machine) hearStorage(now time.Time, mem *member) {
 	}
 }
 
+// uploadsWork: what others could not do is no trouble any more. They come after who can, next time.
+func (m *Machine) uploadsWork(of string) {
+	for uid, failed := range m.failedUploads {
+		m.failedUploads[uid] = failedUpload{at: failed.at}
+	}
+	delete(m.failedUploads, of)
+}
+
 func besides(refused string) string {
 	if refused == "" {
 		return ""
@@ -148,46 +176,33 @@ func newerSnapshot(s Snapshot, than Durable) bool {
 	return than.Path == "" || cmp.Or(cmp.Compare(s.Round, than.Snapshot.Round), cmp.Compare(s.Step, than.Snapshot.Step)) > 0
 }
 
-// broughtBy is who has the snapshot of the first world.
-func (m *Machine) broughtBy() []holder {
+// find notes what a member has brought back; false when it is not whole.
+func (r *restoring) find(by *member, s Snapshot, parts []Snapshot) bool {
+	r.found, r.parts = &s, nil
+	if len(parts) == 0 {
+		return true
+	}
+	c := catalogue{parted: map[fit]map[share.Key]files{}}
+	for _, part := range parts {
+		if key, ok := share.Parse(part.Part); ok && sameState(part, s) {
+			c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, part, by)
+		}
+	}
+	states := c.states()
+	if len(states) != 1 {
+		return false
+	}
+	r.found, r.parts = &states[0].Snapshot, states[0].parts
+	return true
+}
+
+// broughtBy is who has the snapshot of the first world, and what it is made of; nil for a whole file.
+func (m *Machine) broughtBy() (holders []holding, parts []Snapshot) {
 	if m.restoring == nil || m.members[m.restoring.who] == nil {
-		return nil
+		return nil, nil
 	}
 	mem := m.members[m.restoring.who]
-	return []holder{{mem.endpoint.Address, mem.serves}}
-}
-
-// makeDurable has the newest snapshot made durable when it is time for one.
-func (m *Machine) makeDurable(now time.Time) {
-	s := m.gang.Storage
-	if s == nil || m.gang.Strategy == Restart || !m.world.formed() {
-		return
-	}
-	if m.nextUpload.IsZero() {
-		m.nextUpload = now.Add(s.Interval)
-	}
-	if u := m.uploading; u != nil {
-		mem := m.members[u.by]
-		if mem != nil && mem.connected && !m.isLost(mem) && !mem.madeDurable(u.snapshot) && m.canUpload(mem, u.snapshot) {
-			return
-		}
-		m.uploading = nil
-		m.out.Tell = append(m.out.Tell, u.by)
-	}
-	if newest, ok := m.newestSnapshot(); ok && !now.Before(m.nextUpload) && newerSnapshot(newest, m.durable) {
-		m.upload(now, newest)
-	}
-}
-
-// upload has a member that holds a snapshot make it durable.
-func (m *Machine) upload(now time.Time, s Snapshot) {
-	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && mem.connected && !m.isLost(mem) && slices.Contains(mem.report.Snapshots, s) {
-			m.uploading, m.nextUpload = &uploading{s, uid, now}, now.Add(m.gang.Storage.Interval)
-			m.out.Tell = append(m.out.Tell, uid)
-			return
-		}
-	}
+	return []holding{{holder{mem.endpoint.Address, mem.serves}, m.restoring.parts}}, m.restoring.parts
 }
 
 // parks says whether the world is to stop for all workers to be let go.
@@ -218,6 +233,9 @@ func (m *Machine) park(now time.Time, w *wish) {
 	case m.isParked():
 	default:
 		m.keepUploading(now, taken)
+		if who := m.onlyFailing(); who != "" && !now.Before(m.lateAt(w)) {
+			m.callOff(now, who+" cannot upload what nobody else has of the state")
+		}
 	}
 }
 
@@ -231,16 +249,6 @@ func (m *Machine) outlives(now time.Time, w *wish, taken Snapshot) bool {
 	return true
 }
 
-// keepUploading has a member make a snapshot durable, and another one when that is lost.
-func (m *Machine) keepUploading(now time.Time, s Snapshot) {
-	if u := m.uploading; u != nil && u.snapshot == s {
-		if mem := m.members[u.by]; mem != nil && mem.connected && !m.isLost(mem) {
-			return
-		}
-	}
-	m.upload(now, s)
-}
-
 // isParked says whether the world stands, and what it has done is durable. A snapshot of as many steps of the world before
 // is not that, unless this world has made none: its last steps may be among those that were thrown away.
 func (m *Machine) isParked() bool {
@@ -249,23 +257,6 @@ func (m *Machine) isParked() bool {
 	}
 	of := &m.world.record
 	return m.durable.Snapshot.Step == m.change.step && (m.durable.Snapshot.Round == of.Round || m.change.step == of.FromStep)
-}
-
-// canUpload says whether a member may still make a snapshot durable: what it does not hold any more it may have begun
-// with before.
-func (m *Machine) canUpload(mem *member, s Snapshot) bool {
-	return mem.report.UploadError == "" || slices.Contains(mem.report.Snapshots, s)
-}
-
-func (mem *member) madeDurable(s Snapshot) bool {
-	return mem.report.Durable.Snapshot == s && mem.report.Durable.Path != ""
-}
-
-func (m *Machine) uploadFor(uid string) *upload {
-	if m.uploading == nil || m.uploading.by != uid || m.gang.Storage == nil {
-		return nil
-	}
-	return &upload{m.uploading.snapshot, m.gang.Storage.Keep}
 }
 
 func (m *Machine) restoreFor(uid string) *restore {
@@ -286,10 +277,19 @@ func (m *Machine) restored() string {
 
 // storageTrouble says what is wrong with the storage, as a member that works with it does.
 func (m *Machine) storageTrouble() string {
-	if u := m.uploading; u != nil && m.members[u.by] != nil && m.members[u.by].report.UploadError != "" {
-		return m.members[u.by].want.Name + ": " + m.members[u.by].report.UploadError
+	if u := m.uploading; u != nil {
+		for _, uid := range u.at() {
+			if mem := m.members[uid]; mem != nil && mem.report.UploadError != "" {
+				return mem.want.Name + ": " + mem.report.UploadError
+			}
+		}
 	}
 	if m.restoring == nil || m.restoring.over {
+		for _, uid := range sortedKeys(m.failedUploads) {
+			if why := m.failedUploads[uid].why; why != "" && m.members[uid] != nil {
+				return m.members[uid].want.Name + ": " + why
+			}
+		}
 		return m.snapshotTrouble()
 	}
 	var why []string
@@ -319,11 +319,4 @@ func (m *Machine) snapshotTrouble() string {
 	return ""
 }
 
-func sortedKeys(of map[string]string) []string {
-	keys := make([]string, 0, len(of))
-	for key := range of {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](of map[string]V) []string { return slices.Sorted(maps.Keys(of)) }

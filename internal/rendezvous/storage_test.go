@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 )
 
 // shelf is a job's storage, with what was saved last at the end.
@@ -16,14 +18,23 @@ type shelf struct {
 	// silent is why it answers nobody who restores yet; empty when it does. away is true while it takes nothing.
 	silent string
 	away   bool
+	// failing says of pods why their uploaders fail.
+	failing map[string]string
 	// asked counts the restores.
 	asked int
+	// parts were put, by anybody, of these states.
+	parts  []Snapshot
+	states []history
+	// refused is the step of a checkpoint that cannot be finished.
+	refused uint64
 }
 
 type checkpointed struct {
 	path     string
 	snapshot Snapshot
 	state    history
+	// parts are what it is made of; nil for one that is one file.
+	parts []Snapshot
 }
 
 // store does what a directive says about the storage.
@@ -31,9 +42,14 @@ func (w *worker) store(d *Directive) {
 	if w.shelf == nil {
 		return
 	}
-	if u := d.Upload; u != nil && !w.shelf.away && w.durable.Snapshot != u.Snapshot && slices.Contains(w.snapshots, u.Snapshot) {
+	if d.Upload != nil {
+		w.uploadError = w.shelf.failing[w.uid]
+	}
+	if u := d.Upload; u != nil && (u.Put != nil || u.Manifest != nil) {
+		w.put(u)
+	} else if u != nil && w.uploadError == "" && !w.shelf.away && w.durable.Snapshot != u.Snapshot && (u.Parts != nil || slices.Contains(w.snapshots, u.Snapshot)) {
 		w.durable = Durable{u.Snapshot, fmt.Sprintf("job/%d-%d", u.Snapshot.Round, u.Snapshot.Step)}
-		w.shelf.kept = append(w.shelf.kept, checkpointed{w.durable.Path, u.Snapshot, w.states[u.Snapshot]})
+		w.shelf.kept = append(w.shelf.kept, checkpointed{w.durable.Path, u.Snapshot, w.states[u.Snapshot], nil})
 	}
 	r := d.Restore
 	if r == nil || r.Number == w.restored.Number {
@@ -49,6 +65,13 @@ func (w *worker) store(d *Directive) {
 		if w.shelf.broken == "" && (r.Path == "" && own || r.Path != "" && strings.HasPrefix(c.path, r.Path+"/")) {
 			w.restored.Found, w.restored.Durable = true, Durable{c.snapshot, c.path}
 			w.states[c.snapshot] = c.state
+			w.restoredParts = c.parts
+			for _, part := range c.parts {
+				w.states[part] = c.state
+			}
+			if c.parts != nil {
+				w.restored.Snapshot = Snapshot{Round: c.snapshot.Round, Step: c.snapshot.Step}
+			}
 			return
 		}
 	}
@@ -59,13 +82,28 @@ func stored(t *testing.T, storage Storage) (*fleet, *modelLeader) {
 	t.Helper()
 	f := emptyFleet(t)
 	f.minimum, f.target, f.storage = 3, 3, &storage
-	f.shelf = &shelf{kept: []checkpointed{{"other/0-7", Snapshot{Step: 7, Bytes: 1, Hash: [32]byte{7}}, make(history, 7)}}}
+	f.shelf = &shelf{kept: []checkpointed{{"other/0-7", Snapshot{Step: 7, Bytes: 1, Hash: [32]byte{7}}, make(history, 7), nil}}}
 	for range 3 {
 		f.makePod()
 	}
 	f.newLeader()
 	return f, f.leaders[f.born]
 }
+
+// nextIntervals passes so many intervals of ten seconds, at the beginning of which everybody takes a snapshot.
+func (f *fleet) nextIntervals(l *modelLeader, n int) {
+	for range n {
+		for _, uid := range f.uids() {
+			f.pods[uid].save(lifecycle.Staging{})
+		}
+		f.pass(10 * time.Second)
+		f.turns(l, 8)
+		f.expectAgain(l)
+	}
+}
+
+// expectAgain has the controller say the same again, as it does whenever it looks at the job.
+func (f *fleet) expectAgain(l *modelLeader) { _ = f.handle(l, GangExpected{Gang: l.machine.gang}) }
 
 func TestTheFirstWorldBeginsWithACheckpoint(t *testing.T) {
 	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, From: "other"})
@@ -158,6 +196,80 @@ func TestTheNewestSnapshotIsMadeDurable(t *testing.T) {
 		if seen := l.machine.Observe(f.now).Durable; seen.Snapshot != newest.snapshot || uint64(len(newest.state)) != newest.snapshot.Step {
 			t.Errorf("%+v is durable, and %+v was told", newest, seen)
 		}
+	}
+}
+
+// Whose uploader fails is told, and another member that holds the snapshot makes it durable.
+func TestAnotherOneUploadsWhereOneFails(t *testing.T) {
+	f, l := stored(t, Storage{Interval: 10 * time.Second, Keep: 3})
+	f.turns(l, 12)
+	f.shelf.failing = map[string]string{}
+	for uid := range f.pods {
+		f.shelf.failing[uid] = "403 Forbidden"
+	}
+	f.nextIntervals(l, 3)
+	if seen := l.machine.Observe(f.now); len(f.shelf.kept) != 1 || !strings.Contains(seen.Storage, "403 Forbidden") {
+		t.Fatalf("nobody can upload, %d checkpoints, it says %q", len(f.shelf.kept), seen.Storage)
+	}
+	able := l.machine.world.ranks.uids[2]
+	delete(f.shelf.failing, able)
+	f.nextIntervals(l, 3)
+	if seen := l.machine.Observe(f.now); len(f.shelf.kept) < 2 || f.pods[able].durable.Path == "" || seen.Storage != "" {
+		t.Errorf("%s can, %d checkpoints, it says %q", able, len(f.shelf.kept), seen.Storage)
+	}
+}
+
+// What one member could not make durable is told as long as nothing newer is durable, also when nobody is at it.
+func TestTroubleWithTheStorageIsRemembered(t *testing.T) {
+	f, l := stored(t, Storage{Interval: 10 * time.Second, Keep: 3})
+	f.turns(l, 12)
+	f.shelf.away = true
+	f.nextIntervals(l, 1)
+	u := l.machine.uploading
+	if u == nil {
+		t.Fatal("nobody uploads")
+	}
+	f.shelf.failing = map[string]string{u.by: "the bucket is gone"}
+	for range 12 {
+		f.turns(l, 1)
+		f.expectAgain(l)
+	}
+	if next := l.machine.uploading; next == nil || next.by == u.by {
+		t.Fatalf("%+v is at it, and %s fails", next, u.by)
+	}
+	if seen := l.machine.Observe(f.now); !strings.Contains(seen.Storage, "the bucket is gone") {
+		t.Errorf("while another one tries, it says %q", seen.Storage)
+	}
+	f.shelf.away = false
+	f.turns(l, 12)
+	if seen := l.machine.Observe(f.now); seen.Storage != "" {
+		t.Errorf("once it is durable, it says %q", seen.Storage)
+	}
+}
+
+// Rounds that the record does not know of, since it was brought back from a backup, are not made a second time: what the
+// storage has of them would be newer than what is to come.
+func TestRoundsGoOnFromThoseOfTheStorage(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true})
+	f.shelf.kept = append(f.shelf.kept, checkpointed{"job/9-5", Snapshot{Round: 9, Step: 5, Bytes: 1, Hash: [32]byte{9}}, make(history, 5), nil})
+	f.turns(l, 12)
+	if w := l.machine.world; w == nil || w.record.FromStep != 5 || w.record.Round <= 9 {
+		t.Fatalf("the world is %+v", w)
+	}
+	f.pass(time.Minute)
+	f.turns(l, 12)
+	if seen := l.machine.Observe(f.now).Durable; seen.Snapshot.Round <= 9 {
+		t.Errorf("what is durable: %+v", seen)
+	}
+}
+
+// A durable step that is in the storage no more is named, where an older one serves instead of it.
+func TestACheckpointThatIsGoneIsNamed(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true, Known: 9})
+	f.shelf.kept = append(f.shelf.kept, checkpointed{"job/1-5", Snapshot{Round: 1, Step: 5, Bytes: 1, Hash: [32]byte{5}}, make(history, 5), nil})
+	f.turns(l, 12)
+	if said := l.machine.restored(); !strings.Contains(said, "step 5") || !strings.Contains(said, "step 9, which was durable") {
+		t.Errorf("it says %q", said)
 	}
 }
 

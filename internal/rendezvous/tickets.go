@@ -19,21 +19,36 @@ func (m *Machine) keyOf(mem *member) []byte {
 	if mem.serves.Port == 0 {
 		return nil
 	}
-	return ticket.KeyOf(m.secret, mem.serves.Certificate)
+	return m.holderKey(mem.serves.Certificate)
 }
 
-// suppliers are holders, with tickets with which a member gets a snapshot from them. A member that was lost gets
-// none; and nobody needs any for a world that has made a step, since that took everybody's state.
-func (m *Machine) suppliers(uid string, s Snapshot, holders []holder) []Supplier {
+// holderKey is the key of a holder in this term. Every directive has one, and up to maxHolders are needed for each
+// member that loads a snapshot, so they are computed once.
+func (m *Machine) holderKey(certificate [32]byte) []byte {
+	key := m.keys[certificate]
+	if key == nil {
+		if len(m.keys) >= 2*MaxWorkers {
+			clear(m.keys) // of agents that are gone, for the most part
+		}
+		key = ticket.KeyOf(m.secret, certificate)
+		m.keys[certificate] = key
+	}
+	return key
+}
+
+// suppliers are holders, with tickets with which a member gets the parts of a snapshot from them. A member that was lost
+// gets none; and who needs none is not admitted, as in a world that has made a step, since that took everybody's state.
+func (m *Machine) suppliers(uid string, s Snapshot, parts []Snapshot, holders []holding, admitted bool) []Supplier {
 	mem, writing := m.members[uid], m.writing != nil && m.writing.plan != nil
-	admitted := mem.serves.Port > 0 && !m.isLost(mem) && (writing || !m.hasBegun())
+	admitted = mem.serves.Port > 0 && !m.isLost(mem) && (writing || admitted)
 	grant := ticket.Grant{Fetcher: mem.serves.Certificate, Round: s.Round, Step: s.Step}
 	expires := m.heardAt.Truncate(renewTickets).Add(ticket.Life)
 	var all []Supplier
-	for _, h := range holders {
-		one := Supplier{holder: h}
+	for i := range holders {
+		h := &holders[i]
+		one := Supplier{holder: h.holder, Parts: h.has(parts)}
 		if admitted {
-			one.Ticket = ticket.Issue(ticket.KeyOf(m.secret, h.Certificate), m.term, grant, expires)
+			one.Ticket = ticket.Issue(m.holderKey(h.Certificate), m.term, grant, expires)
 		}
 		all = append(all, one)
 	}

@@ -17,13 +17,14 @@ import (
 // TestTranscripts plays the files in testdata/transcripts against the machine. A file is one job in one cluster:
 //
 //	leader                          a new leader takes the place of the old one
-//	expect attempt=1 members=(a@n1,b@n2:Deleted:20s,c@n1:lost) [minimum=2] [target=4] [sizes=(2,4)] [restart]
+//	expect attempt=1 members=(a@n1,b@n2:Deleted:20s,c@n1:lost) [minimum=2] [target=4] [sizes=(2,4)] [restart] [mayfail]
 //	                                a member may be starting, lost, ended, notready, or leave for a reason, within a time
-//	join a b [foreign]              their agents connect and report
+//	join a b [foreign] [leaves]     their agents connect and report
 //	train 3                         the world makes up to so many steps, as far as its barrier lets it
 //	slip a                          a process begins its next step before the others
 //	snapshot a                      it takes one
-//	report a [step=3] [exit=1] [fault=text] [finished] [stuck] [full] [last=9] [terminating]
+//	report a [step=3] [exit=1] [fault=text] [finished] [stuck|unstuck] [full] [last=9] [terminating]
+//	report a stays                  it outlives its program; with [mayfail] that may fail, and is started anew
 //	report a held                   it has acknowledged the newest hold
 //	report a reaches|cannot         it answers the probes that it is asked for
 //	report a [live] [ahead]         it says that its state is whole when it leaves; it has ended a step before the others
@@ -163,6 +164,8 @@ func (p *transcript) expect(d *datadriven.TestData) {
 			for _, agent := range p.agents {
 				agent.restarts = true
 			}
+		case "mayfail":
+			gang.MayRestart = true
 		case "hang":
 			p.hang = 10 * time.Second
 			gang.HangTimeout = p.hang
@@ -258,6 +261,8 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.waiting = waitingFinished
 		case "stuck":
 			agent.stuck = true
+		case "unstuck":
+			agent.stuck = false
 		case "full":
 			agent.full = true
 		case "live":
@@ -272,6 +277,8 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.state = append(agent.state, agent.round)
 		case "foreign":
 			agent.foreign = true
+		case "leaves":
+			agent.leaves = true
 		case "term":
 			agent.term, _ = strconv.ParseUint(arg.Vals[0], 10, 64)
 		case "round":
@@ -286,6 +293,8 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.exits = []int32{int32(code)}
 		case "terminating":
 			agent.terminating = true
+		case "stays":
+			agent.stays = true
 		case "reaches", "cannot":
 			agent.probed = nil
 			told, _ := p.machine.Directive(uid)
@@ -472,12 +481,18 @@ func (p *transcript) showDirective(d Directive) string {
 		if a.Save > 0 {
 			text += fmt.Sprintf(" save %d", a.Save)
 		}
+		if a.Leave > 0 {
+			text += fmt.Sprintf(" leave after %d", a.Leave)
+		}
 	}
 	if f := d.Prefetch; f != nil {
 		text += fmt.Sprintf(" prefetch %d-%d from %d", f.Snapshot.Round, f.Snapshot.Step, len(f.Holders))
 	}
 	for _, asked := range d.Probes {
 		text += fmt.Sprintf(" probe %d of %s", asked.Number, asked.Peer.Address)
+	}
+	if d.Restarts != nil && *d.Restarts > 0 {
+		text += fmt.Sprintf(" restarts %d", *d.Restarts)
 	}
 	for _, flag := range []struct {
 		name string
@@ -517,7 +532,7 @@ func (p *transcript) observe() {
 		}{
 			{"joined", seen.Joined}, {"connected", seen.Connected}, {"in-world", seen.InWorld},
 			{"standby", seen.Standby}, {"out", seen.Out}, {"silent", seen.Silent}, {"cut-off", seen.CutOff}, {"terminating", seen.Terminating},
-			{fmt.Sprintf("exited(%d)", seen.ExitCode), seen.Exited}, {"failed", !seen.FailedAt.IsZero()},
+			{fmt.Sprintf("exited(%d)", seen.ExitCode), seen.Exited}, {"failed", !seen.FailedAt.IsZero()}, {"stays", seen.Stays},
 		} {
 			if flag.set {
 				text += " " + flag.name

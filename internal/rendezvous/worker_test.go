@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // worker is a pod with the agent's own machine in it. Around that stands what the machine leaves to others:
@@ -27,6 +28,12 @@ type worker struct {
 	// certificate is by which it serves and fetches snapshots.
 	certificate [32]byte
 	restarts    bool
+	// disk is where programs that are started anew find their state; nil for others. looks is true of those that look
+	// at the gate after each step.
+	disk  *disk
+	looks bool
+	// shares is true of agents and programs that know shares of a state.
+	shares bool
 	// vague is true of programs that never say that their state is clean, such as those of an older SDK.
 	vague bool
 
@@ -41,14 +48,23 @@ type worker struct {
 	snapshotError string
 	full          bool
 	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
-	shelf    *shelf
-	durable  Durable
-	restored Restored
+	shelf   *shelf
+	durable Durable
+	// puts are the parts that it has put, restoredParts those of restored.
+	puts, restoredParts []Snapshot
+	restored            Restored
 	// uploadError is what its uploader waits for.
 	uploadError string
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
-	fetch func(Snapshot, []lifecycle.Holder) (state history, ok, reached bool)
+	fetch func(of, s Snapshot, holders []lifecycle.Holder) (state history, ok, reached bool)
+	// relied is the state that the operator says is relied on.
+	relied Snapshot
 
+	// failures is how often its process has raised, or ended with another code than 0; restarted how often it was started
+	// anew after that.
+	failures, restarted int
+	// lastWords is what the process before the last had said of why it failed.
+	lastWords string
 	// released is true once the operator has let this worker go, left once its agent has ended.
 	released, left bool
 	refused        bool
@@ -90,6 +106,8 @@ type trainee struct {
 	// stepping is true while it is in a step, with its part of it given, and writing once it changes its state
 	// there. clean is what it has said of that state when it left its world.
 	stepping, writing, clean bool
+	// leaving is true once it was told to save and to end.
+	leaving bool
 	// still ones make no step and hear nothing; inbox is what they have been told meanwhile.
 	still bool
 	inbox []func()
@@ -150,6 +168,9 @@ func (w *worker) heed(d delivery) (bool, error) {
 		return false, w.broken
 	}
 	w.released = w.released || d.Released
+	if d.Relied != nil {
+		w.relied = Snapshot{Round: d.Relied.Round, Step: d.Relied.Step}
+	}
 	w.ask(&d.Directive)
 	w.store(&d.Directive)
 	if d.Round != 0 {
@@ -196,6 +217,9 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 	switch effect := effect.(type) {
 	case lifecycle.Start:
 		w.start()
+	case lifecycle.Remember:
+		w.lastWords = w.process.fault
+		w.restarted++
 	case lifecycle.Refuse:
 		w.refused = true
 	case lifecycle.Terminate:
@@ -207,7 +231,10 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 	case lifecycle.Leave:
 		w.left = true
 	case lifecycle.Arm:
-		p.stop = max(effect.Step, p.begun(), p.armed, 1)
+		p.stop = max(effect.Step, p.armed, 1)
+		if !w.fresh() {
+			p.stop = max(p.stop, p.begun())
+		}
 		p.armed = p.stop
 		return w.machine.Step(w.now(), lifecycle.Armed{Slot: 0, Stop: p.stop})
 	case lifecycle.Lift:
@@ -263,6 +290,10 @@ func (w *worker) wake() {
 // start starts a process that imports an SDK: it connects, and asks for a world.
 func (w *worker) start() {
 	w.connections++
+	if w.disk != nil {
+		w.startAnew()
+		return
+	}
 	w.process = trainee{runs: true, connection: w.connections, waiting: waitingJoin, still: w.process.still}
 	w.speak(lifecycle.Connected, 0)
 	w.speak(lifecycle.Joined, 0)
@@ -270,7 +301,7 @@ func (w *worker) start() {
 
 func (w *worker) speak(what lifecycle.What, step uint64) {
 	w.pending = append(w.pending, lifecycle.Said{
-		Slot: 0, Connection: w.process.connection, What: what, Step: step, Clean: w.process.clean,
+		Slot: 0, Connection: w.process.connection, What: what, Step: step, Clean: w.process.clean, Shares: w.shares,
 	})
 }
 
@@ -288,12 +319,16 @@ func (w *worker) exit(code int) {
 		return
 	}
 	w.process.runs, w.process.inbox = false, nil
+	if code != 0 {
+		w.failures++
+	}
 	w.pending = append(w.pending, lifecycle.Exited{Code: code})
 }
 
 // fail is an exception in the training function, exits an end of its own.
 func (w *worker) fail(text string) {
 	w.process.fault = text
+	w.failures++
 	w.leaves(lifecycle.Faulted, waitingFault)
 	w.flush()
 }
@@ -313,21 +348,41 @@ func (w *worker) enter(e lifecycle.Enter) {
 	}
 	w.snapshotError, w.lasts = "", lasts
 	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(s Snapshot) bool {
-		named := e.World.Snapshot != nil && s == named(*e.World.Snapshot)
+		named := e.World.Snapshot != nil && s.Round == e.World.Snapshot.Round && s.Step == e.World.Snapshot.Step
 		return !named && (!e.Continues || s.Step > e.World.FromStep)
 	})
 }
 
-func named(s lifecycle.Snapshot) Snapshot { return Snapshot{s.Round, s.Step, s.Bytes, s.Hash} }
+// filesOf are the files that a snapshot is made of.
+func filesOf(s lifecycle.Snapshot, parts []lifecycle.Part) []Snapshot {
+	if parts == nil {
+		return []Snapshot{named(s)}
+	}
+	var files []Snapshot
+	for _, p := range parts {
+		files = append(files, Snapshot{Round: s.Round, Step: s.Step, Bytes: p.Bytes, Hash: p.Hash, Part: p.Key})
+	}
+	return files
+}
+
+func named(s lifecycle.Snapshot) Snapshot {
+	return Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash}
+}
 
 // fetched gets the snapshot of a world from one of its holders.
 func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
-	s := named(*f.World.Snapshot)
-	w.verify(s)
-	if !slices.Contains(w.snapshots, s) {
+	for i, s := range filesOf(*f.World.Snapshot, f.World.Parts) {
+		w.verify(s)
+		if slices.Contains(w.snapshots, s) {
+			continue
+		}
+		holders := f.Holders
+		if f.World.Parts != nil {
+			holders = slices.DeleteFunc(slices.Clone(holders), func(h lifecycle.Holder) bool { return !slices.Contains(h.Parts, i) })
+		}
 		state, ok, reached := history(nil), false, true
 		if w.fetch != nil {
-			state, ok, reached = w.fetch(s, f.Holders)
+			state, ok, reached = w.fetch(named(*f.World.Snapshot), s, holders)
 		}
 		if !ok {
 			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: !reached}
@@ -348,7 +403,18 @@ func (w *worker) verify(s Snapshot) {
 func (w *worker) keep(s Snapshot, state history) {
 	w.states[s] = state
 	w.snapshots = append([]Snapshot{s}, w.snapshots...)
-	w.snapshots = w.snapshots[:min(2, len(w.snapshots))]
+	// Of two states, or one and that which is relied on.
+	steps := []Snapshot{{Round: s.Round, Step: s.Step}}
+	if w.relied != steps[0] && slices.ContainsFunc(w.snapshots, func(held Snapshot) bool { return held.Round == w.relied.Round && held.Step == w.relied.Step }) {
+		steps = append(steps, w.relied)
+	}
+	w.snapshots = slices.DeleteFunc(w.snapshots, func(held Snapshot) bool {
+		of := Snapshot{Round: held.Round, Step: held.Step}
+		if len(steps) < 2 && !slices.Contains(steps, of) {
+			steps = append(steps, of)
+		}
+		return !slices.Contains(steps, of)
+	})
 }
 
 // take has the process enter a world. Who does not load a snapshot must have just the state that the world
@@ -367,7 +433,13 @@ func (w *worker) take(give lifecycle.Give) {
 		if s.Step != world.FromStep {
 			w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, s.Step)
 		}
-		p.state = slices.Clone(w.states[s])
+		files := filesOf(*world.Snapshot, world.Parts)
+		p.state = slices.Clone(w.states[files[0]])
+		for _, file := range files[1:] {
+			if !slices.Equal(w.states[file], p.state) {
+				w.broken = fmt.Errorf("%s: round %d goes on with parts of different states", w.uid, give.Start.Round)
+			}
+		}
 	case p.waiting != waitingParked && !p.clean || uint64(len(p.state)) != world.FromStep:
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d of round %d with the state that each has, and this one has made %d there and waits as %d",
 			w.uid, give.Start.Round, world.FromStep, p.round, len(p.state), p.waiting)
@@ -391,9 +463,11 @@ func (w *worker) hear(word lifecycle.Word) {
 	case word.Say == lifecycle.SayGo && p.waiting == waitingParked:
 		p.waiting = waitingNone
 		w.park()
+	case word.Say == lifecycle.SayLeave && p.waiting == waitingParked:
+		p.leaving = true
 	case word.Say == lifecycle.SaySave:
 		if p.waiting == waitingParked || p.clean {
-			w.save()
+			w.save(word.Staging)
 		}
 		w.speak(lifecycle.Saved, word.Step)
 	case word.Say == lifecycle.SayRaise && p.waiting == waitingFault:
@@ -403,8 +477,9 @@ func (w *worker) hear(word lifecycle.Word) {
 	}
 }
 
-// save takes a snapshot of what is done. The agent takes it over, if it belongs to the history of its world.
-func (w *worker) save() {
+// save takes a snapshot of what is done, or writes a part of one. The agent takes it over, if it belongs to the history of
+// its world.
+func (w *worker) save(staging lifecycle.Staging) {
 	if w.full {
 		w.snapshotError = "no space left on device"
 		return
@@ -412,9 +487,29 @@ func (w *worker) save() {
 	p := &w.process
 	step := uint64(len(p.state))
 	s := Snapshot{Round: p.given, Step: step, Bytes: 8 * step, Hash: sha256.Sum256(fmt.Append(nil, p.state))}
-	if last, known := w.lasts[s.Round]; known && step <= last && !slices.Contains(w.snapshots, s) {
-		w.keep(s, slices.Clone(p.state))
+	files := []Snapshot{s}
+	if staging.Of > 0 {
+		layout := "0123456789abcdef"
+		s.Part = share.Key{Rank: true, Index: int(p.rank), Of: staging.Of, Layout: layout}.String()
+		files = []Snapshot{s}
+		for _, i := range staging.Shares {
+			s.Part = share.Key{Index: i, Of: staging.Of, Layout: layout}.String()
+			files = append(files, s)
+		}
 	}
+	for _, file := range files {
+		if last, known := w.lasts[file.Round]; known && step <= last && !slices.Contains(w.snapshots, file) {
+			w.keep(file, slices.Clone(p.state))
+		}
+	}
+}
+
+// stages is what the process writes of a snapshot while it trains.
+func (w *worker) stages() lifecycle.Staging {
+	if in := w.machine.In(); w.shares && in != nil && w.process.round == in.Round {
+		return in.World.Staging
+	}
+	return lifecycle.Staging{}
 }
 
 // begun is the last step that the process has begun, as the agent reads it in the page.
@@ -427,7 +522,7 @@ func (p *trainee) begun() uint64 {
 
 // park stops a process that may not go on, between two steps. It has written the number of the next by then.
 func (w *worker) park() {
-	if p := &w.process; p.stop != 0 && p.done >= p.stop {
+	if p := &w.process; p.stop != 0 && p.done >= p.stop && !w.fresh() {
 		p.entered, p.waiting = p.done+1, waitingParked
 		w.speak(lifecycle.Parked, p.done)
 	}
@@ -493,6 +588,11 @@ func (w *worker) report() Report {
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble,
+		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts,
+		Stays: m.Stays(), Restarts: m.Restarts(),
+	}
+	if f := m.LastFailure(); f.Round > 0 {
+		r.Failure = Failure{Round: f.Round, Code: int32(f.Code), Killed: f.Killed, Message: w.lastWords}
 	}
 	if in := m.In(); in != nil {
 		r.Round, r.Digest, r.WorkerRank = in.Round, in.World.Digest, uint32(in.World.WorkerRank)
@@ -502,9 +602,13 @@ func (w *worker) report() Report {
 	}
 	standing := m.Process(0)
 	p := Process{
+		Leaves: standing.Leaves, Leaving: standing.Leaving,
 		ProgramPhase: phaseStep, Entered: w.process.entered, Done: w.process.done, LastStep: w.lastStep,
 		Samples: 10 * w.process.done, Waiting: waitingOf(standing.Waiting), Barrier: standing.Attempt,
 		Stop: standing.Stop, Elastic: standing.Elastic,
+	}
+	if w.fresh() {
+		p.Entered, p.Done, p.Samples, p.LastStep = 0, 0, 0, 0
 	}
 	if standing.Clean {
 		p.Clean, p.CleanStep = true, standing.Step
@@ -528,7 +632,7 @@ func (w *worker) report() Report {
 		}
 	}
 	r.Processes = []Process{p}
-	if !standing.Entering && !w.begun.IsZero() {
+	if !standing.Entering && !w.begun.IsZero() && !w.fresh() {
 		r.Begun = true
 		if !w.before.IsZero() {
 			r.Pause = w.begun.Sub(w.before)
@@ -539,7 +643,7 @@ func (w *worker) report() Report {
 
 func (w *worker) join(attempt int32) AgentJoined {
 	return AgentJoined{
-		UID: w.uid, Attempt: attempt, Endpoint: Endpoint{"10.0.0." + w.uid, 4000}, Serves: Server{5000, w.certificate}, Report: w.report(),
+		UID: w.uid, Attempt: attempt, Endpoint: Endpoint{"10.0.0." + w.uid, 4000}, Serves: Server{5000, w.certificate}, Parts: w.shares, Puts: w.shares, Report: w.report(),
 	}
 }
 
@@ -554,13 +658,14 @@ func waitingOf(w lifecycle.Waiting) Waiting {
 func heardBy(d Directive) lifecycle.Directive {
 	heard := lifecycle.Directive{
 		Term: d.Term, Round: d.Round, Released: d.Released, Standby: d.Standby, Key: string(d.Key),
-		Raise: d.Raise, Finish: d.Finish, Hold: d.Hold,
+		Raise: d.Raise, Finish: d.Finish, Hold: d.Hold, Restarts: d.Restarts, Staging: stagingTo(d.Staging),
 	}
 	if w := d.World; w != nil {
 		heard.World = lifecycle.World{
 			Digest: w.Digest, Parent: w.Parent, FromStep: w.FromStep, WorkerRank: int(w.WorkerRank),
 			Workers: int(w.Workers), Processes: int(w.Processes), MasterAddress: w.Master.Address,
 			MasterPort: int(w.Master.Port), Restore: w.Restore, Writer: w.Writer, Holders: holdersTo(w.Holders),
+			Staging: stagingTo(w.Staging), Parts: partsTo(w.Parts),
 		}
 		if w.Snapshot != nil {
 			s := snapshotTo(*w.Snapshot)
@@ -571,10 +676,10 @@ func heardBy(d Directive) lifecycle.Directive {
 		heard.Barrier = lifecycle.Barrier{Attempt: b.Attempt, Step: b.Step, Save: b.Save}
 	}
 	if d.Abort != nil {
-		heard.Abort = &lifecycle.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save}
+		heard.Abort = &lifecycle.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save, LeaveStep: d.Abort.Leave}
 	}
 	if f := d.Prefetch; f != nil {
-		heard.Prefetch = &lifecycle.Prefetch{Snapshot: snapshotTo(f.Snapshot), Holders: holdersTo(f.Holders)}
+		heard.Prefetch = &lifecycle.Prefetch{Snapshot: snapshotTo(f.Snapshot), Parts: partsTo(f.Parts), Holders: holdersTo(f.Holders)}
 	}
 	return heard
 }
@@ -583,10 +688,29 @@ func snapshotTo(s Snapshot) lifecycle.Snapshot {
 	return lifecycle.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash}
 }
 
+func stagingTo(s *Staging) lifecycle.Staging {
+	if s == nil {
+		return lifecycle.Staging{}
+	}
+	return lifecycle.Staging{Of: s.Of, Shares: s.Shares}
+}
+
+func partsTo(all []Snapshot) []lifecycle.Part {
+	var parts []lifecycle.Part
+	for _, s := range all {
+		parts = append(parts, lifecycle.Part{Key: s.Part, Bytes: s.Bytes, Hash: s.Hash})
+	}
+	return parts
+}
+
 func holdersTo(all []Supplier) []lifecycle.Holder {
 	var holders []lifecycle.Holder
 	for i := range all {
-		holders = append(holders, lifecycle.Holder{Address: all[i].Address, Port: int(all[i].Port), Certificate: all[i].Certificate, Ticket: all[i].Ticket})
+		var has []int
+		for _, part := range all[i].Parts {
+			has = append(has, int(part))
+		}
+		holders = append(holders, lifecycle.Holder{Parts: has, Address: all[i].Address, Port: int(all[i].Port), Certificate: all[i].Certificate, Ticket: all[i].Ticket})
 	}
 	return holders
 }

@@ -1,7 +1,9 @@
 package replay
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/allocation"
@@ -28,6 +30,10 @@ type history struct {
 	waiting  []*Job
 	lives    []*life
 	results  map[string]*JobResult
+	// churn is how nodes come and go, if they do, news what of that is to come; perNode how many devices they have.
+	churn   Churn
+	news    []nodeNews
+	perNode int
 }
 
 // life is a job that was submitted and is not done.
@@ -48,9 +54,11 @@ type life struct {
 	// steps and seconds are how many steps it has made in how much time, watch what was seen of that, and look when
 	// more is to be seen.
 	steps, seconds float64
-	watch          *watch
-	look           time.Duration
-	result         *JobResult
+	// lost is how many of the steps were made in vain.
+	lost   float64
+	watch  *watch
+	look   time.Duration
+	result *JobResult
 }
 
 // Run runs jobs until all are done.
@@ -58,12 +66,7 @@ func (e Events) Run(jobs []Job, c Cluster) (*Result, error) {
 	if err := check(jobs, c); err != nil {
 		return nil, err
 	}
-	h := &history{Events: e, operator: newOperator(c, e.Settings, e.Sight), results: map[string]*JobResult{}}
-	for i := range jobs {
-		h.waiting = append(h.waiting, &jobs[i])
-		result := newJobResult(&jobs[i])
-		h.results[jobs[i].Name] = &result
-	}
+	h := e.begins(jobs, c)
 	for len(h.waiting)+len(h.lives) > 0 {
 		at := h.next()
 		if at > patience {
@@ -76,12 +79,28 @@ func (e Events) Run(jobs []Job, c Cluster) (*Result, error) {
 			}
 		}
 	}
+	return h.end(jobs, c), nil
+}
+
+// begins is a run at its beginning.
+func (e Events) begins(jobs []Job, c Cluster) *history {
+	h := &history{Events: e, operator: newOperator(c, e.Settings, e.Sight), results: map[string]*JobResult{}, perNode: c.DevicesPerNode}
+	for i := range jobs {
+		h.waiting = append(h.waiting, &jobs[i])
+		result := newJobResult(&jobs[i])
+		h.results[jobs[i].Name] = &result
+	}
+	return h
+}
+
+// end is what became of it.
+func (h *history) end(jobs []Job, c Cluster) *Result {
 	result := &Result{}
 	for i := range jobs {
 		result.Jobs = append(result.Jobs, *h.results[jobs[i].Name])
 	}
 	result.summarize(c)
-	return result, nil
+	return result
 }
 
 // next is when something happens next.
@@ -90,18 +109,31 @@ func (h *history) next() time.Duration {
 	for _, j := range h.waiting {
 		at = min(at, time.Duration(j.Submitted)*time.Second)
 	}
+	if len(h.news) > 0 {
+		at = min(at, h.news[0].At)
+	}
 	for _, l := range h.lives {
 		at = min(at, l.ends, l.changes, l.look)
 		if l.changes == never {
-			for _, ready := range l.ready {
-				at = min(at, max(ready, h.now))
-			}
+			at = min(at, max(l.joins(), h.now))
 		}
 	}
 	if wake := h.operator.next; !wake.IsZero() {
 		at = min(at, max(wake.Sub(beginning), h.now))
 	}
 	return at
+}
+
+// joins is when the next worker can join, of a gang that has yet to start when the last of them can; never for none.
+func (l *life) joins() time.Duration {
+	if len(l.ready) == 0 {
+		return never
+	}
+	times := slices.Collect(maps.Values(l.ready))
+	if len(l.world) == 0 {
+		return slices.Max(times)
+	}
+	return slices.Min(times)
 }
 
 // pass lets time pass, in which nothing happens.
@@ -130,6 +162,7 @@ func (h *history) happen() bool {
 	if wake := h.operator.next; !wake.IsZero() && wake.Sub(beginning) <= h.now {
 		news = true
 	}
+	news = h.nodesChange() || news
 	var waiting []*Job
 	for _, j := range h.waiting {
 		if time.Duration(j.Submitted)*time.Second > h.now {
@@ -198,7 +231,7 @@ func (h *history) begin(l *life) bool {
 	for i := range j.Workers {
 		w := &j.Workers[i]
 		switch {
-		case w.World && w.Marked:
+		case w.World && (w.Marked || w.Leaving && h.stays(l)):
 			l.leavers[w.Ordinal] = true
 		case !w.World && !w.Marked && l.ready[w.Ordinal] <= h.now:
 			joiners++
@@ -221,6 +254,13 @@ func (h *history) begin(l *life) bool {
 	return true
 }
 
+// stays says whether a world would have a member if those left who are about to lose their node.
+func (h *history) stays(l *life) bool {
+	return slices.ContainsFunc(h.operator.job(l.id).Workers, func(w allocation.Worker) bool {
+		return !w.Marked && !w.Leaving && (w.World || l.ready[w.Ordinal] <= h.now)
+	})
+}
+
 // change makes the world of those that stay and those that are ready.
 func (h *history) change(l *life) {
 	l.watch.look(h.now, l.world, l.steps, l.seconds)
@@ -238,8 +278,12 @@ func (h *history) change(l *life) {
 		j.Pause = h.Pause
 	}
 	nodes := h.operator.members(l.id)
+	if len(nodes) == 0 { // those who were to stay are lost
+		h.regroup(l)
+		return
+	}
 	l.world, l.leavers, l.changes = placementOn(nodes), map[int32]bool{}, never
-	l.result.changed(len(nodes))
+	l.result.changed(h.now.Seconds(), len(nodes), h.operator.why[l.id])
 	l.step(h.now)
 	l.look = l.watch.change(h.now, l.world)
 }
@@ -265,7 +309,7 @@ func (h *history) plan() error {
 // see lets workers that are new start, and those that are in no world and have to leave be gone.
 func (h *history) see(l *life) {
 	h.operator.remove(l.id, func(w *allocation.Worker) bool {
-		gone := !w.World && w.Marked
+		gone := !w.World && (w.Marked || w.Leaving)
 		if gone {
 			delete(l.ready, w.Ordinal)
 		}

@@ -16,6 +16,8 @@ type operator struct {
 	planner allocation.Planner
 	// next is when the plan may be another one although nothing happens, zero for never.
 	next time.Time
+	// why is what it said when the size of a job changed last.
+	why map[allocation.JobID]string
 }
 
 // beginning is when a replay begins.
@@ -24,7 +26,7 @@ var beginning = time.Unix(0, 0).UTC()
 // newOperator has jobs share by value where it sees their speeds, and in equal parts otherwise.
 func newOperator(c Cluster, settings allocation.Settings, sight Sight) *operator {
 	settings.ByValue = sight.Speeds
-	o := &operator{cluster: allocation.Cluster{
+	o := &operator{why: map[allocation.JobID]string{}, cluster: allocation.Cluster{
 		Settings: settings, Resources: []string{"device"}, Devices: []bool{true},
 		Namespaces: []allocation.Namespace{{Name: "replay", Weight: 1}},
 	}}
@@ -45,6 +47,9 @@ func (o *operator) submit(j *Job) allocation.JobID {
 		Name: "replay/" + j.Name, UID: j.Name, Stage: allocation.Queued, Preempts: true, Submitted: at, Queued: at,
 		Min: 1, Max: int32(j.Program.Max()),
 	})
+	if j.Deadline > 0 {
+		o.cluster.Jobs[len(o.cluster.Jobs)-1].Deadline = beginning.Add(time.Duration(j.Deadline) * time.Second)
+	}
 	return allocation.JobID(len(o.cluster.Jobs) - 1)
 }
 
@@ -93,6 +98,9 @@ func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 		j.ShortSince = o.cluster.Now
 	}
 	changed := o.mark(id, d) || len(d.Places) > 0
+	if changed {
+		o.why[id] = d.Why.Text
+	}
 	if d.Start {
 		j.Stage, j.Queued = allocation.Starting, time.Time{}
 	}

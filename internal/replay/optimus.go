@@ -34,6 +34,9 @@ func (o *Optimus) Assign(_ int64, active []*Run) ([][]int, error) {
 	return nodes, nil
 }
 
+// Why is the same for all.
+func (o *Optimus) Why(*Run) string { return "by the time that the next device would save each job" }
+
 // sizes gives each job one device, and then one by one to whom it is worth most. A job for which one more is worth
 // nothing stays where it is, even if two more would help.
 func (o *Optimus) sizes(active []*Run) []int {

@@ -61,6 +61,9 @@ func (p *Planned) Assign(now int64, active []*Run) ([][]int, error) {
 	return out, nil
 }
 
+// Why is what the planner says.
+func (p *Planned) Why(r *Run) string { return p.operator.why[p.ids[r]] }
+
 // plan plans until nothing more changes at this time.
 func (p *Planned) plan(now time.Duration) error {
 	for range mostPlans {

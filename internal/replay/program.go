@@ -50,7 +50,9 @@ type Job struct {
 	Submitted int64
 	// Workers is how many it asks for where sizes are fixed, from 1 to the program's Max.
 	Workers int
-	Program Program
+	// Deadline is when it is to be complete, in seconds from 0; 0 for at any time.
+	Deadline int64
+	Program  Program
 }
 
 // Cluster is what there is: equal nodes.
@@ -71,6 +73,8 @@ func check(jobs []Job, c Cluster) error {
 	}
 	for _, j := range jobs {
 		switch {
+		case j.Deadline != 0 && j.Deadline <= j.Submitted:
+			return fmt.Errorf("job %s is to be complete at %d s, it is submitted at %d s", j.Name, j.Deadline, j.Submitted)
 		case j.Submitted < 0:
 			return fmt.Errorf("job %s is submitted at %d s, before the beginning", j.Name, j.Submitted)
 		case j.Workers < 1 || j.Workers > j.Program.Max():

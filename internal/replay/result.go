@@ -12,6 +12,9 @@ type JobResult struct {
 	Submitted float64 `json:"submitted"`
 	Completed float64 `json:"completed"`
 	JCT       float64 `json:"jct"`
+	// Deadline is when it was to be complete, 0 for at any time; Late is true where it was not.
+	Deadline float64 `json:"deadline,omitempty"`
+	Late     bool    `json:"late,omitempty"`
 	// Resizes is how often it was given other devices after it had first been given some, Largest the most workers
 	// that it had.
 	Resizes int `json:"resizes"`
@@ -20,13 +23,26 @@ type JobResult struct {
 	HeldSeconds float64 `json:"heldSeconds"`
 	StepSeconds float64 `json:"stepSeconds"`
 
+	// Sizes are the sizes that it had, in the order of time, and why; 0 while it had no devices.
+	Sizes []Size `json:"-"`
+
 	started bool
 }
 
-func newJobResult(j *Job) JobResult { return JobResult{Name: j.Name, Submitted: float64(j.Submitted)} }
+// Size is how many workers a job had from a time on, in seconds, and why.
+type Size struct {
+	At      float64
+	Workers int
+	Why     string
+}
+
+func newJobResult(j *Job) JobResult {
+	return JobResult{Name: j.Name, Submitted: float64(j.Submitted), Deadline: float64(j.Deadline)}
+}
 
 // changed counts that a job was given devices.
-func (r *JobResult) changed(workers int) {
+func (r *JobResult) changed(at float64, workers int, why string) {
+	r.has(at, workers, why)
 	if r.started {
 		r.Resizes++
 	}
@@ -34,7 +50,16 @@ func (r *JobResult) changed(workers int) {
 	r.Largest = max(r.Largest, workers)
 }
 
-func (r *JobResult) complete(at float64) { r.Completed, r.JCT = at, at-r.Submitted }
+// has notes a size.
+func (r *JobResult) has(at float64, workers int, why string) {
+	r.Sizes = append(r.Sizes, Size{At: at, Workers: workers, Why: why})
+}
+
+func (r *JobResult) complete(at float64) {
+	r.has(at, 0, "it is done")
+	r.Completed, r.JCT = at, at-r.Submitted
+	r.Late = r.Deadline > 0 && at > r.Deadline
+}
 
 // Result is what became of a workload. Times are seconds.
 type Result struct {
@@ -54,6 +79,9 @@ type Result struct {
 	// Resizes is of all jobs, ResizesPerJob their mean.
 	Resizes       int     `json:"resizes"`
 	ResizesPerJob float64 `json:"resizesPerJob"`
+	// Deadlines is how many jobs have one, Late how many of them missed it.
+	Deadlines int `json:"deadlines,omitempty"`
+	Late      int `json:"late,omitempty"`
 	// Ticks is how many intervals passed, 0 where time does not pass in intervals.
 	Ticks int         `json:"ticks,omitempty"`
 	Jobs  []JobResult `json:"jobs"`
@@ -66,6 +94,12 @@ func (r *Result) summarize(c Cluster) {
 		times[i] = j.JCT
 		r.Average += j.JCT
 		r.Resizes += j.Resizes
+		if j.Deadline > 0 {
+			r.Deadlines++
+		}
+		if j.Late {
+			r.Late++
+		}
 		first, last = min(first, j.Submitted), max(last, j.Completed)
 		held += j.HeldSeconds
 		steps += j.StepSeconds

@@ -29,6 +29,8 @@ type Policy interface {
 	// Assign is given the jobs that were submitted and are not done, in the order of the workload. It returns the nodes
 	// of each, one entry for each device: devices of one node lie side by side.
 	Assign(now int64, active []*Run) ([][]int, error)
+	// Why is why a job has what it was assigned last.
+	Why(r *Run) string
 }
 
 // Run is a job under way.
@@ -74,7 +76,7 @@ func (t Ticks) Run(jobs []Job, c Cluster, policy Policy) (*Result, error) {
 			return nil, err
 		}
 		for i, nodes := range assigned {
-			active[i].assign(nodes, t.Restart)
+			active[i].assign(now, nodes, t.Restart, policy)
 		}
 	}
 	result := &Result{Ticks: ticks}
@@ -85,16 +87,17 @@ func (t Ticks) Run(jobs []Job, c Cluster, policy Policy) (*Result, error) {
 	return result, nil
 }
 
-func (r *Run) assign(nodes []int, restart int64) {
+func (r *Run) assign(now int64, nodes []int, restart int64, policy Policy) {
 	if slices.Equal(nodes, r.Nodes) {
 		return
 	}
 	r.Nodes, r.placement = nodes, placementOn(nodes)
 	if len(nodes) == 0 {
+		r.result.has(float64(now), 0, policy.Why(r))
 		return
 	}
 	r.delay = restart
-	r.result.changed(len(nodes))
+	r.result.changed(float64(now), len(nodes), policy.Why(r))
 }
 
 // advance lets an interval pass that begins at a time. The devices of a job that is done within it are held to its end.

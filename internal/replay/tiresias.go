@@ -45,6 +45,14 @@ func (t *Tiresias) Assign(now int64, active []*Run) ([][]int, error) {
 	return t.place(order, active), nil
 }
 
+// Why is by which of the queues.
+func (t *Tiresias) Why(r *Run) string {
+	if t.served[r].queue == 0 {
+		return "it has had less than 16 device-hours"
+	}
+	return "it has had 16 device-hours, and stands behind those with less"
+}
+
 // serve counts the time that has passed for a job that ran.
 func (t *Tiresias) serve(r *Run, passed int64) {
 	s := t.served[r]

@@ -83,6 +83,9 @@ func features(workers, nodes int) [terms]float64 {
 // Known says whether anything is known.
 func (m *Model) Known() bool { return m.least > 0 }
 
+// Alone is what a step takes without others to agree with, in seconds: what more workers do not shorten, and what they share.
+func (m *Model) Alone() (serial, compute float64) { return m.terms[0], m.terms[1] }
+
 // StepTime is what the terms say, in seconds.
 func (m *Model) StepTime(workers, nodes int) float64 {
 	// As product of features and terms, without those that do not count: plans ask this a hundred thousand times.

@@ -35,16 +35,23 @@ const (
 	// AskSave has the snapshot in the file made durable, and older checkpoints deleted beyond those to keep. It takes
 	// as long as it takes; one that was broken off goes on where it was.
 	AskSave = "save"
+	// AskPut has the part in the file put, for a checkpoint that others put parts of as well; AskFinish has the manifest
+	// written when all parts that it names were put. What was broken off goes on where it was.
+	AskPut    = "put"
+	AskFinish = "finish"
 	// AskRestore has the newest checkpoint below a path written to the file. Before that the answer says how many bytes it
 	// needs (Room), and waits for them (Made): memory is charged to whoever first writes to it, and that must be the
-	// worker, whose limit has it, and not the uploader.
+	// worker, whose limit has it, and not the uploader. Of a checkpoint in parts it says so of each, and the worker sends a file
+	// for it with Made.
 	AskRestore = "restore"
 )
 
-// Request is one line; the file comes with AskSave and AskRestore.
+// Request is one line; a file comes with AskSave, AskPut and AskRestore.
 type Request struct {
 	Ask      string    `json:"ask"`
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	// Parts are the one that is put, or all that the checkpoint is made of.
+	Parts []Part `json:"parts,omitempty"`
 	// Keep is how many complete checkpoints to keep, at least 1.
 	Keep int `json:"keep,omitempty"`
 	// Path lies below the URL of the storage: NAMESPACE/NAME, or more of a checkpoint's path. Empty for this job's own.
@@ -54,17 +61,23 @@ type Request struct {
 // Made is the line by which the worker says that a file has the room that was asked for, or why it has not.
 type Made struct {
 	Error string `json:"error,omitempty"`
+	// Files is 1 when the file comes along, for a part.
+	Files int `json:"files,omitempty"`
 }
 
 // Answer is one line.
 type Answer struct {
 	// Room is how many bytes the file is to have; nothing else is said with it, and another answer follows.
 	Room uint64 `json:"room,omitempty"`
+	// Part is what the room is for, with Path; empty for the file that came with the request.
+	Part string `json:"part,omitempty"`
 	// Error is what is wrong, empty for nothing, and Passing whether that may be over later.
 	Error   string `json:"error,omitempty"`
 	Passing bool   `json:"passing,omitempty"`
 	// Snapshot is what was restored; nil when there is no checkpoint.
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
+	// Parts are what it is made of; empty when it is one file.
+	Parts []Part `json:"parts,omitempty"`
 	// Path is where the checkpoint is, below the URL of the storage.
 	Path string `json:"path,omitempty"`
 	// Own is true when it is one of this job, so that its round is one of the job's rounds.
@@ -89,13 +102,39 @@ func (s *Snapshot) Snapshot() checkpoint.Snapshot {
 	return checkpoint.Snapshot{ID: checkpoint.ID{Round: s.Round, Step: s.Step}, Bytes: s.Bytes, Hash: s.Hash}
 }
 
+// Part is a part of a snapshot as it travels.
+type Part struct {
+	Key   string          `json:"key"`
+	Bytes uint64          `json:"bytes"`
+	Hash  checkpoint.Hash `json:"hash"`
+}
+
+// PartOf is a part as it travels, Of what it was.
+func PartOf(s checkpoint.Snapshot) Part { return Part{s.Part, s.Bytes, s.Hash} }
+
+// Of is the part of a state that it stands for.
+func (p *Part) Of(state checkpoint.ID) checkpoint.Snapshot {
+	state.Part = p.Key
+	return checkpoint.Snapshot{ID: state, Bytes: p.Bytes, Hash: p.Hash}
+}
+
 // ErrPassing marks what may be over when it is tried again: the uploader has not started yet, or the storage cannot be
 // reached.
 var ErrPassing = errors.New("not now")
 
-// Ask sends a request to the uploader at a socket, with the file that belongs to it or nil, and waits for the answer.
+// Ask sends a request to the uploader at a socket, with the files that belong to it, and waits for the answer.
 // When ctx ends the uploader breaks off. Errors: ErrPassing, or what is wrong for good.
-func Ask(ctx context.Context, socket string, request Request, file *os.File) (*Answer, error) {
+func Ask(ctx context.Context, socket string, request Request, files ...*os.File) (*Answer, error) {
+	return AskForParts(ctx, socket, request, func(path, part string) (*os.File, error) {
+		return nil, fmt.Errorf("checkpoint %.200q has a part %.64q, and nobody asked for parts", path, part)
+	}, files...)
+}
+
+// Maker makes the file for a part of the checkpoint at a path. The caller keeps it open until the answer is there.
+type Maker func(path, part string) (*os.File, error)
+
+// AskForParts is Ask for a restore, whose checkpoint may come in parts.
+func AskForParts(ctx context.Context, socket string, request Request, maker Maker, files ...*os.File) (*Answer, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the uploader does not answer: %w", ErrPassing, err)
@@ -105,17 +144,13 @@ func Ask(ctx context.Context, socket string, request Request, file *os.File) (*A
 	defer func() { _ = line.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = socketed.SetDeadline(time.Now()) })
 	defer stop()
-	var files []*os.File
-	if file != nil {
-		files = []*os.File{file}
-	}
 	if err := line.Write(request, files...); err != nil {
 		return nil, fmt.Errorf("%w: ask the uploader: %w", ErrPassing, err)
 	}
 	var answer *Answer
 	for answer == nil || answer.Room > 0 {
 		if answer != nil {
-			if err := line.Write(makeRoom(file, answer.Room)); err != nil {
+			if err := makeRoom(line, answer, maker, files); err != nil {
 				return nil, fmt.Errorf("%w: ask the uploader: %w", ErrPassing, err)
 			}
 		}
@@ -137,16 +172,30 @@ func Ask(ctx context.Context, socket string, request Request, file *os.File) (*A
 	return answer, nil
 }
 
-// makeRoom gives a file so many bytes of memory, which are charged to the caller.
-func makeRoom(file *os.File, bytes uint64) Made {
-	if file == nil || bytes > checkpoint.MaxBytes {
-		return Made{fmt.Sprintf("it is said to have %d bytes", bytes)}
+// makeRoom gives the file that the answer asks for its room in memory, which is charged to the caller, and says so.
+func makeRoom(line *wire.Conn, asked *Answer, maker Maker, files []*os.File) error {
+	if asked.Part == "" {
+		return line.Write(made(files, asked.Room))
 	}
-	switch err := unix.Fallocate(int(file.Fd()), 0, 0, int64(bytes)); {
+	file, err := maker(asked.Path, asked.Part)
+	if err != nil {
+		return line.Write(Made{Error: err.Error()})
+	}
+	if done := made([]*os.File{file}, asked.Room); done.Error != "" {
+		return line.Write(done)
+	}
+	return line.Write(Made{Files: 1}, file)
+}
+
+func made(files []*os.File, bytes uint64) Made {
+	if len(files) != 1 || bytes > checkpoint.MaxBytes {
+		return Made{Error: fmt.Sprintf("it is said to have %d bytes", bytes)}
+	}
+	switch err := unix.Fallocate(int(files[0].Fd()), 0, 0, int64(bytes)); {
 	case errors.Is(err, unix.ENOSPC):
-		return Made{fmt.Sprintf("the checkpoint has %d bytes, and spec.checkpoint.memory is too small for them", bytes)}
+		return Made{Error: fmt.Sprintf("the checkpoint has %d bytes, and spec.checkpoint.memory is too small for them", bytes)}
 	case err != nil && !errors.Is(err, unix.EOPNOTSUPP):
-		return Made{fmt.Sprintf("make room for %d bytes: %v", bytes, err)}
+		return Made{Error: fmt.Sprintf("make room for %d bytes: %v", bytes, err)}
 	}
 	return Made{}
 }

@@ -37,6 +37,8 @@ type agent struct {
 	page     *gate.Page
 	listener *net.UnixListener
 	programs []*program
+	// old agents know nothing of programs that can be told to leave.
+	old bool
 }
 
 // startAgent starts an agent with so many slots; done ends it.
@@ -110,6 +112,7 @@ func (a *agent) welcome() *program {
 	err = p.conn.Write(wire.Welcome{
 		Type: wire.TypeWelcome, Protocol: wire.Protocol, Namespace: "team", Job: "digits", Attempt: 1,
 		Slot: p.slot, Slots: a.page.Slots(), Snapshots: a.folder, Interval: a.interval, FDs: 1,
+		Leaves: hello.Leaves && !a.old,
 	}, a.page.File())
 	if err != nil {
 		a.t.Errorf("welcome: %v", err)

@@ -53,6 +53,8 @@ type inbox struct {
 	look bool
 	// save asks for a snapshot; raise and end are verdicts.
 	save, raise, end bool
+	// leaving is true once a program that is started anew in each world was told to save and to end.
+	leaving bool
 	// gone is why nothing more will come.
 	gone error
 }
@@ -69,8 +71,9 @@ func (a *arrival) drop() {
 	}
 }
 
-// dialAgent connects to the agent and claims the slot of this process.
-func dialAgent(ctx context.Context, path string, localRank int) (*link, wire.Welcome, *gate.Slot, error) {
+// dialAgent connects to the agent and claims the slot of this process. leaves says that it asks for no world, and can
+// be told to leave the one that it was started in.
+func dialAgent(ctx context.Context, path string, localRank int, leaves bool) (*link, wire.Welcome, *gate.Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -82,7 +85,7 @@ func dialAgent(ctx context.Context, path string, localRank int) (*link, wire.Wel
 		return nil, wire.Welcome{}, nil, errors.Join(fmt.Errorf("connect to the agent: %T is no unix socket", conn), conn.Close())
 	}
 	l := &link{conn: wire.NewReceiver(unix), bell: make(chan struct{}, 1)}
-	welcome, slot, err := l.hello(ctx, localRank)
+	welcome, slot, err := l.hello(ctx, localRank, leaves)
 	if err != nil {
 		l.conn.CloseFiles()
 		return nil, wire.Welcome{}, nil, errors.Join(fmt.Errorf("say hello to the agent: %w", err), conn.Close())
@@ -91,10 +94,10 @@ func dialAgent(ctx context.Context, path string, localRank int) (*link, wire.Wel
 	return l, welcome, slot, nil
 }
 
-func (l *link) hello(ctx context.Context, localRank int) (wire.Welcome, *gate.Slot, error) {
+func (l *link) hello(ctx context.Context, localRank int, leaves bool) (wire.Welcome, *gate.Slot, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	hello := wire.Hello{Type: wire.TypeHello, Protocol: wire.Protocol, LocalRank: localRank}
+	hello := wire.Hello{Type: wire.TypeHello, Protocol: wire.Protocol, LocalRank: localRank, Leaves: leaves}
 	if err := l.conn.Write(hello); err != nil {
 		return wire.Welcome{}, nil, err
 	}
@@ -196,6 +199,8 @@ func (l *link) put(message any, files []*os.File) {
 		l.in.raise = true
 	case wire.End:
 		l.in.end = true
+	case wire.Leave:
+		l.in.leaving = true
 	}
 }
 

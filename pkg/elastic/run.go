@@ -101,7 +101,7 @@ func (r *Run) connect(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	l, welcome, slot, err := dialAgent(ctx, path, localRank)
+	l, welcome, slot, err := dialAgent(ctx, path, localRank, false)
 	if err != nil {
 		return err
 	}

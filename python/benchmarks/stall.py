@@ -24,6 +24,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 
 from concertina import keeper  # noqa: E402
 from concertina.tensors import TensorCodec  # noqa: E402
+from concertina.world import Assignment, from_environment  # noqa: E402
 
 WINDOW = 3
 """Steps of a window."""
@@ -109,7 +110,7 @@ def ours(training: Training, memory: str, pairs: int) -> float:
     agent = Folder(tempfile.mkdtemp(dir=memory))
     state = {"net": training.net, "opt": training.opt}
     kept = keeper.Keeper(state, TensorCodec(), lambda: {"step": 1})
-    kept.begin(agent, 1, writer=True)
+    kept.begin(agent, 1, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
     kept.consider(1)
     step = 1
 

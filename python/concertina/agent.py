@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from concertina import stacks
 from concertina.connections import keep_from_children
 from concertina.gate import GatePage
+from concertina.world import Staging
 
 _PROTOCOL = 2
 _MAX_LINE = 64 * 1024
@@ -41,8 +43,9 @@ class Agent:
     A thread reads what the agent sends, so that an abort reaches a program that is stuck.
     """
 
-    def __init__(self, path: str, local_rank: int):
-        """Connects to the socket at path and claims the slot of local_rank.
+    def __init__(self, path: str, local_rank: int, *, leaves: bool = False):
+        """Connects to the socket at path and claims the slot of local_rank. leaves: the program was started in its
+        world, asks for none, and can be told to leave it; whether the agent knows what that means says self.leaves.
 
         Raises AgentError when the agent is not there or refuses.
         """
@@ -63,25 +66,32 @@ class Agent:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         keep_from_children(self._socket)
         try:
-            self._greet(path, local_rank)
+            self._greet(path, local_rank, leaves)
         except (OSError, ValueError) as error:
             self.close()
             raise AgentError(f"greet the agent at {path}: {error}") from error
         except AgentError:
             self.close()
             raise
+        stacks.offer()
         self._reader = threading.Thread(target=self._read, name="concertina-agent", daemon=True)
         self._reader.start()
 
-    def _greet(self, path: str, local_rank: int) -> None:
+    def _greet(self, path: str, local_rank: int, leaves: bool) -> None:
         self._socket.settimeout(_GREETING_TIMEOUT)
         self._socket.connect(path)
-        self._socket.sendall(_encode({"type": "hello", "protocol": _PROTOCOL, "localRank": local_rank}))
+        hello = {"type": "hello", "protocol": _PROTOCOL, "localRank": local_rank}
+        self._socket.sendall(_encode(hello | ({"leaves": True} if leaves else {"shares": True})))
         welcome = self._parse(self._line())
         if welcome.get("type") == "error":
             raise AgentError(f"the agent refused: {welcome.get('message')}")
         if welcome.get("type") != "welcome":
             raise ValueError(f"expected welcome, the agent sent {welcome.get('type')!r}")
+        if welcome.get("protocol") != _PROTOCOL:
+            raise AgentError(
+                f"the agent speaks protocol {welcome.get('protocol')}, this SDK {_PROTOCOL}: install the SDK of the operator's "
+                "version"
+            )
         slot = welcome.get("slot")
         if type(slot) is not int:
             raise ValueError(f"the agent gave the slot {slot!r}")
@@ -89,8 +99,12 @@ class Agent:
         if type(self.snapshots) is not str:
             raise ValueError(f"the agent gave the snapshot folder {self.snapshots!r}")
         self.interval = _seconds(welcome.get("interval", "auto"))
+        self.leaves = welcome.get("leaves") is True
         self.gate = self._gate = GatePage(self._take_fd(), slot)
         self._socket.settimeout(None)
+
+        self.asked: Staging | None = None
+        """What of the state the agent wants with the last save; None for all of it."""
 
     # What the program says.
 
@@ -103,7 +117,7 @@ class Agent:
                 select.select([], [self._socket], [], 0.1)
 
     def fault(self, done: int, clean: bool, message: str) -> None:
-        """Reports the exception that has ended the training function; clean: the state is the one after done
+        """Reports the exception that has ended a step; clean: the state is the one after done
         steps. Never fails."""
         self.say("fault", step=done, clean=clean, message=_last(message, _MAX_FAULT))
 

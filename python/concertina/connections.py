@@ -12,15 +12,25 @@ import weakref
 
 
 class Connections:
-    """The TCP connections that were made since the last call of begin()."""
+    """The TCP connections that were made since the last call of begin(), once formed() was called those to the
+    machines that they went to by then."""
 
     def __init__(self):
         self._before: frozenset[int] | None = None
+        self._peers: frozenset[str] | None = None
         _known.add(self)
 
     def begin(self) -> None:
         """What is open now does not belong to them."""
+        self._peers = None
         self._before = frozenset(inode for _, inode in _sockets())
+
+    def formed(self, size: int) -> None:
+        """The world of so many members is formed. If every one is connected with every other one, what goes elsewhere from now
+        on, such as to a store of files, is the program's own."""
+        peers = [peer for fd in self._made() if (peer := _peer(fd))]
+        if len(peers) >= size:  # With one connection to the store. Some libraries connect when they first have to.
+            self._peers = frozenset(peers)
 
     def shut_down(self) -> None:
         """Ends all of them: who waits for one gets an error. Listening sockets stay, since a
@@ -33,7 +43,9 @@ class Connections:
     def _made(self) -> list[int]:
         if self._before is None:
             return []
-        return [fd for fd, inode in _sockets() if inode not in self._before and _is_tcp(fd)]
+        made = [fd for fd, inode in _sockets() if inode not in self._before and _is_tcp(fd)]
+        peers = self._peers
+        return made if peers is None else [fd for fd in made if _peer(fd) in peers or not _peer(fd)]
 
     def _drop(self) -> None:
         """In a child: lets go of them, so that peers see it when the parent ends."""
@@ -85,3 +97,12 @@ def _is_tcp(fd: int) -> bool:
             return copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
     except OSError:
         return False  # Closed meanwhile.
+
+
+def _peer(fd: int) -> str:
+    """The address of the other end; empty where there is none, as of a socket that listens or is being connected."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            return copy.getpeername()[0].removeprefix("::ffff:")
+    except OSError:
+        return ""

@@ -1,4 +1,4 @@
-"""When a run's state is written to a snapshot, and what happens to it then.
+"""When a job's state is written to a snapshot, and what happens to it then.
 
 Copying the state holds training up, so it is done rarely, and the file is written by a thread. Where optimizers tell
 before they write, even the copy is that thread's: it takes it while the next step computes its gradients.
@@ -10,13 +10,14 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from concertina import snapshot
 from concertina.agent import Agent
 from concertina.cadence import Cadence
 from concertina.gate import Phase
+from concertina.world import Assignment, Staging
 
 NEVER = 2**63
 """A step that no training reaches."""
@@ -25,12 +26,12 @@ NEVER = 2**63
 class Keeper:
     """Takes the snapshots of one process.
 
-    state: objects with state_dict() and load_state_dict(), by name; None: there are no snapshots.
+    state: objects with state_dict() and load_state_dict(), by name.
     position: where training is, in numbers, of which "step" is one.
     """
 
     def __init__(
-        self, state: Mapping[str, Any] | None, codec: snapshot.Codec, position: Callable[[], Mapping[str, int]]
+        self, state: Mapping[str, Any], codec: snapshot.Codec, position: Callable[[], Mapping[str, int]]
     ):
         self._state = state
         self._codec = codec
@@ -51,15 +52,20 @@ class Keeper:
         self._superseded = False
         self._begun = False
         self._writer = False
+        self._whole = False
+        self._staging_of: Staging | None = None
+        self._rank = 0
         self.due = NEVER
         """The number of steps done from which on consider() wants to be called."""
 
-    def begin(self, agent: Agent | None, step: int, writer: bool) -> None:
+    def begin(self, agent: Agent | None, step: int, assigned: Assignment) -> None:
         """A world begins, in which this process has done so many steps."""
         self._agent = agent
-        self._writer = writer and agent is not None and bool(agent.snapshots)
+        able = agent is not None and bool(agent.snapshots)
+        self._whole, self._staging_of, self._rank = assigned.writer and able, assigned.staging, assigned.world.worker_rank
+        self._writer = able and (assigned.writer or assigned.staging is not None)
         self._begun = False
-        if self._state is None or not agent:
+        if not agent:
             return
         self._cadence.interval = None if agent.interval is None else int(agent.interval * 1e9)
         self.due = step if self._writer or step == 0 else NEVER
@@ -91,9 +97,7 @@ class Keeper:
 
     def save(self, step: int) -> None:
         """Writes a snapshot of the state after this step, while training stands still."""
-        if self._state is None:
-            self._agent.snapshot_failed(step, "the program has not said what its state is: Run(state=…)")
-        elif not self._agent.snapshots:
+        if not self._agent.snapshots:
             self._agent.snapshot_failed(step, "the agent has named no folder for snapshots")
         elif step != self._position()["step"]:
             self._agent.snapshot_failed(step, f"the state is the one after step {self._position()['step']}")
@@ -101,7 +105,12 @@ class Keeper:
             before = self._agent.gate.phase(Phase.SAVING)
             self._end_staging()
             try:
-                self._write(self._image(), step, self._world)
+                image, asked = self._image(), self._agent.asked
+                files = self._files(image, step, asked, asked is None or 0 in asked.shares)
+                if files:
+                    self._write(image, step, self._world, files)
+                else:
+                    self._agent.say("snapshot", step=step, parts=[])  # Another one writes all of it.
             except snapshot.SnapshotError as error:
                 self._agent.snapshot_failed(step, str(error))
             except (MemoryError, OSError) as error:
@@ -109,8 +118,8 @@ class Keeper:
             finally:
                 self._agent.gate.phase(before)
 
-    def load(self, path: str) -> Mapping[str, int]:
-        """Makes the state that of a snapshot, in place where that is possible; returns its
+    def load(self, path: str, shares: Sequence[str] = ()) -> Mapping[str, int]:
+        """Makes the state that of a snapshot, and of the files with its shares, in place where that is possible; returns its
         position. Without a path the state becomes the one before the first step.
 
         Raises OSError when the file cannot be read, SnapshotError when it is no snapshot of this
@@ -120,16 +129,15 @@ class Keeper:
         if not path:
             return self._load_first()
         existing = {name: thing.state_dict() for name, thing in self._state.items()}
-        position, state = snapshot.read(path, self._codec, existing)
-        for name, what in ("seed", "seed"), ("batch", "global_batch"):
-            own = self._position().get(name)
-            if name in position and position[name] != own:
-                raise snapshot.SnapshotError(
-                    f"{path} is of a training with {what}={position[name]}, this run has {what}={own}: with another one "
-                    "its next samples would not be those that are left"
-                )
+        position, state = snapshot.read(path, self._codec, existing, shares)
+        own = self._position().get("seed")
+        if position.get("seed", own) != own:
+            raise snapshot.SnapshotError(
+                f"{path} is of a training with seed={position['seed']}, this job has seed={own}: with another one "
+                "its next samples would not be those that are left"
+            )
         if not isinstance(state, dict) or state.keys() != self._state.keys():
-            raise snapshot.SnapshotError(f"{path} has the state of {_names(state)}, this run of {_names(self._state)}")
+            raise snapshot.SnapshotError(f"{path} has the state of {_names(state)}, this job of {_names(self._state)}")
         for name, thing in self._state.items():
             thing.load_state_dict(state[name])
         return position
@@ -154,60 +162,86 @@ class Keeper:
     def _keep_first(self) -> None:
         # Also by those who write no file: who goes back to the first step needs what was there.
         self._join()
-        self._first = self._copied(0)
+        begin = time.monotonic_ns()
+        try:
+            self._first = self._image()
+            self._first.keep(self._memory_of(self._first.bytes))
+        except (MemoryError, OSError) as error:
+            self._first = None
+            self._agent.snapshot_failed(0, _no_memory(error))
+        self._cadence.held = max(1, time.monotonic_ns() - begin)
         self._first_lost = self._first is None
-        if self._writer and self._first:
-            self._start(self._first, 0)
+        if self._first and (files := self._periodic(self._first, 0)):
+            self._start(self._first, 0, files)
 
     def _keep(self, step: int) -> None:
         if self._writing:
             return  # The last one is still being written, from the memory that this one needs.
         fenced, self._fenced = self._fenced, False
-        if fenced and self._hides:
-            self._memory = None
-            self._stage(step)
-        elif image := self._copied(step):
-            self._start(image, step)
-
-    def _stage(self, step: int) -> None:
-        """Begins to write the live state, which is not to change before fence()."""
         begin = time.monotonic_ns()
         try:
             image = self._image()
-            image.settle()
+            files = self._periodic(image, step)
+            if not files:
+                self._cadence.held = max(1, time.monotonic_ns() - begin)
+                return
+            image.only([(file.low, file.high) for file in files])
+            if fenced and self._hides:
+                self._memory = None
+                image.settle()
+            else:
+                self._copy(image)
         except (MemoryError, OSError) as error:
+            # Training goes on, and the next one is tried when it is due.
             self._agent.snapshot_failed(step, _no_memory(error))
+            self._cadence.held = max(1, time.monotonic_ns() - begin)
             return
-        self._staging = threading.Event()
-        self._start(image, step, (self._staging, begin))
+        if fenced and self._hides:
+            # The live state is written, which is not to change before fence().
+            self._staging = threading.Event()
+            self._start(image, step, files, (self._staging, begin))
+        else:
+            self._cadence.held = max(1, time.monotonic_ns() - begin)
+            self._start(image, step, files)
 
-    def _copied(self, step: int) -> snapshot.Image | None:
-        """A copy of the state; None where there is no memory for one, which the agent is told: training goes on,
-        and the next one is tried when it is due."""
-        begin = time.monotonic_ns()
-        image = None
-        try:
-            image = self._image()
-            self._copy(image)
-        except (MemoryError, OSError) as error:
-            image = None
-            self._agent.snapshot_failed(step, _no_memory(error))
-        self._cadence.held = max(1, time.monotonic_ns() - begin)
-        return image
+    def _periodic(self, image: snapshot.Image, step: int) -> list[snapshot.File]:
+        """The files of a snapshot that is taken while training goes on; none where others write them."""
+        return self._files(image, step, self._staging_of, self._whole) if self._writer else []
+
+    def _files(self, image: snapshot.Image, step: int, staging: Staging | None, whole: bool) -> list[snapshot.File]:
+        """The files that this process writes of an image: its part where several write one, and otherwise all of it, if it
+        is the one that does."""
+        name = os.path.join(self._agent.snapshots, f"{step}.{os.getpid()}-{next(self._names)}")
+        if staging is None or image.bytes - image.shared < snapshot.LEAST_SHARED:
+            return [image.whole(f"{name}.part")] if whole else []
+        of = f"{staging.of}.{image.layout}"
+        files = [image.own(f"{name}.part", f"r{self._rank}.{of}")]
+        for i in staging.shares:
+            files.append(image.shares(f"{name}-{i}.part", f"s{i}.{of}", i, staging.of))
+        return files
 
     def _image(self) -> snapshot.Image:
         state = {name: thing.state_dict() for name, thing in self._state.items()}
         return snapshot.Image(state, self._position(), self._codec)
 
     def _copy(self, image: snapshot.Image) -> None:
-        if self._memory is None or len(self._memory) < image.bytes:
-            self._memory = memoryview(_room(image.bytes))
-        image.keep(self._memory)
+        image.keep_packed(self._memory_of(image.room()))
 
-    def _start(self, image: snapshot.Image, step: int, staging: tuple[threading.Event, int] | None = None) -> None:
+    def _memory_of(self, size: int) -> memoryview:
+        if self._memory is None or not size <= len(self._memory) <= 4 * max(size, 1 << 20):
+            self._memory = memoryview(_room(size))
+        return self._memory
+
+    def _start(
+        self,
+        image: snapshot.Image,
+        step: int,
+        files: list[snapshot.File],
+        staging: tuple[threading.Event, int] | None = None,
+    ) -> None:
         self._writing = True
         self._thread = threading.Thread(
-            target=self._write, args=(image, step, self._world, staging), name="concertina-snapshot", daemon=True
+            target=self._write, args=(image, step, self._world, files, staging), name="concertina-snapshot", daemon=True
         )
         self._thread.start()
 
@@ -222,26 +256,29 @@ class Keeper:
             self._thread.join()
 
     def _write(
-        self, image: snapshot.Image, step: int, world: int, staging: tuple[threading.Event, int] | None = None
+        self,
+        image: snapshot.Image,
+        step: int,
+        world: int,
+        files: list[snapshot.File],
+        staging: tuple[threading.Event, int] | None = None,
     ) -> None:
-        name = f"{step}.{os.getpid()}-{next(self._names)}.part"
-        path = os.path.join(self._agent.snapshots, name)
+        sizes = []
         try:
-            size = image.write(path, lambda: staging is not None and (self._superseded or world != self._world))
-            if staging and not image.intact(path):
+            for file in files:
+                sizes.append(image.write(file, lambda: staging is not None and (self._superseded or world != self._world)))
+            if staging and not image.intact(files):
                 self._hides = False
                 raise OSError(
                     "something other than an optimizer has written to the state while it was copied: from now on it is "
                     "copied at once"
                 )
         except InterruptedError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            _remove(files)
             return
         except Exception as error:
-            text = f"{getattr(error, 'strerror', None) or repr(error)}: {path}"
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[len(sizes) - len(files)].path}"
+            _remove(files)
             self._say(world, lambda: self._agent.snapshot_failed(step, text))
             return
         finally:
@@ -251,9 +288,8 @@ class Keeper:
                 staged, begin = staging
                 self._cadence.held = max(1, time.monotonic_ns() - begin)
                 staged.set()
-        if not self._say(world, lambda: self._agent.say("snapshot", step=step, file=name, bytes=size)):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        if not self._say(world, lambda: self._agent.say("snapshot", step=step, **_told(files, sizes))):
+            _remove(files)
 
     def _say(self, world: int, speak: Callable[[], None]) -> bool:
         """Reports, unless the world is over: the agent would take it for a snapshot of the next."""
@@ -261,6 +297,21 @@ class Keeper:
             if world == self._world:
                 speak()
             return world == self._world
+
+
+def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
+    """What the agent is told of files that were written."""
+    names = [os.path.basename(file.path) for file in files]
+    if files[0].key is None:
+        return {"file": names[0], "bytes": sizes[0]}
+    parts = zip(files, names, sizes, strict=True)
+    return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts]}
+
+
+def _remove(files: list[snapshot.File]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.unlink(file.path)
 
 
 def _no_memory(error: BaseException) -> str:

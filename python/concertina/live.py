@@ -56,8 +56,8 @@ class LiveState:
             self._undo = self._copy()
 
     def begin(self) -> None:
-        """A step begins."""
-        self._stepping, self._whole = True, self._announces
+        """A step begins. What an evaluation before it has written to stays unclean until the step is done."""
+        self._stepping, self._whole, self.writing = True, self._whole and self._announces, False
 
     def write(self) -> None:
         """From here on the state changes until the step is done. From the first call on every step is taken to

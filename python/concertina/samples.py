@@ -1,6 +1,6 @@
 """Which rank trains on which sample, as the section "Samples" of docs/program-protocol.md says.
 
-Everything here is a function of its arguments: no state, no I/O. The position of a sample in an
+Everything here is a function of its arguments, without I/O. The position of a sample in an
 epoch is computed, not looked up, so an epoch of 2^62 samples costs no more memory than one of ten.
 
 The permutation is a Feistel network on the smallest even number of bits that holds every position,
@@ -30,7 +30,8 @@ MAX_SAMPLES = 2**62
 _WORD = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 6
-_FEW = 8
+_FEW = 32
+_AHEAD = 1024
 
 
 def _mix(z: int) -> int:
@@ -102,6 +103,25 @@ class Permutation:
             z = (z ^ (z >> word(27))) * word(0x94D049BB133111EB)
             left, right = right, left ^ ((z ^ (z >> word(31))) & mask)
         return left << half | right
+
+
+class Order:
+    """The order of the samples in one epoch, worked out for many positions at a time: the next steps use the next ones."""
+
+    def __init__(self, seed: int, epoch: int, n: int):
+        """As for Permutation."""
+        self._permutation, self._n = Permutation(seed, epoch, n), n
+        self._first = 0
+        self._samples: list[int] = []
+
+    def of(self, positions: range) -> list[int]:
+        """As Permutation.of()."""
+        if not self._first <= positions.start <= positions.stop <= self._first + len(self._samples):
+            most = _AHEAD if "numpy" in sys.modules else 0
+            end = max(positions.stop, min(positions.start + most, self._n))
+            self._samples = self._permutation.of(range(positions.start, end))
+            self._first = positions.start
+        return self._samples[positions.start - self._first : positions.stop - self._first]
 
 
 class MicroBatch(NamedTuple):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 from concertina.agent import Agent, AgentError
 from concertina.gate import GatePage, NoGatePage
-from concertina.world import Assignment, assignment, from_environment
+from concertina.world import Assignment, Staging, assignment, from_environment, staging
 
 
 class WorldChanged(BaseException):
-    """Ends the training function, because this process's world has ended; run(train) calls it
-    again in the next one. Let it pass: like KeyboardInterrupt it is no Exception."""
+    """Ends what is done in a world, because that has ended. Like KeyboardInterrupt it is no Exception, so that a program
+    that catches those in a step lets it pass."""
 
 
 class Session:
@@ -79,7 +79,7 @@ class Session:
         return self.agent.gone
 
     def fault(self, done: int, clean: bool, message: str) -> None:
-        """Reports that the training function has failed; clean: the state is the one after done steps."""
+        """Reports an error of the program; clean: the state is the one after done steps."""
         self.agent.fault(done, clean, message)
 
     def own_fault(self, save: Callable[[int], None]) -> bool:
@@ -120,8 +120,16 @@ class Session:
         message, fds = self.agent.wait()
         self._take(message, fds)
         if message.get("type") == "save":
+            self.agent.asked = self._staging(message)
             save(message.get("step"))
         return message.get("type")
+
+    @staticmethod
+    def _staging(message: Mapping) -> Staging | None:
+        try:
+            return staging(message)
+        except ValueError as error:
+            raise AgentError(f"save a snapshot: {error}") from error
 
     def _take(self, message: Mapping, fds: list[int]) -> None:
         """Keeps what a message brings; it may be for later."""

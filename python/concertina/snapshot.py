@@ -3,19 +3,26 @@
     8 bytes   "CNCTSNP1"
     8 bytes   length of the description, little-endian
     …         the description, UTF-8, then zeros up to a multiple of 64
-    …         the values' bytes, each at a multiple of 64
+    …         the bytes of the values that are small or differ by rank, each at a multiple of 64
+    …         the bytes of the others, which are the same on all ranks, likewise
+
+The last of these may be cut into shares, at multiples of 1 MiB, which are files of their own. The file without them, and
+all shares one after another, are the whole file. Different ranks may write different shares, and anybody can read them with
+what any rank has written of the rest.
 
 Reading it never runs code that the file names: what is in it are numbers, texts, containers and
 arrays.
 """
 
+import bisect
 import collections
+import hashlib
 import json
 import math
 import os
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _MAGIC = b"CNCTSNP1"
@@ -24,6 +31,10 @@ _ALIGN = 64
 _MAX_DESCRIPTION = 1 << 30
 _CHUNK = 16 << 20  # So much is written before it is asked whether it is wanted still.
 _SAMPLE = 64
+_BLOCK = 1 << 20
+_SMALL = 64 << 10  # Values with fewer bytes are not worth sharing.
+LEAST_SHARED = 16 << 20
+"""A state with fewer bytes that are the same on all ranks is not worth cutting into shares."""
 _MAX_READ = 1 << 30  # One system call moves at most 2 GiB.
 
 _MAPPINGS = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
@@ -65,6 +76,10 @@ class Codec:
         """The same for two values that are one."""
         return id(value)
 
+    def private(self) -> Callable[[Any], bool]:
+        """What says of a value whether it differs by rank. It may be made anew for each state."""
+        return lambda value: False
+
     def watcher(self) -> Callable[[Any], Callable[[], Any] | None]:
         """What says of a value how to see that nobody writes to it: something that returns the same before and after,
         or None for a value that anything may write to at any moment. It may be made anew for each state."""
@@ -88,10 +103,21 @@ def _flat(array: Any) -> memoryview:
     return memoryview(array.reshape(-1).view("u1")) if array.nbytes else memoryview(b"")
 
 
-class _Canary(NamedTuple):
-    """How a live value was when its state was taken apart."""
+class File(NamedTuple):
+    """A file with a part of an image."""
 
-    offset: int
+    path: str
+    key: str | None
+    """What the part is named by; None for a file with everything."""
+    head: bytes
+    low: int
+    high: int
+    """The offsets at which its values begin and end."""
+
+
+class _Canary(NamedTuple):
+    """How some bytes of a live value were when its state was taken apart, by their offsets."""
+
     seen: Callable[[], Any]
     before: Any
     ends: list[tuple[int, bytes]]
@@ -107,15 +133,20 @@ class Image:
     def __init__(self, state: Any, position: Mapping[str, int], codec: Codec):
         """Raises SnapshotError for a state that holds something that cannot be kept."""
         self._codec = codec
-        self._watch = codec.watcher()
+        self._watch, self._private = codec.watcher(), codec.private()
+        self._found: list[tuple[bool, dict, Any, memoryview]] = []
+        self._values: dict[int, int] = {}
+        self._state = self._encode(state, "state")
         self._parts: list[tuple[int, memoryview]] = []
         self._watched: dict[int, Callable[[], Any]] = {}
         self._canaries: list[_Canary] = []
-        self._seen: dict[Any, int] = {}
+        self.shared = 0
+        """Where the bytes begin that are the same on all ranks."""
         self.bytes = 0
         """How many bytes the large values have."""
-        self._state = self._encode(state, "state")
-        description = {"position": dict(position), "bytes": self.bytes, "state": self._state}
+        self.layout = self._place_all()
+        """The same for states whose shares fit together."""
+        description = {"position": dict(position), "bytes": self.bytes, "shared": self.shared, "state": self._state}
         text = json.dumps(description).encode()
         head = _HEAD.pack(_MAGIC, len(text)) + text
         self._head = head + bytes(-len(head) % _ALIGN)
@@ -127,30 +158,68 @@ class Image:
         self._parts = [(0, memory[: self.bytes])]
         self._watched = {}
 
+    def only(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Forgets all large values but what lies in these spans of offsets, and what differs by rank."""
+        kept = []
+        for low, high in [(0, self.shared), *spans]:
+            kept += self._within(low, high)
+        self._parts = kept
+
+    def room(self) -> int:
+        """How many bytes keep_packed() needs."""
+        return sum(-(-len(part) // _ALIGN) * _ALIGN for _, part in self._parts)
+
+    def keep_packed(self, memory: memoryview) -> None:
+        """Copies what is left of the large values to memory, close together."""
+        at, parts = 0, []
+        for offset, part in self._parts:
+            copy = memory[at : at + len(part)]
+            copy[:] = part
+            parts.append((offset, copy))
+            at += -(-len(part) // _ALIGN) * _ALIGN
+        self._parts = parts
+        self._watched = {}
+
+    def _within(self, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
+        for offset, part in self._parts:
+            first, last = max(low, offset), min(high, offset + len(part))
+            if first < last:
+                yield first, part[first - offset : last - offset]
+
+    def share(self, index: int, of: int) -> tuple[int, int]:
+        """The offsets at which one of so many shares begins and ends."""
+        blocks = -(-(self.bytes - self.shared) // _BLOCK)
+        low, high = (min(self.bytes, self.shared + i * blocks // of * _BLOCK) for i in (index, index + 1))
+        return low, high
+
     def settle(self) -> None:
         """Copies what anything may write to before the next optimizer step, and notes how the rest is now."""
         parts = []
+        starts = sorted(self._watched)
         for offset, part in self._parts:
-            if seen := self._watched.get(offset):
-                ends = [(at, bytes(part[at : at + _SAMPLE])) for at in {0, max(0, len(part) - _SAMPLE)}]
-                self._canaries.append(_Canary(offset, seen, seen(), ends))
+            whole = starts[bisect.bisect(starts, offset) - 1] if starts and starts[0] <= offset else -1
+            if (seen := self._watched.get(whole)) and self._values[whole] >= offset + len(part):
+                ends = [(offset + at, bytes(part[at : at + _SAMPLE])) for at in {0, max(0, len(part) - _SAMPLE)}]
+                self._canaries.append(_Canary(seen, seen(), ends))
             else:
                 part = memoryview(bytes(part))
             parts.append((offset, part))
         self._parts = parts
 
-    def intact(self, path: str) -> bool:
-        """Whether the file that write() has made has the state as it was at settle(): nothing that tells of itself has
-        written to it, and the first and last bytes of each value, which settle() has noted, are in the file."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return all(
-                canary.seen() == canary.before
-                and all(os.pread(fd, len(end), len(self._head) + canary.offset + at) == end for at, end in canary.ends)
-                for canary in self._canaries
-            )
-        finally:
-            os.close(fd)
+    def intact(self, files: Sequence[File]) -> bool:
+        """Whether the files that write() has made have the state as it was at settle(): nothing that tells of itself has
+        written to it, and the first and last bytes of each value, which settle() has noted, are in a file."""
+        return all(
+            canary.seen() == canary.before and all(self._written(files, at) in (None, end) for at, end in canary.ends)
+            for canary in self._canaries
+        )
+
+    def _written(self, files: Sequence[File], at: int) -> bytes | None:
+        for file in files:
+            if file.low <= at < file.high:
+                with open(file.path, "rb") as written:
+                    return os.pread(written.fileno(), _SAMPLE, len(file.head) + at - file.low)
+        return None
 
     def values(self) -> Any:
         """The state, after keep()."""
@@ -161,17 +230,29 @@ class Image:
 
         return _Values("the first state", self.bytes, copy, self._codec).decode(self._state, None)
 
-    def write(self, path: str, halted: Callable[[], bool] = lambda: False) -> int:
-        """Makes the file and returns its size in bytes. Raises OSError, and InterruptedError once it is halted."""
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def whole(self, path: str) -> File:
+        """The file that has everything."""
+        return File(path, None, self._head, 0, self.bytes)
+
+    def own(self, path: str, key: str) -> File:
+        """The file that has what differs by rank."""
+        return File(path, key, self._head, 0, self.shared)
+
+    def shares(self, path: str, key: str, index: int, of: int) -> File:
+        """The file of one of so many shares."""
+        return File(path, key, b"", *self.share(index, of))
+
+    def write(self, file: File, halted: Callable[[], bool] = lambda: False) -> int:
+        """Makes a file and returns its size in bytes. Raises OSError, and InterruptedError once it is halted."""
+        fd = os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            _write(fd, memoryview(self._head), 0)
-            for offset, part in self._parts:
+            _write(fd, memoryview(file.head), 0)
+            for offset, part in self._within(file.low, file.high):
                 for at in range(0, len(part), _CHUNK):
                     if halted():
                         raise InterruptedError("it is not wanted any more")
-                    _write(fd, part[at : at + _CHUNK], len(self._head) + offset + at)
-            size = len(self._head) + self.bytes
+                    _write(fd, part[at : at + _CHUNK], len(file.head) + offset - file.low + at)
+            size = len(file.head) + file.high - file.low
             os.ftruncate(fd, size)
         finally:
             os.close(fd)
@@ -207,45 +288,96 @@ class Image:
                 "numbers, texts, containers, arrays and dense tensors"
             )
         tag, part = found
-        return tag | {"at": self._place(value, part), "length": len(part)}
+        described = tag | {"at": 0, "length": len(part)}
+        self._found.append((len(part) < _SMALL or self._private(value), described, value, part))
+        return described
 
-    def _place(self, value: Any, part: memoryview) -> int:
-        """Where the value's bytes go. Tensors that are one memory, such as tied weights, go there
-        once."""
-        key = self._codec.identity(value)
-        if key in self._seen:
-            return self._seen[key]
-        offset = self._seen[key] = -(-self.bytes // _ALIGN) * _ALIGN
-        self._parts.append((offset, part))
-        if seen := self._watch(value):
-            self._watched[offset] = seen
-        self.bytes = offset + len(part)
-        return offset
+    def _place_all(self) -> str:
+        """Says where the bytes of each value go, those that differ by rank first, and returns the layout of the others.
+        Tensors that are one memory, such as tied weights, go there once."""
+        layout = hashlib.sha256()
+        seen: dict[Any, int] = {}
+        for shared in False, True:
+            if shared:
+                more = any(not private for private, _, _, _ in self._found)
+                self.shared = self.bytes = -(-self.bytes // _ALIGN) * _ALIGN if more else self.bytes
+            for private, described, value, part in self._found:
+                if private == shared:
+                    continue
+                key = self._codec.identity(value)
+                if key not in seen:
+                    offset = seen[key] = -(-self.bytes // _ALIGN) * _ALIGN
+                    self._parts.append((offset, part))
+                    if told := self._watch(value):
+                        self._watched[offset] = told
+                        self._values[offset] = offset + len(part)
+                    self.bytes = offset + len(part)
+                described["at"] = seen[key]
+                if shared:
+                    layout.update(json.dumps(described | {"at": seen[key] - self.shared}, sort_keys=True).encode())
+        self._found = []
+        return layout.hexdigest()[:16]
 
 
-def read(path: str, codec: Codec, existing: Any = None) -> tuple[dict[str, int], Any]:
-    """The position and the state of a snapshot.
+def read(path: str, codec: Codec, existing: Any = None, shares: Sequence[str] = ()) -> tuple[dict[str, int], Any]:
+    """The position and the state of a snapshot, and of the files with its shares, if it has some.
 
     Arrays and tensors go into those at the same place of existing where they fit. Raises OSError
     when the file cannot be read, SnapshotError when it is no whole snapshot.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    files = _Files(path, shares)
     try:
-        start, description = _describe(path, fd)
+        description = _describe(path, files)
+        start = files.start
         position = {str(name): int(value) for name, value in description["position"].items()}
-        values = _Values(path, description["bytes"], lambda memory, at: _read(fd, memory, start + at), codec)
+        values = _Values(path, description["bytes"], lambda memory, at: files.read(memory, start + at), codec)
         return position, values.decode(description["state"], existing)
     except SnapshotError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
         raise SnapshotError(f"{path} is no snapshot: {error!r}") from error
     finally:
-        os.close(fd)
+        files.close()
 
 
-def _describe(path: str, fd: int) -> tuple[int, dict]:
-    """Where the values begin, and the description."""
-    size = os.fstat(fd).st_size
+class _Files:
+    """Several files, one after another."""
+
+    def __init__(self, path: str, others: Sequence[str]):
+        """Raises OSError when one cannot be read."""
+        self.start = 0
+        """Where the values begin."""
+        self.size = 0
+        self._ends: list[int] = []
+        self._fds: list[int] = []
+        try:
+            for name in path, *others:
+                self._fds.append(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+                self.size += os.fstat(self._fds[-1]).st_size
+                self._ends.append(self.size)
+        except OSError:
+            self.close()
+            raise
+
+    def read(self, memory: memoryview, at: int) -> None:
+        begin = 0
+        for fd, end in zip(self._fds, self._ends, strict=True):
+            if memory and at < end:
+                here = memory[: end - at]
+                _read(fd, here, at - begin)
+                memory, at = memory[len(here) :], at + len(here)
+            begin = end
+        if memory:
+            raise SnapshotError("the snapshot ends early")
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+
+def _describe(path: str, files: _Files) -> dict:
+    """The description; it finds where the values begin."""
+    fd, size = files._fds[0], files.size
     magic, length = _HEAD.unpack(os.pread(fd, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
     if magic != _MAGIC:
         raise SnapshotError(f"{path} does not start like a snapshot")
@@ -258,7 +390,8 @@ def _describe(path: str, fd: int) -> tuple[int, dict]:
     start = -(-(_HEAD.size + length) // _ALIGN) * _ALIGN
     if size != start + description["bytes"]:
         raise SnapshotError(f"{path} has {size} bytes, not {start + description['bytes']}")
-    return start, description
+    files.start = start
+    return description
 
 
 class _Values:

@@ -1,16 +1,19 @@
-"""What PyTorch adds to the state of a run: tensors, and its random numbers."""
+"""What PyTorch adds to the state of a job: tensors, buffers, and optimizers."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from concertina import snapshot
 
-
 _SMALL = 64 << 10
 """Tensors below this size in bytes are copied at once."""
+
+_AT_ONCE = 25 << 20
+"""So many bytes are sent to other ranks in one message."""
 
 
 class TensorCodec(snapshot.Codec):
@@ -23,8 +26,16 @@ class TensorCodec(snapshot.Codec):
     def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple):
         self._modules = modules
 
+    def private(self) -> Callable[[Any], bool]:
+        buffers = self._buffers()
+        return lambda value: isinstance(value, torch.Tensor) and value.layout == torch.strided and _storage(value) in buffers
+
+    def _buffers(self) -> set[tuple]:
+        """Where the buffers are: the forward pass writes them, on each rank with what it has seen."""
+        return {_storage(buffer) for module in self._modules() for buffer in module.buffers()}
+
     def watcher(self) -> Callable[[Any], Callable[[], Any] | None]:
-        buffers = {_storage(buffer) for module in self._modules() for buffer in module.buffers()}
+        buffers = self._buffers()
 
         def watch(value: Any) -> Callable[[], Any] | None:
             if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
@@ -50,7 +61,7 @@ class TensorCodec(snapshot.Codec):
             if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
                 raise MemoryError(str(error)) from error
             raise
-        return {"tensor": _name(value.dtype), "shape": list(value.shape)}, _memory(plain)
+        return {"tensor": _name(value.dtype), "shape": list(value.shape)}, memory_of(plain)
 
     def identity(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.numel():
@@ -68,28 +79,9 @@ class TensorCodec(snapshot.Codec):
         if not isinstance(existing, torch.Tensor) or existing.dtype != dtype or tuple(existing.shape) != shape:
             existing = None
         if existing is not None and existing.device.type == "cpu" and existing.is_contiguous():
-            return _memory(existing.detach()), lambda: existing
+            return memory_of(existing.detach()), lambda: existing
         made = torch.empty(shape, dtype=dtype)
-        return _memory(made), lambda: made if existing is None else _fill(existing, made)
-
-
-class Random:
-    """PyTorch's random numbers, of the CPU and of the devices in use."""
-
-    def state_dict(self) -> dict[str, Any]:
-        state = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state()
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        torch.set_rng_state(state["cpu"])
-        if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state["cuda"])
-
-    def seed(self, seed: int) -> None:
-        """Begins anew, on all devices; seed: 0 … 2^64-1."""
-        torch.manual_seed(seed)
+        return memory_of(made), lambda: made if existing is None else _fill(existing, made)
 
 
 class Buffers:
@@ -109,6 +101,11 @@ class Buffers:
                 for name in sorted(owner._buffers.keys() - owner._non_persistent_buffers_set):
                     places[id(owner), name] = owner, name
         self._places = list(places.values())
+
+    def present(self) -> list[torch.Tensor]:
+        """The tensors that are there now."""
+        there = (owner._buffers[name] for owner, name in self._places)
+        return [tensor for tensor in there if tensor is not None]
 
     @torch.no_grad()
     def copy(self) -> Callable[[], None]:
@@ -130,6 +127,62 @@ class Buffers:
         return put_back
 
 
+class InPlace:
+    """An optimizer whose state is loaded into the dicts and tensors that are there, as far as they fit: a program may
+    hold on to its groups."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        optimizer = self._optimizer
+        groups, states = optimizer.param_groups, dict(optimizer.state)
+        optimizer.load_state_dict(state)
+        if len(groups) == len(optimizer.param_groups):
+            for group, loaded in zip(groups, optimizer.param_groups, strict=True):
+                _update(group, loaded)
+            optimizer.param_groups = groups
+        for parameter, loaded in optimizer.state.items():
+            if isinstance(states.get(parameter), dict) and isinstance(loaded, dict):
+                optimizer.state[parameter] = _update(states[parameter], loaded)
+
+
+def _update(there: dict, loaded: Mapping) -> dict:
+    """Makes a dict the same as another one, and keeps tensors that are of the same kind."""
+    for name in there.keys() - loaded.keys():
+        del there[name]
+    for name, value in loaded.items():
+        own = there.get(name)
+        if isinstance(own, torch.Tensor) and isinstance(value, torch.Tensor) and _place(own) == _place(value):
+            _fill(own, value)
+        else:
+            there[name] = value
+    return there
+
+
+@torch.no_grad()
+def spread(tensors: Iterable[torch.Tensor]) -> None:
+    """Gives all ranks the values that rank 0 has. Raises what torch.distributed raises when a rank is gone."""
+    groups: dict[torch.device, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.numel() and tensor.layout == torch.strided:
+            groups.setdefault(tensor.device, []).append(tensor)
+    for together in groups.values():
+        while together:
+            some, size = [], 0
+            while together and (not some or size + together[-1].nbytes <= _AT_ONCE):
+                some.append(together.pop())
+                size += some[-1].nbytes
+            flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in some])
+            dist.broadcast(flat, 0)
+            for tensor, part in zip(some, flat.split([tensor.nbytes for tensor in some]), strict=True):
+                # A copy of the part, since it may begin anywhere in the bytes.
+                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+
+
 def copy_groups(opt: torch.optim.Optimizer) -> Callable[[], None]:
     """Copies the learning rates and other options of an optimizer, which schedulers change, and returns what puts
     them back, in the same groups."""
@@ -143,6 +196,21 @@ def copy_groups(opt: torch.optim.Optimizer) -> Callable[[], None]:
                     _fill(group[name], value)
                 else:
                     group[name] = value
+
+    return put_back
+
+
+def copy_scaler(scaler: torch.amp.GradScaler) -> Callable[[], None]:
+    """Copies the scale of a GradScaler without waiting for its device, and returns what puts it back. It changes in a
+    step that the optimizer leaves out, since its gradients are not finite."""
+    kept = scaler._scale, scaler._growth_tracker
+    copies = [_copied(tensor) for tensor in kept]
+
+    def put_back() -> None:
+        scaler._scale, scaler._growth_tracker = kept
+        for tensor, copy in zip(kept, copies, strict=True):
+            if tensor is not None:
+                _fill(tensor, copy)
 
     return put_back
 
@@ -170,7 +238,7 @@ def _fill(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         return tensor.copy_(source)
 
 
-def _memory(tensor: torch.Tensor) -> memoryview:
+def memory_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor of the CPU, which live as long as anybody looks at them."""
     size = tensor.numel() * tensor.element_size()
     if not size:

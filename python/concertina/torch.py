@@ -1,33 +1,29 @@
-"""Concertina for PyTorch: a Run whose world is a torch.distributed process group.
+"""Concertina for PyTorch: a job whose world is a torch.distributed process group.
 
     import concertina.torch as elastic
 
-    run = elastic.Run(state={"net": net, "opt": opt}, epochs=30, global_batch=128, micro_batch=64, seed=0)
+    job = elastic.join(state={"net": net, "opt": opt}, seed=0)
+    for step in job.steps(data, global_batch=128, micro_batch=64, epochs=30, evaluate="epoch"):
+        with step:
+            if step.evaluates:
+                step.report(accuracy=evaluate(net))
+                continue
+            for x, y in step.micro_batches():
+                step.backward(F.cross_entropy(net(x), y))
+            opt.step()
+            step.report(loss=step.loss)
 
-    def train(world):
-        ddp = DistributedDataParallel(net, init_sync=False)
-        for epoch in run.epochs():
-            for step in run.steps(data):
-                opt.zero_grad()
-                for (x, y), weight in step.micro_batches(ddp):
-                    (weight * F.cross_entropy(ddp(x), y)).backward()
-                opt.step()
-                step.report(loss=loss)
-
-    run(train)
+There is no wrapper around the model: step.backward() exchanges the gradients of the modules in the state, while the last
+backward pass goes on. They are those of the whole batch, for any number of ranks. What a model computes across the
+samples of a batch (BatchNorm) or draws at random (dropout, augmentation) still depends on how the batch was divided.
 
 When a rank is lost the others make the step that it was in again, with the state that they have. They can as
 long as no optimizer has begun its step, so what changes the state besides an optimizer comes after it.
-
-Gradients are those of the whole batch for any number of ranks. What a model computes across the
-samples of a batch (BatchNorm) or draws at random (dropout, augmentation) still depends on how the
-batch was divided.
 """
 
-import contextlib
-import datetime
-import os
+import math
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,196 +32,314 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
-from concertina import run as _run
+from concertina import job as _job
+from concertina import mistakes, randomness, samples
+from concertina import step as _step
 from concertina.agent import AgentError
-from concertina.loader import Loader
+from concertina.gradients import Gradients
+from concertina.groups import Groups
+from concertina.loader import Loader, Part
+from concertina.member import copy_whole
 from concertina.session import WorldChanged
-from concertina.tensors import Buffers, Random, TensorCodec, copy_groups
-from concertina.world import Assignment, World
+from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread
+from concertina.world import World
 
-__all__ = ["AgentError", "Loader", "Run", "Step", "World", "WorldChanged"]
-
-_CONNECT_TIMEOUT = datetime.timedelta(seconds=2)
-_STORE_TIMEOUT = datetime.timedelta(minutes=5)
-_GIVE_UP = 150  # connection attempts of two seconds
+__all__ = ["AgentError", "Job", "Loader", "Step", "World", "join"]
 
 
-class Step(_run.Step):
-    """One optimizer update, as one rank sees it."""
+def join(state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None) -> "Job":
+    """Greets the agent, if there is one, and returns the job whose steps this program makes; see Job.
 
-    def micro_batches(self, model: Module | None = None) -> Iterator[tuple[Any, float]]:
-        """This rank's part of the step in pieces: (batch, weight) pairs; see concertina.Step.
+    state: what training changes, by name: the modules (not wrapped ones), the optimizers, schedulers, a GradScaler, an
+    average of the weights, and whatever else has state_dict() and load_state_dict(). A state_dict() may hold numbers, texts,
+    containers, NumPy arrays and dense tensors. All ranks begin with the parameters of rank 0.
 
-        model is the DistributedDataParallel or similar whose gradients are exchanged: that then
-        happens in the last piece only.
+    seed: 0 … 2^64-1, of the order of the samples and of random numbers: those of Python, NumPy and PyTorch begin anew
+    in each step, different ones on each rank.
+
+    backend: as torch.distributed names it; by default nccl where there is a CUDA device (each process then uses the
+    one of its local rank), gloo otherwise.
+
+    Raises AgentError when the agent cannot be talked to or is of another version, TypeError for an object without those
+    methods or a DistributedDataParallel, ValueError for a seed out of range.
+    """
+    return Job(state, seed=seed, backend=backend)
+
+
+class Step(_step.Step):
+    """One optimizer update as one rank sees it, or an evaluation; see concertina.Step."""
+
+    _job: "Job"
+    _piece: samples.MicroBatch | None = None
+    _last = False
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """The mean loss of the whole batch over all ranks, as a number in a tensor: exchanged with the gradients, so
+        that it costs nothing. It is there once the loop over micro_batches() has ended, on all ranks."""
+        if self._job._gradients.loss is None:
+            raise RuntimeError("step.loss is there once the loop over step.micro_batches() has ended")
+        return self._job._gradients.loss
+
+    def micro_batches(self) -> Iterator[Any]:
+        """This rank's part of the step, in batches of at most micro_batch samples: none, if there are more ranks than
+        samples. Can be used once in a step. When it ends the gradients are those of the whole batch."""
+        return super().micro_batches()
+
+    def backward(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> None:
+        """Adds the gradient of a micro-batch's loss, once for each; the last one exchanges.
+
+        loss: a mean over the micro-batch. weight: over how many things it is a mean, such as tokens that are no
+        padding; by default its samples. The gradient is then that of the mean over all of these in the whole batch.
+        Raises ValueError for a weight that is negative or not finite.
         """
-        last = len(self._pieces) - 1
-        for i, piece in enumerate(super().micro_batches()):
-            with model.no_sync() if model is not None and i < last else contextlib.nullcontext():
-                yield piece
+        piece, last = self._piece, self._last
+        if piece is None:
+            raise RuntimeError(
+                "step.backward() belongs into the loop over step.micro_batches(), once for each of them: add several losses up"
+            )
+        if loss.numel() != 1:
+            raise ValueError(f"step.backward(loss) of {loss.numel()} numbers: give their mean, and weight=… where some do not count")
+        weight = float(piece.samples if weight is None else weight)
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"weight={weight}: it says over how many samples, or tokens, the loss is a mean")
+        self._piece = None
+        if weight and piece.samples:
+            self._job._gradients.backward(loss, weight, last)
+        elif not piece.samples:
+            self._job._gradients.backward(loss, 0.0, last)
+        if last:
+            self._job._gradients.exchange()
+
+    def _batches(self) -> Iterator[Any]:
+        pieces = self._job._used(self._pieces)
+        for i, piece in enumerate(pieces):
+            batch = self._load(piece)
+            self._piece, self._last = piece, i == len(pieces) - 1
+            yield batch
+        self._piece = None
+        if not self._job._gradients.exchanged:
+            self._job._gradients.exchange()
 
 
-class Run(_run.Run):
-    """A training run in a torch.distributed process group; see concertina.Run.
+class Job(_job.Job):
+    """A training job in a torch.distributed process group; see concertina.Job.
 
-    The group is there whenever the training function is called, and gone when the run has
-    returned. In each world it is another one: make what depends on it, such as
-    DistributedDataParallel, in the training function.
+    In the loop over its steps the group is there, as the default group; between two steps it may be another one. After
+    the loop it is gone.
     """
 
-    def __init__(
-        self,
-        *,
-        epochs: int,
-        global_batch: int,
-        state: Mapping[str, Any] | None = None,
-        micro_batch: int | None = None,
-        seed: int = 0,
-        backend: str | None = None,
-    ):
-        """state: the model (not the wrapped one), the optimizer and whatever else training
-        changes; see concertina.Run. PyTorch's random numbers are kept with it, in the way of Python's.
+    _step_type = Step
 
-        backend: as torch.distributed names it; by default nccl where there is a CUDA device
-        (each process then uses the one of its local rank), gloo otherwise.
-        """
-        super().__init__(epochs=epochs, global_batch=global_batch, state=state, micro_batch=micro_batch, seed=seed)
-        self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-        self._launched = _launcher_has_store()
+    def __init__(self, state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None):
+        self._groups = Groups(backend)
+        self._gradients = Gradients()
         self._buffers = Buffers()
+        self._fillers = False
+        self._looked = False
+        self._modes: list[tuple[Module, bool]] = []
+        self._watched = -1
+        if isinstance(state, Mapping):
+            state = {name: mistakes.unwrapped(name, thing) for name, thing in state.items()}
+        super().__init__(state, seed=seed)
+        self._optimizers = [thing for thing in self._state.values() if isinstance(thing, Optimizer)]
+        self._scalers = [thing for thing in self._state.values() if isinstance(thing, torch.amp.GradScaler)]
+        self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizer_steps(optimizer))
 
-    def __call__(self, train: Callable[[World], Any]) -> Any:
-        hook = register_optimizer_step_pre_hook(lambda *_: self._optimizer_steps())
-        try:
-            return super().__call__(train)
-        finally:
-            hook.remove()
+    def steps(
+        self,
+        data: Sequence | Loader,
+        *,
+        global_batch: int,
+        micro_batch: int | None = None,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        evaluate: str | int | None = None,
+        collate: Callable[[list], Any] | None = None,
+        fillers: bool = False,
+    ) -> Iterator[Step]:
+        """The steps of the training that are left; see concertina.Job.steps().
 
-    __call__.__doc__ = _run.Run.__call__.__doc__
+        data is a map-style data set, or a Loader around one; collate makes a batch of a list of samples (default:
+        torch.utils.data.default_collate; a Loader has its own).
 
-    def loader(self, data: Dataset, **options: Any) -> Loader:
-        """A DataLoader over a map-style data set, for steps(): its workers read ahead.
+        fillers: a rank that has fewer micro-batches than others computes the first sample of the step at weight 0
+        instead, so that all do the same: for models that exchange something themselves, such as SyncBatchNorm.
 
-        Make it once, outside of the training function: its workers live on from world to world.
-        What they have read and nobody has used is read again in the next world. options are those
-        of torch.utils.data.DataLoader, without batch_size, shuffle, sampler, batch_sampler and
-        drop_last: the run decides these.
+        Raises TypeError for other data, and where the calling function has wrapped a module of the state in a
+        DistributedDataParallel. Warns of an optimizer, scheduler, GradScaler or model there that is not in the state.
         """
-        return Loader(data, options)
-
-    def steps(self, data: Sequence | Loader, collate: Callable[[list], Any] | None = None) -> Iterator[Step]:
-        """The steps of the present epoch that are not done, over data: a map-style data set, or
-        what loader() has made; see concertina.Run.
-
-        collate makes a batch of a list of samples (default: torch.utils.data.default_collate); a
-        Loader has its own.
-        """
+        mistakes.refuse_data(data)
         if collate and isinstance(data, Loader):
-            raise ValueError("collate with a Loader: give run.loader(…, collate_fn=…) instead")
-        return super().steps(data, collate)
+            raise ValueError("collate with a Loader: give Loader(…, collate_fn=…) instead")
+        self._look_around(sys._getframe(1).f_locals)
+        self._fillers = fillers
+        return super().steps(
+            data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
+            evaluate=evaluate, collate=collate,
+        )  # fmt: skip
 
-    def _optimizer_steps(self) -> None:
+    def _look_around(self, variables: Mapping[str, Any]) -> None:
+        mistakes.refuse(variables, self._state)
+        if not self._looked:
+            self._looked = True
+            mistakes.warn(variables, self._state, stacklevel=4)
+
+    # What is done in a step.
+
+    def _begin_step(self, step: Step) -> None:
+        if not step.evaluates:
+            self._watch()
+            self._gradients.begin(step.samples, step.world.size)
+            if step.number == 1 and step.world.size > 1:
+                self._compare_plans()
+            return
+        # Who is thrown out of an evaluation does not come to net.train().
+        self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
+        if step.world.size > 1:
+            # All evaluate the same model, whatever each has seen of the batches.
+            spread(self._buffers.present())
+
+    def _watch(self) -> None:
+        """Has the gradients of all parameters exchanged that optimizers of the state have by now."""
+        there = self._optimized()
+        if there != self._watched:
+            self._gradients.watch(self._trained())
+            self._watched = there
+
+    def _optimized(self) -> int:
+        """How many parameters the optimizers of the state have."""
+        there = 0
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                there += len(group["params"])
+        return there
+
+    def _compare_plans(self) -> None:
+        """Refuses what would have ranks wait for each other for ever, or use samples twice. Raises RuntimeError."""
+        plan = self._plan
+        mine = {
+            "len(data)": plan.data, "global_batch": plan.global_batch, "micro_batch": plan.micro_batch,
+            "the number of steps": plan.total, "evaluate": {"epoch": -1, None: 0}.get(plan.evaluate, plan.evaluate),
+            "seed": self._seed >> 1,  # of 64 bits
+        }  # fmt: skip
+        device = torch.device("cuda", torch.cuda.current_device()) if self._groups.by_device else torch.device("cpu")
+        first = torch.tensor([*mine.values()], dtype=torch.int64, device=device)
+        dist.broadcast(first, 0)
+        for (name, own), other in zip(mine.items(), first.tolist(), strict=True):
+            if own != other:
+                numbers = "" if name in ("seed", "evaluate") else f" ({own}, {other} there)"
+                raise RuntimeError(
+                    f"{name} is not what it is on rank 0{numbers}: give the same on all ranks, and all of the data; the loop "
+                    "deals the samples out"
+                )
+
+    def _trained(self) -> Iterator[torch.nn.Parameter]:
+        """All parameters whose gradients are exchanged."""
+        for thing in self._state.values():
+            if isinstance(thing, AveragedModel):
+                continue  # It has copies of parameters, which are averaged and not trained.
+            if isinstance(thing, Module):
+                yield from thing.parameters()
+            elif isinstance(thing, Optimizer):
+                for group in thing.param_groups:
+                    yield from group["params"]
+
+    def _whole(self, step: Step) -> bool:
+        if step.evaluates or not self._gradients.missing:
+            self._modes = []
+            self._gradients.settled()
+            return True
+        if self._session.aborted:
+            return False
+        raise RuntimeError("a step has to go through step.micro_batches() to its end: its gradients are exchanged there")
+
+    def _optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to write. What it writes must not come of an exchange that was broken off. Of one
         between devices only they know: a communicator that is aborted leaves whatever was there."""
         self._keeper.fence()
-        if self._session is None or self._session.agent is None or self._live.writing:
+        if self._gradients.missing and self._gradients.trains(optimizer):
+            raise RuntimeError(
+                "an optimizer steps before the gradients are exchanged: call step.backward(loss) for each of "
+                "step.micro_batches(), and step after that loop"
+            )
+        if self._there and self._present and not self._present.evaluates:
+            self._gradients.refuse_strangers()
+            if self._optimized() != self._watched:
+                raise RuntimeError(
+                    "an optimizer was given parameters in the middle of a step, whose gradients were not exchanged: give them "
+                    "between two steps"
+                )
+        if self._session.agent is None or not self._there or self._live.writing:
             return
-        if "nccl" in self._backend:
+        if self._groups.by_device:
             torch.cuda.current_stream().synchronize()
             if self._session.aborted:
                 raise WorldChanged
         self._begin_update()
 
     def _copies(self) -> list[Callable[[], None]]:
-        return [*super()._copies(), self._buffers.copy()]
+        return [*super()._copies(), self._buffers.copy(), *map(copy_scaler, self._scalers)]
 
     def _copy_of(self, thing: Any) -> Callable[[], None] | None:
         if isinstance(thing, Optimizer):
             return copy_groups(thing)
         if isinstance(thing, LRScheduler):  # It may hold the rate as a tensor.
-            return _run.copy_whole(thing, thing.state_dict())
+            return copy_whole(thing, thing.state_dict())
         return super()._copy_of(thing)
 
     def _forget_step(self) -> None:
-        for thing in (self._state or {}).values():
+        self._gradients.forget()
+        for module, training in self._modes:
+            module.training = training
+        self._modes = []
+        for thing in self._state.values():
             if isinstance(thing, Module | Optimizer):
                 thing.zero_grad(set_to_none=True)
             elif isinstance(thing, torch.amp.GradScaler):
                 thing._per_optimizer_states.clear()  # It takes a step for what it was in the middle of otherwise.
 
-    def _enter(self, assigned: Assignment) -> None:
-        self._buffers.watch(thing for thing in (self._state or {}).values() if isinstance(thing, Module))
-        super()._enter(assigned)
-        if "nccl" in self._backend and assigned.world.size > 1:
-            # What the training function exchanges before its first step may be written into the model, as
-            # DistributedDataParallel does, and be half of it: devices do not tell.
-            self._live.doubt()
-
-    def _form(self, world: World, listener: socket.socket | None) -> None:
-        if torch.cuda.is_available() and self._backend == "nccl":
-            torch.cuda.set_device(world.local_rank)
-        if world.size == 1:
-            if listener:
-                listener.close()
-            _init_group(self._backend, store=dist.HashStore(), rank=0, world_size=1)
-        elif world.round == 0 or self._launched:
-            # The launcher's store serves the first world; later ones are the agent's.
-            self._launched = False
-            _init_group(self._backend, init_method="env://")
-        else:
-            store = dist.PrefixStore(f"{world.term}/{world.round}", self._open_store(world, listener))
-            _init_group(self._backend, store=store, rank=world.rank, world_size=world.size)
-
-    def _open_store(self, world: World, listener: socket.socket | None) -> dist.TCPStore:
-        """The store of a world; a rank 0 that is not there yet is tried again, in short attempts,
-        so that an abort is noticed between two."""
-        for attempt in range(_GIVE_UP):
-            try:
-                store = open_store(world, listener, _CONNECT_TIMEOUT)
-                store.set_timeout(_STORE_TIMEOUT)
-                return store
-            except dist.DistError:
-                if self._session.aborted:
-                    raise WorldChanged from None
-                if listener or world.rank == 0 or attempt == _GIVE_UP - 1:
-                    raise
-        raise AssertionError("unreachable")
-
-    def _leave(self) -> None:
-        if not dist.is_initialized():
-            return
-        # A process group ends gloo's threads while it holds the interpreter's lock, and one of them
-        # may be waiting for that lock to let go of a tensor: then both wait for ever. The backend
-        # object lets the lock go first, so it has to be the last one.
-        backend = dist.group.WORLD._get_backend(torch.device("cpu")) if "gloo" in self._backend else None
-        dist.destroy_process_group()
-        del backend
-
-    def _settle(self) -> None:
+    def _reseed(self, seed: int) -> None:
+        super()._reseed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed() takes 50 times as long.
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+            torch.cuda.manual_seed(seed)
 
-    def _interrupt(self) -> None:
-        super()._interrupt()
-        if "nccl" in self._backend and dist.is_initialized():
-            backend = dist.group.WORLD._get_backend(torch.device("cuda"))
-            abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
-            if abort:
-                abort()
+    # Samples.
 
-    def _make_codec(self) -> TensorCodec:
-        return TensorCodec(lambda: [thing for thing in (self._state or {}).values() if isinstance(thing, Module)])
+    def _used(self, pieces: Sequence[samples.MicroBatch]) -> list[samples.MicroBatch]:
+        return [piece for piece in pieces if piece.samples or self._fillers]
 
-    def _random_state(self) -> dict[str, Any]:
-        return super()._random_state() | {"concertina.torch": Random()}
+    def _loader_of(self, data: Sequence | Loader, collate: Callable | None) -> Callable[[Step, range], Any]:
+        if not isinstance(data, Loader):
+            return super()._loader_of(data, collate)
 
-    def _loader_of(self, data: Sequence | Loader, collate: Callable[[list], Any] | None) -> Callable[[range], Any]:
-        if isinstance(data, Loader):
-            return data.batches(lambda: self._ahead(len(data)), self._order(len(data)))
-        return super()._loader_of(data, collate)
+        def load(step: Step, positions: range) -> Any:
+            def ahead() -> Iterator[Part]:
+                order = samples.Order(self._seed, step.epoch, len(data))
+                for coming in self._ahead(step):
+                    # By the place in the epoch: a step that is made again draws the same, and no rank what another one draws.
+                    seed = randomness.seed_of(self._seed, "samples", step.epoch, coming.start, len(coming))
+                    yield Part(order.of(coming), coming, seed)
+
+            return data.read(step, positions, ahead)
+
+        return load
+
+    def _ahead(self, step: Step) -> Iterator[range]:
+        """The positions of all micro-batches of this rank from a step to the end of its epoch."""
+        plan, world, place = self._plan, step.world, self._place
+        while True:
+            batch = plan.batch(place)
+            if batch.epoch != step.epoch or place.step >= plan.total:
+                return
+            for piece in self._used(plan.part(batch, world.size, world.rank)):
+                yield _job.used_positions(piece, batch.first)
+            place = plan.after(place, batch)
 
     def _fetcher(self, data: Sequence, collate: Callable[[list], Any] | None) -> Callable[[list[int]], Any]:
         if isinstance(data, TensorDataset) and collate is None:
@@ -236,47 +350,55 @@ class Run(_run.Run):
             return lambda numbers: join(data.__getitems__(numbers))
         return super()._fetcher(data, join)
 
-    def _make_step(self, *args: Any) -> Step:
-        return Step(self, *args)
+    # Worlds.
 
+    def _enter_world(self, assigned: Any) -> None:
+        self._buffers.watch(self._modules())
+        self._watched = -1
+        super()._enter_world(assigned)
 
-def _init_group(backend: str, **where: Any) -> None:
-    """Makes the process group of a world.
+    def _form(self, world: World, listener: socket.socket | None) -> None:
+        self._groups.form(world, listener, lambda: self._session.aborted)
+        if world.size > 1:
+            self._connections.formed(world.size)
+        if world.from_step == 0 and world.size > 1:
+            self._live.doubt()
+            with torch.no_grad():
+                spread(tensor for module in self._modules() for tensor in module.state_dict().values())
+            if not self._groups.by_device:  # Devices tell later: at the gate.
+                self._live.settled()
 
-    PyTorch counts the groups that a process has begun to make, and ranks find each other under that
-    number; only the end of a group that was made sets it back. So when this one fails another is made
-    and ended, of this process alone: a rank that was on its way into a world that broke would wait for
-    ever in the next one for those that were not.
-    """
-    try:
-        dist.init_process_group(backend, **where)
-    except BaseException:
-        if not dist.is_initialized():
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-            dist.destroy_process_group()
-        raise
+    def _leave(self) -> None:
+        self._groups.leave()
 
+    def _settle(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
 
-def open_store(world: World, listener: socket.socket | None, timeout: datetime.timedelta) -> dist.TCPStore:
-    """The store at the world's master port; rank 0 serves it.
+    def _interrupt(self) -> None:
+        super()._interrupt()
+        self._groups.abort()
 
-    listener is the master port's socket where the agent has handed it over; the store takes it.
-    """
-    serve = {"master_listen_fd": listener.detach()} if listener else {}
-    # Without libuv: that server takes no socket that is bound already, some builds lack it, and
-    # the protocol is the same.
-    return dist.TCPStore(
-        world.master_address,
-        world.master_port,
-        world_size=world.size,
-        is_master=world.rank == 0,
-        timeout=timeout,
-        wait_for_workers=False,
-        use_libuv=False,
-        **serve,
-    )
+    def _close(self) -> None:
+        try:
+            super()._close()
+        finally:
+            self._gradients.close()
+            self._hook.remove()
 
+    def _modules(self) -> list[Module]:
+        return [thing for thing in self._state.values() if isinstance(thing, Module)]
 
-def _launcher_has_store() -> bool:
-    """Whether torchrun started this process: the master port is its own then."""
-    return "TORCHELASTIC_USE_AGENT_STORE" in os.environ
+    def _make_codec(self) -> TensorCodec:
+        return TensorCodec(self._modules)
+
+    def _adapted(self, thing: Any) -> Any:
+        return InPlace(thing) if isinstance(thing, Optimizer) else thing
+
+    def _position(self) -> dict[str, int]:
+        return super()._position() | {"scale": self._gradients.scale}
+
+    def _adopt(self, assigned: Any) -> None:
+        super()._adopt(assigned)
+        if assigned.restore:
+            self._gradients.scale = self._loaded.get("scale", 0)

@@ -36,6 +36,16 @@ class World:
 
 
 @dataclass(frozen=True)
+class Staging:
+    """What one process writes of a snapshot that several make."""
+
+    of: int
+    """Into how many shares the state is cut, at least 2."""
+    shares: tuple[int, ...]
+    """Which of them it writes, counted from 0."""
+
+
+@dataclass(frozen=True)
 class Assignment:
     """A world that this process is to enter, and how."""
 
@@ -45,9 +55,13 @@ class Assignment:
     snapshot: str
     """The file to load; empty: the state that the program was started with."""
     writer: bool
-    """Whether this process writes snapshots."""
+    """Whether this process writes snapshots of all of its state."""
     listener: socket.socket | None
     """The listening socket of the master port, for rank 0 where there is one."""
+    shares: tuple[str, ...] = ()
+    """The files with the shares of the snapshot; none when that is whole."""
+    staging: Staging | None = None
+    """What it writes of a state that is large enough for shares."""
 
 
 _MESSAGE = {
@@ -85,7 +99,21 @@ def assignment(message: Mapping, listener: socket.socket | None) -> Assignment:
     formed = from_message(message)
     if values["restore"] and formed.from_step and not values["snapshot"]:
         raise ValueError(f"the agent sent a world that begins after step {formed.from_step}, and no snapshot")
-    return Assignment(formed, listener=listener, **values)
+    shares = message.get("shares", [])
+    if type(shares) is not list or not all(type(path) is str for path in shares):
+        raise ValueError(f"the agent sent a world with shares = {shares!r}")
+    return Assignment(formed, listener=listener, shares=tuple(shares), staging=staging(message), **values)
+
+
+def staging(message: Mapping) -> Staging | None:
+    """What the agent's message says is to be written; None for everything. Raises ValueError when it makes no sense."""
+    asked = message.get("staging")
+    if asked is None:
+        return None
+    of, shares = (asked.get("of"), asked.get("shares")) if isinstance(asked, dict) else (None, None)
+    if type(of) is not int or type(shares) is not list or not all(type(i) is int and 0 <= i < of for i in shares):
+        raise ValueError(f"the agent wants shares of a snapshot that cannot be: {asked!r}")
+    return Staging(of, tuple(shares))
 
 
 def from_environment(env: Mapping[str, str] = os.environ) -> World:

@@ -53,6 +53,7 @@ class FakeAgent:
         self.raw_greeting: bytes | None = None
         self.pieces = 1
         self.silent_after_join = False
+        self.leaves = False
         self.answers = {"finished": {"type": "end"}, "fault": {"type": "raise"}}
         self._dir = tempfile.mkdtemp()
         self.path = os.path.join(self._dir, "agent.sock")
@@ -206,6 +207,8 @@ class FakeAgent:
         welcome = {"type": "welcome", "protocol": 2, "namespace": "team", "job": "digits", "attempt": 2}
         welcome |= {"slot": slot, "slots": len(self.worlds), "fds": 1, "aFieldOfLater": True}
         welcome |= {"snapshots": self.snapshots, "interval": self.interval}
+        if self.leaves and hello.get("leaves"):
+            welcome["leaves"] = True
         self._send(connection, welcome | self.greeting, self.memfd)
         return slot
 

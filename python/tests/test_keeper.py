@@ -5,7 +5,13 @@ import unittest
 from unittest import mock
 
 from concertina.keeper import Keeper
-from concertina.snapshot import Codec, Image, SnapshotError
+from concertina.snapshot import LEAST_SHARED, Codec, Image, SnapshotError
+from concertina.world import Staging, assignment
+from tests.fakeagent import world
+
+
+def write(image, path):
+    image.write(image.whole(path))
 
 
 class Holder:
@@ -25,33 +31,148 @@ class AnotherTraining(unittest.TestCase):
 
     def test_its_snapshot_is_refused_in_words(self):
         path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "a.part")
-        self.keeper(seed=1, batch=8)._image().write(path)
-        for other, words in ((2, 8), "seed=1, this run has seed=2"), ((1, 16), "global_batch=8, this run has global_batch=16"):
-            with self.assertRaisesRegex(SnapshotError, words):
-                self.keeper(seed=other[0], batch=other[1]).load(path)
-        self.assertEqual(self.keeper(seed=1, batch=8).load(path)["seed"], 1)
+        write(self.keeper(seed=1)._image(), path)
+        with self.assertRaisesRegex(SnapshotError, "seed=1, this job has seed=2"):
+            self.keeper(seed=2).load(path)
+        self.assertEqual(self.keeper(seed=1).load(path)["seed"], 1)
 
     def test_one_that_says_nothing_of_it_is_taken(self):
         path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "a.part")
-        self.keeper()._image().write(path)
-        self.assertEqual(self.keeper(seed=2, batch=8).load(path), {"step": 1})
+        write(self.keeper()._image(), path)
+        self.assertEqual(self.keeper(seed=2).load(path), {"step": 1})
 
 
 class Agent:
     """Takes every snapshot for good, and remembers what it heard."""
 
     interval = 0.0
+    asked = None
     gate = mock.Mock()
 
     def __init__(self, folder):
         self.snapshots = folder
         self.said = []
 
-    def say(self, kind, step, file, bytes):
-        self.said.append((step, "written"))
+    def say(self, kind, step, file="", bytes=0, parts=None):
+        self.said.append((step, "written" if file else parts))
 
     def snapshot_failed(self, step, error):
         self.said.append((step, error))
+
+
+def assigned(writer=True, rank=0, **fields):
+    """A world of four."""
+    return assignment(world(rank, 4, writer=writer, **fields), None)
+
+
+class Shares(unittest.TestCase):
+    """What several ranks write of a state that is the same on all of them, but for what is their own."""
+
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.weights = os.urandom((LEAST_SHARED + (5 << 20)) + 7)
+
+    def keeper(self, rank, size=None, **fields):
+        agent = Agent(tempfile.mkdtemp(dir=self.folder))
+        holder = Holder()
+        holder.values = {"own": b"of rank %d" % rank, "weights": self.weights[:size], "same": bytes(70_000), "rank": rank}
+        keeper = Keeper({"net": holder}, Codec(), lambda: {"step": 7})
+        keeper.begin(agent, 7, assigned(rank=rank, **fields))
+        return keeper, agent, holder
+
+    def parts(self, keeper, agent):
+        """Those that a keeper has written, by key."""
+        ((step, parts),) = agent.said
+        self.assertEqual(step, 7)
+        for part in parts:
+            path = os.path.join(agent.snapshots, part["file"])
+            self.assertEqual(os.stat(path).st_size, part["bytes"])
+        agent.said = []
+        return {part["key"]: os.path.join(agent.snapshots, part["file"]) for part in parts}
+
+    def taken(self, periodic):
+        """All parts that four ranks write, each two shares."""
+        found = {}
+        for rank in range(4):
+            shares = [rank, (rank + 1) % 4]
+            keeper, agent, _ = self.keeper(rank, writer=False, staging={"of": 4, "shares": shares} if periodic else None)
+            if periodic:
+                keeper.consider(7)
+                keeper._keep(7)
+                keeper._join()
+            else:
+                agent.asked = Staging(4, tuple(shares))
+                keeper.save(7)
+            found |= self.parts(keeper, agent)
+        return found
+
+    def load(self, parts, rank):
+        layout = next(iter(parts)).split(".", 1)[1]
+        keeper, _, holder = self.keeper(3)
+        holder.values = {}
+        position = keeper.load(parts[f"r{rank}.{layout}"], [parts[f"s{i}.{layout}"] for i in range(4)])
+        self.assertEqual(position, {"step": 7})
+        return holder.values
+
+    def test_any_rank_reads_what_all_have_written(self):
+        for periodic in True, False:
+            parts = self.taken(periodic)
+            self.assertEqual(sorted(key.split(".")[0] for key in parts), ["r0", "r1", "r2", "r3", "s0", "s1", "s2", "s3"])
+            for rank in 0, 2:
+                self.assertEqual(
+                    self.load(parts, rank),
+                    {"own": b"of rank %d" % rank, "weights": self.weights, "same": bytes(70_000), "rank": rank},
+                )
+
+    def test_the_parts_one_after_another_are_a_whole_file(self):
+        parts = self.taken(False)
+        layout = next(iter(parts)).split(".", 1)[1]
+        path = os.path.join(self.folder, "whole")
+        with open(path, "wb") as whole:
+            for key in [f"r1.{layout}"] + [f"s{i}.{layout}" for i in range(4)]:
+                with open(parts[key], "rb") as part:
+                    whole.write(part.read())
+        keeper, _, holder = self.keeper(0)
+        holder.values = {}
+        keeper.load(path)
+        self.assertEqual((holder.values["rank"], holder.values["weights"]), (1, self.weights))
+
+    def test_a_rank_has_no_more_in_memory_than_it_writes(self):
+        keeper, agent, _ = self.keeper(1, writer=False, staging={"of": 4, "shares": [2]})
+        keeper.consider(7)
+        keeper._keep(7)
+        keeper._join()
+        self.assertLess(len(keeper._memory), len(self.weights) // 3)
+        self.assertEqual(len(self.parts(keeper, agent)), 2)
+
+    def test_a_missing_share_is_told(self):
+        parts = self.taken(False)
+        layout = next(iter(parts)).split(".", 1)[1]
+        keeper, _, _ = self.keeper(0)
+        with self.assertRaisesRegex(SnapshotError, "bytes, not"):
+            keeper.load(parts[f"r0.{layout}"], [parts[f"s{i}.{layout}"] for i in range(3)])
+
+    def test_states_of_different_shapes_do_not_fit_together(self):
+        layouts = set()
+        for size in None, LEAST_SHARED + 1:
+            keeper, agent, _ = self.keeper(0, size=size)
+            agent.asked = Staging(2, (0,))
+            keeper.save(7)
+            layouts |= {key.split(".")[2] for key in self.parts(keeper, agent)}
+        self.assertEqual(len(layouts), 2)
+
+    def test_a_small_state_is_written_whole_by_the_writer_alone(self):
+        for writer, said in (True, [(7, "written")]), (False, []):
+            keeper, agent, _ = self.keeper(1, size=1000, writer=writer, staging={"of": 4, "shares": [1]})
+            keeper.consider(7)
+            keeper._keep(7)
+            keeper._join()
+            self.assertEqual(agent.said, said)
+        for shares, said in ((0,), [(7, "written")]), ((1, 2), [(7, [])]):
+            keeper, agent, _ = self.keeper(1, size=1000)
+            agent.asked = Staging(4, shares)
+            keeper.save(7)
+            self.assertEqual(agent.said, said)
 
 
 class Failures(unittest.TestCase):
@@ -59,7 +180,7 @@ class Failures(unittest.TestCase):
         self.step = 0
         self.agent = Agent(self.enterContext(tempfile.TemporaryDirectory()))
         self.keeper = Keeper({"net": Holder()}, Codec(), lambda: {"step": self.step})
-        self.keeper.begin(self.agent, 0, True)
+        self.keeper.begin(self.agent, 0, assigned())
 
     def steps(self, count):
         """Makes so many; what the agent heard meanwhile."""
@@ -98,7 +219,7 @@ class Failures(unittest.TestCase):
         self.assertIn("no memory for a copy of the state (MemoryError)", text)
 
     def test_a_first_state_that_found_no_memory_is_not_taken_for_the_present_one(self):
-        with mock.patch.object(self.keeper, "_copy", side_effect=MemoryError):
+        with mock.patch.object(self.keeper, "_memory_of", side_effect=MemoryError):
             self.keeper.consider(0)
         with self.assertRaisesRegex(SnapshotError, "nothing is left"):
             self.keeper.load("")

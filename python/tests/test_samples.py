@@ -45,6 +45,15 @@ class Properties(unittest.TestCase):
                     seen += [order(piece.first + i) for i in range(piece.samples)]
             self.assertEqual(sorted(seen), list(range(n)), case)
 
+    def test_an_order_is_the_permutation_wherever_it_is_read(self):
+        for _ in range(50):
+            n, seed = self.random.randint(1, 5000), self.random.getrandbits(64)
+            order, want = samples.Order(seed, 0, n), samples.Permutation(seed, 0, n)
+            for _ in range(20):
+                first = self.random.randint(0, n)
+                positions = range(first, self.random.randint(first, min(n, first + 1500)))
+                self.assertEqual(order.of(positions), [want(i) for i in positions], f"seed {self.seed}: {n} {positions}")
+
     def test_weighted_means_average_to_the_mean_of_the_batch(self):
         for _ in range(200):
             size, world, micro = self.random.randint(1, 60), self.random.randint(1, 12), self.random.randint(1, 40)

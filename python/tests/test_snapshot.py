@@ -20,7 +20,7 @@ class Case(unittest.TestCase):
         image = Image(state, {"step": 3}, Codec())
         if keep:
             image.keep(memoryview(bytearray(image.bytes + 5)))
-        self.assertEqual(image.write(self.path), os.stat(self.path).st_size)
+        self.assertEqual(image.write(image.whole(self.path)), os.stat(self.path).st_size)
         position, found = read(self.path, Codec())
         os.unlink(self.path)
         self.assertEqual(position, {"step": 3})
@@ -57,7 +57,7 @@ class Whole(Case):
         image = Image([value], {}, Codec())
         image.keep(memoryview(bytearray(64)))
         value[:] = b"after!"
-        image.write(self.path)
+        image.write(image.whole(self.path))
         self.assertEqual(read(self.path, Codec())[1], [b"before"])
         self.assertEqual(image.values(), [b"before"])
 
@@ -76,7 +76,8 @@ class Bad(Case):
             Image({"opt": [0, lambda: 0].copy()}, {}, Codec())
 
     def test_files_that_are_no_snapshots(self):
-        Image({"a": bytes(100), "b": [1, {"c": 2.0}]}, {"step": 1}, Codec()).write(self.path)
+        image = Image({"a": bytes(100), "b": [1, {"c": 2.0}]}, {"step": 1}, Codec())
+        image.write(image.whole(self.path))
         good = pathlib.Path(self.path).read_bytes()
         seed = random.SystemRandom().randrange(2**32)
         chance = random.Random(seed)

@@ -37,11 +37,12 @@ class Counter:
 class Program:
     """A training program in a thread of its own; each step waits until the test lets it go."""
 
-    def __init__(self, case, state=True, **options):
+    def __init__(self, case, **options):
         self.counter = Counter()
-        states = {"counter": self.counter} if state else None
-        self.run = concertina.Run(**({"epochs": 2, "global_batch": 4, "seed": 3, "state": states} | options))
-        self.worlds, self.steps, self.evaluations = [], [], []
+        self.options = {"epochs": 2, "global_batch": 4, "evaluate": "epoch"} | options
+        self.job = concertina.join({"counter": self.counter}, seed=3)
+        self.best = self.job.values(evaluated=0)
+        self.worlds, self.steps, self.evaluations, self.attempts = [], [], [], []
         self.entered, self.proceed = threading.Semaphore(0), threading.Semaphore(0)
         self.fail_at = 0
         self.outcome = None
@@ -65,14 +66,20 @@ class Program:
         assert not self.thread.is_alive(), "the program has not ended"
         return self.outcome
 
-    def train(self, world):
-        self.worlds.append(world)
-        for epoch in self.run.epochs():
-            for step in self.run.steps(DATA):
-                self.step(step)
-            with self.run.evaluating():
-                self.evaluate(epoch)
+    def train(self):
+        for step in self.loop():
+            with step:
+                if step.world not in self.worlds:
+                    self.worlds.append(step.world)
+                if step.evaluates:
+                    self.evaluate(step)
+                else:
+                    self.step(step)
+            self.attempts.append((step.number, step.evaluates, step.committed))
         return "result"
+
+    def loop(self):
+        return self.job.steps(DATA, **self.options)
 
     def step(self, step):
         assert self.proceed.acquire(timeout=SECONDS)
@@ -80,17 +87,18 @@ class Program:
             self.fail_at = 0
             self.counter.add([1000])  # half a step
             raise ArithmeticError(f"bad step {step.number}")
-        for batch, weight in step.micro_batches():
+        for batch in step.micro_batches():
             self.counter.add(batch)
         self.steps.append(step.number)
         self.entered.release()
 
-    def evaluate(self, epoch):
-        self.evaluations.append(epoch)
+    def evaluate(self, step):
+        self.evaluations.append(step.epoch)
+        self.best.evaluated += 1
 
     def _main(self):
         try:
-            self.outcome = self.run(self.train)
+            self.outcome = self.train()
         except BaseException as error:
             self.outcome = error
 
@@ -100,16 +108,21 @@ class Program:
 
 
 class Case(unittest.TestCase):
-    def start(self, *worlds, answers=(), state=True, program=Program, listener=None, setup=None, **options):
+    def start(self, *worlds, answers=(), program=Program, listener=None, setup=None, **options):
         agent = self.enterContext(FakeAgent(*(worlds or [world()]), listener=listener))
         agent.answers = dict(answers)
         vars(agent).update(setup or {})
         self.enterContext(mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": agent.path, "LOCAL_RANK": "0"}))
         os.environ.pop("RANK", None)
-        started = program(self, state=state, **options)
+        started = program(self, **options)
         self.assertEqual(agent.hear("hello")["protocol"], 2)
         agent.hear("join")
         return agent, started
+
+    def wait_for_abort(self, program):
+        agent = program.job._session.agent
+        with agent._arrived:
+            assert agent._arrived.wait_for(lambda: agent.aborted, SECONDS)
 
     def barrier(self, agent, program, step):
         """Stops a program that is about to make the step after this one."""
@@ -124,18 +137,13 @@ class Case(unittest.TestCase):
         self.assertEqual(program.end(), "result")
 
     def undisturbed(self):
-        random.seed(5)
         counter = Counter()
-        run = concertina.Run(epochs=2, global_batch=4, seed=3)
-
-        def train(_):
-            for _ in run.epochs():
-                for step in run.steps(DATA):
-                    for batch, _ in step.micro_batches():
-                        counter.add(batch)
-
         with mock.patch.dict(os.environ, clear=True):
-            run(train)
+            job = concertina.join({"counter": counter}, seed=3)
+            for step in job.steps(DATA, epochs=2, global_batch=4):
+                with step:
+                    for batch in step.micro_batches():
+                        counter.add(batch)
         return counter.values
 
 
@@ -176,95 +184,157 @@ class Barrier(Case):
         program.make(1)
         self.barrier(agent, program, 2)
 
-    def test_poll_lets_a_change_through_and_evaluation_starts_over(self):
-        class Polling(Program):
-            def evaluate(self, epoch):
-                super().evaluate(epoch)
-                if len(self.evaluations) == 1:
-                    agent.stop(3)
-                    self.run.poll()
-
-        agent, program = self.start(program=Polling)
+    def test_who_stands_at_an_epochs_end_has_not_evaluated_yet(self):
+        agent, program = self.start()
         agent.hear("snapshot")
-        program.make(3)
+        program.make(2)
+        agent.stop(3)
+        program.make(1)
         self.assertEqual(agent.hear("parked")["step"], 3)
-        self.assertEqual(agent.words()["phase"], Phase.EVAL)
+        self.assertEqual(program.evaluations, [])
         agent.stop(0)
         agent.give(world(0, 2, round=2, fromStep=3, restore=False))
         self.finish(agent, program)
-        self.assertEqual(program.evaluations, [0, 0, 1])
+        self.assertEqual(program.evaluations, [0, 1])
         self.assertEqual(program.steps, [1, 2, 3, 4, 5, 6])
 
-    def test_all_ranks_go_on_at_the_same_place_after_the_last_step_of_an_epoch(self):
-        class Later(Program):
-            def evaluate(self, epoch):
-                super().evaluate(epoch)
-                if len(self.evaluations) == 1:
-                    agent.stop(3)  # Seen at the gate of step 4, past the evaluation of epoch 0.
+    def test_who_evaluates_makes_the_next_step_before_it_parks(self):
+        class Slow(Program):
+            def evaluate(self, step):
+                super().evaluate(step)
+                agent.stop(max(3, agent.words()["entered"]))  # as an agent does that is told of a barrier at 3
 
-        agent, program = self.start(program=Later)
+        agent, program = self.start(program=Slow)
         agent.hear("snapshot")
-        program.make(3)
-        self.assertEqual(agent.hear("parked")["step"], 3)
+        program.make(4)
+        self.assertEqual(agent.hear("parked")["step"], 4)
         agent.stop(0)
-        agent.give(world(0, 2, round=2, fromStep=3, restore=False))
+        agent.give(world(0, 2, round=2, fromStep=4, restore=False))
         self.finish(agent, program)
-        self.assertEqual(program.evaluations, [0, 0, 1])
+        self.assertEqual(program.evaluations, [0, 1])
 
-    def scheduled(self, leave):
-        """Trains two epochs, after each of which a number of the state goes up; leave brings the program into its
-        second world after that of the first one. The number in the end, and how often each epoch was ended."""
+    def broken_off(self, program=Program, at=4, **options):
+        """A program whose world is broken off in its step at; the agent has told it to go on from the step before."""
+        agent, started = self.start(program=program, **options)
+        agent.take_over(agent.hear("snapshot"), 1)
+        started.job._live.write()  # From now on it is taken to say where it changes its state.
+        started.make(at - 1)
+        started.fail_at = at
+        agent.say("abort", round=1, reason="a rank is lost")
+        agent.stop(1)
+        self.wait_for_abort(started)
+        started.proceed.release()
+        left = agent.hear("aborted")
+        self.assertEqual(left, {"type": "aborted", "step": at - 1, "clean": True})
+        agent.stop(0)
+        return agent, started
 
-        class Scheduled(Program):
-            def evaluate(self, epoch):
-                super().evaluate(epoch)
-                self.counter.values = [self.counter.values[0] + 1_000_000, 0.0]
-                if len(self.evaluations) == 1:
-                    agent.stop(3)
+    def test_an_evaluation_before_a_step_that_is_broken_off_starts_over(self):
+        agent, program = self.broken_off()
+        self.assertEqual((program.evaluations, program.best.evaluated), ([0], 0), "what it changed is put back")
+        program.counter.values = [21, 0.0]  # what a real program has not begun to change
+        agent.give(world(0, 1, round=2, fromStep=3, restore=False))
+        self.finish(agent, program)
+        self.assertEqual((program.evaluations, program.best.evaluated), ([0, 0, 1], 2))
+        self.assertIn((4, False, False), program.attempts)
 
-        agent, program = self.start(program=Scheduled)
-        first = agent.hear("snapshot")
-        agent.take_over(first, 1)
+    def test_the_state_of_an_epochs_end_has_nothing_of_its_evaluation(self):
+        agent, program = self.broken_off()
+        agent.say("save", step=3)
+        path = agent.take_over(agent.hear("snapshot"), 1)
+        self.assertEqual(read(path, Codec())[1]["concertina.values"], {"evaluated": 0})
+        agent.give(world(0, 1, round=2, fromStep=3, restore=True, snapshot=path))
+        self.finish(agent, program)
+        self.assertEqual((program.evaluations, program.best.evaluated), ([0, 0, 1], 2))
+
+    def test_values_that_are_named_in_an_evaluation_are_put_back(self):
+        class Naming(Program):
+            seen = ()
+
+            def evaluate(self, step):
+                super().evaluate(step)
+                best = self.job.values(best=0)
+                self.seen += (best.best,)
+                best.best += 1
+
+        agent, program = self.broken_off(program=Naming)
+        agent.give(world(0, 1, round=2, fromStep=3, restore=False))
+        self.finish(agent, program)
+        self.assertEqual(program.seen, (0, 0, 1))
+
+    def test_an_evaluation_that_writes_to_the_state_leaves_nothing_clean(self):
+        class Writing(Program):
+            def evaluate(self, step):
+                super().evaluate(step)
+                step.begin_update()
+
+        agent, program = self.start(program=Writing)
+        agent.take_over(agent.hear("snapshot"), 1)
+        program.job._live.write()
         program.make(3)
-        self.assertEqual(agent.hear("parked")["step"], 3)
-        leave(agent, program)
+        program.fail_at = 4
+        agent.say("abort", round=1, reason="a rank is lost")
+        agent.stop(1)
+        self.wait_for_abort(program)
+        program.proceed.release()
+        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 3, "clean": False})
+
+    def test_an_evaluation_is_reported_once(self):
+        class Reporting(Program):
+            def evaluate(self, step):
+                super().evaluate(step)
+                step.report(accuracy=len(self.evaluations))
+
+        agent, program = self.broken_off(program=Reporting)
+        self.assertEqual(program.job.metrics, {"accuracy": 1})
+        agent.give(world(0, 1, round=2, fromStep=3, restore=False))
+        program.make(1)
+        self.assertEqual(program.evaluations, [0, 0])
+        self.assertEqual(program.job.metrics, {"accuracy": 1})
         self.finish(agent, program)
-        return program.counter.values[0] // 1_000_000, program.evaluations
+        self.assertEqual(program.job.metrics, {"accuracy": 3})
 
-    def test_what_follows_an_epoch_changes_the_state_once_in_a_planned_change(self):
-        def leave(agent, program):
-            agent.stop(0)
-            agent.give(world(0, 2, round=2, fromStep=3, restore=False))
+    def test_values_that_a_broken_step_has_changed(self):
+        class Counting(Program):
+            def step(self, step):
+                self.best.evaluated += 1000
+                super().step(step)
 
-        self.assertEqual(self.scheduled(leave), (2, [0, 0, 1]))
+        agent, program = self.broken_off(program=Counting, at=2)
+        self.assertEqual(program.best.evaluated, 1000)
+        agent.give(world(0, 1, round=2, fromStep=1, restore=False))
+        self.finish(agent, program)
+        self.assertEqual(program.best.evaluated, 6002)
 
-    def test_what_follows_an_epoch_is_not_in_a_snapshot_of_its_last_step(self):
-        def leave(agent, program):
-            agent.say("save", step=3)
-            path = agent.take_over(agent.hear("snapshot"), 1)
-            self.assertLess(read(path, Codec())[1]["counter"]["values"][0], 1_000_000)
-            agent.stop(0)
-            agent.give(world(0, 2, round=2, fromStep=3, restore=True, snapshot=path))
+    def test_a_world_that_ends_in_the_last_evaluation(self):
+        class Last(Program):
+            def evaluate(self, step):
+                super().evaluate(step)
+                if len(self.evaluations) == 2:
+                    agent.say("abort", round=1, reason="a rank is lost")
+                    case.wait_for_abort(self)
+                    raise ConnectionError("a peer is gone")
 
-        self.assertEqual(self.scheduled(leave), (2, [0, 0, 1]))
+        case = self
+        agent, program = self.start(program=Last)
+        agent.hear("snapshot")
+        program.go_on()
+        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 6, "clean": True})
+        agent.give(world(0, 1, round=2, fromStep=6, restore=False))
+        self.finish(agent, program)
+        self.assertEqual((program.evaluations, program.best.evaluated), ([0, 1, 1], 2))
 
-    def test_what_follows_an_epoch_stays_when_the_world_goes_on(self):
-        def leave(agent, program):
-            agent.say("save", step=3)
-            agent.take_over(agent.hear("snapshot"), 1)
-            agent.stop(0)
-            agent.say("go")
-
-        self.assertEqual(self.scheduled(leave), (2, [0, 1]))
-
-    def test_what_follows_an_epoch_changes_the_state_once_when_the_next_step_is_broken_off(self):
-        def leave(agent, program):
-            agent.say("abort", round=1, reason="a rank is lost")
-            self.assertTrue(agent.hear("aborted")["clean"])
-            agent.stop(0)
-            agent.give(world(0, 1, round=2, fromStep=3, restore=False))
-
-        self.assertEqual(self.scheduled(leave), (2, [0, 0, 1]))
+    def test_who_has_evaluated_last_and_is_needed_again(self):
+        agent, program = self.start()
+        agent.hear("snapshot")
+        program.go_on()
+        self.assertTrue(agent.hear("finished")["clean"])
+        agent.say("save", step=6)
+        path = agent.take_over(agent.hear("snapshot"), 1)
+        self.assertEqual(read(path, Codec())[1]["concertina.values"], {"evaluated": 1})
+        agent.give(world(0, 2, round=2, fromStep=6, restore=False))
+        self.finish(agent, program)
+        self.assertEqual((program.evaluations, program.best.evaluated), ([0, 1, 1], 2))
 
     def test_an_agent_that_goes_away_ends_the_wait(self):
         agent, program = self.start()
@@ -276,7 +346,6 @@ class Barrier(Case):
 
 class Snapshots(Case):
     def test_who_joins_loads_what_the_barrier_saved(self):
-        random.seed(5)
         agent, program = self.start()
         agent.hear("snapshot")
         program.make(3)
@@ -285,7 +354,7 @@ class Snapshots(Case):
         path = agent.take_over(agent.hear("snapshot"), 1)
         position, _ = read(path, Codec())
         self.assertEqual(
-            position, {"step": 4, "samples": 14, "epoch": 1, "cursor": 4, "total": 6, "seed": 3, "batch": 4}
+            position, {"step": 4, "samples": 14, "epoch": 1, "cursor": 4, "total": 6, "seed": 3, "batch": 4, "data": 10}
         )  # fmt: skip
         agent.say("abort", round=1, reason="enough")
         self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 4, "clean": True})
@@ -302,40 +371,16 @@ class Snapshots(Case):
         self.assertEqual(newcomer.evaluations, [1])
         agent.hang_up()
 
-    def test_ranks_that_load_one_snapshot_draw_different_numbers(self):
+    def test_a_snapshot_of_another_training_is_refused(self):
         agent, program = self.start()
-        agent.hear("snapshot")
-        program.make(1)
-        self.barrier(agent, program, 2)
-        agent.say("save", step=2)
         path = agent.take_over(agent.hear("snapshot"), 1)
-
-        def drawn(number, rank, size):
-            agent.give(world(rank, size, round=number, fromStep=2, restore=True, snapshot=path, writer=False))
-            self.assertEqual(agent.hear("parked")["step"], 2)  # The stop of the first world is still there.
-            return random.getstate()
-
-        def away():
-            agent.say("abort", round=number, reason="next")
-            agent.hear("aborted")
-
-        found = {}
-        for number, (rank, size) in enumerate([(0, 2), (1, 2), (0, 2), (0, 1)], 2):
-            program.proceed.release()
-            found[number] = drawn(number, rank, size)
-            away()
-        self.assertEqual(len(set(found.values())), 4, "of each rank, and of each world")
-        self.assertEqual(found[5], self.kept(path), "who is alone goes on with what was kept")
-        program.go_on()
-        agent.stop(0)
-        agent.give(world(0, 1, round=6, fromStep=2, restore=True, snapshot=path, writer=False))
         self.finish(agent, program)
-
-    def kept(self, path):
-        return read(path, Codec())[1]["concertina.random"]["python"]
+        agent, program = self.start(world(snapshot=path), global_batch=5)
+        self.assertIn("global_batch=4, this one has global_batch=5", agent.hear("fault")["message"])
+        agent.say("raise")
+        self.assertIsInstance(program.end(), ValueError)
 
     def test_a_run_that_goes_back_ends_like_one_that_was_never_disturbed(self):
-        random.seed(5)
         agent, program = self.start(setup={"interval": 0})
         agent.take_over(agent.hear("snapshot"), 1)
         program.make(2)
@@ -364,7 +409,6 @@ class Snapshots(Case):
         self.assertEqual(program.counter.values, self.undisturbed())
 
     def test_back_to_the_first_step_without_a_file(self):
-        random.seed(5)
         agent, program = self.start(world(writer=False))
         program.fail_at = 1
         program.proceed.release()
@@ -394,10 +438,6 @@ class Snapshots(Case):
         agent, program = self.start(setup={"snapshots": ""})
         self.barrier_and_save(agent, program, "no folder")
 
-    def test_a_program_without_a_state(self):
-        agent, program = self.start(state=False)
-        self.barrier_and_save(agent, program, "Run\\(state")
-
     def barrier_and_save(self, agent, program, error):
         program.make(1)
         self.barrier(agent, program, 2)
@@ -419,10 +459,15 @@ class Snapshots(Case):
         """The snapshots in 29 steps, which are told of after the steps that every divides."""
         clock = mock.Mock(return_value=0)
         self.enterContext(mock.patch("concertina.keeper.time.monotonic_ns", clock))
-        agent, program = self.start(epochs=10, setup={"interval": interval})
+
+        class Timed(Program):
+            def step(self, step):
+                clock.return_value += int(step_takes * 1e9)
+                super().step(step)
+
+        agent, program = self.start(epochs=10, setup={"interval": interval}, program=Timed)
         taken = [agent.hear("snapshot")["step"]]
         for _ in range(29):
-            clock.return_value += int(step_takes * 1e9)
             program.make(1)
             if program.steps[-1] % every == 1 and program.steps[-1] > 1:
                 taken.append(agent.hear("snapshot")["step"])
@@ -465,11 +510,6 @@ class Faults(Case):
         agent.hang_up()
         self.assertIsInstance(program.end(), concertina.AgentError)
 
-    def wait_for_abort(self, program):
-        program.run._session.agent._arrived.acquire()
-        program.run._session.agent._arrived.wait_for(lambda: program.run._session.aborted, SECONDS)
-        program.run._session.agent._arrived.release()
-
     def test_a_world_that_is_aborted_before_it_began(self):
         agent, program = self.start(None)
         agent.say("abort", round=4, reason="lost a peer")
@@ -505,25 +545,58 @@ class Abort(Case):
         outcome = []
 
         class Waiting(Program):
-            def train(self, world):
-                if world.round == 1:
+            def step(self, step):
+                if step.world.round == 1:
                     with socket.create_connection(server.getsockname()) as peer:
                         peer.sendall(b"x")
                         outcome.append(peer.recv(1))
                         raise ConnectionError("the peer is gone")
-                return super().train(world)
+                super().step(step)
 
         agent, program = self.start(program=Waiting)
         peer = self.enterContext(server.accept()[0])
         peer.recv(1)
+        agent.hear("snapshot")
         agent.say("abort", round=1, reason="lost a peer")
-        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 0, "clean": True})
+        self.assertEqual(agent.hear("aborted"), {"type": "aborted", "step": 0, "clean": False})
         self.assertEqual(outcome, [b""])
         older.sendall(b"y")
         self.assertEqual(before.recv(1), b"y", "a connection from before the world is not touched")
         agent.give(world(round=2))
         agent.hear("snapshot")
         self.finish(agent, program)
+
+    def test_what_goes_elsewhere_once_the_world_is_formed_is_the_programs_own(self):
+        from concertina.connections import Connections
+
+        member, store = (self.enterContext(socket.create_server((address, 0))) for address in ("127.0.0.1", "127.0.0.2"))
+        connections = Connections()
+        connections.begin()
+
+        def connect(server):
+            mine = self.enterContext(socket.create_connection(server.getsockname(), source_address=(server.getsockname()[0], 0)))
+            return mine, self.enterContext(server.accept()[0])
+
+        def ended(pair):
+            pair[0].settimeout(0)
+            try:
+                return pair[0].recv(1) == b""
+            except BlockingIOError:
+                return False
+
+        first = connect(member)
+        connections.formed(1)
+        later, elsewhere = connect(member), connect(store)
+        connections.shut_down()
+        self.assertEqual([ended(pair) for pair in (first, later, elsewhere)], [True, True, False])
+        for formed in False, True:
+            connections.begin()
+            again = connect(store)
+            if formed:
+                connections.formed(3)
+                again = connect(member)
+            connections.shut_down()
+            self.assertTrue(ended(again), "before it is formed all count, and where not all are connected")
 
     def test_children_hold_no_connection_of_the_world(self):
         server = self.enterContext(socket.create_server(("127.0.0.1", 0)))
@@ -548,42 +621,84 @@ class Abort(Case):
             os.close(fd)
         os.waitpid(child, 0)
 
-    def test_what_a_world_held_is_freed_without_the_collector(self):
+    def test_what_a_broken_step_held_is_freed_without_the_collector(self):
         held = []
 
         class Wrapper:
             pass
 
         class Holding(Program):
-            def train(self, world):
+            def step(self, step):
                 wrapper = Wrapper()
                 held.append(weakref.ref(wrapper))
-                result = super().train(world)
+                super().step(step)
                 del wrapper
-                return result
 
         gc.collect()
         gc.disable()
         self.addCleanup(gc.enable)
         agent, program = self.start(program=Holding)
-        agent.hear("snapshot")
+        first = agent.take_over(agent.hear("snapshot"), 1)
         program.make(1)
-        self.barrier(agent, program, 2)
-        agent.stop(0)
-        agent.give(world(round=2, fromStep=2, restore=False))
-        program.make(1)
-        self.assertIsNone(held[0](), "after a planned change")
-        program.fail_at = 4
+        program.fail_at = 2
         program.proceed.release()
         agent.hear("fault")
-        agent.give(world(round=3, fromStep=0, restore=True, writer=False, snapshot=self.first(agent)))
+        agent.give(world(round=2, fromStep=0, restore=True, writer=False, snapshot=first))
         program.make(1)
-        self.assertIsNone(held[1](), "after a fault")
+        self.assertIsNone(held[1]())
         self.finish(agent, program)
 
-    def first(self, agent):
-        (name,) = [name for name in os.listdir(agent.snapshots) if name.startswith("0.")]
-        return os.path.join(agent.snapshots, name)
+
+class Worlds(Case):
+    """Programs that build something anew in each world."""
+
+    class Building(Program):
+        def train(self):
+            self.built = []
+            for present in self.job.worlds():
+                self.built.append(present.round)
+                super().train()
+            return "result"
+
+    def test_the_loop_over_steps_ends_with_its_world(self):
+        agent, program = self.start(program=self.Building)
+        agent.hear("snapshot")
+        program.make(2)
+        self.barrier(agent, program, 3)
+        agent.stop(0)
+        agent.give(world(0, 2, round=2, fromStep=3, restore=False))
+        program.make(1)
+        program.fail_at = 5
+        program.proceed.release()
+        agent.hear("fault")
+        agent.give(world(round=3, fromStep=0, snapshot=""))
+        self.assertIn("nothing is left", agent.hear("fault")["message"])
+        agent.say("raise")
+        self.assertIsInstance(program.end(), ValueError)
+        self.assertEqual(program.built, [1, 2])
+        self.assertEqual(program.steps, [1, 2, 3, 4])
+
+    def test_to_the_end_and_back_again(self):
+        agent, program = self.start(program=self.Building)
+        path = agent.take_over(agent.hear("snapshot"), 1)
+        program.go_on()
+        agent.hear("finished")
+        agent.give(world(round=2, fromStep=0, snapshot=path))
+        while agent.messages.get(timeout=SECONDS)[1]["type"] != "finished":
+            pass
+        agent.say("end")
+        self.assertEqual(program.end(), "result")
+        self.assertEqual(program.built, [1, 2])
+        self.assertEqual(program.steps, 2 * [1, 2, 3, 4, 5, 6])
+
+    def test_a_world_in_which_nothing_is_done(self):
+        class Lazy(Program):
+            def train(self):
+                for _ in self.job.worlds():
+                    pass
+
+        _, program = self.start(program=Lazy)
+        self.assertRegex(str(program.end()), "loop over job.steps")
 
 
 if __name__ == "__main__":

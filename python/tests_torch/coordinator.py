@@ -15,7 +15,7 @@ import threading
 from tests.fakeagent import FakeAgent, world
 
 MEMBER = str(pathlib.Path(__file__).with_name("member.py"))
-SECONDS = 120
+SECONDS = 300
 
 
 class Member:

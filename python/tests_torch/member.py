@@ -12,7 +12,6 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import concertina.torch as elastic
@@ -34,35 +33,52 @@ def main() -> None:
     torch.manual_seed(2)
     net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
     opt = torch.optim.Adam(net.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + step / 20))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7)
+    ema = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
     weight = torch.nn.ParameterList([torch.ones(int(ballast * 2**18))])
-    run = elastic.Run(
-        state={"net": net, "opt": opt, "ballast": weight}, epochs=int(epochs), global_batch=20, micro_batch=8, seed=5
-    )
-    training = run.loader(data(), num_workers=int(workers)) if workers else data()
+    state = {"net": net, "opt": opt, "schedule": schedule, "scaler": scaler, "ema": ema, "ballast": weight}
+    job = elastic.join(state, seed=5)
+    best = job.values(epochs=0, right=0)
+    training, world = elastic.Loader(data(), num_workers=int(workers)) if workers else data(), None
+    for step in job.steps(training, epochs=int(epochs), global_batch=20, micro_batch=8, evaluate="epoch"):
+        with step:
+            if step.world is not world:
+                world = step.world
+                tell(world=world.round, rank=dist.get_rank(), size=dist.get_world_size(), done=job._place.step)
+            if step.evaluates:
+                right = correct(ema, world)
+                best.epochs, best.right = best.epochs + 1, max(best.right, right)
+                tell(evaluated=step.epoch, right=right)
+                continue
+            begin = time.monotonic()
+            hang = f"{os.environ['TEST_DIR']}/hang-{step.number}-{world.rank}"
+            if os.path.exists(hang):
+                os.unlink(hang)
+                tell(hanging=step.number)
+                dist.recv(torch.zeros(1), src=0)
+            for x, y in step.micro_batches():
+                step.backward(scaler.scale(F.cross_entropy(net(x), y)))
+            loss = step.loss.item() / scaler.get_scale()
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            scaler.step(opt)
+            scaler.update()
+            schedule.step()
+            ema.update_parameters(net)
+            tell(step=step.number, loss=loss, pid=os.getpid())
+            time.sleep(max(0, begin + seconds - time.monotonic()))
+    found = [p.sum().item() for p in (*net.parameters(), *ema.parameters())]
+    tell(end=True, parameters=found, rate=schedule.get_last_lr()[0], scale=scaler.get_scale(), evaluations=best.epochs)
 
-    def train(world):
-        ddp = DistributedDataParallel(net)
-        tell(world=world.round, rank=dist.get_rank(), size=dist.get_world_size(), done=run._done)
-        for _ in run.epochs():
-            for step in run.steps(training):
-                begin = time.monotonic()
-                opt.zero_grad()
-                loss = torch.zeros(())
-                for (x, y), weight in step.micro_batches(ddp):
-                    part = weight * F.cross_entropy(ddp(x), y)
-                    part.backward()
-                    loss += part.detach()
-                if os.path.exists(f"{os.environ['TEST_DIR']}/hang-{step.number}-{world.rank}"):
-                    os.unlink(f"{os.environ['TEST_DIR']}/hang-{step.number}-{world.rank}")
-                    tell(hanging=step.number)
-                    dist.recv(torch.zeros(1), src=0)
-                dist.all_reduce(loss)
-                opt.step()
-                tell(step=step.number, loss=loss.item() / world.size, pid=os.getpid())
-                time.sleep(max(0, begin + seconds - time.monotonic()))
 
-    run(train)
-    tell(end=True, parameters=[p.sum().item() for p in net.parameters()])
+@torch.no_grad()
+def correct(model, world) -> int:
+    """How many samples of all a model gets right; each rank looks at its part."""
+    x, y = (tensor[world.rank :: world.size] for tensor in data().tensors)
+    right = (model(x).argmax(dim=1) == y).sum()
+    dist.all_reduce(right)
+    return int(right)
 
 
 main()

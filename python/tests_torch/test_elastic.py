@@ -19,7 +19,7 @@ class Case(unittest.TestCase):
             c.first_world(members)
             c.end(members)
             cls.undisturbed = losses(*members)
-            cls.parameters = members[0].told[-1]["parameters"]
+            cls.last = members[0].told[-1]
 
     def assert_undisturbed(self, *members):
         got = losses(*members)
@@ -27,9 +27,11 @@ class Case(unittest.TestCase):
         for step, loss in got.items():
             self.assertAlmostEqual(loss, self.undisturbed[step], delta=1e-3, msg=f"step {step}")
         for member in members:
-            if "parameters" in member.told[-1]:
-                for got, want in zip(member.told[-1]["parameters"], self.parameters, strict=True):
+            if "end" in member.told[-1]:
+                for got, want in zip(member.told[-1]["parameters"], self.last["parameters"], strict=True):
                     self.assertAlmostEqual(got, want, delta=1e-2)
+                for name in "rate", "scale", "evaluations":
+                    self.assertEqual(member.told[-1][name], self.last[name], name)
 
     def coordinator(self, **options) -> Coordinator:
         return self.enterContext(Coordinator(**options))

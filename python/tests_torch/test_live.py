@@ -8,7 +8,7 @@ import torch
 
 import concertina.torch as elastic
 from concertina.session import WorldChanged
-from concertina.tensors import Buffers, Random
+from concertina.tensors import Buffers
 from tests_torch.test_elastic import Case
 
 
@@ -109,74 +109,130 @@ class TheState(unittest.TestCase):
         put_back()
         self.assertEqual(int(net.norm.num_batches_tracked), 1)  # of another module nothing is put back
 
-    def run_with(self, net, **state):
-        run = elastic.Run(state={"net": net} | state, epochs=1, global_batch=1, backend="gloo")
-        run._session = Session()
-        run._buffers = Buffers([net])
-        run._live.settled()
-        return run
+    def job_with(self, net, **state):
+        job = elastic.join({"net": net} | state, backend="gloo")
+        self.addCleanup(job._close)
+        job._session, job._there = Session(), True
+        job._buffers = Buffers([net])
+        job._live.settled()
+        return job
 
     def test_a_step_is_taken_back_until_the_optimizer_steps(self):
         torch.manual_seed(3)
         net = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.BatchNorm1d(3))
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
-        run = self.run_with(net, opt=opt)
-        run._live.begin()
-        run._optimizer_steps()
-        run._live.settled()
-        before = {name: value.clone() for name, value in net.state_dict().items()}, Random().state_dict()["cpu"].clone()
-        run._live.begin()
+        job = self.job_with(net, opt=opt)
+        job._live.begin()
+        job._optimizer_steps(opt)
+        job._live.settled()
+        before = {name: value.clone() for name, value in net.state_dict().items()}
+        job._live.begin()
         net(torch.ones(4, 3)).sum().backward()
-        self.assertFalse(run._live.clean)
-        run._go_back()
-        self.assertTrue(run._live.clean)
+        self.assertFalse(job._live.clean)
+        job._go_back()
+        self.assertTrue(job._live.clean)
         for name, value in net.state_dict().items():
-            torch.testing.assert_close(value, before[0][name], rtol=0, atol=0)
-        self.assertTrue(torch.equal(torch.get_rng_state(), before[1]))
+            torch.testing.assert_close(value, before[name], rtol=0, atol=0)
         self.assertTrue(all(p.grad is None for p in net.parameters()))
 
-    def test_schedulers_are_put_back_to_the_end_of_the_epoch(self):
+    def test_what_an_evaluation_changes_of_schedulers_and_groups_is_put_back(self):
         net = torch.nn.Linear(2, 1)
         for rate in 0.1, torch.tensor(0.1):
             opt = torch.optim.Adam(net.parameters(), lr=rate)
             schedule = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
-            run = self.run_with(net, opt=opt, schedule=schedule)
+            job = self.job_with(net, opt=opt, schedule=schedule)
             group = opt.param_groups[0]
             held = group["lr"]
-            run._after_epoch = run._copy_small()
+            with unittest.mock.patch.object(job, "_evaluates_first", return_value=True):
+                job._live.settled()
             opt.step()
             schedule.step()
             opt.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
-            with run._right_after_step():
-                self.assertAlmostEqual(float(group["lr"]), 0.1)
-                self.assertEqual((len(opt.param_groups), schedule.last_epoch), (1, 0))
             self.assertAlmostEqual(float(group["lr"]), 0.05)
             self.assertEqual((len(opt.param_groups), schedule.last_epoch), (2, 1))
-            run._put_back()
+            job._live._whole = True  # What the optimizer has written is none of this.
+            job._go_back()
+            self.assertAlmostEqual(float(group["lr"]), 0.1)
+            self.assertEqual((len(opt.param_groups), schedule.last_epoch), (1, 0))
             schedule.step()
             self.assertAlmostEqual(float(group["lr"]), 0.05)
             self.assertIs(opt.param_groups[0], group)
             if isinstance(held, torch.Tensor):
                 self.assertIs(group["lr"], held)
 
-    def test_any_optimizer_counts_during_the_run(self):
+    def test_the_scale_of_a_step_that_the_optimizer_left_out_is_put_back(self):
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        job = self.job_with(net, opt=opt, scaler=scaler)
+        for start in 8.0, 8.0:  # Once before the scaler has a tensor for it, and once after.
+            job._live.write()
+            job._live.settled()
+            job._live.begin()
+            (scaler.scale(net(torch.ones(1, 2)).sum()) * float("inf")).backward()
+            scaler.step(opt)
+            scaler.update()
+            self.assertEqual(scaler.get_scale(), 4.0)
+            job._go_back()
+            self.assertEqual(scaler.get_scale(), start)
+            scaler.scale(torch.ones(1))
+
+    def test_who_is_thrown_out_of_an_evaluation_trains_on_in_the_mode_of_training(self):
+        net = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 1))
+        net[1].eval()
+        job = self.job_with(net)
+        job._begin_step(unittest.mock.Mock(evaluates=True, world=unittest.mock.Mock(size=1)))
+        net.eval()
+        job._go_back()
+        self.assertEqual([module.training for module in net.modules()], [True, True, False])
+
+    def test_averages_of_the_weights_are_not_exchanged(self):
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        job = self.job_with(net, opt=opt, ema=torch.optim.swa_utils.AveragedModel(net))
+        self.assertEqual({id(p) for p in job._trained()}, {id(p) for p in net.parameters()})
+
+    def test_parameters_that_an_optimizer_is_given_later_are_exchanged(self):
+        net, late = torch.nn.Linear(2, 1), torch.nn.Parameter(torch.ones(1))
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        job = self.job_with(net, opt=opt)
+        job._watch()
+        self.assertNotIn(late, set(job._gradients._everything))
+        opt.add_param_group({"params": [late]})
+        job._watch()
+        self.assertIn(late, set(job._gradients._everything))
+
+    def test_any_optimizer_counts_as_long_as_there_is_a_job(self):
         opt = torch.optim.Adam(torch.nn.Linear(2, 1).parameters())
-        run = elastic.Run(epochs=1, global_batch=1, backend="gloo")
-        with unittest.mock.patch.object(run, "_optimizer_steps", return_value=None) as steps:
+        job = elastic.join({}, backend="gloo")
+        with unittest.mock.patch.object(job, "_optimizer_steps", return_value=None) as steps:
+            for step in job.steps([0], epochs=1, global_batch=1):
+                with step:
+                    opt.step()
             opt.step()
-            run(lambda _: opt.step())
-            opt.step()
-        steps.assert_called_once_with()
+        steps.assert_called_once_with(opt)
+
+    def test_a_step_before_the_loop_is_no_part_of_it(self):
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        job = self.job_with(net, opt=opt)
+        job._there = False
+        job._optimizer_steps(opt)
+        self.assertTrue(job._live.clean)
+        job._there = True
+        job._optimizer_steps(opt)
+        self.assertFalse(job._live.clean)
 
     def test_devices_are_asked_before_an_optimizer_writes(self):
         net = torch.nn.Linear(2, 1)
-        run = self.run_with(net)
-        run._backend = "nccl"
-        run._session.aborted = True
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        job = self.job_with(net, opt=opt)
+        job._groups.backend = "nccl"
+        job._session.aborted = True
         with unittest.mock.patch("torch.cuda.current_stream") as stream, self.assertRaises(WorldChanged):
-            run._optimizer_steps()
+            job._optimizer_steps(opt)
         stream.return_value.synchronize.assert_called_once_with()
-        self.assertFalse(run._live.writing)
+        self.assertFalse(job._live.writing)
 
 
 class Session:
@@ -185,6 +241,12 @@ class Session:
     agent = object()
     aborted = False
     alone = False
+
+    def close(self):
+        pass
+
+    def end(self):
+        pass
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from concertina import snapshot
 from concertina.keeper import Keeper
 from concertina.tensors import TensorCodec
+from concertina.world import Assignment, from_environment
 
 
 class Agent:
@@ -17,6 +18,7 @@ class Agent:
 
     interval = 1e-9  # one is due whenever it is asked for
     gate = mock.Mock()
+    asked = None
 
     def __init__(self, folder):
         self.snapshots = folder
@@ -41,7 +43,7 @@ class Staging(unittest.TestCase):
         self.step = 1
         self.codec = TensorCodec(lambda: [self.net])
         self.keeper = Keeper({"net": self.net, "opt": self.opt}, self.codec, lambda: {"step": self.step})
-        self.keeper.begin(self.agent, 1, True)
+        self.keeper.begin(self.agent, 1, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
         self.addCleanup(self.keeper._join)
         self.states = {}
         self.hook = register_optimizer_step_pre_hook(lambda *_: self.keeper.fence())

@@ -7,10 +7,14 @@ from unittest import mock
 import numpy
 import torch
 
+import concertina.torch as elastic
 from concertina import keeper, samples
-from concertina.run import _Random
 from concertina.snapshot import SnapshotError
-from concertina.tensors import Random, TensorCodec
+from concertina.tensors import InPlace, TensorCodec
+
+
+def write(image, path):
+    image.write(image.whole(path))
 
 
 class Holder:
@@ -49,30 +53,57 @@ class State(unittest.TestCase):
         kept = keeper.Keeper(state, TensorCodec(), lambda: {"step": 1})
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "a.part")
-            kept._image().write(path)
+            write(kept._image(), path)
             change()
             self.assertEqual(kept.load(path), {"step": 1})
 
-    def test_random_numbers(self):
-        drawn = []
-
-        def draw():
-            drawn.append((random.random(), numpy.random.rand(), torch.rand(1).item()))
-
-        self.through_a_file(draw, python=_Random(), torch=Random())
-        draw()
-        self.assertEqual(*drawn)
-
     def test_seeds_of_random_numbers(self):
+        job = elastic.join({}, backend="gloo")
+        self.addCleanup(job._close)
+
         def drawn(seed):
-            for source in _Random(), Random():
-                source.seed(seed)
+            job._reseed(seed)
             return random.random(), numpy.random.rand(), torch.rand(1).item()
 
         first, again, other = drawn(2**64 - 1), drawn(2**64 - 1), drawn(3)
         self.assertEqual(first, again)
         for a, b in zip(first, other, strict=True):
             self.assertNotEqual(a, b)
+
+    def test_an_optimizer_is_loaded_into_the_groups_that_are_there(self):
+        net = torch.nn.Linear(3, 3)
+        opt = torch.optim.Adam([{"params": [net.weight]}, {"params": [net.bias], "lr": torch.tensor(0.5)}])
+        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda epoch: 0.9**epoch)
+
+        def train():
+            net(torch.rand(4, 3)).square().sum().backward()
+            opt.step()
+            schedule.step()
+
+        train()
+        groups, rate, moment = list(opt.param_groups), opt.param_groups[1]["lr"], opt.state[net.weight]["exp_avg"]
+        want = moment.clone(), rate.item(), groups[0]["lr"]
+
+        def change():
+            train()
+            groups[0]["of later"] = 1
+
+        self.through_a_file(change, opt=InPlace(opt), schedule=schedule)
+        self.assertIs(opt.param_groups[0], groups[0])
+        self.assertIs(opt.param_groups[1], groups[1])
+        self.assertIs(groups[1]["lr"], rate)
+        self.assertIs(opt.state[net.weight]["exp_avg"], moment)
+        torch.testing.assert_close(moment, want[0], rtol=0, atol=0)
+        self.assertEqual((rate.item(), groups[0]["lr"]), want[1:])
+        self.assertNotIn("of later", groups[0])
+
+    def test_one_of_more_groups_is_loaded_as_a_whole(self):
+        net = torch.nn.Linear(3, 3)
+        opt = torch.optim.SGD(net.parameters(), lr=1.0)
+        other = torch.optim.SGD([{"params": [net.weight]}, {"params": [net.bias]}], lr=0.5)
+        opt.load_state_dict = mock.Mock(side_effect=lambda state: setattr(opt, "param_groups", other.param_groups))
+        InPlace(opt).load_state_dict({})
+        self.assertEqual([group["lr"] for group in opt.param_groups], [0.5, 0.5])
 
     def test_what_trains_stays_where_it_is(self):
         net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))

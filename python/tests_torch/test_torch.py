@@ -17,7 +17,7 @@ from concertina.gate import Phase
 from tests.fakeagent import FakeAgent, world
 
 RANK = str(pathlib.Path(__file__).with_name("rank.py"))
-SECONDS = 60
+SECONDS = 300
 
 
 class Group:
@@ -69,11 +69,12 @@ class Worlds(unittest.TestCase):
             self.assertEqual(len(rank["gradients"]), len(whole["gradients"]))
             for got, want in zip(rank["gradients"], whole["gradients"]):
                 torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(torch.tensor(rank["losses"]), torch.tensor(whole["losses"]))
 
     def test_gradients_are_those_of_the_whole_batch(self):
         # 23 samples in batches of 10: a last batch of 3, which leaves ranks of 4 without a sample.
         (whole,) = self.found(Group((23, 10, 10, 0), [{}]).end())
-        self.assertEqual((whole["size"], whole["steps"], whole["exchanges"]), (1, 6, 6))
+        self.assertEqual((whole["size"], whole["steps"], whole["exchanges"]), (1, 6, 0))
         for size, micro in (2, 10), (4, 2):
             with self.subTest(size=size, micro=micro):
                 agents, outcome = self.under_agents(size, 23, 10, micro, 0)
@@ -84,7 +85,8 @@ class Worlds(unittest.TestCase):
                     self.assertEqual(rank["exchanges"], 6, "gradients are exchanged once in a step")
                     self.assertTrue(rank["group_left"])
                 for messages, words in agents:
-                    self.assertEqual([m["type"] for m in messages], ["hello", "join", "finished"])
+                    said = [message["type"] for message in messages]
+                    self.assertEqual([kind for kind in said if kind != "snapshot"], ["hello", "join", "finished"])
                     self.assertEqual(
                         words, {"entered": 6, "done": 6, "lastStep": 6, "phase": Phase.FINISHED, "samples": 46}
                     )
@@ -97,6 +99,14 @@ class Worlds(unittest.TestCase):
         (whole,) = self.found(Group((20, 10, 10, 0), [{}]).end())
         self.assertEqual([rank["size"] for rank in ranks], [2, 2])
         self.assert_gradients(ranks, whole)
+
+    def test_ranks_that_have_different_data(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        outcome = Group((20, 10, 3, 0), [env | {"RANK": "0"}, env | {"RANK": "1", "TEST_SAMPLES": "22"}]).end()
+        self.assertEqual([code for code, _, _ in outcome], [1, 1])
+        self.assertIn("len(data) is not what it is on rank 0 (22, 20 there)", outcome[1][2])
 
     def test_a_rank_that_fails_says_why(self):
         agents, outcome = self.under_agents(2, 20, 10, 10, 2)
@@ -111,12 +121,11 @@ class Worlds(unittest.TestCase):
 LEAVE_OFTEN = """
 import sys, torch, torch.distributed as dist, concertina.torch as elastic
 
-def train(world):
-    dist.all_reduce(torch.ones(1))  # a tensor that only gloo still holds when the function returns
-
 sys.setswitchinterval(1e-6)
 for _ in range(60):
-    elastic.Run(epochs=1, global_batch=1)(train)
+    for step in elastic.join({}).steps([0], global_batch=1, epochs=1):
+        with step:
+            dist.all_reduce(torch.ones(1))  # a tensor that only gloo still holds when the step is over
 """
 
 
@@ -158,16 +167,12 @@ class Batches(unittest.TestCase):
         for name in "CONCERTINA_SOCKET", "RANK", "WORLD_SIZE":
             os.environ.pop(name, None)
 
-    def batches(self, data, collate=None, **options):
-        run, seen = elastic.Run(**({"epochs": 1, "global_batch": 4, "seed": 1} | options)), []
-
-        def train(_):
-            self.assertTrue(dist.is_initialized())
-            for _ in run.epochs():
-                for step in run.steps(data, collate):
-                    seen.extend(batch for batch, _ in step.micro_batches())
-
-        run(train)
+    def batches(self, data, **options):
+        seen = []
+        for step in elastic.join({}, seed=1).steps(data, **({"epochs": 1, "global_batch": 4} | options)):
+            with step:
+                self.assertTrue(dist.is_initialized())
+                seen.extend(step.micro_batches())
         self.assertFalse(dist.is_initialized())
         return seen
 

@@ -71,7 +71,7 @@ var _ = Describe("kubectl", func() {
 			"workers":    map[string]any{"running": int64(3), "target": int64(3), "summary": "3/2-4"},
 			"world":      map[string]any{"term": int64(1), "round": int64(5)},
 			"progress":   map[string]any{"step": int64(1832)},
-			"checkpoint": map[string]any{"at": time.Now().Add(-90 * time.Second).UTC().Format(time.RFC3339)},
+			"checkpoint": map[string]any{"at": time.Now().Add(-30 * time.Minute).UTC().Format(time.RFC3339)},
 			"conditions": []any{map[string]any{
 				"type": "FullSize", "status": "False", "reason": "NoRoom", "message": "nothing is free",
 				"lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -81,7 +81,7 @@ var _ = Describe("kubectl", func() {
 
 		lines := strings.Split(kubectl(ctx, "get", "tj", object.GetName()), "\n")
 		Expect(strings.Fields(lines[0])).To(Equal([]string{"NAME", "STATE", "WORKERS", "ROUND", "STEP", "CHECKPOINT", "AGE"}))
-		Expect(strings.Fields(lines[1])[:6]).To(Equal([]string{object.GetName(), "Training", "3/2-4", "5", "1832", "90s"}))
+		Expect(strings.Fields(lines[1])[:6]).To(Equal([]string{object.GetName(), "Training", "3/2-4", "5", "1832", "30m"}))
 		Expect(kubectl(ctx, "get", "tj", object.GetName(), "-o", "wide")).To(And(ContainSubstring("NoRoom"), ContainSubstring("77")))
 		Expect(kubectl(ctx, "get", "all")).To(ContainSubstring("trainingjob.training.concertina.dev/" + object.GetName()))
 	})

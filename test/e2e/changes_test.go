@@ -75,7 +75,9 @@ type campaign struct {
 	max, lowest int
 	closed      string
 	touched     map[types.UID]bool
-	group       []effect
+	// crashed are those of them that may stay: their programs are started anew.
+	crashed map[types.UID]bool
+	group   []effect
 	// holders are the workers that held the newest snapshot when the job was calm.
 	holders map[types.UID]bool
 	// counted, round and term are those of the calm.
@@ -86,7 +88,7 @@ type campaign struct {
 func newCampaign(ctx context.Context, epochs int) *campaign {
 	GinkgoHelper()
 	e := startElastic(ctx, fewest, most, fmt.Sprintf("--epochs=%d", epochs))
-	c := &campaign{elasticJob: e, epochs: epochs, max: most, touched: map[types.UID]bool{}}
+	c := &campaign{elasticJob: e, epochs: epochs, max: most, touched: map[types.UID]bool{}, crashed: map[types.UID]bool{}}
 	DeferCleanup(c.open)
 	Expect(c.calm(ctx)).To(BeTrue(), "the job is over before the first change")
 	return c
@@ -144,8 +146,9 @@ func (c *campaign) calm(ctx context.Context) bool {
 	status := c.get(ctx).Status
 	c.round, c.term = *status.World.Round, *status.World.Term
 	c.counted, c.lowest, c.group = countedIn(&status), c.max, nil
-	c.holders = writers(c.members(ctx))
+	c.holders = writers(c.members(ctx), c.ranks(ctx))
 	clear(c.touched)
+	clear(c.crashed)
 	return !over
 }
 
@@ -171,6 +174,9 @@ func (c *campaign) settled(ctx context.Context, g Gomega) {
 	members := c.members(ctx)
 	g.Expect(members).To(HaveLen(int(*status.World.Workers)))
 	for i := range members {
+		if c.crashed[members[i].UID] {
+			continue
+		}
 		g.Expect(c.touched).NotTo(HaveKey(members[i].UID), "%s is still there", members[i].Name)
 	}
 	// Who still runs and is in no world is on its way in or out.

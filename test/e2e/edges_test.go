@@ -233,7 +233,7 @@ var _ = Describe("A world of any size", short, func() {
 		Expect(waiting).To(HaveLen(6))
 		Expect(waiting[5].Name).To(Equal(absent))
 		Expect(waiting[5].Spec.NodeName).NotTo(BeEmpty())
-		Expect(rankOf(&waiting[5])).To(Equal(-1))
+		Expect(e.ranks(ctx)).NotTo(HaveKey(absent))
 		e.finishes(ctx, 2*time.Minute)
 		e.expectRestarts(ctx, 0, 0)
 		Expect(e.sizes(ctx)).To(Equal([]string{"4 to 5: CapacityAvailable"}))

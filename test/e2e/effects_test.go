@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -95,6 +96,7 @@ func (c *campaign) killProgram(ctx context.Context) effect {
 	GinkgoHelper()
 	pod := pick(c.victims(ctx))
 	killProgram(pod)
+	c.crashed[pod.UID] = true
 	return effect{what: "killed the program of " + c.touch(pod), program: 1, inCompany: 1, changesWorld: true}
 }
 
@@ -225,7 +227,10 @@ func (c *campaign) killNode(ctx context.Context) effect {
 // on without it.
 func (c *campaign) cutNode(ctx context.Context) effect {
 	GinkgoHelper()
-	return c.loseNode(ctx, "cut", rejoins)
+	did := c.loseNode(ctx, "cut", rejoins)
+	// Their agents stay, and when they are back before others have their places, their programs are started anew.
+	maps.Copy(c.crashed, c.touched)
+	return did
 }
 
 // loseNode loses a node on which workers are, but not all, nor the operator.

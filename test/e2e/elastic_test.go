@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/hack/containers"
 	"github.com/concertina-dev/concertina/test/e2e/framework"
 )
 
@@ -91,11 +94,27 @@ func (e *elasticJob) scale(ctx context.Context, workers int) {
 	Expect(err).NotTo(HaveOccurred(), out)
 }
 
+// snapshotsIn are the snapshots in the memory of a worker, by name.
+func snapshotsIn(pod *corev1.Pod) []string {
+	GinkgoHelper()
+	processes, err := containers.Processes(pod, "trainer")
+	Expect(err).NotTo(HaveOccurred())
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/concertina/memory/snapshots/*-*", processes[0].PID))
+	Expect(err).NotTo(HaveOccurred())
+	var names []string
+	for _, file := range files {
+		if filepath.Ext(file) == "" {
+			names = append(names, filepath.Base(file))
+		}
+	}
+	return names
+}
+
 // victim is a member, at random, whose sudden loss leaves a snapshot to go on from.
 func (e *elasticJob) victim(ctx context.Context) *corev1.Pod {
 	GinkgoHelper()
 	members := e.members(ctx)
-	return pick(expendable(members, writers(members)))
+	return pick(expendable(members, writers(members, e.ranks(ctx))))
 }
 
 // expectOneStepLost checks that no recovery has cost more than the step that the loss hit: the others went on with
@@ -131,6 +150,13 @@ func (e *elasticJob) step() int {
 	return furthest
 }
 
+// isHeardOf waits until agents know that the operator knows of steps: reports come every second, and a program that fails
+// before any of them has its pod replaced.
+func (e *elasticJob) isHeardOf(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(e.step).WithContext(ctx).Should(BeNumerically(">", 150), "steps take 20 ms")
+}
+
 var _ = Describe("A world that changes", short, func() {
 	It("grows and shrinks by kubectl scale, in place and without a lost step", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 2, "--epochs=45")
@@ -146,11 +172,39 @@ var _ = Describe("A world that changes", short, func() {
 		e.expectNothingLost(ctx)
 	})
 
-	It("goes on without a program that was killed, and gets a worker in its place", func(ctx context.Context) {
+	It("goes on without a program that was killed, which is started anew in its pod", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 3, "--epochs=60")
 		before := e.world(ctx, 0, 3)
+		members := uids(e.membersOf(ctx, 3))
+		e.isHeardOf(ctx)
 		killProgram(e.victim(ctx))
 		e.world(ctx, before, 3)
+		Expect(uids(e.membersOf(ctx, 3))).To(ConsistOf(members), "nobody has taken its place")
+		Expect(e.events(ctx, v1alpha1.EventWorkerRestarted)()).To(HaveLen(1))
+		e.completes(ctx, 3*time.Minute)
+		e.expectOneStepLost(ctx)
+		e.expectRestarts(ctx, 1, 0)
+		e.expectEachSampleOnce(ctx)
+	})
+
+	It("waits for a program that was killed when too few are left, and its pod still has its snapshots", func(ctx context.Context) {
+		e := startElastic(ctx, 2, 2, "--epochs=60")
+		before := e.world(ctx, 0, 2)
+		members := e.membersOf(ctx, 2)
+		holders := writers(members, e.ranks(ctx))
+		e.isHeardOf(ctx)
+		killed := pick(slices.DeleteFunc(slices.Clone(members), func(pod corev1.Pod) bool { return !holders[pod.UID] }))
+		var held []string
+		Eventually(func() []string {
+			held = snapshotsIn(killed)
+			return held
+		}, time.Minute).ShouldNot(BeEmpty())
+		killProgram(killed)
+		Eventually(func() int64 { return *e.get(ctx).Status.World.Round }, time.Minute, "20ms").Should(BeNumerically(">", before))
+		Expect(snapshotsIn(killed)).To(ContainElement(BeElementOf(held)))
+		e.world(ctx, before, 2)
+		Expect(uids(e.membersOf(ctx, 2))).To(ConsistOf(uids(members)))
+		Expect(e.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 		e.completes(ctx, 3*time.Minute)
 		e.expectOneStepLost(ctx)
 		e.expectRestarts(ctx, 1, 0)

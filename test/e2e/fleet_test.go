@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/test/e2e/framework"
 )
 
@@ -213,7 +213,7 @@ func (e *elasticJob) marked(ctx context.Context) []string {
 	GinkgoHelper()
 	var names []string
 	for _, pod := range e.pods(ctx, 0) {
-		if strings.HasPrefix(pod.Annotations[v1alpha1.AnnotationLeaving], "Reclaimed ") {
+		if mark, marked := fleet.MarkOf(&pod); marked && mark.Reason == fleet.Reclaimed {
 			names = append(names, pod.Name)
 		}
 	}

@@ -84,14 +84,17 @@ var _ = Describe("A history of pods", short, func() {
 	})
 
 	It("spares the last holder of a snapshot", func() {
-		member := func(name, node, rank string) corev1.Pod {
+		member := func(name, node string) corev1.Pod {
 			pod := change(0, "a", name, node, corev1.PodRunning).Pod
-			pod.UID, pod.Annotations = types.UID(name), map[string]string{v1alpha1.AnnotationRank: rank}
+			pod.UID = types.UID(name)
 			return *pod
 		}
-		names := func(pods []corev1.Pod) []types.UID { return uids(expendable(pods, writers(pods))) }
-		Expect(names([]corev1.Pod{member("x", "n", "1"), member("y", "n", "0")})).To(ConsistOf(types.UID("x")))
-		Expect(names([]corev1.Pod{member("x", "n", "1"), member("y", "m", "0")})).To(ConsistOf(types.UID("x"), types.UID("y")))
-		Expect(names([]corev1.Pod{member("x", "n", "0")})).To(BeEmpty())
+		names := func(pods ...corev1.Pod) []types.UID {
+			ranks := map[string]int{member("y", "").Name: 0, member("x", "").Name: len(pods) - 1}
+			return uids(expendable(pods, writers(pods, ranks)))
+		}
+		Expect(names(member("x", "n"), member("y", "n"))).To(ConsistOf(types.UID("x")))
+		Expect(names(member("x", "n"), member("y", "m"))).To(ConsistOf(types.UID("x"), types.UID("y")))
+		Expect(names(member("x", "n"))).To(BeEmpty())
 	})
 })

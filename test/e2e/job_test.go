@@ -169,9 +169,9 @@ func (j *job) rankZero(ctx context.Context) *corev1.Pod {
 	GinkgoHelper()
 	var found *corev1.Pod
 	Eventually(func() *corev1.Pod {
-		attempt := int(*j.get(ctx).Status.Attempt)
+		attempt, ranks := int(*j.get(ctx).Status.Attempt), j.ranks(ctx)
 		for _, pod := range j.pods(ctx, attempt) {
-			if pod.Annotations[v1alpha1.AnnotationRank] == "0" {
+			if rank, member := ranks[pod.Name]; member && rank == 0 {
 				found = &pod
 			}
 		}

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,14 +51,13 @@ var _ = Describe("Training", short, func() {
 		Expect(status.World.Term).To(HaveValue(BeEquivalentTo(1)))
 		Expect(status.World.Workers).To(HaveValue(BeEquivalentTo(3)))
 		Expect(status.World.MembersDigest).To(HaveLen(64))
-		Expect(status.Workers.Summary).To(Equal("3/3-3"))
-		Eventually(func() []string {
-			var ranks []string
-			for _, pod := range j.pods(ctx, 1) {
-				ranks = append(ranks, pod.Annotations[v1alpha1.AnnotationRank])
-			}
-			return ranks
-		}).Should(ConsistOf("0", "1", "2"))
+		// The agents may be heard before the kubelets have said that their pods run.
+		Eventually(func() string { return j.get(ctx).Status.Workers.Summary }).Should(Equal("3/3-3"))
+		ranks := j.ranks(ctx)
+		for _, pod := range j.pods(ctx, 1) {
+			Expect(ranks).To(HaveKey(pod.Name))
+		}
+		Expect(slices.Collect(maps.Values(ranks))).To(ConsistOf(0, 1, 2))
 		j.completes(ctx, time.Minute)
 		Expect(j.accuracies(ctx)).To(ConsistOf(BeNumerically(">=", 0.9)))
 		Expect(j.condition(ctx, v1alpha1.ConditionTraining)()).To(HavePrefix("False Finished"))

@@ -2,8 +2,8 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"slices"
-	"strconv"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/test/e2e/framework"
 )
 
@@ -45,27 +46,42 @@ func (j *job) resize(ctx context.Context, round int64) v1alpha1.Resize {
 // members are the pods of the current world that are not about to go.
 func (j *job) members(ctx context.Context) []corev1.Pod {
 	GinkgoHelper()
+	ranks := j.ranks(ctx)
 	return slices.DeleteFunc(j.pods(ctx, 0), func(pod corev1.Pod) bool {
-		return rankOf(&pod) < 0 || pod.DeletionTimestamp != nil || framework.Ended(&pod)
+		_, member := ranks[pod.Name]
+		return !member || pod.DeletionTimestamp != nil || framework.Ended(&pod)
 	})
 }
 
-// rankOf is the rank of a worker in the current world, -1 for none.
-func rankOf(pod *corev1.Pod) int {
-	rank, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationRank])
-	if err != nil {
-		return -1
+// ranks are the worker ranks in the newest world, by the names of its members' pods.
+func (j *job) ranks(ctx context.Context) map[string]int {
+	GinkgoHelper()
+	named, attempt := record.Ranks(j.get(ctx))
+	ranks := map[string]int{}
+	for ordinal, rank := range named {
+		ranks[fmt.Sprintf("%s-%d-%d", j.name, attempt, ordinal)] = int(rank)
 	}
-	return rank
+	return ranks
+}
+
+// membersOf are the members once the newest world has so many, and none of them is about to go.
+func (j *job) membersOf(ctx context.Context, workers int) []corev1.Pod {
+	GinkgoHelper()
+	var members []corev1.Pod
+	Eventually(func() []corev1.Pod {
+		members = j.members(ctx)
+		return members
+	}).Should(HaveLen(workers))
+	return members
 }
 
 // writers are those of the members that surely hold the newest snapshot: the lowest rank of each node. When all
 // are on one node the second lowest does too; no test relies on it.
-func writers(members []corev1.Pod) map[types.UID]bool {
+func writers(members []corev1.Pod, ranks map[string]int) map[types.UID]bool {
 	lowest := map[string]*corev1.Pod{}
 	for i := range members {
 		node := members[i].Spec.NodeName
-		if first := lowest[node]; first == nil || rankOf(&members[i]) < rankOf(first) {
+		if first := lowest[node]; first == nil || ranks[members[i].Name] < ranks[first.Name] {
 			lowest[node] = &members[i]
 		}
 	}

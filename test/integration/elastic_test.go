@@ -90,7 +90,17 @@ func refillGroup(first *corev1.Pod) string {
 // goOn has the world go on as the next round: those who join get the next ranks, those who leave are
 // out.
 func (w *worlds) goOn(job rendezvous.JobKey, change rendezvous.Change, join, leave []*corev1.Pod) error {
-	if err := w.record(job, change.Round, change.To); err != nil {
+	var members []rendezvous.NamedMember
+	w.mu.Lock()
+	for _, member := range w.gangs[job].Members {
+		is := func(pod *corev1.Pod) bool { return string(pod.UID) == member.UID }
+		stays := w.seen[job].Members[member.UID].InWorld && w.seen[job].Members[member.UID].WorkerRank >= 0
+		if slices.ContainsFunc(join, is) || stays && !slices.ContainsFunc(leave, is) {
+			members = append(members, rendezvous.NamedMember{Ordinal: member.Ordinal, Node: member.Node})
+		}
+	}
+	w.mu.Unlock()
+	if err := w.record(job, change.Round, members); err != nil {
 		return err
 	}
 	return w.report(job, func(seen *rendezvous.Observation) {

@@ -134,6 +134,10 @@ func (j *journal) intercept() interceptor.Funcs {
 		SubResourceApply: func(ctx context.Context, c client.Client, sub string, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 			return j.write(ctx, "write "+sub, func() error { return c.SubResource(sub).Apply(ctx, object, opts...) })
 		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			line := "patch " + sub + " of " + nameOf(c, object) + conditioned(object, patch)
+			return j.write(ctx, line, func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
+		},
 	}
 }
 
@@ -168,6 +172,22 @@ func annotated(object client.Object, patch client.Patch) string {
 	text := ""
 	for _, name := range slices.Sorted(maps.Keys(written.Metadata.Annotations)) {
 		text += " " + name[strings.LastIndexByte(name, '/')+1:]
+	}
+	return text
+}
+
+// conditioned tells which conditions a patch of a status writes, by the last part of their names.
+func conditioned(object client.Object, patch client.Patch) string {
+	var written struct {
+		Status struct{ Conditions []struct{ Type string } }
+	}
+	data, err := patch.Data(object)
+	if err != nil || json.Unmarshal(data, &written) != nil {
+		return ""
+	}
+	text := ""
+	for _, c := range written.Status.Conditions {
+		text += " " + c.Type[strings.LastIndexByte(c.Type, '/')+1:]
 	}
 	return text
 }

@@ -105,9 +105,12 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 		funcs.Get = lagging(with.lags)
 	}
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme:     scheme,
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
+		Scheme:  scheme,
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: cache.Options{
+			DefaultNamespaces: map[string]cache.Config{namespace: {}},
+			ByObject:          map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: controller.SlimPod}},
+		},
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
 		Client:     client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&schedv1alpha1.PodGroup{}}}},
 		NewClient: func(config *rest.Config, options client.Options) (client.Client, error) {

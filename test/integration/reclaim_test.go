@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -60,9 +61,6 @@ func newReclaim(ctx context.Context) *reclaim {
 	Eventually(r.op.all).Should(ContainElement(And(HavePrefix("expect attempt 1:"), ContainSubstring(r.lent[0]+"@"), ContainSubstring(r.lent[1]+"@"))))
 	Expect(r.op.worlds.goOn(r.low.key(), rendezvous.Change{Round: 2, From: 2, To: 4, Reason: rendezvous.ReasonCapacityAvailable}, newcomers, nil)).To(Succeed())
 	Eventually(r.op.all).Should(ContainElement(HavePrefix("event Normal Resized: round 2: from 2 to 4 workers")))
-	for i := range 4 {
-		Eventually(func() string { return r.low.pods(ctx, 1)[i].Annotations[v1alpha1.AnnotationRank] }).Should(Equal(fmt.Sprint(i)))
-	}
 	// What it grew by it keeps for a while.
 	r.clock.advance(15 * time.Second)
 	r.op.look(r.low)
@@ -95,8 +93,8 @@ func (r *reclaim) enter(ctx context.Context) {
 func (r *reclaim) marks(ctx context.Context) map[string]string {
 	marks := map[string]string{}
 	for _, pod := range r.low.pods(ctx, 0) {
-		if mark := pod.Annotations[v1alpha1.AnnotationLeaving]; mark != "" {
-			marks[pod.Name] = mark
+		if mark, marked := fleet.MarkOf(pod); marked {
+			marks[pod.Name] = mark.String()
 		}
 	}
 	return marks
@@ -251,7 +249,7 @@ var _ = Describe("Room that is taken back", func() {
 			return found
 		}
 		is := func(text string) func(string) bool { return func(line string) bool { return line == text } }
-		marked := max(at(is("patch Pod "+r.lent[0]+" leaving")), at(is("patch Pod "+r.lent[1]+" leaving")))
+		marked := max(at(is("patch status of Pod "+r.lent[0]+" Leaving")), at(is("patch status of Pod "+r.lent[1]+" Leaving")))
 		told := at(func(line string) bool { return strings.Contains(line, "(leaves: Reclaimed)") })
 		Expect(lines[told]).To(Equal(fmt.Sprintf(
 			"expect attempt 1: low-1-0@%[1]s low-1-1@%[1]s %[2]s@%[1]s (leaves: Reclaimed) %[3]s@%[1]s (leaves: Reclaimed)", r.node, r.lent[0], r.lent[1])))
@@ -260,7 +258,7 @@ var _ = Describe("Room that is taken back", func() {
 		Expect(min(deleted[0], deleted[1])).To(BeNumerically(">", told))
 		Expect(at(is("create Pod big-1-0"))).To(BeNumerically(">", max(deleted[0], deleted[1])))
 		Expect(lines).To(ContainElement(fmt.Sprintf("event Normal Reclaimed: the room of %s is for job %s/big", strings.Join(r.lent, ", "), r.namespace)))
-		Expect(r.op.count("patch Pod "+r.lent[0]+" leaving")+r.op.count("patch Pod "+r.lent[1]+" leaving")).To(Equal(2), "a mark is written once")
+		Expect(r.op.count("patch status of Pod "+r.lent[0]+" Leaving")+r.op.count("patch status of Pod "+r.lent[1]+" Leaving")).To(Equal(2), "a mark is written once")
 	})
 
 	It("is left by the same two when the operator is killed", func(ctx context.Context) {

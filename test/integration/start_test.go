@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
 )
 
 var _ = Describe("A new job", func() {
@@ -85,19 +85,19 @@ var _ = Describe("A new job", func() {
 		annotated := func() []string {
 			var found []string
 			for _, pod := range j.pods(ctx, 1) {
-				found = append(found, pod.Annotations[v1alpha1.AnnotationCABundle]+" "+pod.Annotations[v1alpha1.AnnotationRank])
+				found = append(found, pod.Annotations[v1alpha1.AnnotationCABundle])
 			}
 			return found
 		}
-		Eventually(annotated).Should(Equal([]string{"old 0", "old 1"}))
+		Eventually(annotated).Should(Equal([]string{"old", "old"}))
 		kubelet(ctx, pods[1], ended(0, ""))
 		renewed.Store(true)
 		op.look(j)
-		Eventually(annotated).Should(Equal([]string{"old and new 0", "old 1"}), "a pod that has ended calls nobody")
+		Eventually(annotated).Should(Equal([]string{"old and new", "old"}), "a pod that has ended calls nobody")
 		op.look(j) // the cache may lag behind what was just written
-		written := func() int { return op.count("apply Pod digits-1-0") + op.count("patch Pod digits-1-0 worker-rank") }
+		written := func() int { return op.count("apply Pod digits-1-0") }
 		before := written()
-		Expect(before).To(BeNumerically(">=", 2), "a rank, and an authority")
+		Expect(before).To(BeNumerically(">=", 1))
 		op.look(j)
 		Expect(written()).To(Equal(before), "what it has is not written again")
 	})
@@ -185,17 +185,17 @@ var _ = Describe("A new job", func() {
 			Equal("False WaitingForPods: pod digits-1-1, container main: ErrImagePull: no such image"))
 	})
 
-	It("trains, with ranks on its pods", func(ctx context.Context) {
+	It("trains, and nothing is written to its pods for that", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		op := startOperator(ctx, namespace, settings{})
 		j := createJob(ctx, namespace)
 		pods := j.train(ctx, op, 1, 1)
 		Eventually(op.all).Should(ContainElement("event Normal WorldFormed: round 1: 2 workers train as 2 ranks"))
-		for rank, pod := range pods {
-			Eventually(func() string {
-				Expect(cluster.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
-				return pod.Annotations[v1alpha1.AnnotationRank]
-			}).Should(Equal(fmt.Sprint(rank)))
+		ranks, attempt := record.Ranks(j.get(ctx))
+		Expect(ranks).To(Equal(map[int32]int32{0: 0, 1: 1}))
+		Expect(attempt).To(BeEquivalentTo(1))
+		for _, pod := range pods {
+			Expect(op.count("patch Pod "+pod.Name) + op.count("apply Pod "+pod.Name)).To(BeZero())
 		}
 		Eventually(func() string { return j.get(ctx).Status.Workers.Summary }).Should(Equal("2/2-2"))
 	})

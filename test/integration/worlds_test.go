@@ -142,8 +142,8 @@ func (w *worlds) report(job rendezvous.JobKey, change func(*rendezvous.Observati
 	return nil
 }
 
-// record makes a world of so many workers durable, as the rendezvous does before anybody joins it.
-func (w *worlds) record(job rendezvous.JobKey, round uint64, workers int32) error {
+// record makes a world durable, as the rendezvous does before anybody joins it.
+func (w *worlds) record(job rendezvous.JobKey, round uint64, members []rendezvous.NamedMember) error {
 	ctx := context.Background()
 	var object v1alpha1.TrainingJob
 	if err := cluster.Get(ctx, client.ObjectKey(job), &object); err != nil {
@@ -153,9 +153,11 @@ func (w *worlds) record(job rendezvous.JobKey, round uint64, workers int32) erro
 	attempt := w.gangs[job].Attempt
 	w.mu.Unlock()
 	before := record.FromStatus(&object)
+	workers := int32(len(members))
 	next := rendezvous.Record{
 		Term: max(before.Term, 1), Round: round, Attempt: attempt, Workers: workers, Processes: workers, StartedAt: time.Now(),
 	}
+	next.Name(members)
 	_, err := record.Status{Live: cluster, Writer: cluster.Status()}.Record(ctx, job, before, next)
 	return err
 }
@@ -168,7 +170,11 @@ func (w *worlds) form(job rendezvous.JobKey, round uint64) error {
 	if !known {
 		return fmt.Errorf("no gang of job %s is expected", job)
 	}
-	if err := w.record(job, round, int32(len(gang.Members))); err != nil {
+	var members []rendezvous.NamedMember
+	for _, member := range gang.Members {
+		members = append(members, rendezvous.NamedMember{Ordinal: member.Ordinal, Node: member.Node})
+	}
+	if err := w.record(job, round, members); err != nil {
 		return err
 	}
 	return w.report(job, func(seen *rendezvous.Observation) {

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -114,6 +115,15 @@ type worker struct {
 
 func startWorker(t *testing.T, team *team, number int, binary, address, notes string) *worker {
 	t.Helper()
+	if err := syscall.Mkfifo(filepath.Join(notes, fmt.Sprintf("end-%d", number)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return startAgent(t, team, number, binary, address, map[string]string{"NOTES": notes}, "/bin/sh", "-c", program)
+}
+
+// startAgent starts the agent of a pod with a program. Extra variables replace those that it is given otherwise.
+func startAgent(t *testing.T, team *team, number int, binary, address string, extra map[string]string, command ...string) *worker {
+	t.Helper()
 	pod := team.pods[number]
 	directory := t.TempDir()
 	write := func(name, text string) string {
@@ -123,24 +133,24 @@ func startWorker(t *testing.T, team *team, number int, binary, address, notes st
 		}
 		return path
 	}
-	if err := syscall.Mkfifo(filepath.Join(notes, fmt.Sprintf("end-%d", number)), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	_, port, _ := strings.Cut(address, ":")
 	w := &worker{name: pod.Name, ended: make(chan struct{})}
-	cmd := exec.Command(binary, "run",
-		"--token-file", write("token", team.tokens[pod.Name]),
-		"--ca-file", write("ca.crt", string(team.authority(t.Context(), t).Bundle())),
-		"--", "timeout", "120", "/bin/sh", "-c", program)
+	arguments := []string{
+		"run", "--token-file", write("token", team.tokens[pod.Name]),
+		"--ca-file", write("ca.crt", string(team.authority(t.Context(), t).Bundle())), "--", "timeout", "120",
+	}
+	cmd := exec.Command(binary, append(arguments, command...)...)
 	cmd.Stdout, cmd.Stderr = &w.output, &w.output
-	cmd.Env = append(os.Environ(), "NOTES="+notes)
-	for name, value := range map[string]string{
+	cmd.Env = os.Environ()
+	variables := map[string]string{
 		agent.EnvNamespace: team.key.Namespace, agent.EnvJob: team.key.Name, agent.EnvAttempt: "1",
 		agent.EnvPodName: pod.Name, agent.EnvPodUID: string(pod.UID), agent.EnvPodIP: "127.0.0.1",
 		agent.EnvLaunch: string(agent.LaunchPerProcess), agent.EnvProcesses: "1",
 		agent.EnvRendezvous: "localhost:" + port,
 		agent.EnvSocket:     filepath.Join(directory, "agent.sock"),
-	} {
+	}
+	maps.Copy(variables, extra)
+	for name, value := range variables {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	if err := cmd.Start(); err != nil {

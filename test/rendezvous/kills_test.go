@@ -158,6 +158,7 @@ func (u *unrest) change() string {
 
 // play kills so many leaders, and then none.
 func (u *unrest) play(kills int) {
+	defer u.tell()
 	for range kills {
 		when := killNever
 		switch u.random.IntN(4) {
@@ -185,6 +186,19 @@ func (u *unrest) play(kills int) {
 		})
 	}
 	u.check()
+}
+
+// tell says how everything stands when something went wrong.
+func (u *unrest) tell() {
+	if !u.t.Failed() {
+		return
+	}
+	u.t.Logf("the record was %+v", u.last)
+	for _, name := range slices.Sorted(maps.Keys(u.agents)) {
+		s := u.agents[name].Snapshot()
+		u.t.Logf("%s (%q): term %d, round %d, step %d, waits for %s, exited %v, over %v, its last session: %v; refused %v", name, u.wishes[name],
+			s.Term, s.Round, s.Done, s.Waiting, s.Exited, s.Over, s.Last, s.Refused[max(0, len(s.Refused)-2):])
+	}
 }
 
 // settle lets a leader get on, most of the time until it has taken the job over.

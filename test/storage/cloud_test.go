@@ -97,6 +97,18 @@ func TestAzureThatRefuses(t *testing.T) {
 	}
 }
 
+// A token that is part of the URL is in no message: those end in events, which everybody in the namespace reads.
+func TestTokensAreInNoMessage(t *testing.T) {
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "tester")
+	t.Setenv("AZURE_STORAGE_KEY", "")
+	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2024&sig=very-secret")
+	s := open(t, "azblob://checkpoints?protocol=http&localemu=true&domain="+freePort(t)).WithPatience(0)
+	err := s.Check(t.Context(), job)
+	if err == nil || !strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "very-secret") {
+		t.Errorf("where nobody listens: %v", err)
+	}
+}
+
 // Amazon's own addresses are made of the region.
 func TestNoRegion(t *testing.T) {
 	t.Setenv("AWS_REGION", "")

@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,7 +24,7 @@ const childArgument = "-save-collect-load"
 // stateBytes is more than one piece.
 const stateBytes = 16<<20 + 12345
 
-// child saves checkpoints from a step on, and says so of each that is durable.
+// child saves checkpoints from a step on, whole or in parts, and says so of each that is durable.
 func child(arguments []string) {
 	ctx := context.Background()
 	s, err := storage.Open(ctx, arguments[0])
@@ -32,9 +32,13 @@ func child(arguments []string) {
 		panic(err)
 	}
 	step, _ := strconv.ParseUint(arguments[1], 10, 64)
+	saveOne, loadOne := saveWhole, loadWhole
+	if arguments[2] == inParts {
+		saveOne, loadOne = saveParts, partsWhole
+	}
 	for ; ; step++ {
 		where := place(1, step)
-		if err := s.Save(ctx, where, fileOf(where, state(step, stateBytes))); err != nil {
+		if err := saveOne(ctx, s, where); err != nil {
 			panic(err)
 		}
 		fmt.Println("durable", step)
@@ -45,18 +49,26 @@ func child(arguments []string) {
 		if err != nil || len(found) == 0 || found[0] != where {
 			panic(fmt.Sprint(found, err))
 		}
-		reading, err := s.Read(ctx, found[len(found)-1])
-		if err != nil {
-			panic(err)
-		}
-		if err := reading.Load(ctx, "state", discard{}); err != nil {
+		if err := loadOne(ctx, s, found[len(found)-1]); err != nil {
 			panic(err)
 		}
 		fmt.Println("loaded", found[len(found)-1].Step)
-		if err := reading.Close(ctx); err != nil {
-			panic(err)
-		}
 	}
+}
+
+// inParts has a child save in parts.
+const inParts = "in-parts"
+
+func saveWhole(ctx context.Context, s *storage.Storage, where storage.Place) error {
+	return s.Save(ctx, where, fileOf(where, state(where.Step, stateBytes)))
+}
+
+func loadWhole(ctx context.Context, s *storage.Storage, where storage.Place) error {
+	reading, err := s.Read(ctx, where)
+	if err != nil {
+		return err
+	}
+	return errors.Join(reading.Load(ctx, "state", discard{}), reading.Close(ctx))
 }
 
 // A process that saves, collects and loads is killed at random moments: the newest checkpoint that it called durable
@@ -71,20 +83,22 @@ func TestKilledWhileItSavesCollectsAndLoads(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	server := startS3(t)
 	folder := t.TempDir()
-	for _, backend := range []struct{ name, url, root string }{
-		{"folder", "file://" + folder, folder},
-		{"S3", url(server.address, ""), filepath.Join(server.root, bucketName)},
+	for _, backend := range []struct{ name, url, how string }{
+		{"folder", "file://" + folder, "whole"},
+		{"S3", url(server.address, ""), "whole"},
+		{"folder in parts", "file://" + folder + "/parts", inParts},
+		{"S3 in parts", url(server.address, inParts), inParts},
 	} {
 		t.Run(backend.name, func(t *testing.T) {
 			s := open(t, backend.url)
 			durable, saved := uint64(0), 0
 			for range kills {
 				before := durable
-				durable = killed(t, backend.url, durable+1, time.Duration(random.Int64N(int64(1200*time.Millisecond))))
+				durable = killed(t, backend.url, backend.how, durable+1, time.Duration(random.Int64N(int64(1200*time.Millisecond))))
 				if durable > before {
 					saved++
 				}
-				whole(t, s, durable)
+				whole(t, s, durable, backend.how)
 			}
 			if saved == 0 {
 				t.Fatal("no process came so far as to save a checkpoint")
@@ -98,9 +112,9 @@ func TestKilledWhileItSavesCollectsAndLoads(t *testing.T) {
 }
 
 // killed runs a child until a time, and returns the last step that it called durable, or the one before from.
-func killed(t *testing.T, url string, from uint64, after time.Duration) uint64 {
+func killed(t *testing.T, url, how string, from uint64, after time.Duration) uint64 {
 	t.Helper()
-	command := exec.Command(os.Args[0], childArgument, url, strconv.FormatUint(from, 10))
+	command := exec.Command(os.Args[0], childArgument, url, strconv.FormatUint(from, 10), how)
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	command.SysProcAttr = dieWithParent()
@@ -129,7 +143,7 @@ func killed(t *testing.T, url string, from uint64, after time.Duration) uint64 {
 }
 
 // whole checks that the newest complete checkpoint is one from a step on, and what it should be.
-func whole(t *testing.T, s *storage.Storage, step uint64) {
+func whole(t *testing.T, s *storage.Storage, step uint64, how string) {
 	t.Helper()
 	found := find(t, s, "team/llama")
 	if step == 0 && len(found) == 0 {
@@ -141,6 +155,12 @@ func whole(t *testing.T, s *storage.Storage, step uint64) {
 	for _, where := range found {
 		if where.Step < step {
 			break
+		}
+		if how == inParts {
+			if err := partsWhole(t.Context(), s, where); err != nil {
+				t.Fatalf("the checkpoint of step %d is not whole: %v", where.Step, err)
+			}
+			continue
 		}
 		got, err := load(t, s, where)
 		if err != nil || !bytes.Equal(got, state(where.Step, stateBytes)) {

@@ -26,6 +26,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.GangSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("GrowthSpec"):
 		return &apiv1alpha1.GrowthSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("MemoryStatus"):
+		return &apiv1alpha1.MemoryStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Metric"):
 		return &apiv1alpha1.MetricApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PreemptionSpec"):

@@ -56,7 +56,7 @@ func (b Bench) measureJob(ctx context.Context) (_ samples, err error) {
 			{"shrink", small, func(ctx context.Context) error { return b.scale(ctx, job, small) }},
 			{"", large, func(ctx context.Context) error { return b.scale(ctx, job, large) }},
 			{"recovery_exit", small, func(ctx context.Context) error { return t.strike(ctx, syscall.SIGKILL, false) }},
-			{"", large, func(context.Context) error { return nil }},
+			{"recovery_exit_full", large, func(context.Context) error { return nil }},
 			{"recovery_silence", small, func(ctx context.Context) error { return t.strike(ctx, syscall.SIGSTOP, true) }},
 			{"", large, func(ctx context.Context) error { return t.bury() }},
 			{"", small, func(ctx context.Context) error { return b.scale(ctx, job, small) }},
@@ -108,6 +108,8 @@ type trial struct {
 
 	stamps *stamps
 	round  uint64
+	// large is the last one of all ranks.
+	large uint64
 	// struck is the container that was stopped, to be ended later.
 	struck []containers.Process
 	// spared is a pod that is never struck.
@@ -190,7 +192,14 @@ func (t *trial) change(ctx context.Context, ranks int, cause func(context.Contex
 	if err := t.settle(ctx, before, ranks); err != nil {
 		return sample{}, err
 	}
-	return sample{pause: t.stamps.pause(before, t.round), lost: t.stamps.lost(before, t.round)}, nil
+	s := sample{pause: t.stamps.pause(before, t.round), lost: t.stamps.lost(before, t.round)}
+	if ranks == large {
+		if t.large > 0 {
+			s.small = t.stamps.pause(t.large, t.round)
+		}
+		t.large = t.round
+	}
+	return s, nil
 }
 
 // strike sends a signal to the program of one worker, or to everything in its container.

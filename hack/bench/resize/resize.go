@@ -45,9 +45,11 @@ type Bench struct {
 type sample struct {
 	pause time.Duration
 	lost  uint64
+	// small is how long ago, when a world of all ranks begins, the last one of as many had ended.
+	small time.Duration
 }
 
-// samples are changes by kind: grow, shrink, recovery_exit, recovery_silence, recovery.
+// samples are changes by kind: grow, shrink, recovery_exit, recovery_exit_full, recovery_silence, recovery.
 type samples map[string][]sample
 
 // Measure runs the whole bench. What it starts in the cluster is gone when it returns, also after an
@@ -81,6 +83,11 @@ func figuresOf(ours samples) []figures.Figure {
 	for _, kind := range []string{"grow", "shrink", "recovery_exit", "recovery_silence"} {
 		all = append(all, figures.Durations(kind+"_pause", pauses(ours[kind]))...)
 	}
+	var small []time.Duration
+	for _, s := range ours["recovery_exit_full"] {
+		small = append(small, s.small)
+	}
+	all = append(all, figures.Durations("recovery_exit_full", small)...)
 	var planned, recovered []time.Duration
 	var sum uint64
 	for _, kind := range []string{"grow", "shrink"} {

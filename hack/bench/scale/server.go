@@ -55,6 +55,8 @@ type server struct {
 	// client reads and writes as an administrator, core does so in the compact encoding.
 	client client.Client
 	core   kubernetes.Interface
+	// operator are the addresses that the operator serves at, once it has been started.
+	operator []string
 }
 
 // startServer starts etcd and kube-apiserver on free ports of 127.0.0.1, with these kinds in addition to

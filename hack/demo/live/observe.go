@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
 )
 
 // Observe makes the Model of a job from what the cluster says and what its programs printed.
@@ -23,7 +24,7 @@ func Observe(job *v1alpha1.TrainingJob, pods []corev1.Pod, events []corev1.Event
 		Elapsed:                now.Sub(job.CreationTimestamp.Time),
 		Attempt:                value(status.Attempt),
 		Conditions:             conditions(status.Conditions),
-		Workers:                workers(pods, value(status.Attempt)),
+		Workers:                workers(job, pods),
 		Training:               training(status.Progress, log),
 		ProgramRestarts:        value(status.Restarts.Program),
 		InfrastructureRestarts: value(status.Restarts.Infrastructure),
@@ -64,15 +65,23 @@ func conditions(all []metav1.Condition) []Condition {
 	return shown
 }
 
-func workers(pods []corev1.Pod, attempt int32) []Worker {
+// workers are those of the current attempt. The record of its world tells their ranks.
+func workers(job *v1alpha1.TrainingJob, pods []corev1.Pod) []Worker {
+	attempt := value(job.Status.Attempt)
+	ranks := map[string]int{}
+	if named, of := record.Ranks(job); of == attempt {
+		for ordinal, rank := range named {
+			ranks[fmt.Sprintf("%s-%d-%d", job.Name, attempt, ordinal)] = int(rank)
+		}
+	}
 	var found []Worker
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(int(attempt)) {
 			continue
 		}
-		rank, err := strconv.Atoi(pod.Annotations[v1alpha1.AnnotationRank])
-		if err != nil {
+		rank, member := ranks[pod.Name]
+		if !member {
 			rank = -1
 		}
 		found = append(found, Worker{Name: pod.Name, Rank: rank, Node: pod.Spec.NodeName, State: podState(pod)})

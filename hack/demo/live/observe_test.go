@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 func TestObserve(t *testing.T) {
@@ -18,11 +19,13 @@ func TestObserve(t *testing.T) {
 	at := func(secondsAgo int) metav1.Time {
 		return metav1.NewTime(now.Add(-time.Duration(secondsAgo) * time.Second))
 	}
+	made := rendezvous.Record{Workers: 2}
+	made.Name([]rendezvous.NamedMember{{Ordinal: 2, Node: "n"}, {Ordinal: 3, Node: "n"}})
 	job := &v1alpha1.TrainingJob{
-		ObjectMeta: metav1.ObjectMeta{Name: "digits", UID: "job", CreationTimestamp: at(60)},
+		ObjectMeta: metav1.ObjectMeta{Name: "d", UID: "job", CreationTimestamp: at(60)},
 		Status: v1alpha1.TrainingJobStatus{
 			Attempt: new(int32(2)),
-			World:   &v1alpha1.WorldStatus{Term: new(int64(3)), Round: new(int64(4))},
+			World:   &v1alpha1.WorldStatus{Term: new(int64(3)), Round: new(int64(4)), Attempt: new(int32(2)), Workers: new(int32(2)), Members: made.Members},
 			Conditions: []metav1.Condition{
 				{Type: v1alpha1.ConditionSuspended, Status: metav1.ConditionFalse, Reason: "Resumed"},
 				{Type: v1alpha1.ConditionTraining, Status: metav1.ConditionTrue, Reason: "WorldFormed", Message: "trains"},
@@ -33,10 +36,9 @@ func TestObserve(t *testing.T) {
 			},
 		},
 	}
-	pod := func(name, attempt, rank string) corev1.Pod {
+	pod := func(name, attempt string) corev1.Pod {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(name), Labels: map[string]string{v1alpha1.LabelAttempt: attempt},
-			Annotations: map[string]string{v1alpha1.AnnotationRank: rank},
 		}}
 	}
 	event := func(uid, about, kind string, secondsAgo int) corev1.Event {
@@ -51,13 +53,13 @@ func TestObserve(t *testing.T) {
 		event("pod warning", "d-2-3", corev1.EventTypeWarning, 7), event("pod chatter", "d-2-3", corev1.EventTypeNormal, 6),
 		event("foreign", "else", corev1.EventTypeWarning, 1),
 	}
-	pods := []corev1.Pod{pod("d-2-4", "2", ""), pod("d-1-0", "1", "0"), pod("d-2-3", "2", "1"), pod("d-2-2", "2", "0")}
+	pods := []corev1.Pod{pod("d-2-4", "2"), pod("d-1-0", "1"), pod("d-2-3", "2"), pod("d-2-2", "2")}
 	log := Log{Step: 40, Total: 900, Losses: []Loss{{Step: 40, Value: 0.7}}}
 
 	got := Observe(job, pods, events, log, now)
 
 	want := Model{
-		Name: "digits", Elapsed: time.Minute, Attempt: 2, Term: 3, Round: 4,
+		Name: "d", Elapsed: time.Minute, Attempt: 2, Term: 3, Round: 4,
 		Conditions: []Condition{
 			{Type: v1alpha1.ConditionAdmitted, Status: metav1.ConditionUnknown},
 			{Type: v1alpha1.ConditionGangScheduled, Status: metav1.ConditionUnknown},

@@ -41,9 +41,9 @@ func (p *Platform) installOperator(ctx context.Context, out io.Writer) error {
 	}
 	return p.run(ctx, out, p.Binary("helm"), "upgrade", "--install", Release, filepath.Join(p.Checkout, "charts", "concertina"),
 		"--kubeconfig", p.Kubeconfig, "--namespace", Namespace, "--create-namespace",
-		"--set", "image.tag="+operatorTag,
-		"--set", "agentImage=localhost/concertina-agent:"+operatorTag,
-		"--set", "uploaderImage=localhost/concertina-uploader:"+operatorTag,
+		"--set-string", "image.tag="+operatorTag,
+		"--set-string", "agentImage=localhost/concertina-agent:"+operatorTag,
+		"--set-string", "uploaderImage=localhost/concertina-uploader:"+operatorTag,
 		"--set-string", "podAnnotations.concertina\\.dev/image="+digest[:16],
 		"--wait", "--timeout", "3m")
 }

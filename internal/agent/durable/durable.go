@@ -5,8 +5,10 @@ package durable
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,10 +16,13 @@ import (
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
-// Save is a snapshot that is to be made durable, and how many checkpoints to keep.
+// Save is a snapshot that is to be made durable, or what this worker does of that, and how many checkpoints to keep.
 type Save struct {
 	Snapshot checkpoint.Snapshot
 	Keep     int
+	// Put are the parts that it puts into the storage, Manifest all that there are, once they were put and this worker is to
+	// write the manifest. Without either the snapshot is one file, which it makes durable by itself.
+	Put, Manifest []checkpoint.Snapshot
 }
 
 // Saved is the newest snapshot that this worker has made durable, and where it is.
@@ -36,8 +41,10 @@ type Restore struct {
 // Restored is what has come of a Restore. Its zero value is nothing yet.
 type Restored struct {
 	Number uint64
-	// Snapshot is what the worker holds now; nil when there is no checkpoint, or Why says what went wrong for good.
+	// Snapshot is what the worker holds now; nil when there is no checkpoint, or Why says what went wrong for good. Parts are
+	// what it is made of; it has neither size nor hash then.
 	Snapshot *checkpoint.Snapshot
+	Parts    []checkpoint.Snapshot
 	Path     string
 	// Refused are newer checkpoints that could not be used, in words.
 	Refused []string
@@ -52,8 +59,8 @@ func DefaultPauses() Pauses { return Pauses{time.Second, 30 * time.Second} }
 
 // Holder is the store of the worker's snapshots.
 type Holder interface {
-	// Open opens a snapshot that is held, and Make the file for one that is not yet.
-	Open(id checkpoint.ID) (*os.File, error)
+	// Open opens files that are held, and Make makes one for a snapshot that is not yet.
+	Open(ids ...checkpoint.ID) ([]*os.File, error)
 	Make() (*os.File, error)
 	// Restored takes over a file of Make as a snapshot, Discard removes it.
 	Restored(id checkpoint.ID, file string, bytes uint64) (checkpoint.Snapshot, error)
@@ -86,6 +93,8 @@ type Keeper struct {
 type State struct {
 	// Saved is nil before the first.
 	Saved *Saved
+	// Put are the parts of the last Save that were put.
+	Put []checkpoint.Snapshot
 	// Failure is why the last save has not come to an end yet; empty for none.
 	Failure  string
 	Restored Restored
@@ -125,7 +134,10 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 		return
 	}
 	k.wanted = save
-	if save != nil && !k.saving && !k.saved(save) {
+	if save != nil && (len(k.state.Put) == 0 || k.state.Put[0].State() != save.Snapshot.State()) {
+		k.state.Put = nil
+	}
+	if save != nil && !k.saving && !k.done(save) {
 		k.saving = true
 		k.work.Go(k.saveAll)
 	}
@@ -136,8 +148,17 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 	}
 }
 
-func (k *Keeper) saved(save *Save) bool {
+// done says whether nothing of an order is left to do.
+func (k *Keeper) done(save *Save) bool {
+	if len(save.Put) > 0 && len(save.Manifest) == 0 {
+		return len(k.left(save)) == 0
+	}
 	return k.state.Saved != nil && k.state.Saved.Snapshot == save.Snapshot
+}
+
+// left are the parts that are still to be put.
+func (k *Keeper) left(save *Save) []checkpoint.Snapshot {
+	return slices.DeleteFunc(slices.Clone(save.Put), func(part checkpoint.Snapshot) bool { return slices.Contains(k.state.Put, part) })
 }
 
 // saveAll saves what is wanted until nothing is.
@@ -145,20 +166,22 @@ func (k *Keeper) saveAll() {
 	pause := k.pauses.First
 	for {
 		k.mu.Lock()
-		if k.wanted == nil || k.saved(k.wanted) || k.ctx.Err() != nil {
+		if k.wanted == nil || k.done(k.wanted) || k.ctx.Err() != nil {
 			k.saving = false
 			k.mu.Unlock()
 			return
 		}
 		order := *k.wanted
 		k.mu.Unlock()
-		path, err := k.save(order)
+		path, err := k.carryOut(order)
 		k.mu.Lock()
-		if err == nil {
-			k.state.Saved, k.state.Failure = &Saved{order.Snapshot, path}, ""
-			pause = k.pauses.First
-		} else {
+		if err != nil {
 			k.state.Failure = err.Error()
+		} else {
+			k.state.Failure, pause = "", k.pauses.First
+		}
+		if path != "" {
+			k.state.Saved = &Saved{order.Snapshot, path}
 		}
 		k.mu.Unlock()
 		k.changed()
@@ -170,19 +193,71 @@ func (k *Keeper) saveAll() {
 	}
 }
 
-func (k *Keeper) save(order Save) (path string, err error) {
-	file, err := k.holder.Open(order.Snapshot.ID)
-	if err != nil {
+// carryOut does what an order asks for. The path is empty as long as that is not all of the checkpoint.
+func (k *Keeper) carryOut(order Save) (path string, err error) {
+	if len(order.Put) == 0 && len(order.Manifest) == 0 {
+		return k.save(order)
+	}
+	if err := k.put(order); err != nil || len(order.Manifest) == 0 {
 		return "", err
 	}
-	defer func() { _ = file.Close() }()
-	answer, err := uploader.Ask(k.ctx, k.socket, uploader.Request{
-		Ask: uploader.AskSave, Snapshot: uploader.SnapshotOf(order.Snapshot), Keep: order.Keep,
-	}, file)
+	request := uploader.Request{Ask: uploader.AskFinish, Snapshot: uploader.SnapshotOf(order.Snapshot), Keep: order.Keep}
+	for _, part := range order.Manifest {
+		request.Parts = append(request.Parts, uploader.PartOf(part))
+	}
+	answer, err := uploader.Ask(k.ctx, k.socket, request)
 	if err != nil {
 		return "", err
 	}
 	return answer.Path, nil
+}
+
+// save makes a snapshot durable that is one file.
+func (k *Keeper) save(order Save) (path string, err error) {
+	files, err := k.holder.Open(order.Snapshot.ID)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = files[0].Close() }()
+	request := uploader.Request{Ask: uploader.AskSave, Snapshot: uploader.SnapshotOf(order.Snapshot), Keep: order.Keep}
+	answer, err := uploader.Ask(k.ctx, k.socket, request, files[0])
+	if err != nil {
+		return "", err
+	}
+	return answer.Path, nil
+}
+
+// put puts what is left of an order's parts. All of them are opened first: what is held no more meanwhile can be read on.
+func (k *Keeper) put(order Save) error {
+	k.mu.Lock()
+	parts := k.left(&order)
+	k.mu.Unlock()
+	ids := make([]checkpoint.ID, len(parts))
+	for i := range parts {
+		ids[i] = parts[i].ID
+	}
+	files, err := k.holder.Open(ids...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, file := range files {
+			_ = file.Close()
+		}
+	}()
+	for i, part := range parts {
+		request := uploader.Request{Ask: uploader.AskPut, Snapshot: uploader.SnapshotOf(order.Snapshot), Parts: []uploader.Part{uploader.PartOf(part)}}
+		if _, err := uploader.Ask(k.ctx, k.socket, request, files[i]); err != nil {
+			return err
+		}
+		k.mu.Lock()
+		if k.wanted == nil || k.wanted.Snapshot.State() == part.State() {
+			k.state.Put = append(k.state.Put, part)
+		}
+		k.mu.Unlock()
+		k.changed()
+	}
+	return nil
 }
 
 // restore carries one order out, as often as it takes. The uploader may be a moment later than the agent: that keeps nobody
@@ -203,10 +278,14 @@ func (k *Keeper) restore(order Restore) {
 			return
 		}
 		k.mu.Lock()
-		if k.asked == order.Number && pause >= k.pauses.First {
+		asked := k.asked == order.Number
+		if asked && pause >= k.pauses.First {
 			k.state.Waiting = err.Error()
 		}
 		k.mu.Unlock()
+		if !asked {
+			return // another leader has asked since
+		}
 		k.changed()
 		k.note("no checkpoint yet, trying again in %v: %s", pause, err.Error())
 		k.wait(pause)
@@ -216,20 +295,32 @@ func (k *Keeper) restore(order Restore) {
 	}
 }
 
+// brought are files of a checkpoint that is being brought back, by their parts; the one of "" is for one that is one file.
+type brought map[string]*os.File
+
+// bring carries a restore out. Files of a checkpoint that turns out to be unusable, and all when nothing comes of it, are
+// discarded.
 func (k *Keeper) bring(order Restore) (_ Restored, err error) {
 	file, err := k.holder.Make()
 	if err != nil {
 		return Restored{}, err
 	}
-	name := filepath.Base(file.Name())
-	taken := false
-	defer func() {
-		_ = file.Close()
-		if !taken {
-			k.holder.Discard(name)
+	files, from := brought{"": file}, ""
+	defer func() { k.discard(files) }()
+	maker := func(path, part string) (*os.File, error) {
+		if path != from {
+			whole := files[""]
+			delete(files, "")
+			k.discard(files)
+			files, from = brought{"": whole}, path
 		}
-	}()
-	answer, err := uploader.Ask(k.ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, file)
+		made, err := k.holder.Make()
+		if err == nil {
+			files[part] = made
+		}
+		return made, err
+	}
+	answer, err := uploader.AskForParts(k.ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, maker, file)
 	if err != nil {
 		return Restored{}, err
 	}
@@ -242,12 +333,45 @@ func (k *Keeper) bring(order Restore) (_ Restored, err error) {
 		// Its round is one of another job.
 		id.Round = 0
 	}
-	held, err := k.holder.Restored(id, name, answer.Snapshot.Bytes)
-	if err != nil {
-		return Restored{}, err
+	if len(answer.Parts) == 0 {
+		held, err := k.take(files, id, answer.Snapshot.Bytes)
+		result.Snapshot = &held
+		return result, err
 	}
-	taken, result.Snapshot = true, &held
+	result.Snapshot = &checkpoint.Snapshot{ID: id}
+	for i := range answer.Parts {
+		part := answer.Parts[i].Of(id)
+		held, err := k.take(files, part.ID, part.Bytes)
+		if err != nil {
+			return Restored{}, err
+		}
+		if held != part {
+			return Restored{}, fmt.Errorf("part %s of checkpoint %s came altered", part.Part, answer.Path)
+		}
+		result.Parts = append(result.Parts, held)
+	}
 	return result, nil
+}
+
+// take has a file that was brought be a snapshot, or a part of one.
+func (k *Keeper) take(files brought, id checkpoint.ID, bytes uint64) (checkpoint.Snapshot, error) {
+	file := files[id.Part]
+	if file == nil {
+		return checkpoint.Snapshot{}, fmt.Errorf("the uploader has brought no %v", id)
+	}
+	held, err := k.holder.Restored(id, filepath.Base(file.Name()), bytes)
+	if err == nil {
+		_ = file.Close()
+		delete(files, id.Part)
+	}
+	return held, err
+}
+
+func (k *Keeper) discard(files brought) {
+	for _, file := range files {
+		_ = file.Close()
+		k.holder.Discard(filepath.Base(file.Name()))
+	}
 }
 
 // wait waits, at most until the end.

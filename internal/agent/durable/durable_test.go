@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -77,10 +78,13 @@ func (w *worker) take(t *testing.T, step uint64, content string) checkpoint.Snap
 	if err := os.WriteFile(filepath.Join(w.snapshots.Folder(), "new.part"), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.snapshots.Take(1, step, "new.part", uint64(len(content)))
+	w.snapshots.Take(1, step, []snapshots.File{{Name: "new.part", Bytes: uint64(len(content))}})
 	eventually(t, "the snapshot is held", func() bool { return len(w.snapshots.List()) > 0 && w.snapshots.List()[0].Step == step })
 	return w.snapshots.List()[0]
 }
+
+// whole has a snapshot saved that is one file.
+func whole(s checkpoint.Snapshot) *Save { return &Save{Snapshot: s, Keep: 2} }
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
@@ -95,7 +99,7 @@ func TestWhatIsSavedIsRestored(t *testing.T) {
 	kept := t.TempDir()
 	first := newWorker(t)
 	snapshot := first.take(t, 10, "state")
-	first.Ask(&Save{snapshot, 2}, nil)
+	first.Ask(whole(snapshot), nil)
 	eventually(t, "it waits for its uploader", func() bool { return first.notes.Load() > 1 })
 	if failure := first.State().Failure; !strings.Contains(failure, "uploader") {
 		t.Errorf("it says %q", failure)
@@ -118,12 +122,12 @@ func TestWhatIsSavedIsRestored(t *testing.T) {
 	if restored.Snapshot == nil || *restored.Snapshot != snapshot {
 		t.Fatalf("it has %+v", restored)
 	}
-	file, err := second.snapshots.Open(snapshot.ID)
+	files, err := second.snapshots.Open(snapshot.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = file.Close() }()
-	if content, err := io.ReadAll(file); err != nil || !bytes.Equal(content, []byte("state")) {
+	defer func() { _ = files[0].Close() }()
+	if content, err := io.ReadAll(files[0]); err != nil || !bytes.Equal(content, []byte("state")) {
 		t.Errorf("the state is %q (%v)", content, err)
 	}
 
@@ -141,11 +145,117 @@ func TestWhatIsSavedIsRestored(t *testing.T) {
 func TestASnapshotThatIsGone(t *testing.T) {
 	w := newWorker(t)
 	w.upload(t, t.TempDir(), 1)
-	w.Ask(&Save{checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: 5}}, 2}, nil)
+	w.Ask(whole(checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: 5}}), nil)
 	eventually(t, "it says so", func() bool { return strings.Contains(w.State().Failure, "does not hold snapshot 1-5") })
 	snapshot := w.take(t, 6, "state")
-	w.Ask(&Save{snapshot, 2}, nil)
+	w.Ask(whole(snapshot), nil)
 	eventually(t, "the other is durable", func() bool {
 		return w.State().Saved != nil && w.State().Saved.Snapshot == snapshot && w.State().Failure == ""
 	})
+}
+
+// parts has the worker hold parts of the state of round 1 after a step.
+func (w *worker) parts(t *testing.T, step uint64, contents map[string]string) []checkpoint.Snapshot {
+	t.Helper()
+	var files []snapshots.File
+	for part, content := range contents {
+		if err := os.WriteFile(filepath.Join(w.snapshots.Folder(), part+".part"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, snapshots.File{Part: part, Name: part + ".part", Bytes: uint64(len(content))})
+	}
+	w.snapshots.Take(1, step, files)
+	eventually(t, "the parts are held", func() bool {
+		held := w.snapshots.List()
+		return len(held) >= len(contents) && held[0].Step == step
+	})
+	return w.snapshots.List()[:len(contents)]
+}
+
+// Two workers put what they hold, one of them finishes, and a third brings all of it back. What is empty counts as well.
+func TestPartsAreSavedAndRestored(t *testing.T) {
+	const layout = ".2.0123456789abcdef"
+	kept := t.TempDir()
+	first, second := newWorker(t), newWorker(t)
+	for _, w := range []*worker{first, second} {
+		w.upload(t, kept, 1)
+		w.snapshots.Enter(1, 0, true, nil)
+	}
+	contents := map[string]string{"s0" + layout: "one", "r0" + layout: "own of 0", "s1" + layout: "", "r1" + layout: "own of 1"}
+	ours := first.parts(t, 10, map[string]string{"s0" + layout: contents["s0"+layout], "r0" + layout: contents["r0"+layout]})
+	theirs := second.parts(t, 10, map[string]string{"s1" + layout: contents["s1"+layout], "r1" + layout: contents["r1"+layout]})
+	snapshot := checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: 10}, Bytes: 3, Hash: checkpoint.Hash{1}}
+	all := append(slices.Clone(ours), theirs...)
+
+	first.Ask(&Save{Snapshot: snapshot, Keep: 2, Put: ours, Manifest: all}, nil)
+	eventually(t, "what is missing is named", func() bool { return strings.Contains(first.State().Failure, "was not put") })
+	second.Ask(&Save{Snapshot: snapshot, Keep: 2, Put: theirs}, nil)
+	eventually(t, "its parts are put", func() bool { return len(second.State().Put) == 2 })
+	eventually(t, "the checkpoint is durable", func() bool { return first.State().Saved != nil && first.State().Failure == "" })
+	if state := second.State(); state.Saved != nil || state.Failure != "" || first.State().Saved.Snapshot != snapshot {
+		t.Errorf("the first says %+v, the second %+v", first.State(), state)
+	}
+
+	third := newWorker(t)
+	third.upload(t, kept, 2)
+	third.Ask(nil, &Restore{Number: 1})
+	eventually(t, "it is restored", func() bool { return third.State().Restored.Number == 1 })
+	restored := third.State().Restored
+	if restored.Why != "" || restored.Snapshot == nil || restored.Snapshot.ID != snapshot.ID || len(restored.Parts) != 4 {
+		t.Fatalf("it has %+v", restored)
+	}
+	for i, part := range restored.Parts {
+		if part != all[i] {
+			t.Errorf("%v was saved, and %v is there", all[i], part)
+		}
+		files, err := third.snapshots.Open(part.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(files[0])
+		if _ = files[0].Close(); err != nil || string(content) != contents[part.Part] {
+			t.Errorf("part %s is %q (%v)", part.Part, content, err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(third.snapshots.Folder(), "restore-*")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+// Of a checkpoint in parts that turns out to be damaged nothing stays behind, and the one before it is brought back.
+func TestADamagedPart(t *testing.T) {
+	const layout = ".2.0123456789abcdef"
+	kept := t.TempDir()
+	w := newWorker(t)
+	w.upload(t, kept, 1)
+	w.snapshots.Enter(1, 0, true, nil)
+	for step := uint64(1); step <= 2; step++ {
+		parts := w.parts(t, step, map[string]string{"s0" + layout: "zero", "s1" + layout: strings.Repeat("x", int(step)), "r0" + layout: "own"})
+		snapshot := checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: step}, Hash: checkpoint.Hash{byte(step)}}
+		w.Ask(&Save{Snapshot: snapshot, Keep: 2, Put: parts, Manifest: parts}, nil)
+		eventually(t, "it is durable", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == snapshot })
+	}
+	// What was put as the newest one's second share is of the same length, and something else.
+	pieces, err := filepath.Glob(filepath.Join(kept, "team/llama/uid/attempt-1/1-2/data/*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, piece := range pieces {
+		if content, err := os.ReadFile(piece); err != nil || string(content) == "xx" {
+			if err := os.Truncate(piece, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	next := newWorker(t)
+	next.upload(t, kept, 2)
+	next.Ask(nil, &Restore{Number: 1})
+	eventually(t, "it is restored", func() bool { return next.State().Restored.Number == 1 })
+	restored := next.State().Restored
+	if restored.Snapshot == nil || restored.Snapshot.Step != 1 || len(restored.Parts) != 3 || len(restored.Refused) != 1 {
+		t.Errorf("it has %+v", restored)
+	}
+	if left, err := filepath.Glob(filepath.Join(next.snapshots.Folder(), "restore-*")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
 }

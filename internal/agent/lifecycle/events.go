@@ -25,12 +25,17 @@ type Said struct {
 	// the step whose state was asked for.
 	Step  uint64
 	Clean bool
+	// Leaves comes with Connected: the process was started in its world, asks for none, and leaves it when it is told to.
+	Leaves bool
+	// Shares says with Connected that the process knows shares of a state.
+	Shares bool
 }
 
 // What a process says.
 type What int
 
-// The things that matter here. Saved answers SaySave: the snapshot is there, or could not be taken.
+// The things that matter here. Saved answers SaySave: the snapshot is there, or could not be taken. Left answers
+// SayLeave: what the program keeps is saved, and it ends.
 const (
 	Connected What = iota
 	Joined
@@ -40,12 +45,20 @@ const (
 	Finished
 	Disconnected
 	Saved
+	Left
 )
 
 // Armed says where a slot's process stops, after Arm.
 type Armed struct {
 	Slot int
 	Stop uint64
+}
+
+// Interrupted says what a slot's process is about, after Interrupt: Forming until it has ended its first step in its
+// world, Apart in an evaluation and while it saves.
+type Interrupted struct {
+	Slot           int
+	Forming, Apart bool
 }
 
 // Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had; Unreached is true when
@@ -77,6 +90,7 @@ func (Heard) isEvent()        {}
 func (Gone) isEvent()         {}
 func (Said) isEvent()         {}
 func (Armed) isEvent()        {}
+func (Interrupted) isEvent()  {}
 func (Fetched) isEvent()      {}
 func (Checkpointed) isEvent() {}
 func (Exited) isEvent()       {}
@@ -91,6 +105,9 @@ type Start struct {
 	Term, Round uint64
 	World       World
 }
+
+// Remember keeps what the processes have said of why they failed: others take their place.
+type Remember struct{}
 
 // Trust says with which key the operator of a term makes the tickets for the snapshots that are served here.
 type Trust struct {
@@ -140,7 +157,7 @@ type Arm struct {
 type Lift struct{ Slot int }
 
 // Interrupt tells a slot's process to leave the world of a round. Connection is 0 when nobody is
-// there to be told; the gate says it all the same.
+// there to be told; the gate says it all the same. Interrupted answers, before any other event.
 type Interrupt struct {
 	Slot       int
 	Connection uint64
@@ -153,8 +170,9 @@ type Word struct {
 	Slot       int
 	Connection uint64
 	Say        Say
-	// Step comes with SaySave.
-	Step uint64
+	// Step comes with SaySave and SayLeave, Staging with SaySave.
+	Step    uint64
+	Staging Staging
 }
 
 // Say is what a Word says.
@@ -166,6 +184,7 @@ const (
 	SaySave
 	SayRaise
 	SayEnd
+	SayLeave
 )
 
 // Checkpoint asks the programs for a checkpoint. Checkpointed answers.
@@ -180,6 +199,9 @@ type Terminate struct{ Programs []int }
 // Kill ends every process that the programs left or are, and waits for that.
 type Kill struct{}
 
+// Look has the programs write what their threads are about.
+type Look struct{}
+
 // Tell reports the new state to the operator at once.
 type Tell struct{}
 
@@ -190,6 +212,7 @@ type Note struct{ Text string }
 type Leave struct{ Code int }
 
 func (Start) isEffect()      {}
+func (Remember) isEffect()   {}
 func (Trust) isEffect()      {}
 func (Enter) isEffect()      {}
 func (Fetch) isEffect()      {}
@@ -204,6 +227,7 @@ func (Checkpoint) isEffect() {}
 func (Refuse) isEffect()     {}
 func (Terminate) isEffect()  {}
 func (Kill) isEffect()       {}
+func (Look) isEffect()       {}
 func (Tell) isEffect()       {}
 func (Note) isEffect()       {}
 func (Leave) isEffect()      {}

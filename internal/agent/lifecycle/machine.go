@@ -18,6 +18,8 @@ const (
 	running
 	// stopping: the programs were told to stop, or one of them has failed.
 	stopping
+	// fallen: the programs have failed, and the operator has yet to say that they are started anew.
+	fallen
 	// left: it is over.
 	left
 )
@@ -47,6 +49,8 @@ type Machine struct {
 	supplied bool
 	supply   supply
 	ahead    Snapshot
+	// launcher is the program, where it is one that stays from world to world.
+	launcher launcher
 	// out is true when this worker makes no further step in the world of in.
 	out bool
 
@@ -55,6 +59,14 @@ type Machine struct {
 	ended bool
 	// code is the first exit code that is not 0, and failed the program that had it; -1 for none.
 	code, failed int
+	// unanswered is true when the programs were killed since one had not left its world in time.
+	unanswered bool
+	// lookedFor is the end of the time for which it was last noted what the programs are about.
+	lookedFor time.Time
+	// again is about programs that have failed; anew is true of programs that were started after that, and were given
+	// no world yet.
+	again again
+	anew  bool
 	// unsupplied is why the programs were killed when their world's snapshot could not be had.
 	unsupplied string
 	// denied is why the snapshot of the last world was not to be had from holders that were reached; empty once one was.
@@ -65,9 +77,9 @@ type Machine struct {
 	gone         bool
 	terminatedAt time.Time
 	killAt       time.Time
-	// answerBy is when processes that were told to leave their world are killed; holdUntil when a
-	// program that has failed ends the agent.
-	answerBy, holdUntil time.Time
+	// leaveBy is when processes are stopped that were told to save and to end; holdUntil when a program that has failed ends
+	// the agent.
+	leaveBy, holdUntil time.Time
 }
 
 // New is the state of an agent that has just started.
@@ -91,8 +103,12 @@ func (m *Machine) Step(now time.Time, event Event) []Effect {
 		m.gone = true
 	case Said:
 		effects = m.said(event)
+	case Launched:
+		effects = m.launched(event)
 	case Armed:
 		effects = m.armed(event)
+	case Interrupted:
+		m.interrupted(now, event)
 	case Fetched:
 		effects = m.fetched(now, event)
 	case Checkpointed:
@@ -116,8 +132,14 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	if !m.killAt.IsZero() && m.stage == stopping {
 		due = append(due, m.killAt)
 	}
-	if !m.answerBy.IsZero() && m.stage == running {
-		due = append(due, m.answerBy)
+	if by := m.answerBy(); !by.IsZero() {
+		due = append(due, m.lookAt(by))
+	}
+	if m.stage == fallen && m.again.allowed != nil && *m.again.allowed > m.again.done {
+		due = append(due, m.againAt())
+	}
+	if !m.leaveBy.IsZero() && m.stage == running {
+		due = append(due, m.leaveBy)
 	}
 	if m.held() && len(m.alive()) == 0 {
 		due = append(due, m.holdUntil)
@@ -209,7 +231,7 @@ func (m *Machine) hear(now time.Time, heard Heard) []Effect {
 		m.refused = 0
 	}
 	m.lastHeard = now
-	m.gone = false
+	m.gone, m.again.allowed = false, d.Restarts
 	m.renew(heard)
 	m.obeyedTerm = d.Term
 	m.released = m.released || d.Released
@@ -260,6 +282,8 @@ func (m *Machine) enter(now time.Time, start *Start) []Effect {
 	switch {
 	case m.stage == waiting:
 		effects = m.start(start)
+	case m.stage == fallen:
+		effects = m.misses(start)
 	case inPlace:
 		note := Note{Text: fmt.Sprintf("round %d: the program goes on there", start.Round)}
 		effects = append(append(effects, note), append(m.moveTo(start), Tell{})...)
@@ -288,7 +312,7 @@ func (m *Machine) takesWorlds() bool {
 			return true
 		}
 	}
-	return m.in == nil
+	return m.in == nil || m.anew
 }
 
 // moveTo makes start the world that this worker is in.
@@ -300,7 +324,7 @@ func (m *Machine) moveTo(start *Start) []Effect {
 	if m.in != nil {
 		m.before = m.in.Round
 	}
-	m.in, m.next, m.out, m.orders, m.supply = start, nil, false, orders{}, supply{}
+	m.in, m.next, m.out, m.anew, m.orders, m.supply = start, nil, false, false, orders{}, supply{}
 	m.supplied = m.shape.Strategy != InPlace || !start.World.Restore || start.World.Snapshot == nil
 	if m.supplied {
 		return []Effect{enter}
@@ -310,15 +334,21 @@ func (m *Machine) moveTo(start *Start) []Effect {
 
 func (m *Machine) start(start *Start) []Effect {
 	effects := m.moveTo(start)
+	rests := m.launcher.rests
 	m.begin()
+	if rests {
+		return append(effects, Relaunch{Connection: m.launcher.connection, Start: *start}, Tell{})
+	}
+	m.launcher = launcher{}
 	return append(effects, *start, Tell{})
 }
 
 // begin forgets the programs that ran before.
 func (m *Machine) begin() {
-	m.stage, m.ended = running, false
+	m.stage, m.ended, m.anew, m.unanswered = running, false, false, false
 	m.code, m.failed, m.unsupplied, m.denied = 0, -1, "", ""
-	m.killAt, m.answerBy, m.holdUntil = time.Time{}, time.Time{}, time.Time{}
+	m.killAt, m.leaveBy, m.holdUntil = time.Time{}, time.Time{}, time.Time{}
 	clear(m.exits)
 	clear(m.slots)
+	m.launcher.rests = false
 }

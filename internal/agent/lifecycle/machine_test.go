@@ -33,6 +33,8 @@ func text(effects []Effect) string {
 		switch e := effect.(type) {
 		case Start:
 			words = append(words, fmt.Sprintf("start(%d)", e.Round))
+		case Remember:
+			words = append(words, "remember")
 		case Trust:
 			words = append(words, "trust")
 		case Fetch:
@@ -50,7 +52,7 @@ func text(effects []Effect) string {
 		case Interrupt:
 			words = append(words, fmt.Sprintf("abort%d(%d)", e.Slot, e.Round))
 		case Word:
-			words = append(words, fmt.Sprintf("%s%d", []string{"go", "save", "raise", "end"}[e.Say], e.Slot))
+			words = append(words, fmt.Sprintf("%s%d", []string{"go", "save", "raise", "end", "leave"}[e.Say], e.Slot))
 		case Checkpoint:
 			words = append(words, "checkpoint")
 		case Refuse:
@@ -59,6 +61,8 @@ func text(effects []Effect) string {
 			words = append(words, fmt.Sprintf("term%v", e.Programs))
 		case Kill:
 			words = append(words, "kill")
+		case Look:
+			words = append(words, "look")
 		case Tell:
 			words = append(words, "tell")
 		case Leave:

@@ -43,6 +43,9 @@ type stageOf struct {
 	refused bool
 	// late is when the first answer is due.
 	late time.Time
+	// fell is the newest round by the time at which the programs have failed, restarts how often they may be started
+	// anew.
+	fell, restarts uint64
 }
 
 func (s *stageOf) step(event Event) {
@@ -52,7 +55,10 @@ func (s *stageOf) step(event Event) {
 		effects = effects[1:]
 		switch e := effect.(type) {
 		case Start:
-			s.running = true
+			if s.running && !s.killed {
+				s.t.Fatal("the programs are started while they run")
+			}
+			s.running, s.killed = true, false
 			s.actors = [2]actor{}
 		case Refuse:
 			s.refused = true
@@ -98,6 +104,9 @@ func (s *stageOf) given(e Give) {
 	}
 	if a.saves {
 		s.t.Fatalf("process %d is given round %d before it has written the snapshot that it was asked for", e.Slot, e.Start.Round)
+	}
+	if e.Start.Round <= s.fell {
+		s.t.Fatalf("process %d is given round %d, which its worker has left with round %d", e.Slot, e.Start.Round, s.fell)
 	}
 	if e.Start.Round != s.round || s.abort || a.world == e.Start.Round {
 		s.t.Fatalf("process %d of round %d is given round %d; the operator wants %d (abort %v)", e.Slot, a.world, e.Start.Round, s.round, s.abort)
@@ -174,7 +183,7 @@ func (s *stageOf) act(t *rapid.T) {
 
 func (s *stageOf) directive() Heard {
 	d := going(directive(1, s.round, "a"), s.from, !s.live)
-	d.Directive.Barrier = s.barrier
+	d.Directive.Barrier, d.Directive.Restarts = s.barrier, &s.restarts
 	if s.abort {
 		d.Directive.Abort = &Abort{Reason: "a worker was lost"}
 	}
@@ -249,6 +258,11 @@ func TestAnyHistoryOfProcesses(t *testing.T) {
 			"round": func(*rapid.T) {
 				s.nextRound(rapid.Bool().Draw(t, "live"))
 			},
+			"fail": func(*rapid.T) { s.fail() },
+			"restart": func(*rapid.T) {
+				s.restarts = s.m.Restarts() + 1
+				s.step(s.directive())
+			},
 			"time": func(t *rapid.T) {
 				s.now = s.now.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "ms")) * time.Millisecond)
 				s.step(Tick{})
@@ -257,6 +271,19 @@ func TestAnyHistoryOfProcesses(t *testing.T) {
 		})
 		s.finish()
 	})
+}
+
+// fail ends both programs, as the kernel does when there is no memory left.
+func (s *stageOf) fail() {
+	if !s.running || s.left || s.killed {
+		return
+	}
+	s.killed = true
+	s.step(Exited{0, 137})
+	if s.killed {
+		s.step(Exited{1, 137})
+	}
+	s.fell = max(s.fell, s.round)
 }
 
 // check is what holds at every moment.

@@ -10,6 +10,9 @@ import (
 // stop tells the programs that still run to end, and sets when they are killed.
 func (m *Machine) stop(killAt time.Time) []Effect {
 	m.stage, m.killAt = stopping, killAt
+	if m.stopsForNext() {
+		return []Effect{Rest{Connection: m.launcher.connection}}
+	}
 	if programs := m.alive(); len(programs) > 0 {
 		return []Effect{Terminate{Programs: programs}}
 	}
@@ -17,6 +20,9 @@ func (m *Machine) stop(killAt time.Time) []Effect {
 }
 
 func (m *Machine) alive() []int {
+	if m.launcher.rests {
+		return nil
+	}
 	var programs []int
 	for i := range m.shape.Programs {
 		if _, ended := m.exits[i]; !ended {
@@ -27,17 +33,19 @@ func (m *Machine) alive() []int {
 }
 
 func (m *Machine) exited(now time.Time, e Exited) []Effect {
-	if m.stage == waiting {
+	if m.stage == waiting || m.stage == fallen {
+		m.launcher = launcher{} // one that has ended while it rested
 		return nil
 	}
 	m.exits[e.Program] = e.Code
-	effects := []Effect{Tell{}}
+	effects := append(m.endedLeaving(e), Tell{})
 	if e.Code == 0 || m.stoppedForAnother() {
 		return effects
 	}
 	if m.code == 0 {
 		m.code, m.failed = e.Code, e.Program
 		m.holdUntil = now.Add(m.limits.Hold)
+		m.noteFailure(now)
 	}
 	if m.stage == running && len(m.alive()) > 0 {
 		effects = append(effects, Note{Text: fmt.Sprintf("process %d ended with exit code %d: stopping the others", e.Program, e.Code)})
@@ -66,12 +74,16 @@ func (m *Machine) settle(now time.Time) []Effect {
 		effects = append(effects, m.settleTermination(now)...)
 	}
 	effects = append(effects, m.settleAnswers(now)...)
+	effects = append(effects, m.settleLeaving(now)...)
 	if m.stage == stopping && !m.killAt.IsZero() && !now.Before(m.killAt) {
 		m.killAt = time.Time{}
 		effects = append(effects, Kill{})
 	}
 	if (m.stage == running || m.stage == stopping) && len(m.alive()) == 0 {
 		effects = append(effects, m.settleEnd(now)...)
+	}
+	if m.stage == fallen {
+		effects = append(effects, m.settleFallen(now)...)
 	}
 	if m.stage == waiting && m.orders.raise && m.code != 0 {
 		effects = append(effects, m.leave(m.code))
@@ -87,7 +99,7 @@ func (m *Machine) leave(code int) Effect {
 // settleEnd is what follows when no program is left.
 func (m *Machine) settleEnd(now time.Time) []Effect {
 	var effects []Effect
-	if !m.ended {
+	if !m.ended && !m.launcher.rests {
 		m.ended = true
 		effects = append(effects, Kill{})
 	}
@@ -95,12 +107,20 @@ func (m *Machine) settleEnd(now time.Time) []Effect {
 	case m.next != nil:
 		return append(effects, m.start(m.next)...)
 	case m.shape.Strategy == Restart && m.orders.abort != nil && m.Terminating():
-		return append(effects, m.leave(ExitTerminated))
+		m.out = true
+		for i, code := range m.exits {
+			if code == 0 {
+				m.exits[i] = ExitTerminated // it was stopped, and has not finished
+			}
+		}
+		return append(append(effects, m.dismiss()...), m.leave(ExitTerminated))
 	case m.shape.Strategy == Restart && m.orders.abort != nil:
 		m.stage, m.out = waiting, true
 		return append(effects, Tell{})
 	case m.held() && now.Before(m.holdUntil):
 		return effects
+	case m.code != 0:
+		return append(effects, m.falls(now)...)
 	default:
 		return append(effects, m.leave(m.code))
 	}
@@ -119,7 +139,7 @@ func (m *Machine) settleTermination(now time.Time) []Effect {
 	m.next = nil
 	switch m.stage {
 	case waiting:
-		return []Effect{m.leave(ExitTerminated)}
+		return append(m.dismiss(), m.leave(ExitTerminated))
 	case running:
 		if why := m.mayPass(now); why != "" {
 			note := Note{Text: "SIGTERM goes on to the program: " + why}
@@ -137,7 +157,7 @@ func (m *Machine) settleTermination(now time.Time) []Effect {
 // mayPass says why SIGTERM may reach the program now; empty when it may not.
 func (m *Machine) mayPass(now time.Time) string {
 	switch {
-	case m.in == nil:
+	case m.in == nil || m.anew:
 		return "this worker is in no world"
 	case m.released:
 		return "the operator has released this worker"

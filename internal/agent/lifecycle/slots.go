@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -26,7 +27,14 @@ type slot struct {
 	// connection is the process's connection; 0 for none. elastic is true once there was one.
 	connection uint64
 	elastic    bool
-	waiting    Waiting
+	// leaves is true for a process that was started in its world, and leaves it when it is told to. leaving is the step
+	// after which it was; left is true once it has saved that.
+	leaves  bool
+	leaving uint64
+	left    bool
+	// shares is true for one that can write its state in shares.
+	shares  bool
+	waiting Waiting
 	// step is the number of steps done, of a process that is parked or has left its world; clean says that one
 	// that has left has the state after it.
 	step  uint64
@@ -41,14 +49,17 @@ type slot struct {
 	armed  Barrier
 	stop   uint64
 	arming bool
-	// saved is true once it was asked for the snapshot of the barrier that it has been given; interrupted, raised
-	// and ended say that it was told so.
-	saved bool
+	// saved is true once it was asked for the snapshot of the barrier that it has been given, of its state in savedOf
+	// shares; interrupted, raised and ended say that it was told so.
+	saved   bool
+	savedOf int
 	// savedStep is the step whose state it was asked for after it had left its world.
 	savedStep uint64
 	// saving is the step whose state it was asked for, until it has said what came of that; 0 for none.
 	saving                     uint64
 	interrupted, raised, ended bool
+	// answerBy is when it is killed if it has not left its world by then, once it was told to.
+	answerBy time.Time
 }
 
 // orders are what the operator says of the world that this worker is in.
@@ -60,6 +71,7 @@ type orders struct {
 	abort          *Abort
 	// saveStep is what the newest directive says of it: abort stays as it was first heard.
 	saveStep      uint64
+	staging       Staging
 	raise, finish bool
 	// checkpointing is true while programs have their time for a checkpoint.
 	checkpointing bool
@@ -68,7 +80,7 @@ type orders struct {
 // obey takes what a directive says of the world that this worker is in.
 func (m *Machine) obey(now time.Time, d Directive) []Effect {
 	o := &m.orders
-	o.raise, o.finish = d.Raise, d.Finish
+	o.raise, o.finish, o.staging = d.Raise, d.Finish, d.Staging
 	if d.Term > o.term {
 		o.term, o.attempts = d.Term, 0
 	}
@@ -93,6 +105,9 @@ func (m *Machine) stopForAnother(now time.Time) []Effect {
 	case m.shape.Strategy != Restart || m.stage != running:
 		return nil
 	case m.orders.abort.Planned:
+		if effects, leaving := m.leaveAfter(now, m.orders.abort.LeaveStep); leaving {
+			return effects
+		}
 		m.orders.checkpointing = true
 		return []Effect{Checkpoint{Round: m.in.Round}}
 	default:
@@ -110,12 +125,12 @@ func (m *Machine) checkpointed(now time.Time, c Checkpointed) []Effect {
 }
 
 func (m *Machine) said(e Said) []Effect {
-	if e.Slot < 0 || e.Slot >= len(m.slots) || m.stage == waiting {
+	if e.Slot < 0 || e.Slot >= len(m.slots) || m.stage == waiting || m.stage == fallen {
 		return nil
 	}
 	s := &m.slots[e.Slot]
 	if e.What == Connected {
-		*s = slot{connection: e.Connection, elastic: true}
+		m.connect(s, e)
 		return []Effect{Tell{}}
 	}
 	if s.connection != e.Connection {
@@ -126,10 +141,7 @@ func (m *Machine) said(e Said) []Effect {
 	}
 	switch e.What {
 	case Disconnected:
-		s.connection, s.clean = 0, false
-		if !s.hasLeft() {
-			s.waiting = WaitsNot
-		}
+		s.disconnect()
 	case Joined:
 		s.waiting = WaitsJoin
 	case Parked:
@@ -145,11 +157,21 @@ func (m *Machine) said(e Said) []Effect {
 		s.waiting, s.raised, s.step, s.clean = WaitsFault, false, e.Step, e.Clean
 	case Finished:
 		s.waiting, s.ended, s.step, s.clean = WaitsFinished, false, e.Step, e.Clean
+	case Left:
+		return s.saidLeft(e.Step)
 	case Saved:
 		return nil // what is held now is told by who holds it
 	case Connected:
 	}
 	return []Effect{Tell{}}
+}
+
+// disconnect notes that the process's connection has ended. Whether it had left its world stays known.
+func (s *slot) disconnect() {
+	s.connection, s.clean = 0, s.left
+	if !s.hasLeft() {
+		s.waiting = WaitsNot
+	}
 }
 
 func (m *Machine) armed(a Armed) []Effect {
@@ -253,23 +275,23 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		s.connection, s.waiting = 0, WaitsNot
 		return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
 	default:
-		*s = slot{connection: s.connection, elastic: true, world: m.in.Round}
+		*s = slot{connection: s.connection, elastic: true, shares: s.shares, world: m.in.Round}
 		return []Effect{Give{Slot: i, Connection: s.connection, Start: *m.in}, Tell{}}
 	}
 }
 
 // interrupt tells a process to leave the world that it was given.
 func (m *Machine) interrupt(now time.Time, i int, s *slot, reason string) []Effect {
-	s.interrupted = true
-	if m.answerBy.IsZero() {
-		m.answerBy = now.Add(m.limits.Answer)
-	}
+	s.interrupted, s.answerBy = true, now.Add(m.limits.Answer)
 	return []Effect{Interrupt{Slot: i, Connection: s.connection, Round: s.world, Reason: reason}}
 }
 
 // direct tells a process what the operator says of the world that it is in.
 func (m *Machine) direct(now time.Time, i int, s *slot) []Effect {
 	o := &m.orders
+	if s.leaving > 0 {
+		return nil
+	}
 	if o.abort != nil && m.shape.Strategy == InPlace {
 		if s.interrupted || s.hasLeft() {
 			return append(m.saveLive(i, s), m.verdict(i, s)...)
@@ -283,16 +305,32 @@ func (m *Machine) direct(now time.Time, i int, s *slot) []Effect {
 // saveLive asks a process that has left its world for the state that others need: the first that has it.
 func (m *Machine) saveLive(i int, s *slot) []Effect {
 	step := m.orders.saveStep
-	if step == 0 || s.savedStep == step || !s.keeps(step) || s.connection == 0 {
+	asked := func(of *slot) bool { return of.savedStep == step && of.savedOf == m.orders.staging.Of }
+	if step == 0 || asked(s) || !s.keeps(step) || s.connection == 0 {
 		return nil
 	}
 	for j := range m.slots {
-		if other := &m.slots[j]; other.world == s.world && other.keeps(step) && (j < i || other.savedStep == step) {
+		if other := &m.slots[j]; other.world == s.world && other.keeps(step) && (j < i || asked(other)) {
 			return nil
 		}
 	}
-	s.savedStep, s.saving = step, step
-	return []Effect{Word{Slot: i, Connection: s.connection, Say: SaySave, Step: step}}
+	s.savedStep = step
+	return m.save(i, s, step)
+}
+
+// save asks a process for its state, or what this worker is to write of it. Of those that know no shares the one writes
+// all of it that would have the first.
+func (m *Machine) save(i int, s *slot, step uint64) []Effect {
+	staging := m.orders.staging
+	s.savedOf = staging.Of
+	if !s.shares && staging.Of > 0 {
+		if !slices.Contains(staging.Shares, 0) {
+			return nil
+		}
+		staging = Staging{}
+	}
+	s.saving = step
+	return []Effect{Word{Slot: i, Connection: s.connection, Say: SaySave, Step: step, Staging: staging}}
 }
 
 // barrier keeps a process where the operator wants it to stop.
@@ -316,9 +354,9 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 		return append(effects, Word{Slot: i, Connection: s.connection, Say: SayGo}, Tell{})
 	}
 	// One process of each worker writes: all of them have the same state.
-	if m.orders.barrier.Save && i == 0 && s.step == want.Step && !s.saved {
-		s.saved, s.saving = true, s.step
-		effects = append(effects, Word{Slot: i, Connection: s.connection, Say: SaySave, Step: s.step})
+	if m.orders.barrier.Save && i == 0 && s.step == want.Step && (!s.saved || s.savedOf != m.orders.staging.Of) {
+		s.saved = true
+		effects = append(effects, m.save(i, s, s.step)...)
 	}
 	return effects
 }
@@ -327,7 +365,7 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 func (m *Machine) verdict(i int, s *slot) []Effect {
 	switch {
 	case s.connection == 0:
-	case m.orders.raise && s.waiting == WaitsFault && !s.raised:
+	case (m.orders.raise || m.anew) && s.waiting == WaitsFault && !s.raised: // what is in no world fails by itself
 		s.raised = true
 		return []Effect{Word{Slot: i, Connection: s.connection, Say: SayRaise}}
 	case m.orders.finish && s.waiting == WaitsFinished && !s.ended:
@@ -337,23 +375,60 @@ func (m *Machine) verdict(i int, s *slot) []Effect {
 	return nil
 }
 
+// interrupted takes note of what a process is about that was told to leave its world.
+func (m *Machine) interrupted(now time.Time, e Interrupted) {
+	s := &m.slots[e.Slot]
+	switch {
+	case !s.interrupted:
+	case e.Forming:
+		s.answerBy = now.Add(m.limits.AnswerForming)
+	case e.Apart:
+		s.answerBy = now.Add(m.limits.AnswerApart)
+	}
+}
+
+// answerBy is when the first process is killed that does not leave its world; zero when none is to.
+func (m *Machine) answerBy() time.Time {
+	var first time.Time
+	for i := range m.slots {
+		s := &m.slots[i]
+		if m.stage == running && s.interrupted && !s.hasLeft() && (first.IsZero() || s.answerBy.Before(first)) {
+			first = s.answerBy
+		}
+	}
+	return first
+}
+
+// lookAt is when it is noted what the programs are about, of which one has until then to leave its world; or that time,
+// when it was noted.
+func (m *Machine) lookAt(by time.Time) time.Time {
+	if m.lookedFor.Equal(by) {
+		return by
+	}
+	return by.Add(-m.limits.Look)
+}
+
 // settleAnswers kills the programs when one of their processes does not leave its world.
 func (m *Machine) settleAnswers(now time.Time) []Effect {
-	if m.answerBy.IsZero() || m.stage != running {
+	by := m.answerBy()
+	if by.IsZero() || now.Before(m.lookAt(by)) {
 		return nil
+	}
+	var effects []Effect
+	if !m.lookedFor.Equal(by) {
+		m.lookedFor = by
+		effects = append(effects, Look{})
+	}
+	if now.Before(by) {
+		return effects
 	}
 	for i := range m.slots {
 		s := &m.slots[i]
-		if !s.interrupted || s.hasLeft() {
-			continue
+		if s.interrupted && !s.hasLeft() && s.answerBy.Equal(by) {
+			m.stage, m.unanswered = stopping, true
+			note := Note{Text: fmt.Sprintf("process %d has not left the world of round %d in time: killing it", i, s.world)}
+			return append(effects, note, Kill{})
 		}
-		if now.Before(m.answerBy) {
-			return nil
-		}
-		m.stage, m.answerBy = stopping, time.Time{}
-		note := Note{Text: fmt.Sprintf("process %d has not left the world of round %d within %v: killing it", i, s.world, m.limits.Answer)}
-		return []Effect{note, Kill{}}
 	}
-	m.answerBy = time.Time{}
-	return nil
+	return effects
 }

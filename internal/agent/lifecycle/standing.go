@@ -14,6 +14,10 @@ type Standing struct {
 	// begins with when it was over.
 	Clean bool
 	Step  uint64
+	// Leaves is true for one that can be told to leave its world at a barrier, Leaving the step after which it was; 0
+	// for not yet.
+	Leaves  bool
+	Leaving uint64
 }
 
 // Term is the highest term that was obeyed.
@@ -84,7 +88,7 @@ func (m *Machine) Failure(program int) (int, bool) {
 // Process is what is known of the process of a slot.
 func (m *Machine) Process(i int) Standing {
 	s := m.slots[i]
-	standing := Standing{Elastic: s.elastic, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop}
+	standing := Standing{Elastic: s.elastic, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop, Leaves: s.leaves, Leaving: s.leaving}
 	if m.in == nil || s.world == m.in.Round {
 		if s.keeps(s.step) {
 			standing.Clean, standing.Step = true, s.step

@@ -44,8 +44,24 @@ type World struct {
 	Restore  bool
 	Snapshot *Snapshot
 	Holders  []Holder
-	// Writer is true when this worker writes snapshots.
-	Writer bool
+	// Parts are what Snapshot is made of, the part of a rank first and then all shares; nil for one that is whole.
+	Parts []Part
+	// Writer is true when this worker writes snapshots. Staging is what it writes of a state that comes in shares.
+	Writer  bool
+	Staging Staging
+}
+
+// Staging is what a worker writes of a snapshot that several make: Shares of Of. Its zero value is all of it.
+type Staging struct {
+	Of     int
+	Shares []int
+}
+
+// Part is a part of a snapshot.
+type Part struct {
+	Key   string
+	Bytes uint64
+	Hash  [32]byte
 }
 
 // Snapshot names the state of a job after a step.
@@ -64,11 +80,14 @@ type Holder struct {
 	Certificate [32]byte
 	// Ticket opens the snapshot there.
 	Ticket ticket.Ticket
+	// Parts says which of the parts it has, counted from 0; nil for a snapshot that is whole.
+	Parts []int
 }
 
 // Prefetch is a snapshot that is to be fetched before the world that begins with it.
 type Prefetch struct {
 	Snapshot Snapshot
+	Parts    []Part
 	Holders  []Holder
 }
 
@@ -88,6 +107,8 @@ type Abort struct {
 	// SaveStep asks for a snapshot of the state after this step, of a process that has left the world with
 	// it; 0 for none.
 	SaveStep uint64
+	// LeaveStep, with Planned, has processes save and end that stand at the barrier after this step; 0 for none.
+	LeaveStep uint64
 }
 
 // Directive is what the operator says the agent should do now.
@@ -108,9 +129,14 @@ type Directive struct {
 	Barrier       Barrier
 	Abort         *Abort
 	Raise, Finish bool
+	// Staging is what of the state is written where Barrier or Abort ask for a snapshot.
+	Staging Staging
 	// Hold grows with every renewal of the right to keep processes at a barrier, within a term; 0 for
 	// none.
 	Hold uint64
+	// Restarts is how often the programs may have been started anew after they had failed; nil when a worker whose
+	// programs fail is to end.
+	Restarts *uint64
 }
 
 // Limits are the waits that the agent decides by.
@@ -122,8 +148,16 @@ type Limits struct {
 	OutOfReach time.Duration
 	// Grace is the time from SIGTERM to the moment at which the kubelet kills everything.
 	Grace time.Duration
-	// Answer is how long a process may take to leave a world that is over.
-	Answer time.Duration
+	// Answer is how long a process may take to leave a world that is over, in a step or between two; AnswerApart in an
+	// evaluation or while it saves, and AnswerForming before it has ended its first step there.
+	Answer, AnswerApart, AnswerForming time.Duration
+	// Look is how long before that it is noted what the programs are about.
+	Look time.Duration
+	// Failures is how many failures of its programs within FailuresWithin end a worker that otherwise stays. After all
+	// but the first of these the programs are started anew AgainPause later.
+	Failures       int
+	FailuresWithin time.Duration
+	AgainPause     time.Duration
 	// Hold is how long, under Restart, the agent of a program that has failed waits for the operator
 	// to say that another worker was the cause.
 	Hold time.Duration
@@ -132,14 +166,17 @@ type Limits struct {
 	Stand time.Duration
 	// Supply is how long a worker tries to get the snapshot of its world when those who have it cannot be reached.
 	Supply time.Duration
+	// Save is how long a program may take to save and to end when it is told to leave its world.
+	Save time.Duration
 }
 
 // DefaultLimits are the limits of a worker whose pod has so much grace.
 func DefaultLimits(grace time.Duration) Limits {
 	return Limits{
 		StopGrace: 5 * time.Second, OutOfReach: 20 * time.Second, Grace: grace,
-		Answer: 5 * time.Second, Hold: 3 * time.Second, Stand: 30 * time.Second,
-		Supply: 30 * time.Second,
+		Answer: 5 * time.Second, AnswerApart: 30 * time.Second, AnswerForming: time.Minute, Look: time.Second,
+		Failures: 3, FailuresWithin: 10 * time.Minute, AgainPause: 5 * time.Second,
+		Hold: 3 * time.Second, Stand: 30 * time.Second, Supply: 30 * time.Second, Save: time.Minute,
 	}
 }
 

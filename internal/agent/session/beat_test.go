@@ -39,3 +39,18 @@ func TestTimesFollowTheBeat(t *testing.T) {
 		}
 	}
 }
+
+// When the operator of a large job is lost in the middle of a change its agents come back as far apart as ever.
+func TestAgentsComeBackApartInTheMiddleOfAChange(t *testing.T) {
+	s := New(nil, nil, DefaultTiming())
+	for _, beat := range []uint32{10_000, 2_000} {
+		s.follow(&rendezvousv1.Directive{BeatMillis: beat})
+	}
+	var spread time.Duration
+	for range 1000 {
+		spread = max(spread, s.spread())
+	}
+	if spread < 4*time.Second || s.heartbeat() > 1800*time.Millisecond {
+		t.Errorf("they come back over %v, and report after %v", spread, s.heartbeat())
+	}
+}

@@ -72,8 +72,9 @@ type Session struct {
 	// numbers of the current stream to the version that their report had.
 	version, acked uint64
 	sent           []sentReport
-	// beat is the longest time between two reports that the operator has asked for last; 0 for none.
-	beat time.Duration
+	// beat is the longest time between two reports that the operator has asked for last; 0 for none. longest is the longest
+	// beat of the stream: one of a large job is short while its world is about to change.
+	beat, longest time.Duration
 	// answered is when the newest report of the stream that has an answer was sent; when the stream began,
 	// before the first.
 	answered     time.Time
@@ -222,7 +223,7 @@ func (s *Session) follow(d *rendezvousv1.Directive) {
 	asked := min(time.Duration(d.GetBeatMillis())*time.Millisecond, maxBeat)
 	s.mu.Lock()
 	shorter := asked < s.beat
-	s.beat = asked
+	s.beat, s.longest = asked, max(s.longest, asked)
 	s.mu.Unlock()
 	if shorter {
 		select {
@@ -263,10 +264,13 @@ func (s *Session) pause(backoff time.Duration, obeyed bool) time.Duration {
 // spread is a part of the wait before the next stream that keeps the workers of a large job apart when they have
 // all lost their operator: it takes them in over as long as one beat.
 func (s *Session) spread() time.Duration {
-	if over := s.asked() - usualBeat; over > 0 {
-		return rand.N(over)
+	s.mu.Lock()
+	over := s.longest - usualBeat
+	s.mu.Unlock()
+	if over <= 0 {
+		return 0
 	}
-	return 0
+	return rand.N(over)
 }
 
 var (
@@ -289,7 +293,7 @@ func (s *Session) stream(ctx context.Context) (obeyed bool, err error) {
 	defer watchdog.Stop()
 
 	s.mu.Lock()
-	s.sent, s.answered = nil, time.Now()
+	s.sent, s.answered, s.longest = nil, time.Now(), 0
 	s.mu.Unlock()
 	var sender sync.WaitGroup
 	sender.Go(func() { s.send(ctx, conn) })

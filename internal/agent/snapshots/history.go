@@ -40,7 +40,7 @@ func (h history) enter(round, fromStep uint64, continues bool, named *checkpoint
 
 // holds is true when a snapshot belongs to the history.
 func (h history) holds(id checkpoint.ID) bool {
-	if h.named != nil && *h.named == id {
+	if h.named != nil && *h.named == id.State() {
 		return true
 	}
 	for _, s := range h.spans {

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// keep is how many snapshots a worker holds.
+	// keep is of how many states a worker holds snapshots, or parts of them.
 	keep = 2
-	// maxListed is how many are reported.
-	maxListed = 8
+	// maxListed is how many files are reported: more than there are of the states that are kept.
+	maxListed = 256
 	// maxWaiting is how many files may wait to be taken over; a program writes one after another.
 	maxWaiting = 16
 )
@@ -52,6 +52,14 @@ type Keeper struct {
 	noted string
 	// fetching is the fetch that was begun last; nil for none.
 	fetching *fetching
+	// written is what waits to be taken over; nil for nothing.
+	written *written
+}
+
+// written is what a program has written of one state.
+type written struct {
+	id    checkpoint.ID
+	files []File
 }
 
 // Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
@@ -124,7 +132,7 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
 	k.asked, k.failure = 0, ""
-	if f := k.fetching; f != nil && (named == nil || f.want.ID != *named) {
+	if f := k.fetching; f != nil && (named == nil || f.of() != *named) {
 		f.cancel(errors.New("another world has begun"))
 	}
 	k.mu.Unlock()
@@ -165,38 +173,86 @@ func (k *Keeper) Ask(step uint64) bool {
 	return true
 }
 
-// Take takes over a file that a program has written in a round.
-func (k *Keeper) Take(round, step uint64, part string, bytes uint64) {
+// Rely says which state the job would go back to, so that it is kept.
+func (k *Keeper) Rely(on checkpoint.ID) {
+	if k.store != nil {
+		k.store.Rely(on)
+	}
+}
+
+// File is a file that a program has written into the folder: a whole snapshot, or a part of one.
+type File struct {
+	Part, Name string
+	Bytes      uint64
+}
+
+// Take takes over the files that a program has written of the state after a step of a round. What an earlier step has
+// left behind gives way when it still waits: a program that writes faster than its files are read fills no memory with
+// them.
+func (k *Keeper) Take(round, step uint64, files []File) {
 	if k.store == nil {
 		k.Failed(step, errNoMemory.Error())
 		return
 	}
-	k.do(func() {
-		id := checkpoint.ID{Round: round, Step: step}
-		if !k.belongs(id) {
-			// The world has changed since it was written: it must not push out one that counts.
-			k.discard(part)
-			return
-		}
-		if _, err := k.store.Take(id, part, bytes); err != nil {
-			k.Failed(step, err.Error())
-			return
-		}
-		k.mu.Lock()
-		k.noted = ""
-		k.mu.Unlock()
-		k.changed()
-		k.trim()
-	})
+	next := &written{checkpoint.ID{Round: round, Step: step}, files}
+	k.mu.Lock()
+	before := k.written
+	if before != nil && before.id == next.id {
+		next.files, before.files = append(before.files, files...), nil
+	}
+	k.written = next
+	k.mu.Unlock()
+	if before != nil {
+		k.discard(before.files)
+		return // it comes when the other one would have
+	}
+	k.do(k.takeWritten)
 }
 
-// Open opens the file of a snapshot that is held.
-func (k *Keeper) Open(id checkpoint.ID) (*os.File, error) {
-	path := k.Path(id)
-	if path == "" {
-		return nil, fmt.Errorf("this worker does not hold snapshot %v any more", id)
+func (k *Keeper) takeWritten() {
+	k.mu.Lock()
+	w := k.written
+	k.written = nil
+	k.mu.Unlock()
+	if !k.belongs(w.id) {
+		// The world has changed since it was written: it must not push out one that counts.
+		k.discard(w.files)
+		return
 	}
-	return os.Open(path)
+	defer k.trim() // also of what came before one that did not
+	id := w.id
+	for i, file := range w.files {
+		id.Part = file.Part
+		if _, err := k.store.Take(id, file.Name, file.Bytes); err != nil {
+			k.discard(w.files[i:])
+			k.Failed(id.Step, err.Error())
+			return
+		}
+	}
+	k.mu.Lock()
+	k.noted = ""
+	k.mu.Unlock()
+	k.changed()
+}
+
+// Open opens files that are held.
+func (k *Keeper) Open(ids ...checkpoint.ID) (files []*os.File, err error) {
+	for _, id := range ids {
+		var file *os.File
+		if path := k.Path(id); path == "" {
+			err = fmt.Errorf("this worker does not hold snapshot %v any more", id)
+		} else {
+			file, err = os.Open(path)
+		}
+		if err != nil {
+			for _, open := range files {
+				_ = open.Close()
+			}
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
 }
 
 // Make makes a file for a snapshot that is to be brought here.
@@ -208,7 +264,7 @@ func (k *Keeper) Make() (*os.File, error) {
 }
 
 // Discard removes a file of Make.
-func (k *Keeper) Discard(part string) { k.discard(part) }
+func (k *Keeper) Discard(name string) { k.discard([]File{{Name: name}}) }
 
 // Restored takes over a file that was brought back from the storage. It is listed once a world begins with it.
 func (k *Keeper) Restored(id checkpoint.ID, part string, bytes uint64) (checkpoint.Snapshot, error) {
@@ -229,6 +285,23 @@ func (k *Keeper) altered(err error) {
 	k.changed()
 }
 
+// Clear removes what programs have left behind that have ended, once it is known that they are no snapshots. It is called
+// before others are started, whose files stay.
+func (k *Keeper) Clear() {
+	if k.store == nil {
+		return
+	}
+	names, err := k.store.Leftovers()
+	if err != nil {
+		k.note("%v", err)
+	}
+	k.do(func() {
+		for _, name := range names {
+			k.Discard(name)
+		}
+	})
+}
+
 func (k *Keeper) trim() {
 	if err := k.store.Trim(); err != nil {
 		k.note("%v", err)
@@ -241,13 +314,15 @@ func (k *Keeper) belongs(id checkpoint.ID) bool {
 	return k.history.holds(id)
 }
 
-// discard removes a file that a program has written into the folder.
-func (k *Keeper) discard(part string) {
-	if filepath.Base(part) != part || filepath.Ext(part) != ".part" {
-		return
-	}
-	if err := os.Remove(filepath.Join(k.store.Directory(), part)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		k.note("remove a snapshot of a world that is over: %v", err)
+// discard removes files that a program has written into the folder.
+func (k *Keeper) discard(files []File) {
+	for _, file := range files {
+		if filepath.Base(file.Name) != file.Name || filepath.Ext(file.Name) != ".part" {
+			continue
+		}
+		if err := os.Remove(filepath.Join(k.store.Directory(), file.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.note("remove a snapshot that is not held: %v", err)
+		}
 	}
 }
 
@@ -297,7 +372,7 @@ func (k *Keeper) List() []checkpoint.Snapshot {
 	return held
 }
 
-// Path is the file of a snapshot that is held; empty for none.
+// Path is where a file is that is held; empty for none.
 func (k *Keeper) Path(id checkpoint.ID) string {
 	if k.store == nil {
 		return ""
@@ -306,24 +381,32 @@ func (k *Keeper) Path(id checkpoint.ID) string {
 	return path
 }
 
-// fetching is one fetch.
+// fetching is one fetch, of files of one state.
 type fetching struct {
-	want   checkpoint.Snapshot
+	want   []checkpoint.Wanted
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	// done is closed when it has ended.
 	done chan struct{}
 }
 
-// Fetch gets a snapshot from one of its holders, unless it is held already, and then calls done.
-// What is fetched last ends what was fetched before; but if that is the same, it is waited for first.
-func (k *Keeper) Fetch(want checkpoint.Snapshot, holders []checkpoint.Holder, done func(error)) {
+// of is the state that is fetched.
+func (f *fetching) of() checkpoint.ID {
+	if len(f.want) == 0 {
+		return checkpoint.ID{}
+	}
+	return f.want[0].State()
+}
+
+// Fetch gets files of one state from their holders, but for those that are held already, and then calls done.
+// What is fetched last ends what was fetched before; but if that is of the same state, it is waited for first.
+func (k *Keeper) Fetch(want []checkpoint.Wanted, done func(error)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before := k.fetching
 	now := k.beginFetch(want)
 	k.working.Go(func() {
-		err := k.get(now, before, holders)
+		err := k.get(now, before)
 		close(now.done)
 		k.changed() // a file of ours that was altered is gone, whatever came of it
 		done(err)
@@ -334,7 +417,7 @@ func (k *Keeper) Fetch(want checkpoint.Snapshot, holders []checkpoint.Holder, do
 }
 
 // get fetches, after an earlier fetch has ended.
-func (k *Keeper) get(now, before *fetching, holders []checkpoint.Holder) error {
+func (k *Keeper) get(now, before *fetching) error {
 	defer now.cancel(nil)
 	if k.store == nil {
 		return errNoMemory
@@ -342,21 +425,21 @@ func (k *Keeper) get(now, before *fetching, holders []checkpoint.Holder) error {
 	if before != nil {
 		<-before.done
 	}
-	_, err := k.store.Fetch(now.ctx, now.want, holders, k.identity)
-	return err
+	return k.store.Fetch(now.ctx, k.identity, now.want...)
 }
 
-// FetchAhead gets a snapshot that Fetch may soon be asked for. If it cannot be had, Fetch tries again.
-func (k *Keeper) FetchAhead(want checkpoint.Snapshot, holders []checkpoint.Holder) {
-	k.Fetch(want, holders, func(error) {})
+// FetchAhead gets what Fetch may soon be asked for. If it cannot be had, Fetch tries again.
+func (k *Keeper) FetchAhead(want []checkpoint.Wanted) {
+	k.Fetch(want, func(error) {})
 }
 
 // beginFetch ends a fetch of anything else; k.mu is held.
-func (k *Keeper) beginFetch(want checkpoint.Snapshot) *fetching {
-	if f := k.fetching; f != nil && f.want != want {
+func (k *Keeper) beginFetch(want []checkpoint.Wanted) *fetching {
+	ctx, cancel := context.WithCancelCause(k.ctx)
+	next := &fetching{want, ctx, cancel, make(chan struct{})}
+	if f := k.fetching; f != nil && f.of() != next.of() {
 		f.cancel(errors.New("another snapshot is wanted"))
 	}
-	ctx, cancel := context.WithCancelCause(k.ctx)
-	k.fetching = &fetching{want, ctx, cancel, make(chan struct{})}
-	return k.fetching
+	k.fetching = next
+	return next
 }

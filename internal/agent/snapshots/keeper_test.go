@@ -58,7 +58,7 @@ func (f *fixture) take(round, step uint64) {
 	if err := os.WriteFile(filepath.Join(f.Folder(), name), []byte(name), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	f.Take(round, step, name, uint64(len(name)))
+	f.Take(round, step, []File{{Name: name, Bytes: uint64(len(name))}})
 	f.settled()
 }
 
@@ -116,6 +116,47 @@ func TestWhatBelongsToTheHistoryStays(t *testing.T) {
 	f.holds(id(2, 8))
 }
 
+// A program that writes faster than its files are read leaves the newest to be taken over, and nothing else.
+func TestAProgramThatWritesFast(t *testing.T) {
+	f := open(t, t.TempDir())
+	f.Enter(1, 0, false, nil)
+	f.settled()
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	f.do(func() { close(reading); <-goOn })
+	<-reading
+	const steps = 40
+	for step := uint64(1); step <= steps; step++ {
+		name := fmt.Sprintf("%d.part", step)
+		if err := os.WriteFile(filepath.Join(f.Folder(), name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.Take(1, step, []File{{Name: name, Bytes: uint64(len(name))}})
+	}
+	if entries, err := os.ReadDir(f.Folder()); err != nil || len(entries) != 1 {
+		t.Errorf("%d files wait (%v)", len(entries), err)
+	}
+	close(goOn)
+	f.settled()
+	f.holds(id(1, steps))
+}
+
+// A file that cannot be taken over leaves no more of the others behind than one that can.
+func TestWhatCameBeforeAFailureIsTrimmed(t *testing.T) {
+	f := open(t, t.TempDir())
+	f.Enter(1, 0, false, nil)
+	for step := uint64(1); step <= 5; step++ {
+		name := fmt.Sprintf("%d.part", step)
+		if err := os.WriteFile(filepath.Join(f.Folder(), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.Take(1, step, []File{{Part: "s0.2.0123456789abcdef", Name: name}, {Part: "s1.2.0123456789abcdef", Name: "none.part"}})
+		f.settled()
+	}
+	if held := f.List(); len(held) != keep {
+		t.Errorf("%d parts of states that are not whole are held", len(held))
+	}
+}
+
 func TestFailures(t *testing.T) {
 	f := open(t, t.TempDir())
 	f.Enter(1, 0, false, nil)
@@ -137,7 +178,7 @@ func TestFailures(t *testing.T) {
 	}
 	f.mu.Unlock()
 	f.Ask(4)
-	f.Take(1, 4, "../escape.part", 1)
+	f.Take(1, 4, []File{{Name: "../escape.part", Bytes: 1}})
 	f.settled()
 	if got := f.Failure(); !strings.Contains(got, "escape.part") {
 		t.Errorf("failure %q", got)
@@ -166,13 +207,18 @@ func holding(t *testing.T) (holder, other *fixture, want checkpoint.Snapshot, at
 	return holder, other, holder.List()[0], at
 }
 
+// from is one file, of these holders.
+func from(want checkpoint.Snapshot, at []checkpoint.Holder) []checkpoint.Wanted {
+	return []checkpoint.Wanted{{Snapshot: want, Holders: at}}
+}
+
 var secret = []byte("a secret of the operator")
 
 func TestFetchFromAPeer(t *testing.T) {
 	_, other, want, at := holding(t)
 	other.Enter(2, 4, false, &want.ID)
 	done := make(chan error, 2)
-	other.Fetch(want, at, func(err error) { done <- err })
+	other.Fetch(from(want, at), func(err error) { done <- err })
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +228,7 @@ func TestFetchFromAPeer(t *testing.T) {
 	other.holds(want.ID)
 	missing := want
 	missing.Step = 5 // there is no ticket for that
-	other.Fetch(missing, at, func(err error) { done <- err })
+	other.Fetch(from(missing, at), func(err error) { done <- err })
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "fetch snapshot 1-5") {
 		t.Errorf("got %v", err)
 	}
@@ -191,7 +237,7 @@ func TestFetchFromAPeer(t *testing.T) {
 // What was fetched ahead is there when the world comes, and is not fetched again.
 func TestFetchAhead(t *testing.T) {
 	holder, other, want, at := holding(t)
-	other.FetchAhead(want, at)
+	other.FetchAhead(from(want, at))
 	other.Enter(2, 4, false, &want.ID)
 	other.mu.Lock()
 	ahead := other.fetching
@@ -199,7 +245,7 @@ func TestFetchAhead(t *testing.T) {
 	<-ahead.done
 	holder.Trust(1, []byte("another")) // nobody gets anything from it any more
 	done := make(chan error, 1)
-	other.Fetch(want, at, func(err error) { done <- err })
+	other.Fetch(from(want, at), func(err error) { done <- err })
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -210,10 +256,10 @@ func TestFetchAhead(t *testing.T) {
 // One that was fetched ahead in vain is tried again, from those that the world names.
 func TestFetchAheadInVain(t *testing.T) {
 	_, other, want, at := holding(t)
-	other.FetchAhead(want, nil)
+	other.FetchAhead(from(want, nil))
 	other.Enter(2, 4, false, &want.ID)
 	done := make(chan error, 1)
-	other.Fetch(want, at, func(err error) { done <- err })
+	other.Fetch(from(want, at), func(err error) { done <- err })
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -229,15 +275,17 @@ func TestFetchAheadForAnotherWorld(t *testing.T) {
 	defer func() { _ = silent.Close() }()
 	f := open(t, t.TempDir())
 	f.Trust(1, []byte("a key"))
-	f.FetchAhead(checkpoint.Snapshot{ID: id(1, 4), Bytes: 1}, []checkpoint.Holder{{
+	f.FetchAhead(from(checkpoint.Snapshot{ID: id(1, 4), Bytes: 1}, []checkpoint.Holder{{
 		Address: "127.0.0.1", Port: silent.Addr().(*net.TCPAddr).Port,
-	}})
+	}}))
 	f.mu.Lock()
 	ahead := f.fetching
 	f.mu.Unlock()
-	if _, err := silent.Accept(); err != nil {
+	conn, err := silent.Accept()
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = conn.Close() }()
 	f.Enter(2, 5, false, &checkpoint.ID{Round: 1, Step: 5})
 	<-ahead.done
 	if cause := context.Cause(ahead.ctx); cause == nil || cause.Error() != "another world has begun" {
@@ -255,9 +303,9 @@ func TestNoMemory(t *testing.T) {
 	if f.Ask(4) || f.Failure() == "" {
 		t.Error("a worker without memory takes a snapshot")
 	}
-	f.Take(1, 4, "x.part", 1)
+	f.Take(1, 4, []File{{Name: "x.part", Bytes: 1}})
 	done := make(chan error, 1)
-	f.Fetch(checkpoint.Snapshot{ID: id(1, 1)}, nil, func(err error) { done <- err })
+	f.Fetch(from(checkpoint.Snapshot{ID: id(1, 1)}, nil), func(err error) { done <- err })
 	if err := <-done; !errors.Is(err, errNoMemory) {
 		t.Errorf("got %v", err)
 	}

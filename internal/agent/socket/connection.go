@@ -29,7 +29,7 @@ type connection struct {
 	ended chan struct{}
 
 	// slot belongs to the goroutine that serves, and to the server's lock once hello was said; it is
-	// -1 before. joined belongs to that goroutine.
+	// -1 before, and Launcher for one. joined belongs to that goroutine.
 	slot   int
 	joined bool
 }
@@ -129,9 +129,13 @@ func (c *connection) leave() {
 	if owned {
 		s.slots[c.slot].owner = nil
 	}
+	launched := s.launcher == c
+	if launched {
+		s.launcher = nil
+	}
 	c.close()
 	s.mu.Unlock()
-	if owned {
+	if owned || launched {
 		s.said(Message{Slot: c.slot, Connection: c.number})
 	}
 	<-c.ended
@@ -173,7 +177,9 @@ func (c *connection) refuse(reason error) {
 
 // take does what a message asks for. An error is told to the program, and ends the connection.
 func (c *connection) take(message any) error {
-	if hello, ok := message.(wire.Hello); ok {
+	if hello, ok := message.(wire.Hello); ok && hello.Launcher || c.slot == Launcher {
+		return c.launch(message)
+	} else if ok {
 		if err := c.hello(hello); err != nil {
 			return err
 		}
@@ -197,9 +203,11 @@ func (c *connection) take(message any) error {
 				s.state.Metrics = maps.Clone(message.Metrics)
 			}
 		})
+	case wire.Stopped:
+		return errors.New("only a launcher says stopped, about the processes that it has started")
 	case wire.Fault:
 		err = c.fault(message)
-	case wire.Parked, wire.Aborted:
+	case wire.Parked, wire.Aborted, wire.Left:
 		err = c.update((*slot).stands)
 	}
 	if err == nil {
@@ -208,15 +216,24 @@ func (c *connection) take(message any) error {
 	return err
 }
 
+var errSaidBefore = errors.New("hello was said before on this connection")
+
 func (c *connection) hello(hello wire.Hello) error {
 	if c.slot >= 0 {
-		return errors.New("hello was said before on this connection")
+		return errSaidBefore
 	}
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if hello.Leaves && !s.identity.Restarts {
+		return errors.New("resize.strategy of this job is InPlace: its programs live on in other worlds, and this one would be started " +
+			"anew in each; set spec.resize.strategy to Restart, or have the program train in the loop of the SDK")
+	}
 	if err := c.claim(hello.LocalRank); err != nil {
 		return err
+	}
+	if hello.Leaves {
+		c.place()
 	}
 	// A duplicate: the page may be closed before it is sent.
 	page, err := duplicate(s.page.File())
@@ -228,7 +245,7 @@ func (c *connection) hello(hello wire.Hello) error {
 		Type: wire.TypeWelcome, Protocol: wire.Protocol,
 		Namespace: s.identity.Namespace, Job: s.identity.Job, Attempt: s.identity.Attempt,
 		Slot: c.slot, Slots: s.identity.Slots,
-		Snapshots: s.identity.Snapshots, Interval: s.identity.Interval, FDs: 1,
+		Snapshots: s.identity.Snapshots, Interval: s.identity.Interval, Leaves: hello.Leaves, FDs: 1,
 	}, page)
 	return nil
 }
@@ -249,6 +266,13 @@ func (c *connection) claim(localRank int) error {
 	s.slots[localRank] = slot{owner: c, before: last}
 	c.slot = localRank
 	return nil
+}
+
+// place puts a process into the world that its program was started in. The server's lock is held.
+func (c *connection) place() {
+	s := c.server
+	s.slots[c.slot].round, s.slots[c.slot].from = s.round, s.from
+	s.page.SetWorld(c.slot, s.term, s.round)
 }
 
 func duplicate(file *os.File) (*os.File, error) {

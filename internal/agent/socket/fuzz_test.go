@@ -38,7 +38,7 @@ func FuzzConnection(f *testing.F) {
 				t.Error(err)
 			}
 		}()
-		if err := server.Open(); err != nil {
+		if err := server.Open(0, 0); err != nil {
 			t.Fatal(err)
 		}
 		dial := func() *net.UnixConn {

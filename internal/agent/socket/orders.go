@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/concertina-dev/concertina/internal/agent/gate"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 )
 
@@ -65,8 +66,16 @@ func (p Place) world(slot, slots int) wire.World {
 		LocalRank: slot, LocalSize: slots,
 		WorkerRank: p.WorkerRank, Workers: p.Workers,
 		MasterAddress: p.MasterAddress, MasterPort: p.MasterPort,
-		Restore: p.Restore, Snapshot: p.Snapshot, Writer: p.Writer && slot == 0,
+		Restore: p.Restore, Snapshot: p.Snapshot, Shares: p.Shares, Writer: p.Writer && slot == 0, Staging: p.stagingOf(slot),
 	}
+}
+
+// stagingOf is what the process of a slot writes: one of each worker does, since all of them have the same state.
+func (p Place) stagingOf(slot int) *wire.Staging {
+	if slot > 0 {
+		return nil
+	}
+	return p.Staging
 }
 
 // masterSocket listens at the master port of a world. That of the world before is another: its listening
@@ -135,14 +144,18 @@ func (s *Server) Lift(slot int) {
 }
 
 // Interrupt tells a slot's process to leave the world of a round. A process that looks at the gate
-// alone learns it there.
-func (s *Server) Interrupt(slot int, connection, round uint64, reason string) {
+// alone learns it there. It returns what the process is about: forming is true until it has ended its first step in
+// the world that it was given.
+func (s *Server) Interrupt(slot int, connection, round uint64, reason string) (forming bool, phase gate.Phase) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.page != nil && slot < len(s.slots) {
 		s.page.Interrupt(slot)
+		progress := s.page.Progress(slot)
+		forming, phase = progress.Done <= s.slots[slot].from, progress.Phase
 	}
 	if c := s.owner(slot, connection); c != nil {
 		c.send(wire.Abort{Type: wire.TypeAbort, Round: round, Reason: wire.HeadOf(reason, maxReason)})
 	}
+	return forming, phase
 }

@@ -24,16 +24,21 @@ type Identity struct {
 	Slots int
 	// Snapshots is the folder for snapshots, empty for none; Interval how often to take one.
 	Snapshots, Interval string
+	// Restarts is true when programs are started anew in each world.
+	Restarts bool
+	// Launcher is true when the program starts the processes itself, and may speak to the agent as well.
+	Launcher bool
 }
 
 // Message is what a process has said that matters to more than its state.
 type Message struct {
+	// Slot is the process's, or that of the launcher.
 	Slot int
 	// Connection tells the connections of all time apart; it is not 0.
 	Connection uint64
 	// Round is the world that the process was given last; 0 for none.
 	Round uint64
-	// Body is a wire.Hello, Join, Parked, Snapshot, Aborted, Fault or Finished; nil when the
+	// Body is a wire.Hello, Join, Parked, Snapshot, Aborted, Fault, Finished, Left or Stopped; nil when the
 	// connection has ended.
 	Body any
 }
@@ -47,10 +52,12 @@ type Place struct {
 	// HandOver is true when the process of rank 0 gets the listening socket of the master port;
 	// false when a launcher binds it.
 	HandOver bool
-	// Restore, Snapshot and Writer are told to the process as they are.
+	// Restore, Snapshot, Shares, Writer and Staging are told to the process as they are.
 	Restore  bool
 	Snapshot string
+	Shares   []string
 	Writer   bool
+	Staging  *wire.Staging
 }
 
 // State is what is known of the process in one slot.
@@ -109,7 +116,11 @@ type Server struct {
 	term   uint64
 	slots  []slot
 	faults int
-	open   map[*connection]struct{}
+	// round is the world that the program was started in, and from the step after which that begins; 0 for none.
+	round, from uint64
+	// launcher is the connection of the program that starts the processes; nil for none.
+	launcher *connection
+	open     map[*connection]struct{}
 	// connections counts those of all time.
 	connections uint64
 }
@@ -187,9 +198,12 @@ func ownDirectory(path string, mode fs.FileMode) error {
 	return nil
 }
 
-// Open opens the slots to the processes of a program that is about to start. What an earlier program
-// said is forgotten.
-func (s *Server) Open() error {
+// Open opens the slots to the processes of a program that is about to start, in the world of a round that begins after
+// step from, or with round 0 in none. What an earlier program said is forgotten.
+func (s *Server) Open(round, from uint64) error { return s.reopen(round, from, nil) }
+
+// reopen does so, and keeps one connection.
+func (s *Server) reopen(round, from uint64, kept *connection) error {
 	page, err := gate.New(s.identity.Slots)
 	if err != nil {
 		return err
@@ -201,9 +215,13 @@ func (s *Server) Open() error {
 		slots[i].before = s.carried(i)
 	}
 	s.page, s.slots, s.faults = page, slots, 0
+	s.round, s.from = round, from
 	s.setTerm()
+	s.launcher = kept
 	for c := range s.open {
-		c.hangUp()
+		if c != kept {
+			c.hangUp()
+		}
 	}
 	if old != nil {
 		return old.Close()

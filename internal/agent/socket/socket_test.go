@@ -102,7 +102,7 @@ func freePort(t *testing.T) int {
 func (f *fixture) enter(t *testing.T, place Place) {
 	t.Helper()
 	f.place.Store(&place)
-	if err := f.Open(); err != nil {
+	if err := f.Open(0, 0); err != nil {
 		t.Fatal(err)
 	}
 	f.SetTerm(place.Term)

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // FromProgram decodes a message of a program into one of Hello, Join, Parked, Snapshot, Aborted,
-// Fault, Finished and Progress. Errors are written for the author of the program.
+// Fault, Finished, Left, Stopped and Progress. Errors are written for the author of the program.
 func FromProgram(line []byte) (any, error) {
 	kind, err := typeOf(line)
 	if err != nil {
@@ -29,15 +31,19 @@ func FromProgram(line []byte) (any, error) {
 		return decode(line, Fault.check)
 	case TypeFinished:
 		return decode(line, Finished.check)
+	case TypeStopped:
+		return decode[Stopped](line, nil)
+	case TypeLeft:
+		return decode(line, Left.check)
 	case TypeProgress:
 		return decode(line, Progress.check)
 	default:
-		return nil, fmt.Errorf("a program sends hello, join, parked, snapshot, aborted, fault, finished or progress, not type %.40q", kind)
+		return nil, fmt.Errorf("a program sends hello, join, parked, snapshot, aborted, fault, finished, left, stopped or progress, not type %.40q", kind)
 	}
 }
 
-// FromAgent decodes a message of the agent into one of Welcome, World, Go, Save, Abort, Raise, End
-// and Unknown. A message of type error becomes an error.
+// FromAgent decodes a message of the agent into one of Welcome, World, Go, Save, Abort, Raise, End,
+// Stop, Leave and Unknown. A message of type error becomes an error.
 func FromAgent(line []byte) (any, error) {
 	kind, err := typeOf(line)
 	if err != nil {
@@ -58,6 +64,10 @@ func FromAgent(line []byte) (any, error) {
 		return decode[Raise](line, nil)
 	case TypeEnd:
 		return decode[End](line, nil)
+	case TypeLeave:
+		return decode[Leave](line, nil)
+	case TypeStop:
+		return decode[Stop](line, nil)
 	case TypeError:
 		message, err := decode[Error](line, nil)
 		if err != nil {
@@ -119,12 +129,38 @@ func (f Fault) check() error    { return checkCount("step", f.Step) }
 func (p Parked) check() error   { return checkCount("step", p.Step) }
 func (a Aborted) check() error  { return checkCount("step", a.Step) }
 func (f Finished) check() error { return checkCount("step", f.Step) }
+func (l Left) check() error     { return checkCount("step", l.Step) }
 
 func (s Snapshot) check() error {
-	if (s.File == "") == (s.Error == "") {
-		return errors.New("snapshot has either a file or an error")
+	ways := 0
+	for _, way := range []bool{s.File != "", s.Parts != nil, s.Error != ""} {
+		if way {
+			ways++
+		}
 	}
-	return errors.Join(checkCount("step", s.Step), checkCount("bytes", s.Bytes))
+	if ways != 1 {
+		return errors.New("snapshot has either a file, or parts, or an error")
+	}
+	errs := []error{checkCount("step", s.Step), checkCount("bytes", s.Bytes)}
+	if s.Parts != nil {
+		errs = append(errs, checkParts(*s.Parts))
+	}
+	return errors.Join(errs...)
+}
+
+func checkParts(parts []Part) error {
+	if len(parts) > MaxParts {
+		return fmt.Errorf("%d parts in one message: at most %d", len(parts), MaxParts)
+	}
+	for _, part := range parts {
+		if _, ok := share.Parse(part.Key); !ok {
+			return fmt.Errorf("a part is named s<share>.<of>.<layout> or r<rank>.<of>.<layout>, not %.40q", part.Key)
+		}
+		if err := checkCount("bytes", part.Bytes); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkCount(name string, count uint64) error {

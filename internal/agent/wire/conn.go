@@ -15,7 +15,7 @@ import (
 var ErrTooLong = errors.New("a message is longer than 64 KiB")
 
 // maxFiles bounds the file descriptors that wait to be taken; more than these are closed.
-const maxFiles = 8
+const maxFiles = MaxParts
 
 // Conn reads and writes messages on a unix stream socket. One goroutine may read while another
 // writes.

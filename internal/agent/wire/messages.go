@@ -5,6 +5,8 @@ import (
 	"math"
 	"regexp"
 	"unicode/utf8"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // Protocol is the version that both sides speak.
@@ -18,6 +20,8 @@ const (
 	MaxMetrics = 8
 	// MaxFault is the length of a fault's message in bytes; of a longer one the end is kept.
 	MaxFault = 16 << 10
+	// MaxParts is the number of parts of a snapshot that one process writes.
+	MaxParts = share.Most + 1
 	// maxCount is the largest number of a step.
 	maxCount = 1 << 62
 )
@@ -38,6 +42,10 @@ const (
 	TypeRaise    = "raise"
 	TypeFinished = "finished"
 	TypeEnd      = "end"
+	TypeLeave    = "leave"
+	TypeLeft     = "left"
+	TypeStop     = "stop"
+	TypeStopped  = "stopped"
 	TypeProgress = "progress"
 	TypeError    = "error"
 )
@@ -47,6 +55,12 @@ type Hello struct {
 	Type      string `json:"type"`
 	Protocol  int    `json:"protocol"`
 	LocalRank int    `json:"localRank"`
+	// Leaves says that the process was started in its world and asks for none: at a barrier it can be told to leave.
+	Leaves bool `json:"leaves,omitempty"`
+	// Launcher says that it trains nothing: it starts the worker's processes, and claims no slot.
+	Launcher bool `json:"launcher,omitempty"`
+	// Shares is true for a program that can write its state in shares, and read it so.
+	Shares bool `json:"shares,omitempty"`
 }
 
 // Welcome answers Hello; the gate page comes with it.
@@ -62,7 +76,9 @@ type Welcome struct {
 	// take one: "auto", or seconds as a decimal number.
 	Snapshots string `json:"snapshots"`
 	Interval  string `json:"interval"`
-	FDs       int    `json:"fds"`
+	// Leaves is true when Hello said so, and this agent knows what it means.
+	Leaves bool `json:"leaves,omitempty"`
+	FDs    int  `json:"fds"`
 }
 
 // Join says that the process is ready for a world and is in none.
@@ -86,12 +102,21 @@ type World struct {
 	MasterAddress string `json:"masterAddress"`
 	MasterPort    int    `json:"masterPort"`
 	// Restore is false for a process that goes on with the state it has. Otherwise it loads the file
-	// Snapshot, or begins anew when that is empty.
-	Restore  bool   `json:"restore"`
-	Snapshot string `json:"snapshot,omitempty"`
-	// Writer is true for the process of this node that writes snapshots.
-	Writer bool `json:"writer"`
-	FDs    int  `json:"fds,omitempty"`
+	// Snapshot, with what is in the files Shares, or begins anew when it is empty.
+	Restore  bool     `json:"restore"`
+	Snapshot string   `json:"snapshot,omitempty"`
+	Shares   []string `json:"shares,omitempty"`
+	// Writer is true for the process of this node that writes snapshots of its whole state. Staging says what a process
+	// writes of a state that is large enough to be shared; nil for one that writes nothing of it.
+	Writer  bool     `json:"writer"`
+	Staging *Staging `json:"staging,omitempty"`
+	FDs     int      `json:"fds,omitempty"`
+}
+
+// Staging is what one process writes of a snapshot that several make: the shares of these numbers, from 0, of Of.
+type Staging struct {
+	Of     int   `json:"of"`
+	Shares []int `json:"shares"`
 }
 
 // Go asks a process that is parked to look at the gate again.
@@ -105,20 +130,31 @@ type Parked struct {
 	Step uint64 `json:"step"`
 }
 
-// Save asks a process that is parked, or has left its world with that state, for a snapshot of Step.
+// Save asks a process that is parked, or has left its world with that state, for a snapshot of Step: of what
+// Staging says, or of all when it is nil.
 type Save struct {
-	Type string `json:"type"`
-	Step uint64 `json:"step"`
+	Type    string   `json:"type"`
+	Step    uint64   `json:"step"`
+	Staging *Staging `json:"staging,omitempty"`
 }
 
 // Snapshot says that the state after Step is written to File, a name in the folder of Welcome, with
-// so many Bytes; or, in Error, why it could not be.
+// so many Bytes; or to several files, one for each part; or, in Error, why it could not be. Parts that are there and
+// empty say that others write what was asked for.
 type Snapshot struct {
-	Type  string `json:"type"`
-	Step  uint64 `json:"step"`
-	File  string `json:"file,omitempty"`
-	Bytes uint64 `json:"bytes,omitempty"`
-	Error string `json:"error,omitempty"`
+	Type  string  `json:"type"`
+	Step  uint64  `json:"step"`
+	File  string  `json:"file,omitempty"`
+	Bytes uint64  `json:"bytes,omitempty"`
+	Parts *[]Part `json:"parts,omitempty"`
+	Error string  `json:"error,omitempty"`
+}
+
+// Part is a file with a part of the state.
+type Part struct {
+	Key   string `json:"key"`
+	File  string `json:"file"`
+	Bytes uint64 `json:"bytes"`
 }
 
 // Abort asks the process to leave the world of Round at once.
@@ -143,6 +179,28 @@ type Raise struct {
 
 // End says that every process has finished.
 type End struct {
+	Type string `json:"type"`
+}
+
+// Leave tells a process that stands at the barrier to save the state after Step, and to end with code 0.
+type Leave struct {
+	Type string `json:"type"`
+	Step uint64 `json:"step"`
+}
+
+// Left says that the state after Step is saved, and that the process is about to end.
+type Left struct {
+	Type string `json:"type"`
+	Step uint64 `json:"step"`
+}
+
+// Stop tells a launcher to end the processes that it has started: another world is to follow.
+type Stop struct {
+	Type string `json:"type"`
+}
+
+// Stopped says that a launcher that was told to stop has no processes any more, and waits for the next world.
+type Stopped struct {
 	Type string `json:"type"`
 }
 

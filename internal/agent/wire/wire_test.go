@@ -42,6 +42,8 @@ func TestMessagesOfThePage(t *testing.T) {
 		want any
 	}{
 		"hello":    {`{"type":"hello","protocol":2,"localRank":3}`, wire.Hello{Type: "hello", Protocol: 2, LocalRank: 3}},
+		"launcher": {`{"type":"hello","protocol":2,"launcher":true}`, wire.Hello{Type: "hello", Protocol: 2, Launcher: true}},
+		"stopped":  {`{"type":"stopped"}`, wire.Stopped{Type: "stopped"}},
 		"join":     {`{"type":"join"}`, wire.Join{Type: "join"}},
 		"finished": {`{"type":"finished"}`, wire.Finished{Type: "finished"}},
 		"progress": {`{"type":"progress","totalSteps":900,"metrics":{"loss":0.12}}`,
@@ -86,6 +88,7 @@ func TestMessagesOfTheAgent(t *testing.T) {
 		"abort":        {`{"type":"abort","round":3,"reason":"…"}`, wire.Abort{Type: "abort", Round: 3, Reason: "…"}},
 		"raise":        {`{"type":"raise"}`, wire.Raise{Type: "raise"}},
 		"end":          {`{"type":"end"}`, wire.End{Type: "end"}},
+		"stop":         {`{"type":"stop"}`, wire.Stop{Type: "stop"}},
 		"unknown type": {`{"type":"later","x":1}`, wire.Unknown{Type: "later"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,8 +114,8 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		"other protocol":  {`{"type":"hello","protocol":1,"localRank":0}`, "protocol 1"},
 		"parked far off":  {`{"type":"parked","step":9223372036854775807}`, "2^62"},
 		"aborted far off": {`{"type":"aborted","step":9223372036854775807}`, "2^62"},
-		"empty snapshot":  {`{"type":"snapshot","step":17}`, "a file or an error"},
-		"both":            {`{"type":"snapshot","step":17,"file":"17.part","error":"full"}`, "a file or an error"},
+		"empty snapshot":  {`{"type":"snapshot","step":17}`, "a file, or parts, or an error"},
+		"both":            {`{"type":"snapshot","step":17,"file":"17.part","error":"full"}`, "a file, or parts, or an error"},
 		"huge snapshot":   {`{"type":"snapshot","step":17,"file":"17.part","bytes":9223372036854775807}`, "2^62"},
 		"wrong field":     {`{"type":"hello","protocol":2,"localRank":"0"}`, "does not fit"},
 		"negative steps":  {`{"type":"progress","totalSteps":-1}`, "does not fit"},

@@ -68,11 +68,11 @@ const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 10 * time.Second
 	patience     = 2 * time.Minute
-	// leastTries is how often it is tried in any case: one that hangs for all of that time says nothing of the next.
+	// leastTries is how often it is tried then in any case: one that hangs for all of that time says nothing of the next.
 	leastTries = 4
 )
 
-// again repeats what fails for a reason that time may mend.
+// again repeats what fails for a reason that time may mend; without patience nothing.
 func again[T any](ctx context.Context, patience time.Duration, what func() (T, error)) (T, error) {
 	pauses := backoff.NewExponentialBackOff()
 	pauses.InitialInterval, pauses.MaxInterval = firstPause, longestPause
@@ -80,7 +80,7 @@ func again[T any](ctx context.Context, patience time.Duration, what func() (T, e
 	return backoff.Retry(ctx, func() (T, error) {
 		got, err := what()
 		tries++
-		if err != nil && (final(err) || tries >= leastTries && time.Since(began) >= patience) {
+		if err != nil && (final(err) || time.Since(began) >= patience && (patience == 0 || tries >= leastTries)) {
 			err = backoff.Permanent(err)
 		}
 		return got, err

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -55,7 +57,23 @@ func (c cloud) open(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, c.named(err)
 	}
-	return reader, nil
+	return &body{reader}, nil
+}
+
+// body is what an object is read from.
+type body struct{ io.ReadCloser }
+
+// mismatches are the words of the providers' libraries for bytes that are not those of the checksum kept with an object:
+// they have no type for it that others can name.
+var mismatches = []string{"checksum did not match", "bad CRC"}
+
+// Read says ErrDamaged of bytes that are not those that were written.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && slices.ContainsFunc(mismatches, func(words string) bool { return strings.Contains(err.Error(), words) }) {
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return n, err
 }
 
 func (c cloud) list(ctx context.Context, prefix string, yield func(object) error) error {
@@ -91,6 +109,7 @@ func (c cloud) named(err error) error {
 	if err == nil {
 		return nil
 	}
+	err = withoutQueries(err)
 	var api smithy.APIError
 	var answer *awshttp.ResponseError
 	switch code := gcerrors.Code(err); {
@@ -112,6 +131,27 @@ func (c cloud) named(err error) error {
 		return err
 	}
 }
+
+// addressed is a URL in the text of an error, with its query.
+var addressed = regexp.MustCompile(`(\w+://[^\s?"]+)\?[^\s"]*`)
+
+// withoutQueries is an error whose text shows no query of a URL: that is where signatures and tokens stand.
+func withoutQueries(err error) error {
+	text := err.Error()
+	if clean := addressed.ReplaceAllString(text, "$1"); clean != text {
+		return &cleaned{clean, err}
+	}
+	return err
+}
+
+// cleaned is an error with another text.
+type cleaned struct {
+	text  string
+	cause error
+}
+
+func (c *cleaned) Error() string { return c.text }
+func (c *cleaned) Unwrap() error { return c.cause }
 
 // isUntrusted says whether the other end is not who it should be.
 func isUntrusted(err error) bool { return errors.As(err, new(*tls.CertificateVerificationError)) }

@@ -83,6 +83,11 @@ func (s *Storage) delete(ctx context.Context, c *contents) error {
 	if err := s.remove(ctx, c.place.manifest()); err != nil {
 		return err
 	}
+	for record := range c.records { // before the pieces that they name
+		if err := s.remove(ctx, c.place.Path()+"/"+partsName+"/"+record); err != nil {
+			return err
+		}
+	}
 	for name := range c.data {
 		if err := s.remove(ctx, c.place.data(name)); err != nil {
 			return err

@@ -5,8 +5,13 @@
 //
 //	NAMESPACE/NAME/UID/attempt-A/ROUND-STEP/manifest.json
 //	                                       /data/SHA256     pieces of at most 8 MiB, named by what is in them
+//	                                       /parts/KEY_HASH  a part was put: which pieces it is made of
 //	                                       /holds/READER    somebody reads it
 //	                                       /doomed/DELETER  somebody is about to delete it
+//
+// A checkpoint comes whole from one process (Save), or in parts from several: each puts some (Put), and one that is told
+// when all are there writes the manifest (Finish). The records of parts are for whoever does that, and for who goes on with what
+// another one has begun; nobody reads a checkpoint by them.
 //
 // Objects are created once and never changed. A checkpoint is complete when its manifest and all pieces that this
 // names are there, and it is not doomed. Nothing depends on a clock, or on who is killed when:

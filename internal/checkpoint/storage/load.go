@@ -12,6 +12,9 @@ import (
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
 
+// ErrDamaged says that a checkpoint is there and cannot be used, whenever it is read.
+var ErrDamaged = errors.New("it is damaged")
+
 // Find lists the complete checkpoints below a path, newest first: all of a namespace, of the jobs of a name
 // (NAMESPACE/NAME), of one job (with its UID), of an attempt, or one.
 func (s *Storage) Find(ctx context.Context, path string) ([]Place, error) {
@@ -36,8 +39,8 @@ type Reading struct {
 	reader  string
 }
 
-// Read takes hold of a checkpoint, after it has found it complete. Errors: ErrDropped; ErrNotFound; ErrNewer; ErrRefused; a manifest
-// that is none, or of which a piece is missing; ctx has ended.
+// Read takes hold of a checkpoint, after it has found it complete. Errors: ErrDropped; ErrNotFound; ErrNewer; ErrRefused; ErrDamaged for
+// a manifest that is none, or of which a piece is missing; the storage cannot be reached; ctx has ended.
 func (s *Storage) Read(ctx context.Context, place Place) (*Reading, error) {
 	r := &Reading{storage: s, place: place, reader: random()}
 	if err := s.create(ctx, place.hold(r.reader), nil); err != nil {
@@ -62,10 +65,13 @@ func (r *Reading) open(ctx context.Context) error {
 		return err
 	}
 	if piece := there.lacks(r.Manifest); piece != "" {
-		return fmt.Errorf("checkpoint %s is not whole: piece %s is not there, or has another size", r.place.Path(), piece)
+		return fmt.Errorf("checkpoint %s: %w: piece %s is not there, or has another size", r.place.Path(), ErrDamaged, piece)
 	}
 	return nil
 }
+
+// Path is where it is, below the prefix of the URL.
+func (r *Reading) Path() string { return r.place.Path() }
 
 // Close lets go of the checkpoint.
 func (r *Reading) Close(ctx context.Context) error {
@@ -73,7 +79,8 @@ func (r *Reading) Close(ctx context.Context) error {
 }
 
 // Load writes a part to a file. A piece that comes altered is read again, as long as a request is repeated. Errors:
-// there is no such part; a piece cannot be had as it was written; the file cannot be written; ctx has ended.
+// ErrDamaged when there is no such part, or a piece is not what was written; the storage cannot be reached; the file cannot
+// be written; ctx has ended.
 func (r *Reading) Load(ctx context.Context, key string, to io.WriterAt) error {
 	for i := range r.Parts {
 		if r.Parts[i].Key == key {
@@ -83,7 +90,11 @@ func (r *Reading) Load(ctx context.Context, key string, to io.WriterAt) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("checkpoint %s has no part %.64q", r.place.Path(), key)
+	return r.lacks(key)
+}
+
+func (r *Reading) lacks(key string) error {
+	return fmt.Errorf("checkpoint %s: %w: it has no part %.64q", r.place.Path(), ErrDamaged, key)
 }
 
 func (r *Reading) load(ctx context.Context, part *Part, to io.WriterAt) error {
@@ -107,7 +118,7 @@ func (r *Reading) piece(ctx context.Context, piece Piece) ([]byte, error) {
 	return again(ctx, r.storage.patience, func() ([]byte, error) {
 		data, err := r.storage.read(ctx, r.place.data(piece.SHA256), piece.Bytes)
 		if err == nil && nameOf(data) != piece.SHA256 {
-			err = fmt.Errorf("its %d bytes are not those that were written", len(data))
+			err = fmt.Errorf("%w: its %d bytes are not those that were written", ErrDamaged, len(data))
 		}
 		return data, err
 	})
@@ -119,9 +130,12 @@ func (r *Reading) Snapshot(key string) (checkpoint.Snapshot, error) {
 		if r.Parts[i].Key == key {
 			snapshot := checkpoint.Snapshot{ID: r.ID(), Bytes: r.Parts[i].Bytes}
 			hash, err := hex.DecodeString(r.Parts[i].Hash)
+			if err != nil {
+				return checkpoint.Snapshot{}, fmt.Errorf("checkpoint %s: %w: the hash of part %s: %w", r.place.Path(), ErrDamaged, key, err)
+			}
 			copy(snapshot.Hash[:], hash)
-			return snapshot, err
+			return snapshot, nil
 		}
 	}
-	return checkpoint.Snapshot{}, fmt.Errorf("checkpoint %s has no part %.64q", r.place.Path(), key)
+	return checkpoint.Snapshot{}, r.lacks(key)
 }

@@ -12,8 +12,12 @@ import (
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
 
-// version is that of the manifests that are written.
-const version = 1
+// version is the newest that is known: a manifest of version 1 has one part, which is the whole state.
+const (
+	version       = 2
+	wholeVersion  = 1
+	partedVersion = 2
+)
 
 const (
 	// pieceBytes is the size of all pieces of a part but the last. One request makes one, so that nothing is left half

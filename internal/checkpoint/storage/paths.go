@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
@@ -16,6 +18,7 @@ const (
 	dataName     = "data"
 	holdsName    = "holds"
 	doomedName   = "doomed"
+	partsName    = "parts"
 )
 
 // Place is where one checkpoint of a job is, or will be.
@@ -66,11 +69,19 @@ func parsePlace(key string) (place Place, rest string, ok bool) {
 	return place, fields[5], ok && strings.HasPrefix(key, place.Path()+"/")
 }
 
-// newestFirst orders the checkpoints of one job: a later round goes on from an earlier one, also where it went back
-// to an earlier step. Those of several jobs come in the order in which they were written.
-func newestFirst(a, b *contents) int {
-	if a.place.Job != b.place.Job {
-		return cmp.Or(b.changed.Compare(a.changed), cmp.Compare(a.place.Path(), b.place.Path()))
+// newestFirst orders checkpoints: of one job a later round goes on from an earlier one, also where it went back
+// to an earlier step. Jobs come in the order of what they wrote last.
+func newestFirst(all []*contents) {
+	last := map[Job]time.Time{}
+	for _, c := range all {
+		if c.changed.After(last[c.place.Job]) {
+			last[c.place.Job] = c.changed
+		}
 	}
-	return checkpoint.CompareIDs(b.place.ID, a.place.ID)
+	slices.SortFunc(all, func(a, b *contents) int {
+		if a.place.Job != b.place.Job {
+			return cmp.Or(last[b.place.Job].Compare(last[a.place.Job]), cmp.Compare(a.place.Job.path(), b.place.Job.path()))
+		}
+		return cmp.Or(checkpoint.CompareIDs(b.place.ID, a.place.ID), cmp.Compare(b.place.Attempt, a.place.Attempt))
+	})
 }

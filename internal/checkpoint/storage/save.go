@@ -41,7 +41,7 @@ func (s *Storage) save(ctx context.Context, place Place, files []File) error {
 	if err != nil {
 		return err
 	}
-	m := &Manifest{Version: version, Job: place.Job, Attempt: place.Attempt, Round: place.Round, Step: place.Step}
+	m := &Manifest{Version: wholeVersion, Job: place.Job, Attempt: place.Attempt, Round: place.Round, Step: place.Step}
 	for i := range files {
 		part, err := s.savePart(ctx, place, there, &files[i])
 		if err != nil {
@@ -49,6 +49,11 @@ func (s *Storage) save(ctx context.Context, place Place, files []File) error {
 		}
 		m.Parts = append(m.Parts, part)
 	}
+	return s.complete(ctx, place, m)
+}
+
+// complete writes the manifest of a checkpoint whose parts are all there, unless it has one: from then on it is one.
+func (s *Storage) complete(ctx context.Context, place Place, m *Manifest) error {
 	if err := m.check(); err != nil {
 		return err
 	}
@@ -85,24 +90,34 @@ func (s *Storage) wanted(ctx context.Context, place Place) (*contents, error) {
 
 // confirm looks again, after the manifest was made: whoever collects has seen it by now, or is seen here.
 func (s *Storage) confirm(ctx context.Context, place Place, m *Manifest) error {
-	there, err := s.one(ctx, place)
-	if err != nil {
-		return err
-	}
-	if len(there.doomed) > 0 || there.lacks(m) != "" {
-		return errors.Join(ErrDropped, s.remove(ctx, place.manifest()))
-	}
-	stands, err := s.manifest(ctx, place)
-	if err != nil {
-		return err
-	}
-	for i := range m.Parts {
-		if len(stands.Parts) != len(m.Parts) || stands.Parts[i].Key != m.Parts[i].Key || stands.Parts[i].Hash != m.Parts[i].Hash {
-			return errors.New("another state was saved under this name")
+	for range looks {
+		stands, err := s.manifest(ctx, place)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := m.same(stands); err != nil {
+			return err
+		}
+		there, err := s.one(ctx, place)
+		if err != nil {
+			return err
+		}
+		if len(there.doomed) > 0 {
+			break
+		}
+		if there.manifest && there.lacks(stands) == "" {
+			return nil
 		}
 	}
-	return nil
+	return errors.Join(ErrDropped, s.remove(ctx, place.manifest()))
 }
+
+// looks is how often it is looked whether all pieces are there: several that put the same at once may hide it for a moment, on
+// servers that put an object in the place of its like.
+const looks = 5
 
 func (s *Storage) one(ctx context.Context, place Place) (*contents, error) {
 	found, err := s.look(ctx, place.Path())

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 )
@@ -77,6 +76,8 @@ type contents struct {
 	// data has the sizes of the pieces by name; holds and doomed the times of the holds and of the marks.
 	data          map[string]int64
 	holds, doomed map[string]time.Time
+	// records are the names of those of parts that were put.
+	records map[string]bool
 }
 
 // look lists what is below a path: all checkpoints there, newest first.
@@ -86,7 +87,10 @@ func (s *Storage) look(ctx context.Context, path string) ([]*contents, error) {
 		err := s.bucket.list(ctx, path+"/", func(o object) error {
 			if place, rest, ok := parsePlace(o.Key); ok {
 				if found[place] == nil {
-					found[place] = &contents{place, false, time.Time{}, map[string]int64{}, map[string]time.Time{}, map[string]time.Time{}}
+					found[place] = &contents{
+						place: place, data: map[string]int64{}, records: map[string]bool{},
+						holds: map[string]time.Time{}, doomed: map[string]time.Time{},
+					}
 				}
 				found[place].add(rest, o)
 			}
@@ -101,7 +105,7 @@ func (s *Storage) look(ctx context.Context, path string) ([]*contents, error) {
 	for _, c := range found {
 		all = append(all, c)
 	}
-	slices.SortFunc(all, newestFirst)
+	newestFirst(all)
 	return all, nil
 }
 
@@ -113,6 +117,8 @@ func (c *contents) add(name string, o object) {
 		c.doomed[strings.TrimPrefix(name, doomedName+"/")] = o.Changed
 	case strings.HasPrefix(name, dataName+"/"):
 		c.data[strings.TrimPrefix(name, dataName+"/")] = o.Bytes
+	case strings.HasPrefix(name, partsName+"/"):
+		c.records[strings.TrimPrefix(name, partsName+"/")] = true
 	case strings.HasPrefix(name, holdsName+"/"):
 		c.holds[strings.TrimPrefix(name, holdsName+"/")] = o.Changed
 	}
@@ -160,7 +166,7 @@ func (s *Storage) read(ctx context.Context, key string, most int64) ([]byte, err
 			return nil, err
 		}
 		if int64(len(data)) > most {
-			return nil, fmt.Errorf("%w: %s has more than %d bytes", ErrRefused, key, most)
+			return nil, fmt.Errorf("%w: %s has more than %d bytes", ErrDamaged, key, most)
 		}
 		return data, nil
 	})
@@ -176,7 +182,7 @@ func (s *Storage) manifest(ctx context.Context, place Place) (*Manifest, error) 
 		err = fmt.Errorf("it speaks of %s", Place{m.Job, m.Attempt, m.ID()}.Path())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the manifest of checkpoint %s cannot be used: %w", place.Path(), err)
+		return nil, fmt.Errorf("the manifest of checkpoint %s cannot be used (%w): %w", place.Path(), ErrDamaged, err)
 	}
 	return m, nil
 }

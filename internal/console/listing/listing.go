@@ -21,6 +21,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/replay/recorded"
 )
 
 // Lister lists the objects of one cluster.
@@ -97,6 +98,20 @@ func (l *Lister) Jobs(ctx context.Context, namespace string) (fleet.Objects, err
 		func(ctx context.Context) error {
 			return list(ctx, l, "pods", &corev1.PodList{}, &o.Pods, in, client.HasLabels{v1alpha1.LabelJob},
 				client.MatchingFieldsSelector{Selector: unfinished})
+		},
+	)
+}
+
+// Past lists what a workload is made of: all nodes, and the jobs and pods of one namespace or, with an empty one, of all,
+// those that are over as well. Of kinds that may not be listed it returns all in one error, a Denied.
+func (l *Lister) Past(ctx context.Context, namespace string) (recorded.Objects, error) {
+	var o recorded.Objects
+	in := client.InNamespace(namespace)
+	return o, l.each(ctx,
+		func(ctx context.Context) error { return list(ctx, l, "nodes", &corev1.NodeList{}, &o.Nodes) },
+		func(ctx context.Context) error { return list(ctx, l, "pods", &corev1.PodList{}, &o.Pods, in) },
+		func(ctx context.Context) error {
+			return list(ctx, l, resourceJobs, &v1alpha1.TrainingJobList{}, &o.Jobs, in)
 		},
 	)
 }

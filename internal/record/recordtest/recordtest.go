@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,7 +87,7 @@ func timeless(r rendezvous.Record) rendezvous.Record {
 func (h *History) Check() (writes, unclear int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch result := porcupine.CheckOperationsTimeout(model, h.operations, time.Minute); result {
+	switch result := porcupine.CheckOperationsTimeout(model, seen(h.operations), time.Minute); result {
 	case porcupine.Ok:
 	case porcupine.Unknown:
 		err = fmt.Errorf("no order of %d writes was found in a minute", len(h.operations))
@@ -94,4 +95,35 @@ func (h *History) Check() (writes, unclear int, err error) {
 		err = fmt.Errorf("what %d writers were told has no order: %+v", len(h.operations), h.operations)
 	}
 	return len(h.operations), h.unclear, err
+}
+
+// seen are the writes without those of which nobody was told anything and that need not have an effect: each may come
+// last, where it changes nothing, so the others have an order with them if they have one without. While an API server is
+// silent a writer asks again and again, and the search would try each of these everywhere. None is needed whose record
+// nobody has found or expected, and of those that ask for the same no more than there are ways to what they expect.
+func seen(operations []porcupine.Operation) []porcupine.Operation {
+	for {
+		known, ways := map[rendezvous.Record]bool{}, map[rendezvous.Record]int{{}: 1}
+		for i := range operations {
+			op, got := operations[i].Input.(swap), operations[i].Output.(answer)
+			known[op.prev] = true
+			if ways[op.next]++; got.refused {
+				known[got.found] = true
+				ways[op.next]--
+			}
+		}
+		same := map[swap]int{}
+		left := slices.DeleteFunc(slices.Clone(operations), func(o porcupine.Operation) bool {
+			op, got := o.Input.(swap), o.Output.(answer)
+			if got.written || got.refused {
+				return false
+			}
+			same[op]++
+			return !known[op.next] || same[op] > ways[op.prev]
+		})
+		if len(left) == len(operations) {
+			return left
+		}
+		operations = left
+	}
 }

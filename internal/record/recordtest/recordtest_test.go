@@ -36,6 +36,39 @@ func TestHistoriesThatHaveAnOrder(t *testing.T) {
 			h.Wrote(term(1), term(2))(term(2), nil)
 			h.Wrote(term(0), term(1))(rendezvous.Record{}, unclear)
 		}, false},
+		"one of a hundred that nobody has answered lands, and is expected": {func(h *History) {
+			for n := range uint64(100) {
+				h.Wrote(term(0), term(n+1))(rendezvous.Record{}, unclear)
+			}
+			h.Wrote(term(50), term(101))(term(101), nil)
+		}, true},
+		"one of a hundred that ask for the same, and that nobody has answered, lands": {func(h *History) {
+			for range 100 {
+				h.Wrote(term(0), term(1))(rendezvous.Record{}, unclear)
+			}
+			h.Wrote(term(1), term(2))(term(2), nil)
+			h.Wrote(term(2), term(3))(term(2), unclear)
+			h.Wrote(term(2), term(4))(term(3), rendezvous.ErrDeposed)
+		}, true},
+		"the same lands twice, since the record went back in between": {func(h *History) {
+			for range 100 {
+				h.Wrote(term(0), term(1))(rendezvous.Record{}, unclear)
+			}
+			h.Wrote(term(1), term(0))(term(0), nil)
+			h.Wrote(term(1), term(2))(term(2), nil)
+		}, true},
+		"two of a hundred that nobody has answered are found, and they exclude each other": {func(h *History) {
+			for n := range uint64(100) {
+				h.Wrote(term(0), term(n+1))(rendezvous.Record{}, unclear)
+			}
+			h.Wrote(term(0), term(101))(term(50), rendezvous.ErrDeposed)
+			h.Wrote(term(0), term(102))(term(60), rendezvous.ErrDeposed)
+		}, false},
+		"one that lands leads to another, and nobody has answered either": {func(h *History) {
+			h.Wrote(term(0), term(1))(rendezvous.Record{}, unclear)
+			h.Wrote(term(1), term(2))(rendezvous.Record{}, unclear)
+			h.Wrote(term(0), term(3))(term(2), rendezvous.ErrDeposed)
+		}, true},
 		"one is refused for what nobody has written": {func(h *History) {
 			h.Wrote(term(0), term(1))(term(7), rendezvous.ErrDeposed)
 		}, false},

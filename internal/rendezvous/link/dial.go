@@ -47,7 +47,13 @@ func Dial(ctx context.Context, address, token string, config *tls.Config, dialer
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	one := New(secured)
-	if err := one.SendToken(token); err != nil {
+	err = Agreed(secured)
+	if err == nil {
+		_ = secured.SetWriteDeadline(time.Now().Add(HandshakeTimeout))
+		err = one.SendToken(token)
+		_ = secured.SetWriteDeadline(time.Time{})
+	}
+	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}

@@ -58,6 +58,15 @@ func Secured(config *tls.Config) *tls.Config {
 	return config
 }
 
+// Agreed says whether the other side of a handshake that is done speaks Protocol. TLS refuses who names another one, and
+// nobody who names none.
+func Agreed(conn *tls.Conn) error {
+	if spoken := conn.ConnectionState().NegotiatedProtocol; spoken != Protocol {
+		return fmt.Errorf("the other side speaks %q, not %q", spoken, Protocol)
+	}
+	return nil
+}
+
 // SendToken says who the agent is. It is the first message.
 func (c *Conn) SendToken(token string) error { return c.write(kindToken, []byte(token)) }
 
@@ -202,9 +211,13 @@ func (c *Conn) writeFramed(k kind, framed []byte) error {
 }
 
 // receive reads a message, and says of which kind it was.
-func (c *Conn) receive(take func(kind, []byte) error) (kind, error) {
+func (c *Conn) receive(take func(kind, []byte) error) (kind, error) { return receive(c.tls, take) }
+
+// receive reads a message, whoever sends it. Errors: io.EOF when nothing comes any more, io.ErrUnexpectedEOF when that is
+// in the middle of one.
+func receive(from io.Reader, take func(kind, []byte) error) (kind, error) {
 	var head [headBytes]byte
-	if _, err := io.ReadFull(c.tls, head[:]); err != nil {
+	if _, err := io.ReadFull(from, head[:]); err != nil {
 		return 0, err
 	}
 	n := int(head[1])<<16 | int(head[2])<<8 | int(head[3])
@@ -213,7 +226,7 @@ func (c *Conn) receive(take func(kind, []byte) error) (kind, error) {
 	}
 	buffer := buffers.Get().(*[]byte)
 	defer giveBack(buffer)
-	body, err := readBody(c.tls, (*buffer)[:0], n)
+	body, err := readBody(from, (*buffer)[:0], n)
 	*buffer = body
 	if err != nil {
 		return 0, err

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -87,6 +88,38 @@ func pair(t *testing.T) (agent, operator *Conn) {
 		t.Fatalf("the token is %q, %v", token, err)
 	}
 	return agent, operator
+}
+
+// A server that is none of ours, behind an address that is wrong, gets no token.
+func TestNoTokenForAnotherServer(t *testing.T) {
+	config, roots := certified(t)
+	config.NextProtos = nil
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	heard := make(chan []byte, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			heard <- nil
+			return
+		}
+		said, _ := io.ReadAll(conn)
+		_ = conn.Close()
+		heard <- said
+	}()
+	conn, err := Dial(t.Context(), listener.Addr().String(), "a token", &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, nil)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), Protocol) {
+		t.Errorf("connected with %v", err)
+	}
+	if said := <-heard; len(said) > 0 {
+		t.Errorf("it was told %q", said)
+	}
 }
 
 // What is sent arrives, of any length that is allowed, and in order.
@@ -298,6 +331,42 @@ func FuzzBody(f *testing.F) {
 			t.Errorf("%d of %d bytes: %d, %v", n, len(sent), len(body), err)
 		case len(sent) < n && !errors.Is(err, io.ErrUnexpectedEOF):
 			t.Errorf("%d of %d bytes: %v", n, len(sent), err)
+		}
+	})
+}
+
+// FuzzHead reads messages until they end or one cannot be: each is what its head says, and nothing comes after the first
+// that is too long or cut off.
+func FuzzHead(f *testing.F) {
+	for _, sent := range []string{
+		"", "\x02", "\x02\x00\x00\x00", "\x02\x00\x00\x03abc\x04\x00\x00\x00", "\x01\x00\x00\x04abc", "\xff\xff\xff\xffabc",
+		"\x03\x01\x00\x00", "\x03\x01\x00\x01",
+	} {
+		f.Add([]byte(sent))
+	}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		from, rest := bytes.NewReader(sent), sent
+		for {
+			var body []byte
+			found, err := receive(from, func(_ kind, b []byte) error {
+				body = bytes.Clone(b)
+				return nil
+			})
+			n := -1 // of no message
+			if len(rest) >= headBytes {
+				n = int(binary.BigEndian.Uint32(rest) & maxLength)
+			}
+			switch {
+			case len(rest) == 0 && errors.Is(err, io.EOF):
+				return
+			case n > MaxMessage && status.Code(err) == codes.ResourceExhausted:
+				return
+			case (n < 0 || n <= MaxMessage && len(rest) < headBytes+n) && errors.Is(err, io.ErrUnexpectedEOF):
+				return
+			case n < 0 || n > MaxMessage || len(rest) < headBytes+n || err != nil || found != kind(rest[0]) || !bytes.Equal(body, rest[headBytes:headBytes+n]):
+				t.Fatalf("of %d bytes that begin with %x: kind %d, %d bytes, %v", len(rest), rest[:min(len(rest), headBytes)], found, len(body), err)
+			}
+			rest = rest[headBytes+n:]
 		}
 	})
 }

@@ -191,8 +191,8 @@ type Report struct {
 	// the world for good (Waiting ABORTED, FAULT or FINISHED), otherwise its programs have been
 	// stopped.
 	Out bool `protobuf:"varint,10,opt,name=out,proto3" json:"out,omitempty"`
-	// The snapshots that this agent holds whole, newest first, at most 8. All belong to the history
-	// that led to round.
+	// The snapshots, and the parts of some, that this agent holds, newest first, at most 256. All belong to the
+	// history that led to round.
 	Snapshots []*Snapshot `protobuf:"bytes,11,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	// Why the last snapshot that was asked of this worker could not be taken; empty for none.
 	SnapshotError string `protobuf:"bytes,12,opt,name=snapshot_error,json=snapshotError,proto3" json:"snapshot_error,omitempty"`
@@ -223,8 +223,17 @@ type Report struct {
 	Restored *Restored `protobuf:"bytes,25,opt,name=restored,proto3" json:"restored,omitempty"`
 	// Why the last snapshot that this worker was to take could not be taken, whoever asked for it; empty once one was.
 	SnapshotTrouble string `protobuf:"bytes,26,opt,name=snapshot_trouble,json=snapshotTrouble,proto3" json:"snapshot_trouble,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// When its programs fail this agent stays, with its snapshots, and waits for restarts of a directive. Unset by agents that
+	// end then, in any case or this time.
+	Stays bool `protobuf:"varint,27,opt,name=stays,proto3" json:"stays,omitempty"`
+	// How often the programs of this worker were started anew after they had failed.
+	Restarts uint64 `protobuf:"varint,28,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	// How they failed last in a world; unset before the first time.
+	Failure *Failure `protobuf:"bytes,29,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Of the newest upload, the parts that this worker was to put into the storage and has put.
+	Put           []*Snapshot `protobuf:"bytes,30,rep,name=put,proto3" json:"put,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -418,6 +427,107 @@ func (x *Report) GetSnapshotTrouble() string {
 	return ""
 }
 
+func (x *Report) GetStays() bool {
+	if x != nil {
+		return x.Stays
+	}
+	return false
+}
+
+func (x *Report) GetRestarts() uint64 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *Report) GetFailure() *Failure {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
+func (x *Report) GetPut() []*Snapshot {
+	if x != nil {
+		return x.Put
+	}
+	return nil
+}
+
+// Failure is how the programs of a worker failed in a world.
+type Failure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The worker makes no further step in this round.
+	Round uint64 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
+	// The first exit code that was not 0; 128 + signal when a signal ended it.
+	Code int32 `protobuf:"varint,2,opt,name=code,proto3" json:"code,omitempty"`
+	// What the SDK had reported by then, or what the agent knows of why.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// Its agent has killed them, since one had not left its world in time.
+	Killed        bool `protobuf:"varint,4,opt,name=killed,proto3" json:"killed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failure) Reset() {
+	*x = Failure{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failure) ProtoMessage() {}
+
+func (x *Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failure.ProtoReflect.Descriptor instead.
+func (*Failure) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Failure) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *Failure) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *Failure) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Failure) GetKilled() bool {
+	if x != nil {
+		return x.Killed
+	}
+	return false
+}
+
 // Durable is a snapshot in the job's storage.
 type Durable struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -430,7 +540,7 @@ type Durable struct {
 
 func (x *Durable) Reset() {
 	*x = Durable{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +552,7 @@ func (x *Durable) String() string {
 func (*Durable) ProtoMessage() {}
 
 func (x *Durable) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[1]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +565,7 @@ func (x *Durable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Durable.ProtoReflect.Descriptor instead.
 func (*Durable) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{1}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Durable) GetSnapshot() *Snapshot {
@@ -483,14 +593,16 @@ type Restored struct {
 	// Newer checkpoints that could not be used, in words: at most 8.
 	Refused []string `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty"`
 	// What is wrong for good; empty for nothing.
-	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	// What snapshot is made of, when the checkpoint came in parts: at most 224. Then snapshot has neither size nor hash.
+	Parts         []*Snapshot `protobuf:"bytes,6,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +614,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[2]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +627,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{2}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Restored) GetNumber() uint64 {
@@ -553,6 +665,13 @@ func (x *Restored) GetError() string {
 	return ""
 }
 
+func (x *Restored) GetParts() []*Snapshot {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
 // Probed is what has come of a probe.
 type Probed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -564,7 +683,7 @@ type Probed struct {
 
 func (x *Probed) Reset() {
 	*x = Probed{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +695,7 @@ func (x *Probed) String() string {
 func (*Probed) ProtoMessage() {}
 
 func (x *Probed) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[3]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +708,7 @@ func (x *Probed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probed.ProtoReflect.Descriptor instead.
 func (*Probed) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{3}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Probed) GetNumber() uint64 {
@@ -606,7 +725,11 @@ func (x *Probed) GetReached() bool {
 	return false
 }
 
-// Snapshot names the state of a job after a step. Replicated state: any holder has all of it.
+// Snapshot names the state of a job after a step, or a part of it.
+//
+// A state is one file, or several parts that different workers hold: n shares of what is the same on all ranks, n at
+// least 2, and what differs by rank, with the description of all, as a part of each worker. Parts are made by several
+// workers, of the state that each of them has; those that are made alike fit together.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The round in which it was taken, and the step after which.
@@ -614,15 +737,19 @@ type Snapshot struct {
 	Step  uint64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	// Size in bytes, and SHA-256 of the SHA-256s of the blocks of 1 MiB, 32 bytes. What an older agent holds has none,
 	// and does not count.
-	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Hash          []byte `protobuf:"bytes,5,opt,name=hash,proto3" json:"hash,omitempty"`
+	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Hash  []byte `protobuf:"bytes,5,opt,name=hash,proto3" json:"hash,omitempty"`
+	// Empty for a whole state, "s<I>.<N>.<LAYOUT>" for share I of N, from 0, and "r<RANK>.<N>.<LAYOUT>" for the part of the
+	// worker of that rank. LAYOUT, 16 hex digits, is the same for parts that fit together. A state that comes in parts is
+	// named without a part: bytes is the size of all of its shares, and hash tells it from others.
+	Part          string `protobuf:"bytes,6,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +761,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[4]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +774,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{4}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Snapshot) GetRound() uint64 {
@@ -678,6 +805,68 @@ func (x *Snapshot) GetHash() []byte {
 	return nil
 }
 
+func (x *Snapshot) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+// Staging is the part of each worker in a snapshot that several make.
+type Staging struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Into how many shares the state is cut, at least 2.
+	Of uint32 `protobuf:"varint,1,opt,name=of,proto3" json:"of,omitempty"`
+	// Those that this worker is to write, beside its own part.
+	Shares        []uint32 `protobuf:"varint,2,rep,packed,name=shares,proto3" json:"shares,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Staging) Reset() {
+	*x = Staging{}
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Staging) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Staging) ProtoMessage() {}
+
+func (x *Staging) ProtoReflect() protoreflect.Message {
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Staging.ProtoReflect.Descriptor instead.
+func (*Staging) Descriptor() ([]byte, []int) {
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Staging) GetOf() uint32 {
+	if x != nil {
+		return x.Of
+	}
+	return 0
+}
+
+func (x *Staging) GetShares() []uint32 {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of this protocol, 2. It changes when a field that is there gets another meaning; fields that are new
@@ -696,13 +885,17 @@ type Hello struct {
 	// certificate (DER) that it shows there.
 	SnapshotPort        uint32 `protobuf:"varint,9,opt,name=snapshot_port,json=snapshotPort,proto3" json:"snapshot_port,omitempty"`
 	SnapshotCertificate []byte `protobuf:"bytes,10,opt,name=snapshot_certificate,json=snapshotCertificate,proto3" json:"snapshot_certificate,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// It knows parts of snapshots.
+	Parts bool `protobuf:"varint,11,opt,name=parts,proto3" json:"parts,omitempty"`
+	// It puts parts of snapshots into the storage one by one, and brings them back.
+	Puts          bool `protobuf:"varint,12,opt,name=puts,proto3" json:"puts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +907,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[5]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +920,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{5}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -800,6 +993,20 @@ func (x *Hello) GetSnapshotCertificate() []byte {
 	return nil
 }
 
+func (x *Hello) GetParts() bool {
+	if x != nil {
+		return x.Parts
+	}
+	return false
+}
+
+func (x *Hello) GetPuts() bool {
+	if x != nil {
+		return x.Puts
+	}
+	return false
+}
+
 type Process struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Phase Phase                  `protobuf:"varint,1,opt,name=phase,proto3,enum=concertina.rendezvous.v1.Phase" json:"phase,omitempty"`
@@ -824,14 +1031,20 @@ type Process struct {
 	Elastic bool `protobuf:"varint,12,opt,name=elastic,proto3" json:"elastic,omitempty"`
 	// The number of steps that the state of this process is of, exactly: no optimizer has begun to write
 	// since. Set only while it has left its world for good, and can go on from there.
-	CleanStep     *uint64 `protobuf:"varint,13,opt,name=clean_step,json=cleanStep,proto3,oneof" json:"clean_step,omitempty"`
+	// In a job whose programs are started anew: set too once it has said that this state is saved.
+	CleanStep *uint64 `protobuf:"varint,13,opt,name=clean_step,json=cleanStep,proto3,oneof" json:"clean_step,omitempty"`
+	// It was started in its world and asks for none: at a barrier it can be told to save, and to leave the world by
+	// ending. Only where worlds change by starting programs anew.
+	Leaves bool `protobuf:"varint,14,opt,name=leaves,proto3" json:"leaves,omitempty"`
+	// The step after which it was told to do so, as long as it belongs to that world; 0 for not yet.
+	LeavingStep   uint64 `protobuf:"varint,15,opt,name=leaving_step,json=leavingStep,proto3" json:"leaving_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +1056,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +1069,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{6}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Process) GetPhase() Phase {
@@ -950,6 +1163,20 @@ func (x *Process) GetCleanStep() uint64 {
 	return 0
 }
 
+func (x *Process) GetLeaves() bool {
+	if x != nil {
+		return x.Leaves
+	}
+	return false
+}
+
+func (x *Process) GetLeavingStep() uint64 {
+	if x != nil {
+		return x.LeavingStep
+	}
+	return 0
+}
+
 type Metric struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -960,7 +1187,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1199,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[7]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1212,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{7}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Metric) GetName() string {
@@ -1012,7 +1239,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1251,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1264,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{8}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Fault) GetStep() uint64 {
@@ -1064,7 +1291,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1303,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[9]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1316,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{9}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1147,14 +1374,22 @@ type Directive struct {
 	// Make this snapshot durable in the job's storage.
 	Upload *Upload `protobuf:"bytes,22,opt,name=upload,proto3" json:"upload,omitempty"`
 	// Bring the newest checkpoint of the job's storage back, once for each number.
-	Restore       *Restore `protobuf:"bytes,23,opt,name=restore,proto3" json:"restore,omitempty"`
+	Restore *Restore `protobuf:"bytes,23,opt,name=restore,proto3" json:"restore,omitempty"`
+	// How often the programs of this worker may have been started anew after they had failed. An agent whose programs
+	// have failed starts them anew when it has done so less often, without a world, and waits when it has not. Unset: it
+	// ends, with the program's exit code.
+	Restarts *uint64 `protobuf:"varint,24,opt,name=restarts,proto3,oneof" json:"restarts,omitempty"`
+	// What of its state this worker is to write where barrier or abort ask for a snapshot; unset for all of it.
+	Staging *Staging `protobuf:"bytes,25,opt,name=staging,proto3" json:"staging,omitempty"`
+	// The newest state of which every part is held by somebody: it is kept until another one is. Round and step only.
+	Relied        *Snapshot `protobuf:"bytes,26,opt,name=relied,proto3" json:"relied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Directive) Reset() {
 	*x = Directive{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1401,7 @@ func (x *Directive) String() string {
 func (*Directive) ProtoMessage() {}
 
 func (x *Directive) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[10]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1414,7 @@ func (x *Directive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Directive.ProtoReflect.Descriptor instead.
 func (*Directive) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{10}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Directive) GetTerm() uint64 {
@@ -1301,19 +1536,48 @@ func (x *Directive) GetRestore() *Restore {
 	return nil
 }
 
+func (x *Directive) GetRestarts() uint64 {
+	if x != nil && x.Restarts != nil {
+		return *x.Restarts
+	}
+	return 0
+}
+
+func (x *Directive) GetStaging() *Staging {
+	if x != nil {
+		return x.Staging
+	}
+	return nil
+}
+
+func (x *Directive) GetRelied() *Snapshot {
+	if x != nil {
+		return x.Relied
+	}
+	return nil
+}
+
 // Upload asks for a snapshot to be made durable.
 type Upload struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Snapshot *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// How many complete checkpoints to keep, at least 1.
-	Keep          uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	Keep uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
+	// For an agent without hello.puts: what the state is made of, when it comes in parts, and who has them. It is to gather
+	// them.
+	Parts   []*Snapshot `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
+	Holders []*Holder   `protobuf:"bytes,4,rep,name=holders,proto3" json:"holders,omitempty"`
+	// The parts that this worker is to put into the storage.
+	Put []*Snapshot `protobuf:"bytes,5,rep,name=put,proto3" json:"put,omitempty"`
+	// All parts were put, and these are they: write the manifest.
+	Manifest      []*Snapshot `protobuf:"bytes,6,rep,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Upload) Reset() {
 	*x = Upload{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1589,7 @@ func (x *Upload) String() string {
 func (*Upload) ProtoMessage() {}
 
 func (x *Upload) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[11]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1602,7 @@ func (x *Upload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Upload.ProtoReflect.Descriptor instead.
 func (*Upload) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{11}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Upload) GetSnapshot() *Snapshot {
@@ -1355,6 +1619,34 @@ func (x *Upload) GetKeep() uint32 {
 	return 0
 }
 
+func (x *Upload) GetParts() []*Snapshot {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *Upload) GetHolders() []*Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+func (x *Upload) GetPut() []*Snapshot {
+	if x != nil {
+		return x.Put
+	}
+	return nil
+}
+
+func (x *Upload) GetManifest() []*Snapshot {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
 // Restore asks for the newest checkpoint that there is.
 type Restore struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1367,7 +1659,7 @@ type Restore struct {
 
 func (x *Restore) Reset() {
 	*x = Restore{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1671,7 @@ func (x *Restore) String() string {
 func (*Restore) ProtoMessage() {}
 
 func (x *Restore) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1684,7 @@ func (x *Restore) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restore.ProtoReflect.Descriptor instead.
 func (*Restore) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{12}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Restore) GetNumber() uint64 {
@@ -1425,7 +1717,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1729,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[13]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1742,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{13}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Probe) GetNumber() uint64 {
@@ -1485,14 +1777,16 @@ type Prefetch struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Snapshot *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// Who has it.
-	Holders       []*Holder `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
+	Holders []*Holder `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
+	// What of it this worker needs, when it comes in parts.
+	Parts         []*Snapshot `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Prefetch) Reset() {
 	*x = Prefetch{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1798,7 @@ func (x *Prefetch) String() string {
 func (*Prefetch) ProtoMessage() {}
 
 func (x *Prefetch) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[14]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1811,7 @@ func (x *Prefetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefetch.ProtoReflect.Descriptor instead.
 func (*Prefetch) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{14}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Prefetch) GetSnapshot() *Snapshot {
@@ -1530,6 +1824,13 @@ func (x *Prefetch) GetSnapshot() *Snapshot {
 func (x *Prefetch) GetHolders() []*Holder {
 	if x != nil {
 		return x.Holders
+	}
+	return nil
+}
+
+func (x *Prefetch) GetParts() []*Snapshot {
+	if x != nil {
+		return x.Parts
 	}
 	return nil
 }
@@ -1549,7 +1850,7 @@ type Barrier struct {
 
 func (x *Barrier) Reset() {
 	*x = Barrier{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +1862,7 @@ func (x *Barrier) String() string {
 func (*Barrier) ProtoMessage() {}
 
 func (x *Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[15]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +1875,7 @@ func (x *Barrier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
 func (*Barrier) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{15}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Barrier) GetAttempt() uint64 {
@@ -1607,14 +1908,17 @@ type Abort struct {
 	Planned bool `protobuf:"varint,2,opt,name=planned,proto3" json:"planned,omitempty"`
 	// The next world begins after this step, and others need the state: one of the processes that have it
 	// takes a snapshot. 0 for none.
-	SaveStep      uint64 `protobuf:"varint,3,opt,name=save_step,json=saveStep,proto3" json:"save_step,omitempty"`
+	SaveStep uint64 `protobuf:"varint,3,opt,name=save_step,json=saveStep,proto3" json:"save_step,omitempty"`
+	// Set with planned: every process of the world stands at the barrier after this step, and is told to save, and to end.
+	// An agent whose processes do not all stand there asks them for a checkpoint as without it. 0 for none.
+	LeaveStep     uint64 `protobuf:"varint,4,opt,name=leave_step,json=leaveStep,proto3" json:"leave_step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1930,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[16]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1943,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{16}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Abort) GetReason() string {
@@ -1659,6 +1963,13 @@ func (x *Abort) GetPlanned() bool {
 func (x *Abort) GetSaveStep() uint64 {
 	if x != nil {
 		return x.SaveStep
+	}
+	return 0
+}
+
+func (x *Abort) GetLeaveStep() uint64 {
+	if x != nil {
+		return x.LeaveStep
 	}
 	return 0
 }
@@ -1685,14 +1996,20 @@ type World struct {
 	// Who has it.
 	Holders []*Holder `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`
 	// This worker writes snapshots: one on every node does, two where all are on one node.
-	Writer        bool `protobuf:"varint,12,opt,name=writer,proto3" json:"writer,omitempty"`
+	Writer bool `protobuf:"varint,12,opt,name=writer,proto3" json:"writer,omitempty"`
+	// What of its state this worker writes in periodic snapshots; unset when writers write all of it. Where programs
+	// cannot do that, or the state is small, writers do so all the same.
+	Staging *Staging `protobuf:"bytes,13,opt,name=staging,proto3" json:"staging,omitempty"`
+	// What of snapshot this worker needs, when it comes in parts: all shares, in their order, after the part of its rank
+	// or of another one.
+	Parts         []*Snapshot `protobuf:"bytes,14,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *World) Reset() {
 	*x = World{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +2021,7 @@ func (x *World) String() string {
 func (*World) ProtoMessage() {}
 
 func (x *World) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[17]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +2034,7 @@ func (x *World) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use World.ProtoReflect.Descriptor instead.
 func (*World) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{17}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *World) GetMembersDigest() string {
@@ -1804,6 +2121,20 @@ func (x *World) GetWriter() bool {
 	return false
 }
 
+func (x *World) GetStaging() *Staging {
+	if x != nil {
+		return x.Staging
+	}
+	return nil
+}
+
+func (x *World) GetParts() []*Snapshot {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
 type Holder struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -1813,14 +2144,16 @@ type Holder struct {
 	// What opens the snapshot there for whoever shows the certificate that this agent has named in hello: the term and
 	// the end of its life in Unix seconds, 8 bytes each, big-endian, and the HMAC of both, of that certificate's
 	// SHA-256 and of the snapshot's round and step. Shown in the header "Authorization: Ticket <hex>".
-	Ticket        []byte `protobuf:"bytes,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	Ticket []byte `protobuf:"bytes,4,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// Which of the parts that are named beside it has it, counted from 0; empty for a snapshot that is whole.
+	Parts         []uint32 `protobuf:"varint,5,rep,packed,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +2165,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[18]
+	mi := &file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2178,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{18}
+	return file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Holder) GetAddress() string {
@@ -1876,11 +2209,18 @@ func (x *Holder) GetTicket() []byte {
 	return nil
 }
 
+func (x *Holder) GetParts() []uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
 var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x86\a\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xab\b\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -1909,25 +2249,39 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\adurable\x18\x17 \x01(\v2!.concertina.rendezvous.v1.DurableR\adurable\x12!\n" +
 	"\fupload_error\x18\x18 \x01(\tR\vuploadError\x12>\n" +
 	"\brestored\x18\x19 \x01(\v2\".concertina.rendezvous.v1.RestoredR\brestored\x12)\n" +
-	"\x10snapshot_trouble\x18\x1a \x01(\tR\x0fsnapshotTroubleB\x0e\n" +
-	"\f_pause_nanos\"]\n" +
+	"\x10snapshot_trouble\x18\x1a \x01(\tR\x0fsnapshotTrouble\x12\x14\n" +
+	"\x05stays\x18\x1b \x01(\bR\x05stays\x12\x1a\n" +
+	"\brestarts\x18\x1c \x01(\x04R\brestarts\x12;\n" +
+	"\afailure\x18\x1d \x01(\v2!.concertina.rendezvous.v1.FailureR\afailure\x124\n" +
+	"\x03put\x18\x1e \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x03putB\x0e\n" +
+	"\f_pause_nanos\"e\n" +
+	"\aFailure\x12\x14\n" +
+	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x16\n" +
+	"\x06killed\x18\x04 \x01(\bR\x06killed\"]\n" +
 	"\aDurable\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"\xa6\x01\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"\xe0\x01\n" +
 	"\bRestored\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
 	"\bsnapshot\x18\x02 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
 	"\arefused\x18\x04 \x03(\tR\arefused\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05error\":\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\x128\n" +
+	"\x05parts\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\":\n" +
 	"\x06Probed\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
-	"\areached\x18\x02 \x01(\bR\areached\"n\n" +
+	"\areached\x18\x02 \x01(\bR\areached\"\x82\x01\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x12\n" +
-	"\x04hash\x18\x05 \x01(\fR\x04hashJ\x04\b\x04\x10\x05R\bchecksum\"\xb4\x02\n" +
+	"\x04hash\x18\x05 \x01(\fR\x04hash\x12\x12\n" +
+	"\x04part\x18\x06 \x01(\tR\x04partJ\x04\b\x04\x10\x05R\bchecksum\"1\n" +
+	"\aStaging\x12\x0e\n" +
+	"\x02of\x18\x01 \x01(\rR\x02of\x12\x16\n" +
+	"\x06shares\x18\x02 \x03(\rR\x06shares\"\xde\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +
@@ -1940,7 +2294,9 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"masterPort\x12#\n" +
 	"\rsnapshot_port\x18\t \x01(\rR\fsnapshotPort\x121\n" +
 	"\x14snapshot_certificate\x18\n" +
-	" \x01(\fR\x13snapshotCertificate\"\x93\x04\n" +
+	" \x01(\fR\x13snapshotCertificate\x12\x14\n" +
+	"\x05parts\x18\v \x01(\bR\x05parts\x12\x12\n" +
+	"\x04puts\x18\f \x01(\bR\x04puts\"\xce\x04\n" +
 	"\aProcess\x125\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1f.concertina.rendezvous.v1.PhaseR\x05phase\x12\x18\n" +
 	"\aentered\x18\x02 \x01(\x04R\aentered\x12\x12\n" +
@@ -1956,7 +2312,9 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04stop\x18\v \x01(\x04R\x04stop\x12\x18\n" +
 	"\aelastic\x18\f \x01(\bR\aelastic\x12\"\n" +
 	"\n" +
-	"clean_step\x18\r \x01(\x04H\x00R\tcleanStep\x88\x01\x01B\r\n" +
+	"clean_step\x18\r \x01(\x04H\x00R\tcleanStep\x88\x01\x01\x12\x16\n" +
+	"\x06leaves\x18\x0e \x01(\bR\x06leaves\x12!\n" +
+	"\fleaving_step\x18\x0f \x01(\x04R\vleavingStepB\r\n" +
 	"\v_clean_step\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -1965,7 +2323,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xbb\x05\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\xe2\x06\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -1986,10 +2344,18 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"ticket_key\x18\x14 \x01(\fR\tticketKey\x127\n" +
 	"\x06probes\x18\x15 \x03(\v2\x1f.concertina.rendezvous.v1.ProbeR\x06probes\x128\n" +
 	"\x06upload\x18\x16 \x01(\v2 .concertina.rendezvous.v1.UploadR\x06upload\x12;\n" +
-	"\arestore\x18\x17 \x01(\v2!.concertina.rendezvous.v1.RestoreR\arestoreJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\\\n" +
+	"\arestore\x18\x17 \x01(\v2!.concertina.rendezvous.v1.RestoreR\arestore\x12\x1f\n" +
+	"\brestarts\x18\x18 \x01(\x04H\x00R\brestarts\x88\x01\x01\x12;\n" +
+	"\astaging\x18\x19 \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x12:\n" +
+	"\x06relied\x18\x1a \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06reliedB\v\n" +
+	"\t_restartsJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\xc8\x02\n" +
 	"\x06Upload\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
-	"\x04keep\x18\x02 \x01(\rR\x04keep\"5\n" +
+	"\x04keep\x18\x02 \x01(\rR\x04keep\x128\n" +
+	"\x05parts\x18\x03 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\x12:\n" +
+	"\aholders\x18\x04 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x124\n" +
+	"\x03put\x18\x05 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x03put\x12>\n" +
+	"\bmanifest\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\bmanifest\"5\n" +
 	"\aRestore\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"o\n" +
@@ -1997,18 +2363,21 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12 \n" +
-	"\vcertificate\x18\x04 \x01(\fR\vcertificate\"\x86\x01\n" +
+	"\vcertificate\x18\x04 \x01(\fR\vcertificate\"\xc0\x01\n" +
 	"\bPrefetch\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
-	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\"K\n" +
+	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x128\n" +
+	"\x05parts\x18\x03 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\"K\n" +
 	"\aBarrier\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x12\n" +
-	"\x04save\x18\x03 \x01(\bR\x04save\"V\n" +
+	"\x04save\x18\x03 \x01(\bR\x04save\"u\n" +
 	"\x05Abort\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\aplanned\x18\x02 \x01(\bR\aplanned\x12\x1b\n" +
-	"\tsave_step\x18\x03 \x01(\x04R\bsaveStep\"\xc6\x03\n" +
+	"\tsave_step\x18\x03 \x01(\x04R\bsaveStep\x12\x1d\n" +
+	"\n" +
+	"leave_step\x18\x04 \x01(\x04R\tleaveStep\"\xbd\x04\n" +
 	"\x05World\x12%\n" +
 	"\x0emembers_digest\x18\x01 \x01(\tR\rmembersDigest\x12\x1b\n" +
 	"\tfrom_step\x18\x02 \x01(\x04R\bfromStep\x12\x1f\n" +
@@ -2024,12 +2393,15 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\bsnapshot\x18\n" +
 	" \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
 	"\aholders\x18\v \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x12\x16\n" +
-	"\x06writer\x18\f \x01(\bR\x06writer\"p\n" +
+	"\x06writer\x18\f \x01(\bR\x06writer\x12;\n" +
+	"\astaging\x18\r \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x128\n" +
+	"\x05parts\x18\x0e \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\"\x86\x01\n" +
 	"\x06Holder\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +
 	"\vcertificate\x18\x03 \x01(\fR\vcertificate\x12\x16\n" +
-	"\x06ticket\x18\x04 \x01(\fR\x06ticket*\x87\x01\n" +
+	"\x06ticket\x18\x04 \x01(\fR\x06ticket\x12\x14\n" +
+	"\x05parts\x18\x05 \x03(\rR\x05parts*\x87\x01\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPHASE_FORMING\x10\x01\x12\x0e\n" +
@@ -2062,61 +2434,75 @@ func file_concertina_rendezvous_v1_rendezvous_proto_rawDescGZIP() []byte {
 }
 
 var file_concertina_rendezvous_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_concertina_rendezvous_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_concertina_rendezvous_v1_rendezvous_proto_goTypes = []any{
 	(Phase)(0),        // 0: concertina.rendezvous.v1.Phase
 	(Waiting)(0),      // 1: concertina.rendezvous.v1.Waiting
 	(*Report)(nil),    // 2: concertina.rendezvous.v1.Report
-	(*Durable)(nil),   // 3: concertina.rendezvous.v1.Durable
-	(*Restored)(nil),  // 4: concertina.rendezvous.v1.Restored
-	(*Probed)(nil),    // 5: concertina.rendezvous.v1.Probed
-	(*Snapshot)(nil),  // 6: concertina.rendezvous.v1.Snapshot
-	(*Hello)(nil),     // 7: concertina.rendezvous.v1.Hello
-	(*Process)(nil),   // 8: concertina.rendezvous.v1.Process
-	(*Metric)(nil),    // 9: concertina.rendezvous.v1.Metric
-	(*Fault)(nil),     // 10: concertina.rendezvous.v1.Fault
-	(*Exit)(nil),      // 11: concertina.rendezvous.v1.Exit
-	(*Directive)(nil), // 12: concertina.rendezvous.v1.Directive
-	(*Upload)(nil),    // 13: concertina.rendezvous.v1.Upload
-	(*Restore)(nil),   // 14: concertina.rendezvous.v1.Restore
-	(*Probe)(nil),     // 15: concertina.rendezvous.v1.Probe
-	(*Prefetch)(nil),  // 16: concertina.rendezvous.v1.Prefetch
-	(*Barrier)(nil),   // 17: concertina.rendezvous.v1.Barrier
-	(*Abort)(nil),     // 18: concertina.rendezvous.v1.Abort
-	(*World)(nil),     // 19: concertina.rendezvous.v1.World
-	(*Holder)(nil),    // 20: concertina.rendezvous.v1.Holder
+	(*Failure)(nil),   // 3: concertina.rendezvous.v1.Failure
+	(*Durable)(nil),   // 4: concertina.rendezvous.v1.Durable
+	(*Restored)(nil),  // 5: concertina.rendezvous.v1.Restored
+	(*Probed)(nil),    // 6: concertina.rendezvous.v1.Probed
+	(*Snapshot)(nil),  // 7: concertina.rendezvous.v1.Snapshot
+	(*Staging)(nil),   // 8: concertina.rendezvous.v1.Staging
+	(*Hello)(nil),     // 9: concertina.rendezvous.v1.Hello
+	(*Process)(nil),   // 10: concertina.rendezvous.v1.Process
+	(*Metric)(nil),    // 11: concertina.rendezvous.v1.Metric
+	(*Fault)(nil),     // 12: concertina.rendezvous.v1.Fault
+	(*Exit)(nil),      // 13: concertina.rendezvous.v1.Exit
+	(*Directive)(nil), // 14: concertina.rendezvous.v1.Directive
+	(*Upload)(nil),    // 15: concertina.rendezvous.v1.Upload
+	(*Restore)(nil),   // 16: concertina.rendezvous.v1.Restore
+	(*Probe)(nil),     // 17: concertina.rendezvous.v1.Probe
+	(*Prefetch)(nil),  // 18: concertina.rendezvous.v1.Prefetch
+	(*Barrier)(nil),   // 19: concertina.rendezvous.v1.Barrier
+	(*Abort)(nil),     // 20: concertina.rendezvous.v1.Abort
+	(*World)(nil),     // 21: concertina.rendezvous.v1.World
+	(*Holder)(nil),    // 22: concertina.rendezvous.v1.Holder
 }
 var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
-	7,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
-	8,  // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
-	6,  // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
-	5,  // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
-	3,  // 4: concertina.rendezvous.v1.Report.durable:type_name -> concertina.rendezvous.v1.Durable
-	4,  // 5: concertina.rendezvous.v1.Report.restored:type_name -> concertina.rendezvous.v1.Restored
-	6,  // 6: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	6,  // 7: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	0,  // 8: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
-	9,  // 9: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
-	10, // 10: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
-	11, // 11: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
-	1,  // 12: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
-	19, // 13: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	17, // 14: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
-	18, // 15: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
-	16, // 16: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
-	15, // 17: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
-	13, // 18: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
-	14, // 19: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
-	6,  // 20: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	6,  // 21: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	20, // 22: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
-	6,  // 23: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	20, // 24: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	9,  // 0: concertina.rendezvous.v1.Report.hello:type_name -> concertina.rendezvous.v1.Hello
+	10, // 1: concertina.rendezvous.v1.Report.processes:type_name -> concertina.rendezvous.v1.Process
+	7,  // 2: concertina.rendezvous.v1.Report.snapshots:type_name -> concertina.rendezvous.v1.Snapshot
+	6,  // 3: concertina.rendezvous.v1.Report.probed:type_name -> concertina.rendezvous.v1.Probed
+	4,  // 4: concertina.rendezvous.v1.Report.durable:type_name -> concertina.rendezvous.v1.Durable
+	5,  // 5: concertina.rendezvous.v1.Report.restored:type_name -> concertina.rendezvous.v1.Restored
+	3,  // 6: concertina.rendezvous.v1.Report.failure:type_name -> concertina.rendezvous.v1.Failure
+	7,  // 7: concertina.rendezvous.v1.Report.put:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 8: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 9: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 10: concertina.rendezvous.v1.Restored.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	0,  // 11: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
+	11, // 12: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
+	12, // 13: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
+	13, // 14: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
+	1,  // 15: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
+	21, // 16: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	19, // 17: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	20, // 18: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	18, // 19: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
+	17, // 20: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
+	15, // 21: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
+	16, // 22: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
+	8,  // 23: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
+	7,  // 24: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 25: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 26: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	22, // 27: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
+	7,  // 28: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 29: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 30: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	22, // 31: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	7,  // 32: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	7,  // 33: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	22, // 34: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	8,  // 35: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
+	7,  // 36: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }
@@ -2125,14 +2511,15 @@ func file_concertina_rendezvous_v1_rendezvous_proto_init() {
 		return
 	}
 	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[0].OneofWrappers = []any{}
-	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[6].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[8].OneofWrappers = []any{}
+	file_concertina_rendezvous_v1_rendezvous_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc), len(file_concertina_rendezvous_v1_rendezvous_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

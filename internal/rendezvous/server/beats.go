@@ -30,6 +30,16 @@ func (b *beats) heard(uid string, now time.Time) {
 	b.of[uid] = b.order.PushBack(&beat{uid, now})
 }
 
+// keep drops the members that do not belong to the job any more.
+func (b *beats) keep(stays func(uid string) bool) {
+	for uid, known := range b.of {
+		if !stays(uid) {
+			b.order.Remove(known)
+			delete(b.of, uid)
+		}
+	}
+}
+
 // oldest is when the member was heard last that was heard longest ago, of those that are awaited; zero for none.
 // Those that are not awaited are dropped: a report brings them back.
 func (b *beats) oldest(awaited func(uid string) bool) time.Time {

@@ -49,6 +49,10 @@ type job struct {
 	mu       sync.Mutex
 	machine  *rendezvous.Machine
 	sessions map[string]*session
+	// gang is what the controller wants, released that it lets this attempt go; fallen is about a machine that panicked.
+	gang     rendezvous.Gang
+	released bool
+	fallen   fallen
 	// addresses are those of each expected pod, by uid; replaced says how often its session was taken over.
 	addresses map[string][]netip.Addr
 	replaced  map[string]*rate.Limiter
@@ -83,6 +87,7 @@ func (j *job) know(members []string, addresses map[string][]netip.Addr) {
 	}
 	j.addresses = known
 	maps.DeleteFunc(j.replaced, func(uid string, _ *rate.Limiter) bool { _, stays := known[uid]; return !stays })
+	j.beats.keep(func(uid string) bool { _, stays := known[uid]; return stays })
 	for _, s := range j.sessions {
 		if why := j.foreign(s.uid, s.says); why != nil {
 			j.registry.options.Logger.Info("a worker names an address that its pod does not have", "job", j.key.String(), "why", why.Error())
@@ -103,9 +108,10 @@ func (j *job) foreign(uid string, address netip.Addr) *rendezvous.Refusal {
 }
 
 // admit says why the pod may have no session; nil when it may.
-func (j *job) admit(h *hello) *rendezvous.Refusal {
+func (j *job) admit(h *hello) (refused *rendezvous.Refusal) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(&refused)
 	if j.closed != nil {
 		return j.closed
 	}
@@ -137,7 +143,26 @@ func (j *job) takeOver(older, newer *session, now time.Time) *rendezvous.Refusal
 func (j *job) step(ev rendezvous.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	if j.closed == nil {
+		j.do(j.handle(j.registry.now(), ev))
+	}
+}
+
+// release says that every member may go.
+func (j *job) release() {
+	j.mu.Lock()
+	j.released = true
+	j.mu.Unlock()
+	j.step(rendezvous.GangReleased{})
+}
+
+// answer gives a machine the answer to its write, if it still is the job's.
+func (j *job) answer(asks *rendezvous.Machine, ev rendezvous.RecordAnswered) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.survive(nil)
+	if j.closed == nil && j.machine == asks {
 		j.do(j.handle(j.registry.now(), ev))
 	}
 }
@@ -157,8 +182,13 @@ func (j *job) expect(gang rendezvous.Gang) bool {
 func (j *job) expected(gang rendezvous.Gang) (members []string, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	if j.closed != nil {
 		return nil, false
+	}
+	j.wants(gang)
+	if j.fallen.again != nil {
+		return nil, true // nobody is expected before it is taken over again
 	}
 	j.do(j.handle(j.registry.now(), rendezvous.GangExpected{Gang: gang}))
 	members = j.machine.Expected()
@@ -170,6 +200,7 @@ func (j *job) expected(gang rendezvous.Gang) (members []string, ok bool) {
 func (j *job) pass(now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	if j.closed != nil || now.Sub(j.told) < min(time.Duration(j.machine.Size())*tickPerMember, maxTick) {
 		return
 	}
@@ -193,6 +224,7 @@ func (j *job) decide(now time.Time) {
 		j.later = time.AfterFunc(j.rested.Sub(now), func() {
 			j.mu.Lock()
 			defer j.mu.Unlock()
+			defer j.survive(nil)
 			if j.later = nil; j.closed == nil {
 				j.decide(j.registry.now())
 			}
@@ -211,9 +243,10 @@ func (j *job) rest(now time.Time) {
 }
 
 // join makes this the session of its pod.
-func (j *job) join(s *session, h *hello, first rendezvous.Report) *rendezvous.Refusal {
+func (j *job) join(s *session, h *hello, first rendezvous.Report) (refused *rendezvous.Refusal) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(&refused)
 	if j.closed != nil {
 		return j.closed
 	}
@@ -229,7 +262,7 @@ func (j *job) join(s *session, h *hello, first rendezvous.Report) *rendezvous.Re
 		}
 	}
 	out := j.machine.Absorb(now, rendezvous.AgentJoined{
-		UID: s.uid, Attempt: h.attempt, Endpoint: h.endpoint, Serves: h.serves, Report: first,
+		UID: s.uid, Attempt: h.attempt, Endpoint: h.endpoint, Serves: h.serves, Parts: h.parts, Puts: h.puts, Report: first,
 	})
 	if out.Refuse != nil {
 		j.do(out)
@@ -249,9 +282,10 @@ func (j *job) join(s *session, h *hello, first rendezvous.Report) *rendezvous.Re
 }
 
 // hear gives the machine a report that came on a session.
-func (j *job) hear(s *session, sequence uint64, r rendezvous.Report) *rendezvous.Refusal {
+func (j *job) hear(s *session, sequence uint64, r rendezvous.Report) (refused *rendezvous.Refusal) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(&refused)
 	switch {
 	case j.closed != nil:
 		return j.closed
@@ -275,6 +309,7 @@ func (j *job) leave(s *session) {
 	j.registry.metrics.sessions.Dec()
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	if j.closed == nil && j.sessions[s.uid] == s {
 		delete(j.sessions, s.uid)
 		now := j.registry.now()
@@ -284,9 +319,10 @@ func (j *job) leave(s *session) {
 }
 
 // directive returns what a session should send now; false for nothing.
-func (j *job) directive(s *session) (rendezvous.Directive, bool) {
+func (j *job) directive(s *session) (d rendezvous.Directive, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	if j.closed != nil || j.sessions[s.uid] != s {
 		return rendezvous.Directive{}, false
 	}
@@ -298,19 +334,22 @@ func (j *job) directive(s *session) (rendezvous.Directive, bool) {
 func (j *job) measure() (g rendezvous.Glance, connected int, oldest time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	return j.machine.Glance(), len(j.sessions), j.beats.oldest(j.machine.Awaits)
 }
 
 // inspect returns what people ask about; false when no gang is expected.
-func (j *job) inspect(now time.Time) (rendezvous.Inspection, bool) {
+func (j *job) inspect(now time.Time) (seen rendezvous.Inspection, known bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	return j.machine.Inspect(now), j.machine.Size() > 0
 }
 
-func (j *job) observe(now time.Time) rendezvous.Observation {
+func (j *job) observe(now time.Time) (seen rendezvous.Observation) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	return j.machine.Observe(now)
 }
 
@@ -322,14 +361,14 @@ func (j *job) deposed() bool {
 
 // end ends a job that nobody finds any more, and returns the attempt that it was at.
 func (j *job) end() int32 {
-	defer j.registry.changes.forget(j.key) // once nothing of it changes any more
 	return j.close(rendezvous.Refusal{Kind: rendezvous.RefusedForGood, Message: rendezvous.GoneMessage}, outcomeEnded)
 }
 
 // close ends every session, and returns the attempt that the job was at. What is under way comes to that outcome.
-func (j *job) close(why rendezvous.Refusal, as outcome) int32 {
+func (j *job) close(why rendezvous.Refusal, as outcome) (attempt int32) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	defer j.survive(nil)
 	if j.closed == nil {
 		j.closed = &why
 		j.interrupt(as)
@@ -337,8 +376,10 @@ func (j *job) close(why rendezvous.Refusal, as outcome) int32 {
 			s.end(&why)
 		}
 		clear(j.sessions)
-		if j.later != nil {
-			j.later.Stop()
+		for _, timer := range []*time.Timer{j.later, j.fallen.again} {
+			if timer != nil {
+				timer.Stop()
+			}
 		}
 	}
 	return j.machine.Attempt()
@@ -380,8 +421,8 @@ func (j *job) carryOut(out rendezvous.Effects) []rendezvous.SessionLost {
 		}
 	}
 	if out.Write != nil {
-		asked := *out.Write
-		j.registry.writes.Go(func() { j.write(asked) })
+		asked, asks := *out.Write, j.machine
+		j.registry.writes.Go(func() { j.write(asks, asked) })
 	}
 	if out.Changed {
 		j.registry.changes.add(j.key)
@@ -389,8 +430,8 @@ func (j *job) carryOut(out rendezvous.Effects) []rendezvous.SessionLost {
 	return ended
 }
 
-// write has the Recorder make something durable, and gives its answer to the machine.
-func (j *job) write(asked rendezvous.Write) {
+// write has the Recorder make something durable, and gives its answer to the machine that asks for it.
+func (j *job) write(asks *rendezvous.Machine, asked rendezvous.Write) {
 	if asked.TakesOver() {
 		defer j.registry.awaitTurn()()
 	}
@@ -401,5 +442,5 @@ func (j *job) write(asked rendezvous.Write) {
 	j.registry.metrics.recorded(time.Since(begun), err)
 	secret := make([]byte, secretBytes)
 	_, _ = rand.Read(secret) // never fails
-	j.step(rendezvous.RecordAnswered{Found: found, Err: err, Secret: secret})
+	j.answer(asks, rendezvous.RecordAnswered{Found: found, Err: err, Secret: secret})
 }

@@ -16,6 +16,7 @@ import (
 type serverMetrics struct {
 	sessions   prometheus.Gauge
 	floods     prometheus.Counter
+	falls      prometheus.Counter
 	endings    *prometheus.CounterVec
 	decisions  *prometheus.CounterVec
 	recordTime *prometheus.HistogramVec
@@ -33,6 +34,10 @@ func newServerMetrics() *serverMetrics {
 		floods: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_floods_total",
 			Help: "Sessions on which reports came faster than they are read; the log names the worker.",
+		}),
+		falls: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "concertina_rendezvous_panics_total",
+			Help: "Panics in the rendezvous of one job, each a defect of the operator; the log has the stack. The job was taken over anew.",
 		}),
 		endings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "concertina_rendezvous_session_endings_total",
@@ -81,7 +86,7 @@ func newServerMetrics() *serverMetrics {
 // collectors are the metrics that are the same for all jobs.
 func (m *serverMetrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.sessions, m.floods, m.endings, m.decisions, m.recordTime, m.phases, m.lag, m.changes, m.aborts, m.losses,
+		m.sessions, m.floods, m.falls, m.endings, m.decisions, m.recordTime, m.phases, m.lag, m.changes, m.aborts, m.losses,
 	}
 }
 
@@ -146,12 +151,18 @@ func reasonLabel(reason rendezvous.Reason) string {
 }
 
 var (
-	jobLabels = []string{"namespace", "job"}
-	roundDesc = prometheus.NewDesc("concertina_job_round", "Round of the job's world; 0 for none.", jobLabels, nil)
-	stepDesc  = prometheus.NewDesc("concertina_job_step", "Steps done by every process of the job's world.", jobLabels, nil)
-	phaseDesc = prometheus.NewDesc("concertina_job_phase", "1 for what the job is in the middle of: Forming, Training, Resizing, Recovering, Regrouping.", append(jobLabels[:2:2], "phase"), nil)
-	beatDesc  = prometheus.NewDesc("concertina_job_beat_age_seconds", "Time since the last report of the worker that was heard longest ago, of those that should train.", jobLabels, nil)
-	heardDesc = prometheus.NewDesc("concertina_job_connected_workers", "Workers of the job whose agent has a session.", jobLabels, nil)
+	jobLabels   = []string{"namespace", "job"}
+	roundDesc   = prometheus.NewDesc("concertina_job_round", "Round of the job's world; 0 for none.", jobLabels, nil)
+	stepDesc    = prometheus.NewDesc("concertina_job_step", "Steps done by every process of the job's world.", jobLabels, nil)
+	phaseDesc   = prometheus.NewDesc("concertina_job_phase", "1 for what the job is in the middle of: Forming, Training, Resizing, Recovering, Regrouping.", append(jobLabels[:2:2], "phase"), nil)
+	beatDesc    = prometheus.NewDesc("concertina_job_beat_age_seconds", "Time since the last report of the worker that was heard longest ago, of those that should train.", jobLabels, nil)
+	savedDesc   = prometheus.NewDesc("concertina_job_snapshot_step", "Step of the state that the job could go back to from the memory of its workers.", jobLabels, nil)
+	sizeDesc    = prometheus.NewDesc("concertina_job_snapshot_bytes", "Bytes of that state.", jobLabels, nil)
+	copiesDesc  = prometheus.NewDesc("concertina_job_snapshot_copies", "On how many nodes each part of that state is, at least.", jobLabels, nil)
+	missingDesc = prometheus.NewDesc("concertina_job_snapshot_copies_missing", "How many more there should be, of those that the nodes of the job's world allow.", jobLabels, nil)
+	uploadDesc  = prometheus.NewDesc("concertina_job_upload_seconds", "How long the last checkpoint took to become durable.", jobLabels, nil)
+	behindDesc  = prometheus.NewDesc("concertina_job_upload_lag_steps", "Steps done since the newest checkpoint in the job's storage.", jobLabels, nil)
+	heardDesc   = prometheus.NewDesc("concertina_job_connected_workers", "Workers of the job whose agent has a session.", jobLabels, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -161,6 +172,9 @@ func (r *registry) Describe(out chan<- *prometheus.Desc) {
 	out <- heardDesc
 	out <- beatDesc
 	out <- phaseDesc
+	for _, desc := range []*prometheus.Desc{savedDesc, sizeDesc, copiesDesc, missingDesc, uploadDesc, behindDesc} {
+		out <- desc
+	}
 }
 
 // Collect implements prometheus.Collector: the values of each job that is known now.
@@ -177,6 +191,18 @@ func (r *registry) Collect(out chan<- prometheus.Metric) {
 		gauge(roundDesc, float64(glance.Round))
 		gauge(stepDesc, float64(glance.Step))
 		gauge(heardDesc, float64(connected))
+		if s := &glance.Memory; s.Copies > 0 {
+			gauge(savedDesc, float64(s.Step))
+			gauge(sizeDesc, float64(s.Bytes))
+			gauge(copiesDesc, float64(s.Copies))
+			gauge(missingDesc, float64(max(0, s.Possible-s.Copies)))
+		}
+		if glance.Stored && glance.Step > 0 {
+			gauge(behindDesc, float64(glance.Step)-float64(min(glance.Step, glance.Durable)))
+		}
+		if glance.UploadTook > 0 {
+			gauge(uploadDesc, glance.UploadTook.Seconds())
+		}
 		if !oldest.IsZero() {
 			gauge(beatDesc, r.now().Sub(oldest).Seconds())
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -146,7 +147,7 @@ func (r *registry) release(key rendezvous.JobKey) {
 	}
 	r.mu.Unlock()
 	if j != nil {
-		j.step(rendezvous.GangReleased{})
+		j.release()
 	}
 }
 
@@ -242,6 +243,7 @@ func (r *registry) tick(ctx context.Context) {
 		for _, j := range r.all() {
 			j.pass(r.now())
 		}
+		r.changes.rest(r.now())
 		r.mu.Lock()
 		for key, gone := range r.gone {
 			if r.now().Sub(gone.at) > rememberGone {
@@ -252,10 +254,10 @@ func (r *registry) tick(ctx context.Context) {
 	}
 }
 
-// shutdown ends every session and every write, for good.
 // stopping is what agents are told when the server stops.
 var stopping = rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "this operator stops: connect again"}
 
+// shutdown ends every session and every write, for good.
 func (r *registry) shutdown() {
 	r.mu.Lock()
 	r.closed = true
@@ -340,8 +342,10 @@ func (c *changes) next(now time.Time) (key rendezvous.JobKey, ok bool, wait time
 	return rendezvous.JobKey{}, false, wait
 }
 
-func (c *changes) forget(key rendezvous.JobKey) {
+// rest drops the paces of jobs that nothing was told of lately, those that are gone among them: each is what a new one
+// would be.
+func (c *changes) rest(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.paced, key)
+	maps.DeleteFunc(c.paced, func(_ rendezvous.JobKey, pace *rate.Limiter) bool { return pace.TokensAt(now) >= changeBurst })
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -17,7 +18,7 @@ func everybodyJoins(t *testing.T, j *job, gang rendezvous.Gang) {
 	t.Helper()
 	for i := range gang.Members {
 		s := mute(gang.Members[i].UID, j)
-		h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
+		h := &hello{attempt: gang.Attempt, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1")}
 		if why := j.join(s, h, rendezvous.Report{Standby: true}); why != nil {
 			t.Fatal(why)
 		}
@@ -103,6 +104,52 @@ func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
 	if len(r.pods) != 0 || len(r.jobs) != 0 || r.gone[digits].attempt != 1 {
 		t.Errorf("after the end there are pods %v, jobs %v, gone %v", r.pods, r.jobs, r.gone)
 	}
+}
+
+// Nothing is kept of jobs and pods that are gone, however many there were, when nobody reads metrics.
+func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+		defer r.writes.Wait()
+		defer r.shutdown()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.tick(ctx)
+		go r.deliverChanges(ctx)
+		for i := range 100 {
+			key := rendezvous.JobKey{Namespace: "team", Name: fmt.Sprint("digits", i)}
+			gang := gangOf(1, fmt.Sprint("a", i))
+			r.expect(key, gang)
+			everybodyJoins(t, r.jobs[key], gang)
+			r.release(key)
+			r.forget(key)
+			<-r.changed
+		}
+		for i := range 100 {
+			gang := gangOf(int32(i+1), fmt.Sprint("w", i))
+			r.expect(digits, gang)
+			everybodyJoins(t, r.jobs[digits], gang)
+			select {
+			case <-r.changed:
+			default:
+			}
+		}
+		for quiet := false; !quiet; {
+			select {
+			case <-r.changed:
+			case <-time.After(time.Minute):
+				quiet = true
+			}
+		}
+		synctest.Wait()
+		j := r.jobs[digits]
+		if len(r.changes.paced) > 0 || len(r.jobs) != 1 || len(r.pods) != 1 {
+			t.Errorf("%d paces, %d jobs, %d pods", len(r.changes.paced), len(r.jobs), len(r.pods))
+		}
+		if len(j.beats.of) != 1 || j.beats.order.Len() != 1 || len(j.addresses) != 1 {
+			t.Errorf("the beats of %d members, the addresses of %d", len(j.beats.of), len(j.addresses))
+		}
+	})
 }
 
 // mute is a session of an agent that takes every directive.

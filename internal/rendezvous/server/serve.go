@@ -52,7 +52,7 @@ func (s *Server) receive(ctx context.Context, v *visitor, secured *tls.Config) {
 	}
 	conn := tls.Server(v, secured)
 	_ = v.SetDeadline(time.Now().Add(link.HandshakeTimeout))
-	if conn.HandshakeContext(context.Background()) != nil {
+	if conn.HandshakeContext(context.Background()) != nil || link.Agreed(conn) != nil {
 		return
 	}
 	_ = v.SetDeadline(time.Time{})

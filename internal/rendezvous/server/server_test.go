@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/big"
 	"net"
@@ -366,6 +367,11 @@ func TestGangFormsAWorld(t *testing.T) {
 		"concertina_job_round": 1, "concertina_job_step": 7, "concertina_job_connected_workers": 3,
 		"concertina_rendezvous_sessions": 3,
 	})
+	a.Report(func(r *rendezvousv1.Report) {
+		r.Snapshots = []*rendezvousv1.Snapshot{{Round: 1, Step: 7, Bytes: 5, Hash: make([]byte, 32)}}
+	})
+	f.eventually(t, "there is a snapshot", func(o rendezvous.Observation) bool { return o.Memory.Copies == 1 })
+	wantMetrics(t, f.metrics, map[string]float64{"concertina_job_snapshot_step": 7, "concertina_job_snapshot_copies": 1})
 	f.Release(digits)
 	for _, agent := range []*rendezvoustest.Agent{a, b, c} {
 		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Over })
@@ -540,7 +546,9 @@ func TestMalformedReports(t *testing.T) {
 		{"a step that was begun out of range", process(&rendezvousv1.Process{Entered: 1 << 63}), "out of range"},
 		{"out of no world", &rendezvousv1.Report{Out: true}, "out is set"},
 		{"too many answers", &rendezvousv1.Report{Probed: make([]*rendezvousv1.Probed, 9)}, "9 probes"},
-		{"too many snapshots", &rendezvousv1.Report{Snapshots: make([]*rendezvousv1.Snapshot, 9)}, "9 snapshots"},
+		{"too many snapshots", &rendezvousv1.Report{Snapshots: make([]*rendezvousv1.Snapshot, 257)}, "257 snapshots"},
+		{"a part of no snapshot", &rendezvousv1.Report{Round: 1, MembersDigest: strings.Repeat("a", 64),
+			Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Part: "s4.4.0123456789abcdef"}}}, "a part of a snapshot is named"},
 		{"a snapshot of a later round", &rendezvousv1.Report{Snapshots: []*rendezvousv1.Snapshot{{Round: 1}}}, "a snapshot of round 1"},
 		{"half a hash", &rendezvousv1.Report{Round: 1, MembersDigest: strings.Repeat("a", 64),
 			Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Hash: make([]byte, 16)}}}, "the hash of a snapshot has 16 bytes"},
@@ -680,6 +688,15 @@ func TestOtherProtocolsAreRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "no application protocol") {
 			t.Errorf("%q: %v", protocols, err)
 		}
+	}
+	// Who names none may have ended the handshake, and is not listened to.
+	conn, err := tls.Dial("tcp", f.address, &tls.Config{RootCAs: f.roots, MinVersion: tls.VersionTLS13})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if answer, err := io.ReadAll(conn); err != nil || len(answer) > 0 {
+		t.Errorf("who names no protocol is answered with %q, %v", answer, err)
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots}}}
 	response, err := client.Get("https://" + f.address)

@@ -77,6 +77,12 @@ func TestChangesAreMeasured(t *testing.T) {
 		"/barrier/" + grown: 1, "/snapshot/" + grown: 1, "/record/" + grown: 1, "/form/" + grown: 1,
 		"/step/" + grown: 1, "/publish/" + grown: 1,
 	}
+	// The first step of a world may be made before the last report that it has formed: then there is no wait for it.
+	for _, step := range []string{"/step/Start", "/step/" + grown} {
+		if phases[step] == 0 {
+			delete(want, step)
+		}
+	}
 	if !maps.Equal(phases, want) {
 		t.Errorf("the phases are %v, want %v", phases, want)
 	}

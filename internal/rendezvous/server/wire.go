@@ -12,6 +12,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/plain"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	maxProcesses  = 64
 	maxMetrics    = 8
 	maxFaultBytes = 16 << 10
-	maxSnapshots  = 8
+	maxSnapshots  = 256
 	maxErrorBytes = 16 << 10
 	maxPathBytes  = 1 << 10
 )
@@ -42,6 +43,10 @@ type hello struct {
 	address  netip.Addr
 	endpoint rendezvous.Endpoint
 	serves   rendezvous.Server
+	// parts says whether it knows parts of snapshots.
+	parts bool
+	// puts says whether it puts parts into the storage one by one.
+	puts bool
 }
 
 func malformed(format string, args ...any) *rendezvous.Refusal {
@@ -103,6 +108,8 @@ func readHello(r *rendezvousv1.Report) (hello, *rendezvous.Refusal) {
 		address:  address.Unmap(),
 		endpoint: rendezvous.Endpoint{Address: address.Unmap().String(), Port: h.GetMasterPort()},
 		serves:   serves,
+		parts:    h.GetParts(),
+		puts:     h.GetPuts(),
 	}, nil
 }
 
@@ -113,7 +120,11 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 		WorkerRank: r.GetWorkerRank(), Terminating: r.GetTerminating(),
 		Standby: r.GetStandby(), Out: r.GetOut(), SnapshotError: plain.Text(r.GetSnapshotError()),
 		MasterPort: r.GetMasterPort(), Refused: r.GetRefused(), Begun: r.PauseNanos != nil,
-		Hold: r.GetHold(), Before: r.GetBefore(),
+		Hold: r.GetHold(), Before: r.GetBefore(), Stays: r.GetStays(), Restarts: r.GetRestarts(),
+		Failure: rendezvous.Failure{
+			Round: r.GetFailure().GetRound(), Code: r.GetFailure().GetCode(), Killed: r.GetFailure().GetKilled(),
+			Message: plain.Text(r.GetFailure().GetMessage()),
+		},
 	}
 	read.Pause, read.StepTime = duration(r.GetPauseNanos()), duration(r.GetStepNanos())
 	switch {
@@ -133,6 +144,11 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 		return rendezvous.Report{}, malformed("%d processes, there may be %d", len(r.GetProcesses()), maxProcesses)
 	case read.Out && read.Round == 0:
 		return rendezvous.Report{}, malformed("round is 0 and out is set")
+	case r.GetFailure().GetRound() > read.Round || r.GetFailure().GetCode() < 0 || r.GetFailure().GetCode() > 255:
+		return rendezvous.Report{}, malformed("a failure in round %d, with code %d, cannot be in round %d",
+			r.GetFailure().GetRound(), r.GetFailure().GetCode(), read.Round)
+	case len(r.GetFailure().GetMessage()) > maxFaultBytes:
+		return rendezvous.Report{}, malformed("what is said of a failure has %d bytes, it may have %d", len(r.GetFailure().GetMessage()), maxFaultBytes)
 	case len(r.GetSnapshotError()) > maxErrorBytes:
 		return rendezvous.Report{}, malformed("snapshot_error has %d bytes, it may have %d", len(r.GetSnapshotError()), maxErrorBytes)
 	}
@@ -142,7 +158,7 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 
 // readLists takes what a report has several of, and what it says of the storage.
 func readLists(r *rendezvousv1.Report, read *rendezvous.Report) (refused *rendezvous.Refusal) {
-	if read.Snapshots, refused = readSnapshots(r); refused != nil {
+	if read.Snapshots, refused = readSnapshots(r.GetSnapshots(), r.GetRound()); refused != nil {
 		return refused
 	}
 	if read.Probed, refused = readProbed(r); refused != nil {
@@ -180,18 +196,21 @@ func readProbed(r *rendezvousv1.Report) ([]rendezvous.Probed, *rendezvous.Refusa
 	return read, nil
 }
 
-func readSnapshots(r *rendezvousv1.Report) ([]rendezvous.Snapshot, *rendezvous.Refusal) {
-	if n := len(r.GetSnapshots()); n > maxSnapshots {
+// readSnapshots reads snapshots of rounds up to one. One of round 0 comes from another job.
+func readSnapshots(all []*rendezvousv1.Snapshot, round uint64) ([]rendezvous.Snapshot, *rendezvous.Refusal) {
+	if n := len(all); n > maxSnapshots {
 		return nil, malformed("%d snapshots, there may be %d", n, maxSnapshots)
 	}
 	var read []rendezvous.Snapshot
-	for _, s := range r.GetSnapshots() {
-		// One of round 0 comes from another job.
-		if s.GetRound() > r.GetRound() || s.GetStep() > rendezvous.MaxCount || s.GetBytes() > rendezvous.MaxCount {
+	for _, s := range all {
+		if s.GetRound() > round || s.GetStep() > rendezvous.MaxCount || s.GetBytes() > rendezvous.MaxCount {
 			return nil, malformed("a snapshot of round %d, step %d, %d bytes cannot be in round %d",
-				s.GetRound(), s.GetStep(), s.GetBytes(), r.GetRound())
+				s.GetRound(), s.GetStep(), s.GetBytes(), round)
 		}
-		one := rendezvous.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes()}
+		one := rendezvous.Snapshot{Round: s.GetRound(), Step: s.GetStep(), Bytes: s.GetBytes(), Part: s.GetPart()}
+		if _, ok := share.Parse(one.Part); !ok && one.Part != "" {
+			return nil, malformed("a part of a snapshot is named %.64q", one.Part)
+		}
 		switch len(s.GetHash()) {
 		case 0:
 			continue // of an agent that knows no hashes: nobody could tell what it is
@@ -220,9 +239,15 @@ func readStorage(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Re
 		return malformed("snapshot_trouble has %d bytes, it may have %d", len(r.GetSnapshotTrouble()), maxErrorBytes)
 	}
 	read.UploadError, read.SnapshotTrouble = plain.Text(r.GetUploadError()), plain.Text(r.GetSnapshotTrouble())
+	if read.Put, refused = readSnapshots(r.GetPut(), r.GetRound()); refused != nil {
+		return refused
+	}
 	restored := r.GetRestored()
 	if restored == nil {
 		return nil
+	}
+	if read.RestoredParts, refused = readSnapshots(restored.GetParts(), rendezvous.MaxCount); refused != nil {
+		return refused
 	}
 	words := strings.Join(restored.GetRefused(), "; ")
 	if len(words) > maxErrorBytes || len(restored.GetError()) > maxErrorBytes {
@@ -258,7 +283,7 @@ func readProcess(p *rendezvousv1.Process) (rendezvous.Process, string) {
 		ProgramPhase: rendezvous.ProgramPhase(p.GetPhase()), Waiting: rendezvous.Waiting(p.GetWaiting()), Elastic: p.GetElastic(),
 		Entered: p.GetEntered(), Done: p.GetDone(), LastStep: p.GetLastStep(), Samples: p.GetSamples(),
 		Barrier: p.GetBarrierAttempt(), Stop: p.GetStop(),
-		Clean: p.CleanStep != nil, CleanStep: p.GetCleanStep(),
+		Clean: p.CleanStep != nil, CleanStep: p.GetCleanStep(), Leaves: p.GetLeaves(), Leaving: p.GetLeavingStep(),
 		Fault: plain.Text(p.GetFault().GetMessage()), Exited: p.GetExit() != nil, ExitCode: p.GetExit().GetCode(),
 	}
 	if _, known := rendezvousv1.Waiting_name[int32(p.GetWaiting())]; !known {
@@ -267,7 +292,7 @@ func readProcess(p *rendezvousv1.Process) (rendezvous.Process, string) {
 	if _, known := rendezvousv1.Phase_name[int32(p.GetPhase())]; !known {
 		return rendezvous.Process{}, fmt.Sprintf("phase %d is not known", p.GetPhase())
 	}
-	for _, count := range []uint64{read.Entered, read.Done, read.LastStep, read.Samples, read.Barrier, read.Stop, read.CleanStep, p.GetFault().GetStep()} {
+	for _, count := range []uint64{read.Entered, read.Done, read.LastStep, read.Samples, read.Barrier, read.Stop, read.CleanStep, read.Leaving, p.GetFault().GetStep()} {
 		if count > rendezvous.MaxCount {
 			return rendezvous.Process{}, fmt.Sprintf("a count of %d is out of range", count)
 		}
@@ -299,7 +324,7 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 		Term: d.Term, Round: d.Round, Released: d.Released, Sequence: sequence,
 		Raise: d.Raise, Finish: d.Finish, Standby: d.Standby, TicketKey: d.Key,
 		BeatMillis: uint32(d.Beat.Milliseconds()),
-		Hold:       d.Hold,
+		Hold:       d.Hold, Restarts: d.Restarts,
 	}
 	if d.World != nil {
 		m.World = placeMessage(d.World)
@@ -308,13 +333,20 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 		m.Barrier = &rendezvousv1.Barrier{Attempt: d.Barrier.Attempt, Step: d.Barrier.Step, Save: d.Barrier.Save}
 	}
 	if d.Abort != nil {
-		m.Abort = &rendezvousv1.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save}
+		m.Abort = &rendezvousv1.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save, LeaveStep: d.Abort.Leave}
 	}
 	if p := d.Prefetch; p != nil {
-		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Holders: holderMessages(p.Holders)}
+		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Parts: partMessages(p.Parts), Holders: holderMessages(p.Holders)}
 	}
 	if u := d.Upload; u != nil {
-		m.Upload = &rendezvousv1.Upload{Snapshot: snapshotMessage(&u.Snapshot), Keep: uint32(u.Keep)}
+		m.Upload = &rendezvousv1.Upload{
+			Snapshot: snapshotMessage(&u.Snapshot), Keep: uint32(u.Keep), Parts: partMessages(u.Parts), Holders: holderMessages(u.Holders),
+			Put: partMessages(u.Put), Manifest: partMessages(u.Manifest),
+		}
+	}
+	m.Staging = stagingMessage(d.Staging)
+	if d.Relied != nil {
+		m.Relied = &rendezvousv1.Snapshot{Round: d.Relied.Round, Step: d.Relied.Step}
 	}
 	if r := d.Restore; r != nil {
 		m.Restore = &rendezvousv1.Restore{Number: r.Number, Path: r.Path}
@@ -338,19 +370,38 @@ func placeMessage(p *rendezvous.Place) *rendezvousv1.World {
 	if p.Snapshot != nil {
 		m.Snapshot = snapshotMessage(p.Snapshot)
 	}
-	m.Holders = holderMessages(p.Holders)
+	m.Parts, m.Holders, m.Staging = partMessages(p.Parts), holderMessages(p.Holders), stagingMessage(p.Staging)
+	return m
+}
+
+func partMessages(parts []rendezvous.Snapshot) []*rendezvousv1.Snapshot {
+	var messages []*rendezvousv1.Snapshot
+	for i := range parts {
+		messages = append(messages, snapshotMessage(&parts[i]))
+	}
+	return messages
+}
+
+func stagingMessage(s *rendezvous.Staging) *rendezvousv1.Staging {
+	if s == nil {
+		return nil
+	}
+	m := &rendezvousv1.Staging{Of: uint32(s.Of)}
+	for _, share := range s.Shares {
+		m.Shares = append(m.Shares, uint32(share))
+	}
 	return m
 }
 
 func snapshotMessage(s *rendezvous.Snapshot) *rendezvousv1.Snapshot {
-	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash[:]}
+	return &rendezvousv1.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash[:], Part: s.Part}
 }
 
 func holderMessages(holders []rendezvous.Supplier) []*rendezvousv1.Holder {
 	var messages []*rendezvousv1.Holder
 	for i := range holders {
 		h := &holders[i]
-		messages = append(messages, &rendezvousv1.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate[:], Ticket: h.Ticket})
+		messages = append(messages, &rendezvousv1.Holder{Address: h.Address, Port: h.Port, Certificate: h.Certificate[:], Ticket: h.Ticket, Parts: h.Parts})
 	}
 	return messages
 }

@@ -21,9 +21,9 @@ type line struct {
 	err    error
 }
 
-// readTable reads a file with a header that says exactly these columns, in any order, and calls use for each line
+// readTable reads a file with a header that says exactly these columns, in any order, besides optional ones, and calls use for each line
 // below. It stops at the first error.
-func readTable(file string, columns []string, use func(*line) error) error {
+func readTable(file string, columns []string, use func(*line) error, optional ...string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func readTable(file string, columns []string, use func(*line) error) error {
 			}
 		}
 		for i, h := range header {
-			if !slices.Contains(columns, h) || slices.Contains(header[:i], h) {
+			if !slices.Contains(columns, h) && !slices.Contains(optional, h) || slices.Contains(header[:i], h) {
 				return fmt.Errorf("column %q is not expected", h)
 			}
 		}
@@ -45,9 +45,18 @@ func readTable(file string, columns []string, use func(*line) error) error {
 }
 
 func scan(file string, from io.Reader, checkHeader func([]string) error, use func(*line) error) error {
+	return scanLines(file, from, nil, checkHeader, use)
+}
+
+// scanWith reads lines without a header.
+func scanWith(file string, from io.Reader, header []string, use func(*line) error) error {
+	return scanLines(file, from, header, nil, use)
+}
+
+func scanLines(file string, from io.Reader, header []string, checkHeader func([]string) error, use func(*line) error) error {
 	reader := csv.NewReader(from)
 	reader.ReuseRecord = true
-	var header []string
+	reader.FieldsPerRecord = len(header)
 	for {
 		cells, err := reader.Read()
 		if errors.Is(err, io.EOF) && header == nil {
@@ -85,6 +94,11 @@ func (l *line) read(use func(*line) error) error {
 }
 
 func (l *line) text(column string) string { return l.cells[slices.Index(l.header, column)] }
+
+// has says whether an optional column is there and not empty.
+func (l *line) has(column string) bool {
+	return slices.Contains(l.header, column) && l.text(column) != ""
+}
 
 // integer is a whole number within bounds.
 func (l *line) integer(column string, least, most int) int {

@@ -89,6 +89,34 @@ func TestErrorsNameFileAndLine(t *testing.T) {
 	}
 }
 
+// A column of deadlines may be there; a job with an empty cell has none.
+func TestDeadlines(t *testing.T) {
+	text, err := os.ReadFile("testdata/workloads/scaling.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for cell, want := range map[string]struct {
+		deadline int64
+		err      string
+	}{
+		"": {}, "5000": {deadline: 5000}, "soon": {err: `:3: deadline_s is "soon"`}, "600": {err: ":3: deadline_s is 600, it must be after 600"},
+	} {
+		file := filepath.Join(t.TempDir(), "jobs.csv")
+		with := strings.Join([]string{lines[0] + ",deadline_s", lines[1] + ",", lines[2] + "," + cell}, "\n") + "\n"
+		if err := os.WriteFile(file, []byte(with), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		jobs, err := Workload(file, "")
+		switch {
+		case want.err != "" && (err == nil || !strings.Contains(err.Error(), want.err)):
+			t.Errorf("%q: the error is %v, want %s", cell, err, want.err)
+		case want.err == "" && (err != nil || jobs[0].Deadline != 0 || jobs[1].Deadline != want.deadline):
+			t.Errorf("%q: %v, %+v", cell, err, jobs)
+		}
+	}
+}
+
 func TestWorkloadWithoutJobs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "none.csv")
 	for text, want := range map[string]string{

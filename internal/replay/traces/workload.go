@@ -14,6 +14,9 @@ var (
 	profiledColumns = []string{"name", "time", "application", "num_replicas", "batch_size"}
 )
 
+// deadlineColumn may be there or not; a job with an empty cell has none.
+const deadlineColumn = "deadline_s"
+
 // Bounds of what is read: the most of anything that is counted, and the latest time, ten years.
 const (
 	most   = 1_000_000_000
@@ -46,9 +49,14 @@ func Workload(file, profiles string) ([]replay.Job, error) {
 			l.fault("job %s is in line %d already", j.Name, before)
 		}
 		lines[j.Name] = l.number
+		if l.has(deadlineColumn) {
+			if j.Deadline = int64(l.integer(deadlineColumn, 1, latest)); j.Deadline <= j.Submitted {
+				l.fault("%s is %d, it must be after %d, when the job is submitted", deadlineColumn, j.Deadline, j.Submitted)
+			}
+		}
 		jobs = append(jobs, j)
 		return nil
-	})
+	}, deadlineColumn)
 	if err == nil && len(jobs) == 0 {
 		err = fmt.Errorf("%s: there are no jobs", file)
 	}

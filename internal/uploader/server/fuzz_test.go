@@ -57,7 +57,7 @@ func FuzzAsk(f *testing.F) {
 		if beside, err := os.ReadDir(top); err != nil || len(beside) != 1 {
 			t.Errorf("%q leaves %v beside the storage, %v", words, beside, err)
 		}
-		if _, err := uploader.Ask(t.Context(), socket, uploader.Request{Ask: uploader.AskCheck}, nil); err != nil {
+		if _, err := uploader.Ask(t.Context(), socket, uploader.Request{Ask: uploader.AskCheck}); err != nil {
 			t.Errorf("after %q it serves nobody: %v", words, err)
 		}
 	})

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -107,14 +106,18 @@ func (s *Server) hear(unix *net.UnixConn) {
 		_ = conn.Write(uploader.Answer{Error: fmt.Sprintf("%v: %v", errAsked, err)})
 		return
 	}
-	var file *os.File
-	if files, err := conn.Take(1); err == nil {
-		file = files[0]
-		defer func() { _ = file.Close() }()
+	files, err := conn.Take(1)
+	if err != nil {
+		files = nil
 	}
+	defer func() {
+		for _, file := range files {
+			_ = file.Close()
+		}
+	}()
 	// When there is nothing more to read nobody waits for the answer any more.
 	_ = conn.SetReadDeadline(time.Time{})
-	said := make(chan []byte)
+	said := make(chan heard)
 	s.done.Go(func() {
 		defer cancel()
 		for {
@@ -122,35 +125,74 @@ func (s *Server) hear(unix *net.UnixConn) {
 			if err != nil {
 				return
 			}
+			h := hearMade(conn, line)
 			select {
-			case said <- slices.Clone(line):
+			case said <- h:
 			case <-ctx.Done():
+				h.close()
 				return
 			}
 		}
 	})
-	answer := s.uploader.answer(ctx, &request, file, func(bytes uint64) error { return askForRoom(ctx, conn, said, bytes) })
+	answer := s.uploader.answer(ctx, &request, files, func(need uploader.Answer) (*os.File, error) { return askForRoom(ctx, conn, said, need) })
 	_ = conn.SetWriteDeadline(time.Now().Add(answerTimeout))
 	_ = conn.Write(answer)
+	_ = conn.Close()
+	if (request.Ask == uploader.AskSave || request.Ask == uploader.AskFinish) && answer.Error == "" {
+		s.uploader.tidy(s.ctx, request.Keep)
+	}
 }
 
-// askForRoom has the worker give the file so many bytes of its memory, and waits until it has.
-func askForRoom(ctx context.Context, conn *wire.Conn, said <-chan []byte, bytes uint64) error {
+// heard is a line that came after the request, and the file that came with it.
+type heard struct {
+	made uploader.Made
+	file *os.File
+	err  error
+}
+
+// hearMade reads such a line. Nobody else takes files meanwhile.
+func hearMade(conn *wire.Conn, line []byte) (h heard) {
+	if err := json.Unmarshal(line, &h.made); err != nil {
+		return heard{err: fmt.Errorf("%w: %w", errAsked, err)}
+	}
+	if h.made.Files == 0 {
+		return h
+	}
+	files, err := conn.Take(1)
+	if err != nil {
+		return heard{err: fmt.Errorf("%w: %w", errAsked, err)}
+	}
+	h.file = files[0]
+	return h
+}
+
+func (h *heard) close() {
+	if h.file != nil {
+		_ = h.file.Close()
+	}
+}
+
+// askForRoom has the worker make room, and waits until it has. It returns the file that came, nil where that came with the
+// request.
+func askForRoom(ctx context.Context, conn *wire.Conn, said <-chan heard, need uploader.Answer) (*os.File, error) {
 	_ = conn.SetWriteDeadline(time.Now().Add(answerTimeout))
-	if err := conn.Write(uploader.Answer{Room: bytes}); err != nil {
-		return err
+	if err := conn.Write(need); err != nil {
+		return nil, err
 	}
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
-	case line := <-said:
-		var made uploader.Made
-		if err := json.Unmarshal(line, &made); err != nil {
-			return fmt.Errorf("%w: %w", errAsked, err)
+		return nil, ctx.Err()
+	case h := <-said:
+		switch {
+		case h.err != nil:
+			return nil, h.err
+		case h.made.Error != "":
+			h.close()
+			return nil, fmt.Errorf("%w: %s", errNoRoom, h.made.Error)
+		case (need.Part != "") != (h.file != nil):
+			h.close()
+			return nil, fmt.Errorf("%w: a file comes with the room for a part, and with nothing else", errAsked)
 		}
-		if made.Error != "" {
-			return fmt.Errorf("%w: %s", errNoRoom, made.Error)
-		}
-		return nil
+		return h.file, nil
 	}
 }

@@ -7,14 +7,20 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
+	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 // statePart is the part that a snapshot is, as long as it is one file.
 const statePart = "state"
+
+// maxParts is the largest number of parts of a checkpoint: its shares, and what differs by rank.
+const maxParts = share.Most + share.MostRanks
 
 // maxRefused is how many checkpoints that could not be used are named.
 const maxRefused = 8
@@ -34,8 +40,9 @@ type Uploader struct {
 	// from is the other place that a checkpoint is restored from; empty for none.
 	from string
 	note func(format string, arguments ...any)
-	// saving is taken by who saves.
-	saving chan struct{}
+	// saving is taken by who saves, tidying by who deletes.
+	saving  chan struct{}
+	tidying sync.Mutex
 	// unopened is why there is no storage; nil when there is.
 	unopened error
 }
@@ -50,7 +57,7 @@ func New(s *storage.Storage, job storage.Job, attempt int32, from string, note f
 func Unopened(why error) *Uploader { return &Uploader{unopened: fmt.Errorf("%w: %w", errAsked, why)} }
 
 // answer carries a request out. room has its caller give a file the room that a restore needs.
-func (u *Uploader) answer(ctx context.Context, request *uploader.Request, file *os.File, room room) uploader.Answer {
+func (u *Uploader) answer(ctx context.Context, request *uploader.Request, files []*os.File, room room) uploader.Answer {
 	var answer uploader.Answer
 	var err error
 	switch {
@@ -58,12 +65,16 @@ func (u *Uploader) answer(ctx context.Context, request *uploader.Request, file *
 		err = u.unopened
 	case request.Ask == uploader.AskCheck:
 		err = u.storage.Check(ctx, u.job)
-	case file == nil:
+	case request.Ask == uploader.AskFinish && request.Snapshot != nil:
+		answer.Path, err = u.finish(ctx, request)
+	case len(files) == 0:
 		err = fmt.Errorf("%w: %.40q comes without a file", errAsked, request.Ask)
 	case request.Ask == uploader.AskSave && request.Snapshot != nil:
-		answer.Path, err = u.save(ctx, request, file)
+		answer.Path, err = u.save(ctx, request, files[0])
+	case request.Ask == uploader.AskPut && request.Snapshot != nil && len(request.Parts) == 1:
+		answer.Path, err = u.put(ctx, request, files[0])
 	case request.Ask == uploader.AskRestore:
-		answer, err = u.restore(ctx, request.Path, file, room)
+		answer, err = u.restore(ctx, request.Path, files[0], room)
 	default:
 		err = fmt.Errorf("%w: %.40q", errAsked, request.Ask)
 	}
@@ -83,30 +94,93 @@ func passing(err error) bool {
 	return true
 }
 
-func (u *Uploader) save(ctx context.Context, request *uploader.Request, file *os.File) (path string, err error) {
+// turn waits until nobody else saves; the caller calls done then.
+func (u *Uploader) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case u.saving <- struct{}{}:
-		defer func() { <-u.saving }()
+		return func() { <-u.saving }, nil
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return nil, ctx.Err()
 	}
-	snapshot := request.Snapshot.Snapshot()
-	place := storage.Place{Job: u.job, Attempt: u.attempt, ID: snapshot.ID}
-	if err := u.storage.Save(ctx, place, []storage.File{{Key: statePart, Data: file, Snapshot: snapshot}}); err != nil {
+}
+
+// place is where a snapshot goes.
+func (u *Uploader) place(s *uploader.Snapshot) storage.Place {
+	return storage.Place{Job: u.job, Attempt: u.attempt, ID: s.Snapshot().ID}
+}
+
+func (u *Uploader) save(ctx context.Context, request *uploader.Request, file *os.File) (path string, err error) {
+	done, err := u.turn(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	place := u.place(request.Snapshot)
+	if err := u.storage.Save(ctx, place, []storage.File{{Key: statePart, Data: file, Snapshot: request.Snapshot.Snapshot()}}); err != nil {
 		return "", err
 	}
 	u.note("checkpoint %s is durable", place.Path())
-	// What is not deleted now is with the next one.
-	if deleted, err := u.storage.Collect(ctx, u.job, request.Keep); err != nil {
+	return place.Path(), nil
+}
+
+func (u *Uploader) put(ctx context.Context, request *uploader.Request, file *os.File) (path string, err error) {
+	part := &request.Parts[0]
+	if _, ok := share.Parse(part.Key); !ok {
+		return "", fmt.Errorf("%w: a part is named %.64q", errAsked, part.Key)
+	}
+	done, err := u.turn(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	place := u.place(request.Snapshot)
+	return place.Path(), u.storage.Put(ctx, place, storage.File{Key: part.Key, Data: file, Snapshot: part.Of(place.ID)})
+}
+
+func (u *Uploader) finish(ctx context.Context, request *uploader.Request) (path string, err error) {
+	if len(request.Parts) == 0 || len(request.Parts) > maxParts {
+		return "", fmt.Errorf("%w: a checkpoint of %d parts", errAsked, len(request.Parts))
+	}
+	keys := make([]string, len(request.Parts))
+	for i := range keys {
+		keys[i] = request.Parts[i].Key
+	}
+	if !share.Whole(keys) {
+		return "", fmt.Errorf("%w: a checkpoint of %d parts that make no whole state", errAsked, len(keys))
+	}
+	done, err := u.turn(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	place := u.place(request.Snapshot)
+	parts := make([]checkpoint.Snapshot, len(request.Parts))
+	for i := range parts {
+		parts[i] = request.Parts[i].Of(place.ID)
+	}
+	if err := u.storage.Finish(ctx, place, parts); err != nil {
+		return "", err
+	}
+	u.note("checkpoint %s is durable, in %d parts", place.Path(), len(parts))
+	return place.Path(), nil
+}
+
+// tidy deletes old checkpoints, when a new one is durable and its worker knows: there may be thousands of objects to
+// delete. What is not deleted now is with the next one.
+func (u *Uploader) tidy(ctx context.Context, keep int) {
+	if !u.tidying.TryLock() {
+		return
+	}
+	defer u.tidying.Unlock()
+	if deleted, err := u.storage.Collect(ctx, u.job, keep); err != nil {
 		u.note("delete old checkpoints: %v", err)
 	} else if deleted > 0 {
 		u.note("%d old checkpoints are deleted", deleted)
 	}
-	return place.Path(), nil
 }
 
-// room has the worker give the file of a restore so many bytes.
-type room func(bytes uint64) error
+// room has the worker make the room that is asked for; see askForRoom.
+type room func(need uploader.Answer) (*os.File, error)
 
 func (u *Uploader) restore(ctx context.Context, path string, file *os.File, room room) (uploader.Answer, error) {
 	path = strings.Trim(path, "/")
@@ -130,10 +204,10 @@ func (u *Uploader) restore(ctx context.Context, path string, file *os.File, room
 	}
 	var answer uploader.Answer
 	for _, place := range places {
-		snapshot, err := u.load(ctx, place, file, room)
+		err := u.load(ctx, place, &answer, file, room)
 		if err == nil {
 			u.note("checkpoint %s is restored", place.Path())
-			answer.Path, answer.Own, answer.Snapshot = place.Path(), place.Job == u.job, snapshot
+			answer.Path, answer.Own = place.Path(), place.Job == u.job
 			return answer, nil
 		}
 		if !unusable(err) {
@@ -147,38 +221,87 @@ func (u *Uploader) restore(ctx context.Context, path string, file *os.File, room
 	return answer, nil
 }
 
-// unusable says whether an older checkpoint should be tried: nothing is wrong with the storage, or here.
+// unusable says whether it is the checkpoint itself that cannot be used, so that an older one should be tried. Whatever
+// else is wrong may pass: nobody goes back further than it must because the storage was away for a while.
 func unusable(err error) bool {
-	for _, elsewhere := range []error{storage.ErrRefused, syscall.ENOSPC, errNoRoom, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, elsewhere) {
-			return false
+	for _, its := range []error{storage.ErrNotFound, storage.ErrDropped, storage.ErrNewer, storage.ErrDamaged} {
+		if errors.Is(err, its) {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
-func (u *Uploader) load(ctx context.Context, place storage.Place, file *os.File, room room) (*uploader.Snapshot, error) {
+// load brings one checkpoint, and says in the answer what it is.
+func (u *Uploader) load(ctx context.Context, place storage.Place, answer *uploader.Answer, file *os.File, room room) error {
 	reading, err := u.storage.Read(ctx, place)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() {
 		if err := reading.Close(context.WithoutCancel(ctx)); err != nil {
 			u.note("let go of checkpoint %s: %v", place.Path(), err)
 		}
 	}()
+	keys := reading.Keys()
+	if len(keys) != 1 || keys[0] != statePart {
+		answer.Parts, err = u.loadParts(ctx, reading, keys, room)
+		if err == nil {
+			answer.Snapshot = &uploader.Snapshot{Round: place.Round, Step: place.Step}
+		}
+		return err
+	}
 	snapshot, err := reading.Snapshot(statePart)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := file.Truncate(0); err != nil {
-		return nil, err
+		return err
 	}
-	if err := room(snapshot.Bytes); err != nil {
-		return nil, err
+	if _, err := room(uploader.Answer{Room: max(1, snapshot.Bytes)}); err != nil {
+		return err
+	}
+	if err := file.Truncate(int64(snapshot.Bytes)); err != nil {
+		return err
 	}
 	if err := reading.Load(ctx, statePart, file); err != nil {
-		return nil, err
+		return err
 	}
-	return uploader.SnapshotOf(snapshot), nil
+	answer.Snapshot = uploader.SnapshotOf(snapshot)
+	return nil
+}
+
+// loadParts brings all parts of a checkpoint, each to a file of its own.
+func (u *Uploader) loadParts(ctx context.Context, reading *storage.Reading, keys []string, room room) ([]uploader.Part, error) {
+	if len(keys) > maxParts {
+		return nil, fmt.Errorf("checkpoint %s: %w: it has %d parts", reading.Path(), storage.ErrDamaged, len(keys))
+	}
+	if !share.Whole(keys) {
+		return nil, fmt.Errorf("checkpoint %s: %w: its %d parts make no whole state", reading.Path(), storage.ErrDamaged, len(keys))
+	}
+	var parts []uploader.Part
+	for _, key := range keys {
+		part, err := reading.Snapshot(key)
+		if err != nil {
+			return nil, err
+		}
+		part.Part = key
+		if err := u.loadPart(ctx, reading, part, room); err != nil {
+			return nil, err
+		}
+		parts = append(parts, uploader.PartOf(part))
+	}
+	return parts, nil
+}
+
+func (u *Uploader) loadPart(ctx context.Context, reading *storage.Reading, part checkpoint.Snapshot, room room) error {
+	file, err := room(uploader.Answer{Room: max(1, part.Bytes), Part: part.Part, Path: reading.Path()})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	if err := file.Truncate(int64(part.Bytes)); err != nil {
+		return err
+	}
+	return reading.Load(ctx, part.Part, file)
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -68,6 +69,15 @@ func (p *pod) save(t *testing.T, round, step uint64) string {
 	return answer.Path
 }
 
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it is not so that %s", what)
+		}
+	}
+}
+
 // file is one with a content, which nobody else can open.
 func (p *pod) file(t *testing.T, data []byte) *os.File {
 	t.Helper()
@@ -102,7 +112,7 @@ func (p *pod) restore(t *testing.T, path string) (*uploader.Answer, []byte) {
 func TestTheNextAttemptGoesOnFromWhatWasSaved(t *testing.T) {
 	kept := t.TempDir()
 	first := podOf(t, kept, "uid-1", 1)
-	if _, err := uploader.Ask(t.Context(), first.socket, uploader.Request{Ask: uploader.AskCheck}, nil); err != nil {
+	if _, err := uploader.Ask(t.Context(), first.socket, uploader.Request{Ask: uploader.AskCheck}); err != nil {
 		t.Fatal(err)
 	}
 	if answer, _ := first.restore(t, ""); answer.Snapshot != nil {
@@ -111,6 +121,12 @@ func TestTheNextAttemptGoesOnFromWhatWasSaved(t *testing.T) {
 	first.save(t, 1, 10)
 	first.save(t, 2, 20)
 	newest := first.save(t, 3, 30)
+
+	// What is older than the two that are to be kept goes, after the answer.
+	waitFor(t, "the oldest is deleted", func() bool {
+		left, err := filepath.Glob(filepath.Join(kept, "team/llama/uid-1/attempt-1/*/manifest.json"))
+		return err == nil && len(left) == 2
+	})
 
 	second := podOf(t, kept, "uid-1", 2)
 	answer, data := second.restore(t, "")
@@ -150,10 +166,10 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Errorf("%+v is answered with %+v", request, answer)
 		}
 	}
-	if _, err := uploader.Ask(t.Context(), p.socket, uploader.Request{Ask: uploader.AskRestore}, nil); err == nil || errors.Is(err, uploader.ErrPassing) {
+	if _, err := uploader.Ask(t.Context(), p.socket, uploader.Request{Ask: uploader.AskRestore}); err == nil || errors.Is(err, uploader.ErrPassing) {
 		t.Errorf("without a file: %v", err)
 	}
-	if _, err := uploader.Ask(t.Context(), p.socket+"-none", uploader.Request{Ask: uploader.AskCheck}, nil); !errors.Is(err, uploader.ErrPassing) {
+	if _, err := uploader.Ask(t.Context(), p.socket+"-none", uploader.Request{Ask: uploader.AskCheck}); !errors.Is(err, uploader.ErrPassing) {
 		t.Errorf("without an uploader: %v", err)
 	}
 }
@@ -167,7 +183,7 @@ func TestAStorageThatCannotBeOpened(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = server.Close() })
 	for _, ask := range []string{uploader.AskCheck, uploader.AskSave, uploader.AskRestore} {
-		_, err := uploader.Ask(t.Context(), socket, uploader.Request{Ask: ask}, nil)
+		_, err := uploader.Ask(t.Context(), socket, uploader.Request{Ask: ask})
 		if err == nil || errors.Is(err, uploader.ErrPassing) || !strings.Contains(err.Error(), "pathstyle") {
 			t.Errorf("%s: %v", ask, err)
 		}
@@ -209,5 +225,42 @@ func TestTheWorkerMakesRoomForACheckpoint(t *testing.T) {
 	refused := say(uploader.Made{Error: "the volume is too small"})
 	if refused.Passing || !strings.Contains(refused.Error, "the volume is too small") || refused.Room > 0 {
 		t.Errorf("where there is no room it answers %+v", refused)
+	}
+}
+
+// Parts that make no whole state make no checkpoint. Where there is one of such parts all the same the one before it is taken.
+func TestPartsThatMakeNoState(t *testing.T) {
+	kept := t.TempDir()
+	p := podOf(t, kept, "uid", 1)
+	whole := p.save(t, 1, 10)
+	id := checkpoint.ID{Round: 1, Step: 20}
+	var parts []uploader.Part
+	for _, key := range []string{"s0.2.0123456789abcdef", "r0.2.0123456789abcdef"} {
+		hash := checkpoint.NewHasher()
+		_, _ = hash.Write([]byte(key))
+		part := uploader.Part{Key: key, Bytes: uint64(len(key)), Hash: hash.Sum()}
+		parts = append(parts, part)
+		if _, err := uploader.Ask(t.Context(), p.socket, uploader.Request{
+			Ask: uploader.AskPut, Snapshot: uploader.SnapshotOf(checkpoint.Snapshot{ID: id}), Parts: []uploader.Part{part},
+		}, p.file(t, []byte(key))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finish := uploader.Request{Ask: uploader.AskFinish, Snapshot: uploader.SnapshotOf(checkpoint.Snapshot{ID: id}), Parts: parts}
+	if answer, err := uploader.Ask(t.Context(), p.socket, finish); err == nil || errors.Is(err, uploader.ErrPassing) || !strings.Contains(err.Error(), "no whole state") {
+		t.Errorf("a share is missing: %+v, %v", answer, err)
+	}
+	s, err := storage.Open(t.Context(), "file://"+kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	place := storage.Place{Job: storage.Job{Namespace: "team", Name: "llama", UID: "uid"}, Attempt: 1, ID: id}
+	if err := s.Finish(t.Context(), place, []checkpoint.Snapshot{parts[0].Of(id), parts[1].Of(id)}); err != nil {
+		t.Fatal(err)
+	}
+	answer, data := p.restore(t, "")
+	if answer.Path != whole || !bytes.Equal(data, content(10)) || len(answer.Refused) != 1 || !strings.Contains(answer.Refused[0], "no whole state") {
+		t.Errorf("it goes on from %+v", answer)
 	}
 }

@@ -30,20 +30,24 @@ const (
 var operatorLabels = client.MatchingLabels{"app.kubernetes.io/component": "operator", "app.kubernetes.io/instance": Release}
 
 // InstallOperator installs the chart, or brings what is installed up to date with the checkout's
-// chart and image, and waits until the operator is ready.
-func (c *Cluster) InstallOperator(ctx context.Context) error {
+// chart and image, and waits until the operator is ready. Values are further ones of the chart, such as fleet.sharing=ByValue; those
+// of an earlier call that are not named are the chart's again.
+func (c *Cluster) InstallOperator(ctx context.Context, values ...string) error {
 	args := []string{
 		"upgrade", "--install", Release, filepath.Join(c.Checkout, "charts", "concertina"),
 		"--kubeconfig", c.Kubeconfig, "--namespace", OperatorNamespace, "--create-namespace",
-		"--set", "image.repository=" + strings.TrimSuffix(Image(OperatorImage), ":"+Tag()),
-		"--set", "image.tag=" + Tag(),
-		"--set", "agentImage=" + Image(AgentImage),
-		"--set", "uploaderImage=" + Image(UploaderImage),
+		"--set-string", "image.repository=" + strings.TrimSuffix(Image(OperatorImage), ":"+Tag()),
+		"--set-string", "image.tag=" + Tag(),
+		"--set-string", "agentImage=" + Image(AgentImage),
+		"--set-string", "uploaderImage=" + Image(UploaderImage),
 		"--wait", "--timeout", "3m",
 	}
-	// Under a tag that stays the same a new image would not be noticed otherwise.
+	// Under a tag that stays the same a new image would not be noticed otherwise. One digest in two thousand is a number.
 	if digest := c.imageDigest("operator"); digest != "" {
-		args = append(args, "--set", `podAnnotations.concertina\.dev/image=`+digest)
+		args = append(args, "--set-string", `podAnnotations.concertina\.dev/image=`+digest)
+	}
+	for _, value := range values {
+		args = append(args, "--set", value)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Cache, "bin", "helm"), args...)
 	if out, err := cmd.CombinedOutput(); err != nil {

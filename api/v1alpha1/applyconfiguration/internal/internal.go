@@ -28,6 +28,10 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSpec
   map:
     fields:
+    - name: copies
+      type:
+        scalar: numeric
+      default: 2
     - name: interval
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
@@ -63,6 +67,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: location
       type:
         scalar: string
+    - name: memory
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.MemoryStatus
     - name: round
       type:
         scalar: numeric
@@ -128,6 +135,18 @@ var schemaYAML = typed.YAMLObject(`types:
       default: 30s
 - name: com.github.concertina-dev.concertina.api.v1alpha1.Launch
   scalar: string
+- name: com.github.concertina-dev.concertina.api.v1alpha1.MemoryStatus
+  map:
+    fields:
+    - name: at
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: copies
+      type:
+        scalar: numeric
+    - name: step
+      type:
+        scalar: numeric
 - name: com.github.concertina-dev.concertina.api.v1alpha1.Metric
   map:
     fields:
@@ -317,6 +336,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSpec
       default: {}
+    - name: deadline
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: failure
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.FailureSpec

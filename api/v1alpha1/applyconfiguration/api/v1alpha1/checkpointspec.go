@@ -13,9 +13,11 @@ import (
 // CheckpointSpec says where the state of a program is kept, and how often.
 type CheckpointSpecApplyConfiguration struct {
 	// memory is the size of the volume in memory that holds snapshots, with strategy InPlace. Two of
-	// them and one that is being written must fit: three times the state of one process. It is added
-	// to the memory request and limit of the training container, where those are set. From 1Mi to
-	// 16Ti, default 512Mi. It changes only while the job is suspended and has no worker.
+	// them and one that is being written must fit. Of a small state, below 16 MiB, or of a program that
+	// knows no shares, as in Go, that is three times the state of one process. Of a state in shares it is
+	// twice copies/workers of it, for the fewest workers, and what is being written. With a storage, room
+	// for one whole state is needed beside that, to bring it back. It is added to the memory request and
+	// limit of the training container, where those are set. From 1Mi to 16Ti, default 512Mi. It changes only while the job is suspended and has no worker.
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// memoryInterval is how often a snapshot is taken into memory while training goes on, with
 	// strategy InPlace: a lost worker costs at most the steps since. auto: as often as costs at most
@@ -25,6 +27,11 @@ type CheckpointSpecApplyConfiguration struct {
 	// timeout is how long a planned change may wait for the barrier and the snapshot, or for a
 	// program's own checkpoint; what happens then is said in status. From 1s to 1h, default 60s.
 	Timeout *v1.Duration `json:"timeout,omitempty"`
+	// copies is on how many nodes each part of a snapshot in memory is, with strategy InPlace, where the world has as many:
+	// so many less one may be lost at once, and the newest snapshot is still whole. Each worker holds about
+	// copies/workers of a large state for each snapshot, and all of a small one. A change counts from the next world on.
+	// From 1 to 8, default 2.
+	Copies *int32 `json:"copies,omitempty"`
 	// storage is where checkpoints go that outlive all workers, with strategy InPlace; a job without one begins
 	// at step 0 again when its last worker is gone. A job that has one, and a checkpoint in it, may give way as a whole to one of
 	// higher priority, unless preemption.policy is Never. It changes only while the job is suspended and has no worker.
@@ -68,6 +75,14 @@ func (b *CheckpointSpecApplyConfiguration) WithMemoryInterval(value string) *Che
 // If called multiple times, the Timeout field is set to the value of the last call.
 func (b *CheckpointSpecApplyConfiguration) WithTimeout(value v1.Duration) *CheckpointSpecApplyConfiguration {
 	b.Timeout = &value
+	return b
+}
+
+// WithCopies sets the Copies field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Copies field is set to the value of the last call.
+func (b *CheckpointSpecApplyConfiguration) WithCopies(value int32) *CheckpointSpecApplyConfiguration {
+	b.Copies = &value
 	return b
 }
 

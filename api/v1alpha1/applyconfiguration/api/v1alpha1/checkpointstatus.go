@@ -9,7 +9,7 @@ import (
 // CheckpointStatusApplyConfiguration represents a declarative configuration of the CheckpointStatus type for use
 // with apply.
 //
-// CheckpointStatus is the newest state of the job that outlives all of its workers.
+// CheckpointStatus is the newest state of the job that outlives all of its workers, and the one that is in their memory.
 type CheckpointStatusApplyConfiguration struct {
 	// step is the number of steps that were done.
 	Step *int64 `json:"step,omitempty"`
@@ -19,6 +19,9 @@ type CheckpointStatusApplyConfiguration struct {
 	Location *string `json:"location,omitempty"`
 	// at is when it was seen to be durable.
 	At *v1.Time `json:"at,omitempty"`
+	// memory is the state that the job goes back to as long as workers are left that hold it. It is written as often as
+	// status.progress.
+	Memory *MemoryStatusApplyConfiguration `json:"memory,omitempty"`
 }
 
 // CheckpointStatusApplyConfiguration constructs a declarative configuration of the CheckpointStatus type for use with
@@ -56,5 +59,13 @@ func (b *CheckpointStatusApplyConfiguration) WithLocation(value string) *Checkpo
 // If called multiple times, the At field is set to the value of the last call.
 func (b *CheckpointStatusApplyConfiguration) WithAt(value v1.Time) *CheckpointStatusApplyConfiguration {
 	b.At = &value
+	return b
+}
+
+// WithMemory sets the Memory field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Memory field is set to the value of the last call.
+func (b *CheckpointStatusApplyConfiguration) WithMemory(value *MemoryStatusApplyConfiguration) *CheckpointStatusApplyConfiguration {
+	b.Memory = value
 	return b
 }

@@ -14,7 +14,8 @@ type ResizeSpecApplyConfiguration struct {
 	// strategy says how programs get from one world to the next when workers come, leave or are
 	// lost. InPlace: the process lives on, and its SDK re-forms the world. Restart: programs are
 	// asked for a checkpoint, stopped, and started anew in the same pods, which suits every
-	// program that goes on from its own checkpoints. Left out it is InPlace for launch PerProcess
+	// program that goes on from its own checkpoints; those that ask the SDK whether they should
+	// stop lose nothing by it. Left out it is InPlace for launch PerProcess
 	// and Restart for launch PerWorker, which knows no other. It changes only while the job is
 	// suspended and has no worker.
 	Strategy *apiv1alpha1.ResizeStrategy `json:"strategy,omitempty"`

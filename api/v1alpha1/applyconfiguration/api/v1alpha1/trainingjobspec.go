@@ -32,6 +32,11 @@ type TrainingJobSpecApplyConfiguration struct {
 	// A job that is not complete by then fails with the reason DeadlineExceeded. From 1s to
 	// 8760h. Left out, there is no bound.
 	ActiveDeadline *v1.Duration `json:"activeDeadline,omitempty"`
+	// deadline is when the job should be complete. Where devices are shared by value, a job whose program reports
+	// its steps and their total gets as many workers as it needs to meet it, from workers.min to workers.max, before
+	// other jobs of its namespace and priority grow; one that cannot meet it says with how many it would. Nothing
+	// happens to a job that is late. Left out, it has none.
+	Deadline *v1.Time `json:"deadline,omitempty"`
 	// ttlAfterFinished is how long a job is kept after it is complete or has failed; then it is
 	// deleted with everything that belongs to it. From 0s to 8760h. Left out, it is kept.
 	TTLAfterFinished *v1.Duration `json:"ttlAfterFinished,omitempty"`
@@ -111,6 +116,14 @@ func (b *TrainingJobSpecApplyConfiguration) WithFailure(value *FailureSpecApplyC
 // If called multiple times, the ActiveDeadline field is set to the value of the last call.
 func (b *TrainingJobSpecApplyConfiguration) WithActiveDeadline(value v1.Duration) *TrainingJobSpecApplyConfiguration {
 	b.ActiveDeadline = &value
+	return b
+}
+
+// WithDeadline sets the Deadline field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Deadline field is set to the value of the last call.
+func (b *TrainingJobSpecApplyConfiguration) WithDeadline(value v1.Time) *TrainingJobSpecApplyConfiguration {
+	b.Deadline = &value
 	return b
 }
 

@@ -50,7 +50,7 @@ type TrainingJobStatusApplyConfiguration struct {
 	Progress *ProgressStatusApplyConfiguration `json:"progress,omitempty"`
 	// speed is how fast the job was at which size.
 	Speed *SpeedStatusApplyConfiguration `json:"speed,omitempty"`
-	// checkpoint is the newest state of the job in its storage.
+	// checkpoint is the newest state of the job in its storage, and in the memory of its workers.
 	Checkpoint *CheckpointStatusApplyConfiguration `json:"checkpoint,omitempty"`
 	// resizes are the last 16 changes of the world, oldest first.
 	Resizes []ResizeApplyConfiguration `json:"resizes,omitempty"`

@@ -1,5 +1,6 @@
 import gc
 import os
+import random
 import socket
 import sys
 import threading
@@ -29,63 +30,59 @@ class Case(unittest.TestCase):
         return clock
 
 
-def make(**options) -> concertina.Run:
-    return concertina.Run(**({"epochs": 2, "global_batch": 4, "seed": 3} | options))
-
-
-def train_on(run, data=DATA, body=lambda step: None):
-    def train(world):
-        for _ in run.epochs():
-            for step in run.steps(data):
-                body(step)
-
-    return train
+def train(data=DATA, body=lambda step: None, state=(), job=concertina.Job, **options):
+    """Trains a whole job, whose steps do what body says; returns the job."""
+    joined = job(dict(state), seed=3)
+    for step in joined.steps(data, **({"epochs": 2, "global_batch": 4} | options)):
+        with step:
+            body(step)
+    return joined
 
 
 class TheSocket(Case):
-    def test_a_whole_run(self):
-        agent = self.agent(world(1, 2, term=4, round=6, masterPort=7000))
-        run, worlds = make(), []
-        self.assertEqual(run(lambda w: worlds.append(w) or "result"), "result")
+    def test_a_whole_training(self):
+        agent = self.agent(world(1, 2, term=4, round=6, masterPort=7000, writer=False))
+        worlds = []
+        job = train(epochs=1, global_batch=10, body=lambda step: worlds.append(step.world))
         self.assertEqual(worlds, [concertina.World(4, 6, 0, 1, 2, 0, 1, 1, 2, "127.0.0.1", 7000)])
-        want = [{"type": "hello", "protocol": 2, "localRank": 0}, {"type": "join"}]
-        self.assertEqual(agent.received(), [*want, {"type": "finished", "step": 0, "clean": True}])
+        self.assertEqual(job.world, worlds[0], "still known after the loop")
+        want = [{"type": "hello", "protocol": 2, "localRank": 0, "shares": True}, {"type": "join"}]
+        self.assertEqual(agent.received(), [*want, {"type": "finished", "step": 1, "clean": True}])
 
     def test_messages_that_come_in_pieces(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             agent = self.agent(listener=listener)
             agent.pieces = 7
-            make()(lambda w: None)
+            train()
             self.assertEqual(len(agent.received("finished")), 1)
 
     def test_a_process_takes_its_own_slot(self):
         agent = self.agent(world(0, 2), world(1, 2, localRank=1))
         with mock.patch.dict(os.environ, {"LOCAL_RANK": "1"}):
-            run = make()
-            run(train_on(run))
+            train()
         self.assertEqual(agent.words(0)["done"], 0)
         self.assertEqual(agent.words(1)["done"], 6)
 
     def test_a_taken_slot_is_refused_in_words(self):
         self.agent()
 
-        def train(_):
+        def body(step):
             with self.assertRaisesRegex(concertina.AgentError, "slot 0 is not free"):
-                make()(lambda w: None)
+                concertina.join({})
 
-        make()(train)
+        train(max_steps=1, body=body)
 
     def test_the_master_port_goes_to_who_forms_the_world(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.agent(listener=listener)
             formed = []
 
-            class Forming(concertina.Run):
+            class Forming(concertina.Job):
                 def _form(self, world, listener):
                     with listener:
                         formed.append((listener.getsockname(), os.get_inheritable(listener.fileno())))
 
-            Forming(epochs=1, global_batch=1)(lambda w: None)
+            train(job=Forming)
             self.assertEqual(formed, [(listener.getsockname(), False)])
 
     def test_nothing_stays_open(self):
@@ -93,7 +90,7 @@ class TheSocket(Case):
             agent = self.agent(listener=listener)
             before = len(os.listdir("/proc/self/fd"))
             for _ in range(3):
-                make()(lambda w: None)
+                train()
                 agent.received()
             gc.collect()
             self.assertEqual(len(os.listdir("/proc/self/fd")), before)
@@ -105,8 +102,9 @@ class TheSocket(Case):
             ("no JSON", {"raw_greeting": b"hello\n"}, "greet the agent"),
             ("no object", {"raw_greeting": b"[1]\n"}, "no object"),
             ("too long", {"raw_greeting": b"x" * 70000}, "64 KiB"),
-            ("no page", {"raw_greeting": b'{"type":"welcome","slot":0}\n'}, "sent none"),
+            ("no page", {"raw_greeting": b'{"type":"welcome","protocol":2,"slot":0}\n'}, "sent none"),
             ("refuses", {"raw_greeting": b'{"type":"error","message":"too old"}\n'}, "too old"),
+            ("of another version", {"greeting": page | {"protocol": 1}}, "protocol 1, this SDK 2: install the SDK of"),
             ("slot beyond the page", {"greeting": page | {"slot": 5}}, "slot 5"),
             ("slot before the page", {"greeting": page | {"slot": -1}}, "slot -1"),
             ("slot of no kind", {"greeting": page | {"slot": "0"}}, "slot '0'"),
@@ -115,7 +113,7 @@ class TheSocket(Case):
                 vars(agent).update(setup)
                 with mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": agent.path}):
                     with self.assertRaisesRegex(concertina.AgentError, message):
-                        make()(lambda w: None)
+                        concertina.join({})
 
     def test_bad_worlds(self):
         for bad, error, message in [
@@ -129,25 +127,24 @@ class TheSocket(Case):
             with self.subTest(bad), FakeAgent(bad) as agent:
                 with mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": agent.path}):
                     with self.assertRaisesRegex(error, message):
-                        make()(lambda w: None)
+                        train()
 
     def test_nobody_at_the_socket(self):
         with mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": "/nonexistent/agent.sock"}):
             with self.assertRaisesRegex(concertina.AgentError, "/nonexistent/agent.sock"):
-                make()(lambda w: None)
+                concertina.join({})
 
     def test_bad_local_rank(self):
         self.agent()
         with mock.patch.dict(os.environ, {"LOCAL_RANK": "zero"}):
             with self.assertRaisesRegex(ValueError, "LOCAL_RANK"):
-                make()(lambda w: None)
+                concertina.join({})
 
 
 class TheGatePage(Case):
     def test_words_of_every_step(self):
         agent, seen = self.agent(), []
-        run = make()
-        run(train_on(run, body=lambda step: seen.append((step.number, agent.words()))))
+        train(body=lambda step: seen.append((step.number, agent.words())))
         samples = [0, 4, 8, 10, 14, 18]
         want = [
             (k, {"entered": k, "done": k - 1, "lastStep": 6, "phase": Phase.STEP, "samples": samples[k - 1]})
@@ -157,10 +154,18 @@ class TheGatePage(Case):
         done = {"entered": 6, "done": 6, "lastStep": 6, "phase": Phase.FINISHED, "samples": 20}
         self.assertEqual(agent.words(), done)
 
+    def test_a_step_is_done_when_its_block_ends(self):
+        agent = self.agent()
+        job = concertina.join({}, seed=3)
+        for step in job.steps(DATA, global_batch=10, epochs=1):
+            with step:
+                self.assertEqual((agent.words()["done"], step.committed), (0, False))
+            self.assertEqual((agent.words()["done"], step.committed), (1, True))
+
     def test_stamps_of_every_step(self):
         agent, seen = self.agent(), []
-        run, before = make(), time.monotonic_ns()
-        run(train_on(run, body=lambda step: seen.append(agent.stamps())))
+        before = time.monotonic_ns()
+        train(body=lambda step: seen.append(agent.stamps()))
         begun = {at for _, at in seen}
         self.assertEqual(len(begun), 1, "only the first step of a world is stamped when it begins")
         ended = [at for at, _ in seen] + [agent.stamps()[0]]
@@ -178,49 +183,29 @@ class TheGatePage(Case):
                 seen.append(("sample", agent.words()["phase"]))
                 return super().__getitem__(number)
 
-        class Forming(concertina.Run):
+        class Forming(concertina.Job):
             def _form(self, world, listener):
                 seen.append(("form", agent.words()["phase"]))
 
-        run = Forming(epochs=1, global_batch=1)
+        def body(step):
+            if step.evaluates:
+                return seen.append(("eval", agent.words()["phase"]))
+            for _ in step.micro_batches():
+                seen.append(("piece", agent.words()["phase"]))
 
-        def train(_):
-            for _ in run.epochs():
-                for step in run.steps(Watched([1])):
-                    for _ in step.micro_batches():
-                        seen.append(("piece", agent.words()["phase"]))
-            with run.evaluating():
-                seen.append(("eval", agent.words()["phase"]))
-
-        run(train)
+        train(Watched([1]), body, job=Forming, epochs=1, evaluate="epoch")
         want = [("form", Phase.FORMING), ("sample", Phase.DATA), ("piece", Phase.STEP), ("eval", Phase.EVAL)]
         self.assertEqual(seen, want)
 
-    def test_the_evaluation_is_over_whatever_ends_it(self):
-        agent = self.agent()
-        run = make(epochs=1)
-
-        def train(_):
-            for _ in run.epochs():
-                for _ in run.steps(DATA):
-                    pass
-            with run.evaluating():
-                raise ValueError("the test data are not there")
-
-        with self.assertRaises(ValueError):
-            run(train)
-        self.assertEqual(agent.words()["phase"], Phase.STEP)
-
     def test_a_step_that_fails_is_not_done(self):
         agent = self.agent()
-        run = make()
 
         def body(step):
             if step.number == 3:
                 raise ArithmeticError("bad step")
 
         with self.assertRaises(ArithmeticError):
-            run(train_on(run, body=body))
+            train(body=body)
         self.assertEqual((agent.words()["entered"], agent.words()["done"]), (3, 2))
         self.assertNotEqual(agent.words()["phase"], Phase.FINISHED)
 
@@ -230,19 +215,18 @@ class TheGatePage(Case):
                 agent.page[offset : offset + 8] = value.to_bytes(8, sys.byteorder)
                 with mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": agent.path}):
                     with self.assertRaisesRegex(concertina.AgentError, message):
-                        make()(lambda w: None)
+                        concertina.join({})
 
 
 class Reports(Case):
     def test_at_most_one_a_second_and_the_newest_at_the_end(self):
         agent, clock = self.agent(), self.clock()
-        run = make(epochs=10)
 
         def body(step):
             clock.return_value += 0.3
             step.report(loss=step.number)
 
-        run(train_on(run, body=body))
+        train(epochs=10, body=body)
         reports = agent.received("progress")
         losses = [report["metrics"]["loss"] for report in reports]
         self.assertEqual(losses, [1, 5, 9, 13, 17, 21, 25, 29, 30])
@@ -251,13 +235,7 @@ class Reports(Case):
     def test_what_came_last_is_sent_before_finished(self):
         agent = self.agent()
         self.clock()
-        run = make()
-
-        def train(world):
-            train_on(run, body=lambda step: step.report(loss=0.5))(world)
-            run.report(accuracy=0.97)
-
-        run(train)
+        train(body=lambda step: step.report(accuracy=0.97) if step.evaluates else step.report(loss=0.5), evaluate="epoch")
         last = agent.received()[-2:]
         self.assertEqual(last[0]["metrics"], {"loss": 0.5, "accuracy": 0.97})
         self.assertEqual(last[1]["type"], "finished")
@@ -272,54 +250,60 @@ class Reports(Case):
                 read.append(clock.return_value)
                 return 1.0
 
-        run = make(epochs=5)
-        run(train_on(run, body=lambda step: step.report(loss=Expensive())))
+        train(epochs=5, body=lambda step: step.report(loss=Expensive()))
         self.assertEqual(len(read), 2, "read in the first step and at the end only")
 
     def test_what_is_not_finite_is_left_out(self):
         agent = self.agent()
-        run = make()
-        run(lambda w: run.report(loss=float("nan"), peak=float("inf"), lr=0.1))
+        train(body=lambda step: step.report(loss=float("nan"), peak=float("inf"), lr=0.1))
         self.assertEqual(agent.received("progress")[-1]["metrics"], {"lr": 0.1})
 
     def test_only_rank_0_reports(self):
         agent = self.agent(world(1, 2))
-        run = make()
-        run(lambda w: run.report(loss=1))
+        train(body=lambda step: step.report(loss=1))
         self.assertEqual(agent.received("progress"), [])
+
+    def test_a_step_that_is_not_done_reports_nothing(self):
+        agent = self.agent()
+
+        def body(step):
+            step.report(loss=step.number)
+            if step.number == 3:
+                raise ArithmeticError("bad step")
+
+        with self.assertRaises(ArithmeticError):
+            train(body=body)
+        self.assertEqual({report["metrics"]["loss"] for report in agent.received("progress")} - {1, 2}, set())
 
     def test_bad_names(self):
         self.agent()
-        run = make()
 
-        def train(_):
+        def body(step):
             for name in "", "a b", "x" * 33, "naïve":
                 with self.assertRaisesRegex(ValueError, "metric"):
-                    run.report(**{name: 1})
-            run.report(**{f"m{i}": i for i in range(8)})
+                    step.report(**{name: 1})
+            step.report(**{f"m{i}": i for i in range(8)})
             with self.assertRaisesRegex(ValueError, "more than 8"):
-                run.report(ninth=1)
+                step.report(ninth=1)
 
-        run(train)
+        train(body=body)
 
     def test_an_agent_that_reads_nothing_holds_nobody_up(self):
         agent, clock = self.agent(), self.clock()
         agent.silent_after_join = True
-        run = make(epochs=2000)
 
         def body(step):
             clock.return_value += 2
             step.report(**{f"{'m' * 30}{i}": 1 / 3 for i in range(8)})
-            if step.number == run.total_steps:
+            if step.number == 6000:
                 agent.hang_up()
 
         with mock.patch.object(agent_module, "_SEND_TIMEOUT", 0.05):
-            run(train_on(run, body=body))
+            train(epochs=2000, body=body)
         self.assertEqual(agent.words()["done"], 6000)
 
     def test_the_program_outlives_its_agent(self):
         agent, clock = self.agent(), self.clock()
-        run = make(epochs=50)
 
         def body(step):
             clock.return_value += 2
@@ -327,7 +311,7 @@ class Reports(Case):
             if step.number == 10:
                 agent.hang_up()
 
-        run(train_on(run, body=body))
+        train(epochs=50, body=body)
         self.assertEqual(agent.words()["done"], 150)
 
 
@@ -358,14 +342,13 @@ class Reports(Case):
 class Faults(Case):
     def fault(self, error):
         agent = self.agent()
-        run = make()
 
         def body(step):
             if step.number == 2:
                 raise error
 
         with self.assertRaises(type(error)) as caught:
-            run(train_on(run, body=body))
+            train(body=body)
         self.assertIs(caught.exception, error)
         messages = agent.received()
         self.assertNotIn("finished", [message["type"] for message in messages])
@@ -374,7 +357,7 @@ class Faults(Case):
     def test_the_traceback_is_reported(self):
         (fault,) = self.fault(ZeroDivisionError("over ünity"))
         self.assertEqual((fault["step"], fault["clean"]), (1, False))
-        self.assertIn("test_run.py", fault["message"])
+        self.assertIn("test_job.py", fault["message"])
         self.assertTrue(fault["message"].rstrip().endswith("ZeroDivisionError: over ünity"))
 
     def test_of_a_long_one_the_end(self):
@@ -395,53 +378,90 @@ class Faults(Case):
 
 class Elsewhere(Case):
     def test_without_an_agent(self):
-        run, seen = make(), []
+        seen = []
 
         def body(step):
-            seen.append([batch for batch, _ in step.micro_batches()])
+            seen.append(list(step.micro_batches()))
             step.report(loss=1)
 
         with mock.patch.dict(os.environ, clear=True):
-            run(train_on(run, body=body))
-        self.assertEqual(run.total_steps, 6)
+            job = train(body=body)
+        self.assertEqual(job.total_steps, 6)
         epochs = seen[:3], seen[3:]
         for epoch in epochs:
             self.assertEqual(sorted(x for step in epoch for batch in step for x in batch), DATA)
         self.assertNotEqual(*epochs)
 
+    def of_ranks(self, size, body, **options):
+        """Trains as each of so many ranks, one after another; body takes the rank and the step."""
+        for rank in range(size):
+            env = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+            with mock.patch.dict(os.environ, env, clear=True):
+                train(body=lambda step: body(rank, step), **options)
+
     def test_ranks_of_the_environment(self):
         seen = []
-        for rank in range(3):
-            env = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-            run = make(epochs=1, micro_batch=1)
+        self.of_ranks(3, lambda _, step: seen.extend(x for b in step.micro_batches() for x in b), epochs=1, micro_batch=1)
+        self.assertEqual(sorted(seen), DATA)
 
-            def body(step):
-                seen.extend((step.number, x) for batch, weight in step.micro_batches() if weight for x in batch)
-
-            with mock.patch.dict(os.environ, env, clear=True):
-                run(train_on(run, body=body))
-        self.assertEqual(sorted(x for _, x in seen), DATA)
-
-    def test_a_rank_without_a_share_runs_the_first_sample_for_nothing(self):
+    def test_a_rank_without_a_share_has_nothing_to_do(self):
         got = {}
-        for rank in range(4):
-            env = {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-            run = make(epochs=1)
-            with mock.patch.dict(os.environ, env, clear=True):
-                run(train_on(run, data=["only"], body=lambda s: got.update({rank: list(s.micro_batches())})))
-        self.assertEqual(got, {0: [(["only"], 0)], 1: [(["only"], 0)], 2: [(["only"], 0)], 3: [(["only"], 4)]})
+        self.of_ranks(4, lambda rank, step: got.update({rank: list(step.micro_batches())}), data=["only"], epochs=1)
+        self.assertEqual(got, {0: [], 1: [], 2: [], 3: [["only"]]})
 
     def test_collate(self):
-        run, seen = make(epochs=1, global_batch=10), []
-
-        def train(_):
-            for _ in run.epochs():
-                for step in run.steps(DATA, collate=sum):
-                    seen.extend(step.micro_batches())
-
+        seen = []
         with mock.patch.dict(os.environ, clear=True):
-            run(train)
-        self.assertEqual(seen, [(45, 1.0)])
+            train(body=lambda step: seen.extend(step.micro_batches()), epochs=1, global_batch=10, collate=sum)
+        self.assertEqual(seen, [45])
+
+    def drawn(self, size, **options):
+        """What each rank draws in each item of the loop."""
+        found = {}
+
+        def body(rank, step):
+            found[rank, step.number, step.evaluates] = random.random()
+
+        self.of_ranks(size, body, evaluate="epoch", **options)
+        return found
+
+    def test_random_numbers_are_of_the_step_and_the_rank(self):
+        first = self.drawn(2)
+        self.assertEqual(len(set(first.values())), 2 * 8, "six steps and two evaluations of two ranks")
+        random.seed(99)
+        self.assertEqual(self.drawn(2), first)
+        fewer = self.drawn(1)
+        self.assertEqual(fewer, {key: value for key, value in first.items() if not key[0]})
+
+
+class Plans(Case):
+    """What the loop gives, without any change of the world."""
+
+    def setUp(self):
+        self.enterContext(mock.patch.dict(os.environ, clear=True))
+
+    def items(self, **options):
+        found = []
+        train(body=lambda step: found.append((f"e{step.number}" if step.evaluates else step.number)), **options)
+        return found
+
+    def test_evaluations(self):
+        for options, want in [
+            ({"epochs": 2}, [1, 2, 3, 4, 5, 6]),
+            ({"epochs": 2, "evaluate": "epoch"}, [1, 2, 3, "e3", 4, 5, 6, "e6"]),
+            ({"epochs": 2, "evaluate": 4}, [1, 2, 3, 4, "e4", 5, 6, "e6"]),
+            ({"epochs": 2, "evaluate": 6}, [1, 2, 3, 4, 5, 6, "e6"]),
+            ({"epochs": None, "max_steps": 4, "evaluate": "epoch"}, [1, 2, 3, "e3", 4, "e4"]),
+            ({"epochs": 1, "max_steps": 7}, [1, 2, 3]),
+            ({"epochs": 2, "max_steps": 2}, [1, 2]),
+        ]:
+            with self.subTest(options):
+                self.assertEqual(self.items(**options), want)
+
+    def test_where_an_item_is(self):
+        found = []
+        train(body=lambda step: found.append((step.epoch, step.ends_epoch, step.samples)), evaluate="epoch", epochs=1)
+        self.assertEqual(found, [(0, False, 4), (0, False, 4), (0, True, 2), (0, True, 0)])
 
 
 class WrongUse(Case):
@@ -449,42 +469,74 @@ class WrongUse(Case):
         self.enterContext(mock.patch.dict(os.environ, clear=True))
 
     def test_options_out_of_range(self):
-        for bad in {"epochs": 0}, {"global_batch": 0}, {"micro_batch": 0}, {"micro_batch": -1}, {"seed": -1}:
-            with self.assertRaisesRegex(ValueError, next(iter(bad))):
-                make(**bad)
+        for bad in (
+            {"epochs": 0}, {"global_batch": 0}, {"micro_batch": 0}, {"micro_batch": -1}, {"max_steps": 0},
+            {"evaluate": 0}, {"evaluate": "often"}, {"evaluate": True},
+        ):  # fmt: skip
+            with self.subTest(bad), self.assertRaisesRegex(ValueError, next(iter(bad))):
+                train(**bad)
+        with self.assertRaisesRegex(ValueError, "say when the training ends"):
+            train(epochs=None)
+        with self.assertRaisesRegex(ValueError, "seed"):
+            concertina.join({}, seed=-1)
 
-    def test_outside_the_training_function(self):
-        run = make()
-        for call in lambda: next(run.epochs()), lambda: next(run.steps(DATA)), lambda: run.report(loss=1):
-            with self.assertRaisesRegex(RuntimeError, "training function"):
-                call()
+    def test_a_seed_without_a_state(self):
+        with self.assertRaisesRegex(TypeError, "name what training changes"):
+            concertina.join(seed=3)
 
-    def test_steps_outside_an_epoch(self):
-        run = make()
-        with self.assertRaisesRegex(RuntimeError, "epochs"):
-            run(lambda w: next(run.steps(DATA)))
+    def test_states_that_are_none(self):
+        for state, error in [([1], TypeError), ({"x": 1}, TypeError), ({"concertina.x": 1}, ValueError), ({1: 1}, ValueError)]:
+            with self.subTest(state), self.assertRaisesRegex(error, "state"):
+                concertina.join(state)
 
-    def test_a_run_trains_once(self):
-        run = make()
-        run(lambda w: None)
-        with self.assertRaisesRegex(RuntimeError, "already"):
-            run(lambda w: None)
+    def test_a_step_without_its_block(self):
+        with self.assertRaisesRegex(RuntimeError, "with step:"):
+            for _ in concertina.join({}).steps(DATA, global_batch=4, epochs=1):
+                pass
 
-    def test_data_without_samples(self):
-        run = make()
-        with self.assertRaisesRegex(ValueError, "empty"):
-            run(train_on(run, data=[]))
-
-    def test_data_that_changes_its_length(self):
-        run = make()
-
-        def train(_):
-            for epoch in run.epochs():
-                for _ in run.steps(range(10 + 10 * epoch)):
+    def test_a_step_that_is_over(self):
+        job, first = concertina.join({}), []
+        with self.assertRaisesRegex(RuntimeError, "is over"):
+            for step in job.steps(DATA, global_batch=4, epochs=1):
+                first.append(step)
+                with first[0]:
                     pass
 
-        with self.assertRaisesRegex(ValueError, "one length"):
-            run(train)
+    def test_a_job_trains_once(self):
+        job = train()
+        with self.assertRaisesRegex(RuntimeError, "over"):
+            job.steps(DATA, global_batch=4, epochs=1)
+
+    def test_two_loops_at_once(self):
+        job = concertina.join({})
+        for step in job.steps(DATA, global_batch=10, epochs=1):
+            with step, self.assertRaisesRegex(RuntimeError, "under way"):
+                job.steps(DATA, global_batch=10, epochs=1)
+
+    def test_micro_batches_once_and_not_in_an_evaluation(self):
+        def body(step):
+            if not step.evaluates:
+                list(step.micro_batches())
+            with self.assertRaisesRegex(RuntimeError, "evaluation" if step.evaluates else "once"):
+                step.micro_batches()
+
+        train(body=body, evaluate="epoch")
+
+    def test_the_world_before_the_loop(self):
+        with self.assertRaisesRegex(RuntimeError, "in the loop"):
+            concertina.join({}).world
+
+    def test_data_without_samples(self):
+        with self.assertRaisesRegex(ValueError, "empty"):
+            train(data=[])
+
+    def test_values_that_are_none(self):
+        values = concertina.join({}).values(best=0.0)
+        with self.assertRaisesRegex(TypeError, "best"):
+            values.best = object()
+        for call in lambda: values.worst, lambda: setattr(values, "worst", 1):
+            with self.assertRaisesRegex(AttributeError, "job.values"):
+                call()
 
 
 if __name__ == "__main__":

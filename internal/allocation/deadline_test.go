@@ -1,0 +1,80 @@
+package allocation
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func deadline(in time.Duration) func(*Job) { return func(j *Job) { j.Deadline = noon.Add(in) } }
+
+// Of two jobs that are alike the older one takes what there is. With a step of a second on one worker and so many steps
+// left, the one with a deadline gets what it needs to meet it, and no more than that; what cannot help it it does not get.
+func TestWhoHasADeadlineIsWidenedFirst(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		in          time.Duration
+		least, most int
+	}{
+		{"none", 0, 1, 1},
+		{"soon", 1200 * time.Second, 6, 7},
+		{"late anyway", 60 * time.Second, 1, 1},
+		{"far", 100 * time.Hour, 1, 1},
+		{"passed", -time.Second, 1, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newCluster().withNodes(2, 4)
+			other := c.training("other", 1, 8, span(0, 1), withPace(linear.pace(6000, exactly)))
+			due := c.training("due", 1, 8, span(1, 2), withPace(linear.pace(6000, exactly)))
+			if test.in != 0 {
+				deadline(test.in)(&c.Jobs[due])
+			}
+			s := simulate(c)
+			s.tell(t)
+			if got := s.run(20).counts(); got[due] < test.least || got[due] > test.most || got[due]+got[other] != 8 {
+				t.Errorf("it has %d, the other one %d; want %d to %d of 8", got[due], got[other], test.least, test.most)
+			}
+		})
+	}
+}
+
+// It takes what it needs from one that has grown, and not the other one's min, nor in another namespace, nor below half of
+// the share of one that was short for long.
+func TestADeadlineTakesSurplusOnly(t *testing.T) {
+	c := newCluster().withNodes(2, 4)
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1, NeverAllowed: true, EvictAllowed: true})
+	other := c.training("other", 2, 8, []NodeID{0, 0, 0, 0}, withPace(linear.pace(1e6, exactly)))
+	due := c.training("due", 1, 8, []NodeID{1}, withPace(linear.pace(5000, exactly)), deadline(1000*time.Second))
+	theirs := c.training("theirs", 1, 3, []NodeID{1, 1, 1}, in(1), withPace(linear.pace(1e6, exactly)))
+	s := simulate(c)
+	s.tell(t)
+	if got := s.run(20).counts(); got[other] != 2 || got[due] != 3 || got[theirs] != 3 {
+		t.Errorf("they have %v, want 2, 3 and 3", got)
+	}
+}
+
+// Who cannot meet its deadline says so: with the size that would, or that none does.
+func TestWhoWillBeLateSaysSo(t *testing.T) {
+	c := newCluster().withNodes(1, 4)
+	due := c.training("due", 1, 8, []NodeID{0, 0, 0, 0}, withPace(linear.pace(6000, exactly)), deadline(1000*time.Second))
+	d := NewPlan(c).of(due)
+	if d.Needs < 6 || d.Needs > 7 || d.Late || d.Why.Reason != "Late" || !strings.Contains(d.Why.Text, "with 4 workers") {
+		t.Errorf("it needs %d, late %v: %+v", d.Needs, d.Late, d.Why)
+	}
+	c.Jobs[due].Deadline = noon.Add(10 * time.Second)
+	if d := NewPlan(c).of(due); d.Needs != 0 || !d.Late || d.Why.Reason != "Late" {
+		t.Errorf("it needs %d, late %v: %+v", d.Needs, d.Late, d.Why)
+	}
+	for name, change := range map[string]func(*Job){
+		"in time":         func(j *Job) { j.Deadline = noon.Add(time.Hour) },
+		"no steps known":  func(j *Job) { j.Pace.Left = 0 },
+		"no pace":         func(j *Job) { j.Pace = nil },
+		"deadline passed": func(j *Job) { j.Deadline = noon.Add(-time.Second) },
+	} {
+		c.Jobs[due].Pace, c.Jobs[due].Deadline = linear.pace(6000, exactly), noon.Add(10*time.Second)
+		change(&c.Jobs[due])
+		if d := NewPlan(c).of(due); d.Late || d.Why.Reason == "Late" {
+			t.Errorf("%s: %+v", name, d.Why)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package allocation
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// inQueue are the names of the jobs that wait, in the order of their places.
+func inQueue(c *Cluster) []string {
+	plan := NewPlan(c)
+	names := make([]string, len(c.Jobs))
+	last := 0
+	for id := range plan.Decisions {
+		if place := int(plan.Decisions[id].Queue); place > 0 {
+			names[place-1] = c.Jobs[id].UID
+			last = max(last, place)
+		}
+	}
+	return names[:last]
+}
+
+func queuedAt(at time.Time) func(*Job) { return func(j *Job) { j.Queued = at } }
+
+// crowded is a cluster without room, in which five gangs wait: two ran before and say how much is left.
+func crowded() *Cluster {
+	c := newCluster().withNodes(1, 2)
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1, NeverAllowed: true, EvictAllowed: true})
+	c.training("busy", 2, 2, []NodeID{0, 0})
+	c.queued("long", 1, 4, withPace(linear.pace(1e6, exactly)))
+	c.queued("fresh", 1, 4)
+	c.queued("theirs", 1, 4, in(1), withPace(linear.pace(1e9, exactly)))
+	c.queued("short", 1, 4, withPace(linear.pace(1e3, exactly)))
+	c.queued("new", 1, 4)
+	return c
+}
+
+// Those with least to do come first, who never ran before those of whom more is known; jobs of another namespace keep
+// their place.
+func TestGangsOfANamespaceStandByWhatIsLeft(t *testing.T) {
+	c := crowded()
+	if diff := cmp.Diff([]string{"fresh", "new", "theirs", "short", "long"}, inQueue(c)); diff != "" {
+		t.Error(diff)
+	}
+	c.Settings.ByValue = false
+	if diff := cmp.Diff([]string{"long", "fresh", "theirs", "short", "new"}, inQueue(c)); diff != "" {
+		t.Errorf("in equal parts: %s", diff)
+	}
+}
+
+// Who has waited for long is passed by nobody any more, however much it has to do; the plan says when that will be.
+func TestWhoHasWaitedForLongStandsByAge(t *testing.T) {
+	c := crowded()
+	long := &c.Jobs[1]
+	long.Queued = noon.Add(-9 * time.Minute)
+	if next := NewPlan(c).Next; next.IsZero() || next.After(noon.Add(time.Minute)) {
+		t.Errorf("looks again at %v, the gang will have waited for long a minute after noon", next)
+	}
+	c.at(time.Minute)
+	if diff := cmp.Diff([]string{"long", "fresh", "theirs", "new", "short"}, inQueue(c)); diff != "" {
+		t.Error(diff)
+	}
+	// A clock that jumped back says nothing.
+	long.Queued = noon.Add(time.Hour)
+	if got := inQueue(c); got[len(got)-1] != "long" {
+		t.Errorf("queued in the future it stands in %v", got)
+	}
+}
+
+// Priority is before all else, and a gang that has more to do does not wait for ever behind new ones that keep coming.
+func TestNobodyIsPassedForEver(t *testing.T) {
+	c := newCluster().withNodes(1, 1)
+	long := c.queued("long", 1, 1, withPace(linear.pace(1e6, exactly)))
+	urgent := c.queued("urgent", 1, 1, priority(1), withPace(linear.pace(1e9, exactly)))
+	if plan := NewPlan(c); !plan.of(urgent).Start || plan.of(long).Start {
+		t.Fatal("not the one of the higher priority starts")
+	}
+	c.Jobs[urgent] = Job{}
+	for minute := 0; ; minute++ {
+		// Each minute a job of a minute comes that is new.
+		c.at(time.Duration(minute) * time.Minute)
+		other := c.queued("new", 1, 1, queuedAt(c.Now))
+		plan := NewPlan(c)
+		if plan.of(long).Start {
+			if minute == 0 {
+				t.Error("it starts at once, before one that may be short")
+			}
+			return
+		}
+		if minute > 10 {
+			t.Fatalf("it waits after %d minutes", minute)
+		}
+		if !plan.of(other).Start {
+			t.Fatal("nobody starts")
+		}
+		c.Jobs[other] = Job{}
+	}
+}

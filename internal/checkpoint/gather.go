@@ -1,0 +1,401 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// pieceBlocks is how many blocks are asked for at a time, so that several holders share a large file.
+	pieceBlocks = 32
+	// maxPieces bounds the number of pieces of a file: each comes with the hashes of all of its blocks.
+	maxPieces = 64
+	// maxStreams is how many pieces come at a time.
+	maxStreams = 8
+)
+
+// Fetch gets files from those that hold them, several at a time, and pieces of a large one from different holders.
+// What is held already is not fetched again. A transfer that does not move for ten seconds ends. A holder that says that
+// it does not know the tickets yet is asked again, for earlyTimeout. Errors: ctx has ended; a file cannot be written
+// here, ErrLocal; or nobody has one of them, with what was wrong at each holder, ErrUnreached among them when that was
+// so. Files that came whole stay then.
+func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) error {
+	g := &gathering{store: s, ctx: ctx, identity: identity, began: time.Now(), gone: map[string]bool{}}
+	g.changed = sync.NewCond(&g.mu)
+	for i := range want {
+		held, err := s.holdsWhole(want[i].Snapshot)
+		if held {
+			continue
+		}
+		if err == nil && want[i].Bytes > MaxBytes {
+			err = fmt.Errorf("it is said to have %d bytes, more than the largest of %d", want[i].Bytes, int64(MaxBytes))
+			want[i].Holders = nil
+		}
+		g.add(&want[i], err)
+	}
+	defer g.close()
+	stop := context.AfterFunc(ctx, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.changed.Broadcast()
+	})
+	defer stop()
+	g.run()
+	return g.result()
+}
+
+// gathering is one Fetch.
+type gathering struct {
+	store    *Store
+	ctx      context.Context
+	identity *Identity
+	began    time.Time
+
+	mu sync.Mutex
+	// changed is told when a piece was taken, or came.
+	changed  *sync.Cond
+	arrivals []*arrival
+	pieces   []*piece
+	// gone are the holders that are asked for nothing more, running is how many pieces are on their way.
+	gone    map[string]bool
+	running int
+	// local is why nothing can be written here.
+	local error
+}
+
+// arrival is a file that is on its way.
+type arrival struct {
+	*Wanted
+	file *os.File
+	// blocks are the hashes of its blocks, once a holder has said them; left is how many pieces are missing.
+	blocks []Hash
+	left   int
+	// lacking are the holders that do not have it, errs what was wrong at each.
+	lacking map[string]bool
+	errs    []error
+}
+
+// piece is some blocks of a file.
+type piece struct {
+	of       *arrival
+	from, to uint64
+	running  bool
+	// refused are the holders that have not given it whole.
+	refused map[string]bool
+}
+
+// add plans how a file is to come.
+func (g *gathering) add(want *Wanted, err error) {
+	a := &arrival{Wanted: want, lacking: map[string]bool{}, errs: []error{fmt.Errorf("%d holders are known", len(want.Holders))}}
+	if err != nil {
+		a.errs = append(a.errs, err)
+	}
+	g.arrivals = append(g.arrivals, a)
+	blocks := numberOfBlocks(want.Bytes)
+	each := max(pieceBlocks, (blocks+maxPieces-1)/maxPieces)
+	for from := uint64(0); from < blocks || from == 0; from += each {
+		g.pieces = append(g.pieces, &piece{of: a, from: from, to: min(blocks, from+each), refused: map[string]bool{}})
+		a.left++
+	}
+}
+
+// run has every holder give pieces until there are none that it could give. A single one has two streams.
+func (g *gathering) run() {
+	holders := map[string]Holder{}
+	for _, a := range g.arrivals {
+		for _, h := range a.Holders {
+			holders[h.String()] = h
+		}
+	}
+	if len(g.pieces) > 0 {
+		// Not all that need the same files begin with the same one.
+		sum := g.identity.Sum()
+		first := int(binary.BigEndian.Uint32(sum[:]) % uint32(len(g.pieces)))
+		g.pieces = append(g.pieces[first:len(g.pieces):len(g.pieces)], g.pieces[:first]...)
+	}
+	places := make(chan struct{}, maxStreams)
+	var streams sync.WaitGroup
+	for _, h := range holders {
+		for range max(1, 3-len(holders)) {
+			streams.Go(func() { g.stream(h, places) })
+		}
+	}
+	streams.Wait()
+}
+
+// stream gets pieces from one holder.
+func (g *gathering) stream(from Holder, places chan struct{}) {
+	buffer := make([]byte, blockBytes)
+	for {
+		p := g.next(from)
+		if p == nil {
+			return
+		}
+		places <- struct{}{}
+		missing, err := g.get(p, from, buffer)
+		<-places
+		early := errors.Is(err, errEarly) && time.Since(g.began) < earlyTimeout
+		g.came(p, from, missing, err, early)
+		if early {
+			wait(g.ctx, earlyWait)
+		}
+	}
+}
+
+// next takes a piece that a holder may give; nil when there will be none.
+func (g *gathering) next(from Holder) *piece {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.ctx.Err() == nil && g.local == nil && !g.gone[from.String()] {
+		later := false
+		for _, p := range g.pieces {
+			if !p.mayCome(from) {
+				continue
+			}
+			if !p.running {
+				p.running = true
+				g.running++
+				return p
+			}
+			later = true // whoever gives it now may fail
+		}
+		if !later {
+			return nil
+		}
+		g.changed.Wait()
+	}
+	return nil
+}
+
+// mayCome says whether a holder may give a piece.
+func (p *piece) mayCome(from Holder) bool {
+	name := from.String()
+	if p.refused[name] || p.of.lacking[name] {
+		return false
+	}
+	for _, h := range p.of.Holders {
+		if h.String() == name {
+			return true
+		}
+	}
+	return false
+}
+
+// span is some blocks.
+type span struct{ from, to uint64 }
+
+// came notes what has come of a piece: what is missing of it is asked for elsewhere, and the rest not again.
+func (g *gathering) came(p *piece, from Holder, missing []span, err error, early bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer g.changed.Broadcast()
+	g.running--
+	p.running = false
+	name := from.String()
+	switch {
+	case err == nil || early || g.ctx.Err() != nil:
+	case errors.Is(err, ErrLocal):
+		g.local = errors.Join(g.local, err)
+	default:
+		p.of.errs = append(p.of.errs, fmt.Errorf("from %s: %w", from, err))
+		g.gone[name] = g.gone[name] || errors.Is(err, ErrUnreached)
+	}
+	if len(missing) > 0 {
+		if !early {
+			p.refused[name] = true
+		}
+		p.from, p.to = missing[0].from, missing[0].to
+		for _, more := range missing[1:] {
+			g.pieces = append(g.pieces, &piece{of: p.of, from: more.from, to: more.to, refused: map[string]bool{name: true}})
+			p.of.left++
+		}
+		return
+	}
+	for i := range g.pieces {
+		if g.pieces[i] == p {
+			g.pieces = append(g.pieces[:i:i], g.pieces[i+1:]...)
+			break
+		}
+	}
+	if p.of.left--; p.of.left == 0 {
+		if err := p.of.finish(g.store); err != nil {
+			g.local = errors.Join(g.local, err)
+		}
+	}
+}
+
+// open makes the file of an arrival when its first piece comes.
+func (g *gathering) open(a *arrival) (*os.File, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if a.file != nil {
+		return a.file, nil
+	}
+	var err error
+	if a.file, err = g.store.create(g.store.dir); err != nil {
+		return nil, g.store.unwritable(a.Snapshot, err)
+	}
+	return a.file, nil
+}
+
+// finish gives a file its name.
+func (a *arrival) finish(s *Store) error {
+	if err := a.file.Close(); err != nil {
+		return s.unwritable(a.Snapshot, err)
+	}
+	if _, err := s.enter(held{a.Snapshot, a.blocks, true}, filepath.Base(a.file.Name()), true); err != nil {
+		return s.unwritable(a.Snapshot, err)
+	}
+	s.refresh(a.ID)
+	a.file = nil
+	return nil
+}
+
+// close removes what has not come whole.
+func (g *gathering) close() {
+	for _, a := range g.arrivals {
+		if a.file != nil {
+			_ = a.file.Close()
+			_ = os.Remove(a.file.Name())
+		}
+	}
+}
+
+// result is nil when all has come.
+func (g *gathering) result() error {
+	for _, a := range g.arrivals {
+		switch {
+		case a.left == 0 && a.file == nil && g.local == nil:
+			continue
+		case g.ctx.Err() != nil:
+			return fmt.Errorf("fetch snapshot %v: %w", a.ID, context.Cause(g.ctx))
+		case g.local != nil:
+			a.errs = append(a.errs, g.local)
+		}
+		return fmt.Errorf("fetch snapshot %v: %w", a.ID, listed(a.errs))
+	}
+	return nil
+}
+
+// bytesHeader says how many bytes the whole file has, of which a holder gives a piece.
+const bytesHeader = "Snapshot-Bytes"
+
+// get gets a piece from a holder, and returns what is still missing of it.
+func (g *gathering) get(p *piece, from Holder, buffer []byte) (missing []span, err error) {
+	all := []span{{p.from, p.to}}
+	query := fmt.Sprintf("?from=%d&to=%d", p.from, p.to)
+	response, err := ask(g.ctx, http.MethodGet, p.of.Snapshot, query, from, g.identity)
+	if err != nil {
+		return all, fmt.Errorf("%w: %w", ErrUnreached, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		err := refused(response)
+		if response.StatusCode == http.StatusServiceUnavailable {
+			err = fmt.Errorf("%w: %w", errEarly, err)
+		}
+		return all, err
+	}
+	bytes, body := response.Header.Get(bytesHeader), &counter{r: response.Body}
+	if bytes == "" {
+		bytes = strconv.FormatInt(response.ContentLength, 10)
+	}
+	if bytes != strconv.FormatUint(p.of.Bytes, 10) {
+		return all, fmt.Errorf("it holds a file of %.20s bytes, and %d are wanted", bytes, p.of.Bytes)
+	}
+	file, err := g.open(p.of)
+	if err != nil {
+		return all, err
+	}
+	if response.Header.Get(bytesHeader) == "" {
+		missing, err = g.takeWhole(p, file, body, buffer)
+	} else {
+		missing, err = g.takePiece(p, file, body, buffer)
+	}
+	if errors.Is(err, errWrongBytes) {
+		err = fmt.Errorf("%w, %s", err, verifyAt(g.ctx, p.of.Snapshot, from, g.identity))
+	}
+	return missing, err
+}
+
+// takePiece reads the hashes of all blocks, and then those of the piece.
+func (g *gathering) takePiece(p *piece, file *os.File, body *counter, buffer []byte) ([]span, error) {
+	all := []span{{p.from, p.to}}
+	blocks, err := readHashes(body, numberOfBlocks(p.of.Bytes))
+	if err != nil {
+		return all, brokenOff(body, p.of.Snapshot, err)
+	}
+	if hash := hashOfBlocks(blocks); hash != p.of.Hash {
+		return all, fmt.Errorf("its blocks have the %w %x, and %x is wanted", errWrongBytes, hash, p.of.Hash)
+	}
+	g.mu.Lock()
+	p.of.blocks = blocks
+	g.mu.Unlock()
+	var missing []span
+	var wrong error
+	for i := p.from; i < p.to; i++ {
+		block := buffer[:min(blockBytes, p.of.Bytes-i*blockBytes)]
+		if _, err := io.ReadFull(body, block); err != nil {
+			return append(missing, span{i, p.to}), brokenOff(body, p.of.Snapshot, err)
+		}
+		if sumOf(block) != blocks[i] {
+			missing = append(missing, span{i, i + 1})
+			wrong = fmt.Errorf("block %d has another %w than it says itself", i, errWrongBytes)
+			continue
+		}
+		if _, err := file.WriteAt(block, int64(i*blockBytes)); err != nil {
+			return all, g.store.unwritable(p.of.Snapshot, err)
+		}
+	}
+	return missing, wrong
+}
+
+// takeWhole reads the whole file from an agent of a version that gives no pieces.
+func (g *gathering) takeWhole(p *piece, file *os.File, body *counter, buffer []byte) ([]span, error) {
+	all := []span{{p.from, p.to}}
+	blocks := make([]Hash, numberOfBlocks(p.of.Bytes))
+	for i := range uint64(len(blocks)) {
+		block := buffer[:min(blockBytes, p.of.Bytes-i*blockBytes)]
+		if _, err := io.ReadFull(body, block); err != nil {
+			return all, brokenOff(body, p.of.Snapshot, err)
+		}
+		blocks[i] = sumOf(block)
+		if p.from <= i && i < p.to {
+			if _, err := file.WriteAt(block, int64(i*blockBytes)); err != nil {
+				return all, g.store.unwritable(p.of.Snapshot, err)
+			}
+		}
+	}
+	if hash := hashOfBlocks(blocks); hash != p.of.Hash {
+		return all, fmt.Errorf("the %d bytes have the %w %x, and %x is wanted", p.of.Bytes, errWrongBytes, hash, p.of.Hash)
+	}
+	g.mu.Lock()
+	p.of.blocks = blocks
+	g.mu.Unlock()
+	return nil, nil
+}
+
+// counter counts what was read.
+type counter struct {
+	r io.Reader
+	n uint64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += uint64(n)
+	return n, err
+}
+
+func brokenOff(body *counter, want Snapshot, err error) error {
+	return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes: %w", ErrUnreached, body.n, want.Bytes, err)
+}

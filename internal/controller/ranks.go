@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// standing is what is known of a worker's place in the current world.
+type standing struct {
+	// rank is its worker rank; -1 for none, or when nobody knows which.
+	rank int32
+	// open is true while it may have one of which nobody knows.
+	open bool
+}
+
+// roll is what the record of the newest world says of who is in it. It tells of the workers that this operator has not heard
+// yet, and is all that is durable of ranks.
+type roll struct {
+	made rendezvous.Record
+	// ranks are those of the members by the ordinals of their pods; nil when the record names nobody.
+	ranks map[int32]int32
+	// parent is true while it may be the world before that trains, burned while it is known to be: nobody has entered the
+	// newest one. The record does not name who is in the one before.
+	parent, burned bool
+}
+
+func (s *State) roll() *roll {
+	r := &roll{made: record.FromStatus(s.Job)}
+	r.ranks, _ = record.Ranks(s.Job)
+	reached := s.rendezvousKnows() && s.World.Round >= r.made.Round
+	r.parent = r.made.Parent > 0 && !reached && !s.stepSeen(&r.made)
+	r.burned = r.parent && s.rendezvousKnows() && s.World.Round == r.made.Parent
+	return r
+}
+
+// stepSeen says whether it is durable that a step was made in the world of a record: then the one before it makes none.
+func (s *State) stepSeen(made *rendezvous.Record) bool {
+	return slices.ContainsFunc(s.Job.Status.Resizes, func(r v1alpha1.Resize) bool {
+		return value(r.Round) == int64(made.Round) && r.Pause != nil
+	})
+}
+
+// clocksApart is how far the clocks of the API server, which says when a pod was created, and of the operator, which says when a
+// record was made, may be from each other. Further apart no lease would hold and no certificate be valid.
+const clocksApart = 2 * time.Minute
+
+// standing is that of the pod of an attempt with an ordinal, which was created at a time. Whoever came after the record was
+// made is in no world of which it does not tell.
+func (r *roll) standing(attempt, ordinal int32, created time.Time) standing {
+	if r.made.Round == 0 || attempt != r.made.Attempt {
+		return standing{rank: -1}
+	}
+	if rank, named := r.ranks[ordinal]; named && !r.burned {
+		return standing{rank: rank}
+	}
+	return standing{rank: -1, open: (r.ranks == nil || r.parent) && !created.After(r.made.StartedAt.Add(clocksApart))}
+}
+
+// recorded is the standing of a worker by the record alone.
+func (p *planner) recorded(pod *corev1.Pod) standing {
+	if p.rolled == nil {
+		p.rolled = p.roll()
+	}
+	return p.rolled.standing(podAttempt(pod), podOrdinal(pod), pod.CreationTimestamp.Time)
+}
+
+// standing is that of a worker, by its own word or else by the record.
+func (p *planner) standing(pod *corev1.Pod) standing {
+	if seen := p.member(pod); seen.Joined {
+		return standing{rank: seen.WorkerRank}
+	}
+	return p.recorded(pod)
+}
+
+// history says whether a pod has ended that was in no world by then: what became of it explains
+// nothing now. It is kept for its logs.
+func (p *planner) history(pod *corev1.Pod) bool {
+	if !podEnded(pod) {
+		return false
+	}
+	if stands := p.recorded(pod); stands.rank >= 0 || stands.open {
+		return false
+	}
+	return isGrowth(pod) || p.member(pod).LostIn > 0 || p.endedBefore(pod, p.rolled.made.StartedAt)
+}
+
+// endedBefore says whether the training container of a pod is known to have ended before a time.
+func (p *planner) endedBefore(pod *corev1.Pod, at time.Time) bool {
+	exit := trainerExit(pod, &p.Job.Spec.Workers)
+	return exit != nil && exit.FinishedAt.Time.Before(at)
+}

@@ -1,0 +1,232 @@
+package rendezvous
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/concertina-dev/concertina/internal/share"
+)
+
+// What the members hold of the history of the world makes states that it could go back to: whole files, and parts that fit
+// together when somebody has each of the shares. A state of which a share is missing is none: an older one serves then.
+
+// state is a snapshot that can be had.
+type state struct {
+	Snapshot
+	// parts are its shares, in their order, and then the parts of ranks that there are; nil for a whole file.
+	parts []Snapshot
+	// holders are those who hold each of the parts, or the whole.
+	holders [][]*member
+	// copies is on how many different nodes each of the shares is, at least.
+	copies int
+}
+
+// fit is what parts that fit together have in common.
+type fit struct {
+	round, step uint64
+	of          int
+	layout      string
+}
+
+// files are those of one key, and who holds each.
+type files map[Snapshot][]*member
+
+// chosen is the file of a key that most hold.
+func (f files) chosen() Snapshot {
+	var best Snapshot
+	for s := range f {
+		if len(f[best]) == 0 || cmp.Or(cmp.Compare(len(f[s]), len(f[best])), bytes.Compare(best.Hash[:], s.Hash[:]), cmp.Compare(best.Bytes, s.Bytes)) > 0 {
+			best = s
+		}
+	}
+	return best
+}
+
+// catalogue is what members hold of the history: whole files, and parts by what they have in common.
+type catalogue struct {
+	whole  files
+	parted map[fit]map[share.Key]files
+}
+
+// catalogueOf is that of these members.
+func (m *Machine) catalogueOf(members []*member) catalogue {
+	made, older := m.mostMade(), m.anyOlder()
+	c := catalogue{files{}, map[fit]map[share.Key]files{}}
+	for _, mem := range members {
+		for _, s := range mem.report.Snapshots {
+			if !m.inHistory(mem, s, made) {
+				continue
+			}
+			key, isPart := share.Parse(s.Part)
+			switch {
+			case !isPart:
+				c.whole[s] = append(c.whole[s], mem)
+			case !older:
+				c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
+			}
+		}
+	}
+	return c
+}
+
+func (c *catalogue) add(of fit, key share.Key, s Snapshot, mem *member) {
+	if c.parted[of] == nil {
+		c.parted[of] = map[share.Key]files{}
+	}
+	if c.parted[of][key] == nil {
+		c.parted[of][key] = files{}
+	}
+	c.parted[of][key][s] = append(c.parted[of][key][s], mem)
+}
+
+// states are those that can be had. Any whole file of a step serves, so all of them are copies of it, though what differs by
+// rank makes them different files.
+func (c *catalogue) states() []state {
+	same := map[fit][]*member{}
+	for s, holders := range c.whole {
+		of := fit{round: s.Round, step: s.Step}
+		same[of] = append(same[of], holders...)
+	}
+	var states []state
+	for s, holders := range c.whole {
+		copies := nodesOf(same[fit{round: s.Round, step: s.Step}])
+		states = append(states, state{Snapshot: s, holders: [][]*member{holders}, copies: copies})
+	}
+	for of, keys := range c.parted {
+		if s, ok := together(of, keys); ok {
+			states = append(states, s)
+		}
+	}
+	return states
+}
+
+// statesOf are the states that can be had of what these members hold.
+func (m *Machine) statesOf(members []*member) []state {
+	c := m.catalogueOf(members)
+	return c.states()
+}
+
+// anyOlder says whether there is a member whose agent knows no parts: what is written for all must be whole then.
+func (m *Machine) anyOlder() bool {
+	for _, mem := range m.members {
+		if mem.joined && !mem.parts {
+			return true
+		}
+	}
+	return false
+}
+
+// together puts parts that fit together into a state; false when one is missing.
+func together(of fit, keys map[share.Key]files) (s state, ok bool) {
+	s.Round, s.Step = of.round, of.step
+	sum := sha256.New()
+	_, _ = sum.Write([]byte(of.layout))
+	add := func(all files) Snapshot {
+		one := all.chosen()
+		s.parts, s.holders = append(s.parts, one), append(s.holders, all[one])
+		return one
+	}
+	for i := range of.of {
+		all := keys[share.Key{Index: i, Of: of.of, Layout: of.layout}]
+		if len(all) == 0 {
+			return state{}, false
+		}
+		one := add(all)
+		if n := nodesOf(all[one]); i == 0 || n < s.copies {
+			s.copies = n
+		}
+		s.Bytes += one.Bytes
+		_, _ = sum.Write(binary.BigEndian.AppendUint64(one.Hash[:], one.Bytes))
+	}
+	sum.Sum(s.Hash[:0])
+	ranks := slices.DeleteFunc(slices.Collect(maps.Keys(keys)), func(k share.Key) bool { return !k.Rank })
+	slices.SortFunc(ranks, func(a, b share.Key) int { return cmp.Compare(a.Index, b.Index) })
+	for _, rank := range ranks {
+		add(keys[rank])
+	}
+	return s, len(ranks) > 0
+}
+
+// neededBy are the parts of a state that the worker of a rank loads: what differs by rank, of its own or else of the first
+// that there is, and then all shares.
+func neededBy(rank int32, parts []Snapshot) []Snapshot {
+	var needed, shares []Snapshot
+	for _, part := range parts {
+		key, _ := share.Parse(part.Part)
+		switch {
+		case !key.Rank:
+			shares = append(shares, part)
+		case len(needed) == 0 || int32(key.Index) == rank:
+			needed = []Snapshot{part}
+		}
+	}
+	return append(needed, shares...)
+}
+
+// holding is an agent that serves a snapshot, or those parts of it.
+type holding struct {
+	holder
+	parts []Snapshot
+}
+
+// has says which of the parts it has.
+func (h *holding) has(parts []Snapshot) []uint32 {
+	var has []uint32
+	for i := range parts {
+		if slices.Contains(h.parts, parts[i]) {
+			has = append(has, uint32(i))
+		}
+	}
+	return has
+}
+
+// holdersOf are those who serve a snapshot now, and what it is made of; nil for a whole file.
+func (m *Machine) holdersOf(s Snapshot) (holders []holding, parts []Snapshot) {
+	if m.world == nil {
+		return m.broughtBy()
+	}
+	at, ok := m.stateOf(s)
+	if !ok {
+		return nil, nil
+	}
+	by := map[*member]*holding{}
+	for i, members := range at.holders {
+		for _, mem := range members {
+			if mem.serves.Port == 0 {
+				continue
+			}
+			if by[mem] == nil {
+				by[mem] = &holding{holder: holder{mem.endpoint.Address, mem.serves}}
+			}
+			if at.parts != nil {
+				by[mem].parts = append(by[mem].parts, at.parts[i])
+			}
+		}
+	}
+	for _, h := range by {
+		holders = append(holders, *h)
+	}
+	slices.SortFunc(holders, func(a, b holding) int {
+		return cmp.Or(strings.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	return holders, at.parts
+}
+
+// stateOf is the state that a snapshot names, if it can be had.
+func (m *Machine) stateOf(s Snapshot) (state, bool) {
+	states := m.states()
+	if i := slices.IndexFunc(states, func(at state) bool { return at.Snapshot == s }); i >= 0 {
+		return states[i], true
+	}
+	return state{}, false
+}
+
+// heldBy says whether a member holds the state, or a part of it.
+func (s *state) heldBy(mem *member) bool {
+	return slices.ContainsFunc(s.holders, func(of []*member) bool { return slices.Contains(of, mem) })
+}

@@ -1,0 +1,136 @@
+package rendezvous
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// throng is a job of so many workers on nodes of eight, whose world trains, with a standby beside it.
+type throng struct {
+	*Machine
+	now  time.Time
+	gang Gang
+}
+
+func newThrong(tb testing.TB, members, processes int) *throng {
+	c := &throng{Machine: NewMachine(10*time.Second, "one"), now: time.Unix(1000, 0)}
+	c.gang = Gang{JobUID: "uid", Attempt: 1, Minimum: 1, Target: int32(members), ProcessesPerWorker: int32(processes), HangTimeout: 10 * time.Minute}
+	for i := range members + 1 {
+		c.gang.Members = append(c.gang.Members, Member{
+			UID: fmt.Sprintf("uid-%d", i), Name: fmt.Sprintf("digits-1-%d", i), Ordinal: int32(i), Node: fmt.Sprintf("node-%d", i/8),
+		})
+	}
+	c.Handle(c.now, GangExpected{c.gang})
+	c.confirm()
+	for i := range c.gang.Members {
+		report := Report{Term: 1, Standby: true}
+		for range processes {
+			report.Processes = append(report.Processes, Process{Elastic: true, Waiting: waitingJoin})
+		}
+		c.Absorb(c.now, AgentJoined{UID: c.gang.Members[i].UID, Attempt: 1, Endpoint: Endpoint{"10.0.0.1", 1}, Serves: Server{Port: 1}, Report: report})
+	}
+	c.Settled(c.now)
+	c.confirm()
+	c.report(1, Process{Elastic: true, ProgramPhase: phaseStep, Entered: 2, Done: 1})
+	if c.world == nil || !c.world.formed() || !c.hasBegun() {
+		tb.Fatalf("the world of %d does not train", members)
+	}
+	return c
+}
+
+// confirm answers the write under way.
+func (c *throng) confirm() { c.Handle(c.now, RecordAnswered{Found: c.writing.Next, Secret: []byte{1}}) }
+
+// report has every member of the world say the same of its processes.
+func (c *throng) report(term uint64, p Process) {
+	for rank, uid := range c.world.ranks.uids {
+		report := Report{
+			Term: term, Round: c.world.record.Round, Digest: c.world.record.MembersDigest, WorkerRank: uint32(rank), StepTime: time.Second,
+			Out: p.Waiting.left(),
+		}
+		for range c.gang.ProcessesPerWorker {
+			report.Processes = append(report.Processes, p)
+		}
+		c.Absorb(c.now, AgentReported{UID: uid, Report: report})
+	}
+}
+
+// silence has two minutes pass in which nobody is heard but one.
+func (c *throng) silence(but string) {
+	mem := c.members[but]
+	mem.report.Processes[0].ProgramPhase = phaseStep
+	for range 12 {
+		c.now = c.now.Add(10 * time.Second)
+		c.Absorb(c.now, AgentReported{UID: mem.want.UID, Report: mem.report})
+	}
+}
+
+// troubles are what may befall a world, in which each decision asks of each worker what it is about: with how many
+// processes each, and how many workers are lost by it.
+var troubles = []struct {
+	name            string
+	processes, lost int
+	begin           func(*throng)
+}{
+	{"none", 1, 0, func(*throng) {}},
+	{"nobody is heard but a standby", 1, 0, func(c *throng) { c.silence(c.gang.Members[MaxWorkers].UID) }},
+	{"all but one are silent, on nodes that are not ready", 1, MaxWorkers - 1, func(c *throng) {
+		for i := range c.gang.Members {
+			c.gang.Members[i].NodeNotReady = true
+		}
+		c.Handle(c.now, GangExpected{c.gang})
+		c.silence(c.world.ranks.uids[MaxWorkers-1])
+	}},
+	{"all but one were never heard by a new leader", 1, MaxWorkers - 1, func(c *throng) {
+		for _, uid := range c.world.ranks.uids[:MaxWorkers-1] {
+			c.members[uid].joined, c.members[uid].connected = false, false
+		}
+		c.silence(c.world.ranks.uids[MaxWorkers-1])
+	}},
+	{"all have left it, with the state of eight processes", 8, 0, func(c *throng) {
+		c.breakWorld(c.now, &recovery{reason: ReasonWorkerLost, judged: true, planned: true})
+		c.report(1, Process{Elastic: true, Entered: 2, Done: 1, Waiting: WaitingAborted, Clean: true, CleanStep: 1})
+		c.members[c.world.ranks.uids[0]].report.Processes[0].Clean = false
+	}},
+}
+
+// In the largest world a decision looks at all of its members once, and not for each of them: in these that would take
+// minutes, with the job's lock held.
+func TestTheLargestWorldInTrouble(t *testing.T) {
+	for _, row := range troubles {
+		t.Run(row.name, func(t *testing.T) {
+			c := newThrong(t, MaxWorkers, row.processes)
+			row.begin(c)
+			c.Handle(c.now, TimePassed{})
+			if lost, _ := c.lostOnes(); lost != row.lost {
+				t.Errorf("%d are lost, want %d", lost, row.lost)
+			}
+			observed := 0
+			for _, seen := range c.Observe(c.now).Members {
+				if seen.LostIn == c.world.record.Round {
+					observed++
+				}
+			}
+			if observed != row.lost {
+				t.Errorf("the controller is told of %d losses, want %d", observed, row.lost)
+			}
+			if c.broken != nil && row.processes > 1 && c.broken.saver == "" {
+				t.Error("nobody is asked for the state")
+			}
+		})
+	}
+}
+
+// BenchmarkTrouble is what one decision costs there.
+func BenchmarkTrouble(b *testing.B) {
+	for _, row := range troubles {
+		b.Run(row.name, func(b *testing.B) {
+			c := newThrong(b, MaxWorkers, row.processes)
+			row.begin(c)
+			for b.Loop() {
+				c.Handle(c.now, TimePassed{})
+			}
+		})
+	}
+}

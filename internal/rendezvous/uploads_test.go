@@ -1,0 +1,312 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
+)
+
+// put does what a directive says about parts.
+func (w *worker) put(u *upload) {
+	if w.uploadError != "" || w.shelf.away {
+		return
+	}
+	for _, part := range u.Put {
+		switch {
+		case slices.Contains(w.puts, part):
+		case slices.Contains(w.snapshots, part):
+			w.puts = append(w.puts, part)
+			w.shelf.parts, w.shelf.states = append(w.shelf.parts, part), append(w.shelf.states, w.states[part])
+		default:
+			w.uploadError = "it does not hold " + part.Part
+		}
+	}
+	if len(u.Manifest) == 0 || w.durable.Snapshot == u.Snapshot {
+		return
+	}
+	if u.Snapshot.Step == w.shelf.refused {
+		w.uploadError = "it is not kept any more"
+		return
+	}
+	for _, part := range u.Manifest {
+		if !slices.Contains(w.shelf.parts, part) {
+			w.uploadError = "nobody has put " + part.Part
+			return
+		}
+	}
+	w.durable = Durable{u.Snapshot, fmt.Sprintf("job/%d-%d", u.Snapshot.Round, u.Snapshot.Step)}
+	w.shelf.kept = append(w.shelf.kept, checkpointed{w.durable.Path, u.Snapshot, w.shelf.states[slices.Index(w.shelf.parts, u.Manifest[0])], u.Manifest})
+}
+
+// inShares is a world of so many workers that write their state in shares, and has a storage; nobody has taken a snapshot.
+func inShares(t *testing.T, workers int) (*fleet, *modelLeader) {
+	t.Helper()
+	f := emptyFleet(t)
+	f.shares, f.minimum, f.target = true, 1, int32(workers)
+	f.storage, f.shelf = &Storage{Interval: 10 * time.Second, Keep: 3}, &shelf{}
+	return f, f.training(workers)
+}
+
+// stage has all workers write what is theirs of the state that they have, and returns its step.
+func (f *fleet) stage(l *modelLeader) uint64 {
+	f.turns(l, 2)
+	f.settleSteps()
+	f.periodic(f.uids()...)
+	f.turns(l, 2)
+	newest, _ := l.machine.newestSnapshot()
+	return newest.Step
+}
+
+// Each part is put by one of those who hold it, all at once, and one writes the manifest then.
+func TestPartsArePutByThoseWhoHoldThem(t *testing.T) {
+	f, l := inShares(t, 4)
+	step := f.stage(l)
+	f.pass(10 * time.Second)
+	f.turns(l, 8)
+	if len(f.shelf.kept) != 1 {
+		t.Fatalf("%d checkpoints: %+v", len(f.shelf.kept), l.machine.uploading)
+	}
+	kept := f.shelf.kept[0]
+	if kept.snapshot.Step != step || len(kept.parts) != 8 || uint64(len(kept.state)) != step {
+		t.Errorf("the checkpoint is %+v, of step %d", kept, step)
+	}
+	for uid, p := range f.pods {
+		if len(p.puts) != 2 {
+			t.Errorf("%s has put %v", uid, p.puts)
+		}
+	}
+	if len(f.shelf.parts) != 8 {
+		t.Errorf("%d parts were put, some of them twice", len(f.shelf.parts))
+	}
+	if seen := l.machine.Observe(f.now); seen.Durable.Snapshot != kept.snapshot || seen.Storage != "" {
+		t.Errorf("%+v is durable, %q", seen.Durable, seen.Storage)
+	}
+}
+
+// Whose uploader fails gives way to who holds the same share. What differs by rank nobody else has: that is waited for.
+func TestAnotherHolderPutsAPart(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.shelf.failing = map[string]string{"p01": "403 Forbidden"}
+	f.stage(l)
+	f.pass(10 * time.Second)
+	f.turns(l, 8)
+	if len(f.shelf.kept) != 0 || !strings.Contains(l.machine.Observe(f.now).Storage, "403 Forbidden") {
+		t.Fatalf("%d checkpoints, it says %q", len(f.shelf.kept), l.machine.Observe(f.now).Storage)
+	}
+	for _, p := range l.machine.uploading.puts {
+		if key, _ := share.Parse(p.part.Part); !p.done && !key.Rank {
+			t.Errorf("%s is not put, by %s", p.part.Part, p.by)
+		}
+	}
+	f.shelf.failing = nil
+	f.turns(l, 8)
+	if len(f.shelf.kept) != 1 || len(f.shelf.kept[0].parts) != 8 {
+		t.Errorf("once it can: %+v", f.shelf.kept)
+	}
+}
+
+// Who is lost while it puts parts takes nothing along but what differed by its rank.
+func TestWhoPutsAPartIsLost(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.stage(l)
+	f.shelf.failing = map[string]string{"p02": "503 Slow Down"}
+	f.pass(10 * time.Second)
+	f.turns(l, 4)
+	if l.machine.uploading == nil {
+		t.Fatal("nobody uploads")
+	}
+	f.end(f.pods["p02"])
+	f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 30)
+	if len(f.shelf.kept) == 0 {
+		t.Fatalf("nothing is durable: %+v", l.machine.uploading)
+	}
+	if n := len(f.shelf.kept[0].parts); n != 7 {
+		t.Errorf("it is made of %d parts", n)
+	}
+}
+
+// The next attempt, of another size, begins with the parts that one of its members brings back.
+func TestAnAttemptBeginsWithParts(t *testing.T) {
+	f, l := inShares(t, 4)
+	step := f.stage(l)
+	f.pass(10 * time.Second)
+	f.turns(l, 8)
+	for _, workers := range []int{2, 3, 6} {
+		next := emptyFleet(t)
+		next.shares, next.minimum, next.target = true, int32(workers), int32(workers)
+		next.storage, next.shelf = &Storage{Interval: time.Hour, Keep: 3, Own: true}, f.shelf
+		for range workers {
+			next.makePod()
+		}
+		next.newLeader()
+		leader := next.leaders[next.born]
+		next.turns(leader, 20)
+		w := leader.machine.world
+		if w == nil || int(w.record.Workers) != workers || w.record.FromStep != step || leader.machine.furthest() <= step {
+			t.Fatalf("the world of %d is %+v: %s", workers, w, leader.machine.fatal)
+		}
+		if durable := leader.machine.Observe(next.now).Durable; durable.Snapshot != f.shelf.kept[0].snapshot {
+			t.Errorf("%+v is durable, and %+v was saved", durable, f.shelf.kept[0].snapshot)
+		}
+	}
+}
+
+// A checkpoint that nobody can finish gives way to the next one, once its parts are held no more.
+func TestACheckpointThatNobodyCanFinish(t *testing.T) {
+	f, l := inShares(t, 3)
+	f.shelf.refused = f.stage(l)
+	f.pass(10 * time.Second)
+	f.turns(l, 8)
+	if said := l.machine.Observe(f.now).Storage; len(f.shelf.kept) != 0 || !strings.Contains(said, "not kept any more") {
+		t.Fatalf("%d checkpoints, it says %q", len(f.shelf.kept), said)
+	}
+	for range 3 {
+		f.stage(l)
+		f.pass(10 * time.Second)
+		f.turns(l, 4)
+	}
+	if len(f.shelf.kept) == 0 || f.shelf.kept[0].snapshot.Step <= f.shelf.refused {
+		t.Errorf("nothing newer is durable: %+v", l.machine.uploading)
+	}
+}
+
+// suspend has all workers stop, and waits until what they have done is durable.
+func (f *fleet) suspend(l *modelLeader) bool {
+	f.storage = &Storage{Interval: f.storage.Interval, Keep: 3, Park: "spec.suspend is true"}
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 400 {
+		if l.machine.Observe(f.now).Parked {
+			return true
+		}
+		f.turns(l, 1)
+		f.expectAgain(l)
+	}
+	return false
+}
+
+// Whose uploader is known to fail writes nothing that nobody else has when all are to go.
+func TestAWorldParksWithoutWhoseUploadsFail(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.shelf.failing = map[string]string{"p01": "403 Forbidden"}
+	f.stage(l)
+	f.pass(10 * time.Second)
+	f.turns(l, 8)
+	if !f.suspend(l) {
+		t.Fatalf("it is not parked: %+v", l.machine.uploading)
+	}
+	for _, part := range f.shelf.kept[len(f.shelf.kept)-1].parts {
+		if key, _ := share.Parse(part.Part); key.Of != 3 {
+			t.Errorf("it has the part %s, and three can upload", part.Part)
+		}
+	}
+}
+
+// Whose uploads begin to fail when all are to go keeps nobody for ever.
+func TestAWorldParksThoughUploadsBeginToFail(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.turns(l, 4)
+	f.shelf.failing = map[string]string{"p01": "403 Forbidden"}
+	if !f.suspend(l) {
+		t.Fatalf("it is not parked: %+v", l.machine.uploading)
+	}
+}
+
+// At a barrier only what differs by its rank is left out of one that fails, after a while, where others have its share.
+func TestARankThatCannotBeUploadedIsLeftOut(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.stage(l)
+	m := l.machine
+	f.pass(10 * time.Second)
+	f.shelf.failing = map[string]string{"p01": "403 Forbidden"}
+	f.turns(l, 4)
+	u := m.uploading
+	m.gang.Storage.Park = "spec.suspend is true"
+	m.change = &change{began: f.now, step: u.snapshot.Step, arrived: true, arrivedAt: f.now}
+	if !m.goesOn(f.now, u) || m.ranksOf(u) != 4 {
+		t.Fatalf("at once there are %d ranks", m.ranksOf(u))
+	}
+	if late := f.now.Add(m.gang.BarrierTimeout); !m.goesOn(late, u) || m.ranksOf(u) != 3 || u.by == "" {
+		t.Errorf("in the end there are %d ranks, %q writes the manifest", m.ranksOf(u), u.by)
+	}
+}
+
+// What is given up since an upload fails is followed by the next snapshot after an interval: each puts all of the state
+// once more. Where a worker is lost the next one follows at once.
+func TestTheNextUploadAfterOneThatFailsWaits(t *testing.T) {
+	for name, lost := range map[string]bool{"it fails": false, "it is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			f, l := inShares(t, 3)
+			f.shelf.failing = map[string]string{"p01": "403 Forbidden"}
+			f.stage(l)
+			f.pass(10 * time.Second)
+			f.turns(l, 4)
+			m := l.machine
+			if m.uploading == nil {
+				t.Fatal("nobody uploads")
+			}
+			gone := m.uploading.puts[0].part
+			gone.Hash[0]++
+			m.uploading.snapshot.Round++ // nobody holds it
+			m.uploading.puts = []put{{part: gone, by: "p01", since: f.now}}
+			m.members["p01"].connected = !lost
+			m.nextUpload = f.now.Add(-time.Second)
+			m.makeDurable(f.now)
+			if again := m.uploading != nil; again != lost {
+				t.Errorf("the next one is uploaded at once: %v", again)
+			}
+			if !lost {
+				m.makeDurable(f.now.Add(m.gang.Storage.Interval))
+				if m.uploading == nil {
+					t.Error("the next one is not uploaded")
+				}
+			}
+		})
+	}
+}
+
+// What hangs without an error is taken from who should do it: a share goes to another holder, what differs by rank is left
+// out, and somebody else writes the manifest.
+func TestAnUploadThatHangs(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.stage(l)
+	f.shelf.away = true
+	f.pass(10 * time.Second)
+	f.turns(l, 4)
+	m := l.machine
+	u := m.uploading
+	if u == nil {
+		t.Fatal("nobody uploads")
+	}
+	for i := range u.puts {
+		u.puts[i].done = u.puts[i].by != "p01"
+	}
+	if soon := u.since.Add(hangTime / 2); !m.goesOn(soon, u) || len(u.puts) != 8 || !u.has("p01") {
+		t.Fatalf("it is given up early: %+v", u)
+	}
+	late := u.since.Add(hangTime + time.Minute)
+	if !m.goesOn(late, u) || len(u.puts) != 7 || u.has("p01") {
+		t.Fatalf("it is not given up: %+v", u)
+	}
+	if said := m.storageTrouble(); !strings.Contains(said, "nothing has come of its upload") {
+		t.Errorf("it says %q", said)
+	}
+	for i := range u.puts {
+		u.puts[i].done = true
+	}
+	if !m.goesOn(late, u) || u.by == "" {
+		t.Fatalf("nobody writes the manifest: %+v", u)
+	}
+	first := u.by
+	if m.uploadTook = hangTime; !m.goesOn(late.Add(2*hangTime), u) || u.by != first {
+		t.Errorf("%s has as long as uploads take, and gives way to %s", first, u.by)
+	}
+	if !m.goesOn(late.Add(hangFactor*hangTime), u) || u.by == first || u.by == "p01" {
+		t.Errorf("%s hangs, and %q writes the manifest", first, u.by)
+	}
+}

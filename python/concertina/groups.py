@@ -1,0 +1,124 @@
+"""The process group of torch.distributed in each world."""
+
+import datetime
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from concertina.session import WorldChanged
+from concertina.world import World
+
+_CONNECT_TIMEOUT = datetime.timedelta(seconds=2)
+_STORE_TIMEOUT = datetime.timedelta(minutes=5)
+_GIVE_UP = 150  # connection attempts of two seconds
+
+
+class Groups:
+    """Makes one group after another, of which one is there at a time: torch.distributed's default group."""
+
+    def __init__(self, backend: str | None):
+        """backend: as torch.distributed names it; by default nccl where there is a CUDA device, gloo otherwise."""
+        self.backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        self._launched = _launcher_has_store()
+
+    @property
+    def by_device(self) -> bool:
+        """Whether only the devices know how an exchange has ended."""
+        return "nccl" in self.backend
+
+    def form(self, world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> None:
+        """Connects the ranks of a world. Raises WorldChanged once that has been aborted."""
+        if torch.cuda.is_available() and self.backend == "nccl":
+            torch.cuda.set_device(world.local_rank)
+        if world.size == 1:
+            if listener:
+                listener.close()
+            _init_group(self.backend, store=dist.HashStore(), rank=0, world_size=1)
+        elif world.round == 0 or self._launched:
+            # The launcher's store serves the first world; later ones are the agent's.
+            self._launched = False
+            _init_group(self.backend, init_method="env://")
+        else:
+            store = dist.PrefixStore(f"{world.term}/{world.round}", _find_store(world, listener, aborted))
+            _init_group(self.backend, store=store, rank=world.rank, world_size=world.size)
+
+    def leave(self) -> None:
+        """Takes the group apart, or as much of it as is there."""
+        if not dist.is_initialized():
+            return
+        # A process group ends gloo's threads while it holds the interpreter's lock, and one of them
+        # may be waiting for that lock to let go of a tensor: then both wait for ever. The backend
+        # object lets the lock go first, so it has to be the last one.
+        backend = dist.group.WORLD._get_backend(torch.device("cpu")) if "gloo" in self.backend else None
+        dist.destroy_process_group()
+        del backend
+
+    def abort(self) -> None:
+        """Breaks off what its devices exchange. Called in another thread."""
+        if self.by_device and dist.is_initialized():
+            backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+            abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
+            if abort:
+                abort()
+
+
+def _init_group(backend: str, **where: Any) -> None:
+    """Makes the process group of a world.
+
+    PyTorch counts the groups that a process has begun to make, and ranks find each other under that
+    number; only the end of a group that was made sets it back. So when this one fails another is made
+    and ended, of this process alone: a rank that was on its way into a world that broke would wait for
+    ever in the next one for those that were not.
+    """
+    try:
+        dist.init_process_group(backend, **where)
+    except BaseException:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            dist.destroy_process_group()
+        raise
+
+
+def _find_store(world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> dist.TCPStore:
+    """The store of a world; a rank 0 that is not there yet is tried again, in short attempts,
+    so that an abort is noticed between two."""
+    for attempt in range(_GIVE_UP):
+        try:
+            store = _open_store(world, listener, _CONNECT_TIMEOUT)
+            store.set_timeout(_STORE_TIMEOUT)
+            return store
+        except dist.DistError:
+            if aborted():
+                raise WorldChanged from None
+            if listener or world.rank == 0 or attempt == _GIVE_UP - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _open_store(world: World, listener: socket.socket | None, timeout: datetime.timedelta) -> dist.TCPStore:
+    """The store at the world's master port; rank 0 serves it.
+
+    listener is the master port's socket where the agent has handed it over; the store takes it.
+    """
+    serve = {"master_listen_fd": listener.detach()} if listener else {}
+    # Without libuv: that server takes no socket that is bound already, some builds lack it, and
+    # the protocol is the same.
+    return dist.TCPStore(
+        world.master_address,
+        world.master_port,
+        world_size=world.size,
+        is_master=world.rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        use_libuv=False,
+        **serve,
+    )
+
+
+def _launcher_has_store() -> bool:
+    """Whether torchrun started this process: the master port is its own then."""
+    return "TORCHELASTIC_USE_AGENT_STORE" in os.environ

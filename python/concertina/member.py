@@ -1,0 +1,280 @@
+"""One process of a job, with its state, on its way from world to world."""
+
+import socket
+import traceback
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from types import TracebackType
+from typing import Any
+
+from concertina import session, snapshot
+from concertina.connections import Connections
+from concertina.gate import GatePage, NoGatePage, Phase
+from concertina.keeper import Keeper
+from concertina.live import LiveState
+from concertina.plan import Place
+from concertina.session import Alone, Session, WorldChanged
+from concertina.values import Values
+from concertina.world import Assignment, World
+
+_OWN = "concertina."
+
+
+class Member:
+    """What a job does between its worlds: it enters them, leaves them, and brings its state to where the next one begins."""
+
+    def __init__(self, state: Mapping[str, Any]):
+        self._state = _checked(state)
+        self._values = Values()
+        self._keeper = Keeper(self._kept(), self._make_codec(), self._position)
+        self._live = LiveState(self._copy_aside)
+        self._connections = Connections()
+        self._place = Place()
+        self._loaded: Mapping[str, int] = {}
+        self._world: World | None = None
+        self._there = self._over = False
+        self._session: Session | Alone = session.start()
+        self.gate: GatePage | NoGatePage = self._session.gate
+        """Where program and agent tell each other how far they are."""
+
+    # What a job adds.
+
+    def _position(self) -> dict[str, int]:
+        """Where training is, as a snapshot has it."""
+        raise NotImplementedError
+
+    def _check_loaded(self) -> None:
+        """Refuses the snapshot of another training."""
+
+    def _evaluates_first(self) -> bool:
+        """Whether an evaluation comes before the next step."""
+        return False
+
+    def _enters(self) -> None:
+        """A world begins; the state is the one after its step."""
+
+    # What a framework adds.
+
+    def _form(self, world: World, listener: socket.socket | None) -> None:
+        """Connects the ranks of the world; listener is the master port's socket on rank 0."""
+        if listener:
+            listener.close()
+
+    def _leave(self) -> None:
+        """Takes apart what _form built, or as much of it as is there."""
+
+    def _settle(self) -> None:
+        """Waits for what the steps so far have left to other devices."""
+
+    def _interrupt(self) -> None:
+        """Frees a program that waits for its peers. Called in another thread."""
+        self._connections.shut_down()
+
+    def _make_codec(self) -> snapshot.Codec:
+        return snapshot.Codec()
+
+    def _begin_update(self) -> None:
+        """The state is about to change."""
+        self._live.write()
+
+    def _copies(self) -> list[Callable[[], None]]:
+        """Copies of what a step changes before its update; each puts back what it is of."""
+        return []
+
+    def _copy_of(self, thing: Any) -> Callable[[], None] | None:
+        """Copies what a program may change of a thing of its state in an evaluation, and returns what puts it
+        back; None for what is large."""
+        state = thing.state_dict()
+        return copy_whole(thing, state) if snapshot.plain(state) else None
+
+    def _forget_step(self) -> None:
+        """Drops what an unfinished step has left beside the state."""
+
+    def _adapted(self, thing: Any) -> Any:
+        """A thing of the state as the keeper is to see it."""
+        return thing
+
+    # The way in.
+
+    def _enter(self) -> bool:
+        """Enters the next world, as long as it takes to form one; False when that has ended before it began."""
+        assigned = self._session.next_world(self._save_left)
+        with Guard(self):
+            self._enter_world(assigned)
+            return True
+        return False
+
+    def _enter_world(self, assigned: Assignment) -> None:
+        world = self._world = assigned.world
+        self._there = True
+        self.gate.phase(Phase.FORMING)
+        self._connections.begin()
+        try:
+            self._session.begin(world.round, self._interrupt)
+            self._adopt(assigned)
+        except BaseException:
+            if assigned.listener:
+                assigned.listener.close()
+            raise
+        self._enters()
+        self._live.settled()
+        self._form(world, assigned.listener)
+        self._keeper.begin(self._session.agent, self._place.step, assigned)
+
+    def _adopt(self, assigned: Assignment) -> None:
+        """Brings the state to the step after which the world begins."""
+        world, done = assigned.world, self._place.step
+        if not assigned.restore:
+            if world.from_step != done or not self._live.clean:
+                half = "" if self._live.clean else ", and a part of the next"
+                raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {done}{half}")
+            return
+        self._live.doubt()
+        at = self._loaded = self._keeper.load(assigned.snapshot, assigned.shares)
+        if at.get("step", 0) != world.from_step:
+            raise RuntimeError(f"the world goes on after step {world.from_step}, the snapshot is of {at.get('step', 0)}")
+        self._check_loaded()
+        self._place = Place(world.from_step, at.get("samples", 0), at.get("epoch", 0), at.get("cursor", 0))
+        self.gate.restart(self._place.step, self._place.samples)
+
+    def _kept(self) -> dict[str, Any]:
+        """The state as it is kept in snapshots."""
+        return {name: self._adapted(thing) for name, thing in self._state.items()} | {_OWN + "values": self._values}
+
+    # At the barrier.
+
+    def _halt(self, done: int) -> None:
+        self._session.halt(done, self._stand_still, self._keeper.save)
+        self._live.go_on()
+
+    def _stand_still(self) -> None:
+        """At the barrier: waits for what the steps so far have left to other devices."""
+        self._settle()
+        if not self._session.aborted:
+            self._live.stand()
+
+    # The way out.
+
+    def _broken(self, error: BaseException) -> bool:
+        """Leaves the world because of an error. True: the error is a trace of the world's end, and the next world may
+        come. False: it is the program's own."""
+        if not isinstance(error, Exception | SystemExit | WorldChanged):
+            return False
+        if not isinstance(error, WorldChanged) and not self._session.aborted:
+            return self._judge(error)
+        _forget_frames(error)
+        self._take_apart()
+        self._go_back()
+        self._session.left(self._place.step, self._live.clean)
+        return True
+
+    def _judge(self, error: BaseException) -> bool:
+        """Reports an error, and waits for the verdict: whether it comes from the world."""
+        if isinstance(error, SystemExit):
+            if error.code in (None, 0):
+                return False
+            text = f"SystemExit: {error.code}"
+        else:
+            text = "".join(traceback.format_exception(error))
+        self._go_back()
+        self._session.fault(self._place.step, self._live.clean, text)
+        if not self._session.alone:
+            _forget_frames(error)
+            self._take_apart()
+        if not self._session.own_fault(self._save_left):
+            self._take_apart()
+            return True
+        self._close()
+        return False
+
+    def _go_back(self) -> None:
+        """Goes back to the state after the last step, where that can be done."""
+        self._forget_step()
+        self._live.leave()
+
+    def _save_left(self, step: int) -> None:
+        """Writes a snapshot of the state that the last world has left here, for those that do not have it."""
+        if self._live.clean:
+            self._keeper.save(step)
+        else:
+            self._session.agent.snapshot_failed(step, "this process was in the middle of a step")
+
+    def _take_apart(self) -> None:
+        self._there = False
+        self._keeper.forget()
+        try:
+            self._leave()
+        finally:
+            self._session.end()
+
+    def _close(self) -> None:
+        """Ends the job's part in this program. A second call does nothing."""
+        if self._over:
+            return
+        self._over = True
+        try:
+            if self._there:
+                self._take_apart()
+        finally:
+            self._session.close()
+            self.gate = NoGatePage()
+
+    def _copy_aside(self) -> Callable[[], None]:
+        """Copies what an evaluation and a step change before the update, and returns what puts it back."""
+        if self._session.agent is None:
+            return lambda: None
+        copies = self._copies()
+        copies += self._copy_small() if self._evaluates_first() else [self._values._copy()]
+
+        def put_back() -> None:
+            for copy in copies:
+                copy()
+
+        return put_back
+
+    def _copy_small(self) -> list[Callable[[], None]]:
+        """Copies the small things of the state."""
+        copies = [self._copy_of(thing) for thing in self._state.values()]
+        return [put_back for put_back in copies if put_back] + [self._values._copy()]
+
+
+class Guard:
+    """What the loop does for a job between two items: errors count like those of a step."""
+
+    def __init__(self, member: Member):
+        self._member = member
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        return error is not None and self._member._broken(error)
+
+
+def copy_whole(thing: Any, state: Any) -> Callable[[], None]:
+    """Copies the state of a thing, and returns what puts it back."""
+    kept = deepcopy(state)
+    return lambda: thing.load_state_dict(deepcopy(kept))
+
+
+def _checked(state: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(state, Mapping):
+        raise TypeError(f'state is a {type(state).__name__}: name what training changes, such as {{"net": net, "opt": opt}}')
+    for name, thing in state.items():
+        if type(name) is not str or name.startswith(_OWN):
+            raise ValueError(f"state[{name!r}]: a name is a text that does not start with {_OWN}")
+        for method in "state_dict", "load_state_dict":
+            if not callable(getattr(thing, method, None)):
+                raise TypeError(f"state[{name!r}] is a {type(thing).__name__}, which has no {method}()")
+    return dict(state)
+
+
+def _forget_frames(error: BaseException | None, seen: frozenset[int] = frozenset()) -> None:
+    """Lets go of what the functions that an error came through held in their variables, such as connections of a world
+    that is over."""
+    if error is None or id(error) in seen:
+        return
+    seen |= {id(error)}
+    traceback.clear_frames(error.__traceback__)
+    for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+        _forget_frames(other, seen)

@@ -1,0 +1,77 @@
+"""What is usually forgotten or done twice, looked for in the variables of the function that loops over the steps."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader, IterableDataset
+
+from concertina.loader import Loader
+
+_WRAPPED = "DistributedDataParallel"
+
+
+def refuse_data(data: Any) -> None:
+    """Raises TypeError for what is no data set with samples by number."""
+    if isinstance(data, DataLoader):
+        raise TypeError("data is a DataLoader: give its data set, or concertina.torch.Loader(dataset, num_workers=…)")
+    if isinstance(data, IterableDataset):
+        raise TypeError(f"data is a {type(data).__name__}, a stream: give a data set with a length and samples by number")
+    if isinstance(data, Loader):
+        return
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise TypeError(f"data is a {type(data).__name__}: it must have a length and samples by number")
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()
+    if isinstance(data, Mapping) or any(isinstance(part, torch.Tensor) and part.dim() for part in parts):
+        raise TypeError(f"data is a {type(data).__name__} of columns: give samples by number, such as TensorDataset(x, y)")
+
+
+def unwrapped(name: str, thing: Any) -> Any:
+    """A thing of the state without what torch.compile puts around a module. Raises TypeError for a module that
+    exchanges its gradients by itself."""
+    if isinstance(thing, DistributedDataParallel):
+        raise TypeError(f"state[{name!r}] is a {_WRAPPED}: give the module in it, whose gradients step.backward() exchanges")
+    return getattr(thing, "_orig_mod", thing) if isinstance(thing, Module) else thing
+
+
+def refuse(variables: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Raises TypeError for a wrapper around a module of the state that would exchange its gradients as well."""
+    modules = _modules(state.values())
+    for name, value in variables.items():
+        if isinstance(value, DistributedDataParallel) and id(value.module) in modules:
+            raise TypeError(f"{name} is a {_WRAPPED} around a module of the state: use it bare, step.backward() exchanges")
+
+
+def warn(variables: Mapping[str, Any], state: Mapping[str, Any], stacklevel: int) -> None:
+    """Warns of what changes in training and is not in the state: who joins later would not have it."""
+    known = _modules(state.values()) | {id(thing) for thing in state.values()}
+    for name, value in variables.items():
+        if id(value) in known or not _changes(value, known):
+            continue
+        warnings.warn(
+            f"{name} is a {type(value).__name__} and not in the state: whoever joins later, and everybody after a loss, "
+            f"begins with a fresh one. Name it in join(state={{…, {name!r}: {name}}})",
+            stacklevel=stacklevel,
+        )
+
+
+def _changes(value: Any, known: set[int]) -> bool:
+    if isinstance(value, Optimizer | LRScheduler | ReduceLROnPlateau):
+        return True
+    if isinstance(value, GradScaler):
+        return value.is_enabled()
+    if not isinstance(value, Module):
+        return False
+    # A wrapper, such as that of torch.compile, has nothing of its own; a frozen module does not change.
+    mine = {id(p) for module in value.modules() if id(module) in known for p in module.parameters()}
+    return any(p.requires_grad and id(p) not in mine for p in value.parameters())
+
+
+def _modules(things: Iterable[Any]) -> set[int]:
+    return {id(module) for thing in things if isinstance(thing, Module) for module in thing.modules()}

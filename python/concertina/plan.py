@@ -1,0 +1,101 @@
+"""What a training does next, as a function of where it is: no state, no I/O."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from concertina import samples
+
+MAX_STEP = 2**62
+"""The largest number that a step, a batch or an epoch may have."""
+
+
+class Place(NamedTuple):
+    """How far a training is."""
+
+    step: int = 0
+    """Steps that are done."""
+    samples: int = 0
+    """Samples that they used."""
+    epoch: int = 0
+    """The epoch of the last of them, counted from 0."""
+    cursor: int = 0
+    """Samples of that epoch that are used."""
+
+
+class Batch(NamedTuple):
+    """What one step trains on, over all ranks."""
+
+    epoch: int
+    first: int
+    """Position of its first sample in the epoch."""
+    samples: int
+    ends_epoch: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a whole training."""
+
+    data: int
+    """Samples in an epoch."""
+    global_batch: int
+    """Samples in a step, over all ranks; an epoch's last step may have fewer."""
+    micro_batch: int
+    """Samples that a rank computes at once, at most."""
+    total: int
+    """Steps of the whole training."""
+    evaluate: str | int | None
+    """After which steps the program evaluates."""
+
+    def batch(self, place: Place) -> Batch:
+        """What the step after a place trains on."""
+        epoch, first = place.epoch, place.cursor
+        if first >= self.data:
+            epoch, first = epoch + 1, 0
+        size = min(self.global_batch, self.data - first)
+        return Batch(epoch, first, size, first + size == self.data)
+
+    def after(self, place: Place, batch: Batch) -> Place:
+        """Where training is when that step is done."""
+        return Place(place.step + 1, place.samples + batch.samples, batch.epoch, batch.first + batch.samples)
+
+    def evaluates(self, place: Place) -> bool:
+        """Whether the program evaluates at this place, before the next step."""
+        if not place.step or self.evaluate is None:
+            return False
+        if place.step == self.total:
+            return True
+        if self.evaluate == "epoch":
+            return place.cursor >= self.data
+        return place.step % self.evaluate == 0
+
+    def part(self, batch: Batch, size: int, rank: int) -> list[samples.MicroBatch]:
+        """What one of so many ranks computes of a step."""
+        return samples.micro_batches(batch.first, batch.samples, size, rank, self.micro_batch)
+
+
+def plan(
+    data: int,
+    *,
+    global_batch: int,
+    micro_batch: int | None = None,
+    epochs: int | None = None,
+    max_steps: int | None = None,
+    evaluate: str | int | None = None,
+) -> Plan:
+    """The plan that a program asks for. Raises ValueError for what is out of range or contradicts itself."""
+    for name, value in (
+        ("global_batch", global_batch), ("micro_batch", micro_batch), ("epochs", epochs), ("max_steps", max_steps),
+    ):  # fmt: skip
+        if value is not None and not 1 <= value < MAX_STEP:
+            raise ValueError(f"{name} is {value}: it must be at least 1")
+    if epochs is None and max_steps is None:
+        raise ValueError("say when the training ends: epochs=…, max_steps=…, or both, of which the first counts")
+    if evaluate not in (None, "epoch") and (type(evaluate) is not int or evaluate < 1):
+        raise ValueError(f'evaluate is {evaluate!r}: it must be "epoch", a number of steps from 1, or None')
+    if data < 1:
+        raise ValueError("the data set is empty")
+    ends = [max_steps] if max_steps is not None else []
+    if epochs is not None:
+        ends.append(epochs * samples.steps_per_epoch(data, global_batch))
+    return Plan(data, global_batch, min(micro_batch or global_batch, global_batch), min(ends), evaluate)

@@ -1,0 +1,49 @@
+"""How far training is, on the terminal of a program that runs alone."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+_INTERVAL = 0.2
+
+
+class Progress:
+    """One line that is written over; tqdm's where that is installed."""
+
+    def __init__(self, bar: Any = None):
+        self._bar = bar
+        self._next = 0.0
+
+    def show(self, step: int, total: int, metrics: Mapping[str, Any], last: bool) -> None:
+        """Shows so many steps of total, and numbers by name, a few times a second, and the last ones."""
+        now = time.monotonic()
+        if now < self._next and not last:
+            return
+        self._next = now + _INTERVAL
+        numbers = {name: f"{float(value):.4g}" for name, value in metrics.items()}
+        if self._bar is None:
+            text = " ".join(f"{name} {number}" for name, number in numbers.items())
+            print(f"\rstep {step}/{total} {text}\033[K", end="", file=sys.stderr, flush=True)
+        else:
+            self._bar.total = total
+            self._bar.set_postfix(numbers, refresh=False)
+            self._bar.update(step - self._bar.n)
+
+    def close(self) -> None:
+        """Ends the line."""
+        if self._bar is None:
+            print(file=sys.stderr)
+        else:
+            self._bar.close()
+
+
+def progress() -> Progress | None:
+    """What shows progress; None where nobody looks."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return Progress()
+    return Progress(tqdm(unit="step", dynamic_ncols=True))

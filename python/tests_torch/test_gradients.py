@@ -1,0 +1,229 @@
+"""Gradients of several ranks, and the mistakes that keep them from being right."""
+
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import concertina.torch as elastic
+from concertina.gradients import Gradients, _grouped
+
+SECONDS = 300
+TESTS = str(pathlib.Path(__file__).with_name("gradients_of_ranks.py"))
+
+
+class OfRanks(unittest.TestCase):
+    def run_together(self, size):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "WORLD_SIZE": str(size)}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-W", "ignore", TESTS], env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+            )
+            for rank in range(size)
+        ]
+        try:
+            for rank in ranks:
+                _, errors = rank.communicate(timeout=SECONDS)
+                self.assertEqual(rank.returncode, 0, errors)
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+
+    def test_alone(self):
+        self.run_together(1)
+
+    def test_three(self):
+        self.run_together(3)
+
+
+class Buckets(unittest.TestCase):
+    def test_they_depend_on_the_parameters_alone(self):
+        shapes = [(600_000,), (10,), (600_000,), (30_000_000 // 4,), (5,)]
+        params = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+        params.insert(2, torch.nn.Parameter(torch.empty(7, device="meta", dtype=torch.float16)))
+        found = [[next(i for i, p in enumerate(params) if p is q) for q in group] for group in _grouped(reversed(params))]
+        self.assertEqual(found, [[5], [4], [3, 1, 0], [2]])
+
+    def test_channels_last_stays(self):
+        net = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        gradients = Gradients()
+        gradients.watch(net.parameters())
+        gradients.begin(1, 1)
+        gradients.backward(net(torch.ones(1, 3, 5, 5)).sum(), 1.0, True)
+        gradients.exchange()
+        self.assertEqual(net.weight.grad.stride(), net.weight.stride())
+        self.assertTrue(torch.equal(net.weight.grad, torch.full_like(net.weight, 9.0)))
+
+
+    def test_a_parameter_that_is_frozen_keeps_no_gradient(self):
+        net = torch.nn.Linear(2, 1)
+        gradients = Gradients()
+        gradients.watch(net.parameters())
+        for frozen in False, True:
+            net.bias.requires_grad_(not frozen)
+            gradients.begin(1, 1)
+            gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
+            gradients.exchange()
+            gradients.settled()
+            self.assertEqual(net.bias.grad is None, frozen)
+            self.assertEqual(net.weight.grad.tolist(), [[1.0, 1.0]])
+
+    def test_who_comes_last_in_a_bucket_is_learned(self):
+        first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        gradients, launched = Gradients(), []
+        with mock.patch("concertina.gradients._FIRST_BUCKET", 4 * (16 + 4)):
+            gradients.watch([*second.parameters(), *first.parameters()])  # The first bucket has what comes last.
+            first.weight.register_post_accumulate_grad_hook(lambda _: launched.append(gradients._launched))
+            for _ in range(2):
+                gradients.begin(1, 1)
+                gradients.backward(second(first(torch.ones(1, 4))).sum(), 1.0, True)
+                gradients.exchange()
+        self.assertIs(gradients._buckets[0].last, first.weight)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return iter(())
+
+
+class Mistakes(unittest.TestCase):
+    """Of each the message says what to do instead."""
+
+    def setUp(self):
+        self.enterContext(mock.patch.dict(os.environ))
+        for name in "CONCERTINA_SOCKET", "RANK", "WORLD_SIZE":
+            os.environ.pop(name, None)
+        self.net = torch.nn.Linear(3, 2)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.data = torch.utils.data.TensorDataset(torch.randn(8, 3), torch.zeros(8, dtype=torch.long))
+
+    def train(self, body, error=RuntimeError, words="", **state):
+        job = elastic.join({"net": self.net, "opt": self.opt} | state)
+        with self.assertRaisesRegex(error, words):
+            for step in job.steps(self.data, global_batch=4, micro_batch=2, epochs=1):
+                with step:
+                    body(step)
+
+    def loss(self, batch):
+        x, y = batch
+        return F.cross_entropy(self.net(x), y)
+
+    def test_backward_of_its_own(self):
+        self.train(lambda step: [self.loss(batch).backward() for batch in step.micro_batches()], words="use step.backward")
+
+    def test_backward_twice(self):
+        def body(step):
+            for batch in step.micro_batches():
+                step.backward(self.loss(batch))
+                step.backward(self.loss(batch))
+
+        self.train(body, words="once for each")
+
+    def test_an_optimizer_that_does_not_wait(self):
+        def body(step):
+            for batch in step.micro_batches():
+                step.backward(self.loss(batch))
+                self.opt.step()
+
+        self.train(body, words="before the gradients are exchanged")
+
+    def test_a_step_that_is_left_early(self):
+        self.train(lambda step: next(step.micro_batches()), words="to its end")
+
+    def test_weights_that_are_none(self):
+        for weight in -1, float("nan"), float("inf"):
+            self.train(
+                lambda step: [step.backward(self.loss(b), weight=weight) for b in step.micro_batches()], ValueError, "weight="
+            )
+
+    def test_the_loss_before_it_is_there(self):
+        self.train(lambda step: step.loss, words="once the loop")
+
+    def test_reentrant_checkpoints(self):
+        def twice(x):
+            return checkpoint(self.net, checkpoint(lambda v: self.net(v).repeat(1, 2)[:, :3], x, use_reentrant=True), use_reentrant=True)
+
+        def body(step):
+            for x, y in step.micro_batches():
+                step.backward(F.cross_entropy(twice(x.requires_grad_()), y))
+
+        with mock.patch("concertina.gradients._FIRST_BUCKET", 1):  # In the last bucket it does no harm.
+            self.train(body, words="use_reentrant=False")
+
+    def test_backward_of_its_own_after_the_exchange(self):
+        def body(step):
+            for x, y in step.micro_batches():
+                step.backward(F.cross_entropy(self.net(x), y))
+            self.net(x).sum().backward()
+            self.opt.step()
+
+        self.train(body, words="use step.backward")
+
+    def test_a_backward_pass_that_failed_and_was_swallowed(self):
+        def fail(gradient):
+            raise ArithmeticError
+
+        def body(step):
+            for batch in step.micro_batches():
+                loss = self.loss(batch)
+                loss.register_hook(fail)
+                with contextlib.suppress(ArithmeticError):
+                    step.backward(loss)
+
+        self.train(body, words="let its error end the step")
+
+    def test_a_loss_of_each_sample(self):
+        def body(step):
+            for x, y in step.micro_batches():
+                step.backward(F.cross_entropy(self.net(x), y, reduction="none"))
+
+        self.train(body, ValueError, "of 2 numbers")
+
+    def test_parameters_that_an_optimizer_is_given_in_a_step(self):
+        def body(step):
+            for batch in step.micro_batches():
+                step.backward(self.loss(batch))
+            self.opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+            self.opt.step()
+
+        self.train(body, words="between two steps")
+
+    def test_data_that_is_none(self):
+        job = elastic.join({})
+        for data, error, words in [
+            (torch.utils.data.DataLoader(self.data), TypeError, "give its data set"),
+            (iter([1]), TypeError, "must have a length"),
+            (Stream(), TypeError, "a stream"),
+            (self.data.tensors, TypeError, "TensorDataset"),
+            ({"x": torch.ones(3, 2)}, TypeError, "TensorDataset"),
+        ]:
+            with self.assertRaisesRegex(error, words):
+                job.steps(data, global_batch=1, epochs=1)
+        with self.assertRaisesRegex(ValueError, "collate_fn"):
+            job.steps(elastic.Loader(self.data), global_batch=1, epochs=1, collate=len)
+
+    def test_options_of_a_loader(self):
+        for option in "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last":
+            with self.assertRaisesRegex(ValueError, f"{option}=…"):
+                elastic.Loader(self.data, **{option: 1})
+        with self.assertRaisesRegex(ValueError, "in_order=False"):
+            elastic.Loader(self.data, in_order=False)
+
+
+if __name__ == "__main__":
+    unittest.main()
