@@ -110,11 +110,15 @@ class Agent:
 
     def say(self, kind: str, **fields: object) -> None:
         """Sends a message. Never fails: whoever waits for an agent that is gone learns it there."""
+        deadline = time.monotonic() + _SEND_TIMEOUT
         with self._sending:
             self._outgoing += _encode({"type": kind, **fields})
-            deadline = time.monotonic() + _SEND_TIMEOUT
-            while not self._flush() and time.monotonic() < deadline:
-                select.select([], [self._socket], [], 0.1)
+            sent = self._flush()
+        # Whoever reports progress meanwhile does not wait for this one.
+        while not sent and time.monotonic() < deadline:
+            select.select([], [self._socket], [], 0.1)
+            with self._sending:
+                sent = self._flush()
 
     def fault(self, done: int, clean: bool, message: str) -> None:
         """Reports the exception that has ended a step; clean: the state is the one after done
