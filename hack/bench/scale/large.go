@@ -128,11 +128,12 @@ func (b Bench) settle(ctx context.Context, s *server, program string, jobs int) 
 	if err != nil {
 		return nil, err
 	}
-	b.Say("b: first look over after %s; nothing happens for %s", took.Round(time.Millisecond), b.Idle)
 	before, err := s.audit()
 	if err != nil {
 		return nil, err
 	}
+	b.Say("b: first look over after %s, written until then, by both lives: %s; nothing happens for %s",
+		took.Round(time.Millisecond), before[operatorUser], b.Idle)
 	if err := contexts.Pause(ctx, b.Idle); err != nil {
 		return nil, err
 	}
