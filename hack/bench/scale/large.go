@@ -115,6 +115,10 @@ func (b Bench) fill(ctx context.Context, s *server, k *kubelet, program string, 
 
 // settle starts an operator in the cluster as it is, and watches it.
 func (b Bench) settle(ctx context.Context, s *server, program string, jobs int) (_ []figures.Figure, err error) {
+	first, err := s.audit()
+	if err != nil {
+		return nil, err
+	}
 	o, err := startOperator(s, program, "operator")
 	if err != nil {
 		return nil, err
@@ -132,8 +136,8 @@ func (b Bench) settle(ctx context.Context, s *server, program string, jobs int) 
 	if err != nil {
 		return nil, err
 	}
-	b.Say("b: first look over after %s, written until then, by both lives: %s; nothing happens for %s",
-		took.Round(time.Millisecond), before[operatorUser], b.Idle)
+	b.Say("b: first look over after %s, written for it: %s; nothing happens for %s",
+		took.Round(time.Millisecond), before[operatorUser].minus(first[operatorUser]), b.Idle)
 	if err := contexts.Pause(ctx, b.Idle); err != nil {
 		return nil, err
 	}
