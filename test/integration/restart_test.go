@@ -167,10 +167,11 @@ var _ = Describe("A gang that is lost", func() {
 		pods := j.train(ctx, op, 1, 1)
 		Expect(op.worlds.member(j.key(), pods[0], func(member *rendezvous.MemberObservation) { member.Silent = true })).To(Succeed())
 		Eventually(op.all).Should(ContainElements("delete Pod digits-1-0", "delete Pod digits-1-1"))
-		op.clock.advance(pastGrace)
-		j.touch(ctx)
 		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(HavePrefix("False BackOff"))
 		Eventually(op.all).Should(ContainElement(ContainSubstring("worker digits-1-0 on node large has been silent for 5s and no step was made")))
+		op.clock.advance(pastGrace)
+		j.touch(ctx)
+		Eventually(j.condition(ctx, v1alpha1.ConditionTraining)).Should(HavePrefix("False Stopping: no worker of the last attempt is known to have ended"))
 		Consistently(j.podNames(ctx), "300ms").Should(ConsistOf("digits-1-0", "digits-1-1"))
 		// The nodes come back, and their kubelets say that the workers have ended.
 		reap(ctx, namespace)
