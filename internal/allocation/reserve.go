@@ -249,6 +249,24 @@ func (p *planner) keepReserved() {
 	}
 }
 
+// sharedNodes are those of a class on which room is kept that has yet to come free.
+func (p *planner) sharedNodes(k classID) []NodeID {
+	var all []NodeID
+	for i := range p.reservations {
+		r := &p.reservations[i]
+		if len(r.taken) == 0 || r.patient || r.firm {
+			continue // nothing is held just now, or all of it was taken already
+		}
+		for _, n := range r.held {
+			if n >= 0 && p.classes.all[k].nodes.Has(int(n)) {
+				all = append(all, n)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // besideReservations does something as if nothing were reserved: for those who run, and for those who will
 // have ended in time.
 func (p *planner) besideReservations(do func()) {
