@@ -220,7 +220,7 @@ func (p *planner) reclaim(d *demand) bool {
 	whole := int64(0)
 	if p.mayEvict(d) {
 		if whole = p.placesWithAll(d.class, in.Priority); whole >= int64(d.places) {
-			if p.admitsWithAll(in.Gang, d.made, in.Priority) && s.wholeJobs() {
+			if p.admitsWithAll(in.Gang, d.made, in.Priority) && s.wholeJobs(d) {
 				p.take(s)
 				p.promise(d)
 				return true

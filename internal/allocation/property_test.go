@@ -181,7 +181,10 @@ func (s *simulation) helps(t *rapid.T, plan Plan) {
 	takes, young, moved := map[JobID]bool{}, false, false
 	for id := range s.Jobs {
 		d := &plan.Decisions[id]
-		young = young || d.Evict || !s.Jobs[id].Preempts && s.Jobs[id].Stage == Queued || !until(s.Jobs[id].GrewAt, s.Settings.MinRuntime, s.Now).IsZero()
+		young = young || !s.Jobs[id].Preempts && s.Jobs[id].Stage == Queued || !until(s.Jobs[id].GrewAt, s.Settings.MinRuntime, s.Now).IsZero()
+		if d.Evict && s.Jobs[d.For].Stage == Queued {
+			takes[d.For] = true
+		}
 		for _, l := range d.Leave {
 			if l.For != None && l.Rule == RuleGangsFirst && s.Jobs[l.For].Stage == Queued {
 				takes[l.For] = true

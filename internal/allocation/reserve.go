@@ -45,12 +45,57 @@ func (p *planner) block(d *demand) {
 			all.places = int32(min(from.of(d.class).total, int64(d.places)))
 			r.held = p.spread(from, &all, nil)
 		})
+		if lacks := d.places - int32(len(r.held)); lacks > 0 {
+			p.lacking = append(p.lacking, lack{r.job, r.shape, d.class, lacks, r.patient})
+		}
 		if len(r.held) == 0 {
 			return // for one that nothing can be kept for, others do not lose their claim
 		}
 		p.hold(&r, true)
 	}
 	p.reservations = append(p.reservations, r)
+}
+
+// lack is what a gang would be kept beyond what it is kept now, if there were any.
+type lack struct {
+	job     JobID
+	shape   ShapeID
+	class   classID
+	places  int32
+	patient bool
+}
+
+// lasts says whether what a search has made room for would be there once whole jobs have ended. Their room is within nobody's
+// reach so far: whoever is before the gang and lacks some is kept it then.
+func (s *search) lasts(d *demand) bool {
+	p := s.p
+	if d.beside() == 1 || len(p.lacking) == 0 {
+		return true
+	}
+	soon, reach := p.soon.mark(), p.reach.mark()
+	defer func() {
+		p.soon.undo(soon)
+		p.reach.undo(reach)
+	}()
+	for _, l := range p.lacking {
+		from := &p.reach
+		if l.patient {
+			from = &p.soon // it is kept what comes free by itself
+		}
+		more := demand{job: l.job, class: l.class, places: int32(min(from.of(l.class).total, int64(l.places)))}
+		for _, n := range p.spread(from, &more, nil) {
+			p.reach.add(n, l.shape, -1)
+			if l.patient {
+				p.soon.add(n, l.shape, -1)
+			}
+		}
+	}
+	now, then := p.soon.of(s.class), p.reach.of(s.class)
+	total := int64(0)
+	for n := range now.at {
+		total += int64(min(now.at[n], then.at[n]))
+	}
+	return total >= int64(s.places)
 }
 
 // claim does something with the room that a reservation may be taken from. Who takes nothing from others never gets

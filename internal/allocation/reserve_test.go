@@ -98,11 +98,17 @@ func TestWhoLeavesBesideAReservationIsOfUse(t *testing.T) {
 		large := c.queued("blocked", wants, wants, c.devices(int64(rapid.IntRange(2, 8).Draw(t, "blocked devices"))), priority(20))
 		for id := range c.Jobs {
 			c.Jobs[id].NoGrowth = true // only gangs take
+			c.Jobs[id].Policy = Policy(rapid.SampledFrom([]int{int(Shrink), int(Shrink), int(Evict)}).Draw(t, "policy"))
 		}
 		s := simulate(c.at(11 * time.Minute))
 		plan := NewPlan(c)
 		s.sound(t, plan)
 		s.helps(t, plan)
+		if slices.ContainsFunc(plan.Decisions, func(d Decision) bool {
+			return d.Evict && d.For == large || slices.ContainsFunc(d.Leave, func(l Leave) bool { return l.For == large })
+		}) {
+			return // it is not blocked: others leave for it
+		}
 		taken := 0
 		for id := range c.Jobs {
 			leave := plan.Decisions[id].Leave
@@ -123,4 +129,28 @@ func TestWhoLeavesBesideAReservationIsOfUse(t *testing.T) {
 		}
 	})
 	t.Logf("%d gangs took something", takes)
+}
+
+// A whole job goes for a gang only if that makes it start, and not for room that would be kept for one before it that lacks some.
+func TestNoWholeJobGoesForWhatIsKeptForAnother(t *testing.T) {
+	for name, test := range map[string]struct {
+		devices int64
+		goes    bool
+	}{"who could use it": {devices: 4}, "who could not": {devices: 8, goes: true}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster().withNodes(2, 8)
+			low := c.training("low", 4, 4, slices.Repeat([]NodeID{0}, 4), policy(Evict))
+			c.training("here", 4, 4, slices.Repeat([]NodeID{0}, 4), priority(30))
+			c.training("there", 8, 8, slices.Repeat([]NodeID{1}, 8), priority(30))
+			c.queued("large", 2, 2, c.devices(test.devices), priority(20))
+			small := c.queued("small", 4, 4, priority(10))
+			s := simulate(c.at(11 * time.Minute)).run(1)
+			if got := s.plan.of(low).Evict; got != test.goes {
+				t.Fatalf("the whole job goes: %v", got)
+			}
+			if s.run(3); test.goes && c.Jobs[small].Stage == Queued {
+				t.Errorf("and the gang does not start: %s", s.plan.of(small).Why.Text)
+			}
+		})
+	}
 }
