@@ -206,9 +206,13 @@ func (p *planner) reclaim(d *demand) bool {
 	most := p.reach.of(d.class).total
 	if p.fits(&p.reach, d) {
 		if s.surplus() {
-			p.take(s)
-			p.promise(d)
-			return true
+			if p.lasts(d, s.moves(), nil) {
+				p.take(s)
+				p.promise(d)
+				return true
+			}
+			s.note()
+			s.abandon()
 		}
 		most = s.most
 		p.stint(d, s)

@@ -178,7 +178,7 @@ func (s *simulation) needed(t *rapid.T, plan Plan) {
 // helps fails when a gang that has others leave for it would not start once all have ended who are to: somebody would have left in
 // vain. What is kept for others, and what these are promised, counts here as well.
 func (s *simulation) helps(t *rapid.T, plan Plan) {
-	takes, young, moved := map[JobID]bool{}, false, false
+	takes, young := map[JobID]bool{}, false
 	for id := range s.Jobs {
 		d := &plan.Decisions[id]
 		young = young || !s.Jobs[id].Preempts && s.Jobs[id].Stage == Queued || !until(s.Jobs[id].GrewAt, s.Settings.MinRuntime, s.Now).IsZero()
@@ -188,11 +188,10 @@ func (s *simulation) helps(t *rapid.T, plan Plan) {
 		for _, l := range d.Leave {
 			if l.For != None && l.Rule == RuleGangsFirst && s.Jobs[l.For].Stage == Queued {
 				takes[l.For] = true
-				moved = moved || s.Jobs[id].Workers[l.Worker].Own
 			}
 		}
 	}
-	if len(takes) != 1 || young || moved {
+	if len(takes) != 1 || young {
 		return // of two that take at once the first may choose other nodes once all is free
 	}
 	after := NewPlan(s.carriedOut(plan))

@@ -65,11 +65,12 @@ type lack struct {
 	patient bool
 }
 
-// lasts says whether what a search has made room for would be there once whole jobs have ended. Their room is within nobody's
-// reach so far: whoever is before the gang and lacks some is kept it then.
-func (s *search) lasts(d *demand) bool {
-	p := s.p
-	if d.beside() == 1 || len(p.lacking) == 0 {
+// lasts says whether a demand would have its room once those have left who are to. A gang before it that takes nothing and lacks
+// some is kept what comes free; any such gang is where that is hidden so far, within nobody's reach: what whole jobs leave, and
+// workers that move.
+func (p *planner) lasts(d *demand, hidden bool, moves []move) bool {
+	claims := func(l lack) bool { return hidden || l.patient }
+	if d.beside() == 1 || !slices.ContainsFunc(p.lacking, claims) {
 		return true
 	}
 	soon, reach := p.soon.mark(), p.reach.mark()
@@ -77,7 +78,11 @@ func (s *search) lasts(d *demand) bool {
 		p.soon.undo(soon)
 		p.reach.undo(reach)
 	}()
+	p.keepOwn(moves)
 	for _, l := range p.lacking {
+		if !claims(l) {
+			continue
+		}
 		from := &p.reach
 		if l.patient {
 			from = &p.soon // it is kept what comes free by itself
@@ -90,12 +95,12 @@ func (s *search) lasts(d *demand) bool {
 			}
 		}
 	}
-	now, then := p.soon.of(s.class), p.reach.of(s.class)
+	now, then := p.soon.of(d.class), p.reach.of(d.class)
 	total := int64(0)
 	for n := range now.at {
 		total += int64(min(now.at[n], then.at[n]))
 	}
-	return total >= int64(s.places)
+	return total >= int64(d.places)
 }
 
 // claim does something with the room that a reservation may be taken from. Who takes nothing from others never gets
@@ -110,14 +115,19 @@ func (p *planner) claim(r *reservation, do func(from *room)) {
 	}
 	mark := p.reach.mark()
 	defer func() { p.reach.undo(mark) }()
+	p.keepOwn(nil)
+	do(&p.reach)
+}
+
+// keepOwn puts workers of jobs' own classes out of reach that nobody has chosen and that are not among those that are to move.
+func (p *planner) keepOwn(moves []move) {
 	for _, id := range p.overstaffed {
 		for _, l := range p.jobs[id].lendables {
-			if p.c.Jobs[id].Workers[l.worker].Own && p.takeable(id, int(l.worker)) {
+			if p.c.Jobs[id].Workers[l.worker].Own && p.takeable(id, int(l.worker)) && !slices.Contains(moves, move{id, int(l.worker)}) {
 				p.reach.add(l.node, l.shape, -1)
 			}
 		}
 	}
-	do(&p.reach)
 }
 
 // claimPatiently does something with what comes free by itself. The quota that others claim may be lent: it is not

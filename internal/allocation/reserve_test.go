@@ -154,3 +154,28 @@ func TestNoWholeJobGoesForWhatIsKeptForAnother(t *testing.T) {
 		})
 	}
 }
+
+// Nobody moves for room either that would be kept for a gang before the one that it is for: neither before nor after there is a
+// replacement.
+func TestNobodyMovesForWhatIsKeptForAnother(t *testing.T) {
+	for name, others := range map[string]int64{"who could use it": 2, "who could not": 8} {
+		for _, replaced := range []bool{false, true} {
+			c := newCluster().withNodes(1, 1).withNodes(2, 8)
+			c.training("fixed", 5, 5, slices.Repeat([]NodeID{1}, 5), policy(Never))
+			c.training("busy", 8, 8, slices.Repeat([]NodeID{2}, 8), policy(Never))
+			moves := c.training("moves", 2, 2, []NodeID{1, 1})
+			c.queued("blocked", 2, 2, c.devices(others))
+			gang := c.queued("gang", 1, 1, c.devices(2))
+			if replaced {
+				w := c.Jobs[moves].Workers[1]
+				w.Node, w.World, w.Rank, w.Ordinal = 0, false, -1, 2
+				c.take(w)
+				c.Jobs[moves].Workers = append(c.Jobs[moves].Workers, w)
+			}
+			plan := NewPlan(c.at(11 * time.Minute))
+			if got := len(plan.of(moves).Places)+plan.leavesFor(moves, gang) > 0; got != (others == 8) {
+				t.Errorf("%s, replaced %v: it moves: %v", name, replaced, got)
+			}
+		}
+	}
+}

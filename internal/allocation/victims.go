@@ -330,6 +330,11 @@ func (s *search) legalise() bool {
 	return changed
 }
 
+// moves says whether any of the chosen has a replacement, and leaves because of that.
+func (s *search) moves() bool {
+	return slices.ContainsFunc(s.chosen, func(v victim) bool { return s.p.c.Jobs[v.job].Workers[v.worker].Own })
+}
+
 // abandon takes all choices back.
 func (s *search) abandon() {
 	for i := len(s.chosen) - 1; i >= 0; i-- {

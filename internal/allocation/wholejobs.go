@@ -72,7 +72,7 @@ func (s *search) wholeJobs(d *demand) bool {
 	}
 	if s.enough() {
 		s.prune()
-		if s.lasts(d) {
+		if p.lasts(d, true, nil) {
 			return true
 		}
 	}
