@@ -39,7 +39,7 @@ func (p *planner) consolidate(d *demand) (int64, bool) {
 		return sum, false
 	}
 	m := &moving{p: p, d: d, marks: [3]int{p.now.mark(), p.soon.mark(), p.reach.mark()}}
-	if !m.choose() {
+	if !m.choose() || !p.lasts(d, true, m.moves) {
 		most := p.soon.of(d.class).total
 		m.undo()
 		return most, false

@@ -73,7 +73,7 @@ func (s *search) instead(v victim) bool {
 	before := slices.Clone(s.chosen)
 	s.chosen = append([]victim{v}, s.chosen...)
 	s.p.choose(v.job, v.worker, s.job, s.rule)
-	s.spareAll()
+	s.spareAll(false)
 	tooMany := j.gone > j.limit || in.Workers[v.worker].Own && j.ownBound-j.ownGone < in.Min
 	if len(s.chosen) < len(before) && !tooMany {
 		return true

@@ -206,9 +206,13 @@ func (p *planner) reclaim(d *demand) bool {
 	most := p.reach.of(d.class).total
 	if p.fits(&p.reach, d) {
 		if s.surplus() {
-			p.take(s)
-			p.promise(d)
-			return true
+			if p.lasts(d, s.moves(), nil) {
+				p.take(s)
+				p.promise(d)
+				return true
+			}
+			s.note()
+			s.abandon()
 		}
 		most = s.most
 		p.stint(d, s)
@@ -220,7 +224,7 @@ func (p *planner) reclaim(d *demand) bool {
 	whole := int64(0)
 	if p.mayEvict(d) {
 		if whole = p.placesWithAll(d.class, in.Priority); whole >= int64(d.places) {
-			if p.admitsWithAll(in.Gang, d.made, in.Priority) && s.wholeJobs() {
+			if p.admitsWithAll(in.Gang, d.made, in.Priority) && s.wholeJobs(d) {
 				p.take(s)
 				p.promise(d)
 				return true

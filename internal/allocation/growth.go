@@ -387,6 +387,11 @@ func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bo
 		refused[from] = steps
 		return false
 	}
+	if !p.lasts(&demand{job: id, kind: begin, class: k, places: steps}, false, nil) {
+		s.abandon()
+		refused[from] = steps
+		return false
+	}
 	gives := before - p.surplus(from)
 	if fair != nil && !fair(gives) {
 		s.abandon()

@@ -22,6 +22,8 @@ type planner struct {
 	order []JobID
 	// reservations are those in force or soon to be, in order.
 	reservations []reservation
+	// lacking are the gangs that would be kept more room if there were any, in order.
+	lacking []lack
 	// awaited are the nodes where a gang waits for pods to end.
 	awaited map[NodeID]bool
 	vain    vain

@@ -175,6 +175,63 @@ func (s *simulation) needed(t *rapid.T, plan Plan) {
 	}
 }
 
+// helps fails when a gang that has others leave for it would not start once all have ended who are to: somebody would have left in
+// vain. What is kept for others, and what these are promised, counts here as well.
+func (s *simulation) helps(t *rapid.T, plan Plan) {
+	takes, young := map[JobID]bool{}, false
+	for id := range s.Jobs {
+		d := &plan.Decisions[id]
+		young = young || !s.Jobs[id].Preempts && s.Jobs[id].Stage == Queued || !until(s.Jobs[id].GrewAt, s.Settings.MinRuntime, s.Now).IsZero()
+		if d.Evict && s.Jobs[d.For].Stage == Queued {
+			takes[d.For] = true
+		}
+		for _, l := range d.Leave {
+			if l.For != None && l.Rule == RuleGangsFirst && s.Jobs[l.For].Stage == Queued {
+				takes[l.For] = true
+			}
+		}
+	}
+	if len(takes) != 1 || young {
+		return // of two that take at once the first may choose other nodes once all is free
+	}
+	after := NewPlan(s.carriedOut(plan))
+	for id := range s.Jobs {
+		if !takes[JobID(id)] && after.Decisions[id].Own > plan.Decisions[id].Own {
+			return // one before them could not ask for this itself, and has it now
+		}
+	}
+	for id := range takes {
+		if !after.of(id).Start {
+			t.Fatalf("%s does not start when all have left who are to: %s", s.Jobs[id].Name, after.of(id).Why.Text)
+		}
+	}
+}
+
+// carriedOut is the cluster once a plan was carried out, and all have ended who are to.
+func (s *simulation) carriedOut(plan Plan) *Cluster {
+	after := *s.Cluster
+	after.Nodes, after.Quotas, after.Jobs = slices.Clone(s.Nodes), slices.Clone(s.Quotas), slices.Clone(s.Jobs)
+	for n := range after.Nodes {
+		after.Nodes[n].Free = slices.Clone(after.Nodes[n].Free)
+	}
+	for q := range after.Quotas {
+		after.Quotas[q].Free = slices.Clone(after.Quotas[q].Free)
+	}
+	then := simulate(&after)
+	for id := range after.Jobs {
+		j := &after.Jobs[id]
+		j.Workers = slices.Clone(j.Workers)
+		then.carryOut(JobID(id), &plan.Decisions[id])
+		j.Workers = slices.DeleteFunc(j.Workers, func(w Worker) bool {
+			if w.Ending || w.Marked {
+				after.put(w)
+			}
+			return w.Ending || w.Marked
+		})
+	}
+	return &after
+}
+
 // afterwards are the devices that are free on each node once all has ended that ends.
 func (s *simulation) afterwards() []int64 {
 	free := make([]int64, len(s.Nodes))
@@ -270,6 +327,7 @@ func TestRandomClusters(t *testing.T) {
 		s.check = func(plan Plan) {
 			s.sound(t, plan)
 			s.needed(t, plan)
+			s.helps(t, plan)
 			s.inOrder(t, plan)
 			if s.Now.Sub(noon)%(100*time.Second) != 0 {
 				return

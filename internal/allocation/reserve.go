@@ -45,12 +45,62 @@ func (p *planner) block(d *demand) {
 			all.places = int32(min(from.of(d.class).total, int64(d.places)))
 			r.held = p.spread(from, &all, nil)
 		})
+		if lacks := d.places - int32(len(r.held)); lacks > 0 {
+			p.lacking = append(p.lacking, lack{r.job, r.shape, d.class, lacks, r.patient})
+		}
 		if len(r.held) == 0 {
 			return // for one that nothing can be kept for, others do not lose their claim
 		}
 		p.hold(&r, true)
 	}
 	p.reservations = append(p.reservations, r)
+}
+
+// lack is what a gang would be kept beyond what it is kept now, if there were any.
+type lack struct {
+	job     JobID
+	shape   ShapeID
+	class   classID
+	places  int32
+	patient bool
+}
+
+// lasts says whether a demand would have its room once those have left who are to. A gang before it that takes nothing and lacks
+// some is kept what comes free; any such gang is where that is hidden so far, within nobody's reach: what whole jobs leave, and
+// workers that move.
+func (p *planner) lasts(d *demand, hidden bool, moves []move) bool {
+	claims := func(l lack) bool { return hidden || l.patient }
+	if d.beside() == 1 || !slices.ContainsFunc(p.lacking, claims) {
+		return true
+	}
+	soon, reach := p.soon.mark(), p.reach.mark()
+	defer func() {
+		p.soon.undo(soon)
+		p.reach.undo(reach)
+	}()
+	p.keepOwn(moves)
+	for _, l := range p.lacking {
+		if !claims(l) {
+			continue
+		}
+		from := &p.reach
+		if l.patient {
+			from = &p.soon // it is kept what comes free by itself
+		}
+		more := demand{job: l.job, class: l.class, places: int32(min(from.of(l.class).total, int64(l.places)))}
+		for _, n := range p.spread(from, &more, nil) {
+			p.reach.add(n, l.shape, -1)
+			if l.patient {
+				p.soon.add(n, l.shape, -1)
+			}
+		}
+	}
+	now, then := p.soon.of(d.class), p.reach.of(d.class)
+	total := int64(0)
+	for n := range now.at {
+		total += int64(min(now.at[n], then.at[n]))
+	}
+	return total >= int64(d.places)
 }
 
 // claim does something with the room that a reservation may be taken from. Who takes nothing from others never gets
@@ -65,14 +115,19 @@ func (p *planner) claim(r *reservation, do func(from *room)) {
 	}
 	mark := p.reach.mark()
 	defer func() { p.reach.undo(mark) }()
+	p.keepOwn(nil)
+	do(&p.reach)
+}
+
+// keepOwn puts workers of jobs' own classes out of reach that nobody has chosen and that are not among those that are to move.
+func (p *planner) keepOwn(moves []move) {
 	for _, id := range p.overstaffed {
 		for _, l := range p.jobs[id].lendables {
-			if p.c.Jobs[id].Workers[l.worker].Own && p.takeable(id, int(l.worker)) {
+			if p.c.Jobs[id].Workers[l.worker].Own && p.takeable(id, int(l.worker)) && !slices.Contains(moves, move{id, int(l.worker)}) {
 				p.reach.add(l.node, l.shape, -1)
 			}
 		}
 	}
-	do(&p.reach)
 }
 
 // claimPatiently does something with what comes free by itself. The quota that others claim may be lent: it is not
@@ -247,6 +302,24 @@ func (p *planner) keepReserved() {
 			}
 		}
 	}
+}
+
+// sharedNodes are those of a class on which room is kept that has yet to come free.
+func (p *planner) sharedNodes(k classID) []NodeID {
+	var all []NodeID
+	for i := range p.reservations {
+		r := &p.reservations[i]
+		if len(r.taken) == 0 || r.patient || r.firm {
+			continue // nothing is held just now, or all of it was taken already
+		}
+		for _, n := range r.held {
+			if n >= 0 && p.classes.all[k].nodes.Has(int(n)) {
+				all = append(all, n)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // besideReservations does something as if nothing were reserved: for those who run, and for those who will

@@ -33,6 +33,8 @@ type search struct {
 	placed bool
 	// mark is where the changes of soon begin that are of this search.
 	mark int
+	// shared are the nodes on which room is kept for another gang, which has its part of what comes free there.
+	shared []NodeID
 	// most is how many places there were with all that could be taken, when that was too little; unknown when
 	// it was quotas that did not do.
 	most int64
@@ -45,12 +47,26 @@ type victim struct {
 	worker int
 }
 
-func (p *planner) newSearch(w want) *search { return &search{p: p, want: w, mark: p.soon.mark()} }
+func (p *planner) newSearch(w want) *search {
+	return &search{p: p, want: w, mark: p.soon.mark(), shared: p.sharedNodes(w.class)}
+}
 
 // enough says whether the room would be there.
 func (s *search) enough() bool { return s.enoughPlaces() && s.enoughQuota() }
 
-func (s *search) enoughPlaces() bool { return s.p.soon.of(s.class).total >= int64(s.places) }
+func (s *search) enoughPlaces() bool {
+	return s.p.soon.of(s.class).total >= int64(s.places) && s.total() >= int64(s.places)
+}
+
+// total is how many places there are. What comes free beyond what is within reach is kept for another gang (keepReserved).
+func (s *search) total() int64 {
+	soon, reach := s.p.soon.of(s.class), s.p.reach.of(s.class)
+	total := soon.total
+	for _, n := range s.shared {
+		total -= int64(max(soon.at[n]-reach.at[n], 0))
+	}
+	return total
+}
 
 func (s *search) enoughQuota() bool { return s.p.soon.bounds(s.shape, s.headRoom) >= s.made }
 
@@ -76,7 +92,7 @@ func (s *search) surplus() bool {
 func (s *search) note() {
 	s.most, s.admits = unknown, s.p.soon.bounds(s.shape, s.headRoom)
 	if !s.starved && s.enoughQuota() {
-		s.most = s.p.soon.of(s.class).total
+		s.most = s.total()
 	}
 }
 
@@ -235,23 +251,25 @@ func (s *search) choose(id JobID, w int) {
 // needed or makes the number of workers of its job a legal one.
 func (s *search) prune() bool {
 	for turn := range 2 {
-		s.spareAll()
+		s.spareAll(false)
 		if turn == 0 && s.only == None {
 			s.fewer()
 		}
 		if !s.legalise() {
-			break
+			return true
 		}
 	}
 	s.legalise()
+	s.spareAll(true) // those who leave for a legal number may do for others
 	return true
 }
 
-// spareAll lets all stay who are not needed.
-func (s *search) spareAll() {
+// spareAll lets all stay who are not needed; where the numbers of workers are legal and are to remain so, those only whose job has
+// a legal one then.
+func (s *search) spareAll(legally bool) {
 	for i := len(s.chosen) - 1; i >= 0; i-- {
 		v := s.chosen[i]
-		if s.missing(v) {
+		if s.missing(v) || legally && !s.legalWith(v) {
 			continue
 		}
 		s.p.spare(v.job, v.worker)
@@ -279,6 +297,13 @@ func (s *search) missing(v victim) bool {
 	return false
 }
 
+// legalWith says whether a job has a legal number of workers if one that was chosen stays.
+func (s *search) legalWith(v victim) bool {
+	in, j := &s.p.c.Jobs[v.job], &s.p.jobs[v.job]
+	stay := j.live - j.gone + 1
+	return in.Stage != Training || stay > in.Max || in.legal(stay)
+}
+
 // legalise has more workers leave where what would stay is not a legal number.
 func (s *search) legalise() bool {
 	changed := false
@@ -303,6 +328,11 @@ func (s *search) legalise() bool {
 		}
 	}
 	return changed
+}
+
+// moves says whether any of the chosen has a replacement, and leaves because of that.
+func (s *search) moves() bool {
+	return slices.ContainsFunc(s.chosen, func(v victim) bool { return s.p.c.Jobs[v.job].Workers[v.worker].Own })
 }
 
 // abandon takes all choices back.

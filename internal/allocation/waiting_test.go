@@ -221,3 +221,26 @@ func TestNobodyShrinksForAGangThatWouldNotGetTheQuota(t *testing.T) {
 		}
 	}
 }
+
+// While what comes free is kept for a gang that takes nothing, nobody takes what would be kept for it then, neither to grow nor to
+// start: a lender would shrink in vain, and grow again when it is the others' turn.
+func TestNobodyTakesWhatIsKeptForAGangThatTakesNothing(t *testing.T) {
+	for name, gang := range map[string]bool{"to grow": false, "to start": true} {
+		for since, want := range map[time.Duration]int{11 * time.Minute: 0, 21 * time.Minute: 1} {
+			c := newCluster().withNodes(2, 4)
+			c.training("endless", 4, 4, []NodeID{0, 0, 0, 0})
+			lender := c.training("lender", 3, 4, []NodeID{1, 1, 1, 1})
+			c.queued("patient", 5, 5, func(j *Job) { j.Preempts = false })
+			var taker JobID
+			if gang {
+				taker = c.queued("gang", 1, 1)
+			} else {
+				taker = c.training("high", 1, 2, []NodeID{0}, priority(10))
+				c.Nodes[0].Free[gpu], c.Nodes[0].Capacity[gpu] = 0, 5
+			}
+			if got := NewPlan(c.at(since)).leavesFor(lender, taker); got != want {
+				t.Errorf("%s, after %s: %d leave, want %d", name, since, got, want)
+			}
+		}
+	}
+}

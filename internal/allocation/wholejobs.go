@@ -52,7 +52,7 @@ func (p *planner) mayEvict(d *demand) bool {
 
 // wholeJobs ends jobs of lower priority, beside all surplus that helps. It changes nothing when the room
 // would still not be enough.
-func (s *search) wholeJobs() bool {
+func (s *search) wholeJobs(d *demand) bool {
 	p := s.p
 	within := func() bool {
 		return p.reach.of(s.class).total >= int64(s.places) && p.reach.bounds(s.shape, s.headRoom) >= s.made
@@ -71,7 +71,10 @@ func (s *search) wholeJobs() bool {
 		}
 	}
 	if s.enough() {
-		return s.prune()
+		s.prune()
+		if p.lasts(d, true, nil) {
+			return true
+		}
 	}
 	s.note()
 	s.pardonAll(func() bool { return true })

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +27,8 @@ type roll struct {
 	// parent is true while it may be the world before that trains, burned while it is known to be: nobody has entered the
 	// newest one. The record does not name who is in the one before.
 	parent, burned bool
+	// since is when the world before began; zero when that is not known.
+	since time.Time
 }
 
 func (s *State) roll() *roll {
@@ -36,14 +37,26 @@ func (s *State) roll() *roll {
 	reached := s.rendezvousKnows() && s.World.Round >= r.made.Round
 	r.parent = r.made.Parent > 0 && !reached && !s.stepSeen(&r.made)
 	r.burned = r.parent && s.rendezvousKnows() && s.World.Round == r.made.Parent
+	if before := s.resize(r.made.Parent); before != nil {
+		r.since = value(before.At).Time
+	}
 	return r
+}
+
+// resize is the durable entry of the change that made a round; nil for none.
+func (s *State) resize(round uint64) *v1alpha1.Resize {
+	for i := range s.Job.Status.Resizes {
+		if resize := &s.Job.Status.Resizes[i]; value(resize.Round) == int64(round) {
+			return resize
+		}
+	}
+	return nil
 }
 
 // stepSeen says whether it is durable that a step was made in the world of a record: then the one before it makes none.
 func (s *State) stepSeen(made *rendezvous.Record) bool {
-	return slices.ContainsFunc(s.Job.Status.Resizes, func(r v1alpha1.Resize) bool {
-		return value(r.Round) == int64(made.Round) && r.Pause != nil
-	})
+	resize := s.resize(made.Round)
+	return resize != nil && resize.Pause != nil
 }
 
 // clocksApart is how far the clocks of the API server, which says when a pod was created, and of the operator, which says when a
@@ -79,12 +92,12 @@ func (p *planner) standing(pod *corev1.Pod) standing {
 }
 
 // history says whether a pod has ended that was in no world by then: what became of it explains
-// nothing now. It is kept for its logs.
+// nothing now. It is kept for its logs. Whoever had ended before the world before the newest one began was not in that either.
 func (p *planner) history(pod *corev1.Pod) bool {
 	if !podEnded(pod) {
 		return false
 	}
-	if stands := p.recorded(pod); stands.rank >= 0 || stands.open {
+	if stands := p.recorded(pod); stands.rank >= 0 || stands.open && !p.endedBefore(pod, p.rolled.since) {
 		return false
 	}
 	return isGrowth(pod) || p.member(pod).LostIn > 0 || p.endedBefore(pod, p.rolled.made.StartedAt)

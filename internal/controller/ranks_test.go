@@ -141,3 +141,31 @@ func TestWhoMayBeInTheWorldBeforeIsMissed(t *testing.T) {
 		})
 	}
 }
+
+// An operator has died between the record of a world and its first step, and nobody is in that, nor in the one before. A pod that is
+// kept for its logs had failed before that one began, which is counted: it is not what ended the attempt.
+func TestWhatFailedBeforeTheWorldBeforeIsNotBlamedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		ended    time.Duration
+		failures int32
+	}{
+		"before the world before began": {ended: 5 * time.Second},
+		"in the world before":           {ended: 20 * time.Second, failures: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(2, func(j *v1alpha1.TrainingJob) {
+				j.Spec.Workers.Min = ptr.To[int32](2)
+				j.Status.World.Parent, j.Status.World.StartedAt = ptr.To[int64](2), ptr.To(metav1.NewTime(start.Add(30*time.Second)))
+				j.Status.Resizes = []v1alpha1.Resize{{Round: ptr.To[int64](2), At: ptr.To(metav1.NewTime(start.Add(10 * time.Second)))}}
+			})
+			crew := crewOf(job)
+			failed := podOf(job, 1, 2, exited(1, start.Add(c.ended), "ValueError"))
+			state := elasticState(job, append(crew, failed)...)
+			state.World = rendezvous.Observation{Known: true, Attempt: 1}
+			plan := look(state)
+			if got := value(plan.Status.Restarts.Program); got != c.failures || (value(plan.Status.Workers.Target) == 0) != (c.failures > 0) {
+				t.Errorf("%d failures of the program are counted, and the target is %d", got, value(plan.Status.Workers.Target))
+			}
+		})
+	}
+}

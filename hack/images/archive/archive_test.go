@@ -196,6 +196,29 @@ func TestUnchangedImageIsNotWrittenAgain(t *testing.T) {
 	}
 }
 
+// A copy whose files are hard links stays what it was, the tar with its stamp, whatever is written where it was taken from.
+func TestACopyByHardLinksStaysAsItWas(t *testing.T) {
+	root := t.TempDir()
+	file, copied := filepath.Join(root, "program.tar"), filepath.Join(root, "copy.tar")
+	write := func(to, content string) archive.Written {
+		written, err := archive.Write(to, spec(t, content))
+		must(t, err)
+		return written
+	}
+	write(file, "one")
+	for _, end := range []string{"", ".stamp"} {
+		must(t, os.Link(file+end, copied+end))
+	}
+	must(t, os.Link(file, file+".partial")) // was left behind
+	write(file, "two")
+	if write(copied, "one").Changed {
+		t.Error("the copy does not hold the same image any more")
+	}
+	if !write(copied, "two").Changed {
+		t.Error("the copy is taken for another image")
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	if _, err := archive.FromFiles([]archive.File{{Path: "/x", Source: filepath.Join(t.TempDir(), "none")}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing source: %v", err)

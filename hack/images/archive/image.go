@@ -1,7 +1,9 @@
 package archive
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -40,7 +42,8 @@ type Written struct {
 }
 
 // Write stores the image as a docker-archive tar in file. A file that holds the same image
-// already is not touched, so that its time tells when the content last changed.
+// already is not touched, so that its time tells when the content last changed. Nothing is written
+// in place: the files of a copy may be hard links to those of the original.
 func Write(file string, spec Spec) (Written, error) {
 	tag, err := name.NewTag(spec.Ref)
 	if err != nil {
@@ -61,23 +64,42 @@ func Write(file string, spec Spec) (Written, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return Written{}, err
 	}
-	partial := file + ".partial"
-	defer os.Remove(partial)
-	if err := tarball.WriteToFile(partial, tag, image); err != nil {
+	// Until the new tar is complete no stamp says what the file holds.
+	if err := os.Remove(stamp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Written{}, err
+	}
+	var size int64
+	err = replace(file, func(partial string) error {
+		if err := tarball.WriteToFile(partial, tag, image); err != nil {
+			return err
+		}
+		info, err := os.Stat(partial)
+		if err == nil {
+			size = info.Size()
+		}
+		return err
+	})
+	if err != nil {
 		return Written{}, fmt.Errorf("write %s: %w", file, err)
 	}
-	info, err := os.Stat(partial)
-	if err != nil {
-		return Written{}, err
+	text := fmt.Sprintf("%s %d\n", id, size)
+	if err := replace(stamp, func(partial string) error { return os.WriteFile(partial, []byte(text), 0o644) }); err != nil {
+		return Written{}, fmt.Errorf("write %s: %w", stamp, err)
 	}
-	if err := os.Rename(partial, file); err != nil {
-		return Written{}, err
+	return Written{ID: id.String(), Size: size, Changed: true}, nil
+}
+
+// replace puts a new file in the place of one, once it is written as a whole.
+func replace(file string, write func(partial string) error) error {
+	partial := file + ".partial"
+	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // one that was left behind may have another link
 	}
-	text := fmt.Sprintf("%s %d\n", id, info.Size())
-	if err := os.WriteFile(stamp, []byte(text), 0o644); err != nil {
-		return Written{}, err
+	defer os.Remove(partial)
+	if err := write(partial); err != nil {
+		return err
 	}
-	return Written{ID: id.String(), Size: info.Size(), Changed: true}, nil
+	return os.Rename(partial, file)
 }
 
 // assemble names os and architecture: an importer drops an image without them, silently.
