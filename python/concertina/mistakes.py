@@ -51,7 +51,7 @@ def refuse(variables: Mapping[str, Any], state: Mapping[str, Any]) -> None:
 def warn(variables: Mapping[str, Any], state: Mapping[str, Any], stacklevel: int) -> None:
     """Warns of what changes in training and is not in the state: who joins later would not have it."""
     known = _modules(state.values()) | {id(thing) for thing in state.values()}
-    for name, value in variables.items():
+    for name, value in list(variables.items()):  # A warning adds one to those of a module.
         if id(value) in known or not _changes(value, known):
             continue
         warnings.warn(

@@ -52,6 +52,16 @@ class Missing(unittest.TestCase):
             job.steps([0], global_batch=1, epochs=1)
         self.assertIs(opt, self.opt)
 
+    def test_a_program_that_loops_at_its_top(self):
+        # Its variables are the module's, among which Python keeps what it has warned of.
+        program = "job = elastic.join({'net': net})\njob.steps([0], global_batch=1, epochs=1)"
+        variables = {"elastic": elastic, "net": self.net, "opt": self.opt, "another": self.opt}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            exec(program, variables)
+        self.assertEqual([str(warning.message).split()[0] for warning in caught], ["opt", "another"])
+        variables["job"]._close()
+
     def test_a_wrapper_that_exchanges_by_itself(self):
         for step in elastic.join({"net": self.net, "opt": self.opt}).steps([0], global_batch=1, epochs=1):
             with step:
