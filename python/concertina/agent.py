@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from concertina import stacks
 from concertina.connections import keep_from_children
@@ -298,6 +299,18 @@ class Agent:
         except OSError:
             self._outgoing.clear()  # The agent is gone; the program trains on.
         return True
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a program as numbers. Raises what float() raises for a value, and says which one."""
+    found = {}
+    for name, value in metrics.items():
+        try:
+            found[name] = float(value)
+        except Exception as error:
+            error.add_note(f"report({name}=…) got a {type(value).__name__}: float() makes no number of it")
+            raise
+    return found
 
 
 def _encode(message: Mapping) -> bytes:

@@ -173,7 +173,6 @@ class Job(_job.Job):
         Raises TypeError for other data, and where the calling function has wrapped a module of the state in a
         DistributedDataParallel. Warns of an optimizer, scheduler, GradScaler or model there that is not in the state.
         """
-        mistakes.refuse_data(data)
         if collate and isinstance(data, Loader):
             raise ValueError("collate with a Loader: give Loader(…, collate_fn=…) instead")
         self._look_around(sys._getframe(1).f_locals)
@@ -188,6 +187,9 @@ class Job(_job.Job):
         if not self._looked:
             self._looked = True
             mistakes.warn(variables, self._state, stacklevel=4)
+
+    def _refuse_data(self, data: Any) -> None:
+        mistakes.refuse_data(data)
 
     # What is done in a step.
 
