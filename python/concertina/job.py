@@ -47,6 +47,7 @@ class Job(Member):
         self._reported = 0  # the step after which an evaluation was reported last
         self._passed = False  # the gate before the next step
         self._fresh = True  # until the first step of a world has begun
+        self._guard = Guard(self)
         self._present: Step | None = None
         self._looping = self._by_worlds = False
         self._progress: Progress | None = None
@@ -204,7 +205,7 @@ class Job(Member):
             raise
 
     def _next(self) -> Step | None:
-        with Guard(self):
+        with self._guard:
             return self._advance()
         return None  # The world has ended.
 
