@@ -132,12 +132,15 @@ lint-chart:
 lint-api: ## Lint api/ by the conventions of the Kubernetes API (kube-api-linter).
 	@hack/lint/api.sh
 
+# A Python that hangs ends with the stacks of all its threads, and with what it has started.
+PYTHON_WITHIN = timeout --signal=ABRT --kill-after=10 $(1) python3 -X faulthandler
+
 .PHONY: test-unit
 test-unit: tools ## Run the tests of single packages, with the race detector, and those of the Python SDK.
 	@mkdir -p $(RESULTS)
 	@$(call GOTESTSUM,unit,-race -p $(PARALLEL) $(UNIT_PACKAGES))
 	@$(call GOTESTSUM,histories,$(HISTORY_PACKAGE))
-	@cd python && python3 -m unittest discover --buffer -s tests -t .
+	@cd python && $(call PYTHON_WITHIN,--foreground 10m) -m unittest discover --buffer -s tests -t .
 
 .PHONY: test-integration
 test-integration: tools ## Run the tests with a real API server, those of the chart, and those with PyTorch.
@@ -145,7 +148,7 @@ test-integration: tools ## Run the tests with a real API server, those of the ch
 	@$(CLUSTER) build etcd kube-apiserver kubectl helm podgroups.yaml >/dev/null
 	@hack/tools/build.sh hack/s3
 	@$(call GOTESTSUM,integration,-race -p $(PARALLEL) -timeout 15m $(INTEGRATION_PACKAGES))
-	@$(GO) run ./hack/images run -- python3 -m unittest discover --buffer -s /src/python/tests_torch -t /src/python
+	@$(GO) run ./hack/images run -- $(call PYTHON_WITHIN,25m) -m unittest discover --buffer -s /src/python/tests_torch -t /src/python
 
 .PHONY: test-frameworks
 test-frameworks: deps-frameworks ## Train with each framework and with torchrun while worlds change (FRAMEWORKS="Lightning Jax").

@@ -4,7 +4,7 @@
 
 sdk_cpu_us_per_step is the processor time of a step in the loop, with an agent, less that of the same step written by hand,
 in one process: the loop, the transaction, the gate, random numbers, hooks and buckets of a model with 48 parameters of 16
-numbers. Both are the best of several turns, so that what else the machine does counts little. collectives_* and bytes_* are what a step of one rank exchanges. step_over_ddp is the time of a step over that with
+numbers. Both are the best of many short turns, so that what else the machine does counts little. collectives_* and bytes_* are what a step of one rank exchanges. step_over_ddp is the time of a step over that with
 DistributedDataParallel, in two ranks that take turns between them, with a model whose exchange takes longer than its steps.
 """
 
@@ -30,8 +30,9 @@ import concertina.torch as elastic  # noqa: E402
 from tests.fakeagent import FakeAgent, world  # noqa: E402
 
 TURNS = 15
-TINY = 200
-"""Steps of the tiny model in a turn."""
+SHORT_TURNS = 150
+TINY = 20
+"""Steps of the tiny model in a turn, which are over before the machine turns to something else."""
 LARGE = 4
 """Steps of the large one."""
 
@@ -87,7 +88,7 @@ def own_cost() -> tuple[float, float]:
         nets = tiny(), tiny()
         opts = [torch.optim.SGD(net.parameters(), lr=0.01) for net in nets]
         training = data(4, 4096)
-        loop = our_steps(nets[0], opts[0], training, 8, TINY * (TURNS + 1))
+        loop = our_steps(nets[0], opts[0], training, 8, TINY * (SHORT_TURNS + 1))
 
         def by_hand() -> None:
             x, y = (tensor[list(range(8))] for tensor in training.tensors)
@@ -96,7 +97,7 @@ def own_cost() -> tuple[float, float]:
             opts[1].step()
 
         turns = Turns(TINY, time.process_time_ns)
-        for _ in range(TURNS):
+        for _ in range(SHORT_TURNS):
             turns.run(lambda: next(loop), by_hand)
         loop.close()
         del os.environ["CONCERTINA_SOCKET"]

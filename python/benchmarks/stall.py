@@ -39,9 +39,16 @@ class Folder:
         self.snapshots = path
         self.taken = 0
 
-    def say(self, what: str, *, file: str, **_) -> None:
+    def put(self, what: str, *, step: int, file: str = "", error: str = "", **_) -> None:
+        if not file:
+            self.snapshot_failed(step, error)
         os.unlink(os.path.join(self.snapshots, file))
         self.taken += 1
+
+    def push(self) -> None:
+        pass
+
+    say = put
 
     def snapshot_failed(self, step: int, why: str) -> None:
         raise SystemExit(f"the snapshot of step {step} failed: {why}")

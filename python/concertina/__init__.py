@@ -41,4 +41,6 @@ def join(state: Mapping[str, Any] | None = None, *, seed: int = 0, **options: An
         if seed:
             raise TypeError("join(seed=…) without a state: name what training changes, join(state={…}, seed=…)")
         return stopping.join(**options)
-    return Job(state, seed=seed, **options)
+    if options:
+        raise TypeError(f"join(state=…, {next(iter(options))}=…): with a state it takes a seed and nothing else")
+    return Job(state, seed=seed)

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from concertina import stacks
 from concertina.connections import keep_from_children
@@ -109,16 +110,29 @@ class Agent:
     # What the program says.
 
     def say(self, kind: str, **fields: object) -> None:
-        """Sends a message. Never fails: whoever waits for an agent that is gone learns it there."""
-        deadline = time.monotonic() + _SEND_TIMEOUT
+        """Sends a message, and waits a little for an agent that does not read. Never fails: whoever waits for an agent that
+        is gone learns it there."""
+        self.put(kind, **fields)
+        self.push()
+
+    def put(self, kind: str, **fields: object) -> None:
+        """Sends a message without waiting: what the agent does not take at once goes before the next one, or with push().
+        Never fails."""
         with self._sending:
             self._outgoing += _encode({"type": kind, **fields})
-            sent = self._flush()
-        # Whoever reports progress meanwhile does not wait for this one.
-        while not sent and time.monotonic() < deadline:
-            select.select([], [self._socket], [], 0.1)
+            self._flush()
+
+    def push(self) -> None:
+        """Waits until the agent has taken all that was put, two seconds at most. Whoever says something meanwhile does not
+        wait. Never fails."""
+        deadline = time.monotonic() + _SEND_TIMEOUT
+        while True:
             with self._sending:
-                sent = self._flush()
+                if self._flush() or time.monotonic() >= deadline:
+                    return
+                poll = select.poll()  # Unlike select() it takes any number that a file has.
+                poll.register(self._socket, select.POLLOUT)
+            poll.poll(100)
 
     def fault(self, done: int, clean: bool, message: str) -> None:
         """Reports the exception that has ended a step; clean: the state is the one after done
@@ -127,7 +141,7 @@ class Agent:
 
     def snapshot_failed(self, step: int, error: str) -> None:
         """Reports that a snapshot could not be written. Never fails."""
-        self.say("snapshot", step=step, error=_last(error, _MAX_ERROR))
+        self.say("snapshot", step=step, **failure(error))
 
     def progress_due(self) -> bool:
         """Whether a second has passed since the last report."""
@@ -186,7 +200,8 @@ class Agent:
                 pass  # The agent was first.
             self._reader.join()
             self._reader = None
-        self._socket.close()
+        with self._sending:  # Another thread may be about to use it.
+            self._socket.close()
         for _, fds in self._inbox:
             self._fds += fds
         self._inbox.clear()
@@ -286,8 +301,25 @@ class Agent:
         return True
 
 
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a program as numbers. Raises what float() raises for a value, and says which one."""
+    found = {}
+    for name, value in metrics.items():
+        try:
+            found[name] = float(value)
+        except Exception as error:
+            error.add_note(f"report({name}=…) got a {type(value).__name__}: float() makes no number of it")
+            raise
+    return found
+
+
 def _encode(message: Mapping) -> bytes:
     return json.dumps(message, allow_nan=False).encode() + b"\n"
+
+
+def failure(error: str) -> dict[str, str]:
+    """What is told of a snapshot that could not be written."""
+    return {"error": _last(error, _MAX_ERROR)}
 
 
 def _last(text: str, most: int) -> str:

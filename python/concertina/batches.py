@@ -8,7 +8,7 @@ step k, with as many ranks as there are then, uses what is left and nothing twic
 import os
 from collections.abc import Iterator
 
-from concertina.samples import Permutation, steps_per_epoch
+from concertina.samples import Permutation, steps_per_epoch, whole
 
 
 class Batches:
@@ -44,12 +44,13 @@ class Batches:
         mean over ranks of their mean losses is then not quite the mean over samples. A global_batch that every number
         of ranks divides (`spec.workers.sizes` names those) keeps it exact.
 
-        Raises ValueError for numbers out of range, and when some rank would get no sample in some step.
+        Raises TypeError for what is no whole number, ValueError for numbers out of range, and when some rank would get no sample in some step.
         """
         self._rank = int(os.environ.get("RANK", 0)) if rank is None else rank
         self._size = int(os.environ.get("WORLD_SIZE", 1)) if size is None else size
         if not 0 <= self._rank < self._size:
             raise ValueError(f"rank {self._rank} of {self._size}: it must be from 0 to size-1")
+        samples, global_batch, done = whole("samples", samples), whole("global_batch", global_batch), whole("done", done)
         if samples < 1 or global_batch < 1 or done < 0:
             raise ValueError(f"samples {samples}, global_batch {global_batch}, done {done}: at least 1, 1 and 0 are wanted")
         self._samples, self._batch, self._seed = samples, min(global_batch, samples), seed

@@ -17,6 +17,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from concertina.samples import whole
+
+_MAX_STEP = 10**18
 _NAME = re.compile(r"step-(\d{1,18})")
 
 
@@ -44,7 +47,12 @@ class Checkpoints:
         The path does not exist; the body makes a file or a folder of it. barrier returns once all ranks have called it:
         torch.distributed.barrier or its like, and nothing in a program of one rank. Every rank calls saving, whether it
         writes or not. When the body raises nothing is kept.
+
+        Raises TypeError or ValueError for a step that is no number from 0, FileNotFoundError on rank 0 when nothing is there
+        once the body has ended.
         """
+        if not 0 <= whole("step", step) < _MAX_STEP:
+            raise ValueError(f"saving({step}): a step is a number from 0 to 10^18-1")
         part = self.folder / f"step-{step}.part"
         if self._rank == 0:
             _remove(part)
@@ -52,6 +60,10 @@ class Checkpoints:
         yield str(part)
         barrier()
         if self._rank == 0:
+            if not part.exists():
+                raise FileNotFoundError(
+                    f"nothing was saved at {part}: the body writes to the path that it is given, on a volume that rank 0 sees"
+                )
             _settle(part)
             _remove(self._path(step))
             os.replace(part, self._path(step))

@@ -7,6 +7,7 @@ from typing import Any
 
 from concertina import plan as plans
 from concertina import randomness, samples, snapshot
+from concertina.agent import numbers
 from concertina.gate import Phase
 from concertina.member import Guard, Member
 from concertina.plan import Plan
@@ -37,6 +38,7 @@ class Job(Member):
     _step_type: type[Step] = Step
 
     def __init__(self, state: Mapping[str, Any], *, seed: int = 0):
+        seed = samples.whole("seed", seed)
         samples.Permutation(seed, 0, 1)  # refuses a seed out of range
         self._seed = seed
         self._plan: Plan | None = None
@@ -45,6 +47,7 @@ class Job(Member):
         self._reported = 0  # the step after which an evaluation was reported last
         self._passed = False  # the gate before the next step
         self._fresh = True  # until the first step of a world has begun
+        self._guard = Guard(self)
         self._present: Step | None = None
         self._looping = self._by_worlds = False
         self._progress: Progress | None = None
@@ -97,8 +100,10 @@ class Job(Member):
         the next step; and one after the last step. When the world changes before that next step is done, what the
         evaluation changed is put back and it is made again.
 
-        Raises ValueError for a value out of range, data without samples, or a snapshot of another training.
+        Raises ValueError for a value out of range, data without samples, or a snapshot of another training; TypeError for
+        data without a length or samples by number, and for what is no whole number.
         """
+        self._refuse_data(data)
         self._start(
             plans.plan(
                 len(data), global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
@@ -124,6 +129,11 @@ class Job(Member):
         return self._loop_over_worlds()
 
     # What a framework adds.
+
+    def _refuse_data(self, data: Any) -> None:
+        """Raises TypeError for what the loop cannot read."""
+        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+            raise TypeError(f"data is a {type(data).__name__}: it must have a length and samples by number")
 
     def _begin_step(self, step: Step) -> None:
         """A step or an evaluation is about to be given to the program."""
@@ -195,7 +205,7 @@ class Job(Member):
             raise
 
     def _next(self) -> Step | None:
-        with Guard(self):
+        with self._guard:
             return self._advance()
         return None  # The world has ended.
 
@@ -350,5 +360,5 @@ def used_positions(piece: samples.MicroBatch, first: int) -> range:
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The metrics as numbers, without those that are not finite: the agent takes no others, and
     a loss that has become infinite is the program's to judge."""
-    numbers = {name: float(value) for name, value in metrics.items()}
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+    found = numbers(metrics)
+    return {name: value for name, value in found.items() if math.isfinite(value)}

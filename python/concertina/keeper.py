@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from concertina import snapshot
-from concertina.agent import Agent
-from concertina.cadence import Cadence
+from concertina.agent import Agent, failure
+from concertina.cadence import LEAST, SHARE, Cadence
 from concertina.gate import Phase
 from concertina.world import Assignment, Staging
 
@@ -240,10 +240,18 @@ class Keeper:
         staging: tuple[threading.Event, int] | None = None,
     ) -> None:
         self._writing = True
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._write, args=(image, step, self._world, files, staging), name="concertina-snapshot", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # No more of them are allowed. Who would wait for this one would wait for ever.
+            self._writing, self._staging = False, None
+            self._cadence.held = max(self._cadence.held, LEAST // SHARE)
+            self._agent.snapshot_failed(step, f"no thread to write it with: {error}")
+        else:
+            self._thread = thread
 
     def _end_staging(self) -> None:
         """Breaks off what is being copied of an older state: a newer one is about to be written, and takes its room."""
@@ -263,7 +271,8 @@ class Keeper:
         files: list[snapshot.File],
         staging: tuple[threading.Event, int] | None = None,
     ) -> None:
-        sizes = []
+        sizes: list[int] = []
+        told: dict[str, Any] = {}
         try:
             for file in files:
                 sizes.append(image.write(file, lambda: staging is not None and (self._superseded or world != self._world)))
@@ -273,30 +282,34 @@ class Keeper:
                     "something other than an optimizer has written to the state while it was copied: from now on it is "
                     "copied at once"
                 )
+            told = _told(files, sizes)
         except InterruptedError:
-            _remove(files)
-            return
+            pass  # Nobody wants it any more.
         except Exception as error:
-            text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[len(sizes) - len(files)].path}"
-            _remove(files)
-            self._say(world, lambda: self._agent.snapshot_failed(step, text))
-            return
+            told = failure(f"{getattr(error, 'strerror', None) or repr(error)}: {files[len(sizes) - len(files)].path}")
         finally:
-            self._writing = False
+            # Before anything is said: an optimizer that waits here does not wait for the agent.
             if staging:
                 # Not what it held training up, which is next to nothing: it took its time on a processor.
                 staged, begin = staging
                 self._cadence.held = max(1, time.monotonic_ns() - begin)
                 staged.set()
-        if not self._say(world, lambda: self._agent.say("snapshot", step=step, **_told(files, sizes))):
+        if not told or "error" in told:
+            _remove(files)
+        if not self._report(world, step, told):
             _remove(files)
 
-    def _say(self, world: int, speak: Callable[[], None]) -> bool:
-        """Reports, unless the world is over: the agent would take it for a snapshot of the next."""
+    def _report(self, world: int, step: int, told: Mapping[str, Any]) -> bool:
+        """Tells what has become of a snapshot, in the order of snapshots, and makes place for the next one. False, and
+        nothing is said, when the world is over: the agent would take it for a snapshot of the next."""
         with self._current:
-            if world == self._world:
-                speak()
-            return world == self._world
+            self._writing = False
+            if world != self._world:
+                return False
+            if told:
+                self._agent.put("snapshot", step=step, **told)
+        self._agent.push()  # Not within the lock, which who leaves a world takes.
+        return True
 
 
 def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:

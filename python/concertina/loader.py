@@ -59,12 +59,12 @@ class _Wanted:
     """Which lists of samples are still wanted, as all workers see it: those of the newest generation."""
 
     def __init__(self) -> None:
-        self._value = multiprocessing.Value("Q", 0)
+        # Without a lock, which a worker that is killed would keep: one process writes this word, and others read it.
+        self._value = multiprocessing.RawValue("Q", 0)
 
     def next(self) -> int:
-        with self._value:
-            self._value.value += 1
-            return self._value.value
+        self._value.value += 1
+        return self._value.value
 
     def __contains__(self, batch: "_Batch") -> bool:
         return batch.generation == self._value.value

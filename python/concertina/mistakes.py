@@ -19,12 +19,12 @@ _WRAPPED = "DistributedDataParallel"
 
 def refuse_data(data: Any) -> None:
     """Raises TypeError for what is no data set with samples by number."""
+    if isinstance(data, Loader):
+        data = data.data
     if isinstance(data, DataLoader):
         raise TypeError("data is a DataLoader: give its data set, or concertina.torch.Loader(dataset, num_workers=…)")
     if isinstance(data, IterableDataset):
         raise TypeError(f"data is a {type(data).__name__}, a stream: give a data set with a length and samples by number")
-    if isinstance(data, Loader):
-        return
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise TypeError(f"data is a {type(data).__name__}: it must have a length and samples by number")
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()
@@ -51,7 +51,7 @@ def refuse(variables: Mapping[str, Any], state: Mapping[str, Any]) -> None:
 def warn(variables: Mapping[str, Any], state: Mapping[str, Any], stacklevel: int) -> None:
     """Warns of what changes in training and is not in the state: who joins later would not have it."""
     known = _modules(state.values()) | {id(thing) for thing in state.values()}
-    for name, value in variables.items():
+    for name, value in list(variables.items()):  # A warning adds one to those of a module.
         if id(value) in known or not _changes(value, known):
             continue
         warnings.warn(

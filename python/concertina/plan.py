@@ -1,7 +1,7 @@
 """What a training does next, as a function of where it is: no state, no I/O."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from concertina import samples
 
@@ -83,19 +83,26 @@ def plan(
     max_steps: int | None = None,
     evaluate: str | int | None = None,
 ) -> Plan:
-    """The plan that a program asks for. Raises ValueError for what is out of range or contradicts itself."""
-    for name, value in (
-        ("global_batch", global_batch), ("micro_batch", micro_batch), ("epochs", epochs), ("max_steps", max_steps),
-    ):  # fmt: skip
-        if value is not None and not 1 <= value < MAX_STEP:
-            raise ValueError(f"{name} is {value}: it must be at least 1")
+    """The plan that a program asks for. Raises ValueError for what is out of range or contradicts itself, TypeError for
+    what is no whole number."""
+    global_batch = _from_one("global_batch", global_batch)
+    micro_batch = global_batch if micro_batch is None else _from_one("micro_batch", micro_batch)
     if epochs is None and max_steps is None:
         raise ValueError("say when the training ends: epochs=…, max_steps=…, or both, of which the first counts")
     if evaluate not in (None, "epoch") and (type(evaluate) is not int or evaluate < 1):
         raise ValueError(f'evaluate is {evaluate!r}: it must be "epoch", a number of steps from 1, or None')
     if data < 1:
         raise ValueError("the data set is empty")
-    ends = [max_steps] if max_steps is not None else []
+    ends = []
+    if max_steps is not None:
+        ends.append(_from_one("max_steps", max_steps))
     if epochs is not None:
-        ends.append(epochs * samples.steps_per_epoch(data, global_batch))
-    return Plan(data, global_batch, min(micro_batch or global_batch, global_batch), min(ends), evaluate)
+        ends.append(_from_one("epochs", epochs) * samples.steps_per_epoch(data, global_batch))
+    return Plan(data, global_batch, min(micro_batch, global_batch), min(ends), evaluate)
+
+
+def _from_one(name: str, value: Any) -> int:
+    number = samples.whole(name, value)
+    if not 1 <= number < MAX_STEP:
+        raise ValueError(f"{name} is {number}: it must be at least 1")
+    return number

@@ -5,6 +5,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from concertina.agent import numbers
+
 _INTERVAL = 0.2
 
 
@@ -21,13 +23,13 @@ class Progress:
         if now < self._next and not last:
             return
         self._next = now + _INTERVAL
-        numbers = {name: f"{float(value):.4g}" for name, value in metrics.items()}
+        shown = {name: f"{value:.4g}" for name, value in numbers(metrics).items()}
         if self._bar is None:
-            text = " ".join(f"{name} {number}" for name, number in numbers.items())
+            text = " ".join(f"{name} {number}" for name, number in shown.items())
             print(f"\rstep {step}/{total} {text}\033[K", end="", file=sys.stderr, flush=True)
         else:
             self._bar.total = total
-            self._bar.set_postfix(numbers, refresh=False)
+            self._bar.set_postfix(shown, refresh=False)
             self._bar.update(step - self._bar.n)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ mix is the finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudora
 Generators, 2014).
 """
 
+import operator
 import sys
 from typing import Any, NamedTuple
 
@@ -32,6 +33,14 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 6
 _FEW = 32
 _AHEAD = 1024
+
+
+def whole(name: str, value: Any) -> int:
+    """A number that a program gives for something of this name. Raises TypeError for what is no whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: it must be a whole number") from None
 
 
 def _mix(z: int) -> int:

@@ -14,14 +14,15 @@ environment, and the checkpoint is the program's own. The job has `resize.strate
 says what is told to the agent meanwhile.
 """
 
-import operator
+import math
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from concertina.agent import MAX_METRICS, METRIC_NAME, Agent, AgentError
+from concertina.agent import MAX_METRICS, METRIC_NAME, Agent, AgentError, numbers
 from concertina.gate import Phase
+from concertina.samples import whole
 
 _MAX_STEP = 2**62
 
@@ -54,7 +55,7 @@ class Job:
         Raises ValueError for a step that is not more than the one before, or is not within 0 … 2^62-1; AgentError
         when the agent goes away while the program waits for its word. Without an agent it returns False.
         """
-        step = operator.index(step)
+        step = whole("step", step)
         if not self._step < step < _MAX_STEP:
             raise ValueError(
                 f"should_stop({step}) after should_stop({self._step}): it is called once after each update, with its number"
@@ -106,8 +107,7 @@ class Job:
             raise ValueError(f"more than {MAX_METRICS} metrics: report fewer, under the same names each time")
         self._metrics.update(metrics)
         if self._agent and self._agent.progress_due():
-            numbers = {name: float(value) for name, value in self._metrics.items()}
-            finite = {name: value for name, value in numbers.items() if value - value == 0}
+            finite = {name: value for name, value in numbers(self._metrics).items() if math.isfinite(value)}
             self._agent.progress(self._total_steps, finite)
 
     def close(self) -> None:
@@ -140,6 +140,7 @@ def join(*, total_steps: int = 0, env: Mapping[str, str] = os.environ) -> Job:
     another process of the worker has the same LOCAL_RANK, or was joined twice; ValueError when LOCAL_RANK is no number,
     or total_steps not within 0 … 2^62-1.
     """
+    total_steps = whole("total_steps", total_steps)
     if not 0 <= total_steps < _MAX_STEP:
         raise ValueError(f"total_steps is {total_steps}: it must be from 0 to 2^62-1")
     path = env.get("CONCERTINA_SOCKET")

@@ -107,9 +107,14 @@ class Buffers:
         there = (owner._buffers[name] for owner, name in self._places)
         return [tensor for tensor in there if tensor is not None]
 
-    @torch.no_grad()
     def copy(self) -> Callable[[], None]:
         """Copies them, and returns what puts them back as they were, until the next call."""
+        if not self._places:
+            return _nothing
+        with torch.no_grad():
+            return self._copy()
+
+    def _copy(self) -> Callable[[], None]:
         there = [(owner, name, owner._buffers[name]) for owner, name in self._places]
         tensors = [tensor for _, _, tensor in there if tensor is not None]
         if [*map(_place, tensors)] == self._whose:
@@ -213,6 +218,10 @@ def copy_scaler(scaler: torch.amp.GradScaler) -> Callable[[], None]:
                 _fill(tensor, copy)
 
     return put_back
+
+
+def _nothing() -> None:
+    """Puts nothing back."""
 
 
 def _copied(value: Any) -> Any:

@@ -95,13 +95,15 @@ class Step(_step.Step):
 
         loss: a mean over the micro-batch. weight: over how many things it is a mean, such as tokens that are no
         padding; by default its samples. The gradient is then that of the mean over all of these in the whole batch.
-        Raises ValueError for a weight that is negative or not finite.
+        Raises TypeError for a loss that is no tensor, ValueError for a weight that is negative or not finite.
         """
         piece, last = self._piece, self._last
         if piece is None:
             raise RuntimeError(
                 "step.backward() belongs into the loop over step.micro_batches(), once for each of them: add several losses up"
             )
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"step.backward(loss): loss is a {type(loss).__name__}: give the tensor, and not its item()")
         if loss.numel() != 1:
             raise ValueError(f"step.backward(loss) of {loss.numel()} numbers: give their mean, and weight=… where some do not count")
         weight = float(piece.samples if weight is None else weight)
@@ -173,7 +175,6 @@ class Job(_job.Job):
         Raises TypeError for other data, and where the calling function has wrapped a module of the state in a
         DistributedDataParallel. Warns of an optimizer, scheduler, GradScaler or model there that is not in the state.
         """
-        mistakes.refuse_data(data)
         if collate and isinstance(data, Loader):
             raise ValueError("collate with a Loader: give Loader(…, collate_fn=…) instead")
         self._look_around(sys._getframe(1).f_locals)
@@ -188,6 +189,9 @@ class Job(_job.Job):
         if not self._looked:
             self._looked = True
             mistakes.warn(variables, self._state, stacklevel=4)
+
+    def _refuse_data(self, data: Any) -> None:
+        mistakes.refuse_data(data)
 
     # What is done in a step.
 

@@ -176,9 +176,16 @@ class _Agent:
             while True:
                 self._take(self._hear())
         except (OSError, ValueError) as error:
-            with self._changed:
-                self._ended = str(error)
-                self._changed.notify()
+            self._end(str(error))
+        except BaseException as error:
+            self._end(f"the thread that reads what the agent says has failed: {error!r}")
+            raise
+
+    def _end(self, why: str) -> None:
+        """Nothing more will be read: whoever waits for a world learns it."""
+        with self._changed:
+            self._ended = why
+            self._changed.notify()
 
     def _take(self, message: Mapping) -> None:
         if message.get("type") == "stop":

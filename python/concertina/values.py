@@ -34,7 +34,7 @@ class Values:
 
     def _copy(self) -> Callable[[], None]:
         """Copies them, and returns what makes them those that they are now."""
-        kept = deepcopy(self._values)
+        kept = deepcopy(self._values) if self._values else {}
 
         def put_back() -> None:
             self._values.clear()

@@ -141,7 +141,8 @@ def _number(env: Mapping[str, str], name: str, default: int | None, low: int, hi
     text = env.get(name)
     if text is None:
         if default is None:
-            raise ValueError(f"{name} is not set although RANK or WORLD_SIZE is: set it, or start with torchrun")
+            other = "RANK" if name == "WORLD_SIZE" else "WORLD_SIZE"
+            raise ValueError(f"{name} is not set although {other} is: set it, or start with torchrun")
         return default
     try:
         value = int(text)

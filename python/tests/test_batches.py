@@ -57,6 +57,11 @@ class Order(unittest.TestCase):
 
 
 class BadNumbers(unittest.TestCase):
+    def test_what_is_none_is_named(self):
+        for name in "samples", "global_batch", "done":
+            with self.assertRaisesRegex(TypeError, rf"{name} is \[1, 2\]: it must be a whole number"):
+                Batches(**({"samples": 58, "global_batch": 12} | {name: [1, 2]}))
+
     def test_they_are_named(self):
         for arguments, want in (
             ({"samples": 0}, "samples 0"),

@@ -65,6 +65,15 @@ class OneRank(Case):
     def test_bad_numbers(self):
         with self.assertRaisesRegex(ValueError, "keep is 0"):
             Checkpoints(self.folder, keep=0)
+        checkpoints = Checkpoints(self.folder)
+        for step, error in ("last", TypeError), (1.0, TypeError), (-1, ValueError), (10**18, ValueError):
+            with self.subTest(step), self.assertRaisesRegex(error, "number"), checkpoints.saving(step):
+                self.fail("it would never be found again")
+
+    def test_a_body_that_writes_elsewhere(self):
+        checkpoints = Checkpoints(self.folder)
+        with self.assertRaisesRegex(FileNotFoundError, "nothing was saved at .*step-3.part"), checkpoints.saving(3):
+            pass
 
 
 class ManyRanks(Case):

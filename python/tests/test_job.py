@@ -480,6 +480,35 @@ class WrongUse(Case):
         with self.assertRaisesRegex(ValueError, "seed"):
             concertina.join({}, seed=-1)
 
+    def test_what_is_no_whole_number(self):
+        for bad in {"epochs": 1.0}, {"global_batch": "4"}, {"global_batch": None}, {"micro_batch": 2.5}, {"max_steps": "9"}:
+            ((name, value),) = bad.items()
+            with self.subTest(bad), self.assertRaisesRegex(TypeError, f"{name} is {value!r}: it must be a whole number"):
+                train(**bad)
+        for seed in "1", 1.5:
+            with self.assertRaisesRegex(TypeError, f"seed is {seed!r}: it must be a whole number"):
+                concertina.join({}, seed=seed)
+
+    def test_numbers_of_other_libraries_are_kept_as_pythons_own(self):
+        class Three:
+            def __index__(self):
+                return 3
+
+        job = concertina.join({}, seed=Three())
+        job.steps([0], global_batch=Three(), micro_batch=Three(), max_steps=Three())
+        position = job._position()
+        self.assertEqual({type(value) for value in position.values()}, {int})
+        self.assertEqual((position["seed"], position["batch"], position["total"]), (3, 3, 3))
+
+    def test_data_that_cannot_be_read_by_number(self):
+        with self.assertRaisesRegex(TypeError, "data is a list_iterator: it must have a length"):
+            concertina.join({}).steps(iter([1]), global_batch=1, epochs=1)
+
+    def test_options_of_another_join(self):
+        for name in "backend", "total_steps":
+            with self.assertRaisesRegex(TypeError, rf"join\(state=…, {name}=…\): with a state it takes a seed"):
+                concertina.join({}, **{name: 1})
+
     def test_a_seed_without_a_state(self):
         with self.assertRaisesRegex(TypeError, "name what training changes"):
             concertina.join(seed=3)

@@ -1,6 +1,7 @@
 import errno
 import os
 import tempfile
+import threading
 import unittest
 from unittest import mock
 
@@ -8,6 +9,8 @@ from concertina.keeper import Keeper
 from concertina.snapshot import LEAST_SHARED, Codec, Image, SnapshotError
 from concertina.world import Staging, assignment
 from tests.fakeagent import world
+
+SECONDS = 20
 
 
 def write(image, path):
@@ -53,8 +56,13 @@ class Agent:
         self.snapshots = folder
         self.said = []
 
-    def say(self, kind, step, file="", bytes=0, parts=None):
-        self.said.append((step, "written" if file else parts))
+    def put(self, kind, step, file="", bytes=0, parts=None, error=""):
+        self.said.append((step, "written" if file else error or parts))
+
+    def push(self):
+        pass
+
+    say = put
 
     def snapshot_failed(self, step, error):
         self.said.append((step, error))
@@ -200,6 +208,47 @@ class Failures(unittest.TestCase):
             for _, text in heard:
                 self.assertRegex(text, "no space left|of whatever kind")
             self.assertIn("written", [text for _, text in self.steps(3)])
+
+    def test_a_thread_that_cannot_start_is_told_and_nobody_waits_for_it(self):
+        self.steps(2)
+        for fenced in False, True:
+            if fenced:
+                self.keeper.fence()
+            with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+                heard = self.steps(4)
+            self.assertEqual({text for _, text in heard}, {"no thread to write it with: can't start new thread"})
+            self.returns(self.keeper.fence)
+            self.keeper._cadence.held = 1
+            self.assertIn("written", [text for _, text in self.steps(3)])
+
+    def test_reports_come_in_the_order_of_snapshots_and_nobody_waits_for_them(self):
+        self.steps(2)
+        self.keeper.fence()
+        self.agent.said = []
+        arrived, taken = threading.Semaphore(0), threading.Event()
+
+        def push():  # Nobody reads.
+            arrived.release()
+            taken.wait()
+
+        self.addCleanup(taken.set)
+        with mock.patch.object(self.agent, "push", push):
+            for _ in range(2):
+                self.step += 1
+                self.keeper._keep(self.step)
+                self.returns(self.keeper.fence)
+                self.assertTrue(arrived.acquire(timeout=SECONDS))
+            self.assertEqual(self.agent.said, [(self.step - 1, "written"), (self.step, "written")])
+            self.returns(self.keeper.forget)
+        taken.set()
+        self.keeper._join()
+
+    def returns(self, call):
+        """Calls something that must not wait."""
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        self.assertFalse(thread.is_alive(), f"{call.__name__} waits")
 
     def test_running_out_of_memory_is_told_and_training_goes_on(self):
         self.steps(2)

@@ -147,7 +147,7 @@ class StoppingTest(unittest.TestCase):
         for step in 0, -1, 2**62:
             with self.assertRaisesRegex(ValueError, rf"should_stop\({step}\)"):
                 job.should_stop(step)
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(TypeError, "step is '8': it must be a whole number"):
             job.should_stop("8")
         self.assertFalse(job.should_stop(1))
 
@@ -160,6 +160,13 @@ class StoppingTest(unittest.TestCase):
             job.report(**{"the loss": 1})
         with self.assertRaisesRegex(ValueError, "more than 8"):
             job.report(**{f"m{i}": i for i in range(8)})
+
+    def test_what_is_no_number_is_named(self):
+        agent = self.agent()
+        job = self.join(agent)
+        with self.assertRaises(TypeError) as caught:
+            job.report(loss=[1, 2])
+        self.assertEqual(caught.exception.__notes__, ["report(loss=…) got a list: float() makes no number of it"])
 
     def test_an_older_agent_stops_nothing(self):
         agent = self.agent()
@@ -208,6 +215,8 @@ class AloneTest(unittest.TestCase):
     def test_bad_input(self):
         with self.assertRaisesRegex(ValueError, "LOCAL_RANK is 'first'"):
             concertina.join(env={"CONCERTINA_SOCKET": "/nowhere", "LOCAL_RANK": "first"})
+        with self.assertRaisesRegex(TypeError, "total_steps is '9'"):
+            concertina.join(total_steps="9", env={})
         with self.assertRaisesRegex(ValueError, "total_steps is -1"):
             concertina.join(total_steps=-1, env={})
         with self.assertRaisesRegex(concertina.AgentError, "/nowhere"):

@@ -18,6 +18,11 @@ class FromEnvironment(unittest.TestCase):
         env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
         self.assertEqual(world.from_environment(env), world.World(0, 0, 0, 1, 2, 0, 1, 1, 2, "a", 1))
 
+    def test_one_of_two_names_both(self):
+        for there, missing in ("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"):
+            with self.assertRaisesRegex(ValueError, f"{missing} is not set although {there} is"):
+                world.from_environment({there: "1"})
+
     def test_bad_values_name_the_variable(self):
         good = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
         for name, value in [

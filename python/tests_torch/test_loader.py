@@ -1,6 +1,10 @@
 """A loader whose workers have read ahead when the world changes."""
 
+import itertools
+import os
 import random
+import sys
+import threading
 import unittest
 from unittest import mock
 
@@ -59,6 +63,36 @@ class Stale(unittest.TestCase):
             self.assertEqual(read(loader, self.step(), [8], other).tolist(), [8])
             with self.assertRaisesRegex(RuntimeError, "another order"):
                 read(loader, self.step(), [63], other)
+
+    def test_a_worker_that_is_killed_while_it_looks_holds_nobody_up(self):
+        loader = elastic.Loader(Counted())
+        self.assertEqual(read(loader, self.step(), [0], [[0], [1]]).tolist(), [0])
+        batch = next(iter(loader._plan))
+
+        def look(killed_at):
+            """In a process of its own, which is killed at so many lines; whether it was."""
+            lines = itertools.count()
+
+            def line(*_):
+                if next(lines) == killed_at:
+                    os._exit(1)
+                return line
+
+            if not (worker := os.fork()):
+                sys.settrace(line)
+                batch in loader._wanted
+                os._exit(0)
+            return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+
+        for killed_at in itertools.count():
+            whole = look(killed_at) == 0
+            world = threading.Thread(target=loader._wanted.next, daemon=True)
+            world.start()
+            world.join(20)
+            self.assertFalse(world.is_alive(), f"killed after {killed_at} lines")
+            if whole:
+                break
+        self.assertGreater(killed_at, 1)
 
     def test_what_nobody_wants_any_more_is_not_read(self):
         data = Counted()

@@ -7,6 +7,7 @@ from unittest import mock
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
 
 import concertina.torch as elastic
 from concertina import mistakes
@@ -52,6 +53,16 @@ class Missing(unittest.TestCase):
             job.steps([0], global_batch=1, epochs=1)
         self.assertIs(opt, self.opt)
 
+    def test_a_program_that_loops_at_its_top(self):
+        # Its variables are the module's, among which Python keeps what it has warned of.
+        program = "job = elastic.join({'net': net})\njob.steps([0], global_batch=1, epochs=1)"
+        variables = {"elastic": elastic, "net": self.net, "opt": self.opt, "another": self.opt}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            exec(program, variables)
+        self.assertEqual([str(warning.message).split()[0] for warning in caught], ["opt", "another"])
+        variables["job"]._close()
+
     def test_a_wrapper_that_exchanges_by_itself(self):
         for step in elastic.join({"net": self.net, "opt": self.opt}).steps([0], global_batch=1, epochs=1):
             with step:
@@ -62,6 +73,24 @@ class Missing(unittest.TestCase):
         job = elastic.join({"net": self.net, "opt": self.opt})
         with self.assertRaisesRegex(TypeError, "ddp is a DistributedDataParallel around"):
             job.steps([0], global_batch=1, epochs=1)
+
+    def test_a_loader_around_what_it_cannot_read(self):
+        class Stream(IterableDataset):
+            def __iter__(self):
+                return iter([])
+
+        job = elastic.join({"net": self.net, "opt": self.opt})
+        self.addCleanup(job._close)
+        for data, kind in (DataLoader([0]), "a DataLoader: give its data set"), (Stream(), "a Stream, a stream"):
+            with self.assertRaisesRegex(TypeError, f"data is {kind}"):
+                job.steps(elastic.Loader(data), global_batch=1, epochs=1)
+
+    def test_a_loss_that_is_no_tensor(self):
+        for step in elastic.join({"net": self.net, "opt": self.opt}).steps([0], global_batch=1, epochs=1):
+            with self.assertRaisesRegex(TypeError, "is a float: give the tensor"), step:
+                for _ in step.micro_batches():
+                    step.backward(self.net(torch.ones(1, 3)).mean().item())
+            break
 
     def test_a_compiled_module_is_kept_as_itself(self):
         job = elastic.join({"net": torch.compile(self.net, backend="eager")})

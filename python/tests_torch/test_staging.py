@@ -25,8 +25,16 @@ class Agent:
         self.taken = {}
         self.failed = []
 
-    def say(self, kind, step, file, bytes):
-        self.taken[step] = os.path.join(self.snapshots, file)
+    def put(self, kind, step, file="", bytes=0, error=""):
+        if error:
+            self.failed.append(error)
+        else:
+            self.taken[step] = os.path.join(self.snapshots, file)
+
+    def push(self):
+        pass
+
+    say = put
 
     def snapshot_failed(self, step, error):
         self.failed.append(error)
