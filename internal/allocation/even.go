@@ -22,11 +22,11 @@ func (l *level) even(id JobID, steps int32) bool {
 		// How much a step takes is known once it was looked for: all that it needs may have to come from one donor.
 		surplus := p.surplus(donor)
 		fair := func(gives int64) bool { return p.richerAfter(donor, surplus, gives, id, steps) }
-		if p.rested(id, donor) && p.takeOne(id, donor, steps, fair) {
+		if (p.marksFor(donor, id) || p.rested(id) && p.rested(donor)) && p.takeOne(id, donor, steps, fair) {
 			return true
 		}
 	}
-	if until(p.c.Jobs[id].EvenedAt, p.c.Settings.CoolDown, p.c.Now).IsZero() {
+	if p.rested(id) {
 		l.uneven[key] = p.surplus(id)
 	}
 	return false
@@ -167,18 +167,11 @@ func (p *planner) richerAfter(donor JobID, surplus, gives int64, id JobID, steps
 	return p.less(to, p.held[to]+takes, from, p.held[from]-gives)
 }
 
-// rested says whether neither of two jobs was evened out lately, or the one gives to the other already.
-func (p *planner) rested(id, donor JobID) bool {
-	if p.marksFor(donor, id) {
-		return true
-	}
-	for _, j := range []JobID{id, donor} {
-		if end := until(p.c.Jobs[j].EvenedAt, p.c.Settings.CoolDown, p.c.Now); !end.IsZero() {
-			p.wake(end)
-			return false
-		}
-	}
-	return true
+// rested says whether a job gave nothing to an equal lately.
+func (p *planner) rested(id JobID) bool {
+	end := until(p.c.Jobs[id].EvenedAt, p.c.Settings.CoolDown, p.c.Now)
+	p.wake(end)
+	return end.IsZero()
 }
 
 // marksFor says whether workers of a donor leave for a job already.

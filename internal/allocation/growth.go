@@ -71,9 +71,10 @@ func (p *planner) grow() {
 	}
 }
 
-// firstLook is how long a job is watched at its first size where sizes go by value: it takes five seconds of steps until a pace counts,
-// and a program's first ones are slow. Of one that has grown before that only the larger size is known, and that it scales is believed.
-const firstLook = 15 * time.Second
+// firstLook is how long a job is watched at its first size at most where sizes go by value and its pace is not known: programs take
+// their time to the first step, and more workers do not shorten that; then it takes five seconds of steps until a pace counts. Of one
+// that has grown before that only the larger size is known, and that it scales is believed, for as long as nobody takes it back.
+const firstLook = time.Minute
 
 // mayGrow says whether a job may be given more workers now, as far as it itself is concerned.
 func (p *planner) mayGrow(id JobID) bool {

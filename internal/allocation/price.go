@@ -372,7 +372,9 @@ func (o *offer) cost(price float64, anew bool) float64 {
 	return seconds * (1 + price*float64(o.devices))
 }
 
-// trade has a job that wishes for more take a step from one of the same namespace that has more than it wishes for.
+// trade has a job that wishes for more take a step from one of the same namespace that has more than it wishes for. Who gave lately
+// takes nothing back, since noise would have two trade to and fro; but it may give more at once: what it tried may be known to be of
+// no use only now, and it ends at its min.
 func (l *level) trade(id JobID, steps int32) bool {
 	p := l.p
 	if p.c.Jobs[id].Pace == nil {
@@ -384,7 +386,7 @@ func (l *level) trade(id JobID, steps int32) bool {
 			continue
 		}
 		fair := func(int64) bool { return p.size(donor) >= j.wish }
-		if p.rested(id, donor) && p.takeOne(id, donor, steps, fair) {
+		if (p.rested(id) || p.marksFor(donor, id)) && p.takeOne(id, donor, steps, fair) {
 			return true
 		}
 	}

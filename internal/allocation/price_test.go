@@ -68,6 +68,31 @@ func TestWhoGainsNothingGivesToWhoDoes(t *testing.T) {
 	}
 }
 
+// Who gave to another one lately may give more at once, and takes nothing back for as long as coolDown.
+func TestWhoGaveMayGiveMore(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		gave    JobID
+		gives   bool
+		wakesUp bool
+	}{{"nobody", None, true, false}, {"who gives", 1, true, false}, {"who takes", 0, false, true}} {
+		c := newCluster().withNodes(2, 4)
+		c.training("linear", 1, 8, []NodeID{0, 0, 0, 0}, withPace(linear.pace(1e6, exactly)))
+		flat := c.training("flat", 1, 8, []NodeID{1, 1, 1, 1}, withPace(flat.pace(1e6, exactly)))
+		if test.gave != None {
+			// So long ago that it may grow into what is free.
+			c.Jobs[test.gave].EvenedAt = c.Now.Add(-keeping)
+		}
+		plan := NewPlan(c)
+		if gives := plan.leaves(flat) > 0; gives != test.gives {
+			t.Errorf("%s gave: %d workers leave", test.name, plan.leaves(flat))
+		}
+		if test.wakesUp && !plan.Next.Equal(c.Now.Add(c.Settings.CoolDown-keeping)) {
+			t.Errorf("%s gave: the next plan is made at %s", test.name, plan.Next)
+		}
+	}
+}
+
 // Of two alike the one that has less to do is the larger one, with so many behind it that both cannot be.
 func TestWhoHasLessToDoIsFirst(t *testing.T) {
 	c := newCluster().withNodes(2, 4)
@@ -237,6 +262,7 @@ func TestTheFirstSizeIsWatched(t *testing.T) {
 		grows   bool
 	}{
 		{"by value, at once", true, time.Second, false},
+		{"by value, while its program starts", true, 40 * time.Second, false},
 		{"by value, after a while", true, firstLook, true},
 		{"by devices", false, time.Second, true},
 	} {

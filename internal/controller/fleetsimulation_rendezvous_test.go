@@ -78,7 +78,7 @@ func (r *simCoordinator) Observe(key rendezvous.JobKey) rendezvous.Observation {
 	w := s.worldOf(key, l)
 	if w != nil && !l.adopting {
 		seen.Round, seen.Elastic = w.round, !w.foreign
-		if s.reports() {
+		if s.reports() && !w.warmAt.After(time.Now()) {
 			off := 1 + s.noise*(2*s.dice.Float64()-1)
 			seen.Progress = rendezvous.Progress{Step: uint64(w.step()), TotalSteps: uint64(w.last), Samples: uint64(w.step()) * 32,
 				StepTime: time.Duration(off / w.pace() * float64(time.Second))}

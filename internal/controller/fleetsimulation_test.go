@@ -81,7 +81,10 @@ type fleetSim struct {
 	stepTimes map[types.UID]func(workers int) float64
 	paced     bool
 	noise     float64
-	watch     simWatch
+	// pause is how long a change of a world stops its program at most, warmUp how long a program takes at most from its first
+	// world to its first step.
+	pause, warmUp time.Duration
+	watch         simWatch
 
 	plans, looks atomic.Int64
 
@@ -106,6 +109,7 @@ func newFleetSim(t *testing.T, seed uint64) *fleetSim {
 		t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 7)), counts: map[string]int{}, scheme: runtime.NewScheme(),
 		worlds: map[types.NamespacedName]*simWorld{}, lengths: map[types.UID]float64{}, foreign: map[types.UID]bool{}, scaled: map[types.UID]bool{},
 		stepTimes: map[types.UID]func(int) float64{}, noise: 0.05,
+		pause: 5 * time.Second,
 	}
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, schedv1alpha1.AddToScheme} {
 		if err := add(s.scheme); err != nil {

@@ -26,8 +26,10 @@ type simWorld struct {
 	// steps were done by the time at since; last is the last one.
 	steps, last float64
 	since       time.Time
-	broken      bool
-	finishing   bool
+	// warmAt is when its program makes the first step of the attempt at the earliest.
+	warmAt    time.Time
+	broken    bool
+	finishing bool
 	// stepTime is how long a step takes with so many workers; nil where as many make as many steps a second.
 	stepTime func(workers int) float64
 	// foreign programs do not speak to their agents: their world cannot change.
@@ -78,7 +80,7 @@ func (w *simWorld) step() float64 {
 	if w.since.IsZero() {
 		return w.steps
 	}
-	return min(w.last, w.steps+time.Since(w.since).Seconds()*w.pace())
+	return min(w.last, w.steps+max(0, time.Since(w.since).Seconds())*w.pace())
 }
 
 // pace is how many steps it makes in a second.
@@ -397,6 +399,12 @@ func (s *fleetSim) form(op *simOperator, key rendezvous.JobKey, l *simLeader, me
 	w.stop()
 	w.attempt, w.round, w.members, w.broken, w.finishing = l.gang.Attempt, w.round+1, members, false, false
 	w.since = time.Now()
+	if before == 0 && s.warmUp > 0 {
+		w.warmAt = w.since.Add(time.Duration(s.dice.Float64() * float64(s.warmUp)))
+	}
+	if w.warmAt.After(w.since) {
+		w.since = w.warmAt
+	}
 	next := job.DeepCopy()
 	next.Status.World = &v1alpha1.WorldStatus{Term: ptr.To[int64](1), Round: ptr.To(int64(w.round)), Attempt: ptr.To(w.attempt),
 		Workers: ptr.To(int32(len(members))), Processes: ptr.To(int32(len(members))), From: ptr.To(before), Reason: string(reason),
@@ -408,7 +416,7 @@ func (s *fleetSim) form(op *simOperator, key rendezvous.JobKey, l *simLeader, me
 	named(next, pods)
 	s.server.put(next)
 	l.changes = append(l.changes, rendezvous.Change{Round: w.round, From: before, To: int32(len(members)), Reason: reason, At: time.Now(),
-		Pause: s.span(100*time.Millisecond, 5*time.Second)})
+		Pause: s.span(100*time.Millisecond, s.pause)})
 	l.phase, l.why, l.doneAt, l.window = rendezvous.PhaseTraining, "", time.Time{}, time.Time{}
 	s.counts["worlds"]++
 	op.changed(key)

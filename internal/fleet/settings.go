@@ -55,7 +55,8 @@ type Settings struct {
 	// Backfill is how long after it was queued others may start on what a gang waits for; room is kept for it
 	// from then on. From 0s, which keeps it at once, to 168h, default 10m.
 	Backfill *metav1.Duration `json:"backfill,omitempty"`
-	// CoolDown is how long equal jobs are left alone after they were evened out. From 0s to 24h, default 2m.
+	// CoolDown is how long equal jobs are left alone after they were evened out, and a job takes nothing from equals by
+	// value after it gave. From 0s to 24h, default 2m.
 	CoolDown *metav1.Duration `json:"coolDown,omitempty"`
 	// FirstRegrow and LastRegrow bound how long room that was reclaimed is not grown back into. From 0s to
 	// 24h, default 1s and 5m.
