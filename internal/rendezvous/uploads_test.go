@@ -310,3 +310,44 @@ func TestAnUploadThatHangs(t *testing.T) {
 		t.Errorf("%s hangs, and %q writes the manifest", first, u.by)
 	}
 }
+
+// The same holds for a snapshot that is one file: another holder makes it durable, and one that all are stuck with gives way to a
+// newer one.
+func TestAnUploadOfOneFileThatHangs(t *testing.T) {
+	f, l := stored(t, Storage{Interval: 10 * time.Second, Keep: 3})
+	f.turns(l, 12)
+	f.shelf.away = true
+	f.nextIntervals(l, 1)
+	m := l.machine
+	u := m.uploading
+	if u == nil || u.puts != nil {
+		t.Fatalf("one file is to be uploaded, and it is %+v", u)
+	}
+	if soon := u.since.Add(hangTime / 2); !m.goesOn(soon, u) || !m.keepsAt(soon, u) {
+		t.Fatalf("it is given up early: %+v", u)
+	}
+	late := u.since.Add(hangTime + time.Minute)
+	m.makeDurable(late)
+	next := m.uploading
+	if next == nil || next.by == u.by {
+		t.Fatalf("%s hangs, and %+v is at it", u.by, next)
+	}
+	if said := m.storageTrouble(); !strings.Contains(said, "nothing has come of its upload") {
+		t.Errorf("it says %q", said)
+	}
+	// While the world stands, too.
+	m.keepUploading(late.Add(hangTime), next.snapshot)
+	if m.uploading.by == next.by {
+		t.Errorf("%s hangs, and is waited for", next.by)
+	}
+}
+
+// Whose uploads fail, and who alone has the snapshot of a world that all are to leave, keeps nobody there: another one takes it.
+func TestAWorldParksThoughOneFileCannotBeUploaded(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3})
+	f.turns(l, 12)
+	f.shelf.failing = map[string]string{"p00": "403 Forbidden"}
+	if !f.suspend(l) {
+		t.Errorf("it is not parked: %+v", l.machine.uploading)
+	}
+}
