@@ -77,7 +77,7 @@ func (g *group) stagingOf(uid string) *Staging {
 	return &Staging{Of: len(g.uids), Shares: []int{slices.Index(g.uids, uid)}}
 }
 
-// failing says why nothing comes of the group; empty while something may.
+// failing says why nothing comes of the group, and notes whose fault that is; empty while something may.
 func (m *Machine) failing(now time.Time, g *group) string {
 	for _, uid := range g.uids {
 		mem := m.members[uid]
@@ -85,6 +85,7 @@ func (m *Machine) failing(now time.Time, g *group) string {
 			return "one of those who were to write it together is lost"
 		}
 		if said := mem.report.SnapshotError; said != "" && (said != g.said[uid] || now.Sub(g.askedAt) >= errorGrace*m.beat()) {
+			m.failedSaves[uid] = now
 			return mem.want.Name + ": " + said
 		}
 	}
