@@ -217,6 +217,8 @@ type world struct {
 	holders  []holding
 	// staging is what the member of each rank writes of a snapshot; nil where writers write all of it.
 	staging []Staging
+	// staged is the same for a world that another leader has made, as soon as it is known who is in it.
+	staged []Staging
 	// copies is on how many nodes each share is to be, by what members were told when they entered; 0 where another leader told.
 	copies int
 	// writers is the lowest rank on each node; writes says who else writes.

@@ -136,6 +136,11 @@ func (m *Machine) holds(now time.Time, p *plan) bool {
 	if p.change != nil && (p.change.step != p.fromStep || !m.parked() || now.Sub(m.oldestHold(now)) >= holdTime-holdMargin) {
 		return false
 	}
+	if p.snapshot != nil && m.world != nil {
+		if _, held := m.stateOf(*p.snapshot); !held {
+			return false // who has it is not in touch any more: nobody would know whom to ask
+		}
+	}
 	for i := range p.members {
 		want := &p.members[i]
 		mem := m.members[want.UID]

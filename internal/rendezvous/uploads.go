@@ -79,6 +79,26 @@ func (m *Machine) putsOf(now time.Time, s Snapshot) []put {
 	return puts
 }
 
+// awaitsPart says whether a member that is away for a while has what differs by its rank of a snapshot, or may have it: a checkpoint
+// without that would give the rank another one's.
+func (m *Machine) awaitsPart(now time.Time, s Snapshot) bool {
+	at, ok := m.stateOf(s)
+	if !ok || at.parts == nil {
+		return false
+	}
+	own := at.ownParts()
+	for rank, uid := range m.world.ranks.uids {
+		if !m.isAwaited(now, m.members[uid]) {
+			continue
+		}
+		i, there := own[rank]
+		if !there && m.writes(&at, rank) || there && !slices.ContainsFunc(at.holders[i], isConnected) {
+			return true
+		}
+	}
+	return false
+}
+
 // putter is who of those that hold a part is to put it: who has not failed, or whose failure is the longest ago, and then who
 // has the least to put. Empty for nobody.
 func (m *Machine) putter(holders []*member, load map[string]uint64) string {
@@ -162,6 +182,7 @@ func (m *Machine) put(now time.Time, u *uploading) bool {
 			load[p.by], load[next] = load[p.by]-p.part.Bytes, load[next]+p.part.Bytes
 			p.since = now
 			m.tellTo(&p.by, next)
+		case m.isAwaited(now, mem):
 		default:
 			if !spare {
 				return false
@@ -350,8 +371,11 @@ func (m *Machine) makeDurable(now time.Time) {
 	}
 }
 
-// upload has a member that holds a snapshot make it durable.
+// upload has a member that holds a snapshot make it durable, once nobody is waited for who has a part of it.
 func (m *Machine) upload(now time.Time, s Snapshot) {
+	if m.awaitsPart(now, s) {
+		return
+	}
 	if puts := m.putsOf(now, s); puts != nil {
 		m.uploading, m.nextUpload = &uploading{snapshot: s, puts: puts, since: now}, now.Add(m.gang.Storage.Interval)
 		m.out.Tell = append(m.out.Tell, m.uploading.at()...)

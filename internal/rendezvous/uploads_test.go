@@ -351,3 +351,46 @@ func TestAWorldParksThoughOneFileCannotBeUploaded(t *testing.T) {
 		t.Errorf("it is not parked: %+v", l.machine.uploading)
 	}
 }
+
+// A worker whose session drops for a while holds what differs by its rank all the same: it is waited for, and goes into the
+// checkpoint. Once it has been away for too long the others' parts do without it.
+func TestAWorkerThatIsAwayKeepsItsPart(t *testing.T) {
+	for name, row := range map[string]struct {
+		begun bool
+		away  time.Duration
+		parts int
+	}{
+		"before the upload":                   {false, 2 * time.Second, 8},
+		"while it uploads":                    {true, 2 * time.Second, 8},
+		"before the upload, and for too long": {false, 15 * time.Second, 7},
+		"while it uploads, and for too long":  {true, 15 * time.Second, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := inShares(t, 4)
+			f.stage(l)
+			if row.begun {
+				f.shelf.away = true
+				f.pass(10 * time.Second)
+				f.turns(l, 2)
+			}
+			away := f.pods["p01"]
+			away.unheard = true
+			f.drop(away, l)
+			f.shelf.away = false
+			if f.pass(5 * time.Second); row.begun != (l.machine.uploading != nil) {
+				t.Fatalf("it is uploaded: %+v", l.machine.uploading)
+			}
+			for since := f.now; f.now.Sub(since) < row.away; {
+				f.turn(l)
+			}
+			if early := len(f.shelf.kept) > 0; early != (row.parts < 8) {
+				t.Errorf("while it is away there are the checkpoints %+v", f.shelf.kept)
+			}
+			away.unheard = false
+			f.turns(l, 8)
+			if len(f.shelf.kept) == 0 || len(f.shelf.kept[0].parts) != row.parts {
+				t.Errorf("the checkpoints are %+v", f.shelf.kept)
+			}
+		})
+	}
+}
