@@ -45,6 +45,10 @@ func (m *Machine) bringBack(p *plan) bool {
 	if s == nil || m.gang.Strategy == Restart || !s.Own && (s.From == "" || s.Known > 0) {
 		return true // there is nowhere to look
 	}
+	if r := m.restoring; r != nil && r.over && m.durable.Path != "" &&
+		(r.found == nil || newerSnapshot(m.durable.Snapshot, Durable{*r.found, m.durable.Path})) {
+		m.restoring = nil // the attempt has come further since
+	}
 	if m.restoring == nil {
 		m.restoring = &restoring{failed: map[string]string{}}
 		if s.Own {

@@ -503,3 +503,22 @@ func TestWhoBringsItFirstIsTaken(t *testing.T) {
 		t.Errorf("the world is %+v", w)
 	}
 }
+
+// An attempt that has to begin anew does not go back to what it began with at first, once something newer is durable.
+func TestABeginningAnewFindsWhatIsDurableByThen(t *testing.T) {
+	f, l := stored(t, Storage{Interval: 10 * time.Second, Keep: 3, Own: true, From: "other"})
+	f.turns(l, 12)
+	m := l.machine
+	p := &plan{members: m.gang.Members}
+	if m.bringBack(p); p.fromStep != 7 {
+		t.Fatalf("at first it begins after step %d", p.fromStep)
+	}
+	f.nextIntervals(l, 2)
+	if m.durable.Snapshot.Step <= 7 {
+		t.Fatalf("what is durable: %+v", m.durable)
+	}
+	m.world = nil
+	if again := (&plan{members: m.gang.Members}); m.bringBack(again) {
+		t.Errorf("it begins after step %d again, and step %d is durable", again.fromStep, m.durable.Snapshot.Step)
+	}
+}
