@@ -136,10 +136,8 @@ func (m *Machine) holds(now time.Time, p *plan) bool {
 	if p.change != nil && (p.change.step != p.fromStep || !m.parked() || now.Sub(m.oldestHold(now)) >= holdTime-holdMargin) {
 		return false
 	}
-	if p.snapshot != nil && m.world != nil {
-		if _, held := m.stateOf(*p.snapshot); !held {
-			return false // who has it is not in touch any more: nobody would know whom to ask
-		}
+	if !m.isHeld(p.snapshot) {
+		return false
 	}
 	for i := range p.members {
 		want := &p.members[i]
@@ -156,6 +154,15 @@ func (m *Machine) holds(now time.Time, p *plan) bool {
 		}
 	}
 	return true
+}
+
+// isHeld says whether the snapshot of the next world can still be had. When who has it is not in touch nobody knows whom to ask.
+func (m *Machine) isHeld(s *Snapshot) bool {
+	if s == nil || m.world == nil {
+		return true // nothing is loaded, or it was brought from the storage
+	}
+	_, held := m.stateOf(*s)
+	return held
 }
 
 // publish makes the round that was written the world.
