@@ -27,8 +27,12 @@ func (a *agent) askDurable(d *rendezvousv1.Directive) {
 			Put: putsOf(named, upload.GetPut()), Manifest: putsOf(named, upload.GetManifest()),
 		}
 	}
-	if r := d.GetRestore(); r != nil {
+	r := d.GetRestore()
+	switch {
+	case r != nil:
 		restore = &durable.Restore{Number: r.GetNumber(), Path: r.GetPath()}
+	case d.GetWorld() != nil || d.GetPrefetch() != nil:
+		a.durable.Begun()
 	}
 	a.durable.Ask(save, restore)
 }

@@ -266,17 +266,22 @@ func (m *Machine) save(now time.Time, w *wish) {
 	said := m.members[c.saver].report.SnapshotError
 	switch {
 	case said != "" && (said != c.said || now.Sub(c.askedAt) >= errorGrace*m.beat()):
+		m.failedSaves[c.saver] = now
 		m.unsaved(now, w, "no snapshot could be taken: "+said)
 	case !now.Before(m.lateAt(w)):
+		m.failedSaves[c.saver] = now
 		m.unsaved(now, w, "the snapshot was not taken in time")
 	}
 }
 
-// savesBetter says whether a member should rather take the snapshot of a barrier than another one: who stays, and then whose
-// uploads do not fail, since nobody else holds it.
+// savesBetter says whether a member should rather take the snapshot of a barrier than another one: who stays, then who has not
+// failed to take one, or failed the longest ago, and then whose uploads do not fail, since nobody else holds it.
 func (m *Machine) savesBetter(uid, than string, w *wish) bool {
 	if w.stay[uid] != w.stay[than] {
 		return w.stay[uid]
+	}
+	if failed := m.failedSaves[uid].Compare(m.failedSaves[than]); failed != 0 {
+		return failed < 0
 	}
 	return m.failedUploads[uid].at.Before(m.failedUploads[than].at)
 }

@@ -18,9 +18,10 @@ import (
 // state is a snapshot that can be had.
 type state struct {
 	Snapshot
-	// parts are its shares, in their order, and then the parts of ranks that there are; nil for a whole file.
+	// parts are its shares, in their order, and then the parts of ranks that there are, those first that can be had now; nil
+	// for a whole file.
 	parts []Snapshot
-	// holders are those who hold each of the parts, or the whole.
+	// holders are those who hold each of the parts, or the whole. Of the part of a rank that may be its member alone, and away.
 	holders [][]*member
 	// copies is on how many different nodes each of the shares is, at least.
 	copies int
@@ -53,7 +54,7 @@ type catalogue struct {
 	parted map[fit]map[share.Key]files
 }
 
-// catalogueOf is that of these members.
+// catalogueOf is that of these members, with what differs by the ranks of those who are away for a while.
 func (m *Machine) catalogueOf(members []*member) catalogue {
 	made, older := m.mostMade(), m.anyOlder()
 	c := catalogue{files{}, map[fit]map[share.Key]files{}}
@@ -67,6 +68,13 @@ func (m *Machine) catalogueOf(members []*member) catalogue {
 			case !isPart:
 				c.whole[s] = append(c.whole[s], mem)
 			case !older:
+				c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
+			}
+		}
+	}
+	for _, mem := range m.away() {
+		for _, s := range mem.report.Snapshots {
+			if key, ok := share.Parse(s.Part); ok && key.Rank && !older && m.inHistory(mem, s, made) {
 				c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
 			}
 		}
@@ -146,14 +154,62 @@ func together(of fit, keys map[share.Key]files) (s state, ok bool) {
 	sum.Sum(s.Hash[:0])
 	ranks := slices.DeleteFunc(slices.Collect(maps.Keys(keys)), func(k share.Key) bool { return !k.Rank })
 	slices.SortFunc(ranks, func(a, b share.Key) int { return cmp.Compare(a.Index, b.Index) })
+	inTouch := func(key share.Key) bool { return slices.ContainsFunc(keys[key][keys[key].chosen()], isConnected) }
 	for _, rank := range ranks {
-		add(keys[rank])
+		if inTouch(rank) {
+			add(keys[rank])
+		}
 	}
-	return s, len(ranks) > 0
+	ok = len(s.parts) > of.of
+	for _, rank := range ranks {
+		if !inTouch(rank) {
+			add(keys[rank])
+		}
+	}
+	return s, ok
+}
+
+func isConnected(mem *member) bool { return mem.connected }
+
+// of is of how many shares the state is made; 0 for a whole file.
+func (s *state) of() int {
+	if len(s.parts) == 0 {
+		return 0
+	}
+	key, _ := share.Parse(s.parts[0].Part)
+	return key.Of
+}
+
+// ownParts says which of the parts is what differs by a rank.
+func (s *state) ownParts() map[int]int {
+	own := map[int]int{}
+	for i, part := range s.parts {
+		if key, _ := share.Parse(part.Part); key.Rank {
+			own[key.Index] = i
+		}
+	}
+	return own
+}
+
+// writes says whether the member of a rank writes its part of such a state. Who is lost is not missed.
+func (m *Machine) writes(s *state, rank int) bool {
+	mem := m.members[m.world.ranks.uids[rank]]
+	return mem != nil && !m.isLost(mem) && s.Round == m.world.record.Round && m.stages(rank, s.of())
+}
+
+// isComplete says whether a state lacks nothing that a member writes of it.
+func (m *Machine) isComplete(s *state) bool {
+	own := s.ownParts()
+	for rank := range m.world.ranks.uids {
+		if _, there := own[rank]; !there && m.writes(s, rank) {
+			return false
+		}
+	}
+	return true
 }
 
 // neededBy are the parts of a state that the worker of a rank loads: what differs by rank, of its own or else of the first
-// that there is, and then all shares.
+// that can be had, and then all shares.
 func neededBy(rank int32, parts []Snapshot) []Snapshot {
 	var needed, shares []Snapshot
 	for _, part := range parts {

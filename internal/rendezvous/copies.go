@@ -10,8 +10,8 @@ import (
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
-// A state is safe once each of its shares is on as many nodes as the job asks for, where it has so many: no single loss takes
-// it along then. Members keep the one that is relied on, so that is the newest safe one: one that can be had, with a share that
+// A state is safe once each of its shares is on as many nodes as the job asks for, where it has so many, and what differs by rank
+// is there of every member: no single loss takes it along then, and whoever is left goes on with its own. Members keep the one that is relied on, so that is the newest safe one: one that can be had, with a share that
 // a single member holds, may be gone the next moment.
 
 // nodesOf is on how many different nodes these members are.
@@ -68,7 +68,7 @@ func (m *Machine) rely() {
 		m.unsafe = nil // of steps that were thrown away
 	}
 	possible := m.copiesPossible()
-	safe, isSafe := best(states, func(s *state) bool { return s.copies >= possible })
+	safe, isSafe := best(states, func(s *state) bool { return s.copies >= possible && m.isComplete(s) })
 	kept := m.relied != nil && slices.ContainsFunc(states, func(s state) bool { return sameState(s.Snapshot, *m.relied) })
 	switch {
 	case isSafe && sameState(safe, newest):

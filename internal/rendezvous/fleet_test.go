@@ -622,7 +622,9 @@ func (f *fleet) settle() {
 	}
 	f.late = nil
 	if f.storage != nil {
-		f.storage, f.shelf.away = &Storage{Interval: f.storage.Interval, Keep: f.storage.Keep}, false
+		settled := *f.storage
+		settled.Park = ""
+		f.storage, f.shelf.away, f.shelf.silent = &settled, false, ""
 	}
 	for _, uid := range f.uids() {
 		p := f.pods[uid]

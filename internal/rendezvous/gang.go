@@ -53,6 +53,7 @@ func (m *Machine) leaveAttempt() {
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
 	m.restoring, m.uploading, m.relied, m.unsafe = nil, nil, nil, nil
 	clear(m.failedUploads)
+	clear(m.failedSaves)
 	clear(m.departed)
 	m.changes, m.losses, m.fatal = nil, nil, ""
 	m.nextTry, m.tries, m.unwritten = time.Time{}, 0, false
@@ -123,6 +124,7 @@ func (m *Machine) replaceMembers(now time.Time) {
 	for _, uid := range slices.Sorted(maps.Keys(left)) {
 		mem := left[uid]
 		delete(m.failedUploads, uid)
+		delete(m.failedSaves, uid)
 		m.parted(now, uid, mem)
 		if mem.connected {
 			m.out.End = append(m.out.End, ending{uid, Refusal{RefusedForGood,

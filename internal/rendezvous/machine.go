@@ -145,8 +145,10 @@ type Machine struct {
 	// failedUploads are the last ones of members that could not make durable what they were to, until they can; with why
 	// as long as nothing newer is durable.
 	failedUploads map[string]failedUpload
-	durable       Durable
-	nextUpload    time.Time
+	// failedSaves is when members could not take a snapshot while the world stood for it, last: others are asked before them.
+	failedSaves map[string]time.Time
+	durable     Durable
+	nextUpload  time.Time
 	// relied is the state that members keep, where they write parts; nil before the first. unsafe is a newer one that can be
 	// had and is not on as many nodes as it should be; nil for none. unrelied is true when members have told of other parts
 	// since.
@@ -215,6 +217,8 @@ type world struct {
 	holders  []holding
 	// staging is what the member of each rank writes of a snapshot; nil where writers write all of it.
 	staging []Staging
+	// staged is the same for a world that another leader has made, as soon as it is known who is in it.
+	staged []Staging
 	// copies is on how many nodes each share is to be, by what members were told when they entered; 0 where another leader told.
 	copies int
 	// writers is the lowest rank on each node; writes says who else writes.
@@ -256,7 +260,7 @@ func (w *world) whole() bool { return len(w.ranks.ranks) == len(w.ranks.uids) }
 // NewMachine makes the machine of a leader whose name no other leader has.
 func NewMachine(reconnectGrace time.Duration, name string) *Machine {
 	return &Machine{reconnectGrace: reconnectGrace, name: name, members: map[string]*member{}, departed: map[string]departure{},
-		failedUploads: map[string]failedUpload{}, phase: PhaseForming}
+		failedUploads: map[string]failedUpload{}, failedSaves: map[string]time.Time{}, phase: PhaseForming}
 }
 
 // Handle takes an event and returns what must be done.

@@ -130,10 +130,7 @@ func (m *Machine) wrote(now time.Time, done *pendingWrite, secret []byte) {
 
 // holds says whether the next world can still be what was planned.
 func (m *Machine) holds(now time.Time, p *plan) bool {
-	if p.change != m.change || p.broken != m.broken {
-		return false
-	}
-	if p.change != nil && (p.change.step != p.fromStep || !m.parked() || now.Sub(m.oldestHold(now)) >= holdTime-holdMargin) {
+	if p.change != m.change || p.broken != m.broken || !m.standsYet(now, p) || !m.isHeld(p.snapshot) {
 		return false
 	}
 	for i := range p.members {
@@ -151,6 +148,20 @@ func (m *Machine) holds(now time.Time, p *plan) bool {
 		}
 	}
 	return true
+}
+
+// standsYet says whether the world stands at the barrier that the next one goes on from, where there is one.
+func (m *Machine) standsYet(now time.Time, p *plan) bool {
+	return p.change == nil || p.change.step == p.fromStep && m.parked() && now.Sub(m.oldestHold(now)) < holdTime-holdMargin
+}
+
+// isHeld says whether the snapshot of the next world can still be had. When who has it is not in touch nobody knows whom to ask.
+func (m *Machine) isHeld(s *Snapshot) bool {
+	if s == nil || m.world == nil {
+		return true // nothing is loaded, or it was brought from the storage
+	}
+	_, held := m.stateOf(*s)
+	return held
 }
 
 // publish makes the round that was written the world.

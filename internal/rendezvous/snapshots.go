@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+	"time"
 )
 
 // inHistory says whether a snapshot of a member belongs to the history of the world, whose last step that can have
@@ -41,13 +42,38 @@ func (m *Machine) keepers() (left, lost []*member) {
 	return left, lost
 }
 
-// serving says whether others can fetch snapshots of the world's history from a member. The agent of a
-// program that has failed ends, unless it says that it stays.
-func (m *Machine) serving(mem *member) bool {
-	if !mem.connected || mem.report.Round == 0 || mem.failed() && !mem.report.Stays {
+// serving says whether others can fetch snapshots of the world's history from a member.
+func (m *Machine) serving(mem *member) bool { return mem.connected && m.hasHistory(mem) }
+
+// hasHistory says whether a member holds what it has reported of the world's history. The agent of a program that has failed
+// ends, unless it says that it stays.
+func (m *Machine) hasHistory(mem *member) bool {
+	if mem.report.Round == 0 || mem.failed() && !mem.report.Stays {
 		return false
 	}
 	return mem.report.Round == m.world.record.Round || mem.report.Round == m.world.record.Parent
+}
+
+// away are the members of the world that are not in touch, and are not lost. They hold what they held: nobody can fetch from them
+// now, and what differs by their ranks is theirs when the world goes back to it, as they are in touch again by then.
+func (m *Machine) away() []*member {
+	if m.world == nil {
+		return nil
+	}
+	var away []*member
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && mem.joined && !mem.connected && !m.isLost(mem) && m.hasHistory(mem) {
+			away = append(away, mem)
+		}
+	}
+	return away
+}
+
+// isAwaited says whether a member that is not in touch is waited for before something is done without what it has: as long as its
+// agent may take to find the operator again.
+func (m *Machine) isAwaited(now time.Time, mem *member) bool {
+	return mem != nil && mem.joined && !mem.connected && !m.isLost(mem) && mem.want.Lost == "" && !mem.want.Ended && !mem.want.Gone &&
+		now.Sub(mem.hungUp) < m.gang.HeartbeatTimeout+m.reconnectGrace
 }
 
 // newestSnapshot is the one with the most steps; of several, the one that most hold.

@@ -45,6 +45,10 @@ func (m *Machine) bringBack(p *plan) bool {
 	if s == nil || m.gang.Strategy == Restart || !s.Own && (s.From == "" || s.Known > 0) {
 		return true // there is nowhere to look
 	}
+	if r := m.restoring; r != nil && r.over && m.durable.Path != "" &&
+		(r.found == nil || newerSnapshot(m.durable.Snapshot, Durable{*r.found, m.durable.Path})) {
+		m.restoring = nil // the attempt has come further since
+	}
 	if m.restoring == nil {
 		m.restoring = &restoring{failed: map[string]string{}}
 		if s.Own {
@@ -53,6 +57,7 @@ func (m *Machine) bringBack(p *plan) bool {
 		if s.From != "" && s.Known == 0 {
 			m.restoring.paths = append(m.restoring.paths, s.From)
 		}
+		m.takeOver(p)
 	}
 	r := m.restoring
 	if r.over && (r.found == nil || m.members[r.who] != nil && m.members[r.who].usable()) {
@@ -66,13 +71,38 @@ func (m *Machine) bringBack(p *plan) bool {
 	return false
 }
 
+// takeOver goes on from where an earlier leader has come to, as its members say: one may have brought the checkpoint by now.
+func (m *Machine) takeOver(p *plan) {
+	for _, member := range slices.SortedFunc(slices.Values(p.members), byOrdinal) {
+		m.hearRestored(m.members[member.UID])
+	}
+}
+
+func byOrdinal(a, b Member) int { return cmp.Compare(a.Ordinal, b.Ordinal) }
+
+// countsToo says whether what has come of another order than the newest counts as well: it is of an earlier leader, or of a member that
+// was away meanwhile. That is so as long as the attempt has had no round: the storage has had nothing newer since.
+func (m *Machine) countsToo(mem *member) bool {
+	r, said, s := m.restoring, &mem.report.Restored, m.gang.Storage
+	if said.Number == 0 || said.Error != "" || m.base.Attempt == m.gang.Attempt && m.base.Round > 0 || !mem.usable() {
+		return false
+	}
+	switch {
+	case !said.Found:
+		return r.who == "" && len(r.paths) > 1 && said.Refused == "" // nothing of its own, as nobody goes on without another's
+	case said.Snapshot.Round > 0:
+		return r.paths[0] == "" && said.Snapshot.Step >= s.Known
+	}
+	return s.From != "" && s.Known == 0 && strings.HasPrefix(said.Path+"/", strings.Trim(s.From, "/")+"/")
+}
+
 // askForRestore has a member look for a checkpoint, unless one does.
 func (m *Machine) askForRestore(p *plan) {
 	r := m.restoring
 	if mem := m.members[r.who]; mem != nil && mem.usable() && r.failed[r.who] == "" {
 		return
 	}
-	candidates := slices.SortedFunc(slices.Values(p.members), func(a, b Member) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	candidates := slices.SortedFunc(slices.Values(p.members), byOrdinal)
 	r.who = ""
 	for i := range candidates {
 		if uid := candidates[i].UID; r.failed[uid] == "" {
@@ -125,8 +155,25 @@ func (m *Machine) hearStorage(now time.Time, mem *member) {
 // hearRestored takes note of what has come of a restore.
 func (m *Machine) hearRestored(mem *member) {
 	r, said := m.restoring, &mem.report.Restored
-	if r == nil || r.over || mem.want.UID != r.who || said.Number != r.number {
+	if r == nil || r.over {
 		return
+	}
+	if mem.want.UID != r.who || said.Number != r.number {
+		if !m.countsToo(mem) {
+			return
+		}
+		if !said.Found {
+			r.paths = r.paths[1:]
+			return
+		}
+		if !r.find(mem, said.Snapshot, mem.report.RestoredParts) {
+			return
+		}
+		m.tellTo(&r.who, mem.want.UID)
+		r.number, r.paths = said.Number, r.paths[len(r.paths)-1:]
+		if said.Snapshot.Round > 0 {
+			r.paths = []string{""}
+		}
 	}
 	switch {
 	case said.Error != "":

@@ -401,3 +401,124 @@ func TestNoSnapshotsAreTold(t *testing.T) {
 		t.Errorf("once one was taken it says %q", said)
 	}
 }
+
+// until lets a leader and the living get on until something is so.
+func (f *fleet) until(l *modelLeader, what string, done func() bool) {
+	f.t.Helper()
+	for range 100 {
+		if done() {
+			return
+		}
+		f.turn(l)
+	}
+	f.t.Fatalf("it is not so that %s: %s", what, l.machine.State())
+}
+
+// succeeded has the leader die, and another one come.
+func (f *fleet) succeeded(l *modelLeader) *modelLeader {
+	f.kill(l)
+	f.newLeader()
+	return f.leaders[f.born]
+}
+
+// A leader that comes once a member has brought the checkpoint back begins with that: it is not brought twice.
+func TestTheNextLeaderBeginsWithWhatWasBrought(t *testing.T) {
+	layout := ".2.0123456789abcdef"
+	part := func(key string) Snapshot {
+		return Snapshot{Step: 7, Bytes: 1, Hash: [32]byte{key[0], key[1]}, Part: key + layout}
+	}
+	for name, parts := range map[string][]Snapshot{"one file": nil, "in parts": {part("s0"), part("s1"), part("r0"), part("r1")}} {
+		t.Run(name, func(t *testing.T) {
+			f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true, From: "other"})
+			f.shelf.kept[0].parts = parts
+			f.until(l, "it is brought", func() bool { return f.shelf.asked == 2 })
+			if l.writing != nil {
+				t.Fatal("the world is being made already")
+			}
+			l = f.succeeded(l)
+			f.turns(l, 12)
+			w := l.machine.world
+			if w == nil || w.record.FromStep != 7 || l.machine.furthest() <= 7 || f.shelf.asked != 2 {
+				t.Fatalf("the world is %+v, after %d restores", w, f.shelf.asked)
+			}
+			if seen := l.machine.Observe(f.now); seen.Durable.Path != "other/0-7" || !strings.Contains(seen.Restored, "step 7") {
+				t.Errorf("it says %q, and what is durable is %+v", seen.Restored, seen.Durable)
+			}
+		})
+	}
+}
+
+// Where the job has nothing of its own the next leader knows it, and has that of the other job brought on.
+func TestTheNextLeaderKnowsWhereNothingIs(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true, From: "other"})
+	f.until(l, "there is nothing of its own", func() bool { return f.shelf.asked == 1 })
+	f.shelf.silent = "503 Slow Down"
+	f.turns(l, 4)
+	l = f.succeeded(l)
+	f.turns(l, 4)
+	f.shelf.silent = ""
+	f.turns(l, 12)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || f.shelf.asked != 2 {
+		t.Errorf("the world is %+v, after %d restores", w, f.shelf.asked)
+	}
+}
+
+// Once the attempt has had a round the storage may have something newer than what was brought before it: it is asked again.
+func TestTheStorageIsAskedAgainAfterARound(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, From: "other"})
+	f.until(l, "the world is being made", func() bool { return l.writing != nil && l.machine.writing.plan != nil })
+	f.apply(l.id, *l.writing)
+	l.writing = nil
+	l = f.succeeded(l)
+	f.turns(l, 20)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || f.shelf.asked != 2 {
+		t.Errorf("the world is %+v, after %d restores", w, f.shelf.asked)
+	}
+}
+
+// Who was asked first, and was away meanwhile, comes back with the checkpoint: nobody waits for the one who was asked instead.
+func TestWhoBringsItFirstIsTaken(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, From: "other"})
+	f.shelf.silent = "503 Slow Down"
+	f.until(l, "somebody is asked", func() bool { return l.machine.restoring != nil && l.machine.restoring.who != "" })
+	f.turns(l, 1)
+	r := l.machine.restoring
+	first, number := r.who, r.number
+	f.minimum = 2
+	f.away(l, first)
+	f.pods[first].want.Starting = true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.until(l, "another one is asked", func() bool { return r.who != first })
+	f.pods[first].unheard, f.shelf.silent = false, ""
+	f.shelf.asked++
+	p := f.pods[first]
+	p.restored = Restored{Number: number, Found: true, Durable: Durable{f.shelf.kept[0].snapshot, "other/0-7"}}
+	p.states[f.shelf.kept[0].snapshot] = f.shelf.kept[0].state
+	f.connectTo(p, l)
+	if !r.over || r.who != first {
+		t.Fatalf("it waits for %s: %+v", r.who, r)
+	}
+	f.turns(l, 12)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || l.machine.furthest() <= 7 {
+		t.Errorf("the world is %+v", w)
+	}
+}
+
+// An attempt that has to begin anew does not go back to what it began with at first, once something newer is durable.
+func TestABeginningAnewFindsWhatIsDurableByThen(t *testing.T) {
+	f, l := stored(t, Storage{Interval: 10 * time.Second, Keep: 3, Own: true, From: "other"})
+	f.turns(l, 12)
+	m := l.machine
+	p := &plan{members: m.gang.Members}
+	if m.bringBack(p); p.fromStep != 7 {
+		t.Fatalf("at first it begins after step %d", p.fromStep)
+	}
+	f.nextIntervals(l, 2)
+	if m.durable.Snapshot.Step <= 7 {
+		t.Fatalf("what is durable: %+v", m.durable)
+	}
+	m.world = nil
+	if again := (&plan{members: m.gang.Members}); m.bringBack(again) {
+		t.Errorf("it begins after step %d again, and step %d is durable", again.fromStep, m.durable.Snapshot.Step)
+	}
+}

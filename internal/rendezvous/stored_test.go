@@ -9,12 +9,16 @@ import (
 )
 
 // TestStoredAgainstModel plays the histories of TestChangesAgainstModel with a storage that is away at times, and with
-// wishes that all workers go, which come and are taken back. Besides what must hold there: a world that counts as parked
+// wishes that all workers go, which come and are taken back; its attempt may begin with another job's checkpoint. Besides what must hold there: a world that counts as parked
 // makes no step, and a checkpoint has all that it has done.
 func TestStoredAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFleet(t)
-		f.storage, f.shelf = &Storage{Interval: 20 * time.Second, Keep: 3}, &shelf{}
+		f.storage, f.shelf = &Storage{Interval: 20 * time.Second, Keep: 3, Own: rapid.Bool().Draw(t, "own")}, &shelf{}
+		if rapid.Bool().Draw(t, "from") && f.strategy == InPlace {
+			f.storage.From = "other"
+			f.shelf.kept = []checkpointed{{"other/0-7", Snapshot{Step: 7, Bytes: 1, Hash: [32]byte{7}}, make(history, 7), nil}}
+		}
 		for _, p := range f.pods {
 			p.shelf = f.shelf
 		}
@@ -30,6 +34,13 @@ func TestStoredAgainstModel(t *testing.T) {
 				f.tellGang()
 			}),
 			"storage": f.with(func(f *fleet) { f.shelf.away = !f.shelf.away }),
+			"restore": f.with(func(f *fleet) {
+				if f.shelf.silent == "" {
+					f.shelf.silent = "503 Slow Down"
+				} else {
+					f.shelf.silent = ""
+				}
+			}),
 		}
 		f.play(t)
 	})

@@ -23,7 +23,7 @@ func (m *Machine) stagings(uids []string) []Staging {
 	nodes := make([]string, len(uids))
 	for rank, uid := range uids {
 		mem := m.members[uid]
-		if !mem.parts {
+		if mem == nil || !mem.parts {
 			return nil
 		}
 		nodes[rank] = mem.want.Node
@@ -38,6 +38,19 @@ func (m *Machine) stagings(uids []string) []Staging {
 	return all
 }
 
+// stages says whether the member of a rank writes its part of a state in so many shares as the world trains.
+func (m *Machine) stages(rank, of int) bool {
+	w := m.world
+	staging := w.staging
+	if staging == nil && w.adopted && of > 0 {
+		if w.staged == nil {
+			w.staged = m.stagings(w.ranks.uids) // as far as it is known who they are
+		}
+		staging = w.staged
+	}
+	return staging != nil && of > 0 && staging[rank].Of == of
+}
+
 // group are members that write a snapshot together: the first share is of the first. nil is nobody.
 type group struct {
 	uids []string
@@ -49,14 +62,14 @@ type group struct {
 }
 
 // group makes one of those that know parts, at most as many as there may be shares, for a snapshot that is late then; nil
-// when they are less than two.
+// when they are less than two. Whose session has just dropped is one of them: what differs by its rank nobody else can write.
 func (m *Machine) group(now, late time.Time, uids []string) *group {
 	if m.anyOlder() {
 		return nil
 	}
 	g := &group{said: map[string]string{}, askedAt: now, by: now.Add(min(m.gang.BarrierTimeout, late.Sub(now)) / 2)}
 	for _, uid := range uids {
-		if mem := m.members[uid]; mem != nil && mem.parts && mem.connected && !m.isLost(mem) && len(g.uids) < share.Most {
+		if mem := m.members[uid]; mem != nil && mem.parts && (m.isThere(mem) || m.isAwaited(now, mem)) && len(g.uids) < share.Most {
 			g.uids, g.said[uid] = append(g.uids, uid), mem.report.SnapshotError
 		}
 	}
@@ -77,7 +90,7 @@ func (g *group) stagingOf(uid string) *Staging {
 	return &Staging{Of: len(g.uids), Shares: []int{slices.Index(g.uids, uid)}}
 }
 
-// failing says why nothing comes of the group; empty while something may.
+// failing says why nothing comes of the group, and notes whose fault that is; empty while something may.
 func (m *Machine) failing(now time.Time, g *group) string {
 	for _, uid := range g.uids {
 		mem := m.members[uid]
@@ -85,6 +98,7 @@ func (m *Machine) failing(now time.Time, g *group) string {
 			return "one of those who were to write it together is lost"
 		}
 		if said := mem.report.SnapshotError; said != "" && (said != g.said[uid] || now.Sub(g.askedAt) >= errorGrace*m.beat()) {
+			m.failedSaves[uid] = now
 			return mem.want.Name + ": " + said
 		}
 	}

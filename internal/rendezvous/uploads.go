@@ -79,6 +79,26 @@ func (m *Machine) putsOf(now time.Time, s Snapshot) []put {
 	return puts
 }
 
+// awaitsPart says whether a member that is away for a while has what differs by its rank of a snapshot, or may have it: a checkpoint
+// without that would give the rank another one's.
+func (m *Machine) awaitsPart(now time.Time, s Snapshot) bool {
+	at, ok := m.stateOf(s)
+	if !ok || at.parts == nil {
+		return false
+	}
+	own := at.ownParts()
+	for rank, uid := range m.world.ranks.uids {
+		if !m.isAwaited(now, m.members[uid]) {
+			continue
+		}
+		i, there := own[rank]
+		if !there && m.writes(&at, rank) || there && !slices.ContainsFunc(at.holders[i], isConnected) {
+			return true
+		}
+	}
+	return false
+}
+
 // putter is who of those that hold a part is to put it: who has not failed, or whose failure is the longest ago, and then who
 // has the least to put. Empty for nobody.
 func (m *Machine) putter(holders []*member, load map[string]uint64) string {
@@ -111,7 +131,7 @@ func (m *Machine) thoseWhoUpload(uids []string) []string {
 func (m *Machine) goesOn(now time.Time, u *uploading) bool {
 	mem := m.members[u.by]
 	if u.puts == nil {
-		return mem != nil && mem.connected && !m.isLost(mem) && !mem.madeDurable(u.snapshot) && m.canUpload(mem, u.snapshot) && m.keepsAt(now, u)
+		return m.isThere(mem) && !mem.madeDurable(u.snapshot) && m.canUpload(mem, u.snapshot) && m.keepsAt(now, u)
 	}
 	if !newerSnapshot(u.snapshot, m.durable) || !m.put(now, u) {
 		return false
@@ -162,6 +182,7 @@ func (m *Machine) put(now time.Time, u *uploading) bool {
 			load[p.by], load[next] = load[p.by]-p.part.Bytes, load[next]+p.part.Bytes
 			p.since = now
 			m.tellTo(&p.by, next)
+		case m.isAwaited(now, mem):
 		default:
 			if !spare {
 				return false
@@ -210,22 +231,26 @@ func (m *Machine) standsFor(now time.Time, u *uploading, p *put) bool {
 	return w != nil && !now.Before(c.arrivedAt.Add(m.lateAt(w).Sub(c.arrivedAt)/2))
 }
 
-// onlyFailing names who keeps a parked world from being durable: only it has a share, its uploads fail, and those of others
-// do not. Empty for nobody.
+// onlyFailing names who keeps a parked world from being durable: only it has a share, or the one file, its uploads fail, and
+// those of others do not. Empty for nobody.
 func (m *Machine) onlyFailing() string {
 	u := m.uploading
 	if u == nil || len(m.thoseWhoUpload(m.world.ranks.uids)) == len(m.world.ranks.uids) {
 		return ""
 	}
+	fails := func(uid string) bool { return m.members[uid] != nil && m.members[uid].report.UploadError != "" }
+	if u.puts == nil && fails(u.by) {
+		return m.members[u.by].want.Name
+	}
 	for i := range u.puts {
-		if mem := m.members[u.puts[i].by]; !u.puts[i].done && mem != nil && mem.report.UploadError != "" {
-			return mem.want.Name
+		if p := &u.puts[i]; !p.done && fails(p.by) {
+			return m.members[p.by].want.Name
 		}
 	}
 	return ""
 }
 
-// hangTime is how long at least a member has for a part, or for the manifest; hangFactor is how much longer than all of the
+// hangTime is how long at least a member has for a part, for the manifest, or for a snapshot that is one file; hangFactor is how much longer than all of the
 // upload before: what one has to put may be most of that, and what was put of a part is not put again by the next.
 const (
 	hangTime   = 15 * time.Minute
@@ -346,8 +371,11 @@ func (m *Machine) makeDurable(now time.Time) {
 	}
 }
 
-// upload has a member that holds a snapshot make it durable.
+// upload has a member that holds a snapshot make it durable, once nobody is waited for who has a part of it.
 func (m *Machine) upload(now time.Time, s Snapshot) {
+	if m.awaitsPart(now, s) {
+		return
+	}
 	if puts := m.putsOf(now, s); puts != nil {
 		m.uploading, m.nextUpload = &uploading{snapshot: s, puts: puts, since: now}, now.Add(m.gang.Storage.Interval)
 		m.out.Tell = append(m.out.Tell, m.uploading.at()...)
@@ -388,11 +416,11 @@ func (m *Machine) keepUploading(now time.Time, s Snapshot) {
 	m.upload(now, s)
 }
 
-// keepsAt says whether who is at making a snapshot durable stays at it: as long as it is there and does not fail. One that
-// fails gives way to who has not failed yet at once, and after an interval to the others that hold the snapshot.
+// keepsAt says whether who is at making a snapshot durable stays at it: as long as it is there, and does neither fail nor hang.
+// One that fails gives way to who has not failed yet at once, and after an interval to the others that hold the snapshot.
 func (m *Machine) keepsAt(now time.Time, u *uploading) bool {
 	mem := m.members[u.by]
-	if mem == nil || !mem.connected || m.isLost(mem) {
+	if !m.isThere(mem) || m.stalls(now, u.by, u.since) {
 		return false
 	}
 	if mem.report.UploadError == "" || m.failedUploads[u.by].at.IsZero() {

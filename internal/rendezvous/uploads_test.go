@@ -310,3 +310,87 @@ func TestAnUploadThatHangs(t *testing.T) {
 		t.Errorf("%s hangs, and %q writes the manifest", first, u.by)
 	}
 }
+
+// The same holds for a snapshot that is one file: another holder makes it durable, and one that all are stuck with gives way to a
+// newer one.
+func TestAnUploadOfOneFileThatHangs(t *testing.T) {
+	f, l := stored(t, Storage{Interval: 10 * time.Second, Keep: 3})
+	f.turns(l, 12)
+	f.shelf.away = true
+	f.nextIntervals(l, 1)
+	m := l.machine
+	u := m.uploading
+	if u == nil || u.puts != nil {
+		t.Fatalf("one file is to be uploaded, and it is %+v", u)
+	}
+	if soon := u.since.Add(hangTime / 2); !m.goesOn(soon, u) || !m.keepsAt(soon, u) {
+		t.Fatalf("it is given up early: %+v", u)
+	}
+	late := u.since.Add(hangTime + time.Minute)
+	m.makeDurable(late)
+	next := m.uploading
+	if next == nil || next.by == u.by {
+		t.Fatalf("%s hangs, and %+v is at it", u.by, next)
+	}
+	if said := m.storageTrouble(); !strings.Contains(said, "nothing has come of its upload") {
+		t.Errorf("it says %q", said)
+	}
+	// While the world stands, too.
+	m.keepUploading(late.Add(hangTime), next.snapshot)
+	if m.uploading.by == next.by {
+		t.Errorf("%s hangs, and is waited for", next.by)
+	}
+}
+
+// Whose uploads fail, and who alone has the snapshot of a world that all are to leave, keeps nobody there: another one takes it.
+func TestAWorldParksThoughOneFileCannotBeUploaded(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3})
+	f.turns(l, 12)
+	f.shelf.failing = map[string]string{"p00": "403 Forbidden"}
+	if !f.suspend(l) {
+		t.Errorf("it is not parked: %+v", l.machine.uploading)
+	}
+}
+
+// A worker whose session drops for a while holds what differs by its rank all the same: it is waited for, and goes into the
+// checkpoint. Once it has been away for too long the others' parts do without it.
+func TestAWorkerThatIsAwayKeepsItsPart(t *testing.T) {
+	for name, row := range map[string]struct {
+		begun bool
+		away  time.Duration
+		parts int
+	}{
+		"before the upload":                   {false, 2 * time.Second, 8},
+		"while it uploads":                    {true, 2 * time.Second, 8},
+		"before the upload, and for too long": {false, 15 * time.Second, 7},
+		"while it uploads, and for too long":  {true, 15 * time.Second, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := inShares(t, 4)
+			f.stage(l)
+			if row.begun {
+				f.shelf.away = true
+				f.pass(10 * time.Second)
+				f.turns(l, 2)
+			}
+			away := f.pods["p01"]
+			away.unheard = true
+			f.drop(away, l)
+			f.shelf.away = false
+			if f.pass(5 * time.Second); row.begun != (l.machine.uploading != nil) {
+				t.Fatalf("it is uploaded: %+v", l.machine.uploading)
+			}
+			for since := f.now; f.now.Sub(since) < row.away; {
+				f.turn(l)
+			}
+			if early := len(f.shelf.kept) > 0; early != (row.parts < 8) {
+				t.Errorf("while it is away there are the checkpoints %+v", f.shelf.kept)
+			}
+			away.unheard = false
+			f.turns(l, 8)
+			if len(f.shelf.kept) == 0 || len(f.shelf.kept[0].parts) != row.parts {
+				t.Errorf("the checkpoints are %+v", f.shelf.kept)
+			}
+		})
+	}
+}

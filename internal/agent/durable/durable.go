@@ -4,10 +4,7 @@ package durable
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -51,20 +48,22 @@ type Restored struct {
 	Why     string
 }
 
-// Pauses are the waits before what failed is tried again; they double from First to Last.
-type Pauses struct{ First, Last time.Duration }
+// Pauses are the waits before what failed is tried again; they double from First to Last. Unwanted is how long a save may go on
+// that nobody wants any more.
+type Pauses struct{ First, Last, Unwanted time.Duration }
 
 // DefaultPauses are those of a worker.
-func DefaultPauses() Pauses { return Pauses{time.Second, 30 * time.Second} }
+func DefaultPauses() Pauses { return Pauses{time.Second, 30 * time.Second, 15 * time.Minute} }
 
 // Holder is the store of the worker's snapshots.
 type Holder interface {
 	// Open opens files that are held, and Make makes one for a snapshot that is not yet.
 	Open(ids ...checkpoint.ID) ([]*os.File, error)
 	Make() (*os.File, error)
-	// Restored takes over a file of Make as a snapshot, Discard removes it.
+	// Restored takes over a file of Make as a snapshot, Discard removes it. Forget removes what was taken over.
 	Restored(id checkpoint.ID, file string, bytes uint64) (checkpoint.Snapshot, error)
 	Discard(file string)
+	Forget(ids ...checkpoint.ID)
 }
 
 // Keeper carries out the newest orders, one save and one restore at a time. Its methods return at once, but for Close.
@@ -82,11 +81,29 @@ type Keeper struct {
 	work   sync.WaitGroup
 
 	mu sync.Mutex
-	// wanted is what is to be saved; nil for nothing. saving is true while a save runs.
+	// wanted is what is to be saved; nil for nothing. saving is true while a save runs, and at is the file, or the checkpoint,
+	// that the uploader has of it.
 	wanted *Save
 	saving bool
+	at     *errand
 	state  State
-	asked  uint64
+	// asked is the newest Restore; of number 0 for none. restoring is the one that runs; nil for none.
+	asked     Restore
+	restoring *bringing
+}
+
+// errand is a request to the uploader for a save; late ends it a while after nobody wants it any more, nil as long as somebody
+// does.
+type errand struct {
+	of     checkpoint.Snapshot
+	cancel context.CancelFunc
+	late   *time.Timer
+}
+
+// bringing is a restore that runs.
+type bringing struct {
+	path   string
+	cancel context.CancelFunc
 }
 
 // State is what is reported.
@@ -125,8 +142,11 @@ func (k *Keeper) State() State {
 	return k.state
 }
 
-// Ask takes the orders of a directive: all that is wanted now. A save that runs goes on to its end also when another
-// one is wanted by then: one that is broken off for ever never ends.
+// Ask takes the orders of a directive: all that is wanted now. A save that runs goes on also when another one is wanted by
+// then, for a while: one that is broken off for ever never ends, and one that hangs must not keep the others waiting for ever.
+//
+// Restores are carried out one at a time: there is room for one. One that an earlier leader has asked for, or none asks for any
+// more, goes on; it answers the newest order when that is for the same path, and gives way to one for another.
 func (k *Keeper) Ask(save *Save, restore *Restore) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -134,6 +154,7 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 		return
 	}
 	k.wanted = save
+	k.watch()
 	if save != nil && (len(k.state.Put) == 0 || k.state.Put[0].State() != save.Snapshot.State()) {
 		k.state.Put = nil
 	}
@@ -141,11 +162,62 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 		k.saving = true
 		k.work.Go(k.saveAll)
 	}
-	if restore != nil && restore.Number != k.asked {
-		k.asked = restore.Number
-		order := *restore
-		k.work.Go(func() { k.restore(order) })
+	if restore == nil || restore.Number == k.asked.Number {
+		return
 	}
+	k.asked = *restore
+	switch {
+	case k.restoring == nil:
+		k.restoring = &bringing{path: restore.Path, cancel: func() {}}
+		k.work.Go(k.restoreAll)
+	case k.restoring.path != restore.Path:
+		k.restoring.cancel()
+	}
+}
+
+// Begun says that a world begins: a restore that still runs is not wanted any more, and what it has taken is room that the
+// snapshot of the world may need.
+func (k *Keeper) Begun() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.restoring != nil {
+		k.asked = Restore{}
+		k.restoring.cancel()
+	}
+}
+
+// watch looks whether what the uploader has is wanted; k.mu is held.
+func (k *Keeper) watch() {
+	at := k.at
+	if at == nil {
+		return
+	}
+	wanted := k.wanted != nil && (k.wanted.Snapshot == at.of || slices.Contains(k.wanted.Put, at.of))
+	switch {
+	case wanted && at.late != nil:
+		at.late.Stop()
+		at.late = nil
+	case !wanted && at.late == nil:
+		at.late = time.AfterFunc(k.pauses.Unwanted, at.cancel)
+	}
+}
+
+// ask has the uploader do something for a save.
+func (k *Keeper) ask(of checkpoint.Snapshot, request uploader.Request, files ...*os.File) (*uploader.Answer, error) {
+	ctx, cancel := context.WithCancel(k.ctx)
+	defer cancel()
+	k.mu.Lock()
+	k.at = &errand{of: of, cancel: cancel}
+	k.watch()
+	k.mu.Unlock()
+	answer, err := uploader.Ask(ctx, k.socket, request, files...)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.at.late != nil {
+		k.at.late.Stop()
+	}
+	k.at = nil
+	return answer, err
 }
 
 // done says whether nothing of an order is left to do.
@@ -175,6 +247,10 @@ func (k *Keeper) saveAll() {
 		k.mu.Unlock()
 		path, err := k.carryOut(order)
 		k.mu.Lock()
+		if err != nil && (k.wanted == nil || k.wanted.Snapshot != order.Snapshot) {
+			k.mu.Unlock()
+			continue // nobody waits for it any more
+		}
 		if err != nil {
 			k.state.Failure = err.Error()
 		} else {
@@ -187,7 +263,7 @@ func (k *Keeper) saveAll() {
 		k.changed()
 		if err != nil {
 			k.note("checkpoint of step %d is not durable, trying again in %v: %s", order.Snapshot.Step, pause, err.Error())
-			k.wait(pause)
+			k.wait(k.ctx, pause)
 			pause = min(2*pause, k.pauses.Last)
 		}
 	}
@@ -205,7 +281,7 @@ func (k *Keeper) carryOut(order Save) (path string, err error) {
 	for _, part := range order.Manifest {
 		request.Parts = append(request.Parts, uploader.PartOf(part))
 	}
-	answer, err := uploader.Ask(k.ctx, k.socket, request)
+	answer, err := k.ask(order.Snapshot, request)
 	if err != nil {
 		return "", err
 	}
@@ -220,7 +296,7 @@ func (k *Keeper) save(order Save) (path string, err error) {
 	}
 	defer func() { _ = files[0].Close() }()
 	request := uploader.Request{Ask: uploader.AskSave, Snapshot: uploader.SnapshotOf(order.Snapshot), Keep: order.Keep}
-	answer, err := uploader.Ask(k.ctx, k.socket, request, files[0])
+	answer, err := k.ask(order.Snapshot, request, files[0])
 	if err != nil {
 		return "", err
 	}
@@ -247,7 +323,7 @@ func (k *Keeper) put(order Save) error {
 	}()
 	for i, part := range parts {
 		request := uploader.Request{Ask: uploader.AskPut, Snapshot: uploader.SnapshotOf(order.Snapshot), Parts: []uploader.Part{uploader.PartOf(part)}}
-		if _, err := uploader.Ask(k.ctx, k.socket, request, files[i]); err != nil {
+		if _, err := k.ask(part, request, files[i]); err != nil {
 			return err
 		}
 		k.mu.Lock()
@@ -260,126 +336,12 @@ func (k *Keeper) put(order Save) error {
 	return nil
 }
 
-// restore carries one order out, as often as it takes. The uploader may be a moment later than the agent: that keeps nobody
-// waiting for long, and is nothing to tell.
-func (k *Keeper) restore(order Restore) {
-	for pause := k.pauses.First / 16; ; pause = min(2*pause, k.pauses.Last) {
-		result, err := k.bring(order)
-		if err == nil || !errors.Is(err, uploader.ErrPassing) {
-			if err != nil {
-				result = Restored{Number: order.Number, Why: err.Error()}
-			}
-			k.mu.Lock()
-			if k.asked == order.Number {
-				k.state.Restored, k.state.Waiting = result, ""
-			}
-			k.mu.Unlock()
-			k.changed()
-			return
-		}
-		k.mu.Lock()
-		asked := k.asked == order.Number
-		if asked && pause >= k.pauses.First {
-			k.state.Waiting = err.Error()
-		}
-		k.mu.Unlock()
-		if !asked {
-			return // another leader has asked since
-		}
-		k.changed()
-		k.note("no checkpoint yet, trying again in %v: %s", pause, err.Error())
-		k.wait(pause)
-		if k.ctx.Err() != nil {
-			return
-		}
-	}
-}
-
-// brought are files of a checkpoint that is being brought back, by their parts; the one of "" is for one that is one file.
-type brought map[string]*os.File
-
-// bring carries a restore out. Files of a checkpoint that turns out to be unusable, and all when nothing comes of it, are
-// discarded.
-func (k *Keeper) bring(order Restore) (_ Restored, err error) {
-	file, err := k.holder.Make()
-	if err != nil {
-		return Restored{}, err
-	}
-	files, from := brought{"": file}, ""
-	defer func() { k.discard(files) }()
-	maker := func(path, part string) (*os.File, error) {
-		if path != from {
-			whole := files[""]
-			delete(files, "")
-			k.discard(files)
-			files, from = brought{"": whole}, path
-		}
-		made, err := k.holder.Make()
-		if err == nil {
-			files[part] = made
-		}
-		return made, err
-	}
-	answer, err := uploader.AskForParts(k.ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, maker, file)
-	if err != nil {
-		return Restored{}, err
-	}
-	result := Restored{Number: order.Number, Path: answer.Path, Refused: answer.Refused}
-	if answer.Snapshot == nil {
-		return result, nil
-	}
-	id := answer.Snapshot.Snapshot().ID
-	if !answer.Own {
-		// Its round is one of another job.
-		id.Round = 0
-	}
-	if len(answer.Parts) == 0 {
-		held, err := k.take(files, id, answer.Snapshot.Bytes)
-		result.Snapshot = &held
-		return result, err
-	}
-	result.Snapshot = &checkpoint.Snapshot{ID: id}
-	for i := range answer.Parts {
-		part := answer.Parts[i].Of(id)
-		held, err := k.take(files, part.ID, part.Bytes)
-		if err != nil {
-			return Restored{}, err
-		}
-		if held != part {
-			return Restored{}, fmt.Errorf("part %s of checkpoint %s came altered", part.Part, answer.Path)
-		}
-		result.Parts = append(result.Parts, held)
-	}
-	return result, nil
-}
-
-// take has a file that was brought be a snapshot, or a part of one.
-func (k *Keeper) take(files brought, id checkpoint.ID, bytes uint64) (checkpoint.Snapshot, error) {
-	file := files[id.Part]
-	if file == nil {
-		return checkpoint.Snapshot{}, fmt.Errorf("the uploader has brought no %v", id)
-	}
-	held, err := k.holder.Restored(id, filepath.Base(file.Name()), bytes)
-	if err == nil {
-		_ = file.Close()
-		delete(files, id.Part)
-	}
-	return held, err
-}
-
-func (k *Keeper) discard(files brought) {
-	for _, file := range files {
-		_ = file.Close()
-		k.holder.Discard(filepath.Base(file.Name()))
-	}
-}
-
 // wait waits, at most until the end.
-func (k *Keeper) wait(d time.Duration) {
+func (k *Keeper) wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-k.ctx.Done():
+	case <-ctx.Done():
 	case <-timer.C:
 	}
 }

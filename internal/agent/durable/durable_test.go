@@ -2,11 +2,14 @@ package durable
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,14 +17,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/concertina-dev/concertina/internal/agent/snapshots"
+	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/uploader"
 	"github.com/concertina-dev/concertina/internal/uploader/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var quick = Pauses{5 * time.Millisecond, 20 * time.Millisecond}
+var quick = Pauses{First: 5 * time.Millisecond, Last: 20 * time.Millisecond, Unwanted: 50 * time.Millisecond}
 
 // worker is a worker's snapshots, and what asks its uploader.
 type worker struct {
@@ -74,7 +79,9 @@ func (w *worker) upload(t *testing.T, kept string, attempt int32) {
 // take has the worker hold a snapshot of round 1.
 func (w *worker) take(t *testing.T, step uint64, content string) checkpoint.Snapshot {
 	t.Helper()
-	w.snapshots.Enter(1, 0, true, nil)
+	if len(w.snapshots.List()) == 0 {
+		w.snapshots.Enter(1, 0, true, nil)
+	}
 	if err := os.WriteFile(filepath.Join(w.snapshots.Folder(), "new.part"), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +174,7 @@ func (w *worker) parts(t *testing.T, step uint64, contents map[string]string) []
 	w.snapshots.Take(1, step, files)
 	eventually(t, "the parts are held", func() bool {
 		held := w.snapshots.List()
-		return len(held) >= len(contents) && held[0].Step == step
+		return len(held) >= len(contents) && held[len(contents)-1].Step == step
 	})
 	return w.snapshots.List()[:len(contents)]
 }
@@ -258,4 +265,143 @@ func TestADamagedPart(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(next.snapshots.Folder(), "restore-*")); err != nil || len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
+}
+
+// slow is an uploader that answers when it is told to.
+type slow struct {
+	// asked are the requests that have come, broken those of them that were broken off.
+	asked, broken chan uploader.Request
+	answers       chan uploader.Answer
+}
+
+// slowly starts such an uploader.
+func (w *worker) slowly(t *testing.T) *slow {
+	t.Helper()
+	s := &slow{make(chan uploader.Request, 8), make(chan uploader.Request, 8), make(chan uploader.Answer)}
+	listener, err := net.Listen("unix", w.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { s.hear(conn.(*net.UnixConn)) })
+		}
+	})
+	t.Cleanup(func() {
+		_, _ = w.Close(), listener.Close()
+		serving.Wait()
+	})
+	return s
+}
+
+func (s *slow) hear(socket *net.UnixConn) {
+	conn := wire.NewReceiver(socket)
+	defer func() { _ = conn.Close() }()
+	defer conn.CloseFiles()
+	line, err := conn.ReadLine()
+	var request uploader.Request
+	if err != nil || json.Unmarshal(line, &request) != nil {
+		return
+	}
+	s.asked <- request
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = conn.ReadLine()
+	}()
+	select {
+	case answer := <-s.answers:
+		_ = conn.Write(answer)
+		<-gone
+	case <-gone:
+		s.broken <- request
+	}
+}
+
+// brought is what is in a worker's folder of a restore that has not come to its end.
+func (w *worker) brought(t *testing.T) []string {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(w.snapshots.Folder(), "restore-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+// Another leader orders what an earlier one has ordered: it is brought once, and answers the newest order.
+func TestTheNextLeaderWantsTheSame(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	w.Ask(nil, &Restore{Number: 7})
+	<-s.asked
+	w.Ask(nil, nil) // of the next leader, which has not decided yet
+	w.Ask(nil, &Restore{Number: 8})
+	s.answers <- uploader.Answer{Refused: []string{"of the first"}}
+	eventually(t, "it is restored", func() bool { return w.State().Restored.Number > 0 })
+	if got := w.State().Restored; got.Number != 8 || len(got.Refused) != 1 || len(s.asked) > 0 || len(s.broken) > 0 {
+		t.Errorf("it has %+v, and %d more were asked for", got, len(s.asked))
+	}
+}
+
+// What another leader orders instead is brought once the first is broken off, and nothing is left of that: there is room for one.
+func TestTheNextLeaderWantsSomethingElse(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	w.Ask(nil, &Restore{Number: 7})
+	<-s.asked
+	w.Ask(nil, &Restore{Number: 8, Path: "team/other"})
+	if broken, next := <-s.broken, <-s.asked; broken.Path != "" || next.Path != "team/other" {
+		t.Errorf("%+v was broken off, and %+v asked for", broken, next)
+	}
+	if left := w.brought(t); len(left) != 1 {
+		t.Errorf("there are %v", left)
+	}
+	s.answers <- uploader.Answer{Refused: []string{"of the second"}}
+	eventually(t, "it is restored", func() bool { return w.State().Restored.Number > 0 })
+	if got := w.State().Restored; got.Number != 8 || len(got.Refused) != 1 {
+		t.Errorf("it has %+v", got)
+	}
+}
+
+// A world begins with what another worker has brought: what is still on its way here takes no room any more.
+func TestAWorldBeginsWithoutTheRestore(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	w.Ask(nil, &Restore{Number: 7})
+	<-s.asked
+	w.Begun()
+	w.Ask(nil, nil)
+	<-s.broken
+	eventually(t, "nothing is left of it", func() bool { return len(w.brought(t)) == 0 })
+	if got := w.State(); got.Restored.Number != 0 || got.Waiting != "" {
+		t.Errorf("it says %+v", got)
+	}
+	w.Ask(nil, &Restore{Number: 9})
+	<-s.asked
+	s.answers <- uploader.Answer{}
+	eventually(t, "the next is carried out", func() bool { return w.State().Restored.Number == 9 })
+}
+
+// A save that hangs is broken off a while after another one is wanted, and not before.
+func TestASaveThatHangsGivesWay(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	first := w.take(t, 5, "state")
+	w.Ask(whole(first), nil)
+	<-s.asked
+	second := w.take(t, 6, "newer")
+	w.Ask(whole(second), nil)
+	if broken, next := <-s.broken, <-s.asked; broken.Snapshot.Step != 5 || next.Snapshot.Step != 6 {
+		t.Errorf("step %d was broken off, and step %d comes next", broken.Snapshot.Step, next.Snapshot.Step)
+	}
+	if failure := w.State().Failure; failure != "" {
+		t.Errorf("it says %q of what nobody wants any more", failure)
+	}
+	s.answers <- uploader.Answer{Path: "team/llama"}
+	eventually(t, "the second is durable", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == second })
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
@@ -277,6 +278,16 @@ func (k *Keeper) Restored(id checkpoint.ID, part string, bytes uint64) (checkpoi
 	}
 	k.changed()
 	return held, nil
+}
+
+// Forget removes what was taken over from the storage, and is not wanted after all.
+func (k *Keeper) Forget(ids ...checkpoint.ID) {
+	if k.store == nil || len(ids) == 0 {
+		return
+	}
+	if err := k.store.Retain(func(id checkpoint.ID) bool { return !slices.Contains(ids, id) }); err != nil {
+		k.note("%v", err)
+	}
 }
 
 // altered is told that a snapshot was dropped because its file was no longer what it was.

@@ -1,0 +1,165 @@
+package durable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/uploader"
+)
+
+// restoreAll carries the newest order out until it is.
+func (k *Keeper) restoreAll() {
+	for {
+		k.mu.Lock()
+		order := k.asked
+		if order.Number == 0 || order.Number == k.state.Restored.Number || k.ctx.Err() != nil {
+			k.restoring, k.state.Waiting = nil, ""
+			k.mu.Unlock()
+			return
+		}
+		ctx, cancel := context.WithCancel(k.ctx)
+		k.restoring = &bringing{order.Path, cancel}
+		k.mu.Unlock()
+		k.restore(ctx, order)
+		cancel()
+	}
+}
+
+// restore carries one order out, as often as it takes, until another one gives way to it. The uploader may be a moment later than
+// the agent: that keeps nobody waiting for long, and is nothing to tell.
+func (k *Keeper) restore(ctx context.Context, order Restore) {
+	for pause := k.pauses.First / 16; ; pause = min(2*pause, k.pauses.Last) {
+		result, err := k.bring(ctx, order)
+		k.mu.Lock()
+		if ctx.Err() != nil {
+			k.mu.Unlock()
+			k.forget(&result)
+			return
+		}
+		passes := errors.Is(err, uploader.ErrPassing)
+		switch {
+		case err == nil:
+		case !passes:
+			result = Restored{Why: err.Error()}
+		case pause >= k.pauses.First:
+			k.state.Waiting = err.Error()
+		}
+		if !passes {
+			result.Number = k.asked.Number // of the same path: another one would have ended this
+			k.state.Restored = result
+		}
+		k.mu.Unlock()
+		k.changed()
+		if !passes {
+			return
+		}
+		k.note("no checkpoint yet, trying again in %v: %s", pause, err.Error())
+		k.wait(ctx, pause)
+	}
+}
+
+// forget lets go of what a restore has taken that nobody wants any more.
+func (k *Keeper) forget(r *Restored) {
+	if r.Snapshot == nil {
+		return
+	}
+	ids := []checkpoint.ID{r.Snapshot.ID}
+	for _, part := range r.Parts {
+		ids = append(ids, part.ID)
+	}
+	k.holder.Forget(ids...)
+}
+
+// brought are files of a checkpoint that is being brought back, by their parts; the one of "" is for one that is one file.
+type brought map[string]*os.File
+
+// bring carries a restore out. Files of a checkpoint that turns out to be unusable, and all when nothing comes of it, are
+// discarded.
+func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err error) {
+	file, err := k.holder.Make()
+	if err != nil {
+		return Restored{}, err
+	}
+	files, from := brought{"": file}, ""
+	defer func() { k.discard(files) }()
+	maker := func(path, part string) (*os.File, error) {
+		if path != from {
+			whole := files[""]
+			delete(files, "")
+			k.discard(files)
+			files, from = brought{"": whole}, path
+		}
+		made, err := k.holder.Make()
+		if err == nil {
+			files[part] = made
+		}
+		return made, err
+	}
+	answer, err := uploader.AskForParts(ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, maker, file)
+	if err != nil {
+		return Restored{}, err
+	}
+	result := Restored{Path: answer.Path, Refused: answer.Refused}
+	var taken []checkpoint.ID
+	defer func() {
+		if err != nil {
+			k.holder.Forget(taken...)
+		}
+	}()
+	if answer.Snapshot == nil {
+		return result, nil
+	}
+	id := answer.Snapshot.Snapshot().ID
+	if !answer.Own {
+		// Its round is one of another job.
+		id.Round = 0
+	}
+	if len(answer.Parts) == 0 {
+		held, err := k.take(ctx, files, id, answer.Snapshot.Bytes)
+		result.Snapshot = &held
+		return result, err
+	}
+	result.Snapshot = &checkpoint.Snapshot{ID: id}
+	for i := range answer.Parts {
+		part := answer.Parts[i].Of(id)
+		held, err := k.take(ctx, files, part.ID, part.Bytes)
+		if err != nil {
+			return Restored{}, err
+		}
+		taken = append(taken, part.ID)
+		if held != part {
+			return Restored{}, fmt.Errorf("part %s of checkpoint %s came altered", part.Part, answer.Path)
+		}
+		result.Parts = append(result.Parts, held)
+	}
+	return result, nil
+}
+
+// take has a file that was brought be a snapshot, or a part of one.
+func (k *Keeper) take(ctx context.Context, files brought, id checkpoint.ID, bytes uint64) (checkpoint.Snapshot, error) {
+	if ctx.Err() != nil {
+		return checkpoint.Snapshot{}, ctx.Err()
+	}
+	file := files[id.Part]
+	if file == nil {
+		return checkpoint.Snapshot{}, fmt.Errorf("the uploader has brought no %v", id)
+	}
+	held, err := k.holder.Restored(id, filepath.Base(file.Name()), bytes)
+	if err == nil {
+		_ = file.Close()
+		delete(files, id.Part)
+	}
+	return held, err
+}
+
+func (k *Keeper) discard(files brought) {
+	for _, file := range files {
+		_ = file.Truncate(0) // the uploader may have it open for a moment more, with all of its memory
+		_ = file.Close()
+		k.holder.Discard(filepath.Base(file.Name()))
+	}
+}
