@@ -56,7 +56,8 @@ type Settings struct {
 	// Backfill is how long after it was queued a gang that does not fit lets others start on what it
 	// waits for; room is kept for it from then on.
 	Backfill time.Duration
-	// CoolDown is how long equal jobs are left alone after they were evened out.
+	// CoolDown is how long equal jobs are left alone after they were evened out; by value, how long a job takes nothing from equals
+	// after it gave.
 	CoolDown time.Duration
 	// FirstRegrow to LastRegrow is how long room that was reclaimed is not grown back into: it doubles
 	// with every reclaim, and halves in quiet time (RegrowDelay, Lately).
@@ -224,7 +225,7 @@ type Job struct {
 	Restarts bool
 	// Began is when its world began, while that is the first one of its gang; zero once it had another one.
 	Began time.Time
-	// GrewAt is when it grew last, EvenedAt when it was last evened out with equals, ReclaimedAt when room
+	// GrewAt is when it grew last, EvenedAt when it last gave to an equal, ReclaimedAt when room
 	// was last taken from it, and Reclaims how often lately; zero for never.
 	GrewAt, EvenedAt, ReclaimedAt time.Time
 	Reclaims                      int32

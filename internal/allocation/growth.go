@@ -72,8 +72,8 @@ func (p *planner) grow() {
 }
 
 // firstLook is how long a job is watched at its first size at most where sizes go by value and its pace is not known: programs take
-// their time to the first step, and more workers do not shorten that; then it takes five seconds of steps until a pace counts. Of one
-// that has grown before that only the larger size is known, and that it scales is believed, for as long as nobody takes it back.
+// their time to the first step, and more workers do not shorten that; then it takes five seconds of steps until a pace counts. If it
+// grew before that, only the larger size would be known, and it would count as one that scales until workers are taken from it.
 const firstLook = time.Minute
 
 // mayGrow says whether a job may be given more workers now, as far as it itself is concerned.

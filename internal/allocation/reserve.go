@@ -65,9 +65,9 @@ type lack struct {
 	patient bool
 }
 
-// lasts says whether a demand would have its room once those have left who are to. A gang before it that takes nothing and lacks
-// some is kept what comes free; any such gang is where that is hidden so far, within nobody's reach: what whole jobs leave, and
-// workers that move.
+// lasts says whether a demand would still have its room once those who are to leave have left. A patient gang before it, which
+// takes nothing, is kept what comes free as long as it lacks room. Where hidden, so is any gang before it that lacks room: what whole
+// jobs leave, and workers that move, was within nobody's reach until now.
 func (p *planner) lasts(d *demand, hidden bool, moves []move) bool {
 	claims := func(l lack) bool { return hidden || l.patient }
 	if d.beside() == 1 || !slices.ContainsFunc(p.lacking, claims) {

@@ -21,7 +21,8 @@ type state struct {
 	// parts are its shares, in their order, and then the parts of ranks that there are, those first that can be had now; nil
 	// for a whole file.
 	parts []Snapshot
-	// holders are those who hold each of the parts, or the whole. Of the part of a rank that may be its member alone, and away.
+	// holders are those who hold each of the parts, or the whole. The part of a rank may be with its
+	// member alone, which may be out of touch.
 	holders [][]*member
 	// copies is on how many different nodes each of the shares is, at least.
 	copies int

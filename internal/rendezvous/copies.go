@@ -10,9 +10,10 @@ import (
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
-// A state is safe once each of its shares is on as many nodes as the job asks for, where it has so many, and what differs by rank
-// is there of every member: no single loss takes it along then, and whoever is left goes on with its own. Members keep the one that is relied on, so that is the newest safe one: one that can be had, with a share that
-// a single member holds, may be gone the next moment.
+// A state is safe once each of its shares is on as many nodes as the job asks for, where it has so many, and the own part of every
+// member is there: no single loss takes it along then, and whoever is left goes on with its own part. Members keep the state that
+// is relied on, so that is the newest safe one: one that can be had, with a share that a single member holds, may be gone the next
+// moment.
 
 // nodesOf is on how many different nodes these members are.
 func nodesOf(members []*member) int {

@@ -62,7 +62,7 @@ func (m *Machine) away() []*member {
 	}
 	var away []*member
 	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && mem.joined && !mem.connected && !m.isLost(mem) && m.hasHistory(mem) {
+		if mem := m.members[uid]; m.outOfTouch(mem) && m.hasHistory(mem) {
 			away = append(away, mem)
 		}
 	}
@@ -72,8 +72,12 @@ func (m *Machine) away() []*member {
 // isAwaited says whether a member that is not in touch is waited for before something is done without what it has: as long as its
 // agent may take to find the operator again.
 func (m *Machine) isAwaited(now time.Time, mem *member) bool {
-	return mem != nil && mem.joined && !mem.connected && !m.isLost(mem) && mem.want.Lost == "" && !mem.want.Ended && !mem.want.Gone &&
-		now.Sub(mem.hungUp) < m.gang.HeartbeatTimeout+m.reconnectGrace
+	return m.outOfTouch(mem) && now.Sub(mem.hungUp) < m.gang.HeartbeatTimeout+m.reconnectGrace
+}
+
+// outOfTouch says whether a member is not connected, and nothing says that it has ended.
+func (m *Machine) outOfTouch(mem *member) bool {
+	return mem != nil && mem.joined && !mem.connected && !m.isLost(mem) && mem.want.Lost == "" && !mem.want.Ended && !mem.want.Gone
 }
 
 // newestSnapshot is the one with the most steps; of several, the one that most hold.

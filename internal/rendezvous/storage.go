@@ -26,6 +26,8 @@ type restoring struct {
 	found *Snapshot
 	// parts are what it is made of; nil for one that is one file.
 	parts []Snapshot
+	// known is what was durable when it began.
+	known Durable
 	// told says what the attempt begins with; empty for nothing.
 	told string
 }
@@ -45,12 +47,12 @@ func (m *Machine) bringBack(p *plan) bool {
 	if s == nil || m.gang.Strategy == Restart || !s.Own && (s.From == "" || s.Known > 0) {
 		return true // there is nowhere to look
 	}
-	if r := m.restoring; r != nil && r.over && m.durable.Path != "" &&
+	if r := m.restoring; r != nil && r.over && m.durable != r.known &&
 		(r.found == nil || newerSnapshot(m.durable.Snapshot, Durable{*r.found, m.durable.Path})) {
 		m.restoring = nil // the attempt has come further since
 	}
 	if m.restoring == nil {
-		m.restoring = &restoring{failed: map[string]string{}}
+		m.restoring = &restoring{failed: map[string]string{}, known: m.durable}
 		if s.Own {
 			m.restoring.paths = append(m.restoring.paths, "")
 		}

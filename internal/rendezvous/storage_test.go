@@ -522,3 +522,15 @@ func TestABeginningAnewFindsWhatIsDurableByThen(t *testing.T) {
 		t.Errorf("it begins after step %d again, and step %d is durable", again.fromStep, m.durable.Snapshot.Step)
 	}
 }
+
+// What was durable before the attempt is no reason to look again and again for what is not found.
+func TestWhatIsNotFoundIsNotLookedForTwice(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, Own: true})
+	m := l.machine
+	m.durable = Durable{Snapshot{Round: 1, Step: 5, Bytes: 1}, "team/gone"}
+	f.turns(l, 12)
+	m.world = nil
+	if !m.bringBack(&plan{members: m.gang.Members}) || f.shelf.asked != 1 {
+		t.Errorf("it is looked for again, after %d times", f.shelf.asked)
+	}
+}

@@ -250,8 +250,9 @@ func (m *Machine) onlyFailing() string {
 	return ""
 }
 
-// hangTime is how long at least a member has for a part, for the manifest, or for a snapshot that is one file; hangFactor is how much longer than all of the
-// upload before: what one has to put may be most of that, and what was put of a part is not put again by the next.
+// hangTime is how long at least a member has for a part, for the manifest, or for a snapshot that is one file; hangFactor is how
+// much longer than all of the upload before: what one has to put may be most of that, and what was put of a part is not put
+// again by the next.
 const (
 	hangTime   = 15 * time.Minute
 	hangFactor = 4
@@ -420,7 +421,7 @@ func (m *Machine) keepUploading(now time.Time, s Snapshot) {
 // One that fails gives way to who has not failed yet at once, and after an interval to the others that hold the snapshot.
 func (m *Machine) keepsAt(now time.Time, u *uploading) bool {
 	mem := m.members[u.by]
-	if !m.isThere(mem) || m.stalls(now, u.by, u.since) {
+	if !m.isThere(mem) || m.another(u) && m.stalls(now, u.by, u.since) {
 		return false
 	}
 	if mem.report.UploadError == "" || m.failedUploads[u.by].at.IsZero() {
@@ -428,6 +429,16 @@ func (m *Machine) keepsAt(now time.Time, u *uploading) bool {
 	}
 	next := m.uploader(u.snapshot)
 	return next == "" || next == u.by || !m.failedUploads[next].at.IsZero() && now.Before(u.since.Add(m.gang.Storage.Interval))
+}
+
+// another says whether somebody else could make a snapshot durable that is one file, and has not failed. Nobody tells how far a
+// file has come: without such a one a large file on a slow link would be broken off for ever.
+func (m *Machine) another(u *uploading) bool {
+	at, ok := m.stateOf(u.snapshot)
+	return ok && slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
+		mem := m.members[uid]
+		return uid != u.by && m.isThere(mem) && at.heldBy(mem) && (at.parts == nil || !mem.puts) && m.failedUploads[uid].at.IsZero()
+	})
 }
 
 // canUpload says whether a member may still make a snapshot durable: what it does not hold any more it may have begun

@@ -337,8 +337,15 @@ func TestAnUploadOfOneFileThatHangs(t *testing.T) {
 	}
 	// While the world stands, too.
 	m.keepUploading(late.Add(hangTime), next.snapshot)
-	if m.uploading.by == next.by {
+	last := m.uploading
+	if last.by == next.by {
 		t.Errorf("%s hangs, and is waited for", next.by)
+	}
+	// Nobody is left who could do better, and how far it has come is not known: the link may be slow and the file large.
+	m.makeDurable(late.Add(10 * hangTime))
+	m.keepUploading(late.Add(11*hangTime), last.snapshot)
+	if m.uploading != last {
+		t.Errorf("%s is broken off, and %+v begun instead", last.by, m.uploading)
 	}
 }
 

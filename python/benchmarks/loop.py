@@ -4,8 +4,10 @@
 
 sdk_cpu_us_per_step is the processor time of a step in the loop, with an agent, less that of the same step written by hand,
 in one process: the loop, the transaction, the gate, random numbers, hooks and buckets of a model with 48 parameters of 16
-numbers. Both are the best of many short turns, so that what else the machine does counts little. collectives_* and bytes_* are what a step of one rank exchanges. step_over_ddp is the time of a step over that with
-DistributedDataParallel, in two ranks that take turns between them, with a model whose exchange takes longer than its steps.
+numbers. Both are the best of many short turns, so that what else the machine does counts little. collectives_* and
+bytes_* are what a step of one rank exchanges. step_over_ddp is the time of a step over that with
+DistributedDataParallel, in two ranks that take turns between them, with a model whose exchange takes longer than its
+steps.
 """
 
 import os

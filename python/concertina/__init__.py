@@ -42,5 +42,8 @@ def join(state: Mapping[str, Any] | None = None, *, seed: int = 0, **options: An
             raise TypeError("join(seed=…) without a state: name what training changes, join(state={…}, seed=…)")
         return stopping.join(**options)
     if options:
-        raise TypeError(f"join(state=…, {next(iter(options))}=…): with a state it takes a seed and nothing else")
+        raise TypeError(
+            f"join(state=…, {next(iter(options))}=…): with a state it takes seed only; job.steps(max_steps=…) says when training ends, and "
+            "backend is an option of concertina.torch.join"
+        )
     return Job(state, seed=seed)

@@ -308,7 +308,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         try:
             found[name] = float(value)
         except Exception as error:
-            error.add_note(f"report({name}=…) got a {type(value).__name__}: float() makes no number of it")
+            error.add_note(f"report({name}=…) got a {type(value).__name__}, which is not one number: give a scalar, such as loss.mean()")
             raise
     return found
 

@@ -44,7 +44,8 @@ class Batches:
         mean over ranks of their mean losses is then not quite the mean over samples. A global_batch that every number
         of ranks divides (`spec.workers.sizes` names those) keeps it exact.
 
-        Raises TypeError for what is no whole number, ValueError for numbers out of range, and when some rank would get no sample in some step.
+        Raises TypeError for what is no whole number, ValueError for numbers out of range, and when some rank would get no
+        sample in some step.
         """
         self._rank = int(os.environ.get("RANK", 0)) if rank is None else rank
         self._size = int(os.environ.get("WORLD_SIZE", 1)) if size is None else size

@@ -246,10 +246,10 @@ class Keeper:
         try:
             thread.start()
         except RuntimeError as error:
-            # No more of them are allowed. Who would wait for this one would wait for ever.
+            # The limit of threads is reached. Nobody may wait for one that never started.
             self._writing, self._staging = False, None
             self._cadence.held = max(self._cadence.held, LEAST // SHARE)
-            self._agent.snapshot_failed(step, f"no thread to write it with: {error}")
+            self._agent.snapshot_failed(step, f"no thread to write the snapshot with ({error}): raise the limit of processes of the pod")
         else:
             self._thread = thread
 

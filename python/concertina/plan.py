@@ -104,5 +104,5 @@ def plan(
 def _from_one(name: str, value: Any) -> int:
     number = samples.whole(name, value)
     if not 1 <= number < MAX_STEP:
-        raise ValueError(f"{name} is {number}: it must be at least 1")
+        raise ValueError(f"{name} is {number}: it must be from 1 to 2^62-1")
     return number

@@ -216,7 +216,10 @@ class Failures(unittest.TestCase):
                 self.keeper.fence()
             with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
                 heard = self.steps(4)
-            self.assertEqual({text for _, text in heard}, {"no thread to write it with: can't start new thread"})
+            self.assertEqual(
+                {text for _, text in heard},
+                {"no thread to write the snapshot with (can't start new thread): raise the limit of processes of the pod"},
+            )
             self.returns(self.keeper.fence)
             self.keeper._cadence.held = 1
             self.assertIn("written", [text for _, text in self.steps(3)])

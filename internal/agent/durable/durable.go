@@ -4,6 +4,7 @@ package durable
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"sync"
@@ -92,8 +93,11 @@ type Keeper struct {
 	restoring *bringing
 }
 
-// errand is a request to the uploader for a save; late ends it a while after nobody wants it any more, nil as long as somebody
-// does.
+// errUnwanted is what comes of a save that was ended because others are wanted.
+var errUnwanted = errors.New("another checkpoint is wanted by now")
+
+// errand is a request to the uploader for a save; late ends it a while after others are wanted and it is not any more, nil as long
+// as it is wanted, or nothing is.
 type errand struct {
 	of     checkpoint.Snapshot
 	cancel context.CancelFunc
@@ -192,12 +196,12 @@ func (k *Keeper) watch() {
 	if at == nil {
 		return
 	}
-	wanted := k.wanted != nil && (k.wanted.Snapshot == at.of || slices.Contains(k.wanted.Put, at.of))
+	hinders := k.wanted != nil && k.wanted.Snapshot != at.of && !slices.Contains(k.wanted.Put, at.of)
 	switch {
-	case wanted && at.late != nil:
+	case !hinders && at.late != nil:
 		at.late.Stop()
 		at.late = nil
-	case !wanted && at.late == nil:
+	case hinders && at.late == nil:
 		at.late = time.AfterFunc(k.pauses.Unwanted, at.cancel)
 	}
 }
@@ -213,8 +217,8 @@ func (k *Keeper) ask(of checkpoint.Snapshot, request uploader.Request, files ...
 	answer, err := uploader.Ask(ctx, k.socket, request, files...)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.at.late != nil {
-		k.at.late.Stop()
+	if late := k.at.late; late != nil && !late.Stop() && err != nil {
+		err = errUnwanted
 	}
 	k.at = nil
 	return answer, err
@@ -247,7 +251,7 @@ func (k *Keeper) saveAll() {
 		k.mu.Unlock()
 		path, err := k.carryOut(order)
 		k.mu.Lock()
-		if err != nil && (k.wanted == nil || k.wanted.Snapshot != order.Snapshot) {
+		if err != nil && (k.wanted == nil || k.wanted.Snapshot != order.Snapshot || errors.Is(err, errUnwanted)) {
 			k.mu.Unlock()
 			continue // nobody waits for it any more
 		}

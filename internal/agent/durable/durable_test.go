@@ -405,3 +405,21 @@ func TestASaveThatHangsGivesWay(t *testing.T) {
 	s.answers <- uploader.Answer{Path: "team/llama"}
 	eventually(t, "the second is durable", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == second })
 }
+
+// A save that nobody asks for any more goes on as long as no other one is wanted: it is in nobody's way.
+func TestASaveThatIsInNobodysWayGoesOn(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	first := w.take(t, 5, "state")
+	w.Ask(whole(first), nil)
+	<-s.asked
+	w.Ask(nil, nil)
+	w.mu.Lock()
+	limited := w.at.late != nil
+	w.mu.Unlock()
+	if limited {
+		t.Error("it is to be ended though nothing waits for it")
+	}
+	s.answers <- uploader.Answer{Path: "team/llama"}
+	eventually(t, "it is durable", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == first })
+}

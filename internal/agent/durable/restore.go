@@ -17,8 +17,12 @@ func (k *Keeper) restoreAll() {
 		k.mu.Lock()
 		order := k.asked
 		if order.Number == 0 || order.Number == k.state.Restored.Number || k.ctx.Err() != nil {
+			told := k.state.Waiting != ""
 			k.restoring, k.state.Waiting = nil, ""
 			k.mu.Unlock()
+			if told {
+				k.changed()
+			}
 			return
 		}
 		ctx, cancel := context.WithCancel(k.ctx)
@@ -29,15 +33,17 @@ func (k *Keeper) restoreAll() {
 	}
 }
 
-// restore carries one order out, as often as it takes, until another one gives way to it. The uploader may be a moment later than
-// the agent: that keeps nobody waiting for long, and is nothing to tell.
+// restore carries one order out, as often as it takes, until it gives way to another one. The uploader may be a moment later
+// than the agent: that keeps nobody waiting for long, and is nothing to tell.
 func (k *Keeper) restore(ctx context.Context, order Restore) {
 	for pause := k.pauses.First / 16; ; pause = min(2*pause, k.pauses.Last) {
 		result, err := k.bring(ctx, order)
 		k.mu.Lock()
 		if ctx.Err() != nil {
 			k.mu.Unlock()
-			k.forget(&result)
+			if result.Snapshot != nil {
+				k.forget(result.ids()...)
+			}
 			return
 		}
 		passes := errors.Is(err, uploader.ErrPassing)
@@ -50,7 +56,7 @@ func (k *Keeper) restore(ctx context.Context, order Restore) {
 		}
 		if !passes {
 			result.Number = k.asked.Number // of the same path: another one would have ended this
-			k.state.Restored = result
+			k.state.Restored, k.state.Waiting = result, ""
 		}
 		k.mu.Unlock()
 		k.changed()
@@ -62,16 +68,24 @@ func (k *Keeper) restore(ctx context.Context, order Restore) {
 	}
 }
 
-// forget lets go of what a restore has taken that nobody wants any more.
-func (k *Keeper) forget(r *Restored) {
-	if r.Snapshot == nil {
-		return
-	}
+// ids are what was taken over.
+func (r *Restored) ids() []checkpoint.ID {
 	ids := []checkpoint.ID{r.Snapshot.ID}
 	for _, part := range r.Parts {
 		ids = append(ids, part.ID)
 	}
-	k.holder.Forget(ids...)
+	return ids
+}
+
+// forget lets go of what a restore has taken that nobody wants any more. When a world begins it stays: the world may load the same
+// state, and relies on what it has found here; what it does not need goes with its next snapshots.
+func (k *Keeper) forget(ids ...checkpoint.ID) {
+	k.mu.Lock()
+	begun := k.asked.Number == 0
+	k.mu.Unlock()
+	if !begun {
+		k.holder.Forget(ids...)
+	}
 }
 
 // brought are files of a checkpoint that is being brought back, by their parts; the one of "" is for one that is one file.
@@ -107,7 +121,7 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 	var taken []checkpoint.ID
 	defer func() {
 		if err != nil {
-			k.holder.Forget(taken...)
+			k.forget(taken...)
 		}
 	}()
 	if answer.Snapshot == nil {
