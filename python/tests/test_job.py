@@ -506,7 +506,7 @@ class WrongUse(Case):
 
     def test_options_of_another_join(self):
         for name in "backend", "total_steps":
-            with self.assertRaisesRegex(TypeError, rf"join\(state=…, {name}=…\): with a state it takes a seed"):
+            with self.assertRaisesRegex(TypeError, rf"join\(state=…, {name}=…\): with a state it takes seed only"):
                 concertina.join({}, **{name: 1})
 
     def test_a_seed_without_a_state(self):

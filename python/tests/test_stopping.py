@@ -166,7 +166,7 @@ class StoppingTest(unittest.TestCase):
         job = self.join(agent)
         with self.assertRaises(TypeError) as caught:
             job.report(loss=[1, 2])
-        self.assertEqual(caught.exception.__notes__, ["report(loss=…) got a list: which is not one number: give a scalar, such as loss.mean()"])
+        self.assertEqual(caught.exception.__notes__, ["report(loss=…) got a list, which is not one number: give a scalar, such as loss.mean()"])
 
     def test_an_older_agent_stops_nothing(self):
         agent = self.agent()
