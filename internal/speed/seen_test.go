@@ -97,7 +97,8 @@ func TestThePaceFollowsTheProgram(t *testing.T) {
 			}
 		}
 		look(600, pace, true)
-		if ratio := all[0].StepsPerSecond / pace; ratio < 0.85 || ratio > 1.06 {
+		// With a step in ten seconds one of six is slow, and counts by the time that it took.
+		if ratio := all[0].StepsPerSecond / pace; ratio < 0.77 || ratio > 1.06 {
 			t.Fatalf("with stragglers the pace is %.3f of what it is", ratio)
 		}
 		look(840, pace/2, false)
