@@ -19,7 +19,8 @@ RANK, SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)
 
 
 def setUpModule():
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=240))
+    meet = f"file://{os.environ['MEET']}"  # a port that is free now may be somebody's a moment later
+    dist.init_process_group("gloo", meet, datetime.timedelta(seconds=240), SIZE, RANK)
 
 
 def tearDownModule():

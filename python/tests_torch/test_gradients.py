@@ -3,9 +3,9 @@
 import contextlib
 import os
 import pathlib
-import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -22,10 +22,10 @@ TESTS = str(pathlib.Path(__file__).with_name("gradients_of_ranks.py"))
 
 class OfRanks(unittest.TestCase):
     def run_together(self, size):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "WORLD_SIZE": str(size)}
-        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        env |= {"MEET": os.path.join(folder.name, "store")}
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-W", "ignore", TESTS], env=env | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True
