@@ -102,7 +102,7 @@ func (w *worker) keepsSecrets(secrets map[string][]byte) {
 	said := w.text()
 	for what, secret := range secrets {
 		for _, shape := range []string{
-			string(secret), hex.EncodeToString(secret), fmt.Sprintf("%q", secret), fmt.Sprint(secret),
+			string(secret), hex.EncodeToString(secret), fmt.Sprintf("%q", secret), fmt.Sprintf("%d", secret),
 			base64.RawStdEncoding.EncodeToString(secret), base64.RawURLEncoding.EncodeToString(secret),
 		} {
 			if strings.Contains(said, strings.Trim(shape, `"`)) {

@@ -25,7 +25,7 @@ func shapes(secret []byte) []string {
 	inner := func(quoted string) string {
 		return quoted[strings.Index(quoted, `"`)+1 : strings.LastIndex(quoted, `"`)]
 	}
-	numbers, quoted := fmt.Sprint(secret), inner(strconv.Quote(string(secret)))
+	numbers, quoted := fmt.Sprintf("%d", secret), inner(strconv.Quote(string(secret)))
 	message := inner((&rendezvousv1.Holder{Ticket: secret}).String())
 	return []string{
 		string(secret), quoted, inner(strconv.Quote(quoted)), message, inner(strconv.Quote(message)),
