@@ -2,10 +2,14 @@ package agent_test
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,6 +96,22 @@ func (r *relay) pass(near net.Conn, halts bool) {
 	asks.Wait()
 }
 
+// keepsSecrets checks that nothing that the worker has said so far shows any of them.
+func (w *worker) keepsSecrets(secrets map[string][]byte) {
+	w.t.Helper()
+	said := w.text()
+	for what, secret := range secrets {
+		for _, shape := range []string{
+			string(secret), hex.EncodeToString(secret), fmt.Sprintf("%q", secret), fmt.Sprintf("%d", secret),
+			base64.RawStdEncoding.EncodeToString(secret), base64.RawURLEncoding.EncodeToString(secret),
+		} {
+			if strings.Contains(said, strings.Trim(shape, `"`)) {
+				w.t.Errorf("%s is in the log as %q", what, shape)
+			}
+		}
+	}
+}
+
 // The operator is replaced while a newcomer fetches the snapshot that its world begins with. The new one has other keys for
 // tickets. Whether the transfer goes on or breaks, the newcomer gets its snapshot with the tickets that it has, and no
 // program is at fault.
@@ -117,6 +137,7 @@ func TestTheOperatorIsReplacedDuringATransfer(t *testing.T) {
 			d.World.Holders = admitted(fresh.Hellos()[0], snapshot, &rendezvousv1.Holder{
 				Address: "127.0.0.1", Port: network.port(), Certificate: hello.GetSnapshotCertificate(),
 			})
+			admittance := d.World.Holders[0].GetTicket()
 			fresh.Direct(d)
 			select {
 			case <-network.halted:
@@ -162,6 +183,12 @@ func TestTheOperatorIsReplacedDuringATransfer(t *testing.T) {
 			}
 			if !holder.alive("pid0") || !newcomer.alive("pid0") {
 				t.Error("a program has ended")
+			}
+			for _, w := range []*worker{holder, newcomer} {
+				w.keepsSecrets(map[string][]byte{
+					"the pod's token": []byte(agenttest.Token), "its key": keyOf(hello.GetSnapshotCertificate()), "its next key": key,
+					"its ticket": admittance, "its next ticket": d.World.Holders[0].GetTicket(), "a private key": []byte("PRIVATE KEY"),
+				})
 			}
 		})
 	}

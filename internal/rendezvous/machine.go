@@ -23,8 +23,9 @@ const (
 	// from one to the next.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
-	// raiseInterval is the shortest time between two terms that agents' reports make necessary.
-	raiseInterval = time.Second
+	// paced is the shortest time between two writes that nothing but agents' reports makes necessary: terms, and worlds
+	// that are formed anew though nobody was lost.
+	paced = time.Second
 )
 
 // Machine is one job under one leader. Events go in and effects come out; it has no clock, no

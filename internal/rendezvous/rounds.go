@@ -12,7 +12,7 @@ func (m *Machine) raiseTerm(now time.Time) {
 		next = m.world.record // the record in the cluster went back
 	}
 	if m.term > 0 {
-		m.notBefore = now.Add(raiseInterval)
+		m.notBefore = now.Add(paced)
 	}
 	next.Term, next.JobUID, next.Leader = max(m.base.Term, m.topTerm, m.led)+1, m.gang.JobUID, m.name
 	m.writing = &pendingWrite{Write: Write{Prev: m.base, Next: next}}
@@ -76,6 +76,9 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 		Write: Write{Prev: m.base, Next: next},
 	}
 	m.out.Write = &m.writing.Write
+	if p.broken != nil && !p.broken.planned && len(m.lossesNow()) == 0 {
+		m.notBefore = now.Add(paced) // a member that says time and again that it has left must not have us write all the time
+	}
 	if p.snapshot != nil {
 		m.writing.holders, m.writing.parts = m.holdersOf(*p.snapshot)
 		m.out.Publish = true // to be fetched ahead

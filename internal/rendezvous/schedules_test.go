@@ -286,7 +286,7 @@ func unclearTwice(f *fleet) string {
 	r := f.pods["p00"].report()
 	r.Term = 7
 	_ = f.handle(l, AgentReported{"p00", r})
-	f.pass(raiseInterval)
+	f.pass(paced)
 	for i := range 2 {
 		if l.writing == nil {
 			return "no higher term is asked for"

@@ -1,6 +1,16 @@
 package rendezvous
 
-import "testing"
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
 
 // checkUnderway compares what a leader says of a change with what it tells its members and the controller.
 func (f *fleet) checkUnderway(l *modelLeader) {
@@ -68,4 +78,54 @@ func TestCausesOfLosses(t *testing.T) {
 			t.Errorf("%s: the cause is %s, want %s", name, got, row.want)
 		}
 	}
+}
+
+// constants are the values of all constants of a type, by their names, as the package's own source has them.
+func constants(t *testing.T, of string) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || len(spec.Values) != 1 {
+				return true
+			}
+			kind, typed := spec.Type.(*ast.Ident)
+			value, literal := spec.Values[0].(*ast.BasicLit)
+			if typed && literal && kind.Name == of {
+				if found[spec.Names[0].Name], err = strconv.Unquote(value.Value); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// What is not in these lists has no name in metrics.
+func TestListsOfWordsAreWhole(t *testing.T) {
+	for of, list := range map[string][]string{"Reason": words(Reasons), "Stage": words(Stages), "LossCause": words(LossCauses)} {
+		all := constants(t, of)
+		maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
+		if want := slices.Sorted(maps.Values(all)); len(want) == 0 || !slices.Equal(slices.Sorted(slices.Values(list)), want) {
+			t.Errorf("of the type %s there are %s, and listed are %s", of, strings.Join(want, ", "), strings.Join(list, ", "))
+		}
+	}
+}
+
+func words[T ~string](list []T) []string {
+	all := make([]string, len(list))
+	for i, one := range list {
+		all[i] = string(one)
+	}
+	return all
 }

@@ -62,6 +62,8 @@ type job struct {
 	// none. told is when the machine was told last that time passes.
 	rested, told time.Time
 	later        *time.Timer
+	// passing is true while somebody waits to tell it.
+	passing atomic.Bool
 	// episode is the change that is under way, sent who was sent its world; nil for none. beats says who was heard
 	// when.
 	episode *episode
@@ -196,10 +198,25 @@ func (j *job) expected(gang rendezvous.Gang) (members []string, ok bool) {
 	return members, true
 }
 
-// pass tells the machine that time passes; a large job hears of it less often, since it looks at all members then.
-func (j *job) pass(now time.Time) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+// pass tells the machine that time passes. Nobody waits for a job that is busy: it is told as soon as it is not, by one of
+// the late ones.
+func (j *job) pass(late *sync.WaitGroup) {
+	switch {
+	case j.mu.TryLock():
+		defer j.mu.Unlock()
+		j.passed(j.registry.now())
+	case j.passing.CompareAndSwap(false, true):
+		late.Go(func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.passing.Store(false)
+			j.passed(j.registry.now())
+		})
+	}
+}
+
+// passed does it; a large job hears of it less often, since it looks at all members then. j.mu is held.
+func (j *job) passed(now time.Time) {
 	defer j.survive(nil)
 	if j.closed != nil || now.Sub(j.told) < min(time.Duration(j.machine.Size())*tickPerMember, maxTick) {
 		return

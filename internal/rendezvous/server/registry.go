@@ -234,6 +234,8 @@ func (r *registry) expects(who rendezvous.Identity) bool {
 func (r *registry) tick(ctx context.Context) {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
+	var late sync.WaitGroup
+	defer late.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -241,7 +243,7 @@ func (r *registry) tick(ctx context.Context) {
 		case <-ticker.C:
 		}
 		for _, j := range r.all() {
-			j.pass(r.now())
+			j.pass(&late)
 		}
 		r.changes.rest(r.now())
 		r.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,6 +87,40 @@ func TestABusyJobDelaysNoOther(t *testing.T) {
 	}
 	r.jobs[digits].mu.Unlock()
 	<-waiting
+}
+
+// Time passes for all others while one job is busy, and for that one as soon as it is not.
+func TestABusyJobStopsNoClock(t *testing.T) {
+	r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+	defer r.writes.Wait()
+	defer r.shutdown()
+	other := rendezvous.JobKey{Namespace: "team-b", Name: "other"}
+	r.expect(digits, gangOf(1, "a"))
+	r.expect(other, gangOf(1, "b"))
+	ctx, cancel := context.WithCancel(t.Context())
+	var ticks sync.WaitGroup
+	defer ticks.Wait()
+	defer cancel()
+	told := func(key rendezvous.JobKey) time.Time {
+		j := r.jobs[key]
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return j.told
+	}
+	busy := r.jobs[digits]
+	busy.mu.Lock()
+	release := sync.OnceFunc(busy.mu.Unlock)
+	defer release()
+	ticks.Go(func() { r.tick(ctx) })
+	for range 3 { // the first time it may have come before the busy one
+		before := told(other)
+		waitFor(t, "the other job is told that time passes", func() bool { return told(other).After(before) })
+	}
+	if !busy.told.IsZero() || !busy.passing.Load() {
+		t.Errorf("the busy job was told at %v, and waits to be told: %v", busy.told, busy.passing.Load())
+	}
+	release()
+	waitFor(t, "the busy one is told too", func() bool { return !told(digits).IsZero() })
 }
 
 // A job that is made anew under its name while the old one is dropped belongs to its new pods only.

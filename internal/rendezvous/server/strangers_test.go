@@ -228,6 +228,9 @@ func TestAThousandStrangersAtOnce(t *testing.T) {
 	defer all.Wait()
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
+	// Nobody begins a handshake before all places are taken: on a slow machine the first would be sent away, for taking
+	// too long, before the last have come.
+	full := make(chan struct{})
 	for i := range 1100 {
 		dialer := f.from(net.IPv4(127, 1, byte(i/250), byte(1+i%250)).String())
 		all.Go(func() {
@@ -237,6 +240,10 @@ func TestAThousandStrangersAtOnce(t *testing.T) {
 					continue
 				}
 				stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+				select {
+				case <-full:
+				case <-ctx.Done():
+				}
 				if _, err := f.secured(conn); err == nil {
 					_, _ = io.Copy(io.Discard, conn)
 				}
@@ -246,8 +253,14 @@ func TestAThousandStrangersAtOnce(t *testing.T) {
 		})
 	}
 	waitFor(t, "all places are taken", func() bool { return f.door.count() == places })
+	close(full)
+	// How soon is a matter of the machine: a worker whose handshake has waited for too long among a thousand begins anew.
+	patient, late := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer late()
 	for _, name := range []string{"a", "b"} {
 		agent := startFrom(t, f, name, f.from("127.2.0.1"))
-		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 })
+		if _, err := agent.Await(patient, func(s rendezvoustest.Snapshot) bool { return s.Term == 1 }); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
