@@ -326,6 +326,16 @@ func TestRuleQuota(t *testing.T) {
 	if got := NewPlan(c).of(id); got.Count != 6 {
 		t.Errorf("growth to %d leaves no head-room", got.Count)
 	}
+	t.Run("has head-room that growth leaves and a gang may use, all of it", func(t *testing.T) {
+		c := newCluster().withNodes(1, 8)
+		c.Namespaces[0].HeadRoom = 250
+		c.Quotas = []Quota{{Name: "q", Hard: Amounts{8}, Free: Amounts{8}}}
+		id := c.training("job", 6, 8, []NodeID{0, 0, 0, 0, 0, 0})
+		gang := c.queued("gang", 2, 2)
+		if plan := NewPlan(c); !plan.of(gang).Start || plan.of(id).Count != 6 {
+			t.Errorf("the gang starts: %v (%s), and growth goes to %d", plan.of(gang).Start, plan.of(gang).Why.Text, plan.of(id).Count)
+		}
+	})
 	t.Run("is reclaimed in its namespace", func(t *testing.T) {
 		c := newCluster().withNodes(1, 20)
 		c.Quotas = []Quota{{Name: "q", Hard: Amounts{6}, Free: Amounts{6}}}

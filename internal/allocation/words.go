@@ -63,7 +63,7 @@ func (p *planner) explain(id JobID) {
 	case in.Stage == Queued && out.Start:
 		out.Why = p.starting(id)
 	case in.Stage == Queued && p.c.Namespaces[in.Namespace].Ending:
-		out.Why = Why{RuleKeepsRunning, "NamespaceEnding", "its namespace is being deleted"}
+		out.Why = namespaceEnding
 	case in.Stage == Queued && p.jobs[id].waits.demand.places == 0:
 		return
 	case in.Stage == Queued:
@@ -82,6 +82,9 @@ func (p *planner) explain(id JobID) {
 		out.Why = Why{RuleGangsFirst, "Starting", "its gang starts"}
 	}
 }
+
+// namespaceEnding is why a job neither starts nor grows.
+var namespaceEnding = Why{RuleKeepsRunning, "NamespaceEnding", "its namespace is being deleted"}
 
 // starting says that a gang is made.
 func (p *planner) starting(id JobID) Why {
@@ -129,6 +132,8 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGangClass, "GrowthRefused", in.Fault}
 	case in.Finishing:
 		return Why{RuleKeepsRunning, "Finishing", "it is about to end"}
+	case p.c.Namespaces[in.Namespace].Ending:
+		return namespaceEnding
 	case p.lateness(id) != "":
 		return Why{RuleGrowth, "Late", p.lateness(id)}
 	case in.next(size) == 0:

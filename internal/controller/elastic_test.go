@@ -134,6 +134,7 @@ func TestGrowthIsDecidedFirstAndMadeAfter(t *testing.T) {
 	plan := look(state)
 	expectNothingDone(t, plan)
 	expectTarget(t, plan, 5)
+	expectNote(t, plan, v1alpha1.EventLent, "beyond its min of 2 to 5 workers")
 	if value(plan.Status.NextOrdinal) != 5 {
 		t.Fatalf("next ordinal is %d, want 5", value(plan.Status.NextOrdinal))
 	}
@@ -273,6 +274,7 @@ func TestGrowthThatCannotStart(t *testing.T) {
 				}
 			}
 			state.Now = now.Add(25 * time.Second)
+			state.Nodes.ByName["n7"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n7"}} // none of its business
 			if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || !slices.Equal(plan.Facts.Avoid, []string{"n1"}) {
 				t.Errorf("the planner is told to wait until %s, and to avoid %v", plan.Facts.GrowAfter, plan.Facts.Avoid)
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -462,5 +463,37 @@ func TestWhatTheRendezvousIsToldOfAWorkerThatHasEnded(t *testing.T) {
 	const want = "worker digits-1-2 (worker rank 2, node n1) exited with code 137: step 2 loss 0.4"
 	if member := look(state).Actions.Expect.Members[2]; !member.Ended || member.Lost != want {
 		t.Errorf("the rendezvous is told %+v, want %q", member, want)
+	}
+}
+
+// Below min nothing but room and quota delays a refill: that more workers could not be added is no reason to leave the
+// survivors waiting.
+func TestAPauseOfGrowthDelaysNoRefill(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)[:1]...)
+	state.World.Phase = rendezvous.PhaseRegrouping
+	state.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil, nil)}
+	giveRoom(state, 1)
+	look(state)
+	if plan := look(state); !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) {
+		t.Errorf("refills %v", names(plan.Actions.Refill))
+	}
+}
+
+// While the API server refuses the pods of a refill it is the operator that the survivors wait for: regroupTimeout ends
+// nothing meanwhile.
+func TestRegroupTimeoutEndsNothingWhileTheAPIServerRefuses(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)[:1]...)
+	state.World.Phase = rendezvous.PhaseRegrouping
+	meta.SetStatusCondition(&job.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionTraining, Status: metav1.ConditionFalse,
+		Reason: v1alpha1.ReasonRegrouping, LastTransitionTime: metav1.NewTime(now)})
+	refused := now.Add(5 * time.Minute)
+	state.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{Refused: refused, Why: "no"}}
+	state.Now = refused.Add(-time.Second)
+	plan := look(state)
+	expectTarget(t, plan, 2)
+	if plan.After != time.Second {
+		t.Errorf("it is looked at again after %s", plan.After)
 	}
 }

@@ -320,3 +320,34 @@ func TestNamespaces(t *testing.T) {
 		t.Error("it is still ending")
 	}
 }
+
+// A pause of growth, and the nodes that it is to avoid, are the job's own: what happens to other nodes ends neither, and a node
+// that comes back is avoided as before.
+func TestAPauseOfGrowthOutlivesOtherNodes(t *testing.T) {
+	again := func(node *corev1.Node) { node.ResourceVersion = "2" }
+	for name, do := range map[string]func(*Cluster){
+		"one comes":   func(c *Cluster) { c.SetNode(nodeOf("n00")) },
+		"one changes": func(c *Cluster) { c.SetNode(nodeOf("n0", again, tainted("gpu", corev1.TaintEffectNoSchedule))) },
+		"one goes":    func(c *Cluster) { c.DeleteNode("n0") },
+		"the avoided one goes and comes": func(c *Cluster) {
+			c.DeleteNode("n1")
+			if seen := c.Snapshot(); len(seen.Jobs[0].Avoid) > 0 || seen.Jobs[0].GrowAfter.IsZero() {
+				t.Errorf("a node that is gone is avoided: %v, and growth waits until %s", seen.Jobs[0].Avoid, seen.Jobs[0].GrowAfter)
+			}
+			c.SetNode(nodeOf("n1", again))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job, until := jobOf("j", trains), start.Add(time.Minute)
+			c := FromObjects(Objects{Nodes: nodesOf(2), Jobs: []*v1alpha1.TrainingJob{job}}, optionsOf())
+			c.Report(job, Facts{Elastic: true, GrowAfter: until, Avoid: []string{"n1"}})
+			c.Snapshot()
+			do(c)
+			seen := c.Snapshot()
+			got := seen.Jobs[0]
+			if !got.GrowAfter.Equal(until) || len(got.Avoid) != 1 || seen.Nodes[got.Avoid[0]].Name != "n1" {
+				t.Errorf("growth waits until %s and avoids %v", got.GrowAfter, got.Avoid)
+			}
+		})
+	}
+}

@@ -289,9 +289,13 @@ func TestSlimObjectsAreAsGood(t *testing.T) {
 		for i := range rapid.IntRange(0, 3).Draw(t, "nodes") {
 			node := drawNode(t)
 			node.Name, node.Annotations = fmt.Sprintf("n%d", i), map[string]string{"long": "text"}
+			node.Status.Images = []corev1.ContainerImage{{Names: []string{"digits"}}}
 			one, err := slimNode(node.DeepCopy())
 			if err != nil {
 				t.Fatal(err)
+			}
+			if n := one.(*corev1.Node); n.Status.Images != nil || n.Annotations != nil {
+				t.Fatal("nothing of a node was forgotten")
 			}
 			whole.Nodes, slim.Nodes = append(whole.Nodes, node), append(slim.Nodes, one.(*corev1.Node))
 		}

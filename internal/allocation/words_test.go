@@ -1,0 +1,78 @@
+package allocation
+
+import "testing"
+
+// TestReasonsAsUsersReadThem: a condition says these words of a job.
+func TestReasonsAsUsersReadThem(t *testing.T) {
+	ending := func(c *Cluster) { c.Namespaces[0].Ending = true }
+	for name, row := range map[string]struct {
+		build func(*Cluster) JobID
+		want  Why
+	}{
+		"a loss in the gang": {func(c *Cluster) JobID {
+			id := c.withNodes(1, 4).training("job", 3, 6, []NodeID{0, 0, 0})
+			c.put(c.Jobs[id].Workers[0])
+			c.Jobs[id].Workers = c.Jobs[id].Workers[1:]
+			return id
+		}, Why{RuleGangClass, "Replacing", "workers of its gang were lost and are replaced"}},
+		"a world that cannot change": {func(c *Cluster) JobID {
+			id := c.withNodes(1, 4).training("job", 2, 4, []NodeID{0, 0})
+			c.Jobs[id].Stage = Fixed
+			return id
+		}, Why{RuleKeepsRunning, "Fixed", "its world cannot change: it keeps its workers"}},
+		"a job at its end": {func(c *Cluster) JobID {
+			return c.withNodes(1, 4).training("job", 2, 4, []NodeID{0, 0}, func(j *Job) { j.Finishing = true })
+		}, Why{RuleKeepsRunning, "Finishing", "it is about to end"}},
+		"a namespace that is being deleted, before the start": {func(c *Cluster) JobID {
+			ending(c)
+			return c.withNodes(1, 4).queued("job", 2, 4)
+		}, Why{RuleKeepsRunning, "NamespaceEnding", "its namespace is being deleted"}},
+		"a namespace that is being deleted, in training": {func(c *Cluster) JobID {
+			ending(c)
+			return c.withNodes(1, 4).training("job", 2, 4, []NodeID{0, 0})
+		}, Why{RuleKeepsRunning, "NamespaceEnding", "its namespace is being deleted"}},
+		"a whole job that goes": {func(c *Cluster) JobID {
+			id := c.withNodes(1, 4).training("job", 4, 4, []NodeID{0, 0, 0, 0}, policy(Evict))
+			c.queued("high", 4, 4, priority(100))
+			return id
+		}, Why{RuleWholeJobs, "Preempted", "all of it makes room for ns/high, which has a higher priority and would not start otherwise"}},
+		"room that comes by itself": {func(c *Cluster) JobID {
+			c.withNodes(1, 4).training("generous", 2, 4, []NodeID{0, 0, 0, 0}, policy(Never))
+			return c.queued("gang", 2, 2)
+		}, Why{RuleLeavingRoom, "RoomIsEnding", "waits for 2 places of 1 example.com/gpu: 0 are free, and pods are ending"}},
+		"workers that move": {func(c *Cluster) JobID {
+			id := c.withNodes(3, 4).training("spread", 2, 2, []NodeID{0, 1})
+			c.training("fixed", 2, 2, []NodeID{2, 2})
+			c.queued("whole", 1, 1, c.devices(4))
+			return id
+		}, Why{RuleConsolidation, "Moving", "workers of it move to other nodes, so that another gang has whole ones"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			id := row.build(c)
+			if got := NewPlan(c).of(id).Why; got != row.want {
+				t.Errorf("got  %+v\nwant %+v", got, row.want)
+			}
+		})
+	}
+}
+
+// TestNothingStartsOrGrowsInANamespaceThatIsBeingDeleted: the API server would refuse the pods, and others use the room.
+func TestNothingStartsOrGrowsInANamespaceThatIsBeingDeleted(t *testing.T) {
+	c := newCluster().withNodes(2, 5)
+	c.Namespaces[0].Ending = true
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "alive", Weight: 1})
+	trains := c.training("trains", 2, 4, []NodeID{0, 0})
+	lost := c.training("lost", 2, 2, []NodeID{0})
+	waits := c.queued("waits", 2, 2)
+	other := c.queued("other", 5, 5, in(1))
+	plan := NewPlan(c)
+	for _, id := range []JobID{trains, lost, waits} {
+		if got := plan.of(id); got.Start || len(got.Places) > 0 {
+			t.Errorf("%s starts: %v, and gets the places %v", c.Jobs[id].Name, got.Start, got.Places)
+		}
+	}
+	if !plan.of(other).Start {
+		t.Errorf("a gang of another namespace does not start: %s", plan.of(other).Why.Text)
+	}
+}
