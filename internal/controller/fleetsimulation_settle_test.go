@@ -118,7 +118,7 @@ func bestSizes(have map[string]int32) bool {
 // TestThreeProgramsSettleSoon: they have the sizes that are best within two minutes, after few changes, though one of them may make
 // its first step much later than the others. SETTLING_SEEDS says with how many seeds this is tried.
 func TestThreeProgramsSettleSoon(t *testing.T) {
-	seeds := 12
+	seeds := 30
 	if n, err := strconv.Atoi(os.Getenv("SETTLING_SEEDS")); err == nil {
 		seeds = n
 	}
@@ -137,7 +137,8 @@ func TestThreeProgramsSettleSoon(t *testing.T) {
 					}
 				})
 			}
-			if late > seeds/12 { // noise may make a size look as good as the best one
+			// Noise may make a size look as good as the best one, and what happens at one moment has no order.
+			if late > seeds/5 {
 				t.Errorf("%d times of %d they did not have the sizes that are best within two minutes", late, seeds)
 			}
 		})
