@@ -423,3 +423,61 @@ func TestASaveThatIsInNobodysWayGoesOn(t *testing.T) {
 	s.answers <- uploader.Answer{Path: "team/llama"}
 	eventually(t, "it is durable", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == first })
 }
+
+// A part that hangs and was given to another worker gives way to the others, and is no failure of this one.
+func TestAPartThatHangsGivesWay(t *testing.T) {
+	const layout = ".2.0123456789abcdef"
+	w := newWorker(t)
+	s := w.slowly(t)
+	w.snapshots.Enter(1, 0, true, nil)
+	parts := w.parts(t, 10, map[string]string{"s0" + layout: "one", "s1" + layout: "other"})
+	snapshot := checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: 10}, Bytes: 8}
+	w.Ask(&Save{Snapshot: snapshot, Keep: 2, Put: parts}, nil)
+	<-s.asked
+	w.Ask(&Save{Snapshot: snapshot, Keep: 2, Put: parts[1:]}, nil)
+	broken, next := <-s.broken, <-s.asked
+	if len(broken.Parts) != 1 || len(next.Parts) != 1 || broken.Parts[0] == next.Parts[0] {
+		t.Errorf("%+v was broken off, and %+v comes next", broken, next)
+	}
+	if failure := w.State().Failure; failure != "" || w.notes.Load() > 0 {
+		t.Errorf("it says %q of what another worker does", failure)
+	}
+}
+
+// Whoever hears that a checkpoint was brought back does not hear with it why it had not been.
+func TestWhatWasWaitedForIsOverWithTheRestore(t *testing.T) {
+	w := newWorker(t)
+	told := make(chan State, 1)
+	w.changed = func() {
+		if state := w.State(); state.Restored.Number > 0 {
+			select {
+			case told <- state:
+			default:
+			}
+		}
+	}
+	w.Ask(nil, &Restore{Number: 7})
+	eventually(t, "it says what it waits for", func() bool { return w.State().Waiting != "" })
+	s := w.slowly(t)
+	<-s.asked
+	s.answers <- uploader.Answer{}
+	if state := <-told; state.Waiting != "" {
+		t.Errorf("it has %+v, and waits: %s", state.Restored, state.Waiting)
+	}
+}
+
+// What a restore has taken goes with it, but not once a world begins: that may load the same state.
+func TestAWorldKeepsWhatARestoreHasTaken(t *testing.T) {
+	w := newWorker(t)
+	first := w.take(t, 5, "state")
+	w.Begun()
+	w.forget(first.ID)
+	if len(w.snapshots.List()) != 1 {
+		t.Error("the world has lost what it may load")
+	}
+	w.asked.Number = 7
+	w.forget(first.ID)
+	if len(w.snapshots.List()) != 0 {
+		t.Error("it is still there")
+	}
+}
