@@ -401,12 +401,17 @@ func (m *Machine) uploader(s Snapshot) string {
 		return best
 	}
 	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && mem.connected && !m.isLost(mem) && at.heldBy(mem) && (at.parts == nil || !mem.puts) &&
-			(best == "" || m.failedUploads[uid].at.Before(m.failedUploads[best].at)) {
+		if m.uploadsAlone(uid, &at) && (best == "" || m.failedUploads[uid].at.Before(m.failedUploads[best].at)) {
 			best = uid
 		}
 	}
 	return best
+}
+
+// uploadsAlone says whether a member can make all of a state durable by itself.
+func (m *Machine) uploadsAlone(uid string, at *state) bool {
+	mem := m.members[uid]
+	return m.isThere(mem) && at.heldBy(mem) && (at.parts == nil || !mem.puts)
 }
 
 // keepUploading has a member make a snapshot durable, and another one when that is lost.
@@ -436,8 +441,7 @@ func (m *Machine) keepsAt(now time.Time, u *uploading) bool {
 func (m *Machine) another(u *uploading) bool {
 	at, ok := m.stateOf(u.snapshot)
 	return ok && slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
-		mem := m.members[uid]
-		return uid != u.by && m.isThere(mem) && at.heldBy(mem) && (at.parts == nil || !mem.puts) && m.failedUploads[uid].at.IsZero()
+		return uid != u.by && m.uploadsAlone(uid, &at) && m.failedUploads[uid].at.IsZero()
 	})
 }
 

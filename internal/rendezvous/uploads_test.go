@@ -401,3 +401,23 @@ func TestAWorkerThatIsAwayKeepsItsPart(t *testing.T) {
 		})
 	}
 }
+
+// Who is known to have ended is not one that comes back with what it holds.
+func TestWhoHasEndedIsNotAway(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3})
+	f.turns(l, 12)
+	m := l.machine
+	mem := m.members["p01"]
+	mem.connected = false
+	if away := m.away(); len(away) != 1 || away[0] != mem {
+		t.Fatalf("%d are away, and p01 is", len(away))
+	}
+	for what, ended := range map[string]Member{"ended": {Ended: true}, "gone": {Gone: true}, "lost": {Lost: "NodeLost"}} {
+		before := mem.want
+		mem.want.Ended, mem.want.Gone, mem.want.Lost = ended.Ended, ended.Gone, ended.Lost
+		if away := m.away(); len(away) != 0 {
+			t.Errorf("%s: it is waited for", what)
+		}
+		mem.want = before
+	}
+}
