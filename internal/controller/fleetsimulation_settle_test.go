@@ -118,11 +118,11 @@ func bestSizes(have map[string]int32) bool {
 // TestThreeProgramsSettleSoon: they have the sizes that are best within two minutes, after few changes, though one of them may make
 // its first step much later than the others. SETTLING_SEEDS says with how many seeds this is tried.
 func TestThreeProgramsSettleSoon(t *testing.T) {
-	seeds := 30
-	if n, err := strconv.Atoi(os.Getenv("SETTLING_SEEDS")); err == nil {
-		seeds = n
-	}
-	for _, warmUp := range []time.Duration{0, 10 * time.Second} {
+	given, _ := strconv.Atoi(os.Getenv("SETTLING_SEEDS"))
+	for warmUp, seeds := range map[time.Duration]int{0: 16, 10 * time.Second: 64} {
+		if given > 0 {
+			seeds = given
+		}
 		t.Run(fmt.Sprintf("warm-up %s", warmUp), func(t *testing.T) {
 			late := 0
 			for seed := 1; seed <= seeds; seed++ {
@@ -137,8 +137,9 @@ func TestThreeProgramsSettleSoon(t *testing.T) {
 					}
 				})
 			}
-			// Noise may make a size look as good as the best one, and what happens at one moment has no order.
-			if late > seeds/5 {
+			// Noise may make a size look as good as the best one, and what happens at one moment has no order: of 200 runs 1 and 7
+			// were late.
+			if late > seeds/8 {
 				t.Errorf("%d times of %d they did not have the sizes that are best within two minutes", late, seeds)
 			}
 		})
