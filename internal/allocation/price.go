@@ -206,7 +206,7 @@ func (s *stall) open(p *planner, total float64) float64 {
 		caps[i] = float64(p.room(id))
 	}
 	shares := waterFill(total, caps, slices.Repeat([]float64{1}, len(s.jobs)))
-	var bids []*bid
+	bids := make([]*bid, 0, len(s.jobs))
 	p.offers = p.offers[:0]
 	pool := 0.0
 	for i, id := range s.jobs {

@@ -115,12 +115,12 @@ func (m *Model) Speed(workers, nodes int) float64 {
 		bandwidth += m.terms[5]
 	}
 	from := max(m.least, nodes)
-	best := 1 / m.StepTime(from, nodes)
-	if bandwidth > 0 {
+	least := min(m.StepTime(from, nodes), m.StepTime(workers, nodes))
+	if n := float64(workers); n*n*bandwidth > m.terms[1] {
 		turn := max(2, int(min(math.Sqrt(m.terms[1]/bandwidth), mostWorkers)))
-		best = max(best, 1/m.StepTime(min(max(turn, from), workers), nodes), 1/m.StepTime(min(max(turn+1, from), workers), nodes))
+		least = min(least, m.StepTime(min(max(turn, from), workers), nodes), m.StepTime(min(max(turn+1, from), workers), nodes))
 	}
-	return max(best, 1/m.StepTime(workers, nodes))
+	return 1 / least
 }
 
 func product(a, b [terms]float64) float64 {
