@@ -167,37 +167,33 @@ func (p *planner) oldWorld() string {
 	}
 }
 
-// runGang looks after the gang of the current attempt.
+// runGang looks after the gang of the current attempt, by what it is in the middle of.
 func (p *planner) runGang() {
 	p.sweep()
-	if refusal := p.Memory.Refusal; refusal != nil && refusal.Attempt == p.attempt() {
-		p.giveUp(refusal)
-		return
-	}
 	pods := p.gang()
-	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
-	switch {
-	case len(pods) == 0 && !p.GroupExists && !placed:
+	switch p.phase() {
+	case phaseRefused:
+		p.giveUp(p.Memory.Refusal)
+	case phaseUnmade:
 		p.createGang()
-	case p.elastic():
+	case phaseElastic:
 		p.runElastic(pods)
-	case p.hadWorld() && p.finishedUnseen(pods):
+	case phaseOver:
 		p.account(true)
 		p.complete()
-	case p.takingOver() && p.anyoneThere(pods):
+	case phaseUnheard:
 		p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
-	case p.hadWorld() && p.rendezvousKnows() && p.World.Round == 0:
+	case phaseBurned:
 		p.runBurned(pods)
-	default:
+	case phaseFixed:
 		p.runFixed(pods)
+	case phasePlacing:
+		p.runPlacing(pods)
+	case phaseDeserted:
+		p.runDeserted(pods)
+	case phaseStarting:
+		p.runStarting(pods)
 	}
-}
-
-// anyoneThere says whether a worker is left whose agent could tell of the world.
-func (p *planner) anyoneThere(pods []*corev1.Pod) bool {
-	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName != "" && !podEnded(pod) && trainerExit(pod, &p.Job.Spec.Workers) == nil
-	})
 }
 
 // runBurned looks after an attempt whose last round never became a world that anyone knows: those who
@@ -215,46 +211,81 @@ func (p *planner) runBurned(pods []*corev1.Pod) {
 	}
 }
 
-// runFixed looks after a gang that has no world yet, or one that cannot change: it starts, is lost and
-// ends as a whole.
+// runFixed looks after a gang whose world cannot change: it keeps its workers, is lost and ends as a whole.
 func (p *planner) runFixed(pods []*corev1.Pod) {
-	if failure := p.diagnose(pods); failure.cause != causeNone {
-		p.handle(failure)
+	if p.endsWhole(pods) {
 		return
 	}
-	if p.allSucceeded(pods) {
-		p.complete()
-		return
-	}
-	if p.rendezvousKnows() && p.World.Fatal != "" {
-		p.handle(p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}))
-		return
-	}
-	if p.evicted() {
-		return
-	}
-	firstBound, bound := placement(pods)
+	_, bound := placement(pods)
 	switch {
-	case bound && p.hadWorld():
-		p.plan.Actions.Expect = p.expected(members(p.crew(pods), p.World.Round)) // who is marked still leaves
-	case bound:
-		p.plan.Actions.Expect = p.expected(gangMembers(pods))
-	default:
+	case !bound:
 		p.askScheduler(pods)
+	case p.hadWorld():
+		p.plan.Actions.Expect = p.expected(members(p.crew(pods), p.World.Round)) // who is marked still leaves
+	default:
+		p.plan.Actions.Expect = p.expected(gangMembers(pods))
 	}
 	p.describeGang(pods, bound)
 	p.tellUnheard(pods)
 	p.refreshCheckpoint()
-	if p.World.Round > 0 && p.rendezvousKnows() {
-		p.describeFixed(pods)
-		p.refreshProgress()
+	p.describeFixed(pods)
+	p.refreshProgress()
+}
+
+// runPlacing looks after a gang that has no world yet, and not all of its nodes.
+func (p *planner) runPlacing(pods []*corev1.Pod) {
+	if p.endsWhole(pods) {
 		return
 	}
-	if bound && !p.rendezvousKnows() {
-		// This leader has yet to learn whether the world lives.
-		return
-	}
+	p.askScheduler(pods)
+	p.describeGang(pods, false)
+	p.tellUnheard(pods)
+	p.refreshCheckpoint()
+	firstBound, _ := placement(pods)
 	p.checkStartTimeout(pods, firstBound)
+}
+
+// runDeserted looks after an attempt that has had a world, of which nobody is left who could tell: what has become of
+// it, the pods say.
+func (p *planner) runDeserted(pods []*corev1.Pod) {
+	if p.endsWhole(pods) {
+		return
+	}
+	p.plan.Actions.Expect = p.expected(members(p.crew(pods), p.World.Round))
+	p.describeGang(pods, true)
+}
+
+// runStarting looks after a gang that has its nodes, and is to form its first world.
+func (p *planner) runStarting(pods []*corev1.Pod) {
+	if p.endsWhole(pods) {
+		return
+	}
+	p.plan.Actions.Expect = p.expected(gangMembers(pods))
+	p.describeGang(pods, true)
+	p.tellUnheard(pods)
+	p.refreshCheckpoint()
+	if !p.rendezvousKnows() {
+		return // this leader has yet to tell the rendezvous of it, or to learn whether there is a world
+	}
+	firstBound, _ := placement(pods)
+	p.checkStartTimeout(pods, firstBound)
+}
+
+// endsWhole ends an attempt that is lost and ends as a whole, if it is over. It says whether it is, or may be.
+func (p *planner) endsWhole(pods []*corev1.Pod) bool {
+	if failure := p.diagnose(pods); failure.cause != causeNone {
+		p.handle(failure)
+		return true
+	}
+	if p.allSucceeded(pods) {
+		p.complete()
+		return true
+	}
+	if p.rendezvousKnows() && p.World.Fatal != "" {
+		p.handle(p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}))
+		return true
+	}
+	return p.evicted()
 }
 
 // giveUp ends an attempt whose batch the API server refused. What was made of it by then is released

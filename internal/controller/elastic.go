@@ -208,15 +208,15 @@ func (p *planner) allFinished(crew []worker) bool {
 }
 
 // finishedUnseen says the same of a world that ended while no leader was looking: by whom the record names.
-func (p *planner) finishedUnseen(pods []*corev1.Pod) bool {
+func (s *State) finishedUnseen(pods []*corev1.Pod) bool {
 	finished := map[int32]bool{}
 	for _, pod := range pods {
-		exit := trainerExit(pod, &p.Job.Spec.Workers)
+		exit := trainerExit(pod, &s.Job.Spec.Workers)
 		if exit != nil && exit.ExitCode == 0 && pod.DeletionTimestamp == nil {
 			finished[podOrdinal(pod)] = true
 		}
 	}
-	made := record.FromStatus(p.Job)
+	made := record.FromStatus(s.Job)
 	members := made.Ordinals()
 	return len(members) > 0 && !slices.ContainsFunc(members, func(ordinal int32) bool { return !finished[ordinal] })
 }
