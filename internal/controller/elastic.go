@@ -300,7 +300,7 @@ func (p *planner) overWith(w *worker) bool {
 	if w.loss == nil || w.loss.Round == 0 {
 		return true
 	}
-	return w.loss.Round < p.accountedRound()
+	return w.loss.Round < newestRound(p.Job.Status.Resizes)
 }
 
 // lastOfEachCause picks the ended workers to keep for their logs.

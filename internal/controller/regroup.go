@@ -122,7 +122,7 @@ func (p *planner) isLeftSafely(crew []worker) bool {
 // blame finds out whose fault it was that an attempt cannot go on, from the losses that no change has
 // accounted for, and names it first. Without such losses the failure stays what it was.
 func (p *planner) blame(f failure) failure {
-	losses := p.lossesIn(p.accountedRound(), math.MaxUint64)
+	losses := p.lossesIn(newestRound(p.Job.Status.Resizes), math.MaxUint64)
 	if len(losses) == 0 {
 		return f
 	}

@@ -20,12 +20,12 @@ const (
 	maxResizeMessage = 1024
 )
 
-// accountedRound is the newest round whose change is in status.resizes. The losses of earlier rounds
-// are counted.
-func (s *State) accountedRound() uint64 {
+// newestRound is the newest round whose change is among some of status.resizes. The losses of earlier rounds are
+// counted by it.
+func newestRound(resizes []v1alpha1.Resize) uint64 {
 	var newest int64
-	for i := range s.Job.Status.Resizes {
-		newest = max(newest, value(s.Job.Status.Resizes[i].Round))
+	for i := range resizes {
+		newest = max(newest, value(resizes[i].Round))
 	}
 	return uint64(newest)
 }
@@ -101,14 +101,6 @@ func (p *planner) changes(finished bool) []change {
 		}})
 	}
 	return all
-}
-
-func newestRound(resizes []v1alpha1.Resize) uint64 {
-	var newest int64
-	for i := range resizes {
-		newest = max(newest, value(resizes[i].Round))
-	}
-	return uint64(newest)
 }
 
 // enter appends one change, and drops the oldest beyond the bound.
