@@ -25,7 +25,7 @@
 //	regroup.go     fewer than min are left
 //	nodes.go       nodes that go
 //	goodput.go     how much of the job's time was of use
-//	failure.go     which failure was it, and what follows
+//	failure.go     which failure was it, and what follows; logs.go which pods stay to show it
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?
 //	forgive.go     which refused batches may be tried again

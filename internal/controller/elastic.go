@@ -240,7 +240,7 @@ func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (failure, bo
 // stays for its logs.
 func (p *planner) dismiss(crew []worker) {
 	actions := &p.plan.Actions
-	keep := lastOfEachCause(crew)
+	keep := keptForLogs(lostAndEnded(crew), higherOrdinal)
 	tooFew := p.tooFew(crew)
 	for i := range crew {
 		w := &crew[i]
@@ -301,29 +301,6 @@ func (p *planner) overWith(w *worker) bool {
 		return true
 	}
 	return w.loss.Round < newestRound(p.Job.Status.Resizes)
-}
-
-// lastOfEachCause picks the ended workers to keep for their logs.
-func lastOfEachCause(crew []worker) []*corev1.Pod {
-	var program, infrastructure *corev1.Pod
-	later := func(a, b *corev1.Pod) *corev1.Pod {
-		if a == nil || podOrdinal(b) > podOrdinal(a) {
-			return b
-		}
-		return a
-	}
-	for i := range crew {
-		w := &crew[i]
-		if !w.ended || w.lost == "" {
-			continue
-		}
-		if reason, _ := disruption(w.pod); reason != "" {
-			infrastructure = later(infrastructure, w.pod)
-		} else {
-			program = later(program, w.pod)
-		}
-	}
-	return []*corev1.Pod{program, infrastructure}
 }
 
 // tellLeaving remembers whom the rendezvous knows to be leaving, and tells of each once.

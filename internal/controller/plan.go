@@ -334,7 +334,7 @@ func (p *planner) end(condition, reason, message string) {
 // lives was made by a call that took effect after its attempt was given up: it would hold the room of the
 // gang for ever.
 func (p *planner) sweep() {
-	keep := keptForLogs(p.Pods, &p.Job.Spec.Workers)
+	keep := keptForLogs(failedPods(p.Pods, &p.Job.Spec.Workers), laterAttempt(&p.Job.Spec.Workers))
 	for _, pod := range p.Pods {
 		old := podAttempt(pod) != p.attempt()
 		if old && pod.DeletionTimestamp == nil && !slices.Contains(keep, pod) {
