@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
-	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
@@ -322,21 +321,12 @@ func (p *planner) createGang() {
 		p.keepBackOff(v1alpha1.ReasonQueued, "the gang has no room yet")
 		return
 	}
-	first := value(status.NextOrdinal) - p.target()
-	group := &gang.Group{
-		Key:           p.groupKey(),
-		Owner:         p.Job,
-		Labels:        jobLabels(p.Job, p.attempt()),
-		SchedulerName: p.Job.Spec.Gang.SchedulerName,
-		MinMember:     p.target(),
+	var ordinals []int32
+	for ordinal := value(status.NextOrdinal) - p.target(); ordinal < value(status.NextOrdinal); ordinal++ {
+		ordinals = append(ordinals, ordinal)
 	}
-	for ordinal := first; ordinal < value(status.NextOrdinal); ordinal++ {
-		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
-		pin(pod, p.Grant.Places[ordinal-first].Node)
-		p.plan.Actions.Create = append(p.plan.Actions.Create, pod)
-	}
-	group.MinResources = batchResources(p.plan.Actions.Create[0], p.target())
-	p.plan.Actions.Group = group
+	group, pods := p.batch(p.groupKey().Name, ordinals, p.Grant.Places)
+	p.plan.Actions.Group, p.plan.Actions.Create = group, pods
 	p.note(corev1.EventTypeNormal, v1alpha1.EventGangCreated, "attempt %d: %d workers are to start together (PodGroup %s)",
 		p.attempt(), p.target(), group.Key.Name)
 	p.justBegun()

@@ -10,11 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/fleet"
-	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -24,27 +22,19 @@ const annotationRefill = "training.concertina.dev/refill"
 
 func isRefill(pod *corev1.Pod) bool { return pod.Annotations[annotationRefill] != "" }
 
-// spawnRefill makes a batch that is placed together, with a group of its own.
+// spawnRefill makes what an attempt lacks of min, beside those who wait with their state: its names are reserved, and
+// its pods say of which batch they are, since one that is not made whole is withdrawn and its attempt goes on. A gang
+// (createGang) that is not made whole is over with its attempt.
 func (p *planner) spawnRefill(ordinals []int32, places []fleet.Place) {
 	ordinals = ordinals[:min(len(ordinals), len(places))]
 	first, size := ordinals[0], int32(len(ordinals))
-	group := &gang.Group{
-		Key:           types.NamespacedName{Namespace: p.Job.Namespace, Name: refillName(p.Job.Name, p.attempt(), first)},
-		Owner:         p.Job,
-		Labels:        jobLabels(p.Job, p.attempt()),
-		SchedulerName: p.Job.Spec.Gang.SchedulerName,
-		MinMember:     size,
-	}
+	group, pods := p.batch(refillName(p.Job.Name, p.attempt(), first), ordinals, places)
 	var names []string
-	for i, ordinal := range ordinals {
-		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
-		pin(pod, places[i].Node)
+	for _, pod := range pods {
 		pod.Annotations[annotationRefill] = fmt.Sprintf("%d-%d", first, size)
-		p.plan.Actions.Refill = append(p.plan.Actions.Refill, pod)
 		names = append(names, pod.Name)
 	}
-	group.MinResources = batchResources(p.plan.Actions.Refill[0], size)
-	p.plan.Actions.RefillGroup = group
+	p.plan.Actions.RefillGroup, p.plan.Actions.Refill = group, pods
 	p.note(corev1.EventTypeNormal, v1alpha1.EventReplacing,
 		"%s made, to be placed together (PodGroup %s): fewer than min (%d) are left",
 		strings.Join(names, ", "), group.Key.Name, p.minimum())
