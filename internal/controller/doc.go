@@ -17,7 +17,7 @@
 //	elastic.go     an attempt whose world changes while it trains
 //	crew.go        its workers, and what is known of each
 //	growth.go      how many workers, and names for those that are missing
-//	grow.go        makes them
+//	make.go        makes pods: gangs, refills, growth
 //	leaving.go     who leaves, and why
 //	marks.go       who leaves for other jobs, durable
 //	losses.go      whose fault a loss was
