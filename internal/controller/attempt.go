@@ -36,6 +36,7 @@ func (p *planner) startGang() {
 	p.countSuspension()
 	p.set(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "spec.suspend is false")
 	p.release(p.busy())
+	p.watchVanished()
 	p.held = p.heldUp()
 	if waiting := p.oldWorld(); waiting != "" {
 		p.held = p.held || len(p.unproven()) > 0 // that may take a minute, or for ever
@@ -181,7 +182,7 @@ func (p *planner) runGang() {
 		p.account(true)
 		p.complete()
 	case phaseUnheard:
-		p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
+		p.expect(members(p.crew(pods), 0))
 	case phaseBurned:
 		p.runBurned(pods)
 	case phaseFixed:
@@ -202,7 +203,7 @@ func (p *planner) runBurned(pods []*corev1.Pod) {
 		p.handle(failure)
 		return
 	}
-	p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
+	p.expect(members(p.crew(pods), 0))
 	if firstBound, _ := placement(pods); p.Memory.Since.After(firstBound) {
 		p.checkStartTimeout(pods, p.Memory.Since)
 	} else {
@@ -212,7 +213,8 @@ func (p *planner) runBurned(pods []*corev1.Pod) {
 
 // runFixed looks after a gang whose world cannot change: it keeps its workers, is lost and ends as a whole.
 func (p *planner) runFixed(pods []*corev1.Pod) {
-	if p.endsWhole(pods) {
+	if end := p.ending(pods); end != nil {
+		end()
 		return
 	}
 	_, bound := placement(pods)
@@ -220,9 +222,9 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 	case !bound:
 		p.askScheduler(pods)
 	case p.hadWorld():
-		p.plan.Actions.Expect = p.expected(members(p.crew(pods), p.World.Round)) // who is marked still leaves
+		p.expect(members(p.crew(pods), p.World.Round)) // who is marked still leaves
 	default:
-		p.plan.Actions.Expect = p.expected(gangMembers(pods))
+		p.expect(gangMembers(pods))
 	}
 	p.describeGang(pods, bound)
 	p.tellUnheard(pods)
@@ -233,7 +235,8 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 
 // runPlacing looks after a gang that has no world yet, and not all of its nodes.
 func (p *planner) runPlacing(pods []*corev1.Pod) {
-	if p.endsWhole(pods) {
+	if end := p.ending(pods); end != nil {
+		end()
 		return
 	}
 	p.askScheduler(pods)
@@ -247,19 +250,21 @@ func (p *planner) runPlacing(pods []*corev1.Pod) {
 // runDeserted looks after an attempt that has had a world, of which nobody is left who could tell: what has become of
 // it, the pods say.
 func (p *planner) runDeserted(pods []*corev1.Pod) {
-	if p.endsWhole(pods) {
+	if end := p.ending(pods); end != nil {
+		end()
 		return
 	}
-	p.plan.Actions.Expect = p.expected(members(p.crew(pods), p.World.Round))
+	p.expect(members(p.crew(pods), p.World.Round))
 	p.describeGang(pods, true)
 }
 
 // runStarting looks after a gang that has its nodes, and is to form its first world.
 func (p *planner) runStarting(pods []*corev1.Pod) {
-	if p.endsWhole(pods) {
+	if end := p.ending(pods); end != nil {
+		end()
 		return
 	}
-	p.plan.Actions.Expect = p.expected(gangMembers(pods))
+	p.expect(gangMembers(pods))
 	p.describeGang(pods, true)
 	p.tellUnheard(pods)
 	p.refreshCheckpoint()
@@ -270,21 +275,22 @@ func (p *planner) runStarting(pods []*corev1.Pod) {
 	p.checkStartTimeout(pods, firstBound)
 }
 
-// endsWhole ends an attempt that is lost and ends as a whole, if it is over. It says whether it is, or may be.
-func (p *planner) endsWhole(pods []*corev1.Pod) bool {
-	if failure := p.diagnose(pods); failure.cause != causeNone {
-		p.handle(failure)
-		return true
+// ending is what ends an attempt that is lost and ends as a whole; nil while it goes on.
+func (p *planner) ending(pods []*corev1.Pod) func() {
+	lost := p.diagnose(pods)
+	if lost.cause == causeNone && !p.allSucceeded(pods) && p.rendezvousKnows() && p.World.Fatal != "" {
+		lost = p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal})
 	}
-	if p.allSucceeded(pods) {
-		p.complete()
-		return true
+	switch {
+	case lost.cause != causeNone:
+		return func() { p.handle(lost) }
+	case p.allSucceeded(pods):
+		return p.complete
+	case p.evicted():
+		return func() { p.afterParking(p.evict) }
+	default:
+		return nil
 	}
-	if p.rendezvousKnows() && p.World.Fatal != "" {
-		p.handle(p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}))
-		return true
-	}
-	return p.evicted()
 }
 
 // giveUp ends an attempt whose batch the API server refused. What was made of it by then is released
@@ -354,6 +360,12 @@ func placement(pods []*corev1.Pod) (first time.Time, all bool) {
 	return first, all
 }
 
+// expect tells the rendezvous what to make the next world of. Nobody tells of the nodes of those who have vanished.
+func (p *planner) expect(members []rendezvous.Member) {
+	p.plan.Actions.Expect = p.expected(members)
+	p.watchVanished()
+}
+
 // expected is what the rendezvous should make the next world of.
 func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 	spec := &p.Job.Spec
@@ -409,7 +421,7 @@ func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 		p.lookAgain(left)
 		return
 	}
-	_, why := p.whyNotTraining(pods)
+	_, why, _ := p.whyNotTraining(pods)
 	retry := metav1.NewTime(p.Now.Add(p.vainStart()))
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)

@@ -102,18 +102,24 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.workers = crew
 	p.followPhase()
 	finished := p.allFinished(crew)
-	if p.account(finished) {
+	p.account(finished)
+	if p.hasFailed() {
 		return
 	}
 	if finished {
 		p.complete()
 		return
 	}
-	if f, found := p.attemptFailure(crew, pods); found {
+	f, again := p.attemptFailure(crew, pods)
+	if f.cause != causeNone {
 		p.handle(f)
 		return
 	}
+	if again > 0 {
+		p.lookAgain(again)
+	}
 	if p.evicted() {
+		p.afterParking(p.evict)
 		return
 	}
 	p.retarget(crew)
@@ -124,7 +130,7 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.askForRefills(crew)
 	p.spawn(crew)
 	p.dismiss(crew)
-	p.plan.Actions.Expect = p.expected(members(crew, p.World.Round))
+	p.expect(members(crew, p.World.Round))
 	p.tellLeaving(crew)
 	p.tellUnheard(pods)
 	p.tellStaying(crew)
@@ -221,17 +227,17 @@ func (s *State) finishedUnseen(pods []*corev1.Pod) bool {
 	return len(members) > 0 && !slices.ContainsFunc(members, func(ordinal int32) bool { return !finished[ordinal] })
 }
 
-// attemptFailure says why the attempt cannot go on.
-func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (failure, bool) {
+// attemptFailure says why the attempt cannot go on. One that can may be over after a while; 0 for no such time.
+func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (f failure, again time.Duration) {
 	if p.World.Fatal != "" {
-		return p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}), true
+		return p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}), 0
 	}
 	if count(crew, (*worker).alive) == 0 {
 		f := p.diagnose(pods)
 		if f.cause == causeNone {
 			f = failure{cause: causeInfrastructure, message: "no worker of the world is left"}
 		}
-		return f, true
+		return f, 0
 	}
 	return p.regroupFailure(crew)
 }
@@ -252,8 +258,12 @@ func (p *planner) dismiss(crew []worker) {
 			}
 		case w.lost != "":
 			// Where too few are left, its room is for another, and nobody waits for its snapshots.
-			if p.overWith(w) || tooFew && p.judged(w) {
+			wait := p.unjudged(w)
+			switch {
+			case p.overWith(w), tooFew && wait == 0:
 				actions.Delete = append(actions.Delete, w.pod)
+			case tooFew:
+				p.lookAgain(wait)
 			}
 		case p.orphan(w, crew), w.leaving != "" && !w.bound():
 			actions.Withdraw = append(actions.Withdraw, w.pod)
@@ -278,17 +288,14 @@ func (p *planner) letGo(w *worker) bool {
 	return w.seen.Out || quiet && told && w.newcomer()
 }
 
-// judged says whether it is certain whose fault the loss of a worker was: its pod's status tells, and
-// would be gone with the pod.
-func (p *planner) judged(w *worker) bool {
+// unjudged is how long it may take until it is certain whose fault the loss of a worker was; 0 when it is: its pod's
+// status tells, and would be gone with the pod.
+func (p *planner) unjudged(w *worker) time.Duration {
 	if w.loss == nil {
-		return true
+		return 0
 	}
 	_, _, wait := p.judge(w.loss)
-	if wait > 0 {
-		p.lookAgain(wait)
-	}
-	return wait == 0
+	return wait
 }
 
 // overWith says whether nothing has yet to be learned from a worker that has ended or was lost: its

@@ -71,25 +71,24 @@ func (p *planner) orphan(w *worker, crew []worker) bool {
 	return there < want
 }
 
-// regroupFailure says that survivors have waited too long for others.
-func (p *planner) regroupFailure(crew []worker) (failure, bool) {
+// regroupFailure says that survivors have waited too long for others, or that nobody waits. They may have after a while; 0
+// for no such time.
+func (p *planner) regroupFailure(crew []worker) (f failure, again time.Duration) {
 	if p.isLeftSafely(crew) {
 		return failure{cause: causeReleased, message: fmt.Sprintf(
-			"all of its workers are to leave; it goes on after step %d, which is in its storage", p.World.Durable.Snapshot.Step)}, true
+			"all of its workers are to leave; it goes on after step %d, which is in its storage", p.World.Durable.Snapshot.Step)}, 0
 	}
 	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
 	if p.World.Phase != rendezvous.PhaseRegrouping || training == nil ||
 		training.Status != metav1.ConditionFalse || training.Reason != v1alpha1.ReasonRegrouping {
-		return failure{}, false
+		return failure{}, 0
 	}
 	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
 	if left := p.plan.Elastic.Growth.Refused.Sub(p.Now); left > 0 {
-		p.lookAgain(left) // it is us that the survivors wait for
-		return failure{}, false
+		return failure{}, left // it is us that the survivors wait for
 	}
 	if left := training.LastTransitionTime.Add(timeout).Sub(p.Now); left > 0 {
-		p.lookAgain(left)
-		return failure{}, false
+		return failure{}, left
 	}
 	message := fmt.Sprintf("fewer than spec.workers.min (%d) workers were left for spec.failure.regroupTimeout (%s)",
 		p.minimum(), timeout)
@@ -98,7 +97,7 @@ func (p *planner) regroupFailure(crew []worker) (failure, bool) {
 			"and those who are left hold no snapshot", timeout)
 	}
 	// A world that all were asked to leave is no loss, and is not counted.
-	return p.blame(failure{cause: causeReleased, message: message}), true
+	return p.blame(failure{cause: causeReleased, message: message}), 0
 }
 
 // isLeftSafely says whether nobody who has left the world is to stay, nobody comes, and the storage has all that was done:
