@@ -12,6 +12,7 @@
 //	plan.go        the decision: the order of the questions
 //	queue.go       a job that waits for room, and why one has no more workers
 //	phase.go       what an attempt is in the middle of: what is done for it depends on nothing else
+//	start.go       a new attempt, once nothing of the last one stands in its way
 //	attempt.go     the life of one gang: create, wait, release
 //	placing.go     its places: pins, the scheduler's second look, whole jobs that make room
 //	elastic.go     an attempt whose world changes while it trains
