@@ -43,6 +43,7 @@ func (r *Reconciler) makePods(ctx context.Context, state *State, group *gang.Gro
 	r.memory.update(state.Job.UID, func(m *Memory) { m.Own.made(pods, r.Now()) })
 	if err != nil {
 		r.Fleet.Drop(notYetMade(pods))
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Own.doubt() }) // a call without an answer may have made one
 	}
 	return err
 }

@@ -39,9 +39,11 @@ type OwnMemory struct {
 	// Decided is the last attempt that this leader has made durable, Began the last one whose gang it has begun
 	// to make. In between there is nothing of it, as long as nobody else leads.
 	Decided, Began int32
-	// Made are the pods that were made by MadeAt and that the cache has not shown yet.
+	// Made are the pods that were there at MadeAt, by the API server's word, and that the cache has not shown yet.
 	Made   map[types.UID]bool
 	MadeAt time.Time
+	// Sure is the last attempt of which every pod that was ever made was shown by the cache, or is in Made.
+	Sure int32
 	// Marks are the marks of leaving that were written last, by pod.
 	Marks map[types.UID]ownMark
 }
@@ -69,7 +71,7 @@ func (o *OwnMemory) justDecided(attempt int32, now time.Time) bool {
 	return o.Decided == attempt && o.Began != attempt && since >= 0 && since < cachePatience
 }
 
-// made notes pods that the API server has made, of which those that it refused have no uid.
+// made notes pods that the API server has made or shown, of which those that it refused have no uid.
 func (o *OwnMemory) made(pods []*corev1.Pod, now time.Time) {
 	made := maps.Clone(o.Made)
 	if made == nil {
@@ -80,7 +82,30 @@ func (o *OwnMemory) made(pods []*corev1.Pod, now time.Time) {
 			made[pod.UID] = true
 		}
 	}
-	o.Made, o.MadeAt = made, now
+	if len(made) > 0 {
+		o.Made, o.MadeAt = made, now
+	}
+}
+
+// doubt notes that there may be pods of which only the API server knows.
+func (o *OwnMemory) doubt() { o.Sure = 0 }
+
+// shown notes what the cache shows. Whether a pod is there that it has not shown for long, it cannot tell.
+func (o *OwnMemory) shown(pods []*corev1.Pod, now time.Time) {
+	left := o.unseen(pods, now)
+	if left == nil && !o.allIn(pods) {
+		o.doubt()
+	}
+	o.Made = left
+}
+
+// allIn says whether all pods that were made are among some.
+func (o *OwnMemory) allIn(pods []*corev1.Pod) bool {
+	left := maps.Clone(o.Made)
+	for _, pod := range pods {
+		delete(left, pod.UID)
+	}
+	return len(left) == 0
 }
 
 // unseen are those of the pods that were made which a cache has still to show. One that is not seen for long
