@@ -164,7 +164,10 @@ func (r *Reconciler) grow(ctx context.Context, state *State, actions *Actions) b
 		r.growthRefused(ctx, state, failed.what("the PodGroup of a refill"), failed.err)
 		return false
 	}
-	r.memory.update(state.Job.UID, func(m *Memory) { m.Own.NotGrown = 0 })
+	r.memory.update(state.Job.UID, func(m *Memory) {
+		m.Own.NotGrown = 0
+		m.Own.answered(state.Now)
+	})
 	return true
 }
 
@@ -199,10 +202,12 @@ func (r *Reconciler) growthRefused(ctx context.Context, state *State, what strin
 		if passing {
 			pause := growAgain << min(m.Own.NotGrown, 16)
 			m.Own.NotGrown++
+			m.Own.Unanswered = true
 			growth.Refused, growth.Why = state.Now.Add(min(pause, lastGrowthPause)), message
 		} else {
 			*growth = growth.failed(state.Now, message, growth.Blamed, nil)
 			growth.Refused = growth.Until
+			m.Own.answered(state.Now)
 		}
 		told = growth.told()
 	})

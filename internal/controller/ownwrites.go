@@ -34,6 +34,10 @@ type OwnMemory struct {
 	InVain int
 	// NotGrown is how often in a row a worker could not be added for a passing fault of the API server.
 	NotGrown int
+	// Unanswered is true while a call for the job has failed and the API server has said nothing to the making of a pod
+	// since, AnsweredAt when it did at last.
+	Unanswered bool
+	AnsweredAt time.Time
 	// Cleared is the last attempt whose groups were all deleted: nobody makes any for it again.
 	Cleared int32
 	// Decided is the last attempt that this leader has made durable, Began the last one whose gang it has begun
@@ -84,6 +88,13 @@ func (o *OwnMemory) made(pods []*corev1.Pod, now time.Time) {
 	}
 	if len(made) > 0 {
 		o.Made, o.MadeAt = made, now
+	}
+}
+
+// answered notes that the API server has made a pod, or refused it for a reason.
+func (o *OwnMemory) answered(now time.Time) {
+	if o.Unanswered {
+		o.Unanswered, o.AnsweredAt = false, now
 	}
 }
 

@@ -84,10 +84,7 @@ func (p *planner) regroupFailure(crew []worker) (f failure, again time.Duration)
 		return failure{}, 0
 	}
 	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
-	if left := p.plan.Elastic.Growth.Refused.Sub(p.Now); left > 0 {
-		return failure{}, left // it is us that the survivors wait for
-	}
-	if left := training.LastTransitionTime.Add(timeout).Sub(p.Now); left > 0 {
+	if left := p.regroupsUntil(training.LastTransitionTime.Time, crew).Sub(p.Now); left > 0 {
 		return failure{}, left
 	}
 	message := fmt.Sprintf("fewer than spec.workers.min (%d) workers were left for spec.failure.regroupTimeout (%s)",
@@ -98,6 +95,33 @@ func (p *planner) regroupFailure(crew []worker) (f failure, again time.Duration)
 	}
 	// A world that all were asked to leave is no loss, and is not counted.
 	return p.blame(failure{cause: causeReleased, message: message}), 0
+}
+
+// mostRegroups is how many times spec.failure.regroupTimeout survivors wait at most, whoever holds it up.
+const mostRegroups = 3
+
+// regroupsUntil is until when survivors wait that have done so since a time. What they wait for the operator, and it for the
+// API server, does not count: it counts from when this operator was there, and had an answer. Until it has one there
+// has to be something to ask.
+func (p *planner) regroupsUntil(since time.Time, crew []worker) time.Time {
+	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
+	last := since.Add(mostRegroups * timeout)
+	if p.Memory.Own.Unanswered && (!p.Grant.Known || len(p.missing(crew).places) > 0 || p.incomplete(crew)) {
+		return last
+	}
+	until := latest(latest(since, p.Memory.Since), p.Memory.Own.AnsweredAt).Add(timeout)
+	until = latest(until, p.plan.Elastic.Growth.Refused)
+	if until.After(last) {
+		return last
+	}
+	return until
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // isLeftSafely says whether nobody who has left the world is to stay, nobody comes, and the storage has all that was done:
