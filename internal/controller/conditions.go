@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/plain"
 )
 
@@ -87,11 +88,11 @@ func (p *planner) refuseForQuota(shortage string) {
 func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
 	p.admit()
 	if !bound {
-		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, p.Placement)
+		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, p.Placement+p.tried())
 		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang has no room yet")
 		return
 	}
-	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, fmt.Sprintf("all %d workers have a node", len(pods)))
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, fmt.Sprintf("all %d workers have a node", len(pods))+p.tried())
 	if !p.rendezvousKnows() {
 		// Just started, or adopting: what was true stays true until this leader knows better.
 		if meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining) == nil {
@@ -108,6 +109,16 @@ func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
 		p.lookAgain(again)
 	}
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
+}
+
+// tried says, behind something else, what becomes of a template of which only the scheduler knows where its pods fit; empty
+// for any other.
+func (s *State) tried() string {
+	why := fleet.UnmodelledWords(&corev1.Pod{Spec: s.Job.Spec.Workers.Template.Spec})
+	if why == "" {
+		return ""
+	}
+	return "; " + why + ": its gang is one attempt, all pods or none, and more workers are tried one at a time"
 }
 
 // trains says that the current world of so many workers trains.
