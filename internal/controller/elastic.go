@@ -12,44 +12,50 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
-// ElasticMemory is what the operator keeps of an attempt whose world may change, and may lose: names
-// that were reserved are then never used, growth that failed is tried once more.
+// ElasticMemory is what the operator keeps of an attempt whose world may change, and loses when it is started anew. What follows
+// from that is said of each; nothing durable does.
 type ElasticMemory struct {
 	Attempt int32
-	// Elastic is true once the attempt has had a world that can change.
+	// Elastic is true once the attempt has had a world that can change. Lost, it is what the rendezvous hears from the
+	// programs: until that, nobody is added and the gang counts as a whole.
 	Elastic bool
-	// Reserved are ordinals that are durable as used and not used yet, Refill whether for a batch.
+	// Reserved are ordinals that are durable as used and not used yet, Refill whether for a batch. Lost, they are never used:
+	// others are reserved.
 	Reserved []int32
 	Refill   bool
-	Growth   GrowthBackOff
-	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince.
+	// Growth is the pause after growth that failed. Lost, it is tried once more at once, on any node.
+	Growth GrowthBackOff
+	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince. Lost, a condition says so a little later.
 	Phase      rendezvous.Phase
 	PhaseSince time.Time
-	// CalledOff is what was last told of a change that was called off.
+	// What was told. Lost, it is told again, in an event and by nothing else: CalledOff of a change that was called off, Storage
+	// of trouble with the storage, Restored of what the attempt has begun with, Differ of states that differ.
 	CalledOff string
-	// Storage is what was last told of trouble with the storage.
-	Storage string
-	// Restored is what was last told of what the attempt has begun with.
-	Restored string
-	// Differ is what was last told of states that differ; MissingSince is since when snapshots are on fewer nodes than they
-	// should be, zero while they are not, and MissingTold whether that was told.
-	Differ       string
+	Storage   string
+	Restored  string
+	Differ    string
+	// MissingSince is since when snapshots are on fewer nodes than they should be, zero while they are not, and MissingTold
+	// whether that was told. Lost, it is told once more, as late again.
 	MissingSince time.Time
 	MissingTold  bool
-	// ParkingSince is when the state of a job that is suspended began to be made durable; zero while it is not.
+	// ParkingSince is when the state of a job whose workers are all to go began to be made durable; zero while it is not. Lost,
+	// it may take as long again, under each operator.
 	ParkingSince time.Time
-	// Terminating says since when agents are known to have been told to end, by pod uid.
+	// Terminating says since when agents are known to have been told to end, by pod uid. Lost, such a worker is given more time
+	// than its kubelet gives it: it is waited for in vain, and then lost.
 	Terminating map[string]time.Time
-	// Touches is how often the scheduler was asked to look at a group, which is Touched.
+	// Touches is how often the scheduler was asked to look at a group, which is Touched. Lost, it is asked a few times more.
 	Touches int
 	Touched string
-	// MarkedSince says since when workers are known to leave for other jobs, by pod uid.
+	// MarkedSince says since when workers are known to leave for other jobs, by pod uid. The marks are durable; lost, those who
+	// leave have as much time again.
 	MarkedSince map[string]time.Time
-	// Told are the workers that the rendezvous was told are leaving, by pod uid.
+	// Told are the workers that the rendezvous was told are leaving, by pod uid. Lost, they are told of again before they are let
+	// go, and a newcomer that went meanwhile counts as one that failed: growth pauses.
 	Told map[string]bool
-	// Unheard are the workers of which was told that the rendezvous does not hear them, by pod uid.
+	// Unheard are the workers of which was told that the rendezvous does not hear them, by pod uid, Staying those of which was
+	// told that they were lost and their pods stay. Lost, it is told again.
 	Unheard map[string]bool
-	// Staying are the workers of which was told that they were lost and their pods stay, by pod uid.
 	Staying map[string]bool
 }
 
