@@ -67,22 +67,20 @@ func (p *planner) runBurned(pods []*corev1.Pod) {
 	}
 }
 
-// runFixed looks after a gang whose world cannot change: it keeps its workers, is lost and ends as a whole.
+// runFixed looks after a gang whose world cannot change, or of which that is not known yet: it keeps its workers, is lost and
+// ends as a whole. Who has no node yet is in no world.
 func (p *planner) runFixed(pods []*corev1.Pod) {
+	pods = slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
 	if end := p.ending(pods); end != nil {
 		end()
 		return
 	}
-	_, bound := placement(pods)
-	switch {
-	case !bound:
-		p.askScheduler(pods)
-	case p.hadWorld():
+	if p.hadWorld() {
 		p.expect(members(p.crew(pods), p.World.Round)) // who is marked still leaves
-	default:
+	} else {
 		p.expect(gangMembers(pods))
 	}
-	p.describeGang(pods, bound)
+	p.describeGang(pods, true)
 	p.tellUnheard(pods)
 	p.refreshCheckpoint()
 	p.describeFixed(pods)

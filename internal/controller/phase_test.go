@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -81,5 +83,21 @@ func TestPhase(t *testing.T) {
 				t.Errorf("the phase is %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// A new leader may take a world for one that cannot change, until its programs speak. A worker that was to join it has no node
+// yet: that makes nobody of the world a gang without nodes, which a leader after that would take for one that never trained.
+func TestAWorldThatTrainsHasItsNodes(t *testing.T) {
+	job := trains(2, func(job *v1alpha1.TrainingJob) { job.Status.Workers.Target = ptr.To[int32](2) })
+	state := elasticState(job, crewOf(job)...)
+	job.Status.Workers.Target = ptr.To[int32](3)
+	growthPod(state, 2)
+	state.World.Elastic = false
+	plan := NewPlan(state, settings)
+	expectCondition(t, plan, v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled)
+	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed, "2 workers train as 2 ranks")
+	if plan.Actions.Touch != nil || plan.Actions.Expect == nil || len(plan.Actions.Expect.Members) != 2 {
+		t.Errorf("the scheduler is asked about %v, the rendezvous told %+v", plan.Actions.Touch, plan.Actions.Expect)
 	}
 }
