@@ -197,8 +197,9 @@ type FailureSpec struct {
 	HeartbeatTimeout *metav1.Duration `json:"heartbeatTimeout,omitempty"`
 
 	// regroupTimeout is how long the workers that are left wait for others, with their state, when
-	// they are fewer than min. Then all of them are released and the job queues anew. From 1s to
-	// 24h, default 2m.
+	// they are fewer than min. Then all of them are released and the job queues anew. It counts from
+	// when the API server answers the operator, and is three times as long at most. From 1s to 24h,
+	// default 2m.
 	//
 	// +kubebuilder:default="2m"
 	// +kubebuilder:validation:Type=string

@@ -42,9 +42,8 @@ var rights = []right{
 
 	{"nodes", "list", "cmd/operator/main.go", "live.List(ctx, &nodes)"},
 	{"nodes", "get", "internal/controller/nodes.go", "r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})"},
-	{"pods", "get", "internal/controller/apply.go", "r.Live.Get(ctx, client.ObjectKeyFromObject(pod), found)"},
-	{"pods", "create", "internal/controller/apply.go", "r.Client.Create(ctx, pod)"},
-	{"pods", "create", "internal/controller/grow.go", "r.Client.Create(ctx, pod)"},
+	{"pods", "get", "internal/controller/make.go", "r.Live.Get(ctx, client.ObjectKeyFromObject(pod), found)"},
+	{"pods", "create", "internal/controller/make.go", "r.Client.Create(ctx, pod)"},
 	{"pods", "delete", "internal/controller/apply.go", "r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID"},
 	{"pods/status", "patch", "internal/controller/apply.go", "r.Client.Status().Patch(ctx, marked,"},
 	{"pods", "patch", "internal/controller/trust.go", "r.Client.Apply(ctx, config, client.FieldOwner(trustManager)"},

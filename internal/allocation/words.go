@@ -75,7 +75,7 @@ func (p *planner) explain(id JobID) {
 	case j.added > 0 && j.own < in.Min:
 		out.Why = Why{RuleGangClass, "Replacing", "workers of its gang were lost and are replaced"}
 	case in.Stage == Training:
-		out.Why = p.whyNotMore(id)
+		out.Why = p.whyNotTried(id, p.whyNotMore(id))
 	case in.Stage == Fixed:
 		out.Why = Why{RuleKeepsRunning, "Fixed", "its world cannot change: it keeps its workers"}
 	default:
@@ -89,6 +89,9 @@ var namespaceEnding = Why{RuleKeepsRunning, "NamespaceEnding", "its namespace is
 // starting says that a gang is made.
 func (p *planner) starting(id JobID) Why {
 	if out := &p.out[id]; len(out.Places) > 0 && out.Places[0] == None {
+		if why := p.opaqueWords(p.c.Jobs[id].Gang); why != "" {
+			return Why{RuleGangsFirst, "Attempted", "an attempt is made, of all pods of its gang at once" + why}
+		}
 		return Why{RuleGangsFirst, "Attempted", "an attempt is made: only the scheduler knows where its pods fit"}
 	}
 	return Why{RuleGangsFirst, "Admitted", "there is room for all " + strconv.Itoa(int(p.c.Jobs[id].Min)) + " workers of its gang"}
@@ -158,6 +161,32 @@ func (p *planner) whyNotMore(id JobID) Why {
 	return Why{RuleGrowth, "NoRoom", "there is no room for more workers"}
 }
 
+// whyNotTried is why a job does not grow that does not for a reason, where only the scheduler knows if its workers fit.
+func (p *planner) whyNotTried(id JobID, why Why) Why {
+	j, tried := &p.jobs[id], p.opaqueWords(p.c.Jobs[id].Growth)
+	noRoom := why.Reason == "NoRoom" || why.Reason == "NoRoomForNextSize"
+	switch {
+	case tried == "":
+		return why
+	case j.added > 0:
+		why.Text = "there may be room for one more worker"
+	case noRoom && j.unbound > 0:
+		why.Reason, why.Text = "Growing", "the worker that was added last has no node yet"
+	case !noRoom && why.Reason != "GrowthBackingOff":
+		return why
+	}
+	why.Text += tried + ": more workers are tried one at a time"
+	return why
+}
+
+// opaqueWords says why only the scheduler knows where pods fit, to follow on something else; empty where the planner knows.
+func (p *planner) opaqueWords(s ShapeID) string {
+	if why := p.c.Shapes[s].Unmodelled; why != "" {
+		return "; " + why
+	}
+	return ""
+}
+
 // explainWaiting says what a queued gang waits for.
 func (p *planner) explainWaiting(id JobID) {
 	in, w, out := &p.c.Jobs[id], &p.jobs[id].waits, &p.out[id]
@@ -168,7 +197,7 @@ func (p *planner) explainWaiting(id JobID) {
 	case w.verdict == blocked && p.reach.bounds(in.Gang, 0) < in.Min && p.quotaWords(id) != "":
 		out.Why = Why{RuleQuota, "QuotaUsedUp", p.quotaWords(id)}
 	case w.verdict == waiting && len(p.givers[id]) == 0 && w.comes == 0:
-		out.Why = Why{RuleReservation, "WaitingForAttempt", "waits until another gang has been tried that only the scheduler can place"}
+		out.Why = Why{RuleReservation, "WaitingForAttempt", "waits until another gang has been tried that only the scheduler can place" + p.opaqueWords(in.Gang)}
 	default:
 		out.Why = p.waitsFor(id)
 	}

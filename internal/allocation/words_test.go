@@ -1,6 +1,15 @@
 package allocation
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
+
+// opaque has only the scheduler know where growth of a job fits.
+func (c *Cluster) opaque(id JobID) JobID {
+	c.Shapes[c.Jobs[id].Growth].Unmodelled = "it has a port"
+	return id
+}
 
 // TestReasonsAsUsersReadThem: a condition says these words of a job.
 func TestReasonsAsUsersReadThem(t *testing.T) {
@@ -46,6 +55,33 @@ func TestReasonsAsUsersReadThem(t *testing.T) {
 			c.queued("whole", 1, 1, c.devices(4))
 			return id
 		}, Why{RuleConsolidation, "Moving", "workers of it move to other nodes, so that another gang has whole ones"}},
+		"a gang that only the scheduler can place": {func(c *Cluster) JobID {
+			id := c.withNodes(1, 4).queued("job", 2, 4)
+			c.Shapes[c.Jobs[id].Gang].Unmodelled = "it has a port"
+			return id
+		}, Why{RuleGangsFirst, "Attempted", "an attempt is made, of all pods of its gang at once; it has a port"}},
+		"another one waits for its turn": {func(c *Cluster) JobID {
+			c.withNodes(1, 4).queued("first", 2, 4)
+			id := c.queued("job", 2, 4)
+			c.Shapes[c.Jobs[0].Gang].Unmodelled, c.Shapes[c.Jobs[id].Gang].Unmodelled = "it has a port", "it has a port"
+			return id
+		}, Why{RuleReservation, "WaitingForAttempt", "waits until another gang has been tried that only the scheduler can place; it has a port"}},
+		"growth that only the scheduler can place": {func(c *Cluster) JobID {
+			return c.opaque(c.withNodes(1, 4).training("job", 2, 4, []NodeID{0, 0}))
+		}, Why{RuleGrowth, "Growing", "there may be room for one more worker; it has a port: more workers are tried one at a time"}},
+		"and that it has yet to place": {func(c *Cluster) JobID {
+			id := c.opaque(c.withNodes(1, 5).training("job", 2, 5, []NodeID{0, 0, None}))
+			c.Jobs[id].Workers[2].Bound, c.Jobs[id].Workers[2].World, c.Jobs[id].Workers[2].Rank = false, false, -1
+			return id
+		}, Why{RuleGrowth, "Growing", "the worker that was added last has no node yet; it has a port: more workers are tried one at a time"}},
+		"and that has failed": {func(c *Cluster) JobID {
+			id := c.opaque(c.withNodes(1, 4).training("job", 2, 4, []NodeID{0, 0}))
+			c.Jobs[id].GrowAfter = c.Now.Add(time.Minute)
+			return id
+		}, Why{RuleGrowth, "GrowthBackingOff", "growth failed and is tried again later; it has a port: more workers are tried one at a time"}},
+		"and that there is no room for": {func(c *Cluster) JobID {
+			return c.opaque(c.withNodes(1, 2).training("job", 2, 4, []NodeID{0, 0}))
+		}, Why{RuleGrowth, "NoRoom", "there is no room for more workers; it has a port: more workers are tried one at a time"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster()

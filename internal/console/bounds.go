@@ -30,6 +30,9 @@ func (l *Look) bounds(j *job) []string {
 	if takes := l.share(j.in.Gang); takes != "" {
 		all = append(all, fmt.Sprintf("One worker takes %s.", takes))
 	}
+	if why := l.cluster.Shapes[j.in.Gang].Unmodelled; why != "" {
+		all = append(all, sentence(why+": its gang is one attempt, all pods or none, and more workers are tried one at a time"))
+	}
 	all = append(all, l.standing(j)...)
 	all = append(all, l.preemption(j))
 	if j.in.Max > j.in.Min && l.policy(j) != allocation.Never {

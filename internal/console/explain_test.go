@@ -164,3 +164,19 @@ func TestAdviceCountsHeadRoom(t *testing.T) {
 		}
 	}
 }
+
+func TestExplainSaysWhatIsNotModelled(t *testing.T) {
+	c := clusterOf(4)
+	c.add("job", 2, 4, func(job *v1alpha1.TrainingJob) {
+		job.Spec.Workers.Template.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}}
+	})
+	c.add("plain", 2, 4)
+	const want = "The template has host port 80, and only the scheduler knows where such a pod fits: its gang is one attempt, " +
+		"all pods or none, and more workers are tried one at a time."
+	if text := explained(t, c.look(t), "job"); !strings.Contains(text, want) {
+		t.Error(text)
+	}
+	if text := explained(t, c.look(t), "plain"); strings.Contains(text, "only the scheduler") {
+		t.Error(text)
+	}
+}

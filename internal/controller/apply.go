@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -84,7 +82,7 @@ func (r *Reconciler) changePods(ctx context.Context, state *State, actions *Acti
 func (r *Reconciler) makeGroups(ctx context.Context, state *State, actions *Actions) error {
 	switch {
 	case actions.Group != nil:
-		return r.create(ctx, state, actions)
+		return r.createGang(ctx, state, actions)
 	case actions.Release || actions.DeleteGroup:
 		return nil
 	default:
@@ -107,80 +105,6 @@ func (r *Reconciler) withdraw(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	return wrapf(err, "withdraw pod %s/%s", pod.Namespace, pod.Name)
-}
-
-// create makes the group and its pods. A refusal stops it; what was made by
-// then goes with the release of the attempt.
-func (r *Reconciler) create(ctx context.Context, state *State, actions *Actions) (err error) {
-	if !r.Fleet.Take(state.Job.UID, actions.Create) {
-		return errTaken
-	}
-	r.memory.update(state.Job.UID, func(m *Memory) { m.Own.Began = state.attempt() })
-	defer func() {
-		if err != nil {
-			r.Fleet.Drop(notYetMade(actions.Create))
-		}
-		r.memory.update(state.Job.UID, func(m *Memory) { m.Own.made(actions.Create, r.Now()) })
-	}()
-	err = r.Gang.Ensure(ctx, *actions.Group)
-	switch {
-	case errors.Is(err, gang.ErrNotInstalled):
-		return &errRefused{reason: v1alpha1.ReasonPodGroupsMissing, message: r.Gang.Install()}
-	case errors.Is(err, gang.ErrForeign):
-		return &errRefused{reason: v1alpha1.ReasonPodsForbidden, message: err.Error() + "; the next attempt uses another name"}
-	case err != nil:
-		return refusal("the gang's PodGroup", err)
-	}
-	err = inBatches(len(actions.Create), func(i int) error {
-		pod := actions.Create[i]
-		r.Gang.Decorate(pod, *actions.Group)
-		err := r.Client.Create(ctx, pod)
-		if apierrors.IsAlreadyExists(err) {
-			return r.ours(ctx, state.Job, pod)
-		}
-		if err != nil {
-			return refusal("pod "+pod.Name, err)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	r.memory.update(state.Job.UID, func(m *Memory) { m.Refusal = nil })
-	return nil
-}
-
-// notYetMade are the pods that the API server has not answered for.
-func notYetMade(pods []*corev1.Pod) []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return pod.UID != "" })
-}
-
-// ours accepts a pod that is there already if this job made it: then it was the cache that lagged.
-func (r *Reconciler) ours(ctx context.Context, job *v1alpha1.TrainingJob, pod *corev1.Pod) error {
-	found := &corev1.Pod{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(pod), found); err != nil {
-		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	if !metav1.IsControlledBy(found, job) || found.DeletionTimestamp != nil {
-		return &errRefused{reason: v1alpha1.ReasonPodsForbidden, message: fmt.Sprintf(
-			"a pod named %s is there already and does not belong to this job: delete it; the next attempt uses other names", pod.Name)}
-	}
-	return nil
-}
-
-// refusal tells the API server's verdict on an object from a passing fault.
-func refusal(what string, err error) error {
-	message := fmt.Sprintf("the API server refuses %s: %v", what, err)
-	switch {
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
-		return &errRefused{reason: v1alpha1.ReasonQuotaExceeded, message: message}
-	case apierrors.IsForbidden(err):
-		return &errRefused{reason: v1alpha1.ReasonPodsForbidden, message: message}
-	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-		return &errRefused{reason: v1alpha1.ReasonInvalidTemplate, message: message}
-	default:
-		return fmt.Errorf("create %s: %w", what, err)
-	}
 }
 
 // markPod says on a pod for which job it leaves, or takes that away.

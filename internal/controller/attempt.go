@@ -3,26 +3,18 @@ package controller
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
-	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/record"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 const (
-	// overdueAfter is how long after its grace period a pod may still stand in the API before its
-	// node is taken for dead.
-	overdueAfter = 10 * time.Second
-	// groupKindPoll is how often we look whether the cluster has learned the gang's kind.
-	groupKindPoll = 10 * time.Second
 	// startBackOff is the pause after a gang that did not start in time, so that another one gets
 	// the room.
 	startBackOff = 30 * time.Second
@@ -31,173 +23,33 @@ const (
 	longestStartBackOff = 30 * time.Minute
 )
 
-// startGang begins a new attempt when nothing stands in the way; until then it says what does.
-func (p *planner) startGang() {
-	status := &p.plan.Status
-	p.countSuspension()
-	p.set(v1alpha1.ConditionSuspended, metav1.ConditionFalse, v1alpha1.ReasonResumed, "spec.suspend is false")
-	p.release(p.busy())
-	p.held = p.heldUp()
-	if waiting := p.oldWorld(); waiting != "" {
-		p.held = p.held || len(p.unproven()) > 0 // that may take a minute, or for ever
-		if retry := p.Job.Status.RetryTime; retry != nil && !p.Now.Before(retry.Time) {
-			// The failure is no reason any more.
-			p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, waiting)
-		}
-		p.keepBackOff(v1alpha1.ReasonStopping, waiting)
-		p.lookAgain(overdueAfter / 4)
-		return
-	}
-	p.closeAttempt()
-	if len(p.Earlier) > 0 {
-		p.keepBackOff(v1alpha1.ReasonStopping, "waiting for pods of an earlier job of this name to end: "+strings.Join(p.Earlier, ", "))
-		return
-	}
-	if p.plan.Actions.DeleteGroup {
-		// Once a new attempt is durable, nobody looks for the old one's group any more.
-		p.lookAgain(time.Millisecond)
-		return
-	}
-	p.held = true
-	if fault := templateFault(&p.Job.Spec); fault != "" {
-		p.refuse(v1alpha1.ReasonInvalidTemplate, fault)
-		return
-	}
-	if p.GroupKindMissing != "" {
-		p.refuse(v1alpha1.ReasonPodGroupsMissing, p.GroupKindMissing)
-		p.lookAgain(groupKindPoll)
-		return
-	}
-	if retry := p.Job.Status.RetryTime; retry != nil && p.Now.Before(retry.Time) {
-		p.lookAgain(retry.Sub(p.Now))
-		return
-	}
-	if refusal := p.refused(); refusal != nil {
-		p.refuse(refusal.Reason, refusal.Message)
-		p.lookAgain(refusal.Retry.Sub(p.Now))
-		return
-	}
-	p.held = false
-	if !p.Grant.Known || !p.Grant.Start {
-		first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
-		if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
-			// It may be that others in the namespace have to give way first: the planner sees to that.
-			p.refuseForQuota(shortage)
-			return
-		}
-		p.enqueue()
-		return
-	}
-	status.Attempt = ptr.To(p.attempt() + 1)
-	status.NextOrdinal = ptr.To(value(status.NextOrdinal) + p.minimum())
-	status.Workers.Target = ptr.To(p.minimum())
-	status.RetryTime, status.Queue = nil, v1alpha1.QueueStatus{}
-	if status.StartTime == nil {
-		status.StartTime = ptr.To(metav1.NewTime(p.Now))
-	}
-	p.justBegun()
-}
-
-// justBegun describes a gang whose pods nobody has seen yet. It comes with the write that makes the attempt
-// durable, so that the making of the pods needs none. Whether a job that was refused is admitted now, its pods
-// have to show.
-func (p *planner) justBegun() {
-	if !meta.IsStatusConditionFalse(p.Job.Status.Conditions, v1alpha1.ConditionAdmitted) {
-		p.admit()
-	}
-	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, "the gang was just created")
-	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang was just created")
-}
-
-// heldUp says whether clearing up behind the last attempt may take long. Pods without a node and objects go
-// at once, and what goes at once does not cost the job its claim to room: others would grow into it.
-func (p *planner) heldUp() bool {
-	return p.GroupKindMissing != "" || p.refused() != nil ||
-		slices.ContainsFunc(p.live(), func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
-}
-
-// refused is the refusal that has yet to be waited for; nil for none.
-func (p *planner) refused() *Refusal {
-	if refusal := p.Memory.Refusal; refusal != nil && p.Now.Before(refusal.Retry) {
-		return refusal
-	}
-	return nil
-}
-
-// keepBackOff says in Training why there is no gang, unless the condition already tells of a
-// failure, which is worth more to the reader.
-func (p *planner) keepBackOff(reason, message string) {
-	old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining)
-	if old == nil || old.Reason != v1alpha1.ReasonBackOff {
-		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
-	}
-}
-
-// closeAttempt writes down that the worlds of the last attempt make no further step. An operator that starts later could
-// not tell pods that have ended from pods that were deleted by force.
-func (p *planner) closeAttempt() {
-	if p.attempt() > 0 {
-		p.plan.Status.EndedAttempt = ptr.To(p.attempt())
-	}
-}
-
-// oldWorld says which workers of earlier attempts keep a new one from starting; empty for none.
-//
-// A new world may start only when the old one cannot make another step. A synchronous world cannot
-// once one of its processes has ended, so a pod that its dead node will never report as ended, or that
-// was deleted by force, is passed over, if another worker of its attempt has ended.
-func (p *planner) oldWorld() string {
-	var ending, overdue []string
-	for _, pod := range p.live() {
-		if p.overdue(pod) {
-			overdue = append(overdue, fmt.Sprintf("%s on node %s", pod.Name, pod.Spec.NodeName))
-		} else {
-			ending = append(ending, pod.Name)
-		}
-	}
-	overdue = append(overdue, p.unproven()...)
-	switch {
-	case len(ending) > 0:
-		return "waiting for the old workers to end: " + strings.Join(ending, ", ")
-	case int32(len(overdue)) >= p.lastRanks():
-		return "no worker of the last attempt is known to have ended: " + strings.Join(overdue, ", ") +
-			" do not answer; bring a node back, delete the Node, or taint it node.kubernetes.io/out-of-service"
-	default:
-		return ""
-	}
-}
-
-// runGang looks after the gang of the current attempt.
+// runGang looks after the gang of the current attempt, by what it is in the middle of.
 func (p *planner) runGang() {
 	p.sweep()
-	if refusal := p.Memory.Refusal; refusal != nil && refusal.Attempt == p.attempt() {
-		p.giveUp(refusal)
-		return
-	}
 	pods := p.gang()
-	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
-	switch {
-	case len(pods) == 0 && !p.GroupExists && !placed:
+	switch p.phase() {
+	case phaseRefused:
+		p.giveUp(p.Memory.Refusal)
+	case phaseUnmade:
 		p.createGang()
-	case p.elastic():
+	case phaseElastic:
 		p.runElastic(pods)
-	case p.hadWorld() && p.finishedUnseen(pods):
+	case phaseOver:
 		p.account(true)
 		p.complete()
-	case p.takingOver() && p.anyoneThere(pods):
-		p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
-	case p.hadWorld() && p.rendezvousKnows() && p.World.Round == 0:
+	case phaseUnheard:
+		p.expect(members(p.crew(pods), 0))
+	case phaseBurned:
 		p.runBurned(pods)
-	default:
+	case phaseFixed:
 		p.runFixed(pods)
+	case phasePlacing:
+		p.runPlacing(pods)
+	case phaseDeserted:
+		p.runDeserted(pods)
+	case phaseStarting:
+		p.runStarting(pods)
 	}
-}
-
-// anyoneThere says whether a worker is left whose agent could tell of the world.
-func (p *planner) anyoneThere(pods []*corev1.Pod) bool {
-	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName != "" && !podEnded(pod) && trainerExit(pod, &p.Job.Spec.Workers) == nil
-	})
 }
 
 // runBurned looks after an attempt whose last round never became a world that anyone knows: those who
@@ -207,7 +59,7 @@ func (p *planner) runBurned(pods []*corev1.Pod) {
 		p.handle(failure)
 		return
 	}
-	p.plan.Actions.Expect = p.expected(members(p.crew(pods), 0))
+	p.expect(members(p.crew(pods), 0))
 	if firstBound, _ := placement(pods); p.Memory.Since.After(firstBound) {
 		p.checkStartTimeout(pods, p.Memory.Since)
 	} else {
@@ -215,46 +67,84 @@ func (p *planner) runBurned(pods []*corev1.Pod) {
 	}
 }
 
-// runFixed looks after a gang that has no world yet, or one that cannot change: it starts, is lost and
-// ends as a whole.
+// runFixed looks after a gang whose world cannot change, or of which that is not known yet: it keeps its workers, is lost and
+// ends as a whole. Who has no node yet is in no world.
 func (p *planner) runFixed(pods []*corev1.Pod) {
-	if failure := p.diagnose(pods); failure.cause != causeNone {
-		p.handle(failure)
+	pods = slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
+	if end := p.ending(pods); end != nil {
+		end()
 		return
 	}
-	if p.allSucceeded(pods) {
-		p.complete()
-		return
+	if p.hadWorld() {
+		p.expect(members(p.crew(pods), p.World.Round)) // who is marked still leaves
+	} else {
+		p.expect(gangMembers(pods))
 	}
-	if p.rendezvousKnows() && p.World.Fatal != "" {
-		p.handle(p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}))
-		return
-	}
-	if p.evicted() {
-		return
-	}
-	firstBound, bound := placement(pods)
-	switch {
-	case bound && p.hadWorld():
-		p.plan.Actions.Expect = p.expected(members(p.crew(pods), p.World.Round)) // who is marked still leaves
-	case bound:
-		p.plan.Actions.Expect = p.expected(gangMembers(pods))
-	default:
-		p.askScheduler(pods)
-	}
-	p.describeGang(pods, bound)
+	p.describeGang(pods, true)
 	p.tellUnheard(pods)
 	p.refreshCheckpoint()
-	if p.World.Round > 0 && p.rendezvousKnows() {
-		p.describeFixed(pods)
-		p.refreshProgress()
+	p.describeFixed(pods)
+	p.refreshProgress()
+}
+
+// runPlacing looks after a gang that has no world yet, and not all of its nodes.
+func (p *planner) runPlacing(pods []*corev1.Pod) {
+	if end := p.ending(pods); end != nil {
+		end()
 		return
 	}
-	if bound && !p.rendezvousKnows() {
-		// This leader has yet to learn whether the world lives.
-		return
-	}
+	p.askScheduler(pods)
+	p.describeGang(pods, false)
+	p.tellUnheard(pods)
+	p.refreshCheckpoint()
+	firstBound, _ := placement(pods)
 	p.checkStartTimeout(pods, firstBound)
+}
+
+// runDeserted looks after an attempt that has had a world, of which nobody is left who could tell: what has become of
+// it, the pods say.
+func (p *planner) runDeserted(pods []*corev1.Pod) {
+	if end := p.ending(pods); end != nil {
+		end()
+		return
+	}
+	p.expect(members(p.crew(pods), p.World.Round))
+	p.describeGang(pods, true)
+}
+
+// runStarting looks after a gang that has its nodes, and is to form its first world.
+func (p *planner) runStarting(pods []*corev1.Pod) {
+	if end := p.ending(pods); end != nil {
+		end()
+		return
+	}
+	p.expect(gangMembers(pods))
+	p.describeGang(pods, true)
+	p.tellUnheard(pods)
+	p.refreshCheckpoint()
+	if !p.rendezvousKnows() {
+		return // this leader has yet to tell the rendezvous of it, or to learn whether there is a world
+	}
+	firstBound, _ := placement(pods)
+	p.checkStartTimeout(pods, firstBound)
+}
+
+// ending is what ends an attempt that is lost and ends as a whole; nil while it goes on.
+func (p *planner) ending(pods []*corev1.Pod) func() {
+	lost := p.diagnose(pods)
+	if lost.cause == causeNone && !p.allSucceeded(pods) && p.rendezvousKnows() && p.World.Fatal != "" {
+		lost = p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal})
+	}
+	switch {
+	case lost.cause != causeNone:
+		return func() { p.handle(lost) }
+	case p.allSucceeded(pods):
+		return p.complete
+	case p.evicted():
+		return func() { p.afterParking(p.evict) }
+	default:
+		return nil
+	}
 }
 
 // giveUp ends an attempt whose batch the API server refused. What was made of it by then is released
@@ -291,21 +181,12 @@ func (p *planner) createGang() {
 		p.keepBackOff(v1alpha1.ReasonQueued, "the gang has no room yet")
 		return
 	}
-	first := value(status.NextOrdinal) - p.target()
-	group := &gang.Group{
-		Key:           p.groupKey(),
-		Owner:         p.Job,
-		Labels:        jobLabels(p.Job, p.attempt()),
-		SchedulerName: p.Job.Spec.Gang.SchedulerName,
-		MinMember:     p.target(),
+	var ordinals []int32
+	for ordinal := value(status.NextOrdinal) - p.target(); ordinal < value(status.NextOrdinal); ordinal++ {
+		ordinals = append(ordinals, ordinal)
 	}
-	for ordinal := first; ordinal < value(status.NextOrdinal); ordinal++ {
-		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
-		pin(pod, p.Grant.Places[ordinal-first].Node)
-		p.plan.Actions.Create = append(p.plan.Actions.Create, pod)
-	}
-	group.MinResources = batchResources(p.plan.Actions.Create[0], p.target())
-	p.plan.Actions.Group = group
+	group, pods := p.batch(p.groupKey().Name, ordinals, p.Grant.Places)
+	p.plan.Actions.Group, p.plan.Actions.Create = group, pods
 	p.note(corev1.EventTypeNormal, v1alpha1.EventGangCreated, "attempt %d: %d workers are to start together (PodGroup %s)",
 		p.attempt(), p.target(), group.Key.Name)
 	p.justBegun()
@@ -331,6 +212,12 @@ func placement(pods []*corev1.Pod) (first time.Time, all bool) {
 		}
 	}
 	return first, all
+}
+
+// expect tells the rendezvous what to make the next world of. Nobody tells of the nodes of those who have vanished.
+func (p *planner) expect(members []rendezvous.Member) {
+	p.plan.Actions.Expect = p.expected(members)
+	p.watchVanished()
 }
 
 // expected is what the rendezvous should make the next world of.
@@ -388,7 +275,7 @@ func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 		p.lookAgain(left)
 		return
 	}
-	_, why := p.whyNotTraining(pods)
+	_, why, _ := p.whyNotTraining(pods)
 	retry := metav1.NewTime(p.Now.Add(p.vainStart()))
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)

@@ -43,7 +43,7 @@ func (p *planner) whyAllGo() string {
 	switch {
 	case p.suspended():
 		return "spec.suspend is true"
-	case p.Grant.Known && p.Grant.Evict != "":
+	case p.evicted():
 		why := fmt.Sprintf("spec.preemption.policy is %s", v1alpha1.PreemptionEvict)
 		if p.Job.Spec.Preemption.Policy != v1alpha1.PreemptionEvict {
 			why = "what it has done outlives its workers"
@@ -61,17 +61,13 @@ func (p *planner) durable() bool {
 	return p.storage() != nil && p.canStop() && p.World.Storage == "" && took > 0 && took < limit/2
 }
 
-// parks says whether workers that are all to be released stay for a while: their world stops, and what it has done is
-// made durable first. A job without a storage, or without a world that can stop, waits for nothing; of one whose world an
-// operator that has only begun to lead does not know yet that is not known.
-func (p *planner) parks() bool {
-	if p.storage() == nil || p.target() == 0 || p.World.Parked || !p.canStop() && !p.mayStop() {
-		return false
-	}
-	since := &p.plan.Elastic.ParkingSince
-	limit := value(p.Job.Spec.Checkpoint.Timeout).Duration
-	if p.suspended() {
-		limit += uploadLimit // nobody waits for the room
+// afterParking has all workers released, once what their world has done is durable, or it has taken for too long to
+// become so.
+func (p *planner) afterParking(release func()) {
+	since, limit := &p.plan.Elastic.ParkingSince, p.parkingLimit()
+	if !p.parks() {
+		release()
+		return
 	}
 	if since.IsZero() {
 		*since = p.Now
@@ -80,12 +76,28 @@ func (p *planner) parks() bool {
 	left := since.Add(limit).Sub(p.Now)
 	if left <= 0 {
 		p.note(corev1.EventTypeWarning, v1alpha1.EventStorageTrouble, "the state could not be made durable within %s: the workers are released, and the job goes on from its last checkpoint", limit)
-		return false
+		release()
+		return
 	}
-	p.plan.Actions.Expect = p.expected(members(p.crew(p.gang()), p.World.Round))
+	p.expect(members(p.crew(p.gang()), p.World.Round))
 	p.refreshCheckpoint()
 	p.lookAgain(left)
-	return true
+}
+
+// parks says whether workers that are all to be released may stay for a while: their world stops, and what it has done is
+// made durable first. A job without a storage, or without a world that can stop, waits for nothing; of one whose world an
+// operator that has only begun to lead does not know yet that is not known.
+func (p *planner) parks() bool {
+	return p.storage() != nil && p.target() > 0 && !p.World.Parked && (p.canStop() || p.mayStop())
+}
+
+// parkingLimit is how long they may.
+func (p *planner) parkingLimit() time.Duration {
+	limit := value(p.Job.Spec.Checkpoint.Timeout).Duration
+	if p.suspended() {
+		limit += uploadLimit // nobody waits for the room
+	}
+	return limit
 }
 
 // mayStop says whether there may be a world that can come to a barrier, which this leader does not know yet.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/plain"
 )
 
@@ -87,11 +88,11 @@ func (p *planner) refuseForQuota(shortage string) {
 func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
 	p.admit()
 	if !bound {
-		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, p.Placement)
+		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonWaitingForRoom, p.Placement+p.tried())
 		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the gang has no room yet")
 		return
 	}
-	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, fmt.Sprintf("all %d workers have a node", len(pods)))
+	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, fmt.Sprintf("all %d workers have a node", len(pods))+p.tried())
 	if !p.rendezvousKnows() {
 		// Just started, or adopting: what was true stays true until this leader knows better.
 		if meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining) == nil {
@@ -103,8 +104,21 @@ func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
 		p.trains(int32(len(pods)))
 		return
 	}
-	reason, message := p.whyNotTraining(pods)
+	reason, message, again := p.whyNotTraining(pods)
+	if again > 0 {
+		p.lookAgain(again)
+	}
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
+}
+
+// tried says, behind something else, what becomes of a template of which only the scheduler knows where its pods fit; empty
+// for any other.
+func (s *State) tried() string {
+	why := fleet.UnmodelledWords(&corev1.Pod{Spec: s.Job.Spec.Workers.Template.Spec})
+	if why == "" {
+		return ""
+	}
+	return "; " + why + ": its gang is one attempt, all pods or none, and more workers are tried one at a time"
 }
 
 // trains says that the current world of so many workers trains.
@@ -116,13 +130,15 @@ func (p *planner) trains(workers int32) {
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed, message)
 }
 
-// whyNotTraining names the pods that keep a placed gang from forming its world.
-func (p *planner) whyNotTraining(pods []*corev1.Pod) (reason, message string) {
+// whyNotTraining names the pods that keep a placed gang from forming its world. More may be known after a while; 0 for no
+// such time.
+func (p *planner) whyNotTraining(pods []*corev1.Pod) (reason, message string, again time.Duration) {
 	if stuck := stuckPods(pods); stuck != "" {
-		return v1alpha1.ReasonWaitingForPods, stuck
+		return v1alpha1.ReasonWaitingForPods, stuck, 0
 	}
-	if unmade := p.unmade(pods); unmade != "" {
-		return v1alpha1.ReasonWaitingForPods, unmade
+	unmade, again := p.unmade(pods)
+	if unmade != "" {
+		return v1alpha1.ReasonWaitingForPods, unmade, again
 	}
 	var silent, starting []string
 	for _, pod := range pods {
@@ -134,26 +150,27 @@ func (p *planner) whyNotTraining(pods []*corev1.Pod) (reason, message string) {
 		default:
 			silent = append(silent, pod.Name)
 			if left := status.State.Running.StartedAt.Add(connectPatience).Sub(p.Now); left > 0 {
-				p.lookAgain(left)
+				again = sooner(again, left)
 				silent, starting = silent[:len(silent)-1], append(starting, pod.Name)
 			}
 		}
 	}
 	if len(silent) > 0 {
 		return v1alpha1.ReasonNotConnected, fmt.Sprintf("the agents in %s run for more than %s and have not reached the operator at %s: "+
-			"see their logs, cluster DNS, and network policies between the namespaces", strings.Join(silent, ", "), connectPatience, p.settings.RendezvousAddress)
+			"see their logs, cluster DNS, and network policies between the namespaces", strings.Join(silent, ", "), connectPatience, p.settings.RendezvousAddress), again
 	}
 	if len(starting) > 0 {
-		return v1alpha1.ReasonStarting, fmt.Sprintf("waiting for %s to start", strings.Join(starting, ", "))
+		return v1alpha1.ReasonStarting, fmt.Sprintf("waiting for %s to start", strings.Join(starting, ", ")), again
 	}
 	if why := p.World.Storage; why != "" {
-		return v1alpha1.ReasonStarting, "all workers are there, and the job's checkpoint is being looked for in its storage: " + why
+		return v1alpha1.ReasonStarting, "all workers are there, and the job's checkpoint is being looked for in its storage: " + why, again
 	}
-	return v1alpha1.ReasonStarting, "all workers are there, the world is being formed"
+	return v1alpha1.ReasonStarting, "all workers are there, the world is being formed", again
 }
 
-// unmade names the pods whose containers have been in the making for a while: the kubelet says why in events alone.
-func (p *planner) unmade(pods []*corev1.Pod) string {
+// unmade names the pods whose containers have been in the making for a while: the kubelet says why in events alone. After
+// again others may be.
+func (p *planner) unmade(pods []*corev1.Pod) (text string, again time.Duration) {
 	var names []string
 	for _, pod := range pods {
 		status := trainerStatus(pod, &p.Job.Spec.Workers)
@@ -161,19 +178,19 @@ func (p *planner) unmade(pods []*corev1.Pod) string {
 			continue
 		}
 		if left := pod.Status.StartTime.Add(createPatience).Sub(p.Now); left > 0 {
-			p.lookAgain(left)
+			again = sooner(again, left)
 			continue
 		}
 		names = append(names, pod.Name)
 	}
 	if len(names) == 0 {
-		return ""
+		return "", again
 	}
 	hint := "an image may be large, or a volume or a Secret missing"
 	if storage := p.Job.Spec.Checkpoint.Storage; storage != nil && storage.SecretName != "" {
 		hint += fmt.Sprintf(" (spec.checkpoint.storage.secretName is %s)", storage.SecretName)
 	}
-	return fmt.Sprintf("the containers of %s are not made after %s: see the pod's events; %s", strings.Join(names, ", "), createPatience, hint)
+	return fmt.Sprintf("the containers of %s are not made after %s: see the pod's events; %s", strings.Join(names, ", "), createPatience, hint), again
 }
 
 // stuckPods names the pods whose containers cannot start, and the cause; empty when there is none.

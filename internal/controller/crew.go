@@ -62,6 +62,7 @@ func (p *planner) crew(pods []*corev1.Pod) []worker {
 		w.lost, w.ended = p.lostWorker(&w)
 		if !w.ended {
 			w.leaving, w.why, w.leaveBy = p.whyLeaving(&w)
+			p.keepSince(&w)
 		}
 		if left := p.returns(pod); left > 0 && !w.seen.Standby {
 			p.lookAgain(left)

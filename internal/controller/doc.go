@@ -11,12 +11,14 @@
 //	memory.go      what is kept of a job between looks
 //	plan.go        the decision: the order of the questions
 //	queue.go       a job that waits for room, and why one has no more workers
+//	phase.go       what an attempt is in the middle of: what is done for it depends on nothing else
+//	start.go       a new attempt, once nothing of the last one stands in its way
 //	attempt.go     the life of one gang: create, wait, release
 //	placing.go     its places: pins, the scheduler's second look, whole jobs that make room
 //	elastic.go     an attempt whose world changes while it trains
 //	crew.go        its workers, and what is known of each
 //	growth.go      how many workers, and names for those that are missing
-//	grow.go        makes them
+//	make.go        makes pods: gangs, refills, growth
 //	leaving.go     who leaves, and why
 //	marks.go       who leaves for other jobs, durable
 //	losses.go      whose fault a loss was
@@ -24,7 +26,7 @@
 //	regroup.go     fewer than min are left
 //	nodes.go       nodes that go
 //	goodput.go     how much of the job's time was of use
-//	failure.go     which failure was it, and what follows
+//	failure.go     which failure was it, and what follows; logs.go which pods stay to show it
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?
 //	forgive.go     which refused batches may be tried again

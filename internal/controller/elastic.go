@@ -12,44 +12,50 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
-// ElasticMemory is what the operator keeps of an attempt whose world may change, and may lose: names
-// that were reserved are then never used, growth that failed is tried once more.
+// ElasticMemory is what the operator keeps of an attempt whose world may change, and loses when it is started anew. What follows
+// from that is said of each; nothing durable does.
 type ElasticMemory struct {
 	Attempt int32
-	// Elastic is true once the attempt has had a world that can change.
+	// Elastic is true once the attempt has had a world that can change. Lost, it is what the rendezvous hears from the
+	// programs: until that, nobody is added and the gang counts as a whole.
 	Elastic bool
-	// Reserved are ordinals that are durable as used and not used yet, Refill whether for a batch.
+	// Reserved are ordinals that are durable as used and not used yet, Refill whether for a batch. Lost, they are never used:
+	// others are reserved.
 	Reserved []int32
 	Refill   bool
-	Growth   GrowthBackOff
-	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince.
+	// Growth is the pause after growth that failed. Lost, it is tried once more at once, on any node.
+	Growth GrowthBackOff
+	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince. Lost, a condition says so a little later.
 	Phase      rendezvous.Phase
 	PhaseSince time.Time
-	// CalledOff is what was last told of a change that was called off.
+	// What was told. Lost, it is told again, in an event and by nothing else: CalledOff of a change that was called off, Storage
+	// of trouble with the storage, Restored of what the attempt has begun with, Differ of states that differ.
 	CalledOff string
-	// Storage is what was last told of trouble with the storage.
-	Storage string
-	// Restored is what was last told of what the attempt has begun with.
-	Restored string
-	// Differ is what was last told of states that differ; MissingSince is since when snapshots are on fewer nodes than they
-	// should be, zero while they are not, and MissingTold whether that was told.
-	Differ       string
+	Storage   string
+	Restored  string
+	Differ    string
+	// MissingSince is since when snapshots are on fewer nodes than they should be, zero while they are not, and MissingTold
+	// whether that was told. Lost, it is told once more, as late again.
 	MissingSince time.Time
 	MissingTold  bool
-	// ParkingSince is when the state of a job that is suspended began to be made durable; zero while it is not.
+	// ParkingSince is when the state of a job whose workers are all to go began to be made durable; zero while it is not. Lost,
+	// it may take as long again, under each operator.
 	ParkingSince time.Time
-	// Terminating says since when agents are known to have been told to end, by pod uid.
+	// Terminating says since when agents are known to have been told to end, by pod uid. Lost, such a worker is given more time
+	// than its kubelet gives it: it is waited for in vain, and then lost.
 	Terminating map[string]time.Time
-	// Touches is how often the scheduler was asked to look at a group, which is Touched.
+	// Touches is how often the scheduler was asked to look at a group, which is Touched. Lost, it is asked a few times more.
 	Touches int
 	Touched string
-	// MarkedSince says since when workers are known to leave for other jobs, by pod uid.
+	// MarkedSince says since when workers are known to leave for other jobs, by pod uid. The marks are durable; lost, those who
+	// leave have as much time again.
 	MarkedSince map[string]time.Time
-	// Told are the workers that the rendezvous was told are leaving, by pod uid.
+	// Told are the workers that the rendezvous was told are leaving, by pod uid. Lost, they are told of again before they are let
+	// go, and a newcomer that went meanwhile counts as one that failed: growth pauses.
 	Told map[string]bool
-	// Unheard are the workers of which was told that the rendezvous does not hear them, by pod uid.
+	// Unheard are the workers of which was told that the rendezvous does not hear them, by pod uid, Staying those of which was
+	// told that they were lost and their pods stay. Lost, it is told again.
 	Unheard map[string]bool
-	// Staying are the workers of which was told that they were lost and their pods stay, by pod uid.
 	Staying map[string]bool
 }
 
@@ -102,18 +108,24 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.workers = crew
 	p.followPhase()
 	finished := p.allFinished(crew)
-	if p.account(finished) {
+	p.account(finished)
+	if p.hasFailed() {
 		return
 	}
 	if finished {
 		p.complete()
 		return
 	}
-	if f, found := p.attemptFailure(crew, pods); found {
+	f, again := p.attemptFailure(crew, pods)
+	if f.cause != causeNone {
 		p.handle(f)
 		return
 	}
+	if again > 0 {
+		p.lookAgain(again)
+	}
 	if p.evicted() {
+		p.afterParking(p.evict)
 		return
 	}
 	p.retarget(crew)
@@ -124,7 +136,7 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.askForRefills(crew)
 	p.spawn(crew)
 	p.dismiss(crew)
-	p.plan.Actions.Expect = p.expected(members(crew, p.World.Round))
+	p.expect(members(crew, p.World.Round))
 	p.tellLeaving(crew)
 	p.tellUnheard(pods)
 	p.tellStaying(crew)
@@ -208,30 +220,30 @@ func (p *planner) allFinished(crew []worker) bool {
 }
 
 // finishedUnseen says the same of a world that ended while no leader was looking: by whom the record names.
-func (p *planner) finishedUnseen(pods []*corev1.Pod) bool {
+func (s *State) finishedUnseen(pods []*corev1.Pod) bool {
 	finished := map[int32]bool{}
 	for _, pod := range pods {
-		exit := trainerExit(pod, &p.Job.Spec.Workers)
+		exit := trainerExit(pod, &s.Job.Spec.Workers)
 		if exit != nil && exit.ExitCode == 0 && pod.DeletionTimestamp == nil {
 			finished[podOrdinal(pod)] = true
 		}
 	}
-	made := record.FromStatus(p.Job)
+	made := record.FromStatus(s.Job)
 	members := made.Ordinals()
 	return len(members) > 0 && !slices.ContainsFunc(members, func(ordinal int32) bool { return !finished[ordinal] })
 }
 
-// attemptFailure says why the attempt cannot go on.
-func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (failure, bool) {
+// attemptFailure says why the attempt cannot go on. One that can may be over after a while; 0 for no such time.
+func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (f failure, again time.Duration) {
 	if p.World.Fatal != "" {
-		return p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}), true
+		return p.blame(failure{cause: causeInfrastructure, message: p.World.Fatal}), 0
 	}
 	if count(crew, (*worker).alive) == 0 {
 		f := p.diagnose(pods)
 		if f.cause == causeNone {
 			f = failure{cause: causeInfrastructure, message: "no worker of the world is left"}
 		}
-		return f, true
+		return f, 0
 	}
 	return p.regroupFailure(crew)
 }
@@ -240,7 +252,7 @@ func (p *planner) attemptFailure(crew []worker, pods []*corev1.Pod) (failure, bo
 // stays for its logs.
 func (p *planner) dismiss(crew []worker) {
 	actions := &p.plan.Actions
-	keep := lastOfEachCause(crew)
+	keep := keptForLogs(lostAndEnded(crew), higherOrdinal)
 	tooFew := p.tooFew(crew)
 	for i := range crew {
 		w := &crew[i]
@@ -252,8 +264,12 @@ func (p *planner) dismiss(crew []worker) {
 			}
 		case w.lost != "":
 			// Where too few are left, its room is for another, and nobody waits for its snapshots.
-			if p.overWith(w) || tooFew && p.judged(w) {
+			wait := p.unjudged(w)
+			switch {
+			case p.overWith(w), tooFew && wait == 0:
 				actions.Delete = append(actions.Delete, w.pod)
+			case tooFew:
+				p.lookAgain(wait)
 			}
 		case p.orphan(w, crew), w.leaving != "" && !w.bound():
 			actions.Withdraw = append(actions.Withdraw, w.pod)
@@ -278,17 +294,14 @@ func (p *planner) letGo(w *worker) bool {
 	return w.seen.Out || quiet && told && w.newcomer()
 }
 
-// judged says whether it is certain whose fault the loss of a worker was: its pod's status tells, and
-// would be gone with the pod.
-func (p *planner) judged(w *worker) bool {
+// unjudged is how long it may take until it is certain whose fault the loss of a worker was; 0 when it is: its pod's
+// status tells, and would be gone with the pod.
+func (p *planner) unjudged(w *worker) time.Duration {
 	if w.loss == nil {
-		return true
+		return 0
 	}
 	_, _, wait := p.judge(w.loss)
-	if wait > 0 {
-		p.lookAgain(wait)
-	}
-	return wait == 0
+	return wait
 }
 
 // overWith says whether nothing has yet to be learned from a worker that has ended or was lost: its
@@ -300,30 +313,7 @@ func (p *planner) overWith(w *worker) bool {
 	if w.loss == nil || w.loss.Round == 0 {
 		return true
 	}
-	return w.loss.Round < p.accountedRound()
-}
-
-// lastOfEachCause picks the ended workers to keep for their logs.
-func lastOfEachCause(crew []worker) []*corev1.Pod {
-	var program, infrastructure *corev1.Pod
-	later := func(a, b *corev1.Pod) *corev1.Pod {
-		if a == nil || podOrdinal(b) > podOrdinal(a) {
-			return b
-		}
-		return a
-	}
-	for i := range crew {
-		w := &crew[i]
-		if !w.ended || w.lost == "" {
-			continue
-		}
-		if reason, _ := disruption(w.pod); reason != "" {
-			infrastructure = later(infrastructure, w.pod)
-		} else {
-			program = later(program, w.pod)
-		}
-	}
-	return []*corev1.Pod{program, infrastructure}
+	return w.loss.Round < newestRound(p.Job.Status.Resizes)
 }
 
 // tellLeaving remembers whom the rendezvous knows to be leaving, and tells of each once.

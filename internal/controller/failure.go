@@ -333,35 +333,3 @@ func doubled(first, longest time.Duration, n int32) time.Duration {
 	}
 	return min(pause, longest)
 }
-
-// keptForLogs picks the pods of earlier attempts to keep: the culprit of the last failure of each
-// cause.
-func keptForLogs(pods []*corev1.Pod, workers *v1alpha1.WorkersSpec) []*corev1.Pod {
-	var program, infrastructure *corev1.Pod
-	for _, pod := range pods {
-		if !podEnded(pod) {
-			continue
-		}
-		if reason, _ := disruption(pod); reason != "" {
-			infrastructure = laterAttempt(infrastructure, pod, workers)
-		} else if exit := trainerExit(pod, workers); exit != nil && exit.ExitCode != 0 {
-			program = laterAttempt(program, pod, workers)
-		}
-	}
-	return []*corev1.Pod{program, infrastructure}
-}
-
-// laterAttempt picks the pod of the later attempt, and within one attempt the one that failed first.
-func laterAttempt(a, b *corev1.Pod, workers *v1alpha1.WorkersSpec) *corev1.Pod {
-	switch {
-	case a == nil || podAttempt(b) > podAttempt(a):
-		return b
-	case podAttempt(b) < podAttempt(a):
-		return a
-	}
-	exitA, exitB := trainerExit(a, workers), trainerExit(b, workers)
-	if exitA != nil && exitB != nil && exitB.FinishedAt.Before(&exitA.FinishedAt) {
-		return b
-	}
-	return a
-}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -50,9 +51,11 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		}
 		state.Memory.Vanished = m.Vanished
 	})
-	unseen := state.Memory.Own.unseen(state.Pods, state.Now)
-	r.memory.update(job.UID, func(m *Memory) { m.Own.Made = unseen })
-	if len(unseen) > 0 {
+	r.memory.update(job.UID, func(m *Memory) {
+		m.Own.shown(state.Pods, state.Now)
+		state.Memory.Own = m.Own
+	})
+	if len(state.Memory.Own.Made) > 0 {
 		return nil, errLags
 	}
 	if err := r.gatherGroup(ctx, state); err != nil {
@@ -74,8 +77,10 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 	return state, nil
 }
 
-// gatherGroup makes sure of what is missing. The cache may lag behind our own writes, so pods of
-// the current attempt are looked for in the API before they are taken for missing.
+// gatherGroup makes sure of what is missing. That a pod of the current attempt is not there the cache cannot tell of one that
+// another leader has made, or that was made by a call without an answer: before the first time that one is taken for
+// missing they are all read from the API server, once for each attempt. From then on the cache has shown every pod, or this
+// process knows that it has made it (OwnMemory), and what the cache shows no more is gone.
 func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 	if state.finished() || state.suspended() {
 		state.GroupExists = state.Memory.Own.Cleared != state.attempt()
@@ -91,7 +96,7 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 	// A new attempt begins only when nobody is left of the last one, which the cache may not know yet.
 	starts := state.Grant.Known && state.Grant.Start
 	if state.target() > 0 || starts && state.attempt() > 0 {
-		if err := r.gatherPods(ctx, r.Live, state); err != nil {
+		if err := r.makeSure(ctx, state); err != nil {
 			return err
 		}
 	}
@@ -107,6 +112,26 @@ func (r *Reconciler) gatherGroup(ctx context.Context, state *State) error {
 	}
 	state.GroupExists = exists
 	return err
+}
+
+// makeSure reads the pods from the API server, unless the cache is known to have shown those of the attempt.
+func (r *Reconciler) makeSure(ctx context.Context, state *State) error {
+	if state.Memory.Own.Sure == state.attempt() {
+		return nil
+	}
+	shown := map[types.UID]bool{}
+	for _, pod := range state.Pods {
+		shown[pod.UID] = true
+	}
+	if err := r.gatherPods(ctx, r.Live, state); err != nil {
+		return err
+	}
+	hidden := slices.DeleteFunc(slices.Clone(state.Pods), func(pod *corev1.Pod) bool { return shown[pod.UID] })
+	r.memory.update(state.Job.UID, func(m *Memory) {
+		m.Own.Sure = state.attempt()
+		m.Own.made(hidden, state.Now)
+	})
+	return nil
 }
 
 // gatherPods lists the pods that the job controls, by name, and those that an earlier job of its name has left.

@@ -13,6 +13,7 @@ import (
 	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
 )
 
@@ -91,16 +92,33 @@ func waitingGroups(state *State) []gang.Group {
 			}
 			size = count
 		}
-		groups = append(groups, gang.Group{
-			Key:           types.NamespacedName{Namespace: state.Job.Namespace, Name: name},
-			Owner:         state.Job,
-			Labels:        jobLabels(state.Job, state.attempt()),
-			SchedulerName: pod.Spec.SchedulerName,
-			MinMember:     size,
-			MinResources:  batchResources(pod, size),
-		})
+		groups = append(groups, state.group(name, pod.Spec.SchedulerName, pod, size))
 	}
 	return groups
+}
+
+// batch makes the pods of a batch that is placed together, each where there is a place for it, and its group.
+func (p *planner) batch(name string, ordinals []int32, places []fleet.Place) (*gang.Group, []*corev1.Pod) {
+	pods := make([]*corev1.Pod, 0, len(ordinals))
+	for i, ordinal := range ordinals {
+		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
+		pin(pod, places[i].Node)
+		pods = append(pods, pod)
+	}
+	group := p.group(name, p.Job.Spec.Gang.SchedulerName, pods[0], int32(len(pods)))
+	return &group, pods
+}
+
+// group is that of so many pods of the current attempt, which are all like one of them.
+func (s *State) group(name, scheduler string, like *corev1.Pod, size int32) gang.Group {
+	return gang.Group{
+		Key:           types.NamespacedName{Namespace: s.Job.Namespace, Name: name},
+		Owner:         s.Job,
+		Labels:        jobLabels(s.Job, s.attempt()),
+		SchedulerName: scheduler,
+		MinMember:     size,
+		MinResources:  batchResources(like, size),
+	}
 }
 
 // refillOf reads of which batch a pod is: its first ordinal and its size.

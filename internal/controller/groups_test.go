@@ -92,6 +92,10 @@ func (a *asks) List(context.Context, client.Object, map[string]string) ([]types.
 	return nil, nil
 }
 
+func (a *asks) Exists(context.Context, client.Object, types.NamespacedName) (bool, error) {
+	return true, nil
+}
+
 func (a *asks) Delete(context.Context, client.Object, types.NamespacedName) error {
 	a.deletes++
 	return nil

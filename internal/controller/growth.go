@@ -142,7 +142,14 @@ func (p *planner) finishing(crew []worker) bool {
 // the target says that there are fewer.
 func (p *planner) retarget(crew []worker) {
 	status := &p.plan.Status
-	failed := p.growthFailure(crew)
+	newcomers := p.failedNewcomers(crew)
+	if newcomers.again > 0 {
+		p.lookAgain(newcomers.again)
+	}
+	failed := len(newcomers.why) > 0
+	if failed {
+		p.withdrawGrowth(&newcomers)
+	}
 	status.Workers.Target = ptr.To(p.wanted(crew))
 	if p.target() != value(status.Workers.Target) {
 		p.explainTarget(value(status.Workers.Target))
@@ -271,11 +278,18 @@ func (p *planner) gone(crew []worker) string {
 	return strings.Join(names, ", ")
 }
 
-// growthFailure remembers newcomers that found no node in time, cannot start, or have failed before
-// they were in a world. It says whether there is one that was not known before.
-func (p *planner) growthFailure(crew []worker) bool {
+// failedNewcomers are newcomers that found no node in time, cannot start, or have failed before they were in a world.
+type failedNewcomers struct {
+	// why says so of each that was not known before, nodes are theirs, blamed the uids of all.
+	why, nodes, blamed []string
+	// again is when there may be others; 0 for no such time.
+	again time.Duration
+}
+
+// failedNewcomers looks for them.
+func (p *planner) failedNewcomers(crew []worker) failedNewcomers {
 	stabilization := value(p.Job.Spec.Growth.Stabilization).Duration
-	var why, blamed, nodes []string
+	var found failedNewcomers
 	for i := range crew {
 		w := &crew[i]
 		if !w.newcomer() || w.leaving != "" || isRefill(w.pod) && !w.bound() && pinned(w.pod) == "" {
@@ -289,7 +303,7 @@ func (p *planner) growthFailure(crew []worker) bool {
 		case w.ended || w.lost != "" || w.bound() && w.stuck == "":
 			continue
 		case left > 0:
-			p.lookAgain(left)
+			found.again = sooner(found.again, left)
 			continue
 		case !w.bound():
 			text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s",
@@ -297,19 +311,20 @@ func (p *planner) growthFailure(crew []worker) bool {
 		default:
 			text = w.stuck
 		}
-		blamed = append(blamed, string(w.pod.UID))
+		found.blamed = append(found.blamed, string(w.pod.UID))
 		if !slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
-			why = append(why, text)
-			nodes = append(nodes, nodeOf(w.pod))
+			found.why = append(found.why, text)
+			found.nodes = append(found.nodes, nodeOf(w.pod))
 		}
 	}
-	if len(why) == 0 {
-		return false
-	}
+	return found
+}
+
+// withdrawGrowth remembers newcomers that have failed: growth pauses.
+func (p *planner) withdrawGrowth(failed *failedNewcomers) {
 	growth := &p.plan.Elastic.Growth
-	*growth = growth.failed(p.Now, strings.Join(why, "; "), blamed, nodes)
+	*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), failed.blamed, failed.nodes)
 	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
-	return true
 }
 
 // crashed says whether a newcomer has failed by itself. One that was taken away, or whose node was lost,

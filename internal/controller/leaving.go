@@ -37,14 +37,28 @@ func (p *planner) whyLeaving(w *worker) (rendezvous.Reason, string, time.Time) {
 		return rendezvous.ReasonNodeTainted, fmt.Sprintf("node %s does not answer", pod.Spec.NodeName), time.Time{}
 	}
 	if w.seen.Terminating {
-		since, known := p.Memory.Elastic.Terminating[string(pod.UID)]
-		if !known {
-			since = p.Now
-		}
-		p.plan.Elastic.Terminating[string(pod.UID)] = since
-		return rendezvous.ReasonTerminated, "its agent was told to end", since.Add(grace(pod))
+		return rendezvous.ReasonTerminated, "its agent was told to end", p.terminatingSince(pod).Add(grace(pod))
 	}
 	return "", "", time.Time{}
+}
+
+// terminatingSince is when this operator first knew that an agent was told to end.
+func (p *planner) terminatingSince(pod *corev1.Pod) time.Time {
+	if since, known := p.Memory.Elastic.Terminating[string(pod.UID)]; known {
+		return since
+	}
+	return p.Now
+}
+
+// keepSince remembers since when it is known that a worker is to leave, where that counts.
+func (p *planner) keepSince(w *worker) {
+	uid := string(w.pod.UID)
+	switch {
+	case forOthers(w.leaving):
+		p.plan.Elastic.MarkedSince[uid] = p.markedSince(w.pod)
+	case w.leaving == rendezvous.ReasonTerminated && w.seen.Terminating:
+		p.plan.Elastic.Terminating[uid] = p.terminatingSince(w.pod)
+	}
 }
 
 func disruptionTarget(pod *corev1.Pod) *corev1.PodCondition {

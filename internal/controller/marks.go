@@ -93,12 +93,10 @@ func (p *planner) leaveBy(pod *corev1.Pod) time.Time {
 // markedSince is when this operator first knew of the mark of a pod. What the mark itself says is another
 // leader's clock, and may lie before a time without any: neither takes a lender's barrier away, nor puts it off.
 func (p *planner) markedSince(pod *corev1.Pod) time.Time {
-	uid := string(pod.UID)
-	since, known := p.Memory.Elastic.MarkedSince[uid]
+	since, known := p.Memory.Elastic.MarkedSince[string(pod.UID)]
 	if !known || since.After(p.Now) {
-		since = p.Now
+		return p.Now
 	}
-	p.plan.Elastic.MarkedSince[uid] = since
 	return since
 }
 

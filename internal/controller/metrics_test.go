@@ -2,12 +2,16 @@ package controller
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -119,6 +123,111 @@ concertina_job_checkpoint_timestamp_seconds{job="digits",namespace="team"} %d
 			}
 			if err := testutil.CollectAndCompare(m, strings.NewReader(want), "concertina_job_checkpoint_timestamp_seconds"); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// figures reads the values of one metric by their labels: of a histogram how many there are, and their sum.
+func figures(t *testing.T, registry *prometheus.Registry, name string) map[string]string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, label := range metric.GetLabel() {
+				labels = append(labels, label.GetValue())
+			}
+			text := strconv.FormatFloat(metric.GetCounter().GetValue()+metric.GetGauge().GetValue(), 'g', -1, 64)
+			if h := metric.GetHistogram(); h != nil {
+				text = fmt.Sprintf("%d, %v s", h.GetSampleCount(), h.GetSampleSum())
+			}
+			if text != "0" {
+				found[strings.Join(labels, " ")] = text
+			}
+		}
+	}
+	return found
+}
+
+// Each metric follows from one thing that happens to a job of team, and from nothing else.
+func TestEachMetricFollowsFromWhatItTells(t *testing.T) {
+	at := func(second int) *metav1.Time {
+		return ptr.To(metav1.NewTime(start.Add(time.Duration(second) * time.Second)))
+	}
+	resize := func(round int64, reason string, pause time.Duration, lost int64) v1alpha1.Resize {
+		return v1alpha1.Resize{Round: ptr.To(round), Reason: reason, Pause: &metav1.Duration{Duration: pause}, StepsLost: ptr.To(lost)}
+	}
+	for _, test := range []struct {
+		name, metric string
+		before       func(*v1alpha1.TrainingJob)
+		happens      func(*Plan)
+		want         map[string]string
+	}{
+		{"a state", "concertina_jobs", nil, func(p *Plan) { p.Status.State = "Regrouping" }, map[string]string{"team Regrouping": "1"}},
+		{"workers", "concertina_job_workers", nil, func(p *Plan) {
+			p.Status.Workers = v1alpha1.WorkersStatus{Target: ptr.To[int32](4), Running: ptr.To[int32](3), Standby: ptr.To[int32](1)}
+		}, map[string]string{"digits target team": "4", "digits running team": "3", "digits standby team": "1"}},
+		{"a gang that waited", "concertina_queue_wait_seconds", func(j *v1alpha1.TrainingJob) { j.Status.Queue.Since = at(18) },
+			func(p *Plan) { p.Status.Workers.Target = ptr.To[int32](2) }, map[string]string{"team": "1, 42 s"}},
+		{"a gang that did not", "concertina_queue_wait_seconds", nil,
+			func(p *Plan) { p.Status.Workers.Target = ptr.To[int32](2) }, map[string]string{"team": "1, 0 s"}},
+		{"a gang that waits on", "concertina_queue_wait_seconds", func(j *v1alpha1.TrainingJob) { j.Status.Queue.Since = at(18) }, func(*Plan) {}, nil},
+		{"a job that grows", "concertina_queue_wait_seconds", running, func(p *Plan) { p.Status.Workers.Target = ptr.To[int32](3) }, nil},
+		{"the first step", "concertina_first_step_seconds", running, func(p *Plan) { p.Status.Progress.Since = at(30) }, map[string]string{"": "1, 30 s"}},
+		{"a later step", "concertina_first_step_seconds", func(j *v1alpha1.TrainingJob) { running(j); j.Status.Progress.Since = at(3) },
+			func(p *Plan) { p.Status.Progress.Step = ptr.To[int64](7) }, map[string]string{"": "0, 0 s"}},
+		{"pauses", "concertina_pause_seconds", func(j *v1alpha1.TrainingJob) {
+			j.Status.Resizes = []v1alpha1.Resize{resize(2, "Start", time.Hour, 0)}
+		}, func(p *Plan) {
+			p.Status.Resizes = append(p.Status.Resizes, resize(3, "Reclaimed", time.Second, 0), resize(4, "WorkerLost", 2*time.Second, 20),
+				resize(5, "WorkerLost", 3*time.Second, 1))
+		}, map[string]string{"Reclaimed": "1, 1 s", "WorkerLost": "2, 5 s"}},
+		{"a pause that nobody knows", "concertina_pause_seconds", nil, func(p *Plan) {
+			p.Status.Resizes = []v1alpha1.Resize{{Round: ptr.To[int64](3), Reason: "Evened"}}
+		}, nil},
+		{"lost steps", "concertina_steps_lost_total", func(j *v1alpha1.TrainingJob) {
+			j.Status.Resizes = []v1alpha1.Resize{resize(2, "WorkerLost", 0, 900)}
+		}, func(p *Plan) {
+			p.Status.Resizes = append(p.Status.Resizes, resize(4, "WorkerLost", 0, 20), resize(5, "Hung", 0, 3))
+		}, map[string]string{"WorkerLost": "20", "Hung": "3"}},
+		{"the program failed", "concertina_restarts_total", func(j *v1alpha1.TrainingJob) { j.Status.Restarts.Program = ptr.To[int32](1) },
+			func(p *Plan) { p.Status.Restarts.Program = ptr.To[int32](2) }, map[string]string{"program": "1"}},
+		{"the infrastructure failed", "concertina_restarts_total", func(j *v1alpha1.TrainingJob) { j.Status.Restarts.Infrastructure = ptr.To[int32](1) },
+			func(p *Plan) { p.Status.Restarts.Infrastructure = ptr.To[int32](4) }, map[string]string{"infrastructure": "3"}},
+		{"an eviction", "concertina_restarts_total", nil,
+			func(p *Plan) { p.Notes = []Note{{Reason: v1alpha1.EventEvicted}} }, map[string]string{"evicted": "1"}},
+		{"workers made", "concertina_growth_total", nil, func(p *Plan) { p.Actions.Grow = make([]*corev1.Pod, 3) }, map[string]string{"made": "3"}},
+		{"workers withdrawn", "concertina_growth_total", nil,
+			func(p *Plan) { p.Notes = []Note{{Reason: v1alpha1.EventGrowthWithdrawn}} }, map[string]string{"withdrawn": "1"}},
+		{"refusals", "concertina_refusals_total", nil, func(p *Plan) {
+			p.Notes = []Note{{Reason: v1alpha1.ReasonInvalidTemplate}, {Reason: v1alpha1.ReasonPodsForbidden}, {Reason: v1alpha1.ReasonPodGroupsMissing},
+				{Reason: v1alpha1.ReasonQuotaExceeded}, {Reason: v1alpha1.EventQueued}}
+		}, map[string]string{"InvalidTemplate": "1", "PodsForbidden": "1", "PodGroupsMissing": "1", "QuotaExceeded": "1"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			registry := prometheus.NewPedanticRegistry()
+			m, err := NewMetrics(registry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			job := jobWith()
+			if test.before != nil {
+				test.before(job)
+			}
+			plan := Plan{Status: *job.Status.DeepCopy()}
+			m.written(stateOf(job), &Plan{Status: *job.Status.DeepCopy()}) // nothing happens
+			test.happens(&plan)
+			m.written(stateOf(job), &plan)
+			if diff := cmp.Diff(test.want, figures(t, registry, test.metric), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", test.metric, diff)
 			}
 		})
 	}

@@ -24,25 +24,38 @@ const (
 	lastAgain  = time.Second
 )
 
-// OwnMemory is what the operator has done to a job itself, and need not learn from the cache.
+// OwnMemory is what the operator has done to a job itself, and need not learn from the cache. One that is started anew has done
+// nothing: it knows what its cache knows, and asks the API server where that is not enough.
 type OwnMemory struct {
-	// Version is the job's resourceVersion after our last write, at WrittenAt; empty for none.
+	// Version is the job's resourceVersion after our last write, at WrittenAt; empty for none. Without it a decision on what is
+	// older than what an operator before has written comes to nothing: the API server takes no status that is.
 	Version   string
 	WrittenAt time.Time
 	// InVain is how many looks in a row came to nothing: the job in the cache was older than that, or
-	// somebody else had written it.
+	// somebody else had written it. Lost, the pauses between such looks begin short again.
 	InVain int
-	// NotGrown is how often in a row a worker could not be added for a passing fault of the API server.
+	// NotGrown is how often in a row a worker could not be added for a passing fault of the API server. Lost, the same.
 	NotGrown int
-	// Cleared is the last attempt whose groups were all deleted: nobody makes any for it again.
+	// Unanswered is true while a call for the job has failed and the API server has said nothing to the making of a pod
+	// since, AnsweredAt when it did at last. Lost, survivors are given their time from Memory.Since on.
+	Unanswered bool
+	AnsweredAt time.Time
+	// Cleared is the last attempt whose groups were all deleted: nobody makes any for it again. Lost, they are looked for once
+	// more.
 	Cleared int32
 	// Decided is the last attempt that this leader has made durable, Began the last one whose gang it has begun
-	// to make. In between there is nothing of it, as long as nobody else leads.
+	// to make. In between there is nothing of it, as long as nobody else leads. Lost, the API server is asked what there is, and
+	// a gang that is not whole is made anew at once: most likely its maker has died over it.
 	Decided, Began int32
-	// Made are the pods that were made by MadeAt and that the cache has not shown yet.
+	// Made are the pods that were there at MadeAt, by the API server's word, and that the cache has not shown yet. Lost, Sure is
+	// as well.
 	Made   map[types.UID]bool
 	MadeAt time.Time
-	// Marks are the marks of leaving that were written last, by pod.
+	// Sure is the last attempt of which every pod that was ever made was shown by the cache, or is in Made. Lost, the pods are
+	// read from the API server before one is taken for missing.
+	Sure int32
+	// Marks are the marks of leaving that were written last, by pod. Lost, one that the cache does not show yet is written once
+	// more.
 	Marks map[types.UID]ownMark
 }
 
@@ -69,7 +82,7 @@ func (o *OwnMemory) justDecided(attempt int32, now time.Time) bool {
 	return o.Decided == attempt && o.Began != attempt && since >= 0 && since < cachePatience
 }
 
-// made notes pods that the API server has made, of which those that it refused have no uid.
+// made notes pods that the API server has made or shown, of which those that it refused have no uid.
 func (o *OwnMemory) made(pods []*corev1.Pod, now time.Time) {
 	made := maps.Clone(o.Made)
 	if made == nil {
@@ -80,7 +93,37 @@ func (o *OwnMemory) made(pods []*corev1.Pod, now time.Time) {
 			made[pod.UID] = true
 		}
 	}
-	o.Made, o.MadeAt = made, now
+	if len(made) > 0 {
+		o.Made, o.MadeAt = made, now
+	}
+}
+
+// answered notes that the API server has made a pod, or refused it for a reason.
+func (o *OwnMemory) answered(now time.Time) {
+	if o.Unanswered {
+		o.Unanswered, o.AnsweredAt = false, now
+	}
+}
+
+// doubt notes that there may be pods of which only the API server knows.
+func (o *OwnMemory) doubt() { o.Sure = 0 }
+
+// shown notes what the cache shows. Whether a pod is there that it has not shown for long, it cannot tell.
+func (o *OwnMemory) shown(pods []*corev1.Pod, now time.Time) {
+	left := o.unseen(pods, now)
+	if left == nil && !o.allIn(pods) {
+		o.doubt()
+	}
+	o.Made = left
+}
+
+// allIn says whether all pods that were made are among some.
+func (o *OwnMemory) allIn(pods []*corev1.Pod) bool {
+	left := maps.Clone(o.Made)
+	for _, pod := range pods {
+		delete(left, pod.UID)
+	}
+	return len(left) == 0
 }
 
 // unseen are those of the pods that were made which a cache has still to show. One that is not seen for long

@@ -141,18 +141,13 @@ func touchedAfter(touches int) time.Duration {
 	return doubled + lastTouch*time.Duration(max(0, touches-5))
 }
 
-// evicted lets all workers go when a job of higher priority needs their room, once their state is durable where that
-// can be. It says whether it does.
-func (p *planner) evicted() bool {
-	switch {
-	case !p.Grant.Known || p.Grant.Evict == "":
-		return false
-	case p.parks():
-		return true
-	}
+// evicted says whether a job of higher priority needs the room of all workers.
+func (p *planner) evicted() bool { return p.Grant.Known && p.Grant.Evict != "" }
+
+// evict lets all workers go for that job.
+func (p *planner) evict() {
 	p.refreshCheckpoint()
 	p.handle(failure{cause: causeEvicted, message: fmt.Sprintf("all of its workers are released: %s; %s", p.whyAllGo(), p.lostByEviction())})
-	return true
 }
 
 // lostByEviction says what an eviction costs the job.

@@ -115,15 +115,10 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		return Plan{Status: *state.Job.Status.DeepCopy(), Elastic: state.Memory.Elastic}
 	case p.finished():
 		p.afterEnd()
-	case p.suspended() && p.parks():
 	case p.suspended():
-		p.suspend()
-	case p.deadlineExceeded():
-		p.fail(v1alpha1.ReasonDeadlineExceeded, fmt.Sprintf("the job was not complete within its spec.activeDeadline of %s", p.Job.Spec.ActiveDeadline.Duration))
-	case p.target() > 0:
-		p.runGang()
+		p.afterParking(p.suspend)
 	default:
-		p.startGang()
+		p.run()
 	}
 	p.tellPolicy()
 	p.tellKueue()
@@ -146,6 +141,32 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.plan.Elastic.Told = state.Memory.Elastic.Told // nobody else was told
 	}
 	return p.plan
+}
+
+// run starts the job's gang, or looks after it, as long as its deadline is not over.
+func (p *planner) run() {
+	left, bounded := p.untilDeadline()
+	switch {
+	case bounded && left <= 0:
+		p.fail(v1alpha1.ReasonDeadlineExceeded, fmt.Sprintf("the job was not complete within its spec.activeDeadline of %s", p.Job.Spec.ActiveDeadline.Duration))
+		return
+	case bounded:
+		p.lookAgain(left)
+	}
+	if p.target() > 0 {
+		p.runGang()
+		return
+	}
+	p.startGang()
+}
+
+// untilDeadline is how long the job may take yet; false for as long as it likes.
+func (p *planner) untilDeadline() (time.Duration, bool) {
+	deadline, start := p.Job.Spec.ActiveDeadline, p.Job.Status.StartTime
+	if deadline == nil || start == nil {
+		return 0, false
+	}
+	return start.Add(deadline.Duration).Sub(p.Now), true
 }
 
 // decided says whether the plan changes what actions follow from.
@@ -176,6 +197,14 @@ func (p *planner) lookAgain(after time.Duration) {
 	if after = max(after, time.Millisecond); p.plan.After == 0 || after < p.plan.After {
 		p.plan.After = after
 	}
+}
+
+// sooner is the shorter of two waits, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 func (p *planner) countWorkers() {
@@ -232,6 +261,7 @@ func (p *planner) suspend() {
 		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, fmt.Sprintf("%d workers are still ending", left))
 		return
 	}
+	p.watchVanished()
 	if waiting := p.oldWorld(); waiting != "" {
 		p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStopping, waiting)
 		return
@@ -275,23 +305,14 @@ func (p *planner) tellKueue() {
 		v1alpha1.LabelKueueQueue, queue, p.minimum())
 }
 
-func (p *planner) deadlineExceeded() bool {
-	deadline, start := p.Job.Spec.ActiveDeadline, p.Job.Status.StartTime
-	if deadline == nil || start == nil {
-		return false
-	}
-	left := start.Add(deadline.Duration).Sub(p.Now)
-	if left > 0 {
-		p.lookAgain(left)
-	}
-	return left <= 0
-}
-
 // fail ends the job without success.
 func (p *planner) fail(reason, message string) {
 	p.end(v1alpha1.ConditionFailed, reason, message)
 	p.note(corev1.EventTypeWarning, reason, "%s", message)
 }
+
+// hasFailed says whether this plan ends the job without success.
+func (p *planner) hasFailed() bool { return isTrue(p.plan.Status.Conditions, v1alpha1.ConditionFailed) }
 
 // complete ends the job with success.
 func (p *planner) complete() {
@@ -334,7 +355,7 @@ func (p *planner) end(condition, reason, message string) {
 // lives was made by a call that took effect after its attempt was given up: it would hold the room of the
 // gang for ever.
 func (p *planner) sweep() {
-	keep := keptForLogs(p.Pods, &p.Job.Spec.Workers)
+	keep := keptForLogs(failedPods(p.Pods, &p.Job.Spec.Workers), laterAttempt(&p.Job.Spec.Workers))
 	for _, pod := range p.Pods {
 		old := podAttempt(pod) != p.attempt()
 		if old && pod.DeletionTimestamp == nil && !slices.Contains(keep, pod) {

@@ -92,7 +92,7 @@ func (p *planner) describeSize(crew []worker) {
 		p.set(v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize,
 			fmt.Sprintf("the job has %d workers, as many as it may have", most))
 	case p.growthPaused():
-		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonGrowthBackOff, p.plan.Elastic.Growth.told())
+		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonGrowthBackOff, p.plan.Elastic.Growth.told()+p.tried())
 	case p.Grant.Known && p.Grant.Reason != "":
 		old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
 		if old != nil && old.Reason == p.Grant.Reason && p.Now.Sub(p.Memory.SizeToldAt) < sizeInterval {

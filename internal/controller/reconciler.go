@@ -84,7 +84,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	job, err := r.upToDate(ctx, job)
 	if err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, r.unanswered(uid, err)
 	}
 	if job == nil {
 		return ctrl.Result{RequeueAfter: r.memory.again(uid)}, nil
@@ -95,7 +95,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: cachePatience}, nil
 	}
 	if err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, r.unanswered(uid, err)
 	}
 	plan := NewPlan(state, r.settings())
 	if err := r.carryOut(ctx, state, &plan); err != nil {
@@ -105,9 +105,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsConflict(err) {
 			return ctrl.Result{RequeueAfter: r.memory.again(uid)}, nil
 		}
-		return ctrl.Result{}, err
+		return ctrl.Result{}, r.unanswered(uid, err)
 	}
 	return ctrl.Result{RequeueAfter: nextLook(state, &plan)}, nil
+}
+
+// unanswered notes that a look at a job came to nothing, by the fault of the API server, and returns that.
+func (r *Reconciler) unanswered(job types.UID, fault error) error {
+	r.memory.update(job, func(m *Memory) { m.Own.Unanswered = true })
+	return fault
 }
 
 // carryOut applies a plan, writes the status once, and tells of it once that is written.

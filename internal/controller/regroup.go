@@ -10,11 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/fleet"
-	"github.com/concertina-dev/concertina/internal/gang"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -24,27 +22,19 @@ const annotationRefill = "training.concertina.dev/refill"
 
 func isRefill(pod *corev1.Pod) bool { return pod.Annotations[annotationRefill] != "" }
 
-// spawnRefill makes a batch that is placed together, with a group of its own.
+// spawnRefill makes what an attempt lacks of min, beside those who wait with their state: its names are reserved, and
+// its pods say of which batch they are, since one that is not made whole is withdrawn and its attempt goes on. A gang
+// (createGang) that is not made whole is over with its attempt.
 func (p *planner) spawnRefill(ordinals []int32, places []fleet.Place) {
 	ordinals = ordinals[:min(len(ordinals), len(places))]
 	first, size := ordinals[0], int32(len(ordinals))
-	group := &gang.Group{
-		Key:           types.NamespacedName{Namespace: p.Job.Namespace, Name: refillName(p.Job.Name, p.attempt(), first)},
-		Owner:         p.Job,
-		Labels:        jobLabels(p.Job, p.attempt()),
-		SchedulerName: p.Job.Spec.Gang.SchedulerName,
-		MinMember:     size,
-	}
+	group, pods := p.batch(refillName(p.Job.Name, p.attempt(), first), ordinals, places)
 	var names []string
-	for i, ordinal := range ordinals {
-		pod := newPod(p.Job, p.settings, p.attempt(), ordinal)
-		pin(pod, places[i].Node)
+	for _, pod := range pods {
 		pod.Annotations[annotationRefill] = fmt.Sprintf("%d-%d", first, size)
-		p.plan.Actions.Refill = append(p.plan.Actions.Refill, pod)
 		names = append(names, pod.Name)
 	}
-	group.MinResources = batchResources(p.plan.Actions.Refill[0], size)
-	p.plan.Actions.RefillGroup = group
+	p.plan.Actions.RefillGroup, p.plan.Actions.Refill = group, pods
 	p.note(corev1.EventTypeNormal, v1alpha1.EventReplacing,
 		"%s made, to be placed together (PodGroup %s): fewer than min (%d) are left",
 		strings.Join(names, ", "), group.Key.Name, p.minimum())
@@ -81,25 +71,21 @@ func (p *planner) orphan(w *worker, crew []worker) bool {
 	return there < want
 }
 
-// regroupFailure says that survivors have waited too long for others.
-func (p *planner) regroupFailure(crew []worker) (failure, bool) {
+// regroupFailure says that survivors have waited too long for others, or that nobody waits. They may have after a while; 0
+// for no such time.
+func (p *planner) regroupFailure(crew []worker) (f failure, again time.Duration) {
 	if p.isLeftSafely(crew) {
 		return failure{cause: causeReleased, message: fmt.Sprintf(
-			"all of its workers are to leave; it goes on after step %d, which is in its storage", p.World.Durable.Snapshot.Step)}, true
+			"all of its workers are to leave; it goes on after step %d, which is in its storage", p.World.Durable.Snapshot.Step)}, 0
 	}
 	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
 	if p.World.Phase != rendezvous.PhaseRegrouping || training == nil ||
 		training.Status != metav1.ConditionFalse || training.Reason != v1alpha1.ReasonRegrouping {
-		return failure{}, false
+		return failure{}, 0
 	}
 	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
-	if left := p.plan.Elastic.Growth.Refused.Sub(p.Now); left > 0 {
-		p.lookAgain(left) // it is us that the survivors wait for
-		return failure{}, false
-	}
-	if left := training.LastTransitionTime.Add(timeout).Sub(p.Now); left > 0 {
-		p.lookAgain(left)
-		return failure{}, false
+	if left := p.regroupsUntil(training.LastTransitionTime.Time, crew).Sub(p.Now); left > 0 {
+		return failure{}, left
 	}
 	message := fmt.Sprintf("fewer than spec.workers.min (%d) workers were left for spec.failure.regroupTimeout (%s)",
 		p.minimum(), timeout)
@@ -108,7 +94,34 @@ func (p *planner) regroupFailure(crew []worker) (failure, bool) {
 			"and those who are left hold no snapshot", timeout)
 	}
 	// A world that all were asked to leave is no loss, and is not counted.
-	return p.blame(failure{cause: causeReleased, message: message}), true
+	return p.blame(failure{cause: causeReleased, message: message}), 0
+}
+
+// mostRegroups is how many times spec.failure.regroupTimeout survivors wait at most, whoever holds it up.
+const mostRegroups = 3
+
+// regroupsUntil is until when survivors wait that have done so since a time. What they wait for the operator, and it for the
+// API server, does not count: it counts from when this operator was there, and had an answer. Until it has one there
+// has to be something to ask.
+func (p *planner) regroupsUntil(since time.Time, crew []worker) time.Time {
+	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
+	last := since.Add(mostRegroups * timeout)
+	if p.Memory.Own.Unanswered && (!p.Grant.Known || len(p.missing(crew).places) > 0 || p.incomplete(crew)) {
+		return last
+	}
+	until := latest(latest(since, p.Memory.Since), p.Memory.Own.AnsweredAt).Add(timeout)
+	until = latest(until, p.plan.Elastic.Growth.Refused)
+	if until.After(last) {
+		return last
+	}
+	return until
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // isLeftSafely says whether nobody who has left the world is to stay, nobody comes, and the storage has all that was done:
@@ -122,7 +135,7 @@ func (p *planner) isLeftSafely(crew []worker) bool {
 // blame finds out whose fault it was that an attempt cannot go on, from the losses that no change has
 // accounted for, and names it first. Without such losses the failure stays what it was.
 func (p *planner) blame(f failure) failure {
-	losses := p.lossesIn(p.accountedRound(), math.MaxUint64)
+	losses := p.lossesIn(newestRound(p.Job.Status.Resizes), math.MaxUint64)
 	if len(losses) == 0 {
 		return f
 	}

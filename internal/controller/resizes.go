@@ -20,12 +20,12 @@ const (
 	maxResizeMessage = 1024
 )
 
-// accountedRound is the newest round whose change is in status.resizes. The losses of earlier rounds
-// are counted.
-func (s *State) accountedRound() uint64 {
+// newestRound is the newest round whose change is among some of status.resizes. The losses of earlier rounds are
+// counted by it.
+func newestRound(resizes []v1alpha1.Resize) uint64 {
 	var newest int64
-	for i := range s.Job.Status.Resizes {
-		newest = max(newest, value(s.Job.Status.Resizes[i].Round))
+	for i := range resizes {
+		newest = max(newest, value(resizes[i].Round))
 	}
 	return uint64(newest)
 }
@@ -33,8 +33,8 @@ func (s *State) accountedRound() uint64 {
 // account enters the changes of the world into status.resizes, each in the same write that counts the
 // losses before it: an entry is found by its round, so nothing is counted twice. A change whose
 // cause is not certain yet waits, and those after it too; but not beyond the end of the training, when
-// nobody would look again. It says whether the job has failed by it.
-func (p *planner) account(finished bool) bool {
+// nobody would look again. The job may fail by it.
+func (p *planner) account(finished bool) {
 	for _, change := range p.changes(finished) {
 		last := newestRound(p.plan.Status.Resizes)
 		if change.Round <= last || change.Reason == rendezvous.ReasonStart {
@@ -44,7 +44,7 @@ func (p *planner) account(finished bool) bool {
 		verdict := p.verdict(losses)
 		if verdict.wait > 0 && !finished {
 			p.lookAgain(verdict.wait)
-			return false
+			return
 		}
 		if len(losses) == 0 && change.recoveredUnseen() {
 			// The leader that knew more is gone; the record says what kind of loss it was.
@@ -53,14 +53,13 @@ func (p *planner) account(finished bool) bool {
 		}
 		p.enter(change)
 		if change.recoveredUnseen() || len(losses) > 0 {
-			if p.countLoss(verdict, change, finished) {
-				return true
+			if p.countLoss(verdict, change, finished); p.hasFailed() {
+				return
 			}
 			continue
 		}
 		p.note(corev1.EventTypeNormal, v1alpha1.EventResized, "round %d: %s", change.Round, describeChange(change.Change))
 	}
-	return false
 }
 
 // change is a change of the world, and whether this leader has seen it made.
@@ -103,14 +102,6 @@ func (p *planner) changes(finished bool) []change {
 	return all
 }
 
-func newestRound(resizes []v1alpha1.Resize) uint64 {
-	var newest int64
-	for i := range resizes {
-		newest = max(newest, value(resizes[i].Round))
-	}
-	return uint64(newest)
-}
-
 // enter appends one change, and drops the oldest beyond the bound.
 func (p *planner) enter(c change) {
 	resize := v1alpha1.Resize{
@@ -130,25 +121,24 @@ func (p *planner) enter(c change) {
 	p.plan.Status.Resizes = resizes[max(0, len(resizes)-keptResizes):]
 }
 
-// countLoss counts what a recovery followed, once per change. It says whether the job has failed by
-// it: training that has finished all the same has not.
-func (p *planner) countLoss(v verdict, c change, finished bool) bool {
+// countLoss counts what a recovery followed, once per change. The job may fail by it, unless its training has finished all
+// the same.
+func (p *planner) countLoss(v verdict, c change, finished bool) {
 	restarts := &p.plan.Status.Restarts
 	text := fmt.Sprintf("round %d: %s; before it: %s", c.Round, describeChange(c.Change), v.message)
 	if !v.program {
 		restarts.Infrastructure = ptr.To(value(restarts.Infrastructure) + 1)
 		p.note(corev1.EventTypeWarning, v1alpha1.EventRecovered, "%s", text)
-		return false
+		return
 	}
 	failures := value(restarts.Program) + 1
 	if limit := value(p.Job.Spec.Failure.MaxRestarts); failures > limit && !finished {
 		p.fail(v1alpha1.ReasonProgramFailed,
 			fmt.Sprintf("the program failed and spec.failure.maxRestarts (%d) is used up: %s", limit, v.message))
-		return true
+		return
 	}
 	restarts.Program = ptr.To(failures)
 	p.note(corev1.EventTypeWarning, v1alpha1.EventRecovered, "%s", text)
-	return false
 }
 
 // describeChange says what a change did and cost.

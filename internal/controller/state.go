@@ -44,31 +44,35 @@ type State struct {
 	Memory Memory
 }
 
-// Memory is what the operator keeps of a job between reconciles and may lose: after a restart a
-// refused batch is tried once more, and a rate is known one refresh later.
+// Memory is what the operator keeps of a job between reconciles, and loses when it is started anew. What follows from that is
+// said of each. It costs a try, a wait or an event that comes again, and never a decision that counts: those rest on what is
+// durable.
 type Memory struct {
-	// Since is when this process first looked at the job.
+	// Since is when this process first looked at the job. It is later by then, so more time is given to all that counts from it:
+	// a world that was burned, a plan, survivors.
 	Since time.Time
 	// Own is what it has done itself.
 	Own OwnMemory
 	// Elastic is what it remembers of an attempt whose world may change.
 	Elastic ElasticMemory
 	// Vanished are workers of the newest world whose pods are gone and may not have ended; Accounted is true once
-	// those were looked for whom only the record names.
+	// those were looked for whom only the record names. Lost, they are found by that record, which names all who have a rank;
+	// others can make no step.
 	Vanished  []Vanished
 	Accounted bool
-	// Trains is true while the job's world trains.
+	// Trains is true while the job's world trains. Lost, progress is written a little more often at first.
 	Trains bool
-	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed.
+	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed, KueueTold once one has
+	// told that Kueue is not asked. Lost, it is told again.
 	NotAllowedTold bool
-	// KueueTold is true once an event has told that Kueue is not asked.
-	KueueTold bool
-	// SizeToldAt is when the condition FullSize was last given another sentence.
+	KueueTold      bool
+	// SizeToldAt is when the condition FullSize was last given another sentence. Lost, it may be given one sooner.
 	SizeToldAt time.Time
-	// Refusal is the last batch that the API server refused; nil for none.
+	// Refusal is the last batch that the API server refused; nil for none. Lost, the batch is tried once more; an attempt
+	// of which a part was made is found incomplete, and ends by that.
 	Refusal *Refusal
 	// ReportedAt is when status.progress was last written, with the samples and steps done then, and in
-	// which world.
+	// which world. Lost, a rate is known one refresh later, and what was done meanwhile is reckoned from what is durable.
 	ReportedAt      time.Time
 	ReportedSamples uint64
 	ReportedStep    uint64

@@ -159,13 +159,21 @@ func (s *State) missing(vanished []Vanished) []Vanished {
 	return left
 }
 
-// provenEnd says whether the processes of a worker that has vanished are known to have ended. Until then it is
-// looked at again and again: nobody else tells of its node.
+// watchVanished has workers that have vanished looked at again and again, as long as their nodes may be in touch again
+// or lost: nobody else tells of those.
+func (p *planner) watchVanished() {
+	for i := range p.Memory.Vanished {
+		if v := &p.Memory.Vanished[i]; !p.Nodes.Gone[v.Node] && !p.Nodes.outOfService(v.Node) {
+			p.lookAgain(overdueAfter / 4)
+		}
+	}
+}
+
+// provenEnd says whether the processes of a worker that has vanished are known to have ended.
 func (p *planner) provenEnd(v *Vanished) bool {
 	if p.Nodes.Gone[v.Node] || p.Nodes.outOfService(v.Node) {
 		return true
 	}
-	p.lookAgain(overdueAfter / 4)
 	return p.Nodes.inTouch(v.Node) && p.Now.Sub(v.At) > v.Grace+kubeletPatience
 }
 

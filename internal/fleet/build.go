@@ -77,7 +77,7 @@ func (j *job) shape(shapes Shapes) {
 		bare.Namespace = j.object.Namespace
 		j.gang, j.growth = bare, bare
 	}
-	j.unmodelled = unmodelledWords(j.gang)
+	j.unmodelled = UnmodelledWords(j.gang)
 	j.gang, j.growth = scopeOf(j.gang), scopeOf(j.growth) // what else a worker has is large, and there are many jobs
 }
 

@@ -3,7 +3,7 @@
 // once, and gives each job its grant.
 //
 // It may know allocation, informers, and the helpers by which the scheduler matches pods and nodes. The
-// controller sees Fleet (seam.go), Mark, Pin, Unmodelled and Demand, and nothing else of it.
+// controller sees Fleet (seam.go), Mark, Pin, UnmodelledWords and Demand, and nothing else of it.
 //
 //	seam.go                    what the controller sees
 //	marks.go                   what stands on a worker that leaves for another job

@@ -160,8 +160,8 @@ func hostPort(spec *corev1.PodSpec) int32 {
 	return 0
 }
 
-// unmodelledWords is Unmodelled as a sentence.
-func unmodelledWords(pod *corev1.Pod) string {
+// UnmodelledWords is Unmodelled as a sentence; empty when the planner knows.
+func UnmodelledWords(pod *corev1.Pod) string {
 	if why := Unmodelled(pod); why != "" {
 		return strings.Join([]string{"the template has ", why, ", and only the scheduler knows where such a pod fits"}, "")
 	}

@@ -25,8 +25,9 @@ type FailureSpecApplyConfiguration struct {
 	// either. From 1s to 1h, default 5s.
 	HeartbeatTimeout *v1.Duration `json:"heartbeatTimeout,omitempty"`
 	// regroupTimeout is how long the workers that are left wait for others, with their state, when
-	// they are fewer than min. Then all of them are released and the job queues anew. From 1s to
-	// 24h, default 2m.
+	// they are fewer than min. Then all of them are released and the job queues anew. It counts from
+	// when the API server answers the operator, and is three times as long at most. From 1s to 24h,
+	// default 2m.
 	RegroupTimeout *v1.Duration `json:"regroupTimeout,omitempty"`
 	// hangTimeout is how long no worker may make a step, outside of evaluation, snapshots and the
 	// start of the program, before the world is taken for hung. It must be longer than the longest
