@@ -312,27 +312,6 @@ func (p *planner) growthFailure(crew []worker) bool {
 	return true
 }
 
-// crashed says whether a newcomer has failed by itself. One that was taken away, or whose node was lost,
-// has not: another may find room at once. One that a kubelet has refused counts as failed, since the next
-// would be refused as well.
-func (p *planner) crashed(w *worker) bool {
-	if _, marked := fleet.MarkOf(w.pod); marked || w.lost == "" || disruptionTarget(w.pod) != nil || p.Memory.Elastic.Told[string(w.pod.UID)] {
-		return false // who was told to go, went
-	}
-	var at time.Time
-	exits := p.failedExits([]*corev1.Pod{w.pod})
-	switch {
-	case w.loss != nil && w.loss.Program:
-		at = w.loss.At
-	case w.ended && len(exits) > 0:
-		at = exits[0].at
-	default:
-		return false
-	}
-	// What ends in the second in which it is deleted most likely ends by that.
-	return w.pod.DeletionTimestamp == nil || deletionTime(w.pod).After(at.Truncate(time.Second))
-}
-
 // unschedulable is why the scheduler has no node for a pod, in its own words.
 func unschedulable(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,13 +12,64 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
-// verdict is whose fault some losses were.
-type verdict struct {
-	// wait is how long to wait before it is certain; the rest means nothing until then.
-	wait time.Duration
-	// program is true when nothing but the program was at fault.
-	program bool
-	message string
+// diagnose says what has gone wrong with a gang, if anything. An infrastructure loss explains the
+// failures of all the others, so it is looked for first.
+func (p *planner) diagnose(pods []*corev1.Pod) failure {
+	pods = slices.DeleteFunc(slices.Clone(pods), p.history)
+	if missing := int(p.minimum()) - len(pods); missing > 0 {
+		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.minimum(), p.attempt())}
+	}
+	for _, pod := range pods {
+		if loss := p.infrastructureLoss(pod); loss != "" {
+			return failure{cause: causeInfrastructure, message: loss}
+		}
+	}
+	exits := p.failedExits(pods)
+	if len(exits) == 0 {
+		return failure{}
+	}
+	first := slices.MinFunc(exits, func(a, b failedExit) int { return a.at.Compare(b.at) })
+	if left := first.at.Add(settleTime).Sub(p.Now); left > 0 {
+		return failure{cause: causeUnsettled, after: left}
+	}
+	if left := p.maybeLost(pods); left > 0 {
+		return failure{cause: causeUnsettled, after: left}
+	}
+	if left := p.unexplained(exits); left > 0 {
+		return failure{cause: causeUnsettled, after: left}
+	}
+	return failure{cause: causeProgram, message: culprit(exits).message()}
+}
+
+// maybeLost returns how long to wait for members that may have been lost without a word: their
+// session is gone, and neither their exit nor their silence is certain yet.
+func (p *planner) maybeLost(pods []*corev1.Pod) time.Duration {
+	if !p.rendezvousKnows() {
+		return 0
+	}
+	var wait time.Duration
+	for _, pod := range pods {
+		member := p.member(pod)
+		if podEnded(pod) || member.Exited || member.Connected || member.LastSeen.IsZero() {
+			continue
+		}
+		silentAt := member.LastSeen.Add(value(p.Job.Spec.Failure.HeartbeatTimeout).Duration + time.Second)
+		wait = max(wait, silentAt.Sub(p.Now))
+	}
+	return wait
+}
+
+// unexplained returns how long to wait for the last words of exits of which only the agent has told:
+// the culprit is found by what it said, and a busy kubelet needs seconds to bring its lines.
+func (p *planner) unexplained(exits []failedExit) time.Duration {
+	var wait time.Duration
+	for _, exit := range exits {
+		ended := podEnded(exit.pod) || trainerExit(exit.pod, &p.Job.Spec.Workers) != nil
+		if exit.said() == "" && !ended {
+			wait = max(wait, exit.at.Add(lastWords).Sub(p.Now))
+		}
+	}
+	return wait
 }
 
 // verdict judges losses together: one that the infrastructure caused explains the others.
@@ -43,69 +96,6 @@ func (p *planner) verdict(losses []rendezvous.Loss) verdict {
 	return v
 }
 
-// judge corrects what the rendezvous saw of a loss by the status of its pod: the cluster knows of
-// evictions, the kubelet of exits that no agent could report. Both need a moment to say so; wait is how
-// long it may take yet.
-func (p *planner) judge(loss *rendezvous.Loss) (whom cause, message string, wait time.Duration) {
-	told := causeInfrastructure
-	if loss.Program {
-		told = causeProgram
-	}
-	pod := p.podByUID(loss.UID)
-	if pod == nil {
-		return told, whose(loss, nil), 0
-	}
-	if reason, said := disruption(pod); reason != "" {
-		message = fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, said)
-		return causeInfrastructure, message, 0
-	}
-	if pod.DeletionTimestamp != nil && (!loss.Program || !deletedAfter(pod, loss.At)) {
-		return causeInfrastructure, whose(loss, pod) + " (its pod was deleted)", 0
-	}
-	ended := podEnded(pod) || trainerExit(pod, &p.Job.Spec.Workers) != nil
-	patience := settleTime
-	if !ended && !loss.Program && !p.member(pod).Stays {
-		patience = lastWords
-	}
-	wait = max(0, loss.At.Add(patience).Sub(p.Now))
-	exits := p.failedExits([]*corev1.Pod{pod})
-	switch {
-	case !ended || len(exits) == 0:
-		return told, whose(loss, pod), wait
-	case loss.Program && loss.Message != "" && exits[0].said() == "":
-		return causeProgram, whose(loss, pod), wait
-	default:
-		exits[0].rank = loss.Rank
-		return causeProgram, exits[0].message(), wait
-	}
-}
-
-// deletedAfter says whether a pod that is being deleted was still wanted at a time. The deletion's time in
-// the API is that of its end.
-func deletedAfter(pod *corev1.Pod, at time.Time) bool {
-	return !deletionTime(pod).Before(at.Truncate(time.Second))
-}
-
-// deletionTime is when a pod that is being deleted was, to the second.
-func deletionTime(pod *corev1.Pod) time.Time {
-	return pod.DeletionTimestamp.Add(-time.Duration(value(pod.DeletionGracePeriodSeconds)) * time.Second)
-}
-
-// whose names the worker in front of what became of it. The pod may be gone.
-func whose(loss *rendezvous.Loss, pod *corev1.Pod) string {
-	who, where := "worker "+loss.Name, ""
-	if pod != nil {
-		where = "node " + pod.Spec.NodeName
-	}
-	if loss.Rank >= 0 {
-		where = strings.TrimSuffix(fmt.Sprintf("worker rank %d, %s", loss.Rank, where), ", ")
-	}
-	if where != "" {
-		who += " (" + where + ")"
-	}
-	return who + ": " + loss.Message
-}
-
 func (p *planner) podByUID(uid string) *corev1.Pod {
 	for _, pod := range p.Pods {
 		if string(pod.UID) == uid {
@@ -113,6 +103,27 @@ func (p *planner) podByUID(uid string) *corev1.Pod {
 		}
 	}
 	return nil
+}
+
+// blame finds out whose fault it was that an attempt cannot go on, from the losses that no change has
+// accounted for, and names it first. Without such losses the failure stays what it was.
+func (p *planner) blame(f failure) failure {
+	losses := p.lossesIn(p.accountedRound(), math.MaxUint64)
+	if len(losses) == 0 {
+		return f
+	}
+	verdict := p.verdict(losses)
+	if verdict.wait > 0 {
+		return failure{cause: causeUnsettled, after: verdict.wait}
+	}
+	f.cause = causeInfrastructure
+	if verdict.program {
+		f.cause = causeProgram
+	}
+	if !strings.Contains(f.message, lastLine(verdict.message)) {
+		f.message = verdict.message + "; " + f.message
+	}
+	return f
 }
 
 // lossesIn are the losses of worlds from one round on and before another. Losses of workers that were
