@@ -284,7 +284,7 @@ func (p *planner) judged(w *worker) bool {
 	if w.loss == nil {
 		return true
 	}
-	_, _, wait := p.judge(w.loss)
+	wait := p.judge(w.pod, w.loss).wait
 	if wait > 0 {
 		p.lookAgain(wait)
 	}

@@ -22,24 +22,22 @@ type failedExit struct {
 	fault string // the exception that its SDK reported
 }
 
-func (p *planner) failedExits(pods []*corev1.Pod) []failedExit {
-	var exits []failedExit
-	for _, pod := range pods {
-		member := p.member(pod)
-		exit := failedExit{pod: pod, rank: p.standing(pod).rank, fault: member.Fault, at: member.FailedAt, code: member.ExitCode}
-		if ended := trainerExit(pod, &p.Job.Spec.Workers); ended != nil {
-			exit.code, exit.cause, exit.lines = ended.ExitCode, ended.Reason, programLines(ended.Message)
-			if exit.at.IsZero() {
-				exit.at = ended.FinishedAt.Time
-			}
-		} else if pod.Status.Phase == corev1.PodFailed {
-			exit.code, exit.at = -1, p.Now.Add(-settleTime)
+// failedExit is how the program of a worker has failed, by the word of its agent and of the kubelet; nil when it has not.
+func (p *planner) failedExit(pod *corev1.Pod) *failedExit {
+	member := p.member(pod)
+	exit := failedExit{pod: pod, rank: p.standing(pod).rank, fault: member.Fault, at: member.FailedAt, code: member.ExitCode}
+	if ended := trainerExit(pod, &p.Job.Spec.Workers); ended != nil {
+		exit.code, exit.cause, exit.lines = ended.ExitCode, ended.Reason, programLines(ended.Message)
+		if exit.at.IsZero() {
+			exit.at = ended.FinishedAt.Time
 		}
-		if exit.code != 0 {
-			exits = append(exits, exit)
-		}
+	} else if pod.Status.Phase == corev1.PodFailed {
+		exit.code, exit.at = -1, p.Now.Add(-settleTime)
 	}
-	return exits
+	if exit.code == 0 {
+		return nil
+	}
+	return &exit
 }
 
 // agentPrefix begins every line that the agent itself writes.
@@ -53,8 +51,8 @@ func programLines(output string) string {
 
 // culprit picks the exit that explains the others: the earliest that is not a mere communication
 // error, or the earliest of all.
-func culprit(exits []failedExit) failedExit {
-	slices.SortStableFunc(exits, func(a, b failedExit) int { return a.at.Compare(b.at) })
+func culprit(exits []*failedExit) *failedExit {
+	slices.SortStableFunc(exits, func(a, b *failedExit) int { return a.at.Compare(b.at) })
 	for _, exit := range exits {
 		if said := exit.said(); said != "" && !rendezvous.CommunicationError(said) {
 			return exit
@@ -63,7 +61,7 @@ func culprit(exits []failedExit) failedExit {
 	return exits[0]
 }
 
-func (e failedExit) said() string {
+func (e *failedExit) said() string {
 	if e.fault != "" {
 		return e.fault
 	}
@@ -71,12 +69,12 @@ func (e failedExit) said() string {
 }
 
 // message says who ended how, and all that is known of why.
-func (e failedExit) message() string { return e.explained(e.said()) }
+func (e *failedExit) message() string { return e.explained(e.said()) }
 
 // line is the same with the last line of why.
-func (e failedExit) line() string { return e.explained(lastLine(e.said())) }
+func (e *failedExit) line() string { return e.explained(lastLine(e.said())) }
 
-func (e failedExit) explained(why string) string {
+func (e *failedExit) explained(why string) string {
 	who := fmt.Sprintf("worker %s on node %s", e.pod.Name, e.pod.Spec.NodeName)
 	if e.rank >= 0 {
 		who = fmt.Sprintf("worker %s (worker rank %d, node %s)", e.pod.Name, e.rank, e.pod.Spec.NodeName)

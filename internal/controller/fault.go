@@ -19,40 +19,125 @@ const (
 	lastWords = 10 * time.Second
 )
 
-// verdict is whose fault some losses were.
+// verdict is whose fault a loss was, of one worker or of several.
 type verdict struct {
-	// wait is how long to wait before it is certain; the rest means nothing until then.
-	wait time.Duration
-	// program is true when nothing but the program was at fault.
-	program bool
+	// cause is causeProgram or causeInfrastructure; causeNone while nobody is known to be lost.
+	cause   cause
 	message string
+	// wait is how long to wait before it is certain; the rest may change until then.
+	wait time.Duration
+	// exit is how the program of the worker failed; nil when that is not how it was lost.
+	exit *failedExit
 }
 
-// infrastructureLoss says how a pod was lost through no fault of the program; empty if it was not.
-func (p *planner) infrastructureLoss(pod *corev1.Pod) string {
-	where := fmt.Sprintf("worker %s on node %s", pod.Name, pod.Spec.NodeName)
-	if exit := trainerExit(pod, &p.Job.Spec.Workers); exit != nil && exit.ExitCode == 0 {
-		return ""
+// judge says whose fault it was that a worker was lost, by all that is known of it: its pod, which is nil once it is gone,
+// and what the rendezvous says of its loss, which is nil for nothing.
+func (p *planner) judge(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
+	switch {
+	case pod == nil:
+		return verdict{cause: told(loss), message: whose(loss, nil)}
+	case loss == nil && p.endedWell(pod):
+		return verdict{}
 	}
-	if reason, message := disruption(pod); reason != "" {
-		return fmt.Sprintf("%s was lost: %s: %s", where, reason, message)
+	if disrupted := disruptedMessage(pod); disrupted != "" {
+		return verdict{cause: causeInfrastructure, message: disrupted}
 	}
+	if loss != nil {
+		return p.judgeTold(pod, loss)
+	}
+	return p.judgeUntold(pod)
+}
+
+// judgeUntold judges a worker of whose loss the rendezvous says nothing, as of one that was in no world yet.
+func (p *planner) judgeUntold(pod *corev1.Pod) verdict {
+	where := whereIs(pod)
 	if pod.DeletionTimestamp != nil {
-		return fmt.Sprintf("%s was deleted", where)
+		return verdict{cause: causeInfrastructure, message: where + " was deleted"}
 	}
 	if !podEnded(pod) && p.rendezvousKnows() && p.member(pod).Silent {
-		return fmt.Sprintf("%s has been silent for %s and no step was made", where, value(p.Job.Spec.Failure.HeartbeatTimeout).Duration)
+		return verdict{cause: causeInfrastructure, message: fmt.Sprintf("%s has been silent for %s and no step was made",
+			where, value(p.Job.Spec.Failure.HeartbeatTimeout).Duration)}
 	}
-	return ""
+	v := verdict{wait: p.mayBeLost(pod)}
+	if v.exit = p.failedExit(pod); v.exit != nil {
+		v.cause, v.message = causeProgram, v.exit.message()
+		v.wait = max(v.wait, p.unexplained(v.exit))
+	}
+	return v
+}
+
+// judgeTold corrects what the rendezvous saw of a loss by the status of its pod: the cluster knows of
+// deletions, the kubelet of exits that no agent could report. Both need a moment to say so.
+func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
+	if pod.DeletionTimestamp != nil && (!loss.Program || !deletedAfter(pod, loss.At)) {
+		return verdict{cause: causeInfrastructure, message: whose(loss, pod) + " (its pod was deleted)"}
+	}
+	ended := p.ended(pod)
+	patience := settleTime
+	if !ended && !loss.Program && !p.member(pod).Stays {
+		patience = lastWords
+	}
+	v := verdict{cause: told(loss), message: whose(loss, pod), wait: max(0, loss.At.Add(patience).Sub(p.Now))}
+	exit := p.failedExit(pod)
+	if !ended || exit == nil {
+		return v
+	}
+	v.cause, v.exit = causeProgram, exit
+	if !loss.Program || loss.Message == "" || exit.said() != "" {
+		exit.rank = loss.Rank
+		v.message = exit.message()
+	}
+	return v
+}
+
+// told is whose fault a loss was by the word of the rendezvous.
+func told(loss *rendezvous.Loss) cause {
+	if loss.Program {
+		return causeProgram
+	}
+	return causeInfrastructure
+}
+
+// mayBeLost returns how long to wait for a member that may have been lost without a word: its session is gone, and neither
+// its exit nor its silence is certain yet.
+func (p *planner) mayBeLost(pod *corev1.Pod) time.Duration {
+	member := p.member(pod)
+	if !p.rendezvousKnows() || podEnded(pod) || member.Exited || member.Connected || member.LastSeen.IsZero() {
+		return 0
+	}
+	silentAt := member.LastSeen.Add(value(p.Job.Spec.Failure.HeartbeatTimeout).Duration + time.Second)
+	return max(0, silentAt.Sub(p.Now))
+}
+
+// unexplained returns how long to wait for the last words of an exit of which only the agent has told:
+// the culprit is found by what it said, and a busy kubelet needs seconds to bring its lines.
+func (p *planner) unexplained(exit *failedExit) time.Duration {
+	if exit.said() != "" || p.ended(exit.pod) {
+		return 0
+	}
+	return max(0, exit.at.Add(lastWords).Sub(p.Now))
+}
+
+// ended says whether the kubelet has told that the program of a worker has ended.
+func (p *planner) ended(pod *corev1.Pod) bool {
+	return podEnded(pod) || trainerExit(pod, &p.Job.Spec.Workers) != nil
+}
+
+// endedWell says whether the kubelet has told that it has ended with 0.
+func (p *planner) endedWell(pod *corev1.Pod) bool {
+	exit := trainerExit(pod, &p.Job.Spec.Workers)
+	return exit != nil && exit.ExitCode == 0
+}
+
+func whereIs(pod *corev1.Pod) string {
+	return fmt.Sprintf("worker %s on node %s", pod.Name, pod.Spec.NodeName)
 }
 
 // disruption is the reason why the cluster ended a pod; empty when it did not. A kubelet that
 // rejects a pod, or is shut down, fails it without any container having ended.
 func disruption(pod *corev1.Pod) (reason, message string) {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue {
-			return condition.Reason, condition.Message
-		}
+	if target := disruptionTarget(pod); target != nil {
+		return target.Reason, target.Message
 	}
 	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "" {
 		return pod.Status.Reason, pod.Status.Message
@@ -60,41 +145,13 @@ func disruption(pod *corev1.Pod) (reason, message string) {
 	return "", ""
 }
 
-// judge corrects what the rendezvous saw of a loss by the status of its pod: the cluster knows of
-// evictions, the kubelet of exits that no agent could report. Both need a moment to say so; wait is how
-// long it may take yet.
-func (p *planner) judge(loss *rendezvous.Loss) (whom cause, message string, wait time.Duration) {
-	told := causeInfrastructure
-	if loss.Program {
-		told = causeProgram
+// disruptedMessage says how the cluster ended a pod; empty when it did not.
+func disruptedMessage(pod *corev1.Pod) string {
+	reason, said := disruption(pod)
+	if reason == "" {
+		return ""
 	}
-	pod := p.podByUID(loss.UID)
-	if pod == nil {
-		return told, whose(loss, nil), 0
-	}
-	if reason, said := disruption(pod); reason != "" {
-		message = fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, said)
-		return causeInfrastructure, message, 0
-	}
-	if pod.DeletionTimestamp != nil && (!loss.Program || !deletedAfter(pod, loss.At)) {
-		return causeInfrastructure, whose(loss, pod) + " (its pod was deleted)", 0
-	}
-	ended := podEnded(pod) || trainerExit(pod, &p.Job.Spec.Workers) != nil
-	patience := settleTime
-	if !ended && !loss.Program && !p.member(pod).Stays {
-		patience = lastWords
-	}
-	wait = max(0, loss.At.Add(patience).Sub(p.Now))
-	exits := p.failedExits([]*corev1.Pod{pod})
-	switch {
-	case !ended || len(exits) == 0:
-		return told, whose(loss, pod), wait
-	case loss.Program && loss.Message != "" && exits[0].said() == "":
-		return causeProgram, whose(loss, pod), wait
-	default:
-		exits[0].rank = loss.Rank
-		return causeProgram, exits[0].message(), wait
-	}
+	return fmt.Sprintf("%s was lost: %s: %s", whereIs(pod), reason, said)
 }
 
 // deletedAfter says whether a pod that is being deleted was still wanted at a time. The deletion's time in
@@ -126,15 +183,11 @@ func whose(loss *rendezvous.Loss, pod *corev1.Pod) string {
 // lostWorker says how we know that a worker will make no step any more, and whether its processes
 // are certainly gone.
 func (p *planner) lostWorker(w *worker) (lost string, ended bool) {
-	pod := w.pod
-	where := fmt.Sprintf("worker %s on node %s", pod.Name, pod.Spec.NodeName)
-	exit := trainerExit(pod, &p.Job.Spec.Workers)
+	pod, where := w.pod, whereIs(w.pod)
 	switch {
-	case exit != nil && exit.ExitCode == 0:
+	case p.endedWell(pod):
 		return "", true
-	case exit != nil:
-		return p.endedMessage(pod), true
-	case podEnded(pod):
+	case p.ended(pod):
 		return p.endedMessage(pod), true
 	case w.bound() && p.Nodes.Gone[pod.Spec.NodeName] && !w.seen.Connected:
 		return where + " was lost: the node was deleted", true
@@ -151,13 +204,13 @@ func (p *planner) lostWorker(w *worker) (lost string, ended bool) {
 
 // endedMessage says how a worker has ended that should not have.
 func (p *planner) endedMessage(pod *corev1.Pod) string {
-	if reason, message := disruption(pod); reason != "" {
-		return fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, message)
+	if disrupted := disruptedMessage(pod); disrupted != "" {
+		return disrupted
 	}
-	for _, exit := range p.failedExits([]*corev1.Pod{pod}) {
+	if exit := p.failedExit(pod); exit != nil {
 		return exit.line()
 	}
-	return fmt.Sprintf("worker %s on node %s has ended", pod.Name, pod.Spec.NodeName)
+	return whereIs(pod) + " has ended"
 }
 
 // crashed says whether a newcomer has failed by itself. One that was taken away, or whose node was lost,
@@ -168,12 +221,12 @@ func (p *planner) crashed(w *worker) bool {
 		return false // who was told to go, went
 	}
 	var at time.Time
-	exits := p.failedExits([]*corev1.Pod{w.pod})
+	exit := p.failedExit(w.pod)
 	switch {
 	case w.loss != nil && w.loss.Program:
 		at = w.loss.At
-	case w.ended && len(exits) > 0:
-		at = exits[0].at
+	case w.ended && exit != nil:
+		at = exit.at
 	default:
 		return false
 	}

@@ -19,79 +19,59 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 	if missing := int(p.minimum()) - len(pods); missing > 0 {
 		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.minimum(), p.attempt())}
 	}
+	var exits []*failedExit
+	var wait time.Duration
 	for _, pod := range pods {
-		if loss := p.infrastructureLoss(pod); loss != "" {
-			return failure{cause: causeInfrastructure, message: loss}
+		v := p.judge(pod, nil)
+		if v.cause == causeInfrastructure {
+			return failure{cause: v.cause, message: v.message}
 		}
+		if v.exit != nil {
+			exits = append(exits, v.exit)
+		}
+		wait = sooner(wait, v.wait)
 	}
-	exits := p.failedExits(pods)
 	if len(exits) == 0 {
 		return failure{}
 	}
-	first := slices.MinFunc(exits, func(a, b failedExit) int { return a.at.Compare(b.at) })
+	first := slices.MinFunc(exits, func(a, b *failedExit) int { return a.at.Compare(b.at) })
 	if left := first.at.Add(settleTime).Sub(p.Now); left > 0 {
 		return failure{cause: causeUnsettled, after: left}
 	}
-	if left := p.maybeLost(pods); left > 0 {
-		return failure{cause: causeUnsettled, after: left}
-	}
-	if left := p.unexplained(exits); left > 0 {
-		return failure{cause: causeUnsettled, after: left}
+	if wait > 0 {
+		return failure{cause: causeUnsettled, after: wait}
 	}
 	return failure{cause: causeProgram, message: culprit(exits).message()}
 }
 
-// maybeLost returns how long to wait for members that may have been lost without a word: their
-// session is gone, and neither their exit nor their silence is certain yet.
-func (p *planner) maybeLost(pods []*corev1.Pod) time.Duration {
-	if !p.rendezvousKnows() {
-		return 0
+// sooner is the shorter one of two waits, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
 	}
-	var wait time.Duration
-	for _, pod := range pods {
-		member := p.member(pod)
-		if podEnded(pod) || member.Exited || member.Connected || member.LastSeen.IsZero() {
-			continue
-		}
-		silentAt := member.LastSeen.Add(value(p.Job.Spec.Failure.HeartbeatTimeout).Duration + time.Second)
-		wait = max(wait, silentAt.Sub(p.Now))
-	}
-	return wait
-}
-
-// unexplained returns how long to wait for the last words of exits of which only the agent has told:
-// the culprit is found by what it said, and a busy kubelet needs seconds to bring its lines.
-func (p *planner) unexplained(exits []failedExit) time.Duration {
-	var wait time.Duration
-	for _, exit := range exits {
-		ended := podEnded(exit.pod) || trainerExit(exit.pod, &p.Job.Spec.Workers) != nil
-		if exit.said() == "" && !ended {
-			wait = max(wait, exit.at.Add(lastWords).Sub(p.Now))
-		}
-	}
-	return wait
+	return a
 }
 
 // verdict judges losses together: one that the infrastructure caused explains the others.
 func (p *planner) verdict(losses []rendezvous.Loss) verdict {
-	v := verdict{program: len(losses) > 0}
+	var v verdict
 	var program, infrastructure []string
 	for i := range losses {
-		cause, message, wait := p.judge(&losses[i])
-		v.wait = max(v.wait, wait)
-		if cause == causeProgram {
-			program = append(program, message)
+		one := p.judge(p.podByUID(losses[i].UID), &losses[i])
+		v.wait = max(v.wait, one.wait)
+		if one.cause == causeProgram {
+			program = append(program, one.message)
 		} else {
-			infrastructure = append(infrastructure, message)
+			infrastructure = append(infrastructure, one.message)
 		}
 	}
-	v.program = v.program && len(infrastructure) == 0
-	v.message = strings.Join(infrastructure, "; ")
-	if v.program {
-		v.message = program[0]
-		if others := len(program) - 1; others > 0 {
-			v.message = fmt.Sprintf("%d workers failed; the first: %s", others+1, program[0])
-		}
+	if len(infrastructure) > 0 || len(program) == 0 {
+		v.cause, v.message = causeInfrastructure, strings.Join(infrastructure, "; ")
+		return v
+	}
+	v.cause, v.message = causeProgram, program[0]
+	if others := len(program) - 1; others > 0 {
+		v.message = fmt.Sprintf("%d workers failed; the first: %s", others+1, program[0])
 	}
 	return v
 }
@@ -116,10 +96,7 @@ func (p *planner) blame(f failure) failure {
 	if verdict.wait > 0 {
 		return failure{cause: causeUnsettled, after: verdict.wait}
 	}
-	f.cause = causeInfrastructure
-	if verdict.program {
-		f.cause = causeProgram
-	}
+	f.cause = verdict.cause
 	if !strings.Contains(f.message, lastLine(verdict.message)) {
 		f.message = verdict.message + "; " + f.message
 	}
