@@ -363,6 +363,33 @@ type QueueStatus struct {
 	EstimatedStart *metav1.Time `json:"estimatedStart,omitempty"`
 }
 
+// AvoidedNode is a node on which the job is not placed for a while.
+type AvoidedNode struct {
+	// name is that of the node.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name,omitempty"`
+
+	// failures is how often workers failed there or were lost with it. The time for which the node is avoided doubles with it.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Failures *int32 `json:"failures,omitempty"`
+
+	// until is when it may be used again.
+	//
+	// +optional
+	Until *metav1.Time `json:"until,omitempty"`
+
+	// message says what happened there last.
+	//
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
 // RestartsStatus counts how often the job started over, by cause.
 type RestartsStatus struct {
 	// program counts failures of the training program; spec.failure.maxRestarts bounds it.
@@ -455,6 +482,16 @@ type TrainingJobStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Retries *int32 `json:"retries,omitempty"`
+
+	// avoidedNodes are nodes to blame for workers that failed or were lost, at most 16. Until their time is over the job does
+	// not grow there, and its gang is placed there only where it fits nowhere else. One is forgotten once the job has trained
+	// for a minute after that.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	AvoidedNodes []AvoidedNode `json:"avoidedNodes,omitempty"`
 
 	// workers counts workers.
 	//

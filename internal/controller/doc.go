@@ -27,6 +27,7 @@
 //	nodes.go       nodes that go
 //	goodput.go     how much of the job's time was of use
 //	failure.go     what follows from a failure
+//	avoid.go       nodes that are to blame, and are left out for a while
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?
 //	forgive.go     which refused batches may be tried again

@@ -199,11 +199,11 @@ func TestTarget(t *testing.T) {
 			state: func(s *State) { s.World.Elastic = false }},
 		{name: "growth that failed a moment ago", workers: 2, room: 4, want: 2,
 			state: func(s *State) {
-				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil, nil)}
+				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil)}
 			}},
 		{name: "growth that failed long ago", workers: 2, room: 4, want: 6,
 			state: func(s *State) {
-				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now.Add(-time.Hour), "no", nil, nil)}
+				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now.Add(-time.Hour), "no", nil)}
 			}},
 	}
 	for _, c := range cases {
@@ -275,8 +275,8 @@ func TestGrowthThatCannotStart(t *testing.T) {
 			}
 			state.Now = now.Add(25 * time.Second)
 			state.Nodes.ByName["n7"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n7"}} // none of its business
-			if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || !slices.Equal(plan.Facts.Avoid, []string{"n1"}) {
-				t.Errorf("the planner is told to wait until %s, and to avoid %v", plan.Facts.GrowAfter, plan.Facts.Avoid)
+			if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || !slices.Equal(avoided(plan), []string{"n1"}) {
+				t.Errorf("the planner is told to wait until %s, and to avoid %v", plan.Facts.GrowAfter, avoided(plan))
 			}
 			if name == "no image" && !slices.Equal(names(plan.Actions.Delete), []string{"digits-1-2"}) {
 				t.Errorf("deletes %v", names(plan.Actions.Delete))
@@ -291,12 +291,12 @@ func TestGrowthThatCannotStart(t *testing.T) {
 func TestBackOffOfGrowth(t *testing.T) {
 	growth := GrowthBackOff{}
 	for i, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 10 * time.Minute, 10 * time.Minute} {
-		growth = growth.failed(now, "", nil, nil)
+		growth = growth.failed(now, "", nil)
 		if got := growth.Until.Sub(now); got != want {
 			t.Errorf("pause %d is %s, want %s", i+1, got, want)
 		}
 	}
-	if growth = growth.failed(growth.Until.Add(lastGrowthPause), "", nil, nil); growth.Count != 1 {
+	if growth = growth.failed(growth.Until.Add(lastGrowthPause), "", nil); growth.Count != 1 {
 		t.Error("it went well for long, and the pause goes on doubling")
 	}
 }

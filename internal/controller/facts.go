@@ -24,7 +24,6 @@ func (p *planner) facts() fleet.Facts {
 	if growth := &p.plan.Elastic.Growth; p.growthPaused() {
 		facts.GrowAfter = growth.over()
 	}
-	facts.Avoid = p.plan.Elastic.Growth.avoided(p.Now)
 	for i := range p.workers {
 		w := &p.workers[i]
 		if w.inWorld() {

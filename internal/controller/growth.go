@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// The pause of growth that failed, and of a node that it failed on, doubles from firstGrowthPause to
-	// lastGrowthPause.
+	// The pause of growth that failed doubles from firstGrowthPause to lastGrowthPause.
 	firstGrowthPause = 30 * time.Second
 	lastGrowthPause  = 10 * time.Minute
 )
@@ -30,34 +29,18 @@ type GrowthBackOff struct {
 	// Count is how often in a row it failed, Why says why it did last.
 	Count int
 	Why   string
-	// Avoid says until when nothing is placed on a node where a newcomer has failed, unless there is no
-	// other.
-	Avoid map[string]time.Time
 	// Blamed are the uids of the pods of the last failure: one pod is one failure.
 	Blamed []string
 }
 
-// failed returns the back-off after one more failure on some nodes.
-func (b GrowthBackOff) failed(now time.Time, why string, blamed, nodes []string) GrowthBackOff {
+// failed returns the back-off after one more failure.
+func (b GrowthBackOff) failed(now time.Time, why string, blamed []string) GrowthBackOff {
 	count := 1
 	if now.Before(b.Until.Add(lastGrowthPause)) {
 		count = b.Count + 1
 	}
-	pause := firstGrowthPause
-	for i := 1; i < count && pause < lastGrowthPause; i++ {
-		pause *= 2
-	}
-	until := now.Add(min(pause, lastGrowthPause))
-	avoid := map[string]time.Time{}
-	for node, till := range b.Avoid {
-		if now.Before(till) {
-			avoid[node] = till
-		}
-	}
-	for _, node := range nodes {
-		avoid[node] = until
-	}
-	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Avoid: avoid, Blamed: blamed}
+	until := now.Add(doubled(firstGrowthPause, lastGrowthPause, int32(count)))
+	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Blamed: blamed}
 }
 
 // told is the back-off in words.
@@ -71,17 +54,6 @@ func (b GrowthBackOff) over() time.Time {
 		return b.Refused
 	}
 	return b.Until
-}
-
-// avoided are the nodes to avoid now.
-func (b GrowthBackOff) avoided(now time.Time) []string {
-	var nodes []string
-	for node, until := range b.Avoid {
-		if now.Before(until) {
-			nodes = append(nodes, node)
-		}
-	}
-	return sorted(nodes)
 }
 
 // growthPaused says whether no more workers are made for now.
@@ -307,7 +279,8 @@ func (p *planner) growthFailure(crew []worker) bool {
 		return false
 	}
 	growth := &p.plan.Elastic.Growth
-	*growth = growth.failed(p.Now, strings.Join(why, "; "), blamed, nodes)
+	*growth = growth.failed(p.Now, strings.Join(why, "; "), blamed)
+	p.avoid(nodes, growth.Why)
 	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
 	return true
 }
