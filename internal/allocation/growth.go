@@ -257,6 +257,9 @@ func (l *level) step(id JobID) bool {
 	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, head) < steps {
 		return false
 	}
+	if p.reach.of(k).beside(in.Avoid) < p.reach.of(k).total {
+		return false // what others gave might be where it is not to be placed
+	}
 	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
 		for _, n := range p.growInto(&p.soon, id, steps) {
 			p.charge(n, in.Growth)

@@ -1,0 +1,69 @@
+package allocation
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestANodeThatIsAvoidedComesLast: a gang starts for all that, and as little of it as can be is placed there.
+func TestANodeThatIsAvoidedComesLast(t *testing.T) {
+	for _, devices := range []int64{0, 1} {
+		for gang, want := range map[int32]int{1: 0, 4: 0, 5: 1, 6: 2, 8: 4} {
+			c := newCluster().withNodes(3, 2)
+			c.Nodes[0].Capacity[cpu], c.Nodes[0].Capacity[2] = 128_000, 4 // the emptiest, and the one that holds most together
+			c.Nodes[0].Free = slices.Clone(c.Nodes[0].Capacity)
+			id := c.queued("job", gang, 8, func(j *Job) { j.Avoid = []NodeID{0} })
+			shape := c.shape(devices, 0)
+			if devices == 0 {
+				c.Shapes[shape].Request[cpu] = 32_000
+			}
+			c.Jobs[id].Gang = shape
+			got := NewPlan(c).of(id)
+			there := 0
+			for _, n := range got.Places {
+				if n == 0 {
+					there++
+				}
+			}
+			if !got.Start || len(got.Places) != int(gang) || there != want {
+				t.Errorf("with %d devices each, a gang of %d: starts %v on %v, want %d of it on node 0", devices, gang, got.Start, got.Places, want)
+			}
+		}
+	}
+}
+
+// TestGrowthTakesNothingForANodeThatIsAvoided: what others gave there would be of no use to the job.
+func TestGrowthTakesNothingForANodeThatIsAvoided(t *testing.T) {
+	for name, row := range map[string]struct {
+		avoid []NodeID
+		want  int
+	}{
+		"nothing is avoided":     {nil, 4},
+		"where the lender is":    {[]NodeID{1}, 0},
+		"where nothing is to be": {[]NodeID{2}, 4},
+	} {
+		c := newCluster().withNodes(3, 4)
+		lender := c.training("lender", 2, 8, []NodeID{0, 0, 1, 1, 1, 1})
+		high := c.training("high", 2, 6, []NodeID{0, 0}, priority(100), func(j *Job) { j.Avoid = row.avoid })
+		c.Nodes[2].Closed = "it is being drained"
+		if got := NewPlan(c).leavesFor(lender, high); got != row.want {
+			t.Errorf("%s: %d leave for it, want %d", name, got, row.want)
+		}
+	}
+}
+
+// TestGrowthGoesElsewhere: a node that is avoided keeps a job from growing there alone.
+func TestGrowthGoesElsewhere(t *testing.T) {
+	c := newCluster().withNodes(3, 4)
+	id := c.training("job", 2, 12, []NodeID{0, 0}, func(j *Job) { j.Avoid = []NodeID{0, 2} })
+	got := NewPlan(c).of(id)
+	if got.Count != 6 || slices.ContainsFunc(got.Places, func(n NodeID) bool { return n != 1 }) {
+		t.Errorf("it grows to %d, on %v; want 4 more on node 1", got.Count, got.Places)
+	}
+	c.Now = c.Now.Add(time.Minute)
+	c.Jobs[id].Avoid = nil
+	if got := NewPlan(c).of(id); got.Count != 12 {
+		t.Errorf("when nothing is avoided it grows to %d", got.Count)
+	}
+}
