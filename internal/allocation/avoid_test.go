@@ -2,8 +2,8 @@ package allocation
 
 import (
 	"slices"
+	"strings"
 	"testing"
-	"time"
 )
 
 // TestANodeThatIsAvoidedComesLast: a gang starts for all that, and as little of it as can be is placed there.
@@ -61,7 +61,10 @@ func TestGrowthGoesElsewhere(t *testing.T) {
 	if got.Count != 6 || slices.ContainsFunc(got.Places, func(n NodeID) bool { return n != 1 }) {
 		t.Errorf("it grows to %d, on %v; want 4 more on node 1", got.Count, got.Places)
 	}
-	c.Now = c.Now.Add(time.Minute)
+	c.Jobs[id].Avoid = []NodeID{0, 1, 2}
+	if got := NewPlan(c).of(id); got.Count != 2 || got.Why.Reason != "GrowthBackingOff" || !strings.Contains(got.Why.Text, "nodes where its workers") {
+		t.Errorf("where all that is free is avoided it has %d workers: %+v", got.Count, got.Why)
+	}
 	c.Jobs[id].Avoid = nil
 	if got := NewPlan(c).of(id); got.Count != 12 {
 		t.Errorf("when nothing is avoided it grows to %d", got.Count)

@@ -1,10 +1,12 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -68,4 +70,41 @@ func (p *planner) forgetNodes() {
 		}
 		return !slices.ContainsFunc(p.workers, func(w worker) bool { return w.newcomer() && w.stays() && nodeOf(w.pod) == node.Name })
 	})
+}
+
+// avoidedNow are the nodes that are avoided now.
+func (p *planner) avoidedNow() []v1alpha1.AvoidedNode {
+	return slices.DeleteFunc(slices.Clone(p.plan.Status.AvoidedNodes), func(node v1alpha1.AvoidedNode) bool {
+		return !p.Now.Before(value(node.Until).Time)
+	})
+}
+
+func (p *planner) avoids(name string) bool { return slices.ContainsFunc(p.avoidedNow(), isNode(name)) }
+
+// blamesAnew says whether a node is to blame of which the status does not say so yet.
+func (p *planner) blamesAnew() bool {
+	return !apiequality.Semantic.DeepEqual(p.Job.Status.AvoidedNodes, p.plan.Status.AvoidedNodes)
+}
+
+// leftOut says until when nothing is placed on some nodes.
+func (p *planner) leftOut(names []string) string {
+	var parts []string
+	for _, node := range p.avoidedNow() {
+		if slices.Contains(names, node.Name) {
+			parts = append(parts, notOn(&node))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// withAvoided is a sentence on where there is room, and which nodes are left out and why.
+func (p *planner) withAvoided(sentence string) string {
+	for _, node := range p.avoidedNow() {
+		sentence += "; " + notOn(&node) + ": " + node.Message
+	}
+	return sentence
+}
+
+func notOn(node *v1alpha1.AvoidedNode) string {
+	return fmt.Sprintf("not on node %s until %s", node.Name, value(node.Until).UTC().Format(time.RFC3339))
 }

@@ -29,6 +29,8 @@ type worker struct {
 	loss *rendezvous.Loss
 	// stuck says why its containers cannot start.
 	stuck string
+	// withdrawn is true when it leaves because it did not start in time.
+	withdrawn bool
 }
 
 func (w *worker) bound() bool { return w.pod.Spec.NodeName != "" }
@@ -68,6 +70,7 @@ func (p *planner) crew(pods []*corev1.Pod) []worker {
 		crew = append(crew, w)
 	}
 	p.holdBack(crew)
+	p.withdraw(crew)
 	p.markSurplus(crew)
 	return crew
 }

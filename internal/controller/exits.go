@@ -68,6 +68,12 @@ func (e *failedExit) said() string {
 	return e.lines
 }
 
+// unstarted says whether it failed before its program started: it was refused, an init container failed, or its container could
+// not be started.
+func (e *failedExit) unstarted() bool {
+	return e.code < 0 || e.cause == "StartError" || e.cause == "ContainerCannotRun"
+}
+
 // message says who ended how, and all that is known of why.
 func (e *failedExit) message() string { return e.explained(e.said()) }
 

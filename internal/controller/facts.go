@@ -29,7 +29,7 @@ func (p *planner) facts() fleet.Facts {
 		if w.inWorld() {
 			facts.Ranks[w.pod.UID] = w.stands.rank
 		}
-		if w.ended || w.lost != "" || w.leaving != "" && !forOthers(w.leaving) && w.leaving != rendezvous.ReasonScaledDown {
+		if w.ended || w.lost != "" || w.withdrawn || w.leaving != "" && !forOthers(w.leaving) && w.leaving != rendezvous.ReasonScaledDown {
 			facts.Lost[w.pod.UID] = true
 		}
 	}

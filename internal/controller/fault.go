@@ -234,6 +234,16 @@ func (p *planner) crashed(w *worker) bool {
 	return w.pod.DeletionTimestamp == nil || deletionTime(w.pod).After(at.Truncate(time.Second))
 }
 
+// unstartedOn is the node on which a worker has failed before its program started, which is to blame for that; empty when it
+// has not.
+func (p *planner) unstartedOn(pod *corev1.Pod) string {
+	reason, _ := disruption(pod)
+	if exit := p.failedExit(pod); reason == "" && (exit == nil || !exit.unstarted()) {
+		return ""
+	}
+	return pod.Spec.NodeName
+}
+
 // history says whether a pod has ended that was in no world by then: what became of it explains
 // nothing now. It is kept for its logs. Whoever had ended before the world before the newest one began was not in that either.
 func (p *planner) history(pod *corev1.Pod) bool {

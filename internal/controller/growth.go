@@ -18,6 +18,9 @@ const (
 	// The pause of growth that failed doubles from firstGrowthPause to lastGrowthPause.
 	firstGrowthPause = 30 * time.Second
 	lastGrowthPause  = 10 * time.Minute
+	// growthNodes is how many nodes may be avoided at a time until it is hardly the nodes why newcomers fail, and the job's
+	// growth pauses on all of them.
+	growthNodes = 3
 )
 
 // GrowthBackOff is the pause after workers that could not be added.
@@ -92,6 +95,8 @@ func (p *planner) missing(crew []worker) need {
 		// A place of the gang's own class is filled whatever became of growth.
 		places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return !place.Own })
 	}
+	// The plan may be from before a node was to blame.
+	places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return !place.Own && p.avoids(place.Node) })
 	return need{places: places}
 }
 
@@ -245,44 +250,75 @@ func (p *planner) gone(crew []worker) string {
 
 // growthFailure remembers newcomers that found no node in time, cannot start, or have failed before
 // they were in a world. It says whether there is one that was not known before.
+//
+// The job does not grow on their nodes for a while. Where nobody but the job is to blame, or many nodes would be, it does not grow
+// at all for a while.
 func (p *planner) growthFailure(crew []worker) bool {
-	stabilization := value(p.Job.Spec.Growth.Stabilization).Duration
-	var why, blamed, nodes []string
+	var why, blamed []string
+	nodes := map[string][]string{}
+	jobs := false
 	for i := range crew {
 		w := &crew[i]
-		if !w.newcomer() || w.leaving != "" || isRefill(w.pod) && !w.bound() && pinned(w.pod) == "" {
-			continue // of a batch whose places the scheduler chooses nobody knows how long it may take
-		}
-		text := ""
-		left := w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
-		switch {
-		case p.crashed(w):
-			text = w.lost
-		case w.ended || w.lost != "" || w.bound() && w.stuck == "":
+		text, toBlame := p.whyFailed(w)
+		if text == "" {
 			continue
-		case left > 0:
-			p.lookAgain(left)
-			continue
-		case !w.bound():
-			text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s",
-				w.pod.Name, stabilization, unschedulable(w.pod))
-		default:
-			text = w.stuck
 		}
 		blamed = append(blamed, string(w.pod.UID))
-		if !slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
-			why = append(why, text)
-			nodes = append(nodes, nodeOf(w.pod))
+		if slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
+			continue
 		}
+		why = append(why, text)
+		nodes[nodeOf(w.pod)] = append(nodes[nodeOf(w.pod)], text)
+		jobs = jobs || toBlame == ""
 	}
 	if len(why) == 0 {
 		return false
 	}
+	for _, node := range sortedKeys(nodes) {
+		p.avoid([]string{node}, strings.Join(nodes[node], "; "))
+	}
 	growth := &p.plan.Elastic.Growth
-	*growth = growth.failed(p.Now, strings.Join(why, "; "), blamed)
-	p.avoid(nodes, growth.Why)
-	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
+	if jobs || len(p.avoidedNow()) > growthNodes {
+		*growth = growth.failed(p.Now, strings.Join(why, "; "), blamed)
+		p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
+		return true
+	}
+	growth.Blamed = blamed
+	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s; %s", strings.Join(why, "; "), p.leftOut(sortedKeys(nodes)))
 	return true
+}
+
+// whyFailed says why a newcomer will be in no world, and which node is to blame; empty for none of them.
+func (p *planner) whyFailed(w *worker) (text, node string) {
+	if !w.newcomer() || w.leaving != "" || isRefill(w.pod) && !w.bound() && pinned(w.pod) == "" {
+		return "", "" // of a batch whose places the scheduler chooses nobody knows how long it may take
+	}
+	stabilization := value(p.Job.Spec.Growth.Stabilization).Duration
+	left := w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
+	switch {
+	case p.crashed(w):
+		return w.lost, p.unstartedOn(w.pod)
+	case w.ended || w.lost != "" || w.bound() && w.stuck == "":
+		return "", ""
+	case left > 0:
+		p.lookAgain(left)
+		return "", ""
+	case !w.bound():
+		text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s", w.pod.Name, stabilization, unschedulable(w.pod))
+		return text, pinned(w.pod)
+	default:
+		return w.stuck, w.pod.Spec.NodeName
+	}
+}
+
+// withdraw has newcomers leave that could not start where they are: others take their place elsewhere.
+func (p *planner) withdraw(crew []worker) {
+	for i := range crew {
+		w := &crew[i]
+		if w.newcomer() && w.stays() && (w.stuck != "" || !w.bound()) && slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
+			w.leaving, w.why, w.withdrawn = rendezvous.ReasonScaledDown, "it could not start there in time", true
+		}
+	}
 }
 
 // unschedulable is why the scheduler has no node for a pod, in its own words.
