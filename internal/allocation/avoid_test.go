@@ -33,6 +33,33 @@ func TestANodeThatIsAvoidedComesLast(t *testing.T) {
 	}
 }
 
+// TestOnlyWhoHasFewerThanMinIsPlacedWhereNothingElseIs: a loss of the gang is made good on a node that is avoided when too few are
+// left, and not while others have its place.
+func TestOnlyWhoHasFewerThanMinIsPlacedWhereNothingElseIs(t *testing.T) {
+	for live, want := range map[int]int{2: 1, 3: 0} {
+		for _, elsewhere := range []bool{false, true} {
+			c := newCluster().withNodes(3, 4)
+			id := c.training("job", 3, 6, []NodeID{0, 0, 0, 0}, func(j *Job) { j.Avoid = []NodeID{1} })
+			for _, w := range append([]Worker{c.Jobs[id].Workers[0]}, c.Jobs[id].Workers[live+1:]...) {
+				c.put(w)
+			}
+			c.Jobs[id].Workers = c.Jobs[id].Workers[1 : live+1]
+			c.training("lender", 2, 8, []NodeID{2, 2, 1, 1})
+			c.Nodes[0].Closed = "it is being drained"
+			if !elsewhere {
+				c.training("other", 2, 2, []NodeID{2, 2})
+			}
+			got := NewPlan(c)
+			if elsewhere {
+				want = 1
+			}
+			if own := int(got.of(id).Own); own != want || elsewhere && own > 0 && got.of(id).Places[0] != 2 || got.leaves(1) > 0 {
+				t.Errorf("with %d of 3, and room elsewhere %v: %d are made, on %v, and the lender loses %d", live, elsewhere, own, got.of(id).Places, got.leaves(1))
+			}
+		}
+	}
+}
+
 // TestGrowthTakesNothingForANodeThatIsAvoided: what others gave there would be of no use to the job.
 func TestGrowthTakesNothingForANodeThatIsAvoided(t *testing.T) {
 	for name, row := range map[string]struct {
