@@ -2,13 +2,16 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 // avoided are the names of the nodes that a plan avoids.
@@ -86,4 +89,84 @@ func TestAnAvoidedNodeIsForgotten(t *testing.T) {
 	if got := avoided(NewPlan(state, settings)); len(got) != 3 {
 		t.Errorf("the job has trained for a second, and %v are kept", got)
 	}
+}
+
+// TestWhichNodeIsToBlame: where the infrastructure was at fault on a node that is known, the job leaves that out and goes on soon.
+func TestWhichNodeIsToBlame(t *testing.T) {
+	long := start.Add(30 * time.Second)
+	for name, row := range map[string]struct {
+		lost podChange
+		seen *rendezvous.MemberObservation
+		want []string
+	}{
+		"its kubelet has refused it":  {func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu" }, nil, []string{"n2"}},
+		"its node shuts down":         {withCondition(corev1.DisruptionTarget, corev1.PodReasonTerminationByKubelet, "shutting down"), nil, []string{"n2"}},
+		"its node does not answer":    {withCondition(corev1.DisruptionTarget, "DeletionByTaintManager", "unreachable"), nil, []string{"n2"}},
+		"it is silent":                {func(*corev1.Pod) {}, &rendezvous.MemberObservation{Joined: true, Silent: true}, []string{"n2"}},
+		"it failed before it started": {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, nil, []string{"n2"}},
+		"another needed the room":     {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), nil, nil},
+		"somebody has deleted it":     {deletedAt(long), nil, nil},
+		"its program failed":          {func(pod *corev1.Pod) { exited(1, long, "ValueError")(pod); pod.Spec.NodeName = "n2" }, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobWith(scheduled)
+			state := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns, onNode("n2"), row.lost))
+			state.World = worldOf(1, state.Pods...)
+			if row.seen != nil {
+				state.World.Members[string(state.Pods[1].UID)] = *row.seen
+			}
+			plan := NewPlan(state, settings)
+			expectTarget(t, plan, 0)
+			if got := avoided(plan); !slices.Equal(got, row.want) {
+				t.Fatalf("avoids %v, want %v", got, row.want)
+			}
+			if len(row.want) > 0 {
+				expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, "; not on node n2 until 2030-01-01T12:01:30Z")
+			}
+		})
+	}
+}
+
+// All nodes of a rack are to blame, whoever of its workers is looked at first.
+func TestAllNodesThatFailedTogetherAreLeftOut(t *testing.T) {
+	job := jobWith(scheduled)
+	shuts := withCondition(corev1.DisruptionTarget, corev1.PodReasonTerminationByKubelet, "shutting down")
+	state := stateOf(job, podOf(job, 1, 0, trainerRuns, shuts), podOf(job, 1, 1, trainerRuns, onNode("n2"), shuts))
+	if got := avoided(NewPlan(state, settings)); !slices.Equal(got, []string{"n1", "n2"}) {
+		t.Errorf("avoids %v", got)
+	}
+}
+
+// TestTheBackOffIsTheNodes: the job's own pause is short as long as other nodes are to blame each time.
+func TestTheBackOffIsTheNodes(t *testing.T) {
+	job := jobWith(scheduled)
+	lose := func(node string) time.Duration {
+		t.Helper()
+		refused := func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu" }
+		state := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, onNode(node), refused))
+		plan := NewPlan(state, settings)
+		job.Status = plan.Status
+		pause := job.Status.RetryTime.Sub(state.Now)
+		scheduled(job) // the next attempt gets as far
+		return pause
+	}
+	losses := 0
+	expect := func(node string, seconds int) {
+		t.Helper()
+		losses++
+		if got := lose(node); got != time.Duration(seconds)*time.Second {
+			t.Errorf("pause after loss %d, by node %s, is %s, want %ds", losses, node, got, seconds)
+		}
+	}
+	expect("n2", 2)
+	expect("n3", 2)
+	expect("n2", 4)
+	expect("n3", 4)
+	expect("n2", 8)
+	for i := losses; i < mostAvoided+1; i++ {
+		expect(fmt.Sprintf("m%d", i), 2)
+	}
+	// So many in a row are hardly the nodes' fault.
+	expect("m20", 4)
+	expect("m21", 8)
 }

@@ -68,10 +68,13 @@ func (e *failedExit) said() string {
 	return e.lines
 }
 
-// unstarted says whether it failed before its program started: it was refused, an init container failed, or its container could
-// not be started.
-func (e *failedExit) unstarted() bool {
-	return e.code < 0 || e.cause == "StartError" || e.cause == "ContainerCannotRun"
+// nodes are those to blame: that of a worker that failed before its program started, since an init container failed or its own
+// could not be started.
+func (e *failedExit) nodes() []string {
+	if e.code < 0 || e.cause == "StartError" || e.cause == "ContainerCannotRun" {
+		return []string{e.pod.Spec.NodeName}
+	}
+	return nil
 }
 
 // message says who ended how, and all that is known of why.

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,8 @@ type failure struct {
 	message string
 	// after is when an unsettled failure should be looked at again.
 	after time.Duration
+	// nodes are those to blame; none where nobody knows.
+	nodes []string
 }
 
 // handle turns a failure into a restart of the gang, or into the end of the job.
@@ -56,6 +59,7 @@ func (p *planner) handle(f failure) {
 		p.lookAgain(f.after)
 		return
 	}
+	p.avoid(f.nodes, f.message)
 	if f.cause == causeProgram {
 		failures := value(status.Restarts.Program) + 1
 		if limit := value(p.Job.Spec.Failure.MaxRestarts); failures > limit {
@@ -63,37 +67,54 @@ func (p *planner) handle(f failure) {
 			return
 		}
 		status.Restarts.Program = ptr.To(failures)
-		p.restart("ProgramFailure", f.message, p.backOff(programBackOff, failures))
+		p.restart("ProgramFailure", f, p.backOff(programBackOff, failures))
 		return
 	}
 	switch f.cause {
 	case causeReleased:
-		p.restart(v1alpha1.EventGangReleased, f.message, infrastructureBackOff)
+		p.restart(v1alpha1.EventGangReleased, f, infrastructureBackOff)
 		return
 	case causeEvicted:
 		status.StartTime = nil // it waits for its admission again, and spec.activeDeadline begins anew with that
-		p.restart(v1alpha1.EventEvicted, f.message, infrastructureBackOff)
+		p.restart(v1alpha1.EventEvicted, f, infrastructureBackOff)
 		return
 	case causeUnplaced:
-		p.restart("GangUnplaced", f.message, p.vainStart())
+		p.restart("GangUnplaced", f, p.vainStart())
 		return
 	}
 	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
 	if !placed && p.Memory.Own.Began != p.attempt() {
 		// A leader has died over it, most likely. Others would grow into the room meanwhile.
-		p.restart("GangIncomplete", f.message, 0)
+		p.restart("GangIncomplete", f, 0)
 		return
 	}
 	retries := value(status.Retries) + 1
 	status.Retries = &retries
-	pause := p.backOff(infrastructureBackOff, retries)
+	pause := p.lossPause(f.nodes)
 	if !placed {
 		// Nothing ran yet: a pod that was withdrawn before it had a node is no loss.
-		p.restart("GangIncomplete", f.message, pause)
+		p.restart("GangIncomplete", f, pause)
 		return
 	}
 	status.Restarts.Infrastructure = ptr.To(value(status.Restarts.Infrastructure) + 1)
-	p.restart("InfrastructureLoss", f.message, pause)
+	p.restart("InfrastructureLoss", f, pause)
+}
+
+// lossPause is the pause after an attempt that was lost to the infrastructure. Where it is known which nodes are to blame the next
+// attempt leaves those out, and need not wait: the pause grows with the failures of the same node, which means that there is no
+// other. Only when more were lost in a row than can be left out is it hardly the nodes.
+func (p *planner) lossPause(nodes []string) time.Duration {
+	retries := value(p.plan.Status.Retries)
+	if len(nodes) == 0 {
+		return p.backOff(infrastructureBackOff, retries)
+	}
+	again := max(1, retries-mostAvoided)
+	for i := range p.plan.Status.AvoidedNodes {
+		if node := &p.plan.Status.AvoidedNodes[i]; slices.Contains(nodes, node.Name) {
+			again = max(again, value(node.Failures))
+		}
+	}
+	return p.backOff(infrastructureBackOff, again)
 }
 
 // forgetRetries begins the count of lost attempts anew once the job has trained for a while. Steps would
@@ -111,11 +132,14 @@ func (p *planner) forgetRetries() {
 }
 
 // restart releases the gang; the next attempt starts after the pause.
-func (p *planner) restart(reason, message string, pause time.Duration) {
+func (p *planner) restart(reason string, f failure, pause time.Duration) {
 	retry := metav1.NewTime(p.Now.Add(pause))
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
-	text := fmt.Sprintf("attempt %d ended: %s", p.attempt(), message)
+	text := fmt.Sprintf("attempt %d ended: %s", p.attempt(), f.message)
+	if without := p.leftOut(f.nodes); without != "" {
+		text += "; " + without
+	}
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the last gang is being released")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff,
 		fmt.Sprintf("the next attempt is due at %s; %s", retry.UTC().Format(time.RFC3339), text))

@@ -28,6 +28,8 @@ type verdict struct {
 	wait time.Duration
 	// exit is how the program of the worker failed; nil when that is not how it was lost.
 	exit *failedExit
+	// nodes are those to blame, on which others would be lost as well; none where nobody knows.
+	nodes []string
 }
 
 // judge says whose fault it was that a worker was lost, by all that is known of it: its pod, which is nil once it is gone,
@@ -40,7 +42,7 @@ func (p *planner) judge(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 		return verdict{}
 	}
 	if disrupted := disruptedMessage(pod); disrupted != "" {
-		return verdict{cause: causeInfrastructure, message: disrupted}
+		return verdict{cause: causeInfrastructure, message: disrupted, nodes: disruptedOn(pod)}
 	}
 	if loss != nil {
 		return p.judgeTold(pod, loss)
@@ -55,12 +57,12 @@ func (p *planner) judgeUntold(pod *corev1.Pod) verdict {
 		return verdict{cause: causeInfrastructure, message: where + " was deleted"}
 	}
 	if !podEnded(pod) && p.rendezvousKnows() && p.member(pod).Silent {
-		return verdict{cause: causeInfrastructure, message: fmt.Sprintf("%s has been silent for %s and no step was made",
-			where, value(p.Job.Spec.Failure.HeartbeatTimeout).Duration)}
+		return verdict{cause: causeInfrastructure, nodes: []string{pod.Spec.NodeName}, message: fmt.Sprintf(
+			"%s has been silent for %s and no step was made", where, value(p.Job.Spec.Failure.HeartbeatTimeout).Duration)}
 	}
 	v := verdict{wait: p.mayBeLost(pod)}
 	if v.exit = p.failedExit(pod); v.exit != nil {
-		v.cause, v.message = causeProgram, v.exit.message()
+		v.cause, v.message, v.nodes = causeProgram, v.exit.message(), v.exit.nodes()
 		v.wait = max(v.wait, p.unexplained(v.exit))
 	}
 	return v
@@ -78,11 +80,14 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 		patience = lastWords
 	}
 	v := verdict{cause: told(loss), message: whose(loss, pod), wait: max(0, loss.At.Add(patience).Sub(p.Now))}
+	if !ended && !loss.Program && !p.member(pod).Stays {
+		v.nodes = []string{pod.Spec.NodeName} // nobody hears it there
+	}
 	exit := p.failedExit(pod)
 	if !ended || exit == nil {
 		return v
 	}
-	v.cause, v.exit = causeProgram, exit
+	v.cause, v.exit, v.nodes = causeProgram, exit, exit.nodes()
 	if !loss.Program || loss.Message == "" || exit.said() != "" {
 		exit.rank = loss.Rank
 		v.message = exit.message()
@@ -152,6 +157,14 @@ func disruptedMessage(pod *corev1.Pod) string {
 		return ""
 	}
 	return fmt.Sprintf("%s was lost: %s: %s", whereIs(pod), reason, said)
+}
+
+// disruptedOn is the node that is to blame for what the cluster did to a pod: where a scheduler needed its room, none.
+func disruptedOn(pod *corev1.Pod) []string {
+	if reason, _ := disruption(pod); reason == "" || reason == corev1.PodReasonPreemptionByScheduler {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
 }
 
 // deletedAfter says whether a pod that is being deleted was still wanted at a time. The deletion's time in
@@ -232,16 +245,6 @@ func (p *planner) crashed(w *worker) bool {
 	}
 	// What ends in the second in which it is deleted most likely ends by that.
 	return w.pod.DeletionTimestamp == nil || deletionTime(w.pod).After(at.Truncate(time.Second))
-}
-
-// unstartedOn is the node on which a worker has failed before its program started, which is to blame for that; empty when it
-// has not.
-func (p *planner) unstartedOn(pod *corev1.Pod) string {
-	reason, _ := disruption(pod)
-	if exit := p.failedExit(pod); reason == "" && (exit == nil || !exit.unstarted()) {
-		return ""
-	}
-	return pod.Spec.NodeName
 }
 
 // history says whether a pod has ended that was in no world by then: what became of it explains

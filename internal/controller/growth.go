@@ -96,7 +96,7 @@ func (p *planner) missing(crew []worker) need {
 		places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return !place.Own })
 	}
 	// The plan may be from before a node was to blame.
-	places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return !place.Own && p.avoids(place.Node) })
+	places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return p.avoids(place.Node) })
 	return need{places: places}
 }
 
@@ -297,7 +297,7 @@ func (p *planner) whyFailed(w *worker) (text, node string) {
 	left := w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
 	switch {
 	case p.crashed(w):
-		return w.lost, p.unstartedOn(w.pod)
+		return w.lost, strings.Join(p.judge(w.pod, w.loss).nodes, "")
 	case w.ended || w.lost != "" || w.bound() && w.stuck == "":
 		return "", ""
 	case left > 0:

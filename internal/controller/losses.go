@@ -19,20 +19,24 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 	if missing := int(p.minimum()) - len(pods); missing > 0 {
 		return failure{cause: causeInfrastructure, message: fmt.Sprintf("%d of %d workers of attempt %d are gone", missing, p.minimum(), p.attempt())}
 	}
+	var lost failure
 	var exits []*failedExit
 	var wait time.Duration
 	for _, pod := range pods {
 		v := p.judge(pod, nil)
 		if v.cause == causeInfrastructure {
-			return failure{cause: v.cause, message: v.message}
+			if lost.cause == causeNone {
+				lost.cause, lost.message = v.cause, v.message
+			}
+			lost.nodes = append(lost.nodes, v.nodes...)
 		}
 		if v.exit != nil {
 			exits = append(exits, v.exit)
 		}
 		wait = sooner(wait, v.wait)
 	}
-	if len(exits) == 0 {
-		return failure{}
+	if lost.cause != causeNone || len(exits) == 0 {
+		return lost
 	}
 	first := slices.MinFunc(exits, func(a, b *failedExit) int { return a.at.Compare(b.at) })
 	if left := first.at.Add(settleTime).Sub(p.Now); left > 0 {
@@ -41,7 +45,8 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 	if wait > 0 {
 		return failure{cause: causeUnsettled, after: wait}
 	}
-	return failure{cause: causeProgram, message: culprit(exits).message()}
+	guilty := culprit(exits)
+	return failure{cause: causeProgram, message: guilty.message(), nodes: guilty.nodes()}
 }
 
 // sooner is the shorter one of two waits, of which 0 is none.
@@ -59,6 +64,7 @@ func (p *planner) verdict(losses []rendezvous.Loss) verdict {
 	for i := range losses {
 		one := p.judge(p.podByUID(losses[i].UID), &losses[i])
 		v.wait = max(v.wait, one.wait)
+		v.nodes = append(v.nodes, one.nodes...)
 		if one.cause == causeProgram {
 			program = append(program, one.message)
 		} else {
@@ -96,7 +102,7 @@ func (p *planner) blame(f failure) failure {
 	if verdict.wait > 0 {
 		return failure{cause: causeUnsettled, after: verdict.wait}
 	}
-	f.cause = verdict.cause
+	f.cause, f.nodes = verdict.cause, verdict.nodes
 	if !strings.Contains(f.message, lastLine(verdict.message)) {
 		f.message = verdict.message + "; " + f.message
 	}
