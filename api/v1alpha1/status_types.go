@@ -485,7 +485,7 @@ type TrainingJobStatus struct {
 
 	// avoidedNodes are nodes to blame for workers that failed or were lost, at most 16. Until their time is over the job does
 	// not grow there, and its gang is placed there only where it fits nowhere else. One is forgotten once the job has trained
-	// for a minute after that.
+	// for a minute after that, and all of them when it is suspended.
 	//
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map

@@ -170,3 +170,14 @@ func TestTheBackOffIsTheNodes(t *testing.T) {
 	expect("m20", 4)
 	expect("m21", 8)
 }
+
+// A job that is suspended may go on with another template, which need not fail where this one did.
+func TestASuspendedJobAvoidsNoNode(t *testing.T) {
+	job := jobWith(scheduled, func(job *v1alpha1.TrainingJob) {
+		job.Spec.Suspend = ptr.To(true)
+		job.Status.AvoidedNodes = []v1alpha1.AvoidedNode{{Name: "n1", Until: ptr.To(metav1.NewTime(now.Add(time.Hour)))}}
+	})
+	if got := avoided(NewPlan(stateOf(job), settings)); len(got) > 0 {
+		t.Errorf("avoids %v", got)
+	}
+}
