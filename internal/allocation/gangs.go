@@ -167,8 +167,8 @@ func (p *planner) serve(d *demand) verdict {
 		p.promise(d)
 		return waiting
 	}
-	if !in.Preempts || d.kind == replace && p.reach.of(d.class).beside(in.Avoid) < p.reach.of(d.class).total {
-		return blocked // or what others gave might be where it is not to be placed
+	if !in.Preempts || d.kind == replace && p.barred(d.job, d.class) {
+		return blocked
 	}
 	if p.reclaim(d) {
 		return waiting

@@ -150,7 +150,7 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGrowth, "WaitingForRoom", "others leave room to it: it grows when that is free"}
 	case !until(in.ReclaimedAt, p.c.Settings.RegrowDelay(in.Reclaims), p.c.Now).IsZero():
 		return Why{RuleGrowth, "RegrowDelayed", "room was taken back from it lately: it does not grow into it again yet"}
-	case j.hasClass && p.now.of(j.growthClass).total > p.now.of(j.growthClass).beside(in.Avoid):
+	case p.freeIsAvoided(id):
 		return Why{RuleGrowth, "GrowthBackingOff", "there is room on nodes where its workers have failed or were lost: it does not grow there for a while"}
 	case j.hasClass && p.now.of(j.growthClass).total > 0 && p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < in.next(size)-size:
 		return Why{RuleQuota, "QuotaUsedUp", "the namespace's quota has no room for more workers"}
@@ -158,6 +158,15 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGrowth, "NoRoomForNextSize", fmt.Sprintf("its next size is %d: %s more would be needed, and there is room for %d", in.next(size), count(int(in.next(size)-size), "worker"), p.now.of(j.growthClass).total)}
 	}
 	return Why{RuleGrowth, "NoRoom", "there is no room for more workers"}
+}
+
+// freeIsAvoided says whether there is room for growth of a job, on nodes that it avoids.
+func (p *planner) freeIsAvoided(id JobID) bool {
+	if !p.jobs[id].hasClass {
+		return false
+	}
+	free := p.now.of(p.jobs[id].growthClass)
+	return free.beside(p.c.Jobs[id].Avoid) < free.total
 }
 
 // explainWaiting says what a queued gang waits for.
