@@ -363,21 +363,6 @@ type QueueStatus struct {
 	EstimatedStart *metav1.Time `json:"estimatedStart,omitempty"`
 }
 
-// RestartsStatus counts how often the job started over, by cause.
-type RestartsStatus struct {
-	// program counts failures of the training program; spec.failure.maxRestarts bounds it.
-	//
-	// +kubebuilder:validation:Minimum=0
-	// +optional
-	Program *int32 `json:"program,omitempty"`
-
-	// infrastructure counts losses of nodes and pods that the program did not cause.
-	//
-	// +kubebuilder:validation:Minimum=0
-	// +optional
-	Infrastructure *int32 `json:"infrastructure,omitempty"`
-}
-
 // TrainingJobStatus is what the operator has seen and done.
 type TrainingJobStatus struct {
 	// observedGeneration is the generation of the spec that this status speaks of.
@@ -455,6 +440,16 @@ type TrainingJobStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Retries *int32 `json:"retries,omitempty"`
+
+	// avoidedNodes are nodes to blame for workers that failed or were lost, at most 16. Until their time is over the job does
+	// not grow there, and its gang is placed there only where it fits nowhere else. One is forgotten once the job has trained
+	// for a minute after that, and all of them when it is suspended.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	AvoidedNodes []AvoidedNode `json:"avoidedNodes,omitempty"`
 
 	// workers counts workers.
 	//

@@ -175,7 +175,8 @@ type FailureSpec struct {
 
 	// maxBackOff is the longest pause before another attempt. The pause doubles with each failure of the
 	// program (status.restarts.program), from 5s, and with each attempt in a row that was lost to the
-	// infrastructure before it had trained for a minute (status.retries), from 2s. From 1s to 1h,
+	// infrastructure before it had trained for a minute (status.retries), from 2s. Where a node is to blame
+	// it is that which is left out for a while (status.avoidedNodes), from 30s, at most for as long. From 1s to 1h,
 	// default 5m.
 	//
 	// +kubebuilder:default="5m"

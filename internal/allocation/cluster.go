@@ -229,7 +229,8 @@ type Job struct {
 	// was last taken from it, and Reclaims how often lately; zero for never.
 	GrewAt, EvenedAt, ReclaimedAt time.Time
 	Reclaims                      int32
-	// GrowAfter is when growth may be tried again after it failed, Avoid are nodes on which it failed.
+	// GrowAfter is when growth may be tried again after it failed. Avoid are nodes to blame for workers of it that failed or
+	// were lost: it does not grow there, and its gang is placed there last.
 	GrowAfter time.Time
 	Avoid     []NodeID
 	// Pause is how long a change of its world stops it, as measured; zero when it is not known.

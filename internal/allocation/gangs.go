@@ -167,7 +167,7 @@ func (p *planner) serve(d *demand) verdict {
 		p.promise(d)
 		return waiting
 	}
-	if !in.Preempts {
+	if !in.Preempts || d.kind == replace && p.barred(d.job, d.class) {
 		return blocked
 	}
 	if p.reclaim(d) {
@@ -189,8 +189,13 @@ func (p *planner) serveEach(d *demand) verdict {
 	return last
 }
 
+// fits says whether there is room for a demand. Who has min workers all the same does without nodes that are avoided.
 func (p *planner) fits(r *room, d *demand) bool {
-	return r.of(d.class).total >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
+	in, places := &p.c.Jobs[d.job], r.of(d.class).total
+	if d.kind == replace {
+		places = r.of(d.class).beside(in.Avoid)
+	}
+	return places >= int64(d.places) && r.bounds(in.Gang, 0) >= d.made
 }
 
 // reclaim chooses who leaves so that the demand fits soon.

@@ -254,17 +254,29 @@ func (l *level) step(id JobID) bool {
 		}
 		return true
 	}
-	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, head) < steps {
+	return l.take(id, k, steps)
+}
+
+// take has others give what a job needs for one legal step more.
+func (l *level) take(id JobID, k classID, steps int32) bool {
+	p, in := l.p, &l.p.c.Jobs[id]
+	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps || p.barred(id, k) {
 		return false
 	}
 	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
 		for _, n := range p.growInto(&p.soon, id, steps) {
 			p.charge(n, in.Growth)
 		}
-		l.add(id, &j.virtual, steps)
+		l.add(id, &p.jobs[id].virtual, steps)
 		return true
 	}
 	return false
+}
+
+// barred says whether what others would give to a job might be on a node that it avoids.
+func (p *planner) barred(id JobID, k classID) bool {
+	reach := p.reach.of(k)
+	return reach.beside(p.c.Jobs[id].Avoid) < reach.total
 }
 
 // larger is the next legal size of a job, 0 when it is not to have more.

@@ -16,8 +16,11 @@ func (p *planner) spread(r *room, d *demand, avoid []NodeID) []NodeID {
 	defer r.undo(mark)
 	if !p.asksForDevices(shape) {
 		nodes := p.apart(r, d.job, d.class, d.places, avoid)
-		if int32(len(nodes)) < d.places && len(avoid) > 0 {
-			nodes = p.apart(r, d.job, d.class, d.places, nil)
+		if rest := d.places - int32(len(nodes)); rest > 0 && len(avoid) > 0 {
+			for _, n := range nodes {
+				r.add(n, shape, -1)
+			}
+			nodes = append(nodes, p.apart(r, d.job, d.class, rest, nil)...)
 		}
 		return nodes
 	}

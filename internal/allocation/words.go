@@ -153,6 +153,8 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGrowth, "WaitingForRoom", "others leave room to it: it grows when that is free"}
 	case !until(in.ReclaimedAt, p.c.Settings.RegrowDelay(in.Reclaims), p.c.Now).IsZero():
 		return Why{RuleGrowth, "RegrowDelayed", "room was taken back from it lately: it does not grow into it again yet"}
+	case p.freeIsAvoided(id):
+		return Why{RuleGrowth, "GrowthBackingOff", "there is room on nodes where its workers have failed or were lost: it does not grow there for a while"}
 	case j.hasClass && p.now.of(j.growthClass).total > 0 && p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < in.next(size)-size:
 		return Why{RuleQuota, "QuotaUsedUp", "the namespace's quota has no room for more workers"}
 	case len(in.Sizes) > 0 && j.hasClass && p.now.of(j.growthClass).total > 0:
@@ -185,6 +187,15 @@ func (p *planner) opaqueWords(s ShapeID) string {
 		return "; " + why
 	}
 	return ""
+}
+
+// freeIsAvoided says whether there is room for growth of a job, on nodes that it avoids.
+func (p *planner) freeIsAvoided(id JobID) bool {
+	if !p.jobs[id].hasClass {
+		return false
+	}
+	free := p.now.of(p.jobs[id].growthClass)
+	return free.beside(p.c.Jobs[id].Avoid) < free.total
 }
 
 // explainWaiting says what a queued gang waits for.

@@ -91,7 +91,19 @@ func (l *Look) summary(j *job) []string {
 		all = append(all, fmt.Sprintf("It trains with %s, of at least %d and at most %d.", count(j.have(), "worker"), j.in.Min, j.in.Max))
 	}
 	all = append(all, l.progress(j)...)
-	return append(all, troubles(j)...)
+	return append(append(all, troubles(j)...), l.avoided(j)...)
+}
+
+// avoided are the nodes on which nothing of the job is placed for a while.
+func (l *Look) avoided(j *job) []string {
+	var all []string
+	for i := range j.object.Status.AvoidedNodes {
+		node := &j.object.Status.AvoidedNodes[i]
+		if until := value(node.Until).Time; until.After(l.now) {
+			all = append(all, fmt.Sprintf("Not on node %s until %s: %s", node.Name, clock(until), sentence(node.Message)))
+		}
+	}
+	return all
 }
 
 // progress is how far the training is.

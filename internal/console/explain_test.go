@@ -53,6 +53,22 @@ func TestExplainTellsTroubles(t *testing.T) {
 	}
 }
 
+func TestExplainTellsWhichNodesAreAvoided(t *testing.T) {
+	c := clusterOf(4)
+	job := c.add("job", 2, 4)
+	c.trains(job, "n0", "n0")
+	l := c.look(t)
+	job.Status.AvoidedNodes = []v1alpha1.AvoidedNode{
+		{Name: "n1", Until: ptr.To(metav1.NewTime(l.now.Add(time.Minute))), Message: "worker job-1-2 on node n1 was lost: OutOfcpu"},
+		{Name: "n2", Until: ptr.To(metav1.NewTime(l.now))},
+	}
+	text := explained(t, c.look(t), "job")
+	want := "Not on node n1 until " + clock(l.now.Add(time.Minute)) + ": Worker job-1-2 on node n1 was lost: OutOfcpu."
+	if !strings.Contains(text, want) || strings.Contains(text, "node n2") {
+		t.Errorf("%q is missing, or n2 is told of:\n%s", want, text)
+	}
+}
+
 // A job that nobody has looked at yet has no status at all.
 func TestExplainNewJob(t *testing.T) {
 	c := clusterOf(4)

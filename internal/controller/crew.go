@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -30,6 +29,8 @@ type worker struct {
 	loss *rendezvous.Loss
 	// stuck says why its containers cannot start.
 	stuck string
+	// withdrawn is true when it leaves because it did not start in time.
+	withdrawn bool
 }
 
 func (w *worker) bound() bool { return w.pod.Spec.NodeName != "" }
@@ -70,6 +71,7 @@ func (p *planner) crew(pods []*corev1.Pod) []worker {
 		crew = append(crew, w)
 	}
 	p.holdBack(crew)
+	p.withdraw(crew)
 	p.markSurplus(crew)
 	return crew
 }
@@ -94,43 +96,6 @@ func (p *planner) holdBack(crew []worker) {
 
 // markedOnly is how long a worker may be marked as leaving before the target falls.
 const markedOnly = 5 * time.Second
-
-// lostWorker says how we know that a worker will make no step any more, and whether its processes
-// are certainly gone.
-func (p *planner) lostWorker(w *worker) (lost string, ended bool) {
-	pod := w.pod
-	where := fmt.Sprintf("worker %s on node %s", pod.Name, pod.Spec.NodeName)
-	exit := trainerExit(pod, &p.Job.Spec.Workers)
-	switch {
-	case exit != nil && exit.ExitCode == 0:
-		return "", true
-	case exit != nil:
-		return p.endedMessage(pod), true
-	case podEnded(pod):
-		return p.endedMessage(pod), true
-	case w.bound() && p.Nodes.Gone[pod.Spec.NodeName] && !w.seen.Connected:
-		return where + " was lost: the node was deleted", true
-	case w.bound() && p.Nodes.outOfService(pod.Spec.NodeName):
-		return where + " was lost: the node is tainted " + corev1.TaintNodeOutOfService, true
-	case w.loss != nil:
-		return w.loss.Message, false
-	case p.overdue(pod):
-		return where + " was deleted, and its node does not say that it has ended", false
-	default:
-		return "", false
-	}
-}
-
-// endedMessage says how a worker has ended that should not have.
-func (p *planner) endedMessage(pod *corev1.Pod) string {
-	if reason, message := disruption(pod); reason != "" {
-		return fmt.Sprintf("worker %s on node %s was lost: %s: %s", pod.Name, pod.Spec.NodeName, reason, message)
-	}
-	for _, exit := range p.failedExits([]*corev1.Pod{pod}) {
-		return exit.line()
-	}
-	return fmt.Sprintf("worker %s on node %s has ended", pod.Name, pod.Spec.NodeName)
-}
 
 func count(crew []worker, fits func(*worker) bool) int32 {
 	var n int32

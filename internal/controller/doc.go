@@ -21,12 +21,15 @@
 //	make.go        makes pods: gangs, refills, growth
 //	leaving.go     who leaves, and why
 //	marks.go       who leaves for other jobs, durable
-//	losses.go      whose fault a loss was
+//	fault.go       whose fault the loss of one worker was
+//	exits.go       how programs failed, and which of them explains the others
+//	losses.go      losses taken together
 //	resizes.go     changes of the world, and what they count
 //	regroup.go     fewer than min are left
 //	nodes.go       nodes that go
 //	goodput.go     how much of the job's time was of use
-//	failure.go     which failure was it, and what follows; logs.go which pods stay to show it
+//	failure.go     what follows from a failure; logs.go which pods stay to show it
+//	avoid.go       nodes that are to blame, and are left out for a while
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?
 //	forgive.go     which refused batches may be tried again

@@ -300,8 +300,7 @@ func (p *planner) unjudged(w *worker) time.Duration {
 	if w.loss == nil {
 		return 0
 	}
-	_, _, wait := p.judge(w.loss)
-	return wait
+	return p.judge(w.pod, w.loss).wait
 }
 
 // overWith says whether nothing has yet to be learned from a worker that has ended or was lost: its

@@ -199,11 +199,11 @@ func TestTarget(t *testing.T) {
 			state: func(s *State) { s.World.Elastic = false }},
 		{name: "growth that failed a moment ago", workers: 2, room: 4, want: 2,
 			state: func(s *State) {
-				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil, nil)}
+				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil)}
 			}},
 		{name: "growth that failed long ago", workers: 2, room: 4, want: 6,
 			state: func(s *State) {
-				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now.Add(-time.Hour), "no", nil, nil)}
+				s.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now.Add(-time.Hour), "no", nil)}
 			}},
 	}
 	for _, c := range cases {
@@ -248,55 +248,40 @@ func TestWithdrawnGrowth(t *testing.T) {
 	}
 }
 
-func TestGrowthThatCannotStart(t *testing.T) {
-	for name, broken := range map[string]podChange{
-		"no image": func(pod *corev1.Pod) {
-			pod.CreationTimestamp = metav1.NewTime(start)
-			onNode("n1")(pod)
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
-				Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
-		},
-		"crashed": exited(1, now, "ImportError: no such image"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			job := trains(2)
-			state := elasticState(job, crewOf(job)...)
-			state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
-			giveRoom(state, 4)
-			growthPod(state, 2, broken)
-			plan := look(state)
-			expectNote(t, plan, v1alpha1.EventGrowthWithdrawn, "digits-1-2", "no such image")
-			expectTarget(t, plan, 2)
-			for range 4 {
-				plan = look(state)
-				if len(plan.Actions.Grow) > 0 || value(plan.Status.Workers.Target) != 2 {
-					t.Fatal("it is tried again at once")
-				}
-			}
-			state.Now = now.Add(25 * time.Second)
-			state.Nodes.ByName["n7"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n7"}} // none of its business
-			if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || !slices.Equal(plan.Facts.Avoid, []string{"n1"}) {
-				t.Errorf("the planner is told to wait until %s, and to avoid %v", plan.Facts.GrowAfter, plan.Facts.Avoid)
-			}
-			if name == "no image" && !slices.Equal(names(plan.Actions.Delete), []string{"digits-1-2"}) {
-				t.Errorf("deletes %v", names(plan.Actions.Delete))
-			}
-			if value(plan.Status.Restarts.Program) != 0 {
-				t.Error("a newcomer that fails is no failure of the training")
-			}
-		})
+func TestGrowthThatCrashes(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+	giveRoom(state, 4)
+	growthPod(state, 2, exited(1, now, "ImportError: no such module"))
+	plan := look(state)
+	expectNote(t, plan, v1alpha1.EventGrowthWithdrawn, "digits-1-2", "no such module")
+	expectTarget(t, plan, 2)
+	for range 4 {
+		plan = look(state)
+		if len(plan.Actions.Grow) > 0 || value(plan.Status.Workers.Target) != 2 {
+			t.Fatal("it is tried again at once")
+		}
+	}
+	state.Now = now.Add(25 * time.Second)
+	state.Nodes.ByName["n7"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n7"}} // none of its business
+	if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || !slices.Equal(avoided(plan), []string{"n1"}) {
+		t.Errorf("the planner is told to wait until %s, and to avoid %v", plan.Facts.GrowAfter, avoided(plan))
+	}
+	if value(plan.Status.Restarts.Program) != 0 {
+		t.Error("a newcomer that fails is no failure of the training")
 	}
 }
 
 func TestBackOffOfGrowth(t *testing.T) {
 	growth := GrowthBackOff{}
 	for i, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 10 * time.Minute, 10 * time.Minute} {
-		growth = growth.failed(now, "", nil, nil)
+		growth = growth.failed(now, "", nil)
 		if got := growth.Until.Sub(now); got != want {
 			t.Errorf("pause %d is %s, want %s", i+1, got, want)
 		}
 	}
-	if growth = growth.failed(growth.Until.Add(lastGrowthPause), "", nil, nil); growth.Count != 1 {
+	if growth = growth.failed(growth.Until.Add(lastGrowthPause), "", nil); growth.Count != 1 {
 		t.Error("it went well for long, and the pause goes on doubling")
 	}
 }

@@ -24,13 +24,12 @@ func (p *planner) facts() fleet.Facts {
 	if growth := &p.plan.Elastic.Growth; p.growthPaused() {
 		facts.GrowAfter = growth.over()
 	}
-	facts.Avoid = p.plan.Elastic.Growth.avoided(p.Now)
 	for i := range p.workers {
 		w := &p.workers[i]
 		if w.inWorld() {
 			facts.Ranks[w.pod.UID] = w.stands.rank
 		}
-		if w.ended || w.lost != "" || w.leaving != "" && !forOthers(w.leaving) && w.leaving != rendezvous.ReasonScaledDown {
+		if w.ended || w.lost != "" || w.withdrawn || w.leaving != "" && !forOthers(w.leaving) && w.leaving != rendezvous.ReasonScaledDown {
 			facts.Lost[w.pod.UID] = true
 		}
 	}

@@ -440,6 +440,7 @@ func (s *fleetSim) describe() string {
 		grant := s.operator.fleet.Grant(job.UID)
 		fmt.Fprintf(&text, "    grant %+v\n", grant)
 		fmt.Fprintf(&text, "    vanished %+v\n", s.operator.reconciler.memory.of(job.UID).Vanished)
+		fmt.Fprintf(&text, "    avoids %+v\n", job.Status.AvoidedNodes)
 		for _, pod := range s.server.pods() {
 			if metav1.IsControlledBy(pod, job) {
 				fmt.Fprintf(&text, "    %s %s on %q (%s) deleted %v agent %v %s\n", pod.Name, pod.Status.Phase, pod.Spec.NodeName, pinned(pod),

@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	// The pause of growth that failed, and of a node that it failed on, doubles from firstGrowthPause to
-	// lastGrowthPause.
+	// The pause of growth that failed doubles from firstGrowthPause to lastGrowthPause.
 	firstGrowthPause = 30 * time.Second
 	lastGrowthPause  = 10 * time.Minute
+	// growthNodes is how many nodes may be avoided at a time until it is hardly the nodes why newcomers fail, and the job's
+	// growth pauses on all of them.
+	growthNodes = 3
 )
 
 // GrowthBackOff is the pause after workers that could not be added.
@@ -30,34 +32,18 @@ type GrowthBackOff struct {
 	// Count is how often in a row it failed, Why says why it did last.
 	Count int
 	Why   string
-	// Avoid says until when nothing is placed on a node where a newcomer has failed, unless there is no
-	// other.
-	Avoid map[string]time.Time
 	// Blamed are the uids of the pods of the last failure: one pod is one failure.
 	Blamed []string
 }
 
-// failed returns the back-off after one more failure on some nodes.
-func (b GrowthBackOff) failed(now time.Time, why string, blamed, nodes []string) GrowthBackOff {
+// failed returns the back-off after one more failure.
+func (b GrowthBackOff) failed(now time.Time, why string, blamed []string) GrowthBackOff {
 	count := 1
 	if now.Before(b.Until.Add(lastGrowthPause)) {
 		count = b.Count + 1
 	}
-	pause := firstGrowthPause
-	for i := 1; i < count && pause < lastGrowthPause; i++ {
-		pause *= 2
-	}
-	until := now.Add(min(pause, lastGrowthPause))
-	avoid := map[string]time.Time{}
-	for node, till := range b.Avoid {
-		if now.Before(till) {
-			avoid[node] = till
-		}
-	}
-	for _, node := range nodes {
-		avoid[node] = until
-	}
-	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Avoid: avoid, Blamed: blamed}
+	until := now.Add(doubled(firstGrowthPause, lastGrowthPause, int32(count)))
+	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Blamed: blamed}
 }
 
 // told is the back-off in words.
@@ -71,17 +57,6 @@ func (b GrowthBackOff) over() time.Time {
 		return b.Refused
 	}
 	return b.Until
-}
-
-// avoided are the nodes to avoid now.
-func (b GrowthBackOff) avoided(now time.Time) []string {
-	var nodes []string
-	for node, until := range b.Avoid {
-		if now.Before(until) {
-			nodes = append(nodes, node)
-		}
-	}
-	return sorted(nodes)
 }
 
 // growthPaused says whether no more workers are made for now.
@@ -120,6 +95,8 @@ func (p *planner) missing(crew []worker) need {
 		// A place of the gang's own class is filled whatever became of growth.
 		places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return !place.Own })
 	}
+	// The plan may be from before a node was to blame.
+	places = slices.DeleteFunc(slices.Clone(places), func(place fleet.Place) bool { return p.avoids(place.Node) })
 	return need{places: places}
 }
 
@@ -280,72 +257,87 @@ func (p *planner) gone(crew []worker) string {
 
 // failedNewcomers are newcomers that found no node in time, cannot start, or have failed before they were in a world.
 type failedNewcomers struct {
-	// why says so of each that was not known before, nodes are theirs, blamed the uids of all.
-	why, nodes, blamed []string
+	// why says so of each that was not known before, nodes of those on each node, blamed are the uids of all.
+	why    []string
+	nodes  map[string][]string
+	blamed []string
+	// jobs is true where nobody but the job is to blame for one that was not known before.
+	jobs bool
 	// again is when there may be others; 0 for no such time.
 	again time.Duration
 }
 
 // failedNewcomers looks for them.
 func (p *planner) failedNewcomers(crew []worker) failedNewcomers {
-	stabilization := value(p.Job.Spec.Growth.Stabilization).Duration
-	var found failedNewcomers
+	found := failedNewcomers{nodes: map[string][]string{}}
 	for i := range crew {
 		w := &crew[i]
-		if !w.newcomer() || w.leaving != "" || isRefill(w.pod) && !w.bound() && pinned(w.pod) == "" {
-			continue // of a batch whose places the scheduler chooses nobody knows how long it may take
-		}
-		text := ""
-		left := w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
-		switch {
-		case p.crashed(w):
-			text = w.lost
-		case w.ended || w.lost != "" || w.bound() && w.stuck == "":
-			continue
-		case left > 0:
+		text, node, left := p.whyFailed(w)
+		if left > 0 {
 			found.again = sooner(found.again, left)
+		}
+		if text == "" {
 			continue
-		case !w.bound():
-			text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s",
-				w.pod.Name, stabilization, unschedulable(w.pod))
-		default:
-			text = w.stuck
 		}
 		found.blamed = append(found.blamed, string(w.pod.UID))
-		if !slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
-			found.why = append(found.why, text)
-			found.nodes = append(found.nodes, nodeOf(w.pod))
+		if slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
+			continue
 		}
+		found.why = append(found.why, text)
+		found.nodes[nodeOf(w.pod)] = append(found.nodes[nodeOf(w.pod)], text)
+		found.jobs = found.jobs || node == ""
 	}
 	return found
 }
 
-// withdrawGrowth remembers newcomers that have failed: growth pauses.
+// withdrawGrowth remembers newcomers that have failed. The job does not grow on their nodes for a while. Where nobody but the job is
+// to blame, or many nodes would be, it does not grow at all for a while.
 func (p *planner) withdrawGrowth(failed *failedNewcomers) {
+	nodes := sortedKeys(failed.nodes)
+	for _, node := range nodes {
+		p.avoid([]string{node}, strings.Join(failed.nodes[node], "; "))
+	}
 	growth := &p.plan.Elastic.Growth
-	*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), failed.blamed, failed.nodes)
-	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
+	if failed.jobs || len(p.avoidedNow()) > growthNodes {
+		*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), failed.blamed)
+		p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
+		return
+	}
+	growth.Blamed = failed.blamed
+	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s; %s", strings.Join(failed.why, "; "), p.leftOut(nodes))
 }
 
-// crashed says whether a newcomer has failed by itself. One that was taken away, or whose node was lost,
-// has not: another may find room at once. One that a kubelet has refused counts as failed, since the next
-// would be refused as well.
-func (p *planner) crashed(w *worker) bool {
-	if _, marked := fleet.MarkOf(w.pod); marked || w.lost == "" || disruptionTarget(w.pod) != nil || p.Memory.Elastic.Told[string(w.pod.UID)] {
-		return false // who was told to go, went
+// whyFailed says why a newcomer will be in no world, and which node is to blame; empty for none of them. left is how long one may
+// take yet that has not failed.
+func (p *planner) whyFailed(w *worker) (text, node string, left time.Duration) {
+	if !w.newcomer() || w.leaving != "" || isRefill(w.pod) && !w.bound() && pinned(w.pod) == "" {
+		return "", "", 0 // of a batch whose places the scheduler chooses nobody knows how long it may take
 	}
-	var at time.Time
-	exits := p.failedExits([]*corev1.Pod{w.pod})
+	stabilization := value(p.Job.Spec.Growth.Stabilization).Duration
+	left = w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
 	switch {
-	case w.loss != nil && w.loss.Program:
-		at = w.loss.At
-	case w.ended && len(exits) > 0:
-		at = exits[0].at
+	case p.crashed(w):
+		return w.lost, strings.Join(p.judge(w.pod, w.loss).nodes, ""), 0
+	case w.ended || w.lost != "" || w.bound() && w.stuck == "":
+		return "", "", 0
+	case left > 0:
+		return "", "", left
+	case !w.bound():
+		text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s", w.pod.Name, stabilization, unschedulable(w.pod))
+		return text, pinned(w.pod), 0
 	default:
-		return false
+		return w.stuck, w.pod.Spec.NodeName, 0
 	}
-	// What ends in the second in which it is deleted most likely ends by that.
-	return w.pod.DeletionTimestamp == nil || deletionTime(w.pod).After(at.Truncate(time.Second))
+}
+
+// withdraw has newcomers leave that could not start where they are: others take their place elsewhere.
+func (p *planner) withdraw(crew []worker) {
+	for i := range crew {
+		w := &crew[i]
+		if w.newcomer() && w.stays() && (w.stuck != "" || !w.bound()) && slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
+			w.leaving, w.why, w.withdrawn = rendezvous.ReasonScaledDown, "it could not start there in time", true
+		}
+	}
 }
 
 // unschedulable is why the scheduler has no node for a pod, in its own words.

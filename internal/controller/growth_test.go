@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,11 +10,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -32,7 +35,8 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 		name   string
 		change podChange
 		nodes  func(*Nodes)
-		failed bool
+		// failed is true when growth has failed, node when the node is to blame and growth goes on elsewhere.
+		failed, node bool
 	}{
 		{name: "its program fails", change: exited(1, now, "ImportError"), failed: true},
 		{name: "evicted", change: func(pod *corev1.Pod) {
@@ -57,9 +61,17 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 			change: func(pod *corev1.Pod) { fails(pod); deletionBegun(now.Add(time.Second))(pod) }},
 		{name: "its node was deleted", change: func(pod *corev1.Pod) { trainerRuns(pod); pod.Spec.NodeName = "n9" },
 			nodes: func(n *Nodes) { n.Gone = map[string]bool{"n9": true} }},
-		{name: "refused by its kubelet", failed: true, change: func(pod *corev1.Pod) {
+		{name: "refused by its kubelet", failed: true, node: true, change: func(pod *corev1.Pod) {
 			onNode("n1")(pod)
 			pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu"
+		}},
+		{name: "its init container fails", failed: true, node: true, change: func(pod *corev1.Pod) {
+			onNode("n1")(pod)
+			pod.Status.Phase = corev1.PodFailed
+		}},
+		{name: "its container cannot be started", failed: true, node: true, change: func(pod *corev1.Pod) {
+			exited(128, now, "no such device")(pod)
+			pod.Status.ContainerStatuses[0].State.Terminated.Reason = "StartError"
 		}},
 	}
 	for _, c := range cases {
@@ -88,8 +100,11 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 				look(state)
 				plan := look(state)
 				made := names(slices.Concat(plan.Actions.Grow, plan.Actions.Refill))
-				if growth := state.Memory.Elastic.Growth; (growth.Count > 0) != c.failed || (len(made) == 0) != c.failed {
+				if growth := state.Memory.Elastic.Growth; (growth.Count > 0) != (c.failed && !c.node) || (len(made) == 0) != c.failed {
 					t.Errorf("failed %d times (%s), and makes %v", growth.Count, growth.Why, made)
+				}
+				if got := avoided(plan); slices.Contains(got, "n1") != c.failed {
+					t.Errorf("avoids %v", got)
 				}
 				if restarts := plan.Status.Restarts; restarts != (v1alpha1.RestartsStatus{}) {
 					t.Errorf("restarts are %+v: a newcomer is no loss of the world", restarts)
@@ -164,5 +179,84 @@ func TestARefusalOfGrowthBlamesNobodyTwice(t *testing.T) {
 	look(state)
 	if growth := state.Memory.Elastic.Growth; growth.Count != 2 {
 		t.Errorf("a crash and a refusal are counted as %d failures: %s", growth.Count, growth.Why)
+	}
+}
+
+// noImage is a pod whose container cannot be made on its node.
+func noImage(node string) podChange {
+	return func(pod *corev1.Pod) {
+		pod.CreationTimestamp = metav1.NewTime(start)
+		onNode(node)(pod)
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}
+	}
+}
+
+// TestGrowthThatFailsOnANodeGoesOnElsewhere: a newcomer that cannot start is its node's matter.
+func TestGrowthThatFailsOnANodeGoesOnElsewhere(t *testing.T) {
+	unplaced := func(pod *corev1.Pod) {
+		pod.CreationTimestamp = metav1.NewTime(start)
+		fleet.Pin(pod, "n2")
+	}
+	for name, row := range map[string]struct {
+		change podChange
+		says   string
+		gone   func(Plan) []*corev1.Pod
+	}{
+		"its image cannot be pulled there": {noImage("n2"), "no such image", func(p Plan) []*corev1.Pod { return p.Actions.Delete }},
+		"the scheduler does not place it there": {unplaced, "has no node after spec.growth.stabilization",
+			func(p Plan) []*corev1.Pod { return p.Actions.Withdraw }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(2)
+			state := elasticState(job, crewOf(job)...)
+			state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+			pod := growthPod(state, 2, row.change)
+			giveRoom(state, 1)
+			plan := look(state)
+			expectNote(t, plan, v1alpha1.EventGrowthWithdrawn, "digits-1-2", row.says, "not on node n2 until 2030-01-01T12:01:30Z")
+			if !plan.Facts.GrowAfter.IsZero() || len(plan.Status.AvoidedNodes) != 1 || plan.Status.AvoidedNodes[0].Name != "n2" {
+				t.Fatalf("the job's growth waits until %s, and avoids %+v", plan.Facts.GrowAfter, plan.Status.AvoidedNodes)
+			}
+			if !NewPlan(state, settings).Facts.Lost[pod.UID] {
+				t.Error("the planner of all jobs counts on it")
+			}
+			// The plan from before it failed has a place for another on the same node, the next one elsewhere.
+			gone := false
+			for _, node := range []string{"n2", "n2", "n3", "n3"} {
+				state.Grant.Count, state.Grant.Places = 3, []fleet.Place{{Node: node}}
+				state.Grant.Reason, state.Grant.Why = "Growing", "room for more workers is free"
+				plan = look(state)
+				gone = gone || slices.Equal(names(row.gone(plan)), []string{"digits-1-2"})
+				if node == "n2" && len(plan.Actions.Grow) > 0 {
+					t.Fatalf("%v is made on the node that is avoided", names(plan.Actions.Grow))
+				}
+			}
+			expectTarget(t, plan, 3)
+			if got := names(plan.Actions.Grow); !gone || !slices.Equal(got, []string{"digits-1-3"}) {
+				t.Errorf("it is let go: %v, and %v is made", gone, got)
+			}
+			expectCondition(t, plan, v1alpha1.ConditionFullSize, metav1.ConditionFalse, "Growing", "; not on node n2 until 2030-01-01T12:01:30Z: ", row.says)
+			if growth := state.Memory.Elastic.Growth; growth.Count != 0 || value(plan.Status.AvoidedNodes[0].Failures) != 1 {
+				t.Errorf("one failure is counted as %d of the job and %d of the node", growth.Count, value(plan.Status.AvoidedNodes[0].Failures))
+			}
+		})
+	}
+}
+
+// Where newcomers fail on one node after the other it is hardly the nodes: the job waits.
+func TestGrowthThatFailsOnManyNodesPauses(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	for failures := range int32(growthNodes + 1) {
+		ordinal := 2 + failures
+		state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To(ordinal+1)
+		pod := growthPod(state, ordinal, noImage(fmt.Sprintf("n%d", 10+failures)))
+		giveRoom(state, 1)
+		plan := look(state)
+		if paused := !plan.Facts.GrowAfter.IsZero(); paused != (failures == growthNodes) {
+			t.Fatalf("after it failed on %d nodes growth pauses: %v", failures+1, paused)
+		}
+		state.Pods = slices.DeleteFunc(state.Pods, func(one *corev1.Pod) bool { return one == pod })
 	}
 }

@@ -205,7 +205,7 @@ func (r *Reconciler) growthRefused(ctx context.Context, state *State, what strin
 			m.Own.Unanswered = true
 			growth.Refused, growth.Why = state.Now.Add(min(pause, lastGrowthPause)), message
 		} else {
-			*growth = growth.failed(state.Now, message, growth.Blamed, nil)
+			*growth = growth.failed(state.Now, message, growth.Blamed)
 			growth.Refused = growth.Until
 			m.Own.answered(state.Now)
 		}

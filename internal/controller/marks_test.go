@@ -536,7 +536,7 @@ func TestWhoReplacesAWorkerOfTheGangAtMax(t *testing.T) {
 // TestWhoNeedNotLeaveIsWantedAgain: whatever else pauses growth, the target counts them before their marks go.
 func TestWhoNeedNotLeaveIsWantedAgain(t *testing.T) {
 	state := reclaims(5)
-	state.Memory.Elastic = ElasticMemory{Attempt: 1, Elastic: true, Growth: GrowthBackOff{}.failed(now, "no room", nil, nil)}
+	state.Memory.Elastic = ElasticMemory{Attempt: 1, Elastic: true, Growth: GrowthBackOff{}.failed(now, "no room", nil)}
 	state.Job.Status.Workers.Target = ptr.To[int32](3)
 	for _, pod := range state.Pods[3:] {
 		fleet.Mark{Reason: fleet.Reclaimed, For: "team/big", At: now}.Put(pod)

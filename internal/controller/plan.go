@@ -252,6 +252,7 @@ func (p *planner) suspend() {
 	}
 	status.Workers.Target = ptr.To[int32](0)
 	status.StartTime, status.RetryTime, status.Queue = nil, nil, v1alpha1.QueueStatus{}
+	status.AvoidedNodes = nil // its template may be another one when it goes on
 	p.release(p.Pods)
 	left := len(p.live())
 	message := "spec.suspend is true; set it to false to start the job"

@@ -24,6 +24,7 @@ const (
 // and regularly while it trains.
 func (p *planner) refreshProgress() {
 	p.forgetRetries()
+	p.forgetNodes()
 	every := progressEvery(p.Training)
 	due := p.Memory.ReportedAt.Add(every + jitter(string(p.Job.UID), every/6))
 	reported := !p.Memory.ReportedAt.IsZero() && p.Memory.ReportedRound == p.World.Round

@@ -90,21 +90,3 @@ func (p *planner) standing(pod *corev1.Pod) standing {
 	}
 	return p.recorded(pod)
 }
-
-// history says whether a pod has ended that was in no world by then: what became of it explains
-// nothing now. It is kept for its logs. Whoever had ended before the world before the newest one began was not in that either.
-func (p *planner) history(pod *corev1.Pod) bool {
-	if !podEnded(pod) {
-		return false
-	}
-	if stands := p.recorded(pod); stands.rank >= 0 || stands.open && !p.endedBefore(pod, p.rolled.since) {
-		return false
-	}
-	return isGrowth(pod) || p.member(pod).LostIn > 0 || p.endedBefore(pod, p.rolled.made.StartedAt)
-}
-
-// endedBefore says whether the training container of a pod is known to have ended before a time.
-func (p *planner) endedBefore(pod *corev1.Pod, at time.Time) bool {
-	exit := trainerExit(pod, &p.Job.Spec.Workers)
-	return exit != nil && exit.FinishedAt.Time.Before(at)
-}

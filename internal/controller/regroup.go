@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -130,27 +129,6 @@ func (p *planner) isLeftSafely(crew []worker) bool {
 	return p.World.Phase == rendezvous.PhaseRegrouping && p.storage() != nil &&
 		p.World.Durable.Path != "" && int64(p.World.Durable.Snapshot.Step) >= int64(p.World.Progress.Step) &&
 		count(crew, (*worker).stays) == 0 && len(p.Grant.Places) == 0
-}
-
-// blame finds out whose fault it was that an attempt cannot go on, from the losses that no change has
-// accounted for, and names it first. Without such losses the failure stays what it was.
-func (p *planner) blame(f failure) failure {
-	losses := p.lossesIn(newestRound(p.Job.Status.Resizes), math.MaxUint64)
-	if len(losses) == 0 {
-		return f
-	}
-	verdict := p.verdict(losses)
-	if verdict.wait > 0 {
-		return failure{cause: causeUnsettled, after: verdict.wait}
-	}
-	f.cause = causeInfrastructure
-	if verdict.program {
-		f.cause = causeProgram
-	}
-	if !strings.Contains(f.message, lastLine(verdict.message)) {
-		f.message = verdict.message + "; " + f.message
-	}
-	return f
 }
 
 // phaseLasts is how long something other than training goes on before a condition says so: nothing

@@ -48,8 +48,10 @@ func (p *planner) account(finished bool) {
 		}
 		if len(losses) == 0 && change.recoveredUnseen() {
 			// The leader that knew more is gone; the record says what kind of loss it was.
-			verdict.program = change.Reason != rendezvous.ReasonWorkerLost
-			verdict.message = change.Message
+			verdict.cause, verdict.message = causeProgram, change.Message
+			if change.Reason == rendezvous.ReasonWorkerLost {
+				verdict.cause = causeInfrastructure
+			}
 		}
 		p.enter(change)
 		if change.recoveredUnseen() || len(losses) > 0 {
@@ -126,7 +128,7 @@ func (p *planner) enter(c change) {
 func (p *planner) countLoss(v verdict, c change, finished bool) {
 	restarts := &p.plan.Status.Restarts
 	text := fmt.Sprintf("round %d: %s; before it: %s", c.Round, describeChange(c.Change), v.message)
-	if !v.program {
+	if v.cause != causeProgram {
 		restarts.Infrastructure = ptr.To(value(restarts.Infrastructure) + 1)
 		p.note(corev1.EventTypeWarning, v1alpha1.EventRecovered, "%s", text)
 		return

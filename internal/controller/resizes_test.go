@@ -472,7 +472,7 @@ func TestAPauseOfGrowthDelaysNoRefill(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)[:1]...)
 	state.World.Phase = rendezvous.PhaseRegrouping
-	state.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil, nil)}
+	state.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{}.failed(now, "no", nil)}
 	giveRoom(state, 1)
 	look(state)
 	if plan := look(state); !slices.Equal(names(plan.Actions.Refill), []string{"digits-1-2"}) {

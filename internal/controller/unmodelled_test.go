@@ -51,7 +51,7 @@ func TestConditionsSayWhatIsNotModelled(t *testing.T) {
 			expect(NewPlan(stateOf(job, podOf(job, 1, 0, onNode("n1")), podOf(job, 1, 1, onNode("n1"))), settings), v1alpha1.ConditionGangScheduled, "all 2 workers have a node")
 			job = trains(2, template)
 			state := elasticState(job, crewOf(job)...)
-			state.Memory.Elastic = ElasticMemory{Attempt: 1, Elastic: true, Growth: GrowthBackOff{}.failed(now, "no node", nil, nil)}
+			state.Memory.Elastic = ElasticMemory{Attempt: 1, Elastic: true, Growth: GrowthBackOff{}.failed(now, "no node", nil)}
 			expect(NewPlan(state, settings), v1alpha1.ConditionFullSize, state.Memory.Elastic.Growth.told())
 		})
 	}

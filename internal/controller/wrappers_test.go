@@ -165,7 +165,7 @@ func worldOf(round uint64, pods ...*corev1.Pod) rendezvous.Observation {
 // giveRoom lets the planner of all jobs have found room for so many more workers than have a node.
 func giveRoom(state *State, room int32) {
 	p := &planner{State: state}
-	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
+	p.plan.Elastic, p.plan.Status = state.Memory.Elastic.next(state.attempt()), state.Job.Status
 	var bound, own, staying int32
 	for _, w := range p.crew(state.gang()) {
 		if w.stays() {
@@ -181,6 +181,9 @@ func giveRoom(state *State, room int32) {
 	state.Grant = fleet.Grant{Known: true, Start: state.target() == 0 && room >= state.minimum(), Leave: map[types.UID]fleet.Leave{}}
 	if state.target() > 0 {
 		state.Grant.Count = max(state.target(), state.legal(bound+room), state.minimum())
+	}
+	if staying >= state.minimum() && p.avoids("n1") {
+		state.Grant.Count, room = max(state.legal(staying), state.minimum()), 0 // it has no other node
 	}
 	if state.target() > 0 {
 		room = min(room, max(0, state.Grant.Count-staying)) // it places what is missing

@@ -56,9 +56,9 @@ func (c *Cluster) build(j *job) {
 		one.Began = timeOf(world.StartedAt)
 	}
 	c.history(one, status.Resizes, j.reported)
-	for _, name := range j.facts.Avoid {
-		if n := c.nodes.index[name]; n != nil {
-			one.Avoid = append(one.Avoid, n.id)
+	for _, avoided := range status.AvoidedNodes {
+		if n := c.nodes.index[avoided.Name]; n != nil && avoided.Until != nil {
+			b.avoided = append(b.avoided, avoidedNode{n.id, avoided.Until.Time})
 		}
 	}
 	b.fitted = j.pacer.look(c.options.Now(), &status.Speed, one.Min)

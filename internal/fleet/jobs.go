@@ -171,20 +171,20 @@ func (c *Cluster) allDirty() {
 // avoidersChanged has jobs looked at anew that avoid a node which came or went.
 func (c *Cluster) avoidersChanged(node string) {
 	for _, j := range c.jobs {
-		if slices.Contains(j.facts.Avoid, node) {
+		if slices.ContainsFunc(j.object.Status.AvoidedNodes, func(n v1alpha1.AvoidedNode) bool { return n.Name == node }) {
 			j.dirty = true
 		}
 	}
 }
 
 func cloned(facts Facts) Facts {
-	facts.Ranks, facts.Lost, facts.Avoid = maps.Clone(facts.Ranks), maps.Clone(facts.Lost), slices.Clone(facts.Avoid)
+	facts.Ranks, facts.Lost = maps.Clone(facts.Ranks), maps.Clone(facts.Lost)
 	return facts
 }
 
 func sameFacts(a, b Facts) bool {
 	return a.Held == b.Held && a.Elastic == b.Elastic && a.Unheard == b.Unheard && a.Finishing == b.Finishing && a.Regrouping == b.Regrouping && a.Armed == b.Armed &&
-		maps.Equal(a.Ranks, b.Ranks) && maps.Equal(a.Lost, b.Lost) && a.GrowAfter.Equal(b.GrowAfter) && slices.Equal(a.Avoid, b.Avoid) &&
+		maps.Equal(a.Ranks, b.Ranks) && maps.Equal(a.Lost, b.Lost) && a.GrowAfter.Equal(b.GrowAfter) &&
 		a.Pause == b.Pause && a.Durable == b.Durable
 }
 
@@ -200,8 +200,20 @@ type built struct {
 	ending map[int]*pod
 	// fitted is how fast it is by what was seen of it; nil for not known.
 	fitted *fitted
+	// avoided are the nodes on which it is not to be placed for a while.
+	avoided []avoidedNode
 	// retry is until when it is held, zero for not; lostSince from when on its work would be lost.
 	retry, lostSince time.Time
+}
+
+// avoidedNode is a node on which a job is not to be placed until a time.
+type avoidedNode struct {
+	id    allocation.NodeID
+	until time.Time
+}
+
+func (n avoidedNode) equal(other avoidedNode) bool {
+	return n.id == other.id && n.until.Equal(other.until)
 }
 
 // same says whether the planner would see no difference.
@@ -218,7 +230,7 @@ func (b *built) same(other *built) bool {
 	}
 	return b.retry.Equal(other.retry) && b.lostSince.Equal(other.lostSince) && slices.Equal(b.uids, other.uids) &&
 		slices.Equal(b.beneficiaries, other.beneficiaries) && slices.Equal(x.Workers, y.Workers) && slices.Equal(x.Sizes, y.Sizes) &&
-		slices.Equal(x.Avoid, y.Avoid) && sameScalars(&x, &y) && samePace(b, other)
+		slices.EqualFunc(b.avoided, other.avoided, avoidedNode.equal) && sameScalars(&x, &y) && samePace(b, other)
 }
 
 // sameScalars compares all that is neither a time nor a list.

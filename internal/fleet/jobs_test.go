@@ -220,13 +220,13 @@ func TestWhatIsReadOfAJob(t *testing.T) {
 		cluster.SetPod(pod)
 	}
 	cluster.Report(job, Facts{Elastic: true, Armed: true, Finishing: true, Regrouping: true, Pause: time.Second, GrowAfter: start.Add(time.Minute),
-		Avoid: []string{"n1", "nowhere"}, Ranks: map[types.UID]int32{pods[0].UID: 0}, Lost: map[types.UID]bool{pods[1].UID: true}})
+		Ranks: map[types.UID]int32{pods[0].UID: 0}, Lost: map[types.UID]bool{pods[1].UID: true}})
 	got := seenJob(t, cluster)
 	if !slices.Equal(got.Sizes, []int32{2, 4}) || got.Policy != allocation.Evict || !got.NoGrowth || !got.Restarts || !got.Armed || !got.Finishing || !got.Regrouping {
 		t.Errorf("%+v", got)
 	}
 	if !got.Ends.Equal(start.Add(time.Hour)) || !got.GrowAfter.Equal(start.Add(time.Minute)) || got.Pause != time.Second || got.Lost != 7*time.Minute ||
-		len(got.Avoid) != 1 || !got.Deadline.Equal(at(90).Time) || !got.Submitted.Equal(start) || !got.Queued.IsZero() {
+		!got.Deadline.Equal(at(90).Time) || !got.Submitted.Equal(start) || !got.Queued.IsZero() {
 		t.Errorf("times: %+v", got)
 	}
 	if !got.GrewAt.Equal(at(-4).Time) || !got.EvenedAt.Equal(at(-5).Time) || !got.ReclaimedAt.Equal(at(-3).Time) || got.Reclaims != 1 {
@@ -321,6 +321,15 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// avoids has nodes avoided until a time.
+func avoids(until time.Time, nodes ...string) func(*v1alpha1.TrainingJob) {
+	return func(job *v1alpha1.TrainingJob) {
+		for _, node := range nodes {
+			job.Status.AvoidedNodes = append(job.Status.AvoidedNodes, v1alpha1.AvoidedNode{Name: node, Until: ptr.To(metav1.NewTime(until))})
+		}
+	}
+}
+
 // A pause of growth, and the nodes that it is to avoid, are the job's own: what happens to other nodes ends neither, and a node
 // that comes back is avoided as before.
 func TestAPauseOfGrowthOutlivesOtherNodes(t *testing.T) {
@@ -338,9 +347,10 @@ func TestAPauseOfGrowthOutlivesOtherNodes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			job, until := jobOf("j", trains), start.Add(time.Minute)
+			until := start.Add(time.Minute)
+			job := jobOf("j", trains, avoids(until, "n1", "nowhere"))
 			c := FromObjects(Objects{Nodes: nodesOf(2), Jobs: []*v1alpha1.TrainingJob{job}}, optionsOf())
-			c.Report(job, Facts{Elastic: true, GrowAfter: until, Avoid: []string{"n1"}})
+			c.Report(job, Facts{Elastic: true, GrowAfter: until})
 			c.Snapshot()
 			do(c)
 			seen := c.Snapshot()
@@ -349,5 +359,31 @@ func TestAPauseOfGrowthOutlivesOtherNodes(t *testing.T) {
 				t.Errorf("growth waits until %s and avoids %v", got.GrowAfter, got.Avoid)
 			}
 		})
+	}
+}
+
+// Which nodes a job avoids is durable: an operator that starts knows it before anything was reported. It ends with the time alone.
+func TestANodeIsAvoidedUntilItsTimeIsOver(t *testing.T) {
+	now, options := start, optionsOf()
+	options.Now = func() time.Time { return now }
+	job := jobOf("j", avoids(start.Add(20*time.Second), "n1"), avoids(start, "n0"))
+	c := FromObjects(Objects{Nodes: nodesOf(2), Jobs: []*v1alpha1.TrainingJob{job}}, options)
+	if seen := c.Snapshot(); len(seen.Jobs[0].Avoid) != 1 || seen.Nodes[seen.Jobs[0].Avoid[0]].Name != "n1" {
+		t.Errorf("avoids %v, want n1 alone", seen.Jobs[0].Avoid)
+	}
+	if next := c.PlanNow(); next != 20*time.Second {
+		t.Errorf("there is another plan after %s, want one when n1 may be used again", next)
+	}
+	now = now.Add(20 * time.Second)
+	if seen := c.Snapshot(); len(seen.Jobs[0].Avoid) != 0 {
+		t.Errorf("still avoids %v", seen.Jobs[0].Avoid)
+	}
+	before := c.jobs[job.UID].built
+	longer := job.DeepCopy()
+	longer.ResourceVersion = "2"
+	longer.Status.AvoidedNodes[0].Until = ptr.To(metav1.NewTime(now.Add(time.Minute)))
+	c.SetJob(longer)
+	if after := c.jobs[job.UID].built; before.same(&after) {
+		t.Error("that a node is avoided for longer makes no difference")
 	}
 }

@@ -91,10 +91,8 @@ type Facts struct {
 	// Lost are workers that will make no step any more, or are to leave for a reason that is not the
 	// planner's, by pod uid.
 	Lost map[types.UID]bool
-	// GrowAfter is when growth may be tried again after it failed; zero for now. Avoid are nodes on which
-	// pods of this job have failed.
+	// GrowAfter is when growth may be tried again after it failed; zero for now.
 	GrowAfter time.Time
-	Avoid     []string
 	// Pause is how long the last changes of its world stopped it.
 	Pause time.Duration
 }

@@ -129,6 +129,12 @@ func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.Namesp
 			one.Workers[i].Overdue = true
 		}
 	}
+	for _, avoided := range b.avoided {
+		if avoided.until.After(now) {
+			one.Avoid = append(one.Avoid, avoided.id)
+			v.sooner(avoided.until)
+		}
+	}
 	if one.Stage == allocation.Queued && b.retry.After(now) {
 		one.Stage, one.Queued = allocation.Held, time.Time{}
 		v.sooner(b.retry)

@@ -16,6 +16,8 @@ import (
 func ForKind(kind schema.GroupVersionKind) interface{} {
 	switch kind {
 	// Group=training.concertina.dev, Version=v1alpha1
+	case v1alpha1.SchemeGroupVersion.WithKind("AvoidedNode"):
+		return &apiv1alpha1.AvoidedNodeApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CheckpointSpec"):
 		return &apiv1alpha1.CheckpointSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CheckpointStatus"):

@@ -23,6 +23,21 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: com.github.concertina-dev.concertina.api.v1alpha1.AvoidedNode
+  map:
+    fields:
+    - name: failures
+      type:
+        scalar: numeric
+    - name: message
+      type:
+        scalar: string
+    - name: name
+      type:
+        scalar: string
+    - name: until
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
 - name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSignal
   scalar: string
 - name: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointSpec
@@ -378,6 +393,14 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: attempt
       type:
         scalar: numeric
+    - name: avoidedNodes
+      type:
+        list:
+          elementType:
+            namedType: com.github.concertina-dev.concertina.api.v1alpha1.AvoidedNode
+          elementRelationship: associative
+          keys:
+          - name
     - name: checkpoint
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.CheckpointStatus

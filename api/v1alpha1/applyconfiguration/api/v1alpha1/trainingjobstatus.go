@@ -42,6 +42,10 @@ type TrainingJobStatusApplyConfiguration struct {
 	// they had been given. It is 0 again once the job
 	// has trained for a minute. The pause before the next attempt grows with it.
 	Retries *int32 `json:"retries,omitempty"`
+	// avoidedNodes are nodes to blame for workers that failed or were lost, at most 16. Until their time is over the job does
+	// not grow there, and its gang is placed there only where it fits nowhere else. One is forgotten once the job has trained
+	// for a minute after that, and all of them when it is suspended.
+	AvoidedNodes []AvoidedNodeApplyConfiguration `json:"avoidedNodes,omitempty"`
 	// workers counts workers.
 	Workers *WorkersStatusApplyConfiguration `json:"workers,omitempty"`
 	// world is the durable record of the current world.
@@ -162,6 +166,19 @@ func (b *TrainingJobStatusApplyConfiguration) WithRetryTime(value metav1.Time) *
 // If called multiple times, the Retries field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithRetries(value int32) *TrainingJobStatusApplyConfiguration {
 	b.Retries = &value
+	return b
+}
+
+// WithAvoidedNodes adds the given value to the AvoidedNodes field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the AvoidedNodes field.
+func (b *TrainingJobStatusApplyConfiguration) WithAvoidedNodes(values ...*AvoidedNodeApplyConfiguration) *TrainingJobStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithAvoidedNodes")
+		}
+		b.AvoidedNodes = append(b.AvoidedNodes, *values[i])
+	}
 	return b
 }
 

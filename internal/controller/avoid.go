@@ -1,0 +1,110 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+)
+
+const (
+	// nodeBackOff is for how long a node is avoided at first. It doubles with each failure there, up to
+	// spec.failure.maxBackOff. It is longer than the first pauses of the job: those are to end while the node is still avoided.
+	nodeBackOff = 30 * time.Second
+	// mostAvoided is how many nodes status.avoidedNodes holds.
+	mostAvoided = 16
+	// maxAvoidedMessage bounds the message of one of them, in bytes.
+	maxAvoidedMessage = 256
+)
+
+// avoid keeps the job off nodes that are to blame for the loss of workers, for a while that doubles each time.
+func (p *planner) avoid(nodes []string, why string) {
+	nodes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(nodes))), func(name string) bool { return name == "" })
+	all := slices.Clone(p.plan.Status.AvoidedNodes)
+	for _, name := range nodes {
+		failures := int32(1)
+		if i := slices.IndexFunc(all, isNode(name)); i >= 0 {
+			failures += value(all[i].Failures)
+			all = slices.Delete(all, i, i+1)
+		}
+		until := p.Now.Add(p.backOff(nodeBackOff, failures))
+		all = append(all, v1alpha1.AvoidedNode{
+			Name: name, Failures: ptr.To(failures), Until: ptr.To(metav1.NewTime(until)), Message: cut(why, maxAvoidedMessage),
+		})
+	}
+	for len(all) > mostAvoided {
+		// The node that may be used again soonest.
+		first := slices.MinFunc(all, func(a, b v1alpha1.AvoidedNode) int { return value(a.Until).Compare(value(b.Until).Time) })
+		all = slices.DeleteFunc(all, isNode(first.Name))
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.AvoidedNode) int { return strings.Compare(a.Name, b.Name) })
+	p.plan.Status.AvoidedNodes = all
+}
+
+func isNode(name string) func(v1alpha1.AvoidedNode) bool {
+	return func(node v1alpha1.AvoidedNode) bool { return node.Name == name }
+}
+
+// forgetNodes begins the count of a node anew once the job has trained for a while since it may be used again. A newcomer that is
+// on its way there may yet fail.
+func (p *planner) forgetNodes() {
+	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
+	if training == nil || training.Status != metav1.ConditionTrue {
+		return
+	}
+	p.plan.Status.AvoidedNodes = slices.DeleteFunc(slices.Clone(p.plan.Status.AvoidedNodes), func(node v1alpha1.AvoidedNode) bool {
+		from := value(node.Until).Time
+		if training.LastTransitionTime.After(from) {
+			from = training.LastTransitionTime.Time
+		}
+		if left := from.Add(trainedWell).Sub(p.Now); left > 0 {
+			p.lookAgain(left)
+			return false
+		}
+		return !slices.ContainsFunc(p.workers, func(w worker) bool { return w.newcomer() && w.stays() && nodeOf(w.pod) == node.Name })
+	})
+}
+
+// avoidedNow are the nodes that are avoided now.
+func (p *planner) avoidedNow() []v1alpha1.AvoidedNode {
+	return slices.DeleteFunc(slices.Clone(p.plan.Status.AvoidedNodes), func(node v1alpha1.AvoidedNode) bool {
+		return !p.Now.Before(value(node.Until).Time)
+	})
+}
+
+func (p *planner) avoids(name string) bool { return slices.ContainsFunc(p.avoidedNow(), isNode(name)) }
+
+// blamesAnew says whether a node is to blame of which the status does not say so yet.
+func (p *planner) blamesAnew() bool {
+	return !apiequality.Semantic.DeepEqual(p.Job.Status.AvoidedNodes, p.plan.Status.AvoidedNodes)
+}
+
+// leftOut says until when nothing is placed on some nodes.
+func (p *planner) leftOut(names []string) string {
+	var parts []string
+	for _, node := range p.avoidedNow() {
+		if slices.Contains(names, node.Name) {
+			parts = append(parts, notOn(&node))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// withAvoided is a sentence on where there is room, and which nodes are left out and why.
+func (p *planner) withAvoided(sentence string) string {
+	for _, node := range p.avoidedNow() {
+		sentence += "; " + notOn(&node) + ": " + node.Message
+	}
+	return sentence
+}
+
+func notOn(node *v1alpha1.AvoidedNode) string {
+	return fmt.Sprintf("not on node %s until %s", node.Name, value(node.Until).UTC().Format(time.RFC3339))
+}

@@ -1,0 +1,183 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// avoided are the names of the nodes that a plan avoids.
+func avoided(plan Plan) []string {
+	var nodes []string
+	for _, node := range plan.Status.AvoidedNodes {
+		nodes = append(nodes, node.Name)
+	}
+	return nodes
+}
+
+func TestANodeIsAvoidedForLongerEachTime(t *testing.T) {
+	for limit, want := range map[time.Duration][]int{
+		0:               {30, 60, 120, 240, 300, 300},
+		time.Hour:       {30, 60, 120, 240, 480, 960, 1920, 3600, 3600},
+		2 * time.Second: {2, 2},
+	} {
+		p := &planner{State: stateOf(jobWith())}
+		if limit > 0 {
+			p.Job.Spec.Failure.MaxBackOff = &metav1.Duration{Duration: limit}
+		}
+		for i, seconds := range want {
+			p.avoid([]string{"n1", "", "n1"}, "it fails")
+			all := p.plan.Status.AvoidedNodes
+			if len(all) != 1 || all[0].Name != "n1" || value(all[0].Failures) != int32(i+1) || all[0].Until.Sub(p.Now) != time.Duration(seconds)*time.Second {
+				t.Fatalf("with a limit of %s, after failure %d: %+v, want one node for %ds", limit, i+1, all, seconds)
+			}
+		}
+	}
+}
+
+// Of more nodes than the status holds, those are kept that are avoided for longest.
+func TestOfManyNodesThoseAvoidedLongestAreKept(t *testing.T) {
+	p := &planner{State: stateOf(jobWith())}
+	p.avoid([]string{"n00", "n01"}, "first")
+	p.avoid([]string{"n00"}, "again")
+	for i := 2; i < mostAvoided+4; i++ {
+		p.Now = p.Now.Add(time.Second)
+		p.avoid([]string{fmt.Sprintf("n%02d", i)}, "later")
+	}
+	kept := avoided(p.plan)
+	if len(kept) != mostAvoided || kept[0] != "n00" || kept[1] != "n05" {
+		t.Errorf("%d are kept: %v", len(kept), kept)
+	}
+}
+
+// What is counted of a node is forgotten once the job has trained for a minute since it may be used again, and not while a newcomer
+// is on its way there.
+func TestAnAvoidedNodeIsForgotten(t *testing.T) {
+	job := trains(2)
+	trained := now.Add(-time.Hour)
+	for i := range job.Status.Conditions {
+		job.Status.Conditions[i].LastTransitionTime = metav1.NewTime(trained)
+	}
+	state := elasticState(job, crewOf(job)...)
+	job = state.Job
+	job.Status.AvoidedNodes = []v1alpha1.AvoidedNode{
+		{Name: "n1", Failures: ptr.To[int32](2), Until: ptr.To(metav1.NewTime(now.Add(-trainedWell)))},
+		{Name: "n2", Failures: ptr.To[int32](2), Until: ptr.To(metav1.NewTime(now.Add(time.Second - trainedWell)))},
+		{Name: "n3", Failures: ptr.To[int32](2), Until: ptr.To(metav1.NewTime(now.Add(-trainedWell)))},
+	}
+	job.Status.Workers.Target, job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+	growthPod(state, 2, onNode("n3"))
+	giveRoom(state, 0)
+	plan := NewPlan(state, settings)
+	if got := avoided(plan); len(got) != 2 || got[0] != "n2" || got[1] != "n3" {
+		t.Errorf("%v are kept", got)
+	}
+	if plan.After > time.Second {
+		t.Errorf("looks again after %s", plan.After)
+	}
+	for i := range job.Status.Conditions {
+		job.Status.Conditions[i].LastTransitionTime = metav1.NewTime(now.Add(-time.Second))
+	}
+	if got := avoided(NewPlan(state, settings)); len(got) != 3 {
+		t.Errorf("the job has trained for a second, and %v are kept", got)
+	}
+}
+
+// TestWhichNodeIsToBlame: where the infrastructure was at fault on a node that is known, the job leaves that out and goes on soon.
+func TestWhichNodeIsToBlame(t *testing.T) {
+	long := start.Add(30 * time.Second)
+	for name, row := range map[string]struct {
+		lost podChange
+		seen *rendezvous.MemberObservation
+		want []string
+	}{
+		"its kubelet has refused it":  {func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu" }, nil, []string{"n2"}},
+		"its node shuts down":         {withCondition(corev1.DisruptionTarget, corev1.PodReasonTerminationByKubelet, "shutting down"), nil, []string{"n2"}},
+		"its node does not answer":    {withCondition(corev1.DisruptionTarget, "DeletionByTaintManager", "unreachable"), nil, []string{"n2"}},
+		"it is silent":                {func(*corev1.Pod) {}, &rendezvous.MemberObservation{Joined: true, Silent: true}, []string{"n2"}},
+		"it failed before it started": {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, nil, []string{"n2"}},
+		"another needed the room":     {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), nil, nil},
+		"somebody has deleted it":     {deletedAt(long), nil, nil},
+		"its program failed":          {func(pod *corev1.Pod) { exited(1, long, "ValueError")(pod); pod.Spec.NodeName = "n2" }, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobWith(scheduled)
+			state := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns, onNode("n2"), row.lost))
+			state.World = worldOf(1, state.Pods...)
+			if row.seen != nil {
+				state.World.Members[string(state.Pods[1].UID)] = *row.seen
+			}
+			plan := NewPlan(state, settings)
+			expectTarget(t, plan, 0)
+			if got := avoided(plan); !slices.Equal(got, row.want) {
+				t.Fatalf("avoids %v, want %v", got, row.want)
+			}
+			if len(row.want) > 0 {
+				expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, "; not on node n2 until 2030-01-01T12:01:30Z")
+			}
+		})
+	}
+}
+
+// All nodes of a rack are to blame, whoever of its workers is looked at first.
+func TestAllNodesThatFailedTogetherAreLeftOut(t *testing.T) {
+	job := jobWith(scheduled)
+	shuts := withCondition(corev1.DisruptionTarget, corev1.PodReasonTerminationByKubelet, "shutting down")
+	state := stateOf(job, podOf(job, 1, 0, trainerRuns, shuts), podOf(job, 1, 1, trainerRuns, onNode("n2"), shuts))
+	if got := avoided(NewPlan(state, settings)); !slices.Equal(got, []string{"n1", "n2"}) {
+		t.Errorf("avoids %v", got)
+	}
+}
+
+// TestTheBackOffIsTheNodes: the job's own pause is short as long as other nodes are to blame each time.
+func TestTheBackOffIsTheNodes(t *testing.T) {
+	job := jobWith(scheduled)
+	lose := func(node string) time.Duration {
+		t.Helper()
+		refused := func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu" }
+		state := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, onNode(node), refused))
+		plan := NewPlan(state, settings)
+		job.Status = plan.Status
+		pause := job.Status.RetryTime.Sub(state.Now)
+		scheduled(job) // the next attempt gets as far
+		return pause
+	}
+	losses := 0
+	expect := func(node string, seconds int) {
+		t.Helper()
+		losses++
+		if got := lose(node); got != time.Duration(seconds)*time.Second {
+			t.Errorf("pause after loss %d, by node %s, is %s, want %ds", losses, node, got, seconds)
+		}
+	}
+	expect("n2", 2)
+	expect("n3", 2)
+	expect("n2", 4)
+	expect("n3", 4)
+	expect("n2", 8)
+	for i := losses; i < mostAvoided+1; i++ {
+		expect(fmt.Sprintf("m%d", i), 2)
+	}
+	// So many in a row are hardly the nodes' fault.
+	expect("m20", 4)
+	expect("m21", 8)
+}
+
+// A job that is suspended may go on with another template, which need not fail where this one did.
+func TestASuspendedJobAvoidsNoNode(t *testing.T) {
+	job := jobWith(scheduled, func(job *v1alpha1.TrainingJob) {
+		job.Spec.Suspend = ptr.To(true)
+		job.Status.AvoidedNodes = []v1alpha1.AvoidedNode{{Name: "n1", Until: ptr.To(metav1.NewTime(now.Add(time.Hour)))}}
+	})
+	if got := avoided(NewPlan(stateOf(job), settings)); len(got) > 0 {
+		t.Errorf("avoids %v", got)
+	}
+}
