@@ -142,6 +142,21 @@ func TestWhoseFault(t *testing.T) {
 	}
 }
 
+// The clock of a node is behind ours by more than the age of the last attempt's world: what has failed in this attempt is none of that
+// one's history all the same.
+func TestTheWorldOfAnEarlierAttemptMakesNoHistory(t *testing.T) {
+	job := jobWith(scheduled, func(job *v1alpha1.TrainingJob) {
+		job.Status.Attempt, job.Status.NextOrdinal = ptr.To[int32](2), ptr.To[int32](4)
+		job.Status.World = &v1alpha1.WorldStatus{Round: ptr.To[int64](1), Attempt: ptr.To[int32](1), Workers: ptr.To[int32](2),
+			StartedAt: ptr.To(metav1.NewTime(start.Add(40 * time.Second)))}
+	})
+	plan := NewPlan(stateOf(job, podOf(job, 2, 2, exited(1, start.Add(30*time.Second), "ValueError: bad label")), podOf(job, 2, 3, trainerRuns)), settings)
+	if value(plan.Status.Restarts.Program) != 1 || value(plan.Status.Restarts.Infrastructure) != 0 {
+		t.Errorf("restarts are %+v, want one of the program", plan.Status.Restarts)
+	}
+	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, "ValueError: bad label")
+}
+
 func TestMaxRestarts(t *testing.T) {
 	job := jobWith(scheduled, func(j *v1alpha1.TrainingJob) {
 		j.Status.Restarts.Program, j.Status.Restarts.Infrastructure = ptr.To[int32](2), ptr.To[int32](50)

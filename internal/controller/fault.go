@@ -256,7 +256,11 @@ func (p *planner) history(pod *corev1.Pod) bool {
 	if stands := p.recorded(pod); stands.rank >= 0 || stands.open && !p.endedBefore(pod, p.rolled.since) {
 		return false
 	}
-	return isGrowth(pod) || p.member(pod).LostIn > 0 || p.endedBefore(pod, p.rolled.made.StartedAt)
+	if isGrowth(pod) || p.member(pod).LostIn > 0 {
+		return true
+	}
+	// Its end is a stamp of its node's clock. That of an earlier attempt's world is compared with none.
+	return p.rolled.made.Attempt == podAttempt(pod) && p.endedBefore(pod, p.rolled.made.StartedAt)
 }
 
 // endedBefore says whether the training container of a pod is known to have ended before a time.
