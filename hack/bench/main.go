@@ -4,7 +4,7 @@
 //	go run ./hack/bench start [-runs N] [-torchrun-runs N]
 //	go run ./hack/bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
 //	go run ./hack/bench reclaim [-times N] [-settle TIME]
-//	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
+//	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
 //	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
 //	go run ./hack/bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
 //	go run ./hack/bench tune [-seeds N] [-first N]
@@ -50,7 +50,7 @@ const (
 const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
        bench reclaim [-times N] [-settle TIME]
-       bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME]
+       bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
        bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
        bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
        bench tune [-seeds N] [-first N]
@@ -156,6 +156,8 @@ func scaleBench(flags *flag.FlagSet) measure {
 	flags.IntVar(&bench.Jobs, "jobs", 0, "how many jobs there are; 0 for what each part says")
 	flags.IntVar(&bench.Pods, "pods", 0, "how many pods there are in parts a and b; 0 for what each part says")
 	flags.IntVar(&bench.Runs, "runs", 3, "how often each contender of part c is measured")
+	contenders := flags.String("contenders", strings.Join(scale.Contenders, ","), "who takes part in part c")
+	flags.StringVar(&bench.Profile, "profile", "", "a folder for CPU profiles of the operator and of its API server in part c")
 	flags.DurationVar(&bench.Idle, "idle", time.Minute, "for how long part b watches an operator that has nothing to do")
 	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
 		p, err := platform.Open(ctx, c)
@@ -164,6 +166,7 @@ func scaleBench(flags *flag.FlagSet) measure {
 		}
 		warnOfLoad(c)
 		bench.Checkout, bench.Cache, bench.Parts, bench.Say = p.Checkout, p.Cache, strings.Split(*parts, ","), c.Logf
+		bench.Contenders = strings.Split(*contenders, ",")
 		return bench.Measure(ctx)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +28,8 @@ const (
 type contender struct {
 	// figure begins the names of its figures, title is for people.
 	figure, title string
+	// name is how the command line calls it.
+	name string
 	// program is what is started, definitions the kinds that it knows.
 	program     string
 	definitions []string
@@ -38,12 +41,12 @@ type contender struct {
 	job func(namespace, name string, workers int) (client.Object, error)
 }
 
-// contenders builds all programs of part c.
+// contenders builds the programs of those that take part in part c.
 func (b Bench) contenders(ctx context.Context) ([]contender, error) {
 	all := []contender{
-		{title: "Concertina", start: startConcertina, users: []string{operatorUser}, job: concertinaJob},
-		{figure: "jobset_", title: "JobSet", start: b.startJobSet, users: []string{jobsetUser, jobControllerUser}, job: jobSet},
-		{figure: "training_operator_", title: "training-operator", start: startTrainingOperator, users: []string{trainingOperatorUser}, job: pyTorchJob},
+		{name: Contenders[0], title: "Concertina", start: startConcertina, users: []string{operatorUser}, job: concertinaJob},
+		{name: Contenders[1], figure: "jobset_", title: "JobSet", start: b.startJobSet, users: []string{jobsetUser, jobControllerUser}, job: jobSet},
+		{name: Contenders[2], figure: "training_operator_", title: "training-operator", start: startTrainingOperator, users: []string{trainingOperatorUser}, job: pyTorchJob},
 	}
 	var err error
 	if all[0].definitions, err = b.definitions(ctx); err != nil {
@@ -57,6 +60,9 @@ func (b Bench) contenders(ctx context.Context) ([]contender, error) {
 			"manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
 		},
 	} {
+		if !b.takesPart(all[i]) {
+			continue
+		}
 		if all[i].program, err = b.build(ctx, source.name, source.dir, source.pkg); err != nil {
 			return nil, err
 		}
@@ -69,7 +75,12 @@ func (b Bench) contenders(ctx context.Context) ([]contender, error) {
 		}
 		all[i].definitions = []string{filepath.Join(dir, source.definitions)}
 	}
-	return all, nil
+	return slices.DeleteFunc(all, func(c contender) bool { return !b.takesPart(c) }), nil
+}
+
+// takesPart says whether a contender was asked for.
+func (b Bench) takesPart(c contender) bool {
+	return len(b.Contenders) == 0 || slices.Contains(b.Contenders, c.name)
 }
 
 func startConcertina(s *server, program string) ([]*process, error) {

@@ -31,6 +31,10 @@ type outcome struct {
 	// contender's programs, until nobody wrote any more.
 	writes []writes
 	cpu    []time.Duration
+	// server is how much processor time the API server has used, whoever asked for it; looks is how often the operator has
+	// looked at a job, 0 for others.
+	server time.Duration
+	looks  float64
 }
 
 // contest has all contenders start the same gangs, in turn, each time with an API server of its own.
@@ -46,8 +50,8 @@ func (b Bench) contest(ctx context.Context) ([]figures.Figure, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s, run %d of %d: %w", c.title, run+1, b.Runs, err)
 			}
-			b.Say("c: %s, run %d of %d: %d jobs in %.2f s, %v of processor time; beside pods: %v",
-				c.title, run+1, b.Runs, o.jobs, o.took.Seconds(), o.cpu, o.writes)
+			b.Say("c: %s, run %d of %d: %d jobs in %.2f s, %v of processor time, %v of the API server's; beside pods: %v",
+				c.title, run+1, b.Runs, o.jobs, o.took.Seconds(), o.cpu, o.server, o.writes)
 			outcomes[i] = append(outcomes[i], o)
 		}
 	}
@@ -95,15 +99,19 @@ func (b Bench) compete(ctx context.Context, c contender) (_ outcome, err error) 
 		return outcome{}, err
 	}
 	begin := time.Now()
+	profiles := b.profile(ctx, s, c.name)
 	if err := b.gangs(ctx, s, k, c, started, 1, jobs); err != nil {
 		return outcome{}, err
 	}
 	took := time.Since(begin)
+	if err := profiles(); err != nil {
+		return outcome{}, err
+	}
 	after, err := s.spent(ctx, c, started)
 	if err != nil {
 		return outcome{}, err
 	}
-	o := outcome{jobs: jobs, took: took}
+	o := outcome{jobs: jobs, took: took, server: after.server - before.server, looks: after.looks - before.looks}
 	for i := range started {
 		o.writes = append(o.writes, after.writes[i].minus(before.writes[i]))
 		o.cpu = append(o.cpu, after.cpu[i]-before.cpu[i])
@@ -159,7 +167,15 @@ func (s *server) spent(ctx context.Context, c contender, started []*process) (ou
 		}
 		now.cpu = append(now.cpu, cpu)
 	}
-	return now, nil
+	if now.server, err = s.cpu(ctx); err != nil {
+		return outcome{}, err
+	}
+	if s.operator == nil {
+		return now, nil
+	}
+	page, err := scrape(ctx, s.operator[0])
+	now.looks = page.sum("controller_runtime_reconcile_total", "controller", controllerName)
+	return now, err
 }
 
 // figuresOf are the medians of a contender's runs. The others of its programs are counted in, and where
@@ -180,6 +196,10 @@ func figuresOf(c contender, outcomes []outcome) []figures.Figure {
 		{Name: c.figure + "jobs_per_s", Value: median(outcomes, func(o outcome) float64 { return float64(o.jobs) / o.took.Seconds() }), Unit: "1/s"},
 		{Name: c.figure + "extra_writes_per_job", Value: perJob(extra, len(c.users)), Unit: "requests"},
 		{Name: c.figure + "controller_cpu_s_per_job", Value: perJob(cpu, len(c.users)), Unit: "s"},
+		{Name: c.figure + "apiserver_cpu_s_per_job", Value: median(outcomes, func(o outcome) float64 { return o.server.Seconds() / float64(o.jobs) }), Unit: "s"},
+	}
+	if looks := median(outcomes, func(o outcome) float64 { return o.looks / float64(o.jobs) }); looks > 0 {
+		all = append(all, figures.Figure{Name: c.figure + "looks_per_job", Value: looks, Unit: "looks"})
 	}
 	if len(c.users) > 1 {
 		all = append(all,

@@ -52,7 +52,7 @@ func startOperator(s *server, path, name string) (*operator, error) {
 	}
 	// A second life has the ports of the first, as a Service keeps its: messages that agents cannot reach them name one.
 	if s.operator == nil {
-		if s.operator, err = freeAddresses(3); err != nil {
+		if s.operator, err = freeAddresses(4); err != nil {
 			return nil, err
 		}
 	}
@@ -66,6 +66,7 @@ func startOperator(s *server, path, name string) (*operator, error) {
 		"--uploader-image=localhost/concertina-uploader:dev",
 		"--rendezvous-service="+rendezvousService,
 		"--metrics-bind-address="+ports[0], "--health-probe-bind-address="+ports[1], "--rendezvous-bind-address="+ports[2],
+		"--pprof-bind-address="+ports[3],
 		"--leader-elect")
 	return o, err
 }

@@ -12,6 +12,7 @@
 //	operator.go   how the operator is started, and what it says of itself
 //	server.go     an API server for one measurement; audit.go: who has written what
 //	kubelet.go    pods that get nodes and run, without either; places.go: where there is room
+//	profile.go    where the time of the operator and of the API server goes
 //	load.go       nodes and pods in bulk
 //	process.go    programs, their CPU time and memory; metrics.go: what they tell
 package scale
@@ -36,6 +37,9 @@ import (
 // Parts are the names of the parts, in their order.
 var Parts = []string{"a", "b", "c"}
 
+// Contenders are the names of those that part c has, in their order.
+var Contenders = []string{"concertina", "jobset", "training-operator"}
+
 const (
 	// fillPatience bounds the time until all gangs run that there is room for, stalled for how long none
 	// of their pods may begin to.
@@ -49,6 +53,10 @@ type Bench struct {
 	Checkout, Cache string
 	// Parts says which parts are measured.
 	Parts []string
+	// Contenders says who takes part in part c.
+	Contenders []string
+	// Profile is a folder for CPU profiles of part c; empty for none.
+	Profile string
 	// Nodes, Jobs and Pods are the size of every part that is measured; 0 stands for its own.
 	Nodes, Jobs, Pods int
 	// Runs is how often each contender of part c is measured, Idle how long part b watches a cluster in
@@ -64,6 +72,11 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 	for _, part := range b.Parts {
 		if !slices.Contains(Parts, part) {
 			return nil, fmt.Errorf("there is no part %q: choose from %s", part, strings.Join(Parts, ", "))
+		}
+	}
+	for _, name := range b.Contenders {
+		if !slices.Contains(Contenders, name) {
+			return nil, fmt.Errorf("there is no contender %q: choose from %s", name, strings.Join(Contenders, ", "))
 		}
 	}
 	if b.Nodes < 0 || b.Jobs < 0 || b.Pods < 0 || b.Runs < 1 || b.Idle <= 0 {

@@ -202,6 +202,7 @@ func TestFiguresOfAContender(t *testing.T) {
 		return outcome{
 			jobs: 10, took: time.Duration(seconds * float64(time.Second)),
 			writes: []writes{{other: manager}, {other: jobs}}, cpu: []time.Duration{time.Second, 2 * time.Second},
+			server: 4 * time.Second,
 		}
 	}
 	outcomes := []outcome{run(2, 20, 40), run(10, 30, 90), run(5, 10, 30)}
@@ -211,6 +212,7 @@ func TestFiguresOfAContender(t *testing.T) {
 	}
 	want := map[string]float64{
 		"jobset_jobs_per_s": 2, "jobset_extra_writes_per_job": 6, "jobset_controller_cpu_s_per_job": 0.3,
+		"jobset_apiserver_cpu_s_per_job":    0.4,
 		"jobset_alone_extra_writes_per_job": 2, "jobset_alone_controller_cpu_s_per_job": 0.1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -223,6 +225,7 @@ func TestBenchRefusesWhatItCannotMeasure(t *testing.T) {
 	for _, b := range []Bench{
 		{Parts: []string{"d"}, Runs: 1, Idle: time.Second},
 		{Parts: []string{"c"}, Idle: time.Second},
+		{Parts: []string{"c"}, Contenders: []string{"nobody"}, Runs: 1, Idle: time.Second},
 		{Parts: []string{"b"}, Runs: 1},
 		{Parts: []string{"b"}, Runs: 1, Idle: time.Second, Nodes: -1},
 	} {
