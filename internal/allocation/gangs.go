@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -207,6 +208,9 @@ func (p *planner) reclaim(d *demand) bool {
 	if p.fits(&p.reach, d) {
 		if s.surplus() {
 			if p.lasts(d, s.moves(), nil) {
+				if p.movesInstead(d, s) {
+					return true
+				}
 				p.take(s)
 				p.promise(d)
 				return true
@@ -217,7 +221,7 @@ func (p *planner) reclaim(d *demand) bool {
 		most = s.most
 		p.stint(d, s)
 	}
-	moved, done := p.consolidate(d)
+	moved, done := p.consolidate(d, math.Inf(1))
 	if done {
 		return true
 	}
