@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"time"
 )
 
 // A gang may fit in sum and not in whole nodes. Workers of elastic jobs are moved then: a replacement is
@@ -26,8 +27,8 @@ type moving struct {
 }
 
 // consolidate moves workers of elastic jobs together, if that makes room for a demand. It changes nothing
-// when it does not, and says how many places could be made at most.
-func (p *planner) consolidate(d *demand) (int64, bool) {
+// when it does not, or not for less than the given loss, and says how many places could be made at most.
+func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 	if d.kind == replace || p.opaque(p.c.Jobs[d.job].Gang) || !p.quotaAdmitsNow(d) {
 		return unknown, false
 	}
@@ -43,6 +44,10 @@ func (p *planner) consolidate(d *demand) (int64, bool) {
 		most := p.soon.of(d.class).total
 		m.undo()
 		return most, false
+	}
+	if m.loses() >= below {
+		m.undo()
+		return unknown, false
 	}
 	if m.ready() {
 		m.undo()
@@ -62,6 +67,72 @@ func (p *planner) consolidate(d *demand) (int64, bool) {
 	}
 	m.give(places)
 	return unknown, true
+}
+
+// replaced is how long it is taken to be until a replacement is there.
+const replaced = 10 * time.Second
+
+// movesInstead has workers move instead of those that a search has leave, if that is cheaper.
+func (p *planner) movesInstead(d *demand, s *search) bool {
+	loss := s.loses()
+	if loss == 0 {
+		return false
+	}
+	chosen := slices.Clone(s.chosen)
+	s.abandon()
+	if _, done := p.consolidate(d, loss); done {
+		return true
+	}
+	for _, v := range chosen {
+		s.choose(v.job, v.worker)
+	}
+	return false
+}
+
+// loses is what those lose whom a search has leave, in seconds of devices: their jobs pause, and again when they grow back,
+// and lack them until then. What leaves already costs nothing more.
+func (s *search) loses() float64 {
+	p, sum := s.p, 0.0
+	var seen []JobID
+	for _, v := range s.chosen {
+		in := &p.c.Jobs[v.job]
+		if worker := &in.Workers[v.worker]; worker.Marked || !worker.World {
+			continue
+		}
+		sum += p.c.Settings.RegrowDelay(in.Reclaims+1).Seconds() * float64(p.devices(v.job))
+		if !slices.Contains(seen, v.job) {
+			seen = append(seen, v.job)
+			sum += 2 * p.pauseLoss(v.job)
+		}
+	}
+	return sum
+}
+
+// pauseLoss is what a job loses by a change of its world, in seconds of devices; nothing where that changes anyway.
+func (p *planner) pauseLoss(id JobID) float64 {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	if j.paused || j.lends {
+		return 0
+	}
+	return in.PauseExpected().Seconds() * float64(j.live) * float64(p.devices(id))
+}
+
+// loses is what the moves lose: those who move pause, and the gang waits for their replacements. Where these are on their
+// way, the plan in force is kept: it costs nothing more.
+func (m *moving) loses() float64 {
+	p, sum, waits := m.p, 0.0, false
+	all, _ := m.perJob()
+	for i, v := range m.moves {
+		same := func(other move) bool { return other.job == v.job }
+		if !slices.ContainsFunc(m.moves[:i], same) && p.jobs[v.job].spares(&p.c.Jobs[v.job]) < all[v.job] {
+			waits = true
+			sum += p.pauseLoss(v.job)
+		}
+	}
+	if waits {
+		sum += replaced.Seconds() * float64(m.d.places) * float64(p.devices(m.d.job))
+	}
+	return sum
 }
 
 func (m *moving) undo() {

@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -212,6 +213,9 @@ func (p *planner) reclaim(d *demand) bool {
 	if p.fits(&p.reach, d) {
 		if s.surplus() {
 			if p.lasts(d, s.moves(), nil) {
+				if p.movesInstead(d, s) {
+					return true
+				}
 				p.take(s)
 				p.promise(d)
 				return true
@@ -222,7 +226,7 @@ func (p *planner) reclaim(d *demand) bool {
 		most = s.most
 		p.stint(d, s)
 	}
-	moved, done := p.consolidate(d)
+	moved, done := p.consolidate(d, math.Inf(1))
 	if done {
 		return true
 	}
@@ -418,5 +422,36 @@ func (p *planner) quotaAdmitsNow(d *demand) bool {
 // from others for one that could not start all the same.
 func (p *planner) admitted(d *demand) bool {
 	in := &p.c.Jobs[d.job]
-	return p.reach.bounds(in.Gang, 0) >= d.made || p.mayEvict(d) && p.admitsWithAll(in.Gang, d.made, in.Priority)
+	mark := p.reach.mark()
+	defer func() { p.reach.undo(mark) }()
+	p.keepMins(in.Priority, false)
+	if p.reach.bounds(in.Gang, 0) >= d.made {
+		return true
+	}
+	p.reach.undo(mark)
+	if !p.mayEvict(d) {
+		return false
+	}
+	p.keepMins(in.Priority, true)
+	return p.admitsWithAll(in.Gang, d.made, in.Priority)
+}
+
+// keepMins puts those out of the quotas' reach who cannot leave beside others of their job's own class: any of them may, but
+// no more than the job has beyond its min. While replacements are there for workers that move, all would count otherwise, and
+// a gang be kept room for as long which the quotas do not admit. Where whole, all of those who may be ended for a priority may leave.
+func (p *planner) keepMins(priority int32, whole bool) {
+	for _, id := range p.overstaffed {
+		in, j := &p.c.Jobs[id], &p.jobs[id]
+		if whole && j.policy == Evict && in.Priority < priority {
+			continue
+		}
+		may := j.ownBound - j.ownGone - in.Min
+		for _, l := range j.lendables {
+			if in.Workers[l.worker].Own && p.takeable(id, int(l.worker)) {
+				if may--; may < 0 {
+					p.reach.add(None, l.shape, -1)
+				}
+			}
+		}
+	}
 }

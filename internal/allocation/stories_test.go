@@ -150,6 +150,61 @@ func TestWorkersMoveSoThatAGangHasWholeNodes(t *testing.T) {
 	}
 }
 
+// Moving workers costs those who move a pause, and the gang waits for their replacements; shrinking costs the lenders two,
+// since they grow back, and what they lack meanwhile. The cheaper of the two is done.
+func TestWorkersMoveOnlyWhereThatIsCheaperThanShrinking(t *testing.T) {
+	for name, row := range map[string]struct {
+		lender, spread func(*Job)
+		moves          bool
+	}{
+		"the lender pauses for a moment":          {func(*Job) {}, func(*Job) {}, false},
+		"the lender pauses for long":              {func(j *Job) { j.Pause = time.Minute }, func(*Job) {}, true},
+		"the lender's programs start anew":        {func(j *Job) { j.Restarts = true }, func(*Job) {}, true},
+		"who moves pauses for longer still":       {func(j *Job) { j.Pause = time.Minute }, func(j *Job) { j.Pause = 6 * time.Minute }, false},
+		"it was taken from again and again":       {func(j *Job) { j.Reclaims, j.ReclaimedAt = 20, noon.Add(-time.Second) }, func(*Job) {}, true},
+		"those who would leave are in no world":   {func(j *Job) { j.Pause = time.Minute; j.idle() }, func(*Job) {}, false},
+		"they leave for the gang by the plan yet": {func(j *Job) { j.Pause = time.Minute; j.leaveFor(2) }, func(*Job) {}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster().withNodes(3, 4)
+			c.Settings.FirstRegrow = time.Second
+			lender := c.training("lender", 1, 5, []NodeID{0, 2, 2, 2, 2})
+			spread := c.training("spread", 2, 2, []NodeID{0, 1}, row.spread)
+			gang := c.queued("gang", 1, 1, c.devices(4))
+			row.lender(&c.Jobs[lender])
+			plan := NewPlan(c)
+			if moves := len(plan.of(spread).Places) == 1 && plan.leaves(lender) == 0; moves != row.moves {
+				t.Errorf("it moves: %v, want %v; %d leave the lender: %s", moves, row.moves, plan.leaves(lender), plan.of(gang).Why.Text)
+			}
+			s := simulate(c)
+			s.tell(t)
+			if s.run(60); c.Jobs[gang].Stage != Training {
+				t.Errorf("the gang never starts: %s", s.plan.of(gang).Why.Text)
+			}
+			if !s.settles(20) {
+				t.Error("it does not come to rest")
+			}
+		})
+	}
+}
+
+// idle takes the surplus of a job out of its world.
+func (j *Job) idle() {
+	for w := range j.Workers {
+		j.Workers[w].World = j.Workers[w].Own
+	}
+}
+
+// leaveFor has the surplus of a job leave for another one.
+func (j *Job) leaveFor(id JobID) {
+	for w := range j.Workers {
+		if !j.Workers[w].Own {
+			j.Workers[w].Marked, j.Workers[w].For = true, id
+		}
+	}
+	j.Target = j.Min
+}
+
 // TestWorkersMoveForASmallerGangThanTheFirst: that too few workers can be moved for one gang says nothing of another
 // one that needs less.
 func TestWorkersMoveForASmallerGangThanTheFirst(t *testing.T) {

@@ -244,3 +244,23 @@ func TestNobodyTakesWhatIsKeptForAGangThatTakesNothing(t *testing.T) {
 		}
 	}
 }
+
+// While a replacement is there for a worker that moves, any worker of its job may leave, but only one: the quota does not
+// admit a gang for that, which would be kept the room that the move is for, so that the replacement leaves and comes again.
+func TestAReplacementDoesNotHaveTheQuotaAdmitAGang(t *testing.T) {
+	c := newCluster().withNodes(1, 8).withNodes(1, 1).withNodes(1, 8)
+	c.Settings.Backfill = 0
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1})
+	c.Quotas = []Quota{{Name: "q", Namespace: 1, Hard: Amounts{10}, Free: Amounts{10}}}
+	c.training("moves", 5, 5, []NodeID{0, 0, 0, 0, 0}, in(1))
+	c.queued("bounded", 2, 2, in(1), c.devices(4), func(j *Job) { j.Gang = c.shape(4, 1) })
+	gang := c.queued("gang", 3, 3, c.devices(4))
+	s := simulate(c)
+	s.tell(t)
+	if s.run(20); c.Jobs[gang].Stage != Training {
+		t.Errorf("the gang never starts: %s", s.plan.of(gang).Why.Text)
+	}
+	if !s.settles(20) {
+		t.Error("it does not come to rest")
+	}
+}

@@ -72,6 +72,8 @@ func (p *planner) explain(id JobID) {
 		out.Why = Why{RuleConsolidation, "Moving", "workers of it move to other nodes, so that another gang has whole ones"}
 	case j.lends:
 		out.Why = Why{RuleGangsFirst, "Lending", p.lending(id)}
+	case in.Armed && j.marked && j.gone > 0:
+		out.Why = Why{RuleNoHostage, "Lending", p.armed(id)}
 	case j.added > 0 && j.own < in.Min:
 		out.Why = Why{RuleGangClass, "Replacing", "workers of its gang were lost and are replaced"}
 	case in.Stage == Training:
@@ -97,13 +99,13 @@ func (p *planner) starting(id JobID) Why {
 	return Why{RuleGangsFirst, "Admitted", "there is room for all " + strconv.Itoa(int(p.c.Jobs[id].Min)) + " workers of its gang"}
 }
 
-// lending names those to whom workers go.
-func (p *planner) lending(id JobID) string {
+// takers are those whom workers of a job leave for, with how many; None for those who leave for nobody.
+func (p *planner) takers(id JobID) []giver {
 	j := &p.jobs[id]
-	var takers []giver // those who are given to
+	var takers []giver
 	for w := range p.c.Jobs[id].Workers {
 		l := p.leaving[j.first+w]
-		if !l.chosen && !l.held || l.job == None {
+		if !l.chosen && !l.held {
 			continue
 		}
 		at := slices.IndexFunc(takers, func(g giver) bool { return g.job == l.job })
@@ -113,9 +115,30 @@ func (p *planner) lending(id JobID) string {
 		}
 		takers[at].count++
 	}
-	parts := make([]string, 0, len(takers))
-	for _, g := range takers {
-		parts = append(parts, count(g.count, "worker")+" to "+p.c.Jobs[g.job].Name)
+	return takers
+}
+
+// armed says whom workers leave for in a change that is under way.
+func (p *planner) armed(id JobID) string {
+	var parts []string
+	for _, g := range p.takers(id) {
+		whom := "nobody any more"
+		if g.job != None {
+			whom = p.c.Jobs[g.job].Name
+		}
+		parts = append(parts, count(g.count, "worker")+" to "+whom)
+	}
+	return "gives " + strings.Join(parts, ", ") + ", in a change that is under way: that is finished, or cut short if it takes too long"
+}
+
+// lending names those to whom workers go.
+func (p *planner) lending(id JobID) string {
+	j := &p.jobs[id]
+	var parts []string
+	for _, g := range p.takers(id) {
+		if g.job != None {
+			parts = append(parts, count(g.count, "worker")+" to "+p.c.Jobs[g.job].Name)
+		}
 	}
 	verb := "gives "
 	if !j.young.IsZero() && j.gone == 0 {

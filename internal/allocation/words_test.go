@@ -11,9 +11,10 @@ func (c *Cluster) opaque(id JobID) JobID {
 	return id
 }
 
-// TestReasonsAsUsersReadThem: a condition says these words of a job.
+// TestReasonsAsUsersReadThem: a condition says these words of a job. Each rule has a sentence.
 func TestReasonsAsUsersReadThem(t *testing.T) {
 	ending := func(c *Cluster) { c.Namespaces[0].Ending = true }
+	told := map[Rule]bool{}
 	for name, row := range map[string]struct {
 		build func(*Cluster) JobID
 		want  Why
@@ -82,7 +83,39 @@ func TestReasonsAsUsersReadThem(t *testing.T) {
 		"and that there is no room for": {func(c *Cluster) JobID {
 			return c.opaque(c.withNodes(1, 2).training("job", 2, 4, []NodeID{0, 0}))
 		}, Why{RuleGrowth, "NoRoom", "there is no room for more workers; it has a port: more workers are tried one at a time"}},
+		"a gang that takes what was lent": {func(c *Cluster) JobID {
+			id := c.withNodes(1, 4).training("lender", 2, 4, []NodeID{0, 0, 0, 0})
+			c.queued("gang", 2, 2)
+			return id
+		}, Why{RuleGangsFirst, "Lending", "gives 2 workers to ns/gang, which had been lent to it"}},
+		"a job that does not borrow": {func(c *Cluster) JobID {
+			return c.withNodes(1, 4).training("job", 2, 4, []NodeID{0, 0}, policy(Never))
+		}, Why{RuleLendsAndBorrows, "DoesNotBorrow", "it lends nothing (preemption policy Never), so it borrows nothing"}},
+		"a barrier that is armed, for a gang": {func(c *Cluster) JobID {
+			id := c.withNodes(1, 4).training("lender", 2, 4, []NodeID{0, 0, 0, 0})
+			gang := c.queued("gang", 2, 2)
+			c.arm(id, gang, 2, 3)
+			return id
+		}, Why{RuleNoHostage, "Lending", "gives 2 workers to ns/gang, in a change that is under way: that is finished, or cut short if it takes too long"}},
+		"a barrier that is armed, for a gang that is gone": {func(c *Cluster) JobID {
+			id := c.withNodes(1, 4).training("lender", 2, 4, []NodeID{0, 0, 0, 0})
+			c.arm(id, None, 3)
+			return id
+		}, Why{RuleNoHostage, "Lending", "gives 1 worker to nobody any more, in a change that is under way: that is finished, or cut short if it takes too long"}},
+		"room that is kept for another": {func(c *Cluster) JobID {
+			c.withNodes(1, 4).training("job", 2, 2, []NodeID{0, 0})
+			c.queued("first", 4, 4)
+			return c.at(time.Hour).queued("second", 2, 2, func(j *Job) { j.Submitted = c.Now })
+		}, Why{RuleReservation, "BehindReservation", "waits for 2 places of 1 example.com/gpu: 0 are free, and room is kept for ns/first"}},
+		"nothing more is free": {func(c *Cluster) JobID {
+			return c.withNodes(1, 4).training("job", 2, 8, []NodeID{0, 0, 0, 0})
+		}, Why{RuleGrowth, "NoRoom", "there is no room for more workers"}},
+		"a quota that is used up": {func(c *Cluster) JobID {
+			c.Quotas = []Quota{{Name: "devices", Hard: Amounts{6}, Free: Amounts{3}}}
+			return c.withNodes(2, 4).queued("job", 4, 4)
+		}, Why{RuleQuota, "QuotaUsedUp", "quota devices is used up: it admits 3 more of its 4 workers (requests.example.com/gpu)"}},
 	} {
+		told[row.want.Rule] = true
 		t.Run(name, func(t *testing.T) {
 			c := newCluster()
 			id := row.build(c)
@@ -91,6 +124,20 @@ func TestReasonsAsUsersReadThem(t *testing.T) {
 			}
 		})
 	}
+	for rule := RuleGangClass; rule <= RuleConsolidation; rule++ {
+		if !told[rule] {
+			t.Errorf("rule %d has no sentence here", rule)
+		}
+	}
+}
+
+// arm has some workers of a job leave for another one, in a change that is under way.
+func (c *Cluster) arm(id, whom JobID, workers ...int) {
+	j := &c.Jobs[id]
+	for _, w := range workers {
+		j.Workers[w].Marked, j.Workers[w].For = true, whom
+	}
+	j.Armed, j.Target = true, int32(len(j.Workers)-len(workers))
 }
 
 // TestNothingStartsOrGrowsInANamespaceThatIsBeingDeleted: the API server would refuse the pods, and others use the room.
