@@ -60,14 +60,8 @@ func (p *planner) explain(id JobID) {
 		out.Why = Why{RuleWholeJobs, "Lending", "all of it makes room for " + p.c.Jobs[out.For].Name + ", which has a higher priority, once others have kept what they grew by for long enough"}
 	case out.Evict:
 		out.Why = Why{RuleWholeJobs, "Preempted", "all of it makes room for " + p.c.Jobs[out.For].Name + ", which has a higher priority and would not start otherwise"}
-	case in.Stage == Queued && out.Start:
-		out.Why = p.starting(id)
-	case in.Stage == Queued && p.c.Namespaces[in.Namespace].Ending:
-		out.Why = namespaceEnding
-	case in.Stage == Queued && p.jobs[id].waits.demand.places == 0:
-		return
 	case in.Stage == Queued:
-		p.explainWaiting(id)
+		p.explainQueued(id)
 	case j.moves > 0:
 		out.Why = Why{RuleConsolidation, "Moving", "workers of it move to other nodes, so that another gang has whole ones"}
 	case j.lends:
@@ -82,6 +76,19 @@ func (p *planner) explain(id JobID) {
 		out.Why = Why{RuleKeepsRunning, "Fixed", "its world cannot change: it keeps its workers"}
 	default:
 		out.Why = Why{RuleGangsFirst, "Starting", "its gang starts"}
+	}
+}
+
+// explainQueued says why a gang starts or does not.
+func (p *planner) explainQueued(id JobID) {
+	in, out := &p.c.Jobs[id], &p.out[id]
+	switch {
+	case out.Start:
+		out.Why = p.starting(id)
+	case p.c.Namespaces[in.Namespace].Ending:
+		out.Why = namespaceEnding
+	case p.jobs[id].waits.demand.places > 0:
+		p.explainWaiting(id)
 	}
 }
 
