@@ -46,7 +46,7 @@ func (p *planner) block(d *demand) {
 			r.held = p.spread(from, &all, nil)
 		})
 		if lacks := d.places - int32(len(r.held)); lacks > 0 {
-			p.lacking = append(p.lacking, lack{r.job, r.shape, d.class, lacks, r.patient})
+			p.lacking = append(p.lacking, lack{r.job, r.shape, d.class, lacks, r.patient, false})
 		}
 		if len(r.held) == 0 {
 			return // for one that nothing can be kept for, others do not lose their claim
@@ -63,6 +63,8 @@ type lack struct {
 	class   classID
 	places  int32
 	patient bool
+	// quota is true for one that lacks quota alone.
+	quota bool
 }
 
 // lasts says whether a demand would still have its room once those who are to leave have left. A patient gang before it, which
@@ -87,13 +89,20 @@ func (p *planner) lasts(d *demand, hidden bool, moves []move) bool {
 		if l.patient {
 			from = &p.soon // it is kept what comes free by itself
 		}
-		more := demand{job: l.job, class: l.class, places: int32(min(from.of(l.class).total, int64(l.places)))}
-		for _, n := range p.spread(from, &more, nil) {
+		nodes := slices.Repeat([]NodeID{None}, int(max(min(from.bounds(l.shape, 0), l.places), 0)))
+		if !l.quota {
+			more := demand{job: l.job, class: l.class, places: int32(min(from.of(l.class).total, int64(l.places)))}
+			nodes = p.spread(from, &more, nil)
+		}
+		for _, n := range nodes {
 			p.reach.add(n, l.shape, -1)
 			if l.patient {
 				p.soon.add(n, l.shape, -1)
 			}
 		}
+	}
+	if gang := p.c.Jobs[d.job].Gang; min(p.soon.bounds(gang, 0), p.reach.bounds(gang, 0)) < d.made {
+		return false
 	}
 	now, then := p.soon.of(d.class), p.reach.of(d.class)
 	total := int64(0)
@@ -185,6 +194,9 @@ func (p *planner) blockQuota(d *demand) {
 	r := reservation{job: d.job, shape: in.Gang, quota: true}
 	left := min(p.reach.bounds(in.Gang, 0), d.made)
 	p.claim(&r, func(from *room) { left = min(left, from.bounds(in.Gang, 0)) })
+	if lacks := d.made - max(left, 0); lacks > 0 {
+		p.lacking = append(p.lacking, lack{r.job, r.shape, d.class, lacks, r.patient, true})
+	}
 	if left <= 0 {
 		return
 	}

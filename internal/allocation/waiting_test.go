@@ -264,3 +264,23 @@ func TestAReplacementDoesNotHaveTheQuotaAdmitAGang(t *testing.T) {
 		t.Error("it does not come to rest")
 	}
 }
+
+func TestNobodyEndsForQuotaThatAGangBeforeIsKept(t *testing.T) {
+	c := newCluster().withNodes(1, 4)
+	c.Settings.Backfill = 0
+	c.Quotas = []Quota{{Name: "devices", Hard: Amounts{4}, Free: Amounts{4}}}
+	saved := c.training("saved", 1, 1, span(0, 1), policy(Evict))
+	c.training("stays", 1, 1, span(0, 1), policy(Shrink))
+	large := c.queued("large", 4, 4, priority(10))
+	small := c.queued("small", 1, 1, priority(10))
+	if plan := NewPlan(c); plan.of(saved).Evict {
+		t.Errorf("saved ends for small, and large, which waits for quota, would be kept what it leaves: %s; %s",
+			plan.of(large).Why.Text, plan.of(small).Why.Text)
+	}
+	// Without the one before, it ends.
+	c.Jobs[large].Stage = Held
+	c.training("more", 2, 2, []NodeID{0, 0})
+	if plan := NewPlan(c); !plan.of(saved).Evict || plan.of(saved).For != small {
+		t.Errorf("saved does not end for small: %s", plan.of(small).Why.Text)
+	}
+}
