@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"cmp"
+	"maps"
 	"math/bits"
 	"slices"
 	"time"
@@ -58,10 +59,12 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		p.promise(d)
 		return unknown, true
 	}
+	waits, awaited := p.jobs[d.job].waits, maps.Clone(p.awaited)
 	p.promise(d)
 	places, ok := m.replacements()
 	if !ok {
 		m.undo()
+		p.jobs[d.job].waits, p.awaited = waits, awaited
 		p.vain.moved[d.class] = p.vain.moved[d.class].after(d.places)
 		return unknown, false
 	}

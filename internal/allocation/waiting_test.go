@@ -284,3 +284,21 @@ func TestNobodyEndsForQuotaThatAGangBeforeIsKept(t *testing.T) {
 		t.Errorf("saved does not end for small: %s", plan.of(small).Why.Text)
 	}
 }
+
+// A gang whose move comes to nothing waits for no pods: what is kept for another may be lent, and who leaves for growth
+// by the plan in force goes on doing so.
+func TestAMoveThatComesToNothingIsForgotten(t *testing.T) {
+	c := newCluster().withNodes(1, 8)
+	c.Settings.Backfill = 0
+	donor := c.training("donor", 1, 3, []NodeID{0, 0, 0}, c.devices(2))
+	c.training("fixed", 1, 1, span(0, 1), func(j *Job) { j.NoGrowth = true })
+	poor := c.training("poor", 1, 2, span(0, 1))
+	c.queued("whole", 2, 2, c.devices(4))
+	c.queued("small", 1, 1)
+	c.Jobs[donor].Target, c.Jobs[donor].EvenedAt = 2, noon
+	last := &c.Jobs[donor].Workers[2]
+	last.Marked, last.For = true, poor
+	if plan := NewPlan(c.at(time.Second)); plan.leavesFor(donor, poor) != 1 {
+		t.Errorf("donor no longer gives to poor: %s; %s", plan.of(donor).Why.Text, plan.of(poor).Why.Text)
+	}
+}
