@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,8 +15,12 @@ import (
 // between two looks at it is right, as it is of every clock that a process reads. The API server's is right.
 type simClock struct{ off atomic.Int64 }
 
-// furthestOff is how far a clock is off at most.
-const furthestOff = 5 * time.Second
+// nodesOff is how far the clocks of nodes are off at most, operatorsOff how far those of operators are: what is younger than
+// half a minute is old to one that is ahead by more, and its gangs are given up before a scheduler has looked at them.
+const (
+	nodesOff     = 10 * time.Minute
+	operatorsOff = 15 * time.Second
+)
 
 // now is the time by the clock; of none it is right.
 func (c *simClock) now() time.Time {
@@ -79,7 +84,11 @@ func (t *simTraining) clock(of string) *simClock {
 
 // setClock has a clock jump.
 func (t *simTraining) setClock(of string) {
-	off := t.span(0, furthestOff).Truncate(time.Second)
+	most := nodesOff
+	if strings.HasPrefix(of, "operator") {
+		most = operatorsOff
+	}
+	off := t.span(0, most).Truncate(time.Second)
 	if t.chance(0.5) {
 		off = -off
 	}

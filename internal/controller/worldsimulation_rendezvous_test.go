@@ -158,12 +158,22 @@ func (j *simMachine) handle(ev rendezvous.Event) *rendezvous.Refusal {
 	for _, uid := range out.Tell {
 		if session := j.sessions[types.UID(uid)]; session != nil {
 			session.publish()
+			s.effect(j.registry.op, "it has told "+uid)
 		}
 	}
 	if out.Publish {
 		for _, uid := range slices.Sorted(maps.Keys(j.sessions)) {
-			j.sessions[uid].publish()
+			if session := j.sessions[uid]; session != nil {
+				session.publish()
+				s.effect(j.registry.op, "it has published to "+string(uid))
+			}
 		}
+	}
+	if out.Write != nil {
+		s.effect(j.registry.op, "it has decided on a write")
+	}
+	if j.closed {
+		return out.Refuse
 	}
 	if out.Write != nil {
 		asked := *out.Write
@@ -200,6 +210,7 @@ func (j *simMachine) write(asked rendezvous.Write) {
 	found, err := recorder.Record(context.Background(), j.key, asked.Prev, asked.Next)
 	answered(found, err)
 	j.registry.training.do(func() {
+		j.registry.training.effect(op, "a write was made")
 		_ = j.handle(rendezvous.RecordAnswered{Found: found, Err: err, Secret: fmt.Appendf(nil, "%032d", asked.Next.Term)})
 	})
 }

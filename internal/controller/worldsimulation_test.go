@@ -30,6 +30,7 @@ import (
 //	worldsimulation_agent_test.go      the worker's end: the agent
 //	worldsimulation_program_test.go    its training process
 //	worldsimulation_clocks_test.go     clocks that are wrong
+//	worldsimulation_kills_test.go      a change, with a kill at each of its effects
 //	worldsimulation_checks_test.go     what must hold
 //	worldsimulation_recovery_test.go   what a recovery may lose
 type simTraining struct {
@@ -54,6 +55,9 @@ type simTraining struct {
 	// clocks are those of nodes and operators, timeless that they are wrong.
 	clocks   map[string]*simClock
 	timeless bool
+	// effects are those that were counted while counting is true, killAt the one at which the operator dies.
+	effects, killAt int
+	counting        bool
 }
 
 func newSimTraining(t *testing.T, seed uint64) *simTraining {
