@@ -227,7 +227,7 @@ func (s *fleetSim) checkQueue() {
 		if !ahead {
 			s.watch.first = job.UID
 		}
-		if min(places(free, job), s.quotaLeft(job, false)) < value(job.Spec.Workers.Min) || s.strangersWait() || s.operator.dead ||
+		if min(places(free, job), s.quotaLeft(job, false)) < value(job.Spec.Workers.Min) || s.strangersWait() || s.operator.dead || s.training.isSilent() ||
 			behind[job.Namespace+"/"+job.Name] {
 			delete(s.watch.fits, job.UID)
 			ahead = ahead || s.fitsEmpty(job)

@@ -75,7 +75,7 @@ func (k *simKubelets) run(pod *corev1.Pod) {
 	k.sim.server.changePod(pod, func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodRunning
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, State: corev1.ContainerState{
-			Running: &corev1.ContainerStateRunning{StartedAt: simSecond()}}}}
+			Running: &corev1.ContainerStateRunning{StartedAt: k.sim.training.second(p.Spec.NodeName)}}}}
 	})
 	switch {
 	case !ofOperator(pod):
@@ -145,7 +145,7 @@ func (k *simKubelets) exit(pod *corev1.Pod, code int32) {
 		}
 		if len(p.Spec.Containers) > 0 {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, State: corev1.ContainerState{
-				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", FinishedAt: simSecond()}}}}
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", FinishedAt: k.sim.training.second(p.Spec.NodeName)}}}}
 		}
 	})
 }

@@ -41,6 +41,8 @@ type simOperator struct {
 	running    sync.WaitGroup
 	// registry is the rendezvous where that is the real one; nil where it is made up.
 	registry *simRegistry
+	// clock is what it has of the time; nil for the right one.
+	clock *simClock
 }
 
 // simWorkers is how many jobs an operator looks at at a time: so many that none waits for another, and only
@@ -54,13 +56,16 @@ func (s *fleetSim) startOperator() {
 		sim: s, number: s.lives, calls: map[string]int{}, cache: newSimObjects(), worlds: make(chan rendezvous.JobKey, 1<<16),
 		leading: map[rendezvous.JobKey]*simLeader{},
 	}
+	if s.training != nil {
+		op.clock = s.training.clock(fmt.Sprint("operator ", op.number))
+	}
 	op.fleet = fleet.New(fleet.Options{
-		Settings: s.settings, DrainTaints: DefaultDrainTaints, Shapes: Shapes(settings), Plan: op.plan, Now: time.Now,
+		Settings: s.settings, DrainTaints: DefaultDrainTaints, Shapes: Shapes(settings), Plan: op.plan, Now: op.clock.now,
 	})
 	cached, live := &simClient{op: op}, &simClient{op: op, live: true}
 	op.reconciler = &Reconciler{
 		Client: cached, Live: live, Fleet: op.fleet, Gang: gang.Coscheduling{Client: cached}, Rendezvous: s.rendezvousOf(op),
-		Events: op, CABundle: func() []byte { return nil }, Now: time.Now, Pods: settings, DrainTaints: DefaultDrainTaints,
+		Events: op, CABundle: func() []byte { return nil }, Now: op.clock.now, Pods: settings, DrainTaints: DefaultDrainTaints,
 		ReclaimTimeout: s.settings.ReclaimTimeout.Duration,
 	}
 	op.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedMaxOfRateLimiter(

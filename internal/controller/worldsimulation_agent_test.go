@@ -18,6 +18,7 @@ type simAgent struct {
 	training *simTraining
 	pod      *corev1.Pod
 	machine  *lifecycle.Machine
+	clock    *simClock
 	process  simProcess
 	session  *simSession
 	ended    bool
@@ -31,6 +32,8 @@ type simAgent struct {
 	// connections counts those of processes.
 	connections uint64
 
+	// left is the state with which its process has left a world last, as far as the agent has heard.
+	left simLeft
 	// lastWords is what the process before the last had said of why it failed.
 	lastWords string
 	snapshots []rendezvous.Snapshot
@@ -50,8 +53,8 @@ func (t *simTraining) start(pod *corev1.Pod) {
 		return
 	}
 	a := &simAgent{
-		training: t, pod: pod, states: map[rendezvous.Snapshot][]uint64{},
-		machine: lifecycle.New(time.Now(), lifecycle.DefaultLimits(30*time.Second), lifecycle.Shape{Programs: 1, Processes: 1}),
+		training: t, pod: pod, clock: t.clock(pod.Spec.NodeName), states: map[rendezvous.Snapshot][]uint64{},
+		machine: lifecycle.New(t.clock(pod.Spec.NodeName).now(), lifecycle.DefaultLimits(30*time.Second), lifecycle.Shape{Programs: 1, Processes: 1}),
 	}
 	t.agents[pod.UID] = a
 	t.kubelets.agents[pod.UID] = true
@@ -90,7 +93,7 @@ func (a *simAgent) step(event lifecycle.Event) {
 		return
 	}
 	tell := false
-	effects := a.machine.Step(time.Now(), event)
+	effects := a.machine.Step(a.clock.now(), event)
 	for len(effects) > 0 && !a.ended {
 		effect := effects[0]
 		effects = effects[1:]
@@ -113,7 +116,7 @@ func (a *simAgent) setDeadline() {
 		return
 	}
 	a.ticking = due
-	a.training.after(max(time.Until(due), time.Millisecond), func() {
+	a.training.after(max(due.Sub(a.clock.now()), time.Millisecond), func() {
 		if a.ticking.Equal(due) {
 			a.ticking = time.Time{}
 			a.step(lifecycle.Tick{})
@@ -144,7 +147,7 @@ func (a *simAgent) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 	case lifecycle.Arm:
 		p.stop = max(effect.Step, p.begunStep(), p.armed, 1)
 		p.armed = p.stop
-		return a.machine.Step(time.Now(), lifecycle.Armed{Slot: 0, Stop: p.stop})
+		return a.machine.Step(a.clock.now(), lifecycle.Armed{Slot: 0, Stop: p.stop})
 	case lifecycle.Lift:
 		p.stop, p.armed = 0, 0
 	case lifecycle.Interrupt:
@@ -179,8 +182,8 @@ func (a *simAgent) leave(code int32) {
 	t.leaves(a)
 	session := a.session
 	if session != nil && !session.over {
-		r, sent := a.state(), time.Now()
-		session.arrives(&session.up, func() { session.report(r, sent) })
+		r, sent, left := a.state(), a.clock.now(), a.left
+		session.up(func() { session.report(r, sent, left) })
 	}
 	a.ended = true
 	t.after(t.span(20*time.Millisecond, time.Second), func() {
@@ -255,7 +258,7 @@ func (a *simAgent) connect() {
 		return
 	}
 	op := t.dial()
-	if op == nil || !t.reaches(a, op) {
+	if op == nil || !t.connects(a, op) {
 		a.reconnect()
 		return
 	}
@@ -268,18 +271,22 @@ func (a *simAgent) connect() {
 		a.reconnect()
 		return
 	}
-	c := &simSession{agent: a, machine: j, heard: time.Now(), answered: time.Now()}
+	c := &simSession{agent: a, machine: j, heard: time.Now(), answered: a.clock.now(), opened: time.Now()}
 	a.session = c
-	first := a.state()
-	c.arrives(&c.up, func() {
+	first, left := a.state(), a.left
+	c.up(func() {
 		if older := j.sessions[a.pod.UID]; older != nil {
-			older.over = true
+			if older.opened.After(c.opened) {
+				t.counts["hellos after a newer one"]++
+			}
+			older.end(false)
 		}
 		join := rendezvous.AgentJoined{
 			UID: string(a.pod.UID), Attempt: attempt, Endpoint: rendezvous.Endpoint{Address: "at " + string(a.pod.UID), Port: 4000},
 			Serves: rendezvous.Server{Port: 5000, Certificate: [32]byte{1}}, Report: first,
 		}
 		j.sessions[a.pod.UID] = c
+		c.learns(&first, left)
 		if why := j.handle(join); why != nil {
 			c.refused(why)
 			return
@@ -314,8 +321,14 @@ func (a *simAgent) report() {
 	if c == nil || c.over || a.ended || a.training.unlucky(0.02) {
 		return
 	}
-	r, sent := a.state(), time.Now()
-	c.arrives(&c.up, func() { c.report(r, sent) })
+	r, sent, left := a.state(), a.clock.now(), a.left
+	times := 1
+	if a.training.unlucky(0.02) {
+		times = 2
+	}
+	for range times {
+		c.up(func() { c.report(r, sent, left) })
+	}
 }
 
 // heed obeys a directive.

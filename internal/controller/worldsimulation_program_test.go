@@ -97,7 +97,16 @@ func (a *simAgent) inOrder(last *time.Time) time.Duration {
 func (a *simAgent) speak(what lifecycle.What, step uint64) {
 	p := &a.process
 	said := lifecycle.Said{Slot: 0, Connection: p.connection, What: what, Step: step, Clean: p.clean}
-	a.training.after(a.inOrder(&p.said), func() { a.step(said) })
+	left := simLeft{}
+	if what == lifecycle.Faulted || what == lifecycle.Aborted || what == lifecycle.Parked {
+		left = simLeft{round: p.round, step: p.done, clean: p.clean || what == lifecycle.Parked}
+	}
+	a.training.after(a.inOrder(&p.said), func() {
+		if left.round > 0 {
+			a.left = left
+		}
+		a.step(said)
+	})
 }
 
 // startProcess starts a process: it connects, and asks for a world.
@@ -118,6 +127,7 @@ func (a *simAgent) exit(code int) {
 		return
 	}
 	p.end()
+	a.left = simLeft{}
 	a.training.leaves(a)
 	a.training.after(a.inOrder(&p.said), func() { a.step(lifecycle.Exited{Code: code}) })
 }
@@ -151,7 +161,7 @@ func (a *simAgent) hear(word lifecycle.Word) {
 	p := &a.process
 	switch {
 	case word.Say == lifecycle.SayGo && p.waiting == lifecycle.WaitsParked:
-		p.waiting = lifecycle.WaitsNot
+		p.waiting, a.left = lifecycle.WaitsNot, simLeft{}
 		a.beginStep()
 	case word.Say == lifecycle.SaySave && (p.waiting == lifecycle.WaitsParked || p.clean):
 		a.save()
@@ -184,6 +194,7 @@ func (a *simAgent) save() {
 // take has the process enter a world.
 func (a *simAgent) take(start lifecycle.Start) {
 	p, world := &a.process, start.World
+	a.left = simLeft{}
 	t := a.training
 	switch {
 	case world.Restore && world.Snapshot == nil, !world.Restore && p.waiting == lifecycle.WaitsJoin:

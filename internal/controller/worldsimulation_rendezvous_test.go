@@ -112,7 +112,7 @@ func (r *simRegistry) Changed() <-chan rendezvous.JobKey { return r.op.worlds }
 func (r *simRegistry) Observe(key rendezvous.JobKey) (seen rendezvous.Observation) {
 	r.training.do(func() {
 		if j := r.jobs[key]; j != nil {
-			seen = j.machine.Observe(time.Now())
+			seen = j.machine.Observe(r.op.clock.now())
 		}
 	})
 	return seen
@@ -143,7 +143,7 @@ func (j *simMachine) handle(ev rendezvous.Event) *rendezvous.Refusal {
 		return &rendezvous.Refusal{Kind: rendezvous.RefusedForNow}
 	}
 	s := j.registry.training
-	out := j.machine.Handle(time.Now(), ev)
+	out := j.machine.Handle(j.registry.op.clock.now(), ev)
 	for _, note := range out.Notes {
 		s.say("  operator %d, %s: %s", j.registry.op.number, j.key, note.Text)
 	}
@@ -158,15 +158,26 @@ func (j *simMachine) handle(ev rendezvous.Event) *rendezvous.Refusal {
 	for _, uid := range out.Tell {
 		if session := j.sessions[types.UID(uid)]; session != nil {
 			session.publish()
+			s.effect(j.registry.op, "it has told "+uid)
 		}
 	}
 	if out.Publish {
 		for _, uid := range slices.Sorted(maps.Keys(j.sessions)) {
-			j.sessions[uid].publish()
+			if session := j.sessions[uid]; session != nil {
+				session.publish()
+				s.effect(j.registry.op, "it has published to "+string(uid))
+			}
 		}
 	}
 	if out.Write != nil {
+		s.effect(j.registry.op, "it has decided on a write")
+	}
+	if j.closed {
+		return out.Refuse
+	}
+	if out.Write != nil {
 		asked := *out.Write
+		s.history.asked(j, &asked)
 		j.registry.op.running.Go(func() { j.write(asked) })
 	}
 	if out.Changed {
@@ -199,6 +210,7 @@ func (j *simMachine) write(asked rendezvous.Write) {
 	found, err := recorder.Record(context.Background(), j.key, asked.Prev, asked.Next)
 	answered(found, err)
 	j.registry.training.do(func() {
+		j.registry.training.effect(op, "a write was made")
 		_ = j.handle(rendezvous.RecordAnswered{Found: found, Err: err, Secret: fmt.Appendf(nil, "%032d", asked.Next.Term)})
 	})
 }
@@ -207,12 +219,35 @@ func (j *simMachine) write(asked rendezvous.Write) {
 type simSession struct {
 	agent   *simAgent
 	machine *simMachine
-	over    bool
-	// up and down are when the last report and the last directive arrive.
-	up, down time.Time
+	// over is true once it has ended for the agent, ended once it has for the operator.
+	over, ended bool
+	// heardAt and toldAt are when the last report and the last directive arrive.
+	heardAt, toldAt time.Time
 	// answered is when the report was sent that the next directive answers, heard when the last one came.
 	answered, heard time.Time
 	spoken          bool
+	opened          time.Time
+	// told is what the operator has been told on it.
+	told simTold
+}
+
+// up has something of the agent's arrive at the operator, where nobody knows yet that the agent has hung up: what it has
+// said may come after the first words of its next session.
+func (c *simSession) up(what func()) {
+	c.arrives(&c.heardAt, func() {
+		if t := c.agent.training; !c.ended && !c.machine.registry.op.dead && !t.mute[c.agent.pod.Spec.NodeName] {
+			what()
+		}
+	})
+}
+
+// down has something of the operator's arrive at the agent.
+func (c *simSession) down(what func()) {
+	c.arrives(&c.toldAt, func() {
+		if t := c.agent.training; !c.over && !t.deaf[c.agent.pod.Spec.NodeName] {
+			what()
+		}
+	})
 }
 
 // arrives has something arrive at the other end, after what was sent before it.
@@ -223,27 +258,23 @@ func (c *simSession) arrives(last *time.Time, what func()) {
 		at = last.Add(time.Microsecond)
 	}
 	*last = at
-	s.after(time.Until(at), func() {
-		if !c.over && s.reaches(c.agent, c.machine.registry.op) {
-			what()
-		}
-	})
+	s.after(time.Until(at), what)
 }
 
-// end tells the agent that its session is over.
+// end ends the session from the operator's side, and tells the agent, who finds out by itself if it does not hear that.
 func (c *simSession) end(good bool) {
-	if c.over {
+	if c.ended {
 		return
 	}
-	c.over = true
-	a := c.agent
-	a.training.after(a.training.delay(), func() {
-		if a.session == c {
+	c.ended = true
+	c.down(func() {
+		c.over = true
+		if a := c.agent; a.session == c {
 			a.session = nil
 			a.reconnect()
 		}
 		if good {
-			a.step(lifecycle.Gone{})
+			c.agent.step(lifecycle.Gone{})
 		}
 	})
 }
@@ -259,7 +290,7 @@ func (c *simSession) hangUp() {
 		a.session = nil
 		a.reconnect()
 	}
-	a.training.after(a.training.delay(), func() {
+	c.up(func() {
 		if j.sessions[a.pod.UID] == c {
 			delete(j.sessions, a.pod.UID)
 			_ = j.handle(rendezvous.SessionLost{UID: string(a.pod.UID)})
@@ -280,18 +311,20 @@ func (c *simSession) publish() {
 	}
 	sent := c.answered
 	for range times {
-		c.arrives(&c.down, func() { c.agent.heed(c, d, sent) })
+		c.down(func() { c.agent.heed(c, d, sent) })
 	}
 }
 
 // report takes a report that has arrived.
-func (c *simSession) report(r rendezvous.Report, sent time.Time) {
+func (c *simSession) report(r rendezvous.Report, sent time.Time, left simLeft) {
 	j := c.machine
 	if j.sessions[c.agent.pod.UID] != c {
+		c.agent.training.counts["reports of an older session"]++
 		c.end(false)
 		return
 	}
 	c.answered = sent
+	c.learns(&r, left)
 	if why := j.handle(rendezvous.AgentReported{UID: string(c.agent.pod.UID), Report: r}); why != nil {
 		c.refused(why)
 		return

@@ -29,7 +29,10 @@ import (
 //	worldsimulation_rendezvous_test.go the operator's end: machines, sessions, writes
 //	worldsimulation_agent_test.go      the worker's end: the agent
 //	worldsimulation_program_test.go    its training process
+//	worldsimulation_clocks_test.go     clocks that are wrong
+//	worldsimulation_kills_test.go      a change, with a kill at each of its effects
 //	worldsimulation_checks_test.go     what must hold
+//	worldsimulation_recovery_test.go   what a recovery may lose
 type simTraining struct {
 	*fleetSim
 	job     types.NamespacedName
@@ -46,12 +49,19 @@ type simTraining struct {
 	harms, faults int
 	// silent is true while the API server answers nobody.
 	silent bool
-	// cutOff are the nodes whose agents reach no operator, alone those that no other node reaches.
-	cutOff, alone map[string]bool
+	// mute are the nodes whose agents no operator hears, deaf those whose agents hear none, and alone those that no other
+	// node reaches.
+	mute, deaf, alone map[string]bool
+	// clocks are those of nodes and operators, timeless that they are wrong.
+	clocks   map[string]*simClock
+	timeless bool
+	// effects are those that were counted while counting is true, killAt the one at which the operator dies.
+	effects, killAt int
+	counting        bool
 }
 
 func newSimTraining(t *testing.T, seed uint64) *simTraining {
-	s := &simTraining{fleetSim: newFleetSim(t, seed), agents: map[types.UID]*simAgent{}, cutOff: map[string]bool{}, alone: map[string]bool{}}
+	s := &simTraining{fleetSim: newFleetSim(t, seed), agents: map[types.UID]*simAgent{}, mute: map[string]bool{}, deaf: map[string]bool{}, alone: map[string]bool{}, clocks: map[string]*simClock{}}
 	s.training, s.history = s, newSimHistory(s)
 	return s
 }
@@ -78,9 +88,9 @@ func (t *simTraining) dial() *simOperator {
 	return t.operator
 }
 
-// reaches says whether messages come through between an agent and an operator.
-func (t *simTraining) reaches(a *simAgent, op *simOperator) bool {
-	return !op.dead && !t.cutOff[a.pod.Spec.NodeName]
+// connects says whether an agent gets a connection to an operator, for which each must hear the other.
+func (t *simTraining) connects(a *simAgent, op *simOperator) bool {
+	return !op.dead && !t.mute[a.pod.Spec.NodeName] && !t.deaf[a.pod.Spec.NodeName]
 }
 
 // meet says whether two agents reach each other.

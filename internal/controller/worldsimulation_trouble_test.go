@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -13,6 +15,7 @@ func (t *simTraining) live() {
 		chaos = min(max(300*t.step, 40*time.Second), max(10*time.Minute, 15*t.step))
 		t.lastStep, t.memoryInterval = uint64(chaos/t.step)+uint64(t.dice.IntN(50)), uint64(1+t.dice.IntN(20))
 		least := int32(1 + t.dice.IntN(3))
+		t.timeless = t.chance(0.5)
 		t.say("steps of %s, %d of them, trouble for %s", t.step, t.lastStep, chaos)
 		t.begin(least, least+int32(t.dice.IntN(3)))
 	})
@@ -60,7 +63,8 @@ func (t *simTraining) checkEnd() {
 func (t *simTraining) calm() {
 	t.calmDown()
 	t.silent = false
-	clear(t.cutOff)
+	clear(t.mute)
+	clear(t.deaf)
 	clear(t.alone)
 	for _, pod := range t.workers() {
 		t.agents[pod.UID].wake()
@@ -110,7 +114,7 @@ func (t *simTraining) trouble() {
 	}
 	pod := pickOne(t.fleetSim, workers...)
 	a := t.agents[pod.UID]
-	switch t.dice.IntN(14) {
+	switch t.dice.IntN(17) {
 	case 0, 1, 2:
 		t.scale(value(t.now().Spec.Workers.Min) + int32(t.dice.IntN(4)))
 	case 3:
@@ -134,13 +138,19 @@ func (t *simTraining) trouble() {
 	case 9:
 		t.standStill(a)
 	case 10:
-		t.cut(t.cutOff, pod.Spec.NodeName, "the operators")
+		t.cut(pod.Spec.NodeName, "neither hears the operators nor is heard by them", t.mute, t.deaf)
 	case 11:
-		t.cut(t.alone, pod.Spec.NodeName, "the other nodes")
+		t.cut(pod.Spec.NodeName, "does not reach the other nodes", t.alone)
 	case 12:
 		t.silence()
 	case 13:
 		t.loseANode(pod.Spec.NodeName)
+	case 14:
+		t.setClock(pickOne(t.fleetSim, slices.Sorted(maps.Keys(t.clocks))...))
+	case 15:
+		t.cut(pod.Spec.NodeName, "hears the operators, and is not heard by them", t.mute)
+	case 16:
+		t.cut(pod.Spec.NodeName, "is heard by the operators, and does not hear them", t.deaf)
 	}
 }
 
@@ -190,14 +200,18 @@ func (t *simTraining) standStill(a *simAgent) {
 	t.after(d, a.wake)
 }
 
-// cut has a node reach some others no more, for a while.
-func (t *simTraining) cut(from map[string]bool, node, whom string) {
+// cut has a node reach some others no more, for a while, in both directions or in one.
+func (t *simTraining) cut(node, how string, ways ...map[string]bool) {
 	d := t.span(100*time.Millisecond, 2*time.Minute)
-	t.harm(d+time.Minute, "node %s does not reach %s for %s", node, whom, d)
-	from[node] = true
+	t.harm(d+time.Minute, "node %s %s, for %s", node, how, d)
 	t.faults++
+	for _, way := range ways {
+		way[node] = true
+	}
 	t.after(d, func() {
-		delete(from, node)
+		for _, way := range ways {
+			delete(way, node)
+		}
 		t.exchangeAll()
 	})
 }

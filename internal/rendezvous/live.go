@@ -38,9 +38,11 @@ func (m *Machine) hasLive(mem *member) bool {
 	return mem != nil && (!m.isLost(mem) || m.isBack(mem)) && m.isOut(mem) && len(mem.report.Processes) > 0
 }
 
-// isBack says whether a member that the world has lost could go on, and its program was not at fault.
+// isBack says whether a member that the world has lost could go on, and its program was not at fault. That its collective
+// broke is no fault of its.
 func (m *Machine) isBack(mem *member) bool {
-	return m.isStandby(mem.want.UID, mem) && mem.fault() == "" &&
+	fault := mem.fault()
+	return m.isStandby(mem.want.UID, mem) && (fault == "" || CommunicationError(fault)) &&
 		!slices.ContainsFunc(m.lossesNow(), func(l Loss) bool { return l.UID == mem.want.UID && l.Program })
 }
 

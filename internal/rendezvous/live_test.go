@@ -97,3 +97,19 @@ func TestAnErrorFromBeforeIsNoAnswer(t *testing.T) {
 		}
 	}
 }
+
+// Who was taken for lost, and is back, has what it has done: that its collective broke when the others left says nothing
+// against its state.
+func TestWhoseCollectiveBrokeWhileItWasAwayKeepsItsState(t *testing.T) {
+	for fault, step := range map[string]uint64{"": 8, "RuntimeError: connection reset by peer": 8, "ValueError: bad": 7} {
+		m, p := brokenWorld(map[string][]int{"a": {7, 7}, "b": {8, 8}})
+		b := m.members["b"]
+		b.lostIn, b.report.Processes[0].Fault = 1, fault
+		if fault != "" {
+			b.report.Processes[0].Waiting = waitingFault
+		}
+		if _, serves := m.goOnLive(time.Unix(1e9, 0), p); !serves || p.fromStep != step {
+			t.Errorf("with the fault %q: the world goes on after step %d (%v), want %d", fault, p.fromStep, serves, step)
+		}
+	}
+}
