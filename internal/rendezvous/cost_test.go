@@ -134,3 +134,38 @@ func BenchmarkTrouble(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkEvent is what one event costs that no decision follows on.
+func BenchmarkEvent(b *testing.B) {
+	for _, members := range []int{1000, MaxWorkers} {
+		c := newThrong(b, members, 1)
+		step := uint64(1)
+		b.Run(fmt.Sprintf("step/%d", members), func(b *testing.B) {
+			for b.Loop() {
+				step++
+				uid := c.world.ranks.uids[step%uint64(members)]
+				r := c.members[uid].report
+				r.Processes = []Process{{Elastic: true, ProgramPhase: phaseStep, Entered: step + 1, Done: step}}
+				c.Absorb(c.now, AgentReported{UID: uid, Report: r})
+			}
+		})
+		b.Run(fmt.Sprintf("join/%d", members), func(b *testing.B) {
+			for b.Loop() {
+				step++
+				uid := c.world.ranks.uids[step%uint64(members)]
+				c.Absorb(c.now, AgentJoined{UID: uid, Attempt: 1, Endpoint: Endpoint{"10.0.0.1", 1}, Serves: Server{Port: 1}, Report: c.members[uid].report})
+			}
+		})
+		b.Run(fmt.Sprintf("tick/%d", members), func(b *testing.B) {
+			for b.Loop() {
+				c.now = c.now.Add(time.Millisecond)
+				for _, mem := range c.members {
+					mem.lastSeen = c.now
+					break
+				}
+				c.heardAt, c.stepAt = c.now, c.now
+				c.Handle(c.now, TimePassed{})
+			}
+		})
+	}
+}

@@ -134,15 +134,15 @@ func (m *Machine) wish() *wish {
 
 func (m *Machine) wishOf(fresh []Member) *wish {
 	stay, leave, first := m.sides()
-	w := &wish{stay: map[string]bool{}, leave: leave > 0}
-	size := m.legalSize(int32(len(stay) + len(fresh)))
-	switch {
-	case !w.leave && (size <= m.world.record.Workers || size < m.gang.Minimum):
+	size := m.legalSize(int32(stay + len(fresh)))
+	if leave == 0 && (size <= m.world.record.Workers || size < m.gang.Minimum) {
 		return nil
-	case size < m.gang.Minimum || size < 1:
-		w.retreat, w.members = true, stay
-	default:
-		w.members = choose(m.world.ranks.ranks, stay, fresh, size)
+	}
+	w := &wish{stay: map[string]bool{}, leave: leave > 0}
+	if size < m.gang.Minimum || size < 1 {
+		w.retreat, w.members = true, m.stayers(stay)
+	} else {
+		w.members = choose(m.world.ranks.ranks, m.stayers(stay), fresh, size)
 	}
 	for i := range w.members {
 		if m.world.ranks.rank(w.members[i].UID) >= 0 && !m.isLost(m.members[w.members[i].UID]) {
@@ -158,8 +158,9 @@ func (m *Machine) wishOf(fresh []Member) *wish {
 	return w
 }
 
-// sides parts the world into those that stay and those that go, and names the first of these.
-func (m *Machine) sides() (stay []Member, leave int, first *member) {
+// sides counts those in the world that stay and those that go, and names the first of these. It is asked in every
+// decision, most of which change nothing: so it makes no list.
+func (m *Machine) sides() (stay, leave int, first *member) {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		switch {
@@ -168,16 +169,30 @@ func (m *Machine) sides() (stay []Member, leave int, first *member) {
 			if first == nil {
 				first = &member{want: Member{Name: "a worker", Lost: "its pod is gone"}, lostIn: m.world.record.Round}
 			}
-		case m.isLost(mem) || mem.leaving():
+		case m.goes(mem):
 			leave++
 			if first == nil || m.isLost(mem) && !m.isLost(first) {
 				first = mem
 			}
 		default:
-			stay = append(stay, mem.want)
+			stay++
 		}
 	}
 	return stay, leave, first
+}
+
+// goes says whether a member of the world can be in no next one.
+func (m *Machine) goes(mem *member) bool { return m.isLost(mem) || mem.leaving() }
+
+// stayers are those that stay, of whom there are so many.
+func (m *Machine) stayers(count int) []Member {
+	stay := make([]Member, 0, count)
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && !m.goes(mem) {
+			stay = append(stay, mem.want)
+		}
+	}
+	return stay
 }
 
 // explain says why the next world is wanted, and how long it may take.

@@ -252,7 +252,8 @@ func (m *Machine) anyoneOut() bool {
 
 // survivors are the members of the world that follows on a broken one; nil when there are too few.
 func (m *Machine) survivors(now time.Time) []Member {
-	stay, _, _ := m.sides()
+	count, _, _ := m.sides()
+	stay := m.stayers(count)
 	fresh := m.standbys()
 	if size := m.legalSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
 		return choose(m.world.ranks.ranks, stay, fresh, size)
