@@ -18,11 +18,12 @@ import (
 )
 
 // programs are three that scale differently. A step of 64 samples takes --step-time, and --sample-time for each sample of a rank:
-// ranks sleep for that, as if each had a device of its own.
+// ranks sleep for that, as if each had a device of its own. They take about four minutes: which sizes are best is found out in the
+// first one of them, with sizes that are not.
 var programs = map[string][]string{
-	"linear":  {"--step-time=5ms", "--sample-time=20ms", "--epochs=30"},
+	"linear":  {"--step-time=5ms", "--sample-time=20ms", "--epochs=50"},
 	"between": {"--step-time=200ms", "--sample-time=5ms", "--epochs=20"},
-	"flat":    {"--step-time=400ms", "--epochs=15"},
+	"flat":    {"--step-time=400ms", "--epochs=25"},
 }
 
 // stepTimes are those of the programs with so many workers, in seconds, without what agreeing costs.
