@@ -68,8 +68,7 @@ func (s *fleetSim) startOperator() {
 		Events: op, CABundle: func() []byte { return nil }, Now: op.clock.now, Pods: settings, DrainTaints: DefaultDrainTaints,
 		ReclaimTimeout: s.settings.ReclaimTimeout.Duration,
 	}
-	op.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedMaxOfRateLimiter(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 1000*time.Second)))
+	op.queue = workqueue.NewTypedRateLimitingQueue(retries())
 	ctx, cancel := context.WithCancel(context.Background())
 	op.cancel = cancel
 	s.operator = op

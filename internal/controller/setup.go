@@ -28,7 +28,16 @@ const (
 	// nobody for a planned change, which takes less than this; what would be written of it meanwhile
 	// would only hold up the record of the next world, and the processes that wait for it.
 	worldSettles = 500 * time.Millisecond
+	// A look that failed is tried again after firstRetry, which doubles to lastRetry. Events wake the job meanwhile, and each look that
+	// fails counts: a silence of the API server of a minute would have a job wait for a quarter of an hour by what is usual.
+	firstRetry = 5 * time.Millisecond
+	lastRetry  = 15 * time.Second
 )
+
+// retries is how long a look that failed is to wait.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
+}
 
 // SetupWithManager has the manager call the reconciler when a job, one of its pods, a quota or limit
 // of its namespace, or its world changes.
@@ -54,7 +63,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.LimitRange{}, limits(true)).
 		WatchesRawSource(source.Func(r.watchWorlds)).
 		WatchesRawSource(source.Func(r.watchFleet)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent})
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: retries()})
 	if err := builder.Complete(r); err != nil {
 		return fmt.Errorf("set up the TrainingJob controller: %w", err)
 	}

@@ -58,3 +58,17 @@ func TestWhenAJobThatHasChangedIsLookedAt(t *testing.T) {
 		}
 	}
 }
+
+// However many looks have failed while the API server was away, a job is looked at soon after it is back.
+func TestALookThatFailedIsTriedAgainSoon(t *testing.T) {
+	limiter, job := retries(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: "digits"}}
+	if first := limiter.When(job); first != firstRetry {
+		t.Errorf("the first one after %s, want %s", first, firstRetry)
+	}
+	for range 100 {
+		limiter.When(job)
+	}
+	if last := limiter.When(job); last != lastRetry {
+		t.Errorf("after a hundred %s, want %s", last, lastRetry)
+	}
+}
