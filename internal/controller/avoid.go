@@ -1,11 +1,13 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,8 @@ const (
 	nodeBackOff = 30 * time.Second
 	// mostAvoided is how many nodes status.avoidedNodes holds.
 	mostAvoided = 16
+	// fewNodes is how many nodes may be to blame at a time, or one after the other, until it is hardly the nodes.
+	fewNodes = 3
 	// maxAvoidedMessage bounds the message of one of them, in bytes.
 	maxAvoidedMessage = 256
 )
@@ -39,13 +43,44 @@ func (p *planner) avoid(nodes []string, why string) {
 			Name: name, Failures: ptr.To(failures), Until: ptr.To(metav1.NewTime(until)), Message: cut(why, maxAvoidedMessage),
 		})
 	}
-	for len(all) > mostAvoided {
-		// The node that may be used again soonest.
-		first := slices.MinFunc(all, func(a, b v1alpha1.AvoidedNode) int { return value(a.Until).Compare(value(b.Until).Time) })
-		all = slices.DeleteFunc(all, isNode(first.Name))
+	if len(all) > mostAvoided {
+		slices.SortStableFunc(all, p.avoidedMore(nodes))
+		all = all[:mostAvoided]
 	}
 	slices.SortFunc(all, func(a, b v1alpha1.AvoidedNode) int { return strings.Compare(a.Name, b.Name) })
 	p.plan.Status.AvoidedNodes = all
+}
+
+// avoidedMore compares what is known of nodes: what is worth more comes first. That is what has just failed, what is avoided yet, and
+// of that what failed most often and is avoided for longest.
+func (p *planner) avoidedMore(just []string) func(a, b v1alpha1.AvoidedNode) int {
+	first := func(is func(*v1alpha1.AvoidedNode) bool, a, b *v1alpha1.AvoidedNode) int {
+		switch x, y := is(a), is(b); {
+		case x == y:
+			return 0
+		case x:
+			return -1
+		default:
+			return 1
+		}
+	}
+	return func(a, b v1alpha1.AvoidedNode) int {
+		return cmp.Or(
+			first(func(n *v1alpha1.AvoidedNode) bool { return slices.Contains(just, n.Name) }, &a, &b),
+			first(func(n *v1alpha1.AvoidedNode) bool { return p.Now.Before(value(n.Until).Time) }, &a, &b),
+			cmp.Compare(value(b.Failures), value(a.Failures)),
+			value(b.Until).Compare(value(a.Until).Time),
+		)
+	}
+}
+
+// blamedFor says whether it is known of a node that it is to blame for a pod that failed there: it was made before that was last
+// written of the node, which says when, since how long a node is avoided follows from how often it failed.
+func (p *planner) blamedFor(pod *corev1.Pod, name string) bool {
+	return slices.ContainsFunc(p.plan.Status.AvoidedNodes, func(node v1alpha1.AvoidedNode) bool {
+		written := value(node.Until).Add(-p.backOff(nodeBackOff, value(node.Failures)))
+		return node.Name == name && pod.CreationTimestamp.Time.Before(written)
+	})
 }
 
 func isNode(name string) func(v1alpha1.AvoidedNode) bool {

@@ -43,18 +43,34 @@ func TestANodeIsAvoidedForLongerEachTime(t *testing.T) {
 	}
 }
 
-// Of more nodes than the status holds, those are kept that are avoided for longest.
-func TestOfManyNodesThoseAvoidedLongestAreKept(t *testing.T) {
+// Of more nodes than the status holds, those go first that may be used again, then those that failed least and may be soonest;
+// never one that has just failed.
+func TestOfManyNodesThoseThatFailedMostAreKept(t *testing.T) {
 	p := &planner{State: stateOf(jobWith())}
+	p.avoid([]string{"old"}, "long ago")
+	for range 5 {
+		p.avoid([]string{"old"}, "long ago")
+	}
+	p.Now = p.Now.Add(time.Hour)
 	p.avoid([]string{"n00", "n01"}, "first")
 	p.avoid([]string{"n00"}, "again")
-	for i := 2; i < mostAvoided+4; i++ {
+	for i := 2; i < mostAvoided; i++ {
 		p.Now = p.Now.Add(time.Second)
 		p.avoid([]string{fmt.Sprintf("n%02d", i)}, "later")
 	}
-	kept := avoided(p.plan)
-	if len(kept) != mostAvoided || kept[0] != "n00" || kept[1] != "n05" {
+	if kept := avoided(p.plan); len(kept) != mostAvoided || slices.Contains(kept, "old") {
 		t.Errorf("%d are kept: %v", len(kept), kept)
+	}
+	p.avoid([]string{"n16"}, "later")
+	if kept := avoided(p.plan); len(kept) != mostAvoided || kept[0] != "n00" || kept[1] != "n02" || kept[15] != "n16" {
+		t.Errorf("%d are kept: %v", len(kept), kept)
+	}
+	for i := range p.plan.Status.AvoidedNodes {
+		p.plan.Status.AvoidedNodes[i].Failures = ptr.To[int32](2)
+	}
+	p.avoid([]string{"n17"}, "has failed least")
+	if kept := avoided(p.plan); len(kept) != mostAvoided || !slices.Contains(kept, "n17") {
+		t.Errorf("what has just failed is dropped: %v", kept)
 	}
 }
 
@@ -161,14 +177,34 @@ func TestTheBackOffIsTheNodes(t *testing.T) {
 	expect("n2", 2)
 	expect("n3", 2)
 	expect("n2", 4)
-	expect("n3", 4)
-	expect("n2", 8)
-	for i := losses; i < mostAvoided+1; i++ {
-		expect(fmt.Sprintf("m%d", i), 2)
-	}
+	expect("n4", 2)
 	// So many in a row are hardly the nodes' fault.
-	expect("m20", 4)
-	expect("m21", 8)
+	expect("n5", 4)
+	expect("n6", 8)
+	expect("n7", 16)
+}
+
+// A node is to blame for what happened there, and not for what had another cause.
+func TestANodeIsNotToBlameForWhatItDidNotCause(t *testing.T) {
+	shuts := withCondition(corev1.DisruptionTarget, corev1.PodReasonTerminationByKubelet, "shutting down")
+	starts := func(pod *corev1.Pod) { // the program's own fault: an exit before its program started
+		onNode("n2")(pod)
+		pod.Status.Phase = corev1.PodFailed
+	}
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	state.Pods = []*corev1.Pod{podOf(job, 1, 0, onNode("n1"), shuts), podOf(job, 1, 1, starts)}
+	var losses []rendezvous.Loss
+	for i, pod := range state.Pods {
+		losses = append(losses, rendezvous.Loss{UID: string(pod.UID), Name: pod.Name, Rank: int32(i), Program: i == 1, At: now})
+	}
+	p := &planner{State: state}
+	if v := p.verdict(losses); v.cause != causeInfrastructure || !slices.Equal(v.nodes, []string{"n1"}) {
+		t.Errorf("cause %d, nodes %v", v.cause, v.nodes)
+	}
+	if v := p.verdict(losses[1:]); v.cause != causeProgram || !slices.Equal(v.nodes, []string{"n2"}) {
+		t.Errorf("cause %d, nodes %v", v.cause, v.nodes)
+	}
 }
 
 // A job that is suspended may go on with another template, which need not fail where this one did.

@@ -265,7 +265,7 @@ func TestGrowthThatCrashes(t *testing.T) {
 	}
 	state.Now = now.Add(25 * time.Second)
 	state.Nodes.ByName["n7"] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n7"}} // none of its business
-	if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || !slices.Equal(avoided(plan), []string{"n1"}) {
+	if plan := look(state); !plan.Facts.GrowAfter.Equal(now.Add(30*time.Second)) || len(avoided(plan)) > 0 {
 		t.Errorf("the planner is told to wait until %s, and to avoid %v", plan.Facts.GrowAfter, avoided(plan))
 	}
 	if value(plan.Status.Restarts.Program) != 0 {

@@ -102,13 +102,13 @@ func (p *planner) handle(f failure) {
 
 // lossPause is the pause after an attempt that was lost to the infrastructure. Where it is known which nodes are to blame the next
 // attempt leaves those out, and need not wait: the pause grows with the failures of the same node, which means that there is no
-// other. Only when more were lost in a row than can be left out is it hardly the nodes.
+// other. When more than a few were lost in a row it is hardly the nodes.
 func (p *planner) lossPause(nodes []string) time.Duration {
 	retries := value(p.plan.Status.Retries)
 	if len(nodes) == 0 {
 		return p.backOff(infrastructureBackOff, retries)
 	}
-	again := max(1, retries-mostAvoided)
+	again := max(1, retries-fewNodes)
 	for i := range p.plan.Status.AvoidedNodes {
 		if node := &p.plan.Status.AvoidedNodes[i]; slices.Contains(nodes, node.Name) {
 			again = max(again, value(node.Failures))

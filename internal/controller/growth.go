@@ -18,9 +18,6 @@ const (
 	// The pause of growth that failed doubles from firstGrowthPause to lastGrowthPause.
 	firstGrowthPause = 30 * time.Second
 	lastGrowthPause  = 10 * time.Minute
-	// growthNodes is how many nodes may be avoided at a time until it is hardly the nodes why newcomers fail, and the job's
-	// growth pauses on all of them.
-	growthNodes = 3
 )
 
 // GrowthBackOff is the pause after workers that could not be added.
@@ -34,6 +31,8 @@ type GrowthBackOff struct {
 	Why   string
 	// Blamed are the uids of the pods of the last failure: one pod is one failure.
 	Blamed []string
+	// Nodes are those on which newcomers have failed. The next leader does not know of them, and lets some more be tried.
+	Nodes []string
 }
 
 // failed returns the back-off after one more failure.
@@ -43,7 +42,7 @@ func (b GrowthBackOff) failed(now time.Time, why string, blamed []string) Growth
 		count = b.Count + 1
 	}
 	until := now.Add(doubled(firstGrowthPause, lastGrowthPause, int32(count)))
-	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Blamed: blamed}
+	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Blamed: blamed, Nodes: b.Nodes}
 }
 
 // told is the back-off in words.
@@ -257,11 +256,11 @@ func (p *planner) gone(crew []worker) string {
 
 // failedNewcomers are newcomers that found no node in time, cannot start, or have failed before they were in a world.
 type failedNewcomers struct {
-	// why says so of each that was not known before, nodes of those on each node, blamed are the uids of all.
+	// why says so of each that was not known before, nodes of those for which each node is to blame, blamed are the uids of all.
 	why    []string
 	nodes  map[string][]string
 	blamed []string
-	// jobs is true where nobody but the job is to blame for one that was not known before.
+	// jobs is true where no node is to blame for one that was not known before.
 	jobs bool
 	// again is when there may be others; 0 for no such time.
 	again time.Duration
@@ -280,25 +279,31 @@ func (p *planner) failedNewcomers(crew []worker) failedNewcomers {
 			continue
 		}
 		found.blamed = append(found.blamed, string(w.pod.UID))
-		if slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
+		if slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) || node != "" && p.blamedFor(w.pod, node) {
 			continue
 		}
 		found.why = append(found.why, text)
-		found.nodes[nodeOf(w.pod)] = append(found.nodes[nodeOf(w.pod)], text)
-		found.jobs = found.jobs || node == ""
+		if node == "" {
+			found.jobs = true
+			continue
+		}
+		found.nodes[node] = append(found.nodes[node], text)
 	}
 	return found
 }
 
-// withdrawGrowth remembers newcomers that have failed. The job does not grow on their nodes for a while. Where nobody but the job is
-// to blame, or many nodes would be, it does not grow at all for a while.
+// withdrawGrowth remembers newcomers that have failed. The job does not grow on nodes that are to blame for a while. Where none is, or
+// many would be, it does not grow at all for a while.
 func (p *planner) withdrawGrowth(failed *failedNewcomers) {
 	nodes := sortedKeys(failed.nodes)
 	for _, node := range nodes {
 		p.avoid([]string{node}, strings.Join(failed.nodes[node], "; "))
 	}
 	growth := &p.plan.Elastic.Growth
-	if failed.jobs || len(p.avoidedNow()) > growthNodes {
+	growth.Nodes = slices.DeleteFunc(slices.Concat(growth.Nodes, nodes), func(node string) bool { return !p.avoids(node) })
+	slices.Sort(growth.Nodes)
+	growth.Nodes = slices.Compact(growth.Nodes)
+	if failed.jobs || len(growth.Nodes) > fewNodes {
 		*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), failed.blamed)
 		p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
 		return

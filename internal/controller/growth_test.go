@@ -103,7 +103,7 @@ func TestWhatCountsAsGrowthThatFailed(t *testing.T) {
 				if growth := state.Memory.Elastic.Growth; (growth.Count > 0) != (c.failed && !c.node) || (len(made) == 0) != c.failed {
 					t.Errorf("failed %d times (%s), and makes %v", growth.Count, growth.Why, made)
 				}
-				if got := avoided(plan); slices.Contains(got, "n1") != c.failed {
+				if got := avoided(plan); slices.Contains(got, "n1") != c.node {
 					t.Errorf("avoids %v", got)
 				}
 				if restarts := plan.Status.Restarts; restarts != (v1alpha1.RestartsStatus{}) {
@@ -248,15 +248,63 @@ func TestGrowthThatFailsOnANodeGoesOnElsewhere(t *testing.T) {
 func TestGrowthThatFailsOnManyNodesPauses(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)...)
-	for failures := range int32(growthNodes + 1) {
+	for failures := range int32(fewNodes + 1) {
 		ordinal := 2 + failures
 		state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To(ordinal+1)
 		pod := growthPod(state, ordinal, noImage(fmt.Sprintf("n%d", 10+failures)))
 		giveRoom(state, 1)
 		plan := look(state)
-		if paused := !plan.Facts.GrowAfter.IsZero(); paused != (failures == growthNodes) {
+		if paused := !plan.Facts.GrowAfter.IsZero(); paused != (failures == fewNodes) {
 			t.Fatalf("after it failed on %d nodes growth pauses: %v", failures+1, paused)
 		}
 		state.Pods = slices.DeleteFunc(state.Pods, func(one *corev1.Pod) bool { return one == pod })
+	}
+}
+
+// Nodes on which the gang was lost say nothing of newcomers: growth goes on beside them.
+func TestNodesThatFailedForAGangPauseNoGrowth(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	for i := range fewNodes + 1 {
+		state.Job.Status.AvoidedNodes = append(state.Job.Status.AvoidedNodes, v1alpha1.AvoidedNode{
+			Name: fmt.Sprintf("n%d", 20+i), Failures: ptr.To[int32](4), Until: ptr.To(metav1.NewTime(now.Add(time.Hour)))})
+	}
+	state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+	growthPod(state, 2, noImage("n10"))
+	giveRoom(state, 1)
+	if plan := look(state); !plan.Facts.GrowAfter.IsZero() || !slices.Contains(avoided(plan), "n10") {
+		t.Errorf("growth waits until %s, and avoids %v", plan.Facts.GrowAfter, avoided(plan))
+	}
+}
+
+// The leader that is next, which remembers nothing, does not count once more what is counted: nor does this one count another
+// newcomer that was there by then.
+func TestAFailureOfANodeIsCountedOnce(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](4), ptr.To[int32](4)
+	growthPod(state, 2, noImage("n10"))
+	giveRoom(state, 2)
+	look(state)
+	for _, what := range []string{"a new leader", "another newcomer"} {
+		if what == "a new leader" {
+			state.Memory.Elastic.Growth = GrowthBackOff{}
+		} else {
+			growthPod(state, 3, noImage("n10"))
+		}
+		state.Now = state.Now.Add(time.Second)
+		plan := look(state)
+		if all := plan.Status.AvoidedNodes; len(all) != 1 || value(all[0].Failures) != 1 || !all[0].Until.Time.Equal(now.Add(nodeBackOff)) {
+			t.Errorf("%s: %+v", what, all)
+		}
+		if slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventGrowthWithdrawn }) {
+			t.Errorf("%s: it is told again: %v", what, plan.Notes)
+		}
+	}
+	// One that is made there later says so anew.
+	state.Now, state.Pods = now.Add(10*time.Minute), state.Pods[:2]
+	growthPod(state, 4, noImage("n10"), func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(now.Add(9 * time.Minute)) })
+	if all := look(state).Status.AvoidedNodes; len(all) != 1 || value(all[0].Failures) != 2 {
+		t.Errorf("it failed again: %+v", all)
 	}
 }

@@ -52,22 +52,21 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 // verdict judges losses together: one that the infrastructure caused explains the others.
 func (p *planner) verdict(losses []rendezvous.Loss) verdict {
 	var v verdict
-	var program, infrastructure []string
+	var program, infrastructure, unfit, lost []string
 	for i := range losses {
 		one := p.judge(p.podByUID(losses[i].UID), &losses[i])
 		v.wait = max(v.wait, one.wait)
-		v.nodes = append(v.nodes, one.nodes...)
 		if one.cause == causeProgram {
-			program = append(program, one.message)
+			program, unfit = append(program, one.message), append(unfit, one.nodes...)
 		} else {
-			infrastructure = append(infrastructure, one.message)
+			infrastructure, lost = append(infrastructure, one.message), append(lost, one.nodes...)
 		}
 	}
 	if len(infrastructure) > 0 || len(program) == 0 {
-		v.cause, v.message = causeInfrastructure, strings.Join(infrastructure, "; ")
+		v.cause, v.message, v.nodes = causeInfrastructure, strings.Join(infrastructure, "; "), lost
 		return v
 	}
-	v.cause, v.message = causeProgram, program[0]
+	v.cause, v.message, v.nodes = causeProgram, program[0], unfit
 	if others := len(program) - 1; others > 0 {
 		v.message = fmt.Sprintf("%d workers failed; the first: %s", others+1, program[0])
 	}
