@@ -333,11 +333,11 @@ func (m *moving) replacements() (map[JobID][]NodeID, bool) {
 				coming[v.job]++
 				continue
 			}
-			k := p.classes.of(worker.Shape, scope{growth: !own})
-			if !own {
-				k = p.growthScope(v.job)
+			k := p.growsOn(v.job)
+			if own {
+				k = p.classes.of(worker.Shape, scope{avoid: in.Avoid})
 			}
-			n := p.now.of(k).fullest(in.Avoid)
+			n := p.now.of(k).fullest()
 			if n == None || p.now.bounds(worker.Shape, 0) < 1 || p.opaque(worker.Shape) {
 				return nil, false
 			}

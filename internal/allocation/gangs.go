@@ -107,7 +107,11 @@ func (p *planner) demands() []demand {
 			d.kind, d.places, d.made = begin, in.Min, in.Min
 		}
 		if d.places > 0 {
-			d.class = p.classes.of(in.Gang, scope{})
+			within := scope{}
+			if d.kind == replace {
+				within.avoid = in.Avoid // who has min workers all the same does without such nodes
+			}
+			d.class = p.classes.of(in.Gang, within)
 			all = append(all, d)
 		}
 	}
@@ -168,7 +172,7 @@ func (p *planner) serve(d *demand) verdict {
 		p.promise(d)
 		return waiting
 	}
-	if !in.Preempts || d.kind == replace && p.barred(d.job, d.class) {
+	if !in.Preempts || d.kind == replace && p.barred(d.class, p.classes.of(in.Gang, scope{})) {
 		return blocked
 	}
 	if p.reclaim(d) {
@@ -190,13 +194,9 @@ func (p *planner) serveEach(d *demand) verdict {
 	return last
 }
 
-// fits says whether there is room for a demand. Who has min workers all the same does without nodes that are avoided.
+// fits says whether there is room for a demand.
 func (p *planner) fits(r *room, d *demand) bool {
-	in, places := &p.c.Jobs[d.job], r.of(d.class).total
-	if d.kind == replace {
-		places = r.of(d.class).beside(in.Avoid)
-	}
-	return places >= int64(d.places) && r.bounds(in.Gang, 0) >= d.made
+	return r.of(d.class).total >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
 }
 
 // reclaim chooses who leaves so that the demand fits soon.
