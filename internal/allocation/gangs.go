@@ -172,10 +172,7 @@ func (p *planner) serve(d *demand) verdict {
 		p.promise(d)
 		return waiting
 	}
-	if !in.Preempts || d.kind == replace && p.barred(d.class, p.classes.of(in.Gang, scope{})) {
-		return blocked
-	}
-	if p.reclaim(d) {
+	if in.Preempts && p.reclaim(d) {
 		return waiting
 	}
 	return blocked

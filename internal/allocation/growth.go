@@ -260,7 +260,7 @@ func (l *level) step(id JobID) bool {
 // take has others give what a job needs for one legal step more.
 func (l *level) take(id JobID, k classID, steps int32) bool {
 	p, in := l.p, &l.p.c.Jobs[id]
-	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps || p.barred(k, p.growthScope(id)) {
+	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
 		return false
 	}
 	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
@@ -271,11 +271,6 @@ func (l *level) take(id JobID, k classID, steps int32) bool {
 		return true
 	}
 	return false
-}
-
-// barred says whether what others would give to a job might be on a node that it avoids.
-func (p *planner) barred(beside, all classID) bool {
-	return p.reach.of(beside).total < p.reach.of(all).total
 }
 
 // larger is the next legal size of a job, 0 when it is not to have more.
