@@ -176,7 +176,8 @@ func (p *planner) inSum(id classID) int64 {
 	return most
 }
 
-// choose finds the workers to move: node by node, the nodes first where the fewest make a place.
+// choose finds the workers to move: node by node, the nodes first for which the fewest replacements are yet to be made, and of
+// those where the fewest make a place. So a move that has begun is finished.
 func (m *moving) choose() bool {
 	p := m.p
 	on := map[NodeID][]move{}
@@ -196,21 +197,27 @@ func (m *moving) choose() bool {
 			}
 		}
 	}
-	var options [][]move
+	type option struct {
+		moves []move
+		lacks int32
+	}
+	var options []option
 	for n := range p.c.Nodes {
-		if option := m.option(NodeID(n), on[NodeID(n)]); option != nil {
-			options = append(options, option)
+		if moves := m.option(NodeID(n), on[NodeID(n)]); moves != nil {
+			options = append(options, option{moves, m.lacks(moves)})
 		}
 	}
-	slices.SortStableFunc(options, func(a, b []move) int { return cmp.Compare(len(a), len(b)) })
+	slices.SortStableFunc(options, func(a, b option) int {
+		return cmp.Or(cmp.Compare(a.lacks, b.lacks), cmp.Compare(len(a.moves), len(b.moves)))
+	})
 	for _, option := range options {
 		if p.soon.of(m.d.class).total >= int64(m.d.places) {
 			break
 		}
-		for _, v := range option {
+		for _, v := range option.moves {
 			m.free(v)
 		}
-		m.moves = append(m.moves, option...)
+		m.moves = append(m.moves, option.moves...)
 	}
 	m.rest()
 	return len(m.moves) > 0 && min(p.soon.of(m.d.class).total, p.reach.of(m.d.class).total) >= int64(m.d.places)
@@ -284,6 +291,17 @@ func (m *moving) option(n NodeID, on []move) []move {
 
 // spares is how many workers a job has beyond its target: replacements that were made for a move.
 func (j *job) spares(in *Job) int32 { return max(j.live-j.gone-in.Target, 0) }
+
+// lacks is how many replacements are yet to be made for some moves.
+func (m *moving) lacks(moves []move) int32 {
+	lacks, found := int32(0), map[JobID]int32{}
+	for _, v := range moves {
+		if found[v.job]++; found[v.job] > m.p.jobs[v.job].spares(&m.p.c.Jobs[v.job]) {
+			lacks++
+		}
+	}
+	return lacks
+}
 
 // free counts what a worker holds as coming free.
 func (m *moving) free(v move) {
