@@ -3,6 +3,7 @@ package allocation
 import (
 	"cmp"
 	"maps"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -28,7 +29,8 @@ type moving struct {
 }
 
 // consolidate moves workers of elastic jobs together, if that makes room for a demand. It changes nothing
-// when it does not, or not for less than the given loss, and says how many places could be made at most.
+// when it does not, or not for less than the given loss (that of another plan, which is kept where it is in force), and says how
+// many places could be made at most.
 func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 	if d.kind == replace || p.opaque(p.c.Jobs[d.job].Gang) || !p.quotaAdmitsNow(d) {
 		return unknown, false
@@ -46,11 +48,12 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		m.undo()
 		return most, false
 	}
-	if m.loses() >= below {
+	ready := m.ready()
+	if m.loses() >= below || !ready && below < math.Inf(1) && m.lifts() {
 		m.undo()
 		return unknown, false
 	}
-	if m.ready() {
+	if ready {
 		m.undo()
 		for _, v := range m.moves {
 			p.choose(v.job, v.worker, d.job, RuleConsolidation)
@@ -136,6 +139,12 @@ func (m *moving) loses() float64 {
 		sum += replaced.Seconds() * float64(m.d.places) * float64(p.devices(m.d.job))
 	}
 	return sum
+}
+
+// lifts says whether anybody would stay for now who leaves by the plan in force: lenders carry that out one after the other, and
+// what the first ones have done makes moves of the others look cheaper.
+func (m *moving) lifts() bool {
+	return slices.ContainsFunc(m.moves, func(v move) bool { return m.p.c.Jobs[v.job].Workers[v.worker].marksFor(m.d.job) })
 }
 
 func (m *moving) undo() {

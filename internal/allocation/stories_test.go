@@ -231,6 +231,25 @@ func (j *Job) leaveFor(id JobID) {
 	j.Target = j.Min
 }
 
+// Lenders carry a plan out one after the other. The mark of the first one stays where moving workers of the other would be cheaper
+// from then on.
+func TestTheFirstOfTwoLendersKeepsItsMark(t *testing.T) {
+	c := newCluster().withNodes(3, 4)
+	c.Settings.FirstRegrow = 0
+	first := c.training("first", 1, 2, []NodeID{0, 1})
+	second := c.training("second", 3, 5, []NodeID{0, 0, 0, 1, 1}, func(j *Job) { j.Pause = time.Minute })
+	gang := c.queued("gang", 2, 2, c.devices(3))
+	s := simulate(c)
+	plan := NewPlan(c)
+	if plan.leavesFor(first, gang) != 1 || plan.leavesFor(second, gang) != 1 {
+		t.Fatalf("%d and %d leave", plan.leavesFor(first, gang), plan.leavesFor(second, gang))
+	}
+	s.carryOut(first, &plan.Decisions[first])
+	if plan := NewPlan(c); plan.leavesFor(first, gang) != 1 || plan.leavesFor(second, gang) != 1 || len(plan.of(second).Places) > 0 {
+		t.Errorf("%d and %d leave then, and %d replacements are made", plan.leavesFor(first, gang), plan.leavesFor(second, gang), len(plan.of(second).Places))
+	}
+}
+
 // TestWorkersMoveForASmallerGangThanTheFirst: that too few workers can be moved for one gang says nothing of another
 // one that needs less.
 func TestWorkersMoveForASmallerGangThanTheFirst(t *testing.T) {
