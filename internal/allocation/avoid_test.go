@@ -60,22 +60,46 @@ func TestOnlyWhoHasFewerThanMinIsPlacedWhereNothingElseIs(t *testing.T) {
 	}
 }
 
-// TestGrowthTakesNothingForANodeThatIsAvoided: what others gave there would be of no use to the job.
-func TestGrowthTakesNothingForANodeThatIsAvoided(t *testing.T) {
+// TestALossIsMadeGoodWithWhatOthersGiveElsewhere: one who has min workers all the same takes room for the one that it lacks where
+// it may use that, and leaves alone who is on nodes that it avoids.
+func TestALossIsMadeGoodWithWhatOthersGiveElsewhere(t *testing.T) {
+	c := newCluster().withNodes(3, 4)
+	id := c.training("job", 3, 6, []NodeID{0, 0, 0, 0}, func(j *Job) { j.Avoid = []NodeID{1} })
+	c.put(c.Jobs[id].Workers[0])
+	c.Jobs[id].Workers = c.Jobs[id].Workers[1:]
+	lender := c.training("lender", 2, 8, []NodeID{2, 2, 2, 2, 1, 1, 1, 1})
+	c.Nodes[0].Closed = "it is being drained"
+	if got := NewPlan(c); got.leavesFor(lender, id) != 1 || c.Jobs[lender].Workers[got.of(lender).Leave[0].Worker].Node != 2 {
+		t.Errorf("%+v leave for it, want one on node 2", got.of(lender).Leave)
+	}
+}
+
+// TestGrowthTakesFromOthersBesideWhatIsAvoided: what others gave on a node that a job avoids would be of no use to it, and keeps
+// it from nothing elsewhere.
+func TestGrowthTakesFromOthersBesideWhatIsAvoided(t *testing.T) {
 	for name, row := range map[string]struct {
+		most  int32
 		avoid []NodeID
 		want  int
 	}{
-		"nothing is avoided":     {nil, 4},
-		"where the lender is":    {[]NodeID{1}, 0},
-		"where nothing is to be": {[]NodeID{2}, 4},
+		"nothing is avoided":                  {6, nil, 4},
+		"one of the lender's nodes":           {6, []NodeID{1}, 4},
+		"and it could have more than is left": {10, []NodeID{1}, 4},
+		"both of them":                        {6, []NodeID{2, 1}, 0},
+		"where nothing is to be":              {6, []NodeID{3}, 4},
 	} {
-		c := newCluster().withNodes(3, 4)
-		lender := c.training("lender", 2, 8, []NodeID{0, 0, 1, 1, 1, 1})
-		high := c.training("high", 2, 6, []NodeID{0, 0}, priority(100), func(j *Job) { j.Avoid = row.avoid })
-		c.Nodes[2].Closed = "it is being drained"
-		if got := NewPlan(c).leavesFor(lender, high); got != row.want {
-			t.Errorf("%s: %d leave for it, want %d", name, got, row.want)
+		c := newCluster().withNodes(4, 4)
+		lender := c.training("lender", 2, 10, []NodeID{0, 0, 1, 1, 1, 1, 2, 2, 2, 2})
+		high := c.training("high", 2, row.most, []NodeID{0, 0}, priority(100), func(j *Job) { j.Avoid = row.avoid })
+		c.Nodes[3].Closed = "it is being drained"
+		got := NewPlan(c)
+		if n := got.leavesFor(lender, high); n != row.want {
+			t.Errorf("%s: %d leave for it, want %d", name, n, row.want)
+		}
+		for _, l := range got.of(lender).Leave {
+			if n := c.Jobs[lender].Workers[l.Worker].Node; slices.Contains(row.avoid, n) {
+				t.Errorf("%s: one leaves for it on node %d", name, n)
+			}
 		}
 	}
 }

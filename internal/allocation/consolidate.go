@@ -3,6 +3,7 @@ package allocation
 import (
 	"cmp"
 	"maps"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -28,7 +29,8 @@ type moving struct {
 }
 
 // consolidate moves workers of elastic jobs together, if that makes room for a demand. It changes nothing
-// when it does not, or not for less than the given loss, and says how many places could be made at most.
+// when it does not, or not for less than the given loss (that of another plan, which is kept where it is in force), and says how
+// many places could be made at most.
 func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 	if d.kind == replace || p.opaque(p.c.Jobs[d.job].Gang) || !p.quotaAdmitsNow(d) {
 		return unknown, false
@@ -46,11 +48,12 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		m.undo()
 		return most, false
 	}
-	if m.loses() >= below {
+	ready := m.ready()
+	if m.loses() >= below || !ready && below < math.Inf(1) && m.lifts() {
 		m.undo()
 		return unknown, false
 	}
-	if m.ready() {
+	if ready {
 		m.undo()
 		for _, v := range m.moves {
 			p.choose(v.job, v.worker, d.job, RuleConsolidation)
@@ -138,6 +141,12 @@ func (m *moving) loses() float64 {
 	return sum
 }
 
+// lifts says whether anybody would stay for now who leaves by the plan in force: lenders carry that out one after the other, and
+// what the first ones have done makes moves of the others look cheaper.
+func (m *moving) lifts() bool {
+	return slices.ContainsFunc(m.moves, func(v move) bool { return m.p.c.Jobs[v.job].Workers[v.worker].marksFor(m.d.job) })
+}
+
 func (m *moving) undo() {
 	for i, r := range []*room{&m.p.now, &m.p.soon, &m.p.reach} {
 		r.undo(m.marks[i])
@@ -176,7 +185,8 @@ func (p *planner) inSum(id classID) int64 {
 	return most
 }
 
-// choose finds the workers to move: node by node, the nodes first where the fewest make a place.
+// choose finds the workers to move: node by node, the nodes first for which the fewest replacements are yet to be made, and of
+// those where the fewest make a place. So a move that has begun is finished.
 func (m *moving) choose() bool {
 	p := m.p
 	on := map[NodeID][]move{}
@@ -196,21 +206,27 @@ func (m *moving) choose() bool {
 			}
 		}
 	}
-	var options [][]move
+	type option struct {
+		moves []move
+		lacks int32
+	}
+	var options []option
 	for n := range p.c.Nodes {
-		if option := m.option(NodeID(n), on[NodeID(n)]); option != nil {
-			options = append(options, option)
+		if moves := m.option(NodeID(n), on[NodeID(n)]); moves != nil {
+			options = append(options, option{moves, m.lacks(moves)})
 		}
 	}
-	slices.SortStableFunc(options, func(a, b []move) int { return cmp.Compare(len(a), len(b)) })
+	slices.SortStableFunc(options, func(a, b option) int {
+		return cmp.Or(cmp.Compare(a.lacks, b.lacks), cmp.Compare(len(a.moves), len(b.moves)))
+	})
 	for _, option := range options {
 		if p.soon.of(m.d.class).total >= int64(m.d.places) {
 			break
 		}
-		for _, v := range option {
+		for _, v := range option.moves {
 			m.free(v)
 		}
-		m.moves = append(m.moves, option...)
+		m.moves = append(m.moves, option.moves...)
 	}
 	m.rest()
 	return len(m.moves) > 0 && min(p.soon.of(m.d.class).total, p.reach.of(m.d.class).total) >= int64(m.d.places)
@@ -285,6 +301,17 @@ func (m *moving) option(n NodeID, on []move) []move {
 // spares is how many workers a job has beyond its target: replacements that were made for a move.
 func (j *job) spares(in *Job) int32 { return max(j.live-j.gone-in.Target, 0) }
 
+// lacks is how many replacements are yet to be made for some moves.
+func (m *moving) lacks(moves []move) int32 {
+	lacks, found := int32(0), map[JobID]int32{}
+	for _, v := range moves {
+		if found[v.job]++; found[v.job] > m.p.jobs[v.job].spares(&m.p.c.Jobs[v.job]) {
+			lacks++
+		}
+	}
+	return lacks
+}
+
 // free counts what a worker holds as coming free.
 func (m *moving) free(v move) {
 	worker := &m.p.c.Jobs[v.job].Workers[v.worker]
@@ -333,11 +360,11 @@ func (m *moving) replacements() (map[JobID][]NodeID, bool) {
 				coming[v.job]++
 				continue
 			}
-			k := p.classes.of(worker.Shape, scope{growth: !own})
-			if !own {
-				k = p.growthScope(v.job)
+			k := p.growsOn(v.job)
+			if own {
+				k = p.classes.of(worker.Shape, scope{avoid: in.Avoid})
 			}
-			n := p.now.of(k).fullest(in.Avoid)
+			n := p.now.of(k).fullest()
 			if n == None || p.now.bounds(worker.Shape, 0) < 1 || p.opaque(worker.Shape) {
 				return nil, false
 			}

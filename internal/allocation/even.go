@@ -14,7 +14,7 @@ func (l *level) even(id JobID, steps int32) bool {
 		return false
 	}
 	// Whoever has as much as one for whom nobody could be found finds nobody either.
-	key := evenKey{p.growthScope(id), p.c.Jobs[id].Namespace, steps, p.devices(id)}
+	key := evenKey{p.growsOn(id), p.c.Jobs[id].Namespace, steps, p.devices(id)}
 	if least, ok := l.uneven[key]; ok && p.surplus(id) >= least {
 		return false
 	}

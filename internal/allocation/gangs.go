@@ -107,7 +107,11 @@ func (p *planner) demands() []demand {
 			d.kind, d.places, d.made = begin, in.Min, in.Min
 		}
 		if d.places > 0 {
-			d.class = p.classes.of(in.Gang, scope{})
+			within := scope{}
+			if d.kind == replace {
+				within.avoid = in.Avoid // who has min workers all the same does without such nodes
+			}
+			d.class = p.classes.of(in.Gang, within)
 			all = append(all, d)
 		}
 	}
@@ -168,10 +172,7 @@ func (p *planner) serve(d *demand) verdict {
 		p.promise(d)
 		return waiting
 	}
-	if !in.Preempts || d.kind == replace && p.barred(d.job, d.class) {
-		return blocked
-	}
-	if p.reclaim(d) {
+	if in.Preempts && p.reclaim(d) {
 		return waiting
 	}
 	return blocked
@@ -190,13 +191,9 @@ func (p *planner) serveEach(d *demand) verdict {
 	return last
 }
 
-// fits says whether there is room for a demand. Who has min workers all the same does without nodes that are avoided.
+// fits says whether there is room for a demand.
 func (p *planner) fits(r *room, d *demand) bool {
-	in, places := &p.c.Jobs[d.job], r.of(d.class).total
-	if d.kind == replace {
-		places = r.of(d.class).beside(in.Avoid)
-	}
-	return places >= int64(d.places) && r.bounds(in.Gang, 0) >= d.made
+	return r.of(d.class).total >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
 }
 
 // reclaim chooses who leaves so that the demand fits soon.
@@ -421,28 +418,35 @@ func (p *planner) quotaAdmitsNow(d *demand) bool {
 // admitted says whether the quotas admit a gang now, or after its own namespace has shrunk. Nothing is taken
 // from others for one that could not start all the same.
 func (p *planner) admitted(d *demand) bool {
+	return len(p.c.Shapes[p.c.Jobs[d.job].Gang].Quotas) == 0 || p.admits(d, false) || p.mayEvict(d) && p.admits(d, true)
+}
+
+// admits says whether the quotas would admit a gang once all have left who may. Where whole, whole jobs are among them.
+func (p *planner) admits(d *demand, whole bool) bool {
 	in := &p.c.Jobs[d.job]
+	enough := func() bool {
+		if whole {
+			return p.admitsWithAll(in.Gang, d.made, in.Priority)
+		}
+		return p.reach.bounds(in.Gang, 0) >= d.made
+	}
+	if !enough() {
+		return false // nor would they without those who cannot leave
+	}
 	mark := p.reach.mark()
 	defer func() { p.reach.undo(mark) }()
-	p.keepMins(in.Priority, false)
-	if p.reach.bounds(in.Gang, 0) >= d.made {
-		return true
-	}
-	p.reach.undo(mark)
-	if !p.mayEvict(d) {
-		return false
-	}
-	p.keepMins(in.Priority, true)
-	return p.admitsWithAll(in.Gang, d.made, in.Priority)
+	p.keepMins(in, whole)
+	return enough()
 }
 
 // keepMins puts those out of the quotas' reach who cannot leave beside others of their job's own class: any of them may, but
 // no more than the job has beyond its min. While replacements are there for workers that move, all would count otherwise, and
-// a gang be kept room for as long which the quotas do not admit. Where whole, all of those who may be ended for a priority may leave.
-func (p *planner) keepMins(priority int32, whole bool) {
+// a gang be kept room for as long which the quotas do not admit. Where whole, all of those who may be ended for the gang may leave.
+// Quotas are those of a namespace.
+func (p *planner) keepMins(gang *Job, whole bool) {
 	for _, id := range p.overstaffed {
 		in, j := &p.c.Jobs[id], &p.jobs[id]
-		if whole && j.policy == Evict && in.Priority < priority {
+		if in.Namespace != gang.Namespace || whole && j.policy == Evict && in.Priority < gang.Priority {
 			continue
 		}
 		may := j.ownBound - j.ownGone - in.Min

@@ -226,10 +226,10 @@ func (l *level) step(id JobID) bool {
 		return false
 	}
 	steps := size - p.size(id)
-	k := p.growthScope(id)
+	k := p.growsOn(id)
 	head := p.c.Namespaces[in.Namespace].HeadRoom
 	if p.opaque(in.Growth) {
-		if j.unbound == 0 && j.added == 0 && p.now.of(k).beside(in.Avoid) >= int64(steps) && p.now.bounds(in.Growth, head) >= steps {
+		if j.unbound == 0 && j.added == 0 && p.now.of(k).total >= int64(steps) && p.now.bounds(in.Growth, head) >= steps {
 			for _, n := range p.growInto(&p.now, id, steps) {
 				p.charge(n, in.Growth)
 				p.out[id].Places = append(p.out[id].Places, None)
@@ -239,7 +239,7 @@ func (l *level) step(id JobID) bool {
 		return false
 	}
 	for _, r := range []*room{&p.now, &p.soon} {
-		if r.of(k).beside(in.Avoid) < int64(steps) || r.bounds(in.Growth, head) < steps {
+		if r.of(k).total < int64(steps) || r.bounds(in.Growth, head) < steps {
 			continue
 		}
 		nodes := p.growInto(r, id, steps)
@@ -260,7 +260,7 @@ func (l *level) step(id JobID) bool {
 // take has others give what a job needs for one legal step more.
 func (l *level) take(id JobID, k classID, steps int32) bool {
 	p, in := l.p, &l.p.c.Jobs[id]
-	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps || p.barred(id, k) {
+	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
 		return false
 	}
 	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
@@ -271,12 +271,6 @@ func (l *level) take(id JobID, k classID, steps int32) bool {
 		return true
 	}
 	return false
-}
-
-// barred says whether what others would give to a job might be on a node that it avoids.
-func (p *planner) barred(id JobID, k classID) bool {
-	reach := p.reach.of(k)
-	return reach.beside(p.c.Jobs[id].Avoid) < reach.total
 }
 
 // larger is the next legal size of a job, 0 when it is not to have more.
@@ -293,18 +287,30 @@ func (l *level) add(id JobID, count *int32, steps int32) {
 	l.p.held[l.p.c.Jobs[id].Namespace] += int64(steps) * l.p.devices(id)
 }
 
-// growthScope is the class of the pods by which a job grows.
+// growthScope is the class of the pods by which a job grows, wherever it once may.
 func (p *planner) growthScope(id JobID) classID {
+	p.findGrowthClasses(id)
+	return p.jobs[id].growthClass
+}
+
+// growsOn is the same on those nodes alone where it may grow now: it avoids the others.
+func (p *planner) growsOn(id JobID) classID {
+	p.findGrowthClasses(id)
+	return p.jobs[id].besideAvoided
+}
+
+func (p *planner) findGrowthClasses(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	if j.hasClass {
-		return j.growthClass
+		return
 	}
 	within := scope{growth: true}
 	if j.tally.home != None && p.asksForDevices(in.Growth) {
 		within.typed, within.kind = true, p.c.Nodes[j.tally.home].DeviceType
 	}
-	j.growthClass, j.hasClass = p.classes.of(in.Growth, within), true
-	return j.growthClass
+	j.growthClass = p.classes.of(in.Growth, within)
+	within.avoid = in.Avoid
+	j.besideAvoided, j.hasClass = p.classes.of(in.Growth, within), true
 }
 
 func (p *planner) asksForDevices(s ShapeID) bool {
@@ -318,13 +324,13 @@ func (p *planner) asksForDevices(s ShapeID) bool {
 
 // growInto names nodes for so many more: the fullest for pods with devices.
 func (p *planner) growInto(r *room, id JobID, steps int32) []NodeID {
-	in, k, mark := &p.c.Jobs[id], p.growthScope(id), r.mark()
+	in, k, mark := &p.c.Jobs[id], p.growsOn(id), r.mark()
 	if !p.asksForDevices(in.Growth) {
-		return p.apart(r, id, k, steps, in.Avoid)
+		return p.apart(r, id, k, steps, nil)
 	}
 	nodes := make([]NodeID, 0, steps)
 	for range steps {
-		n := r.of(k).fullest(in.Avoid)
+		n := r.of(k).fullest()
 		if n == None {
 			break
 		}
@@ -344,7 +350,7 @@ func (l *level) takeFromLower(id JobID, steps int32) bool {
 	if !l.looked {
 		l.looked, l.lenders = true, p.lendersBelow(l.priority)
 	}
-	k := p.growthScope(id)
+	k := p.growsOn(id)
 	for i := l.cursor[k]; i < len(l.lenders); i++ {
 		if p.takeOne(id, l.lenders[i], steps, nil) {
 			return true
@@ -386,7 +392,7 @@ func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bo
 		p.wake(j.young)
 		return false
 	}
-	k := p.growthScope(id)
+	k := p.growsOn(id)
 	refused := p.refusals(k, in.Growth, p.soon.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps)
 	if least := refused[from]; least > 0 && steps >= least {
 		return false

@@ -89,11 +89,12 @@ type job struct {
 	// once others have left.
 	added, virtual int32
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known.
-	wish        int32
-	growthClass classID
-	hasClass    bool
-	devices     int64
-	waits       waits
+	wish int32
+	// growthClass and besideAvoided are known where hasClass is true (growthScope, growsOn).
+	growthClass, besideAvoided classID
+	hasClass                   bool
+	devices                    int64
+	waits                      waits
 }
 
 // leaving says whether a worker leaves by this plan, and for whom.

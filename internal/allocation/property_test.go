@@ -42,6 +42,9 @@ func (c *Cluster) arrive(t *rapid.T) JobID {
 		if rapid.IntRange(0, 4).Draw(t, "sized") == 0 {
 			j.Sizes = []int32{least, 2 * least, 4 * least}
 		}
+		if rapid.IntRange(0, 2).Draw(t, "avoids") == 0 {
+			j.Avoid = rapid.SliceOfNDistinct(rapid.Map(rapid.IntRange(0, len(c.Nodes)-1), func(n int) NodeID { return NodeID(n) }), 1, 2, rapid.ID).Draw(t, "avoid")
+		}
 	}
 	return c.queued(fmt.Sprintf("j%d", len(c.Jobs)), least, least*int32(rapid.IntRange(1, 4).Draw(t, "times")), set)
 }
@@ -123,6 +126,28 @@ func (s *simulation) soundDecision(t *rapid.T, id JobID, d *Decision) {
 		}
 		if j.policy(s) == Never && leave > 0 {
 			t.Fatalf("%s gives though its policy is Never", j.Name)
+		}
+	}
+}
+
+// avoiding fails when a job grows on a node that it avoids, or has somebody leave for its growth there who is not to leave for a
+// quota, or for a legal number of workers.
+func (s *simulation) avoiding(t *rapid.T, plan Plan) {
+	for id := range s.Jobs {
+		j, d := &s.Jobs[id], &plan.Decisions[id]
+		for _, n := range d.Places[d.Own:] {
+			if slices.Contains(j.Avoid, n) {
+				t.Fatalf("%s grows on %s, which it avoids", j.Name, s.Nodes[n].Name)
+			}
+		}
+		for _, l := range d.Leave {
+			w := &j.Workers[l.Worker]
+			if l.For == None || l.Rule != RuleGrowth && l.Rule != RuleGangClass || w.Marked || len(j.Sizes) > 0 || len(s.Shapes[w.Shape].Quotas) > 0 {
+				continue
+			}
+			if whom := &s.Jobs[l.For]; slices.Contains(whom.Avoid, w.Node) {
+				t.Fatalf("one of %s leaves %s for %s, which avoids that", j.Name, s.Nodes[w.Node].Name, whom.Name)
+			}
 		}
 	}
 }
@@ -326,6 +351,7 @@ func TestRandomClusters(t *testing.T) {
 		s := simulate(drawCluster(t))
 		s.check = func(plan Plan) {
 			s.sound(t, plan)
+			s.avoiding(t, plan)
 			s.needed(t, plan)
 			s.helps(t, plan)
 			s.inOrder(t, plan)

@@ -150,6 +150,32 @@ func TestWorkersMoveSoThatAGangHasWholeNodes(t *testing.T) {
 	}
 }
 
+// Who has a replacement on its way moves, and nobody else in its place: not one either who may move only now, and whose move would
+// do as well.
+func TestAMoveThatHasBegunIsFinished(t *testing.T) {
+	c := newCluster().withNodes(3, 4)
+	late := c.training("late", 1, 1, span(0, 1), func(j *Job) { j.GrowAfter = noon.Add(time.Second) })
+	first := c.training("first", 1, 1, span(1, 2))
+	c.training("fixed", 2, 2, []NodeID{2, 2})
+	gang := c.queued("gang", 1, 1, c.devices(4))
+	s := simulate(c)
+	plan := NewPlan(c)
+	s.carryOut(first, &plan.Decisions[first])
+	if len(c.Jobs[first].Workers) != 2 {
+		t.Fatalf("no replacement is made: %s", plan.of(first).Why.Text)
+	}
+	for _, bound := range []bool{false, true} {
+		c.Jobs[first].Workers[1].Bound = bound
+		plan := NewPlan(c.at(2 * time.Second))
+		if got := plan.of(late); len(got.Places) > 0 || len(got.Leave) > 0 || plan.leaves(first) > 0 != bound {
+			t.Errorf("while the replacement has a node %v, another one moves as well: %+v, and %d of the first one leave", bound, got, plan.leaves(first))
+		}
+	}
+	if s.run(20); c.Jobs[gang].Stage != Training {
+		t.Errorf("the gang never starts: %s", s.plan.of(gang).Why.Text)
+	}
+}
+
 // Moving workers costs those who move a pause, and the gang waits for their replacements; shrinking costs the lenders two,
 // since they grow back, and what they lack meanwhile. The cheaper of the two is done.
 func TestWorkersMoveOnlyWhereThatIsCheaperThanShrinking(t *testing.T) {
@@ -203,6 +229,25 @@ func (j *Job) leaveFor(id JobID) {
 		}
 	}
 	j.Target = j.Min
+}
+
+// Lenders carry a plan out one after the other. The mark of the first one stays where moving workers of the other would be cheaper
+// from then on.
+func TestTheFirstOfTwoLendersKeepsItsMark(t *testing.T) {
+	c := newCluster().withNodes(3, 4)
+	c.Settings.FirstRegrow = 0
+	first := c.training("first", 1, 2, []NodeID{0, 1})
+	second := c.training("second", 3, 5, []NodeID{0, 0, 0, 1, 1}, func(j *Job) { j.Pause = time.Minute })
+	gang := c.queued("gang", 2, 2, c.devices(3))
+	s := simulate(c)
+	plan := NewPlan(c)
+	if plan.leavesFor(first, gang) != 1 || plan.leavesFor(second, gang) != 1 {
+		t.Fatalf("%d and %d leave", plan.leavesFor(first, gang), plan.leavesFor(second, gang))
+	}
+	s.carryOut(first, &plan.Decisions[first])
+	if plan := NewPlan(c); plan.leavesFor(first, gang) != 1 || plan.leavesFor(second, gang) != 1 || len(plan.of(second).Places) > 0 {
+		t.Errorf("%d and %d leave then, and %d replacements are made", plan.leavesFor(first, gang), plan.leavesFor(second, gang), len(plan.of(second).Places))
+	}
 }
 
 // TestWorkersMoveForASmallerGangThanTheFirst: that too few workers can be moved for one gang says nothing of another

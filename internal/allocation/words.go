@@ -224,8 +224,7 @@ func (p *planner) freeIsAvoided(id JobID) bool {
 	if !p.jobs[id].hasClass {
 		return false
 	}
-	free := p.now.of(p.jobs[id].growthClass)
-	return free.beside(p.c.Jobs[id].Avoid) < free.total
+	return p.now.of(p.growsOn(id)).total < p.now.of(p.growthScope(id)).total
 }
 
 // explainWaiting says what a queued gang waits for.

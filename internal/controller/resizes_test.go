@@ -97,6 +97,53 @@ func TestLossesAreCountedOnceWithTheirCause(t *testing.T) {
 	}
 }
 
+// TestALossThatAWorldSurvivesIsItsNodesFault: the place of the one who was lost is filled on another node, where a node is to blame.
+// That is counted once, like the loss.
+func TestALossThatAWorldSurvivesIsItsNodesFault(t *testing.T) {
+	for name, row := range map[string]struct {
+		lost    podChange
+		program bool
+		want    []string
+	}{
+		"nobody hears it there":    {trainerRuns, false, []string{"n3"}},
+		"its kubelet refuses it":   {func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu" }, false, []string{"n3"}},
+		"its node does not answer": {withCondition(corev1.DisruptionTarget, "DeletionByTaintManager", "unreachable"), false, []string{"n3"}},
+		"another needs its room":   {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), false, nil},
+		"somebody has deleted it":  {deletedAt(now.Add(-time.Second)), false, nil},
+		"its program fails":        {exited(1, now, "ValueError"), true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := trains(3)
+			state := elasticState(job, crewOf(job)...)
+			lost := state.Pods[2]
+			row.lost(lost)
+			onNode("n3")(lost)
+			reason := rendezvous.ReasonWorkerLost
+			if row.program {
+				reason = rendezvous.ReasonProgramFailed
+			}
+			after(state, reason, row.program, "worker digits-1-2 is silent", lost)
+			for range 2 {
+				state.Now = state.Now.Add(lastWords)
+				look(state)
+			}
+			if len(state.Job.Status.Resizes) != 1 {
+				t.Fatalf("resizes are %+v", state.Job.Status.Resizes)
+			}
+			var nodes []string
+			for _, node := range state.Job.Status.AvoidedNodes {
+				nodes = append(nodes, node.Name)
+				if value(node.Failures) != 1 || !strings.Contains(node.Message, "node n3") {
+					t.Errorf("avoids %+v", node)
+				}
+			}
+			if !slices.Equal(nodes, row.want) {
+				t.Errorf("avoids %v, want %v", nodes, row.want)
+			}
+		})
+	}
+}
+
 func TestPlannedChangesCountNothing(t *testing.T) {
 	job := trains(3)
 	state := elasticState(job, crewOf(job)...)
