@@ -107,9 +107,19 @@ func TestAnAvoidedNodeIsForgotten(t *testing.T) {
 	}
 }
 
+// foundEnded has a container end with what a node makes up that has not seen it.
+func foundEnded(code int32, reason string) podChange {
+	return func(pod *corev1.Pod) {
+		exited(code, start.Add(30*time.Second), "")(pod)
+		pod.Status.ContainerStatuses[0].State.Terminated.Reason = reason
+		pod.Spec.NodeName = "n2"
+	}
+}
+
 // TestWhichNodeIsToBlame: where the infrastructure was at fault on a node that is known, the job leaves that out and goes on soon.
 func TestWhichNodeIsToBlame(t *testing.T) {
 	long := start.Add(30 * time.Second)
+	programs := []string{"it failed before it started", "its program failed", "a program ends with 255", "its program failed by then"}
 	for name, row := range map[string]struct {
 		lost podChange
 		seen *rendezvous.MemberObservation
@@ -120,9 +130,14 @@ func TestWhichNodeIsToBlame(t *testing.T) {
 		"its node does not answer":    {withCondition(corev1.DisruptionTarget, "DeletionByTaintManager", "unreachable"), nil, []string{"n2"}},
 		"it is silent":                {func(*corev1.Pod) {}, &rendezvous.MemberObservation{Joined: true, Silent: true}, []string{"n2"}},
 		"it failed before it started": {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, nil, []string{"n2"}},
-		"another needed the room":     {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), nil, nil},
-		"somebody has deleted it":     {deletedAt(long), nil, nil},
-		"its program failed":          {func(pod *corev1.Pod) { exited(1, long, "ValueError")(pod); pod.Spec.NodeName = "n2" }, nil, nil},
+		"its node was started anew":   {foundEnded(137, "ContainerStatusUnknown"), nil, []string{"n2"}},
+		"and by containerd's word":    {foundEnded(255, "Unknown"), nil, []string{"n2"}},
+		"a program ends with 255":     {foundEnded(255, "Error"), nil, nil},
+		"its program failed by then": {foundEnded(137, "ContainerStatusUnknown"),
+			&rendezvous.MemberObservation{Joined: true, WorkerRank: 1, Exited: true, ExitCode: 1, FailedAt: long}, nil},
+		"another needed the room": {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), nil, nil},
+		"somebody has deleted it": {deletedAt(long), nil, nil},
+		"its program failed":      {func(pod *corev1.Pod) { exited(1, long, "ValueError")(pod); pod.Spec.NodeName = "n2" }, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := jobWith(scheduled)
@@ -135,6 +150,9 @@ func TestWhichNodeIsToBlame(t *testing.T) {
 			expectTarget(t, plan, 0)
 			if got := avoided(plan); !slices.Equal(got, row.want) {
 				t.Fatalf("avoids %v, want %v", got, row.want)
+			}
+			if value(plan.Status.Restarts.Program) > 0 != slices.Contains(programs, name) {
+				t.Errorf("restarts are %+v", plan.Status.Restarts)
 			}
 			if len(row.want) > 0 {
 				expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, "; not on node n2 until 2030-01-01T12:01:30Z")

@@ -44,6 +44,9 @@ func (p *planner) judge(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 	if disrupted := disruptedMessage(pod); disrupted != "" {
 		return verdict{cause: causeInfrastructure, message: disrupted, nodes: disruptedOn(pod)}
 	}
+	if unseen := p.unseenEnd(pod); unseen != "" && (loss == nil || !loss.Program) {
+		return verdict{cause: causeInfrastructure, message: unseen, nodes: []string{pod.Spec.NodeName}}
+	}
 	if loss != nil {
 		return p.judgeTold(pod, loss)
 	}
@@ -159,6 +162,18 @@ func disruptedMessage(pod *corev1.Pod) string {
 	return fmt.Sprintf("%s was lost: %s: %s", whereIs(pod), reason, said)
 }
 
+// unseenEnd says of a worker whose container was found ended by a node that had not seen it end, as after its restart, that it was
+// lost with its node; empty for any other. The exit code is made up then: 137 by a kubelet, 255 by containerd. What its agent
+// told of its program by then is known better.
+func (p *planner) unseenEnd(pod *corev1.Pod) string {
+	exit, member := trainerExit(pod, &p.Job.Spec.Workers), p.member(pod)
+	if exit == nil || member.ExitCode != 0 || member.Fault != "" ||
+		exit.Reason != "ContainerStatusUnknown" && (exit.Reason != "Unknown" || exit.ExitCode != 255) {
+		return ""
+	}
+	return fmt.Sprintf("%s was lost: %s: its node did not see how it ended, most likely it was started anew", whereIs(pod), exit.Reason)
+}
+
 // disruptedOn is the node that is to blame for what the cluster did to a pod: where a scheduler needed its room, none.
 func disruptedOn(pod *corev1.Pod) []string {
 	if reason, _ := disruption(pod); reason == "" || reason == corev1.PodReasonPreemptionByScheduler {
@@ -219,6 +234,9 @@ func (p *planner) lostWorker(w *worker) (lost string, ended bool) {
 func (p *planner) endedMessage(pod *corev1.Pod) string {
 	if disrupted := disruptedMessage(pod); disrupted != "" {
 		return disrupted
+	}
+	if unseen := p.unseenEnd(pod); unseen != "" {
+		return unseen
 	}
 	if exit := p.failedExit(pod); exit != nil {
 		return exit.line()

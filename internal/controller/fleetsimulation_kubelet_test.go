@@ -129,7 +129,10 @@ func (k *simKubelets) end(pod *corev1.Pod) {
 }
 
 // exit ends the program of a pod.
-func (k *simKubelets) exit(pod *corev1.Pod, code int32) {
+func (k *simKubelets) exit(pod *corev1.Pod, code int32) { k.exitBy(pod, code, "Error") }
+
+// exitBy has it end with a reason.
+func (k *simKubelets) exitBy(pod *corev1.Pod, code int32, reason string) {
 	pod = k.now(pod)
 	if pod == nil || podEnded(pod) {
 		return
@@ -145,7 +148,7 @@ func (k *simKubelets) exit(pod *corev1.Pod, code int32) {
 		}
 		if len(p.Spec.Containers) > 0 {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, State: corev1.ContainerState{
-				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error", FinishedAt: k.sim.training.second(p.Spec.NodeName)}}}}
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: k.sim.training.second(p.Spec.NodeName)}}}}
 		}
 	})
 }

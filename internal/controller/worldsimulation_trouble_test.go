@@ -83,7 +83,7 @@ func (t *simTraining) mendNodes() {
 		}
 		for _, pod := range t.server.pods() {
 			if a := t.agents[pod.UID]; a != nil && a.ended && pod.Spec.NodeName == name {
-				t.kubelets.exit(pod, 137) // its kubelet is back, and finds no container
+				t.kubelets.exitBy(pod, 137, "ContainerStatusUnknown") // its kubelet is back, and finds no container
 			}
 		}
 	}
