@@ -54,6 +54,10 @@ func TestRandomClusters(t *testing.T) {
 			s.needed(t, plan)
 			s.helps(t, plan)
 			s.inOrder(t, plan)
+			s.eachNeeded(t, plan)
+			s.promisesHold(t, plan)
+			s.notHeldUp(t, plan)
+			s.startsBeside(t, plan)
 			if s.Now.Sub(noon)%(100*time.Second) != 0 {
 				return
 			}
