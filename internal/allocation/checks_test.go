@@ -160,12 +160,23 @@ func (s *simulation) helps(t *rapid.T, plan Plan) {
 		}
 	}
 	evicts := slices.ContainsFunc(plan.Decisions, func(d Decision) bool { return d.Evict })
-	if len(takes) > 1 && evicts && after.of(first).Why.Reason == "BehindReservation" {
-		return // a whole job goes for one behind it, and more is kept for one before it than there was
+	if len(takes) > 1 && evicts && s.waitsBefore(first, takes) {
+		return // a whole job goes for one behind it, and more is kept for one before it than there was to be kept
 	}
 	if !after.of(first).Start {
 		t.Fatalf("%s does not start when all have left who are to: %s", s.Jobs[first].Name, after.of(first).Why.Text)
 	}
+}
+
+// waitsBefore says whether a gang waits before another one, and takes nothing.
+func (s *simulation) waitsBefore(first JobID, takes map[JobID]bool) bool {
+	p := planner{c: s.Cluster}
+	for id := range s.Jobs {
+		if s.Jobs[id].Stage == Queued && !takes[JobID(id)] && p.before(JobID(id), first) < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // carriedOut is the cluster once a plan was carried out, and all have ended who are to.
