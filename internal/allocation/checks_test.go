@@ -160,8 +160,9 @@ func (s *simulation) helps(t *rapid.T, plan Plan) {
 		}
 	}
 	evicts := slices.ContainsFunc(plan.Decisions, func(d Decision) bool { return d.Evict })
-	if len(takes) > 1 && evicts && s.waitsBefore(first, takes) {
-		return // a whole job goes for one behind it, and more is kept for one before it than there was to be kept
+	moves := slices.ContainsFunc(plan.Decisions, func(d Decision) bool { return d.Why.Reason == "Moving" })
+	if evicts && (len(takes) > 1 || moves) && s.waitsBefore(first, takes) {
+		return // a whole job goes beside others that leave, and one before has more of that together than it could ask for
 	}
 	if !after.of(first).Start {
 		t.Fatalf("%s does not start when all have left who are to: %s", s.Jobs[first].Name, after.of(first).Why.Text)
