@@ -76,6 +76,8 @@ func (p *planner) serveGangs() {
 		}
 		p.besideReservations(func() { p.serve(d) })
 	}
+	p.commit()
+	p.spareUnused()
 	p.liftReservations()
 }
 

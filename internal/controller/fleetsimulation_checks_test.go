@@ -140,6 +140,9 @@ func (s *fleetSim) waits(job *v1alpha1.TrainingJob) bool {
 	if (&State{Job: job}).finished() || value(job.Spec.Suspend) || value(status.Workers.Target) > 0 {
 		return false
 	}
+	if s.gone(job.Namespace) || !s.classExists(job.Spec.Workers.Template.Spec.PriorityClassName) {
+		return false
+	}
 	if status.RetryTime != nil && time.Now().Before(status.RetryTime.Time) {
 		return false
 	}

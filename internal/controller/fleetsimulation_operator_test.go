@@ -58,6 +58,8 @@ func (s *fleetSim) startOperator() {
 	}
 	if s.training != nil {
 		op.clock = s.training.clock(fmt.Sprint("operator ", op.number))
+	} else {
+		op.clock = &simClock{}
 	}
 	op.fleet = fleet.New(fleet.Options{
 		Settings: s.settings, DrainTaints: DefaultDrainTaints, Shapes: Shapes(settings), Plan: op.plan, Now: op.clock.now,
@@ -254,7 +256,17 @@ func (op *simOperator) tellFleet(kind simKind, before, after client.Object) {
 			c.SetQuota(object.(*corev1.ResourceQuota))
 		}
 	case simClass:
-		c.SetClass(object.(*schedulingv1.PriorityClass))
+		if after == nil {
+			c.DeleteClass(object.GetName())
+		} else {
+			c.SetClass(object.(*schedulingv1.PriorityClass))
+		}
+	case simNamespace:
+		if after == nil {
+			c.DeleteNamespace(object.GetName())
+		} else {
+			c.SetNamespace(object.(*corev1.Namespace))
+		}
 	}
 }
 

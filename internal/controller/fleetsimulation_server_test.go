@@ -30,10 +30,12 @@ const (
 	simNode  simKind = "nodes"
 	simQuota simKind = "resourcequotas"
 	simClass simKind = "priorityclasses"
+
+	simNamespace simKind = "namespaces"
 )
 
 // simKinds is the order in which a fleet takes in what is there already.
-var simKinds = []simKind{simClass, simQuota, simNode, simJob, simPod, simGroup}
+var simKinds = []simKind{simClass, simNamespace, simQuota, simNode, simJob, simPod, simGroup}
 
 func simKindOf(object client.Object) simKind {
 	switch object.(type) {
@@ -49,6 +51,8 @@ func simKindOf(object client.Object) simKind {
 		return simQuota
 	case *schedulingv1.PriorityClass:
 		return simClass
+	case *corev1.Namespace:
+		return simNamespace
 	}
 	panic(fmt.Sprintf("the simulated API server knows no %T", object))
 }
@@ -152,6 +156,10 @@ func (a *simServer) create(object client.Object) error {
 	kind, key := simKindOf(object), client.ObjectKeyFromObject(object)
 	if a.objects[kind][key] != nil {
 		return apierrors.NewAlreadyExists(simGroupResource(kind), key.Name)
+	}
+	if a.sim.gone(key.Namespace) {
+		return apierrors.NewForbidden(simGroupResource(kind), key.Name,
+			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", key.Namespace))
 	}
 	stored := object.DeepCopyObject().(client.Object)
 	if pod, ok := stored.(*corev1.Pod); ok {

@@ -43,6 +43,7 @@ import (
 //	fleetsimulation_rendezvous_test.go what an operator is told of worlds
 //	fleetsimulation_worlds_test.go     the worlds and the training
 //	fleetsimulation_users_test.go      users and accidents
+//	fleetsimulation_bad_test.go        what nobody should do
 //	fleetsimulation_checks_test.go     what must hold
 //	fleetsimulation_crash_test.go      one reclaim, with a crash at each of its writes
 //	worldsimulation_test.go            the same with the real rendezvous and the real agents

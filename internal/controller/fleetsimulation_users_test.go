@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ func (s *fleetSim) build() {
 		node := nodeCalled(fmt.Sprintf("node-%d", i), fmt.Sprint([]int{4, 8, 8, 6}[s.dice.IntN(4)]))
 		_ = s.server.create(node)
 	}
+	s.makeNamespace()
 	if s.chance(0.5) {
 		hard := corev1.ResourceList{"requests." + simDevice: resource.MustParse(fmt.Sprint(6 + s.dice.IntN(12)))}
 		_ = s.server.create(&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "devices"},
@@ -49,7 +51,10 @@ func (s *fleetSim) submit() {
 	s.born++
 	least := int32(1 + s.dice.IntN(4))
 	job := jobWith(func(j *v1alpha1.TrainingJob) {
-		j.Namespace, j.Name = pickOne(s, "red", "red", "blue"), fmt.Sprintf("j%d", s.born)
+		j.Namespace, j.Name = pickOne(s, "red", "red", "blue", simDoomed), fmt.Sprintf("j%d", s.born)
+		if s.gone(j.Namespace) {
+			j.Namespace = "red"
+		}
 		w := &j.Spec.Workers
 		w.Min, w.Max = ptr.To(least), ptr.To(least+int32(s.dice.IntN(6)))
 		if s.chance(0.15) {
@@ -139,7 +144,7 @@ func (s *fleetSim) accident() {
 		}
 	}
 	nodes := s.server.nodes()
-	switch what := s.dice.IntN(12); {
+	switch what := s.dice.IntN(15); {
 	case what < 3 && len(running) > 0:
 		pod := pickOne(s, running...)
 		s.say("the program of %s fails", pod.Name)
@@ -159,6 +164,12 @@ func (s *fleetSim) accident() {
 		s.cordon(pickOne(s, nodes...), s.chance(0.5))
 	case what < 11:
 		s.strangerComes()
+	case what == 12:
+		s.setClock()
+	case what == 13:
+		s.dropClass()
+	case what == 14:
+		s.endNamespace()
 	}
 }
 
@@ -202,6 +213,12 @@ func (s *fleetSim) strangerComes() {
 func (s *fleetSim) calmDown() {
 	s.say("it is calm now")
 	s.chaos, s.calmSince = false, time.Now()
+	if s.training == nil {
+		s.operator.clock.off.Store(0)
+	}
+	for _, name := range slices.Sorted(maps.Keys(simPriorities)) {
+		s.makeClass(name)
+	}
 	for _, node := range s.server.nodes() {
 		s.uncordon(node.Name)
 	}

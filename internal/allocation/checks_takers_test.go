@@ -1,0 +1,226 @@
+package allocation
+
+import (
+	"slices"
+
+	"pgregory.net/rapid"
+)
+
+// These checks hold however many gangs take room at once, and whatever quotas there are. They look at what the planner itself knows
+// once gangs have been served: what is promised to one cannot be told from what is promised to another by the plan alone.
+
+// gangsServed is the planner when gangs have their room, and growth has none yet.
+func (s *simulation) gangsServed() *planner {
+	p := &planner{
+		c: s.Cluster, classes: newClasses(s.Cluster), vain: newVain(), refused: map[pair][]int32{}, awaited: map[NodeID]bool{},
+		out: make([]Decision, len(s.Jobs)),
+	}
+	p.now.reset(p.c, p.classes)
+	p.soon.copyOf(&p.now)
+	p.soon.come()
+	p.reach.copyOf(&p.soon)
+	p.gather()
+	p.serveGangs()
+	return p
+}
+
+// usedUp says whether a node or a quota lacks what pods of a shape hold there.
+func (p *planner) usedUp(n NodeID, of ShapeID) bool {
+	shape := &p.c.Shapes[of]
+	if n >= 0 && p.soon.free[int(n)*len(p.c.Resources)+gpu] < shape.Request[gpu] {
+		return true
+	}
+	return slices.ContainsFunc(shape.Quotas, func(q QuotaID) bool { return p.soon.quota[int(q)*len(p.c.Counts)] < shape.Demand[0] })
+}
+
+// keepsQuota says whether anybody is kept a part of the quotas of a shape. That comes out of what is free there before it comes out
+// of what is lent: who needs quota beside it may take what would be left over otherwise.
+func (p *planner) keepsQuota(of ShapeID) bool {
+	return slices.ContainsFunc(p.reservations, func(r reservation) bool {
+		return slices.ContainsFunc(p.c.Shapes[of].Quotas, func(q QuotaID) bool { return slices.Contains(p.c.Shapes[r.shape].Quotas, q) })
+	})
+}
+
+// keepsNode says whether a gang that waits may be kept what comes free on a node, beside another that takes a quota.
+func (p *planner) keepsNode(n NodeID) bool {
+	return len(p.c.Quotas) > 0 && slices.ContainsFunc(p.reservations, func(r reservation) bool { return n >= 0 && p.c.Shapes[r.shape].Nodes.Has(int(n)) })
+}
+
+// eachNeeded fails when one of those who leave for gangs, or a whole job, could stay, and all gangs would have their room.
+func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
+	if len(s.takes(plan)) == 0 {
+		return
+	}
+	p := s.gangsServed()
+	for id := range s.Jobs {
+		d := &plan.Decisions[id]
+		if d.Evict {
+			s.wholeNeeded(t, p, JobID(id))
+			continue
+		}
+		stay := s.stay(JobID(id), d) + 1
+		for _, l := range d.Leave {
+			w := &s.Jobs[id].Workers[l.Worker]
+			needed := w.Ending || w.Leaving || l.Rule != RuleGangsFirst || stay <= s.Jobs[id].Max && !s.Jobs[id].legal(stay)
+			if !needed && !p.keepsQuota(w.Shape) && !p.keepsNode(w.Node) && !p.usedUp(w.Node, w.Shape) {
+				t.Fatalf("worker %d of %s leaves for %s, and nobody needs its room", l.Worker, s.Jobs[id].Name, s.Jobs[l.For].Name)
+			}
+		}
+	}
+}
+
+// wholeNeeded fails when a whole job could stay.
+func (s *simulation) wholeNeeded(t *rapid.T, p *planner, id JobID) {
+	left := room{c: p.c, free: slices.Clone(p.soon.free), quota: slices.Clone(p.soon.quota)}
+	for w := range s.Jobs[id].Workers {
+		worker := &s.Jobs[id].Workers[w]
+		if p.goesWhole(id, w) {
+			left.apply(worker.Node, worker.Shape, -1)
+		}
+		if p.keepsQuota(worker.Shape) {
+			return
+		}
+	}
+	short := func(amount int64) bool { return amount < 0 }
+	if !slices.ContainsFunc(left.free, short) && !slices.ContainsFunc(left.quota, short) {
+		t.Fatalf("%s ends for %s, and nobody needs its room", s.Jobs[id].Name, s.Jobs[p.out[id].For].Name)
+	}
+}
+
+// stay is how many workers a job has when those have left who are to.
+func (s *simulation) stay(id JobID, d *Decision) (count int32) {
+	for w := range s.Jobs[id].Workers {
+		worker := &s.Jobs[id].Workers[w]
+		if !worker.Ending && !worker.Leaving && !slices.ContainsFunc(d.Leave, func(l Leave) bool { return l.Worker == w }) {
+			count++
+		}
+	}
+	return count
+}
+
+// takes are the gangs for which anybody leaves.
+func (s *simulation) takes(plan Plan) map[JobID]bool {
+	takes := map[JobID]bool{}
+	for id := range s.Jobs {
+		d := &plan.Decisions[id]
+		if d.Evict && s.Jobs[d.For].Stage == Queued {
+			takes[d.For] = true
+		}
+		for _, l := range d.Leave {
+			if l.For != None && l.Rule == RuleGangsFirst && s.Jobs[l.For].Stage == Queued {
+				takes[l.For] = true
+			}
+		}
+	}
+	return takes
+}
+
+// promisesHold fails when the gangs that were promised room do not have it all at once when all have left who are to: somebody
+// would leave in vain.
+func (s *simulation) promisesHold(t *rapid.T, plan Plan) {
+	if len(s.takes(plan)) == 0 {
+		return
+	}
+	p := s.gangsServed()
+	for i := range p.reservations {
+		p.hold(&p.reservations[i], false)
+	}
+	for n := range s.Nodes {
+		if left := p.soon.free[n*len(s.Resources)+gpu]; left < 0 {
+			t.Fatalf("%d devices of %s are promised that will not be there", -left, s.Nodes[n].Name)
+		}
+	}
+	for q := range s.Quotas {
+		if left := p.soon.quota[q*len(s.Counts)]; left < 0 {
+			t.Fatalf("%d devices of quota %s are promised that will not be there", -left, s.Quotas[q].Name)
+		}
+	}
+}
+
+// notHeldUp fails when a gang would start, or take what it needs, if none of lower priority waited.
+func (s *simulation) notHeldUp(t *rapid.T, plan Plan) {
+	for id := range s.Jobs {
+		j := &s.Jobs[id]
+		if j.Stage != Queued || plan.Decisions[id].Start {
+			continue
+		}
+		alone := *s.Cluster
+		alone.Jobs = slices.Clone(s.Jobs)
+		lower := false
+		for other := range alone.Jobs {
+			if o := &alone.Jobs[other]; o.Stage == Queued && o.Priority < j.Priority {
+				o.Stage, lower = Held, true
+			}
+		}
+		if !lower {
+			continue
+		}
+		if without := NewPlan(&alone); without.of(JobID(id)).Start {
+			t.Fatalf("%s would start if none of lower priority waited: %s", j.Name, plan.Decisions[id].Why.Text)
+		}
+	}
+}
+
+// startsBeside fails when a gang fits what is free even if all of as high a priority who wait have had their room there first, and
+// it does not start.
+func (s *simulation) startsBeside(t *rapid.T, plan Plan) {
+	for id := range s.Jobs {
+		j := &s.Jobs[id]
+		if j.Stage != Queued || plan.Decisions[id].Start {
+			continue
+		}
+		if s.fitsBeside(JobID(id), plan) {
+			t.Fatalf("%s does not start, and fits what is free beside all others: %s", j.Name, plan.Decisions[id].Why.Text)
+		}
+	}
+}
+
+// fitsBeside says whether a gang fits so. A worker of others costs it at most as many places as its own workers go into one of those,
+// rounded up.
+func (s *simulation) fitsBeside(id JobID, plan Plan) bool {
+	j := &s.Jobs[id]
+	shape := &s.Shapes[j.Gang]
+	fits := int64(0)
+	for n := range s.Nodes {
+		fits += max(s.Nodes[n].Free[gpu], 0) / shape.Request[gpu]
+	}
+	admits := int64(1) << 40
+	for _, q := range shape.Quotas {
+		admits = min(admits, s.Quotas[q].Free[0])
+	}
+	for other := range s.Jobs {
+		o := &s.Jobs[other]
+		if JobID(other) == id || o.Stage == Held {
+			continue
+		}
+		needs := int64(0)
+		if o.Priority >= j.Priority {
+			needs = int64(max(o.Min-s.live(o), 0))
+		}
+		needs = max(needs, int64(plan.Decisions[other].Own), s.moved(JobID(other), plan))
+		devices := s.Shapes[o.Gang].Request[gpu]
+		fits -= needs * ((devices + shape.Request[gpu] - 1) / shape.Request[gpu])
+		if len(shape.Quotas) > 0 && len(s.Shapes[o.Gang].Quotas) > 0 {
+			admits -= needs * devices
+		}
+	}
+	return fits >= int64(j.Min) && admits >= int64(j.Min)*shape.Demand[0]
+}
+
+// moved is how many workers a job is given while it trains: among them may be replacements of those that move for others.
+func (s *simulation) moved(id JobID, plan Plan) int64 {
+	if s.Jobs[id].Stage != Training {
+		return 0
+	}
+	return int64(len(plan.Decisions[id].Places))
+}
+
+// live is how many workers of a job stay as far as is known.
+func (s *simulation) live(j *Job) (count int32) {
+	for _, w := range j.Workers {
+		if !w.Ending && !w.Leaving {
+			count++
+		}
+	}
+	return count
+}

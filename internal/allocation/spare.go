@@ -1,0 +1,94 @@
+package allocation
+
+import "slices"
+
+// A search has those leave whom one demand needs, and knows nothing of those that come after it. Where workers leave for one of
+// these who hold more than it needs, because the number of workers of a job is to be a legal one, all of a job has to go, or a
+// quota was used up, some of those who were chosen before may be needed by nobody any more.
+
+// spareUnused lets those stay whose room nobody needs once all demands are served.
+func (p *planner) spareUnused() {
+	for _, id := range p.order {
+		if p.jobs[id].evicted && p.out[id].For != None && p.unusedWhole(id) {
+			p.jobs[id].evicted, p.jobs[id].later = false, false
+			p.evicted--
+			p.evict(id, -1)
+			p.out[id].For = None
+		}
+	}
+	for _, id := range p.order {
+		if j := &p.jobs[id]; j.lends && !j.evicted {
+			p.spareWorkers(id)
+		}
+	}
+}
+
+// spareWorkers lets workers of a job stay, those first whom it misses most.
+func (p *planner) spareWorkers(id JobID) {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	var chosen []int
+	held := false
+	for w := range in.Workers {
+		l := &p.leaving[j.first+w]
+		held = held || l.held
+		if l.chosen && (l.rule == RuleGangsFirst || l.rule == RuleGangClass) {
+			chosen = append(chosen, w)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b int) int { return missed(&in.Workers[b], &in.Workers[a]) })
+	for _, w := range chosen {
+		stay := j.live - j.gone + 1
+		if (in.Stage != Training || stay > in.Max || in.legal(stay)) && p.unused(&in.Workers[w]) {
+			p.spare(id, w)
+		}
+	}
+	j.lends = held || j.gone > 0
+}
+
+// unused says whether nobody needs what a worker leaves.
+func (p *planner) unused(w *Worker) bool {
+	mark := p.soon.mark()
+	defer p.soon.undo(mark)
+	p.soon.add(w.Node, w.Shape, -1)
+	return p.enoughOn(w)
+}
+
+// unusedWhole says whether nobody needs what all of a job leaves.
+func (p *planner) unusedWhole(id JobID) bool {
+	mark := p.soon.mark()
+	defer p.soon.undo(mark)
+	all := p.c.Jobs[id].Workers
+	for w := range all {
+		if p.goesWhole(id, w) {
+			p.soon.add(all[w].Node, all[w].Shape, -1)
+		}
+	}
+	for w := range all {
+		if p.goesWhole(id, w) && !p.enoughOn(&all[w]) {
+			return false
+		}
+	}
+	return true
+}
+
+// enoughOn says whether no more is promised of a worker's node and quotas than comes free there.
+func (p *planner) enoughOn(w *Worker) bool {
+	shape := &p.c.Shapes[w.Shape]
+	if w.Node >= 0 {
+		row := p.soon.free[int(w.Node)*len(p.c.Resources):]
+		for r, amount := range shape.Request {
+			if amount > 0 && row[r] < 0 {
+				return false
+			}
+		}
+	}
+	for _, q := range shape.Quotas {
+		row := p.soon.quota[int(q)*len(p.c.Counts):]
+		for i, amount := range shape.Demand {
+			if amount > 0 && row[i] < 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
