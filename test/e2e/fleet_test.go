@@ -91,19 +91,31 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		low.expectUnharmed(ctx)
 	})
 
-	It("make room at once although steps take minutes, and say what it cost", short, func(ctx context.Context) {
-		all := devices(ctx)
-		low := launchElastic(ctx, 2, all, func(spec *v1alpha1.TrainingJobSpec) {
-			oneDevice(spec)
-			spec.Checkpoint.Timeout = &metav1.Duration{Duration: 5 * time.Second}
-		}, "--epochs=100000", "--slow-from=400", "--slow-time=10m")
-		low.trains(ctx)
-		low.whole(ctx, all)
-		Eventually(low.step, "60s").Should(BeNumerically(">=", 400))
-		high := submit(ctx, low.namespace, framework.NewJob("urgent", "--epochs=3").
-			Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
-		Eventually(high.condition(ctx, v1alpha1.ConditionTraining), "45s").Should(Or(HavePrefix("True WorldFormed"), HavePrefix("False Finished")))
-		high.completes(ctx, 2*time.Minute)
+	It("make room at once although steps take minutes", short, func(ctx context.Context) {
+		low, _ := madeRoomInSlowSteps(ctx, 10*time.Minute)
+		Expect(low.get(ctx).Status.World.Reason).To(Equal("Reclaimed"))
+	})
+
+	// What a change has cost is known once a step was made after it.
+	It("say what it cost to make room while steps take a minute", long, func(ctx context.Context) {
+		low, round := madeRoomInSlowSteps(ctx, time.Minute)
+		var resize v1alpha1.Resize
+		Eventually(func(g Gomega) {
+			resizes := low.get(ctx).Status.Resizes
+			i := slices.IndexFunc(resizes, func(r v1alpha1.Resize) bool { return *r.Round == round })
+			g.Expect(i).To(BeNumerically(">=", 0), "round %d in %+v", round, resizes)
+			resize = resizes[i]
+		}, "3m").Should(Succeed())
+		Expect(resize.Reason).To(Equal("Reclaimed"))
+		Expect(resize.Message).To(HaveSuffix("not all processes came to the barrier in time"))
+		Expect(resize.StepsLost).To(HaveValue(BeZero()), "the step that was cut short was not made, and the others have their state")
+		Expect(resize.Pause).NotTo(BeNil())
+		Expect(resize.Pause.Duration).To(And(BeNumerically(">=", barrierTimeout), BeNumerically("<", 3*barrierTimeout)), "nobody waits for the step")
+		Eventually(low.events(ctx, v1alpha1.EventResized)).Should(ContainElement(And(
+			HavePrefix(fmt.Sprintf("round %d: ", round)), ContainSubstring("(Reclaimed)"),
+			HaveSuffix("training paused for "+resize.Pause.Duration.String()))))
+		low.expectRestarts(ctx, 0, 0)
+		Expect(low.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 	})
 
 	It("go on with the same workers when the operator dies while they make room", long, func(ctx context.Context) {
@@ -157,6 +169,29 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		low.expectUnharmed(ctx)
 	})
 })
+
+// barrierTimeout is how long a job whose steps are slow is waited for in these tests.
+const barrierTimeout = 5 * time.Second
+
+// madeRoomInSlowSteps has a job whose steps have become slow make room for one of higher priority, at once. It returns
+// the former, and the round of its first world without those who left.
+func madeRoomInSlowSteps(ctx context.Context, slow time.Duration) (*elasticJob, int64) {
+	GinkgoHelper()
+	all := devices(ctx)
+	low := launchElastic(ctx, 2, all, func(spec *v1alpha1.TrainingJobSpec) {
+		oneDevice(spec)
+		spec.Checkpoint.Timeout = &metav1.Duration{Duration: barrierTimeout}
+	}, "--epochs=100000", "--slow-from=400", "--slow-time="+slow.String())
+	low.trains(ctx)
+	full := low.whole(ctx, all)
+	Eventually(low.step, "60s").Should(BeNumerically(">=", 400))
+	high := submit(ctx, low.namespace, framework.NewJob("urgent", "--epochs=3").
+		Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
+	Eventually(high.condition(ctx, v1alpha1.ConditionTraining), "45s").Should(Or(HavePrefix("True WorldFormed"), HavePrefix("False Finished")))
+	round := low.world(ctx, full, all-4)
+	high.completes(ctx, 2*time.Minute)
+	return low, round
+}
 
 // settles runs two elastic jobs of 2 to 4 in room for 6, and looks whether they come to rest.
 func settles(ctx context.Context, rest time.Duration) {
