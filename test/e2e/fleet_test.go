@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -12,6 +13,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -67,6 +69,70 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		}
 		Expect(stays.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 		Expect(goes.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(2)))
+	})
+
+	It("end exactly as many as a gang needs of those that say so, and none for one that would not start even so", short, func(ctx context.Context) {
+		all := devices(ctx)
+		part := (all - 2) / 4
+		lender := launchElastic(ctx, part, all, oneDevice, "--epochs=100000")
+		start := func(name string, priority int32) *job {
+			return submit(ctx, lender.namespace, framework.NewJob(name, framework.Endless...).Workers(part, part).GPUs(1).
+				Priority(priorityClass(ctx, priority)).
+				With(func(spec *v1alpha1.TrainingJobSpec) { spec.Preemption.Policy = v1alpha1.PreemptionEvict }))
+		}
+		// Neither the oldest nor the youngest of those that may go is worth least.
+		left, middle, right := start("left", 100), start("middle", 1), start("right", 50)
+		most := all - 3*part
+		everybody := map[*job]int32{lender.job: most, left: part, middle: part, right: part}
+		before := map[*job][]types.UID{}
+		rounds := map[*job]int64{}
+		for j, workers := range everybody {
+			rounds[j] = j.world(ctx, 0, workers)
+			before[j] = uids(j.membersOf(ctx, int(workers)))
+		}
+		// harmed are those that do not train in the world that they had, with all of its workers.
+		harmed := func() []string {
+			names := []string{}
+			for j := range everybody {
+				status, training := j.get(ctx).Status, j.condition(ctx, v1alpha1.ConditionTraining)()
+				if *status.Attempt != 1 || status.World == nil || *status.World.Round != rounds[j] ||
+					!strings.HasPrefix(training, "True WorldFormed") || !slices.Equal(uids(j.members(ctx)), before[j]) {
+					names = append(names, j.name)
+				}
+			}
+			return names
+		}
+		class := priorityClass(ctx, 1000)
+
+		// One place more than there is when all who may go have gone.
+		tooMany := all - part + 1
+		vain := submit(ctx, lender.namespace, framework.NewJob("vain", "--epochs=1").Workers(tooMany, tooMany).GPUs(1).Priority(class))
+		Eventually(vain.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(
+			And(HavePrefix("False Queued: "), ContainSubstring(", and what others have cannot be taken")))
+		Consistently(harmed, "3s").Should(BeEmpty())
+		Expect(cluster.Delete(ctx, vain.get(ctx))).To(Succeed())
+		Eventually(vain.gone).WithContext(ctx).Should(BeTrue())
+
+		// All that is lent, and what two of them have.
+		need := most - part + 2*part
+		urgent := submit(ctx, lender.namespace, framework.NewJob("urgent", framework.Endless...).Workers(need, need).GPUs(1).Priority(class))
+		urgent.trains(ctx)
+		reclaimed := lender.world(ctx, rounds[lender.job], part)
+		Expect(lender.resize(ctx, reclaimed).Reason).To(Equal("Reclaimed"))
+		for _, j := range []*job{middle, right} {
+			Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued: "))
+		}
+		Consistently(harmed, "3s").Should(ConsistOf(lender.name, middle.name, right.name))
+		Expect(cluster.Delete(ctx, urgent.get(ctx))).To(Succeed())
+		for _, j := range []*job{middle, right} {
+			j.trains(ctx) // it has queued again
+			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(2)))
+			j.expectRestarts(ctx, 0, 0)
+		}
+		lender.world(ctx, reclaimed, most)
+		Expect(harmed()).To(ConsistOf(lender.name, middle.name, right.name))
+		left.expectRestarts(ctx, 0, 0)
+		lender.expectUnharmed(ctx)
 	})
 
 	It("use the room that a gang waits for, and hand it over when it fits", short, func(ctx context.Context) {
