@@ -135,6 +135,41 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		lender.expectUnharmed(ctx)
 	})
 
+	It("give surplus to one that has lost a worker and has no room for another, and lose no step", short, func(ctx context.Context) {
+		devices(ctx)
+		hurt := launchElastic(ctx, 2, 2, oneDevice, "--epochs=50")
+		hurt.trains(ctx)
+		first := hurt.whole(ctx, 2)
+		most := devicesLeft(ctx)
+		lender := launchElastic(ctx, 2, most, oneDevice, "--epochs=45")
+		lender.trains(ctx)
+		full := lender.whole(ctx, most)
+		hurt.isHeardOf(ctx)
+
+		// What the lost one had is free then, and closed.
+		victim := hurt.victim(ctx)
+		DeferCleanup(cluster.Cordon, victim.Spec.NodeName, false)
+		Expect(cluster.Cordon(ctx, victim.Spec.NodeName, true)).To(Succeed())
+		kept := slices.DeleteFunc(uids(hurt.members(ctx)), func(uid types.UID) bool { return uid == victim.UID })
+		forceDelete(ctx, victim)
+
+		resize := lender.resize(ctx, lender.world(ctx, full, most-1))
+		Expect(resize.Reason).To(Equal("Reclaimed"))
+		Expect(resize.Message).To(ContainSubstring(hurt.namespace + "/" + hurt.name))
+		goesOn := hurt.resize(ctx, hurt.world(ctx, first, 2))
+		Expect(goesOn.Reason).To(Equal("WorkerLost"))
+		members := hurt.membersOf(ctx, 2)
+		Expect(uids(members)).To(ContainElements(kept), "who was left has waited")
+		Expect(uids(members)).NotTo(ContainElement(victim.UID))
+		hurt.completes(ctx, 3*time.Minute)
+		hurt.expectRestarts(ctx, 0, 1)
+		hurt.expectOneStepLost(ctx)
+		hurt.expectEachSampleOnce(ctx)
+		Expect(hurt.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		lender.endsWell(ctx)
+		Expect(lender.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+	})
+
 	It("use the room that a gang waits for, and hand it over when it fits", short, func(ctx context.Context) {
 		all := devices(ctx)
 		low := launchElastic(ctx, 2, all, oneDevice, "--epochs=100000")
@@ -289,6 +324,14 @@ func devices(ctx context.Context) int32 {
 	free, err := cluster.FreeDevices(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(free).To(BeNumerically(">=", 8))
+	return int32(free)
+}
+
+// devicesLeft is how many devices nobody holds while jobs run.
+func devicesLeft(ctx context.Context) int32 {
+	GinkgoHelper()
+	free, err := cluster.FreeDevices(ctx)
+	Expect(err).NotTo(HaveOccurred())
 	return int32(free)
 }
 
