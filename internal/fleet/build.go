@@ -64,6 +64,7 @@ func (c *Cluster) build(j *job) {
 	b.fitted = j.pacer.look(c.options.Now(), &status.Speed, one.Min)
 	one.Pace = paceOf(b.fitted, status)
 	c.buildWorkers(j, &b, workers)
+	one.EvenedAt = latest(one.EvenedAt, j.gaveAt) // one that was in no world yet has changed none when it left
 	j.built = b
 }
 
@@ -154,6 +155,13 @@ func (c *Cluster) history(one *allocation.Job, resizes []v1alpha1.Resize, report
 	}
 }
 
+// gives takes note of a marked worker that leaves for an equal.
+func (j *job) gives(mark Mark, leaves bool) {
+	if leaves && mark.Reason == Evened {
+		j.gaveAt = latest(j.gaveAt, mark.At)
+	}
+}
+
 // buildWorkers enters the pods of a job, by ordinal, and what further pods of it will ask for.
 func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 	pods := make([]*pod, 0, len(workers))
@@ -200,6 +208,7 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 			}
 			namespace, name, _ := strings.Cut(mark.For, "/")
 			b.beneficiaries[len(b.job.Workers)] = types.NamespacedName{Namespace: namespace, Name: name}
+			j.gives(mark, w.Ending)
 		}
 		if w.Ending {
 			if b.ending == nil {

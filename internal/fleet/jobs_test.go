@@ -189,6 +189,29 @@ func TestKueuesLabelHasOthersSizeAJob(t *testing.T) {
 	}
 }
 
+// A worker that leaves for an equal before it was in any world changes none: nothing in the job's status tells of it.
+func TestANewcomerThatLeavesForAnEqualIsGivenToo(t *testing.T) {
+	job := jobOf("j", trains)
+	cluster := New(optionsOf())
+	cluster.SetNode(nodeOf("n0"))
+	cluster.SetJob(job)
+	gave := start.Add(-time.Minute)
+	marked := []podChange{on("n0"), growthRole, Mark{Reason: Evened, For: "team/other", At: gave}.Put}
+	cluster.SetPod(workerOf(job, 10, marked...))
+	if got := seenJob(t, cluster).EvenedAt; !got.IsZero() {
+		t.Errorf("it gave at %s, and the mark may be lifted yet", got)
+	}
+	leaves := workerOf(job, 10, append(marked, deletedAt(start))...)
+	cluster.SetPod(leaves)
+	if got := seenJob(t, cluster).EvenedAt; !got.Equal(gave) {
+		t.Errorf("it leaves, and the job gave at %s, want %s", got, gave)
+	}
+	cluster.DeletePod(leaves)
+	if got := seenJob(t, cluster).EvenedAt; !got.Equal(gave) {
+		t.Errorf("it is gone, and the job gave at %s, want %s", got, gave)
+	}
+}
+
 func TestWhatIsReadOfAJob(t *testing.T) {
 	at := func(minutes int) *metav1.Time {
 		return ptr.To(metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute)))

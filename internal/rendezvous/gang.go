@@ -134,14 +134,17 @@ func (m *Machine) replaceMembers(now time.Time) {
 	sortEndings(m.out.End)
 }
 
-// named is a member that was not in the gang before. One that the world has lost by then stays lost.
+// named is a member that was not in the gang before. One that the world has lost by then stays lost, and is counted
+// in it no second time.
 func (m *Machine) named(uid string) *member {
 	mem := &member{}
 	delete(m.departed, uid)
 	if m.world == nil {
 		return mem
 	}
-	if before, parted := m.world.parted[uid]; parted && !before.well {
+	before, parted := m.world.parted[uid]
+	mem.entered = before.entered
+	if parted && !before.well {
 		delete(m.world.parted, uid)
 		mem.lostIn = m.world.record.Round
 	}

@@ -215,7 +215,9 @@ func (m *Machine) parted(now time.Time, uid string, mem *member) {
 	if !ranked {
 		return
 	}
-	m.world.parted[uid] = parting{well: well, over: mem.want.Ended || exited || mem.failed() || m.isOut(mem)}
+	m.world.parted[uid] = parting{
+		well: well, over: mem.want.Ended || exited || mem.failed() || m.isOut(mem), entered: mem.entered,
+	}
 	if well || m.world.finishing || m.isLost(mem) {
 		return
 	}

@@ -251,6 +251,8 @@ type parting struct {
 	// well is true when its programs had ended with code 0, over when it was known to make no further step: its
 	// agent had said so, or its pod had ended. Being left out says nothing.
 	well, over bool
+	// entered is the last world that it was counted in.
+	entered uint64
 }
 
 func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }

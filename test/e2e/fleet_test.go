@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -12,6 +13,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -69,6 +71,105 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		Expect(goes.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(2)))
 	})
 
+	It("end exactly as many as a gang needs of those that say so, and none for one that would not start even so", short, func(ctx context.Context) {
+		all := devices(ctx)
+		part := (all - 2) / 4
+		lender := launchElastic(ctx, part, all, oneDevice, "--epochs=100000")
+		start := func(name string, priority int32) *job {
+			return submit(ctx, lender.namespace, framework.NewJob(name, framework.Endless...).Workers(part, part).GPUs(1).
+				Priority(priorityClass(ctx, priority)).
+				With(func(spec *v1alpha1.TrainingJobSpec) { spec.Preemption.Policy = v1alpha1.PreemptionEvict }))
+		}
+		// Neither the oldest nor the youngest of those that may go is worth least.
+		left, middle, right := start("left", 100), start("middle", 1), start("right", 50)
+		most := all - 3*part
+		everybody := map[*job]int32{lender.job: most, left: part, middle: part, right: part}
+		before := map[*job][]types.UID{}
+		rounds := map[*job]int64{}
+		for j, workers := range everybody {
+			rounds[j] = j.world(ctx, 0, workers)
+			before[j] = uids(j.membersOf(ctx, int(workers)))
+		}
+		// harmed are those that do not train in the world that they had, with all of its workers.
+		harmed := func() []string {
+			names := []string{}
+			for j := range everybody {
+				status, training := j.get(ctx).Status, j.condition(ctx, v1alpha1.ConditionTraining)()
+				if *status.Attempt != 1 || status.World == nil || *status.World.Round != rounds[j] ||
+					!strings.HasPrefix(training, "True WorldFormed") || !slices.Equal(uids(j.members(ctx)), before[j]) {
+					names = append(names, j.name)
+				}
+			}
+			return names
+		}
+		class := priorityClass(ctx, 1000)
+
+		// One place more than there is when all who may go have gone.
+		tooMany := all - part + 1
+		vain := submit(ctx, lender.namespace, framework.NewJob("vain", "--epochs=1").Workers(tooMany, tooMany).GPUs(1).Priority(class))
+		Eventually(vain.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(
+			And(HavePrefix("False Queued: "), ContainSubstring(", and what others have cannot be taken")))
+		Consistently(harmed, "3s").Should(BeEmpty())
+		Expect(cluster.Delete(ctx, vain.get(ctx))).To(Succeed())
+		Eventually(vain.gone).WithContext(ctx).Should(BeTrue())
+
+		// All that is lent, and what two of them have.
+		need := most - part + 2*part
+		urgent := submit(ctx, lender.namespace, framework.NewJob("urgent", framework.Endless...).Workers(need, need).GPUs(1).Priority(class))
+		urgent.trains(ctx)
+		reclaimed := lender.world(ctx, rounds[lender.job], part)
+		Expect(lender.resize(ctx, reclaimed).Reason).To(Equal("Reclaimed"))
+		for _, j := range []*job{middle, right} {
+			Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued: "))
+		}
+		Consistently(harmed, "3s").Should(ConsistOf(lender.name, middle.name, right.name))
+		Expect(cluster.Delete(ctx, urgent.get(ctx))).To(Succeed())
+		for _, j := range []*job{middle, right} {
+			j.trains(ctx) // it has queued again
+			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(2)))
+			j.expectRestarts(ctx, 0, 0)
+		}
+		lender.world(ctx, reclaimed, most)
+		Expect(harmed()).To(ConsistOf(lender.name, middle.name, right.name))
+		left.expectRestarts(ctx, 0, 0)
+		lender.expectUnharmed(ctx)
+	})
+
+	It("give surplus to one that has lost a worker and has no room for another, and lose no step", short, func(ctx context.Context) {
+		devices(ctx)
+		hurt := launchElastic(ctx, 2, 2, oneDevice, "--epochs=50")
+		hurt.trains(ctx)
+		first := hurt.whole(ctx, 2)
+		most := devicesLeft(ctx)
+		lender := launchElastic(ctx, 2, most, oneDevice, "--epochs=45")
+		lender.trains(ctx)
+		full := lender.whole(ctx, most)
+		hurt.isHeardOf(ctx)
+
+		// What the lost one had is free then, and closed.
+		victim := hurt.victim(ctx)
+		DeferCleanup(cluster.Cordon, victim.Spec.NodeName, false)
+		Expect(cluster.Cordon(ctx, victim.Spec.NodeName, true)).To(Succeed())
+		kept := slices.DeleteFunc(uids(hurt.members(ctx)), func(uid types.UID) bool { return uid == victim.UID })
+		forceDelete(ctx, victim)
+
+		resize := lender.resize(ctx, lender.world(ctx, full, most-1))
+		Expect(resize.Reason).To(Equal("Reclaimed"))
+		Expect(resize.Message).To(ContainSubstring(hurt.namespace + "/" + hurt.name))
+		goesOn := hurt.resize(ctx, hurt.world(ctx, first, 2))
+		Expect(goesOn.Reason).To(Equal("WorkerLost"))
+		members := hurt.membersOf(ctx, 2)
+		Expect(uids(members)).To(ContainElements(kept), "who was left has waited")
+		Expect(uids(members)).NotTo(ContainElement(victim.UID))
+		hurt.completes(ctx, 3*time.Minute)
+		hurt.expectRestarts(ctx, 0, 1)
+		hurt.expectOneStepLost(ctx)
+		hurt.expectEachSampleOnce(ctx)
+		Expect(hurt.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		lender.endsWell(ctx)
+		Expect(lender.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+	})
+
 	It("use the room that a gang waits for, and hand it over when it fits", short, func(ctx context.Context) {
 		all := devices(ctx)
 		low := launchElastic(ctx, 2, all, oneDevice, "--epochs=100000")
@@ -91,19 +192,31 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		low.expectUnharmed(ctx)
 	})
 
-	It("make room at once although steps take minutes, and say what it cost", short, func(ctx context.Context) {
-		all := devices(ctx)
-		low := launchElastic(ctx, 2, all, func(spec *v1alpha1.TrainingJobSpec) {
-			oneDevice(spec)
-			spec.Checkpoint.Timeout = &metav1.Duration{Duration: 5 * time.Second}
-		}, "--epochs=100000", "--slow-from=400", "--slow-time=10m")
-		low.trains(ctx)
-		low.whole(ctx, all)
-		Eventually(low.step, "60s").Should(BeNumerically(">=", 400))
-		high := submit(ctx, low.namespace, framework.NewJob("urgent", "--epochs=3").
-			Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
-		Eventually(high.condition(ctx, v1alpha1.ConditionTraining), "45s").Should(Or(HavePrefix("True WorldFormed"), HavePrefix("False Finished")))
-		high.completes(ctx, 2*time.Minute)
+	It("make room at once although steps take minutes", short, func(ctx context.Context) {
+		low, _ := madeRoomInSlowSteps(ctx, 10*time.Minute)
+		Expect(low.get(ctx).Status.World.Reason).To(Equal("Reclaimed"))
+	})
+
+	// What a change has cost is known once a step was made after it.
+	It("say what it cost to make room while steps take a minute", long, func(ctx context.Context) {
+		low, round := madeRoomInSlowSteps(ctx, time.Minute)
+		var resize v1alpha1.Resize
+		Eventually(func(g Gomega) {
+			resizes := low.get(ctx).Status.Resizes
+			i := slices.IndexFunc(resizes, func(r v1alpha1.Resize) bool { return *r.Round == round })
+			g.Expect(i).To(BeNumerically(">=", 0), "round %d in %+v", round, resizes)
+			resize = resizes[i]
+		}, "3m").Should(Succeed())
+		Expect(resize.Reason).To(Equal("Reclaimed"))
+		Expect(resize.Message).To(HaveSuffix("not all processes came to the barrier in time"))
+		Expect(resize.StepsLost).To(HaveValue(BeZero()), "the step that was cut short was not made, and the others have their state")
+		Expect(resize.Pause).NotTo(BeNil())
+		Expect(resize.Pause.Duration).To(And(BeNumerically(">=", barrierTimeout), BeNumerically("<", 3*barrierTimeout)), "nobody waits for the step")
+		Eventually(low.events(ctx, v1alpha1.EventResized)).Should(ContainElement(And(
+			HavePrefix(fmt.Sprintf("round %d: ", round)), ContainSubstring("(Reclaimed)"),
+			HaveSuffix("training paused for "+resize.Pause.Duration.String()))))
+		low.expectRestarts(ctx, 0, 0)
+		Expect(low.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 	})
 
 	It("go on with the same workers when the operator dies while they make room", long, func(ctx context.Context) {
@@ -158,6 +271,29 @@ var _ = Describe("Jobs that live together", Serial, func() {
 	})
 })
 
+// barrierTimeout is how long a job whose steps are slow is waited for in these tests.
+const barrierTimeout = 5 * time.Second
+
+// madeRoomInSlowSteps has a job whose steps have become slow make room for one of higher priority, at once. It returns
+// the former, and the round of its first world without those who left.
+func madeRoomInSlowSteps(ctx context.Context, slow time.Duration) (*elasticJob, int64) {
+	GinkgoHelper()
+	all := devices(ctx)
+	low := launchElastic(ctx, 2, all, func(spec *v1alpha1.TrainingJobSpec) {
+		oneDevice(spec)
+		spec.Checkpoint.Timeout = &metav1.Duration{Duration: barrierTimeout}
+	}, "--epochs=100000", "--slow-from=400", "--slow-time="+slow.String())
+	low.trains(ctx)
+	full := low.whole(ctx, all)
+	Eventually(low.step, "60s").Should(BeNumerically(">=", 400))
+	high := submit(ctx, low.namespace, framework.NewJob("urgent", "--epochs=3").
+		Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
+	Eventually(high.condition(ctx, v1alpha1.ConditionTraining), "45s").Should(Or(HavePrefix("True WorldFormed"), HavePrefix("False Finished")))
+	round := low.world(ctx, full, all-4)
+	high.completes(ctx, 2*time.Minute)
+	return low, round
+}
+
 // settles runs two elastic jobs of 2 to 4 in room for 6, and looks whether they come to rest.
 func settles(ctx context.Context, rest time.Duration) {
 	GinkgoHelper()
@@ -188,6 +324,14 @@ func devices(ctx context.Context) int32 {
 	free, err := cluster.FreeDevices(ctx)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(free).To(BeNumerically(">=", 8))
+	return int32(free)
+}
+
+// devicesLeft is how many devices nobody holds while jobs run.
+func devicesLeft(ctx context.Context) int32 {
+	GinkgoHelper()
+	free, err := cluster.FreeDevices(ctx)
+	Expect(err).NotTo(HaveOccurred())
 	return int32(free)
 }
 
