@@ -12,6 +12,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/plain"
+	"github.com/concertina-dev/concertina/internal/record"
 )
 
 const (
@@ -94,10 +95,7 @@ func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
 	}
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionTrue, v1alpha1.ReasonScheduled, fmt.Sprintf("all %d workers have a node", len(pods))+p.tried())
 	if !p.rendezvousKnows() {
-		// Just started, or adopting: what was true stays true until this leader knows better.
-		if meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining) == nil {
-			p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonStarting, "the workers are starting")
-		}
+		p.describeUnheard(pods)
 		return
 	}
 	if p.World.Round > 0 {
@@ -105,6 +103,25 @@ func (p *planner) describeGang(pods []*corev1.Pod, bound bool) {
 		return
 	}
 	reason, message, again := p.whyNotTraining(pods)
+	if again > 0 {
+		p.lookAgain(again)
+	}
+	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, reason, message)
+}
+
+// describeUnheard writes Training for a placed gang of which the rendezvous has not said anything yet.
+func (p *planner) describeUnheard(pods []*corev1.Pod) {
+	told := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionTraining) != nil
+	made := record.FromStatus(p.Job)
+	if told && (isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled) || made.Round > 0 && made.Attempt == p.attempt()) {
+		return // most likely this leader adopts it: what was true stays true until it knows better
+	}
+	// The write that tells of the nodes says also what is waited for: the rendezvous is told of the gang after it, and would
+	// have nothing else to add. Whether an agent is there only the rendezvous can say.
+	reason, message, again := p.whyNotTraining(pods)
+	if reason == v1alpha1.ReasonNotConnected {
+		reason, message, again = v1alpha1.ReasonStarting, "the workers are starting", 0
+	}
 	if again > 0 {
 		p.lookAgain(again)
 	}

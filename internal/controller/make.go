@@ -164,10 +164,7 @@ func (r *Reconciler) grow(ctx context.Context, state *State, actions *Actions) b
 		r.growthRefused(ctx, state, failed.what("the PodGroup of a refill"), failed.err)
 		return false
 	}
-	r.memory.update(state.Job.UID, func(m *Memory) {
-		m.Own.NotGrown = 0
-		m.Own.answered(state.Now)
-	})
+	r.memory.update(state.Job.UID, func(m *Memory) { m.Own.answered(state.Now) })
 	return true
 }
 

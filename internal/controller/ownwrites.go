@@ -36,8 +36,8 @@ type OwnMemory struct {
 	InVain int
 	// NotGrown is how often in a row a worker could not be added for a passing fault of the API server. Lost, the same.
 	NotGrown int
-	// Unanswered is true while a call for the job has failed and the API server has said nothing to the making of a pod
-	// since, AnsweredAt when it did at last. Lost, survivors are given their time from Memory.Since on.
+	// Unanswered is true while a look at the job has failed and none has gone through since, or NotGrown counts; AnsweredAt is
+	// when that was over at last. Lost, survivors are given their time from Memory.Since on.
 	Unanswered bool
 	AnsweredAt time.Time
 	// Cleared is the last attempt whose groups were all deleted: nobody makes any for it again. Lost, they are looked for once
@@ -100,6 +100,7 @@ func (o *OwnMemory) made(pods []*corev1.Pod, now time.Time) {
 
 // answered notes that the API server has made a pod, or refused it for a reason.
 func (o *OwnMemory) answered(now time.Time) {
+	o.NotGrown = 0
 	if o.Unanswered {
 		o.Unanswered, o.AnsweredAt = false, now
 	}
@@ -162,9 +163,13 @@ func (o *OwnMemory) showMarks(pods []*corev1.Pod) map[types.UID]ownMark {
 	return left
 }
 
-// wrote notes a look that was carried out, and the version that it has written, if any.
+// wrote notes a look that was carried out, and the version that it has written, if any. That says nothing of what keeps a
+// worker from being made.
 func (o *OwnMemory) wrote(version string, now time.Time) {
 	o.InVain = 0
+	if o.NotGrown == 0 {
+		o.answered(now)
+	}
 	if version != "" {
 		o.Version, o.WrittenAt = version, now
 	}

@@ -109,7 +109,9 @@ func (p *planner) regroupsUntil(since time.Time, crew []worker) time.Time {
 		return last
 	}
 	until := latest(latest(since, p.Memory.Since), p.Memory.Own.AnsweredAt).Add(timeout)
-	until = latest(until, p.plan.Elastic.Growth.Refused)
+	if p.Memory.Own.NotGrown > 0 {
+		until = latest(until, p.plan.Elastic.Growth.Refused) // a verdict is an answer, whatever pause follows from it
+	}
 	if until.After(last) {
 		return last
 	}

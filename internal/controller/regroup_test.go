@@ -40,6 +40,12 @@ func TestRegroupTimeoutLeavesOutWhatTheAPIServerTakes(t *testing.T) {
 	answered := func(after time.Duration) func(*State) {
 		return func(s *State) { s.Memory.Own.AnsweredAt = now.Add(after) }
 	}
+	triedAgain := func(after time.Duration) func(*State) {
+		return func(s *State) {
+			unanswered(s)
+			s.Memory.Own.NotGrown, s.Memory.Elastic.Growth.Refused = 1, now.Add(after)
+		}
+	}
 	for name, c := range map[string]struct {
 		room   int32
 		change func(*State)
@@ -59,6 +65,9 @@ func TestRegroupTimeoutLeavesOutWhatTheAPIServerTakes(t *testing.T) {
 		"the operator came late":                             {change: func(s *State) { s.Memory.Since = now.Add(time.Minute) }, after: 2 * time.Minute, again: time.Minute},
 		"the operator came late, and the time is over":       {change: func(s *State) { s.Memory.Since = now.Add(time.Minute) }, after: 3 * time.Minute, over: true},
 		"what is to be made is refused for longer than that": {change: func(s *State) { s.Memory.Elastic.Growth.Refused = now.Add(time.Hour) }, after: 6 * time.Minute, over: true},
+		"a verdict on what is to be made is an answer":       {room: 1, change: func(s *State) { s.Memory.Elastic.Growth.Refused = now.Add(time.Hour) }, after: 2 * time.Minute, over: true},
+		"a making without an answer is tried again":          {room: 1, change: triedAgain(3 * time.Minute), after: 150 * time.Second, again: 30 * time.Second},
+		"and is for three times as long":                     {room: 1, change: triedAgain(time.Hour), after: 6 * time.Minute, over: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := regroups(c.room)
@@ -151,4 +160,39 @@ func TestItIsKnownWhetherTheAPIServerAnswers(t *testing.T) {
 	cluster.err = nil
 	grow()
 	expect("after one that was made", false, now.Add(time.Hour))
+}
+
+// A look that goes through is an answer, to all but the making of a pod, which others may still prevent.
+func TestALookThatGoesThroughIsAnAnswer(t *testing.T) {
+	state := regroups(1)
+	uid, said := state.Job.UID, &order{}
+	r := &Reconciler{
+		Client: orderClient{order: said}, Rendezvous: orderRendezvous{order: said}, Fleet: deafFleet{}, Events: events.NewFakeRecorder(9),
+		CABundle: func() []byte { return []byte(settings.CABundle) }, Now: func() time.Time { return state.Now },
+	}
+	look := func(minutes time.Duration) OwnMemory {
+		state.Now = now.Add(minutes * time.Minute)
+		plan := Plan{Status: *state.Job.Status.DeepCopy()}
+		plan.Status.State = state.Now.String()
+		if err := r.carryOut(t.Context(), state, &plan); err != nil {
+			t.Fatal(err)
+		}
+		return r.memory.of(uid).Own
+	}
+	_ = r.unanswered(uid, errors.New("nobody there"))
+	if own := look(1); own.Unanswered || !own.AnsweredAt.Equal(now.Add(time.Minute)) {
+		t.Errorf("unanswered is %v, and answered was at %s", own.Unanswered, own.AnsweredAt)
+	}
+	if own := look(2); !own.AnsweredAt.Equal(now.Add(time.Minute)) {
+		t.Errorf("with no doubt before, it is answered at %s", own.AnsweredAt)
+	}
+	r.growthRefused(t.Context(), state, "pod digits-1-7", apierrors.NewTimeoutError("slow", 1))
+	if own := look(3); !own.Unanswered {
+		t.Error("nobody has answered to the making of a pod, and a status that was written counts for it")
+	}
+	r.growthRefused(t.Context(), state, "pod digits-1-7", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "digits-1-7", errors.New("exceeded quota")))
+	_ = r.unanswered(uid, errors.New("nobody there"))
+	if own := look(4); own.Unanswered {
+		t.Error("a verdict on a pod, then a look that went through, and still nobody has answered")
+	}
 }

@@ -527,9 +527,9 @@ func TestAPauseOfGrowthDelaysNoRefill(t *testing.T) {
 	}
 }
 
-// While the API server refuses the pods of a refill it is the operator that the survivors wait for: regroupTimeout ends
-// nothing meanwhile.
-func TestRegroupTimeoutEndsNothingWhileTheAPIServerRefuses(t *testing.T) {
+// While the API server gives no answer to the pods of a refill it is the operator that the survivors wait for: regroupTimeout
+// ends nothing meanwhile.
+func TestRegroupTimeoutEndsNothingWhileTheAPIServerGivesNoAnswer(t *testing.T) {
 	job := trains(2)
 	state := elasticState(job, crewOf(job)[:1]...)
 	state.World.Phase = rendezvous.PhaseRegrouping
@@ -537,6 +537,7 @@ func TestRegroupTimeoutEndsNothingWhileTheAPIServerRefuses(t *testing.T) {
 		Reason: v1alpha1.ReasonRegrouping, LastTransitionTime: metav1.NewTime(now)})
 	refused := now.Add(5 * time.Minute)
 	state.Memory.Elastic = ElasticMemory{Attempt: 1, Growth: GrowthBackOff{Refused: refused, Why: "no"}}
+	state.Memory.Own.NotGrown, state.Memory.Own.Unanswered = 1, true
 	state.Now = refused.Add(-time.Second)
 	plan := look(state)
 	expectTarget(t, plan, 2)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -93,7 +94,22 @@ func (h podHandler) Update(ctx context.Context, e event.UpdateEvent, queue workq
 	if ok && e.ObjectNew.GetLabels()[v1alpha1.LabelJob] != was.Labels[v1alpha1.LabelJob] {
 		h.gone(was)
 	}
+	if is, both := e.ObjectNew.(*corev1.Pod); ok && both && saysNothing(was, is) {
+		return
+	}
 	h.EventHandler.Update(ctx, e, queue)
+}
+
+// saysNothing says whether a worker's pod has changed in nothing that a decision reads: the cache keeps no more than that
+// (SlimPod). A pod without a node is withdrawn by its resourceVersion, which may have failed for the one before; and what
+// comes again as it was is the cache's own round, for what was missed.
+func saysNothing(was, is *corev1.Pod) bool {
+	if is.Spec.NodeName == "" || was.ResourceVersion == is.ResourceVersion {
+		return false
+	}
+	same := *was
+	same.ResourceVersion = is.ResourceVersion
+	return equality.Semantic.DeepEqual(&same, is)
 }
 
 // Delete is told of the last state of a pod.
