@@ -47,6 +47,26 @@ class Plan:
     evaluate: str | int | None
     """After which steps the program evaluates."""
 
+    @property
+    def identity(self) -> dict[str, int]:
+        """What must be the same in a snapshot that the training goes on from."""
+        return {"batch": self.global_batch, "data": self.data}
+
+    def compared(self) -> dict[str, int]:
+        """What must be the same on all ranks, by the name that the program knows it under."""
+        return {
+            "len(data)": self.data, "global_batch": self.global_batch, "micro_batch": self.micro_batch,
+            "the number of steps": self.total, "evaluate": number_of(self.evaluate),
+        }  # fmt: skip
+
+    def over(self, place: Place) -> bool:
+        """Whether no step is left."""
+        return place.step >= self.total
+
+    def ended(self, place: Place) -> bool:
+        """Whether the place is at the end of an epoch."""
+        return place.cursor >= self.data
+
     def batch(self, place: Place) -> Batch:
         """What the step after a place trains on."""
         epoch, first = place.epoch, place.cursor
@@ -61,17 +81,27 @@ class Plan:
 
     def evaluates(self, place: Place) -> bool:
         """Whether the program evaluates at this place, before the next step."""
-        if not place.step or self.evaluate is None:
-            return False
-        if place.step == self.total:
-            return True
-        if self.evaluate == "epoch":
-            return place.cursor >= self.data
-        return place.step % self.evaluate == 0
+        return evaluates(self, place)
 
     def part(self, batch: Batch, size: int, rank: int) -> list[samples.MicroBatch]:
         """What one of so many ranks computes of a step."""
         return samples.micro_batches(batch.first, batch.samples, size, rank, self.micro_batch)
+
+
+def evaluates(plan: Any, place: Place) -> bool:
+    """What Plan.evaluates() says, for plans of any kind."""
+    if not place.step or plan.evaluate is None:
+        return False
+    if plan.over(place):
+        return True
+    if plan.evaluate == "epoch":
+        return plan.ended(place)
+    return place.step % plan.evaluate == 0
+
+
+def number_of(evaluate: str | int | None) -> int:
+    """What says after which steps a program evaluates, as a number."""
+    return -1 if evaluate == "epoch" else evaluate or 0
 
 
 def plan(

@@ -24,7 +24,7 @@ long as no optimizer has begun its step, so what changes the state besides an op
 import math
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from concertina import job as _job
 from concertina import mistakes, randomness, samples
+from concertina import plan as plans
 from concertina import step as _step
 from concertina.agent import AgentError
 from concertina.gradients import Gradients
@@ -195,12 +196,15 @@ class Job(_job.Job):
 
     # What is done in a step.
 
+    def _coming(self) -> plans.Batch:
+        if not self._place.step and self.world.size > 1:
+            self._compare_plans()
+        return super()._coming()
+
     def _begin_step(self, step: Step) -> None:
         if not step.evaluates:
             self._watch()
             self._gradients.begin(step.samples, step.world.size)
-            if step.number == 1 and step.world.size > 1:
-                self._compare_plans()
             return
         # Who is thrown out of an evaluation does not come to net.train().
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
@@ -225,14 +229,8 @@ class Job(_job.Job):
 
     def _compare_plans(self) -> None:
         """Refuses what would have ranks wait for each other for ever, or use samples twice. Raises RuntimeError."""
-        plan = self._plan
-        mine = {
-            "len(data)": plan.data, "global_batch": plan.global_batch, "micro_batch": plan.micro_batch,
-            "the number of steps": plan.total, "evaluate": {"epoch": -1, None: 0}.get(plan.evaluate, plan.evaluate),
-            "seed": self._seed >> 1,  # of 64 bits
-        }  # fmt: skip
-        device = torch.device("cuda", torch.cuda.current_device()) if self._groups.by_device else torch.device("cpu")
-        first = torch.tensor([*mine.values()], dtype=torch.int64, device=device)
+        mine = self._plan.compared() | {"seed": self._seed >> 1}  # of 64 bits
+        first = self._numbers(mine.values())
         dist.broadcast(first, 0)
         for (name, own), other in zip(mine.items(), first.tolist(), strict=True):
             if own != other:
@@ -241,6 +239,11 @@ class Job(_job.Job):
                     f"{name} is not what it is on rank 0{numbers}: give the same on all ranks, and all of the data; the loop "
                     "deals the samples out"
                 )
+
+    def _numbers(self, values: Iterable[int]) -> torch.Tensor:
+        """Whole numbers, where they can be exchanged."""
+        device = torch.device("cuda", torch.cuda.current_device()) if self._groups.by_device else torch.device("cpu")
+        return torch.tensor([*values], dtype=torch.int64, device=device)
 
     def _trained(self) -> Iterator[torch.nn.Parameter]:
         """All parameters whose gradients are exchanged."""
@@ -339,7 +342,7 @@ class Job(_job.Job):
         plan, world, place = self._plan, step.world, self._place
         while True:
             batch = plan.batch(place)
-            if batch.epoch != step.epoch or place.step >= plan.total:
+            if batch.epoch != step.epoch or plan.over(place):
                 return
             for piece in self._used(plan.part(batch, world.size, world.rank)):
                 yield _job.used_positions(piece, batch.first)
