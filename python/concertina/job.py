@@ -17,7 +17,7 @@ from concertina.step import Step, Work
 from concertina.values import Values
 from concertina.world import World
 
-_IDENTITY = {"batch": "global_batch", "data": "len(data)"}
+_IDENTITY = {"batch": "global_batch", "data": "len(data)", "shards": "shards"}
 """What a snapshot says of its training, by the name that the program knows it under."""
 
 
@@ -67,8 +67,11 @@ class Job(Member):
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole training; 0 before job.steps(…)."""
-        return self._plan.total if self._plan else 0
+        """Steps of the whole training; 0 before job.steps(…), and while a stream has not said how long it is."""
+        plan, place = self._plan, self._place
+        if plan is None:
+            return 0
+        return plan.total or (place.step if plan.over(place) else 0)
 
     def values(self, **first: Any) -> Values:
         """Small values that live outside of the state's objects, by name and as they are in the beginning:
@@ -322,9 +325,9 @@ class Job(Member):
     def _check_loaded(self) -> None:
         if self._plan is None:
             return
-        for name, own in self._plan.identity.items():
-            if name in self._loaded and self._loaded[name] != own:
-                what = _IDENTITY[name]
+        for name, what in _IDENTITY.items():
+            own = self._plan.identity.get(name, "none")
+            if self._loaded.get(name, own) != own:
                 raise snapshot.SnapshotError(
                     f"the snapshot is of a training with {what}={self._loaded[name]}, this one has {what}={own}: its next "
                     "samples would not be those that are left"
@@ -343,14 +346,10 @@ class Job(Member):
             self._close()
 
     def _position(self) -> dict[str, int]:
-        place = self._place
         known = {name: self._loaded[name] for name in _IDENTITY if name in self._loaded}
         if self._plan:
             known = self._plan.identity
-        return {
-            "step": place.step, "samples": place.samples, "epoch": place.epoch, "cursor": place.cursor,
-            "total": self.total_steps, "seed": self._seed,
-        } | known  # fmt: skip
+        return self._place.numbers() | {"total": self.total_steps, "seed": self._seed} | known
 
     def _report_progress(self, last: bool) -> None:
         agent = self._session.agent
