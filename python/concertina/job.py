@@ -17,6 +17,9 @@ from concertina.step import Step, Work
 from concertina.values import Values
 from concertina.world import World
 
+_IDENTITY = {"batch": "global_batch", "data": "len(data)", "shards": "shards"}
+"""What a snapshot says of its training, by the name that the program knows it under."""
+
 
 class Job(Member):
     """A training job; made by join().
@@ -64,8 +67,11 @@ class Job(Member):
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole training; 0 before job.steps(…)."""
-        return self._plan.total if self._plan else 0
+        """Steps of the whole training; 0 before job.steps(…), and while a stream has not said how long it is."""
+        plan, place = self._plan, self._place
+        if plan is None:
+            return 0
+        return plan.total or (place.step if plan.over(place) else 0)
 
     def values(self, **first: Any) -> Values:
         """Small values that live outside of the state's objects, by name and as they are in the beginning:
@@ -105,8 +111,8 @@ class Job(Member):
         """
         self._refuse_data(data)
         self._start(
-            plans.plan(
-                len(data), global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
+            self._planned(
+                data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
                 evaluate=evaluate,
             )
         )  # fmt: skip
@@ -134,6 +140,14 @@ class Job(Member):
         """Raises TypeError for what the loop cannot read."""
         if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
             raise TypeError(f"data is a {type(data).__name__}: it must have a length and samples by number")
+
+    def _planned(self, data: Any, **options: Any) -> Plan:
+        """The plan of a training on this data."""
+        return plans.plan(len(data), **options)
+
+    def _coming(self) -> plans.Batch:
+        """What the next step trains on."""
+        return self._plan.batch(self._place)
 
     def _begin_step(self, step: Step) -> None:
         """A step or an evaluation is about to be given to the program."""
@@ -212,7 +226,7 @@ class Job(Member):
     def _advance(self) -> Step | None:
         """The next item of the loop; None when training is over, or this process is needed in another world."""
         plan, place = self._plan, self._place
-        over = place.step >= plan.total
+        over = plan.over(place)
         evaluates = self._evaluates_first() and not self._evaluated
         if over and not evaluates:
             self._finish()
@@ -223,12 +237,12 @@ class Job(Member):
             self._pass(place.step + 1)
         if evaluates:
             self.gate.phase(Phase.EVAL)
-            batch = plans.Batch(place.epoch, place.cursor, 0, place.cursor >= plan.data)
+            batch = plans.Batch(place.epoch, place.cursor, 0, plan.ended(place))
             work = Work(place.step, batch, (), True)
         else:
+            batch = self._coming()
             self._live.begin()
             self.gate.phase(Phase.STEP)
-            batch = plan.batch(place)
             work = Work(place.step + 1, batch, plan.part(batch, self.world.size, self.world.rank), False)
         self._reseed(randomness.seed_of(self._seed, "evaluation" if evaluates else "step", work.number, self.world.rank))
         step = self._step_type(self, work)
@@ -311,10 +325,9 @@ class Job(Member):
     def _check_loaded(self) -> None:
         if self._plan is None:
             return
-        for name, what, own in (
-            ("batch", "global_batch", self._plan.global_batch), ("data", "len(data)", self._plan.data),
-        ):  # fmt: skip
-            if name in self._loaded and self._loaded[name] != own:
+        for name, what in _IDENTITY.items():
+            own = self._plan.identity.get(name, "none")
+            if self._loaded.get(name, own) != own:
                 raise snapshot.SnapshotError(
                     f"the snapshot is of a training with {what}={self._loaded[name]}, this one has {what}={own}: its next "
                     "samples would not be those that are left"
@@ -333,14 +346,10 @@ class Job(Member):
             self._close()
 
     def _position(self) -> dict[str, int]:
-        place = self._place
-        known = {name: self._loaded[name] for name in ("batch", "data") if name in self._loaded}
+        known = {name: self._loaded[name] for name in _IDENTITY if name in self._loaded}
         if self._plan:
-            known = {"batch": self._plan.global_batch, "data": self._plan.data}
-        return {
-            "step": place.step, "samples": place.samples, "epoch": place.epoch, "cursor": place.cursor,
-            "total": self.total_steps, "seed": self._seed,
-        } | known  # fmt: skip
+            known = self._plan.identity
+        return self._place.numbers() | {"total": self.total_steps, "seed": self._seed} | known
 
     def _report_progress(self, last: bool) -> None:
         agent = self._session.agent

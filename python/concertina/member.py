@@ -134,7 +134,7 @@ class Member:
         if at.get("step", 0) != world.from_step:
             raise RuntimeError(f"the world goes on after step {world.from_step}, the snapshot is of {at.get('step', 0)}")
         self._check_loaded()
-        self._place = Place(world.from_step, at.get("samples", 0), at.get("epoch", 0), at.get("cursor", 0))
+        self._place = Place.of(at)
         self.gate.restart(self._place.step, self._place.samples)
 
     def _kept(self) -> dict[str, Any]:

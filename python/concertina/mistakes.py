@@ -13,18 +13,26 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
 from concertina.loader import Loader
+from concertina.streams import Stream
 
 _WRAPPED = "DistributedDataParallel"
 
 
 def refuse_data(data: Any) -> None:
-    """Raises TypeError for what is no data set with samples by number."""
+    """Raises TypeError for what is neither a data set with samples by number nor a stream in shards."""
+    if isinstance(data, Stream):
+        return
     if isinstance(data, Loader):
         data = data.data
+    if isinstance(data, Stream):
+        raise TypeError("a Loader around a Stream: give the stream itself, which each rank reads by itself, without workers")
     if isinstance(data, DataLoader):
         raise TypeError("data is a DataLoader: give its data set, or concertina.torch.Loader(dataset, num_workers=…)")
     if isinstance(data, IterableDataset):
-        raise TypeError(f"data is a {type(data).__name__}, a stream: give a data set with a length and samples by number")
+        raise TypeError(
+            f"data is a {type(data).__name__}, a stream, which cannot be dealt out as it is: say how a part of it is opened, with "
+            "concertina.torch.Stream(open, shards=…), or give a data set with a length and samples by number"
+        )
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise TypeError(f"data is a {type(data).__name__}: it must have a length and samples by number")
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()

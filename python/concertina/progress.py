@@ -18,7 +18,7 @@ class Progress:
         self._next = 0.0
 
     def show(self, step: int, total: int, metrics: Mapping[str, Any], last: bool) -> None:
-        """Shows so many steps of total, and numbers by name, a few times a second, and the last ones."""
+        """Shows so many steps of total, 0 where nobody knows that, and numbers by name, a few times a second, and the last ones."""
         now = time.monotonic()
         if now < self._next and not last:
             return
@@ -26,9 +26,9 @@ class Progress:
         shown = {name: f"{value:.4g}" for name, value in numbers(metrics).items()}
         if self._bar is None:
             text = " ".join(f"{name} {number}" for name, number in shown.items())
-            print(f"\rstep {step}/{total} {text}\033[K", end="", file=sys.stderr, flush=True)
+            print(f"\rstep {step}{f'/{total}' if total else ''} {text}\033[K", end="", file=sys.stderr, flush=True)
         else:
-            self._bar.total = total
+            self._bar.total = total or None
             self._bar.set_postfix(shown, refresh=False)
             self._bar.update(step - self._bar.n)
 

@@ -24,7 +24,7 @@ long as no optimizer has begun its step, so what changes the state besides an op
 import math
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,18 +37,21 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import TensorDataset, default_collate
 
 from concertina import job as _job
-from concertina import mistakes, randomness, samples
+from concertina import mistakes, randomness, samples, streams
+from concertina import plan as plans
 from concertina import step as _step
 from concertina.agent import AgentError
+from concertina.gate import Phase
 from concertina.gradients import Gradients
 from concertina.groups import Groups
 from concertina.loader import Loader, Part
 from concertina.member import copy_whole
 from concertina.session import WorldChanged
+from concertina.streams import Reader, Stream, StreamPlan
 from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread
 from concertina.world import World
 
-__all__ = ["AgentError", "Job", "Loader", "Step", "World", "join"]
+__all__ = ["AgentError", "Job", "Loader", "Step", "Stream", "World", "join"]
 
 
 def join(state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None) -> "Job":
@@ -145,6 +148,7 @@ class Job(_job.Job):
         self._looked = False
         self._modes: list[tuple[Module, bool]] = []
         self._watched = -1
+        self._reader: Reader | None = None  # of a stream
         if isinstance(state, Mapping):
             state = {name: mistakes.unwrapped(name, thing) for name, thing in state.items()}
         super().__init__(state, seed=seed)
@@ -154,7 +158,7 @@ class Job(_job.Job):
 
     def steps(
         self,
-        data: Sequence | Loader,
+        data: Sequence | Loader | Stream,
         *,
         global_batch: int,
         micro_batch: int | None = None,
@@ -166,8 +170,11 @@ class Job(_job.Job):
     ) -> Iterator[Step]:
         """The steps of the training that are left; see concertina.Job.steps().
 
-        data is a map-style data set, or a Loader around one; collate makes a batch of a list of samples (default:
+        data is a map-style data set, a Loader around one, or a Stream; collate makes a batch of a list of samples (default:
         torch.utils.data.default_collate; a Loader has its own).
+
+        An epoch of a Stream ends when all of its shards have; its last step has what is left of them. The order of its
+        samples is that of the shards: seed changes nothing in it.
 
         fillers: a rank that has fewer micro-batches than others computes the first sample of the step at weight 0
         instead, so that all do the same: for models that exchange something themselves, such as SyncBatchNorm.
@@ -177,6 +184,8 @@ class Job(_job.Job):
         """
         if collate and isinstance(data, Loader):
             raise ValueError("collate with a Loader: give Loader(…, collate_fn=…) instead")
+        if fillers and isinstance(data, Stream):
+            raise ValueError("fillers with a Stream: a rank that has no samples of it has none to fill in either")
         self._look_around(sys._getframe(1).f_locals)
         self._fillers = fillers
         return super().steps(
@@ -195,12 +204,39 @@ class Job(_job.Job):
 
     # What is done in a step.
 
+    def _planned(self, data: Any, **options: Any) -> plans.Plan | StreamPlan:
+        if not isinstance(data, Stream):
+            self._reader = None
+            return super()._planned(data, **options)
+        if self._reader is None or self._reader.stream is not data:
+            self._reader = Reader(data)
+        return streams.plan(data, **options)
+
+    def _coming(self) -> plans.Batch:
+        if not self._place.step and self.world.size > 1:
+            self._compare_plans()
+        if self._reader is None:
+            return super()._coming()
+        self.gate.phase(Phase.DATA)
+        batch = self._reader.batch(self._plan, self._place, self.world, self._largest)
+        after = self._plan.after(self._place, batch)
+        if self._plan.over(after):
+            self.gate.last_step(after.step)
+        return batch
+
+    def _largest(self, numbers: Sequence[int]) -> list[int]:
+        """The largest that any rank has at each place of a list."""
+        told = self._numbers(numbers)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        found = told.tolist()
+        if self._session.aborted:
+            raise WorldChanged  # Between devices it says nothing when it was broken off.
+        return found
+
     def _begin_step(self, step: Step) -> None:
         if not step.evaluates:
             self._watch()
             self._gradients.begin(step.samples, step.world.size)
-            if step.number == 1 and step.world.size > 1:
-                self._compare_plans()
             return
         # Who is thrown out of an evaluation does not come to net.train().
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
@@ -225,14 +261,8 @@ class Job(_job.Job):
 
     def _compare_plans(self) -> None:
         """Refuses what would have ranks wait for each other for ever, or use samples twice. Raises RuntimeError."""
-        plan = self._plan
-        mine = {
-            "len(data)": plan.data, "global_batch": plan.global_batch, "micro_batch": plan.micro_batch,
-            "the number of steps": plan.total, "evaluate": {"epoch": -1, None: 0}.get(plan.evaluate, plan.evaluate),
-            "seed": self._seed >> 1,  # of 64 bits
-        }  # fmt: skip
-        device = torch.device("cuda", torch.cuda.current_device()) if self._groups.by_device else torch.device("cpu")
-        first = torch.tensor([*mine.values()], dtype=torch.int64, device=device)
+        mine = self._plan.compared() | {"seed": self._seed >> 1}  # of 64 bits
+        first = self._numbers(mine.values())
         dist.broadcast(first, 0)
         for (name, own), other in zip(mine.items(), first.tolist(), strict=True):
             if own != other:
@@ -241,6 +271,11 @@ class Job(_job.Job):
                     f"{name} is not what it is on rank 0{numbers}: give the same on all ranks, and all of the data; the loop "
                     "deals the samples out"
                 )
+
+    def _numbers(self, values: Iterable[int]) -> torch.Tensor:
+        """Whole numbers, where they can be exchanged."""
+        device = torch.device("cuda", torch.cuda.current_device()) if self._groups.by_device else torch.device("cpu")
+        return torch.tensor([*values], dtype=torch.int64, device=device)
 
     def _trained(self) -> Iterator[torch.nn.Parameter]:
         """All parameters whose gradients are exchanged."""
@@ -318,7 +353,9 @@ class Job(_job.Job):
     def _used(self, pieces: Sequence[samples.MicroBatch]) -> list[samples.MicroBatch]:
         return [piece for piece in pieces if piece.samples or self._fillers]
 
-    def _loader_of(self, data: Sequence | Loader, collate: Callable | None) -> Callable[[Step, range], Any]:
+    def _loader_of(self, data: Sequence | Loader | Stream, collate: Callable | None) -> Callable[[Step, range], Any]:
+        if isinstance(data, Stream):
+            return self._reading(collate or default_collate)
         if not isinstance(data, Loader):
             return super()._loader_of(data, collate)
 
@@ -334,12 +371,19 @@ class Job(_job.Job):
 
         return load
 
+    def _reading(self, join: Callable[[list], Any]) -> Callable[[Step, range], Any]:
+        def load(step: Step, positions: range) -> Any:
+            mine = self._plan.mine(step.batch, step.world.size, step.world.rank)
+            return join(self._reader.take(mine[positions.start : positions.stop]))
+
+        return load
+
     def _ahead(self, step: Step) -> Iterator[range]:
         """The positions of all micro-batches of this rank from a step to the end of its epoch."""
         plan, world, place = self._plan, step.world, self._place
         while True:
             batch = plan.batch(place)
-            if batch.epoch != step.epoch or place.step >= plan.total:
+            if batch.epoch != step.epoch or plan.over(place):
                 return
             for piece in self._used(plan.part(batch, world.size, world.rank)):
                 yield _job.used_positions(piece, batch.first)

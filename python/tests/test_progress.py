@@ -7,6 +7,7 @@ import unittest
 from unittest import mock
 
 import concertina
+from concertina.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -31,6 +32,14 @@ class Alone(unittest.TestCase):
         lines = self.trained({"tqdm": None}).split("\r")
         self.assertEqual(lines[1], "step 1/3 loss 1\033[K")
         self.assertEqual(lines[-1], "step 3/3 loss 0.3333\033[K\n")
+
+    def test_a_training_whose_end_nobody_knows(self):
+        with contextlib.redirect_stderr(io.StringIO()) as shown:
+            Progress().show(3, 0, {"loss": 1}, last=False)
+        self.assertEqual(shown.getvalue(), "\rstep 3 loss 1\033[K")
+        bar = mock.Mock(n=0)
+        Progress(bar).show(3, 0, {}, last=False)
+        self.assertIsNone(bar.total)
 
     def test_with_tqdm(self):
         bar = mock.Mock(n=0)

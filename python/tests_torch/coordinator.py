@@ -89,8 +89,8 @@ class Member:
 class Coordinator:
     """Makes worlds of members."""
 
-    def __init__(self, epochs=2, ballast=0, workers=0, seconds=0.0):
-        self.arguments = epochs, ballast, workers, seconds
+    def __init__(self, epochs=2, ballast=0, workers=0, seconds=0.0, shards=0):
+        self.arguments = epochs, ballast, workers, seconds, shards
         self.number = 0
         self.port = 0
         self._stack = contextlib.ExitStack()

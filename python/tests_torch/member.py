@@ -1,7 +1,8 @@
 """A member of a world that changes, for the tests: trains a small model, prints the loss of each
 step and when it ended, as JSON lines.
 
-Arguments: epochs, MiB of ballast in the state, workers of the data loader, seconds of a step.
+Arguments: epochs, MiB of ballast in the state, workers of the data loader, seconds of a step, shards of a stream (0: the
+data has a length).
 """
 
 import json
@@ -16,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 import concertina.torch as elastic
 
-epochs, ballast, workers, seconds = (float(argument) for argument in sys.argv[1:])
+epochs, ballast, workers, seconds, shards = (float(argument) for argument in sys.argv[1:])
 
 
 def tell(**what) -> None:
@@ -27,6 +28,14 @@ def data() -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(230, 5, generator=generator)
     return TensorDataset(x, (x.sum(dim=1) > 0).long())
+
+
+def part(shard: int, epoch: int):
+    """The samples of a shard, which is the longer the higher its number; with their numbers in all of the data."""
+    last = shard == int(shards) - 1
+    first, end = ((n * (n + 1) // 2 * 10) for n in (shard, shard + 1))
+    for number in range(first, 230 if last else end):
+        yield *data()[number], number
 
 
 def main() -> None:
@@ -41,6 +50,8 @@ def main() -> None:
     job = elastic.join(state, seed=5)
     best = job.values(epochs=0, right=0)
     training, world = elastic.Loader(data(), num_workers=int(workers)) if workers else data(), None
+    if shards:
+        training = elastic.Stream(part, shards=int(shards))
     for step in job.steps(training, epochs=int(epochs), global_batch=20, micro_batch=8, evaluate="epoch"):
         with step:
             if step.world is not world:
@@ -57,7 +68,9 @@ def main() -> None:
                 os.unlink(hang)
                 tell(hanging=step.number)
                 dist.recv(torch.zeros(1), src=0)
-            for x, y in step.micro_batches():
+            for x, y, *numbers in step.micro_batches():
+                if numbers:  # Who is killed after the exchange has used them too.
+                    tell(uses=numbers[0].tolist(), in_step=step.number, epoch=step.epoch, round=world.round)
                 step.backward(scaler.scale(F.cross_entropy(net(x), y)))
             loss = step.loss.item() / scaler.get_scale()
             scaler.unscale_(opt)

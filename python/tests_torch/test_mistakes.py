@@ -81,7 +81,7 @@ class Missing(unittest.TestCase):
 
         job = elastic.join({"net": self.net, "opt": self.opt})
         self.addCleanup(job._close)
-        for data, kind in (DataLoader([0]), "a DataLoader: give its data set"), (Stream(), "a Stream, a stream"):
+        for data, kind in (DataLoader([0]), "a DataLoader: give its data set"), (Stream(), "a Stream, a stream, which cannot be dealt out"):
             with self.assertRaisesRegex(TypeError, f"data is {kind}"):
                 job.steps(elastic.Loader(data), global_batch=1, epochs=1)
 
