@@ -86,21 +86,24 @@ func (m *Machine) hasBegun() bool {
 
 // isElastic says whether every process of the world that was heard can live on in another one.
 func (m *Machine) isElastic() bool {
+	foreign, untold := m.programs()
+	return !foreign && !untold
+}
+
+// programs says whether a process of the world can live on in no other one, and whether somebody has yet to tell of its processes.
+func (m *Machine) programs() (foreign, untold bool) {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) || m.world.adopted && !mem.joined {
 			continue
 		}
-		if len(mem.report.Processes) == 0 {
-			return false
-		}
+		untold = untold || len(mem.report.Processes) == 0
 		for i := range mem.report.Processes {
-			if p := &mem.report.Processes[i]; !p.Elastic && (!p.Exited || !mem.elastic) {
-				return false
-			}
+			p := &mem.report.Processes[i]
+			foreign = foreign || !p.Elastic && (!p.Exited || !mem.elastic)
 		}
 	}
-	return true
+	return foreign, untold
 }
 
 // windowOver says whether growth need not wait for further newcomers.

@@ -63,7 +63,9 @@ func (m *Machine) findBreak(now time.Time) {
 	case lost == 0 && faults == 0 && !m.someoneOut():
 		m.findHang(now)
 	case m.gang.Strategy == InPlace && !m.isElastic():
-		m.failForeign(lost)
+		if foreign, _ := m.programs(); foreign {
+			m.failForeign(lost)
+		} // else somebody has yet to start its programs, or to tell of them
 	case lost > 0 && faults == 0 && !m.someoneOut() && m.gang.Strategy == InPlace && m.parked():
 		// Whoever is left stands at the barrier with its state: the change goes on without the lost.
 	case lost > 0:

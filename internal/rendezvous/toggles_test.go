@@ -130,3 +130,29 @@ func TestAMemberCausesFewWrites(t *testing.T) {
 		})
 	}
 }
+
+// A worker that cannot begin in a world, as when no snapshot is to be had, says so before the others have started their programs:
+// nobody knows yet that these could not go on in another one.
+func TestAWorldIsGivenUpBeforeAllProgramsAreStarted(t *testing.T) {
+	o := newObedient(t, 3)
+	for _, uid := range []string{"u1", "u2"} {
+		r := o.obey(uid)
+		r.Processes = nil
+		o.take(AgentReported{UID: uid, Report: r})
+	}
+	r := o.obey("u0")
+	r.Out, r.Processes[0].Waiting, r.Processes[0].Entered, r.Processes[0].Done = true, WaitingAborted, 0, 0
+	o.take(AgentReported{UID: "u0", Report: r})
+	if o.fatal != "" {
+		t.Fatalf("the attempt is given up: %s", o.fatal)
+	}
+	for range 20 {
+		for _, uid := range []string{"u0", "u1", "u2"} {
+			o.take(AgentReported{UID: uid, Report: o.obey(uid)})
+		}
+		o.now = o.now.Add(time.Second)
+	}
+	if o.fatal != "" || o.world.record.Round < 2 || !o.world.formed() {
+		t.Errorf("round %d is formed: %v; %s", o.world.record.Round, o.world.formed(), o.fatal)
+	}
+}
