@@ -20,15 +20,15 @@ func (m *Machine) stagings(uids []string) []Staging {
 	if m.gang.Strategy != InPlace || len(uids) < 2 {
 		return nil
 	}
-	nodes := make([]string, len(uids))
+	places := make([]share.Place, len(uids))
 	for rank, uid := range uids {
 		mem := m.members[uid]
 		if mem == nil || !mem.parts {
 			return nil
 		}
-		nodes[rank] = mem.want.Node
+		places[rank].Node = mem.want.Node
 	}
-	of, shares := share.Assign(nodes, m.copiesAsked())
+	of, shares := share.Assign(places, m.copiesAsked())
 	all := make([]Staging, len(uids))
 	for rank := range all {
 		if len(shares[rank]) > 0 {
