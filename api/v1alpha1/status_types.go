@@ -160,6 +160,12 @@ type WorldStatus struct {
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
 
+	// racks are those of these nodes, packed, where nodes are labelled with one.
+	//
+	// +kubebuilder:validation:MaxLength=65536
+	// +optional
+	Racks string `json:"racks,omitempty"`
+
 	// masterAddress is the IP address at which the members of this world meet, that of rank 0.
 	//
 	// +kubebuilder:validation:MaxLength=64

@@ -77,6 +77,7 @@ type options struct {
 	debugBind, fleetConfig, certificate                            string
 	leaderElect                                                    bool
 	drainTaints                                                    []string
+	rackLabel                                                      string
 	concurrentJobs, apiBurst, maxConnections                       int
 	apiQPS                                                         float32
 	logging                                                        zap.Options
@@ -118,6 +119,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.pprofBind, "pprof-bind-address", "", "address of Go's profiles under /debug/pprof, such as 127.0.0.1:6060: anybody who reaches it may read them; empty for none")
 	f.StringVar(&o.debugBind, "debug-bind-address", "", "address of /debug/jobs/NAMESPACE/NAME, such as 127.0.0.1:8444: what is known of a job's rendezvous, over TLS, for whoever may get trainingjobs/status there; empty for none")
 	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
+	f.StringVar(&o.rackLabel, "rack-label", controller.DefaultRackLabel, "label by which nodes say in which rack they are: shares of a snapshot are held in several racks; empty for none")
 	f.StringVar(&o.fleetConfig, "fleet-config", "", "file with the settings of how jobs share the cluster (docs/fleet.md); empty for the defaults")
 	f.IntVar(&o.concurrentJobs, "concurrent-jobs", controller.DefaultConcurrentJobs, "jobs that are looked at at a time")
 	// The API server's own fairness limits us better than a bucket on this side.
@@ -149,6 +151,11 @@ func (o *options) validate() error {
 	for _, key := range o.drainTaints {
 		if faults := validation.IsQualifiedName(key); len(faults) > 0 {
 			wrong = append(wrong, fmt.Errorf("--drain-taints: %q is no key of a taint: %s", key, strings.Join(faults, "; ")))
+		}
+	}
+	if o.rackLabel != "" {
+		if faults := validation.IsQualifiedName(o.rackLabel); len(faults) > 0 {
+			wrong = append(wrong, fmt.Errorf("--rack-label: %q is no key of a label: %s", o.rackLabel, strings.Join(faults, "; ")))
 		}
 	}
 	if o.concurrentJobs < 1 {
@@ -354,6 +361,7 @@ func wireController(
 		Client:      mgr.GetClient(),
 		Fleet:       cluster,
 		DrainTaints: o.drainTaints,
+		RackLabel:   o.rackLabel,
 		Live:        live,
 		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
 		Rendezvous:  server,

@@ -246,7 +246,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 	}
 	for i := range expected.Members {
 		member := &expected.Members[i]
-		member.NodeNotReady = p.Nodes.notReady(member.Node)
+		member.NodeNotReady, member.Rack = p.Nodes.notReady(member.Node), p.Nodes.rack(member.Node, p.RackLabel)
 	}
 	return expected
 }

@@ -29,6 +29,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		GroupExists: true,
 		World:       r.observe(job),
 		DrainTaints: r.DrainTaints,
+		RackLabel:   r.RackLabel,
 		Grant:       r.Fleet.Grant(job.UID),
 		Training:    r.memory.training(),
 

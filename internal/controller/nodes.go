@@ -27,6 +27,9 @@ var DefaultDrainTaints = []string{
 	"cloud.google.com/impending-node-termination",
 }
 
+// DefaultRackLabel is the label by which a node says in which rack it is.
+const DefaultRackLabel = "topology.kubernetes.io/rack"
+
 // Nodes is what is known of the nodes that workers of the job have.
 type Nodes struct {
 	// ByName are those that are there.
@@ -82,6 +85,14 @@ func (n Nodes) inTouch(name string) bool {
 	return node != nil && !n.unreachable(name) && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
+}
+
+// rack is what a node's label says that it may be lost along with; empty where it says nothing.
+func (n Nodes) rack(name, label string) string {
+	if node := n.ByName[name]; node != nil && label != "" {
+		return node.Labels[label]
+	}
+	return ""
 }
 
 // notReady says whether the cluster knows that a node is not ready, or has lost touch with it.

@@ -183,6 +183,26 @@ func TestGangIsExpectedOnceAllHaveNodes(t *testing.T) {
 	}
 }
 
+// The rendezvous is told in which rack each member is, by the label that the operator looks at.
+func TestMembersAreInTheRacksOfTheirNodes(t *testing.T) {
+	job := jobWith(scheduled)
+	state := stateOf(job, podOf(job, 1, 0, trainerRuns, onNode("n1")), podOf(job, 1, 1, trainerRuns, onNode("n2")))
+	state.Nodes = Nodes{ByName: map[string]*corev1.Node{
+		"n1": {ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{DefaultRackLabel: "a", "row": "1"}}},
+		"n2": {ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{"row": "2"}}},
+	}}
+	for label, want := range map[string][]string{DefaultRackLabel: {"a", ""}, "row": {"1", "2"}, "": {"", ""}} {
+		state.RackLabel = label
+		expected := NewPlan(state, settings).Actions.Expect
+		if expected == nil || len(expected.Members) != 2 {
+			t.Fatalf("expects %+v", expected)
+		}
+		if racks := []string{expected.Members[0].Rack, expected.Members[1].Rack}; !slices.Equal(racks, want) {
+			t.Errorf("by label %q they are in the racks %q, want %q", label, racks, want)
+		}
+	}
+}
+
 func TestTraining(t *testing.T) {
 	job := jobWith(scheduled)
 	pods := []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns)}

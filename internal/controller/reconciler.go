@@ -40,6 +40,8 @@ type Reconciler struct {
 	ReclaimTimeout time.Duration
 	// DrainTaints are the keys of taints that ask workers to leave a node.
 	DrainTaints []string
+	// RackLabel is the label by which nodes say in which rack they are; empty for none.
+	RackLabel string
 	// Live reads from the API server.
 	Live client.Reader
 	// Gang places the gangs.

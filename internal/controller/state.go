@@ -36,6 +36,8 @@ type State struct {
 	ReclaimTimeout time.Duration
 	// DrainTaints are the keys of taints that ask workers to leave.
 	DrainTaints []string
+	// RackLabel is the label by which nodes say in which rack they are; empty for none.
+	RackLabel string
 	// Quotas are the ResourceQuotas of the namespace.
 	Quotas []corev1.ResourceQuota
 	// World is what the rendezvous has seen.

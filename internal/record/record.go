@@ -99,6 +99,7 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		ParentDigest:  world.ParentDigest,
 		Members:       world.Members,
 		Nodes:         world.Nodes,
+		Racks:         world.Racks,
 		Master:        rendezvous.Endpoint{Address: world.MasterAddress, Port: uint32(ptr.Deref(world.MasterPort, 0))},
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
 		Reason:        rendezvous.Reason(world.Reason),
@@ -144,6 +145,9 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 	}
 	if record.Nodes != "" {
 		world = world.WithNodes(record.Nodes)
+	}
+	if record.Racks != "" {
+		world = world.WithRacks(record.Racks)
 	}
 	if record.Master.Address != "" {
 		world = world.WithMasterAddress(record.Master.Address)

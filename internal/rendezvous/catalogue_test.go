@@ -401,6 +401,59 @@ func TestAWorldThatIsPublishedAgainWritesAllShares(t *testing.T) {
 	}
 }
 
+// The loss of a rack takes no state along: each share is in another one as well.
+func TestSharesAreInSeveralRacks(t *testing.T) {
+	f := emptyFleet(t)
+	f.shares, f.racks, f.minimum, f.target = true, 2, 1, 3
+	l := f.training(3) // on n0 and n2, and on n1 between them
+	in := map[int]map[string]bool{}
+	for _, uid := range l.machine.world.ranks.uids {
+		d, _ := l.machine.Directive(uid)
+		for _, share := range d.World.Staging.Shares {
+			if in[share] == nil {
+				in[share] = map[string]bool{}
+			}
+			in[share][l.machine.members[uid].want.Rack] = true
+		}
+	}
+	for share, racks := range in {
+		if len(racks) != 2 {
+			t.Errorf("share %d is in the racks %v", share, racks)
+		}
+	}
+	if len(in) != 3 {
+		t.Errorf("there are %d shares", len(in))
+	}
+	if named := l.machine.world.record.Named(); len(named) != 3 || named[0].Rack != "r0" || named[1].Rack != "r1" || named[2].Rack != "r0" {
+		t.Errorf("the record names %v", named)
+	}
+}
+
+// Whoever labels nodes anew while a leader ends that publishes a world changes nothing of who writes what there.
+func TestRacksThatChangeWhileAWorldIsPublished(t *testing.T) {
+	f := emptyFleet(t)
+	f.shares, f.racks, f.minimum, f.target = true, 2, 1, 2
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.publishTo(l, "p00")
+	f.kill(l)
+	f.relabel()
+	f.newLeader()
+	l = f.leaders[f.born]
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 30)
+	if w := l.machine.world; w == nil || w.record.Round != 2 || w.adopted {
+		t.Fatalf("the world was not published again: %+v, %s", w, l.machine.State())
+	}
+	var all []int
+	for _, uid := range f.uids() {
+		all = append(all, f.pods[uid].in().World.Staging.Shares...)
+	}
+	if slices.Sort(all); !slices.Equal(all, []int{0, 0, 1, 1, 2, 2}) {
+		t.Errorf("the shares that are written are %v", all)
+	}
+}
+
 // oneNode is a world of three workers that write their state in shares, on one node.
 func oneNode(t *testing.T) (*fleet, *modelLeader) {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 //   - a round has one digest, and nobody learns of it before it is durable;
 //   - no step is made in a world once a later one has made one;
 //   - all ranks that make a step together have the same state, and the same history of steps;
+//   - a rank of a round is to write the same shares, whoever says so;
 //   - a planned change begins after the very last step of the world before;
 //   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
 //   - a recovery goes back no further than the newest state that one of those has who go on;
@@ -63,6 +65,7 @@ func (f *fleet) play(t *rapid.T) {
 		"spend":        f.with(func(f *fleet) { f.spent = !f.spent }),
 		"snapshot":     f.with((*fleet).snapshot),
 		"alter":        f.with((*fleet).alter),
+		"relabel":      f.with((*fleet).relabel),
 		"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
 		"stand still":  f.with((*fleet).standStill),
 		"cut off":      f.with((*fleet).cutOff),
@@ -114,10 +117,14 @@ type fleet struct {
 	spent bool
 	// liar is the uid of a worker that says of all others that it cannot reach them.
 	liar string
-	// shares is true when agents and programs know shares of a state.
-	shares   bool
-	sizes    []int32
-	strategy Strategy
+	// shares is true when agents and programs know shares of a state. racks is in how many racks their nodes are, 0 for none
+	// that is known, relabelled how often the nodes were moved to others, staged what the ranks of a round were told to write.
+	shares     bool
+	racks      int
+	relabelled int
+	staged     map[place]Staging
+	sizes      []int32
+	strategy   Strategy
 	// disk is where programs that are started anew find their state; nil when they keep none. deaf is how many of them
 	// look at no gate: one of so many, or 0 for none.
 	disk *disk
@@ -132,6 +139,12 @@ type fleet struct {
 	lastEnded, firstBegun map[uint64]time.Time
 	// stood is how long each process stood still before its first step in a round.
 	stood map[uint64][]time.Duration
+}
+
+// place is a rank of a round.
+type place struct {
+	round uint64
+	rank  int32
 }
 
 // moment is a step of a round.
@@ -163,7 +176,7 @@ func emptyFleet(t rapid.TB) *fleet {
 	return &fleet{
 		t: t, now: time.Unix(1e9, 0), digests: map[uint64]string{}, owners: map[uint64]int{}, past: []Record{{}},
 		ranked: map[string][]string{}, leaders: map[int]*modelLeader{}, pods: map[string]*pod{}, minimum: 1, target: 4, hang: 20 * time.Second,
-		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{},
+		begun: map[moment]map[int32]part{}, done: map[uint64]uint64{}, staged: map[place]Staging{},
 		lastEnded: map[uint64]time.Time{}, firstBegun: map[uint64]time.Time{}, stood: map[uint64][]time.Duration{},
 	}
 }
@@ -180,6 +193,9 @@ func newFleetOf(t *rapid.T, strategy Strategy) *fleet {
 		f.disk, f.deaf = &disk{}, rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "deaf")
 	}
 	f.shares = f.strategy == InPlace && rapid.Bool().Draw(t, "shares")
+	if f.shares {
+		f.racks = rapid.IntRange(0, 3).Draw(t, "racks")
+	}
 	if rapid.Bool().Draw(t, "sizes") {
 		f.sizes = []int32{1, 2, 4}
 	}
@@ -241,10 +257,24 @@ func (f *fleet) gang() Gang {
 		gang.Durable = rapid.SampledFrom(f.past).Draw(f.draws, "durable")
 	}
 	for _, uid := range f.uids() {
-		gang.Members = append(gang.Members, f.pods[uid].want)
+		want := f.pods[uid].want
+		want.Rack = f.rackOf(want.Node)
+		gang.Members = append(gang.Members, want)
 	}
 	return gang
 }
+
+// rackOf is the rack that a node is labelled with.
+func (f *fleet) rackOf(node string) string {
+	if f.racks == 0 {
+		return ""
+	}
+	number, _ := strconv.Atoi(strings.TrimPrefix(node, "n"))
+	return fmt.Sprint("r", (number+f.relabelled)%3%f.racks)
+}
+
+// relabel has the nodes be in other racks.
+func (f *fleet) relabel() { f.relabelled++ }
 
 func (f *fleet) uids() []string { return slices.Sorted(maps.Keys(f.pods)) }
 
@@ -418,6 +448,14 @@ func (f *fleet) check(l *modelLeader, d Directive) {
 	if d.Round > 0 && f.digests[d.Round] != d.World.Digest {
 		f.t.Fatalf("leader %d publishes round %d with %.6s, durable is %.6s", l.id, d.Round, d.World.Digest, f.digests[d.Round])
 	}
+	if d.World == nil || d.World.Staging == nil {
+		return
+	}
+	at, staging := place{d.Round, d.World.WorkerRank}, *d.World.Staging
+	if told, ok := f.staged[at]; ok && (told.Of != staging.Of || !slices.Equal(told.Shares, staging.Shares)) {
+		f.t.Fatalf("leader %d has rank %d of round %d write %v, and it was told to write %v", l.id, at.rank, at.round, staging, told)
+	}
+	f.staged[at] = staging
 }
 
 // checkPlan looks at the next world that a leader wants.

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -66,9 +67,25 @@ var deflaters = sync.Pool{New: func() any {
 	return writer
 }}
 
-// packNodes names the nodes of the members of a world, in rank order: one a line, as DEFLATE has it, in base64. It is
-// empty when that would be too long to be written, or somebody has no node.
+// packNodes names the nodes of the members of a world, in rank order. It is empty when that would be too long to be
+// written, or somebody has no node.
 func packNodes(nodes []string) string {
+	if slices.Contains(nodes, "") {
+		return ""
+	}
+	return packLines(nodes)
+}
+
+// packRacks names their racks, where anybody is known to be in one. It is empty when that would be too long to be written.
+func packRacks(racks []string) string {
+	if !slices.ContainsFunc(racks, func(rack string) bool { return rack != "" }) {
+		return ""
+	}
+	return packLines(racks)
+}
+
+// packLines writes one name a line, as DEFLATE has it, in base64. It is empty when that would be too long.
+func packLines(names []string) string {
 	var packed bytes.Buffer
 	writer, ok := deflaters.Get().(*flate.Writer)
 	if !ok {
@@ -76,11 +93,8 @@ func packNodes(nodes []string) string {
 	}
 	defer deflaters.Put(writer)
 	writer.Reset(&packed)
-	for _, node := range nodes {
-		if node == "" {
-			return ""
-		}
-		_, _ = io.WriteString(writer, node+"\n") // a buffer takes everything
+	for _, name := range names {
+		_, _ = io.WriteString(writer, name+"\n") // a buffer takes everything
 	}
 	_ = writer.Close()
 	if text := base64.RawStdEncoding.EncodeToString(packed.Bytes()); len(text) <= maxNamed {
@@ -91,40 +105,48 @@ func packNodes(nodes []string) string {
 
 // unpackNodes reads what packNodes has written of so many workers; nil when it cannot be that.
 func unpackNodes(text string, workers int32) []string {
-	packed, err := base64.RawStdEncoding.Strict().DecodeString(text)
-	if err != nil || len(text) > maxNamed || workers < 1 || workers > MaxWorkers {
+	nodes := unpackLines(text, workers)
+	if slices.Contains(nodes, "") {
 		return nil
-	}
-	longest := int64(workers) * (maxNodeName + 1)
-	lines, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), longest+1))
-	if err != nil || int64(len(lines)) > longest {
-		return nil
-	}
-	nodes := strings.Split(strings.TrimSuffix(string(lines), "\n"), "\n")
-	if len(nodes) != int(workers) {
-		return nil
-	}
-	for _, node := range nodes {
-		if node == "" || len(node) > maxNodeName {
-			return nil
-		}
 	}
 	return nodes
 }
 
-// NamedMember is a member of a world as its record names it: the number at the end of its pod's name, and its node.
+// unpackRacks reads what packRacks has written of so many workers; nil when it cannot be that, or nobody's rack is known.
+func unpackRacks(text string, workers int32) []string { return unpackLines(text, workers) }
+
+// unpackLines reads what packLines has written of so many names; nil when it cannot be that.
+func unpackLines(text string, names int32) []string {
+	packed, err := base64.RawStdEncoding.Strict().DecodeString(text)
+	if err != nil || len(text) > maxNamed || names < 1 || names > MaxWorkers {
+		return nil
+	}
+	longest := int64(names) * (maxNodeName + 1)
+	lines, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), longest+1))
+	if err != nil || int64(len(lines)) > longest {
+		return nil
+	}
+	all := strings.Split(strings.TrimSuffix(string(lines), "\n"), "\n")
+	if len(all) != int(names) || slices.ContainsFunc(all, func(name string) bool { return len(name) > maxNodeName }) {
+		return nil
+	}
+	return all
+}
+
+// NamedMember is a member of a world as its record names it: the number at the end of its pod's name, and its node and the
+// rack of that; no rack where none was known.
 type NamedMember struct {
-	Ordinal int32
-	Node    string
+	Ordinal    int32
+	Node, Rack string
 }
 
 // Name has the record name the members of its world, in rank order.
 func (r *Record) Name(members []NamedMember) {
-	ordinals, nodes := make([]int32, len(members)), make([]string, len(members))
+	ordinals, nodes, racks := make([]int32, len(members)), make([]string, len(members)), make([]string, len(members))
 	for rank, member := range members {
-		ordinals[rank], nodes[rank] = member.Ordinal, member.Node
+		ordinals[rank], nodes[rank], racks[rank] = member.Ordinal, member.Node, member.Rack
 	}
-	r.Members, r.Nodes = packOrdinals(ordinals), packNodes(nodes)
+	r.Members, r.Nodes, r.Racks = packOrdinals(ordinals), packNodes(nodes), packRacks(racks)
 }
 
 // Ordinals are those of the members that the record names, in rank order; nil when it names nobody.
@@ -138,7 +160,10 @@ func (r *Record) Named() []NamedMember {
 	}
 	named := make([]NamedMember, len(ordinals))
 	for rank, ordinal := range ordinals {
-		named[rank] = NamedMember{ordinal, nodes[rank]}
+		named[rank] = NamedMember{Ordinal: ordinal, Node: nodes[rank]}
+	}
+	for rank, rack := range unpackRacks(r.Racks, r.Workers) {
+		named[rank].Rack = rack
 	}
 	return named
 }
@@ -170,7 +195,8 @@ func (m *Machine) naming() *naming {
 func (m *Machine) membersNamed(uids []string) []NamedMember {
 	named := make([]NamedMember, len(uids))
 	for rank, uid := range uids {
-		named[rank] = NamedMember{m.members[uid].want.Ordinal, m.members[uid].want.Node}
+		want := &m.members[uid].want
+		named[rank] = NamedMember{want.Ordinal, want.Node, want.Rack}
 	}
 	return named
 }

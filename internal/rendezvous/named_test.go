@@ -96,10 +96,37 @@ func TestNodesAreNamedInTheOrderOfTheRanks(t *testing.T) {
 	}
 }
 
+// Racks come back as they were, those that are not known too.
+func TestRacksAreNamedInTheOrderOfTheRanks(t *testing.T) {
+	many := make([]string, MaxWorkers)
+	for rank := range many {
+		many[rank] = fmt.Sprintf("row-%d-rack-%d", rank/2000, rank/64)
+	}
+	for name, racks := range map[string][]string{
+		"some": {"a", "b", "a"}, "one, and the others are not known": {"", "a", ""}, "many": many,
+	} {
+		text := packRacks(racks)
+		if len(text) > 4000 || !slices.Equal(unpackRacks(text, int32(len(racks))), racks) {
+			t.Errorf("%s: of %d characters %v is read", name, len(text), unpackRacks(text, int32(len(racks))))
+		}
+		if unpackRacks(text, int32(len(racks))+1) != nil {
+			t.Errorf("%s: they are read as those of a world of one more", name)
+		}
+	}
+	if text := packRacks(make([]string, 5)); text != "" || unpackRacks(text, 5) != nil {
+		t.Errorf("nothing is known of racks, and it is written as %q", text)
+	}
+	made := Record{Workers: 2}
+	made.Name([]NamedMember{{3, "n1", "a"}, {1, "n0", ""}})
+	if named := made.Named(); !slices.Equal(named, []NamedMember{{3, "n1", "a"}, {1, "n0", ""}}) {
+		t.Errorf("the record names %v", named)
+	}
+}
+
 // A record names its members only when it names their nodes too.
 func TestMembersAndNodesAreNamedTogether(t *testing.T) {
 	members, nodes := packOrdinals([]int32{3, 1}), packNodes([]string{"n1", "n0"})
-	if named := (&Record{Workers: 2, Members: members, Nodes: nodes}).Named(); !slices.Equal(named, []NamedMember{{3, "n1"}, {1, "n0"}}) {
+	if named := (&Record{Workers: 2, Members: members, Nodes: nodes}).Named(); !slices.Equal(named, []NamedMember{{Ordinal: 3, Node: "n1"}, {Ordinal: 1, Node: "n0"}}) {
 		t.Errorf("the record names %v", named)
 	}
 	for name, r := range map[string]Record{

@@ -118,7 +118,7 @@ func (m *Machine) republish(now time.Time, uids []string) {
 			w.before = append(w.before, uid)
 		}
 	}
-	w.staging, w.copies = m.stagings(uids), m.copiesAsked() // as those who have entered were told: it follows from who is where
+	w.staging, w.copies = m.stagings(uids, &m.base), m.copiesAsked() // as those who have entered were told: it follows from who is where
 	m.world = w
 	if len(w.live) < len(uids) {
 		snapshot, ok := m.snapshotAfter(m.base.FromStep)

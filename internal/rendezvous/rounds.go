@@ -184,7 +184,7 @@ func (m *Machine) publish(now time.Time, done *pendingWrite) {
 	if p.snapshot != nil {
 		next.holders, next.parts = m.holdersOf(*p.snapshot)
 	}
-	next.staging, next.copies = m.stagings(done.ranks.uids), m.copiesAsked()
+	next.staging, next.copies = m.stagings(done.ranks.uids, &m.base), m.copiesAsked()
 	if p.change != nil || p.broken != nil && p.broken.planned {
 		next.phase = PhaseResizing
 	} else if p.broken != nil {

@@ -94,8 +94,9 @@ type Member struct {
 	Name string
 	// Ordinal is the number at the end of the pod's name.
 	Ordinal int32
-	// Node is where the pod runs; empty while it is not bound.
-	Node string
+	// Node is where the pod runs; empty while it is not bound. Rack names what the node shares with others that may be lost
+	// along with it; empty where that is not known.
+	Node, Rack string
 	// Leaving says why the worker should be in no world any more, as the reason of a resize:
 	// ReasonScaledDown and so on; empty for one that stays. It is let go once the world goes on
 	// without it.
@@ -158,7 +159,10 @@ type Record struct {
 	Master  Endpoint
 	// Nodes are the names of the members' nodes in rank order, as packNodes writes them; empty in a record of an older
 	// version.
-	Nodes     string
+	Nodes string
+	// Racks are those of these nodes, as packRacks writes them: who writes which shares follows from them. Empty where none
+	// are known, and in a record of an older version.
+	Racks     string
 	StartedAt time.Time
 	// Reason is why the world was made, From the number of workers of the one before; 0 for none.
 	Reason Reason

@@ -14,21 +14,28 @@ import (
 // defaultCopies is on how many nodes each share is where the gang does not say.
 const defaultCopies = 2
 
-// stagings are what the members of a world write as they train, by rank; nil where writers write all of it: the agents have
+// stagings are what the members of a recorded world write as they train, by rank; nil where writers write all of it: the agents have
 // to know parts, and one alone has nobody to share with.
-func (m *Machine) stagings(uids []string) []Staging {
+func (m *Machine) stagings(uids []string, record *Record) []Staging {
 	if m.gang.Strategy != InPlace || len(uids) < 2 {
 		return nil
 	}
-	nodes := make([]string, len(uids))
+	places := make([]share.Place, len(uids))
+	racks := unpackRacks(record.Racks, int32(len(uids)))
 	for rank, uid := range uids {
 		mem := m.members[uid]
 		if mem == nil || !mem.parts {
 			return nil
 		}
-		nodes[rank] = mem.want.Node
+		places[rank].Node = mem.want.Node
+		switch {
+		case racks != nil:
+			places[rank].Rack = racks[rank]
+		case record.Members == "":
+			places[rank].Rack = mem.want.Rack // the record says nothing of its members, so they are taken to be where they were
+		}
 	}
-	of, shares := share.Assign(nodes, m.copiesAsked())
+	of, shares := share.Assign(places, m.copiesAsked())
 	all := make([]Staging, len(uids))
 	for rank := range all {
 		if len(shares[rank]) > 0 {
@@ -44,7 +51,7 @@ func (m *Machine) stages(rank, of int) bool {
 	staging := w.staging
 	if staging == nil && w.adopted && of > 0 {
 		if w.staged == nil {
-			w.staged = m.stagings(w.ranks.uids) // as far as it is known who they are
+			w.staged = m.stagings(w.ranks.uids, &w.record) // as far as it is known who they are
 		}
 		staging = w.staged
 	}

@@ -2,6 +2,7 @@ package share
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,14 +13,16 @@ func TestEveryShareIsOnSeveralNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		workers := rapid.IntRange(0, 100).Draw(t, "workers")
 		spread := rapid.IntRange(1, 20).Draw(t, "spread")
-		nodes := make([]string, workers)
+		racks := rapid.IntRange(1, 5).Draw(t, "racks")
+		places := make([]Place, workers)
 		different := map[string]int{}
-		for i := range nodes {
-			nodes[i] = fmt.Sprint(rapid.IntRange(1, spread).Draw(t, "node"))
-			different[nodes[i]]++
+		for i := range places {
+			node := rapid.IntRange(1, spread).Draw(t, "node")
+			places[i] = Place{fmt.Sprint(node), fmt.Sprint(node % racks)}
+			different[places[i].Node]++
 		}
 		copies := rapid.IntRange(1, 4).Draw(t, "copies")
-		of, shares := Assign(nodes, copies)
+		of, shares := Assign(places, copies)
 		if of != min(workers, Most) || len(shares) != workers {
 			t.Fatalf("%d shares for %d of %d workers", of, len(shares), workers)
 		}
@@ -30,7 +33,7 @@ func TestEveryShareIsOnSeveralNodes(t *testing.T) {
 					on[share] = map[string]bool{}
 				}
 				held[share]++
-				on[share][nodes[rank]] = true
+				on[share][places[rank].Node] = true
 			}
 		}
 		for share := range on {
@@ -46,10 +49,10 @@ func TestNobodyHasMuchMoreThanOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes, each := rapid.IntRange(1, 20).Draw(t, "nodes"), rapid.IntRange(1, 6).Draw(t, "each")
 		copies := rapid.IntRange(1, 4).Draw(t, "copies")
-		var at []string
+		var at []Place
 		for range each {
 			for node := range nodes {
-				at = append(at, fmt.Sprint(node))
+				at = append(at, Place{Node: fmt.Sprint(node)})
 			}
 		}
 		if rapid.Bool().Draw(t, "shuffled") {
@@ -66,6 +69,91 @@ func TestNobodyHasMuchMoreThanOthers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// inRacks are the racks that each share is in.
+func inRacks(places []Place, of int, shares [][]int) []map[string]bool {
+	in := make([]map[string]bool, of)
+	for rank := range shares {
+		for _, share := range shares[rank] {
+			if in[share] == nil {
+				in[share] = map[string]bool{}
+			}
+			in[share][places[rank].Rack] = true
+		}
+	}
+	return in
+}
+
+// Where all racks have as many workers each share is in as many racks as it has copies, and nobody has more than one share
+// more than it must.
+func TestEveryShareIsInSeveralRacks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		racks, nodes, each := rapid.IntRange(2, 6).Draw(t, "racks"), rapid.IntRange(1, 6).Draw(t, "nodes"), rapid.IntRange(1, 4).Draw(t, "each")
+		copies := rapid.IntRange(2, 4).Draw(t, "copies")
+		var places []Place
+		for rack := range racks {
+			for node := range nodes {
+				for range each {
+					places = append(places, Place{fmt.Sprint(rack, node), fmt.Sprint(rack)})
+				}
+			}
+		}
+		if rapid.Bool().Draw(t, "shuffled") {
+			places = rapid.Permutation(places).Draw(t, "places")
+		}
+		of, shares := Assign(places, copies)
+		for share, in := range inRacks(places, of, shares) {
+			if len(in) != min(copies, racks) {
+				t.Fatalf("share %d is in %d of %d racks: %v", share, len(in), racks, shares)
+			}
+		}
+		for rank := range shares {
+			if most := (of*min(copies, len(places))+len(places)-1)/len(places) + 1; len(shares[rank]) > most {
+				t.Fatalf("worker %d of %d has %d of %d shares: %v", rank, len(places), len(shares[rank]), of, shares)
+			}
+		}
+	})
+}
+
+// Racks that differ in size may cost a worker half again as much as workers write in the mean, and then all shares are in
+// several racks. Where it would cost more it is as if there were none.
+func TestRacksAreNoBurden(t *testing.T) {
+	spread, without := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		copies := rapid.IntRange(2, 4).Draw(t, "copies")
+		var places []Place
+		for node := range rapid.IntRange(2, 40).Draw(t, "workers") {
+			places = append(places, Place{fmt.Sprint(node), fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "rack"))})
+		}
+		of, shares := Assign(places, copies)
+		several := !slices.ContainsFunc(inRacks(places, of, shares), func(in map[string]bool) bool { return len(in) < 2 })
+		bare := make([]Place, len(places))
+		for i := range places {
+			bare[i].Node = places[i].Node
+		}
+		if _, as := Assign(bare, copies); !several {
+			without++
+			if !slices.EqualFunc(as, shares, slices.Equal) {
+				t.Fatalf("some shares are in one rack only, and without racks it would be %v and not %v", as, shares)
+			}
+			return
+		}
+		spread++
+		total := of * min(copies, len(places))
+		for rank := range shares {
+			if most := max((3*total+2*len(places)-1)/(2*len(places)), (total+len(places)-1)/len(places)+1); len(shares[rank]) > most {
+				t.Fatalf("worker %d has %d of %d shares, and %d would do: %v", rank, len(shares[rank]), of, most, shares)
+			}
+		}
+	})
+	if spread == 0 || without == 0 {
+		t.Errorf("%d times all shares were in several racks, and %d times racks did not count", spread, without)
+	}
+	alone := []Place{{"a", "1"}, {"b", "1"}, {"c", "1"}, {"d", "1"}, {"e", "1"}, {"f", "2"}}
+	if _, shares := Assign(alone, 2); len(shares[5]) > 2 {
+		t.Errorf("who is alone in a rack has the shares %v", shares[5])
+	}
 }
 
 func TestKeys(t *testing.T) {

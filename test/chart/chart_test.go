@@ -372,6 +372,23 @@ func TestDrainTaintsAreTheOperatorsOwn(t *testing.T) {
 	}
 }
 
+// TestTheRackLabelIsTheOperatorsOwn: so is this default, and it can be emptied.
+func TestTheRackLabelIsTheOperatorsOwn(t *testing.T) {
+	own := "--rack-label=" + controller.DefaultRackLabel
+	for want, found := range map[string][]objects{
+		own:                      {rendered(t, ""), kustomized(t, "config/default")},
+		"--rack-label=":          {rendered(t, `rackLabel: ""`)},
+		"--rack-label=acme/row1": {rendered(t, "rackLabel: acme/row1")},
+	} {
+		for _, objects := range found {
+			args := get[*appsv1.Deployment](t, objects, "Deployment concertina").Spec.Template.Spec.Containers[0].Args
+			if !slices.Contains(args, want) {
+				t.Errorf("no %s in %v", want, args)
+			}
+		}
+	}
+}
+
 func TestUsersMayScaleWhatTheyMayWrite(t *testing.T) {
 	found := rendered(t, "")
 	for name, want := range map[string][]string{"admin": {"*"}, "edit": {"get", "update", "patch"}, "view": {"get"}} {

@@ -551,6 +551,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: processes
       type:
         scalar: numeric
+    - name: racks
+      type:
+        scalar: string
     - name: reason
       type:
         scalar: string

@@ -38,6 +38,8 @@ type WorldStatusApplyConfiguration struct {
 	// nodes are the names of the nodes of the members in rank order, packed. An operator that starts later knows by
 	// them where a member was whose pod is gone. Empty in a record of an older version.
 	Nodes *string `json:"nodes,omitempty"`
+	// racks are those of these nodes, packed, where nodes are labelled with one.
+	Racks *string `json:"racks,omitempty"`
 	// masterAddress is the IP address at which the members of this world meet, that of rank 0.
 	MasterAddress *string `json:"masterAddress,omitempty"`
 	// masterPort is the port there.
@@ -147,6 +149,14 @@ func (b *WorldStatusApplyConfiguration) WithMembers(value string) *WorldStatusAp
 // If called multiple times, the Nodes field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithNodes(value string) *WorldStatusApplyConfiguration {
 	b.Nodes = &value
+	return b
+}
+
+// WithRacks sets the Racks field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Racks field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithRacks(value string) *WorldStatusApplyConfiguration {
+	b.Racks = &value
 	return b
 }
 
