@@ -1,0 +1,99 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+)
+
+// TorchftSettings are those of torchft's lighthouse.
+type TorchftSettings struct {
+	JoinTimeout, Heartbeat, Tick time.Duration
+}
+
+// fleet is a contender whose members are started one after the other by the bench.
+type fleet struct {
+	place
+	title   string
+	beside  *member
+	first   int
+	started int
+	env     []string
+	command []string
+}
+
+func (f *fleet) spares() int { return f.first }
+
+// add starts one more member.
+func (f *fleet) add(context.Context) (*member, error) {
+	f.started++
+	env := append([]string{"MEMBER=" + strconv.Itoa(f.started)}, f.env...)
+	return f.start(fmt.Sprintf("%s %d", f.title, f.started), env, f.command...)
+}
+
+func (f *fleet) stop() error {
+	if f.beside == nil {
+		return nil
+	}
+	return f.beside.kill()
+}
+
+// startTorchft starts a lighthouse.
+func (p place) startTorchft(ctx context.Context, mib int) (*fleet, error) {
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	s := p.Torchft
+	p.Say("%s: join_timeout_ms %d, heartbeat_timeout_ms %d, quorum_tick_ms %d", torchft,
+		s.JoinTimeout.Milliseconds(), s.Heartbeat.Milliseconds(), s.Tick.Milliseconds())
+	lighthouse, err := p.start("lighthouse", nil, "python3", peerLibraries+"/bin/torchft_lighthouse",
+		"--bind", address, "--min_replicas", strconv.Itoa(size-1),
+		"--join_timeout_ms", strconv.FormatInt(s.JoinTimeout.Milliseconds(), 10),
+		"--heartbeat_timeout_ms", strconv.FormatInt(s.Heartbeat.Milliseconds(), 10),
+		"--quorum_tick_ms", strconv.FormatInt(s.Tick.Milliseconds(), 10))
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{
+		place: p, title: torchft, beside: lighthouse, env: []string{"TORCHFT_LIGHTHOUSE=http://" + address},
+		command: append([]string{"python3", source + "/hack/bench/peers/train_torchft.py"}, trainingFlags(mib)...),
+	}
+	return f, f.listens(ctx, address)
+}
+
+// listens waits until the process beside the members does.
+func (f *fleet) listens(ctx context.Context, address string) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	for {
+		if c, err := net.Dial("tcp", address); err == nil {
+			return c.Close()
+		}
+		select {
+		case <-f.beside.ended:
+			return fmt.Errorf("%s has ended:\n%s", f.beside.name, f.beside.lastLines())
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not listen: %w\n%s", f.beside.name, ctx.Err(), f.beside.lastLines())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// startTorchrun makes a training under torchrun, whose first member will hold the rendezvous.
+func (p place) startTorchrun(mib int, options ...string) (*fleet, error) {
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	command := []string{
+		"python3", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d:%d", size-1, size), "--nproc-per-node=1", "--max-restarts=1000",
+		"--local-addr=127.0.0.1", "--rdzv-backend=c10d", "--rdzv-endpoint=" + address, "--rdzv-id=bench",
+	}
+	command = append(append(command, options...), source+"/examples/pytorch-digits/train_elastic_torchrun.py")
+	command = append(append(command, trainingFlags(mib)...), "--checkpoint", p.shared+"/state.pt")
+	// With its shared store, the default, torchrun of PyTorch 2.6 never ends a rendezvous that a member joins later.
+	return &fleet{place: p, title: torchrun, first: 1, env: []string{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}, command: command}, nil
+}
