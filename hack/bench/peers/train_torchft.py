@@ -11,9 +11,43 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-import torchft
 
 import digits
+
+
+class Store(dist.TCPStore):
+    """A store without libuv, which Debian's PyTorch lacks: torchft leaves that to the default."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options, use_libuv=False)
+
+
+dist.TCPStore = Store
+
+import torchft  # noqa: E402
+
+
+class Group(torchft.ProcessGroupGloo):
+    """torchft's group without the names that it gives to gloo's for recordings: PyTorch before 2.7 has no place for them."""
+
+    def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
+        group, kind = dist.ProcessGroup(store, rank, world_size), dist.ProcessGroup.BackendType.GLOO
+        group._set_default_backend(kind)
+        backend = dist.ProcessGroupGloo(store, rank, world_size, self._timeout)
+        backend._set_sequence_number_for_group()
+        group._register_backend(torch.device("cpu"), kind, backend)
+        return group
+
+
+class Replicas(torchft.DistributedDataParallel):
+    """torchft's module, which ends the program in some steps that it was to try again: such a step has another future."""
+
+    @staticmethod
+    def _comm_hook(state: torchft.Manager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        work = state.allreduce(bucket.buffer())
+        work.wait()
+        future = work.get_future()
+        return getattr(future, "_fut", future)
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=60)
@@ -37,12 +71,12 @@ def load(saved: dict) -> None:
         thing.load_state_dict(saved[name])
 
 
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store = Store("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 manager = torchft.Manager(
-    pg=torchft.ProcessGroupGloo(timeout=datetime.timedelta(seconds=30)),
+    pg=Group(timeout=datetime.timedelta(seconds=30)),
     load_state_dict=load,
     state_dict=lambda: {name: thing.state_dict() for name, thing in state.items()},
-    min_replica_size=1,
+    min_replica_size=2,
     replica_id=f"member-{number}",
     rank=0,
     world_size=1,
@@ -50,7 +84,7 @@ manager = torchft.Manager(
     store_port=store.port,
     hostname="127.0.0.1",
 )
-ddp = torchft.DistributedDataParallel(manager, net)
+ddp = Replicas(manager, net)
 opt = torchft.Optimizer(manager, opt)
 per_epoch = -(-len(train_data) // args.global_batch)
 
