@@ -265,7 +265,7 @@ func (c *cluster) play() error {
 
 // add starts the next pod that waits for a node.
 func (c *cluster) add(ctx context.Context) (*member, error) {
-	patience := time.After(20*time.Second)
+	patience := time.After(patience)
 	for {
 		select {
 		case pod := <-c.pending:

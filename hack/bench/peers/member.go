@@ -21,7 +21,7 @@ const (
 	// nobody is the user of members, as in the images.
 	nobody = 65532
 	// tail is how many lines an error shows of what a member has said.
-	tail = 150
+	tail = 60
 	// inside is where members see the folder of the run, source the checkout, peerLibraries what was installed.
 	inside, source, peerLibraries = "/mnt", "/src", "/opt"
 )

@@ -84,8 +84,9 @@ func (b Bench) Measure(ctx context.Context) (err error) {
 	}
 	log.SetLogger(logr.Discard())
 	p := place{Bench: b}
-	if p.root, err = debianroot.Ensure(ctx, b.Cache, os.Stderr); err != nil {
-		return err
+	var found bool
+	if p.root, found = debianroot.Find(b.Cache); !found {
+		return errors.New("the files of the PyTorch image are missing (built by: go run ./hack/images build pytorch-digits)")
 	}
 	if p.dir, err = os.MkdirTemp("", "concertina-peers-"); err != nil {
 		return fmt.Errorf("make a folder: %w", err)
