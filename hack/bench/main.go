@@ -209,7 +209,7 @@ func peersBench(flags *flag.FlagSet) measure {
 	sizes := flags.String("mib", "100,1024", "how much state there is, in MiB, one after the other")
 	flags.IntVar(&bench.Times, "times", 10, "how often a member is killed, and one comes")
 	flags.IntVar(&bench.TorchrunTimes, "torchrun-times", 10, "the same under torchrun with its defaults, 60 s each")
-	flags.DurationVar(&bench.Torchft.JoinTimeout, "join-timeout", 100*time.Millisecond, "how long torchft's lighthouse waits for more members")
+	flags.DurationVar(&bench.Torchft.JoinTimeout, "join-timeout", 0, "how long torchft's lighthouse waits for more members; 0 for 1 ms for each MiB of the state")
 	flags.DurationVar(&bench.Torchft.Heartbeat, "heartbeat", 500*time.Millisecond, "how long a member of torchft may be silent")
 	flags.DurationVar(&bench.Torchft.Tick, "tick", 10*time.Millisecond, "how often torchft's lighthouse looks at its quorum")
 	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {

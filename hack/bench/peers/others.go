@@ -47,6 +47,10 @@ func (p place) startTorchft(ctx context.Context, mib int) (*fleet, error) {
 		return nil, err
 	}
 	s := p.Torchft
+	if s.JoinTimeout == 0 {
+		// With less, members that fetch the state are left behind by a quorum of the others, again and again.
+		s.JoinTimeout = time.Duration(mib) * time.Millisecond
+	}
 	p.Say("%s: join_timeout_ms %d, heartbeat_timeout_ms %d, quorum_tick_ms %d", torchft,
 		s.JoinTimeout.Milliseconds(), s.Heartbeat.Milliseconds(), s.Tick.Milliseconds())
 	lighthouse, err := p.start("lighthouse", nil, "python3", peerLibraries+"/bin/torchft_lighthouse",
