@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -444,12 +443,4 @@ func freeAddress() (string, error) {
 		return "", fmt.Errorf("find a free port: %w", err)
 	}
 	return listener.Addr().String(), listener.Close()
-}
-
-// trainingFlags are what all programs are told.
-func trainingFlags(mib int) []string {
-	return []string{
-		"--epochs", "100000", "--log-every", "1000", "--step-times", "--ballast", strconv.Itoa(mib),
-		"--step-seconds", strconv.FormatFloat(stepTime.Seconds(), 'f', -1, 64),
-	}
 }

@@ -168,3 +168,11 @@ func parentOf(stat string) (int, bool) {
 	parent, err := strconv.Atoi(fields[1])
 	return parent, err == nil
 }
+
+// trainingFlags are what all programs are told.
+func trainingFlags(mib int) []string {
+	return []string{
+		"--epochs", "100000", "--log-every", "1000", "--step-times", "--ballast", strconv.Itoa(mib),
+		"--step-seconds", strconv.FormatFloat(stepTime.Seconds(), 'f', -1, 64),
+	}
+}

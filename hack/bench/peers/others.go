@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -51,7 +53,7 @@ func (p place) startTorchft(ctx context.Context, mib int) (*fleet, error) {
 		// With less, members that fetch the state are left behind by a quorum of the others, again and again.
 		s.JoinTimeout = time.Duration(mib) * time.Millisecond
 	}
-	p.Say("%s: join_timeout_ms %d, heartbeat_timeout_ms %d, quorum_tick_ms %d", torchft,
+	p.Say("%s: join_timeout_ms %d, heartbeat_timeout_ms %d, quorum_tick_ms %d", p.torchftVersion(),
 		s.JoinTimeout.Milliseconds(), s.Heartbeat.Milliseconds(), s.Tick.Milliseconds())
 	lighthouse, err := p.start("lighthouse", nil, "python3", peerLibraries+"/bin/torchft_lighthouse",
 		"--bind", address, "--min_replicas", strconv.Itoa(size-1),
@@ -66,6 +68,15 @@ func (p place) startTorchft(ctx context.Context, mib int) (*fleet, error) {
 		command: append([]string{"python3", source + "/hack/bench/peers/train_torchft.py"}, trainingFlags(mib)...),
 	}
 	return f, f.listens(ctx, address)
+}
+
+// torchftVersion is what is installed, such as torchft-0.2.0.
+func (p place) torchftVersion() string {
+	found, _ := filepath.Glob(filepath.Join(p.libraries, torchft+"-*.dist-info")) // the pattern is well formed
+	if len(found) == 0 {
+		return torchft
+	}
+	return strings.TrimSuffix(filepath.Base(found[0]), ".dist-info")
 }
 
 // listens waits until the process beside the members does.

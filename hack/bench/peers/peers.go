@@ -138,7 +138,8 @@ const differences = `what is simulated, and what differs between those that are 
 - all members share this machine's processors and memory; their network is the loopback
 - ours: API server, operator, agents and programs are real; scheduler and kubelet are played, nodes are objects without
   a machine. That a member has died is told by the played kubelet after 1 s, as a real one may. Settings are shipped defaults.
-- torchft: one lighthouse, members without a launcher, nobody who replaces them; tuned as is printed with its figures.
+- torchft: one lighthouse, members without a launcher, nobody who replaces them; tuned as is printed with its figures, on
+  the image's PyTorch, which it asks to be newer: train_torchft.py says what that takes.
 - torchrun: members start again from a file in this machine's memory, saved every 50 steps. The member that holds the
   rendezvous is never killed: torchrun does not survive that.
 - a member that comes is started by the bench, which waits for it: its start is no part of a pause`
