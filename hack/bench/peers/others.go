@@ -23,7 +23,8 @@ type fleet struct {
 	first   int
 	started int
 	env     []string
-	command []string
+	// command is that of a member, counted from 1.
+	command func(number int) []string
 }
 
 func (f *fleet) spares() int { return f.first }
@@ -32,7 +33,7 @@ func (f *fleet) spares() int { return f.first }
 func (f *fleet) add(context.Context) (*member, error) {
 	f.started++
 	env := append([]string{"MEMBER=" + strconv.Itoa(f.started)}, f.env...)
-	return f.start(fmt.Sprintf("%s %d", f.title, f.started), env, f.command...)
+	return f.start(fmt.Sprintf("%s %d", f.title, f.started), env, f.command(f.started)...)
 }
 
 func (f *fleet) stop() error {
@@ -63,9 +64,10 @@ func (p place) startTorchft(ctx context.Context, mib int) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	command := append([]string{"python3", source + "/hack/bench/peers/train_torchft.py"}, trainingFlags(mib)...)
 	f := &fleet{
 		place: p, title: torchft, beside: lighthouse, env: []string{"TORCHFT_LIGHTHOUSE=http://" + address},
-		command: append([]string{"python3", source + "/hack/bench/peers/train_torchft.py"}, trainingFlags(mib)...),
+		command: func(int) []string { return command },
 	}
 	return f, f.listens(ctx, address)
 }
@@ -97,18 +99,20 @@ func (f *fleet) listens(ctx context.Context, address string) error {
 	}
 }
 
-// startTorchrun makes a training under torchrun, whose first member will hold the rendezvous.
-func (p place) startTorchrun(mib int, options ...string) (*fleet, error) {
+// startTorchrun makes a training under torchrun, whose first member holds the rendezvous. conf are settings of that.
+func (p place) startTorchrun(mib int, conf ...string) (*fleet, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
-	command := []string{
-		"python3", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d:%d", size-1, size), "--nproc-per-node=1", "--max-restarts=1000",
-		"--local-addr=127.0.0.1", "--rdzv-backend=c10d", "--rdzv-endpoint=" + address, "--rdzv-id=bench",
+	command := func(number int) []string {
+		conf := append([]string{fmt.Sprintf("is_host=%t", number == 1)}, conf...)
+		return append([]string{
+			"python3", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d:%d", size-1, size), "--nproc-per-node=1", "--max-restarts=1000",
+			"--local-addr=127.0.0.1", "--rdzv-backend=c10d", "--rdzv-endpoint=" + address, "--rdzv-id=bench", "--rdzv-conf=" + strings.Join(conf, ","),
+			source + "/examples/pytorch-digits/train_elastic_torchrun.py", "--checkpoint", p.shared + "/state.pt",
+		}, trainingFlags(mib)...)
 	}
-	command = append(append(command, options...), source+"/examples/pytorch-digits/train_elastic_torchrun.py")
-	command = append(append(command, trainingFlags(mib)...), "--checkpoint", p.shared+"/state.pt")
 	// With its shared store, the default, torchrun of PyTorch 2.6 never ends a rendezvous that a member joins later.
 	return &fleet{place: p, title: torchrun, first: 1, env: []string{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}, command: command}, nil
 }

@@ -174,7 +174,7 @@ func (p place) contender(ctx context.Context, name string, mib int) (contender, 
 		c, err := p.startTorchft(ctx, mib)
 		return c, p.Times, err
 	case torchrunTuned:
-		c, err := p.startTorchrun(mib, "--rdzv-conf=last_call_timeout=1")
+		c, err := p.startTorchrun(mib, "last_call_timeout=1")
 		return c, p.Times, err
 	}
 	c, err := p.startTorchrun(mib)

@@ -40,14 +40,18 @@ class Group(torchft.ProcessGroupGloo):
 
 
 class Replicas(torchft.DistributedDataParallel):
-    """torchft's module, which ends the program in some steps that it was to try again: such a step has another future."""
+    """torchft's module, which ends the program if a peer dies in the middle of an exchange: that step is tried again here."""
 
     @staticmethod
     def _comm_hook(state: torchft.Manager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         work = state.allreduce(bucket.buffer())
         work.wait()
-        future = work.get_future()
-        return getattr(future, "_fut", future)
+        done = getattr(work.get_future(), "_fut", None)
+        if done is None:
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+        return done
+
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=60)
