@@ -4,7 +4,8 @@
 //	timeline.go  what a change has cost a member that lived through it
 //	trial.go     the changes that everybody goes through
 //	member.go    a member: its processes, in the files of the PyTorch image
-//	cluster.go   Concertina's contender: an API server, the operator as it ships, and a kubelet that is played
+//	cluster.go   Concertina's contender: an API server, and the operator as it ships
+//	kubelet.go   scheduler and kubelets of that, which are played
 //	others.go    those of torchft and torchrun
 package peers
 
