@@ -281,6 +281,12 @@ bench-rendezvous: ## Measure the rendezvous with up to 10,000 simulated agents, 
 	@$(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/ranked.py 16
 	@$(GO) run ./hack/bench rendezvous $(BENCH_ARGS)
 
+.PHONY: bench-peers
+bench-peers: ## Measure what a member that is killed or comes costs, beside torchft and torchrun, without a cluster (as root; BENCH_ARGS=...).
+	@$(CLUSTER) build etcd kube-apiserver podgroups.yaml >/dev/null
+	@$(GO) run ./hack/images build pytorch-digits >/dev/null
+	@$(GO) run ./hack/bench peers $(BENCH_ARGS)
+
 .PHONY: bench-churn
 bench-churn: ## Compare elastic jobs with others, in simulation, on recorded nodes that come and go (REPLAY_DATA=folder, docs/replay.md).
 	@[[ -n "$(REPLAY_DATA)" ]] || { echo "bench-churn: REPLAY_DATA=folder says where the recorded nodes are (docs/replay.md)" >&2; exit 1; }

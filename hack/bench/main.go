@@ -29,6 +29,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/hack/bench/figures"
+	"github.com/concertina-dev/concertina/hack/bench/peers"
 	"github.com/concertina-dev/concertina/hack/bench/reclaim"
 	"github.com/concertina-dev/concertina/hack/bench/rendezvous"
 	"github.com/concertina-dev/concertina/hack/bench/replay"
@@ -38,6 +39,7 @@ import (
 	"github.com/concertina-dev/concertina/hack/demo/console"
 	"github.com/concertina-dev/concertina/hack/demo/kube"
 	"github.com/concertina-dev/concertina/hack/demo/platform"
+	"github.com/concertina-dev/concertina/hack/images/chroot"
 	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
@@ -52,11 +54,16 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench reclaim [-times N] [-settle TIME]
        bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
        bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
+       bench peers [-times N] [-torchrun-times N] [-mib N,N] [-contenders ours,torchft,torchrun,torchrun_tuned] [-join-timeout TIME] [-heartbeat TIME] [-tick TIME]
        bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
        bench tune [-seeds N] [-first N]
        bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]`
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == chroot.EnterArg {
+		fmt.Fprintln(os.Stderr, "error:", chroot.Enter(os.Args[2]))
+		os.Exit(126)
+	}
 	if played, err := rendezvous.Role(); played {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "error:", err)
@@ -99,6 +106,8 @@ func command(ctx context.Context, args []string) error {
 		bench = scaleBench(flags)
 	case "rendezvous":
 		bench = rendezvousBench(flags)
+	case "peers":
+		bench = peersBench(flags)
 	case "churn":
 		bench = churnBench(flags)
 	case "tune":
@@ -182,12 +191,9 @@ func rendezvousBench(flags *flag.FlagSet) measure {
 	flags.BoolVar(&bench.Flood, "flood", true, "whether a member reports as fast as it can while others work")
 	flags.StringVar(&bench.Profile, "profile", "", "a folder for CPU profiles of the operator, which then ends in its own time instead of being killed")
 	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
-		for _, size := range strings.FieldsFunc(*sizes, func(r rune) bool { return r == ',' }) {
-			n, err := strconv.Atoi(size)
-			if err != nil {
-				return nil, fmt.Errorf("-members: %w", err)
-			}
-			bench.Members = append(bench.Members, n)
+		var err error
+		if bench.Members, err = numbers("-members", *sizes); err != nil {
+			return nil, err
 		}
 		warnOfLoad(c)
 		bench.Say = c.Logf
@@ -195,6 +201,43 @@ func rendezvousBench(flags *flag.FlagSet) measure {
 		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
 		return nil, errors.Join(bench.Measure(ctx), printed)
 	}
+}
+
+func peersBench(flags *flag.FlagSet) measure {
+	bench := peers.Bench{}
+	contenders := flags.String("contenders", strings.Join(peers.Contenders, ","), "who is measured")
+	sizes := flags.String("mib", "100,1024", "how much state there is, in MiB, one after the other")
+	flags.IntVar(&bench.Times, "times", 10, "how often a member is killed, and one comes")
+	flags.IntVar(&bench.TorchrunTimes, "torchrun-times", 10, "the same under torchrun with its defaults, 60 s each")
+	flags.DurationVar(&bench.Torchft.JoinTimeout, "join-timeout", 0, "how long torchft's lighthouse waits for more members; 0 for 1 ms for each MiB of the state")
+	flags.DurationVar(&bench.Torchft.Heartbeat, "heartbeat", 500*time.Millisecond, "how long a member of torchft may be silent")
+	flags.DurationVar(&bench.Torchft.Tick, "tick", 10*time.Millisecond, "how often torchft's lighthouse looks at its quorum")
+	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
+		p, err := platform.Open(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if bench.MiB, err = numbers("-mib", *sizes); err != nil {
+			return nil, err
+		}
+		warnOfLoad(c)
+		bench.Checkout, bench.Cache, bench.Contenders, bench.Say = p.Checkout, p.Cache, strings.Split(*contenders, ","), c.Logf
+		var printed error
+		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
+		return nil, errors.Join(bench.Measure(ctx), printed)
+	}
+}
+
+// numbers reads a flag that lists some.
+func numbers(flag, list string) (all []int, err error) {
+	for _, text := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", flag, err)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }
 
 func replayBench(flags *flag.FlagSet) measure {

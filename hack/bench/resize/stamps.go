@@ -4,41 +4,14 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/concertina-dev/concertina/hack/bench/steps"
 )
-
-// stamp is one step of one rank, as the program itself has timed it.
-type stamp struct {
-	round, step uint64
-	rank        int
-	begun, done time.Time
-}
-
-// parseStamp reads a line `stamp ROUND STEP RANK BEGUN DONE`, times in nanoseconds since 1970.
-func parseStamp(line string) (stamp, bool) {
-	fields := strings.Fields(line)
-	if len(fields) != 6 || fields[0] != "stamp" {
-		return stamp{}, false
-	}
-	var numbers [5]int64
-	for i, field := range fields[1:] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil || n < 0 {
-			return stamp{}, false
-		}
-		numbers[i] = n
-	}
-	return stamp{
-		round: uint64(numbers[0]), step: uint64(numbers[1]), rank: int(numbers[2]),
-		begun: time.Unix(0, numbers[3]), done: time.Unix(0, numbers[4]),
-	}, true
-}
 
 // world is what the ranks of one round have said.
 type world struct {
@@ -61,21 +34,21 @@ func newStamps() *stamps {
 	return &stamps{worlds: map[uint64]*world{}, more: make(chan struct{})}
 }
 
-func (s *stamps) add(t stamp) {
+func (s *stamps) add(t steps.Stamp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.worlds[t.round]
+	w := s.worlds[t.Round]
 	if w == nil {
-		w = &world{firstBegun: map[int]time.Time{}, lastDone: map[int]time.Time{}, first: t.step}
-		s.worlds[t.round] = w
+		w = &world{firstBegun: map[int]time.Time{}, lastDone: map[int]time.Time{}, first: t.Step}
+		s.worlds[t.Round] = w
 	}
-	if at, known := w.firstBegun[t.rank]; !known || t.begun.Before(at) {
-		w.firstBegun[t.rank] = t.begun
+	if at, known := w.firstBegun[t.Rank]; !known || t.Begun.Before(at) {
+		w.firstBegun[t.Rank] = t.Begun
 	}
-	if t.done.After(w.lastDone[t.rank]) {
-		w.lastDone[t.rank] = t.done
+	if t.Done.After(w.lastDone[t.Rank]) {
+		w.lastDone[t.Rank] = t.Done
 	}
-	w.first, w.last = min(w.first, t.step), max(w.last, t.step)
+	w.first, w.last = min(w.first, t.Step), max(w.last, t.Step)
 	close(s.more)
 	s.more = make(chan struct{})
 }
@@ -148,7 +121,7 @@ func (s *stamps) follow(ctx context.Context, core kubernetes.Interface, pod *cor
 	lines := bufio.NewScanner(stream)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		if t, ok := parseStamp(lines.Text()); ok {
+		if t, ok := steps.Parse(lines.Text()); ok {
 			s.add(t)
 		}
 	}

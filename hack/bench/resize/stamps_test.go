@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/hack/bench/steps"
 )
 
 func at(millisecond int64) time.Time { return time.UnixMilli(millisecond) }
@@ -13,13 +15,13 @@ func at(millisecond int64) time.Time { return time.UnixMilli(millisecond) }
 // with step 2.
 func collected() *stamps {
 	s := newStamps()
-	s.add(stamp{round: 1, step: 1, rank: 0, begun: at(0), done: at(10)})
-	s.add(stamp{round: 1, step: 1, rank: 1, begun: at(0), done: at(11)})
-	s.add(stamp{round: 1, step: 2, rank: 1, begun: at(11), done: at(25)})
-	s.add(stamp{round: 1, step: 2, rank: 0, begun: at(11), done: at(20)})
-	s.add(stamp{round: 3, step: 2, rank: 2, begun: at(70), done: at(80)})
-	s.add(stamp{round: 3, step: 2, rank: 0, begun: at(60), done: at(80)})
-	s.add(stamp{round: 3, step: 2, rank: 1, begun: at(61), done: at(80)})
+	s.add(steps.Stamp{Round: 1, Step: 1, Rank: 0, Begun: at(0), Done: at(10)})
+	s.add(steps.Stamp{Round: 1, Step: 1, Rank: 1, Begun: at(0), Done: at(11)})
+	s.add(steps.Stamp{Round: 1, Step: 2, Rank: 1, Begun: at(11), Done: at(25)})
+	s.add(steps.Stamp{Round: 1, Step: 2, Rank: 0, Begun: at(11), Done: at(20)})
+	s.add(steps.Stamp{Round: 3, Step: 2, Rank: 2, Begun: at(70), Done: at(80)})
+	s.add(steps.Stamp{Round: 3, Step: 2, Rank: 0, Begun: at(60), Done: at(80)})
+	s.add(steps.Stamp{Round: 3, Step: 2, Rank: 1, Begun: at(61), Done: at(80)})
 	return s
 }
 
@@ -43,22 +45,9 @@ func TestAwaitNeedsAllRanksOfALaterRound(t *testing.T) {
 	if round, err := s.await(ended, 3, 2); err == nil {
 		t.Errorf("round %d came after the last", round)
 	}
-	go s.add(stamp{round: 4, step: 3, rank: 0, begun: at(90), done: at(99)})
+	go s.add(steps.Stamp{Round: 4, Step: 3, Rank: 0, Begun: at(90), Done: at(99)})
 	if round, err := s.await(t.Context(), 3, 1); err != nil || round != 4 {
 		t.Errorf("round %d, %v", round, err)
-	}
-}
-
-func TestParseStamp(t *testing.T) {
-	got, ok := parseStamp("stamp 4 17 2 1000000000 1000000005")
-	want := stamp{round: 4, step: 17, rank: 2, begun: time.Unix(1, 0), done: time.Unix(1, 5)}
-	if !ok || got != want {
-		t.Errorf("%+v, %v", got, ok)
-	}
-	for _, line := range []string{"", "stamp", "stamp 1 2 3 4", "stamp 1 2 3 4 x", "stamp 1 -2 3 4 5", "step 1/9 loss 2", "stamp 1 2 3 4 5 6"} {
-		if _, ok := parseStamp(line); ok {
-			t.Errorf("%q is taken for a stamp", line)
-		}
 	}
 }
 
