@@ -72,7 +72,7 @@ func (e *failedExit) said() string {
 // could not be started.
 func (e *failedExit) nodes() []string {
 	if e.code < 0 || e.cause == "StartError" || e.cause == "ContainerCannotRun" {
-		return []string{e.pod.Spec.NodeName}
+		return toBlame(e.pod)
 	}
 	return nil
 }

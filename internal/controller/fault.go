@@ -45,7 +45,7 @@ func (p *planner) judge(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 		return verdict{cause: causeInfrastructure, message: disrupted, nodes: disruptedOn(pod)}
 	}
 	if unseen := p.unseenEnd(pod); unseen != "" && (loss == nil || !loss.Program) {
-		return verdict{cause: causeInfrastructure, message: unseen, nodes: []string{pod.Spec.NodeName}}
+		return verdict{cause: causeInfrastructure, message: unseen, nodes: toBlame(pod)}
 	}
 	if loss != nil {
 		return p.judgeTold(pod, loss)
@@ -60,7 +60,7 @@ func (p *planner) judgeUntold(pod *corev1.Pod) verdict {
 		return verdict{cause: causeInfrastructure, message: where + " was deleted"}
 	}
 	if !podEnded(pod) && p.rendezvousKnows() && p.member(pod).Silent {
-		return verdict{cause: causeInfrastructure, nodes: []string{pod.Spec.NodeName}, message: fmt.Sprintf(
+		return verdict{cause: causeInfrastructure, nodes: toBlame(pod), message: fmt.Sprintf(
 			"%s has been silent for %s and no step was made", where, value(p.Job.Spec.Failure.HeartbeatTimeout).Duration)}
 	}
 	v := verdict{wait: p.mayBeLost(pod)}
@@ -84,7 +84,7 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 	}
 	v := verdict{cause: told(loss), message: whose(loss, pod), wait: max(0, loss.At.Add(patience).Sub(p.Now))}
 	if !ended && !loss.Program && !p.member(pod).Stays {
-		v.nodes = []string{pod.Spec.NodeName} // nobody hears it there
+		v.nodes = toBlame(pod) // nobody hears it there
 	}
 	exit := p.failedExit(pod)
 	if !ended || exit == nil {
@@ -179,7 +179,7 @@ func disruptedOn(pod *corev1.Pod) []string {
 	if reason, _ := disruption(pod); reason == "" || reason == corev1.PodReasonPreemptionByScheduler {
 		return nil
 	}
-	return []string{pod.Spec.NodeName}
+	return toBlame(pod)
 }
 
 // deletedAfter says whether a pod that is being deleted was still wanted at a time. The deletion's time in

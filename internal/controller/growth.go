@@ -331,7 +331,7 @@ func (p *planner) whyFailed(w *worker) (text, node string, left time.Duration) {
 		text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s", w.pod.Name, stabilization, unschedulable(w.pod))
 		return text, pinned(w.pod), 0
 	default:
-		return w.stuck, w.pod.Spec.NodeName, 0
+		return w.stuck, strings.Join(toBlame(w.pod), ""), 0
 	}
 }
 

@@ -55,6 +55,15 @@ func nodeOf(pod *corev1.Pod) string {
 	return pinned(pod)
 }
 
+// toBlame is the node on which something happened to a pod, where the operator chose it. Where the scheduler did, it would choose it
+// again: nothing keeps others off it.
+func toBlame(pod *corev1.Pod) []string {
+	if pinned(pod) == "" || pod.Spec.NodeName == "" {
+		return nil
+	}
+	return []string{pod.Spec.NodeName}
+}
+
 // askScheduler has the scheduler look at a gang that has no nodes yet, and gives it up when somebody else
 // must have taken its room.
 func (p *planner) askScheduler(pods []*corev1.Pod) {

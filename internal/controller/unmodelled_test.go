@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/fleet"
@@ -92,5 +93,32 @@ func TestGangWithoutPlaces(t *testing.T) {
 	}
 	if at := plan.Facts.GrowAfter; !at.Equal(state.Now.Add(firstGrowthPause)) {
 		t.Errorf("growth is tried again at %s", at)
+	}
+}
+
+// Where the scheduler chose the node it would choose it again: no node is avoided, and growth pauses, and the next attempt waits.
+func TestANodeThatTheSchedulerChoseIsNotAvoided(t *testing.T) {
+	byScheduler := func(pod *corev1.Pod) { pod.Spec.Affinity = nil }
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+	growthPod(state, 2, noImage("n2"), byScheduler)
+	giveRoom(state, 1)
+	plan := look(state)
+	if !plan.Facts.GrowAfter.Equal(now.Add(firstGrowthPause)) || len(plan.Status.AvoidedNodes) > 0 {
+		t.Errorf("growth waits until %s, and avoids %v", plan.Facts.GrowAfter, avoided(plan))
+	}
+	expectNote(t, plan, v1alpha1.EventGrowthWithdrawn, "no such image", "more workers are tried again at")
+
+	job = jobWith(scheduled)
+	refused := func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "OutOfcpu" }
+	for attempts, pause := range []time.Duration{2 * time.Second, 4 * time.Second} {
+		lost := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, onNode("n2"), refused, byScheduler))
+		plan = NewPlan(lost, settings)
+		if got := plan.Status.RetryTime.Sub(lost.Now); got != pause || len(plan.Status.AvoidedNodes) > 0 {
+			t.Errorf("after %d more attempts the pause is %s, and it avoids %v", attempts, got, avoided(plan))
+		}
+		job.Status = plan.Status
+		scheduled(job)
 	}
 }

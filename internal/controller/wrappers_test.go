@@ -76,9 +76,13 @@ func podOf(job *v1alpha1.TrainingJob, attempt, ordinal int32, changes ...podChan
 	return pod
 }
 
+// onNode has a pod run on a node, which the operator chose.
 func onNode(node string) podChange {
 	return func(pod *corev1.Pod) {
 		pod.Spec.NodeName = node
+		if pinned(pod) == "" {
+			pin(pod, node)
+		}
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
 			Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start)})
 	}

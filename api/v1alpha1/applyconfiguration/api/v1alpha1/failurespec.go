@@ -12,23 +12,24 @@ import (
 // FailureSpec says what counts as a failure and how many of them a job survives.
 type FailureSpecApplyConfiguration struct {
 	// maxRestarts is how often the job starts over after a failure of its own program. Losses
-	// that the infrastructure caused are counted apart and never end the job. From 0 to 1000,
-	// default 10.
+	// that the infrastructure caused are counted apart and never end the job. A container that cannot be
+	// started counts as the program's. From 0 to 1000, default 10.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 	// maxBackOff is the longest pause before another attempt. The pause doubles with each failure of the
 	// program (status.restarts.program), from 5s, and with each attempt in a row that was lost to the
 	// infrastructure before it had trained for a minute (status.retries), from 2s. Where a node is to blame
-	// it is that which is left out for a while (status.avoidedNodes), from 30s, at most for as long. From 1s to 1h,
-	// default 5m.
+	// the job avoids that instead (status.avoidedNodes): for 30s at first, at most for maxBackOff; the next
+	// attempt then comes after 2s. Not for a gang that did not start in its room: that pause doubles from 30s
+	// to 30m. From 1s to 1h, default 5m.
 	MaxBackOff *v1.Duration `json:"maxBackOff,omitempty"`
 	// heartbeatTimeout is how long a worker may be silent, while no step is made, before it is
 	// missed. It is taken for lost then when its pod has ended, or other workers cannot reach it
 	// either. From 1s to 1h, default 5s.
 	HeartbeatTimeout *v1.Duration `json:"heartbeatTimeout,omitempty"`
 	// regroupTimeout is how long the workers that are left wait for others, with their state, when
-	// they are fewer than min. Then all of them are released and the job queues anew. It counts from
-	// when the API server answers the operator, and is three times as long at most. From 1s to 24h,
-	// default 2m.
+	// they are fewer than min. Then all of them are released and the job queues anew. Time in which no
+	// operator leads, or the API server does not answer, does not count; but they never wait for more than
+	// three times as long. From 1s to 24h, default 2m.
 	RegroupTimeout *v1.Duration `json:"regroupTimeout,omitempty"`
 	// hangTimeout is how long no worker may make a step, outside of evaluation, snapshots and the
 	// start of the program, before the world is taken for hung. It must be longer than the longest
