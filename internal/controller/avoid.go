@@ -74,10 +74,10 @@ func (p *planner) avoidedMore(just []string) func(a, b v1alpha1.AvoidedNode) int
 	}
 }
 
-// blamedFor says whether it is known of a node that it is to blame for a pod that failed there: it was made before that was last
-// written of the node, which says when, since how long a node is avoided follows from how often it failed.
+// blamedFor says whether it is known of a node that is avoided now that it is to blame for a pod that failed there: the pod was made
+// before that was last written of the node, which says when, since how long a node is avoided follows from how often it failed.
 func (p *planner) blamedFor(pod *corev1.Pod, name string) bool {
-	return slices.ContainsFunc(p.plan.Status.AvoidedNodes, func(node v1alpha1.AvoidedNode) bool {
+	return slices.ContainsFunc(p.avoidedNow(), func(node v1alpha1.AvoidedNode) bool {
 		written := value(node.Until).Add(-p.backOff(nodeBackOff, value(node.Failures)))
 		return node.Name == name && pod.CreationTimestamp.Time.Before(written)
 	})

@@ -132,7 +132,11 @@ func TestWhichNodeIsToBlame(t *testing.T) {
 		"it failed before it started": {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, nil, []string{"n2"}},
 		"its node was started anew":   {foundEnded(137, "ContainerStatusUnknown"), nil, []string{"n2"}},
 		"and by containerd's word":    {foundEnded(255, "Unknown"), nil, []string{"n2"}},
-		"a program ends with 255":     {foundEnded(255, "Error"), nil, nil},
+		"somebody deletes it, and its container is gone": {func(pod *corev1.Pod) {
+			foundEnded(137, "ContainerStatusUnknown")(pod)
+			deletedAt(long)(pod)
+		}, nil, nil},
+		"a program ends with 255": {foundEnded(255, "Error"), nil, nil},
 		"its program failed by then": {foundEnded(137, "ContainerStatusUnknown"),
 			&rendezvous.MemberObservation{Joined: true, WorkerRank: 1, Exited: true, ExitCode: 1, FailedAt: long}, nil},
 		"another needed the room": {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), nil, nil},

@@ -44,7 +44,7 @@ func (p *planner) judge(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 	if disrupted := disruptedMessage(pod); disrupted != "" {
 		return verdict{cause: causeInfrastructure, message: disrupted, nodes: disruptedOn(pod)}
 	}
-	if unseen := p.unseenEnd(pod); unseen != "" && (loss == nil || !loss.Program) {
+	if unseen := p.unseenEnd(pod); unseen != "" && pod.DeletionTimestamp == nil && (loss == nil || !loss.Program) {
 		return verdict{cause: causeInfrastructure, message: unseen, nodes: toBlame(pod)}
 	}
 	if loss != nil {
@@ -77,15 +77,16 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 	if pod.DeletionTimestamp != nil && (!loss.Program || !deletedAfter(pod, loss.At)) {
 		return verdict{cause: causeInfrastructure, message: whose(loss, pod) + " (its pod was deleted)"}
 	}
-	ended := p.ended(pod)
+	ended, member := p.ended(pod), p.member(pod)
+	v := verdict{cause: told(loss), message: whose(loss, pod)}
 	patience := settleTime
-	if !ended && !loss.Program && !p.member(pod).Stays {
+	if !ended && !loss.Program && !member.Stays {
 		patience = lastWords
+		if !member.Connected && !member.InWorld {
+			v.nodes = toBlame(pod) // nobody hears it there
+		}
 	}
-	v := verdict{cause: told(loss), message: whose(loss, pod), wait: max(0, loss.At.Add(patience).Sub(p.Now))}
-	if !ended && !loss.Program && !p.member(pod).Stays {
-		v.nodes = toBlame(pod) // nobody hears it there
-	}
+	v.wait = max(0, loss.At.Add(patience).Sub(p.Now))
 	exit := p.failedExit(pod)
 	if !ended || exit == nil {
 		return v

@@ -126,6 +126,9 @@ func (p *planner) retarget(crew []worker) {
 	if failed {
 		p.withdrawGrowth(&newcomers)
 	}
+	if newcomers.unknown {
+		p.plan.Elastic.Growth.Blamed = newcomers.blamed // they leave, whoever has told of them and their nodes
+	}
 	status.Workers.Target = ptr.To(p.wanted(crew))
 	if p.target() != value(status.Workers.Target) {
 		p.explainTarget(value(status.Workers.Target))
@@ -262,6 +265,8 @@ type failedNewcomers struct {
 	blamed []string
 	// jobs is true where no node is to blame for one that was not known before.
 	jobs bool
+	// unknown is true where this leader did not know of one, be it that what it says of its node is known.
+	unknown bool
 	// again is when there may be others; 0 for no such time.
 	again time.Duration
 }
@@ -279,7 +284,11 @@ func (p *planner) failedNewcomers(crew []worker) failedNewcomers {
 			continue
 		}
 		found.blamed = append(found.blamed, string(w.pod.UID))
-		if slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) || node != "" && p.blamedFor(w.pod, node) {
+		if slices.Contains(p.Memory.Elastic.Growth.Blamed, string(w.pod.UID)) {
+			continue
+		}
+		found.unknown = true
+		if node != "" && p.blamedFor(w.pod, node) {
 			continue
 		}
 		found.why = append(found.why, text)
@@ -304,11 +313,10 @@ func (p *planner) withdrawGrowth(failed *failedNewcomers) {
 	slices.Sort(growth.Nodes)
 	growth.Nodes = slices.Compact(growth.Nodes)
 	if failed.jobs || len(growth.Nodes) > fewNodes {
-		*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), failed.blamed)
+		*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), growth.Blamed)
 		p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
 		return
 	}
-	growth.Blamed = failed.blamed
 	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s; %s", strings.Join(failed.why, "; "), p.leftOut(nodes))
 }
 

@@ -308,3 +308,41 @@ func TestAFailureOfANodeIsCountedOnce(t *testing.T) {
 		t.Errorf("it failed again: %+v", all)
 	}
 }
+
+// Who has failed leaves, also where another leader, or another newcomer, has told of the node before.
+func TestEachNewcomerThatFailedLeaves(t *testing.T) {
+	for _, leader := range []bool{false, true} {
+		job := trains(2)
+		state := elasticState(job, crewOf(job)...)
+		state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](4), ptr.To[int32](4)
+		giveRoom(state, 2)
+		made := func(at time.Duration) podChange {
+			return func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(now.Add(at)) }
+		}
+		growthPod(state, 2, noImage("n10"), made(0))
+		want := 1
+		if leader {
+			state.Now = now.Add(31 * time.Second)
+			look(state)
+			state.Memory.Elastic = ElasticMemory{}
+		} else {
+			growthPod(state, 3, noImage("n10"), made(time.Second))
+			want = 2
+		}
+		gone, failures := map[string]bool{}, int32(0)
+		for second := range 120 {
+			state.Now = now.Add(time.Duration(31+second) * time.Second)
+			plan := look(state)
+			for _, node := range plan.Status.AvoidedNodes {
+				failures = max(failures, value(node.Failures))
+			}
+			for _, name := range names(plan.Actions.Delete) {
+				gone[name] = true
+				state.Pods = slices.DeleteFunc(state.Pods, func(pod *corev1.Pod) bool { return pod.Name == name })
+			}
+		}
+		if len(gone) != want || failures != 1 {
+			t.Errorf("another leader: %v: %v are gone, %d failures are counted", leader, gone, failures)
+		}
+	}
+}

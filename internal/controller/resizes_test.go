@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -141,6 +142,26 @@ func TestALossThatAWorldSurvivesIsItsNodesFault(t *testing.T) {
 				t.Errorf("avoids %v, want %v", nodes, row.want)
 			}
 		})
+	}
+}
+
+// Who was lost with others, since its program did not leave their world in time, and is in the next one, is heard where it is.
+func TestASurvivorIsNoReasonToAvoidItsNode(t *testing.T) {
+	job := trains(4)
+	state := elasticState(job, crewOf(job)...)
+	for i, pod := range state.Pods {
+		onNode(fmt.Sprintf("n%d", i))(pod)
+	}
+	lost, killed := state.Pods[3], state.Pods[2]
+	after(state, rendezvous.ReasonWorkerLost, false, "it was silent", lost)
+	state.World.Losses = append(state.World.Losses, rendezvous.Loss{UID: string(killed.UID), Name: killed.Name, Round: 3, Rank: 2, At: now,
+		Message: "its program did not leave the world in time and was killed"})
+	for range 2 {
+		state.Now = state.Now.Add(lastWords)
+		look(state)
+	}
+	if nodes := state.Job.Status.AvoidedNodes; len(nodes) != 1 || nodes[0].Name != "n3" {
+		t.Errorf("avoids %+v", nodes)
 	}
 }
 

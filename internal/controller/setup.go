@@ -34,7 +34,8 @@ const (
 	lastRetry  = 15 * time.Second
 )
 
-// retries is how long a look that failed is to wait.
+// retries is how long a look that failed is to wait. There is no bucket for all jobs beside that: what waits for its turn there would
+// wait for it when the API server is back as well.
 func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
