@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
@@ -136,6 +136,49 @@ func TestAReportDuringAPlanIsForTheNext(t *testing.T) {
 	c.options.Plan = p.plan
 	if c.PlanNow(); !c.Grant(job.UID).Known {
 		t.Error("the next plan grants nothing")
+	}
+}
+
+// Nor is a job granted what the last plan said before it was looked at as it is now, whoever told of the change first: what
+// the reconciler writes comes back as an event, which may overtake its report.
+func TestAGrantIsNotForAnOlderJob(t *testing.T) {
+	job := jobOf("j", trains, version(1))
+	written := jobOf("j", trains, version(2), func(j *v1alpha1.TrainingJob) { j.Status.Workers.Target = ptr.To[int32](3) })
+	worker := workerOf(job, 0, on("n0"))
+	for name, step := range map[string]struct {
+		before, during func(*Cluster)
+	}{
+		"the event comes after the report":  {before: func(c *Cluster) { c.Report(written, Facts{}); c.SetJob(written) }},
+		"the event comes before the report": {before: func(c *Cluster) { c.SetJob(written); c.Report(written, Facts{}) }},
+		"the event comes alone":             {before: func(c *Cluster) { c.SetJob(written) }},
+		"a plan that is under way has seen it": {
+			before: func(c *Cluster) { c.DeletePod(worker) }, during: func(c *Cluster) { c.Report(job, Facts{}) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &plans{}
+			c := New(optionsOf(func(o *Options) { o.Plan = p.plan }))
+			c.SetJob(job)
+			c.SetPod(worker)
+			c.Report(job, Facts{})
+			if c.PlanNow(); !c.Grant(job.UID).Known {
+				t.Fatal("nothing is granted")
+			}
+			step.before(c)
+			known := step.during == nil && c.Grant(job.UID).Known
+			p.whilePlanning(func() {
+				if step.during != nil {
+					step.during(c)
+				}
+				known = known || c.Grant(job.UID).Known
+			})
+			c.PlanNow()
+			if known {
+				t.Error("it is granted what was said of an older one")
+			}
+			if !c.Grant(job.UID).Known {
+				t.Error("the plan that has seen it is not enough")
+			}
+		})
 	}
 }
 
