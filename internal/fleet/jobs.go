@@ -36,7 +36,8 @@ type job struct {
 	// namespace, and times that pass. It is made anew when it is dirty.
 	built built
 	dirty bool
-	// revision counts what was reported of it that matters; granted is the revision that grant is for.
+	// revision counts what has changed of it that matters, and reports that may matter; granted is the revision that
+	// grant is for.
 	revision, granted uint64
 	grant             Grant
 	// asked is true when somebody was told that the grant is not known.
@@ -58,8 +59,7 @@ func (c *Cluster) SetJob(object *v1alpha1.TrainingJob) {
 		c.changed()
 	default:
 		// How far it has come is no news here.
-		before := j.built
-		if c.build(j); !before.same(&j.built) {
+		if c.rebuild(j) {
 			c.changed()
 		}
 	}
@@ -86,14 +86,27 @@ func (c *Cluster) Report(object *v1alpha1.TrainingJob, facts Facts) {
 	if j = c.jobs[object.UID]; j == nil {
 		return // another job has its name by now
 	}
-	before, known := j.built, j.reported && !j.dirty
+	known := j.reported && !j.dirty
 	j.facts, j.reported = cloned(facts), true
+	if !c.rebuild(j) {
+		if known {
+			return
+		}
+		j.revision++
+	}
+	c.changed()
+}
+
+// rebuild looks at a job anew, and says whether the planner sees a difference. That counts whoever had it looked at, an
+// event, a plan or a report: what is known by the time that it is reported would not count otherwise.
+func (c *Cluster) rebuild(j *job) bool {
+	before := j.built
 	c.build(j)
-	if known && before.same(&j.built) {
-		return
+	if before.same(&j.built) {
+		return false
 	}
 	j.revision++
-	c.changed()
+	return true
 }
 
 // Forget implements Fleet.

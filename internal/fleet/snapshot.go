@@ -67,7 +67,7 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 	names := map[string]bool{}
 	for _, j := range c.jobs {
 		if j.dirty {
-			c.build(j)
+			c.rebuild(j)
 		}
 		names[j.object.Namespace] = true
 	}
