@@ -317,7 +317,7 @@ func (s *fleetSim) checkStatus(before, after *v1alpha1.TrainingJob) {
 	s.counts["starts"]++
 	for _, job := range s.server.jobs() {
 		since, fits := s.watch.fits[job.UID]
-		if fits && job.UID == s.watch.first && s.priorityOf(job) > s.priorityOf(after) && time.Since(since) > overtaken {
+		if fits && job.UID == s.watch.first && s.priorityOf(job) > s.priorityOf(after) && time.Since(since) > overtaken+s.proving(job) {
 			s.fail("%s/%s is started before %s/%s, which is more important and has fitted for %s", after.Namespace, after.Name,
 				job.Namespace, job.Name, time.Since(since))
 		}
