@@ -178,8 +178,22 @@ func (s *search) cost(l *lender) time.Duration {
 		}
 	}
 	needs := s.p.devices(s.job)
-	helps := min(int64(min(int32(len(l.workers)), j.limit-j.gone))*s.p.devices(l.job), int64(max(s.places, 1))*needs)
+	helps := min(int64(min(s.helpers(l), j.limit-j.gone))*s.p.devices(l.job), int64(max(s.places, 1))*needs)
 	return pause * time.Duration(j.live) * time.Duration(needs) / time.Duration(max(helps, 1))
+}
+
+// helpers is how many workers of a lender are where a place is of use, or count against a quota that matters.
+func (s *search) helpers(l *lender) int32 {
+	left := int32(len(l.workers))
+	if !s.placed || len(s.avoid) == 0 {
+		return left
+	}
+	for _, w := range l.workers {
+		if slices.Contains(s.avoid, s.p.c.Jobs[l.job].Workers[w].Node) {
+			left--
+		}
+	}
+	return left
 }
 
 // pop takes the first lender out, nil when there is none.
