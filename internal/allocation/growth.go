@@ -345,6 +345,9 @@ func (l *level) takeFromLower(id JobID, steps int32) bool {
 		}
 		if steps == 1 {
 			l.cursor[k] = i + 1
+			if l.cursor[k.anywhere()] == i && !p.couldGive(l.lenders[i]) {
+				l.cursor[k.anywhere()] = i + 1
+			}
 		}
 	}
 	return false
@@ -370,10 +373,16 @@ func (p *planner) lendersBelow(priority int32) []JobID {
 	return all
 }
 
+// couldGive says whether a job has anything that it could give to growth, if it may be shrunk now.
+func (p *planner) couldGive(from JobID) bool {
+	j := &p.jobs[from]
+	return !j.evicted && j.added == 0 && j.virtual == 0 && j.limit > j.gone
+}
+
 // takeOne takes room for growth from one other job, which may be shrunk now, unless what that leaves to it is not fair.
 func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bool) bool {
 	in, j := &p.c.Jobs[id], &p.jobs[from]
-	if j.evicted || j.added > 0 || j.virtual > 0 || j.limit <= j.gone {
+	if !p.couldGive(from) {
 		return false
 	}
 	if !j.young.IsZero() {

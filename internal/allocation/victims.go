@@ -107,12 +107,11 @@ func (s *search) note() {
 // not, and a search orders workers, has them leave and takes that back.
 func (s *search) hopeless() bool {
 	p := s.p
-	reach, soon, width := p.reach.of(s.class), p.soon.of(s.class), len(p.c.Resources)
+	soon, width := p.soon.of(s.class), len(p.c.Resources)
 	quota := s.enoughQuota()
 	for _, h := range p.stillHolds(s.only) {
 		quota = quota || s.countsAgainst(h.shape)
-		// Nothing that can be taken makes a place on other nodes.
-		if n := h.node; n >= 0 && reach.at[n] > soon.at[n] && !slices.Contains(s.avoid, n) {
+		if n := h.node; n >= 0 && s.couldGain(n) {
 			p.glance.add(n, p.c.Shapes[h.shape].Request, int64(h.times))
 		}
 	}
@@ -229,7 +228,6 @@ func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
 	if j.evicted || j.moves > 0 || l.job == s.job && s.rule != RuleGangClass || j.gone >= j.limit {
 		return
 	}
-	reach, soon := s.p.reach.of(s.class).at, s.p.soon.of(s.class).at
 	for _, w := range all.inOrder(l, in.Workers) {
 		if j.gone >= j.limit || enough() {
 			return
@@ -238,14 +236,19 @@ func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
 		if which == mine && (!worker.Marked || worker.For != s.job) || which == idle && !worker.Marked && worker.World {
 			continue
 		}
-		if s.placed && (reach[worker.Node] <= soon[worker.Node] || slices.Contains(s.avoid, worker.Node)) {
-			continue // Nothing that can be taken makes a place there.
+		if s.placed && !s.couldGain(worker.Node) {
+			continue
 		}
 		if !s.p.takeable(l.job, int(w)) || worker.Own && j.ownBound-j.ownGone <= in.Min {
 			continue
 		}
 		s.choose(l.job, int(w))
 	}
+}
+
+// couldGain says whether anything that can be taken makes a place on a node that would be of use.
+func (s *search) couldGain(n NodeID) bool {
+	return s.p.reach.of(s.class).at[n] > s.p.soon.of(s.class).at[n] && !slices.Contains(s.avoid, n)
 }
 
 func (s *search) choose(id JobID, w int) {
