@@ -104,6 +104,19 @@ func TestGrowthTakesFromOthersBesideWhatIsAvoided(t *testing.T) {
 	}
 }
 
+// TestWhoIsAvoidedGivesToOthers: that one has nothing to give to a job which avoids its node says nothing of other jobs.
+func TestWhoIsAvoidedGivesToOthers(t *testing.T) {
+	c := newCluster().withNodes(3, 4)
+	lender := c.training("lender", 2, 4, []NodeID{1, 1, 1, 1})
+	c.training("one", 1, 2, []NodeID{2, 2})
+	c.training("another", 1, 2, []NodeID{2, 2})
+	choosy := c.training("choosy", 2, 4, []NodeID{0, 0}, priority(100), sizes(2, 4), func(j *Job) { j.Avoid = []NodeID{1} })
+	other := c.training("other", 2, 4, []NodeID{0, 0}, priority(100), sizes(2, 4))
+	if got := NewPlan(c); got.leaves(lender) != 2 || got.leavesFor(lender, other) != 2 {
+		t.Errorf("%+v leave for %d and %d, want 2 for the latter", got.of(lender).Leave, choosy, other)
+	}
+}
+
 // TestGrowthGoesElsewhere: a node that is avoided keeps a job from growing there alone.
 func TestGrowthGoesElsewhere(t *testing.T) {
 	c := newCluster().withNodes(3, 4)

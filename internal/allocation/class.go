@@ -45,12 +45,6 @@ type scope struct {
 	// typed keeps to nodes with this type of device.
 	typed bool
 	kind  string
-	// avoid leaves these out.
-	avoid []NodeID
-}
-
-func (s *scope) equal(other *scope) bool {
-	return s.growth == other.growth && s.typed == other.typed && s.kind == other.kind && slices.Equal(s.avoid, other.avoid)
 }
 
 // classes finds the class of a shape.
@@ -121,7 +115,7 @@ func (k *classes) intern(s ShapeID, in *scoped) classID {
 // within is what is known of a scope.
 func (k *classes) within(s scope) *scoped {
 	for i := range k.scopes {
-		if k.scopes[i].equal(&s) {
+		if k.scopes[i].scope == s {
 			return &k.scopes[i]
 		}
 	}
@@ -130,11 +124,6 @@ func (k *classes) within(s scope) *scoped {
 		n := &k.c.Nodes[i]
 		if n.Name != "" && n.Closed == "" && (!s.growth || !n.Autoscaled) && (!s.typed || n.DeviceType == s.kind) {
 			in.open.Set(i)
-		}
-	}
-	for _, n := range s.avoid {
-		if n >= 0 {
-			in.open.Clear(int(n))
 		}
 	}
 	k.scopes = append(k.scopes, in)

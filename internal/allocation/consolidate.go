@@ -360,11 +360,11 @@ func (m *moving) replacements() (map[JobID][]NodeID, bool) {
 				coming[v.job]++
 				continue
 			}
-			k := p.growsOn(v.job)
-			if own {
-				k = p.classes.of(worker.Shape, scope{avoid: in.Avoid})
+			k := p.classes.of(worker.Shape, scope{growth: !own})
+			if !own {
+				k = p.growthScope(v.job)
 			}
-			n := p.now.of(k).fullest()
+			n := p.now.of(k).fullest(in.Avoid)
 			if n == None || p.now.bounds(worker.Shape, 0) < 1 || p.opaque(worker.Shape) {
 				return nil, false
 			}

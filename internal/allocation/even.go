@@ -14,9 +14,13 @@ func (l *level) even(id JobID, steps int32) bool {
 		return false
 	}
 	// Whoever has as much as one for whom nobody could be found finds nobody either.
-	key := evenKey{p.growsOn(id), p.c.Jobs[id].Namespace, steps, p.devices(id)}
-	if least, ok := l.uneven[key]; ok && p.surplus(id) >= least {
-		return false
+	key := evenKey{p.growthSought(id), p.c.Jobs[id].Namespace, steps, p.devices(id)}
+	anywhere := key
+	anywhere.sought = key.anywhere()
+	for _, known := range []evenKey{key, anywhere} {
+		if least, ok := l.uneven[known]; ok && p.surplus(id) >= least {
+			return false
+		}
 	}
 	for _, donor := range l.richest(id, steps) {
 		// How much a step takes is known once it was looked for: all that it needs may have to come from one donor.
@@ -56,7 +60,7 @@ func (l *level) rankDonors() {
 
 // evenKey is what jobs have in common for which the same donors come into question.
 type evenKey struct {
-	class     classID
+	sought
 	namespace NamespaceID
 	steps     int32
 	devices   int64

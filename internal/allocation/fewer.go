@@ -55,7 +55,7 @@ func (s *search) candidates() []victim {
 func (s *search) makesPlace(v victim) bool {
 	soon, worker := &s.p.soon, &s.p.c.Jobs[v.job].Workers[v.worker]
 	at := soon.of(s.class)
-	if worker.Node < 0 || !at.class.nodes.Has(int(worker.Node)) {
+	if !s.mayUse(worker.Node) {
 		return false
 	}
 	row, request := soon.free[int(worker.Node)*len(s.p.c.Resources):], s.p.c.Shapes[worker.Shape].Request

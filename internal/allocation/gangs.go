@@ -28,6 +28,8 @@ type demand struct {
 	// scheduler already.
 	places, made int32
 	class        classID
+	// avoid are nodes on which a place is of no use to it.
+	avoid []NodeID
 	// intime is true for a gang that will have ended before reserved room can be used.
 	intime bool
 	// granted is true for a gang that was granted and of which there is nothing yet.
@@ -109,11 +111,10 @@ func (p *planner) demands() []demand {
 			d.kind, d.places, d.made = begin, in.Min, in.Min
 		}
 		if d.places > 0 {
-			within := scope{}
 			if d.kind == replace {
-				within.avoid = in.Avoid // who has min workers all the same does without such nodes
+				d.avoid = in.Avoid // who has min workers all the same does without such nodes
 			}
-			d.class = p.classes.of(in.Gang, within)
+			d.class = p.classes.of(in.Gang, scope{})
 			all = append(all, d)
 		}
 	}
@@ -195,7 +196,7 @@ func (p *planner) serveEach(d *demand) verdict {
 
 // fits says whether there is room for a demand.
 func (p *planner) fits(r *room, d *demand) bool {
-	return r.of(d.class).total >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
+	return r.of(d.class).beside(d.avoid) >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
 }
 
 // reclaim chooses who leaves so that the demand fits soon.
@@ -207,8 +208,8 @@ func (p *planner) reclaim(d *demand) bool {
 	if d.kind == replace {
 		rule = RuleGangClass
 	}
-	s := p.newSearch(want{job: d.job, shape: in.Gang, class: d.class, places: d.places, made: d.made, rule: rule, only: None})
-	most := p.reach.of(d.class).total
+	s := p.newSearch(want{job: d.job, shape: in.Gang, class: d.class, avoid: d.avoid, places: d.places, made: d.made, rule: rule, only: None})
+	most := p.reach.of(d.class).beside(d.avoid)
 	if p.fits(&p.reach, d) {
 		if s.surplus() {
 			if p.lasts(d, s.moves(), nil) {
@@ -269,7 +270,7 @@ func (p *planner) settle(d *demand) {
 func (p *planner) promise(d *demand) {
 	in := &p.c.Jobs[d.job]
 	free := *d
-	free.places = min(d.places, int32(min(p.now.of(d.class).total, int64(d.places))))
+	free.places = min(d.places, int32(min(p.now.of(d.class).beside(d.avoid), int64(d.places))))
 	nodes := p.spread(&p.now, &free, in.Avoid)
 	for _, n := range nodes {
 		p.charge(n, in.Gang)

@@ -14,8 +14,8 @@ type level struct {
 	// jobs are those that may grow, groups the same by namespace.
 	jobs   []JobID
 	groups []*group
-	// cursor says for a class how many of the lenders below this level have nothing more for it.
-	cursor  map[classID]int
+	// cursor says for what is sought how many of the lenders below this level have nothing more for it.
+	cursor  map[sought]int
 	lenders []JobID
 	looked  bool
 	// donors are equals that could give something, by namespace, top is the largest surplus of them.
@@ -65,7 +65,7 @@ func (p *planner) grow() {
 		for n < len(all) && p.c.Jobs[all[n]].Priority == p.c.Jobs[all[0]].Priority {
 			n++
 		}
-		l := &level{p: p, priority: p.c.Jobs[all[0]].Priority, jobs: all[:n], cursor: map[classID]int{}}
+		l := &level{p: p, priority: p.c.Jobs[all[0]].Priority, jobs: all[:n], cursor: map[sought]int{}}
 		l.fill()
 		all = all[n:]
 	}
@@ -226,10 +226,10 @@ func (l *level) step(id JobID) bool {
 		return false
 	}
 	steps := size - p.size(id)
-	k := p.growsOn(id)
+	k := p.growthScope(id)
 	head := p.c.Namespaces[in.Namespace].HeadRoom
 	if p.opaque(in.Growth) {
-		if j.unbound == 0 && j.added == 0 && p.now.of(k).total >= int64(steps) && p.now.bounds(in.Growth, head) >= steps {
+		if j.unbound == 0 && j.added == 0 && p.now.of(k).beside(in.Avoid) >= int64(steps) && p.now.bounds(in.Growth, head) >= steps {
 			for _, n := range p.growInto(&p.now, id, steps) {
 				p.charge(n, in.Growth)
 				p.out[id].Places = append(p.out[id].Places, None)
@@ -239,7 +239,7 @@ func (l *level) step(id JobID) bool {
 		return false
 	}
 	for _, r := range []*room{&p.now, &p.soon} {
-		if r.of(k).total < int64(steps) || r.bounds(in.Growth, head) < steps {
+		if r.of(k).beside(in.Avoid) < int64(steps) || r.bounds(in.Growth, head) < steps {
 			continue
 		}
 		nodes := p.growInto(r, id, steps)
@@ -260,7 +260,7 @@ func (l *level) step(id JobID) bool {
 // take has others give what a job needs for one legal step more.
 func (l *level) take(id JobID, k classID, steps int32) bool {
 	p, in := l.p, &l.p.c.Jobs[id]
-	if p.reach.of(k).total < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
+	if p.reach.of(k).beside(in.Avoid) < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
 		return false
 	}
 	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
@@ -287,30 +287,18 @@ func (l *level) add(id JobID, count *int32, steps int32) {
 	l.p.held[l.p.c.Jobs[id].Namespace] += int64(steps) * l.p.devices(id)
 }
 
-// growthScope is the class of the pods by which a job grows, wherever it once may.
+// growthScope is the class of the pods by which a job grows, on the nodes that it avoids as well.
 func (p *planner) growthScope(id JobID) classID {
-	p.findGrowthClasses(id)
-	return p.jobs[id].growthClass
-}
-
-// growsOn is the same on those nodes alone where it may grow now: it avoids the others.
-func (p *planner) growsOn(id JobID) classID {
-	p.findGrowthClasses(id)
-	return p.jobs[id].besideAvoided
-}
-
-func (p *planner) findGrowthClasses(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	if j.hasClass {
-		return
+		return j.growthClass
 	}
 	within := scope{growth: true}
 	if j.tally.home != None && p.asksForDevices(in.Growth) {
 		within.typed, within.kind = true, p.c.Nodes[j.tally.home].DeviceType
 	}
-	j.growthClass = p.classes.of(in.Growth, within)
-	within.avoid = in.Avoid
-	j.besideAvoided, j.hasClass = p.classes.of(in.Growth, within), true
+	j.growthClass, j.hasClass = p.classes.of(in.Growth, within), true
+	return j.growthClass
 }
 
 func (p *planner) asksForDevices(s ShapeID) bool {
@@ -324,13 +312,13 @@ func (p *planner) asksForDevices(s ShapeID) bool {
 
 // growInto names nodes for so many more: the fullest for pods with devices.
 func (p *planner) growInto(r *room, id JobID, steps int32) []NodeID {
-	in, k, mark := &p.c.Jobs[id], p.growsOn(id), r.mark()
+	in, k, mark := &p.c.Jobs[id], p.growthScope(id), r.mark()
 	if !p.asksForDevices(in.Growth) {
-		return p.apart(r, id, k, steps, nil)
+		return p.apart(r, id, k, steps, in.Avoid)
 	}
 	nodes := make([]NodeID, 0, steps)
 	for range steps {
-		n := r.of(k).fullest()
+		n := r.of(k).fullest(in.Avoid)
 		if n == None {
 			break
 		}
@@ -350,13 +338,16 @@ func (l *level) takeFromLower(id JobID, steps int32) bool {
 	if !l.looked {
 		l.looked, l.lenders = true, p.lendersBelow(l.priority)
 	}
-	k := p.growsOn(id)
-	for i := l.cursor[k]; i < len(l.lenders); i++ {
+	k := p.growthSought(id)
+	for i := max(l.cursor[k], l.cursor[k.anywhere()]); i < len(l.lenders); i++ {
 		if p.takeOne(id, l.lenders[i], steps, nil) {
 			return true
 		}
 		if steps == 1 {
 			l.cursor[k] = i + 1
+			if l.cursor[k.anywhere()] == i && !p.couldGive(l.lenders[i]) {
+				l.cursor[k.anywhere()] = i + 1
+			}
 		}
 	}
 	return false
@@ -382,33 +373,42 @@ func (p *planner) lendersBelow(priority int32) []JobID {
 	return all
 }
 
+// couldGive says whether a job has anything that it could give to growth, if it may be shrunk now.
+func (p *planner) couldGive(from JobID) bool {
+	j := &p.jobs[from]
+	return !j.evicted && j.added == 0 && j.virtual == 0 && j.limit > j.gone
+}
+
 // takeOne takes room for growth from one other job, which may be shrunk now, unless what that leaves to it is not fair.
 func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bool) bool {
 	in, j := &p.c.Jobs[id], &p.jobs[from]
-	if j.evicted || j.added > 0 || j.virtual > 0 || j.limit <= j.gone {
+	if !p.couldGive(from) {
 		return false
 	}
 	if !j.young.IsZero() {
 		p.wake(j.young)
 		return false
 	}
-	k := p.growsOn(id)
-	refused := p.refusals(k, in.Growth, p.soon.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps)
-	if least := refused[from]; least > 0 && steps >= least {
+	k := p.growthScope(id)
+	seeks := pair{p.growthSought(id), None}
+	if p.soon.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
+		seeks.shape = in.Growth
+	}
+	if p.refused(seeks, from, steps) {
 		return false
 	}
 	s := p.newSearch(want{
-		job: id, shape: in.Growth, class: k, places: steps, made: steps,
+		job: id, shape: in.Growth, class: k, avoid: in.Avoid, places: steps, made: steps,
 		headRoom: p.c.Namespaces[in.Namespace].HeadRoom, rule: RuleGrowth, only: from,
 	})
 	before := p.surplus(from)
 	if s.hopeless() || !s.surplus() {
-		refused[from] = steps
+		p.refuse(seeks, in.Avoid, from, steps)
 		return false
 	}
-	if !p.lasts(&demand{job: id, kind: begin, class: k, places: steps}, false, nil) {
+	if !p.lasts(&demand{job: id, kind: begin, class: k, avoid: in.Avoid, places: steps}, false, nil) {
 		s.abandon()
-		refused[from] = steps
+		p.refuse(seeks, in.Avoid, from, steps)
 		return false
 	}
 	gives := before - p.surplus(from)
@@ -419,25 +419,4 @@ func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bo
 	p.take(s)
 	p.held[p.c.Jobs[from].Namespace] -= gives
 	return true
-}
-
-// pair is a class of pods, and their shape where quotas matter too.
-type pair struct {
-	class classID
-	shape ShapeID
-}
-
-// refusals say for each job how few pods of a class it had no room to give for, 0 when it was not asked: it will
-// have none later in the same plan.
-func (p *planner) refusals(k classID, s ShapeID, quota bool) []int32 {
-	key := pair{k, None}
-	if quota {
-		key.shape = s
-	}
-	known := p.refused[key]
-	if known == nil {
-		known = make([]int32, len(p.c.Jobs))
-		p.refused[key] = known
-	}
-	return known
 }

@@ -177,9 +177,28 @@ func (s *search) cost(l *lender) time.Duration {
 			pause = restart
 		}
 	}
-	needs := s.p.devices(s.job)
-	helps := min(int64(min(int32(len(l.workers)), j.limit-j.gone))*s.p.devices(l.job), int64(max(s.places, 1))*needs)
+	needs, each := s.p.devices(s.job), s.p.devices(l.job)
+	wanted := int64(max(s.places, 1)) * needs
+	helps := min(s.helpers(l, min(int64(j.limit-j.gone), wanted/each+1))*each, wanted)
 	return pause * time.Duration(j.live) * time.Duration(needs) / time.Duration(max(helps, 1))
+}
+
+// helpers is how many workers of a lender are where a place is of use, or count against a quota that matters; no more of them are
+// counted than so many.
+func (s *search) helpers(l *lender, most int64) int64 {
+	if !s.placed || len(s.avoid) == 0 {
+		return min(int64(len(l.workers)), most)
+	}
+	found := int64(0)
+	for _, w := range l.workers {
+		if found >= most {
+			break
+		}
+		if !slices.Contains(s.avoid, s.p.c.Jobs[l.job].Workers[w].Node) {
+			found++
+		}
+	}
+	return found
 }
 
 // pop takes the first lender out, nil when there is none.

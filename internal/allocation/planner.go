@@ -48,8 +48,10 @@ type planner struct {
 	offers []offer
 	// paced is true when the pace of any job that trains is known, and they share by it.
 	paced bool
-	// refused says how few workers of a kind each job could not make room for.
-	refused map[pair][]int32
+	// refusals say for each job how few pods of a kind it had no room to give for, 0 when it was not asked or had some.
+	refusals map[pair][]int32
+	// avoided numbers the lists of nodes beside which room was looked for at others.
+	avoided map[string]int
 	// givers says who gives to a job.
 	givers map[JobID][]giver
 	out    []Decision
@@ -90,11 +92,13 @@ type job struct {
 	added, virtual int32
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known.
 	wish int32
-	// growthClass and besideAvoided are known where hasClass is true (growthScope, growsOn).
-	growthClass, besideAvoided classID
-	hasClass                   bool
-	devices                    int64
-	waits                      waits
+	// growthClass is known where hasClass is true (growthScope).
+	growthClass classID
+	hasClass    bool
+	// beside numbers what it avoids, 0 until somebody asks.
+	beside  int
+	devices int64
+	waits   waits
 }
 
 // leaving says whether a worker leaves by this plan, and for whom.
@@ -110,7 +114,8 @@ type leaving struct {
 
 func (p *planner) plan(c *Cluster) Plan {
 	p.c, p.classes = c, newClasses(c)
-	p.vain, p.refused, p.awaited = newVain(), map[pair][]int32{}, map[NodeID]bool{}
+	p.avoided = nil
+	p.vain, p.refusals, p.awaited = newVain(), map[pair][]int32{}, map[NodeID]bool{}
 	p.out = make([]Decision, len(c.Jobs))
 	p.now.reset(c, p.classes)
 	p.soon.copyOf(&p.now)

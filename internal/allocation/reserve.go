@@ -109,6 +109,11 @@ func (p *planner) lasts(d *demand, hidden bool, moves []move) bool {
 	for n := range now.at {
 		total += int64(min(now.at[n], then.at[n]))
 	}
+	for i, n := range d.avoid {
+		if n >= 0 && !slices.Contains(d.avoid[:i], n) {
+			total -= int64(min(now.at[n], then.at[n]))
+		}
+	}
 	return total >= int64(d.places)
 }
 
@@ -316,8 +321,8 @@ func (p *planner) keepReserved() {
 	}
 }
 
-// sharedNodes are those of a class on which room is kept that has yet to come free.
-func (p *planner) sharedNodes(k classID) []NodeID {
+// sharedNodes are those of a class, beside some, on which room is kept that has yet to come free.
+func (p *planner) sharedNodes(k classID, avoid []NodeID) []NodeID {
 	var all []NodeID
 	for i := range p.reservations {
 		r := &p.reservations[i]
@@ -325,7 +330,7 @@ func (p *planner) sharedNodes(k classID) []NodeID {
 			continue // nothing is held just now, or all of it was taken already
 		}
 		for _, n := range r.held {
-			if n >= 0 && p.classes.all[k].nodes.Has(int(n)) {
+			if n >= 0 && p.classes.all[k].nodes.Has(int(n)) && !slices.Contains(avoid, n) {
 				all = append(all, n)
 			}
 		}

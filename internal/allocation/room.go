@@ -230,6 +230,17 @@ func (p *places) enter(n int, bucket int32) {
 	p.sizes[bucket]++
 }
 
+// beside is how many places there are on other nodes than these.
+func (p *places) beside(avoid []NodeID) int64 {
+	left := p.total
+	for i, n := range avoid {
+		if n >= 0 && int(n) < len(p.at) && !slices.Contains(avoid[:i], n) {
+			left -= int64(p.at[n])
+		}
+	}
+	return left
+}
+
 // together is the node for a gang of which so many are left to place: the tightest that holds them all,
 // else the one with the most places; None when there is none.
 func (p *places) together(rest int32, avoid []NodeID) NodeID {
@@ -247,9 +258,9 @@ func (p *places) together(rest int32, avoid []NodeID) NodeID {
 }
 
 // fullest is the node with the fewest places, but one at least.
-func (p *places) fullest() NodeID {
+func (p *places) fullest(avoid []NodeID) NodeID {
 	for b := 1; b <= brim; b++ {
-		if n := p.least(b, 1, nil); n != None {
+		if n := p.least(b, 1, avoid); n != None {
 			return n
 		}
 	}

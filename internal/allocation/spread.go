@@ -10,13 +10,13 @@ import (
 // a job loses with a node should be little.
 
 // spread names nodes for a demand that fits, without taking the room. Nodes on which pods of the job have
-// failed come last.
+// failed come last, or not at all where they are of no use to the demand.
 func (p *planner) spread(r *room, d *demand, avoid []NodeID) []NodeID {
 	shape, mark := p.c.Jobs[d.job].Gang, r.mark()
 	defer r.undo(mark)
 	if !p.asksForDevices(shape) {
 		nodes := p.apart(r, d.job, d.class, d.places, avoid)
-		if rest := d.places - int32(len(nodes)); rest > 0 && len(avoid) > 0 {
+		if rest := d.places - int32(len(nodes)); rest > 0 && len(avoid) > 0 && len(d.avoid) == 0 {
 			for _, n := range nodes {
 				r.add(n, shape, -1)
 			}
@@ -27,7 +27,7 @@ func (p *planner) spread(r *room, d *demand, avoid []NodeID) []NodeID {
 	nodes := make([]NodeID, 0, d.places)
 	for rest := d.places; rest > 0; {
 		n := r.of(d.class).together(rest, avoid)
-		if n == None && len(avoid) > 0 {
+		if n == None && len(avoid) > 0 && len(d.avoid) == 0 {
 			avoid = nil
 			continue
 		}

@@ -7,9 +7,11 @@ import (
 
 // want is room that somebody needs and that is not free.
 type want struct {
-	job    JobID
-	shape  ShapeID
-	class  classID
+	job   JobID
+	shape ShapeID
+	class classID
+	// avoid are nodes on which a place is of no use.
+	avoid  []NodeID
 	places int32
 	// made is how many new pods the quotas have to admit, headRoom what is left to others.
 	made     int32
@@ -48,20 +50,25 @@ type victim struct {
 }
 
 func (p *planner) newSearch(w want) *search {
-	return &search{p: p, want: w, mark: p.soon.mark(), shared: p.sharedNodes(w.class)}
+	return &search{p: p, want: w, mark: p.soon.mark(), shared: p.sharedNodes(w.class, w.avoid)}
+}
+
+// mayUse says whether a place on a node would be of use.
+func (s *search) mayUse(n NodeID) bool {
+	return n >= 0 && s.p.classes.all[s.class].nodes.Has(int(n)) && !slices.Contains(s.avoid, n)
 }
 
 // enough says whether the room would be there.
 func (s *search) enough() bool { return s.enoughPlaces() && s.enoughQuota() }
 
 func (s *search) enoughPlaces() bool {
-	return s.p.soon.of(s.class).total >= int64(s.places) && s.total() >= int64(s.places)
+	return s.p.soon.of(s.class).beside(s.avoid) >= int64(s.places) && s.total() >= int64(s.places)
 }
 
 // total is how many places there are. What comes free beyond what is within reach is kept for another gang (keepReserved).
 func (s *search) total() int64 {
 	soon, reach := s.p.soon.of(s.class), s.p.reach.of(s.class)
-	total := soon.total
+	total := soon.beside(s.avoid)
 	for _, n := range s.shared {
 		total -= int64(max(soon.at[n]-reach.at[n], 0))
 	}
@@ -100,16 +107,15 @@ func (s *search) note() {
 // not, and a search orders workers, has them leave and takes that back.
 func (s *search) hopeless() bool {
 	p := s.p
-	reach, soon, width := p.reach.of(s.class), p.soon.of(s.class), len(p.c.Resources)
+	soon, width := p.soon.of(s.class), len(p.c.Resources)
 	quota := s.enoughQuota()
 	for _, h := range p.stillHolds(s.only) {
 		quota = quota || s.countsAgainst(h.shape)
-		// Nothing that can be taken makes a place on other nodes.
-		if n := h.node; n >= 0 && reach.at[n] > soon.at[n] {
+		if n := h.node; n >= 0 && s.couldGain(n) {
 			p.glance.add(n, p.c.Shapes[h.shape].Request, int64(h.times))
 		}
 	}
-	places := soon.total
+	places := soon.beside(s.avoid)
 	for i, n := range p.glance.nodes {
 		row := p.glance.rows[i*width : (i+1)*width]
 		for r := range row {
@@ -162,11 +168,10 @@ func (g *glance) clear() { g.nodes, g.rows = g.nodes[:0], g.rows[:0] }
 
 // fromOne adds workers of the one lender that may be asked.
 func (s *search) fromOne() {
-	k := &s.p.classes.all[s.class]
 	s.one.job, s.one.workers = s.only, s.one.workers[:0]
 	quota := !s.enoughQuota()
 	for _, l := range s.p.jobs[s.only].lendables {
-		if (l.node >= 0 && k.nodes.Has(int(l.node)) || quota && s.countsAgainst(l.shape)) && s.p.takeable(s.only, int(l.worker)) {
+		if (s.mayUse(l.node) || quota && s.countsAgainst(l.shape)) && s.p.takeable(s.only, int(l.worker)) {
 			s.one.workers = append(s.one.workers, l.worker)
 		}
 	}
@@ -223,7 +228,6 @@ func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
 	if j.evicted || j.moves > 0 || l.job == s.job && s.rule != RuleGangClass || j.gone >= j.limit {
 		return
 	}
-	reach, soon := s.p.reach.of(s.class).at, s.p.soon.of(s.class).at
 	for _, w := range all.inOrder(l, in.Workers) {
 		if j.gone >= j.limit || enough() {
 			return
@@ -232,14 +236,19 @@ func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
 		if which == mine && (!worker.Marked || worker.For != s.job) || which == idle && !worker.Marked && worker.World {
 			continue
 		}
-		if s.placed && reach[worker.Node] <= soon[worker.Node] {
-			continue // Nothing that can be taken makes a place there.
+		if s.placed && !s.couldGain(worker.Node) {
+			continue
 		}
 		if !s.p.takeable(l.job, int(w)) || worker.Own && j.ownBound-j.ownGone <= in.Min {
 			continue
 		}
 		s.choose(l.job, int(w))
 	}
+}
+
+// couldGain says whether anything that can be taken makes a place on a node that would be of use.
+func (s *search) couldGain(n NodeID) bool {
+	return s.p.reach.of(s.class).at[n] > s.p.soon.of(s.class).at[n] && !slices.Contains(s.avoid, n)
 }
 
 func (s *search) choose(id JobID, w int) {
@@ -285,7 +294,7 @@ func (s *search) spareAll(legally bool) {
 func (s *search) missing(v victim) bool {
 	soon, worker := &s.p.soon, &s.p.c.Jobs[v.job].Workers[v.worker]
 	at := soon.of(s.class)
-	if at.total > int64(s.places) || worker.Node < 0 || !at.class.nodes.Has(int(worker.Node)) {
+	if at.beside(s.avoid) > int64(s.places) || !s.mayUse(worker.Node) {
 		return false
 	}
 	row, request := soon.free[int(worker.Node)*len(s.p.c.Resources):], s.p.c.Shapes[worker.Shape].Request

@@ -224,7 +224,8 @@ func (p *planner) freeIsAvoided(id JobID) bool {
 	if !p.jobs[id].hasClass {
 		return false
 	}
-	return p.now.of(p.growsOn(id)).total < p.now.of(p.growthScope(id)).total
+	free := p.now.of(p.jobs[id].growthClass)
+	return free.beside(p.c.Jobs[id].Avoid) < free.total
 }
 
 // explainWaiting says what a queued gang waits for.
