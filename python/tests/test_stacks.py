@@ -38,7 +38,11 @@ class Stacks(unittest.TestCase):
             seen = b""
             while b"hang_in_a_thread" not in seen or b"hang_in_a_read" not in seen:  # It may not hang yet.
                 program.send_signal(stacks._SIGNAL)
-                seen += os.read(program.stderr.fileno(), 1 << 16)
+                seen = b""
+                while not seen.endswith(b" in <module>\n"):  # One at a time, or it does nothing but write them.
+                    written = os.read(program.stderr.fileno(), 1 << 16)
+                    self.assertTrue(written, seen)
+                    seen += written
             program.stdin.close()
             self.assertEqual(program.stdout.read(), b"lives on")
         self.assertEqual(program.returncode, 0)
