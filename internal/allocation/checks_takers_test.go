@@ -46,12 +46,14 @@ func (p *planner) keepsNode(n NodeID) bool {
 	return len(p.c.Quotas) > 0 && slices.ContainsFunc(p.reservations, func(r reservation) bool { return n >= 0 && p.c.Shapes[r.shape].Nodes.Has(int(n)) })
 }
 
-// eachNeeded fails when one of those who leave for gangs, or a whole job, could stay, and all gangs would have their room.
+// eachNeeded fails when one of those who leave for gangs, or a whole job, could stay, and all gangs would have their room. Room that
+// comes much later is none here.
 func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 	if len(s.takes(plan)) == 0 {
 		return
 	}
 	p := s.gangsServed()
+	p.countLate(-1)
 	for id := range s.Jobs {
 		d := &plan.Decisions[id]
 		if d.Evict {
@@ -81,10 +83,17 @@ func (s *simulation) wholeNeeded(t *rapid.T, p *planner, id JobID) {
 			return
 		}
 	}
-	short := func(amount int64) bool { return amount < 0 }
-	if !slices.ContainsFunc(left.free, short) && !slices.ContainsFunc(left.quota, short) {
-		t.Fatalf("%s ends for %s, and nobody needs its room", s.Jobs[id].Name, s.Jobs[p.out[id].For].Name)
+	for w := range s.Jobs[id].Workers {
+		worker := &s.Jobs[id].Workers[w]
+		short := worker.Node >= 0 && left.free[int(worker.Node)*len(p.c.Resources)+gpu] < 0
+		for _, q := range p.c.Shapes[worker.Shape].Quotas {
+			short = short || left.quota[int(q)*len(p.c.Counts)] < 0
+		}
+		if short && p.goesWhole(id, w) {
+			return
+		}
 	}
+	t.Fatalf("%s ends for %s, and nobody needs its room", s.Jobs[id].Name, s.Jobs[p.out[id].For].Name)
 }
 
 // stay is how many workers a job has when those have left who are to.

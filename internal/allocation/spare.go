@@ -6,11 +6,14 @@ import "slices"
 // these who hold more than it needs, because the number of workers of a job is to be a legal one, all of a job has to go, or a
 // quota was used up, some of those who were chosen before may be needed by nobody any more.
 
-// spareUnused lets those stay whose room nobody needs once all demands are served.
+// spareUnused lets those stay whose room nobody needs once all demands are served. Room that comes much later has nobody stay: a gang
+// of high priority would wait for what one behind it is promised.
 func (p *planner) spareUnused() {
+	p.countLate(-1)
+	defer p.countLate(1)
 	for _, id := range p.order {
-		if p.jobs[id].evicted && p.out[id].For != None && p.unusedWhole(id) {
-			p.jobs[id].evicted, p.jobs[id].later = false, false
+		if j := &p.jobs[id]; j.evicted && !j.later && p.out[id].For != None && p.unusedWhole(id) {
+			j.evicted = false
 			p.evicted--
 			p.evict(id, -1)
 			p.out[id].For = None
@@ -19,6 +22,26 @@ func (p *planner) spareUnused() {
 	for _, id := range p.order {
 		if j := &p.jobs[id]; j.lends && !j.evicted {
 			p.spareWorkers(id)
+		}
+	}
+}
+
+// countLate adds to what comes soon, or takes from it, what comes much later: the room of those who may not leave yet, of whole jobs
+// that end when these may, and of those who have replacements made first.
+func (p *planner) countLate(times int32) {
+	for _, id := range p.order {
+		j := &p.jobs[id]
+		if !j.lends && !j.later && j.moves == 0 {
+			continue
+		}
+		for w := range p.c.Jobs[id].Workers {
+			worker, l := &p.c.Jobs[id].Workers[w], &p.leaving[j.first+w]
+			if l.held || l.moves {
+				p.soon.apply(worker.Node, worker.Shape, times)
+			}
+			if j.later && p.goesWhole(id, w) {
+				p.soon.apply(worker.Node, worker.Shape, times)
+			}
 		}
 	}
 }
