@@ -60,6 +60,7 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 			s.wholeNeeded(t, p, JobID(id))
 			continue
 		}
+		s.stepNeeded(t, p, JobID(id), d)
 		stay := s.stay(JobID(id), d) + 1
 		for _, l := range d.Leave {
 			w := &s.Jobs[id].Workers[l.Worker]
@@ -68,6 +69,32 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 				t.Fatalf("worker %d of %s leaves for %s, and nobody needs its room", l.Worker, s.Jobs[id].Name, s.Jobs[l.For].Name)
 			}
 		}
+	}
+}
+
+// stepNeeded fails when so many of a job could stay together that their number is the next legal one.
+func (s *simulation) stepNeeded(t *rapid.T, p *planner, id JobID, d *Decision) {
+	j, stay := &s.Jobs[id], s.stay(id, d)
+	next := j.next(stay)
+	if next == 0 || len(d.Leave) == 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.Shape != j.Workers[0].Shape }) {
+		return
+	}
+	request, could := s.Shapes[j.Workers[0].Shape].Request[gpu], int64(0)
+	leaving := map[NodeID]int64{}
+	for _, l := range d.Leave {
+		w := &j.Workers[l.Worker]
+		if l.Rule == RuleGangsFirst && !w.Ending && !w.Leaving && w.Node >= 0 && !p.keepsQuota(w.Shape) && !p.keepsNode(w.Node) {
+			leaving[w.Node]++
+		}
+	}
+	for n, count := range leaving {
+		could += min(count, max(p.soon.free[int(n)*len(s.Resources)+gpu], 0)/request)
+	}
+	for _, q := range s.Shapes[j.Workers[0].Shape].Quotas {
+		could = min(could, max(p.soon.quota[int(q)*len(s.Counts)], 0)/request)
+	}
+	if could >= int64(next-stay) {
+		t.Fatalf("%d of %s leave, and it could have %d: nobody needs the room of %d", len(d.Leave), j.Name, next, could)
 	}
 }
 

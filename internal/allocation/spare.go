@@ -46,7 +46,7 @@ func (p *planner) countLate(times int32) {
 	}
 }
 
-// spareWorkers lets workers of a job stay, those first whom it misses most.
+// spareWorkers lets workers of a job stay, those first whom it misses most: one by one, or as many together as make a legal number.
 func (p *planner) spareWorkers(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	var chosen []int
@@ -59,21 +59,34 @@ func (p *planner) spareWorkers(id JobID) {
 		}
 	}
 	slices.SortFunc(chosen, func(a, b int) int { return missed(&in.Workers[b], &in.Workers[a]) })
+	var together []int
+	mark := p.soon.mark()
 	for _, w := range chosen {
-		stay := j.live - j.gone + 1
-		if (in.Stage != Training || stay > in.Max || in.legal(stay)) && p.unused(&in.Workers[w]) {
+		if !p.unused(&in.Workers[w]) {
+			continue
+		}
+		together = append(together, w)
+		if stay := j.live - j.gone + int32(len(together)); in.Stage == Training && stay <= in.Max && !in.legal(stay) {
+			continue
+		}
+		p.soon.undo(mark)
+		for _, w := range together {
 			p.spare(id, w)
 		}
+		mark, together = p.soon.mark(), together[:0]
 	}
+	p.soon.undo(mark)
 	j.lends = held || j.gone > 0
 }
 
-// unused says whether nobody needs what a worker leaves.
+// unused takes what a worker leaves from what comes soon, if nobody needs that.
 func (p *planner) unused(w *Worker) bool {
 	mark := p.soon.mark()
-	defer p.soon.undo(mark)
-	p.soon.add(w.Node, w.Shape, -1)
-	return p.enoughOn(w)
+	if p.soon.add(w.Node, w.Shape, -1); p.enoughOn(w) {
+		return true
+	}
+	p.soon.undo(mark)
+	return false
 }
 
 // unusedWhole says whether nobody needs what all of a job leaves.

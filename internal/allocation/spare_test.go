@@ -39,6 +39,21 @@ func TestNoWholeJobEndsWhereAnotherLeavesEnoughForTwo(t *testing.T) {
 	}
 }
 
+// Where only pairs may leave, or stay, a pair stays.
+func TestPairsStayWhereOthersLeaveEnough(t *testing.T) {
+	for wants, leave := range map[int32]int{2: 0, 3: 2, 4: 2} {
+		c := newCluster().withNodes(1, 4).withNodes(1, 8)
+		sized := c.training("sized", 4, 8, []NodeID{0, 0, 0, 0, 1, 1, 1, 1}, sizes(4, 8))
+		small := c.training("small", 2, 4, []NodeID{1, 1, 1, 1}, sizes(2, 4))
+		c.queued("first", 2, 2, priority(20))
+		c.queued("second", wants, wants, priority(10))
+		plan := NewPlan(c)
+		if a, b := plan.leaves(small), plan.leaves(sized); a != leave || b != 4 {
+			t.Errorf("two gangs want 2 and %d: %d and %d leave, want %d and 4", wants, a, b, leave)
+		}
+	}
+}
+
 // Room that comes much later has nobody stay who leaves for a gang of higher priority: it would wait for what one behind it is promised.
 func TestNobodyStaysForRoomThatComesMuchLater(t *testing.T) {
 	first := func(c *Cluster, set ...func(*Job)) JobID {
