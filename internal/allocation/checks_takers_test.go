@@ -72,18 +72,19 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 	}
 }
 
-// stepNeeded fails when so many of a job could stay together that their number is the next legal one.
+// stepNeeded fails when so many of a job could stay together that their number is the next legal one. What is kept for a gang that
+// waits may be more than one worker's room.
 func (s *simulation) stepNeeded(t *rapid.T, p *planner, id JobID, d *Decision) {
 	j, stay := &s.Jobs[id], s.stay(id, d)
 	next := j.next(stay)
-	if next == 0 || len(d.Leave) == 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.Shape != j.Workers[0].Shape }) {
+	if next == 0 || len(d.Leave) == 0 || len(p.reservations) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.Shape != j.Workers[0].Shape }) {
 		return
 	}
 	request, could := s.Shapes[j.Workers[0].Shape].Request[gpu], int64(0)
 	leaving := map[NodeID]int64{}
 	for _, l := range d.Leave {
 		w := &j.Workers[l.Worker]
-		if l.Rule == RuleGangsFirst && !w.Ending && !w.Leaving && w.Node >= 0 && !p.keepsQuota(w.Shape) && !p.keepsNode(w.Node) {
+		if l.Rule == RuleGangsFirst && !w.Ending && !w.Leaving && w.Node >= 0 {
 			leaving[w.Node]++
 		}
 	}
@@ -194,6 +195,36 @@ func (s *simulation) notHeldUp(t *rapid.T, plan Plan) {
 		if without := NewPlan(&alone); without.of(JobID(id)).Start {
 			t.Fatalf("%s would start if none of lower priority waited: %s", j.Name, plan.Decisions[id].Why.Text)
 		}
+	}
+}
+
+// notPutOff fails when the gang that is before all others would start once all have left who are to by a plan without those, and does
+// not by this one.
+func (s *simulation) notPutOff(t *rapid.T, plan Plan) {
+	first, alone := JobID(None), *s.Cluster
+	alone.Jobs = slices.Clone(s.Jobs)
+	for id := range alone.Jobs {
+		if j := &alone.Jobs[id]; j.Stage == Queued && (first == None || j.Priority > s.Jobs[first].Priority) {
+			first = JobID(id)
+		}
+	}
+	if first == None || plan.of(first).Start {
+		return
+	}
+	for id := range alone.Jobs {
+		if j := &alone.Jobs[id]; j.Stage == Queued && JobID(id) != first {
+			if j.Priority == s.Jobs[first].Priority {
+				return
+			}
+			j.Stage = Held
+		}
+	}
+	without := simulate(&alone)
+	if !NewPlan(without.carriedOut(NewPlan(&alone))).of(first).Start {
+		return
+	}
+	if after := NewPlan(s.carriedOut(plan)).of(first); !after.Start {
+		t.Fatalf("%s would start if none of lower priority waited: %s", s.Jobs[first].Name, after.Why.Text)
 	}
 }
 
