@@ -46,18 +46,21 @@ func (p *planner) keepsNode(n NodeID) bool {
 	return len(p.c.Quotas) > 0 && slices.ContainsFunc(p.reservations, func(r reservation) bool { return n >= 0 && p.c.Shapes[r.shape].Nodes.Has(int(n)) })
 }
 
-// eachNeeded fails when one of those who leave for gangs, or a whole job, could stay, and all gangs would have their room.
+// eachNeeded fails when one of those who leave for gangs, or a whole job, could stay, and all gangs would have their room. Room that
+// comes much later is none here.
 func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 	if len(s.takes(plan)) == 0 {
 		return
 	}
 	p := s.gangsServed()
+	p.countLate(-1)
 	for id := range s.Jobs {
 		d := &plan.Decisions[id]
 		if d.Evict {
 			s.wholeNeeded(t, p, JobID(id))
 			continue
 		}
+		s.stepNeeded(t, p, JobID(id), d)
 		stay := s.stay(JobID(id), d) + 1
 		for _, l := range d.Leave {
 			w := &s.Jobs[id].Workers[l.Worker]
@@ -66,6 +69,33 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 				t.Fatalf("worker %d of %s leaves for %s, and nobody needs its room", l.Worker, s.Jobs[id].Name, s.Jobs[l.For].Name)
 			}
 		}
+	}
+}
+
+// stepNeeded fails when so many of a job could stay together that their number is the next legal one. What is kept for a gang that
+// waits may be more than one worker's room.
+func (s *simulation) stepNeeded(t *rapid.T, p *planner, id JobID, d *Decision) {
+	j, stay := &s.Jobs[id], s.stay(id, d)
+	next := j.next(stay)
+	if next == 0 || len(d.Leave) == 0 || len(p.reservations) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.Shape != j.Workers[0].Shape }) {
+		return
+	}
+	request, could := s.Shapes[j.Workers[0].Shape].Request[gpu], int64(0)
+	leaving := map[NodeID]int64{}
+	for _, l := range d.Leave {
+		w := &j.Workers[l.Worker]
+		if l.Rule == RuleGangsFirst && !w.Ending && !w.Leaving && w.Node >= 0 {
+			leaving[w.Node]++
+		}
+	}
+	for n, count := range leaving {
+		could += min(count, max(p.soon.free[int(n)*len(s.Resources)+gpu], 0)/request)
+	}
+	for _, q := range s.Shapes[j.Workers[0].Shape].Quotas {
+		could = min(could, max(p.soon.quota[int(q)*len(s.Counts)], 0)/request)
+	}
+	if could >= int64(next-stay) {
+		t.Fatalf("%d of %s leave, and it could have %d: nobody needs the room of %d", len(d.Leave), j.Name, next, could)
 	}
 }
 
@@ -81,10 +111,17 @@ func (s *simulation) wholeNeeded(t *rapid.T, p *planner, id JobID) {
 			return
 		}
 	}
-	short := func(amount int64) bool { return amount < 0 }
-	if !slices.ContainsFunc(left.free, short) && !slices.ContainsFunc(left.quota, short) {
-		t.Fatalf("%s ends for %s, and nobody needs its room", s.Jobs[id].Name, s.Jobs[p.out[id].For].Name)
+	for w := range s.Jobs[id].Workers {
+		worker := &s.Jobs[id].Workers[w]
+		short := worker.Node >= 0 && left.free[int(worker.Node)*len(p.c.Resources)+gpu] < 0
+		for _, q := range p.c.Shapes[worker.Shape].Quotas {
+			short = short || left.quota[int(q)*len(p.c.Counts)] < 0
+		}
+		if short && p.goesWhole(id, w) {
+			return
+		}
 	}
+	t.Fatalf("%s ends for %s, and nobody needs its room", s.Jobs[id].Name, s.Jobs[p.out[id].For].Name)
 }
 
 // stay is how many workers a job has when those have left who are to.
@@ -158,6 +195,36 @@ func (s *simulation) notHeldUp(t *rapid.T, plan Plan) {
 		if without := NewPlan(&alone); without.of(JobID(id)).Start {
 			t.Fatalf("%s would start if none of lower priority waited: %s", j.Name, plan.Decisions[id].Why.Text)
 		}
+	}
+}
+
+// notPutOff fails when the gang that is before all others would start once all have left who are to by a plan without those, and does
+// not by this one.
+func (s *simulation) notPutOff(t *rapid.T, plan Plan) {
+	first, alone := JobID(None), *s.Cluster
+	alone.Jobs = slices.Clone(s.Jobs)
+	for id := range alone.Jobs {
+		if j := &alone.Jobs[id]; j.Stage == Queued && (first == None || j.Priority > s.Jobs[first].Priority) {
+			first = JobID(id)
+		}
+	}
+	if first == None || plan.of(first).Start {
+		return
+	}
+	for id := range alone.Jobs {
+		if j := &alone.Jobs[id]; j.Stage == Queued && JobID(id) != first {
+			if j.Priority == s.Jobs[first].Priority {
+				return
+			}
+			j.Stage = Held
+		}
+	}
+	without := simulate(&alone)
+	if !NewPlan(without.carriedOut(NewPlan(&alone))).of(first).Start {
+		return
+	}
+	if after := NewPlan(s.carriedOut(plan)).of(first); !after.Start {
+		t.Fatalf("%s would start if none of lower priority waited: %s", s.Jobs[first].Name, after.Why.Text)
 	}
 }
 

@@ -6,11 +6,14 @@ import "slices"
 // these who hold more than it needs, because the number of workers of a job is to be a legal one, all of a job has to go, or a
 // quota was used up, some of those who were chosen before may be needed by nobody any more.
 
-// spareUnused lets those stay whose room nobody needs once all demands are served.
+// spareUnused lets those stay whose room nobody needs once all demands are served. Room that comes much later has nobody stay: a gang
+// of high priority would wait for what one behind it is promised.
 func (p *planner) spareUnused() {
+	p.countLate(-1)
+	defer p.countLate(1)
 	for _, id := range p.order {
-		if p.jobs[id].evicted && p.out[id].For != None && p.unusedWhole(id) {
-			p.jobs[id].evicted, p.jobs[id].later = false, false
+		if j := &p.jobs[id]; j.evicted && !j.later && p.out[id].For != None && p.unusedWhole(id) {
+			j.evicted = false
 			p.evicted--
 			p.evict(id, -1)
 			p.out[id].For = None
@@ -23,7 +26,27 @@ func (p *planner) spareUnused() {
 	}
 }
 
-// spareWorkers lets workers of a job stay, those first whom it misses most.
+// countLate adds to what comes soon, or takes from it, what comes much later: the room of those who may not leave yet, of whole jobs
+// that end when these may, and of those who have replacements made first.
+func (p *planner) countLate(times int32) {
+	for _, id := range p.order {
+		j := &p.jobs[id]
+		if !j.lends && !j.later && j.moves == 0 {
+			continue
+		}
+		for w := range p.c.Jobs[id].Workers {
+			worker, l := &p.c.Jobs[id].Workers[w], &p.leaving[j.first+w]
+			if l.held || l.moves {
+				p.soon.apply(worker.Node, worker.Shape, times)
+			}
+			if j.later && p.goesWhole(id, w) {
+				p.soon.apply(worker.Node, worker.Shape, times)
+			}
+		}
+	}
+}
+
+// spareWorkers lets workers of a job stay, those first whom it misses most: one by one, or as many together as make a legal number.
 func (p *planner) spareWorkers(id JobID) {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	var chosen []int
@@ -36,21 +59,34 @@ func (p *planner) spareWorkers(id JobID) {
 		}
 	}
 	slices.SortFunc(chosen, func(a, b int) int { return missed(&in.Workers[b], &in.Workers[a]) })
+	var together []int
+	mark := p.soon.mark()
 	for _, w := range chosen {
-		stay := j.live - j.gone + 1
-		if (in.Stage != Training || stay > in.Max || in.legal(stay)) && p.unused(&in.Workers[w]) {
+		if !p.unused(&in.Workers[w]) {
+			continue
+		}
+		together = append(together, w)
+		if stay := j.live - j.gone + int32(len(together)); in.Stage == Training && stay <= in.Max && !in.legal(stay) {
+			continue
+		}
+		p.soon.undo(mark)
+		for _, w := range together {
 			p.spare(id, w)
 		}
+		mark, together = p.soon.mark(), together[:0]
 	}
+	p.soon.undo(mark)
 	j.lends = held || j.gone > 0
 }
 
-// unused says whether nobody needs what a worker leaves.
+// unused takes what a worker leaves from what comes soon, if nobody needs that.
 func (p *planner) unused(w *Worker) bool {
 	mark := p.soon.mark()
-	defer p.soon.undo(mark)
-	p.soon.add(w.Node, w.Shape, -1)
-	return p.enoughOn(w)
+	if p.soon.add(w.Node, w.Shape, -1); p.enoughOn(w) {
+		return true
+	}
+	p.soon.undo(mark)
+	return false
 }
 
 // unusedWhole says whether nobody needs what all of a job leaves.

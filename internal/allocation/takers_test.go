@@ -27,7 +27,11 @@ func TestSeveralGangsTakeAtOnce(t *testing.T) {
 		for id := range c.Jobs {
 			c.Jobs[id].Policy = Policy(rapid.SampledFrom([]int{int(Shrink), int(Shrink), int(Evict)}).Draw(t, "policy"))
 			c.Jobs[id].NoGrowth = rapid.Bool().Draw(t, "growth")
+			if rapid.IntRange(0, 3).Draw(t, "grew") == 0 {
+				c.Jobs[id].GrewAt = noon
+			}
 		}
+		c.Settings.MinRuntime = 10 * time.Minute
 		s := simulate(c.at(time.Duration(rapid.SampledFrom([]int{0, 11}).Draw(t, "minutes")) * time.Minute))
 		plan := NewPlan(c)
 		takers[len(s.takes(plan))]++
@@ -39,6 +43,7 @@ func TestSeveralGangsTakeAtOnce(t *testing.T) {
 		s.promisesHold(t, plan)
 		s.notHeldUp(t, plan)
 		s.startsBeside(t, plan)
+		s.notPutOff(t, plan)
 	})
 	t.Logf("plans by how many gangs took: %v", takers)
 }

@@ -30,7 +30,8 @@ type job struct {
 	// pacer keeps how fast it is; shortSince is since when each plan said that it is short, by this process.
 	pacer      pacer
 	shortSince time.Time
-	// gaveAt is when a worker was last marked that has left for an equal, as far as this process has seen it leave.
+	// gaveAt is when a worker was last marked that has left for an equal, as far as this process has seen it leave. A new leader
+	// knows it of those alone that changed a world, which the job's status tells.
 	gaveAt time.Time
 	// built is what the planner sees of it, but for what only a snapshot knows: ids of jobs and of the
 	// namespace, and times that pass. It is made anew when it is dirty.

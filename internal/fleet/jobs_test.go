@@ -212,6 +212,40 @@ func TestANewcomerThatLeavesForAnEqualIsGivenToo(t *testing.T) {
 	}
 }
 
+// Nor does one tell of a newcomer that no plan saw leave: without a node it is gone at once, and another may go between two plans.
+func TestANewcomerThatNoPlanSawLeaveIsGivenToo(t *testing.T) {
+	gave := start.Add(-time.Minute)
+	evened, reclaimed := Mark{Evened, "team/other", gave}, Mark{Reclaimed, "team/other", gave}
+	deleted := (*Cluster).DeletePod
+	for name, test := range map[string]struct {
+		mark   Mark
+		where  podChange
+		leaves func(*Cluster, *corev1.Pod)
+		want   time.Time
+	}{
+		"without a node":           {evened, growthRole, deleted, gave},
+		"between two plans":        {evened, on("n0"), func(c *Cluster, pod *corev1.Pod) { c.SetPod(pod); c.DeletePod(pod) }, gave},
+		"another has its name":     {evened, on("n0"), func(c *Cluster, pod *corev1.Pod) { pod.UID, pod.Status.Conditions = "new", nil; c.SetPod(pod) }, gave},
+		"for one of more priority": {reclaimed, growthRole, deleted, time.Time{}},
+		"for nobody":               {Mark{}, growthRole, deleted, time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := jobOf("j", trains)
+			cluster := New(optionsOf())
+			cluster.SetNode(nodeOf("n0"))
+			cluster.SetJob(job)
+			cluster.SetPod(workerOf(job, 10, growthRole, test.where, test.mark.Put))
+			if got := seenJob(t, cluster).EvenedAt; !got.IsZero() {
+				t.Errorf("it gave at %s, and the mark may be lifted yet", got)
+			}
+			test.leaves(cluster, workerOf(job, 10, growthRole, test.where, test.mark.Put, deletedAt(start)))
+			if got := seenJob(t, cluster).EvenedAt; !got.Equal(test.want) {
+				t.Errorf("it is gone, and the job gave at %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
 func TestWhatIsReadOfAJob(t *testing.T) {
 	at := func(minutes int) *metav1.Time {
 		return ptr.To(metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute)))

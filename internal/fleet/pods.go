@@ -184,6 +184,8 @@ func (c *Cluster) putPod(object *corev1.Pod, assumed time.Time) {
 	if old != nil {
 		if old.object.UID == object.UID {
 			one.fits = old.fits
+		} else {
+			c.gone(old)
 		}
 		c.uncharge(key, old)
 	}
@@ -194,9 +196,19 @@ func (c *Cluster) putPod(object *corev1.Pod, assumed time.Time) {
 
 func (c *Cluster) removePod(key podKey) {
 	if one := c.pods[key]; one != nil {
+		c.gone(one)
 		c.uncharge(key, one)
 		delete(c.pods, key)
 		c.changed()
+	}
+}
+
+// gone has its job take note of a pod that is there no more. It may have been deleted since the job was built, or at once: one
+// without a node never ends.
+func (c *Cluster) gone(one *pod) {
+	if j := c.jobs[one.owner]; j != nil {
+		mark, _ := MarkOf(one.object)
+		j.gives(mark, true)
 	}
 }
 
