@@ -182,8 +182,7 @@ func (s *simulation) helps(t *rapid.T, plan Plan) {
 		}
 	}
 	evicts := slices.ContainsFunc(plan.Decisions, func(d Decision) bool { return d.Evict })
-	moves := slices.ContainsFunc(plan.Decisions, func(d Decision) bool { return d.Why.Reason == "Moving" })
-	if evicts && (len(takes) > 1 || moves) && s.waitsBefore(first, takes) {
+	if evicts && len(takes) > 1 && s.waitsBefore(first, takes) {
 		return // a whole job goes beside others that leave, and one before has more of that together than it could ask for
 	}
 	if !after.of(first).Start {
