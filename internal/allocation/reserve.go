@@ -89,8 +89,10 @@ func (p *planner) lasts(d *demand, hidden bool, moves []move) bool {
 		if l.patient {
 			from = &p.soon // it is kept what comes free by itself
 		}
-		nodes := slices.Repeat([]NodeID{None}, int(max(min(from.bounds(l.shape, 0), l.places), 0)))
-		if !l.quota {
+		var nodes []NodeID
+		if l.quota {
+			nodes = slices.Repeat([]NodeID{None}, int(max(min(from.bounds(l.shape, 0), l.places), 0)))
+		} else {
 			more := demand{job: l.job, class: l.class, places: int32(min(from.of(l.class).total, int64(l.places)))}
 			nodes = p.spread(from, &more, nil)
 		}
@@ -107,11 +109,8 @@ func (p *planner) lasts(d *demand, hidden bool, moves []move) bool {
 	now, then := p.soon.of(d.class), p.reach.of(d.class)
 	total := int64(0)
 	for n := range now.at {
-		total += int64(min(now.at[n], then.at[n]))
-	}
-	for i, n := range d.avoid {
-		if n >= 0 && !slices.Contains(d.avoid[:i], n) {
-			total -= int64(min(now.at[n], then.at[n]))
+		if !slices.Contains(d.avoid, NodeID(n)) {
+			total += int64(min(now.at[n], then.at[n]))
 		}
 	}
 	return total >= int64(d.places)

@@ -54,20 +54,19 @@ func (p *planner) avoid(nodes []string, why string) {
 // avoidedMore compares what is known of nodes: what is worth more comes first. That is what has just failed, what is avoided yet, and
 // of that what failed most often and is avoided for longest.
 func (p *planner) avoidedMore(just []string) func(a, b v1alpha1.AvoidedNode) int {
-	first := func(is func(*v1alpha1.AvoidedNode) bool, a, b *v1alpha1.AvoidedNode) int {
-		switch x, y := is(a), is(b); {
-		case x == y:
+	standing := func(node *v1alpha1.AvoidedNode) int {
+		switch {
+		case slices.Contains(just, node.Name):
 			return 0
-		case x:
-			return -1
-		default:
+		case p.Now.Before(value(node.Until).Time):
 			return 1
+		default:
+			return 2
 		}
 	}
 	return func(a, b v1alpha1.AvoidedNode) int {
 		return cmp.Or(
-			first(func(n *v1alpha1.AvoidedNode) bool { return slices.Contains(just, n.Name) }, &a, &b),
-			first(func(n *v1alpha1.AvoidedNode) bool { return p.Now.Before(value(n.Until).Time) }, &a, &b),
+			cmp.Compare(standing(&a), standing(&b)),
 			cmp.Compare(value(b.Failures), value(a.Failures)),
 			value(b.Until).Compare(value(a.Until).Time),
 		)

@@ -309,9 +309,8 @@ func (p *planner) withdrawGrowth(failed *failedNewcomers) {
 		p.avoid([]string{node}, strings.Join(failed.nodes[node], "; "))
 	}
 	growth := &p.plan.Elastic.Growth
-	growth.Nodes = slices.DeleteFunc(slices.Concat(growth.Nodes, nodes), func(node string) bool { return !p.avoids(node) })
-	slices.Sort(growth.Nodes)
-	growth.Nodes = slices.Compact(growth.Nodes)
+	all := slices.DeleteFunc(slices.Concat(growth.Nodes, nodes), func(node string) bool { return !p.avoids(node) })
+	growth.Nodes = slices.Compact(slices.Sorted(slices.Values(all)))
 	if failed.jobs || len(growth.Nodes) > fewNodes {
 		*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), growth.Blamed)
 		p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
