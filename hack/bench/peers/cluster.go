@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,28 +13,24 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/hack/bench/apiserver"
 	"github.com/concertina-dev/concertina/hack/demo/kube"
 )
 
 const (
-	systemNamespace, jobNamespace = "concertina-system", "bench"
-	rendezvousService             = "concertina-rendezvous"
-	// startPatience is how long each step of the start may take on a busy machine, endPatience how long a process may
-	// take to end.
-	startPatience, endPatience = 2 * time.Minute, 20 * time.Second
+	jobNamespace = "bench"
+	// endPatience is how long a process may take to end.
+	endPatience = 20 * time.Second
 	// nodes are more than there are members: a node is avoided for a while after one was lost there.
 	nodes = 12
 )
@@ -71,14 +66,8 @@ func (p place) startCluster(ctx context.Context, mib int) (_ *cluster, err error
 			return nil, err
 		}
 	}
-	c.environment = &envtest.Environment{
-		BinaryAssetsDirectory: filepath.Join(c.Cache, "bin"), ErrorIfCRDPathMissing: true,
-		CRDDirectoryPaths:        []string{filepath.Join(c.Checkout, "config", "crd", "bases"), filepath.Join(c.Cache, "bin", "podgroups.yaml")},
-		ControlPlaneStartTimeout: startPatience, ControlPlaneStopTimeout: startPatience,
-	}
-	c.environment.CRDInstallOptions.MaxTime = startPatience
-	// Nobody is there who would take the taint of a new node away again.
-	c.environment.ControlPlane.GetAPIServer().Configure().Set("disable-admission-plugins", "TaintNodesByCondition")
+	c.environment = apiserver.Environment(filepath.Join(c.Cache, "bin"),
+		filepath.Join(c.Checkout, "config", "crd", "bases"), filepath.Join(c.Cache, "bin", "podgroups.yaml"))
 	config, err := c.environment.Start()
 	if err != nil {
 		return nil, fmt.Errorf("start etcd and kube-apiserver (built by: go run ./hack/cluster build etcd kube-apiserver podgroups.yaml): %w", err)
@@ -111,48 +100,26 @@ func (c *cluster) build(ctx context.Context, name, pkg string) error {
 
 // prepare makes what the operator and its job find in a cluster.
 func (c *cluster) prepare(ctx context.Context, config *rest.Config) error {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return err
-		}
-	}
-	config.QPS = -1
 	var err error
-	if c.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
-		return fmt.Errorf("make a client: %w", err)
+	if c.client, c.core, err = apiserver.Furnish(ctx, config); err != nil {
+		return err
 	}
-	if c.core, err = kubernetes.NewForConfig(config); err != nil {
-		return fmt.Errorf("make a client: %w", err)
-	}
-	objects := []client.Object{
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: "bench-operator"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "bench:operator"}},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: systemNamespace}},
-		&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: rendezvousService},
-			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "rendezvous", Port: 8443}}},
-		},
+	if err := apiserver.Create(ctx, c.client,
 		&schedulingv1.PriorityClass{
 			ObjectMeta: metav1.ObjectMeta{Name: "concertina-growth"}, Value: -1000, PreemptionPolicy: ptr.To(corev1.PreemptNever),
 		},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: jobNamespace}},
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: jobNamespace, Name: "default"}},
+	); err != nil {
+		return err
 	}
 	for i := range nodes {
-		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}})
-	}
-	for _, object := range objects {
-		if err := c.client.Create(ctx, object); err != nil {
-			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
+		if err := apiserver.Create(ctx, c.client, node); err != nil {
+			return err
 		}
-		if node, ok := object.(*corev1.Node); ok {
-			if err := c.furnish(ctx, node); err != nil {
-				return err
-			}
+		if err := c.furnish(ctx, node); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -174,7 +141,7 @@ func (c *cluster) furnish(ctx context.Context, node *corev1.Node) error {
 
 // startOperator starts the operator as the chart does, but on ports of 127.0.0.1, and leads members there.
 func (c *cluster) startOperator() error {
-	user, err := c.environment.AddUser(envtest.User{Name: "bench-operator", Groups: []string{"bench:operator"}}, &rest.Config{QPS: -1})
+	user, err := c.environment.AddUser(envtest.User{Name: "bench-operator", Groups: []string{apiserver.Controllers}}, &rest.Config{QPS: -1})
 	if err != nil {
 		return fmt.Errorf("make a certificate for the operator: %w", err)
 	}
@@ -187,7 +154,7 @@ func (c *cluster) startOperator() error {
 	if err := os.WriteFile(kubeconfig, text, 0o600); err != nil {
 		return fmt.Errorf("write the operator's kubeconfig: %w", err)
 	}
-	address, err := freeAddress()
+	address, err := apiserver.FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -197,11 +164,11 @@ func (c *cluster) startOperator() error {
 	}
 	defer func() { _ = output.Close() }()
 	c.operator = exec.Command(c.path("operator"),
-		"--namespace="+systemNamespace,
+		"--namespace="+apiserver.SystemNamespace,
 		// An EndpointSlice may not hold an address of the loopback.
 		"--pod-ip=192.0.2.1",
 		"--agent-image=localhost/concertina-agent:dev", "--uploader-image=localhost/concertina-uploader:dev",
-		"--rendezvous-service="+rendezvousService, "--rendezvous-bind-address="+address,
+		"--rendezvous-service="+apiserver.RendezvousService, "--rendezvous-bind-address="+address,
 		"--metrics-bind-address=0", "--health-probe-bind-address=0", "--leader-elect")
 	c.operator.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	c.operator.Stdout, c.operator.Stderr = output, output
@@ -274,13 +241,4 @@ func (c *cluster) stop() error {
 		errs = append(errs, c.environment.Stop())
 	}
 	return errors.Join(errs...)
-}
-
-// freeAddress is an address of 127.0.0.1 on which nobody listens now.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return listener.Addr().String(), listener.Close()
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/concertina-dev/concertina/hack/bench/apiserver"
 )
 
 // TorchftSettings are those of torchft's lighthouse.
@@ -45,7 +47,7 @@ func (f *fleet) stop() error {
 
 // startTorchft starts a lighthouse.
 func (p place) startTorchft(ctx context.Context, mib int) (*fleet, error) {
-	address, err := freeAddress()
+	address, err := apiserver.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +103,7 @@ func (f *fleet) listens(ctx context.Context, address string) error {
 
 // startTorchrun makes a training under torchrun, whose first member holds the rendezvous. conf are settings of that.
 func (p place) startTorchrun(mib int, conf ...string) (*fleet, error) {
-	address, err := freeAddress()
+	address, err := apiserver.FreeAddress()
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/concertina-dev/concertina/hack/bench/apiserver"
 	"github.com/concertina-dev/concertina/hack/bench/figures"
 	"github.com/concertina-dev/concertina/hack/images/debianroot"
 )
@@ -113,7 +114,7 @@ func (b Bench) Measure(ctx context.Context) (err error) {
 
 // prepare makes what all members see.
 func (p *place) prepare(ctx context.Context) error {
-	hosts := "127.0.0.1 localhost\n127.0.0.1 " + rendezvousService + "." + systemNamespace + ".svc\n"
+	hosts := "127.0.0.1 localhost\n127.0.0.1 " + apiserver.RendezvousService + "." + apiserver.SystemNamespace + ".svc\n"
 	if name, err := os.Hostname(); err == nil {
 		hosts += "127.0.0.1 " + name + "\n"
 	}

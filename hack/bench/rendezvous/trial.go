@@ -20,6 +20,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/concertina-dev/concertina/hack/bench/apiserver"
 )
 
 // A process of a trial finds its role and what it needs in its environment, and answers calls on its standard
@@ -71,7 +73,7 @@ func start(ctx context.Context, config trialConfig) (_ *trial, err error) {
 	if t.records, err = keepRecords(filepath.Join(t.dir, "records")); err != nil {
 		return nil, err
 	}
-	if t.address, err = freeAddress(); err != nil {
+	if t.address, err = apiserver.FreeAddress(); err != nil {
 		return nil, err
 	}
 	if err := t.startOperator(); err != nil {
@@ -231,15 +233,6 @@ func (t *trial) files() error {
 		errs = append(errs, os.WriteFile(filepath.Join(t.dir, "tokens", podName(t.Jobs, i)), []byte(podName(t.Jobs, i)), 0o600))
 	}
 	return errors.Join(errs...)
-}
-
-// freeAddress is an address of 127.0.0.1 on which nobody listens now.
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return listener.Addr().String(), listener.Close()
 }
 
 // child is a process of the trial, which answers calls.

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/hack/bench/apiserver"
 )
 
 // hands is how many pods are bound, started or ended at a time.
@@ -41,7 +43,7 @@ func startKubelet(ctx context.Context, s *server) (*kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	core, err := kubernetes.NewForConfig(compact(user.Config()))
+	core, err := kubernetes.NewForConfig(apiserver.Compact(user.Config()))
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/hack/bench/apiserver"
 )
 
 const (
@@ -59,12 +60,12 @@ func startOperator(s *server, path, name string) (*operator, error) {
 	ports := s.operator
 	o := &operator{metrics: ports[0], begin: time.Now()}
 	o.process, err = startProcess(s.dir, name, path, []string{"KUBECONFIG=" + kubeconfig},
-		"--namespace="+systemNamespace,
+		"--namespace="+apiserver.SystemNamespace,
 		// No agent ever connects. An EndpointSlice may not hold an address of the loopback.
 		"--pod-ip=192.0.2.1",
 		"--agent-image=localhost/concertina-agent:dev",
 		"--uploader-image=localhost/concertina-uploader:dev",
-		"--rendezvous-service="+rendezvousService,
+		"--rendezvous-service="+apiserver.RendezvousService,
 		"--metrics-bind-address="+ports[0], "--health-probe-bind-address="+ports[1], "--rendezvous-bind-address="+ports[2],
 		"--pprof-bind-address="+ports[3],
 		"--leader-elect")
