@@ -37,10 +37,20 @@ func signalAll(pod *corev1.Pod, signal syscall.Signal) {
 	Expect(containers.Signal(processes, signal)).To(Succeed())
 }
 
-// forceDelete takes a pod out of the API, without grace.
+// forceDelete takes a pod out of the API, without grace. Its kubelet still gives it a second: where its agent's word is the
+// first that the operator hears of it, it leaves its world as planned; where the pod's deletion is, it is lost.
 func forceDelete(ctx context.Context, pod *corev1.Pod) {
 	GinkgoHelper()
 	Expect(client.IgnoreNotFound(cluster.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+}
+
+// loseByForce takes a pod out of the API, and its processes end with it, before they can leave their world.
+func loseByForce(ctx context.Context, pod *corev1.Pod) {
+	GinkgoHelper()
+	processes, err := containers.Processes(pod, "trainer")
+	Expect(err).NotTo(HaveOccurred())
+	forceDelete(ctx, pod)
+	Expect(containers.Signal(processes, syscall.SIGKILL)).To(Succeed())
 }
 
 func evict(ctx context.Context, pod *corev1.Pod) {

@@ -215,11 +215,26 @@ var _ = Describe("A world that changes", short, func() {
 	It("goes on without a pod that was deleted by force, and blames no program", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 3, "--epochs=60")
 		before := e.world(ctx, 0, 3)
-		forceDelete(ctx, e.victim(ctx))
+		loseByForce(ctx, e.victim(ctx))
 		e.world(ctx, before, 3)
 		e.completes(ctx, 3*time.Minute)
 		e.expectOneStepLost(ctx)
 		e.expectRestarts(ctx, 0, 1)
+		e.expectEachSampleOnce(ctx)
+	})
+
+	It("counts a pod that was deleted by force as lost only if it could not leave", func(ctx context.Context) {
+		e := startElastic(ctx, 2, 3, "--epochs=60")
+		before := e.world(ctx, 0, 3)
+		forceDelete(ctx, e.victim(ctx))
+		e.world(ctx, before, 3)
+		e.completes(ctx, 3*time.Minute)
+		e.expectOneStepLost(ctx)
+		if slices.Contains(e.sizes(ctx), "3 to 2: Deleted") {
+			e.expectNothingLost(ctx)
+		} else {
+			e.expectRestarts(ctx, 0, 1)
+		}
 		e.expectEachSampleOnce(ctx)
 	})
 
@@ -235,7 +250,7 @@ var _ = Describe("A world that changes", short, func() {
 	It("waits with its state when too few are left, and goes on when others have come", func(ctx context.Context) {
 		e := startElastic(ctx, 2, 2, "--epochs=45")
 		before := e.world(ctx, 0, 2)
-		forceDelete(ctx, e.victim(ctx))
+		loseByForce(ctx, e.victim(ctx))
 		e.world(ctx, before, 2)
 		Expect(e.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 		e.completes(ctx, 3*time.Minute)

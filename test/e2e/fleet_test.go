@@ -151,7 +151,7 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		DeferCleanup(cluster.Cordon, victim.Spec.NodeName, false)
 		Expect(cluster.Cordon(ctx, victim.Spec.NodeName, true)).To(Succeed())
 		kept := slices.DeleteFunc(uids(hurt.members(ctx)), func(uid types.UID) bool { return uid == victim.UID })
-		forceDelete(ctx, victim)
+		loseByForce(ctx, victim)
 
 		resize := lender.resize(ctx, lender.world(ctx, full, most-1))
 		Expect(resize.Reason).To(Equal("Reclaimed"))

@@ -66,7 +66,7 @@ var _ = Describe("After the loss of one of two workers the other waits with its 
 	It("when its pod is deleted by force", short, func(ctx context.Context) {
 		j := start(ctx)
 		pods := j.members(ctx)
-		forceDelete(ctx, &pods[1])
+		loseByForce(ctx, &pods[1])
 		goesOn(ctx, j, pods, &pods[1], 1, time.Minute)
 	})
 
