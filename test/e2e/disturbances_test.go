@@ -44,11 +44,13 @@ func forceDelete(ctx context.Context, pod *corev1.Pod) {
 	Expect(client.IgnoreNotFound(cluster.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 }
 
-// loseByForce takes a pod out of the API, and its processes end with it, before they can leave their world.
+// loseByForce takes a pod out of the API whose processes stand still by then, so that they cannot leave their world, and end
+// with it.
 func loseByForce(ctx context.Context, pod *corev1.Pod) {
 	GinkgoHelper()
 	processes, err := containers.Processes(pod, "trainer")
 	Expect(err).NotTo(HaveOccurred())
+	Expect(containers.Signal(processes, syscall.SIGSTOP)).To(Succeed())
 	forceDelete(ctx, pod)
 	Expect(containers.Signal(processes, syscall.SIGKILL)).To(Succeed())
 }
