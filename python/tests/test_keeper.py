@@ -246,6 +246,62 @@ class Failures(unittest.TestCase):
         taken.set()
         self.keeper._join()
 
+    def test_a_folder_that_hangs_holds_nobody_up_for_ever(self):
+        """Neither an optimizer, nor who loads another state; what comes of it at last is no snapshot."""
+        for wait in self.keeper.fence, self.keeper._join:
+            with self.subTest(wait.__name__):
+                self.step += 2
+                self.agent.said = []
+                going, taken = threading.Event(), threading.Event()
+                real = Image.write
+
+                def write(image, file, halted):
+                    taken.wait()
+                    return real(image, file, halted)
+
+                self.keeper._fenced, self.keeper._begun = True, True
+                with mock.patch.object(Image, "write", write), mock.patch("concertina.keeper.STUCK", 0.01):
+                    self.keeper._keep(self.step)
+                    stuck = self.keeper._thread
+                    self.returns(wait)
+                    self.returns(wait)
+                ((step, text),) = self.agent.said
+                self.assertEqual(step, self.step)
+                self.assertRegex(text, "nothing more of the snapshot could be written for 0.01 s")
+                self.keeper._keep(self.step)
+                self.assertIs(self.keeper._thread, stuck)  # One at a time, as long as it lasts.
+                taken.set()
+                stuck.join(SECONDS)
+                self.assertEqual((len(self.agent.said), os.listdir(self.agent.snapshots)), (1, []))
+                self.keeper._keep(self.step)
+                self.keeper.fence()
+                self.keeper._join()
+                self.assertEqual(self.agent.said[1:], [(self.step, "written")])
+                for name in os.listdir(self.agent.snapshots):
+                    os.unlink(os.path.join(self.agent.snapshots, name))
+
+    def test_a_slow_folder_is_not_one_that_hangs(self):
+        """What counts is whether it moves."""
+        self.step = 2
+        self.keeper._fenced = True
+        moved = threading.Event()
+        real, clock = Image.write, iter(range(0, 10**6, 50))
+
+        def write(image, file, halted):
+            for _ in range(10):
+                halted()
+            moved.set()
+            return real(image, file, halted)
+
+        with mock.patch.object(Image, "write", write), mock.patch("concertina.keeper.STUCK", 60), mock.patch(
+            "concertina.keeper._seconds", lambda: next(clock)
+        ):
+            self.keeper._keep(self.step)
+            self.keeper.fence()
+            self.keeper._join()
+        self.assertTrue(moved.is_set())
+        self.assertEqual(self.agent.said, [(2, "written")])
+
     def returns(self, call):
         """Calls something that must not wait."""
         thread = threading.Thread(target=call, daemon=True)
