@@ -28,22 +28,27 @@ from concertina.world import Assignment, from_environment  # noqa: E402
 
 WINDOW = 3
 """Steps of a window."""
+KEPT = 2
+"""Snapshots that an agent keeps."""
 
 
 class Folder:
-    """Stands for the agent: it takes a file over as soon as it is told of it."""
+    """Stands for the agent: it takes a file over as soon as it is told of it, and leaves what that pushes out to be written over."""
 
     interval = 1e-9  # a snapshot is due whenever it is asked for
 
     def __init__(self, path: str):
         self.snapshots = path
         self.taken = 0
+        self.held: list[str] = []
 
     def put(self, what: str, *, step: int, file: str = "", error: str = "", **_) -> None:
         if not file:
             self.snapshot_failed(step, error)
-        os.unlink(os.path.join(self.snapshots, file))
         self.taken += 1
+        self.held.append(os.path.join(self.snapshots, file))
+        if len(self.held) > KEPT:
+            os.rename(self.held.pop(0), os.path.join(self.snapshots, "spare-0.part"))
 
     def push(self) -> None:
         pass
@@ -99,7 +104,8 @@ class Training:
 
     def stall(self, snapshot: Callable[[], None], settle: Callable[[], None], pairs: int) -> float:
         """Seconds that a snapshot costs. What has not ended with the window is waited for, and counts."""
-        self.window(snapshot, settle)
+        for _ in range(KEPT + 1):
+            self.window(snapshot, settle)
         with_one, without = [], []
         for _ in range(pairs):
             with_one.append(self.window(snapshot, settle))
@@ -127,8 +133,8 @@ def ours(training: Training, memory: str, pairs: int) -> float:
         kept.consider(step)
 
     took = training.stall(snapshot, kept._join, pairs)
-    if agent.taken != pairs + 1:
-        raise SystemExit(f"{agent.taken} snapshots were taken, and {pairs + 1} were due")
+    if agent.taken != pairs + KEPT + 1:
+        raise SystemExit(f"{agent.taken} snapshots were taken, and {pairs + KEPT + 1} were due")
     shutil.rmtree(agent.snapshots)
     return took
 

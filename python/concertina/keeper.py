@@ -303,8 +303,9 @@ class Keeper:
             return work.given_up or live and (self._superseded or world != self._world)
 
         try:
+            spares = snapshot.claim(self._agent.snapshots, files)
             for file in files:
-                sizes.append(image.write(file, halted))
+                sizes.append(image.write(file, halted, file.path in spares))
             if live and not image.intact(files):
                 if work.given_up:
                     raise InterruptedError("nobody has waited for it")
@@ -365,9 +366,9 @@ def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
     """What the agent is told of files that were written."""
     names = [os.path.basename(file.path) for file in files]
     if files[0].key is None:
-        return {"file": names[0], "bytes": sizes[0]}
+        return {"file": names[0], "bytes": sizes[0], "reuses": True}
     parts = zip(files, names, sizes, strict=True)
-    return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts]}
+    return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts], "reuses": True}
 
 
 def _remove(files: list[snapshot.File]) -> None:

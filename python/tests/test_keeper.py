@@ -1,12 +1,13 @@
 import errno
 import os
+import random
 import tempfile
 import threading
 import unittest
 from unittest import mock
 
 from concertina.keeper import Keeper
-from concertina.snapshot import LEAST_SHARED, Codec, Image, SnapshotError
+from concertina.snapshot import LEAST_SHARED, Codec, File, Image, SnapshotError, claim
 from concertina.world import Staging, assignment
 from tests.fakeagent import world
 
@@ -56,7 +57,7 @@ class Agent:
         self.snapshots = folder
         self.said = []
 
-    def put(self, kind, step, file="", bytes=0, parts=None, error=""):
+    def put(self, kind, step, file="", bytes=0, parts=None, error="", reuses=True):
         self.said.append((step, "written" if file else error or parts))
 
     def push(self):
@@ -183,6 +184,50 @@ class Shares(unittest.TestCase):
             self.assertEqual(agent.said, said)
 
 
+class Spares(unittest.TestCase):
+    """Files that the agent leaves to be written over."""
+
+    def test_what_is_written_over_is_what_would_have_been_written(self):
+        seed = random.randrange(1 << 32)
+        print("seed", seed)
+        made = random.Random(seed)
+        for _ in range(20):
+            folder = self.enterContext(tempfile.TemporaryDirectory())
+            holder = Holder()
+            holder.values = {str(i): made.randbytes(made.choice((1, 7, 64, 70_001, 300_000))) for i in range(made.randint(1, 9))}
+            image = Keeper({"net": holder}, Codec(), lambda: {"step": 1})._image()
+
+            def files(name):
+                own, spread = os.path.join(folder, name), made.random() < 0.5
+                if not spread:
+                    return [image.whole(own)]
+                return [image.own(own, "r0.2.x"), image.shares(own + "0", "s0.2.x", 0, 2), image.shares(own + "1", "s1.2.x", 1, 2)]
+
+            state = made.getstate()
+            fresh = files("fresh")
+            made.setstate(state)
+            again = files("again")
+            for i in range(made.randint(0, 5)):
+                with open(os.path.join(folder, f"spare-{i}.part"), "wb") as file:
+                    file.write(b"\xff" * made.choice((0, 100, again[0].size, 400_000)))
+            spares = claim(folder, again)
+            self.assertEqual([name for name in os.listdir(folder) if name.startswith("spare-")], [])
+            for a, b in zip(fresh, again, strict=True):
+                self.assertEqual(image.write(a), image.write(b, over=b.path in spares))
+                with open(a.path, "rb") as one, open(b.path, "rb") as other:
+                    self.assertEqual(one.read(), other.read())
+
+    def test_the_largest_is_for_the_largest_and_others_go(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        for name, size in ("spare-0.part", 5), ("spare-1.part", 500), ("spare-2.part", 50), ("other.part", 1):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(bytes(size))
+        small, large = (File(os.path.join(folder, name), None, b"", 0, size) for name, size in (("small", 10), ("large", 1000)))
+        self.assertEqual(claim(folder, [small, large]), {small.path, large.path})
+        self.assertEqual((os.stat(small.path).st_size, os.stat(large.path).st_size), (50, 500))
+        self.assertEqual(sorted(os.listdir(folder)), ["large", "other.part", "small"])
+
+
 class Failures(unittest.TestCase):
     def setUp(self):
         self.step = 0
@@ -255,9 +300,9 @@ class Failures(unittest.TestCase):
                 going, taken = threading.Event(), threading.Event()
                 real = Image.write
 
-                def write(image, file, halted):
+                def write(image, file, halted, over):
                     taken.wait()
-                    return real(image, file, halted)
+                    return real(image, file, halted, over)
 
                 self.keeper._fenced, self.keeper._begun = True, True
                 with mock.patch.object(Image, "write", write), mock.patch("concertina.keeper.STUCK", 0.01):
@@ -287,11 +332,11 @@ class Failures(unittest.TestCase):
         moved = threading.Event()
         real, clock = Image.write, iter(range(0, 10**6, 50))
 
-        def write(image, file, halted):
+        def write(image, file, halted, over):
             for _ in range(10):
                 halted()
             moved.set()
-            return real(image, file, halted)
+            return real(image, file, halted, over)
 
         with mock.patch.object(Image, "write", write), mock.patch("concertina.keeper.STUCK", 60), mock.patch(
             "concertina.keeper._seconds", lambda: next(clock)

@@ -85,7 +85,7 @@ func (w *worker) take(t *testing.T, step uint64, content string) checkpoint.Snap
 	if err := os.WriteFile(filepath.Join(w.snapshots.Folder(), "new.part"), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.snapshots.Take(1, step, []snapshots.File{{Name: "new.part", Bytes: uint64(len(content))}})
+	w.snapshots.Take(1, step, []snapshots.File{{Name: "new.part", Bytes: uint64(len(content))}}, false)
 	eventually(t, "the snapshot is held", func() bool { return len(w.snapshots.List()) > 0 && w.snapshots.List()[0].Step == step })
 	return w.snapshots.List()[0]
 }
@@ -171,7 +171,7 @@ func (w *worker) parts(t *testing.T, step uint64, contents map[string]string) []
 		}
 		files = append(files, snapshots.File{Part: part, Name: part + ".part", Bytes: uint64(len(content))})
 	}
-	w.snapshots.Take(1, step, files)
+	w.snapshots.Take(1, step, files, false)
 	eventually(t, "the parts are held", func() bool {
 		held := w.snapshots.List()
 		return len(held) >= len(contents) && held[len(contents)-1].Step == step
