@@ -5,6 +5,7 @@ before they write, even the copy is that thread's: it takes it while the next st
 """
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -318,7 +319,7 @@ class Keeper:
         except InterruptedError:
             pass  # Nobody wants it any more.
         except Exception as error:
-            told = failure(f"{getattr(error, 'strerror', None) or repr(error)}: {files[len(sizes) - len(files)].path}")
+            told = failure(told_of(error, files, len(sizes), image.bytes))
         finally:
             # Before anything is said: an optimizer that waits here does not wait for the agent.
             if work and not self._over(work):
@@ -369,6 +370,24 @@ def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
         return {"file": names[0], "bytes": sizes[0], "reuses": True}
     parts = zip(files, names, sizes, strict=True)
     return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts], "reuses": True}
+
+
+def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: int) -> str:
+    """What is told of an error after so many of these files, of a state with so many bytes."""
+    text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[min(done, len(files) - 1)].path}"
+    if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        return text
+    # Two are kept while a third is written; and one that is brought back from a storage is whole.
+    written = sum(-(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
+    need, stored = 3 * written, 2 * written + max(written, whole)
+    text += f": two snapshots beside this one must fit. spec.checkpoint.memory: {_quantity(need)} would do"
+    return text if _quantity(stored) == _quantity(need) else f"{text}, with a storage {_quantity(stored)}"
+
+
+def _quantity(size: int) -> str:
+    """At least so many bytes, as Kubernetes writes them."""
+    mib = max(1, -(-size // (1 << 20)))
+    return f"{mib}Mi" if mib < 10 << 10 else f"{-(-mib // 1024)}Gi"
 
 
 def _remove(files: list[snapshot.File]) -> None:

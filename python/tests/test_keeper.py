@@ -6,7 +6,7 @@ import threading
 import unittest
 from unittest import mock
 
-from concertina.keeper import Keeper
+from concertina.keeper import Keeper, told_of
 from concertina.snapshot import LEAST_SHARED, Codec, File, Image, SnapshotError, claim
 from concertina.world import Staging, assignment
 from tests.fakeagent import world
@@ -253,6 +253,23 @@ class Failures(unittest.TestCase):
             for _, text in heard:
                 self.assertRegex(text, "no space left|of whatever kind")
             self.assertIn("written", [text for _, text in self.steps(3)])
+
+    def test_a_volume_that_is_too_small_is_told_with_the_size_that_would_do(self):
+        full, other = OSError(errno.ENOSPC, "no space left on device"), OSError(errno.EIO, "broken")
+        for error, size, told in (full, 5 << 20, "Mi would do"), (full, 5 << 30, "Gi would do"), (other, 5 << 30, "broken: /f/1.part"):
+            text = told_of(error, [File("/f/1.part", None, b"", 0, size), File("/f/2.part", "s0", b"", 0, size)], 0, 2 * size)
+            self.assertIn(told, text)
+        files = [File("/f/1.part", "r0", b"", 0, 1 << 20), File("/f/2.part", "s0", b"", 0, 99 << 20)]
+        text = told_of(full, files, 1, 400 << 20)
+        self.assertIn("/f/2.part", text)
+        self.assertIn("spec.checkpoint.memory: 300Mi would do, with a storage 600Mi", text)
+        self.assertLess(len(text), 256)
+        text = told_of(full, files, 5, 100 << 20)
+        self.assertIn("/f/2.part", text)
+        self.assertTrue(text.endswith("spec.checkpoint.memory: 300Mi would do"), text)
+        with mock.patch.object(Image, "write", side_effect=full):
+            for _, text in self.steps(3):
+                self.assertIn("spec.checkpoint.memory: 1Mi would do", text)
 
     def test_a_thread_that_cannot_start_is_told_and_nobody_waits_for_it(self):
         self.steps(2)
