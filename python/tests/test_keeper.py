@@ -314,7 +314,7 @@ class Failures(unittest.TestCase):
             with self.subTest(wait.__name__):
                 self.step += 2
                 self.agent.said = []
-                going, taken = threading.Event(), threading.Event()
+                taken = threading.Event()
                 real = Image.write
 
                 def write(image, file, halted, over):
