@@ -20,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -77,7 +78,7 @@ type options struct {
 	debugBind, fleetConfig, certificate                            string
 	leaderElect                                                    bool
 	drainTaints                                                    []string
-	rackLabel                                                      string
+	rackLabel, uploadRate                                          string
 	concurrentJobs, apiBurst, maxConnections                       int
 	apiQPS                                                         float32
 	logging                                                        zap.Options
@@ -120,6 +121,7 @@ func command() *cobra.Command {
 	f.StringVar(&o.debugBind, "debug-bind-address", "", "address of /debug/jobs/NAMESPACE/NAME, such as 127.0.0.1:8444: what is known of a job's rendezvous, over TLS, for whoever may get trainingjobs/status there; empty for none")
 	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
 	f.StringVar(&o.rackLabel, "rack-label", controller.DefaultRackLabel, "label by which nodes say in which rack they are: shares of a snapshot are held in several racks; empty for none")
+	f.StringVar(&o.uploadRate, "checkpoint-upload-rate", "0", "bytes of checkpoints that each worker may upload in a second, such as 50Mi, as long as nobody waits for them; 0 for no limit")
 	f.StringVar(&o.fleetConfig, "fleet-config", "", "file with the settings of how jobs share the cluster (docs/fleet.md); empty for the defaults")
 	f.IntVar(&o.concurrentJobs, "concurrent-jobs", controller.DefaultConcurrentJobs, "jobs that are looked at at a time")
 	// The API server's own fairness limits us better than a bucket on this side.
@@ -158,6 +160,9 @@ func (o *options) validate() error {
 			wrong = append(wrong, fmt.Errorf("--rack-label: %q is no key of a label: %s", o.rackLabel, strings.Join(faults, "; ")))
 		}
 	}
+	if _, err := o.bytesPerSecond(); err != nil {
+		wrong = append(wrong, err)
+	}
 	if o.concurrentJobs < 1 {
 		wrong = append(wrong, fmt.Errorf("--concurrent-jobs is %d: it must be at least 1", o.concurrentJobs))
 	}
@@ -171,6 +176,15 @@ func (o *options) validate() error {
 		wrong = append(wrong, fmt.Errorf("--rendezvous-max-connections is %d: it must be at least 1", o.maxConnections))
 	}
 	return errors.Join(wrong...)
+}
+
+// bytesPerSecond reads --checkpoint-upload-rate.
+func (o *options) bytesPerSecond() (uint64, error) {
+	rate, err := resource.ParseQuantity(o.uploadRate)
+	if err != nil || rate.Sign() < 0 {
+		return 0, fmt.Errorf("--checkpoint-upload-rate is %q: it must be a quantity of bytes such as 50Mi, or 0 for no limit", o.uploadRate)
+	}
+	return uint64(rate.Value()), nil
 }
 
 func run(ctx context.Context, o options) error {
@@ -347,6 +361,10 @@ func wireController(
 	if err != nil {
 		return err
 	}
+	rate, err := o.bytesPerSecond()
+	if err != nil {
+		return err
+	}
 	pods := controller.PodSettings{AgentImage: o.agentImage, ImageVolume: mounts, UploaderImage: o.uploaderImage, RendezvousAddress: url}
 	cluster := fleet.New(fleet.Options{
 		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: new(allocation.Planner).Plan,
@@ -362,6 +380,7 @@ func wireController(
 		Fleet:       cluster,
 		DrainTaints: o.drainTaints,
 		RackLabel:   o.rackLabel,
+		UploadRate:  rate,
 		Live:        live,
 		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
 		Rendezvous:  server,

@@ -96,7 +96,7 @@ func (a *agent) said(message socket.Message) {
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
 		} else {
-			a.keeper.Take(message.Round, body.Step, filesOf(body))
+			a.keeper.Take(message.Round, body.Step, filesOf(body), body.Reuses)
 		}
 		event.What, event.Step = lifecycle.Saved, body.Step
 	default:

@@ -24,7 +24,7 @@ func (a *agent) askDurable(d *rendezvousv1.Directive) {
 		named := snapshotOf(upload.GetSnapshot())
 		save = &durable.Save{
 			Snapshot: checkpoint.Snapshot{ID: *idOf(named), Bytes: named.Bytes, Hash: named.Hash}, Keep: clamp(upload.GetKeep()),
-			Put: putsOf(named, upload.GetPut()), Manifest: putsOf(named, upload.GetManifest()),
+			Put: putsOf(named, upload.GetPut()), Manifest: putsOf(named, upload.GetManifest()), Rate: upload.GetRate(),
 		}
 	}
 	r := d.GetRestore()

@@ -73,7 +73,7 @@ func put(t testing.TB, store *Store, id ID, data []byte) Snapshot {
 		t.Fatal(err)
 	}
 	snapshot, err := store.Take(id, part, uint64(len(data)))
-	if err := errors.Join(err, store.Trim()); err != nil {
+	if err := errors.Join(err, store.Trim(false)); err != nil {
 		t.Fatal(err)
 	}
 	return snapshot

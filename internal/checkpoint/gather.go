@@ -240,8 +240,11 @@ func (g *gathering) open(a *arrival) (*os.File, error) {
 	if a.file != nil {
 		return a.file, nil
 	}
-	var err error
-	if a.file, err = g.store.create(g.store.dir); err != nil {
+	err := g.store.ClearSpares()
+	if err == nil {
+		a.file, err = g.store.create(g.store.dir)
+	}
+	if err != nil {
 		return nil, g.store.unwritable(a.Snapshot, err)
 	}
 	return a.file, nil

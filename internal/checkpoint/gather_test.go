@@ -159,7 +159,7 @@ func TestTrimKeepsWhatIsReliedOn(t *testing.T) {
 		if n == 1 {
 			store.Rely(step(1).State())
 		}
-		if err := store.Trim(); err != nil {
+		if err := store.Trim(false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -171,14 +171,14 @@ func TestTrimKeepsWhatIsReliedOn(t *testing.T) {
 	if err := store.Fetch(t.Context(), fetcher, want...); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Trim(); err != nil {
+	if err := store.Trim(false); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"1-1." + key(0), "1-4." + key(0), "1-4." + key(1), "1-4." + key(2)}, files(t, store)); diff != "" {
 		t.Error(diff)
 	}
 	put(t, store, step(5), content(5, 10))
-	if err := store.Trim(); err != nil {
+	if err := store.Trim(false); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"1-1." + key(0), "1-5." + key(0)}, files(t, store)); diff != "" {

@@ -64,7 +64,7 @@ func Open(dir string, keep int) (*Store, error) {
 			return nil, fmt.Errorf("take up the folder of snapshots %s: %w", dir, err)
 		}
 	}
-	return s, s.Trim()
+	return s, s.Trim(false)
 }
 
 // adopt takes a file up that was there before.
@@ -237,7 +237,7 @@ func (s *Store) drop(snapshot Snapshot) error {
 		s.mu.Unlock()
 		return nil
 	}
-	return s.dropAndUnlock([]ID{snapshot.ID})
+	return s.dropAndUnlock([]ID{snapshot.ID}, false)
 }
 
 func (s *Store) insert(file held) {
@@ -257,7 +257,9 @@ func (s *Store) Rely(on ID) {
 // even if it is old, nor the one that is relied on. Of the states before the one that came last it drops the parts that
 // other workers gave: whoever needed them has them. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
-func (s *Store) Trim() error {
+//
+// With reuse the files are left to the program, which writes over them; see spares.go.
+func (s *Store) Trim(reuse bool) error {
 	s.mu.Lock()
 	var kept []ID
 	var dropped []ID
@@ -286,12 +288,16 @@ func (s *Store) Trim() error {
 			}
 		}
 	}
-	return s.dropAndUnlock(dropped)
+	err := s.dropAndUnlock(dropped, reuse && len(dropped) > 0)
+	if !reuse {
+		err = errors.Join(err, s.ClearSpares()) // of a program before this one
+	}
+	return err
 }
 
 // dropAndUnlock drops snapshots; it is called with the lock held, and lets go of it before the files are
-// deleted: under other names by then, because the same snapshots may come again meanwhile.
-func (s *Store) dropAndUnlock(ids []ID) error {
+// deleted, or left to the program: under other names by then, because the same snapshots may come again meanwhile.
+func (s *Store) dropAndUnlock(ids []ID, reuse bool) error {
 	var errs []error
 	var files []string
 	for _, id := range ids {
@@ -305,6 +311,10 @@ func (s *Store) dropAndUnlock(ids []ID) error {
 		files = append(files, name)
 	}
 	s.mu.Unlock()
+	if reuse {
+		rest, err := s.spare(files)
+		files, errs = rest, append(errs, err)
+	}
 	for _, name := range files {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("drop a snapshot: %w", err))
@@ -349,7 +359,7 @@ func (s *Store) Retain(wanted func(ID) bool) error {
 			dropped = append(dropped, id)
 		}
 	}
-	return s.dropAndUnlock(dropped)
+	return s.dropAndUnlock(dropped, false)
 }
 
 // open opens a snapshot for reading, under the lock: once it is open nobody can take it away.

@@ -30,6 +30,7 @@ func (p *planner) storage() *rendezvous.Storage {
 		// A checkpoint may have been made that no status tells of. And a storage that cannot be used shows before training.
 		Own:  true,
 		From: spec.Checkpoint.RestoreFrom,
+		Rate: p.UploadRate,
 	}
 	s.Park = p.whyAllGo()
 	if known := &p.Job.Status.Checkpoint; value(known.Round) > 0 {

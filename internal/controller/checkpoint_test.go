@@ -153,6 +153,16 @@ func TestASuspendedJobIsParkedFirst(t *testing.T) {
 	expectNote(t, plan, v1alpha1.EventStorageTrouble, "could not be made durable")
 }
 
+// The rendezvous is told how fast workers may upload.
+func TestTheRateOfUploadsIsTold(t *testing.T) {
+	job := trains(2, withStorage)
+	state := elasticState(job, crewOf(job)...)
+	state.UploadRate = 1000
+	if s := look(state).Actions.Expect.Storage; s.Rate != 1000 {
+		t.Errorf("it is told %+v", s)
+	}
+}
+
 // A job that is evicted for another stops first, as long as a planned change may take and no longer.
 func TestAnEvictedJobIsParkedFirst(t *testing.T) {
 	job := trains(2, withStorage)

@@ -30,6 +30,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		World:       r.observe(job),
 		DrainTaints: r.DrainTaints,
 		RackLabel:   r.RackLabel,
+		UploadRate:  r.UploadRate,
 		Grant:       r.Fleet.Grant(job.UID),
 		Training:    r.memory.training(),
 

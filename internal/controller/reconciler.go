@@ -42,6 +42,8 @@ type Reconciler struct {
 	DrainTaints []string
 	// RackLabel is the label by which nodes say in which rack they are; empty for none.
 	RackLabel string
+	// UploadRate is how many bytes of a checkpoint each worker may upload in a second; 0 for all that it can.
+	UploadRate uint64
 	// Live reads from the API server.
 	Live client.Reader
 	// Gang places the gangs.

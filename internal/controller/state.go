@@ -38,6 +38,8 @@ type State struct {
 	DrainTaints []string
 	// RackLabel is the label by which nodes say in which rack they are; empty for none.
 	RackLabel string
+	// UploadRate is how many bytes of a checkpoint each worker may upload in a second; 0 for all that it can.
+	UploadRate uint64
 	// Quotas are the ResourceQuotas of the namespace.
 	Quotas []corev1.ResourceQuota
 	// World is what the rendezvous has seen.

@@ -245,6 +245,8 @@ type upload struct {
 	// Parts are what a member without Puts gathers, from Holders.
 	Parts   []Snapshot
 	Holders []Supplier
+	// Rate is how many bytes it may send in a second; 0 for all that it can.
+	Rate uint64
 }
 
 // restore is an order to bring back the newest checkpoint below a path; of this job when it is empty.

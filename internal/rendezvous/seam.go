@@ -74,6 +74,8 @@ type Storage struct {
 	// Park says why all workers are about to be let go, in words: the world stops, and what it has done is made durable
 	// first. Empty while they are not.
 	Park string
+	// Rate is how many bytes each member may upload in a second as long as nobody waits for it; 0 for all that it can.
+	Rate uint64
 }
 
 // Strategy says how programs get from one world to the next.

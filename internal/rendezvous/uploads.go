@@ -160,7 +160,7 @@ func (m *Machine) put(now time.Time, u *uploading) bool {
 		if p.done {
 			continue
 		}
-		hangs := m.stalls(now, p.by, p.since)
+		hangs := m.stalls(now, p.by, p.since, p.part.Bytes)
 		var holders []*member
 		if j := slices.Index(at.parts, p.part); j >= 0 {
 			holders = at.holders[j]
@@ -258,9 +258,10 @@ const (
 	hangFactor = 4
 )
 
-// stalls says whether nothing has come for too long of what a member was to do, not even an error, and takes that for a failure.
-func (m *Machine) stalls(now time.Time, uid string, since time.Time) bool {
-	mem, long := m.members[uid], max(hangTime, hangFactor*m.uploadTook)
+// stalls says whether nothing has come for too long of what a member was to do with so many bytes, not even an error, and takes
+// that for a failure.
+func (m *Machine) stalls(now time.Time, uid string, since time.Time, bytes uint64) bool {
+	mem, long := m.members[uid], max(hangTime, hangFactor*m.uploadTook)+m.paced(bytes)
 	if mem == nil || mem.report.UploadError != "" || now.Before(since.Add(long)) {
 		return false
 	}
@@ -308,7 +309,7 @@ func (m *Machine) givesWay(now time.Time, p *put, next string) bool {
 // finishes says whether who is to write the manifest stays at it.
 func (m *Machine) finishes(now time.Time, u *uploading) bool {
 	mem := m.members[u.by]
-	return m.isThere(mem) && !m.stalls(now, u.by, u.writing) &&
+	return m.isThere(mem) && !m.stalls(now, u.by, u.writing, 0) &&
 		!m.givesWay(now, &put{by: u.by, since: u.writing}, m.finisher())
 }
 
@@ -426,7 +427,7 @@ func (m *Machine) keepUploading(now time.Time, s Snapshot) {
 // One that fails gives way to who has not failed yet at once, and after an interval to the others that hold the snapshot.
 func (m *Machine) keepsAt(now time.Time, u *uploading) bool {
 	mem := m.members[u.by]
-	if !m.isThere(mem) || m.another(u) && m.stalls(now, u.by, u.since) {
+	if !m.isThere(mem) || m.another(u) && m.stalls(now, u.by, u.since, u.snapshot.Bytes) {
 		return false
 	}
 	if mem.report.UploadError == "" || m.failedUploads[u.by].at.IsZero() {
@@ -464,7 +465,7 @@ func (m *Machine) uploadFor(uid string) *upload {
 	if w == nil || m.gang.Storage == nil || !w.has(uid) {
 		return nil
 	}
-	u := &upload{Snapshot: w.snapshot, Keep: m.gang.Storage.Keep, Parts: w.parts}
+	u := &upload{Snapshot: w.snapshot, Keep: m.gang.Storage.Keep, Parts: w.parts, Rate: m.uploadRate(m.members[uid])}
 	if u.Parts != nil && m.world != nil {
 		holders, _ := m.holdersOf(u.Snapshot)
 		u.Holders = m.suppliers(uid, u.Snapshot, u.Parts, holdersFor(m.world.ranks.rank(uid), u.Parts, holders), true)

@@ -311,6 +311,75 @@ func TestAnUploadThatHangs(t *testing.T) {
 	}
 }
 
+// What is held back has as much more time before it counts as hanging as its bytes need at the rate that they have.
+func TestAnUploadThatIsHeldBackDoesNotHang(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.stage(l)
+	f.shelf.away = true
+	f.pass(10 * time.Second)
+	f.turns(l, 4)
+	m := l.machine
+	u := m.uploading
+	if u == nil {
+		t.Fatal("nobody uploads")
+	}
+	const hour = 3600
+	m.gang.Storage.Rate = max(u.puts[0].part.Bytes/hour, 1)
+	for i := range u.puts {
+		u.puts[i].part.Bytes, u.puts[i].done = m.gang.Storage.Rate*hour, u.puts[i].by != "p01"
+	}
+	by := func(late time.Duration) bool { return m.goesOn(u.since.Add(late), u) && u.has("p01") }
+	if !by(hangTime + 50*time.Minute) {
+		t.Fatalf("it is given up early: %+v", u)
+	}
+	if by(hangTime + 61*time.Minute) {
+		t.Errorf("it is not given up: %+v", u)
+	}
+	m.gang.Storage.Rate = 1
+	if m.paced(1<<63) < 1000*time.Hour || m.paced(0) != 0 {
+		t.Errorf("%s for all bytes that there are", m.paced(1<<63))
+	}
+}
+
+// Uploads are held back while a world trains, and not those that somebody waits for: all are about to go, the member itself
+// goes, or the world stands at a barrier of which this is the snapshot.
+func TestWhatIsWaitedForIsNotHeldBack(t *testing.T) {
+	f, l := inShares(t, 4)
+	f.storage.Rate = 1000
+	f.stage(l)
+	f.shelf.away = true
+	f.pass(10 * time.Second)
+	f.turns(l, 4)
+	m := l.machine
+	rate := func(uid string) uint64 {
+		d, ok := m.Directive(uid)
+		if !ok || d.Upload == nil {
+			t.Fatalf("%s has the directive %+v", uid, d)
+		}
+		return d.Upload.Rate
+	}
+	if got := rate("p01"); got != 1000 {
+		t.Fatalf("it may send %d bytes a second", got)
+	}
+	m.members["p01"].want.Leaving = ReasonNodeTainted
+	if rate("p01") != 0 || rate("p02") != 1000 {
+		t.Errorf("who leaves may send %d bytes a second, others %d", rate("p01"), rate("p02"))
+	}
+	m.members["p01"].want.Leaving = ""
+	m.change = &change{attempt: 1, step: m.uploading.snapshot.Step, arrived: true}
+	if got := rate("p01"); got != 0 {
+		t.Errorf("the world waits, and it may send %d bytes a second", got)
+	}
+	if m.change.step++; rate("p01") != 1000 {
+		t.Errorf("the world waits for another snapshot, and it may send %d bytes a second", rate("p01"))
+	}
+	m.change = nil
+	m.gang.Storage.Park = "spec.suspend is true"
+	if got := rate("p01"); got != 0 {
+		t.Errorf("all are about to go, and it may send %d bytes a second", got)
+	}
+}
+
 // The same holds for a snapshot that is one file: another holder makes it durable, and one that all are stuck with gives way to a
 // newer one.
 func TestAnUploadOfOneFileThatHangs(t *testing.T) {

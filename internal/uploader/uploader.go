@@ -56,6 +56,13 @@ type Request struct {
 	Keep int `json:"keep,omitempty"`
 	// Path lies below the URL of the storage: NAMESPACE/NAME, or more of a checkpoint's path. Empty for this job's own.
 	Path string `json:"path,omitempty"`
+	Pace
+}
+
+// Pace is how many bytes the uploader may send in a second, 0 for all that it can; nil for no change of that. It comes with a
+// request, and in lines of its own for as long as that is under way.
+type Pace struct {
+	Rate *uint64 `json:"rate,omitempty"`
 }
 
 // Made is the line by which the worker says that a file has the room that was asked for, or why it has not.
@@ -125,9 +132,16 @@ var ErrPassing = errors.New("not now")
 // Ask sends a request to the uploader at a socket, with the files that belong to it, and waits for the answer.
 // When ctx ends the uploader breaks off. Errors: ErrPassing, or what is wrong for good.
 func Ask(ctx context.Context, socket string, request Request, files ...*os.File) (*Answer, error) {
-	return AskForParts(ctx, socket, request, func(path, part string) (*os.File, error) {
-		return nil, fmt.Errorf("checkpoint %.200q has a part %.64q, and nobody asked for parts", path, part)
-	}, files...)
+	return AskForParts(ctx, socket, request, noParts, files...)
+}
+
+func noParts(path, part string) (*os.File, error) {
+	return nil, fmt.Errorf("checkpoint %.200q has a part %.64q, and nobody asked for parts", path, part)
+}
+
+// AskPaced is Ask for a save whose pace may change before it is answered.
+func AskPaced(ctx context.Context, socket string, request Request, paces <-chan Pace, files ...*os.File) (*Answer, error) {
+	return ask(ctx, socket, request, paces, noParts, files)
 }
 
 // Maker makes the file for a part of the checkpoint at a path. The caller keeps it open until the answer is there.
@@ -135,6 +149,10 @@ type Maker func(path, part string) (*os.File, error)
 
 // AskForParts is Ask for a restore, whose checkpoint may come in parts.
 func AskForParts(ctx context.Context, socket string, request Request, maker Maker, files ...*os.File) (*Answer, error) {
+	return ask(ctx, socket, request, nil, maker, files)
+}
+
+func ask(ctx context.Context, socket string, request Request, paces <-chan Pace, maker Maker, files []*os.File) (*Answer, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the uploader does not answer: %w", ErrPassing, err)
@@ -146,6 +164,9 @@ func AskForParts(ctx context.Context, socket string, request Request, maker Make
 	defer stop()
 	if err := line.Write(request, files...); err != nil {
 		return nil, fmt.Errorf("%w: ask the uploader: %w", ErrPassing, err)
+	}
+	if paces != nil {
+		defer tell(line, paces)()
 	}
 	var answer *Answer
 	for answer == nil || answer.Room > 0 {
@@ -170,6 +191,26 @@ func AskForParts(ctx context.Context, socket string, request Request, maker Make
 		return nil, errors.New(answer.Error)
 	}
 	return answer, nil
+}
+
+// tell passes on every pace that comes, until it is stopped. A line that cannot be written means that there is no answer either.
+func tell(line *wire.Conn, paces <-chan Pace) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case pace := <-paces:
+				_ = line.Write(pace)
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stopped)
+		<-done
+	}
 }
 
 // makeRoom gives the file that the answer asks for its room in memory, which is charged to the caller, and says so.

@@ -5,6 +5,7 @@ before they write, even the copy is that thread's: it takes it while the next st
 """
 
 import contextlib
+import errno
 import itertools
 import mmap
 import os
@@ -21,6 +22,9 @@ from concertina.world import Assignment, Staging
 
 NEVER = 2**63
 """A step that no training reaches."""
+STUCK = 60.0
+"""Seconds in which nothing more of a snapshot is written before nobody waits for it any more."""
+_seconds = time.monotonic
 
 
 class Keeper:
@@ -48,7 +52,8 @@ class Keeper:
         self._cadence = Cadence()
         self._fenced = False
         self._hides = True
-        self._staging: threading.Event | None = None
+        self._staging: _Work | None = None
+        self._work: _Work | None = None
         self._superseded = False
         self._begun = False
         self._writer = False
@@ -89,10 +94,10 @@ class Keeper:
 
     def fence(self) -> None:
         """Something is about to write to the state, as an optimizer does: what is being copied of it is there when this
-        returns. Who never calls it has its state copied at once."""
+        returns, or it is given up, since it hangs. Who never calls it has its state copied at once."""
         self._fenced = True
-        if self._staging:
-            self._staging.wait()
+        if work := self._staging:
+            self._await(work, work.staged)
             self._staging = None
 
     def save(self, step: int) -> None:
@@ -198,8 +203,8 @@ class Keeper:
             return
         if fenced and self._hides:
             # The live state is written, which is not to change before fence().
-            self._staging = threading.Event()
-            self._start(image, step, files, (self._staging, begin))
+            self._staging = _Work(step, begin)
+            self._start(image, step, files, self._staging)
         else:
             self._cadence.held = max(1, time.monotonic_ns() - begin)
             self._start(image, step, files)
@@ -233,15 +238,12 @@ class Keeper:
         return self._memory
 
     def _start(
-        self,
-        image: snapshot.Image,
-        step: int,
-        files: list[snapshot.File],
-        staging: tuple[threading.Event, int] | None = None,
+        self, image: snapshot.Image, step: int, files: list[snapshot.File], staging: "_Work | None" = None
     ) -> None:
         self._writing = True
+        work = staging or _Work(step)
         thread = threading.Thread(
-            target=self._write, args=(image, step, self._world, files, staging), name="concertina-snapshot", daemon=True
+            target=self._run, args=(image, step, self._world, files, work), name="concertina-snapshot", daemon=True
         )
         try:
             thread.start()
@@ -251,7 +253,7 @@ class Keeper:
             self._cadence.held = max(self._cadence.held, LEAST // SHARE)
             self._agent.snapshot_failed(step, f"no thread to write the snapshot with ({error}): raise the limit of processes of the pod")
         else:
-            self._thread = thread
+            self._thread, self._work = thread, work
 
     def _end_staging(self) -> None:
         """Breaks off what is being copied of an older state: a newer one is about to be written, and takes its room."""
@@ -260,23 +262,54 @@ class Keeper:
         self._superseded = False
 
     def _join(self) -> None:
-        if self._thread:
+        """Waits until nothing is being written, or what is hangs, and counts no more."""
+        if self._thread and self._await(self._work, self._work.ended):
             self._thread.join()
 
+    def _await(self, work: "_Work", until: threading.Event) -> bool:
+        """Whether it came to that. A folder that hangs may do so for ever, and must keep no program from training, from
+        another world, or from ending: what is written into it is given up, and nothing else is as long as that lasts."""
+        while not until.wait(None if work.over else max(0.001, work.moved + STUCK - _seconds())):
+            with self._current:
+                if work.over or _seconds() < work.moved + STUCK:
+                    continue
+                first, work.given_up = not work.given_up, True
+            if first:
+                self._memory = None  # It is what is written from.
+                self._agent.snapshot_failed(
+                    work.step,
+                    f"nothing more of the snapshot could be written for {STUCK:g} s: {self._agent.snapshots} hangs. Training "
+                    "goes on, and no other snapshot is taken before that is over",
+                )
+            return False
+        return not work.given_up
+
+    def _run(self, image: snapshot.Image, step: int, world: int, files: list[snapshot.File], work: "_Work") -> None:
+        try:
+            self._write(image, step, world, files, work)
+        finally:
+            work.ended.set()
+
     def _write(
-        self,
-        image: snapshot.Image,
-        step: int,
-        world: int,
-        files: list[snapshot.File],
-        staging: tuple[threading.Event, int] | None = None,
+        self, image: snapshot.Image, step: int, world: int, files: list[snapshot.File], work: "_Work | None" = None
     ) -> None:
         sizes: list[int] = []
         told: dict[str, Any] = {}
+        live = work is not None and work.begin is not None
+
+        def halted() -> bool:
+            if work is None:
+                return False
+            work.moved = _seconds()
+            return work.given_up or live and (self._superseded or world != self._world)
+
         try:
+            spares = snapshot.claim(self._agent.snapshots, files)
             for file in files:
-                sizes.append(image.write(file, lambda: staging is not None and (self._superseded or world != self._world)))
-            if staging and not image.intact(files):
+                sizes.append(image.write(file, halted, file.path in spares))
+            if live and not image.intact(files):
+                if work.given_up:
+                    raise InterruptedError("nobody has waited for it")
                 self._hides = False
                 raise OSError(
                     "something other than an optimizer has written to the state while it was copied: from now on it is "
@@ -286,18 +319,25 @@ class Keeper:
         except InterruptedError:
             pass  # Nobody wants it any more.
         except Exception as error:
-            told = failure(f"{getattr(error, 'strerror', None) or repr(error)}: {files[len(sizes) - len(files)].path}")
+            told = failure(told_of(error, files, len(sizes), image.bytes))
         finally:
             # Before anything is said: an optimizer that waits here does not wait for the agent.
-            if staging:
+            if work and not self._over(work):
+                told = {}
+            if live:
                 # Not what it held training up, which is next to nothing: it took its time on a processor.
-                staged, begin = staging
-                self._cadence.held = max(1, time.monotonic_ns() - begin)
-                staged.set()
+                self._cadence.held = max(1, time.monotonic_ns() - work.begin)
+                work.staged.set()
         if not told or "error" in told:
             _remove(files)
         if not self._report(world, step, told):
             _remove(files)
+
+    def _over(self, work: "_Work") -> bool:
+        """Notes that all of it is written, and whether that was in time: what hangs was given up, and counts no more."""
+        with self._current:
+            work.over = True
+            return not work.given_up
 
     def _report(self, world: int, step: int, told: Mapping[str, Any]) -> bool:
         """Tells what has become of a snapshot, in the order of snapshots, and makes place for the next one. False, and
@@ -312,13 +352,42 @@ class Keeper:
         return True
 
 
+class _Work:
+    """A snapshot that a thread writes. begin: when that of a live state began, in nanoseconds; None for one of a copy."""
+
+    def __init__(self, step: int, begin: int | None = None):
+        self.step, self.begin = step, begin
+        self.staged, self.ended = threading.Event(), threading.Event()
+        self.moved = _seconds()
+        """When something of it was last about to be written."""
+        self.over = self.given_up = False
+
+
 def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
     """What the agent is told of files that were written."""
     names = [os.path.basename(file.path) for file in files]
     if files[0].key is None:
-        return {"file": names[0], "bytes": sizes[0]}
+        return {"file": names[0], "bytes": sizes[0], "reuses": True}
     parts = zip(files, names, sizes, strict=True)
-    return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts]}
+    return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts], "reuses": True}
+
+
+def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: int) -> str:
+    """What is told of an error after so many of these files, of a state with so many bytes."""
+    text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[min(done, len(files) - 1)].path}"
+    if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        return text
+    # Two are kept while a third is written; and one that is brought back from a storage is whole.
+    written = sum(-(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
+    need, stored = 3 * written, 2 * written + max(written, whole)
+    text += f": two snapshots beside this one must fit. spec.checkpoint.memory: {_quantity(need)} would do"
+    return text if _quantity(stored) == _quantity(need) else f"{text}, with a storage {_quantity(stored)}"
+
+
+def _quantity(size: int) -> str:
+    """At least so many bytes, as Kubernetes writes them."""
+    mib = max(1, -(-size // (1 << 20)))
+    return f"{mib}Mi" if mib < 10 << 10 else f"{-(-mib // 1024)}Gi"
 
 
 def _remove(files: list[snapshot.File]) -> None:

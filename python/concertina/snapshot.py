@@ -16,6 +16,7 @@ arrays.
 
 import bisect
 import collections
+import contextlib
 import hashlib
 import json
 import math
@@ -35,6 +36,9 @@ _BLOCK = 1 << 20
 _SMALL = 64 << 10  # Values with fewer bytes are not worth sharing.
 LEAST_SHARED = 16 << 20
 """A state with fewer bytes that are the same on all ranks is not worth cutting into shares."""
+SPARE = "spare-"
+"""Begins the names of files that the agent leaves to be written over."""
+_ZEROS = memoryview(bytes(_BLOCK))
 _MAX_READ = 1 << 30  # One system call moves at most 2 GiB.
 
 _MAPPINGS = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
@@ -113,6 +117,31 @@ class File(NamedTuple):
     low: int
     high: int
     """The offsets at which its values begin and end."""
+
+    @property
+    def size(self) -> int:
+        return len(self.head) + self.high - self.low
+
+
+def claim(folder: str, files: Sequence[File]) -> set[str]:
+    """Makes some of these files of those that the agent has left in the folder to be written over: their memory is there, and need
+    neither be found nor freed. Those that are too many are removed, since their room is needed. Returns the paths of the
+    files that are there now, of some other content."""
+    spares = []
+    for name in os.listdir(folder):
+        if name.startswith(SPARE):
+            with contextlib.suppress(OSError):
+                spares.append((os.stat(os.path.join(folder, name)).st_size, os.path.join(folder, name)))
+    claimed: set[str] = set()
+    wanted = sorted(files, key=lambda file: file.size)
+    for _, path in sorted(spares, reverse=True):
+        with contextlib.suppress(FileNotFoundError):  # Somebody else needed it.
+            if wanted:
+                os.rename(path, wanted[-1].path)
+                claimed.add(wanted.pop().path)
+            else:
+                os.unlink(path)
+    return claimed
 
 
 class _Canary(NamedTuple):
@@ -242,21 +271,29 @@ class Image:
         """The file of one of so many shares."""
         return File(path, key, b"", *self.share(index, of))
 
-    def write(self, file: File, halted: Callable[[], bool] = lambda: False) -> int:
-        """Makes a file and returns its size in bytes. Raises OSError, and InterruptedError once it is halted."""
-        fd = os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def write(self, file: File, halted: Callable[[], bool] = lambda: False, over: bool = False) -> int:
+        """Makes a file, or writes over one that is there, and returns its size in bytes. Raises OSError, and InterruptedError once it
+        is halted."""
+        fd = os.open(file.path, os.O_WRONLY | os.O_CLOEXEC | (0 if over else os.O_CREAT | os.O_EXCL), 0o600)
         try:
+            before = min(os.fstat(fd).st_size, file.size) if over else 0
+            if over:
+                os.ftruncate(fd, before)
             _write(fd, memoryview(file.head), 0)
+            end = len(file.head)
             for offset, part in self._within(file.low, file.high):
+                start = len(file.head) + offset - file.low
+                _zero(fd, end, min(start, before))
                 for at in range(0, len(part), _CHUNK):
                     if halted():
                         raise InterruptedError("it is not wanted any more")
-                    _write(fd, part[at : at + _CHUNK], len(file.head) + offset - file.low + at)
-            size = len(file.head) + file.high - file.low
-            os.ftruncate(fd, size)
+                    _write(fd, part[at : at + _CHUNK], start + at)
+                end = start + len(part)
+            _zero(fd, end, before)
+            os.ftruncate(fd, file.size)
         finally:
             os.close(fd)
-        return size
+        return file.size
 
     def _encode(self, value: Any, where: str) -> Any:
         if value is None or isinstance(value, bool):
@@ -446,6 +483,12 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
     while data:
         written = os.pwrite(fd, data, offset)
         data, offset = data[written:], offset + written
+
+
+def _zero(fd: int, start: int, end: int) -> None:
+    """What lies between values is the same whatever was there before."""
+    while start < end:
+        start += os.pwrite(fd, _ZEROS[: end - start], start)
 
 
 def _read(fd: int, memory: memoryview, offset: int) -> None:

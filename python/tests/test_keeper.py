@@ -1,12 +1,13 @@
 import errno
 import os
+import random
 import tempfile
 import threading
 import unittest
 from unittest import mock
 
-from concertina.keeper import Keeper
-from concertina.snapshot import LEAST_SHARED, Codec, Image, SnapshotError
+from concertina.keeper import Keeper, told_of
+from concertina.snapshot import LEAST_SHARED, Codec, File, Image, SnapshotError, claim
 from concertina.world import Staging, assignment
 from tests.fakeagent import world
 
@@ -56,7 +57,7 @@ class Agent:
         self.snapshots = folder
         self.said = []
 
-    def put(self, kind, step, file="", bytes=0, parts=None, error=""):
+    def put(self, kind, step, file="", bytes=0, parts=None, error="", reuses=True):
         self.said.append((step, "written" if file else error or parts))
 
     def push(self):
@@ -183,6 +184,50 @@ class Shares(unittest.TestCase):
             self.assertEqual(agent.said, said)
 
 
+class Spares(unittest.TestCase):
+    """Files that the agent leaves to be written over."""
+
+    def test_what_is_written_over_is_what_would_have_been_written(self):
+        seed = random.randrange(1 << 32)
+        print("seed", seed)
+        made = random.Random(seed)
+        for _ in range(20):
+            folder = self.enterContext(tempfile.TemporaryDirectory())
+            holder = Holder()
+            holder.values = {str(i): made.randbytes(made.choice((1, 7, 64, 70_001, 300_000))) for i in range(made.randint(1, 9))}
+            image = Keeper({"net": holder}, Codec(), lambda: {"step": 1})._image()
+
+            def files(name):
+                own, spread = os.path.join(folder, name), made.random() < 0.5
+                if not spread:
+                    return [image.whole(own)]
+                return [image.own(own, "r0.2.x"), image.shares(own + "0", "s0.2.x", 0, 2), image.shares(own + "1", "s1.2.x", 1, 2)]
+
+            state = made.getstate()
+            fresh = files("fresh")
+            made.setstate(state)
+            again = files("again")
+            for i in range(made.randint(0, 5)):
+                with open(os.path.join(folder, f"spare-{i}.part"), "wb") as file:
+                    file.write(b"\xff" * made.choice((0, 100, again[0].size, 400_000)))
+            spares = claim(folder, again)
+            self.assertEqual([name for name in os.listdir(folder) if name.startswith("spare-")], [])
+            for a, b in zip(fresh, again, strict=True):
+                self.assertEqual(image.write(a), image.write(b, over=b.path in spares))
+                with open(a.path, "rb") as one, open(b.path, "rb") as other:
+                    self.assertEqual(one.read(), other.read())
+
+    def test_the_largest_is_for_the_largest_and_others_go(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        for name, size in ("spare-0.part", 5), ("spare-1.part", 500), ("spare-2.part", 50), ("other.part", 1):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(bytes(size))
+        small, large = (File(os.path.join(folder, name), None, b"", 0, size) for name, size in (("small", 10), ("large", 1000)))
+        self.assertEqual(claim(folder, [small, large]), {small.path, large.path})
+        self.assertEqual((os.stat(small.path).st_size, os.stat(large.path).st_size), (50, 500))
+        self.assertEqual(sorted(os.listdir(folder)), ["large", "other.part", "small"])
+
+
 class Failures(unittest.TestCase):
     def setUp(self):
         self.step = 0
@@ -208,6 +253,23 @@ class Failures(unittest.TestCase):
             for _, text in heard:
                 self.assertRegex(text, "no space left|of whatever kind")
             self.assertIn("written", [text for _, text in self.steps(3)])
+
+    def test_a_volume_that_is_too_small_is_told_with_the_size_that_would_do(self):
+        full, other = OSError(errno.ENOSPC, "no space left on device"), OSError(errno.EIO, "broken")
+        for error, size, told in (full, 5 << 20, "Mi would do"), (full, 5 << 30, "Gi would do"), (other, 5 << 30, "broken: /f/1.part"):
+            text = told_of(error, [File("/f/1.part", None, b"", 0, size), File("/f/2.part", "s0", b"", 0, size)], 0, 2 * size)
+            self.assertIn(told, text)
+        files = [File("/f/1.part", "r0", b"", 0, 1 << 20), File("/f/2.part", "s0", b"", 0, 99 << 20)]
+        text = told_of(full, files, 1, 400 << 20)
+        self.assertIn("/f/2.part", text)
+        self.assertIn("spec.checkpoint.memory: 300Mi would do, with a storage 600Mi", text)
+        self.assertLess(len(text), 256)
+        text = told_of(full, files, 5, 100 << 20)
+        self.assertIn("/f/2.part", text)
+        self.assertTrue(text.endswith("spec.checkpoint.memory: 300Mi would do"), text)
+        with mock.patch.object(Image, "write", side_effect=full):
+            for _, text in self.steps(3):
+                self.assertIn("spec.checkpoint.memory: 1Mi would do", text)
 
     def test_a_thread_that_cannot_start_is_told_and_nobody_waits_for_it(self):
         self.steps(2)
@@ -245,6 +307,62 @@ class Failures(unittest.TestCase):
             self.returns(self.keeper.forget)
         taken.set()
         self.keeper._join()
+
+    def test_a_folder_that_hangs_holds_nobody_up_for_ever(self):
+        """Neither an optimizer, nor who loads another state; what comes of it at last is no snapshot."""
+        for wait in self.keeper.fence, self.keeper._join:
+            with self.subTest(wait.__name__):
+                self.step += 2
+                self.agent.said = []
+                taken = threading.Event()
+                real = Image.write
+
+                def write(image, file, halted, over):
+                    taken.wait()
+                    return real(image, file, halted, over)
+
+                self.keeper._fenced, self.keeper._begun = True, True
+                with mock.patch.object(Image, "write", write), mock.patch("concertina.keeper.STUCK", 0.01):
+                    self.keeper._keep(self.step)
+                    stuck = self.keeper._thread
+                    self.returns(wait)
+                    self.returns(wait)
+                ((step, text),) = self.agent.said
+                self.assertEqual(step, self.step)
+                self.assertRegex(text, "nothing more of the snapshot could be written for 0.01 s")
+                self.keeper._keep(self.step)
+                self.assertIs(self.keeper._thread, stuck)  # One at a time, as long as it lasts.
+                taken.set()
+                stuck.join(SECONDS)
+                self.assertEqual((len(self.agent.said), os.listdir(self.agent.snapshots)), (1, []))
+                self.keeper._keep(self.step)
+                self.keeper.fence()
+                self.keeper._join()
+                self.assertEqual(self.agent.said[1:], [(self.step, "written")])
+                for name in os.listdir(self.agent.snapshots):
+                    os.unlink(os.path.join(self.agent.snapshots, name))
+
+    def test_a_slow_folder_is_not_one_that_hangs(self):
+        """What counts is whether it moves."""
+        self.step = 2
+        self.keeper._fenced = True
+        moved = threading.Event()
+        real, clock = Image.write, iter(range(0, 10**6, 50))
+
+        def write(image, file, halted, over):
+            for _ in range(10):
+                halted()
+            moved.set()
+            return real(image, file, halted, over)
+
+        with mock.patch.object(Image, "write", write), mock.patch("concertina.keeper.STUCK", 60), mock.patch(
+            "concertina.keeper._seconds", lambda: next(clock)
+        ):
+            self.keeper._keep(self.step)
+            self.keeper.fence()
+            self.keeper._join()
+        self.assertTrue(moved.is_set())
+        self.assertEqual(self.agent.said, [(2, "written")])
 
     def returns(self, call):
         """Calls something that must not wait."""

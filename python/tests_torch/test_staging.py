@@ -25,7 +25,7 @@ class Agent:
         self.taken = {}
         self.failed = []
 
-    def put(self, kind, step, file="", bytes=0, error=""):
+    def put(self, kind, step, file="", bytes=0, error="", reuses=False):
         if error:
             self.failed.append(error)
         else:
@@ -94,6 +94,20 @@ class Staging(unittest.TestCase):
         self.keeper._join()
         self.assertGreater(len(self.agent.taken), 5)
         self.assertEqual(self.agent.failed, [])
+        self.check()
+
+    def test_each_is_written_over_one_before_it(self):
+        reused = set()
+        for _ in range(60):
+            self.train()
+            for step in sorted(self.agent.taken)[:-2]:
+                path = self.agent.taken.pop(step)
+                reused.add(os.stat(path).st_ino)
+                os.rename(path, os.path.join(self.agent.snapshots, "spare-0.part"))
+        self.keeper._join()
+        self.assertLessEqual(len(os.listdir(self.agent.snapshots)), 4)
+        self.assertEqual(self.agent.failed, [])
+        self.assertTrue(reused & {os.stat(path).st_ino for path in self.agent.taken.values()})
         self.check()
 
     def test_an_optimizer_waits_for_the_copy(self):

@@ -389,6 +389,19 @@ func TestTheRackLabelIsTheOperatorsOwn(t *testing.T) {
 	}
 }
 
+func TestTheRateOfUploads(t *testing.T) {
+	for want, values := range map[string]string{
+		"--checkpoint-upload-rate=0":         "",
+		"--checkpoint-upload-rate=50Mi":      "checkpoint: {uploadRate: 50Mi}",
+		"--checkpoint-upload-rate=500000000": `checkpoint: {uploadRate: "500000000"}`,
+	} {
+		args := get[*appsv1.Deployment](t, rendered(t, values), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
+		if !slices.Contains(args, want) {
+			t.Errorf("no %s in %v", want, args)
+		}
+	}
+}
+
 func TestUsersMayScaleWhatTheyMayWrite(t *testing.T) {
 	found := rendered(t, "")
 	for name, want := range map[string][]string{"admin": {"*"}, "edit": {"get", "update", "patch"}, "view": {"get"}} {

@@ -203,6 +203,10 @@ func TestStateInShares(t *testing.T) {
 				}
 				return true
 			})
+			eventually(t, "what is pushed out is left to be written over", func() bool {
+				spares, err := filepath.Glob(filepath.Join(s.workers[0].memory, "*", "spare-*"))
+				return err == nil && len(spares) > 0
+			})
 			s.start()
 			s.expect()
 			round, grown := s.trains(4)

@@ -21,6 +21,8 @@ type Save struct {
 	// Put are the parts that it puts into the storage, Manifest all that there are, once they were put and this worker is to
 	// write the manifest. Without either the snapshot is one file, which it makes durable by itself.
 	Put, Manifest []checkpoint.Snapshot
+	// Rate is how many bytes may be uploaded in a second, 0 for all that is possible.
+	Rate uint64
 }
 
 // Saved is the newest snapshot that this worker has made durable, and where it is.
@@ -87,7 +89,9 @@ type Keeper struct {
 	wanted *Save
 	saving bool
 	at     *errand
-	state  State
+	// rate is that of the last order.
+	rate  uint64
+	state State
 	// asked is the newest Restore; of number 0 for none. restoring is the one that runs; nil for none.
 	asked     Restore
 	restoring *bringing
@@ -101,7 +105,9 @@ var errUnwanted = errors.New("another checkpoint is wanted by now")
 type errand struct {
 	of     checkpoint.Snapshot
 	cancel context.CancelFunc
-	late   *time.Timer
+	// paces takes the newest pace, which the uploader is still to be told of.
+	paces chan uploader.Pace
+	late  *time.Timer
 }
 
 // bringing is a restore that runs.
@@ -158,6 +164,10 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 		return
 	}
 	k.wanted = save
+	if save != nil && save.Rate != k.rate {
+		k.rate = save.Rate
+		k.at.hurry(k.rate)
+	}
 	k.watch()
 	if save != nil && (len(k.state.Put) == 0 || k.state.Put[0].State() != save.Snapshot.State()) {
 		k.state.Put = nil
@@ -202,8 +212,31 @@ func (k *Keeper) watch() {
 		at.late.Stop()
 		at.late = nil
 	case hinders && at.late == nil:
-		at.late = time.AfterFunc(k.pauses.Unwanted, at.cancel)
+		at.late = time.AfterFunc(k.pauses.Unwanted+k.paced(at.of.Bytes), at.cancel)
 	}
+}
+
+// paced is how long so many bytes take because of the rate alone; k.mu is held.
+func (k *Keeper) paced(bytes uint64) time.Duration {
+	if k.rate == 0 {
+		return 0
+	}
+	return time.Duration(min(float64(bytes)/float64(k.rate), longest.Seconds()) * float64(time.Second))
+}
+
+// longest bounds a wait.
+const longest = 365 * 24 * time.Hour
+
+// hurry tells the uploader that another rate counts by now; it does nothing where nothing is under way.
+func (e *errand) hurry(rate uint64) {
+	if e == nil {
+		return
+	}
+	select {
+	case <-e.paces: // it counts no more
+	default:
+	}
+	e.paces <- uploader.Pace{Rate: &rate}
 }
 
 // ask has the uploader do something for a save.
@@ -211,10 +244,12 @@ func (k *Keeper) ask(of checkpoint.Snapshot, request uploader.Request, files ...
 	ctx, cancel := context.WithCancel(k.ctx)
 	defer cancel()
 	k.mu.Lock()
-	k.at = &errand{of: of, cancel: cancel}
+	rate, paces := k.rate, make(chan uploader.Pace, 1)
+	request.Rate = &rate
+	k.at = &errand{of: of, cancel: cancel, paces: paces}
 	k.watch()
 	k.mu.Unlock()
-	answer, err := uploader.Ask(ctx, k.socket, request, files...)
+	answer, err := uploader.AskPaced(ctx, k.socket, request, paces, files...)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if late := k.at.late; late != nil && !late.Stop() && err != nil {

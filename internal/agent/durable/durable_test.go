@@ -85,7 +85,7 @@ func (w *worker) take(t *testing.T, step uint64, content string) checkpoint.Snap
 	if err := os.WriteFile(filepath.Join(w.snapshots.Folder(), "new.part"), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.snapshots.Take(1, step, []snapshots.File{{Name: "new.part", Bytes: uint64(len(content))}})
+	w.snapshots.Take(1, step, []snapshots.File{{Name: "new.part", Bytes: uint64(len(content))}}, false)
 	eventually(t, "the snapshot is held", func() bool { return len(w.snapshots.List()) > 0 && w.snapshots.List()[0].Step == step })
 	return w.snapshots.List()[0]
 }
@@ -171,7 +171,7 @@ func (w *worker) parts(t *testing.T, step uint64, contents map[string]string) []
 		}
 		files = append(files, snapshots.File{Part: part, Name: part + ".part", Bytes: uint64(len(content))})
 	}
-	w.snapshots.Take(1, step, files)
+	w.snapshots.Take(1, step, files, false)
 	eventually(t, "the parts are held", func() bool {
 		held := w.snapshots.List()
 		return len(held) >= len(contents) && held[len(contents)-1].Step == step
@@ -272,12 +272,14 @@ type slow struct {
 	// asked are the requests that have come, broken those of them that were broken off.
 	asked, broken chan uploader.Request
 	answers       chan uploader.Answer
+	// paces are those that came after a request.
+	paces chan uint64
 }
 
 // slowly starts such an uploader.
 func (w *worker) slowly(t *testing.T) *slow {
 	t.Helper()
-	s := &slow{make(chan uploader.Request, 8), make(chan uploader.Request, 8), make(chan uploader.Answer)}
+	s := &slow{make(chan uploader.Request, 8), make(chan uploader.Request, 8), make(chan uploader.Answer), make(chan uint64, 8)}
 	listener, err := net.Listen("unix", w.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +314,16 @@ func (s *slow) hear(socket *net.UnixConn) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = conn.ReadLine()
+		for {
+			line, err := conn.ReadLine()
+			if err != nil {
+				return
+			}
+			var pace uploader.Pace
+			if json.Unmarshal(line, &pace) == nil && pace.Rate != nil {
+				s.paces <- *pace.Rate
+			}
+		}
 	}()
 	select {
 	case answer := <-s.answers:
@@ -480,4 +491,58 @@ func TestAWorldKeepsWhatARestoreHasTaken(t *testing.T) {
 	if len(w.snapshots.List()) != 0 {
 		t.Error("it is still there")
 	}
+}
+
+// A save is asked for with the rate that it may have, and told of another one while it runs, also when others are wanted by then.
+func TestARateThatChangesWhileASaveRuns(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	order := whole(w.take(t, 1, "state"))
+	order.Rate = 1000
+	w.Ask(order, nil)
+	if asked := <-s.asked; asked.Rate == nil || *asked.Rate != 1000 {
+		t.Fatalf("it asks %+v", asked)
+	}
+	w.Ask(order, nil)
+	hurried := *order
+	hurried.Rate = 0
+	w.Ask(&hurried, nil)
+	if rate := <-s.paces; rate != 0 {
+		t.Errorf("it may send %d bytes a second", rate)
+	}
+	next := whole(w.take(t, 2, "next"))
+	next.Rate = 7
+	w.Ask(next, nil)
+	if rate := <-s.paces; rate != 7 {
+		t.Errorf("it may send %d bytes a second", rate)
+	}
+	w.Ask(nil, nil)
+	s.answers <- uploader.Answer{Path: "done"}
+	eventually(t, "it ends", func() bool { return w.State().Saved != nil })
+	if len(s.paces) > 0 {
+		t.Errorf("it is told of the rate %d without an order", <-s.paces)
+	}
+}
+
+// A save that nobody wants any more has as much longer as its rate makes it last.
+func TestAnUnwantedSaveThatIsHeldBack(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	order := whole(w.take(t, 1, "state"))
+	order.Rate = 1
+	w.Ask(order, nil)
+	<-s.asked
+	next := whole(w.take(t, 2, "next"))
+	next.Rate = 1
+	w.Ask(next, nil)
+	w.mu.Lock()
+	late, more := w.at.late, w.paced(5)
+	w.mu.Unlock()
+	if late == nil || more != 5*time.Second || w.paced(1<<63) != longest {
+		t.Errorf("five bytes have %s more, and what is unwanted is ended: %v", more, late != nil)
+	}
+	s.answers <- uploader.Answer{Path: "done"}
+	<-s.asked
+	s.answers <- uploader.Answer{Path: "done"}
+	eventually(t, "it ends", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == next.Snapshot })
 }

@@ -61,6 +61,8 @@ type Keeper struct {
 type written struct {
 	id    checkpoint.ID
 	files []File
+	// reuse is true when it writes over what is left to it.
+	reuse bool
 }
 
 // Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
@@ -189,13 +191,13 @@ type File struct {
 
 // Take takes over the files that a program has written of the state after a step of a round. What an earlier step has
 // left behind gives way when it still waits: a program that writes faster than its files are read fills no memory with
-// them.
-func (k *Keeper) Take(round, step uint64, files []File) {
+// them. With reuse it writes over files that are left to it, so what has to go for this one is.
+func (k *Keeper) Take(round, step uint64, files []File, reuse bool) {
 	if k.store == nil {
 		k.Failed(step, errNoMemory.Error())
 		return
 	}
-	next := &written{checkpoint.ID{Round: round, Step: step}, files}
+	next := &written{checkpoint.ID{Round: round, Step: step}, files, reuse}
 	k.mu.Lock()
 	before := k.written
 	if before != nil && before.id == next.id {
@@ -220,7 +222,7 @@ func (k *Keeper) takeWritten() {
 		k.discard(w.files)
 		return
 	}
-	defer k.trim() // also of what came before one that did not
+	defer k.trim(w.reuse) // also of what came before one that did not
 	id := w.id
 	for i, file := range w.files {
 		id.Part = file.Part
@@ -260,6 +262,9 @@ func (k *Keeper) Open(ids ...checkpoint.ID) (files []*os.File, err error) {
 func (k *Keeper) Make() (*os.File, error) {
 	if k.store == nil {
 		return nil, errNoMemory
+	}
+	if err := k.store.ClearSpares(); err != nil {
+		return nil, err
 	}
 	return os.CreateTemp(k.store.Directory(), "restore-*.part")
 }
@@ -313,8 +318,8 @@ func (k *Keeper) Clear() {
 	})
 }
 
-func (k *Keeper) trim() {
-	if err := k.store.Trim(); err != nil {
+func (k *Keeper) trim(reuse bool) {
+	if err := k.store.Trim(reuse); err != nil {
 		k.note("%v", err)
 	}
 }
@@ -422,7 +427,7 @@ func (k *Keeper) Fetch(want []checkpoint.Wanted, done func(error)) {
 		k.changed() // a file of ours that was altered is gone, whatever came of it
 		done(err)
 		if err == nil {
-			k.trim()
+			k.trim(false)
 		}
 	})
 }

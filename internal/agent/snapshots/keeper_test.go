@@ -58,7 +58,7 @@ func (f *fixture) take(round, step uint64) {
 	if err := os.WriteFile(filepath.Join(f.Folder(), name), []byte(name), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	f.Take(round, step, []File{{Name: name, Bytes: uint64(len(name))}})
+	f.Take(round, step, []File{{Name: name, Bytes: uint64(len(name))}}, false)
 	f.settled()
 }
 
@@ -130,7 +130,7 @@ func TestAProgramThatWritesFast(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(f.Folder(), name), []byte(name), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.Take(1, step, []File{{Name: name, Bytes: uint64(len(name))}})
+		f.Take(1, step, []File{{Name: name, Bytes: uint64(len(name))}}, false)
 	}
 	if entries, err := os.ReadDir(f.Folder()); err != nil || len(entries) != 1 {
 		t.Errorf("%d files wait (%v)", len(entries), err)
@@ -149,7 +149,7 @@ func TestWhatCameBeforeAFailureIsTrimmed(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(f.Folder(), name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.Take(1, step, []File{{Part: "s0.2.0123456789abcdef", Name: name}, {Part: "s1.2.0123456789abcdef", Name: "none.part"}})
+		f.Take(1, step, []File{{Part: "s0.2.0123456789abcdef", Name: name}, {Part: "s1.2.0123456789abcdef", Name: "none.part"}}, false)
 		f.settled()
 	}
 	if held := f.List(); len(held) != keep {
@@ -178,7 +178,7 @@ func TestFailures(t *testing.T) {
 	}
 	f.mu.Unlock()
 	f.Ask(4)
-	f.Take(1, 4, []File{{Name: "../escape.part", Bytes: 1}})
+	f.Take(1, 4, []File{{Name: "../escape.part", Bytes: 1}}, false)
 	f.settled()
 	if got := f.Failure(); !strings.Contains(got, "escape.part") {
 		t.Errorf("failure %q", got)
@@ -303,7 +303,7 @@ func TestNoMemory(t *testing.T) {
 	if f.Ask(4) || f.Failure() == "" {
 		t.Error("a worker without memory takes a snapshot")
 	}
-	f.Take(1, 4, []File{{Name: "x.part", Bytes: 1}})
+	f.Take(1, 4, []File{{Name: "x.part", Bytes: 1}}, false)
 	done := make(chan error, 1)
 	f.Fetch(from(checkpoint.Snapshot{ID: id(1, 1)}, nil), func(err error) { done <- err })
 	if err := <-done; !errors.Is(err, errNoMemory) {

@@ -147,7 +147,9 @@ type Snapshot struct {
 	File  string  `json:"file,omitempty"`
 	Bytes uint64  `json:"bytes,omitempty"`
 	Parts *[]Part `json:"parts,omitempty"`
-	Error string  `json:"error,omitempty"`
+	// Reuses says that the program writes over files that are left to it, whose names begin with spare-.
+	Reuses bool   `json:"reuses,omitempty"`
+	Error  string `json:"error,omitempty"`
 }
 
 // Part is a file with a part of the state.

@@ -144,7 +144,7 @@ func (s *Storage) savePart(ctx context.Context, place Place, there *contents, fi
 			continue
 		}
 		group.Go(func() error {
-			if err := s.create(inGroup, place.data(pieces[i].SHA256), data); err != nil {
+			if err := s.send(inGroup, place.data(pieces[i].SHA256), data); err != nil {
 				return fmt.Errorf("write piece %d of %d: %w", i+1, len(pieces), err)
 			}
 			return nil

@@ -19,6 +19,8 @@ type Storage struct {
 	bucket bucket
 	// patience is how long a request is repeated.
 	patience time.Duration
+	// pace holds back the pieces that are written.
+	pace *pace
 }
 
 // Open opens what a URL names: s3://bucket/prefix, gs://, azblob://, or file:///folder on a mounted volume. It asks for
@@ -28,11 +30,16 @@ func Open(ctx context.Context, url string) (*Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Storage{opened, patience}, nil
+	return &Storage{opened, patience, newPace(time.Now)}, nil
 }
 
 // WithPatience is the same storage, with requests that are repeated for another time than the two minutes of Open.
-func (s *Storage) WithPatience(patience time.Duration) *Storage { return &Storage{s.bucket, patience} }
+func (s *Storage) WithPatience(patience time.Duration) *Storage {
+	return &Storage{s.bucket, patience, s.pace}
+}
+
+// Limit has pieces written at so many bytes a second from now on, also those of a save that is under way; 0 for no limit.
+func (s *Storage) Limit(rate uint64) { s.pace.set(rate) }
 
 // Close lets go of connections.
 func (s *Storage) Close() error { return s.bucket.close() }
@@ -143,6 +150,24 @@ func (c *contents) lacks(m *Manifest) (piece string) {
 // caller looks.
 func (s *Storage) create(ctx context.Context, key string, data []byte) error {
 	_, err := again(ctx, s.patience, func() (struct{}, error) { return struct{}{}, s.bucket.create(ctx, key, data) })
+	if errors.Is(err, ErrExists) {
+		return nil
+	}
+	return err
+}
+
+// send makes the object of a piece, at the storage's pace. Repetitions wait for nothing: the pieces after them do.
+func (s *Storage) send(ctx context.Context, key string, data []byte) error {
+	if err := s.pace.wait(ctx, len(data)); err != nil {
+		return err
+	}
+	tries := 0
+	_, err := again(ctx, s.patience, func() (struct{}, error) {
+		if tries++; tries > 1 {
+			s.pace.spend(len(data))
+		}
+		return struct{}{}, s.bucket.create(ctx, key, data)
+	})
 	if errors.Is(err, ErrExists) {
 		return nil
 	}

@@ -1570,7 +1570,10 @@ type Upload struct {
 	// The parts that this worker is to put into the storage.
 	Put []*Snapshot `protobuf:"bytes,5,rep,name=put,proto3" json:"put,omitempty"`
 	// All parts were put, and these are they: write the manifest.
-	Manifest      []*Snapshot `protobuf:"bytes,6,rep,name=manifest,proto3" json:"manifest,omitempty"`
+	Manifest []*Snapshot `protobuf:"bytes,6,rep,name=manifest,proto3" json:"manifest,omitempty"`
+	// How many bytes of pieces this worker may send in a second; 0 for all that it can. It counts from now on, also for what is
+	// under way.
+	Rate          uint64 `protobuf:"varint,7,opt,name=rate,proto3" json:"rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1645,6 +1648,13 @@ func (x *Upload) GetManifest() []*Snapshot {
 		return x.Manifest
 	}
 	return nil
+}
+
+func (x *Upload) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
 }
 
 // Restore asks for the newest checkpoint that there is.
@@ -2348,14 +2358,15 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\brestarts\x18\x18 \x01(\x04H\x00R\brestarts\x88\x01\x01\x12;\n" +
 	"\astaging\x18\x19 \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x12:\n" +
 	"\x06relied\x18\x1a \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06reliedB\v\n" +
-	"\t_restartsJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\xc8\x02\n" +
+	"\t_restartsJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\xdc\x02\n" +
 	"\x06Upload\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
 	"\x04keep\x18\x02 \x01(\rR\x04keep\x128\n" +
 	"\x05parts\x18\x03 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\x12:\n" +
 	"\aholders\x18\x04 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x124\n" +
 	"\x03put\x18\x05 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x03put\x12>\n" +
-	"\bmanifest\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\bmanifest\"5\n" +
+	"\bmanifest\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\bmanifest\x12\x12\n" +
+	"\x04rate\x18\a \x01(\x04R\x04rate\"5\n" +
 	"\aRestore\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"o\n" +

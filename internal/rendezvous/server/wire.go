@@ -360,7 +360,7 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 	if u := d.Upload; u != nil {
 		m.Upload = &rendezvousv1.Upload{
 			Snapshot: snapshotMessage(&u.Snapshot), Keep: uint32(u.Keep), Parts: partMessages(u.Parts), Holders: holderMessages(u.Holders),
-			Put: partMessages(u.Put), Manifest: partMessages(u.Manifest),
+			Put: partMessages(u.Put), Manifest: partMessages(u.Manifest), Rate: u.Rate,
 		}
 	}
 	m.Staging = stagingMessage(d.Staging)

@@ -106,6 +106,7 @@ func (s *Server) hear(unix *net.UnixConn) {
 		_ = conn.Write(uploader.Answer{Error: fmt.Sprintf("%v: %v", errAsked, err)})
 		return
 	}
+	s.uploader.pace(request.Pace)
 	files, err := conn.Take(1)
 	if err != nil {
 		files = nil
@@ -126,6 +127,10 @@ func (s *Server) hear(unix *net.UnixConn) {
 				return
 			}
 			h := hearMade(conn, line)
+			if h.pace.Rate != nil {
+				s.uploader.pace(h.pace)
+				continue
+			}
 			select {
 			case said <- h:
 			case <-ctx.Done():
@@ -145,6 +150,7 @@ func (s *Server) hear(unix *net.UnixConn) {
 
 // heard is a line that came after the request, and the file that came with it.
 type heard struct {
+	pace uploader.Pace
 	made uploader.Made
 	file *os.File
 	err  error
@@ -152,8 +158,10 @@ type heard struct {
 
 // hearMade reads such a line. Nobody else takes files meanwhile.
 func hearMade(conn *wire.Conn, line []byte) (h heard) {
-	if err := json.Unmarshal(line, &h.made); err != nil {
-		return heard{err: fmt.Errorf("%w: %w", errAsked, err)}
+	for _, said := range []any{&h.pace, &h.made} {
+		if err := json.Unmarshal(line, said); err != nil {
+			return heard{err: fmt.Errorf("%w: %w", errAsked, err)}
+		}
 	}
 	if h.made.Files == 0 {
 		return h

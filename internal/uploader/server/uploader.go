@@ -104,6 +104,13 @@ func (u *Uploader) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
+// pace takes note of how fast it may upload from now on.
+func (u *Uploader) pace(p uploader.Pace) {
+	if p.Rate != nil && u.storage != nil {
+		u.storage.Limit(*p.Rate)
+	}
+}
+
 // place is where a snapshot goes.
 func (u *Uploader) place(s *uploader.Snapshot) storage.Place {
 	return storage.Place{Job: u.job, Attempt: u.attempt, ID: s.Snapshot().ID}

@@ -264,3 +264,24 @@ func TestPartsThatMakeNoState(t *testing.T) {
 		t.Errorf("it goes on from %+v", answer)
 	}
 }
+
+// A save that would take years goes on at once when its rate is lifted.
+func TestThePaceOfASaveThatRuns(t *testing.T) {
+	p := podOf(t, t.TempDir(), "uid", 1)
+	data := append(content(1), content(2)...)
+	hash := checkpoint.NewHasher()
+	_, _ = hash.Write(data)
+	snapshot := checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: 1}, Bytes: uint64(len(data)), Hash: hash.Sum()}
+	request := uploader.Request{Ask: uploader.AskSave, Snapshot: uploader.SnapshotOf(snapshot), Keep: 2}
+	slow, fast := uint64(1), uint64(0)
+	request.Rate = &slow
+	paces := make(chan uploader.Pace)
+	go func() {
+		paces <- uploader.Pace{Rate: &slow}
+		paces <- uploader.Pace{Rate: &fast}
+	}()
+	answer, err := uploader.AskPaced(t.Context(), p.socket, request, paces, p.file(t, data))
+	if err != nil || answer.Path == "" {
+		t.Fatalf("%+v, %v", answer, err)
+	}
+}
