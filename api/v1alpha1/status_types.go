@@ -288,6 +288,38 @@ type ProgressStatus struct {
 	Metrics []Metric `json:"metrics,omitempty"`
 }
 
+// Straggler is a process that keeps the others waiting: a step takes as long as its slowest process.
+type Straggler struct {
+	// rank is that of the process in its world.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Rank *int32 `json:"rank,omitempty"`
+
+	// pod is its worker's.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Pod string `json:"pod,omitempty"`
+
+	// node is where that runs.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Node string `json:"node,omitempty"`
+
+	// factor is how many times as long as most it works in a step, such as "1.80", without what it waits for others.
+	//
+	// +kubebuilder:validation:MaxLength=16
+	// +optional
+	Factor string `json:"factor,omitempty"`
+
+	// since is when it was first seen.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+}
+
 // Resize is one change of the world, and what it cost.
 type Resize struct {
 	// round is the number of the world that the change led to.
@@ -476,6 +508,15 @@ type TrainingJobStatus struct {
 	//
 	// +optional
 	Speed SpeedStatus `json:"speed,omitzero"`
+
+	// stragglers are the processes that have kept the others waiting for minutes, the slowest first, at most 8. They are written
+	// with the progress.
+	//
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=rank
+	// +optional
+	Stragglers []Straggler `json:"stragglers,omitempty"`
 
 	// checkpoint is the newest state of the job in its storage, and in the memory of its workers.
 	//
