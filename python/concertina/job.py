@@ -15,6 +15,7 @@ from concertina.progress import Progress, progress
 from concertina.session import WorldChanged
 from concertina.step import Step, Work
 from concertina.values import Values
+from concertina.worktime import WorkTime, share_of
 from concertina.world import World
 
 _IDENTITY = {"batch": "global_batch", "data": "len(data)", "shards": "shards"}
@@ -51,6 +52,7 @@ class Job(Member):
         self._passed = False  # the gate before the next step
         self._fresh = True  # until the first step of a world has begun
         self._guard = Guard(self)
+        self._work = WorkTime()
         self._present: Step | None = None
         self._looping = self._by_worlds = False
         self._progress: Progress | None = None
@@ -156,6 +158,10 @@ class Job(Member):
         """Whether a step that raised nothing has done what it should. Raises RuntimeError where it was used wrongly."""
         return True
 
+    def _waited(self) -> int | None:
+        """Nanoseconds of the step in which this rank has waited for others, beside step.waits(); None when nobody knows."""
+        return 0 if self._work.told else None
+
     def _reseed(self, seed: int) -> None:
         randomness.reseed(seed)
 
@@ -198,6 +204,7 @@ class Job(Member):
                 elif step := self._next():
                     self._present = step
                     yield step
+                    self._work.rest()
                     if self._present is step:
                         raise RuntimeError("a step of the loop over job.steps(…) is used in a with block: with step: …")
         except BaseException:
@@ -241,6 +248,7 @@ class Job(Member):
             work = Work(place.step, batch, (), True)
         else:
             batch = self._coming()
+            self._work.go()
             self._live.begin()
             self.gate.phase(Phase.STEP)
             work = Work(place.step + 1, batch, plan.part(batch, self.world.size, self.world.rank), False)
@@ -269,6 +277,7 @@ class Job(Member):
     def _enters(self) -> None:
         self._evaluated = self._passed = False
         self._fresh = True
+        self._work.enter()
         self.gate.last_step(self.total_steps)
         if self._progress is None and self._session.agent is None and not self.world.rank:
             self._progress = progress()
@@ -309,7 +318,9 @@ class Job(Member):
             self._place = self._plan.after(self._place, step.batch)
             self._passed = self._evaluated = False
             self._live.settled()
-            self.gate.done(self._place.step, self._place.samples)
+            mine = sum(piece.samples for piece in step._pieces)
+            self._work.done(self._waited(), share_of(step.samples, step.world.size, mine))
+            self.gate.done(self._place.step, self._place.samples, self._work.total)
         if first_time:
             self.metrics.update(step.metrics)
             self._report_progress(last=False)
