@@ -16,7 +16,7 @@ from concertina.session import WorldChanged
 from concertina.step import Step, Work
 from concertina.values import Values
 from concertina.worktime import WorkTime, share_of
-from concertina.world import World
+from concertina.world import Assignment, Change, World
 
 _IDENTITY = {"batch": "global_batch", "data": "len(data)", "shards": "shards"}
 """What a snapshot says of its training, by the name that the program knows it under."""
@@ -56,6 +56,7 @@ class Job(Member):
         self._present: Step | None = None
         self._looping = self._by_worlds = False
         self._progress: Progress | None = None
+        self._on_change: list[Callable[[Change], object]] = []
         self.metrics: dict[str, Any] = {}
         """What was reported last, by name."""
         super().__init__(state)
@@ -135,6 +136,19 @@ class Job(Member):
             raise RuntimeError("job.worlds() goes around the loop over job.steps(…), once")
         self._by_worlds = True
         return self._loop_over_worlds()
+
+    def on_change(self, call: Callable[[Change], object]) -> None:
+        """Has the loop call this in each world from now on, also in the first, before the world's first step: to write down
+        how large it is, or to make something fit its size.
+
+        All ranks of the world make the call, those that have come new as well, with the state at which the world begins, so
+        they may exchange something in it; what it changes of the state must be the same on all of them. It is the program's as a step
+        is: what it raises ends the program, unless the world has ended, and then the next one makes the call anew. Several
+        are called in the order in which they were named. Raises TypeError for what cannot be called.
+        """
+        if not callable(call):
+            raise TypeError(f"on_change() got a {type(call).__name__}: give a function of one argument, the Change")
+        self._on_change.append(call)
 
     # What a framework adds.
 
@@ -273,6 +287,13 @@ class Job(Member):
 
     def _batch(self, step: Step, piece: samples.MicroBatch) -> Any:
         return self._load(step, used_positions(piece, step.batch.first))
+
+    def _enter_world(self, assigned: Assignment) -> None:
+        before, done = self._world, self._place.step
+        super()._enter_world(assigned)
+        change = Change(before, self.world, max(0, done - self._place.step))
+        for call in self._on_change:
+            call(change)
 
     def _enters(self) -> None:
         self._evaluated = self._passed = False
