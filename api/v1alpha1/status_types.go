@@ -288,38 +288,6 @@ type ProgressStatus struct {
 	Metrics []Metric `json:"metrics,omitempty"`
 }
 
-// Straggler is a process that keeps the others waiting: a step takes as long as its slowest process.
-type Straggler struct {
-	// rank is that of the process in its world.
-	//
-	// +kubebuilder:validation:Minimum=0
-	// +required
-	Rank *int32 `json:"rank,omitempty"`
-
-	// pod is its worker's.
-	//
-	// +kubebuilder:validation:MaxLength=63
-	// +optional
-	Pod string `json:"pod,omitempty"`
-
-	// node is where that runs.
-	//
-	// +kubebuilder:validation:MaxLength=253
-	// +optional
-	Node string `json:"node,omitempty"`
-
-	// factor is how many times as long as most it works in a step, such as "1.80", without what it waits for others.
-	//
-	// +kubebuilder:validation:MaxLength=16
-	// +optional
-	Factor string `json:"factor,omitempty"`
-
-	// since is when it was first seen.
-	//
-	// +optional
-	Since *metav1.Time `json:"since,omitempty"`
-}
-
 // Resize is one change of the world, and what it cost.
 type Resize struct {
 	// round is the number of the world that the change led to.
@@ -372,33 +340,6 @@ type Resize struct {
 	//
 	// +optional
 	At *metav1.Time `json:"at,omitempty"`
-}
-
-// QueueStatus is the place of a job that waits for its gang to start.
-type QueueStatus struct {
-	// position counts from 1 among all jobs of the cluster that wait, in the order in which they are
-	// looked at: by priority, then by age.
-	//
-	// +kubebuilder:validation:Minimum=1
-	// +optional
-	Position *int32 `json:"position,omitempty"`
-
-	// since is when the job began to wait.
-	//
-	// +optional
-	Since *metav1.Time `json:"since,omitempty"`
-
-	// waitsFor says in a sentence what it waits for.
-	//
-	// +kubebuilder:validation:MaxLength=1024
-	// +optional
-	WaitsFor string `json:"waitsFor,omitempty"`
-
-	// estimatedStart is when it starts at the latest, as far as the deadlines (spec.activeDeadline) of jobs
-	// that run tell. Of several gangs that wait for the same nodes only the first one has it.
-	//
-	// +optional
-	EstimatedStart *metav1.Time `json:"estimatedStart,omitempty"`
 }
 
 // TrainingJobStatus is what the operator has seen and done.
