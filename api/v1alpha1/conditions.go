@@ -145,4 +145,6 @@ const (
 	EventCopiesMissing = "CopiesMissing"
 	// EventReplicasDiffer names workers whose states differ that should be the same.
 	EventReplicasDiffer = "ReplicasDiffer"
+	// EventStraggler names a process that has kept the others waiting for minutes, and its node.
+	EventStraggler = "Straggler"
 )

@@ -342,33 +342,6 @@ type Resize struct {
 	At *metav1.Time `json:"at,omitempty"`
 }
 
-// QueueStatus is the place of a job that waits for its gang to start.
-type QueueStatus struct {
-	// position counts from 1 among all jobs of the cluster that wait, in the order in which they are
-	// looked at: by priority, then by age.
-	//
-	// +kubebuilder:validation:Minimum=1
-	// +optional
-	Position *int32 `json:"position,omitempty"`
-
-	// since is when the job began to wait.
-	//
-	// +optional
-	Since *metav1.Time `json:"since,omitempty"`
-
-	// waitsFor says in a sentence what it waits for.
-	//
-	// +kubebuilder:validation:MaxLength=1024
-	// +optional
-	WaitsFor string `json:"waitsFor,omitempty"`
-
-	// estimatedStart is when it starts at the latest, as far as the deadlines (spec.activeDeadline) of jobs
-	// that run tell. Of several gangs that wait for the same nodes only the first one has it.
-	//
-	// +optional
-	EstimatedStart *metav1.Time `json:"estimatedStart,omitempty"`
-}
-
 // TrainingJobStatus is what the operator has seen and done.
 type TrainingJobStatus struct {
 	// observedGeneration is the generation of the spec that this status speaks of.
@@ -476,6 +449,15 @@ type TrainingJobStatus struct {
 	//
 	// +optional
 	Speed SpeedStatus `json:"speed,omitzero"`
+
+	// stragglers are the processes that have kept the others waiting for minutes, the slowest first, at most 8. They are written
+	// with the progress.
+	//
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=rank
+	// +optional
+	Stragglers []Straggler `json:"stragglers,omitempty"`
 
 	// checkpoint is the newest state of the job in its storage, and in the memory of its workers.
 	//

@@ -147,6 +147,9 @@ func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {
 		Leaves:         of.Leaves,
 		LeavingStep:    of.Leaving,
 	}
+	if !of.Entering {
+		p.OwnNanos = uint64(state.OwnTime)
+	}
 	if of.Clean {
 		p.CleanStep = &of.Step
 	}

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"testing"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/agent/socket"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
 
@@ -17,5 +19,20 @@ func TestAStateOfALaterRoundIsToldOnceThatIsEntered(t *testing.T) {
 	in := lifecycle.Start{Round: 2}
 	if told := report(standing{in: &in}, nil, held, "").GetSnapshots(); len(told) != 2 {
 		t.Errorf("in round 2 it tells of %v", told)
+	}
+}
+
+// How long a process works in a step is told by process, and not of a world that it has yet to enter.
+func TestOwnTimesAreToldByProcess(t *testing.T) {
+	in := lifecycle.Start{Round: 2}
+	states := []socket.State{{OwnTime: time.Second}, {OwnTime: time.Minute}}
+	s := standing{in: &in, started: true, processes: make([]processStanding, 2)}
+	told := report(s, states, nil, "").GetProcesses()
+	if told[0].GetOwnNanos() != 1e9 || told[1].GetOwnNanos() != 60e9 {
+		t.Errorf("told are %v", told)
+	}
+	s.processes[0].Entering = true
+	if told := report(s, states, nil, "").GetProcesses(); told[0].GetOwnNanos() != 0 || told[1].GetOwnNanos() != 60e9 {
+		t.Errorf("before it has entered told are %v", told)
 	}
 }

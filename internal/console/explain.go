@@ -91,7 +91,19 @@ func (l *Look) summary(j *job) []string {
 		all = append(all, fmt.Sprintf("It trains with %s, of at least %d and at most %d.", count(j.have(), "worker"), j.in.Min, j.in.Max))
 	}
 	all = append(all, l.progress(j)...)
-	return append(append(all, troubles(j)...), l.avoided(j)...)
+	all = append(append(all, troubles(j)...), stragglers(j)...)
+	return append(all, l.avoided(j)...)
+}
+
+// stragglers are the processes that keep the others waiting.
+func stragglers(j *job) []string {
+	var all []string
+	for i := range j.object.Status.Stragglers {
+		one := &j.object.Status.Stragglers[i]
+		all = append(all, fmt.Sprintf("Rank %d, in %s on node %s, works %s times as long in a step as most ranks, since %s: every step waits for it.",
+			value(one.Rank), one.Pod, one.Node, one.Factor, clock(value(one.Since).Time)))
+	}
+	return all
 }
 
 // avoided are the nodes on which nothing of the job is placed for a while.

@@ -53,6 +53,19 @@ func TestExplainTellsTroubles(t *testing.T) {
 	}
 }
 
+func TestExplainTellsWhoKeepsTheOthersWaiting(t *testing.T) {
+	c := clusterOf(4)
+	job := c.add("job", 2, 4)
+	c.trains(job, "n0", "n1")
+	job.Status.Stragglers = []v1alpha1.Straggler{
+		{Rank: ptr.To[int32](3), Pod: "job-1-1", Node: "n1", Factor: "1.80", Since: ptr.To(metav1.NewTime(time.Unix(1e9, 0)))},
+	}
+	want := "Rank 3, in job-1-1 on node n1, works 1.80 times as long in a step as most ranks, since 2001-09-09T01:46:40Z: every step waits for it."
+	if text := explained(t, c.look(t), "job"); !strings.Contains(text, want) {
+		t.Error(text)
+	}
+}
+
 func TestExplainTellsWhichNodesAreAvoided(t *testing.T) {
 	c := clusterOf(4)
 	job := c.add("job", 2, 4)

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,10 +18,10 @@ type Metrics struct {
 	mu   sync.Mutex
 	jobs map[types.UID]jobFigures
 
-	states, workers, checkpoint           *prometheus.Desc
-	firstStep                             prometheus.Histogram
-	queueWait, pause                      *prometheus.HistogramVec
-	stepsLost, restarts, growth, refusals *prometheus.CounterVec
+	states, workers, checkpoint, straggler *prometheus.Desc
+	firstStep                              prometheus.Histogram
+	queueWait, pause                       *prometheus.HistogramVec
+	stepsLost, restarts, growth, refusals  *prometheus.CounterVec
 }
 
 // jobFigures are what one job counts for now.
@@ -30,6 +31,7 @@ type jobFigures struct {
 	// checkpoint is when its newest checkpoint was made, before the first one when the job began; zero for a job
 	// without a storage or without workers.
 	checkpoint time.Time
+	stragglers []v1alpha1.Straggler
 }
 
 // NewMetrics makes metrics that registerer collects.
@@ -39,6 +41,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		states:     prometheus.NewDesc("concertina_jobs", "Jobs by what they are doing, as in status.state.", []string{"namespace", "state"}, nil),
 		workers:    prometheus.NewDesc("concertina_job_workers", "Workers of a job: its target, those that run, and those of them in no world yet.", []string{"namespace", "job", "kind"}, nil),
 		checkpoint: prometheus.NewDesc("concertina_job_checkpoint_timestamp_seconds", "When the newest checkpoint in the job's storage was made, before the first one when the job began, in Unix time.", []string{"namespace", "job"}, nil),
+		straggler:  prometheus.NewDesc("concertina_job_straggler_factor", "How many times as long as most a process works in a step that has kept the others waiting for minutes; nothing where none has.", []string{"namespace", "job", "rank", "pod", "node"}, nil),
 		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "concertina_queue_wait_seconds",
 			Help: "Time that gangs waited before they were made.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}, []string{"namespace"}),
 		firstStep: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "concertina_first_step_seconds",
@@ -67,6 +70,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.states
 	out <- m.workers
 	out <- m.checkpoint
+	out <- m.straggler
 }
 
 // Collect implements prometheus.Collector.
@@ -81,6 +85,13 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		if !job.checkpoint.IsZero() {
 			out <- prometheus.MustNewConstMetric(m.checkpoint, prometheus.GaugeValue, float64(job.checkpoint.Unix()), job.namespace, job.name)
+		}
+		for i := range job.stragglers {
+			one := &job.stragglers[i]
+			if factor, err := strconv.ParseFloat(one.Factor, 64); err == nil {
+				rank := strconv.Itoa(int(value(one.Rank)))
+				out <- prometheus.MustNewConstMetric(m.straggler, prometheus.GaugeValue, factor, job.namespace, job.name, rank, one.Pod, one.Node)
+			}
 		}
 	}
 	for key, n := range states {
@@ -101,7 +112,7 @@ func (m *Metrics) written(state *State, plan *Plan) {
 	m.jobs[job.UID] = jobFigures{
 		namespace: job.Namespace, name: job.Name, state: next.State,
 		target: value(next.Workers.Target), running: value(next.Workers.Running), standby: value(next.Workers.Standby),
-		checkpoint: checkpointTime(&job.Spec, next),
+		checkpoint: checkpointTime(&job.Spec, next), stragglers: slices.Clone(next.Stragglers),
 	}
 	m.mu.Unlock()
 	if value(old.Workers.Target) == 0 && value(next.Workers.Target) > 0 {

@@ -37,6 +37,7 @@ func TestMetricsFollowFromWhatWasWritten(t *testing.T) {
 	plan.Status.State, plan.Status.Restarts.Program = "Training", ptr.To[int32](1)
 	plan.Status.Resizes = append(plan.Status.Resizes, v1alpha1.Resize{
 		Round: ptr.To[int64](3), Reason: "WorkerLost", StepsLost: ptr.To[int64](20), Pause: &metav1.Duration{Duration: 2 * time.Second}})
+	plan.Status.Stragglers = []v1alpha1.Straggler{{Rank: ptr.To[int32](7), Pod: "other-1-3", Node: "n2", Factor: "1.80"}}
 	m.written(state, &plan)
 
 	want := `
@@ -44,6 +45,9 @@ func TestMetricsFollowFromWhatWasWritten(t *testing.T) {
 # TYPE concertina_growth_total counter
 concertina_growth_total{outcome="made"} 0
 concertina_growth_total{outcome="withdrawn"} 1
+# HELP concertina_job_straggler_factor How many times as long as most a process works in a step that has kept the others waiting for minutes; nothing where none has.
+# TYPE concertina_job_straggler_factor gauge
+concertina_job_straggler_factor{job="other",namespace="team",node="n2",pod="other-1-3",rank="7"} 1.8
 # HELP concertina_job_workers Workers of a job: its target, those that run, and those of them in no world yet.
 # TYPE concertina_job_workers gauge
 concertina_job_workers{job="digits",kind="running",namespace="team"} 0
@@ -67,7 +71,7 @@ concertina_restarts_total{cause="program"} 1
 # TYPE concertina_steps_lost_total counter
 concertina_steps_lost_total{reason="WorkerLost"} 20
 `
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "concertina_growth_total", "concertina_job_workers",
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "concertina_growth_total", "concertina_job_straggler_factor", "concertina_job_workers",
 		"concertina_jobs", "concertina_refusals_total", "concertina_restarts_total", "concertina_steps_lost_total"); err != nil {
 		t.Error(err)
 	}

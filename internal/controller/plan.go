@@ -126,6 +126,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	if value(p.plan.Status.Workers.Target) == 0 {
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
 		p.plan.Status.Checkpoint.Memory = v1alpha1.MemoryStatus{} // it goes with the workers
+		p.plan.Status.Stragglers = nil
 	}
 	p.plan.Status.State = stateWord(&p.plan.Status, p.suspended())
 	p.plan.Facts = p.facts()

@@ -68,6 +68,7 @@ func (p *planner) reportProgress() {
 	}
 	p.plan.Status.Progress = next
 	p.reportMemory()
+	p.reportStragglers()
 	p.measureSpeed()
 	p.plan.Progress = true
 }

@@ -156,6 +156,8 @@ type Process struct {
 	// for not yet.
 	Leaves  bool
 	Leaving uint64
+	// OwnTime is how long it works in a step, without what it waits for others; 0 for not known.
+	OwnTime time.Duration
 }
 
 // ProgramPhase is what a process is doing, as on the wire.
@@ -399,6 +401,7 @@ const (
 	notedLifted    noteKind = "lifted"
 	notedLost      noteKind = "lost"
 	notedCutOff    noteKind = "cut-off"
+	notedPace      noteKind = "pace"
 	notedBroken    noteKind = "broken"
 	notedVerdict   noteKind = "verdict"
 	notedRestarted noteKind = "restarted"

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/straggler"
 )
 
 // expect takes over what the controller wants.
@@ -55,6 +57,7 @@ func (m *Machine) leaveAttempt() {
 	clear(m.failedUploads)
 	clear(m.failedSaves)
 	clear(m.departed)
+	m.pace = straggler.Watch{}
 	m.changes, m.losses, m.fatal = nil, nil, ""
 	m.nextTry, m.tries, m.unwritten = time.Time{}, 0, false
 }

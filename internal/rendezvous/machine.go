@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/straggler"
 )
 
 const (
@@ -158,6 +160,8 @@ type Machine struct {
 	// differing are the groups of holders whose shares were seen to differ; differ says so of the last one in a sentence.
 	differing []string
 	differ    string
+	// pace is who keeps the others waiting.
+	pace straggler.Watch
 
 	released bool
 	deposed  bool

@@ -27,6 +27,7 @@ func (m *Machine) Observe(now time.Time) Observation {
 		observed.Round = m.world.record.Round
 		observed.Progress = m.progress()
 		observed.Elastic = m.isElastic()
+		observed.Stragglers, observed.Watched = m.stragglers(), m.pace.Knows()
 	}
 	for uid, mem := range m.members {
 		observed.Members[uid] = m.observeMember(uid, mem)

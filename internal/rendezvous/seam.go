@@ -242,6 +242,10 @@ type Observation struct {
 	// differ that should be the same; empty for nobody's.
 	Memory Memory
 	Differ string
+	// Stragglers are the processes that have kept the others waiting for minutes, the slowest first, at most straggler.Most.
+	// Watched is true once this leader has looked for as long as it takes to find any.
+	Stragglers []Straggler
+	Watched    bool
 	// Parked is true once the world stands for Gang.Storage.Park, and its state is durable.
 	Parked bool
 	// Fatal is set when the attempt cannot go on: nothing is left to continue from, or the programs

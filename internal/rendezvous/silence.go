@@ -146,6 +146,7 @@ func (m *Machine) watch(now time.Time) {
 			m.noteCutOff(now, mem)
 		}
 	}
+	m.watchPace(now)
 	if undecided := m.adopting(now); undecided != m.undecided {
 		m.undecided, m.out.Changed = undecided, true
 	}

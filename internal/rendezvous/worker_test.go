@@ -76,8 +76,8 @@ type worker struct {
 	reach    func(Probe) bool
 	answers  []Probed
 	probedIn uint64
-	// stepTime is how long it says that a step takes.
-	stepTime time.Duration
+	// stepTime is how long it says that a step takes, ownTime how long it works in one.
+	stepTime, ownTime time.Duration
 	// worlds are all worlds that it was ever told of, by round.
 	worlds map[uint64]string
 	// broken says which rule of the protocol was broken by what the agent has told its process.
@@ -605,7 +605,7 @@ func (w *worker) report() Report {
 		Leaves: standing.Leaves, Leaving: standing.Leaving,
 		ProgramPhase: phaseStep, Entered: w.process.entered, Done: w.process.done, LastStep: w.lastStep,
 		Samples: 10 * w.process.done, Waiting: waitingOf(standing.Waiting), Barrier: standing.Attempt,
-		Stop: standing.Stop, Elastic: standing.Elastic,
+		Stop: standing.Stop, Elastic: standing.Elastic, OwnTime: w.ownTime,
 	}
 	if w.fresh() {
 		p.Entered, p.Done, p.Samples, p.LastStep = 0, 0, 0, 0

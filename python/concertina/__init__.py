@@ -13,9 +13,9 @@ from concertina import stopping
 from concertina.agent import AgentError
 from concertina.job import Job
 from concertina.step import Step
-from concertina.world import World
+from concertina.world import Change, World
 
-__all__ = ["AgentError", "Job", "Step", "World", "join"]
+__all__ = ["AgentError", "Change", "Job", "Step", "World", "join"]
 
 
 @overload

@@ -8,9 +8,17 @@ every worker sees. What is in it under its final name is complete:
     ...
     with checkpoints.saving(step, barrier=accelerator.wait_for_everyone) as path:
         accelerator.save_state(path)               # all ranks write below path, or rank 0 alone
+
+The best ones by a number stay as well, for whoever evaluates the model:
+
+    checkpoints = Checkpoints("/best", keep=1, best=3)
+    with checkpoints.saving(step, barrier, score=accuracy) as path:
+        ...
+    step, path = checkpoints.best()
 """
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -21,17 +29,24 @@ from concertina.samples import whole
 
 _MAX_STEP = 10**18
 _NAME = re.compile(r"step-(\d{1,18})")
+_SCORE = re.compile(_NAME.pattern + r"\.score")
 
 
 class Checkpoints:
     """Checkpoints of one job, by the number of steps done."""
 
-    def __init__(self, folder: str | os.PathLike, *, keep: int = 2, rank: int | None = None):
-        """folder: made when it is not there. keep: how many complete ones stay, at least 1. rank: of this process,
-        by default what RANK says, or 0. Raises ValueError for keep below 1, OSError when the folder cannot be made."""
+    def __init__(
+        self, folder: str | os.PathLike, *, keep: int = 2, best: int = 0, lowest: bool = False, rank: int | None = None
+    ):
+        """folder: made when it is not there. keep: how many complete ones stay, at least 1, the newest. best: how many stay
+        beside these, those with the highest scores; lowest: those with the lowest, as of a loss. rank: of this process, by
+        default what RANK says, or 0. Raises ValueError for keep below 1 or best below 0, OSError when the folder cannot be
+        made."""
         if keep < 1:
             raise ValueError(f"keep is {keep}: at least one checkpoint must stay")
-        self.folder, self._keep = Path(folder), keep
+        if best < 0:
+            raise ValueError(f"best is {best}: it is how many of the best checkpoints stay, 0 for none")
+        self.folder, self._keep, self._best, self._sign = Path(folder), keep, best, -1 if lowest else 1
         self._rank = int(os.environ.get("RANK", 0)) if rank is None else rank
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -40,19 +55,30 @@ class Checkpoints:
         steps = self._complete()
         return (steps[-1], str(self._path(steps[-1]))) if steps else (0, None)
 
+    def best(self) -> tuple[int, str | None]:
+        """The steps done in the complete checkpoint with the best score, and its path; (0, None) when none has one. Of
+        several the newest."""
+        scored = self._scored()
+        return (scored[-1], str(self._path(scored[-1]))) if scored else (0, None)
+
     @contextlib.contextmanager
-    def saving(self, step: int, barrier: Callable[[], object] = lambda: None) -> Iterator[str]:
+    def saving(
+        self, step: int, barrier: Callable[[], object] = lambda: None, *, score: float | None = None
+    ) -> Iterator[str]:
         """A path for a checkpoint after so many steps, which gets its name when the body has ended on every rank.
 
         The path does not exist; the body makes a file or a folder of it. barrier returns once all ranks have called it:
         torch.distributed.barrier or its like, and nothing in a program of one rank. Every rank calls saving, whether it
         writes or not. When the body raises nothing is kept.
 
-        Raises TypeError or ValueError for a step that is no number from 0, FileNotFoundError on rank 0 when nothing is there
-        once the body has ended.
+        score: how good it is, for best(); that of rank 0 counts. None, and what is not finite, is no score.
+
+        Raises TypeError or ValueError for a step that is no number from 0, or a score that is none; FileNotFoundError on
+        rank 0 when nothing is there once the body has ended.
         """
         if not 0 <= whole("step", step) < _MAX_STEP:
             raise ValueError(f"saving({step}): a step is a number from 0 to 10^18-1")
+        score = math.nan if score is None else float(score)
         part = self.folder / f"step-{step}.part"
         if self._rank == 0:
             _remove(part)
@@ -66,11 +92,48 @@ class Checkpoints:
                 )
             _settle(part)
             _remove(self._path(step))
+            self._note(step, score)
             os.replace(part, self._path(step))
             _sync(self.folder)
-            for old in self._complete()[: -self._keep]:
-                _remove(self._path(old))
+            self._tidy()
         barrier()
+
+    def _note(self, step: int, score: float) -> None:
+        """Writes down the score of a checkpoint that has no name yet: one that has a name has its score."""
+        path = self._score_path(step)
+        path.unlink(missing_ok=True)
+        if not math.isfinite(score):
+            return
+        part = path.with_name(path.name + ".part")
+        part.write_text(repr(score), encoding="ascii")
+        _sync(part)
+        os.replace(part, path)
+
+    def _tidy(self) -> None:
+        """Removes what is neither new nor good, and scores of what is not there."""
+        complete, scored = self._complete(), self._scored()
+        stay = {*complete[-self._keep :], *scored[max(0, len(scored) - self._best) :]}
+        for old in complete:
+            if old not in stay:
+                _remove(self._path(old))
+        for name in os.listdir(self.folder):
+            if (match := _SCORE.fullmatch(name)) and int(match[1]) not in stay:
+                (self.folder / name).unlink(missing_ok=True)
+
+    def _scored(self) -> list[int]:
+        """The complete checkpoints that have a score, the best one last."""
+        found = []
+        for step in self._complete():
+            try:
+                score = float(self._score_path(step).read_text(encoding="ascii"))
+            except (OSError, ValueError):
+                continue
+            if math.isfinite(score):
+                found.append((self._sign * score, step))
+        return [step for _, step in sorted(found)]
+
+    def _score_path(self, step: int) -> Path:
+        return self.folder / f"step-{step}.score"
 
     def _complete(self) -> list[int]:
         found = (_NAME.fullmatch(name) for name in os.listdir(self.folder))

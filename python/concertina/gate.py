@@ -79,9 +79,11 @@ class GatePage:
         """The last step that may be made; 0 for no limit."""
         return self._words[self._stop]
 
-    def done(self, step: int, samples: int) -> None:
-        """Says that this step has ended, and how many samples the world has used up to it."""
+    def done(self, step: int, samples: int, worked: int = 0) -> None:
+        """Says that this step has ended, how many samples the world has used up to it, and for how long this process has
+        worked itself, in nanoseconds; 0 when it does not know."""
         words, line = self._words, self._line
+        words[line + 7] = worked
         words[line + 4] = samples
         words[line + 5] = time.monotonic_ns()
         words[line + 1] = step
@@ -126,7 +128,7 @@ class NoGatePage:
         """There is no limit."""
         return 0
 
-    def done(self, step: int, samples: int) -> None:
+    def done(self, step: int, samples: int, worked: int = 0) -> None:
         """Does nothing."""
 
     def begun(self) -> None:

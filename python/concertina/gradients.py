@@ -9,6 +9,7 @@ stay those of a mean all the way, so that half precision does not overflow.
 import functools
 import math
 import operator
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -50,6 +51,8 @@ class Gradients:
         self._next_scale = 0
         self.exchanged = False
         """Whether the gradients are those of the whole batch."""
+        self._waited = 0
+        self._stall: tuple[torch.cuda.Event, torch.cuda.Event] | None = None  # of a device: where it begins and ends to wait
 
     def watch(self, parameters: Iterable[Parameter]) -> None:
         """From now on these are the parameters; in the same order on all ranks. Those that want no gradient when a step
@@ -121,12 +124,34 @@ class Gradients:
         self._last = False
         for bucket in self._buckets[self._launched :]:
             self._launch(bucket)
+        since = time.perf_counter_ns()
+        begins = self._mark()
         if self._apart and self._size > 1:
             dist.all_reduce(self._told)
         for bucket in self._buckets:
             bucket.wait()
+        ends = self._mark()
+        self._stall = begins and ends and (begins, ends)
+        self._waited = time.perf_counter_ns() - since
         self._scale_back()
         self.exchanged = True
+
+    @property
+    def waited(self) -> int | None:
+        """Nanoseconds of the step in which nothing was done but wait for the exchange; None where a device has not come so
+        far, or does not know."""
+        if self._stall is None:
+            return self._waited
+        begins, ends = self._stall
+        return int(begins.elapsed_time(ends) * 1e6) if ends.query() else None
+
+    def _mark(self) -> torch.cuda.Event | None:
+        """Where a device has come by now; None for processors."""
+        if self._told is None or self._told.device.type != "cuda":
+            return None
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
 
     def settled(self) -> None:
         """The step is done."""

@@ -15,7 +15,8 @@ from concertina.progress import Progress, progress
 from concertina.session import WorldChanged
 from concertina.step import Step, Work
 from concertina.values import Values
-from concertina.world import World
+from concertina.worktime import WorkTime, share_of
+from concertina.world import Assignment, Change, World
 
 _IDENTITY = {"batch": "global_batch", "data": "len(data)", "shards": "shards"}
 """What a snapshot says of its training, by the name that the program knows it under."""
@@ -51,9 +52,11 @@ class Job(Member):
         self._passed = False  # the gate before the next step
         self._fresh = True  # until the first step of a world has begun
         self._guard = Guard(self)
+        self._work = WorkTime()
         self._present: Step | None = None
         self._looping = self._by_worlds = False
         self._progress: Progress | None = None
+        self._on_change: list[Callable[[Change], object]] = []
         self.metrics: dict[str, Any] = {}
         """What was reported last, by name."""
         super().__init__(state)
@@ -134,6 +137,19 @@ class Job(Member):
         self._by_worlds = True
         return self._loop_over_worlds()
 
+    def on_change(self, call: Callable[[Change], object]) -> None:
+        """Has the loop call this in each world from now on, also in the first, before the world's first step: to write down
+        how large it is, or to make something fit its size.
+
+        All ranks of the world make the call, those that have come new as well, with the state at which the world begins, so
+        they may exchange something in it; what it changes of the state must be the same on all of them. It is the program's as a step
+        is: what it raises ends the program, unless the world has ended, and then the next one makes the call anew. Several
+        are called in the order in which they were named. Raises TypeError for what cannot be called.
+        """
+        if not callable(call):
+            raise TypeError(f"on_change() got a {type(call).__name__}: give a function of one argument, the Change")
+        self._on_change.append(call)
+
     # What a framework adds.
 
     def _refuse_data(self, data: Any) -> None:
@@ -155,6 +171,10 @@ class Job(Member):
     def _whole(self, step: Step) -> bool:
         """Whether a step that raised nothing has done what it should. Raises RuntimeError where it was used wrongly."""
         return True
+
+    def _waited(self) -> int | None:
+        """Nanoseconds of the step in which this rank has waited for others, beside step.waits(); None when nobody knows."""
+        return 0 if self._work.told else None
 
     def _reseed(self, seed: int) -> None:
         randomness.reseed(seed)
@@ -198,6 +218,7 @@ class Job(Member):
                 elif step := self._next():
                     self._present = step
                     yield step
+                    self._work.rest()
                     if self._present is step:
                         raise RuntimeError("a step of the loop over job.steps(…) is used in a with block: with step: …")
         except BaseException:
@@ -241,6 +262,7 @@ class Job(Member):
             work = Work(place.step, batch, (), True)
         else:
             batch = self._coming()
+            self._work.go()
             self._live.begin()
             self.gate.phase(Phase.STEP)
             work = Work(place.step + 1, batch, plan.part(batch, self.world.size, self.world.rank), False)
@@ -266,9 +288,17 @@ class Job(Member):
     def _batch(self, step: Step, piece: samples.MicroBatch) -> Any:
         return self._load(step, used_positions(piece, step.batch.first))
 
+    def _enter_world(self, assigned: Assignment) -> None:
+        before, done = self._world, self._place.step
+        super()._enter_world(assigned)
+        change = Change(before, self.world, max(0, done - self._place.step))
+        for call in self._on_change:
+            call(change)
+
     def _enters(self) -> None:
         self._evaluated = self._passed = False
         self._fresh = True
+        self._work.enter()
         self.gate.last_step(self.total_steps)
         if self._progress is None and self._session.agent is None and not self.world.rank:
             self._progress = progress()
@@ -309,7 +339,9 @@ class Job(Member):
             self._place = self._plan.after(self._place, step.batch)
             self._passed = self._evaluated = False
             self._live.settled()
-            self.gate.done(self._place.step, self._place.samples)
+            mine = sum(piece.samples for piece in step._pieces)
+            self._work.done(self._waited(), share_of(step.samples, step.world.size, mine))
+            self.gate.done(self._place.step, self._place.samples, self._work.total)
         if first_time:
             self.metrics.update(step.metrics)
             self._report_progress(last=False)

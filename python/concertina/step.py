@@ -1,6 +1,7 @@
 """One item of a program's loop."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,6 +83,15 @@ class Step:
         back to a snapshot. What can take long or fail, such as talking to other ranks, comes before it.
         """
         self._job._begin_update()
+
+    def waits(self) -> AbstractContextManager[None]:
+        """A with block in which the program does nothing but wait for other ranks, or exchange something with them.
+
+        What it takes is left out of the time that this rank works, by which those are found that keep the others
+        waiting. With PyTorch the exchange of gradients is known already; a program without it is compared once it has said
+        so.
+        """
+        return self._job._work.waits()
 
     def report(self, **metrics: Any) -> None:
         """Shows numbers in the job's status once the step is done, for example report(loss=loss).

@@ -297,6 +297,9 @@ class Job(_job.Job):
             return False
         raise RuntimeError("a step has to go through step.micro_batches() to its end: its gradients are exchanged there")
 
+    def _waited(self) -> int | None:
+        return self._gradients.waited
+
     def _optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to write. What it writes must not come of an exchange that was broken off. Of one
         between devices only they know: a communicator that is aborted leaves whatever was there."""

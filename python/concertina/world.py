@@ -36,6 +36,19 @@ class World:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A world that has begun, as one of its processes sees it."""
+
+    before: World | None
+    """The world that this process was in before; None for its first one."""
+    world: World
+    """The world that has begun."""
+    lost: int
+    """Steps that this process has done and that are made again in this world; 0 after a planned change, and for a process
+    that has come new."""
+
+
+@dataclass(frozen=True)
 class Staging:
     """What one process writes of a snapshot that several make."""
 

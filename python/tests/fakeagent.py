@@ -87,6 +87,10 @@ class FakeAgent:
         """When the program of a slot ended its last step and began the first in its world."""
         return struct.unpack_from("QQ", self.page, LINE * (2 + 2 * slot) + 40)
 
+    def worked(self, slot: int = 0) -> int:
+        """For how long the program of a slot has worked in its steps, without waiting."""
+        return struct.unpack_from("Q", self.page, LINE * (2 + 2 * slot) + 56)[0]
+
     def stop(self, step: int, slot: int = 0) -> None:
         """Writes the word that says which step is the last for now; 0: none."""
         struct.pack_into("Q", self.page, LINE * (1 + 2 * slot), step)

@@ -1,6 +1,8 @@
 """A folder of checkpoints in which nothing half-written is taken for whole."""
 
+import math
 import os
+import random
 import tempfile
 import threading
 import unittest
@@ -74,6 +76,68 @@ class OneRank(Case):
         checkpoints = Checkpoints(self.folder)
         with self.assertRaisesRegex(FileNotFoundError, "nothing was saved at .*step-3.part"), checkpoints.saving(3):
             pass
+
+
+class Best(Case):
+    def saved(self, scores, **options):
+        checkpoints = Checkpoints(self.folder, **options)
+        for step, score in scores.items():
+            with checkpoints.saving(step, score=score) as path:
+                Path(path).write_text(str(score))
+        return checkpoints
+
+    def test_the_best_stay_beside_the_newest(self):
+        scores = {1: 0.5, 2: 0.9, 3: 0.1, 4: 0.7, 5: None, 6: 0.2}
+        checkpoints = self.saved(scores, keep=1, best=2)
+        self.assertEqual(self.names(), ["step-2", "step-2.score", "step-4", "step-4.score", "step-6", "step-6.score"])
+        self.assertEqual(checkpoints.best(), (2, str(self.folder / "step-2")))
+        self.assertEqual(checkpoints.newest()[0], 6)
+        self.assertEqual(Checkpoints(self.folder, lowest=True).best()[0], 6)  # of those that are there
+
+    def test_the_lowest_may_be_the_best_and_of_equals_the_newest_is(self):
+        self.assertEqual(self.saved({1: 2.0, 2: 1.0, 3: 1.0, 4: 3.0}, keep=1, best=1, lowest=True).best()[0], 3)
+        self.assertEqual([name for name in self.names() if "." not in name], ["step-3", "step-4"])
+
+    def test_random_scores(self):
+        seed = random.randrange(2**32)
+        draws = random.Random(seed)
+        for turn in range(30):
+            keep, best, lowest = draws.randint(1, 3), draws.randint(0, 3), draws.random() < 0.5
+            values = [0.0, 1.0, 2.0, -1.5, 1e300, None, math.nan, math.inf]
+            scores = {step: draws.choice(values) for step in draws.sample(range(1, 30), 12)}
+            with self.subTest(seed=seed, turn=turn), tempfile.TemporaryDirectory() as folder:
+                self.folder = Path(folder)
+                stay, sign = set(), -1 if lowest else 1
+                for step, score in scores.items():
+                    self.saved({step: score}, keep=keep, best=best, lowest=lowest)
+                    there = sorted({*stay, step})
+                    good = [s for s in there if scores[s] is not None and math.isfinite(scores[s])]
+                    good.sort(key=lambda s: (sign * scores[s], s))
+                    stay = {*there[-keep:], *(good[-best:] if best else [])}
+                    self.assertEqual({int(name[5:]) for name in self.names() if "." not in name}, stay)
+
+    def test_what_is_no_score_is_none(self):
+        checkpoints = self.saved({1: math.nan, 2: math.inf, 3: None}, keep=3, best=1)
+        self.assertEqual(checkpoints.best(), (0, None))
+        (self.folder / "step-1.score").write_text("half of a numb")
+        (self.folder / "step-7.score").write_text("5.0")  # of one that was cut off before it had its name
+        self.assertEqual(checkpoints.best(), (0, None))
+        self.saved({4: 1.0}, keep=3, best=1)
+        self.assertNotIn("step-7.score", self.names())
+        self.assertEqual(checkpoints.best()[0], 4)
+
+    def test_one_that_is_made_again_has_its_own_score(self):
+        checkpoints = self.saved({1: 5.0, 2: 3.0}, keep=2, best=1)
+        self.saved({1: 1.0}, keep=2, best=1)
+        self.assertEqual(checkpoints.best()[0], 2)
+        self.saved({2: None}, keep=2, best=1)
+        self.assertEqual(checkpoints.best()[0], 1)
+
+    def test_bad_values(self):
+        with self.assertRaisesRegex(ValueError, "best is -1"):
+            Checkpoints(self.folder, best=-1)
+        with self.assertRaises(ValueError), Checkpoints(self.folder).saving(1, score="good"):
+            self.fail("nobody could compare it")
 
 
 class ManyRanks(Case):

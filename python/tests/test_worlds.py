@@ -536,6 +536,73 @@ class Faults(Case):
         self.assertEqual(program.steps, [1, 2, 3, 4, 5, 6, 3, 4, 5, 6])
 
 
+class Told(Program):
+    """Is told of each world, and raises in those that the test names."""
+
+    bad = ()
+
+    def loop(self):
+        self.changes = []
+        self.job.on_change(self.changed)
+        return super().loop()
+
+    def changed(self, change):
+        assert change.world is self.job.world
+        self.changes.append((change.before and change.before.round, change.world.round, change.lost, len(self.steps)))
+        if change.world.round in self.bad:
+            raise ArithmeticError("cannot be made to fit")
+
+
+class Changes(Case):
+    def test_each_world_is_told_before_its_first_step(self):
+        agent, program = self.start(program=Told)
+        agent.hear("snapshot")
+        program.make(1)
+        self.barrier(agent, program, 2)
+        agent.stop(0)
+        agent.give(world(1, 3, round=2, fromStep=2, restore=False))
+        self.finish(agent, program)
+        self.assertEqual(program.changes, [(None, 1, 0, 0), (1, 2, 0, 2)])
+
+    def test_steps_that_are_made_again(self):
+        agent, program = self.start(program=Told)
+        agent.take_over(agent.hear("snapshot"), 1)
+        program.make(1)
+        self.barrier(agent, program, 2)
+        agent.say("save", step=2)
+        path = agent.take_over(agent.hear("snapshot"), 1)
+        agent.stop(0)
+        agent.say("go")
+        program.go_on()
+        agent.hear("finished")
+        agent.give(world(round=2, fromStep=2, snapshot=path))
+        self.finish(agent, program)
+        self.assertEqual(program.changes, [(None, 1, 0, 0), (1, 2, 4, 6)])
+
+    def test_what_it_raises_is_the_programs_as_in_a_step(self):
+        with mock.patch.object(Told, "bad", (1,)):
+            agent, program = self.start(program=Told)
+            self.assertIn("cannot be made to fit", agent.hear("fault")["message"])
+            agent.give(world(round=2))
+            agent.hear("snapshot")
+            self.finish(agent, program)
+            self.assertEqual(program.changes, [(None, 1, 0, 0), (1, 2, 0, 0)])
+            agent, program = self.start(program=Told)
+            agent.hear("fault")
+            agent.say("raise")
+            self.assertIsInstance(program.end(), ArithmeticError)
+
+    def test_alone_there_is_one_world(self):
+        with mock.patch.dict(os.environ, clear=True):
+            job, told = concertina.join({"counter": Counter()}), []
+            job.on_change(told.append)
+            for step in job.steps(DATA, global_batch=4, epochs=1):
+                with step:
+                    self.assertEqual(told, [concertina.Change(None, step.world, 0)])
+        with self.assertRaisesRegex(TypeError, "on_change.. got a int"):
+            job.on_change(3)
+
+
 class Abort(Case):
     def test_a_program_that_waits_for_its_peer_is_freed(self):
         server = self.enterContext(socket.create_server(("127.0.0.1", 0)))

@@ -93,6 +93,37 @@ class Buckets(unittest.TestCase):
         self.assertIs(gradients._buckets[0].last, first.weight)
 
 
+class Waiting(unittest.TestCase):
+    def test_what_an_exchange_waits_is_known(self):
+        net, clock = torch.nn.Linear(2, 1), iter(range(0, 10**6, 7))
+        gradients = Gradients()
+        gradients.watch(net.parameters())
+        work = mock.Mock()
+        work.wait.side_effect = lambda: [next(clock) for _ in range(10)]
+        with mock.patch("torch.distributed.all_reduce", return_value=work), mock.patch("time.perf_counter_ns", clock.__next__):
+            for _ in range(2):
+                gradients.begin(1, 2)
+                gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
+                gradients.exchange()
+                self.assertEqual(gradients.waited, 11 * 7)
+        self.assertEqual(work.wait.call_count, 2)
+
+    def test_of_a_device_its_own_marks_say_it_once_it_has_come_so_far(self):
+        net, gradients = torch.nn.Linear(2, 1), Gradients()
+        gradients.watch(net.parameters())
+        marks = [mock.Mock(), mock.Mock()]
+        marks[0].elapsed_time.return_value = 3.5  # ms
+        marks[1].query.return_value = False
+        with mock.patch.object(Gradients, "_mark", side_effect=marks):
+            gradients.begin(1, 1)
+            gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
+            gradients.exchange()
+        self.assertIsNone(gradients.waited)
+        marks[1].query.return_value = True
+        self.assertEqual(gradients.waited, 3_500_000)
+        marks[0].elapsed_time.assert_called_once_with(marks[1])
+
+
 class Stream(torch.utils.data.IterableDataset):
     def __len__(self):
         return 3

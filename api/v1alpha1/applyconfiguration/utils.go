@@ -50,6 +50,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SpeedStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("StorageSpec"):
 		return &apiv1alpha1.StorageSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Straggler"):
+		return &apiv1alpha1.StragglerApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrainingJob"):
 		return &apiv1alpha1.TrainingJobApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrainingJobSpec"):

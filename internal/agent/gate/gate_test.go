@@ -204,16 +204,18 @@ func TestStampsOfThePage(t *testing.T) {
 	mem := raw(t, page)
 	setWord(mem, 4, 5, 1700)
 	setWord(mem, 4, 6, 1800)
-	if got := page.Stamps(1); got != (gate.Stamps{Ended: 1700, Begun: 1800}) {
+	setWord(mem, 4, 7, 900)
+	if got := page.Stamps(1); got != (gate.Stamps{Ended: 1700, Begun: 1800, Worked: 900}) {
 		t.Errorf("slot 1 has %+v", got)
 	}
 	// Another world begins: what ended before it stays known.
 	page.Rewind(1, 3)
-	if got := page.Stamps(1); got != (gate.Stamps{Ended: 1700}) {
+	if got := page.Stamps(1); got != (gate.Stamps{Ended: 1700, Worked: 900}) {
 		t.Errorf("a slot in another world has %+v", got)
 	}
 	setWord(mem, 4, 5, 1<<63)
 	setWord(mem, 4, 6, 1<<62+1)
+	setWord(mem, 4, 7, 1<<62+1)
 	if got := page.Stamps(1); got != (gate.Stamps{}) {
 		t.Errorf("nonsense is taken for %+v", got)
 	}

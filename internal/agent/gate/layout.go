@@ -47,6 +47,7 @@ const (
 	wordSamples
 	wordEnded
 	wordBegun
+	wordWorked
 )
 
 // Phase is what a training process is busy with.

@@ -13,16 +13,16 @@ const paces = 8
 // pace is how long the steps of a process take in its world. It is seen by looking at the page, at every report: of
 // long steps each by itself, of short ones the mean of those between two looks. The first step of a world tells
 // nothing, since programs are compiled and links made in it; neither do looks between which it has evaluated or
-// saved.
+// saved. How long it works in a step itself, without what it waits for others, is seen in the same way where it says so.
 type pace struct {
 	round uint64
 	// done is how many steps had been done at the last look that saw a new one, ended the stamp of the last of
-	// them, and seen when that look was: programs may write no stamps.
-	done, ended uint64
-	seen        time.Time
+	// them, worked for how long it had worked by then, and seen when that look was: programs may write no stamps.
+	done, ended, worked uint64
+	seen                time.Time
 	// other is true when something else than steps was seen since.
-	other bool
-	last  []time.Duration
+	other     bool
+	last, own []time.Duration
 }
 
 // look takes what the page of a process says that was given a world which begins after step from.
@@ -39,18 +39,28 @@ func (p *pace) look(now time.Time, round, from uint64, progress gate.Progress, s
 		took = time.Duration(stamps.Ended - p.ended)
 	}
 	took /= time.Duration(progress.Done - p.done)
-	if p.done > from && !p.other && took > 0 {
-		p.last = append(p.last, took)
-		p.last = p.last[max(0, len(p.last)-paces):]
+	if p.done > from && !p.other {
+		p.last = withTime(p.last, took)
+		if stamps.Worked > p.worked && p.worked > 0 {
+			p.own = withTime(p.own, time.Duration(stamps.Worked-p.worked)/time.Duration(progress.Done-p.done))
+		}
 	}
-	p.done, p.ended, p.seen, p.other = progress.Done, stamps.Ended, now, false
+	p.done, p.ended, p.worked, p.seen, p.other = progress.Done, stamps.Ended, stamps.Worked, now, false
 }
 
-// median is how long a step takes; 0 while it is not known.
-func (p *pace) median() time.Duration {
-	if len(p.last) == 0 {
+// withTime appends a time that is one, and keeps the last ones.
+func withTime(all []time.Duration, took time.Duration) []time.Duration {
+	if took > 0 {
+		all = append(all, took)
+	}
+	return all[max(0, len(all)-paces):]
+}
+
+// median is that of some times; 0 of none.
+func median(all []time.Duration) time.Duration {
+	if len(all) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(p.last))
+	sorted := slices.Sorted(slices.Values(all))
 	return sorted[(len(sorted)-1)/2]
 }

@@ -14,11 +14,13 @@ type looks struct {
 	now   time.Time
 	round uint64
 	from  uint64
+	// worked is for how long the process has worked, in seconds.
+	worked float64
 }
 
 // at looks at a page that says that so many steps are done, the last of them ended at a second; -1 for no stamp.
 func (l *looks) at(done uint64, ended float64, phase gate.Phase) {
-	stamps := gate.Stamps{}
+	stamps := gate.Stamps{Worked: uint64(l.worked * 1e9)}
 	if ended >= 0 {
 		stamps.Ended = uint64(ended * 1e9)
 	}
@@ -28,7 +30,7 @@ func (l *looks) at(done uint64, ended float64, phase gate.Phase) {
 
 func (l *looks) takes(want time.Duration) {
 	l.t.Helper()
-	if got := l.pace.median(); got != want {
+	if got := median(l.pace.last); got != want {
 		l.t.Errorf("a step takes %s, want %s", got, want)
 	}
 }
@@ -66,6 +68,50 @@ func TestPaceOfShortSteps(t *testing.T) {
 	l.takes(100 * time.Millisecond)
 }
 
+// What a process waits for others in a step is not its own time, and neither is what it does in evaluations. One long pause
+// among eight looks changes nothing.
+func TestPaceOfOwnWork(t *testing.T) {
+	l := newLooks(t)
+	own := func(want time.Duration) {
+		t.Helper()
+		if got := median(l.pace.own); got != want {
+			t.Errorf("a step takes %s of its own, want %s", got, want)
+		}
+	}
+	at := func(done uint64, ended, worked float64, phase gate.Phase) {
+		l.worked = worked
+		l.at(done, ended, phase)
+	}
+	at(11, 100, 40, gate.PhaseStep) // the first, with a compiler
+	own(0)
+	at(12, 110, 44, gate.PhaseStep)
+	own(4 * time.Second)
+	at(14, 130, 50, gate.PhaseStep)
+	at(15, 160, 80, gate.PhaseStep)
+	at(16, 170, 84, gate.PhaseStep)
+	own(4 * time.Second)
+	l.takes(10 * time.Second)
+	at(16, 170, 84, gate.PhaseEval)
+	at(17, 900, 500, gate.PhaseStep)
+	own(4 * time.Second)
+	l.round, l.from = 4, 17
+	at(17, 900, 500, gate.PhaseForming)
+	own(0)
+}
+
+// A program that does not know how long it has worked says so with a 0, and one that begins to know has not worked all that
+// in one step.
+func TestPaceOfUnknownWork(t *testing.T) {
+	l := newLooks(t)
+	for i, worked := range []float64{0, 0, 1e6, 0, 1e6} {
+		l.worked = worked
+		l.at(11+uint64(i), float64(100+i), gate.PhaseStep)
+		if got := median(l.pace.own); got != 0 {
+			t.Errorf("look %d: a step takes %s of its own", i, got)
+		}
+	}
+}
+
 func TestPaceWithoutStamps(t *testing.T) {
 	l := newLooks(t)
 	l.at(11, -1, gate.PhaseStep)
@@ -95,10 +141,14 @@ func TestStatesSayHowLongAStepTakes(t *testing.T) {
 	for i := range uint64(3) {
 		write(entered, i+1)
 		write(ended, 1000+uint64(time.Second)*i)
+		write(worked, 1000+uint64(time.Millisecond)*i)
 		write(done, i+1)
 		_ = f.States()
 	}
 	if got := f.States()[0].StepTime; got != time.Second {
 		t.Errorf("a step takes %s, want 1s", got)
+	}
+	if got := f.States()[0].OwnTime; got != time.Millisecond {
+		t.Errorf("a step takes %s of its own, want 1ms", got)
 	}
 }

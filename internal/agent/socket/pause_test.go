@@ -22,7 +22,7 @@ func lines(t *testing.T, c *client) (write func(word int, value uint64)) {
 }
 
 const (
-	entered, done, ended, begun = 0, 1, 5, 6
+	entered, done, ended, begun, worked = 0, 1, 5, 6, 7
 )
 
 func (f *fixture) paused(t *testing.T, want Pause) {

@@ -71,8 +71,9 @@ type State struct {
 	FaultOrder int
 	// Pause is how long it stood still before its first step in its world.
 	Pause Pause
-	// StepTime is how long a step takes there; 0 while it is not known.
-	StepTime time.Duration
+	// StepTime is how long a step takes there, OwnTime how long the process works in it without what it waits for others; 0
+	// while it is not known.
+	StepTime, OwnTime time.Duration
 }
 
 // Timing says how patient the server is.
@@ -261,7 +262,7 @@ func (s *Server) States() []State {
 		}
 		state.Pause = s.pause(i, state.Done)
 		s.slots[i].pace.look(time.Now(), s.slots[i].round, s.slots[i].from, state.Progress, s.page.Stamps(i))
-		state.StepTime = s.slots[i].pace.median()
+		state.StepTime, state.OwnTime = median(s.slots[i].pace.last), median(s.slots[i].pace.own)
 		states = append(states, state)
 	}
 	return states

@@ -1037,7 +1037,10 @@ type Process struct {
 	// ending. Only where worlds change by starting programs anew.
 	Leaves bool `protobuf:"varint,14,opt,name=leaves,proto3" json:"leaves,omitempty"`
 	// The step after which it was told to do so, as long as it belongs to that world; 0 for not yet.
-	LeavingStep   uint64 `protobuf:"varint,15,opt,name=leaving_step,json=leavingStep,proto3" json:"leaving_step,omitempty"`
+	LeavingStep uint64 `protobuf:"varint,15,opt,name=leaving_step,json=leavingStep,proto3" json:"leaving_step,omitempty"`
+	// How long it works in a step of its world, without what it waits for other processes, in nanoseconds: a median, as
+	// step_nanos. 0 while it is not known.
+	OwnNanos      uint64 `protobuf:"varint,16,opt,name=own_nanos,json=ownNanos,proto3" json:"own_nanos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1173,6 +1176,13 @@ func (x *Process) GetLeaves() bool {
 func (x *Process) GetLeavingStep() uint64 {
 	if x != nil {
 		return x.LeavingStep
+	}
+	return 0
+}
+
+func (x *Process) GetOwnNanos() uint64 {
+	if x != nil {
+		return x.OwnNanos
 	}
 	return 0
 }
@@ -2306,7 +2316,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x14snapshot_certificate\x18\n" +
 	" \x01(\fR\x13snapshotCertificate\x12\x14\n" +
 	"\x05parts\x18\v \x01(\bR\x05parts\x12\x12\n" +
-	"\x04puts\x18\f \x01(\bR\x04puts\"\xce\x04\n" +
+	"\x04puts\x18\f \x01(\bR\x04puts\"\xeb\x04\n" +
 	"\aProcess\x125\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1f.concertina.rendezvous.v1.PhaseR\x05phase\x12\x18\n" +
 	"\aentered\x18\x02 \x01(\x04R\aentered\x12\x12\n" +
@@ -2324,7 +2334,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
 	"clean_step\x18\r \x01(\x04H\x00R\tcleanStep\x88\x01\x01\x12\x16\n" +
 	"\x06leaves\x18\x0e \x01(\bR\x06leaves\x12!\n" +
-	"\fleaving_step\x18\x0f \x01(\x04R\vleavingStepB\r\n" +
+	"\fleaving_step\x18\x0f \x01(\x04R\vleavingStep\x12\x1b\n" +
+	"\town_nanos\x18\x10 \x01(\x04R\bownNanosB\r\n" +
 	"\v_clean_step\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +

@@ -304,6 +304,7 @@ func readProcess(p *rendezvousv1.Process) (rendezvous.Process, string) {
 		Barrier: p.GetBarrierAttempt(), Stop: p.GetStop(),
 		Clean: p.CleanStep != nil, CleanStep: p.GetCleanStep(), Leaves: p.GetLeaves(), Leaving: p.GetLeavingStep(),
 		Fault: plain.Text(p.GetFault().GetMessage()), Exited: p.GetExit() != nil, ExitCode: p.GetExit().GetCode(),
+		OwnTime: duration(p.GetOwnNanos()),
 	}
 	if _, known := rendezvousv1.Waiting_name[int32(p.GetWaiting())]; !known {
 		return rendezvous.Process{}, fmt.Sprintf("waiting %d is not known", p.GetWaiting())

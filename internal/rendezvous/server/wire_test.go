@@ -1,9 +1,13 @@
 package server
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 )
 
 // What is checked of each report by hand is what these expressions say.
@@ -22,6 +26,16 @@ func TestWhatReportsMayNameIsCheckedByHand(t *testing.T) {
 			check(around + string(rune(c)))
 			check(string(rune(c)) + around)
 			check(around + string([]byte{byte(c)}))
+		}
+	}
+}
+
+// How long a process works is what it says; what cannot be is not known.
+func TestOwnTimesAreRead(t *testing.T) {
+	for nanos, want := range map[uint64]time.Duration{0: 0, 1e9: time.Second, 1 << 63: 0, math.MaxUint64: 0} {
+		read, refused := readReport(&rendezvousv1.Report{Processes: []*rendezvousv1.Process{{}, {OwnNanos: nanos}}})
+		if refused != nil || read.Processes[0].OwnTime != 0 || read.Processes[1].OwnTime != want {
+			t.Errorf("%d ns are read as %v, %v", nanos, read.Processes, refused)
 		}
 	}
 }

@@ -323,6 +323,24 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: url
       type:
         scalar: string
+- name: com.github.concertina-dev.concertina.api.v1alpha1.Straggler
+  map:
+    fields:
+    - name: factor
+      type:
+        scalar: string
+    - name: node
+      type:
+        scalar: string
+    - name: pod
+      type:
+        scalar: string
+    - name: rank
+      type:
+        scalar: numeric
+    - name: since
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
 - name: com.github.concertina-dev.concertina.api.v1alpha1.TrainingJob
   map:
     fields:
@@ -459,6 +477,14 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: state
       type:
         scalar: string
+    - name: stragglers
+      type:
+        list:
+          elementType:
+            namedType: com.github.concertina-dev.concertina.api.v1alpha1.Straggler
+          elementRelationship: associative
+          keys:
+          - rank
     - name: workers
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.WorkersStatus

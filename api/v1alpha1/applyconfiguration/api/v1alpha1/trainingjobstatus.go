@@ -54,6 +54,9 @@ type TrainingJobStatusApplyConfiguration struct {
 	Progress *ProgressStatusApplyConfiguration `json:"progress,omitempty"`
 	// speed is how fast the job was at which size.
 	Speed *SpeedStatusApplyConfiguration `json:"speed,omitempty"`
+	// stragglers are the processes that have kept the others waiting for minutes, the slowest first, at most 8. They are written
+	// with the progress.
+	Stragglers []StragglerApplyConfiguration `json:"stragglers,omitempty"`
 	// checkpoint is the newest state of the job in its storage, and in the memory of its workers.
 	Checkpoint *CheckpointStatusApplyConfiguration `json:"checkpoint,omitempty"`
 	// resizes are the last 16 changes of the world, oldest first.
@@ -211,6 +214,19 @@ func (b *TrainingJobStatusApplyConfiguration) WithProgress(value *ProgressStatus
 // If called multiple times, the Speed field is set to the value of the last call.
 func (b *TrainingJobStatusApplyConfiguration) WithSpeed(value *SpeedStatusApplyConfiguration) *TrainingJobStatusApplyConfiguration {
 	b.Speed = value
+	return b
+}
+
+// WithStragglers adds the given value to the Stragglers field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Stragglers field.
+func (b *TrainingJobStatusApplyConfiguration) WithStragglers(values ...*StragglerApplyConfiguration) *TrainingJobStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithStragglers")
+		}
+		b.Stragglers = append(b.Stragglers, *values[i])
+	}
 	return b
 }
 
