@@ -32,8 +32,9 @@ type Probe struct {
 
 // Probed is what a member says of a probe.
 type Probed struct {
-	Number  uint64
-	Reached bool
+	Number uint64
+	// Reached is true when it can, Refused when nobody is at the other's port: its machine has said so.
+	Reached, Refused bool
 }
 
 // finding is what is known of a member from its peers.
