@@ -53,10 +53,17 @@ func expectLoss(t *testing.T, f *fleet, l *modelLeader, want time.Duration, why 
 	}
 }
 
-// The agent has ended, its node is there: two peers find nobody at its port, and nobody waits.
+// The agent has ended, its node is there: two peers find nobody at its port, and nobody waits, not even for a peer's fault.
 func TestWhoHasEndedIsLostAtOnce(t *testing.T) {
 	f := emptyFleet(t)
 	l := breaksWithout(f, 3, func(p *pod) { p.dead = true })
+	expectLoss(t, f, l, 0, "p00 and p01 find nobody at its port")
+
+	f = emptyFleet(t)
+	f.target = 3
+	l = f.training(3)
+	f.end(f.pods["p02"])
+	f.talk(l, f.pods["p02"])
 	expectLoss(t, f, l, 0, "p00 and p01 find nobody at its port")
 }
 
@@ -110,16 +117,54 @@ func TestFindingsAreOfTheLastSession(t *testing.T) {
 	}
 }
 
-// A program that fails while all are connected, or alone is away, has nobody asked.
-func TestNobodyIsAskedWithoutNeed(t *testing.T) {
+// Peers are asked when a session ends, and when too many do only once a fault is reported.
+func TestAStormOfSessionsHasNobodyAsked(t *testing.T) {
+	f := emptyFleet(t)
+	const pods = MaxProbes + 4
+	f.target = pods
+	l := f.training(pods)
+	uids := f.uids()
+	for _, uid := range uids[:MaxProbes] {
+		f.drop(f.pods[uid], l)
+	}
+	if l.machine.probes != MaxProbes {
+		t.Errorf("peers are asked %d times about %d", l.machine.probes, MaxProbes)
+	}
+	for _, uid := range uids[:MaxProbes] {
+		f.connectTo(f.pods[uid], l)
+	}
+	f.pass(10 * time.Second)
+	f.turns(l, 1)
+	before := l.machine.probes
+	l.machine.world.finishing = true // nobody is asked as long as all are dropped
+	for _, uid := range uids[:MaxProbes+1] {
+		f.drop(f.pods[uid], l)
+	}
+	l.machine.world.finishing = false
+	f.tellState(f.pods[uids[pods-1]])
+	if l.machine.probes != before {
+		t.Errorf("peers are asked %d times about %d that are away", l.machine.probes-before, MaxProbes+1)
+	}
+	f.pods[uids[pods-1]].fail("connection reset by peer")
+	f.tellState(f.pods[uids[pods-1]])
+	if l.machine.probes != before+MaxProbes+1 {
+		t.Errorf("a peer reports a fault, and peers are asked %d times about %d that are away", l.machine.probes-before, MaxProbes+1)
+	}
+}
+
+// Whoever hangs up again and again has its peers asked about it once in 3 s.
+func TestHangingUpHasPeersAskedSeldom(t *testing.T) {
 	f := emptyFleet(t)
 	f.target = 3
 	l := f.training(3)
-	f.pods["p02"].fail("ValueError: bad")
-	f.tellState(f.pods["p02"])
-	f.drop(f.pods["p02"], l)
-	f.pass(100 * time.Millisecond)
-	if l.machine.probes != 0 {
-		t.Error("peers are asked about the only one that has failed")
+	for range 19 {
+		f.drop(f.pods["p02"], l)
+		f.pass(probeEvery / 10)
+		f.connectTo(f.pods["p02"], l)
+		f.tellState(f.pods["p00"])
+		f.tellState(f.pods["p01"])
+	}
+	if l.machine.probes != 2 {
+		t.Errorf("in less than 6 s they are asked %d times", l.machine.probes)
 	}
 }

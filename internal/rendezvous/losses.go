@@ -82,6 +82,9 @@ func (m *Machine) lossOf(now time.Time, mem *member, faults int, steadyAt time.T
 	if m.world.finishing {
 		return false, ""
 	}
+	if m.accuses(mem) {
+		faults-- // others than its own
+	}
 	exited, code := mem.exited()
 	switch {
 	case exited && code == 0 && m.broken == nil && mem.in(&m.world.record):

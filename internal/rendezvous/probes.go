@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// When a member says nothing, and no step is made, or its session has ended while others report faults (away.go), some of
-// its peers are asked whether they can reach its agent. The question is part of their directive, the answer of their next
-// report. Peers on other nodes are asked first: what is wrong with the member's own node is not seen from there. Nobody is
-// lost by what a single one says as long as there are two to ask.
+// When a member says nothing, and no step is made, or its session has ended (away.go), some of its peers are asked whether
+// they can reach its agent. The question is part of their directive, the answer of their next report. Peers on other nodes
+// are asked first: what is wrong with the member's own node is not seen from there. Nobody is lost by what a single one
+// says as long as there are two to ask.
 
 const (
 	// maxWitnesses is how many peers are asked about one member, enoughWitnesses how many of them must not reach it.
@@ -109,14 +109,11 @@ func (p *probe) hear(uid string, said Probed) bool {
 // probeSilent has peers asked about members that say nothing, before these are missed: what they find is known
 // then.
 func (m *Machine) probeSilent(now time.Time) {
-	begun, faults := 0, 0
-	if m.world != nil {
-		faults = m.anyFault()
-	}
+	begun := 0
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
 		switch {
-		case !m.isProbed(now, mem, faults):
+		case !m.isProbed(now, mem):
 			m.endProbe(mem)
 		case now.Sub(mem.probe.asked) >= probeEvery && begun < maxBegun:
 			m.beginProbe(now, mem)
@@ -126,8 +123,12 @@ func (m *Machine) probeSilent(now time.Time) {
 }
 
 // isProbed says whether peers should be asked about a member.
-func (m *Machine) isProbed(now time.Time, mem *member, faults int) bool {
-	return m.world != nil && m.mayBeProbed(mem) && (m.quiet(now, mem) > m.quietLimit() && m.hears(now) || m.isDoubtful(mem, faults))
+func (m *Machine) isProbed(now time.Time, mem *member) bool {
+	if m.world == nil || !m.mayBeProbed(mem) {
+		return false
+	}
+	askedWhenAway := m.isAskedAbout(mem) && !mem.probe.asked.Before(mem.hungUp)
+	return askedWhenAway || m.quiet(now, mem) > m.quietLimit() && m.hears(now)
 }
 
 // mayBeProbed says whether peers can be asked about a member, and their answer can matter.
