@@ -51,7 +51,7 @@ func (a *agent) State() *rendezvousv1.Report {
 	r.MasterPort = uint32(a.masterPort())
 	a.addDurable(r)
 	for _, result := range a.prober.Results() {
-		r.Probed = append(r.Probed, &rendezvousv1.Probed{Number: result.Number, Reached: result.Reached})
+		r.Probed = append(r.Probed, &rendezvousv1.Probed{Number: result.Number, Reached: result.Reached, Refused: result.Refused})
 	}
 	return r
 }

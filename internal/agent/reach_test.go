@@ -13,41 +13,41 @@ import (
 )
 
 // An agent finds out for the operator whether that of a peer answers: as long as it runs, and not when it only keeps
-// its sockets, or has ended. It serves no snapshots.
+// its sockets, or has ended. Only then nobody is at its port. It serves no snapshots.
 func TestAPeerIsProbed(t *testing.T) {
 	asks, hears := agenttest.New(t), agenttest.New(t)
 	startWorker(t, asks, nil, "sleep")
 	peer := startWorker(t, hears, nil, "sleep")
 	hears.AwaitSessions(1)
 	hello := hears.Hellos()[0]
-	ask := func(number uint64, certificate []byte) bool {
+	ask := func(number uint64, certificate []byte) (reached, refused bool) {
 		asks.Direct(&rendezvousv1.Directive{Term: 1, Probes: []*rendezvousv1.Probe{{
 			Number: number, Address: hello.GetAddress(), Port: hello.GetSnapshotPort(), Certificate: certificate,
 		}}})
 		report := asks.Await("an answer", func(r *rendezvousv1.Report) bool {
 			return len(r.GetProbed()) == 1 && r.GetProbed()[0].GetNumber() == number
 		})
-		return report.GetProbed()[0].GetReached()
+		return report.GetProbed()[0].GetReached(), report.GetProbed()[0].GetRefused()
 	}
-	if !ask(1, hello.GetSnapshotCertificate()) {
+	if reached, refused := ask(1, hello.GetSnapshotCertificate()); !reached || refused {
 		t.Error("an agent that runs is not reached")
 	}
-	if ask(2, make([]byte, 32)) {
+	if reached, refused := ask(2, make([]byte, 32)); reached || refused {
 		t.Error("somebody else is taken for the agent")
 	}
 	peer.signal(syscall.SIGSTOP)
 	eventually(t, "all threads of the agent to stop", func() bool { return stopped(t, peer.command.Process.Pid) })
-	if ask(3, hello.GetSnapshotCertificate()) {
+	if reached, refused := ask(3, hello.GetSnapshotCertificate()); reached || refused {
 		t.Error("an agent that is stopped is reached")
 	}
 	peer.signal(syscall.SIGCONT)
-	if !ask(4, hello.GetSnapshotCertificate()) {
+	if reached, refused := ask(4, hello.GetSnapshotCertificate()); !reached || refused {
 		t.Error("an agent that goes on is not reached")
 	}
 	peer.signal(syscall.SIGKILL)
 	<-peer.ended
-	if ask(5, hello.GetSnapshotCertificate()) {
-		t.Error("an agent that has ended is reached")
+	if reached, refused := ask(5, hello.GetSnapshotCertificate()); reached || !refused {
+		t.Error("of an agent that has ended it is not said that nobody is at its port")
 	}
 
 	// An answer is told as long as it is asked for.

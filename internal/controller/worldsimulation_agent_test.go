@@ -370,7 +370,8 @@ func (a *simAgent) probe(d *rendezvous.Directive) {
 				return
 			}
 			peer := t.agents[types.UID(strings.TrimPrefix(p.Peer.Address, "at "))]
-			a.probed = append(a.probed, rendezvous.Probed{Number: p.Number, Reached: peer != nil && !peer.ended && t.meet(a, peer)})
+			meet := peer != nil && t.meet(a, peer)
+			a.probed = append(a.probed, rendezvous.Probed{Number: p.Number, Reached: meet && !peer.ended, Refused: meet && peer.ended && !t.unlucky(0.5)})
 			a.report()
 		})
 	}

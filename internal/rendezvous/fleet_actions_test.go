@@ -96,7 +96,11 @@ func (f *fleet) leave() {
 }
 
 // killPod ends the processes of a worker, without a word.
-func (f *fleet) killPod() { f.end(f.pickPod()) }
+func (f *fleet) killPod() {
+	p := f.pickPod()
+	p.vanished = rapid.Bool().Draw(f.draws, "vanished")
+	f.end(p)
+}
 
 func (f *fleet) end(p *pod) {
 	p.dead = true
@@ -193,20 +197,27 @@ func (f *fleet) lie() {
 	if before := f.pods[f.liar]; before != nil {
 		before.liedAt = f.now
 	}
-	f.liar = f.pickPod().uid
+	f.liar, f.lies = f.pickPod().uid, rapid.Bool().Draw(f.draws, "refused")
 }
 
 // notReached says whether no agent can reach that of a worker.
 func (f *fleet) notReached(p *pod) bool { return p.dead || p.left || p.frozen || p.apart }
 
-// reaches is what a worker says of the agent that it was asked about.
-func (f *fleet) reaches(p *pod, asked Probe) bool {
+// reaches is what a worker says of the agent that it was asked about: of one that has ended, and whose node is there, that
+// nobody is at its port.
+func (f *fleet) reaches(p *pod, asked Probe) (reached, refused bool) {
 	target := f.pods[strings.TrimPrefix(asked.Peer.Address, "10.0.0.")]
-	if target == nil || target.certificate != asked.Peer.Certificate {
-		return false
+	switch {
+	case p.uid == f.liar:
+		return false, f.lies
+	case target == nil || target.certificate != asked.Peer.Certificate || f.notReached(p):
+		return false, false
 	}
-	return p.uid != f.liar && !f.notReached(p) && !f.notReached(target)
+	return !f.notReached(target), f.hasEnded(target) && !target.vanished && !target.apart
 }
+
+// hasEnded says whether the agent of a worker has ended.
+func (f *fleet) hasEnded(p *pod) bool { return p.dead || p.left }
 
 // isParted says whether a rank of a round cannot be reached by the others: they make no step.
 func (f *fleet) isParted(round uint64) bool {
@@ -227,16 +238,44 @@ func (f *fleet) checkSilence(l *modelLeader) {
 	for i := range l.machine.losses {
 		loss := &l.machine.losses[i]
 		p := f.pods[loss.UID]
-		if p == nil || !loss.At.Equal(f.now) || !strings.HasSuffix(loss.Message, "cannot reach it") || p.awayAt.After(f.now.Add(-provesFor)) {
+		if p == nil || !loss.At.Equal(f.now) {
 			continue
 		}
-		_, said, _ := strings.Cut(loss.Message, ", and ")
-		for _, name := range peer.FindAllString(said, -1) {
-			by := f.pods[name]
-			if by != nil && name != f.liar && !f.notReached(by) && !by.awayAt.After(f.now.Add(-provesFor)) && !by.liedAt.After(f.now.Add(-provesFor)) {
-				f.t.Fatalf("%s could be reached since %s, by %s too, and is lost: %s", p.uid, f.now.Sub(p.awayAt), name, loss.Message)
+		if strings.HasSuffix(loss.Message, "at its port") && !f.hasEnded(p) {
+			f.mayLie(p, loss)
+		}
+		if !strings.HasSuffix(loss.Message, "cannot reach it") || p.awayAt.After(f.now.Add(-provesFor)) {
+			continue
+		}
+		for _, by := range f.witnesses(loss) {
+			if !f.liedLately(by) && !f.notReached(by) && !by.awayAt.After(f.now.Add(-provesFor)) {
+				f.t.Fatalf("%s could be reached since %s, by %s too, and is lost: %s", p.uid, f.now.Sub(p.awayAt), by.uid, loss.Message)
 			}
 		}
+	}
+}
+
+// witnesses are those on whose word a worker was lost.
+func (f *fleet) witnesses(loss *Loss) (all []*pod) {
+	_, said, _ := strings.Cut(loss.Message, ", and ")
+	for _, name := range peer.FindAllString(said, -1) {
+		if by := f.pods[name]; by != nil {
+			all = append(all, by)
+		}
+	}
+	return all
+}
+
+func (f *fleet) liedLately(p *pod) bool {
+	return p.uid == f.liar || p.liedAt.After(f.now.Add(-provesFor))
+}
+
+// mayLie checks that whoever was lost because nobody is at its port, and whose agent runs, was lost by nothing but lies, of
+// two at least.
+func (f *fleet) mayLie(p *pod, loss *Loss) {
+	by := f.witnesses(loss)
+	if len(by) < enoughWitnesses || slices.ContainsFunc(by, func(by *pod) bool { return !f.liedLately(by) }) {
+		f.t.Fatalf("the agent of %s runs, and it is lost: %s", p.uid, loss.Message)
 	}
 }
 

@@ -28,7 +28,8 @@ import (
 //   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
 //   - a recovery goes back no further than the newest state that one of those has who go on;
 //   - no program is charged more often than it has failed, whoever leads, and wherever it was started anew;
-//   - nobody is lost on the word of two peers who could be reached all the time, whatever one of them says.
+//   - nobody is lost on the word of two peers who could be reached all the time, whatever one of them says; nor on the
+//     word of two that nobody is at its port, as long as its agent runs, wherever it can be reached.
 //
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
@@ -115,8 +116,10 @@ type fleet struct {
 	hang            time.Duration
 	// spent is true once the program may fail no more.
 	spent bool
-	// liar is the uid of a worker that says of all others that it cannot reach them.
+	// liar is the uid of a worker that says of all others that it cannot reach them, or that nobody is at their ports.
 	liar string
+	// lies is true while it says the latter.
+	lies bool
 	// shares is true when agents and programs know shares of a state. racks is in how many racks their nodes are, 0 for none
 	// that is known, relabelled how often the nodes were moved to others, staged what the ranks of a round were told to write.
 	shares     bool
@@ -163,6 +166,8 @@ type pod struct {
 	dead bool
 	// told is true once an operator has taken the last report of an agent that has ended.
 	told bool
+	// vanished is true for one that has ended with its node: nobody answers there.
+	vanished bool
 	// unheard is true while no operator can be reached from it, apart while none of its peers can, frozen while
 	// nothing runs there. awayAt is when its peers could not reach it last, liedAt when it lied last, before another
 	// became the liar.
@@ -218,7 +223,7 @@ func (f *fleet) makePod() {
 		worker: newWorker(uid, func() time.Time { return f.now }, f.strategy),
 		want:   Member{UID: uid, Name: uid, Ordinal: int32(f.made), Node: fmt.Sprint("n", f.made%3)},
 	}
-	p.reach = func(asked Probe) bool { return f.reaches(p, asked) }
+	p.reach = func(asked Probe) (reached, refused bool) { return f.reaches(p, asked) }
 	p.shelf, p.disk = f.shelf, f.disk
 	p.looks = f.deaf == 0 || f.made%f.deaf != f.deaf-1
 	p.fetch = func(of, s Snapshot, holders []lifecycle.Holder) (history, bool, bool) {

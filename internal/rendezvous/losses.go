@@ -10,8 +10,6 @@ const (
 	// maxChanges and maxLosses are how many are remembered.
 	maxChanges = 16
 	maxLosses  = 64
-	// brokenSession is how long a session may be away while another worker reports a fault.
-	brokenSession = 500 * time.Millisecond
 	// disagreeAfter is how long a program may have ended well while others train.
 	disagreeAfter = 30 * time.Second
 	// killAfter is how long after abort agents kill programs that have not answered, exitKilled their
@@ -36,6 +34,7 @@ func (m *Machine) findLosses(now time.Time) {
 	}
 	faults := m.anyFault()
 	steadyAt := m.steadyAt(now, faults)
+	m.askAboutAway(now, faults)
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) {
@@ -86,15 +85,15 @@ func (m *Machine) lossOf(now time.Time, mem *member, faults int, steadyAt time.T
 	if m.accuses(mem) {
 		faults-- // others than its own
 	}
-	away := !mem.connected && !mem.hungUp.IsZero()
 	exited, code := mem.exited()
 	switch {
 	case exited && code == 0 && m.broken == nil && mem.in(&m.world.record):
 		return false, "" // it is done, and others may take a moment longer
 	case !mem.connected && mem.want.Ended:
 		return false, "its pod has ended"
-	case away && faults > 0 && now.Sub(mem.hungUp) > brokenSession && !steadyAt.Before(mem.hungUp):
-		return false, "its session ended, and a peer reports a fault"
+	}
+	if why := m.awayLoss(now, mem, faults, steadyAt); why != "" {
+		return false, why
 	}
 	return false, m.silenceLoss(now, mem)
 }

@@ -41,6 +41,8 @@ type member struct {
 	// probe is what its peers are asked about it, tasks are those about whom it is asked itself.
 	probe probe
 	tasks []string
+	// askedAwayAt is when they were asked last because its session had ended.
+	askedAwayAt time.Time
 	// elastic is true once all of its processes were seen to speak to their agent.
 	elastic bool
 	// entered is the last world that it was counted in; stale what it had done when it entered, if

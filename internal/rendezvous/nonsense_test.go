@@ -221,7 +221,7 @@ func (h *hostile) obey() {
 			r.Snapshots = append(r.Snapshots, Snapshot{Round: d.Round, Step: p.Done, Bytes: 1})
 		}
 		for _, probe := range d.Probes {
-			r.Probed = append(r.Probed, Probed{probe.Number, h.either("reached")})
+			r.Probed = append(r.Probed, Probed{probe.Number, h.either("reached"), h.either("refused")})
 		}
 		if d.Restore != nil {
 			r.Restored = Restored{Number: d.Restore.Number}
@@ -257,7 +257,7 @@ func (h *hostile) says(uid string) Report {
 		h.mutateSnapshots(&r)
 	case 3:
 		for n := range h.upTo("probed", 2) {
-			r.Probed = append(r.Probed, Probed{h.probes + uint64(n), h.either("reached")})
+			r.Probed = append(r.Probed, Probed{h.probes + uint64(n), h.either("reached"), h.either("refused")})
 		}
 		r.Terminating, r.Begun, r.Pause = h.upTo("terminating", 9) == 0, h.either("begun"), time.Duration(h.upTo("pause", 100))*time.Second
 	case 4:

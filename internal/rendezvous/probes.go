@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// When a member says nothing, and no step is made, some of its peers are asked whether they can reach its agent. The
-// question is part of their directive, the answer of their next report. Peers on other nodes are asked first: what is
-// wrong with the member's own node is not seen from there. Nobody is lost by what a single one says as long as there
-// are two to ask.
+// When a member says nothing, and no step is made, or its session has ended (away.go), some of its peers are asked whether
+// they can reach its agent. The question is part of their directive, the answer of their next report. Peers on other nodes
+// are asked first: what is wrong with the member's own node is not seen from there. Nobody is lost by what a single one
+// says as long as there are two to ask.
 
 const (
 	// maxWitnesses is how many peers are asked about one member, enoughWitnesses how many of them must not reach it.
@@ -32,8 +32,9 @@ type Probe struct {
 
 // Probed is what a member says of a probe.
 type Probed struct {
-	Number  uint64
-	Reached bool
+	Number uint64
+	// Reached is true when it can, Refused when nobody is at the other's port: its machine has said so.
+	Reached, Refused bool
 }
 
 // finding is what is known of a member from its peers.
@@ -52,8 +53,8 @@ type probe struct {
 	// peers were asked; firm is true when there are enough of them on other nodes than the member's.
 	peers []string
 	firm  bool
-	// yes can reach it, no cannot.
-	yes, no []string
+	// yes can reach it, no cannot, of whom refused were told by its machine that nobody is at its port.
+	yes, no, refused []string
 	// found is what came of the newest probe that came to something, by whom, when that was asked, and whether it
 	// was firm.
 	found     finding
@@ -70,14 +71,23 @@ func (p *probe) known(now, sign time.Time) finding {
 	return p.found
 }
 
+// vacant says whether enough peers have found nobody at the member's port, and none the member, when they were asked since
+// then.
+func (p *probe) vacant(since time.Time) bool {
+	return len(p.refused) >= enoughWitnesses && len(p.yes) == 0 && !p.asked.Before(since)
+}
+
 // hear takes what a peer says. It returns false when that is nothing new.
-func (p *probe) hear(uid string, can bool) bool {
+func (p *probe) hear(uid string, said Probed) bool {
 	if !slices.Contains(p.peers, uid) || slices.Contains(p.yes, uid) || slices.Contains(p.no, uid) {
 		return false
 	}
-	if can {
+	switch {
+	case said.Reached:
 		p.yes = append(p.yes, uid)
-	} else {
+	case said.Refused:
+		p.no, p.refused = append(p.no, uid), append(p.refused, uid)
+	default:
 		p.no = append(p.no, uid)
 	}
 	needed := len(p.peers)
@@ -114,8 +124,16 @@ func (m *Machine) probeSilent(now time.Time) {
 
 // isProbed says whether peers should be asked about a member.
 func (m *Machine) isProbed(now time.Time, mem *member) bool {
-	return mem.joined && mem.serves.Port > 0 && m.world != nil && !m.world.finishing && m.quiet(now, mem) > m.quietLimit() &&
-		m.hears(now) && m.world.ranks.rank(mem.want.UID) >= 0 && !m.isLost(mem)
+	if m.world == nil || !m.mayBeProbed(mem) {
+		return false
+	}
+	askedWhenAway := m.isAskedAbout(mem) && !mem.probe.asked.Before(mem.hungUp)
+	return askedWhenAway || m.quiet(now, mem) > m.quietLimit() && m.hears(now)
+}
+
+// mayBeProbed says whether peers can be asked about a member, and their answer can matter.
+func (m *Machine) mayBeProbed(mem *member) bool {
+	return mem.joined && mem.serves.Port > 0 && !m.world.finishing && m.world.ranks.rank(mem.want.UID) >= 0 && !m.isLost(mem)
 }
 
 // quietLimit is how long a member is quiet before its peers are asked. Half of the heartbeat timeout leaves the time
@@ -128,7 +146,7 @@ func (m *Machine) quietLimit() time.Duration {
 func (m *Machine) beginProbe(now time.Time, mem *member) {
 	next := mem.probe
 	m.endProbe(mem)
-	next.number, next.asked, next.yes, next.no = m.probes+1, now, nil, nil
+	next.number, next.asked, next.yes, next.no, next.refused = m.probes+1, now, nil, nil, nil
 	if next.peers, next.firm = m.witnesses(now, mem); len(next.peers) > 0 {
 		m.probes = next.number
 	}
@@ -200,7 +218,7 @@ func (m *Machine) hearProbes(uid string, mem *member) {
 	}
 	for _, said := range mem.report.Probed {
 		for _, task := range mem.tasks {
-			if target := m.members[task]; target != nil && target.probe.number == said.Number && target.probe.hear(uid, said.Reached) {
+			if target := m.members[task]; target != nil && target.probe.number == said.Number && target.probe.hear(uid, said) {
 				m.look = true
 			}
 		}

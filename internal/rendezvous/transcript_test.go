@@ -295,11 +295,11 @@ func (p *transcript) agentCommand(d *datadriven.TestData, uid string) {
 			agent.terminating = true
 		case "stays":
 			agent.stays = true
-		case "reaches", "cannot":
+		case "reaches", "cannot", "refused":
 			agent.probed = nil
 			told, _ := p.machine.Directive(uid)
 			for _, asked := range told.Probes {
-				agent.probed = append(agent.probed, Probed{asked.Number, arg.Key == "reaches"})
+				agent.probed = append(agent.probed, Probed{asked.Number, arg.Key == "reaches", arg.Key == "refused"})
 			}
 		case "held":
 			agent.hold = p.machine.hold

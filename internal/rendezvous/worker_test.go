@@ -71,9 +71,9 @@ type worker struct {
 	// reported is when its last report was sent. ignorant agents know no holds.
 	reported time.Time
 	ignorant bool
-	// reach says whether another agent can be reached from here; nil for an agent that knows no probes. answers
+	// reach says whether another agent can be reached from here, or nobody is at its port; nil for an agent that knows no probes. answers
 	// are what it has found out, for the term probedIn.
-	reach    func(Probe) bool
+	reach    func(Probe) (reached, refused bool)
 	answers  []Probed
 	probedIn uint64
 	// stepTime is how long it says that a step takes, ownTime how long it works in one.
@@ -126,7 +126,8 @@ func (w *worker) ask(d *Directive) {
 		case w.probedIn == d.Term && i >= 0:
 			w.answers = append(w.answers, before[i])
 		case w.reach != nil:
-			w.answers = append(w.answers, Probed{p.Number, w.reach(p)})
+			reached, refused := w.reach(p)
+			w.answers = append(w.answers, Probed{p.Number, reached, refused})
 		}
 	}
 	w.probedIn = d.Term

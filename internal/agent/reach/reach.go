@@ -4,8 +4,10 @@ package reach
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -37,8 +39,9 @@ type Probe struct {
 
 // Result is what has come of a probe.
 type Result struct {
-	Number  uint64
-	Reached bool
+	Number uint64
+	// Reached is true when the agent has answered, Refused when nobody is at its port: its machine has said so.
+	Reached, Refused bool
 }
 
 // Prober does the probes that it is asked for, each once, and remembers what came of the newest. Its methods return
@@ -56,7 +59,7 @@ type Prober struct {
 	term uint64
 	// asked are the probes that were asked for last, results what has come of those that have ended.
 	asked   []Probe
-	results map[Probe]bool
+	results map[Probe]Result
 }
 
 // New makes a Prober that reaches agents in this way.
@@ -64,7 +67,7 @@ func New(reach func(context.Context, Peer) error, changed func()) *Prober {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Prober{
 		reach: reach, changed: changed, limit: rate.NewLimiter(probeRate, probeBurst),
-		ctx: ctx, cancel: cancel, results: map[Probe]bool{},
+		ctx: ctx, cancel: cancel, results: map[Probe]Result{},
 	}
 }
 
@@ -85,7 +88,7 @@ func (p *Prober) Ask(term uint64, probes []Probe) {
 		return
 	}
 	if term != p.term {
-		p.term, p.asked, p.results = term, nil, map[Probe]bool{}
+		p.term, p.asked, p.results = term, nil, map[Probe]Result{}
 	}
 	probes = slices.Clone(probes[:min(len(probes), maxProbes)])
 	before := p.asked
@@ -113,7 +116,7 @@ func (p *Prober) do(term uint64, probe Probe) {
 	p.mu.Lock()
 	wanted := p.term == term && slices.Contains(p.asked, probe)
 	if wanted {
-		p.results[probe] = err == nil
+		p.results[probe] = Result{probe.Number, err == nil, errors.Is(err, syscall.ECONNREFUSED)}
 	}
 	p.mu.Unlock()
 	if wanted {
@@ -127,8 +130,8 @@ func (p *Prober) Results() []Result {
 	defer p.mu.Unlock()
 	var results []Result
 	for _, probe := range p.asked {
-		if reached, ended := p.results[probe]; ended {
-			results = append(results, Result{probe.Number, reached})
+		if result, ended := p.results[probe]; ended {
+			results = append(results, result)
 		}
 	}
 	return results

@@ -3,8 +3,10 @@ package reach
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,11 +69,11 @@ func TestProbesAreDoneOnceAndAnswered(t *testing.T) {
 		both := []Probe{probe(1, "a"), probe(1, "b")}
 		p.Ask(1, both)
 		synctest.Wait()
-		expect(t, p, Result{1, true})
+		expect(t, p, Result{Number: 1, Reached: true})
 		p.Ask(1, both)
 		time.Sleep(patience)
 		synctest.Wait()
-		expect(t, p, Result{1, true}, Result{1, false})
+		expect(t, p, Result{Number: 1, Reached: true}, Result{Number: 1, Reached: false})
 		p.Ask(1, both)
 		synctest.Wait()
 		if n.tries["a"] != 1 || n.tries["b"] != 1 || n.told != 2 {
@@ -82,7 +84,7 @@ func TestProbesAreDoneOnceAndAnswered(t *testing.T) {
 		p.Ask(1, []Probe{probe(2, "b")})
 		expect(t, p)
 		synctest.Wait()
-		expect(t, p, Result{2, true})
+		expect(t, p, Result{Number: 2, Reached: true})
 		p.Ask(1, nil)
 		expect(t, p)
 	})
@@ -101,7 +103,7 @@ func TestAnswersBelongToATerm(t *testing.T) {
 		expect(t, p)
 		time.Sleep(patience)
 		synctest.Wait()
-		expect(t, p, Result{1, false})
+		expect(t, p, Result{Number: 1, Reached: false})
 	})
 }
 
@@ -149,10 +151,11 @@ func TestCloseEndsProbes(t *testing.T) {
 
 func TestAnErrorIsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(func(context.Context, Peer) error { return errors.New("refused") }, func() {})
+		errs := map[string]error{"a": errors.New("no route"), "b": fmt.Errorf("dial: %w", syscall.ECONNREFUSED)}
+		p := New(func(_ context.Context, peer Peer) error { return errs[peer.Address] }, func() {})
 		defer p.Close()
-		p.Ask(1, []Probe{probe(1, "b")})
+		p.Ask(1, []Probe{probe(1, "a"), probe(2, "b")})
 		synctest.Wait()
-		expect(t, p, Result{1, false})
+		expect(t, p, Result{Number: 1}, Result{Number: 2, Refused: true})
 	})
 }

@@ -674,9 +674,11 @@ func (x *Restored) GetParts() []*Snapshot {
 
 // Probed is what has come of a probe.
 type Probed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	Reached       bool                   `protobuf:"varint,2,opt,name=reached,proto3" json:"reached,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Number  uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Reached bool                   `protobuf:"varint,2,opt,name=reached,proto3" json:"reached,omitempty"`
+	// Nobody is at its port: its machine answers, and refuses the connection. Not with reached.
+	Refused       bool `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -721,6 +723,13 @@ func (x *Probed) GetNumber() uint64 {
 func (x *Probed) GetReached() bool {
 	if x != nil {
 		return x.Reached
+	}
+	return false
+}
+
+func (x *Probed) GetRefused() bool {
+	if x != nil {
+		return x.Refused
 	}
 	return false
 }
@@ -2289,10 +2298,11 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
 	"\arefused\x18\x04 \x03(\tR\arefused\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x128\n" +
-	"\x05parts\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\":\n" +
+	"\x05parts\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\"T\n" +
 	"\x06Probed\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
-	"\areached\x18\x02 \x01(\bR\areached\"\x82\x01\n" +
+	"\areached\x18\x02 \x01(\bR\areached\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\bR\arefused\"\x82\x01\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x14\n" +

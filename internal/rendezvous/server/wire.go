@@ -210,7 +210,7 @@ func readProbed(r *rendezvousv1.Report) ([]rendezvous.Probed, *rendezvous.Refusa
 	}
 	var read []rendezvous.Probed
 	for _, p := range r.GetProbed() {
-		read = append(read, rendezvous.Probed{Number: p.GetNumber(), Reached: p.GetReached()})
+		read = append(read, rendezvous.Probed{Number: p.GetNumber(), Reached: p.GetReached(), Refused: p.GetRefused() && !p.GetReached()})
 	}
 	return read, nil
 }
