@@ -12,8 +12,9 @@ type reservation struct {
 	// held is what was taken for it out of the room of others; nothing while others may start on it. It is None for
 	// each pod whose quota alone is kept.
 	held []NodeID
-	// taken is what was taken out of now and out of soon for it, on one node after the other. It is empty while nothing is held.
-	taken []int64
+	// taken is what was taken out of now and out of soon for it, on one node after the other, quotas the same of one quota after the
+	// other. They are empty while nothing is held.
+	taken, quotas []int64
 	// firm is true once all of it is taken from what is free.
 	firm bool
 	// quota is true for one of quota alone.
@@ -147,14 +148,17 @@ func (p *planner) keepOwn(moves []move) {
 // taken out of what is free then. Otherwise a gang would be kept more once a lender has shrunk for one behind it, which
 // would not start on that, and the lender grow again.
 func (p *planner) claimPatiently(do func(from *room)) {
-	mark := p.soon.mark()
-	defer func() { p.soon.undo(mark) }()
-	for i := range p.reservations {
-		if r := &p.reservations[i]; !r.patient {
-			p.soon.add(None, r.shape, int32(len(r.held)))
+	const soon = 1
+	lend := func(times int64) {
+		for i := range p.reservations {
+			if r := &p.reservations[i]; !r.patient {
+				p.grantKept(r, soon, &p.soon, times)
+			}
 		}
 	}
+	lend(1)
 	do(&p.soon)
+	lend(-1)
 }
 
 // stillOpen says whether others may start on what a gang waits for.
@@ -241,19 +245,48 @@ func (p *planner) hold(r *reservation, take bool) {
 	width := len(p.c.Resources)
 	for i, at := range r.runs() {
 		p.reach.add(at.node, r.shape, times*at.count)
+		if at.node < 0 {
+			continue
+		}
 		for which, one := range []*room{&p.now, &p.soon} {
-			one.add(None, r.shape, times*at.count)
-			if at.node < 0 {
-				continue
-			}
 			if take {
 				r.taken = p.taking(r, at, one, r.taken)
 			}
 			one.give(at.node, r.taken[(2*i+which)*width:(2*i+which+1)*width], int64(times))
 		}
 	}
+	p.holdQuotas(r, take)
 	if !take {
 		r.taken = r.taken[:0]
+	}
+}
+
+// holdQuotas does so with quotas, once all is out of reach.
+func (p *planner) holdQuotas(r *reservation, take bool) {
+	if take {
+		r.quotas = p.takingQuotas(r, r.quotas[:0])
+	}
+	times := int64(1)
+	if take {
+		times = -1
+	}
+	for which, one := range []*room{&p.now, &p.soon} {
+		p.grantKept(r, which, one, times)
+	}
+	if !take {
+		r.quotas = r.quotas[:0]
+	}
+}
+
+// grantKept gives a room what was taken of its quotas for a reservation, so many times.
+func (p *planner) grantKept(r *reservation, which int, one *room, times int64) {
+	counts, quotas := len(p.c.Counts), p.c.Shapes[r.shape].Quotas
+	if len(r.quotas) == 0 {
+		return // nothing is held just now
+	}
+	for i, q := range quotas {
+		at := (which*len(quotas) + i) * counts
+		one.grant(q, r.quotas[at:at+counts], times)
 	}
 }
 
@@ -293,6 +326,26 @@ func (p *planner) taking(r *reservation, at run, from *room, to []int64) []int64
 	return to
 }
 
+// takingQuotas appends what all places take of the quotas of now, and of those of soon.
+func (p *planner) takingQuotas(r *reservation, to []int64) []int64 {
+	shape := &p.c.Shapes[r.shape]
+	for _, from := range []*room{&p.now, &p.soon} {
+		for _, q := range shape.Quotas {
+			for i := range p.c.Counts {
+				cell, all := int(q)*len(p.c.Counts)+i, int64(0)
+				if i < len(shape.Demand) {
+					all = shape.Demand[i] * int64(len(r.held))
+				}
+				if !r.patient && !r.firm {
+					all = min(all, max(from.quota[cell]-p.reach.quota[cell], 0))
+				}
+				to = append(to, all)
+			}
+		}
+	}
+	return to
+}
+
 // keepReserved keeps what is reserved out of what comes free: who was chosen to leave may hold more than was to be had for
 // others.
 func (p *planner) keepReserved() {
@@ -300,6 +353,7 @@ func (p *planner) keepReserved() {
 	more := make(Amounts, width)
 	for i := range p.reservations {
 		r := &p.reservations[i]
+		p.keepQuotas(r)
 		if len(r.taken) == 0 {
 			continue // of quota alone, or nothing is held just now
 		}
@@ -315,6 +369,24 @@ func (p *planner) keepReserved() {
 				for i := range taken {
 					taken[i] += more[i]
 				}
+			}
+		}
+	}
+}
+
+// keepQuotas does so with the quotas of one reservation.
+func (p *planner) keepQuotas(r *reservation) {
+	if len(r.quotas) == 0 {
+		return // nothing is held just now
+	}
+	shape, counts := &p.c.Shapes[r.shape], len(p.c.Counts)
+	for j, q := range shape.Quotas {
+		taken := r.quotas[(len(shape.Quotas)+j)*counts:]
+		for i, amount := range shape.Demand {
+			cell := int(q)*counts + i
+			if more := min(p.soon.quota[cell]-p.reach.quota[cell], amount*int64(len(r.held))-taken[i]); more > 0 {
+				p.soon.quota[cell] -= more
+				taken[i] += more
 			}
 		}
 	}

@@ -179,3 +179,23 @@ func TestNobodyMovesForWhatIsKeptForAnother(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsKeptOfAQuotaComesOutOfWhatIsLent: who needs no more of it than is free beside that starts on it, and nobody shrinks.
+func TestWhatIsKeptOfAQuotaComesOutOfWhatIsLent(t *testing.T) {
+	c := newCluster().withNodes(1, 6).withNodes(1, 2)
+	c.Quotas = []Quota{{Name: "q", Hard: Amounts{8}, Free: Amounts{8}}}
+	on := func(n NodeID) func(*Job) {
+		return func(j *Job) {
+			j.Gang = c.shape(1, 0)
+			c.Shapes[j.Gang].Nodes = make(Bits, 1)
+			c.Shapes[j.Gang].Nodes.Set(int(n))
+		}
+	}
+	lender := c.training("lender", 2, 6, []NodeID{0, 0, 0, 0, 0, 0}, on(0))
+	waits := c.queued("waits", 5, 5, on(0), priority(10))
+	small := c.queued("small", 2, 2, on(1))
+	plan := NewPlan(c.at(11 * time.Minute))
+	if !plan.of(small).Start || plan.leaves(lender) > 0 || plan.of(waits).Start {
+		t.Errorf("it does not start, or %d leave: %s", plan.leaves(lender), plan.of(small).Why.Text)
+	}
+}

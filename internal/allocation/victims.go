@@ -75,7 +75,12 @@ func (s *search) total() int64 {
 	return total
 }
 
-func (s *search) enoughQuota() bool { return s.p.soon.bounds(s.shape, s.headRoom) >= s.made }
+func (s *search) enoughQuota() bool { return s.admitted() >= s.made }
+
+// admitted is how many new pods the quotas would admit. What comes free beyond what is within reach is kept there as well.
+func (s *search) admitted() int32 {
+	return min(s.p.soon.bounds(s.shape, s.headRoom), s.p.reach.bounds(s.shape, s.headRoom))
+}
 
 // surplus chooses workers beyond what their jobs must have, none when all of them would not do.
 func (s *search) surplus() bool {
@@ -97,7 +102,7 @@ func (s *search) surplus() bool {
 
 // note keeps how far all that could be taken went.
 func (s *search) note() {
-	s.most, s.admits = unknown, s.p.soon.bounds(s.shape, s.headRoom)
+	s.most, s.admits = unknown, s.admitted()
 	if !s.starved && s.enoughQuota() {
 		s.most = s.total()
 	}
