@@ -43,7 +43,7 @@ func (p *planner) block(d *demand) {
 	if p.keeps(d, r.expected) {
 		p.claim(&r, func(from *room) {
 			all := *d
-			all.places = int32(min(from.of(d.class).total, int64(d.places)))
+			all.places = min(int32(min(from.of(d.class).total, int64(d.places))), from.bounds(in.Gang, 0))
 			r.held = p.spread(from, &all, nil)
 		})
 		if lacks := d.places - int32(len(r.held)); lacks > 0 {

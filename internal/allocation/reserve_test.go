@@ -199,3 +199,19 @@ func TestWhatIsKeptOfAQuotaComesOutOfWhatIsLent(t *testing.T) {
 		t.Errorf("it does not start, or %d leave: %s", plan.leaves(lender), plan.of(small).Why.Text)
 	}
 }
+
+// TestNoMoreIsKeptThanTheQuotasAdmit: a gang that waits is kept no node for which its quota does not admit a pod, and no quota that is not
+// there. Otherwise a whole job would end so that a small one can start.
+func TestNoMoreIsKeptThanTheQuotasAdmit(t *testing.T) {
+	c := newCluster().withNodes(1, 1).withNodes(2, 3)
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1, EvictAllowed: true})
+	c.Quotas = []Quota{{Name: "q", Namespace: 1, Hard: Amounts{3}, Free: Amounts{3}}}
+	c.training("lender", 1, 2, []NodeID{1, 1})
+	whole := c.training("whole", 1, 1, []NodeID{2}, in(1), c.inNamespace(1, 2), policy(Evict))
+	c.queued("waits", 1, 1, in(1), c.inNamespace(1, 2), priority(10))
+	small := c.queued("small", 1, 1, in(1), c.inNamespace(1, 1), priority(5))
+	c.queued("first", 2, 2, c.devices(3), priority(20))
+	if plan := NewPlan(c.at(11 * time.Minute)); plan.of(whole).Evict || !plan.of(small).Start {
+		t.Errorf("it does not start, or a whole job ends for it: %s", plan.of(small).Why.Text)
+	}
+}
