@@ -40,7 +40,7 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 		return
 	}
 	p := s.gangsServed()
-	p.countLate(-1)
+	p.comesSoon(p.late(), -1)
 	for id := range s.Jobs {
 		d := &plan.Decisions[id]
 		if d.Evict {

@@ -328,7 +328,7 @@ func (s *search) prune() bool {
 func (s *search) spareAll(legally bool) {
 	for i := len(s.chosen) - 1; i >= 0; i-- {
 		v := s.chosen[i]
-		if s.missing(v) || legally && !s.legalWith(v) {
+		if s.missing(v) || legally && !s.p.legalWith(v.job, 1) {
 			continue
 		}
 		s.p.spare(v.job, v.worker)
@@ -356,10 +356,10 @@ func (s *search) missing(v victim) bool {
 	return false
 }
 
-// legalWith says whether a job has a legal number of workers if one that was chosen stays.
-func (s *search) legalWith(v victim) bool {
-	in, j := &s.p.c.Jobs[v.job], &s.p.jobs[v.job]
-	stay := j.live - j.gone + 1
+// legalWith says whether a job has a legal number of workers if so many that were chosen stay.
+func (p *planner) legalWith(id JobID, more int32) bool {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	stay := j.live - j.gone + more
 	return in.Stage != Training || stay > in.Max || in.legal(stay)
 }
 
