@@ -33,19 +33,6 @@ func (p *planner) usedUp(n NodeID, of ShapeID) bool {
 	return slices.ContainsFunc(shape.Quotas, func(q QuotaID) bool { return p.soon.quota[int(q)*len(p.c.Counts)] < shape.Demand[0] })
 }
 
-// keepsQuota says whether anybody is kept a part of the quotas of a shape. That comes out of what is free there before it comes out
-// of what is lent: who needs quota beside it may take what would be left over otherwise.
-func (p *planner) keepsQuota(of ShapeID) bool {
-	return slices.ContainsFunc(p.reservations, func(r reservation) bool {
-		return slices.ContainsFunc(p.c.Shapes[of].Quotas, func(q QuotaID) bool { return slices.Contains(p.c.Shapes[r.shape].Quotas, q) })
-	})
-}
-
-// keepsNode says whether a gang that waits may be kept what comes free on a node, beside another that takes a quota.
-func (p *planner) keepsNode(n NodeID) bool {
-	return len(p.c.Quotas) > 0 && slices.ContainsFunc(p.reservations, func(r reservation) bool { return n >= 0 && p.c.Shapes[r.shape].Nodes.Has(int(n)) })
-}
-
 // eachNeeded fails when one of those who leave for gangs, or a whole job, could stay, and all gangs would have their room. Room that
 // comes much later is none here.
 func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
@@ -53,7 +40,7 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 		return
 	}
 	p := s.gangsServed()
-	p.countLate(-1)
+	p.comesSoon(p.late(), -1)
 	for id := range s.Jobs {
 		d := &plan.Decisions[id]
 		if d.Evict {
@@ -65,7 +52,7 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 		for _, l := range d.Leave {
 			w := &s.Jobs[id].Workers[l.Worker]
 			needed := w.Ending || w.Leaving || l.Rule != RuleGangsFirst || stay <= s.Jobs[id].Max && !s.Jobs[id].legal(stay)
-			if !needed && !p.keepsQuota(w.Shape) && !p.keepsNode(w.Node) && !p.usedUp(w.Node, w.Shape) {
+			if !needed && !p.usedUp(w.Node, w.Shape) {
 				t.Fatalf("worker %d of %s leaves for %s, and nobody needs its room", l.Worker, s.Jobs[id].Name, s.Jobs[l.For].Name)
 			}
 		}
@@ -106,9 +93,6 @@ func (s *simulation) wholeNeeded(t *rapid.T, p *planner, id JobID) {
 		worker := &s.Jobs[id].Workers[w]
 		if p.goesWhole(id, w) {
 			left.apply(worker.Node, worker.Shape, -1)
-		}
-		if p.keepsQuota(worker.Shape) {
-			return
 		}
 	}
 	for w := range s.Jobs[id].Workers {

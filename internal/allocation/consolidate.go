@@ -96,13 +96,13 @@ func (p *planner) movesInstead(d *demand, s *search) bool {
 }
 
 // loses is what those lose whom a search has leave, in seconds of devices: their jobs pause, and again when they grow back,
-// and lack them until then. What leaves already costs nothing more.
+// and lack them until then. What leaves already costs nothing more, unless it does so for another gang.
 func (s *search) loses() float64 {
 	p, sum := s.p, 0.0
 	var seen []JobID
 	for _, v := range s.chosen {
 		in := &p.c.Jobs[v.job]
-		if worker := &in.Workers[v.worker]; worker.Marked || !worker.World {
+		if worker := &in.Workers[v.worker]; worker.Marked && !p.givenAway(worker, s.job) || !worker.World {
 			continue
 		}
 		sum += p.c.Settings.RegrowDelay(in.Reclaims+1).Seconds() * float64(p.devices(v.job))

@@ -14,7 +14,8 @@ import (
 const ahead, aheadAtRest = 0.10, 0.05
 
 // urge has jobs with a deadline take at least what they need to meet it, the earliest deadline first, as far as there are
-// surplus devices.
+// surplus devices. It does not wait until it was measured with what it has: where room comes piece by piece, what is left to spare
+// would be gone by then.
 func (p *planner) urge(bids []*bid, pool int64) {
 	var due []*bid
 	for _, b := range bids {
@@ -34,10 +35,11 @@ func (p *planner) urge(bids []*bid, pool int64) {
 		} else if b.offers[at].size == in.most(in.Max) {
 			continue // it is late whatever it is given
 		}
-		for b.least < min(at, b.most) && b.offers[b.least+1].devices-b.offers[b.least].devices <= pool {
+		for b.least < min(at, b.urgent) && b.offers[b.least+1].devices-b.offers[b.least].devices <= pool {
 			b.least++
 			pool -= b.offers[b.least].devices - b.offers[b.least-1].devices
 		}
+		b.most = max(b.most, b.least)
 	}
 }
 

@@ -53,6 +53,34 @@ func TestADeadlineTakesSurplusOnly(t *testing.T) {
 	}
 }
 
+// Where room comes piece by piece, a job whose newcomers are not in its world yet takes more, and pauses once for all of them. When they
+// are, it is measured first; but not where it would miss its deadline meanwhile. It has no more than twice what was tried in any case.
+func TestRoomThatComesPieceByPieceIsTaken(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		tried         int32
+		joined, urged bool
+		want          int32
+	}{
+		{"newcomers have yet to join", 2, false, false, 4},
+		{"newcomers have yet to join, and it has a deadline", 2, false, true, 4},
+		{"newcomers have joined", 2, true, false, 3},
+		{"newcomers have joined, and it has a deadline", 2, true, true, 4},
+		{"so many are not believed", 1, true, true, 3},
+	} {
+		c := newCluster().withNodes(1, 4)
+		due := c.training("due", 1, 8, []NodeID{0, 0, 0}, withPace(linear.pace(3400, exactly)))
+		c.Jobs[due].Pace.Tried = test.tried
+		c.Jobs[due].Workers[2].World = test.joined
+		if test.urged {
+			deadline(1000 * time.Second)(&c.Jobs[due])
+		}
+		if d := NewPlan(c).of(due); d.Count != test.want {
+			t.Errorf("%s: it has %d, want %d: %s", test.name, d.Count, test.want, d.Why.Text)
+		}
+	}
+}
+
 // Who cannot meet its deadline says so: with the size that would, or that none does.
 func TestWhoWillBeLateSaysSo(t *testing.T) {
 	c := newCluster().withNodes(1, 4)

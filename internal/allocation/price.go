@@ -61,6 +61,8 @@ type bid struct {
 	// offers are all sizes, least to most those that it can have now.
 	offers      []offer
 	least, most int
+	// urgent is the most of them that it can have now where it needs that to meet its deadline.
+	urgent int
 	// taken is the one of them that it has so far.
 	taken int
 	// price is what a device costs it.
@@ -295,7 +297,8 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	first, tuned := len(p.offers), p.c.Settings.pricing()
 	perNode, left := p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	seconds := func(n int32) float64 { return left / in.Pace.Speed.Speed(int(n), int((n+perNode-1)/perNode)) }
-	grows, fixed := in.Pace.Tried >= size && p.mayGrow(id) && p.kept(id), j.limit <= j.gone
+	mayGrow, fixed := p.mayGrow(id) && p.kept(id), j.limit <= j.gone
+	grows := mayGrow && p.tried(id)
 	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, tuned.Trial*in.Pace.Tried) || n == in.Min) && len(p.offers)-first < offersOf; n = in.next(n) {
 		o := offer{size: n, devices: int64(n) * devices, seconds: seconds(n)}
 		if n != size {
@@ -303,6 +306,9 @@ func (p *planner) bid(id JobID, share float64) *bid {
 		}
 		if n <= size || grows {
 			b.most = len(p.offers) - first
+		}
+		if n <= size || mayGrow {
+			b.urgent = len(p.offers) - first
 		}
 		if n <= size && fixed {
 			b.least = len(p.offers) - first
@@ -313,6 +319,21 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	// In powers of two: among those that have about as much to do, noise does not turn the order round.
 	b.work = math.Floor(math.Log2(b.offers[0].seconds * float64(b.offers[0].devices)))
 	return b
+}
+
+// tried says whether a job was measured with as many workers as its world has. Those that have yet to join it pause it in any case:
+// whoever is added meanwhile costs it no other pause.
+func (p *planner) tried(id JobID) bool {
+	in, members := &p.c.Jobs[id], int32(0)
+	if in.Pace.Tried >= p.size(id) {
+		return true
+	}
+	for w := range in.Workers {
+		if worker := &in.Workers[w]; worker.World && !worker.Ending && !worker.Leaving {
+			members++
+		}
+	}
+	return in.Pace.Tried >= members
 }
 
 // kept says whether a job has kept to what it gave to an equal for long enough: else noise would have it take that back

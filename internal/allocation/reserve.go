@@ -12,8 +12,9 @@ type reservation struct {
 	// held is what was taken for it out of the room of others; nothing while others may start on it. It is None for
 	// each pod whose quota alone is kept.
 	held []NodeID
-	// taken is what was taken out of now and out of soon for it, on one node after the other. It is empty while nothing is held.
-	taken []int64
+	// taken is what was taken out of now and out of soon for it, on one node after the other, quotas the same of one quota after the
+	// other. They are empty while nothing is held.
+	taken, quotas []int64
 	// firm is true once all of it is taken from what is free.
 	firm bool
 	// quota is true for one of quota alone.
@@ -42,7 +43,7 @@ func (p *planner) block(d *demand) {
 	if p.keeps(d, r.expected) {
 		p.claim(&r, func(from *room) {
 			all := *d
-			all.places = int32(min(from.of(d.class).total, int64(d.places)))
+			all.places = min(int32(min(from.of(d.class).total, int64(d.places))), from.bounds(in.Gang, 0))
 			r.held = p.spread(from, &all, nil)
 		})
 		if lacks := d.places - int32(len(r.held)); lacks > 0 {
@@ -147,14 +148,17 @@ func (p *planner) keepOwn(moves []move) {
 // taken out of what is free then. Otherwise a gang would be kept more once a lender has shrunk for one behind it, which
 // would not start on that, and the lender grow again.
 func (p *planner) claimPatiently(do func(from *room)) {
-	mark := p.soon.mark()
-	defer func() { p.soon.undo(mark) }()
-	for i := range p.reservations {
-		if r := &p.reservations[i]; !r.patient {
-			p.soon.add(None, r.shape, int32(len(r.held)))
+	const soon = 1
+	lend := func(times int64) {
+		for i := range p.reservations {
+			if r := &p.reservations[i]; !r.patient {
+				p.grantKept(r, soon, &p.soon, times)
+			}
 		}
 	}
+	lend(1)
 	do(&p.soon)
+	lend(-1)
 }
 
 // stillOpen says whether others may start on what a gang waits for.
@@ -228,96 +232,6 @@ func (p *planner) concerns(r *reservation, s ShapeID) bool {
 		return slices.ContainsFunc(p.c.Shapes[s].Quotas, func(q QuotaID) bool { return slices.Contains(p.c.Shapes[r.shape].Quotas, q) })
 	}
 	return overlap(p.c.Shapes[s].Nodes, p.c.Shapes[r.shape].Nodes)
-}
-
-// hold takes the room of a reservation, or gives it back. What is kept comes out of what is lent first, as far as there is
-// enough of that, so that others who start on what is free need not take back what will do for the reservation. No mark of a
-// room may be in use.
-func (p *planner) hold(r *reservation, take bool) {
-	times := int32(1)
-	if take {
-		times, r.taken = -1, r.taken[:0]
-	}
-	width := len(p.c.Resources)
-	for i, at := range r.runs() {
-		p.reach.add(at.node, r.shape, times*at.count)
-		for which, one := range []*room{&p.now, &p.soon} {
-			one.add(None, r.shape, times*at.count)
-			if at.node < 0 {
-				continue
-			}
-			if take {
-				r.taken = p.taking(r, at, one, r.taken)
-			}
-			one.give(at.node, r.taken[(2*i+which)*width:(2*i+which+1)*width], int64(times))
-		}
-	}
-	if !take {
-		r.taken = r.taken[:0]
-	}
-}
-
-// run is some places of a reservation on one node.
-type run struct {
-	node  NodeID
-	count int32
-}
-
-// runs are the places of a reservation, those on one node that follow each other together: each change of a node has all
-// classes of pods looked at.
-func (r *reservation) runs() []run {
-	var all []run
-	for _, n := range r.held {
-		if last := len(all) - 1; last >= 0 && all[last].node == n {
-			all[last].count++
-		} else {
-			all = append(all, run{n, 1})
-		}
-	}
-	return all
-}
-
-// taking appends what so many places on a node take of a room: what is beyond its reach without them.
-func (p *planner) taking(r *reservation, at run, from *room, to []int64) []int64 {
-	row := int(at.node) * len(p.c.Resources)
-	for i := range p.c.Resources {
-		all := int64(0)
-		if request := p.c.Shapes[r.shape].Request; i < len(request) {
-			all = request[i] * int64(at.count)
-		}
-		if !r.patient && !r.firm { // what is within reach has lost all of it already
-			all = min(all, max(from.free[row+i]-p.reach.free[row+i], 0))
-		}
-		to = append(to, all)
-	}
-	return to
-}
-
-// keepReserved keeps what is reserved out of what comes free: who was chosen to leave may hold more than was to be had for
-// others.
-func (p *planner) keepReserved() {
-	width := len(p.c.Resources)
-	more := make(Amounts, width)
-	for i := range p.reservations {
-		r := &p.reservations[i]
-		if len(r.taken) == 0 {
-			continue // of quota alone, or nothing is held just now
-		}
-		for j, at := range r.runs() {
-			taken, exceeds := r.taken[(2*j+1)*width:(2*j+2)*width], false
-			for i, request := range p.c.Shapes[r.shape].Request {
-				cell := int(at.node)*width + i
-				more[i] = max(min(p.soon.free[cell]-p.reach.free[cell], request*int64(at.count)-taken[i]), 0)
-				exceeds = exceeds || more[i] > 0
-			}
-			if exceeds {
-				p.soon.give(at.node, more, -1)
-				for i := range taken {
-					taken[i] += more[i]
-				}
-			}
-		}
-	}
 }
 
 // sharedNodes are those of a class, beside some, on which room is kept that has yet to come free.

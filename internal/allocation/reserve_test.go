@@ -179,3 +179,39 @@ func TestNobodyMovesForWhatIsKeptForAnother(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsKeptOfAQuotaComesOutOfWhatIsLent: who needs no more of it than is free beside that starts on it, and nobody shrinks.
+func TestWhatIsKeptOfAQuotaComesOutOfWhatIsLent(t *testing.T) {
+	c := newCluster().withNodes(1, 6).withNodes(1, 2)
+	c.Quotas = []Quota{{Name: "q", Hard: Amounts{8}, Free: Amounts{8}}}
+	on := func(n NodeID) func(*Job) {
+		return func(j *Job) {
+			j.Gang = c.shape(1, 0)
+			c.Shapes[j.Gang].Nodes = make(Bits, 1)
+			c.Shapes[j.Gang].Nodes.Set(int(n))
+		}
+	}
+	lender := c.training("lender", 2, 6, []NodeID{0, 0, 0, 0, 0, 0}, on(0))
+	waits := c.queued("waits", 5, 5, on(0), priority(10))
+	small := c.queued("small", 2, 2, on(1))
+	plan := NewPlan(c.at(11 * time.Minute))
+	if !plan.of(small).Start || plan.leaves(lender) > 0 || plan.of(waits).Start {
+		t.Errorf("it does not start, or %d leave: %s", plan.leaves(lender), plan.of(small).Why.Text)
+	}
+}
+
+// TestNoMoreIsKeptThanTheQuotasAdmit: a gang that waits is kept no node for which its quota does not admit a pod, and no quota that is not
+// there. Otherwise a whole job would end so that a small one can start.
+func TestNoMoreIsKeptThanTheQuotasAdmit(t *testing.T) {
+	c := newCluster().withNodes(1, 1).withNodes(2, 3)
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1, EvictAllowed: true})
+	c.Quotas = []Quota{{Name: "q", Namespace: 1, Hard: Amounts{3}, Free: Amounts{3}}}
+	c.training("lender", 1, 2, []NodeID{1, 1})
+	whole := c.training("whole", 1, 1, []NodeID{2}, in(1), c.inNamespace(1, 2), policy(Evict))
+	c.queued("waits", 1, 1, in(1), c.inNamespace(1, 2), priority(10))
+	small := c.queued("small", 1, 1, in(1), c.inNamespace(1, 1), priority(5))
+	c.queued("first", 2, 2, c.devices(3), priority(20))
+	if plan := NewPlan(c.at(11 * time.Minute)); plan.of(whole).Evict || !plan.of(small).Start {
+		t.Errorf("it does not start, or a whole job ends for it: %s", plan.of(small).Why.Text)
+	}
+}

@@ -84,11 +84,16 @@ func (r *room) apply(n NodeID, s ShapeID, times int32) {
 		r.give(n, shape.Request, int64(times))
 	}
 	for _, q := range shape.Quotas {
-		row := r.quota[int(q)*len(r.c.Counts):]
-		for i, amount := range shape.Demand {
-			if row[i] < Unbounded/2 {
-				row[i] += amount * int64(times)
-			}
+		r.grant(q, shape.Demand, int64(times))
+	}
+}
+
+// grant adds amounts to what is free of a quota, so many times. It is not written down.
+func (r *room) grant(q QuotaID, amounts Amounts, times int64) {
+	row := r.quota[int(q)*len(r.c.Counts):]
+	for i, amount := range amounts {
+		if row[i] < Unbounded/2 {
+			row[i] += amount * times
 		}
 	}
 }

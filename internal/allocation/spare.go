@@ -9,14 +9,12 @@ import "slices"
 // spareUnused lets those stay whose room nobody needs once all demands are served. Room that comes much later has nobody stay: a gang
 // of high priority would wait for what one behind it is promised.
 func (p *planner) spareUnused() {
-	p.countLate(-1)
-	defer p.countLate(1)
+	late := p.late()
+	p.comesSoon(late, -1)
+	defer p.comesSoon(late, 1)
 	for _, id := range p.order {
 		if j := &p.jobs[id]; j.evicted && !j.later && p.out[id].For != None && p.unusedWhole(id) {
-			j.evicted = false
-			p.evicted--
-			p.evict(id, -1)
-			p.out[id].For = None
+			p.spareWhole(id)
 		}
 	}
 	for _, id := range p.order {
@@ -26,9 +24,9 @@ func (p *planner) spareUnused() {
 	}
 }
 
-// countLate adds to what comes soon, or takes from it, what comes much later: the room of those who may not leave yet, of whole jobs
-// that end when these may, and of those who have replacements made first.
-func (p *planner) countLate(times int32) {
+// late is room that counts as coming soon, and comes much later: that of workers who may not leave yet, of whole jobs that end when these
+// may, and of workers who have replacements made first.
+func (p *planner) late() (all []holding) {
 	for _, id := range p.order {
 		j := &p.jobs[id]
 		if !j.lends && !j.later && j.moves == 0 {
@@ -36,38 +34,39 @@ func (p *planner) countLate(times int32) {
 		}
 		for w := range p.c.Jobs[id].Workers {
 			worker, l := &p.c.Jobs[id].Workers[w], &p.leaving[j.first+w]
-			if l.held || l.moves {
-				p.soon.apply(worker.Node, worker.Shape, times)
-			}
-			if j.later && p.goesWhole(id, w) {
-				p.soon.apply(worker.Node, worker.Shape, times)
+			if l.held || l.moves || j.later && p.goesWhole(id, w) {
+				all = append(all, holding{worker.Node, worker.Shape, 1})
 			}
 		}
 	}
+	return all
+}
+
+// comesSoon adds room to what comes soon, so many times.
+func (p *planner) comesSoon(some []holding, times int32) {
+	for _, h := range some {
+		p.soon.apply(h.node, h.shape, times*h.times)
+	}
+}
+
+// spareWhole lets all of a job stay.
+func (p *planner) spareWhole(id JobID) {
+	p.jobs[id].evicted = false
+	p.evicted--
+	p.evict(id, -1)
+	p.out[id].For = None
 }
 
 // spareWorkers lets workers of a job stay, those first whom it misses most: one by one, or as many together as make a legal number.
 func (p *planner) spareWorkers(id JobID) {
-	in, j := &p.c.Jobs[id], &p.jobs[id]
-	var chosen []int
-	held := false
-	for w := range in.Workers {
-		l := &p.leaving[j.first+w]
-		held = held || l.held
-		if l.chosen && (l.rule == RuleGangsFirst || l.rule == RuleGangClass) {
-			chosen = append(chosen, w)
-		}
-	}
-	slices.SortFunc(chosen, func(a, b int) int { return missed(&in.Workers[b], &in.Workers[a]) })
-	var together []int
-	mark := p.soon.mark()
-	for _, w := range chosen {
-		if !p.unused(&in.Workers[w]) {
+	all, j := p.c.Jobs[id].Workers, &p.jobs[id]
+	mark, together := p.soon.mark(), []int{}
+	for _, w := range p.leaveForGangs(id) {
+		if !p.unused(&all[w]) {
 			continue
 		}
-		together = append(together, w)
-		if stay := j.live - j.gone + int32(len(together)); in.Stage == Training && stay <= in.Max && !in.legal(stay) {
-			continue
+		if together = append(together, w); !p.legalWith(id, int32(len(together))) {
+			continue // with the next ones, or not at all
 		}
 		p.soon.undo(mark)
 		for _, w := range together {
@@ -76,10 +75,28 @@ func (p *planner) spareWorkers(id JobID) {
 		mark, together = p.soon.mark(), together[:0]
 	}
 	p.soon.undo(mark)
-	j.lends = held || j.gone > 0
+	j.lends = j.gone > 0 || p.holdsBack(id)
 }
 
-// unused takes what a worker leaves from what comes soon, if nobody needs that.
+// leaveForGangs are the workers of a job that leave for gangs, those last whom it misses least.
+func (p *planner) leaveForGangs(id JobID) (chosen []int) {
+	all := p.c.Jobs[id].Workers
+	for w := range all {
+		if l := &p.leaving[p.jobs[id].first+w]; l.chosen && (l.rule == RuleGangsFirst || l.rule == RuleGangClass) {
+			chosen = append(chosen, w)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b int) int { return missed(&all[b], &all[a]) })
+	return chosen
+}
+
+// holdsBack says whether workers of a job are to leave later, when it may be shrunk.
+func (p *planner) holdsBack(id JobID) bool {
+	first := p.jobs[id].first
+	return slices.ContainsFunc(p.leaving[first:first+len(p.c.Jobs[id].Workers)], func(l leaving) bool { return l.held })
+}
+
+// unused takes what a worker leaves from what comes soon, if nobody needs that, and says whether that is so.
 func (p *planner) unused(w *Worker) bool {
 	mark := p.soon.mark()
 	if p.soon.add(w.Node, w.Shape, -1); p.enoughOn(w) {

@@ -47,6 +47,7 @@ func TestSeveralGangsTakeAtOnce(t *testing.T) {
 		s.notHeldUp(t, plan)
 		s.startsBeside(t, plan)
 		s.notPutOff(t, plan)
+		s.marksKept(t, plan)
 	})
 	t.Logf("plans by how many gangs took: %v", takers)
 }

@@ -75,7 +75,12 @@ func (s *search) total() int64 {
 	return total
 }
 
-func (s *search) enoughQuota() bool { return s.p.soon.bounds(s.shape, s.headRoom) >= s.made }
+func (s *search) enoughQuota() bool { return s.admitted() >= s.made }
+
+// admitted is how many new pods the quotas would admit. What comes free beyond what is within reach is kept there as well.
+func (s *search) admitted() int32 {
+	return min(s.p.soon.bounds(s.shape, s.headRoom), s.p.reach.bounds(s.shape, s.headRoom))
+}
 
 // surplus chooses workers beyond what their jobs must have, none when all of them would not do.
 func (s *search) surplus() bool {
@@ -97,7 +102,7 @@ func (s *search) surplus() bool {
 
 // note keeps how far all that could be taken went.
 func (s *search) note() {
-	s.most, s.admits = unknown, s.p.soon.bounds(s.shape, s.headRoom)
+	s.most, s.admits = unknown, s.admitted()
 	if !s.starved && s.enoughQuota() {
 		s.most = s.total()
 	}
@@ -176,7 +181,7 @@ func (s *search) fromOne() {
 		}
 	}
 	asked := lenders{places: s.p.reach.of(s.class).at}
-	for which := mine; which <= working; which++ {
+	for which := mine; which <= given; which++ {
 		s.add(&asked, &s.one, which, s.enough)
 	}
 }
@@ -189,7 +194,8 @@ func (s *search) fromNodes() {
 }
 
 // from adds workers of lenders until enough is there: those that leave for this job already, those that are
-// in no world or leave anyway, then those of the lender who loses least, and so on.
+// in no world or leave anyway, then those of the lender who loses least, and so on. Those that leave for another gang come last:
+// if that one needs them, others would have to leave for it instead, and one more job would have begun to pause.
 func (s *search) from(all *lenders, enough func() bool) {
 	for _, i := range all.marked {
 		s.add(all, &all.all[i], mine, enough)
@@ -204,9 +210,12 @@ func (s *search) from(all *lenders, enough func() bool) {
 	for !enough() {
 		l := queue.pop()
 		if l == nil {
-			return
+			break
 		}
 		s.add(all, l, working, enough)
+	}
+	for _, i := range all.marked {
+		s.add(all, &all.all[i], given, enough)
 	}
 }
 
@@ -218,9 +227,46 @@ const (
 	mine stage = iota
 	// idle are in no world, or leave anyway.
 	idle
-	// working are all others.
+	// working are all others but the last.
 	working
+	// given leave for another gang already that has yet to be served.
+	given
 )
+
+// looksAt says whether a worker is among those of a stage.
+func (s *search) looksAt(which stage, w *Worker) bool {
+	switch {
+	case which == mine:
+		return w.Marked && w.For == s.job
+	case which != given && s.p.givenAway(w, s.job):
+		return false
+	case which == idle:
+		return w.Marked || !w.World
+	}
+	return true
+}
+
+// givenAway says whether a worker leaves by the plan in force for another gang, which waits for room.
+func (p *planner) givenAway(w *Worker, but JobID) bool {
+	if !w.Marked || w.For == but {
+		return false
+	}
+	whom := p.beneficiary(w.For)
+	return whom != None && (p.c.Jobs[whom].Stage == Queued || p.c.Jobs[whom].Stage == Starting) && !p.out[whom].Start
+}
+
+// givenAway is how many workers of a job are to be left to other gangs.
+func (s *search) givenAway(id JobID) (count int32) {
+	if !s.p.jobs[id].marked {
+		return 0
+	}
+	for _, l := range s.p.jobs[id].lendables {
+		if l.marked && s.p.givenAway(&s.p.c.Jobs[id].Workers[l.worker], s.job) && s.p.takeable(id, int(l.worker)) {
+			count++
+		}
+	}
+	return count
+}
 
 // add chooses workers of a lender until enough is there.
 func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
@@ -228,12 +274,16 @@ func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
 	if j.evicted || j.moves > 0 || l.job == s.job && s.rule != RuleGangClass || j.gone >= j.limit {
 		return
 	}
+	limit := j.limit
+	if which == idle || which == working {
+		limit -= s.givenAway(l.job)
+	}
 	for _, w := range all.inOrder(l, in.Workers) {
-		if j.gone >= j.limit || enough() {
+		if j.gone >= limit || enough() {
 			return
 		}
 		worker := &in.Workers[w]
-		if which == mine && (!worker.Marked || worker.For != s.job) || which == idle && !worker.Marked && worker.World {
+		if !s.looksAt(which, worker) {
 			continue
 		}
 		if s.placed && !s.couldGain(worker.Node) {
@@ -278,7 +328,7 @@ func (s *search) prune() bool {
 func (s *search) spareAll(legally bool) {
 	for i := len(s.chosen) - 1; i >= 0; i-- {
 		v := s.chosen[i]
-		if s.missing(v) || legally && !s.legalWith(v) {
+		if s.missing(v) || legally && !s.p.legalWith(v.job, 1) {
 			continue
 		}
 		s.p.spare(v.job, v.worker)
@@ -306,10 +356,10 @@ func (s *search) missing(v victim) bool {
 	return false
 }
 
-// legalWith says whether a job has a legal number of workers if one that was chosen stays.
-func (s *search) legalWith(v victim) bool {
-	in, j := &s.p.c.Jobs[v.job], &s.p.jobs[v.job]
-	stay := j.live - j.gone + 1
+// legalWith says whether a job has a legal number of workers if so many that were chosen stay.
+func (p *planner) legalWith(id JobID, more int32) bool {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	stay := j.live - j.gone + more
 	return in.Stage != Training || stay > in.Max || in.legal(stay)
 }
 

@@ -82,13 +82,13 @@ func (s *search) wholeJobs(d *demand) bool {
 	return false
 }
 
-// end ends jobs until there is enough.
+// end ends jobs until there is enough, but for those of which workers move: what these leave was promised before they were asked.
 func (s *search) end(enough func() bool) {
 	for _, id := range s.p.evictables() {
 		if enough() || s.p.c.Jobs[id].Priority >= s.p.c.Jobs[s.job].Priority {
 			return
 		}
-		if id != s.job && !s.p.jobs[id].evicted && s.helpsWhole(id) {
+		if j := &s.p.jobs[id]; id != s.job && !j.evicted && j.moves == 0 && s.helpsWhole(id) {
 			s.evict(id)
 		}
 	}
