@@ -87,11 +87,12 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 	if with.bundle == nil {
 		with.bundle = func() []byte { return []byte("-----BEGIN CERTIFICATE-----") }
 	}
-	born := &births{clock: op.clock, at: map[types.UID]time.Time{}}
+	born := &births{at: map[types.UID]time.Time{}}
 	funcs := j.intercept()
 	create := funcs.Create
 	funcs.Create = func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
-		defer func() { born.made(object) }()
+		asked := op.clock.now()
+		defer func() { born.made(object, asked) }()
 		return create(ctx, c, object, opts...)
 	}
 	funcs.List = func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
