@@ -268,6 +268,13 @@ func (c *clock) advance(d time.Duration) {
 // stoppedClock stands still: nothing that is due later ever comes due.
 func stoppedClock() *clock { return &clock{stopped: time.Now()} }
 
+// goOn has a clock that stood still go on from there.
+func (c *clock) goOn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.offset, c.stopped = c.offset-time.Since(c.stopped), time.Time{}
+}
+
 // recorder notes events in the journal, in their order among the writes.
 type recorder struct{ journal *journal }
 
