@@ -180,7 +180,8 @@ var _ = Describe("A world that changes", short, func() {
 		killProgram(e.victim(ctx))
 		e.world(ctx, before, 3)
 		Expect(uids(e.membersOf(ctx, 3))).To(ConsistOf(members), "nobody has taken its place")
-		Expect(e.events(ctx, v1alpha1.EventWorkerRestarted)()).To(HaveLen(1))
+		// Events are written by themselves, and none waits for them.
+		Eventually(e.events(ctx, v1alpha1.EventWorkerRestarted)).Should(HaveLen(1))
 		e.completes(ctx, 3*time.Minute)
 		e.expectOneStepLost(ctx)
 		e.expectRestarts(ctx, 1, 0)

@@ -67,7 +67,7 @@ var _ = Describe("A program at fault", short, func() {
 		Expect(e.get(ctx).Status.World.Round).To(HaveValue(Equal(before)), "the change waits for its next try")
 		e.finishes(ctx, time.Minute)
 		e.expectRestarts(ctx, 0, 0)
-		Expect(e.events(ctx, v1alpha1.EventResizeCalledOff)()).To(
+		Eventually(e.events(ctx, v1alpha1.EventResizeCalledOff)).Should(
 			ContainElement(ContainSubstring("not all processes came to the barrier in time")))
 	})
 
@@ -80,7 +80,7 @@ var _ = Describe("A program at fault", short, func() {
 		e.finishes(ctx, 2*time.Minute)
 		e.expectRestarts(ctx, 0, 0)
 		Expect(e.sizes(ctx)).To(BeEmpty())
-		Expect(e.events(ctx, v1alpha1.EventResizeCalledOff)()).To(ContainElement(And(
+		Eventually(e.events(ctx, v1alpha1.EventResizeCalledOff)).Should(ContainElement(And(
 			ContainSubstring("no snapshot could be taken"), ContainSubstring("no space left on device"))))
 	})
 

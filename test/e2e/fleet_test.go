@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,8 +32,8 @@ var _ = Describe("Jobs that live together", Serial, func() {
 
 		high := submit(ctx, low.namespace, framework.NewJob("urgent", "--epochs=8", "--step-time=20ms").
 			Workers(4, 4).GPUs(1).Priority(priorityClass(ctx, 1000)))
+		reclaimed := low.world(ctx, full, all-4) // it grows again soon after the other one has trained
 		high.hasTrained(ctx)
-		reclaimed := low.world(ctx, full, all-4)
 		resize := low.resize(ctx, reclaimed)
 		Expect(resize.Reason).To(Equal("Reclaimed"))
 		Expect(resize.Message).To(ContainSubstring(high.namespace + "/urgent"))
@@ -59,9 +60,14 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		goes.trains(ctx)
 
 		urgent := submit(ctx, namespace, framework.NewJob("urgent", "--epochs=3").Workers(half, half).GPUs(1).Priority(priorityClass(ctx, 1000)))
+		// It waits for no longer than the other one lives, which trains for a moment only.
+		Eventually(func(g Gomega) {
+			status := goes.get(ctx).Status
+			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionGangScheduled)).To(
+				And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonQueued)))
+			g.Expect(status.Queue.WaitsFor).NotTo(BeEmpty())
+		}).Should(Succeed())
 		urgent.hasTrained(ctx)
-		Eventually(goes.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued: "))
-		Expect(goes.get(ctx).Status.Queue.WaitsFor).NotTo(BeEmpty())
 		urgent.completes(ctx, 2*time.Minute)
 		goes.trains(ctx) // it has queued again
 		for _, j := range []*job{stays, goes} {
@@ -184,8 +190,8 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		Eventually(waits.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued: "))
 		Consistently(func() int32 { return *low.get(ctx).Status.Workers.Target }, "3s").Should(Equal(most), "it cannot start yet, and the room would idle")
 		Expect(cluster.Delete(ctx, holder.get(ctx))).To(Succeed())
+		round := low.world(ctx, full, 2) // it grows again soon after the other one has trained
 		waits.hasTrained(ctx)
-		round := low.world(ctx, full, 2)
 		Expect(low.resize(ctx, round).StepsLost).To(Or(BeNil(), HaveValue(BeZero())))
 		waits.completes(ctx, 2*time.Minute)
 		low.world(ctx, round, all)

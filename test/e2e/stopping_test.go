@@ -66,6 +66,8 @@ func (s *stoppingJob) reaches(step int) {
 // expectMade checks that every step was made, and that at most so many were made again.
 func (s *stoppingJob) expectMade(again int) {
 	GinkgoHelper()
+	// The last lines of a log take a moment to come. Who has told of the last step has told of all before it.
+	Eventually(s.made, "20s").Should(HaveKey(s.total))
 	repeated := 0
 	for step, counts := 1, s.made(); step <= s.total; step++ {
 		Expect(counts[step]).To(BeNumerically(">=", 1), "step %d of %d", step, s.total)

@@ -14,20 +14,18 @@ import (
 // births has an operator see its pods as old as they are by its own clock. The API server stamps them by the
 // wall: after a jump of the clock a new pod would be as old as the jump is long.
 type births struct {
-	clock *clock
-
 	mu sync.Mutex
 	at map[types.UID]time.Time
 }
 
-// made notes when a pod was made.
-func (b *births) made(object client.Object) {
+// made notes when a pod was made: when it was asked for, since who sees it there may set the clock before the answer is back.
+func (b *births) made(object client.Object, at time.Time) {
 	if _, pod := object.(*corev1.Pod); !pod || object.GetUID() == "" {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.at[object.GetUID()] = b.clock.now()
+	b.at[object.GetUID()] = at
 }
 
 // correct sets the times of creation in a list that was read.

@@ -39,6 +39,7 @@ type operator struct {
 	clock  *clock
 	events *recorder
 	fleet  *fleet.Cluster
+	looks  *looks
 	// cached is what it knows of the cluster.
 	cached client.Reader
 	stop   func()
@@ -86,11 +87,12 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 	if with.bundle == nil {
 		with.bundle = func() []byte { return []byte("-----BEGIN CERTIFICATE-----") }
 	}
-	born := &births{clock: op.clock, at: map[types.UID]time.Time{}}
+	born := &births{at: map[types.UID]time.Time{}}
 	funcs := j.intercept()
 	create := funcs.Create
 	funcs.Create = func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
-		defer func() { born.made(object) }()
+		asked := op.clock.now()
+		defer func() { born.made(object, asked) }()
 		return create(ctx, c, object, opts...)
 	}
 	funcs.List = func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
@@ -129,9 +131,10 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	})).To(Succeed())
 	op.clock.watch(op.fleet)
+	op.looks = &looks{Fleet: op.fleet, at: map[types.UID]int{}}
 	reconciler := &controller.Reconciler{
 		Client:      mgr.GetClient(),
-		Fleet:       op.fleet,
+		Fleet:       op.looks,
 		DrainTaints: with.drainTaints,
 		Live:        reader{mgr.GetAPIReader(), born},
 		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
@@ -198,11 +201,35 @@ func (o *operator) run(ctx context.Context, mgr ctrl.Manager) {
 // first may have begun before, and the second is over.
 func (o *operator) look(j *job) {
 	GinkgoHelper()
+	uid := j.get(context.Background()).UID
 	for range 3 {
-		looks := o.worlds.looks()
+		looks := o.looks.of(uid)
 		o.worlds.changed <- j.key()
-		Eventually(o.worlds.looks).Should(BeNumerically(">", looks))
+		Eventually(o.looks.of).WithArguments(uid).Should(BeNumerically(">", looks))
 	}
+}
+
+// looks counts how often the controller has looked at each job: it asks for the grant once, when it begins. The rendezvous is
+// asked at other times too.
+type looks struct {
+	fleet.Fleet
+
+	mu sync.Mutex
+	at map[types.UID]int
+}
+
+// Grant implements fleet.Fleet.
+func (l *looks) Grant(job types.UID) fleet.Grant {
+	l.mu.Lock()
+	l.at[job]++
+	l.mu.Unlock()
+	return l.Fleet.Grant(job)
+}
+
+func (l *looks) of(job types.UID) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.at[job]
 }
 
 // clock is a wall clock that a test can set forward or stop.
@@ -240,6 +267,13 @@ func (c *clock) advance(d time.Duration) {
 
 // stoppedClock stands still: nothing that is due later ever comes due.
 func stoppedClock() *clock { return &clock{stopped: time.Now()} }
+
+// goOn has a clock that stood still go on from there.
+func (c *clock) goOn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.offset, c.stopped = c.offset-time.Since(c.stopped), time.Time{}
+}
 
 // recorder notes events in the journal, in their order among the writes.
 type recorder struct{ journal *journal }

@@ -78,7 +78,7 @@ var _ = Describe("Jobs that share the cluster", func() {
 		Expect(status.Queue.Since).NotTo(BeNil())
 		Expect(status.StartTime).To(BeNil())
 		Expect(status.Attempt).To(Or(BeNil(), HaveValue(BeZero())))
-		Expect(op.count("event Normal Queued: " + waits)).To(Equal(1))
+		Eventually(op.count).WithArguments("event Normal Queued: " + waits).Should(Equal(1)) // told once it is written
 		op.look(second)
 		Expect(second.podNames(ctx)()).To(BeEmpty())
 		Expect(op.all()).NotTo(ContainElement(Or(ContainSubstring("create PodGroup second"), ContainSubstring("create Pod second"))))
@@ -100,7 +100,7 @@ var _ = Describe("Jobs that share the cluster", func() {
 		const waits = "the job is larger than the cluster: 5 workers are wanted and 4 would fit an empty cluster"
 		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(Equal("False Queued: " + waits))
 		Expect(j.get(ctx).Status.Queue.WaitsFor).To(Equal(waits))
-		Expect(op.count("event Normal Queued: " + waits)).To(Equal(1))
+		Eventually(op.count).WithArguments("event Normal Queued: " + waits).Should(Equal(1)) // told once it is written
 		// It keeps nobody from the room that it cannot use.
 		createJob(ctx, namespace, named("small"), upTo(2, node)).train(ctx, op, 1, 1)
 		Expect(j.podNames(ctx)()).To(BeEmpty())
@@ -146,7 +146,7 @@ var _ = Describe("Jobs that share the cluster", func() {
 	It("let a gang go whose room somebody else has taken, and it waits again", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		node := elasticNode(ctx, namespace, 2)
-		op := startOperator(ctx, namespace, settings{})
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
 		j := createJob(ctx, namespace, upTo(2, node))
 		j.gangOf(ctx, 1)
 		foreign := foreignPod(ctx, namespace, node, "1")
@@ -155,6 +155,7 @@ var _ = Describe("Jobs that share the cluster", func() {
 		Expect(j.podNames(ctx)()).To(HaveLen(2), "the scheduler may take its time")
 		op.clock.advance(2 * time.Second)
 		op.look(j)
+		op.clock.goOn()
 		Eventually(op.all).Should(ContainElement(HavePrefix(
 			"event Warning GangUnplaced: attempt 1 ended: no scheduler has looked at the gang: does one run under the name coscheduling (spec.gang.schedulerName)? 2 of 2 pods have no node")))
 		expectNothing(ctx, j)

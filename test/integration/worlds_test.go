@@ -27,10 +27,9 @@ type worlds struct {
 	// told is asked to look when a gang is expected; nil for nobody.
 	told func(job rendezvous.JobKey, gang rendezvous.Gang)
 
-	mu       sync.Mutex
-	gangs    map[rendezvous.JobKey]rendezvous.Gang
-	seen     map[rendezvous.JobKey]rendezvous.Observation
-	observed int
+	mu    sync.Mutex
+	gangs map[rendezvous.JobKey]rendezvous.Gang
+	seen  map[rendezvous.JobKey]rendezvous.Observation
 	// agents is what agents have told a leader that is gone, and will tell the next.
 	agents map[rendezvous.JobKey]rendezvous.Observation
 }
@@ -109,7 +108,6 @@ func (w *worlds) Forget(job rendezvous.JobKey) {
 func (w *worlds) Observe(job rendezvous.JobKey) rendezvous.Observation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.observed++
 	seen := w.seen[job]
 	seen.Members = maps.Clone(seen.Members)
 	return seen
@@ -117,13 +115,6 @@ func (w *worlds) Observe(job rendezvous.JobKey) rendezvous.Observation {
 
 // Changed implements rendezvous.Coordinator.
 func (w *worlds) Changed() <-chan rendezvous.JobKey { return w.changed }
-
-// looks is how often the controller has looked at a job: once per reconcile.
-func (w *worlds) looks() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.observed
-}
 
 // report changes what is seen of a job and tells the controller.
 func (w *worlds) report(job rendezvous.JobKey, change func(*rendezvous.Observation)) error {
