@@ -31,9 +31,9 @@ var errTaken = errors.New("the places of the gang are not the job's any more")
 // apply does what was planned, in the order of Actions, but for what may as well not be: see grow. A refused
 // batch comes back as *errRefused.
 func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) error {
-	key := jobKey(state.Job)
+	key, uid := jobKey(state.Job), string(state.Job.UID)
 	if actions.Release {
-		r.Rendezvous.Release(key)
+		r.Rendezvous.Release(key, uid)
 	}
 	if err := r.changePods(ctx, state, actions); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (r *Reconciler) apply(ctx context.Context, state *State, actions *Actions) 
 		}
 	}
 	if actions.Forget {
-		r.Rendezvous.Forget(key)
+		r.Rendezvous.Forget(key, uid)
 	}
 	if err := r.makeGroups(ctx, state, actions); err != nil {
 		return err

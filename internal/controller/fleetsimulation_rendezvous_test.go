@@ -39,22 +39,22 @@ func (r *simCoordinator) Expect(key rendezvous.JobKey, gang rendezvous.Gang) {
 }
 
 // Release implements rendezvous.Coordinator.
-func (r *simCoordinator) Release(key rendezvous.JobKey) {
+func (r *simCoordinator) Release(key rendezvous.JobKey, uid string) {
 	s := r.op.sim
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := r.op.leading[key]; l != nil && !r.op.dead {
+	if l := r.op.leading[key]; l != nil && l.gang.JobUID == uid && !r.op.dead {
 		l.released = true
 		s.kubelets.release(simName(key), l.gang.Attempt)
 	}
 }
 
 // Forget implements rendezvous.Coordinator.
-func (r *simCoordinator) Forget(key rendezvous.JobKey) {
+func (r *simCoordinator) Forget(key rendezvous.JobKey, uid string) {
 	s := r.op.sim
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !r.op.dead {
+	if l := r.op.leading[key]; l != nil && l.gang.JobUID == uid && !r.op.dead {
 		delete(r.op.leading, key)
 	}
 }

@@ -203,9 +203,10 @@ func (r *Reconciler) tell(job *v1alpha1.TrainingJob, note Note) {
 
 // letGo releases the agents of a job that is gone, and forgets it.
 func (r *Reconciler) letGo(name types.NamespacedName) {
-	r.Rendezvous.Release(rendezvous.JobKey(name))
-	r.Rendezvous.Forget(rendezvous.JobKey(name))
-	r.forget(r.memory.part(name))
+	uid := r.memory.part(name)
+	r.Rendezvous.Release(rendezvous.JobKey(name), string(uid))
+	r.Rendezvous.Forget(rendezvous.JobKey(name), string(uid))
+	r.forget(uid)
 }
 
 // forget drops what others were told of a job that is gone.

@@ -84,20 +84,25 @@ func (r *simRegistry) Expect(key rendezvous.JobKey, gang rendezvous.Gang) {
 }
 
 // Release implements rendezvous.Coordinator.
-func (r *simRegistry) Release(key rendezvous.JobKey) {
+func (r *simRegistry) Release(key rendezvous.JobKey, uid string) {
 	r.training.do(func() {
-		if j := r.jobs[key]; j != nil {
+		j := r.jobs[key]
+		if j != nil && j.uid == uid {
 			_ = j.handle(rendezvous.GangReleased{})
-		} else if _, known := r.gone[key]; !known && !r.op.dead {
+		}
+		if j != nil {
+			return
+		}
+		if _, known := r.gone[key]; !known && !r.op.dead {
 			r.gone[key] = 0
 		}
 	})
 }
 
 // Forget implements rendezvous.Coordinator.
-func (r *simRegistry) Forget(key rendezvous.JobKey) {
+func (r *simRegistry) Forget(key rendezvous.JobKey, uid string) {
 	r.training.do(func() {
-		if j := r.jobs[key]; j != nil && !j.machine.IsDeposed() && !r.op.dead {
+		if j := r.jobs[key]; j != nil && j.uid == uid && !j.machine.IsDeposed() && !r.op.dead {
 			r.gone[key] = j.machine.Attempt()
 			delete(r.jobs, key)
 			j.end(true)

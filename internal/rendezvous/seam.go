@@ -376,10 +376,11 @@ type Coordinator interface {
 	Expect(job JobKey, gang Gang)
 	// Release lets every member of the job go: their agents pass SIGTERM on and end. New sessions
 	// of that attempt are refused with NotFound from then on; those of a later one wait for the
-	// next Expect.
-	Release(job JobKey)
-	// Forget drops all that is known of a job that is finished, suspended or gone, after Release.
-	Forget(job JobKey)
+	// next Expect. A job of that name with another uid than this is left alone.
+	Release(job JobKey, uid string)
+	// Forget drops all that is known of a job that is finished, suspended or gone, after Release. A job
+	// of that name with another uid than this is left alone.
+	Forget(job JobKey, uid string)
 	// Observe says what is known of a job.
 	Observe(job JobKey) Observation
 	// Changed delivers the keys of jobs whose Observation has changed in a way that the controller

@@ -93,10 +93,10 @@ func (w *worlds) Expect(job rendezvous.JobKey, gang rendezvous.Gang) {
 }
 
 // Release implements rendezvous.Coordinator.
-func (w *worlds) Release(job rendezvous.JobKey) { w.journal.add("release %s", job.Name) }
+func (w *worlds) Release(job rendezvous.JobKey, _ string) { w.journal.add("release %s", job.Name) }
 
 // Forget implements rendezvous.Coordinator.
-func (w *worlds) Forget(job rendezvous.JobKey) {
+func (w *worlds) Forget(job rendezvous.JobKey, _ string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.gangs, job)

@@ -260,7 +260,7 @@ func TestStateInSharesOutlivesItsWorkers(t *testing.T) {
 			t.Errorf("a worker has gathered %v", parts)
 		}
 	}
-	s.leader.Release(s.team.key)
+	s.leader.Release(s.team.key, "")
 	s.attempt = 2
 	for range 2 {
 		s.start()

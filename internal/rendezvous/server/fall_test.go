@@ -119,7 +119,7 @@ func TestAJobThatHasFallenIsReleased(t *testing.T) {
 	f.Expect(digits, gang)
 	a := f.elastic(t, "a", nil)
 	await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Last != nil })
-	f.Release(digits)
+	f.Release(digits, "")
 	f.Expect(digits, gang)
 	await(t, a, func(s rendezvoustest.Snapshot) bool { return s.Over })
 }

@@ -51,8 +51,10 @@ type registry struct {
 	closed bool
 }
 
-// goneJob is a job that was released or forgotten. Its attempt is 0 when it was never known.
+// goneJob is a job that was released or forgotten. Its attempt is 0 when it was never known, its uid empty when nobody
+// knows that either.
 type goneJob struct {
+	uid     string
 	attempt int32
 	at      time.Time
 }
@@ -139,23 +141,23 @@ func (r *registry) forgetPods(j *job) {
 	j.pods = nil
 }
 
-func (r *registry) release(key rendezvous.JobKey) {
+func (r *registry) release(key rendezvous.JobKey, uid string) {
 	r.mu.Lock()
 	j := r.jobs[key]
 	if known, ok := r.gone[key]; j == nil && (!ok || known.attempt == 0) {
-		r.gone[key] = goneJob{at: r.now()}
+		r.gone[key] = goneJob{uid: uid, at: r.now()}
 	}
 	r.mu.Unlock()
-	if j != nil {
+	if j != nil && j.uid == uid {
 		j.release()
 	}
 }
 
-func (r *registry) forget(key rendezvous.JobKey) {
+func (r *registry) forget(key rendezvous.JobKey, uid string) {
 	r.mu.Lock()
 	j := r.jobs[key]
 	r.mu.Unlock()
-	if j == nil || j.deposed() {
+	if j == nil || j.uid != uid || j.deposed() {
 		// A leader that was deposed has to remember it as long as it lives.
 		return
 	}
@@ -163,14 +165,14 @@ func (r *registry) forget(key rendezvous.JobKey) {
 	if r.jobs[key] == j {
 		r.forgetPods(j)
 		delete(r.jobs, key)
-		r.gone[key] = goneJob{at: r.now()}
+		r.gone[key] = goneJob{uid: uid, at: r.now()}
 	}
 	r.mu.Unlock()
 	attempt := j.end()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if gone, ok := r.gone[key]; ok {
-		r.gone[key] = goneJob{attempt: attempt, at: gone.at}
+	if gone, ok := r.gone[key]; ok && gone.uid == uid {
+		r.gone[key] = goneJob{uid: uid, attempt: attempt, at: gone.at}
 	}
 }
 

@@ -66,7 +66,7 @@ func TestABusyJobDelaysNoOther(t *testing.T) {
 	go func() {
 		defer close(waiting)
 		r.expect(digits, busy)
-		r.release(digits)
+		r.release(digits, "")
 	}()
 	go func() {
 		defer close(over)
@@ -77,8 +77,8 @@ func TestABusyJobDelaysNoOther(t *testing.T) {
 		if !r.observe(other).Known {
 			t.Error("the other job is not known")
 		}
-		r.release(other)
-		r.forget(other)
+		r.release(other, "")
+		r.forget(other, "")
 	}()
 	select {
 	case <-over:
@@ -135,9 +135,42 @@ func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
 	if len(r.pods) != 1 || r.pods[second.Members[0].UID] != digits {
 		t.Errorf("pods that are expected: %v", r.pods)
 	}
-	r.forget(digits)
+	r.forget(digits, second.JobUID)
 	if len(r.pods) != 0 || len(r.jobs) != 0 || r.gone[digits].attempt != 1 {
 		t.Errorf("after the end there are pods %v, jobs %v, gone %v", r.pods, r.jobs, r.gone)
+	}
+}
+
+// A word that was meant for a job comes when another one has its name: deleted, made anew, and expected before the word.
+func TestAWordForAJobDoesNotTouchItsSuccessor(t *testing.T) {
+	for word, say := range map[string]func(*registry, string){
+		"release": func(r *registry, uid string) { r.release(digits, uid) },
+		"forget":  func(r *registry, uid string) { r.forget(digits, uid) },
+	} {
+		for _, uid := range []string{"first", ""} {
+			t.Run(fmt.Sprintf("%s %q", word, uid), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+					defer r.writes.Wait()
+					defer r.shutdown()
+					first, second := gangOf(1, "a"), gangOf(1, "b")
+					first.JobUID, second.JobUID = "first", "second"
+					r.expect(digits, first)
+					r.expect(digits, second)
+					synctest.Wait()
+					say(r, uid)
+					j, why := r.find(&hello{job: digits, attempt: 1, podUID: second.Members[0].UID})
+					if why != nil {
+						t.Fatalf("a member of the second job is refused: %v", why)
+					}
+					everybodyJoins(t, j, second)
+					synctest.Wait()
+					if seen := r.observe(digits); seen.JobUID != "second" || seen.Round != 1 {
+						t.Errorf("job %q is in round %d", seen.JobUID, seen.Round)
+					}
+				})
+			})
+		}
 	}
 }
 
@@ -156,8 +189,8 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 			gang := gangOf(1, fmt.Sprint("a", i))
 			r.expect(key, gang)
 			everybodyJoins(t, r.jobs[key], gang)
-			r.release(key)
-			r.forget(key)
+			r.release(key, "")
+			r.forget(key, "")
 			<-r.changed
 		}
 		for i := range 100 {

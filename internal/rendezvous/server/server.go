@@ -180,10 +180,10 @@ func (s *Server) listen() error {
 func (s *Server) Expect(job rendezvous.JobKey, gang rendezvous.Gang) { s.jobs.expect(job, gang) }
 
 // Release implements Coordinator.
-func (s *Server) Release(job rendezvous.JobKey) { s.jobs.release(job) }
+func (s *Server) Release(job rendezvous.JobKey, uid string) { s.jobs.release(job, uid) }
 
 // Forget implements Coordinator.
-func (s *Server) Forget(job rendezvous.JobKey) { s.jobs.forget(job) }
+func (s *Server) Forget(job rendezvous.JobKey, uid string) { s.jobs.forget(job, uid) }
 
 // Observe implements Coordinator.
 func (s *Server) Observe(job rendezvous.JobKey) rendezvous.Observation { return s.jobs.observe(job) }

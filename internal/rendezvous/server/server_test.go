@@ -372,7 +372,7 @@ func TestGangFormsAWorld(t *testing.T) {
 	})
 	f.eventually(t, "there is a snapshot", func(o rendezvous.Observation) bool { return o.Memory.Copies == 1 })
 	wantMetrics(t, f.metrics, map[string]float64{"concertina_job_snapshot_step": 7, "concertina_job_snapshot_copies": 1})
-	f.Release(digits)
+	f.Release(digits, "")
 	for _, agent := range []*rendezvoustest.Agent{a, b, c} {
 		await(t, agent, func(s rendezvoustest.Snapshot) bool { return s.Over })
 	}
@@ -472,11 +472,11 @@ func TestWhoGetsNoSession(t *testing.T) {
 		gone := rendezvous.JobKey{Namespace: "team", Name: "gone"}
 		hello := f.pod("e")
 		hello.Job = "gone"
-		f.Release(gone)
+		f.Release(gone, "")
 		wantCode(t, f.converse(t, "token-e", first(hello)), codes.NotFound, "not needed any more")
 		f.Expect(gone, gangOf(3, "x"))
-		f.Release(gone)
-		f.Forget(gone)
+		f.Release(gone, "")
+		f.Forget(gone, "")
 		wantCode(t, f.converse(t, "token-e", first(hello)), codes.NotFound, "not needed any more")
 		hello.Attempt = 4
 		wantCode(t, f.converse(t, "token-e", first(hello)), codes.Unavailable, "not expected yet")
@@ -719,7 +719,7 @@ func TestDeposedLeaderStopsForThatJob(t *testing.T) {
 	if len(s.Worlds) != 0 {
 		t.Errorf("a deposed leader has published %v", s.Worlds)
 	}
-	f.Forget(digits)
+	f.Forget(digits, "")
 	f.Expect(digits, gangOf(2, "c"))
 	if !f.Observe(digits).Deposed {
 		t.Error("the leader leads again")

@@ -144,7 +144,7 @@ func TestBeatAge(t *testing.T) {
 	if got, most := ages["/digits/team"].GetGauge().GetValue(), time.Since(oldest).Seconds(); got < 0 || got > most+60 {
 		t.Errorf("the age is %gs, and the oldest report %gs", got, most)
 	}
-	f.Forget(digits)
+	f.Forget(digits, "")
 	for _, family := range []string{"concertina_job_beat_age_seconds", "concertina_job_round", "concertina_job_phase", "concertina_job_connected_workers"} {
 		if left := f.series(t, family); len(left) > 0 {
 			t.Errorf("a job that is gone still has %s: %v", family, left)
