@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -90,6 +91,20 @@ func (o *owner) await(t *testing.T, want string) {
 			}
 		case <-deadline:
 			t.Fatalf("waited for %q", want)
+		}
+	}
+}
+
+// awaitLoss waits until a session has ended with such an error.
+func (o *owner) awaitLoss(t *testing.T, want string) {
+	t.Helper()
+	for {
+		o.await(t, "lost")
+		o.mu.Lock()
+		found := slices.ContainsFunc(o.lost, func(err error) bool { return strings.Contains(err.Error(), want) })
+		o.mu.Unlock()
+		if found {
+			return
 		}
 	}
 }
@@ -224,19 +239,13 @@ func TestAnOperatorThatIsAwayAndComesBack(t *testing.T) {
 
 func TestASilentOperatorIsLeft(t *testing.T) {
 	r := agenttest.New(t)
-	timing := fast
-	timing.Patience = 50 * time.Millisecond
 	r.Mute(true)
-	_, o := run(t, r, timing)
-	o.await(t, "lost")
+	_, o := run(t, r, fast)
+	o.awaitLoss(t, "no directive in time")
+	// On a slow machine one may be over before the operator has taken it.
+	r.AwaitSessions(2)
 	r.Mute(false)
 	o.await(t, "found")
-	r.AwaitSessions(2)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !strings.Contains(o.lost[0].Error(), "no directive in time") {
-		t.Errorf("the session ended with %v", o.lost[0])
-	}
 }
 
 // Nor is one waited for that takes connections and reports, and says nothing at all, or never directs.
@@ -244,11 +253,11 @@ func TestAnOperatorThatOnlySaysThatItIsThereIsLeft(t *testing.T) {
 	for name, prepare := range map[string]func(*agenttest.Rendezvous, *session.Timing){
 		"silent": func(r *agenttest.Rendezvous, timing *session.Timing) {
 			r.Mute(true)
-			timing.Silence, timing.Patience = 50*time.Millisecond, time.Hour
+			timing.Patience = time.Hour
 		},
 		"hesitating": func(r *agenttest.Rendezvous, timing *session.Timing) {
 			r.Hesitate(true)
-			timing.Patience = 200 * time.Millisecond
+			timing.Silence = time.Hour
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,12 +265,7 @@ func TestAnOperatorThatOnlySaysThatItIsThereIsLeft(t *testing.T) {
 			timing := fast
 			prepare(r, &timing)
 			_, o := run(t, r, timing)
-			o.await(t, "lost")
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if !strings.Contains(o.lost[0].Error(), "no directive in time") {
-				t.Errorf("the session ended with %v", o.lost[0])
-			}
+			o.awaitLoss(t, "no directive in time")
 		})
 	}
 }
