@@ -3,18 +3,22 @@ package allocation
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
 
 // carriedOutBy is the plan when one lender alone has its marks.
-func (c *Cluster) carriedOutBy(id JobID, plan Plan) Plan {
+func (c *Cluster) carriedOutBy(id JobID, plan Plan) Plan { return NewPlan(c.carriedOut(id, plan)) }
+
+// carriedOut is the cluster when one lender alone has its marks.
+func (c *Cluster) carriedOut(id JobID, plan Plan) *Cluster {
 	partly := *c
 	partly.Jobs = slices.Clone(c.Jobs)
 	partly.Jobs[id].Workers = slices.Clone(c.Jobs[id].Workers)
 	simulate(&partly).mark(id, &plan.Decisions[id])
 	partly.Jobs[id].Target = plan.of(id).Count
-	return NewPlan(&partly)
+	return &partly
 }
 
 // TestWhoLeavesForOneGangIsNotTakenForAnother: whichever of two lenders has its marks first.
@@ -68,5 +72,22 @@ func (s *simulation) marksKept(t *rapid.T, plan Plan) {
 				t.Fatalf("worker %d of %s leaves for %s, and when it has its mark: %+v", l.Worker, s.Jobs[id].Name, s.Jobs[l.For].Name, next.Decisions[id].Leave)
 			}
 		}
+	}
+}
+
+// TestMarksForALesserGangAreTakenBeforeYoungWorkers: those could leave only once they have run for long enough.
+func TestMarksForALesserGangAreTakenBeforeYoungWorkers(t *testing.T) {
+	c := newCluster().withNodes(1, 4)
+	marked := c.training("marked", 1, 2, []NodeID{0, 0})
+	young := c.training("young", 1, 2, []NodeID{0, 0}, func(j *Job) { j.GrewAt = noon })
+	c.Settings.MinRuntime = time.Hour
+	lesser := c.queued("lesser", 1, 1, priority(5))
+	c = c.carriedOut(marked, NewPlan(c))
+	if plan := NewPlan(c); plan.leavesFor(marked, lesser) != 1 {
+		t.Fatalf("%+v", plan.Decisions)
+	}
+	greater := c.queued("greater", 1, 1, priority(10))
+	if plan := NewPlan(c); plan.leavesFor(marked, greater) != 1 || plan.leavesFor(young, greater) != 0 {
+		t.Errorf("%+v", plan.Decisions)
 	}
 }

@@ -195,11 +195,10 @@ func (s *search) fromNodes() {
 
 // from adds workers of lenders until enough is there: those that leave for this job already, those that are
 // in no world or leave anyway, then those of the lender who loses least, and so on. Those that leave for another gang come last:
-// if that one needs them, others would have to leave for it instead, and one more job would have begun to pause.
+// if that one needs them, others would have to leave for it instead, and one more job would have begun to pause. But who has to wait
+// until a lender has run for long enough has those first that leave at once for somebody less important.
 func (s *search) from(all *lenders, enough func() bool) {
-	for _, i := range all.marked {
-		s.add(all, &all.all[i], mine, enough)
-	}
+	s.addMarked(all, mine, enough)
 	for _, i := range all.idle {
 		s.add(all, &all.all[i], idle, enough)
 	}
@@ -207,15 +206,27 @@ func (s *search) from(all *lenders, enough func() bool) {
 		return
 	}
 	queue := s.rank(all)
+	ripe := true
 	for !enough() {
 		l := queue.pop()
 		if l == nil {
 			break
 		}
-		s.add(all, l, working, enough)
+		if ripe && !s.p.jobs[l.job].young.IsZero() {
+			ripe = false
+			s.addMarked(all, lesser, enough)
+		}
+		if !enough() {
+			s.add(all, l, working, enough)
+		}
 	}
+	s.addMarked(all, given, enough)
+}
+
+// addMarked adds workers that leave anyway.
+func (s *search) addMarked(all *lenders, which stage, enough func() bool) {
 	for _, i := range all.marked {
-		s.add(all, &all.all[i], given, enough)
+		s.add(all, &all.all[i], which, enough)
 	}
 }
 
@@ -227,8 +238,10 @@ const (
 	mine stage = iota
 	// idle are in no world, or leave anyway.
 	idle
-	// working are all others but the last.
+	// working are all others but the last two.
 	working
+	// lesser leave for a less important gang already.
+	lesser
 	// given leave for another gang already that has yet to be served.
 	given
 )
@@ -238,6 +251,8 @@ func (s *search) looksAt(which stage, w *Worker) bool {
 	switch {
 	case which == mine:
 		return w.Marked && w.For == s.job
+	case which == lesser:
+		return s.p.givenAway(w, s.job) && s.p.c.Jobs[s.p.beneficiary(w.For)].Priority < s.p.c.Jobs[s.job].Priority
 	case which != given && s.p.givenAway(w, s.job):
 		return false
 	case which == idle:
