@@ -57,6 +57,9 @@ type ElasticMemory struct {
 	// told that they were lost and their pods stay. Lost, it is told again.
 	Unheard map[string]bool
 	Staying map[string]bool
+	// Stragglers are the processes of which was told that they keep the others waiting, since they were named, by pod and their
+	// number there. Lost, the status says it; where that has no such field, it is told again.
+	Stragglers map[string]bool
 }
 
 // next is what to remember, before this plan adds to it.

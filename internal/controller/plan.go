@@ -128,6 +128,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.plan.Status.Checkpoint.Memory = v1alpha1.MemoryStatus{} // it goes with the workers
 		p.plan.Status.Stragglers = nil
 	}
+	p.forgetStragglers()
 	p.plan.Status.State = stateWord(&p.plan.Status, p.suspended())
 	p.plan.Facts = p.facts()
 	if p.unheard {

@@ -60,9 +60,10 @@ func (s *Slow) Factor() float64 { return float64(s.Own) / float64(s.Median) }
 type Watch struct {
 	at   time.Time
 	step uint64
-	// looks is how many have counted, up to enough.
-	looks int
-	seen  map[ID]*standing
+	// looks is how many have counted in which processes could be compared, up to enough, and blank how many in a row in which
+	// they could not.
+	looks, blank int
+	seen         map[ID]*standing
 }
 
 type standing struct {
@@ -77,17 +78,23 @@ func (w *Watch) Due(now time.Time, step uint64) bool {
 }
 
 // Look takes what all processes of the world say, whose steps take so long, and says whether others are named now. Who is
-// not among them is forgotten. It counts as little as Due says, and where less than most know how long they work.
+// not among them is forgotten. It counts only when it is Due. Where less than most know how long they work nobody is slow: the
+// first looks at a world take back a little, and who can be compared with nobody any more is not named for ever.
 func (w *Watch) Look(now time.Time, step uint64, stepTime time.Duration, world []Process) (changed bool) {
-	median := most(world)
-	if !w.Due(now, step) || median == 0 {
+	if !w.Due(now, step) {
 		return false
 	}
-	w.at, w.step, w.looks = now, step, min(w.looks+1, enough)
+	median := most(world)
+	w.at, w.step = now, step
+	if median > 0 {
+		w.looks, w.blank = min(w.looks+1, enough), 0
+	} else {
+		w.blank = min(w.blank+1, enough)
+	}
 	seen := make(map[ID]*standing)
 	for _, p := range world {
 		s := w.seen[p.ID]
-		if p.Own > 0 {
+		if p.Own > 0 || median == 0 {
 			s = s.after(now, p, median, stepTime)
 		}
 		if s != nil && s.score > 0 {
@@ -102,9 +109,9 @@ func (w *Watch) Look(now time.Time, step uint64, stepTime time.Duration, world [
 	return !slices.Equal(before, w.names())
 }
 
-// after is the standing of a process once one look more is made; nil was none.
+// after is the standing of a process once one look more is made; nil was none. With a median of 0 it is not slow.
 func (s *standing) after(now time.Time, p Process, median, stepTime time.Duration) *standing {
-	slow := float64(p.Own) >= timesOfMost*float64(median) && float64(p.Own-median) >= partOfStep*float64(stepTime)
+	slow := median > 0 && float64(p.Own) >= timesOfMost*float64(median) && float64(p.Own-median) >= partOfStep*float64(stepTime)
 	switch {
 	case slow && s == nil:
 		return &standing{Slow: Slow{ID: p.ID, Own: p.Own, Median: median, Since: now}, score: 1}
@@ -144,8 +151,9 @@ func (w *Watch) Named() []Slow {
 	return named[:min(len(named), Most)]
 }
 
-// Knows says whether there were as many looks as it takes to name anybody: before, that nobody is named says nothing.
-func (w *Watch) Knows() bool { return w.looks == enough }
+// Knows says whether there were as many looks as it takes to name anybody, or as many at which there was nobody to compare:
+// before, that nobody is named says nothing.
+func (w *Watch) Knows() bool { return max(w.looks, w.blank) == enough }
 
 // names are those that are named, in a certain order.
 func (w *Watch) names() []ID {

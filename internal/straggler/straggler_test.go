@@ -146,6 +146,57 @@ func TestWhoIsGoneIsForgotten(t *testing.T) {
 	}
 }
 
+// Where nobody can be compared any more, nobody stays named for ever: a look takes back what it would of who is like others. The
+// first looks at another world, in which nobody knows its times yet, do not begin anew.
+func TestWhoCanNotBeComparedAnyMoreIsNotNamed(t *testing.T) {
+	for name, own := range map[string][]float64{
+		"alone":                   {90},
+		"alone, and says nothing": {0},
+		"half say nothing":        {90, 50, 0, 0},
+		"nobody says anything":    {0, 0, 0, 0},
+	} {
+		l := begin()
+		for range looks {
+			l.after(90, 51, 49, 50)
+		}
+		for n := range looks/2 - 1 {
+			if l.after(own...) || !slices.Equal(l.named(), []straggler.ID{id(0)}) {
+				t.Errorf("%s: after %d looks named are %v", name, n+1, l.named())
+			}
+		}
+		if !l.after(own...) || len(l.named()) != 0 {
+			t.Errorf("%s: in the end named are %v", name, l.named())
+		}
+	}
+	l := begin()
+	for range looks {
+		l.after(90, 51, 49, 50)
+	}
+	if l.after(0, 0, 0, 0) || l.after(90, 51, 49, 50) || len(l.named()) != 1 {
+		t.Errorf("in the next world named are %v", l.named())
+	}
+}
+
+// That nobody is named says something after three minutes without anybody to compare with. It does not where processes only
+// begin to say how long they work.
+func TestLooksWithoutComparisonCount(t *testing.T) {
+	l := begin()
+	for n := 1; n <= looks; n++ {
+		if l.after(90); l.watch.Knows() != (n == looks) {
+			t.Fatalf("look %d: knows %v", n, l.watch.Knows())
+		}
+	}
+	l = begin()
+	for range looks - 1 {
+		l.after(0, 0)
+	}
+	for n := 1; n <= looks; n++ {
+		if l.after(50, 90); l.watch.Knows() != (n == looks) {
+			t.Fatalf("look %d that compares: knows %v", n, l.watch.Knows())
+		}
+	}
+}
+
 func TestTheSlowestOfManyAreNamed(t *testing.T) {
 	l, own := begin(), make([]float64, 40)
 	for i := range own {

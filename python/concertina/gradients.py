@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.nn import Parameter
 
 from concertina.tensors import memory_of
+from concertina.worktime import Waited
 
 _FIRST_BUCKET = 1 << 20  # Small, so that the exchange begins early.
 _BUCKET = 25 << 20
@@ -92,6 +93,7 @@ class Gradients:
         self._stepping, self._inside, self._last, self.exchanged, self._spoiled = True, False, False, False, False
         self._samples, self._size, self._launched = samples, size, 0
         self._weight, self._losses, self._loss = 0.0, 0.0, None
+        self._waited, self._stall = 0, None
         self._next_scale = self.scale
         for bucket in self._buckets:
             bucket.begin()
@@ -137,13 +139,16 @@ class Gradients:
         self.exchanged = True
 
     @property
+    def stall(self) -> Waited:
+        """Nanoseconds of the step in which nothing was done but wait for the exchange. Of a device it is what says them, as
+        soon as that has come so far, also when other steps have begun."""
+        return self._waited if self._stall is None else functools.partial(_between, *self._stall)
+
+    @property
     def waited(self) -> int | None:
-        """Nanoseconds of the step in which nothing was done but wait for the exchange; None where a device has not come so
-        far, or does not know."""
-        if self._stall is None:
-            return self._waited
-        begins, ends = self._stall
-        return int(begins.elapsed_time(ends) * 1e6) if ends.query() else None
+        """The same as far as it is known now: None where a device has not come so far."""
+        stall = self.stall
+        return stall() if callable(stall) else stall
 
     def _mark(self) -> torch.cuda.Event | None:
         """Where a device has come by now; None for processors."""
@@ -331,6 +336,11 @@ class _Bucket:
         work, self.work = self.work, None
         if work:
             work.wait()
+
+
+def _between(begins: torch.cuda.Event, ends: torch.cuda.Event) -> int | None:
+    """Nanoseconds between two marks of a device; None as long as it has not come to the second one."""
+    return int(begins.elapsed_time(ends) * 1e6) if ends.query() else None
 
 
 def _like(parameter: Parameter, place: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from concertina.progress import Progress, progress
 from concertina.session import WorldChanged
 from concertina.step import Step, Work
 from concertina.values import Values
-from concertina.worktime import WorkTime, share_of
+from concertina.worktime import Waited, WorkTime, share_of
 from concertina.world import Assignment, Change, World
 
 _IDENTITY = {"batch": "global_batch", "data": "len(data)", "shards": "shards"}
@@ -172,8 +172,8 @@ class Job(Member):
         """Whether a step that raised nothing has done what it should. Raises RuntimeError where it was used wrongly."""
         return True
 
-    def _waited(self) -> int | None:
-        """Nanoseconds of the step in which this rank has waited for others, beside step.waits(); None when nobody knows."""
+    def _waited(self) -> Waited:
+        """What this rank has waited for others in the step, beside step.waits()."""
         return 0 if self._work.told else None
 
     def _reseed(self, seed: int) -> None:

@@ -45,7 +45,6 @@ class Keeper:
         self._first: snapshot.Image | None = None
         self._first_lost = False
         self._thread: threading.Thread | None = None
-        self._writing = False
         self._current = threading.Lock()
         self._world = 0
         self._names = itertools.count()
@@ -176,8 +175,13 @@ class Keeper:
             self._agent.snapshot_failed(0, _no_memory(error))
         self._cadence.held = max(1, time.monotonic_ns() - begin)
         self._first_lost = self._first is None
-        if self._first and (files := self._periodic(self._first, 0)):
+        if self._first and not self._writing and (files := self._periodic(self._first, 0)):
             self._start(self._first, 0, files)
+
+    @property
+    def _writing(self) -> bool:
+        """Whether a thread writes a snapshot, or has been given up and lives: the memory that it reads is not another's."""
+        return self._work is not None and not self._work.done and not self._work.ended.is_set()
 
     def _keep(self, step: int) -> None:
         if self._writing:
@@ -240,7 +244,6 @@ class Keeper:
     def _start(
         self, image: snapshot.Image, step: int, files: list[snapshot.File], staging: "_Work | None" = None
     ) -> None:
-        self._writing = True
         work = staging or _Work(step)
         thread = threading.Thread(
             target=self._run, args=(image, step, self._world, files, work), name="concertina-snapshot", daemon=True
@@ -249,7 +252,7 @@ class Keeper:
             thread.start()
         except RuntimeError as error:
             # The limit of threads is reached. Nobody may wait for one that never started.
-            self._writing, self._staging = False, None
+            self._staging = None
             self._cadence.held = max(self._cadence.held, LEAST // SHARE)
             self._agent.snapshot_failed(step, f"no thread to write the snapshot with ({error}): raise the limit of processes of the pod")
         else:
@@ -269,9 +272,9 @@ class Keeper:
     def _await(self, work: "_Work", until: threading.Event) -> bool:
         """Whether it came to that. A folder that hangs may do so for ever, and must keep no program from training, from
         another world, or from ending: what is written into it is given up, and nothing else is as long as that lasts."""
-        while not until.wait(None if work.over else max(0.001, work.moved + STUCK - _seconds())):
+        while not until.wait(None if work.done else max(0.001, work.moved + STUCK - _seconds())):
             with self._current:
-                if work.over or _seconds() < work.moved + STUCK:
+                if work.done or _seconds() < work.moved + STUCK:
                     continue
                 first, work.given_up = not work.given_up, True
             if first:
@@ -322,30 +325,26 @@ class Keeper:
             told = failure(told_of(error, files, len(sizes), image.bytes))
         finally:
             # Before anything is said: an optimizer that waits here does not wait for the agent.
-            if work and not self._over(work):
-                told = {}
+            if work:
+                work.moved = _seconds()
             if live:
                 # Not what it held training up, which is next to nothing: it took its time on a processor.
                 self._cadence.held = max(1, time.monotonic_ns() - work.begin)
                 work.staged.set()
         if not told or "error" in told:
             _remove(files)
-        if not self._report(world, step, told):
+        if not self._report(world, step, told, work):
             _remove(files)
 
-    def _over(self, work: "_Work") -> bool:
-        """Notes that all of it is written, and whether that was in time: what hangs was given up, and counts no more."""
-        with self._current:
-            work.over = True
-            return not work.given_up
-
-    def _report(self, world: int, step: int, told: Mapping[str, Any]) -> bool:
+    def _report(self, world: int, step: int, told: Mapping[str, Any], work: "_Work | None") -> bool:
         """Tells what has become of a snapshot, in the order of snapshots, and makes place for the next one. False, and
-        nothing is said, when the world is over: the agent would take it for a snapshot of the next."""
+        nothing is said, when what hung was given up, and when the world is over: the agent would take it for a snapshot of
+        the next."""
         with self._current:
-            self._writing = False
-            if world != self._world:
+            if work and work.given_up or world != self._world:
                 return False
+            if work:
+                work.done = True
             if told:
                 self._agent.put("snapshot", step=step, **told)
         self._agent.push()  # Not within the lock, which who leaves a world takes.
@@ -360,7 +359,9 @@ class _Work:
         self.staged, self.ended = threading.Event(), threading.Event()
         self.moved = _seconds()
         """When something of it was last about to be written."""
-        self.over = self.given_up = False
+        self.done = False
+        """Whether nothing of it is to be written, read or removed any more: at most the agent is waited for."""
+        self.given_up = False
 
 
 def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:

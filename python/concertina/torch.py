@@ -50,6 +50,7 @@ from concertina.session import WorldChanged
 from concertina.streams import Reader, Stream, StreamPlan
 from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread
 from concertina.world import World
+from concertina.worktime import Waited
 
 __all__ = ["AgentError", "Job", "Loader", "Step", "Stream", "World", "join"]
 
@@ -297,8 +298,8 @@ class Job(_job.Job):
             return False
         raise RuntimeError("a step has to go through step.micro_batches() to its end: its gradients are exchanged there")
 
-    def _waited(self) -> int | None:
-        return self._gradients.waited
+    def _waited(self) -> Waited:
+        return self._gradients.stall
 
     def _optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to write. What it writes must not come of an exchange that was broken off. Of one

@@ -342,6 +342,81 @@ class Failures(unittest.TestCase):
                 for name in os.listdir(self.agent.snapshots):
                     os.unlink(os.path.join(self.agent.snapshots, name))
 
+    def hangs(self, taken):
+        """Begins a snapshot that is written once that is set, and gives it up; its thread."""
+        real = Image.write
+
+        def write(image, file, halted, over):
+            taken.wait()
+            return real(image, file, halted, over)
+
+        self.addCleanup(taken.set)
+        with mock.patch.object(Image, "write", write), mock.patch("concertina.keeper.STUCK", 0.01):
+            self.keeper._keep(self.step)
+            self.returns(self.keeper._join)
+        return self.keeper._thread
+
+    def test_as_long_as_what_was_given_up_lives_only_a_barrier_writes_another_snapshot(self):
+        """Its end would let one more begin over the memory from which the one after it is written."""
+        self.steps(2)
+        taken = threading.Event()
+        stuck = self.hangs(taken)
+        self.agent.said = []
+        with mock.patch("concertina.keeper.STUCK", 0.01):
+            self.keeper.save(self.step)
+            self.keeper._keep(self.step)
+            self.keeper._begun, self.step = False, 0
+            self.keeper.consider(0)
+        self.assertEqual([text for _, text in self.agent.said], ["written"])
+        self.assertIs(self.keeper._thread, stuck)
+        taken.set()
+        stuck.join(SECONDS)
+        self.keeper._keep(self.step)
+        self.keeper._join()
+        self.assertIsNot(self.keeper._thread, stuck)
+        self.assertEqual([text for _, text in self.agent.said], ["written", "written"])
+
+    def test_a_folder_that_hangs_when_files_are_removed_holds_nobody_up_for_ever(self):
+        """A snapshot has failed, or its world is over, and what there is of it goes."""
+        for fails in True, False:
+            with self.subTest(fails=fails):
+                self.steps(2)
+                self.agent.said = []
+                removed, taken, written = threading.Event(), threading.Event(), threading.Event()
+                self.addCleanup(taken.set)
+
+                def write(image, file, halted, over):
+                    written.wait()
+                    if fails:
+                        raise OSError(errno.EIO, "broken")
+                    return 0
+
+                def remove(files):
+                    removed.set()
+                    taken.wait()
+
+                with (
+                    mock.patch.object(Image, "write", write),
+                    mock.patch("concertina.keeper._remove", remove),
+                    mock.patch("concertina.keeper.STUCK", 0.01),
+                ):
+                    self.keeper._keep(self.step)
+                    if not fails:
+                        self.keeper.forget()
+                    written.set()
+                    self.assertTrue(removed.wait(SECONDS))
+                    self.returns(self.keeper._join)
+                    ((_, text),) = self.agent.said
+                    self.assertIn("nothing more of the snapshot could be written", text)
+                    stuck = self.keeper._thread
+                    self.keeper._keep(self.step)
+                    self.assertIs(self.keeper._thread, stuck)
+                    taken.set()
+                    stuck.join(SECONDS)
+                self.assertEqual(len(self.agent.said), 1)
+                self.keeper.begin(self.agent, self.step, assigned())
+                self.assertIn("written", [text for _, text in self.steps(3)])
+
     def test_a_slow_folder_is_not_one_that_hangs(self):
         """What counts is whether it moves."""
         self.step = 2

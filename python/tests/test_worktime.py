@@ -3,7 +3,7 @@
 import unittest
 from unittest import mock
 
-from concertina.worktime import WorkTime, share_of
+from concertina.worktime import LATE, WorkTime, share_of
 from tests.test_worlds import Case, Program
 
 
@@ -48,6 +48,50 @@ class OfSteps(unittest.TestCase):
         self.work.done(60, 1.0)  # waited for longer than it took: clocks of two devices
         self.assertEqual(self.work.total, 0)
         self.assertFalse(self.work.told)
+
+    def step(self, own, waited):
+        self.work.go()
+        self.spend(own)
+        self.work.done(waited, 1.0)
+        self.work.rest()
+
+    def test_what_becomes_known_late_is_counted_then(self):
+        # A device is behind, and is caught up with in each fourth step, in which its marks are ready. A step takes 70.
+        waits = [None] * 12
+        for i in range(12):
+            if i % 4 == 3:
+                waits[i - 3 : i + 1] = [30, 30, 20, 40]
+            self.step(391 if i % 4 == 3 else 3, lambda i=i: waits[i])
+            self.assertEqual(self.work.total, 4 * 70 * ((i + 1) // 4))
+
+    def test_who_looks_at_its_device_seldom_is_like_who_does_in_each_step(self):
+        # All marks are ready at once, and most steps take the host less than the device has waited in them.
+        seldom, often = [], []
+        for steps in seldom, often:
+            self.work = WorkTime(self.clock)
+            for i in range(40):
+                self.step(100 if steps is often else 991 if i % 10 == 9 else 1, 30)
+                steps.append(self.work.total)
+        self.assertEqual(seldom[9::10], often[9::10])
+        self.assertEqual(seldom, sorted(seldom))
+
+    def test_what_was_waited_more_than_worked_is_not_owed_for_ever(self):
+        for _ in range(10 * LATE):
+            self.step(10, 1000)
+        self.assertEqual(self.work.total, 0)
+        for _ in range(2 * LATE):
+            self.step(1000, 10)
+        self.assertGreaterEqual(self.work.total, LATE * 990)
+
+    def test_marks_that_never_come_cost_no_memory_and_count_as_other_steps_do(self):
+        for _ in range(10):
+            self.step(100, 30)
+        for _ in range(1000):
+            self.step(100, lambda: None)
+        self.assertEqual(self.work.total, 70 * (10 + 1000 - LATE))
+        self.work.enter()  # With another world those go that nobody knows yet.
+        self.step(100, 30)
+        self.assertEqual(self.work.total, 70 * (10 + 1000 - LATE + 1))
 
     def test_a_step_that_was_not_done_is_forgotten(self):
         self.work.go()

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import concertina.torch as elastic
 from concertina.gradients import Gradients, _grouped
+from concertina.worktime import WorkTime
 
 SECONDS = 300
 TESTS = str(pathlib.Path(__file__).with_name("gradients_of_ranks.py"))
@@ -106,6 +107,7 @@ class Waiting(unittest.TestCase):
                 gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
                 gradients.exchange()
                 self.assertEqual(gradients.waited, 11 * 7)
+                self.assertEqual(gradients.stall, 11 * 7)
         self.assertEqual(work.wait.call_count, 2)
 
     def test_of_a_device_its_own_marks_say_it_once_it_has_come_so_far(self):
@@ -122,6 +124,26 @@ class Waiting(unittest.TestCase):
         marks[1].query.return_value = True
         self.assertEqual(gradients.waited, 3_500_000)
         marks[0].elapsed_time.assert_called_once_with(marks[1])
+
+    def test_marks_that_are_ready_some_steps_later_belong_to_their_step(self):
+        net, gradients, marks, reached = torch.nn.Linear(2, 1), Gradients(), [], 0
+        gradients.watch(net.parameters())
+        for i in range(4):
+            begins, ends = mock.Mock(), mock.Mock()
+            begins.elapsed_time.side_effect = lambda mark, ends=ends, i=i: i + 1.0 if mark is ends else -100.0
+            ends.query.side_effect = lambda i=i: i < reached
+            marks += begins, ends
+        now = 0
+        work = WorkTime(lambda: now)
+        work.go()
+        with mock.patch.object(Gradients, "_mark", side_effect=marks):
+            for i, total in enumerate((0, 0, 9 + 8, 9 + 8 + 7 + 6)):  # a step takes 10 ms, and waits for one more than the last
+                gradients.begin(1, 1)
+                gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
+                gradients.exchange()
+                now, reached = now + 10_000_000, (0, 0, 2, 4)[i]
+                work.done(gradients.stall, 1.0)
+                self.assertEqual(work.total, total * 1_000_000)
 
 
 class Stream(torch.utils.data.IterableDataset):

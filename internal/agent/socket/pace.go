@@ -17,9 +17,12 @@ const paces = 8
 type pace struct {
 	round uint64
 	// done is how many steps had been done at the last look that saw a new one, ended the stamp of the last of
-	// them, worked for how long it had worked by then, and seen when that look was: programs may write no stamps.
-	done, ended, worked uint64
-	seen                time.Time
+	// them, and seen when that look was: programs may write no stamps.
+	done, ended uint64
+	seen        time.Time
+	// worked is for how long it had worked in steps that were known by then, which may be some less than are done, and since
+	// how many were done when that was first seen.
+	worked, since uint64
 	// other is true when something else than steps was seen since.
 	other     bool
 	last, own []time.Duration
@@ -41,11 +44,22 @@ func (p *pace) look(now time.Time, round, from uint64, progress gate.Progress, s
 	took /= time.Duration(progress.Done - p.done)
 	if p.done > from && !p.other {
 		p.last = withTime(p.last, took)
-		if stamps.Worked > p.worked && p.worked > 0 {
-			p.own = withTime(p.own, time.Duration(stamps.Worked-p.worked)/time.Duration(progress.Done-p.done))
-		}
 	}
-	p.done, p.ended, p.worked, p.seen, p.other = progress.Done, stamps.Ended, stamps.Worked, now, false
+	p.work(progress.Done, stamps.Worked)
+	p.done, p.ended, p.seen, p.other = progress.Done, stamps.Ended, now, false
+}
+
+// work takes for how long the process has worked once so many steps are done. Where nothing more is known of that, the steps
+// count at the look that sees more: they are in it.
+func (p *pace) work(done, worked uint64) {
+	known := p.worked > 0 && !p.other
+	if known && worked == p.worked {
+		return
+	}
+	if known && worked > p.worked {
+		p.own = withTime(p.own, time.Duration(worked-p.worked)/time.Duration(done-p.since))
+	}
+	p.worked, p.since = worked, done
 }
 
 // withTime appends a time that is one, and keeps the last ones.

@@ -112,6 +112,30 @@ func TestPaceOfUnknownWork(t *testing.T) {
 	}
 }
 
+// What a process has worked in a step may be known some steps later only, of several at once: it is that of all steps since
+// something was known last, whenever looks are made. Such looks tell nothing of steps between which it has evaluated.
+func TestPaceOfWorkThatIsKnownLate(t *testing.T) {
+	l := newLooks(t)
+	for done := uint64(11); done <= 40; done++ {
+		l.worked = 5 + 3*float64((done-10)/3) // three steps of a second each are known with the third
+		l.at(done, 100+float64(done), gate.PhaseStep)
+	}
+	if got := median(l.pace.own); got != time.Second {
+		t.Errorf("a step takes %s of its own, want 1s", got)
+	}
+	l = newLooks(t)
+	l.worked = 5
+	l.at(11, 100, gate.PhaseStep)
+	l.at(12, 101, gate.PhaseStep)
+	l.at(12, 101, gate.PhaseEval)
+	l.at(13, 300, gate.PhaseStep)
+	l.worked = 7
+	l.at(14, 301, gate.PhaseStep)
+	if got := l.pace.own; len(got) != 1 || got[0] != 2*time.Second {
+		t.Errorf("steps take %s of its own, want 2s", got)
+	}
+}
+
 func TestPaceWithoutStamps(t *testing.T) {
 	l := newLooks(t)
 	l.at(11, -1, gate.PhaseStep)
