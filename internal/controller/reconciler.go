@@ -82,7 +82,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	uid := job.UID
-	r.forget(r.memory.meet(req.NamespacedName, uid))
+	if gone := r.memory.meet(req.NamespacedName, uid); gone != "" {
+		// It was deleted and this one made between two looks. What comes next may let nobody hear of this one, such as that it
+		// is suspended, so it takes nobody's place.
+		r.forget(req.NamespacedName, gone)
+	}
 	if managedBy := job.Spec.ManagedBy; managedBy != "" && managedBy != v1alpha1.ManagedByOperator {
 		return ctrl.Result{}, nil
 	}
@@ -201,16 +205,15 @@ func (r *Reconciler) tell(job *v1alpha1.TrainingJob, note Note) {
 	r.Events.Eventf(job, related, note.Type, note.Reason, "Reconcile", "%s", cut(note.Message, maxEvent))
 }
 
-// letGo releases the agents of a job that is gone, and forgets it.
+// letGo releases the agents of the job that had a name, and forgets it.
 func (r *Reconciler) letGo(name types.NamespacedName) {
-	uid := r.memory.part(name)
-	r.Rendezvous.Release(rendezvous.JobKey(name), string(uid))
-	r.Rendezvous.Forget(rendezvous.JobKey(name), string(uid))
-	r.forget(uid)
+	r.forget(name, r.memory.part(name))
 }
 
-// forget drops what others were told of a job that is gone.
-func (r *Reconciler) forget(job types.UID) {
+// forget drops what others were told of a job that is gone; its uid is empty when nobody knows that any more.
+func (r *Reconciler) forget(name types.NamespacedName, job types.UID) {
+	r.Rendezvous.Release(rendezvous.JobKey(name), string(job))
+	r.Rendezvous.Forget(rendezvous.JobKey(name), string(job))
 	if job != "" {
 		r.Fleet.Forget(job)
 		r.Metrics.forget(job)

@@ -126,6 +126,49 @@ func (lavishFleet) Grant(types.UID) fleet.Grant        { return fleet.Grant{} }
 func (lavishFleet) Take(types.UID, []*corev1.Pod) bool { return true }
 func (lavishFleet) Drop([]*corev1.Pod)                 {}
 
+// lets is a rendezvous that notes which jobs it lets go.
+type lets struct {
+	seen
+	said *[]string
+}
+
+func (r lets) Release(_ rendezvous.JobKey, uid string) { *r.said = append(*r.said, "release "+uid) }
+func (r lets) Forget(_ rendezvous.JobKey, uid string)  { *r.said = append(*r.said, "forget "+uid) }
+
+type forgetfulFleet struct {
+	lavishFleet
+	said *[]string
+}
+
+func (f forgetfulFleet) Forget(uid types.UID) { *f.said = append(*f.said, "fleet "+string(uid)) }
+
+// A job is deleted and made anew between two looks, and the one of the second is suspended: nobody expects anything of it. The
+// first is let go all the same.
+func TestAJobThatWasMadeAnewBetweenTwoLooksIsLetGo(t *testing.T) {
+	said := []string{}
+	cluster := &troubled{job: jobWith(scheduled), err: errors.New("nobody there")}
+	r := &Reconciler{Client: cluster, Rendezvous: lets{said: &said}, Fleet: forgetfulFleet{said: &said}, Now: func() time.Time { return now }}
+	request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster.job)}
+	look := func() {
+		if _, err := r.Reconcile(t.Context(), request); !errors.Is(err, cluster.err) {
+			t.Fatal(err)
+		}
+	}
+	cluster.job.UID = "first"
+	look()
+	look()
+	if len(said) > 0 {
+		t.Fatalf("a job that is there: %v", said)
+	}
+	suspended := true
+	cluster.job.UID, cluster.job.Spec.Suspend = "second", &suspended
+	look()
+	look()
+	if !slices.Equal(said, []string{"release first", "forget first", "fleet first"}) {
+		t.Errorf("%q", said)
+	}
+}
+
 func TestItIsKnownWhetherTheAPIServerAnswers(t *testing.T) {
 	job := jobWith(scheduled)
 	cluster := &troubled{job: job, err: errors.New("nobody there")}

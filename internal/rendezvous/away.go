@@ -6,9 +6,14 @@ import "time"
 // agent comes again in a moment. But a world whose member has gone stands still, and its peers notice that late: the kernel
 // frees the memory of a process before it closes its connections. So they are asked at once whether anybody is at the port
 // of the member's agent, which listens there as long as it lives. The kernel answers for it: that of a machine that has no
-// time for the agent takes the connection all the same, and only where the agent's process has ended it refuses. Two must
-// say so, since one who is wrong about the network, or lies, must not end a member that lives. When they cannot tell, such as that
-// the whole machine is gone, or there are not two, the member has brokenSession to come again once a peer reports a fault.
+// time for the agent takes the connection all the same, and where the agent's process has ended it refuses. Two must say so, on
+// two other nodes if there are, and none who is asked may reach it, since one who is wrong about the network, or lies, must not
+// end a member that lives. When they cannot tell, such as that the whole machine is gone, or there are not two, the member has
+// brokenSession to come again once a peer reports a fault.
+//
+// A firewall may refuse as well, and leave what is connected. So steps outweigh: a world whose member has gone may end the step
+// that it is in, and makes no other. Reports say how far the world was when they were made, so what counts is how much further
+// it comes than the first one said that came after the session had ended.
 //
 // When many sessions end at once it is the link, or this operator's door, and those who are back already are not asked about
 // all who are on their way: about MaxProbes at most, unless a peer reports a fault.
@@ -29,7 +34,14 @@ func (m *Machine) isAskedAbout(mem *member) bool {
 func (m *Machine) askAboutAway(now time.Time, faults int) {
 	var away []*member
 	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && m.isAskedAbout(mem) {
+		mem := m.members[uid]
+		if mem == nil || !mem.away() {
+			continue
+		}
+		if !mem.endedKnown && m.words > mem.afterWords {
+			mem.endedStep, mem.endedKnown = m.furthest(), true
+		}
+		if m.isAskedAbout(mem) {
 			away = append(away, mem)
 		}
 	}
@@ -47,12 +59,17 @@ func (m *Machine) askAboutAway(now time.Time, faults int) {
 	}
 }
 
+// stepsWithoutSession says whether the world has made steps since a member's session ended that it cannot have made without it.
+func (m *Machine) stepsWithoutSession(mem *member) bool {
+	return mem.endedKnown && m.furthest() >= mem.endedStep+2
+}
+
 // awayLoss says why a member of the world is lost that is away, while others report so many faults; empty when it is not.
 func (m *Machine) awayLoss(now time.Time, mem *member, faults int, steadyAt time.Time) string {
 	switch {
 	case !mem.away():
 		return ""
-	case mem.probe.vacant(mem.hungUp):
+	case m.vacant(now, mem) && !m.stepsWithoutSession(mem):
 		return "its session ended, and " + m.names(mem.probe.refused) + " find nobody at its port"
 	case faults > 0 && now.Sub(mem.hungUp) > brokenSession && !steadyAt.Before(mem.hungUp):
 		return "its session ended, and a peer reports a fault"

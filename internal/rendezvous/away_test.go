@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,121 @@ func TestWhoLivesHasTimeToComeAgain(t *testing.T) {
 			l := breaksWithout(f, c.pods, func(p *pod) { c.last(f, p) })
 			expectLoss(t, f, l, brokenSession+50*time.Millisecond, "its session ended, and a peer reports a fault")
 		})
+	}
+}
+
+// askedOneByOne has those who are asked about a worker say something of it, one after another, and counts the losses after each.
+func askedOneByOne(f *fleet, l *modelLeader, target string, said ...Probed) (lostAfter []int) {
+	probe := &l.machine.members[target].probe
+	for i, uid := range slices.Clone(probe.peers) {
+		if i == len(said) {
+			break
+		}
+		r := f.pods[uid].report()
+		said[i].Number = probe.number
+		r.Probed = []Probed{said[i]}
+		f.told(f.pods[uid], f.handle(l, AgentReported{uid, r}))
+		lostAfter = append(lostAfter, len(l.machine.losses))
+	}
+	return lostAfter
+}
+
+// Two were refused, and the third has yet to say what it has found: it may reach the member. It has a second for that.
+func TestAllWhoWereAskedAreHeard(t *testing.T) {
+	for name, c := range map[string]struct {
+		said []Probed
+		want []int
+		then int
+	}{
+		"one reaches it":    {[]Probed{{Refused: true}, {Refused: true}, {Reached: true}}, []int{0, 0, 0}, 0},
+		"all are refused":   {[]Probed{{Refused: true}, {Refused: true}, {Refused: true}}, []int{0, 0, 1}, 1},
+		"one cannot tell":   {[]Probed{{Refused: true}, {Refused: true}, {}}, []int{0, 0, 1}, 1},
+		"one says nothing":  {[]Probed{{Refused: true}, {Refused: true}}, []int{0, 0}, 1},
+		"two say nothing":   {[]Probed{{Refused: true}}, []int{0}, 0},
+		"one is refused":    {[]Probed{{Refused: true}, {}, {}}, []int{0, 0, 0}, 0},
+		"it is reached now": {[]Probed{{Reached: true}, {Refused: true}, {Refused: true}}, []int{0, 0, 0}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.target = 4
+			l := f.training(4)
+			f.pods["p02"].rejected = true
+			f.drop(f.pods["p02"], l)
+			if got := askedOneByOne(f, l, "p02", c.said...); !slices.Equal(got, c.want) {
+				t.Errorf("after each of them so many are lost: %v", got)
+			}
+			f.pass(probePatience - time.Millisecond)
+			if got := len(l.machine.losses); got != c.want[len(c.want)-1] {
+				t.Errorf("before their time is over %d are lost", got)
+			}
+			f.pass(time.Millisecond)
+			if got := len(l.machine.losses); got != c.then {
+				t.Errorf("when their time is over %d are lost", got)
+			}
+		})
+	}
+}
+
+// A network refuses who is to connect to a member that cannot come again either, and what was connected before stays.
+func TestStepsOutweighANetworkThatRefuses(t *testing.T) {
+	f := emptyFleet(t)
+	f.target = 4
+	l := f.training(4)
+	p := f.pods["p03"]
+	f.cut(p, false)
+	f.drop(p, l)
+	refused := 0
+	for i := range 30 {
+		f.turn(l)
+		p.rejected = i > 5
+		refused = max(refused, len(l.machine.members["p03"].probe.refused))
+	}
+	if refused < enoughWitnesses {
+		t.Fatalf("%d are refused", refused)
+	}
+	if wrong := f.losses(l); wrong != "" {
+		t.Error(wrong)
+	}
+}
+
+// Steps that the world had made before the session ended, and that the operator hears of later, outweigh nothing.
+func TestStepsBeforeTheEndOutweighNothing(t *testing.T) {
+	f := emptyFleet(t)
+	f.target = 4
+	l := f.training(4)
+	for range 12 {
+		for _, uid := range f.uids() {
+			f.move(f.pods[uid])
+		}
+	}
+	if known := l.machine.furthest(); f.done[1] < known+3 {
+		t.Fatalf("%d steps are made, and the operator knows of %d", f.done[1], known)
+	}
+	f.end(f.pods["p03"])
+	f.talk(l, f.pods["p03"])
+	expectLoss(t, f, l, 0, "find nobody at its port")
+}
+
+// What one node's network refuses is no word of two, where peers on other nodes can be asked.
+func TestRefusalsComeFromTwoNodes(t *testing.T) {
+	f := emptyFleet(t)
+	f.target = 4
+	l := f.training(4)
+	// p00 and p03 are on one node, p01 and p02 on others.
+	f.pods["p02"].rejected = true
+	f.drop(f.pods["p02"], l)
+	said := map[string]Probed{"p00": {Refused: true}, "p03": {Refused: true}, "p01": {}}
+	var inOrder []Probed
+	for _, uid := range l.machine.members["p02"].probe.peers {
+		inOrder = append(inOrder, said[uid])
+	}
+	if len(inOrder) != 3 {
+		t.Fatalf("%d are asked", len(inOrder))
+	}
+	askedOneByOne(f, l, "p02", inOrder...)
+	f.pass(probePatience)
+	if wrong := f.losses(l); wrong != "" {
+		t.Error(wrong)
 	}
 }
 

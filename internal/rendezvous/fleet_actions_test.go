@@ -186,6 +186,26 @@ func (f *fleet) cut(p *pod, apart bool) {
 	}
 }
 
+// reject has the network refuse whatever is to connect to a worker, as firewalls can: what is connected stays. Or it lets it again.
+func (f *fleet) reject() {
+	p := f.pickPod()
+	p.rejected, p.awayAt, p.rejectedAt = !p.rejected, f.now, f.now
+}
+
+// wall has a worker lose its operator while its world trains on, and the network refuse who is to connect to it some time later.
+func (f *fleet) wall() {
+	p := f.pickPod()
+	f.cut(p, false)
+	if p.leader != nil {
+		f.drop(p, p.leader)
+	}
+	f.goWell()
+	if !p.rejected && !p.dead {
+		p.rejected, p.awayAt, p.rejectedAt = true, f.now, f.now
+	}
+	f.goWell()
+}
+
 // freeze stops everything in a worker, whose sessions stay. Or it goes on.
 func (f *fleet) freeze() {
 	p := f.pickPod()
@@ -212,6 +232,8 @@ func (f *fleet) reaches(p *pod, asked Probe) (reached, refused bool) {
 		return false, f.lies
 	case target == nil || target.certificate != asked.Peer.Certificate || f.notReached(p):
 		return false, false
+	case target.rejected && !target.vanished && !target.apart:
+		return false, true
 	}
 	return !f.notReached(target), f.hasEnded(target) && !target.vanished && !target.apart
 }
@@ -242,7 +264,11 @@ func (f *fleet) checkSilence(l *modelLeader) {
 			continue
 		}
 		if strings.HasSuffix(loss.Message, "at its port") && !f.hasEnded(p) {
-			f.mayLie(p, loss)
+			f.mayBeRefused(p, loss)
+			if left, ok := l.left[p.uid]; ok && left.heard && l.machine.furthest() >= left.step+2 {
+				f.t.Fatalf("the world was at step %d when the session of %s had ended, is at step %d, and it is lost: %s",
+					left.step, p.uid, l.machine.furthest(), loss.Message)
+			}
 		}
 		if !strings.HasSuffix(loss.Message, "cannot reach it") || p.awayAt.After(f.now.Add(-provesFor)) {
 			continue
@@ -270,11 +296,12 @@ func (f *fleet) liedLately(p *pod) bool {
 	return p.uid == f.liar || p.liedAt.After(f.now.Add(-provesFor))
 }
 
-// mayLie checks that whoever was lost because nobody is at its port, and whose agent runs, was lost by nothing but lies, of
-// two at least.
-func (f *fleet) mayLie(p *pod, loss *Loss) {
+// mayBeRefused checks that whoever was lost because nobody is at its port, and whose agent runs, was lost by nothing but lies
+// or a network that refuses, and the word of two at least.
+func (f *fleet) mayBeRefused(p *pod, loss *Loss) {
 	by := f.witnesses(loss)
-	if len(by) < enoughWitnesses || slices.ContainsFunc(by, func(by *pod) bool { return !f.liedLately(by) }) {
+	refused := p.rejected || p.rejectedAt.After(f.now.Add(-provesFor))
+	if len(by) < enoughWitnesses || slices.ContainsFunc(by, func(by *pod) bool { return !f.liedLately(by) && !refused }) {
 		f.t.Fatalf("the agent of %s runs, and it is lost: %s", p.uid, loss.Message)
 	}
 }

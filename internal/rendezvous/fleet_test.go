@@ -29,7 +29,8 @@ import (
 //   - a recovery goes back no further than the newest state that one of those has who go on;
 //   - no program is charged more often than it has failed, whoever leads, and wherever it was started anew;
 //   - nobody is lost on the word of two peers who could be reached all the time, whatever one of them says; nor on the
-//     word of two that nobody is at its port, as long as its agent runs, wherever it can be reached.
+//     word of two that nobody is at its port, as long as its agent runs, wherever it can be reached, or its world has made
+//     two steps since its session ended.
 //
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
@@ -71,6 +72,8 @@ func (f *fleet) play(t *rapid.T) {
 		"stand still":  f.with((*fleet).standStill),
 		"cut off":      f.with((*fleet).cutOff),
 		"freeze":       f.with((*fleet).freeze),
+		"reject":       f.with((*fleet).reject),
+		"wall":         f.with((*fleet).wall),
 		"lie":          f.with((*fleet).lie),
 		"hang up":      f.with((*fleet).hangUp),
 		"connect":      f.with((*fleet).connect),
@@ -173,8 +176,11 @@ type pod struct {
 	// became the liar.
 	unheard, apart, frozen bool
 	awayAt, liedAt         time.Time
-	leader                 *modelLeader
-	queue                  []delivery
+	// rejected is true while the network refuses who is to connect to it, rejectedAt when that began or ended last.
+	rejected   bool
+	rejectedAt time.Time
+	leader     *modelLeader
+	queue      []delivery
 }
 
 func emptyFleet(t rapid.TB) *fleet {
@@ -241,7 +247,7 @@ func (f *fleet) fetch(p *pod, of, s Snapshot, holders []lifecycle.Holder) (state
 	for _, h := range holders {
 		other := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
 		switch {
-		case other == nil || f.notReached(p) || f.notReached(other):
+		case other == nil || f.notReached(p) || f.notReached(other) || other.rejected:
 			reached = false
 		case other.altered[s]:
 			other.verify(s)
@@ -289,6 +295,10 @@ func (f *fleet) drop(p *pod, l *modelLeader) {
 		return
 	}
 	p.leader, p.queue = nil, nil
+	if l.left == nil {
+		l.left = map[string]leftSession{}
+	}
+	l.left[p.uid] = leftSession{}
 	if f.leaders[l.id] == l {
 		_ = f.handle(l, SessionLost{p.uid})
 	}
@@ -374,7 +384,7 @@ func (f *fleet) pass(d time.Duration) {
 	}
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
-		if f.notReached(p) {
+		if f.notReached(p) || p.rejected {
 			p.awayAt = f.now
 		}
 		if p.dead || p.frozen {
@@ -405,6 +415,7 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 	}
 	before := l.machine.State()
 	out := f.give(l, ev)
+	f.noteLeft(l, ev)
 	if f.waits == nil { // or it may follow on what was put off
 		followed(f.t, before, ev, l.machine.State())
 	}
@@ -444,6 +455,27 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 	f.checkUnderway(l)
 	f.checkParked(l)
 	return out.Refuse
+}
+
+// noteLeft notes how far the world is at the latest when somebody is heard of it first since a session ended, and the leader has
+// looked at that.
+func (f *fleet) noteLeft(l *modelLeader, ev Event) {
+	w := l.machine.world
+	if w == nil {
+		return
+	}
+	for uid, left := range l.left {
+		switch ev := ev.(type) {
+		case AgentReported:
+			p := f.pods[ev.UID]
+			left.word = left.word || p != nil && p.uid != uid && p.in().Round == w.record.Round && w.ranks.rank(p.uid) >= 0
+		case TimePassed:
+			if left.word && !left.heard {
+				left.heard, left.step = true, f.done[w.record.Round]
+			}
+		}
+		l.left[uid] = left
+	}
 }
 
 func (f *fleet) check(l *modelLeader, d Directive) {
@@ -671,7 +703,7 @@ func (f *fleet) settle() {
 	}
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
-		p.full, p.unheard, p.apart, p.frozen, f.liar = false, false, false, false, ""
+		p.full, p.unheard, p.apart, p.frozen, p.rejected, f.liar = false, false, false, false, false, ""
 		p.wake()
 		if p.want.Lost != "" && !p.dead {
 			f.end(p) // a pod that was taken for lost is killed in the end

@@ -107,6 +107,8 @@ type Machine struct {
 	// stepRound and step are the furthest step that any member has reported, stepAt when that was.
 	stepRound, step uint64
 	stepAt          time.Time
+	// words counts the reports of members of the world.
+	words uint64
 	// heardAt is when the last report came, wokenAt when the first came after nobody was heard for a
 	// while: then it was this operator that was cut off.
 	heardAt, wokenAt time.Time

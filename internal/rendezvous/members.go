@@ -43,6 +43,10 @@ type member struct {
 	tasks []string
 	// askedAwayAt is when they were asked last because its session had ended.
 	askedAwayAt time.Time
+	// afterWords is how many reports of the world had come when its last session ended; endedStep is how far the world was
+	// seen to be by the first that came later, endedKnown false until then.
+	afterWords, endedStep uint64
+	endedKnown            bool
 	// elastic is true once all of its processes were seen to speak to their agent.
 	elastic bool
 	// entered is the last world that it was counted in; stale what it had done when it entered, if
@@ -238,6 +242,9 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	mem.clock(now, m.gang.Strategy)
 	m.topTerm, m.topRound = max(m.topTerm, r.Term), max(m.topRound, r.Round)
 	m.count(now, mem)
+	if m.world != nil && mem.in(&m.world.record) {
+		m.words++
+	}
 	m.hearPause(now, uid, mem)
 	mem.silent = false
 	m.endProbe(mem)
@@ -417,6 +424,7 @@ func (m *Machine) placed(uid string, rank uint32) bool {
 func (m *Machine) hangUp(now time.Time, uid string) {
 	if mem := m.members[uid]; mem != nil && mem.connected {
 		mem.connected, mem.hungUp, mem.readyAt = false, now, time.Time{}
+		mem.afterWords, mem.endedKnown = m.words, false
 		m.out.Changed, m.look = true, true
 	}
 }

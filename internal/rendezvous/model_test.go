@@ -71,6 +71,15 @@ type modelLeader struct {
 	result  *RecordAnswered
 	// term and round are the highest it has spoken with and asked for.
 	term, round uint64
+	// left are the sessions that have ended last, by pod.
+	left map[string]leftSession
+}
+
+// leftSession is a session that has ended: word is true once somebody was heard of the world since, heard once the leader
+// has looked at that, and step how far the world was at the latest by then.
+type leftSession struct {
+	word, heard bool
+	step        uint64
 }
 
 // wiredAgent is an agent with its session: the leader it talks to, and what is on the way to it.

@@ -16,6 +16,8 @@ const (
 	enoughWitnesses = 2
 	// probeEvery is the time from one probe of a member to the next: longer than one takes, with what is on the way.
 	probeEvery = 3 * time.Second
+	// probePatience is how long the one who is asked waits for an answer.
+	probePatience = time.Second
 	// provesFor is how long what a probe has found counts.
 	provesFor = 3 * probeEvery
 	// MaxProbes is how many members one peer is asked about at a time. It is a rule of the protocol.
@@ -33,7 +35,7 @@ type Probe struct {
 // Probed is what a member says of a probe.
 type Probed struct {
 	Number uint64
-	// Reached is true when it can, Refused when nobody is at the other's port: its machine has said so.
+	// Reached is true when it can, Refused when nobody is at the other's port: its machine has said so, or a firewall in its name.
 	Reached, Refused bool
 }
 
@@ -50,9 +52,11 @@ const (
 type probe struct {
 	number uint64
 	asked  time.Time
-	// peers were asked; firm is true when there are enough of them on other nodes than the member's.
+	// peers were asked; firm is true when there are enough of them on other nodes than the member's, and nodes is on how
+	// many such nodes they are.
 	peers []string
 	firm  bool
+	nodes int
 	// yes can reach it, no cannot, of whom refused were told by its machine that nobody is at its port.
 	yes, no, refused []string
 	// found is what came of the newest probe that came to something, by whom, when that was asked, and whether it
@@ -72,9 +76,27 @@ func (p *probe) known(now, sign time.Time) finding {
 }
 
 // vacant says whether enough peers have found nobody at the member's port, and none the member, when they were asked since
-// then.
-func (p *probe) vacant(since time.Time) bool {
-	return len(p.refused) >= enoughWitnesses && len(p.yes) == 0 && !p.asked.Before(since)
+// its session ended. Those who have yet to answer have as long as that may take, unless they are away themselves. Where peers
+// are asked on more than one other node, what one of these nodes says is not enough.
+func (m *Machine) vacant(now time.Time, mem *member) bool {
+	p := &mem.probe
+	awaits := now.Sub(p.asked) < probePatience && slices.ContainsFunc(p.peers, func(uid string) bool {
+		peer := m.members[uid]
+		return peer != nil && peer.connected && !slices.Contains(p.yes, uid) && !slices.Contains(p.no, uid)
+	})
+	return !awaits && !p.asked.Before(mem.hungUp) && len(p.yes) == 0 && len(p.refused) >= enoughWitnesses &&
+		m.nodesApart(mem, p.refused) >= min(p.nodes, enoughWitnesses)
+}
+
+// nodesApart is on how many nodes, other than the member's, some of its peers are.
+func (m *Machine) nodesApart(mem *member, peers []string) int {
+	nodes := map[string]bool{}
+	for _, uid := range peers {
+		if peer := m.members[uid]; peer != nil && peer.want.Node != "" && peer.want.Node != mem.want.Node {
+			nodes[peer.want.Node] = true
+		}
+	}
+	return len(nodes)
 }
 
 // hear takes what a peer says. It returns false when that is nothing new.
@@ -150,6 +172,7 @@ func (m *Machine) beginProbe(now time.Time, mem *member) {
 	if next.peers, next.firm = m.witnesses(now, mem); len(next.peers) > 0 {
 		m.probes = next.number
 	}
+	next.nodes = m.nodesApart(mem, next.peers)
 	for _, uid := range next.peers {
 		m.members[uid].tasks = append(m.members[uid].tasks, mem.want.UID)
 	}

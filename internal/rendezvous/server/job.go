@@ -41,8 +41,9 @@ type job struct {
 	registry *registry
 	key      rendezvous.JobKey
 	uid      string
-	// pods are the members that are expected; it belongs to the registry's lock.
+	// pods are the members that are expected, had those that were before; they belong to the registry's lock.
 	pods []string
+	had  formerPods
 	// expecting is held while a gang is taken over, so that two do not come through each other.
 	expecting sync.Mutex
 

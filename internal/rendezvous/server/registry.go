@@ -56,7 +56,19 @@ type registry struct {
 type goneJob struct {
 	uid     string
 	attempt int32
-	at      time.Time
+	// pods are those that it expected in the end, and within an hour before.
+	pods formerPods
+	at   time.Time
+}
+
+// lets says whether an agent may end, since this is the job that it belongs to. An agent does not say for which of the jobs of
+// one name it asks: another one may have been made since, whose attempts begin anew, and whose pods are not expected yet.
+func (g *goneJob) lets(h *hello, now time.Time) bool {
+	if g.attempt == 0 {
+		return now.Sub(g.at) < presumeGone
+	}
+	_, had := g.pods[h.podUID]
+	return had && h.attempt <= g.attempt
 }
 
 func newRegistry(options Options, metrics *serverMetrics) *registry {
@@ -125,11 +137,26 @@ func (r *registry) own(j *job, members []string) {
 	if r.jobs[j.key] != j || slices.Equal(members, j.pods) {
 		return
 	}
+	j.had.keep(r.now(), j.pods)
 	r.forgetPods(j)
 	j.pods = members
 	for _, uid := range members {
 		r.pods[uid] = j.key
 	}
+}
+
+// formerPods are pods that a job expected before, each with when it did last.
+type formerPods map[string]time.Time
+
+// keep adds some, and drops those of long ago.
+func (f *formerPods) keep(now time.Time, pods []string) {
+	if *f == nil {
+		*f = formerPods{}
+	}
+	for _, uid := range pods {
+		(*f)[uid] = now
+	}
+	maps.DeleteFunc(*f, func(_ string, at time.Time) bool { return now.Sub(at) > rememberGone })
 }
 
 func (r *registry) forgetPods(j *job) {
@@ -163,16 +190,18 @@ func (r *registry) forget(key rendezvous.JobKey, uid string) {
 	}
 	r.mu.Lock()
 	if r.jobs[key] == j {
+		j.had.keep(r.now(), j.pods)
 		r.forgetPods(j)
 		delete(r.jobs, key)
-		r.gone[key] = goneJob{uid: uid, at: r.now()}
+		r.gone[key] = goneJob{uid: uid, pods: j.had, at: r.now()}
 	}
 	r.mu.Unlock()
 	attempt := j.end()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if gone, ok := r.gone[key]; ok && gone.uid == uid {
-		r.gone[key] = goneJob{uid: uid, attempt: attempt, at: gone.at}
+		gone.attempt = attempt
+		r.gone[key] = gone
 	}
 }
 
@@ -216,10 +245,8 @@ func (r *registry) find(h *hello) (*job, *rendezvous.Refusal) {
 	if j := r.jobs[h.job]; j != nil {
 		return j, nil
 	}
-	if gone, ok := r.gone[h.job]; ok {
-		if h.attempt <= gone.attempt || gone.attempt == 0 && r.now().Sub(gone.at) < presumeGone {
-			return nil, &rendezvous.Refusal{Kind: rendezvous.RefusedForGood, Message: rendezvous.GoneMessage}
-		}
+	if gone, ok := r.gone[h.job]; ok && gone.lets(h, r.now()) {
+		return nil, &rendezvous.Refusal{Kind: rendezvous.RefusedForGood, Message: rendezvous.GoneMessage}
 	}
 	return nil, &rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: fmt.Sprintf("job %s is not expected yet: connect again", h.job)}
 }

@@ -141,6 +141,48 @@ func TestAJobMadeAnewOwnsItsPodsOnly(t *testing.T) {
 	}
 }
 
+// A job was at attempt 3 when it was deleted, and is made anew: its pods may connect before it is expected, at attempt 1.
+func TestPodsOfAJobMadeAnewAreNotThoseOfTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistry(Options{Recorder: &memoryRecorder{records: map[rendezvous.JobKey]rendezvous.Record{}}, RecordTimeout: time.Second}, newServerMetrics())
+		defer r.writes.Wait()
+		defer r.shutdown()
+		before, first, second := gangOf(2, "z"), gangOf(3, "a", "b"), gangOf(1, "c", "d")
+		before.JobUID, first.JobUID, second.JobUID = "first", "first", "second"
+		r.expect(digits, before)
+		synctest.Wait()
+		r.expect(digits, first)
+		synctest.Wait()
+		r.release(digits, "first")
+		r.forget(digits, "first")
+		refused := func(attempt int32, pod string) rendezvous.RefusalKind {
+			_, why := r.find(&hello{job: digits, attempt: attempt, podUID: pod})
+			if why == nil {
+				t.Fatalf("%s is not refused", pod)
+			}
+			return why.Kind
+		}
+		for _, member := range first.Members {
+			if kind := refused(3, member.UID); kind != rendezvous.RefusedForGood {
+				t.Errorf("a pod of the job that is gone is refused as %v", kind)
+			}
+		}
+		if kind := refused(2, before.Members[0].UID); kind != rendezvous.RefusedForGood {
+			t.Errorf("a pod of its attempt before is refused as %v", kind)
+		}
+		for _, member := range second.Members {
+			if kind := refused(1, member.UID); kind != rendezvous.RefusedForNow {
+				t.Errorf("a pod of the next job is refused as %v", kind)
+			}
+		}
+		r.expect(digits, second)
+		synctest.Wait()
+		if _, why := r.find(&hello{job: digits, attempt: 1, podUID: second.Members[0].UID}); why != nil {
+			t.Errorf("a pod of the next job is refused once that is expected: %v", why)
+		}
+	})
+}
+
 // A word that was meant for a job comes when another one has its name: deleted, made anew, and expected before the word.
 func TestAWordForAJobDoesNotTouchItsSuccessor(t *testing.T) {
 	for word, say := range map[string]func(*registry, string){

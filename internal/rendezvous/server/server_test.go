@@ -474,6 +474,7 @@ func TestWhoGetsNoSession(t *testing.T) {
 		hello.Job = "gone"
 		f.Release(gone, "")
 		wantCode(t, f.converse(t, "token-e", first(hello)), codes.NotFound, "not needed any more")
+		f.Expect(gone, gangOf(1, "e"))
 		f.Expect(gone, gangOf(3, "x"))
 		f.Release(gone, "")
 		f.Forget(gone, "")
