@@ -496,6 +496,7 @@ func TestAWorldKeepsWhatARestoreHasTaken(t *testing.T) {
 // A save is asked for with the rate that it may have, and told of another one while it runs, also when others are wanted by then.
 func TestARateThatChangesWhileASaveRuns(t *testing.T) {
 	w := newWorker(t)
+	w.pauses.Unwanted = time.Hour // a machine that stops for a moment must not end it
 	s := w.slowly(t)
 	order := whole(w.take(t, 1, "state"))
 	order.Rate = 1000
