@@ -244,7 +244,7 @@ func (g *gathering) open(a *arrival) (*os.File, error) {
 	}
 	var err error
 	if !g.claimed {
-		err = g.store.claim()
+		err = g.store.Claim()
 		g.claimed = err == nil
 	}
 	if err == nil {
@@ -278,7 +278,7 @@ func (g *gathering) close() {
 		}
 	}
 	if g.claimed {
-		g.store.release()
+		g.store.Release()
 	}
 }
 

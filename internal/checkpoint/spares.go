@@ -40,19 +40,20 @@ func (s *Store) spare(names []string) (rest []string, err error) {
 	return rest, nil
 }
 
-// claim makes room for something else: until release nothing is left to programs.
-func (s *Store) claim() error {
+// Claim makes room for something else: until Release nothing is left to programs.
+func (s *Store) Claim() error {
 	s.sparing.Lock()
 	s.claims++
 	s.sparing.Unlock()
 	err := s.ClearSpares()
 	if err != nil {
-		s.release()
+		s.Release()
 	}
 	return err
 }
 
-func (s *Store) release() {
+// Release ends a Claim.
+func (s *Store) Release() {
 	s.sparing.Lock()
 	defer s.sparing.Unlock()
 	s.claims--

@@ -32,7 +32,7 @@ type Store struct {
 	// drops counts the files that were dropped.
 	drops int
 
-	// sparing is held while files are left to programs; claims counts who needs the room of those, see claim.
+	// sparing is held while files are left to programs; claims counts who needs the room of those, see Claim.
 	sparing sync.Mutex
 	claims  int
 }
