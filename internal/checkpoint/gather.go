@@ -68,6 +68,8 @@ type gathering struct {
 	// gone are the holders that are asked for nothing more, running is how many pieces are on their way.
 	gone    map[string]bool
 	running int
+	// claimed is true once room for files was claimed.
+	claimed bool
 	// local is why nothing can be written here.
 	local error
 }
@@ -240,7 +242,11 @@ func (g *gathering) open(a *arrival) (*os.File, error) {
 	if a.file != nil {
 		return a.file, nil
 	}
-	err := g.store.ClearSpares()
+	var err error
+	if !g.claimed {
+		err = g.store.Claim()
+		g.claimed = err == nil
+	}
 	if err == nil {
 		a.file, err = g.store.create(g.store.dir)
 	}
@@ -270,6 +276,9 @@ func (g *gathering) close() {
 			_ = a.file.Close()
 			_ = os.Remove(a.file.Name())
 		}
+	}
+	if g.claimed {
+		g.store.Release()
 	}
 }
 

@@ -26,6 +26,11 @@ func (s *Store) spare(names []string) (rest []string, err error) {
 	if err := s.ClearSpares(); err != nil {
 		return names, err
 	}
+	s.sparing.Lock()
+	defer s.sparing.Unlock()
+	if s.claims > 0 {
+		return names, nil
+	}
 	for i, name := range names {
 		to := filepath.Join(s.dir, fmt.Sprintf("%s%d%s", sparePrefix, i, partSuffix))
 		if !isUnread(name) || os.Rename(name, to) != nil {
@@ -33,6 +38,25 @@ func (s *Store) spare(names []string) (rest []string, err error) {
 		}
 	}
 	return rest, nil
+}
+
+// Claim makes room for something else: until Release nothing is left to programs.
+func (s *Store) Claim() error {
+	s.sparing.Lock()
+	s.claims++
+	s.sparing.Unlock()
+	err := s.ClearSpares()
+	if err != nil {
+		s.Release()
+	}
+	return err
+}
+
+// Release ends a Claim.
+func (s *Store) Release() {
+	s.sparing.Lock()
+	defer s.sparing.Unlock()
+	s.claims--
 }
 
 // ClearSpares removes what was left to programs, to make room for something else.

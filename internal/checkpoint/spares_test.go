@@ -136,3 +136,29 @@ func TestSpareFilesMakeRoom(t *testing.T) {
 		t.Errorf("what is fetched has to find room beside %v (%v)", names, err)
 	}
 }
+
+// What is pushed out while something is fetched is left to nobody: the rest of that needs the room.
+func TestNothingIsSparedWhileSomethingIsFetched(t *testing.T) {
+	s := full(t)
+	g := &gathering{store: s}
+	a := &arrival{Wanted: &Wanted{}}
+	if _, err := g.open(a); err != nil {
+		t.Fatal(err)
+	}
+	g.arrivals = append(g.arrivals, a)
+	if err := s.Trim(true); err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob(filepath.Join(s.Directory(), sparePrefix+"*"))
+	if err != nil || len(names) > 0 {
+		t.Errorf("what is fetched has to find room beside %v (%v)", names, err)
+	}
+	g.close()
+	written(t, s, 4)
+	if err := s.Trim(true); err != nil {
+		t.Fatal(err)
+	}
+	if got := spares(t, s); len(got) != 2 {
+		t.Errorf("left are %v once nothing is fetched any more", got)
+	}
+}

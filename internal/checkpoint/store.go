@@ -31,6 +31,10 @@ type Store struct {
 	came, fresh, relied ID
 	// drops counts the files that were dropped.
 	drops int
+
+	// sparing is held while files are left to programs; claims counts who needs the room of those, see Claim.
+	sparing sync.Mutex
+	claims  int
 }
 
 // held is a file of the store.

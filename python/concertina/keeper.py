@@ -378,9 +378,10 @@ def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: 
     text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[min(done, len(files) - 1)].path}"
     if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
         return text
-    # Two are kept while a third is written; and one that is brought back from a storage is whole.
+    # Two are kept while a third is written. With a storage, one that was pushed out keeps its memory for as long as it is uploaded;
+    # and one that is brought back is whole.
     written = sum(-(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
-    need, stored = 3 * written, 2 * written + max(written, whole)
+    need, stored = 3 * written, 2 * written + max(2 * written, whole)
     text += f": two snapshots beside this one must fit. spec.checkpoint.memory: {_quantity(need)} would do"
     return text if _quantity(stored) == _quantity(need) else f"{text}, with a storage {_quantity(stored)}"
 

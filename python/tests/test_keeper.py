@@ -266,7 +266,8 @@ class Failures(unittest.TestCase):
         self.assertLess(len(text), 256)
         text = told_of(full, files, 5, 100 << 20)
         self.assertIn("/f/2.part", text)
-        self.assertTrue(text.endswith("spec.checkpoint.memory: 300Mi would do"), text)
+        # One that is uploaded slowly keeps its memory though two newer ones are held and a third is written.
+        self.assertTrue(text.endswith("spec.checkpoint.memory: 300Mi would do, with a storage 400Mi"), text)
         with mock.patch.object(Image, "write", side_effect=full):
             for _, text in self.steps(3):
                 self.assertIn("spec.checkpoint.memory: 1Mi would do", text)

@@ -172,6 +172,14 @@ func TestEveryValueIsUsed(t *testing.T) {
 	}
 }
 
+// TestValuesOfAnEarlierRelease: helm upgrade --reuse-values brings none of those that came since.
+func TestValuesOfAnEarlierRelease(t *testing.T) {
+	args := get[*appsv1.Deployment](t, rendered(t, "checkpoint: null"), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
+	if !slices.Contains(args, "--checkpoint-upload-rate=0") {
+		t.Errorf("the operator is told %v", args)
+	}
+}
+
 // fleetOf reads the settings that the operator would.
 func fleetOf(t *testing.T, found objects) fleet.Settings {
 	t.Helper()

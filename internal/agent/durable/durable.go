@@ -167,6 +167,7 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 	if save != nil && save.Rate != k.rate {
 		k.rate = save.Rate
 		k.at.hurry(k.rate)
+		k.at.anew()
 	}
 	k.watch()
 	if save != nil && (len(k.state.Put) == 0 || k.state.Put[0].State() != save.Snapshot.State()) {
@@ -237,6 +238,13 @@ func (e *errand) hurry(rate uint64) {
 	default:
 	}
 	e.paces <- uploader.Pace{Rate: &rate}
+}
+
+// anew takes back when it is to end, since that depends on the rate; not once its end has come.
+func (e *errand) anew() {
+	if e != nil && e.late != nil && e.late.Stop() {
+		e.late = nil
+	}
 }
 
 // ask has the uploader do something for a save.

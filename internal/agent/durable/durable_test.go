@@ -496,6 +496,7 @@ func TestAWorldKeepsWhatARestoreHasTaken(t *testing.T) {
 // A save is asked for with the rate that it may have, and told of another one while it runs, also when others are wanted by then.
 func TestARateThatChangesWhileASaveRuns(t *testing.T) {
 	w := newWorker(t)
+	w.pauses.Unwanted = time.Hour // a machine that stops for a moment must not end it
 	s := w.slowly(t)
 	order := whole(w.take(t, 1, "state"))
 	order.Rate = 1000
@@ -545,4 +546,24 @@ func TestAnUnwantedSaveThatIsHeldBack(t *testing.T) {
 	<-s.asked
 	s.answers <- uploader.Answer{Path: "done"}
 	eventually(t, "it ends", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == next.Snapshot })
+}
+
+// What has longer because it is held back has not once it is held back no more: it is in the way of what somebody waits for.
+func TestAnUnwantedSaveThatIsHeldBackNoMore(t *testing.T) {
+	w := newWorker(t)
+	s := w.slowly(t)
+	order := whole(w.take(t, 1, strings.Repeat("state", 1000)))
+	order.Rate = 1
+	w.Ask(order, nil)
+	<-s.asked
+	next := *whole(w.take(t, 2, "next"))
+	next.Rate = 1
+	w.Ask(&next, nil)
+	hurried := next
+	hurried.Rate = 0
+	w.Ask(&hurried, nil)
+	eventually(t, "it is broken off", func() bool { return len(s.broken) == 1 })
+	<-s.asked
+	s.answers <- uploader.Answer{Path: "done"}
+	eventually(t, "the other is durable", func() bool { return w.State().Saved != nil && w.State().Saved.Snapshot == next.Snapshot })
 }

@@ -53,6 +53,8 @@ type Keeper struct {
 	noted string
 	// fetching is the fetch that was begun last; nil for none.
 	fetching *fetching
+	// brought are the files of Make that are neither taken over nor discarded: each has a claim to room.
+	brought map[string]bool
 	// written is what waits to be taken over; nil for nothing.
 	written *written
 }
@@ -68,7 +70,7 @@ type written struct {
 // Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
 // that holds nothing; it serves all the same, so that peers can see that this agent is there.
 func Open(folder, address string, note func(string, ...any), changed func()) (*Keeper, error) {
-	k := &Keeper{note: note, changed: changed, work: make(chan func(), maxWaiting)}
+	k := &Keeper{note: note, changed: changed, work: make(chan func(), maxWaiting), brought: map[string]bool{}}
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
 	var err error
 	if folder != "" {
@@ -263,14 +265,36 @@ func (k *Keeper) Make() (*os.File, error) {
 	if k.store == nil {
 		return nil, errNoMemory
 	}
-	if err := k.store.ClearSpares(); err != nil {
+	if err := k.store.Claim(); err != nil {
 		return nil, err
 	}
-	return os.CreateTemp(k.store.Directory(), "restore-*.part")
+	file, err := os.CreateTemp(k.store.Directory(), "restore-*.part")
+	if err != nil {
+		k.store.Release()
+		return nil, err
+	}
+	k.mu.Lock()
+	k.brought[filepath.Base(file.Name())] = true
+	k.mu.Unlock()
+	return file, nil
+}
+
+// release ends the claim of a file of Make.
+func (k *Keeper) release(name string) {
+	k.mu.Lock()
+	claimed := k.brought[name]
+	delete(k.brought, name)
+	k.mu.Unlock()
+	if claimed {
+		k.store.Release()
+	}
 }
 
 // Discard removes a file of Make.
-func (k *Keeper) Discard(name string) { k.discard([]File{{Name: name}}) }
+func (k *Keeper) Discard(name string) {
+	k.discard([]File{{Name: name}})
+	k.release(name)
+}
 
 // Restored takes over a file that was brought back from the storage. It is listed once a world begins with it.
 func (k *Keeper) Restored(id checkpoint.ID, part string, bytes uint64) (checkpoint.Snapshot, error) {
@@ -281,6 +305,7 @@ func (k *Keeper) Restored(id checkpoint.ID, part string, bytes uint64) (checkpoi
 	if err != nil {
 		return checkpoint.Snapshot{}, err
 	}
+	k.release(part)
 	k.changed()
 	return held, nil
 }
