@@ -7,6 +7,7 @@ import tempfile
 import threading
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from concertina.checkpoints import Checkpoints
 
@@ -72,6 +73,35 @@ class OneRank(Case):
             with self.subTest(step), self.assertRaisesRegex(error, "number"), checkpoints.saving(step):
                 self.fail("it would never be found again")
 
+    def test_what_was_just_saved_stays(self):
+        checkpoints = Checkpoints(self.folder, keep=1)
+        for step in (900, 600):
+            self.save(checkpoints, step)
+        self.assertEqual(self.names(), ["step-600", "step-900"])
+
+    def test_what_is_removed_is_never_half_there(self):
+        checkpoints = Checkpoints(self.folder, keep=1)
+        self.save(checkpoints, 7)
+        seen = []
+
+        def cut_off(path):
+            seen.append(str(path))
+            raise InterruptedError("cut off")
+
+        for step in (7, 8):
+            with self.subTest(step), mock.patch("shutil.rmtree", cut_off), self.assertRaises(InterruptedError):
+                self.save(checkpoints, step)
+            self.assertNotIn(str(self.folder / "step-7"), seen)
+        self.save(checkpoints, 9)
+        self.assertEqual(self.names(), ["step-9"], "what was left is removed")
+
+    def test_a_worker_that_has_joined_says_its_rank(self):
+        with mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": "/there"}):
+            os.environ.pop("RANK", None)
+            with self.assertRaisesRegex(ValueError, "rank=step.world.rank"):
+                Checkpoints(self.folder)
+            Checkpoints(self.folder, rank=3)
+
     def test_a_body_that_writes_elsewhere(self):
         checkpoints = Checkpoints(self.folder)
         with self.assertRaisesRegex(FileNotFoundError, "nothing was saved at .*step-3.part"), checkpoints.saving(3):
@@ -92,7 +122,17 @@ class Best(Case):
         self.assertEqual(self.names(), ["step-2", "step-2.score", "step-4", "step-4.score", "step-6", "step-6.score"])
         self.assertEqual(checkpoints.best(), (2, str(self.folder / "step-2")))
         self.assertEqual(checkpoints.newest()[0], 6)
-        self.assertEqual(Checkpoints(self.folder, lowest=True).best()[0], 6)  # of those that are there
+
+    def test_scores_know_which_of_them_are_the_best(self):
+        self.saved({1: 2.0, 2: 1.0}, best=1, lowest=True)
+        self.assertEqual(Checkpoints(self.folder, lowest=True).best()[0], 2)
+        with self.assertRaisesRegex(ValueError, "the lowest scores .* give lowest=True"):
+            Checkpoints(self.folder)
+
+    def test_who_keeps_no_best_ones_leaves_those_of_others(self):
+        self.saved({1: 2.0, 2: 1.0}, keep=1, best=1)
+        self.saved({3: 9.0, 4: 9.0}, keep=1)
+        self.assertEqual(self.names(), ["step-1", "step-1.score", "step-2", "step-2.score", "step-4"])
 
     def test_the_lowest_may_be_the_best_and_of_equals_the_newest_is(self):
         self.assertEqual(self.saved({1: 2.0, 2: 1.0, 3: 1.0, 4: 3.0}, keep=1, best=1, lowest=True).best()[0], 3)
@@ -111,9 +151,9 @@ class Best(Case):
                 for step, score in scores.items():
                     self.saved({step: score}, keep=keep, best=best, lowest=lowest)
                     there = sorted({*stay, step})
-                    good = [s for s in there if scores[s] is not None and math.isfinite(scores[s])]
+                    good = [s for s in there if best and scores[s] is not None and math.isfinite(scores[s])]
                     good.sort(key=lambda s: (sign * scores[s], s))
-                    stay = {*there[-keep:], *(good[-best:] if best else [])}
+                    stay = {step, *there[-keep:], *(good[-best:] if best else [])}
                     self.assertEqual({int(name[5:]) for name in self.names() if "." not in name}, stay)
 
     def test_what_is_no_score_is_none(self):
@@ -136,8 +176,12 @@ class Best(Case):
     def test_bad_values(self):
         with self.assertRaisesRegex(ValueError, "best is -1"):
             Checkpoints(self.folder, best=-1)
-        with self.assertRaises(ValueError), Checkpoints(self.folder).saving(1, score="good"):
-            self.fail("nobody could compare it")
+        for options in {"best": 1.5}, {"best": None}, {"keep": math.inf}, {"keep": "2"}, {"rank": 0.5}:
+            with self.subTest(options), self.assertRaisesRegex(TypeError, "whole number"):
+                Checkpoints(self.folder, **options)
+        for score, error in ("0.5", TypeError), ([], TypeError), (10**400, ValueError):
+            with self.subTest(score), self.assertRaises(error), Checkpoints(self.folder).saving(1, score=score):
+                self.fail("nobody could compare it")
 
 
 class ManyRanks(Case):
