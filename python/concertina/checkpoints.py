@@ -149,7 +149,9 @@ class Checkpoints:
             except (OSError, ValueError):
                 continue
             if order in _ORDERS.values() and order != _ORDERS[self._sign]:
-                raise ValueError(f"the {order} scores in {self.folder} are the best: give lowest={order == 'lowest'} to Checkpoints")
+                raise ValueError(
+                    f"the {order} scores in {self.folder} are the best: give lowest={order == 'lowest'} to Checkpoints"
+                )
             if math.isfinite(score):
                 found.append((self._sign * score, step))
         return [step for _, step in sorted(found)]
