@@ -49,10 +49,10 @@ from concertina.member import copy_whole
 from concertina.session import WorldChanged
 from concertina.streams import Reader, Stream, StreamPlan
 from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread
-from concertina.world import World
+from concertina.world import Change, World
 from concertina.worktime import Waited
 
-__all__ = ["AgentError", "Job", "Loader", "Step", "Stream", "World", "join"]
+__all__ = ["AgentError", "Change", "Job", "Loader", "Step", "Stream", "World", "join"]
 
 
 def join(state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None) -> "Job":
