@@ -119,7 +119,7 @@ class Step(_step.Step):
         elif not piece.samples:
             self._job._gradients.backward(loss, 0.0, last)
         if last:
-            self._job._gradients.exchange()
+            self._job._exchange()
 
     def _batches(self) -> Iterator[Any]:
         pieces = self._job._used(self._pieces)
@@ -129,7 +129,7 @@ class Step(_step.Step):
             yield batch
         self._piece = None
         if not self._job._gradients.exchanged:
-            self._job._gradients.exchange()
+            self._job._exchange()
 
 
 class Job(_job.Job):
@@ -297,6 +297,10 @@ class Job(_job.Job):
         if self._session.aborted:
             return False
         raise RuntimeError("a step has to go through step.micro_batches() to its end: its gradients are exchanged there")
+
+    def _exchange(self) -> None:
+        self._work.knows()
+        self._gradients.exchange()
 
     def _waited(self) -> Waited:
         return self._gradients.stall
