@@ -12,13 +12,13 @@ type Straggler struct {
 	// +required
 	Rank *int32 `json:"rank,omitempty"`
 
-	// pod is its worker's.
+	// pod is the name of the pod of the worker.
 	//
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Pod string `json:"pod,omitempty"`
 
-	// node is where that runs.
+	// node is the name of the node on which the pod runs.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
@@ -30,7 +30,7 @@ type Straggler struct {
 	// +optional
 	Factor string `json:"factor,omitempty"`
 
-	// since is when it was first seen.
+	// since is when it was first seen to be slow, without a break since.
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`

@@ -1,9 +1,10 @@
 """A training job as its program sees it: a loop over steps, whatever world each of them is made in."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from concertina import plan as plans
 from concertina import randomness, samples, snapshot
@@ -17,6 +18,8 @@ from concertina.step import Step, Work
 from concertina.values import Values
 from concertina.worktime import Waited, WorkTime, share_of
 from concertina.world import Assignment, Change, World
+
+_Call = TypeVar("_Call", bound=Callable[[Change], object])
 
 _IDENTITY = {"batch": "global_batch", "data": "len(data)", "shards": "shards"}
 """What a snapshot says of its training, by the name that the program knows it under."""
@@ -57,6 +60,7 @@ class Job(Member):
         self._looping = self._by_worlds = False
         self._progress: Progress | None = None
         self._on_change: list[Callable[[Change], object]] = []
+        self._told: tuple[World | None, int] | None = None  # world and step that the next change is told from
         self.metrics: dict[str, Any] = {}
         """What was reported last, by name."""
         super().__init__(state)
@@ -137,18 +141,35 @@ class Job(Member):
         self._by_worlds = True
         return self._loop_over_worlds()
 
-    def on_change(self, call: Callable[[Change], object]) -> None:
+    def on_change(self, call: _Call) -> _Call:
         """Has the loop call this in each world from now on, also in the first, before the world's first step: to write down
-        how large it is, or to make something fit its size.
+        how large it is, or to make something fit its size. Returns the function, so that it can stand above one:
+
+            @job.on_change
+            def fit(change):
+                for group in opt.param_groups:
+                    group["lr"] = base * change.world.size
+
+        change.before is the world before, or None; change.world the one that begins; change.lost how many steps are made
+        again. See Change.
 
         All ranks of the world make the call, those that have come new as well, with the state at which the world begins, so
-        they may exchange something in it; what it changes of the state must be the same on all of them. It is the program's as a step
-        is: what it raises ends the program, unless the world has ended, and then the next one makes the call anew. Several
-        are called in the order in which they were named. Raises TypeError for what cannot be called.
+        they may exchange something in it. All wait until each has made it: what it takes is a part of the pause of a change.
+
+        What it changes of the state must be the same on all ranks, so it has to follow from change.world alone: before is
+        None on those that have come new, and what is in the state may be of an older world. So `base * change.world.size`
+        and not a factor on the rate that is there.
+
+        It is the program's as a step is: what it raises ends the program, unless the world has ended, and then all calls are
+        made anew in the next one, which tell the change since the last world in which all of them returned. Several are
+        called in the order in which they were named. Raises TypeError for what cannot be called, and for an `async def`.
         """
         if not callable(call):
             raise TypeError(f"on_change() got a {type(call).__name__}: give a function of one argument, the Change")
+        if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None)):
+            raise TypeError("on_change() got an async def, and nobody awaits it: give a function that is done when it returns")
         self._on_change.append(call)
+        return call
 
     # What a framework adds.
 
@@ -289,11 +310,13 @@ class Job(Member):
         return self._load(step, used_positions(piece, step.batch.first))
 
     def _enter_world(self, assigned: Assignment) -> None:
-        before, done = self._world, self._place.step
+        # A world that ends before all calls have returned has told nobody the whole: the next one tells it too.
+        before, done = self._told = self._told or (self._world, self._place.step)
         super()._enter_world(assigned)
         change = Change(before, self.world, max(0, done - self._place.step))
-        for call in self._on_change:
+        for call in [*self._on_change]:
             call(change)
+        self._told = None
 
     def _enters(self) -> None:
         self._evaluated = self._passed = False

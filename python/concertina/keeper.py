@@ -282,7 +282,8 @@ class Keeper:
                 self._agent.snapshot_failed(
                     work.step,
                     f"nothing more of the snapshot could be written for {STUCK:g} s: {self._agent.snapshots} hangs. Training "
-                    "goes on, and no other snapshot is taken before that is over",
+                    "goes on, and no other snapshot is taken before that is over. Delete the pod to have it replaced, and look "
+                    "at its node",
                 )
             return False
         return not work.given_up
@@ -383,7 +384,9 @@ def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: 
     written = sum(-(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
     need, stored = 3 * written, 2 * written + max(2 * written, whole)
     text += f": two snapshots beside this one must fit. spec.checkpoint.memory: {_quantity(need)} would do"
-    return text if _quantity(stored) == _quantity(need) else f"{text}, with a storage {_quantity(stored)}"
+    if _quantity(stored) != _quantity(need):
+        text += f", with a storage {_quantity(stored)}"
+    return f"{text}. Suspend the job to change it; it adds to the container's memory"
 
 
 def _quantity(size: int) -> str:
@@ -400,8 +403,8 @@ def _remove(files: list[snapshot.File]) -> None:
 
 def _no_memory(error: BaseException) -> str:
     return (
-        f"no memory for a copy of the state ({str(error) or type(error).__name__}): give the worker as much more as the state "
-        "has bytes"
+        f"no memory for a copy of the state ({str(error) or type(error).__name__}): raise resources.limits.memory of the "
+        "training container by as many bytes as the state has"
     )
 
 

@@ -89,7 +89,12 @@ class Step:
 
         What it takes is left out of the time that this rank works, by which those are found that keep the others
         waiting. With PyTorch the exchange of gradients is known already; a program without it is compared once it has said
-        so.
+        so. All waits must stand in such blocks: one that does not looks like work. So a model that exchanges in its
+        forward pass, as SyncBatchNorm does, is not compared usefully.
+
+        It belongs to the thread that trains, and to a step: in another thread and in an evaluation it does nothing. A block
+        around the step.backward() that exchanges counts as work but for that exchange. Time is the host's: on a GPU
+        synchronise the device before the block, so that its work so far is not in it, and at its end, so that the exchange is.
         """
         return self._job._work.waits()
 

@@ -49,10 +49,10 @@ from concertina.member import copy_whole
 from concertina.session import WorldChanged
 from concertina.streams import Reader, Stream, StreamPlan
 from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread
-from concertina.world import World
+from concertina.world import Change, World
 from concertina.worktime import Waited
 
-__all__ = ["AgentError", "Job", "Loader", "Step", "Stream", "World", "join"]
+__all__ = ["AgentError", "Change", "Job", "Loader", "Step", "Stream", "World", "join"]
 
 
 def join(state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None) -> "Job":
@@ -119,7 +119,7 @@ class Step(_step.Step):
         elif not piece.samples:
             self._job._gradients.backward(loss, 0.0, last)
         if last:
-            self._job._gradients.exchange()
+            self._job._exchange()
 
     def _batches(self) -> Iterator[Any]:
         pieces = self._job._used(self._pieces)
@@ -129,7 +129,7 @@ class Step(_step.Step):
             yield batch
         self._piece = None
         if not self._job._gradients.exchanged:
-            self._job._gradients.exchange()
+            self._job._exchange()
 
 
 class Job(_job.Job):
@@ -297,6 +297,10 @@ class Job(_job.Job):
         if self._session.aborted:
             return False
         raise RuntimeError("a step has to go through step.micro_batches() to its end: its gradients are exchanged there")
+
+    def _exchange(self) -> None:
+        self._work.knows()
+        self._gradients.exchange()
 
     def _waited(self) -> Waited:
         return self._gradients.stall

@@ -1,6 +1,7 @@
 """How long this process works in its steps, without what it waits for others: that says who keeps whom waiting."""
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ class WorkTime:
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns):
         self._clock = clock
+        self._thread = 0  # that trains
         self._since: int | None = None  # it works since then
+        self._known = False  # what the present waits() is about is known otherwise
         self._pending = 0  # of the present step
         # Steps of which it is not known yet what they waited, each with its time, its share, and what will say it.
         self._late: deque[tuple[int, float, Callable[[], int | None]]] = deque()
@@ -27,7 +30,7 @@ class WorkTime:
         self._ahead = 0  # nanoseconds for which more was waited than worked
         self._ahead_for = 0  # steps
         self.told = False
-        """Whether the program has ever said what it waits."""
+        """Whether the program has ever said what it waits in a step."""
         self.total = 0
         """Nanoseconds of all steps so far, each as long as it would have taken with the fewest samples that a rank has; 0
         while nobody says what it waits."""
@@ -40,7 +43,7 @@ class WorkTime:
 
     def go(self) -> None:
         """A step is about to be given to the program."""
-        self._since = self._clock()
+        self._thread, self._since = threading.get_ident(), self._clock()
 
     def rest(self) -> None:
         """The program is done with the present item, and what comes now is not its work."""
@@ -50,16 +53,22 @@ class WorkTime:
 
     @contextlib.contextmanager
     def waits(self) -> Iterator[None]:
-        """What the block takes is spent waiting for others, or exchanging with them."""
-        self.told = True
-        if self._since is None:  # an evaluation, or a wait in a wait
+        """What the block takes is spent waiting for others, or exchanging with them: in the thread that trains, in a step."""
+        if self._since is None or threading.get_ident() != self._thread:  # an evaluation, a wait in a wait
             yield
             return
+        self.told, self._known = True, False
         self.rest()
+        since = self._clock()
         try:
             yield
         finally:
-            self._since = self._clock()
+            # A block with what is known otherwise is work for the rest: left out, that would count twice.
+            self._since = since if self._known else self._clock()
+
+    def knows(self) -> None:
+        """What is waited now is told with done(), also where it stands in waits()."""
+        self._known = True
 
     def done(self, waited: Waited, share: float) -> None:
         """The step is done. Of its time so long was spent waiting beside what waits() has seen. share: the fewest samples

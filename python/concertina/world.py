@@ -40,12 +40,12 @@ class Change:
     """A world that has begun, as one of its processes sees it."""
 
     before: World | None
-    """The world that this process was in before; None for its first one."""
+    """The last world of which this process has heard the whole change; None if there was none yet."""
     world: World
     """The world that has begun."""
     lost: int
-    """Steps that this process has done and that are made again in this world; 0 after a planned change, and for a process
-    that has come new."""
+    """Steps that this process had done in the world before and that are made again; 0 after a planned change, and for a
+    process that has come new."""
 
 
 @dataclass(frozen=True)

@@ -262,12 +262,13 @@ class Failures(unittest.TestCase):
         files = [File("/f/1.part", "r0", b"", 0, 1 << 20), File("/f/2.part", "s0", b"", 0, 99 << 20)]
         text = told_of(full, files, 1, 400 << 20)
         self.assertIn("/f/2.part", text)
-        self.assertIn("spec.checkpoint.memory: 300Mi would do, with a storage 600Mi", text)
+        self.assertIn("spec.checkpoint.memory: 300Mi would do, with a storage 600Mi. Suspend the job", text)
         self.assertLess(len(text), 256)
         text = told_of(full, files, 5, 100 << 20)
         self.assertIn("/f/2.part", text)
         # One that is uploaded slowly keeps its memory though two newer ones are held and a third is written.
-        self.assertTrue(text.endswith("spec.checkpoint.memory: 300Mi would do, with a storage 400Mi"), text)
+        how = "Suspend the job to change it; it adds to the container's memory"
+        self.assertTrue(text.endswith(f"spec.checkpoint.memory: 300Mi would do, with a storage 400Mi. {how}"), text)
         with mock.patch.object(Image, "write", side_effect=full):
             for _, text in self.steps(3):
                 self.assertIn("spec.checkpoint.memory: 1Mi would do", text)
@@ -331,6 +332,7 @@ class Failures(unittest.TestCase):
                 ((step, text),) = self.agent.said
                 self.assertEqual(step, self.step)
                 self.assertRegex(text, "nothing more of the snapshot could be written for 0.01 s")
+                self.assertRegex(text, "Delete the pod.* and look at its node$")
                 self.keeper._keep(self.step)
                 self.assertIs(self.keeper._thread, stuck)  # One at a time, as long as it lasts.
                 taken.set()
@@ -463,6 +465,7 @@ class Failures(unittest.TestCase):
         ((step, text),) = self.agent.said
         self.assertEqual(step, 0)
         self.assertIn("no memory for a copy of the state (MemoryError)", text)
+        self.assertIn("raise resources.limits.memory of the training container", text)
 
     def test_a_first_state_that_found_no_memory_is_not_taken_for_the_present_one(self):
         with mock.patch.object(self.keeper, "_memory_of", side_effect=MemoryError):

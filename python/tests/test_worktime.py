@@ -1,5 +1,6 @@
 """How long a process works itself, by a clock that the test moves."""
 
+import threading
 import unittest
 from unittest import mock
 
@@ -109,9 +110,49 @@ class OfSteps(unittest.TestCase):
         with self.work.waits():
             self.spend(9)
         self.work.rest()
+        self.assertFalse(self.work.told, "a program is not compared for what it waits in an evaluation alone")
         self.work.go()
         self.work.done(0, 1.0)
         self.assertEqual(self.work.total, 0)
+
+    def test_another_thread_waits_for_nobody_who_trains(self):
+        def elsewhere():
+            with self.work.waits():
+                self.spend(1000)
+
+        self.work.go()
+        other = threading.Thread(target=elsewhere)
+        other.start()
+        other.join()
+        self.assertFalse(self.work.told)
+        with self.work.waits():
+            other = threading.Thread(target=elsewhere)
+            other.start()
+            other.join()
+        self.spend(100)
+        self.work.done(0, 1.0)
+        self.assertEqual(self.work.total, 1100)
+
+    def test_an_exchange_that_is_known_is_not_counted_twice(self):
+        for step in 1, 2:
+            self.work.go()
+            self.spend(100)
+            with self.work.waits():  # around a backward pass
+                self.spend(50)
+                self.work.knows()
+                self.spend(1000)
+            with self.work.waits():
+                self.spend(500)
+            self.work.done(1000, 1.0)
+            self.assertEqual(self.work.total, 150 * step)
+            self.work.rest()
+        self.work.go()
+        self.work.knows()  # as a rule it is in no such block
+        with self.work.waits():
+            self.spend(500)
+        self.spend(100)
+        self.work.done(0, 1.0)
+        self.assertEqual(self.work.total, 400)
 
     def test_who_has_more_samples_is_not_slow_for_that(self):
         self.assertEqual([share_of(5, 4, n) for n in (1, 2)], [1.0, 0.5])

@@ -542,8 +542,9 @@ class Told(Program):
     bad = ()
 
     def loop(self):
-        self.changes = []
+        self.changes, self.heard = [], []
         self.job.on_change(self.changed)
+        self.job.on_change(self.heard.append)
         return super().loop()
 
     def changed(self, change):
@@ -586,21 +587,52 @@ class Changes(Case):
             agent.give(world(round=2))
             agent.hear("snapshot")
             self.finish(agent, program)
-            self.assertEqual(program.changes, [(None, 1, 0, 0), (1, 2, 0, 0)])
+            self.assertEqual(program.changes, [(None, 1, 0, 0), (None, 2, 0, 0)])
             agent, program = self.start(program=Told)
             agent.hear("fault")
             agent.say("raise")
             self.assertIsInstance(program.end(), ArithmeticError)
 
+    def test_a_call_that_was_broken_off_is_made_with_the_whole_change(self):
+        with mock.patch.object(Told, "bad", (2,)):
+            agent, program = self.start(program=Told)
+            path = agent.take_over(agent.hear("snapshot"), 1)
+            program.make(1)
+            self.barrier(agent, program, 2)
+            agent.stop(0)
+            agent.give(world(round=2, snapshot=path))
+            agent.hear("fault")
+            agent.give(world(round=3, snapshot=path))
+            self.finish(agent, program)
+            self.assertEqual(program.changes, [(None, 1, 0, 0), (1, 2, 2, 2), (1, 3, 2, 2)])
+            self.assertEqual([(change.world.round, change.lost) for change in program.heard], [(1, 0), (3, 2)])
+
     def test_alone_there_is_one_world(self):
         with mock.patch.dict(os.environ, clear=True):
             job, told = concertina.join({"counter": Counter()}), []
-            job.on_change(told.append)
+            self.assertEqual(job.on_change(told.append), told.append)
+
+            @job.on_change
+            def changed(change):
+                job.on_change(told.append)  # is called from the next world on
+
             for step in job.steps(DATA, global_batch=4, epochs=1):
                 with step:
                     self.assertEqual(told, [concertina.Change(None, step.world, 0)])
+        self.assertTrue(callable(changed))
         with self.assertRaisesRegex(TypeError, "on_change.. got a int"):
             job.on_change(3)
+
+        async def later(change):
+            pass
+
+        class Later:
+            async def __call__(self, change):
+                pass
+
+        for call in later, Later():
+            with self.assertRaisesRegex(TypeError, "nobody awaits it"):
+                job.on_change(call)
 
 
 class Abort(Case):

@@ -146,6 +146,32 @@ class Waiting(unittest.TestCase):
                 self.assertEqual(work.total, total * 1_000_000)
 
 
+    def test_what_is_around_the_exchange_counts_it_once(self):
+        net, now, exchange = torch.nn.Linear(2, 1), 0, Gradients.exchange
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def exchanges(gradients):
+            nonlocal now
+            now += 1000
+            exchange(gradients)
+
+        with (
+            mock.patch.dict(os.environ, clear=True),
+            mock.patch.object(Gradients, "exchange", exchanges),
+            mock.patch.object(Gradients, "stall", 1000),
+            mock.patch("concertina.job.WorkTime", lambda: WorkTime(lambda: now)),
+        ):
+            job = elastic.join(state={"net": net, "opt": opt})
+            for step in job.steps(torch.utils.data.TensorDataset(torch.ones(4, 2)), global_batch=2, epochs=1):
+                with step:
+                    for (x,) in step.micro_batches():
+                        with step.waits():
+                            now += 10
+                            step.backward(net(x).mean())
+                    opt.step()
+        self.assertEqual(job._work.total, 2 * 10)
+
+
 class Stream(torch.utils.data.IterableDataset):
     def __len__(self):
         return 3

@@ -263,6 +263,9 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		"growthPriorityClass: {value: 2000000000}":    "/growthPriorityClass/value",
 		"growthPriorityClass: {name: A}":              "/growthPriorityClass/name",
 		"drainTaints: ['a,b']":                        "/drainTaints/0",
+		"checkpoint: {uploadRate: -1}":                "/checkpoint/uploadRate",
+		"checkpoint: {uploadRate: 1.5}":               "/checkpoint/uploadRate",
+		"checkpoint: {uploadRate: fast}":              "/checkpoint/uploadRate",
 		"concurrentJobs: 0":                           "/concurrentJobs",
 		"kubeAPI: {qps: 0}":                           "/kubeAPI/qps",
 		"kubeAPI: {burst: 0}":                         "/kubeAPI/burst",
@@ -402,6 +405,7 @@ func TestTheRateOfUploads(t *testing.T) {
 		"--checkpoint-upload-rate=0":         "",
 		"--checkpoint-upload-rate=50Mi":      "checkpoint: {uploadRate: 50Mi}",
 		"--checkpoint-upload-rate=500000000": `checkpoint: {uploadRate: "500000000"}`,
+		"--checkpoint-upload-rate=800000000": "checkpoint: {uploadRate: 800000000}",
 	} {
 		args := get[*appsv1.Deployment](t, rendered(t, values), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
 		if !slices.Contains(args, want) {

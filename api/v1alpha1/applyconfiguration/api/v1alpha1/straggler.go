@@ -13,13 +13,13 @@ import (
 type StragglerApplyConfiguration struct {
 	// rank is that of the process in its world.
 	Rank *int32 `json:"rank,omitempty"`
-	// pod is its worker's.
+	// pod is the name of the pod of the worker.
 	Pod *string `json:"pod,omitempty"`
-	// node is where that runs.
+	// node is the name of the node on which the pod runs.
 	Node *string `json:"node,omitempty"`
 	// factor is how many times as long as most it works in a step, such as "1.80", without what it waits for others.
 	Factor *string `json:"factor,omitempty"`
-	// since is when it was first seen.
+	// since is when it was first seen to be slow, without a break since.
 	Since *v1.Time `json:"since,omitempty"`
 }
 
