@@ -101,6 +101,7 @@ func createUrgent(ctx context.Context, namespace string, devices corev1.Resource
 	spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: devices, Limits: devices}
 	spec.RestartPolicy, spec.PriorityClassName = corev1.RestartPolicyNever, class.Name
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "urgent"}, Spec: spec}
-	Expect(cluster.Create(ctx, pod)).To(Succeed())
+	// The API server knows of a new priority class a moment later.
+	Eventually(func() error { return cluster.Create(ctx, pod) }).Should(Succeed())
 	return pod
 }
