@@ -192,6 +192,20 @@ func (f *fleet) reject() {
 	p.rejected, p.awayAt, p.rejectedAt = !p.rejected, f.now, f.now
 }
 
+// wall has a worker lose its operator while its world trains on, and the network refuse who is to connect to it some time later.
+func (f *fleet) wall() {
+	p := f.pickPod()
+	f.cut(p, false)
+	if p.leader != nil {
+		f.drop(p, p.leader)
+	}
+	f.goWell()
+	if !p.rejected && !p.dead {
+		p.rejected, p.awayAt, p.rejectedAt = true, f.now, f.now
+	}
+	f.goWell()
+}
+
 // freeze stops everything in a worker, whose sessions stay. Or it goes on.
 func (f *fleet) freeze() {
 	p := f.pickPod()

@@ -73,6 +73,7 @@ func (f *fleet) play(t *rapid.T) {
 		"cut off":      f.with((*fleet).cutOff),
 		"freeze":       f.with((*fleet).freeze),
 		"reject":       f.with((*fleet).reject),
+		"wall":         f.with((*fleet).wall),
 		"lie":          f.with((*fleet).lie),
 		"hang up":      f.with((*fleet).hangUp),
 		"connect":      f.with((*fleet).connect),
