@@ -457,6 +457,18 @@ func (f *fleet) handle(l *modelLeader, ev Event) *Refusal {
 	return out.Refuse
 }
 
+// furthest is how far the programs of a round are: started anew, they begin where their own state is, which may be further than
+// the world has come.
+func (f *fleet) furthest(round uint64) uint64 {
+	furthest := f.done[round]
+	for _, p := range f.pods {
+		if p.in().Round == round {
+			furthest = max(furthest, p.process.done)
+		}
+	}
+	return furthest
+}
+
 // noteLeft notes how far the world is at the latest when somebody is heard of it first since a session ended, and the leader has
 // looked at that.
 func (f *fleet) noteLeft(l *modelLeader, ev Event) {
@@ -471,7 +483,7 @@ func (f *fleet) noteLeft(l *modelLeader, ev Event) {
 			left.word = left.word || p != nil && p.uid != uid && p.in().Round == w.record.Round && w.ranks.rank(p.uid) >= 0
 		case TimePassed:
 			if left.word && !left.heard {
-				left.heard, left.step = true, f.done[w.record.Round]
+				left.heard, left.step = true, f.furthest(w.record.Round)
 			}
 		}
 		l.left[uid] = left
