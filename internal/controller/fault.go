@@ -267,12 +267,12 @@ func (p *planner) crashed(w *worker) bool {
 }
 
 // history says whether a pod has ended that was in no world by then: what became of it explains
-// nothing now. It is kept for its logs. Whoever had ended before the world before the newest one began was not in that either.
+// nothing now. It is kept for its logs.
 func (p *planner) history(pod *corev1.Pod) bool {
 	if !podEnded(pod) {
 		return false
 	}
-	if stands := p.recorded(pod); stands.rank >= 0 || stands.open && !p.endedBefore(pod, p.rolled.since) {
+	if stands := p.recorded(pod); stands.rank >= 0 || stands.open {
 		return false
 	}
 	if isGrowth(pod) || p.member(pod).LostIn > 0 {

@@ -75,12 +75,15 @@ func (r *roll) standing(attempt, ordinal int32, created time.Time) standing {
 	return standing{rank: -1, open: (r.ranks == nil || r.parent) && !created.After(r.made.StartedAt.Add(clocksApart))}
 }
 
-// recorded is the standing of a worker by the record alone.
+// recorded is the standing of a worker by the record alone. Whoever had ended before the world before the newest one began is in
+// neither.
 func (p *planner) recorded(pod *corev1.Pod) standing {
 	if p.rolled == nil {
 		p.rolled = p.roll()
 	}
-	return p.rolled.standing(podAttempt(pod), podOrdinal(pod), pod.CreationTimestamp.Time)
+	stands := p.rolled.standing(podAttempt(pod), podOrdinal(pod), pod.CreationTimestamp.Time)
+	stands.open = stands.open && !p.endedBefore(pod, p.rolled.since)
+	return stands
 }
 
 // standing is that of a worker, by its own word or else by the record.

@@ -85,10 +85,20 @@ func TestWhoHasARankBeforeItIsHeard(t *testing.T) {
 func TestTheEndOfOneWhoWasInTheWorldBeforeIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		parent int64
-		told   int
-	}{"nobody has seen a step": {parent: 2, told: 3}, "there was no world before": {told: 2}} {
+		// began is when the world before did, by the history of changes; 0 for not known.
+		began time.Duration
+		told  int
+	}{
+		"nobody has seen a step":                            {parent: 2, told: 3},
+		"it ended in the world before":                      {parent: 2, began: 2 * time.Second, told: 3},
+		"it had ended, in a world before that one":          {parent: 2, began: 3 * time.Second, told: 2},
+		"there was no world before, nobody has seen a step": {told: 2},
+	} {
 		t.Run(name, func(t *testing.T) {
 			job := trains(3, func(j *v1alpha1.TrainingJob) { j.Status.World.Parent = ptr.To(c.parent) })
+			if c.began > 0 {
+				job.Status.Resizes = []v1alpha1.Resize{{Round: ptr.To[int64](2), At: ptr.To(metav1.NewTime(start.Add(c.began)))}}
+			}
 			state := elasticState(job, crewOf(job)...)
 			named(job, state.Pods[:2])
 			exited(143, start.Add(2*time.Second), "")(state.Pods[2])
