@@ -603,6 +603,7 @@ class Changes(Case):
             agent.give(world(round=2, snapshot=path))
             agent.hear("fault")
             agent.give(world(round=3, snapshot=path))
+            agent.hear("snapshot")
             self.finish(agent, program)
             self.assertEqual(program.changes, [(None, 1, 0, 0), (1, 2, 2, 2), (1, 3, 2, 2)])
             self.assertEqual([(change.world.round, change.lost) for change in program.heard], [(1, 0), (3, 2)])
