@@ -18,12 +18,13 @@ func phases(t *testing.T, targets ...string) (code int, output, ran string) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	makefile := "good fine:\n\t@echo $@ >> ran\nbad:\n\t@echo $@ >> ran; exit 1\n"
+	makefile := "good fine:\n\t@echo $@ >> ran\nbad:\n\t@echo $@ >> ran; echo '--- FAIL: TestIt'; echo '    seven is no prime'; exit 1\n"
 	if err := os.WriteFile(filepath.Join(folder, "Makefile"), []byte(makefile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), script, targets...)
 	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "CONCERTINA_CACHE="+filepath.Join(folder, "cache"))
 	said, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -48,6 +49,9 @@ func TestAPhaseThatFailsKeepsNoOtherFromRunning(t *testing.T) {
 	}
 	if !strings.Contains(summary, "1 of 3 failed") {
 		t.Errorf("the summary does not count what failed:\n%s", summary)
+	}
+	if !strings.Contains(summary, "--- FAIL: TestIt\n    seven is no prime") {
+		t.Errorf("the summary does not say what failed:\n%s", summary)
 	}
 }
 
