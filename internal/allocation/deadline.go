@@ -20,7 +20,7 @@ func (p *planner) urge(bids []*bid, pool int64) {
 	var due []*bid
 	for _, b := range bids {
 		in := &p.c.Jobs[b.id]
-		pool -= b.offers[b.least].devices - int64(in.Min)*p.devices(b.id)
+		pool -= b.offers[b.floor].devices - int64(in.Min)*p.devices(b.id)
 		if in.Deadline.After(p.c.Now) && in.Pace.Left > 0 {
 			due = append(due, b)
 		}
@@ -35,11 +35,16 @@ func (p *planner) urge(bids []*bid, pool int64) {
 		} else if b.offers[at].size == in.most(in.Max) {
 			continue // it is late whatever it is given
 		}
-		for b.least < min(at, b.urgent) && b.offers[b.least+1].devices-b.offers[b.least].devices <= pool {
-			b.least++
-			pool -= b.offers[b.least].devices - b.offers[b.least-1].devices
+		if !b.anew {
+			at = min(at, b.urgent)
 		}
-		b.most = max(b.most, b.least)
+		for b.floor < at && b.offers[b.floor+1].devices-b.offers[b.floor].devices <= pool {
+			b.floor++
+			pool -= b.offers[b.floor].devices - b.offers[b.floor-1].devices
+		}
+		if !b.anew {
+			b.most = max(b.most, b.floor)
+		}
 	}
 }
 

@@ -53,6 +53,43 @@ func TestADeadlineTakesSurplusOnly(t *testing.T) {
 	}
 }
 
+// Whatever a deadline needs, others have half of their share again once they were short for backfill, also where they gave
+// that away less than a cool-down ago, and keep it for as long as the deadline is there.
+func TestADeadlineLeavesOthersHalfOfTheirShare(t *testing.T) {
+	for _, backfill := range []time.Duration{15 * time.Second, time.Minute, 5 * time.Minute} {
+		t.Run(backfill.String(), func(t *testing.T) {
+			c := newCluster().withNodes(3, 4)
+			c.Settings.Backfill = backfill
+			other := c.training("other", 1, 12, []NodeID{0, 0, 0, 0}, withPace(linear.pace(1e6, exactly)))
+			due := c.training("due", 1, 12, []NodeID{1, 1, 1, 1}, withPace(linear.pace(1e5, exactly)), deadline(10000*time.Second))
+			s := simulate(c)
+			s.tick = 5 * time.Second
+			s.tell(t)
+			const half = 1 + (12-2)/2/2
+			var short, longest time.Duration
+			for range 600 {
+				before := s.Now
+				if s.step(); s.counts()[other] >= half {
+					short = 0
+					continue
+				}
+				short += s.Now.Sub(before)
+				longest = max(longest, short)
+			}
+			if longest == 0 {
+				t.Error("the deadline has taken nothing of the half: it proves nothing")
+			}
+			// Workers need a while to leave and to come.
+			if longest > backfill+time.Minute {
+				t.Errorf("short for %s at a time", longest)
+			}
+			if got := s.counts(); got[other] < half || got[due] < 12-half-1 {
+				t.Errorf("they have %v in the end", got)
+			}
+		})
+	}
+}
+
 // Where room comes piece by piece, a job whose newcomers are not in its world yet takes more, and pauses once for all of them. When they
 // are, it is measured first; but not where it would miss its deadline meanwhile. It has no more than twice what was tried in any case.
 func TestRoomThatComesPieceByPieceIsTaken(t *testing.T) {

@@ -92,6 +92,8 @@ type job struct {
 	added, virtual int32
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known.
 	wish int32
+	// owed is how many half its share would be where it was short of that for too long, otherwise 0.
+	owed int32
 	// growthClass is known where hasClass is true (growthScope).
 	growthClass classID
 	hasClass    bool

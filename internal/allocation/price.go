@@ -61,8 +61,11 @@ type bid struct {
 	// offers are all sizes, least to most those that it can have now.
 	offers      []offer
 	least, most int
-	// urgent is the most of them that it can have now where it needs that to meet its deadline.
-	urgent int
+	// urgent is the most of them that it can have now where it needs that to meet its deadline, owed where it was short of half
+	// its share for too long: what it gave lately does not count then.
+	urgent, owed int
+	// floor is the least that it takes.
+	floor int
 	// taken is the one of them that it has so far.
 	taken int
 	// price is what a device costs it.
@@ -224,6 +227,9 @@ func (s *stall) open(p *planner, total float64) float64 {
 	first := &p.c.Jobs[s.jobs[0]]
 	others := p.queued(s.namespace, first.Priority)
 	p.guard(bids, int64(pool+0.5), others)
+	for _, b := range bids {
+		b.floor = b.least
+	}
 	p.urge(bids, int64(pool+0.5))
 	left := p.sell(bids, int64(pool+0.5), others)
 	for i, id := range s.jobs {
@@ -244,8 +250,9 @@ func (s *stall) open(p *planner, total float64) float64 {
 // it has been so for as long as backfill.
 func (p *planner) guard(bids []*bid, pool int64, others int) {
 	for _, b := range bids {
-		b.anew = true
+		b.anew, b.floor = true, 0
 	}
+	p.urge(bids, pool)
 	p.sell(bids, pool, others)
 	for _, b := range bids {
 		in := &p.c.Jobs[b.id]
@@ -261,9 +268,11 @@ func (p *planner) guard(bids []*bid, pool int64, others int) {
 		if since.IsZero() || !end.IsZero() {
 			continue
 		}
-		for b.least < b.most && b.offers[b.least].size < half {
+		for b.least < b.owed && b.offers[b.least].size < half {
 			b.least++
 		}
+		b.most = max(b.most, b.least)
+		p.jobs[b.id].owed = in.Min + b.half
 	}
 }
 
@@ -297,7 +306,8 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	first, tuned := len(p.offers), p.c.Settings.pricing()
 	perNode, left := p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	seconds := func(n int32) float64 { return left / in.Pace.Speed.Speed(int(n), int((n+perNode-1)/perNode)) }
-	mayGrow, fixed := p.mayGrow(id) && p.kept(id), j.limit <= j.gone
+	could, fixed := p.mayGrow(id), j.limit <= j.gone
+	mayGrow := could && p.kept(id)
 	grows := mayGrow && p.tried(id)
 	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, tuned.Trial*in.Pace.Tried) || n == in.Min) && len(p.offers)-first < offersOf; n = in.next(n) {
 		o := offer{size: n, devices: int64(n) * devices, seconds: seconds(n)}
@@ -309,6 +319,9 @@ func (p *planner) bid(id JobID, share float64) *bid {
 		}
 		if n <= size || mayGrow {
 			b.urgent = len(p.offers) - first
+		}
+		if n <= size || could {
+			b.owed = len(p.offers) - first
 		}
 		if n <= size && fixed {
 			b.least = len(p.offers) - first
@@ -351,9 +364,7 @@ func (p *planner) sell(bids []*bid, pool int64, others int) int64 {
 	for _, b := range bids {
 		mins := int64(p.c.Jobs[b.id].Min) * p.devices(b.id)
 		all += mins
-		if b.taken = b.least; b.anew {
-			b.taken = 0
-		}
+		b.taken = b.floor
 		pool -= b.offers[b.taken].devices - mins
 	}
 	for i, b := range bids {
@@ -407,7 +418,7 @@ func (l *level) trade(id JobID, steps int32) bool {
 			continue
 		}
 		fair := func(int64) bool { return p.size(donor) >= j.wish }
-		if (p.rested(id) || p.marksFor(donor, id)) && p.takeOne(id, donor, steps, fair) {
+		if (p.rested(id) || p.size(id) < p.jobs[id].owed || p.marksFor(donor, id)) && p.takeOne(id, donor, steps, fair) {
 			return true
 		}
 	}
