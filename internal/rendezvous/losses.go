@@ -188,7 +188,8 @@ func (m *Machine) lose(now time.Time, uid string, mem *member, program bool, why
 
 // wentAsPlanned says whether a member was to leave the world, which was given up for that, and has left it as it was told to.
 func (m *Machine) wentAsPlanned(mem *member) bool {
-	return m.broken != nil && m.broken.planned && (mem.leaving() || mem.wentFrom == m.world.record.Round) && m.isOut(mem)
+	r := m.broken
+	return r != nil && (r.planned || r.wished) && (mem.leaving() || mem.wentFrom == m.world.record.Round) && m.isOut(mem)
 }
 
 func (m *Machine) addLoss(loss Loss) {

@@ -16,12 +16,15 @@ func TestWhoHasLeftAsPlannedIsNotLost(t *testing.T) {
 		ends     func(*Member)
 		stays    bool // whether nobody wants it gone
 		early    bool // whether it ends before it has left
+		another  bool // whether another operator leads by then
 		losses   int
 	}{
 		"its pod has ended":                               {ends: ended},
 		"its pod was deleted by force":                    {ends: gone},
 		"its programs are started anew, and it has ended": {strategy: Restart, ends: ended},
 		"its programs are started anew, and it is gone":   {strategy: Restart, ends: gone},
+		"another operator leads when its pod has ended":   {ends: ended, another: true},
+		"another operator leads, and it is still there":   {another: true},
 		"it ends before it has left":                      {ends: ended, early: true, losses: 1},
 		"another one ends, which was to stay":             {ends: ended, stays: true, losses: 1},
 	} {
@@ -37,6 +40,10 @@ func TestWhoHasLeftAsPlannedIsNotLost(t *testing.T) {
 			f.until(l, "the world is left", func() bool {
 				return l.machine.broken != nil && (c.early || l.machine.State() == StateRegrouping)
 			})
+			if c.another {
+				l = f.succeeded(l)
+				f.until(l, "it regroups", func() bool { return l.machine.State() == StateRegrouping })
+			}
 			victim := f.pods["p01"]
 			if c.stays {
 				victim = f.pods["p00"]
@@ -44,9 +51,11 @@ func TestWhoHasLeftAsPlannedIsNotLost(t *testing.T) {
 			if out := l.machine.members[victim.uid].report.Out; out == c.early {
 				t.Fatalf("it has left its world: %v", out)
 			}
-			f.end(victim)
-			victim.want.Leaving, victim.want.LeaveBy = "", time.Time{}
-			c.ends(&victim.want)
+			if c.ends != nil {
+				f.end(victim)
+				victim.want.Leaving, victim.want.LeaveBy = "", time.Time{}
+				c.ends(&victim.want)
+			}
 			f.makePod()
 			f.makePod()
 			_ = f.handle(l, GangExpected{f.gang()})
