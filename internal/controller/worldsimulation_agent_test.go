@@ -41,6 +41,8 @@ type simAgent struct {
 	// lastEnded, before and begun are the end of the process's last step, the same when it was given its world, and
 	// when it has begun its first step there.
 	lastEnded, before, begun time.Time
+	// took is how long the last steps of its process took in this world, without the first.
+	took []time.Duration
 	// probes are those that it was asked for last, in the term probedIn, and probed what has come of them.
 	probes   []rendezvous.Probe
 	probedIn uint64
@@ -161,7 +163,7 @@ func (a *simAgent) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 		if effect.Connection == p.connection {
 			p.stop, p.armed = 0, 0
 			p.entered, p.done = effect.Start.World.FromStep, effect.Start.World.FromStep
-			a.before, a.begun = a.lastEnded, time.Time{}
+			a.before, a.begun, a.took = a.lastEnded, time.Time{}, nil
 			a.tellProcess(effect.Connection, func() { a.take(effect.Start) })
 		}
 	case lifecycle.Deny:
@@ -453,6 +455,10 @@ func (a *simAgent) state() rendezvous.Report {
 		if !a.before.IsZero() {
 			r.Pause = a.begun.Sub(a.before)
 		}
+	}
+	if !standing.Entering && len(a.took) > 0 {
+		took := slices.Sorted(slices.Values(a.took))
+		r.StepTime = took[(len(took)-1)/2]
 	}
 	return r
 }

@@ -261,6 +261,9 @@ func (a *simAgent) endStep() {
 			p.stepping, p.ending, p.writing = false, false, false
 			p.done++
 			p.state = append(p.state, p.round)
+			if p.done > p.fromStep+1 {
+				a.took = append(a.took[max(0, len(a.took)-7):], time.Since(a.lastEnded))
+			}
 			a.lastEnded = time.Now()
 			if p.writer && p.done%t.memoryInterval == 0 {
 				a.save()

@@ -31,6 +31,7 @@ import (
 //	worldsimulation_program_test.go    its training process
 //	worldsimulation_clocks_test.go     clocks that are wrong
 //	worldsimulation_kills_test.go      a change, with a kill at each of its effects
+//	worldsimulation_outages_test.go    an API server that is away, and partitions of worlds with long steps
 //	worldsimulation_checks_test.go     what must hold
 //	worldsimulation_recovery_test.go   what a recovery may lose
 type simTraining struct {

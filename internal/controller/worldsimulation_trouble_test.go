@@ -202,9 +202,12 @@ func (t *simTraining) standStill(a *simAgent) {
 
 // cut has a node reach some others no more, for a while, in both directions or in one.
 func (t *simTraining) cut(node, how string, ways ...map[string]bool) {
-	d := t.span(100*time.Millisecond, 2*time.Minute)
-	t.harm(d+time.Minute, "node %s %s, for %s", node, how, d)
 	t.faults++
+	t.cutFor(t.span(100*time.Millisecond, 2*time.Minute), node, how, ways...)
+}
+
+func (t *simTraining) cutFor(d time.Duration, node, how string, ways ...map[string]bool) {
+	t.harm(d+time.Minute, "node %s %s, for %s", node, how, d)
 	for _, way := range ways {
 		way[node] = true
 	}

@@ -119,6 +119,11 @@ func (m *Machine) replaceMembers(now time.Time) {
 			known = m.named(expected.UID)
 		}
 		delete(m.members, expected.UID)
+		if m.wentAsPlanned(known) && (expected.Lost != "" || expected.Ended) {
+			known.wentFrom = m.world.record.Round
+		} else {
+			known.wentFrom = 0
+		}
 		known.want = expected
 		members[expected.UID] = known
 	}

@@ -71,12 +71,17 @@ func (m *Machine) heldSince(now time.Time, mem *member) time.Time {
 	return at
 }
 
+// noteAsked takes note of a change that cannot go on before a record is written. Its write may fail before anything else is
+// heard, so that is noted when it is asked for.
+func (m *Machine) noteAsked(now time.Time) {
+	if m.writing != nil && m.change != nil && m.change.askedFor.IsZero() {
+		m.change.askedFor = now
+	}
+}
+
 // unclear says whether a record was asked for too long ago that this change needs, and nobody has said whether it
 // was written.
 func (m *Machine) unclear(now time.Time) bool {
-	c := m.change
-	if m.writing != nil && c.askedFor.IsZero() {
-		c.askedFor = now
-	}
-	return !c.askedFor.IsZero() && now.Sub(c.askedFor) >= unclearTime
+	m.noteAsked(now)
+	return !m.change.askedFor.IsZero() && now.Sub(m.change.askedFor) >= unclearTime
 }

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,40 @@ func TestAWorldDoesNotStandForAnUnclearWrite(t *testing.T) {
 	f.turns(l, 20)
 	if w := l.machine.world; w.record.Workers != 3 || f.losses(l) != "" {
 		t.Errorf("the next try leads to %d workers, %s", w.record.Workers, f.losses(l))
+	}
+}
+
+// Nor does it for one that nobody takes, and that fails before anything else is heard: not at the first try, nor at a later one.
+func TestAWorldDoesNotStandForARecordThatNobodyTakes(t *testing.T) {
+	f, l := parkedPair(t)
+	fails := func() {
+		if l.writing != nil {
+			l.writing = nil
+			_ = f.handle(l, RecordAnswered{Err: errors.New("connection refused")})
+		}
+	}
+	fails()
+	tries, since := 1, f.now
+	for tries < 3 {
+		for _, p := range f.pods {
+			f.tellState(p)
+			fails()
+			for len(p.queue) > 0 {
+				f.deliverTo(p)
+				fails()
+			}
+			f.move(p)
+		}
+		f.pass(100 * time.Millisecond)
+		fails()
+		switch stands := f.standing("p00") && f.standing("p01"); {
+		case !stands && !since.IsZero():
+			tries, since = tries+1, time.Time{}
+		case stands && since.IsZero():
+			since = f.now
+		case stands && f.now.Sub(since) > unclearTime+time.Second:
+			t.Fatalf("at try %d it stands for %s: %s", tries, f.now.Sub(since), &f.pods["p00"].worker)
+		}
 	}
 }
 

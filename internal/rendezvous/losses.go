@@ -177,13 +177,19 @@ func (m *Machine) lose(now time.Time, uid string, mem *member, program bool, why
 	if mem.fellAt.IsZero() {
 		mem.fellAt = now
 	}
-	if m.broken != nil && m.broken.planned && mem.leaving() && m.isOut(mem) {
-		return // it was let go, and nothing of it is lost
+	if m.wentAsPlanned(mem) {
+		return // nothing of it is lost
 	}
 	m.addLoss(Loss{
 		UID: uid, Name: mem.want.Name, Program: program, Round: round, Rank: m.world.ranks.rank(uid), At: now, Message: why,
 	})
 	m.note(notedLost, "round %d has lost %s: %s", round, mem.want.Name, brief(why))
+}
+
+// wentAsPlanned says whether a member was to leave the world, which was given up for that, and has left it as it was told to.
+func (m *Machine) wentAsPlanned(mem *member) bool {
+	r := m.broken
+	return r != nil && (r.planned || r.wished) && (mem.leaving() || mem.wentFrom == m.world.record.Round) && m.isOut(mem)
 }
 
 func (m *Machine) addLoss(loss Loss) {

@@ -379,6 +379,7 @@ func (m *Machine) decide(now time.Time) {
 			m.tryClose(now)
 		}
 	}
+	m.noteAsked(now)
 }
 
 // attend looks after the world that there is, and returns the next one when it is time for it.

@@ -141,9 +141,10 @@ func TestMembersAndNodesAreNamedTogether(t *testing.T) {
 	}
 }
 
-// Whatever stands in a record, the nodes that are read of it are as many as its workers, and no text costs much.
+// Whatever stands in a record, the nodes and racks that are read of it are as many as its workers, and no text costs much.
 func FuzzNamedNodes(f *testing.F) {
 	f.Add(packNodes([]string{"n0", "n1", "n1"}), int32(3))
+	f.Add(packRacks([]string{"", "row-1", ""}), int32(3))
 	var bomb bytes.Buffer
 	writer, _ := flate.NewWriter(&bomb, flate.BestCompression)
 	_, _ = writer.Write(make([]byte, 32<<20))
@@ -152,6 +153,10 @@ func FuzzNamedNodes(f *testing.F) {
 	f.Add("AAA=", int32(2))
 	f.Add("", int32(0))
 	f.Fuzz(func(t *testing.T, text string, workers int32) {
+		racks := unpackRacks(text, workers)
+		if again := packRacks(racks); racks != nil && (int32(len(racks)) != workers || again != "" && !slices.Equal(unpackRacks(again, workers), racks)) {
+			t.Errorf("%q is read of %q as the racks of %d members, and written as %q", racks, text, workers, again)
+		}
 		nodes := unpackNodes(text, workers)
 		if nodes == nil {
 			return

@@ -20,6 +20,9 @@ type recovery struct {
 	// planned is true when the world was given up for a planned change: faults mean nothing then. stop
 	// says that programs are to be asked for a checkpoint first.
 	planned, stop bool
+	// unknown is true when an older leader had everybody leave, and nobody says why; wished once it is taken for the leave of
+	// somebody who was to leave.
+	unknown, wished bool
 	// leave is the step after which programs that are started anew save and leave; 0 for none. saved are those who
 	// have said that they did.
 	leave uint64
@@ -73,7 +76,7 @@ func (m *Machine) findBreak(now time.Time) {
 	case faults > 0:
 		m.breakWorld(now, &recovery{reason: ReasonProgramFailed, why: m.firstFault(), planned: m.change != nil})
 	default:
-		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: "a worker has left the world"})
+		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: "a worker has left the world", unknown: true})
 	}
 }
 
@@ -120,6 +123,7 @@ func (m *Machine) breakWorld(now time.Time, r *recovery) {
 
 // recover takes a recovery further, and returns the next world when it is time for it.
 func (m *Machine) recover(now time.Time) *plan {
+	m.guessWhy()
 	m.noteSaved()
 	if !m.judge(now) || m.fatal != "" || !m.allOut(now) {
 		return nil
@@ -146,6 +150,21 @@ func (m *Machine) recover(now time.Time) *plan {
 		return p
 	}
 	return m.rewind(now, p)
+}
+
+// guessWhy finds out why an older leader had everybody leave: when somebody has left who was to leave, it was most likely for
+// that. Should somebody be lost or have failed, that explains it all the same.
+func (m *Machine) guessWhy() {
+	r := m.broken
+	if !r.unknown || r.wished {
+		return
+	}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && mem.leaving() && m.isOut(mem) {
+			r.wished, r.reason, r.why = true, mem.want.Leaving, fmt.Sprintf("%s leaves (%s)", mem.want.Name, mem.want.Leaving)
+			return
+		}
+	}
 }
 
 // regroup waits, with whoever is left.

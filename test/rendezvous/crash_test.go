@@ -34,7 +34,7 @@ import (
 const (
 	leaderVariable     = "TEST_LEADER_NAMESPACE"
 	kubeconfigVariable = "TEST_LEADER_KUBECONFIG"
-	// killVariable says when the leader kills itself: killNever, killDurable, or a number of
+	// killVariable says when the leader kills itself: killNever, killDurable, one of the aims, or a number of
 	// microseconds after it asked for a round.
 	killVariable = "TEST_LEADER_KILL"
 
@@ -49,11 +49,7 @@ type killer struct {
 }
 
 func (k killer) Record(ctx context.Context, job rendezvous.JobKey, prev, next rendezvous.Record) (rendezvous.Record, error) {
-	if next.Round > prev.Round && k.when != killNever && k.when != killDurable {
-		delay, err := strconv.Atoi(k.when)
-		if err != nil {
-			return rendezvous.Record{}, err
-		}
+	if delay, err := strconv.Atoi(k.when); err == nil && next.Round > prev.Round {
 		time.AfterFunc(time.Duration(delay)*time.Microsecond, killOurselves)
 	}
 	found, err := k.Recorder.Record(ctx, job, prev, next)
@@ -119,6 +115,12 @@ func leadJob(ctx context.Context) error {
 	server.Expect(key, gang)
 	if os.Getenv(changesVariable) != "" {
 		go followPods(ctx, c, func(gang rendezvous.Gang) { server.Expect(key, gang) }, namespace)
+	}
+	if path := os.Getenv(doingVariable); path != "" {
+		go noteDoing(ctx, path, func() rendezvous.Inspection {
+			seen, _ := server.Inspect(key)
+			return seen
+		})
 	}
 	return server.Start(ctx)
 }

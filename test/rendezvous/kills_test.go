@@ -1,12 +1,16 @@
 package rendezvous
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,10 +27,16 @@ import (
 const (
 	// changesVariable has a leader follow the pods of its namespace for as long as it leads.
 	changesVariable = "TEST_LEADER_CHANGES"
+	// doingVariable is the file in which a leader notes what it is at, for when it is killed.
+	doingVariable = "TEST_LEADER_DOING"
 	// wishAnnotation says on a pod what the controller would make of it: leaving, or lost.
 	wishAnnotation = "test.concertina.dev/wish"
 	wishLeaving    = "leaving"
 	wishLost       = "lost"
+	// snapshotEvery is after how many steps a snapshot is taken.
+	snapshotEvery = 5
+	// enoughKills is how many must have hit everything.
+	enoughKills = 400
 	// killsOfATeam is after how many kills another job begins: tokens end after ten minutes.
 	killsOfATeam = 40
 )
@@ -49,8 +59,74 @@ func wished(pods []*corev1.Pod, durable rendezvous.Record) rendezvous.Gang {
 	return gang
 }
 
+// What a leader is at when it is killed.
+const (
+	inATakeover  = "a takeover"
+	inAnAdoption = "an adoption"
+	inABarrier   = "a barrier"
+	inAWrite     = "the write of a round"
+	inAPublish   = "a publish"
+	inARecovery  = "a recovery"
+	inTraining   = "training"
+)
+
+// doing is what a leader is at. The world of an earlier one is adopted once all that are in it obey the new one.
+func doing(seen *rendezvous.Inspection) string {
+	unled := slices.ContainsFunc(seen.Members, func(member rendezvous.MemberInspection) bool {
+		return member.InWorld && member.Term < seen.Term
+	})
+	switch {
+	case seen.Term == 0:
+		return inATakeover
+	case seen.Recovery != nil:
+		return inARecovery
+	case seen.Write != nil && seen.Write.Asked:
+		return inAWrite
+	case seen.World == nil || seen.World.Adopted && unled:
+		return inAnAdoption
+	case seen.Barrier != nil:
+		return inABarrier
+	case seen.World.Entered < int(seen.World.Workers):
+		return inAPublish
+	}
+	return inTraining
+}
+
+// aims are what some leaders are killed at; others are killed around the write of a round, or whenever.
+var aims = []string{inAnAdoption, inABarrier, inAPublish, inARecovery}
+
+// noteDoing notes what a leader is at in a file, until it ends. When that is what it is to be killed at it is, within 2 ms.
+func noteDoing(ctx context.Context, path string, inspect func() rendezvous.Inspection) {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return // the test that made it is over
+	}
+	last := ""
+	for ctx.Err() == nil {
+		if seen := inspect(); doing(&seen) != last {
+			last = doing(&seen)
+			_, _ = fmt.Fprintln(file, last)
+			if last == os.Getenv(killVariable) {
+				time.AfterFunc(rand.N(2*time.Millisecond), killOurselves)
+			}
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+// wasDoing is what a leader was at last.
+func wasDoing(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return cmp.Or(lines[len(lines)-1], inATakeover)
+}
+
 // TestKilledWhileWorldsChange kills leaders, each a process of its own, while workers come, leave and end: in barriers,
-// beside the writes of rounds, in publishes, in recoveries and in adoptions. Whatever an agent was told stays true, the
+// beside the writes of rounds, in publishes, in recoveries and in adoptions, which each leader notes. Whatever an agent was told stays true, the
 // record never goes back, and the last leader has a world that trains. KILLS says how many, 8 if it does not.
 func TestKilledWhileWorldsChange(t *testing.T) {
 	kills := 8
@@ -63,13 +139,18 @@ func TestKilledWhileWorldsChange(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	where := map[string]int{}
+	where, changes := map[string]int{}, map[string]int{}
 	for done := 0; done < kills; done += killsOfATeam {
 		t.Run(fmt.Sprintf("from kill %d on", done), func(t *testing.T) {
-			newUnrest(t, random, where).play(min(killsOfATeam, kills-done))
+			newUnrest(t, random, where, changes).play(min(killsOfATeam, kills-done))
 		})
 	}
-	t.Logf("%d kills: %v", kills, where)
+	t.Logf("%d kills: %v, while %v", kills, where, changes)
+	for _, what := range append(aims, inAWrite) {
+		if kills >= enoughKills && where[what] == 0 {
+			t.Errorf("of %d leaders nobody was killed in %s", kills, what)
+		}
+	}
 }
 
 // unrest is a job whose leaders are killed.
@@ -83,14 +164,14 @@ type unrest struct {
 	wishes  map[string]string
 	seen    *worlds
 	last    rendezvous.Record
-	// where counts what was going on when a leader was killed.
-	where map[string]int
+	// where counts what leaders were at when they were killed, changes what they were given to do.
+	where, changes map[string]int
 }
 
-func newUnrest(t *testing.T, random *rand.Rand, where map[string]int) *unrest {
+func newUnrest(t *testing.T, random *rand.Rand, where, changes map[string]int) *unrest {
 	u := &unrest{
 		t: t, random: random, team: newTeam(t, 0), agents: map[string]*rendezvoustest.Agent{}, wishes: map[string]string{},
-		seen: &worlds{digests: map[uint64]string{}, ranks: map[[2]uint64]string{}}, where: where,
+		seen: &worlds{digests: map[uint64]string{}, ranks: map[[2]uint64]string{}}, where: where, changes: changes,
 	}
 	u.socket, u.address = listen(t)
 	for range 3 {
@@ -109,7 +190,7 @@ func (u *unrest) add() {
 	agent := rendezvoustest.Start(rendezvoustest.Config{
 		Address: u.address, Roots: u.team.roots, ServerName: serviceName,
 		Token: func() string { return token }, Heartbeat: 50 * time.Millisecond,
-		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: 5,
+		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: snapshotEvery,
 		Hello: &rendezvousv1.Hello{
 			Protocol: 2, Namespace: u.team.key.Namespace, Job: u.team.key.Name, Attempt: 1,
 			PodName: pod.Name, PodUid: string(pod.UID), Address: fmt.Sprintf("10.0.0.%d", i+1), MasterPort: 4000,
@@ -136,16 +217,29 @@ func (u *unrest) stay() []string {
 	return slices.DeleteFunc(names, func(name string) bool { return u.wishes[name] != "" })
 }
 
-// change has workers come, leave or end, or nothing happen. It says which.
-func (u *unrest) change() string {
+// outlivesOne says whether the newest world holds more than one snapshot of its own: a job of which nobody has one any more
+// starts over, and no leader of this attempt has a world again.
+func (u *unrest) outlivesOne() bool {
+	in := 0
+	for _, name := range u.stay() {
+		if s := u.agents[name].Snapshot(); s.Round == u.last.Round && s.Done >= u.last.FromStep+snapshotEvery+1 {
+			in++
+		}
+	}
+	return u.last.Round > 0 && in >= int(u.last.Workers)
+}
+
+// change has workers come, leave or end, or nothing happen, and one end for a recovery. It says which.
+func (u *unrest) change(recovery bool) string {
 	stay := u.stay()
 	switch {
 	case len(stay) < 3:
 		u.add()
 		return "a worker comes"
+	case recovery && u.outlivesOne():
 	case u.random.IntN(4) == 0:
 		return "nothing happens"
-	case u.random.IntN(2) == 0:
+	case u.random.IntN(2) == 0 || !u.outlivesOne():
 		u.wish(stay[u.random.IntN(len(stay))], wishLeaving)
 		return "a worker leaves"
 	}
@@ -161,17 +255,23 @@ func (u *unrest) play(kills int) {
 	defer u.tell()
 	for range kills {
 		when := killNever
-		switch u.random.IntN(4) {
-		case 0:
+		switch aim := u.random.IntN(8); aim {
+		case 0, 1, 2, 3:
+			when = aims[aim]
+		case 4:
 			when = killDurable
-		case 1:
+		case 5:
 			when = strconv.Itoa(u.random.IntN(20_000))
 		}
-		l := startLeader(u.t, u.team.key.Namespace, u.socket, when, changesVariable+"=yes")
+		doing := filepath.Join(u.t.TempDir(), "doing")
+		if err := os.WriteFile(doing, nil, 0o600); err != nil {
+			u.t.Fatal(err)
+		}
+		l := startLeader(u.t, u.team.key.Namespace, u.socket, when, changesVariable+"=yes", doingVariable+"="+doing)
 		u.settle(l)
-		what := u.change()
+		u.changes[u.change(when == inARecovery)]++
 		l.killWithin(u.t, time.Duration(u.random.IntN(400))*time.Millisecond)
-		u.where[what]++
+		u.where[wasDoing(u.t, doing)]++
 		u.check()
 	}
 	for len(u.stay()) < 3 {

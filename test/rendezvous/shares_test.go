@@ -19,7 +19,7 @@ import (
 	uploading "github.com/concertina-dev/concertina/internal/uploader/server"
 )
 
-// stateBytes is the size of the larger part of the program's state; there is half as much beside it.
+// stateBytes is the size of the larger part of the program's state, unless a test says more; there is half as much beside it.
 const stateBytes = 16 << 20
 
 // sharing is a job whose programs have a large state, each on a node of its own.
@@ -34,6 +34,9 @@ type sharing struct {
 	// attempt is the one that those begin who are started, kept the folder of checkpoints; empty for a job without a storage.
 	attempt int32
 	kept    string
+	// bytes is the size of the larger part of the state, steps the file of steps that were made; empty for none.
+	bytes int
+	steps string
 }
 
 // sharer is one worker.
@@ -48,12 +51,18 @@ type sharer struct {
 
 func newSharing(t *testing.T, clean string, workers int) *sharing {
 	t.Helper()
-	s := &sharing{t: t, team: newTeam(t, workers), clean: clean, attempt: 1, binary: filepath.Join(t.TempDir(), "agent")}
-	if out, err := exec.Command("go", "build", "-o", s.binary, root+"/cmd/agent").CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
+	s := &sharing{t: t, team: newTeam(t, workers), clean: clean, attempt: 1, binary: buildAgent(t), bytes: stateBytes}
 	s.leader, s.address = s.team.lead(t, recorder())
 	return s
+}
+
+func buildAgent(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "agent")
+	if out, err := exec.Command("go", "build", "-o", binary, root+"/cmd/agent").CombinedOutput(); err != nil {
+		t.Fatalf("build the agent: %v\n%s", err, out)
+	}
+	return binary
 }
 
 // expect has the leader expect the workers that there are.
@@ -96,7 +105,8 @@ func (s *sharing) start() {
 	w.cmd.Stdout, w.cmd.Stderr = &w.output, &w.output
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	_, port, _ := strings.Cut(s.address, ":")
-	w.cmd.Env = append(os.Environ(), "PYTHONPATH="+root+"/python", "STATE_BYTES=16777216", "CLEAN="+s.clean)
+	w.cmd.Env = append(os.Environ(), "PYTHONPATH="+root+"/python", "STATE_BYTES="+strconv.Itoa(s.bytes), "CLEAN="+s.clean,
+		"STEPS="+s.steps)
 	for name, value := range map[string]string{
 		agent.EnvNamespace: s.team.key.Namespace, agent.EnvJob: s.team.key.Name, agent.EnvAttempt: strconv.Itoa(int(s.attempt)),
 		agent.EnvPodName: pod.Name, agent.EnvPodUID: string(pod.UID), agent.EnvPodIP: "127.0.0.1",

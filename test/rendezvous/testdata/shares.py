@@ -1,6 +1,6 @@
 """A training program with a large state: every step writes its number all over it. Ranks wait for each other in each step.
 
-It ends with 9 when its state is not the one after the steps that were made.
+It ends with 9 when its state is not the one after the steps that were made. With STEPS, rank 0 appends each step to that file.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ from concertina.job import Job
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # Like a node that ends, the agent takes everything along.
 SIZE = int(os.environ["STATE_BYTES"])
 CLEAN = os.environ["CLEAN"] == "yes"
+STEPS = os.environ.get("STEPS")
 PLACES = range(0, SIZE - 8, 1 << 20)
 
 
@@ -90,4 +91,7 @@ for step in job.steps(range(1000), global_batch=1, epochs=1000):
         if CLEAN:
             step.begin_update()
         state.update(step.number)
+        if STEPS and step.world.rank == 0:
+            with open(STEPS, "a") as file:
+                file.write(f"{step.number}\n")
 sys.exit(0)
