@@ -29,8 +29,8 @@ type Store struct {
 	// that the job relies on.
 	held                []held
 	came, fresh, relied ID
-	// drops counts the files that were dropped.
-	drops int
+	// drops counts the files that were dropped, pins the names of Pin.
+	drops, pins int
 
 	// sparing is held while files are left to programs; claims counts who needs the room of those, see Claim.
 	sparing sync.Mutex
@@ -106,7 +106,7 @@ func (s *Store) Leftovers() ([]string, error) {
 }
 
 // ownParts begin the names of files that agents write themselves.
-var ownParts = []string{"fetch-", "drop-", "restore-"}
+var ownParts = []string{"fetch-", "drop-", "restore-", "pin-"}
 
 func heldAs(id ID, bytes uint64, blocks []Hash) held {
 	return held{Snapshot: Snapshot{ID: id, Bytes: bytes, Hash: hashOfBlocks(blocks)}, blocks: blocks}
@@ -352,6 +352,19 @@ func (s *Store) Path(id ID) (string, bool) {
 		return "", false
 	}
 	return s.path(id), true
+}
+
+// Pin gives a file another name, which is the caller's: what it is called stays as it is until the caller removes it, whatever becomes
+// of the snapshot meanwhile. Errors: it is not held, or the folder takes no other name for it.
+func (s *Store) Pin(id ID) (path string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.find(id) < 0 {
+		return "", fs.ErrNotExist
+	}
+	s.pins++
+	path = filepath.Join(s.dir, fmt.Sprintf("pin-%d%s", s.pins, partSuffix))
+	return path, os.Link(s.path(id), path)
 }
 
 // Retain drops all snapshots but those that wanted says true to. Whoever reads one meanwhile reads on.
