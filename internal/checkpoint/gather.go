@@ -152,12 +152,18 @@ func (g *gathering) run() {
 	g.holding = each * len(holders)
 	for _, h := range holders {
 		for range each {
-			streams.Go(func() { g.stream(h, places) })
+			streams.Go(func() {
+				defer g.leave()
+				if len(peers) > 0 {
+					g.streamShared(h, true)
+				}
+				g.stream(h, places)
+			})
 		}
 	}
 	for _, h := range peers {
 		if _, both := holders[h.String()]; !both {
-			streams.Go(func() { g.streamShared(h) })
+			streams.Go(func() { g.streamShared(h, false) })
 		}
 	}
 	streams.Wait()
@@ -182,7 +188,6 @@ func (g *gathering) arrange(shared bool) {
 
 // stream gets pieces from one holder.
 func (g *gathering) stream(from Holder, places chan struct{}) {
-	defer g.leave()
 	buffer := make([]byte, blockBytes)
 	for {
 		p := g.next(from)

@@ -42,6 +42,9 @@ type Server struct {
 	// verifying is held while a file is read to see whether it is whole; dropped is told of one that was not.
 	verifying sync.Mutex
 	dropped   func(error)
+	// sharing is taken by who is given one of several pieces; given says how often each was.
+	sharing chan struct{}
+	given   tally
 }
 
 // Serve starts a server at an address, host:port; port 0 means a free one. One without a store has no snapshots. dropped,
@@ -60,7 +63,7 @@ func Serve(store *Store, address string, identity *Identity, dropped func(error)
 
 // serveOn starts a server that is reached at a port.
 func serveOn(store *Store, listener net.Listener, port int, identity *Identity, dropped func(error)) *Server {
-	s := &Server{store: store, port: port, guests: newGuests(maxConnections), dropped: dropped}
+	s := &Server{store: store, port: port, guests: newGuests(maxConnections), dropped: dropped, sharing: make(chan struct{}, maxSharing)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+folder+"{name}", s.admit(s.give))
 	mux.HandleFunc("POST "+folder+"{name}", s.admit(s.verify))

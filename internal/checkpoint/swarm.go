@@ -5,17 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 )
 
 // Where many workers need the same files they give each other what has come of them, so that nobody waits for the links of those few
-// that had them from the beginning. Who lacks pieces asks a peer for any of them; the peer gives one that it has, and where it has
-// none waits a moment for one. So nobody needs to know who has what.
+// that had them from the beginning. Who lacks pieces asks another for any of them; that one gives the one of those it has that it has
+// given least often, and where it has none waits a moment for one. So nobody needs to know who has what, and what was with one is
+// soon with several. It gives few at a time: nobody can give a piece on before all of it is there.
 
 const (
 	// sharedBlocks is how many blocks a piece has at least of a file that several are getting: smaller ones than else, since nobody
@@ -28,8 +29,12 @@ const (
 	pieceHeader = "Snapshot-Piece"
 )
 
-// sharedWait is how long a server waits for a piece that a client lacks.
-const sharedWait = 2 * time.Second
+const (
+	// sharedWait is how long a server waits for a piece that a client lacks, and for its turn.
+	sharedWait = 2 * time.Second
+	// maxSharing is how many pieces a server gives at a time to clients that lack several.
+	maxSharing = 4
+)
 
 // pieceSet are some of the pieces of a file; there are at most maxPieces.
 type pieceSet uint64
@@ -37,12 +42,31 @@ type pieceSet uint64
 func (s *pieceSet) add(i int)          { *s |= 1 << i }
 func (s pieceSet) contains(i int) bool { return s&(1<<i) != 0 }
 
-// any is one of them, which there must be.
-func (s pieceSet) any() int {
-	for range rand.IntN(bits.OnesCount64(uint64(s))) {
-		s &= s - 1
+// tally counts how often each piece of the files of one state was given.
+type tally struct {
+	mu    sync.Mutex
+	state ID
+	given map[string]*[maxPieces]int
+}
+
+// choose takes one of several pieces, which there must be: one that was given as seldom as any of them.
+func (t *tally) choose(of ID, from pieceSet) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.state != of.State() || t.given == nil {
+		t.state, t.given = of.State(), map[string]*[maxPieces]int{}
 	}
-	return bits.TrailingZeros64(uint64(s))
+	if t.given[of.Part] == nil {
+		t.given[of.Part] = &[maxPieces]int{}
+	}
+	given, best := t.given[of.Part], -1
+	for _, i := range rand.Perm(maxPieces) {
+		if from.contains(i) && (best < 0 || given[i] < given[best]) {
+			best = i
+		}
+	}
+	given[best]++
+	return best
 }
 
 // expect notes what is on its way here, expected that it is no more.
@@ -80,27 +104,28 @@ func (s *Store) growth() <-chan struct{} {
 	return s.grew
 }
 
-// some opens a file that is held, or on its way, and says which pieces of so many blocks are there; none, and no file, where that is so.
-func (s *Store) some(id ID, each uint64) (*os.File, held, pieceSet) {
+// some opens a file that is held, or on its way, and says which pieces of so many blocks are there. Without any there is no file.
+// known is false for one that is neither held nor on its way.
+func (s *Store) some(id ID, each uint64) (file *os.File, what held, here pieceSet, known bool) {
 	if file, held, err := s.open(id); err == nil {
-		return file, held, ^pieceSet(0)
+		return file, held, ^pieceSet(0), true
 	}
 	s.mu.Lock()
 	a := s.arriving[id]
 	s.mu.Unlock()
 	if a == nil {
-		return nil, held{}, 0
+		return nil, held{}, 0, false
 	}
 	a.in.mu.Lock()
 	defer a.in.mu.Unlock()
 	if a.file == nil || a.each != each || a.here == 0 {
-		return nil, held{}, 0
+		return nil, held{}, 0, true
 	}
 	file, err := os.Open(a.file.Name())
 	if err != nil {
-		return nil, held{}, 0
+		return nil, held{}, 0, true
 	}
-	return file, held{Snapshot: a.Snapshot, blocks: a.blocks}, a.here
+	return file, held{Snapshot: a.Snapshot, blocks: a.blocks}, a.here, true
 }
 
 // share gives one of the pieces that a client lacks, once there is one.
@@ -115,21 +140,37 @@ func (s *Server) share(w http.ResponseWriter, r *http.Request, id ID) {
 	defer cancel()
 	for {
 		grown := s.store.growth()
-		file, held, here := s.store.some(id, each)
-		if here &= pieceSet(missing); file != nil && here != 0 {
-			defer func() { _ = file.Close() }()
-			sendPiece(w, file, &held, here.any(), each)
-			return
-		}
+		file, held, here, known := s.store.some(id, each)
 		if file != nil {
+			if here &= pieceSet(missing); here != 0 {
+				s.shareIn(ctx, w, file, &held, here, each)
+			}
 			_ = file.Close()
+			if here != 0 {
+				return
+			}
 		}
 		select {
 		case <-grown:
 		case <-ctx.Done():
-			http.Error(w, "this worker has nothing of snapshot "+id.String()+" that is missing there", http.StatusTooEarly)
+			status := http.StatusTooEarly
+			if !known {
+				status = http.StatusNotFound
+			}
+			http.Error(w, "this worker has nothing of snapshot "+id.String()+" that is missing there", status)
 			return
 		}
+	}
+}
+
+// shareIn gives one of several pieces when it is time for it.
+func (s *Server) shareIn(ctx context.Context, w http.ResponseWriter, file *os.File, held *held, from pieceSet, each uint64) {
+	select {
+	case s.sharing <- struct{}{}:
+		defer func() { <-s.sharing }()
+		sendPiece(w, file, held, s.given.choose(held.ID, from), each)
+	case <-ctx.Done():
+		http.Error(w, "others come first", http.StatusTooEarly)
 	}
 }
 
@@ -147,9 +188,9 @@ func sendPiece(w http.ResponseWriter, file *os.File, held *held, i int, each uin
 	send(w, bytesOf(held.blocks), io.NewSectionReader(file, int64(start), int64(end-start)))
 }
 
-// streamShared gets from a peer what that has, until nothing is missing, or nothing more is to be expected. What is wrong there is
-// nobody's trouble: the holders have all of it.
-func (g *gathering) streamShared(from Holder) {
+// streamShared gets from a peer, or from a holder, what that has, until nothing is missing, or nothing more is to be expected. What is
+// wrong there is nobody's trouble: of holders it is asked for what is left in another way then.
+func (g *gathering) streamShared(from Holder, holds bool) {
 	buffer := make([]byte, blockBytes)
 	for turn := 0; ; turn++ {
 		a, missing := g.lacks(from, turn)
@@ -158,15 +199,19 @@ func (g *gathering) streamShared(from Holder) {
 		}
 		switch err := g.getShared(a, missing, from, buffer); {
 		case err == nil:
-		case errors.Is(err, errEarly):
-			if !g.mayGrow() {
+		case errors.Is(err, errEarly) || !holds && errors.Is(err, errAbsent):
+			if !g.mayGrow(holds) {
 				return
 			}
+			wait(g.shared, earlyWait)
 		default:
 			return
 		}
 	}
 }
+
+// errAbsent marks that a peer has not begun to get a file.
+var errAbsent = errors.New("it is not there yet")
 
 // lacks chooses a file of those that a peer gives too, another one each turn, and says which of its pieces are asked of nobody now. It
 // waits as long as all are on their way; nil when the peer can do nothing any more.
@@ -176,7 +221,7 @@ func (g *gathering) lacks(from Holder, turn int) (*arrival, pieceSet) {
 	for g.shared.Err() == nil && g.local == nil {
 		missing := map[*arrival]pieceSet{}
 		for _, p := range g.pieces {
-			if p.index >= 0 && !p.running && contains(p.of.Peers, from) {
+			if p.index >= 0 && !p.running && !p.refused[from.String()] && (contains(p.of.Peers, from) || contains(p.of.Holders, from)) {
 				set := missing[p.of]
 				set.add(p.index)
 				missing[p.of] = set
@@ -195,11 +240,12 @@ func (g *gathering) lacks(from Holder, turn int) (*arrival, pieceSet) {
 	return nil, 0
 }
 
-// mayGrow says whether it is worth to ask a peer again that has nothing now: it gets more from holders, as this worker does.
-func (g *gathering) mayGrow() bool {
+// mayGrow says whether it is worth to ask somebody again who has nothing to give now: as long as something comes, and a peer also as
+// long as there are holders that it gets more from.
+func (g *gathering) mayGrow(holds bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.holding > 0 || time.Since(g.moved) < stallTimeout
+	return !holds && g.holding > 0 || time.Since(g.moved) < stallTimeout
 }
 
 // leave notes that a stream from a holder is over.
@@ -219,11 +265,10 @@ func (g *gathering) getShared(a *arrival, missing pieceSet, from Holder, buffer 
 	defer func() { _ = response.Body.Close() }()
 	switch response.StatusCode {
 	case http.StatusOK:
-	case http.StatusServiceUnavailable:
-		wait(g.shared, earlyWait)
+	case http.StatusServiceUnavailable, http.StatusTooEarly:
 		return errEarly
-	case http.StatusTooEarly:
-		return errEarly
+	case http.StatusNotFound:
+		return errAbsent
 	default:
 		return refused(response)
 	}
