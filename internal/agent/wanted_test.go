@@ -22,13 +22,13 @@ func TestWhoHasAFileAndWhoGetsIt(t *testing.T) {
 	got := wanted(of, []lifecycle.Part{{Key: "r0.2.0123456789abcdef", Bytes: 1}, {Key: "s0.2.0123456789abcdef", Bytes: 2}}, holders, peers)
 	var files []string
 	for i := range got {
-		files = append(files, got[i].ID.String()+" "+addresses(got[i].Holders)+" "+addresses(got[i].Peers))
+		files = append(files, got[i].String()+" "+addresses(got[i].Holders)+" "+addresses(got[i].Peers))
 	}
 	if want := []string{"2-7.r0.2.0123456789abcdef ab ", "2-7.s0.2.0123456789abcdef b c"}; !slices.Equal(files, want) {
 		t.Errorf("parts come as %q, want %q", files, want)
 	}
 	got = wanted(of, nil, holders, peers)
-	if len(got) != 1 || got[0].ID.String() != "2-7" || addresses(got[0].Holders) != "ab" || addresses(got[0].Peers) != "cd" {
+	if len(got) != 1 || got[0].String() != "2-7" || addresses(got[0].Holders) != "ab" || addresses(got[0].Peers) != "cd" {
 		t.Errorf("a whole one comes as %+v", got)
 	}
 }
