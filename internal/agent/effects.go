@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -97,7 +98,7 @@ func (a *agent) carryOutTalk(effect lifecycle.Effect) {
 	case lifecycle.Fetch:
 		a.fetch(effect)
 	case lifecycle.FetchAhead:
-		a.keeper.FetchAhead(wanted(effect.Snapshot, effect.Parts, effect.Holders))
+		a.keeper.FetchAhead(wanted(effect.Snapshot, effect.Parts, effect.Holders, effect.Peers))
 	case lifecycle.Give:
 		a.give(effect)
 	case lifecycle.Deny:
@@ -206,7 +207,7 @@ func (a *agent) give(give lifecycle.Give) {
 		Restore:  world.Restore, Writer: world.Writer, Staging: stagingOf(world.Staging),
 	}
 	if world.Snapshot != nil && world.Restore {
-		files := wanted(*world.Snapshot, world.Parts, nil)
+		files := wanted(*world.Snapshot, world.Parts, nil, nil)
 		place.Snapshot = a.keeper.Path(files[0].ID)
 		for _, share := range files[1:] {
 			place.Shares = append(place.Shares, a.keeper.Path(share.ID))
@@ -241,7 +242,7 @@ func idOf(snapshot *lifecycle.Snapshot) *checkpoint.ID {
 
 // fetch gets the snapshot that a world begins with.
 func (a *agent) fetch(fetch lifecycle.Fetch) {
-	a.keeper.Fetch(wanted(*fetch.World.Snapshot, fetch.World.Parts, fetch.Holders), func(err error) {
+	a.keeper.Fetch(wanted(*fetch.World.Snapshot, fetch.World.Parts, fetch.Holders, fetch.World.Peers), func(err error) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
 			event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
@@ -257,12 +258,15 @@ func stagingOf(s lifecycle.Staging) *wire.Staging {
 	return &wire.Staging{Of: s.Of, Shares: s.Shares}
 }
 
-// wanted are the files of a snapshot, and who has each.
-func wanted(s lifecycle.Snapshot, parts []lifecycle.Part, all []lifecycle.Holder) []checkpoint.Wanted {
+// wanted are the files of a snapshot, who has each, and who is getting it as well.
+func wanted(s lifecycle.Snapshot, parts []lifecycle.Part, holders, peers []lifecycle.Holder) []checkpoint.Wanted {
 	if len(parts) == 0 {
 		whole := checkpoint.Wanted{Snapshot: checkpoint.Snapshot{ID: *idOf(&s), Bytes: s.Bytes, Hash: s.Hash}}
-		for i := range all {
-			whole.Holders = append(whole.Holders, holderOf(&all[i]))
+		for i := range holders {
+			whole.Holders = append(whole.Holders, holderOf(&holders[i]))
+		}
+		for i := range peers {
+			whole.Peers = append(whole.Peers, holderOf(&peers[i]))
 		}
 		return []checkpoint.Wanted{whole}
 	}
@@ -270,15 +274,19 @@ func wanted(s lifecycle.Snapshot, parts []lifecycle.Part, all []lifecycle.Holder
 	for i, part := range parts {
 		id := checkpoint.ID{Round: s.Round, Step: s.Step, Part: part.Key}
 		files[i].Snapshot = checkpoint.Snapshot{ID: id, Bytes: part.Bytes, Hash: part.Hash}
-	}
-	for i := range all {
-		for _, has := range all[i].Parts {
-			if has < len(files) {
-				files[has].Holders = append(files[has].Holders, holderOf(&all[i]))
-			}
-		}
+		files[i].Holders, files[i].Peers = thoseOf(i, holders), thoseOf(i, peers)
 	}
 	return files
+}
+
+// thoseOf are those that have a part, or are getting it.
+func thoseOf(part int, all []lifecycle.Holder) (some []checkpoint.Holder) {
+	for i := range all {
+		if slices.Contains(all[i].Parts, part) {
+			some = append(some, holderOf(&all[i]))
+		}
+	}
+	return some
 }
 
 func holderOf(h *lifecycle.Holder) checkpoint.Holder {

@@ -203,7 +203,8 @@ func directive(d *rendezvousv1.Directive) lifecycle.Directive {
 	}
 	if prefetch := d.GetPrefetch(); prefetch.GetSnapshot() != nil {
 		heard.Prefetch = &lifecycle.Prefetch{
-			Snapshot: *snapshotOf(prefetch.GetSnapshot()), Parts: partsIn(prefetch.GetParts()), Holders: holdersIn(prefetch.GetHolders()),
+			Snapshot: *snapshotOf(prefetch.GetSnapshot()), Parts: partsIn(prefetch.GetParts()),
+			Holders: holdersIn(prefetch.GetHolders()), Peers: holdersIn(prefetch.GetPeers()),
 		}
 	}
 	return heard
@@ -227,7 +228,7 @@ func worldOf(w *rendezvousv1.World) lifecycle.World {
 	if s := w.GetSnapshot(); s != nil {
 		world.Snapshot = snapshotOf(s)
 	}
-	world.Holders = holdersIn(w.GetHolders())
+	world.Holders, world.Peers = holdersIn(w.GetHolders()), holdersIn(w.GetPeers())
 	return world
 }
 

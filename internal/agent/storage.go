@@ -42,7 +42,7 @@ func putsOf(of *lifecycle.Snapshot, messages []*rendezvousv1.Snapshot) []checkpo
 	if len(messages) == 0 {
 		return nil
 	}
-	files := wanted(*of, partsIn(messages), nil)
+	files := wanted(*of, partsIn(messages), nil, nil)
 	parts := make([]checkpoint.Snapshot, len(files))
 	for i := range files {
 		parts[i] = files[i].Snapshot

@@ -113,7 +113,7 @@ func with(want Snapshot, holders ...Holder) []Holder {
 
 // fetch has a store fetch one file; it returns its path.
 func fetch(ctx context.Context, store *Store, want Snapshot, holders []Holder, identity *Identity) (string, error) {
-	if err := store.Fetch(ctx, identity, Wanted{want, holders}); err != nil {
+	if err := store.Fetch(ctx, identity, Wanted{Snapshot: want, Holders: holders}); err != nil {
 		return "", err
 	}
 	return store.path(want.ID), nil

@@ -47,10 +47,10 @@ type Holder struct {
 	Ticket ticket.Ticket
 }
 
-// Wanted is a file that is to be had, and who has it.
+// Wanted is a file that is to be had, who has it, and who is getting it as well and gives what it has by then.
 type Wanted struct {
 	Snapshot
-	Holders []Holder
+	Holders, Peers []Holder
 }
 
 // MaxBytes is the size of the largest snapshot.

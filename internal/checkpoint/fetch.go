@@ -85,8 +85,8 @@ func (s *Store) holdsWhole(want Snapshot) (bool, error) {
 }
 
 // verifyAt has a holder look whether its file is whole, and returns in words what it has found.
-func verifyAt(ctx context.Context, want Snapshot, holder Holder, identity *Identity) string {
-	response, err := ask(ctx, http.MethodPost, want, "", holder, identity)
+func (g *gathering) verifyAt(want Snapshot, holder Holder) string {
+	response, err := g.ask(g.ctx, http.MethodPost, want, "", holder)
 	if err != nil {
 		return fmt.Sprintf("and it does not say whether its file is whole: %v", err)
 	}
@@ -104,10 +104,13 @@ func refused(response *http.Response) error {
 }
 
 // ask makes one request, on a connection of its own.
-func ask(ctx context.Context, method string, want Snapshot, query string, holder Holder, identity *Identity) (*http.Response, error) {
+func (g *gathering) ask(ctx context.Context, method string, want Snapshot, query string, holder Holder) (*http.Response, error) {
 	transport := &http.Transport{
-		DialContext:           dial,
-		TLSClientConfig:       pinned(holder.Certificate, identity),
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := g.store.dial(ctx, network, address)
+			return steadily(conn), err
+		},
+		TLSClientConfig:       pinned(holder.Certificate, g.identity),
 		TLSHandshakeTimeout:   connectTimeout,
 		ResponseHeaderTimeout: stallTimeout,
 		DisableKeepAlives:     true,
@@ -133,14 +136,13 @@ func Reach(ctx context.Context, peer Holder, identity *Identity) error {
 	return errors.Join(secured.HandshakeContext(ctx), secured.Close())
 }
 
-// dial connects so that a transfer may take long as long as it moves. What arrives is read in large pieces:
-// TLS asks for every record by itself.
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
+// steadily has a transfer take long as long as it moves. What arrives is read in large pieces: TLS asks for every record by
+// itself.
+func steadily(conn net.Conn) net.Conn {
+	if conn == nil {
+		return nil
 	}
-	return buffered{conn, bufio.NewReaderSize(moving{conn}, bufferBytes)}, nil
+	return buffered{conn, bufio.NewReaderSize(moving{conn}, bufferBytes)}
 }
 
 type buffered struct {

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -29,8 +31,11 @@ const (
 // here, ErrLocal; or nobody has one of them, with what was wrong at each holder, ErrUnreached among them when that was
 // so. Files that came whole stay then.
 func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) error {
-	g := &gathering{store: s, ctx: ctx, identity: identity, began: time.Now(), gone: map[string]bool{}}
+	now := time.Now()
+	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now, gone: map[string]bool{}}
 	g.changed = sync.NewCond(&g.mu)
+	g.shared, g.enough = context.WithCancel(ctx)
+	defer g.enough()
 	for i := range want {
 		held, err := s.holdsWhole(want[i].Snapshot)
 		if held {
@@ -38,10 +43,11 @@ func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) e
 		}
 		if err == nil && want[i].Bytes > MaxBytes {
 			err = fmt.Errorf("it is said to have %d bytes, more than the largest of %d", want[i].Bytes, int64(MaxBytes))
-			want[i].Holders = nil
+			want[i].Holders, want[i].Peers = nil, nil
 		}
 		g.add(&want[i], err)
 	}
+	s.expect(g.arrivals)
 	defer g.close()
 	stop := context.AfterFunc(ctx, func() {
 		g.mu.Lock()
@@ -59,15 +65,22 @@ type gathering struct {
 	ctx      context.Context
 	identity *Identity
 	began    time.Time
+	// shared ends when nothing is missing any more: peers are not waited for then.
+	shared context.Context
+	enough context.CancelFunc
 
 	mu sync.Mutex
 	// changed is told when a piece was taken, or came.
 	changed  *sync.Cond
 	arrivals []*arrival
 	pieces   []*piece
-	// gone are the holders that are asked for nothing more, running is how many pieces are on their way.
+	// gone are the holders that are asked for nothing more, running is how many pieces are on their way, and moved is when the last
+	// one came.
 	gone    map[string]bool
 	running int
+	moved   time.Time
+	// holding is how many streams from holders there are.
+	holding int
 	// claimed is true once room for files was claimed.
 	claimed bool
 	// local is why nothing can be written here.
@@ -77,10 +90,14 @@ type gathering struct {
 // arrival is a file that is on its way.
 type arrival struct {
 	*Wanted
+	in   *gathering
 	file *os.File
 	// blocks are the hashes of its blocks, once a holder has said them; left is how many pieces are missing.
 	blocks []Hash
 	left   int
+	// each is how many blocks a piece has, here the pieces that have come.
+	each uint64
+	here pieceSet
 	// lacking are the holders that do not have it, errs what was wrong at each.
 	lacking map[string]bool
 	errs    []error
@@ -90,48 +107,83 @@ type arrival struct {
 type piece struct {
 	of       *arrival
 	from, to uint64
-	running  bool
+	// index counts the pieces of its file; -1 for what is missing of one.
+	index   int
+	running bool
 	// refused are the holders that have not given it whole.
 	refused map[string]bool
 }
 
 // add plans how a file is to come.
 func (g *gathering) add(want *Wanted, err error) {
-	a := &arrival{Wanted: want, lacking: map[string]bool{}, errs: []error{fmt.Errorf("%d holders are known", len(want.Holders))}}
+	a := &arrival{Wanted: want, in: g, lacking: map[string]bool{}, errs: []error{fmt.Errorf("%d holders are known", len(want.Holders))}}
 	if err != nil {
 		a.errs = append(a.errs, err)
 	}
 	g.arrivals = append(g.arrivals, a)
 	blocks := numberOfBlocks(want.Bytes)
-	each := max(pieceBlocks, (blocks+maxPieces-1)/maxPieces)
-	for from := uint64(0); from < blocks || from == 0; from += each {
-		g.pieces = append(g.pieces, &piece{of: a, from: from, to: min(blocks, from+each), refused: map[string]bool{}})
+	least := uint64(pieceBlocks)
+	if len(want.Peers) > 0 {
+		least = g.store.sharedBlocks
+	}
+	a.each = max(least, (blocks+maxPieces-1)/maxPieces)
+	for from := uint64(0); from < blocks || from == 0; from += a.each {
+		g.pieces = append(g.pieces, &piece{of: a, from: from, to: min(blocks, from+a.each), index: int(from / a.each), refused: map[string]bool{}})
 		a.left++
 	}
 }
 
-// run has every holder give pieces until there are none that it could give. A single one has two streams.
+// run has every holder give pieces until there are none that it could give, and every peer those that it has by then. A single
+// holder has two streams.
 func (g *gathering) run() {
-	holders := map[string]Holder{}
+	holders, peers := map[string]Holder{}, map[string]Holder{}
 	for _, a := range g.arrivals {
 		for _, h := range a.Holders {
 			holders[h.String()] = h
 		}
+		for _, h := range a.Peers {
+			peers[h.String()] = h
+		}
 	}
-	if len(g.pieces) > 0 {
-		// Not all that need the same files begin with the same one.
-		sum := g.identity.Sum()
-		first := int(binary.BigEndian.Uint32(sum[:]) % uint32(len(g.pieces)))
-		g.pieces = append(g.pieces[first:len(g.pieces):len(g.pieces)], g.pieces[:first]...)
-	}
+	g.arrange(len(peers) > 0)
 	places := make(chan struct{}, maxStreams)
 	var streams sync.WaitGroup
+	each := max(1, 3-len(holders))
+	g.holding = each * len(holders)
 	for _, h := range holders {
-		for range max(1, 3-len(holders)) {
-			streams.Go(func() { g.stream(h, places) })
+		for range each {
+			streams.Go(func() {
+				defer g.leave()
+				if len(peers) > 0 {
+					g.streamShared(h, true)
+				}
+				g.stream(h, places)
+			})
+		}
+	}
+	for _, h := range peers {
+		if _, both := holders[h.String()]; !both {
+			streams.Go(func() { g.streamShared(h, false) })
 		}
 	}
 	streams.Wait()
+}
+
+// arrange puts the pieces into the order in which they are asked for: not all that need the same files begin with the same one, and
+// where they give them to each other each should have what others have not.
+func (g *gathering) arrange(shared bool) {
+	if len(g.pieces) == 0 {
+		return
+	}
+	sum := g.identity.Sum()
+	first := binary.BigEndian.Uint64(sum[:])
+	if shared {
+		random := rand.New(rand.NewPCG(first, 0))
+		random.Shuffle(len(g.pieces), func(i, j int) { g.pieces[i], g.pieces[j] = g.pieces[j], g.pieces[i] })
+		return
+	}
+	at := int(first % uint64(len(g.pieces)))
+	g.pieces = append(g.pieces[at:len(g.pieces):len(g.pieces)], g.pieces[:at]...)
 }
 
 // stream gets pieces from one holder.
@@ -181,15 +233,12 @@ func (g *gathering) next(from Holder) *piece {
 // mayCome says whether a holder may give a piece.
 func (p *piece) mayCome(from Holder) bool {
 	name := from.String()
-	if p.refused[name] || p.of.lacking[name] {
-		return false
-	}
-	for _, h := range p.of.Holders {
-		if h.String() == name {
-			return true
-		}
-	}
-	return false
+	return !p.refused[name] && !p.of.lacking[name] && contains(p.of.Holders, from)
+}
+
+func contains(holders []Holder, one Holder) bool {
+	name := one.String()
+	return slices.ContainsFunc(holders, func(h Holder) bool { return h.String() == name })
 }
 
 // span is some blocks.
@@ -202,6 +251,9 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 	defer g.changed.Broadcast()
 	g.running--
 	p.running = false
+	if len(missing) == 0 || missing[0] != (span{p.from, p.to}) {
+		g.moved = time.Now()
+	}
 	name := from.String()
 	switch {
 	case err == nil || early || g.ctx.Err() != nil:
@@ -215,9 +267,12 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 		if !early {
 			p.refused[name] = true
 		}
+		if missing[0] != (span{p.from, p.to}) {
+			p.index = -1
+		}
 		p.from, p.to = missing[0].from, missing[0].to
 		for _, more := range missing[1:] {
-			g.pieces = append(g.pieces, &piece{of: p.of, from: more.from, to: more.to, refused: map[string]bool{name: true}})
+			g.pieces = append(g.pieces, &piece{of: p.of, from: more.from, to: more.to, index: -1, refused: map[string]bool{name: true}})
 			p.of.left++
 		}
 		return
@@ -228,11 +283,18 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 			break
 		}
 	}
+	if p.index >= 0 {
+		p.of.here.add(p.index)
+	}
 	if p.of.left--; p.of.left == 0 {
 		if err := p.of.finish(g.store); err != nil {
 			g.local = errors.Join(g.local, err)
 		}
 	}
+	if len(g.pieces) == 0 {
+		g.enough()
+	}
+	g.store.grow()
 }
 
 // open makes the file of an arrival when its first piece comes.
@@ -271,10 +333,14 @@ func (a *arrival) finish(s *Store) error {
 
 // close removes what has not come whole.
 func (g *gathering) close() {
+	g.store.expected(g.arrivals)
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, a := range g.arrivals {
 		if a.file != nil {
 			_ = a.file.Close()
 			_ = os.Remove(a.file.Name())
+			a.file = nil
 		}
 	}
 	if g.claimed {
@@ -305,7 +371,7 @@ const bytesHeader = "Snapshot-Bytes"
 func (g *gathering) get(p *piece, from Holder, buffer []byte) (missing []span, err error) {
 	all := []span{{p.from, p.to}}
 	query := fmt.Sprintf("?from=%d&to=%d", p.from, p.to)
-	response, err := ask(g.ctx, http.MethodGet, p.of.Snapshot, query, from, g.identity)
+	response, err := g.ask(g.ctx, http.MethodGet, p.of.Snapshot, query, from)
 	if err != nil {
 		return all, fmt.Errorf("%w: %w", ErrUnreached, err)
 	}
@@ -334,7 +400,7 @@ func (g *gathering) get(p *piece, from Holder, buffer []byte) (missing []span, e
 		missing, err = g.takePiece(p, file, body, buffer)
 	}
 	if errors.Is(err, errWrongBytes) {
-		err = fmt.Errorf("%w, %s", err, verifyAt(g.ctx, p.of.Snapshot, from, g.identity))
+		err = fmt.Errorf("%w, %s", err, g.verifyAt(p.of.Snapshot, from))
 	}
 	return missing, err
 }

@@ -106,7 +106,7 @@ func TestPiecesComeFromSeveralHolders(t *testing.T) {
 	_, one := serve(t, good)
 	_, other := serve(t, bad)
 	store := open(t, 1)
-	if err := store.Fetch(t.Context(), fetcher, Wanted{want, with(want, one, other)}); err != nil {
+	if err := store.Fetch(t.Context(), fetcher, Wanted{Snapshot: want, Holders: with(want, one, other)}); err != nil {
 		t.Fatal(err)
 	}
 	check(t, store, []Wanted{{Snapshot: want}}, [][]byte{data})
@@ -141,7 +141,7 @@ func TestTheLoadIsShared(t *testing.T) {
 		})
 		holders = append(holders, Holder{Address: "127.0.0.1", Port: server.Port(), Certificate: identity.Sum()})
 	}
-	if err := open(t, 1).Fetch(t.Context(), fetcher, Wanted{want, with(want, holders...)}); err != nil {
+	if err := open(t, 1).Fetch(t.Context(), fetcher, Wanted{Snapshot: want, Holders: with(want, holders...)}); err != nil {
 		t.Fatal(err)
 	}
 	if total := given[0].Load() + given[1].Load(); total != 4 {

@@ -13,7 +13,7 @@ func TestLeftovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"17.3-0.part", "fetch-1.part", "drop-2.part", "restore-3.part", "3-16", "notes"} {
+	for _, name := range []string{"17.3-0.part", "fetch-1.part", "drop-2.part", "restore-3.part", "pin-4.part", "3-16", "notes"} {
 		if err := os.WriteFile(filepath.Join(store.Directory(), name), []byte("state"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -42,6 +42,9 @@ type Server struct {
 	// verifying is held while a file is read to see whether it is whole; dropped is told of one that was not.
 	verifying sync.Mutex
 	dropped   func(error)
+	// sharing is taken by who is given one of several pieces; given says how often each was.
+	sharing chan struct{}
+	given   tally
 }
 
 // Serve starts a server at an address, host:port; port 0 means a free one. One without a store has no snapshots. dropped,
@@ -55,7 +58,12 @@ func Serve(store *Store, address string, identity *Identity, dropped func(error)
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("%s is no TCP address", address), listener.Close())
 	}
-	s := &Server{store: store, port: tcp.Port, guests: newGuests(maxConnections), dropped: dropped}
+	return serveOn(store, listener, tcp.Port, identity, dropped), nil
+}
+
+// serveOn starts a server that is reached at a port.
+func serveOn(store *Store, listener net.Listener, port int, identity *Identity, dropped func(error)) *Server {
+	s := &Server{store: store, port: port, guests: newGuests(maxConnections), dropped: dropped, sharing: make(chan struct{}, maxSharing)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+folder+"{name}", s.admit(s.give))
 	mux.HandleFunc("POST "+folder+"{name}", s.admit(s.verify))
@@ -75,7 +83,7 @@ func Serve(store *Store, address string, identity *Identity, dropped func(error)
 		ClientAuth: tls.RequireAnyClientCert, // the ticket says which
 	})
 	s.done.Go(func() { _ = s.http.Serve(encrypted) })
-	return s, nil
+	return s
 }
 
 // Port is the port that it listens on.
@@ -153,6 +161,10 @@ func (s *Server) verify(w http.ResponseWriter, _ *http.Request, id ID) {
 // give gives a file: all of it, or the hashes of all of its blocks, 32 bytes each, and then those of the blocks that the
 // query asks for.
 func (s *Server) give(w http.ResponseWriter, r *http.Request, id ID) {
+	if r.URL.Query().Has(missingQuery) {
+		s.share(w, r, id)
+		return
+	}
 	file, held, err := s.store.open(id)
 	if err != nil {
 		http.Error(w, "this worker does not hold snapshot "+id.String(), http.StatusNotFound)
@@ -168,18 +180,30 @@ func (s *Server) give(w http.ResponseWriter, r *http.Request, id ID) {
 			return
 		}
 		from, to = int64(blocks.from*blockBytes), int64(min(blocks.to*blockBytes, held.Bytes))
-		for i := range held.blocks {
-			hashes = append(hashes, held.blocks[i][:]...)
-		}
+		hashes = bytesOf(held.blocks)
 		w.Header().Set(bytesHeader, strconv.FormatUint(held.Bytes, 10))
 	}
+	send(w, hashes, io.NewSectionReader(file, from, to-from))
+}
+
+// send answers with hashes and what follows them.
+func send(w http.ResponseWriter, hashes []byte, content *io.SectionReader) {
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.FormatInt(int64(len(hashes))+to-from, 10))
+	w.Header().Set("Content-Length", strconv.FormatInt(int64(len(hashes))+content.Size(), 10))
 	out := steady{w, http.NewResponseController(w)}
 	// An error ends the connection before all bytes are there, and the client sees that.
 	if _, err := out.Write(hashes); err == nil {
-		_, _ = io.CopyBuffer(out, io.NewSectionReader(file, from, to-from), make([]byte, bufferBytes))
+		_, _ = io.CopyBuffer(out, content, make([]byte, bufferBytes))
 	}
+}
+
+// bytesOf are hashes, one after another.
+func bytesOf(blocks []Hash) []byte {
+	all := make([]byte, 0, len(blocks)*len(Hash{}))
+	for i := range blocks {
+		all = append(all, blocks[i][:]...)
+	}
+	return all
 }
 
 // blocksAsked reads which of so many blocks are asked for, or says why that cannot be.

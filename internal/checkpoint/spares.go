@@ -77,13 +77,15 @@ func (s *Store) ClearSpares() error {
 	return errors.Join(errs...)
 }
 
-// isUnread says whether nobody has a file open, or mapped: an agent that fetches it, the uploader, a program that loads it. The
-// kernel knows: it gives a lease for writing to who is alone with a file. Where it knows no leases nobody is ever alone.
+// isUnread says whether nobody has a file open, or mapped, or will: an agent that fetches it, the uploader, a program that loads it,
+// who has pinned it. The kernel knows: it gives a lease for writing to who is alone with a file. Where it knows no leases nobody is ever
+// alone.
 func isUnread(name string) bool {
 	file, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
+	var stat unix.Stat_t
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
-	return errors.Join(err, file.Close()) == nil
+	return errors.Join(err, unix.Fstat(int(file.Fd()), &stat), file.Close()) == nil && stat.Nlink == 1
 }

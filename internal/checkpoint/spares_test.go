@@ -111,6 +111,35 @@ func TestWhatSomebodyReadsIsLeftToNobody(t *testing.T) {
 	}
 }
 
+// What is pinned is somebody's who will read it: it is left to nobody, and stays what it was.
+func TestWhatIsPinnedIsLeftToNobody(t *testing.T) {
+	s := full(t)
+	path, err := s.Pin(ID{Round: 1, Step: 1, Part: "s0.2.0123456789abcdef"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Trim(true); err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob(filepath.Join(s.Directory(), sparePrefix+"*"))
+	if err != nil || len(names) != 1 || len(s.List()) != 4 {
+		t.Errorf("left are %v (%v), held %v", names, err, s.List())
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "s0.2.0123456789abcdef" {
+		t.Errorf("it is %q by now (%v)", text, err)
+	}
+	if _, err := s.Pin(ID{Round: 1, Step: 1, Part: "s0.2.0123456789abcdef"}); err == nil {
+		t.Error("what is held no more can be pinned")
+	}
+	// The agent has ended, and nobody is left who would put it.
+	if _, err := Open(s.Directory(), 2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("it stays for ever")
+	}
+}
+
 // Whatever else needs room takes that of spare files.
 func TestSpareFilesMakeRoom(t *testing.T) {
 	s := full(t)

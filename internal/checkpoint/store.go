@@ -1,9 +1,11 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +24,8 @@ type Store struct {
 	keep int
 	// create makes the file that a transfer is written to.
 	create func(dir string) (*os.File, error)
+	// dial connects to who has a file.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu sync.Mutex
 	// held is ordered, newest first; came is the state that came last, fresh the last one that came from
@@ -29,8 +33,14 @@ type Store struct {
 	// that the job relies on.
 	held                []held
 	came, fresh, relied ID
-	// drops counts the files that were dropped.
-	drops int
+	// drops counts the files that were dropped, pins the names of Pin.
+	drops, pins int
+
+	// arriving are the files that are on their way here; grew is closed when there are more, or more of one. sharedBlocks is how many
+	// blocks a piece has at least of those that others are getting as well.
+	arriving     map[ID]*arrival
+	grew         chan struct{}
+	sharedBlocks uint64
 
 	// sparing is held while files are left to programs; claims counts who needs the room of those, see Claim.
 	sparing sync.Mutex
@@ -60,7 +70,7 @@ func Open(dir string, keep int) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the folder of snapshots: %w", err)
 	}
-	s := &Store{dir: dir, keep: keep, create: func(dir string) (*os.File, error) {
+	s := &Store{dir: dir, keep: keep, arriving: map[ID]*arrival{}, grew: make(chan struct{}), sharedBlocks: sharedBlocks, dial: (&net.Dialer{Timeout: connectTimeout}).DialContext, create: func(dir string) (*os.File, error) {
 		return os.CreateTemp(dir, "fetch-*"+partSuffix)
 	}}
 	for _, entry := range entries {
@@ -106,7 +116,7 @@ func (s *Store) Leftovers() ([]string, error) {
 }
 
 // ownParts begin the names of files that agents write themselves.
-var ownParts = []string{"fetch-", "drop-", "restore-"}
+var ownParts = []string{"fetch-", "drop-", "restore-", "pin-"}
 
 func heldAs(id ID, bytes uint64, blocks []Hash) held {
 	return held{Snapshot: Snapshot{ID: id, Bytes: bytes, Hash: hashOfBlocks(blocks)}, blocks: blocks}
@@ -352,6 +362,19 @@ func (s *Store) Path(id ID) (string, bool) {
 		return "", false
 	}
 	return s.path(id), true
+}
+
+// Pin gives a file another name, which is the caller's: what it is called stays as it is until the caller removes it, whatever becomes
+// of the snapshot meanwhile. Errors: it is not held, or the folder takes no other name for it.
+func (s *Store) Pin(id ID) (path string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.find(id) < 0 {
+		return "", fs.ErrNotExist
+	}
+	s.pins++
+	path = filepath.Join(s.dir, fmt.Sprintf("pin-%d%s", s.pins, partSuffix))
+	return path, os.Link(s.path(id), path)
 }
 
 // Retain drops all snapshots but those that wanted says true to. Whoever reads one meanwhile reads on.

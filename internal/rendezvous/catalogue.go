@@ -258,7 +258,7 @@ func (m *Machine) holdersOf(s Snapshot) (holders []holding, parts []Snapshot) {
 				continue
 			}
 			if by[mem] == nil {
-				by[mem] = &holding{holder: holder{mem.endpoint.Address, mem.serves}}
+				by[mem] = &holding{holder: mem.holder()}
 			}
 			if at.parts != nil {
 				by[mem].parts = append(by[mem].parts, at.parts[i])

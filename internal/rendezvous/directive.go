@@ -105,6 +105,7 @@ func (m *Machine) place(uid string, rank int32) *Place {
 	if w.snapshot != nil {
 		p.Parts = neededBy(rank, w.parts)
 		p.Holders = m.suppliers(uid, *w.snapshot, p.Parts, holdersFor(rank, p.Parts, w.holders), !m.hasBegun())
+		p.Peers = m.suppliers(uid, *w.snapshot, p.Parts, m.peersFor(rank, w.ranks, w.receivers, w.parts, w.holders), !m.hasBegun())
 	}
 	return p
 }
@@ -119,8 +120,9 @@ func (m *Machine) prefetch(uid string) *prefetch {
 	if rank < 0 || p.snapshot == nil || p.live[uid] {
 		return nil
 	}
-	parts := neededBy(rank, m.writing.parts)
-	return &prefetch{*p.snapshot, parts, m.suppliers(uid, *p.snapshot, parts, holdersFor(rank, parts, m.writing.holders), true)}
+	w, parts := m.writing, neededBy(rank, m.writing.parts)
+	holders, peers := holdersFor(rank, parts, w.holders), m.peersFor(rank, w.ranks, w.receivers, w.parts, w.holders)
+	return &prefetch{*p.snapshot, parts, m.suppliers(uid, *p.snapshot, parts, holders, true), m.suppliers(uid, *p.snapshot, parts, peers, true)}
 }
 
 // holdersFor are those that the worker with a rank asks for a snapshot, in this order. Of one in parts they are as many as

@@ -259,9 +259,9 @@ type restore struct {
 
 // prefetch is the snapshot that a member will need in the next world.
 type prefetch struct {
-	Snapshot Snapshot
-	Parts    []Snapshot
-	Holders  []Supplier
+	Snapshot       Snapshot
+	Parts          []Snapshot
+	Holders, Peers []Supplier
 }
 
 // Staging is what a member writes of a snapshot that several make: shares, from 0, of so many.
@@ -297,9 +297,10 @@ type Place struct {
 	Restore            bool
 	Snapshot           *Snapshot
 	// Parts are what the member needs of the snapshot; nil for one that is whole.
-	Parts   []Snapshot
-	Holders []Supplier
-	Writer  bool
+	Parts []Snapshot
+	// Holders have it, Peers are getting it as well, and give what has come.
+	Holders, Peers []Supplier
+	Writer         bool
 	// Staging is what it writes of a large state as it trains; nil where writers write all of it.
 	Staging *Staging
 }
@@ -314,7 +315,7 @@ type holder struct {
 type Supplier struct {
 	holder
 	Ticket ticket.Ticket
-	// Parts says which of the parts it has, counted from 0; nil for a whole snapshot.
+	// Parts says which of the parts it has, or is getting, counted from 0; nil for a whole snapshot.
 	Parts []uint32
 }
 

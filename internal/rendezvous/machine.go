@@ -185,6 +185,8 @@ type pendingWrite struct {
 	// holders have the snapshot of the plan, which is made of parts.
 	holders []holding
 	parts   []Snapshot
+	// receivers are the ranks of those who have to get some of it.
+	receivers []int32
 	// overtaken is true when the gang has changed since.
 	overtaken bool
 }
@@ -222,6 +224,8 @@ type world struct {
 	snapshot *Snapshot
 	parts    []Snapshot
 	holders  []holding
+	// receivers are the ranks of those others who have to get some of it.
+	receivers []int32
 	// staging is what the member of each rank writes of a snapshot; nil where writers write all of it.
 	staging []Staging
 	// staged is the same for a world that another leader has made, as soon as it is known who is in it.

@@ -18,7 +18,33 @@ func (m *Machine) uploadRate(mem *member) uint64 {
 	return s.Rate
 }
 
-// paced is how long a member needs for so many bytes because of its rate alone, whoever may wait for them by now.
+// noteFreed takes note of who is not held back any more, and of who is again.
+func (m *Machine) noteFreed(now time.Time, u *uploading) {
+	for _, uid := range u.at() {
+		_, noted := u.freed[uid]
+		switch free := m.uploadRate(m.members[uid]) == 0; {
+		case free && !noted:
+			if u.freed == nil {
+				u.freed = map[string]time.Time{}
+			}
+			u.freed[uid] = now
+		case !free:
+			delete(u.freed, uid)
+		}
+	}
+}
+
+// heldBack is how much more time than others a member needs for so many bytes because of its rate: what they take at that, but no
+// longer than it was held back. From then on somebody waits.
+func (m *Machine) heldBack(u *uploading, uid string, since time.Time, bytes uint64) time.Duration {
+	long := m.paced(bytes)
+	if at, free := u.freed[uid]; free {
+		long = min(long, max(0, at.Sub(since)))
+	}
+	return long
+}
+
+// paced is how long so many bytes take at the rate alone.
 func (m *Machine) paced(bytes uint64) time.Duration {
 	s := m.gang.Storage
 	if s == nil || s.Rate == 0 {

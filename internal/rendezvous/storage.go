@@ -251,7 +251,7 @@ func (m *Machine) broughtBy() (holders []holding, parts []Snapshot) {
 		return nil, nil
 	}
 	mem := m.members[m.restoring.who]
-	return []holding{{holder{mem.endpoint.Address, mem.serves}, m.restoring.parts}}, m.restoring.parts
+	return []holding{{mem.holder(), m.restoring.parts}}, m.restoring.parts
 }
 
 // parks says whether the world is to stop for all workers to be let go.

@@ -63,4 +63,7 @@ func withdraw(p *Place) {
 	for i := range p.Holders {
 		p.Holders[i].Ticket = nil
 	}
+	for i := range p.Peers {
+		p.Peers[i].Ticket = nil
+	}
 }

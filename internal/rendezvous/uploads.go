@@ -22,6 +22,8 @@ type uploading struct {
 	// puts are its parts; nil for one member that makes all of it durable. parts are what that has to gather, nil for nothing.
 	puts  []put
 	parts []Snapshot
+	// freed is since when whoever is at it was not held back any more; nobody who is.
+	freed map[string]time.Time
 }
 
 // put is a part, and who puts it.
@@ -129,6 +131,7 @@ func (m *Machine) thoseWhoUpload(uids []string) []string {
 
 // goesOn says whether what is being made durable still is.
 func (m *Machine) goesOn(now time.Time, u *uploading) bool {
+	m.noteFreed(now, u)
 	mem := m.members[u.by]
 	if u.puts == nil {
 		return m.isThere(mem) && !mem.madeDurable(u.snapshot) && m.canUpload(mem, u.snapshot) && m.keepsAt(now, u)
@@ -160,7 +163,7 @@ func (m *Machine) put(now time.Time, u *uploading) bool {
 		if p.done {
 			continue
 		}
-		hangs := m.stalls(now, p.by, p.since, p.part.Bytes)
+		hangs := m.stalls(now, u, p.by, p.since, p.part.Bytes)
 		var holders []*member
 		if j := slices.Index(at.parts, p.part); j >= 0 {
 			holders = at.holders[j]
@@ -260,8 +263,8 @@ const (
 
 // stalls says whether nothing has come for too long of what a member was to do with so many bytes, not even an error, and takes
 // that for a failure.
-func (m *Machine) stalls(now time.Time, uid string, since time.Time, bytes uint64) bool {
-	mem, long := m.members[uid], max(hangTime, hangFactor*m.uploadTook)+m.paced(bytes)
+func (m *Machine) stalls(now time.Time, u *uploading, uid string, since time.Time, bytes uint64) bool {
+	mem, long := m.members[uid], max(hangTime, hangFactor*m.uploadTook)+m.heldBack(u, uid, since, bytes)
 	if mem == nil || mem.report.UploadError != "" || now.Before(since.Add(long)) {
 		return false
 	}
@@ -309,7 +312,7 @@ func (m *Machine) givesWay(now time.Time, p *put, next string) bool {
 // finishes says whether who is to write the manifest stays at it.
 func (m *Machine) finishes(now time.Time, u *uploading) bool {
 	mem := m.members[u.by]
-	return m.isThere(mem) && !m.stalls(now, u.by, u.writing, 0) &&
+	return m.isThere(mem) && !m.stalls(now, u, u.by, u.writing, 0) &&
 		!m.givesWay(now, &put{by: u.by, since: u.writing}, m.finisher())
 }
 
@@ -426,8 +429,9 @@ func (m *Machine) keepUploading(now time.Time, s Snapshot) {
 // keepsAt says whether who is at making a snapshot durable stays at it: as long as it is there, and does neither fail nor hang.
 // One that fails gives way to who has not failed yet at once, and after an interval to the others that hold the snapshot.
 func (m *Machine) keepsAt(now time.Time, u *uploading) bool {
+	m.noteFreed(now, u)
 	mem := m.members[u.by]
-	if !m.isThere(mem) || m.another(u) && m.stalls(now, u.by, u.since, u.snapshot.Bytes) {
+	if !m.isThere(mem) || m.another(u) && m.stalls(now, u, u.by, u.since, u.snapshot.Bytes) {
 		return false
 	}
 	if mem.report.UploadError == "" || m.failedUploads[u.by].at.IsZero() {

@@ -341,6 +341,69 @@ func TestAnUploadThatIsHeldBackDoesNotHang(t *testing.T) {
 	}
 }
 
+// Who is waited for is not held back any more, and has from then on the time of an upload that never was: somebody waits meanwhile.
+// Held back again it has all of what its bytes need.
+func TestAnUploadThatIsWaitedForHasNoMoreTime(t *testing.T) {
+	const hour = 3600
+	for name, row := range map[string]struct {
+		lift, hold func(m *Machine)
+	}{
+		"all are about to go": {
+			func(m *Machine) { m.gang.Storage.Park = "spec.suspend is true" },
+			func(m *Machine) { m.gang.Storage.Park = "" },
+		},
+		"it is about to go": {
+			func(m *Machine) { m.members["p01"].want.Leaving = ReasonNodeTainted },
+			func(m *Machine) { m.members["p01"].want.Leaving = "" },
+		},
+		"the world stands": {
+			func(m *Machine) { m.change = &change{attempt: 1, step: m.uploading.snapshot.Step, arrived: true} },
+			func(m *Machine) { m.change = nil },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin := func() (*Machine, *uploading, func(late time.Duration) bool) {
+				f, l := inShares(t, 4)
+				f.stage(l)
+				f.shelf.away = true
+				f.pass(10 * time.Second)
+				f.turns(l, 4)
+				m := l.machine
+				u := m.uploading
+				if u == nil {
+					t.Fatal("nobody uploads")
+				}
+				m.gang.Storage.Rate = max(u.puts[0].part.Bytes/hour, 1)
+				for i := range u.puts {
+					u.puts[i].part.Bytes, u.puts[i].done = m.gang.Storage.Rate*hour, u.puts[i].by != "p01"
+				}
+				return m, u, func(late time.Duration) bool { return m.goesOn(u.since.Add(late), u) && u.has("p01") }
+			}
+			m, _, by := begin()
+			if !by(9 * time.Minute) {
+				t.Fatal("it is given up early")
+			}
+			if row.lift(m); !by(10*time.Minute) || !by(10*time.Minute+hangTime-time.Minute) {
+				t.Error("it is given up early once it is waited for")
+			}
+			if by(10*time.Minute + hangTime + time.Minute) {
+				t.Error("it is waited for, and has the time that it needed when it was held back")
+			}
+			m, _, by = begin()
+			row.lift(m)
+			if !by(10 * time.Minute) {
+				t.Fatal("it is given up early")
+			}
+			if row.hold(m); !by(11*time.Minute) || !by(hangTime+59*time.Minute) {
+				t.Error("it is held back again, and given up early")
+			}
+			if by(hangTime + 61*time.Minute) {
+				t.Error("it is not given up")
+			}
+		})
+	}
+}
+
 // Uploads are held back while a world trains, and not those that somebody waits for: all are about to go, the member itself
 // goes, or the world stands at a barrier of which this is the snapshot.
 func TestWhatIsWaitedForIsNotHeldBack(t *testing.T) {

@@ -71,6 +71,10 @@ func loadWhole(ctx context.Context, s *storage.Storage, where storage.Place) err
 	return errors.Join(reading.Load(ctx, "state", discard{}), reading.Close(ctx))
 }
 
+// leastLife bounds how long a process lives that is killed; where the machine has so much else to do that none comes far in that
+// time they live longer.
+const leastLife = 1200 * time.Millisecond
+
 // A process that saves, collects and loads is killed at random moments: the newest checkpoint that it called durable
 // is there, whole, and the next process goes on.
 func TestKilledWhileItSavesCollectsAndLoads(t *testing.T) {
@@ -92,21 +96,20 @@ func TestKilledWhileItSavesCollectsAndLoads(t *testing.T) {
 		t.Run(backend.name, func(t *testing.T) {
 			s := open(t, backend.url)
 			durable, saved := uint64(0), 0
-			for range kills {
+			within := leastLife
+			for i := 0; i < kills || saved == 0; i++ {
 				before := durable
-				durable = killed(t, backend.url, backend.how, durable+1, time.Duration(random.Int64N(int64(1200*time.Millisecond))))
-				if durable > before {
+				durable = killed(t, backend.url, backend.how, durable+1, time.Duration(random.Int64N(int64(within))))
+				if within += within / 4; durable > before {
 					saved++
+					within = max(leastLife, within/2)
 				}
 				whole(t, s, durable, backend.how)
-			}
-			if saved == 0 {
-				t.Fatal("no process came so far as to save a checkpoint")
 			}
 			if _, err := s.Collect(t.Context(), job, 1); err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%d processes were killed, %d checkpoints saved", kills, durable)
+			t.Logf("%d processes were killed, %d of them after they had saved some of the %d checkpoints", kills, saved, durable)
 		})
 	}
 }

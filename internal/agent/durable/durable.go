@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -60,10 +61,13 @@ func DefaultPauses() Pauses { return Pauses{time.Second, 30 * time.Second, 15 * 
 
 // Holder is the store of the worker's snapshots.
 type Holder interface {
-	// Open opens files that are held, and Make makes one for a snapshot that is not yet.
-	Open(ids ...checkpoint.ID) ([]*os.File, error)
+	// Open opens a file that is held. Pin has files that are held stay until Discard, also when they are held no more, and returns
+	// their paths by then. Make makes a file for a snapshot that is not held yet.
+	Open(id checkpoint.ID) (*os.File, error)
+	Pin(ids ...checkpoint.ID) ([]string, error)
 	Make() (*os.File, error)
-	// Restored takes over a file of Make as a snapshot, Discard removes it. Forget removes what was taken over.
+	// Restored takes over a file of Make as a snapshot, Discard removes one of Make or of Pin, by its name. Forget removes what was
+	// taken over.
 	Restored(id checkpoint.ID, file string, bytes uint64) (checkpoint.Snapshot, error)
 	Discard(file string)
 	Forget(ids ...checkpoint.ID)
@@ -337,20 +341,21 @@ func (k *Keeper) carryOut(order Save) (path string, err error) {
 
 // save makes a snapshot durable that is one file.
 func (k *Keeper) save(order Save) (path string, err error) {
-	files, err := k.holder.Open(order.Snapshot.ID)
+	file, err := k.holder.Open(order.Snapshot.ID)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = files[0].Close() }()
+	defer func() { _ = file.Close() }()
 	request := uploader.Request{Ask: uploader.AskSave, Snapshot: uploader.SnapshotOf(order.Snapshot), Keep: order.Keep}
-	answer, err := k.ask(order.Snapshot, request, files[0])
+	answer, err := k.ask(order.Snapshot, request, file)
 	if err != nil {
 		return "", err
 	}
 	return answer.Path, nil
 }
 
-// put puts what is left of an order's parts. All of them are opened first: what is held no more meanwhile can be read on.
+// put puts what is left of an order's parts. All of them are pinned first, so that what is held no more meanwhile is put all the
+// same, and one is open at a time: there may be hundreds.
 func (k *Keeper) put(order Save) error {
 	k.mu.Lock()
 	parts := k.left(&order)
@@ -359,27 +364,36 @@ func (k *Keeper) put(order Save) error {
 	for i := range parts {
 		ids[i] = parts[i].ID
 	}
-	files, err := k.holder.Open(ids...)
+	pins, err := k.holder.Pin(ids...)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, file := range files {
-			_ = file.Close()
+	for i := range parts {
+		if err == nil {
+			err = k.putPart(&order, parts[i], pins[i])
 		}
-	}()
-	for i, part := range parts {
-		request := uploader.Request{Ask: uploader.AskPut, Snapshot: uploader.SnapshotOf(order.Snapshot), Parts: []uploader.Part{uploader.PartOf(part)}}
-		if _, err := k.ask(part, request, files[i]); err != nil {
-			return err
-		}
-		k.mu.Lock()
-		if k.wanted == nil || k.wanted.Snapshot.State() == part.State() {
-			k.state.Put = append(k.state.Put, part)
-		}
-		k.mu.Unlock()
-		k.changed()
+		k.holder.Discard(filepath.Base(pins[i]))
 	}
+	return err
+}
+
+// putPart puts one part.
+func (k *Keeper) putPart(order *Save, part checkpoint.Snapshot, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	request := uploader.Request{Ask: uploader.AskPut, Snapshot: uploader.SnapshotOf(order.Snapshot), Parts: []uploader.Part{uploader.PartOf(part)}}
+	if _, err := k.ask(part, request, file); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	if k.wanted == nil || k.wanted.Snapshot.State() == part.State() {
+		k.state.Put = append(k.state.Put, part)
+	}
+	k.mu.Unlock()
+	k.changed()
 	return nil
 }
 

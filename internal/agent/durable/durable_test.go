@@ -129,12 +129,12 @@ func TestWhatIsSavedIsRestored(t *testing.T) {
 	if restored.Snapshot == nil || *restored.Snapshot != snapshot {
 		t.Fatalf("it has %+v", restored)
 	}
-	files, err := second.snapshots.Open(snapshot.ID)
+	file, err := second.snapshots.Open(snapshot.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = files[0].Close() }()
-	if content, err := io.ReadAll(files[0]); err != nil || !bytes.Equal(content, []byte("state")) {
+	defer func() { _ = file.Close() }()
+	if content, err := io.ReadAll(file); err != nil || !bytes.Equal(content, []byte("state")) {
 		t.Errorf("the state is %q (%v)", content, err)
 	}
 
@@ -215,12 +215,12 @@ func TestPartsAreSavedAndRestored(t *testing.T) {
 		if part != all[i] {
 			t.Errorf("%v was saved, and %v is there", all[i], part)
 		}
-		files, err := third.snapshots.Open(part.ID)
+		file, err := third.snapshots.Open(part.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		content, err := io.ReadAll(files[0])
-		if _ = files[0].Close(); err != nil || string(content) != contents[part.Part] {
+		content, err := io.ReadAll(file)
+		if _ = file.Close(); err != nil || string(content) != contents[part.Part] {
 			t.Errorf("part %s is %q (%v)", part.Part, content, err)
 		}
 	}

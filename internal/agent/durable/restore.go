@@ -100,18 +100,22 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 	}
 	files, from := brought{"": file}, ""
 	defer func() { k.discard(files) }()
-	maker := func(path, part string) (*os.File, error) {
+	var last *os.File
+	maker := func(path, part string) (_ *os.File, err error) {
 		if path != from {
 			whole := files[""]
 			delete(files, "")
 			k.discard(files)
 			files, from = brought{"": whole}, path
 		}
-		made, err := k.holder.Make()
-		if err == nil {
-			files[part] = made
+		if last != nil {
+			_ = last.Close() // the uploader asks for the next when this one has come: there may be hundreds
 		}
-		return made, err
+		last, err = k.holder.Make()
+		if err == nil {
+			files[part] = last
+		}
+		return last, err
 	}
 	answer, err := uploader.AskForParts(ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, maker, file)
 	if err != nil {
@@ -172,7 +176,7 @@ func (k *Keeper) take(ctx context.Context, files brought, id checkpoint.ID, byte
 
 func (k *Keeper) discard(files brought) {
 	for _, file := range files {
-		_ = file.Truncate(0) // the uploader may have it open for a moment more, with all of its memory
+		_ = os.Truncate(file.Name(), 0) // the uploader may have it open for a moment more, with all of its memory
 		_ = file.Close()
 		k.holder.Discard(filepath.Base(file.Name()))
 	}

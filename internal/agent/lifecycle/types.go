@@ -40,10 +40,10 @@ type World struct {
 	MasterAddress string
 	MasterPort    int
 	// Restore is false when the processes go on with the state that they have. Otherwise they load
-	// Snapshot, which Holders have, or begin anew when it is nil.
-	Restore  bool
-	Snapshot *Snapshot
-	Holders  []Holder
+	// Snapshot, which Holders have and Peers are getting as well, or begin anew when it is nil.
+	Restore        bool
+	Snapshot       *Snapshot
+	Holders, Peers []Holder
 	// Parts are what Snapshot is made of, the part of a rank first and then all shares; nil for one that is whole.
 	Parts []Part
 	// Writer is true when this worker writes snapshots. Staging is what it writes of a state that comes in shares.
@@ -86,9 +86,9 @@ type Holder struct {
 
 // Prefetch is a snapshot that is to be fetched before the world that begins with it.
 type Prefetch struct {
-	Snapshot Snapshot
-	Parts    []Part
-	Holders  []Holder
+	Snapshot       Snapshot
+	Parts          []Part
+	Holders, Peers []Holder
 }
 
 // Barrier is the last step that may be made in a round. The zero value is none.

@@ -240,24 +240,31 @@ func (k *Keeper) takeWritten() {
 	k.changed()
 }
 
-// Open opens files that are held.
-func (k *Keeper) Open(ids ...checkpoint.ID) (files []*os.File, err error) {
-	for _, id := range ids {
-		var file *os.File
-		if path := k.Path(id); path == "" {
-			err = fmt.Errorf("this worker does not hold snapshot %v any more", id)
-		} else {
-			file, err = os.Open(path)
-		}
-		if err != nil {
-			for _, open := range files {
-				_ = open.Close()
-			}
-			return nil, err
-		}
-		files = append(files, file)
+// Open opens a file that is held.
+func (k *Keeper) Open(id checkpoint.ID) (*os.File, error) {
+	path := k.Path(id)
+	if path == "" {
+		return nil, fmt.Errorf("this worker does not hold snapshot %v any more", id)
 	}
-	return files, nil
+	return os.Open(path)
+}
+
+// Pin has files that are held stay until Discard, also when they are held no more, and returns their paths by then.
+func (k *Keeper) Pin(ids ...checkpoint.ID) (paths []string, err error) {
+	if k.store == nil {
+		return nil, errNoMemory
+	}
+	for _, id := range ids {
+		path, err := k.store.Pin(id)
+		if err != nil {
+			for _, pinned := range paths {
+				k.Discard(filepath.Base(pinned))
+			}
+			return nil, fmt.Errorf("this worker does not hold snapshot %v any more: %w", id, err)
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
 }
 
 // Make makes a file for a snapshot that is to be brought here.
@@ -290,7 +297,7 @@ func (k *Keeper) release(name string) {
 	}
 }
 
-// Discard removes a file of Make.
+// Discard removes a file of Make, or of Pin.
 func (k *Keeper) Discard(name string) {
 	k.discard([]File{{Name: name}})
 	k.release(name)

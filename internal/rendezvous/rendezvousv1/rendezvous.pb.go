@@ -1808,7 +1808,9 @@ type Prefetch struct {
 	// Who has it.
 	Holders []*Holder `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
 	// What of it this worker needs, when it comes in parts.
-	Parts         []*Snapshot `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
+	Parts []*Snapshot `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Who gets it as well, and gives what has come of it. The parts of each are those that it is getting.
+	Peers         []*Holder `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1860,6 +1862,13 @@ func (x *Prefetch) GetHolders() []*Holder {
 func (x *Prefetch) GetParts() []*Snapshot {
 	if x != nil {
 		return x.Parts
+	}
+	return nil
+}
+
+func (x *Prefetch) GetPeers() []*Holder {
+	if x != nil {
+		return x.Peers
 	}
 	return nil
 }
@@ -2031,7 +2040,9 @@ type World struct {
 	Staging *Staging `protobuf:"bytes,13,opt,name=staging,proto3" json:"staging,omitempty"`
 	// What of snapshot this worker needs, when it comes in parts: all shares, in their order, after the part of its rank
 	// or of another one.
-	Parts         []*Snapshot `protobuf:"bytes,14,rep,name=parts,proto3" json:"parts,omitempty"`
+	Parts []*Snapshot `protobuf:"bytes,14,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Who gets it as well, and gives what has come of it. The parts of each are those that it is getting.
+	Peers         []*Holder `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2160,6 +2171,13 @@ func (x *World) GetStaging() *Staging {
 func (x *World) GetParts() []*Snapshot {
 	if x != nil {
 		return x.Parts
+	}
+	return nil
+}
+
+func (x *World) GetPeers() []*Holder {
+	if x != nil {
+		return x.Peers
 	}
 	return nil
 }
@@ -2395,11 +2413,12 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12 \n" +
-	"\vcertificate\x18\x04 \x01(\fR\vcertificate\"\xc0\x01\n" +
+	"\vcertificate\x18\x04 \x01(\fR\vcertificate\"\xf8\x01\n" +
 	"\bPrefetch\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12:\n" +
 	"\aholders\x18\x02 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x128\n" +
-	"\x05parts\x18\x03 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\"K\n" +
+	"\x05parts\x18\x03 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\x126\n" +
+	"\x05peers\x18\x04 \x03(\v2 .concertina.rendezvous.v1.HolderR\x05peers\"K\n" +
 	"\aBarrier\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x04R\aattempt\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x12\n" +
@@ -2409,7 +2428,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\aplanned\x18\x02 \x01(\bR\aplanned\x12\x1b\n" +
 	"\tsave_step\x18\x03 \x01(\x04R\bsaveStep\x12\x1d\n" +
 	"\n" +
-	"leave_step\x18\x04 \x01(\x04R\tleaveStep\"\xbd\x04\n" +
+	"leave_step\x18\x04 \x01(\x04R\tleaveStep\"\xf5\x04\n" +
 	"\x05World\x12%\n" +
 	"\x0emembers_digest\x18\x01 \x01(\tR\rmembersDigest\x12\x1b\n" +
 	"\tfrom_step\x18\x02 \x01(\x04R\bfromStep\x12\x1f\n" +
@@ -2427,7 +2446,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\aholders\x18\v \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x12\x16\n" +
 	"\x06writer\x18\f \x01(\bR\x06writer\x12;\n" +
 	"\astaging\x18\r \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x128\n" +
-	"\x05parts\x18\x0e \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\"\x86\x01\n" +
+	"\x05parts\x18\x0e \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\x126\n" +
+	"\x05peers\x18\x0f \x03(\v2 .concertina.rendezvous.v1.HolderR\x05peers\"\x86\x01\n" +
 	"\x06Holder\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +
@@ -2526,15 +2546,17 @@ var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
 	7,  // 30: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
 	22, // 31: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
 	7,  // 32: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	7,  // 33: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	22, // 34: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	8,  // 35: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
-	7,  // 36: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	22, // 33: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
+	7,  // 34: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	22, // 35: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	8,  // 36: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
+	7,  // 37: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	22, // 38: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }

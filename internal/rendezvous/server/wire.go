@@ -356,7 +356,7 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 		m.Abort = &rendezvousv1.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save, LeaveStep: d.Abort.Leave}
 	}
 	if p := d.Prefetch; p != nil {
-		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Parts: partMessages(p.Parts), Holders: holderMessages(p.Holders)}
+		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Parts: partMessages(p.Parts), Holders: holderMessages(p.Holders), Peers: holderMessages(p.Peers)}
 	}
 	if u := d.Upload; u != nil {
 		m.Upload = &rendezvousv1.Upload{
@@ -390,7 +390,7 @@ func placeMessage(p *rendezvous.Place) *rendezvousv1.World {
 	if p.Snapshot != nil {
 		m.Snapshot = snapshotMessage(p.Snapshot)
 	}
-	m.Parts, m.Holders, m.Staging = partMessages(p.Parts), holderMessages(p.Holders), stagingMessage(p.Staging)
+	m.Parts, m.Holders, m.Peers, m.Staging = partMessages(p.Parts), holderMessages(p.Holders), holderMessages(p.Peers), stagingMessage(p.Staging)
 	return m
 }
 
