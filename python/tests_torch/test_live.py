@@ -13,18 +13,6 @@ from tests_torch.test_elastic import Case
 
 
 class Recovery(Case):
-    def recover(self, c, survivors, newcomers=()):
-        """Goes on like an operator: from the newest state that one of them has."""
-        left = c.abort(survivors)
-        newest = max(message["step"] for message in left if message["clean"])
-        behind = [m for m, message in zip(survivors, left, strict=True) if message["step"] != newest or not message["clean"]]
-        path = ""
-        if behind or newcomers:
-            holder = next(m for m in survivors if m not in behind)
-            path = c.save(holder, newest)
-        c.world([*survivors, *newcomers], newest, [*behind, *newcomers], path)
-        return newest, left
-
     def test_a_rank_is_killed(self):
         for victim in 2, 0:
             with self.subTest(rank=victim):
@@ -35,7 +23,7 @@ class Recovery(Case):
                 members[victim].kill()
                 survivors = [m for m in members if m is not members[victim]]
                 done = max([0] + [line["step"] for m in members for line in m.told if "step" in line])
-                newest, _ = self.recover(c, survivors)
+                newest, _ = c.recover(survivors)
                 self.assertGreaterEqual(newest, done - 1)
                 survivors[0].wait_for(world=2)
                 c.end(survivors)
@@ -47,7 +35,7 @@ class Recovery(Case):
         c.first_world(members)
         members[1].wait_for(step=6)
         members[1].kill()
-        self.recover(c, members[:1], [newcomer])
+        c.recover(members[:1], [newcomer])
         c.end([members[0], newcomer])
         self.assert_undisturbed(members[0], newcomer)
 
@@ -57,7 +45,7 @@ class Recovery(Case):
         members = c.start(3)
         c.first_world(members)
         members[1].wait_for(hanging=8)
-        newest, left = self.recover(c, members)
+        newest, left = c.recover(members)
         self.assertEqual(newest, 7)
         self.assertTrue(all(message["clean"] for message in left), left)
         c.end(members)
