@@ -7,7 +7,9 @@ import unittest.mock
 import torch
 
 import concertina.torch as elastic
+from concertina.plan import Batch
 from concertina.session import WorldChanged
+from concertina.step import Work
 from concertina.tensors import Buffers
 from tests_torch.test_elastic import Case
 
@@ -164,6 +166,20 @@ class TheState(unittest.TestCase):
             job._go_back()
             self.assertEqual(scaler.get_scale(), start)
             scaler.scale(torch.ones(1))
+
+    def test_a_scaler_works_on_a_rank_that_has_had_no_samples(self):
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+        job = self.job_with(net, opt=opt, scaler=scaler)
+        job._world = unittest.mock.Mock(size=1, rank=0)
+        step = elastic.Step(job, Work(1, Batch(0, 0, 2, False), (), False))
+        job._begin_step(step)
+        self.assertEqual(list(step.micro_batches()), [])
+        scaler.unscale_(opt)
+        scaler.step(opt)
+        scaler.update()
+        self.assertEqual(scaler.get_scale(), 16.0)
 
     def test_who_is_thrown_out_of_an_evaluation_trains_on_in_the_mode_of_training(self):
         net = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 1))
