@@ -220,6 +220,13 @@ def copy_scaler(scaler: torch.amp.GradScaler) -> Callable[[], None]:
     return put_back
 
 
+def wake_scaler(scaler: torch.amp.GradScaler) -> None:
+    """Has a GradScaler make the tensor of its scale. It does so when it first scales something, and whatever else it is
+    asked to do fails until then: a rank whose first steps have no samples for it scales nothing."""
+    if scaler._scale is None:
+        scaler.scale(torch.zeros((), device=scaler._device))
+
+
 def _nothing() -> None:
     """Puts nothing back."""
 

@@ -48,7 +48,7 @@ from concertina.loader import Loader, Part
 from concertina.member import copy_whole
 from concertina.session import WorldChanged
 from concertina.streams import Reader, Stream, StreamPlan
-from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread
+from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread, wake_scaler
 from concertina.world import Change, World
 from concertina.worktime import Waited
 
@@ -129,6 +129,7 @@ class Step(_step.Step):
             yield batch
         self._piece = None
         if not self._job._gradients.exchanged:
+            self._job._wake_scalers()
             self._job._exchange()
 
 
@@ -301,6 +302,11 @@ class Job(_job.Job):
     def _exchange(self) -> None:
         self._work.knows()
         self._gradients.exchange()
+
+    def _wake_scalers(self) -> None:
+        """This rank has scaled no loss, and goes on like those that have."""
+        for scaler in self._scalers:
+            wake_scaler(scaler)
 
     def _waited(self) -> Waited:
         return self._gradients.stall

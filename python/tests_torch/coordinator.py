@@ -21,7 +21,8 @@ SECONDS = 300
 class Member:
     """A process with its agent."""
 
-    def __init__(self, arguments, folder, stack):
+    def __init__(self, command, folder, stack):
+        """command: the program and its arguments."""
         self.agent = stack.enter_context(FakeAgent(None))
         self.agent.answers = {}
         self.errors = tempfile.TemporaryFile("w+")
@@ -29,7 +30,7 @@ class Member:
         env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TEST_DIR": folder}
         self.process = subprocess.Popen(
-            [sys.executable, MEMBER, *map(str, arguments)],
+            [sys.executable, *map(str, command)],
             env=env | {"CONCERTINA_SOCKET": self.agent.path, "LOCAL_RANK": "0"},
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -89,8 +90,9 @@ class Member:
 class Coordinator:
     """Makes worlds of members."""
 
-    def __init__(self, epochs=2, ballast=0, workers=0, seconds=0.0, shards=0):
-        self.arguments = epochs, ballast, workers, seconds, shards
+    def __init__(self, epochs=2, ballast=0, workers=0, seconds=0.0, shards=0, command=()):
+        """command: another program than member.py, whose arguments the others are."""
+        self.command = command or (MEMBER, epochs, ballast, workers, seconds, shards)
         self.number = 0
         self.port = 0
         self._stack = contextlib.ExitStack()
@@ -104,15 +106,15 @@ class Coordinator:
 
     def start(self, count, **settings):
         """Starts members, which wait for a world then."""
-        members = [Member(self.arguments, self.folder, self._stack) for _ in range(count)]
+        members = [Member(self.command, self.folder, self._stack) for _ in range(count)]
         for member in members:
             vars(member.agent).update(settings)
         for member in members:
             member.hear("join")
         return members
 
-    def world(self, members, step=0, restoring=(), path=""):
-        """Gives them the next world, with ranks in this order."""
+    def world(self, members, step=0, restoring=(), path="", until=0):
+        """Gives them the next world, with ranks in this order. until: the step at which all of them park; 0: none."""
         self.number += 1
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
@@ -121,7 +123,7 @@ class Coordinator:
                 restore = member in restoring
                 message = world(rank, len(members), round=self.number, fromStep=step, masterPort=self.port)
                 message |= {"restore": restore, "snapshot": path if restore else "", "writer": True}
-                member.agent.stop(0)
+                member.agent.stop(until)
                 member.agent.give(message, listener=listener if rank == 0 else None)
 
     def first_world(self, members):
@@ -166,6 +168,23 @@ class Coordinator:
                     left.append(message)
                     break
         return left
+
+    def recover(self, survivors, newcomers=()):
+        """Goes on like an operator after a loss: from the newest state that one of them has. That step, and what each said."""
+        left = self.abort(survivors)
+        step, restoring, path = self.newest(survivors, left, newcomers)
+        self.world([*survivors, *newcomers], step, restoring, path)
+        return step, left
+
+    def newest(self, survivors, left, newcomers=()):
+        """The newest state that one of them has, who has to load it, and from where."""
+        newest = max(message["step"] for message in left if message["clean"])
+        behind = [m for m, message in zip(survivors, left, strict=True) if message["step"] != newest or not message["clean"]]
+        path = ""
+        if behind or newcomers:
+            holder = next(m for m in survivors if m not in behind)
+            path = self.save(holder, newest)
+        return newest, [*behind, *newcomers], path
 
     def end(self, members):
         """Waits until all have finished, and lets them end."""

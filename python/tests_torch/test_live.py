@@ -7,24 +7,14 @@ import unittest.mock
 import torch
 
 import concertina.torch as elastic
+from concertina.plan import Batch
 from concertina.session import WorldChanged
+from concertina.step import Work
 from concertina.tensors import Buffers
 from tests_torch.test_elastic import Case
 
 
 class Recovery(Case):
-    def recover(self, c, survivors, newcomers=()):
-        """Goes on like an operator: from the newest state that one of them has."""
-        left = c.abort(survivors)
-        newest = max(message["step"] for message in left if message["clean"])
-        behind = [m for m, message in zip(survivors, left, strict=True) if message["step"] != newest or not message["clean"]]
-        path = ""
-        if behind or newcomers:
-            holder = next(m for m in survivors if m not in behind)
-            path = c.save(holder, newest)
-        c.world([*survivors, *newcomers], newest, [*behind, *newcomers], path)
-        return newest, left
-
     def test_a_rank_is_killed(self):
         for victim in 2, 0:
             with self.subTest(rank=victim):
@@ -35,7 +25,7 @@ class Recovery(Case):
                 members[victim].kill()
                 survivors = [m for m in members if m is not members[victim]]
                 done = max([0] + [line["step"] for m in members for line in m.told if "step" in line])
-                newest, _ = self.recover(c, survivors)
+                newest, _ = c.recover(survivors)
                 self.assertGreaterEqual(newest, done - 1)
                 survivors[0].wait_for(world=2)
                 c.end(survivors)
@@ -47,7 +37,7 @@ class Recovery(Case):
         c.first_world(members)
         members[1].wait_for(step=6)
         members[1].kill()
-        self.recover(c, members[:1], [newcomer])
+        c.recover(members[:1], [newcomer])
         c.end([members[0], newcomer])
         self.assert_undisturbed(members[0], newcomer)
 
@@ -57,7 +47,7 @@ class Recovery(Case):
         members = c.start(3)
         c.first_world(members)
         members[1].wait_for(hanging=8)
-        newest, left = self.recover(c, members)
+        newest, left = c.recover(members)
         self.assertEqual(newest, 7)
         self.assertTrue(all(message["clean"] for message in left), left)
         c.end(members)
@@ -176,6 +166,20 @@ class TheState(unittest.TestCase):
             job._go_back()
             self.assertEqual(scaler.get_scale(), start)
             scaler.scale(torch.ones(1))
+
+    def test_a_scaler_works_on_a_rank_that_has_had_no_samples(self):
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+        job = self.job_with(net, opt=opt, scaler=scaler)
+        job._world = unittest.mock.Mock(size=1, rank=0)
+        step = elastic.Step(job, Work(1, Batch(0, 0, 2, False), (), False))
+        job._begin_step(step)
+        self.assertEqual(list(step.micro_batches()), [])
+        scaler.unscale_(opt)
+        scaler.step(opt)
+        scaler.update()
+        self.assertEqual(scaler.get_scale(), 16.0)
 
     def test_who_is_thrown_out_of_an_evaluation_trains_on_in_the_mode_of_training(self):
         net = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 1))
