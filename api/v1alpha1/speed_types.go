@@ -53,6 +53,14 @@ type SizeSpeed struct {
 	// +required
 	StepsPerSecond string `json:"stepsPerSecond,omitempty"`
 
+	// settledStepsPerSecond is the pace there that is certain, while it changes or differs by noise; empty where that is
+	// stepsPerSecond.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	// +optional
+	SettledStepsPerSecond string `json:"settledStepsPerSecond,omitempty"`
+
 	// steps is how many steps were seen there.
 	//
 	// +kubebuilder:validation:Minimum=1

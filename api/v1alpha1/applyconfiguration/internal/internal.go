@@ -287,6 +287,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: nodes
       type:
         scalar: numeric
+    - name: settledStepsPerSecond
+      type:
+        scalar: string
     - name: steps
       type:
         scalar: numeric
