@@ -52,7 +52,7 @@ func paceText(pace float64) string { return strconv.FormatFloat(pace, 'g', 6, 64
 
 // ProgressOf is what is believed of what a job's program says of its steps.
 func ProgressOf(status *v1alpha1.TrainingJobStatus) speed.Progress {
-	told := speed.Resume(float64(value(status.Speed.FirstTotalSteps)), status.Speed.Doubt != "")
+	told := speed.Resume(float64(value(status.Speed.FirstTotalSteps)), float64(value(status.Speed.LeastTotalSteps)), status.Speed.Doubt != "")
 	told.Report(float64(value(status.Progress.Step)), float64(value(status.Progress.TotalSteps)))
 	return told
 }

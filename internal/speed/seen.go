@@ -65,9 +65,13 @@ func Add(all []Seen, more Seen) []Seen {
 		all = slices.Insert(all, at, more)
 	}
 	if len(all) > MostSizes {
-		first := 0
+		first := -1
 		for i := range all {
-			if all[i].At.Before(all[first].At) {
+			// What is said to have been later than now was now: it would outlast all that a clock that is right has seen.
+			if all[i].At.After(more.At) {
+				all[i].At = more.At
+			}
+			if i != at && (first < 0 || all[i].At.Before(all[first].At)) {
 				first = i
 			}
 		}
@@ -99,6 +103,17 @@ func (s *Seen) settled() float64 {
 		return s.Settled
 	}
 	return s.StepsPerSecond
+}
+
+// Withdraw takes back what had begun to change at a size, where it is known that it was no matter of the size.
+func Withdraw(all []Seen, workers, nodes int) []Seen {
+	all = slices.Clone(all)
+	for i := range all {
+		if s := &all[i]; s.Workers == workers && s.Nodes == nodes {
+			s.StepsPerSecond, s.Settled = s.settled(), 0
+		}
+	}
+	return all
 }
 
 // change moves all paces by a ratio. What had begun to change at another size is forgotten: it was the same change.

@@ -308,6 +308,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: firstTotalSteps
       type:
         scalar: numeric
+    - name: leastTotalSteps
+      type:
+        scalar: numeric
     - name: sizes
       type:
         list:
