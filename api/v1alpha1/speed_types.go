@@ -23,8 +23,14 @@ type SpeedStatus struct {
 	// +optional
 	FirstTotalSteps *int64 `json:"firstTotalSteps,omitempty"`
 
+	// leastTotalSteps is the least progress.totalSteps that the program has told.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	LeastTotalSteps *int64 `json:"leastTotalSteps,omitempty"`
+
 	// doubt says why progress.totalSteps is not believed, until the job ends; empty where it is: it has grown by more
-	// than 10% of the first one, or more than 15% steps than that were made. As many steps as were made are then
+	// than 10% of the least one, or more than 15% steps than that were made. As many steps as were made are then
 	// expected to be left.
 	//
 	// +kubebuilder:validation:MaxLength=256
@@ -52,6 +58,14 @@ type SizeSpeed struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +required
 	StepsPerSecond string `json:"stepsPerSecond,omitempty"`
+
+	// settledStepsPerSecond is the pace there that is certain, while it changes or differs by noise; empty where that is
+	// stepsPerSecond.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	// +optional
+	SettledStepsPerSecond string `json:"settledStepsPerSecond,omitempty"`
 
 	// steps is how many steps were seen there.
 	//

@@ -33,6 +33,12 @@ func (p *planner) measure(next *v1alpha1.ProgressStatus) {
 		next.Since = ptr.To(metav1.NewTime(p.firstStepAt()))
 	}
 	held := p.Now.Sub(next.Since.Time) - value(next.SuspendedTime).Duration
+	if held <= 0 {
+		next.Goodput = old.Goodput
+		if next.KeptTime != nil {
+			return // the clock went back: what is known is kept for when it is right again
+		}
+	}
 	kept := max(0, min(p.keptTime(next.Since.Time, held), held))
 	next.KeptTime = &metav1.Duration{Duration: kept.Round(time.Millisecond)}
 	if held > 0 {

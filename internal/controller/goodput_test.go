@@ -298,3 +298,17 @@ func TestGoodputLeavesSuspensionsOut(t *testing.T) {
 	l.train(3710, 3810, 101)
 	l.expect(200. / 210)
 }
+
+// A clock that went back to before the first step says nothing of how long steps took, and nothing is lost by it.
+func TestAClockThatWentBackKeepsTheTime(t *testing.T) {
+	l := newLife(t)
+	l.look(0, 1)
+	l.look(100, 101)
+	want := value(l.job.Status.Progress.KeptTime)
+	goodput := l.job.Status.Progress.Goodput
+	l.memory.ReportedAt = time.Time{}
+	l.look(-50, 110)
+	if got := l.job.Status.Progress; value(got.KeptTime) != want || got.Goodput != goodput || value(got.Step) != 110 {
+		t.Errorf("kept are %s, goodput is %s at step %d, want %s and %s", got.KeptTime, got.Goodput, value(got.Step), want, goodput)
+	}
+}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,9 +25,12 @@ func (p *planner) measureSpeed() {
 	if first := told.First(); first > 0 && status.Speed.FirstTotalSteps == nil {
 		status.Speed.FirstTotalSteps = ptr.To(value(status.Progress.TotalSteps))
 	}
+	if least := told.Least(); least > 0 && least < math.MaxInt64 {
+		status.Speed.LeastTotalSteps = ptr.To(int64(least))
+	}
 	if told.Blind() && status.Speed.Doubt == "" {
-		status.Speed.Doubt = fmt.Sprintf("the program said first that the training has %d steps, and after %d of them that it has %d",
-			value(status.Speed.FirstTotalSteps), value(status.Progress.Step), value(status.Progress.TotalSteps))
+		status.Speed.Doubt = fmt.Sprintf("the program said before that the training has %d steps, and after %d of them that it has %d",
+			value(status.Speed.LeastTotalSteps), value(status.Progress.Step), value(status.Progress.TotalSteps))
 		p.note(corev1.EventTypeWarning, v1alpha1.EventTotalDoubted, "%s: how many are left is not believed until the job ends, "+
 			"as many as were made are expected", status.Speed.Doubt)
 	}
@@ -39,6 +43,10 @@ func (p *planner) addSpeed() ([]speed.Seen, bool) {
 	workers, nodes := p.worldSpan()
 	if workers == 0 || memory.ReportedAt.IsZero() || memory.ReportedRound != p.World.Round || seen.Step <= memory.ReportedStep || seen.StepTime <= 0 {
 		return nil, false
+	}
+	if len(p.plan.Status.Stragglers) > 0 {
+		// It is one worker that is slow, or its node, and all wait for it: other workers were faster in as many.
+		return speed.Withdraw(fleet.SizesSeen(&p.Job.Status.Speed), workers, nodes), true
 	}
 	steps := seen.Step - memory.ReportedStep
 	// Between two refreshes no more steps were made than there was time for, but for one that was begun before: beyond

@@ -146,6 +146,23 @@ func TestSpeedThatIsNotKnown(t *testing.T) {
 	}
 }
 
+// While somebody is named who keeps the others waiting, steps say nothing of the size, and what began to change there is taken
+// back.
+func TestStragglersAreNoMatterOfSize(t *testing.T) {
+	l := newPace(t, "n1", "n1")
+	l.steps(0, 1)
+	l.steps(100, 101)
+	l.stepTime = 2 * time.Second
+	l.steps(120, 111)
+	if size := l.job.Status.Speed.Sizes[0]; size.StepsPerSecond == "1" || size.SettledStepsPerSecond != "1" {
+		t.Fatalf("status.speed has %+v", size)
+	}
+	l.world.Stragglers = []rendezvous.Straggler{{Name: "digits-1-1", Node: "n1", Rank: 1, Own: 2 * time.Second, Median: time.Second, Since: start}}
+	l.steps(140, 121)
+	l.steps(160, 131)
+	l.expect("2 on 1: 1, 110 steps, 2m0s")
+}
+
 // What somebody wrote into the status that cannot be does not stay there, and keeps nothing from being written.
 func TestSpeedThatSomebodyWrote(t *testing.T) {
 	l := newPace(t, "n1", "n1")
@@ -169,6 +186,7 @@ func TestTotalsThatAreNotBelieved(t *testing.T) {
 		"one that is told later":   {[]told{{1, 0}, {50, 100}}, ""},
 		"a little more":            {[]told{{1, 100}, {50, 109}}, ""},
 		"one that shrinks":         {[]told{{1, 100}, {50, 60}}, ""},
+		"nearly done for ever":     {[]told{{1, 1e9}, {100, 101}, {200, 201}}, "has 101 steps, and after 200 of them that it has 201"},
 		"much more":                {[]told{{1, 100}, {50, 200}}, "has 100 steps, and after 50 of them that it has 200"},
 		"more, and then as before": {[]told{{1, 100}, {50, 200}, {60, 100}}, "has 100 steps, and after 50 of them that it has 200"},
 		"many more than all":       {[]told{{1, 100}, {116, 100}}, "has 100 steps, and after 116 of them that it has 100"},

@@ -15,15 +15,20 @@ func SizesSeen(status *v1alpha1.SpeedStatus) []speed.Seen {
 	seen := make([]speed.Seen, 0, len(status.Sizes))
 	for i := range status.Sizes {
 		size := &status.Sizes[i]
-		pace, err := strconv.ParseFloat(size.StepsPerSecond, 64)
-		if err != nil {
-			pace = 0
-		}
 		seen = append(seen, speed.Seen{
-			Workers: int(value(size.Workers)), Nodes: int(value(size.Nodes)), StepsPerSecond: pace, Steps: value(size.Steps), At: timeOf(size.At),
+			Workers: int(value(size.Workers)), Nodes: int(value(size.Nodes)), StepsPerSecond: paceIn(size.StepsPerSecond),
+			Settled: paceIn(size.SettledStepsPerSecond), Steps: value(size.Steps), At: timeOf(size.At),
 		})
 	}
 	return seen
+}
+
+func paceIn(text string) float64 {
+	pace, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0
+	}
+	return pace
 }
 
 // SizesStatus is what SizesSeen reads, to six digits and the second.
@@ -31,17 +36,23 @@ func SizesStatus(seen []speed.Seen) []v1alpha1.SizeSpeed {
 	sizes := make([]v1alpha1.SizeSpeed, 0, len(seen))
 	for i := range seen {
 		one := &seen[i]
-		sizes = append(sizes, v1alpha1.SizeSpeed{
-			Workers: ptr.To(int32(one.Workers)), Nodes: ptr.To(int32(one.Nodes)), StepsPerSecond: strconv.FormatFloat(one.StepsPerSecond, 'g', 6, 64),
+		size := v1alpha1.SizeSpeed{
+			Workers: ptr.To(int32(one.Workers)), Nodes: ptr.To(int32(one.Nodes)), StepsPerSecond: paceText(one.StepsPerSecond),
 			Steps: ptr.To(one.Steps), At: ptr.To(metav1.NewTime(one.At)),
-		})
+		}
+		if settled := paceText(one.Settled); one.Settled > 0 && settled != size.StepsPerSecond {
+			size.SettledStepsPerSecond = settled
+		}
+		sizes = append(sizes, size)
 	}
 	return sizes
 }
 
+func paceText(pace float64) string { return strconv.FormatFloat(pace, 'g', 6, 64) }
+
 // ProgressOf is what is believed of what a job's program says of its steps.
 func ProgressOf(status *v1alpha1.TrainingJobStatus) speed.Progress {
-	told := speed.Resume(float64(value(status.Speed.FirstTotalSteps)), status.Speed.Doubt != "")
+	told := speed.Resume(float64(value(status.Speed.FirstTotalSteps)), float64(value(status.Speed.LeastTotalSteps)), status.Speed.Doubt != "")
 	told.Report(float64(value(status.Progress.Step)), float64(value(status.Progress.TotalSteps)))
 	return told
 }

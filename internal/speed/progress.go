@@ -3,7 +3,7 @@ package speed
 import "math"
 
 const (
-	// grownBy is by what part of the first one a total may grow, and overrun by what part more steps than that may be
+	// grownBy is by what part of the least one a total may grow, and overrun by what part more steps than that may be
 	// made, before a job's reports are believed no longer.
 	grownBy = 0.10
 	overrun = 0.15
@@ -11,13 +11,18 @@ const (
 
 // Progress is what a program reports of its steps, as far as it is believed. The zero value has had no report.
 type Progress struct {
-	done, first, total float64
-	blind              bool
+	done, first, least, total float64
+	blind                     bool
 }
 
-// Resume is the progress of a job of which it is known which total it told first, 0 for none, and whether it is believed
-// no longer.
-func Resume(first float64, blind bool) Progress { return Progress{first: first, blind: blind} }
+// Resume is the progress of a job of which it is known which total it told first, and which was the least, 0 for none, and
+// whether it is believed no longer.
+func Resume(first, least float64, blind bool) Progress {
+	if least == 0 {
+		least = first
+	}
+	return Progress{first: first, least: least, blind: blind}
+}
 
 // Report is told how many steps were made and how many there will be in all, 0 where the program does not say. What no
 // number of steps can be is left out. A total that grows, or is passed, by more than a little makes the job one of which
@@ -29,16 +34,23 @@ func (p *Progress) Report(done, total float64) {
 	if steps(total) && total > 0 {
 		p.total = total
 		if p.first == 0 {
-			p.first = total
+			p.first, p.least = total, total
 		}
 	}
-	p.blind = p.blind || p.total > 0 && (p.total > p.first*(1+grownBy) || p.done > p.total*(1+overrun))
+	p.blind = p.blind || p.total > 0 && (p.total > p.least*(1+grownBy) || p.done > p.total*(1+overrun))
+	// Who says a thousand times as many as there are, and then always that little is left, grows from the little.
+	if p.total > 0 {
+		p.least = min(p.least, p.total)
+	}
 }
 
 func steps(n float64) bool { return n >= 0 && n <= math.MaxInt64 }
 
 // First is the first total that was told, 0 for none.
 func (p *Progress) First() float64 { return p.first }
+
+// Least is the least total that was told, 0 for none.
+func (p *Progress) Least() float64 { return p.least }
 
 // Blind says whether the job's totals are believed no longer.
 func (p *Progress) Blind() bool { return p.blind }

@@ -21,6 +21,7 @@ func TestWhatIsBelievedOfReports(t *testing.T) {
 		"little by little":               {[]report{{0, 1000}, {100, 1050}, {200, 1102}}, 0},
 		"once blind, always":             {[]report{{0, 1000}, {100, 2000}, {200, 1000}}, 0},
 		"a total that shrinks":           {[]report{{0, 1000}, {100, 500}}, 400},
+		"one that shrinks and grows":     {[]report{{0, 1e9}, {100, 101}, {200, 201}}, 0},
 		"a little more than all":         {[]report{{0, 1000}, {1140, 1000}}, 1},
 		"much more than all":             {[]report{{0, 1000}, {1160, 1000}}, 0},
 		"back to what was saved":         {[]report{{900, 1000}, {500, 1000}}, 500},
@@ -58,7 +59,7 @@ func TestLeftIsBounded(t *testing.T) {
 func TestReportsGoOnInAnotherProcess(t *testing.T) {
 	var p Progress
 	p.Report(10, 1000)
-	next := Resume(p.First(), p.Blind())
+	next := Resume(p.First(), p.Least(), p.Blind())
 	if next.Left() != 0 {
 		t.Errorf("%g steps are left before anything is told", next.Left())
 	}
@@ -67,7 +68,7 @@ func TestReportsGoOnInAnotherProcess(t *testing.T) {
 		t.Errorf("%g steps are left of %g", next.Left(), next.First())
 	}
 	next.Report(30, 1110)
-	last := Resume(next.First(), next.Blind())
+	last := Resume(next.First(), next.Least(), next.Blind())
 	last.Report(40, 1000)
 	if last.Left() != 0 || !last.Blind() {
 		t.Errorf("%g steps are left of a job that is not believed", last.Left())

@@ -15,6 +15,14 @@ const MostSizes = 16
 // would give it workers to find that out once more.
 const remembered = 4 * halfLife
 
+const (
+	// drifts is from which ratio on a pace is another one than it was, and not noise, rests how near to it what is seen now
+	// has to be until that is certain: a minute or two, since a pace counts by the last minute.
+	drifts, rests = 1.15, 1.2
+	// mostChange bounds by how much one change of pace at one size moves the others.
+	mostChange = 16
+)
+
 // believed is how many seconds of steps have to be seen at a size before it counts: the first ones are slower in many
 // programs. They outweigh what is expected of any job.
 const believed = 5.0
@@ -26,6 +34,8 @@ type Seen struct {
 	// StepsPerSecond is the pace there, Steps how many steps were seen.
 	StepsPerSecond float64
 	Steps          int64
+	// Settled is the pace at which it was before it began to change, 0 where that is the same.
+	Settled float64
 	// At is when the last of them was.
 	At time.Time
 }
@@ -45,14 +55,23 @@ func Add(all []Seen, more Seen) []Seen {
 	slices.SortFunc(all, bySize)
 	at, found := slices.BinarySearchFunc(all, more, bySize)
 	if found {
+		was := all[at].settled()
 		all[at] = all[at].with(more)
+		if pace := all[at].StepsPerSecond; !alike(pace, was, drifts) && alike(more.StepsPerSecond, pace, rests) {
+			change(all, pace/was)
+			all[at].StepsPerSecond, all[at].Settled = pace, 0
+		}
 	} else {
 		all = slices.Insert(all, at, more)
 	}
 	if len(all) > MostSizes {
-		first := 0
+		first := -1
 		for i := range all {
-			if all[i].At.Before(all[first].At) {
+			// What is said to have been later than now was now: it would outlast all that a clock that is right has seen.
+			if all[i].At.After(more.At) {
+				all[i].At = more.At
+			}
+			if i != at && (first < 0 || all[i].At.Before(all[first].At)) {
 				first = i
 			}
 		}
@@ -71,13 +90,49 @@ func (s Seen) with(more Seen) Seen {
 	old, fresh := weight(&before), weight(&now)
 	more.StepsPerSecond = (old*s.StepsPerSecond + fresh*more.StepsPerSecond) / (old + fresh)
 	more.Steps += min(s.Steps, math.MaxInt64-more.Steps)
+	// The first minute is what the size is known by, however it goes.
+	if was := s.settled(); was != more.StepsPerSecond && float64(s.Steps)/was >= enough {
+		more.Settled = was
+	}
 	return more
 }
 
-// observation is what it says at a time. What is said to have been later was now: clocks jump.
+// settled is the pace that is certain.
+func (s *Seen) settled() float64 {
+	if s.Settled >= slowest && s.Settled <= fastest {
+		return s.Settled
+	}
+	return s.StepsPerSecond
+}
+
+// Withdraw takes back what had begun to change at a size, where it is known that it was no matter of the size.
+func Withdraw(all []Seen, workers, nodes int) []Seen {
+	all = slices.Clone(all)
+	for i := range all {
+		if s := &all[i]; s.Workers == workers && s.Nodes == nodes {
+			s.StepsPerSecond, s.Settled = s.settled(), 0
+		}
+	}
+	return all
+}
+
+// change moves all paces by a ratio. What had begun to change at another size is forgotten: it was the same change.
+func change(all []Seen, ratio float64) {
+	ratio = min(max(ratio, 1.0/mostChange), mostChange)
+	for i := range all {
+		all[i].StepsPerSecond = min(max(all[i].settled()*ratio, slowest), fastest)
+		all[i].Settled = 0
+	}
+}
+
+// alike says whether two paces differ by less than a ratio.
+func alike(a, b, ratio float64) bool { return a < b*ratio && b < a*ratio }
+
+// observation is what it says at a time. What is being seen of it moves it no further than noise could until it is certain. What is said to have been later was now: clocks jump.
 func (s *Seen) observation(now time.Time) Observation {
+	was := s.settled()
 	return Observation{
-		Workers: s.Workers, Nodes: s.Nodes, StepsPerSecond: s.StepsPerSecond, Steps: s.Steps,
+		Workers: s.Workers, Nodes: s.Nodes, StepsPerSecond: min(max(s.StepsPerSecond, was/drifts), was*drifts), Steps: s.Steps,
 		Age: min(max(0, now.Sub(s.At)), remembered),
 	}
 }

@@ -21,13 +21,14 @@ func TestWhatIsSeenOfAJob(t *testing.T) {
 		told []Seen
 		want []Seen
 	}{
-		"nothing":                    {},
-		"one size":                   {[]Seen{at(0, 2, 3, 30)}, []Seen{at(0, 2, 3, 30)}},
-		"again":                      {[]Seen{at(0, 2, 3, 30), at(0, 2, 3, 15)}, []Seen{at(0, 2, 3, 45)}},
-		"sizes in order":             {[]Seen{at(0, 4, 5, 30), at(1, 2, 3, 30)}, []Seen{at(1, 2, 3, 30), at(0, 4, 5, 30)}},
-		"by seconds":                 {[]Seen{at(0, 2, 3, 30), at(0, 2, 1, 10)}, []Seen{at(0, 2, 2, 40)}},
-		"the old counts for less":    {[]Seen{at(0, 2, 3, 60), at(300, 2, 1, 10)}, []Seen{at(300, 2, 2, 70)}},
-		"and for a minute at most":   {[]Seen{at(0, 2, 3, 1e9), at(0, 2, 1, 60)}, []Seen{at(0, 2, 2, 1e9+60)}},
+		"nothing":                 {},
+		"one size":                {[]Seen{at(0, 2, 3, 30)}, []Seen{at(0, 2, 3, 30)}},
+		"again":                   {[]Seen{at(0, 2, 3, 30), at(0, 2, 3, 15)}, []Seen{at(0, 2, 3, 45)}},
+		"sizes in order":          {[]Seen{at(0, 4, 5, 30), at(1, 2, 3, 30)}, []Seen{at(1, 2, 3, 30), at(0, 4, 5, 30)}},
+		"by seconds":              {[]Seen{at(0, 2, 3, 30), at(0, 2, 1, 10)}, []Seen{at(0, 2, 2, 40)}},
+		"the old counts for less": {[]Seen{at(0, 2, 3, 60), at(300, 2, 1, 10)}, []Seen{at(300, 2, 2, 70)}},
+		"and for a minute at most": {[]Seen{at(0, 2, 3, 1e9), at(0, 2, 1, 60)},
+			[]Seen{{Workers: 2, Nodes: 1, StepsPerSecond: 2, Steps: 1e9 + 60, Settled: 3, At: noon}}},
 		"absurd paces":               {[]Seen{at(0, 2, math.NaN(), 30), at(0, 2, math.Inf(1), 30), at(0, 2, -3, 30), at(0, 2, 0, 30), at(0, 2, 1e12, 30)}, nil},
 		"absurd sizes":               {[]Seen{at(0, 0, 3, 30), at(0, -2, 3, 30), at(0, 1<<30, 3, 30), {Workers: 1, Nodes: 2, StepsPerSecond: 1, Steps: 9}}, nil},
 		"no steps":                   {[]Seen{at(0, 2, 3, 0), at(0, 2, 3, -30)}, nil},
@@ -67,6 +68,20 @@ func TestSixteenSizesAreRemembered(t *testing.T) {
 	}
 	if !slices.Equal(all, before) {
 		t.Error("what was there before has changed")
+	}
+}
+
+// Where all that is known is from the time to come, a size that is seen now is not the one that is forgotten.
+func TestTheNewestSizeIsRemembered(t *testing.T) {
+	var all []Seen
+	for n := 1; n <= MostSizes; n++ {
+		all = Add(all, at(1e7+n, n, 1, 30))
+	}
+	for n := 50; n < 53; n++ {
+		all = Add(all, at(n, n, 1, 30))
+		if last := all[len(all)-1]; len(all) != MostSizes || last.Workers != n {
+			t.Errorf("%d are remembered, the largest is %d, want %d", len(all), last.Workers, n)
+		}
 	}
 }
 

@@ -287,6 +287,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: nodes
       type:
         scalar: numeric
+    - name: settledStepsPerSecond
+      type:
+        scalar: string
     - name: steps
       type:
         scalar: numeric
@@ -303,6 +306,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
     - name: firstTotalSteps
+      type:
+        scalar: numeric
+    - name: leastTotalSteps
       type:
         scalar: numeric
     - name: sizes

@@ -17,6 +17,9 @@ type SizeSpeedApplyConfiguration struct {
 	Nodes *int32 `json:"nodes,omitempty"`
 	// stepsPerSecond is the pace there, such as 12.5 or 0.004: of the last minute of steps there, or nearly.
 	StepsPerSecond *string `json:"stepsPerSecond,omitempty"`
+	// settledStepsPerSecond is the pace there that is certain, while it changes or differs by noise; empty where that is
+	// stepsPerSecond.
+	SettledStepsPerSecond *string `json:"settledStepsPerSecond,omitempty"`
 	// steps is how many steps were seen there.
 	Steps *int64 `json:"steps,omitempty"`
 	// at is when the last of them was seen.
@@ -50,6 +53,14 @@ func (b *SizeSpeedApplyConfiguration) WithNodes(value int32) *SizeSpeedApplyConf
 // If called multiple times, the StepsPerSecond field is set to the value of the last call.
 func (b *SizeSpeedApplyConfiguration) WithStepsPerSecond(value string) *SizeSpeedApplyConfiguration {
 	b.StepsPerSecond = &value
+	return b
+}
+
+// WithSettledStepsPerSecond sets the SettledStepsPerSecond field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SettledStepsPerSecond field is set to the value of the last call.
+func (b *SizeSpeedApplyConfiguration) WithSettledStepsPerSecond(value string) *SizeSpeedApplyConfiguration {
+	b.SettledStepsPerSecond = &value
 	return b
 }
 

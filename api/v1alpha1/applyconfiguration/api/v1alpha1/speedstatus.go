@@ -13,8 +13,10 @@ type SpeedStatusApplyConfiguration struct {
 	Sizes []SizeSpeedApplyConfiguration `json:"sizes,omitempty"`
 	// firstTotalSteps is the first progress.totalSteps that the program has told.
 	FirstTotalSteps *int64 `json:"firstTotalSteps,omitempty"`
+	// leastTotalSteps is the least progress.totalSteps that the program has told.
+	LeastTotalSteps *int64 `json:"leastTotalSteps,omitempty"`
 	// doubt says why progress.totalSteps is not believed, until the job ends; empty where it is: it has grown by more
-	// than 10% of the first one, or more than 15% steps than that were made. As many steps as were made are then
+	// than 10% of the least one, or more than 15% steps than that were made. As many steps as were made are then
 	// expected to be left.
 	Doubt *string `json:"doubt,omitempty"`
 }
@@ -43,6 +45,14 @@ func (b *SpeedStatusApplyConfiguration) WithSizes(values ...*SizeSpeedApplyConfi
 // If called multiple times, the FirstTotalSteps field is set to the value of the last call.
 func (b *SpeedStatusApplyConfiguration) WithFirstTotalSteps(value int64) *SpeedStatusApplyConfiguration {
 	b.FirstTotalSteps = &value
+	return b
+}
+
+// WithLeastTotalSteps sets the LeastTotalSteps field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LeastTotalSteps field is set to the value of the last call.
+func (b *SpeedStatusApplyConfiguration) WithLeastTotalSteps(value int64) *SpeedStatusApplyConfiguration {
+	b.LeastTotalSteps = &value
 	return b
 }
 
