@@ -186,10 +186,18 @@ func (m *Machine) lose(now time.Time, uid string, mem *member, program bool, why
 	m.note(notedLost, "round %d has lost %s: %s", round, mem.want.Name, brief(why))
 }
 
-// wentAsPlanned says whether a member was to leave the world, which was given up for that, and has left it as it was told to.
+// wentAsPlanned says whether a member was to leave the world, and does nothing there any more: it has left the world, which was
+// given up for that, or stands at its barrier while the record is being written of the one that goes on without it.
 func (m *Machine) wentAsPlanned(mem *member) bool {
-	r := m.broken
-	return r != nil && (r.planned || r.wished) && (mem.leaving() || mem.wentFrom == m.world.record.Round) && m.isOut(mem)
+	switch r, w := m.broken, m.writing; {
+	case m.world == nil || !mem.leaving() && mem.wentFrom != m.world.record.Round:
+		return false
+	case r != nil:
+		return (r.planned || r.wished) && m.isOut(mem)
+	default:
+		return w != nil && w.plan != nil && w.plan.change != nil && w.plan.change == m.change &&
+			mem.report.has(waitingParked) && !mem.failed()
+	}
 }
 
 func (m *Machine) addLoss(loss Loss) {

@@ -58,8 +58,8 @@ type member struct {
 	// without having been in a world.
 	lostIn uint64
 	gone   bool
-	// wentFrom is the last world that it was to leave, and has left, by the word that it is gone: of who is gone nobody says
-	// any more that it was to leave.
+	// wentFrom is the last world that it went from as planned before it was gone: of who is gone nobody says any more that it
+	// was to leave.
 	wentFrom uint64
 	// countedIn is the last world of whose losses it is one.
 	countedIn uint64

@@ -69,3 +69,40 @@ func TestWhoHasLeftAsPlannedIsNotLost(t *testing.T) {
 		})
 	}
 }
+
+// Nor is one that stands at the barrier when the record of the world that goes on without it is being written. One that was to
+// stay is, and the change is made anew without it.
+func TestWhoStandsForItsLeaveIsNotLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		victim string
+		gone   bool // whether the controller says nothing more of it
+		losses int
+	}{
+		"who leaves":                 {victim: "p01"},
+		"who leaves, and is no more": {victim: "p01", gone: true},
+		"who stays":                  {victim: "p02", losses: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.minimum, f.target = 1, 3
+			l := f.training(3)
+			f.pods["p01"].want.Leaving = ReasonDeleted
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.until(l, "the next world is asked for", func() bool { return l.machine.writing != nil && l.machine.writing.plan != nil })
+			victim := f.pods[c.victim]
+			f.end(victim)
+			victim.want.Leaving, victim.want.Lost, victim.want.Gone = "", "it was deleted by force", true
+			if c.gone {
+				delete(f.pods, c.victim)
+			}
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.until(l, "the next world trains", func() bool { return f.record.Round > 1 && f.done[f.record.Round] > f.record.FromStep })
+			if losses := l.machine.losses; len(losses) != c.losses {
+				t.Errorf("the losses are %+v", losses)
+			}
+			if c.losses == 0 && (f.record.Reason != ReasonDeleted || f.record.Round != 2 || f.record.Workers != 2) {
+				t.Errorf("the record is %+v", f.record)
+			}
+		})
+	}
+}
