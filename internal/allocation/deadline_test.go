@@ -53,6 +53,19 @@ func TestADeadlineTakesSurplusOnly(t *testing.T) {
 	}
 }
 
+// What it gave to an equal lately keeps no job from what it needs to meet its deadline.
+func TestADeadlineDoesNotWaitForTheCoolDown(t *testing.T) {
+	c := newCluster().withNodes(2, 4)
+	c.training("other", 1, 8, []NodeID{0, 0, 0, 0, 1, 1}, withPace(linear.pace(1e6, exactly)))
+	due := c.training("due", 1, 8, []NodeID{1, 1}, withPace(linear.pace(1000, exactly)), deadline(320*time.Second))
+	c.Jobs[due].EvenedAt = c.Now.Add(-time.Second)
+	s := simulate(c)
+	s.tell(t)
+	if got := s.run(20).counts(); got[due] < 4 {
+		t.Errorf("it has %d workers, and needs 4", got[due])
+	}
+}
+
 // Whatever a deadline needs, others have half of their share again once they were short for backfill, also where they gave
 // that away less than a cool-down ago, and keep it for as long as the deadline is there.
 func TestADeadlineLeavesOthersHalfOfTheirShare(t *testing.T) {

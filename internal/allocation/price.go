@@ -61,9 +61,9 @@ type bid struct {
 	// offers are all sizes, least to most those that it can have now.
 	offers      []offer
 	least, most int
-	// urgent is the most of them that it can have now where it needs that to meet its deadline, owed where it was short of half
-	// its share for too long: what it gave lately does not count then.
-	urgent, owed int
+	// urgent is the most of them that it can have now where it needs that to meet its deadline, or was short of half its share for
+	// too long: what it gave lately does not count then.
+	urgent int
 	// floor is the least that it takes.
 	floor int
 	// taken is the one of them that it has so far.
@@ -268,7 +268,7 @@ func (p *planner) guard(bids []*bid, pool int64, others int) {
 		if since.IsZero() || !end.IsZero() {
 			continue
 		}
-		for b.least < b.owed && b.offers[b.least].size < half {
+		for b.least < b.urgent && b.offers[b.least].size < half {
 			b.least++
 		}
 		b.most = max(b.most, b.least)
@@ -307,8 +307,7 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	perNode, left := p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	seconds := func(n int32) float64 { return left / in.Pace.Speed.Speed(int(n), int((n+perNode-1)/perNode)) }
 	could, fixed := p.mayGrow(id), j.limit <= j.gone
-	mayGrow := could && p.kept(id)
-	grows := mayGrow && p.tried(id)
+	grows := could && p.kept(id) && p.tried(id)
 	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, tuned.Trial*in.Pace.Tried) || n == in.Min) && len(p.offers)-first < offersOf; n = in.next(n) {
 		o := offer{size: n, devices: int64(n) * devices, seconds: seconds(n)}
 		if n != size {
@@ -317,11 +316,8 @@ func (p *planner) bid(id JobID, share float64) *bid {
 		if n <= size || grows {
 			b.most = len(p.offers) - first
 		}
-		if n <= size || mayGrow {
-			b.urgent = len(p.offers) - first
-		}
 		if n <= size || could {
-			b.owed = len(p.offers) - first
+			b.urgent = len(p.offers) - first
 		}
 		if n <= size && fixed {
 			b.least = len(p.offers) - first
@@ -418,12 +414,16 @@ func (l *level) trade(id JobID, steps int32) bool {
 			continue
 		}
 		fair := func(int64) bool { return p.size(donor) >= j.wish }
-		if (p.rested(id) || p.size(id) < p.jobs[id].owed || p.marksFor(donor, id)) && p.takeOne(id, donor, steps, fair) {
+		if (p.rested(id) || p.entitled(id) || p.marksFor(donor, id)) && p.takeOne(id, donor, steps, fair) {
 			return true
 		}
 	}
 	return false
 }
+
+// entitled says whether a job is to have more whatever it gave lately: it was short of half its share for too long, or would miss
+// its deadline.
+func (p *planner) entitled(id JobID) bool { return p.size(id) < max(p.jobs[id].owed, p.out[id].Needs) }
 
 // jobsOver are the jobs of this priority that have more than they wish for.
 func (l *level) jobsOver() []JobID {
