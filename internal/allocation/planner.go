@@ -90,10 +90,9 @@ type job struct {
 	// added is how many workers it is given beyond those that it has, virtual how many it would be given
 	// once others have left.
 	added, virtual int32
-	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known.
-	wish int32
-	// owed is how many half its share would be where it was short of that for too long, otherwise 0.
-	owed int32
+	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known; owed how many half its
+	// share would be where it was short of that for too long, otherwise 0.
+	wish, owed int32
 	// growthClass is known where hasClass is true (growthScope).
 	growthClass classID
 	hasClass    bool
@@ -495,8 +494,5 @@ func missed(a, b *Worker) int {
 			return 1
 		}
 	}
-	if a.Rank != b.Rank {
-		return int(b.Rank - a.Rank)
-	}
-	return int(b.Ordinal - a.Ordinal)
+	return cmp.Or(cmp.Compare(b.Rank, a.Rank), cmp.Compare(b.Ordinal, a.Ordinal))
 }
