@@ -81,6 +81,13 @@ func (s scene) steps(t *testing.T, first, last uint64) {
 	}
 }
 
+// isIn waits until the program has begun a step.
+func (s scene) isIn(step uint64) {
+	for s.progress().Entered != step {
+		runtime.Gosched()
+	}
+}
+
 // stands lets the program make the steps from first to last, and stops it at a barrier after that.
 func (s scene) stands(t *testing.T, first, last uint64) {
 	t.Helper()
@@ -179,7 +186,7 @@ func TestRecoveryGoesBack(t *testing.T) {
 	s.a.page.Lift(s.slot)
 	s.says(wire.Go{Type: wire.TypeGo})
 	s.steps(t, 3, 4)
-	// It is stuck in step 5, in what stands for a collective.
+	s.isIn(5) // stuck in what stands for a collective
 	s.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "worker 2 is lost"})
 	s.expects(wire.Aborted{Type: wire.TypeAborted, Step: 4})
 	s.world(wire.World{Round: 2, Parent: 1, FromStep: 2, Restore: true, Snapshot: path})
@@ -190,9 +197,7 @@ func TestRecoveryGoesBack(t *testing.T) {
 func TestRecoveryWithoutASnapshotBeginsAnew(t *testing.T) {
 	s := play(t, begin(t), nil)
 	s.start()
-	for s.progress().Entered == 0 {
-		runtime.Gosched() // until it is in its first step
-	}
+	s.isIn(1)
 	s.says(wire.Abort{Type: wire.TypeAbort, Round: 1})
 	s.expects(wire.Aborted{Type: wire.TypeAborted})
 	s.world(wire.World{Round: 2, Parent: 1, Restore: true})
@@ -570,6 +575,7 @@ func TestPeriodicSnapshots(t *testing.T) {
 		}
 		path := s.keep(1, snapshot)
 		if step == 3 {
+			s.isIn(4)
 			s.says(wire.Abort{Type: wire.TypeAbort, Round: 1})
 			s.expects(wire.Aborted{Type: wire.TypeAborted, Step: 3})
 			s.world(wire.World{Round: 2, Parent: 1, FromStep: 3, Restore: true, Snapshot: path, Writer: true})
