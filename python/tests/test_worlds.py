@@ -2,6 +2,7 @@
 
 import gc
 import os
+import queue
 import random
 import socket
 import threading
@@ -44,6 +45,7 @@ class Program:
         self.best = self.job.values(evaluated=0)
         self.worlds, self.steps, self.evaluations, self.attempts = [], [], [], []
         self.entered, self.proceed = threading.Semaphore(0), threading.Semaphore(0)
+        self.begun: queue.Queue[int] = queue.Queue()
         self.fail_at = 0
         self.outcome = None
         self.thread = threading.Thread(target=self._main, daemon=True)
@@ -55,6 +57,12 @@ class Program:
         for _ in range(steps):
             self.proceed.release()
             assert self.entered.acquire(timeout=SECONDS)
+
+    def stands_in(self, step):
+        """Waits until it has passed the gate before this step, and waits in it: when make() returns, it may still be about
+        to commit the last one that it made."""
+        while self.begun.get(timeout=SECONDS) != step:
+            pass
 
     def go_on(self):
         """Lets it run freely."""
@@ -82,6 +90,7 @@ class Program:
         return self.job.steps(DATA, **self.options)
 
     def step(self, step):
+        self.begun.put(step.number)
         assert self.proceed.acquire(timeout=SECONDS)
         if step.number == self.fail_at:
             self.fail_at = 0
@@ -219,6 +228,7 @@ class Barrier(Case):
         agent.take_over(agent.hear("snapshot"), 1)
         started.job._live.write()  # From now on it is taken to say where it changes its state.
         started.make(at - 1)
+        started.stands_in(at)
         started.fail_at = at
         agent.say("abort", round=1, reason="a rank is lost")
         agent.stop(1)
@@ -272,6 +282,7 @@ class Barrier(Case):
         agent.take_over(agent.hear("snapshot"), 1)
         program.job._live.write()
         program.make(3)
+        program.stands_in(4)
         program.fail_at = 4
         agent.say("abort", round=1, reason="a rank is lost")
         agent.stop(1)
@@ -363,6 +374,7 @@ class Snapshots(Case):
         newcomer_agent, newcomer = self.start(None)
         newcomer_agent.give(world(1, 2, round=2, fromStep=4, restore=True, snapshot=path, writer=False))
         newcomer.make(1)
+        newcomer.stands_in(6)
         self.assertEqual(
             newcomer_agent.words(), {"entered": 6, "done": 5, "lastStep": 6, "phase": Phase.STEP, "samples": 18}
         )
