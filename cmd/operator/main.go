@@ -14,10 +14,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/rendezvous/server"
+
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,7 +45,6 @@ import (
 	"github.com/concertina-dev/concertina/internal/inspection"
 	"github.com/concertina-dev/concertina/internal/pki"
 	"github.com/concertina-dev/concertina/internal/record"
-	"github.com/concertina-dev/concertina/internal/rendezvous/server"
 	"github.com/concertina-dev/concertina/internal/tracing"
 )
 
@@ -62,10 +62,6 @@ const (
 	leaseDuration = 10 * time.Second
 	renewDeadline = 7 * time.Second
 	retryPeriod   = 1 * time.Second
-
-	// takeovers is how many jobs a new leader writes its term into at a time: with all of thousands at once those writes
-	// have the processors, here and in the API server, that the first looks at the jobs need.
-	takeovers = 8
 )
 
 // The values of --agent-from.
@@ -285,7 +281,7 @@ func wire(ctx context.Context, mgr manager.Manager, live client.Client, tracer t
 		Address:       o.rendezvousBind,
 		TLS:           authority.TLSConfig(),
 		Authenticator: authenticator,
-		Recorder:      record.Status{Live: live, Writer: live.Status(), Takeovers: semaphore.NewWeighted(takeovers)},
+		Recorder:      record.Status{Live: live, Writer: live.Status()},
 		Logger:        mgr.GetLogger().WithName("rendezvous"),
 		Registerer:    metrics.Registry,
 		Tracer:        tracer,

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -26,9 +25,6 @@ type Status struct {
 	Live client.Reader
 	// Writer writes the status.
 	Writer client.StatusWriter
-	// Takeovers bounds how many jobs are taken over at a time, which a new leader does with all of them at once; nil for no
-	// bound. What a job needs while it trains does not wait for them.
-	Takeovers *semaphore.Weighted
 }
 
 var _ rendezvous.Recorder = Status{}
@@ -42,12 +38,6 @@ var _ rendezvous.Recorder = Status{}
 // job over at once ask for the same record, and only one of them may believe that it is its own. A
 // job that is being deleted counts as gone, and so does one whose place another of its name has taken.
 func (s Status) Record(ctx context.Context, job rendezvous.JobKey, prev, next rendezvous.Record) (rendezvous.Record, error) {
-	if s.Takeovers != nil && takesOver(prev, next) {
-		if err := s.Takeovers.Acquire(ctx, 1); err != nil {
-			return rendezvous.Record{}, fmt.Errorf("take over job %s: %w", job, err)
-		}
-		defer s.Takeovers.Release(1)
-	}
 	for {
 		current := &v1alpha1.TrainingJob{}
 		err := s.Live.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: job.Name}, current)
@@ -84,9 +74,6 @@ func (s Status) write(ctx context.Context, job *v1alpha1.TrainingJob, next rende
 		WithStatus(apply.TrainingJobStatus().WithWorld(toStatus(next)))
 	return s.Writer.Apply(ctx, config, client.FieldOwner(FieldManager), client.ForceOwnership)
 }
-
-// takesOver says whether a record makes no world, but another leader that of one there is.
-func takesOver(prev, next rendezvous.Record) bool { return prev.Round == next.Round }
 
 // same compares records by all that was decided; the time of writing loses its fraction on the way.
 func same(a, b rendezvous.Record) bool {
