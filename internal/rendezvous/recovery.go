@@ -20,8 +20,8 @@ type recovery struct {
 	// planned is true when the world was given up for a planned change: faults mean nothing then. stop
 	// says that programs are to be asked for a checkpoint first.
 	planned, stop bool
-	// unknown is true when an older leader had everybody leave, and nobody says why; wished once it is taken for the leave of
-	// somebody who was to leave.
+	// unknown is true when somebody has left the world and nobody says why: an older leader had everybody leave, or an agent could
+	// not have the snapshot that the world begins with. wished is true once that is taken for the leave of somebody who was to leave.
 	unknown, wished bool
 	// leave is the step after which programs that are started anew save and leave; 0 for none. saved are those who
 	// have said that they did.

@@ -131,11 +131,11 @@ func (m *Machine) thoseWhoUpload(uids []string) []string {
 
 // goesOn says whether what is being made durable still is.
 func (m *Machine) goesOn(now time.Time, u *uploading) bool {
-	m.noteFreed(now, u)
 	mem := m.members[u.by]
 	if u.puts == nil {
 		return m.isThere(mem) && !mem.madeDurable(u.snapshot) && m.canUpload(mem, u.snapshot) && m.keepsAt(now, u)
 	}
+	m.noteFreed(now, u)
 	if !newerSnapshot(u.snapshot, m.durable) || !m.put(now, u) {
 		return false
 	}

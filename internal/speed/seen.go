@@ -128,7 +128,8 @@ func change(all []Seen, ratio float64) {
 // alike says whether two paces differ by less than a ratio.
 func alike(a, b, ratio float64) bool { return a < b*ratio && b < a*ratio }
 
-// observation is what it says at a time. What is being seen of it moves it no further than noise could until it is certain. What is said to have been later was now: clocks jump.
+// observation is what it says at a time. What is being seen of it moves it no further than noise could until it is certain. What is
+// said to have been later was now: clocks jump.
 func (s *Seen) observation(now time.Time) Observation {
 	was := s.settled()
 	return Observation{
