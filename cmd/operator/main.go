@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/concertina-dev/concertina/internal/rendezvous/server"
-
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap/zapcore"
@@ -45,6 +43,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/inspection"
 	"github.com/concertina-dev/concertina/internal/pki"
 	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous/server"
 	"github.com/concertina-dev/concertina/internal/tracing"
 )
 
