@@ -323,11 +323,19 @@ func (p *planner) tellLeaving(crew []worker) {
 	for i := range crew {
 		w := &crew[i]
 		uid := string(w.pod.UID)
-		if w.leaving == "" || w.lost != "" || !w.bound() {
+		told := p.Memory.Elastic.Told[uid]
+		if w.ended || w.lost != "" {
+			// It went because it was told to, whatever is seen of its end, and however long its pod is kept.
+			if told {
+				p.plan.Elastic.Told[uid] = true
+			}
+			continue
+		}
+		if w.leaving == "" || !w.bound() {
 			continue
 		}
 		p.plan.Elastic.Told[uid] = true
-		if p.Memory.Elastic.Told[uid] {
+		if told {
 			continue
 		}
 		p.noteOf(w.pod, corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "worker %s on node %s is to leave (%s): %s",

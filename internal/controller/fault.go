@@ -262,8 +262,8 @@ func (p *planner) crashed(w *worker) bool {
 	default:
 		return false
 	}
-	// What ends in the second in which it is deleted most likely ends by that.
-	return w.pod.DeletionTimestamp == nil || deletionTime(w.pod).After(at.Truncate(time.Second))
+	// What ends in the second in which it is deleted most likely ends by that, and so does what nobody knows the end of.
+	return w.pod.DeletionTimestamp == nil || !at.IsZero() && deletionTime(w.pod).After(at.Truncate(time.Second))
 }
 
 // history says whether a pod has ended that was in no world by then: what became of it explains

@@ -131,6 +131,36 @@ func TestWhoHasLeftAWorldIsNoNewcomerThatFails(t *testing.T) {
 	}
 }
 
+// Who was told to leave its world has left when its programs have ended by that, also once the rendezvous says nothing of it
+// any more and its pod is still there, which the operator deletes only then.
+func TestWhoWasToldToLeaveIsNoNewcomerThatFails(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	state.Job.Spec.Workers.Max, state.Job.Status.Workers.Target = ptr.To[int32](2), ptr.To[int32](2)
+	state.Job.Status.NextOrdinal = ptr.To[int32](3)
+	pod := growthPod(state, 2, trainerRuns)
+	uid := string(pod.UID)
+	state.World.Members[uid] = rendezvous.MemberObservation{Joined: true, Connected: true, WorkerRank: -1, WasIn: true, Out: true}
+	if plan := look(state); !state.Memory.Elastic.Told[uid] {
+		t.Fatalf("it was not told to leave: %v", plan.Notes)
+	}
+	exited(143, now.Add(time.Second), "")(pod)
+	for second, change := range []func(){
+		func() {},
+		func() { delete(state.World.Members, uid) },
+		func() { deletionBegun(now.Add(3 * time.Second))(pod) },
+		func() {},
+	} {
+		change()
+		state.Now = now.Add(time.Duration(second+1) * time.Second)
+		for _, note := range look(state).Notes {
+			if note.Reason == v1alpha1.EventGrowthWithdrawn {
+				t.Errorf("%d s after it went: %s", second, note.Message)
+			}
+		}
+	}
+}
+
 // TestANewcomerThatFailsIsCountedBeforeItsPodIsDeleted: its agent tells of the failure first, and the
 // deletion that follows does not hide it.
 func TestANewcomerThatFailsIsCountedBeforeItsPodIsDeleted(t *testing.T) {

@@ -148,19 +148,22 @@ type line struct {
 	text string
 }
 
-// lines are what a pod's training container printed.
+// lines are what a pod's training container printed. Where a kubelet cannot read them yet it answers with what stood in its way.
 func lines(ctx context.Context, pod *corev1.Pod) []line {
 	GinkgoHelper()
 	options := &corev1.PodLogOptions{Container: "trainer", Timestamps: true}
-	text, err := cluster.Clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
-	Expect(err).NotTo(HaveOccurred())
 	var all []line
-	for printed := range strings.Lines(string(text)) {
-		stamp, rest, _ := strings.Cut(strings.TrimSpace(printed), " ")
-		at, err := time.Parse(time.RFC3339Nano, stamp)
-		Expect(err).NotTo(HaveOccurred())
-		all = append(all, line{at: at, text: rest})
-	}
+	Eventually(func(g Gomega) {
+		text, err := cluster.Clientset.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		all = nil
+		for printed := range strings.Lines(string(text)) {
+			stamp, rest, _ := strings.Cut(strings.TrimSpace(printed), " ")
+			at, err := time.Parse(time.RFC3339Nano, stamp)
+			g.Expect(err).NotTo(HaveOccurred(), "%q", printed)
+			all = append(all, line{at: at, text: rest})
+		}
+	}).Should(Succeed())
 	return all
 }
 
