@@ -95,6 +95,8 @@ var _ = Describe("A program at fault", short, func() {
 		}, "--epochs=100") // a program that is started anew takes its time on a busy machine
 		e.trains(ctx)
 		before := e.world(ctx, 0, 3)
+		// Who stands still before the first step of a world has the programs' patience with each other.
+		e.begins(int(*e.get(ctx).Status.World.FromStep) + 2)
 		members := e.membersOf(ctx, 3)
 		stopped := e.victim(ctx)
 		programs, err := containers.Children(stopped, "trainer")
