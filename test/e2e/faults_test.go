@@ -109,7 +109,7 @@ var _ = Describe("A program at fault", short, func() {
 		Expect(time.Since(began)).To(BeNumerically(">=", timeout), "a step may take so long")
 		e.world(ctx, before+1, 3)
 		Eventually(func() []types.UID { return uids(e.members(ctx)) }).Should(ConsistOf(uids(members)), "in its pod")
-		e.finishes(ctx, 2*time.Minute)
+		e.finishes(ctx, 4*time.Minute)
 		e.expectRestarts(ctx, 1, 0)
 		Expect(e.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 	})
