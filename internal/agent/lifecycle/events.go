@@ -199,8 +199,9 @@ type Terminate struct{ Programs []int }
 // Kill ends every process that the programs left or are, and waits for that.
 type Kill struct{}
 
-// Look has the programs write what their threads are about.
-type Look struct{}
+// Look has those of these slots' programs write what their threads are about that have done nothing since they were told to leave
+// their world: they are about to be killed for not leaving it.
+type Look struct{ Slots []int }
 
 // Tell reports the new state to the operator at once.
 type Tell struct{}
