@@ -229,6 +229,21 @@ func TestANodeIsNotToBlameForWhatItDidNotCause(t *testing.T) {
 	}
 }
 
+// Whom the operator hears, and its peers do not reach, they would not reach there again.
+func TestANodeIsToBlameWhereNobodyReachesAWorker(t *testing.T) {
+	for _, unreached := range []bool{false, true} {
+		job := trains(2)
+		state := elasticState(job, crewOf(job)...)
+		state.Pods = []*corev1.Pod{podOf(job, 1, 0, onNode("n1"))}
+		uid := string(state.Pods[0].UID)
+		state.World.Members[uid] = rendezvous.MemberObservation{Joined: true, Connected: true, WorkerRank: -1}
+		v := (&planner{State: state}).verdict([]rendezvous.Loss{{UID: uid, Unreached: unreached, Message: "nobody reaches it", At: now}})
+		if blamed := slices.Equal(v.nodes, []string{"n1"}); v.cause != causeInfrastructure || blamed != unreached {
+			t.Errorf("unreached %v: cause %d, nodes %v", unreached, v.cause, v.nodes)
+		}
+	}
+}
+
 // A job that is suspended may go on with another template, which need not fail where this one did.
 func TestASuspendedJobAvoidsNoNode(t *testing.T) {
 	job := jobWith(scheduled, func(job *v1alpha1.TrainingJob) {

@@ -185,7 +185,7 @@ func (m *Machine) sides() (stay, leave int, first *member) {
 }
 
 // goes says whether a member of the world can be in no next one.
-func (m *Machine) goes(mem *member) bool { return m.isLost(mem) || mem.leaving() }
+func (m *Machine) goes(mem *member) bool { return m.isLost(mem) || mem.isAside() || mem.leaving() }
 
 // stayers are those that stay, of whom there are so many.
 func (m *Machine) stayers(count int) []Member {

@@ -392,6 +392,7 @@ func (m *Machine) attend(now time.Time) *plan {
 		return nil
 	}
 	m.began(now)
+	m.takeBack()
 	if m.findRefusal(now) {
 		return nil
 	}
