@@ -381,7 +381,7 @@ func TestAProgramThatIgnoresItsGateIsKilled(t *testing.T) {
 // hangs, and both are told to leave their world.
 func TestOnlyWhoHangsIsAskedForItsStacks(t *testing.T) {
 	r := agenttest.New(t)
-	w := startWorker(t, r, []string{"AGENT_TEST_ANSWER=2s", "CONCERTINA_PROCESSES=2"}, "stacks")
+	w := startWorker(t, r, []string{"AGENT_TEST_ANSWER=5s", "CONCERTINA_PROCESSES=2"}, "stacks")
 	join(r, 1, 2)
 	w.file("pid0")
 	w.file("pid1")
