@@ -276,7 +276,7 @@ func (m *Machine) asideLoss(now time.Time, mem *member) string {
 	if !mem.isAside() || now.Sub(mem.aside.since) < asideAtMost || m.broken != nil && m.broken.awaits {
 		return ""
 	}
-	return fmt.Sprintf("it could not get the state of its world from others, and in %s none of its peers has reached it", asideAtMost)
+	return fmt.Sprintf("it and its peers could not get the state of their world from each other, and in %s too few of them have reached it", asideAtMost)
 }
 
 // allReached forgets what was said of those whose world has made a step: that took the state of all.
