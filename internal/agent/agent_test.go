@@ -73,6 +73,9 @@ func beAgent() int {
 	if text := os.Getenv("AGENT_TEST_HOLD"); text != "" && err == nil {
 		config.Limits.Hold, err = time.ParseDuration(text)
 	}
+	if text := os.Getenv("AGENT_TEST_SUPPLY"); text != "" && err == nil {
+		config.Limits.Supply, err = time.ParseDuration(text)
+	}
 	if err != nil {
 		return agent.ExitAgentFailed
 	}

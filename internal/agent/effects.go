@@ -63,7 +63,7 @@ func (a *agent) carryOut(effect lifecycle.Effect, o *outcome) []lifecycle.Effect
 			a.log.note("%d processes of the program are still there %v after SIGKILL", left, killBound)
 		}
 	case lifecycle.Look:
-		a.lookAtStacks()
+		a.lookAtStacks(effect.Slots)
 	case lifecycle.Checkpoint:
 		a.askForCheckpoint(effect.Round)
 	case lifecycle.Note:
@@ -246,6 +246,11 @@ func (a *agent) fetch(fetch lifecycle.Fetch) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
 			event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
+			for _, u := range checkpoint.UnreachedIn(err) {
+				event.Holders = append(event.Holders, lifecycle.Unreached{
+					Address: u.Holder.Address, Port: u.Holder.Port, Certificate: u.Holder.Certificate, Why: u.Why.Error(),
+				})
+			}
 		}
 		a.send(event)
 	})
@@ -310,9 +315,16 @@ func (a *agent) askForCheckpoint(round uint64) {
 // it; it is none that programs use.
 const stacksSignal = syscall.Signal(40)
 
-// lookAtStacks asks the programs for the stacks of their threads, before they may be killed.
-func (a *agent) lookAtStacks() {
-	if asked := a.reaper.SignalTopmost(a.programs, stacksSignal, a.config.Launch == LaunchPerWorker); asked > 0 {
-		a.log.note("a world is over and %d processes have not all left it: they write the stacks of their threads", asked)
+// lookAtStacks asks the programs of those slots for the stacks of their threads that hang, before they are killed. Who goes on with
+// what it was at is not asked: it may still leave in time, and to write its stacks can cost a program its life.
+func (a *agent) lookAtStacks(slots []int) {
+	var hang []*process.Program
+	for _, slot := range slots {
+		if slot < len(a.programs) && a.server.Hangs(slot) { // a program has one process where programs are told to leave worlds
+			hang = append(hang, a.programs[slot])
+		}
+	}
+	if asked := a.reaper.SignalTopmost(hang, stacksSignal, false); asked > 0 {
+		a.log.note("a world is over and %d processes hang in it: they write the stacks of their threads", asked)
 	}
 }

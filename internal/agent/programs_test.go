@@ -40,7 +40,7 @@ func beProgram(role string) int {
 		signal.Notify(asked, syscall.Signal(40))
 		write("pid"+localRank, strconv.Itoa(os.Getpid()))
 		wait(asked)
-		fmt.Fprintln(os.Stderr, "the stacks of all threads")
+		fmt.Fprintln(os.Stderr, "the stacks of all threads of "+localRank)
 		wait(nil)
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)

@@ -21,6 +21,13 @@ const Protocol = 2
 // a report stays under 64 KiB whatever the program does.
 const briefFault = 256
 
+// maxUnreached is how many holders are reported that could not be reached, and unreachedReason how much of the reason why, in
+// bytes.
+const (
+	maxUnreached    = 32
+	unreachedReason = 256
+)
+
 // maxReason is how much of the reason is reported why a snapshot is missing, in bytes.
 const maxReason = 1 << 10
 
@@ -30,6 +37,7 @@ type standing struct {
 	in                              *lifecycle.Start
 	started, standby, out, stopping bool
 	unsupplied                      string
+	unreached                       []lifecycle.Unreached
 	stays                           bool
 	restarts                        uint64
 	failure                         lifecycle.Failure
@@ -47,7 +55,7 @@ type processStanding struct {
 func standingOf(m *lifecycle.Machine, config Config) standing {
 	s := standing{
 		term: m.Term(), refused: m.Refused(), hold: m.Hold(), before: m.Before(), in: m.In(), started: m.In() != nil || m.Started(),
-		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(), unsupplied: m.Unsupplied(),
+		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(), unsupplied: m.Unsupplied(), unreached: m.Unreached(),
 		stays: m.Stays(), restarts: m.Restarts(), failure: m.LastFailure(),
 	}
 	for slot := range config.Processes {
@@ -86,6 +94,11 @@ func report(s standing, states []socket.State, held []checkpoint.Snapshot, failu
 		if snapshot.Round <= r.Round {
 			r.Snapshots = append(r.Snapshots, messageOf(snapshot))
 		}
+	}
+	for _, u := range s.unreached[:min(len(s.unreached), maxUnreached)] {
+		r.Unreached = append(r.Unreached, &rendezvousv1.Unreached{
+			Address: u.Address, Port: uint32(u.Port), Certificate: u.Certificate[:], Error: wire.HeadOf(u.Why, unreachedReason),
+		})
 	}
 	if !s.started {
 		return r

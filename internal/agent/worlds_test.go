@@ -377,6 +377,33 @@ func TestAProgramThatIgnoresItsGateIsKilled(t *testing.T) {
 	}
 }
 
+// Whoever only takes its time is not asked for its stacks: that may cost a program its life. Of two processes one makes steps, one
+// hangs, and both are told to leave their world.
+func TestOnlyWhoHangsIsAskedForItsStacks(t *testing.T) {
+	r := agenttest.New(t)
+	w := startWorker(t, r, []string{"AGENT_TEST_ANSWER=5s", "CONCERTINA_PROCESSES=2"}, "stacks")
+	join(r, 1, 2)
+	w.file("pid0")
+	w.file("pid1")
+	slow, hangs := w.speak(0), w.speak(1)
+	slow.join()
+	hangs.join()
+	for _, s := range []*speaker{slow, hangs} {
+		s.slot.Enter(1)
+		s.slot.Done(1, 8)
+		s.slot.Enter(2)
+	}
+	r.Direct(abort(world(1, 1, 2, 61000), false))
+	hears[wire.Abort](slow)
+	slow.slot.Done(2, 16)
+	if code := w.exit(); code != 137 {
+		t.Errorf("exit code %d, want 137:\n%s", code, w.text())
+	}
+	if text := w.text(); strings.Contains(text, "the stacks of all threads of 0") || !strings.Contains(text, "the stacks of all threads of 1") {
+		t.Errorf("process 0 has made a step since it was told to leave, process 1 has not:\n%s", text)
+	}
+}
+
 func TestASnapshotThatCannotBeWritten(t *testing.T) {
 	r := agenttest.New(t)
 	_, s, first := growing(t, r, []byte("state"))

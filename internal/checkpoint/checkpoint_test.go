@@ -416,6 +416,10 @@ func TestHoldersThatFailAndTheNextThatServes(t *testing.T) {
 			if errors.Is(err, ErrUnreached) != row.unreached {
 				t.Errorf("it is told that nobody was reached: %v", !row.unreached)
 			}
+			if left := UnreachedIn(fmt.Errorf("a world: %w", err)); (len(left) == 1) != row.unreached ||
+				row.unreached && (left[0].Holder.String() != row.holder.String() || !strings.Contains(left[0].Why.Error(), row.want)) {
+				t.Errorf("unreached are %v", left)
+			}
 			if left := files(t, store); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}

@@ -35,6 +35,26 @@ const (
 // again in a while.
 var ErrUnreached = errors.New("could not be reached")
 
+// Unreached is a holder that could not be reached, or not to the end, and why.
+type Unreached struct {
+	Holder Holder
+	Why    error
+}
+
+// missed is a fetch that came to nothing, and those of the holders that could not be reached.
+type missed struct {
+	error
+	unreached []Unreached
+}
+
+func (m missed) Unwrap() error { return m.error }
+
+// UnreachedIn are the holders that could not be reached in a fetch that came to nothing, each once.
+func UnreachedIn(err error) []Unreached {
+	fetch, _ := errors.AsType[missed](err)
+	return fetch.unreached
+}
+
 // ErrLocal marks what no other holder can mend.
 var ErrLocal = errors.New("cannot be written here")
 

@@ -32,7 +32,7 @@ const (
 // so. Files that came whole stay then.
 func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) error {
 	now := time.Now()
-	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now, gone: map[string]bool{}}
+	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now}
 	g.changed = sync.NewCond(&g.mu)
 	g.shared, g.enough = context.WithCancel(ctx)
 	defer g.enough()
@@ -74,9 +74,9 @@ type gathering struct {
 	changed  *sync.Cond
 	arrivals []*arrival
 	pieces   []*piece
-	// gone are the holders that are asked for nothing more, running is how many pieces are on their way, and moved is when the last
-	// one came.
-	gone    map[string]bool
+	// gone are the holders that are asked for nothing more, since they could not be reached, in that order; running is how many
+	// pieces are on their way, and moved is when the last one came.
+	gone    []Unreached
 	running int
 	moved   time.Time
 	// holding is how many streams from holders there are.
@@ -209,7 +209,7 @@ func (g *gathering) stream(from Holder, places chan struct{}) {
 func (g *gathering) next(from Holder) *piece {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.ctx.Err() == nil && g.local == nil && !g.gone[from.String()] {
+	for g.ctx.Err() == nil && g.local == nil && !g.isGone(from) {
 		later := false
 		for _, p := range g.pieces {
 			if !p.mayCome(from) {
@@ -234,6 +234,11 @@ func (g *gathering) next(from Holder) *piece {
 func (p *piece) mayCome(from Holder) bool {
 	name := from.String()
 	return !p.refused[name] && !p.of.lacking[name] && contains(p.of.Holders, from)
+}
+
+// isGone says whether a holder is asked for nothing more.
+func (g *gathering) isGone(one Holder) bool {
+	return slices.ContainsFunc(g.gone, func(u Unreached) bool { return u.Holder.String() == one.String() })
 }
 
 func contains(holders []Holder, one Holder) bool {
@@ -261,7 +266,9 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 		g.local = errors.Join(g.local, err)
 	default:
 		p.of.errs = append(p.of.errs, fmt.Errorf("from %s: %w", from, err))
-		g.gone[name] = g.gone[name] || errors.Is(err, ErrUnreached)
+		if errors.Is(err, ErrUnreached) && !g.isGone(from) {
+			g.gone = append(g.gone, Unreached{from, err})
+		}
 	}
 	if len(missing) > 0 {
 		if !early {
@@ -359,7 +366,7 @@ func (g *gathering) result() error {
 		case g.local != nil:
 			a.errs = append(a.errs, g.local)
 		}
-		return fmt.Errorf("fetch snapshot %v: %w", a.ID, listed(a.errs))
+		return missed{fmt.Errorf("fetch snapshot %v: %w", a.ID, listed(a.errs)), slices.Clone(g.gone)}
 	}
 	return nil
 }

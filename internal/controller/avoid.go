@@ -51,6 +51,22 @@ func (p *planner) avoid(nodes []string, why string) {
 	p.plan.Status.AvoidedNodes = all
 }
 
+// avoidUnreached keeps the job off the nodes of workers that were set aside, since peers do not reach them, and are given up. No
+// change of the world counts that; where the node is avoided it was counted.
+func (p *planner) avoidUnreached(crew []worker) {
+	for i := range crew {
+		w := &crew[i]
+		if w.loss == nil || !w.loss.Unreached || w.loss.Round > 0 || w.pod.DeletionTimestamp != nil {
+			continue
+		}
+		for _, node := range toBlame(w.pod) {
+			if !p.avoids(node) {
+				p.avoid([]string{node}, whose(w.loss, w.pod))
+			}
+		}
+	}
+}
+
 // avoidedMore compares what is known of nodes: what is worth more comes first. That is what has just failed, what is avoided yet, and
 // of that what failed most often and is avoided for longest.
 func (p *planner) avoidedMore(just []string) func(a, b v1alpha1.AvoidedNode) int {

@@ -229,6 +229,47 @@ func TestANodeIsNotToBlameForWhatItDidNotCause(t *testing.T) {
 	}
 }
 
+// Whom the operator hears, and its peers do not reach, they would not reach there again.
+func TestANodeIsToBlameWhereNobodyReachesAWorker(t *testing.T) {
+	for _, unreached := range []bool{false, true} {
+		job := trains(2)
+		state := elasticState(job, crewOf(job)...)
+		state.Pods = []*corev1.Pod{podOf(job, 1, 0, onNode("n1"))}
+		uid := string(state.Pods[0].UID)
+		state.World.Members[uid] = rendezvous.MemberObservation{Joined: true, Connected: true, WorkerRank: -1}
+		v := (&planner{State: state}).verdict([]rendezvous.Loss{{UID: uid, Unreached: unreached, Message: "nobody reaches it", At: now}})
+		if blamed := slices.Equal(v.nodes, []string{"n1"}); v.cause != causeInfrastructure || blamed != unreached {
+			t.Errorf("unreached %v: cause %d, nodes %v", unreached, v.cause, v.nodes)
+		}
+	}
+}
+
+// A worker that was to join and whom nobody reaches is let go, and its node is avoided once, however often the job is looked at
+// before the pod is gone: the next would only have the world stand for it again.
+func TestTheNodeOfAStandbyThatNobodyReachesIsAvoided(t *testing.T) {
+	for _, unreached := range []bool{false, true} {
+		job := trains(2)
+		state := elasticState(job, crewOf(job)...)
+		state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To[int32](3), ptr.To[int32](3)
+		pod := growthPod(state, 2, trainerRuns, onNode("n7"))
+		seen := state.World.Members[string(pod.UID)]
+		seen.WasIn, seen.WorkerRank = true, -1
+		state.World.Members[string(pod.UID)] = seen
+		state.World.Losses = []rendezvous.Loss{{UID: string(pod.UID), Name: pod.Name, Unreached: unreached, Rank: -1, At: now, Message: "nobody reaches it"}}
+		for range 3 {
+			plan := look(state)
+			if got := names(plan.Actions.Delete); !slices.Equal(got, []string{pod.Name}) {
+				t.Errorf("deletes %v", got)
+			}
+			nodes := plan.Status.AvoidedNodes
+			if blamed := len(nodes) == 1 && nodes[0].Name == "n7" && value(nodes[0].Failures) == 1; blamed != unreached || !unreached && len(nodes) > 0 {
+				t.Errorf("unreached %v: avoids %v", unreached, nodes)
+			}
+			state.Job.Status.AvoidedNodes = nodes
+		}
+	}
+}
+
 // A job that is suspended may go on with another template, which need not fail where this one did.
 func TestASuspendedJobAvoidsNoNode(t *testing.T) {
 	job := jobWith(scheduled, func(job *v1alpha1.TrainingJob) {

@@ -115,6 +115,7 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	if p.hasFailed() {
 		return
 	}
+	p.avoidUnreached(crew)
 	if finished {
 		p.complete()
 		return

@@ -82,8 +82,8 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 	patience := settleTime
 	if !ended && !loss.Program && !member.Stays {
 		patience = lastWords
-		if !member.Connected && !member.InWorld {
-			v.nodes = toBlame(pod) // nobody hears it there
+		if loss.Unreached || !member.Connected && !member.InWorld {
+			v.nodes = toBlame(pod) // nobody reaches, or hears it there
 		}
 	}
 	v.wait = max(0, loss.At.Add(patience).Sub(p.Now))

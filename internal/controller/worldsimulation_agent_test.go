@@ -211,24 +211,33 @@ func simSnapshot(s lifecycle.Snapshot) rendezvous.Snapshot {
 	return rendezvous.Snapshot{Round: s.Round, Step: s.Step, Bytes: s.Bytes, Hash: s.Hash}
 }
 
+func simUnreached(all []lifecycle.Unreached) (read []rendezvous.Unreached) {
+	for _, u := range all {
+		read = append(read, rendezvous.Unreached{
+			Address: u.Address, Serves: rendezvous.Server{Port: uint32(u.Port), Certificate: u.Certificate}, Why: u.Why,
+		})
+	}
+	return read
+}
+
 // fetched gets a snapshot from one of its holders.
 func (a *simAgent) fetched(f lifecycle.Fetch) lifecycle.Event {
 	want := simSnapshot(*f.World.Snapshot)
 	if slices.Contains(a.snapshots, want) {
 		return lifecycle.Fetched{Round: f.Round}
 	}
-	reached := true
+	var unreached []lifecycle.Unreached
 	for _, h := range f.Holders {
 		other := a.training.agents[types.UID(strings.TrimPrefix(h.Address, "at "))]
 		switch {
 		case other == nil || other.ended || !a.training.meet(a, other):
-			reached = false
+			unreached = append(unreached, lifecycle.Unreached{Address: h.Address, Port: h.Port, Certificate: h.Certificate, Why: "i/o timeout"})
 		case slices.Contains(other.snapshots, want):
 			a.keep(want, other.states[want])
 			return lifecycle.Fetched{Round: f.Round}
 		}
 	}
-	return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: !reached}
+	return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: unreached != nil, Holders: unreached}
 }
 
 func (a *simAgent) keep(s rendezvous.Snapshot, state []uint64) {
@@ -418,7 +427,8 @@ func (a *simAgent) state() rendezvous.Report {
 	r := rendezvous.Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(),
 		Standby: m.Ready(), Out: m.Out(), Snapshots: slices.Clone(a.snapshots), Probed: slices.Clone(a.probed),
-		Stays: m.Stays(), Restarts: m.Restarts(),
+		Unreached: simUnreached(m.Unreached()),
+		Stays:     m.Stays(), Restarts: m.Restarts(),
 	}
 	if f := m.LastFailure(); f.Round > 0 {
 		r.Failure = rendezvous.Failure{Round: f.Round, Code: int32(f.Code), Killed: f.Killed, Message: a.lastWords}

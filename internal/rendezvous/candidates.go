@@ -7,7 +7,7 @@ import (
 
 // isStandby says whether a member that is not in the world could enter the next one at once.
 func (m *Machine) isStandby(uid string, mem *member) bool {
-	if !mem.usable() {
+	if !mem.mayTakePart() {
 		return false
 	}
 	if m.world == nil {

@@ -92,6 +92,8 @@ type Report struct {
 	StepTime time.Duration
 	// Probed are the answers to the probes that it is asked for.
 	Probed []Probed
+	// Unreached are the holders of the snapshot that round begins with that it has not reached for long.
+	Unreached []Unreached
 	// Durable is the newest snapshot that it has made durable, the zero value before the first; UploadError is why the
 	// one that it was asked for is not yet.
 	Durable     Durable
@@ -109,6 +111,13 @@ type Report struct {
 	Stays    bool
 	Restarts uint64
 	Failure  Failure
+}
+
+// Unreached is a holder that a worker could not reach, and why.
+type Unreached struct {
+	Address string
+	Serves  Server
+	Why     string
 }
 
 // Failure is how the programs of a worker failed in a world, of which it makes no further step; the zero value for none.

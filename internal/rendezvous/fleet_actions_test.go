@@ -186,6 +186,12 @@ func (f *fleet) cut(p *pod, apart bool) {
 	}
 }
 
+// part takes a worker off the network of its peers alone, who may need what it has. Or it is there again.
+func (f *fleet) part() {
+	p := f.pickPod()
+	p.apart, p.awayAt = !p.apart, f.now
+}
+
 // reject has the network refuse whatever is to connect to a worker, as firewalls can: what is connected stays. Or it lets it again.
 func (f *fleet) reject() {
 	p := f.pickPod()
@@ -223,6 +229,11 @@ func (f *fleet) lie() {
 // notReached says whether no agent can reach that of a worker.
 func (f *fleet) notReached(p *pod) bool { return p.dead || p.left || p.frozen || p.apart }
 
+// areHalves says whether two pods are in different halves.
+func (f *fleet) areHalves(p, other *pod) bool {
+	return f.halved && (p.want.Ordinal-other.want.Ordinal)%2 != 0
+}
+
 // reaches is what a worker says of the agent that it was asked about: of one that has ended, and whose node is there, that
 // nobody is at its port.
 func (f *fleet) reaches(p *pod, asked Probe) (reached, refused bool) {
@@ -230,7 +241,7 @@ func (f *fleet) reaches(p *pod, asked Probe) (reached, refused bool) {
 	switch {
 	case p.uid == f.liar:
 		return false, f.lies
-	case target == nil || target.certificate != asked.Peer.Certificate || f.notReached(p):
+	case target == nil || target.certificate != asked.Peer.Certificate || f.notReached(p) || f.areHalves(p, target):
 		return false, false
 	case target.rejected && !target.vanished && !target.apart:
 		return false, true
@@ -262,6 +273,9 @@ func (f *fleet) checkSilence(l *modelLeader) {
 		p := f.pods[loss.UID]
 		if p == nil || !loss.At.Equal(f.now) {
 			continue
+		}
+		if strings.HasPrefix(loss.Message, "it holds the state") {
+			f.mayBeUnreached(p, loss)
 		}
 		if strings.HasSuffix(loss.Message, "at its port") && !f.hasEnded(p) {
 			f.mayBeRefused(p, loss)
@@ -303,6 +317,20 @@ func (f *fleet) mayBeRefused(p *pod, loss *Loss) {
 	refused := p.rejected || p.rejectedAt.After(f.now.Add(-provesFor))
 	if len(by) < enoughWitnesses || slices.ContainsFunc(by, func(by *pod) bool { return !f.liedLately(by) && !refused }) {
 		f.t.Fatalf("the agent of %s runs, and it is lost: %s", p.uid, loss.Message)
+	}
+}
+
+// mayBeUnreached checks that whoever was lost because others could not get its state was lost by the word of two, one of whom at
+// least has said the truth, unless both have lied.
+func (f *fleet) mayBeUnreached(p *pod, loss *Loss) {
+	by := f.witnesses(loss)
+	if strings.Count(loss.Message, "p0") < enoughWitnesses {
+		f.t.Fatalf("%s is lost by the word of %d: %s", p.uid, len(by), loss.Message)
+	}
+	for _, one := range by {
+		if one.uid != f.liar && one.liedAt.IsZero() && p.awayAt.IsZero() && one.awayAt.IsZero() {
+			f.t.Fatalf("%s could always be reached by %s: %s", p.uid, one.uid, loss.Message)
+		}
 	}
 }
 

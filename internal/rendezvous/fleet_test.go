@@ -30,7 +30,7 @@ import (
 //   - no program is charged more often than it has failed, whoever leads, and wherever it was started anew;
 //   - nobody is lost on the word of two peers who could be reached all the time, whatever one of them says; nor on the
 //     word of two that nobody is at its port, as long as its agent runs, wherever it can be reached, or its world has made
-//     two steps since its session ended.
+//     two steps since its session ended; nor because one alone says that it cannot get the state from it.
 //
 // And in the end, when nothing fails any more: a leader that is left alone has a world that trains, with
 // as many workers as are wanted, unless it says that no snapshot is left.
@@ -71,6 +71,7 @@ func (f *fleet) play(t *rapid.T) {
 		"full disk":    f.with(func(f *fleet) { p := f.pickPod(); p.full = !p.full }),
 		"stand still":  f.with((*fleet).standStill),
 		"cut off":      f.with((*fleet).cutOff),
+		"part":         f.with((*fleet).part),
 		"freeze":       f.with((*fleet).freeze),
 		"reject":       f.with((*fleet).reject),
 		"wall":         f.with((*fleet).wall),
@@ -123,6 +124,8 @@ type fleet struct {
 	liar string
 	// lies is true while it says the latter.
 	lies bool
+	// halved is true while pods reach those alone whose numbers are even, or odd, as theirs.
+	halved bool
 	// shares is true when agents and programs know shares of a state. racks is in how many racks their nodes are, 0 for none
 	// that is known, relabelled how often the nodes were moved to others, staged what the ranks of a round were told to write.
 	shares     bool
@@ -232,7 +235,7 @@ func (f *fleet) makePod() {
 	p.reach = func(asked Probe) (reached, refused bool) { return f.reaches(p, asked) }
 	p.shelf, p.disk = f.shelf, f.disk
 	p.looks = f.deaf == 0 || f.made%f.deaf != f.deaf-1
-	p.fetch = func(of, s Snapshot, holders []lifecycle.Holder) (history, bool, bool) {
+	p.fetch = func(of, s Snapshot, holders []lifecycle.Holder) (history, bool, []lifecycle.Unreached) {
 		return f.fetch(p, of, s, holders)
 	}
 	p.shares = f.shares
@@ -241,21 +244,20 @@ func (f *fleet) makePod() {
 	f.made++
 }
 
-// fetch gets a snapshot from the pods that the directive names, and says whether all of them could be reached.
-func (f *fleet) fetch(p *pod, of, s Snapshot, holders []lifecycle.Holder) (state history, ok, reached bool) {
-	reached = true
+// fetch gets a snapshot from the pods that the directive names, and says which of them could not be reached.
+func (f *fleet) fetch(p *pod, of, s Snapshot, holders []lifecycle.Holder) (state history, ok bool, unreached []lifecycle.Unreached) {
 	for _, h := range holders {
 		other := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
 		switch {
-		case other == nil || f.notReached(p) || f.notReached(other) || other.rejected:
-			reached = false
+		case other == nil || f.notReached(p) || f.notReached(other) || other.rejected || p.uid == f.liar || f.areHalves(p, other):
+			unreached = append(unreached, lifecycle.Unreached{Address: h.Address, Port: h.Port, Certificate: h.Certificate, Why: "i/o timeout"})
 		case other.altered[s]:
 			other.verify(s)
 		case slices.Contains(other.snapshots, s) || other.restored.Found && (other.restored.Snapshot == of || slices.Contains(other.restoredParts, s)):
-			return other.states[s], true, true
+			return other.states[s], true, nil
 		}
 	}
-	return nil, false, reached
+	return nil, false, unreached
 }
 
 func (f *fleet) gang() Gang {

@@ -24,6 +24,7 @@ type wish struct {
 
 // consider begins a planned change when there is a reason for one.
 func (m *Machine) consider(now time.Time) {
+	m.tried = false
 	if !m.trains() {
 		return
 	}
@@ -35,12 +36,21 @@ func (m *Machine) consider(now time.Time) {
 	case now.Before(m.nextTry) && (m.unwritten || w.by.IsZero() || w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin):
 		// The last try has come to nothing.
 	case !w.leave && !m.windowOver(now, len(w.members)):
+	case m.gang.Strategy == Restart && !m.canWrite(now, w):
+		m.tried = m.writing == nil
 	case m.gang.Strategy == Restart && !m.leavesAtBarriers(),
 		w.leave && !w.by.IsZero() && !w.by.Add(-leaveMargin).After(now):
 		m.breakWorld(now, &recovery{planned: true, stop: m.gang.Strategy == Restart, reason: w.reason, why: w.why})
 	default:
 		m.begin(now, w)
 	}
+}
+
+// canWrite says whether a record was written just now. Programs that are started anew cannot go on where the next one cannot be
+// written down, so they are not stopped before it is known that somebody takes records: this leader raises its term to find out.
+// Whoever will be killed soon does not wait for that: the world ends then in any case, and what is saved by then is not lost.
+func (m *Machine) canWrite(now time.Time, w *wish) bool {
+	return !m.writtenAt.IsZero() && now.Sub(m.writtenAt) < unclearTime || !w.by.IsZero() && w.by.Sub(now) <= m.gang.BarrierTimeout+leaveMargin
 }
 
 // trains says whether the world is whole and makes steps, so that a barrier can be reached.
@@ -185,7 +195,7 @@ func (m *Machine) sides() (stay, leave int, first *member) {
 }
 
 // goes says whether a member of the world can be in no next one.
-func (m *Machine) goes(mem *member) bool { return m.isLost(mem) || mem.leaving() }
+func (m *Machine) goes(mem *member) bool { return m.isLost(mem) || mem.isAside() || mem.leaving() }
 
 // stayers are those that stay, of whom there are so many.
 func (m *Machine) stayers(count int) []Member {

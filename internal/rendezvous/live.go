@@ -35,7 +35,7 @@ func (m *Machine) keeps(mem *member, step uint64) bool {
 // hasLive says whether the processes of a member may have live state of the world. One that was taken for lost, and is
 // back, has left the world like the others: its state is as good as theirs.
 func (m *Machine) hasLive(mem *member) bool {
-	return mem != nil && (!m.isLost(mem) || m.isBack(mem)) && m.isOut(mem) && len(mem.report.Processes) > 0
+	return mem != nil && !mem.isAside() && (!m.isLost(mem) || m.isBack(mem)) && m.isOut(mem) && len(mem.report.Processes) > 0
 }
 
 // isBack says whether a member that the world has lost could go on, and its program was not at fault. That its collective

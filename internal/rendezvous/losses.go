@@ -50,7 +50,10 @@ func (m *Machine) findLosses(now time.Time) {
 func (m *Machine) loseStandby(now time.Time, uid string, mem *member) {
 	exited, code := mem.exited()
 	started := mem.report.Round == 0
-	switch {
+	switch why := m.asideLoss(now, mem); {
+	case why != "":
+		mem.gone = true
+		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Rank: -1, At: now, Message: why})
 	case mem.left != nil || !started && mem.want.Lost == "":
 		// It was let go, or waits after a world that goes on without it.
 	case exited || mem.failed():
@@ -93,6 +96,9 @@ func (m *Machine) lossOf(now time.Time, mem *member, faults int, steadyAt time.T
 		return false, "its pod has ended"
 	}
 	if why := m.awayLoss(now, mem, faults, steadyAt); why != "" {
+		return false, why
+	}
+	if why := m.asideLoss(now, mem); why != "" {
 		return false, why
 	}
 	return false, m.silenceLoss(now, mem)
@@ -204,11 +210,11 @@ func (m *Machine) addLoss(loss Loss) {
 	if len(m.losses) == maxLosses {
 		m.losses = m.losses[1:]
 	}
-	m.losses = append(m.losses, loss)
 	mem := m.members[loss.UID]
 	if mem != nil {
-		mem.countedIn = loss.Round
+		mem.countedIn, loss.Unreached = loss.Round, mem.isAside() && !loss.Program
 	}
+	m.losses = append(m.losses, loss)
 	m.out.Lost = append(m.out.Lost, causeOf(&loss, mem))
 	m.out.Changed = true
 }

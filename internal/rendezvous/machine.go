@@ -98,6 +98,9 @@ type Machine struct {
 	// outcome is not known.
 	notBefore time.Time
 	failures  int
+	// writtenAt is when a write was confirmed last; tried is true when it is to be found out whether one can be made.
+	writtenAt time.Time
+	tried     bool
 
 	world *world
 	// departed are those that have left the gang since the round in the record was made, or found, and were known to
@@ -371,7 +374,7 @@ func (m *Machine) decide(now time.Time) {
 		return
 	}
 	switch {
-	case m.term == 0 || m.topTerm > m.term:
+	case m.term == 0 || m.topTerm > m.term || m.tried:
 		m.raiseTerm(now)
 	case next != nil:
 		m.writeRound(now, next)
@@ -392,6 +395,7 @@ func (m *Machine) attend(now time.Time) *plan {
 		return nil
 	}
 	m.began(now)
+	m.takeBack()
 	if m.findRefusal(now) {
 		return nil
 	}

@@ -68,6 +68,8 @@ type member struct {
 	backAt time.Time
 	// doubtedIn says since which record it was named for saying what cannot be: one more than its round.
 	doubtedIn uint64
+	// aside is about the state of a world that it could not give to others, or get from them.
+	aside aside
 	// left is the last directive in a world that goes on without it.
 	left *Directive
 }
@@ -250,7 +252,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	}
 	m.hearPause(now, uid, mem)
 	mem.silent = false
-	m.endProbe(mem)
+	m.heardAgain(mem)
 	m.hearProbes(uid, mem)
 	if mem.readyAt.IsZero() && m.isStandby(uid, mem) {
 		mem.readyAt, mem.fellAt = now, time.Time{}

@@ -259,6 +259,12 @@ func (h *hostile) says(uid string) Report {
 		for n := range h.upTo("probed", 2) {
 			r.Probed = append(r.Probed, Probed{h.probes + uint64(n), h.either("reached"), h.either("refused")})
 		}
+		r.Unreached = nil
+		for range h.upTo("unreached", 3) {
+			if other := h.members[h.uid()]; other != nil {
+				r.Unreached = append(r.Unreached, Unreached{other.endpoint.Address, other.serves, "i/o timeout"})
+			}
+		}
 		r.Terminating, r.Begun, r.Pause = h.upTo("terminating", 9) == 0, h.either("begun"), time.Duration(h.upTo("pause", 100))*time.Second
 	case 4:
 		for i := range r.Processes {

@@ -66,6 +66,7 @@ func (m *Machine) began(now time.Time) {
 	if !u.Begun {
 		u.Begun = true
 		m.tries, m.nextTry = 0, time.Time{}
+		m.allReached()
 		for uid, mem := range m.members {
 			// Who was kept because of its snapshot may go now.
 			kept := m.world.ranks.rank(uid) < 0 && mem.unwanted() && m.isHolder(mem)

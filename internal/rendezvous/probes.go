@@ -146,7 +146,12 @@ func (m *Machine) probeSilent(now time.Time) {
 
 // isProbed says whether peers should be asked about a member.
 func (m *Machine) isProbed(now time.Time, mem *member) bool {
-	if m.world == nil || !m.mayBeProbed(mem) {
+	switch {
+	case m.world == nil:
+		return false
+	case mem.isAside():
+		return mem.connected && mem.serves.Port > 0 && !m.world.finishing
+	case !m.mayBeProbed(mem):
 		return false
 	}
 	askedWhenAway := m.isAskedAbout(mem) && !mem.probe.asked.Before(mem.hungUp)
@@ -180,6 +185,13 @@ func (m *Machine) beginProbe(now time.Time, mem *member) {
 	m.out.Tell = append(m.out.Tell, next.peers...)
 }
 
+// heardAgain ends what peers are asked about a member that has said something. Who is set aside says things all the time.
+func (m *Machine) heardAgain(mem *member) {
+	if !mem.isAside() {
+		m.endProbe(mem)
+	}
+}
+
 // endProbe ends what peers are asked about a member.
 func (m *Machine) endProbe(mem *member) {
 	for _, uid := range mem.probe.peers {
@@ -197,7 +209,7 @@ func (m *Machine) witnesses(now time.Time, mem *member) (peers []string, firm bo
 	var apart, more, near []string
 	nodes := map[string]bool{"": true, mem.want.Node: true}
 	uids := m.world.ranks.uids
-	start := int(m.world.ranks.rank(mem.want.UID)) + int(m.probes%uint64(len(uids)))
+	start := int(max(m.world.ranks.rank(mem.want.UID), 0)) + int(m.probes%uint64(len(uids)))
 	for i := range uids {
 		uid := uids[(start+i)%len(uids)]
 		peer := m.members[uid]
@@ -230,7 +242,7 @@ func (m *Machine) witnesses(now time.Time, mem *member) (peers []string, firm bo
 
 // isWitness says whether a member can be asked about another one.
 func (m *Machine) isWitness(now time.Time, mem *member) bool {
-	return mem.connected && mem.in(&m.world.record) && mem.usable() && len(mem.tasks) < MaxProbes && !m.isLost(mem) &&
+	return mem.connected && mem.in(&m.world.record) && mem.usable() && len(mem.tasks) < MaxProbes && !m.isLost(mem) && !mem.isAside() &&
 		now.Sub(mem.lastSeen) <= m.quietLimit()
 }
 

@@ -27,6 +27,8 @@ type recovery struct {
 	// have said that they did.
 	leave uint64
 	saved map[string]bool
+	// sought is true once it is known whom the others could not reach, awaits when nobody else has a state to go on from.
+	sought, awaits bool
 	// hung is true when no step was made, retry when all go on as if nothing had been.
 	hung, retry bool
 	// judged is true once it is known whose fault it was; raised are those whose it was.
@@ -128,6 +130,7 @@ func (m *Machine) recover(now time.Time) *plan {
 	if !m.judge(now) || m.fatal != "" || !m.allOut(now) {
 		return nil
 	}
+	m.findUnreached(now)
 	r := m.broken
 	members := m.survivors(now)
 	if members == nil {
@@ -176,11 +179,11 @@ func (m *Machine) regroup(format string) {
 }
 
 // someoneAway says whether a member that was lost, and is not known to have ended, may come back with a
-// snapshot.
+// snapshot, or one that has one is not reached.
 func (m *Machine) someoneAway() bool {
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem != nil && !mem.connected && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
+		if mem != nil && (!mem.connected || mem.isAside() && len(mem.report.Snapshots) > 0) && !mem.want.Ended && !mem.want.Gone && !mem.failed() {
 			return true
 		}
 	}
@@ -285,7 +288,7 @@ func (m *Machine) survivors(now time.Time) []Member {
 	// Those that leave, and can take their time, help out.
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
-		if mem == nil || m.isLost(mem) || !mem.leaving() || mem.report.Terminating {
+		if mem == nil || m.isLost(mem) || mem.isAside() || !mem.leaving() || mem.report.Terminating {
 			continue
 		}
 		if by := mem.want.LeaveBy; by.IsZero() || by.Sub(now) > m.gang.BarrierTimeout+leaveMargin {

@@ -63,7 +63,7 @@ func (m *Machine) stays(uid string, mem *member) bool {
 		return false
 	}
 	lost := mem.lostIn > 0 && mem.lostIn == mem.report.Round
-	return (mem.hasFallen() || lost && mem.connected) && (m.world.ranks.rank(uid) < 0 || m.isLost(mem))
+	return (mem.hasFallen() || lost && mem.connected && !mem.isAside()) && (m.world.ranks.rank(uid) < 0 || m.isLost(mem))
 }
 
 // mayEnd says whether what a member holds may be gone before anybody has fetched it: it was lost, and its agent has not

@@ -8,6 +8,7 @@ import (
 // raiseTerm asks for a term above all that are known of.
 func (m *Machine) raiseTerm(now time.Time) {
 	next := m.base
+	m.tried = false
 	if m.world != nil && m.world.record.Round > next.Round {
 		next = m.world.record // the record in the cluster went back
 	}
@@ -95,7 +96,7 @@ func (m *Machine) answered(now time.Time, ev RecordAnswered) {
 	m.writing, m.look = nil, true
 	switch {
 	case ev.Err == nil && ev.Found.Term == done.Next.Term && ev.Found.Round == done.Next.Round:
-		m.failures, m.base = 0, ev.Found
+		m.failures, m.base, m.writtenAt = 0, ev.Found, now
 		m.clear()
 		m.wrote(now, done, ev.Secret)
 	case errors.Is(ev.Err, ErrJobGone):

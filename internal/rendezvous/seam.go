@@ -296,6 +296,8 @@ type Loss struct {
 	UID, Name string
 	// Program is true when the program was at fault: it ended by itself, failed, or hung.
 	Program bool
+	// Unreached is true when the operator hears it, and its peers do not reach it, or it does not reach them.
+	Unreached bool
 	// Message says in words what happened; of a fault its traceback.
 	Message string
 	// Round is the world that it was in, and Rank its worker rank there; 0 and -1 for none.

@@ -43,7 +43,9 @@ func (m *Machine) keepers() (left, lost []*member) {
 }
 
 // serving says whether others can fetch snapshots of the world's history from a member.
-func (m *Machine) serving(mem *member) bool { return mem.connected && m.hasHistory(mem) }
+func (m *Machine) serving(mem *member) bool {
+	return mem.connected && !mem.isAside() && m.hasHistory(mem)
+}
 
 // hasHistory says whether a member holds what it has reported of the world's history. The agent of a program that has failed
 // ends, unless it says that it stays.
@@ -62,7 +64,7 @@ func (m *Machine) away() []*member {
 	}
 	var away []*member
 	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; m.outOfTouch(mem) && m.hasHistory(mem) {
+		if mem := m.members[uid]; m.outOfTouch(mem) && !mem.isAside() && m.hasHistory(mem) {
 			away = append(away, mem)
 		}
 	}

@@ -56,7 +56,7 @@ type worker struct {
 	// uploadError is what its uploader waits for.
 	uploadError string
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
-	fetch func(of, s Snapshot, holders []lifecycle.Holder) (state history, ok, reached bool)
+	fetch func(of, s Snapshot, holders []lifecycle.Holder) (state history, ok bool, unreached []lifecycle.Unreached)
 	// relied is the state that the operator says is relied on.
 	relied Snapshot
 
@@ -381,12 +381,12 @@ func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
 		if f.World.Parts != nil {
 			holders = slices.DeleteFunc(slices.Clone(holders), func(h lifecycle.Holder) bool { return !slices.Contains(h.Parts, i) })
 		}
-		state, ok, reached := history(nil), false, true
+		state, ok, unreached := history(nil), false, []lifecycle.Unreached(nil)
 		if w.fetch != nil {
-			state, ok, reached = w.fetch(named(*f.World.Snapshot), s, holders)
+			state, ok, unreached = w.fetch(named(*f.World.Snapshot), s, holders)
 		}
 		if !ok {
-			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: !reached}
+			return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: unreached != nil, Holders: unreached}
 		}
 		w.keep(s, state)
 	}
@@ -591,6 +591,9 @@ func (w *worker) report() Report {
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble,
 		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts,
 		Stays: m.Stays(), Restarts: m.Restarts(),
+	}
+	for _, u := range m.Unreached() {
+		r.Unreached = append(r.Unreached, Unreached{u.Address, Server{uint32(u.Port), u.Certificate}, u.Why})
 	}
 	if f := m.LastFailure(); f.Round > 0 {
 		r.Failure = Failure{Round: f.Round, Code: int32(f.Code), Killed: f.Killed, Message: w.lastWords}

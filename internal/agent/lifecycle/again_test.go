@@ -93,7 +93,7 @@ var againTranscripts = map[string][]line{
 		line{1 * second, Interrupted{Slot: 0, Forming: true}, ""},
 		line{1 * second, Interrupted{Slot: 1, Apart: true}, ""},
 		line{2 * second, says(0, Aborted), "tell tell"},
-		line{30 * second, Tick{}, "look"},
+		line{30 * second, Tick{}, "look[1]"},
 		line{31 * second, Tick{}, "kill"},
 		line{31 * second, Exited{0, 137}, "tell"},
 		line{31 * second, Exited{1, 137}, "tell kill tell"},
@@ -104,7 +104,7 @@ var againTranscripts = map[string][]line{
 		line{1 * second, Interrupted{Slot: 0, Forming: true, Apart: true}, ""},
 		line{1 * second, Interrupted{Slot: 1}, ""},
 		line{2 * second, says(1, Aborted), "tell tell"},
-		line{60 * second, Tick{}, "look"},
+		line{60 * second, Tick{}, "look[0]"},
 		line{61 * second, Tick{}, "kill"},
 	),
 	"programs that have not spoken to the agent end it": {

@@ -62,11 +62,20 @@ type Interrupted struct {
 }
 
 // Fetched says that the snapshot of a round's world is there, or in Why that it cannot be had; Unreached is true when
-// there are holders that could not be reached, Local when there is no place for it here.
+// there are holders that could not be reached, and Holders are these, Local when there is no place for it here.
 type Fetched struct {
 	Round            uint64
 	Why              string
 	Unreached, Local bool
+	Holders          []Unreached
+}
+
+// Unreached is a holder that could not be reached, and why.
+type Unreached struct {
+	Address     string
+	Port        int
+	Certificate [32]byte
+	Why         string
 }
 
 // Checkpointed says that the programs have had their time for a checkpoint, after Checkpoint.
@@ -199,8 +208,9 @@ type Terminate struct{ Programs []int }
 // Kill ends every process that the programs left or are, and waits for that.
 type Kill struct{}
 
-// Look has the programs write what their threads are about.
-type Look struct{}
+// Look has those of these slots' programs write what their threads are about that have done nothing since they were told to leave
+// their world: they are about to be killed for not leaving it.
+type Look struct{ Slots []int }
 
 // Tell reports the new state to the operator at once.
 type Tell struct{}

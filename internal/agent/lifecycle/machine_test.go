@@ -62,7 +62,7 @@ func text(effects []Effect) string {
 		case Kill:
 			words = append(words, "kill")
 		case Look:
-			words = append(words, "look")
+			words = append(words, fmt.Sprintf("look%v", e.Slots))
 		case Tell:
 			words = append(words, "tell")
 		case Leave:

@@ -417,18 +417,24 @@ func (m *Machine) settleAnswers(now time.Time) []Effect {
 	var effects []Effect
 	if !m.lookedFor.Equal(by) {
 		m.lookedFor = by
-		effects = append(effects, Look{})
+		effects = append(effects, Look{Slots: m.unanswering(by)})
 	}
 	if now.Before(by) {
 		return effects
 	}
+	first := m.unanswering(by)[0]
+	m.stage, m.unanswered = stopping, true
+	note := Note{Text: fmt.Sprintf("process %d has not left the world of round %d in time: killing it", first, m.slots[first].world)}
+	return append(effects, note, Kill{})
+}
+
+// unanswering are the slots of processes that have until then to leave their world, and have not left it.
+func (m *Machine) unanswering(by time.Time) []int {
+	var slots []int
 	for i := range m.slots {
-		s := &m.slots[i]
-		if s.interrupted && !s.hasLeft() && s.answerBy.Equal(by) {
-			m.stage, m.unanswered = stopping, true
-			note := Note{Text: fmt.Sprintf("process %d has not left the world of round %d in time: killing it", i, s.world)}
-			return append(effects, note, Kill{})
+		if s := &m.slots[i]; s.interrupted && !s.hasLeft() && s.answerBy.Equal(by) {
+			slots = append(slots, i)
 		}
 	}
-	return effects
+	return slots
 }

@@ -13,7 +13,8 @@ const (
 
 // supply is about the snapshot of a world that cannot be had. Holders that cannot be reached are the network's fault, so
 // nothing ends by it: the worker tries for a while, and then leaves the world before it has begun. The operator makes the
-// next one of what is there then. Where all holders were reached the worker leaves at once: one whose file was altered has
+// next one of what is there then, and is told which holders could not be reached for long, by those that have left and those
+// that are still trying: where several say so of one, the state that it has is of no use. Where all holders were reached the worker leaves at once: one whose file was altered has
 // dropped it by now, so the next world begins with another snapshot. If nothing is to be had for that either, what is
 // wrong is here.
 type supply struct {
@@ -21,7 +22,13 @@ type supply struct {
 	// none.
 	since, again time.Time
 	tries        int
+	// unreached are the holders that could not be reached the last time, once that has been so for long.
+	unreached []Unreached
 }
+
+// Unreached are the holders of the snapshot of this worker's world that it has not reached for half of the time for which it
+// tries: longer than a network takes that only has to catch its breath.
+func (m *Machine) Unreached() []Unreached { return m.supply.unreached }
 
 // fetch gets the snapshot that the world of in begins with.
 func (m *Machine) fetch() Effect {
@@ -34,7 +41,7 @@ func (m *Machine) fetched(now time.Time, f Fetched) []Effect {
 	}
 	switch {
 	case f.Why == "":
-		m.supplied, m.denied = true, ""
+		m.supplied, m.denied, m.supply.unreached = true, "", nil
 		return nil
 	case m.orders.abort != nil:
 		return nil // that world is over: nobody enters it any more
@@ -65,13 +72,17 @@ func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	if s.since.IsZero() {
 		s.since = now
 	}
+	var effects []Effect
+	if now.Sub(s.since) >= m.limits.Supply/2 && len(f.Holders) > 0 {
+		s.unreached, effects = f.Holders, []Effect{Tell{}}
+	}
 	if now.Sub(s.since) >= m.limits.Supply {
 		why := fmt.Sprintf("round %d cannot begin here, its snapshot could not be had for %v: %s", f.Round, m.limits.Supply, f.Why)
-		return m.giveUp(why)
+		return append(effects, m.giveUp(why)...)
 	}
 	wait := min(firstFetch<<min(s.tries, 8), lastFetch)
 	s.again, s.tries = now.Add(wait), s.tries+1
-	return []Effect{Note{Text: fmt.Sprintf("the snapshot of round %d cannot be had, trying again in %v: %s", f.Round, wait, f.Why)}}
+	return append(effects, Note{Text: fmt.Sprintf("the snapshot of round %d cannot be had, trying again in %v: %s", f.Round, wait, f.Why)})
 }
 
 // fetchAgain asks for the snapshot again when it is time to.

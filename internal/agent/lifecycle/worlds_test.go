@@ -205,7 +205,7 @@ var inPlaceTranscripts = map[string][]line{
 	"a process that does not leave its world is killed": inRound(
 		line{1 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
 		line{2 * second, says(0, Aborted), "tell tell"},
-		line{5 * second, Tick{}, "look"},
+		line{5 * second, Tick{}, "look[1]"},
 		line{6 * second, Tick{}, "kill"},
 		line{6 * second, Exited{0, 137}, "tell"},
 		line{6 * second, Exited{1, 137}, "tell kill leave(137)"},
@@ -226,7 +226,7 @@ var inPlaceTranscripts = map[string][]line{
 		line{1 * second, says(0, Faulted), "tell tell"},
 		line{2 * second, going(directive(1, 2, "b"), 16, true), "fetch(16) tell abort1(1)"},
 		line{2 * second, Fetched{Round: 2}, "give0(2) tell"},
-		line{6 * second, Tick{}, "look"},
+		line{6 * second, Tick{}, "look[1]"},
 		line{7 * second, Tick{}, "kill"},
 	),
 	"a world that is over before a process is in it": {

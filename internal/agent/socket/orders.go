@@ -143,6 +143,14 @@ func (s *Server) Lift(slot int) {
 	}
 }
 
+// Hangs says whether a slot's process has done nothing since it was told to leave its world: no step, and nothing else than what it
+// was about then.
+func (s *Server) Hangs(slot int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.page != nil && slot < len(s.slots) && s.page.Progress(slot) == s.slots[slot].interrupted
+}
+
 // Interrupt tells a slot's process to leave the world of a round. A process that looks at the gate
 // alone learns it there. It returns what the process is about: forming is true until it has ended its first step in
 // the world that it was given.
@@ -152,6 +160,7 @@ func (s *Server) Interrupt(slot int, connection, round uint64, reason string) (f
 	if s.page != nil && slot < len(s.slots) {
 		s.page.Interrupt(slot)
 		progress := s.page.Progress(slot)
+		s.slots[slot].interrupted = progress
 		forming, phase = progress.Done <= s.slots[slot].from, progress.Phase
 	}
 	if c := s.owner(slot, connection); c != nil {

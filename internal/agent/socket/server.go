@@ -139,6 +139,8 @@ type slot struct {
 	begun, stood time.Time
 	// pace is how long its steps take.
 	pace pace
+	// interrupted is what the process was about when it was told to leave that world.
+	interrupted gate.Progress
 }
 
 // Listen makes the socket. Nobody gets a slot before Open.

@@ -45,6 +45,7 @@ func FuzzReport(f *testing.F) {
 	world := &rendezvousv1.Report{
 		Sequence: 2, Term: 1, Round: 1, MembersDigest: digest, Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Step: 5, Bytes: 8, Hash: make([]byte, 32)}},
 		Probed: []*rendezvousv1.Probed{{Number: 1, Reached: true}}, StepNanos: 1 << 60,
+		Unreached: []*rendezvousv1.Unreached{{Certificate: make([]byte, 32), Error: "i/o timeout"}},
 		Processes: []*rendezvousv1.Process{{
 			Phase: rendezvousv1.Phase_PHASE_STEP, Entered: 6, Done: 5, LastStep: 100, Samples: 50, Elastic: true,
 			Metrics: []*rendezvousv1.Metric{{Name: "loss", Value: 0.5}},

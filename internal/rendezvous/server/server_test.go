@@ -547,6 +547,10 @@ func TestMalformedReports(t *testing.T) {
 		{"a step that was begun out of range", process(&rendezvousv1.Process{Entered: 1 << 63}), "out of range"},
 		{"out of no world", &rendezvousv1.Report{Out: true}, "out is set"},
 		{"too many answers", &rendezvousv1.Report{Probed: make([]*rendezvousv1.Probed, 9)}, "9 probes"},
+		{"too many holders that were not reached", &rendezvousv1.Report{Unreached: make([]*rendezvousv1.Unreached, 33)}, "33 holders"},
+		{"a holder without a certificate", &rendezvousv1.Report{Unreached: []*rendezvousv1.Unreached{{Error: "i/o timeout"}}}, "the certificate of a holder has 0 bytes"},
+		{"a long word of a holder", &rendezvousv1.Report{Unreached: []*rendezvousv1.Unreached{
+			{Certificate: make([]byte, 32), Error: strings.Repeat("x", 17<<10)}}}, "what is said of a holder has 17408 bytes"},
 		{"too many snapshots", &rendezvousv1.Report{Snapshots: make([]*rendezvousv1.Snapshot, 257)}, "257 snapshots"},
 		{"a part of no snapshot", &rendezvousv1.Report{Round: 1, MembersDigest: strings.Repeat("a", 64),
 			Snapshots: []*rendezvousv1.Snapshot{{Round: 1, Part: "s4.4.0123456789abcdef"}}}, "a part of a snapshot is named"},
@@ -580,10 +584,10 @@ func TestMalformedReports(t *testing.T) {
 // What programs say is shown to people, in terminals too.
 func TestWhatProgramsSayIsPlainText(t *testing.T) {
 	read, refused := readReport(&rendezvousv1.Report{
-		SnapshotError: "disk\x1b[2Jfull",
-		Processes:     []*rendezvousv1.Process{{Fault: &rendezvousv1.Fault{Message: "Traceback\n\x1b]0;owned\x07\tValueError"}}},
+		SnapshotError: "disk\x1b[2Jfull", Unreached: []*rendezvousv1.Unreached{{Certificate: make([]byte, 32), Error: "\x1b[2Jtimeout"}},
+		Processes: []*rendezvousv1.Process{{Fault: &rendezvousv1.Fault{Message: "Traceback\n\x1b]0;owned\x07\tValueError"}}},
 	})
-	if refused != nil || read.SnapshotError != "disk�[2Jfull" || read.Processes[0].Fault != "Traceback\n�]0;owned�\tValueError" {
+	if refused != nil || read.SnapshotError != "disk�[2Jfull" || read.Unreached[0].Why != "�[2Jtimeout" || read.Processes[0].Fault != "Traceback\n�]0;owned�\tValueError" {
 		t.Errorf("%+v, %v", read, refused)
 	}
 }

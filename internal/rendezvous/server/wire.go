@@ -27,6 +27,7 @@ const (
 	maxSnapshots  = 256
 	maxErrorBytes = 16 << 10
 	maxPathBytes  = 1 << 10
+	maxUnreached  = 32
 )
 
 var objectName = regexp.MustCompile(`^[A-Za-z0-9.-]+$`)
@@ -183,6 +184,9 @@ func readLists(r *rendezvousv1.Report, read *rendezvous.Report) (refused *rendez
 	if read.Probed, refused = readProbed(r); refused != nil {
 		return refused
 	}
+	if read.Unreached, refused = readUnreached(r.GetUnreached()); refused != nil {
+		return refused
+	}
 	if refused = readStorage(r, read); refused != nil {
 		return refused
 	}
@@ -211,6 +215,25 @@ func readProbed(r *rendezvousv1.Report) ([]rendezvous.Probed, *rendezvous.Refusa
 	var read []rendezvous.Probed
 	for _, p := range r.GetProbed() {
 		read = append(read, rendezvous.Probed{Number: p.GetNumber(), Reached: p.GetReached(), Refused: p.GetRefused() && !p.GetReached()})
+	}
+	return read, nil
+}
+
+func readUnreached(all []*rendezvousv1.Unreached) ([]rendezvous.Unreached, *rendezvous.Refusal) {
+	if n := len(all); n > maxUnreached {
+		return nil, malformed("%d holders that were not reached, there may be %d", n, maxUnreached)
+	}
+	var read []rendezvous.Unreached
+	for _, u := range all {
+		one := rendezvous.Unreached{Address: u.GetAddress(), Serves: rendezvous.Server{Port: u.GetPort()}, Why: plain.Text(u.GetError())}
+		if n := len(u.GetCertificate()); n != len(one.Serves.Certificate) {
+			return nil, malformed("the certificate of a holder has %d bytes, it must have %d", n, len(one.Serves.Certificate))
+		}
+		if n := len(u.GetError()); n > maxErrorBytes {
+			return nil, malformed("what is said of a holder has %d bytes, it may have %d", n, maxErrorBytes)
+		}
+		copy(one.Serves.Certificate[:], u.GetCertificate())
+		read = append(read, one)
 	}
 	return read, nil
 }

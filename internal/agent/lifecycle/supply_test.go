@@ -1,0 +1,50 @@
+package lifecycle
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// Holders are named once they could not be reached for half of the time for which a worker tries, and no more once one was, or in
+// the next world.
+func TestHoldersThatAreNotReachedAreNamed(t *testing.T) {
+	far, near := Unreached{Certificate: [32]byte{1}, Why: "i/o timeout"}, Unreached{Certificate: [32]byte{2}, Why: "no route to host"}
+	for name, c := range map[string]struct {
+		events []line
+		want   []Unreached
+	}{
+		"for a moment": {[]line{{3 * second, missing(2, far), ""}, {10 * second, missing(2, far), ""}}, nil},
+		"for long":     {[]line{{3 * second, missing(2, far), ""}, {18 * second, missing(2, near), ""}}, []Unreached{near}},
+		"it gives up":  {[]line{{3 * second, missing(2, far), ""}, {40 * second, missing(2, far), ""}}, []Unreached{far}},
+		"another tells it that the world is over": {[]line{
+			{3 * second, missing(2, far), ""}, {18 * second, missing(2, far), ""}, {19 * second, aborting(directive(1, 2, "b"), false), ""},
+			{20 * second, missing(2, near), ""},
+		}, []Unreached{far}},
+		"until one is reached": {[]line{{3 * second, missing(2, far), ""}, {18 * second, missing(2, far), ""}, {19 * second, Fetched{Round: 2}, ""}}, nil},
+		"until the next world": {[]line{
+			{3 * second, missing(2, far), ""}, {40 * second, missing(2, far), ""}, {41 * second, aborting(directive(1, 2, "b"), false), ""},
+			{42 * second, going(directive(1, 3, "c"), 16, true), ""},
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Unix(0, 0)
+			m := New(start, DefaultLimits(30*time.Second), Shape{Programs: 2, Processes: 2})
+			for _, l := range append(inRound(
+				line{1 * second, aborting(directive(1, 1, "a"), false), ""},
+				line{1 * second, says(0, Aborted), ""},
+				line{1 * second, says(1, Aborted), ""},
+				line{2 * second, going(directive(1, 2, "b"), 16, true), ""},
+			), c.events...) {
+				m.Step(start.Add(l.at), l.event)
+			}
+			if got := m.Unreached(); !slices.Equal(got, c.want) {
+				t.Errorf("it names %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func missing(round uint64, holders ...Unreached) Fetched {
+	return Fetched{Round: round, Why: "nobody gives it", Unreached: true, Holders: holders}
+}

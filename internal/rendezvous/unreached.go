@@ -1,0 +1,289 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A world may begin with a state that a few have, who are heard by this operator and reached by no peer. The others try to get
+// that for a while, leave the world before it has begun, and would find the same in the next one. So agents say which holders
+// they have not reached for long, and once all have left the world it is found out who is in no next one:
+//
+//   - a holder that two others have not reached, from two nodes if others are on as many, is lost, and the next best state serves.
+//     Where these others have none, or are not more than those whom they do not reach, the holders go on without them, if they are
+//     enough. Otherwise all wait until peers reach who has a state;
+//   - who says so alone may lie, or be the one that is cut off: it is believed of itself only. It is set aside, and is a standby
+//     again once peers reach it. When that does not help, or takes too long, another takes its place.
+//
+// Both are probed, like those that are silent (probes.go).
+
+const (
+	// asideAtMost is for how long a worker may be set aside, asidesAtMost how many times before its world makes a step.
+	asideAtMost  = 2 * time.Minute
+	asidesAtMost = 2
+)
+
+// witness is a member that could not reach another one.
+type witness struct{ uid, name, node, why string }
+
+// aside is what is known of a member that could not be reached, or could not reach others.
+type aside struct {
+	// since is when it was set aside; zero while it is not. times is how often it was since its world made a step.
+	since time.Time
+	times int
+	// by could not reach it since then: in the last world, or in one before. Who is gone may have said the truth.
+	by []witness
+}
+
+func (mem *member) isAside() bool { return !mem.aside.since.IsZero() }
+
+// mayTakePart says whether a member could be in any world, as far as that is known of it alone.
+func (mem *member) mayTakePart() bool { return mem.usable() && !mem.isAside() }
+
+// findUnreached finds out who is in no next world, once all have left one that has not begun.
+func (m *Machine) findUnreached(now time.Time) {
+	r := m.broken
+	if r.sought || m.gang.Strategy != InPlace {
+		return
+	}
+	r.sought = true
+	if m.hasBegun() {
+		return
+	}
+	said := m.hearUnreached()
+	gone := m.unreached()
+	for _, uid := range m.world.ranks.uids {
+		explained := func(s saying) bool { return gone[s.of.want.UID] != nil || m.isLost(s.of) }
+		if len(said[uid]) > 0 && gone[uid] == nil && !slices.ContainsFunc(said[uid], explained) {
+			m.believeOfItself(now, m.members[uid], said[uid])
+		}
+	}
+	if len(gone) > 0 {
+		m.giveUpUnreached(now, gone)
+	}
+}
+
+// saying is what a member says of a holder that it could not reach.
+type saying struct {
+	of  *member
+	why string
+}
+
+// hearUnreached takes what the members of the world say of those who hold the state that it was to begin with, and returns what
+// each has said.
+func (m *Machine) hearUnreached() map[string][]saying {
+	holders := map[holder]*member{}
+	for i := range m.gang.Members {
+		if mem := m.members[m.gang.Members[i].UID]; mem.serves.Port > 0 && (m.world.adopted || m.isHolder(mem)) {
+			at := mem.holder()
+			if _, both := holders[at]; both {
+				mem = nil // one of them says that it is where the other is
+			}
+			holders[at] = mem
+		}
+	}
+	said := map[string][]saying{}
+	for _, uid := range m.world.ranks.uids {
+		mem := m.members[uid]
+		if mem == nil || m.isLost(mem) || !mem.in(&m.world.record) {
+			continue
+		}
+		for _, u := range mem.report.Unreached {
+			of := holders[holder{u.Address, u.Serves}]
+			if of == nil || of == mem {
+				continue
+			}
+			if said[uid] = append(said[uid], saying{of, u.Why}); m.isLost(of) {
+				continue
+			}
+			of.aside.by = slices.DeleteFunc(of.aside.by, func(w witness) bool { return w.uid == uid })
+			of.aside.by = append(of.aside.by, witness{uid, mem.want.Name, mem.want.Node, u.Why})
+		}
+	}
+	return said
+}
+
+// unreached are the holders that enough others could not reach, with these. Of two halves that do not reach each other it is one:
+// what those say who cannot be reached themselves does not count. Whom most have not reached goes first, and then the newest.
+func (m *Machine) unreached() map[string][]witness {
+	gone, there := map[string][]witness{}, map[string]int{}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && !m.isLost(mem) {
+			there[mem.want.Node]++
+		}
+	}
+	for {
+		var worst *member
+		for i := range m.gang.Members {
+			uid := m.gang.Members[i].UID
+			if mem := m.members[uid]; gone[uid] == nil && mem.isUnreached(there) &&
+				(worst == nil || cmp.Or(cmp.Compare(len(mem.aside.by), len(worst.aside.by)), cmp.Compare(mem.want.Ordinal, worst.want.Ordinal)) > 0) {
+				worst = mem
+			}
+		}
+		if worst == nil {
+			return gone
+		}
+		gone[worst.want.UID] = slices.Clone(worst.aside.by)
+		for _, mem := range m.members {
+			mem.aside.by = slices.DeleteFunc(mem.aside.by, func(w witness) bool { return w.uid == worst.want.UID })
+		}
+	}
+}
+
+// isUnreached says whether enough others could not reach a member: two, on two nodes if others are on as many. On each node are so
+// many members.
+func (mem *member) isUnreached(there map[string]int) bool {
+	by := mem.aside.by
+	if len(by) < enoughWitnesses {
+		return false
+	}
+	nodes := len(there)
+	if there[mem.want.Node] == 1 {
+		nodes-- // nobody else is there
+	}
+	return nodes < enoughWitnesses || slices.ContainsFunc(by, func(w witness) bool { return w.node != by[0].node })
+}
+
+// believeOfItself sets a member aside that says alone that it could not reach others.
+func (m *Machine) believeOfItself(now time.Time, mem *member, said []saying) {
+	names := make([]string, 0, len(said))
+	for _, s := range said {
+		names = append(names, s.of.want.Name)
+	}
+	text := fmt.Sprintf("it could not get the state of round %d from %s: %s", m.world.record.Round, list(names), brief(said[0].why))
+	if m.setAside(now, mem); mem.aside.times >= asidesAtMost {
+		m.lose(now, mem.want.UID, mem, false, text)
+		return
+	}
+	m.explainAside("%s is left out until its peers reach it: %s", mem.want.Name, text)
+}
+
+// giveUpUnreached has the world go on without those whom enough others could not reach, or without these others, as the state
+// wants it.
+func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
+	missing, others := map[string]bool{}, map[string]bool{}
+	for uid, by := range gone {
+		missing[uid] = true
+		for _, w := range by {
+			if m.members[w.uid] != nil && gone[w.uid] == nil {
+				others[w.uid] = true
+			}
+		}
+	}
+	leave, lost := missing, true
+	switch {
+	case len(missing) >= len(others) && m.goesOnWithout(now, others, true):
+		leave, lost = others, false
+	case m.goesOnWithout(now, missing, false):
+	case m.goesOnWithout(now, others, true):
+		leave, lost = others, false
+	default:
+		m.broken.awaits, lost = true, false
+	}
+	for uid := range leave {
+		m.setAside(now, m.members[uid])
+	}
+	told := false
+	for i := range m.gang.Members {
+		uid := m.gang.Members[i].UID
+		by := gone[uid]
+		if by == nil {
+			continue
+		}
+		names := make([]string, 0, maxWitnesses)
+		for _, w := range by[:min(len(by), maxWitnesses)] {
+			names = append(names, w.name)
+		}
+		mem, who, why := m.members[uid], strings.Join(names, " and "), brief(by[0].why)
+		switch {
+		case lost && m.world.ranks.rank(uid) >= 0:
+			m.lose(now, uid, mem, false, fmt.Sprintf("it holds the state that round %d was to begin with, and could not be reached by %s: %s",
+				m.world.record.Round, who, why))
+		case told: // one is enough to say what is wrong
+		case m.broken.awaits:
+			m.explainAside("nobody else has a state to go on from, and %s could not be reached by %s: %s", mem.want.Name, who, why)
+		case lost: // it only had the state
+			m.explainAside("%s could not be reached by %s: %s", mem.want.Name, who, why)
+		default:
+			m.explainAside("%s could not be reached by %s, who are left out until peers reach them: %s", mem.want.Name, who, why)
+		}
+		told = true
+	}
+}
+
+// goesOnWithout says whether there is a state to go on from without some members, and whether those who are left are enough, where
+// that is asked.
+func (m *Machine) goesOnWithout(now time.Time, some map[string]bool, enough bool) bool {
+	were := map[*member]time.Time{}
+	for uid := range some {
+		mem := m.members[uid]
+		were[mem], mem.aside.since = mem.aside.since, now
+	}
+	goesOn := m.hasState() && (!enough || m.survivors(now) != nil)
+	for mem, since := range were {
+		mem.aside.since = since
+	}
+	return goesOn
+}
+
+// hasState says whether those who were not set aside have a state to go on from.
+func (m *Machine) hasState() bool {
+	return m.world.record.FromStep == 0 && m.furthest() == 0 || len(m.lives(nil)) > 0 || len(m.states()) > 0
+}
+
+// setAside has a member be in no world until its peers reach it.
+func (m *Machine) setAside(now time.Time, mem *member) {
+	mem.aside.since = now
+	mem.aside.times++
+	mem.readyAt = time.Time{}
+	m.endProbe(mem)
+	m.out.Changed = true
+}
+
+// explainAside says why the world is left, where nothing else does.
+func (m *Machine) explainAside(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	m.note(notedBroken, "%s", text)
+	switch r := m.broken; {
+	case r.wished || !r.unknown:
+		r.why += "; " + text
+	default:
+		r.why, r.unknown = text, false
+	}
+}
+
+// takeBack has those take part again that were set aside, and whom peers reach.
+func (m *Machine) takeBack() {
+	for i := range m.gang.Members {
+		mem := m.members[m.gang.Members[i].UID]
+		p := &mem.probe
+		if !mem.isAside() || len(p.yes) == 0 || len(p.yes) < min(enoughWitnesses, len(p.peers)) {
+			continue
+		}
+		m.note(notedCutOff, "%s can reach %s, which was left out of round %d", m.names(p.yes), mem.want.Name, m.world.record.Round)
+		mem.aside.since, mem.aside.by = time.Time{}, nil
+		m.endProbe(mem)
+		m.out.Changed = true
+	}
+}
+
+// asideLoss says why a member is lost that was set aside for long; empty when it is not.
+func (m *Machine) asideLoss(now time.Time, mem *member) string {
+	if !mem.isAside() || now.Sub(mem.aside.since) < asideAtMost || m.broken != nil && m.broken.awaits {
+		return ""
+	}
+	return fmt.Sprintf("it and its peers could not get the state of their world from each other, and in %s too few of them have reached it", asideAtMost)
+}
+
+// allReached forgets what was said of those whose world has made a step: that took the state of all.
+func (m *Machine) allReached() {
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil {
+			mem.aside = aside{}
+		}
+	}
+}

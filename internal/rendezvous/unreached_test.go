@@ -1,0 +1,352 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+)
+
+// Histories in which the operator hears everybody, and some of those who hold the newest state cannot be reached by all others.
+func TestHoldersThatAreNotReached(t *testing.T) {
+	for name, play := range map[string]func(*fleet) string{
+		"the only holder, and an older snapshot is there": olderServes,
+		"who has made one step more than the others":      stepAhead,
+		"the only holder of the only snapshot is enough":  goesOnAlone,
+		"the only holder of the only snapshot, for long":  waitedFor,
+		"one lies about the holder":                       oneLies,
+		"one of two does not reach the other":             oneOfTwo,
+		"one of two, and the world needs two":             anotherInItsPlace,
+		"two on one node do not reach another one":        fromOneNode,
+		"one says that it is where another one is":        inTheSamePlace,
+		"the only holder ends meanwhile":                  holderEnds,
+		"a newcomer reaches nobody":                       newcomerApart,
+		"both halves of a world":                          halves,
+		"two do not reach all who have the state":         fewDoNotReachMany,
+		"who leaves has the state":                        leaverApart,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.minimum, f.target, f.hang = 1, 3, 10*time.Minute
+			if wrong := play(f); wrong != "" {
+				t.Error(wrong)
+			}
+		})
+	}
+}
+
+// lasting has so much time pass in which nothing else fails. What the controller knows of losses it tells.
+func (f *fleet) lasting(l *modelLeader, d time.Duration) {
+	for began := f.now; f.now.Sub(began) < d; {
+		for i := range l.machine.losses {
+			if p := f.pods[l.machine.losses[i].UID]; p != nil && p.want.Lost == "" && !l.machine.Observe(f.now).Members[p.uid].Stays {
+				p.want.Lost = l.machine.losses[i].Message
+				_ = f.handle(l, GangExpected{f.gang()})
+			}
+		}
+		f.turn(l)
+	}
+}
+
+// vague has nobody say that its state is clean: a snapshot has to serve.
+func (f *fleet) vague() {
+	for _, p := range f.pods {
+		p.vague = true
+	}
+}
+
+// breaks has the world leave what it is at: the connection of a program has broken.
+func (f *fleet) breaks(uid string) { f.pods[uid].fail("connection reset by peer") }
+
+// lossOf says how a worker was lost; empty when it was not.
+func (f *fleet) lossOf(l *modelLeader, uid string) string {
+	for i := range l.machine.losses {
+		if loss := &l.machine.losses[i]; loss.UID == uid {
+			return loss.Message
+		}
+	}
+	return ""
+}
+
+// goesOn says what is wrong when the world does not train with so many workers.
+func (f *fleet) goesOn(l *modelLeader, workers int32) string {
+	w := l.machine.world
+	if w == nil || w.record.Workers != workers || f.done[w.record.Round] <= w.record.FromStep {
+		return fmt.Sprintf("the job does not get on with %d workers: the leader is %s, of %+v", workers, l.machine.State(), f.record)
+	}
+	return ""
+}
+
+// soleHolder has a world whose newest snapshot only p02 has. older says whether the others hold one before it.
+func (f *fleet) soleHolder(older bool) (l *modelLeader, newest uint64) {
+	l = f.training(3)
+	f.vague()
+	if older {
+		f.pods["p00"].save(lifecycle.Staging{})
+		f.pods["p01"].save(lifecycle.Staging{})
+		f.turns(l, 10)
+	}
+	f.pods["p02"].save(lifecycle.Staging{})
+	newest = uint64(len(f.pods["p02"].process.state))
+	f.turns(l, 10)
+	return l, newest
+}
+
+// olderServes: two peers on other nodes do not reach it. It is lost, by their word, and the world goes on without it from the
+// snapshot before.
+func olderServes(f *fleet) string {
+	l, newest := f.soleHolder(true)
+	f.pods["p02"].apart = true
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	why := f.lossOf(l, "p02")
+	switch {
+	case !strings.Contains(why, "p00") || !strings.Contains(why, "p01"):
+		return fmt.Sprintf("after %d rounds it is lost by the word of others: %q", f.record.Round-1, why)
+	case !l.machine.losses[0].Unreached:
+		return fmt.Sprintf("nothing says that it was not reached: %+v", l.machine.losses)
+	case f.record.Round > 3 || f.record.FromStep >= newest:
+		return fmt.Sprintf("a snapshot of step %d cannot be had, and there is %+v", newest, f.record)
+	}
+	return f.goesOn(l, 2)
+}
+
+// stepAhead: nobody but p02 has ended its last step, and its state would be that of all. The others go on from their snapshot.
+func stepAhead(f *fleet) string {
+	l := f.training(3)
+	f.pods["p00"].save(lifecycle.Staging{})
+	f.pods["p01"].save(lifecycle.Staging{})
+	from := uint64(len(f.pods["p00"].process.state))
+	f.turns(l, 10)
+	ahead := f.pods["p02"]
+	for n := 0; ahead.process.done <= f.pods["p00"].process.done || ahead.process.done <= f.pods["p01"].process.done; n++ {
+		f.move(f.pods[f.uids()[n%3]])
+	}
+	ahead.apart = true
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	if f.lossOf(l, "p02") == "" || f.record.FromStep != from {
+		return fmt.Sprintf("the world goes on after step %d, and not %d; losses %+v", f.record.FromStep, from, l.machine.losses)
+	}
+	return f.goesOn(l, 2)
+}
+
+// goesOnAlone: a world may have one worker, so who has the only state goes on with it. The others are a part of it again once they
+// are reached.
+func goesOnAlone(f *fleet) string {
+	l, newest := f.soleHolder(false)
+	f.pods["p02"].apart = true
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	if wrong := f.goesOn(l, 1); wrong != "" || f.record.FromStep != newest || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("%s; it goes on after step %d, and not %d; losses %+v", wrong, f.record.FromStep, newest, l.machine.losses)
+	}
+	f.pods["p02"].apart = false
+	f.lasting(l, time.Minute)
+	return f.goesOn(l, 3)
+}
+
+// waitedFor: there is nothing else to go on from, so the others wait for it, and make no world after the other. It is there
+// again in the end.
+func waitedFor(f *fleet) string {
+	f.minimum = 2
+	l, newest := f.soleHolder(false)
+	f.pods["p02"].apart = true
+	f.breaks("p00")
+	f.lasting(l, 5*time.Minute)
+	if phase := l.machine.Observe(f.now).Phase; f.record.Round > 2 || phase != PhaseRegrouping || l.machine.fatal != "" || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("the leader is %s (%s) in round %d; losses %+v", phase, l.machine.fatal, f.record.Round, l.machine.losses)
+	}
+	f.pods["p02"].apart = false
+	f.lasting(l, time.Minute)
+	if f.record.FromStep != newest {
+		return fmt.Sprintf("the world goes on after step %d, and the snapshot is of step %d", f.record.FromStep, newest)
+	}
+	return f.goesOn(l, 3)
+}
+
+// oneLies: it says that it reaches nobody who holds the state. Nobody else is lost by that, nor any step. Peers reach the liar, so
+// it is tried once more.
+func oneLies(f *fleet) string {
+	l, newest := f.soleHolder(true)
+	f.liar = "p00"
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	others := slices.DeleteFunc(slices.Clone(l.machine.losses), func(loss Loss) bool { return loss.UID == f.liar })
+	if len(others) > 0 || f.record.FromStep < newest || f.record.Round > 5 {
+		return fmt.Sprintf("one lies, and %+v are lost; the snapshot is of step %d, and %+v", l.machine.losses, newest, f.record)
+	}
+	return f.goesOn(l, 2)
+}
+
+// oneOfTwo: nobody knows with which of the two it lies. Who has the state goes on, and the other one is waited for.
+func oneOfTwo(f *fleet) string {
+	f.target = 2
+	l := f.training(2)
+	f.vague()
+	f.pods["p01"].save(lifecycle.Staging{})
+	newest := uint64(len(f.pods["p01"].process.state))
+	f.turns(l, 10)
+	f.pods["p00"].apart = true
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	if f.record.FromStep != newest || f.lossOf(l, "p01") != "" {
+		return fmt.Sprintf("the holder is lost: %+v, and %+v", l.machine.losses, f.record)
+	}
+	if wrong := f.goesOn(l, 1); wrong != "" {
+		return wrong
+	}
+	f.pods["p00"].apart = false
+	f.lasting(l, time.Minute)
+	return f.goesOn(l, 2)
+}
+
+// anotherInItsPlace: the two stand until somebody else is there, and nothing is lost.
+func anotherInItsPlace(f *fleet) string {
+	f.minimum, f.target = 2, 2
+	l := f.training(2)
+	f.vague()
+	f.pods["p01"].save(lifecycle.Staging{})
+	newest := uint64(len(f.pods["p01"].process.state))
+	f.turns(l, 10)
+	f.pods["p00"].apart = true
+	f.breaks("p00")
+	f.lasting(l, 4*time.Minute)
+	if f.lossOf(l, "p00") == "" || f.lossOf(l, "p01") != "" || f.record.Round > 2 {
+		return fmt.Sprintf("who has no state is not the one that is lost: %+v, and %+v", l.machine.losses, f.record)
+	}
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.lasting(l, time.Minute)
+	if f.record.FromStep != newest {
+		return fmt.Sprintf("the snapshot is of step %d, and %+v", newest, f.record)
+	}
+	return f.goesOn(l, 2)
+}
+
+// holderEnds: that explains why it could not be reached, and nobody is waited for who has nothing.
+func holderEnds(f *fleet) string {
+	f.target = 2
+	l := f.training(2)
+	f.vague()
+	f.pods["p01"].save(lifecycle.Staging{})
+	f.turns(l, 10)
+	f.pods["p01"].apart = true
+	f.breaks("p00")
+	f.lasting(l, 25*time.Second)
+	f.lose(l, "p01")
+	f.lasting(l, time.Minute)
+	if l.machine.fatal == "" {
+		return fmt.Sprintf("the snapshot is gone, and the leader is %s: %s", l.machine.State(), l.machine.Underway().Stage)
+	}
+	return ""
+}
+
+// fromOneNode: it may be their own node that is cut off, and others are on further ones. The holder is not lost by that.
+func fromOneNode(f *fleet) string {
+	f.target = 4
+	l := f.training(4) // p00 and p03 are on one node
+	f.vague()
+	f.pods["p02"].save(lifecycle.Staging{})
+	newest := uint64(len(f.pods["p02"].process.state))
+	f.turns(l, 10)
+	f.pods["p00"].apart, f.pods["p03"].apart = true, true
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	if len(l.machine.losses) > 0 || f.record.FromStep != newest {
+		return fmt.Sprintf("lost are %+v; the snapshot is of step %d, and %+v", l.machine.losses, newest, f.record)
+	}
+	return f.goesOn(l, 2)
+}
+
+// inTheSamePlace: it holds the state too, and shows the certificate of another holder there, so that nobody gets that from it. What is
+// said of the one is not taken for the other.
+func inTheSamePlace(f *fleet) string {
+	l := f.training(3)
+	f.vague()
+	f.pods["p02"].save(lifecycle.Staging{})
+	f.turns(l, 10)
+	m := l.machine
+	m.members["p01"].endpoint.Address, m.members["p01"].serves = m.members["p02"].endpoint.Address, m.members["p02"].serves
+	m.world.holders = []holding{{holder: m.members["p02"].holder()}}
+	m.members["p00"].report.Unreached = []Unreached{{m.members["p02"].endpoint.Address, m.members["p02"].serves, "another certificate"}}
+	if said := m.hearUnreached(); len(said) > 0 {
+		return fmt.Sprintf("p00 says that of one of them: %v", said)
+	}
+	return ""
+}
+
+// newcomerApart: for ten minutes. The others do not stand still for it all the time, and others can take its place.
+func newcomerApart(f *fleet) string {
+	l := f.training(2)
+	f.parkedBefore(l)
+	f.pods["p02"].apart = true
+	f.lasting(l, 10*time.Minute)
+	if f.lossOf(l, "p02") == "" || f.record.Round > 4 {
+		return fmt.Sprintf("there is round %d; losses %+v", f.record.Round, l.machine.losses)
+	}
+	return f.goesOn(l, 2)
+}
+
+// halves: of four workers two reach each other, and not the other two. Each has something that the others need. One of the halves
+// goes on.
+func halves(f *fleet) string {
+	f.target, f.shares = 4, true
+	l := f.training(4)
+	f.vague()
+	for _, uid := range f.uids() {
+		f.pods[uid].save(f.pods[uid].stages())
+	}
+	f.turns(l, 1)
+	f.halved = true
+	f.breaks("p00")
+	f.lasting(l, 3*time.Minute)
+	if lost := len(l.machine.losses); lost != 2 || l.machine.fatal != "" {
+		return fmt.Sprintf("%d of 4 are lost: %+v (%s)", lost, l.machine.losses, l.machine.fatal)
+	}
+	return f.goesOn(l, 2)
+}
+
+// fewDoNotReachMany: of five workers two are cut off from the other three, who hold the state. Those who are more go on with it,
+// though the two have an older one.
+func fewDoNotReachMany(f *fleet) string {
+	f.target = 5
+	l := f.training(5)
+	f.vague()
+	cut := []string{"p01", "p03"}
+	for _, uid := range cut {
+		f.pods[uid].save(lifecycle.Staging{})
+	}
+	f.turns(l, 10)
+	var newest uint64
+	for _, uid := range []string{"p00", "p02", "p04"} {
+		f.pods[uid].save(lifecycle.Staging{})
+		newest = uint64(len(f.pods[uid].process.state))
+	}
+	f.turns(l, 2)
+	f.halved = true
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	if len(l.machine.losses) > 0 || f.record.FromStep != newest {
+		return fmt.Sprintf("lost are %+v; the snapshot is of step %d, and %+v", l.machine.losses, newest, f.record)
+	}
+	return f.goesOn(l, 3)
+}
+
+// leaverApart: it hands its state over to those who go on, who do not reach it.
+func leaverApart(f *fleet) string {
+	l, newest := f.soleHolder(true)
+	f.target = 2
+	f.pods["p02"].apart = true
+	f.pods["p02"].want.Leaving = ReasonScaledDown
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.breaks("p00")
+	f.lasting(l, 90*time.Second)
+	if f.record.FromStep >= newest || f.record.Round > 4 {
+		return fmt.Sprintf("the snapshot of step %d cannot be had, and there is %+v", newest, f.record)
+	}
+	return f.goesOn(l, 2)
+}
