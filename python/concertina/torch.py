@@ -155,7 +155,8 @@ class Job(_job.Job):
             state = {name: mistakes.unwrapped(name, thing) for name, thing in state.items()}
         super().__init__(state, seed=seed)
         self._optimizers = [thing for thing in self._state.values() if isinstance(thing, Optimizer)]
-        self._scalers = [thing for thing in self._state.values() if isinstance(thing, torch.amp.GradScaler)]
+        scalers = (thing for thing in self._state.values() if isinstance(thing, torch.amp.GradScaler))
+        self._scalers = [scaler for scaler in scalers if scaler.is_enabled()]  # Another one has nothing to keep.
         self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizer_steps(optimizer))
 
     def steps(
@@ -353,8 +354,8 @@ class Job(_job.Job):
         for thing in self._state.values():
             if isinstance(thing, Module | Optimizer):
                 thing.zero_grad(set_to_none=True)
-            elif isinstance(thing, torch.amp.GradScaler):
-                thing._per_optimizer_states.clear()  # It takes a step for what it was in the middle of otherwise.
+        for scaler in self._scalers:
+            scaler._per_optimizer_states.clear()  # It takes a step for what it was in the middle of otherwise.
 
     def _reseed(self, seed: int) -> None:
         super()._reseed(seed)
