@@ -169,19 +169,24 @@ def _update(there: dict, loaded: Mapping) -> dict:
 
 
 @torch.no_grad()
-def spread(tensors: Iterable[torch.Tensor]) -> None:
-    """Gives all ranks the values that rank 0 has. Raises what torch.distributed raises when a rank is gone."""
+def spread(tensors: Iterable[torch.Tensor], through: torch.device | None = None) -> None:
+    """Gives all ranks the values that rank 0 has. Raises what torch.distributed raises when a rank is gone.
+
+    through: the device that they are exchanged between, where that is none of all: a model on a GPU may have a few tensors
+    elsewhere, such as the counter of an AveragedModel.
+    """
     groups: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.numel() and tensor.layout == torch.strided:
             groups.setdefault(tensor.device, []).append(tensor)
-    for together in groups.values():
+    for device, together in groups.items():
         while together:
             some, size = [], 0
             while together and (not some or size + together[-1].nbytes <= _AT_ONCE):
                 some.append(together.pop())
                 size += some[-1].nbytes
             flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in some])
+            flat = flat.to(through if through and device.type != through.type else device)
             dist.broadcast(flat, 0)
             for tensor, part in zip(some, flat.split([tensor.nbytes for tensor in some]), strict=True):
                 # A copy of the part, since it may begin anywhere in the bytes.

@@ -245,7 +245,7 @@ class Job(_job.Job):
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
         if step.world.size > 1:
             # All evaluate the same model, whatever each has seen of the batches.
-            spread(self._buffers.present())
+            spread(self._buffers.present(), self._groups.device)
 
     def _watch(self) -> None:
         """Has the gradients of all parameters exchanged that optimizers of the state have by now."""
@@ -277,8 +277,7 @@ class Job(_job.Job):
 
     def _numbers(self, values: Iterable[int]) -> torch.Tensor:
         """Whole numbers, where they can be exchanged."""
-        device = torch.device("cuda", torch.cuda.current_device()) if self._groups.by_device else torch.device("cpu")
-        return torch.tensor([*values], dtype=torch.int64, device=device)
+        return torch.tensor([*values], dtype=torch.int64, device=self._groups.device or torch.device("cpu"))
 
     def _trained(self) -> Iterator[torch.nn.Parameter]:
         """All parameters whose gradients are exchanged."""
@@ -427,7 +426,8 @@ class Job(_job.Job):
         if world.from_step == 0 and world.size > 1:
             self._live.doubt()
             with torch.no_grad():
-                spread(tensor for module in self._modules() for tensor in module.state_dict().values())
+                whole = (tensor for module in self._modules() for tensor in module.state_dict().values())
+                spread(whole, self._groups.device)
             if not self._groups.by_device:  # Devices tell later: at the gate.
                 self._live.settled()
 
