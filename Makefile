@@ -23,6 +23,8 @@ NODES ?= 3
 GPUS ?= 4
 # Further arguments of helm for `make install`.
 HELM_ARGS ?=
+# The Python of the targets that want PyTorch and a GPU.
+PYTHON ?= python3
 # Further arguments of the benches that say BENCH_ARGS=... in their help.
 BENCH_ARGS ?=
 # local, kind or existing (the current kubeconfig).
@@ -153,6 +155,13 @@ test-integration: tools ## Run the tests with a real API server, those of the ch
 .PHONY: test-frameworks
 test-frameworks: deps-frameworks ## Train with each framework and with torchrun while worlds change (FRAMEWORKS="Lightning Jax").
 	@cd python && $(CONCERTINA_CACHE)/frameworks/bin/python -m unittest discover -s tests_frameworks -t .
+
+# Which files of python/tests_gpu; empty for all.
+GPU_TESTS ?=
+
+.PHONY: test-gpu
+test-gpu: ## Test the SDK on a machine with a GPU, one of which is enough (PYTHON=one with PyTorch, GPU_TESTS="test_staging ...").
+	@cd python && $(PYTHON) -W ignore -m tests_gpu $(GPU_TESTS)
 
 .PHONY: test-storage
 test-storage: ## Test checkpoints in a folder and on a real S3 server (STORAGE_KILLS=200 processes are killed on each).
@@ -310,6 +319,10 @@ bench-snapshot: ## Measure what training loses by a snapshot, beside torch.save 
 bench-loop: ## Measure what the loop of concertina.torch costs a step, beside DistributedDataParallel.
 	@$(GO) run ./hack/images build pytorch-digits >/dev/null
 	@$(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/loop.py
+
+.PHONY: bench-gpu
+bench-gpu: ## Measure snapshots, restores, the loop and groups on a machine with a GPU (PYTHON=..., BENCH_ARGS="loop groups 64").
+	@cd python && $(PYTHON) -W ignore benchmarks/gpu.py $(BENCH_ARGS)
 
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python, and what the whole of a step does in Python.

@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import torch  # noqa: E402
 
 from concertina import keeper, snapshot  # noqa: E402
+from concertina.codec import Room  # noqa: E402
 from concertina.tensors import TensorCodec  # noqa: E402
 
 RUNS = 9
@@ -44,7 +45,7 @@ def main() -> None:
         return image
 
     size = snapshot.Image({name: thing.state_dict() for name, thing in things.items()}, {}, codec).bytes
-    room = memoryview(keeper._room(size))
+    room = memoryview(Room(size))
     whole = keeper.Keeper(things, codec, dict)
     for _ in range(RUNS):
         image = timed("copy", copy)

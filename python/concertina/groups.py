@@ -1,9 +1,11 @@
 """The process group of torch.distributed in each world."""
 
+import contextlib
 import datetime
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ from concertina.world import World
 _CONNECT_TIMEOUT = datetime.timedelta(seconds=2)
 _STORE_TIMEOUT = datetime.timedelta(minutes=5)
 _GIVE_UP = 150  # connection attempts of two seconds
+# A thread of PyTorch's watches NCCL's exchanges, and ends the process when a peer has gone. Here the agent breaks them off, and
+# the process lives on. PyTorch reads these when a group is made.
+_WATCHDOG = {"ASYNC_ERROR_HANDLING": "0", "RETHROW_CUDA_ERRORS": "0"}
 
 
 class Groups:
@@ -30,10 +35,17 @@ class Groups:
         """Whether only the devices know how an exchange has ended."""
         return "nccl" in self.backend
 
+    @property
+    def device(self) -> torch.device | None:
+        """The device of this process that they exchange between; None where they do so between processors as well."""
+        return torch.device("cuda", torch.cuda.current_device()) if self.by_device else None
+
     def form(self, world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> None:
         """Connects the ranks of a world. Raises WorldChanged once that has been aborted."""
-        if torch.cuda.is_available() and self.backend == "nccl":
+        if torch.cuda.is_available() and self.by_device:
             torch.cuda.set_device(world.local_rank)
+        if world.round and self.by_device:
+            outlive_peers(os.environ)
         if world.size == 1:
             if listener:
                 listener.close()
@@ -58,12 +70,36 @@ class Groups:
         del backend
 
     def abort(self) -> None:
-        """Breaks off what its devices exchange. Called in another thread."""
-        if self.by_device and dist.is_initialized():
-            backend = dist.group.WORLD._get_backend(torch.device("cuda"))
-            abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
-            if abort:
-                abort()
+        """Breaks off what its devices exchange, in the groups of the program as well. Called in another thread."""
+        if not self.by_device or not dist.is_initialized():
+            return
+        # All at once: the exchange of one may stand behind that of another on a device.
+        threads = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in _groups()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def outlive_peers(env: MutableMapping[str, str]) -> None:
+    """Has a process outlive its peers in groups of NCCL, unless the user wants it otherwise."""
+    for name, value in _WATCHDOG.items():
+        if f"NCCL_{name}" not in env:  # as it was called once
+            env.setdefault(f"TORCH_NCCL_{name}", value)
+
+
+def _groups() -> list[dist.ProcessGroup]:
+    """All groups that there are, those of the program as well."""
+    return [*dist.distributed_c10d._world.pg_names]
+
+
+def _abort(group: dist.ProcessGroup) -> None:
+    # Of a library that is broken off in the middle of anything, or a group that has no such backend: it is tried again.
+    with contextlib.suppress(Exception):
+        backend = group._get_backend(torch.device("cuda"))
+        abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
+        if abort:
+            abort()
 
 
 def _init_group(backend: str, **where: Any) -> None:

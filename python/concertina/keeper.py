@@ -17,6 +17,7 @@ from typing import Any
 from concertina import snapshot
 from concertina.agent import Agent, failure
 from concertina.cadence import LEAST, SHARE, Cadence
+from concertina.codec import Room
 from concertina.gate import Phase
 from concertina.world import Assignment, Staging
 
@@ -42,6 +43,7 @@ class Keeper:
         self._position = position
         self._agent: Agent | None = None
         self._memory: memoryview | None = None
+        self._near = False  # that memory is the codec's, for devices
         self._first: snapshot.Image | None = None
         self._first_lost = False
         self._thread: threading.Thread | None = None
@@ -96,7 +98,10 @@ class Keeper:
         returns, or it is given up, since it hangs. Who never calls it has its state copied at once."""
         self._fenced = True
         if work := self._staging:
-            self._await(work, work.staged)
+            image, work.image = work.image, None  # It holds what it is of.
+            image.fence()
+            if image.lives:
+                self._await(work, work.staged)
             self._staging = None
 
     def save(self, step: int) -> None:
@@ -112,6 +117,10 @@ class Keeper:
                 image, asked = self._image(), self._agent.asked
                 files = self._files(image, step, asked, asked is None or 0 in asked.shares)
                 if files:
+                    image.only([(file.low, file.high) for file in files])
+                    if image.away:
+                        # The first state is not to be lost yet, if it is there.
+                        image.bring(self._codec.room(image.away) if self._first else self._memory_of(image.away, near=True))
                     self._write(image, step, self._world, files)
                 else:
                     self._agent.say("snapshot", step=step, parts=[])  # Another one writes all of it.
@@ -169,7 +178,7 @@ class Keeper:
         begin = time.monotonic_ns()
         try:
             self._first = self._image()
-            self._first.keep(self._memory_of(self._first.bytes))
+            self._first.keep(self._memory_of(self._first.bytes, near=self._first.away > 0))
         except (MemoryError, OSError) as error:
             self._first = None
             self._agent.snapshot_failed(0, _no_memory(error))
@@ -196,8 +205,11 @@ class Keeper:
                 return
             image.only([(file.low, file.high) for file in files])
             if fenced and self._hides:
-                self._memory = None
-                image.settle()
+                if image.away:
+                    image.settle(self._memory_of(image.away, near=True))
+                else:
+                    self._memory = None
+                    image.settle(memoryview(b""))
             else:
                 self._copy(image)
         except (MemoryError, OSError) as error:
@@ -207,7 +219,7 @@ class Keeper:
             return
         if fenced and self._hides:
             # The live state is written, which is not to change before fence().
-            self._staging = _Work(step, begin)
+            self._staging = _Work(step, begin, image)
             self._start(image, step, files, self._staging)
         else:
             self._cadence.held = max(1, time.monotonic_ns() - begin)
@@ -234,11 +246,13 @@ class Keeper:
         return snapshot.Image(state, self._position(), self._codec)
 
     def _copy(self, image: snapshot.Image) -> None:
-        image.keep_packed(self._memory_of(image.room()))
+        image.keep_packed(self._memory_of(image.room(), near=image.away > 0))
 
-    def _memory_of(self, size: int) -> memoryview:
-        if self._memory is None or not size <= len(self._memory) <= 4 * max(size, 1 << 20):
-            self._memory = memoryview(_room(size))
+    def _memory_of(self, size: int, near: bool) -> memoryview:
+        """Memory for so many bytes. near: devices copy into it."""
+        if self._memory is None or near > self._near or not size <= len(self._memory) <= 4 * max(size, 1 << 20):
+            self._memory, self._near = None, near  # Both need not be there at once.
+            self._memory = self._codec.room(size) if near else memoryview(Room(size))
         return self._memory
 
     def _start(
@@ -301,6 +315,11 @@ class Keeper:
         told: dict[str, Any] = {}
         live = work is not None and work.begin is not None
 
+        def staged() -> None:
+            # Not what it held training up, which is next to nothing: it took its time on a processor, or a device.
+            self._cadence.held = max(1, time.monotonic_ns() - work.begin)
+            work.staged.set()
+
         def halted() -> bool:
             if work is None:
                 return False
@@ -308,17 +327,15 @@ class Keeper:
             return work.given_up or live and (self._superseded or world != self._world)
 
         try:
+            if live and not image.arrive():
+                self._spoiled(work)
+            if live and not image.lives:
+                staged()
             spares = snapshot.claim(self._agent.snapshots, files)
             for file in files:
                 sizes.append(image.write(file, halted, file.path in spares))
             if live and not image.intact(files):
-                if work.given_up:
-                    raise InterruptedError("nobody has waited for it")
-                self._hides = False
-                raise OSError(
-                    "something other than an optimizer has written to the state while it was copied: from now on it is "
-                    "copied at once"
-                )
+                self._spoiled(work)
             told = _told(files, sizes)
         except InterruptedError:
             pass  # Nobody wants it any more.
@@ -328,14 +345,21 @@ class Keeper:
             # Before anything is said: an optimizer that waits here does not wait for the agent.
             if work:
                 work.moved = _seconds()
-            if live:
-                # Not what it held training up, which is next to nothing: it took its time on a processor.
-                self._cadence.held = max(1, time.monotonic_ns() - work.begin)
-                work.staged.set()
+            if live and not work.staged.is_set():
+                staged()
         if not told or "error" in told:
             _remove(files)
         if not self._report(world, step, told, work):
             _remove(files)
+
+    def _spoiled(self, work: "_Work") -> None:
+        """What was copied is not what the state was. Raises what is told of that."""
+        if work.given_up:
+            raise InterruptedError("nobody has waited for it")
+        self._hides = False
+        raise OSError(
+            "something other than an optimizer has written to the state while it was copied: from now on it is copied at once"
+        )
 
     def _report(self, world: int, step: int, told: Mapping[str, Any], work: "_Work | None") -> bool:
         """Tells what has become of a snapshot, in the order of snapshots, and makes place for the next one. False, and
@@ -353,10 +377,11 @@ class Keeper:
 
 
 class _Work:
-    """A snapshot that a thread writes. begin: when that of a live state began, in nanoseconds; None for one of a copy."""
+    """A snapshot that a thread writes. begin: when that of a live state began, in nanoseconds, and image: its image; None for
+    one of a copy."""
 
-    def __init__(self, step: int, begin: int | None = None):
-        self.step, self.begin = step, begin
+    def __init__(self, step: int, begin: int | None = None, image: snapshot.Image | None = None):
+        self.step, self.begin, self.image = step, begin, image
         self.staged, self.ended = threading.Event(), threading.Event()
         self.moved = _seconds()
         """When something of it was last about to be written."""
@@ -406,13 +431,6 @@ def _no_memory(error: BaseException) -> str:
         f"no memory for a copy of the state ({str(error) or type(error).__name__}): raise resources.limits.memory of the "
         "training container by as many bytes as the state has"
     )
-
-
-def _room(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
-    with contextlib.suppress(AttributeError, OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)  # Fewer faults when it is filled for the first time.
-    return memory
 
 
 def _names(state: Mapping) -> str:

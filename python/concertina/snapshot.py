@@ -22,9 +22,13 @@ import json
 import math
 import os
 import struct
-import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from concertina.codec import Codec, Coming, Elsewhere, Load, Piece, SnapshotError, plain
+
+__all__ = ["Codec", "File", "Image", "LEAST_SHARED", "SPARE", "SnapshotError", "claim", "plain", "read"]
 
 _MAGIC = b"CNCTSNP1"
 _HEAD = struct.Struct("<8sQ")
@@ -43,68 +47,6 @@ _MAX_READ = 1 << 30  # One system call moves at most 2 GiB.
 
 _MAPPINGS = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
-
-
-class SnapshotError(ValueError):
-    """A state cannot be kept, or a file is no snapshot of one."""
-
-
-def plain(value: Any) -> bool:
-    """Whether a value is numbers, texts and containers only, which a copy costs little of."""
-    if isinstance(value, Mapping):
-        return all(plain(item) for item in value.values())
-    if isinstance(value, list | tuple | set | frozenset | collections.deque):
-        return all(plain(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-class Codec:
-    """Knows which values have bytes of their own. A framework adds its tensors."""
-
-    def buffer(self, value: Any) -> tuple[dict, memoryview] | None:
-        """What describes the value, and its bytes; None for a value of another kind."""
-        if isinstance(value, (bytes, bytearray)):
-            return {"bytes": type(value).__name__}, memoryview(value)
-        numpy = sys.modules.get("numpy")
-        if numpy and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
-            if numpy.dtype(value.dtype.str) != value.dtype:
-                raise SnapshotError(
-                    f"an array of {value.dtype} cannot be named in a file: give value.view() of a plain type with as many "
-                    "bytes, such as numpy.uint16 for bfloat16, or the fields of a structure one by one"
-                )
-            flat = numpy.ascontiguousarray(value)
-            return {"ndarray": value.dtype.str, "shape": list(value.shape)}, _flat(flat)
-        return None
-
-    def identity(self, value: Any) -> Any:
-        """The same for two values that are one."""
-        return id(value)
-
-    def private(self) -> Callable[[Any], bool]:
-        """What says of a value whether it differs by rank. It may be made anew for each state."""
-        return lambda value: False
-
-    def watcher(self) -> Callable[[Any], Callable[[], Any] | None]:
-        """What says of a value how to see that nobody writes to it: something that returns the same before and after,
-        or None for a value that anything may write to at any moment. It may be made anew for each state."""
-        return lambda value: None
-
-    def prepare(self, tag: Mapping, size: int, existing: Any) -> tuple[memoryview, Callable[[], Any]]:
-        """Memory for the bytes of the value that tag describes, and what makes the value once
-        they are there. existing is the value that it takes the place of, if there is one."""
-        if "bytes" in tag:
-            memory = bytearray(size)
-            return memoryview(memory), lambda: memory if tag["bytes"] == "bytearray" else bytes(memory)
-        if "ndarray" in tag:
-            import numpy
-
-            array = numpy.empty(tag["shape"], numpy.dtype(tag["ndarray"]))
-            return _flat(array), lambda: array
-        raise SnapshotError(f"a value of an unknown kind: {sorted(tag)}")
-
-
-def _flat(array: Any) -> memoryview:
-    return memoryview(array.reshape(-1).view("u1")) if array.nbytes else memoryview(b"")
 
 
 class File(NamedTuple):
@@ -163,12 +105,16 @@ class Image:
         """Raises SnapshotError for a state that holds something that cannot be kept."""
         self._codec = codec
         self._watch, self._private = codec.watcher(), codec.private()
-        self._found: list[tuple[bool, dict, Any, memoryview]] = []
+        self._found: list[tuple[bool, dict, Any, memoryview | Elsewhere]] = []
         self._values: dict[int, int] = {}
         self._state = self._encode(state, "state")
-        self._parts: list[tuple[int, memoryview]] = []
+        self._parts: list[tuple[int, memoryview | Elsewhere]] = []
         self._watched: dict[int, Callable[[], Any]] = {}
         self._canaries: list[_Canary] = []
+        self._held: list[tuple[Callable[[], Any], Any]] = []  # the same of what devices copy
+        self._coming: Coming | None = None
+        self._sealing = threading.Lock()
+        self._sealed: bool | None = None
         self.shared = 0
         """Where the bytes begin that are the same on all ranks."""
         self.bytes = 0
@@ -182,32 +128,51 @@ class Image:
 
     def keep(self, memory: memoryview) -> None:
         """Copies the large values to memory, which must have room for them and stays theirs."""
-        for offset, part in self._parts:
-            memory[offset : offset + len(part)] = part
+        self._copy([(part, memory[offset : offset + len(part)]) for offset, part in self._parts])
         self._parts = [(0, memory[: self.bytes])]
         self._watched = {}
 
     def only(self, spans: Sequence[tuple[int, int]]) -> None:
         """Forgets all large values but what lies in these spans of offsets, and what differs by rank."""
         kept = []
-        for low, high in [(0, self.shared), *spans]:
+        for low, high in [(0, self.shared), *((max(low, self.shared), high) for low, high in spans)]:
             kept += self._within(low, high)
         self._parts = kept
 
     def room(self) -> int:
         """How many bytes keep_packed() needs."""
-        return sum(-(-len(part) // _ALIGN) * _ALIGN for _, part in self._parts)
+        return sum(_aligned(len(part)) for _, part in self._parts)
+
+    @property
+    def away(self) -> int:
+        """How many bytes bring() and settle() need: for what is left of the values of devices."""
+        return sum(_aligned(len(part)) for _, part in self._parts if isinstance(part, Elsewhere))
 
     def keep_packed(self, memory: memoryview) -> None:
         """Copies what is left of the large values to memory, close together."""
-        at, parts = 0, []
-        for offset, part in self._parts:
-            copy = memory[at : at + len(part)]
-            copy[:] = part
-            parts.append((offset, copy))
-            at += -(-len(part) // _ALIGN) * _ALIGN
-        self._parts = parts
+        self._pack(memory, self._parts)
         self._watched = {}
+
+    def bring(self, memory: memoryview) -> None:
+        """Copies what devices have of them to memory, close together."""
+        self._pack(memory, [found for found in self._parts if isinstance(found[1], Elsewhere)])
+
+    def _pack(self, memory: memoryview, parts: Sequence[tuple[int, memoryview | Elsewhere]]) -> None:
+        copies, at = {}, 0
+        for offset, part in parts:
+            copies[offset] = memory[at : at + len(part)]
+            at += _aligned(len(part))
+        self._copy([(part, copies[offset]) for offset, part in parts])
+        self._parts = [(offset, copies.get(offset, part)) for offset, part in self._parts]
+
+    def _copy(self, pairs: Sequence[tuple[memoryview | Elsewhere, memoryview]]) -> None:
+        pieces = [Piece(part, memory, held=True) for part, memory in pairs if isinstance(part, Elsewhere)]
+        coming = self._codec.bring(pieces) if pieces else None
+        for part, memory in pairs:
+            if not isinstance(part, Elsewhere):
+                memory[:] = part
+        if coming:
+            coming.wait()
 
     def _within(self, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
         for offset, part in self._parts:
@@ -221,19 +186,55 @@ class Image:
         low, high = (min(self.bytes, self.shared + i * blocks // of * _BLOCK) for i in (index, index + 1))
         return low, high
 
-    def settle(self) -> None:
-        """Copies what anything may write to before the next optimizer step, and notes how the rest is now."""
-        parts = []
+    def settle(self, memory: memoryview) -> None:
+        """Copies what anything may write to before the next optimizer step, and notes how the rest is now. Of values of
+        devices only the copies begin here, to memory: arrive() waits for them."""
+        parts, pieces, used = [], [], 0
         starts = sorted(self._watched)
         for offset, part in self._parts:
             whole = starts[bisect.bisect(starts, offset) - 1] if starts and starts[0] <= offset else -1
-            if (seen := self._watched.get(whole)) and self._values[whole] >= offset + len(part):
+            seen = self._watched.get(whole) if self._values.get(whole, 0) >= offset + len(part) else None
+            if isinstance(part, Elsewhere):
+                pieces.append(Piece(part, memory[used : used + len(part)], seen is not None))
+                used += _aligned(len(part))
+                part = pieces[-1].memory
+                if seen:
+                    self._held.append((seen, seen()))
+            elif seen:
                 ends = [(offset + at, bytes(part[at : at + _SAMPLE])) for at in {0, max(0, len(part) - _SAMPLE)}]
                 self._canaries.append(_Canary(seen, seen(), ends))
             else:
                 part = memoryview(bytes(part))
             parts.append((offset, part))
         self._parts = parts
+        if pieces:
+            self._coming = self._codec.bring(pieces)
+
+    @property
+    def lives(self) -> bool:
+        """Whether write() reads what must not change before it has ended, after settle(), so that fence() is not enough."""
+        return self._coming is None or bool(self._canaries)
+
+    def arrive(self) -> bool:
+        """Waits for the copies that settle() has begun; whether they are what there was then. Raises what a device raises
+        that fails."""
+        if not self._coming:
+            return True
+        self._coming.wait()
+        self._seal()
+        return bool(self._sealed) and self._coming.intact()
+
+    def fence(self) -> None:
+        """Something is about to write to the values of devices: these wait until the copies are there."""
+        if self._coming:
+            self._seal()
+            self._coming.fence()
+
+    def _seal(self) -> None:
+        """Sees whether anything has written to values of devices. What writes later is none of the copies' business."""
+        with self._sealing:
+            if self._sealed is None:
+                self._sealed = all(seen() == before for seen, before in self._held)
 
     def intact(self, files: Sequence[File]) -> bool:
         """Whether the files that write() has made have the state as it was at settle(): nothing that tells of itself has
@@ -257,7 +258,8 @@ class Image:
         def copy(memory: memoryview, at: int) -> None:
             memory[:] = kept[at : at + len(memory)]
 
-        return _Values("the first state", self.bytes, copy, self._codec).decode(self._state, None)
+        with self._codec.loading(copy) as load:
+            return _Values("the first state", self.bytes, load).decode(self._state, None)
 
     def whole(self, path: str) -> File:
         """The file that has everything."""
@@ -337,13 +339,13 @@ class Image:
         for shared in False, True:
             if shared:
                 more = any(not private for private, _, _, _ in self._found)
-                self.shared = self.bytes = -(-self.bytes // _ALIGN) * _ALIGN if more else self.bytes
+                self.shared = self.bytes = _aligned(self.bytes) if more else self.bytes
             for private, described, value, part in self._found:
                 if private == shared:
                     continue
                 key = self._codec.identity(value)
                 if key not in seen:
-                    offset = seen[key] = -(-self.bytes // _ALIGN) * _ALIGN
+                    offset = seen[key] = _aligned(self.bytes)
                     self._parts.append((offset, part))
                     if told := self._watch(value):
                         self._watched[offset] = told
@@ -367,8 +369,8 @@ def read(path: str, codec: Codec, existing: Any = None, shares: Sequence[str] = 
         description = _describe(path, files)
         start = files.start
         position = {str(name): int(value) for name, value in description["position"].items()}
-        values = _Values(path, description["bytes"], lambda memory, at: files.read(memory, start + at), codec)
-        return position, values.decode(description["state"], existing)
+        with codec.loading(lambda memory, at: files.read(memory, start + at)) as load:
+            return position, _Values(path, description["bytes"], load).decode(description["state"], existing)
     except SnapshotError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
@@ -424,7 +426,7 @@ def _describe(path: str, files: _Files) -> dict:
         description = json.loads(os.pread(fd, length, _HEAD.size))
     except ValueError as error:
         raise SnapshotError(f"{path} is no snapshot: {error}") from error
-    start = -(-(_HEAD.size + length) // _ALIGN) * _ALIGN
+    start = _aligned(_HEAD.size + length)
     if size != start + description["bytes"]:
         raise SnapshotError(f"{path} has {size} bytes, not {start + description['bytes']}")
     files.start = start
@@ -434,11 +436,10 @@ def _describe(path: str, files: _Files) -> dict:
 class _Values:
     """Puts a described state together again."""
 
-    def __init__(self, name: str, size: int, read: Callable[[memoryview, int], None], codec: Codec):
+    def __init__(self, name: str, size: int, load: Load):
         self._name = name
         self._size = size
-        self._read = read
-        self._codec = codec
+        self._load = load
 
     def decode(self, value: Any, existing: Any) -> Any:
         if isinstance(value, list):
@@ -465,11 +466,7 @@ class _Values:
         at, size = value["at"], value["length"]
         if type(at) is not int or type(size) is not int or not 0 <= at <= at + size <= self._size:
             raise SnapshotError(f"{self._name} holds a value outside of the file")
-        memory, finish = self._codec.prepare(value, size, existing)
-        if len(memory) != size:
-            raise SnapshotError(f"{self._name} holds {size} bytes for a value of {len(memory)}")
-        self._read(memory, at)
-        return finish()
+        return self._load(value, at, size, existing)
 
 
 def _item(existing: Any, key: Any) -> Any:
@@ -477,6 +474,10 @@ def _item(existing: Any, key: Any) -> Any:
         return existing[key]
     except (KeyError, IndexError, TypeError):
         return None
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
 
 
 def _write(fd: int, data: memoryview, offset: int) -> None:

@@ -1,13 +1,16 @@
 """What PyTorch adds to the state of a job: tensors, buffers, and optimizers."""
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from concertina import snapshot
+from concertina.codec import Coming, Elsewhere, Load, Piece
+from concertina.devices import Devices
 
 _SMALL = 64 << 10
 """Tensors below this size in bytes are copied at once."""
@@ -23,8 +26,9 @@ class TensorCodec(snapshot.Codec):
     written to by optimizers alone, and to tell when they are not.
     """
 
-    def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple):
+    def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple, devices: Devices | None = None):
         self._modules = modules
+        self._devices = devices or Devices()
 
     def private(self) -> Callable[[Any], bool]:
         buffers = self._buffers()
@@ -55,13 +59,37 @@ class TensorCodec(snapshot.Codec):
             return super().buffer(value)
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_quantized:
             return None
-        try:
+        tag = {"tensor": _name(value.dtype), "shape": list(value.shape)}
+        if self._devices.has(value) and value.numel():
+            return tag, Elsewhere(value, 0, value.numel() * value.element_size())
+        with out_of_memory():
             plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
-        except RuntimeError as error:
-            if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
-                raise MemoryError(str(error)) from error
-            raise
-        return {"tensor": _name(value.dtype), "shape": list(value.shape)}, memory_of(plain)
+        return tag, memory_of(plain)
+
+    def room(self, size: int) -> memoryview:
+        return self._devices.room(size)
+
+    def bring(self, pieces: Sequence[Piece]) -> Coming:
+        with out_of_memory():
+            return self._devices.bring(pieces)
+
+    @contextlib.contextmanager
+    def loading(self, read: Callable[[memoryview, int], None]) -> Iterator[Load]:
+        with super().loading(read) as otherwise, self._devices.filling(read) as fill:
+
+            def load(tag: Mapping, at: int, size: int, existing: Any) -> Any:
+                if not isinstance(existing, torch.Tensor) or not self._devices.has(existing) or not _fits(existing, tag):
+                    return otherwise(tag, at, size, existing)
+                if size != existing.numel() * existing.element_size():
+                    raise snapshot.SnapshotError(f"a file has {size} bytes for a tensor of {list(existing.shape)}")
+                if existing.is_contiguous():
+                    fill(existing, at)
+                    return existing
+                made = torch.empty(existing.shape, dtype=existing.dtype, device=existing.device)
+                fill(made, at, lambda: _fill(existing, made))
+                return existing
+
+            yield load
 
     def identity(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.numel():
@@ -76,7 +104,7 @@ class TensorCodec(snapshot.Codec):
         if "tensor" not in tag:
             return super().prepare(tag, size, existing)
         dtype, shape = _dtype(tag["tensor"]), tuple(tag["shape"])
-        if not isinstance(existing, torch.Tensor) or existing.dtype != dtype or tuple(existing.shape) != shape:
+        if not isinstance(existing, torch.Tensor) or not _fits(existing, tag):
             existing = None
         if existing is not None and existing.device.type == "cpu" and existing.is_contiguous():
             return memory_of(existing.detach()), lambda: existing
@@ -169,19 +197,24 @@ def _update(there: dict, loaded: Mapping) -> dict:
 
 
 @torch.no_grad()
-def spread(tensors: Iterable[torch.Tensor]) -> None:
-    """Gives all ranks the values that rank 0 has. Raises what torch.distributed raises when a rank is gone."""
+def spread(tensors: Iterable[torch.Tensor], through: torch.device | None = None) -> None:
+    """Gives all ranks the values that rank 0 has. Raises what torch.distributed raises when a rank is gone.
+
+    through: the device that they are exchanged between, where that is none of all: a model on a GPU may have a few tensors
+    elsewhere, such as the counter of an AveragedModel.
+    """
     groups: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.numel() and tensor.layout == torch.strided:
             groups.setdefault(tensor.device, []).append(tensor)
-    for together in groups.values():
+    for device, together in groups.items():
         while together:
             some, size = [], 0
             while together and (not some or size + together[-1].nbytes <= _AT_ONCE):
                 some.append(together.pop())
                 size += some[-1].nbytes
             flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in some])
+            flat = flat.to(through if through and device.type != through.type else device)
             dist.broadcast(flat, 0)
             for tensor, part in zip(some, flat.split([tensor.nbytes for tensor in some]), strict=True):
                 # A copy of the part, since it may begin anywhere in the bytes.
@@ -225,6 +258,22 @@ def wake_scaler(scaler: torch.amp.GradScaler) -> None:
     asked to do fails until then: a rank whose first steps have no samples for it scales nothing."""
     if scaler._scale is None:
         scaler.scale(torch.zeros((), device=scaler._device))
+
+
+@contextlib.contextmanager
+def out_of_memory() -> Iterator[None]:
+    """Has PyTorch raise MemoryError where there is not enough memory, as Python does."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise MemoryError(str(error)) from error
+        raise
+
+
+def _fits(tensor: torch.Tensor, tag: Mapping) -> bool:
+    """Whether a tensor is of the kind that a tag describes."""
+    return _name(tensor.dtype) == tag.get("tensor") and list(tensor.shape) == tag.get("shape")
 
 
 def _nothing() -> None:

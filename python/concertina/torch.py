@@ -155,7 +155,8 @@ class Job(_job.Job):
             state = {name: mistakes.unwrapped(name, thing) for name, thing in state.items()}
         super().__init__(state, seed=seed)
         self._optimizers = [thing for thing in self._state.values() if isinstance(thing, Optimizer)]
-        self._scalers = [thing for thing in self._state.values() if isinstance(thing, torch.amp.GradScaler)]
+        scalers = (thing for thing in self._state.values() if isinstance(thing, torch.amp.GradScaler))
+        self._scalers = [scaler for scaler in scalers if scaler.is_enabled()]  # Another one has nothing to keep.
         self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizer_steps(optimizer))
 
     def steps(
@@ -244,7 +245,7 @@ class Job(_job.Job):
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
         if step.world.size > 1:
             # All evaluate the same model, whatever each has seen of the batches.
-            spread(self._buffers.present())
+            spread(self._buffers.present(), self._groups.device)
 
     def _watch(self) -> None:
         """Has the gradients of all parameters exchanged that optimizers of the state have by now."""
@@ -276,8 +277,7 @@ class Job(_job.Job):
 
     def _numbers(self, values: Iterable[int]) -> torch.Tensor:
         """Whole numbers, where they can be exchanged."""
-        device = torch.device("cuda", torch.cuda.current_device()) if self._groups.by_device else torch.device("cpu")
-        return torch.tensor([*values], dtype=torch.int64, device=device)
+        return torch.tensor([*values], dtype=torch.int64, device=self._groups.device or torch.device("cpu"))
 
     def _trained(self) -> Iterator[torch.nn.Parameter]:
         """All parameters whose gradients are exchanged."""
@@ -353,8 +353,8 @@ class Job(_job.Job):
         for thing in self._state.values():
             if isinstance(thing, Module | Optimizer):
                 thing.zero_grad(set_to_none=True)
-            elif isinstance(thing, torch.amp.GradScaler):
-                thing._per_optimizer_states.clear()  # It takes a step for what it was in the middle of otherwise.
+        for scaler in self._scalers:
+            scaler._per_optimizer_states.clear()  # It takes a step for what it was in the middle of otherwise.
 
     def _reseed(self, seed: int) -> None:
         super()._reseed(seed)
@@ -426,7 +426,8 @@ class Job(_job.Job):
         if world.from_step == 0 and world.size > 1:
             self._live.doubt()
             with torch.no_grad():
-                spread(tensor for module in self._modules() for tensor in module.state_dict().values())
+                whole = (tensor for module in self._modules() for tensor in module.state_dict().values())
+                spread(whole, self._groups.device)
             if not self._groups.by_device:  # Devices tell later: at the gate.
                 self._live.settled()
 

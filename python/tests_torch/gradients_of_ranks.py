@@ -60,7 +60,7 @@ def mean_loss(model, words):
 class Exchange(unittest.TestCase):
     def step(self, gradients, model, words, micro=2, run=None, loss=mean_loss, weigh=True):
         """Makes this rank's part of a step."""
-        run = run or model
+        run = model if run is None else run
         gradients.watch(model.parameters())
         gradients.begin(len(words), SIZE)
         pieces = [p for p in samples.micro_batches(0, len(words), SIZE, RANK, micro) if p.samples]

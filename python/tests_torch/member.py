@@ -2,7 +2,7 @@
 step and when it ended, as JSON lines.
 
 Arguments: epochs, MiB of ballast in the state, workers of the data loader, seconds of a step, shards of a stream (0: the
-data has a length).
+data has a length). TEST_DEVICE and TEST_BACKEND say where it computes, and what exchanges gradients; by default cpu and gloo.
 """
 
 import json
@@ -18,6 +18,11 @@ from torch.utils.data import TensorDataset
 import concertina.torch as elastic
 
 epochs, ballast, workers, seconds, shards = (float(argument) for argument in sys.argv[1:])
+device = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
+backend = os.environ.get("TEST_BACKEND", "gloo")
+exchanged = device if backend == "nccl" else torch.device("cpu")
+if backend == "nccl":  # It refuses two ranks on one device of one machine.
+    os.environ["NCCL_HOSTID"] = str(os.getpid())
 
 
 def tell(**what) -> None:
@@ -40,14 +45,14 @@ def part(shard: int, epoch: int):
 
 def main() -> None:
     torch.manual_seed(2)
-    net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(device)
     opt = torch.optim.Adam(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + step / 20))
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7)
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=7)
     ema = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    weight = torch.nn.ParameterList([torch.ones(int(ballast * 2**18))])
+    weight = torch.nn.ParameterList([torch.ones(int(ballast * 2**18), device=device)])
     state = {"net": net, "opt": opt, "schedule": schedule, "scaler": scaler, "ema": ema, "ballast": weight}
-    job = elastic.join(state, seed=5)
+    job = elastic.join(state, seed=5, backend=backend)
     best = job.values(epochs=0, right=0)
     training, world = elastic.Loader(data(), num_workers=int(workers)) if workers else data(), None
     if shards:
@@ -67,11 +72,11 @@ def main() -> None:
             if os.path.exists(hang):
                 os.unlink(hang)
                 tell(hanging=step.number)
-                dist.recv(torch.zeros(1), src=0)
+                dist.recv(torch.zeros(1, device=exchanged), src=0)
             for x, y, *numbers in step.micro_batches():
                 if numbers:  # Who is killed after the exchange has used them too.
                     tell(uses=numbers[0].tolist(), in_step=step.number, epoch=step.epoch, round=world.round)
-                step.backward(scaler.scale(F.cross_entropy(net(x), y)))
+                step.backward(scaler.scale(F.cross_entropy(net(x.to(device)), y.to(device))))
             loss = step.loss.item() / scaler.get_scale()
             scaler.unscale_(opt)
             torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
@@ -88,8 +93,8 @@ def main() -> None:
 @torch.no_grad()
 def correct(model, world) -> int:
     """How many samples of all a model gets right; each rank looks at its part."""
-    x, y = (tensor[world.rank :: world.size] for tensor in data().tensors)
-    right = (model(x).argmax(dim=1) == y).sum()
+    x, y = (tensor[world.rank :: world.size].to(device) for tensor in data().tensors)
+    right = (model(x).argmax(dim=1) == y).sum().to(exchanged)
     dist.all_reduce(right)
     return int(right)
 

@@ -181,6 +181,17 @@ class TheState(unittest.TestCase):
         scaler.update()
         self.assertEqual(scaler.get_scale(), 16.0)
 
+    def test_a_scaler_that_is_switched_off_is_left_alone(self):
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        job = self.job_with(net, opt=opt, scaler=torch.amp.GradScaler("cpu", enabled=False))
+        job._world = unittest.mock.Mock(size=1, rank=0)
+        step = elastic.Step(job, Work(1, Batch(0, 0, 2, False), (), False))
+        job._begin_step(step)
+        self.assertEqual(list(step.micro_batches()), [])
+        job._go_back()
+        self.assertTrue(job._live.clean)
+
     def test_who_is_thrown_out_of_an_evaluation_trains_on_in_the_mode_of_training(self):
         net = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 1))
         net[1].eval()

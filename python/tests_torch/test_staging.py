@@ -1,13 +1,16 @@
+import gc
 import os
 import tempfile
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from concertina import snapshot
+from concertina.devices import Cuda, Devices
 from concertina.keeper import Keeper
 from concertina.tensors import TensorCodec
 from concertina.world import Assignment, from_environment
@@ -43,13 +46,16 @@ class Agent:
 class Staging(unittest.TestCase):
     """A state that is copied while training goes on."""
 
+    def devices(self):
+        return None
+
     def setUp(self):
         torch.manual_seed(0)
         self.net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)), torch.nn.BatchNorm1d(256))
         self.opt = torch.optim.Adam(self.net.parameters())
         self.agent = Agent(self.enterContext(tempfile.TemporaryDirectory()))
         self.step = 1
-        self.codec = TensorCodec(lambda: [self.net])
+        self.codec = TensorCodec(lambda: [self.net], self.devices())
         self.keeper = Keeper({"net": self.net, "opt": self.opt}, self.codec, lambda: {"step": self.step})
         self.keeper.begin(self.agent, 1, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
         self.addCleanup(self.keeper._join)
@@ -182,6 +188,182 @@ class Staging(unittest.TestCase):
         self.assertFalse(copying.is_alive())
         self.assertIn(self.step, self.agent.taken)
         self.check()
+
+
+class StandIn(Cuda):
+    """A device whose memory is the processor's. It computes at once, and copies when it is let."""
+
+    def __init__(self):
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+        self.copies = 0
+
+    def has(self, tensor):
+        return True
+
+    def pin(self, room):
+        pass
+
+    def settle(self, device):
+        pass
+
+    def copy(self, device, into, sources):
+        done = threading.Event()
+
+        def run():
+            self.go.wait(60)
+            with torch.no_grad():
+                torch._foreach_copy_(into, sources)
+            done.set()
+
+        self.copies += 1
+        threading.Thread(target=run).start()
+        return done
+
+    def fence(self, device, mark):
+        mark.wait()
+
+    def wait(self, mark):
+        mark.wait()
+
+
+class OfDevices(Staging):
+    """The same of a state that devices have."""
+
+    def devices(self):
+        self.device = StandIn()
+        return Devices(self.device)
+
+    def slowly(self):
+        self.device.go.clear()
+        self.addCleanup(self.device.go.set)
+        return self.device.go
+
+    def test_an_optimizer_does_not_wait_for_the_file(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = super().slowly()
+        for _ in range(3):
+            self.train()
+        self.assertFalse(set(self.agent.taken) & {3, 4, 5})
+        go.set()
+        self.keeper._join()
+        self.assertIn(3, self.agent.taken)
+        self.check()
+
+    def test_who_replaces_a_parameter_behind_its_back_changes_no_snapshot(self):
+        """What is copied is held, whatever becomes of the program's own reference."""
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = self.slowly()
+        self.keeper.consider(self.step)
+        self.states[self.step] = {name: value.clone() for name, value in self.net.state_dict().items()}
+        for value in self.net.parameters():
+            value.data = torch.zeros_like(value)
+        go.set()
+        self.keeper._join()
+        self.assertIn(self.step, self.agent.taken)
+        self.check()
+
+    def test_nothing_is_kept_of_a_snapshot_that_was_written(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        parameter = weakref.ref(self.net[0].weight.untyped_storage())
+        del self.net, self.opt
+        self.keeper._state = {}
+        self.codec._modules = list
+        gc.collect()
+        self.assertIsNone(parameter())
+
+    def test_a_device_that_fails_costs_that_snapshot_alone(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        taken = set(self.agent.taken)
+        with mock.patch.object(self.device, "wait", side_effect=RuntimeError("CUDA error: unspecified launch failure")):
+            self.train()
+            self.keeper._join()
+        self.assertEqual(set(self.agent.taken), taken)
+        self.assertIn("unspecified launch failure", " ".join(self.agent.failed))
+        self.train()
+        self.keeper._join()
+        self.assertGreater(len(self.agent.taken), len(taken))
+        self.check()
+
+    def test_the_first_state_outlives_a_barrier_before_the_first_step(self):
+        self.step = 0
+        self.keeper.begin(self.agent, 0, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
+        self.states[0] = {name: value.clone() for name, value in self.net.state_dict().items()}
+        self.keeper.consider(0)
+        self.keeper.save(0)
+        self.check()
+        self.agent.taken.clear()
+        with torch.no_grad():
+            for value in self.net.parameters():
+                value.add_(1)
+        self.keeper.load("")
+        for name, value in self.net.state_dict().items():
+            self.assertTrue(torch.equal(value, self.states[0][name]), name)
+
+
+class LoadedByDevices(unittest.TestCase):
+    """A state that is read from a file into the memory of devices."""
+
+    def setUp(self):
+        self.path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "a.part")
+        self.codec = TensorCodec(devices=Devices(StandIn()))
+
+    def write(self, state):
+        image = snapshot.Image(state, {"step": 1}, self.codec)
+        image.bring(self.codec.room(image.away))
+        image.write(image.whole(self.path))
+
+    def test_each_is_filled_where_it_is(self):
+        torch.manual_seed(1)
+        state = {
+            "large": torch.randn(5_000_000),  # of several pieces
+            "half": torch.randn(3, 5).bfloat16(),
+            "columns": torch.arange(20.0).reshape(4, 5).t(),
+            "channels": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+            "complex": torch.randn(7, dtype=torch.complex64).conj(),
+            "truth": torch.tensor([True, False, True]),
+            "number": torch.tensor(7),
+            "none": torch.empty(0, 3),
+            "part": torch.arange(100)[10:20],
+            "step": 3,
+        }
+        tied = torch.randn(40_000)
+        state |= {"tied": tied, "too": tied}
+        self.write(state)
+        there = {name: torch.zeros_like(value) if isinstance(value, torch.Tensor) else 0 for name, value in state.items()}
+        there["columns"] = torch.zeros(4, 5).t()
+        places = {name: value.data_ptr() for name, value in there.items() if isinstance(value, torch.Tensor)}
+        _, found = snapshot.read(self.path, self.codec, there)
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                self.assertTrue(torch.equal(found[name], value), name)
+                self.assertEqual(found[name].data_ptr(), places[name], name)
+        self.assertEqual(found["step"], 3)
+
+    def test_a_file_that_ends_early_is_refused(self):
+        state = {"large": torch.randn(5_000_000)}
+        self.write(state)
+        files = snapshot._Files.read
+        with mock.patch.object(snapshot._Files, "read", autospec=True) as read:
+            read.side_effect = lambda self, memory, at: files(self, memory, at + (1 << 24))
+            with self.assertRaisesRegex(snapshot.SnapshotError, "ends early"):
+                snapshot.read(self.path, self.codec, {"large": torch.zeros(5_000_000)})
+
+    def test_a_tensor_of_another_size_is_refused(self):
+        state = {"x": torch.ones(8)}
+        self.write(state)
+        with mock.patch.object(snapshot._Values, "decode", lambda self, *_: self._load({"tensor": "float32", "shape": [8]}, 0, 4, state["x"])):
+            with self.assertRaisesRegex(snapshot.SnapshotError, "4 bytes for a tensor"):
+                snapshot.read(self.path, self.codec, state)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,244 @@
+"""Copies between the memory of this process and its devices, beside what they compute.
+
+A device copies to and from memory that is pinned five times as fast as to other memory, and does so while it computes, in
+a stream of its own. What it computes later in other streams waits for a copy only where fence() says so.
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from concertina.codec import Coming, Elsewhere, Piece, Room
+
+_SAMPLE = 64
+_SLOT = 8 << 20
+_SLOTS = 4
+"""A file is read by so many threads, each of which has so much pinned memory."""
+
+
+class Cuda:
+    """What CUDA has for it."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a device has a tensor."""
+        return tensor.device.type == "cuda"
+
+    def pin(self, room: Room) -> None:
+        """Pins memory, as long as it is there. Where that is refused copies take longer."""
+        start, size = _start(room), len(room)
+        cudart = torch.cuda.cudart()
+        if int(cudart.cudaHostRegister(start, size, 0)) == 0:
+            room.let_go = lambda: cudart.cudaHostUnregister(start)
+
+    def copy(self, device: torch.device, into: list[torch.Tensor], sources: list[torch.Tensor]) -> torch.cuda.Event:
+        """Begins to copy tensors to or from a device, after what that was given so far. Returns what says when it is done."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        side = self._streams[device]
+        side.wait_stream(torch.cuda.current_stream(device))
+        done = torch.cuda.Event(blocking=True)
+        with torch.cuda.stream(side):
+            # One call: Python gives its lock away in each, and gets it back late from a program that computes.
+            torch._foreach_copy_(into, sources, non_blocking=True)
+            done.record(side)
+        return done
+
+    def settle(self, device: torch.device) -> None:
+        """Waits for what a device was given so far."""
+        torch.cuda.current_stream(device).synchronize()
+
+    def fence(self, device: torch.device, mark: torch.cuda.Event) -> None:
+        """What a device is given from now on waits for a copy."""
+        torch.cuda.current_stream(device).wait_event(mark)
+
+    def wait(self, mark: torch.cuda.Event) -> None:
+        """Waits for a copy."""
+        mark.synchronize()
+
+
+class Devices:
+    """Copies from and to devices."""
+
+    def __init__(self, kind: Cuda | None = None):
+        self._kind = kind or Cuda()
+        self._slots: queue.SimpleQueue[_Slot] | None = None
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a device has a tensor."""
+        return tensor.layout == torch.strided and self._kind.has(tensor)
+
+    def room(self, size: int) -> memoryview:
+        """Pinned memory for so many bytes."""
+        room = Room(size)
+        self._kind.pin(room)
+        return memoryview(room)
+
+    @torch.no_grad()
+    def bring(self, pieces: Sequence[Piece]) -> "Copies":
+        """Begins to copy to memory. Of what is held the first and last bytes are noted as they are now; the rest is copied
+        on its device, now."""
+        devices: dict[torch.device, list[Piece]] = {}
+        for piece in pieces:
+            devices.setdefault(piece.source.value.device, []).append(piece)
+        copies = Copies(self._kind)
+        for device, some in devices.items():
+            copies.begin(device, some)
+        return copies
+
+    @contextlib.contextmanager
+    def filling(self, read: Callable[[memoryview, int], None]) -> Iterator[Callable[..., None]]:
+        """What fills contiguous tensors of devices with bytes that read() gives, several at once. All of them have theirs
+        when the block has ended."""
+        filling = _Filling(self._kind, self._ring, read)
+        try:
+            yield filling.fill
+            filling.end()
+        finally:
+            filling.stop()
+
+    def _ring(self) -> "queue.SimpleQueue[_Slot]":
+        if self._slots is None:
+            room = self.room(_SLOTS * _SLOT)
+            self._slots = queue.SimpleQueue()
+            for number in range(_SLOTS):
+                self._slots.put(_Slot(room[number * _SLOT : (number + 1) * _SLOT]))
+        return self._slots
+
+
+class Copies(Coming):
+    """Copies that are on their way from devices."""
+
+    def __init__(self, kind: Cuda):
+        self._kind = kind
+        self._marks: list[tuple[torch.device, Any]] = []
+        self._kept: list[Any] = []  # as long as devices read it
+        self._ends: list[tuple[torch.Tensor, list[memoryview]]] = []
+
+    def begin(self, device: torch.device, pieces: Sequence[Piece]) -> None:
+        """Begins with those of one device."""
+        held = [(_bytes(piece.source), piece.memory) for piece in pieces if piece.held]
+        loose = [(_bytes(piece.source), piece.memory) for piece in pieces if not piece.held]
+        sources, targets = [source for source, _ in held], [memory for _, memory in held]
+        if loose:
+            sizes = [len(source) for source, _ in loose]
+            sources += torch.cat([source for source, _ in loose]).split(sizes)
+            targets += [memory for _, memory in loose]
+        noted = None
+        if held:
+            ends = [end for source, _ in held for end in (source[:_SAMPLE], source[-_SAMPLE:])]
+            noted = torch.cat(ends)
+            there = torch.empty(len(noted), dtype=torch.uint8, pin_memory=noted.device.type == "cuda")
+            self._ends.append((there, [part for _, memory in held for part in (memory[:_SAMPLE], memory[-_SAMPLE:])]))
+        into = [torch.frombuffer(memory, dtype=torch.uint8) for memory in targets]
+        if noted is not None:
+            into, sources = [there, *into], [noted, *sources]
+        self._marks.append((device, self._kind.copy(device, into, sources)))
+        self._kept.append(sources)
+
+    def wait(self) -> None:
+        for _, mark in self._marks:
+            self._kind.wait(mark)
+        self._kept.clear()
+
+    def fence(self) -> None:
+        for device, mark in self._marks:
+            self._kind.fence(device, mark)
+
+    def intact(self) -> bool:
+        for there, parts in self._ends:
+            noted, at = memoryview(there.numpy()), 0
+            for part in parts:
+                if noted[at : at + len(part)] != part:
+                    return False
+                at += len(part)
+        return True
+
+
+class _Slot:
+    """Pinned memory, and what a device still reads of it."""
+
+    def __init__(self, memory: memoryview):
+        self.memory = memory
+        self.tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        self.mark: Any = None
+
+
+class _Filling:
+    """Tensors of devices that are being filled."""
+
+    def __init__(self, kind: Cuda, ring: Callable[[], "queue.SimpleQueue[_Slot]"], read: Callable[[memoryview, int], None]):
+        self._kind, self._ring, self._read = kind, ring, read
+        self._threads: ThreadPoolExecutor | None = None
+        self._jobs: list[Future] = []
+        self._after: list[Callable[[], object]] = []
+        self._failed = threading.Event()
+
+    def fill(self, tensor: torch.Tensor, at: int, after: Callable[[], object] | None = None) -> None:
+        """Fills a tensor with the bytes at an offset. after: called when all tensors are full."""
+        if self._threads is None:
+            self._slots = self._ring()
+            self._threads = ThreadPoolExecutor(_SLOTS, thread_name_prefix="concertina-load")
+            self._kind.settle(tensor.device)
+        flat = tensor.detach().view(-1).view(torch.uint8)
+        for low in range(0, len(flat), _SLOT):
+            self._jobs.append(self._threads.submit(self._part, flat[low : low + _SLOT], at + low))
+        if after:
+            self._after.append(after)
+
+    @torch.no_grad()
+    def _part(self, part: torch.Tensor, at: int) -> None:
+        slot = self._slots.get()
+        try:
+            if self._failed.is_set():
+                return
+            if slot.mark is not None:
+                self._kind.wait(slot.mark)
+            self._read(slot.memory[: len(part)], at)
+            slot.mark = self._kind.copy(part.device, [part], [slot.tensor[: len(part)]])
+        except BaseException:
+            self._failed.set()
+            raise
+        finally:
+            self._slots.put(slot)
+
+    def end(self) -> None:
+        """Waits until all is there. Raises what reading it, or a device, has raised."""
+        for job in self._jobs:
+            job.result()
+        if self._threads is None:
+            return
+        for slot in self._all():
+            if slot.mark is not None:
+                self._kind.wait(slot.mark)
+        for call in self._after:
+            call()
+
+    def stop(self) -> None:
+        """Nothing of it is read any more."""
+        self._failed.set()
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def _all(self) -> "list[_Slot]":
+        slots = [self._slots.get() for _ in range(_SLOTS)]
+        for slot in slots:
+            self._slots.put(slot)
+        return slots
+
+
+def _bytes(source: Elsewhere) -> torch.Tensor:
+    """The bytes of a value of a device, as a tensor of it."""
+    plain = source.value.detach().contiguous().resolve_conj().resolve_neg()
+    return plain.view(-1).view(torch.uint8)[source.low : source.high]
+
+
+def _start(room: Room) -> int:
+    return torch.frombuffer(room, dtype=torch.uint8).data_ptr()

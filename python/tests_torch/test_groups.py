@@ -1,0 +1,120 @@
+"""Process groups between devices, with stand-ins for these: tests_gpu has the tests with a real one."""
+
+import threading
+import unittest
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+
+import concertina.torch as elastic
+from concertina.groups import Groups, outlive_peers
+from concertina.tensors import spread
+from concertina.world import World
+
+GPU = torch.device("cuda", 0)
+
+
+def world(round):
+    return World(1, round, 0, 0, 1, 3, 4, 0, 1, "127.0.0.1", 1)
+
+
+class Settings(unittest.TestCase):
+    def test_a_process_outlives_its_peers_unless_the_user_wants_it_otherwise(self):
+        for env, want in [
+            ({}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}),
+            ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}),
+            ({"NCCL_ASYNC_ERROR_HANDLING": "1"}, {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}),
+        ]:
+            found = dict(env)
+            outlive_peers(found)
+            self.assertEqual(found, want | env)
+
+    def test_they_are_there_when_the_group_is_made_by_an_agent_s_world_alone(self):
+        for backend, round, sets in ("nccl", 1, True), ("cpu:gloo,cuda:nccl", 1, True), ("gloo", 1, False), ("nccl", 0, False):
+            with (
+                self.subTest(backend=backend, round=round),
+                mock.patch("concertina.groups.outlive_peers") as outlive,
+                mock.patch("torch.cuda.is_available", return_value=True),
+                mock.patch("torch.cuda.set_device") as device,
+                mock.patch.object(dist, "init_process_group") as begin,
+            ):
+                begin.side_effect = lambda *_, **__: self.assertEqual(outlive.called, sets)
+                Groups(backend).form(world(round), None, lambda: False)
+                begin.assert_called_once()
+                self.assertEqual(device.call_args_list, [mock.call(3)] if "nccl" in backend else [])
+
+
+class Aborts(unittest.TestCase):
+    def groups(self, *backends):
+        made = [mock.Mock(**{"_get_backend.side_effect": backend}) for backend in backends]
+        self.enterContext(mock.patch.object(dist, "is_initialized", return_value=True))
+        self.enterContext(mock.patch.dict(dist.distributed_c10d._world.pg_names, {group: "" for group in made}, clear=True))
+
+    def test_all_groups_are_broken_off_whatever_one_of_them_raises(self):
+        broken = mock.Mock(**{"abort.side_effect": RuntimeError("NCCL error")})
+        backends = [broken, mock.Mock(), mock.Mock()]
+        self.groups(*([backend] for backend in backends), RuntimeError("No backend type associated with device type cuda"))
+        Groups("nccl").abort()
+        for backend in backends:
+            backend.abort.assert_called_once_with()
+
+    def test_none_waits_for_the_abort_of_another_one(self):
+        """An exchange may stand behind that of another group on a device, and be broken off only with it."""
+        meet = threading.Barrier(2, timeout=60)
+        backends = [mock.Mock(**{"abort.side_effect": meet.wait}) for _ in range(2)]
+        self.groups(*([backend] for backend in backends))
+        Groups("nccl").abort()
+        self.assertFalse(meet.broken)
+
+    def test_what_processors_exchange_ends_with_its_connections(self):
+        backend = mock.Mock()
+        self.groups([backend])
+        Groups("gloo").abort()
+        backend.abort.assert_not_called()
+
+
+class ToTheDevice(TorchFunctionMode):
+    """Stands for copies to a GPU, and notes what was copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.moved = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.to and args[1] == GPU:
+            self.moved.append(args[0].clone())
+            return self.moved[-1]
+        return func(*args, **(kwargs or {}))
+
+
+class Spread(unittest.TestCase):
+    def test_what_processors_have_goes_through_the_device_that_exchanges(self):
+        """NCCL refuses tensors of the CPU, and an AveragedModel has one, wherever its model is."""
+        ema = torch.optim.swa_utils.AveragedModel(torch.nn.Linear(2, 1))
+        before = ema.n_averaged.clone()
+        sent = []
+        with ToTheDevice() as mode, mock.patch.object(dist, "broadcast") as broadcast:
+            broadcast.side_effect = lambda flat, _: sent.append(flat) or flat.fill_(1)
+            spread([ema.n_averaged], GPU)
+        self.assertTrue(sent and all(any(flat is moved for moved in mode.moved) for flat in sent))
+        self.assertNotEqual(int(ema.n_averaged), int(before))
+
+    def test_without_one_nothing_is_moved(self):
+        with ToTheDevice() as mode, mock.patch.object(dist, "broadcast"):
+            spread([torch.ones(3)])
+        self.assertEqual(mode.moved, [])
+
+    def test_a_job_names_the_device_of_its_groups(self):
+        job = elastic.join({"net": torch.nn.BatchNorm1d(2)}, backend="gloo")
+        self.addCleanup(job._close)
+        for backend, want in ("nccl", GPU), ("gloo", None):
+            job._groups.backend = backend
+            with mock.patch("torch.cuda.current_device", return_value=0), mock.patch("concertina.torch.spread") as told:
+                job._begin_step(mock.Mock(evaluates=True, world=mock.Mock(size=2)))
+            self.assertEqual(told.call_args.args[1], want)
+
+
+if __name__ == "__main__":
+    unittest.main()
