@@ -12,6 +12,7 @@
 //	tally.go        what the workers of a job come to
 //	room.go         what is free, with undo; class.go which pods are alike
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
+//	promises.go     what the last plan promised to gangs that wait, and who leaves it to them
 //	queue.go        in which order gangs of one namespace and priority stand
 //	spread.go       on which nodes: close together, or apart
 //	lenders.go      who could give, in the order of what it costs them

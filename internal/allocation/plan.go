@@ -52,6 +52,8 @@ type Decision struct {
 	// how many of them those are. For a shape that is not modelled the places are None.
 	Places []NodeID
 	Own    int32
+	// Promised are the nodes on which a gang has its places, now or once all have left who are to, one for each pod.
+	Promised []NodeID
 	// Leave are the workers that are to leave, those that are marked already included; by index. A mark of
 	// one that is not in it is lifted.
 	Leave []Leave
