@@ -4,6 +4,23 @@ import "slices"
 
 // These checks carry a plan out, or have it marked, and look at the next one.
 
+// wholeHelps fails when a gang for which a whole job ends would not start once all have left who are to.
+func (s *simulation) wholeHelps(t failer, plan Plan) {
+	var next Plan
+	for id := range s.Jobs {
+		d := &plan.Decisions[id]
+		if !d.Evict || s.Jobs[d.For].Stage != Queued {
+			continue
+		}
+		if next.Decisions == nil {
+			next = NewPlan(s.carriedOut(plan))
+		}
+		if whom := next.of(d.For); !whom.Start {
+			t.Fatalf("all of %s ends for %s, which does not start then: %s", s.Jobs[id].Name, s.Jobs[d.For].Name, whom.Why.Text)
+		}
+	}
+}
+
 // allStart fails when a gang for which anybody leaves would not start once all have left who are to, unless workers move for one of
 // higher priority then: that had none to take, and has the room of those who left to move others into. Where workers move already, or
 // some may not leave yet, more than one plan is needed; where whole jobs end, one that waits before may be kept more.

@@ -7,8 +7,9 @@ import "slices"
 
 // gangsServed is the planner when gangs have their room, and growth has none yet.
 func (s *simulation) gangsServed() *planner {
+	_, barred := new(Planner).ahead(s.Cluster)
 	p := &planner{
-		c: s.Cluster, classes: newClasses(s.Cluster), vain: newVain(), refusals: map[pair][]int32{}, awaited: map[NodeID]bool{},
+		c: s.Cluster, barred: barred, classes: newClasses(s.Cluster), vain: newVain(), refusals: map[pair][]int32{}, awaited: map[NodeID]bool{},
 		out: make([]Decision, len(s.Jobs)),
 	}
 	p.now.reset(p.c, p.classes)

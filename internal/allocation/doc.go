@@ -17,6 +17,7 @@
 //	spread.go       on which nodes: close together, or apart
 //	lenders.go      who could give, in the order of what it costs them
 //	victims.go      from whom least is lost; fewer.go with one instead of two; wholejobs.go when a whole job must go
+//	ahead.go        a look at the next plan where whole jobs end
 //	reserve.go      room kept together for a gang that does not fit yet; kept.go what that takes from others
 //	vain.go         what is known of demands that cannot be met, so that each costs little
 //	consolidate.go  moving workers so that a gang fits in whole nodes

@@ -50,6 +50,7 @@ func TestTheNextPlanGoesOn(t *testing.T) {
 		if len(s.takes(plan)) > 1 {
 			takes++
 		}
+		s.wholeHelps(told, plan)
 		s.sameEnd(told, plan)
 		s.allStart(told, plan)
 	}

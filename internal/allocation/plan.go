@@ -14,8 +14,8 @@ type Planner struct{ planner planner }
 
 // Plan decides about all jobs.
 func (r *Planner) Plan(c *Cluster) Plan {
-	defer func() { r.planner = r.planner.memory() }()
-	return r.planner.plan(c)
+	plan, _ := r.ahead(c)
+	return plan
 }
 
 // memory keeps nothing of a planner but what it took, and the order to begin with.
