@@ -181,6 +181,13 @@ FLEET_SIMULATION ?= 30m
 test-simulation: ## Run simulated clusters of many jobs from random seeds (FLEET_SIMULATION=30m).
 	@FLEET_SIMULATION=$(FLEET_SIMULATION) $(GO) test ./internal/controller -run '^TestManyJobsWhateverHappens$$' -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
 
+# How many drawn clusters are looked at.
+CLUSTERS ?= 50000
+
+.PHONY: test-clusters
+test-clusters: ## Plan drawn clusters in which several gangs take, and look at the plans after that (CLUSTERS=50000).
+	@DRAWN_CLUSTERS=$(CLUSTERS) $(GO) test ./internal/allocation -run '^TestTheNextPlanGoesOn$$' -count=1 -timeout 24h -v | grep -v '^ *=== '
+
 # How many random histories of each kind are played.
 HISTORIES ?= 50000
 
@@ -235,7 +242,7 @@ verify-model-long: ## Check the model of worlds with its larger bounds too.
 	@hack/verify-model.sh --all
 
 .PHONY: test-long
-test-long: tools verify-model-long test-simulation test-worlds test-histories test-crashes test-fuzz-long ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

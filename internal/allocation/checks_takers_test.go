@@ -1,18 +1,15 @@
 package allocation
 
-import (
-	"slices"
-
-	"pgregory.net/rapid"
-)
+import "slices"
 
 // These checks hold however many gangs take room at once, and whatever quotas there are. They look at what the planner itself knows
 // once gangs have been served: what is promised to one cannot be told from what is promised to another by the plan alone.
 
 // gangsServed is the planner when gangs have their room, and growth has none yet.
 func (s *simulation) gangsServed() *planner {
+	_, barred := new(Planner).ahead(s.Cluster)
 	p := &planner{
-		c: s.Cluster, classes: newClasses(s.Cluster), vain: newVain(), refusals: map[pair][]int32{}, awaited: map[NodeID]bool{},
+		c: s.Cluster, barred: barred, classes: newClasses(s.Cluster), vain: newVain(), refusals: map[pair][]int32{}, awaited: map[NodeID]bool{},
 		out: make([]Decision, len(s.Jobs)),
 	}
 	p.now.reset(p.c, p.classes)
@@ -35,7 +32,7 @@ func (p *planner) usedUp(n NodeID, of ShapeID) bool {
 
 // eachNeeded fails when one of those who leave for gangs, or a whole job, could stay, and all gangs would have their room. Room that
 // comes much later is none here.
-func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
+func (s *simulation) eachNeeded(t failer, plan Plan) {
 	if len(s.takes(plan)) == 0 {
 		return
 	}
@@ -61,7 +58,7 @@ func (s *simulation) eachNeeded(t *rapid.T, plan Plan) {
 
 // stepNeeded fails when so many of a job could stay together that their number is the next legal one. What is kept for a gang that
 // waits may be more than one worker's room.
-func (s *simulation) stepNeeded(t *rapid.T, p *planner, id JobID, d *Decision) {
+func (s *simulation) stepNeeded(t failer, p *planner, id JobID, d *Decision) {
 	j, stay := &s.Jobs[id], s.stay(id, d)
 	next := j.next(stay)
 	if next == 0 || len(d.Leave) == 0 || len(p.reservations) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.Shape != j.Workers[0].Shape }) {
@@ -87,7 +84,7 @@ func (s *simulation) stepNeeded(t *rapid.T, p *planner, id JobID, d *Decision) {
 }
 
 // wholeNeeded fails when a whole job could stay.
-func (s *simulation) wholeNeeded(t *rapid.T, p *planner, id JobID) {
+func (s *simulation) wholeNeeded(t failer, p *planner, id JobID) {
 	left := room{c: p.c, free: slices.Clone(p.soon.free), quota: slices.Clone(p.soon.quota)}
 	for w := range s.Jobs[id].Workers {
 		worker := &s.Jobs[id].Workers[w]
@@ -138,7 +135,7 @@ func (s *simulation) takes(plan Plan) map[JobID]bool {
 
 // promisesHold fails when the gangs that were promised room do not have it all at once when all have left who are to: somebody
 // would leave in vain.
-func (s *simulation) promisesHold(t *rapid.T, plan Plan) {
+func (s *simulation) promisesHold(t failer, plan Plan) {
 	if len(s.takes(plan)) == 0 {
 		return
 	}
@@ -159,7 +156,7 @@ func (s *simulation) promisesHold(t *rapid.T, plan Plan) {
 }
 
 // notHeldUp fails when a gang would start, or take what it needs, if none of lower priority waited.
-func (s *simulation) notHeldUp(t *rapid.T, plan Plan) {
+func (s *simulation) notHeldUp(t failer, plan Plan) {
 	for id := range s.Jobs {
 		j := &s.Jobs[id]
 		if j.Stage != Queued || plan.Decisions[id].Start {
@@ -184,7 +181,7 @@ func (s *simulation) notHeldUp(t *rapid.T, plan Plan) {
 
 // notPutOff fails when the gang that is before all others would start once all have left who are to by a plan without those, and does
 // not by this one.
-func (s *simulation) notPutOff(t *rapid.T, plan Plan) {
+func (s *simulation) notPutOff(t failer, plan Plan) {
 	first, alone := JobID(None), *s.Cluster
 	alone.Jobs = slices.Clone(s.Jobs)
 	for id := range alone.Jobs {
@@ -214,7 +211,7 @@ func (s *simulation) notPutOff(t *rapid.T, plan Plan) {
 
 // startsBeside fails when a gang fits what is free even if all of as high a priority who wait have had their room there first, and
 // it does not start.
-func (s *simulation) startsBeside(t *rapid.T, plan Plan) {
+func (s *simulation) startsBeside(t failer, plan Plan) {
 	for id := range s.Jobs {
 		j := &s.Jobs[id]
 		if j.Stage != Queued || plan.Decisions[id].Start {

@@ -1,13 +1,14 @@
 package allocation
 
-import (
-	"slices"
+import "slices"
 
-	"pgregory.net/rapid"
-)
+// failer is told of what does not hold.
+type failer interface {
+	Fatalf(format string, args ...any)
+}
 
 // sound fails when a plan breaks a promise that holds always.
-func (s *simulation) sound(t *rapid.T, plan Plan) {
+func (s *simulation) sound(t failer, plan Plan) {
 	free := make([]Amounts, len(s.Nodes))
 	for n := range s.Nodes {
 		free[n] = append(Amounts{}, s.Nodes[n].Free...)
@@ -40,7 +41,7 @@ func (s *simulation) sound(t *rapid.T, plan Plan) {
 	}
 }
 
-func (s *simulation) soundDecision(t *rapid.T, id JobID, d *Decision) {
+func (s *simulation) soundDecision(t failer, id JobID, d *Decision) {
 	j := &s.Jobs[id]
 	live, own := int32(0), int32(0)
 	for _, w := range j.Workers {
@@ -89,7 +90,7 @@ func (s *simulation) soundDecision(t *rapid.T, id JobID, d *Decision) {
 
 // avoiding fails when a job grows on a node that it avoids, or has somebody leave for its growth there who is not to leave for a
 // quota, or for a legal number of workers.
-func (s *simulation) avoiding(t *rapid.T, plan Plan) {
+func (s *simulation) avoiding(t failer, plan Plan) {
 	for id := range s.Jobs {
 		j, d := &s.Jobs[id], &plan.Decisions[id]
 		for _, n := range d.Places[d.Own:] {
@@ -110,7 +111,7 @@ func (s *simulation) avoiding(t *rapid.T, plan Plan) {
 }
 
 // needed fails when a gang that takes from others could start without one of those who leave for it.
-func (s *simulation) needed(t *rapid.T, plan Plan) {
+func (s *simulation) needed(t failer, plan Plan) {
 	for whom := range s.Jobs {
 		j, takers := &s.Jobs[whom], 0
 		free, victims := s.afterwards(), []Worker{}
@@ -161,7 +162,7 @@ func (s *simulation) needed(t *rapid.T, plan Plan) {
 // vain. What is kept for others, and what these are promised, counts here as well. Of several that take at once the first one is
 // looked at: once all is free it may choose other nodes than it was promised, which those behind it were promised then. That the room
 // of all of them is there together promisesHold sees to.
-func (s *simulation) helps(t *rapid.T, plan Plan) {
+func (s *simulation) helps(t failer, plan Plan) {
 	takes, young := s.takes(plan), false
 	for id := range s.Jobs {
 		young = young || !s.Jobs[id].Preempts && s.Jobs[id].Stage == Queued || !until(s.Jobs[id].GrewAt, s.Settings.MinRuntime, s.Now).IsZero()
@@ -253,7 +254,7 @@ func (s *simulation) takers(plan Plan) (count int) {
 }
 
 // inOrder fails when a gang starts while one of higher priority waits that could have had its room.
-func (s *simulation) inOrder(t *rapid.T, plan Plan) {
+func (s *simulation) inOrder(t failer, plan Plan) {
 	free := make([]int64, len(s.Nodes))
 	for n := range s.Nodes {
 		free[n] = s.Nodes[n].Free[gpu]

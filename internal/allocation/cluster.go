@@ -209,6 +209,8 @@ type Job struct {
 	// Target is the plan in force, durable: how many workers the job should have now; 0 while it has no gang.
 	Target  int32
 	Workers []Worker
+	// Promised are the nodes that the last plan promised to its gang (Decision.Promised).
+	Promised []NodeID
 	// Tally is that of the Workers; a plan makes its own where it is nil.
 	Tally *Tally
 	// Finishing is true when the last step was made, or nearly: nobody who comes now would be of use.
@@ -269,6 +271,8 @@ type Worker struct {
 	// it leaves for nobody in particular, or for a job that is gone.
 	Marked bool
 	For    JobID
+	// Moves is true for one that is marked because it has a replacement: its job is to be as large as before.
+	Moves bool
 	// Rank is its worker rank in the world, -1 for none: where there is a choice rank 0 stays.
 	Rank int32
 	// Ordinal is the number in its name, which breaks ties.

@@ -3,7 +3,6 @@ package allocation
 import (
 	"cmp"
 	"maps"
-	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -29,8 +28,7 @@ type moving struct {
 }
 
 // consolidate moves workers of elastic jobs together, if that makes room for a demand. It changes nothing
-// when it does not, or not for less than the given loss (that of another plan, which is kept where it is in force), and says how
-// many places could be made at most.
+// when it does not, or not for less than the given loss (that of another plan), and says how many places could be made at most.
 func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 	if d.kind == replace || p.opaque(p.c.Jobs[d.job].Gang) || !p.quotaAdmitsNow(d) {
 		return unknown, false
@@ -43,17 +41,16 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		return sum, false
 	}
 	m := &moving{p: p, d: d, marks: [3]int{p.now.mark(), p.soon.mark(), p.reach.mark()}}
-	if !m.choose() || !p.lasts(d, true, m.moves) {
+	if !m.choose() || !p.lasts(d, true, m.moves) || !p.besideEquals(d) {
 		most := p.soon.of(d.class).total
 		m.undo()
 		return most, false
 	}
-	ready := m.ready()
-	if m.loses() >= below || !ready && below < math.Inf(1) && m.lifts() {
+	if m.loses() >= below {
 		m.undo()
 		return unknown, false
 	}
-	if ready {
+	if m.ready() {
 		m.undo()
 		for _, v := range m.moves {
 			p.choose(v.job, v.worker, d.job, RuleConsolidation)
@@ -62,12 +59,12 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		p.promise(d)
 		return unknown, true
 	}
-	waits, awaited := p.jobs[d.job].waits, maps.Clone(p.awaited)
+	waits, awaited, promised := p.jobs[d.job].waits, maps.Clone(p.awaited), p.out[d.job].Promised
 	p.promise(d)
 	places, ok := m.replacements()
 	if !ok {
 		m.undo()
-		p.jobs[d.job].waits, p.awaited = waits, awaited
+		p.jobs[d.job].waits, p.awaited, p.out[d.job].Promised = waits, awaited, promised
 		p.vain.moved[d.class] = p.vain.moved[d.class].after(d.places)
 		return unknown, false
 	}
@@ -141,12 +138,6 @@ func (m *moving) loses() float64 {
 	return sum
 }
 
-// lifts says whether anybody would stay for now who leaves by the plan in force: lenders carry that out one after the other, and
-// what the first ones have done makes moves of the others look cheaper.
-func (m *moving) lifts() bool {
-	return slices.ContainsFunc(m.moves, func(v move) bool { return m.p.c.Jobs[v.job].Workers[v.worker].marksFor(m.d.job) })
-}
-
 func (m *moving) undo() {
 	for i, r := range []*room{&m.p.now, &m.p.soon, &m.p.reach} {
 		r.undo(m.marks[i])
@@ -197,7 +188,7 @@ func (m *moving) choose() bool {
 		agreed := m.agreed(JobID(id))
 		for w := range p.c.Jobs[id].Workers {
 			worker := &p.c.Jobs[id].Workers[w]
-			if agreed && !worker.marksFor(m.d.job) {
+			if agreed && !worker.movesFor(m.d.job) {
 				continue
 			}
 			if worker.Bound && worker.World && !worker.Ending && !worker.Leaving && !p.leaving[p.jobs[id].first+w].chosen &&
@@ -232,10 +223,10 @@ func (m *moving) choose() bool {
 	return len(m.moves) > 0 && min(p.soon.of(m.d.class).total, p.reach.of(m.d.class).total) >= int64(m.d.places)
 }
 
-// agreed says whether the plan in force has workers of a job leave for the demand. Then those are moved, and all of them,
+// agreed says whether the plan in force has workers of a job move for the demand. Then those are moved, and all of them,
 // or nobody: the job's number of workers was chosen for that.
 func (m *moving) agreed(id JobID) bool {
-	return m.p.jobs[id].marked && slices.ContainsFunc(m.p.c.Jobs[id].Workers, func(w Worker) bool { return w.marksFor(m.d.job) })
+	return m.p.jobs[id].marked && slices.ContainsFunc(m.p.c.Jobs[id].Workers, func(w Worker) bool { return w.movesFor(m.d.job) })
 }
 
 // rest adds the others of those that the plan in force has leave together.
@@ -246,7 +237,7 @@ func (m *moving) rest() {
 		}
 		for w := range m.p.c.Jobs[v.job].Workers {
 			also := move{v.job, w}
-			if m.p.c.Jobs[v.job].Workers[w].marksFor(m.d.job) && !slices.Contains(m.moves, also) {
+			if m.p.c.Jobs[v.job].Workers[w].movesFor(m.d.job) && !slices.Contains(m.moves, also) {
 				m.free(also)
 				m.moves = append(m.moves, also)
 			}
@@ -254,8 +245,10 @@ func (m *moving) rest() {
 	}
 }
 
-// marksFor says whether a worker is about to leave for a job, by the plan in force.
-func (w *Worker) marksFor(id JobID) bool { return w.Marked && !w.Ending && !w.Leaving && w.For == id }
+// movesFor says whether a worker is about to leave for a job, by the plan in force, and has a replacement.
+func (w *Worker) movesFor(id JobID) bool {
+	return w.Marked && w.Moves && !w.Ending && !w.Leaving && w.For == id
+}
 
 // movable says whether workers of a job may be moved: it costs it a pause.
 func (m *moving) movable(id JobID) bool {
@@ -265,11 +258,11 @@ func (m *moving) movable(id JobID) bool {
 		!m.p.shrinks(id, m.d.job)
 }
 
-// shrinks says whether workers are about to leave a job by the plan in force, for anybody but one. It has more of them
-// than its target then, and none is a replacement.
+// shrinks says whether workers are about to leave a job by the plan in force, but for those that move for one gang. It has more of
+// them than its target then, and none is a replacement.
 func (p *planner) shrinks(id, but JobID) bool {
 	return p.jobs[id].marked && slices.ContainsFunc(p.c.Jobs[id].Workers, func(w Worker) bool {
-		return w.Marked && !w.Ending && !w.Leaving && w.For != but
+		return w.Marked && !w.Ending && !w.Leaving && !w.movesFor(but)
 	})
 }
 
@@ -348,6 +341,10 @@ func (m *moving) ready() bool {
 // replacements finds a node for each that is not on its way.
 func (m *moving) replacements() (map[JobID][]NodeID, bool) {
 	p := m.p
+	mark, made := p.now.mark(), []change{}
+	if !p.hasPromise(m.d) {
+		p.setAside(&p.now, p.c.Jobs[m.d.job].Priority)
+	}
 	places, coming := map[JobID][]NodeID{}, map[JobID]int32{}
 	for _, own := range []bool{true, false} {
 		for _, v := range m.moves {
@@ -369,8 +366,13 @@ func (m *moving) replacements() (map[JobID][]NodeID, bool) {
 				return nil, false
 			}
 			p.charge(n, worker.Shape)
+			made = append(made, change{n, worker.Shape, -1})
 			places[v.job] = append(places[v.job], n)
 		}
+	}
+	p.now.undo(mark)
+	for _, c := range made {
+		p.now.add(c.node, c.shape, c.times)
 	}
 	return places, true
 }

@@ -12,10 +12,12 @@
 //	tally.go        what the workers of a job come to
 //	room.go         what is free, with undo; class.go which pods are alike
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
+//	promises.go     what the last plan promised to gangs that wait, and who leaves it to them
 //	queue.go        in which order gangs of one namespace and priority stand
 //	spread.go       on which nodes: close together, or apart
 //	lenders.go      who could give, in the order of what it costs them
 //	victims.go      from whom least is lost; fewer.go with one instead of two; wholejobs.go when a whole job must go
+//	ahead.go        a look at the next plan where whole jobs end
 //	reserve.go      room kept together for a gang that does not fit yet; kept.go what that takes from others
 //	vain.go         what is known of demands that cannot be met, so that each costs little
 //	consolidate.go  moving workers so that a gang fits in whole nodes

@@ -53,10 +53,14 @@ const (
 // serveGangs gives room to all that is not growth, in order.
 func (p *planner) serveGangs() {
 	demands := p.demands()
+	p.promised = p.outstanding(demands)
 	place := int32(0)
 	for i := range demands {
 		d := &demands[i]
 		p.commit()
+		if len(p.promised) > 0 && p.promised[0] == d.job {
+			p.promised = p.promised[1:]
+		}
 		if p.jobs[d.job].evicted {
 			continue
 		}
@@ -164,7 +168,7 @@ func (p *planner) serve(d *demand) verdict {
 	if p.opaque(in.Gang) {
 		return p.serveOpaque(d)
 	}
-	if p.fits(&p.now, d) {
+	if p.fits(&p.now, d) && !p.keptFree(d) {
 		p.settle(d)
 		return served
 	}
@@ -248,7 +252,7 @@ func (p *planner) reclaim(d *demand) bool {
 // settle gives a demand room that is free now.
 func (p *planner) settle(d *demand) {
 	in, out := &p.c.Jobs[d.job], &p.out[d.job]
-	nodes := p.spread(&p.now, d, in.Avoid)
+	nodes := p.nodesFor(d)
 	for _, n := range nodes {
 		p.charge(n, in.Gang)
 	}
@@ -258,6 +262,7 @@ func (p *planner) settle(d *demand) {
 	}
 	out.Places = append(out.Places, nodes[:d.made]...)
 	out.Own += d.made
+	out.Promised = append(out.Promised, nodes...)
 	switch d.kind {
 	case begin:
 		out.Start = true
@@ -266,22 +271,28 @@ func (p *planner) settle(d *demand) {
 	}
 }
 
-// promise keeps room for a demand that has to wait: what is free first, then what comes.
+// promise keeps room for a demand that has to wait: what it was promised before, what is free, then what comes.
 func (p *planner) promise(d *demand) {
-	in := &p.c.Jobs[d.job]
-	free := *d
-	free.places = min(d.places, int32(min(p.now.of(d.class).beside(d.avoid), int64(d.places))))
-	nodes := p.spread(&p.now, &free, in.Avoid)
-	for _, n := range nodes {
-		p.charge(n, in.Gang)
+	in, out, w, rest := &p.c.Jobs[d.job], &p.out[d.job], &p.jobs[d.job].waits, *d
+	w.free, w.comes = 0, 0
+	keep := func(nodes []NodeID) {
+		for _, n := range nodes {
+			if p.now.of(d.class).at[n] > 0 {
+				w.free++
+			} else {
+				w.comes++
+				p.awaited[n] = true
+			}
+			p.charge(n, in.Gang)
+		}
+		out.Promised = append(out.Promised, nodes...)
+		rest.places -= int32(len(nodes))
 	}
-	rest := *d
-	rest.places = d.places - int32(len(nodes))
-	p.jobs[d.job].waits.free, p.jobs[d.job].waits.comes = int32(len(nodes)), rest.places
-	for _, n := range p.spread(&p.soon, &rest, in.Avoid) {
-		p.charge(n, in.Gang)
-		p.awaited[n] = true
-	}
+	keep(p.stillPromised(d))
+	free := rest
+	free.places = min(rest.places, int32(min(p.now.of(d.class).beside(d.avoid), int64(rest.places))))
+	keep(p.spread(&p.now, &free, in.Avoid))
+	keep(p.spread(&p.soon, &rest, in.Avoid))
 	if held := d.places - d.made; held > 0 {
 		p.uncount(in.Gang, held)
 	}

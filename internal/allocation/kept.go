@@ -66,9 +66,11 @@ type run struct {
 
 // runs are the places of a reservation, those on one node that follow each other together: each change of a node has all
 // classes of pods looked at.
-func (r *reservation) runs() []run {
+func (r *reservation) runs() []run { return runs(r.held) }
+
+func runs(nodes []NodeID) []run {
 	var all []run
-	for _, n := range r.held {
+	for _, n := range nodes {
 		if last := len(all) - 1; last >= 0 && all[last].node == n {
 			all[last].count++
 		} else {

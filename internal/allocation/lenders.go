@@ -133,6 +133,21 @@ func sortByMissed(workers []Worker, some []int32, places []int32) {
 	})
 }
 
+// missed orders workers of one job by how little it misses them.
+func missed(a, b *Worker) int {
+	for _, less := range [...][2]bool{
+		{!a.Own, !b.Own}, {a.Marked, b.Marked}, {!a.Bound, !b.Bound}, {!a.World, !b.World}, {a.Rank != 0, b.Rank != 0},
+	} {
+		if less[0] != less[1] {
+			if less[0] {
+				return -1
+			}
+			return 1
+		}
+	}
+	return cmp.Or(cmp.Compare(b.Rank, a.Rank), cmp.Compare(b.Ordinal, a.Ordinal))
+}
+
 // ranked is a lender with what taking from it costs.
 type ranked struct {
 	cost time.Duration

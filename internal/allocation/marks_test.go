@@ -4,8 +4,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 // carriedOutBy is the plan when one lender alone has its marks.
@@ -16,6 +14,9 @@ func (c *Cluster) carriedOut(id JobID, plan Plan) *Cluster {
 	partly := *c
 	partly.Jobs = slices.Clone(c.Jobs)
 	partly.Jobs[id].Workers = slices.Clone(c.Jobs[id].Workers)
+	for other := range partly.Jobs {
+		partly.Jobs[other].Promised = plan.Decisions[other].Promised
+	}
 	simulate(&partly).mark(id, &plan.Decisions[id])
 	partly.Jobs[id].Target = plan.of(id).Count
 	return &partly
@@ -54,7 +55,7 @@ func TestWorkersMoveThoughAnotherLenderShrinks(t *testing.T) {
 
 // marksKept fails when one lender has its marks, the others have yet to be given theirs, and the next plan takes a mark of the first
 // one back, or has it leave for another gang: lenders carry a plan out one after the other.
-func (s *simulation) marksKept(t *rapid.T, plan Plan) {
+func (s *simulation) marksKept(t failer, plan Plan) {
 	if slices.ContainsFunc(plan.Decisions, func(d Decision) bool { return d.Evict }) {
 		return // a whole job that has yet to end may turn out to be dearer than moves
 	}
@@ -89,5 +90,21 @@ func TestMarksForALesserGangAreTakenBeforeYoungWorkers(t *testing.T) {
 	greater := c.queued("greater", 1, 1, priority(10))
 	if plan := NewPlan(c); plan.leavesFor(marked, greater) != 1 || plan.leavesFor(young, greater) != 0 {
 		t.Errorf("%+v", plan.Decisions)
+	}
+}
+
+// Who leaves by a plan does so by the next one: that marked workers are more than their job's target makes none of them the replacement
+// of another. A whole job that is to end beside them ends, and nobody moves in its stead.
+func TestMarksOfALenderAreNoReplacements(t *testing.T) {
+	c := newCluster().withNodes(1, 2).withNodes(1, 3).withNodes(1, 1)
+	lender := c.training("lender", 1, 4, []NodeID{0, 0, 1, 1}, func(j *Job) { j.NoGrowth = true })
+	whole := c.training("whole", 1, 1, []NodeID{1}, policy(Evict), func(j *Job) { j.NoGrowth = true })
+	gang := c.queued("gang", 1, 1, c.devices(3), priority(10))
+	plan := NewPlan(c)
+	if !plan.of(whole).Evict || plan.leavesFor(lender, gang) != 2 {
+		t.Fatalf("%+v", plan.Decisions)
+	}
+	if next := c.carriedOutBy(lender, plan); !next.of(whole).Evict || !slices.Equal(next.of(lender).Leave, plan.of(lender).Leave) {
+		t.Errorf("when the lender has its marks %v leave, and all of the other ends: %v", next.of(lender).Leave, next.of(whole).Evict)
 	}
 }

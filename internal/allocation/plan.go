@@ -14,8 +14,8 @@ type Planner struct{ planner planner }
 
 // Plan decides about all jobs.
 func (r *Planner) Plan(c *Cluster) Plan {
-	defer func() { r.planner = r.planner.memory() }()
-	return r.planner.plan(c)
+	plan, _ := r.ahead(c)
+	return plan
 }
 
 // memory keeps nothing of a planner but what it took, and the order to begin with.
@@ -52,6 +52,8 @@ type Decision struct {
 	// how many of them those are. For a shape that is not modelled the places are None.
 	Places []NodeID
 	Own    int32
+	// Promised are the nodes on which a gang has its places, now or once all have left who are to, one for each pod.
+	Promised []NodeID
 	// Leave are the workers that are to leave, those that are marked already included; by index. A mark of
 	// one that is not in it is lifted.
 	Leave []Leave

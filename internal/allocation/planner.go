@@ -38,6 +38,10 @@ type planner struct {
 	// somebody asks.
 	evictable []JobID
 	asked     bool
+	// barred are the gangs for which no whole job ends.
+	barred bar
+	// promised are the gangs that the last plan promised room and that have yet to be served.
+	promised []JobID
 	// attempts are the gangs which only the scheduler can place and which wait for it.
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
@@ -480,19 +484,4 @@ func (p *planner) leavers(id JobID) []int {
 	}
 	slices.SortFunc(all, func(a, b int) int { return missed(&in.Workers[a], &in.Workers[b]) })
 	return all
-}
-
-// missed orders workers of one job by how little it misses them.
-func missed(a, b *Worker) int {
-	for _, less := range [...][2]bool{
-		{!a.Own, !b.Own}, {a.Marked, b.Marked}, {!a.Bound, !b.Bound}, {!a.World, !b.World}, {a.Rank != 0, b.Rank != 0},
-	} {
-		if less[0] != less[1] {
-			if less[0] {
-				return -1
-			}
-			return 1
-		}
-	}
-	return cmp.Or(cmp.Compare(b.Rank, a.Rank), cmp.Compare(b.Ordinal, a.Ordinal))
 }

@@ -53,6 +53,7 @@ func (s *simulation) carryOut(id JobID, d *Decision) {
 	if j.Name == "" {
 		return
 	}
+	j.Promised = d.Promised
 	if d.Evict {
 		for w := range j.Workers {
 			j.Workers[w].Ending = true
@@ -100,7 +101,7 @@ func (s *simulation) mark(id JobID, d *Decision) {
 		worker := &j.Workers[w]
 		i := slices.IndexFunc(d.Leave, func(l Leave) bool { return l.Worker == w })
 		if i < 0 {
-			worker.Marked, worker.For = false, None
+			worker.Marked, worker.For, worker.Moves = false, None, false
 			continue
 		}
 		if !worker.Marked && d.Leave[i].For != None && d.Leave[i].For != id {
@@ -109,6 +110,7 @@ func (s *simulation) mark(id JobID, d *Decision) {
 				evened = d.Leave[i].For
 			}
 		}
+		worker.Moves = worker.Moves || !worker.Marked && d.Leave[i].Rule == RuleConsolidation // what a mark says stays as it is
 		worker.Marked, worker.For = true, d.Leave[i].For
 	}
 	if reclaimed {

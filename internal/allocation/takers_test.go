@@ -14,26 +14,8 @@ import (
 func TestSeveralGangsTakeAtOnce(t *testing.T) {
 	takers := map[int]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		c, _ := drawFull(t)
-		c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1, EvictAllowed: true})
-		if rapid.Bool().Draw(t, "quota") {
-			c.bound(t)
-		}
-		for range rapid.IntRange(1, 3).Draw(t, "gangs") {
-			wants := int32(rapid.IntRange(1, 4).Draw(t, "wants too"))
-			ns := NamespaceID(rapid.IntRange(0, 1).Draw(t, "namespace"))
-			c.queued(fmt.Sprintf("gang%d", len(c.Jobs)), wants, wants, in(ns), c.inNamespace(ns, int64(rapid.IntRange(1, 3).Draw(t, "devices each"))),
-				priority(int32(rapid.SampledFrom([]int{5, 10, 20}).Draw(t, "priority"))))
-		}
-		for id := range c.Jobs {
-			c.Jobs[id].Policy = Policy(rapid.SampledFrom([]int{int(Shrink), int(Shrink), int(Evict)}).Draw(t, "policy"))
-			c.Jobs[id].NoGrowth = rapid.Bool().Draw(t, "growth")
-			if rapid.IntRange(0, 3).Draw(t, "grew") == 0 {
-				c.Jobs[id].GrewAt = noon
-			}
-		}
-		c.Settings.MinRuntime = 10 * time.Minute
-		s := simulate(c.at(time.Duration(rapid.SampledFrom([]int{0, 11}).Draw(t, "minutes")) * time.Minute))
+		s := simulate(drawTakers(t))
+		c := s.Cluster
 		plan := NewPlan(c)
 		takers[len(s.takes(plan))]++
 		s.sound(t, plan)
@@ -50,6 +32,30 @@ func TestSeveralGangsTakeAtOnce(t *testing.T) {
 		s.marksKept(t, plan)
 	})
 	t.Logf("plans by how many gangs took: %v", takers)
+}
+
+// drawTakers is a tiny cluster that is full, with several gangs that take what they need.
+func drawTakers(t *rapid.T) *Cluster {
+	c, _ := drawFull(t)
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1, EvictAllowed: true})
+	if rapid.Bool().Draw(t, "quota") {
+		c.bound(t)
+	}
+	for range rapid.IntRange(1, 3).Draw(t, "gangs") {
+		wants := int32(rapid.IntRange(1, 4).Draw(t, "wants too"))
+		ns := NamespaceID(rapid.IntRange(0, 1).Draw(t, "namespace"))
+		c.queued(fmt.Sprintf("gang%d", len(c.Jobs)), wants, wants, in(ns), c.inNamespace(ns, int64(rapid.IntRange(1, 3).Draw(t, "devices each"))),
+			priority(int32(rapid.SampledFrom([]int{5, 10, 20}).Draw(t, "priority"))))
+	}
+	for id := range c.Jobs {
+		c.Jobs[id].Policy = Policy(rapid.SampledFrom([]int{int(Shrink), int(Shrink), int(Evict)}).Draw(t, "policy"))
+		c.Jobs[id].NoGrowth = rapid.Bool().Draw(t, "growth")
+		if rapid.IntRange(0, 3).Draw(t, "grew") == 0 {
+			c.Jobs[id].GrewAt = noon
+		}
+	}
+	c.Settings.MinRuntime = 10 * time.Minute
+	return c.at(time.Duration(rapid.SampledFrom([]int{0, 11}).Draw(t, "minutes")) * time.Minute)
 }
 
 // moves says whether workers of any job are to be elsewhere.

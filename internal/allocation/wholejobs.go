@@ -12,7 +12,7 @@ func (p *planner) evictables() []JobID {
 		return p.evictable
 	}
 	p.asked = true
-	if p.c.NoEviction {
+	if p.c.NoEviction || p.barred.all {
 		return nil
 	}
 	for id := range p.c.Jobs {
@@ -40,10 +40,10 @@ func (j *Job) loses() time.Duration {
 const vainStarts = 3
 
 // mayEvict says whether there is a job that could be ended for a demand: for none that a job trains without, and
-// none of a gang that has had its room in vain again and again.
+// none of a gang that has had its room in vain again and again, or would not start then.
 func (p *planner) mayEvict(d *demand) bool {
 	in := &p.c.Jobs[d.job]
-	if d.kind == replace || in.Starts >= vainStarts {
+	if d.kind == replace || in.Starts >= vainStarts || p.isBarred(d) {
 		return false
 	}
 	all := p.evictables()

@@ -208,6 +208,7 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 			}
 			namespace, name, _ := strings.Cut(mark.For, "/")
 			b.beneficiaries[len(b.job.Workers)] = types.NamespacedName{Namespace: namespace, Name: name}
+			w.Moves = mark.Reason == Moved
 			j.gives(mark, w.Ending)
 		}
 		if w.Ending {

@@ -34,6 +34,7 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 			continue
 		}
 		j.short(plan.Decisions[id].Short, v.cluster.Now)
+		j.promised = c.nodesOf(v, plan.Decisions[id].Promised)
 		grant := c.grantOf(v, id, &plan.Decisions[id])
 		asked := j.asked && v.revisions[id] == j.revision
 		changed := j.granted == 0 || !j.grant.same(&grant)
@@ -56,6 +57,19 @@ func (j *job) short(is bool, now time.Time) {
 	case j.shortSince.IsZero():
 		j.shortSince = now
 	}
+}
+
+// nodesOf are the nodes of a snapshot that are still there.
+func (c *Cluster) nodesOf(v *view, ids []allocation.NodeID) (all []*node) {
+	for _, id := range ids {
+		if id < 0 || int(id) >= len(v.cluster.Nodes) {
+			continue
+		}
+		if one := c.nodes.index[v.cluster.Nodes[id].Name]; one != nil {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // grantOf puts a decision into names.

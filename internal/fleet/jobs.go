@@ -30,6 +30,8 @@ type job struct {
 	// pacer keeps how fast it is; shortSince is since when each plan said that it is short, by this process.
 	pacer      pacer
 	shortSince time.Time
+	// promised are the nodes that the last plan promised its gang, by this process.
+	promised []*node
 	// gaveAt is when a worker was last marked that has left for an equal, as far as this process has seen it leave. A new leader
 	// knows it of those alone that changed a world, which the job's status tells.
 	gaveAt time.Time

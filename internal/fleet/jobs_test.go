@@ -444,3 +444,39 @@ func TestANodeIsAvoidedUntilItsTimeIsOver(t *testing.T) {
 		t.Error("that a node is avoided for longer makes no difference")
 	}
 }
+
+// The planner is told what it promised to a gang, on the nodes that are still there.
+func TestWhatAGangWasPromised(t *testing.T) {
+	promised := []string{"n0", "n1", "n1"}
+	c := New(optionsOf(func(o *Options) {
+		o.Plan = func(cluster *allocation.Cluster) allocation.Plan {
+			d := allocation.Decision{For: allocation.None}
+			for _, name := range promised {
+				d.Promised = append(d.Promised, allocation.NodeID(slices.IndexFunc(cluster.Nodes, func(n allocation.Node) bool { return n.Name == name })))
+			}
+			return allocation.Plan{Decisions: []allocation.Decision{d}}
+		}
+	}))
+	expect := func(when string, want ...string) {
+		t.Helper()
+		seen, got := c.Snapshot(), []string(nil)
+		for _, n := range seen.Jobs[0].Promised {
+			got = append(got, seen.Nodes[n].Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: it was promised %v, want %v", when, got, want)
+		}
+	}
+	c.SetNode(nodeOf("n0"))
+	c.SetNode(nodeOf("n1"))
+	c.SetJob(jobOf("j"))
+	expect("before any plan")
+	c.PlanNow()
+	expect("after a plan", "n0", "n1", "n1")
+	c.DeleteNode("n0")
+	c.SetNode(nodeOf("n2"))
+	expect("another node has the place of one", "n1", "n1")
+	promised = []string{"nowhere"}
+	c.PlanNow()
+	expect("nothing that there is")
+}

@@ -68,3 +68,16 @@ func TestAMarkIsSeenByItsEventAlone(t *testing.T) {
 		t.Error("it is seen though it is lifted")
 	}
 }
+
+// Who leaves because a replacement is there is told apart from who leaves so that its job is smaller.
+func TestAMarkSaysWhetherAReplacementIsThere(t *testing.T) {
+	job := jobOf("j", trains)
+	for reason, moves := range map[string]bool{Reclaimed: false, Evened: false, Moved: true} {
+		c := New(optionsOf())
+		c.SetJob(job)
+		c.SetPod(workerOf(job, 5, growthRole, Mark{Reason: reason, For: "team/big", At: start}.Put))
+		if w := seenJob(t, c).Workers[0]; !w.Marked || w.Moves != moves {
+			t.Errorf("%s: the planner sees %+v", reason, w)
+		}
+	}
+}

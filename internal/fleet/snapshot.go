@@ -89,6 +89,7 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 	}
 	for _, j := range v.jobs {
 		v.cluster.Jobs = append(v.cluster.Jobs, v.snapshotJob(j, namespaces, ids))
+		v.cluster.Jobs[len(v.cluster.Jobs)-1].Promised = c.stillThere(j.promised)
 		v.revisions = append(v.revisions, j.revision)
 		v.uids = append(v.uids, j.built.uids)
 	}
@@ -146,6 +147,16 @@ func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.Namesp
 		one.Lost = max(0, now.Sub(b.lostSince))
 	}
 	return one
+}
+
+// stillThere are the nodes among some that have not gone since.
+func (c *Cluster) stillThere(some []*node) (ids []allocation.NodeID) {
+	for _, one := range some {
+		if c.nodes.slots[one.id] == one {
+			ids = append(ids, one.id)
+		}
+	}
+	return ids
 }
 
 // quotaIDs are those of one snapshot, by namespace.

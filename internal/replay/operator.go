@@ -91,6 +91,7 @@ func (o *operator) plan(now time.Duration) bool {
 
 func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 	j := o.job(id)
+	j.Promised = d.Promised
 	switch {
 	case !d.Short:
 		j.ShortSince = time.Time{}
@@ -136,7 +137,7 @@ func (o *operator) mark(id allocation.JobID, d *allocation.Decision) bool {
 		i := slices.IndexFunc(d.Leave, func(l allocation.Leave) bool { return l.Worker == w })
 		changed = changed || worker.Marked != (i >= 0)
 		if i < 0 {
-			worker.Marked, worker.For = false, allocation.None
+			worker.Marked, worker.For, worker.Moves = false, allocation.None, false
 			continue
 		}
 		leave := d.Leave[i]
@@ -149,6 +150,7 @@ func (o *operator) mark(id allocation.JobID, d *allocation.Decision) bool {
 				reclaimed = true
 			}
 		}
+		worker.Moves = worker.Moves || !worker.Marked && leave.Rule == allocation.RuleConsolidation // a mark stays as it is
 		worker.Marked, worker.For = true, leave.For
 	}
 	if reclaimed {

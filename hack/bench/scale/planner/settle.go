@@ -57,7 +57,7 @@ func (b *builder) carryOut(j *allocation.Job, d *allocation.Decision) bool {
 		})
 	}
 	changed := len(d.Places) > 0 || len(d.Leave) > 0 || d.Evict || d.Start
-	if j.Workers, j.Target = stay, d.Count; changed {
+	if j.Workers, j.Target, j.Promised = stay, d.Count, d.Promised; changed {
 		j.Tally = nil
 	}
 	return changed

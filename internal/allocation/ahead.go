@@ -1,0 +1,135 @@
+package allocation
+
+import "slices"
+
+// Before a whole job ends for a gang it is looked at what the next plan would be once all have left who are to. Who waits before that
+// gang may have more of what comes free than it could ask for: by what a whole job leaves beside what lenders leave, or by moves that
+// were not possible before. If the gang would not start then, nobody ends for it.
+
+// foreseen is how many times at most a plan is made anew without whole jobs for gangs that would not start; then none end.
+const foreseen = 3
+
+// bar says for which gangs no whole job ends.
+type bar struct {
+	gangs []JobID
+	all   bool
+}
+
+// ahead makes a plan by which no whole job ends in vain, and says for whom none may end because of that.
+func (r *Planner) ahead(c *Cluster) (Plan, bar) {
+	var barred bar
+	for turn := 0; ; turn++ {
+		plan := r.make(c, barred)
+		vain := r.inVain(c, &plan)
+		if len(vain) == 0 {
+			return plan, barred
+		}
+		barred = bar{append(barred.gangs, vain...), turn == foreseen}
+	}
+}
+
+// make makes one plan.
+func (r *Planner) make(c *Cluster, barred bar) Plan {
+	defer func() { r.planner = r.planner.memory() }()
+	r.planner.barred = barred
+	return r.planner.plan(c)
+}
+
+// inVain are the gangs for which whole jobs end and that would not start then. Where only the scheduler knows, nothing is foreseen.
+func (r *Planner) inVain(c *Cluster, plan *Plan) (all []JobID) {
+	var next Plan
+	for id := range plan.Decisions {
+		d := &plan.Decisions[id]
+		if !d.Evict || d.For < 0 || slices.Contains(all, d.For) || c.Jobs[d.For].Gang >= 0 && c.Shapes[c.Jobs[d.For].Gang].Unmodelled != "" {
+			continue
+		}
+		if next.Decisions == nil {
+			next = r.make(carriedOut(c, plan), bar{})
+		}
+		if whom := &next.Decisions[d.For]; !whom.Start && whom.Own == 0 {
+			all = append(all, d.For)
+		}
+	}
+	return all
+}
+
+// isBarred says whether no whole job ends for a demand, though one may for others like it: what it finds says nothing of those.
+func (p *planner) isBarred(d *demand) bool { return slices.Contains(p.barred.gangs, d.job) }
+
+// carriedOut is the cluster once all have left who are to, and those are there who may be made.
+func carriedOut(c *Cluster, plan *Plan) *Cluster {
+	after := *c
+	after.Nodes, after.Quotas, after.Jobs = slices.Clone(c.Nodes), slices.Clone(c.Quotas), slices.Clone(c.Jobs)
+	width := len(c.Resources)
+	free := make(Amounts, len(c.Nodes)*width)
+	for n := range after.Nodes {
+		one := &after.Nodes[n]
+		row := free[n*width : (n+1)*width]
+		copy(row, one.Free)
+		one.Free = row
+		for i, amount := range one.Coming {
+			one.Free[i] += amount
+		}
+		one.Coming = nil
+	}
+	for q := range after.Quotas {
+		after.Quotas[q].Free = slices.Clone(after.Quotas[q].Free)
+	}
+	for id := range after.Jobs {
+		after.carryOut(JobID(id), &plan.Decisions[id])
+	}
+	return &after
+}
+
+// carryOut does so with one job.
+func (c *Cluster) carryOut(id JobID, d *Decision) {
+	j := &c.Jobs[id]
+	j.Promised, j.Tally = d.Promised, nil
+	all := j.Workers
+	j.Workers = make([]Worker, 0, len(all)+len(d.Places))
+	for w := range all {
+		worker := &all[w]
+		goes := (worker.Ending || worker.Leaving) && !worker.Overdue || d.Evict && !worker.Overdue
+		if goes || slices.ContainsFunc(d.Leave, func(l Leave) bool { return l.Worker == w }) {
+			c.give(worker, 1)
+			continue
+		}
+		j.Workers = append(j.Workers, *worker)
+	}
+	if d.Evict {
+		j.Stage, j.Target = Held, 0
+		return
+	}
+	if d.Start {
+		j.Stage = Starting
+	}
+	for i, n := range d.Places {
+		own := int32(i) < d.Own
+		worker := Worker{Node: n, Shape: j.Gang, Own: own, Bound: true, World: j.Stage == Training, For: None, Rank: -1}
+		if !own {
+			worker.Shape, j.GrewAt = j.Growth, c.Now
+		}
+		c.give(&worker, -1)
+		j.Workers = append(j.Workers, worker)
+	}
+	j.Target = d.Count
+}
+
+// give changes what is free by what a worker holds, so many times.
+func (c *Cluster) give(w *Worker, times int64) {
+	shape := &c.Shapes[w.Shape]
+	if w.Node >= 0 {
+		free := c.Nodes[w.Node].Free
+		for i, amount := range shape.Request {
+			free[i] += amount * times
+		}
+	}
+	for _, q := range shape.Quotas {
+		free := c.Quotas[q].Free
+		for i, amount := range shape.Demand {
+			if i < len(free) && free[i] < Unbounded/2 {
+				free[i] += amount * times
+			}
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package allocation
+
+import (
+	"slices"
+	"testing"
+)
+
+// A whole job does not end for a gang when one that waits before it could have workers move into what comes free, and would have it.
+func TestNobodyEndsWhereOneBeforeWouldHaveTheRoom(t *testing.T) {
+	c := newCluster().withNodes(2, 3).withNodes(1, 1)
+	lender := c.training("lender", 1, 2, []NodeID{0, 1}, c.devices(2), policy(Evict))
+	c.training("moves", 1, 1, []NodeID{1}, func(j *Job) { j.NoGrowth = true })
+	gang := c.queued("gang", 1, 1, c.devices(3), priority(10))
+	if plan := NewPlan(c); !plan.of(lender).Evict || plan.of(lender).For != gang {
+		t.Fatalf("without another gang it is to end: %+v", plan.of(lender))
+	}
+	before := c.queued("before", 2, 2, c.devices(3), priority(20))
+	plan := NewPlan(c)
+	if plan.of(lender).Evict {
+		t.Errorf("it ends for %d; the next plan: %+v", plan.of(lender).For, NewPlan(simulate(c).carriedOut(plan)).of(gang))
+	}
+	if plan.of(gang).Start || plan.of(before).Start || plan.of(gang).Why.Text == "" {
+		t.Errorf("%+v", plan.Decisions)
+	}
+}
+
+// A plan that was foreseen leaves the cluster as it is.
+func TestLookingAheadChangesNothing(t *testing.T) {
+	c := newCluster().withNodes(1, 2)
+	c.training("whole", 1, 1, []NodeID{0}, policy(Evict))
+	c.training("lender", 1, 1, []NodeID{0})
+	c.queued("gang", 1, 1, priority(10))
+	free, workers := slices.Clone(c.Nodes[0].Free), slices.Clone(c.Jobs[0].Workers)
+	if plan := NewPlan(c); !plan.of(0).Evict {
+		t.Fatalf("%+v", plan.Decisions)
+	}
+	if !slices.Equal(free, c.Nodes[0].Free) || !slices.Equal(workers, c.Jobs[0].Workers) {
+		t.Error("the cluster was changed")
+	}
+}
+
+// What is wrong in a cluster is no reason to stop: a node says less than there is, a quota too.
+func TestLookingAheadOverWhatIsMissing(t *testing.T) {
+	c := newCluster().withNodes(2, 2)
+	c.training("whole", 1, 1, []NodeID{0}, policy(Evict))
+	c.training("lender", 1, 1, []NodeID{0})
+	c.queued("gang", 2, 2, priority(10), c.devices(2))
+	c.Nodes = append(c.Nodes, Node{})
+	c.Nodes[1].Free, c.Nodes[1].Capacity = nil, nil
+	NewPlan(c)
+}

@@ -1,0 +1,122 @@
+package allocation
+
+import (
+	"math"
+	"slices"
+)
+
+// Whom others leave room to was promised places, and the next plans keep them for as long as they are there: what comes free for one
+// gang is not taken by another one that was to have its room elsewhere. Otherwise somebody would have left in vain, and others would
+// leave in their stead.
+
+// outstanding are the gangs with promises that have yet to be served by this plan.
+func (p *planner) outstanding(demands []demand) (all []JobID) {
+	for i := range demands {
+		if d := &demands[i]; d.queues() && len(p.c.Jobs[d.job].Promised) > 0 {
+			all = append(all, d.job)
+		}
+	}
+	return all
+}
+
+// honour takes what is there of the promises of others, of those that have at least a priority, out of a room, if that leaves enough
+// for a demand, and says whether it does.
+func (p *planner) honour(r *room, d *demand, least int32) bool {
+	mark := r.mark()
+	p.setAside(r, least)
+	if p.fits(r, d) {
+		return true
+	}
+	r.undo(mark)
+	return false
+}
+
+// setAside takes what is there of the promises of others out of a room, of those that have at least a priority.
+func (p *planner) setAside(r *room, least int32) {
+	for _, id := range p.promised {
+		in := &p.c.Jobs[id]
+		if in.Priority < least {
+			continue
+		}
+		there := r.of(p.classes.of(in.Gang, scope{}))
+		for _, at := range runs(in.Promised) {
+			if at.node < 0 || int(at.node) >= len(there.at) {
+				continue
+			}
+			if times := min(at.count, there.at[at.node]); times > 0 {
+				r.add(at.node, in.Gang, -times)
+			}
+		}
+	}
+}
+
+// hasPromise says whether the last plan promised places to a demand, and to all pods that it is for now.
+func (p *planner) hasPromise(d *demand) bool { return len(p.c.Jobs[d.job].Promised) == int(d.places) }
+
+// besideEquals says whether a demand for which workers are to move has its room beside what was promised to others of its priority:
+// where these had others leave, and it could not, that is no room for it. Who was promised some itself goes on as it was.
+func (p *planner) besideEquals(d *demand) bool {
+	if p.hasPromise(d) {
+		return true
+	}
+	mark := p.soon.mark()
+	defer p.soon.undo(mark)
+	p.setAside(&p.soon, p.c.Jobs[d.job].Priority)
+	return p.soon.of(d.class).total >= int64(d.places)
+}
+
+// keptFree says whether what is free is left to others of the same priority, who were promised it: a gang that would have to take that,
+// and whose own places come free as soon as pods have ended, waits for those.
+func (p *planner) keptFree(d *demand) bool {
+	if !d.queues() || len(p.promised) == 0 {
+		return false
+	}
+	now, soon := p.now.mark(), p.soon.mark()
+	defer func() {
+		p.now.undo(now)
+		p.soon.undo(soon)
+	}()
+	if _, rest := p.asPromised(&p.now, d); rest.places == 0 || p.honour(&p.now, &rest, p.c.Jobs[d.job].Priority) {
+		return false
+	}
+	_, rest := p.asPromised(&p.soon, d)
+	return rest.places == 0
+}
+
+// asPromised takes those places out of a room that a demand was promised, as far as they are there, and says what is left of it.
+func (p *planner) asPromised(r *room, d *demand) ([]NodeID, demand) {
+	in, rest := &p.c.Jobs[d.job], *d
+	if !p.hasPromise(d) {
+		return nil, rest
+	}
+	nodes := make([]NodeID, 0, d.places)
+	for _, n := range in.Promised {
+		at := r.of(d.class).at
+		if rest.places > 0 && n >= 0 && int(n) < len(at) && at[n] > 0 && !slices.Contains(in.Avoid, n) {
+			r.add(n, in.Gang, -1)
+			nodes = append(nodes, n)
+			rest.places, rest.made = rest.places-1, max(rest.made-1, 0)
+		}
+	}
+	return nodes, rest
+}
+
+// stillPromised are those of what a demand was promised that are there or come.
+func (p *planner) stillPromised(d *demand) []NodeID {
+	mark := p.soon.mark()
+	defer p.soon.undo(mark)
+	nodes, _ := p.asPromised(&p.soon, d)
+	return nodes
+}
+
+// nodesFor names nodes for a demand that fits what is free, without taking them: those that it was promised, then such as nobody was.
+func (p *planner) nodesFor(d *demand) []NodeID {
+	mark := p.now.mark()
+	defer p.now.undo(mark)
+	nodes, rest := p.asPromised(&p.now, d)
+	if rest.places == 0 {
+		return nodes
+	}
+	p.honour(&p.now, &rest, math.MinInt32)
+	return append(nodes, p.spread(&p.now, &rest, p.c.Jobs[d.job].Avoid)...)
+}
