@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
@@ -19,6 +20,7 @@ type pace struct {
 	*life
 	pods     []*corev1.Pod
 	stepTime time.Duration
+	grant    fleet.Grant
 	notes    []Note
 }
 
@@ -46,7 +48,7 @@ func (l *pace) refresh(second int, progress rendezvous.Progress) {
 	l.t.Helper()
 	progress.StepTime = l.stepTime
 	l.world.Progress = progress
-	state := &State{Now: start.Add(time.Duration(second) * time.Second), Job: l.job, Pods: l.pods, World: l.world, Memory: l.memory}
+	state := &State{Now: start.Add(time.Duration(second) * time.Second), Job: l.job, Pods: l.pods, World: l.world, Memory: l.memory, Grant: l.grant}
 	p := &planner{State: state}
 	p.plan.Status = *l.job.Status.DeepCopy()
 	p.reportProgress()
@@ -206,5 +208,26 @@ func TestTotalsThatAreNotBelieved(t *testing.T) {
 				t.Errorf("it is told as %+v", l.notes)
 			}
 		})
+	}
+}
+
+// Since when a job is short is written with its progress, for the next operator; what no plan says now stays.
+func TestSinceWhenAJobIsShortOutlivesTheOperator(t *testing.T) {
+	l := newPace(t, "n1", "n1")
+	for i, test := range []struct {
+		grant fleet.Grant
+		want  time.Time
+	}{
+		{fleet.Grant{Known: true}, time.Time{}},
+		{fleet.Grant{Known: true, ShortSince: start}, start},
+		{fleet.Grant{}, start},
+		{fleet.Grant{Known: true}, time.Time{}},
+	} {
+		l.grant = test.grant
+		l.steps(10*i, uint64(10*i+1))
+		since := l.job.Status.Speed.ShortSince
+		if (since == nil) != test.want.IsZero() || since != nil && !since.Time.Equal(test.want) {
+			t.Errorf("refresh %d: short since %s, want %s", i, since, test.want)
+		}
 	}
 }

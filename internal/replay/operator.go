@@ -91,12 +91,7 @@ func (o *operator) plan(now time.Duration) bool {
 
 func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 	j := o.job(id)
-	switch {
-	case !d.Short:
-		j.ShortSince = time.Time{}
-	case j.ShortSince.IsZero():
-		j.ShortSince = o.cluster.Now
-	}
+	j.ShortSince = d.ShortSince
 	changed := o.mark(id, d) || len(d.Places) > 0
 	if changed {
 		o.why[id] = d.Why.Text
