@@ -162,33 +162,34 @@ func TestWhoWillBeLateSaysSo(t *testing.T) {
 // step by step. None is widened that would be late with the most that it may have if it were as fast as workers are many.
 func TestWhatADeadlineNeedsIsFoundBeyondWhatWasTried(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		tried  int32
-		most   int32
-		in     time.Duration
-		needs  int32
-		late   bool
-		widens bool
+		name    string
+		program truth
+		tried   int32
+		most    int32
+		in      time.Duration
+		needs   int32
+		late    bool
+		widens  bool
 	}{
-		{"within what was tried", 16, 64, 1200 * time.Second, 6, false, true},
-		{"beyond it", 1, 64, 600 * time.Second, 12, false, true},
-		{"far beyond it", 1, 64, 150 * time.Second, 47, false, true},
-		{"one of many sizes", 1, 3000, 20 * time.Second, 365, false, true},
-		{"beyond all that it may have", 1, 8, 60 * time.Second, 0, true, false},
-		{"and tried with all of it", 16, 8, 60 * time.Second, 0, true, false},
+		{"within what was tried", linear, 16, 64, 1200 * time.Second, 6, false, true},
+		{"beyond it", linear, 1, 64, 600 * time.Second, 12, false, true},
+		{"far beyond it", linear, 1, 64, 150 * time.Second, 47, false, true},
+		{"one of many sizes", linear, 1, 3000, 20 * time.Second, 365, false, true},
+		{"beyond all that it may have", linear, 1, 8, 60 * time.Second, 0, true, false},
+		{"and tried with all of it", linear, 16, 8, 60 * time.Second, 0, true, false},
+		{"late if it goes on so, and not if it scaled from now on", between, 2, 16, 1400 * time.Second, 0, true, true},
 	} {
-		c := newCluster().withNodes(4, 4)
-		c.training("other", 1, 8, []NodeID{0, 0, 0, 0}, withPace(linear.pace(6000, exactly)))
-		pace := linear.pace(6000, exactly)
+		c := newCluster().withNodes(2, 4)
+		c.training("other", 1, 8, []NodeID{0}, withPace(linear.pace(4096, exactly)))
+		pace := test.program.pace(6000, exactly)
 		pace.Tried = test.tried
 		due := c.training("due", 1, test.most, []NodeID{1}, withPace(pace), deadline(test.in))
 		d := NewPlan(c).of(due)
 		if d.Late != test.late || math.Abs(float64(d.Needs-test.needs)) > 0.2*float64(test.needs) {
 			t.Errorf("%s: it needs %d, late %v", test.name, d.Needs, d.Late)
 		}
-		c.Jobs[0].Pace.Left = 1
-		if d := NewPlan(c).of(due); test.widens && d.Count == 1 {
-			t.Errorf("%s: it has %d: %s", test.name, d.Count, d.Why.Text)
+		if (d.Wish > 1) != test.widens {
+			t.Errorf("%s: it wishes for %d", test.name, d.Wish)
 		}
 	}
 }

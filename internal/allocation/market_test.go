@@ -58,35 +58,42 @@ func TestDevicesDoNotStayIdleForWhomTheyAreOfNoUse(t *testing.T) {
 	}
 }
 
-// Also in another namespace, and those of which no pace is known.
-func TestDevicesThatANamespaceCannotUseGoToOthers(t *testing.T) {
-	for _, paced := range []bool{true, false} {
+// Also to jobs of another namespace, past one that makes nothing of them, and to those of which no pace is known.
+func TestDevicesThatOneCannotUseGoToOthers(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		namespace NamespaceID
+		paced     bool
+	}{{"of another namespace", 1, true}, {"that tells nothing, of another namespace", 1, false}, {"that tells nothing", 0, false}} {
 		c := newCluster().withNodes(2, 4)
-		c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1})
+		c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1}, Namespace{Name: "third", Weight: 8})
 		thick := c.training("thick", 1, 8, []NodeID{0}, c.asking(40, 1), withPace(linear.pace(1e3, exactly)))
-		theirs := c.training("theirs", 1, 8, []NodeID{1}, in(1))
-		if paced {
+		idle := c.training("idle", 1, 8, []NodeID{0}, in(2), withPace(flat.pace(1e6, exactly)))
+		theirs := c.training("theirs", 1, 8, []NodeID{1}, in(test.namespace))
+		if test.paced {
 			c.Jobs[theirs].Pace = linear.pace(1e6, exactly)
 		}
-		s := simulate(c).run(30)
-		if got := s.counts(); got[thick] != 2 || got[theirs] != 6 {
-			t.Errorf("paced %v: they have %v", paced, got)
+		if got := simulate(c).run(30).counts(); got[thick] != 2 || got[idle] != 1 || got[theirs] != 5 {
+			t.Errorf("one %s: they have %v", test.name, got)
 		}
 	}
 }
 
-// What jobs of lower priority could give counts where it is of use: on the same nodes, and of the same kind.
-func TestWhatOthersCouldGiveIsOfUse(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		on   []NodeID
-		set  func(*Cluster) func(*Job)
-		want int32
-	}{
-		{"nobody", nil, nil, 8},
-		{"on the same nodes", []NodeID{0, 0, 1}, func(c *Cluster) func(*Job) { return c.asking(1, 1) }, 7},
-		{"on other nodes", []NodeID{2, 2, 2}, func(c *Cluster) func(*Job) { return c.asking(1, 1) }, 8},
-		{"no devices", []NodeID{0, 0, 1}, func(c *Cluster) func(*Job) { return c.asking(1, 0) }, 8},
+// Jobs on other nodes, or without devices, are in another market: what there is for them is nothing for others.
+func TestJobsOnOtherNodesShareSomethingElse(t *testing.T) {
+	for name, other := range map[string]func(*Cluster) func(*Job){
+		"on other nodes": func(c *Cluster) func(*Job) {
+			return func(j *Job) {
+				j.Gang = c.shape(1, 0)
+				c.Shapes[j.Gang].Nodes = Bits{1<<2 | 1<<3}
+			}
+		},
+		"without devices": func(c *Cluster) func(*Job) {
+			return func(j *Job) {
+				j.Gang = c.shape(0, 0)
+				c.Shapes[j.Gang].Nodes = Bits{1<<0 | 1<<1}
+			}
+		},
 	} {
 		c := newCluster().withNodes(4, 4)
 		ours := c.shape(1, 0)
@@ -94,8 +101,41 @@ func TestWhatOthersCouldGiveIsOfUse(t *testing.T) {
 		set := func(j *Job) { j.Gang, j.Pace = ours, linear.pace(1e6, exactly) }
 		c.training("a", 1, 8, []NodeID{0}, set)
 		c.training("b", 1, 8, []NodeID{1}, set)
+		on := []NodeID{2}
+		if name == "without devices" {
+			on = []NodeID{1}
+		}
+		c.training("other", 1, 16, on, other(c), withPace(linear.pace(1e6, exactly)))
+		plan := NewPlan(c)
+		if got := plan.of(0).Wish + plan.of(1).Wish; got != 8 {
+			t.Errorf("beside one %s they wish for %d devices of 8", name, got)
+		}
+	}
+}
+
+// What jobs of lower priority could give counts where it is of use: on the same nodes, and of the same kind.
+func TestWhatOthersCouldGiveIsOfUse(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		on      []NodeID
+		devices int64
+		takes   bool
+		want    int32
+	}{
+		{"nobody", nil, 0, true, 8},
+		{"on the same nodes", []NodeID{0, 0, 1}, 1, true, 7},
+		{"for those that take nothing", []NodeID{0, 0, 1}, 1, false, 5},
+		{"on other nodes", []NodeID{2, 2, 2}, 1, true, 8},
+		{"no devices", []NodeID{0, 0, 1}, 0, true, 8},
+	} {
+		c := newCluster().withNodes(4, 4)
+		ours := c.shape(1, 0)
+		c.Shapes[ours].Nodes = Bits{1<<0 | 1<<1}
+		set := func(j *Job) { j.Gang, j.Pace, j.Preempts = ours, linear.pace(1e6, exactly), test.takes }
+		c.training("a", 1, 8, []NodeID{0}, set)
+		c.training("b", 1, 8, []NodeID{1}, set)
 		if test.on != nil {
-			c.training("low", 1, 8, test.on, test.set(c), priority(-1))
+			c.training("low", 1, 8, test.on, c.asking(1, test.devices), priority(-1))
 		}
 		plan := NewPlan(c)
 		if got := plan.of(0).Wish + plan.of(1).Wish; got != test.want {

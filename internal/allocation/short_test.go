@@ -72,3 +72,16 @@ func TestWhoIsShortIsOwedHalfAfterAReclaim(t *testing.T) {
 		t.Errorf("it has %d workers: %v", got, s.log)
 	}
 }
+
+// What a namespace would have if its jobs might grow is what half of their share is of: nobody else has it for good meanwhile.
+func TestAJobAloneInItsNamespaceStaysShort(t *testing.T) {
+	c := newCluster().withNodes(2, 4)
+	c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1})
+	alone := c.training("alone", 1, 8, span(0, 1), withPace(linear.pace(1e6, exactly)))
+	c.training("theirs", 1, 8, []NodeID{0, 0, 0, 1, 1, 1, 1}, in(1), withPace(linear.pace(1e6, exactly)))
+	since := noon.Add(-9 * time.Minute)
+	c.Jobs[alone].ShortSince, c.Jobs[alone].GrowAfter = since, noon.Add(time.Minute)
+	if got := NewPlan(c).of(alone).ShortSince; !got.Equal(since) {
+		t.Errorf("short since %s, want %s", got, since)
+	}
+}
