@@ -72,7 +72,7 @@ func (p *planner) needs(b *bid) int32 {
 // inTime says whether a job meets its deadline with so many workers, as far as it is known how fast it is.
 func (p *planner) inTime(b *bid, n int32) bool {
 	in, size := &p.c.Jobs[b.id], p.size(b.id)
-	takes := b.seconds(n) / in.Pace.keeps()
+	takes := b.seconds(in, n) / in.Pace.keeps()
 	switch {
 	case n > size:
 		takes = (takes + in.PauseExpected().Seconds()) * (1 + ahead)

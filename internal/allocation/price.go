@@ -58,8 +58,9 @@ type bid struct {
 	// is to have less.
 	half  int32
 	short bool
-	// seconds is how many seconds are left with so many workers.
-	seconds func(workers int32) float64
+	// left is how many steps are left, perNode how many workers a node holds.
+	left    float64
+	perNode int32
 	// anew is true while it is found out what it would have if nobody had any size yet.
 	anew bool
 }
@@ -120,13 +121,12 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	size, devices := p.size(id), p.devices(id)
 	b := &bid{id: id, half: in.most(in.Min + int32(share/2/float64(devices)+rounding))}
 	first, tuned := len(p.offers), p.c.Settings.pricing()
-	perNode, left := p.classes.perNode(p.growthScope(id)), in.Pace.left()
-	b.seconds = func(n int32) float64 { return left / in.Pace.Speed.Speed(int(n), int((n+perNode-1)/perNode)) }
+	b.perNode, b.left = p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	could, fixed := p.mayGrow(id), j.limit <= j.gone
 	grows := could && p.kept(id) && p.tried(id)
 	sizes := in.ladder(max(size, tuned.Trial*in.Pace.Tried), in.most(size), b.half)
 	for n := in.next(in.Min - 1); n != 0; n = sizes.after(n) {
-		o := offer{size: n, devices: int64(n) * devices, seconds: b.seconds(n)}
+		o := offer{size: n, devices: int64(n) * devices, seconds: b.seconds(in, n)}
 		if n != size {
 			o.change = max(in.PauseExpected().Seconds(), o.seconds*tuned.Hesitation)
 		}
@@ -145,6 +145,11 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	// In powers of two: among those that have about as much to do, noise does not turn the order round.
 	b.work = math.Floor(math.Log2(b.offers[0].seconds * float64(b.offers[0].devices)))
 	return b
+}
+
+// seconds is how many seconds are left with so many workers.
+func (b *bid) seconds(in *Job, n int32) float64 {
+	return b.left / in.Pace.Speed.Speed(int(n), int((n+b.perNode-1)/b.perNode))
 }
 
 // before orders those first that have least to do.

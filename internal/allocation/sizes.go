@@ -56,8 +56,8 @@ type ladder struct {
 }
 
 // ladder has sizes up to top, among them those next to size, half, and the largest.
-func (j *Job) ladder(top, size, half int32) *ladder {
-	l := &ladder{job: j, top: top, by: 31, marks: [...]int32{j.most(size - 1), size, j.next(size), half, j.most(top)}}
+func (j *Job) ladder(top, size, half int32) ladder {
+	l := ladder{job: j, top: top, by: 31, marks: [...]int32{j.most(size - 1), size, j.next(size), half, j.most(top)}}
 	for l.by = 31; l.many(); l.by = min(l.by, 8) - 1 {
 	}
 	return l
@@ -79,6 +79,12 @@ func (l *ladder) many() bool {
 
 // after is the size after one of them, 0 for none.
 func (l *ladder) after(n int32) int32 {
+	if l.by == 31 { // as nearly always: all of them
+		if next := l.job.next(n); next <= l.top {
+			return next
+		}
+		return 0
+	}
 	next := l.job.next(int32(min(int64(n)+max(int64(n>>l.by), 1)-1, int64(l.job.Max))))
 	for _, mark := range l.marks {
 		if mark > n && (next == 0 || mark < next) {
