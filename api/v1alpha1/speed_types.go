@@ -36,6 +36,12 @@ type SpeedStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Doubt string `json:"doubt,omitempty"`
+
+	// shortSince is since when the planner would give the job less than half of its share of the devices, where sizes go
+	// by value; none while it would not.
+	//
+	// +optional
+	ShortSince *metav1.Time `json:"shortSince,omitempty"`
 }
 
 // SizeSpeed is how fast the job was at one size.

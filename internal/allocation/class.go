@@ -17,6 +17,10 @@ type class struct {
 	// it would fit one of them at most, 0 until then.
 	empty   int64
 	perNode int32
+	// fits are those of its nodes that one would fit if nobody were there, nil until somebody asks; rival is the first class that
+	// has the same, and asks for the same kinds of devices.
+	fits  Bits
+	rival classID
 }
 
 // times is how often one fits into what is free.
@@ -168,4 +172,37 @@ func (k *classes) perNode(id classID) int32 {
 		}
 	}
 	return c.perNode
+}
+
+// rival stands for all classes of pods that take devices from each other: they fit the same nodes if nobody is there, however often,
+// and ask for devices of the same kinds.
+func (k *classes) rival(id classID) classID {
+	c := &k.all[id]
+	if c.fits != nil {
+		return c.rival
+	}
+	c.fits, c.rival = make(Bits, (len(k.c.Nodes)+63)/64), id
+	for i := range k.c.Nodes {
+		if c.nodes.Has(i) && len(k.c.Nodes[i].Capacity) == len(k.c.Resources) && c.times(k.c.Nodes[i].Capacity) > 0 {
+			c.fits.Set(i)
+		}
+	}
+	for other := range k.all {
+		o := &k.all[other]
+		if classID(other) != id && o.fits != nil && o.rival == classID(other) && k.alike(o.request, c.request) && slices.Equal(o.fits, c.fits) {
+			c.rival = classID(other)
+			break
+		}
+	}
+	return c.rival
+}
+
+// alike says whether two requests are for the same kinds of devices.
+func (k *classes) alike(a, b Amounts) bool {
+	for i, device := range k.c.Devices {
+		if device && (i < len(a) && a[i] > 0) != (i < len(b) && b[i] > 0) {
+			return false
+		}
+	}
+	return true
 }

@@ -239,7 +239,7 @@ type Job struct {
 	Pause time.Duration
 	// Pace is what was measured of it; nil where nothing was.
 	Pace *Pace
-	// ShortSince is since when each plan said that it is short (Decision.Short), zero for not now.
+	// ShortSince is what the plan before said (Decision.ShortSince).
 	ShortSince time.Time
 	// Lost is how much work is lost if all of its workers go. Durable is true when nothing is: it stops first, and what it
 	// has done is kept where it outlives them.

@@ -27,13 +27,15 @@ func (p *planner) urge(bids []*bid, pool int64) {
 	}
 	slices.SortStableFunc(due, func(a, b *bid) int { return p.c.Jobs[a.id].Deadline.Compare(p.c.Jobs[b.id].Deadline) })
 	for _, b := range due {
-		in, out := &p.c.Jobs[b.id], &p.out[b.id]
-		at, meets := p.inTime(b)
-		out.Late = !meets
-		if meets {
-			out.Needs = b.offers[at].size
-		} else if b.offers[at].size == in.most(in.Max) {
-			continue // it is late whatever it is given
+		out := &p.out[b.id]
+		out.Needs = p.needs(b)
+		out.Late = out.Needs == 0
+		if out.Late && p.hopeless(b) {
+			continue
+		}
+		at := len(b.offers) - 1
+		for out.Needs > 0 && at > 0 && b.offers[at-1].size >= out.Needs {
+			at--
 		}
 		if !b.anew {
 			at = min(at, b.urgent)
@@ -48,26 +50,46 @@ func (p *planner) urge(bids []*bid, pool int64) {
 	}
 }
 
-// inTime is the least size with which a job meets its deadline, by what was measured, and whether there is one; the largest
-// that is believed where there is none.
-func (p *planner) inTime(b *bid) (int, bool) {
+// needs is the least size with which a job meets its deadline, by what was measured, of all that it may have; 0 where there is none.
+func (p *planner) needs(b *bid) int32 {
 	in := &p.c.Jobs[b.id]
-	left, size := in.Deadline.Sub(p.c.Now).Seconds(), p.size(b.id)
-	for i := range b.offers {
-		takes := b.offers[i].seconds
-		switch {
-		case b.offers[i].size > size:
-			takes = (takes + in.PauseExpected().Seconds()) * (1 + ahead)
-		case b.offers[i].size < size:
-			takes = (takes + in.PauseExpected().Seconds()) * (1 + aheadAtRest)
-		default:
-			takes *= 1 + aheadAtRest
+	sizes, before := in.ladder(in.Max, in.most(p.size(b.id)), b.half), int32(0)
+	for n := in.next(in.Min - 1); n != 0; n = sizes.after(n) {
+		if !p.inTime(b, n) {
+			before = n
+			continue
 		}
-		if takes <= left {
-			return i, true
+		for between := in.next(before); between < n; between = in.next(between) {
+			if p.inTime(b, between) {
+				return between
+			}
 		}
+		return n
 	}
-	return len(b.offers) - 1, false
+	return 0
+}
+
+// inTime says whether a job meets its deadline with so many workers, as far as it is known how fast it is.
+func (p *planner) inTime(b *bid, n int32) bool {
+	in, size := &p.c.Jobs[b.id], p.size(b.id)
+	takes := b.seconds(in, n) / in.Pace.keeps()
+	switch {
+	case n > size:
+		takes = (takes + in.PauseExpected().Seconds()) * (1 + ahead)
+	case n < size:
+		takes = (takes + in.PauseExpected().Seconds()) * (1 + aheadAtRest)
+	default:
+		takes *= 1 + aheadAtRest
+	}
+	return takes <= in.Deadline.Sub(p.c.Now).Seconds()
+}
+
+// hopeless says whether a job would be late with the most that it may have even if it were as fast as workers are many, beyond what is
+// believed of it: none is tried to find that out.
+func (p *planner) hopeless(b *bid) bool {
+	in, last := &p.c.Jobs[b.id], &b.offers[len(b.offers)-1]
+	most, left := in.most(in.Max), in.Deadline.Sub(p.c.Now).Seconds()*in.Pace.keeps()
+	return last.size >= most || last.seconds*float64(last.size)/float64(most) > left
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.
@@ -77,7 +99,7 @@ func (p *planner) lateness(id JobID) string {
 	case out.Needs > size:
 		return fmt.Sprintf("with %s it will miss its deadline: it needs %d", count(int(size), "worker"), out.Needs)
 	case out.Late:
-		return "it will miss its deadline, with any number of workers of which it is known how fast it would be"
+		return "it will miss its deadline, as far as is known with any number of workers"
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -153,6 +154,55 @@ func TestWhoWillBeLateSaysSo(t *testing.T) {
 		change(&c.Jobs[due])
 		if d := NewPlan(c).of(due); d.Late || d.Why.Reason == "Late" {
 			t.Errorf("%s: %+v", name, d.Why)
+		}
+	}
+}
+
+// What a job needs is found among all that it may have, however few it was tried with: it is no reason to call it late that it grows
+// step by step. None is widened that would be late with the most that it may have if it were as fast as workers are many.
+func TestWhatADeadlineNeedsIsFoundBeyondWhatWasTried(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		program truth
+		tried   int32
+		most    int32
+		in      time.Duration
+		needs   int32
+		late    bool
+		widens  bool
+	}{
+		{"within what was tried", linear, 16, 64, 1200 * time.Second, 6, false, true},
+		{"beyond it", linear, 1, 64, 600 * time.Second, 12, false, true},
+		{"far beyond it", linear, 1, 64, 150 * time.Second, 47, false, true},
+		{"one of many sizes", linear, 1, 3000, 20 * time.Second, 365, false, true},
+		{"beyond all that it may have", linear, 1, 8, 60 * time.Second, 0, true, false},
+		{"and tried with all of it", linear, 16, 8, 60 * time.Second, 0, true, false},
+		{"late if it goes on so, and not if it scaled from now on", between, 2, 16, 1400 * time.Second, 0, true, true},
+	} {
+		c := newCluster().withNodes(2, 4)
+		c.training("other", 1, 8, []NodeID{0}, withPace(linear.pace(4096, exactly)))
+		pace := test.program.pace(6000, exactly)
+		pace.Tried = test.tried
+		due := c.training("due", 1, test.most, []NodeID{1}, withPace(pace), deadline(test.in))
+		d := NewPlan(c).of(due)
+		if d.Late != test.late || math.Abs(float64(d.Needs-test.needs)) > 0.2*float64(test.needs) {
+			t.Errorf("%s: it needs %d, late %v", test.name, d.Needs, d.Late)
+		}
+		if (d.Wish > 1) != test.widens {
+			t.Errorf("%s: it wishes for %d", test.name, d.Wish)
+		}
+	}
+}
+
+// A deadline is a time of the day, and not all of that is spent in steps: of a job that lost half of its time so far it is expected
+// that it needs twice as long.
+func TestADeadlineCountsWhatIsNoStep(t *testing.T) {
+	for kept, want := range map[float64]int32{0: 6, 1: 6, 0.5: 12, 0.75: 8} {
+		c := newCluster().withNodes(8, 4)
+		due := c.training("due", 1, 32, []NodeID{0}, withPace(linear.pace(6000, exactly)), deadline(1200*time.Second))
+		c.Jobs[due].Pace.Kept = kept
+		if d := NewPlan(c).of(due); d.Needs < want || d.Needs > want+1 {
+			t.Errorf("%g of its time is kept: it needs %d, want %d", kept, d.Needs, want)
 		}
 	}
 }

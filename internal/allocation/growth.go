@@ -67,6 +67,12 @@ func (p *planner) grow() {
 		}
 		l := &level{p: p, priority: p.c.Jobs[all[0]].Priority, jobs: all[:n], cursor: map[sought]int{}}
 		l.fill()
+		for range mostResold {
+			if !l.resell() {
+				break
+			}
+			l.fill()
+		}
 		all = all[n:]
 	}
 }
@@ -80,8 +86,7 @@ const firstLook = time.Minute
 func (p *planner) mayGrow(id JobID) bool {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	switch {
-	case in.NoGrowth || in.Fault != "" || in.Growth < 0 || j.policy == Never,
-		in.Finishing, in.Regrouping, p.c.Namespaces[in.Namespace].Ending,
+	case !p.grows(id), in.Regrouping,
 		j.lends || j.moves > 0 || j.live-j.gone < in.Min || j.own < in.Min,
 		in.next(p.size(id)) == 0:
 		return false
@@ -98,6 +103,12 @@ func (p *planner) mayGrow(id JobID) bool {
 	quiet := until(in.ReclaimedAt, p.c.Settings.RegrowDelay(in.Reclaims), p.c.Now)
 	p.wake(quiet)
 	return quiet.IsZero()
+}
+
+// grows says whether a job may ever be given more workers.
+func (p *planner) grows(id JobID) bool {
+	in := &p.c.Jobs[id]
+	return !in.NoGrowth && in.Fault == "" && in.Growth >= 0 && p.jobs[id].policy != Never && !in.Finishing && !p.c.Namespaces[in.Namespace].Ending
 }
 
 // size is how many workers a job will have once this plan is carried out.

@@ -16,6 +16,9 @@ type Pace struct {
 	// Done and Left are steps. Left is 0 where the program does not say what is left, or is not believed: as much is
 	// expected then as was done.
 	Done, Left float64
+	// Kept is the part of its time in which it makes the steps that Speed counts: pauses, evaluation and what is made again are no part
+	// of them. 0 for not known.
+	Kept float64
 }
 
 // left is how many steps are expected to be left, above 0. Without a report it is what was done, in powers of two, so
@@ -25,6 +28,17 @@ func (p *Pace) left() float64 {
 		return p.Left
 	}
 	return math.Exp2(math.Ceil(math.Log2(max(p.Done, 1))))
+}
+
+// leastKept is the part of its time that a job is expected to keep in any case: what it lost while it waited for room is not lost again.
+const leastKept = 0.5
+
+// keeps is what part of its time a job is expected to make steps in.
+func (p *Pace) keeps() float64 {
+	if p.Kept > 0 && p.Kept < 1 {
+		return max(p.Kept, leastKept)
+	}
+	return 1
 }
 
 // PauseExpected is how long a change of its world stops a job: as measured, or as is usual.

@@ -46,6 +46,8 @@ type planner struct {
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
 	held []int64
+	// markets are those in which a pace is known.
+	markets []*market
 	// waiters are how many gangs wait, nil until somebody asks.
 	waiters map[crowd]int
 	// offers are those of the bids of one namespace, in one row.
@@ -145,7 +147,7 @@ func (p *planner) gather() {
 	p.jobs, p.leaving = sized(p.jobs, len(p.c.Jobs)), sized(p.leaving, workers)
 	first := 0
 	for i := range p.c.Jobs {
-		p.out[i].For = None
+		p.out[i].For, p.out[i].ShortSince = None, p.c.Jobs[i].ShortSince
 		if p.c.Jobs[i].Name == "" {
 			continue
 		}

@@ -3,7 +3,6 @@ package allocation
 import (
 	"cmp"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -32,26 +31,11 @@ func (s *Settings) pricing() *Pricing {
 const (
 	// keeping is for how long a job that gave to an equal does not grow by value.
 	keeping = time.Minute
-	// offersOf bounds how many sizes of a job are looked at.
-	offersOf = 256
 )
 
 // discounts are what is made of the price, one after the other, while devices are left that nobody wants for the price
 // before.
 var discounts = [...]float64{1, 1. / 4, 1. / 16, 1. / 256}
-
-// market are the jobs of one priority that grow by pods of one class.
-type market struct {
-	p     *planner
-	class classID
-	jobs  []JobID
-}
-
-// stall are those of them in one namespace: reports move devices among them only.
-type stall struct {
-	namespace NamespaceID
-	jobs      []JobID
-}
 
 // bid is a job whose pace is known, and the sizes that it may have.
 type bid struct {
@@ -70,8 +54,13 @@ type bid struct {
 	taken int
 	// price is what a device costs it.
 	price float64
-	// half is how many workers beyond its least half its share is.
-	half int32
+	// half is how many workers it has with half of its share. It is short where it would have less if nobody had any size yet, or
+	// is to have less.
+	half  int32
+	short bool
+	// left is how many steps are left, perNode how many workers a node holds.
+	left    float64
+	perNode int32
 	// anew is true while it is found out what it would have if nobody had any size yet.
 	anew bool
 }
@@ -83,169 +72,6 @@ type offer struct {
 	seconds, change float64
 }
 
-// price says for each job whose pace is known how many workers it is to have at most (job.wish), as far as there is
-// room: the namespaces' shares are those by devices, and within one the jobs take from what its jobs share, those with
-// least work first, each the size that is worth most for what it costs those behind it.
-func (p *planner) price() {
-	var markets []*market
-	type key struct {
-		priority int32
-		class    classID
-	}
-	at := map[key]*market{}
-	for _, id := range p.order {
-		in := &p.c.Jobs[id]
-		if in.Stage != Training || p.jobs[id].evicted || in.Growth < 0 {
-			continue
-		}
-		k := key{in.Priority, p.growthScope(id)}
-		if at[k] == nil {
-			at[k] = &market{p: p, class: k.class}
-			markets = append(markets, at[k])
-		}
-		at[k].jobs = append(at[k].jobs, id)
-	}
-	for _, m := range markets {
-		if slices.ContainsFunc(m.jobs, func(id JobID) bool { return p.c.Jobs[id].Pace != nil }) {
-			m.open()
-		}
-	}
-}
-
-// open shares what there is between namespaces and then has each share its own.
-func (m *market) open() {
-	p := m.p
-	var stalls []*stall
-	at := map[NamespaceID]*stall{}
-	total := float64(p.soon.of(m.class).total)*float64(p.devices(m.jobs[0])) + m.below()
-	for _, id := range m.jobs {
-		ns := p.c.Jobs[id].Namespace
-		if at[ns] == nil {
-			at[ns] = &stall{namespace: ns}
-			stalls = append(stalls, at[ns])
-		}
-		at[ns].jobs = append(at[ns].jobs, id)
-		total += float64(p.surplus(id))
-	}
-	caps, weights := make([]float64, len(stalls)), make([]float64, len(stalls))
-	for i, s := range stalls {
-		caps[i], weights[i] = s.most(p), float64(p.weight(s.namespace))
-	}
-	shares := waterFill(total, caps, weights)
-	spare := 0.0
-	for i, s := range stalls {
-		left := s.open(p, shares[i])
-		spare += left
-		if caps[i] -= shares[i]; left > 0 {
-			caps[i] = 0
-		}
-	}
-	if spare == 0 {
-		return
-	}
-	for i, more := range waterFill(spare, caps, weights) {
-		if more > 0 {
-			stalls[i].open(p, shares[i]+more)
-		}
-	}
-}
-
-// below is what jobs of lower priority could give, in devices.
-func (m *market) below() float64 {
-	p, first := m.p, &m.p.c.Jobs[m.jobs[0]]
-	if !first.Preempts {
-		return 0
-	}
-	sum := 0.0
-	for _, id := range p.order {
-		if j := &p.jobs[id]; p.c.Jobs[id].Priority < first.Priority && j.limit > j.gone {
-			sum += float64(int64(j.limit-j.gone) * p.devices(id))
-		}
-	}
-	return sum
-}
-
-// most is how many surplus devices the jobs of a namespace could have.
-func (s *stall) most(p *planner) float64 {
-	sum, has := 0.0, 0.0
-	for _, id := range s.jobs {
-		sum += float64(p.room(id))
-		has += float64(p.surplus(id))
-	}
-	first := &p.c.Jobs[s.jobs[0]]
-	quota := p.soon.bounds(first.Growth, p.c.Namespaces[s.namespace].HeadRoom)
-	return min(sum, has+float64(quota)*float64(p.devices(s.jobs[0])))
-}
-
-// room is how many surplus devices a job may have.
-func (p *planner) room(id JobID) int64 {
-	if in := &p.c.Jobs[id]; p.mayGrow(id) {
-		return int64(in.Max-in.Min) * p.devices(id)
-	}
-	return p.surplus(id)
-}
-
-// waterFill shares a total out by weights, to none more than its cap.
-func waterFill(total float64, caps, weights []float64) []float64 {
-	order := make([]int, len(caps))
-	sum := 0.0
-	for i := range order {
-		order[i] = i
-		sum += weights[i]
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(caps[a]/weights[a], caps[b]/weights[b]) })
-	shares := make([]float64, len(caps))
-	for _, i := range order {
-		shares[i] = max(0, min(caps[i], total*weights[i]/sum))
-		total -= shares[i]
-		sum -= weights[i]
-	}
-	return shares
-}
-
-// open has the jobs take from what their namespace has: each that has no pace its share, the others of what is theirs
-// together. It says how many devices nobody wants.
-func (s *stall) open(p *planner, total float64) float64 {
-	caps := make([]float64, len(s.jobs))
-	for i, id := range s.jobs {
-		caps[i] = float64(p.room(id))
-	}
-	shares := waterFill(total, caps, slices.Repeat([]float64{1}, len(s.jobs)))
-	bids := make([]*bid, 0, len(s.jobs))
-	p.offers = p.offers[:0]
-	pool := 0.0
-	for i, id := range s.jobs {
-		if p.c.Jobs[id].Pace != nil {
-			bids = append(bids, p.bid(id, shares[i]))
-			pool += shares[i]
-		}
-	}
-	if len(bids) == 0 {
-		return 0
-	}
-	slices.SortStableFunc(bids, func(a, b *bid) int { return cmp.Compare(a.work, b.work) })
-	first := &p.c.Jobs[s.jobs[0]]
-	others := p.queued(s.namespace, first.Priority)
-	p.guard(bids, int64(pool+0.5), others)
-	for _, b := range bids {
-		b.floor = b.least
-	}
-	p.urge(bids, int64(pool+0.5))
-	left := p.sell(bids, int64(pool+0.5), others)
-	for i, id := range s.jobs {
-		if p.c.Jobs[id].Pace == nil && left <= 0 {
-			p.jobs[id].wish = p.c.Jobs[id].Min + int32(math.Ceil(shares[i]/float64(p.devices(id))-rounding))
-		}
-	}
-	for _, b := range bids {
-		p.jobs[b.id].wish = b.offers[b.taken].size
-		p.out[b.id].Wish, p.out[b.id].Price = p.jobs[b.id].wish, b.price
-		in := &p.c.Jobs[b.id]
-		p.out[b.id].Short = p.out[b.id].Short || min(b.offers[b.taken].size, p.size(b.id)) < in.most(in.Min+b.half)
-	}
-	return float64(max(left, 0))
-}
-
 // guard finds out who would have less than half its share if changes were free, and keeps that much for those of whom
 // it has been so for as long as backfill.
 func (p *planner) guard(bids []*bid, pool int64, others int) {
@@ -255,61 +81,52 @@ func (p *planner) guard(bids []*bid, pool int64, others int) {
 	p.urge(bids, pool)
 	p.sell(bids, pool, others)
 	for _, b := range bids {
-		in := &p.c.Jobs[b.id]
 		b.anew = false
-		half := in.most(in.Min + b.half)
-		p.out[b.id].Short = b.offers[b.taken].size < half
-		since := in.ShortSince
-		if p.out[b.id].Short && since.IsZero() {
-			since = p.c.Now
+		b.short = b.offers[b.taken].size < b.half
+		since := p.shortSince(b)
+		if since.IsZero() {
+			since = p.c.Jobs[b.id].ShortSince // it may be short of what it is to have yet
 		}
 		end := until(since, p.c.Settings.Backfill, p.c.Now)
 		p.wake(end)
 		if since.IsZero() || !end.IsZero() {
 			continue
 		}
-		for b.least < b.urgent && b.offers[b.least].size < half {
+		for b.least < b.urgent && b.offers[b.least].size < b.half {
 			b.least++
 		}
 		b.most = max(b.most, b.least)
-		p.jobs[b.id].owed = in.Min + b.half
+		p.jobs[b.id].owed = b.half
+	}
+}
+
+// shortSince is since when a job is short.
+func (p *planner) shortSince(b *bid) time.Time {
+	switch since := p.c.Jobs[b.id].ShortSince; {
+	case !b.short:
+		return time.Time{}
+	case since.IsZero():
+		return p.c.Now
+	default:
+		return since
 	}
 }
 
 // rounding is what sums of shares may be off.
 const rounding = 1e-9
 
-// crowd are the jobs of one namespace and priority.
-type crowd struct {
-	namespace NamespaceID
-	priority  int32
-}
-
-// queued is how many gangs of a namespace wait that are of a priority. Who starts by this plan is known by now.
-func (p *planner) queued(namespace NamespaceID, priority int32) int {
-	if p.waiters == nil {
-		p.waiters = map[crowd]int{}
-		for i := range p.c.Jobs {
-			if in := &p.c.Jobs[i]; in.Name != "" && in.Stage == Queued && !p.out[i].Start {
-				p.waiters[crowd{in.Namespace, in.Priority}]++
-			}
-		}
-	}
-	return p.waiters[crowd{namespace, priority}]
-}
-
 // bid lists the sizes that a job may have, whose share is so many surplus devices.
 func (p *planner) bid(id JobID, share float64) *bid {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	size, devices := p.size(id), p.devices(id)
-	b := &bid{id: id, half: int32(share/2/float64(devices) + rounding)}
+	b := &bid{id: id, half: in.most(in.Min + int32(share/2/float64(devices)+rounding))}
 	first, tuned := len(p.offers), p.c.Settings.pricing()
-	perNode, left := p.classes.perNode(p.growthScope(id)), in.Pace.left()
-	seconds := func(n int32) float64 { return left / in.Pace.Speed.Speed(int(n), int((n+perNode-1)/perNode)) }
+	b.perNode, b.left = p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	could, fixed := p.mayGrow(id), j.limit <= j.gone
 	grows := could && p.kept(id) && p.tried(id)
-	for n := in.next(in.Min - 1); n != 0 && (n <= max(size, tuned.Trial*in.Pace.Tried) || n == in.Min) && len(p.offers)-first < offersOf; n = in.next(n) {
-		o := offer{size: n, devices: int64(n) * devices, seconds: seconds(n)}
+	sizes := in.ladder(max(size, tuned.Trial*in.Pace.Tried), in.most(size), b.half)
+	for n := in.next(in.Min - 1); n != 0; n = sizes.after(n) {
+		o := offer{size: n, devices: int64(n) * devices, seconds: b.seconds(in, n)}
 		if n != size {
 			o.change = max(in.PauseExpected().Seconds(), o.seconds*tuned.Hesitation)
 		}
@@ -329,6 +146,14 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	b.work = math.Floor(math.Log2(b.offers[0].seconds * float64(b.offers[0].devices)))
 	return b
 }
+
+// seconds is how many seconds are left with so many workers.
+func (b *bid) seconds(in *Job, n int32) float64 {
+	return b.left / in.Pace.Speed.Speed(int(n), int((n+b.perNode-1)/b.perNode))
+}
+
+// before orders those first that have least to do.
+func (b *bid) before(other *bid) int { return cmp.Compare(b.work, other.work) }
 
 // tried says whether a job was measured with as many workers as its world has. Those that have yet to join it pause it in any case:
 // whoever is added meanwhile costs it no other pause.
@@ -398,43 +223,4 @@ func (o *offer) cost(price float64, anew bool) float64 {
 		seconds += o.change
 	}
 	return seconds * (1 + price*float64(o.devices))
-}
-
-// trade has a job that wishes for more take a step from one of the same namespace that has more than it wishes for. Who gave lately
-// takes nothing back, since noise would have two trade to and fro; but it may give more at once: what it tried may be known to be of
-// no use only now, and it ends at its min.
-func (l *level) trade(id JobID, steps int32) bool {
-	p := l.p
-	if p.c.Jobs[id].Pace == nil {
-		return false
-	}
-	for _, donor := range l.jobsOver() {
-		j := &p.jobs[donor]
-		if donor == id || p.size(donor) <= j.wish || p.c.Jobs[donor].Namespace != p.c.Jobs[id].Namespace {
-			continue
-		}
-		fair := func(int64) bool { return p.size(donor) >= j.wish }
-		if (p.rested(id) || p.entitled(id) || p.marksFor(donor, id)) && p.takeOne(id, donor, steps, fair) {
-			return true
-		}
-	}
-	return false
-}
-
-// entitled says whether a job is to have more whatever it gave lately: it was short of half its share for too long, or would miss
-// its deadline.
-func (p *planner) entitled(id JobID) bool { return p.size(id) < max(p.jobs[id].owed, p.out[id].Needs) }
-
-// jobsOver are the jobs of this priority that have more than they wish for.
-func (l *level) jobsOver() []JobID {
-	p := l.p
-	if l.over == nil {
-		l.over = []JobID{}
-		for _, id := range p.order {
-			if in := &p.c.Jobs[id]; in.Priority == l.priority && in.Pace != nil && p.jobs[id].wish > 0 && p.size(id) > p.jobs[id].wish {
-				l.over = append(l.over, id)
-			}
-		}
-	}
-	return l.over
 }

@@ -69,11 +69,7 @@ func (s *simulation) carryOut(id JobID, d *Decision) {
 	if j.Stage == Held {
 		return
 	}
-	if !d.Short {
-		j.ShortSince = time.Time{}
-	} else if j.ShortSince.IsZero() {
-		j.ShortSince = s.Now
-	}
+	j.ShortSince = d.ShortSince
 	s.mark(id, d)
 	for i, n := range d.Places {
 		own := int32(i) < d.Own

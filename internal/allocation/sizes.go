@@ -21,6 +21,9 @@ func (j *Job) most(n int32) int32 {
 
 // next is the smallest legal number of workers above n, 0 when there is none.
 func (j *Job) next(n int32) int32 {
+	if n >= j.Max {
+		return 0
+	}
 	if len(j.Sizes) == 0 {
 		if n = max(n+1, j.Min); n > j.Max {
 			return 0
@@ -37,3 +40,59 @@ func (j *Job) next(n int32) int32 {
 
 // legal says whether a job may have n workers.
 func (j *Job) legal(n int32) bool { return n > 0 && j.most(n) == n }
+
+// offersOf bounds how many sizes of a job are looked at.
+const offersOf = 256
+
+// ladder are the sizes of a job that are looked at: all legal ones, up to some size, and of more than offersOf some. Each is larger
+// than the one before by a part of it then, and those that matter are among them.
+type ladder struct {
+	job *Job
+	// top is the largest; by is by which part a size is larger than the one before, as a power of two.
+	top int32
+	by  int
+	// marks are those that matter.
+	marks [5]int32
+}
+
+// ladder has sizes up to top, among them those next to size, half, and the largest.
+func (j *Job) ladder(top, size, half int32) ladder {
+	l := ladder{job: j, top: top, by: 31, marks: [...]int32{j.most(size - 1), size, j.next(size), half, j.most(top)}}
+	for l.by = 31; l.many(); l.by = min(l.by, 8) - 1 {
+	}
+	return l
+}
+
+// many says whether it has more than offersOf sizes.
+func (l *ladder) many() bool {
+	if len(l.job.Sizes) == 0 && l.by == 31 {
+		return int64(l.top)-int64(l.job.Min) >= offersOf
+	}
+	count := 0
+	for n := l.job.next(l.job.Min - 1); n != 0; n = l.after(n) {
+		if count++; count > offersOf {
+			return true
+		}
+	}
+	return false
+}
+
+// after is the size after one of them, 0 for none.
+func (l *ladder) after(n int32) int32 {
+	if l.by == 31 { // as nearly always: all of them
+		if next := l.job.next(n); next <= l.top {
+			return next
+		}
+		return 0
+	}
+	next := l.job.next(int32(min(int64(n)+max(int64(n>>l.by), 1)-1, int64(l.job.Max))))
+	for _, mark := range l.marks {
+		if mark > n && (next == 0 || mark < next) {
+			next = mark
+		}
+	}
+	if next > l.top {
+		return 0
+	}
+	return next
+}

@@ -122,6 +122,7 @@ func (p *planner) countSuspension() {
 	if progress.Since == nil || suspended == nil || suspended.Status != metav1.ConditionTrue {
 		return
 	}
-	total := value(progress.SuspendedTime).Duration + p.Now.Sub(suspended.LastTransitionTime.Time)
+	// A suspension that began by a clock that was ahead takes nothing off those before it.
+	total := value(progress.SuspendedTime).Duration + max(0, p.Now.Sub(suspended.LastTransitionTime.Time))
 	progress.SuspendedTime = &metav1.Duration{Duration: total.Round(time.Millisecond)}
 }

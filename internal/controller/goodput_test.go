@@ -275,6 +275,24 @@ func TestGoodputOfProgramsThatResumeByThemselves(t *testing.T) {
 	l.expect(50. / 111)
 }
 
+// A suspension that began by a clock that was ahead takes nothing off those before it.
+func TestASuspensionThatBeganAheadTakesNoTime(t *testing.T) {
+	l := newLife(t)
+	l.train(0, 100, 1)
+	l.job.Status.Progress.SuspendedTime = &metav1.Duration{Duration: time.Minute}
+	l.job.Status.Conditions = append(l.job.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionSuspended, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSuspended,
+		LastTransitionTime: metav1.NewTime(start.Add(time.Hour)),
+	})
+	l.job.Status.Workers.Target = ptr.To[int32](0)
+	state := stateOf(l.job)
+	state.Now = start.Add(10 * time.Minute)
+	plan := NewPlan(state, settings)
+	if got := value(plan.Status.Progress.SuspendedTime).Duration; got != time.Minute {
+		t.Errorf("it was suspended for a minute before, and %s are counted", got)
+	}
+}
+
 func TestGoodputLeavesSuspensionsOut(t *testing.T) {
 	l := newLife(t)
 	l.train(0, 100, 1)

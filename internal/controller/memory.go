@@ -128,6 +128,10 @@ func (m *Memory) remember(plan *Plan) {
 // reported remembers what status.progress was written with.
 func (m *Memory) reported(state *State) {
 	seen := &state.World.Progress
+	if m.ReportedRound != state.World.Round {
+		m.Reports = 0
+	}
+	m.Reports++
 	m.ReportedAt, m.ReportedRound = state.Now, state.World.Round
 	m.ReportedSamples, m.ReportedStep = seen.Samples, seen.Step
 }

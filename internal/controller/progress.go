@@ -2,12 +2,15 @@ package controller
 
 import (
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"time"
 
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/speed"
 )
 
 const (
@@ -18,6 +21,10 @@ const (
 	mostProgress   = 2 * time.Minute
 	// firstProgress is how often we look whether a world has anything to report at all.
 	firstProgress = 10 * time.Second
+	// A size that is not known yet is reported as soon as so many seconds of steps were made, in each of the first earlyReports
+	// reports of a world: by the next regular one the world may be another.
+	firstMeasure = 5 * time.Second
+	earlyReports = 4
 )
 
 // refreshProgress brings status.progress up to date when its time has come: at the first step of a world,
@@ -30,17 +37,43 @@ func (p *planner) refreshProgress() {
 	reported := !p.Memory.ReportedAt.IsZero() && p.Memory.ReportedRound == p.World.Round
 	firstStep := p.Job.Status.Progress.Since == nil && p.World.Progress.Step > 0
 	if reported && !firstStep && p.Now.Before(due) {
-		p.lookAgain(due.Sub(p.Now))
-		return
+		if wait := p.untilMeasured(); wait > 0 {
+			p.lookAgain(min(due.Sub(p.Now), wait))
+			return
+		}
 	}
 	if p.makesSteps() {
 		p.reportProgress()
 	}
 	if p.plan.Progress {
-		p.lookAgain(every)
+		p.lookAgain(min(every, firstMeasure))
 	} else {
 		p.lookAgain(min(firstProgress, every))
 	}
+}
+
+// untilMeasured is in how long enough steps may have been made for the size of the world to be known, 0 for now; long where it is
+// known, or should have been told by earlier reports.
+func (p *planner) untilMeasured() time.Duration {
+	memory, seen := &p.Memory, &p.World.Progress
+	if memory.Reports > earlyReports {
+		return mostProgress
+	}
+	workers, nodes := p.worldSpan()
+	known := slices.ContainsFunc(speed.Observations(fleet.SizesSeen(&p.Job.Status.Speed), p.Now), func(o speed.Observation) bool {
+		return o.Workers == workers && o.Nodes == nodes
+	})
+	if known || workers == 0 {
+		return mostProgress
+	}
+	if seen.Step <= memory.ReportedStep || seen.StepTime <= 0 {
+		return firstMeasure
+	}
+	made := float64(seen.Step-memory.ReportedStep) * seen.StepTime.Seconds()
+	if made >= firstMeasure.Seconds() {
+		return 0
+	}
+	return max(firstMeasure-time.Duration(made*float64(time.Second)), time.Second)
 }
 
 func (p *planner) reportProgress() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -20,6 +21,12 @@ func (p *planner) measureSpeed() {
 	status := &p.plan.Status
 	if all, seen := p.addSpeed(); seen {
 		status.Speed.Sizes = fleet.SizesStatus(all)
+	}
+	if p.Grant.Known {
+		status.Speed.ShortSince = nil
+		if since := p.Grant.ShortSince; !since.IsZero() {
+			status.Speed.ShortSince = ptr.To(metav1.NewTime(since))
+		}
 	}
 	told := fleet.ProgressOf(status)
 	if first := told.First(); first > 0 && status.Speed.FirstTotalSteps == nil {

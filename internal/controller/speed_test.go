@@ -11,7 +11,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/speed"
 )
 
 // pace is a job of which every refresh of the progress is looked at.
@@ -19,6 +21,7 @@ type pace struct {
 	*life
 	pods     []*corev1.Pod
 	stepTime time.Duration
+	grant    fleet.Grant
 	notes    []Note
 }
 
@@ -46,7 +49,7 @@ func (l *pace) refresh(second int, progress rendezvous.Progress) {
 	l.t.Helper()
 	progress.StepTime = l.stepTime
 	l.world.Progress = progress
-	state := &State{Now: start.Add(time.Duration(second) * time.Second), Job: l.job, Pods: l.pods, World: l.world, Memory: l.memory}
+	state := &State{Now: start.Add(time.Duration(second) * time.Second), Job: l.job, Pods: l.pods, World: l.world, Memory: l.memory, Grant: l.grant}
 	p := &planner{State: state}
 	p.plan.Status = *l.job.Status.DeepCopy()
 	p.reportProgress()
@@ -206,5 +209,88 @@ func TestTotalsThatAreNotBelieved(t *testing.T) {
 				t.Errorf("it is told as %+v", l.notes)
 			}
 		})
+	}
+}
+
+// However many jobs train, and so however seldom each tells how far it has come: a world that makes steps for some seconds is measured,
+// once, before it grows; and those that are measured write no more than others.
+func TestEveryWorldIsMeasured(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		step      time.Duration
+		total     uint64
+		straggles bool
+		measured  int // after so many seconds of steps at the latest, 0 for not at all
+		most      int // reports in ten minutes
+	}{
+		{"steps of a fifth of a second", 200 * time.Millisecond, 0, false, 10, 6},
+		{"and it is known how many there will be", 200 * time.Millisecond, 1e6, false, 10, 8},
+		{"steps of eight seconds", 8 * time.Second, 0, false, 21, 6},
+		{"a worker that keeps others waiting", time.Second, 0, true, 0, 9},
+	} {
+		l := newPace(t, "n1", "n1")
+		l.stepTime = test.step
+		if test.straggles {
+			l.job.Status.Stragglers = []v1alpha1.Straggler{{}}
+		}
+		const before = 3 // seconds until the first step begins
+		reports, measured, next := 0, 0, 0.0
+		for second := 0; second < 600; second++ {
+			if float64(second) < next && second != before+int(test.step.Seconds()+0.999) {
+				continue
+			}
+			l.world.Progress = rendezvous.Progress{TotalSteps: test.total, StepTime: test.step}
+			if trained := time.Duration(second-before) * time.Second; trained > 0 {
+				l.world.Progress.Step = uint64(trained / test.step)
+			}
+			if l.world.Progress.Step < 2 {
+				l.world.Progress.StepTime = 0
+			}
+			state := &State{
+				Now: start.Add(time.Duration(second) * time.Second), Job: l.job, Pods: l.pods, World: l.world, Memory: l.memory, Training: 1000,
+			}
+			p := &planner{State: state}
+			p.plan.Status = *l.job.Status.DeepCopy()
+			p.refreshProgress()
+			if next = float64(second) + p.plan.After.Seconds(); p.plan.After <= 0 {
+				t.Fatalf("%s: nobody looks again after %d s", test.name, second)
+			}
+			if !p.plan.Progress {
+				continue
+			}
+			reports++
+			if test.straggles {
+				p.plan.Status.Stragglers = l.job.Status.Stragglers
+			}
+			l.write(&p.plan.Status)
+			l.memory.reported(state)
+			if seen := speed.Observations(fleet.SizesSeen(&l.job.Status.Speed), state.Now); len(seen) > 0 && measured == 0 {
+				measured = second - before
+			}
+		}
+		if (measured == 0) != (test.measured == 0) || measured > test.measured || reports > test.most {
+			t.Errorf("%s: it was measured after %d s, and reported %d times", test.name, measured, reports)
+		}
+	}
+}
+
+// Since when a job is short is written with its progress, for the next operator; what no plan says now stays.
+func TestSinceWhenAJobIsShortOutlivesTheOperator(t *testing.T) {
+	l := newPace(t, "n1", "n1")
+	for i, test := range []struct {
+		grant fleet.Grant
+		want  time.Time
+	}{
+		{fleet.Grant{Known: true}, time.Time{}},
+		{fleet.Grant{Known: true, ShortSince: start}, start},
+		{fleet.Grant{}, start},
+		{fleet.Grant{Known: true}, time.Time{}},
+	} {
+		l.grant = test.grant
+		l.steps(10*i, uint64(10*i+1))
+		since := l.job.Status.Speed.ShortSince
+		if (since == nil) != test.want.IsZero() || since != nil && !since.Time.Equal(test.want) {
+			t.Errorf("refresh %d: short since %s, want %s", i, since, test.want)
+		}
 	}
 }

@@ -81,6 +81,8 @@ type Memory struct {
 	ReportedSamples uint64
 	ReportedStep    uint64
 	ReportedRound   uint64
+	// Reports is how often it was written in that round. Lost, a world is reported early once more.
+	Reports int
 }
 
 // Refusal is the answer of the API server to a pod that it would not create.

@@ -33,7 +33,7 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 		if id >= len(plan.Decisions) || c.jobs[j.object.UID] != j {
 			continue
 		}
-		j.short(plan.Decisions[id].Short, v.cluster.Now)
+		j.shortSince = plan.Decisions[id].ShortSince
 		j.promised = c.nodesOf(v, plan.Decisions[id].Promised)
 		grant := c.grantOf(v, id, &plan.Decisions[id])
 		asked := j.asked && v.revisions[id] == j.revision
@@ -48,15 +48,17 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 	}
 }
 
-// short takes note of whether a plan says that a job is short. Another operator begins anew: a job that has little then
-// has it for longer by as much as was known of it.
-func (j *job) short(is bool, now time.Time) {
-	switch {
-	case !is:
-		j.shortSince = time.Time{}
-	case j.shortSince.IsZero():
-		j.shortSince = now
+// shortSinceAt is since when a job is short: as the last plan said, or as the operator before wrote, until there is one. A clock
+// that was ahead says nothing of it.
+func (j *job) shortSinceAt(now time.Time) time.Time {
+	since := j.shortSince
+	if j.granted == 0 {
+		since = timeOf(j.object.Status.Speed.ShortSince)
 	}
+	if since.After(now) {
+		return now
+	}
+	return since
 }
 
 // nodesOf are the nodes of a snapshot that are still there.
@@ -76,7 +78,7 @@ func (c *Cluster) nodesOf(v *view, ids []allocation.NodeID) (all []*node) {
 func (c *Cluster) grantOf(v *view, id int, d *allocation.Decision) Grant {
 	grant := Grant{
 		Count: d.Count, Start: d.Start, Reason: d.Why.Reason, Why: d.Why.Text,
-		Queue: Queue{Position: d.Queue, Start: d.Expected},
+		Queue: Queue{Position: d.Queue, Start: d.Expected}, ShortSince: d.ShortSince,
 	}
 	in := &v.cluster.Jobs[id]
 	grant.NotAllowed = v.cluster.Namespaces[in.Namespace].InForce(in.Policy) != in.Policy
@@ -135,7 +137,7 @@ func (v *view) nameOf(id allocation.JobID) string {
 const NearTheFront = 20
 
 // same says whether two grants allow the same, for the same reason. When a job may start is only a guess,
-// and a change of it wakes nobody; nor do words and places far back in the queue, which change for all with
+// and a change of it wakes nobody; nor does since when it is short, which is written with the progress, nor do words and places far back in the queue, which change for all with
 // every job that starts.
 func (g *Grant) same(other *Grant) bool {
 	if least := min(g.Queue.Position, other.Queue.Position); least > NearTheFront && g.Count == 0 && !g.Start && !other.Start {

@@ -27,7 +27,7 @@ type job struct {
 	misshapen    bool
 	// next are the shapes of further pods of each.
 	next [2]next
-	// pacer keeps how fast it is; shortSince is since when each plan said that it is short, by this process.
+	// pacer keeps how fast it is; shortSince is since when it is short, by the last plan of this process.
 	pacer      pacer
 	shortSince time.Time
 	// promised are the nodes that the last plan promised its gang, by this process.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -89,7 +90,33 @@ func paceOf(f *fitted, status *v1alpha1.TrainingJobStatus) *allocation.Pace {
 		return nil
 	}
 	told := ProgressOf(status)
-	return &allocation.Pace{Speed: f.model, Tried: f.tried, Done: told.Done(), Left: told.Left()}
+	return &allocation.Pace{Speed: f.model, Tried: f.tried, Done: told.Done(), Left: told.Left(), Kept: keptPart(status)}
+}
+
+// evens is so much time at the beginning of a job that is counted as spent in steps: the first minutes say little of those to come.
+const evens = time.Minute
+
+// keptPart is the part of its time since its first step, without suspensions, in which a job made its steps, at the paces that were
+// seen; 0 for not known. Evaluation is no part of it, unlike of status.progress.keptTime.
+func keptPart(status *v1alpha1.TrainingJobStatus) float64 {
+	progress := &status.Progress
+	goodput, err := strconv.ParseFloat(progress.Goodput, 64)
+	if err != nil || !(goodput > 0) || goodput > 1 || progress.KeptTime == nil || progress.KeptTime.Duration <= 0 {
+		return 0
+	}
+	steps, seconds := 0.0, 0.0
+	for _, seen := range SizesSeen(&status.Speed) {
+		if seen.StepsPerSecond > 0 && seen.Steps > 0 {
+			steps += float64(seen.Steps)
+			seconds += float64(seen.Steps) / seen.StepsPerSecond
+		}
+	}
+	held := progress.KeptTime.Seconds() / goodput // until the progress was written
+	part := (float64(value(progress.Step))*seconds/steps + evens.Seconds()) / (held + evens.Seconds())
+	if !(part > 0) {
+		return 0
+	}
+	return min(part, 1)
 }
 
 // samePace says whether two paces are the same to a planner that looks again within a minute anyway: that steps were made

@@ -160,26 +160,71 @@ func TestAPaceThatIsKnownIsNews(t *testing.T) {
 	tell("a doubt", true, func(j *v1alpha1.TrainingJob) { j.Status.Speed.Doubt = "it grew" })
 }
 
-// The planner is told since when it has said that a job is short, and that anew once it was not.
+// The planner is told what it said last of since when a job is short; at first what the operator before wrote, but for what its
+// clock had ahead of this one.
 func TestSinceWhenAJobIsShort(t *testing.T) {
-	k := &clock{now: start}
-	short := false
-	c := New(k.options(func(o *Options) {
-		o.Plan = func(*allocation.Cluster) allocation.Plan {
-			return allocation.Plan{Decisions: []allocation.Decision{{Short: short, For: allocation.None}}}
+	for name, test := range map[string]struct{ written, want time.Duration }{
+		"nothing":                {0, 0},
+		"nine minutes ago":       {-9 * time.Minute, -9 * time.Minute},
+		"a clock that was ahead": {time.Hour, time.Nanosecond},
+	} {
+		k := &clock{now: start}
+		said := time.Time{}
+		c := New(k.options(func(o *Options) {
+			o.Plan = func(*allocation.Cluster) allocation.Plan {
+				return allocation.Plan{Decisions: []allocation.Decision{{ShortSince: said, For: allocation.None}}}
+			}
+		}))
+		job := jobOf("j", trains)
+		if test.written != 0 {
+			job.Status.Speed.ShortSince = ptr.To(metav1.NewTime(start.Add(test.written)))
 		}
-	}))
-	c.SetJob(jobOf("j", trains))
-	for i, test := range []struct {
-		short bool
-		want  time.Duration // below 0 for not at all
-	}{{false, -1}, {true, 1}, {true, 1}, {false, -1}, {true, 4}} {
-		k.now = start.Add(time.Duration(i) * time.Second)
-		short = test.short
-		c.PlanNow()
-		since := seenJob(t, c).ShortSince
-		if since.IsZero() != (test.want < 0) || !since.IsZero() && !since.Equal(start.Add(test.want*time.Second)) {
-			t.Errorf("plan %d: short since %s, want %d s", i, since, test.want)
+		c.SetJob(job)
+		want := time.Time{}
+		if test.want != 0 {
+			want = start.Add(test.want.Truncate(time.Second))
+		}
+		if got := seenJob(t, c).ShortSince; !got.Equal(want) {
+			t.Errorf("%s: short since %s, want %s", name, got, want)
+		}
+		for _, said = range []time.Time{start.Add(-time.Minute), {}, start} {
+			c.PlanNow()
+			if got := seenJob(t, c).ShortSince; !got.Equal(said) {
+				t.Errorf("%s: short since %s, the plan said %s", name, got, said)
+			}
+			if got := c.Grant(job.UID).ShortSince; !got.Equal(said) {
+				t.Errorf("%s: the grant says %s, the plan %s", name, got, said)
+			}
+		}
+	}
+}
+
+// The planner is told what part of its time a job makes steps in, as far as that is known: evaluation counts as little as pauses.
+func TestWhatPartOfItsTimeAJobMakesStepsIn(t *testing.T) {
+	told := func(step int64, kept time.Duration, goodput string) jobChange {
+		return func(j *v1alpha1.TrainingJob) {
+			j.Status.Speed.Sizes = []v1alpha1.SizeSpeed{sizeAt(2, "4", 400, start), sizeAt(4, "8", 800, start)}
+			j.Status.Progress = v1alpha1.ProgressStatus{Step: ptr.To(step), KeptTime: &metav1.Duration{Duration: kept}, Goodput: goodput}
+		}
+	}
+	for name, test := range map[string]struct {
+		job  jobChange
+		want float64
+	}{
+		"nothing but steps":    {told(6000, 1000*time.Second, "1.000"), 1},
+		"pauses":               {told(6000, 1000*time.Second, "0.500"), 1060. / 2060},
+		"evaluation":           {told(6000, 2000*time.Second, "1.000"), 1060. / 2060},
+		"in its first minute":  {told(60, 10*time.Second, "0.500"), 70. / 80},
+		"more steps than time": {told(6000, 10*time.Second, "1.000"), 1},
+		"no steps":             {told(0, time.Hour, "0.500"), 60. / 7260},
+		"steps below nothing":  {told(-6000, time.Hour, "1.000"), 0},
+		"no goodput":           {told(6000, time.Hour, ""), 0},
+		"goodput of nothing":   {told(6000, time.Hour, "0.000"), 0},
+		"no number":            {told(6000, time.Hour, "NaN"), 0},
+		"a time below nothing": {told(6000, -time.Hour, "0.500"), 0},
+	} {
+		if got := paced(t, test.job).Kept; math.Abs(got-test.want) > 1e-9 {
+			t.Errorf("%s: %g, want %g", name, got, test.want)
 		}
 	}
 }

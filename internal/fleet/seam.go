@@ -29,6 +29,8 @@ type Grant struct {
 	Reason, Why string
 	// Queue is the place of a job that waits.
 	Queue Queue
+	// ShortSince is since when the job would have less than half of its share of the devices; zero where it would not.
+	ShortSince time.Time
 	// Bound is when the scheduler of the job's gang has last given a worker of any job a node; zero where that was not
 	// seen.
 	Bound time.Time

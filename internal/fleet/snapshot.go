@@ -110,7 +110,7 @@ func (c *Cluster) jobsInOrder() []*job {
 func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.NamespacedName]allocation.JobID) allocation.Job {
 	b, one := &j.built, j.built.job
 	one.Namespace = namespaces[b.namespace]
-	one.ShortSince = j.shortSince
+	one.ShortSince = j.shortSinceAt(v.cluster.Now)
 	if b.beneficiaries != nil {
 		one.Workers = slices.Clone(one.Workers)
 		for i, name := range b.beneficiaries {

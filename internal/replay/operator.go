@@ -91,13 +91,7 @@ func (o *operator) plan(now time.Duration) bool {
 
 func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 	j := o.job(id)
-	j.Promised = d.Promised
-	switch {
-	case !d.Short:
-		j.ShortSince = time.Time{}
-	case j.ShortSince.IsZero():
-		j.ShortSince = o.cluster.Now
-	}
+	j.Promised, j.ShortSince = d.Promised, d.ShortSince
 	changed := o.mark(id, d) || len(d.Places) > 0
 	if changed {
 		o.why[id] = d.Why.Text

@@ -311,6 +311,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: leastTotalSteps
       type:
         scalar: numeric
+    - name: shortSince
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: sizes
       type:
         list:

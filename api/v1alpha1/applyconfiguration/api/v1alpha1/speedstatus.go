@@ -2,6 +2,10 @@
 
 package v1alpha1
 
+import (
+	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
 // SpeedStatusApplyConfiguration represents a declarative configuration of the SpeedStatus type for use
 // with apply.
 //
@@ -19,6 +23,9 @@ type SpeedStatusApplyConfiguration struct {
 	// than 10% of the least one, or more than 15% steps than that were made. As many steps as were made are then
 	// expected to be left.
 	Doubt *string `json:"doubt,omitempty"`
+	// shortSince is since when the planner would give the job less than half of its share of the devices, where sizes go
+	// by value; none while it would not.
+	ShortSince *v1.Time `json:"shortSince,omitempty"`
 }
 
 // SpeedStatusApplyConfiguration constructs a declarative configuration of the SpeedStatus type for use with
@@ -61,5 +68,13 @@ func (b *SpeedStatusApplyConfiguration) WithLeastTotalSteps(value int64) *SpeedS
 // If called multiple times, the Doubt field is set to the value of the last call.
 func (b *SpeedStatusApplyConfiguration) WithDoubt(value string) *SpeedStatusApplyConfiguration {
 	b.Doubt = &value
+	return b
+}
+
+// WithShortSince sets the ShortSince field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ShortSince field is set to the value of the last call.
+func (b *SpeedStatusApplyConfiguration) WithShortSince(value v1.Time) *SpeedStatusApplyConfiguration {
+	b.ShortSince = &value
 	return b
 }
