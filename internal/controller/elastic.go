@@ -62,14 +62,13 @@ type ElasticMemory struct {
 	Stragglers map[string]bool
 }
 
-// next is what to remember, before this plan adds to it.
+// next is what to remember, before this plan adds to it. What was told stays, for plans that come to tell nothing.
 func (m ElasticMemory) next(attempt int32) ElasticMemory {
 	if m.Attempt != attempt {
 		m = ElasticMemory{Attempt: attempt}
 	}
 	m.Reserved = slices.Clone(m.Reserved)
-	m.Terminating, m.Told, m.MarkedSince = map[string]time.Time{}, map[string]bool{}, map[string]time.Time{}
-	m.Unheard, m.Staying = map[string]bool{}, map[string]bool{}
+	m.Terminating, m.MarkedSince = map[string]time.Time{}, map[string]time.Time{}
 	return m
 }
 
@@ -168,6 +167,7 @@ func (p *planner) followPhase() {
 
 // tellUnheard tells once of each worker that the rendezvous does not hear, and that trains on.
 func (p *planner) tellUnheard(pods []*corev1.Pod) {
+	p.plan.Elastic.Unheard = map[string]bool{}
 	for _, pod := range pods {
 		seen, uid := p.member(pod), string(pod.UID)
 		if !seen.CutOff || !p.rendezvousKnows() {
@@ -188,6 +188,7 @@ func (p *planner) tellUnheard(pods []*corev1.Pod) {
 
 // tellStaying tells once of each worker that was lost and whose pod stays, each time.
 func (p *planner) tellStaying(crew []worker) {
+	p.plan.Elastic.Staying = map[string]bool{}
 	for i := range crew {
 		w := &crew[i]
 		uid := string(w.pod.UID)
@@ -321,6 +322,7 @@ func (p *planner) overWith(w *worker) bool {
 
 // tellLeaving remembers whom the rendezvous knows to be leaving, and tells of each once.
 func (p *planner) tellLeaving(crew []worker) {
+	p.plan.Elastic.Told = map[string]bool{}
 	for i := range crew {
 		w := &crew[i]
 		uid := string(w.pod.UID)

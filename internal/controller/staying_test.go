@@ -67,6 +67,15 @@ func TestAWorkerWhoseProgramIsStartedAnewIsWaitedFor(t *testing.T) {
 	if slices.ContainsFunc(look(state).Notes, told) {
 		t.Error("it is told of twice")
 	}
+	// A plan that decides on another size tells nothing, and forgets nothing.
+	state.Job.Spec.Workers.Max = ptr.To[int32](4)
+	giveRoom(state, 2)
+	if plan := look(state); !plan.Decided {
+		t.Fatalf("nothing is decided: the target is %d", value(plan.Status.Workers.Target))
+	}
+	if slices.ContainsFunc(look(state).Notes, told) {
+		t.Error("it is told of again after another size was decided on")
+	}
 
 	observed(state, pod, func(m *rendezvous.MemberObservation) { m.Standby, m.FellAt = true, time.Time{} })
 	state.Now = now.Add(time.Hour)
