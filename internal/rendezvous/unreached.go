@@ -13,8 +13,8 @@ import (
 // they have not reached for long, and once all have left the world it is found out who is in no next one:
 //
 //   - a holder that two others have not reached, from two nodes if others are on as many, is lost, and the next best state serves.
-//     Where these others have none, or are not more than those whom they do not reach, the holders go on without them, if they are
-//     enough. Otherwise all wait until peers reach who has a state;
+//     Where these others have none, or are not more than those whom they do not reach and those who miss nobody, these go on
+//     without them, if they are enough. Otherwise all wait until peers reach who has a state;
 //   - who says so alone may lie, or be the one that is cut off: it is believed of itself only. It is set aside, and is a standby
 //     again once peers reach it. When that does not help, or takes too long, another takes its place.
 //
@@ -176,7 +176,7 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 	}
 	leave, lost := missing, true
 	switch {
-	case len(missing) >= len(others) && m.goesOnWithout(now, others, true):
+	case m.atOddsWith(others, missing) >= len(others) && m.goesOnWithout(now, others, true):
 		leave, lost = others, false
 	case m.goesOnWithout(now, missing, false):
 	case m.goesOnWithout(now, others, true):
@@ -213,6 +213,18 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 		}
 		told = true
 	}
+}
+
+// atOddsWith counts those whose word is against that of others who could not reach some: these themselves, and whoever of the world has
+// its state, or gets it, and does not miss them.
+func (m *Machine) atOddsWith(others, missing map[string]bool) int {
+	count := len(missing)
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && !others[uid] && !missing[uid] && !m.isLost(mem) && mem.in(&m.world.record) {
+			count++
+		}
+	}
+	return count
 }
 
 // goesOnWithout says whether there is a state to go on from without some members, and whether those who are left are enough, where

@@ -27,6 +27,8 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"both halves of a world":                          halves,
 		"two do not reach all who have the state":         fewDoNotReachMany,
 		"who leaves has the state":                        leaverApart,
+		"newcomers that are cut off, one has saved":       newcomersApart,
+		"two do not get what others have got":             othersHaveGot,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := emptyFleet(t)
@@ -349,4 +351,58 @@ func leaverApart(f *fleet) string {
 		return fmt.Sprintf("the snapshot of step %d cannot be had, and there is %+v", newest, f.record)
 	}
 	return f.goesOn(l, 2)
+}
+
+// grows has the world of a leader be joined by so many more.
+func (f *fleet) grows(l *modelLeader, by int) (newcomers []string) {
+	f.target += int32(by)
+	for range by {
+		newcomers = append(newcomers, fmt.Sprintf("p%02d", f.made))
+		f.makePod()
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	return newcomers
+}
+
+// onlyLost says what is wrong when others than these were lost.
+func (f *fleet) onlyLost(l *modelLeader, uids ...string) string {
+	for i := range l.machine.losses {
+		if loss := &l.machine.losses[i]; !slices.Contains(uids, loss.UID) {
+			return fmt.Sprintf("%s is lost in round %d: %s", loss.UID, loss.Round, loss.Message)
+		}
+	}
+	return ""
+}
+
+// newcomersApart: the state of a barrier was saved by one, and all others have it live. Two newcomers on a broken network do not reach
+// the one, and nobody reaches them: the others are more.
+func newcomersApart(f *fleet) string {
+	f.target = 5
+	l := f.training(5)
+	newcomers := f.grows(l, 2)
+	for _, uid := range newcomers {
+		f.pods[uid].apart = true
+	}
+	f.lasting(l, 10*time.Minute)
+	if wrong := f.onlyLost(l, newcomers...); wrong != "" || f.lossOf(l, newcomers[0]) == "" || f.lossOf(l, newcomers[1]) == "" {
+		return fmt.Sprintf("%s; round %d; losses %+v", wrong, f.record.Round, l.machine.losses)
+	}
+	return f.goesOn(l, 5)
+}
+
+// othersHaveGot: one holds the snapshot that all go back to. Two do not reach it, and two have it by then.
+func othersHaveGot(f *fleet) string {
+	f.target = 5
+	l := f.training(5)
+	f.vague()
+	f.pods["p04"].save(lifecycle.Staging{})
+	newest := uint64(len(f.pods["p04"].process.state))
+	f.turns(l, 10)
+	f.pods["p00"].apart, f.pods["p02"].apart = true, true
+	f.breaks("p01")
+	f.lasting(l, 90*time.Second)
+	if wrong := f.onlyLost(l); wrong != "" || f.record.FromStep != newest {
+		return fmt.Sprintf("%s; the snapshot is of step %d, and %+v", wrong, newest, f.record)
+	}
+	return f.goesOn(l, 3)
 }
