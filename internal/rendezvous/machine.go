@@ -395,7 +395,7 @@ func (m *Machine) attend(now time.Time) *plan {
 		return nil
 	}
 	m.began(now)
-	m.takeBack()
+	m.takeBack(now)
 	if m.findRefusal(now) {
 		return nil
 	}

@@ -24,6 +24,10 @@ const (
 	// asideAtMost is for how long a worker may be set aside, asidesAtMost how many times before its world makes a step.
 	asideAtMost  = 2 * time.Minute
 	asidesAtMost = 2
+	// firstAside is for how long who is set aside the second time stays so, though peers connect to it: that it answers does not mean
+	// that a state can be had from it, or by it. It doubles with each time.
+	firstAside = 30 * time.Second
+	lastAside  = time.Hour
 )
 
 // witness is a member that could not reach another one.
@@ -34,8 +38,18 @@ type aside struct {
 	// since is when it was set aside; zero while it is not. times is how often it was since its world made a step.
 	since time.Time
 	times int
+	// lost is true for one that was lost by that.
+	lost bool
 	// by could not reach it since then: in the last world, or in one before. Who is gone may have said the truth.
 	by []witness
+}
+
+// backOff is for how long it is not taken back, though peers connect to it.
+func (a *aside) backOff() time.Duration {
+	if a.times < asidesAtMost {
+		return 0
+	}
+	return min(firstAside<<min(a.times-asidesAtMost, 8), lastAside)
 }
 
 func (mem *member) isAside() bool { return !mem.aside.since.IsZero() }
@@ -184,8 +198,16 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 	default:
 		m.broken.awaits, lost = true, false
 	}
-	for uid := range leave {
-		m.setAside(now, m.members[uid])
+	for i := range m.gang.Members {
+		uid := m.gang.Members[i].UID
+		mem := m.members[uid]
+		if !leave[uid] || mem.isAside() {
+			continue
+		}
+		m.setAside(now, mem)
+		if others[uid] && mem.aside.times >= asidesAtMost && m.world.ranks.rank(uid) >= 0 {
+			m.lose(now, uid, mem, false, fmt.Sprintf("it could not get the state of round %d, nor that of a world before", m.world.record.Round))
+		}
 	}
 	told := false
 	for i := range m.gang.Members {
@@ -269,15 +291,16 @@ func (m *Machine) explainAside(format string, args ...any) {
 }
 
 // takeBack has those take part again that were set aside, and whom peers reach.
-func (m *Machine) takeBack() {
+func (m *Machine) takeBack(now time.Time) {
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
 		p := &mem.probe
-		if !mem.isAside() || len(p.yes) == 0 || len(p.yes) < min(enoughWitnesses, len(p.peers)) {
+		if !mem.isAside() || mem.gone || mem.aside.lost && mem.aside.times >= asidesAtMost || now.Sub(mem.aside.since) < mem.aside.backOff() ||
+			len(p.yes) == 0 || len(p.yes) < min(enoughWitnesses, len(p.peers)) {
 			continue
 		}
 		m.note(notedCutOff, "%s can reach %s, which was left out of round %d", m.names(p.yes), mem.want.Name, m.world.record.Round)
-		mem.aside.since, mem.aside.by = time.Time{}, nil
+		mem.aside.since, mem.aside.by, mem.aside.lost = time.Time{}, nil, false
 		m.endProbe(mem)
 		m.out.Changed = true
 	}
@@ -285,7 +308,7 @@ func (m *Machine) takeBack() {
 
 // asideLoss says why a member is lost that was set aside for long; empty when it is not.
 func (m *Machine) asideLoss(now time.Time, mem *member) string {
-	if !mem.isAside() || now.Sub(mem.aside.since) < asideAtMost || m.broken != nil && m.broken.awaits {
+	if !mem.isAside() || mem.aside.lost || now.Sub(mem.aside.since) < asideAtMost || m.broken != nil && m.broken.awaits {
 		return ""
 	}
 	return fmt.Sprintf("it and its peers could not get the state of their world from each other, and in %s too few of them have reached it", asideAtMost)

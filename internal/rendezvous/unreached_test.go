@@ -29,6 +29,9 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"who leaves has the state":                        leaverApart,
 		"newcomers that are cut off, one has saved":       newcomersApart,
 		"two do not get what others have got":             othersHaveGot,
+		"newcomers that can be dialled, and get nothing":  newcomersStarved,
+		"who is lost for that stays lost":                 starvedStayLost,
+		"a holder that answers, and gives nothing":        answersInVain,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := emptyFleet(t)
@@ -405,4 +408,58 @@ func othersHaveGot(f *fleet) string {
 		return fmt.Sprintf("%s; the snapshot is of step %d, and %+v", wrong, newest, f.record)
 	}
 	return f.goesOn(l, 3)
+}
+
+// newcomersStarved: peers reach them, and they get no state from anybody. The others do not stand still for them again and again.
+func newcomersStarved(f *fleet) string {
+	l := f.training(3)
+	newcomers := f.grows(l, 2)
+	for _, uid := range newcomers {
+		f.pods[uid].starved = true
+	}
+	f.lasting(l, 10*time.Minute)
+	if wrong := f.onlyLost(l, newcomers...); wrong != "" || len(l.machine.losses) != 2 || f.record.Round > 6 {
+		return fmt.Sprintf("%s; round %d; losses %+v", wrong, f.record.Round, l.machine.losses)
+	}
+	return f.goesOn(l, 3)
+}
+
+// starvedStayLost: peers go on to reach them, and the controller has not heard of the loss yet.
+func starvedStayLost(f *fleet) string {
+	l := f.training(3)
+	newcomers := f.grows(l, 2)
+	for _, uid := range newcomers {
+		f.pods[uid].starved = true
+	}
+	for n := 0; len(l.machine.losses) < 2; n++ {
+		if f.turn(l); n == 2000 {
+			return fmt.Sprintf("round %d; losses %+v", f.record.Round, l.machine.losses)
+		}
+	}
+	for range 300 {
+		for _, uid := range newcomers {
+			if l.machine.Observe(f.now).Members[uid].Stays || l.machine.isStandby(uid, l.machine.members[uid]) {
+				return uid + " is lost, and is to be in a world again"
+			}
+		}
+		f.turn(l)
+	}
+	if len(l.machine.losses) != 2 {
+		return fmt.Sprintf("two are lost, and told are %+v", l.machine.losses)
+	}
+	return f.goesOn(l, 3)
+}
+
+// answersInVain: peers connect to who has the only state, and get nothing. They try less and less often, so that the controller can
+// end the attempt.
+func answersInVain(f *fleet) string {
+	f.minimum = 2
+	l, _ := f.soleHolder(false)
+	f.pods["p00"].starved, f.pods["p01"].starved = true, true
+	f.breaks("p00")
+	f.lasting(l, 20*time.Minute)
+	if phase := l.machine.Observe(f.now).Phase; f.record.Round > 8 || phase != PhaseRegrouping || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("the leader is %s in round %d; losses %+v", phase, f.record.Round, l.machine.losses)
+	}
+	return ""
 }
