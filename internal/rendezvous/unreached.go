@@ -188,11 +188,14 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 			}
 		}
 	}
-	leave, lost := missing, true
+	leave, lost, only := missing, true, false
 	switch {
 	case m.atOddsWith(others, missing) >= len(others) && m.goesOnWithout(now, others, true):
 		leave, lost = others, false
 	case m.goesOnWithout(now, missing, false):
+		// What somebody has live may yet not serve: whose snapshot is the only one is not given up.
+		lost = m.world.record.FromStep == 0 || m.without(now, missing, func() bool { return len(m.states()) > 0 })
+		only = !lost
 	case m.goesOnWithout(now, others, true):
 		leave, lost = others, false
 	default:
@@ -228,13 +231,14 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 		case told: // one is enough to say what is wrong
 		case m.broken.awaits:
 			m.explainAside("nobody else has a state to go on from, and %s could not be reached by %s: %s", mem.want.Name, who, why)
-		case lost: // it only had the state
+		case lost || only: // it only had the state, or has it alone
 			m.explainAside("%s could not be reached by %s: %s", mem.want.Name, who, why)
 		default:
 			m.explainAside("%s could not be reached by %s, who are left out until peers reach them: %s", mem.want.Name, who, why)
 		}
 		told = true
 	}
+	m.broken.awaits = m.broken.awaits || only
 }
 
 // atOddsWith counts those whose word is against that of others who could not reach some: these themselves, and whoever of the world has
@@ -252,21 +256,28 @@ func (m *Machine) atOddsWith(others, missing map[string]bool) int {
 // goesOnWithout says whether there is a state to go on from without some members, and whether those who are left are enough, where
 // that is asked.
 func (m *Machine) goesOnWithout(now time.Time, some map[string]bool, enough bool) bool {
+	return m.without(now, some, func() bool { return m.hasState() && (!enough || m.survivors(now) != nil) })
+}
+
+// without says whether something were so if some members were set aside.
+func (m *Machine) without(now time.Time, some map[string]bool, so func() bool) bool {
 	were := map[*member]time.Time{}
 	for uid := range some {
 		mem := m.members[uid]
 		were[mem], mem.aside.since = mem.aside.since, now
 	}
-	goesOn := m.hasState() && (!enough || m.survivors(now) != nil)
+	is := so()
 	for mem, since := range were {
 		mem.aside.since = since
 	}
-	return goesOn
+	return is
 }
 
-// hasState says whether those who were not set aside have a state to go on from.
+// hasState says whether those who were not set aside have a state to go on from. That of before the first step is what programs start
+// with: it is none where others were made.
 func (m *Machine) hasState() bool {
-	return m.world.record.FromStep == 0 && m.furthest() == 0 || len(m.lives(nil)) > 0 || len(m.states()) > 0
+	return m.world.record.FromStep == 0 && m.furthest() == 0 || len(m.states()) > 0 ||
+		slices.ContainsFunc(m.lives(nil), func(l live) bool { return l.step > 0 })
 }
 
 // setAside has a member be in no world until its peers reach it.
@@ -280,14 +291,30 @@ func (m *Machine) setAside(now time.Time, mem *member) {
 
 // explainAside says why the world is left, where nothing else does.
 func (m *Machine) explainAside(format string, args ...any) {
+	r := m.broken
+	if r.asides++; r.asides > maxExplained {
+		r.why = strings.TrimSuffix(r.why, moreAside(r.asides-1)) + moreAside(r.asides)
+		return
+	}
 	text := fmt.Sprintf(format, args...)
 	m.note(notedBroken, "%s", text)
-	switch r := m.broken; {
+	switch {
 	case r.wished || !r.unknown:
 		r.why += "; " + text
 	default:
 		r.why, r.unknown = text, false
 	}
+}
+
+// maxExplained is of how many it is said why they were set aside, in the words that all members are told.
+const maxExplained = 3
+
+// moreAside counts the others.
+func moreAside(asides int) string {
+	if asides <= maxExplained {
+		return ""
+	}
+	return fmt.Sprintf("; and %d more are left out", asides-maxExplained)
 }
 
 // takeBack has those take part again that were set aside, and whom peers reach.
@@ -314,8 +341,14 @@ func (m *Machine) asideLoss(now time.Time, mem *member) string {
 	return fmt.Sprintf("it and its peers could not get the state of their world from each other, and in %s too few of them have reached it", asideAtMost)
 }
 
-// allReached forgets what was said of those whose world has made a step: that took the state of all.
+// allReached forgets what was said of those whose world has made a step: that took the state of all. What was said of others was in
+// worlds that are over.
 func (m *Machine) allReached() {
+	for _, mem := range m.members {
+		if !mem.isAside() {
+			mem.aside.by = nil
+		}
+	}
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; mem != nil {
 			mem.aside = aside{}

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,25 +14,27 @@ import (
 // Histories in which the operator hears everybody, and some of those who hold the newest state cannot be reached by all others.
 func TestHoldersThatAreNotReached(t *testing.T) {
 	for name, play := range map[string]func(*fleet) string{
-		"the only holder, and an older snapshot is there": olderServes,
-		"who has made one step more than the others":      stepAhead,
-		"the only holder of the only snapshot is enough":  goesOnAlone,
-		"the only holder of the only snapshot, for long":  waitedFor,
-		"one lies about the holder":                       oneLies,
-		"one of two does not reach the other":             oneOfTwo,
-		"one of two, and the world needs two":             anotherInItsPlace,
-		"two on one node do not reach another one":        fromOneNode,
-		"one says that it is where another one is":        inTheSamePlace,
-		"the only holder ends meanwhile":                  holderEnds,
-		"a newcomer reaches nobody":                       newcomerApart,
-		"both halves of a world":                          halves,
-		"two do not reach all who have the state":         fewDoNotReachMany,
-		"who leaves has the state":                        leaverApart,
-		"newcomers that are cut off, one has saved":       newcomersApart,
-		"two do not get what others have got":             othersHaveGot,
-		"newcomers that can be dialled, and get nothing":  newcomersStarved,
-		"who is lost for that stays lost":                 starvedStayLost,
-		"a holder that answers, and gives nothing":        answersInVain,
+		"the only holder, and an older snapshot is there":  olderServes,
+		"who has made one step more than the others":       stepAhead,
+		"the only holder of the only snapshot is enough":   goesOnAlone,
+		"the only holder of the only snapshot, for long":   waitedFor,
+		"one lies about the holder":                        oneLies,
+		"one of two does not reach the other":              oneOfTwo,
+		"one of two, and the world needs two":              anotherInItsPlace,
+		"two on one node do not reach another one":         fromOneNode,
+		"one says that it is where another one is":         inTheSamePlace,
+		"the only holder ends meanwhile":                   holderEnds,
+		"a newcomer reaches nobody":                        newcomerApart,
+		"both halves of a world":                           halves,
+		"two do not reach all who have the state":          fewDoNotReachMany,
+		"who leaves has the state":                         leaverApart,
+		"newcomers that are cut off, one has saved":        newcomersApart,
+		"two do not get what others have got":              othersHaveGot,
+		"newcomers that can be dialled, and get nothing":   newcomersStarved,
+		"who is lost for that stays lost":                  starvedStayLost,
+		"a holder that answers, and gives nothing":         answersInVain,
+		"one says that it has the state of the beginning":  func(f *fleet) string { return statePretended(f, 0) },
+		"one says that it has a state, and cannot save it": func(f *fleet) string { return statePretended(f, 3) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := emptyFleet(t)
@@ -462,4 +465,54 @@ func answersInVain(f *fleet) string {
 		return fmt.Sprintf("the leader is %s in round %d; losses %+v", phase, f.record.Round, l.machine.losses)
 	}
 	return ""
+}
+
+// statePretended: one says that it has left the world with a state that it has not. The holder of the only snapshot is waited for.
+func statePretended(f *fleet, step uint64) string {
+	f.minimum = 2
+	l, newest := f.soleHolder(false)
+	f.pods["p02"].apart, f.pods["p00"].pretends = true, &step
+	f.breaks("p01")
+	f.lasting(l, 5*time.Minute)
+	if phase := l.machine.Observe(f.now).Phase; phase != PhaseRegrouping || l.machine.fatal != "" || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("the leader is %s (%s) in round %d; losses %+v", phase, l.machine.fatal, f.record.Round, l.machine.losses)
+	}
+	f.pods["p02"].apart = false
+	f.lasting(l, time.Minute)
+	if f.record.FromStep != newest {
+		return fmt.Sprintf("the world goes on after step %d, and the snapshot is of step %d", f.record.FromStep, newest)
+	}
+	return f.goesOn(l, 3)
+}
+
+// Of thousands it is not said of each why it was set aside: all members are told.
+func TestThousandsThatAreSetAsideAreCounted(t *testing.T) {
+	for _, began := range []recovery{{unknown: true}, {why: "p00 leaves", wished: true, unknown: true}} {
+		m := &Machine{broken: &began}
+		for i := range MaxWorkers {
+			m.explainAside("p%d is left out until its peers reach it: %s", i, strings.Repeat("i/o timeout ", 20))
+		}
+		why := m.broken.why
+		if len(why) > 2<<10 || !strings.Contains(why, "p0 is left out") || !strings.HasSuffix(why, "; and 9997 more are left out") {
+			t.Errorf("%d bytes are said of them: %.2000s", len(why), why)
+		}
+	}
+}
+
+// What was said in worlds that made no step counts no more once one has made one, of whoever is in it or not. Who is left out stays so.
+func TestWordsEndWithTheirWorlds(t *testing.T) {
+	by := []witness{{uid: "p03"}}
+	m := &Machine{
+		world: &world{ranks: &rankTable{uids: []string{"p00", "gone"}}},
+		members: map[string]*member{
+			"p00": {aside: aside{times: 1, by: by}}, "p01": {aside: aside{times: 1, by: by}},
+			"p02": {aside: aside{since: time.Unix(1, 0), times: 1, by: by}},
+		},
+	}
+	m.allReached()
+	for uid, want := range map[string]aside{"p00": {}, "p01": {times: 1}, "p02": {since: time.Unix(1, 0), times: 1, by: by}} {
+		if got := m.members[uid].aside; !reflect.DeepEqual(got, want) {
+			t.Errorf("of %s it is known %+v, want %+v", uid, got, want)
+		}
+	}
 }
