@@ -516,3 +516,36 @@ func TestWordsEndWithTheirWorlds(t *testing.T) {
 		}
 	}
 }
+
+// However many are set aside: peers are asked about one that is silent, and in turn about each of these.
+func TestManyThatAreSetAsideLeaveRoomForOthers(t *testing.T) {
+	f := emptyFleet(t)
+	f.target, f.hang = 4, 10*time.Minute
+	l := f.training(4)
+	waiting := map[string]bool{}
+	for range 40 {
+		waiting[fmt.Sprintf("p%02d", f.made)] = true
+		f.makePod()
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 2)
+	for uid := range waiting {
+		f.pods[uid].apart = true
+		l.machine.setAside(f.now, l.machine.members[uid])
+	}
+	f.turns(l, 2)
+	f.pods["p03"].frozen = true
+	asked := 0
+	for range 150 {
+		f.turn(l)
+		for uid := range waiting {
+			if len(l.machine.members[uid].probe.peers) > 0 {
+				delete(waiting, uid)
+			}
+		}
+		asked = max(asked, len(l.machine.members["p03"].probe.peers))
+	}
+	if asked < enoughWitnesses || len(waiting) > 0 || f.lossOf(l, "p03") == "" {
+		t.Errorf("%d are asked about one that is silent, lost are %+v, and nobody about %d that are set aside", asked, l.machine.losses, len(waiting))
+	}
+}
