@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -89,9 +90,12 @@ type saying struct {
 // hearUnreached takes what the members of the world say of those who hold the state that it was to begin with, and returns what
 // each has said.
 func (m *Machine) hearUnreached() map[string][]saying {
-	holders := map[holder]*member{}
+	named, holders := map[holder]bool{}, map[holder]*member{}
+	for i := range m.world.holders {
+		named[m.world.holders[i].holder] = true
+	}
 	for i := range m.gang.Members {
-		if mem := m.members[m.gang.Members[i].UID]; mem.serves.Port > 0 && (m.world.adopted || m.isHolder(mem)) {
+		if mem := m.members[m.gang.Members[i].UID]; mem.serves.Port > 0 && (m.world.adopted || named[mem.holder()]) {
 			at := mem.holder()
 			if _, both := holders[at]; both {
 				mem = nil // one of them says that it is where the other is
@@ -99,7 +103,7 @@ func (m *Machine) hearUnreached() map[string][]saying {
 			holders[at] = mem
 		}
 	}
-	said := map[string][]saying{}
+	said, missed := map[string][]saying{}, map[*member]map[string]witness{}
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) || !mem.in(&m.world.record) {
@@ -113,11 +117,24 @@ func (m *Machine) hearUnreached() map[string][]saying {
 			if said[uid] = append(said[uid], saying{of, u.Why}); m.isLost(of) {
 				continue
 			}
-			of.aside.by = slices.DeleteFunc(of.aside.by, func(w witness) bool { return w.uid == uid })
-			of.aside.by = append(of.aside.by, witness{uid, mem.want.Name, mem.want.Node, u.Why})
+			if missed[of] == nil {
+				missed[of] = map[string]witness{}
+			}
+			missed[of][uid] = witness{uid, mem.want.Name, mem.want.Node, u.Why}
+		}
+	}
+	for of, by := range missed {
+		of.aside.by = slices.DeleteFunc(of.aside.by, func(w witness) bool { _, again := by[w.uid]; return again })
+		for _, uid := range slices.SortedFunc(maps.Keys(by), m.byRank) {
+			of.aside.by = append(of.aside.by, by[uid])
 		}
 	}
 	return said
+}
+
+// byRank compares members of the world.
+func (m *Machine) byRank(a, b string) int {
+	return cmp.Compare(m.world.ranks.rank(a), m.world.ranks.rank(b))
 }
 
 // unreached are the holders that enough others could not reach, with these. Of two halves that do not reach each other it is one:
@@ -129,23 +146,34 @@ func (m *Machine) unreached() map[string][]witness {
 			there[mem.want.Node]++
 		}
 	}
-	for {
-		var worst *member
-		for i := range m.gang.Members {
-			uid := m.gang.Members[i].UID
-			if mem := m.members[uid]; gone[uid] == nil && mem.isUnreached(there) &&
-				(worst == nil || cmp.Or(cmp.Compare(len(mem.aside.by), len(worst.aside.by)), cmp.Compare(mem.want.Ordinal, worst.want.Ordinal)) > 0) {
-				worst = mem
-			}
-		}
-		if worst == nil {
-			return gone
-		}
-		gone[worst.want.UID] = slices.Clone(worst.aside.by)
-		for _, mem := range m.members {
-			mem.aside.by = slices.DeleteFunc(mem.aside.by, func(w witness) bool { return w.uid == worst.want.UID })
+	// missed are the members that so many have not reached, missedBy those whom each has not.
+	missed, missedBy, most := map[int][]*member{}, map[string][]*member{}, 0
+	for i := range m.gang.Members {
+		mem := m.members[m.gang.Members[i].UID]
+		n := len(mem.aside.by)
+		missed[n], most = append(missed[n], mem), max(most, n)
+		for _, w := range mem.aside.by {
+			missedBy[w.uid] = append(missedBy[w.uid], mem)
 		}
 	}
+	for count := most; count >= enoughWitnesses; count-- {
+		slices.SortFunc(missed[count], func(a, b *member) int { return cmp.Compare(b.want.Ordinal, a.want.Ordinal) })
+		for _, mem := range missed[count] {
+			if n := len(mem.aside.by); n < count {
+				missed[n] = append(missed[n], mem) // what one of those has said who are gone does not count
+				continue
+			}
+			if !mem.isUnreached(there) {
+				continue
+			}
+			uid := mem.want.UID
+			gone[uid] = slices.Clone(mem.aside.by)
+			for _, other := range missedBy[uid] {
+				other.aside.by = slices.DeleteFunc(other.aside.by, func(w witness) bool { return w.uid == uid })
+			}
+		}
+	}
+	return gone
 }
 
 // isUnreached says whether enough others could not reach a member: two, on two nodes if others are on as many. On each node are so
