@@ -216,18 +216,18 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 			}
 		}
 	}
-	leave, lost, only := missing, true, false
+	leave, lost, only := missing, false, false
 	switch {
 	case m.atOddsWith(others, missing) >= len(others) && m.goesOnWithout(now, others, true):
-		leave, lost = others, false
+		leave = others
 	case m.goesOnWithout(now, missing, false):
 		// What somebody has live may yet not serve: whose snapshot is the only one is not given up.
 		lost = m.world.record.FromStep == 0 || m.without(now, missing, func() bool { return len(m.states()) > 0 })
 		only = !lost
 	case m.goesOnWithout(now, others, true):
-		leave, lost = others, false
+		leave = others
 	default:
-		m.broken.awaits, lost = true, false
+		m.broken.awaits = true
 	}
 	for i := range m.gang.Members {
 		uid := m.gang.Members[i].UID
@@ -240,6 +240,12 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 			m.lose(now, uid, mem, false, fmt.Sprintf("it could not get the state of round %d, nor that of a world before", m.world.record.Round))
 		}
 	}
+	m.explainUnreached(now, gone, lost, only)
+	m.broken.awaits = m.broken.awaits || only
+}
+
+// explainUnreached says by whose word holders are lost or set aside; only is true when they have the only snapshot.
+func (m *Machine) explainUnreached(now time.Time, gone map[string][]witness, lost, only bool) {
 	told := false
 	for i := range m.gang.Members {
 		uid := m.gang.Members[i].UID
@@ -266,7 +272,6 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 		}
 		told = true
 	}
-	m.broken.awaits = m.broken.awaits || only
 }
 
 // atOddsWith counts those whose word is against that of others who could not reach some: these themselves, and whoever of the world has
