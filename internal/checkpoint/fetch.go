@@ -35,16 +35,18 @@ const (
 // again in a while.
 var ErrUnreached = errors.New("could not be reached")
 
-// Unreached is a holder that could not be reached, or not to the end, and why.
+// Unreached is a holder that could not be reached, or not to the end, and why. Gave is true when something came from it before.
 type Unreached struct {
 	Holder Holder
 	Why    error
+	Gave   bool
 }
 
-// missed is a fetch that came to nothing, and those of the holders that could not be reached.
+// missed is a fetch that came to nothing, those of the holders that could not be reached, and whether something came.
 type missed struct {
 	error
 	unreached []Unreached
+	moved     bool
 }
 
 func (m missed) Unwrap() error { return m.error }
@@ -53,6 +55,12 @@ func (m missed) Unwrap() error { return m.error }
 func UnreachedIn(err error) []Unreached {
 	fetch, _ := errors.AsType[missed](err)
 	return fetch.unreached
+}
+
+// MovedIn says whether some of the files came in a fetch that came to nothing.
+func MovedIn(err error) bool {
+	fetch, _ := errors.AsType[missed](err)
+	return fetch.moved
 }
 
 // ErrLocal marks what no other holder can mend.

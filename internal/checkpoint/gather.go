@@ -32,7 +32,7 @@ const (
 // so. Files that came whole stay then.
 func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) error {
 	now := time.Now()
-	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now}
+	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now, gave: map[string]bool{}}
 	g.changed = sync.NewCond(&g.mu)
 	g.shared, g.enough = context.WithCancel(ctx)
 	defer g.enough()
@@ -79,6 +79,8 @@ type gathering struct {
 	gone    []Unreached
 	running int
 	moved   time.Time
+	// gave are the holders that something came from.
+	gave map[string]bool
 	// holding is how many streams from holders there are.
 	holding int
 	// claimed is true once room for files was claimed.
@@ -256,10 +258,10 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 	defer g.changed.Broadcast()
 	g.running--
 	p.running = false
-	if len(missing) == 0 || missing[0] != (span{p.from, p.to}) {
-		g.moved = time.Now()
-	}
 	name := from.String()
+	if len(missing) == 0 || missing[0] != (span{p.from, p.to}) {
+		g.moved, g.gave[name] = time.Now(), true
+	}
 	switch {
 	case err == nil || early || g.ctx.Err() != nil:
 	case errors.Is(err, ErrLocal):
@@ -267,7 +269,7 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 	default:
 		p.of.errs = append(p.of.errs, fmt.Errorf("from %s: %w", from, err))
 		if errors.Is(err, ErrUnreached) && !g.isGone(from) {
-			g.gone = append(g.gone, Unreached{from, err})
+			g.gone = append(g.gone, Unreached{Holder: from, Why: err})
 		}
 	}
 	if len(missing) > 0 {
@@ -366,7 +368,11 @@ func (g *gathering) result() error {
 		case g.local != nil:
 			a.errs = append(a.errs, g.local)
 		}
-		return missed{fmt.Errorf("fetch snapshot %v: %w", a.ID, listed(a.errs)), slices.Clone(g.gone)}
+		gone := slices.Clone(g.gone)
+		for i := range gone {
+			gone[i].Gave = g.gave[gone[i].Holder.String()]
+		}
+		return missed{fmt.Errorf("fetch snapshot %v: %w", a.ID, listed(a.errs)), gone, len(g.gave) > 0}
 	}
 	return nil
 }

@@ -2,7 +2,10 @@ package checkpoint
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -183,5 +186,43 @@ func TestTrimKeepsWhatIsReliedOn(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"1-1." + key(0), "1-5." + key(0)}, files(t, store)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// broken is a connection that breaks off after so many bytes.
+type broken struct {
+	net.Conn
+	left int
+}
+
+func (b *broken) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n, err := b.Conn.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// Of a holder that breaks off it is told whether something came from it.
+func TestWhatCameBeforeItBrokeOff(t *testing.T) {
+	for name, row := range map[string]struct {
+		bytes int
+		gave  bool
+	}{"after two of three blocks": {5 << 19, true}, "at once": {0, false}} {
+		t.Run(name, func(t *testing.T) {
+			holding, store := open(t, 1), open(t, 1)
+			want := put(t, holding, ID{Round: 1, Step: 9}, content(3, 3<<20))
+			_, holder := serve(t, holding)
+			store.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+				return &broken{conn, row.bytes}, err
+			}
+			err := store.Fetch(t.Context(), fetcher, Wanted{Snapshot: want, Holders: with(want, holder)})
+			left := UnreachedIn(err)
+			if len(left) != 1 || left[0].Gave != row.gave || MovedIn(err) != row.gave {
+				t.Errorf("unreached are %+v, and it has moved: %v (%v)", left, MovedIn(err), err)
+			}
+		})
 	}
 }

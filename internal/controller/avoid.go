@@ -51,19 +51,42 @@ func (p *planner) avoid(nodes []string, why string) {
 	p.plan.Status.AvoidedNodes = all
 }
 
-// avoidUnreached keeps the job off the nodes of workers that were set aside, since peers do not reach them, and are given up. No
-// change of the world counts that; where the node is avoided it was counted.
+// avoidUnreached keeps the job off the nodes of workers that peers do not reach, and that are given up, and has it grow no more for a
+// while where there are many of them: each newcomer would have the world stand for it. Of those that were in no world no change of the
+// world counts that; where the node is avoided it was counted.
 func (p *planner) avoidUnreached(crew []worker) {
+	growth := &p.plan.Elastic.Growth
+	var all, nodes, blamed, why []string
 	for i := range crew {
 		w := &crew[i]
-		if w.loss == nil || !w.loss.Unreached || w.loss.Round > 0 || w.pod.DeletionTimestamp != nil {
+		if w.loss == nil || !w.loss.Unreached || w.pod.DeletionTimestamp != nil {
 			continue
 		}
+		uid := string(w.pod.UID)
+		if all = append(all, uid); slices.Contains(growth.Unreached, uid) {
+			continue
+		}
+		text := whose(w.loss, w.pod)
+		why = append(why, text)
 		for _, node := range toBlame(w.pod) {
-			if !p.avoids(node) {
-				p.avoid([]string{node}, whose(w.loss, w.pod))
+			blamed = append(blamed, node)
+			if w.loss.Round == 0 && !p.avoids(node) {
+				nodes = append(nodes, node)
 			}
 		}
+	}
+	growth.Unreached = all
+	if len(why) == 0 {
+		return
+	}
+	text := why[0]
+	if len(why) > 1 {
+		text = fmt.Sprintf("%s; and %d more could not be reached", text, len(why)-1)
+	}
+	p.avoid(nodes, text)
+	if p.growNotOn(blamed); len(growth.Nodes) > fewNodes {
+		*growth = growth.failed(p.Now, text, growth.Blamed)
+		p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
 	}
 }
 

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -266,6 +267,37 @@ func TestTheNodeOfAStandbyThatNobodyReachesIsAvoided(t *testing.T) {
 				t.Errorf("unreached %v: avoids %v", unreached, nodes)
 			}
 			state.Job.Status.AvoidedNodes = nodes
+		}
+	}
+}
+
+// Where many newcomers are reached by nobody it is hardly their nodes: the job does not grow for a while. Each of them counts once,
+// however many nodes there is room for in the status.
+func TestAJobDoesNotGrowOnWhereNobodyReachesNewcomers(t *testing.T) {
+	for newcomers, paused := range map[int]bool{1: false, fewNodes: false, fewNodes + 1: true, mostAvoided + 4: true} {
+		job := trains(2)
+		state := elasticState(job, crewOf(job)...)
+		state.Job.Status.Workers.Target, state.Job.Status.NextOrdinal = ptr.To(int32(2+newcomers)), ptr.To(int32(2+newcomers))
+		for i := range newcomers {
+			pod := growthPod(state, int32(2+i), trainerRuns, onNode(fmt.Sprintf("m%02d", i)))
+			seen := state.World.Members[string(pod.UID)]
+			seen.WasIn, seen.WorkerRank = true, -1
+			state.World.Members[string(pod.UID)] = seen
+			state.World.Losses = append(state.World.Losses, rendezvous.Loss{
+				UID: string(pod.UID), Name: pod.Name, Unreached: true, Rank: -1, At: now, Message: "nobody reaches it",
+			})
+		}
+		var avoided []v1alpha1.AvoidedNode
+		for n := range 3 {
+			plan := look(state)
+			growth, nodes := plan.Elastic.Growth, plan.Status.AvoidedNodes
+			if got := now.Before(growth.Until); got != paused || paused && growth.Count != 1 || len(nodes) != min(newcomers, mostAvoided) {
+				t.Errorf("after %d newcomers growth is %+v, and %d nodes are avoided", newcomers, growth, len(nodes))
+			}
+			if n > 0 && !reflect.DeepEqual(nodes, avoided) {
+				t.Errorf("after %d newcomers the nodes change each time:\n%v\n%v", newcomers, avoided, nodes)
+			}
+			avoided = nodes
 		}
 	}
 }

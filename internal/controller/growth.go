@@ -33,6 +33,8 @@ type GrowthBackOff struct {
 	Blamed []string
 	// Nodes are those on which newcomers have failed. The next leader does not know of them, and lets some more be tried.
 	Nodes []string
+	// Unreached are the uids of the pods that peers do not reach, and that were counted.
+	Unreached []string
 }
 
 // failed returns the back-off after one more failure.
@@ -42,7 +44,7 @@ func (b GrowthBackOff) failed(now time.Time, why string, blamed []string) Growth
 		count = b.Count + 1
 	}
 	until := now.Add(doubled(firstGrowthPause, lastGrowthPause, int32(count)))
-	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Blamed: blamed, Nodes: b.Nodes}
+	return GrowthBackOff{Until: until, Refused: b.Refused, Count: count, Why: why, Blamed: blamed, Nodes: b.Nodes, Unreached: b.Unreached}
 }
 
 // told is the back-off in words.
@@ -309,14 +311,20 @@ func (p *planner) withdrawGrowth(failed *failedNewcomers) {
 		p.avoid([]string{node}, strings.Join(failed.nodes[node], "; "))
 	}
 	growth := &p.plan.Elastic.Growth
-	all := slices.DeleteFunc(slices.Concat(growth.Nodes, nodes), func(node string) bool { return !p.avoids(node) })
-	growth.Nodes = slices.Compact(slices.Sorted(slices.Values(all)))
+	p.growNotOn(nodes)
 	if failed.jobs || len(growth.Nodes) > fewNodes {
 		*growth = growth.failed(p.Now, strings.Join(failed.why, "; "), growth.Blamed)
 		p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s", growth.told())
 		return
 	}
 	p.note(corev1.EventTypeWarning, v1alpha1.EventGrowthWithdrawn, "%s; %s", strings.Join(failed.why, "; "), p.leftOut(nodes))
+}
+
+// growNotOn remembers nodes on which newcomers have failed, as long as they are avoided.
+func (p *planner) growNotOn(nodes []string) {
+	growth := &p.plan.Elastic.Growth
+	all := slices.DeleteFunc(slices.Concat(growth.Nodes, nodes), func(node string) bool { return !p.avoids(node) })
+	growth.Nodes = slices.Compact(slices.Sorted(slices.Values(all)))
 }
 
 // whyFailed says why a newcomer will be in no world, and which node is to blame; empty for none of them. left is how long one may

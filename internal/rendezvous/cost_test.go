@@ -122,6 +122,36 @@ func TestTheLargestWorldInTrouble(t *testing.T) {
 	}
 }
 
+// Nor for each word about a holder: in the largest world all may miss the same one, and everybody some of the others.
+func TestTheLargestWorldThatMissesItsHolders(t *testing.T) {
+	for _, missed := range []int{1, 32} {
+		c := newThrong(t, MaxWorkers, 1)
+		c.breakWorld(c.now, &recovery{reason: ReasonWorkerLost})
+		uids := c.world.ranks.uids
+		for i, uid := range uids {
+			mem := c.members[uid]
+			mem.endpoint.Address, mem.serves.Port, mem.want.Node = uid, 1, fmt.Sprint("n", i)
+			c.world.holders = append(c.world.holders, holding{holder: mem.holder()})
+			mem.report.Round, mem.report.Digest = c.world.record.Round, c.world.record.MembersDigest
+		}
+		for i, uid := range uids {
+			for n := range missed {
+				other := uids[(i*n+n)%len(uids)] // the first and others
+				c.members[uid].report.Unreached = append(c.members[uid].report.Unreached, Unreached{other, Server{Port: 1}, "i/o timeout"})
+			}
+		}
+		for range 2 {
+			if said := c.hearUnreached(); len(said) < MaxWorkers-1 {
+				t.Fatalf("%d have said whom they miss", len(said))
+			}
+		}
+		by := len(c.members[uids[0]].aside.by)
+		if gone := c.unreached(); by != MaxWorkers-1 || len(gone[uids[0]]) != by || missed == 1 && len(gone) != 1 {
+			t.Errorf("all miss one: %d do, and %d are not reached", by, len(gone))
+		}
+	}
+}
+
 // BenchmarkTrouble is what one decision costs there.
 func BenchmarkTrouble(b *testing.B) {
 	for _, row := range troubles {

@@ -179,6 +179,8 @@ type pod struct {
 	// became the liar.
 	unheard, apart, frozen bool
 	awayAt, liedAt         time.Time
+	// starved is true while it gets no snapshot from anybody, though all connect to each other.
+	starved bool
 	// rejected is true while the network refuses who is to connect to it, rejectedAt when that began or ended last.
 	rejected   bool
 	rejectedAt time.Time
@@ -249,7 +251,7 @@ func (f *fleet) fetch(p *pod, of, s Snapshot, holders []lifecycle.Holder) (state
 	for _, h := range holders {
 		other := f.pods[strings.TrimPrefix(h.Address, "10.0.0.")]
 		switch {
-		case other == nil || f.notReached(p) || f.notReached(other) || other.rejected || p.uid == f.liar || f.areHalves(p, other):
+		case other == nil || p.starved || f.notReached(p) || f.notReached(other) || other.rejected || p.uid == f.liar || f.areHalves(p, other):
 			unreached = append(unreached, lifecycle.Unreached{Address: h.Address, Port: h.Port, Certificate: h.Certificate, Why: "i/o timeout"})
 		case other.altered[s]:
 			other.verify(s)

@@ -24,7 +24,6 @@ type wish struct {
 
 // consider begins a planned change when there is a reason for one.
 func (m *Machine) consider(now time.Time) {
-	m.tried = false
 	if !m.trains() {
 		return
 	}

@@ -179,7 +179,7 @@ func (mem *member) code() int32 {
 // lose marks a member of the world as lost.
 func (m *Machine) lose(now time.Time, uid string, mem *member, program bool, why string) {
 	round := m.world.record.Round
-	mem.lostIn, mem.spent = round, program && !m.gang.MayRestart
+	mem.lostIn, mem.spent, mem.aside.lost = round, program && !m.gang.MayRestart, mem.isAside()
 	if mem.fellAt.IsZero() {
 		mem.fellAt = now
 	}

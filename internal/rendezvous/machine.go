@@ -391,11 +391,12 @@ func (m *Machine) decide(now time.Time) {
 
 // attend looks after the world that there is, and returns the next one when it is time for it.
 func (m *Machine) attend(now time.Time) *plan {
+	m.tried = false
 	if m.world == nil || m.term == 0 {
 		return nil
 	}
 	m.began(now)
-	m.takeBack()
+	m.takeBack(now)
 	if m.findRefusal(now) {
 		return nil
 	}

@@ -132,14 +132,35 @@ func (p *probe) hear(uid string, said Probed) bool {
 // then.
 func (m *Machine) probeSilent(now time.Time) {
 	begun := 0
+	var aside []*member
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
 		switch {
 		case !m.isProbed(now, mem):
 			m.endProbe(mem)
-		case now.Sub(mem.probe.asked) >= probeEvery && begun < maxBegun:
+		case now.Sub(mem.probe.asked) < probeEvery:
+		case mem.isAside():
+			aside = append(aside, mem)
+		case begun < maxBegun:
 			m.beginProbe(now, mem)
 			begun++
+		}
+	}
+	m.probeAside(now, aside, maxBegun-begun)
+}
+
+// probeAside has peers asked about members that were set aside, of whom there may be thousands: those first whose turn was longest
+// ago. They leave half of what can be asked to others.
+func (m *Machine) probeAside(now time.Time, aside []*member, room int) {
+	slices.SortStableFunc(aside, func(a, b *member) int { return a.probe.asked.Compare(b.probe.asked) })
+	for _, mem := range aside {
+		m.endTasks(mem) // there was time to answer
+	}
+	for _, mem := range aside[:min(len(aside), room, maxBegun/2)] {
+		before := mem.probe.asked
+		if m.beginProbe(now, mem); len(mem.probe.peers) == 0 {
+			mem.probe.asked = before
+			return // nobody has room for more
 		}
 	}
 }
@@ -194,12 +215,16 @@ func (m *Machine) heardAgain(mem *member) {
 
 // endProbe ends what peers are asked about a member.
 func (m *Machine) endProbe(mem *member) {
+	m.endTasks(mem)
+	mem.probe = probe{}
+}
+
+func (m *Machine) endTasks(mem *member) {
 	for _, uid := range mem.probe.peers {
 		if peer := m.members[uid]; peer != nil {
 			peer.tasks = slices.DeleteFunc(peer.tasks, func(task string) bool { return task == mem.want.UID })
 		}
 	}
-	mem.probe = probe{}
 }
 
 // witnesses are the peers that are asked about a member, and says whether they are enough on other nodes: one of
@@ -209,11 +234,15 @@ func (m *Machine) witnesses(now time.Time, mem *member) (peers []string, firm bo
 	var apart, more, near []string
 	nodes := map[string]bool{"": true, mem.want.Node: true}
 	uids := m.world.ranks.uids
+	most := MaxProbes
+	if mem.isAside() {
+		most /= 2
+	}
 	start := int(max(m.world.ranks.rank(mem.want.UID), 0)) + int(m.probes%uint64(len(uids)))
 	for i := range uids {
 		uid := uids[(start+i)%len(uids)]
 		peer := m.members[uid]
-		if peer == nil || peer == mem || !m.isWitness(now, peer) {
+		if peer == nil || peer == mem || len(peer.tasks) >= most || !m.isWitness(now, peer) {
 			continue
 		}
 		switch node := peer.want.Node; {
@@ -242,7 +271,7 @@ func (m *Machine) witnesses(now time.Time, mem *member) (peers []string, firm bo
 
 // isWitness says whether a member can be asked about another one.
 func (m *Machine) isWitness(now time.Time, mem *member) bool {
-	return mem.connected && mem.in(&m.world.record) && mem.usable() && len(mem.tasks) < MaxProbes && !m.isLost(mem) && !mem.isAside() &&
+	return mem.connected && mem.in(&m.world.record) && mem.usable() && !m.isLost(mem) && !mem.isAside() &&
 		now.Sub(mem.lastSeen) <= m.quietLimit()
 }
 

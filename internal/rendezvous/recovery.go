@@ -27,8 +27,10 @@ type recovery struct {
 	// have said that they did.
 	leave uint64
 	saved map[string]bool
-	// sought is true once it is known whom the others could not reach, awaits when nobody else has a state to go on from.
+	// sought is true once it is known whom the others could not reach, awaits when nobody else has a state, or a snapshot, to go on from.
 	sought, awaits bool
+	// asides is how many times it was said why somebody was set aside.
+	asides int
 	// hung is true when no step was made, retry when all go on as if nothing had been.
 	hung, retry bool
 	// judged is true once it is known whose fault it was; raised are those whose it was.

@@ -96,3 +96,26 @@ func TestNoProgramIsStoppedForARecordThatNobodyTakes(t *testing.T) {
 		})
 	}
 }
+
+// A change that waited to learn whether records are taken is over once the world is left: the next one waits for no term that nobody
+// needs.
+func TestTheNextWorldWaitsForNoTermOfAChange(t *testing.T) {
+	f, l := restarting(t, 1)
+	f.target = 3
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.outage(l, 10*time.Second)
+	if !l.machine.tried {
+		t.Fatalf("it is known that records are taken; the leader is %s", l.machine.State())
+	}
+	f.pods["p01"].exits(1)
+	for range 100 {
+		f.turn(l)
+		if w := l.machine.writing; w != nil && w.plan != nil {
+			return
+		} else if w != nil && l.machine.broken != nil {
+			t.Fatalf("the world is left, and written is %+v", w.Write)
+		}
+	}
+	t.Fatalf("no next world is asked for, the leader is %s", l.machine.State())
+}

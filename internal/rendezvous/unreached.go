@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,8 +14,8 @@ import (
 // they have not reached for long, and once all have left the world it is found out who is in no next one:
 //
 //   - a holder that two others have not reached, from two nodes if others are on as many, is lost, and the next best state serves.
-//     Where these others have none, or are not more than those whom they do not reach, the holders go on without them, if they are
-//     enough. Otherwise all wait until peers reach who has a state;
+//     Where these others have none, or are not more than those whom they do not reach and those who miss nobody, these go on
+//     without them, if they are enough. Otherwise all wait until peers reach who has a state;
 //   - who says so alone may lie, or be the one that is cut off: it is believed of itself only. It is set aside, and is a standby
 //     again once peers reach it. When that does not help, or takes too long, another takes its place.
 //
@@ -24,6 +25,10 @@ const (
 	// asideAtMost is for how long a worker may be set aside, asidesAtMost how many times before its world makes a step.
 	asideAtMost  = 2 * time.Minute
 	asidesAtMost = 2
+	// firstAside is for how long who is set aside the second time stays so, though peers connect to it: that it answers does not mean
+	// that a state can be had from it, or by it. It doubles with each time.
+	firstAside = 30 * time.Second
+	lastAside  = time.Hour
 )
 
 // witness is a member that could not reach another one.
@@ -34,8 +39,18 @@ type aside struct {
 	// since is when it was set aside; zero while it is not. times is how often it was since its world made a step.
 	since time.Time
 	times int
+	// lost is true for one that was lost by that.
+	lost bool
 	// by could not reach it since then: in the last world, or in one before. Who is gone may have said the truth.
 	by []witness
+}
+
+// backOff is for how long it is not taken back, though peers connect to it.
+func (a *aside) backOff() time.Duration {
+	if a.times < asidesAtMost {
+		return 0
+	}
+	return min(firstAside<<min(a.times-asidesAtMost, 8), lastAside)
 }
 
 func (mem *member) isAside() bool { return !mem.aside.since.IsZero() }
@@ -75,9 +90,12 @@ type saying struct {
 // hearUnreached takes what the members of the world say of those who hold the state that it was to begin with, and returns what
 // each has said.
 func (m *Machine) hearUnreached() map[string][]saying {
-	holders := map[holder]*member{}
+	named, holders := map[holder]bool{}, map[holder]*member{}
+	for i := range m.world.holders {
+		named[m.world.holders[i].holder] = true
+	}
 	for i := range m.gang.Members {
-		if mem := m.members[m.gang.Members[i].UID]; mem.serves.Port > 0 && (m.world.adopted || m.isHolder(mem)) {
+		if mem := m.members[m.gang.Members[i].UID]; mem.serves.Port > 0 && (m.world.adopted || named[mem.holder()]) {
 			at := mem.holder()
 			if _, both := holders[at]; both {
 				mem = nil // one of them says that it is where the other is
@@ -85,7 +103,7 @@ func (m *Machine) hearUnreached() map[string][]saying {
 			holders[at] = mem
 		}
 	}
-	said := map[string][]saying{}
+	said, missed := map[string][]saying{}, map[*member]map[string]witness{}
 	for _, uid := range m.world.ranks.uids {
 		mem := m.members[uid]
 		if mem == nil || m.isLost(mem) || !mem.in(&m.world.record) {
@@ -99,11 +117,24 @@ func (m *Machine) hearUnreached() map[string][]saying {
 			if said[uid] = append(said[uid], saying{of, u.Why}); m.isLost(of) {
 				continue
 			}
-			of.aside.by = slices.DeleteFunc(of.aside.by, func(w witness) bool { return w.uid == uid })
-			of.aside.by = append(of.aside.by, witness{uid, mem.want.Name, mem.want.Node, u.Why})
+			if missed[of] == nil {
+				missed[of] = map[string]witness{}
+			}
+			missed[of][uid] = witness{uid, mem.want.Name, mem.want.Node, u.Why}
+		}
+	}
+	for of, by := range missed {
+		of.aside.by = slices.DeleteFunc(of.aside.by, func(w witness) bool { _, again := by[w.uid]; return again })
+		for _, uid := range slices.SortedFunc(maps.Keys(by), m.byRank) {
+			of.aside.by = append(of.aside.by, by[uid])
 		}
 	}
 	return said
+}
+
+// byRank compares members of the world.
+func (m *Machine) byRank(a, b string) int {
+	return cmp.Compare(m.world.ranks.rank(a), m.world.ranks.rank(b))
 }
 
 // unreached are the holders that enough others could not reach, with these. Of two halves that do not reach each other it is one:
@@ -115,23 +146,34 @@ func (m *Machine) unreached() map[string][]witness {
 			there[mem.want.Node]++
 		}
 	}
-	for {
-		var worst *member
-		for i := range m.gang.Members {
-			uid := m.gang.Members[i].UID
-			if mem := m.members[uid]; gone[uid] == nil && mem.isUnreached(there) &&
-				(worst == nil || cmp.Or(cmp.Compare(len(mem.aside.by), len(worst.aside.by)), cmp.Compare(mem.want.Ordinal, worst.want.Ordinal)) > 0) {
-				worst = mem
-			}
-		}
-		if worst == nil {
-			return gone
-		}
-		gone[worst.want.UID] = slices.Clone(worst.aside.by)
-		for _, mem := range m.members {
-			mem.aside.by = slices.DeleteFunc(mem.aside.by, func(w witness) bool { return w.uid == worst.want.UID })
+	// missed are the members that so many have not reached, missedBy those whom each has not.
+	missed, missedBy, most := map[int][]*member{}, map[string][]*member{}, 0
+	for i := range m.gang.Members {
+		mem := m.members[m.gang.Members[i].UID]
+		n := len(mem.aside.by)
+		missed[n], most = append(missed[n], mem), max(most, n)
+		for _, w := range mem.aside.by {
+			missedBy[w.uid] = append(missedBy[w.uid], mem)
 		}
 	}
+	for count := most; count >= enoughWitnesses; count-- {
+		slices.SortFunc(missed[count], func(a, b *member) int { return cmp.Compare(b.want.Ordinal, a.want.Ordinal) })
+		for _, mem := range missed[count] {
+			if n := len(mem.aside.by); n < count {
+				missed[n] = append(missed[n], mem) // what one of those has said who are gone does not count
+				continue
+			}
+			if !mem.isUnreached(there) {
+				continue
+			}
+			uid := mem.want.UID
+			gone[uid] = slices.Clone(mem.aside.by)
+			for _, other := range missedBy[uid] {
+				other.aside.by = slices.DeleteFunc(other.aside.by, func(w witness) bool { return w.uid == uid })
+			}
+		}
+	}
+	return gone
 }
 
 // isUnreached says whether enough others could not reach a member: two, on two nodes if others are on as many. On each node are so
@@ -174,19 +216,36 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 			}
 		}
 	}
-	leave, lost := missing, true
+	leave, lost, only := missing, false, false
 	switch {
-	case len(missing) >= len(others) && m.goesOnWithout(now, others, true):
-		leave, lost = others, false
+	case m.atOddsWith(others, missing) >= len(others) && m.goesOnWithout(now, others, true):
+		leave = others
 	case m.goesOnWithout(now, missing, false):
+		// What somebody has live may yet not serve: whose snapshot is the only one is not given up.
+		lost = m.world.record.FromStep == 0 || m.without(now, missing, func() bool { return len(m.states()) > 0 })
+		only = !lost
 	case m.goesOnWithout(now, others, true):
-		leave, lost = others, false
+		leave = others
 	default:
-		m.broken.awaits, lost = true, false
+		m.broken.awaits = true
 	}
-	for uid := range leave {
-		m.setAside(now, m.members[uid])
+	for i := range m.gang.Members {
+		uid := m.gang.Members[i].UID
+		mem := m.members[uid]
+		if !leave[uid] || mem.isAside() {
+			continue
+		}
+		m.setAside(now, mem)
+		if others[uid] && mem.aside.times >= asidesAtMost && m.world.ranks.rank(uid) >= 0 {
+			m.lose(now, uid, mem, false, fmt.Sprintf("it could not get the state of round %d, nor that of a world before", m.world.record.Round))
+		}
 	}
+	m.explainUnreached(now, gone, lost, only)
+	m.broken.awaits = m.broken.awaits || only
+}
+
+// explainUnreached says by whose word holders are lost or set aside; only is true when they have the only snapshot.
+func (m *Machine) explainUnreached(now time.Time, gone map[string][]witness, lost, only bool) {
 	told := false
 	for i := range m.gang.Members {
 		uid := m.gang.Members[i].UID
@@ -206,7 +265,7 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 		case told: // one is enough to say what is wrong
 		case m.broken.awaits:
 			m.explainAside("nobody else has a state to go on from, and %s could not be reached by %s: %s", mem.want.Name, who, why)
-		case lost: // it only had the state
+		case lost || only: // it only had the state, or has it alone
 			m.explainAside("%s could not be reached by %s: %s", mem.want.Name, who, why)
 		default:
 			m.explainAside("%s could not be reached by %s, who are left out until peers reach them: %s", mem.want.Name, who, why)
@@ -215,24 +274,43 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 	}
 }
 
+// atOddsWith counts those whose word is against that of others who could not reach some: these themselves, and whoever of the world has
+// its state, or gets it, and does not miss them.
+func (m *Machine) atOddsWith(others, missing map[string]bool) int {
+	count := len(missing)
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && !others[uid] && !missing[uid] && !m.isLost(mem) && mem.in(&m.world.record) {
+			count++
+		}
+	}
+	return count
+}
+
 // goesOnWithout says whether there is a state to go on from without some members, and whether those who are left are enough, where
 // that is asked.
 func (m *Machine) goesOnWithout(now time.Time, some map[string]bool, enough bool) bool {
+	return m.without(now, some, func() bool { return m.hasState() && (!enough || m.survivors(now) != nil) })
+}
+
+// without says whether something were so if some members were set aside.
+func (m *Machine) without(now time.Time, some map[string]bool, so func() bool) bool {
 	were := map[*member]time.Time{}
 	for uid := range some {
 		mem := m.members[uid]
 		were[mem], mem.aside.since = mem.aside.since, now
 	}
-	goesOn := m.hasState() && (!enough || m.survivors(now) != nil)
+	is := so()
 	for mem, since := range were {
 		mem.aside.since = since
 	}
-	return goesOn
+	return is
 }
 
-// hasState says whether those who were not set aside have a state to go on from.
+// hasState says whether those who were not set aside have a state to go on from. That of before the first step is what programs start
+// with: it is none where others were made.
 func (m *Machine) hasState() bool {
-	return m.world.record.FromStep == 0 && m.furthest() == 0 || len(m.lives(nil)) > 0 || len(m.states()) > 0
+	return m.world.record.FromStep == 0 && m.furthest() == 0 || len(m.states()) > 0 ||
+		slices.ContainsFunc(m.lives(nil), func(l live) bool { return l.step > 0 })
 }
 
 // setAside has a member be in no world until its peers reach it.
@@ -246,9 +324,14 @@ func (m *Machine) setAside(now time.Time, mem *member) {
 
 // explainAside says why the world is left, where nothing else does.
 func (m *Machine) explainAside(format string, args ...any) {
+	r := m.broken
+	if r.asides++; r.asides > maxExplained {
+		r.why = strings.TrimSuffix(r.why, moreAside(r.asides-1)) + moreAside(r.asides)
+		return
+	}
 	text := fmt.Sprintf(format, args...)
 	m.note(notedBroken, "%s", text)
-	switch r := m.broken; {
+	switch {
 	case r.wished || !r.unknown:
 		r.why += "; " + text
 	default:
@@ -256,16 +339,28 @@ func (m *Machine) explainAside(format string, args ...any) {
 	}
 }
 
+// maxExplained is of how many it is said why they were set aside, in the words that all members are told.
+const maxExplained = 3
+
+// moreAside counts the others.
+func moreAside(asides int) string {
+	if asides <= maxExplained {
+		return ""
+	}
+	return fmt.Sprintf("; and %d more are left out", asides-maxExplained)
+}
+
 // takeBack has those take part again that were set aside, and whom peers reach.
-func (m *Machine) takeBack() {
+func (m *Machine) takeBack(now time.Time) {
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
 		p := &mem.probe
-		if !mem.isAside() || len(p.yes) == 0 || len(p.yes) < min(enoughWitnesses, len(p.peers)) {
+		if !mem.isAside() || mem.gone || mem.aside.lost && mem.aside.times >= asidesAtMost || now.Sub(mem.aside.since) < mem.aside.backOff() ||
+			len(p.yes) == 0 || len(p.yes) < min(enoughWitnesses, len(p.peers)) {
 			continue
 		}
 		m.note(notedCutOff, "%s can reach %s, which was left out of round %d", m.names(p.yes), mem.want.Name, m.world.record.Round)
-		mem.aside.since, mem.aside.by = time.Time{}, nil
+		mem.aside.since, mem.aside.by, mem.aside.lost = time.Time{}, nil, false
 		m.endProbe(mem)
 		m.out.Changed = true
 	}
@@ -273,14 +368,20 @@ func (m *Machine) takeBack() {
 
 // asideLoss says why a member is lost that was set aside for long; empty when it is not.
 func (m *Machine) asideLoss(now time.Time, mem *member) string {
-	if !mem.isAside() || now.Sub(mem.aside.since) < asideAtMost || m.broken != nil && m.broken.awaits {
+	if !mem.isAside() || mem.aside.lost || now.Sub(mem.aside.since) < asideAtMost || m.broken != nil && m.broken.awaits {
 		return ""
 	}
 	return fmt.Sprintf("it and its peers could not get the state of their world from each other, and in %s too few of them have reached it", asideAtMost)
 }
 
-// allReached forgets what was said of those whose world has made a step: that took the state of all.
+// allReached forgets what was said of those whose world has made a step: that took the state of all. What was said of others was in
+// worlds that are over.
 func (m *Machine) allReached() {
+	for _, mem := range m.members {
+		if !mem.isAside() {
+			mem.aside.by = nil
+		}
+	}
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; mem != nil {
 			mem.aside = aside{}

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,20 +14,27 @@ import (
 // Histories in which the operator hears everybody, and some of those who hold the newest state cannot be reached by all others.
 func TestHoldersThatAreNotReached(t *testing.T) {
 	for name, play := range map[string]func(*fleet) string{
-		"the only holder, and an older snapshot is there": olderServes,
-		"who has made one step more than the others":      stepAhead,
-		"the only holder of the only snapshot is enough":  goesOnAlone,
-		"the only holder of the only snapshot, for long":  waitedFor,
-		"one lies about the holder":                       oneLies,
-		"one of two does not reach the other":             oneOfTwo,
-		"one of two, and the world needs two":             anotherInItsPlace,
-		"two on one node do not reach another one":        fromOneNode,
-		"one says that it is where another one is":        inTheSamePlace,
-		"the only holder ends meanwhile":                  holderEnds,
-		"a newcomer reaches nobody":                       newcomerApart,
-		"both halves of a world":                          halves,
-		"two do not reach all who have the state":         fewDoNotReachMany,
-		"who leaves has the state":                        leaverApart,
+		"the only holder, and an older snapshot is there":  olderServes,
+		"who has made one step more than the others":       stepAhead,
+		"the only holder of the only snapshot is enough":   goesOnAlone,
+		"the only holder of the only snapshot, for long":   waitedFor,
+		"one lies about the holder":                        oneLies,
+		"one of two does not reach the other":              oneOfTwo,
+		"one of two, and the world needs two":              anotherInItsPlace,
+		"two on one node do not reach another one":         fromOneNode,
+		"one says that it is where another one is":         inTheSamePlace,
+		"the only holder ends meanwhile":                   holderEnds,
+		"a newcomer reaches nobody":                        newcomerApart,
+		"both halves of a world":                           halves,
+		"two do not reach all who have the state":          fewDoNotReachMany,
+		"who leaves has the state":                         leaverApart,
+		"newcomers that are cut off, one has saved":        newcomersApart,
+		"two do not get what others have got":              othersHaveGot,
+		"newcomers that can be dialled, and get nothing":   newcomersStarved,
+		"who is lost for that stays lost":                  starvedStayLost,
+		"a holder that answers, and gives nothing":         answersInVain,
+		"one says that it has the state of the beginning":  func(f *fleet) string { return statePretended(f, 0) },
+		"one says that it has a state, and cannot save it": func(f *fleet) string { return statePretended(f, 3) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := emptyFleet(t)
@@ -349,4 +357,195 @@ func leaverApart(f *fleet) string {
 		return fmt.Sprintf("the snapshot of step %d cannot be had, and there is %+v", newest, f.record)
 	}
 	return f.goesOn(l, 2)
+}
+
+// grows has the world of a leader be joined by so many more.
+func (f *fleet) grows(l *modelLeader, by int) (newcomers []string) {
+	f.target += int32(by)
+	for range by {
+		newcomers = append(newcomers, fmt.Sprintf("p%02d", f.made))
+		f.makePod()
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	return newcomers
+}
+
+// onlyLost says what is wrong when others than these were lost.
+func (f *fleet) onlyLost(l *modelLeader, uids ...string) string {
+	for i := range l.machine.losses {
+		if loss := &l.machine.losses[i]; !slices.Contains(uids, loss.UID) {
+			return fmt.Sprintf("%s is lost in round %d: %s", loss.UID, loss.Round, loss.Message)
+		}
+	}
+	return ""
+}
+
+// newcomersApart: the state of a barrier was saved by one, and all others have it live. Two newcomers on a broken network do not reach
+// the one, and nobody reaches them: the others are more.
+func newcomersApart(f *fleet) string {
+	f.target = 5
+	l := f.training(5)
+	newcomers := f.grows(l, 2)
+	for _, uid := range newcomers {
+		f.pods[uid].apart = true
+	}
+	f.lasting(l, 10*time.Minute)
+	if wrong := f.onlyLost(l, newcomers...); wrong != "" || f.lossOf(l, newcomers[0]) == "" || f.lossOf(l, newcomers[1]) == "" {
+		return fmt.Sprintf("%s; round %d; losses %+v", wrong, f.record.Round, l.machine.losses)
+	}
+	return f.goesOn(l, 5)
+}
+
+// othersHaveGot: one holds the snapshot that all go back to. Two do not reach it, and two have it by then.
+func othersHaveGot(f *fleet) string {
+	f.target = 5
+	l := f.training(5)
+	f.vague()
+	f.pods["p04"].save(lifecycle.Staging{})
+	newest := uint64(len(f.pods["p04"].process.state))
+	f.turns(l, 10)
+	f.pods["p00"].apart, f.pods["p02"].apart = true, true
+	f.breaks("p01")
+	f.lasting(l, 90*time.Second)
+	if wrong := f.onlyLost(l); wrong != "" || f.record.FromStep != newest {
+		return fmt.Sprintf("%s; the snapshot is of step %d, and %+v", wrong, newest, f.record)
+	}
+	return f.goesOn(l, 3)
+}
+
+// newcomersStarved: peers reach them, and they get no state from anybody. The others do not stand still for them again and again.
+func newcomersStarved(f *fleet) string {
+	l := f.training(3)
+	newcomers := f.grows(l, 2)
+	for _, uid := range newcomers {
+		f.pods[uid].starved = true
+	}
+	f.lasting(l, 10*time.Minute)
+	if wrong := f.onlyLost(l, newcomers...); wrong != "" || len(l.machine.losses) != 2 || f.record.Round > 6 {
+		return fmt.Sprintf("%s; round %d; losses %+v", wrong, f.record.Round, l.machine.losses)
+	}
+	return f.goesOn(l, 3)
+}
+
+// starvedStayLost: peers go on to reach them, and the controller has not heard of the loss yet.
+func starvedStayLost(f *fleet) string {
+	l := f.training(3)
+	newcomers := f.grows(l, 2)
+	for _, uid := range newcomers {
+		f.pods[uid].starved = true
+	}
+	for n := 0; len(l.machine.losses) < 2; n++ {
+		if f.turn(l); n == 2000 {
+			return fmt.Sprintf("round %d; losses %+v", f.record.Round, l.machine.losses)
+		}
+	}
+	for range 300 {
+		for _, uid := range newcomers {
+			if l.machine.Observe(f.now).Members[uid].Stays || l.machine.isStandby(uid, l.machine.members[uid]) {
+				return uid + " is lost, and is to be in a world again"
+			}
+		}
+		f.turn(l)
+	}
+	if len(l.machine.losses) != 2 {
+		return fmt.Sprintf("two are lost, and told are %+v", l.machine.losses)
+	}
+	return f.goesOn(l, 3)
+}
+
+// answersInVain: peers connect to who has the only state, and get nothing. They try less and less often, so that the controller can
+// end the attempt.
+func answersInVain(f *fleet) string {
+	f.minimum = 2
+	l, _ := f.soleHolder(false)
+	f.pods["p00"].starved, f.pods["p01"].starved = true, true
+	f.breaks("p00")
+	f.lasting(l, 20*time.Minute)
+	if phase := l.machine.Observe(f.now).Phase; f.record.Round > 8 || phase != PhaseRegrouping || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("the leader is %s in round %d; losses %+v", phase, f.record.Round, l.machine.losses)
+	}
+	return ""
+}
+
+// statePretended: one says that it has left the world with a state that it has not. The holder of the only snapshot is waited for.
+func statePretended(f *fleet, step uint64) string {
+	f.minimum = 2
+	l, newest := f.soleHolder(false)
+	f.pods["p02"].apart, f.pods["p00"].pretends = true, &step
+	f.breaks("p01")
+	f.lasting(l, 5*time.Minute)
+	if phase := l.machine.Observe(f.now).Phase; phase != PhaseRegrouping || l.machine.fatal != "" || len(l.machine.losses) > 0 {
+		return fmt.Sprintf("the leader is %s (%s) in round %d; losses %+v", phase, l.machine.fatal, f.record.Round, l.machine.losses)
+	}
+	f.pods["p02"].apart = false
+	f.lasting(l, time.Minute)
+	if f.record.FromStep != newest {
+		return fmt.Sprintf("the world goes on after step %d, and the snapshot is of step %d", f.record.FromStep, newest)
+	}
+	return f.goesOn(l, 3)
+}
+
+// Of thousands it is not said of each why it was set aside: all members are told.
+func TestThousandsThatAreSetAsideAreCounted(t *testing.T) {
+	for _, began := range []recovery{{unknown: true}, {why: "p00 leaves", wished: true, unknown: true}} {
+		m := &Machine{broken: &began}
+		for i := range MaxWorkers {
+			m.explainAside("p%d is left out until its peers reach it: %s", i, strings.Repeat("i/o timeout ", 20))
+		}
+		why := m.broken.why
+		if len(why) > 2<<10 || !strings.Contains(why, "p0 is left out") || !strings.HasSuffix(why, "; and 9997 more are left out") {
+			t.Errorf("%d bytes are said of them: %.2000s", len(why), why)
+		}
+	}
+}
+
+// What was said in worlds that made no step counts no more once one has made one, of whoever is in it or not. Who is left out stays so.
+func TestWordsEndWithTheirWorlds(t *testing.T) {
+	by := []witness{{uid: "p03"}}
+	m := &Machine{
+		world: &world{ranks: &rankTable{uids: []string{"p00", "gone"}}},
+		members: map[string]*member{
+			"p00": {aside: aside{times: 1, by: by}}, "p01": {aside: aside{times: 1, by: by}},
+			"p02": {aside: aside{since: time.Unix(1, 0), times: 1, by: by}},
+		},
+	}
+	m.allReached()
+	for uid, want := range map[string]aside{"p00": {}, "p01": {times: 1}, "p02": {since: time.Unix(1, 0), times: 1, by: by}} {
+		if got := m.members[uid].aside; !reflect.DeepEqual(got, want) {
+			t.Errorf("of %s it is known %+v, want %+v", uid, got, want)
+		}
+	}
+}
+
+// However many are set aside: peers are asked about one that is silent, and in turn about each of these.
+func TestManyThatAreSetAsideLeaveRoomForOthers(t *testing.T) {
+	f := emptyFleet(t)
+	f.target, f.hang = 4, 10*time.Minute
+	l := f.training(4)
+	waiting := map[string]bool{}
+	for range 40 {
+		waiting[fmt.Sprintf("p%02d", f.made)] = true
+		f.makePod()
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 2)
+	for uid := range waiting {
+		f.pods[uid].apart = true
+		l.machine.setAside(f.now, l.machine.members[uid])
+	}
+	f.turns(l, 2)
+	f.pods["p03"].frozen = true
+	asked := 0
+	for range 150 {
+		f.turn(l)
+		for uid := range waiting {
+			if len(l.machine.members[uid].probe.peers) > 0 {
+				delete(waiting, uid)
+			}
+		}
+		asked = max(asked, len(l.machine.members["p03"].probe.peers))
+	}
+	if asked < enoughWitnesses || len(waiting) > 0 || f.lossOf(l, "p03") == "" {
+		t.Errorf("%d are asked about one that is silent, lost are %+v, and nobody about %d that are set aside", asked, l.machine.losses, len(waiting))
+	}
 }

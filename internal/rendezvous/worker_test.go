@@ -55,6 +55,8 @@ type worker struct {
 	restored            Restored
 	// uploadError is what its uploader waits for.
 	uploadError string
+	// pretends is after which step it says to have the state, of each world that it has left; nil where it tells the truth.
+	pretends *uint64
 	// fetch gets a snapshot from another agent; nil for one that has nobody to ask.
 	fetch func(of, s Snapshot, holders []lifecycle.Holder) (state history, ok bool, unreached []lifecycle.Unreached)
 	// relied is the state that the operator says is relied on.
@@ -634,6 +636,9 @@ func (w *worker) report() Report {
 		if p.Fault == "" {
 			p.Fault = m.Unsupplied()
 		}
+	}
+	if w.pretends != nil && p.Waiting == WaitingAborted {
+		p.Clean, p.CleanStep, p.Done = true, *w.pretends, *w.pretends
 	}
 	r.Processes = []Process{p}
 	if !standing.Entering && !w.begun.IsZero() && !w.fresh() {

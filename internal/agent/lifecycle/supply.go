@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -9,6 +10,9 @@ const (
 	// firstFetch and lastFetch bound the wait before a snapshot is asked for again; it doubles from one to the next.
 	firstFetch = time.Second
 	lastFetch  = 8 * time.Second
+	// maxBroken is how many tries may break off in one world after something has come, as if none had come to nothing before: a network
+	// that breaks each of them off is of no use either.
+	maxBroken = 4
 )
 
 // supply is about the snapshot of a world that cannot be had. Holders that cannot be reached are the network's fault, so
@@ -18,10 +22,12 @@ const (
 // dropped it by now, so the next world begins with another snapshot. If nothing is to be had for that either, what is
 // wrong is here.
 type supply struct {
-	// since is when the first try came to nothing, tries how many have; again is when the next one is due, zero for
-	// none.
+	// since is when the first try came to nothing, or the last one that brought something, tries how many have; again is when the next
+	// one is due, zero for none.
 	since, again time.Time
 	tries        int
+	// broken is how many brought something, and did not come to their end.
+	broken int
 	// unreached are the holders that could not be reached the last time, once that has been so for long.
 	unreached []Unreached
 }
@@ -69,12 +75,19 @@ func (m *Machine) giveUp(why string) []Effect {
 // unreached has the snapshot asked for again later, or gives the world up.
 func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	s := &m.supply
-	if s.since.IsZero() {
-		s.since = now
+	missed := f.Holders
+	if f.Moved {
+		s.broken++
+	}
+	if s.broken <= maxBroken {
+		missed = slices.DeleteFunc(slices.Clone(missed), func(u Unreached) bool { return u.Gave })
+	}
+	if s.since.IsZero() || f.Moved && s.broken <= maxBroken {
+		s.since, s.unreached, s.tries = now, nil, 0
 	}
 	var effects []Effect
-	if now.Sub(s.since) >= m.limits.Supply/2 && len(f.Holders) > 0 {
-		s.unreached, effects = f.Holders, []Effect{Tell{}}
+	if now.Sub(s.since) >= m.limits.Supply/2 && len(missed) > 0 {
+		s.unreached, effects = missed, []Effect{Tell{}}
 	}
 	if now.Sub(s.since) >= m.limits.Supply {
 		why := fmt.Sprintf("round %d cannot begin here, its snapshot could not be had for %v: %s", f.Round, m.limits.Supply, f.Why)

@@ -22,6 +22,16 @@ func TestHoldersThatAreNotReachedAreNamed(t *testing.T) {
 			{20 * second, missing(2, near), ""},
 		}, []Unreached{far}},
 		"until one is reached": {[]line{{3 * second, missing(2, far), ""}, {18 * second, missing(2, far), ""}, {19 * second, Fetched{Round: 2}, ""}}, nil},
+		"long tries that break off": {[]line{
+			{3 * second, broken(2, far), ""}, {200 * second, broken(2, far), ""}, {210 * second, missing(2, far), ""},
+		}, nil},
+		"one gives, and another does not": {[]line{
+			{3 * second, missing(2, far), ""}, {10 * second, broken(2, near, far), ""}, {26 * second, missing(2, far), ""},
+		}, []Unreached{far}},
+		"every try breaks off": {[]line{
+			{3 * second, broken(2, far), ""}, {40 * second, broken(2, far), ""}, {80 * second, broken(2, far), ""},
+			{120 * second, broken(2, far), ""}, {160 * second, broken(2, far), ""},
+		}, []Unreached{gave(far)}},
 		"until the next world": {[]line{
 			{3 * second, missing(2, far), ""}, {40 * second, missing(2, far), ""}, {41 * second, aborting(directive(1, 2, "b"), false), ""},
 			{42 * second, going(directive(1, 3, "c"), 16, true), ""},
@@ -47,4 +57,17 @@ func TestHoldersThatAreNotReachedAreNamed(t *testing.T) {
 
 func missing(round uint64, holders ...Unreached) Fetched {
 	return Fetched{Round: round, Why: "nobody gives it", Unreached: true, Holders: holders}
+}
+
+// broken is a try that brought something from the first of these holders.
+func broken(round uint64, holders ...Unreached) Fetched {
+	holders[0] = gave(holders[0])
+	f := missing(round, holders...)
+	f.Moved = true
+	return f
+}
+
+func gave(holder Unreached) Unreached {
+	holder.Gave = true
+	return holder
 }

@@ -28,6 +28,8 @@ const (
 	maxErrorBytes = 16 << 10
 	maxPathBytes  = 1 << 10
 	maxUnreached  = 32
+	// maxReasonBytes is how much of why a world is left its members are told.
+	maxReasonBytes = 4 << 10
 )
 
 var objectName = regexp.MustCompile(`^[A-Za-z0-9.-]+$`)
@@ -361,6 +363,14 @@ func readProcess(p *rendezvousv1.Process) (rendezvous.Process, string) {
 	return read, ""
 }
 
+// cut is as much of a text as there is room for.
+func cut(text string, room int) string {
+	if len(text) <= room {
+		return text
+	}
+	return strings.ToValidUTF8(text[:room-len("…")], "") + "…"
+}
+
 // directiveMessage is a directive as it travels.
 func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Directive {
 	m := &rendezvousv1.Directive{
@@ -376,7 +386,7 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 		m.Barrier = &rendezvousv1.Barrier{Attempt: d.Barrier.Attempt, Step: d.Barrier.Step, Save: d.Barrier.Save}
 	}
 	if d.Abort != nil {
-		m.Abort = &rendezvousv1.Abort{Reason: d.Abort.Reason, Planned: d.Abort.Planned, SaveStep: d.Abort.Save, LeaveStep: d.Abort.Leave}
+		m.Abort = &rendezvousv1.Abort{Reason: cut(d.Abort.Reason, maxReasonBytes), Planned: d.Abort.Planned, SaveStep: d.Abort.Save, LeaveStep: d.Abort.Leave}
 	}
 	if p := d.Prefetch; p != nil {
 		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Parts: partMessages(p.Parts), Holders: holderMessages(p.Holders), Peers: holderMessages(p.Peers)}

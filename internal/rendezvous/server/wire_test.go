@@ -39,3 +39,13 @@ func TestOwnTimesAreRead(t *testing.T) {
 		}
 	}
 }
+
+// However much there is to say of why a world is left, its members are told no more than fits into a message.
+func TestAReasonIsCut(t *testing.T) {
+	for _, text := range []string{"", "p00 leaves", strings.Repeat("p00 leaves; ", 1<<13), strings.Repeat("…", 1<<13)} {
+		got := cut(text, maxReasonBytes)
+		if len(got) > maxReasonBytes || !strings.HasPrefix(text, strings.TrimSuffix(got, "…")) || len(text) <= maxReasonBytes && got != text {
+			t.Errorf("of %d bytes %d are left", len(text), len(got))
+		}
+	}
+}
