@@ -350,20 +350,34 @@ func moreAside(asides int) string {
 	return fmt.Sprintf("; and %d more are left out", asides-maxExplained)
 }
 
-// takeBack has those take part again that were set aside, and whom peers reach.
+// takeBack has those take part again that were set aside, and whom peers reach. Where nobody is left who could, nobody says otherwise.
 func (m *Machine) takeBack(now time.Time) {
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
-		p := &mem.probe
-		if !mem.isAside() || mem.gone || mem.aside.lost && mem.aside.times >= asidesAtMost || now.Sub(mem.aside.since) < mem.aside.backOff() ||
-			len(p.yes) == 0 || len(p.yes) < min(enoughWitnesses, len(p.peers)) {
+		if !mem.isAside() || mem.gone || mem.aside.lost && mem.aside.times >= asidesAtMost || now.Sub(mem.aside.since) < mem.aside.backOff() {
 			continue
 		}
-		m.note(notedCutOff, "%s can reach %s, which was left out of round %d", m.names(p.yes), mem.want.Name, m.world.record.Round)
+		p := &mem.probe
+		switch {
+		case len(p.yes) > 0 && len(p.yes) >= min(enoughWitnesses, len(p.peers)):
+			m.note(notedCutOff, "%s can reach %s, which was left out of round %d", m.names(p.yes), mem.want.Name, m.world.record.Round)
+		case !m.hasPeers(mem):
+			m.note(notedCutOff, "nobody is left who could reach %s, which was left out of round %d", mem.want.Name, m.world.record.Round)
+		default:
+			continue
+		}
 		mem.aside.since, mem.aside.by, mem.aside.lost = time.Time{}, nil, false
 		m.endProbe(mem)
 		m.out.Changed = true
 	}
+}
+
+// hasPeers says whether anybody else of the world is there who could be asked about a member.
+func (m *Machine) hasPeers(mem *member) bool {
+	return slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
+		peer := m.members[uid]
+		return peer != nil && peer != mem && peer.connected && peer.usable() && !m.isLost(peer) && !peer.isAside()
+	})
 }
 
 // asideLoss says why a member is lost that was set aside for long; empty when it is not.
