@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -21,6 +22,32 @@ func TestNobodyEndsWhereOneBeforeWouldHaveTheRoom(t *testing.T) {
 	}
 	if plan.of(gang).Start || plan.of(before).Start || plan.of(gang).Why.Text == "" {
 		t.Errorf("%+v", plan.Decisions)
+	}
+}
+
+// However many gangs whole jobs would end for in vain, one that may use none of their nodes has one end for it.
+func TestWhoHasNodesOfItsOwnIsNotBarred(t *testing.T) {
+	for gangs := range 8 {
+		c := newCluster().withNodes(2, 3).withNodes(1, 1).withNodes(1, 3)
+		on := func(j *Job) { j.Gang = c.shape(3, 0); c.Shapes[j.Gang].Nodes = Bits{0b1000} }
+		beside := func(devices int64) func(*Job) {
+			return func(j *Job) { j.Gang = c.shape(devices, 0); c.Shapes[j.Gang].Nodes = Bits{0b0111} }
+		}
+		lender := c.training("lender", 1, 2, []NodeID{0, 1}, beside(2), policy(Evict))
+		c.training("moves", 1, 1, []NodeID{1}, beside(1), func(j *Job) { j.NoGrowth = true })
+		other := c.training("other", 1, 1, []NodeID{3}, on, policy(Evict))
+		before := c.queued("before", 2, 2, beside(3), priority(50))
+		for i := range gangs {
+			c.queued(fmt.Sprintf("gang%d", i), 1, 1, beside(3), priority(int32(40-i)))
+		}
+		fine := c.queued("fine", 1, 1, on, priority(1))
+		plan := NewPlan(c)
+		if plan.of(lender).Evict && plan.of(lender).For != before {
+			t.Errorf("%d gangs: all of the lender ends, for %d", gangs, plan.of(lender).For)
+		}
+		if !plan.of(other).Evict || plan.of(other).For != fine {
+			t.Errorf("%d gangs: the one that is alone on its node waits: %s", gangs, plan.of(fine).Why.Text)
+		}
 	}
 }
 

@@ -38,8 +38,9 @@ type planner struct {
 	// somebody asks.
 	evictable []JobID
 	asked     bool
-	// barred are the gangs for which no whole job ends.
-	barred bar
+	// barred are the gangs for which no whole job ends, barredOn the nodes that they may use, nil until somebody asks.
+	barred   bar
+	barredOn Bits
 	// promised are the gangs that the last plan promised room and that have yet to be served.
 	promised []JobID
 	// attempts are the gangs which only the scheduler can place and which wait for it.
