@@ -50,8 +50,8 @@ func (p *planner) setAside(r *room, least int32) {
 	}
 }
 
-// hasPromise says whether the last plan promised places to a demand, and to all pods that it is for now.
-func (p *planner) hasPromise(d *demand) bool { return len(p.c.Jobs[d.job].Promised) == int(d.places) }
+// hasPromise says whether the last plan promised places to a demand, though they may be more or fewer than it is for now.
+func (p *planner) hasPromise(d *demand) bool { return len(p.c.Jobs[d.job].Promised) > 0 }
 
 // besideEquals says whether a demand for which workers are to move has its room beside what was promised to others of its priority:
 // where these had others leave, and it could not, that is no room for it. Who was promised some itself goes on as it was.
@@ -89,7 +89,7 @@ func (p *planner) asPromised(r *room, d *demand) ([]NodeID, demand) {
 	if !p.hasPromise(d) {
 		return nil, rest
 	}
-	nodes := make([]NodeID, 0, d.places)
+	nodes := make([]NodeID, 0, min(len(in.Promised), int(d.places)))
 	for _, n := range in.Promised {
 		at := r.of(d.class).at
 		if rest.places > 0 && n >= 0 && int(n) < len(at) && at[n] > 0 && !slices.Contains(in.Avoid, n) {
