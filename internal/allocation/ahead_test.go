@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
 // A whole job does not end for a gang when one that waits before it could have workers move into what comes free, and would have it.
@@ -75,4 +78,18 @@ func TestLookingAheadOverWhatIsMissing(t *testing.T) {
 	c.Nodes = append(c.Nodes, Node{})
 	c.Nodes[1].Free, c.Nodes[1].Capacity = nil, nil
 	NewPlan(c)
+}
+
+// What is foreseen is the same where the jobs come with what their workers come to.
+func TestLookingAheadWithTallies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := drawTakers(t)
+		want := NewPlan(c)
+		for id := range c.Jobs {
+			c.Jobs[id].Tally = TallyOf(c.Jobs[id].Workers)
+		}
+		if diff := cmp.Diff(want, NewPlan(c)); diff != "" {
+			t.Fatal(diff)
+		}
+	})
 }
