@@ -6,13 +6,14 @@ import "slices"
 // gang may have more of what comes free than it could ask for: by what a whole job leaves beside what lenders leave, or by moves that
 // were not possible before. If the gang would not start then, nobody ends for it.
 
-// foreseen is how many times at most a plan is made anew without whole jobs for gangs that would not start; then none end.
+// foreseen is how many times at most a plan is made anew without whole jobs for just those gangs that would not start. Then none end
+// for others either that may use nodes of theirs, and at last for nobody.
 const foreseen = 3
 
-// bar says for which gangs no whole job ends.
+// bar says for which gangs no whole job ends: for some, for those that may use nodes of theirs as well where wide, or for none.
 type bar struct {
-	gangs []JobID
-	all   bool
+	gangs     []JobID
+	wide, all bool
 }
 
 // ahead makes a plan by which no whole job ends in vain, and says for whom none may end because of that.
@@ -24,7 +25,7 @@ func (r *Planner) ahead(c *Cluster) (Plan, bar) {
 		if len(vain) == 0 {
 			return plan, barred
 		}
-		barred = bar{append(barred.gangs, vain...), turn == foreseen}
+		barred = bar{append(barred.gangs, vain...), turn >= foreseen, turn > foreseen}
 	}
 }
 
@@ -53,8 +54,28 @@ func (r *Planner) inVain(c *Cluster, plan *Plan) (all []JobID) {
 	return all
 }
 
-// isBarred says whether no whole job ends for a demand, though one may for others like it: what it finds says nothing of those.
-func (p *planner) isBarred(d *demand) bool { return slices.Contains(p.barred.gangs, d.job) }
+// isBarred says whether no whole job ends for a demand.
+func (p *planner) isBarred(d *demand) bool {
+	return slices.Contains(p.barred.gangs, d.job) || p.barred.wide && overlap(p.classes.all[d.class].nodes, p.barredNodes())
+}
+
+// isApart says whether no whole job ends for a demand, though one may for others like it: what it finds says nothing of those.
+func (p *planner) isApart(d *demand) bool {
+	return !p.barred.wide && slices.Contains(p.barred.gangs, d.job)
+}
+
+// barredNodes are those that the gangs may use for which no whole job ends.
+func (p *planner) barredNodes() Bits {
+	if p.barredOn == nil {
+		p.barredOn = make(Bits, (len(p.c.Nodes)+63)/64)
+		for _, id := range p.barred.gangs {
+			for i, word := range p.classes.all[p.classes.of(p.c.Jobs[id].Gang, scope{})].nodes {
+				p.barredOn[i] |= word
+			}
+		}
+	}
+	return p.barredOn
+}
 
 // carriedOut is the cluster once all have left who are to, and those are there who may be made.
 func carriedOut(c *Cluster, plan *Plan) *Cluster {

@@ -1,8 +1,12 @@
 package allocation
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
 // A whole job does not end for a gang when one that waits before it could have workers move into what comes free, and would have it.
@@ -21,6 +25,32 @@ func TestNobodyEndsWhereOneBeforeWouldHaveTheRoom(t *testing.T) {
 	}
 	if plan.of(gang).Start || plan.of(before).Start || plan.of(gang).Why.Text == "" {
 		t.Errorf("%+v", plan.Decisions)
+	}
+}
+
+// However many gangs whole jobs would end for in vain, one that may use none of their nodes has one end for it.
+func TestWhoHasNodesOfItsOwnIsNotBarred(t *testing.T) {
+	for gangs := range 8 {
+		c := newCluster().withNodes(2, 3).withNodes(1, 1).withNodes(1, 3)
+		on := func(j *Job) { j.Gang = c.shape(3, 0); c.Shapes[j.Gang].Nodes = Bits{0b1000} }
+		beside := func(devices int64) func(*Job) {
+			return func(j *Job) { j.Gang = c.shape(devices, 0); c.Shapes[j.Gang].Nodes = Bits{0b0111} }
+		}
+		lender := c.training("lender", 1, 2, []NodeID{0, 1}, beside(2), policy(Evict))
+		c.training("moves", 1, 1, []NodeID{1}, beside(1), func(j *Job) { j.NoGrowth = true })
+		other := c.training("other", 1, 1, []NodeID{3}, on, policy(Evict))
+		before := c.queued("before", 2, 2, beside(3), priority(50))
+		for i := range gangs {
+			c.queued(fmt.Sprintf("gang%d", i), 1, 1, beside(3), priority(int32(40-i)))
+		}
+		fine := c.queued("fine", 1, 1, on, priority(1))
+		plan := NewPlan(c)
+		if plan.of(lender).Evict && plan.of(lender).For != before {
+			t.Errorf("%d gangs: all of the lender ends, for %d", gangs, plan.of(lender).For)
+		}
+		if !plan.of(other).Evict || plan.of(other).For != fine {
+			t.Errorf("%d gangs: the one that is alone on its node waits: %s", gangs, plan.of(fine).Why.Text)
+		}
 	}
 }
 
@@ -48,4 +78,18 @@ func TestLookingAheadOverWhatIsMissing(t *testing.T) {
 	c.Nodes = append(c.Nodes, Node{})
 	c.Nodes[1].Free, c.Nodes[1].Capacity = nil, nil
 	NewPlan(c)
+}
+
+// What is foreseen is the same where the jobs come with what their workers come to.
+func TestLookingAheadWithTallies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := drawTakers(t)
+		want := NewPlan(c)
+		for id := range c.Jobs {
+			c.Jobs[id].Tally = TallyOf(c.Jobs[id].Workers)
+		}
+		if diff := cmp.Diff(want, NewPlan(c)); diff != "" {
+			t.Fatal(diff)
+		}
+	})
 }

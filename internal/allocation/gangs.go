@@ -58,7 +58,7 @@ func (p *planner) serveGangs() {
 	for i := range demands {
 		d := &demands[i]
 		p.commit()
-		if len(p.promised) > 0 && p.promised[0] == d.job {
+		if len(p.promised) > 0 && p.promised[0].job == d.job {
 			p.promised = p.promised[1:]
 		}
 		if p.jobs[d.job].evicted {

@@ -9,11 +9,25 @@ import (
 // gang is not taken by another one that was to have its room elsewhere. Otherwise somebody would have left in vain, and others would
 // leave in their stead.
 
-// outstanding are the gangs with promises that have yet to be served by this plan.
-func (p *planner) outstanding(demands []demand) (all []JobID) {
+// promise is what the last plan promised a gang.
+type promise struct {
+	job JobID
+	// places are all of it, free those on nodes where any is free when the plan begins: in its course no more become so.
+	places, free []run
+}
+
+// outstanding are the promises that have yet to be kept by this plan.
+func (p *planner) outstanding(demands []demand) (all []promise) {
 	for i := range demands {
-		if d := &demands[i]; d.queues() && len(p.c.Jobs[d.job].Promised) > 0 {
-			all = append(all, d.job)
+		d := &demands[i]
+		if in := &p.c.Jobs[d.job]; d.queues() && len(in.Promised) > 0 {
+			made, at := promise{job: d.job, places: runs(in.Promised)}, p.now.of(d.class).at
+			for _, one := range made.places {
+				if one.node >= 0 && int(one.node) < len(at) && at[one.node] > 0 {
+					made.free = append(made.free, one)
+				}
+			}
+			all = append(all, made)
 		}
 	}
 	return all
@@ -33,13 +47,16 @@ func (p *planner) honour(r *room, d *demand, least int32) bool {
 
 // setAside takes what is there of the promises of others out of a room, of those that have at least a priority.
 func (p *planner) setAside(r *room, least int32) {
-	for _, id := range p.promised {
-		in := &p.c.Jobs[id]
-		if in.Priority < least {
+	for i := range p.promised {
+		in, places := &p.c.Jobs[p.promised[i].job], p.promised[i].places
+		if r == &p.now {
+			places = p.promised[i].free
+		}
+		if in.Priority < least || len(places) == 0 {
 			continue
 		}
 		there := r.of(p.classes.of(in.Gang, scope{}))
-		for _, at := range runs(in.Promised) {
+		for _, at := range places {
 			if at.node < 0 || int(at.node) >= len(there.at) {
 				continue
 			}
@@ -50,8 +67,8 @@ func (p *planner) setAside(r *room, least int32) {
 	}
 }
 
-// hasPromise says whether the last plan promised places to a demand, and to all pods that it is for now.
-func (p *planner) hasPromise(d *demand) bool { return len(p.c.Jobs[d.job].Promised) == int(d.places) }
+// hasPromise says whether the last plan promised places to a demand, though they may be more or fewer than it is for now.
+func (p *planner) hasPromise(d *demand) bool { return len(p.c.Jobs[d.job].Promised) > 0 }
 
 // besideEquals says whether a demand for which workers are to move has its room beside what was promised to others of its priority:
 // where these had others leave, and it could not, that is no room for it. Who was promised some itself goes on as it was.
@@ -89,7 +106,7 @@ func (p *planner) asPromised(r *room, d *demand) ([]NodeID, demand) {
 	if !p.hasPromise(d) {
 		return nil, rest
 	}
-	nodes := make([]NodeID, 0, d.places)
+	nodes := make([]NodeID, 0, min(len(in.Promised), int(d.places)))
 	for _, n := range in.Promised {
 		at := r.of(d.class).at
 		if rest.places > 0 && n >= 0 && int(n) < len(at) && at[n] > 0 && !slices.Contains(in.Avoid, n) {

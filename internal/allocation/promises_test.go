@@ -46,6 +46,32 @@ func TestNobodyMovesIntoWhatWasLeftToAnEqual(t *testing.T) {
 	}
 }
 
+// A move that has begun is finished, whatever an equal was promised since, also where the gang was promised places for another number
+// of pods.
+func TestAMoveThatHasBegunIsFinishedBesideAnEqual(t *testing.T) {
+	for _, row := range []struct {
+		promised []NodeID
+		moves    bool
+	}{
+		{[]NodeID{1}, true},
+		{[]NodeID{1, 1}, true},
+		{nil, false},
+	} {
+		c := newCluster().withNodes(1, 3).withNodes(1, 2)
+		still := func(j *Job) { j.NoGrowth = true }
+		c.training("full", 2, 2, []NodeID{0, 0}, still)
+		moves := c.training("moves", 1, 1, []NodeID{1, 0}, still)
+		waits := c.queued("waits", 1, 1, c.devices(2), priority(10), func(j *Job) { j.Promised = row.promised })
+		c.queued("equal", 1, 1, priority(10), func(j *Job) { j.Promised = []NodeID{1} })
+		j := &c.Jobs[moves]
+		j.Target, j.Workers[1].Own, j.Workers[1].Bound, j.Workers[1].World = 1, true, false, false
+		plan := NewPlan(c)
+		if got := plan.of(moves).Why.Reason == "Moving"; got != row.moves || slices.Equal(plan.of(waits).Promised, []NodeID{1}) != row.moves {
+			t.Errorf("promised %v, workers move: %v, want %v: %s", row.promised, got, row.moves, plan.of(waits).Why.Text)
+		}
+	}
+}
+
 // ending is a pod that ends, of a job that has no other.
 func (c *Cluster) ending(on NodeID) JobID {
 	id := c.training("gone", 1, 1, []NodeID{on})
@@ -82,7 +108,7 @@ func TestWhatIsFreeIsLeftToTheOneThatWasPromisedIt(t *testing.T) {
 	}
 }
 
-// What was promised on nodes that are gone, or for another number of pods, is nothing.
+// What was promised on nodes that are gone, or for another number of pods, holds nobody up.
 func TestAPromiseThatSaysNothing(t *testing.T) {
 	for _, promised := range [][]NodeID{{7, -1}, {0}, {0, 0, 0}} {
 		c := newCluster().withNodes(2, 1)

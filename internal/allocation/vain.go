@@ -65,7 +65,7 @@ func (p *planner) inVain(d *demand) bool {
 // forget notes that such a gang found nothing, so that none of its shape and size is looked for again.
 func (p *planner) forget(d *demand) {
 	in := &p.c.Jobs[d.job]
-	if least, ok := p.vain.failed[in.Gang]; in.Preempts && !p.isBarred(d) && d.beside() == 0 && (!ok || d.places < least) {
+	if least, ok := p.vain.failed[in.Gang]; in.Preempts && !p.isApart(d) && d.beside() == 0 && (!ok || d.places < least) {
 		p.vain.failed[in.Gang] = d.places
 	}
 }
@@ -73,7 +73,7 @@ func (p *planner) forget(d *demand) {
 // stint notes how many pods of a gang's shape the quotas admit at most, where no whole job may go.
 func (p *planner) stint(d *demand, s *search) {
 	gang := p.c.Jobs[d.job].Gang
-	if least, ok := p.vain.failed[gang]; d.beside() == 0 && s.admits < d.made && !p.isBarred(d) && !p.mayEvict(d) && (!ok || s.admits < least-1) {
+	if least, ok := p.vain.failed[gang]; d.beside() == 0 && s.admits < d.made && !p.isApart(d) && !p.mayEvict(d) && (!ok || s.admits < least-1) {
 		p.vain.failed[gang] = s.admits + 1
 	}
 }
@@ -82,7 +82,7 @@ func (p *planner) stint(d *demand, s *search) {
 // workers are moved for it.
 func (p *planner) lower(d *demand, most int64) {
 	known := p.vain.ceilings[d.beside()]
-	if ceiling, ok := known[d.class]; d.kind != replace && !p.isBarred(d) && most < int64(d.places) && (!ok || most < ceiling) {
+	if ceiling, ok := known[d.class]; d.kind != replace && !p.isApart(d) && most < int64(d.places) && (!ok || most < ceiling) {
 		known[d.class] = most
 	}
 }
