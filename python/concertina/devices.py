@@ -135,7 +135,7 @@ class Copies(Coming):
         if held:
             ends = [end for source, _ in held for end in (source[:_SAMPLE], source[-_SAMPLE:])]
             noted = torch.cat(ends)
-            there = torch.empty(len(noted), dtype=torch.uint8, pin_memory=noted.device.type == "cuda")
+            there = torch.empty(len(noted), dtype=torch.uint8, device="cpu", pin_memory=noted.device.type == "cuda")
             self._ends.append((there, [part for _, memory in held for part in (memory[:_SAMPLE], memory[-_SAMPLE:])]))
         into = [torch.frombuffer(memory, dtype=torch.uint8) for memory in targets]
         if noted is not None:

@@ -108,7 +108,7 @@ class TensorCodec(snapshot.Codec):
             existing = None
         if existing is not None and existing.device.type == "cpu" and existing.is_contiguous():
             return memory_of(existing.detach()), lambda: existing
-        made = torch.empty(shape, dtype=dtype)
+        made = torch.empty(shape, dtype=dtype, device="cpu")  # whatever the program has for a default
         return memory_of(made), lambda: made if existing is None else _fill(existing, made)
 
 

@@ -279,6 +279,18 @@ class OfDevices(Staging):
         gc.collect()
         self.assertIsNone(parameter())
 
+    def test_a_default_device_of_the_program_changes_nothing(self):
+        self.train()  # the optimizer has what it wants
+        for _ in range(10):
+            inputs = torch.randn(8, 256)
+            with torch.device("meta"), mock.patch("torch.randn", return_value=inputs):
+                self.train()
+        self.keeper._join()
+        self.assertEqual(self.agent.failed, [])
+        self.assertTrue(self.agent.taken)
+        with torch.device("meta"):
+            self.check()
+
     def test_a_device_that_fails_costs_that_snapshot_alone(self):
         self.train()
         self.train()
