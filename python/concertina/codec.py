@@ -12,6 +12,10 @@ class SnapshotError(ValueError):
     """A state cannot be kept, or a file is no snapshot of one."""
 
 
+class DeviceError(OSError):
+    """A device does not make a copy. Its text is whole."""
+
+
 def plain(value: Any) -> bool:
     """Whether a value is numbers, texts and containers only, which a copy costs little of."""
     if isinstance(value, Mapping):

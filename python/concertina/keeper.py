@@ -17,7 +17,7 @@ from typing import Any
 from concertina import snapshot
 from concertina.agent import Agent, failure
 from concertina.cadence import LEAST, SHARE, Cadence
-from concertina.codec import Room
+from concertina.codec import DeviceError, Room
 from concertina.gate import Phase
 from concertina.world import Assignment, Staging
 
@@ -127,7 +127,7 @@ class Keeper:
             except snapshot.SnapshotError as error:
                 self._agent.snapshot_failed(step, str(error))
             except (MemoryError, OSError) as error:
-                self._agent.snapshot_failed(step, _no_memory(error))
+                self._agent.snapshot_failed(step, _not_copied(error))
             finally:
                 self._agent.gate.phase(before)
 
@@ -181,7 +181,7 @@ class Keeper:
             self._first.keep(self._memory_of(self._first.bytes, near=self._first.away > 0))
         except (MemoryError, OSError) as error:
             self._first = None
-            self._agent.snapshot_failed(0, _no_memory(error))
+            self._agent.snapshot_failed(0, _not_copied(error))
         self._cadence.held = max(1, time.monotonic_ns() - begin)
         self._first_lost = self._first is None
         if self._first and not self._writing and (files := self._periodic(self._first, 0)):
@@ -214,7 +214,7 @@ class Keeper:
                 self._copy(image)
         except (MemoryError, OSError) as error:
             # Training goes on, and the next one is tried when it is due.
-            self._agent.snapshot_failed(step, _no_memory(error))
+            self._agent.snapshot_failed(step, _not_copied(error))
             self._cadence.held = max(1, time.monotonic_ns() - begin)
             return
         if fenced and self._hides:
@@ -401,6 +401,8 @@ def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
 
 def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: int) -> str:
     """What is told of an error after so many of these files, of a state with so many bytes."""
+    if isinstance(error, DeviceError):
+        return str(error)
     text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[min(done, len(files) - 1)].path}"
     if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
         return text
@@ -426,7 +428,9 @@ def _remove(files: list[snapshot.File]) -> None:
             os.unlink(file.path)
 
 
-def _no_memory(error: BaseException) -> str:
+def _not_copied(error: BaseException) -> str:
+    if isinstance(error, DeviceError):
+        return str(error)
     return (
         f"no memory for a copy of the state ({str(error) or type(error).__name__}): raise resources.limits.memory of the "
         "training container by as many bytes as the state has"

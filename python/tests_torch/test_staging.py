@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import os
 import tempfile
@@ -202,8 +203,11 @@ class StandIn(Cuda):
     def has(self, tensor):
         return True
 
-    def pin(self, room):
+    def pin(self, room, device):
         pass
+
+    def at(self, device):
+        return contextlib.nullcontext()
 
     def settle(self, device):
         pass
@@ -306,6 +310,44 @@ class OfDevices(Staging):
         self.assertGreater(len(self.agent.taken), len(taken))
         self.check()
 
+    def test_a_device_that_takes_no_copies_costs_snapshots_alone(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        taken = set(self.agent.taken)
+        error = RuntimeError("CUDA error: out of memory")
+        for hidden in True, False:
+            self.keeper._hides = hidden
+            with mock.patch.object(self.device, "copy", side_effect=error):
+                self.train()
+                self.keeper.save(self.step)
+            with mock.patch.object(self.device, "pin", side_effect=error):
+                self.keeper._memory = None
+                self.train()
+                self.keeper.save(self.step)
+            self.keeper._join()
+        with mock.patch.object(self.device, "wait", side_effect=error):
+            self.train()
+            self.keeper.save(self.step)
+        self.assertEqual(set(self.agent.taken), taken)
+        self.assertEqual({*self.agent.failed}, {f"the GPU makes no copy of the state: {error}"})
+        self.train()
+        self.keeper._join()
+        self.assertGreater(len(self.agent.taken), len(taken))
+        self.check()
+
+    def test_a_first_state_that_a_device_does_not_copy_costs_that_copy_alone(self):
+        self.step = 0
+        self.keeper.begin(self.agent, 0, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
+        with mock.patch.object(self.device, "copy", side_effect=torch.cuda.OutOfMemoryError("CUDA out of memory: 2 GiB of GPU 3")):
+            self.train()
+        self.assertRegex(self.agent.failed[0], "the GPU has no memory .*2 GiB of GPU 3.* smaller micro_batch")
+        for _ in range(3):
+            self.train()
+            self.keeper._join()
+        self.assertTrue(self.agent.taken)
+        self.check()
+
     def test_the_first_state_outlives_a_barrier_before_the_first_step(self):
         self.step = 0
         self.keeper.begin(self.agent, 0, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
@@ -320,6 +362,52 @@ class OfDevices(Staging):
         self.keeper.load("")
         for name, value in self.net.state_dict().items():
             self.assertTrue(torch.equal(value, self.states[0][name]), name)
+
+
+class OfCuda(unittest.TestCase):
+    """What CUDA is asked for, which is not there."""
+
+    def setUp(self):
+        self.now, self.asked = [None], []
+        self.enterContext(mock.patch("torch.cuda.device", self.at))
+
+    @contextlib.contextmanager
+    def at(self, device):
+        self.now.append(device)
+        yield
+        self.now.pop()
+
+    def ask(self, name, answer=None):
+        return lambda *_: (self.asked.append((name, self.now[-1])), answer)[1]
+
+    def pinned(self, answer):
+        cudart = mock.Mock(cudaHostRegister=self.ask("pin", answer), cudaHostUnregister=self.ask("let go"))
+        devices, third = Devices(), mock.Mock(layout=torch.strided, device=torch.device("cuda", 3))
+        self.assertTrue(devices.has(third))
+        with mock.patch("torch.cuda.cudart", return_value=cudart):
+            return devices.room(100)
+
+    def test_memory_is_pinned_and_let_go_by_the_device_of_the_state(self):
+        self.pinned(0).release()
+        gc.collect()
+        self.assertEqual(self.asked, [("pin", torch.device("cuda", 3)), ("let go", torch.device("cuda", 3))])
+
+    def test_what_is_left_of_a_refusal_is_taken_off(self):
+        """The next launch raises it."""
+
+        def launch(*_, device):
+            self.asked.append(("launch", device))
+            raise RuntimeError("CUDA error: out of memory")
+
+        with mock.patch("torch.zeros", launch):
+            room = self.pinned(2)
+        room[:3] = b"abc"
+        self.assertEqual(self.asked, [("pin", torch.device("cuda", 3)), ("launch", torch.device("cuda", 3))])
+
+    def test_a_copy_is_waited_for_at_its_device(self):
+        mark = mock.Mock(device=torch.device("cuda", 3), synchronize=self.ask("wait"))
+        Cuda().wait(mark)
+        self.assertEqual(self.asked, [("wait", torch.device("cuda", 3))])
 
 
 class LoadedByDevices(unittest.TestCase):
@@ -360,6 +448,26 @@ class LoadedByDevices(unittest.TestCase):
                 self.assertTrue(torch.equal(found[name], value), name)
                 self.assertEqual(found[name].data_ptr(), places[name], name)
         self.assertEqual(found["step"], 3)
+
+    def test_threads_work_with_the_device_of_what_they_fill(self):
+        device, here = StandIn(), threading.local()
+        copied = []
+
+        @contextlib.contextmanager
+        def at(of):
+            here.device = of
+            yield
+            here.device = None
+
+        def copy(of, *rest):
+            copied.append((of, getattr(here, "device", None)))
+            return StandIn.copy(device, of, *rest)
+
+        state = {"large": torch.randn(5_000_000)}
+        self.write(state)
+        with mock.patch.multiple(device, at=at, copy=copy):
+            snapshot.read(self.path, TensorCodec(devices=Devices(device)), {"large": torch.zeros(5_000_000)})
+        self.assertEqual({*copied}, {(torch.device("cpu"), torch.device("cpu"))})
 
     def test_a_file_that_ends_early_is_refused(self):
         state = {"large": torch.randn(5_000_000)}
