@@ -4,6 +4,7 @@ Copying the state holds training up, so it is done rarely, and the file is writt
 before they write, even the copy is that thread's: it takes it while the next step computes its gradients.
 """
 
+import atexit
 import contextlib
 import errno
 import itertools
@@ -11,6 +12,7 @@ import mmap
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +27,8 @@ NEVER = 2**63
 """A step that no training reaches."""
 STUCK = 60.0
 """Seconds in which nothing more of a snapshot is written before nobody waits for it any more."""
+LEAVING = 10.0
+"""Seconds for which a program that ends waits for a snapshot that it breaks off."""
 _seconds = time.monotonic
 
 
@@ -51,11 +55,13 @@ class Keeper:
         self._world = 0
         self._names = itertools.count()
         self._cadence = Cadence()
+        _keepers.add(self)
         self._fenced = False
         self._hides = True
         self._staging: _Work | None = None
+        self._fencing = threading.Lock()  # Optimizers may step in several threads, as in hooks of autograd.
         self._work: _Work | None = None
-        self._superseded = False
+        self._superseded = self._closed = False
         self._begun = False
         self._writer = False
         self._whole = False
@@ -74,7 +80,9 @@ class Keeper:
         if not agent:
             return
         self._cadence.interval = None if agent.interval is None else int(agent.interval * 1e9)
-        self.due = step if self._writer or step == 0 else NEVER
+        # Who wrote in the last world and does not in this one is called as well, to give the memory back.
+        held = self._memory is not None or self._first is not None
+        self.due = step if self._writer or step == 0 or held else NEVER
 
     def consider(self, step: int) -> None:
         """Takes a snapshot of the state after this step, if it is time for one."""
@@ -97,12 +105,12 @@ class Keeper:
         """Something is about to write to the state, as an optimizer does: what is being copied of it is there when this
         returns, or it is given up, since it hangs. Who never calls it has its state copied at once."""
         self._fenced = True
-        if work := self._staging:
-            image, work.image = work.image, None  # It holds what it is of.
-            image.fence()
-            if image.lives:
-                self._await(work, work.staged)
-            self._staging = None
+        with self._fencing:
+            if (work := self._staging) and (image := work.image):
+                image.fence()
+                if image.lives:
+                    self._await(work, work.staged)
+                self._staging = work.image = None  # It holds what it is of.
 
     def save(self, step: int) -> None:
         """Writes a snapshot of the state after this step, while training stands still."""
@@ -160,6 +168,16 @@ class Keeper:
         with self._current:
             self._world += 1
         self.due = NEVER
+
+    def close(self) -> None:
+        """The program goes on without the job, or ends. Gives memory back, and waits for what is being copied: PyTorch aborts
+        a program that has a thread in it when Python ends."""
+        self.forget()
+        self._closed = True
+        self._first = self._memory = self._staging = None
+        if self._thread:
+            self._work.image = None
+            self._thread.join(0 if self._work.given_up else LEAVING)
 
     def _load_first(self) -> Mapping[str, int]:
         if self._first is None:
@@ -324,7 +342,7 @@ class Keeper:
             if work is None:
                 return False
             work.moved = _seconds()
-            return work.given_up or live and (self._superseded or world != self._world)
+            return work.given_up or self._closed or live and (self._superseded or world != self._world)
 
         try:
             if live and not image.arrive():
@@ -388,6 +406,16 @@ class _Work:
         self.done = False
         """Whether nothing of it is to be written, read or removed any more: at most the agent is waited for."""
         self.given_up = False
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """A program may end in the middle of a step, where nobody closes anything."""
+    for keeper in [*_keepers]:
+        keeper.close()
 
 
 def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:

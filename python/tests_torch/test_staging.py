@@ -1,6 +1,8 @@
 import contextlib
 import gc
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -232,6 +234,30 @@ class StandIn(Cuda):
         mark.wait()
 
 
+ENDS = """
+import sys, threading
+from tests_torch.test_staging import OfDevices
+case = OfDevices()
+case.setUp()
+case.train()
+case.train()
+case.keeper._join()
+wait, waits, go = case.device.wait, threading.Event(), threading.Event()
+def told(mark):
+    wait(mark)
+    waits.set()
+    go.wait()
+    print("copied", flush=True)
+case.device.wait = told
+case.keeper.consider(case.step)
+waits.wait()
+later = threading.Timer(0.2, go.set)
+later.daemon = True
+later.start()
+sys.exit(3)
+"""
+
+
 class OfDevices(Staging):
     """The same of a state that devices have."""
 
@@ -347,6 +373,94 @@ class OfDevices(Staging):
             self.keeper._join()
         self.assertTrue(self.agent.taken)
         self.check()
+
+    def rooms(self):
+        """What becomes of the memory that is pinned from now on."""
+        rooms, pin = [], self.device.pin
+
+        def pinned(room, device):
+            rooms.append(weakref.ref(room))
+            pin(room, device)
+
+        self.enterContext(mock.patch.object(self.device, "pin", pinned))
+        return rooms
+
+    def test_who_writes_no_more_keeps_no_memory(self):
+        rooms = self.rooms()
+        for _ in range(4):
+            self.train()
+            self.keeper._join()
+        self.assertTrue(rooms[-1]())
+        self.keeper.forget()
+        other = Assignment(from_environment({}), restore=False, snapshot="", writer=False, listener=None)
+        self.keeper.begin(self.agent, self.step, other)
+        taken = set(self.agent.taken)
+        with mock.patch.object(self.keeper, "consider", lambda step, do=self.keeper.consider: step < self.keeper.due or do(step)):
+            for _ in range(4):
+                self.train()
+        self.keeper._join()
+        gc.collect()
+        self.assertEqual({room() for room in rooms}, {None})
+        self.assertEqual(set(self.agent.taken), taken)
+
+    def test_nothing_is_kept_or_copied_after_the_end(self):
+        rooms = self.rooms()
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = self.slowly()
+        self.keeper.consider(self.step)
+        threading.Timer(0.05, go.set).start()
+        copying = self.keeper._thread
+        self.keeper.close()
+        self.assertTrue(go.is_set())
+        copying.join()
+        gc.collect()
+        self.assertEqual({room() for room in rooms}, {None})
+
+    def test_a_program_that_ends_waits_for_a_copy(self):
+        """A thread that waits for a device when Python ends has PyTorch abort the program."""
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ENDS],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        self.assertEqual((ended.returncode, ended.stdout), (3, "copied\n"), ended.stderr)
+
+    def test_a_fence_that_failed_is_tried_again(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = self.slowly()
+        self.keeper.consider(self.step)
+        self.states[self.step] = {name: value.clone() for name, value in self.net.state_dict().items()}
+        error = RuntimeError("CUDA error: an illegal memory access was encountered")
+        with mock.patch.object(self.device, "fence", side_effect=error) as fence:
+            for _ in range(2):
+                with self.assertRaisesRegex(RuntimeError, "illegal memory access"):
+                    self.opt.step()
+        self.assertEqual(fence.call_count, 2)
+        threading.Timer(0.05, go.set).start()
+        self.opt.step()
+        self.keeper._join()
+        self.assertIn(self.step, self.agent.taken)
+        self.check()
+
+    def test_two_optimizers_that_step_at_once_both_wait(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = self.slowly()
+        self.keeper.consider(self.step)
+        fencing = [threading.Thread(target=self.keeper.fence) for _ in range(2)]
+        copied = []
+        with mock.patch.object(self.device, "fence", side_effect=lambda *_: copied.append(go.wait(60))):
+            for thread in fencing:
+                thread.start()
+            threading.Timer(0.05, go.set).start()
+            fencing[1].join()
+            self.assertTrue(go.is_set())
+            fencing[0].join()
+        self.assertEqual(copied, [True])
 
     def test_the_first_state_outlives_a_barrier_before_the_first_step(self):
         self.step = 0
