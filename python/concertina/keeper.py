@@ -418,6 +418,10 @@ def _leave() -> None:
         keeper.close()
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keepers.clear)  # Whoever is forked has none of their threads, and may have their locks.
+
+
 def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
     """What the agent is told of files that were written."""
     names = [os.path.basename(file.path) for file in files]
