@@ -154,8 +154,15 @@ class Copies(Coming):
 
     def begin(self, device: torch.device, pieces: Sequence[Piece]) -> None:
         """Begins with those of one device."""
-        held = [(_bytes(piece.source), piece.memory) for piece in pieces if piece.held]
-        loose = [(_bytes(piece.source), piece.memory) for piece in pieces if not piece.held]
+        held, loose = [], []
+        for piece in pieces:
+            try:
+                (held if piece.held else loose).append((_bytes(piece.source.value, piece.source), piece.memory))
+            except torch.cuda.OutOfMemoryError:
+                # It lies in another order than in a file, and the device has no room for a second one.
+                torch.frombuffer(piece.memory, dtype=torch.uint8).copy_(_bytes(piece.source.value.cpu(), piece.source))
+        if not held and not loose:
+            return
         sources, targets = [source for source, _ in held], [memory for _, memory in held]
         if loose:
             sizes = [len(source) for source, _ in loose]
@@ -259,8 +266,13 @@ class _Filling:
     def stop(self) -> None:
         """Nothing of it is read any more."""
         self._failed.set()
-        if self._threads is not None:
-            self._threads.shutdown()
+        if self._threads is None:
+            return
+        self._threads.shutdown()
+        for slot in self._all():  # Devices may still write to tensors that nobody has any more.
+            if slot.mark is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._kind.wait(slot.mark)
 
     def _all(self) -> "list[_Slot]":
         slots = [self._slots.get() for _ in range(_SLOTS)]
@@ -284,10 +296,10 @@ def _failing() -> Iterator[None]:
         raise DeviceError(f"the GPU makes no copy of the state: {error}") from error
 
 
-def _bytes(source: Elsewhere) -> torch.Tensor:
-    """The bytes of a value of a device, as a tensor of it."""
-    plain = source.value.detach().contiguous().resolve_conj().resolve_neg()
-    return plain.view(-1).view(torch.uint8)[source.low : source.high]
+def _bytes(value: torch.Tensor, span: Elsewhere) -> torch.Tensor:
+    """The bytes of a span of a value, as a tensor of the device that has the value."""
+    plain = value.detach().contiguous().resolve_conj().resolve_neg()
+    return plain.view(-1).view(torch.uint8)[span.low : span.high]
 
 
 def _start(room: Room) -> int:

@@ -85,7 +85,10 @@ class TensorCodec(snapshot.Codec):
                 if existing.is_contiguous():
                     fill(existing, at)
                     return existing
-                made = torch.empty(existing.shape, dtype=existing.dtype, device=existing.device)
+                try:
+                    made = torch.empty(existing.shape, dtype=existing.dtype, device=existing.device)
+                except torch.cuda.OutOfMemoryError:
+                    return otherwise(tag, at, size, existing)  # through the processor's
                 fill(made, at, lambda: _fill(existing, made))
                 return existing
 

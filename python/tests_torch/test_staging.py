@@ -583,6 +583,65 @@ class LoadedByDevices(unittest.TestCase):
             snapshot.read(self.path, TensorCodec(devices=Devices(device)), {"large": torch.zeros(5_000_000)})
         self.assertEqual({*copied}, {(torch.device("cpu"), torch.device("cpu"))})
 
+    def test_what_lies_in_another_order_needs_no_second_room_on_its_device(self):
+        torch.manual_seed(2)
+        state = {
+            "columns": torch.randn(400, 500).t(),
+            "channels": torch.randn(20, 30, 4, 5).to(memory_format=torch.channels_last),
+            "plain": torch.randn(300, 300),
+        }
+        there = {name: torch.zeros_like(value) for name, value in state.items()}
+        of_device = {value.data_ptr() for value in state.values()}
+        contiguous, empty, refused = torch.Tensor.contiguous, torch.empty, []
+
+        def full(tensor):
+            if not tensor.is_contiguous() and tensor.data_ptr() in of_device:
+                refused.append(tensor)
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return contiguous(tensor)
+
+        def no_place(*size, device=None, **options):
+            if isinstance(device, torch.device):  # that of a tensor
+                refused.append(size)
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return empty(*size, device=device, **options)
+
+        with mock.patch("torch.Tensor.contiguous", full), mock.patch("torch.Tensor.cpu", torch.Tensor.clone):
+            self.write(state)
+        with mock.patch("torch.empty", no_place):
+            _, found = snapshot.read(self.path, self.codec, there)
+        self.assertEqual(len(refused), 4)
+        for name, value in state.items():
+            self.assertIs(found[name], there[name])
+            self.assertTrue(torch.equal(found[name], value), name)
+
+    def test_nothing_is_copied_any_more_when_reading_has_failed(self):
+        device, marks = StandIn(), []
+        copy, go = device.copy, device.go
+
+        def slow(*rest):
+            marks.append(copy(*rest))
+            return marks[-1]
+
+        state = {"large": torch.randn(5_000_000)}
+        self.write(state)
+        go.clear()
+        self.addCleanup(go.set)
+        files = snapshot._Files.read
+
+        def failing(self, memory, at):
+            if at >= 1 << 24:
+                while not marks:
+                    threading.Event().wait(0.001)
+                threading.Timer(0.05, go.set).start()
+                raise OSError("the disk is gone")
+            files(self, memory, at)
+
+        with mock.patch.object(device, "copy", slow), mock.patch.object(snapshot._Files, "read", failing):
+            with self.assertRaisesRegex(OSError, "the disk is gone"):
+                snapshot.read(self.path, TensorCodec(devices=Devices(device)), {"large": torch.zeros(5_000_000)})
+        self.assertTrue(all(mark.is_set() for mark in marks))
+
     def test_a_file_that_ends_early_is_refused(self):
         state = {"large": torch.randn(5_000_000)}
         self.write(state)
