@@ -25,6 +25,8 @@ GPUS ?= 4
 HELM_ARGS ?=
 # The Python of the targets that want PyTorch and a GPU.
 PYTHON ?= python3
+# The same from another folder.
+PYTHON_FROM_HERE = $(if $(findstring /,$(PYTHON)),$(abspath $(PYTHON)),$(PYTHON))
 # Further arguments of the benches that say BENCH_ARGS=... in their help.
 BENCH_ARGS ?=
 # local, kind or existing (the current kubeconfig).
@@ -161,7 +163,7 @@ GPU_TESTS ?=
 
 .PHONY: test-gpu
 test-gpu: ## Test the SDK on a machine with a GPU, one of which is enough (PYTHON=one with PyTorch, GPU_TESTS="test_staging ...").
-	@cd python && $(PYTHON) -W ignore -m tests_gpu $(GPU_TESTS)
+	@cd python && $(PYTHON_FROM_HERE) -W ignore -m tests_gpu $(GPU_TESTS)
 
 .PHONY: test-storage
 test-storage: ## Test checkpoints in a folder and on a real S3 server (STORAGE_KILLS=200 processes are killed on each).
@@ -329,7 +331,7 @@ bench-loop: ## Measure what the loop of concertina.torch costs a step, beside Di
 
 .PHONY: bench-gpu
 bench-gpu: ## Measure snapshots, restores, the loop and groups on a machine with a GPU (PYTHON=..., BENCH_ARGS="loop groups 64").
-	@cd python && $(PYTHON) -W ignore benchmarks/gpu.py $(BENCH_ARGS)
+	@cd python && $(PYTHON_FROM_HERE) -W ignore benchmarks/gpu.py $(BENCH_ARGS)
 
 .PHONY: bench-gate
 bench-gate: ## Measure what the gate costs a step, in Go and in Python, and what the whole of a step does in Python.

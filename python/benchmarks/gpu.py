@@ -142,6 +142,12 @@ class Training:
 
 def staging(mib: int, memory: str) -> Iterator[tuple[str, float, str]]:
     """What a snapshot costs, and what it takes to load one."""
+    need, free = (KEPT + 2) * mib * 2**20, shutil.disk_usage(memory).free
+    if free < need:
+        sys.exit(
+            f"bench-gpu: {memory} has {free // 2**20} MiB left, the snapshots of a state of {mib} MiB take {need // 2**20}: make room "
+            'there, or take smaller states, as by BENCH_ARGS="loop groups 64"'
+        )
     training = Training(mib)
     name = f"{mib // 1024}gib" if mib >= 1024 else f"{mib}mib"
     size = training.bytes

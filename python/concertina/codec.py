@@ -3,13 +3,19 @@
 import collections
 import contextlib
 import mmap
+import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
 class SnapshotError(ValueError):
     """A state cannot be kept, or a file is no snapshot of one."""
+
+
+class DeviceError(OSError):
+    """A device does not make a copy. Its text is whole."""
 
 
 def plain(value: Any) -> bool:
@@ -129,7 +135,7 @@ class Codec:
 
 
 class Room(mmap.mmap):
-    """Memory without a file."""
+    """Memory without a file, which processes do not have that are forked of this one: they would keep it as long as they live."""
 
     let_go: Callable[[], object] | None = None
     """Called before the memory is given back."""
@@ -138,11 +144,27 @@ class Room(mmap.mmap):
         room = super().__new__(cls, -1, max(size, mmap.PAGESIZE))
         with contextlib.suppress(AttributeError, OSError):
             room.madvise(mmap.MADV_HUGEPAGE)  # Fewer faults when it is filled for the first time.
+        with contextlib.suppress(AttributeError, OSError):
+            room.madvise(mmap.MADV_DONTFORK)
+        _rooms.add(room)
         return room
 
     def __del__(self) -> None:
         if self.let_go:
             self.let_go()
+
+
+_rooms: weakref.WeakSet[Room] = weakref.WeakSet()
+_others: list[Room] = []
+
+
+def _forked() -> None:
+    """Has a process that was forked let go of none of it: something else may be there by then."""
+    _others.extend(_rooms)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _flat(array: Any) -> memoryview:

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-from concertina.codec import Coming, Elsewhere, Piece, Room
+from concertina.codec import Coming, DeviceError, Elsewhere, Piece, Room
 
+_PORTABLE = 1
+"""Of cudaHostRegister: for all devices."""
 _SAMPLE = 64
 _SLOT = 8 << 20
 _SLOTS = 4
@@ -31,12 +33,28 @@ class Cuda:
         """Whether a device has a tensor."""
         return tensor.device.type == "cuda"
 
-    def pin(self, room: Room) -> None:
-        """Pins memory, as long as it is there. Where that is refused copies take longer."""
+    def at(self, device: torch.device | None) -> contextlib.AbstractContextManager:
+        """Has this thread work with a device. Another thread than the program's begins with the first one otherwise, which is
+        another rank's, and takes half a GiB of it for whatever it asks of CUDA."""
+        return torch.cuda.device(device)
+
+    def pin(self, room: Room, device: torch.device | None) -> None:
+        """Pins memory for all devices, as long as it is there. Where that is refused copies take longer."""
         start, size = _start(room), len(room)
         cudart = torch.cuda.cudart()
-        if int(cudart.cudaHostRegister(start, size, 0)) == 0:
-            room.let_go = lambda: cudart.cudaHostUnregister(start)
+        with self.at(device):
+            refused = int(cudart.cudaHostRegister(start, size, _PORTABLE))
+            if refused:
+                # CUDA keeps the error until somebody asks for it, and PyTorch does after the next thing that is computed: this.
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device=device or "cuda")
+                return
+
+        def let_go() -> None:
+            with self.at(device):
+                cudart.cudaHostUnregister(start)
+
+        room.let_go = let_go
 
     def copy(self, device: torch.device, into: list[torch.Tensor], sources: list[torch.Tensor]) -> torch.cuda.Event:
         """Begins to copy tensors to or from a device, after what that was given so far. Returns what says when it is done."""
@@ -61,7 +79,8 @@ class Cuda:
 
     def wait(self, mark: torch.cuda.Event) -> None:
         """Waits for a copy."""
-        mark.synchronize()
+        with self.at(mark.device):
+            mark.synchronize()
 
 
 class Devices:
@@ -70,27 +89,38 @@ class Devices:
     def __init__(self, kind: Cuda | None = None):
         self._kind = kind or Cuda()
         self._slots: queue.SimpleQueue[_Slot] | None = None
+        self._device: torch.device | None = None  # one that has a tensor
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether a device has a tensor."""
-        return tensor.layout == torch.strided and self._kind.has(tensor)
+        if tensor.layout != torch.strided or not self._kind.has(tensor):
+            return False
+        self._device = tensor.device
+        return True
 
     def room(self, size: int) -> memoryview:
-        """Pinned memory for so many bytes."""
+        """Pinned memory for so many bytes. Raises DeviceError."""
         room = Room(size)
-        self._kind.pin(room)
+        with _failing():
+            self._kind.pin(room, self._device)
         return memoryview(room)
 
     @torch.no_grad()
     def bring(self, pieces: Sequence[Piece]) -> "Copies":
         """Begins to copy to memory. Of what is held the first and last bytes are noted as they are now; the rest is copied
-        on its device, now."""
+        on its device, now. Raises DeviceError."""
         devices: dict[torch.device, list[Piece]] = {}
         for piece in pieces:
             devices.setdefault(piece.source.value.device, []).append(piece)
         copies = Copies(self._kind)
-        for device, some in devices.items():
-            copies.begin(device, some)
+        try:
+            with _failing():
+                for device, some in devices.items():
+                    copies.begin(device, some)
+        except DeviceError:
+            with contextlib.suppress(DeviceError):
+                copies.wait()  # Nobody else does before the memory is used for something else.
+            raise
         return copies
 
     @contextlib.contextmanager
@@ -124,8 +154,15 @@ class Copies(Coming):
 
     def begin(self, device: torch.device, pieces: Sequence[Piece]) -> None:
         """Begins with those of one device."""
-        held = [(_bytes(piece.source), piece.memory) for piece in pieces if piece.held]
-        loose = [(_bytes(piece.source), piece.memory) for piece in pieces if not piece.held]
+        held, loose = [], []
+        for piece in pieces:
+            try:
+                (held if piece.held else loose).append((_bytes(piece.source.value, piece.source), piece.memory))
+            except torch.cuda.OutOfMemoryError:
+                # It lies in another order than in a file, and the device has no room for a second one.
+                torch.frombuffer(piece.memory, dtype=torch.uint8).copy_(_bytes(piece.source.value.cpu(), piece.source))
+        if not held and not loose:
+            return
         sources, targets = [source for source, _ in held], [memory for _, memory in held]
         if loose:
             sizes = [len(source) for source, _ in loose]
@@ -135,7 +172,7 @@ class Copies(Coming):
         if held:
             ends = [end for source, _ in held for end in (source[:_SAMPLE], source[-_SAMPLE:])]
             noted = torch.cat(ends)
-            there = torch.empty(len(noted), dtype=torch.uint8, pin_memory=noted.device.type == "cuda")
+            there = torch.empty(len(noted), dtype=torch.uint8, device="cpu", pin_memory=noted.device.type == "cuda")
             self._ends.append((there, [part for _, memory in held for part in (memory[:_SAMPLE], memory[-_SAMPLE:])]))
         into = [torch.frombuffer(memory, dtype=torch.uint8) for memory in targets]
         if noted is not None:
@@ -144,8 +181,9 @@ class Copies(Coming):
         self._kept.append(sources)
 
     def wait(self) -> None:
-        for _, mark in self._marks:
-            self._kind.wait(mark)
+        with _failing():
+            for _, mark in self._marks:
+                self._kind.wait(mark)
         self._kept.clear()
 
     def fence(self) -> None:
@@ -180,12 +218,15 @@ class _Filling:
         self._jobs: list[Future] = []
         self._after: list[Callable[[], object]] = []
         self._failed = threading.Event()
+        self._settled: set[torch.device] = set()
 
     def fill(self, tensor: torch.Tensor, at: int, after: Callable[[], object] | None = None) -> None:
         """Fills a tensor with the bytes at an offset. after: called when all tensors are full."""
         if self._threads is None:
             self._slots = self._ring()
             self._threads = ThreadPoolExecutor(_SLOTS, thread_name_prefix="concertina-load")
+        if tensor.device not in self._settled:
+            self._settled.add(tensor.device)
             self._kind.settle(tensor.device)
         flat = tensor.detach().view(-1).view(torch.uint8)
         for low in range(0, len(flat), _SLOT):
@@ -199,10 +240,11 @@ class _Filling:
         try:
             if self._failed.is_set():
                 return
-            if slot.mark is not None:
-                self._kind.wait(slot.mark)
-            self._read(slot.memory[: len(part)], at)
-            slot.mark = self._kind.copy(part.device, [part], [slot.tensor[: len(part)]])
+            with self._kind.at(part.device):
+                if slot.mark is not None:
+                    self._kind.wait(slot.mark)
+                self._read(slot.memory[: len(part)], at)
+                slot.mark = self._kind.copy(part.device, [part], [slot.tensor[: len(part)]])
         except BaseException:
             self._failed.set()
             raise
@@ -224,8 +266,13 @@ class _Filling:
     def stop(self) -> None:
         """Nothing of it is read any more."""
         self._failed.set()
-        if self._threads is not None:
-            self._threads.shutdown()
+        if self._threads is None:
+            return
+        self._threads.shutdown()
+        for slot in self._all():  # Devices may still write to tensors that nobody has any more.
+            if slot.mark is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._kind.wait(slot.mark)
 
     def _all(self) -> "list[_Slot]":
         slots = [self._slots.get() for _ in range(_SLOTS)]
@@ -234,10 +281,25 @@ class _Filling:
         return slots
 
 
-def _bytes(source: Elsewhere) -> torch.Tensor:
-    """The bytes of a value of a device, as a tensor of it."""
-    plain = source.value.detach().contiguous().resolve_conj().resolve_neg()
-    return plain.view(-1).view(torch.uint8)[source.low : source.high]
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    """Has a device that fails raise DeviceError, which ends no training: if it is broken the program finds out by itself."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise DeviceError(
+            f"the GPU has no memory for what is gathered there of a copy of the state ({error}): leave it some, as by a smaller micro_batch"
+        ) from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):
+            raise  # This is the processor's.
+        raise DeviceError(f"the GPU makes no copy of the state: {error}") from error
+
+
+def _bytes(value: torch.Tensor, span: Elsewhere) -> torch.Tensor:
+    """The bytes of a span of a value, as a tensor of the device that has the value."""
+    plain = value.detach().contiguous().resolve_conj().resolve_neg()
+    return plain.view(-1).view(torch.uint8)[span.low : span.high]
 
 
 def _start(room: Room) -> int:

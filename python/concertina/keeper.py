@@ -4,6 +4,7 @@ Copying the state holds training up, so it is done rarely, and the file is writt
 before they write, even the copy is that thread's: it takes it while the next step computes its gradients.
 """
 
+import atexit
 import contextlib
 import errno
 import itertools
@@ -11,13 +12,14 @@ import mmap
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from concertina import snapshot
 from concertina.agent import Agent, failure
 from concertina.cadence import LEAST, SHARE, Cadence
-from concertina.codec import Room
+from concertina.codec import DeviceError, Room
 from concertina.gate import Phase
 from concertina.world import Assignment, Staging
 
@@ -25,6 +27,8 @@ NEVER = 2**63
 """A step that no training reaches."""
 STUCK = 60.0
 """Seconds in which nothing more of a snapshot is written before nobody waits for it any more."""
+LEAVING = 10.0
+"""Seconds for which a program that ends waits for a snapshot that it breaks off."""
 _seconds = time.monotonic
 
 
@@ -51,11 +55,13 @@ class Keeper:
         self._world = 0
         self._names = itertools.count()
         self._cadence = Cadence()
+        _keepers.add(self)
         self._fenced = False
         self._hides = True
         self._staging: _Work | None = None
+        self._fencing = threading.Lock()  # Optimizers may step in several threads, as in hooks of autograd.
         self._work: _Work | None = None
-        self._superseded = False
+        self._superseded = self._closed = False
         self._begun = False
         self._writer = False
         self._whole = False
@@ -74,7 +80,9 @@ class Keeper:
         if not agent:
             return
         self._cadence.interval = None if agent.interval is None else int(agent.interval * 1e9)
-        self.due = step if self._writer or step == 0 else NEVER
+        # Who wrote in the last world and does not in this one is called as well, to give the memory back.
+        held = self._memory is not None or self._first is not None
+        self.due = step if self._writer or step == 0 or held else NEVER
 
     def consider(self, step: int) -> None:
         """Takes a snapshot of the state after this step, if it is time for one."""
@@ -97,12 +105,12 @@ class Keeper:
         """Something is about to write to the state, as an optimizer does: what is being copied of it is there when this
         returns, or it is given up, since it hangs. Who never calls it has its state copied at once."""
         self._fenced = True
-        if work := self._staging:
-            image, work.image = work.image, None  # It holds what it is of.
-            image.fence()
-            if image.lives:
-                self._await(work, work.staged)
-            self._staging = None
+        with self._fencing:
+            if (work := self._staging) and (image := work.image):
+                image.fence()
+                if image.lives:
+                    self._await(work, work.staged)
+                self._staging = work.image = None  # It holds what it is of.
 
     def save(self, step: int) -> None:
         """Writes a snapshot of the state after this step, while training stands still."""
@@ -127,7 +135,7 @@ class Keeper:
             except snapshot.SnapshotError as error:
                 self._agent.snapshot_failed(step, str(error))
             except (MemoryError, OSError) as error:
-                self._agent.snapshot_failed(step, _no_memory(error))
+                self._agent.snapshot_failed(step, _not_copied(error))
             finally:
                 self._agent.gate.phase(before)
 
@@ -161,6 +169,16 @@ class Keeper:
             self._world += 1
         self.due = NEVER
 
+    def close(self) -> None:
+        """The program goes on without the job, or ends. Gives memory back, and waits for what is being copied: PyTorch aborts
+        a program that has a thread in it when Python ends."""
+        self.forget()
+        self._closed = True
+        self._first = self._memory = self._staging = None
+        if self._thread:
+            self._work.image = None
+            self._thread.join(0 if self._work.given_up else LEAVING)
+
     def _load_first(self) -> Mapping[str, int]:
         if self._first is None:
             if self._position()["step"] or self._first_lost:
@@ -181,7 +199,7 @@ class Keeper:
             self._first.keep(self._memory_of(self._first.bytes, near=self._first.away > 0))
         except (MemoryError, OSError) as error:
             self._first = None
-            self._agent.snapshot_failed(0, _no_memory(error))
+            self._agent.snapshot_failed(0, _not_copied(error))
         self._cadence.held = max(1, time.monotonic_ns() - begin)
         self._first_lost = self._first is None
         if self._first and not self._writing and (files := self._periodic(self._first, 0)):
@@ -214,7 +232,7 @@ class Keeper:
                 self._copy(image)
         except (MemoryError, OSError) as error:
             # Training goes on, and the next one is tried when it is due.
-            self._agent.snapshot_failed(step, _no_memory(error))
+            self._agent.snapshot_failed(step, _not_copied(error))
             self._cadence.held = max(1, time.monotonic_ns() - begin)
             return
         if fenced and self._hides:
@@ -324,7 +342,7 @@ class Keeper:
             if work is None:
                 return False
             work.moved = _seconds()
-            return work.given_up or live and (self._superseded or world != self._world)
+            return work.given_up or self._closed or live and (self._superseded or world != self._world)
 
         try:
             if live and not image.arrive():
@@ -390,6 +408,20 @@ class _Work:
         self.given_up = False
 
 
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    """A program may end in the middle of a step, where nobody closes anything."""
+    for keeper in [*_keepers]:
+        keeper.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keepers.clear)  # Whoever is forked has none of their threads, and may have their locks.
+
+
 def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
     """What the agent is told of files that were written."""
     names = [os.path.basename(file.path) for file in files]
@@ -401,6 +433,8 @@ def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
 
 def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: int) -> str:
     """What is told of an error after so many of these files, of a state with so many bytes."""
+    if isinstance(error, DeviceError):
+        return str(error)
     text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[min(done, len(files) - 1)].path}"
     if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
         return text
@@ -426,7 +460,9 @@ def _remove(files: list[snapshot.File]) -> None:
             os.unlink(file.path)
 
 
-def _no_memory(error: BaseException) -> str:
+def _not_copied(error: BaseException) -> str:
+    if isinstance(error, DeviceError):
+        return str(error)
     return (
         f"no memory for a copy of the state ({str(error) or type(error).__name__}): raise resources.limits.memory of the "
         "training container by as many bytes as the state has"

@@ -216,6 +216,7 @@ class Member:
             if self._there:
                 self._take_apart()
         finally:
+            self._keeper.close()
             self._session.close()
             self.gate = NoGatePage()
 

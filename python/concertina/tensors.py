@@ -85,7 +85,10 @@ class TensorCodec(snapshot.Codec):
                 if existing.is_contiguous():
                     fill(existing, at)
                     return existing
-                made = torch.empty(existing.shape, dtype=existing.dtype, device=existing.device)
+                try:
+                    made = torch.empty(existing.shape, dtype=existing.dtype, device=existing.device)
+                except torch.cuda.OutOfMemoryError:
+                    return otherwise(tag, at, size, existing)  # through the processor's
                 fill(made, at, lambda: _fill(existing, made))
                 return existing
 
@@ -108,7 +111,7 @@ class TensorCodec(snapshot.Codec):
             existing = None
         if existing is not None and existing.device.type == "cpu" and existing.is_contiguous():
             return memory_of(existing.detach()), lambda: existing
-        made = torch.empty(shape, dtype=dtype)
+        made = torch.empty(shape, dtype=dtype, device="cpu")  # whatever the program has for a default
         return memory_of(made), lambda: made if existing is None else _fill(existing, made)
 
 

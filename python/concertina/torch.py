@@ -314,7 +314,6 @@ class Job(_job.Job):
     def _optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to write. What it writes must not come of an exchange that was broken off. Of one
         between devices only they know: a communicator that is aborted leaves whatever was there."""
-        self._keeper.fence()
         if self._gradients.missing and self._gradients.trains(optimizer):
             raise RuntimeError(
                 "an optimizer steps before the gradients are exchanged: call step.backward(loss) for each of "
@@ -327,13 +326,14 @@ class Job(_job.Job):
                     "an optimizer was given parameters in the middle of a step, whose gradients were not exchanged: give them "
                     "between two steps"
                 )
-        if self._session.agent is None or not self._there or self._live.writing:
-            return
-        if self._groups.by_device:
+        begins = self._session.agent is not None and self._there and not self._live.writing
+        if begins and self._groups.by_device:
             torch.cuda.current_stream().synchronize()
             if self._session.aborted:
                 raise WorldChanged
-        self._begin_update()
+        self._keeper.fence()  # Not earlier: the program would wait there for a copy that only its device has to wait for.
+        if begins:
+            self._begin_update()
 
     def _copies(self) -> list[Callable[[], None]]:
         return [*super()._copies(), self._buffers.copy(), *map(copy_scaler, self._scalers)]

@@ -1,4 +1,6 @@
 import collections
+import ctypes
+import gc
 import json
 import math
 import os
@@ -8,6 +10,7 @@ import tempfile
 import unittest
 
 from concertina import snapshot
+from concertina.codec import Room
 from concertina.snapshot import Codec, Image, SnapshotError, read
 
 
@@ -25,6 +28,41 @@ class Case(unittest.TestCase):
         os.unlink(self.path)
         self.assertEqual(position, {"step": 3})
         return found
+
+
+class Rooms(unittest.TestCase):
+    """Memory for copies."""
+
+    @staticmethod
+    def mapped(address):
+        """Whether such memory is there, and not something else that has come to its place."""
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                low, high = (int(text, 16) for text in line.split()[0].split("-"))
+                if low <= address < high:
+                    return "/dev/zero" in line
+        return False
+
+    def test_a_process_that_is_forked_has_none_of_it(self):
+        room = Room(1 << 20)
+        let_go, told = os.pipe()
+        room.let_go = lambda: os.write(told, b"let go")
+        start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        gc.collect()
+        self.assertTrue(self.mapped(start))
+        child = os.fork()
+        if not child:
+            try:
+                del room
+                gc.collect()
+                os._exit(10 + self.mapped(start))
+            finally:
+                os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 10)
+        os.close(told)
+        self.addCleanup(os.close, let_go)
+        room.let_go = None
+        self.assertEqual(os.read(let_go, 10), b"")
 
 
 class Whole(Case):

@@ -107,6 +107,12 @@ class TheState(unittest.TestCase):
         job._live.settled()
         return job
 
+    def test_the_end_of_a_job_is_that_of_its_snapshots(self):
+        job = self.job_with(torch.nn.Linear(2, 1))
+        with unittest.mock.patch.object(job._keeper, "close") as close:
+            job._close()
+        close.assert_called_once_with()
+
     def test_a_step_is_taken_back_until_the_optimizer_steps(self):
         torch.manual_seed(3)
         net = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.BatchNorm1d(3))
@@ -248,6 +254,21 @@ class TheState(unittest.TestCase):
             job._optimizer_steps(opt)
         stream.return_value.synchronize.assert_called_once_with()
         self.assertFalse(job._live.writing)
+
+    def test_a_program_that_waits_for_its_device_does_not_wait_for_a_copy_too(self):
+        net = torch.nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        job, order = self.job_with(net, opt=opt), []
+        job._groups.backend = "nccl"
+        job._keeper.fence = lambda: order.append("the device waits for the copy")
+        with unittest.mock.patch("torch.cuda.current_stream") as stream:
+            stream.return_value.synchronize = lambda: order.append("the program waits")
+            job._optimizer_steps(opt)
+            self.assertTrue(job._live.writing)
+            job._optimizer_steps(opt)
+            job._there = False
+            job._optimizer_steps(opt)
+        self.assertEqual(order, ["the program waits", *["the device waits for the copy"] * 3])
 
 
 class Session:

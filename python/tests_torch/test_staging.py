@@ -1,5 +1,8 @@
+import contextlib
 import gc
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -202,8 +205,11 @@ class StandIn(Cuda):
     def has(self, tensor):
         return True
 
-    def pin(self, room):
+    def pin(self, room, device):
         pass
+
+    def at(self, device):
+        return contextlib.nullcontext()
 
     def settle(self, device):
         pass
@@ -226,6 +232,30 @@ class StandIn(Cuda):
 
     def wait(self, mark):
         mark.wait()
+
+
+ENDS = """
+import sys, threading
+from tests_torch.test_staging import OfDevices
+case = OfDevices()
+case.setUp()
+case.train()
+case.train()
+case.keeper._join()
+wait, waits, go = case.device.wait, threading.Event(), threading.Event()
+def told(mark):
+    wait(mark)
+    waits.set()
+    go.wait()
+    print("copied", flush=True)
+case.device.wait = told
+case.keeper.consider(case.step)
+waits.wait()
+later = threading.Timer(0.2, go.set)
+later.daemon = True
+later.start()
+sys.exit(3)
+"""
 
 
 class OfDevices(Staging):
@@ -279,6 +309,18 @@ class OfDevices(Staging):
         gc.collect()
         self.assertIsNone(parameter())
 
+    def test_a_default_device_of_the_program_changes_nothing(self):
+        self.train()  # the optimizer has what it wants
+        for _ in range(10):
+            inputs = torch.randn(8, 256)
+            with torch.device("meta"), mock.patch("torch.randn", return_value=inputs):
+                self.train()
+        self.keeper._join()
+        self.assertEqual(self.agent.failed, [])
+        self.assertTrue(self.agent.taken)
+        with torch.device("meta"):
+            self.check()
+
     def test_a_device_that_fails_costs_that_snapshot_alone(self):
         self.train()
         self.train()
@@ -294,6 +336,132 @@ class OfDevices(Staging):
         self.assertGreater(len(self.agent.taken), len(taken))
         self.check()
 
+    def test_a_device_that_takes_no_copies_costs_snapshots_alone(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        taken = set(self.agent.taken)
+        error = RuntimeError("CUDA error: out of memory")
+        for hidden in True, False:
+            self.keeper._hides = hidden
+            with mock.patch.object(self.device, "copy", side_effect=error):
+                self.train()
+                self.keeper.save(self.step)
+            with mock.patch.object(self.device, "pin", side_effect=error):
+                self.keeper._memory = None
+                self.train()
+                self.keeper.save(self.step)
+            self.keeper._join()
+        with mock.patch.object(self.device, "wait", side_effect=error):
+            self.train()
+            self.keeper.save(self.step)
+        self.assertEqual(set(self.agent.taken), taken)
+        self.assertEqual({*self.agent.failed}, {f"the GPU makes no copy of the state: {error}"})
+        self.train()
+        self.keeper._join()
+        self.assertGreater(len(self.agent.taken), len(taken))
+        self.check()
+
+    def test_a_first_state_that_a_device_does_not_copy_costs_that_copy_alone(self):
+        self.step = 0
+        self.keeper.begin(self.agent, 0, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
+        with mock.patch.object(self.device, "copy", side_effect=torch.cuda.OutOfMemoryError("CUDA out of memory: 2 GiB of GPU 3")):
+            self.train()
+        self.assertRegex(self.agent.failed[0], "the GPU has no memory .*2 GiB of GPU 3.* smaller micro_batch")
+        for _ in range(3):
+            self.train()
+            self.keeper._join()
+        self.assertTrue(self.agent.taken)
+        self.check()
+
+    def rooms(self):
+        """What becomes of the memory that is pinned from now on."""
+        rooms, pin = [], self.device.pin
+
+        def pinned(room, device):
+            rooms.append(weakref.ref(room))
+            pin(room, device)
+
+        self.enterContext(mock.patch.object(self.device, "pin", pinned))
+        return rooms
+
+    def test_who_writes_no_more_keeps_no_memory(self):
+        rooms = self.rooms()
+        for _ in range(4):
+            self.train()
+            self.keeper._join()
+        self.assertTrue(rooms[-1]())
+        self.keeper.forget()
+        other = Assignment(from_environment({}), restore=False, snapshot="", writer=False, listener=None)
+        self.keeper.begin(self.agent, self.step, other)
+        taken = set(self.agent.taken)
+        with mock.patch.object(self.keeper, "consider", lambda step, do=self.keeper.consider: step < self.keeper.due or do(step)):
+            for _ in range(4):
+                self.train()
+        self.keeper._join()
+        gc.collect()
+        self.assertEqual({room() for room in rooms}, {None})
+        self.assertEqual(set(self.agent.taken), taken)
+
+    def test_nothing_is_kept_or_copied_after_the_end(self):
+        rooms = self.rooms()
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = self.slowly()
+        self.keeper.consider(self.step)
+        threading.Timer(0.05, go.set).start()
+        copying = self.keeper._thread
+        self.keeper.close()
+        self.assertTrue(go.is_set())
+        copying.join()
+        gc.collect()
+        self.assertEqual({room() for room in rooms}, {None})
+
+    def test_a_program_that_ends_waits_for_a_copy(self):
+        """A thread that waits for a device when Python ends has PyTorch abort the program."""
+        ended = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ENDS],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        self.assertEqual((ended.returncode, ended.stdout), (3, "copied\n"), ended.stderr)
+
+    def test_a_fence_that_failed_is_tried_again(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = self.slowly()
+        self.keeper.consider(self.step)
+        self.states[self.step] = {name: value.clone() for name, value in self.net.state_dict().items()}
+        error = RuntimeError("CUDA error: an illegal memory access was encountered")
+        with mock.patch.object(self.device, "fence", side_effect=error) as fence:
+            for _ in range(2):
+                with self.assertRaisesRegex(RuntimeError, "illegal memory access"):
+                    self.opt.step()
+        self.assertEqual(fence.call_count, 2)
+        threading.Timer(0.05, go.set).start()
+        self.opt.step()
+        self.keeper._join()
+        self.assertIn(self.step, self.agent.taken)
+        self.check()
+
+    def test_two_optimizers_that_step_at_once_both_wait(self):
+        self.train()
+        self.train()
+        self.keeper._join()
+        go = self.slowly()
+        self.keeper.consider(self.step)
+        fencing = [threading.Thread(target=self.keeper.fence) for _ in range(2)]
+        copied = []
+        with mock.patch.object(self.device, "fence", side_effect=lambda *_: copied.append(go.wait(60))):
+            for thread in fencing:
+                thread.start()
+            threading.Timer(0.05, go.set).start()
+            fencing[1].join()
+            self.assertTrue(go.is_set())
+            fencing[0].join()
+        self.assertEqual(copied, [True])
+
     def test_the_first_state_outlives_a_barrier_before_the_first_step(self):
         self.step = 0
         self.keeper.begin(self.agent, 0, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
@@ -308,6 +476,52 @@ class OfDevices(Staging):
         self.keeper.load("")
         for name, value in self.net.state_dict().items():
             self.assertTrue(torch.equal(value, self.states[0][name]), name)
+
+
+class OfCuda(unittest.TestCase):
+    """What CUDA is asked for, which is not there."""
+
+    def setUp(self):
+        self.now, self.asked = [None], []
+        self.enterContext(mock.patch("torch.cuda.device", self.at))
+
+    @contextlib.contextmanager
+    def at(self, device):
+        self.now.append(device)
+        yield
+        self.now.pop()
+
+    def ask(self, name, answer=None):
+        return lambda *_: (self.asked.append((name, self.now[-1])), answer)[1]
+
+    def pinned(self, answer):
+        cudart = mock.Mock(cudaHostRegister=self.ask("pin", answer), cudaHostUnregister=self.ask("let go"))
+        devices, third = Devices(), mock.Mock(layout=torch.strided, device=torch.device("cuda", 3))
+        self.assertTrue(devices.has(third))
+        with mock.patch("torch.cuda.cudart", return_value=cudart):
+            return devices.room(100)
+
+    def test_memory_is_pinned_and_let_go_by_the_device_of_the_state(self):
+        self.pinned(0).release()
+        gc.collect()
+        self.assertEqual(self.asked, [("pin", torch.device("cuda", 3)), ("let go", torch.device("cuda", 3))])
+
+    def test_what_is_left_of_a_refusal_is_taken_off(self):
+        """The next launch raises it."""
+
+        def launch(*_, device):
+            self.asked.append(("launch", device))
+            raise RuntimeError("CUDA error: out of memory")
+
+        with mock.patch("torch.zeros", launch):
+            room = self.pinned(2)
+        room[:3] = b"abc"
+        self.assertEqual(self.asked, [("pin", torch.device("cuda", 3)), ("launch", torch.device("cuda", 3))])
+
+    def test_a_copy_is_waited_for_at_its_device(self):
+        mark = mock.Mock(device=torch.device("cuda", 3), synchronize=self.ask("wait"))
+        Cuda().wait(mark)
+        self.assertEqual(self.asked, [("wait", torch.device("cuda", 3))])
 
 
 class LoadedByDevices(unittest.TestCase):
@@ -348,6 +562,85 @@ class LoadedByDevices(unittest.TestCase):
                 self.assertTrue(torch.equal(found[name], value), name)
                 self.assertEqual(found[name].data_ptr(), places[name], name)
         self.assertEqual(found["step"], 3)
+
+    def test_threads_work_with_the_device_of_what_they_fill(self):
+        device, here = StandIn(), threading.local()
+        copied = []
+
+        @contextlib.contextmanager
+        def at(of):
+            here.device = of
+            yield
+            here.device = None
+
+        def copy(of, *rest):
+            copied.append((of, getattr(here, "device", None)))
+            return StandIn.copy(device, of, *rest)
+
+        state = {"large": torch.randn(5_000_000)}
+        self.write(state)
+        with mock.patch.multiple(device, at=at, copy=copy):
+            snapshot.read(self.path, TensorCodec(devices=Devices(device)), {"large": torch.zeros(5_000_000)})
+        self.assertEqual({*copied}, {(torch.device("cpu"), torch.device("cpu"))})
+
+    def test_what_lies_in_another_order_needs_no_second_room_on_its_device(self):
+        torch.manual_seed(2)
+        state = {
+            "columns": torch.randn(400, 500).t(),
+            "channels": torch.randn(20, 30, 4, 5).to(memory_format=torch.channels_last),
+            "plain": torch.randn(300, 300),
+        }
+        there = {name: torch.zeros_like(value) for name, value in state.items()}
+        of_device = {value.data_ptr() for value in state.values()}
+        contiguous, empty, refused = torch.Tensor.contiguous, torch.empty, []
+
+        def full(tensor):
+            if not tensor.is_contiguous() and tensor.data_ptr() in of_device:
+                refused.append(tensor)
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return contiguous(tensor)
+
+        def no_place(*size, device=None, **options):
+            if isinstance(device, torch.device):  # that of a tensor
+                refused.append(size)
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return empty(*size, device=device, **options)
+
+        with mock.patch("torch.Tensor.contiguous", full), mock.patch("torch.Tensor.cpu", torch.Tensor.clone):
+            self.write(state)
+        with mock.patch("torch.empty", no_place):
+            _, found = snapshot.read(self.path, self.codec, there)
+        self.assertEqual(len(refused), 4)
+        for name, value in state.items():
+            self.assertIs(found[name], there[name])
+            self.assertTrue(torch.equal(found[name], value), name)
+
+    def test_nothing_is_copied_any_more_when_reading_has_failed(self):
+        device, marks = StandIn(), []
+        copy, go = device.copy, device.go
+
+        def slow(*rest):
+            marks.append(copy(*rest))
+            return marks[-1]
+
+        state = {"large": torch.randn(5_000_000)}
+        self.write(state)
+        go.clear()
+        self.addCleanup(go.set)
+        files = snapshot._Files.read
+
+        def failing(self, memory, at):
+            if at >= 1 << 24:
+                while not marks:
+                    threading.Event().wait(0.001)
+                threading.Timer(0.05, go.set).start()
+                raise OSError("the disk is gone")
+            files(self, memory, at)
+
+        with mock.patch.object(device, "copy", slow), mock.patch.object(snapshot._Files, "read", failing):
+            with self.assertRaisesRegex(OSError, "the disk is gone"):
+                snapshot.read(self.path, TensorCodec(devices=Devices(device)), {"large": torch.zeros(5_000_000)})
+        self.assertTrue(all(mark.is_set() for mark in marks))
 
     def test_a_file_that_ends_early_is_refused(self):
         state = {"large": torch.randn(5_000_000)}
