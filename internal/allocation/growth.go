@@ -30,6 +30,8 @@ type level struct {
 	ranked bool
 	// over are jobs that have more than they wish for; nil until somebody asks.
 	over []JobID
+	// resold is true once jobs wish for what is left over: nobody gives anything for that.
+	resold bool
 }
 
 // donors are the jobs of one namespace that could give something to equals.
@@ -71,6 +73,7 @@ func (p *planner) grow() {
 			if !l.resell() {
 				break
 			}
+			l.resold = true
 			l.fill()
 		}
 		all = all[n:]
@@ -265,7 +268,7 @@ func (l *level) step(id JobID) bool {
 		}
 		return true
 	}
-	return l.take(id, k, steps)
+	return !l.resold && l.take(id, k, steps)
 }
 
 // take has others give what a job needs for one legal step more.

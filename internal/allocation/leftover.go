@@ -22,8 +22,12 @@ func (l *level) resell() bool {
 }
 
 func (m *market) resell() bool {
-	p, left := m.p, m.free()
-	if left <= 0 || !slices.ContainsFunc(m.jobs, p.stuck) {
+	p := m.p
+	if !slices.ContainsFunc(m.jobs, p.stuck) {
+		return false
+	}
+	left := m.places()
+	if left <= 0 {
 		return false
 	}
 	total := float64(left)
