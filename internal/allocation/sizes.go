@@ -57,6 +57,7 @@ type ladder struct {
 
 // ladder has sizes up to top, among them those next to size, half, and the largest.
 func (j *Job) ladder(top, size, half int32) ladder {
+	top = min(top, j.Max)
 	l := ladder{job: j, top: top, by: 31, marks: [...]int32{j.most(size - 1), size, j.next(size), half, j.most(top)}}
 	for l.by = 31; l.many(); l.by = min(l.by, 8) - 1 {
 	}
