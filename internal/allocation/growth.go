@@ -69,11 +69,7 @@ func (p *planner) grow() {
 		}
 		l := &level{p: p, priority: p.c.Jobs[all[0]].Priority, jobs: all[:n], cursor: map[sought]int{}}
 		l.fill()
-		for range mostResold {
-			if !l.resell() {
-				break
-			}
-			l.resold = true
+		if l.resold = l.resell(); l.resold {
 			l.fill()
 		}
 		all = all[n:]

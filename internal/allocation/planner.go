@@ -99,6 +99,8 @@ type job struct {
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known; owed how many half its
 	// share would be where it was short of that for too long, otherwise 0.
 	wish, owed int32
+	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs).
+	needed bool
 	// growthClass is known where hasClass is true (growthScope).
 	growthClass classID
 	hasClass    bool
