@@ -149,7 +149,10 @@ func (p *planner) gather() {
 	p.jobs, p.leaving = sized(p.jobs, len(p.c.Jobs)), sized(p.leaving, workers)
 	first := 0
 	for i := range p.c.Jobs {
-		p.out[i].For, p.out[i].ShortSince = None, p.c.Jobs[i].ShortSince
+		p.out[i].For = None
+		if in := &p.c.Jobs[i]; in.Stage == Training || in.Stage == Fixed {
+			p.out[i].ShortSince = in.ShortSince // without a world it has nothing that could be too little
+		}
 		if p.c.Jobs[i].Name == "" {
 			continue
 		}
