@@ -28,7 +28,9 @@ func (p *planner) urge(bids []*bid, pool int64) {
 	slices.SortStableFunc(due, func(a, b *bid) int { return p.c.Jobs[a.id].Deadline.Compare(p.c.Jobs[b.id].Deadline) })
 	for _, b := range due {
 		out := &p.out[b.id]
-		out.Needs = p.needs(b)
+		if j := &p.jobs[b.id]; !j.needed {
+			j.needed, out.Needs = true, p.needs(b)
+		}
 		out.Late = out.Needs == 0
 		if out.Late && p.hopeless(b) {
 			continue
@@ -53,6 +55,9 @@ func (p *planner) urge(bids []*bid, pool int64) {
 // needs is the least size with which a job meets its deadline, by what was measured, of all that it may have; 0 where there is none.
 func (p *planner) needs(b *bid) int32 {
 	in := &p.c.Jobs[b.id]
+	if !p.mightBeInTime(b) {
+		return 0
+	}
 	sizes, before := in.ladder(in.Max, in.most(p.size(b.id)), b.half), int32(0)
 	for n := in.next(in.Min - 1); n != 0; n = sizes.after(n) {
 		if !p.inTime(b, n) {
@@ -67,6 +72,15 @@ func (p *planner) needs(b *bid) int32 {
 		return n
 	}
 	return 0
+}
+
+// mightBeInTime is a quick look at whether a job would meet its deadline if workers cost each other nothing: where a cluster has too
+// little for its deadlines, many jobs would look at all their sizes in vain.
+func (p *planner) mightBeInTime(b *bid) bool {
+	in := &p.c.Jobs[b.id]
+	serial, parallel := in.Pace.Speed.Alone()
+	takes := b.left * (serial + parallel/float64(max(in.Max, 1))) / in.Pace.keeps()
+	return takes*(1+aheadAtRest) <= in.Deadline.Sub(p.c.Now).Seconds()
 }
 
 // inTime says whether a job meets its deadline with so many workers, as far as it is known how fast it is.

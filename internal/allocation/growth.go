@@ -30,6 +30,8 @@ type level struct {
 	ranked bool
 	// over are jobs that have more than they wish for; nil until somebody asks.
 	over []JobID
+	// resold is true once jobs wish for what is left over: nobody gives anything for that.
+	resold bool
 }
 
 // donors are the jobs of one namespace that could give something to equals.
@@ -67,10 +69,7 @@ func (p *planner) grow() {
 		}
 		l := &level{p: p, priority: p.c.Jobs[all[0]].Priority, jobs: all[:n], cursor: map[sought]int{}}
 		l.fill()
-		for range mostResold {
-			if !l.resell() {
-				break
-			}
+		if l.resold = l.resell(); l.resold {
 			l.fill()
 		}
 		all = all[n:]
@@ -265,7 +264,7 @@ func (l *level) step(id JobID) bool {
 		}
 		return true
 	}
-	return l.take(id, k, steps)
+	return !l.resold && l.take(id, k, steps)
 }
 
 // take has others give what a job needs for one legal step more.

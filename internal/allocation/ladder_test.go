@@ -59,3 +59,18 @@ func TestLargeJobsGrow(t *testing.T) {
 		t.Errorf("it has %d workers, %d devices are free", got[large], c.free())
 	}
 }
+
+// A job that was measured with more than it may have has all its sizes looked at where they are few enough.
+func TestTheLadderEndsAtMax(t *testing.T) {
+	j := Job{Min: 1000, Max: 1200}
+	l, want := j.ladder(2400, 1100, 1050), int32(1000)
+	for n := j.next(0); n != 0; n = l.after(n) {
+		if n != want {
+			t.Fatalf("%d follows on %d", n, want-1)
+		}
+		want++
+	}
+	if want != 1201 {
+		t.Errorf("the last size is %d, want 1200", want-1)
+	}
+}

@@ -4,10 +4,7 @@ import "slices"
 
 // What is free in sum is not always room for a pod: who wishes for more may find no place for it, since processors are used up
 // where devices are left, or since it may not use these nodes. Others have such devices then, as far as they make anything of them.
-// Nobody gives anything for that.
-
-// mostResold bounds how often what is left over is offered anew, each time without those who could not take it.
-const mostResold = 4
+// Nobody gives anything for that. It is offered once a plan: who could not take it this time either leaves it.
 
 // resell has equals wish for what is left over, and says whether anybody does.
 func (l *level) resell() bool {
@@ -22,8 +19,12 @@ func (l *level) resell() bool {
 }
 
 func (m *market) resell() bool {
-	p, left := m.p, m.free()
-	if left <= 0 || !slices.ContainsFunc(m.jobs, p.stuck) {
+	p := m.p
+	if !slices.ContainsFunc(m.jobs, p.stuck) {
+		return false
+	}
+	left := m.places()
+	if left <= 0 {
 		return false
 	}
 	total := float64(left)
@@ -63,15 +64,16 @@ func (s *stall) resell(p *planner, left *int64, more int64) bool {
 	pool := more
 	p.offers = p.offers[:0]
 	for _, id := range s.jobs {
-		if p.c.Jobs[id].Pace == nil {
+		// Sizes are listed of those only that could have more: in a large cluster there are many others.
+		if p.c.Jobs[id].Pace == nil || p.stuck(id) || !p.mayGrow(id) || !p.kept(id) || !p.tried(id) {
 			continue
 		}
 		b := p.bid(id, 0)
-		for b.floor < len(b.offers)-1 && b.offers[b.floor].size < max(p.size(id), p.unlessStuck(id)) {
+		for b.floor < len(b.offers)-1 && b.offers[b.floor].size < max(p.size(id), p.jobs[id].wish) {
 			b.floor++
 		}
-		if b.most = max(b.most, b.floor); p.stuck(id) {
-			b.most = b.floor
+		if b.most <= b.floor {
+			continue
 		}
 		pool += b.offers[b.floor].devices - int64(p.c.Jobs[id].Min)*p.devices(id)
 		bids = append(bids, b)
@@ -92,12 +94,4 @@ func (s *stall) resell(p *planner, left *int64, more int64) bool {
 		}
 	}
 	return raised
-}
-
-// unlessStuck is what a job wishes for where it is not known that there is no room for it.
-func (p *planner) unlessStuck(id JobID) int32 {
-	if p.stuck(id) {
-		return 0
-	}
-	return p.jobs[id].wish
 }

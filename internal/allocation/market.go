@@ -76,19 +76,43 @@ func (m *market) enter(id JobID) {
 	m.at[ns].jobs = append(m.at[ns].jobs, id)
 }
 
-// free is how many devices there are that nobody has, or nobody soon, for pods of the kind that has most use for each node.
+// free is how many devices there are that nobody has, or nobody soon, on nodes that pods may use; how many pods more there is room
+// for where they use none. It counts devices and no places: of these there are more or less depending on who holds a node, and what
+// is shared would change with who has it.
 func (m *market) free() int64 {
-	first := m.p.soon.of(m.kinds[0].class)
-	if len(m.kinds) == 1 {
-		return first.total * m.kinds[0].devices
-	}
-	sum := int64(0)
-	for n := range first.at {
-		most := int64(0)
-		for _, k := range m.kinds {
-			most = max(most, int64(m.p.soon.of(k.class).at[n])*k.devices)
+	p, first := m.p, &m.p.classes.all[m.kinds[0].class]
+	sum, devices, width := int64(0), false, len(m.p.c.Resources)
+	for i, device := range p.c.Devices {
+		if !device || i >= len(first.request) || first.request[i] <= 0 {
+			continue
 		}
-		sum += most
+		devices = true
+		for n := range p.c.Nodes {
+			if first.fits.Has(n) {
+				sum += max(p.soon.free[n*width+i], 0)
+			}
+		}
+	}
+	if devices {
+		return sum
+	}
+	return m.places()
+}
+
+// places is how many of these devices pods could have, those of the kind that has most use for each node.
+func (m *market) places() int64 {
+	sum, most := int64(0), make([]int64, len(m.p.c.Nodes))
+	for _, k := range m.kinds {
+		places := m.p.soon.of(k.class)
+		if len(m.kinds) == 1 {
+			return places.total * k.devices
+		}
+		for n := 0; places.total > 0 && n < len(most); n++ {
+			most[n] = max(most[n], int64(places.at[n])*k.devices)
+		}
+	}
+	for _, n := range most {
+		sum += n
 	}
 	return sum
 }

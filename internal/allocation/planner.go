@@ -100,6 +100,8 @@ type job struct {
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known; owed how many half its
 	// share would be where it was short of that for too long, otherwise 0.
 	wish, owed int32
+	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs).
+	needed bool
 	// growthClass is known where hasClass is true (growthScope).
 	growthClass classID
 	hasClass    bool
@@ -148,7 +150,10 @@ func (p *planner) gather() {
 	p.jobs, p.leaving = sized(p.jobs, len(p.c.Jobs)), sized(p.leaving, workers)
 	first := 0
 	for i := range p.c.Jobs {
-		p.out[i].For, p.out[i].ShortSince = None, p.c.Jobs[i].ShortSince
+		p.out[i].For = None
+		if in := &p.c.Jobs[i]; in.Stage == Training || in.Stage == Fixed {
+			p.out[i].ShortSince = in.ShortSince // without a world it has nothing that could be too little
+		}
 		if p.c.Jobs[i].Name == "" {
 			continue
 		}

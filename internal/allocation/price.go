@@ -92,12 +92,21 @@ func (p *planner) guard(bids []*bid, pool int64, others int) {
 		if since.IsZero() || !end.IsZero() {
 			continue
 		}
-		for b.least < b.urgent && b.offers[b.least].size < b.half {
+		could := p.reachable(b.id)
+		for b.least < b.urgent && b.offers[b.least].size < b.half && b.offers[b.least+1].size <= could {
 			b.least++
 		}
 		b.most = max(b.most, b.least)
 		p.jobs[b.id].owed = b.half
 	}
+}
+
+// reachable is how many workers a job could have at most if others gave all that they could: what it could never have is not kept
+// from them.
+func (p *planner) reachable(id JobID) int32 {
+	in, size := &p.c.Jobs[id], p.size(id)
+	more := min(p.reach.of(p.growthScope(id)).beside(in.Avoid), int64(p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
+	return int32(min(int64(size)+max(more, 0), math.MaxInt32))
 }
 
 // shortSince is since when a job is short.

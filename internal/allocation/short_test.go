@@ -22,8 +22,6 @@ func TestWhatPassesLeavesTheTimeForWhichAJobWasShort(t *testing.T) {
 		"room was taken from it":     func(_ *Cluster, j *Job) { j.ReclaimedAt, j.Reclaims = noon, 1 },
 		"its growth backs off":       func(_ *Cluster, j *Job) { j.GrowAfter = noon.Add(time.Minute) },
 		"it regroups":                func(_ *Cluster, j *Job) { j.Regrouping, j.Workers[0].Ending = true, true },
-		"its gang starts anew":       func(_ *Cluster, j *Job) { j.Stage = Starting },
-		"it waits":                   func(_ *Cluster, j *Job) { j.Stage, j.Queued = Queued, noon },
 		"its world cannot change":    func(_ *Cluster, j *Job) { j.Stage = Fixed },
 		"its pace is not known now":  func(_ *Cluster, j *Job) { j.Pace = nil },
 		"nobody's pace is known now": func(c *Cluster, _ *Job) { c.Jobs[0].Pace, c.Jobs[1].Pace = nil, nil },
@@ -57,6 +55,35 @@ func TestWhatPassesLeavesTheTimeForWhichAJobWasShort(t *testing.T) {
 		plan := simulate(c).run(8).plan
 		if got := plan.of(other).ShortSince; !got.Equal(test.want) {
 			t.Errorf("%s: short since %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// Who has no world is not short: a day for which it was suspended or waited is none for which it had too little.
+func TestWithoutAWorldNobodyIsShort(t *testing.T) {
+	for name, change := range map[string]func(*Job){
+		"its gang starts anew": func(j *Job) { j.Stage = Starting },
+		"it waits":             func(j *Job) { j.Stage, j.Queued = Queued, noon },
+		"it is suspended":      func(j *Job) { j.Stage = Held },
+	} {
+		c, _, other := squeezed()
+		c.Jobs[other].ShortSince = noon.Add(-24 * time.Hour)
+		change(&c.Jobs[other])
+		if got := NewPlan(c).of(other).ShortSince; !got.IsZero() {
+			t.Errorf("%s: short since %s", name, got)
+		}
+	}
+}
+
+// Who is short of what it could never be given, since there are no processors for its workers anywhere, is owed none of it.
+func TestNobodyIsOwedWhatThereIsNoRoomFor(t *testing.T) {
+	for nearly, want := range map[int64]int32{62: 1, 1: 2} {
+		c := newCluster().withNodes(2, 4)
+		thick := c.training("thick", 1, 8, []NodeID{0}, c.asking(nearly, 1), withPace(flat.pace(1e6, exactly)))
+		c.training("thin", 1, 8, []NodeID{1}, c.asking(4, 1), withPace(linear.pace(1e6, exactly)))
+		c.Jobs[thick].ShortSince = noon.Add(-c.Settings.Backfill)
+		if got := NewPlan(c).of(thick).Wish; got != want {
+			t.Errorf("with %d processors for each worker it wishes for %d, want %d", nearly, got, want)
 		}
 	}
 }
