@@ -105,17 +105,9 @@ func carriedOut(c *Cluster, plan *Plan) *Cluster {
 // carryOut does so with one job.
 func (c *Cluster) carryOut(id JobID, d *Decision) {
 	j := &c.Jobs[id]
-	j.Promised, j.Tally = d.Promised, nil
-	all := j.Workers
-	j.Workers = make([]Worker, 0, len(all)+len(d.Places))
-	for w := range all {
-		worker := &all[w]
-		goes := (worker.Ending || worker.Leaving) && !worker.Overdue || d.Evict && !worker.Overdue
-		if goes || slices.ContainsFunc(d.Leave, func(l Leave) bool { return l.Worker == w }) {
-			c.give(worker, 1)
-			continue
-		}
-		j.Workers = append(j.Workers, *worker)
+	j.Promised = d.Promised
+	if d.Evict || len(d.Leave)+len(d.Places) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.hasLeft() }) {
+		c.haveLeft(j, d)
 	}
 	if d.Evict {
 		j.Stage, j.Target = Held, 0
@@ -135,6 +127,27 @@ func (c *Cluster) carryOut(id JobID, d *Decision) {
 	}
 	j.Target = d.Count
 }
+
+// haveLeft takes those out of a job who leave it.
+func (c *Cluster) haveLeft(j *Job, d *Decision) {
+	leave := make([]bool, len(j.Workers))
+	for _, l := range d.Leave {
+		leave[l.Worker] = true
+	}
+	stay := make([]Worker, 0, len(j.Workers)+len(d.Places))
+	for w := range j.Workers {
+		worker := &j.Workers[w]
+		if leave[w] || worker.hasLeft() || d.Evict && !worker.Overdue {
+			c.give(worker, 1)
+			continue
+		}
+		stay = append(stay, *worker)
+	}
+	j.Workers, j.Tally = stay, nil
+}
+
+// hasLeft says whether a worker is gone in any case once all have left who are to: nobody waits for one that is overdue.
+func (w *Worker) hasLeft() bool { return (w.Ending || w.Leaving) && !w.Overdue }
 
 // give changes what is free by what a worker holds, so many times.
 func (c *Cluster) give(w *Worker, times int64) {
