@@ -33,7 +33,8 @@ func (p *planner) refreshProgress() {
 	p.forgetRetries()
 	p.forgetNodes()
 	every := progressEvery(p.Training)
-	due := p.Memory.ReportedAt.Add(every + jitter(string(p.Job.UID), every/6))
+	regular := every + jitter(string(p.Job.UID), every/6)
+	due := p.Memory.ReportedAt.Add(regular)
 	reported := !p.Memory.ReportedAt.IsZero() && p.Memory.ReportedRound == p.World.Round
 	firstStep := p.Job.Status.Progress.Since == nil && p.World.Progress.Step > 0
 	if reported && !firstStep && p.Now.Before(due) {
@@ -45,10 +46,13 @@ func (p *planner) refreshProgress() {
 	if p.makesSteps() {
 		p.reportProgress()
 	}
-	if p.plan.Progress {
-		p.lookAgain(min(every, firstMeasure))
-	} else {
+	switch {
+	case !p.plan.Progress:
 		p.lookAgain(min(firstProgress, every))
+	case p.untilMeasured() < mostProgress:
+		p.lookAgain(min(every, firstMeasure))
+	default:
+		p.lookAgain(regular)
 	}
 }
 
@@ -56,7 +60,7 @@ func (p *planner) refreshProgress() {
 // known, or should have been told by earlier reports.
 func (p *planner) untilMeasured() time.Duration {
 	memory, seen := &p.Memory, &p.World.Progress
-	if memory.Reports > earlyReports {
+	if memory.Reports > earlyReports && memory.ReportedRound == p.World.Round {
 		return mostProgress
 	}
 	workers, nodes := p.worldSpan()

@@ -234,7 +234,7 @@ func TestEveryWorldIsMeasured(t *testing.T) {
 			l.job.Status.Stragglers = []v1alpha1.Straggler{{}}
 		}
 		const before = 3 // seconds until the first step begins
-		reports, measured, next := 0, 0, 0.0
+		reports, measured, idle, next := 0, 0, 0, 0.0
 		for second := 0; second < 600; second++ {
 			if float64(second) < next && second != before+int(test.step.Seconds()+0.999) {
 				continue
@@ -256,6 +256,9 @@ func TestEveryWorldIsMeasured(t *testing.T) {
 				t.Fatalf("%s: nobody looks again after %d s", test.name, second)
 			}
 			if !p.plan.Progress {
+				if measured > 0 {
+					idle++
+				}
 				continue
 			}
 			reports++
@@ -270,6 +273,9 @@ func TestEveryWorldIsMeasured(t *testing.T) {
 		}
 		if (measured == 0) != (test.measured == 0) || measured > test.measured || reports > test.most {
 			t.Errorf("%s: it was measured after %d s, and reported %d times", test.name, measured, reports)
+		}
+		if idle > 2 {
+			t.Errorf("%s: it was looked at %d times for nothing after it was measured", test.name, idle)
 		}
 	}
 }
