@@ -54,9 +54,11 @@ type ElasticMemory struct {
 	// go, and a newcomer that went meanwhile counts as one that failed: growth pauses.
 	Told map[string]bool
 	// Unheard are the workers of which was told that the rendezvous does not hear them, by pod uid, Staying those of which was
-	// told that they were lost and their pods stay. Lost, it is told again.
-	Unheard map[string]bool
-	Staying map[string]bool
+	// told that they were lost and their pods stay, Restarted the last world of theirs of whose loss that was told. Lost, it is
+	// told again.
+	Unheard   map[string]bool
+	Staying   map[string]bool
+	Restarted map[string]uint64
 	// Stragglers are the processes of which was told that they keep the others waiting, since they were named, by pod and their
 	// number there. Lost, the status says it; where that has no such field, it is told again.
 	Stragglers map[string]bool
@@ -186,21 +188,45 @@ func (p *planner) tellUnheard(pods []*corev1.Pod) {
 	}
 }
 
-// tellStaying tells once of each worker that was lost and whose pod stays, each time.
+// tellStaying tells once of each worker that was lost and whose pod stays, each time. One whose program is back before anybody has
+// looked is known by its loss.
 func (p *planner) tellStaying(crew []worker) {
-	p.plan.Elastic.Staying = map[string]bool{}
+	told := p.Memory.Elastic.Restarted
+	p.plan.Elastic.Staying, p.plan.Elastic.Restarted = map[string]bool{}, map[string]uint64{}
 	for i := range crew {
 		w := &crew[i]
 		uid := string(w.pod.UID)
-		if !w.seen.Stays || w.ended || w.lost != "" {
+		last := told[uid]
+		if last > 0 {
+			p.plan.Elastic.Restarted[uid] = last
+		}
+		if w.ended || w.lost != "" {
 			continue
 		}
-		p.plan.Elastic.Staying[uid] = true
-		if !p.Memory.Elastic.Staying[uid] {
-			p.noteOf(w.pod, corev1.EventTypeWarning, v1alpha1.EventWorkerRestarted,
-				"its world has lost worker %s on node %s, whose pod stays and keeps its snapshots: its program is started anew there", w.pod.Name, w.pod.Spec.NodeName)
+		in := p.programFailedIn(uid)
+		if w.seen.Stays {
+			p.plan.Elastic.Staying[uid] = true
+			if in <= last && !p.Memory.Elastic.Staying[uid] {
+				in = max(p.World.Round, last+1)
+			}
+		}
+		if in <= last {
+			continue
+		}
+		p.plan.Elastic.Restarted[uid] = in
+		p.noteOf(w.pod, corev1.EventTypeWarning, v1alpha1.EventWorkerRestarted,
+			"its world has lost worker %s on node %s, whose pod stays and keeps its snapshots: its program is started anew there", w.pod.Name, w.pod.Spec.NodeName)
+	}
+}
+
+// programFailedIn is the last world that lost a worker by its program; 0 for none.
+func (p *planner) programFailedIn(uid string) (round uint64) {
+	for i := range p.World.Losses {
+		if loss := &p.World.Losses[i]; loss.UID == uid && loss.Program {
+			round = max(round, loss.Round)
 		}
 	}
+	return round
 }
 
 // allFinished says whether every worker of the world has ended with 0. Those in no world do not

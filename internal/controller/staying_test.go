@@ -85,6 +85,29 @@ func TestAWorkerWhoseProgramIsStartedAnewIsWaitedFor(t *testing.T) {
 	}
 }
 
+// It may be back before anybody has looked: its loss is told of then, and once.
+func TestAProgramThatIsBackAtOnceIsToldOf(t *testing.T) {
+	state, pod := fallen()
+	observed(state, pod, func(m *rendezvous.MemberObservation) { m.WorkerRank, m.Stays, m.FellAt = 2, false, time.Time{} })
+	told := func(n Note) bool { return n.Reason == v1alpha1.EventWorkerRestarted }
+	for n := range 3 {
+		plan := look(state)
+		if slices.ContainsFunc(plan.Notes, told) != (n == 0) {
+			t.Errorf("look %d: %v", n, plan.Notes)
+		}
+	}
+	// And once more when it fails again, which is seen before its loss is.
+	observed(state, pod, func(m *rendezvous.MemberObservation) { m.WorkerRank, m.Stays, m.FellAt = -1, true, state.Now })
+	state.World.Round += 2
+	expectNote(t, look(state), v1alpha1.EventWorkerRestarted, pod.Name)
+	again := state.World.Losses[0]
+	again.Round = state.World.Round
+	state.World.Losses = append(state.World.Losses, again)
+	if plan := look(state); slices.ContainsFunc(plan.Notes, told) {
+		t.Errorf("it is told of twice: %v", plan.Notes)
+	}
+}
+
 // One that does not come back in time is lost like any other.
 func TestAWorkerWhoseProgramDoesNotComeBackIsReplaced(t *testing.T) {
 	state, pod := fallen()
