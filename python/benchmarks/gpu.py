@@ -36,6 +36,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 import concertina.torch as elastic  # noqa: E402
+from stall import KEPT, Folder  # noqa: E402
 from concertina import gradients, keeper  # noqa: E402
 from concertina.groups import Groups  # noqa: E402
 from concertina.tensors import InPlace, TensorCodec  # noqa: E402
@@ -47,8 +48,6 @@ BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
 WINDOW = 4
 """Steps of a window with one snapshot."""
 PAIRS = 10
-KEPT = 2
-"""Snapshots that an agent keeps."""
 SHORT, LONG = (60, 20), (12, 8)
 """Turns, and steps of each, of a small network and of a large one."""
 
@@ -71,31 +70,14 @@ def best(action: Callable[[], object], times: int = 5) -> float:
     return min(timed(action) for _ in range(times))
 
 
-class Folder:
-    """Stands for the agent: it takes a file over as soon as it is told of it, and leaves what that pushes out to be written over."""
+class Agent(Folder):
+    """One of a world that nobody changes."""
 
-    interval = 1e-9  # a snapshot is due whenever it is asked for
     asked = None
 
     def __init__(self, path: str):
-        self.snapshots, self.taken, self.held = path, 0, []
+        super().__init__(path)
         self.gate = mock.Mock()
-
-    def put(self, what: str, *, step: int, file: str = "", error: str = "", **_) -> None:
-        if not file:
-            self.snapshot_failed(step, error)
-        self.taken += 1
-        self.held.append(os.path.join(self.snapshots, file))
-        if len(self.held) > KEPT:
-            os.rename(self.held.pop(0), os.path.join(self.snapshots, "spare-0.part"))
-
-    def push(self) -> None:
-        pass
-
-    say = put
-
-    def snapshot_failed(self, step: int, why: str) -> None:
-        raise SystemExit(f"the snapshot of step {step} failed: {why}")
 
 
 class Training:
@@ -151,7 +133,7 @@ def staging(mib: int, memory: str) -> Iterator[tuple[str, float, str]]:
     training = Training(mib)
     name = f"{mib // 1024}gib" if mib >= 1024 else f"{mib}mib"
     size = training.bytes
-    agent = Folder(tempfile.mkdtemp(dir=memory))
+    agent = Agent(tempfile.mkdtemp(dir=memory))
     codec = TensorCodec(lambda: [training.net])
     state = {"net": training.net, "opt": InPlace(training.opt)}
     kept = keeper.Keeper(state, codec, lambda: {"step": step})
