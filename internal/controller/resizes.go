@@ -60,6 +60,11 @@ func (p *planner) account(finished bool) {
 			}
 			continue
 		}
+		if change.Reason == rendezvous.ReasonUnreached {
+			// Nobody was lost: who was left out lives, and takes part again once its peers reach it.
+			p.note(corev1.EventTypeWarning, v1alpha1.EventRecovered, "round %d: %s", change.Round, describeChange(change.Change))
+			continue
+		}
 		p.note(corev1.EventTypeNormal, v1alpha1.EventResized, "round %d: %s", change.Round, describeChange(change.Change))
 	}
 }

@@ -566,3 +566,19 @@ func TestRegroupTimeoutEndsNothingWhileTheAPIServerGivesNoAnswer(t *testing.T) {
 		t.Errorf("it is looked at again after %s", plan.After)
 	}
 }
+
+// A world that goes on without a worker that others do not reach has lost nobody: it is told, and counted as no loss, whoever has
+// made it.
+func TestWhoIsLeftOutCountsAsNoLoss(t *testing.T) {
+	for _, inherited := range []bool{false, true} {
+		job := trains(3)
+		state := elasticState(job, crewOf(job)...)
+		after(state, rendezvous.ReasonUnreached, false, "")
+		state.World.Changes[0].Inherited, state.World.Changes[0].Message = inherited, "digits-1-2 is left out until its peers reach it"
+		plan := look(state)
+		if restarts := plan.Status.Restarts; value(restarts.Infrastructure) != 0 || value(restarts.Program) != 0 {
+			t.Errorf("nobody is lost, and counted are %+v", restarts)
+		}
+		expectNote(t, plan, v1alpha1.EventRecovered, "Unreached", "digits-1-2 is left out until its peers reach it")
+	}
+}

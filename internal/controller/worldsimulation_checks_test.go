@@ -76,7 +76,8 @@ func (h *simHistory) told(a *simAgent, d *rendezvous.Directive) {
 // isPlanned says whether a world was made for a change that is no failure.
 func isPlanned(reason rendezvous.Reason) bool {
 	switch reason {
-	case rendezvous.ReasonWorkerLost, rendezvous.ReasonProgramFailed, rendezvous.ReasonHung, rendezvous.ReasonRetried:
+	case rendezvous.ReasonWorkerLost, rendezvous.ReasonProgramFailed, rendezvous.ReasonHung, rendezvous.ReasonRetried,
+		rendezvous.ReasonUnreached:
 		return false
 	}
 	return true

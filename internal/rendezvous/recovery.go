@@ -310,6 +310,10 @@ func (m *Machine) blame() (Reason, string) {
 	switch {
 	case len(losses) == 0 && m.world.missing && !r.planned:
 		return ReasonWorkerLost, r.why // what others said of it was its consequence
+	case len(losses) == 0 && r.reason == ReasonWorkerLost && r.asides > 0:
+		return ReasonUnreached, r.why
+	case len(losses) == 0 && r.unknown && m.leftForItsState():
+		return ReasonRetried, r.why + " before it had begun: it could not have the state that it begins with"
 	case len(losses) == 0:
 		return r.reason, r.why
 	}
@@ -326,6 +330,12 @@ func (m *Machine) blame() (Reason, string) {
 		return mem.want.Leaving, why
 	}
 	return ReasonWorkerLost, why
+}
+
+// leftForItsState says whether a world that somebody has left, and nobody says why, can have been left only since its state was
+// not to be had: it has not begun, and no other leader has told anybody to leave it.
+func (m *Machine) leftForItsState() bool {
+	return m.gang.Strategy == InPlace && !m.world.adopted && !m.hasBegun()
 }
 
 // fail ends the attempt.

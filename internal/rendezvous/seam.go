@@ -142,6 +142,7 @@ const (
 	ReasonProgramFailed     Reason = "ProgramFailed"
 	ReasonHung              Reason = "Hung"
 	ReasonRetried           Reason = "Retried"
+	ReasonUnreached         Reason = "Unreached"
 	ReasonParked            Reason = "Parked"
 )
 

@@ -153,7 +153,7 @@ func (m *Machine) Told() (last Change, unsaid int) {
 var Reasons = []Reason{
 	ReasonStart, ReasonCapacityAvailable, ReasonScaledDown, ReasonNodeTainted, ReasonEvicted, ReasonPreempted,
 	ReasonReclaimed, ReasonEvened, ReasonMoved, ReasonDeleted, ReasonTerminated, ReasonReplaced, ReasonWorkerLost,
-	ReasonProgramFailed, ReasonHung, ReasonRetried, ReasonParked,
+	ReasonProgramFailed, ReasonHung, ReasonRetried, ReasonUnreached, ReasonParked,
 }
 
 // LossCause is how a member was lost, in one word.
