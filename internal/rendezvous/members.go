@@ -70,6 +70,8 @@ type member struct {
 	doubtedIn uint64
 	// aside is about the state of a world that it could not give to others, or get from them.
 	aside aside
+	// trained is true once a world that it was in has made a step: it has reached the others.
+	trained bool
 	// left is the last directive in a world that goes on without it.
 	left *Directive
 }

@@ -146,6 +146,15 @@ const (
 	ReasonParked            Reason = "Parked"
 )
 
+// recovers says whether a world was made since the one before could not go on.
+func (r Reason) recovers() bool {
+	switch r {
+	case ReasonWorkerLost, ReasonProgramFailed, ReasonHung, ReasonRetried, ReasonUnreached:
+		return true
+	}
+	return false
+}
+
 // Record is the durable record of a round.
 type Record struct {
 	Term, Round, Parent uint64

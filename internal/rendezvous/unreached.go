@@ -15,7 +15,8 @@ import (
 //
 //   - a holder that two others have not reached, from two nodes if others are on as many, is lost, and the next best state serves.
 //     Where these others have none, or are not more than those whom they do not reach and those who miss nobody, these go on
-//     without them, if they are enough. Otherwise all wait until peers reach who has a state;
+//     without them, if they are enough. Otherwise all wait until peers reach who has a state. Of these others those count who
+//     have trained: whoever comes on a broken network, and however many come at once, has reached nobody yet;
 //   - who says so alone may lie, or be the one that is cut off: it is believed of itself only. It is set aside, and is a standby
 //     again once peers reach it. When that does not help, or takes too long, another takes its place.
 //
@@ -218,7 +219,7 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 	}
 	leave, lost, only := missing, false, false
 	switch {
-	case m.atOddsWith(others, missing) >= len(others) && m.goesOnWithout(now, others, true):
+	case m.atOddsWith(others, missing) >= m.trainedAmong(others) && m.goesOnWithout(now, others, true):
 		leave = others
 	case m.goesOnWithout(now, missing, false):
 		// What somebody has live may yet not serve: whose snapshot is the only one is not given up.
@@ -284,6 +285,31 @@ func (m *Machine) atOddsWith(others, missing map[string]bool) int {
 		}
 	}
 	return count
+}
+
+// trainedAmong counts those of some who have trained in this attempt; all of them where nobody in the world is known to have.
+func (m *Machine) trainedAmong(some map[string]bool) int {
+	count, known := 0, false
+	for i := range m.gang.Members {
+		uid := m.gang.Members[i].UID
+		if mem := m.members[uid]; mem.trained || m.hadState(uid, mem) {
+			known = known || m.world.ranks.rank(uid) >= 0
+			if some[uid] {
+				count++
+			}
+		}
+	}
+	if !known {
+		return len(some)
+	}
+	return count
+}
+
+// hadState says whether a member of a world that another leader has made went on there with a state of its own. After a planned change
+// all do who were in the world before it, and say so once they have left.
+func (m *Machine) hadState(uid string, mem *member) bool {
+	r := &m.world.record
+	return m.world.adopted && !r.Reason.recovers() && m.world.ranks.rank(uid) >= 0 && m.keeps(mem, r.FromStep)
 }
 
 // goesOnWithout says whether there is a state to go on from without some members, and whether those who are left are enough, where
@@ -398,7 +424,7 @@ func (m *Machine) allReached() {
 	}
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; mem != nil {
-			mem.aside = aside{}
+			mem.aside, mem.trained = aside{}, true
 		}
 	}
 }

@@ -29,6 +29,8 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"two do not reach all who have the state":          fewDoNotReachMany,
 		"who leaves has the state":                         leaverApart,
 		"newcomers that are cut off, one has saved":        newcomersApart,
+		"more newcomers that are cut off than workers":     manyNewcomersApart,
+		"the same, and another operator leads by then":     manyNewcomersAdopted,
 		"two do not get what others have got":              othersHaveGot,
 		"newcomers that can be dialled, and get nothing":   newcomersStarved,
 		"who is lost for that stays lost":                  starvedStayLost,
@@ -394,6 +396,54 @@ func newcomersApart(f *fleet) string {
 		return fmt.Sprintf("%s; round %d; losses %+v", wrong, f.record.Round, l.machine.losses)
 	}
 	return f.goesOn(l, 5)
+}
+
+// manyNewcomersApart: a world of two, whom four cannot reach. These have been in no world that made a step; the two have just trained
+// together, and are believed.
+func manyNewcomersApart(f *fleet) string {
+	f.target = 2
+	l := f.training(2)
+	newcomers := f.grows(l, 4)
+	for _, uid := range newcomers {
+		f.pods[uid].apart = true
+	}
+	f.lasting(l, 10*time.Minute)
+	return f.trainsOnWithout(l, newcomers)
+}
+
+// trainsOnWithout says what is wrong when newcomers have cost a world of two one of these.
+func (f *fleet) trainsOnWithout(l *modelLeader, newcomers []string) string {
+	for _, in := range f.ranked {
+		if !slices.Contains(in, "p00") || !slices.Contains(in, "p01") {
+			return fmt.Sprintf("a world was made of %v alone", in)
+		}
+	}
+	if wrong := f.onlyLost(l, newcomers...); wrong != "" || f.record.Round > 6 {
+		return fmt.Sprintf("%s; round %d", wrong, f.record.Round)
+	}
+	return f.goesOn(l, 2)
+}
+
+// manyNewcomersAdopted: another operator finds the world that the four are to be in, and has not seen who has trained. Agents say who
+// has the state that it begins with.
+func manyNewcomersAdopted(f *fleet) string {
+	f.target = 2
+	l := f.training(2)
+	newcomers := f.grows(l, 4)
+	for _, uid := range newcomers {
+		f.pods[uid].apart = true
+	}
+	for n := 0; f.record.Round == 1; n++ {
+		if f.turn(l); n == 2000 {
+			return "the world does not grow"
+		}
+	}
+	f.turns(l, 10)
+	f.kill(l)
+	f.newLeader()
+	l = f.leaders[f.born]
+	f.lasting(l, 10*time.Minute)
+	return f.trainsOnWithout(l, newcomers)
 }
 
 // othersHaveGot: one holds the snapshot that all go back to. Two do not reach it, and two have it by then.
