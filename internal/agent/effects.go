@@ -246,7 +246,7 @@ func (a *agent) fetch(fetch lifecycle.Fetch) {
 		event := lifecycle.Fetched{Round: fetch.Round}
 		if err != nil {
 			event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
-			event.Moved = checkpoint.MovedIn(err)
+			event.Busy, event.Moved = errors.Is(err, checkpoint.ErrBusy), checkpoint.MovedIn(err)
 			for _, u := range checkpoint.UnreachedIn(err) {
 				event.Holders = append(event.Holders, lifecycle.Unreached{
 					Address: u.Holder.Address, Port: u.Holder.Port, Certificate: u.Holder.Certificate, Why: u.Why.Error(), Gave: u.Gave,

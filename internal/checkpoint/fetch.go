@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -25,15 +26,23 @@ const connectTimeout = 5 * time.Second
 const maxRefusal = 200
 
 // earlyTimeout is how long a holder is asked again that has not been told yet what its tickets are made with, and
-// earlyWait the time in between. The operator tells it with its next directive.
+// earlyWait the time in between. The operator tells it with its next directive. One that has no place is asked again until
+// nothing has come for busyTimeout, after busyWait at least and twice that at most; one that hangs up before it has said
+// anything is asked hungUpTries times, after earlyWait to twice that.
 const (
 	earlyTimeout = 10 * time.Second
 	earlyWait    = 200 * time.Millisecond
+	busyTimeout  = 30 * time.Second
+	busyWait     = time.Second
+	hungUpTries  = 4
 )
 
 // ErrUnreached marks that a holder could not be reached, or not to the end: the network is at fault, and may be whole
 // again in a while.
 var ErrUnreached = errors.New("could not be reached")
+
+// ErrBusy marks that a holder gives its files to as many as it can: it is reached, and has a place in a while.
+var ErrBusy = errors.New("has no place now")
 
 // Unreached is a holder that could not be reached, or not to the end, and why. Gave is true when something came from it before.
 type Unreached struct {
@@ -71,7 +80,32 @@ var (
 	errWrongBytes = errors.New("hash")
 	// errEarly marks what time mends.
 	errEarly = errors.New("asked too early")
+	// errHungUp marks a connection that was closed before anything was said on it. Where many come at a time some have to go; it
+	// may be somebody between the two as well.
+	errHungUp = errors.New("it hung up")
 )
+
+// again says after which time a holder is asked again that has given nothing for this reason so many times in a row; 0 for never.
+func (g *gathering) again(err error, tries int) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case errors.Is(err, errEarly) && time.Since(g.began) < earlyTimeout:
+		return earlyWait
+	case errors.Is(err, ErrBusy) && time.Since(g.moved) < g.store.patience:
+		return busyWait + rand.N(busyWait)
+	case errors.Is(err, errHungUp) && tries < hungUpTries:
+		return earlyWait + rand.N(earlyWait)
+	}
+	return 0
+}
+
+// note keeps what was wrong at a holder.
+func (g *gathering) note(p *piece, from Holder, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p.of.errs = append(p.of.errs, fmt.Errorf("from %s: %w", from, err))
+}
 
 // wait waits, at most until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
@@ -119,8 +153,11 @@ func (g *gathering) verifyAt(want Snapshot, holder Holder) string {
 		return fmt.Sprintf("and it does not say whether its file is whole: %v", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode == http.StatusNoContent {
+	switch response.StatusCode {
+	case http.StatusNoContent:
 		return "though its file is whole: they were altered on the way, or here"
+	case http.StatusServiceUnavailable:
+		return fmt.Sprintf("and it does not say whether its file is whole: %v", refused(response))
 	}
 	return "and its file is not whole: " + refused(response).Error()
 }
@@ -129,6 +166,18 @@ func (g *gathering) verifyAt(want Snapshot, holder Holder) string {
 func refused(response *http.Response) error {
 	words, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
 	return fmt.Errorf("refused with %s: %.*q", response.Status, maxRefusal, strings.TrimSpace(string(words)))
+}
+
+// unserved is what a holder says that gives nothing.
+func unserved(response *http.Response) error {
+	err := refused(response)
+	switch {
+	case response.StatusCode != http.StatusServiceUnavailable:
+		return err
+	case response.Header.Get("Retry-After") != "":
+		return fmt.Errorf("it %w: %w", ErrBusy, err)
+	}
+	return fmt.Errorf("%w: %w", errEarly, err)
 }
 
 // ask makes one request, on a connection of its own.
@@ -150,7 +199,11 @@ func (g *gathering) ask(ctx context.Context, method string, want Snapshot, query
 		return nil, err
 	}
 	request.Header.Set("Authorization", scheme+hex.EncodeToString(holder.Ticket))
-	return transport.RoundTrip(request)
+	response, err := transport.RoundTrip(request)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		err = fmt.Errorf("%w: %w", errHungUp, err)
+	}
+	return response, err
 }
 
 // Reach says whether the agent of a peer answers where it serves its snapshots, with the certificate that is known

@@ -27,8 +27,8 @@ const (
 
 // Fetch gets files from those that hold them, several at a time, and pieces of a large one from different holders.
 // What is held already is not fetched again. A transfer that does not move for ten seconds ends. A holder that says that
-// it does not know the tickets yet is asked again, for earlyTimeout. Errors: ctx has ended; a file cannot be written
-// here, ErrLocal; or nobody has one of them, with what was wrong at each holder, ErrUnreached among them when that was
+// it does not know the tickets yet, or has no place, is asked again. Errors: ctx has ended; a file cannot be written
+// here, ErrLocal; or nobody has one of them, with what was wrong at each holder, ErrUnreached and ErrBusy among them when that was
 // so. Files that came whole stay then.
 func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) error {
 	now := time.Now()
@@ -191,7 +191,7 @@ func (g *gathering) arrange(shared bool) {
 // stream gets pieces from one holder.
 func (g *gathering) stream(from Holder, places chan struct{}) {
 	buffer := make([]byte, blockBytes)
-	for {
+	for tries := 1; ; tries++ {
 		p := g.next(from)
 		if p == nil {
 			return
@@ -199,10 +199,17 @@ func (g *gathering) stream(from Holder, places chan struct{}) {
 		places <- struct{}{}
 		missing, err := g.get(p, from, buffer)
 		<-places
-		early := errors.Is(err, errEarly) && time.Since(g.began) < earlyTimeout
-		g.came(p, from, missing, err, early)
-		if early {
-			wait(g.ctx, earlyWait)
+		after := g.again(err, tries)
+		if errors.Is(err, ErrBusy) && after == 0 {
+			g.came(p, from, missing, err, true) // what it gives on another stream it may go on to give there
+			g.note(p, from, err)
+			return
+		}
+		g.came(p, from, missing, err, after > 0)
+		if after > 0 {
+			wait(g.ctx, after)
+		} else {
+			tries = 0
 		}
 	}
 }
@@ -390,11 +397,7 @@ func (g *gathering) get(p *piece, from Holder, buffer []byte) (missing []span, e
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		err := refused(response)
-		if response.StatusCode == http.StatusServiceUnavailable {
-			err = fmt.Errorf("%w: %w", errEarly, err)
-		}
-		return all, err
+		return all, unserved(response)
 	}
 	bytes, body := response.Header.Get(bytesHeader), &counter{r: response.Body}
 	if bytes == "" {

@@ -10,12 +10,15 @@ import (
 
 // guests are the connections of a server. Anybody who reaches its port may open some, so those that have shown a ticket
 // have their places for sure, and of all others the one goes first that keeps us waiting longest, of the address that has
-// most: who fills the server fills it against itself.
+// most: who fills the server fills it against itself. There are fewer rooms for those with a ticket than places at the door, so
+// whoever comes while all are taken is told so, by an agent that is reached.
 type guests struct {
-	mu    sync.Mutex
-	most  int
-	all   map[net.Conn]*guest
-	crowd map[netip.Prefix]int
+	mu          sync.Mutex
+	most, rooms int
+	all         map[net.Conn]*guest
+	crowd       map[netip.Prefix]int
+	// taken is how many rooms are.
+	taken int
 }
 
 // guest is one connection; welcome once it has shown a ticket.
@@ -25,8 +28,8 @@ type guest struct {
 	welcome bool
 }
 
-func newGuests(most int) *guests {
-	return &guests{most: most, all: map[net.Conn]*guest{}, crowd: map[netip.Prefix]int{}}
+func newGuests(most, rooms int) *guests {
+	return &guests{most: most, rooms: rooms, all: map[net.Conn]*guest{}, crowd: map[netip.Prefix]int{}}
 }
 
 // arrive takes a connection in. It returns one that has to be closed for it: it itself when all others are welcome.
@@ -60,18 +63,25 @@ func (g *guests) leave(conn net.Conn) {
 		return
 	}
 	delete(g.all, conn)
+	if one.welcome {
+		g.taken--
+	}
 	if g.crowd[one.from]--; g.crowd[one.from] == 0 {
 		delete(g.crowd, one.from)
 	}
 }
 
-// welcome keeps the place of a connection that has shown a ticket.
-func (g *guests) welcome(conn net.Conn) {
+// welcome keeps the place of a connection that has shown a ticket; false when there is no room.
+func (g *guests) welcome(conn net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if one := g.all[conn]; one != nil {
-		one.welcome = true
+	one := g.all[conn]
+	if one == nil || g.taken >= g.rooms {
+		return false // it was closed meanwhile, or has to come again
 	}
+	one.welcome = true
+	g.taken++
+	return true
 }
 
 // addressOf is what counts as one address: of IPv6 whoever has one has all of its /64.

@@ -1,8 +1,17 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"os"
+	"slices"
 	"testing"
 	"time"
 )
@@ -45,7 +54,7 @@ func (f *from) RemoteAddr() net.Addr {
 }
 
 func TestWhoHasToGo(t *testing.T) {
-	g := newGuests(4)
+	g := newGuests(4, 4)
 	now := time.Unix(0, 0)
 	arrive := func(address string) (*from, net.Conn) {
 		one := &from{address: address}
@@ -86,5 +95,119 @@ func TestWhoHasToGo(t *testing.T) {
 	}
 	if len(g.crowd) != 0 {
 		t.Errorf("%v is left of nobody", g.crowd)
+	}
+}
+
+// crowded has a server be full of those who get a file from it, and returns their connections.
+func crowded(t *testing.T, s *Server, want Snapshot, holder Holder) []net.Conn {
+	t.Helper()
+	s.guests.mu.Lock()
+	s.guests.most, s.guests.rooms = 8, 6
+	s.guests.mu.Unlock()
+	var all []net.Conn
+	for range 6 {
+		conn, err := (&tls.Dialer{Config: pinned(holder.Certificate, fetcher)}).DialContext(t.Context(), "tcp", holder.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		all = append(all, conn)
+		_, err = fmt.Fprintf(conn, "GET %s%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s%s\r\n\r\n",
+			folder, want, scheme, hex.EncodeToString(with(want, holder)[0].Ticket))
+		if _, errRead := io.ReadFull(conn, make([]byte, 64)); err != nil || errRead != nil {
+			t.Fatal(err, errRead)
+		}
+	}
+	return all
+}
+
+// A server that gives to as many as it can says so to whoever comes, who waits for a place: its agent is reached, by those who only
+// look for it as well.
+func TestAFullServerIsReached(t *testing.T) {
+	holding, store := open(t, 1), open(t, 1)
+	data := content(5, 32<<20)
+	want := put(t, holding, ID{Round: 3, Step: 17}, data)
+	server, holder := serve(t, holding)
+	all := crowded(t, server, want, holder)
+	if err := Reach(t.Context(), holder, fetcher); err != nil {
+		t.Errorf("a full server is not reached: %v", err)
+	}
+	dials := 0
+	store.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		if dials++; dials == 3 {
+			_ = all[0].Close() // two have been turned away
+			_ = all[1].Close()
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	path, err := fetch(t.Context(), store, want, with(want, holder), fetcher)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) || dials < 3 {
+		t.Errorf("the file differs: %v; it came after %d tries", err, dials)
+	}
+}
+
+// One that has no place for long is not said not to be reached, and is asked no more in this try.
+func TestAServerThatStaysFull(t *testing.T) {
+	holding, store := open(t, 1), open(t, 1)
+	want := put(t, holding, ID{Round: 3, Step: 17}, content(5, 32<<20))
+	server, holder := serve(t, holding)
+	crowded(t, server, want, holder)
+	store.patience = 0
+	_, err := fetch(t.Context(), store, want, with(want, holder), fetcher)
+	if !errors.Is(err, ErrBusy) || errors.Is(err, ErrUnreached) || len(UnreachedIn(err)) > 0 {
+		t.Errorf("it is full, and said is: %v", err)
+	}
+}
+
+// closed is a connection that the other side has closed.
+type closed struct{ net.Conn }
+
+func (closed) Read([]byte) (int, error) { return 0, io.EOF }
+
+// Whoever is hung up on before it has said anything tries again at once: where many come at the same time some have to go.
+func TestWhoIsHungUpOnTriesAgain(t *testing.T) {
+	for name, row := range map[string]struct {
+		cut     []int
+		reached bool
+	}{"twice": {[]int{1, 2}, true}, "every time": {nil, false}} {
+		t.Run(name, func(t *testing.T) {
+			holding, store := open(t, 1), open(t, 1)
+			want := put(t, holding, ID{Round: 1, Step: 9}, content(3, 1<<20))
+			_, holder := serve(t, holding)
+			dials := 0
+			store.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+				store.mu.Lock()
+				dials++
+				cut := row.cut == nil || slices.Contains(row.cut, dials)
+				store.mu.Unlock()
+				conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+				if cut && err == nil {
+					conn = &closed{conn}
+				}
+				return conn, err
+			}
+			_, err := fetch(t.Context(), store, want, with(want, holder), fetcher)
+			if (err == nil) != row.reached || errors.Is(err, ErrUnreached) == row.reached {
+				t.Errorf("it is hung up on %s: %v", name, err)
+			}
+		})
+	}
+}
+
+// One that has no place does not say anything of its file.
+func TestAFullServerSaysNothingOfItsFile(t *testing.T) {
+	busy := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	g := &gathering{store: open(t, 1), ctx: t.Context(), identity: fetcher}
+	want := Snapshot{ID: ID{Round: 1, Step: 2}, Bytes: 7}
+	if said := g.verifyAt(want, with(want, busy)[0]); !bytes.Contains([]byte(said), []byte("does not say whether its file is whole")) {
+		t.Errorf("of its file it is told %q", said)
 	}
 }

@@ -24,8 +24,11 @@ const (
 	headTimeout = 5 * time.Second
 	// stallTimeout ends a transfer that does not move.
 	stallTimeout = 10 * time.Second
-	// maxConnections is how many connections are open at a time.
+	// maxConnections is how many connections are open at a time, maxWelcome how many of them to those who are given something.
 	maxConnections = 256
+	maxWelcome     = 224
+	// comeAgain is after how many seconds whoever finds no place may ask again.
+	comeAgain = "1"
 	// folder is where the snapshots are in the URL.
 	folder = "/snapshots/"
 )
@@ -63,7 +66,7 @@ func Serve(store *Store, address string, identity *Identity, dropped func(error)
 
 // serveOn starts a server that is reached at a port.
 func serveOn(store *Store, listener net.Listener, port int, identity *Identity, dropped func(error)) *Server {
-	s := &Server{store: store, port: port, guests: newGuests(maxConnections), dropped: dropped, sharing: make(chan struct{}, maxSharing)}
+	s := &Server{store: store, port: port, guests: newGuests(maxConnections, maxWelcome), dropped: dropped, sharing: make(chan struct{}, maxSharing)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+folder+"{name}", s.admit(s.give))
 	mux.HandleFunc("POST "+folder+"{name}", s.admit(s.verify))
@@ -131,8 +134,10 @@ func (s *Server) admit(next func(http.ResponseWriter, *http.Request, ID)) http.H
 			http.Error(w, why, status)
 			return
 		}
-		if conn, ok := r.Context().Value(connection{}).(net.Conn); ok {
-			s.guests.welcome(conn)
+		if conn, ok := r.Context().Value(connection{}).(net.Conn); ok && !s.guests.welcome(conn) {
+			w.Header().Set("Retry-After", comeAgain)
+			http.Error(w, "this worker gives to as many as it can", http.StatusServiceUnavailable)
+			return
 		}
 		if s.store == nil {
 			http.Error(w, "this worker holds no snapshots", http.StatusNotFound)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // bufferBytes is how much of a file is in memory while it is read or written.
@@ -41,6 +42,8 @@ type Store struct {
 	arriving     map[ID]*arrival
 	grew         chan struct{}
 	sharedBlocks uint64
+	// patience is for how long a holder is asked again that has no place, since something came.
+	patience time.Duration
 
 	// sparing is held while files are left to programs; claims counts who needs the room of those, see Claim.
 	sparing sync.Mutex
@@ -70,9 +73,11 @@ func Open(dir string, keep int) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the folder of snapshots: %w", err)
 	}
-	s := &Store{dir: dir, keep: keep, arriving: map[ID]*arrival{}, grew: make(chan struct{}), sharedBlocks: sharedBlocks, dial: (&net.Dialer{Timeout: connectTimeout}).DialContext, create: func(dir string) (*os.File, error) {
-		return os.CreateTemp(dir, "fetch-*"+partSuffix)
-	}}
+	s := &Store{
+		dir: dir, keep: keep, arriving: map[ID]*arrival{}, grew: make(chan struct{}), sharedBlocks: sharedBlocks, patience: busyTimeout,
+		dial:   (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		create: func(dir string) (*os.File, error) { return os.CreateTemp(dir, "fetch-*"+partSuffix) },
+	}
 	for _, entry := range entries {
 		if err := s.adopt(entry.Name()); err != nil {
 			return nil, fmt.Errorf("take up the folder of snapshots %s: %w", dir, err)

@@ -13,21 +13,24 @@ const (
 	// maxBroken is how many tries may break off in one world after something has come, as if none had come to nothing before: a network
 	// that breaks each of them off is of no use either.
 	maxBroken = 4
+	// maxBusy is how many tries may find a holder that has no place: each has waited for one for a while.
+	maxBusy = 20
 )
 
 // supply is about the snapshot of a world that cannot be had. Holders that cannot be reached are the network's fault, so
 // nothing ends by it: the worker tries for a while, and then leaves the world before it has begun. The operator makes the
 // next one of what is there then, and is told which holders could not be reached for long, by those that have left and those
 // that are still trying: where several say so of one, the state that it has is of no use. Where all holders were reached the worker leaves at once: one whose file was altered has
-// dropped it by now, so the next world begins with another snapshot. If nothing is to be had for that either, what is
+// dropped it by now, so the next world begins with another snapshot. A holder that has no place is reached, and waited for much
+// longer. If nothing is to be had for that either, what is
 // wrong is here.
 type supply struct {
 	// since is when the first try came to nothing, or the last one that brought something, tries how many have; again is when the next
 	// one is due, zero for none.
 	since, again time.Time
 	tries        int
-	// broken is how many brought something, and did not come to their end.
-	broken int
+	// broken is how many brought something, and did not come to their end, busy how many found a holder that had no place.
+	broken, busy int
 	// unreached are the holders that could not be reached the last time, once that has been so for long.
 	unreached []Unreached
 }
@@ -51,7 +54,7 @@ func (m *Machine) fetched(now time.Time, f Fetched) []Effect {
 		return nil
 	case m.orders.abort != nil:
 		return nil // that world is over: nobody enters it any more
-	case f.Unreached:
+	case f.Unreached || f.Busy:
 		return m.unreached(now, f)
 	}
 	why := fmt.Sprintf("round %d cannot begin here, its snapshot is not to be had: %s", f.Round, f.Why)
@@ -82,7 +85,10 @@ func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	if s.broken <= maxBroken {
 		missed = slices.DeleteFunc(slices.Clone(missed), func(u Unreached) bool { return u.Gave })
 	}
-	if s.since.IsZero() || f.Moved && s.broken <= maxBroken {
+	if f.Busy {
+		s.busy++
+	}
+	if s.since.IsZero() || f.Moved && s.broken <= maxBroken || f.Busy && s.busy <= maxBusy {
 		s.since, s.unreached, s.tries = now, nil, 0
 	}
 	var effects []Effect

@@ -32,6 +32,7 @@ func TestHoldersThatAreNotReachedAreNamed(t *testing.T) {
 			{3 * second, broken(2, far), ""}, {40 * second, broken(2, far), ""}, {80 * second, broken(2, far), ""},
 			{120 * second, broken(2, far), ""}, {160 * second, broken(2, far), ""},
 		}, []Unreached{gave(far)}},
+		"another one has no place": {[]line{{3 * second, missing(2, far), ""}, {18 * second, busy(2), ""}, {30 * second, missing(2, far), ""}}, nil},
 		"until the next world": {[]line{
 			{3 * second, missing(2, far), ""}, {40 * second, missing(2, far), ""}, {41 * second, aborting(directive(1, 2, "b"), false), ""},
 			{42 * second, going(directive(1, 3, "c"), 16, true), ""},
@@ -65,6 +66,42 @@ func broken(round uint64, holders ...Unreached) Fetched {
 	f := missing(round, holders...)
 	f.Moved = true
 	return f
+}
+
+// busy is a try in which a holder had no place.
+func busy(round uint64) Fetched {
+	return Fetched{Round: round, Why: "no place", Busy: true}
+}
+
+// busyFor are such tries for so many seconds.
+func busyFor(seconds int) (tries []line) {
+	for at := 3; at < seconds; at += 30 {
+		tries = append(tries, line{time.Duration(at) * second, busy(2), ""})
+	}
+	return tries
+}
+
+// Whoever waits for a place with a holder does not leave its world for that, and tries again; but not for ever.
+func TestWhoWaitsForAPlaceStays(t *testing.T) {
+	for seconds, stays := range map[int]bool{300: true, 1800: false} {
+		start := time.Unix(0, 0)
+		m := New(start, DefaultLimits(30*time.Second), Shape{Programs: 2, Processes: 2})
+		for _, l := range append(inRound(
+			line{1 * second, aborting(directive(1, 1, "a"), false), ""},
+			line{1 * second, says(0, Aborted), ""},
+			line{1 * second, says(1, Aborted), ""},
+			line{2 * second, going(directive(1, 2, "b"), 16, true), ""},
+		), busyFor(seconds)...) {
+			m.Step(start.Add(l.at), l.event)
+		}
+		if out := m.Out(); out == stays || len(m.Unreached()) > 0 || m.Unsupplied() != "" {
+			t.Errorf("after %d s without a place it is out: %v; it names %v, and ends: %q", seconds, out, m.Unreached(), m.Unsupplied())
+		}
+		asks := slices.ContainsFunc(m.Step(start.Add(time.Duration(seconds+1)*second), Tick{}), func(e Effect) bool { _, is := e.(Fetch); return is })
+		if asks != stays {
+			t.Errorf("after %d s without a place it asks again: %v", seconds, asks)
+		}
+	}
 }
 
 func gave(holder Unreached) Unreached {
