@@ -21,15 +21,16 @@ type live struct {
 	savers []string
 }
 
-// cleanAt says whether a process that has left its world has just the state after a step.
-func (p *Process) cleanAt(step uint64) bool {
-	return p.Clean && !p.Exited && p.Done == step && p.CleanStep == step
+// cleanAt says whether a process that has left its world has just the state after a step. That may be before the one that the
+// world begins with, when the world was over before the process was in it: it still has what it has left the one before with.
+func (p *Process) cleanAt(step, fromStep uint64) bool {
+	return p.Clean && !p.Exited && p.CleanStep == step && (p.Done == step || p.Done == fromStep && step < fromStep)
 }
 
 // keeps says whether all processes of a member of the world have left it with the state after a step.
 func (m *Machine) keeps(mem *member, step uint64) bool {
 	return m.hasLive(mem) && len(mem.report.Processes) == int(m.gang.ProcessesPerWorker) &&
-		!slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return !p.cleanAt(step) })
+		!slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return !p.cleanAt(step, m.world.record.FromStep) })
 }
 
 // hasLive says whether the processes of a member may have live state of the world. One that was taken for lost, and is
@@ -60,7 +61,7 @@ func (m *Machine) lives(members []Member) []live {
 		mem := m.members[uid]
 		for i := range mem.report.Processes {
 			step := mem.report.Processes[i].CleanStep
-			if !mem.report.Processes[i].cleanAt(step) || step > made {
+			if !mem.report.Processes[i].cleanAt(step, m.world.record.FromStep) || step > made {
 				continue
 			}
 			l := byStep[step]

@@ -124,17 +124,18 @@ func olderServes(f *fleet) string {
 	return f.goesOn(l, 2)
 }
 
-// stepAhead: nobody but p02 has ended its last step, and its state would be that of all. The others go on from their snapshot.
+// stepAhead: nobody but p02 has ended its last step, and its state would be that of all. The others go on from theirs, which they still
+// have.
 func stepAhead(f *fleet) string {
 	l := f.training(3)
 	f.pods["p00"].save(lifecycle.Staging{})
 	f.pods["p01"].save(lifecycle.Staging{})
-	from := uint64(len(f.pods["p00"].process.state))
 	f.turns(l, 10)
 	ahead := f.pods["p02"]
 	for n := 0; ahead.process.done <= f.pods["p00"].process.done || ahead.process.done <= f.pods["p01"].process.done; n++ {
 		f.move(f.pods[f.uids()[n%3]])
 	}
+	from := f.pods["p00"].process.done
 	ahead.apart = true
 	f.breaks("p00")
 	f.lasting(l, 90*time.Second)

@@ -95,3 +95,49 @@ func TestWhatIsToldOfLiveState(t *testing.T) {
 		}
 	}
 }
+
+// A world that is over before its processes were in it: what they have left the one before with is told of as long as it belongs to
+// the history, and they go on with that where the operator wants it.
+func TestWhatIsLeftOfTheStateBefore(t *testing.T) {
+	left := func(slot int, what What) Said { return leaves(slot, what, 16) }
+	for name, c := range map[string]struct {
+		events []Event
+		step   uint64 // what both have; 0 for nothing
+		goesOn bool
+	}{
+		"of the step before": {[]Event{left(0, Aborted), left(1, Aborted), going(directive(1, 2, "b"), 17, true), aborting(directive(1, 2, "b"), false)}, 16, true},
+		"after a fault":      {[]Event{left(0, Faulted), left(1, Aborted), going(directive(1, 2, "b"), 17, true), aborting(directive(1, 2, "b"), false)}, 16, true},
+		"two worlds before": {[]Event{
+			left(0, Faulted), left(1, Aborted), going(directive(1, 2, "b"), 17, true), aborting(directive(1, 2, "b"), false),
+			going(directive(1, 3, "c"), 17, true), aborting(directive(1, 3, "c"), false),
+		}, 16, true},
+		"of no history": {[]Event{left(0, Aborted), left(1, Aborted), going(directive(1, 2, "b"), 12, true), aborting(directive(1, 2, "b"), false)}, 0, false},
+		"not clean": {[]Event{
+			unclean(left(0, Aborted)), unclean(left(1, Aborted)), going(directive(1, 2, "b"), 17, true), aborting(directive(1, 2, "b"), false),
+		}, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2})
+			for _, l := range inRound(line{1 * second, aborting(directive(1, 1, "a"), false), ""}) {
+				m.Step(epoch.Add(l.at), l.event)
+			}
+			for i, e := range c.events {
+				m.Step(epoch.Add(2*second), e)
+				if heard, is := e.(Heard); is && i == len(c.events)-1 && !m.Out() {
+					t.Fatalf("round %d is over, and it is not out", heard.Directive.Round)
+				}
+			}
+			for slot := range 2 {
+				of := m.Process(slot)
+				if of.Clean != (c.step > 0) || of.Step != c.step || of.Waiting != WaitsAborted || !of.Entering {
+					t.Errorf("of process %d it is told %+v, want the state after step %d", slot, of, c.step)
+				}
+			}
+			round := m.In().Round
+			m.Step(epoch.Add(3*second), going(directive(1, round+1, "d"), 16, false))
+			if went := m.In().Round == round+1; went != c.goesOn {
+				t.Errorf("it goes on with the state after step 16: %v", went)
+			}
+		})
+	}
+}

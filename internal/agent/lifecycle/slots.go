@@ -40,7 +40,7 @@ type slot struct {
 	step  uint64
 	clean bool
 	// world is the round whose world it was given last; 0 for none. kept is true when it was not given that, since
-	// it was over, and has left the one before with just the state that it began with.
+	// it was over, and has left the one before with the state that it began with, or an older one of its history.
 	world uint64
 	kept  bool
 
@@ -206,10 +206,12 @@ func (s *slot) keeps(step uint64) bool {
 	return s.hasLeft() && s.clean && s.step == step && s.world != 0
 }
 
-// keepsState is true for a process that has left the world before that of this worker with just the state that this
-// one begins with. When this one is over before the process was in it, that state is as good as one left there.
+// keepsState is true for a process that has left the world before that of this worker with the state that this one begins
+// with, or an older one. When this one is over before the process was in it, that state is as good as one left there: it belongs
+// to the history of both. An older one may be the newest that is left, when who had a newer is lost. That it had a fault in the world
+// before, or had finished, means nothing any more: others have judged that, and made this one.
 func (m *Machine) keepsState(s *slot) bool {
-	return s.waiting == WaitsAborted && s.world == m.in.World.Parent && s.keeps(m.in.World.FromStep)
+	return s.world == m.in.World.Parent && s.step <= m.in.World.FromStep && s.keeps(s.step) && !s.raised && !s.ended
 }
 
 // attend tells every process what is due.
@@ -263,7 +265,7 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		// It still trains in the world before, or stands there and has a state that others may need.
 		return m.interrupt(now, i, s, fmt.Sprintf("the world goes on as round %d", m.in.Round))
 	case over && m.keepsState(s):
-		s.world, s.kept = m.in.Round, true
+		s.world, s.kept, s.waiting = m.in.Round, true, WaitsAborted
 		return []Effect{Tell{}}
 	case s.connection == 0 || !s.ready() || !m.supplied || over:
 		return nil

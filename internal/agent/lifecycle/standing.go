@@ -11,7 +11,7 @@ type Standing struct {
 	// belongs to another.
 	Entering bool
 	// Clean is true for one that has left that world with exactly the state after Step, or had the state that it
-	// begins with when it was over.
+	// begins with, or an older one, when it was over.
 	Clean bool
 	Step  uint64
 	// Leaves is true for one that can be told to leave its world at a barrier, Leaving the step after which it was; 0
