@@ -184,8 +184,10 @@ func (m *Machine) mostAttempts() int32 {
 func (m *Machine) changed(now time.Time, w *wish) *plan {
 	c := m.change
 	if m.gang.Strategy == Restart {
-		m.leaveAt(now, c.step, w.reason, w.why)
-		return nil
+		if m.tried = m.writing == nil && !m.canWrite(now, w); m.canWrite(now, w) {
+			m.leaveAt(now, c.step, w.reason, w.why)
+		}
+		return nil // it may have taken long to come here: until a record is written they can go on
 	}
 	if m.parks() {
 		m.park(now, w)

@@ -53,8 +53,8 @@ func (m *Machine) oldestHold(now time.Time) time.Time {
 // that has acknowledged none since then.
 func (m *Machine) heldSince(now time.Time, mem *member) time.Time {
 	at := m.change.began
-	if mem.report.Term != m.term || m.hold == 0 {
-		return at
+	if mem.report.Term < m.ledFrom || mem.report.Term > m.term || m.hold == 0 {
+		return at // another leader's holds have other numbers
 	}
 	if mem.report.Hold == 0 {
 		for i := range mem.report.Processes {

@@ -89,9 +89,9 @@ type Machine struct {
 	burned uint64
 	// topTerm is the highest term that was reported or found, topRound the highest round that was, or was tried.
 	topTerm, topRound uint64
-	// name is this leader's: its records carry it. led is the highest term that was held.
-	name string
-	led  uint64
+	// name is this leader's: its records carry it. ledFrom and led are the first and the highest term that were held.
+	name         string
+	ledFrom, led uint64
 	// writing is the write under way; nil for none.
 	writing *pendingWrite
 	// notBefore is when the next write may be asked for; failures counts those in a row whose

@@ -119,3 +119,74 @@ func TestTheNextWorldWaitsForNoTermOfAChange(t *testing.T) {
 	}
 	t.Fatalf("no next world is asked for, the leader is %s", l.machine.State())
 }
+
+// Nor does one end that was sent to a barrier when records were taken, and comes there when they are no more: before anybody is told to
+// leave it is found out again. The world trains on, and changes when there is somebody again who writes it down.
+func TestNoProgramLeavesABarrierForARecordThatNobodyTakes(t *testing.T) {
+	f, l := restarting(t, 0)
+	f.target = 3
+	f.makePod()
+	slow := f.pods["p01"]
+	slow.process.still = true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.until(l, "the world is sent to a barrier", func() bool { return l.machine.change != nil })
+	f.outage(l, 7*time.Second)
+	slow.wake()
+	before := f.done[1]
+	f.outage(l, 2*time.Minute)
+	for _, uid := range []string{"p00", "p01"} {
+		if p := &f.pods[uid].process; !p.runs || p.round != 1 {
+			t.Fatalf("after two minutes without the API server: %s; the leader is %s", &f.pods[uid].worker, l.machine.State())
+		}
+	}
+	if made := f.done[1] - before; made < 60 {
+		t.Fatalf("%d steps were made in two minutes without the API server", made)
+	}
+	f.turns(l, 400)
+	if w := l.machine.world; w == nil || w.record.Round != 2 || w.record.Workers != 3 || f.done[2] == 0 || w.record.FromStep < f.done[1] {
+		t.Errorf("the world does not grow after step %d: %+v, the leader is %s", f.done[1], f.record, l.machine.State())
+	}
+}
+
+// A slow barrier: records are taken, and by the time at which all stand the last one is long ago. That is found out, and the world changes
+// at its first try, though it has stood for longer than one hold may be old.
+func TestABarrierThatTakesLongIsNotTriedAgain(t *testing.T) {
+	f, l := restarting(t, 0)
+	f.target = 3
+	f.makePod()
+	slow := f.pods["p01"]
+	slow.process.still = true
+	_ = f.handle(l, GangExpected{f.gang()})
+	l.machine.gang.BarrierTimeout = time.Minute
+	f.until(l, "the world is sent to a barrier", func() bool { return l.machine.change != nil })
+	for began := f.now; f.now.Sub(began) < 40*time.Second; {
+		f.turn(l)
+	}
+	slow.wake()
+	f.turns(l, 100)
+	if w := l.machine.world; w == nil || w.record.Round != 2 || w.record.FromStep != f.done[1] || l.machine.tries > 0 {
+		t.Errorf("the world does not grow after step %d: %+v, the leader is %s: %s", f.done[1], f.record, l.machine.State(), l.machine.world.calledOff)
+	}
+}
+
+// The operator is replaced at any moment of a change: nobody is told to leave twice, and no step is lost.
+func TestAnOperatorThatIsReplacedInAChangeLosesNoStep(t *testing.T) {
+	for _, deaf := range []int{0, 1} {
+		for turns := range 30 {
+			f, l := restarting(t, deaf)
+			f.target = 3
+			f.makePod()
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.turns(l, turns)
+			l = f.succeeded(l)
+			f.turns(l, 400)
+			w := l.machine.world
+			if w == nil || w.record.Round < 2 || w.record.Workers != 3 || f.done[w.record.Round] == 0 || len(l.machine.losses) > 0 {
+				t.Fatalf("after %d turns, %d look at no gate: %+v, the leader is %s; losses %+v", turns, deaf, f.record, l.machine.State(), l.machine.losses)
+			}
+			if deaf == 0 && w.record.FromStep != f.done[w.record.Parent] {
+				t.Errorf("after %d turns: the world goes on after step %d, and %d were made: %+v", turns, w.record.FromStep, f.done[w.record.Parent], f.record)
+			}
+		}
+	}
+}

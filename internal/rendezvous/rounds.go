@@ -237,6 +237,9 @@ func (m *Machine) lead(secret []byte) {
 	if m.term == 0 {
 		m.inherited = m.base.Round
 	}
+	if m.ledFrom == 0 {
+		m.ledFrom = m.base.Term
+	}
 	m.term, m.led, m.secret, m.keys = m.base.Term, m.base.Term, secret, map[[32]byte][]byte{}
 	if m.world != nil && m.world.record.Round == m.base.Round {
 		m.world.record = m.base
