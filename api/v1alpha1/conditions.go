@@ -45,6 +45,8 @@ const (
 	ReasonFullSize = "FullSize"
 	// ReasonGrowthBackOff: workers that were added have failed; more are tried again later.
 	ReasonGrowthBackOff = "GrowthBackOff"
+	// ReasonWorkersLeftOut: workers are in no world until their peers reach them; the message says which, and why.
+	ReasonWorkersLeftOut = "WorkersLeftOut"
 	// ReasonNoGang: there is no gang now.
 	ReasonNoGang = "NoGang"
 

@@ -141,7 +141,7 @@ func troubles(j *job) []string {
 		{v1alpha1.ConditionAdmitted, strings.Join([]string{v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonPodsForbidden, v1alpha1.ReasonPodGroupsMissing}, " ")},
 		{v1alpha1.ConditionTraining, strings.Join([]string{v1alpha1.ReasonWaitingForPods, v1alpha1.ReasonNotConnected, v1alpha1.ReasonResizing,
 			v1alpha1.ReasonRecovering, v1alpha1.ReasonRegrouping}, " ")},
-		{v1alpha1.ConditionFullSize, v1alpha1.ReasonGrowthBackOff},
+		{v1alpha1.ConditionFullSize, strings.Join([]string{v1alpha1.ReasonGrowthBackOff, v1alpha1.ReasonWorkersLeftOut}, " ")},
 	} {
 		c := j.condition(one.condition)
 		if c != nil && c.Message != "" && strings.Contains(" "+one.reasons+" ", " "+c.Reason+" ") {

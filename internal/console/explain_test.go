@@ -82,6 +82,26 @@ func TestExplainTellsWhichNodesAreAvoided(t *testing.T) {
 	}
 }
 
+func TestWhoIsLeftOutIsTold(t *testing.T) {
+	const why = "job-1-2 on node n1 is left out since 2030-01-01T12:00:00Z: it could not reach job-1-0: i/o timeout"
+	c := clusterOf(4)
+	job := c.add("job", 2, 4, condition(v1alpha1.ConditionFullSize, v1alpha1.ReasonWorkersLeftOut, why))
+	c.trains(job, "n0", "n0")
+	c.trains(c.add("other", 1, 1), "n1")
+	text := explained(t, c.look(t), "job")
+	if want := "WorkersLeftOut: " + strings.ToUpper(why[:1]) + why[1:] + "."; !strings.Contains(text, want) {
+		t.Errorf("%q is missing:\n%s", want, text)
+	}
+	var table strings.Builder
+	top := topOf(t, c, "name")
+	if err := top.Write(&table, false); err != nil {
+		t.Fatal(err)
+	}
+	if top.Jobs[0].LeftOut != why || top.Jobs[1].LeftOut != "" || strings.Count(table.String(), "is left out") != 1 || !strings.Contains(table.String(), "team/job: ") {
+		t.Errorf("the table does not tell of it:\n%s", table.String())
+	}
+}
+
 // A job that nobody has looked at yet has no status at all.
 func TestExplainNewJob(t *testing.T) {
 	c := clusterOf(4)

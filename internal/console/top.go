@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
@@ -38,6 +39,8 @@ type TopJob struct {
 	Pause *metav1.Duration `json:"pause,omitempty"`
 	// Devices is how many devices its pods hold, by name.
 	Devices map[string]int64 `json:"devices,omitempty"`
+	// LeftOut says which of its workers others do not reach, so that they are in no world, and why; empty for none.
+	LeftOut string `json:"leftOut,omitempty"`
 }
 
 // Totals are sums over the jobs.
@@ -108,6 +111,9 @@ func (l *Look) topJob(j *job) TopJob {
 	}
 	if p, seen := median(status.Resizes); seen {
 		one.Pause = &metav1.Duration{Duration: p}
+	}
+	if full := j.condition(v1alpha1.ConditionFullSize); full != nil && full.Reason == v1alpha1.ReasonWorkersLeftOut {
+		one.LeftOut = full.Message
 	}
 	return one
 }

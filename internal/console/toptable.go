@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// Write writes a table with a line of totals, with namespaces if wanted.
+// Write writes a table with a line of totals, with namespaces if wanted, and below it which workers are left out.
 func (t *Top) Write(out io.Writer, namespaces bool) error {
 	if len(t.Jobs) == 0 {
 		_, err := fmt.Fprintln(out, "no jobs")
@@ -31,7 +31,17 @@ func (t *Top) Write(out io.Writer, namespaces bool) error {
 	}
 	all := &t.Totals
 	row("", "total: "+count(all.Jobs, "job"), "", number(all.Running), "", "", "", number(all.SamplesPerSecond), "", "", devices(all.Devices))
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for i := range t.Jobs {
+		if one := &t.Jobs[i]; one.LeftOut != "" {
+			if _, err := fmt.Fprintf(out, "\n%s/%s: %s\n", one.Namespace, one.Name, sentence(one.LeftOut)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (t *TopJob) steps() string {

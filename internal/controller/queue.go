@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,10 +88,13 @@ func moved(shown, now int32) bool {
 func (p *planner) describeSize(crew []worker) {
 	most := max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum())
 	have := count(crew, func(w *worker) bool { return w.stays() && w.inWorld() })
+	leftOut := leftOut(crew)
 	switch {
 	case have >= most:
 		p.set(v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize,
 			fmt.Sprintf("the job has %d workers, as many as it may have", most))
+	case leftOut != "":
+		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonWorkersLeftOut, leftOut)
 	case p.growthPaused():
 		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonGrowthBackOff, p.plan.Elastic.Growth.told()+p.tried())
 	case p.Grant.Known && p.Grant.Reason != "":
@@ -100,7 +104,39 @@ func (p *planner) describeSize(crew []worker) {
 		}
 		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, p.Grant.Reason, p.withAvoided(p.Grant.Why))
 		p.plan.SizeTold = true
+	case p.rendezvousKnows():
+		if old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionFullSize); old != nil && old.Reason == v1alpha1.ReasonWorkersLeftOut {
+			meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize) // they are not, and nobody has said more yet
+		}
 	}
+}
+
+// leftOutNamed is of how many workers it is said why they are left out.
+const leftOutNamed = 3
+
+// leftOut says which workers are in no world since others do not reach them, and why; empty for none.
+func leftOut(crew []worker) string {
+	var said []string
+	more := 0
+	for i := range crew {
+		w := &crew[i]
+		switch {
+		case w.seen.Aside == "" || !w.stays():
+		case len(said) == leftOutNamed:
+			more++
+		default:
+			said = append(said, fmt.Sprintf("%s on node %s is left out since %s: %s",
+				w.pod.Name, w.pod.Spec.NodeName, w.seen.AsideSince.UTC().Format(time.RFC3339), w.seen.Aside))
+		}
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	if more > 0 {
+		said = append(said, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(said, "; ") + ". Who is left out takes part again once its peers reach it, and another takes its place if they do not: " +
+		"see the network between the nodes, and network policies"
 }
 
 // describeFixed says why a job whose world cannot change has no more workers than it has.

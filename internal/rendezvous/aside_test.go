@@ -24,6 +24,35 @@ func TestWhoIsSetAsideIsNotLost(t *testing.T) {
 	}
 }
 
+// Of whoever is left out it is said why, and since when, as long as it is; of nobody else.
+func TestWhyAWorkerIsSetAsideIsTold(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target, f.hang = 1, 3, 10*time.Minute
+	l, _ := f.soleHolder(false)
+	f.pods["p02"].apart = true
+	f.breaks("p00")
+	f.lasting(l, 60*time.Second)
+	seen := l.machine.Observe(f.now).Members
+	for _, uid := range []string{"p00", "p01"} {
+		if one := seen[uid]; !strings.Contains(one.Aside, "it could not reach p02: i/o timeout") || f.now.Sub(one.AsideSince) > time.Minute {
+			t.Errorf("of %s, which does not reach p02, it is said %q, since %s", uid, one.Aside, one.AsideSince)
+		}
+	}
+	if one := seen["p02"]; one.Aside != "" || !one.AsideSince.IsZero() {
+		t.Errorf("of the one that trains it is said %q", one.Aside)
+	}
+	if page := l.machine.Inspect(f.now); page.Count.Aside != 2 || page.Members[0].Aside == "" || page.Members[1].Aside == "" {
+		t.Errorf("the page of the job counts %+v, and begins with %+v", page.Count, page.Members[0])
+	}
+	f.pods["p02"].apart = false
+	f.lasting(l, time.Minute)
+	for uid, one := range l.machine.Observe(f.now).Members {
+		if one.Aside != "" {
+			t.Errorf("all are reached, and of %s it is said %q", uid, one.Aside)
+		}
+	}
+}
+
 // A snapshot that is not what it was makes a worker leave the world that was to begin with it. Nobody is lost by that either.
 func TestWhoLeavesForASnapshotThatIsGoneIsNotLost(t *testing.T) {
 	f := emptyFleet(t)

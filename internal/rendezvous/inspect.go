@@ -95,7 +95,7 @@ type WriteInspection struct {
 
 // MemberCount counts the members. One may count more than once.
 type MemberCount struct {
-	Expected, Joined, Connected, InWorld, Standby, Leaving, Silent, Lost, Exited, Refused, Awaited int
+	Expected, Joined, Connected, InWorld, Standby, Leaving, Silent, Lost, Aside, Exited, Refused, Awaited int
 }
 
 // MemberInspection is one member.
@@ -117,6 +117,8 @@ type MemberInspection struct {
 	Exited                       bool
 	ExitCode                     int32
 	Fault                        string
+	// Aside is why it is in no world until its peers reach it; empty while it is not set aside.
+	Aside string `json:",omitempty"`
 }
 
 // Inspect returns what is known.
@@ -202,14 +204,17 @@ func (m *Machine) inspectMembers(in *Inspection, stage Stage) {
 	for uid, mem := range m.members {
 		all = append(all, candidate{uid, mem, m.waitsFor(stage, uid, mem)})
 	}
-	slices.SortFunc(all, func(a, b candidate) int {
+	matters := func(c candidate) int {
 		switch {
-		case a.awaited && !b.awaited:
-			return -1
-		case b.awaited && !a.awaited:
+		case c.awaited:
+			return 0
+		case c.mem.isAside():
 			return 1
 		}
-		return cmp.Or(a.mem.lastSeen.Compare(b.mem.lastSeen), strings.Compare(a.uid, b.uid))
+		return 2
+	}
+	slices.SortFunc(all, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(matters(a), matters(b)), a.mem.lastSeen.Compare(b.mem.lastSeen), strings.Compare(a.uid, b.uid))
 	})
 	var awaited []string
 	for i, c := range all {
@@ -233,7 +238,7 @@ func (c *MemberCount) add(one *MemberInspection) {
 		counts  bool
 	}{
 		{&c.Expected, true}, {&c.Joined, one.Joined}, {&c.Connected, one.Connected}, {&c.InWorld, one.InWorld},
-		{&c.Standby, one.Standby}, {&c.Leaving, one.Leaving != ""}, {&c.Silent, one.Silent}, {&c.Lost, one.Lost},
+		{&c.Standby, one.Standby}, {&c.Leaving, one.Leaving != ""}, {&c.Silent, one.Silent}, {&c.Lost, one.Lost}, {&c.Aside, one.Aside != ""},
 		{&c.Exited, one.Exited}, {&c.Refused, one.Refused > 0}, {&c.Awaited, one.Awaited},
 	} {
 		if each.counts {
@@ -249,7 +254,7 @@ func (m *Machine) inspectMember(uid string, mem *member) MemberInspection {
 		Joined: seen.Joined, Connected: seen.Connected, InWorld: seen.InWorld, Standby: seen.Standby, Out: r.Out,
 		Silent: seen.Silent, Lost: m.isLost(mem), Leaving: mem.want.Leaving, LastSeen: seen.LastSeen,
 		Term: r.Term, Round: r.Round, Hold: r.Hold, Refused: r.Refused,
-		Exited: seen.Exited, ExitCode: seen.ExitCode, Fault: brief(seen.Fault),
+		Exited: seen.Exited, ExitCode: seen.ExitCode, Fault: brief(seen.Fault), Aside: seen.Aside,
 	}
 	var slowest *Process
 	for i := range r.Processes {

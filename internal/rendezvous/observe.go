@@ -43,6 +43,9 @@ func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 		Standby: !mem.leaving() && m.isStandby(uid, mem), LostIn: mem.countedIn, Stays: m.stays(uid, mem), FellAt: mem.fellAt,
 	}
 	seen.Exited, seen.ExitCode = mem.exited()
+	if mem.isAside() && !m.isLost(mem) && !mem.gone {
+		seen.Aside, seen.AsideSince = mem.aside.why, mem.aside.since
+	}
 	if seen.CutOff && mem.probe.found == reached {
 		seen.Witnesses = m.names(mem.probe.by)
 	}

@@ -341,6 +341,10 @@ type MemberObservation struct {
 	// peers reach it. Witnesses names those peers; empty where steps are made.
 	CutOff    bool
 	Witnesses string
+	// Aside says why it is left out until its peers reach it, though the operator hears it; empty while it is not, or once
+	// it is lost. AsideSince is since when it is.
+	Aside      string
+	AsideSince time.Time
 	// LostIn is the world that has lost it last, as long as it is in no later one; 0 for none. Losses says how, of the last
 	// ones.
 	LostIn uint64

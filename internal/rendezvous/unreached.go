@@ -40,6 +40,8 @@ type aside struct {
 	// since is when it was set aside; zero while it is not. times is how often it was since its world made a step.
 	since time.Time
 	times int
+	// why is why it was.
+	why string
 	// lost is true for one that was lost by that.
 	lost bool
 	// by could not reach it since then: in the last world, or in one before. Who is gone may have said the truth.
@@ -198,7 +200,7 @@ func (m *Machine) believeOfItself(now time.Time, mem *member, said []saying) {
 		names = append(names, s.of.want.Name)
 	}
 	text := fmt.Sprintf("it could not get the state of round %d from %s: %s", m.world.record.Round, list(names), brief(said[0].why))
-	if m.setAside(now, mem); mem.aside.times >= asidesAtMost {
+	if m.setAside(now, mem, text); mem.aside.times >= asidesAtMost {
 		m.lose(now, mem.want.UID, mem, false, text)
 		return
 	}
@@ -208,12 +210,17 @@ func (m *Machine) believeOfItself(now time.Time, mem *member, said []saying) {
 // giveUpUnreached has the world go on without those whom enough others could not reach, or without these others, as the state
 // wants it.
 func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
-	missing, others := map[string]bool{}, map[string]bool{}
-	for uid, by := range gone {
-		missing[uid] = true
+	missing, others, why := map[string]bool{}, map[string]bool{}, map[string]string{}
+	for i := range m.gang.Members {
+		uid := m.gang.Members[i].UID
+		by := gone[uid]
+		if by == nil {
+			continue
+		}
+		missing[uid], why[uid] = true, fmt.Sprintf("it could not be reached by %s: %s", witnessNames(by), brief(by[0].why))
 		for _, w := range by {
 			if m.members[w.uid] != nil && gone[w.uid] == nil {
-				others[w.uid] = true
+				others[w.uid], why[w.uid] = true, fmt.Sprintf("it could not reach %s: %s", m.members[uid].want.Name, brief(w.why))
 			}
 		}
 	}
@@ -236,13 +243,22 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 		if !leave[uid] || mem.isAside() {
 			continue
 		}
-		m.setAside(now, mem)
+		m.setAside(now, mem, why[uid])
 		if others[uid] && mem.aside.times >= asidesAtMost && m.world.ranks.rank(uid) >= 0 {
 			m.lose(now, uid, mem, false, fmt.Sprintf("it could not get the state of round %d, nor that of a world before", m.world.record.Round))
 		}
 	}
 	m.explainUnreached(now, gone, lost, only)
 	m.broken.awaits = m.broken.awaits || only
+}
+
+// witnessNames are the names of a few who say the same.
+func witnessNames(by []witness) string {
+	names := make([]string, 0, maxWitnesses)
+	for _, w := range by[:min(len(by), maxWitnesses)] {
+		names = append(names, w.name)
+	}
+	return strings.Join(names, " and ")
 }
 
 // explainUnreached says by whose word holders are lost or set aside; only is true when they have the only snapshot.
@@ -254,11 +270,7 @@ func (m *Machine) explainUnreached(now time.Time, gone map[string][]witness, los
 		if by == nil {
 			continue
 		}
-		names := make([]string, 0, maxWitnesses)
-		for _, w := range by[:min(len(by), maxWitnesses)] {
-			names = append(names, w.name)
-		}
-		mem, who, why := m.members[uid], strings.Join(names, " and "), brief(by[0].why)
+		mem, who, why := m.members[uid], witnessNames(by), brief(by[0].why)
 		switch {
 		case lost && m.world.ranks.rank(uid) >= 0:
 			m.lose(now, uid, mem, false, fmt.Sprintf("it holds the state that round %d was to begin with, and could not be reached by %s: %s",
@@ -340,8 +352,8 @@ func (m *Machine) hasState() bool {
 }
 
 // setAside has a member be in no world until its peers reach it.
-func (m *Machine) setAside(now time.Time, mem *member) {
-	mem.aside.since = now
+func (m *Machine) setAside(now time.Time, mem *member, why string) {
+	mem.aside.since, mem.aside.why = now, why
 	mem.aside.times++
 	mem.readyAt = time.Time{}
 	m.endProbe(mem)
@@ -392,7 +404,7 @@ func (m *Machine) takeBack(now time.Time) {
 		default:
 			continue
 		}
-		mem.aside.since, mem.aside.by, mem.aside.lost = time.Time{}, nil, false
+		mem.aside.since, mem.aside.why, mem.aside.by, mem.aside.lost = time.Time{}, "", nil, false
 		m.endProbe(mem)
 		m.out.Changed = true
 	}

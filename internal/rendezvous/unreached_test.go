@@ -582,7 +582,7 @@ func TestManyThatAreSetAsideLeaveRoomForOthers(t *testing.T) {
 	f.turns(l, 2)
 	for uid := range waiting {
 		f.pods[uid].apart = true
-		l.machine.setAside(f.now, l.machine.members[uid])
+		l.machine.setAside(f.now, l.machine.members[uid], "it is apart")
 	}
 	f.turns(l, 2)
 	f.pods["p03"].frozen = true
