@@ -106,7 +106,7 @@ func carriedOut(c *Cluster, plan *Plan) *Cluster {
 func (c *Cluster) carryOut(id JobID, d *Decision) {
 	j := &c.Jobs[id]
 	j.Promised = d.Promised
-	if d.Evict || len(d.Leave)+len(d.Places) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.hasLeft() }) {
+	if d.Evict || len(d.Leave)+len(d.Places) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.hasLeft() || w.Marked }) {
 		c.haveLeft(j, d)
 	}
 	if d.Evict {
@@ -128,7 +128,7 @@ func (c *Cluster) carryOut(id JobID, d *Decision) {
 	j.Target = d.Count
 }
 
-// haveLeft takes those out of a job who leave it.
+// haveLeft takes those out of a job who leave it, and has the others stay.
 func (c *Cluster) haveLeft(j *Job, d *Decision) {
 	leave := make([]bool, len(j.Workers))
 	for _, l := range d.Leave {
@@ -142,6 +142,9 @@ func (c *Cluster) haveLeft(j *Job, d *Decision) {
 			continue
 		}
 		stay = append(stay, *worker)
+		if last := &stay[len(stay)-1]; !last.Ending && !last.Leaving {
+			last.Marked, last.For, last.Moves = false, None, false // whoever stays is not to leave any more
+		}
 	}
 	j.Workers, j.Tally = stay, nil
 }

@@ -69,6 +69,27 @@ func TestLookingAheadChangesNothing(t *testing.T) {
 	}
 }
 
+// Whoever stays by a plan is not to leave any more in what is foreseen: a mark that is taken back would have it leave for another gang.
+func TestWhoStaysHasNoMarkInWhatIsForeseen(t *testing.T) {
+	c := newCluster().withNodes(1, 3)
+	id := c.training("lender", 1, 3, []NodeID{0, 0, 0})
+	gang := c.queued("gang", 1, 1)
+	c.Jobs[id].Workers[1].Marked, c.Jobs[id].Workers[1].For, c.Jobs[id].Workers[1].Moves = true, gang, true
+	for name, d := range map[string]Decision{
+		"nobody leaves":      {Count: 3},
+		"another one leaves": {Count: 2, Leave: []Leave{{Worker: 2, For: gang, Rule: RuleGangsFirst}}},
+	} {
+		for _, w := range carriedOut(c, &Plan{Decisions: []Decision{d, {}}}).Jobs[id].Workers {
+			if w.Marked || w.Moves || w.For != None {
+				t.Errorf("%s: %+v", name, w)
+			}
+		}
+	}
+	if !c.Jobs[id].Workers[1].Marked {
+		t.Error("the cluster was changed")
+	}
+}
+
 // What is wrong in a cluster is no reason to stop: a node says less than there is, a quota too.
 func TestLookingAheadOverWhatIsMissing(t *testing.T) {
 	c := newCluster().withNodes(2, 2)
