@@ -23,7 +23,7 @@ func (p *planner) memory() planner {
 	return planner{
 		now: p.now.memory(), soon: p.soon.memory(), reach: p.reach.memory(), jobs: p.jobs[:0], leaving: p.leaving[:0],
 		order: p.order, glance: p.glance, still: p.still[:0], beside: p.beside[:0],
-		offers: p.offers[:0],
+		offers: p.offers[:0], pledges: p.pledges.memory(),
 	}
 }
 

@@ -41,8 +41,7 @@ type planner struct {
 	// barred are the gangs for which no whole job ends, barredOn the nodes that they may use, nil until somebody asks.
 	barred   bar
 	barredOn Bits
-	// promised is what the last plan promised to gangs that have yet to be served.
-	promised []promise
+	pledges
 	// attempts are the gangs which only the scheduler can place and which wait for it.
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
