@@ -91,6 +91,37 @@ func (p *planner) besideEquals(d *demand) bool {
 	return p.soon.of(d.class).total >= int64(d.places)
 }
 
+// freeOfPromises is what is free now of the promises of others of a demand's priority.
+func (p *planner) freeOfPromises(d *demand) map[NodeID][]change {
+	in, free := &p.c.Jobs[d.job], map[NodeID][]change{}
+	if p.besidePromises(in.Gang, in.Priority, &p.besideSome) == &p.now {
+		return free
+	}
+	for n, taken := range p.besideSome.taken {
+		free[n] = slices.Clone(taken)
+	}
+	return free
+}
+
+// leaveFree leaves to others what is free of their promises where a demand has its places once workers have moved for it. It will be
+// there by then beside that, and the demand starts no earlier for nobody having it meanwhile.
+func (p *planner) leaveFree(d *demand, free map[NodeID][]change) {
+	width := len(p.c.Resources)
+	for _, at := range runs(p.out[d.job].Promised) {
+		left := make(Amounts, width)
+		for _, c := range free[at.node] {
+			for i, amount := range p.c.Shapes[c.shape].Request {
+				left[i] += amount * int64(c.times)
+			}
+		}
+		for i := range left {
+			cell := int(at.node)*width + i
+			left[i] = max(min(left[i], p.soon.free[cell])-p.now.free[cell], 0)
+		}
+		p.now.give(at.node, left, 1)
+	}
+}
+
 // keptFree says whether what is free is left to others of the same priority, who were promised it: a gang that would have to take that,
 // and whose own places come free as soon as pods have ended, waits for those.
 func (p *planner) keptFree(d *demand) bool {
