@@ -1,6 +1,9 @@
 package allocation
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Before a whole job ends for a gang it is looked at what the next plan would be once all have left who are to. Who waits before that
 // gang may have more of what comes free than it could ask for: by what a whole job leaves beside what lenders leave, or by moves that
@@ -10,28 +13,58 @@ import "slices"
 // for others either that may use nodes of theirs, and at last for nobody.
 const foreseen = 3
 
+// lookAnew is for how long the next plans take what was found out for granted. Until all is looked at again none may end for a gang
+// though it would start by now.
+const lookAnew = 15 * time.Second
+
 // bar says for which gangs no whole job ends: for some, for those that may use nodes of theirs as well where wide, or for none.
 type bar struct {
 	gangs     []JobID
 	wide, all bool
+	// since is when that was found out; zero for nothing.
+	since time.Time
 }
 
 // ahead makes a plan by which no whole job ends in vain, and says for whom none may end because of that.
 func (r *Planner) ahead(c *Cluster) (Plan, bar) {
-	var barred bar
+	r.made = 0
+	barred := c.foreseen()
 	for turn := 0; ; turn++ {
 		plan := r.make(c, barred)
 		vain := r.inVain(c, &plan)
 		if len(vain) == 0 {
+			plan.Foresight = Foresight{Wide: barred.wide, All: barred.all, Since: barred.since}
+			for _, id := range barred.gangs {
+				plan.Decisions[id].InVain = true
+			}
 			return plan, barred
 		}
-		barred = bar{append(barred.gangs, vain...), turn >= foreseen, turn > foreseen}
+		if barred.since.IsZero() {
+			barred.since = c.Now
+		}
+		barred.gangs = append(barred.gangs, vain...)
+		barred.wide, barred.all = barred.wide || turn >= foreseen, barred.all || turn > foreseen
 	}
+}
+
+// foreseen is what the last plan has found out, as long as that counts.
+func (c *Cluster) foreseen() bar {
+	barred := bar{wide: c.Foresight.Wide, all: c.Foresight.All, since: c.Foresight.Since}
+	if until(barred.since, lookAnew, c.Now).IsZero() {
+		return bar{}
+	}
+	for id := range c.Jobs {
+		if c.Jobs[id].InVain && c.Jobs[id].Name != "" {
+			barred.gangs = append(barred.gangs, JobID(id))
+		}
+	}
+	return barred
 }
 
 // make makes one plan.
 func (r *Planner) make(c *Cluster, barred bar) Plan {
 	defer func() { r.planner = r.planner.memory() }()
+	r.made++
 	r.planner.barred = barred
 	return r.planner.plan(c)
 }
@@ -106,7 +139,7 @@ func carriedOut(c *Cluster, plan *Plan) *Cluster {
 func (c *Cluster) carryOut(id JobID, d *Decision) {
 	j := &c.Jobs[id]
 	j.Promised = d.Promised
-	if d.Evict || len(d.Leave)+len(d.Places) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.hasLeft() }) {
+	if d.Evict || len(d.Leave)+len(d.Places) > 0 || slices.ContainsFunc(j.Workers, func(w Worker) bool { return w.hasLeft() || w.Marked }) {
 		c.haveLeft(j, d)
 	}
 	if d.Evict {
@@ -128,7 +161,7 @@ func (c *Cluster) carryOut(id JobID, d *Decision) {
 	j.Target = d.Count
 }
 
-// haveLeft takes those out of a job who leave it.
+// haveLeft takes those out of a job who leave it, and has the others stay.
 func (c *Cluster) haveLeft(j *Job, d *Decision) {
 	leave := make([]bool, len(j.Workers))
 	for _, l := range d.Leave {
@@ -142,6 +175,9 @@ func (c *Cluster) haveLeft(j *Job, d *Decision) {
 			continue
 		}
 		stay = append(stay, *worker)
+		if last := &stay[len(stay)-1]; !last.Ending && !last.Leaving {
+			last.Marked, last.For, last.Moves = false, None, false // whoever stays is not to leave any more
+		}
 	}
 	j.Workers, j.Tally = stay, nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -69,6 +70,27 @@ func TestLookingAheadChangesNothing(t *testing.T) {
 	}
 }
 
+// Whoever stays by a plan is not to leave any more in what is foreseen: a mark that is taken back would have it leave for another gang.
+func TestWhoStaysHasNoMarkInWhatIsForeseen(t *testing.T) {
+	c := newCluster().withNodes(1, 3)
+	id := c.training("lender", 1, 3, []NodeID{0, 0, 0})
+	gang := c.queued("gang", 1, 1)
+	c.Jobs[id].Workers[1].Marked, c.Jobs[id].Workers[1].For, c.Jobs[id].Workers[1].Moves = true, gang, true
+	for name, d := range map[string]Decision{
+		"nobody leaves":      {Count: 3},
+		"another one leaves": {Count: 2, Leave: []Leave{{Worker: 2, For: gang, Rule: RuleGangsFirst}}},
+	} {
+		for _, w := range carriedOut(c, &Plan{Decisions: []Decision{d, {}}}).Jobs[id].Workers {
+			if w.Marked || w.Moves || w.For != None {
+				t.Errorf("%s: %+v", name, w)
+			}
+		}
+	}
+	if !c.Jobs[id].Workers[1].Marked {
+		t.Error("the cluster was changed")
+	}
+}
+
 // What is wrong in a cluster is no reason to stop: a node says less than there is, a quota too.
 func TestLookingAheadOverWhatIsMissing(t *testing.T) {
 	c := newCluster().withNodes(2, 2)
@@ -92,4 +114,67 @@ func TestLookingAheadWithTallies(t *testing.T) {
 			t.Fatal(diff)
 		}
 	})
+}
+
+// inVainFor is a cluster in which whole jobs would end in vain for many gangs, each of which would be the next one.
+func inVainFor(gangs int) *Cluster {
+	c := newCluster().withNodes(2, 3).withNodes(1, 1)
+	c.training("lender", 1, 2, []NodeID{0, 1}, c.devices(2), policy(Evict))
+	c.training("moves", 1, 1, []NodeID{1}, func(j *Job) { j.NoGrowth = true })
+	c.queued("before", 2, 2, c.devices(3), priority(50))
+	for i := range gangs {
+		c.queued(fmt.Sprintf("gang%d", i), 1, 1, c.devices(3), priority(int32(40-i)))
+	}
+	return c
+}
+
+// told is the cluster as the next plan finds it, some time later, when nothing was to be done.
+func (c *Cluster) told(plan Plan, later time.Duration) *Cluster {
+	next := *c
+	next.Now, next.Foresight, next.Jobs = c.Now.Add(later), plan.Foresight, slices.Clone(c.Jobs)
+	for id := range next.Jobs {
+		next.Jobs[id].Promised, next.Jobs[id].InVain = plan.Decisions[id].Promised, plan.Decisions[id].InVain
+	}
+	return &next
+}
+
+// What was found out by looking ahead the next plans need not find out again: that costs up to ten more each time.
+func TestWhatWasForeseenIsNotLookedForAgain(t *testing.T) {
+	for gangs := 1; gangs < 8; gangs++ {
+		c, planner := inVainFor(gangs), new(Planner)
+		plan := planner.Plan(c)
+		if !plan.quiet() || planner.made < 3 {
+			t.Fatalf("%d gangs: %d plans were made; something is to be done: %v", gangs, planner.made, !plan.quiet())
+		}
+		if want := c.Now.Add(lookAnew); plan.Next.After(want) || plan.Next.IsZero() {
+			t.Errorf("%d gangs: the next plan comes at %s, want %s", gangs, plan.Next, want)
+		}
+		for later := 4 * time.Second; later < lookAnew; later += 4 * time.Second {
+			c = c.told(plan, 4*time.Second)
+			if plan = planner.Plan(c); !plan.quiet() || planner.made > 1 {
+				t.Errorf("%d gangs, after %s: %d plans were made; something is to be done: %v", gangs, later, planner.made, !plan.quiet())
+			}
+		}
+	}
+}
+
+// What was found out counts for a while only: then all is looked at again, whoever has left the queue meanwhile.
+func TestWhatWasForeseenIsForgotten(t *testing.T) {
+	for _, gangs := range []int{1, 7} {
+		c := inVainFor(gangs)
+		plan := NewPlan(c)
+		c = c.told(plan, time.Second)
+		for id := range c.Jobs {
+			if c.Jobs[id].Name == "ns/before" {
+				c.Jobs[id] = Job{}
+			}
+		}
+		plan = NewPlan(c)
+		if c = c.told(plan, plan.Next.Sub(c.Now)); c.Now.After(noon.Add(lookAnew)) {
+			t.Fatalf("%d gangs: the next plan comes at %s", gangs, c.Now)
+		}
+		if plan = NewPlan(c); !plan.of(0).Evict || c.Jobs[plan.of(0).For].Name != "ns/gang0" {
+			t.Errorf("%d gangs: nobody ends for the first one, which would start now: %+v", gangs, plan.of(0))
+		}
+	}
 }

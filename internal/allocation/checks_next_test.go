@@ -46,11 +46,11 @@ func (s *simulation) allStart(t failer, plan Plan) {
 // marked is the cluster when the lenders among some jobs have their marks.
 func (s *simulation) marked(plan Plan, which func(JobID) bool) *Cluster {
 	partly := *s.Cluster
-	partly.Jobs = slices.Clone(s.Jobs)
+	partly.Jobs, partly.Foresight = slices.Clone(s.Jobs), plan.Foresight
 	then := simulate(&partly)
 	for id := range partly.Jobs {
 		j, d := &partly.Jobs[id], &plan.Decisions[id]
-		if j.Promised = d.Promised; j.Stage != Training || d.Evict || !which(JobID(id)) {
+		if j.Promised, j.InVain = d.Promised, d.InVain; j.Stage != Training || d.Evict || !which(JobID(id)) {
 			continue
 		}
 		j.Workers = slices.Clone(j.Workers)

@@ -44,6 +44,8 @@ type Cluster struct {
 	Namespaces []Namespace
 	Quotas     []Quota
 	Jobs       []Job
+	// Foresight is that of the last plan.
+	Foresight Foresight
 }
 
 // Settings are the operator's, for all jobs. The zero value of a duration switches its rule off, that of
@@ -211,6 +213,8 @@ type Job struct {
 	Workers []Worker
 	// Promised are the nodes that the last plan promised to its gang (Decision.Promised).
 	Promised []NodeID
+	// InVain is what the last plan said (Decision.InVain).
+	InVain bool
 	// Tally is that of the Workers; a plan makes its own where it is nil.
 	Tally *Tally
 	// Finishing is true when the last step was made, or nearly: nobody who comes now would be of use.

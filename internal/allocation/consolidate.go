@@ -50,6 +50,7 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		m.undo()
 		return unknown, false
 	}
+	free := p.freeOfPromises(d)
 	if m.ready() {
 		m.undo()
 		for _, v := range m.moves {
@@ -57,6 +58,7 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 			p.jobs[v.job].lends = true
 		}
 		p.promise(d)
+		p.leaveFree(d, free)
 		return unknown, true
 	}
 	waits, awaited, promised := p.jobs[d.job].waits, maps.Clone(p.awaited), p.out[d.job].Promised
@@ -69,6 +71,7 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		return unknown, false
 	}
 	m.give(places)
+	p.leaveFree(d, free)
 	return unknown, true
 }
 

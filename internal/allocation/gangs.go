@@ -58,9 +58,7 @@ func (p *planner) serveGangs() {
 	for i := range demands {
 		d := &demands[i]
 		p.commit()
-		if len(p.promised) > 0 && p.promised[0].job == d.job {
-			p.promised = p.promised[1:]
-		}
+		p.keep(d)
 		if p.jobs[d.job].evicted {
 			continue
 		}
@@ -83,6 +81,7 @@ func (p *planner) serveGangs() {
 		p.besideReservations(func() { p.serve(d) })
 	}
 	p.commit()
+	p.now.followers = nil
 	p.spareUnused()
 	p.liftReservations()
 }

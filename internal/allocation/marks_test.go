@@ -12,10 +12,10 @@ func (c *Cluster) carriedOutBy(id JobID, plan Plan) Plan { return NewPlan(c.carr
 // carriedOut is the cluster when one lender alone has its marks.
 func (c *Cluster) carriedOut(id JobID, plan Plan) *Cluster {
 	partly := *c
-	partly.Jobs = slices.Clone(c.Jobs)
+	partly.Jobs, partly.Foresight = slices.Clone(c.Jobs), plan.Foresight
 	partly.Jobs[id].Workers = slices.Clone(c.Jobs[id].Workers)
 	for other := range partly.Jobs {
-		partly.Jobs[other].Promised = plan.Decisions[other].Promised
+		partly.Jobs[other].Promised, partly.Jobs[other].InVain = plan.Decisions[other].Promised, plan.Decisions[other].InVain
 	}
 	simulate(&partly).mark(id, &plan.Decisions[id])
 	partly.Jobs[id].Target = plan.of(id).Count

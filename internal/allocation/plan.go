@@ -10,7 +10,11 @@ func NewPlan(c *Cluster) Plan { return new(Planner).Plan(c) }
 
 // Planner makes plans as NewPlan does, one after the other. Each uses the memory of the one before again, and
 // nothing that was in it makes a difference. The zero value is ready; it makes one plan at a time.
-type Planner struct{ planner planner }
+type Planner struct {
+	planner planner
+	// made is how many plans were made for the last one.
+	made int
+}
 
 // Plan decides about all jobs.
 func (r *Planner) Plan(c *Cluster) Plan {
@@ -23,7 +27,7 @@ func (p *planner) memory() planner {
 	return planner{
 		now: p.now.memory(), soon: p.soon.memory(), reach: p.reach.memory(), jobs: p.jobs[:0], leaving: p.leaving[:0],
 		order: p.order, glance: p.glance, still: p.still[:0], beside: p.beside[:0],
-		offers: p.offers[:0],
+		offers: p.offers[:0], pledges: p.pledges.memory(),
 	}
 }
 
@@ -40,6 +44,17 @@ type Plan struct {
 	Decisions []Decision
 	// Next is when the plan may be another one although nothing has changed; zero for never.
 	Next time.Time
+	// Foresight is for the next plans.
+	Foresight Foresight
+}
+
+// Foresight is what a plan has found out by looking ahead. For a while the next ones need not find it out again.
+type Foresight struct {
+	// Wide is true where no whole job ends on nodes that gangs may use for which one would end in vain (Decision.InVain), All where
+	// none ends at all.
+	Wide, All bool
+	// Since is when it was found out; zero for nothing.
+	Since time.Time
 }
 
 // Decision is what should become of one job.
@@ -54,6 +69,8 @@ type Decision struct {
 	Own    int32
 	// Promised are the nodes on which a gang has its places, now or once all have left who are to, one for each pod.
 	Promised []NodeID
+	// InVain is true where whole jobs would end for its gang, and it would not start then: none ends for it for a while.
+	InVain bool
 	// Leave are the workers that are to leave, those that are marked already included; by index. A mark of
 	// one that is not in it is lifted.
 	Leave []Leave

@@ -41,8 +41,7 @@ type planner struct {
 	// barred are the gangs for which no whole job ends, barredOn the nodes that they may use, nil until somebody asks.
 	barred   bar
 	barredOn Bits
-	// promised is what the last plan promised to gangs that have yet to be served.
-	promised []promise
+	pledges
 	// attempts are the gangs which only the scheduler can place and which wait for it.
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
@@ -131,6 +130,7 @@ func (p *planner) plan(c *Cluster) Plan {
 	p.soon.copyOf(&p.now)
 	p.soon.come()
 	p.reach.copyOf(&p.soon)
+	p.wake(p.barred.since.Add(lookAnew))
 	p.gather()
 	p.serveGangs()
 	p.grow()

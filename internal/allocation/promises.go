@@ -12,8 +12,28 @@ import (
 // promise is what the last plan promised a gang.
 type promise struct {
 	job JobID
+	// turn is when it is kept: after that of so many others.
+	turn int
 	// places are all of it, free those on nodes where any is free when the plan begins: in its course no more become so.
 	places, free []run
+}
+
+// pledges is what the last plan promised.
+type pledges struct {
+	// promised is what has yet to be kept: that of gangs that were not served so far.
+	promised []promise
+	// turn is how many promises were kept.
+	turn int
+	// byNode are all promises, nil until somebody asks, pledged how many nodes they are on that have yet to be kept.
+	byNode  map[NodeID][]pledge
+	pledged int
+	// besideAll is what is free beside all promises, besideSome beside those of some priorities.
+	besideAll, besideSome aside
+}
+
+// memory keeps nothing of it but what it took.
+func (s *pledges) memory() pledges {
+	return pledges{besideAll: s.besideAll.memory(), besideSome: s.besideSome.memory()}
 }
 
 // outstanding are the promises that have yet to be kept by this plan.
@@ -21,28 +41,17 @@ func (p *planner) outstanding(demands []demand) (all []promise) {
 	for i := range demands {
 		d := &demands[i]
 		if in := &p.c.Jobs[d.job]; d.queues() && len(in.Promised) > 0 {
-			made, at := promise{job: d.job, places: runs(in.Promised)}, p.now.of(d.class).at
+			made, at := promise{job: d.job, turn: len(all), places: runs(in.Promised)}, p.now.of(d.class).at
 			for _, one := range made.places {
 				if one.node >= 0 && int(one.node) < len(at) && at[one.node] > 0 {
 					made.free = append(made.free, one)
 				}
 			}
+			p.pledged += len(made.free)
 			all = append(all, made)
 		}
 	}
 	return all
-}
-
-// honour takes what is there of the promises of others, of those that have at least a priority, out of a room, if that leaves enough
-// for a demand, and says whether it does.
-func (p *planner) honour(r *room, d *demand, least int32) bool {
-	mark := r.mark()
-	p.setAside(r, least)
-	if p.fits(r, d) {
-		return true
-	}
-	r.undo(mark)
-	return false
 }
 
 // setAside takes what is there of the promises of others out of a room, of those that have at least a priority.
@@ -82,6 +91,37 @@ func (p *planner) besideEquals(d *demand) bool {
 	return p.soon.of(d.class).total >= int64(d.places)
 }
 
+// freeOfPromises is what is free now of the promises of others of a demand's priority.
+func (p *planner) freeOfPromises(d *demand) map[NodeID][]change {
+	in, free := &p.c.Jobs[d.job], map[NodeID][]change{}
+	if p.besidePromises(in.Gang, in.Priority, &p.besideSome) == &p.now {
+		return free
+	}
+	for n, taken := range p.besideSome.taken {
+		free[n] = slices.Clone(taken)
+	}
+	return free
+}
+
+// leaveFree leaves to others what is free of their promises where a demand has its places once workers have moved for it. It will be
+// there by then beside that, and the demand starts no earlier for nobody having it meanwhile.
+func (p *planner) leaveFree(d *demand, free map[NodeID][]change) {
+	width := len(p.c.Resources)
+	for _, at := range runs(p.out[d.job].Promised) {
+		left := make(Amounts, width)
+		for _, c := range free[at.node] {
+			for i, amount := range p.c.Shapes[c.shape].Request {
+				left[i] += amount * int64(c.times)
+			}
+		}
+		for i := range left {
+			cell := int(at.node)*width + i
+			left[i] = max(min(left[i], p.soon.free[cell])-p.now.free[cell], 0)
+		}
+		p.now.give(at.node, left, 1)
+	}
+}
+
 // keptFree says whether what is free is left to others of the same priority, who were promised it: a gang that would have to take that,
 // and whose own places come free as soon as pods have ended, waits for those.
 func (p *planner) keptFree(d *demand) bool {
@@ -93,7 +133,8 @@ func (p *planner) keptFree(d *demand) bool {
 		p.now.undo(now)
 		p.soon.undo(soon)
 	}()
-	if _, rest := p.asPromised(&p.now, d); rest.places == 0 || p.honour(&p.now, &rest, p.c.Jobs[d.job].Priority) {
+	in := &p.c.Jobs[d.job]
+	if _, rest := p.asPromised(&p.now, d); rest.places == 0 || p.fits(p.besidePromises(in.Gang, in.Priority, &p.besideSome), &rest) {
 		return false
 	}
 	_, rest := p.asPromised(&p.soon, d)
@@ -134,6 +175,9 @@ func (p *planner) nodesFor(d *demand) []NodeID {
 	if rest.places == 0 {
 		return nodes
 	}
-	p.honour(&p.now, &rest, math.MinInt32)
-	return append(nodes, p.spread(&p.now, &rest, p.c.Jobs[d.job].Avoid)...)
+	in, from := &p.c.Jobs[d.job], &p.now
+	if left := p.besidePromises(in.Gang, math.MinInt32, &p.besideAll); p.fits(left, &rest) {
+		from = left
+	}
+	return append(nodes, p.spread(from, &rest, in.Avoid)...)
 }

@@ -119,3 +119,28 @@ func TestAPromiseThatSaysNothing(t *testing.T) {
 		}
 	}
 }
+
+// A gang has its places free: that workers move for one before it, which needs more on the same node and was promised nothing, does not
+// hold it up. There is room for both once they have moved.
+func TestWhoHasItsPlacesFreeDoesNotWaitForMoves(t *testing.T) {
+	c := newCluster().withNodes(1, 4).withNodes(1, 2)
+	moves := c.training("moves", 1, 1, []NodeID{0}, c.devices(2), func(j *Job) { j.NoGrowth = true })
+	large := c.queued("large", 1, 1, c.devices(3), priority(20))
+	small := c.queued("small", 1, 1, priority(20), func(j *Job) { j.Promised = []NodeID{0} })
+	plan := NewPlan(c)
+	if plan.of(moves).Why.Reason != "Moving" || plan.of(large).Start {
+		t.Fatalf("nobody moves: %+v", plan.Decisions)
+	}
+	if d := plan.of(small); !d.Start || !slices.Equal(d.Places, []NodeID{0}) {
+		t.Errorf("it waits: %s", d.Why.Text)
+	}
+	lesser := c.queued("lesser", 2, 2, priority(10))
+	if plan := NewPlan(c); plan.of(lesser).Start {
+		t.Error("one of lower priority has what is left")
+	}
+	s := simulate(c)
+	s.run(6)
+	if s.Jobs[large].Stage != Training || s.Jobs[small].Stage != Training {
+		t.Errorf("both are to train: %+v", NewPlan(c).Decisions)
+	}
+}

@@ -18,6 +18,8 @@ type room struct {
 	log     []change
 	// spare is memory for places.
 	spare []*places
+	// followers are told of nodes that have changed.
+	followers []Bits
 }
 
 // memory keeps nothing of a room but what it took.
@@ -109,6 +111,9 @@ func (r *room) give(n NodeID, amounts Amounts, times int64) {
 		if p != nil {
 			p.update(n, row)
 		}
+	}
+	for _, changed := range r.followers {
+		changed.Set(int(n))
 	}
 }
 

@@ -39,6 +39,7 @@ func (s *simulation) run(ticks int) *simulation {
 // step makes a plan, carries it out, and lets a little time pass.
 func (s *simulation) step() {
 	s.plan = NewPlan(s.Cluster)
+	s.Foresight = s.plan.Foresight
 	if s.check != nil {
 		s.check(s.plan)
 	}
@@ -53,7 +54,7 @@ func (s *simulation) carryOut(id JobID, d *Decision) {
 	if j.Name == "" {
 		return
 	}
-	j.Promised = d.Promised
+	j.Promised, j.InVain = d.Promised, d.InVain
 	if d.Evict {
 		for w := range j.Workers {
 			j.Workers[w].Ending = true

@@ -208,5 +208,6 @@ func (r *Reconciler) growthRefused(ctx context.Context, state *State, what strin
 		}
 		told = growth.told()
 	})
+	r.Metrics.growthRefused()
 	r.tell(state.Job, Note{Type: corev1.EventTypeWarning, Reason: v1alpha1.EventGrowthWithdrawn, Message: told})
 }

@@ -152,6 +152,13 @@ func (m *Metrics) written(state *State, plan *Plan) {
 	}
 }
 
+// growthRefused counts growth that the API server has ended. A nil Metrics counts nothing.
+func (m *Metrics) growthRefused() {
+	if m != nil {
+		m.growth.WithLabelValues("withdrawn").Inc()
+	}
+}
+
 // forget drops a job that is gone.
 func (m *Metrics) forget(job types.UID) {
 	if m == nil {

@@ -1,9 +1,12 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,10 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 func TestMetricsFollowFromWhatWasWritten(t *testing.T) {
@@ -162,6 +170,51 @@ func figures(t *testing.T, registry *prometheus.Registry, name string) map[strin
 }
 
 // Each metric follows from one thing that happens to a job of team, and from nothing else.
+// makesOne is an API server that makes one pod, and refuses those after it.
+type makesOne struct {
+	orderClient
+	made *atomic.Bool
+}
+
+func (c makesOne) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+	if c.made.Swap(true) {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, object.GetName(), errors.New("exceeded quota"))
+	}
+	object.SetUID("made")
+	return nil
+}
+
+// generousFleet grants what is asked for, and hears nothing.
+type generousFleet struct{ lavishFleet }
+
+func (generousFleet) Report(*v1alpha1.TrainingJob, fleet.Facts) {}
+
+// Of workers that the API server does not make all, those are counted that it made, and that growth ended there.
+func TestGrowthThatIsRefusedIsCounted(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	m, err := NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := regroups(1)
+	said := &order{}
+	r := &Reconciler{
+		Client: makesOne{orderClient{order: said}, &atomic.Bool{}}, Rendezvous: orderRendezvous{order: said}, Fleet: generousFleet{},
+		Events: events.NewFakeRecorder(9), Metrics: m, CABundle: func() []byte { return []byte(settings.CABundle) }, Now: func() time.Time { return state.Now },
+	}
+	plan := Plan{Status: *state.Job.Status.DeepCopy()}
+	for ordinal := range int32(3) {
+		plan.Actions.Grow = append(plan.Actions.Grow, newGrowthPod(state.Job, settings, 1, 7+ordinal))
+	}
+	if err := r.carryOut(t.Context(), state, &plan); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"made": "1", "withdrawn": "1"}
+	if diff := cmp.Diff(want, figures(t, registry, "concertina_growth_total")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestEachMetricFollowsFromWhatItTells(t *testing.T) {
 	at := func(second int) *metav1.Time {
 		return ptr.To(metav1.NewTime(start.Add(time.Duration(second) * time.Second)))

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -169,7 +170,7 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 		}
 	})
 	if refused == nil && !r.grow(ctx, state, &plan.Actions) {
-		plan.Actions.Grow = nil
+		plan.Actions.Grow = slices.DeleteFunc(plan.Actions.Grow, func(pod *corev1.Pod) bool { return pod.UID == "" })
 		plan.Notes = slices.DeleteFunc(plan.Notes, func(note Note) bool {
 			return note.Reason == v1alpha1.EventGrowing || note.Reason == v1alpha1.EventReplacing
 		})

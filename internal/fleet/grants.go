@@ -34,7 +34,7 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 			continue
 		}
 		j.shortSince = plan.Decisions[id].ShortSince
-		j.promised = c.nodesOf(v, plan.Decisions[id].Promised)
+		j.promised, j.inVain = c.nodesOf(v, plan.Decisions[id].Promised), plan.Decisions[id].InVain
 		grant := c.grantOf(v, id, &plan.Decisions[id])
 		asked := j.asked && v.revisions[id] == j.revision
 		changed := j.granted == 0 || !j.grant.same(&grant)

@@ -32,6 +32,8 @@ type job struct {
 	shortSince time.Time
 	// promised are the nodes that the last plan promised its gang, by this process.
 	promised []*node
+	// inVain is what the last plan said of it.
+	inVain bool
 	// gaveAt is when a worker was last marked that has left for an equal, as far as this process has seen it leave. A new leader
 	// knows it of those alone that changed a world, which the job's status tells.
 	gaveAt time.Time

@@ -480,3 +480,38 @@ func TestWhatAGangWasPromised(t *testing.T) {
 	c.PlanNow()
 	expect("nothing that there is")
 }
+
+// What a plan has found out by looking ahead, the next one is told.
+func TestWhatWasForeseenIsTold(t *testing.T) {
+	since := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	found := allocation.Foresight{Wide: true, Since: since}
+	c := New(optionsOf(func(o *Options) {
+		o.Plan = func(cluster *allocation.Cluster) allocation.Plan {
+			plan := allocation.Plan{Decisions: make([]allocation.Decision, len(cluster.Jobs)), Foresight: found}
+			for id := range plan.Decisions {
+				plan.Decisions[id] = allocation.Decision{For: allocation.None, InVain: !found.Since.IsZero() && cluster.Jobs[id].UID == "uid-b"}
+			}
+			return plan
+		}
+	}))
+	expect := func(when string, foresight allocation.Foresight, inVain bool) {
+		t.Helper()
+		seen := c.Snapshot()
+		if seen.Foresight != foresight {
+			t.Errorf("%s: %+v, want %+v", when, seen.Foresight, foresight)
+		}
+		for i := range seen.Jobs {
+			if got, want := seen.Jobs[i].InVain, inVain && seen.Jobs[i].UID == "uid-b"; got != want {
+				t.Errorf("%s: for %s in vain: %v, want %v", when, seen.Jobs[i].UID, got, want)
+			}
+		}
+	}
+	c.SetJob(jobOf("b"))
+	expect("before any plan", allocation.Foresight{}, false)
+	c.PlanNow()
+	c.SetJob(jobOf("a")) // its place is before that of the other one
+	expect("after a plan", found, true)
+	found = allocation.Foresight{}
+	c.PlanNow()
+	expect("after another one", found, false)
+}

@@ -31,7 +31,7 @@ func (c *Cluster) snapshot() *view {
 	now := c.options.Now()
 	c.pass++
 	v := &view{next: c.forgetAssumed(now)}
-	v.cluster = &allocation.Cluster{Now: now, Settings: c.options.Settings.Planning()}
+	v.cluster = &allocation.Cluster{Now: now, Settings: c.options.Settings.Planning(), Foresight: c.lastPlan.Foresight}
 	if heard := c.began.Add(hearsFor); !c.began.IsZero() && now.Before(heard) {
 		v.cluster.NoEviction = true
 		v.sooner(heard)
@@ -89,7 +89,8 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 	}
 	for _, j := range v.jobs {
 		v.cluster.Jobs = append(v.cluster.Jobs, v.snapshotJob(j, namespaces, ids))
-		v.cluster.Jobs[len(v.cluster.Jobs)-1].Promised = c.stillThere(j.promised)
+		last := &v.cluster.Jobs[len(v.cluster.Jobs)-1]
+		last.Promised, last.InVain = c.stillThere(j.promised), j.inVain
 		v.revisions = append(v.revisions, j.revision)
 		v.uids = append(v.uids, j.built.uids)
 	}

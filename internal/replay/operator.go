@@ -79,7 +79,7 @@ func (o *operator) remove(id allocation.JobID, which func(*allocation.Worker) bo
 func (o *operator) plan(now time.Duration) bool {
 	o.cluster.Now = beginning.Add(now)
 	plan := o.planner.Plan(&o.cluster)
-	o.next = plan.Next
+	o.next, o.cluster.Foresight = plan.Next, plan.Foresight
 	changed := false
 	for id := range plan.Decisions {
 		if o.cluster.Jobs[id].Stage != allocation.Held {
@@ -91,7 +91,7 @@ func (o *operator) plan(now time.Duration) bool {
 
 func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 	j := o.job(id)
-	j.Promised, j.ShortSince = d.Promised, d.ShortSince
+	j.Promised, j.InVain, j.ShortSince = d.Promised, d.InVain, d.ShortSince
 	changed := o.mark(id, d) || len(d.Places) > 0
 	if changed {
 		o.why[id] = d.Why.Text

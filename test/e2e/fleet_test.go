@@ -199,6 +199,41 @@ var _ = Describe("Jobs that live together", Serial, func() {
 		low.expectUnharmed(ctx)
 	})
 
+	It("have workers move where a gang has room in sum and not on one node, in one pause, and lose no step", short, func(ctx context.Context) {
+		roomIsBack(ctx)
+		nodes, err := cluster.ReadyNodes(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		// One node has two devices free, and each of the others one.
+		fill(ctx, int64(len(nodes)+1))
+		low := launchElastic(ctx, 2, 2, oneDevice, "--epochs=100000")
+		low.trains(ctx)
+		full := low.whole(ctx, 2)
+		members := low.members(ctx)
+		whole := members[0].Spec.NodeName
+		Expect(low.on(ctx, whole)).To(HaveLen(2), "workers that fit on one node are on one")
+
+		gang := submit(ctx, low.namespace, framework.NewJob("gang", "--epochs=3").Workers(1, 1).GPUs(2))
+		gang.hasTrained(ctx)
+		for _, pod := range gang.pods(ctx, 0) {
+			Expect(pod.Spec.NodeName).To(Equal(whole))
+		}
+		moved := low.world(ctx, full, 2)
+		Expect(low.resize(ctx, moved).Reason).To(Equal("Moved"))
+		Expect(low.resize(ctx, moved).Message).To(ContainSubstring(gang.namespace + "/gang"))
+		for _, pod := range low.membersOf(ctx, 2) {
+			Expect(uids(members)).NotTo(ContainElement(pod.UID), "both are elsewhere")
+		}
+		worlds, err := low.worlds.Worlds()
+		Expect(err).NotTo(HaveOccurred())
+		for round, world := range worlds {
+			if round > full {
+				Expect(round).To(Equal(moved), "%+v came between", world)
+			}
+		}
+		gang.completes(ctx, 2*time.Minute)
+		low.expectUnharmed(ctx)
+	})
+
 	It("make room at once although steps take minutes", short, func(ctx context.Context) {
 		low, _ := madeRoomInSlowSteps(ctx, 10*time.Minute)
 		Expect(low.get(ctx).Status.World.Reason).To(Equal("Reclaimed"))
@@ -305,11 +340,7 @@ func madeRoomInSlowSteps(ctx context.Context, slow time.Duration) (*elasticJob, 
 func settles(ctx context.Context, rest time.Duration) {
 	GinkgoHelper()
 	roomIsBack(ctx)
-	fillers, err := cluster.LeaveRoom(ctx, newNamespace(ctx), 6)
-	Expect(err).NotTo(HaveOccurred())
-	for _, filler := range fillers {
-		DeferCleanup(func(ctx context.Context) error { return cluster.Delete(ctx, filler, client.GracePeriodSeconds(0)) })
-	}
+	fill(ctx, 6)
 	left := launchElastic(ctx, 2, 4, oneDevice, "--epochs=100000")
 	right := launchElastic(ctx, 2, 4, oneDevice, "--epochs=100000")
 	left.trains(ctx)
@@ -329,6 +360,16 @@ func settles(ctx context.Context, rest time.Duration) {
 	Consistently(sizes, rest).Should(Equal(settled))
 	left.expectUnharmed(ctx)
 	right.expectUnharmed(ctx)
+}
+
+// fill has pods hold all devices but so many, which lie on as many nodes as there are, until the spec ends.
+func fill(ctx context.Context, left int64) {
+	GinkgoHelper()
+	fillers, err := cluster.LeaveRoom(ctx, newNamespace(ctx), left)
+	for _, filler := range fillers {
+		DeferCleanup(func(ctx context.Context) error { return cluster.Delete(ctx, filler, client.GracePeriodSeconds(0)) })
+	}
+	Expect(err).NotTo(HaveOccurred())
 }
 
 // devices is how many devices nobody holds.

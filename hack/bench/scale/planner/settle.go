@@ -14,6 +14,7 @@ func Settle(p *allocation.Planner, c *allocation.Cluster, rounds int) bool {
 	for range rounds {
 		tally(c)
 		plan := p.Plan(c)
+		c.Foresight = plan.Foresight
 		changed := false
 		for id := range plan.Decisions {
 			changed = b.carryOut(&c.Jobs[id], &plan.Decisions[id]) || changed
@@ -57,6 +58,7 @@ func (b *builder) carryOut(j *allocation.Job, d *allocation.Decision) bool {
 		})
 	}
 	changed := len(d.Places) > 0 || len(d.Leave) > 0 || d.Evict || d.Start
+	j.InVain = d.InVain
 	if j.Workers, j.Target, j.Promised = stay, d.Count, d.Promised; changed {
 		j.Tally = nil
 	}
