@@ -18,8 +18,10 @@ _CONNECT_TIMEOUT = datetime.timedelta(seconds=2)
 _STORE_TIMEOUT = datetime.timedelta(minutes=5)
 _GIVE_UP = 150  # connection attempts of two seconds
 # A thread of PyTorch's watches NCCL's exchanges, and ends the process when a peer has gone. Here the agent breaks them off, and
-# the process lives on. PyTorch reads these when a group is made.
-_WATCHDOG = {"ASYNC_ERROR_HANDLING": "0", "RETHROW_CUDA_ERRORS": "0"}
+# the process lives on. Before it does anything about an exchange that has failed that thread sleeps for four times as long as
+# it has to write down what happened, a minute, and who takes the group apart waits for it; one that is to see to the writing
+# sleeps for 8 minutes more. So it has no time for that, and nothing is written. PyTorch reads these when a group is made.
+_WATCHDOG = {"ASYNC_ERROR_HANDLING": "0", "RETHROW_CUDA_ERRORS": "0", "DUMP_ON_TIMEOUT": "0", "WAIT_TIMEOUT_DUMP_MILSEC": "0"}
 
 
 class Groups:
@@ -70,7 +72,8 @@ class Groups:
         del backend
 
     def abort(self) -> None:
-        """Breaks off what its devices exchange, in the groups of the program as well. Called in another thread."""
+        """Breaks off what its devices exchange, in the groups of the program as well. May be called in another thread, and
+        in two at a time."""
         if not self.by_device or not dist.is_initialized():
             return
         # All at once: the exchange of one may stand behind that of another on a device.

@@ -63,6 +63,9 @@ class Member:
     def _leave(self) -> None:
         """Takes apart what _form built, or as much of it as is there."""
 
+    def _break_off(self) -> None:
+        """Ends what a world that has failed here still exchanges, so that nothing waits for it."""
+
     def _settle(self) -> None:
         """Waits for what the steps so far have left to other devices."""
 
@@ -163,6 +166,8 @@ class Member:
         if not isinstance(error, WorldChanged) and not self._session.aborted:
             return self._judge(error)
         _forget_frames(error)
+        if self._there and self._session.aborted:
+            self._break_off()  # The thread that does so may be later than this one.
         self._take_apart()
         self._go_back()
         self._session.left(self._place.step, self._live.clean)
@@ -176,6 +181,8 @@ class Member:
             text = f"SystemExit: {error.code}"
         else:
             text = "".join(traceback.format_exception(error))
+        if self._there:
+            self._break_off()
         self._go_back()
         self._session.fault(self._place.step, self._live.clean, text)
         if not self._session.alone:

@@ -27,6 +27,8 @@ ALONE = "test_nccl", "test_stragglers"
 """They want the GPU for themselves: ranks that wait for each other on it take turns with whatever else computes there."""
 SECONDS = int(os.environ.get("TEST_SECONDS", 540))
 """After which a file's tests end with the stacks of their threads."""
+REPORT = 30
+"""So many seconds before that they ask no member of a world for anything but where it stands."""
 
 
 def missing() -> str:
@@ -41,9 +43,10 @@ def run(module: str) -> tuple[int, str, float]:
     """The exit code of a file's tests, what they have printed, and how many seconds they took."""
     begin = time.monotonic()
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", "-m", "unittest", "--buffer", "--verbose", "--durations", "0"]
+    env = os.environ | {"TEST_MEMBERS_SECONDS": str(max(0, SECONDS - REPORT))}
     with tempfile.TemporaryFile() as output:
         # In a session of its own, so that nothing is left on the GPU of what it has started.
-        process = subprocess.Popen([*command, module], stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen([*command, module], stdout=output, stderr=output, env=env, start_new_session=True)
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
 import concertina.torch as elastic
-from concertina import gradients
+from concertina import gradients, groups
 from concertina.groups import Groups
 from concertina.world import from_environment
 from tests.fakeagent import FakeAgent, world
 from tests_gpu import BACKEND, DEVICE
 
 SAMPLES, BATCH = 240, 12
-SETTINGS = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS"
+SETTINGS = [f"TORCH_NCCL_{name}" for name in groups._WATCHDOG]
 
 
 def data():
@@ -277,7 +277,7 @@ class Settings(Case):
 
         with mock.patch.object(dist, "init_process_group", made):
             self.train(epochs=1)
-        self.assertEqual(seen, [["0", "0"] if BACKEND == "nccl" else [None, None]])
+        self.assertEqual(seen, [["0" if BACKEND == "nccl" else None] * len(SETTINGS)])
 
     def test_each_process_uses_the_device_of_its_local_rank(self):
         if DEVICE == "cpu":

@@ -11,18 +11,24 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 from tests.fakeagent import FakeAgent, world
 
 MEMBER = str(pathlib.Path(__file__).with_name("member.py"))
 SECONDS = 300
+"""How long anything of a member is waited for."""
+UNTIL = time.monotonic() + float(os.environ.get("TEST_MEMBERS_SECONDS", "inf"))
+"""Nothing is from then on, so that it is told where members stand before somebody ends the tests."""
 
 
 class Member:
     """A process with its agent."""
 
-    def __init__(self, command, folder, stack):
-        """command: the program and its arguments."""
+    def __init__(self, command, folder, stack, everybody):
+        """command: the program and its arguments. everybody: a list of all members, to which this one is added."""
+        self.everybody = everybody
+        everybody.append(self)
         self.agent = stack.enter_context(FakeAgent(None))
         self.agent.answers = {}
         self.errors = tempfile.TemporaryFile("w+")
@@ -30,7 +36,7 @@ class Member:
         env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TEST_DIR": folder}
         self.process = subprocess.Popen(
-            [sys.executable, *map(str, command)],
+            [sys.executable, "-X", "faulthandler", *map(str, command)],
             env=env | {"CONCERTINA_SOCKET": self.agent.path, "LOCAL_RANK": "0"},
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -48,23 +54,27 @@ class Member:
     def hear(self, kind):
         """The next message of this kind; snapshots on the way are taken over."""
         while True:
-            try:
-                _, message = self.agent.messages.get(timeout=SECONDS)
-            except queue.Empty:
-                raise AssertionError(f"no {kind}: {self.stderr()}") from None
+            message = self.message(kind)
             if message["type"] == "snapshot" and "file" in message:
                 self.snapshots[message["step"]] = self.agent.take_over(message, self.round)
             if message["type"] == kind:
                 return message
             assert message["type"] in ("progress", "snapshot", "hello"), f"not {kind}: {message} {self.stderr()}"
 
+    def message(self, what):
+        """The next message; what is waited for is said if there is none."""
+        try:
+            return self.agent.messages.get(timeout=_patience())[1]
+        except queue.Empty:
+            raise AssertionError(f"no {what}: {self.where_all_stand()}") from None
+
     def wait_for(self, **what):
         """The next line that the program prints which has these values."""
         while True:
             try:
-                line = self.lines.get(timeout=SECONDS)
+                line = self.lines.get(timeout=_patience())
             except queue.Empty:
-                raise AssertionError(f"no {what}: {self.stderr()}") from None
+                raise AssertionError(f"no {what}: {self.where_all_stand()}") from None
             if what.items() <= line.items():
                 return line
 
@@ -75,6 +85,28 @@ class Member:
     def kill(self):
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(SECONDS)
+
+    def ends(self):
+        """Waits until the program has ended, which is to be well."""
+        try:
+            code = self.process.wait(_patience())
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the program does not end: {self.where_all_stand()}") from None
+        assert code == 0, f"ended with {code}: {self.stderr()}"
+
+    def where_all_stand(self):
+        """How far each member is, and the stacks of all of its threads. It ends them."""
+        return "".join(f"\n\nMember {number}: {member._where()}" for number, member in enumerate(self.everybody))
+
+    def _where(self):
+        ended = self.process.poll()
+        if ended is None:
+            self.process.send_signal(signal.SIGABRT)  # It writes the stacks, whatever the interpreter waits for.
+            self.process.wait(SECONDS)
+        state = "runs" if ended is None else f"has ended with {ended}"
+        return f"process {self.process.pid} {state}, world {self.round}, gate {self.agent.words()}\n" + "\n".join(
+            [*(f"{line}" for line in self.told[-20:]), self.stderr()]
+        )
 
     def _read(self):
         with self.process.stdout as lines:
@@ -87,6 +119,10 @@ class Member:
         self.process.wait()
 
 
+def _patience():
+    return max(0.0, min(SECONDS, UNTIL - time.monotonic()))
+
+
 class Coordinator:
     """Makes worlds of members."""
 
@@ -95,6 +131,7 @@ class Coordinator:
         self.command = command or (MEMBER, epochs, ballast, workers, seconds, shards)
         self.number = 0
         self.port = 0
+        self._members = []
         self._stack = contextlib.ExitStack()
         self.folder = self._stack.enter_context(tempfile.TemporaryDirectory())
 
@@ -106,7 +143,7 @@ class Coordinator:
 
     def start(self, count, **settings):
         """Starts members, which wait for a world then."""
-        members = [Member(self.command, self.folder, self._stack) for _ in range(count)]
+        members = [Member(self.command, self.folder, self._stack, self._members) for _ in range(count)]
         for member in members:
             vars(member.agent).update(settings)
         for member in members:
@@ -161,7 +198,7 @@ class Coordinator:
             member.agent.stop(1)
         for member in members:
             while True:
-                _, message = member.agent.messages.get(timeout=SECONDS)
+                message = member.message("word that it has left the world")
                 if message["type"] == "snapshot":
                     member.snapshots[message["step"]] = member.agent.take_over(message, self.number)
                 if message["type"] in ("aborted", "fault"):
@@ -193,7 +230,7 @@ class Coordinator:
         for member in members:
             member.agent.say("end")
         for member in members:
-            assert member.process.wait(SECONDS) == 0, member.stderr()
+            member.ends()
 
 
 def losses(*members):

@@ -22,10 +22,14 @@ def world(round):
 
 class Settings(unittest.TestCase):
     def test_a_process_outlives_its_peers_unless_the_user_wants_it_otherwise(self):
+        handling = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+        # With these its watchdog does not sleep a minute before a group that has failed can be taken apart.
+        others = {f"TORCH_NCCL_{name}": "0" for name in ("RETHROW_CUDA_ERRORS", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC")}
         for env, want in [
-            ({}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}),
-            ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}),
-            ({"NCCL_ASYNC_ERROR_HANDLING": "1"}, {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}),
+            ({}, handling | others),
+            ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, others),
+            ({"NCCL_ASYNC_ERROR_HANDLING": "1"}, others),
+            ({"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "15000"}, handling | others),
         ]:
             found = dict(env)
             outlive_peers(found)
@@ -67,6 +71,20 @@ class Aborts(unittest.TestCase):
         self.groups(*([backend] for backend in backends))
         Groups("nccl").abort()
         self.assertFalse(meet.broken)
+
+    def test_an_error_breaks_exchanges_off_before_anything_is_asked_of_a_device(self):
+        """A peer's loss may be raised here before the agent knows of it: until it breaks them off devices answer nothing."""
+        for aborted in True, False:
+            job = elastic.join({"net": torch.nn.BatchNorm1d(2)}, backend="gloo")
+            self.addCleanup(job._close)
+            done = mock.Mock()
+            session = mock.Mock(aborted=aborted, alone=False, **{"own_fault.return_value": False})
+            job._session, job._there = session, True
+            job._go_back, job._groups.leave, session.fault, job._groups.abort = done.put_back, done.leave, done.tell, done.break_off
+            self.assertTrue(job._broken(RuntimeError("NCCL error: remote process exited or there was a network error")))
+            calls = list(dict.fromkeys(call[0] for call in done.mock_calls))
+            self.assertEqual(calls, ["break_off", "leave", "put_back"] if aborted else ["break_off", "put_back", "tell", "leave"])
+            del job._go_back
 
     def test_what_processors_exchange_ends_with_its_connections(self):
         backend = mock.Mock()
