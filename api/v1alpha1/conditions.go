@@ -12,6 +12,9 @@ const (
 	// ConditionFullSize is True when the job has as many workers as it may have; otherwise its reason says
 	// why it does not have more.
 	ConditionFullSize = "FullSize"
+	// ConditionSnapshotsFit is False while the volumes of some workers are too small for what these write of snapshots. It is there
+	// once that was measured.
+	ConditionSnapshotsFit = "SnapshotsFit"
 	// ConditionSuspended is True while the job is suspended and holds no worker.
 	ConditionSuspended = "Suspended"
 	// ConditionComplete is True when every process ended with exit code 0.
@@ -50,6 +53,10 @@ const (
 	// ReasonNoGang: there is no gang now.
 	ReasonNoGang = "NoGang"
 
+	// ReasonVolumesFit: every worker that writes snapshots has the memory for them.
+	ReasonVolumesFit = "VolumesFit"
+	// ReasonVolumeTooSmall: some have not; the message says what would do.
+	ReasonVolumeTooSmall = "VolumeTooSmall"
 	// ReasonStarting: pods are placed and the first world is not there yet.
 	ReasonStarting = "Starting"
 	// ReasonWaitingForPods: a pod cannot start; the message names the pod and the cause.
@@ -145,6 +152,8 @@ const (
 	EventStorageTrouble = "StorageTrouble"
 	// EventCopiesMissing says that the snapshots in memory are on fewer nodes than they should be.
 	EventCopiesMissing = "CopiesMissing"
+	// EventVolumesEnlarged says that an attempt has ended early to begin anew with volumes that its snapshots fit into.
+	EventVolumesEnlarged = "VolumesEnlarged"
 	// EventReplicasDiffer names workers whose states differ that should be the same.
 	EventReplicasDiffer = "ReplicasDiffer"
 	// EventStraggler names a process that has kept the others waiting for minutes, and its node.

@@ -1,6 +1,9 @@
 package v1alpha1
 
 import (
+	"bytes"
+	"encoding/json"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -25,6 +28,34 @@ const DefaultCheckpointSignal CheckpointSignal = "SIGUSR2"
 
 // MemoryIntervalAuto as spec.checkpoint.memoryInterval lets the program's SDK choose the interval.
 const MemoryIntervalAuto = "auto"
+
+// MemorySize is the size of the volume that holds snapshots: MemoryAuto, a quantity of bytes, or, as in objects that were
+// written without one, nothing, which is MemoryAuto too. The schema has no default, so that an operator that knows quantities
+// alone can read objects that do not name a size.
+//
+// +kubebuilder:validation:XIntOrString
+// +kubebuilder:validation:Type=""
+type MemorySize string
+
+// MemoryAuto as spec.checkpoint.memory lets the operator choose the size, by what the state has been seen to have.
+const MemoryAuto MemorySize = "auto"
+
+// UnmarshalJSON takes a number as well, as quantities may be written. What no quantity can be made of the schema refuses; an
+// object that has it all the same is read, and counts as MemoryAuto: a list of jobs is not lost for one of them.
+func (m *MemorySize) UnmarshalJSON(text []byte) error {
+	var words string
+	if err := json.Unmarshal(text, &words); err != nil {
+		words = string(bytes.TrimSpace(text))
+	}
+	*m = MemorySize(words)
+	return nil
+}
+
+// Quantity is the size that the user has chosen; ok is false for MemoryAuto.
+func (m MemorySize) Quantity() (size resource.Quantity, ok bool) {
+	size, err := resource.ParseQuantity(string(m))
+	return size, err == nil && size.Sign() > 0
+}
 
 // Strategy is spec.resize.strategy, or what follows from spec.workers.launch when it is left out:
 // a launcher such as torchrun cannot take its processes into another world.
@@ -73,17 +104,18 @@ type ResizeSpec struct {
 
 // CheckpointSpec says where the state of a program is kept, and how often.
 type CheckpointSpec struct {
-	// memory is the size of the volume in memory that holds snapshots, with strategy InPlace. Two of
-	// them and one that is being written must fit. Of a small state, below 16 MiB, or of a program that
-	// knows no shares, as in Go, that is three times the state of one process. Of a state in shares it is
-	// twice copies/workers of it, for the fewest workers, and what is being written. With a storage, room
-	// for one whole state is needed beside that, to bring it back. It is added to the memory request and
-	// limit of the training container, where those are set. From 1Mi to 16Ti, default 512Mi. It changes only while the job is suspended and has no worker.
+	// memory is the size of the volume in memory that holds snapshots, with strategy InPlace: auto, or a quantity from 1Mi to
+	// 16Ti. It is added to the memory request and limit of the training container, where those are set. auto: as much as the
+	// state needs, as status.checkpoint.size has it, in a world of workers.min: three times what a worker writes of a snapshot, since
+	// two are kept while another is written, or with a storage four times, and at least twice that and one whole state, which is brought
+	// back there; a sixteenth more, at least 64Mi, and at most what the administrator allows, 64Gi unless said otherwise. Before the
+	// state's size is known it is 512Mi. A worker keeps the volume that it was made with; one that is too small is told in the condition
+	// SnapshotsFit. Default auto. A change to auto reaches workers that start after it; any other is made only while the job is suspended
+	// and has no worker.
 	//
-	// +kubebuilder:default="512Mi"
-	// +kubebuilder:validation:XValidation:rule="size(string(self)) <= 32 && isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('16Ti')) <= 0",message="spec.checkpoint.memory must be a quantity of bytes such as 512Mi or 4Gi, from 1Mi to 16Ti"
+	// +kubebuilder:validation:XValidation:rule="size(string(self)) <= 32 && (string(self) == 'auto' || isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('16Ti')) <= 0)",message="spec.checkpoint.memory must be auto or a quantity of bytes such as 512Mi or 4Gi, from 1Mi to 16Ti"
 	// +optional
-	Memory *resource.Quantity `json:"memory,omitempty"`
+	Memory MemorySize `json:"memory,omitempty"`
 
 	// memoryInterval is how often a snapshot is taken into memory while training goes on, with
 	// strategy InPlace: a lost worker costs at most the steps since. auto: as often as costs at most

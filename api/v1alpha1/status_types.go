@@ -61,6 +61,12 @@ type CheckpointStatus struct {
 	//
 	// +optional
 	Memory MemoryStatus `json:"memory,omitzero"`
+
+	// size is how large the state was when it was last measured. It outlives the workers: spec.checkpoint.memory of those that
+	// follow goes by it.
+	//
+	// +optional
+	Size StateSize `json:"size,omitzero"`
 }
 
 // MemoryStatus is a state in the memory of the workers.
@@ -356,7 +362,7 @@ type TrainingJobStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// conditions are Admitted, GangScheduled, Training, FullSize, Suspended, Complete and Failed.
+	// conditions are Admitted, GangScheduled, Training, FullSize, SnapshotsFit, Suspended, Complete and Failed.
 	//
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map

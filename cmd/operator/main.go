@@ -77,7 +77,7 @@ type options struct {
 	debugBind, fleetConfig, certificate                            string
 	leaderElect                                                    bool
 	drainTaints                                                    []string
-	rackLabel, uploadRate                                          string
+	rackLabel, uploadRate, mostMemory                              string
 	concurrentJobs, apiBurst, maxConnections                       int
 	apiQPS                                                         float32
 	logging                                                        zap.Options
@@ -121,6 +121,7 @@ func command() *cobra.Command {
 	f.StringSliceVar(&o.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node: workers leave it")
 	f.StringVar(&o.rackLabel, "rack-label", controller.DefaultRackLabel, "label by which nodes say in which rack they are: shares of a snapshot are held in several racks; empty for none")
 	f.StringVar(&o.uploadRate, "checkpoint-upload-rate", "0", "bytes of checkpoints that each worker may upload in a second, such as 50Mi, as long as nobody waits for them; 0 for no limit")
+	f.StringVar(&o.mostMemory, "checkpoint-memory-most", "64Gi", "size of the volume for snapshots that a worker gets at most with checkpoint.memory: auto, since a program may say anything of its state; 1Mi or more")
 	f.StringVar(&o.fleetConfig, "fleet-config", "", "file with the settings of how jobs share the cluster (docs/fleet.md); empty for the defaults")
 	f.IntVar(&o.concurrentJobs, "concurrent-jobs", controller.DefaultConcurrentJobs, "jobs that are looked at at a time")
 	// The API server's own fairness limits us better than a bucket on this side.
@@ -162,6 +163,9 @@ func (o *options) validate() error {
 	if _, err := o.bytesPerSecond(); err != nil {
 		wrong = append(wrong, err)
 	}
+	if _, err := o.mostVolume(); err != nil {
+		wrong = append(wrong, err)
+	}
 	if o.concurrentJobs < 1 {
 		wrong = append(wrong, fmt.Errorf("--concurrent-jobs is %d: it must be at least 1", o.concurrentJobs))
 	}
@@ -184,6 +188,15 @@ func (o *options) bytesPerSecond() (uint64, error) {
 		return 0, fmt.Errorf("--checkpoint-upload-rate is %q: it must be a quantity of bytes such as 50Mi, or 0 for no limit", o.uploadRate)
 	}
 	return uint64(rate.Value()), nil
+}
+
+// mostVolume reads --checkpoint-memory-most.
+func (o *options) mostVolume() (int64, error) {
+	most, err := resource.ParseQuantity(o.mostMemory)
+	if err != nil || most.Value() < 1<<20 {
+		return 0, fmt.Errorf("--checkpoint-memory-most is %q: it must be a quantity of bytes such as 64Gi, 1Mi or more", o.mostMemory)
+	}
+	return most.Value(), nil
 }
 
 func run(ctx context.Context, o options) error {
@@ -364,7 +377,13 @@ func wireController(
 	if err != nil {
 		return err
 	}
-	pods := controller.PodSettings{AgentImage: o.agentImage, ImageVolume: mounts, UploaderImage: o.uploaderImage, RendezvousAddress: url}
+	most, err := o.mostVolume()
+	if err != nil {
+		return err
+	}
+	pods := controller.PodSettings{
+		AgentImage: o.agentImage, ImageVolume: mounts, UploaderImage: o.uploaderImage, RendezvousAddress: url, MostMemory: most,
+	}
 	cluster := fleet.New(fleet.Options{
 		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: new(allocation.Planner).Plan,
 	})

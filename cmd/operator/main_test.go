@@ -10,7 +10,7 @@ import (
 
 func TestFlagsAreChecked(t *testing.T) {
 	good := options{namespace: "concertina-system", podIP: "10.0.0.1", agentImage: "agent", uploaderImage: "uploader", agentFrom: agentFromAuto, drainTaints: controller.DefaultDrainTaints,
-		rackLabel: controller.DefaultRackLabel, uploadRate: "0", concurrentJobs: 8, apiQPS: -1, apiBurst: 100, maxConnections: 20000}
+		rackLabel: controller.DefaultRackLabel, uploadRate: "0", mostMemory: "64Gi", concurrentJobs: 8, apiQPS: -1, apiBurst: 100, maxConnections: 20000}
 	for _, c := range []struct {
 		name   string
 		change func(*options)
@@ -28,6 +28,9 @@ func TestFlagsAreChecked(t *testing.T) {
 		{"no way for the agent", func(o *options) { o.agentFrom = "copy" }, []string{`--agent-from is "copy": it can be auto, image-volume or init-container`}},
 		{"a rate of uploads", func(o *options) { o.uploadRate = "1.5Gi" }, nil},
 		{"no rate", func(o *options) { o.uploadRate = "fast" }, []string{`--checkpoint-upload-rate is "fast": it must be a quantity`}},
+		{"a bound of volumes", func(o *options) { o.mostMemory = "1.5Gi" }, nil},
+		{"a bound of volumes that hold nothing", func(o *options) { o.mostMemory = "0" }, []string{`--checkpoint-memory-most is "0": it must be a quantity`}},
+		{"no bound of volumes", func(o *options) { o.mostMemory = "much" }, []string{`--checkpoint-memory-most is "much"`}},
 		{"a rate below nothing", func(o *options) { o.uploadRate = "-1" }, []string{`--checkpoint-upload-rate is "-1"`}},
 		{"no racks", func(o *options) { o.rackLabel = "" }, nil},
 		{"no key of a label", func(o *options) { o.rackLabel = "rack of mine" }, []string{`--rack-label: "rack of mine" is no key of a label`}},

@@ -15,6 +15,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // The methods in this file are the agent as its session sees it.
@@ -47,6 +48,7 @@ func (a *agent) State() *rendezvousv1.Report {
 	if r.Failure != nil && standing.restarts > 0 {
 		r.Failure.Message = lastWords
 	}
+	r.StateSize = sizeMessage(a.keeper.Size())
 	r.SnapshotTrouble = wire.HeadOf(a.keeper.Trouble(), maxReason)
 	r.MasterPort = uint32(a.masterPort())
 	a.addDurable(r)
@@ -93,6 +95,9 @@ func (a *agent) said(message socket.Message) {
 	case wire.Left:
 		event.What, event.Step = lifecycle.Left, body.Step
 	case wire.Snapshot:
+		if size := body.Size; size != nil {
+			a.keeper.Measured(message.Round, share.Size{State: size.State, Own: size.Own, Written: size.Written})
+		}
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
 		} else {
@@ -103,6 +108,13 @@ func (a *agent) said(message socket.Message) {
 		return
 	}
 	a.send(event)
+}
+
+func sizeMessage(size share.Size) *rendezvousv1.StateSize {
+	if size.State == 0 {
+		return nil
+	}
+	return &rendezvousv1.StateSize{State: size.State, Own: size.Own, Written: size.Written}
 }
 
 // filesOf are the files of a snapshot.

@@ -83,6 +83,7 @@ func (p *planner) runFixed(pods []*corev1.Pod) {
 	p.describeGang(pods, true)
 	p.tellUnheard(pods)
 	p.refreshCheckpoint()
+	p.describeVolumes(pods)
 	p.describeFixed(pods)
 	p.refreshProgress()
 }

@@ -135,6 +135,7 @@ func (p *planner) refreshCheckpoint() {
 	}
 	p.plan.Status.Checkpoint = v1alpha1.CheckpointStatus{
 		Step: ptr.To(step), Round: ptr.To(round), Location: seen.Path, At: ptr.To(metav1.NewTime(p.Now)), Memory: known.Memory,
+		Size: p.plan.Status.Checkpoint.Size,
 	}
 }
 

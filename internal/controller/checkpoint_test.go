@@ -19,8 +19,8 @@ func withStorage(job *v1alpha1.TrainingJob) {
 	job.Spec.Checkpoint.Storage = &v1alpha1.StorageSpec{URL: "s3://bucket/jobs", SecretName: "s3"}
 	job.Spec.Checkpoint.Interval = &metav1.Duration{Duration: 5 * time.Minute}
 	job.Spec.Checkpoint.Keep = ptr.To[int32](3)
-	if job.Spec.Checkpoint.Memory == nil {
-		job.Spec.Checkpoint.Memory = ptr.To(resource.MustParse("64Mi"))
+	if job.Spec.Checkpoint.Memory == "" {
+		job.Spec.Checkpoint.Memory = "64Mi"
 	}
 }
 

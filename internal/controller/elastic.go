@@ -133,6 +133,10 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 		p.afterParking(p.evict)
 		return
 	}
+	if f := p.outgrown(pods); f.cause != causeNone {
+		p.handle(f)
+		return
+	}
 	p.retarget(crew)
 	if p.decided() {
 		return
@@ -147,6 +151,7 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 	p.tellStaying(crew)
 	p.describeWorld(crew)
 	p.describeSize(crew)
+	p.describeVolumes(pods)
 	p.refreshCheckpoint()
 	p.refreshProgress()
 }

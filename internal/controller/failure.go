@@ -40,6 +40,8 @@ const (
 	causeEvicted
 	// causeUnplaced: the scheduler has no room where the planner saw it.
 	causeUnplaced
+	// causeOutgrown: its volumes are too small for its state, and others can be had while next to nothing is lost.
+	causeOutgrown
 )
 
 // failure is what ended, or will end, an attempt.
@@ -77,6 +79,9 @@ func (p *planner) handle(f failure) {
 	case causeEvicted:
 		status.StartTime = nil // it waits for its admission again, and spec.activeDeadline begins anew with that
 		p.restart(v1alpha1.EventEvicted, f, infrastructureBackOff)
+		return
+	case causeOutgrown:
+		p.restart(v1alpha1.EventVolumesEnlarged, f, 0)
 		return
 	case causeUnplaced:
 		p.restart("GangUnplaced", f, p.vainStart())

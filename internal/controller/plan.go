@@ -110,6 +110,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	if p.whyAllGo() == "" {
 		p.plan.Elastic.ParkingSince = time.Time{}
 	}
+	p.measureState()
 	switch {
 	case state.World.Deposed:
 		return Plan{Status: *state.Job.Status.DeepCopy(), Elastic: state.Memory.Elastic}
@@ -125,6 +126,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	p.countWorkers()
 	if value(p.plan.Status.Workers.Target) == 0 {
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
+		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionSnapshotsFit)
 		p.plan.Status.Checkpoint.Memory = v1alpha1.MemoryStatus{} // it goes with the workers
 		p.plan.Status.Stragglers = nil
 	}

@@ -59,6 +59,8 @@ type PodSettings struct {
 	RendezvousAddress string
 	// CABundle is what agents trust the operator by, in PEM. The reconciler fills it in.
 	CABundle string
+	// MostMemory is how large a volume for snapshots is at most, in bytes, whose size the operator chooses; 0 for DefaultMostMemory.
+	MostMemory int64
 }
 
 // groupName names the group of a gang.
@@ -101,8 +103,8 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 	bringAgent(&pod.Spec, trainer, settings)
 	evictable := []string{agentName}
 	wrap(trainer, job, settings, attempt, *pod.Spec.TerminationGracePeriodSeconds)
-	if size := memorySize(&job.Spec); size != nil {
-		addMemory(&pod.Spec, trainer, *size)
+	if hasVolume(&job.Spec) {
+		addMemory(pod, trainer, volumeSize(job, settings))
 		evictable = append(evictable, memoryVolume)
 		if uploaderAt(&job.Spec) != "" {
 			addUploader(pod, trainer, job, settings, attempt)
@@ -146,34 +148,6 @@ func newGrowthPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordi
 
 // isGrowth says whether a pod was made by newGrowthPod.
 func isGrowth(pod *corev1.Pod) bool { return pod.Labels[v1alpha1.LabelRole] == v1alpha1.RoleGrowth }
-
-// memorySize is the size of the volume that holds snapshots; nil when there is none, because programs
-// that are started anew in every world go on from checkpoints of their own.
-func memorySize(job *v1alpha1.TrainingJobSpec) *resource.Quantity {
-	if job.Strategy() == v1alpha1.ResizeRestart {
-		return nil
-	}
-	return job.Checkpoint.Memory
-}
-
-// addMemory gives the trainer a volume in memory. What is written there counts as memory of the
-// container, so its share grows by as much, and that of the pod where the pod has one.
-func addMemory(spec *corev1.PodSpec, trainer *corev1.Container, size resource.Quantity) {
-	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: memoryVolume, VolumeSource: corev1.VolumeSource{
-		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size},
-	}})
-	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: memoryVolume, MountPath: memoryMount})
-	shares := []corev1.ResourceList{trainer.Resources.Requests, trainer.Resources.Limits}
-	if spec.Resources != nil {
-		shares = append(shares, spec.Resources.Requests, spec.Resources.Limits)
-	}
-	for _, share := range shares {
-		if memory, set := share[corev1.ResourceMemory]; set {
-			memory.Add(size)
-			share[corev1.ResourceMemory] = memory
-		}
-	}
-}
 
 func jobLabels(job *v1alpha1.TrainingJob, attempt int32) map[string]string {
 	return map[string]string{
@@ -294,7 +268,7 @@ func wrap(trainer *corev1.Container, job *v1alpha1.TrainingJob, settings PodSett
 // resizeVariables tell the agent how its program gets from one world to the next.
 func resizeVariables(job *v1alpha1.TrainingJobSpec) []corev1.EnvVar {
 	strategy, memory, signal, complete := job.Strategy(), "", "", ""
-	if memorySize(job) != nil {
+	if hasVolume(job) {
 		memory = memoryMount
 	}
 	if strategy == v1alpha1.ResizeRestart {

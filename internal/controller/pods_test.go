@@ -93,7 +93,7 @@ func TestTheMemoryVolumeCountsAsMemoryOfTheTrainer(t *testing.T) {
 		spec.Containers = append([]corev1.Container{{Name: "logs", Resources: corev1.ResourceRequirements{Requests: list("1Gi")}}}, spec.Containers...)
 		spec.Resources = &corev1.ResourceRequirements{Limits: list("8Gi")}
 		job.Spec.Workers.Container = "main"
-		job.Spec.Checkpoint.Memory = ptr.To(resource.MustParse("3Gi"))
+		job.Spec.Checkpoint.Memory = "3Gi"
 	})
 	before := job.DeepCopy()
 	pod := newPod(job, settings, 1, 0)

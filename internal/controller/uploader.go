@@ -24,7 +24,7 @@ const (
 
 // uploaderAt is the socket of the uploader in a worker; empty when there is none.
 func uploaderAt(job *v1alpha1.TrainingJobSpec) string {
-	if job.Checkpoint.Storage == nil || memorySize(job) == nil {
+	if job.Checkpoint.Storage == nil || !hasVolume(job) {
 		return ""
 	}
 	return uploaderSocket

@@ -39,7 +39,7 @@ func jobWith(changes ...func(*v1alpha1.TrainingJob)) *v1alpha1.TrainingJob {
 			Failure: v1alpha1.FailureSpec{MaxRestarts: ptr.To[int32](2), HeartbeatTimeout: &metav1.Duration{Duration: 5 * time.Second},
 				RegroupTimeout: &metav1.Duration{Duration: 2 * time.Minute}, HangTimeout: &metav1.Duration{Duration: 10 * time.Minute}},
 			Resize: v1alpha1.ResizeSpec{CheckpointSignal: v1alpha1.DefaultCheckpointSignal},
-			Checkpoint: v1alpha1.CheckpointSpec{Memory: ptr.To(resource.MustParse("512Mi")), MemoryInterval: v1alpha1.MemoryIntervalAuto,
+			Checkpoint: v1alpha1.CheckpointSpec{Memory: "512Mi", MemoryInterval: v1alpha1.MemoryIntervalAuto,
 				Timeout: &metav1.Duration{Duration: time.Minute}},
 			Growth: v1alpha1.GrowthSpec{Stabilization: &metav1.Duration{Duration: 30 * time.Second}, PriorityClassName: "concertina-growth"},
 		},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,7 +20,7 @@ import (
 // build makes of a job what the planner sees.
 func (c *Cluster) build(j *job) {
 	j.dirty = false
-	if j.gang == nil || j.generation != j.object.Generation {
+	if j.gang == nil || j.generation != j.object.Generation || !equality.Semantic.DeepEqual(j.size, j.object.Status.Checkpoint.Size) {
 		j.shape(c.options.Shapes)
 	}
 	object, workers := j.object, c.workers[j.object.UID]
@@ -71,7 +72,7 @@ func (c *Cluster) build(j *job) {
 // shape makes the pods that stand for those that the controller would make. A template that it would make
 // none of has the job held.
 func (j *job) shape(shapes Shapes) {
-	j.generation = j.object.Generation
+	j.generation, j.size = j.object.Generation, *j.object.Status.Checkpoint.Size.DeepCopy()
 	j.gang, j.growth = shapes(j.object)
 	if j.misshapen = j.gang == nil || j.growth == nil; j.misshapen {
 		bare := &corev1.Pod{Spec: j.object.Spec.Workers.Template.Spec}
@@ -218,13 +219,20 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 			b.ending[len(b.job.Workers)] = one
 		}
 		b.job.Workers, b.uids = append(b.job.Workers, w), append(b.uids, object.UID)
-		if one.assumed.IsZero() && current != "" && object.Labels[v1alpha1.LabelAttempt] == current {
+		if one.assumed.IsZero() && current != "" && object.Labels[v1alpha1.LabelAttempt] == current && asLarge(object, j.gang) {
 			seen[index(isGrowth(object))] = sample{free, one.shape}
 		}
 	}
 	b.job.Tally = allocation.TallyOf(b.job.Workers)
 	b.job.Gang = c.nextShape(&j.next[0], j.gang, seen[0], seen[1], why).id
 	b.job.Growth = c.nextShape(&j.next[1], j.growth, seen[1], seen[0], why).id
+}
+
+// asLarge says whether the volume for snapshots of a pod is that of those which would be made now. Another one says nothing
+// of what they request. Operators that did not write it down made all of an attempt alike.
+func asLarge(object, template *corev1.Pod) bool {
+	size, written := object.Annotations[v1alpha1.AnnotationMemory]
+	return !written || size == template.Annotations[v1alpha1.AnnotationMemory]
 }
 
 // sample is a pod of a job as the API server made it, and its shape.

@@ -19,11 +19,12 @@ type job struct {
 	object   *v1alpha1.TrainingJob
 	facts    Facts
 	reported bool
-	// gang and growth are pods as the controller would make them of the object's generation, as far as that decides where
-	// they fit; unmodelled says why only the scheduler knows that.
+	// gang and growth are pods as the controller would make them of the object's generation, and of a state of that size, as far
+	// as that decides where they fit; unmodelled says why only the scheduler knows that.
 	gang, growth *corev1.Pod
 	unmodelled   string
 	generation   int64
+	size         v1alpha1.StateSize
 	misshapen    bool
 	// next are the shapes of further pods of each.
 	next [2]next

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -244,6 +245,58 @@ func TestAdmissionIsLearnedFrom(t *testing.T) {
 	if got := request(c, gang); got != 2000 {
 		t.Errorf("the next attempt may have another template: %d", got)
 	}
+}
+
+// TestFurtherPodsAreOfTheSizeOfTheState: those that are there keep what they have, and further ones are placed by what they will
+// ask for. Of one of those that was seen is learned what admission does to them.
+func TestFurtherPodsAreOfTheSizeOfTheState(t *testing.T) {
+	sized := func(size string, cpu ...string) podChange {
+		return func(pod *corev1.Pod) {
+			pod.Annotations = map[string]string{v1alpha1.AnnotationMemory: size}
+			pod.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse(size)
+			if len(cpu) > 0 {
+				pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu[0])}
+			}
+		}
+	}
+	c := New(optionsOf(func(o *Options) {
+		o.Shapes = func(job *v1alpha1.TrainingJob) (gang, growth *corev1.Pod) {
+			gang, growth = shapesOf(job)
+			for _, pod := range []*corev1.Pod{gang, growth} {
+				pod.Labels = map[string]string{v1alpha1.LabelJob: job.Name}
+				sized(fmt.Sprintf("%dMi", 512+value(job.Status.Checkpoint.Size.State)))(pod)
+			}
+			return gang, growth
+		}
+	}))
+	job := jobOf("j", trains)
+	c.SetJob(job)
+	first := workerOf(job, 0, on("n0"), sized("512Mi", "500m"))
+	c.SetPod(first)
+	is := func(what string, workers, next, cpu int64) {
+		t.Helper()
+		seen := c.Snapshot()
+		at := map[string]int{}
+		for i, name := range seen.Resources {
+			at[name] = i
+		}
+		j := seen.Jobs[0]
+		for _, id := range []allocation.ShapeID{j.Gang, j.Growth} {
+			if r := seen.Shapes[id].Request; r[at["memory"]] != next<<20 || r[at["cpu"]] != cpu {
+				t.Errorf("%s further pods ask for %d MiB and %d thousandths of CPUs, not %d and %d", what, r[at["memory"]]>>20, r[at["cpu"]], next, cpu)
+			}
+		}
+		if r := seen.Shapes[j.Workers[0].Shape].Request; r[at["memory"]] != workers<<20 {
+			t.Errorf("%s the worker that is there has %d MiB", what, r[at["memory"]]>>20)
+		}
+	}
+	is("at first", 512, 512, 2500)
+	next := job.DeepCopy()
+	next.ResourceVersion, next.Status.Checkpoint.Size.State = "2", ptr.To[int64](100)
+	c.SetJob(next)
+	is("once the state is known", 512, 612, 2000)
+	c.SetPod(workerOf(job, 1, on("n0"), sized("612Mi", "700m")))
+	is("once such a pod was seen", 512, 612, 2700)
 }
 
 func TestShapesThatNobodyHasAreDropped(t *testing.T) {

@@ -31,6 +31,7 @@ func SlimPod(object any) (any, error) {
 	if _, ours := pod.Labels[v1alpha1.LabelJob]; ours {
 		slim.OwnerReferences = pod.OwnerReferences
 		slim.Labels = only(pod.Labels, v1alpha1.LabelJob, v1alpha1.LabelAttempt, v1alpha1.LabelRole)
+		slim.Annotations = only(pod.Annotations, v1alpha1.AnnotationMemory)
 	} else if ended(pod) {
 		return slim, nil
 	}

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
@@ -104,6 +105,8 @@ type Report struct {
 	// SnapshotTrouble is why the last snapshot that it was to take, whoever asked for it, could not be taken; empty once one
 	// was.
 	SnapshotTrouble string
+	// Size is how large the state of its programs was when it was last measured, and what it has written of it in round.
+	Size share.Size
 	// Restored is what has come of the newest restore; the zero value while nothing has.
 	Restored Restored
 	// Stays is true of an agent that goes on when its programs fail, and starts them anew when it is told so. Restarts is

@@ -23,6 +23,7 @@ func (m *Machine) Observe(now time.Time) Observation {
 	observed.Phase, observed.Why = m.doing()
 	observed.Durable, observed.Storage, observed.Restored, observed.Parked = m.durable, m.storageTrouble(), m.restored(), m.isParked()
 	observed.UploadTook, observed.Differ, observed.Memory = m.uploadTook, m.differ, m.memory()
+	observed.Size = m.size()
 	if m.world != nil {
 		observed.Round = m.world.record.Round
 		observed.Progress = m.progress()
@@ -41,6 +42,7 @@ func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 		Silent: mem.silent, CutOff: mem.cutOff && !m.isLost(mem), FailedAt: mem.failedAt, Fault: mem.fault(),
 		Terminating: mem.report.Terminating, WorkerRank: -1, WasIn: mem.entered > 0,
 		Standby: !mem.leaving() && m.isStandby(uid, mem), LostIn: mem.countedIn, Stays: m.stays(uid, mem), FellAt: mem.fellAt,
+		Written: mem.report.Size.Written,
 	}
 	seen.Exited, seen.ExitCode = mem.exited()
 	if mem.isAside() && !m.isLost(mem) && !mem.gone {

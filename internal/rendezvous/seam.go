@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/netip"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // JobKey names a job in the cluster.
@@ -252,6 +254,8 @@ type Observation struct {
 	// differ that should be the same; empty for nobody's.
 	Memory Memory
 	Differ string
+	// Size is how large the state is, by the newest measure of the members of the world; zero for not known.
+	Size share.Size
 	// Stragglers are the processes that have kept the others waiting for minutes, the slowest first, at most straggler.Most.
 	// Watched is true once this leader has looked for as long as it takes to find any.
 	Stragglers []Straggler
@@ -361,6 +365,8 @@ type MemberObservation struct {
 	FellAt time.Time
 	// Fault is the exception that its program reported; empty for none.
 	Fault string
+	// Written is how much it has written of the last snapshot of its world, or has tried to; 0 for none.
+	Written uint64
 	// Terminating is true when its agent has received SIGTERM.
 	Terminating bool
 }

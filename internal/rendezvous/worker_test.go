@@ -40,6 +40,8 @@ type worker struct {
 	snapshots []Snapshot
 	// trouble is why it takes none.
 	trouble string
+	// size is how large its state is.
+	size share.Size
 	// altered are those of them whose files are not what they were: they are dropped once somebody looks.
 	altered map[Snapshot]bool
 	states  map[Snapshot]history
@@ -590,7 +592,7 @@ func (w *worker) report() Report {
 	r := Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
-		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble,
+		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble, Size: w.size,
 		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts,
 		Stays: m.Stays(), Restarts: m.Restarts(),
 	}

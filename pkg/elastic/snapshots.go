@@ -120,6 +120,7 @@ func (s *snapshots) later(name string, h header, state State, tell func(wire.Sna
 	s.ended.Store(false)
 	s.writing.Go(func() {
 		result := s.write(name, h.Step, s.writeCopied)
+		result.Size = sizeOf(uint64(s.copied.Len())) // also of one for which there is no room
 		s.busy.Store(false)
 		if !s.ended.Load() {
 			tell(result)
@@ -190,5 +191,8 @@ func (s *snapshots) write(name string, step uint64, fill func(io.Writer) error) 
 		_ = os.Remove(path)
 		return failed(step, err)
 	}
-	return wire.Snapshot{Type: wire.TypeSnapshot, Step: step, File: name, Bytes: uint64(size)}
+	return wire.Snapshot{Type: wire.TypeSnapshot, Step: step, File: name, Bytes: uint64(size), Size: sizeOf(uint64(size))}
 }
+
+// sizeOf is the size of a state with so many bytes: it comes in no shares.
+func sizeOf(bytes uint64) *wire.Size { return &wire.Size{State: bytes, Own: bytes, Written: bytes} }

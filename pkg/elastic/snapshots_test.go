@@ -158,8 +158,19 @@ func TestTheCopyIsOfItsStep(t *testing.T) {
 		t.Fatal(errors.Join(err, errors.New(message.Error)))
 	}
 	defer func() { _ = file.Close() }()
-	if info, _ := file.Stat(); uint64(info.Size()) != message.Bytes {
+	info, _ := file.Stat()
+	if uint64(info.Size()) != message.Bytes {
 		t.Errorf("%d bytes were announced, %d are there", message.Bytes, info.Size())
+	}
+	whole := message.Bytes
+	if size := message.Size; size == nil || *size != (wire.Size{State: whole, Own: whole, Written: whole}) {
+		t.Errorf("a state of %d bytes is told as %+v", whole, message.Size)
+	}
+	s.folder = filepath.Join(s.folder, "none")
+	s.later("5.1.0.part", h, Gob(state), func(m wire.Snapshot) { told <- m })
+	s.flush()
+	if message := <-told; message.Error == "" || message.Size == nil || message.Size.State < whole/2 {
+		t.Errorf("of one that cannot be written is told %+v, of %+v", message, message.Size)
 	}
 	var got weights
 	if err := readSnapshot(file, h, Gob(&got)); err != nil || got.Bias != 1 {

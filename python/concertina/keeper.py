@@ -354,11 +354,11 @@ class Keeper:
                 sizes.append(image.write(file, halted, file.path in spares))
             if live and not image.intact(files):
                 self._spoiled(work)
-            told = _told(files, sizes)
+            told = _told(files, sizes) | _measured(image, files if work else [])
         except InterruptedError:
             pass  # Nobody wants it any more.
         except Exception as error:
-            told = failure(told_of(error, files, len(sizes), image.bytes))
+            told = failure(told_of(error, files, len(sizes), image.bytes)) | _measured(image, files if work else [])
         finally:
             # Before anything is said: an optimizer that waits here does not wait for the agent.
             if work:
@@ -431,6 +431,19 @@ def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
     return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts], "reuses": True}
 
 
+def _measured(image: snapshot.Image, files: Sequence[snapshot.File]) -> dict[str, Any]:
+    """What the agent is told of the size of a state, also when it could not be written: how large its volume should be goes by
+    it. files are those that this process writes of a periodic snapshot: at a barrier there are others."""
+    whole = image.whole("").size
+    own = image.own("", "").size if image.bytes - image.shared >= snapshot.LEAST_SHARED else whole
+    return {"size": {"state": whole, "own": own, "written": _room(files)}}
+
+
+def _room(files: Sequence[snapshot.File]) -> int:
+    """How much memory files take."""
+    return sum(-(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
+
+
 def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: int) -> str:
     """What is told of an error after so many of these files, of a state with so many bytes."""
     if isinstance(error, DeviceError):
@@ -440,12 +453,12 @@ def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: 
         return text
     # Two are kept while a third is written. With a storage, one that was pushed out keeps its memory for as long as it is uploaded;
     # and one that is brought back is whole.
-    written = sum(-(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
+    written = _room(files)
     need, stored = 3 * written, 2 * written + max(2 * written, whole)
     text += f": two snapshots beside this one must fit. spec.checkpoint.memory: {_quantity(need)} would do"
     if _quantity(stored) != _quantity(need):
         text += f", with a storage {_quantity(stored)}"
-    return f"{text}. Suspend the job to change it; it adds to the container's memory"
+    return f"{text}. Suspend the job to change it, unless it is auto; it adds to the container's memory"
 
 
 def _quantity(size: int) -> str:

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import random
@@ -52,13 +53,15 @@ class Agent:
     interval = 0.0
     asked = None
     gate = mock.Mock()
+    size = None
 
     def __init__(self, folder):
         self.snapshots = folder
         self.said = []
 
-    def put(self, kind, step, file="", bytes=0, parts=None, error="", reuses=True):
+    def put(self, kind, step, file="", bytes=0, parts=None, error="", reuses=True, size=None):
         self.said.append((step, "written" if file else error or parts))
+        self.size = size or self.size
 
     def push(self):
         pass
@@ -267,11 +270,22 @@ class Failures(unittest.TestCase):
         text = told_of(full, files, 5, 100 << 20)
         self.assertIn("/f/2.part", text)
         # One that is uploaded slowly keeps its memory though two newer ones are held and a third is written.
-        how = "Suspend the job to change it; it adds to the container's memory"
+        how = "Suspend the job to change it, unless it is auto; it adds to the container's memory"
         self.assertTrue(text.endswith(f"spec.checkpoint.memory: 300Mi would do, with a storage 400Mi. {how}"), text)
         with mock.patch.object(Image, "write", side_effect=full):
             for _, text in self.steps(3):
                 self.assertIn("spec.checkpoint.memory: 1Mi would do", text)
+
+    def test_the_size_of_the_state_is_told_whether_it_could_be_written_or_not(self):
+        for error in None, OSError(errno.ENOSPC, "no space left on device"):
+            self.agent.size = None
+            with mock.patch.object(Image, "write", side_effect=error) if error else contextlib.nullcontext():
+                self.assertTrue(self.steps(3))
+            size = self.agent.size
+            self.assertEqual(size["own"], size["state"], "it is too small to be shared")
+            self.assertGreaterEqual(size["written"], size["state"])
+        self.keeper.save(self.step)
+        self.assertEqual(self.agent.size["written"], 0, "what is written at a barrier is no measure")
 
     def test_a_thread_that_cannot_start_is_told_and_nobody_waits_for_it(self):
         self.steps(2)

@@ -113,9 +113,43 @@ var _ = Describe("A TrainingJob that is there", func() {
 		Entry("the growth's policy", field("Off", "spec.growth.policy")),
 		Entry("what may be taken", field("Evict", "spec.preemption.policy")),
 		Entry("the growth's priority", field("low", "spec.growth.priorityClassName")),
-		Entry("how the memory volume is written", field(int64(512<<20), "spec.checkpoint.memory")),
+		Entry("who chooses the memory volume, said aloud", field("auto", "spec.checkpoint.memory")),
 		Entry("how a duration is written", field("10m0s", "spec.gang.startTimeout")),
 	)
+
+	It("lets the operator choose the memory volume at any time, and takes it back only when it has no workers", func(ctx context.Context) {
+		object := job()
+		set(object, "512Mi", "spec", "checkpoint", "memory")
+		create(ctx, object)
+		running(ctx, object, 2)
+		set(object, int64(512<<20), "spec", "checkpoint", "memory")
+		Expect(cluster.Update(ctx, object)).To(Succeed(), "the same in another way")
+		for _, chosen := range []any{"1Gi", int64(1 << 30)} {
+			other := object.DeepCopy()
+			set(other, chosen, "spec", "checkpoint", "memory")
+			expectRefusal(cluster.Update(ctx, other), "spec.checkpoint.memory cannot change to another quantity")
+		}
+		set(object, "auto", "spec", "checkpoint", "memory")
+		Expect(cluster.Update(ctx, object)).To(Succeed())
+		for _, chosen := range []any{"512Mi", int64(1 << 30)} {
+			other := object.DeepCopy()
+			set(other, chosen, "spec", "checkpoint", "memory")
+			expectRefusal(cluster.Update(ctx, other), "spec.checkpoint.memory cannot change to another quantity")
+		}
+		set(object, nil, "spec", "checkpoint", "memory")
+		Expect(cluster.Update(ctx, object)).To(Succeed(), "nothing means auto")
+	})
+
+	It("has the size of its state for good", func(ctx context.Context) {
+		object := job()
+		create(ctx, object)
+		set(object, map[string]any{"state": int64(1 << 40), "own": int64(0), "written": int64(1 << 30)}, "status", "checkpoint", "size")
+		Expect(cluster.Status().Update(ctx, object)).To(Succeed())
+		var found v1alpha1.TrainingJob
+		Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &found)).To(Succeed())
+		Expect(found.Status.Checkpoint.Size).To(Equal(v1alpha1.StateSize{
+			State: ptr.To[int64](1 << 40), Own: ptr.To[int64](0), Written: ptr.To[int64](1 << 30)}))
+	})
 
 	It("compares large templates within the cost budget", func(ctx context.Context) {
 		object := job()

@@ -121,13 +121,14 @@ var _ = Describe("A new TrainingJob", func() {
 			field("**/.metadata", "spec.resize.completeWhen")),
 		Entry("no file to wait for", "spec.resize.completeWhen in body should be at least 1 chars long",
 			field("Restart", "spec.resize.strategy"), field("", "spec.resize.completeWhen")),
-		Entry("a volume that holds nothing", "spec.checkpoint.memory must be a quantity of bytes such as 512Mi or 4Gi, from 1Mi to 16Ti",
+		Entry("a volume that holds nothing", "spec.checkpoint.memory must be auto or a quantity of bytes such as 512Mi or 4Gi, from 1Mi to 16Ti",
 			field("0", "spec.checkpoint.memory")),
-		Entry("a volume as a small number", "spec.checkpoint.memory must be a quantity of bytes", field(int64(512), "spec.checkpoint.memory")),
-		Entry("a volume beyond any node", "spec.checkpoint.memory must be a quantity of bytes", field("17Ti", "spec.checkpoint.memory")),
-		Entry("a volume below nothing", "spec.checkpoint.memory must be a quantity of bytes", field("-1Gi", "spec.checkpoint.memory")),
+		Entry("a volume as a small number", "spec.checkpoint.memory must be auto or a quantity of bytes", field(int64(512), "spec.checkpoint.memory")),
+		Entry("a volume beyond any node", "spec.checkpoint.memory must be auto or a quantity of bytes", field("17Ti", "spec.checkpoint.memory")),
+		Entry("a volume below nothing", "spec.checkpoint.memory must be auto or a quantity of bytes", field("-1Gi", "spec.checkpoint.memory")),
 		Entry("a volume in words", "spec.checkpoint.memory", field("4 GB", "spec.checkpoint.memory")),
-		Entry("a volume in very many digits", "spec.checkpoint.memory must be a quantity of bytes",
+		Entry("a volume that chooses itself in other words", "spec.checkpoint.memory must be auto or a quantity of bytes", field("Auto", "spec.checkpoint.memory")),
+		Entry("a volume in very many digits", "spec.checkpoint.memory must be auto or a quantity of bytes",
 			field(strings.Repeat("0", 40)+"512Mi", "spec.checkpoint.memory")),
 		Entry("an interval below a second", "spec.checkpoint.memoryInterval must be auto or a duration such as 90s, 15m or 24h, from 1s to 24h",
 			field("999ms", "spec.checkpoint.memoryInterval")),
@@ -188,6 +189,7 @@ var _ = Describe("A new TrainingJob", func() {
 		Entry("with restarts of a program without SDK", field("Restart", "spec.resize.strategy"),
 			field("**/.metadata", "spec.resize.completeWhen"), field("SIGTERM", "spec.resize.checkpointSignal")),
 		Entry("with a memory volume in bytes", field(int64(1<<30), "spec.checkpoint.memory")),
+		Entry("with a memory volume that the operator chooses", field("auto", "spec.checkpoint.memory")),
 		Entry("with the smallest memory volume", field("1Mi", "spec.checkpoint.memory")),
 		Entry("with snapshots every second", field("1s", "spec.checkpoint.memoryInterval")),
 		Entry("with a deadline in parts", field("1h30m0.5s", "spec.activeDeadline")),
@@ -225,7 +227,7 @@ var _ = Describe("A new TrainingJob", func() {
 		Expect(got.Spec.Strategy()).To(Equal(v1alpha1.ResizeInPlace))
 		Expect(got.Spec.Resize.CheckpointSignal).To(Equal(v1alpha1.DefaultCheckpointSignal))
 		Expect(got.Spec.Resize.CompleteWhen).To(BeEmpty())
-		Expect(got.Spec.Checkpoint.Memory.String()).To(Equal("512Mi"))
+		Expect(got.Spec.Checkpoint.Memory).To(BeEmpty(), "which means auto: operators of before can read it")
 		Expect(got.Spec.Checkpoint.MemoryInterval).To(Equal(v1alpha1.MemoryIntervalAuto))
 		Expect(got.Spec.Checkpoint.Timeout.Duration).To(Equal(time.Minute))
 		Expect(got.Spec.Growth.Stabilization.Duration).To(Equal(30 * time.Second))

@@ -175,8 +175,10 @@ func TestEveryValueIsUsed(t *testing.T) {
 // TestValuesOfAnEarlierRelease: helm upgrade --reuse-values brings none of those that came since.
 func TestValuesOfAnEarlierRelease(t *testing.T) {
 	args := get[*appsv1.Deployment](t, rendered(t, "checkpoint: null"), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
-	if !slices.Contains(args, "--checkpoint-upload-rate=0") {
-		t.Errorf("the operator is told %v", args)
+	for _, want := range []string{"--checkpoint-upload-rate=0", "--checkpoint-memory-most=64Gi"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("the operator is told %v, and not %s", args, want)
+		}
 	}
 }
 
@@ -266,6 +268,8 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 		"checkpoint: {uploadRate: -1}":                "/checkpoint/uploadRate",
 		"checkpoint: {uploadRate: 1.5}":               "/checkpoint/uploadRate",
 		"checkpoint: {uploadRate: fast}":              "/checkpoint/uploadRate",
+		"checkpoint: {memoryMost: 0}":                 "/checkpoint/memoryMost",
+		"checkpoint: {memoryMost: much}":              "/checkpoint/memoryMost",
 		"concurrentJobs: 0":                           "/concurrentJobs",
 		"kubeAPI: {qps: 0}":                           "/kubeAPI/qps",
 		"kubeAPI: {burst: 0}":                         "/kubeAPI/burst",
@@ -400,12 +404,15 @@ func TestTheRackLabelIsTheOperatorsOwn(t *testing.T) {
 	}
 }
 
-func TestTheRateOfUploads(t *testing.T) {
+func TestBoundsOfCheckpoints(t *testing.T) {
 	for want, values := range map[string]string{
 		"--checkpoint-upload-rate=0":         "",
 		"--checkpoint-upload-rate=50Mi":      "checkpoint: {uploadRate: 50Mi}",
 		"--checkpoint-upload-rate=500000000": `checkpoint: {uploadRate: "500000000"}`,
 		"--checkpoint-upload-rate=800000000": "checkpoint: {uploadRate: 800000000}",
+		"--checkpoint-memory-most=64Gi":      "checkpoint: {uploadRate: 50Mi}",
+		"--checkpoint-memory-most=1.5Gi":     "checkpoint: {memoryMost: 1.5Gi}",
+		"--checkpoint-memory-most=800000000": "checkpoint: {memoryMost: 800000000}",
 	} {
 		args := get[*appsv1.Deployment](t, rendered(t, values), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
 		if !slices.Contains(args, want) {

@@ -11,10 +11,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	eventsv1 "k8s.io/api/events/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -73,7 +71,7 @@ var _ = Describe("A program at fault", short, func() {
 
 	It("whose state does not fit into memory grows by nobody, and trains on", func(ctx context.Context) {
 		e := launchElastic(ctx, 2, 2, func(spec *v1alpha1.TrainingJobSpec) {
-			spec.Checkpoint.Memory = ptr.To(resource.MustParse("1Mi"))
+			spec.Checkpoint.Memory = "1Mi"
 		}, "--epochs=35", "--ballast=2097152")
 		e.trains(ctx)
 		e.scale(ctx, 3)

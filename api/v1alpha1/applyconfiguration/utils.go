@@ -48,6 +48,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.SizeSpeedApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SpeedStatus"):
 		return &apiv1alpha1.SpeedStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("StateSize"):
+		return &apiv1alpha1.StateSizeApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("StorageSpec"):
 		return &apiv1alpha1.StorageSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Straggler"):

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
@@ -81,7 +80,7 @@ func measured(example *v1alpha1.TrainingJob) *v1alpha1.TrainingJob {
 	job.Spec.Workers.Min, job.Spec.Workers.Max = ptr.To[int32](small), ptr.To[int32](small)
 	job.Spec.Workers.Sizes = nil
 	job.Spec.Failure.MaxRestarts = ptr.To[int32](1000)
-	job.Spec.Checkpoint.Memory = resource.NewQuantity(5*stateMiB<<20, resource.BinarySI)
+	job.Spec.Checkpoint.Memory = v1alpha1.MemorySize(fmt.Sprintf("%dMi", 5*stateMiB))
 	trainer := &job.Spec.Workers.Template.Spec.Containers[0]
 	trainer.Command = append(trainer.Command, trainingFlags()...)
 	return job

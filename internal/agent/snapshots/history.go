@@ -38,6 +38,11 @@ func (h history) enter(round, fromStep uint64, continues bool, named *checkpoint
 	return next
 }
 
+// endsIn says whether a round is the present one.
+func (h history) endsIn(round uint64) bool {
+	return len(h.spans) > 0 && h.spans[len(h.spans)-1].round == round
+}
+
 // holds is true when a snapshot belongs to the history.
 func (h history) holds(id checkpoint.ID) bool {
 	if h.named != nil && *h.named == id.State() {

@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 const (
@@ -49,6 +50,8 @@ type Keeper struct {
 	// asked is the step of which the operator wants a snapshot, failure why it did not come.
 	asked   uint64
 	failure string
+	// size is how large the state was when it was last measured.
+	size share.Size
 	// noted is the last failure, which is in the log; empty once a snapshot was taken.
 	noted string
 	// fetching is the fetch that was begun last; nil for none.
@@ -136,7 +139,7 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	k.mu.Lock()
 	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
-	k.asked, k.failure = 0, ""
+	k.asked, k.failure, k.size.Written = 0, "", 0
 	if f := k.fetching; f != nil && (named == nil || f.of() != *named) {
 		f.cancel(errors.New("another world has begun"))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
@@ -186,6 +188,30 @@ func TestFailures(t *testing.T) {
 	f.Enter(2, 4, true, nil)
 	if got := f.Failure(); got != "" {
 		t.Errorf("the next world begins with the failure %s", got)
+	}
+}
+
+func TestTheSizeOfTheState(t *testing.T) {
+	f := open(t, t.TempDir())
+	is := func(want share.Size) {
+		t.Helper()
+		if got := f.Size(); got != want {
+			t.Errorf("the size is %+v, and not %+v", got, want)
+		}
+	}
+	is(share.Size{})
+	f.Enter(1, 0, false, nil)
+	f.Measured(1, share.Size{State: 100, Own: 10, Written: 60})
+	is(share.Size{State: 100, Own: 10, Written: 60})
+	f.Measured(1, share.Size{State: 120, Own: 10}) // at a barrier
+	is(share.Size{State: 120, Own: 10, Written: 60})
+	f.Enter(2, 4, true, nil)
+	is(share.Size{State: 120, Own: 10}) // others write as much beside it
+	f.Measured(1, share.Size{State: 130, Own: 10, Written: 60})
+	is(share.Size{State: 130, Own: 10})
+	f.Measured(2, share.Size{State: math.MaxUint64, Own: math.MaxUint64, Written: math.MaxUint64})
+	if got := f.Size(); got != got.Bounded() {
+		t.Errorf("a program may say that its state has %+v", got)
 	}
 }
 

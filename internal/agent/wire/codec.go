@@ -142,6 +142,9 @@ func (s Snapshot) check() error {
 		return errors.New("snapshot has either a file, or parts, or an error")
 	}
 	errs := []error{checkCount("step", s.Step), checkCount("bytes", s.Bytes)}
+	if s.Size != nil {
+		errs = append(errs, checkCount("size.state", s.Size.State), checkCount("size.own", s.Size.Own), checkCount("size.written", s.Size.Written))
+	}
 	if s.Parts != nil {
 		errs = append(errs, checkParts(*s.Parts))
 	}

@@ -150,6 +150,16 @@ type Snapshot struct {
 	// Reuses says that the program writes over files that are left to it, whose names begin with spare-.
 	Reuses bool   `json:"reuses,omitempty"`
 	Error  string `json:"error,omitempty"`
+	// Size is how large the state is, whether it could be written or not; nil for a program that does not say.
+	Size *Size `json:"size,omitempty"`
+}
+
+// Size is how large a state is, in bytes: all of it, what every worker writes for itself, which is all of it where it comes in no
+// shares, and what the program writes of this snapshot.
+type Size struct {
+	State   uint64 `json:"state"`
+	Own     uint64 `json:"own"`
+	Written uint64 `json:"written"`
 }
 
 // Part is a file with a part of the state.

@@ -56,6 +56,8 @@ func TestMessagesOfThePage(t *testing.T) {
 			wire.Snapshot{Type: "snapshot", Step: 17, File: "17.3.part", Bytes: 1048576}},
 		"no snapshot": {`{"type":"snapshot","step":17,"error":"no space left on device: …"}`,
 			wire.Snapshot{Type: "snapshot", Step: 17, Error: "no space left on device: …"}},
+		"no snapshot of this size": {`{"type":"snapshot","step":17,"error":"full","size":{"state":9,"own":3,"written":6}}`,
+			wire.Snapshot{Type: "snapshot", Step: 17, Error: "full", Size: &wire.Size{State: 9, Own: 3, Written: 6}}},
 		"unknown field": {`{"type":"join","later":[1,2]}`, wire.Join{Type: "join"}},
 	} {
 		t.Run(name, func(t *testing.T) {

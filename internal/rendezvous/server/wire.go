@@ -148,6 +148,10 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 			Message: plain.Text(r.GetFailure().GetMessage()),
 		},
 	}
+	// Programs may say anything: what cannot be is cut, and no reason to end a session.
+	read.Size = share.Size{
+		State: r.GetStateSize().GetState(), Own: r.GetStateSize().GetOwn(), Written: r.GetStateSize().GetWritten(),
+	}.Bounded()
 	read.Pause, read.StepTime = duration(r.GetPauseNanos()), duration(r.GetStepNanos())
 	switch {
 	case read.MasterPort > math.MaxUint16:

@@ -57,8 +57,7 @@ var schemaYAML = typed.YAMLObject(`types:
       default: 3
     - name: memory
       type:
-        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
-      default: 512Mi
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.MemorySize
     - name: memoryInterval
       type:
         scalar: string
@@ -88,6 +87,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: round
       type:
         scalar: numeric
+    - name: size
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.StateSize
     - name: step
       type:
         scalar: numeric
@@ -150,6 +152,16 @@ var schemaYAML = typed.YAMLObject(`types:
       default: 30s
 - name: com.github.concertina-dev.concertina.api.v1alpha1.Launch
   scalar: string
+- name: com.github.concertina-dev.concertina.api.v1alpha1.MemorySize
+  scalar: untyped
+  list:
+    elementType:
+      namedType: __untyped_atomic_
+    elementRelationship: atomic
+  map:
+    elementType:
+      namedType: __untyped_deduced_
+    elementRelationship: separable
 - name: com.github.concertina-dev.concertina.api.v1alpha1.MemoryStatus
   map:
     fields:
@@ -323,6 +335,18 @@ var schemaYAML = typed.YAMLObject(`types:
           keys:
           - workers
           - nodes
+- name: com.github.concertina-dev.concertina.api.v1alpha1.StateSize
+  map:
+    fields:
+    - name: own
+      type:
+        scalar: numeric
+    - name: state
+      type:
+        scalar: numeric
+    - name: written
+      type:
+        scalar: numeric
 - name: com.github.concertina-dev.concertina.api.v1alpha1.StorageSpec
   map:
     fields:

@@ -3,7 +3,7 @@
 package v1alpha1
 
 import (
-	resource "k8s.io/apimachinery/pkg/api/resource"
+	apiv1alpha1 "github.com/concertina-dev/concertina/api/v1alpha1"
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -12,13 +12,15 @@ import (
 //
 // CheckpointSpec says where the state of a program is kept, and how often.
 type CheckpointSpecApplyConfiguration struct {
-	// memory is the size of the volume in memory that holds snapshots, with strategy InPlace. Two of
-	// them and one that is being written must fit. Of a small state, below 16 MiB, or of a program that
-	// knows no shares, as in Go, that is three times the state of one process. Of a state in shares it is
-	// twice copies/workers of it, for the fewest workers, and what is being written. With a storage, room
-	// for one whole state is needed beside that, to bring it back. It is added to the memory request and
-	// limit of the training container, where those are set. From 1Mi to 16Ti, default 512Mi. It changes only while the job is suspended and has no worker.
-	Memory *resource.Quantity `json:"memory,omitempty"`
+	// memory is the size of the volume in memory that holds snapshots, with strategy InPlace: auto, or a quantity from 1Mi to
+	// 16Ti. It is added to the memory request and limit of the training container, where those are set. auto: as much as the
+	// state needs, as status.checkpoint.size has it, in a world of workers.min: three times what a worker writes of a snapshot, since
+	// two are kept while another is written, or with a storage four times, and at least twice that and one whole state, which is brought
+	// back there; a sixteenth more, at least 64Mi, and at most what the administrator allows, 64Gi unless said otherwise. Before the
+	// state's size is known it is 512Mi. A worker keeps the volume that it was made with; one that is too small is told in the condition
+	// SnapshotsFit. Default auto. A change to auto reaches workers that start after it; any other is made only while the job is suspended
+	// and has no worker.
+	Memory *apiv1alpha1.MemorySize `json:"memory,omitempty"`
 	// memoryInterval is how often a snapshot is taken into memory while training goes on, with
 	// strategy InPlace: a lost worker costs at most the steps since. auto: as often as costs at most
 	// 1% of training, and at most every second; or a duration from 1s to 24h. Default auto. A change
@@ -57,7 +59,7 @@ func CheckpointSpec() *CheckpointSpecApplyConfiguration {
 // WithMemory sets the Memory field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Memory field is set to the value of the last call.
-func (b *CheckpointSpecApplyConfiguration) WithMemory(value resource.Quantity) *CheckpointSpecApplyConfiguration {
+func (b *CheckpointSpecApplyConfiguration) WithMemory(value apiv1alpha1.MemorySize) *CheckpointSpecApplyConfiguration {
 	b.Memory = &value
 	return b
 }

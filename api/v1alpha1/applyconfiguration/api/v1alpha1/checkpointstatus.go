@@ -22,6 +22,9 @@ type CheckpointStatusApplyConfiguration struct {
 	// memory is the state that the job goes back to as long as workers are left that hold it. It is written as often as
 	// status.progress.
 	Memory *MemoryStatusApplyConfiguration `json:"memory,omitempty"`
+	// size is how large the state was when it was last measured. It outlives the workers: spec.checkpoint.memory of those that
+	// follow goes by it.
+	Size *StateSizeApplyConfiguration `json:"size,omitempty"`
 }
 
 // CheckpointStatusApplyConfiguration constructs a declarative configuration of the CheckpointStatus type for use with
@@ -67,5 +70,13 @@ func (b *CheckpointStatusApplyConfiguration) WithAt(value v1.Time) *CheckpointSt
 // If called multiple times, the Memory field is set to the value of the last call.
 func (b *CheckpointStatusApplyConfiguration) WithMemory(value *MemoryStatusApplyConfiguration) *CheckpointStatusApplyConfiguration {
 	b.Memory = value
+	return b
+}
+
+// WithSize sets the Size field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Size field is set to the value of the last call.
+func (b *CheckpointStatusApplyConfiguration) WithSize(value *StateSizeApplyConfiguration) *CheckpointStatusApplyConfiguration {
+	b.Size = value
 	return b
 }

@@ -1,0 +1,24 @@
+package v1alpha1
+
+// StateSize is how large a state is, in bytes, as its programs have measured it.
+type StateSize struct {
+	// state is the whole state of one worker.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	State *int64 `json:"state,omitempty"`
+
+	// own is what each worker writes for itself: what differs by rank, or all of it where the state is small, below 16 MiB, or the
+	// program knows no shares. The rest is written in shares.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Own *int64 `json:"own,omitempty"`
+
+	// written is the most that a worker has written of one snapshot of the last world that has taken one. Where nodes have unlike
+	// numbers of workers that is more than its share.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Written *int64 `json:"written,omitempty"`
+}

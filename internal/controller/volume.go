@@ -1,0 +1,248 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+	"github.com/concertina-dev/concertina/internal/share"
+)
+
+// How large the volumes are that hold snapshots. What they must hold package share knows; it is reckoned for the smallest world that
+// the job may have, in which each worker holds the most. A volume in memory does not change while its pod lives.
+
+const (
+	// unknownMemory is the size that the operator chooses before anybody has measured the state; afterwards it is leastMemory at
+	// least, and what is allowed at most: a program may say anything.
+	unknownMemory     = 512 << 20
+	leastMemory       = 64 << 20
+	DefaultMostMemory = 64 << 30
+	// early is how long after the first world of an attempt has begun it may begin anew for larger volumes. Of one that has none
+	// it is next to nothing that is done again, and no snapshot of it would ever be kept.
+	early = 5 * time.Minute
+	// mostNamed is how many workers are named whose volumes are too small.
+	mostNamed = 3
+)
+
+// hasVolume says whether workers have a volume that holds snapshots. Programs that are started anew in every world go on from
+// checkpoints of their own.
+func hasVolume(job *v1alpha1.TrainingJobSpec) bool { return job.Strategy() != v1alpha1.ResizeRestart }
+
+// volumeSize is how large the volumes of workers are that are made now.
+func volumeSize(job *v1alpha1.TrainingJob, settings PodSettings) resource.Quantity {
+	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
+		return chosen
+	}
+	size := int64(unknownMemory)
+	if wanted := wantedVolume(job, &job.Status.Checkpoint.Size); wanted > 0 {
+		size = max(wanted, leastMemory)
+	}
+	return *resource.NewQuantity(min(size, settings.mostMemory()), resource.BinarySI)
+}
+
+func (s PodSettings) mostMemory() int64 {
+	if s.MostMemory <= 0 {
+		return DefaultMostMemory
+	}
+	return s.MostMemory
+}
+
+// wantedVolume is how large volumes should be for a state of that size, in bytes; 0 when nobody has measured it.
+func wantedVolume(job *v1alpha1.TrainingJob, measured *v1alpha1.StateSize) int64 {
+	count := func(bytes *int64) uint64 { return uint64(max(0, value(bytes))) }
+	size := share.Size{State: count(measured.State), Own: count(measured.Own), Written: count(measured.Written)}
+	return int64(size.Volume(int(value(job.Spec.Workers.Min)), int(value(job.Spec.Checkpoint.Copies)), uploaderAt(&job.Spec) != ""))
+}
+
+// addMemory gives the trainer a volume in memory. What is written there counts as memory of the
+// container, so its share grows by as much, and that of the pod where the pod has one.
+func addMemory(pod *corev1.Pod, trainer *corev1.Container, size resource.Quantity) {
+	spec := &pod.Spec
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: memoryVolume, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size},
+	}})
+	pod.Annotations[v1alpha1.AnnotationMemory] = size.String()
+	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: memoryVolume, MountPath: memoryMount})
+	shares := []corev1.ResourceList{trainer.Resources.Requests, trainer.Resources.Limits}
+	if spec.Resources != nil {
+		shares = append(shares, spec.Resources.Requests, spec.Resources.Limits)
+	}
+	for _, share := range shares {
+		if memory, set := share[corev1.ResourceMemory]; set {
+			memory.Add(size)
+			share[corev1.ResourceMemory] = memory
+		}
+	}
+}
+
+// volumeOf is how large the volume of a worker is. Operators that did not write it down made it as the job says, or, where it says
+// nothing, as they make it while nothing is known.
+func volumeOf(pod *corev1.Pod, job *v1alpha1.TrainingJob) resource.Quantity {
+	if written, ok := v1alpha1.MemorySize(pod.Annotations[v1alpha1.AnnotationMemory]).Quantity(); ok {
+		return written
+	}
+	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
+		return chosen
+	}
+	return *resource.NewQuantity(unknownMemory, resource.BinarySI)
+}
+
+// measureState writes down how large the state is when it has become another size, and not by a few bytes only, which it
+// does with every snapshot.
+func (p *planner) measureState() {
+	seen := &p.World.Size
+	if seen.State == 0 || !p.rendezvousKnows() || p.World.Deposed || !hasVolume(&p.Job.Spec) {
+		return
+	}
+	known := &p.plan.Status.Checkpoint.Size
+	note := func(known **int64, now uint64) {
+		if before := value(*known); *known == nil || apart(before, int64(now)) {
+			*known = ptr.To(int64(now))
+		}
+	}
+	note(&known.State, seen.State)
+	note(&known.Own, seen.Own)
+	if seen.Written > 0 {
+		note(&known.Written, seen.Written)
+	}
+}
+
+// apart says whether two sizes differ by more than half of the room that a volume has beyond what it needs.
+func apart(before, now int64) bool {
+	difference := max(before-now, now-before)
+	return difference > max(before, now)/32
+}
+
+// cramped is a worker whose volume is too small for what it writes.
+type cramped struct {
+	name        string
+	size, needs int64
+}
+
+// cramped are the workers whose volumes are too small, and how many have been measured.
+func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
+	if !p.rendezvousKnows() || !hasVolume(&p.Job.Spec) {
+		return nil, 0
+	}
+	for _, pod := range pods {
+		written := p.member(pod).Written
+		if written == 0 {
+			continue
+		}
+		measured++
+		size := volumeOf(pod, p.Job)
+		needs := int64(share.Room(written, p.World.Size.State, uploaderAt(&p.Job.Spec) != ""))
+		if size.Value() < needs {
+			found = append(found, cramped{pod.Name, size.Value(), needs})
+		}
+	}
+	return found, measured
+}
+
+// outgrown is the end of an attempt that is to begin anew with larger volumes, once the size is durable that these go by.
+func (p *planner) outgrown(pods []*corev1.Pod) failure {
+	found, _ := p.cramped(pods)
+	if !p.beginsAnew(p.Job, pods, found) {
+		return failure{}
+	}
+	next := volumeSize(p.Job, p.settings)
+	return failure{cause: causeOutgrown, message: fmt.Sprintf("%s; it begins anew with volumes of %s, and makes %d steps again",
+		tooSmall(found), next.String(), p.World.Progress.Step)}
+}
+
+// beginsAnew says whether the attempt is better begun anew: the volumes that it has were made when nobody knew how large the state
+// is, no snapshot fits into them, so it could neither grow nor lose a worker for as long as it lives; it has hardly begun; and the
+// nodes that it has could hold the pods that would be made of the job.
+func (p *planner) beginsAnew(job *v1alpha1.TrainingJob, pods []*corev1.Pod, found []cramped) bool {
+	world := p.Job.Status.World
+	if _, chosen := job.Spec.Checkpoint.Memory.Quantity(); chosen || len(found) == 0 || p.World.Phase != rendezvous.PhaseTraining ||
+		world == nil || world.StartedAt == nil || value(world.From) != 0 || value(world.Attempt) != p.attempt() ||
+		p.Now.Sub(world.StartedAt.Time) > early {
+		return false
+	}
+	next := volumeSize(job, p.settings)
+	for _, one := range found {
+		if one.size > unknownMemory || one.needs > next.Value() {
+			return false
+		}
+	}
+	requests := resourcehelper.PodRequests(newPod(job, p.settings, p.attempt(), 0), resourcehelper.PodResourcesOptions{})
+	for _, pod := range pods {
+		node := p.Nodes.ByName[pod.Spec.NodeName]
+		if node == nil || node.Status.Allocatable.Memory().Cmp(*requests.Memory()) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// describeVolumes writes SnapshotsFit, once somebody has said how much he writes.
+func (p *planner) describeVolumes(pods []*corev1.Pod) {
+	found, known := p.cramped(pods)
+	switch {
+	case known == 0:
+		return
+	case len(found) == 0:
+		p.set(v1alpha1.ConditionSnapshotsFit, metav1.ConditionTrue, v1alpha1.ReasonVolumesFit, "every worker that writes snapshots has memory for as many as it keeps")
+		return
+	}
+	measured := *p.Job
+	measured.Status.Checkpoint.Size = p.plan.Status.Checkpoint.Size
+	if p.beginsAnew(&measured, pods, found) {
+		return // once that is written
+	}
+	message := tooSmall(found) + ": " + p.larger(found)
+	if !meta.IsStatusConditionFalse(p.Job.Status.Conditions, v1alpha1.ConditionSnapshotsFit) {
+		p.note(corev1.EventTypeWarning, v1alpha1.ReasonVolumeTooSmall, "%s", message)
+	}
+	p.set(v1alpha1.ConditionSnapshotsFit, metav1.ConditionFalse, v1alpha1.ReasonVolumeTooSmall, message)
+}
+
+// tooSmall names workers whose volumes are too small.
+func tooSmall(found []cramped) string {
+	var names []string
+	for _, one := range found[:min(len(found), mostNamed)] {
+		names = append(names, fmt.Sprintf("%s has %s for its snapshots and needs %s", one.name, bytesOf(one.size), bytesOf(one.needs)))
+	}
+	if more := len(found) - mostNamed; more > 0 {
+		names = append(names, fmt.Sprintf("%d more have too little", more))
+	}
+	return strings.Join(names, "; ")
+}
+
+// larger says what to do about it.
+func (p *planner) larger(found []cramped) string {
+	wanted := max(wantedVolume(p.Job, &p.plan.Status.Checkpoint.Size), leastMemory)
+	for _, one := range found {
+		wanted = max(wanted, one.needs)
+	}
+	again := "it goes on from its last checkpoint then"
+	if p.storage() == nil {
+		again = "without a spec.checkpoint.storage it begins at step 0 then"
+	}
+	_, chosen := p.Job.Spec.Checkpoint.Memory.Quantity()
+	switch most := p.settings.mostMemory(); {
+	case chosen:
+		return fmt.Sprintf("spec.checkpoint.memory: %s would do, or auto. Suspend the job to change it; %s", bytesOf(wanted), again)
+	case wanted > most:
+		return fmt.Sprintf("the operator gives %s at most (--checkpoint-memory-most). spec.checkpoint.memory: %s would do. Suspend the job to set it; %s",
+			bytesOf(most), bytesOf(wanted), again)
+	default:
+		return fmt.Sprintf("workers that are made from now on have %s. Suspend the job and resume it to have all of them made anew; %s", bytesOf(wanted), again)
+	}
+}
+
+// bytesOf is a size as quantities are written, in whole MiB, rounded up.
+func bytesOf(size int64) string {
+	quantity := resource.NewQuantity((size+1<<20-1)>>20<<20, resource.BinarySI)
+	return quantity.String()
+}

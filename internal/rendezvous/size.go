@@ -1,0 +1,26 @@
+package rendezvous
+
+import "github.com/concertina-dev/concertina/internal/share"
+
+// outgrown says whether a state has become so much larger, or a worker writes so much more of it, that somebody should look at
+// once. It changes by a few bytes with every snapshot.
+func outgrown(before, now share.Size) bool {
+	return more(before.State, now.State) || more(before.Written, now.Written)
+}
+
+func more(before, now uint64) bool { return now > before+before/16 }
+
+// size is how large the state of the world is, by what its members say. What is written differs by member: it is the most.
+func (m *Machine) size() share.Size {
+	var most share.Size
+	if m.world == nil {
+		return most
+	}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && mem.in(&m.world.record) {
+			size := &mem.report.Size
+			most = share.Size{State: max(most.State, size.State), Own: max(most.Own, size.Own), Written: max(most.Written, size.Written)}
+		}
+	}
+	return most
+}

@@ -1,0 +1,55 @@
+package share
+
+const (
+	// kept is of how many states a worker holds what it has written of them, while it writes another.
+	kept = 2
+	// block is what shares are cut along.
+	block = 1 << 20
+	// headRoom is what part of the room is added for a state that grows a little.
+	headRoom = 16
+	// step is what sizes of volumes are multiples of: a state that changes by a few bytes changes nobody's pods.
+	step = 16 << 20
+	// mostBytes is the largest number of bytes that is reckoned with: programs may say anything.
+	mostBytes = 1 << 50
+)
+
+// Size is how large a state is, in bytes, as programs have measured it. State is all of it. Own is what every worker writes for
+// itself: all of it where it comes in no shares. Written is the most that a worker has written of one snapshot; 0 for not known.
+type Size struct{ State, Own, Written uint64 }
+
+// Bounded is the same, as far as it can be true.
+func (s Size) Bounded() Size {
+	s.State = min(s.State, mostBytes)
+	return Size{s.State, min(s.Own, s.State), min(s.Written, mostBytes)}
+}
+
+// writes is how much a worker writes of a snapshot in a world of so many, whose nodes have as many each.
+func (s Size) writes(workers, copies int) uint64 {
+	if workers < 2 || s.Own >= s.State {
+		return s.State
+	}
+	of, copies := min(workers, Most), max(1, min(copies, workers))
+	each := (of*copies + workers - 1) / workers
+	blocks := (s.State - s.Own + block - 1) / block
+	share := (blocks + uint64(of) - 1) / uint64(of) * block
+	return min(s.State, s.Own+uint64(each)*share)
+}
+
+// Room is how much memory a worker needs for its snapshots, when it writes so much of each: two are kept while a third is written.
+// With a storage one more is there as long as it is uploaded, and one that is brought back from it is whole.
+func Room(written, state uint64, stored bool) uint64 {
+	written, state = min(written, mostBytes), min(state, mostBytes)
+	if !stored {
+		return (kept + 1) * written
+	}
+	return kept*written + max(kept*written, state)
+}
+
+// Volume is how large the volumes of workers should be, in bytes, for a world that may have so few of them and puts each share on
+// so many nodes. Where a world was seen whose nodes had unlike numbers of workers, it is by what was written there.
+func (s Size) Volume(workers, copies int, stored bool) uint64 {
+	s = s.Bounded()
+	room := Room(max(s.writes(workers, copies), s.Written), s.State, stored)
+	room += room / headRoom
+	return (room + step - 1) / step * step
+}

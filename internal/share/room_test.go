@@ -1,0 +1,78 @@
+package share
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestVolumes(t *testing.T) {
+	const mib, gib = 1 << 20, 1 << 30
+	for name, test := range map[string]struct {
+		size            Size
+		workers, copies int
+		stored          bool
+		want            uint64
+	}{
+		"a share of a large state":                 {Size{State: gib}, 4, 2, false, 1632 * mib},
+		"with a storage, one whole state":          {Size{State: gib}, 4, 2, true, 2176 * mib},
+		"with a storage, one that is uploaded":     {Size{State: gib}, 2, 2, true, 4352 * mib},
+		"one worker writes all":                    {Size{State: gib}, 1, 2, false, 3264 * mib},
+		"no shares":                                {Size{State: gib, Own: gib}, 4, 2, false, 3264 * mib},
+		"what differs by rank comes with each":     {Size{State: gib + 64*mib, Own: 64 * mib}, 4, 2, false, 1840 * mib},
+		"more copies than workers":                 {Size{State: gib}, 2, 8, false, 3264 * mib},
+		"more workers than shares":                 {Size{State: 32 * gib}, 64, 2, false, 3264 * mib},
+		"nodes with unlike numbers of workers":     {Size{State: gib, Written: gib}, 4, 2, false, 3264 * mib},
+		"a small state":                            {Size{State: 100, Own: 100}, 4, 2, false, 16 * mib},
+		"nobody knows":                             {Size{}, 4, 2, false, 0},
+		"more than there can be is reckoned with":  {Size{math.MaxUint64, math.MaxUint64, math.MaxUint64}, 4, 2, true, 17 << 48},
+		"a share is not more than the whole state": {Size{State: 20 * mib}, 31, 30, false, 64 * mib},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := test.size.Volume(test.workers, test.copies, test.stored); got != test.want {
+				t.Errorf("%d MiB are right, %d MiB were chosen", test.want/mib, got/mib)
+			}
+		})
+	}
+}
+
+// A volume has room for what Assign gives anybody to write, where all nodes have as many workers.
+func TestWhatIsAssignedHasRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes, each := rapid.IntRange(1, 20).Draw(t, "nodes"), rapid.IntRange(1, 6).Draw(t, "each")
+		copies := rapid.IntRange(1, 8).Draw(t, "copies")
+		size := Size{State: rapid.Uint64Range(16<<20, 64<<30).Draw(t, "state")}
+		size.Own = rapid.Uint64Range(0, size.State-16<<20).Draw(t, "own")
+		var places []Place
+		for range each {
+			for node := range nodes {
+				places = append(places, Place{Node: fmt.Sprint(node)})
+			}
+		}
+		of, shares := Assign(places, copies)
+		volume, whole := size.Volume(len(places), copies, false), size.Volume(1, copies, false)
+		if volume > whole {
+			t.Fatalf("%d bytes are more than the %d of a worker that writes everything", volume, whole)
+		}
+		for rank := range shares {
+			written := size.State
+			if of > 1 {
+				blocks := (size.State - size.Own + 1<<20 - 1) >> 20
+				written = size.Own
+				for _, i := range shares[rank] {
+					written += (blocks*uint64(i+1)/uint64(of) - blocks*uint64(i)/uint64(of)) << 20
+				}
+			}
+			// Of a world whose workers have one share more than they must it is known once it has written.
+			seen := Size{size.State, size.Own, written}
+			if room := seen.Volume(len(places), copies, false); room < Room(written, size.State, false) || room < volume {
+				t.Fatalf("worker %d of %d writes %d bytes, and has room for %d", rank, len(places), written, room)
+			}
+			if len(shares[rank])*len(places) <= of*min(copies, len(places)) && volume < Room(written, size.State, false) && written <= size.State {
+				t.Fatalf("worker %d of %d writes %d bytes, no more than others, and has room for %d", rank, len(places), written, volume)
+			}
+		}
+	})
+}
