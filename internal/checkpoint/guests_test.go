@@ -126,7 +126,7 @@ func crowded(t *testing.T, s *Server, want Snapshot, holder Holder) []net.Conn {
 // look for it as well.
 func TestAFullServerIsReached(t *testing.T) {
 	holding, store := open(t, 1), open(t, 1)
-	data := content(5, 32<<20)
+	data := bytes.Repeat(content(5, 1<<20), 16)
 	want := put(t, holding, ID{Round: 3, Step: 17}, data)
 	server, holder := serve(t, holding)
 	all := crowded(t, server, want, holder)
@@ -155,7 +155,7 @@ func TestAFullServerIsReached(t *testing.T) {
 // One that has no place for long is not said not to be reached, and is asked no more in this try.
 func TestAServerThatStaysFull(t *testing.T) {
 	holding, store := open(t, 1), open(t, 1)
-	want := put(t, holding, ID{Round: 3, Step: 17}, content(5, 32<<20))
+	want := put(t, holding, ID{Round: 3, Step: 17}, bytes.Repeat(content(5, 1<<20), 16))
 	server, holder := serve(t, holding)
 	crowded(t, server, want, holder)
 	store.patience = 0
@@ -216,11 +216,11 @@ func TestAFullServerSaysNothingOfItsFile(t *testing.T) {
 // Who gets a state in pieces from others too does not ask a full holder for a place all the time: its processors have the training to do.
 // Time is that of the simulation.
 func TestAFullServerIsNotAskedAllTheTime(t *testing.T) {
-	const receivers, pieces = 8, 16
+	const receivers, pieces = 6, 8
 	synctest.Test(t, func(t *testing.T) {
 		nodes := network(t, 1+receivers, 1<<20)
 		nodes[0].server.guests = newGuests(32, 2)
-		want := put(t, nodes[0].store, ID{Round: 1, Step: 9}, content(5, pieces<<20))
+		want := put(t, nodes[0].store, ID{Round: 1, Step: 9}, bytes.Repeat(content(5, 1<<20), pieces))
 		took := swarm(t, nodes, 1, want, func(int) []*node { return nodes[1:] })
 		nodes[0].mu.Lock()
 		asked := len(nodes[0].conns)
