@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -125,7 +126,7 @@ func crowded(t *testing.T, s *Server, want Snapshot, holder Holder) []net.Conn {
 // look for it as well.
 func TestAFullServerIsReached(t *testing.T) {
 	holding, store := open(t, 1), open(t, 1)
-	data := content(5, 32<<20)
+	data := bytes.Repeat(content(5, 1<<20), 16)
 	want := put(t, holding, ID{Round: 3, Step: 17}, data)
 	server, holder := serve(t, holding)
 	all := crowded(t, server, want, holder)
@@ -154,7 +155,7 @@ func TestAFullServerIsReached(t *testing.T) {
 // One that has no place for long is not said not to be reached, and is asked no more in this try.
 func TestAServerThatStaysFull(t *testing.T) {
 	holding, store := open(t, 1), open(t, 1)
-	want := put(t, holding, ID{Round: 3, Step: 17}, content(5, 32<<20))
+	want := put(t, holding, ID{Round: 3, Step: 17}, bytes.Repeat(content(5, 1<<20), 16))
 	server, holder := serve(t, holding)
 	crowded(t, server, want, holder)
 	store.patience = 0
@@ -210,4 +211,23 @@ func TestAFullServerSaysNothingOfItsFile(t *testing.T) {
 	if said := g.verifyAt(want, with(want, busy)[0]); !bytes.Contains([]byte(said), []byte("does not say whether its file is whole")) {
 		t.Errorf("of its file it is told %q", said)
 	}
+}
+
+// Who gets a state in pieces from others too does not ask a full holder for a place all the time: its processors have the training to do.
+// Time is that of the simulation.
+func TestAFullServerIsNotAskedAllTheTime(t *testing.T) {
+	const receivers, pieces = 6, 8
+	synctest.Test(t, func(t *testing.T) {
+		nodes := network(t, 1+receivers, 1<<20)
+		nodes[0].server.guests = newGuests(32, 2)
+		want := put(t, nodes[0].store, ID{Round: 1, Step: 9}, bytes.Repeat(content(5, 1<<20), pieces))
+		took := swarm(t, nodes, 1, want, func(int) []*node { return nodes[1:] })
+		nodes[0].mu.Lock()
+		asked := len(nodes[0].conns)
+		nodes[0].mu.Unlock()
+		if most := receivers*pieces + 2*receivers*int(took/busyWait+1); asked > most {
+			t.Errorf("in %s it is asked %d times, and more than %d are not needed", took, asked, most)
+		}
+		leave(t, nodes)
+	})
 }

@@ -199,11 +199,15 @@ func (g *gathering) streamShared(from Holder, holds bool) {
 		}
 		switch err := g.getShared(a, missing, from, buffer); {
 		case err == nil:
-		case errors.Is(err, errEarly) || !holds && errors.Is(err, errAbsent):
+		case errors.Is(err, errEarly) || errors.Is(err, ErrBusy) || !holds && errors.Is(err, errAbsent):
 			if !g.mayGrow(holds) {
 				return
 			}
-			wait(g.shared, earlyWait)
+			after := earlyWait
+			if errors.Is(err, ErrBusy) {
+				after = busyWait + rand.N(busyWait)
+			}
+			wait(g.shared, after)
 		default:
 			return
 		}
@@ -265,7 +269,9 @@ func (g *gathering) getShared(a *arrival, missing pieceSet, from Holder, buffer 
 	defer func() { _ = response.Body.Close() }()
 	switch response.StatusCode {
 	case http.StatusOK:
-	case http.StatusServiceUnavailable, http.StatusTooEarly:
+	case http.StatusServiceUnavailable:
+		return unserved(response)
+	case http.StatusTooEarly:
 		return errEarly
 	case http.StatusNotFound:
 		return errAbsent

@@ -1194,6 +1194,8 @@ type Process struct {
 	Elastic bool `protobuf:"varint,12,opt,name=elastic,proto3" json:"elastic,omitempty"`
 	// The number of steps that the state of this process is of, exactly: no optimizer has begun to write
 	// since. Set only while it has left its world for good, and can go on from there.
+	// Where that world was over before the process was in it, it may be less than what the world begins
+	// with (done): the process has what it has left the world before with.
 	// In a job whose programs are started anew: set too once it has said that this state is saved.
 	CleanStep *uint64 `protobuf:"varint,13,opt,name=clean_step,json=cleanStep,proto3,oneof" json:"clean_step,omitempty"`
 	// It was started in its world and asks for none: at a barrier it can be told to save, and to leave the world by
