@@ -13,6 +13,9 @@ import (
 // itself was given, with the variables of the table in place of any of the same name.
 func environment(inherited []string, config Config, start lifecycle.Start, program int) []string {
 	variables := common(config)
+	if start.Check {
+		variables = append(variables, variable{"CONCERTINA_CHECK_DEVICE", "1"})
+	}
 	switch {
 	case start.Round == 0:
 		if config.Launch == LaunchPerProcess {

@@ -140,6 +140,10 @@ func TestWhichNodeIsToBlame(t *testing.T) {
 		"a program ends with 255": {foundEnded(255, "Error"), nil, nil},
 		"its program failed by then": {foundEnded(137, "ContainerStatusUnknown"),
 			&rendezvous.MemberObservation{Joined: true, WorkerRank: 1, Exited: true, ExitCode: 1, FailedAt: long}, nil},
+		"its device is broken": {func(pod *corev1.Pod) {
+			exited(rendezvous.ExitDevice, long, "CUDA error: uncorrectable ECC error encountered")(pod)
+			pod.Spec.NodeName = "n2"
+		}, nil, []string{"n2"}},
 		"another needed the room": {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), nil, nil},
 		"somebody has deleted it": {deletedAt(long), nil, nil},
 		"its program failed":      {func(pod *corev1.Pod) { exited(1, long, "ValueError")(pod); pod.Spec.NodeName = "n2" }, nil, nil},

@@ -68,10 +68,18 @@ func (e *failedExit) said() string {
 	return e.lines
 }
 
+// whose says whose fault it is: that of the infrastructure where the program has found a device of its node broken.
+func (e *failedExit) whose() cause {
+	if e.code == rendezvous.ExitDevice {
+		return causeInfrastructure
+	}
+	return causeProgram
+}
+
 // nodes are those to blame: that of a worker that failed before its program started, since an init container failed or its own
-// could not be started.
+// could not be started, and that of one with a broken device.
 func (e *failedExit) nodes() []string {
-	if e.code < 0 || e.cause == "StartError" || e.cause == "ContainerCannotRun" {
+	if e.code < 0 || e.code == rendezvous.ExitDevice || e.cause == "StartError" || e.cause == "ContainerCannotRun" {
 		return toBlame(e.pod)
 	}
 	return nil
@@ -89,8 +97,11 @@ func (e *failedExit) explained(why string) string {
 		who = fmt.Sprintf("worker %s (worker rank %d, node %s)", e.pod.Name, e.rank, e.pod.Spec.NodeName)
 	}
 	text := fmt.Sprintf("%s exited with code %d", who, e.code)
-	if e.code < 0 {
+	switch {
+	case e.code < 0:
 		text = who + " failed before its program started"
+	case e.code == rendezvous.ExitDevice:
+		text += " (a device of the node is broken)"
 	}
 	if e.cause != "" && e.cause != "Error" {
 		text += " (" + e.cause + ")"

@@ -94,6 +94,11 @@ func TestWhoseFault(t *testing.T) {
 				p.Status.ContainerStatuses[0].State.Terminated.Reason = "OOMKilled"
 			})},
 			program: 1, says: "code 137 (OOMKilled)"},
+		{name: "a broken device, whatever those say who lost a peer by it",
+			pods: []*corev1.Pod{
+				podOf(job, 1, 0, exited(1, long, "RuntimeError: the peer sent nonsense")),
+				podOf(job, 1, 1, exited(rendezvous.ExitDevice, long, "CUDA error: uncorrectable ECC error encountered"))},
+			infrastructure: 1, says: "digits-1-1 on node n1 exited with code 113 (a device of the node is broken): CUDA error: uncorrectable ECC error"},
 		{name: "one has finished, the others go on",
 			pods: []*corev1.Pod{podOf(job, 1, 0, exited(0, long, "")), podOf(job, 1, 1, trainerRuns)}},
 		{name: "a finished worker may be deleted",

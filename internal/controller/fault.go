@@ -65,7 +65,7 @@ func (p *planner) judgeUntold(pod *corev1.Pod) verdict {
 	}
 	v := verdict{wait: p.mayBeLost(pod)}
 	if v.exit = p.failedExit(pod); v.exit != nil {
-		v.cause, v.message, v.nodes = causeProgram, v.exit.message(), v.exit.nodes()
+		v.cause, v.message, v.nodes = v.exit.whose(), v.exit.message(), v.exit.nodes()
 		v.wait = max(v.wait, p.unexplained(v.exit))
 	}
 	return v
@@ -88,10 +88,10 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 	}
 	v.wait = max(0, loss.At.Add(patience).Sub(p.Now))
 	exit := p.failedExit(pod)
-	if !ended || exit == nil {
+	if exit == nil || !ended && exit.whose() == causeProgram {
 		return v
 	}
-	v.cause, v.exit, v.nodes = causeProgram, exit, exit.nodes()
+	v.cause, v.exit, v.nodes = exit.whose(), exit, exit.nodes()
 	if !loss.Program || loss.Message == "" || exit.said() != "" {
 		exit.rank = loss.Rank
 		v.message = exit.message()

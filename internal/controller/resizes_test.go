@@ -44,6 +44,8 @@ func TestLossesAreCountedOnceWithTheirCause(t *testing.T) {
 	}{
 		{name: "the program fails", lost: exited(1, now, traceback), reason: rendezvous.ReasonProgramFailed, program: true,
 			waits: settleTime, programs: 1, says: "ValueError: bad label"},
+		{name: "its device is broken", lost: exited(rendezvous.ExitDevice, now, "CUDA error: uncorrectable ECC error encountered"),
+			reason: rendezvous.ReasonProgramFailed, program: true, waits: settleTime, infrastructur: 1, says: "a device of the node is broken"},
 		{name: "the agent is killed", lost: exited(137, now, ""), reason: rendezvous.ReasonWorkerLost, waits: settleTime, programs: 1, says: "code 137"},
 		{name: "the kubelet has not said yet how it ended", lost: trainerRuns, reason: rendezvous.ReasonWorkerLost, waits: lastWords, infrastructur: 1, says: "silent"},
 		{name: "deleted by force", reason: rendezvous.ReasonWorkerLost, infrastructur: 1, says: "silent"},
@@ -112,6 +114,7 @@ func TestALossThatAWorldSurvivesIsItsNodesFault(t *testing.T) {
 		"another needs its room":   {withCondition(corev1.DisruptionTarget, corev1.PodReasonPreemptionByScheduler, "priority"), false, nil},
 		"somebody has deleted it":  {deletedAt(now.Add(-time.Second)), false, nil},
 		"its program fails":        {exited(1, now, "ValueError"), true, nil},
+		"its device is broken":     {exited(rendezvous.ExitDevice, now, "CUDA error"), true, []string{"n3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := trains(3)

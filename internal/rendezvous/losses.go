@@ -58,8 +58,11 @@ func (m *Machine) loseStandby(now time.Time, uid string, mem *member) {
 		// It was let go, or waits after a world that goes on without it.
 	case exited || mem.failed():
 		mem.gone = true
-		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Program: true, Rank: -1, At: now,
-			Message: fmt.Sprintf("its program exited with code %d before it was in a world", max(code, mem.code()))})
+		why := cause{true, fmt.Sprintf("its program exited with code %d before it was in a world", max(code, mem.code()))}
+		if mem.code() == ExitDevice {
+			why = mem.brokenDevice()
+		}
+		m.addLoss(Loss{UID: uid, Name: mem.want.Name, Program: why.program, Rank: -1, At: now, Message: why.text})
 	case mem.want.Lost != "":
 		loss := Loss{UID: uid, Name: mem.want.Name, Rank: -1, At: now, Message: mem.want.Lost}
 		if m.world.adopted && !mem.joined && !m.world.whole() {
@@ -129,7 +132,14 @@ type cause struct {
 func (m *Machine) exitLoss(now time.Time, mem *member) cause {
 	exited, _ := mem.exited()
 	if m.broken != nil && m.broken.raised[mem.want.UID] {
-		if mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(outTimeout)) {
+		patience := outTimeout
+		if deviceError.MatchString(lastLine(mem.faultText)) {
+			patience = checkTimeout
+		}
+		switch {
+		case mem.code() == ExitDevice:
+			return mem.brokenDevice()
+		case mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(patience)):
 			return cause{true, mem.faultText}
 		}
 		return cause{}
@@ -155,6 +165,8 @@ func (m *Machine) exitOf(now time.Time, mem *member) cause {
 	code := mem.code()
 	fault := mem.fault()
 	switch {
+	case code == ExitDevice:
+		return mem.brokenDevice()
 	case fault != "":
 		return cause{!CommunicationError(fault), fault}
 	case mem.report.Failure.Killed && mem.report.Failure.Round == mem.report.Round,
@@ -166,14 +178,13 @@ func (m *Machine) exitOf(now time.Time, mem *member) cause {
 	return cause{true, fmt.Sprintf("its program exited with code %d", code)}
 }
 
-// code is the first exit code that is not 0.
-func (mem *member) code() int32 {
-	for i := range mem.report.Processes {
-		if p := &mem.report.Processes[i]; p.Exited && p.ExitCode != 0 {
-			return p.ExitCode
-		}
+// brokenDevice says of a member that it is lost by a device of its node.
+func (mem *member) brokenDevice() cause {
+	text := fmt.Sprintf("a device of its node is broken, as its program has found out (exit code %d)", ExitDevice)
+	if fault := mem.fault(); fault != "" {
+		text += ": " + brief(fault)
 	}
-	return 0
+	return cause{false, text}
 }
 
 // lose marks a member of the world as lost.

@@ -81,20 +81,23 @@ func (mem *member) leaving() bool { return mem.want.Leaving != "" }
 // unwanted says whether the controller wants the member in no world any more.
 func (mem *member) unwanted() bool { return mem.leaving() || mem.want.Lost != "" }
 
-// exited says whether all of the member's processes have ended, and with which code: the first that
-// is not 0, or 0.
+// exited says whether all of the member's processes have ended, and with which code; see code.
 func (mem *member) exited() (bool, int32) {
-	var code int32
+	processes := mem.report.Processes
+	if len(processes) == 0 || slices.ContainsFunc(processes, func(p Process) bool { return !p.Exited }) {
+		return false, 0
+	}
+	return true, mem.code()
+}
+
+// code is the first exit code that is not 0, or that of a broken device, by which others may have failed.
+func (mem *member) code() (code int32) {
 	for i := range mem.report.Processes {
-		p := &mem.report.Processes[i]
-		if !p.Exited {
-			return false, 0
-		}
-		if code == 0 {
+		if p := &mem.report.Processes[i]; p.Exited && (code == 0 || p.ExitCode == ExitDevice) {
 			code = p.ExitCode
 		}
 	}
-	return len(mem.report.Processes) > 0, code
+	return code
 }
 
 // failed is true once any process has ended with a code that is not 0.

@@ -37,7 +37,7 @@ func (m *Machine) restartsFor(mem *member) *uint64 {
 		return nil // nobody is needed any more
 	case m.world == nil && !m.mayLive() || m.world != nil && m.world.record.FromStep == 0 && !m.hasBegun():
 		return nil // a program that fails at once would be started for nothing
-	case mem.spent && mem.failed():
+	case mem.spent && mem.failed(), mem.code() == ExitDevice:
 		return nil
 	case mem.failed() && mem.report.Stays && m.isAccounted(mem):
 		done++

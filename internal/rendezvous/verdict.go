@@ -11,6 +11,16 @@ import (
 // settleTime is how long after the first fault the operator waits for what explains it.
 const settleTime = 2 * time.Second
 
+// ExitDevice is the exit code of a program that has found a device of its node broken. Agents end with it, and it is nobody's
+// fault but the node's.
+const ExitDevice = 113
+
+// checkTimeout is how long a program may look at its devices when an error of them has ended it. deviceError matches the errors
+// after which it does.
+const checkTimeout = time.Minute
+
+var deviceError = regexp.MustCompile(`(?i)CUDA error|cuda failure|ECC error`)
+
 // communicationError matches the last line of what programs say that fail because a peer has gone.
 var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|i/o timeout|no route to host|network is unreachable|closed network connection|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
 
@@ -130,7 +140,11 @@ func (m *Machine) accuse(now time.Time, culprits []fault) {
 		f := &culprits[i]
 		m.note(notedVerdict, "round %d broke by the program in %s: %s", m.world.record.Round, f.mem.want.Name, brief(f.text))
 		if f.exited {
-			m.lose(now, f.uid, f.mem, true, f.text)
+			why := cause{true, f.text}
+			if f.mem.code() == ExitDevice {
+				why = f.mem.brokenDevice()
+			}
+			m.lose(now, f.uid, f.mem, why.program, why.text)
 			continue
 		}
 		r.raised[f.uid] = true

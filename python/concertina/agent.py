@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from concertina import stacks
+from concertina import health, stacks
 from concertina.connections import keep_from_children
 from concertina.gate import GatePage
 from concertina.world import Staging
@@ -75,6 +75,7 @@ class Agent:
             self.close()
             raise
         stacks.offer()
+        health.watch.begin()
         self._reader = threading.Thread(target=self._read, name="concertina-agent", daemon=True)
         self._reader.start()
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 from types import TracebackType
 from typing import Any
 
-from concertina import session, snapshot
+from concertina import health, session, snapshot
 from concertina.connections import Connections
 from concertina.gate import GatePage, NoGatePage, Phase
 from concertina.keeper import Keeper
@@ -181,6 +181,8 @@ class Member:
             text = f"SystemExit: {error.code}"
         else:
             text = "".join(traceback.format_exception(error))
+            if not self._session.alone and (told := health.watch.suspect(error)):
+                text += f"\n{told}"  # Hints follow it in the error, and the end is what is shown.
         if self._there:
             self._break_off()
         self._go_back()
@@ -190,6 +192,7 @@ class Member:
             self._take_apart()
         if not self._session.own_fault(self._save_left):
             self._take_apart()
+            health.watch.forget()
             return True
         self._close()
         return False

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
+from concertina import health
 from concertina.agent import Agent, AgentError
 from concertina.gate import GatePage, NoGatePage
 from concertina.world import Assignment, Staging, assignment, from_environment, staging
@@ -31,6 +32,7 @@ class Session:
         """
         if not self._joined:
             self._joined = True
+            health.check_first()
             self.agent.say("join")
         while self._next is None:
             self._hear(save)

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"syscall"
 	"time"
 )
 
@@ -45,7 +46,7 @@ func (m *Machine) noteFailure(now time.Time) {
 // Stays is true when this worker goes on without its programs, should they fail or have failed. Too many failures in a row
 // speak against its device, or its node: then another should take its place.
 func (m *Machine) Stays() bool {
-	return m.stage != left && m.shape.Strategy == InPlace && m.in != nil && m.again.allowed != nil && m.unsupplied == "" &&
+	return m.stage != left && m.code != ExitDevice && m.shape.Strategy == InPlace && m.in != nil && m.again.allowed != nil && m.unsupplied == "" &&
 		!m.released && !m.gone && !m.Terminating() && len(m.again.failures) < m.limits.Failures && (m.anew || m.allElastic())
 }
 
@@ -88,11 +89,22 @@ func (m *Machine) settleFallen(now time.Time) []Effect {
 		effects = append(effects, Remember{})
 	}
 	m.again.done++
+	check := crashed(m.code)
 	m.begin()
 	m.anew = true
 	m.orders = orders{abort: &Abort{Reason: "the program has failed there"}}
 	note := Note{Text: fmt.Sprintf("starting the program anew, to be ready for a world (%d of these since this worker began)", m.again.done)}
-	return append(effects, note, Start{Term: m.obeyedTerm}, Tell{})
+	return append(effects, note, Start{Term: m.obeyedTerm, Check: check}, Tell{})
+}
+
+// crashed says whether a program has ended by a signal as libraries do for which a device has failed: it had no time to look at it.
+func crashed(code int) bool {
+	switch syscall.Signal(code - 128) {
+	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS:
+		return true
+	default:
+		return false
+	}
 }
 
 // againAt is when programs may be started anew: at once after a failure that stands alone.

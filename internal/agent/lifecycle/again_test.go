@@ -113,6 +113,24 @@ var againTranscripts = map[string][]line{
 		{1 * second, Exited{0, 1}, "tell term[1]"},
 		{1 * second, Exited{1, 143}, "tell kill leave(1)"},
 	},
+	"one that was ended as libraries do looks at its device": inRound(
+		line{9 * second, staying(directive(1, 1, "a"), 1), ""},
+		line{10 * second, Exited{0, 134}, "tell term[1]"},
+		line{11 * second, Exited{1, 143}, "tell kill tell remember start(0)check tell"},
+		line{12 * second, Exited{0, 1}, "tell term[1]"},
+		line{12 * second, Exited{1, 143}, "tell kill tell"},
+		line{17 * second, staying(directive(1, 1, "a"), 2), "start(0) tell"},
+	),
+	"one with a broken device ends, whatever it may do": inRound(
+		line{9 * second, staying(directive(1, 1, "a"), 5), ""},
+		line{10 * second, Exited{0, ExitDevice}, "tell term[1]"},
+		line{11 * second, Exited{1, 143}, "tell kill leave(113)"},
+	),
+	"the others may have failed by the device": inRound(
+		line{9 * second, staying(directive(1, 1, "a"), 5), ""},
+		line{10 * second, Exited{1, 1}, "tell term[0]"},
+		line{11 * second, Exited{0, ExitDevice}, "tell kill leave(113)"},
+	),
 	"so do those that were in no world": {
 		{0, staying(standby(directive(1, 0, "")), 0), "start(0) tell"},
 		{0, says(0, Connected), "tell"},

@@ -115,6 +115,8 @@ type Effect interface{ isEffect() }
 type Start struct {
 	Term, Round uint64
 	World       World
+	// Check has them look at their devices first: nobody knows whether these have ended the programs before.
+	Check bool
 }
 
 // Remember keeps what the processes have said of why they failed: others take their place.

@@ -9,6 +9,9 @@ import (
 // would have it.
 const ExitTerminated = 128 + 15
 
+// ExitDevice is the exit code by which a program says that a device of its node is broken: whatever is started there fails as well.
+const ExitDevice = 113
+
 type stage int
 
 const (

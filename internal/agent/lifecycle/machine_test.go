@@ -32,7 +32,11 @@ func text(effects []Effect) string {
 	for _, effect := range effects {
 		switch e := effect.(type) {
 		case Start:
-			words = append(words, fmt.Sprintf("start(%d)", e.Round))
+			word := fmt.Sprintf("start(%d)", e.Round)
+			if e.Check {
+				word += "check"
+			}
+			words = append(words, word)
 		case Remember:
 			words = append(words, "remember")
 		case Trust:
@@ -122,6 +126,12 @@ var transcripts = map[string][]line{
 		{4 * second, Exited{1, 143}, "tell kill start(2) tell"},
 		{5 * second, Exited{0, 0}, "tell"},
 		{5 * second, Exited{1, 0}, "tell kill leave(0)"},
+	},
+	"a program whose device is broken is not started for the next round": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{1 * second, directive(1, 2, "b"), "term[0 1]"},
+		{2 * second, Exited{0, ExitDevice}, "tell"},
+		{3 * second, Exited{1, 143}, "tell kill leave(113)"},
 	},
 	"a program that does not stop for the next round is killed": {
 		{0, directive(1, 1, "a"), "start(1) tell"},

@@ -39,8 +39,11 @@ func (m *Machine) exited(now time.Time, e Exited) []Effect {
 	}
 	m.exits[e.Program] = e.Code
 	effects := append(m.endedLeaving(e), Tell{})
-	if e.Code == 0 || m.stoppedForAnother() {
+	if e.Code == 0 || m.stoppedForAnother() && e.Code != ExitDevice {
 		return effects
+	}
+	if e.Code == ExitDevice && m.code != 0 { // the others may have failed by it
+		m.code, m.failed, m.again.last.Code = e.Code, e.Program, e.Code
 	}
 	if m.code == 0 {
 		m.code, m.failed = e.Code, e.Program
@@ -104,6 +107,10 @@ func (m *Machine) settleEnd(now time.Time) []Effect {
 		effects = append(effects, Kill{})
 	}
 	switch {
+	case m.code == ExitDevice:
+		note := Note{Text: fmt.Sprintf(
+			"a device of this node is broken (exit code %d): this worker ends, so that another takes its place", ExitDevice)}
+		return append(effects, note, m.leave(m.code))
 	case m.next != nil:
 		return append(effects, m.start(m.next)...)
 	case m.shape.Strategy == Restart && m.orders.abort != nil && m.Terminating():
