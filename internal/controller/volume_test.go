@@ -295,6 +295,24 @@ func TestAnAttemptBeginsAnewForLargerVolumes(t *testing.T) {
 	}
 }
 
+// An attempt whose volumes cannot hold the checkpoint that it should begin with tells how large that is before it ends.
+func TestACheckpointThatIsTooLargeIsMeasured(t *testing.T) {
+	job := jobWith(scheduled, withStorage, func(job *v1alpha1.TrainingJob) {
+		job.Spec.Checkpoint.Memory, job.Spec.Checkpoint.Copies = v1alpha1.MemoryAuto, ptr.To[int32](2)
+	})
+	state := stateOf(job, podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns))
+	state.World = worldOf(0, state.Pods...)
+	state.World.Fatal, state.World.Size = "the checkpoint has 1073741824 bytes, and spec.checkpoint.memory is too small for them", share.Size{State: gib}
+	plan := NewPlan(state, settings)
+	if value(plan.Status.Workers.Target) != 0 || value(plan.Status.Checkpoint.Size.State) != gib {
+		t.Fatalf("the attempt goes on with %d workers, and the size is %d", value(plan.Status.Workers.Target), value(plan.Status.Checkpoint.Size.State))
+	}
+	state.follow(plan)
+	if next := volumeSize(state.Job, settings); next.String() != "4352Mi" {
+		t.Errorf("the next workers have %s", &next)
+	}
+}
+
 func (s *State) allocatable(memory string) {
 	for _, node := range s.Nodes.ByName {
 		node.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse(memory)

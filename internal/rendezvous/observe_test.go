@@ -60,4 +60,8 @@ func TestTheSizeIsTheMostThatMembersSay(t *testing.T) {
 			t.Errorf("after %s says %+v the size is %+v, and it has written %d", one.uid, one.size, seen.Size, seen.Members[one.uid].Written)
 		}
 	}
+	l.machine.world = nil // as before the first one: who brings a checkpoint back says how large it is
+	if got := l.machine.Observe(f.now).Size; got != (share.Size{State: 1000, Own: 20, Written: 200}) {
+		t.Errorf("before there is a world it is %+v", got)
+	}
 }

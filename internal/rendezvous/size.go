@@ -10,14 +10,12 @@ func outgrown(before, now share.Size) bool {
 
 func more(before, now uint64) bool { return now > before+before/16 }
 
-// size is how large the state of the world is, by what its members say. What is written differs by member: it is the most.
+// size is how large the state of the world is, by what its members say; before the first one, that of the checkpoint which is
+// brought back for it. What is written differs by member: it is the most.
 func (m *Machine) size() share.Size {
 	var most share.Size
-	if m.world == nil {
-		return most
-	}
-	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && mem.in(&m.world.record) {
+	for _, mem := range m.members {
+		if m.world == nil || mem.in(&m.world.record) {
 			size := &mem.report.Size
 			most = share.Size{State: max(most.State, size.State), Own: max(most.Own, size.Own), Written: max(most.Written, size.Written)}
 		}

@@ -74,8 +74,10 @@ type Made struct {
 
 // Answer is one line.
 type Answer struct {
-	// Room is how many bytes the file is to have; nothing else is said with it, and another answer follows.
-	Room uint64 `json:"room,omitempty"`
+	// Room is how many bytes the file is to have, and Size how large the state is of which it is a part, which an older uploader
+	// leaves out; nothing else is said with it, and another answer follows.
+	Room uint64     `json:"room,omitempty"`
+	Size *wire.Size `json:"size,omitempty"`
 	// Part is what the room is for, with Path; empty for the file that came with the request.
 	Part string `json:"part,omitempty"`
 	// Error is what is wrong, empty for nothing, and Passing whether that may be over later.
@@ -132,7 +134,7 @@ var ErrPassing = errors.New("not now")
 // Ask sends a request to the uploader at a socket, with the files that belong to it, and waits for the answer.
 // When ctx ends the uploader breaks off. Errors: ErrPassing, or what is wrong for good.
 func Ask(ctx context.Context, socket string, request Request, files ...*os.File) (*Answer, error) {
-	return AskForParts(ctx, socket, request, noParts, files...)
+	return AskForParts(ctx, socket, request, noParts, nil, files...)
 }
 
 func noParts(path, part string) (*os.File, error) {
@@ -141,18 +143,22 @@ func noParts(path, part string) (*os.File, error) {
 
 // AskPaced is Ask for a save whose pace may change before it is answered.
 func AskPaced(ctx context.Context, socket string, request Request, paces <-chan Pace, files ...*os.File) (*Answer, error) {
-	return ask(ctx, socket, request, paces, noParts, files)
+	return ask(ctx, socket, request, paces, noParts, func(wire.Size) {}, files)
 }
 
 // Maker makes the file for a part of the checkpoint at a path. The caller keeps it open until the answer is there.
 type Maker func(path, part string) (*os.File, error)
 
-// AskForParts is Ask for a restore, whose checkpoint may come in parts.
-func AskForParts(ctx context.Context, socket string, request Request, maker Maker, files ...*os.File) (*Answer, error) {
-	return ask(ctx, socket, request, nil, maker, files)
+// AskForParts is Ask for a restore, whose checkpoint may come in parts. measured is told how large it is before there is room for
+// it, and nil for nobody.
+func AskForParts(ctx context.Context, socket string, request Request, maker Maker, measured func(wire.Size), files ...*os.File) (*Answer, error) {
+	if measured == nil {
+		measured = func(wire.Size) {}
+	}
+	return ask(ctx, socket, request, nil, maker, measured, files)
 }
 
-func ask(ctx context.Context, socket string, request Request, paces <-chan Pace, maker Maker, files []*os.File) (*Answer, error) {
+func ask(ctx context.Context, socket string, request Request, paces <-chan Pace, maker Maker, measured func(wire.Size), files []*os.File) (*Answer, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the uploader does not answer: %w", ErrPassing, err)
@@ -171,6 +177,9 @@ func ask(ctx context.Context, socket string, request Request, paces <-chan Pace,
 	var answer *Answer
 	for answer == nil || answer.Room > 0 {
 		if answer != nil {
+			if answer.Size != nil {
+				measured(*answer.Size)
+			}
 			if err := makeRoom(line, answer, maker, files); err != nil {
 				return nil, fmt.Errorf("%w: ask the uploader: %w", ErrPassing, err)
 			}

@@ -434,7 +434,7 @@ func TestWhatTheSDKSays(t *testing.T) {
 		`{"type":"progress","totalSteps":6}`,
 		`{"type":"aborted","step":0,"clean":true}`,
 		`{"type":"parked","step":1}`,
-		`{"type":"snapshot","step":1,"file":"1.2.0.part","bytes":…,"size":…}`,
+		`{"type":"snapshot","step":1,"file":"1.2.0.part","bytes":…,"size":{"state":…,"own":…,"written":…}}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
 		`{"type":"finished","step":6,"clean":true}`,
@@ -460,7 +460,7 @@ func converse(listener net.Listener, page *gate.Page, folder string) []string {
 	for lines.Scan() {
 		var message struct{ Type string }
 		_ = json.Unmarshal(lines.Bytes(), &message)
-		said = append(said, regexp.MustCompile(`"bytes":\d+`).ReplaceAllString(lines.Text(), `"bytes":…`))
+		said = append(said, regexp.MustCompile(`"(bytes|state|own|written)":\d+`).ReplaceAllString(lines.Text(), `"$1":…`))
 		switch message.Type {
 		case "hello":
 			_ = sendWithFile(conn, `{"type":"welcome","protocol":2,"namespace":"n","job":"j","attempt":1,"slot":0,"slots":1,"snapshots":"`+folder+`","interval":"1.5","fds":1,"later":{}}`, page.File())

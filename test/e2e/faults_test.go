@@ -82,6 +82,21 @@ var _ = Describe("A program at fault", short, func() {
 			ContainSubstring("no snapshot could be taken"), ContainSubstring("no space left on device"))))
 	})
 
+	It("whose state is larger than anybody knew begins anew with volumes that hold it", func(ctx context.Context) {
+		const ballast = 192 << 20 // two are kept while a third is written
+		e := launchElastic(ctx, 2, 2, func(spec *v1alpha1.TrainingJobSpec) {
+			spec.Checkpoint.Memory = v1alpha1.MemoryAuto
+		}, "--epochs=35", fmt.Sprintf("--ballast=%d", ballast))
+		Eventually(e.events(ctx, v1alpha1.EventVolumesEnlarged)).Should(ContainElement(And(
+			ContainSubstring("has 512Mi for its snapshots and needs"), ContainSubstring("begins anew with volumes of 624Mi"))))
+		Eventually(e.condition(ctx, v1alpha1.ConditionSnapshotsFit)).Should(HavePrefix("True VolumesFit: "))
+		e.completes(ctx, 2*time.Minute)
+		e.expectRestarts(ctx, 0, 0)
+		status := e.get(ctx).Status
+		Expect(status.Attempt).To(HaveValue(BeEquivalentTo(2)))
+		Expect(status.Checkpoint.Size.State).To(HaveValue(BeNumerically(">=", ballast)))
+	})
+
 	// Programs are reached as processes of this machine.
 	if framework.KindFromEnvironment() != framework.Local {
 		return

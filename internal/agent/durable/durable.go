@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
@@ -71,6 +72,8 @@ type Holder interface {
 	Restored(id checkpoint.ID, file string, bytes uint64) (checkpoint.Snapshot, error)
 	Discard(file string)
 	Forget(ids ...checkpoint.ID)
+	// Measured is told how large the state of a checkpoint is, of round 0 of this attempt.
+	Measured(round uint64, size share.Size)
 }
 
 // Keeper carries out the newest orders, one save and one restore at a time. Its methods return at once, but for Close.

@@ -20,6 +20,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
+	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/uploader"
 	"github.com/concertina-dev/concertina/internal/uploader/server"
 )
@@ -210,6 +211,9 @@ func TestPartsAreSavedAndRestored(t *testing.T) {
 	restored := third.State().Restored
 	if restored.Why != "" || restored.Snapshot == nil || restored.Snapshot.ID != snapshot.ID || len(restored.Parts) != 4 {
 		t.Fatalf("it has %+v", restored)
+	}
+	if size := third.snapshots.Size(); size != (share.Size{State: 3 + 8, Own: 8}) {
+		t.Errorf("it was measured as %+v", size)
 	}
 	for i, part := range restored.Parts {
 		if part != all[i] {

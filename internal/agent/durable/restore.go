@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/share"
 	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
@@ -117,7 +119,7 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 		}
 		return last, err
 	}
-	answer, err := uploader.AskForParts(ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, maker, file)
+	answer, err := uploader.AskForParts(ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, maker, k.measured, file)
 	if err != nil {
 		return Restored{}, err
 	}
@@ -155,6 +157,11 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 		result.Parts = append(result.Parts, held)
 	}
 	return result, nil
+}
+
+// measured notes how large a checkpoint is that is about to be brought, also when there is no room for it.
+func (k *Keeper) measured(size wire.Size) {
+	k.holder.Measured(0, share.Size{State: size.State, Own: size.Own})
 }
 
 // take has a file that was brought be a snapshot, or a part of one.

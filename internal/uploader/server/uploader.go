@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/checkpoint/storage"
 	"github.com/concertina-dev/concertina/internal/share"
@@ -265,7 +266,8 @@ func (u *Uploader) load(ctx context.Context, place storage.Place, answer *upload
 	if err := file.Truncate(0); err != nil {
 		return err
 	}
-	if _, err := room(uploader.Answer{Room: max(1, snapshot.Bytes)}); err != nil {
+	size := &wire.Size{State: snapshot.Bytes, Own: snapshot.Bytes}
+	if _, err := room(uploader.Answer{Room: max(1, snapshot.Bytes), Size: size}); err != nil {
 		return err
 	}
 	if err := file.Truncate(int64(snapshot.Bytes)); err != nil {
@@ -286,23 +288,41 @@ func (u *Uploader) loadParts(ctx context.Context, reading *storage.Reading, keys
 	if !share.Whole(keys) {
 		return nil, fmt.Errorf("checkpoint %s: %w: its %d parts make no whole state", reading.Path(), storage.ErrDamaged, len(keys))
 	}
-	var parts []uploader.Part
+	var all []checkpoint.Snapshot
 	for _, key := range keys {
 		part, err := reading.Snapshot(key)
 		if err != nil {
 			return nil, err
 		}
 		part.Part = key
-		if err := u.loadPart(ctx, reading, part, room); err != nil {
+		all = append(all, part)
+	}
+	var parts []uploader.Part
+	for size, i := sizeOf(all), 0; i < len(all); i++ {
+		if err := u.loadPart(ctx, reading, all[i], size, room); err != nil {
 			return nil, err
 		}
-		parts = append(parts, uploader.PartOf(part))
+		parts = append(parts, uploader.PartOf(all[i]))
 	}
 	return parts, nil
 }
 
-func (u *Uploader) loadPart(ctx context.Context, reading *storage.Reading, part checkpoint.Snapshot, room room) error {
-	file, err := room(uploader.Answer{Room: max(1, part.Bytes), Part: part.Part, Path: reading.Path()})
+// sizeOf is how large the state of one worker is that comes in these parts: all shares, and what differs by rank, once.
+func sizeOf(parts []checkpoint.Snapshot) *wire.Size {
+	size := &wire.Size{}
+	for i := range parts {
+		if key, _ := share.Parse(parts[i].Part); key.Rank {
+			size.Own = max(size.Own, parts[i].Bytes)
+		} else {
+			size.State += parts[i].Bytes
+		}
+	}
+	size.State += size.Own
+	return size
+}
+
+func (u *Uploader) loadPart(ctx context.Context, reading *storage.Reading, part checkpoint.Snapshot, size *wire.Size, room room) error {
+	file, err := room(uploader.Answer{Room: max(1, part.Bytes), Part: part.Part, Path: reading.Path(), Size: size})
 	if err != nil {
 		return err
 	}

@@ -222,6 +222,10 @@ func TestTheWorkerMakesRoomForACheckpoint(t *testing.T) {
 	if info, err := file.Stat(); err != nil || info.Size() > 0 || asked.Room != uint64(len(content(20))) || asked.Snapshot != nil {
 		t.Fatalf("before there is room for it, it answers %+v, and the file has %d bytes (%v)", asked, info.Size(), err)
 	}
+	whole := uint64(len(content(20)))
+	if asked.Size == nil || *asked.Size != (wire.Size{State: whole, Own: whole}) {
+		t.Errorf("a state of %d bytes is said to have %+v", whole, asked.Size)
+	}
 	refused := say(uploader.Made{Error: "the volume is too small"})
 	if refused.Passing || !strings.Contains(refused.Error, "the volume is too small") || refused.Room > 0 {
 		t.Errorf("where there is no room it answers %+v", refused)
