@@ -16,3 +16,14 @@ func TestNothingIsKeptWhereTheReplayAsksForThat(t *testing.T) {
 		}
 	}
 }
+
+// What a job could give itself makes no room for more of its own workers: it is owed no more than it could have.
+func TestNobodyIsOwedWhatOnlyItsOwnWorkersLeaveRoomFor(t *testing.T) {
+	c := newCluster().withNodes(2, 8)
+	thick := c.training("thick", 1, 8, []NodeID{0, 1}, c.asking(60, 1), withPace(flat.pace(1e6, exactly)))
+	c.training("thin", 1, 14, []NodeID{1}, c.asking(1, 1), withPace(linear.pace(1e6, exactly)))
+	c.Jobs[thick].ShortSince = noon.Add(-c.Settings.Backfill)
+	if got := NewPlan(c).of(thick).Wish; got != 2 {
+		t.Errorf("it wishes for %d, there is room for 2", got)
+	}
+}

@@ -155,11 +155,17 @@ func (p *planner) keepHalves(bids []*bid, short bool) {
 }
 
 // reachable is how many workers a job could have at most if others gave all that they could: what it could never have is not kept
-// from them.
+// from them. What it could give itself is within reach as well, and no more for it.
 func (p *planner) reachable(id JobID) int32 {
-	in, size := &p.c.Jobs[id], p.size(id)
-	more := min(p.reach.of(p.growthScope(id)).beside(in.Avoid), int64(p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
-	return int32(min(int64(size)+max(more, 0), math.MaxInt32))
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	class, own := p.growthScope(id), int64(0)
+	for _, h := range j.holds {
+		if h.node >= 0 && p.classes.all[class].fits.Has(int(h.node)) && p.classes.alike(p.c.Shapes[h.shape].Request, p.classes.all[class].request) {
+			own += int64(h.times)
+		}
+	}
+	more := min(p.reach.of(class).beside(in.Avoid), int64(p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom))) - own
+	return int32(min(int64(p.size(id))+max(more, 0), math.MaxInt32))
 }
 
 // shortSince is since when a job is short.
