@@ -229,9 +229,12 @@ func TestReplayCommand(t *testing.T) {
 	if len(answer.Runs) != 1 || answer.Runs[0].Policy != "events" || answer.Runs[0].Average != 133 || answer.Runs[0].Jobs[1].JCT != 80 {
 		t.Errorf("the answer is %s", out)
 	}
+	if _, _, err := run(t, listingtest.Whole(), append(small, "--policy", "events", "--speeds", "--keep-halves=false")...); err != nil {
+		t.Error(err)
+	}
 	for _, wrong := range [][]string{
 		{"--policy", "best"}, {"--interval", "1500ms"}, {"--interval", "0s"}, {"--restart", "-1s"}, {"--pause", "-1s"}, {"--join", "-1s"},
-		{"--nodes", "0"}, {"--policy", ""}, {"-o", "picture"}, {"--fleet-config", "absent.yaml"},
+		{"--nodes", "0"}, {"--nodes", "2000000000", "--policy", "concertina"}, {"--policy", ""}, {"-o", "picture"}, {"--fleet-config", "absent.yaml"},
 	} {
 		if _, _, err := run(t, listingtest.Whole(), append(small, wrong...)...); err == nil {
 			t.Errorf("%v: no error", wrong)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/console"
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/replay"
@@ -23,6 +24,7 @@ type replaying struct {
 	options           console.ReplayOptions
 	from              fromCluster
 	interval, restart time.Duration
+	keepHalves        bool
 	policies          []string
 	profiles, config  string
 }
@@ -67,6 +69,7 @@ func (r *replaying) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.Join, "join", 30*time.Second, "with events: how long a worker takes until it can join a world; it holds its device meanwhile")
 	flags.DurationVar(&o.Pause, "pause", 300*time.Millisecond, "with events: how long a job stands still when its world changes (docs/benchmarks.md)")
 	addSight(flags, &o.Sight)
+	flags.BoolVar(&r.keepHalves, "keep-halves", true, "with --speeds: nobody has less than half of its share for longer than backfill; without, what that costs shows")
 	r.from.addFlags(flags)
 }
 
@@ -84,6 +87,10 @@ func (r *replaying) run(cmd *cobra.Command, a *access, arguments []string) error
 		return err
 	}
 	r.options.Settings = settings.Planning()
+	if !r.keepHalves {
+		r.options.Settings.Pricing = allocation.DefaultPricing
+		r.options.Settings.Pricing.NoHalves = true
+	}
 	r.options.Ticks = replay.Ticks{Interval: int64(r.interval.Seconds()), Restart: int64(r.restart.Seconds())}
 	var jobs []replay.Job
 	if r.from.asked {

@@ -39,14 +39,14 @@ func (p *planner) urge(bids []*bid, pool int64) {
 		for out.Needs > 0 && at > 0 && b.offers[at-1].size >= out.Needs {
 			at--
 		}
-		if !b.anew {
+		if b.sale == actual {
 			at = min(at, b.urgent)
 		}
 		for b.floor < at && b.offers[b.floor+1].devices-b.offers[b.floor].devices <= pool {
 			b.floor++
 			pool -= b.offers[b.floor].devices - b.offers[b.floor-1].devices
 		}
-		if !b.anew {
+		if b.sale == actual {
 			b.most = max(b.most, b.floor)
 		}
 	}

@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"cmp"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -68,12 +69,14 @@ func (p *planner) grow() {
 			n++
 		}
 		l := &level{p: p, priority: p.c.Jobs[all[0]].Priority, jobs: all[:n], cursor: map[sought]int{}}
+		p.open(int64(l.priority)) // what is left by those above is known by now
 		l.fill()
 		if l.resold = l.resell(); l.resold {
 			l.fill()
 		}
 		all = all[n:]
 	}
+	p.open(math.MinInt64)
 }
 
 // firstLook is how long a job is watched at its first size at most where sizes go by value and its pace is not known: programs take

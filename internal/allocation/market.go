@@ -31,11 +31,9 @@ type stall struct {
 	jobs      []JobID
 }
 
-// price says for each job whose pace is known how many workers it is to have at most (job.wish), as far as there is
-// room: the namespaces' shares are those by devices, and within one the jobs take from what its jobs share, those with
-// least work first, each the size that is worth most for what it costs those behind it.
+// price finds the markets in which a pace is known, those of higher priority first.
 func (p *planner) price() {
-	p.markets = nil
+	p.markets, p.opened = nil, 0
 	type key struct {
 		priority int32
 		class    classID
@@ -56,8 +54,14 @@ func (p *planner) price() {
 	p.markets = slices.DeleteFunc(p.markets, func(m *market) bool {
 		return !slices.ContainsFunc(m.jobs, func(id JobID) bool { return p.c.Jobs[id].Pace != nil })
 	})
-	for _, m := range p.markets {
-		m.open()
+}
+
+// open says for each job of at least a priority whose pace is known how many workers it is to have at most (job.wish), as far as there
+// is room: the namespaces' shares are those by devices, and within one the jobs take from what its jobs share, those with least work
+// first, each the size that is worth most for what it costs those behind it.
+func (p *planner) open(priority int64) {
+	for ; p.opened < len(p.markets) && int64(p.markets[p.opened].priority) >= priority; p.opened++ {
+		p.markets[p.opened].open()
 	}
 }
 

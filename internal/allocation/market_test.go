@@ -167,3 +167,18 @@ func TestRandomClustersWithPacesAndProcessors(t *testing.T) {
 		}
 	})
 }
+
+// Who is of lower priority shares what those of higher priority leave: nobody wishes for what they take.
+func TestLowerPrioritiesShareWhatIsLeft(t *testing.T) {
+	c := newCluster().withNodes(1, 12)
+	above := c.training("above", 1, 6, []NodeID{0}, priority(1), withPace(linear.pace(1e6, exactly)))
+	scales := c.training("scales", 1, 12, []NodeID{0}, withPace(linear.pace(1e6, exactly)))
+	other := c.training("other", 1, 12, []NodeID{0}, withPace(linear.pace(4e6, exactly)))
+	plan := NewPlan(c)
+	if got := plan.of(above).Count; got != 6 {
+		t.Fatalf("the one above has %d workers, want 6", got)
+	}
+	if sum := plan.of(scales).Wish + plan.of(other).Wish; sum != 6 {
+		t.Errorf("the others wish for %d and %d, 6 devices are left", plan.of(scales).Wish, plan.of(other).Wish)
+	}
+}

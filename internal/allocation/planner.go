@@ -46,8 +46,9 @@ type planner struct {
 	attempts []attempt
 	// held is how many surplus devices each namespace has.
 	held []int64
-	// markets are those in which a pace is known.
+	// markets are those in which a pace is known, opened how many of them have shared what there is.
 	markets []*market
+	opened  int
 	// waiters are how many gangs wait, nil until somebody asks.
 	waiters map[crowd]int
 	// offers are those of the bids of one namespace, in one row.

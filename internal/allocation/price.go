@@ -15,6 +15,8 @@ type Pricing struct {
 	Hesitation float64
 	// Trial is how many times the largest size that was measured a job may have.
 	Trial int32
+	// NoHalves is true where nobody is kept half of its share: a replay asks what that rule costs.
+	NoHalves bool
 }
 
 // DefaultPricing is what a sweep over generated workloads found best (docs/fleet.md).
@@ -58,12 +60,25 @@ type bid struct {
 	// is to have less.
 	half  int32
 	short bool
+	// kept is true once half of its share is kept for it.
+	kept bool
 	// left is how many steps are left, perNode how many workers a node holds.
 	left    float64
 	perNode int32
-	// anew is true while it is found out what it would have if nobody had any size yet.
-	anew bool
+	sale    sale
 }
+
+// sale is by which rules jobs take devices.
+type sale uint8
+
+const (
+	// actual is how it is: jobs have a size, some may not grow now, and some are kept half of their share.
+	actual sale = iota
+	// unkept is how it would be in a while if nobody was kept anything, with the sizes that jobs have.
+	unkept
+	// anew is how it would be if nobody had any size yet.
+	anew
+)
 
 // offer is one size: how many devices that are, how many seconds are left then, and what the change costs, in seconds.
 type offer struct {
@@ -73,40 +88,84 @@ type offer struct {
 }
 
 // guard finds out who would have less than half its share if changes were free, and keeps that much for those of whom
-// it has been so for as long as backfill.
+// it has been so for as long as backfill. Who was short counts as short for as long as it would be if nothing were kept for it, with
+// the sizes that there are and with what is kept for others: else what is kept for it would be taken from it again at once.
 func (p *planner) guard(bids []*bid, pool int64, others int) {
+	was := false
 	for _, b := range bids {
-		b.anew, b.floor = true, 0
+		b.sale, b.floor = anew, 0
+		was = was || !p.c.Jobs[b.id].ShortSince.IsZero()
 	}
+	p.tellShort(bids, pool, others)
+	for range mostRounds {
+		if p.keepHalves(bids, true); !was {
+			break
+		}
+		for _, b := range bids {
+			b.sale, b.floor = unkept, b.least
+		}
+		if !p.tellShort(bids, pool, others) {
+			break
+		}
+	}
+	p.keepHalves(bids, false) // it may be short of what it is to have yet
+	for _, b := range bids {
+		b.sale = actual
+	}
+}
+
+// mostRounds bounds how often it is asked who is short beside those for whom half of their share is kept. Mostly it is once.
+const mostRounds = 8
+
+// tellShort marks those who would have less than half of their share after a sale, and says whether there are any more of them. By
+// what is as it is nobody becomes short that was not: that is told by what it is to have.
+func (p *planner) tellShort(bids []*bid, pool int64, others int) (more bool) {
 	p.urge(bids, pool)
 	p.sell(bids, pool, others)
 	for _, b := range bids {
-		b.anew = false
-		b.short = b.offers[b.taken].size < b.half
-		since := p.shortSince(b)
-		if since.IsZero() {
-			since = p.c.Jobs[b.id].ShortSince // it may be short of what it is to have yet
+		if !b.short && b.offers[b.taken].size < b.half && (b.sale == anew || !p.c.Jobs[b.id].ShortSince.IsZero()) {
+			b.short, more = true, true
+		}
+	}
+	return more
+}
+
+// keepHalves keeps half of their share for those who were short for as long as backfill, and are.
+func (p *planner) keepHalves(bids []*bid, short bool) {
+	if p.c.Settings.pricing().NoHalves {
+		return
+	}
+	for _, b := range bids {
+		since := p.c.Jobs[b.id].ShortSince
+		if b.short {
+			since = p.shortSince(b)
 		}
 		end := until(since, p.c.Settings.Backfill, p.c.Now)
 		p.wake(end)
-		if since.IsZero() || !end.IsZero() {
+		if since.IsZero() || !end.IsZero() || short && !b.short || b.kept {
 			continue
 		}
 		could := p.reachable(b.id)
 		for b.least < b.urgent && b.offers[b.least].size < b.half && b.offers[b.least+1].size <= could {
 			b.least++
 		}
-		b.most = max(b.most, b.least)
+		b.most, b.kept = max(b.most, b.least), true
 		p.jobs[b.id].owed = b.half
 	}
 }
 
 // reachable is how many workers a job could have at most if others gave all that they could: what it could never have is not kept
-// from them.
+// from them. What it could give itself is within reach as well, and no more for it.
 func (p *planner) reachable(id JobID) int32 {
-	in, size := &p.c.Jobs[id], p.size(id)
-	more := min(p.reach.of(p.growthScope(id)).beside(in.Avoid), int64(p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
-	return int32(min(int64(size)+max(more, 0), math.MaxInt32))
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	class, own := p.growthScope(id), int64(0)
+	for _, h := range j.holds {
+		if h.node >= 0 && p.classes.all[class].fits.Has(int(h.node)) && p.classes.alike(p.c.Shapes[h.shape].Request, p.classes.all[class].request) {
+			own += int64(h.times)
+		}
+	}
+	more := min(p.reach.of(class).beside(in.Avoid), int64(p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom))) - own
+	return int32(min(int64(p.size(id))+max(more, 0), math.MaxInt32))
 }
 
 // shortSince is since when a job is short.
@@ -214,11 +273,11 @@ func (p *planner) sell(bids []*bid, pool int64, others int) int64 {
 // than it has taken.
 func (b *bid) take(pool int64, price float64) {
 	has, best, most := b.offers[b.taken].devices, b.taken, b.most
-	if b.anew {
+	if b.sale != actual {
 		most = len(b.offers) - 1
 	}
 	for n := b.taken + 1; n <= most && b.offers[n].devices-has <= pool; n++ {
-		if b.offers[n].cost(price, b.anew) < b.offers[best].cost(price, b.anew) {
+		if b.offers[n].cost(price, b.sale) < b.offers[best].cost(price, b.sale) {
 			best = n
 		}
 	}
@@ -226,9 +285,9 @@ func (b *bid) take(pool int64, price float64) {
 }
 
 // cost is the time that is left, and what others lose meanwhile. Where all is sold anew changes cost nothing.
-func (o *offer) cost(price float64, anew bool) float64 {
+func (o *offer) cost(price float64, by sale) float64 {
 	seconds := o.seconds
-	if !anew {
+	if by != anew {
 		seconds += o.change
 	}
 	return seconds * (1 + price*float64(o.devices))

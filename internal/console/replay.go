@@ -42,6 +42,9 @@ func ReplayPolicies() []string { return []string{"tiresias", "optimus", "concert
 
 // NewReplay runs the jobs under each of these policies.
 func NewReplay(jobs []replay.Job, policies []string, o ReplayOptions) (*Replay, error) {
+	if err := o.Cluster.Check(); err != nil {
+		return nil, err
+	}
 	r := &Replay{Jobs: len(jobs), Nodes: o.Cluster.Nodes, DevicesPerNode: o.Cluster.DevicesPerNode}
 	for _, policy := range policies {
 		result, err := o.run(jobs, policy)

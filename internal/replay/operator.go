@@ -2,6 +2,7 @@ package replay
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -45,7 +46,7 @@ func (o *operator) submit(j *Job) allocation.JobID {
 	at := beginning.Add(time.Duration(j.Submitted) * time.Second)
 	o.cluster.Jobs = append(o.cluster.Jobs, allocation.Job{
 		Name: "replay/" + j.Name, UID: j.Name, Stage: allocation.Queued, Preempts: true, Submitted: at, Queued: at,
-		Min: 1, Max: int32(j.Program.Max()),
+		Min: 1, Max: int32(min(j.Program.Max(), math.MaxInt32)),
 	})
 	if j.Deadline > 0 {
 		o.cluster.Jobs[len(o.cluster.Jobs)-1].Deadline = beginning.Add(time.Duration(j.Deadline) * time.Second)

@@ -63,10 +63,24 @@ type Cluster struct {
 // Devices is how many devices there are.
 func (c Cluster) Devices() int { return c.Nodes * c.DevicesPerNode }
 
+// mostDevices bounds what is simulated.
+const mostDevices = 1_000_000
+
+// Check says what keeps it from being simulated.
+func (c Cluster) Check() error {
+	switch {
+	case c.Nodes < 1 || c.DevicesPerNode < 1:
+		return fmt.Errorf("%d nodes with %d devices are no cluster", c.Nodes, c.DevicesPerNode)
+	case c.DevicesPerNode > mostDevices/c.Nodes:
+		return fmt.Errorf("%d nodes with %d devices are more than can be simulated, %d devices", c.Nodes, c.DevicesPerNode, mostDevices)
+	}
+	return nil
+}
+
 // check says what keeps jobs from being run on a cluster.
 func check(jobs []Job, c Cluster) error {
-	if c.Nodes < 1 || c.DevicesPerNode < 1 {
-		return fmt.Errorf("%d nodes with %d devices are no cluster", c.Nodes, c.DevicesPerNode)
+	if err := c.Check(); err != nil {
+		return err
 	}
 	if len(jobs) == 0 {
 		return fmt.Errorf("there are no jobs")

@@ -4,11 +4,11 @@ package replay
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -56,32 +56,44 @@ type bounds struct {
 // not have.
 const startOfTicks = 90
 
-// workload is one of them, and what became of it.
+// workload is one of them, and what became of it. What was published of it, and its bound, are 0 where the folder does not say.
 type workload struct {
-	load, name                string
+	load, name, file          string
 	pollux, bound             float64
 	tiresias, optimus         *replay.Result
 	ours, blind, fast, fastBl *replay.Result
+	// unkept and fastUnkept are without the rule that nobody is kept below half of its share.
+	unkept, fastUnkept *replay.Result
 }
+
+// usual is the cluster where no result was published that says on which it was.
+var usual = replay.Cluster{Nodes: 16, DevicesPerNode: 4}
 
 // Measure replays them all.
 func (b Bench) Measure() ([]figures.Figure, error) {
 	var known published
 	var least bounds
-	if err := readJSON(filepath.Join(b.Data, "pollux", "golden.json"), &known); err != nil {
-		return nil, err
-	}
-	if err := readJSON(filepath.Join(b.Data, "pollux", "bounds.json"), &least); err != nil {
-		return nil, err
-	}
-	cluster := replay.Cluster{Nodes: known.Cluster.Nodes, DevicesPerNode: known.Cluster.GPUsPerNode}
-	var all []*workload
-	for load, runs := range known.Loads {
-		for name, run := range runs {
-			all = append(all, &workload{load: load, name: name, pollux: run.Policies["pollux"].Average, bound: least.Loads[load][name].LP - startOfTicks})
+	for file, into := range map[string]any{"golden.json": &known, "bounds.json": &least} {
+		if err := readJSON(filepath.Join(b.Data, "pollux", file), into); errors.Is(err, fs.ErrNotExist) {
+			b.Say("%v: figures that need it are left out", err)
+		} else if err != nil {
+			return nil, err
 		}
 	}
-	slices.SortFunc(all, func(a, b *workload) int { return strings.Compare(a.load+a.name, b.load+b.name) })
+	cluster := usual
+	if known.Cluster.Nodes > 0 {
+		cluster = replay.Cluster{Nodes: known.Cluster.Nodes, DevicesPerNode: known.Cluster.GPUsPerNode}
+	}
+	all, err := found(filepath.Join(b.Data, "pollux"))
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range all {
+		w.pollux = known.Loads[w.load][w.name].Policies["pollux"].Average
+		if lp := least.Loads[w.load][w.name].LP; lp > startOfTicks {
+			w.bound = lp - startOfTicks
+		}
+	}
 	var group errgroup.Group
 	group.SetLimit(2)
 	for _, w := range all {
@@ -109,11 +121,7 @@ func readJSON(file string, into any) error {
 
 // run replays one workload in all ways.
 func (b Bench) run(w *workload, cluster replay.Cluster) error {
-	folder := "workloads-" + w.load
-	if w.load == "1.0" {
-		folder = "workloads"
-	}
-	jobs, err := traces.Workload(filepath.Join(b.Data, "pollux", folder, w.name+".csv"), "")
+	jobs, err := traces.Workload(w.file, "")
 	if err != nil {
 		return err
 	}
@@ -122,28 +130,31 @@ func (b Bench) run(w *workload, cluster replay.Cluster) error {
 	sees := replay.Sight{Speeds: true, Noise: b.Noise, Seed: b.Seed}
 	blind := sees
 	blind.Hidden = true
+	unkept := b
+	unkept.Settings.Pricing = allocation.DefaultPricing
+	unkept.Settings.Pricing.NoHalves = true
+	planned := func(b Bench, sight replay.Sight) func() (*replay.Result, error) {
+		return func() (*replay.Result, error) {
+			return ticks.Run(jobs, cluster, replay.NewPlanned(cluster, b.Settings, restart, sight))
+		}
+	}
+	events := func(b Bench, sight replay.Sight) func() (*replay.Result, error) {
+		return func() (*replay.Result, error) {
+			return replay.Events{Join: b.Join, Pause: b.Pause, Settings: b.Settings, Sight: sight}.Run(jobs, cluster)
+		}
+	}
 	for _, one := range []struct {
 		result **replay.Result
 		run    func() (*replay.Result, error)
 	}{
 		{&w.tiresias, func() (*replay.Result, error) { return ticks.Run(jobs, cluster, replay.NewTiresias(cluster)) }},
 		{&w.optimus, func() (*replay.Result, error) { return ticks.Run(jobs, cluster, replay.NewOptimus(cluster)) }},
-		{&w.ours, func() (*replay.Result, error) {
-			return ticks.Run(jobs, cluster, replay.NewPlanned(cluster, b.Settings, restart, sees))
-		}},
-		{&w.blind, func() (*replay.Result, error) {
-			return ticks.Run(jobs, cluster, replay.NewPlanned(cluster, b.Settings, restart, blind))
-		}},
-		{&w.fast, func() (*replay.Result, error) { return b.events(sees).Run(jobs, cluster) }},
-		{&w.fastBl, func() (*replay.Result, error) { return b.events(blind).Run(jobs, cluster) }},
+		{&w.ours, planned(b, sees)}, {&w.blind, planned(b, blind)}, {&w.unkept, planned(unkept, sees)},
+		{&w.fast, events(b, sees)}, {&w.fastBl, events(b, blind)}, {&w.fastUnkept, events(unkept, sees)},
 	} {
 		if *one.result, err = one.run(); err != nil {
 			return fmt.Errorf("%s at load %s: %w", w.name, w.load, err)
 		}
 	}
 	return nil
-}
-
-func (b Bench) events(sight replay.Sight) replay.Events {
-	return replay.Events{Join: b.Join, Pause: b.Pause, Settings: b.Settings, Sight: sight}
 }

@@ -1,12 +1,13 @@
 package replay
 
 import (
+	"math"
 	"slices"
 
 	"github.com/concertina-dev/concertina/hack/bench/figures"
 )
 
-// ratio is one figure: of each workload a number, and of these the mean or the largest.
+// ratio is one figure: of each workload a number, not finite where one of the two is not known, and of these the mean or the largest.
 type ratio struct {
 	name    string
 	of      func(w *workload) float64
@@ -34,6 +35,8 @@ var ratios = []ratio{
 	{"fastpause_jct_over_bound_mean", func(w *workload) float64 { return w.fast.Average / w.bound }, false},
 	{"fastpause_resizes_per_job_mean", func(w *workload) float64 { return w.fast.ResizesPerJob }, false},
 	{"fastpause_blind_jct_over_tiresias_mean", func(w *workload) float64 { return w.fastBl.Average / w.tiresias.Average }, false},
+	{"halfshare_cost_jct", func(w *workload) float64 { return w.ours.Average/w.unkept.Average - 1 }, false},
+	{"fastpause_halfshare_cost_jct", func(w *workload) float64 { return w.fast.Average/w.fastUnkept.Average - 1 }, false},
 }
 
 // summaries are the figures of each load, and of those that fill the cluster (1.0 and above) together.
@@ -46,32 +49,38 @@ func summaries(all []*workload) []figures.Figure {
 			loads = append(loads, w.load)
 		}
 		of[w.load] = append(of[w.load], w)
-		if w.load >= "1.0" {
+		if w.atLoad() >= 1 {
 			full = append(full, w)
 		}
 	}
 	var out []figures.Figure
 	for _, r := range ratios {
-		if len(full) > 0 {
-			out = append(out, r.figure("", full))
-		}
+		out = append(out, r.figure("", full)...)
 		for _, load := range loads {
-			out = append(out, r.figure("_load_"+load, of[load]))
+			out = append(out, r.figure("_load_"+load, of[load])...)
 		}
 	}
 	return out
 }
 
-func (r *ratio) figure(suffix string, some []*workload) figures.Figure {
-	sum, most := 0.0, 0.0
+// figure is of those workloads of which it is known; none where it is of none.
+func (r *ratio) figure(suffix string, some []*workload) []figures.Figure {
+	sum, most, known := 0.0, math.Inf(-1), 0
 	for _, w := range some {
 		x := r.of(w)
+		if math.IsInf(x, 0) || math.IsNaN(x) {
+			continue
+		}
 		sum += x
 		most = max(most, x)
+		known++
 	}
-	value := sum / float64(len(some))
+	if known == 0 {
+		return nil
+	}
+	value := sum / float64(known)
 	if r.largest {
 		value = most
 	}
-	return figures.Figure{Name: r.name + suffix, Value: value, Unit: "ratio"}
+	return []figures.Figure{{Name: r.name + suffix, Value: value, Unit: "ratio"}}
 }

@@ -75,7 +75,7 @@ func (f *folder) readApplications() error {
 func (f *folder) readTables(p *replay.Profile) error {
 	p.Measured, p.Interpolated = map[replay.MeasuredAt]replay.Passes{}, map[replay.InterpolatedAt]replay.Passes{}
 	err := readTable(filepath.Join(f.path, "throughput", p.Name+".csv"), throughputColumns, func(l *line) error {
-		times := replay.Passes{All: l.positive("step_time_s"), Exchange: l.decimal("sync_time_s", 0)}
+		times := replay.Passes{All: l.positive("step_time_s", most), Exchange: l.decimal("sync_time_s", 0, most)}
 		if times.Exchange > times.All {
 			l.fault("sync_time_s is above step_time_s")
 		}
@@ -104,8 +104,8 @@ func (f *folder) readTables(p *replay.Profile) error {
 		if epoch := l.integer("epoch", 0, most); epoch != len(p.Gains[batch]) {
 			l.fault("epoch is %d, it must be %d, the next of this batch", epoch, len(p.Gains[batch]))
 		}
-		p.Gains[batch] = append(p.Gains[batch], l.positive("gain"))
-		p.Steps[batch] = append(p.Steps[batch], l.positive("iterations"))
+		p.Gains[batch] = append(p.Gains[batch], l.positive("gain", mostDecimal))
+		p.Steps[batch] = append(p.Steps[batch], l.positive("iterations", mostDecimal))
 		return nil
 	})
 }
@@ -120,7 +120,7 @@ func (f *folder) readProgress(p *replay.Profile) error {
 		if n := len(p.Progress); n > 0 {
 			least = p.Progress[n-1]
 		}
-		p.Progress = append(p.Progress, l.decimal("progress", least))
+		p.Progress = append(p.Progress, l.decimal("progress", least, mostDecimal))
 		return nil
 	})
 	if err == nil && len(p.Progress) <= p.Epochs {

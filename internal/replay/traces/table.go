@@ -111,22 +111,33 @@ func (l *line) integer(column string, least, most int) int {
 	return n
 }
 
-// decimal is a number that is not below the least.
-func (l *line) decimal(column string, least float64) float64 {
+// The bounds of numbers that are not whole: beyond them sums and quotients are no numbers any more.
+const (
+	leastDecimal = 1e-9
+	mostDecimal  = 1e15
+)
+
+// decimal is a number within bounds.
+func (l *line) decimal(column string, least, most float64) float64 {
 	x, err := strconv.ParseFloat(l.text(column), 64)
-	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+	switch {
+	case err != nil || math.IsNaN(x) || math.IsInf(x, 0):
 		l.fault("%s is %q, which is no number", column, l.text(column))
-	} else if x < least {
+	case x < least:
 		l.fault("%s is %g, it must be at least %g", column, x, least)
+	case x > most:
+		l.fault("%s is %g, it must be at most %g", column, x, most)
 	}
 	return x
 }
 
 // positive is a number above 0.
-func (l *line) positive(column string) float64 {
-	x := l.decimal(column, 0)
+func (l *line) positive(column string, most float64) float64 {
+	x := l.decimal(column, 0, most)
 	if x == 0 {
 		l.fault("%s is 0, it must be above", column)
+	} else if x < leastDecimal {
+		l.fault("%s is %g, it must be at least %g", column, x, leastDecimal)
 	}
 	return x
 }

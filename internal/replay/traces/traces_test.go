@@ -60,6 +60,10 @@ func TestErrorsNameFileAndLine(t *testing.T) {
 		{"no gain", "epochs/toy-batch.csv", "2,1,2,20\n", "", "a batch of 2"},
 		{"steps", "workloads/scaling.csv", "4,100", "4,0", "scaling.csv:2: steps is 0"},
 		{"parallel", "workloads/scaling.csv", "0.5,2", "0.5,0", "scaling.csv:3: parallel_s is 0"},
+		{"absurd", "workloads/scaling.csv", "0.5,2", "1e300,2", "scaling.csv:3: serial_s is 1e+300, it must be at most 1e+09"},
+		{"hardly anything", "workloads/scaling.csv", "0.5,2", "0.5,5e-324", "scaling.csv:3: parallel_s is 5e-324, it must be at least 1e-09"},
+		{"absurd time", "throughput/toy.csv", "3,1", "1e18,1", "toy.csv:3: step_time_s is 1e+18, it must be at most 1e+09"},
+		{"absurd progress", "epochs/toy-progress.csv", "2,30", "2,1e30", "toy-progress.csv:4: progress is 1e+30, it must be at most 1e+15"},
 		{"bound", "workloads/scaling.csv", "600,4", "600,5", "scaling.csv:3: workers is 5, it must be from 1 to 4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

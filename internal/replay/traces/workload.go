@@ -66,10 +66,10 @@ func Workload(file, profiles string) ([]replay.Job, error) {
 func scalingJob(l *line) replay.Job {
 	p := &replay.Scaling{
 		Steps:    int64(l.integer("steps", 1, most)),
-		Serial:   l.decimal("serial_s", 0),
-		Parallel: l.positive("parallel_s"),
-		Near:     l.decimal("near_s", 0),
-		Far:      l.decimal("far_s", 0),
+		Serial:   l.decimal("serial_s", 0, most),
+		Parallel: l.positive("parallel_s", most),
+		Near:     l.decimal("near_s", 0, most),
+		Far:      l.decimal("far_s", 0, most),
 		Most:     l.integer("max", 1, most),
 	}
 	return replay.Job{
