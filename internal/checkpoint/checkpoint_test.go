@@ -183,7 +183,7 @@ func TestCopiesStay(t *testing.T) {
 		put(t, store, ID{Round: 1, Step: 2 + step, Part: "d0.2.0123456789abcdef"}, nil)
 	}
 	want := []string{
-		"1-1.d0.2.0123456789abcdef", "1-1.d1.2.0123456789abcdef", "1-4.d0.2.0123456789abcdef",
+		"1-1.d0.2.0123456789abcdef", "1-1.d1.2.0123456789abcdef", "1-3.d0.2.0123456789abcdef", "1-4.d0.2.0123456789abcdef",
 	}
 	if diff := cmp.Diff(want, files(t, store)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

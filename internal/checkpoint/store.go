@@ -280,7 +280,8 @@ func (s *Store) Copy(of ID) {
 
 // Trim drops the oldest states beyond those to keep, but neither the one that came last, which is wanted
 // even if it is old, nor those that are relied on, or copied. Of the states before the one that came last it drops the parts that
-// other workers gave: whoever needed them has them. Shards stay: others may have no copy besides. It is to be called after Take and Fetch, once nobody waits for them
+// other workers gave: whoever needed them has them. Shards stay: others may have no copy besides. Where there are some, what is
+// relied on or copied does not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
 //
 // With reuse the files are left to the program, which writes over them; see spares.go.
@@ -302,6 +303,10 @@ func (s *Store) Trim(reuse bool) error {
 		}
 	}
 	left := len(states)
+	if slices.ContainsFunc(kept, func(id ID) bool { return share.IsShard(id.Part) }) {
+		// Beside the newest: nobody has what another rank has yet to write of them.
+		left = len(slices.DeleteFunc(slices.Clone(states), func(id ID) bool { return id == s.relied || id == s.copied }))
+	}
 	for i := len(states) - 1; i >= 0 && left > s.keep; i-- {
 		if states[i] == s.came || states[i] == s.relied || states[i] == s.copied {
 			continue

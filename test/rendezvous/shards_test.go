@@ -30,6 +30,15 @@ func (s *sharing) startMore(workers int) {
 	s.expect()
 }
 
+// holdings are the parts that each worker holds.
+func (s *sharing) holdings() (all [][]string) {
+	for _, w := range s.workers {
+		parts, _ := w.held(s.t)
+		all = append(all, parts)
+	}
+	return all
+}
+
 // isSafe says whether a state is held on two nodes, with all of its parts.
 func (s *sharing) isSafe(beyond uint64) bool {
 	memory := s.leader.Observe(s.team.key).Memory
@@ -53,6 +62,12 @@ func TestStateInShardsIsResized(t *testing.T) {
 	if grown < after {
 		t.Errorf("growth was to lose nothing: round %d is at step %d, and was at %d", round, grown, after)
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			seen := s.leader.Observe(s.team.key)
+			t.Logf("round %d, %s, step %d, in memory %+v; held: %v", seen.Round, seen.Phase, seen.Progress.Step, seen.Memory, s.holdings())
+		}
+	})
 	eventually(t, "all shards have a copy", func() bool { return s.isSafe(grown) })
 	safe := s.leader.Observe(s.team.key).Memory.Step
 	s.workers[2].kill()
