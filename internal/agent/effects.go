@@ -98,7 +98,11 @@ func (a *agent) carryOutTalk(effect lifecycle.Effect) {
 	case lifecycle.Fetch:
 		a.fetch(effect)
 	case lifecycle.FetchAhead:
-		a.keeper.FetchAhead(wanted(effect.Snapshot, effect.Parts, effect.Holders, effect.Peers))
+		a.keeper.FetchAhead(upFront(wanted(effect.Snapshot, effect.Parts, effect.Holders, effect.Peers)))
+	case lifecycle.FetchShards:
+		a.fetchShards(effect)
+	case lifecycle.Hand:
+		a.hand(effect)
 	case lifecycle.Give:
 		a.give(effect)
 	case lifecycle.Deny:
@@ -206,8 +210,9 @@ func (a *agent) give(give lifecycle.Give) {
 		HandOver: a.config.Launch == LaunchPerProcess,
 		Restore:  world.Restore, Writer: world.Writer, Staging: stagingOf(world.Staging),
 	}
-	if world.Snapshot != nil && world.Restore {
-		files := wanted(*world.Snapshot, world.Parts, nil, nil)
+	place.Shards = shardsOf(world.Parts)
+	if world.Snapshot != nil && (world.Restore || place.Shards != nil) {
+		files := upFront(wanted(*world.Snapshot, world.Parts, nil, nil))
 		place.Snapshot = a.keeper.Path(files[0].ID)
 		for _, share := range files[1:] {
 			place.Shares = append(place.Shares, a.keeper.Path(share.ID))
@@ -242,19 +247,25 @@ func idOf(snapshot *lifecycle.Snapshot) *checkpoint.ID {
 
 // fetch gets the snapshot that a world begins with.
 func (a *agent) fetch(fetch lifecycle.Fetch) {
-	a.keeper.Fetch(wanted(*fetch.World.Snapshot, fetch.World.Parts, fetch.Holders, fetch.World.Peers), func(err error) {
-		event := lifecycle.Fetched{Round: fetch.Round}
-		if err != nil {
-			event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
-			event.Busy, event.Moved = errors.Is(err, checkpoint.ErrBusy), checkpoint.MovedIn(err)
-			for _, u := range checkpoint.UnreachedIn(err) {
-				event.Holders = append(event.Holders, lifecycle.Unreached{
-					Address: u.Holder.Address, Port: u.Holder.Port, Certificate: u.Holder.Certificate, Why: u.Why.Error(), Gave: u.Gave,
-				})
-			}
-		}
-		a.send(event)
+	a.keeper.Fetch(upFront(wanted(*fetch.World.Snapshot, fetch.World.Parts, fetch.Holders, fetch.World.Peers)), func(err error) {
+		a.send(fetchedAs(fetch.Round, err))
 	})
+}
+
+// fetchedAs says what has come of a fetch for a round.
+func fetchedAs(round uint64, err error) lifecycle.Fetched {
+	event := lifecycle.Fetched{Round: round}
+	if err == nil {
+		return event
+	}
+	event.Why, event.Unreached, event.Local = err.Error(), errors.Is(err, checkpoint.ErrUnreached), errors.Is(err, checkpoint.ErrLocal)
+	event.Busy, event.Moved = errors.Is(err, checkpoint.ErrBusy), checkpoint.MovedIn(err)
+	for _, u := range checkpoint.UnreachedIn(err) {
+		event.Holders = append(event.Holders, lifecycle.Unreached{
+			Address: u.Holder.Address, Port: u.Holder.Port, Certificate: u.Holder.Certificate, Why: u.Why.Error(), Gave: u.Gave,
+		})
+	}
+	return event
 }
 
 func stagingOf(s lifecycle.Staging) *wire.Staging {

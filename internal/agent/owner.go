@@ -81,11 +81,13 @@ func (a *agent) said(message socket.Message) {
 	case nil:
 		event.What = lifecycle.Disconnected
 	case wire.Hello:
-		event.What, event.Leaves, event.Shares = lifecycle.Connected, body.Leaves, body.Shares
+		event.What, event.Leaves, event.Shares, event.Sharded = lifecycle.Connected, body.Leaves, body.Shares, body.Sharded
 	case wire.Join:
 		event.What = lifecycle.Joined
 	case wire.Parked:
 		event.What, event.Step = lifecycle.Parked, body.Step
+	case wire.Want:
+		event.What, event.Parts = lifecycle.Wants, body.Parts
 	case wire.Aborted:
 		event.What, event.Step, event.Clean = lifecycle.Aborted, body.Step, body.Clean
 	case wire.Fault:
@@ -144,6 +146,7 @@ func (a *agent) Hear(ctx context.Context, d *rendezvousv1.Directive, sent time.T
 		if on := d.GetRelied(); on != nil {
 			a.keeper.Rely(checkpoint.ID{Round: on.GetRound(), Step: on.GetStep()})
 		}
+		a.copyShards(d.GetCopies())
 		return true
 	case <-a.leaving:
 		return true

@@ -159,6 +159,7 @@ func processOf(s standing, slot int, state socket.State) *rendezvousv1.Process {
 		Elastic:        of.Elastic,
 		Leaves:         of.Leaves,
 		LeavingStep:    of.Leaving,
+		Sharded:        of.Sharded,
 	}
 	if !of.Entering {
 		p.OwnNanos = uint64(state.OwnTime)

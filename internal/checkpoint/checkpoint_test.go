@@ -169,6 +169,32 @@ func TestAnOldSnapshotThatComesStays(t *testing.T) {
 	}
 }
 
+// The state of which copies are being made stays, and so do copies of what others have alone, as long as their state does.
+func TestCopiesStay(t *testing.T) {
+	store, other := open(t, 2), open(t, 2)
+	shard := put(t, other, ID{Round: 1, Step: 1, Part: "d1.2.0123456789abcdef"}, []byte("of another one"))
+	_, holder := serve(t, other)
+	store.Copy(shard.State())
+	put(t, store, ID{Round: 1, Step: 1, Part: "d0.2.0123456789abcdef"}, []byte("its own"))
+	if err := store.Fetch(t.Context(), fetcher, Wanted{Snapshot: shard, Holders: with(shard, holder)}); err != nil {
+		t.Fatal(err)
+	}
+	for step := range uint64(3) {
+		put(t, store, ID{Round: 1, Step: 2 + step, Part: "d0.2.0123456789abcdef"}, nil)
+	}
+	want := []string{
+		"1-1.d0.2.0123456789abcdef", "1-1.d1.2.0123456789abcdef", "1-3.d0.2.0123456789abcdef", "1-4.d0.2.0123456789abcdef",
+	}
+	if diff := cmp.Diff(want, files(t, store)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	store.Copy(ID{})
+	put(t, store, ID{Round: 1, Step: 5, Part: "d0.2.0123456789abcdef"}, nil)
+	if left := files(t, store); len(left) != 2 {
+		t.Errorf("left are %v", left)
+	}
+}
+
 // Whatever is written in whatever pieces has the hash of the file that it becomes.
 func TestHashes(t *testing.T) {
 	data := content(7, 3*blockBytes+1000)
@@ -789,7 +815,7 @@ func TestTogether(t *testing.T) {
 
 func TestIDsAndTheirNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		part := rapid.StringMatching(`|[rs][0-2]\.[3-9]\.[0-9a-f]{16}`).Draw(t, "part")
+		part := rapid.StringMatching(`|[rsd][0-2]\.[3-9]\.[0-9a-f]{16}`).Draw(t, "part")
 		id := ID{rapid.Uint64().Draw(t, "round"), rapid.Uint64().Draw(t, "step"), part}
 		if got, ok := ParseID(id.String()); !ok || got != id {
 			t.Fatalf("%v became %v, %v", id, got, ok)

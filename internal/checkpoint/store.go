@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // bufferBytes is how much of a file is in memory while it is read or written.
@@ -34,6 +36,8 @@ type Store struct {
 	// that the job relies on.
 	held                []held
 	came, fresh, relied ID
+	// copied is the state of which this worker is getting copies, or others get them from it.
+	copied ID
 	// drops counts the files that were dropped, pins the names of Pin.
 	drops, pins int
 
@@ -272,9 +276,17 @@ func (s *Store) Rely(on ID) {
 	s.relied = on.State()
 }
 
+// Copy says of which state copies are being made, so that it is kept until they are there; the zero value for none.
+func (s *Store) Copy(of ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copied = of.State()
+}
+
 // Trim drops the oldest states beyond those to keep, but neither the one that came last, which is wanted
-// even if it is old, nor the one that is relied on. Of the states before the one that came last it drops the parts that
-// other workers gave: whoever needed them has them. It is to be called after Take and Fetch, once nobody waits for them
+// even if it is old, nor those that are relied on, or copied. Of the states before the one that came last it drops the parts that
+// other workers gave: whoever needed them has them. Shards stay: others may have no copy besides. Where there are some, what is
+// relied on or copied does not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
 //
 // With reuse the files are left to the program, which writes over them; see spares.go.
@@ -283,7 +295,7 @@ func (s *Store) Trim(reuse bool) error {
 	var kept []ID
 	var dropped []ID
 	for i := range s.held {
-		if of := &s.held[i]; of.guest && of.Part != "" && of.State() != s.came {
+		if of := &s.held[i]; of.guest && of.Part != "" && of.State() != s.came && !share.IsShard(of.Part) {
 			dropped = append(dropped, of.ID)
 		} else {
 			kept = append(kept, of.ID)
@@ -296,8 +308,12 @@ func (s *Store) Trim(reuse bool) error {
 		}
 	}
 	left := len(states)
+	if slices.ContainsFunc(kept, func(id ID) bool { return share.IsShard(id.Part) }) {
+		// Beside the newest: nobody has what another rank has yet to write of them.
+		left = len(slices.DeleteFunc(slices.Clone(states), func(id ID) bool { return id == s.relied || id == s.copied }))
+	}
 	for i := len(states) - 1; i >= 0 && left > s.keep; i-- {
-		if states[i] == s.came || states[i] == s.relied {
+		if states[i] == s.came || states[i] == s.relied || states[i] == s.copied {
 			continue
 		}
 		left--

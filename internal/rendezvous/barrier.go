@@ -202,7 +202,7 @@ func (m *Machine) changed(now time.Time, w *wish) *plan {
 	p := &plan{
 		members: w.members, reason: w.reason, why: w.why, fromStep: c.step, live: w.stay, change: c,
 	}
-	if c.unsaved != "" || w.newcomers == 0 && !w.retreat && !m.onlyOthersHold(w.stay) {
+	if c.unsaved != "" || !m.sharded() && w.newcomers == 0 && !w.retreat && !m.onlyOthersHold(w.stay) {
 		return p
 	}
 	m.doubtClaims()
@@ -234,9 +234,15 @@ func (m *Machine) saveTogether(now time.Time, w *wish) bool {
 	}
 	if c.together == nil {
 		stay := slices.DeleteFunc(slices.Clone(m.world.ranks.uids), func(uid string) bool { return !w.stay[uid] })
-		c.together, c.askedAt = m.group(now, m.lateAt(w), m.thoseWhoUpload(stay)), now
+		if c.together, c.askedAt = m.allRanks(now, m.lateAt(w)), now; c.together == nil {
+			c.together = m.group(now, m.lateAt(w), m.thoseWhoUpload(stay))
+		}
 		c.alone, m.out.Publish = c.together == nil, true
 	} else if why := m.failing(now, c.together); why != "" {
+		if m.sharded() {
+			m.unsaved(now, w, "no snapshot could be taken of all shards: "+brief(why))
+			return true
+		}
 		m.note(notedResizing, "the snapshot of step %d is not written in shares: %s", c.step, brief(why))
 		c.together, c.alone, m.out.Publish = nil, true, true
 	}
@@ -290,7 +296,7 @@ func (m *Machine) savesBetter(uid, than string, w *wish) bool {
 
 // unsaved goes on after a snapshot that failed: a leave without newcomers, and growth not at all.
 func (m *Machine) unsaved(now time.Time, w *wish, why string) {
-	if w.leave && !m.parks() {
+	if w.leave && !m.parks() && !m.sharded() {
 		m.change.unsaved = why
 		m.note(notedResizing, "%s", why)
 		if next := m.wishOf(nil); next != nil && !next.retreat {

@@ -18,7 +18,7 @@ import (
 // state is a snapshot that can be had.
 type state struct {
 	Snapshot
-	// parts are its shares, in their order, and then the parts of ranks that there are, those first that can be had now; nil
+	// parts are its shares, or the shards of all ranks, in their order, and then the parts of ranks that there are, those first that can be had now; nil
 	// for a whole file.
 	parts []Snapshot
 	// holders are those who hold each of the parts, or the whole. The part of a rank may be with its
@@ -140,8 +140,12 @@ func together(of fit, keys map[share.Key]files) (s state, ok bool) {
 		s.parts, s.holders = append(s.parts, one), append(s.holders, all[one])
 		return one
 	}
+	inShards := false
+	for key := range keys {
+		inShards = inShards || key.Shard
+	}
 	for i := range of.of {
-		all := keys[share.Key{Index: i, Of: of.of, Layout: of.layout}]
+		all := keys[share.Key{Shard: inShards, Index: i, Of: of.of, Layout: of.layout}]
 		if len(all) == 0 {
 			return state{}, false
 		}
@@ -172,7 +176,7 @@ func together(of fit, keys map[share.Key]files) (s state, ok bool) {
 
 func isConnected(mem *member) bool { return mem.connected }
 
-// of is of how many shares the state is made; 0 for a whole file.
+// of is of how many shares or shards the state is made; 0 for a whole file.
 func (s *state) of() int {
 	if len(s.parts) == 0 {
 		return 0
@@ -195,7 +199,7 @@ func (s *state) ownParts() map[int]int {
 // writes says whether the member of a rank writes its part of such a state. Who is lost is not missed.
 func (m *Machine) writes(s *state, rank int) bool {
 	mem := m.members[m.world.ranks.uids[rank]]
-	return mem != nil && !m.isLost(mem) && s.Round == m.world.record.Round && m.stages(rank, s.of())
+	return mem != nil && !m.isLost(mem) && s.Round == m.world.record.Round && (inShards(s.parts) || m.stages(rank, s.of()))
 }
 
 // isComplete says whether a state lacks nothing that a member writes of it.
@@ -210,7 +214,7 @@ func (m *Machine) isComplete(s *state) bool {
 }
 
 // neededBy are the parts of a state that the worker of a rank loads: what differs by rank, of its own or else of the first
-// that can be had, and then all shares.
+// that can be had, and then all shares, or all shards, of which its programs choose.
 func neededBy(rank int32, parts []Snapshot) []Snapshot {
 	var needed, shares []Snapshot
 	for _, part := range parts {

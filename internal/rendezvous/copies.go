@@ -71,6 +71,7 @@ func (m *Machine) rely() {
 	possible := m.copiesPossible()
 	safe, isSafe := best(states, func(s *state) bool { return s.copies >= possible && m.isComplete(s) })
 	kept := m.relied != nil && slices.ContainsFunc(states, func(s state) bool { return sameState(s.Snapshot, *m.relied) })
+	waits := m.sharded() && !m.uncopied // the copies of what is relied on are under way
 	switch {
 	case isSafe && sameState(safe, newest):
 		m.relied = &newest
@@ -79,7 +80,7 @@ func (m *Machine) rely() {
 		}
 	case isSafe && (!kept || safe.Step > m.relied.Step):
 		m.relied, m.unsafe = &safe, &newest
-	case !kept, m.unsafe != nil && m.unsafe.Step < newest.Step:
+	case !kept, !waits && m.unsafe != nil && m.unsafe.Step < newest.Step:
 		m.relied, m.unsafe = &newest, &newest
 	case m.unsafe == nil:
 		m.unsafe = &newest

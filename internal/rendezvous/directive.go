@@ -24,7 +24,7 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 		d.Beat = beat
 	}
 	d.Upload, d.Restore, d.Restarts = m.uploadFor(uid), m.restoreFor(uid), m.restartsFor(mem)
-	d.Relied = m.relied
+	d.Relied, d.Copies = m.relied, m.copiesFor(mem)
 	if m.world == nil {
 		d.Hold = m.hold
 		d.Released = d.Released || mem.leaving() && !m.mayLive()
@@ -98,10 +98,10 @@ func (m *Machine) place(uid string, rank int32) *Place {
 	default:
 		p.Writer = false // others have all shares: nobody writes a large state whole besides
 	}
-	if w.adopted || m.gang.Strategy == Restart || w.live[uid] {
+	if w.adopted || m.gang.Strategy == Restart || w.live[uid] && !inShards(w.parts) {
 		return p
 	}
-	p.Restore, p.Snapshot = true, w.snapshot
+	p.Restore, p.Snapshot = !w.live[uid], w.snapshot
 	if w.snapshot != nil {
 		p.Parts = neededBy(rank, w.parts)
 		p.Holders = m.suppliers(uid, *w.snapshot, p.Parts, holdersFor(rank, p.Parts, w.holders), !m.hasBegun())

@@ -161,6 +161,8 @@ type Process struct {
 	// Barrier is the attempt of the barrier that it has been given, stop the last step before it.
 	Barrier, Stop uint64
 	Elastic       bool
+	// Sharded is true for one that has its own shard of the state, which no other process has.
+	Sharded bool
 	// Clean is true for one that has left its world with exactly the state after cleanStep steps.
 	Clean     bool
 	CleanStep uint64
@@ -243,6 +245,8 @@ type Directive struct {
 	Staging *Staging
 	// Relied is the state that the world would go back to.
 	Relied *Snapshot
+	// Copies are what the member is to get of shards that others have alone; nil while no state is being copied.
+	Copies *prefetch
 	// Restore has it bring a checkpoint back.
 	Restore *restore
 	// Restarts is how often its programs may have been started anew after they had failed; nil when its agent is to end

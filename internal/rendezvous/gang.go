@@ -54,6 +54,7 @@ func (m *Machine) leaveAttempt() {
 	}
 	m.change, m.broken, m.pending, m.retried = nil, nil, nil, nil
 	m.restoring, m.uploading, m.relied, m.unsafe = nil, nil, nil, nil
+	m.copying, m.uncopied = nil, false
 	clear(m.failedUploads)
 	clear(m.failedSaves)
 	clear(m.departed)

@@ -103,6 +103,9 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 	if !m.haveLeft(now) {
 		return nil, true
 	}
+	if m.sharded() {
+		return nil, false // the next world needs the shards of all ranks, cut otherwise: snapshots have them
+	}
 	lives := m.lives(p.members)
 	newest, held := m.newestSnapshot()
 	held = held && !m.onlyLostHold(newest) // they may end before anybody has it

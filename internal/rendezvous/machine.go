@@ -162,6 +162,10 @@ type Machine struct {
 	// since.
 	relied, unsafe *Snapshot
 	unrelied       bool
+	// copying is the state of whose shards copies are being made; nil for none. uncopied is true when that of the last one came to
+	// nothing.
+	copying  *copying
+	uncopied bool
 	// differing are the groups of holders whose shares were seen to differ; differ says so of the last one in a sentence.
 	differing []string
 	differ    string
@@ -414,6 +418,7 @@ func (m *Machine) attend(now time.Time) *plan {
 	case m.change != nil:
 		return m.advance(now)
 	}
+	m.copyShards(now)
 	m.makeDurable(now)
 	m.consider(now)
 	return nil

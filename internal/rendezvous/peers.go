@@ -1,6 +1,10 @@
 package rendezvous
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/concertina-dev/concertina/internal/share"
+)
 
 // Those who have to get a snapshot give each other what has come of it: the few that hold it could not give it to many at once, as
 // when one worker has brought it from the storage for all.
@@ -54,9 +58,9 @@ func (m *Machine) peersFor(rank int32, ranks *rankTable, receivers []int32, part
 	return peers
 }
 
-// lackedBy are the parts that the worker of a rank needs, but for those that it has.
+// lackedBy are the parts that the worker of a rank needs, but for those that it has. Which shards it gets only its programs know.
 func lackedBy(rank int32, parts, has []Snapshot) []Snapshot {
-	return slices.DeleteFunc(neededBy(rank, parts), func(part Snapshot) bool { return slices.Contains(has, part) })
+	return slices.DeleteFunc(neededBy(rank, parts), func(part Snapshot) bool { return slices.Contains(has, part) || share.IsShard(part.Part) })
 }
 
 // holder is where a member serves what it holds.

@@ -73,7 +73,7 @@ func (m *Machine) findBreak(now time.Time) {
 		if foreign, _ := m.programs(); foreign {
 			m.failForeign(lost)
 		} // else somebody has yet to start its programs, or to tell of them
-	case lost > 0 && faults == 0 && !m.someoneOut() && m.gang.Strategy == InPlace && m.parked():
+	case lost > 0 && faults == 0 && !m.someoneOut() && m.gang.Strategy == InPlace && m.parked() && !m.sharded():
 		// Whoever is left stands at the barrier with its state: the change goes on without the lost.
 	case lost > 0:
 		m.breakWorld(now, &recovery{reason: ReasonWorkerLost, why: m.lastLoss(), planned: m.change != nil})

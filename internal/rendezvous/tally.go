@@ -12,6 +12,8 @@ type tally struct {
 	// stepTime and busy are nil as long as nobody has asked.
 	stepTime *time.Duration
 	busy     *bool
+	// sharded is whether a process has its own shard of the state; nil as long as nobody has asked.
+	sharded *bool
 	// unheard is how many of the first ranks are not heard at a time, or lost.
 	unheard int
 	at      time.Time

@@ -60,14 +60,14 @@ func (m *Machine) putsOf(now time.Time, s Snapshot) []put {
 	}
 	var puts []put
 	load := map[string]uint64{}
-	ranks := 0
+	ranks, mostRanks := 0, share.MostParts-max(share.Most, at.of())
 	for i, part := range at.parts {
 		key, _ := share.Parse(part.Part)
 		by := m.putter(at.holders[i], load)
 		switch {
 		case by == "" && !key.Rank:
 			return nil
-		case by == "" || key.Rank && ranks == share.MostRanks:
+		case by == "" || key.Rank && ranks == mostRanks:
 			continue
 		case key.Rank:
 			ranks++

@@ -34,6 +34,9 @@ type worker struct {
 	looks bool
 	// shares is true of agents and programs that know shares of a state.
 	shares bool
+	// sharded is true of programs with their own shards of a state. copying is that of which copies are being made.
+	sharded bool
+	copying Snapshot
 	// vague is true of programs that never say that their state is clean, such as those of an older SDK.
 	vague bool
 
@@ -112,6 +115,8 @@ type trainee struct {
 	stepping, writing, clean bool
 	// leaving is true once it was told to save and to end.
 	leaving bool
+	// wants are the shards that it waits for; nil for none.
+	wants []string
 	// still ones make no step and hear nothing; inbox is what they have been told meanwhile.
 	still bool
 	inbox []func()
@@ -176,6 +181,7 @@ func (w *worker) heed(d delivery) (bool, error) {
 	if d.Relied != nil {
 		w.relied = Snapshot{Round: d.Relied.Round, Step: d.Relied.Step}
 	}
+	w.copy(d.Copies)
 	w.ask(&d.Directive)
 	w.store(&d.Directive)
 	if d.Round != 0 {
@@ -251,6 +257,10 @@ func (w *worker) carryOut(effect lifecycle.Effect) []lifecycle.Effect {
 		w.enter(effect)
 	case lifecycle.Fetch:
 		w.pending = append(w.pending, w.fetched(effect))
+	case lifecycle.FetchShards:
+		w.pending = append(w.pending, lifecycle.HasShards{FetchShards: effect, Fetched: w.shardsFetched(effect)})
+	case lifecycle.Hand:
+		w.say(effect.Connection, func() { w.handed(effect) })
 	case lifecycle.Give:
 		if effect.Connection == p.connection {
 			p.stop, p.armed, p.given = 0, 0, effect.Start.Round
@@ -306,7 +316,7 @@ func (w *worker) start() {
 
 func (w *worker) speak(what lifecycle.What, step uint64) {
 	w.pending = append(w.pending, lifecycle.Said{
-		Slot: 0, Connection: w.process.connection, What: what, Step: step, Clean: w.process.clean, Shares: w.shares,
+		Slot: 0, Connection: w.process.connection, What: what, Step: step, Clean: w.process.clean, Shares: w.shares, Sharded: w.sharded,
 	})
 }
 
@@ -377,6 +387,9 @@ func named(s lifecycle.Snapshot) Snapshot {
 // fetched gets the snapshot of a world from one of its holders.
 func (w *worker) fetched(f lifecycle.Fetch) lifecycle.Event {
 	for i, s := range filesOf(*f.World.Snapshot, f.World.Parts) {
+		if share.IsShard(s.Part) {
+			continue // the process says which it wants
+		}
 		w.verify(s)
 		if slices.Contains(w.snapshots, s) {
 			continue
@@ -410,12 +423,15 @@ func (w *worker) keep(s Snapshot, state history) {
 	w.snapshots = append([]Snapshot{s}, w.snapshots...)
 	// Of two states, or one and that which is relied on.
 	steps := []Snapshot{{Round: s.Round, Step: s.Step}}
-	if w.relied != steps[0] && slices.ContainsFunc(w.snapshots, func(held Snapshot) bool { return held.Round == w.relied.Round && held.Step == w.relied.Step }) {
+	if w.copying != steps[0] && w.copying.Round > 0 {
+		steps = append(steps, w.copying)
+	}
+	if w.relied != steps[0] && !slices.Contains(steps, w.relied) && slices.ContainsFunc(w.snapshots, func(held Snapshot) bool { return held.Round == w.relied.Round && held.Step == w.relied.Step }) {
 		steps = append(steps, w.relied)
 	}
 	w.snapshots = slices.DeleteFunc(w.snapshots, func(held Snapshot) bool {
 		of := Snapshot{Round: held.Round, Step: held.Step}
-		if len(steps) < 2 && !slices.Contains(steps, of) {
+		if len(steps) < 2+len(w.copied()) && !slices.Contains(steps, of) {
 			steps = append(steps, of)
 		}
 		return !slices.Contains(steps, of)
@@ -428,6 +444,10 @@ func (w *worker) keep(s Snapshot, state history) {
 func (w *worker) take(give lifecycle.Give) {
 	p, world := &w.process, give.Start.World
 	switch {
+	case slices.ContainsFunc(world.Parts, func(part lifecycle.Part) bool { return share.IsShard(part.Key) }):
+		w.takeShards(give)
+	case w.sharded && !world.Restore:
+		w.broken = fmt.Errorf("%s: round %d is to go on with shards that are cut otherwise", w.uid, give.Start.Round)
 	case world.Restore && world.Snapshot == nil || !world.Restore && p.waiting == waitingJoin:
 		if world.FromStep != 0 {
 			w.broken = fmt.Errorf("%s: round %d begins after step %d without a snapshot", w.uid, give.Start.Round, world.FromStep)
@@ -456,6 +476,8 @@ func (w *worker) take(give lifecycle.Give) {
 // abort has the process leave its world, unless it has done so.
 func (w *worker) abort() {
 	if p := &w.process; p.runs && (p.waiting == waitingNone || p.waiting == waitingParked) {
+		p.writing = p.writing || p.wants != nil // it has loaded some of its state, and not all
+		p.wants = nil
 		w.leaves(lifecycle.Aborted, WaitingAborted)
 	}
 }
@@ -493,7 +515,10 @@ func (w *worker) save(staging lifecycle.Staging) {
 	step := uint64(len(p.state))
 	s := Snapshot{Round: p.given, Step: step, Bytes: 8 * step, Hash: sha256.Sum256(fmt.Append(nil, p.state))}
 	files := []Snapshot{s}
-	if staging.Of > 0 {
+	switch {
+	case w.sharded:
+		files = w.shards(s)
+	case staging.Of > 0:
 		layout := "0123456789abcdef"
 		s.Part = share.Key{Rank: true, Index: int(p.rank), Of: staging.Of, Layout: layout}.String()
 		files = []Snapshot{s}
@@ -567,7 +592,7 @@ func (w *worker) endStep() {
 
 // trains says whether the process is in a world, and in a step or between two.
 func (w *worker) trains() bool {
-	return w.process.runs && w.process.round > 0 && w.process.waiting == waitingNone
+	return w.process.runs && w.process.round > 0 && w.process.waiting == waitingNone && w.process.wants == nil
 }
 
 // in is the world that the agent is in; one of round 0 for none.
@@ -613,7 +638,7 @@ func (w *worker) report() Report {
 		Leaves: standing.Leaves, Leaving: standing.Leaving,
 		ProgramPhase: phaseStep, Entered: w.process.entered, Done: w.process.done, LastStep: w.lastStep,
 		Samples: 10 * w.process.done, Waiting: waitingOf(standing.Waiting), Barrier: standing.Attempt,
-		Stop: standing.Stop, Elastic: standing.Elastic, OwnTime: w.ownTime,
+		Stop: standing.Stop, Elastic: standing.Elastic, Sharded: standing.Sharded, OwnTime: w.ownTime,
 	}
 	if w.fresh() {
 		p.Entered, p.Done, p.Samples, p.LastStep = 0, 0, 0, 0
@@ -654,7 +679,7 @@ func (w *worker) report() Report {
 
 func (w *worker) join(attempt int32) AgentJoined {
 	return AgentJoined{
-		UID: w.uid, Attempt: attempt, Endpoint: Endpoint{"10.0.0." + w.uid, 4000}, Serves: Server{5000, w.certificate}, Parts: w.shares, Puts: w.shares, Report: w.report(),
+		UID: w.uid, Attempt: attempt, Endpoint: Endpoint{"10.0.0." + w.uid, 4000}, Serves: Server{5000, w.certificate}, Parts: w.shares || w.sharded, Puts: w.shares || w.sharded, Report: w.report(),
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package share says how a state that is the same on all ranks is held by several workers: into how many shares it is cut,
-// who writes which of them, and what the parts of such a snapshot are named by. It is pure, and knows nothing of worlds,
-// files or transfers.
+// Package share says how the state of a job is held by several workers: into how many shares one is cut that is the same on
+// all ranks, who writes which of them, who keeps a copy of what only one rank has, and what the parts of such a snapshot are
+// named by. It is pure, and knows nothing of worlds, files or transfers.
 package share
 
 import (
@@ -17,17 +17,25 @@ const Most = 32
 // with what the first has.
 const MostRanks = 192
 
-// Key names a part: a share of what is the same on all ranks, or what differs by rank, of one worker, with the
-// description of all.
+// MostShards is of how many ranks each may have its own shard of the state: workers are told of all of them, and report
+// what they hold.
+const MostShards = 128
+
+// MostParts is how many parts a checkpoint has.
+const MostParts = Most + MostRanks
+
+// Key names a part: a share of what is the same on all ranks; or the shard of a rank, which no other one has; or what
+// differs by rank, of one worker, with the description of all.
 type Key struct {
-	// Rank is true for the part of the worker whose rank is Index; otherwise it is share Index, from 0, of Of.
-	Rank      bool
-	Index, Of int
+	// Rank is true for the part of the worker whose rank is Index, Shard for the shard of the process of that rank, of a
+	// world of Of; otherwise it is share Index, from 0, of Of.
+	Rank, Shard bool
+	Index, Of   int
 	// Layout is the same for parts that fit together: 16 hex digits.
 	Layout string
 }
 
-var form = regexp.MustCompile(`^([rs])(0|[1-9][0-9]{0,8})\.([2-9]|[1-9][0-9])\.([0-9a-f]{16})$`)
+var form = regexp.MustCompile(`^([rsd])(0|[1-9][0-9]{0,8})\.([1-9][0-9]{0,2})\.([0-9a-f]{16})$`)
 
 // Parse reads a key; ok is false when it is none.
 func Parse(text string) (key Key, ok bool) {
@@ -35,26 +43,41 @@ func Parse(text string) (key Key, ok bool) {
 	if found == nil {
 		return Key{}, false
 	}
-	key.Rank, key.Layout = found[1] == "r", found[4]
+	key.Rank, key.Shard, key.Layout = found[1] == "r", found[1] == "d", found[4]
 	key.Index, _ = strconv.Atoi(found[2])
 	key.Of, _ = strconv.Atoi(found[3])
-	return key, key.Of <= Most && (key.Rank || key.Index < key.Of)
+	switch {
+	case key.Rank:
+		return key, key.Of <= MostShards
+	case key.Shard:
+		return key, key.Of <= MostShards && key.Index < key.Of
+	}
+	return key, 2 <= key.Of && key.Of <= Most && key.Index < key.Of
+}
+
+// IsShard says whether a part of this name is the shard of a rank.
+func IsShard(name string) bool {
+	key, ok := Parse(name)
+	return ok && key.Shard
 }
 
 // String is the key as it is written.
 func (k Key) String() string {
 	kind := "s"
-	if k.Rank {
+	switch {
+	case k.Rank:
 		kind = "r"
+	case k.Shard:
+		kind = "d"
 	}
 	return fmt.Sprintf("%s%d.%d.%s", kind, k.Index, k.Of, k.Layout)
 }
 
-// Whole says whether parts with these names make a state: each share of one layout once, and what differs by rank of at least
-// one worker.
+// Whole says whether parts with these names make a state: each share, or each shard, of one layout once, and what differs by
+// rank of at least one worker.
 func Whole(names []string) bool {
 	var of Key
-	seen, shares := map[Key]bool{}, 0
+	seen, shares, shards := map[Key]bool{}, 0, 0
 	for i, name := range names {
 		key, ok := Parse(name)
 		if i == 0 {
@@ -64,9 +87,12 @@ func Whole(names []string) bool {
 			return false
 		}
 		seen[key] = true
-		if !key.Rank {
+		switch {
+		case key.Shard:
+			shards++
+		case !key.Rank:
 			shares++
 		}
 	}
-	return shares > 0 && shares == of.Of && len(seen) > shares
+	return max(shares, shards) == of.Of && min(shares, shards) == 0 && of.Of > 0 && len(seen) > of.Of
 }

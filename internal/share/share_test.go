@@ -158,20 +158,24 @@ func TestRacksAreNoBurden(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		key := Key{
-			Rank: rapid.Bool().Draw(t, "rank"), Of: rapid.IntRange(2, Most).Draw(t, "of"),
-			Layout: rapid.StringMatching(`[0-9a-f]{16}`).Draw(t, "layout"),
+		kind := rapid.IntRange(0, 2).Draw(t, "kind")
+		key := Key{Rank: kind == 1, Shard: kind == 2, Layout: rapid.StringMatching(`[0-9a-f]{16}`).Draw(t, "layout")}
+		if kind == 0 {
+			key.Of = rapid.IntRange(2, Most).Draw(t, "of")
+		} else {
+			key.Of = rapid.IntRange(1, MostShards).Draw(t, "of")
 		}
 		key.Index = rapid.IntRange(0, key.Of-1).Draw(t, "index")
 		if got, ok := Parse(key.String()); !ok || got != key {
 			t.Fatalf("%v became %v, %v", key, got, ok)
 		}
-		text := rapid.StringMatching(`[rsx]?[0-9]{0,3}\.?[0-9]{0,3}\.?[0-9a-g]{15,17}`).Draw(t, "text")
+		text := rapid.StringMatching(`[rsdx]?[0-9]{0,3}\.?[0-9]{0,3}\.?[0-9a-g]{15,17}`).Draw(t, "text")
 		if got, ok := Parse(text); ok && got.String() != text {
 			t.Fatalf("%q became %v", text, got)
 		}
 	})
-	for _, text := range []string{"", "s4.4.0123456789abcdef", "s0.1.0123456789abcdef", "s0.33.0123456789abcdef", "s00.4.0123456789abcdef", "r1.4.part"} {
+	for _, text := range []string{"", "s4.4.0123456789abcdef", "s0.1.0123456789abcdef", "s0.33.0123456789abcdef", "s00.4.0123456789abcdef", "r1.4.part",
+		"d4.4.0123456789abcdef", "d0.129.0123456789abcdef", "d0.0.0123456789abcdef"} {
 		if key, ok := Parse(text); ok {
 			t.Errorf("%q became %v", text, key)
 		}
@@ -190,7 +194,13 @@ func TestWhatMakesAState(t *testing.T) {
 		"s0" + layout + " s1" + layout + " r0" + other:                   false,
 		"s0" + layout + " s1" + layout + " r0.3.0123456789abcdef":        false,
 		"s0" + layout + " s1" + layout + " r0" + layout + " r0" + layout: false,
-		"state": false, "r0" + layout: false, "": false,
+		"d0" + layout + " d1" + layout + " r0" + layout:                  true,
+		"d0.1.0123456789abcdef r0.1.0123456789abcdef":                    true,
+		"d0" + layout + " r0" + layout + " r1" + layout:                  false,
+		"d0" + layout + " s1" + layout + " r0" + layout:                  false,
+		"d0" + layout + " d1" + layout + " s0" + layout + " r0" + layout: false,
+		"d0" + layout + " d1" + layout:                                   false,
+		"state":                                                          false, "r0" + layout: false, "": false,
 		"state s0" + layout + " s1" + layout + " r0" + layout: false,
 	} {
 		if got := Whole(strings.Fields(names)); got != want {

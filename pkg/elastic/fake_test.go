@@ -112,7 +112,7 @@ func (a *agent) welcome() *program {
 	err = p.conn.Write(wire.Welcome{
 		Type: wire.TypeWelcome, Protocol: wire.Protocol, Namespace: "team", Job: "digits", Attempt: 1,
 		Slot: p.slot, Slots: a.page.Slots(), Snapshots: a.folder, Interval: a.interval, FDs: 1,
-		Leaves: hello.Leaves && !a.old,
+		Leaves: hello.Leaves && !a.old, Sharded: hello.Sharded && !a.old,
 	}, a.page.File())
 	if err != nil {
 		a.t.Errorf("welcome: %v", err)

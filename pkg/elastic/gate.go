@@ -56,7 +56,7 @@ func OpenGate(ctx context.Context) (*Gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, welcome, slot, err := dialAgent(ctx, path, localRank, true)
+	l, welcome, slot, err := dialAgent(ctx, path, wire.Hello{LocalRank: localRank, Leaves: true})
 	if err != nil {
 		return nil, err
 	}

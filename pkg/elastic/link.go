@@ -51,6 +51,8 @@ type inbox struct {
 	// look means that the stop of the gate page may have changed. It may be set when the process is
 	// just about to park; looking once too often does no harm.
 	look bool
+	// had are the shards that were asked for last; nil for none.
+	had *wire.Had
 	// save asks for a snapshot; raise and end are verdicts.
 	save, raise, end bool
 	// leaving is true once a program that is started anew in each world was told to save and to end.
@@ -71,9 +73,8 @@ func (a *arrival) drop() {
 	}
 }
 
-// dialAgent connects to the agent and claims the slot of this process. leaves says that it asks for no world, and can
-// be told to leave the one that it was started in.
-func dialAgent(ctx context.Context, path string, localRank int, leaves bool) (*link, wire.Welcome, *gate.Slot, error) {
+// dialAgent connects to the agent, and claims the slot of this process with what hello says of it.
+func dialAgent(ctx context.Context, path string, hello wire.Hello) (*link, wire.Welcome, *gate.Slot, error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -85,7 +86,7 @@ func dialAgent(ctx context.Context, path string, localRank int, leaves bool) (*l
 		return nil, wire.Welcome{}, nil, errors.Join(fmt.Errorf("connect to the agent: %T is no unix socket", conn), conn.Close())
 	}
 	l := &link{conn: wire.NewReceiver(unix), bell: make(chan struct{}, 1)}
-	welcome, slot, err := l.hello(ctx, localRank, leaves)
+	welcome, slot, err := l.hello(ctx, hello)
 	if err != nil {
 		l.conn.CloseFiles()
 		return nil, wire.Welcome{}, nil, errors.Join(fmt.Errorf("say hello to the agent: %w", err), conn.Close())
@@ -94,10 +95,10 @@ func dialAgent(ctx context.Context, path string, localRank int, leaves bool) (*l
 	return l, welcome, slot, nil
 }
 
-func (l *link) hello(ctx context.Context, localRank int, leaves bool) (wire.Welcome, *gate.Slot, error) {
+func (l *link) hello(ctx context.Context, hello wire.Hello) (wire.Welcome, *gate.Slot, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	hello := wire.Hello{Type: wire.TypeHello, Protocol: wire.Protocol, LocalRank: localRank, Leaves: leaves}
+	hello.Type, hello.Protocol = wire.TypeHello, wire.Protocol
 	if err := l.conn.Write(hello); err != nil {
 		return wire.Welcome{}, nil, err
 	}
@@ -191,6 +192,8 @@ func (l *link) put(message any, files []*os.File) {
 	case wire.Abort:
 		l.in.aborted, l.in.reason = max(l.in.aborted, m.Round), m.Reason
 		l.leaveAborted()
+	case wire.Had:
+		l.in.had = &m
 	case wire.Go:
 		l.in.look = true
 	case wire.Save:

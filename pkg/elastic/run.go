@@ -3,6 +3,7 @@ package elastic
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -31,17 +32,22 @@ type Options struct {
 	// everyone. It is in memory twice until the first step is done, and where snapshots are written.
 	// Without State a world can only become smaller, and a loss after the first step ends the job.
 	State State
+	// Shards are what each rank has only its own interval of, such as an optimizer's moments, or the parameters of a model that
+	// is too large for one. When the number of ranks changes each gets another interval, from a snapshot that all have written.
+	// After a loss all go back to one, whatever BeginUpdate says: what the lost rank had is nowhere else. At most 128 ranks.
+	Shards []Shard
 }
 
 // Run is one process's part in a training. Its methods are for one goroutine, Report excepted.
 type Run struct {
-	shape samples.Shape
-	state State
-	slot  *gate.Slot
-	phase gate.Phase
-	ctx   context.Context
-	link  *link
-	snaps snapshots
+	shape  samples.Shape
+	state  State
+	shards []Shard
+	slot   *gate.Slot
+	phase  gate.Phase
+	ctx    context.Context
+	link   *link
+	snaps  snapshots
 
 	trained bool
 	// initial is the state that the program was started with, until a step has been made from it.
@@ -85,7 +91,10 @@ func Join(ctx context.Context, options Options) (*Run, error) {
 	if err := shape.Check(); err != nil {
 		return nil, fmt.Errorf("elastic.Options: %w", err)
 	}
-	r := &Run{shape: shape, state: options.State, ctx: ctx, next: 1, slot: gate.Private()}
+	if err := checkShards(options.Shards); err != nil {
+		return nil, fmt.Errorf("elastic.Options: %w", err)
+	}
+	r := &Run{shape: shape, state: options.State, shards: options.Shards, ctx: ctx, next: 1, slot: gate.Private()}
 	if path := os.Getenv("CONCERTINA_SOCKET"); path != "" {
 		if err := r.connect(ctx, path); err != nil {
 			return nil, err
@@ -101,9 +110,13 @@ func (r *Run) connect(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	l, welcome, slot, err := dialAgent(ctx, path, localRank, false)
+	l, welcome, slot, err := dialAgent(ctx, path, wire.Hello{LocalRank: localRank, Sharded: len(r.shards) > 0})
 	if err != nil {
 		return err
+	}
+	if len(r.shards) > 0 && !welcome.Sharded {
+		l.close()
+		return errors.New("the agent knows no state in shards: Options.Shards needs one of a newer version")
 	}
 	interval, err := parseInterval(welcome.Interval)
 	if err != nil {

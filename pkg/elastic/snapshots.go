@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 const (
@@ -45,7 +47,7 @@ type snapshots struct {
 		at   time.Time
 	}
 
-	copied  bytes.Buffer
+	copied  []bytes.Buffer
 	writing sync.WaitGroup
 	busy    atomic.Bool
 	ended   atomic.Bool
@@ -96,31 +98,42 @@ func (s *snapshots) name(step, round uint64, localRank int) string {
 	return fmt.Sprintf("%d.%d.%d.part", step, round, localRank)
 }
 
-// now writes a snapshot while the caller waits.
-func (s *snapshots) now(name string, h header, state State) wire.Snapshot {
-	return s.write(name, h.Step, func(w io.Writer) error { return writeSnapshot(w, h, state) })
+// piece is a file of a snapshot: all of it, or the part of a key.
+type piece struct {
+	key, name string
+	fill      func(io.Writer) error
 }
+
+// now writes a snapshot while the caller waits.
+func (s *snapshots) now(step uint64, pieces []piece) wire.Snapshot { return s.writeAll(step, pieces) }
 
 // later copies the state and writes the copy in the background; tell gets what came of it, unless
 // the write was ended. When the last write still goes on there is no new one.
-func (s *snapshots) later(name string, h header, state State, tell func(wire.Snapshot)) {
+func (s *snapshots) later(step uint64, pieces []piece, tell func(wire.Snapshot)) {
 	if s.busy.Load() {
 		return
 	}
 	s.writing.Wait()
 	begun := time.Now()
-	s.copied.Reset()
-	err := writeSnapshot(&s.copied, h, state)
+	copies := slices.Clone(pieces)
+	s.copied = append(s.copied, make([]bytes.Buffer, max(0, len(pieces)-len(s.copied)))...)
+	var err error
+	for i := range copies {
+		copied := &s.copied[i]
+		copied.Reset()
+		err = errors.Join(err, copies[i].fill(copied))
+		copies[i].fill = func(w io.Writer) error { return s.writeCopied(w, copied.Bytes()) }
+	}
 	s.held = time.Since(begun)
 	if err != nil {
-		tell(failed(h.Step, err))
+		tell(failed(step, err))
 		return
 	}
 	s.busy.Store(true)
 	s.ended.Store(false)
 	s.writing.Go(func() {
-		result := s.write(name, h.Step, s.writeCopied)
-		result.Size = sizeOf(uint64(s.copied.Len())) // also of one for which there is no room
+		result := s.writeAll(step, copies)
+		result.Size = sizeOfPieces(copies, func(i int) uint64 { return uint64(s.copied[i].Len()) }) // also of one for which there is no room
 		s.busy.Store(false)
 		if !s.ended.Load() {
 			tell(result)
@@ -130,8 +143,8 @@ func (s *snapshots) later(name string, h header, state State, tell func(wire.Sna
 
 var errWriteEnded = errors.New("the process leaves its world")
 
-func (s *snapshots) writeCopied(w io.Writer) error {
-	for all := s.copied.Bytes(); len(all) > 0; {
+func (s *snapshots) writeCopied(w io.Writer, all []byte) error {
+	for len(all) > 0 {
 		if s.ended.Load() {
 			return errWriteEnded
 		}
@@ -166,6 +179,26 @@ func failed(step uint64, err error) wire.Snapshot {
 	}
 }
 
+// writeAll makes all files of a snapshot, or none.
+func (s *snapshots) writeAll(step uint64, pieces []piece) wire.Snapshot {
+	if len(pieces) == 1 && pieces[0].key == "" {
+		return s.write(pieces[0].name, step, pieces[0].fill)
+	}
+	parts := []wire.Part{}
+	for i := range pieces {
+		written := s.write(pieces[i].name, step, pieces[i].fill)
+		if written.Error != "" {
+			for _, part := range parts {
+				_ = os.Remove(filepath.Join(s.folder, part.File))
+			}
+			return written
+		}
+		parts = append(parts, wire.Part{Key: pieces[i].key, File: written.File, Bytes: written.Bytes})
+	}
+	size := sizeOfPieces(pieces, func(i int) uint64 { return parts[i].Bytes })
+	return wire.Snapshot{Type: wire.TypeSnapshot, Step: step, Parts: &parts, Size: size}
+}
+
 // write makes a file of what fill writes, or none.
 func (s *snapshots) write(name string, step uint64, fill func(io.Writer) error) wire.Snapshot {
 	if s.folder == "" {
@@ -192,6 +225,22 @@ func (s *snapshots) write(name string, step uint64, fill func(io.Writer) error) 
 		return failed(step, err)
 	}
 	return wire.Snapshot{Type: wire.TypeSnapshot, Step: step, File: name, Bytes: uint64(size), Size: sizeOf(uint64(size))}
+}
+
+// sizeOfPieces is the size of a state of which a snapshot has these files with so many bytes each. Other ranks have about as much in
+// their shards.
+func sizeOfPieces(pieces []piece, bytes func(i int) uint64) *wire.Size {
+	size := &wire.Size{}
+	for i, p := range pieces {
+		size.Written += bytes(i)
+		if key, ok := share.Parse(p.key); ok && key.Shard {
+			size.State += bytes(i) * uint64(key.Of)
+			continue
+		}
+		size.State += bytes(i)
+		size.Own += bytes(i)
+	}
+	return size
 }
 
 // sizeOf is the size of a state with so many bytes: it comes in no shares.

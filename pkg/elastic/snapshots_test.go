@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,9 +134,9 @@ func TestGobReplacesTheState(t *testing.T) {
 
 func TestAWriteThatIsEnded(t *testing.T) {
 	s := snapshots{folder: t.TempDir()}
-	s.copied.Write(make([]byte, 5*pieceBytes))
+	all := make([]byte, 5*pieceBytes)
 	s.ended.Store(true)
-	if result := s.write("1.1.0.part", 1, s.writeCopied); !strings.Contains(result.Error, errWriteEnded.Error()) {
+	if result := s.write("1.1.0.part", 1, func(w io.Writer) error { return s.writeCopied(w, all) }); !strings.Contains(result.Error, errWriteEnded.Error()) {
 		t.Errorf("got %+v", result)
 	}
 	if left, _ := os.ReadDir(s.folder); len(left) > 0 {
@@ -149,7 +150,8 @@ func TestTheCopyIsOfItsStep(t *testing.T) {
 	state := &weights{Bias: 1}
 	told := make(chan wire.Snapshot, 1)
 	h := header{Format: snapshotFormat, Step: 4}
-	s.later("4.1.0.part", h, Gob(state), func(m wire.Snapshot) { told <- m })
+	pieces := []piece{{name: "4.1.0.part", fill: func(w io.Writer) error { return writeSnapshot(w, h, Gob(state)) }}}
+	s.later(4, pieces, func(m wire.Snapshot) { told <- m })
 	state.Bias = 2
 	s.flush()
 	message := <-told

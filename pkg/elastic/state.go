@@ -90,6 +90,8 @@ type header struct {
 
 const (
 	snapshotFormat = "concertina.dev/go/1"
+	// shardedFormat is of the part of a rank of a state in shards: how that was cut follows on the next line.
+	shardedFormat = "concertina.dev/go/1/shards"
 	// maxHeader is the longest header in bytes.
 	maxHeader = 4096
 )
@@ -120,7 +122,14 @@ func readSnapshot(r io.Reader, want header, state State) error {
 		return errNoState
 	}
 	buffered := bufio.NewReaderSize(r, maxHeader)
-	line, err := buffered.ReadSlice('\n')
+	if err := readHeader(buffered, want); err != nil {
+		return err
+	}
+	return state.Load(buffered)
+}
+
+func readHeader(r *bufio.Reader, want header) error {
+	line, err := r.ReadSlice('\n')
 	if err != nil {
 		return fmt.Errorf("its first line: %w", err)
 	}
@@ -131,5 +140,5 @@ func readSnapshot(r io.Reader, want header, state State) error {
 	if got != want {
 		return fmt.Errorf("it is of another training or step: it says %+v, and %+v is wanted", got, want)
 	}
-	return state.Load(buffered)
+	return nil
 }

@@ -131,7 +131,12 @@ func (r *Run) end() {
 func (r *Run) snapshotLater(step uint64) {
 	defer r.setPhase(r.phase)
 	r.setPhase(gate.PhaseSaving)
-	r.snaps.later(r.snapshotName(step), headerOf(r.shape, step), r.state, func(s wire.Snapshot) { r.link.say(s) })
+	pieces, err := r.pieces(step)
+	if err != nil {
+		r.link.say(failed(step, err))
+		return
+	}
+	r.snaps.later(step, pieces, func(s wire.Snapshot) { r.link.say(s) })
 }
 
 func (r *Run) snapshotName(step uint64) string {

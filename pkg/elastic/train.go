@@ -66,6 +66,7 @@ func (r *Run) trainAlone(train func(context.Context, World) error) error {
 		defer func() { _ = world.MasterListener.Close() }()
 	}
 	r.world = world
+	r.beginShards(true)
 	if err := train(r.ctx, world); err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (r *Run) trainIn(a *arrival, train func(context.Context, World) error) (nex
 	ctx, leave := context.WithCancelCause(r.ctx)
 	defer leave(nil)
 	r.world, r.err, r.arrived, r.leave = a.view(), nil, nil, leave
-	r.writer = a.Writer && r.state != nil && r.snaps.folder != ""
+	r.writer = (a.Writer && r.state != nil || len(r.shards) > 0) && r.snaps.folder != ""
 	r.worlds++
 	r.setPhase(gate.PhaseForming)
 	r.link.enter(a.Round, leave)
@@ -270,18 +271,26 @@ func (r *Run) saveNow() {
 		r.link.say(failed(r.done(), errHalfStep))
 		return
 	}
-	r.link.say(r.snaps.now(r.snapshotName(r.done()), headerOf(r.shape, r.done()), r.state))
+	pieces, err := r.pieces(r.done())
+	if err != nil {
+		r.link.say(failed(r.done(), err))
+		return
+	}
+	r.link.say(r.snaps.now(r.done(), pieces))
 }
 
 // keepInitial keeps the state that the program was started with, if it can be encoded.
 func (r *Run) keepInitial() {
-	if r.state == nil {
+	if r.state == nil && len(r.shards) == 0 {
 		r.initialErr = errNoState
 		return
 	}
 	var copied bytes.Buffer
-	if r.initialErr = r.state.Save(&copied); r.initialErr == nil {
-		r.initial = copied.Bytes()
+	if r.state != nil {
+		r.initialErr = r.state.Save(&copied)
+	}
+	if r.initialErr == nil {
+		r.initial = append([]byte{}, copied.Bytes()...)
 	}
 }
 
@@ -290,7 +299,7 @@ var errHalfStep = errors.New("the process is in the middle of a step")
 // restore brings the process to the state that its world begins with.
 func (r *Run) restore(a *arrival) error {
 	// Loading may fail half-way.
-	r.dirty = r.dirty || a.Restore
+	r.dirty = r.dirty || a.Restore || len(a.Shards) > 0
 	if err := r.load(a); err != nil {
 		return err
 	}
@@ -304,9 +313,14 @@ func (r *Run) restore(a *arrival) error {
 }
 
 func (r *Run) load(a *arrival) error {
-	switch {
-	case a.FromStep > r.shape.Steps():
+	if a.FromStep > r.shape.Steps() {
 		return fmt.Errorf("the world begins after step %d, and the training has %d", a.FromStep, r.shape.Steps())
+	}
+	if len(a.Shards) > 0 || len(r.shards) > 0 && a.FromStep > 0 {
+		return r.loadShards(a)
+	}
+	r.beginShards(true)
+	switch {
 	case !a.Restore && a.FromStep != r.done():
 		return fmt.Errorf("the world goes on after step %d with the state after step %d", a.FromStep, r.done())
 	case !a.Restore && r.dirty:
@@ -320,6 +334,8 @@ func (r *Run) load(a *arrival) error {
 		return nil
 	case a.FromStep > 0:
 		return fmt.Errorf("the world begins after step %d, and there is no snapshot of it", a.FromStep)
+	case r.initial != nil && r.worlds > 1 && r.state == nil:
+		return nil
 	case r.initial != nil && r.worlds > 1:
 		return r.state.Load(bytes.NewReader(r.initial))
 	case r.entered == 0:

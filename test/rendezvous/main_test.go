@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(leaderVariable) != "" {
 		os.Exit(leadUntilKilled())
 	}
+	if os.Getenv(shardsVariable) != "" {
+		os.Exit(trainInShards())
+	}
 	os.Exit(runWithCluster(m))
 }
 

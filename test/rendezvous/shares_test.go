@@ -37,6 +37,9 @@ type sharing struct {
 	// bytes is the size of the larger part of the state, steps the file of steps that were made; empty for none.
 	bytes int
 	steps string
+	// command is the program, with these variables besides.
+	command []string
+	extra   []string
 }
 
 // sharer is one worker.
@@ -45,13 +48,15 @@ type sharer struct {
 	output bytes.Buffer
 	memory string
 	lost   bool
+	// leaving is true for one that is to leave.
+	leaving bool
 	// attempt is the one that it is of.
 	attempt int32
 }
 
 func newSharing(t *testing.T, clean string, workers int) *sharing {
 	t.Helper()
-	s := &sharing{t: t, team: newTeam(t, workers), clean: clean, attempt: 1, binary: buildAgent(t), bytes: stateBytes}
+	s := &sharing{t: t, team: newTeam(t, workers), clean: clean, attempt: 1, binary: buildAgent(t), bytes: stateBytes, command: []string{"python3", "testdata/shares.py"}}
 	s.leader, s.address = s.team.lead(t, recorder())
 	return s
 }
@@ -78,9 +83,13 @@ func (s *sharing) expect() {
 		if s.workers[i].lost {
 			all[i].Lost, all[i].Ended = "it was killed", true
 		}
+		if s.workers[i].leaving {
+			all[i].Leaving = rendezvous.ReasonScaledDown
+			gang.Target--
+		}
 		gang.Members = append(gang.Members, all[i])
 	}
-	gang.Target = int32(len(gang.Members))
+	gang.Target += int32(len(gang.Members))
 	if s.kept != "" {
 		gang.Storage = &rendezvous.Storage{Interval: time.Second, Keep: 2, Own: true}
 	}
@@ -100,13 +109,14 @@ func (s *sharing) start() {
 		}
 	}
 	w := &sharer{memory: filepath.Join(directory, "memory"), attempt: s.attempt}
-	w.cmd = exec.Command(s.binary, "run", "--token-file", filepath.Join(directory, "token"), "--ca-file", filepath.Join(directory, "ca.crt"),
-		"--", "python3", "testdata/shares.py")
+	w.cmd = exec.Command(s.binary, append([]string{"run", "--token-file", filepath.Join(directory, "token"),
+		"--ca-file", filepath.Join(directory, "ca.crt"), "--"}, s.command...)...)
 	w.cmd.Stdout, w.cmd.Stderr = &w.output, &w.output
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	_, port, _ := strings.Cut(s.address, ":")
 	w.cmd.Env = append(os.Environ(), "PYTHONPATH="+root+"/python", "STATE_BYTES="+strconv.Itoa(s.bytes), "CLEAN="+s.clean,
 		"STEPS="+s.steps)
+	w.cmd.Env = append(w.cmd.Env, s.extra...)
 	for name, value := range map[string]string{
 		agent.EnvNamespace: s.team.key.Namespace, agent.EnvJob: s.team.key.Name, agent.EnvAttempt: strconv.Itoa(int(s.attempt)),
 		agent.EnvPodName: pod.Name, agent.EnvPodUID: string(pod.UID), agent.EnvPodIP: "127.0.0.1",

@@ -29,13 +29,17 @@ type Said struct {
 	Leaves bool
 	// Shares says with Connected that the process knows shares of a state.
 	Shares bool
+	// Sharded says with Connected that the process has its own shard of the state.
+	Sharded bool
+	// Parts are the shards that it wants, with Wants.
+	Parts []string
 }
 
 // What a process says.
 type What int
 
 // The things that matter here. Saved answers SaySave: the snapshot is there, or could not be taken. Left answers
-// SayLeave: what the program keeps is saved, and it ends.
+// SayLeave: what the program keeps is saved, and it ends. Wants asks for shards of the state that its world begins with.
 const (
 	Connected What = iota
 	Joined
@@ -46,6 +50,7 @@ const (
 	Disconnected
 	Saved
 	Left
+	Wants
 )
 
 // Armed says where a slot's process stops, after Arm.
@@ -80,6 +85,12 @@ type Unreached struct {
 	Gave        bool
 }
 
+// HasShards says that shards are there that were asked for with FetchShards, or in Fetched that they cannot be had.
+type HasShards struct {
+	FetchShards
+	Fetched
+}
+
 // Checkpointed says that the programs have had their time for a checkpoint, after Checkpoint.
 type Checkpointed struct{ Round uint64 }
 
@@ -103,6 +114,7 @@ func (Said) isEvent()         {}
 func (Armed) isEvent()        {}
 func (Interrupted) isEvent()  {}
 func (Fetched) isEvent()      {}
+func (HasShards) isEvent()    {}
 func (Checkpointed) isEvent() {}
 func (Exited) isEvent()       {}
 func (Terminated) isEvent()   {}
@@ -145,6 +157,24 @@ type Fetch struct {
 
 // FetchAhead gets a snapshot that the next world may begin with. Nothing answers.
 type FetchAhead struct{ Prefetch }
+
+// FetchShards gets shards of the state that a world begins with, for a process that waits for them. HasShards answers.
+type FetchShards struct {
+	Slot       int
+	Connection uint64
+	Round      uint64
+	World      World
+	Parts      []string
+}
+
+// Hand tells a process that the shards are there that it has asked for.
+type Hand struct {
+	Slot       int
+	Connection uint64
+	Round      uint64
+	World      World
+	Parts      []string
+}
 
 // Give tells a process that waits its next world.
 type Give struct {
@@ -225,23 +255,25 @@ type Note struct{ Text string }
 // Leave ends the agent with an exit code.
 type Leave struct{ Code int }
 
-func (Start) isEffect()      {}
-func (Remember) isEffect()   {}
-func (Trust) isEffect()      {}
-func (Enter) isEffect()      {}
-func (Fetch) isEffect()      {}
-func (FetchAhead) isEffect() {}
-func (Give) isEffect()       {}
-func (Deny) isEffect()       {}
-func (Arm) isEffect()        {}
-func (Lift) isEffect()       {}
-func (Interrupt) isEffect()  {}
-func (Word) isEffect()       {}
-func (Checkpoint) isEffect() {}
-func (Refuse) isEffect()     {}
-func (Terminate) isEffect()  {}
-func (Kill) isEffect()       {}
-func (Look) isEffect()       {}
-func (Tell) isEffect()       {}
-func (Note) isEffect()       {}
-func (Leave) isEffect()      {}
+func (Start) isEffect()       {}
+func (Remember) isEffect()    {}
+func (Trust) isEffect()       {}
+func (Enter) isEffect()       {}
+func (Fetch) isEffect()       {}
+func (FetchAhead) isEffect()  {}
+func (FetchShards) isEffect() {}
+func (Hand) isEffect()        {}
+func (Give) isEffect()        {}
+func (Deny) isEffect()        {}
+func (Arm) isEffect()         {}
+func (Lift) isEffect()        {}
+func (Interrupt) isEffect()   {}
+func (Word) isEffect()        {}
+func (Checkpoint) isEffect()  {}
+func (Refuse) isEffect()      {}
+func (Terminate) isEffect()   {}
+func (Kill) isEffect()        {}
+func (Look) isEffect()        {}
+func (Tell) isEffect()        {}
+func (Note) isEffect()        {}
+func (Leave) isEffect()       {}

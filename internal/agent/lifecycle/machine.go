@@ -114,6 +114,8 @@ func (m *Machine) Step(now time.Time, event Event) []Effect {
 		m.interrupted(now, event)
 	case Fetched:
 		effects = m.fetched(now, event)
+	case HasShards:
+		effects = m.hasShards(now, event)
 	case Checkpointed:
 		effects = m.checkpointed(now, event)
 	case Exited:
@@ -328,7 +330,7 @@ func (m *Machine) moveTo(start *Start) []Effect {
 		m.before = m.in.Round
 	}
 	m.in, m.next, m.out, m.anew, m.orders, m.supply = start, nil, false, false, orders{}, supply{}
-	m.supplied = m.shape.Strategy != InPlace || !start.World.Restore || start.World.Snapshot == nil
+	m.supplied = m.shape.Strategy != InPlace || !start.World.loads()
 	if m.supplied {
 		return []Effect{enter}
 	}

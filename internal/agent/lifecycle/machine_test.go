@@ -45,6 +45,10 @@ func text(effects []Effect) string {
 			words = append(words, fmt.Sprintf("fetch(%d)", e.World.Snapshot.Step))
 		case FetchAhead:
 			words = append(words, fmt.Sprintf("ahead(%d)", e.Snapshot.Step))
+		case FetchShards:
+			words = append(words, fmt.Sprintf("shards%d(%d)", e.Slot, len(e.Parts)))
+		case Hand:
+			words = append(words, fmt.Sprintf("hand%d(%d)", e.Slot, e.Round))
 		case Give:
 			words = append(words, fmt.Sprintf("give%d(%d)", e.Slot, e.Start.Round))
 		case Deny:

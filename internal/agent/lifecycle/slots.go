@@ -33,7 +33,11 @@ type slot struct {
 	leaving uint64
 	left    bool
 	// shares is true for one that can write its state in shares.
-	shares  bool
+	shares bool
+	// sharded is true for one that has its own shard of the state.
+	sharded bool
+	// wants are the shards that it waits for; nil for none.
+	wants   []string
 	waiting Waiting
 	// step is the number of steps done, of a process that is parked or has left its world; clean says that one
 	// that has left has the state after it.
@@ -157,13 +161,22 @@ func (m *Machine) said(e Said) []Effect {
 		s.waiting, s.raised, s.step, s.clean = WaitsFault, false, e.Step, e.Clean
 	case Finished:
 		s.waiting, s.ended, s.step, s.clean = WaitsFinished, false, e.Step, e.Clean
-	case Left:
-		return s.saidLeft(e.Step)
-	case Saved:
-		return nil // what is held now is told by who holds it
-	case Connected:
+	case Left, Wants, Saved, Connected:
+		return m.saidOtherwise(s, e)
 	}
 	return []Effect{Tell{}}
+}
+
+// saidOtherwise takes what says nothing of where a process stands.
+func (m *Machine) saidOtherwise(s *slot, e Said) []Effect {
+	switch e.What {
+	case Left:
+		return s.saidLeft(e.Step)
+	case Wants:
+		return m.wants(e.Slot, s, e.Parts)
+	default:
+		return nil // what is held now is told by who holds it
+	}
 }
 
 // disconnect notes that the process's connection has ended. Whether it had left its world stays known.
@@ -277,7 +290,7 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		s.connection, s.waiting = 0, WaitsNot
 		return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
 	default:
-		*s = slot{connection: s.connection, elastic: true, shares: s.shares, world: m.in.Round}
+		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, world: m.in.Round}
 		return []Effect{Give{Slot: i, Connection: s.connection, Start: *m.in}, Tell{}}
 	}
 }
@@ -325,6 +338,9 @@ func (m *Machine) saveLive(i int, s *slot) []Effect {
 func (m *Machine) save(i int, s *slot, step uint64) []Effect {
 	staging := m.orders.staging
 	s.savedOf = staging.Of
+	if s.sharded {
+		staging = Staging{}
+	}
 	if !s.shares && staging.Of > 0 {
 		if !slices.Contains(staging.Shares, 0) {
 			return nil
@@ -355,8 +371,8 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 		s.waiting = WaitsNot
 		return append(effects, Word{Slot: i, Connection: s.connection, Say: SayGo}, Tell{})
 	}
-	// One process of each worker writes: all of them have the same state.
-	if m.orders.barrier.Save && i == 0 && s.step == want.Step && (!s.saved || s.savedOf != m.orders.staging.Of) {
+	// One process of each worker writes where all of them have the same state.
+	if m.orders.barrier.Save && (i == 0 || s.sharded) && s.step == want.Step && (!s.saved || s.savedOf != m.orders.staging.Of) {
 		s.saved = true
 		effects = append(effects, m.save(i, s, s.step)...)
 	}

@@ -4,6 +4,8 @@ package lifecycle
 type Standing struct {
 	// Elastic is true once it has spoken to the agent.
 	Elastic bool
+	// Sharded is true for one that has its own shard of the state.
+	Sharded bool
 	Waiting Waiting
 	// Attempt and Stop are the barrier that it was given, and where that makes it stop.
 	Attempt, Stop uint64
@@ -88,7 +90,7 @@ func (m *Machine) Failure(program int) (int, bool) {
 // Process is what is known of the process of a slot.
 func (m *Machine) Process(i int) Standing {
 	s := m.slots[i]
-	standing := Standing{Elastic: s.elastic, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop, Leaves: s.leaves, Leaving: s.leaving}
+	standing := Standing{Elastic: s.elastic, Sharded: s.sharded, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop, Leaves: s.leaves, Leaving: s.leaving}
 	if m.in == nil || s.world == m.in.Round {
 		if s.keeps(s.step) {
 			standing.Clean, standing.Step = true, s.step
@@ -98,7 +100,7 @@ func (m *Machine) Process(i int) Standing {
 	}
 	// What it waits for has nothing to do with the world that it is about to enter, unless that is
 	// over before it has begun.
-	standing = Standing{Elastic: s.elastic, Entering: true}
+	standing = Standing{Elastic: s.elastic, Sharded: s.sharded, Entering: true}
 	switch {
 	case s.world == 0 && s.waiting == WaitsFault:
 		standing.Waiting = WaitsFault

@@ -48,10 +48,16 @@ func (m *Machine) fetched(now time.Time, f Fetched) []Effect {
 	if m.in == nil || f.Round != m.in.Round || m.supplied || m.stage != running {
 		return nil
 	}
-	switch {
-	case f.Why == "":
+	if f.Why == "" {
 		m.supplied, m.denied, m.supply.unreached = true, "", nil
 		return nil
+	}
+	return m.missed(now, f)
+}
+
+// missed decides what follows where some of the snapshot of this worker's world cannot be had.
+func (m *Machine) missed(now time.Time, f Fetched) []Effect {
+	switch {
 	case m.orders.abort != nil:
 		return nil // that world is over: nobody enters it any more
 	case f.Unreached || f.Busy:
@@ -110,8 +116,11 @@ func (m *Machine) fetchAgain(now time.Time) []Effect {
 		return nil
 	}
 	m.supply.again = time.Time{}
-	if m.supplied || m.orders.abort != nil {
+	switch {
+	case m.orders.abort != nil:
 		return nil
+	case m.supplied:
+		return m.fetchShards()
 	}
 	return []Effect{m.fetch()}
 }

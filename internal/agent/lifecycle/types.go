@@ -44,7 +44,8 @@ type World struct {
 	Restore        bool
 	Snapshot       *Snapshot
 	Holders, Peers []Holder
-	// Parts are what Snapshot is made of, the part of a rank first and then all shares; nil for one that is whole.
+	// Parts are what Snapshot is made of, the part of a rank first and then all shares, or all shards; nil for one that is
+	// whole. Of a state in shards processes load what they need of it also when Restore is false.
 	Parts []Part
 	// Writer is true when this worker writes snapshots. Staging is what it writes of a state that comes in shares.
 	Writer  bool

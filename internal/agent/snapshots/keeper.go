@@ -56,6 +56,10 @@ type Keeper struct {
 	noted string
 	// fetching is the fetch that was begun last; nil for none.
 	fetching *fetching
+	// copying is the one of what others have alone; nil for none.
+	copying *fetching
+	// uncopied is why the last one came to nothing.
+	uncopied string
 	// brought are the files of Make that are neither taken over nor discarded: each has a claim to room.
 	brought map[string]bool
 	// written is what waits to be taken over; nil for nothing.

@@ -66,7 +66,7 @@ func (p Place) world(slot, slots int) wire.World {
 		LocalRank: slot, LocalSize: slots,
 		WorkerRank: p.WorkerRank, Workers: p.Workers,
 		MasterAddress: p.MasterAddress, MasterPort: p.MasterPort,
-		Restore: p.Restore, Snapshot: p.Snapshot, Shares: p.Shares, Writer: p.Writer && slot == 0, Staging: p.stagingOf(slot),
+		Restore: p.Restore, Snapshot: p.Snapshot, Shares: p.Shares, Shards: p.Shards, Writer: p.Writer && slot == 0, Staging: p.stagingOf(slot),
 	}
 }
 

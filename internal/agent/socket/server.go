@@ -38,7 +38,7 @@ type Message struct {
 	Connection uint64
 	// Round is the world that the process was given last; 0 for none.
 	Round uint64
-	// Body is a wire.Hello, Join, Parked, Snapshot, Aborted, Fault, Finished, Left or Stopped; nil when the
+	// Body is a wire.Hello, Join, Parked, Want, Snapshot, Aborted, Fault, Finished, Left or Stopped; nil when the
 	// connection has ended.
 	Body any
 }
@@ -52,10 +52,11 @@ type Place struct {
 	// HandOver is true when the process of rank 0 gets the listening socket of the master port;
 	// false when a launcher binds it.
 	HandOver bool
-	// Restore, Snapshot, Shares, Writer and Staging are told to the process as they are.
+	// Restore, Snapshot, Shares, Shards, Writer and Staging are told to the process as they are.
 	Restore  bool
 	Snapshot string
 	Shares   []string
+	Shards   []string
 	Writer   bool
 	Staging  *wire.Staging
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
-// FromProgram decodes a message of a program into one of Hello, Join, Parked, Snapshot, Aborted,
+// FromProgram decodes a message of a program into one of Hello, Join, Parked, Want, Snapshot, Aborted,
 // Fault, Finished, Left, Stopped and Progress. Errors are written for the author of the program.
 func FromProgram(line []byte) (any, error) {
 	kind, err := typeOf(line)
@@ -23,6 +23,8 @@ func FromProgram(line []byte) (any, error) {
 		return decode[Join](line, nil)
 	case TypeParked:
 		return decode(line, Parked.check)
+	case TypeWant:
+		return decode(line, Want.check)
 	case TypeSnapshot:
 		return decode(line, Snapshot.check)
 	case TypeAborted:
@@ -38,11 +40,11 @@ func FromProgram(line []byte) (any, error) {
 	case TypeProgress:
 		return decode(line, Progress.check)
 	default:
-		return nil, fmt.Errorf("a program sends hello, join, parked, snapshot, aborted, fault, finished, left, stopped or progress, not type %.40q", kind)
+		return nil, fmt.Errorf("a program sends hello, join, parked, want, snapshot, aborted, fault, finished, left, stopped or progress, not type %.40q", kind)
 	}
 }
 
-// FromAgent decodes a message of the agent into one of Welcome, World, Go, Save, Abort, Raise, End,
+// FromAgent decodes a message of the agent into one of Welcome, World, Had, Go, Save, Abort, Raise, End,
 // Stop, Leave and Unknown. A message of type error becomes an error.
 func FromAgent(line []byte) (any, error) {
 	kind, err := typeOf(line)
@@ -64,6 +66,8 @@ func FromAgent(line []byte) (any, error) {
 		return decode[Raise](line, nil)
 	case TypeEnd:
 		return decode[End](line, nil)
+	case TypeHad:
+		return decode[Had](line, nil)
 	case TypeLeave:
 		return decode[Leave](line, nil)
 	case TypeStop:
@@ -120,6 +124,18 @@ func (p Progress) check() error {
 	for name, value := range p.Metrics {
 		if err := CheckMetric(name, value); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+func (w Want) check() error {
+	if len(w.Parts) > share.MostShards {
+		return fmt.Errorf("want names %d parts: at most %d", len(w.Parts), share.MostShards)
+	}
+	for _, key := range w.Parts {
+		if !share.IsShard(key) {
+			return fmt.Errorf("want names %.64q, which is no shard", key)
 		}
 	}
 	return nil

@@ -47,6 +47,8 @@ const (
 	TypeStop     = "stop"
 	TypeStopped  = "stopped"
 	TypeProgress = "progress"
+	TypeWant     = "want"
+	TypeHad      = "had"
 	TypeError    = "error"
 )
 
@@ -61,6 +63,8 @@ type Hello struct {
 	Launcher bool `json:"launcher,omitempty"`
 	// Shares is true for a program that can write its state in shares, and read it so.
 	Shares bool `json:"shares,omitempty"`
+	// Sharded is true for a program of whose state each process has its own shard: all of them write, and read what they need.
+	Sharded bool `json:"sharded,omitempty"`
 }
 
 // Welcome answers Hello; the gate page comes with it.
@@ -78,7 +82,9 @@ type Welcome struct {
 	Interval  string `json:"interval"`
 	// Leaves is true when Hello said so, and this agent knows what it means.
 	Leaves bool `json:"leaves,omitempty"`
-	FDs    int  `json:"fds"`
+	// Sharded is true when Hello said so, and this agent knows what it means.
+	Sharded bool `json:"sharded,omitempty"`
+	FDs     int  `json:"fds"`
 }
 
 // Join says that the process is ready for a world and is in none.
@@ -106,6 +112,9 @@ type World struct {
 	Restore  bool     `json:"restore"`
 	Snapshot string   `json:"snapshot,omitempty"`
 	Shares   []string `json:"shares,omitempty"`
+	// Shards names the shards of the state that there are, by their ranks: a process asks for those that it needs with Want. The
+	// process loads them, and Snapshot, also when Restore is false.
+	Shards []string `json:"shards,omitempty"`
 	// Writer is true for the process of this node that writes snapshots of its whole state. Staging says what a process
 	// writes of a state that is large enough to be shared; nil for one that writes nothing of it.
 	Writer  bool     `json:"writer"`
@@ -167,6 +176,21 @@ type Part struct {
 	Key   string `json:"key"`
 	File  string `json:"file"`
 	Bytes uint64 `json:"bytes"`
+}
+
+// Want asks for shards of the state that the world begins with, by their keys.
+type Want struct {
+	Type  string   `json:"type"`
+	Parts []string `json:"parts"`
+}
+
+// Had answers Want, in the order of its keys: File is the whole path of each part. They stay as they are until the first step
+// of the world is made.
+type Had struct {
+	Type string `json:"type"`
+	// Round is that of the world whose process has asked.
+	Round uint64 `json:"round"`
+	Parts []Part `json:"parts"`
 }
 
 // Abort asks the process to leave the world of Round at once.

@@ -58,6 +58,7 @@ func TestMessagesOfThePage(t *testing.T) {
 			wire.Snapshot{Type: "snapshot", Step: 17, Error: "no space left on device: …"}},
 		"no snapshot of this size": {`{"type":"snapshot","step":17,"error":"full","size":{"state":9,"own":3,"written":6}}`,
 			wire.Snapshot{Type: "snapshot", Step: 17, Error: "full", Size: &wire.Size{State: 9, Own: 3, Written: 6}}},
+		"want":          {`{"type":"want","parts":["d1.4.0123456789abcdef"]}`, wire.Want{Type: "want", Parts: []string{"d1.4.0123456789abcdef"}}},
 		"unknown field": {`{"type":"join","later":[1,2]}`, wire.Join{Type: "join"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,6 +86,8 @@ func TestMessagesOfTheAgent(t *testing.T) {
 			wire.World{Type: "world", Term: 1, Round: 4, Parent: 3, FromStep: 17, Size: 2, LocalSize: 1, Workers: 2,
 				MasterAddress: "10.0.0.7", MasterPort: 40123, Restore: true,
 				Snapshot: "/concertina/memory/snapshots/3-17", Writer: true, FDs: 1}},
+		"had": {`{"type":"had","round":4,"parts":[{"key":"d1.4.0123456789abcdef","file":"/a","bytes":1}]}`,
+			wire.Had{Type: "had", Round: 4, Parts: []wire.Part{{Key: "d1.4.0123456789abcdef", File: "/a", Bytes: 1}}}},
 		"go":           {`{"type":"go"}`, wire.Go{Type: "go"}},
 		"save":         {`{"type":"save","step":17}`, wire.Save{Type: "save", Step: 17}},
 		"abort":        {`{"type":"abort","round":3,"reason":"…"}`, wire.Abort{Type: "abort", Round: 3, Reason: "…"}},

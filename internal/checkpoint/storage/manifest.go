@@ -12,11 +12,13 @@ import (
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
 
-// version is the newest that is known: a manifest of version 1 has one part, which is the whole state.
+// version is the newest that is known: a manifest of version 1 has one part, which is the whole state, one of version 2
+// shares, and one of version 3 shards.
 const (
-	version       = 2
-	wholeVersion  = 1
-	partedVersion = 2
+	version        = 3
+	wholeVersion   = 1
+	partedVersion  = 2
+	shardedVersion = 3
 )
 
 const (

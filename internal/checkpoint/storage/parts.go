@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // maxRecord is the size of the largest record of a part that is read.
@@ -83,6 +84,9 @@ func (s *Storage) finish(ctx context.Context, place Place, parts []checkpoint.Sn
 			return err
 		}
 		m.Parts = append(m.Parts, *part)
+		if share.IsShard(part.Key) {
+			m.Version = shardedVersion
+		}
 	}
 	return s.complete(ctx, place, m)
 }

@@ -891,7 +891,7 @@ func (x *Probed) GetRefused() bool {
 // Snapshot names the state of a job after a step, or a part of it.
 //
 // A state is one file, or several parts that different workers hold: n shares of what is the same on all ranks, n at
-// least 2, and what differs by rank, with the description of all, as a part of each worker. Parts are made by several
+// least 2, or the shards of all n ranks, and what differs by rank, with the description of all, as a part of each worker. Parts are made by several
 // workers, of the state that each of them has; those that are made alike fit together.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -902,8 +902,8 @@ type Snapshot struct {
 	// and does not count.
 	Bytes uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Hash  []byte `protobuf:"bytes,5,opt,name=hash,proto3" json:"hash,omitempty"`
-	// Empty for a whole state, "s<I>.<N>.<LAYOUT>" for share I of N, from 0, and "r<RANK>.<N>.<LAYOUT>" for the part of the
-	// worker of that rank. LAYOUT, 16 hex digits, is the same for parts that fit together. A state that comes in parts is
+	// Empty for a whole state, "s<I>.<N>.<LAYOUT>" for share I of N, from 0, "d<RANK>.<N>.<LAYOUT>" for the shard of the process of
+	// that rank of N, and "r<RANK>.<N>.<LAYOUT>" for the part of the worker of that rank. LAYOUT, 16 hex digits, is the same for parts that fit together. A state that comes in parts is
 	// named without a part: bytes is the size of all of its shares, and hash tells it from others.
 	Part          string `protobuf:"bytes,6,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1205,7 +1205,9 @@ type Process struct {
 	LeavingStep uint64 `protobuf:"varint,15,opt,name=leaving_step,json=leavingStep,proto3" json:"leaving_step,omitempty"`
 	// How long it works in a step of its world, without what it waits for other processes, in nanoseconds: a median, as
 	// step_nanos. 0 while it is not known.
-	OwnNanos      uint64 `protobuf:"varint,16,opt,name=own_nanos,json=ownNanos,proto3" json:"own_nanos,omitempty"`
+	OwnNanos uint64 `protobuf:"varint,16,opt,name=own_nanos,json=ownNanos,proto3" json:"own_nanos,omitempty"`
+	// It has its own shard of the state, which no other process has.
+	Sharded       bool `protobuf:"varint,17,opt,name=sharded,proto3" json:"sharded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1350,6 +1352,13 @@ func (x *Process) GetOwnNanos() uint64 {
 		return x.OwnNanos
 	}
 	return 0
+}
+
+func (x *Process) GetSharded() bool {
+	if x != nil {
+		return x.Sharded
+	}
+	return false
 }
 
 type Metric struct {
@@ -1557,7 +1566,10 @@ type Directive struct {
 	// What of its state this worker is to write where barrier or abort ask for a snapshot; unset for all of it.
 	Staging *Staging `protobuf:"bytes,25,opt,name=staging,proto3" json:"staging,omitempty"`
 	// The newest state of which every part is held by somebody: it is kept until another one is. Round and step only.
-	Relied        *Snapshot `protobuf:"bytes,26,opt,name=relied,proto3" json:"relied,omitempty"`
+	Relied *Snapshot `protobuf:"bytes,26,opt,name=relied,proto3" json:"relied,omitempty"`
+	// Of this state copies are being made of the shards that one worker has alone, behind the training: keep what is here of it,
+	// and get these parts. Unset when there are none to be made.
+	Copies        *Prefetch `protobuf:"bytes,27,opt,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1728,6 +1740,13 @@ func (x *Directive) GetStaging() *Staging {
 func (x *Directive) GetRelied() *Snapshot {
 	if x != nil {
 		return x.Relied
+	}
+	return nil
+}
+
+func (x *Directive) GetCopies() *Prefetch {
+	if x != nil {
+		return x.Copies
 	}
 	return nil
 }
@@ -2195,7 +2214,7 @@ type World struct {
 	// cannot do that, or the state is small, writers do so all the same.
 	Staging *Staging `protobuf:"bytes,13,opt,name=staging,proto3" json:"staging,omitempty"`
 	// What of snapshot this worker needs, when it comes in parts: all shares, in their order, after the part of its rank
-	// or of another one.
+	// or of another one. Of a state in shards all of these, of which its processes say what they need, whether restore is set or not.
 	Parts []*Snapshot `protobuf:"bytes,14,rep,name=parts,proto3" json:"parts,omitempty"`
 	// Who gets it as well, and gives what has come of it. The parts of each are those that it is getting.
 	Peers         []*Holder `protobuf:"bytes,15,rep,name=peers,proto3" json:"peers,omitempty"`
@@ -2512,7 +2531,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x14snapshot_certificate\x18\n" +
 	" \x01(\fR\x13snapshotCertificate\x12\x14\n" +
 	"\x05parts\x18\v \x01(\bR\x05parts\x12\x12\n" +
-	"\x04puts\x18\f \x01(\bR\x04puts\"\xeb\x04\n" +
+	"\x04puts\x18\f \x01(\bR\x04puts\"\x85\x05\n" +
 	"\aProcess\x125\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1f.concertina.rendezvous.v1.PhaseR\x05phase\x12\x18\n" +
 	"\aentered\x18\x02 \x01(\x04R\aentered\x12\x12\n" +
@@ -2531,7 +2550,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"clean_step\x18\r \x01(\x04H\x00R\tcleanStep\x88\x01\x01\x12\x16\n" +
 	"\x06leaves\x18\x0e \x01(\bR\x06leaves\x12!\n" +
 	"\fleaving_step\x18\x0f \x01(\x04R\vleavingStep\x12\x1b\n" +
-	"\town_nanos\x18\x10 \x01(\x04R\bownNanosB\r\n" +
+	"\town_nanos\x18\x10 \x01(\x04R\bownNanos\x12\x18\n" +
+	"\asharded\x18\x11 \x01(\bR\ashardedB\r\n" +
 	"\v_clean_step\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -2540,7 +2560,7 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x1a\n" +
 	"\x04Exit\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\"\xe2\x06\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\"\x9e\a\n" +
 	"\tDirective\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x04R\x05round\x125\n" +
@@ -2564,7 +2584,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\arestore\x18\x17 \x01(\v2!.concertina.rendezvous.v1.RestoreR\arestore\x12\x1f\n" +
 	"\brestarts\x18\x18 \x01(\x04H\x00R\brestarts\x88\x01\x01\x12;\n" +
 	"\astaging\x18\x19 \x01(\v2!.concertina.rendezvous.v1.StagingR\astaging\x12:\n" +
-	"\x06relied\x18\x1a \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06reliedB\v\n" +
+	"\x06relied\x18\x1a \x01(\v2\".concertina.rendezvous.v1.SnapshotR\x06relied\x12:\n" +
+	"\x06copies\x18\x1b \x01(\v2\".concertina.rendezvous.v1.PrefetchR\x06copiesB\v\n" +
 	"\t_restartsJ\x04\b\v\x10\fR\x0fsnapshot_secret\"\xdc\x02\n" +
 	"\x06Upload\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
@@ -2710,25 +2731,26 @@ var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
 	18, // 24: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
 	10, // 25: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
 	9,  // 26: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
-	9,  // 27: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	9,  // 28: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	24, // 29: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
-	9,  // 30: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
-	9,  // 31: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
-	9,  // 32: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	24, // 33: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
-	9,  // 34: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	24, // 35: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
-	9,  // 36: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	24, // 37: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	10, // 38: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
-	9,  // 39: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	24, // 40: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	20, // 27: concertina.rendezvous.v1.Directive.copies:type_name -> concertina.rendezvous.v1.Prefetch
+	9,  // 28: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	9,  // 29: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	24, // 30: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
+	9,  // 31: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
+	9,  // 32: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
+	9,  // 33: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	24, // 34: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	9,  // 35: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	24, // 36: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
+	9,  // 37: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	24, // 38: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	10, // 39: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
+	9,  // 40: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	24, // 41: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }

@@ -333,7 +333,7 @@ func readProcess(p *rendezvousv1.Process) (rendezvous.Process, string) {
 		Barrier: p.GetBarrierAttempt(), Stop: p.GetStop(),
 		Clean: p.CleanStep != nil, CleanStep: p.GetCleanStep(), Leaves: p.GetLeaves(), Leaving: p.GetLeavingStep(),
 		Fault: plain.Text(p.GetFault().GetMessage()), Exited: p.GetExit() != nil, ExitCode: p.GetExit().GetCode(),
-		OwnTime: duration(p.GetOwnNanos()),
+		OwnTime: duration(p.GetOwnNanos()), Sharded: p.GetSharded(),
 	}
 	if _, known := rendezvousv1.Waiting_name[int32(p.GetWaiting())]; !known {
 		return rendezvous.Process{}, fmt.Sprintf("waiting %d is not known", p.GetWaiting())
@@ -394,6 +394,9 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 	}
 	if p := d.Prefetch; p != nil {
 		m.Prefetch = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&p.Snapshot), Parts: partMessages(p.Parts), Holders: holderMessages(p.Holders), Peers: holderMessages(p.Peers)}
+	}
+	if c := d.Copies; c != nil {
+		m.Copies = &rendezvousv1.Prefetch{Snapshot: snapshotMessage(&c.Snapshot), Parts: partMessages(c.Parts), Holders: holderMessages(c.Holders)}
 	}
 	if u := d.Upload; u != nil {
 		m.Upload = &rendezvousv1.Upload{

@@ -20,8 +20,8 @@ import (
 // statePart is the part that a snapshot is, as long as it is one file.
 const statePart = "state"
 
-// maxParts is the largest number of parts of a checkpoint: its shares, and what differs by rank.
-const maxParts = share.Most + share.MostRanks
+// maxParts is the largest number of parts of a checkpoint: its shares, or its shards, and what differs by rank.
+const maxParts = share.MostParts
 
 // maxRefused is how many checkpoints that could not be used are named.
 const maxRefused = 8

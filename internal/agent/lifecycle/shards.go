@@ -1,0 +1,67 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
+)
+
+// isSharded says whether the state that a world begins with is in shards: its processes load what they need of it, also those
+// that go on with the state that they have, since that is cut otherwise in a world of another size.
+func (w World) isSharded() bool {
+	return slices.ContainsFunc(w.Parts, func(p Part) bool { return share.IsShard(p.Key) })
+}
+
+// loads says whether processes load a snapshot when the world begins.
+func (w World) loads() bool { return w.Snapshot != nil && (w.Restore || w.isSharded()) }
+
+// wants gets shards for a process that loads the state of its world.
+func (m *Machine) wants(i int, s *slot, parts []string) []Effect {
+	if m.in == nil || s.world != m.in.Round || m.orders.abort != nil || m.stage != running {
+		return nil // it is told to leave that world
+	}
+	for _, key := range parts {
+		if !slices.ContainsFunc(m.in.World.Parts, func(p Part) bool { return p.Key == key }) {
+			why := fmt.Sprintf("%.64q is no part of the state that round %d begins with", key, m.in.Round)
+			connection := s.connection
+			s.connection, s.waiting = 0, WaitsNot
+			return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
+		}
+	}
+	s.wants = parts
+	return []Effect{m.fetchShardsFor(i)}
+}
+
+// fetchShards gets what processes still want.
+func (m *Machine) fetchShards() []Effect {
+	var effects []Effect
+	for i := range m.slots {
+		if s := &m.slots[i]; s.wants != nil && s.connection != 0 && s.world == m.in.Round {
+			effects = append(effects, m.fetchShardsFor(i))
+		}
+	}
+	return effects
+}
+
+func (m *Machine) fetchShardsFor(i int) Effect {
+	s := &m.slots[i]
+	return FetchShards{Slot: i, Connection: s.connection, Round: m.in.Round, World: m.in.World, Parts: s.wants}
+}
+
+// hasShards gives a process what it has asked for.
+func (m *Machine) hasShards(now time.Time, h HasShards) []Effect {
+	s := &m.slots[h.Slot]
+	if m.in == nil || h.FetchShards.Round != m.in.Round || m.stage != running || s.connection != h.Connection || s.wants == nil {
+		return nil
+	}
+	if h.Why != "" {
+		return m.missed(now, h.Fetched)
+	}
+	s.wants = nil
+	if !slices.ContainsFunc(m.slots, func(s slot) bool { return s.wants != nil }) {
+		m.denied, m.supply = "", supply{}
+	}
+	return []Effect{Hand{Slot: h.Slot, Connection: h.Connection, Round: m.in.Round, World: h.World, Parts: h.Parts}}
+}

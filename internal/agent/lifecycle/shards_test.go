@@ -1,0 +1,100 @@
+package lifecycle
+
+import "testing"
+
+// The transcripts in this file are of programs that have their own shards of the state.
+
+const layout = ".2.0123456789abcdef"
+
+// cutUp has a world begin with a state in the shards of two ranks.
+func cutUp(h Heard, fromStep uint64, restore bool) Heard {
+	return with(going(h, fromStep, true), func(d *Directive) {
+		d.World.Restore = restore
+		d.World.Parts = []Part{{Key: "r0" + layout}, {Key: "d0" + layout}, {Key: "d1" + layout}}
+	})
+}
+
+func wants(slot int, keys ...string) Said {
+	s := says(slot, Wants)
+	s.Parts = keys
+	return s
+}
+
+// had is what comes of a process's wish.
+func had(slot int, round uint64, f Fetched) HasShards {
+	f.Round = round
+	return HasShards{FetchShards{Slot: slot, Connection: uint64(slot) + 1, Round: round}, f}
+}
+
+func sharded(slot int) Said {
+	s := says(slot, Connected)
+	s.Sharded = true
+	return s
+}
+
+// inShards is a worker in round 1, whose processes stand at the barrier after step 17.
+func inShards(rest ...line) []line {
+	barrier := func(save bool) Heard {
+		return with(directive(1, 1, "a"), func(d *Directive) { d.Barrier = Barrier{Attempt: 1, Step: 17, Save: save} })
+	}
+	return append([]line{
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{0, sharded(0), "tell"},
+		{0, sharded(1), "tell"},
+		{0, says(0, Joined), "tell give0(1) tell"},
+		{0, says(1, Joined), "tell give1(1) tell"},
+		{1 * second, barrier(false), "arm0(17) arm1(17)"},
+		{1 * second, Armed{Slot: 0, Stop: 17}, "tell"},
+		{1 * second, Armed{Slot: 1, Stop: 17}, "tell"},
+		{1 * second, parked(0, 17), "tell"},
+		{1 * second, parked(1, 17), "tell"},
+		// Each process has something that no other one can write.
+		{2 * second, barrier(true), "save0 save1"},
+		{2 * second, saved(0, 17), ""},
+		{2 * second, saved(1, 17), ""},
+	}, rest...)
+}
+
+var shardTranscripts = map[string][]line{
+	"who stays loads too": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0, "d0"+layout, "d1"+layout), "shards0(2)"},
+		line{3 * second, wants(1, "d1"+layout), "shards1(1)"},
+		line{4 * second, had(0, 2, Fetched{}), "hand0(2)"},
+		line{4 * second, had(0, 2, Fetched{}), ""},
+		line{4 * second, had(1, 1, Fetched{}), ""},
+		line{4 * second, had(1, 2, Fetched{}), "hand1(2)"},
+	),
+	"what is no part of the state is refused": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0, "d0.3.0123456789abcdef"), "deny0"},
+	),
+	"a holder that cannot be reached is asked again": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, true), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0, "d1"+layout), "shards0(1)"},
+		line{4 * second, had(0, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
+		line{5 * second, Tick{}, "shards0(1)"},
+		line{6 * second, had(0, 2, Fetched{}), "hand0(2)"},
+	),
+	"a shard that nobody has ends the world before it begins": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0, "d1"+layout), "shards0(1)"},
+		line{4 * second, had(0, 2, Fetched{Why: "nobody has it"}), "abort0(2) abort1(2)"},
+	),
+	"nothing is got for a world that is over": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, aborting(cutUp(directive(1, 2, "b"), 17, false), false), "abort0(2) abort1(2)"},
+		line{3 * second, wants(0, "d1"+layout), ""},
+	),
+}
+
+func TestShardTranscripts(t *testing.T) {
+	for name, lines := range shardTranscripts {
+		t.Run(name, func(t *testing.T) { play(t, InPlace, lines) })
+	}
+}

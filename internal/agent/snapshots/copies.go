@@ -1,0 +1,49 @@
+package snapshots
+
+import (
+	"context"
+	"errors"
+
+	"github.com/concertina-dev/concertina/internal/checkpoint"
+)
+
+// Copy gets copies of what other workers have alone of a state, behind the training, and has what is here of it stay
+// meanwhile; with nothing wanted it only stays. It is called as long as the copies are not there: what has failed is tried
+// again by the next call. Another state ends what was copied before, and the zero value ends all.
+func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
+	if k.store == nil {
+		return
+	}
+	k.store.Copy(of)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if f := k.copying; f != nil && f.of() != of {
+		f.cancel(errors.New("copies of another state are wanted"))
+		k.copying = nil
+	}
+	if k.copying != nil || len(want) == 0 || k.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancelCause(k.ctx)
+	now := &fetching{want, ctx, cancel, make(chan struct{})}
+	k.copying = now
+	k.working.Go(func() {
+		defer cancel(nil)
+		err := k.store.Fetch(ctx, k.identity, want...)
+		k.mu.Lock()
+		mine := k.copying == now
+		if mine {
+			k.copying = nil
+		}
+		again := err != nil && k.uncopied == err.Error()
+		k.uncopied = ""
+		if err != nil {
+			k.uncopied = err.Error()
+		}
+		k.mu.Unlock()
+		if err != nil && mine && !again {
+			k.note("no copy yet of what others have alone: %v", err)
+		}
+		k.changed()
+	})
+}

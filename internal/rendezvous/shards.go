@@ -1,0 +1,159 @@
+package rendezvous
+
+import (
+	"slices"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
+)
+
+// Programs may have a state of which each process has its own shard. All of them write a snapshot then, also those that leave,
+// and all load it when the world has another size, since the state is cut otherwise there: each says itself what it needs. Live
+// state lacks the shard of whoever is lost, so a recovery goes on from a snapshot. Others have no copy of a shard but what they
+// fetch: partners on other nodes do, behind the training, of one state after another.
+
+// copyTimeout is how long copies of one state are waited for before those of a newer one are made.
+const copyTimeout = 10 * time.Minute
+
+// copying is a state of whose shards copies are being made.
+type copying struct {
+	Snapshot
+	since time.Time
+	// orders are the parts that each member is to get, by its uid.
+	orders map[string][]Snapshot
+	// members are those of whom the orders were made: who is lost gets none, and gives none.
+	members int
+}
+
+// sharded says whether processes of the world have their own shards of the state.
+func (m *Machine) sharded() bool {
+	if m.world == nil || m.gang.Strategy != InPlace {
+		return false
+	}
+	t := m.tallied()
+	if t.sharded == nil {
+		found := slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
+			mem := m.members[uid]
+			return mem != nil && slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Sharded })
+		})
+		t.sharded = &found
+	}
+	return *t.sharded
+}
+
+// inShards says whether a state in these parts is in shards.
+func inShards(parts []Snapshot) bool {
+	return slices.ContainsFunc(parts, func(p Snapshot) bool { return share.IsShard(p.Part) })
+}
+
+// allRanks is the group of all members of the world, where each has to write its own shard; nil where they have none, or one is
+// not there.
+func (m *Machine) allRanks(now, late time.Time) *group {
+	if !m.sharded() {
+		return nil
+	}
+	g := &group{said: map[string]string{}, askedAt: now, by: late}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil {
+			g.said[uid] = mem.report.SnapshotError
+		}
+		g.uids = append(g.uids, uid)
+	}
+	return g
+}
+
+// copyShards has copies made of the newest state in shards, once those of the one before are there.
+func (m *Machine) copyShards(now time.Time) {
+	if !m.sharded() || !m.world.formed() || !m.hasBegun() {
+		m.stopCopying()
+		return
+	}
+	if c := m.copying; c != nil {
+		at, held := m.stateOf(c.Snapshot)
+		switch {
+		case held && at.copies >= m.copiesPossible():
+			m.uncopied = false
+			m.stopCopying()
+		case !held, !now.Before(c.since.Add(copyTimeout)):
+			m.uncopied = true
+			m.stopCopying()
+		case c.members != m.reachable():
+			m.order(c, &at)
+			return
+		default:
+			return
+		}
+	}
+	newest, ok := m.newestSnapshot()
+	if !ok {
+		return
+	}
+	if at, held := m.stateOf(newest); held && inShards(at.parts) && at.copies < m.copiesPossible() {
+		m.copying = &copying{Snapshot: newest, since: now}
+		m.order(m.copying, &at)
+	}
+}
+
+func (m *Machine) stopCopying() {
+	if m.copying != nil {
+		m.copying, m.out.Publish = nil, true
+	}
+}
+
+// reachable is how many members of the world could get copies, or give them.
+func (m *Machine) reachable() (n int) {
+	for _, uid := range m.world.ranks.uids {
+		if m.isThere(m.members[uid]) {
+			n++
+		}
+	}
+	return n
+}
+
+// order says who gets what of a state.
+func (m *Machine) order(c *copying, at *state) {
+	var there []*member
+	var places []share.Place
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
+			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
+		}
+	}
+	var parts []Snapshot
+	var holders [][]int
+	for i, part := range at.parts {
+		if !share.IsShard(part.Part) {
+			continue
+		}
+		var ranks []int
+		for _, mem := range at.holders[i] {
+			if rank := slices.Index(there, mem); rank >= 0 {
+				ranks = append(ranks, rank)
+			}
+		}
+		slices.Sort(ranks)
+		parts, holders = append(parts, part), append(holders, ranks)
+	}
+	c.orders, c.members, m.out.Publish = map[string][]Snapshot{}, m.reachable(), true
+	for rank, got := range share.Copies(places, holders, m.copiesMeant()) {
+		for _, part := range got {
+			uid := there[rank].want.UID
+			c.orders[uid] = append(c.orders[uid], parts[part])
+		}
+	}
+}
+
+// copiesFor is what a member is told of the state that is being copied; nil for nothing.
+func (m *Machine) copiesFor(mem *member) *prefetch {
+	c := m.copying
+	if c == nil || m.world == nil || m.world.ranks.rank(mem.want.UID) < 0 {
+		return nil
+	}
+	uid := mem.want.UID
+	p := &prefetch{Snapshot: c.Snapshot, Parts: c.orders[uid]}
+	if len(p.Parts) > 0 {
+		holders, _ := m.holdersOf(c.Snapshot)
+		p.Holders = m.suppliers(uid, c.Snapshot, p.Parts, holdersFor(m.world.ranks.rank(uid), p.Parts, holders), true)
+	}
+	return p
+}

@@ -1,0 +1,221 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/share"
+)
+
+// shards are the files of a state of which each process has its own shard.
+func (w *worker) shards(s Snapshot) []Snapshot {
+	key := share.Key{Rank: true, Index: int(w.process.rank), Of: int(w.process.workers), Layout: fmt.Sprintf("%016x", w.process.workers)}
+	own := s
+	own.Part = key.String()
+	key.Rank, key.Shard = false, true
+	s.Part = key.String()
+	s.Hash[0] ^= byte(1 + key.Index) // no two of them are the same
+	return []Snapshot{own, s}
+}
+
+// copy gets what others have alone.
+func (w *worker) copy(copies *prefetch) {
+	w.copying = Snapshot{}
+	if copies == nil {
+		return
+	}
+	w.copying = Snapshot{Round: copies.Snapshot.Round, Step: copies.Snapshot.Step}
+	if last, known := w.lasts[w.copying.Round]; !known || w.copying.Step > last || w.full || w.process.still {
+		return
+	}
+	w.gather(lifecycle.World{Snapshot: pointer(snapshotTo(copies.Snapshot)), Parts: partsTo(copies.Parts), Holders: holdersTo(copies.Holders)}, nil)
+}
+
+func pointer[T any](of T) *T { return &of }
+
+// copied is the state of which copies are being made, if there is one.
+func (w *worker) copied() []Snapshot {
+	if w.copying.Round == 0 {
+		return nil
+	}
+	return []Snapshot{w.copying}
+}
+
+// gather gets those of the parts of a world's snapshot that have these keys, or all.
+func (w *worker) gather(world lifecycle.World, keys []string) (ok bool, unreached []lifecycle.Unreached) {
+	for i, s := range filesOf(*world.Snapshot, world.Parts) {
+		if keys != nil && !slices.Contains(keys, s.Part) || slices.Contains(w.snapshots, s) && !w.altered[s] {
+			continue
+		}
+		w.verify(s)
+		has := slices.DeleteFunc(slices.Clone(world.Holders), func(h lifecycle.Holder) bool { return !slices.Contains(h.Parts, i) })
+		if w.fetch == nil {
+			return false, nil
+		}
+		state, ok, unreached := w.fetch(named(*world.Snapshot), s, has)
+		if !ok {
+			return false, unreached
+		}
+		w.keep(s, state)
+	}
+	return true, nil
+}
+
+func (w *worker) shardsFetched(f lifecycle.FetchShards) lifecycle.Fetched {
+	if ok, unreached := w.gather(f.World, f.Parts); !ok {
+		return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: unreached != nil, Holders: unreached}
+	}
+	return lifecycle.Fetched{Round: f.Round}
+}
+
+// takeShards has the process begin to load a state in shards: it has what differs by rank, and asks for those shards of the world
+// before of which it needs some.
+func (w *worker) takeShards(give lifecycle.Give) {
+	p, world := &w.process, give.Start.World
+	if world.Snapshot.Step != world.FromStep {
+		w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, world.Snapshot.Step)
+	}
+	p.state, p.wants = nil, []string{}
+	for _, s := range filesOf(*world.Snapshot, world.Parts) {
+		key, _ := share.Parse(s.Part)
+		switch {
+		case key.Rank:
+			p.state = slices.Clone(w.states[s])
+		case key.Index*world.Workers < (world.WorkerRank+1)*key.Of && world.WorkerRank*key.Of < (key.Index+1)*world.Workers:
+			p.wants = append(p.wants, s.Part)
+		}
+	}
+	w.pending = append(w.pending, lifecycle.Said{Connection: p.connection, What: lifecycle.Wants, Parts: p.wants})
+}
+
+// handed has the process load what it has asked for.
+func (w *worker) handed(hand lifecycle.Hand) {
+	p := &w.process
+	if p.wants == nil || hand.Round != p.round {
+		return
+	}
+	for _, s := range filesOf(*hand.World.Snapshot, hand.World.Parts) {
+		switch {
+		case !slices.Contains(p.wants, s.Part):
+		case !slices.Contains(w.snapshots, s) || !slices.Equal(w.states[s], p.state):
+			w.broken = fmt.Errorf("%s: round %d goes on with the shard %v that is not there, or of another state", w.uid, p.round, s)
+		}
+	}
+	p.wants = nil
+	w.look()
+}
+
+// TestShardsAgainstModel plays the histories of TestChangesAgainstModel with programs that have their own shards of the state.
+func TestShardsAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleetOf(t, InPlace)
+		f.shares, f.sharded = false, true
+		for _, p := range f.pods {
+			p.shares, p.sharded = false, true
+		}
+		f.play(t)
+	})
+}
+
+// cutUp is a world of so many workers whose state is in shards.
+func cutUp(t *testing.T, workers int) (*fleet, *modelLeader) {
+	t.Helper()
+	f := emptyFleet(t)
+	f.sharded, f.minimum, f.target = true, 1, int32(workers)
+	return f, f.training(workers)
+}
+
+// All ranks write the state of the barrier, whoever stays, and all who go on load what they need of it: so nothing is lost.
+func TestAWorldInShardsBecomesSmaller(t *testing.T) {
+	f, l := cutUp(t, 4)
+	f.turns(l, 4)
+	f.pods["p01"].want.Leaving, f.target = ReasonScaledDown, 3
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 30)
+	w := l.machine.world
+	if w == nil || w.record.Round != 2 || w.record.Workers != 3 || w.record.FromStep != f.done[1] || l.machine.furthest() <= w.record.FromStep {
+		t.Fatalf("the world is %+v after %d steps: %s", w, f.done[1], l.machine.State())
+	}
+	if _, err := f.pods["p00"], f.pods["p00"].broken; err != nil {
+		t.Error(err)
+	}
+}
+
+// A state of which a rank could not write its shard is none: the world stays as it is, and nobody leaves it.
+func TestAWorldInShardsThatCannotBeSaved(t *testing.T) {
+	f, l := cutUp(t, 3)
+	f.turns(l, 4)
+	f.pods["p02"].full = true
+	f.pods["p01"].want.Leaving, f.target = ReasonScaledDown, 2
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.turns(l, 12)
+	if w := l.machine.world; w.record.Round != 1 || w.calledOff == "" {
+		t.Errorf("the world is %+v: %s", w.record, l.machine.State())
+	}
+}
+
+// Whoever is lost takes its shard along, unless another node has a copy: the others go back to the newest state that has all.
+func TestALossInShards(t *testing.T) {
+	f, l := cutUp(t, 3)
+	f.turns(l, 3)
+	f.settleSteps()
+	f.periodic("p00", "p01", "p02")
+	f.turns(l, 3)
+	copied := l.machine.memory()
+	if copied.Copies != 2 || copied.Step == 0 || l.machine.copying != nil {
+		t.Fatalf("the copies: %+v, %+v", copied, l.machine.copying)
+	}
+	for _, uid := range f.uids() {
+		if shares, _ := f.pods[uid].keys(copied.Step); len(shares) != 2 {
+			t.Errorf("%s holds the shards %v", uid, shares)
+		}
+	}
+	f.settleSteps()
+	f.pods["p00"].full, f.pods["p01"].full = true, true // nobody can make copies any more
+	for _, uid := range []string{"p00", "p01", "p02"} {
+		p := f.pods[uid]
+		was := p.full
+		p.full = false
+		p.save(p.stages())
+		p.full = was
+	}
+	f.pods["p02"].starved = true
+	f.turns(l, 1)
+	f.end(f.pods["p02"])
+	f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.pods["p00"].full, f.pods["p01"].full = false, false
+	f.turns(l, 30)
+	if w := l.machine.world; w == nil || w.record.Round != 2 || w.record.FromStep != copied.Step {
+		t.Errorf("the world goes on after %+v, want %d: %s", w.record, copied.Step, l.machine.State())
+	}
+}
+
+// Copies of one state are waited for, and those of a newer one are made after that; not for ever.
+func TestCopiesThatDoNotCome(t *testing.T) {
+	f, l := cutUp(t, 2)
+	f.turns(l, 3)
+	f.settleSteps()
+	f.pods["p00"].starved, f.pods["p01"].starved = true, true
+	f.periodic("p00", "p01")
+	f.turns(l, 2)
+	m := l.machine
+	first := m.copying
+	if first == nil || len(first.orders["p00"]) != 1 || len(first.orders["p01"]) != 1 {
+		t.Fatalf("what is copied: %+v", first)
+	}
+	f.settleSteps()
+	f.periodic("p00", "p01")
+	f.turns(l, 2)
+	if m.copying != first || !sameState(*m.relied, first.Snapshot) {
+		t.Errorf("what is copied is %+v, and %+v is relied on", m.copying, m.relied)
+	}
+	m.copyShards(f.now.Add(copyTimeout))
+	if m.copying == nil || m.copying.Step <= first.Step {
+		t.Errorf("what is copied is %+v still", m.copying)
+	}
+}

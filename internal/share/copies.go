@@ -1,0 +1,58 @@
+package share
+
+import "slices"
+
+// Copies says which parts each worker, by its rank, is to get a copy of, where only some have them: so that each is on as many
+// nodes as there are to be copies, or on all that there are. places are where the workers are, by rank; holders are the ranks of
+// those that have each part. Another rack comes before another node of the same one, and then who has least.
+//
+// What a worker has it is not to get again. Who holds a part that is on enough nodes keeps it.
+func Copies(places []Place, holders [][]int, copies int) [][]int {
+	got, load := make([][]int, len(places)), make([]int, len(places))
+	nodes := map[string]bool{}
+	for _, at := range places {
+		nodes[at.Node] = true
+	}
+	for _, of := range holders {
+		for _, rank := range of {
+			load[rank]++
+		}
+	}
+	for part, of := range holders {
+		if len(of) == 0 {
+			continue // nobody could give it
+		}
+		for has := slices.Clone(of); ; {
+			on := map[string]bool{}
+			in := map[string]bool{}
+			for _, rank := range has {
+				on[places[rank].Node], in[places[rank].Rack] = true, true
+			}
+			if len(on) >= min(copies, len(nodes)) {
+				break
+			}
+			best := -1
+			for i := range places {
+				rank := (of[0] + 1 + i) % len(places)
+				if on[places[rank].Node] {
+					continue
+				}
+				if best < 0 || before(in[places[rank].Rack], load[rank], in[places[best].Rack], load[best]) {
+					best = rank
+				}
+			}
+			got[best] = append(got[best], part)
+			load[best]++
+			has = append(has, best)
+		}
+	}
+	return got
+}
+
+// before compares two workers that might get a copy.
+func before(sameRack bool, load int, otherSameRack bool, otherLoad int) bool {
+	if sameRack != otherSameRack {
+		return !sameRack
+	}
+	return load < otherLoad
+}
