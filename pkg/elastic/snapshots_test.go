@@ -169,7 +169,7 @@ func TestTheCopyIsOfItsStep(t *testing.T) {
 		t.Errorf("a state of %d bytes is told as %+v", whole, message.Size)
 	}
 	s.folder = filepath.Join(s.folder, "none")
-	s.later("5.1.0.part", h, Gob(state), func(m wire.Snapshot) { told <- m })
+	s.later(5, pieces, func(m wire.Snapshot) { told <- m })
 	s.flush()
 	if message := <-told; message.Error == "" || message.Size == nil || message.Size.State < whole/2 {
 		t.Errorf("of one that cannot be written is told %+v, of %+v", message, message.Size)
@@ -177,5 +177,31 @@ func TestTheCopyIsOfItsStep(t *testing.T) {
 	var got weights
 	if err := readSnapshot(file, h, Gob(&got)); err != nil || got.Bias != 1 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Of a state in shards each process tells what all of them have together, and what each has beside its shard.
+func TestTheSizeOfAStateInShards(t *testing.T) {
+	s := snapshots{folder: t.TempDir()}
+	of := func(bytes int) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, err := w.Write(make([]byte, bytes))
+			return err
+		}
+	}
+	pieces := []piece{
+		{key: "r1.4.0123456789abcdef", name: "own", fill: of(10)},
+		{key: "d1.4.0123456789abcdef", name: "shard", fill: of(1000)},
+	}
+	want := wire.Size{State: 4010, Own: 10, Written: 1010}
+	if message := s.now(1, pieces); message.Size == nil || *message.Size != want {
+		t.Errorf("%+v, told as %+v", message, message.Size)
+	}
+	told := make(chan wire.Snapshot, 1)
+	s.folder = filepath.Join(s.folder, "none")
+	s.later(2, pieces, func(m wire.Snapshot) { told <- m })
+	s.flush()
+	if message := <-told; message.Error == "" || message.Size == nil || *message.Size != want {
+		t.Errorf("of one that cannot be written is told %+v, of %+v", message, message.Size)
 	}
 }
