@@ -233,8 +233,8 @@ func (m *Machine) explain(w *wish, first *member) {
 		if losses := m.lossesNow(); len(losses) > 0 && losses[0].Program {
 			w.reason = ReasonProgramFailed
 		}
-	} else if len(names) > 0 && int32(len(w.members)) == m.world.record.Workers {
-		w.reason = ReasonReplaced
+	} else if len(names) > 0 && int32(len(w.members)) == m.world.record.Workers && w.reason != ReasonMoved {
+		w.reason = ReasonReplaced // who is moved always is, and for somebody else: that says more
 	}
 	w.why = strings.TrimSuffix(said+", "+joining, ", ")
 	for _, uid := range m.world.ranks.uids {

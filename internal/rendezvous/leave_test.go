@@ -12,3 +12,25 @@ import (
 func TestStartedAnewAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { newFleetOf(t, Restart).play(t) })
 }
+
+// A world of the same size says that somebody was replaced, unless that one was moved for another job.
+func TestWhyAWorldOfTheSameSizeFollows(t *testing.T) {
+	for leaving, want := range map[Reason]Reason{ReasonMoved: ReasonMoved, ReasonNodeTainted: ReasonReplaced} {
+		t.Run(string(leaving), func(t *testing.T) {
+			f := emptyFleet(t)
+			f.minimum, f.target = 2, 2
+			l := f.training(2)
+			f.makePod()
+			f.pods["p00"].want.Leaving = leaving
+			for range 200 {
+				_ = f.handle(l, GangExpected{f.gang()})
+				if f.turn(l); l.machine.world.record.Round == 2 {
+					break
+				}
+			}
+			if record := l.machine.world.record; record.Round != 2 || record.Workers != 2 || record.Reason != want {
+				t.Errorf("the world is %+v, its reason should be %s", record, want)
+			}
+		})
+	}
+}
