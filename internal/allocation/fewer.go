@@ -9,6 +9,8 @@ import "slices"
 const (
 	fewerAmong = 32
 	fewerTried = 64
+	// fewerLooked bounds how many workers of others are looked at.
+	fewerLooked = 512
 )
 
 // fewer has one worker more leave where that lets two others stay, as often as that is possible. Only those
@@ -29,6 +31,55 @@ func (s *search) fewer() {
 			}
 		}
 	}
+	s.fromAnother(tried)
+}
+
+// fromAnother has one worker of a job that gives nothing so far leave instead of several, where less is lost then: of which jobs most
+// could be taken says nothing of where one is enough.
+func (s *search) fromAnother(tried int) {
+	if len(s.chosen) < 2 || !s.enough() {
+		return
+	}
+	all, seen := s.p.lendersTo(s.class), 0
+	for i := range all.all {
+		l := &all.all[i]
+		in, j := &s.p.c.Jobs[l.job], &s.p.jobs[l.job]
+		if l.job == s.job || j.evicted || j.moves > 0 || j.gone > 0 || j.limit < 1 || !j.young.IsZero() || len(in.Sizes) > 0 || s.givenAway(l.job) > 0 {
+			continue
+		}
+		for _, w := range all.inOrder(l, in.Workers) {
+			if seen++; seen > fewerLooked {
+				return
+			}
+			one := victim{l.job, int(w)}
+			if in.Workers[w].Own || !s.p.takeable(l.job, int(w)) || !s.makesPlace(one) {
+				continue
+			}
+			if tried++; tried > fewerTried || s.cheaper(one) {
+				return
+			}
+			break // others of it do no more
+		}
+	}
+}
+
+// cheaper says whether less is lost when a worker leaves instead of several others, and has it leave then.
+func (s *search) cheaper(v victim) bool {
+	before, loss := slices.Clone(s.chosen), s.loses()
+	if !s.instead(v) {
+		return false
+	}
+	if s.loses() < loss {
+		return true
+	}
+	for i := len(s.chosen) - 1; i >= 0; i-- {
+		s.p.spare(s.chosen[i].job, s.chosen[i].worker)
+	}
+	s.chosen = s.chosen[:0]
+	for _, was := range before {
+		s.choose(was.job, was.worker)
+	}
+	return false
 }
 
 // candidates are workers of the lenders that would make a place at once.

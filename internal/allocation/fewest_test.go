@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -130,6 +131,24 @@ func TestOneLeavesWhereTwoWouldDo(t *testing.T) {
 		gang := c.queued("gang", 2, 2, c.devices(2))
 		if plan := NewPlan(c); plan.leavesFor(lender, gang) != 1 {
 			t.Errorf("%d leave", plan.leavesFor(lender, gang))
+		}
+	})
+	t.Run("where another job has it", func(t *testing.T) {
+		c := newCluster().withNodes(1, 3).withNodes(1, 2).withNodes(1, 3)
+		several := c.training("several", 1, 4, []NodeID{2, 0, 0, 0})
+		one := c.training("one", 2, 3, []NodeID{2, 2, 1})
+		gang := c.queued("gang", 1, 1, c.devices(2))
+		if plan := NewPlan(c); plan.leavesFor(one, gang) != 1 || plan.leavesFor(several, gang) != 0 {
+			t.Errorf("%d and %d leave", plan.leavesFor(one, gang), plan.leavesFor(several, gang))
+		}
+	})
+	t.Run("unless that loses more", func(t *testing.T) {
+		c := newCluster().withNodes(1, 3).withNodes(1, 2).withNodes(1, 3)
+		several := c.training("several", 1, 4, []NodeID{2, 0, 0, 0})
+		one := c.training("one", 2, 3, []NodeID{2, 2, 1}, func(j *Job) { j.Pause = time.Minute })
+		gang := c.queued("gang", 1, 1, c.devices(2))
+		if plan := NewPlan(c); plan.leavesFor(one, gang) != 0 || plan.leavesFor(several, gang) != 2 {
+			t.Errorf("%d and %d leave", plan.leavesFor(one, gang), plan.leavesFor(several, gang))
 		}
 	})
 	t.Run("with two devices", func(t *testing.T) {

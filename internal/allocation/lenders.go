@@ -164,15 +164,11 @@ type queue struct {
 
 // rank orders lenders by the work that is lost for each place that helps.
 func (s *search) rank(all *lenders) *queue {
-	q, pauses := queue{all.all, all.queue[:0]}, s.pauses()
+	q := queue{all.all, all.queue[:0]}
 	for i := range all.all {
 		l := &all.all[i]
 		if j := &s.p.jobs[l.job]; j.gone < j.limit && !j.evicted {
-			cost := time.Duration(0)
-			if !slices.Contains(pauses, l.job) {
-				cost = s.cost(l)
-			}
-			q.heap = append(q.heap, ranked{cost, int32(i), !j.young.IsZero()})
+			q.heap = append(q.heap, ranked{s.cost(l), int32(i), !j.young.IsZero()})
 		}
 	}
 	all.queue = q.heap
@@ -180,16 +176,6 @@ func (s *search) rank(all *lenders) *queue {
 		q.down(i)
 	}
 	return &q
-}
-
-// pauses are the jobs whose world changes by those who are chosen already: that another one leaves costs them no further pause.
-func (s *search) pauses() (all []JobID) {
-	for _, v := range s.chosen {
-		if s.p.c.Jobs[v.job].Workers[v.worker].World && !slices.Contains(all, v.job) {
-			all = append(all, v.job)
-		}
-	}
-	return all
 }
 
 // cost is what all workers of a lender lose by the pause, for each place that it could give: a worker with

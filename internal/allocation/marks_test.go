@@ -108,20 +108,3 @@ func TestMarksOfALenderAreNoReplacements(t *testing.T) {
 		t.Errorf("when the lender has its marks %v leave, and all of the other ends: %v", next.of(lender).Leave, next.of(whole).Evict)
 	}
 }
-
-// Who leaves by a plan costs its job a pause, and another one of that job costs it no further one: a second job does not pause because
-// the first has its marks already.
-func TestOneMoreLeavesTheJobThatPausesAnyway(t *testing.T) {
-	c := newCluster().withNodes(3, 3)
-	large := c.training("large", 1, 6, []NodeID{0, 0, 0, 1, 1, 1})
-	small := c.training("small", 1, 3, []NodeID{2, 2, 2})
-	gang := c.queued("gang", 2, 2)
-	if plan := NewPlan(c); plan.leavesFor(small, gang) != 2 {
-		t.Fatalf("the larger one is to lose more by a pause: %+v", plan.Decisions)
-	}
-	c.Jobs[large].Target = 5
-	c.Jobs[large].Workers[5].Marked, c.Jobs[large].Workers[5].For = true, gang
-	if plan := NewPlan(c); plan.leavesFor(large, gang) != 2 || plan.leavesFor(small, gang) != 0 {
-		t.Errorf("%d and %d leave", plan.leavesFor(large, gang), plan.leavesFor(small, gang))
-	}
-}
