@@ -38,5 +38,6 @@ for step in job.steps(points(SAMPLES, seed=1), global_batch=BATCH, epochs=EPOCHS
     if step.committed and step.world.rank == 0:
         print(f"step {step.number}/{STEPS} loss {step.loss.item():.6f}", flush=True)
 
-x, y = points(1000, seed=2).tensors
-print(f"accuracy {(net(x.to(device)).argmax(1).cpu() == y).float().mean().item():.4f}", flush=True)
+if job.world.rank == 0:
+    x, y = points(1000, seed=2).tensors
+    print(f"accuracy {(net(x.to(device)).argmax(1).cpu() == y).float().mean().item():.4f}", flush=True)

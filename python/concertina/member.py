@@ -181,8 +181,8 @@ class Member:
             text = f"SystemExit: {error.code}"
         else:
             text = "".join(traceback.format_exception(error))
-            if not self._session.alone and (told := health.watch.suspect(error)):
-                text += f"\n{told}"  # Hints follow it in the error, and the end is what is shown.
+        if not self._session.alone and (told := health.watch.suspect(error)):
+            text += f"\n{told}"  # Hints follow it in the error, and the end is what is shown.
         if self._there:
             self._break_off()
         self._go_back()

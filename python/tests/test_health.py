@@ -62,6 +62,11 @@ for step in job.steps(range(4), global_batch=2, epochs=1):
             raise torch.AcceleratorError(sys.argv[2])
         if sys.argv[1] == "end":
             sys.exit(3)
+        if sys.argv[1] == "exit":
+            try:
+                raise torch.AcceleratorError(sys.argv[2])
+            except RuntimeError:
+                sys.exit(3)
 """
 
 
@@ -163,6 +168,11 @@ class Programs(Case):
                 self.assertEqual(code, want, errors)
                 self.assertIn("Traceback", errors)
                 self.assertEqual("the GPU is broken" in errors, want == health.EXIT_DEVICE, errors)
+
+    def test_a_program_that_ends_itself_by_the_error_does_so_by_the_device(self):
+        for gpu, want in (ECC, health.EXIT_DEVICE), (None, 3):
+            code, errors, _ = self.run_it("exit", ASSERT, gpu=gpu)
+            self.assertEqual(code, want, errors)
 
     def test_an_error_before_the_first_step_counts_as_well(self):
         for gpu, want in (ECC, health.EXIT_DEVICE), (None, 1):
