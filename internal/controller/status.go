@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"strings"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -29,7 +33,37 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *v1alpha1.TrainingJob,
 	if err := json.Unmarshal(encoded, &fields); err != nil {
 		return "", fmt.Errorf("encode status: %w", err)
 	}
-	object := &unstructured.Unstructured{Object: map[string]any{"status": fields}}
+	written, err := r.applyStatus(ctx, job, fields)
+	if unknown := undeclared(err); len(unknown) > 0 {
+		// The definition is of an operator before this one: what it does not know is not durable, and the rest is.
+		ctrl.LoggerFrom(ctx).Info("the definition of TrainingJobs is older than this operator, and has no place for some of the status: upgrade it",
+			"fields", unknown)
+		for _, path := range unknown {
+			unstructured.RemoveNestedField(fields, path...)
+		}
+		written, err = r.applyStatus(ctx, job, fields)
+	}
+	return written, err
+}
+
+// undeclaredField is what the API server says of a field that the definition does not have.
+var undeclaredField = regexp.MustCompile(`\.status\.([A-Za-z0-9.]+)[^:\s]*: field not declared in schema`)
+
+// undeclared are the paths below status that the API server does not know; of one within a list that of the list.
+func undeclared(err error) [][]string {
+	if err == nil {
+		return nil
+	}
+	var paths [][]string
+	for _, found := range undeclaredField.FindAllStringSubmatch(err.Error(), -1) {
+		paths = append(paths, strings.Split(strings.Trim(found[1], "."), "."))
+	}
+	return paths
+}
+
+// applyStatus writes those fields, and returns the job's new resourceVersion.
+func (r *Reconciler) applyStatus(ctx context.Context, job *v1alpha1.TrainingJob, fields map[string]any) (string, error) {
+	object := &unstructured.Unstructured{Object: map[string]any{"status": runtime.DeepCopyJSON(fields)}}
 	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TrainingJob"))
 	object.SetNamespace(job.Namespace)
 	object.SetName(job.Name)

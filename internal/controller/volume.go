@@ -169,9 +169,9 @@ func (p *planner) beginsAnew(job *v1alpha1.TrainingJob, pods []*corev1.Pod, foun
 		p.Now.Sub(world.StartedAt.Time) > early {
 		return false
 	}
-	next := volumeSize(job, p.settings)
+	next, unknown := volumeSize(job, p.settings), min(unknownMemory, p.settings.mostMemory())
 	for _, one := range found {
-		if one.size > unknownMemory || one.needs > next.Value() {
+		if one.size != unknown || one.needs > next.Value() {
 			return false
 		}
 	}

@@ -264,6 +264,11 @@ func TestAnAttemptBeginsAnewForLargerVolumes(t *testing.T) {
 		"it has done so before": {func(s *State) {
 			s.Pods[0].Annotations[v1alpha1.AnnotationMemory], s.Pods[1].Annotations[v1alpha1.AnnotationMemory] = "600Mi", "600Mi"
 		}, false},
+		"less was known": {func(s *State) {
+			for _, pod := range s.Pods {
+				pod.Annotations[v1alpha1.AnnotationMemory] = "64Mi"
+			}
+		}, false},
 		"nobody is to know yet": {func(s *State) { s.Job.Status.Checkpoint.Size = v1alpha1.StateSize{} }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

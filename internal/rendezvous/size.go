@@ -2,10 +2,12 @@ package rendezvous
 
 import "github.com/concertina-dev/concertina/internal/share"
 
-// outgrown says whether a state has become so much larger, or a worker writes so much more of it, that somebody should look at
-// once. It changes by a few bytes with every snapshot.
-func outgrown(before, now share.Size) bool {
-	return more(before.State, now.State) || more(before.Written, now.Written)
+// hearSize has somebody look at once when a state has become so much larger, or a worker writes so much more of it, that its
+// volume may be too small. It changes by a few bytes with every snapshot.
+func (m *Machine) hearSize(before, now share.Size) {
+	if more(before.State, now.State) || more(before.Written, now.Written) {
+		m.out.Changed = true
+	}
 }
 
 func more(before, now uint64) bool { return now > before+before/16 }
