@@ -106,7 +106,7 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 	newest, held := m.newestSnapshot()
 	held = held && !m.onlyLostHold(newest) // they may end before anybody has it
 	if m.sharded() {
-		return nil, len(lives) > 0 && !(held && newest.Step >= lives[0].step) && m.awaitsShards(now, lives[0].step)
+		return nil, len(lives) > 0 && (!held || newest.Step < lives[0].step) && m.awaitsShards(now, lives[0].step)
 	}
 	for i := range lives {
 		l := &lives[i]
