@@ -145,6 +145,38 @@ func TestAWorldInShardsBecomesSmaller(t *testing.T) {
 	}
 }
 
+// What is fetched before a world is published is what its worker needs whatever its programs say; of the shards it is told then.
+func TestShardsAreNotFetchedAhead(t *testing.T) {
+	f, l := cutUp(t, 4)
+	f.turns(l, 3)
+	leaver := f.pods["p01"]
+	leaver.want.Leaving, f.target = ReasonScaledDown, 4
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	ahead, told := 0, 0
+	for range 40 {
+		f.turn(l)
+		for _, uid := range f.uids() {
+			d, ok := l.machine.Directive(uid)
+			if !ok {
+				continue
+			}
+			if d.Prefetch != nil {
+				ahead++
+				if inShards(d.Prefetch.Parts) {
+					t.Fatalf("%s is to fetch %v", uid, d.Prefetch.Parts)
+				}
+			}
+			if d.World != nil && inShards(d.World.Parts) {
+				told = max(told, len(d.World.Parts))
+			}
+		}
+	}
+	if told != 5 {
+		t.Errorf("%d were to fetch something before, and of %d parts somebody was told: %s", ahead, told, l.machine.State())
+	}
+}
+
 // A state of which a rank could not write its shard is none: the world stays as it is, and nobody leaves it.
 func TestAWorldInShardsThatCannotBeSaved(t *testing.T) {
 	f, l := cutUp(t, 3)
