@@ -120,7 +120,8 @@ func (m *Machine) prefetch(uid string) *prefetch {
 	if rank < 0 || p.snapshot == nil || p.live[uid] {
 		return nil
 	}
-	w, parts := m.writing, neededBy(rank, m.writing.parts)
+	// Which shards it gets its programs say once they are in that world.
+	w, parts := m.writing, withoutShards(neededBy(rank, m.writing.parts))
 	holders, peers := holdersFor(rank, parts, w.holders), m.peersFor(rank, w.ranks, w.receivers, w.parts, w.holders)
 	return &prefetch{*p.snapshot, parts, m.suppliers(uid, *p.snapshot, parts, holders, true), m.suppliers(uid, *p.snapshot, parts, peers, true)}
 }

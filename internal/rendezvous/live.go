@@ -103,12 +103,12 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 	if !m.haveLeft(now) {
 		return nil, true
 	}
-	if m.sharded() {
-		return nil, false // the next world needs the shards of all ranks, cut otherwise: snapshots have them
-	}
 	lives := m.lives(p.members)
 	newest, held := m.newestSnapshot()
 	held = held && !m.onlyLostHold(newest) // they may end before anybody has it
+	if m.sharded() {
+		return nil, len(lives) > 0 && (!held || newest.Step < lives[0].step) && m.awaitsShards(now, lives[0].step)
+	}
 	for i := range lives {
 		l := &lives[i]
 		p.fromStep, p.live = l.step, l.keep

@@ -9,7 +9,7 @@ import (
 
 // Programs may have a state of which each process has its own shard. All of them write a snapshot then, also those that leave,
 // and all load it when the world has another size, since the state is cut otherwise there: each says itself what it needs. Live
-// state lacks the shard of whoever is lost, so a recovery goes on from a snapshot. Others have no copy of a shard but what they
+// state lacks the shard of whoever is lost, so a recovery goes on from a snapshot; where nobody is lost all write one first. Others have no copy of a shard but what they
 // fetch: partners on other nodes do, behind the training, of one state after another.
 
 // copyTimeout is how long copies of one state are waited for before those of a newer one are made.
@@ -46,6 +46,11 @@ func inShards(parts []Snapshot) bool {
 	return slices.ContainsFunc(parts, func(p Snapshot) bool { return share.IsShard(p.Part) })
 }
 
+// withoutShards are the other parts.
+func withoutShards(parts []Snapshot) []Snapshot {
+	return slices.DeleteFunc(slices.Clone(parts), func(p Snapshot) bool { return share.IsShard(p.Part) })
+}
+
 // allRanks is the group of all members of the world, where each has to write its own shard; nil where they have none, or one is
 // not there.
 func (m *Machine) allRanks(now, late time.Time) *group {
@@ -60,6 +65,28 @@ func (m *Machine) allRanks(now, late time.Time) *group {
 		g.uids = append(g.uids, uid)
 	}
 	return g
+}
+
+// awaitsShards has all members of a broken world write the state after a step, where all of them are left and have just that
+// state: with the shard of each there is a snapshot of it, from which the next world begins. It is false when nothing can come
+// of that, so that an older one has to serve.
+func (m *Machine) awaitsShards(now time.Time, step uint64) bool {
+	r := m.broken
+	switch {
+	case m.writing != nil:
+		return true // another plan is being made durable, and may stand
+	case step == 0 || r.alone == step || slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool { return !m.keeps(m.members[uid], step) }):
+		return false
+	case r.together == nil || r.saveStep != step:
+		r.together, r.saver, r.saveStep, m.out.Publish = m.allRanks(now, now.Add(m.gang.BarrierTimeout)), "", step, true
+	default:
+		if why := m.failing(now, r.together); why != "" {
+			m.note(notedBroken, "the shards of the state after step %d cannot be had: %s", step, brief(why))
+			r.together, r.alone, r.saveStep, m.out.Publish = nil, step, 0, true
+			return false
+		}
+	}
+	return true
 }
 
 // copyShards has copies made of the newest state in shards, once those of the one before are there.

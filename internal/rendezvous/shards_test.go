@@ -145,6 +145,38 @@ func TestAWorldInShardsBecomesSmaller(t *testing.T) {
 	}
 }
 
+// What is fetched before a world is published is what its worker needs whatever its programs say; of the shards it is told then.
+func TestShardsAreNotFetchedAhead(t *testing.T) {
+	f, l := cutUp(t, 4)
+	f.turns(l, 3)
+	leaver := f.pods["p01"]
+	leaver.want.Leaving, f.target = ReasonScaledDown, 4
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	ahead, told := 0, 0
+	for range 40 {
+		f.turn(l)
+		for _, uid := range f.uids() {
+			d, ok := l.machine.Directive(uid)
+			if !ok {
+				continue
+			}
+			if d.Prefetch != nil {
+				ahead++
+				if inShards(d.Prefetch.Parts) {
+					t.Fatalf("%s is to fetch %v", uid, d.Prefetch.Parts)
+				}
+			}
+			if d.World != nil && inShards(d.World.Parts) {
+				told = max(told, len(d.World.Parts))
+			}
+		}
+	}
+	if told != 5 {
+		t.Errorf("%d were to fetch something before, and of %d parts somebody was told: %s", ahead, told, l.machine.State())
+	}
+}
+
 // A state of which a rank could not write its shard is none: the world stays as it is, and nobody leaves it.
 func TestAWorldInShardsThatCannotBeSaved(t *testing.T) {
 	f, l := cutUp(t, 3)
@@ -193,6 +225,59 @@ func TestALossInShards(t *testing.T) {
 	if w := l.machine.world; w == nil || w.record.Round != 2 || w.record.FromStep != copied.Step {
 		t.Errorf("the world goes on after %+v, want %d: %s", w.record, copied.Step, l.machine.State())
 	}
+}
+
+// Where nobody is lost the world goes on after the last step that all have made, though each has only its own shard.
+func TestABrokenWorldInShards(t *testing.T) {
+	for name, row := range map[string]struct {
+		spoil func(f *fleet)
+		back  bool
+	}{
+		"all have the state": {func(*fleet) {}, false},
+		"one cannot write":   {func(f *fleet) { f.pods["p01"].full = true }, true},
+		"one is not clean":   {func(f *fleet) { f.pods["p01"].vague = true }, true},
+		"one has made a step more": {func(f *fleet) {
+			p := f.pods["p01"]
+			p.process.done++
+			p.process.state = append(p.process.state, 1)
+			p.process.entered++
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := cutUp(t, 3)
+			f.turns(l, 3)
+			f.settleSteps()
+			f.periodic("p00", "p01", "p02")
+			f.turns(l, 4)
+			f.settleSteps()
+			older, newest := l.machine.memory().Step, f.done[1]
+			if older == 0 || older >= newest {
+				t.Fatalf("it is at step %d, and the snapshot is of step %d", newest, older)
+			}
+			row.spoil(f)
+			f.pods["p00"].fail("RuntimeError: connection reset by peer")
+			f.turns(l, 30)
+			want := newest
+			if row.back {
+				want = older
+			}
+			if w := l.machine.world; w == nil || w.record.Round < 2 {
+				t.Errorf("the world goes on after %+v, want %d: %s", w.record, want, l.machine.State())
+			} else if got := fromStepOf(f, 2); got != want {
+				t.Errorf("round 2 goes on after step %d, want %d", got, want)
+			}
+		})
+	}
+}
+
+// fromStepOf is after which step a round began.
+func fromStepOf(f *fleet, round uint64) uint64 {
+	for _, record := range append(f.past, f.record) {
+		if record.Round == round {
+			return record.FromStep
+		}
+	}
+	return 0
 }
 
 // Copies of one state are waited for, and those of a newer one are made after that; not for ever.

@@ -34,7 +34,8 @@ type Options struct {
 	State State
 	// Shards are what each rank has only its own interval of, such as an optimizer's moments, or the parameters of a model that
 	// is too large for one. When the number of ranks changes each gets another interval, from a snapshot that all have written.
-	// After a loss all go back to one, whatever BeginUpdate says: what the lost rank had is nowhere else. At most 128 ranks.
+	// After a loss all go back to one, whatever BeginUpdate says: what the lost rank had is nowhere else. Snapshots hold at most
+	// 128 ranks.
 	Shards []Shard
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/concertina-dev/concertina/internal/agent/wire"
@@ -240,7 +241,9 @@ func TestShardsThatAreNone(t *testing.T) {
 	}
 	a := begin(t)
 	a.old = true
-	go a.welcome()
+	var welcoming sync.WaitGroup
+	welcoming.Go(func() { a.welcome() })
+	defer welcoming.Wait()
 	if _, err := elastic.Join(t.Context(), elastic.Options{Samples: 9, Epochs: 9, GlobalBatch: 1, Shards: []elastic.Shard{counts(9)}}); err == nil || !strings.Contains(err.Error(), "knows no state in shards") {
 		t.Errorf("an older agent: %v", err)
 	}

@@ -187,7 +187,7 @@ func TestDamageIsRefused(t *testing.T) {
 		write(t, altered, content)
 		remove(t, filepath.Join(folder(4), "data", pieces[1]))
 		write(t, filepath.Join(folder(3), "data", pieces[1]), []byte("short"))
-		rewrite(t, folder(2), func(m map[string]any) { m["version"] = 3 })
+		rewrite(t, folder(2), func(m map[string]any) { m["version"] = 4 })
 		rewrite(t, folder(1), func(m map[string]any) { m["step"] = 7 })
 		for step, words := range map[uint64]string{
 			5: "not those that were written", 4: "is not there", 3: "another size", 2: "newer version", 1: "it speaks of",

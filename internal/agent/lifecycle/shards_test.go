@@ -85,6 +85,13 @@ var shardTranscripts = map[string][]line{
 		line{3 * second, wants(0, "d1"+layout), "shards0(1)"},
 		line{4 * second, had(0, 2, Fetched{Why: "nobody has it"}), "abort0(2) abort1(2)"},
 	),
+	"each saves what it has left a world with": inShards(
+		line{3 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		line{3 * second, leaves(0, Aborted, 17), "tell tell"},
+		line{3 * second, savingAfter(directive(1, 1, "a"), 17), "save0"},
+		line{3 * second, leaves(1, Aborted, 17), "tell save1"},
+		line{3 * second, savingAfter(directive(1, 1, "a"), 17), ""},
+	),
 	"nothing is got for a world that is over": inShards(
 		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
 		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},

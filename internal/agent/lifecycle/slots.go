@@ -317,7 +317,7 @@ func (m *Machine) direct(now time.Time, i int, s *slot) []Effect {
 	return append(effects, m.verdict(i, s)...)
 }
 
-// saveLive asks a process that has left its world for the state that others need: the first that has it.
+// saveLive asks a process that has left its world for the state that others need: the first that has it, or each for its shard.
 func (m *Machine) saveLive(i int, s *slot) []Effect {
 	step := m.orders.saveStep
 	asked := func(of *slot) bool { return of.savedStep == step && of.savedOf == m.orders.staging.Of }
@@ -325,7 +325,7 @@ func (m *Machine) saveLive(i int, s *slot) []Effect {
 		return nil
 	}
 	for j := range m.slots {
-		if other := &m.slots[j]; other.world == s.world && other.keeps(step) && (j < i || asked(other)) {
+		if other := &m.slots[j]; !s.sharded && other.world == s.world && other.keeps(step) && (j < i || asked(other)) {
 			return nil
 		}
 	}
