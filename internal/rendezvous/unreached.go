@@ -226,7 +226,7 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 	}
 	leave, lost, only := missing, false, false
 	switch {
-	case m.atOddsWith(others, missing) >= m.trainedAmong(others) && m.goesOnWithout(now, others, true):
+	case m.outweighed(others, missing) && m.goesOnWithout(now, others, true):
 		leave = others
 	case m.goesOnWithout(now, missing, false):
 		// What somebody has live may yet not serve: whose snapshot is the only one is not given up.
@@ -285,6 +285,14 @@ func (m *Machine) explainUnreached(now time.Time, gone map[string][]witness, los
 		}
 		told = true
 	}
+}
+
+// outweighed says whether the word of others who could not reach some is not believed: those of them who have trained are fewer than
+// those whose word is against it, or as many. Newcomers alone count for nothing, but where one who has trained says the same they decide
+// between two as many.
+func (m *Machine) outweighed(others, missing map[string]bool) bool {
+	against, trained := m.atOddsWith(others, missing), m.trainedAmong(others)
+	return against > trained || against == trained && (trained == 0 || len(others) <= against)
 }
 
 // atOddsWith counts those whose word is against that of others who could not reach some: these themselves, and whoever of the world has

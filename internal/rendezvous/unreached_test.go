@@ -31,6 +31,7 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"newcomers that are cut off, one has saved":        newcomersApart,
 		"more newcomers that are cut off than workers":     manyNewcomersApart,
 		"the same, and another operator leads by then":     manyNewcomersAdopted,
+		"newcomers and a worker do not reach the other":    newcomersAgree,
 		"two do not get what others have got":              othersHaveGot,
 		"newcomers that can be dialled, and get nothing":   newcomersStarved,
 		"who is lost for that stays lost":                  starvedStayLost,
@@ -410,6 +411,33 @@ func manyNewcomersApart(f *fleet) string {
 	}
 	f.lasting(l, 10*time.Minute)
 	return f.trainsOnWithout(l, newcomers)
+}
+
+// newcomersAgree: of a world of two one is cut off, who has the newest snapshot. The other one and four newcomers do not reach it; these
+// alone would not count, and of two who have trained each says as much as the other.
+func newcomersAgree(f *fleet) string {
+	f.target = 2
+	l := f.training(2)
+	f.vague()
+	f.pods["p00"].save(lifecycle.Staging{})
+	f.pods["p01"].save(lifecycle.Staging{})
+	f.turns(l, 10)
+	f.pods["p01"].save(lifecycle.Staging{})
+	f.turns(l, 2)
+	f.pods["p01"].apart = true
+	f.grows(l, 4)
+	f.turns(l, 1)
+	f.breaks("p00")
+	f.lasting(l, 5*time.Minute)
+	if wrong := f.onlyLost(l, "p01"); wrong != "" || f.lossOf(l, "p01") == "" {
+		return fmt.Sprintf("%s; round %d; losses %+v", wrong, f.record.Round, l.machine.losses)
+	}
+	for round, in := range f.ranked {
+		if len(in) < 2 {
+			return fmt.Sprintf("a world was made of %v alone (%s)", in, round)
+		}
+	}
+	return f.goesOn(l, 5)
 }
 
 // trainsOnWithout says what is wrong when newcomers have cost a world of two one of these.
