@@ -71,6 +71,7 @@ func (m *Machine) findUnreached(now time.Time) {
 	if m.hasBegun() {
 		return
 	}
+	m.noteTrained()
 	said := m.hearUnreached()
 	gone := m.unreached()
 	for _, uid := range m.world.ranks.uids {
@@ -312,7 +313,7 @@ func (m *Machine) trainedAmong(some map[string]bool) int {
 	count, known := 0, false
 	for i := range m.gang.Members {
 		uid := m.gang.Members[i].UID
-		if mem := m.members[uid]; mem.trained || m.hadState(uid, mem) {
+		if m.members[uid].trained {
 			known = known || m.world.ranks.rank(uid) >= 0
 			if some[uid] {
 				count++
@@ -323,6 +324,16 @@ func (m *Machine) trainedAmong(some map[string]bool) int {
 		return len(some)
 	}
 	return count
+}
+
+// noteTrained keeps of the members of a world that another leader has made who of them have trained: those of the next one may not have
+// yet, of which nobody else says so.
+func (m *Machine) noteTrained() {
+	for i := range m.gang.Members {
+		uid := m.gang.Members[i].UID
+		mem := m.members[uid]
+		mem.trained = mem.trained || m.hadState(uid, mem)
+	}
 }
 
 // hadState says whether a member of a world that another leader has made went on there with a state of its own. After a planned change

@@ -31,6 +31,7 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"newcomers that are cut off, one has saved":        newcomersApart,
 		"more newcomers that are cut off than workers":     manyNewcomersApart,
 		"the same, and another operator leads by then":     manyNewcomersAdopted,
+		"and the world that it has found has broken":       manyNewcomersTwice,
 		"newcomers and a worker do not reach the other":    newcomersAgree,
 		"two do not get what others have got":              othersHaveGot,
 		"newcomers that can be dialled, and get nothing":   newcomersStarved,
@@ -456,23 +457,43 @@ func (f *fleet) trainsOnWithout(l *modelLeader, newcomers []string) string {
 // manyNewcomersAdopted: another operator finds the world that the four are to be in, and has not seen who has trained. Agents say who
 // has the state that it begins with.
 func manyNewcomersAdopted(f *fleet) string {
+	l, newcomers, wrong := f.adoptsNewcomers()
+	if wrong != "" {
+		return wrong
+	}
+	f.lasting(l, 10*time.Minute)
+	return f.trainsOnWithout(l, newcomers)
+}
+
+// manyNewcomersTwice: that world breaks for another reason, and nobody has trained in the next one yet.
+func manyNewcomersTwice(f *fleet) string {
+	l, newcomers, wrong := f.adoptsNewcomers()
+	if wrong != "" {
+		return wrong
+	}
+	f.turns(l, 4)
+	f.breaks("p00")
+	f.lasting(l, 10*time.Minute)
+	return f.trainsOnWithout(l, newcomers)
+}
+
+// adoptsNewcomers has a world of two grow by four who are cut off, and another operator lead it by then.
+func (f *fleet) adoptsNewcomers() (l *modelLeader, newcomers []string, wrong string) {
 	f.target = 2
-	l := f.training(2)
-	newcomers := f.grows(l, 4)
+	l = f.training(2)
+	newcomers = f.grows(l, 4)
 	for _, uid := range newcomers {
 		f.pods[uid].apart = true
 	}
 	for n := 0; f.record.Round == 1; n++ {
 		if f.turn(l); n == 2000 {
-			return "the world does not grow"
+			return nil, nil, "the world does not grow"
 		}
 	}
 	f.turns(l, 10)
 	f.kill(l)
 	f.newLeader()
-	l = f.leaders[f.born]
-	f.lasting(l, 10*time.Minute)
-	return f.trainsOnWithout(l, newcomers)
+	return f.leaders[f.born], newcomers, ""
 }
 
 // othersHaveGot: one holds the snapshot that all go back to. Two do not reach it, and two have it by then.
