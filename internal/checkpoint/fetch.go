@@ -85,8 +85,35 @@ var (
 	errHungUp = errors.New("it hung up")
 )
 
-// again says after which time a holder is asked again that has given nothing for this reason so many times in a row; 0 for never.
-func (g *gathering) again(err error, tries int) time.Duration {
+// countHangUps says how many times in a row a holder has hung up by now, and keeps that it had no place.
+func (g *gathering) countHangUps(from Holder, err error, before int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case errors.Is(err, errHungUp):
+		return before + 1
+	case errors.Is(err, ErrBusy):
+		g.busy[from.String()] = err
+	}
+	return 0
+}
+
+// isFull says whether a holder that has hung up had no place before: it has answered, and is not one that cannot be reached.
+func (g *gathering) isFull(u Unreached) bool {
+	return g.busy[u.Holder.String()] != nil && errors.Is(u.Why, errHungUp)
+}
+
+// withBusy adds what a full holder said before it hung up.
+func (g *gathering) withBusy(from Holder, err error) error {
+	if g.isFull(Unreached{Holder: from, Why: err}) {
+		return fmt.Errorf("%w; before that %w", err, g.busy[from.String()])
+	}
+	return err
+}
+
+// again says after which time a holder is asked again that has given nothing for this reason, and has hung up so many times in a row; 0
+// for never.
+func (g *gathering) again(err error, hungUp int) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -94,7 +121,7 @@ func (g *gathering) again(err error, tries int) time.Duration {
 		return earlyWait
 	case errors.Is(err, ErrBusy) && time.Since(g.moved) < g.store.patience:
 		return busyWait + rand.N(busyWait)
-	case errors.Is(err, errHungUp) && tries < hungUpTries:
+	case errors.Is(err, errHungUp) && hungUp < hungUpTries:
 		return earlyWait + rand.N(earlyWait)
 	}
 	return 0

@@ -32,7 +32,7 @@ const (
 // so. Files that came whole stay then.
 func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) error {
 	now := time.Now()
-	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now, gave: map[string]bool{}}
+	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now, gave: map[string]bool{}, busy: map[string]error{}}
 	g.changed = sync.NewCond(&g.mu)
 	g.shared, g.enough = context.WithCancel(ctx)
 	defer g.enough()
@@ -81,6 +81,8 @@ type gathering struct {
 	moved   time.Time
 	// gave are the holders that something came from.
 	gave map[string]bool
+	// busy are those that had no place since something came from them, with what they said.
+	busy map[string]error
 	// holding is how many streams from holders there are.
 	holding int
 	// claimed is true once room for files was claimed.
@@ -191,7 +193,7 @@ func (g *gathering) arrange(shared bool) {
 // stream gets pieces from one holder.
 func (g *gathering) stream(from Holder, places chan struct{}) {
 	buffer := make([]byte, blockBytes)
-	for tries := 1; ; tries++ {
+	for hungUp := 0; ; {
 		p := g.next(from)
 		if p == nil {
 			return
@@ -199,7 +201,8 @@ func (g *gathering) stream(from Holder, places chan struct{}) {
 		places <- struct{}{}
 		missing, err := g.get(p, from, buffer)
 		<-places
-		after := g.again(err, tries)
+		hungUp = g.countHangUps(from, err, hungUp)
+		after := g.again(err, hungUp)
 		if errors.Is(err, ErrBusy) && after == 0 {
 			g.came(p, from, missing, err, true) // what it gives on another stream it may go on to give there
 			g.note(p, from, err)
@@ -208,8 +211,6 @@ func (g *gathering) stream(from Holder, places chan struct{}) {
 		g.came(p, from, missing, err, after > 0)
 		if after > 0 {
 			wait(g.ctx, after)
-		} else {
-			tries = 0
 		}
 	}
 }
@@ -268,13 +269,14 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 	name := from.String()
 	if len(missing) == 0 || missing[0] != (span{p.from, p.to}) {
 		g.moved, g.gave[name] = time.Now(), true
+		delete(g.busy, name)
 	}
 	switch {
 	case err == nil || early || g.ctx.Err() != nil:
 	case errors.Is(err, ErrLocal):
 		g.local = errors.Join(g.local, err)
 	default:
-		p.of.errs = append(p.of.errs, fmt.Errorf("from %s: %w", from, err))
+		p.of.errs = append(p.of.errs, fmt.Errorf("from %s: %w", from, g.withBusy(from, err)))
 		if errors.Is(err, ErrUnreached) && !g.isGone(from) {
 			g.gone = append(g.gone, Unreached{Holder: from, Why: err})
 		}
@@ -375,7 +377,7 @@ func (g *gathering) result() error {
 		case g.local != nil:
 			a.errs = append(a.errs, g.local)
 		}
-		gone := slices.Clone(g.gone)
+		gone := slices.DeleteFunc(slices.Clone(g.gone), g.isFull)
 		for i := range gone {
 			gone[i].Gave = g.gave[gone[i].Holder.String()]
 		}

@@ -200,6 +200,48 @@ func TestWhoIsHungUpOnTriesAgain(t *testing.T) {
 	}
 }
 
+// A full holder that hangs up at last is asked again like any other that does, and is not said not to be reached where it goes on with
+// that: it has answered. Time is that of the simulation.
+func TestAFullServerThatHangsUp(t *testing.T) {
+	const turnedAway = 10
+	for name, row := range map[string]struct {
+		hangsUp int
+		comes   bool
+	}{"once": {1, true}, "from then on": {1000, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := network(t, 2, 1<<20)
+				nodes[0].server.guests = newGuests(32, 0)
+				want := put(t, nodes[0].store, ID{Round: 1, Step: 9}, content(5, 1<<16))
+				getting := nodes[1]
+				dial, dials := getting.store.dial, 0
+				getting.store.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+					nodes[0].server.guests.mu.Lock()
+					dials++
+					hangsUp := dials > turnedAway && dials <= turnedAway+row.hangsUp
+					if dials > turnedAway {
+						nodes[0].server.guests.rooms = 8
+					}
+					nodes[0].server.guests.mu.Unlock()
+					conn, err := dial(ctx, network, address)
+					if hangsUp && err == nil {
+						conn = &closed{conn}
+					}
+					return conn, err
+				}
+				err := getting.store.Fetch(t.Context(), getting.identity, Wanted{Snapshot: want, Holders: getting.ticketsOf(want, nodes[:1])})
+				switch {
+				case row.comes && err != nil:
+					t.Errorf("it hangs up once: %v", err)
+				case !row.comes && (!errors.Is(err, ErrBusy) || len(UnreachedIn(err)) > 0):
+					t.Errorf("it was full, and hangs up: %v; not reached are %v", err, UnreachedIn(err))
+				}
+				leave(t, nodes)
+			})
+		})
+	}
+}
+
 // One that has no place does not say anything of its file.
 func TestAFullServerSaysNothingOfItsFile(t *testing.T) {
 	busy := fake(t, func(w http.ResponseWriter, _ *http.Request) {
