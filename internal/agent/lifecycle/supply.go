@@ -22,7 +22,7 @@ const (
 // next one of what is there then, and is told which holders could not be reached for long, by those that have left and those
 // that are still trying: where several say so of one, the state that it has is of no use. Where all holders were reached the worker leaves at once: one whose file was altered has
 // dropped it by now, so the next world begins with another snapshot. A holder that has no place is reached, and waited for much
-// longer. If nothing is to be had for that either, what is
+// longer, unless there is something that only others have who are not reached. If nothing is to be had for that either, what is
 // wrong is here.
 type supply struct {
 	// since is when the first try came to nothing, or the last one that brought something, tries how many have; again is when the next
@@ -94,7 +94,7 @@ func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	if f.Busy {
 		s.busy++
 	}
-	if s.since.IsZero() || f.Moved && s.broken <= maxBroken || f.Busy && s.busy <= maxBusy {
+	if s.since.IsZero() || f.Moved && s.broken <= maxBroken || f.Busy && s.busy <= maxBusy && !m.hasNoOther(missed) {
 		s.since, s.unreached, s.tries = now, nil, 0
 	}
 	var effects []Effect
@@ -108,6 +108,27 @@ func (m *Machine) unreached(now time.Time, f Fetched) []Effect {
 	wait := min(firstFetch<<min(s.tries, 8), lastFetch)
 	s.again, s.tries = now.Add(wait), s.tries+1
 	return append(effects, Note{Text: fmt.Sprintf("the snapshot of round %d cannot be had, trying again in %v: %s", f.Round, wait, f.Why)})
+}
+
+// hasNoOther says whether something that this worker's world begins with is with nobody but holders that it misses: a place with others is
+// not worth to be waited for then.
+func (m *Machine) hasNoOther(missed []Unreached) bool {
+	if len(missed) == 0 {
+		return false
+	}
+	for part := range max(1, len(m.in.World.Parts)) {
+		has := func(h Holder) bool { return len(m.in.World.Parts) == 0 || slices.Contains(h.Parts, part) }
+		misses := func(h Holder) bool {
+			return slices.ContainsFunc(missed, func(u Unreached) bool {
+				return u.Address == h.Address && u.Port == h.Port && u.Certificate == h.Certificate
+			})
+		}
+		if slices.ContainsFunc(m.in.World.Holders, has) &&
+			!slices.ContainsFunc(m.in.World.Holders, func(h Holder) bool { return has(h) && !misses(h) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // fetchAgain asks for the snapshot again when it is time to.

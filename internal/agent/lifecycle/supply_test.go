@@ -104,6 +104,42 @@ func TestWhoWaitsForAPlaceStays(t *testing.T) {
 	}
 }
 
+// One holder is not reached, and another one has no place. Only what the first one has alone is not waited for.
+func TestAPlaceIsNotWaitedForWhereAnotherPartIsMissing(t *testing.T) {
+	far := Unreached{Address: "10.0.0.1", Port: 1, Certificate: [32]byte{1}, Why: "i/o timeout"}
+	one, full := Holder{Address: far.Address, Port: far.Port, Certificate: far.Certificate}, Holder{Address: "10.0.0.2", Port: 1, Certificate: [32]byte{2}}
+	for name, c := range map[string]struct {
+		ofOne, ofFull []int
+		parts         int
+		out           bool
+	}{
+		"each has a part":         {[]int{0}, []int{1}, 2, true},
+		"the other one has both":  {[]int{0}, []int{0, 1}, 2, false},
+		"each has all of a whole": {nil, nil, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start, both := time.Unix(0, 0), missing(2, far)
+			both.Busy = true
+			one.Parts, full.Parts = c.ofOne, c.ofFull
+			m := New(start, DefaultLimits(30*time.Second), Shape{Programs: 2, Processes: 2})
+			for _, l := range inRound(
+				line{1 * second, aborting(directive(1, 1, "a"), false), ""},
+				line{1 * second, says(0, Aborted), ""},
+				line{1 * second, says(1, Aborted), ""},
+				line{2 * second, with(going(directive(1, 2, "b"), 16, true), func(d *Directive) {
+					d.World.Holders, d.World.Parts = []Holder{one, full}, make([]Part, c.parts)
+				}), ""},
+				line{3 * second, both, ""}, line{18 * second, both, ""}, line{34 * second, both, ""},
+			) {
+				m.Step(start.Add(l.at), l.event)
+			}
+			if named := len(m.Unreached()) > 0; m.Out() != c.out || named != c.out {
+				t.Errorf("it is out: %v, and names %v", m.Out(), m.Unreached())
+			}
+		})
+	}
+}
+
 func gave(holder Unreached) Unreached {
 	holder.Gave = true
 	return holder
