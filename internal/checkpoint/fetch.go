@@ -226,6 +226,7 @@ func (g *gathering) ask(ctx context.Context, method string, want Snapshot, query
 		return nil, err
 	}
 	request.Header.Set("Authorization", scheme+hex.EncodeToString(holder.Ticket))
+	request.Header.Set(waitsHeader, "1")
 	response, err := transport.RoundTrip(request)
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		err = fmt.Errorf("%w: %w", errHungUp, err)

@@ -165,6 +165,34 @@ func TestAServerThatStaysFull(t *testing.T) {
 	}
 }
 
+// An agent of a version that knows no full holders takes what it is told there for something else, and would end by it: it is hung up on,
+// as it was before, and comes again.
+func TestAFullServerHangsUpOnWhoDoesNotWait(t *testing.T) {
+	holding, store := open(t, 1), open(t, 1)
+	want := put(t, holding, ID{Round: 3, Step: 17}, bytes.Repeat(content(5, 1<<20), 16))
+	server, holder := serve(t, holding)
+	crowded(t, server, want, holder)
+	ticket := with(want, holder)[0].Ticket
+	older, err := (&tls.Dialer{Config: pinned(holder.Certificate, fetcher)}).DialContext(t.Context(), "tcp", holder.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = older.Close() }()
+	_, err = fmt.Fprintf(older, "GET %s%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s%s\r\n\r\n", folder, want, scheme, hex.EncodeToString(ticket))
+	if said, errRead := io.ReadAll(older); err != nil || len(said) > 0 {
+		t.Errorf("it is told %q (%v, %v)", said, err, errRead)
+	}
+	g := &gathering{store: store, ctx: t.Context(), identity: fetcher}
+	response, err := g.ask(t.Context(), http.MethodGet, want, "", with(want, holder)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if err := unserved(response); !errors.Is(err, ErrBusy) {
+		t.Errorf("who waits for a place is told: %v", err)
+	}
+}
+
 // closed is a connection that the other side has closed.
 type closed struct{ net.Conn }
 

@@ -29,6 +29,8 @@ const (
 	maxWelcome     = 224
 	// comeAgain is after how many seconds whoever finds no place may ask again.
 	comeAgain = "1"
+	// waitsHeader says that a client knows that a holder may have no place, and waits for one.
+	waitsHeader = "Snapshot-Waits"
 	// folder is where the snapshots are in the URL.
 	folder = "/snapshots/"
 )
@@ -135,6 +137,9 @@ func (s *Server) admit(next func(http.ResponseWriter, *http.Request, ID)) http.H
 			return
 		}
 		if conn, ok := r.Context().Value(connection{}).(net.Conn); ok && !s.guests.welcome(conn) {
+			if r.Header.Get(waitsHeader) == "" {
+				panic(http.ErrAbortHandler) // an agent of an older version takes no other answer for one that time mends
+			}
 			w.Header().Set("Retry-After", comeAgain)
 			http.Error(w, "this worker gives to as many as it can", http.StatusServiceUnavailable)
 			return
