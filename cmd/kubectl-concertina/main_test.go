@@ -229,11 +229,11 @@ func TestReplayCommand(t *testing.T) {
 	if len(answer.Runs) != 1 || answer.Runs[0].Policy != "events" || answer.Runs[0].Average != 133 || answer.Runs[0].Jobs[1].JCT != 80 {
 		t.Errorf("the answer is %s", out)
 	}
-	if _, _, err := run(t, listingtest.Whole(), append(small, "--policy", "events", "--speeds", "--keep-halves=false")...); err != nil {
+	if _, _, err := run(t, listingtest.Whole(), append(small, "--policy", "events", "--speeds", "--keep-halves=false", "--warm-up", "10s", "--stragglers", "0.1")...); err != nil {
 		t.Error(err)
 	}
 	for _, wrong := range [][]string{
-		{"--policy", "best"}, {"--interval", "1500ms"}, {"--interval", "0s"}, {"--restart", "-1s"}, {"--pause", "-1s"}, {"--join", "-1s"},
+		{"--policy", "best"}, {"--interval", "1500ms"}, {"--interval", "0s"}, {"--restart", "-1s"}, {"--pause", "-1s"}, {"--join", "-1s"}, {"--warm-up", "-1s"}, {"--stragglers", "2"}, {"--noise", "NaN"},
 		{"--nodes", "0"}, {"--nodes", "2000000000", "--policy", "concertina"}, {"--policy", ""}, {"-o", "picture"}, {"--fleet-config", "absent.yaml"},
 	} {
 		if _, _, err := run(t, listingtest.Whole(), append(small, wrong...)...); err == nil {

@@ -75,7 +75,8 @@ func (r *replaying) addFlags(flags *pflag.FlagSet) {
 
 func (r *replaying) validate(arguments []string) error {
 	return errors.Join(r.from.validate(arguments, r.format.name), r.format.validate(), wholeSeconds("interval", r.interval, time.Second),
-		wholeSeconds("restart", r.restart, 0), notBelowZero("join", r.options.Join), notBelowZero("pause", r.options.Pause), knownPolicies(r.policies))
+		wholeSeconds("restart", r.restart, 0), notBelowZero("join", r.options.Join), notBelowZero("pause", r.options.Pause),
+		notBelowZero("warm-up", r.options.Sight.WarmUp), validSight(&r.options.Sight), knownPolicies(r.policies))
 }
 
 func (r *replaying) run(cmd *cobra.Command, a *access, arguments []string) error {
@@ -175,6 +176,18 @@ func addSight(flags *pflag.FlagSet, sight *replay.Sight) {
 	flags.BoolVar(&sight.Hidden, "hide-steps", false, "with --speeds: programs do not say how many steps are left")
 	flags.Float64Var(&sight.Noise, "noise", 0.05, "with --speeds: how far what it sees is off, as a part of the truth (standard deviation)")
 	flags.Uint64Var(&sight.Seed, "seed", 1, "with --speeds: of the noise")
+	flags.DurationVar(&sight.WarmUp, "warm-up", 0, "with --speeds: for how long a job is seen at half its pace when it has another size")
+	flags.Float64Var(&sight.Stragglers, "stragglers", 0, "with --speeds: at what part of its sizes a job is seen at two thirds of its pace for two minutes, 0 to 1")
+}
+
+func validSight(sight *replay.Sight) error {
+	switch {
+	case !(sight.Noise >= 0 && sight.Noise <= 1):
+		return fmt.Errorf("--noise is %g, it must be from 0 to 1", sight.Noise)
+	case !(sight.Stragglers >= 0 && sight.Stragglers <= 1):
+		return fmt.Errorf("--stragglers is %g, it must be from 0 to 1", sight.Stragglers)
+	}
+	return nil
 }
 
 func wholeSeconds(name string, d, least time.Duration) error {

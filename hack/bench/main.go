@@ -8,7 +8,7 @@
 //	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
 //	go run ./hack/bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
 //	go run ./hack/bench tune [-seeds N] [-first N]
-//	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]
+//	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME]
 //
 // All but scale, rendezvous, churn, tune and replay use the local cluster.
 package main
@@ -57,7 +57,7 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench peers [-times N] [-torchrun-times N] [-mib N,N] [-contenders ours,torchft,torchrun,torchrun_tuned] [-join-timeout TIME] [-heartbeat TIME] [-tick TIME]
        bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
        bench tune [-seeds N] [-first N]
-       bench replay -data FOLDER [-noise PART] [-seed N] [-pause TIME] [-join TIME]`
+       bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME]`
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == chroot.EnterArg {
@@ -245,6 +245,8 @@ func replayBench(flags *flag.FlagSet) measure {
 	flags.StringVar(&bench.Data, "data", "", "the folder with workloads, programs and published results (docs/replay.md)")
 	flags.Float64Var(&bench.Noise, "noise", 0.05, "how far observed speeds are off, as a part of the truth (standard deviation)")
 	flags.Uint64Var(&bench.Seed, "seed", 1, "of the noise")
+	flags.DurationVar(&bench.WarmUp, "warm-up", 0, "for how long a job is seen at half its pace when it has another size")
+	flags.Float64Var(&bench.Stragglers, "stragglers", 0, "at what part of its sizes a job is seen at two thirds of its pace for two minutes")
 	flags.DurationVar(&bench.Pause, "pause", 300*time.Millisecond, "how long a job stands still when its world changes, by the operator's own rules")
 	flags.DurationVar(&bench.Join, "join", 30*time.Second, "how long a worker takes until it can join, by the operator's own rules")
 	return func(_ context.Context, c *console.Console) ([]figures.Figure, error) {

@@ -29,10 +29,15 @@ type bar struct {
 func (r *Planner) ahead(c *Cluster) (Plan, bar) {
 	r.made = 0
 	barred := c.foreseen()
+	// A plan that has looked at everything would find the same again.
+	remembered, again := len(barred.gangs) > 0, barred.since.Add(lookAnew)
 	for turn := 0; ; turn++ {
 		plan := r.make(c, barred)
 		vain := r.inVain(c, &plan)
 		if len(vain) == 0 {
+			if remembered && (plan.Next.IsZero() || again.Before(plan.Next)) {
+				plan.Next = again
+			}
 			plan.Foresight = Foresight{Wide: barred.wide, All: barred.all, Since: barred.since}
 			for _, id := range barred.gangs {
 				plan.Decisions[id].InVain = true
@@ -47,16 +52,19 @@ func (r *Planner) ahead(c *Cluster) (Plan, bar) {
 	}
 }
 
-// foreseen is what the last plan has found out, as long as that counts.
+// foreseen is what the last plan has found out, as long as that counts and any of the gangs waits of which it was found out.
 func (c *Cluster) foreseen() bar {
 	barred := bar{wide: c.Foresight.Wide, all: c.Foresight.All, since: c.Foresight.Since}
 	if until(barred.since, lookAnew, c.Now).IsZero() {
 		return bar{}
 	}
 	for id := range c.Jobs {
-		if c.Jobs[id].InVain && c.Jobs[id].Name != "" {
+		if c.Jobs[id].InVain && c.Jobs[id].Name != "" && c.Jobs[id].Stage != Held {
 			barred.gangs = append(barred.gangs, JobID(id))
 		}
+	}
+	if len(barred.gangs) == 0 {
+		return bar{}
 	}
 	return barred
 }

@@ -146,13 +146,13 @@ func TestWhatWasForeseenIsNotLookedForAgain(t *testing.T) {
 		if !plan.quiet() || planner.made < 3 {
 			t.Fatalf("%d gangs: %d plans were made; something is to be done: %v", gangs, planner.made, !plan.quiet())
 		}
-		if want := c.Now.Add(lookAnew); plan.Next.After(want) || plan.Next.IsZero() {
-			t.Errorf("%d gangs: the next plan comes at %s, want %s", gangs, plan.Next, want)
-		}
 		for later := 4 * time.Second; later < lookAnew; later += 4 * time.Second {
 			c = c.told(plan, 4*time.Second)
 			if plan = planner.Plan(c); !plan.quiet() || planner.made > 1 {
 				t.Errorf("%d gangs, after %s: %d plans were made; something is to be done: %v", gangs, later, planner.made, !plan.quiet())
+			}
+			if want := noon.Add(lookAnew); plan.Next.After(want) || plan.Next.IsZero() {
+				t.Errorf("%d gangs, after %s: the next plan comes at %s, want %s", gangs, later, plan.Next, want)
 			}
 		}
 	}
@@ -175,6 +175,54 @@ func TestWhatWasForeseenIsForgotten(t *testing.T) {
 		}
 		if plan = NewPlan(c); !plan.of(0).Evict || c.Jobs[plan.of(0).For].Name != "ns/gang0" {
 			t.Errorf("%d gangs: nobody ends for the first one, which would start now: %+v", gangs, plan.of(0))
+		}
+	}
+}
+
+// Where nothing changes, what was looked at need not be looked at again, whatever was taken for granted once.
+func TestWhatWasForeseenWakesNobodyForEver(t *testing.T) {
+	for gangs := range 8 {
+		c, planner := inVainFor(gangs), new(Planner)
+		c = c.told(planner.Plan(c), 4*time.Second)
+		plan := planner.Plan(c)
+		for range 4 {
+			if plan.Next.IsZero() {
+				break
+			}
+			c = c.told(plan, plan.Next.Sub(c.Now))
+			plan = planner.Plan(c)
+		}
+		if !plan.Next.IsZero() {
+			t.Errorf("%d gangs: at %s the next plan comes after %s still", gangs, c.Now, plan.Next.Sub(c.Now))
+		}
+	}
+}
+
+// What was found out for gangs that are gone or wait no longer says nothing of others.
+func TestWhatWasForeseenGoesWithTheGangs(t *testing.T) {
+	for what, leave := range map[string]func(*Job){
+		"gone":      func(j *Job) { *j = Job{} },
+		"suspended": func(j *Job) { j.Stage = Held },
+	} {
+		c := inVainFor(7).withNodes(1, 1)
+		whole := c.training("whole", 1, 1, []NodeID{3}, policy(Evict))
+		plan := NewPlan(c)
+		if plan.Foresight.Since.IsZero() {
+			t.Fatal("nothing was foreseen")
+		}
+		plan.Foresight.Wide, plan.Foresight.All = true, true // as where others would end in vain on other nodes
+		c = c.told(plan, time.Second)
+		for id := range c.Jobs {
+			if c.Jobs[id].InVain {
+				leave(&c.Jobs[id])
+			}
+		}
+		other := c.queued("other", 1, 1, func(j *Job) { j.Gang = c.shape(1, 0); c.Shapes[j.Gang].Nodes = Bits{0b1000} }, priority(5))
+		if plan = NewPlan(c); !plan.of(whole).Evict || plan.of(whole).For != other {
+			t.Errorf("%s: nobody ends for another gang: %s", what, plan.of(other).Why.Text)
+		}
+		if plan.Foresight.All {
+			t.Errorf("%s: none ends at all still", what)
 		}
 	}
 }

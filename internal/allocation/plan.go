@@ -48,7 +48,8 @@ type Plan struct {
 	Foresight Foresight
 }
 
-// Foresight is what a plan has found out by looking ahead. For a while the next ones need not find it out again.
+// Foresight is what a plan has found out by looking ahead. For a while the next ones need not find it out again, as long as any gang
+// is left of which it was found out (Decision.InVain).
 type Foresight struct {
 	// Wide is true where no whole job ends on nodes that gangs may use for which one would end in vain (Decision.InVain), All where
 	// none ends at all.

@@ -131,7 +131,6 @@ func (p *planner) plan(c *Cluster) Plan {
 	p.soon.copyOf(&p.now)
 	p.soon.come()
 	p.reach.copyOf(&p.soon)
-	p.wake(p.barred.since.Add(lookAnew))
 	p.gather()
 	p.serveGangs()
 	p.grow()

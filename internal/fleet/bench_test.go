@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/speed"
 )
 
 // large is a cluster of 5,000 nodes with 10 pods each, and 200 jobs, of which half have 16 workers.
@@ -112,6 +113,6 @@ func BenchmarkFit(b *testing.B) {
 		status.Sizes = append(status.Sizes, sizeAt(n+1, fmt.Sprintf("%d.23456", n+1), 1000, start))
 	}
 	for b.Loop() {
-		new(pacer).look(start, status, 1)
+		new(speed.Fitter).Look(start, speed.Observations(SizesSeen(status), start), 1)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/speed"
 )
 
 // build makes of a job what the planner sees.
@@ -62,7 +63,8 @@ func (c *Cluster) build(j *job) {
 			b.avoided = append(b.avoided, avoidedNode{n.id, avoided.Until.Time})
 		}
 	}
-	b.fitted = j.pacer.look(c.options.Now(), &status.Speed, one.Min)
+	now := c.options.Now()
+	b.fitted = j.fitter.Look(now, speed.Observations(SizesSeen(&status.Speed), now), one.Min)
 	one.Pace = paceOf(b.fitted, status)
 	c.buildWorkers(j, &b, workers)
 	one.EvenedAt = latest(one.EvenedAt, j.gaveAt) // one that was in no world yet has changed none when it left

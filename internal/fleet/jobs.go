@@ -11,6 +11,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
+	"github.com/concertina-dev/concertina/internal/speed"
 )
 
 // job is one TrainingJob, and what was reported of it.
@@ -28,8 +29,8 @@ type job struct {
 	misshapen    bool
 	// next are the shapes of further pods of each.
 	next [2]next
-	// pacer keeps how fast it is; shortSince is since when it is short, by the last plan of this process.
-	pacer      pacer
+	// fitter keeps how fast it is; shortSince is since when it is short, by the last plan of this process.
+	fitter     speed.Fitter
 	shortSince time.Time
 	// promised are the nodes that the last plan promised its gang, by this process.
 	promised []*node
@@ -220,7 +221,7 @@ type built struct {
 	// ending are the pods of workers that are being deleted, by worker.
 	ending map[int]*pod
 	// fitted is how fast it is by what was seen of it; nil for not known.
-	fitted *fitted
+	fitted *speed.Fitted
 	// avoided are the nodes on which it is not to be placed for a while.
 	avoided []avoidedNode
 	// retry is until when it is held, zero for not; lostSince from when on its work would be lost.

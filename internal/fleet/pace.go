@@ -1,8 +1,6 @@
 package fleet
 
 import (
-	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -11,86 +9,14 @@ import (
 	"github.com/concertina-dev/concertina/internal/speed"
 )
 
-const (
-	// refit is how long a fit will do while the job is seen at no other size.
-	refit = time.Minute
-	// alike is by what part a fit may differ from the one before, at any size that the planner looks at, and count for
-	// the same: that is noise, and a plan that followed it would have jobs trade workers back and forth.
-	alike = 0.05
-	// looksUpTo bounds up to which size fits are compared.
-	looksUpTo = 256
-)
-
-// fitted is how fast a job is by what was seen of it. It stays as it is.
-type fitted struct {
-	model speed.Model
-	// least is its least number of workers, tried the most that it was seen with.
-	least, tried int32
-}
-
-// pacer keeps what was fitted of one job, so that not every event has it fitted anew. The zero value has fitted nothing.
-type pacer struct {
-	fitted *fitted
-	// sizes are the workers and nodes that it was fitted from, at is when.
-	sizes [][2]int
-	at    time.Time
-}
-
-// look is what is to be made of a job's status now: the fit before, where another one would say the same; nil where too
-// little was seen.
-func (p *pacer) look(now time.Time, status *v1alpha1.SpeedStatus, least int32) *fitted {
-	seen := speed.Observations(SizesSeen(status), now)
-	var sizes [][2]int
-	most := 0
-	for i := range seen {
-		sizes = append(sizes, [2]int{seen[i].Workers, seen[i].Nodes})
-		most = max(most, seen[i].Workers)
-	}
-	known := slices.Equal(sizes, p.sizes) && (p.fitted == nil || p.fitted.least == least)
-	if age := now.Sub(p.at); known && age >= 0 && age < refit {
-		return p.fitted
-	}
-	p.sizes, p.at = sizes, now
-	next := &fitted{model: speed.Fit(seen, int(max(least, 1))), least: least, tried: int32(most)}
-	switch {
-	case !next.model.Known():
-		p.fitted = nil
-	case p.fitted == nil || !p.fitted.like(next, sizes):
-		p.fitted = next
-	}
-	return p.fitted
-}
-
-// like says whether two fits say the same but for noise: at sizes that were seen, and on one node up to twice the largest
-// of those.
-func (f *fitted) like(other *fitted, seen [][2]int) bool {
-	if f.least != other.least || f.tried != other.tried {
-		return false
-	}
-	same := func(workers, nodes int) bool {
-		return math.Abs(f.model.Speed(workers, nodes)/other.model.Speed(workers, nodes)-1) <= alike
-	}
-	for _, size := range seen {
-		if !same(size[0], size[1]) {
-			return false
-		}
-	}
-	for n := int(max(f.least, 1)); n <= min(2*int(f.tried), looksUpTo); n++ {
-		if !same(n, 1) {
-			return false
-		}
-	}
-	return true
-}
-
 // paceOf is what the planner is told of a job of which that was fitted, and what its program reports as far as that is
 // believed; nil where nothing was fitted.
-func paceOf(f *fitted, status *v1alpha1.TrainingJobStatus) *allocation.Pace {
+func paceOf(f *speed.Fitted, status *v1alpha1.TrainingJobStatus) *allocation.Pace {
 	if f == nil {
 		return nil
 	}
 	told := ProgressOf(status)
-	return &allocation.Pace{Speed: f.model, Tried: f.tried, Done: told.Done(), Left: told.Left(), Kept: keptPart(status)}
+	return &allocation.Pace{Speed: f.Model, Tried: f.Tried, Done: told.Done(), Left: told.Left(), Kept: keptPart(status)}
 }
 
 // evens is so much time at the beginning of a job that is counted as spent in steps: the first minutes say little of those to come.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
+	"github.com/concertina-dev/concertina/internal/speed"
 )
 
 // sizeAt is what a status has of a size on one node.
@@ -103,12 +104,15 @@ func TestWhatThePlannerIsToldOfAPace(t *testing.T) {
 // off the mean of a minute of them is 1% off.
 func TestNoiseIsNoNews(t *testing.T) {
 	dice := rand.New(rand.NewPCG(7, 7))
-	var p pacer
+	var f speed.Fitter
+	fit := func(status *v1alpha1.SpeedStatus, now time.Time) *speed.Fitted {
+		return f.Look(now, speed.Observations(SizesSeen(status), now), 2)
+	}
 	now := start
-	look := func(pace float64, more ...v1alpha1.SizeSpeed) *fitted {
+	look := func(pace float64, more ...v1alpha1.SizeSpeed) *speed.Fitted {
 		now = now.Add(2 * time.Second)
 		text := strconv.FormatFloat(pace, 'g', 6, 64)
-		return p.look(now, &v1alpha1.SpeedStatus{Sizes: append([]v1alpha1.SizeSpeed{sizeAt(2, text, 1000, now)}, more...)}, 2)
+		return fit(&v1alpha1.SpeedStatus{Sizes: append([]v1alpha1.SizeSpeed{sizeAt(2, text, 1000, now)}, more...)}, now)
 	}
 	first := look(4)
 	for range 600 {
@@ -117,17 +121,17 @@ func TestNoiseIsNoNews(t *testing.T) {
 		}
 	}
 	more := look(4, sizeAt(4, "5", 1000, now))
-	if more == first || more.tried != 4 {
+	if more == first || more.Tried != 4 {
 		t.Error("another size is no news")
 	}
 	for range 31 {
 		more = look(2, sizeAt(4, "5", 1000, now.Add(-time.Hour)))
 	}
-	if got := more.model.Speed(2, 1); math.Abs(got-2) > 0.2 {
+	if got := more.Model.Speed(2, 1); math.Abs(got-2) > 0.2 {
 		t.Errorf("a minute after it became half as fast it is told as %g steps a second, want 2", got)
 	}
-	if again := p.look(now.Add(-time.Hour), &v1alpha1.SpeedStatus{Sizes: []v1alpha1.SizeSpeed{sizeAt(2, "8", 1000, now)}}, 2); math.Abs(again.model.Speed(2, 1)-8) > 0.5 {
-		t.Errorf("after the clock went back it is told as %g steps a second, want 8", again.model.Speed(2, 1))
+	if again := fit(&v1alpha1.SpeedStatus{Sizes: []v1alpha1.SizeSpeed{sizeAt(2, "8", 1000, now)}}, now.Add(-time.Hour)); math.Abs(again.Model.Speed(2, 1)-8) > 0.5 {
+		t.Errorf("after the clock went back it is told as %g steps a second, want 8", again.Model.Speed(2, 1))
 	}
 }
 

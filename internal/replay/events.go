@@ -274,8 +274,8 @@ func (h *history) change(l *life) {
 	})
 	j := h.operator.job(l.id)
 	j.Armed = false
-	if len(l.world) > 0 {
-		j.Pause = h.Pause
+	if j.Began = beginning.Add(h.now); len(l.world) > 0 { // it is watched in its first world for a while
+		j.Pause, j.Began = h.Pause, time.Time{}
 	}
 	nodes := h.operator.members(l.id)
 	if len(nodes) == 0 { // those who were to stay are lost

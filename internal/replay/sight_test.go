@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	estimate "github.com/concertina-dev/concertina/internal/speed"
 )
 
 // scaling are two jobs on four devices: the first scales, the second does not.
@@ -56,8 +58,8 @@ func TestSpeedsHelp(t *testing.T) {
 	}
 }
 
-// What is watched for too short a time counts for nothing; then its pace is what it was, the noise aside, and what is
-// left the total without what was done.
+// What is watched for too short a time counts for nothing, and the first step of a world neither; then its pace is what it was, the
+// noise aside, and what is left the total without what was done.
 func TestWatch(t *testing.T) {
 	j := &Job{Name: "a", Program: &Scaling{Steps: 1000, Parallel: 1, Most: 4}}
 	w := Sight{Speeds: true, Seed: 7}.watch(j)
@@ -78,14 +80,57 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// Who warms up, and who has a slow worker, is seen to be slower for so long, and not for longer.
+func TestWhatHindersPasses(t *testing.T) {
+	for name, test := range map[string]struct {
+		sight Sight
+		first float64 // how fast it is seen to be after half a minute
+	}{
+		"nothing":             {Sight{}, 2},
+		"it warms up":         {Sight{WarmUp: time.Minute}, 1},
+		"for a while":         {Sight{WarmUp: 15 * time.Second}, 1.5},
+		"a worker is slow":    {Sight{Stragglers: 1}, 4. / 3},
+		"both":                {Sight{Stragglers: 1, WarmUp: time.Minute}, 2. / 3},
+		"of others it is one": {Sight{Stragglers: 1e-9}, 2},
+	} {
+		test.sight.Speeds = true
+		w := test.sight.watch(&Job{Name: "a", Program: &Scaling{Steps: 1000, Parallel: 1, Most: 4}})
+		w.look(30500*time.Millisecond, Placement{2}, 61, 30.5)
+		if got := w.pace(30500*time.Millisecond).Speed.Speed(2, 1); math.Abs(got/test.first-1) > 0.05 {
+			t.Errorf("%s: it is seen to make %g steps a second, want %g", name, got, test.first)
+		}
+		for n := 2; n <= 20; n++ {
+			at := time.Duration(n) * 30 * time.Second
+			w.look(at, Placement{2}, 2*at.Seconds(), at.Seconds())
+		}
+		if got := w.pace(10*time.Minute).Speed.Speed(2, 1); math.Abs(got-2) > 0.1 {
+			t.Errorf("%s: after ten minutes it is seen to make %g steps a second, want 2", name, got)
+		}
+	}
+}
+
 // Of a job that had very many sizes those seen longest ago are forgotten.
 func TestFewSizesAreRemembered(t *testing.T) {
 	w := Sight{Speeds: true}.watch(&Job{Name: "a", Program: &Scaling{Steps: 1000, Parallel: 1, Most: 40}})
 	for n := 1; n <= 40; n++ {
 		at := time.Duration(n) * time.Minute
-		w.look(at, Placement{n}, float64(n), 60*float64(n))
+		w.look(at, Placement{n}, 10*float64(n), 60*float64(n))
 	}
-	if len(w.sizes) != mostSizes || w.sizes[size{40, 1}] == nil || w.sizes[size{1, 1}] != nil {
-		t.Errorf("%d sizes are remembered: %v", len(w.sizes), w.sizes)
+	if len(w.seen) != estimate.MostSizes || w.seen[0].Workers != 40-estimate.MostSizes+1 || w.seen[estimate.MostSizes-1].Workers != 40 {
+		t.Errorf("%d sizes are remembered: %v", len(w.seen), w.seen)
+	}
+}
+
+// A job is watched at its first size before it grows, as the operator has it: else it would have had the larger one since its newcomers
+// were ready, half a minute after it began.
+func TestTheFirstSizeIsWatched(t *testing.T) {
+	c := Cluster{Nodes: 1, DevicesPerNode: 4}
+	jobs := []Job{{Name: "a", Workers: 1, Program: &Scaling{Steps: 1000, Parallel: 1, Most: 4}}}
+	result, err := Events{Join: 30 * time.Second, Pause: time.Second, Settings: shipped, Sight: Sight{Speeds: true}}.Run(jobs, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sizes := result.Jobs[0].Sizes; len(sizes) < 2 || sizes[0].At != 30 || sizes[1].At < 65 || sizes[1].At > 90 {
+		t.Errorf("its sizes are %+v", sizes)
 	}
 }

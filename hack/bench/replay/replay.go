@@ -29,7 +29,10 @@ type Bench struct {
 	// Noise is how far observed speeds are off, and Seed that of it.
 	Noise float64
 	Seed  uint64
-	Say   func(format string, args ...any)
+	// WarmUp and Stragglers are what else hinders jobs where they are looked at (replay.Sight).
+	WarmUp     time.Duration
+	Stragglers float64
+	Say        func(format string, args ...any)
 }
 
 // published are the results that are in the folder.
@@ -127,7 +130,7 @@ func (b Bench) run(w *workload, cluster replay.Cluster) error {
 	}
 	ticks := replay.PublishedTicks
 	restart := time.Duration(ticks.Restart) * time.Second
-	sees := replay.Sight{Speeds: true, Noise: b.Noise, Seed: b.Seed}
+	sees := replay.Sight{Speeds: true, Noise: b.Noise, Seed: b.Seed, WarmUp: b.WarmUp, Stragglers: b.Stragglers}
 	blind := sees
 	blind.Hidden = true
 	unkept := b
