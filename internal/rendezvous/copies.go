@@ -69,7 +69,7 @@ func (m *Machine) rely() {
 		m.unsafe = nil // of steps that were thrown away
 	}
 	possible := m.copiesPossible()
-	safe, isSafe := best(states, func(s *state) bool { return s.copies >= possible && m.isComplete(s) })
+	safe, isSafe := best(states, func(s *state) bool { return m.copiesIn(s) >= possible && m.isComplete(s) })
 	kept := m.relied != nil && slices.ContainsFunc(states, func(s state) bool { return sameState(s.Snapshot, *m.relied) })
 	waits := m.sharded() && !m.uncopied // the copies of what is relied on are under way
 	switch {

@@ -98,27 +98,81 @@ func (m *Machine) copyShards(now time.Time) {
 	if c := m.copying; c != nil {
 		at, held := m.stateOf(c.Snapshot)
 		switch {
-		case held && at.copies >= m.copiesPossible():
+		case held && m.copiesIn(&at) >= m.copiesPossible():
 			m.uncopied = false
-			m.stopCopying()
-		case !held, !now.Before(c.since.Add(copyTimeout)):
+			m.letLeaversGo()
+		case !held:
 			m.uncopied = true
-			m.stopCopying()
+		case !now.Before(c.since.Add(copyTimeout)):
+			m.uncopied = true
+			m.letLeaversGo()
 		case c.members != m.reachable():
 			m.order(c, &at)
 			return
 		default:
 			return
 		}
+		m.stopCopying()
 	}
-	newest, ok := m.newestSnapshot()
-	if !ok {
+	if newest, ok := m.newestSnapshot(); ok {
+		if at, held := m.stateOf(newest); held && inShards(at.parts) && m.copiesIn(&at) < m.copiesPossible() {
+			m.copying = &copying{Snapshot: newest, since: now}
+			m.order(m.copying, &at)
+			return
+		}
+	}
+	m.letLeaversGo()
+}
+
+// copiesIn is on how many nodes of the world each of the shards is, at least: others that have some are about to leave.
+func (m *Machine) copiesIn(s *state) int {
+	if !inShards(s.parts) {
+		return s.copies
+	}
+	least := -1
+	for i, part := range s.parts {
+		if !share.IsShard(part.Part) {
+			continue
+		}
+		in := slices.DeleteFunc(slices.Clone(s.holders[i]), func(mem *member) bool { return m.world.ranks.rank(mem.want.UID) < 0 })
+		if n := nodesOf(in); least < 0 || n < least {
+			least = n
+		}
+	}
+	return least
+}
+
+// letLeaversGo lets those go who are in the world no more, and were kept for what they hold of its state.
+func (m *Machine) letLeaversGo() {
+	if !m.world.letsGo {
+		m.world.letsGo, m.out.Publish = true, true
+	}
+}
+
+// watchLeavers lets them go when the copies do not come, and earlier those who will be killed.
+func (m *Machine) watchLeavers(now time.Time) {
+	w := m.world
+	if w.letsGo || !m.sharded() || !m.hasBegun() {
 		return
 	}
-	if at, held := m.stateOf(newest); held && inShards(at.parts) && at.copies < m.copiesPossible() {
-		m.copying = &copying{Snapshot: newest, since: now}
-		m.order(m.copying, &at)
+	if w.begunAt.IsZero() {
+		w.begunAt = now
 	}
+	if !now.Before(w.begunAt.Add(copyTimeout)) {
+		m.letLeaversGo()
+	}
+	for uid, mem := range m.members {
+		if by := mem.want.LeaveBy; w.ranks.rank(uid) < 0 && !mem.mustGo && !by.IsZero() && !now.Before(by.Add(-leaveMargin)) {
+			mem.mustGo, m.out.Publish = true, true
+		}
+	}
+}
+
+// detains says whether a member that leaves, and is in the world no more, is kept for what it holds of a state in shards: those who
+// stay have what they load of it and no more, so that each of them would take some of it along.
+func (m *Machine) detains(mem *member) bool {
+	return !m.world.letsGo && !m.world.finishing && m.sharded() && !mem.mustGo && mem.want.Lost == "" && !m.isLost(mem) &&
+		m.serving(mem) && len(mem.report.Snapshots) > 0
 }
 
 func (m *Machine) stopCopying() {
