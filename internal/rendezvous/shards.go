@@ -91,6 +91,9 @@ func (m *Machine) awaitsShards(now time.Time, step uint64) bool {
 
 // copyShards has copies made of the newest state in shards, once those of the one before are there.
 func (m *Machine) copyShards(now time.Time) {
+	if m.world.formed() {
+		m.cut = m.sharded()
+	}
 	if !m.sharded() || !m.world.formed() || !m.hasBegun() {
 		m.stopCopying()
 		return

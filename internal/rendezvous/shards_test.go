@@ -280,6 +280,35 @@ func fromStepOf(f *fleet, round uint64) uint64 {
 	return 0
 }
 
+// A world in shards grows no larger than one that can write its state, unless it has to be: nobody could write one any more.
+func TestAWorldInShardsGrowsNoFurtherThanItCanWrite(t *testing.T) {
+	f, l := cutUp(t, 2)
+	m := l.machine
+	f.turns(l, 2)
+	if got := m.legalSize(500); got != 2 {
+		t.Fatalf("%d of 2", got)
+	}
+	for name, row := range map[string]struct {
+		minimum, process int32
+		sizes            []int32
+		want             int32
+	}{
+		"eight processes":     {1, 8, nil, 16},
+		"one process":         {1, 1, nil, 128},
+		"sizes":               {1, 8, []int32{2, 8, 17, 32}, 8},
+		"too many in any":     {1, 8, []int32{20, 40}, 20},
+		"more are to be":      {18, 8, nil, 18},
+		"more than all there": {1, 200, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.gang.Target, m.gang.Minimum, m.gang.ProcessesPerWorker, m.gang.Sizes = 900, row.minimum, row.process, row.sizes
+			if got := m.legalSize(500); got != row.want {
+				t.Errorf("%d, want %d", got, row.want)
+			}
+		})
+	}
+}
+
 // Copies of one state are waited for, and those of a newer one are made after that; not for ever.
 func TestCopiesThatDoNotCome(t *testing.T) {
 	f, l := cutUp(t, 2)
