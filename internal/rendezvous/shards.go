@@ -103,11 +103,13 @@ func (m *Machine) copyShards(now time.Time) {
 		switch {
 		case held && m.copiesIn(&at) >= m.copiesPossible():
 			m.uncopied = false
+			m.noteCopied(c, &at)
 			m.letLeaversGo()
 		case !held:
 			m.uncopied = true
 		case !now.Before(c.since.Add(copyTimeout)):
 			m.uncopied = true
+			m.noteCopied(c, &at)
 			m.letLeaversGo()
 		case c.members != m.reachable():
 			m.order(c, &at)
@@ -125,6 +127,20 @@ func (m *Machine) copyShards(now time.Time) {
 		}
 	}
 	m.letLeaversGo()
+}
+
+// noteCopied notes who has made the copies that it was to make, and who has not.
+func (m *Machine) noteCopied(c *copying, at *state) {
+	for uid, parts := range c.orders {
+		mem := m.members[uid]
+		if mem == nil {
+			continue
+		}
+		mem.copyless = slices.ContainsFunc(parts, func(part Snapshot) bool {
+			i := slices.Index(at.parts, part)
+			return i < 0 || !slices.Contains(at.holders[i], mem)
+		})
+	}
 }
 
 // copiesIn is on how many nodes of the world each of the shards is, at least: others that have some are about to leave.
@@ -198,9 +214,11 @@ func (m *Machine) reachable() (n int) {
 func (m *Machine) order(c *copying, at *state) {
 	var there []*member
 	var places []share.Place
+	var failed []bool
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
 			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
+			failed = append(failed, mem.copyless)
 		}
 	}
 	var parts []Snapshot
@@ -219,7 +237,7 @@ func (m *Machine) order(c *copying, at *state) {
 		parts, holders = append(parts, part), append(holders, ranks)
 	}
 	c.orders, c.members, m.out.Publish = map[string][]Snapshot{}, m.reachable(), true
-	for rank, got := range share.Copies(places, holders, m.copiesMeant()) {
+	for rank, got := range share.Copies(places, holders, m.copiesMeant(), failed) {
 		for _, part := range got {
 			uid := there[rank].want.UID
 			c.orders[uid] = append(c.orders[uid], parts[part])

@@ -7,14 +7,8 @@ import "testing"
 func shrunk(t *testing.T) (f *fleet, l *modelLeader, copied Memory) {
 	t.Helper()
 	f, l = cutUp(t, 5)
-	f.turns(l, 3)
-	f.settleSteps()
-	f.periodic(f.uids()...)
-	f.turns(l, 3)
 	m := l.machine
-	if copied = m.memory(); copied.Copies != 2 || copied.Step == 0 {
-		t.Fatalf("the copies: %+v", copied)
-	}
+	copied = copiedOnce(f, l)
 	for _, uid := range []string{"p03", "p04"} {
 		f.pods[uid].want.Leaving = ReasonScaledDown
 	}
