@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"cmp"
 	"slices"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // isStandby says whether a member that is not in the world could enter the next one at once.
@@ -51,7 +53,7 @@ func (m *Machine) standbys() []Member {
 // legalSize is the largest number of workers that a world may have when so many could be in it; 0 when
 // there is none.
 func (m *Machine) legalSize(available int32) int32 {
-	limit := min(available, m.gang.Target, MaxWorkers)
+	limit := min(available, m.gang.Target, m.mostWorkers())
 	if len(m.gang.Sizes) == 0 {
 		return max(limit, 0)
 	}
@@ -62,6 +64,19 @@ func (m *Machine) legalSize(available int32) int32 {
 		}
 	}
 	return best
+}
+
+// mostWorkers bounds a world. Of a state in shards nobody could write a snapshot in a larger one than that; where it may not be so
+// small, it is as small as it may be.
+func (m *Machine) mostWorkers() int32 {
+	if !m.cut && !m.sharded() {
+		return MaxWorkers
+	}
+	most := max(share.MostShards/max(m.gang.ProcessesPerWorker, 1), m.gang.Minimum, 1)
+	if len(m.gang.Sizes) > 0 {
+		most = max(most, slices.Min(m.gang.Sizes))
+	}
+	return min(most, MaxWorkers)
 }
 
 // choose picks the members of the next world: those that stay come first, and newcomers by ordinal. When

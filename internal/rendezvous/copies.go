@@ -41,11 +41,12 @@ func (m *Machine) copiesMeant() int {
 	return m.copiesAsked()
 }
 
-// copiesPossible is on how many nodes each share can be: not on more than the world has.
+// copiesPossible is on how many nodes each share can be: not on more than the world has. Who serves nothing gives no copies, and
+// takes none.
 func (m *Machine) copiesPossible() int {
 	nodes := map[string]bool{}
 	for _, uid := range m.world.ranks.uids {
-		if mem := m.members[uid]; mem != nil && !m.isLost(mem) {
+		if mem := m.members[uid]; mem != nil && !m.isLost(mem) && (!mem.joined || mem.serves.Port > 0) {
 			nodes[mem.want.Node] = true
 		}
 		if len(nodes) == m.copiesMeant() {
@@ -69,9 +70,10 @@ func (m *Machine) rely() {
 		m.unsafe = nil // of steps that were thrown away
 	}
 	possible := m.copiesPossible()
-	safe, isSafe := best(states, func(s *state) bool { return s.copies >= possible && m.isComplete(s) })
+	safe, isSafe := best(states, func(s *state) bool { return m.copiesIn(s) >= possible && m.isComplete(s) })
 	kept := m.relied != nil && slices.ContainsFunc(states, func(s state) bool { return sameState(s.Snapshot, *m.relied) })
-	waits := m.sharded() && !m.uncopied // the copies of what is relied on are under way
+	// The copies of what is relied on are under way; or it has all of them, and no newer one has: it is the last that no loss takes along.
+	waits := m.sharded() && (!m.uncopied || isSafe && kept && sameState(safe, *m.relied))
 	switch {
 	case isSafe && sameState(safe, newest):
 		m.relied = &newest

@@ -53,7 +53,7 @@ func (m *Machine) Directive(uid string) (Directive, bool) {
 // outside is what a member should do that is not in the world: one that was keeps what it was told
 // last, so that its programs stay where they stand. It is released only when the controller lets it go: one
 // that was silent for too long may be back for the next world. And nobody is released while others load a
-// snapshot from it: it may end the moment it is.
+// snapshot from it, or make copies of what it holds: it may end the moment it is.
 func (m *Machine) outside(mem *member, d Directive) Directive {
 	if mem.left != nil {
 		kept := *mem.left
@@ -62,10 +62,10 @@ func (m *Machine) outside(mem *member, d Directive) Directive {
 		if kept.Barrier != nil {
 			kept.Hold = m.hold
 		}
-		kept.Released = d.Released || mem.unwanted() && !m.supplies(mem)
+		kept.Released = d.Released || mem.unwanted() && !m.supplies(mem) && !m.detains(mem)
 		return kept
 	}
-	d.Released = d.Released || mem.leaving() && !m.supplies(mem)
+	d.Released = d.Released || mem.leaving() && !m.supplies(mem) && !m.detains(mem)
 	if mem.report.Round > 0 {
 		d.Round, d.World, d.Abort = mem.report.Round, m.elsewhere(&mem.report), &abort{Reason: fmt.Sprintf(
 			"the job is in round %d, and round %d goes on no more", m.world.record.Round, mem.report.Round)}

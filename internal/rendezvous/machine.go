@@ -166,6 +166,8 @@ type Machine struct {
 	// nothing.
 	copying  *copying
 	uncopied bool
+	// cut is true when the last world that had begun had its state in shards, also in the attempt before.
+	cut bool
 	// differing are the groups of holders whose shares were seen to differ; differ says so of the last one in a sentence.
 	differing []string
 	differ    string
@@ -245,6 +247,10 @@ type world struct {
 	barriers uint64
 	// finishing is true once every process has finished.
 	finishing bool
+	// begunAt is when it was seen to have begun, where its state is in shards; letsGo is true once those who are in it no more hold
+	// nothing of that which others need.
+	begunAt time.Time
+	letsGo  bool
 	// parted are the members that have left the gang.
 	parted map[string]parting
 	// named is true when the members of an adopted world are those that the record names; missing once a rank of it is
@@ -401,6 +407,7 @@ func (m *Machine) attend(now time.Time) *plan {
 	}
 	m.began(now)
 	m.takeBack(now)
+	m.watchLeavers(now)
 	if m.findRefusal(now) {
 		return nil
 	}

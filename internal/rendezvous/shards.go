@@ -91,6 +91,9 @@ func (m *Machine) awaitsShards(now time.Time, step uint64) bool {
 
 // copyShards has copies made of the newest state in shards, once those of the one before are there.
 func (m *Machine) copyShards(now time.Time) {
+	if m.world.formed() {
+		m.cut = m.sharded()
+	}
 	if !m.sharded() || !m.world.formed() || !m.hasBegun() {
 		m.stopCopying()
 		return
@@ -98,27 +101,97 @@ func (m *Machine) copyShards(now time.Time) {
 	if c := m.copying; c != nil {
 		at, held := m.stateOf(c.Snapshot)
 		switch {
-		case held && at.copies >= m.copiesPossible():
+		case held && m.copiesIn(&at) >= m.copiesPossible():
 			m.uncopied = false
-			m.stopCopying()
-		case !held, !now.Before(c.since.Add(copyTimeout)):
+			m.noteCopied(c, &at)
+			m.letLeaversGo()
+		case !held:
 			m.uncopied = true
-			m.stopCopying()
+		case !now.Before(c.since.Add(copyTimeout)):
+			m.uncopied = true
+			m.noteCopied(c, &at)
+			m.letLeaversGo()
 		case c.members != m.reachable():
 			m.order(c, &at)
 			return
 		default:
 			return
 		}
+		m.stopCopying()
 	}
-	newest, ok := m.newestSnapshot()
-	if !ok {
+	if newest, ok := m.newestSnapshot(); ok {
+		if at, held := m.stateOf(newest); held && inShards(at.parts) && m.copiesIn(&at) < m.copiesPossible() {
+			m.copying = &copying{Snapshot: newest, since: now}
+			m.order(m.copying, &at)
+			return
+		}
+	}
+	m.letLeaversGo()
+}
+
+// noteCopied notes who has made the copies that it was to make, and who has not.
+func (m *Machine) noteCopied(c *copying, at *state) {
+	for uid, parts := range c.orders {
+		mem := m.members[uid]
+		if mem == nil {
+			continue
+		}
+		mem.copyless = slices.ContainsFunc(parts, func(part Snapshot) bool {
+			i := slices.Index(at.parts, part)
+			return i < 0 || !slices.Contains(at.holders[i], mem)
+		})
+	}
+}
+
+// copiesIn is on how many nodes of the world each of the shards is, at least: others that have some are about to leave.
+func (m *Machine) copiesIn(s *state) int {
+	if !inShards(s.parts) {
+		return s.copies
+	}
+	least := -1
+	for i, part := range s.parts {
+		if !share.IsShard(part.Part) {
+			continue
+		}
+		in := slices.DeleteFunc(slices.Clone(s.holders[i]), func(mem *member) bool { return m.world.ranks.rank(mem.want.UID) < 0 })
+		if n := nodesOf(in); least < 0 || n < least {
+			least = n
+		}
+	}
+	return least
+}
+
+// letLeaversGo lets those go who are in the world no more, and were kept for what they hold of its state.
+func (m *Machine) letLeaversGo() {
+	if !m.world.letsGo {
+		m.world.letsGo, m.out.Publish = true, true
+	}
+}
+
+// watchLeavers lets them go when the copies do not come, and earlier those who will be killed.
+func (m *Machine) watchLeavers(now time.Time) {
+	w := m.world
+	if w.letsGo || !m.sharded() || !m.hasBegun() {
 		return
 	}
-	if at, held := m.stateOf(newest); held && inShards(at.parts) && at.copies < m.copiesPossible() {
-		m.copying = &copying{Snapshot: newest, since: now}
-		m.order(m.copying, &at)
+	if w.begunAt.IsZero() {
+		w.begunAt = now
 	}
+	if !now.Before(w.begunAt.Add(copyTimeout)) {
+		m.letLeaversGo()
+	}
+	for uid, mem := range m.members {
+		if by := mem.want.LeaveBy; w.ranks.rank(uid) < 0 && !mem.mustGo && !by.IsZero() && !now.Before(by.Add(-leaveMargin)) {
+			mem.mustGo, m.out.Publish = true, true
+		}
+	}
+}
+
+// detains says whether a member that leaves, and is in the world no more, is kept for what it holds of a state in shards: those who
+// stay have what they load of it and no more, so that each of them would take some of it along.
+func (m *Machine) detains(mem *member) bool {
+	return !m.world.letsGo && !m.world.finishing && m.sharded() && !mem.mustGo && mem.want.Lost == "" && !m.isLost(mem) &&
+		m.serving(mem) && len(mem.report.Snapshots) > 0
 }
 
 func (m *Machine) stopCopying() {
@@ -141,9 +214,11 @@ func (m *Machine) reachable() (n int) {
 func (m *Machine) order(c *copying, at *state) {
 	var there []*member
 	var places []share.Place
+	var failed []bool
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
 			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
+			failed = append(failed, mem.copyless)
 		}
 	}
 	var parts []Snapshot
@@ -162,7 +237,7 @@ func (m *Machine) order(c *copying, at *state) {
 		parts, holders = append(parts, part), append(holders, ranks)
 	}
 	c.orders, c.members, m.out.Publish = map[string][]Snapshot{}, m.reachable(), true
-	for rank, got := range share.Copies(places, holders, m.copiesMeant()) {
+	for rank, got := range share.Copies(places, holders, m.copiesMeant(), failed) {
 		for _, part := range got {
 			uid := there[rank].want.UID
 			c.orders[uid] = append(c.orders[uid], parts[part])

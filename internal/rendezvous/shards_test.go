@@ -29,7 +29,7 @@ func (w *worker) copy(copies *prefetch) {
 		return
 	}
 	w.copying = Snapshot{Round: copies.Snapshot.Round, Step: copies.Snapshot.Step}
-	if last, known := w.lasts[w.copying.Round]; !known || w.copying.Step > last || w.full || w.process.still {
+	if last, known := w.lasts[w.copying.Round]; !known || w.copying.Step > last || w.full || w.copyless || w.process.still {
 		return
 	}
 	w.gather(lifecycle.World{Snapshot: pointer(snapshotTo(copies.Snapshot)), Parts: partsTo(copies.Parts), Holders: holdersTo(copies.Holders)}, nil)
@@ -280,6 +280,35 @@ func fromStepOf(f *fleet, round uint64) uint64 {
 	return 0
 }
 
+// A world in shards grows no larger than one that can write its state, unless it has to be: nobody could write one any more.
+func TestAWorldInShardsGrowsNoFurtherThanItCanWrite(t *testing.T) {
+	f, l := cutUp(t, 2)
+	m := l.machine
+	f.turns(l, 2)
+	if got := m.legalSize(500); got != 2 {
+		t.Fatalf("%d of 2", got)
+	}
+	for name, row := range map[string]struct {
+		minimum, process int32
+		sizes            []int32
+		want             int32
+	}{
+		"eight processes":     {1, 8, nil, 16},
+		"one process":         {1, 1, nil, 128},
+		"sizes":               {1, 8, []int32{2, 8, 17, 32}, 8},
+		"too many in any":     {1, 8, []int32{20, 40}, 20},
+		"more are to be":      {18, 8, nil, 18},
+		"more than all there": {1, 200, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.gang.Target, m.gang.Minimum, m.gang.ProcessesPerWorker, m.gang.Sizes = 900, row.minimum, row.process, row.sizes
+			if got := m.legalSize(500); got != row.want {
+				t.Errorf("%d, want %d", got, row.want)
+			}
+		})
+	}
+}
+
 // Copies of one state are waited for, and those of a newer one are made after that; not for ever.
 func TestCopiesThatDoNotCome(t *testing.T) {
 	f, l := cutUp(t, 2)
@@ -302,5 +331,84 @@ func TestCopiesThatDoNotCome(t *testing.T) {
 	m.copyShards(f.now.Add(copyTimeout))
 	if m.copying == nil || m.copying.Step <= first.Step {
 		t.Errorf("what is copied is %+v still", m.copying)
+	}
+}
+
+// A state with copies stays the one that is relied on until another has them, however long that takes.
+func TestTheLastStateWithCopiesIsKept(t *testing.T) {
+	f, l := cutUp(t, 2)
+	m := l.machine
+	copied := copiedOnce(f, l)
+	f.pods["p01"].copyless = true
+	write := func() {
+		f.settleSteps()
+		f.periodic("p00", "p01")
+		f.turns(l, 3)
+		m.copyShards(f.now.Add(copyTimeout))
+		m.unrelied, m.look = true, true
+		f.turns(l, 1)
+	}
+	for range 4 {
+		write()
+		if m.relied == nil || !sameState(*m.relied, copied.Snapshot) {
+			t.Fatalf("%+v is relied on, and %+v has copies", m.relied, copied)
+		}
+	}
+	f.pods["p01"].copyless = false
+	write()
+	if got := m.memory(); got.Copies != 2 || got.Step <= copied.Step {
+		t.Errorf("%+v is relied on still", got)
+	}
+}
+
+// copiedOnce is a state that has all its copies.
+func copiedOnce(f *fleet, l *modelLeader) Memory {
+	f.t.Helper()
+	f.turns(l, 3)
+	f.settleSteps()
+	f.periodic(f.uids()...)
+	f.turns(l, 3)
+	copied := l.machine.memory()
+	if copied.Copies != 2 || copied.Step == 0 {
+		f.t.Fatalf("the copies: %+v", copied)
+	}
+	return copied
+}
+
+// Who has not made its copies of one state gets those of the next only where nobody else can.
+func TestWhoMakesNoCopiesIsAskedLast(t *testing.T) {
+	f, l := cutUp(t, 4)
+	m := l.machine
+	_ = copiedOnce(f, l)
+	f.pods["p01"].copyless = true
+	f.settleSteps()
+	f.periodic(f.uids()...)
+	f.turns(l, 3)
+	if c := m.copying; c == nil || len(c.orders["p01"]) == 0 {
+		t.Fatalf("what is copied: %+v", c)
+	}
+	f.settleSteps()
+	f.periodic(f.uids()...)
+	f.turns(l, 2)
+	m.copyShards(f.now.Add(copyTimeout))
+	if c := m.copying; c == nil || len(c.orders["p01"]) > 0 || len(c.orders) == 0 {
+		t.Fatalf("what is copied: %+v", c)
+	}
+	f.turns(l, 3)
+	if got := m.memory(); got.Copies != 2 || m.copying != nil {
+		t.Errorf("the copies: %+v, %+v", got, m.copying)
+	}
+}
+
+// A worker that serves nothing gives and takes no copies, so its node is none of those that may have some.
+func TestCopiesAreNotMissedWhereNothingIsServed(t *testing.T) {
+	_, l := cutUp(t, 2)
+	m := l.machine
+	if got := m.copiesPossible(); got != 2 {
+		t.Fatalf("on %d nodes", got)
+	}
+	m.members["p01"].serves.Port = 0
+	if got := m.copiesPossible(); got != 1 {
+		t.Errorf("on %d nodes, and one serves nothing", got)
 	}
 }

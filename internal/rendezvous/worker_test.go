@@ -52,6 +52,7 @@ type worker struct {
 	lasts         map[uint64]uint64
 	snapshotError string
 	full          bool
+	copyless      bool // it makes no copies
 	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
 	shelf   *shelf
 	durable Durable

@@ -4,10 +4,12 @@ import "slices"
 
 // Copies says which parts each worker, by its rank, is to get a copy of, where only some have them: so that each is on as many
 // nodes as there are to be copies, or on all that there are. places are where the workers are, by rank; holders are the ranks of
-// those that have each part. Another rack comes before another node of the same one, and then who has least.
+// those that have each part. Who has failed to make copies lately, by rank, comes last; nil for nobody. Another rack comes before another
+// node of the same one, and then who has least.
 //
 // What a worker has it is not to get again. Who holds a part that is on enough nodes keeps it.
-func Copies(places []Place, holders [][]int, copies int) [][]int {
+func Copies(places []Place, holders [][]int, copies int, failed []bool) [][]int {
+	failed = append(failed[:len(failed):len(failed)], make([]bool, len(places))...)
 	got, load := make([][]int, len(places)), make([]int, len(places))
 	nodes := map[string]bool{}
 	for _, at := range places {
@@ -37,7 +39,8 @@ func Copies(places []Place, holders [][]int, copies int) [][]int {
 				if on[places[rank].Node] {
 					continue
 				}
-				if best < 0 || before(in[places[rank].Rack], load[rank], in[places[best].Rack], load[best]) {
+				if best < 0 || failed[best] && !failed[rank] ||
+					failed[best] == failed[rank] && before(in[places[rank].Rack], load[rank], in[places[best].Rack], load[best]) {
 					best = rank
 				}
 			}

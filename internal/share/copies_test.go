@@ -23,7 +23,8 @@ func TestCopiesComeToEnoughNodes(t *testing.T) {
 		}
 		copies := rapid.IntRange(1, 4).Draw(t, "copies")
 		holders := rapid.SliceOfN(rapid.SliceOfNDistinct(rapid.IntRange(0, workers-1), 0, min(3, workers), rapid.ID), 0, 30).Draw(t, "holders")
-		got := Copies(places, holders, copies)
+		failed := rapid.SliceOfN(rapid.Bool(), 0, workers).Draw(t, "failed")
+		got := Copies(places, holders, copies, failed)
 		on := make([]map[string]bool, len(holders))
 		held := make([]map[int]bool, len(holders))
 		for part, of := range holders {
@@ -51,20 +52,23 @@ func TestCopiesComeToEnoughNodes(t *testing.T) {
 // Where each has one part, and all nodes as many workers, each gets as many as others.
 func TestCopiesAreDividedEvenly(t *testing.T) {
 	for _, c := range []struct {
-		nodes string
-		want  [][]int
+		nodes  string
+		failed []bool
+		want   [][]int
 	}{
-		{"ABCD", [][]int{{3}, {0}, {1}, {2}}},
-		{"AABB", [][]int{{2}, {3}, {0}, {1}}},
-		{"AB", [][]int{{1}, {0}}},
-		{"AA", make([][]int, 2)},
+		{"ABCD", nil, [][]int{{3}, {0}, {1}, {2}}},
+		{"AABB", nil, [][]int{{2}, {3}, {0}, {1}}},
+		{"AB", nil, [][]int{{1}, {0}}},
+		{"AA", nil, make([][]int, 2)},
+		{"ABC", []bool{false, true}, [][]int{{1, 2}, nil, {0}}},
+		{"AB", []bool{false, true}, [][]int{{1}, {0}}},
 	} {
 		places, holders := make([]Place, len(c.nodes)), make([][]int, len(c.nodes))
 		for rank := range places {
 			places[rank].Node, holders[rank] = c.nodes[rank:rank+1], []int{rank}
 		}
-		if got := Copies(places, holders, 2); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("workers on %s get %v", c.nodes, got)
+		if got := Copies(places, holders, 2, c.failed); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("workers on %s, of whom have failed %v, get %v", c.nodes, c.failed, got)
 		}
 	}
 }

@@ -25,7 +25,7 @@ type Number interface {
 }
 
 // Sharded is a slice of Length numbers of which each rank has its own interval: that of shards.Even. When a world of another
-// size begins each rank has another one, and gets what it lacks from the others.
+// size begins each rank has another one, and gets what it lacks from the others. A world has at most 128 ranks.
 //
 // The zero value of all but Name and Length is an empty interval; Train fills it when a world begins.
 type Sharded[T Number] struct {
@@ -160,9 +160,6 @@ func (r *Run) pieces(step uint64) ([]piece, error) {
 	name := r.snapshotName(step)
 	if len(r.shards) == 0 {
 		return []piece{{name: name, fill: func(w io.Writer) error { return writeSnapshot(w, h, r.state) }}}, nil
-	}
-	if r.world.Size > share.MostShards {
-		return nil, fmt.Errorf("a state in shards has at most %d ranks, this world has %d", share.MostShards, r.world.Size)
 	}
 	s := shardingOf(r.shards, r.world.Size)
 	key := share.Key{Shard: true, Index: r.world.Rank, Of: s.Ranks, Layout: s.layout()}

@@ -193,6 +193,10 @@ func TestShardsThatCannotBeLoaded(t *testing.T) {
 		"the operator tells none": {
 			shards: []elastic.Shard{counts(10)}, want: "the shards of the state are not told",
 		},
+		"the world has too many ranks": {
+			shards: []elastic.Shard{counts(1000)}, world: wire.World{Shards: []string{"d0.1.0123456789abcdef"}, Size: 136, Workers: 17},
+			want: "at most 128 ranks",
+		},
 		"it is a state without shards": {
 			shards: []elastic.Shard{counts(10)}, world: wire.World{Shards: []string{"d0.1.0123456789abcdef"}},
 			file: `{"format":"concertina.dev/go/1","step":3}` + "\n", want: "it is of another training",

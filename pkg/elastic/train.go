@@ -12,6 +12,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/agent/gate"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // ErrTrained is returned by Train when it was called before.
@@ -315,6 +316,10 @@ func (r *Run) restore(a *arrival) error {
 func (r *Run) load(a *arrival) error {
 	if a.FromStep > r.shape.Steps() {
 		return fmt.Errorf("the world begins after step %d, and the training has %d", a.FromStep, r.shape.Steps())
+	}
+	if len(r.shards) > 0 && r.world.Size > share.MostShards {
+		return fmt.Errorf("a state in shards has at most %d ranks, and this world has %d, of which nobody could take a snapshot: "+
+			"set spec.workers.max to fewer workers", share.MostShards, r.world.Size)
 	}
 	if len(a.Shards) > 0 || len(r.shards) > 0 && a.FromStep > 0 {
 		return r.loadShards(a)

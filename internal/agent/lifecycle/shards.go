@@ -30,6 +30,10 @@ func (m *Machine) wants(i int, s *slot, parts []string) []Effect {
 			return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
 		}
 	}
+	if len(parts) == 0 {
+		// There is nothing to fetch, and that would end what is fetched for another process.
+		return []Effect{Hand{Slot: i, Connection: s.connection, Round: m.in.Round, World: m.in.World}}
+	}
 	s.wants = parts
 	return []Effect{m.fetchShardsFor(i)}
 }

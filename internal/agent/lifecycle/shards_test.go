@@ -66,6 +66,11 @@ var shardTranscripts = map[string][]line{
 		line{4 * second, had(1, 1, Fetched{}), ""},
 		line{4 * second, had(1, 2, Fetched{}), "hand1(2)"},
 	),
+	"who needs no shard waits for none": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0), "hand0(2)"},
+	),
 	"what is no part of the state is refused": inShards(
 		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
 		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},

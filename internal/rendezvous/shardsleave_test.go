@@ -1,0 +1,101 @@
+package rendezvous
+
+import "testing"
+
+// shrunk takes a world of five in shards to the first step of one of three; copies come no more from when it is made on. The state
+// with all its copies is that of an earlier step.
+func shrunk(t *testing.T) (f *fleet, l *modelLeader, copied Memory) {
+	t.Helper()
+	f, l = cutUp(t, 5)
+	m := l.machine
+	copied = copiedOnce(f, l)
+	for _, uid := range []string{"p03", "p04"} {
+		f.pods[uid].want.Leaving = ReasonScaledDown
+	}
+	f.target = 3
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 60 {
+		if m.world.record.Round == 2 {
+			for _, uid := range []string{"p00", "p01", "p02"} {
+				f.pods[uid].full = true
+			}
+			if m.hasBegun() {
+				break
+			}
+		}
+		f.turn(l)
+	}
+	if w := m.world; w.record.Round != 2 || w.record.Workers != 3 || !m.hasBegun() {
+		t.Fatalf("the world is %+v: %s", w.record, m.State())
+	}
+	return f, l, copied
+}
+
+// What those who leave hold of a state in shards is needed until those who stay have copies of it: they are let go then.
+func TestALossWhileWhatLeaversHoldIsCopied(t *testing.T) {
+	f, l, copied := shrunk(t)
+	m := l.machine
+	f.turns(l, 2)
+	for _, uid := range []string{"p03", "p04"} {
+		if p := f.pods[uid]; p.released {
+			f.end(p)
+		}
+	}
+	f.end(f.pods["p00"])
+	f.pods["p00"].want.Lost, f.pods["p00"].want.Ended = "it has ended", true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.pods["p01"].full, f.pods["p02"].full = false, false
+	f.turns(l, 30)
+	if w := m.world; m.fatal != "" || w == nil || w.record.Round < 3 || w.record.FromStep < copied.Step || !m.hasBegun() {
+		t.Fatalf("%q; the world is %+v: %s", m.fatal, m.world.record, m.State())
+	}
+	f.turns(l, 10)
+	for _, uid := range []string{"p03", "p04"} {
+		if p := f.pods[uid]; p != nil && !p.dead && !p.released {
+			t.Errorf("%s is not let go: %s", uid, m.State())
+		}
+	}
+}
+
+func releasedOf(l *modelLeader, uid string) bool {
+	d, _ := l.machine.Directive(uid)
+	return d.Released
+}
+
+// They are let go when the copies are there, when these do not come, and before they are killed.
+func TestLeaversThatHoldShardsAreLetGo(t *testing.T) {
+	t.Run("when there are copies", func(t *testing.T) {
+		f, l, _ := shrunk(t)
+		for _, uid := range []string{"p00", "p01", "p02"} {
+			f.pods[uid].full = false
+		}
+		f.turns(l, 10)
+		if p := f.pods["p03"]; p != nil && !releasedOf(l, "p03") {
+			t.Errorf("it is not let go: %s", l.machine.State())
+		}
+		if got := l.machine.memory(); got.Copies != 2 || got.Step < l.machine.world.record.FromStep {
+			t.Errorf("there is %+v", got)
+		}
+	})
+	t.Run("when they do not come", func(t *testing.T) {
+		f, l, _ := shrunk(t)
+		f.turns(l, 10)
+		if releasedOf(l, "p03") || releasedOf(l, "p04") {
+			t.Error("they are let go at once")
+		}
+		l.machine.watchLeavers(f.now.Add(copyTimeout))
+		if !releasedOf(l, "p03") || !releasedOf(l, "p04") {
+			t.Error("they are never let go")
+		}
+	})
+	t.Run("before they are killed", func(t *testing.T) {
+		f, l, _ := shrunk(t)
+		by := f.now.Add(copyTimeout / 2)
+		f.pods["p03"].want.LeaveBy = by
+		_ = f.handle(l, GangExpected{f.gang()})
+		l.machine.watchLeavers(by.Add(-leaveMargin))
+		if !releasedOf(l, "p03") || releasedOf(l, "p04") {
+			t.Errorf("let go are p03 %t and p04 %t", releasedOf(l, "p03"), releasedOf(l, "p04"))
+		}
+	})
+}
