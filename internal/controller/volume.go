@@ -21,10 +21,9 @@ import (
 // the job may have, in which each worker holds the most. A volume in memory does not change while its pod lives.
 
 const (
-	// unknownMemory is the size that the operator chooses before anybody has measured the state; afterwards it is leastMemory at
-	// least, and what is allowed at most: a program may say anything.
+	// unknownMemory is the size that the operator chooses before anybody has measured the state, and the least that it chooses
+	// afterwards: states grow, and what was measured first may be next to nothing.
 	unknownMemory     = 512 << 20
-	leastMemory       = 64 << 20
 	DefaultMostMemory = 64 << 30
 	// early is how long after the first world of an attempt has begun it may begin anew for larger volumes. Of one that has none
 	// it is next to nothing that is done again, and no snapshot of it would ever be kept.
@@ -42,11 +41,14 @@ func volumeSize(job *v1alpha1.TrainingJob, settings PodSettings) resource.Quanti
 	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
 		return chosen
 	}
-	size := int64(unknownMemory)
-	if wanted := wantedVolume(job, &job.Status.Checkpoint.Size); wanted > 0 {
-		size = max(wanted, leastMemory)
-	}
+	size := max(unknownMemory, wantedVolume(job, &job.Status.Checkpoint.Size))
 	return *resource.NewQuantity(min(size, settings.mostMemory()), resource.BinarySI)
+}
+
+// isUnknown says whether volumes are made that go by nothing that was measured, nor by the user's choice.
+func isUnknown(job *v1alpha1.TrainingJob) bool {
+	_, chosen := job.Spec.Checkpoint.Memory.Quantity()
+	return !chosen && wantedVolume(job, &job.Status.Checkpoint.Size) == 0
 }
 
 func (s PodSettings) mostMemory() int64 {
@@ -65,12 +67,15 @@ func wantedVolume(job *v1alpha1.TrainingJob, measured *v1alpha1.StateSize) int64
 
 // addMemory gives the trainer a volume in memory. What is written there counts as memory of the
 // container, so its share grows by as much, and that of the pod where the pod has one.
-func addMemory(pod *corev1.Pod, trainer *corev1.Container, size resource.Quantity) {
+func addMemory(pod *corev1.Pod, trainer *corev1.Container, size resource.Quantity, unknown bool) {
 	spec := &pod.Spec
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: memoryVolume, VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size},
 	}})
 	pod.Annotations[v1alpha1.AnnotationMemory] = size.String()
+	if unknown {
+		pod.Annotations[v1alpha1.AnnotationMemoryUnknown] = "true"
+	}
 	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: memoryVolume, MountPath: memoryMount})
 	shares := []corev1.ResourceList{trainer.Resources.Requests, trainer.Resources.Limits}
 	if spec.Resources != nil {
@@ -96,25 +101,28 @@ func volumeOf(pod *corev1.Pod, job *v1alpha1.TrainingJob) resource.Quantity {
 	return *resource.NewQuantity(unknownMemory, resource.BinarySI)
 }
 
-// measureState writes down how large the state is when it has become another size, and not by a few bytes only, which it
-// does with every snapshot.
+// measureState writes down how large the state is when it has become larger, and not by a few bytes only, which it does with
+// every snapshot. It is the largest that any attempt has had: one that has just begun may have next to nothing in it yet.
 func (p *planner) measureState() {
 	seen := &p.World.Size
 	if seen.State == 0 || !p.rendezvousKnows() || p.World.Deposed || !hasVolume(&p.Job.Spec) {
 		return
 	}
 	known := &p.plan.Status.Checkpoint.Size
-	note := func(known **int64, now uint64) {
-		if before := value(*known); *known == nil || apart(before, int64(now)) {
-			*known = ptr.To(int64(now))
-		}
+	before := value(known.State)
+	if known.State == nil || grows(before, seen.State) {
+		known.State = ptr.To(int64(seen.State))
 	}
-	note(&known.State, seen.State)
-	note(&known.Own, seen.Own)
-	if seen.Written > 0 {
-		note(&known.Written, seen.Written)
+	if known.Own == nil || !grows(int64(seen.State), uint64(max(0, before))) && apart(value(known.Own), int64(seen.Own)) {
+		known.Own = ptr.To(int64(seen.Own)) // it belongs to the largest state
+	}
+	if seen.Written > 0 && grows(value(known.Written), seen.Written) {
+		known.Written = ptr.To(int64(seen.Written))
 	}
 }
+
+// grows says whether a size is larger than another one by more than a few bytes.
+func grows(before int64, now uint64) bool { return int64(now) > before && apart(before, int64(now)) }
 
 // apart says whether two sizes differ by more than half of the room that a volume has beyond what it needs.
 func apart(before, now int64) bool {
@@ -122,10 +130,12 @@ func apart(before, now int64) bool {
 	return difference > max(before, now)/32
 }
 
-// cramped is a worker whose volume is too small for what it writes.
+// cramped is a worker whose volume is too small for what it writes. It is unknown when the volume was made before anybody had
+// measured the state.
 type cramped struct {
 	name        string
 	size, needs int64
+	unknown     bool
 }
 
 // cramped are the workers whose volumes are too small, and how many have been measured.
@@ -142,7 +152,8 @@ func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
 		size := volumeOf(pod, p.Job)
 		needs := int64(share.Room(written, p.World.Size.State, uploaderAt(&p.Job.Spec) != ""))
 		if size.Value() < needs {
-			found = append(found, cramped{pod.Name, size.Value(), needs})
+			_, unknown := pod.Annotations[v1alpha1.AnnotationMemoryUnknown]
+			found = append(found, cramped{pod.Name, size.Value(), needs, unknown})
 		}
 	}
 	return found, measured
@@ -169,9 +180,9 @@ func (p *planner) beginsAnew(job *v1alpha1.TrainingJob, pods []*corev1.Pod, foun
 		p.Now.Sub(world.StartedAt.Time) > early {
 		return false
 	}
-	next, unknown := volumeSize(job, p.settings), min(unknownMemory, p.settings.mostMemory())
+	next := volumeSize(job, p.settings)
 	for _, one := range found {
-		if one.size != unknown || one.needs > next.Value() {
+		if !one.unknown || one.needs > next.Value() {
 			return false
 		}
 	}
@@ -221,7 +232,7 @@ func tooSmall(found []cramped) string {
 
 // larger says what to do about it.
 func (p *planner) larger(found []cramped) string {
-	wanted := max(wantedVolume(p.Job, &p.plan.Status.Checkpoint.Size), leastMemory)
+	wanted := max(wantedVolume(p.Job, &p.plan.Status.Checkpoint.Size), unknownMemory)
 	for _, one := range found {
 		wanted = max(wanted, one.needs)
 	}

@@ -49,7 +49,8 @@ func TestVolumesAreAsLargeAsTheStateNeeds(t *testing.T) {
 		"auto, said aloud":                       {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), atLeast(4), set("auto")}, want: "1632Mi"},
 		"a worker was seen to write more":        {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, gib), atLeast(4)}, want: "3264Mi"},
 		"a storage needs more":                   {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), atLeast(4), withStorage, set("auto")}, want: "2176Mi"},
-		"a small state":                          {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, want: "64Mi"},
+		"a small state may grow":                 {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, want: "512Mi"},
+		"a small state, and less is allowed":     {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, most: 100 * mib, want: "100Mi"},
 		"more than is allowed":                   {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0)}, most: 2 * gib, want: "2Gi"},
 		"nothing known, and less is allowed":     {changes: []func(*v1alpha1.TrainingJob){unknown}, most: 100 * mib, want: "100Mi"},
 		"a program that says anything":           {changes: []func(*v1alpha1.TrainingJob){measured(1<<62, 1<<62, 1<<62)}, want: "64Gi"},
@@ -190,6 +191,58 @@ func TestTheSizeOfTheStateIsDurable(t *testing.T) {
 	}
 }
 
+// What an attempt has measured is not forgotten because the next one begins with a small state.
+func TestTheSizeOfTheStateIsTheLargestOne(t *testing.T) {
+	state := grown(100 * mib)
+	state.World.Size.Own = 40 * mib
+	for _, size := range []share.Size{{State: 100 * mib, Own: 40 * mib, Written: 70 * mib}, {State: mib, Own: mib, Written: mib}, {State: 90 * mib, Own: 0, Written: 60 * mib}} {
+		state.World.Size = size
+		state.follow(look(state))
+	}
+	if size := state.Job.Status.Checkpoint.Size; value(size.State) != 100*mib || value(size.Own) != 40*mib || value(size.Written) != 70*mib {
+		t.Errorf("the size is %d, %d of each worker's own, %d written", value(size.State), value(size.Own), value(size.Written))
+	}
+	state.World.Size = share.Size{State: 200 * mib, Own: 0, Written: 80 * mib} // it comes in shares now
+	if size := look(state).Status.Checkpoint.Size; value(size.State) != 200*mib || value(size.Own) != 0 || value(size.Written) != 80*mib {
+		t.Errorf("of a larger state the size is %d, %d of each worker's own, %d written", value(size.State), value(size.Own), value(size.Written))
+	}
+}
+
+// A state that grows all the time ends no more than one attempt, whatever was measured before.
+func TestAStateThatGrowsEndsOneAttempt(t *testing.T) {
+	for name, first := range map[string]uint64{"nobody knows": 0, "an attempt was lost after its first snapshot": mib} {
+		t.Run(name, func(t *testing.T) {
+			ended := 0
+			var status v1alpha1.TrainingJobStatus
+			if first > 0 {
+				state := grown(first)
+				status = look(state).Status
+			}
+			for range 20 {
+				state := grown(first, func(job *v1alpha1.TrainingJob) { job.Status.Checkpoint = status.Checkpoint })
+				for bytes := uint64(mib); bytes < gib; bytes *= 2 {
+					state.measure(bytes)
+					state.follow(look(state)) // the size is durable first
+					plan := look(state)
+					state.follow(plan)
+					status = plan.Status
+					if value(status.Workers.Target) == 0 {
+						ended++
+						break
+					}
+				}
+			}
+			want := 1
+			if first > 0 {
+				want = 0
+			}
+			if ended != want {
+				t.Errorf("%d attempts were ended, want %d", ended, want)
+			}
+		})
+	}
+}
+
 // A volume that is too small is a condition with the size that would do, and an event when it begins to be.
 func TestAVolumeThatIsTooSmallIsTold(t *testing.T) {
 	late := func(job *v1alpha1.TrainingJob) {
@@ -262,11 +315,14 @@ func TestAnAttemptBeginsAnewForLargerVolumes(t *testing.T) {
 		"nodes just as large":  {func(s *State) { s.allocatable("4288Mi") }, true},
 		"nodes that are gone":  {func(s *State) { clear(s.Nodes.ByName) }, false},
 		"it has done so before": {func(s *State) {
-			s.Pods[0].Annotations[v1alpha1.AnnotationMemory], s.Pods[1].Annotations[v1alpha1.AnnotationMemory] = "600Mi", "600Mi"
-		}, false},
-		"less was known": {func(s *State) {
 			for _, pod := range s.Pods {
-				pod.Annotations[v1alpha1.AnnotationMemory] = "64Mi"
+				pod.Annotations[v1alpha1.AnnotationMemory] = "600Mi"
+				delete(pod.Annotations, v1alpha1.AnnotationMemoryUnknown)
+			}
+		}, false},
+		"something was known": {func(s *State) {
+			for _, pod := range s.Pods {
+				delete(pod.Annotations, v1alpha1.AnnotationMemoryUnknown)
 			}
 		}, false},
 		"nobody is to know yet": {func(s *State) { s.Job.Status.Checkpoint.Size = v1alpha1.StateSize{} }, false},
