@@ -3,17 +3,14 @@ package controller
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
-	"github.com/concertina-dev/concertina/internal/rendezvous"
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
@@ -25,9 +22,6 @@ const (
 	// afterwards: states grow, and what was measured first may be next to nothing.
 	unknownMemory     = 512 << 20
 	DefaultMostMemory = 64 << 30
-	// early is how long after the first world of an attempt has begun it may begin anew for larger volumes. Of one that has none
-	// it is next to nothing that is done again, and no snapshot of it would ever be kept.
-	early = 5 * time.Minute
 	// mostNamed is how many workers are named whose volumes are too small.
 	mostNamed = 3
 )
@@ -157,43 +151,6 @@ func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
 		}
 	}
 	return found, measured
-}
-
-// outgrown is the end of an attempt that is to begin anew with larger volumes, once the size is durable that these go by.
-func (p *planner) outgrown(pods []*corev1.Pod) failure {
-	found, _ := p.cramped(pods)
-	if !p.beginsAnew(p.Job, pods, found) {
-		return failure{}
-	}
-	next := volumeSize(p.Job, p.settings)
-	return failure{cause: causeOutgrown, message: fmt.Sprintf("%s; it begins anew with volumes of %s, and makes %d steps again",
-		tooSmall(found), next.String(), p.World.Progress.Step)}
-}
-
-// beginsAnew says whether the attempt is better begun anew: the volumes that it has were made when nobody knew how large the state
-// is, no snapshot fits into them, so it could neither grow nor lose a worker for as long as it lives; it has hardly begun; and the
-// nodes that it has could hold the pods that would be made of the job.
-func (p *planner) beginsAnew(job *v1alpha1.TrainingJob, pods []*corev1.Pod, found []cramped) bool {
-	world := p.Job.Status.World
-	if _, chosen := job.Spec.Checkpoint.Memory.Quantity(); chosen || len(found) == 0 || p.World.Phase != rendezvous.PhaseTraining ||
-		world == nil || world.StartedAt == nil || value(world.From) != 0 || value(world.Attempt) != p.attempt() ||
-		p.Now.Sub(world.StartedAt.Time) > early {
-		return false
-	}
-	next := volumeSize(job, p.settings)
-	for _, one := range found {
-		if !one.unknown || one.needs > next.Value() {
-			return false
-		}
-	}
-	requests := resourcehelper.PodRequests(newPod(job, p.settings, p.attempt(), 0), resourcehelper.PodResourcesOptions{})
-	for _, pod := range pods {
-		node := p.Nodes.ByName[pod.Spec.NodeName]
-		if node == nil || node.Status.Allocatable.Memory().Cmp(*requests.Memory()) < 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // describeVolumes writes SnapshotsFit, once somebody has said how much he writes.

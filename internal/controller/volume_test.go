@@ -9,9 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 	"github.com/concertina-dev/concertina/internal/share"
 )
@@ -118,9 +120,7 @@ func grown(bytes uint64, changes ...func(*v1alpha1.TrainingJob)) *State {
 		job.Spec.Workers.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")
 	}}, changes...)...)
 	state := elasticState(job, crewOf(job)...)
-	for _, node := range state.Nodes.ByName {
-		node.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Gi")}
-	}
+	state.free("16Gi")
 	state.World.Progress.Step = 7
 	state.measure(bytes)
 	return state
@@ -311,9 +311,24 @@ func TestAnAttemptBeginsAnewForLargerVolumes(t *testing.T) {
 		"a world that changes": {func(s *State) { s.World.Phase = rendezvous.PhaseRecovering }, false},
 		"another world":        {func(s *State) { s.Job.Status.World.From = ptr.To[int32](3) }, false},
 		"more than is allowed": {func(s *State) { s.measure(100 * gib); s.Job.Status.Checkpoint.Size.State = ptr.To[int64](100 * gib) }, false},
-		"nodes that are small": {func(s *State) { s.allocatable("4Gi") }, false},
-		"nodes just as large":  {func(s *State) { s.allocatable("4288Mi") }, true},
+		"room for one of two":  {func(s *State) { s.free("5503Mi") }, false},
+		"room for both":        {func(s *State) { s.free("5504Mi") }, true},
 		"nodes that are gone":  {func(s *State) { clear(s.Nodes.ByName) }, false},
+		"room nobody knows of": {func(s *State) { clear(s.Nodes.FreeMemory) }, false},
+		"a node is cordoned":   {func(s *State) { s.Nodes.ByName["n0"].Spec.Unschedulable = true }, false},
+		"a worker is to leave": {func(s *State) {
+			s.Grant.Leave = map[types.UID]fleet.Leave{s.Pods[1].UID: {Reason: fleet.Evened, For: "team/other"}}
+		}, false},
+		"a quota that is full": {func(s *State) { s.Quotas = append(s.Quotas, bounded(corev1.ResourceLimitsMemory, "5503Mi")) }, false},
+		"a quota of requests":  {func(s *State) { s.Quotas = append(s.Quotas, bounded(corev1.ResourceMemory, "1Gi")) }, false},
+		"a quota with room":    {func(s *State) { s.Quotas = append(s.Quotas, bounded(corev1.ResourceRequestsMemory, "5504Mi")) }, true},
+		"a quota of others": {func(s *State) {
+			s.Quotas = append(s.Quotas, bounded(corev1.ResourceMemory, "1Gi"), bounded(corev1.ResourceRequestsStorage, "1Mi"))
+			s.Quotas[0].Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating}
+		}, true},
+		"containers are bounded": {func(s *State) { s.Limits = append(s.Limits, limited(corev1.LimitTypeContainer)) }, false},
+		"pods are bounded":       {func(s *State) { s.Limits = append(s.Limits, limited(corev1.LimitTypePod)) }, false},
+		"claims are bounded":     {func(s *State) { s.Limits = append(s.Limits, limited(corev1.LimitTypePersistentVolumeClaim)) }, true},
 		"it has done so before": {func(s *State) {
 			for _, pod := range s.Pods {
 				pod.Annotations[v1alpha1.AnnotationMemory] = "600Mi"
@@ -374,8 +389,26 @@ func TestACheckpointThatIsTooLargeIsMeasured(t *testing.T) {
 	}
 }
 
-func (s *State) allocatable(memory string) {
-	for _, node := range s.Nodes.ByName {
-		node.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse(memory)
+// free has that much memory be free on the nodes, beside what the workers have.
+func (s *State) free(memory string) {
+	free := resource.MustParse(memory)
+	s.Nodes.FreeMemory = map[string]int64{}
+	for name := range s.Nodes.ByName {
+		s.Nodes.FreeMemory[name] = free.Value()
 	}
+}
+
+// bounded is a quota of which so much is free.
+func bounded(name corev1.ResourceName, free string) corev1.ResourceQuota {
+	hard := resource.MustParse(free)
+	hard.Add(resource.MustParse("3Gi"))
+	return corev1.ResourceQuota{Status: corev1.ResourceQuotaStatus{
+		Hard: corev1.ResourceList{name: hard}, Used: corev1.ResourceList{name: resource.MustParse("3Gi")},
+	}}
+}
+
+func limited(kind corev1.LimitType) corev1.LimitRange {
+	return corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+		Type: kind, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Ti")},
+	}}}}
 }
