@@ -62,7 +62,7 @@ func (p *planner) haveRoom(pods []*corev1.Pod, next int64) bool {
 		if node == nil || node.Spec.Unschedulable || node.DeletionTimestamp != nil || p.Nodes.drains(pod, p.DrainTaints) != "" {
 			return false
 		}
-		size := volumeOf(pod, p.Job)
+		size := volumeOf(pod)
 		more := max(0, next-size.Value())
 		on[pod.Spec.NodeName] += more
 		all += more

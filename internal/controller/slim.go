@@ -36,6 +36,13 @@ func SlimPod(object any) (any, error) {
 			v1alpha1.AnnotationCABundle: unique.Make(bundle).Value(), // all pods have the same
 		}, []string{v1alpha1.AnnotationCABundle})
 	}
+	if _, written := pod.Annotations[v1alpha1.AnnotationMemory]; !written { // volumeOf looks for it
+		for i := range pod.Spec.Volumes {
+			if pod.Spec.Volumes[i].Name == memoryVolume {
+				slim.Spec.Volumes = []corev1.Volume{pod.Spec.Volumes[i]}
+			}
+		}
+	}
 	slim.Spec.SchedulerName, slim.Spec.TerminationGracePeriodSeconds = pod.Spec.SchedulerName, pod.Spec.TerminationGracePeriodSeconds
 	from, to := &pod.Status, &slim.Status
 	to.Reason, to.Message, to.StartTime, to.PodIP, to.PodIPs = from.Reason, from.Message, from.StartTime, from.PodIP, from.PodIPs

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +25,8 @@ const (
 	DefaultMostMemory = 64 << 30
 	// mostNamed is how many workers are named whose volumes are too small.
 	mostNamed = 3
+	// mostFull bounds what each of them says itself, in bytes.
+	mostFull = 400
 )
 
 // hasVolume says whether workers have a volume that holds snapshots. Programs that are started anew in every world go on from
@@ -83,16 +86,17 @@ func addMemory(pod *corev1.Pod, trainer *corev1.Container, size resource.Quantit
 	}
 }
 
-// volumeOf is how large the volume of a worker is. Operators that did not write it down made it as the job says, or, where it says
-// nothing, as they make it while nothing is known.
-func volumeOf(pod *corev1.Pod, job *v1alpha1.TrainingJob) resource.Quantity {
+// volumeOf is how large the volume of a worker is. Operators that did not write it down may have made none.
+func volumeOf(pod *corev1.Pod) resource.Quantity {
 	if written, ok := v1alpha1.MemorySize(pod.Annotations[v1alpha1.AnnotationMemory]).Quantity(); ok {
 		return written
 	}
-	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
-		return chosen
+	for i := range pod.Spec.Volumes {
+		if volume := &pod.Spec.Volumes[i]; volume.Name == memoryVolume && volume.EmptyDir != nil && volume.EmptyDir.SizeLimit != nil {
+			return *volume.EmptyDir.SizeLimit
+		}
 	}
-	return *resource.NewQuantity(unknownMemory, resource.BinarySI)
+	return resource.Quantity{}
 }
 
 // measureState writes down how large the state is when it has become larger, and not by a few bytes only, which it does with
@@ -125,11 +129,12 @@ func apart(before, now int64) bool {
 }
 
 // cramped is a worker whose volume is too small for what it writes. It is unknown when the volume was made before anybody had
-// measured the state.
+// measured the state. full are the words of one whose last snapshot found no room, whatever was reckoned.
 type cramped struct {
 	name        string
 	size, needs int64
 	unknown     bool
+	full        string
 }
 
 // cramped are the workers whose volumes are too small, and how many have been measured.
@@ -138,20 +143,29 @@ func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
 		return nil, 0
 	}
 	for _, pod := range pods {
-		written := p.member(pod).Written
-		if written == 0 {
+		seen := p.member(pod)
+		size := volumeOf(pod)
+		_, unknown := pod.Annotations[v1alpha1.AnnotationMemoryUnknown]
+		one := cramped{name: pod.Name, size: size.Value(), unknown: unknown}
+		if full.MatchString(seen.SnapshotTrouble) {
+			one.full = cut(seen.SnapshotTrouble, mostFull)
+			one.needs = one.size + max(int64(min(seen.Written, 1<<50)), 1<<20)
+		} else if seen.Written == 0 {
 			continue
 		}
 		measured++
-		size := volumeOf(pod, p.Job)
-		needs := int64(share.Room(written, p.World.Size.State, uploaderAt(&p.Job.Spec) != ""))
-		if size.Value() < needs {
-			_, unknown := pod.Annotations[v1alpha1.AnnotationMemoryUnknown]
-			found = append(found, cramped{pod.Name, size.Value(), needs, unknown})
+		if seen.Written > 0 {
+			one.needs = max(one.needs, int64(share.Room(seen.Written, p.World.Size.State, uploaderAt(&p.Job.Spec) != "")))
+		}
+		if one.size < one.needs {
+			found = append(found, one)
 		}
 	}
 	return found, measured
 }
+
+// full is what kernels say of a volume that has no room left.
+var full = regexp.MustCompile(`(?i)no space left on device|disk quota exceeded`)
 
 // describeVolumes writes SnapshotsFit, once somebody has said how much he writes.
 func (p *planner) describeVolumes(pods []*corev1.Pod) {
@@ -179,7 +193,11 @@ func (p *planner) describeVolumes(pods []*corev1.Pod) {
 func tooSmall(found []cramped) string {
 	var names []string
 	for _, one := range found[:min(len(found), mostNamed)] {
-		names = append(names, fmt.Sprintf("%s has %s for its snapshots and needs %s", one.name, bytesOf(one.size), bytesOf(one.needs)))
+		words := fmt.Sprintf("%s has %s for its snapshots and needs %s", one.name, bytesOf(one.size), bytesOf(one.needs))
+		if one.full != "" {
+			words = fmt.Sprintf("%s has %s for its snapshots, and its last one found no room there (%s)", one.name, bytesOf(one.size), one.full)
+		}
+		names = append(names, words)
 	}
 	if more := len(found) - mostNamed; more > 0 {
 		names = append(names, fmt.Sprintf("%d more have too little", more))
@@ -187,9 +205,23 @@ func tooSmall(found []cramped) string {
 	return strings.Join(names, "; ")
 }
 
+// withVolumes adds to a sentence on why workers wait for room how much of it is for their snapshots, where that is more than it is
+// without anything that was measured.
+func (p *planner) withVolumes(sentence string) string {
+	if _, chosen := p.Job.Spec.Checkpoint.Memory.Quantity(); chosen || !hasVolume(&p.Job.Spec) {
+		return sentence
+	}
+	if size := volumeSize(p.Job, p.settings); size.Value() > unknownMemory {
+		sentence += fmt.Sprintf("; a worker asks for %s of memory for its snapshots, which follows from status.checkpoint.size: a quantity in "+
+			"spec.checkpoint.memory, which is set while the job is suspended, makes it less", size.String())
+	}
+	return sentence
+}
+
 // larger says what to do about it.
 func (p *planner) larger(found []cramped) string {
-	wanted := max(wantedVolume(p.Job, &p.plan.Status.Checkpoint.Size), unknownMemory)
+	next := max(wantedVolume(p.Job, &p.plan.Status.Checkpoint.Size), unknownMemory)
+	wanted := next
 	for _, one := range found {
 		wanted = max(wanted, one.needs)
 	}
@@ -204,6 +236,9 @@ func (p *planner) larger(found []cramped) string {
 	case wanted > most:
 		return fmt.Sprintf("the operator gives %s at most (--checkpoint-memory-most). spec.checkpoint.memory: %s would do. Suspend the job to set it; %s",
 			bytesOf(most), bytesOf(wanted), again)
+	case wanted > next:
+		return fmt.Sprintf("workers that are made from now on have %s, which is too little. spec.checkpoint.memory: %s may do. Suspend the job to set it; %s",
+			bytesOf(next), bytesOf(wanted), again)
 	default:
 		return fmt.Sprintf("workers that are made from now on have %s. Suspend the job and resume it to have all of them made anew; %s", bytesOf(wanted), again)
 	}

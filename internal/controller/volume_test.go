@@ -69,7 +69,7 @@ func TestVolumesAreAsLargeAsTheStateNeeds(t *testing.T) {
 			want := resource.MustParse(test.want)
 			for _, make := range []func(*v1alpha1.TrainingJob, PodSettings, int32, int32) *corev1.Pod{newPod, newGrowthPod} {
 				pod := make(job, with, 1, 0)
-				volume := volumeOf(pod, job)
+				volume := volumeOf(pod)
 				if volume.Cmp(want) != 0 || volumeIn(pod).Cmp(want) != 0 {
 					t.Errorf("the volume has %s, and is said to have %s, want %s", volumeIn(pod), &volume, test.want)
 				}
@@ -100,16 +100,89 @@ func volumeIn(pod *corev1.Pod) *resource.Quantity {
 	return &resource.Quantity{}
 }
 
-// Workers of an operator that did not write down how large a volume is have what their job says, or what it was before anything
-// was known.
+// Workers of an operator that did not write down how large a volume is have what is in their pod, which is none for a job that
+// said nothing.
 func TestVolumesOfEarlierOperators(t *testing.T) {
-	for memory, want := range map[v1alpha1.MemorySize]string{"3Gi": "3Gi", "": "512Mi", "auto": "512Mi"} {
-		job := jobWith(running, measured(gib, 0, 0), func(job *v1alpha1.TrainingJob) { job.Spec.Checkpoint.Memory = memory })
-		pod := podOf(job, 1, 0)
+	for memory, want := range map[v1alpha1.MemorySize]string{"3Gi": "3Gi", "": "0", "auto": "512Mi"} {
+		job := jobWith(running, func(job *v1alpha1.TrainingJob) { job.Spec.Checkpoint.Memory = memory })
+		pod := newPod(job, settings, 1, 0)
 		delete(pod.Annotations, v1alpha1.AnnotationMemory)
-		if got := volumeOf(pod, job); got.Cmp(resource.MustParse(want)) != 0 {
+		if memory == "" {
+			pod.Spec.Volumes = nil
+		}
+		if got := volumeOf(slimmed(pod)); got.Cmp(resource.MustParse(want)) != 0 {
 			t.Errorf("with %q it is %s, want %s", memory, &got, want)
 		}
+	}
+	state := grown(mib)
+	for _, pod := range state.Pods {
+		delete(pod.Annotations, v1alpha1.AnnotationMemory)
+		delete(pod.Annotations, v1alpha1.AnnotationMemoryUnknown)
+	}
+	if is := fits(look(state)); is == nil || is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "digits-1-0 has 0 for its snapshots") {
+		t.Errorf("of workers without a volume the condition is %+v", is)
+	}
+}
+
+// A worker that has found no room has too little, whatever was reckoned.
+func TestAVolumeThatIsFullIsTold(t *testing.T) {
+	for _, said := range []string{
+		"snapshot of step 7: no room for the snapshot: give the worker more memory for snapshots: write /m/7.3.0.part: no space left on device",
+		"No space left on device: /m/7.3.part: two snapshots beside this one must fit", "write /m/7.3.0.part: disk quota exceeded",
+	} {
+		for _, written := range []uint64{0, mib} {
+			state := grown(written)
+			state.Job.Status.Checkpoint.Size = v1alpha1.StateSize{State: ptr.To[int64](mib), Own: ptr.To[int64](mib), Written: ptr.To[int64](mib)}
+			member := state.World.Members[string(state.Pods[1].UID)]
+			member.SnapshotTrouble = said
+			state.World.Members[string(state.Pods[1].UID)] = member
+			plan := look(state)
+			is := fits(plan)
+			if is == nil || is.Status != metav1.ConditionFalse || value(plan.Status.Workers.Target) == 0 {
+				t.Fatalf("of one that says %q the condition is %+v", said, is)
+			}
+			for _, text := range []string{"digits-1-1 has 512Mi for its snapshots, and its last one found no room", said, "spec.checkpoint.memory: 513Mi may do"} {
+				if !strings.Contains(is.Message, text) {
+					t.Errorf("%q is not in %q", text, is.Message)
+				}
+			}
+			member.SnapshotTrouble = "the process is in the middle of a step"
+			state.World.Members[string(state.Pods[1].UID)] = member
+			if is := fits(look(state)); written > 0 && (is == nil || is.Status != metav1.ConditionTrue) {
+				t.Errorf("of another trouble the condition is %+v", is)
+			}
+		}
+	}
+}
+
+// Who waits for room, or for more of it, is told how much of that is for snapshots.
+func TestWhoWaitsIsToldWhatSnapshotsAskFor(t *testing.T) {
+	const words = "a worker asks for 3264Mi of memory for its snapshots"
+	for name, test := range map[string]struct {
+		change func(*v1alpha1.TrainingJob)
+		told   bool
+	}{
+		"a large state":  {measured(gib, gib, gib), true},
+		"a small one":    {measured(mib, mib, mib), false},
+		"nobody knows":   {func(job *v1alpha1.TrainingJob) { job.Spec.Checkpoint.Memory = "" }, false},
+		"the user chose": {func(job *v1alpha1.TrainingJob) { measured(gib, gib, gib)(job); job.Spec.Checkpoint.Memory = "4Gi" }, false},
+		"another program": {func(job *v1alpha1.TrainingJob) {
+			measured(gib, gib, gib)(job)
+			job.Spec.Resize.Strategy = v1alpha1.ResizeRestart
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := stateOf(jobWith(test.change))
+			state.Grant = fleet.Grant{Known: true, Why: "waits for 2 places", Queue: fleet.Queue{Position: 3}}
+			if waits := look(state).Status.Queue.WaitsFor; strings.Contains(waits, words) != test.told || !strings.HasPrefix(waits, "waits for 2 places") {
+				t.Errorf("it waits for %q", waits)
+			}
+		})
+	}
+	state := grown(mib, func(job *v1alpha1.TrainingJob) { measured(gib, gib, gib)(job) })
+	state.Grant = fleet.Grant{Known: true, Count: 2, Reason: "NoRoom", Why: "there is no room for more workers"}
+	if is := meta.FindStatusCondition(look(state).Status.Conditions, v1alpha1.ConditionFullSize); is == nil || !strings.Contains(is.Message, words) {
+		t.Errorf("the condition is %+v", is)
 	}
 }
 
