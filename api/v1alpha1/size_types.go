@@ -15,8 +15,8 @@ type StateSize struct {
 	// +optional
 	Own *int64 `json:"own,omitempty"`
 
-	// written is the most that a worker has written of one snapshot of the last world that has taken one. Where nodes have unlike
-	// numbers of workers that is more than its share.
+	// written is the most that a worker has written of one snapshot. Where nodes have unlike numbers of workers that is more than
+	// its share.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +optional

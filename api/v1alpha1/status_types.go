@@ -62,7 +62,7 @@ type CheckpointStatus struct {
 	// +optional
 	Memory MemoryStatus `json:"memory,omitzero"`
 
-	// size is how large the state was when it was last measured. It outlives the workers: spec.checkpoint.memory of those that
+	// size is how large the state has been at most. It outlives the workers: spec.checkpoint.memory of those that
 	// follow goes by it.
 	//
 	// +optional

@@ -25,6 +25,8 @@ const (
 	AnnotationCABundle = "training.concertina.dev/ca-bundle"
 	// AnnotationMemory is how large the volume of a worker is that holds snapshots. Workers of one attempt may differ in it.
 	AnnotationMemory = "training.concertina.dev/memory"
+	// AnnotationMemoryUnknown is on a worker whose volume was made when nobody had measured the state.
+	AnnotationMemoryUnknown = "training.concertina.dev/memory-unknown"
 )
 
 // PodLeaving is the condition of a pod that is to leave for another job: its reason says why (Reclaimed, Evened, Moved), its

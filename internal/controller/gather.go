@@ -65,18 +65,34 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 	}
 	left := state.Memory.Own.showMarks(state.Pods)
 	r.memory.update(job.UID, func(m *Memory) { m.Own.Marks = left })
-	if state.target() == 0 {
-		var quotas corev1.ResourceQuotaList
-		if err := r.Client.List(ctx, &quotas, client.InNamespace(job.Namespace)); err != nil {
-			return nil, fmt.Errorf("list ResourceQuotas of namespace %s: %w", job.Namespace, err)
-		}
-		state.Quotas = quotas.Items
+	if err := r.gatherBounds(ctx, state); err != nil {
+		return nil, err
 	}
 	if err := r.gatherNodes(ctx, state); err != nil {
 		return nil, err
 	}
 	state.Placement = r.Gang.Why(state.gang())
 	return state, nil
+}
+
+// gatherBounds looks at what the namespace allows.
+func (r *Reconciler) gatherBounds(ctx context.Context, state *State) error {
+	namespace, anew := client.InNamespace(state.Job.Namespace), state.mayBeginAnew()
+	if state.target() == 0 || anew {
+		var quotas corev1.ResourceQuotaList
+		if err := r.Client.List(ctx, &quotas, namespace); err != nil {
+			return fmt.Errorf("list ResourceQuotas of namespace %s: %w", state.Job.Namespace, err)
+		}
+		state.Quotas = quotas.Items
+	}
+	if anew {
+		var limits corev1.LimitRangeList
+		if err := r.Client.List(ctx, &limits, namespace); err != nil {
+			return fmt.Errorf("list LimitRanges of namespace %s: %w", state.Job.Namespace, err)
+		}
+		state.Limits = limits.Items
+	}
+	return nil
 }
 
 // gatherGroup makes sure of what is missing. That a pod of the current attempt is not there the cache cannot tell of one that

@@ -37,6 +37,8 @@ type Nodes struct {
 	// Gone are nodes that workers of the job were bound to and that are there no more, by a live
 	// read.
 	Gone map[string]bool
+	// FreeMemory is how much memory nobody has asked for of them, in bytes. It is looked up while the attempt may begin anew.
+	FreeMemory map[string]int64
 }
 
 // drains says which taint of a pod's node asks its workers to leave: one of the keys, or one that
@@ -120,6 +122,9 @@ func (r *Reconciler) gatherNodes(ctx context.Context, state *State) error {
 	}
 	names := sortedKeys(on)
 	state.Nodes = Nodes{ByName: r.Fleet.Nodes(names), Gone: map[string]bool{}}
+	if state.mayBeginAnew() {
+		state.Nodes.FreeMemory = r.Fleet.FreeMemory(names)
+	}
 	for _, name := range names {
 		if state.Nodes.ByName[name] != nil {
 			continue

@@ -92,6 +92,7 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 		Spec: template.Spec,
 	}
 	delete(pod.Labels, v1alpha1.LabelRole) // the template's word makes no growth pod
+	delete(pod.Annotations, v1alpha1.AnnotationMemoryUnknown)
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	requestLimits(pod.Spec.InitContainers)
 	requestLimits(pod.Spec.Containers)
@@ -104,7 +105,7 @@ func newPod(job *v1alpha1.TrainingJob, settings PodSettings, attempt, ordinal in
 	evictable := []string{agentName}
 	wrap(trainer, job, settings, attempt, *pod.Spec.TerminationGracePeriodSeconds)
 	if hasVolume(&job.Spec) {
-		addMemory(pod, trainer, volumeSize(job, settings))
+		addMemory(pod, trainer, volumeSize(job, settings), isUnknown(job))
 		evictable = append(evictable, memoryVolume)
 		if uploaderAt(&job.Spec) != "" {
 			addUploader(pod, trainer, job, settings, attempt)

@@ -45,7 +45,7 @@ func (p *planner) enqueue() {
 	if p.Grant.Queue.Position > nearTheFront {
 		p.lookAgain(queueInterval)
 	}
-	next := v1alpha1.QueueStatus{Since: since, WaitsFor: cut(p.withAvoided(why), maxWaitsFor), Position: status.Queue.Position}
+	next := v1alpha1.QueueStatus{Since: since, WaitsFor: cut(p.withVolumes(p.withAvoided(why)), maxWaitsFor), Position: status.Queue.Position}
 	if place := p.Grant.Queue.Position; place > 0 && moved(value(status.Queue.Position), place) {
 		next.Position = ptr.To(place)
 	}
@@ -102,7 +102,7 @@ func (p *planner) describeSize(crew []worker) {
 		if old != nil && old.Reason == p.Grant.Reason && p.Now.Sub(p.Memory.SizeToldAt) < sizeInterval && !p.blamesAnew() {
 			return
 		}
-		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, p.Grant.Reason, p.withAvoided(p.Grant.Why))
+		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, p.Grant.Reason, p.withVolumes(p.withAvoided(p.Grant.Why)))
 		p.plan.SizeTold = true
 	case p.rendezvousKnows():
 		if old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionFullSize); old != nil && old.Reason == v1alpha1.ReasonWorkersLeftOut {

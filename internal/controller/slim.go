@@ -13,7 +13,7 @@ import (
 // What of a worker's labels and annotations decisions look at, beside what the planner of all jobs keeps.
 var (
 	keptLabels      = []string{schedv1alpha1.PodGroupLabel}
-	keptAnnotations = append([]string{annotationRefill, annotationMoves}, networkStatus...)
+	keptAnnotations = append([]string{annotationRefill, annotationMoves, v1alpha1.AnnotationMemoryUnknown}, networkStatus...)
 )
 
 // SlimPod keeps of a pod what the planner of all jobs looks at, and of a worker what a look at its job does. It is for the
@@ -35,6 +35,13 @@ func SlimPod(object any) (any, error) {
 		slim.Annotations = adding(slim.Annotations, map[string]string{
 			v1alpha1.AnnotationCABundle: unique.Make(bundle).Value(), // all pods have the same
 		}, []string{v1alpha1.AnnotationCABundle})
+	}
+	if _, written := pod.Annotations[v1alpha1.AnnotationMemory]; !written { // volumeOf looks for it
+		for i := range pod.Spec.Volumes {
+			if pod.Spec.Volumes[i].Name == memoryVolume {
+				slim.Spec.Volumes = []corev1.Volume{pod.Spec.Volumes[i]}
+			}
+		}
 	}
 	slim.Spec.SchedulerName, slim.Spec.TerminationGracePeriodSeconds = pod.Spec.SchedulerName, pod.Spec.TerminationGracePeriodSeconds
 	from, to := &pod.Status, &slim.Status

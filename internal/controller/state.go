@@ -40,8 +40,10 @@ type State struct {
 	RackLabel string
 	// UploadRate is how many bytes of a checkpoint each worker may upload in a second; 0 for all that it can.
 	UploadRate uint64
-	// Quotas are the ResourceQuotas of the namespace.
+	// Quotas are the ResourceQuotas of the namespace, Limits its LimitRanges. They are looked up for a job that has no workers, and
+	// for one whose attempt may begin anew.
 	Quotas []corev1.ResourceQuota
+	Limits []corev1.LimitRange
 	// World is what the rendezvous has seen.
 	World rendezvous.Observation
 	// Memory is what this process remembers of the job.

@@ -2,18 +2,16 @@ package controller
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
-	"github.com/concertina-dev/concertina/internal/rendezvous"
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
@@ -21,16 +19,14 @@ import (
 // the job may have, in which each worker holds the most. A volume in memory does not change while its pod lives.
 
 const (
-	// unknownMemory is the size that the operator chooses before anybody has measured the state; afterwards it is leastMemory at
-	// least, and what is allowed at most: a program may say anything.
+	// unknownMemory is the size that the operator chooses before anybody has measured the state, and the least that it chooses
+	// afterwards: states grow, and what was measured first may be next to nothing.
 	unknownMemory     = 512 << 20
-	leastMemory       = 64 << 20
 	DefaultMostMemory = 64 << 30
-	// early is how long after the first world of an attempt has begun it may begin anew for larger volumes. Of one that has none
-	// it is next to nothing that is done again, and no snapshot of it would ever be kept.
-	early = 5 * time.Minute
 	// mostNamed is how many workers are named whose volumes are too small.
 	mostNamed = 3
+	// mostFull bounds what each of them says itself, in bytes.
+	mostFull = 400
 )
 
 // hasVolume says whether workers have a volume that holds snapshots. Programs that are started anew in every world go on from
@@ -42,11 +38,14 @@ func volumeSize(job *v1alpha1.TrainingJob, settings PodSettings) resource.Quanti
 	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
 		return chosen
 	}
-	size := int64(unknownMemory)
-	if wanted := wantedVolume(job, &job.Status.Checkpoint.Size); wanted > 0 {
-		size = max(wanted, leastMemory)
-	}
+	size := max(unknownMemory, wantedVolume(job, &job.Status.Checkpoint.Size))
 	return *resource.NewQuantity(min(size, settings.mostMemory()), resource.BinarySI)
+}
+
+// isUnknown says whether volumes are made that go by nothing that was measured, nor by the user's choice.
+func isUnknown(job *v1alpha1.TrainingJob) bool {
+	_, chosen := job.Spec.Checkpoint.Memory.Quantity()
+	return !chosen && wantedVolume(job, &job.Status.Checkpoint.Size) == 0
 }
 
 func (s PodSettings) mostMemory() int64 {
@@ -65,12 +64,15 @@ func wantedVolume(job *v1alpha1.TrainingJob, measured *v1alpha1.StateSize) int64
 
 // addMemory gives the trainer a volume in memory. What is written there counts as memory of the
 // container, so its share grows by as much, and that of the pod where the pod has one.
-func addMemory(pod *corev1.Pod, trainer *corev1.Container, size resource.Quantity) {
+func addMemory(pod *corev1.Pod, trainer *corev1.Container, size resource.Quantity, unknown bool) {
 	spec := &pod.Spec
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: memoryVolume, VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size},
 	}})
 	pod.Annotations[v1alpha1.AnnotationMemory] = size.String()
+	if unknown {
+		pod.Annotations[v1alpha1.AnnotationMemoryUnknown] = "true"
+	}
 	trainer.VolumeMounts = append(trainer.VolumeMounts, corev1.VolumeMount{Name: memoryVolume, MountPath: memoryMount})
 	shares := []corev1.ResourceList{trainer.Resources.Requests, trainer.Resources.Limits}
 	if spec.Resources != nil {
@@ -84,37 +86,41 @@ func addMemory(pod *corev1.Pod, trainer *corev1.Container, size resource.Quantit
 	}
 }
 
-// volumeOf is how large the volume of a worker is. Operators that did not write it down made it as the job says, or, where it says
-// nothing, as they make it while nothing is known.
-func volumeOf(pod *corev1.Pod, job *v1alpha1.TrainingJob) resource.Quantity {
+// volumeOf is how large the volume of a worker is. Operators that did not write it down may have made none.
+func volumeOf(pod *corev1.Pod) resource.Quantity {
 	if written, ok := v1alpha1.MemorySize(pod.Annotations[v1alpha1.AnnotationMemory]).Quantity(); ok {
 		return written
 	}
-	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
-		return chosen
+	for i := range pod.Spec.Volumes {
+		if volume := &pod.Spec.Volumes[i]; volume.Name == memoryVolume && volume.EmptyDir != nil && volume.EmptyDir.SizeLimit != nil {
+			return *volume.EmptyDir.SizeLimit
+		}
 	}
-	return *resource.NewQuantity(unknownMemory, resource.BinarySI)
+	return resource.Quantity{}
 }
 
-// measureState writes down how large the state is when it has become another size, and not by a few bytes only, which it
-// does with every snapshot.
+// measureState writes down how large the state is when it has become larger, and not by a few bytes only, which it does with
+// every snapshot. It is the largest that any attempt has had: one that has just begun may have next to nothing in it yet.
 func (p *planner) measureState() {
 	seen := &p.World.Size
 	if seen.State == 0 || !p.rendezvousKnows() || p.World.Deposed || !hasVolume(&p.Job.Spec) {
 		return
 	}
 	known := &p.plan.Status.Checkpoint.Size
-	note := func(known **int64, now uint64) {
-		if before := value(*known); *known == nil || apart(before, int64(now)) {
-			*known = ptr.To(int64(now))
-		}
+	before := value(known.State)
+	if known.State == nil || grows(before, seen.State) {
+		known.State = ptr.To(int64(seen.State))
 	}
-	note(&known.State, seen.State)
-	note(&known.Own, seen.Own)
-	if seen.Written > 0 {
-		note(&known.Written, seen.Written)
+	if known.Own == nil || !grows(int64(seen.State), uint64(max(0, before))) && apart(value(known.Own), int64(seen.Own)) {
+		known.Own = ptr.To(int64(seen.Own)) // it belongs to the largest state
+	}
+	if seen.Written > 0 && grows(value(known.Written), seen.Written) {
+		known.Written = ptr.To(int64(seen.Written))
 	}
 }
+
+// grows says whether a size is larger than another one by more than a few bytes.
+func grows(before int64, now uint64) bool { return int64(now) > before && apart(before, int64(now)) }
 
 // apart says whether two sizes differ by more than half of the room that a volume has beyond what it needs.
 func apart(before, now int64) bool {
@@ -122,10 +128,13 @@ func apart(before, now int64) bool {
 	return difference > max(before, now)/32
 }
 
-// cramped is a worker whose volume is too small for what it writes.
+// cramped is a worker whose volume is too small for what it writes. It is unknown when the volume was made before anybody had
+// measured the state. full are the words of one whose last snapshot found no room, whatever was reckoned.
 type cramped struct {
 	name        string
 	size, needs int64
+	unknown     bool
+	full        string
 }
 
 // cramped are the workers whose volumes are too small, and how many have been measured.
@@ -134,56 +143,29 @@ func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
 		return nil, 0
 	}
 	for _, pod := range pods {
-		written := p.member(pod).Written
-		if written == 0 {
+		seen := p.member(pod)
+		size := volumeOf(pod)
+		_, unknown := pod.Annotations[v1alpha1.AnnotationMemoryUnknown]
+		one := cramped{name: pod.Name, size: size.Value(), unknown: unknown}
+		if full.MatchString(seen.SnapshotTrouble) {
+			one.full = cut(seen.SnapshotTrouble, mostFull)
+			one.needs = one.size + max(int64(min(seen.Written, 1<<50)), 1<<20)
+		} else if seen.Written == 0 {
 			continue
 		}
 		measured++
-		size := volumeOf(pod, p.Job)
-		needs := int64(share.Room(written, p.World.Size.State, uploaderAt(&p.Job.Spec) != ""))
-		if size.Value() < needs {
-			found = append(found, cramped{pod.Name, size.Value(), needs})
+		if seen.Written > 0 {
+			one.needs = max(one.needs, int64(share.Room(seen.Written, p.World.Size.State, uploaderAt(&p.Job.Spec) != "")))
+		}
+		if one.size < one.needs {
+			found = append(found, one)
 		}
 	}
 	return found, measured
 }
 
-// outgrown is the end of an attempt that is to begin anew with larger volumes, once the size is durable that these go by.
-func (p *planner) outgrown(pods []*corev1.Pod) failure {
-	found, _ := p.cramped(pods)
-	if !p.beginsAnew(p.Job, pods, found) {
-		return failure{}
-	}
-	next := volumeSize(p.Job, p.settings)
-	return failure{cause: causeOutgrown, message: fmt.Sprintf("%s; it begins anew with volumes of %s, and makes %d steps again",
-		tooSmall(found), next.String(), p.World.Progress.Step)}
-}
-
-// beginsAnew says whether the attempt is better begun anew: the volumes that it has were made when nobody knew how large the state
-// is, no snapshot fits into them, so it could neither grow nor lose a worker for as long as it lives; it has hardly begun; and the
-// nodes that it has could hold the pods that would be made of the job.
-func (p *planner) beginsAnew(job *v1alpha1.TrainingJob, pods []*corev1.Pod, found []cramped) bool {
-	world := p.Job.Status.World
-	if _, chosen := job.Spec.Checkpoint.Memory.Quantity(); chosen || len(found) == 0 || p.World.Phase != rendezvous.PhaseTraining ||
-		world == nil || world.StartedAt == nil || value(world.From) != 0 || value(world.Attempt) != p.attempt() ||
-		p.Now.Sub(world.StartedAt.Time) > early {
-		return false
-	}
-	next, unknown := volumeSize(job, p.settings), min(unknownMemory, p.settings.mostMemory())
-	for _, one := range found {
-		if one.size != unknown || one.needs > next.Value() {
-			return false
-		}
-	}
-	requests := resourcehelper.PodRequests(newPod(job, p.settings, p.attempt(), 0), resourcehelper.PodResourcesOptions{})
-	for _, pod := range pods {
-		node := p.Nodes.ByName[pod.Spec.NodeName]
-		if node == nil || node.Status.Allocatable.Memory().Cmp(*requests.Memory()) < 0 {
-			return false
-		}
-	}
-	return true
-}
+// full is what kernels say of a volume that has no room left.
+var full = regexp.MustCompile(`(?i)no space left on device|disk quota exceeded`)
 
 // describeVolumes writes SnapshotsFit, once somebody has said how much he writes.
 func (p *planner) describeVolumes(pods []*corev1.Pod) {
@@ -211,7 +193,11 @@ func (p *planner) describeVolumes(pods []*corev1.Pod) {
 func tooSmall(found []cramped) string {
 	var names []string
 	for _, one := range found[:min(len(found), mostNamed)] {
-		names = append(names, fmt.Sprintf("%s has %s for its snapshots and needs %s", one.name, bytesOf(one.size), bytesOf(one.needs)))
+		words := fmt.Sprintf("%s has %s for its snapshots and needs %s", one.name, bytesOf(one.size), bytesOf(one.needs))
+		if one.full != "" {
+			words = fmt.Sprintf("%s has %s for its snapshots, and its last one found no room there (%s)", one.name, bytesOf(one.size), one.full)
+		}
+		names = append(names, words)
 	}
 	if more := len(found) - mostNamed; more > 0 {
 		names = append(names, fmt.Sprintf("%d more have too little", more))
@@ -219,9 +205,23 @@ func tooSmall(found []cramped) string {
 	return strings.Join(names, "; ")
 }
 
+// withVolumes adds to a sentence on why workers wait for room how much of it is for their snapshots, where that is more than it is
+// without anything that was measured.
+func (p *planner) withVolumes(sentence string) string {
+	if _, chosen := p.Job.Spec.Checkpoint.Memory.Quantity(); chosen || !hasVolume(&p.Job.Spec) {
+		return sentence
+	}
+	if size := volumeSize(p.Job, p.settings); size.Value() > unknownMemory {
+		sentence += fmt.Sprintf("; a worker asks for %s of memory for its snapshots, which follows from status.checkpoint.size: a quantity in "+
+			"spec.checkpoint.memory, which is set while the job is suspended, makes it less", size.String())
+	}
+	return sentence
+}
+
 // larger says what to do about it.
 func (p *planner) larger(found []cramped) string {
-	wanted := max(wantedVolume(p.Job, &p.plan.Status.Checkpoint.Size), leastMemory)
+	next := max(wantedVolume(p.Job, &p.plan.Status.Checkpoint.Size), unknownMemory)
+	wanted := next
 	for _, one := range found {
 		wanted = max(wanted, one.needs)
 	}
@@ -236,6 +236,9 @@ func (p *planner) larger(found []cramped) string {
 	case wanted > most:
 		return fmt.Sprintf("the operator gives %s at most (--checkpoint-memory-most). spec.checkpoint.memory: %s would do. Suspend the job to set it; %s",
 			bytesOf(most), bytesOf(wanted), again)
+	case wanted > next:
+		return fmt.Sprintf("workers that are made from now on have %s, which is too little. spec.checkpoint.memory: %s may do. Suspend the job to set it; %s",
+			bytesOf(next), bytesOf(wanted), again)
 	default:
 		return fmt.Sprintf("workers that are made from now on have %s. Suspend the job and resume it to have all of them made anew; %s", bytesOf(wanted), again)
 	}

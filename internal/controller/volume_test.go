@@ -9,9 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 	"github.com/concertina-dev/concertina/internal/share"
 )
@@ -49,7 +51,8 @@ func TestVolumesAreAsLargeAsTheStateNeeds(t *testing.T) {
 		"auto, said aloud":                       {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), atLeast(4), set("auto")}, want: "1632Mi"},
 		"a worker was seen to write more":        {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, gib), atLeast(4)}, want: "3264Mi"},
 		"a storage needs more":                   {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), atLeast(4), withStorage, set("auto")}, want: "2176Mi"},
-		"a small state":                          {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, want: "64Mi"},
+		"a small state may grow":                 {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, want: "512Mi"},
+		"a small state, and less is allowed":     {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, most: 100 * mib, want: "100Mi"},
 		"more than is allowed":                   {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0)}, most: 2 * gib, want: "2Gi"},
 		"nothing known, and less is allowed":     {changes: []func(*v1alpha1.TrainingJob){unknown}, most: 100 * mib, want: "100Mi"},
 		"a program that says anything":           {changes: []func(*v1alpha1.TrainingJob){measured(1<<62, 1<<62, 1<<62)}, want: "64Gi"},
@@ -66,7 +69,7 @@ func TestVolumesAreAsLargeAsTheStateNeeds(t *testing.T) {
 			want := resource.MustParse(test.want)
 			for _, make := range []func(*v1alpha1.TrainingJob, PodSettings, int32, int32) *corev1.Pod{newPod, newGrowthPod} {
 				pod := make(job, with, 1, 0)
-				volume := volumeOf(pod, job)
+				volume := volumeOf(pod)
 				if volume.Cmp(want) != 0 || volumeIn(pod).Cmp(want) != 0 {
 					t.Errorf("the volume has %s, and is said to have %s, want %s", volumeIn(pod), &volume, test.want)
 				}
@@ -97,16 +100,89 @@ func volumeIn(pod *corev1.Pod) *resource.Quantity {
 	return &resource.Quantity{}
 }
 
-// Workers of an operator that did not write down how large a volume is have what their job says, or what it was before anything
-// was known.
+// Workers of an operator that did not write down how large a volume is have what is in their pod, which is none for a job that
+// said nothing.
 func TestVolumesOfEarlierOperators(t *testing.T) {
-	for memory, want := range map[v1alpha1.MemorySize]string{"3Gi": "3Gi", "": "512Mi", "auto": "512Mi"} {
-		job := jobWith(running, measured(gib, 0, 0), func(job *v1alpha1.TrainingJob) { job.Spec.Checkpoint.Memory = memory })
-		pod := podOf(job, 1, 0)
+	for memory, want := range map[v1alpha1.MemorySize]string{"3Gi": "3Gi", "": "0", "auto": "512Mi"} {
+		job := jobWith(running, func(job *v1alpha1.TrainingJob) { job.Spec.Checkpoint.Memory = memory })
+		pod := newPod(job, settings, 1, 0)
 		delete(pod.Annotations, v1alpha1.AnnotationMemory)
-		if got := volumeOf(pod, job); got.Cmp(resource.MustParse(want)) != 0 {
+		if memory == "" {
+			pod.Spec.Volumes = nil
+		}
+		if got := volumeOf(slimmed(pod)); got.Cmp(resource.MustParse(want)) != 0 {
 			t.Errorf("with %q it is %s, want %s", memory, &got, want)
 		}
+	}
+	state := grown(mib)
+	for _, pod := range state.Pods {
+		delete(pod.Annotations, v1alpha1.AnnotationMemory)
+		delete(pod.Annotations, v1alpha1.AnnotationMemoryUnknown)
+	}
+	if is := fits(look(state)); is == nil || is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "digits-1-0 has 0 for its snapshots") {
+		t.Errorf("of workers without a volume the condition is %+v", is)
+	}
+}
+
+// A worker that has found no room has too little, whatever was reckoned.
+func TestAVolumeThatIsFullIsTold(t *testing.T) {
+	for _, said := range []string{
+		"snapshot of step 7: no room for the snapshot: give the worker more memory for snapshots: write /m/7.3.0.part: no space left on device",
+		"No space left on device: /m/7.3.part: two snapshots beside this one must fit", "write /m/7.3.0.part: disk quota exceeded",
+	} {
+		for _, written := range []uint64{0, mib} {
+			state := grown(written)
+			state.Job.Status.Checkpoint.Size = v1alpha1.StateSize{State: ptr.To[int64](mib), Own: ptr.To[int64](mib), Written: ptr.To[int64](mib)}
+			member := state.World.Members[string(state.Pods[1].UID)]
+			member.SnapshotTrouble = said
+			state.World.Members[string(state.Pods[1].UID)] = member
+			plan := look(state)
+			is := fits(plan)
+			if is == nil || is.Status != metav1.ConditionFalse || value(plan.Status.Workers.Target) == 0 {
+				t.Fatalf("of one that says %q the condition is %+v", said, is)
+			}
+			for _, text := range []string{"digits-1-1 has 512Mi for its snapshots, and its last one found no room", said, "spec.checkpoint.memory: 513Mi may do"} {
+				if !strings.Contains(is.Message, text) {
+					t.Errorf("%q is not in %q", text, is.Message)
+				}
+			}
+			member.SnapshotTrouble = "the process is in the middle of a step"
+			state.World.Members[string(state.Pods[1].UID)] = member
+			if is := fits(look(state)); written > 0 && (is == nil || is.Status != metav1.ConditionTrue) {
+				t.Errorf("of another trouble the condition is %+v", is)
+			}
+		}
+	}
+}
+
+// Who waits for room, or for more of it, is told how much of that is for snapshots.
+func TestWhoWaitsIsToldWhatSnapshotsAskFor(t *testing.T) {
+	const words = "a worker asks for 3264Mi of memory for its snapshots"
+	for name, test := range map[string]struct {
+		change func(*v1alpha1.TrainingJob)
+		told   bool
+	}{
+		"a large state":  {measured(gib, gib, gib), true},
+		"a small one":    {measured(mib, mib, mib), false},
+		"nobody knows":   {func(job *v1alpha1.TrainingJob) { job.Spec.Checkpoint.Memory = "" }, false},
+		"the user chose": {func(job *v1alpha1.TrainingJob) { measured(gib, gib, gib)(job); job.Spec.Checkpoint.Memory = "4Gi" }, false},
+		"another program": {func(job *v1alpha1.TrainingJob) {
+			measured(gib, gib, gib)(job)
+			job.Spec.Resize.Strategy = v1alpha1.ResizeRestart
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := stateOf(jobWith(test.change))
+			state.Grant = fleet.Grant{Known: true, Why: "waits for 2 places", Queue: fleet.Queue{Position: 3}}
+			if waits := look(state).Status.Queue.WaitsFor; strings.Contains(waits, words) != test.told || !strings.HasPrefix(waits, "waits for 2 places") {
+				t.Errorf("it waits for %q", waits)
+			}
+		})
+	}
+	state := grown(mib, func(job *v1alpha1.TrainingJob) { measured(gib, gib, gib)(job) })
+	state.Grant = fleet.Grant{Known: true, Count: 2, Reason: "NoRoom", Why: "there is no room for more workers"}
+	if is := meta.FindStatusCondition(look(state).Status.Conditions, v1alpha1.ConditionFullSize); is == nil || !strings.Contains(is.Message, words) {
+		t.Errorf("the condition is %+v", is)
 	}
 }
 
@@ -117,9 +193,7 @@ func grown(bytes uint64, changes ...func(*v1alpha1.TrainingJob)) *State {
 		job.Spec.Workers.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")
 	}}, changes...)...)
 	state := elasticState(job, crewOf(job)...)
-	for _, node := range state.Nodes.ByName {
-		node.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Gi")}
-	}
+	state.free("16Gi")
 	state.World.Progress.Step = 7
 	state.measure(bytes)
 	return state
@@ -187,6 +261,58 @@ func TestTheSizeOfTheStateIsDurable(t *testing.T) {
 		if size := NewPlan(&then, settings).Status.Checkpoint.Size; value(size.State) != 120*mib {
 			t.Errorf("%s knows the size %d", name, value(size.State))
 		}
+	}
+}
+
+// What an attempt has measured is not forgotten because the next one begins with a small state.
+func TestTheSizeOfTheStateIsTheLargestOne(t *testing.T) {
+	state := grown(100 * mib)
+	state.World.Size.Own = 40 * mib
+	for _, size := range []share.Size{{State: 100 * mib, Own: 40 * mib, Written: 70 * mib}, {State: mib, Own: mib, Written: mib}, {State: 90 * mib, Own: 0, Written: 60 * mib}} {
+		state.World.Size = size
+		state.follow(look(state))
+	}
+	if size := state.Job.Status.Checkpoint.Size; value(size.State) != 100*mib || value(size.Own) != 40*mib || value(size.Written) != 70*mib {
+		t.Errorf("the size is %d, %d of each worker's own, %d written", value(size.State), value(size.Own), value(size.Written))
+	}
+	state.World.Size = share.Size{State: 200 * mib, Own: 0, Written: 80 * mib} // it comes in shares now
+	if size := look(state).Status.Checkpoint.Size; value(size.State) != 200*mib || value(size.Own) != 0 || value(size.Written) != 80*mib {
+		t.Errorf("of a larger state the size is %d, %d of each worker's own, %d written", value(size.State), value(size.Own), value(size.Written))
+	}
+}
+
+// A state that grows all the time ends no more than one attempt, whatever was measured before.
+func TestAStateThatGrowsEndsOneAttempt(t *testing.T) {
+	for name, first := range map[string]uint64{"nobody knows": 0, "an attempt was lost after its first snapshot": mib} {
+		t.Run(name, func(t *testing.T) {
+			ended := 0
+			var status v1alpha1.TrainingJobStatus
+			if first > 0 {
+				state := grown(first)
+				status = look(state).Status
+			}
+			for range 20 {
+				state := grown(first, func(job *v1alpha1.TrainingJob) { job.Status.Checkpoint = status.Checkpoint })
+				for bytes := uint64(mib); bytes < gib; bytes *= 2 {
+					state.measure(bytes)
+					state.follow(look(state)) // the size is durable first
+					plan := look(state)
+					state.follow(plan)
+					status = plan.Status
+					if value(status.Workers.Target) == 0 {
+						ended++
+						break
+					}
+				}
+			}
+			want := 1
+			if first > 0 {
+				want = 0
+			}
+			if ended != want {
+				t.Errorf("%d attempts were ended, want %d", ended, want)
+			}
+		})
 	}
 }
 
@@ -258,15 +384,33 @@ func TestAnAttemptBeginsAnewForLargerVolumes(t *testing.T) {
 		"a world that changes": {func(s *State) { s.World.Phase = rendezvous.PhaseRecovering }, false},
 		"another world":        {func(s *State) { s.Job.Status.World.From = ptr.To[int32](3) }, false},
 		"more than is allowed": {func(s *State) { s.measure(100 * gib); s.Job.Status.Checkpoint.Size.State = ptr.To[int64](100 * gib) }, false},
-		"nodes that are small": {func(s *State) { s.allocatable("4Gi") }, false},
-		"nodes just as large":  {func(s *State) { s.allocatable("4288Mi") }, true},
+		"room for one of two":  {func(s *State) { s.free("5503Mi") }, false},
+		"room for both":        {func(s *State) { s.free("5504Mi") }, true},
 		"nodes that are gone":  {func(s *State) { clear(s.Nodes.ByName) }, false},
-		"it has done so before": {func(s *State) {
-			s.Pods[0].Annotations[v1alpha1.AnnotationMemory], s.Pods[1].Annotations[v1alpha1.AnnotationMemory] = "600Mi", "600Mi"
+		"room nobody knows of": {func(s *State) { clear(s.Nodes.FreeMemory) }, false},
+		"a node is cordoned":   {func(s *State) { s.Nodes.ByName["n0"].Spec.Unschedulable = true }, false},
+		"a worker is to leave": {func(s *State) {
+			s.Grant.Leave = map[types.UID]fleet.Leave{s.Pods[1].UID: {Reason: fleet.Evened, For: "team/other"}}
 		}, false},
-		"less was known": {func(s *State) {
+		"a quota that is full": {func(s *State) { s.Quotas = append(s.Quotas, bounded(corev1.ResourceLimitsMemory, "5503Mi")) }, false},
+		"a quota of requests":  {func(s *State) { s.Quotas = append(s.Quotas, bounded(corev1.ResourceMemory, "1Gi")) }, false},
+		"a quota with room":    {func(s *State) { s.Quotas = append(s.Quotas, bounded(corev1.ResourceRequestsMemory, "5504Mi")) }, true},
+		"a quota of others": {func(s *State) {
+			s.Quotas = append(s.Quotas, bounded(corev1.ResourceMemory, "1Gi"), bounded(corev1.ResourceRequestsStorage, "1Mi"))
+			s.Quotas[0].Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating}
+		}, true},
+		"containers are bounded": {func(s *State) { s.Limits = append(s.Limits, limited(corev1.LimitTypeContainer)) }, false},
+		"pods are bounded":       {func(s *State) { s.Limits = append(s.Limits, limited(corev1.LimitTypePod)) }, false},
+		"claims are bounded":     {func(s *State) { s.Limits = append(s.Limits, limited(corev1.LimitTypePersistentVolumeClaim)) }, true},
+		"it has done so before": {func(s *State) {
 			for _, pod := range s.Pods {
-				pod.Annotations[v1alpha1.AnnotationMemory] = "64Mi"
+				pod.Annotations[v1alpha1.AnnotationMemory] = "600Mi"
+				delete(pod.Annotations, v1alpha1.AnnotationMemoryUnknown)
+			}
+		}, false},
+		"something was known": {func(s *State) {
+			for _, pod := range s.Pods {
+				delete(pod.Annotations, v1alpha1.AnnotationMemoryUnknown)
 			}
 		}, false},
 		"nobody is to know yet": {func(s *State) { s.Job.Status.Checkpoint.Size = v1alpha1.StateSize{} }, false},
@@ -318,8 +462,26 @@ func TestACheckpointThatIsTooLargeIsMeasured(t *testing.T) {
 	}
 }
 
-func (s *State) allocatable(memory string) {
-	for _, node := range s.Nodes.ByName {
-		node.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse(memory)
+// free has that much memory be free on the nodes, beside what the workers have.
+func (s *State) free(memory string) {
+	free := resource.MustParse(memory)
+	s.Nodes.FreeMemory = map[string]int64{}
+	for name := range s.Nodes.ByName {
+		s.Nodes.FreeMemory[name] = free.Value()
 	}
+}
+
+// bounded is a quota of which so much is free.
+func bounded(name corev1.ResourceName, free string) corev1.ResourceQuota {
+	hard := resource.MustParse(free)
+	hard.Add(resource.MustParse("3Gi"))
+	return corev1.ResourceQuota{Status: corev1.ResourceQuotaStatus{
+		Hard: corev1.ResourceList{name: hard}, Used: corev1.ResourceList{name: resource.MustParse("3Gi")},
+	}}
+}
+
+func limited(kind corev1.LimitType) corev1.LimitRange {
+	return corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+		Type: kind, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Ti")},
+	}}}}
 }

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -81,6 +82,23 @@ func TestWhatPodsHold(t *testing.T) {
 				t.Errorf("free are %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// What workers of a job would find there is what pods leave that have a node.
+func TestFreeMemory(t *testing.T) {
+	asks := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("3Gi")
+	}
+	nodes := nodesOf(2)
+	for _, node := range nodes {
+		node.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse("8Gi")
+	}
+	cluster := FromObjects(Objects{Nodes: nodes, Pods: []*corev1.Pod{podOf("a", "1", on("n0"), asks), podOf("b", "1", on("n0"), asks), podOf("c", "1", asks),
+		podOf("d", "1", on("away"), asks)}}, optionsOf())
+	free := cluster.FreeMemory([]string{"n0", "n1", "away", "unheard"})
+	if want := map[string]int64{"n0": 2 << 30, "n1": 8 << 30}; !maps.Equal(free, want) {
+		t.Errorf("%v are free, want %v", free, want)
 	}
 }
 

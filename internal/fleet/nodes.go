@@ -162,6 +162,25 @@ func (c *Cluster) Nodes(names []string) map[string]*corev1.Node {
 	return some
 }
 
+// FreeMemory is how many bytes of memory nobody has asked for of those of the named nodes that are there. Pods that wait for a
+// node are not counted.
+func (c *Cluster) FreeMemory(names []string) map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	free := make(map[string]int64, len(names))
+	memory, known := c.resources.index[string(corev1.ResourceMemory)]
+	for _, name := range names {
+		if one := c.nodes.index[name]; known && one != nil && one.object != nil {
+			capacity := one.capacity.vector(len(c.resources.list))
+			free[name] = capacity[memory]
+			if memory < len(one.used) {
+				free[name] -= one.used[memory]
+			}
+		}
+	}
+	return free
+}
+
 // sameNode says whether two versions of a node are the same to everybody here. Heartbeats are.
 func sameNode(a, b *corev1.Node) bool {
 	return sameReach(a, b) && sameTrust(a, b) && equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable)

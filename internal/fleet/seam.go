@@ -119,6 +119,9 @@ type Fleet interface {
 	// Nodes returns those of the named nodes that are there, with their labels, taints, readiness and
 	// what they offer. They must not be changed.
 	Nodes(names []string) map[string]*corev1.Node
+	// FreeMemory is how many bytes of memory nobody has asked for of those of the named nodes that are there. Pods that wait for a
+	// node are not counted.
+	FreeMemory(names []string) map[string]int64
 	// Changed delivers the names of jobs whose grant has changed, or whose workers' nodes have.
 	Changed() <-chan types.NamespacedName
 }

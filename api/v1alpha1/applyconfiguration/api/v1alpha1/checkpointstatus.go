@@ -22,7 +22,7 @@ type CheckpointStatusApplyConfiguration struct {
 	// memory is the state that the job goes back to as long as workers are left that hold it. It is written as often as
 	// status.progress.
 	Memory *MemoryStatusApplyConfiguration `json:"memory,omitempty"`
-	// size is how large the state was when it was last measured. It outlives the workers: spec.checkpoint.memory of those that
+	// size is how large the state has been at most. It outlives the workers: spec.checkpoint.memory of those that
 	// follow goes by it.
 	Size *StateSizeApplyConfiguration `json:"size,omitempty"`
 }

@@ -12,8 +12,8 @@ type StateSizeApplyConfiguration struct {
 	// own is what each worker writes for itself: what differs by rank, or all of it where the state is small, below 16 MiB, or the
 	// program knows no shares. The rest is written in shares.
 	Own *int64 `json:"own,omitempty"`
-	// written is the most that a worker has written of one snapshot of the last world that has taken one. Where nodes have unlike
-	// numbers of workers that is more than its share.
+	// written is the most that a worker has written of one snapshot. Where nodes have unlike numbers of workers that is more than
+	// its share.
 	Written *int64 `json:"written,omitempty"`
 }
 
