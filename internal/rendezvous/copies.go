@@ -72,8 +72,7 @@ func (m *Machine) rely() {
 	possible := m.copiesPossible()
 	safe, isSafe := best(states, func(s *state) bool { return m.copiesIn(s) >= possible && m.isComplete(s) })
 	kept := m.relied != nil && slices.ContainsFunc(states, func(s state) bool { return sameState(s.Snapshot, *m.relied) })
-	// The copies of what is relied on are under way; or it has all of them, and no newer one has: it is the last that no loss takes along.
-	waits := m.sharded() && (!m.uncopied || isSafe && kept && sameState(safe, *m.relied))
+	waits := m.waitsForCopies(safe, isSafe)
 	switch {
 	case isSafe && sameState(safe, newest):
 		m.relied = &newest
@@ -87,6 +86,12 @@ func (m *Machine) rely() {
 	case m.unsafe == nil:
 		m.unsafe = &newest
 	}
+}
+
+// waitsForCopies says whether a state in shards is relied on until another is safe, if one ever is: copies of it are under way; or it
+// is the last one that no single loss takes along.
+func (m *Machine) waitsForCopies(safe Snapshot, isSafe bool) bool {
+	return m.sharded() && (!m.uncopied || isSafe && m.relied != nil && sameState(safe, *m.relied))
 }
 
 // mostDiffering bounds of how many groups of holders it is remembered that they differ: it is told once of each.

@@ -147,6 +147,15 @@ func checkShards(all []Shard) error {
 	return nil
 }
 
+// checkRanks says whether a snapshot can be taken of what the ranks of the world have between them.
+func (r *Run) checkRanks() error {
+	if len(r.shards) > 0 && r.world.Size > share.MostShards {
+		return fmt.Errorf("a state in shards has at most %d ranks, and this world has %d, of which nobody could take a snapshot: "+
+			"set spec.workers.max to fewer workers", share.MostShards, r.world.Size)
+	}
+	return nil
+}
+
 // beginShards gives each Sharded its interval of the world, with what the training begins with where that is anew.
 func (r *Run) beginShards(anew bool) {
 	for _, shard := range r.shards {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/agent/gate"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
-	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // ErrTrained is returned by Train when it was called before.
@@ -299,6 +298,9 @@ var errHalfStep = errors.New("the process is in the middle of a step")
 
 // restore brings the process to the state that its world begins with.
 func (r *Run) restore(a *arrival) error {
+	if err := r.checkRanks(); err != nil {
+		return err
+	}
 	// Loading may fail half-way.
 	r.dirty = r.dirty || a.Restore || len(a.Shards) > 0
 	if err := r.load(a); err != nil {
@@ -316,10 +318,6 @@ func (r *Run) restore(a *arrival) error {
 func (r *Run) load(a *arrival) error {
 	if a.FromStep > r.shape.Steps() {
 		return fmt.Errorf("the world begins after step %d, and the training has %d", a.FromStep, r.shape.Steps())
-	}
-	if len(r.shards) > 0 && r.world.Size > share.MostShards {
-		return fmt.Errorf("a state in shards has at most %d ranks, and this world has %d, of which nobody could take a snapshot: "+
-			"set spec.workers.max to fewer workers", share.MostShards, r.world.Size)
 	}
 	if len(a.Shards) > 0 || len(r.shards) > 0 && a.FromStep > 0 {
 		return r.loadShards(a)

@@ -66,14 +66,6 @@ type Keeper struct {
 	written *written
 }
 
-// written is what a program has written of one state.
-type written struct {
-	id    checkpoint.ID
-	files []File
-	// reuse is true when it writes over what is left to it.
-	reuse bool
-}
-
 // Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
 // that holds nothing; it serves all the same, so that peers can see that this agent is there.
 func Open(folder, address string, note func(string, ...any), changed func()) (*Keeper, error) {
@@ -190,61 +182,6 @@ func (k *Keeper) Rely(on checkpoint.ID) {
 	if k.store != nil {
 		k.store.Rely(on)
 	}
-}
-
-// File is a file that a program has written into the folder: a whole snapshot, or a part of one.
-type File struct {
-	Part, Name string
-	Bytes      uint64
-}
-
-// Take takes over the files that a program has written of the state after a step of a round. What an earlier step has
-// left behind gives way when it still waits: a program that writes faster than its files are read fills no memory with
-// them. With reuse it writes over files that are left to it, so what has to go for this one is.
-func (k *Keeper) Take(round, step uint64, files []File, reuse bool) {
-	if k.store == nil {
-		k.Failed(step, errNoMemory.Error())
-		return
-	}
-	next := &written{checkpoint.ID{Round: round, Step: step}, files, reuse}
-	k.mu.Lock()
-	before := k.written
-	if before != nil && before.id == next.id {
-		next.files, before.files = append(before.files, files...), nil
-	}
-	k.written = next
-	k.mu.Unlock()
-	if before != nil {
-		k.discard(before.files)
-		return // it comes when the other one would have
-	}
-	k.do(k.takeWritten)
-}
-
-func (k *Keeper) takeWritten() {
-	k.mu.Lock()
-	w := k.written
-	k.written = nil
-	k.mu.Unlock()
-	if !k.belongs(w.id) {
-		// The world has changed since it was written: it must not push out one that counts.
-		k.discard(w.files)
-		return
-	}
-	defer k.trim(w.reuse) // also of what came before one that did not
-	id := w.id
-	for i, file := range w.files {
-		id.Part = file.Part
-		if _, err := k.store.Take(id, file.Name, file.Bytes); err != nil {
-			k.discard(w.files[i:])
-			k.Failed(id.Step, err.Error())
-			return
-		}
-	}
-	k.mu.Lock()
-	k.noted = ""
-	k.mu.Unlock()
-	k.changed()
 }
 
 // Open opens a file that is held.

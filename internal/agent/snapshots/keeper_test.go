@@ -142,6 +142,38 @@ func TestAProgramThatWritesFast(t *testing.T) {
 	f.holds(id(1, steps))
 }
 
+// Where several processes write, and one is behind, what it has of an earlier state does not push out a newer one that waits.
+func TestAProcessThatIsBehind(t *testing.T) {
+	f := open(t, t.TempDir())
+	f.Enter(1, 0, false, nil)
+	f.settled()
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	f.do(func() { close(reading); <-goOn })
+	<-reading
+	write := func(step uint64, part string) {
+		name := fmt.Sprintf("%d-%s.part", step, part)
+		if err := os.WriteFile(filepath.Join(f.Folder(), name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.Take(1, step, []File{{Part: part, Name: name, Bytes: uint64(len(name))}}, false)
+	}
+	const first, second = "d0.2.0123456789abcdef", "d1.2.0123456789abcdef"
+	write(10, first)
+	write(11, first)
+	write(10, second)
+	write(11, second)
+	close(goOn)
+	f.settled()
+	for _, part := range []string{first, second} {
+		if f.Path(checkpoint.ID{Round: 1, Step: 11, Part: part}) == "" {
+			t.Errorf("%s of step 11 is not held: %v", part, f.List())
+		}
+	}
+	if entries, err := os.ReadDir(f.Folder()); err != nil || len(entries) != 2 {
+		t.Errorf("%d files are there (%v)", len(entries), err)
+	}
+}
+
 // A file that cannot be taken over leaves no more of the others behind than one that can.
 func TestWhatCameBeforeAFailureIsTrimmed(t *testing.T) {
 	f := open(t, t.TempDir())
