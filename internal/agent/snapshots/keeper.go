@@ -143,11 +143,7 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	k.mu.Lock()
 	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
-	k.asked, k.failure = 0, ""
-	for slot, size := range k.sizes {
-		size.Written = 0
-		k.sizes[slot] = size
-	}
+	k.wroteNothing()
 	if f := k.fetching; f != nil && (named == nil || f.of() != *named) {
 		f.cancel(errors.New("another world has begun"))
 	}

@@ -22,6 +22,15 @@ func (k *Keeper) Measured(slot int, round uint64, size share.Size) {
 	k.sizes[slot] = size.Bounded()
 }
 
+// wroteNothing is called with the lock held when another world begins.
+func (k *Keeper) wroteNothing() {
+	k.asked, k.failure = 0, ""
+	for slot, size := range k.sizes {
+		size.Written = 0
+		k.sizes[slot] = size
+	}
+}
+
 // Size is how large the state was when it was last measured, and what the processes of the worker have written of it in the current
 // world; zero for not known. Each writes a part of what the worker holds.
 func (k *Keeper) Size() share.Size {
