@@ -22,7 +22,7 @@ func (k *Keeper) Measured(slot int, round uint64, size share.Size) {
 	k.sizes[slot] = size.Bounded()
 }
 
-// wroteNothing is called with the lock held when another world begins.
+// wroteNothing is called with the lock held when another world begins: nothing was asked for or written in it yet.
 func (k *Keeper) wroteNothing() {
 	k.asked, k.failure = 0, ""
 	for slot, size := range k.sizes {
