@@ -98,7 +98,7 @@ func (a *agent) said(message socket.Message) {
 		event.What, event.Step = lifecycle.Left, body.Step
 	case wire.Snapshot:
 		if size := body.Size; size != nil {
-			a.keeper.Measured(message.Round, share.Size{State: size.State, Own: size.Own, Written: size.Written})
+			a.keeper.Measured(message.Slot, message.Round, share.Size{State: size.State, Own: size.Own, Written: size.Written})
 		}
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))

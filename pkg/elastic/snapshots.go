@@ -104,8 +104,15 @@ type piece struct {
 	fill      func(io.Writer) error
 }
 
-// now writes a snapshot while the caller waits.
-func (s *snapshots) now(step uint64, pieces []piece) wire.Snapshot { return s.writeAll(step, pieces) }
+// now writes a snapshot while the caller waits. Of a state that comes in no shards that says nothing of what the process writes
+// periodically, which may be nothing.
+func (s *snapshots) now(step uint64, pieces []piece) wire.Snapshot {
+	result := s.writeAll(step, pieces)
+	if result.Size != nil && result.Parts == nil {
+		result.Size.Written = 0
+	}
+	return result
+}
 
 // later copies the state and writes the copy in the background; tell gets what came of it, unless
 // the write was ended. When the last write still goes on there is no new one.

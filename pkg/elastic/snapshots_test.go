@@ -168,6 +168,10 @@ func TestTheCopyIsOfItsStep(t *testing.T) {
 	if size := message.Size; size == nil || *size != (wire.Size{State: whole, Own: whole, Written: whole}) {
 		t.Errorf("a state of %d bytes is told as %+v", whole, message.Size)
 	}
+	again := []piece{{name: "4.2.0.part", fill: pieces[0].fill}}
+	if message := s.now(4, again); message.Size == nil || message.Size.State == 0 || message.Size.Written > 0 {
+		t.Errorf("at a barrier it is told as %+v", message.Size)
+	}
 	s.folder = filepath.Join(s.folder, "none")
 	s.later(5, pieces, func(m wire.Snapshot) { told <- m })
 	s.flush()

@@ -72,8 +72,8 @@ type Holder interface {
 	Restored(id checkpoint.ID, file string, bytes uint64) (checkpoint.Snapshot, error)
 	Discard(file string)
 	Forget(ids ...checkpoint.ID)
-	// Measured is told how large the state of a checkpoint is, of round 0 of this attempt.
-	Measured(round uint64, size share.Size)
+	// Announced is told how large the state of a checkpoint is that is about to be brought.
+	Announced(size share.Size)
 }
 
 // Keeper carries out the newest orders, one save and one restore at a time. Its methods return at once, but for Close.

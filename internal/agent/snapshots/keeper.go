@@ -50,8 +50,8 @@ type Keeper struct {
 	// asked is the step of which the operator wants a snapshot, failure why it did not come.
 	asked   uint64
 	failure string
-	// size is how large the state was when it was last measured.
-	size share.Size
+	// sizes is how large the state was when each process of the worker has last measured it, by slot.
+	sizes map[int]share.Size
 	// noted is the last failure, which is in the log; empty once a snapshot was taken.
 	noted string
 	// fetching is the fetch that was begun last; nil for none.
@@ -69,7 +69,7 @@ type Keeper struct {
 // Open makes the folder, and serves it on a free port of the address. A folder of "" makes a keeper
 // that holds nothing; it serves all the same, so that peers can see that this agent is there.
 func Open(folder, address string, note func(string, ...any), changed func()) (*Keeper, error) {
-	k := &Keeper{note: note, changed: changed, work: make(chan func(), maxWaiting), brought: map[string]bool{}}
+	k := &Keeper{note: note, changed: changed, work: make(chan func(), maxWaiting), brought: map[string]bool{}, sizes: map[int]share.Size{}}
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
 	var err error
 	if folder != "" {
@@ -135,7 +135,7 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	k.mu.Lock()
 	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
-	k.asked, k.failure, k.size.Written = 0, "", 0
+	k.wroteNothing()
 	if f := k.fetching; f != nil && (named == nil || f.of() != *named) {
 		f.cancel(errors.New("another world has begun"))
 	}

@@ -233,17 +233,41 @@ func TestTheSizeOfTheState(t *testing.T) {
 	}
 	is(share.Size{})
 	f.Enter(1, 0, false, nil)
-	f.Measured(1, share.Size{State: 100, Own: 10, Written: 60})
+	f.Measured(0, 1, share.Size{State: 100, Own: 10, Written: 60})
 	is(share.Size{State: 100, Own: 10, Written: 60})
-	f.Measured(1, share.Size{State: 120, Own: 10}) // at a barrier
+	f.Measured(0, 1, share.Size{State: 120, Own: 10}) // at a barrier
 	is(share.Size{State: 120, Own: 10, Written: 60})
 	f.Enter(2, 4, true, nil)
 	is(share.Size{State: 120, Own: 10}) // others write as much beside it
-	f.Measured(1, share.Size{State: 130, Own: 10, Written: 60})
+	f.Measured(0, 1, share.Size{State: 130, Own: 10, Written: 60})
 	is(share.Size{State: 130, Own: 10})
-	f.Measured(2, share.Size{State: math.MaxUint64, Own: math.MaxUint64, Written: math.MaxUint64})
+	f.Measured(0, 2, share.Size{State: 100, Own: 10, Written: 20})
+	for slot := range 8 { // the processes of one worker, and the first twice
+		f.Measured(slot, 2, share.Size{State: 100 + uint64(slot), Own: 10 * uint64(slot%2), Written: 100})
+	}
+	f.Measured(0, 2, share.Size{State: 100, Own: 10, Written: 100})
+	is(share.Size{State: 107, Own: 10, Written: 800})
+	f.Measured(5, 2, share.Size{State: 100, Own: 10}) // at a barrier
+	is(share.Size{State: 107, Own: 10, Written: 800})
+	f.Enter(3, 4, true, nil)
+	is(share.Size{State: 107, Own: 10})
+	f.Measured(5, 3, share.Size{State: 100, Own: 10, Written: 30})
+	is(share.Size{State: 107, Own: 10, Written: 30})
+	f.Measured(0, 3, share.Size{State: math.MaxUint64, Own: math.MaxUint64, Written: math.MaxUint64})
 	if got := f.Size(); got != got.Bounded() {
 		t.Errorf("a program may say that its state has %+v", got)
+	}
+}
+
+func TestAProcessKnowsMoreThanACheckpoint(t *testing.T) {
+	f := open(t, t.TempDir())
+	f.Announced(share.Size{State: 1000, Own: 500})
+	if got := f.Size(); got != (share.Size{State: 1000, Own: 500}) {
+		t.Errorf("of a checkpoint the size is %+v", got)
+	}
+	f.Measured(0, 1, share.Size{State: 100, Own: 10})
+	if got := f.Size(); got != (share.Size{State: 100, Own: 10}) {
+		t.Errorf("of a process the size is %+v", got)
 	}
 }
 
