@@ -14,6 +14,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/agent/socket"
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/deviceerror"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 	"github.com/concertina-dev/concertina/internal/share"
 )
@@ -92,6 +93,7 @@ func (a *agent) said(message socket.Message) {
 		event.What, event.Step, event.Clean = lifecycle.Aborted, body.Step, body.Clean
 	case wire.Fault:
 		event.What, event.Step, event.Clean = lifecycle.Faulted, body.Step, body.Clean
+		event.Device = deviceerror.Is(body.Message)
 	case wire.Finished:
 		event.What, event.Step, event.Clean = lifecycle.Finished, body.Step, body.Clean
 	case wire.Left:

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/concertina-dev/concertina/internal/deviceerror"
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
@@ -85,6 +86,9 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 		if loss.Unreached || !member.Connected && !member.InWorld {
 			v.nodes = toBlame(pod) // nobody reaches, or hears it there
 		}
+	}
+	if loss.Program && !ended && !member.Exited && !member.Stays && deviceerror.Is(loss.Message) {
+		patience = deviceerror.CheckTimeout // one of its processes may yet find its device broken
 	}
 	v.wait = max(0, loss.At.Add(patience).Sub(p.Now))
 	exit := p.failedExit(pod)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/deviceerror"
 )
 
 const (
@@ -132,14 +134,14 @@ type cause struct {
 func (m *Machine) exitLoss(now time.Time, mem *member) cause {
 	exited, _ := mem.exited()
 	if m.broken != nil && m.broken.raised[mem.want.UID] {
-		patience := outTimeout
-		if deviceError.MatchString(lastLine(mem.faultText)) {
-			patience = checkTimeout
+		patience, ended := outTimeout, mem.failed() || exited
+		if deviceerror.Is(mem.faultText) {
+			patience, ended = deviceerror.CheckTimeout, exited || mem.want.Ended // one process may look at its device longer than another
 		}
 		switch {
 		case mem.code() == ExitDevice:
 			return mem.brokenDevice()
-		case mem.failed() || exited || !now.Before(m.broken.raisedAt.Add(patience)):
+		case ended || !now.Before(m.broken.raisedAt.Add(patience)):
 			return cause{true, mem.faultText}
 		}
 		return cause{}

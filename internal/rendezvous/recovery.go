@@ -37,6 +37,8 @@ type recovery struct {
 	judged   bool
 	raised   map[string]bool
 	raisedAt time.Time
+	// alike is why the attempt fails once all of them are lost, if nothing but their programs was the cause.
+	alike string
 	// regrouping is true while too few are left.
 	regrouping bool
 	// saver is who was asked, at askedAt, to save the live state after saveStep; said is the error that it had

@@ -53,7 +53,7 @@ func (m *Machine) isAccounted(mem *member) bool {
 	case m.world.ranks.rank(mem.want.UID) < 0:
 		return true
 	}
-	return m.isLost(mem) && (m.broken == nil || m.broken.judged)
+	return m.isLost(mem) && (m.broken == nil || m.broken.judged && m.broken.alike == "")
 }
 
 // stays says whether a member that was lost will be a standby again, or is one: its programs have failed, or are about to

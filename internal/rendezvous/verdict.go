@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/deviceerror"
 )
 
 // settleTime is how long after the first fault the operator waits for what explains it.
@@ -14,12 +16,6 @@ const settleTime = 2 * time.Second
 // ExitDevice is the exit code of a program that has found a device of its node broken. Agents end with it, and it is nobody's
 // fault but the node's.
 const ExitDevice = 113
-
-// checkTimeout is how long a program may look at its devices when an error of them has ended it. deviceError matches the errors
-// after which it does.
-const checkTimeout = time.Minute
-
-var deviceError = regexp.MustCompile(`(?i)CUDA error|cuda failure|ECC error`)
 
 // communicationError matches the last line of what programs say that fail because a peer has gone.
 var communicationError = regexp.MustCompile(`(?i)connection (reset|refused|closed|timed out)|i/o timeout|no route to host|network is unreachable|closed network connection|broken pipe|socket timeout|gloo|nccl|\bEOF\b|DistNetworkError|DistBackendError|peer`)
@@ -87,6 +83,7 @@ func (m *Machine) faults() (faults []fault, explained bool) {
 func (m *Machine) judge(now time.Time) bool {
 	r := m.broken
 	if r.judged {
+		m.judgeAlike()
 		return true
 	}
 	faults, explained := m.faults()
@@ -110,8 +107,11 @@ func (m *Machine) judge(now time.Time) bool {
 		m.accuse(now, faults[:1])
 	case m.everywhere(own):
 		m.accuse(now, own)
-		m.loseAll(now, own)
-		m.fail(fmt.Sprintf("the program fails in every worker alike; first in %s:\n%s", own[0].mem.want.Name, own[0].text))
+		r.alike = fmt.Sprintf("the program fails in every worker alike; first in %s:\n%s", own[0].mem.want.Name, own[0].text)
+		if !deviceerror.Is(own[0].text) {
+			m.loseAll(now, own)
+		}
+		m.judgeAlike()
 	default:
 		m.accuse(now, own[:1])
 	}
@@ -130,6 +130,25 @@ func (m *Machine) everywhere(own []fault) bool {
 		}
 	}
 	return true
+}
+
+// judgeAlike ends the attempt once every worker has failed alike. After an error of devices each of them may yet find that its own
+// is broken, as that of an only worker.
+func (m *Machine) judgeAlike() {
+	r := m.broken
+	if r.alike == "" {
+		return
+	}
+	for _, uid := range m.world.ranks.uids {
+		if mem := m.members[uid]; mem != nil && !m.isLost(mem) {
+			return
+		}
+	}
+	why := r.alike
+	r.alike = ""
+	if !slices.ContainsFunc(m.lossesNow(), func(l Loss) bool { return !l.Program }) {
+		m.fail(why)
+	}
 }
 
 // accuse lets the programs fail whose fault it was.

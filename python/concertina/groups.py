@@ -5,6 +5,7 @@ import datetime
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -71,17 +72,18 @@ class Groups:
         dist.destroy_process_group()
         del backend
 
-    def abort(self) -> None:
+    def abort(self, limit: float | None = None) -> None:
         """Breaks off what its devices exchange, in the groups of the program as well. May be called in another thread, and
-        in two at a time."""
+        in two at a time. Returns after so many seconds at the latest: a device that hangs lets nobody break anything off."""
         if not self.by_device or not dist.is_initialized():
             return
         # All at once: the exchange of one may stand behind that of another on a device.
         threads = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in _groups()]
         for thread in threads:
             thread.start()
+        by = None if limit is None else time.monotonic() + limit
         for thread in threads:
-            thread.join()
+            thread.join(None if by is None else max(0.0, by - time.monotonic()))
 
 
 def outlive_peers(env: MutableMapping[str, str]) -> None:

@@ -1,8 +1,10 @@
 """Whether an error of a GPU is the program's or the GPU's: what is started anew on a broken one fails as well.
 
 After an error of CUDA nothing more can be asked of a device in the process that has met it. So another process looks: it copies
-something there and back and multiplies matrices. If it cannot, or gets something wrong, the program ends with an exit code of its own,
-by which the worker is replaced elsewhere and no failure of the program is counted. docs/program-protocol.md has the rules.
+something there and back and multiplies matrices. If it gets something wrong, or an error that only a broken GPU has, or no answer, the
+program ends with an exit code of its own, by which the worker is replaced elsewhere and no failure of the program is counted. Whatever
+else comes of it says nothing: there are more ways to set a program up wrongly than anybody knows, and they would fail on any node.
+docs/program-protocol.md has the rules.
 """
 
 import atexit
@@ -22,24 +24,39 @@ EXIT_DEVICE = 113
 CHECK_FIRST = "CONCERTINA_CHECK_DEVICE"
 """In the environment of a program that was started anew after an end of which nobody knows whether its device was the cause."""
 
-_OF_DEVICES = re.compile(r"CUDA error|CUDA failure|CUDA_ERROR_|uncorrectable ECC", re.IGNORECASE)
-_OF_MEMORY = re.compile(r"out of memory|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE)
+_OF_DEVICES = re.compile(
+    r"CUDA error|CUDA failure|CUDA driver error|CUDA_ERROR_|Triton Error \[CUDA\]|CUDNN_STATUS_EXECUTION_FAILED|cudaGetDeviceCount"
+    r"|uncorrectable (ECC|NVLink)",
+    re.IGNORECASE,
+)
+_OF_MEMORY = re.compile(r"out of memory|CUDA_ERROR_OUT_OF_MEMORY|ALLOC(ATION)?_FAILED|_STATUS_NOT_INITIALIZED", re.IGNORECASE)
+_OF_THE_IMAGE = re.compile(r"no kernel image is available|unsupported toolchain", re.IGNORECASE)
+"""The operator knows these as well: testdata/device_errors.json has what both have to make of some lines."""
+
 _NO_PLACE = re.compile(_OF_MEMORY.pattern + r"|busy or unavailable", re.IGNORECASE)
-_NO_PROGRAM_CAUSES = re.compile(r"\bECC\b|NVLink", re.IGNORECASE)
+_NO_PROGRAM_CAUSES = re.compile(r"uncorrectable (ECC|NVLink)", re.IGNORECASE)
+_BROKEN = re.compile(
+    _NO_PROGRAM_CAUSES.pattern + r"|unspecified launch failure|LAUNCH_FAILED|unknown error|CUDA_ERROR_UNKNOWN"
+    r"|(device|GPU) (is|was) lost|fallen off the bus",
+    re.IGNORECASE,
+)
+_SET_UP = re.compile(r"\bMPS\b|incorrectly set up environment")  # Neither is the device's.
+_KILLED = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}  # By others.
 
 _IMPORTS = 40.0
 _ANSWERS = 20.0  # An operator waits a minute for all of it.
-_BEGINS, _SOUND, _NO_ROOM, _FAILED = "begins", "sound", "no room", "failed"
+_ROOM = 1 << 30  # What a context, libraries and matrices take.
+_BEGINS, _SOUND, _WRONG, _NO_ROOM, _UUID = "begins", "sound", "wrong", "no room", "uuid "
 _LOOK = "import sys; sys.path[:] = {path!r}; from concertina.health import look; look({device})"
 
 
 def device_error(error: BaseException | None) -> str:
     """The line that tells of an error of a device, which an exception is or comes of; empty for none. That it had no memory left
-    is none."""
+    is none, and neither is that a program was not compiled for it."""
     for one in _chain(error):
         text = str(one).splitlines()
         lines = [line for line in text if _OF_DEVICES.search(line)]
-        if not lines or any(map(_OF_MEMORY.search, lines)):
+        if not lines or any(_OF_MEMORY.search(line) or _OF_THE_IMAGE.search(line) for line in lines):
             continue
         if lines[-1] is text[0]:
             return f"{type(one).__module__}.{type(one).__name__}: {text[0]}".removeprefix("builtins.")
@@ -61,6 +78,7 @@ class Check:
 
     def __init__(self, device: int, command: list[str] | None = None):
         """device: its number, as this process counts them. command: another program that looks."""
+        self._device = device
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             command or [sys.executable, "-c", _LOOK.format(path=sys.path, device=device)],
@@ -73,6 +91,12 @@ class Check:
         self._told: list[str] = []
         self._reader = threading.Thread(target=self._read, name="concertina-health", daemon=True)
         self._reader.start()
+
+    @property
+    def gpu(self) -> str:
+        """Which GPU it is, by its number in this process and, where that is known, by its own name."""
+        uuids = [line.removeprefix(_UUID) for line in self._told if line.startswith(_UUID)]
+        return ", ".join([f"device {self._device}", *uuids])
 
     def outcome(self, imports: float = _IMPORTS, answers: float = _ANSWERS) -> tuple[bool | None, str]:
         """Whether the device is sound, None where nobody knows, and why. Waits so many seconds for the process to
@@ -101,16 +125,20 @@ class Check:
 
     def _judge(self) -> tuple[bool | None, str]:
         self._errors.seek(0)
-        said = self._errors.read().strip() or f"its process ended with {self._process.returncode}"
-        if _BEGINS not in self._told:
-            return None, f"the process that was to look at it failed: {said.splitlines()[-1]}"
+        lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
+        said = lines[-1] if lines else f"its process ended with {self._process.returncode}"
+        if _WRONG in self._told:
+            return False, said
         if _SOUND in self._told:
             return True, "it computes what it should"
+        if self._process.returncode in _KILLED:
+            return None, f"the process that was to look at it was killed by signal {-self._process.returncode}"
         if _NO_ROOM in self._told:
             return None, "it has no room for another process"
-        if _FAILED in self._told:
-            return None, f"the process that was to look at it failed: {said.splitlines()[-1]}"
-        return False, device_error(RuntimeError(said)).removeprefix("RuntimeError: ") or said.splitlines()[-1]
+        broken = [line for line in lines if _BROKEN.search(line)]
+        if broken and not any(map(_SET_UP.search, lines)):
+            return False, broken[-1]
+        return None, f"the process that was to look at it failed: {said}"
 
 
 class Watch:
@@ -130,7 +158,7 @@ class Watch:
     def suspect(self, error: BaseException | None) -> str:
         """Has a device looked at if an error is one of a device. Its first line, or nothing."""
         told = device_error(error)
-        if told and self._check is None and _uses_cuda():
+        if told and self._check is None and _can_look():
             with contextlib.suppress(OSError):  # Then nobody knows.
                 self._error, self._check = told, Check(_device())
         return told
@@ -152,28 +180,32 @@ class Watch:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sound, why = self._check.outcome()
         if sound is False:
-            leave(self._error, why)
+            leave(self._error, why, self._check.gpu)
         if _NO_PROGRAM_CAUSES.search(self._error):
-            leave(self._error, f"no program causes that, though by now {why}")
-        what = "the GPU is sound" if sound else "nobody knows whether the GPU is sound"
-        print(f"concertina: after {self._error}: {what} ({why})", file=sys.stderr)
+            leave(self._error, f"no program causes that, though by now {why}", self._check.gpu)
+        what = "the GPU is sound, and the error is the program's"
+        if not sound:
+            what = "nobody knows whether the GPU is sound, and the error counts as the program's"
+            why += "; if it comes again on this node alone, look for lines with Xid in its dmesg"
+        print(f"concertina: after {self._error}: {what} ({self._check.gpu}: {why})", file=sys.stderr)
 
 
 def check_first() -> None:
     """Ends the program if it was asked to look at its device before it joins, and that is broken."""
-    if not os.environ.pop(CHECK_FIRST, "") or not _uses_cuda():
+    if not os.environ.pop(CHECK_FIRST, "") or not _can_look():
         return
     with contextlib.suppress(OSError):
-        sound, why = Check(_device()).outcome()
+        check = Check(_device())
+        sound, why = check.outcome()
         if sound is False:
-            leave("the program was started anew", why)
+            leave("the program was started anew", why, check.gpu)
 
 
-def leave(error: str, why: str) -> None:
+def leave(error: str, why: str, gpu: str) -> None:
     """Ends this process: its device is broken. At once, since what CUDA does at the end of a process may hang, or end it otherwise."""
     print(
-        f"concertina: after {error}: the GPU is broken ({why}): the program ends with code {EXIT_DEVICE}, so that another worker "
-        "takes the place of this one",
+        f"concertina: after {error}: the GPU is broken ({gpu}: {why}): the program ends with code {EXIT_DEVICE}, so that another "
+        "worker takes the place of this one. The job's status.avoidedNodes names the node: look for lines with Xid in its dmesg",
         file=sys.stderr,
     )
     for stream in sys.stdout, sys.stderr:
@@ -182,52 +214,71 @@ def leave(error: str, why: str) -> None:
     os._exit(EXIT_DEVICE)
 
 
-def _uses_cuda() -> bool:
-    """Whether this program has a PyTorch that computes on GPUs."""
+def _can_look() -> bool:
+    """Whether this program has a PyTorch that computes on GPUs, and one to look at, and whether its exit code gets anywhere:
+    torchrun has one for everything."""
     torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.version.cuda)
+    if torch is None or not torch.version.cuda or "TORCHELASTIC_RUN_ID" in os.environ:
+        return False
+    with contextlib.suppress(Exception):
+        return torch.cuda.is_initialized() or torch.cuda.device_count() > 0
+    return False
 
 
 def _device() -> int:
-    """The number of this process's device, as far as it can be asked."""
-    torch = sys.modules.get("torch")
+    """The number of this process's device, as far as it can be asked: the one that it has chosen, or else that of its rank. A program
+    that names a device with each thing that it puts there has chosen none."""
+    torch, chosen = sys.modules.get("torch"), 0
     with contextlib.suppress(Exception):
-        if torch.cuda.is_initialized():
-            return torch.cuda.current_device()
-    with contextlib.suppress(ValueError):
-        return int(os.environ.get("LOCAL_RANK", "0"))
-    return 0
+        chosen = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    with contextlib.suppress(Exception):
+        rank = int(os.environ.get("LOCAL_RANK", "0"))
+        return rank if not chosen and 0 <= rank < torch.cuda.device_count() else chosen
+    return chosen
 
 
 def look(number: int) -> None:
     """Looks at a device: what it is given comes back, and what it computes is right. Says so on the standard output."""
-    import torch
-
-    print(_BEGINS, flush=True)
     try:
-        _try(torch, torch.device("cuda", number))
-        print(_SOUND, flush=True)
+        import torch
+
+        if not torch.cuda.device_count():
+            raise LookupError("there is no GPU")
+        device = torch.device("cuda", number)
+        torch.zeros(1, device=device)  # With that its context is there: who says nothing from now on waits for the device.
+        with contextlib.suppress(Exception):
+            print(f"{_UUID}GPU-{torch.cuda.get_device_properties(device).uuid}", flush=True)
+        print(_BEGINS, flush=True)
+        if torch.cuda.mem_get_info(device)[0] < _ROOM:
+            print(_NO_ROOM, flush=True)
+        else:
+            _try(torch, device)
+            print(_SOUND, flush=True)
         os._exit(0)
-    except RuntimeError as error:
+    except _WrongResult as error:
+        print(_WRONG, flush=True)
+        print(error, file=sys.stderr, flush=True)
+    except Exception as error:
         if _NO_PLACE.search(str(error)):
             print(_NO_ROOM, flush=True)
-        print(error, file=sys.stderr, flush=True)
-    except Exception as error:  # not one of a device
-        print(_FAILED, flush=True)
-        print(repr(error), file=sys.stderr, flush=True)
+        print(error if isinstance(error, RuntimeError) else repr(error), file=sys.stderr, flush=True)
     os._exit(1)  # What CUDA does at the end may hang.
+
+
+class _WrongResult(Exception):
+    pass
 
 
 def _try(torch, device) -> None:
     numbers = torch.arange(1 << 22, dtype=torch.int32)
     there = numbers.to(device)
     if not torch.equal(there.clone().cpu(), numbers):
-        raise RuntimeError("what is copied to the GPU does not come back as it was")
+        raise _WrongResult("what is copied to the GPU does not come back as it was")
     bits = numbers[: 1 << 18].remainder(3).eq(0).view(512, 512)
     for kind in torch.float32, torch.float16:  # in which all of these sums are exact
         got = (bits.to(device, kind) @ bits.to(device, kind)).cpu()
         if not torch.equal(got.double(), bits.double() @ bits.double()):
-            raise RuntimeError(f"the GPU multiplies matrices of {kind} wrongly")
+            raise _WrongResult(f"the GPU multiplies matrices of {kind} wrongly")
 
 
 watch = Watch()

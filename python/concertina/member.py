@@ -18,6 +18,7 @@ from concertina.values import Values
 from concertina.world import Assignment, World
 
 _OWN = "concertina."
+_BREAK_OFF = 5.0  # A GPU that hangs may let nothing end, and that is to be reported as well.
 
 
 class Member:
@@ -63,8 +64,8 @@ class Member:
     def _leave(self) -> None:
         """Takes apart what _form built, or as much of it as is there."""
 
-    def _break_off(self) -> None:
-        """Ends what a world that has failed here still exchanges, so that nothing waits for it."""
+    def _break_off(self, limit: float | None = None) -> None:
+        """Ends what a world that has failed here still exchanges, so that nothing waits for it. Takes so many seconds at most."""
 
     def _settle(self) -> None:
         """Waits for what the steps so far have left to other devices."""
@@ -184,7 +185,7 @@ class Member:
         if not self._session.alone and (told := health.watch.suspect(error)):
             text += f"\n{told}"  # Hints follow it in the error, and the end is what is shown.
         if self._there:
-            self._break_off()
+            self._break_off(_BREAK_OFF)
         self._go_back()
         self._session.fault(self._place.step, self._live.clean, text)
         if not self._session.alone:

@@ -434,10 +434,10 @@ class Job(_job.Job):
     def _leave(self) -> None:
         self._groups.leave()
 
-    def _break_off(self) -> None:
+    def _break_off(self, limit: float | None = None) -> None:
         # A device waits for ever in an exchange with a peer that has gone, and whatever asks it for something waits as well: to
         # put values back, or to take the group apart.
-        self._groups.abort()
+        self._groups.abort(limit)
 
     def _settle(self) -> None:
         if torch.cuda.is_initialized():

@@ -1,16 +1,20 @@
 """Whether a GPU or the program is to blame for an error of CUDA, with a stand-in for PyTorch: tests_gpu has the tests with a real one."""
 
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from concertina import health
 from tests.fakeagent import FakeAgent, world
 
 ECC = "CUDA error: uncorrectable ECC error encountered"
+LAUNCH = "CUDA error: unspecified launch failure"
+VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "testdata" / "device_errors.json").read_text())
 ASSERT = """CUDA error: device-side assert triggered
 Search for `cudaErrorAssert' in https://docs.nvidia.com for more information.
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1
@@ -28,8 +32,10 @@ def device(*_):
     match os.environ.get("FAKE_GPU"):
         case "hangs":
             time.sleep(600)
-        case "kills":
+        case "aborts":
             os.abort()
+        case "killed":
+            os.kill(os.getpid(), 9)
         case None:
             return "cuda:0"
         case error:
@@ -38,6 +44,9 @@ def device(*_):
 fake = mock.MagicMock(AcceleratorError=AcceleratorError, device=device)
 fake.version.cuda = None if "FAKE_CPU" in os.environ else "13.0"
 fake.cuda.is_initialized.return_value = False
+fake.cuda.device_count.return_value = int(os.environ.get("FAKE_COUNT", "4"))
+fake.cuda.mem_get_info.return_value = (int(os.environ.get("FAKE_FREE", 1 << 34)), 1 << 34)
+fake.cuda.get_device_properties.return_value.uuid = "5a1b"
 fake.equal.return_value = os.environ.get("FAKE_EQUAL", "1") == "1"
 sys.modules["torch"] = fake
 """
@@ -85,6 +94,12 @@ class Errors(unittest.TestCase):
         }.items():  # fmt: skip
             self.assertEqual(health.device_error(RuntimeError(text)), want)
 
+    def test_the_operator_knows_the_same_ones(self):
+        for text in VECTORS["ofDevices"]:
+            self.assertIn(text, health.device_error(RuntimeError(text)))
+        for text in VECTORS["others"]:
+            self.assertEqual(health.device_error(RuntimeError(text)), "", text)
+
     def test_what_an_error_comes_of_counts(self):
         error = ValueError("no loss")
         error.__cause__ = RuntimeError("a step failed")
@@ -94,6 +109,24 @@ class Errors(unittest.TestCase):
         error.__cause__.__context__.__cause__ = error  # a circle
         self.assertEqual(health.device_error(error), f"RuntimeError: {ECC}")
         self.assertEqual(health.device_error(None), "")
+
+
+class Devices(unittest.TestCase):
+    def test_the_device_is_the_one_that_was_chosen_or_else_the_rank_s(self):
+        for rank, current, count, want in [
+            ("0", None, 4, 0),
+            ("3", None, 4, 3),
+            ("3", 0, 4, 3),  # The program named its device with each thing that it put there.
+            ("0", 2, 4, 2),
+            ("3", 0, 1, 0),  # It sees no other.
+            ("3", None, 1, 0),
+            ("", 0, 4, 0),
+        ]:
+            torch = mock.Mock()
+            torch.cuda.is_initialized.return_value = current is not None
+            torch.cuda.current_device.return_value, torch.cuda.device_count.return_value = current, count
+            with mock.patch.dict(sys.modules, torch=torch), mock.patch.dict(os.environ, LOCAL_RANK=rank):
+                self.assertEqual(health._device(), want, (rank, current, count))
 
 
 class Case(unittest.TestCase):
@@ -121,9 +154,7 @@ class Checks(Case):
     def test_a_process_that_begins_must_find_the_device_sound(self):
         for code, want, why in [
             ("print('begins'); print('sound')", True, "computes"),
-            ("print('begins'); raise SystemExit('what is copied to the GPU does not come back')", False, "does not come back"),
-            (f"print('begins'); raise SystemExit({ASSERT!r})", False, "device-side assert triggered"),
-            ("print('begins'); import os; os._exit(9)", False, "ended with 9"),
+            ("print('wrong'); raise SystemExit('what is copied to the GPU does not come back')", False, "does not come back"),
             ("print('begins'); print('no room')", None, "no room"),
             ("raise SystemExit('No module named torch')", None, "No module named torch"),
         ]:
@@ -131,6 +162,42 @@ class Checks(Case):
                 sound, told = self.check(code)
                 self.assertIs(sound, want)
                 self.assertIn(why, told)
+
+    def test_a_device_is_broken_only_by_what_no_program_causes(self):
+        for text, want in {
+            ECC: False,
+            LAUNCH: False,
+            "CUDA error: unknown error": False,
+            "CUDA error: uncorrectable NVLink error detected during the execution": False,
+            "RuntimeError: CUDA driver error: CUDA_ERROR_LAUNCH_FAILED": False,
+            "NVML: GPU is lost": False,
+            "GPU has fallen off the bus": False,
+            ASSERT: None,
+            "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU": None,
+            "No CUDA GPUs are available": None,
+            "CUDA error: no kernel image is available for execution on the device": None,
+            "CUDA error: the provided PTX was compiled with an unsupported toolchain.": None,
+            "CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server": None,
+            "CUDA error: MPS server is not ready to accept new MPS client requests: unknown error": None,
+            "CUDA unknown error - this may be due to an incorrectly set up environment": None,
+            "CUDA error: invalid device ordinal": None,
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED": None,
+            "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED": None,
+            "nobody has thought of that": None,
+        }.items():
+            for begins in "", "print('begins', flush=True); ":
+                with self.subTest(text, begins=begins):
+                    self.assertIs(self.check(begins + f"raise SystemExit({text!r})")[0], want)
+
+    def test_one_that_is_killed_tells_nothing(self):
+        for number in 9, 15, 2, 1, 6, 11:
+            kill = f"print('begins', flush=True); import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), {number})"
+            with self.subTest(number):
+                self.assertIs(self.check(kill)[0], None)
+
+    def test_one_that_says_why_before_it_aborts_counts(self):
+        dies = f"import os, sys; print({LAUNCH!r}, file=sys.stderr, flush=True); os.abort()"
+        self.assertIs(self.check(dies)[0], False)
 
     def test_one_that_does_not_answer_is_broken_and_one_that_does_not_begin_tells_nothing(self):
         hangs = "import sys, time; {}; time.sleep(600)"
@@ -155,9 +222,14 @@ class Programs(Case):
             (ECC, {"gpu": ECC}, health.EXIT_DEVICE),
             (ECC, {}, health.EXIT_DEVICE),  # no program causes that
             (ASSERT, {}, 1),
-            (ASSERT, {"gpu": "CUDA error: unspecified launch failure"}, health.EXIT_DEVICE),
-            (ASSERT, {"gpu": "kills"}, health.EXIT_DEVICE),
+            (ASSERT, {"gpu": LAUNCH}, health.EXIT_DEVICE),
+            (ASSERT, {"gpu": "aborts"}, 1),
+            (ASSERT, {"gpu": "killed"}, 1),
+            (ASSERT, {"gpu": ASSERT}, 1),
             (ASSERT, {"equal": False}, health.EXIT_DEVICE),
+            (ASSERT, {"equal": False, "FAKE_FREE": "1000000000"}, 1),
+            (ASSERT, {"gpu": LAUNCH, "FAKE_COUNT": "0"}, 1),
+            (ASSERT, {"gpu": LAUNCH, "TORCHELASTIC_RUN_ID": "none"}, 1),
             (ASSERT, {"gpu": "CUDA error: out of memory"}, 1),
             (ASSERT, {"gpu": ECC, "FAKE_CPU": ""}, 1),
             ("CUDA error: out of memory", {"gpu": ECC}, 1),
@@ -169,8 +241,15 @@ class Programs(Case):
                 self.assertIn("Traceback", errors)
                 self.assertEqual("the GPU is broken" in errors, want == health.EXIT_DEVICE, errors)
 
+    def test_it_says_what_is_to_be_done(self):
+        _, errors, _ = self.run_it("before", ASSERT, equal=False)
+        for text in "device 0, GPU-5a1b: what is copied", "status.avoidedNodes", "Xid":
+            self.assertIn(text, errors)
+        _, errors, _ = self.run_it("before", ASSERT, gpu=ASSERT)
+        self.assertIn("if it comes again on this node alone, look for lines with Xid in its dmesg", errors)
+
     def test_a_program_that_ends_itself_by_the_error_does_so_by_the_device(self):
-        for gpu, want in (ECC, health.EXIT_DEVICE), (None, 3):
+        for gpu, want in (LAUNCH, health.EXIT_DEVICE), (None, 3):
             code, errors, _ = self.run_it("exit", ASSERT, gpu=gpu)
             self.assertEqual(code, want, errors)
 
@@ -198,7 +277,13 @@ class Programs(Case):
         self.assertEqual([message["type"] for message in said if message["type"] in ("fault", "finished")], ["fault", "finished"])
 
     def test_a_program_that_was_started_anew_looks_before_it_joins(self):
-        for settings, want in [({"gpu": ECC}, health.EXIT_DEVICE), ({}, 0), ({"gpu": "CUDA error: out of memory"}, 0)]:
+        for settings, want in [
+            ({"gpu": ECC}, health.EXIT_DEVICE),
+            ({"gpu": ECC, "FAKE_COUNT": "0"}, 0),  # the usual wheel, without a GPU
+            ({"gpu": "Found no NVIDIA driver on your system."}, 0),
+            ({"gpu": "CUDA error: out of memory"}, 0),
+            ({}, 0),
+        ]:
             with self.subTest(**settings):
                 code, errors, said = self.run_it("well", **settings, **{health.CHECK_FIRST: "1"})
                 self.assertEqual(code, want, errors)

@@ -72,6 +72,13 @@ class Aborts(unittest.TestCase):
         Groups("nccl").abort()
         self.assertFalse(meet.broken)
 
+    def test_one_that_does_not_end_is_not_waited_for_longer_than_that(self):
+        ends = threading.Event()
+        self.addCleanup(ends.set)
+        backends = [mock.Mock(**{"abort.side_effect": ends.wait}) for _ in range(2)]
+        self.groups(*([backend] for backend in backends))
+        Groups("nccl").abort(0.01)
+
     def test_an_error_breaks_exchanges_off_before_anything_is_asked_of_a_device(self):
         """A peer's loss may be raised here before the agent knows of it: until it breaks them off devices answer nothing."""
         for aborted in True, False:

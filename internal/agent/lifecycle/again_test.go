@@ -126,6 +126,21 @@ var againTranscripts = map[string][]line{
 		line{10 * second, Exited{0, ExitDevice}, "tell term[1]"},
 		line{11 * second, Exited{1, 143}, "tell kill leave(113)"},
 	),
+	"one that looks at its device may do so when another has ended": inRound(
+		line{9 * second, staying(directive(1, 1, "a"), 5), ""},
+		line{9 * second, faultOfDevice(0), "tell tell"},
+		line{9 * second, faultOfDevice(1), "tell"},
+		line{10 * second, Exited{1, 1}, "tell term[0]"},
+		line{15 * second, Tick{}, ""},
+		line{29 * second, Exited{0, ExitDevice}, "tell kill leave(113)"},
+	),
+	"not for ever": inRound(
+		line{9 * second, staying(directive(1, 1, "a"), 5), ""},
+		line{9 * second, faultOfDevice(0), "tell tell"},
+		line{10 * second, Exited{1, 1}, "tell term[0]"},
+		line{69 * second, Tick{}, ""},
+		line{70 * second, Tick{}, "kill"},
+	),
 	"the others may have failed by the device": inRound(
 		line{9 * second, staying(directive(1, 1, "a"), 5), ""},
 		line{10 * second, Exited{1, 1}, "tell term[0]"},
@@ -138,6 +153,12 @@ var againTranscripts = map[string][]line{
 		{1 * second, Exited{0, 1}, "tell term[1]"},
 		{1 * second, Exited{1, 143}, "tell kill leave(1)"},
 	},
+}
+
+func faultOfDevice(slot int) Said {
+	fault := says(slot, Faulted)
+	fault.Device = true
+	return fault
 }
 
 func TestProgramsAreStartedAnew(t *testing.T) {

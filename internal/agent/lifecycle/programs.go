@@ -52,9 +52,19 @@ func (m *Machine) exited(now time.Time, e Exited) []Effect {
 	}
 	if m.stage == running && len(m.alive()) > 0 {
 		effects = append(effects, Note{Text: fmt.Sprintf("process %d ended with exit code %d: stopping the others", e.Program, e.Code)})
-		effects = append(effects, m.stop(now.Add(m.limits.StopGrace))...)
+		effects = append(effects, m.stop(now.Add(m.graceOfOthers()))...)
 	}
 	return effects
+}
+
+// graceOfOthers is how long programs have to end once another has failed. One that looks at its device may find out why all did.
+func (m *Machine) graceOfOthers() time.Duration {
+	for _, i := range m.alive() {
+		if m.slots[i].device {
+			return m.limits.Check
+		}
+	}
+	return m.limits.StopGrace
 }
 
 // stoppedForAnother is true when the programs are stopped on behalf of the operator, which makes

@@ -64,6 +64,8 @@ type slot struct {
 	interrupted, raised, ended bool
 	// answerBy is when it is killed if it has not left its world by then, once it was told to.
 	answerBy time.Time
+	// device is true of one whose newest fault is an error of a device.
+	device bool
 }
 
 // orders are what the operator says of the world that this worker is in.
@@ -158,7 +160,7 @@ func (m *Machine) said(e Said) []Effect {
 			s.waiting, s.step, s.clean = WaitsAborted, e.Step, e.Clean
 		}
 	case Faulted:
-		s.waiting, s.raised, s.step, s.clean = WaitsFault, false, e.Step, e.Clean
+		s.waiting, s.raised, s.step, s.clean, s.device = WaitsFault, false, e.Step, e.Clean, e.Device
 	case Finished:
 		s.waiting, s.ended, s.step, s.clean = WaitsFinished, false, e.Step, e.Clean
 	case Left, Wants, Saved, Connected:

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/deviceerror"
 	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
@@ -144,6 +145,8 @@ type Directive struct {
 type Limits struct {
 	// StopGrace is how long a program that was asked to stop has before it is killed.
 	StopGrace time.Duration
+	// Check is the same of one that may be looking at its device.
+	Check time.Duration
 	// OutOfReach is how long the operator may be silent after a SIGTERM before the agent decides
 	// alone. An operator that takes over meanwhile lets the worker go without a lost step.
 	OutOfReach time.Duration
@@ -174,7 +177,7 @@ type Limits struct {
 // DefaultLimits are the limits of a worker whose pod has so much grace.
 func DefaultLimits(grace time.Duration) Limits {
 	return Limits{
-		StopGrace: 5 * time.Second, OutOfReach: 20 * time.Second, Grace: grace,
+		StopGrace: 5 * time.Second, Check: deviceerror.CheckTimeout, OutOfReach: 20 * time.Second, Grace: grace,
 		Answer: 5 * time.Second, AnswerApart: 30 * time.Second, AnswerForming: time.Minute, Look: time.Second,
 		Failures: 3, FailuresWithin: 10 * time.Minute, AgainPause: 5 * time.Second,
 		Hold: 3 * time.Second, Stand: 30 * time.Second, Supply: 30 * time.Second, Save: time.Minute,
