@@ -168,7 +168,8 @@ type GangSpec struct {
 // FailureSpec says what counts as a failure and how many of them a job survives.
 type FailureSpec struct {
 	// maxRestarts is how often the job starts over after a failure of its own program. Losses
-	// that the infrastructure caused are counted apart and never end the job. A container that cannot be
+	// that the infrastructure caused are counted apart and never end the job; exit code 113, a broken
+	// device, is one of those. A container that cannot be
 	// started counts as the program's. From 0 to 1000, default 10.
 	//
 	// +kubebuilder:default=10
