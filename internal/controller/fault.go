@@ -87,7 +87,7 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 			v.nodes = toBlame(pod) // nobody reaches, or hears it there
 		}
 	}
-	if loss.Program && !ended && !member.Exited && !member.Stays && deviceerror.Is(loss.Message) {
+	if !ended && mayCheck(loss, &member) {
 		patience = deviceerror.CheckTimeout // one of its processes may yet find its device broken
 	}
 	v.wait = max(0, loss.At.Add(patience).Sub(p.Now))
@@ -101,6 +101,11 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 		v.message = exit.message()
 	}
 	return v
+}
+
+// mayCheck says whether a program that was lost by an error of a device may still be looking at that.
+func mayCheck(loss *rendezvous.Loss, member *rendezvous.MemberObservation) bool {
+	return loss.Program && !member.Exited && !member.Stays && deviceerror.Is(loss.Message)
 }
 
 // told is whose fault a loss was by the word of the rendezvous.

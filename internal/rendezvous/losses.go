@@ -132,19 +132,8 @@ type cause struct {
 
 // exitLoss says whether a member is lost because its program has ended.
 func (m *Machine) exitLoss(now time.Time, mem *member) cause {
-	exited, _ := mem.exited()
 	if m.broken != nil && m.broken.raised[mem.want.UID] {
-		patience, ended := outTimeout, mem.failed() || exited
-		if deviceerror.Is(mem.faultText) {
-			patience, ended = deviceerror.CheckTimeout, exited || mem.want.Ended // one process may look at its device longer than another
-		}
-		switch {
-		case mem.code() == ExitDevice:
-			return mem.brokenDevice()
-		case ended || !now.Before(m.broken.raisedAt.Add(patience)):
-			return cause{true, mem.faultText}
-		}
-		return cause{}
+		return m.raisedLoss(now, mem)
 	}
 	if mem.report.Round != m.world.record.Round &&
 		(m.gang.Strategy != InPlace || mem.report.Round == 0 || mem.report.Round != m.world.record.Parent) {
@@ -158,6 +147,22 @@ func (m *Machine) exitLoss(now time.Time, mem *member) cause {
 	case !m.world.finishing && !mem.endedAt.IsZero() && now.Sub(mem.endedAt) >= disagreeAfter:
 		return cause{true, fmt.Sprintf(
 			"its program ended with code 0 and others have not finished %s later: the ranks disagree about the end", disagreeAfter)}
+	}
+	return cause{}
+}
+
+// raisedLoss says the same of a member whose fault it was that the world broke, and that was told so.
+func (m *Machine) raisedLoss(now time.Time, mem *member) cause {
+	exited, _ := mem.exited()
+	patience, ended := outTimeout, mem.failed() || exited
+	if deviceerror.Is(mem.faultText) {
+		patience, ended = deviceerror.CheckTimeout, exited || mem.want.Ended // one process may look at its device longer than another
+	}
+	switch {
+	case mem.code() == ExitDevice:
+		return mem.brokenDevice()
+	case ended || !now.Before(m.broken.raisedAt.Add(patience)):
+		return cause{true, mem.faultText}
 	}
 	return cause{}
 }
