@@ -364,10 +364,10 @@ func (m *Machine) without(now time.Time, some map[string]bool, so func() bool) b
 }
 
 // hasState says whether those who were not set aside have a state to go on from. That of before the first step is what programs start
-// with: it is none where others were made.
+// with: it is none where others were made. What a program has live is not all of a state in shards.
 func (m *Machine) hasState() bool {
 	return m.world.record.FromStep == 0 && m.furthest() == 0 || len(m.states()) > 0 ||
-		slices.ContainsFunc(m.lives(nil), func(l live) bool { return l.step > 0 })
+		!m.sharded() && slices.ContainsFunc(m.lives(nil), func(l live) bool { return l.step > 0 })
 }
 
 // setAside has a member be in no world until its peers reach it.
