@@ -85,6 +85,7 @@ var rights = []right{
 var cached = []right{
 	{"", "", "internal/controller/reconciler.go", "r.Client.Get(ctx, req.NamespacedName, job)"},
 	{"", "", "internal/controller/gather.go", "r.Client.List(ctx, &quotas"},
+	{"", "", "internal/controller/gather.go", "r.Client.List(ctx, &limits"},
 	{"", "", "internal/controller/gather.go", "reader.List(ctx, &list"}, // the cache, or pods of the API server
 	{"", "", "internal/controller/forgive.go", "r.Client.List(ctx, &jobs"},
 	{"", "", "internal/controller/forgive.go", "r.Client.List(ctx, &quotas"},
