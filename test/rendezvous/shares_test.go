@@ -42,6 +42,9 @@ type sharing struct {
 	extra   []string
 }
 
+// sharesProgram is the program of most tests.
+var sharesProgram = []string{"python3", "testdata/shares.py"}
+
 // sharer is one worker.
 type sharer struct {
 	cmd    *exec.Cmd
@@ -56,7 +59,7 @@ type sharer struct {
 
 func newSharing(t *testing.T, clean string, workers int) *sharing {
 	t.Helper()
-	s := &sharing{t: t, team: newTeam(t, workers), clean: clean, attempt: 1, binary: buildAgent(t), bytes: stateBytes, command: []string{"python3", "testdata/shares.py"}}
+	s := &sharing{t: t, team: newTeam(t, workers), clean: clean, attempt: 1, binary: buildAgent(t), bytes: stateBytes, command: sharesProgram}
 	s.leader, s.address = s.team.lead(t, recorder())
 	return s
 }

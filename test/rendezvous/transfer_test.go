@@ -24,7 +24,7 @@ func newHanding(t *testing.T) *handing {
 	socket, address := listen(t)
 	h := &handing{socket: socket, sharing: &sharing{
 		t: t, team: newTeam(t, 0), clean: "yes", attempt: 1, binary: buildAgent(t), address: address,
-		bytes: 64 << 20, steps: filepath.Join(t.TempDir(), "steps"),
+		bytes: 64 << 20, steps: filepath.Join(t.TempDir(), "steps"), command: sharesProgram,
 	}}
 	return h
 }
