@@ -31,7 +31,7 @@ class Agent:
         self.taken = {}
         self.failed = []
 
-    def put(self, kind, step, file="", bytes=0, error="", reuses=False):
+    def put(self, kind, step, file="", bytes=0, error="", reuses=False, size=None):
         if error:
             self.failed.append(error)
         else:
