@@ -39,10 +39,10 @@ func (s *simulation) run(ticks int) *simulation {
 // step makes a plan, carries it out, and lets a little time pass.
 func (s *simulation) step() {
 	s.plan = NewPlan(s.Cluster)
-	s.Foresight = s.plan.Foresight
 	if s.check != nil {
 		s.check(s.plan)
 	}
+	s.Foresight = s.plan.Foresight
 	for id := range s.Jobs {
 		s.carryOut(JobID(id), &s.plan.Decisions[id])
 	}
