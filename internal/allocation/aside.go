@@ -68,7 +68,7 @@ func (p *planner) countFrom(a *aside, least int32) {
 	}
 	for i := range p.promised {
 		if one := &p.promised[i]; p.counts(a, one.job) != (p.c.Jobs[one.job].Priority >= least) {
-			a.isStale(one.free)
+			a.markStale(one.free)
 		}
 	}
 	a.least = least
@@ -88,7 +88,8 @@ func (p *planner) use(a *aside, least int32) {
 // counts says whether promises of a job count.
 func (p *planner) counts(a *aside, id JobID) bool { return p.c.Jobs[id].Priority >= a.least }
 
-func (a *aside) isStale(places []run) {
+// markStale has nodes be looked at again.
+func (a *aside) markStale(places []run) {
 	for _, at := range places {
 		a.stale.Set(int(at.node))
 	}
@@ -163,7 +164,7 @@ func (p *planner) keep(d *demand) {
 	p.promised, p.turn, p.pledged = p.promised[1:], kept.turn+1, p.pledged-len(kept.free)
 	for _, a := range []*aside{&p.besideAll, &p.besideSome} {
 		if a.used {
-			a.isStale(kept.free)
+			a.markStale(kept.free)
 		}
 	}
 }
