@@ -1,8 +1,11 @@
 package share
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -35,6 +38,26 @@ func TestVolumes(t *testing.T) {
 				t.Errorf("%d MiB are right, %d MiB were chosen", test.want/mib, got/mib)
 			}
 		})
+	}
+}
+
+// What a worker needs is told by SDKs as well, when there is no room. The file was not written by this code.
+func TestRoom(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "testdata", "room.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []struct {
+		Written, State, Room uint64
+		Stored               bool
+	}
+	if err := json.Unmarshal(text, &vectors); err != nil || len(vectors) == 0 {
+		t.Fatalf("room.json has %d vectors: %v", len(vectors), err)
+	}
+	for _, v := range vectors {
+		if got := Room(v.Written, v.State, v.Stored); got != v.Room {
+			t.Errorf("%d bytes for %+v", got, v)
+		}
 	}
 }
 

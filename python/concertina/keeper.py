@@ -451,14 +451,19 @@ def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: 
     text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[min(done, len(files) - 1)].path}"
     if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
         return text
-    # Two are kept while a third is written. With a storage, one that was pushed out keeps its memory for as long as it is uploaded;
-    # and one that is brought back is whole.
     written = _room(files)
-    need, stored = 3 * written, 2 * written + max(2 * written, whole)
+    need, stored = room_for(written, whole, stored=False), room_for(written, whole, stored=True)
     text += f": two snapshots beside this one must fit. spec.checkpoint.memory: {_quantity(need)} would do"
     if _quantity(stored) != _quantity(need):
         text += f", with a storage {_quantity(stored)}"
-    return f"{text}. Suspend the job to change it, unless it is auto; it adds to the container's memory"
+    return f"{text}. Suspend the job to change it, or with auto for new volumes; it adds to the container's memory"
+
+
+def room_for(written: int, whole: int, *, stored: bool) -> int:
+    """How many bytes a worker needs for its snapshots when it writes so many of each, of a state with so many: two are kept while
+    a third is written. With a storage, one that was pushed out keeps its memory for as long as it is uploaded; and one that is
+    brought back is whole. The operator reckons so as well: testdata/room.json."""
+    return 2 * written + max(2 * written, whole) if stored else 3 * written
 
 
 def _quantity(size: int) -> str:

@@ -1,13 +1,15 @@
 import contextlib
 import errno
+import json
 import os
+import pathlib
 import random
 import tempfile
 import threading
 import unittest
 from unittest import mock
 
-from concertina.keeper import Keeper, told_of
+from concertina.keeper import Keeper, room_for, told_of
 from concertina.snapshot import LEAST_SHARED, Codec, File, Image, SnapshotError, claim
 from concertina.world import Staging, assignment
 from tests.fakeagent import world
@@ -270,11 +272,17 @@ class Failures(unittest.TestCase):
         text = told_of(full, files, 5, 100 << 20)
         self.assertIn("/f/2.part", text)
         # One that is uploaded slowly keeps its memory though two newer ones are held and a third is written.
-        how = "Suspend the job to change it, unless it is auto; it adds to the container's memory"
+        how = "Suspend the job to change it, or with auto for new volumes; it adds to the container's memory"
         self.assertTrue(text.endswith(f"spec.checkpoint.memory: 300Mi would do, with a storage 400Mi. {how}"), text)
         with mock.patch.object(Image, "write", side_effect=full):
             for _, text in self.steps(3):
                 self.assertIn("spec.checkpoint.memory: 1Mi would do", text)
+
+    def test_the_room_that_a_worker_needs_is_what_the_operator_reckons(self):
+        vectors = json.loads((pathlib.Path(__file__).parents[2] / "testdata" / "room.json").read_text())
+        self.assertTrue(vectors)
+        for v in vectors:
+            self.assertEqual(room_for(v["written"], v["state"], stored=v["stored"]), v["room"], v)
 
     def test_the_size_of_the_state_is_told_whether_it_could_be_written_or_not(self):
         for error in None, OSError(errno.ENOSPC, "no space left on device"):
