@@ -113,6 +113,7 @@ class Check:
     def end(self) -> None:
         """Nobody wants to know any more. One that waits for a device may not go, and nobody waits for it."""
         self._process.kill()
+        self._errors.close()
 
     def _read(self) -> None:
         for line in self._process.stdout:
