@@ -46,11 +46,6 @@ func inShards(parts []Snapshot) bool {
 	return slices.ContainsFunc(parts, func(p Snapshot) bool { return share.IsShard(p.Part) })
 }
 
-// withoutShards are the other parts.
-func withoutShards(parts []Snapshot) []Snapshot {
-	return slices.DeleteFunc(slices.Clone(parts), func(p Snapshot) bool { return share.IsShard(p.Part) })
-}
-
 // allRanks is the group of all members of the world, where each has to write its own shard; nil where they have none, or one is
 // not there.
 func (m *Machine) allRanks(now, late time.Time) *group {
