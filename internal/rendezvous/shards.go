@@ -164,7 +164,7 @@ func (m *Machine) copiesIn(s *state) int {
 // letLeaversGo lets those go who are in the world no more, and were kept for what they hold of its state.
 func (m *Machine) letLeaversGo() {
 	if !m.world.letsGo {
-		m.world.letsGo, m.out.Publish = true, true
+		m.world.letsGo, m.out.Publish, m.out.Changed = true, true, true
 	}
 }
 
@@ -182,7 +182,7 @@ func (m *Machine) watchLeavers(now time.Time) {
 	}
 	for uid, mem := range m.members {
 		if by := mem.want.LeaveBy; w.ranks.rank(uid) < 0 && !mem.mustGo && !by.IsZero() && !now.Before(by.Add(-leaveMargin)) {
-			mem.mustGo, m.out.Publish = true, true
+			mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
 		}
 	}
 }
@@ -192,6 +192,19 @@ func (m *Machine) watchLeavers(now time.Time) {
 func (m *Machine) detains(mem *member) bool {
 	return !m.world.letsGo && !m.world.finishing && m.sharded() && !mem.mustGo && mem.want.Lost == "" && !m.isLost(mem) &&
 		m.serving(mem) && len(mem.report.Snapshots) > 0
+}
+
+// detainsAnybody says whether somebody who leaves is kept so.
+func (m *Machine) detainsAnybody() bool {
+	if m.world.letsGo || !m.sharded() {
+		return false
+	}
+	for uid, mem := range m.members {
+		if m.world.ranks.rank(uid) < 0 && mem.leaving() && m.detains(mem) {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *Machine) stopCopying() {
