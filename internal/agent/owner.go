@@ -100,7 +100,7 @@ func (a *agent) said(message socket.Message) {
 		event.What, event.Step = lifecycle.Left, body.Step
 	case wire.Snapshot:
 		if size := body.Size; size != nil {
-			a.keeper.Measured(message.Slot, message.Round, share.Size{State: size.State, Own: size.Own, Written: size.Written})
+			a.keeper.Measured(message.Slot, message.Round, share.Size{State: size.State, Own: size.Own, Shards: size.Shards, Written: size.Written})
 		}
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
@@ -118,7 +118,7 @@ func sizeMessage(size share.Size) *rendezvousv1.StateSize {
 	if size.State == 0 {
 		return nil
 	}
-	return &rendezvousv1.StateSize{State: size.State, Own: size.Own, Written: size.Written}
+	return &rendezvousv1.StateSize{State: size.State, Own: size.Own, Shards: size.Shards, Written: size.Written}
 }
 
 // filesOf are the files of a snapshot.

@@ -29,6 +29,7 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	k.copying = now
 	k.working.Go(func() {
 		defer cancel(nil)
+		k.trim(false) // what is relied on by now has made others needless, and has no room beside them
 		err := k.store.Fetch(ctx, k.identity, want...)
 		k.mu.Lock()
 		mine := k.copying == now

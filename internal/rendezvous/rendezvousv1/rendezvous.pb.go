@@ -482,7 +482,9 @@ type StateSize struct {
 	// What every worker writes for itself: all of it where it comes in no shares.
 	Own uint64 `protobuf:"varint,2,opt,name=own,proto3" json:"own,omitempty"`
 	// What this worker wrote of the last snapshot of round, or tried to; 0 for none.
-	Written       uint64 `protobuf:"varint,3,opt,name=written,proto3" json:"written,omitempty"`
+	Written uint64 `protobuf:"varint,3,opt,name=written,proto3" json:"written,omitempty"`
+	// What of it the ranks have between them, each its own shard; 0 where all have the same.
+	Shards        uint64 `protobuf:"varint,4,opt,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -534,6 +536,13 @@ func (x *StateSize) GetOwn() uint64 {
 func (x *StateSize) GetWritten() uint64 {
 	if x != nil {
 		return x.Written
+	}
+	return 0
+}
+
+func (x *StateSize) GetShards() uint64 {
+	if x != nil {
+		return x.Shards
 	}
 	return 0
 }
@@ -2479,11 +2488,12 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\tunreached\x18\x1f \x03(\v2#.concertina.rendezvous.v1.UnreachedR\tunreached\x12B\n" +
 	"\n" +
 	"state_size\x18  \x01(\v2#.concertina.rendezvous.v1.StateSizeR\tstateSizeB\x0e\n" +
-	"\f_pause_nanos\"M\n" +
+	"\f_pause_nanos\"e\n" +
 	"\tStateSize\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\x04R\x05state\x12\x10\n" +
 	"\x03own\x18\x02 \x01(\x04R\x03own\x12\x18\n" +
-	"\awritten\x18\x03 \x01(\x04R\awritten\"q\n" +
+	"\awritten\x18\x03 \x01(\x04R\awritten\x12\x16\n" +
+	"\x06shards\x18\x04 \x01(\x04R\x06shards\"q\n" +
 	"\tUnreached\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12 \n" +

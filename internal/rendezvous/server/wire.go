@@ -150,7 +150,8 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 	}
 	// Programs may say anything: what cannot be is cut, and no reason to end a session.
 	read.Size = share.Size{
-		State: r.GetStateSize().GetState(), Own: r.GetStateSize().GetOwn(), Written: r.GetStateSize().GetWritten(),
+		State: r.GetStateSize().GetState(), Own: r.GetStateSize().GetOwn(),
+		Shards: r.GetStateSize().GetShards(), Written: r.GetStateSize().GetWritten(),
 	}.Bounded()
 	read.Pause, read.StepTime = duration(r.GetPauseNanos()), duration(r.GetStepNanos())
 	switch {
