@@ -51,6 +51,9 @@ func (a *agent) State() *rendezvousv1.Report {
 	}
 	r.StateSize = sizeMessage(a.keeper.Size())
 	r.SnapshotTrouble = wire.HeadOf(a.keeper.Trouble(), maxReason)
+	if of, why := a.keeper.Uncopied(); why != "" {
+		r.Uncopied = &rendezvousv1.Uncopied{Round: of.Round, Step: of.Step, Error: wire.HeadOf(why, maxReason)}
+	}
 	r.MasterPort = uint32(a.masterPort())
 	a.addDurable(r)
 	for _, result := range a.prober.Results() {

@@ -367,7 +367,8 @@ type MemberObservation struct {
 	Fault string
 	// Written is how much it has written of the last snapshot of its world, or has tried to; 0 for none.
 	Written uint64
-	// SnapshotTrouble is why its last snapshot could not be taken, in its own words; empty where it could.
+	// SnapshotTrouble is why its last snapshot could not be taken, or why it has no copies of what others have alone, in its own words;
+	// empty where it could.
 	SnapshotTrouble string
 	// Terminating is true when its agent has received SIGTERM.
 	Terminating bool

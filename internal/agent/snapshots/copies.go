@@ -21,6 +21,9 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 		f.cancel(errors.New("copies of another state are wanted"))
 		k.copying = nil
 	}
+	if len(want) == 0 || k.uncopiedOf != of.State() {
+		k.uncopied, k.uncopiedOf = "", of.State()
+	}
 	if k.copying != nil || len(want) == 0 || k.ctx.Err() != nil {
 		return
 	}
@@ -37,9 +40,11 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 			k.copying = nil
 		}
 		again := err != nil && k.uncopied == err.Error()
-		k.uncopied = ""
-		if err != nil {
-			k.uncopied = err.Error()
+		if mine {
+			k.uncopied = ""
+			if err != nil {
+				k.uncopied = err.Error()
+			}
 		}
 		k.mu.Unlock()
 		if err != nil && mine && !again {
@@ -47,4 +52,11 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 		}
 		k.changed()
 	})
+}
+
+// Uncopied is why the last try to get copies has come to nothing, and of which state; empty where none has.
+func (k *Keeper) Uncopied() (of checkpoint.ID, why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.uncopiedOf, k.uncopied
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,11 +66,17 @@ func TestCopiesOfWhatOthersHaveAlone(t *testing.T) {
 	if len(other.List()) > 0 {
 		t.Fatalf("held are %v", other.List())
 	}
+	if of, why := other.Uncopied(); of != want.State() || !strings.Contains(why, "fetch snapshot 1-4") {
+		t.Errorf("of %v it says %q", of, why)
+	}
 	other.Copy(want.ID, from(want, at))
 	other.FetchAhead(nil)
 	other.awaits(want.ID)
 	if text, err := os.ReadFile(other.Path(want.ID)); err != nil || string(text) != "1-4.part" {
 		t.Errorf("copied %q, %v", text, err)
+	}
+	if of, why := other.Uncopied(); why != "" {
+		t.Errorf("of %v it says %q", of, why)
 	}
 	other.Copy(checkpoint.ID{}, nil)
 	nowhere := open(t, "")

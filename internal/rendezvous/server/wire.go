@@ -288,6 +288,12 @@ func readStorage(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Re
 		return malformed("snapshot_trouble has %d bytes, it may have %d", len(r.GetSnapshotTrouble()), maxErrorBytes)
 	}
 	read.UploadError, read.SnapshotTrouble = plain.Text(r.GetUploadError()), plain.Text(r.GetSnapshotTrouble())
+	if u := r.GetUncopied(); u != nil {
+		if len(u.GetError()) > maxErrorBytes {
+			return malformed("the error of uncopied has %d bytes, it may have %d", len(u.GetError()), maxErrorBytes)
+		}
+		read.Uncopied = rendezvous.Uncopied{Round: u.GetRound(), Step: u.GetStep(), Why: plain.Text(u.GetError())}
+	}
 	if read.Put, refused = readSnapshots(r.GetPut(), r.GetRound()); refused != nil {
 		return refused
 	}
