@@ -402,6 +402,11 @@ func TestAVolumeOfShards(t *testing.T) {
 			if is := fits(plan); is == nil || is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, row.needs) {
 				t.Errorf("the condition is %+v, want %s", is, row.needs)
 			}
+			// So does whoever leads next, before any world has told of its state.
+			state.follow(plan)
+			if expect := look(state).Actions.Expect; expect == nil || !expect.Sharded {
+				t.Errorf("what is expected is %+v", expect)
+			}
 		})
 	}
 }

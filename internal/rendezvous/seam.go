@@ -53,6 +53,8 @@ type Gang struct {
 	HangTimeout time.Duration
 	// MayRestart is true while a failure of the program does not end the job: its worker stays then.
 	MayRestart bool
+	// Sharded is true when an earlier world of the job had its state in shards, as far as the controller knows.
+	Sharded bool
 	// Copies is on how many nodes each share of a snapshot should be, where there are as many; 0 means 2.
 	Copies int32
 	// Storage says what is to be done about the job's storage; nil when it has none.

@@ -93,7 +93,7 @@ func (m *Machine) awaitsShards(now time.Time, step uint64) bool {
 // copyShards has copies made of the newest state in shards, once those of the one before are there.
 func (m *Machine) copyShards(now time.Time) {
 	if m.world.formed() {
-		m.cut = m.sharded()
+		m.cut, m.cutKnown = m.sharded(), true
 	}
 	if !m.sharded() || !m.world.formed() || !m.hasBegun() {
 		m.stopCopying()

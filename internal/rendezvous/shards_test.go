@@ -312,6 +312,27 @@ func TestAWorldInShardsGrowsNoFurtherThanItCanWrite(t *testing.T) {
 	}
 }
 
+// Another leader knows by the controller that the state is in shards, and makes the first world of an attempt no larger than can write it;
+// once it has seen a world it goes by that.
+func TestAnotherLeaderKnowsOfShards(t *testing.T) {
+	f := emptyFleet(t)
+	f.target = 200
+	f.newLeader()
+	m := f.leaders[f.born].machine
+	m.gang = normal(Gang{Minimum: 2, Target: 200})
+	if got := m.legalSize(200); got != 200 {
+		t.Errorf("%d of a state that may be in one piece", got)
+	}
+	m.gang.Sharded = true
+	if got := m.legalSize(200); got != share.MostShards {
+		t.Errorf("%d of a state in shards", got)
+	}
+	m.cutKnown = true
+	if got := m.legalSize(200); got != 200 {
+		t.Errorf("%d of a state that is in shards no more", got)
+	}
+}
+
 // Copies of one state are waited for, and those of a newer one are made after that; not for ever.
 func TestCopiesThatDoNotCome(t *testing.T) {
 	f, l := cutUp(t, 2)
