@@ -15,6 +15,12 @@ type StateSize struct {
 	// +optional
 	Own *int64 `json:"own,omitempty"`
 
+	// shards is what of the state the ranks have between them, each a shard of its own; 0 where all ranks have the same.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Shards *int64 `json:"shards,omitempty"`
+
 	// written is the most that a worker has written of one snapshot. Where nodes have unlike numbers of workers that is more than
 	// its share.
 	//

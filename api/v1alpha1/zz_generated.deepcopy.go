@@ -487,6 +487,11 @@ func (in *StateSize) DeepCopyInto(out *StateSize) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Shards != nil {
+		in, out := &in.Shards, &out.Shards
+		*out = new(int64)
+		**out = **in
+	}
 	if in.Written != nil {
 		in, out := &in.Written, &out.Written
 		*out = new(int64)

@@ -166,8 +166,8 @@ type Machine struct {
 	// nothing.
 	copying  *copying
 	uncopied bool
-	// cut is true when the last world that had begun had its state in shards, also in the attempt before.
-	cut bool
+	// cut is true when the last world that had formed had its state in shards, also in the attempt before; cutKnown once one had.
+	cut, cutKnown bool
 	// differing are the groups of holders whose shares were seen to differ; differ says so of the last one in a sentence.
 	differing []string
 	differ    string

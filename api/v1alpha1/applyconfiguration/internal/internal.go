@@ -341,6 +341,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: own
       type:
         scalar: numeric
+    - name: shards
+      type:
+        scalar: numeric
     - name: state
       type:
         scalar: numeric

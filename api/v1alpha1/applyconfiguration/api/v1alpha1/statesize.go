@@ -12,6 +12,8 @@ type StateSizeApplyConfiguration struct {
 	// own is what each worker writes for itself: what differs by rank, or all of it where the state is small, below 16 MiB, or the
 	// program knows no shares. The rest is written in shares.
 	Own *int64 `json:"own,omitempty"`
+	// shards is what of the state the ranks have between them, each a shard of its own; 0 where all ranks have the same.
+	Shards *int64 `json:"shards,omitempty"`
 	// written is the most that a worker has written of one snapshot. Where nodes have unlike numbers of workers that is more than
 	// its share.
 	Written *int64 `json:"written,omitempty"`
@@ -36,6 +38,14 @@ func (b *StateSizeApplyConfiguration) WithState(value int64) *StateSizeApplyConf
 // If called multiple times, the Own field is set to the value of the last call.
 func (b *StateSizeApplyConfiguration) WithOwn(value int64) *StateSizeApplyConfiguration {
 	b.Own = &value
+	return b
+}
+
+// WithShards sets the Shards field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Shards field is set to the value of the last call.
+func (b *StateSizeApplyConfiguration) WithShards(value int64) *StateSizeApplyConfiguration {
+	b.Shards = &value
 	return b
 }
 
