@@ -53,6 +53,45 @@ func TestExplainTellsTroubles(t *testing.T) {
 	}
 }
 
+// What an attempt came to nothing by is what a person must mend before the next one.
+func TestExplainTellsWhyTheLastAttemptEnded(t *testing.T) {
+	c := clusterOf(4)
+	c.add("unplaced", 2, 4, func(job *v1alpha1.TrainingJob) {
+		job.Status.RetryTime, job.Status.Retries, job.Status.Attempt = ptr.To(metav1.NewTime(start.Add(16*time.Minute))), ptr.To[int32](5), ptr.To[int32](5)
+		job.Status.AvoidedNodes = []v1alpha1.AvoidedNode{{Name: "n0", Until: ptr.To(metav1.NewTime(start.Add(time.Minute))), Message: "exit code 113"}}
+	}, condition(v1alpha1.ConditionTraining, v1alpha1.ReasonBackOff, "attempt 5 ended: no scheduler has looked at the gang"))
+	text := explained(t, c.look(t), "unplaced")
+	for _, want := range []string{"Its last attempt ended, and it queues again in 16m", "BackOff: Attempt 5 ended: no scheduler has looked at the gang.", "Not on node n0 until ",
+		"5 attempts in a row came to nothing"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+	}
+	for _, wrong := range []string{"failed", "Nothing of it was lost"} {
+		if strings.Contains(text, wrong) {
+			t.Errorf("%q is wrong:\n%s", wrong, text)
+		}
+	}
+}
+
+// A gang without a node and volumes that are too small stand in conditions that nothing else of the answer repeats.
+func TestExplainTellsOfEveryConditionThatIsNotAsItShouldBe(t *testing.T) {
+	c := clusterOf(4)
+	job := c.add("job", 2, 4)
+	c.trains(job, "n0", "n0")
+	job.Status.World, job.Status.State = nil, v1alpha1.ReasonStarting
+	job.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionGangScheduled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForRoom, Message: "the scheduler says 0/1 nodes are available"},
+		{Type: v1alpha1.ConditionSnapshotsFit, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonVolumeTooSmall, Message: "job-1-0 has 1Gi for its snapshots and needs 2Gi"},
+	}
+	text := explained(t, c.look(t), "job")
+	for _, want := range []string{"WaitingForRoom: The scheduler says 0/1 nodes are available.", "VolumeTooSmall: Job-1-0 has 1Gi for its snapshots and needs 2Gi."} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+	}
+}
+
 func TestExplainTellsWhoKeepsTheOthersWaiting(t *testing.T) {
 	c := clusterOf(4)
 	job := c.add("job", 2, 4)
