@@ -253,6 +253,36 @@ func TestAdviceCountsHeadRoom(t *testing.T) {
 	}
 }
 
+// Who reads that a device is missing buys one: where memory or CPUs are short, that is what is told.
+func TestAdviceNamesWhatIsShort(t *testing.T) {
+	asks := func(name corev1.ResourceName, amount string) jobChange {
+		return func(job *v1alpha1.TrainingJob) {
+			job.Spec.Workers.Template.Spec.Containers[0].Resources.Requests[name] = resource.MustParse(amount)
+		}
+	}
+	c := clusterOf(8)
+	c.Nodes[0].Status.Allocatable[corev1.ResourceMemory] = resource.MustParse("64Gi")
+	c.trains(c.add("grows", 1, 4, asks(corev1.ResourceMemory, "40Gi")), "n0")
+	c.add("waits", 1, 1, queued, asks(corev1.ResourceMemory, "30Gi"))
+	c.add("wide", 1, 1, queued, asks(corev1.ResourceCPU, "48"))
+	c.add("many", 3, 3, queued, asks(corev1.ResourceMemory, "30Gi"))
+	l := c.look(t)
+	for job, wants := range map[string][]string{
+		"grows": {"It would grow to 2 workers if room for 1 more worker (1 example.com/gpu, 2 cpu and 40Gi memory each) were free for it: memory is short, where devices are left."},
+		"waits": {"waits for 1 place of 1 example.com/gpu, 2 cpu and 30Gi memory: 0 are free, for lack of memory",
+			"It would start if room for 1 more worker (1 example.com/gpu, 2 cpu and 30Gi memory each) were free for it: memory is short, where devices are left."},
+		"wide": {"48 cpu are wanted and the largest has 32", "room for 1 more worker (1 example.com/gpu and 48 cpu each) were in the cluster, on nodes that it may use: cpu is short, where devices are left."},
+		"many": {"room for 3 more workers (1 example.com/gpu, 2 cpu and 30Gi memory each) were in the cluster"},
+	} {
+		text := explained(t, l, job)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q is missing:\n%s", want, text)
+			}
+		}
+	}
+}
+
 func TestExplainSaysWhatIsNotModelled(t *testing.T) {
 	c := clusterOf(4)
 	c.add("job", 2, 4, func(job *v1alpha1.TrainingJob) {
