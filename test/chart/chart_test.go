@@ -161,7 +161,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 	}
 	monitor := get[*unstructured.Unstructured](t, found, "ServiceMonitor concertina")
 	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
-	if diff := cmp.Diff([]any{map[string]any{"port": "metrics", "interval": "1m"}}, endpoints); diff != "" {
+	if diff := cmp.Diff([]any{map[string]any{"port": "metrics", "interval": "1m", "honorLabels": true}}, endpoints); diff != "" {
 		t.Errorf("ServiceMonitor endpoints (-want +got):\n%s", diff)
 	}
 	for _, name := range []string{"admin", "edit", "view"} {
