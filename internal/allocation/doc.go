@@ -27,7 +27,7 @@
 //	price.go        who is to have how many by value; pace.go what is known for it; deadline.go who is widened first
 //	trade.go        one that has more than it wishes for gives to one that has less
 //	rest.go         rules that hold for a while; sizes.go legal numbers of workers
-//	words.go        the sentences that users see; why.go the rules that they name
+//	words.go        the sentences that users see; scarce.go what is short beside devices; why.go the rules that they name
 //
 // docs/fleet.md has the rules; each of them has a name here (Rule), and a sentence that users see.
 package allocation
