@@ -27,4 +27,17 @@ type StateSize struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Written *int64 `json:"written,omitempty"`
+
+	// volume is how large the volumes for snapshots were that the last world trained with: the smallest of them.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Volume *int64 `json:"volume,omitempty"`
+
+	// volumeAtMost is how large volumes are made in the attempt that waits or trains, though the state needs more: with more the cluster
+	// had no place for it. It goes with the attempt.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	VolumeAtMost *int64 `json:"volumeAtMost,omitempty"`
 }

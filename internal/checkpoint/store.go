@@ -295,7 +295,7 @@ func (s *Store) Trim(reuse bool) error {
 	var kept []ID
 	var dropped []ID
 	for i := range s.held {
-		if of := &s.held[i]; of.guest && of.Part != "" && of.State() != s.came && (!share.IsShard(of.Part) || s.isSuperseded(of.State())) {
+		if of := &s.held[i]; s.isNeedless(of) {
 			dropped = append(dropped, of.ID)
 		} else {
 			kept = append(kept, of.ID)
@@ -330,9 +330,14 @@ func (s *Store) Trim(reuse bool) error {
 	return err
 }
 
-// isSuperseded says whether a state is older than the one that the job relies on, and not wanted otherwise; the lock is held.
-func (s *Store) isSuperseded(state ID) bool {
-	return CompareIDs(state, s.relied) < 0 && state != s.copied
+// isNeedless says whether a file is a part that another worker gave, and that nobody needs any more here: a shard of a state that is
+// older than the one that the job relies on, and is not copied; anything else once another state has come. The lock is held.
+func (s *Store) isNeedless(file *held) bool {
+	state := file.State()
+	if !file.guest || file.Part == "" || state == s.came {
+		return false
+	}
+	return !share.IsShard(file.Part) || CompareIDs(state, s.relied) < 0 && state != s.copied
 }
 
 // dropAndUnlock drops snapshots; it is called with the lock held, and lets go of it before the files are

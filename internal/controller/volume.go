@@ -38,8 +38,11 @@ func volumeSize(job *v1alpha1.TrainingJob, settings PodSettings) resource.Quanti
 	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
 		return chosen
 	}
-	size := max(unknownMemory, wantedVolume(job, &job.Status.Checkpoint.Size))
-	return *resource.NewQuantity(min(size, settings.mostMemory()), resource.BinarySI)
+	size := min(max(unknownMemory, wantedVolume(job, &job.Status.Checkpoint.Size)), settings.mostMemory())
+	if bound := value(job.Status.Checkpoint.Size.VolumeAtMost); bound > 0 {
+		size = min(size, bound)
+	}
+	return *resource.NewQuantity(size, resource.BinarySI)
 }
 
 // isUnknown says whether volumes are made that go by nothing that was measured, nor by the user's choice.
@@ -107,6 +110,7 @@ func (p *planner) measureState() {
 		return
 	}
 	known := &p.plan.Status.Checkpoint.Size
+	p.rememberVolume(known)
 	before := value(known.State)
 	if known.State == nil || grows(before, seen.State) {
 		known.State = ptr.To(int64(seen.State))
@@ -242,7 +246,11 @@ func (p *planner) larger(found []cramped) string {
 		again = "without a spec.checkpoint.storage it begins at step 0 then"
 	}
 	_, chosen := p.Job.Spec.Checkpoint.Memory.Quantity()
+	bound := value(p.Job.Status.Checkpoint.Size.VolumeAtMost)
 	switch most := p.settings.mostMemory(); {
+	case bound > 0 && !chosen:
+		return fmt.Sprintf("workers with %s had no place in the cluster, so those of this attempt are made with %s. Once its nodes have more memory, "+
+			"suspend the job and resume it; %s", bytesOf(wanted), bytesOf(bound), again)
 	case chosen:
 		return fmt.Sprintf("spec.checkpoint.memory: %s would do, or auto. Suspend the job to change it; %s", bytesOf(wanted), again)
 	case wanted > most:

@@ -125,6 +125,13 @@ func (m *Machine) copyShards(now time.Time) {
 	m.letLeaversGo()
 }
 
+// hearCopies has somebody look at once when a member says that it cannot get its copies, or why not.
+func (m *Machine) hearCopies(before, now Uncopied) {
+	if before != now {
+		m.look = true
+	}
+}
+
 // hearUncopied says whether somebody has said, who had not before, that it cannot get what it was told to get: others are to, where
 // there are some.
 func (m *Machine) hearUncopied(c *copying) bool {

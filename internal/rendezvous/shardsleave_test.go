@@ -1,6 +1,9 @@
 package rendezvous
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // shrunk takes a world of five in shards to the first step of one of three; copies come no more from when it is made on. The state
 // with all its copies is that of an earlier step.
@@ -147,5 +150,32 @@ func TestALossAfterTwoChangesInARow(t *testing.T) {
 	f.turns(l, 60)
 	if w := m.world; w.record.Workers != 1 {
 		t.Errorf("the world is %+v in the end: %s", w.record, m.State())
+	}
+}
+
+// The next change waits for the copies, but not for ever, and not where who leaves is killed before.
+func TestTheNextChangeWaitsForCopies(t *testing.T) {
+	for name, soon := range map[string]bool{"for a while": false, "it cannot wait": true} {
+		t.Run(name, func(t *testing.T) {
+			f, l, _ := shrunk(t)
+			for _, uid := range f.uids() {
+				f.pods[uid].full, f.pods[uid].copyless = false, true
+			}
+			f.pods["p02"].want.Leaving, f.target = ReasonScaledDown, 2
+			if soon {
+				f.pods["p02"].want.LeaveBy = f.now.Add(15 * time.Second)
+			}
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.turns(l, 30)
+			m := l.machine
+			if changed := m.world.record.Round > 2; changed != soon {
+				t.Fatalf("the world is %+v: %s", m.world.record, m.State())
+			}
+			m.watchLeavers(f.now.Add(copyTimeout))
+			f.turns(l, 30)
+			if w := m.world; w.record.Workers != 2 || !m.hasBegun() {
+				t.Errorf("the world is %+v: %s", w.record, m.State())
+			}
+		})
 	}
 }

@@ -347,6 +347,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: state
       type:
         scalar: numeric
+    - name: volume
+      type:
+        scalar: numeric
+    - name: volumeAtMost
+      type:
+        scalar: numeric
     - name: written
       type:
         scalar: numeric
