@@ -197,6 +197,13 @@ type WorldStatus struct {
 	// +optional
 	From *int32 `json:"from,omitempty"`
 
+	// recoveries are the newest worlds before this one that followed a loss, packed. A leader counts by them what the one
+	// before it has not.
+	//
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Recoveries string `json:"recoveries,omitempty"`
+
 	// startedAt is when the record of this round was written.
 	//
 	// +optional

@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -102,9 +104,13 @@ func (p *planner) changes(finished bool) []change {
 	current := made.Attempt == p.attempt() && (made.Round == p.World.Round || p.World.Round == 0)
 	later := p.World.Adopting || p.World.Untold
 	if !known && (earlier && !later || finished) && current && made.From > 0 && made.Reason != "" {
+		for _, c := range made.Recovered() {
+			all = append(all, change{Change: c})
+		}
 		all = append(all, change{Change: rendezvous.Change{
 			Round: made.Round, From: made.From, To: made.Workers, Reason: made.Reason, At: made.StartedAt,
 		}})
+		slices.SortStableFunc(all, func(a, b change) int { return cmp.Compare(a.Round, b.Round) })
 	}
 	return all
 }

@@ -199,6 +199,28 @@ func TestTheRecordStandsInForAChangeThatNobodySaw(t *testing.T) {
 	}
 }
 
+// A leader counted nothing of a loss, changed the world once more, and died: its record tells of both.
+func TestTheRecordStandsInForTheRecoveriesBeforeIt(t *testing.T) {
+	job := trains(3)
+	job.Status.World.Round, job.Status.World.From, job.Status.World.Reason = ptr.To[int64](5), ptr.To[int32](2), string(rendezvous.ReasonCapacityAvailable)
+	job.Status.World.StartedAt = ptr.To(metav1.NewTime(start))
+	job.Status.World.Recoveries = "2:Hung:4:3:1795701600 4:ProgramFailed:3:2:1795701694"
+	job.Status.Resizes = []v1alpha1.Resize{{Round: ptr.To[int64](2), From: ptr.To[int32](4), To: ptr.To[int32](3), Reason: string(rendezvous.ReasonHung)}}
+	state := elasticState(job, crewOf(job)...)
+	state.World.Round, state.Memory.Since = 5, now
+	for range 2 {
+		look(state)
+	}
+	status := state.Job.Status
+	var rounds []int64
+	for i := range status.Resizes {
+		rounds = append(rounds, value(status.Resizes[i].Round))
+	}
+	if !slices.Equal(rounds, []int64{2, 4, 5}) || value(status.Restarts.Program) != 1 || value(status.Restarts.Infrastructure) != 0 {
+		t.Errorf("rounds %d are told, restarts are %+v", rounds, status.Restarts)
+	}
+}
+
 // A leader that adopts a world hears from its workers how long they stood still: the record does not stand in for
 // what the rendezvous is about to tell.
 func TestAnInheritedChangeIsToldWithItsPause(t *testing.T) {

@@ -104,6 +104,7 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
 		Reason:        rendezvous.Reason(world.Reason),
 		From:          ptr.Deref(world.From, 0),
+		Recoveries:    world.Recoveries,
 		JobUID:        world.JobUID,
 		Leader:        world.Leader,
 	}
@@ -148,6 +149,9 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 	}
 	if record.Racks != "" {
 		world = world.WithRacks(record.Racks)
+	}
+	if record.Recoveries != "" {
+		world = world.WithRecoveries(record.Recoveries)
 	}
 	if record.Master.Address != "" {
 		world = world.WithMasterAddress(record.Master.Address)

@@ -40,7 +40,7 @@ func TestARecordComesBackAsItWasWritten(t *testing.T) {
 	written := rendezvous.Record{
 		Term: 2, Round: 3, Parent: 1, Attempt: 4, Workers: 5, Processes: 10, FromStep: 6, MembersDigest: "digest", ParentDigest: "another",
 		Members: "packed", Nodes: "packed too", Racks: "and these", Master: rendezvous.Endpoint{Address: "fd00::1", Port: 29400},
-		StartedAt: time.Unix(1e9, 0).UTC(), Reason: rendezvous.ReasonWorkerLost, From: 7, JobUID: "mine", Leader: "me",
+		StartedAt: time.Unix(1e9, 0).UTC(), Reason: rendezvous.ReasonWorkerLost, From: 7, Recoveries: "2:Hung:8:7:1", JobUID: "mine", Leader: "me",
 	}
 	text, err := json.Marshal(toStatus(written))
 	if err != nil {

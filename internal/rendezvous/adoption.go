@@ -257,7 +257,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 		writers: map[string]int32{}, parted: map[string]parting{},
 	}
 	m.fillRanks()
-	m.pending = inherited(&record)
+	m.inherit(&record)
 	m.out.Publish, m.out.Changed = true, true
 	if m.stepRound > record.Round {
 		// Somebody has reported a round that goes on no more: steps count from this one again.

@@ -133,7 +133,7 @@ func (m *Machine) republish(now time.Time, uids []string) {
 	if m.stepRound > m.base.Round {
 		m.stepRound, m.step = m.base.Round, m.base.FromStep
 	}
-	m.pending = inherited(&m.base)
+	m.inherit(&m.base)
 	m.out.Publish, m.out.Changed = true, true
 	for _, uid := range uids {
 		if mem := m.members[uid]; mem.in(&m.base) {

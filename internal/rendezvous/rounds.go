@@ -64,6 +64,7 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 	if m.world != nil {
 		before, next.Parent, next.From = m.ranksBefore(), m.world.record.Round, m.world.record.Workers
 		next.ParentDigest = m.world.record.MembersDigest
+		next.Recoveries = m.recoveries()
 	}
 	ranks := newRankTable(assignRanks(before, p.members))
 	m.topRound = max(m.topRound, m.base.Round) + 1

@@ -183,6 +183,9 @@ type Record struct {
 	// Reason is why the world was made, From the number of workers of the one before; 0 for none.
 	Reason Reason
 	From   int32
+	// Recoveries are the newest changes before it that followed a loss, as packRecoveries writes them; empty in a record of an older
+	// version.
+	Recoveries string
 	// JobUID is the uid of the job that the record was made for; empty in one of an older version.
 	JobUID string
 	// Leader is a random name of the leader that has written it; empty in one of an older version.

@@ -625,6 +625,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: reason
       type:
         scalar: string
+    - name: recoveries
+      type:
+        scalar: string
     - name: round
       type:
         scalar: numeric

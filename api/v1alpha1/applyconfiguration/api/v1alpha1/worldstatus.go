@@ -48,6 +48,9 @@ type WorldStatusApplyConfiguration struct {
 	Reason *string `json:"reason,omitempty"`
 	// from is the number of workers of the world before it; 0 for none.
 	From *int32 `json:"from,omitempty"`
+	// recoveries are the newest worlds before this one that followed a loss, packed. A leader counts by them what the one
+	// before it has not.
+	Recoveries *string `json:"recoveries,omitempty"`
 	// startedAt is when the record of this round was written.
 	StartedAt *v1.Time `json:"startedAt,omitempty"`
 	// jobUID is the uid of the job that this record was made for. One that was made for another job,
@@ -189,6 +192,14 @@ func (b *WorldStatusApplyConfiguration) WithReason(value string) *WorldStatusApp
 // If called multiple times, the From field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithFrom(value int32) *WorldStatusApplyConfiguration {
 	b.From = &value
+	return b
+}
+
+// WithRecoveries sets the Recoveries field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Recoveries field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithRecoveries(value string) *WorldStatusApplyConfiguration {
+	b.Recoveries = &value
 	return b
 }
 
