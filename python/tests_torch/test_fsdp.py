@@ -10,8 +10,11 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import concertina.torch as elastic
-from concertina import randomness
+from concertina import fsdp, randomness
+from concertina.codec import SnapshotError
 from concertina.export import export
+from concertina.snapshot import Image
+from concertina.tensors import TensorCodec
 from tests_torch import sharded
 from tests_torch.checkpoint import store
 from tests_torch.coordinator import Coordinator, losses
@@ -151,3 +154,65 @@ class Resized(unittest.TestCase):
         members = c.start(1)
         c.first_world(members)
         self.assertRegex(self.fault(members[0]), r"is a DTensor with the placements \(Shard\(dim=1\),\).*dimension 0")
+
+
+class Alone(unittest.TestCase):
+    """Without an agent, in this process."""
+
+    def state(self, job):
+        state = sharded.build()
+        sharded.shard(state["net"], job.mesh)
+        return state | sharded.optimizers(state)
+
+    def test_it_trains_as_what_shards_nothing(self):
+        job, got, changes = fsdp.join(seed=5), {}, []
+        job.on_change(lambda change: changes.append((change.world.size, job._place.step)))
+        for _ in job.worlds():
+            state = self.state(job)
+            for step in job.steps(sharded.data(), state=state, **sharded.STEPS):
+                with step:
+                    if not step.evaluates:
+                        got[step.number] = sharded.train(step, state)
+        self.assertEqual(changes, [(1, 0)])
+        want = undisturbed()
+        self.assertEqual(got.keys(), want.keys())
+        for number, loss in got.items():
+            self.assertAlmostEqual(loss, want[number], delta=1e-6)
+
+    def refused(self, kind, text, use):
+        job = fsdp.join(seed=5)
+        with self.assertRaisesRegex(kind, text):
+            use(job)
+        job._close()
+
+    def test_a_backward_pass_of_the_programs_own(self):
+        def use(job):
+            for _ in job.worlds():
+                state = self.state(job)
+                for step in job.steps(sharded.data(), state=state, **sharded.STEPS):
+                    with step:
+                        for x, _ in step.micro_batches():
+                            state["net"](x).sum().backward()
+
+        self.refused(RuntimeError, r"loss.backward\(\) in a step: use step.backward\(loss\)", use)
+
+    def test_a_state_that_is_not_built_in_its_world(self):
+        def outside(job):
+            job.steps(sharded.data(), state={}, **sharded.STEPS)
+
+        def with_a_stream(job):
+            for _ in job.worlds():
+                job.steps(elastic.Stream(lambda shard, epoch: [], shards=2), state={}, **sharded.STEPS)
+
+        self.refused(RuntimeError, "loop over `for world in job.worlds", outside)
+        self.refused(TypeError, "a Stream with a state in shards", with_a_stream)
+
+    def test_a_sharded_model_in_a_job_that_keeps_its_own(self):
+        """Of a job that concertina.torch keeps nothing is in shards."""
+        job = fsdp.join(seed=5)
+        for _ in job.worlds():
+            net = self.state(job)["net"]
+            with self.assertRaisesRegex(SnapshotError, r"state\['0.weight'\] is a DTensor: .* concertina.fsdp keeps it"):
+                Image(net.state_dict(), {"step": 0}, TensorCodec())
+            break
+        job._close()
