@@ -277,7 +277,7 @@ demo: ## Bring a cluster up, install the operator, train with PyTorch and watch 
 	@$(GO) run ./hack/demo
 
 .PHONY: bench-start
-bench-start: ## Measure the time from apply to the first step, beside stock torchrun.
+bench-start: ## Measure the time from apply to the first step, beside pods made by hand and stock torchrun.
 	@$(GO) run ./hack/bench start
 
 .PHONY: bench-resize

@@ -487,8 +487,23 @@ func (in *StateSize) DeepCopyInto(out *StateSize) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Shards != nil {
+		in, out := &in.Shards, &out.Shards
+		*out = new(int64)
+		**out = **in
+	}
 	if in.Written != nil {
 		in, out := &in.Written, &out.Written
+		*out = new(int64)
+		**out = **in
+	}
+	if in.Volume != nil {
+		in, out := &in.Volume, &out.Volume
+		*out = new(int64)
+		**out = **in
+	}
+	if in.VolumeAtMost != nil {
+		in, out := &in.VolumeAtMost, &out.VolumeAtMost
 		*out = new(int64)
 		**out = **in
 	}

@@ -202,6 +202,47 @@ func TestRanksCommand(t *testing.T) {
 	}
 }
 
+// What an operator shares by decides what becomes of jobs: the settings are taken as they are, and an answer says which it is.
+func TestReplayTakesSharingFromTheSettings(t *testing.T) {
+	folder := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	jobs := file("jobs.csv", "name,submitted_s,workers,max,steps,serial_s,parallel_s,near_s,far_s\na,0,2,2,100,0,2,0,0\n")
+	byValue, even, neither := file("value.yaml", "sharing: ByValue"), file("even.yaml", "sharing: Even"), file("neither.yaml", "minRuntime: 1s")
+	for _, test := range []struct {
+		arguments []string
+		sharing   string // empty: it is refused
+	}{
+		{nil, "Even"},
+		{[]string{"--speeds"}, "ByValue"},
+		{[]string{"--fleet-config", byValue}, "ByValue"},
+		{[]string{"--fleet-config", byValue, "--speeds", "--noise", "0"}, "ByValue"},
+		{[]string{"--fleet-config", byValue, "--noise", "0"}, "ByValue"},
+		{[]string{"--fleet-config", even}, "Even"},
+		{[]string{"--fleet-config", neither}, "Even"},
+		{[]string{"--fleet-config", neither, "--speeds"}, "ByValue"},
+		{[]string{"--fleet-config", even, "--speeds"}, ""},
+		{[]string{"--fleet-config", byValue, "--speeds=false"}, ""},
+		{[]string{"--noise", "0.1"}, ""},
+		{[]string{"--hide-steps"}, ""},
+		{[]string{"--warm-up", "1s"}, ""},
+		{[]string{"--stragglers", "0.1"}, ""},
+		{[]string{"--keep-halves=false"}, ""},
+		{[]string{"--widen", "2"}, ""},
+		{[]string{"--device", "example.com/gpu"}, ""},
+	} {
+		out, _, err := run(t, listingtest.Whole(), append([]string{"replay", jobs, "--nodes", "1", "--policy", "events"}, test.arguments...)...)
+		if refused := err != nil; refused != (test.sharing == "") || !refused && !strings.Contains(out, "sharing: "+test.sharing) {
+			t.Errorf("%v: %v: %s", test.arguments, err, out)
+		}
+	}
+}
+
 func TestReplayCommand(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "jobs.csv")
 	text := "name,submitted_s,workers,max,steps,serial_s,parallel_s,near_s,far_s\na,0,2,2,100,0,2,0,0\nb,30,1,1,50,0,1,0,0\n"

@@ -3,12 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
 
 	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/console"
@@ -83,8 +85,14 @@ func (r *replaying) run(cmd *cobra.Command, a *access, arguments []string) error
 	if err := r.validate(arguments); err != nil {
 		return err
 	}
+	if err := r.dependent(cmd.Flags()); err != nil {
+		return err
+	}
 	settings, err := fleet.LoadSettings(r.config)
 	if err != nil {
+		return err
+	}
+	if err := r.share(cmd.Flags(), settings); err != nil {
 		return err
 	}
 	r.options.Settings = settings.Planning()
@@ -113,6 +121,55 @@ func (r *replaying) run(cmd *cobra.Command, a *access, arguments []string) error
 		return answer.WriteSVG(cmd.OutOrStdout())
 	}
 	return r.format.write(cmd.OutOrStdout(), answer, answer.Write)
+}
+
+// dependent refuses flags that have no effect without another one: who gives them means it.
+func (r *replaying) dependent(flags *pflag.FlagSet) error {
+	var wrong []error
+	for _, needs := range []struct {
+		flag  string
+		there bool
+		of    []string
+	}{
+		{"--speeds, or sharing: ByValue in --fleet-config", r.options.Sight.Speeds || r.byValue(), []string{"hide-steps", "noise", "seed", "warm-up", "stragglers", "keep-halves"}},
+		{"--from-cluster", r.from.asked, []string{"device", "widen"}},
+	} {
+		for _, name := range needs.of {
+			if flags.Changed(name) && !needs.there {
+				wrong = append(wrong, fmt.Errorf("--%s has no effect without %s", name, needs.flag))
+			}
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// said is what the file of settings says itself of how jobs share; empty for nothing.
+func (r *replaying) said() fleet.Sharing {
+	var file struct {
+		Sharing fleet.Sharing `json:"sharing"`
+	}
+	if text, err := os.ReadFile(r.config); err != nil || yaml.Unmarshal(text, &file) != nil {
+		return "" // whoever reads all of it says what is wrong
+	}
+	return file.Sharing
+}
+
+func (r *replaying) byValue() bool { return r.said() == fleet.ByValue }
+
+// share has the planner see speeds where the settings have it share by them, as --speeds does; the two must not contradict each
+// other.
+func (r *replaying) share(flags *pflag.FlagSet, settings fleet.Settings) error {
+	sees := &r.options.Sight.Speeds
+	switch {
+	case *sees && r.said() == fleet.Even:
+		return fmt.Errorf("--speeds has jobs share by value, and %s says sharing: %s: leave one of them out", r.config, fleet.Even)
+	case settings.Sharing != fleet.ByValue:
+	case flags.Changed("speeds") && !*sees:
+		return fmt.Errorf("--speeds=false has jobs share in equal parts, and %s says sharing: %s: leave one of them out", r.config, fleet.ByValue)
+	default:
+		*sees = true
+	}
+	return nil
 }
 
 // fromCluster has a cluster be the workload.
@@ -172,7 +229,7 @@ func (c *fromCluster) read(cmd *cobra.Command, a *access, cluster *replay.Cluste
 
 // addSight adds the flags that say what the planner sees.
 func addSight(flags *pflag.FlagSet, sight *replay.Sight) {
-	flags.BoolVar(&sight.Speeds, "speeds", false, "the planner sees how fast jobs were at sizes that they had, and how many steps are left")
+	flags.BoolVar(&sight.Speeds, "speeds", false, "the planner sees how fast jobs were at sizes that they had, and how many steps are left, and shares by value: as an operator whose settings say sharing: ByValue, which is not the default")
 	flags.BoolVar(&sight.Hidden, "hide-steps", false, "with --speeds: programs do not say how many steps are left")
 	flags.Float64Var(&sight.Noise, "noise", 0.05, "with --speeds: how far what it sees is off, as a part of the truth (standard deviation)")
 	flags.Uint64Var(&sight.Seed, "seed", 1, "with --speeds: of the noise")

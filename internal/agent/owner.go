@@ -51,6 +51,9 @@ func (a *agent) State() *rendezvousv1.Report {
 	}
 	r.StateSize = sizeMessage(a.keeper.Size())
 	r.SnapshotTrouble = wire.HeadOf(a.keeper.Trouble(), maxReason)
+	if of, why := a.keeper.Uncopied(); why != "" {
+		r.Uncopied = &rendezvousv1.Uncopied{Round: of.Round, Step: of.Step, Error: wire.HeadOf(why, maxReason)}
+	}
 	r.MasterPort = uint32(a.masterPort())
 	a.addDurable(r)
 	for _, result := range a.prober.Results() {
@@ -100,7 +103,7 @@ func (a *agent) said(message socket.Message) {
 		event.What, event.Step = lifecycle.Left, body.Step
 	case wire.Snapshot:
 		if size := body.Size; size != nil {
-			a.keeper.Measured(message.Slot, message.Round, share.Size{State: size.State, Own: size.Own, Written: size.Written})
+			a.keeper.Measured(message.Slot, message.Round, share.Size{State: size.State, Own: size.Own, Shards: size.Shards, Written: size.Written})
 		}
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
@@ -118,7 +121,7 @@ func sizeMessage(size share.Size) *rendezvousv1.StateSize {
 	if size.State == 0 {
 		return nil
 	}
-	return &rendezvousv1.StateSize{State: size.State, Own: size.Own, Written: size.Written}
+	return &rendezvousv1.StateSize{State: size.State, Own: size.Own, Shards: size.Shards, Written: size.Written}
 }
 
 // filesOf are the files of a snapshot.

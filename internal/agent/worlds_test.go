@@ -413,11 +413,12 @@ func TestASnapshotThatCannotBeWritten(t *testing.T) {
 	r.Direct(barrier(first, 2, 3, true))
 	hears[wire.Save](s)
 	s.say(wire.Snapshot{
-		Type: wire.TypeSnapshot, Step: 3, Error: "no space left on device: 3.part", Size: &wire.Size{State: 1 << 30, Own: 5, Written: 1 << 29},
+		Type: wire.TypeSnapshot, Step: 3, Error: "no space left on device: 3.part", Size: &wire.Size{State: 1 << 30, Own: 5, Shards: 1 << 28, Written: 1 << 29},
 	})
 	r.Await("the error, and what would have been written", func(r *rendezvousv1.Report) bool {
 		size := r.GetStateSize()
-		return strings.Contains(r.GetSnapshotError(), "no space left") && size.GetState() == 1<<30 && size.GetOwn() == 5 && size.GetWritten() == 1<<29
+		return strings.Contains(r.GetSnapshotError(), "no space left") &&
+			size.GetState() == 1<<30 && size.GetOwn() == 5 && size.GetShards() == 1<<28 && size.GetWritten() == 1<<29
 	})
 	// A file that is shorter than it was said is none either.
 	r.Direct(barrier(first, 3, 3, true))

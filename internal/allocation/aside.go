@@ -13,8 +13,10 @@ type aside struct {
 	used bool
 	// least is the lowest priority whose promises count.
 	least int32
-	// stale are the nodes that are to be looked at again.
+	// stale are the nodes that are to be looked at again beside those where what is free has changed since it was looked at, seen up to
+	// which change that was.
 	stale Bits
+	seen  int64
 	// taken is what promises take of each node now, quota what all of them take of the quotas.
 	taken map[NodeID][]change
 	quota []int64
@@ -40,6 +42,10 @@ func (p *planner) besidePromises(s ShapeID, least int32, a *aside) *room {
 		p.use(a, least)
 	}
 	p.countFrom(a, least)
+	for n := p.now.touched.newest; p.now.touched.since(n, a.seen); n = p.now.touched.nodes[n].before {
+		a.stale.Set(int(n))
+	}
+	a.seen = p.now.touched.times
 	for w, word := range a.stale {
 		for ; word != 0; word &= word - 1 {
 			p.lookAgain(a, NodeID(w*64+bits.TrailingZeros64(word)))
@@ -82,7 +88,7 @@ func (p *planner) use(a *aside, least int32) {
 	for n := range p.byNode {
 		a.stale.Set(int(n))
 	}
-	p.now.followers = append(p.now.followers, a.stale)
+	a.seen = p.now.touched.times
 }
 
 // counts says whether promises of a job count.
@@ -126,11 +132,7 @@ func (p *planner) lookAgain(a *aside, n NodeID) {
 	} else {
 		delete(a.taken, n)
 	}
-	for _, at := range a.room.index {
-		if at != nil {
-			at.update(n, row)
-		}
-	}
+	a.room.touched.note(n)
 }
 
 // addQuota adds what some pods take of their quotas.

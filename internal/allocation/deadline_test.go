@@ -105,22 +105,23 @@ func TestADeadlineLeavesOthersHalfOfTheirShare(t *testing.T) {
 }
 
 // Where room comes piece by piece, a job whose newcomers are not in its world yet takes more, and pauses once for all of them. When they
-// are, it is measured first; but not where it would miss its deadline meanwhile. It has no more than twice what was tried in any case.
+// are, it is measured first; but not where it would miss its deadline meanwhile. It has no more than is believed in any case.
 func TestRoomThatComesPieceByPieceIsTaken(t *testing.T) {
 	for _, test := range []struct {
 		name          string
+		has           int
 		tried         int32
 		joined, urged bool
 		want          int32
 	}{
-		{"newcomers have yet to join", 2, false, false, 4},
-		{"newcomers have yet to join, and it has a deadline", 2, false, true, 4},
-		{"newcomers have joined", 2, true, false, 3},
-		{"newcomers have joined, and it has a deadline", 2, true, true, 4},
-		{"so many are not believed", 1, true, true, 3},
+		{"newcomers have yet to join", 3, 2, false, false, 4},
+		{"newcomers have yet to join, and it has a deadline", 3, 2, false, true, 4},
+		{"newcomers have joined", 3, 2, true, false, 3},
+		{"newcomers have joined, and it has a deadline", 3, 2, true, true, 4},
+		{"so many are not believed", 5, 1, true, true, 5},
 	} {
-		c := newCluster().withNodes(1, 4)
-		due := c.training("due", 1, 8, []NodeID{0, 0, 0}, withPace(linear.pace(3400, exactly)))
+		c := newCluster().withNodes(1, int64(test.has)+1)
+		due := c.training("due", 1, 8, make([]NodeID, test.has), withPace(linear.pace(3400, exactly)))
 		c.Jobs[due].Pace.Tried = test.tried
 		c.Jobs[due].Workers[2].World = test.joined
 		if test.urged {

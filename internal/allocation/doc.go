@@ -10,7 +10,7 @@
 //	plan.go         the output, and a Planner that keeps its memory from one plan to the next
 //	planner.go      the order of the questions
 //	tally.go        what the workers of a job come to
-//	room.go         what is free, with undo; class.go which pods are alike
+//	room.go         what is free, with undo; touched.go where that has changed; class.go which pods are alike
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
 //	promises.go     what the last plan promised to gangs that wait, and who leaves it to them
 //	aside.go        what is free beside that
@@ -27,7 +27,7 @@
 //	price.go        who is to have how many by value; pace.go what is known for it; deadline.go who is widened first
 //	trade.go        one that has more than it wishes for gives to one that has less
 //	rest.go         rules that hold for a while; sizes.go legal numbers of workers
-//	words.go        the sentences that users see; why.go the rules that they name
+//	words.go        the sentences that users see; scarce.go what is short beside devices; why.go the rules that they name
 //
 // docs/fleet.md has the rules; each of them has a name here (Rule), and a sentence that users see.
 package allocation

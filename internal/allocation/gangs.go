@@ -81,7 +81,6 @@ func (p *planner) serveGangs() {
 		p.besideReservations(func() { p.serve(d) })
 	}
 	p.commit()
-	p.now.followers = nil
 	p.spareUnused()
 	p.liftReservations()
 }

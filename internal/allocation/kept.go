@@ -64,8 +64,7 @@ type run struct {
 	count int32
 }
 
-// runs are the places of a reservation, those on one node that follow each other together: each change of a node has all
-// classes of pods looked at.
+// runs are the places of a reservation, those on one node that follow each other together.
 func (r *reservation) runs() []run { return runs(r.held) }
 
 func runs(nodes []NodeID) []run {

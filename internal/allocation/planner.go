@@ -61,7 +61,9 @@ type planner struct {
 	avoided map[string]int
 	// givers says who gives to a job.
 	givers map[JobID][]giver
-	out    []Decision
+	// scarcity says of classes of gangs what keeps them from devices that are free.
+	scarcity map[classID][]string
+	out      []Decision
 	// giving are the jobs that may give anything, byClass and byQuota the lenders among them.
 	giving  []JobID
 	byClass []*lenders

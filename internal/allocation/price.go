@@ -13,7 +13,8 @@ type Pricing struct {
 	Crowding float64
 	// Hesitation is the part of what is left by which another size has to be better: noise is less.
 	Hesitation float64
-	// Trial is how many times the largest size that was measured a job may have.
+	// Trial is how many times the largest size that was measured a job may have; as many times that where it is no more than its even
+	// share.
 	Trial int32
 	// NoHalves is true where nobody is kept half of its share: a replay asks what that rule costs.
 	NoHalves bool
@@ -192,7 +193,7 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	b.perNode, b.left = p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	could, fixed := p.mayGrow(id), j.limit <= j.gone
 	grows := could && p.kept(id) && p.tried(id)
-	sizes := in.ladder(max(size, tuned.Trial*in.Pace.Tried), in.most(size), b.half)
+	sizes := in.ladder(max(size, in.trial(share, devices, tuned.Trial)), in.most(size), b.half)
 	for n := in.next(in.Min - 1); n != 0; n = sizes.after(n) {
 		o := offer{size: n, devices: int64(n) * devices, seconds: b.seconds(in, n)}
 		if n != size {
@@ -213,6 +214,13 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	// In powers of two: among those that have about as much to do, noise does not turn the order round.
 	b.work = math.Floor(math.Log2(b.offers[0].seconds * float64(b.offers[0].devices)))
 	return b
+}
+
+// trial is how many workers are tried at once at most, of a job whose share is so many surplus devices: so many times as many as it
+// was measured with, and as much again up to its even share, which it would have if nothing was known of it.
+func (j *Job) trial(share float64, devices int64, times int32) int32 {
+	tried, even := int64(times)*int64(j.Pace.Tried), float64(j.Min)+math.Floor(share/float64(devices)+rounding)
+	return int32(min(max(tried, min(int64(times)*tried, int64(min(even, math.MaxInt32)))), math.MaxInt32))
 }
 
 // seconds is how many seconds are left with so many workers.

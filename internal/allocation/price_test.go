@@ -103,15 +103,24 @@ func TestWhoHasLessToDoIsFirst(t *testing.T) {
 	}
 }
 
-// Nobody is sized beyond twice what was tried.
+// Nobody is sized beyond twice what was tried, and beyond twice that where it is no more than its even share: of sixteen devices it has
+// all where it is alone, and four where three others are beside it.
 func TestTrialsAreBounded(t *testing.T) {
-	for tried, want := range map[int32]int{0: 1, 1: 2, 2: 4, 3: 6} {
-		c := newCluster().withNodes(4, 4)
-		pace := linear.pace(1e6, exactly)
-		pace.Tried = tried
-		a := c.training("a", 1, 16, span(0, 1), withPace(pace))
-		if got := simulate(c).run(1).counts(); tried > 0 && got[a] != want || tried == 0 && got[a] != 1 {
-			t.Errorf("tried %d: has %d, want %d", tried, got[a], want)
+	for _, test := range []struct {
+		tried        int32
+		alone, among int
+	}{{1, 4, 4}, {2, 8, 4}, {3, 12, 6}, {4, 16, 8}} {
+		for others, want := range map[int]int{0: test.alone, 3: test.among} {
+			c := newCluster().withNodes(4, 4)
+			pace := linear.pace(1e5, exactly)
+			pace.Tried = test.tried
+			a := c.training("a", 1, 16, span(0, 1), withPace(pace))
+			for i := range others {
+				c.training(fmt.Sprint("flat-", i), 1, 16, span(i+1, i+2), withPace(flat.pace(1e6, exactly)))
+			}
+			if got := simulate(c).run(1).counts(); got[a] != want {
+				t.Errorf("tried %d beside %d others: has %d, want %d", test.tried, others, got[a], want)
+			}
 		}
 	}
 }

@@ -64,12 +64,12 @@ func (p *planner) setAside(r *room, least int32) {
 		if in.Priority < least || len(places) == 0 {
 			continue
 		}
-		there := r.of(p.classes.of(in.Gang, scope{}))
+		k := p.classes.of(in.Gang, scope{})
 		for _, at := range places {
-			if at.node < 0 || int(at.node) >= len(there.at) {
+			if at.node < 0 || int(at.node) >= len(p.c.Nodes) {
 				continue
 			}
-			if times := min(at.count, there.at[at.node]); times > 0 {
+			if times := min(at.count, r.of(k).at[at.node]); times > 0 {
 				r.add(at.node, in.Gang, -times)
 			}
 		}

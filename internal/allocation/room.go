@@ -17,9 +17,8 @@ type room struct {
 	classes *classes
 	log     []change
 	// spare is memory for places.
-	spare []*places
-	// followers are told of nodes that have changed.
-	followers []Bits
+	spare   []*places
+	touched touched
 }
 
 // memory keeps nothing of a room but what it took.
@@ -30,7 +29,7 @@ func (r *room) memory() room {
 			r.spare = append(r.spare, p)
 		}
 	}
-	return room{free: r.free, quota: r.quota, log: r.log[:0], index: r.index[:0], spare: r.spare}
+	return room{free: r.free, quota: r.quota, log: r.log[:0], index: r.index[:0], spare: r.spare, touched: touched{nodes: r.touched.nodes}}
 }
 
 // change is what was given to (or, negative, taken from) a node and the quotas of a shape.
@@ -48,6 +47,7 @@ func (r *room) reset(c *Cluster, cl *classes) {
 	for n := range c.Nodes {
 		copy(r.free[n*width:(n+1)*width], c.Nodes[n].Free)
 	}
+	r.touched.reset(len(c.Nodes))
 	r.quota = sized(r.quota, len(c.Quotas)*counts)
 	for q := range c.Quotas {
 		row := r.quota[q*counts : (q+1)*counts]
@@ -71,6 +71,7 @@ func (r *room) come() {
 func (r *room) copyOf(other *room) {
 	r.c, r.classes = other.c, other.classes
 	r.free, r.quota = append(r.free[:0], other.free...), append(r.quota[:0], other.quota...)
+	r.touched.reset(len(r.c.Nodes))
 }
 
 // add gives back what some pods of a shape hold on a node and in their quotas, or takes it when times is
@@ -107,14 +108,7 @@ func (r *room) give(n NodeID, amounts Amounts, times int64) {
 	for i, amount := range amounts {
 		row[i] += amount * times
 	}
-	for _, p := range r.index {
-		if p != nil {
-			p.update(n, row)
-		}
-	}
-	for _, changed := range r.followers {
-		changed.Set(int(n))
-	}
+	r.touched.note(n)
 }
 
 // mark is a point to which undo goes back.
@@ -130,7 +124,8 @@ func (r *room) undo(mark int) {
 // commit forgets how to undo what was done so far: no mark may be in use.
 func (r *room) commit() { r.log = r.log[:0] }
 
-// of are the places for one class.
+// of are the places for one class. They hold until room is taken or given on some node: whoever wants to know what is left after that
+// asks anew.
 func (r *room) of(k classID) *places {
 	for len(r.index) <= int(k) {
 		r.index = append(r.index, nil)
@@ -142,8 +137,22 @@ func (r *room) of(k classID) *places {
 			r.index[k] = &places{}
 		}
 		r.index[k].find(&r.classes.all[k], r.free, len(r.c.Resources), len(r.c.Nodes))
+		r.index[k].seen = r.touched.times
 	}
-	return r.index[k]
+	p := r.index[k]
+	if p.seen != r.touched.times {
+		r.catchUp(p)
+	}
+	return p
+}
+
+// catchUp looks again at the nodes that have changed since somebody asked for these places.
+func (r *room) catchUp(p *places) {
+	width := len(r.c.Resources)
+	for n := r.touched.newest; r.touched.since(n, p.seen); n = r.touched.nodes[n].before {
+		p.update(n, r.free[int(n)*width:(int(n)+1)*width])
+	}
+	p.seen = r.touched.times
 }
 
 // bounds is how many more pods of a shape the quotas admit when the given part of them, in thousandths, is
@@ -177,6 +186,8 @@ const brim = 64
 // places are how many pods of one class each node has room for.
 type places struct {
 	class *class
+	// seen is up to which change of a node they are true.
+	seen  int64
 	at    []int32
 	total int64
 	// buckets has the nodes by how many places they have, one at least; nil for a number that none had so far.

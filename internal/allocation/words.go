@@ -25,7 +25,7 @@ type giver struct {
 
 // collect says who gives to whom.
 func (p *planner) collect() {
-	p.givers = map[JobID][]giver{}
+	p.givers, p.scarcity = map[JobID][]giver{}, map[classID][]string{}
 	for id := range p.jobs {
 		j := &p.jobs[id]
 		if j.evicted && p.out[id].For != None {
@@ -248,7 +248,11 @@ func (p *planner) explainWaiting(id JobID) {
 func (p *planner) waitsFor(id JobID) Why {
 	in, w := &p.c.Jobs[id], &p.jobs[id].waits
 	var b strings.Builder
-	fmt.Fprintf(&b, "waits for %s of %s: %s free", count(int(in.Min), "place"), p.sizeWords(in.Gang), isAre(int(w.free)))
+	takes, lacks := p.sizeWords(in.Gang), ""
+	if short := p.scarce(id); len(short) > 0 && w.free < in.Min {
+		takes, lacks = p.allWords(in.Gang), ", for lack of "+strings.Join(short, " and ")
+	}
+	fmt.Fprintf(&b, "waits for %s of %s: %s free%s", count(int(in.Min), "place"), takes, isAre(int(w.free)), lacks)
 	given := 0
 	for _, g := range p.givers[id] {
 		given += g.count
@@ -309,10 +313,11 @@ func (p *planner) tooLarge(id JobID, empty int64) Why {
 			return Why{RuleReservation, "NoNode", "no node that it may use offers " + p.c.Resources[r]}
 		}
 		if most < amount {
-			return Why{RuleReservation, "NoNode", fmt.Sprintf("no node is large enough for one of its workers: %d %s are wanted and the largest has %d", amount, p.c.Resources[r], most)}
+			return Why{RuleReservation, "NoNode", fmt.Sprintf("no node is large enough for one of its workers: %s %s are wanted and the largest has %s",
+				quantity(p.c.Resources[r], amount), p.c.Resources[r], quantity(p.c.Resources[r], most))}
 		}
 	}
-	return Why{RuleReservation, "NoNode", "no node is large enough for one of its workers"}
+	return Why{RuleReservation, "NoNode", "no node has all that one of its workers takes: " + p.allWords(in.Gang)}
 }
 
 // quotaWords says which quota does not admit a gang; empty when all do.
@@ -340,7 +345,7 @@ func (p *planner) quotaWords(id JobID) string {
 func (p *planner) sizeWords(s ShapeID) string {
 	var parts []string
 	for i, amount := range p.c.Shapes[s].Request {
-		if amount > 0 && i < len(p.c.Devices) && p.c.Devices[i] {
+		if amount > 0 && p.c.device(i) {
 			parts = append(parts, strconv.FormatInt(amount, 10)+" "+p.c.Resources[i])
 		}
 	}
@@ -349,10 +354,26 @@ func (p *planner) sizeWords(s ShapeID) string {
 	}
 	for i, amount := range p.c.Shapes[s].Request {
 		if amount > 0 && p.c.Resources[i] == "cpu" {
-			return strconv.FormatFloat(float64(amount)/1000, 'f', -1, 64) + " cpu"
+			return quantity("cpu", amount) + " cpu"
 		}
 	}
 	return "its size"
+}
+
+// allWords says all that one worker takes, devices first. That it is one pod goes without saying.
+func (p *planner) allWords(s ShapeID) string {
+	var parts []string
+	for _, devices := range []bool{true, false} {
+		for i, amount := range p.c.Shapes[s].Request {
+			if amount > 0 && p.c.device(i) == devices && p.c.Resources[i] != "pods" {
+				parts = append(parts, quantity(p.c.Resources[i], amount)+" "+p.c.Resources[i])
+			}
+		}
+	}
+	if len(parts) < 2 {
+		return strings.Join(parts, "")
+	}
+	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
 }
 
 func count(n int, what string) string {

@@ -159,3 +159,50 @@ func TestNothingStartsOrGrowsInANamespaceThatIsBeingDeleted(t *testing.T) {
 		t.Errorf("a gang of another namespace does not start: %s", plan.of(other).Why.Text)
 	}
 }
+
+// What binds may be another resource than devices: who is told of devices alone buys the wrong thing.
+func TestWhatIsShortIsNamedInUnitsThatPeopleUse(t *testing.T) {
+	const gi = int64(1) << 30
+	cluster := func(devices int64) *Cluster {
+		c := newCluster()
+		c.Resources, c.Devices = append(c.Resources, "memory"), append(c.Devices, false)
+		c.withNodes(1, devices)
+		for i := range c.Nodes {
+			c.Nodes[i].Capacity, c.Nodes[i].Free = append(c.Nodes[i].Capacity, 64*gi), append(c.Nodes[i].Free, 64*gi)
+		}
+		return c
+	}
+	asks := func(c *Cluster, cpus, memory int64) func(*Job) {
+		return func(j *Job) {
+			j.Gang = c.shape(1, j.Namespace)
+			c.Shapes[j.Gang].Request = Amounts{cpus, 1, 1, memory}
+		}
+	}
+	for name, row := range map[string]struct {
+		build func(*Cluster) JobID
+		want  string
+	}{
+		"CPUs of a node": {func(c *Cluster) JobID { return c.queued("job", 1, 1, asks(c, 96_500, gi)) },
+			"no node is large enough for one of its workers: 96.5 cpu are wanted and the largest has 64"},
+		"memory of a node": {func(c *Cluster) JobID {
+			c.Nodes[0].Capacity[3] = 64*gi - 1<<20
+			return c.queued("job", 1, 1, asks(c, 1000, 100*gi))
+		}, "no node is large enough for one of its workers: 100Gi memory are wanted and the largest has 63.99Gi"},
+		"memory that is free": {func(c *Cluster) JobID {
+			c.training("other", 1, 1, []NodeID{0}, asks(c, 1000, 40*gi))
+			return c.queued("job", 1, 1, asks(c, 500, 40*gi))
+		}, "waits for 1 place of 1 example.com/gpu, 0.5 cpu and 40Gi memory: 0 are free, for lack of memory, and what others have cannot be taken"},
+		"devices that are free": {func(c *Cluster) JobID {
+			c.training("other", 8, 8, []NodeID{0, 0, 0, 0, 0, 0, 0, 0}, asks(c, 1000, gi))
+			return c.queued("job", 1, 1, asks(c, 500, 40*gi))
+		}, "waits for 1 place of 1 example.com/gpu: 0 are free, and what others have cannot be taken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster(8)
+			id := row.build(c)
+			if got := NewPlan(c).of(id).Why.Text; got != row.want {
+				t.Errorf("got  %s\nwant %s", got, row.want)
+			}
+		})
+	}
+}

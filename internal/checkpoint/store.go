@@ -285,8 +285,8 @@ func (s *Store) Copy(of ID) {
 
 // Trim drops the oldest states beyond those to keep, but neither the one that came last, which is wanted
 // even if it is old, nor those that are relied on, or copied. Of the states before the one that came last it drops the parts that
-// other workers gave: whoever needed them has them. Shards stay: others may have no copy besides. Where there are some, what is
-// relied on or copied does not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
+// other workers gave: whoever needed them has them. Shards stay as long as no later state is relied on: others may have no copy besides.
+// Where there are some, what is relied on or copied does not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
 //
 // With reuse the files are left to the program, which writes over them; see spares.go.
@@ -295,7 +295,7 @@ func (s *Store) Trim(reuse bool) error {
 	var kept []ID
 	var dropped []ID
 	for i := range s.held {
-		if of := &s.held[i]; of.guest && of.Part != "" && of.State() != s.came && !share.IsShard(of.Part) {
+		if of := &s.held[i]; s.isNeedless(of) {
 			dropped = append(dropped, of.ID)
 		} else {
 			kept = append(kept, of.ID)
@@ -328,6 +328,16 @@ func (s *Store) Trim(reuse bool) error {
 		err = errors.Join(err, s.ClearSpares()) // of a program before this one
 	}
 	return err
+}
+
+// isNeedless says whether a file is a part that another worker gave, and that nobody needs any more here: a shard of a state that is
+// older than the one that the job relies on, and is not copied; anything else once another state has come. The lock is held.
+func (s *Store) isNeedless(file *held) bool {
+	state := file.State()
+	if !file.guest || file.Part == "" || state == s.came {
+		return false
+	}
+	return !share.IsShard(file.Part) || CompareIDs(state, s.relied) < 0 && state != s.copied
 }
 
 // dropAndUnlock drops snapshots; it is called with the lock held, and lets go of it before the files are

@@ -81,7 +81,11 @@ func (l *Look) summary(j *job) []string {
 		if n := j.have(); n > 0 {
 			all = append(all, fmt.Sprintf("It still has %s.", count(n, "worker")))
 		}
-		return append(all, l.progress(j)...)
+		all = append(all, l.progress(j)...)
+		if !r.waits {
+			return all
+		}
+		return append(append(all, troubles(j)...), l.avoided(j)...) // why there is no attempt now, and what holds for the next one
 	case j.in.Stage == allocation.Queued:
 		all = append(all, fmt.Sprintf("It waits for room: its gang of %s starts together or not at all, and it has no pods meanwhile.",
 			count(j.in.Min, "worker")))
@@ -139,9 +143,11 @@ func troubles(j *job) []string {
 	var all []string
 	for _, one := range []struct{ condition, reasons string }{
 		{v1alpha1.ConditionAdmitted, strings.Join([]string{v1alpha1.ReasonQuotaExceeded, v1alpha1.ReasonPodsForbidden, v1alpha1.ReasonPodGroupsMissing}, " ")},
+		{v1alpha1.ConditionGangScheduled, v1alpha1.ReasonWaitingForRoom},
 		{v1alpha1.ConditionTraining, strings.Join([]string{v1alpha1.ReasonWaitingForPods, v1alpha1.ReasonNotConnected, v1alpha1.ReasonResizing,
-			v1alpha1.ReasonRecovering, v1alpha1.ReasonRegrouping}, " ")},
+			v1alpha1.ReasonRecovering, v1alpha1.ReasonRegrouping, v1alpha1.ReasonBackOff, v1alpha1.ReasonStopping}, " ")},
 		{v1alpha1.ConditionFullSize, strings.Join([]string{v1alpha1.ReasonGrowthBackOff, v1alpha1.ReasonWorkersLeftOut}, " ")},
+		{v1alpha1.ConditionSnapshotsFit, v1alpha1.ReasonVolumeTooSmall},
 	} {
 		c := j.condition(one.condition)
 		if c != nil && c.Message != "" && strings.Contains(" "+one.reasons+" ", " "+c.Reason+" ") {

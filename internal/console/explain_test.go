@@ -53,6 +53,45 @@ func TestExplainTellsTroubles(t *testing.T) {
 	}
 }
 
+// What an attempt came to nothing by is what a person must mend before the next one.
+func TestExplainTellsWhyTheLastAttemptEnded(t *testing.T) {
+	c := clusterOf(4)
+	c.add("unplaced", 2, 4, func(job *v1alpha1.TrainingJob) {
+		job.Status.RetryTime, job.Status.Retries, job.Status.Attempt = ptr.To(metav1.NewTime(start.Add(16*time.Minute))), ptr.To[int32](5), ptr.To[int32](5)
+		job.Status.AvoidedNodes = []v1alpha1.AvoidedNode{{Name: "n0", Until: ptr.To(metav1.NewTime(start.Add(time.Minute))), Message: "exit code 113"}}
+	}, condition(v1alpha1.ConditionTraining, v1alpha1.ReasonBackOff, "attempt 5 ended: no scheduler has looked at the gang"))
+	text := explained(t, c.look(t), "unplaced")
+	for _, want := range []string{"Its last attempt ended, and it queues again in 16m", "BackOff: Attempt 5 ended: no scheduler has looked at the gang.", "Not on node n0 until ",
+		"5 attempts in a row came to nothing"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+	}
+	for _, wrong := range []string{"failed", "Nothing of it was lost"} {
+		if strings.Contains(text, wrong) {
+			t.Errorf("%q is wrong:\n%s", wrong, text)
+		}
+	}
+}
+
+// A gang without a node and volumes that are too small stand in conditions that nothing else of the answer repeats.
+func TestExplainTellsOfEveryConditionThatIsNotAsItShouldBe(t *testing.T) {
+	c := clusterOf(4)
+	job := c.add("job", 2, 4)
+	c.trains(job, "n0", "n0")
+	job.Status.World, job.Status.State = nil, v1alpha1.ReasonStarting
+	job.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionGangScheduled, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForRoom, Message: "the scheduler says 0/1 nodes are available"},
+		{Type: v1alpha1.ConditionSnapshotsFit, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonVolumeTooSmall, Message: "job-1-0 has 1Gi for its snapshots and needs 2Gi"},
+	}
+	text := explained(t, c.look(t), "job")
+	for _, want := range []string{"WaitingForRoom: The scheduler says 0/1 nodes are available.", "VolumeTooSmall: Job-1-0 has 1Gi for its snapshots and needs 2Gi."} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, text)
+		}
+	}
+}
+
 func TestExplainTellsWhoKeepsTheOthersWaiting(t *testing.T) {
 	c := clusterOf(4)
 	job := c.add("job", 2, 4)
@@ -210,6 +249,36 @@ func TestAdviceCountsHeadRoom(t *testing.T) {
 		}
 		if text := explained(t, l, "waits"); !strings.Contains(text, "It would start if quota devices had 2 more requests.example.com/gpu free.") {
 			t.Errorf("%s: %s", settings, text)
+		}
+	}
+}
+
+// Who reads that a device is missing buys one: where memory or CPUs are short, that is what is told.
+func TestAdviceNamesWhatIsShort(t *testing.T) {
+	asks := func(name corev1.ResourceName, amount string) jobChange {
+		return func(job *v1alpha1.TrainingJob) {
+			job.Spec.Workers.Template.Spec.Containers[0].Resources.Requests[name] = resource.MustParse(amount)
+		}
+	}
+	c := clusterOf(8)
+	c.Nodes[0].Status.Allocatable[corev1.ResourceMemory] = resource.MustParse("64Gi")
+	c.trains(c.add("grows", 1, 4, asks(corev1.ResourceMemory, "40Gi")), "n0")
+	c.add("waits", 1, 1, queued, asks(corev1.ResourceMemory, "30Gi"))
+	c.add("wide", 1, 1, queued, asks(corev1.ResourceCPU, "48"))
+	c.add("many", 3, 3, queued, asks(corev1.ResourceMemory, "30Gi"))
+	l := c.look(t)
+	for job, wants := range map[string][]string{
+		"grows": {"It would grow to 2 workers if room for 1 more worker (1 example.com/gpu, 2 cpu and 40Gi memory each) were free for it: memory is short, where devices are left."},
+		"waits": {"waits for 1 place of 1 example.com/gpu, 2 cpu and 30Gi memory: 0 are free, for lack of memory",
+			"It would start if room for 1 more worker (1 example.com/gpu, 2 cpu and 30Gi memory each) were free for it: memory is short, where devices are left."},
+		"wide": {"48 cpu are wanted and the largest has 32", "room for 1 more worker (1 example.com/gpu and 48 cpu each) were in the cluster, on nodes that it may use: cpu is short, where devices are left."},
+		"many": {"room for 3 more workers (1 example.com/gpu, 2 cpu and 30Gi memory each) were in the cluster"},
+	} {
+		text := explained(t, l, job)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%q is missing:\n%s", want, text)
+			}
 		}
 	}
 }

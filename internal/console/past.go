@@ -61,8 +61,12 @@ func (l *Look) past(j *job) []string {
 		all = append(all, fmt.Sprintf("Its own program has failed %s, of %d that it may (spec.failure.maxRestarts). "+
 			"The infrastructure has taken workers from it %s, which does not count.",
 			count(program, "time"), value(j.object.Spec.Failure.MaxRestarts), count(others, "time")))
-	case value(status.Attempt) > 0:
+	case value(status.Attempt) > 0 && value(status.Retries) == 0:
 		all = append(all, "Nothing of it was lost so far, neither to its own program nor to the infrastructure.")
+	}
+	if n := value(status.Retries); n > 0 {
+		all = append(all, fmt.Sprintf("%s in a row came to nothing lately, before one had trained for a minute (status.retries): the pause before the next one doubles with each.",
+			count(n, "attempt")))
 	}
 	if part, err := strconv.ParseFloat(status.Progress.Goodput, 64); err == nil {
 		all = append(all, fmt.Sprintf("%.1f%% of its time since its first step went into steps that count (goodput %s); "+

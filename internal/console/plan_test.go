@@ -133,6 +133,34 @@ func TestPlanKnowsWhichJobsLoseNothing(t *testing.T) {
 	}
 }
 
+// What is taken from a job that goes depends on its state, and on the policy that it asks for.
+func TestExplainTellsWhatIsLostByAWholeJobThatGoes(t *testing.T) {
+	stored := func(job *v1alpha1.TrainingJob) {
+		job.Spec.Checkpoint.Storage, job.Status.Checkpoint.Round = &v1alpha1.StorageSpec{URL: "s3://bucket/jobs"}, ptr.To[int64](3)
+	}
+	evict := func(job *v1alpha1.TrainingJob) { job.Spec.Preemption.Policy = v1alpha1.PreemptionEvict }
+	const (
+		kept = "and its state is in the storage. It stops after a checkpoint, queues again, and goes on from there."
+		lost = "what its program has not saved is lost"
+	)
+	for name, test := range map[string]struct {
+		changes     []jobChange
+		want, wrong string
+	}{
+		"Shrink, and durable":    {[]jobChange{stored}, kept, lost},
+		"Evict, and durable":     {[]jobChange{stored, evict}, kept, lost},
+		"Evict, and not durable": {[]jobChange{evict}, lost, kept},
+	} {
+		c := clusterOf(4)
+		c.trains(c.add("victim", 4, 4, test.changes...), "n0", "n0", "n0", "n0")
+		c.add("big", 4, 4, important, queued)
+		text := explained(t, c.look(t), "victim")
+		if !strings.Contains(text, test.want) || strings.Contains(text, test.wrong) || strings.Contains(text, "Shrink") && strings.Contains(text, "policy is Evict") {
+			t.Errorf("%s: %q is missing, or more is told:\n%s", name, test.want, text)
+		}
+	}
+}
+
 func TestRemedyIsTheLeastThatHelps(t *testing.T) {
 	for _, test := range []struct {
 		name, job string

@@ -14,10 +14,12 @@ import (
 
 // Replay is what would become of a list of jobs, under one policy after the other.
 type Replay struct {
-	Jobs           int         `json:"jobs"`
-	Nodes          int         `json:"nodes"`
-	DevicesPerNode int         `json:"devicesPerNode"`
-	Runs           []ReplayRun `json:"runs"`
+	Jobs           int `json:"jobs"`
+	Nodes          int `json:"nodes"`
+	DevicesPerNode int `json:"devicesPerNode"`
+	// Sharing is how the operator's planner shares what is left over, as its settings have it: Even or ByValue.
+	Sharing string      `json:"sharing"`
+	Runs    []ReplayRun `json:"runs"`
 }
 
 // ReplayRun is one policy's.
@@ -45,7 +47,10 @@ func NewReplay(jobs []replay.Job, policies []string, o ReplayOptions) (*Replay, 
 	if err := o.Cluster.Check(); err != nil {
 		return nil, err
 	}
-	r := &Replay{Jobs: len(jobs), Nodes: o.Cluster.Nodes, DevicesPerNode: o.Cluster.DevicesPerNode}
+	r := &Replay{Jobs: len(jobs), Nodes: o.Cluster.Nodes, DevicesPerNode: o.Cluster.DevicesPerNode, Sharing: "Even"}
+	if o.Sight.Speeds {
+		r.Sharing = "ByValue"
+	}
 	for _, policy := range policies {
 		result, err := o.run(jobs, policy)
 		if err != nil {
@@ -72,8 +77,8 @@ func (o *ReplayOptions) run(jobs []replay.Job, policy string) (*replay.Result, e
 
 // Write writes a table: times in seconds.
 func (r *Replay) Write(out io.Writer) error {
-	if _, err := fmt.Fprintf(out, "%s on %s with %s each; completion times in seconds\n\n", count(r.Jobs, "job"), count(r.Nodes, "node"),
-		count(r.DevicesPerNode, "device")); err != nil {
+	if _, err := fmt.Fprintf(out, "%s on %s with %s each; the operator's planner shares as with sharing: %s; completion times in seconds\n\n",
+		count(r.Jobs, "job"), count(r.Nodes, "node"), count(r.DevicesPerNode, "device"), r.Sharing); err != nil {
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)

@@ -37,7 +37,7 @@ func (j *job) rest(l *Look) (rest, bool) {
 	case admitted != nil && admitted.Reason == v1alpha1.ReasonInvalidTemplate:
 		return rest{reason: admitted.Reason, text: "its template cannot train: " + admitted.Message}, true
 	case status.RetryTime != nil && status.RetryTime.After(l.now):
-		text := fmt.Sprintf("its last attempt failed, and it queues again in %s, at %s", span(status.RetryTime.Sub(l.now)), clock(status.RetryTime.Time))
+		text := fmt.Sprintf("its last attempt ended, and it queues again in %s, at %s", span(status.RetryTime.Sub(l.now)), clock(status.RetryTime.Time))
 		return rest{reason: v1alpha1.ReasonBackOff, text: text, waits: true}, true
 	case len(j.pods) > 0:
 		return rest{reason: v1alpha1.ReasonStopping, text: "it queues again when the pods of its last attempt have ended", waits: true}, true

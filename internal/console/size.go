@@ -65,6 +65,9 @@ func (l *Look) today(j *job) []string {
 	p := l.plannedJob(j)
 	var all []string
 	switch {
+	case p.EvictedFor != "" && j.in.Durable:
+		return []string{fmt.Sprintf("All of its workers are to go: job %s of higher priority needs the room, and its state is in the storage. "+
+			"It stops after a checkpoint, queues again, and goes on from there.", p.EvictedFor)}
 	case p.EvictedFor != "":
 		return []string{fmt.Sprintf("All of its workers are to go: job %s of higher priority needs the room, and spec.preemption.policy is Evict. "+
 			"It queues again; what its program has not saved is lost.", p.EvictedFor)}

@@ -171,7 +171,7 @@ func atRest() *cluster {
 	c.add("retries", 2, 4, func(job *v1alpha1.TrainingJob) {
 		job.Status.State, job.Status.RetryTime = "BackOff", ptr.To(metav1.NewTime(start.Add(40*time.Second)))
 		job.Status.Restarts.Program, job.Status.Attempt = ptr.To[int32](3), ptr.To[int32](3)
-	})
+	}, condition(v1alpha1.ConditionTraining, v1alpha1.ReasonBackOff, "the next attempt is due at 2030-01-01T12:00:40Z; attempt 3 ended: container main of retries-3-0 ended with exit code 1"))
 	return c
 }
 

@@ -133,7 +133,7 @@ func (l *Look) advice(j *job) string {
 	return fmt.Sprintf("It would %s if %s.", verb, list(conditions))
 }
 
-// wanted says how much room is missing: devices, or all that a worker takes where it has none.
+// wanted says how much room is missing: devices, or all that a worker takes where it has none, or where more than devices is short.
 func (l *Look) wanted(j *job, id allocation.ShapeID, places int32) string {
 	shape := &l.cluster.Shapes[id]
 	var devices []string
@@ -144,12 +144,17 @@ func (l *Look) wanted(j *job, id allocation.ShapeID, places int32) string {
 			each += amount
 		}
 	}
-	free := "were free for it"
+	free, offered := "were free for it", func(n allocation.NodeID) allocation.Amounts { return l.cluster.Nodes[n].Free }
 	if reason := j.decision.Why.Reason; reason == "LargerThanCluster" || reason == "NoNode" {
-		free = "were in the cluster, on nodes that it may use"
+		free, offered = "were in the cluster, on nodes that it may use", func(n allocation.NodeID) allocation.Amounts { return l.cluster.Nodes[n].Capacity }
 	}
-	if len(devices) == 0 {
-		return fmt.Sprintf("room for %s (%s each) %s", count(places, "more worker"), l.share(id), free)
+	short := l.cluster.Scarce(id, offered)
+	if len(devices) == 0 || len(short) > 0 {
+		text := fmt.Sprintf("room for %s (%s each) %s", count(places, "more worker"), l.share(id), free)
+		if len(devices) > 0 {
+			text += fmt.Sprintf(": %s %s short, where devices are left", list(short), are(len(short)))
+		}
+		return text
 	}
 	text := fmt.Sprintf("%s %s", list(devices), free)
 	if each > 1 {

@@ -241,6 +241,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		Durable:            record.FromStatus(p.Job),
 		Storage:            p.storage(),
 		Copies:             value(spec.Checkpoint.Copies),
+		Sharded:            value(p.Job.Status.Checkpoint.Size.Shards) > 0,
 	}
 	if spec.Strategy() == v1alpha1.ResizeRestart {
 		expected.Strategy = rendezvous.Restart

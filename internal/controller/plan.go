@@ -111,6 +111,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.plan.Elastic.ParkingSince = time.Time{}
 	}
 	p.measureState()
+	p.unboundVolumes()
 	switch {
 	case state.World.Deposed:
 		return Plan{Status: *state.Job.Status.DeepCopy(), Elastic: state.Memory.Elastic}

@@ -115,9 +115,9 @@ func inScope(scope corev1.ScopedResourceSelectorRequirement, pod *corev1.Pod) (m
 	case corev1.ResourceQuotaScopeNotTerminating:
 		return pod.Spec.ActiveDeadlineSeconds == nil, true
 	case corev1.ResourceQuotaScopeBestEffort:
-		return false, true // the container that installs the agent asks for CPU and memory
+		return fleet.BestEffort(pod), true
 	case corev1.ResourceQuotaScopeNotBestEffort:
-		return true, true
+		return !fleet.BestEffort(pod), true
 	default:
 		return false, false
 	}

@@ -82,6 +82,38 @@ func TestQuotasWithScopes(t *testing.T) {
 	}
 }
 
+// Where the agent comes as a volume, no container of the operator's own asks for CPU or memory: a template that asks for devices
+// alone makes pods that only quotas of best effort count.
+func TestQuotasOfBestEffortWithTheAgentInAVolume(t *testing.T) {
+	withVolume := settings
+	withVolume.ImageVolume = true
+	asks := func(requests corev1.ResourceList) *corev1.Pod {
+		return newPod(jobWith(func(job *v1alpha1.TrainingJob) {
+			job.Spec.Resize.Strategy = v1alpha1.ResizeRestart
+			containers := job.Spec.Workers.Template.Spec.Containers
+			for i := range containers {
+				containers[i].Resources = corev1.ResourceRequirements{Requests: requests, Limits: requests}
+			}
+		}), withVolume, 1, 0)
+	}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		best bool
+	}{
+		"devices alone": {asks(corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}), true},
+		"CPUs":          {asks(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}), false},
+	} {
+		for kind, concerned := range map[corev1.ResourceQuotaScope]bool{
+			corev1.ResourceQuotaScopeBestEffort: c.best, corev1.ResourceQuotaScopeNotBestEffort: !c.best,
+		} {
+			quotas := []corev1.ResourceQuota{quotaOf("1", "0", scope(kind, corev1.ScopeSelectorOpExists))}
+			if got := quotaShortage(quotas, c.pod, 2) != ""; got != concerned {
+				t.Errorf("%s: a quota of scope %s stands in the way: %v", name, kind, got)
+			}
+		}
+	}
+}
+
 func TestWhichRefusalsAreForgiven(t *testing.T) {
 	named := func(name string, age time.Duration) *v1alpha1.TrainingJob {
 		return jobWith(func(job *v1alpha1.TrainingJob) {

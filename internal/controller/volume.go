@@ -38,8 +38,11 @@ func volumeSize(job *v1alpha1.TrainingJob, settings PodSettings) resource.Quanti
 	if chosen, ok := job.Spec.Checkpoint.Memory.Quantity(); ok {
 		return chosen
 	}
-	size := max(unknownMemory, wantedVolume(job, &job.Status.Checkpoint.Size))
-	return *resource.NewQuantity(min(size, settings.mostMemory()), resource.BinarySI)
+	size := min(max(unknownMemory, wantedVolume(job, &job.Status.Checkpoint.Size)), settings.mostMemory())
+	if bound := value(job.Status.Checkpoint.Size.VolumeAtMost); bound > 0 {
+		size = min(size, bound)
+	}
+	return *resource.NewQuantity(size, resource.BinarySI)
 }
 
 // isUnknown says whether volumes are made that go by nothing that was measured, nor by the user's choice.
@@ -58,7 +61,7 @@ func (s PodSettings) mostMemory() int64 {
 // wantedVolume is how large volumes should be for a state of that size, in bytes; 0 when nobody has measured it.
 func wantedVolume(job *v1alpha1.TrainingJob, measured *v1alpha1.StateSize) int64 {
 	count := func(bytes *int64) uint64 { return uint64(max(0, value(bytes))) }
-	size := share.Size{State: count(measured.State), Own: count(measured.Own), Written: count(measured.Written)}
+	size := share.Size{State: count(measured.State), Own: count(measured.Own), Shards: count(measured.Shards), Written: count(measured.Written)}
 	return int64(size.Volume(int(value(job.Spec.Workers.Min)), int(value(job.Spec.Checkpoint.Copies)), uploaderAt(&job.Spec) != ""))
 }
 
@@ -107,12 +110,18 @@ func (p *planner) measureState() {
 		return
 	}
 	known := &p.plan.Status.Checkpoint.Size
+	p.rememberVolume(known)
 	before := value(known.State)
 	if known.State == nil || grows(before, seen.State) {
 		known.State = ptr.To(int64(seen.State))
 	}
-	if known.Own == nil || !grows(int64(seen.State), uint64(max(0, before))) && apart(value(known.Own), int64(seen.Own)) {
-		known.Own = ptr.To(int64(seen.Own)) // it belongs to the largest state
+	if largest := !grows(int64(seen.State), uint64(max(0, before))); largest { // they belong to that
+		if known.Own == nil || apart(value(known.Own), int64(seen.Own)) {
+			known.Own = ptr.To(int64(seen.Own))
+		}
+		if apart(value(known.Shards), int64(seen.Shards)) {
+			known.Shards = ptr.To(int64(seen.Shards))
+		}
 	}
 	if seen.Written > 0 && grows(value(known.Written), seen.Written) {
 		known.Written = ptr.To(int64(seen.Written))
@@ -142,6 +151,11 @@ func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
 	if !p.rendezvousKnows() || !hasVolume(&p.Job.Spec) {
 		return nil, 0
 	}
+	nodes := map[string]bool{}
+	for _, pod := range pods {
+		nodes[pod.Spec.NodeName] = true
+	}
+	copies := min(int(value(p.Job.Spec.Checkpoint.Copies)), len(nodes))
 	for _, pod := range pods {
 		seen := p.member(pod)
 		size := volumeOf(pod)
@@ -155,7 +169,9 @@ func (p *planner) cramped(pods []*corev1.Pod) (found []cramped, measured int) {
 		}
 		measured++
 		if seen.Written > 0 {
-			one.needs = max(one.needs, int64(share.Room(seen.Written, p.World.Size.State, uploaderAt(&p.Job.Spec) != "")))
+			size := p.World.Size
+			size.Written = seen.Written
+			one.needs = max(one.needs, int64(size.Room(copies, uploaderAt(&p.Job.Spec) != "")))
 		}
 		if one.size < one.needs {
 			found = append(found, one)
@@ -230,7 +246,11 @@ func (p *planner) larger(found []cramped) string {
 		again = "without a spec.checkpoint.storage it begins at step 0 then"
 	}
 	_, chosen := p.Job.Spec.Checkpoint.Memory.Quantity()
+	bound := value(p.Job.Status.Checkpoint.Size.VolumeAtMost)
 	switch most := p.settings.mostMemory(); {
+	case bound > 0 && !chosen:
+		return fmt.Sprintf("workers with %s had no place in the cluster, so those of this attempt are made with %s. Once its nodes have more memory, "+
+			"suspend the job and resume it; %s", bytesOf(wanted), bytesOf(bound), again)
 	case chosen:
 		return fmt.Sprintf("spec.checkpoint.memory: %s would do, or auto. Suspend the job to change it; %s", bytesOf(wanted), again)
 	case wanted > most:

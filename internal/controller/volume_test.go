@@ -28,6 +28,11 @@ func measured(state, own, written int64) func(*v1alpha1.TrainingJob) {
 	}
 }
 
+// inShards has the state that was seen be in shards.
+func inShards(job *v1alpha1.TrainingJob) {
+	job.Status.Checkpoint.Size.Shards = job.Status.Checkpoint.Size.State
+}
+
 func TestVolumesAreAsLargeAsTheStateNeeds(t *testing.T) {
 	unknown := func(job *v1alpha1.TrainingJob) { job.Spec.Checkpoint.Memory = "" }
 	set := func(memory v1alpha1.MemorySize) func(*v1alpha1.TrainingJob) {
@@ -50,6 +55,8 @@ func TestVolumesAreAsLargeAsTheStateNeeds(t *testing.T) {
 		"shares of the fewest workers":           {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), atLeast(4)}, want: "1632Mi"},
 		"auto, said aloud":                       {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), atLeast(4), set("auto")}, want: "1632Mi"},
 		"a worker was seen to write more":        {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, gib), atLeast(4)}, want: "3264Mi"},
+		"shards, and the copies of others'":      {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), inShards, atLeast(4)}, want: "1904Mi"},
+		"shards, which one worker brings back":   {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), inShards, withStorage, set("auto"), atLeast(4)}, want: "2448Mi"},
 		"a storage needs more":                   {changes: []func(*v1alpha1.TrainingJob){measured(gib, 0, 0), atLeast(4), withStorage, set("auto")}, want: "2176Mi"},
 		"a small state may grow":                 {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, want: "512Mi"},
 		"a small state, and less is allowed":     {changes: []func(*v1alpha1.TrainingJob){measured(mib, mib, mib)}, most: 100 * mib, want: "100Mi"},
@@ -364,6 +371,41 @@ func TestAVolumeThatIsTooSmallIsTold(t *testing.T) {
 			state.Job.Spec.Suspend, state.Pods, state.World = ptr.To(true), nil, rendezvous.Observation{}
 			if is := fits(NewPlan(state, settings)); is != nil {
 				t.Errorf("without workers it is %+v", is)
+			}
+		})
+	}
+}
+
+// Where each worker has its own shard of the state it keeps copies of those of others, on as many nodes as there are.
+func TestAVolumeOfShards(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*State)
+		needs  string
+	}{
+		"two copies":               {func(*State) {}, "needs 7Gi"},
+		"more copies than nodes":   {func(s *State) { s.Job.Spec.Checkpoint.Copies = ptr.To[int32](4) }, "needs 7Gi"},
+		"both workers on one node": {func(s *State) { s.Pods[1].Spec.NodeName = s.Pods[0].Spec.NodeName }, "needs 5Gi"},
+		"one copy":                 {func(s *State) { s.Job.Spec.Checkpoint.Copies = ptr.To[int32](1) }, "needs 5Gi"},
+		"with a storage":           {func(s *State) { withStorage(s.Job); s.Job.Spec.Checkpoint.Memory = "auto" }, "needs 8Gi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := grown(gib, func(job *v1alpha1.TrainingJob) {
+				job.Status.World.StartedAt = ptr.To(metav1.NewTime(now.Add(-time.Hour)))
+			})
+			state.World.Size = share.Size{State: 2 * gib, Shards: 2 * gib, Written: gib}
+			state.Pods[0].Spec.NodeName, state.Pods[1].Spec.NodeName = "n0", "n1"
+			row.change(state)
+			plan := look(state)
+			if size := plan.Status.Checkpoint.Size; value(size.Shards) != 2*gib || value(size.State) != 2*gib {
+				t.Errorf("the size is %d, of it %d in shards", value(size.State), value(size.Shards))
+			}
+			if is := fits(plan); is == nil || is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, row.needs) {
+				t.Errorf("the condition is %+v, want %s", is, row.needs)
+			}
+			// So does whoever leads next, before any world has told of its state.
+			state.follow(plan)
+			if expect := look(state).Actions.Expect; expect == nil || !expect.Sharded {
+				t.Errorf("what is expected is %+v", expect)
 			}
 		})
 	}

@@ -270,9 +270,9 @@ func inScope(requirement corev1.ScopedResourceSelectorRequirement, object *corev
 	case corev1.ResourceQuotaScopeNotTerminating:
 		return !endsByItself(object)
 	case corev1.ResourceQuotaScopeBestEffort:
-		return bestEffort(object)
+		return BestEffort(object)
 	case corev1.ResourceQuotaScopeNotBestEffort:
-		return !bestEffort(object)
+		return !BestEffort(object)
 	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
 		return crossesNamespaces(object.Spec.Affinity)
 	case corev1.ResourceQuotaScopePriorityClass:
@@ -302,8 +302,8 @@ func endsByItself(object *corev1.Pod) bool {
 	return object.Spec.ActiveDeadlineSeconds != nil && *object.Spec.ActiveDeadlineSeconds >= 0
 }
 
-// bestEffort says whether no container asks for any CPU or memory.
-func bestEffort(object *corev1.Pod) bool {
+// BestEffort says whether no container asks for any CPU or memory.
+func BestEffort(object *corev1.Pod) bool {
 	asks := func(r *corev1.ResourceRequirements) bool {
 		for _, list := range []corev1.ResourceList{r.Requests, r.Limits} {
 			for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {

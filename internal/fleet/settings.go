@@ -114,6 +114,12 @@ func ParseSettings(text []byte) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
+	var values struct {
+		Fleet map[string]any `json:"fleet"`
+	}
+	if json.UnmarshalCaseSensitivePreserveInts(object, &values) == nil && values.Fleet != nil {
+		wrong = append(wrong, errors.New("these look like values of the chart: give only what stands below fleet, without that word"))
+	}
 	for _, d := range []struct {
 		name                  string
 		field                 **metav1.Duration

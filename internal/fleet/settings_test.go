@@ -14,6 +14,7 @@ func TestSettings(t *testing.T) {
 		{"all", "minRuntime: 0s\nreclaimTimeout: 5s\nbackfill: 1h\ncoolDown: 30s\nfirstRegrow: 2s\nlastRegrow: 1m\ncapacity: Autoscaled\n" +
 			"deviceTypeLabels: [example.com/kind]\ndefaultNamespace: {weight: 3}\nnamespaces: {team: {weight: 5, headRoom: 10, allowNever: false, allowEvict: true}}", ""},
 		{"a field that is not there", "minRunTime: 5s", `unknown field "minRunTime"`},
+		{"values of the chart", "fleet: {minRuntime: 5s}", "give only what stands below fleet"},
 		{"one of a namespace", "namespaces: {team: {wait: 5}}", `unknown field "namespaces.team.wait"`},
 		{"twice", "backfill: 1m\nbackfill: 2m", "backfill"},
 		{"no duration", "coolDown: soon", "soon"},

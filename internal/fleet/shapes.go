@@ -82,7 +82,7 @@ func shapeKey(pod *corev1.Pod, unmodelled string) string {
 		Scopes                       [3]bool
 	}{
 		reachKey(pod), pod.Namespace, unmodelled, requests(pod), Demand(pod), pod.Spec.PriorityClassName,
-		[3]bool{pod.Spec.ActiveDeadlineSeconds != nil, bestEffort(pod), crossesNamespaces(pod.Spec.Affinity)},
+		[3]bool{pod.Spec.ActiveDeadlineSeconds != nil, BestEffort(pod), crossesNamespaces(pod.Spec.Affinity)},
 	})
 	if err != nil {
 		return "" // maps of quantities: there is no error

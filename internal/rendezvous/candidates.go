@@ -69,7 +69,7 @@ func (m *Machine) legalSize(available int32) int32 {
 // mostWorkers bounds a world. Of a state in shards nobody could write a snapshot in a larger one than that; where it may not be so
 // small, it is as small as it may be.
 func (m *Machine) mostWorkers() int32 {
-	if !m.cut && !m.sharded() {
+	if cut := m.cut || m.gang.Sharded && !m.cutKnown; !cut && !m.sharded() {
 		return MaxWorkers
 	}
 	most := max(share.MostShards/max(m.gang.ProcessesPerWorker, 1), m.gang.Minimum, 1)

@@ -2,8 +2,11 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // throng is a job of so many workers on nodes of eight, whose world trains, with a standby beside it.
@@ -53,6 +56,51 @@ func (c *throng) report(term uint64, p Process) {
 			report.Processes = append(report.Processes, p)
 		}
 		c.Absorb(c.now, AgentReported{UID: uid, Report: report})
+	}
+}
+
+// restore has a world of all of them begin with a snapshot in parts, each of which is with two or with everybody: nobody has a
+// state of its own left.
+func (c *throng) restore(tb testing.TB, everybody bool) {
+	w := c.world
+	for _, mem := range c.members {
+		mem.parts = true
+	}
+	for rank, uid := range w.ranks.uids {
+		mem := c.members[uid]
+		mem.endpoint.Address, mem.want.Node = fmt.Sprintf("10.%d.%d.1", rank/256, rank%256), fmt.Sprintf("node-%d", rank/8)
+	}
+	staging := c.stagings(w.ranks.uids, &w.record)
+	c.breakWorld(c.now, &recovery{reason: ReasonWorkerLost, judged: true, planned: true})
+	c.report(1, Process{Elastic: true, Entered: 2, Done: 1, Waiting: WaitingAborted})
+	for rank, uid := range w.ranks.uids {
+		part := func(key share.Key) {
+			key.Of, key.Layout = share.Most, "0123456789abcdef"
+			s := Snapshot{Round: w.record.Round, Step: 1, Bytes: 1 << 20, Part: key.String()}
+			s.Hash[0], s.Hash[1] = byte(key.Index), byte(key.Index>>8)
+			mem := c.members[uid]
+			mem.report.Snapshots = append(mem.report.Snapshots, s)
+		}
+		if len(staging[rank].Shares) > 0 {
+			part(share.Key{Rank: true, Index: rank})
+		}
+		for i := range share.Most {
+			if everybody || slices.Contains(staging[rank].Shares, i) {
+				part(share.Key{Index: i})
+			}
+		}
+	}
+	for range 3 {
+		if c.Handle(c.now, TimePassed{}); c.writing != nil {
+			c.confirm()
+		}
+	}
+	if c.world == w || len(c.world.parts) == 0 || len(c.world.live) > 0 {
+		tb.Fatalf("the world does not begin with a snapshot in parts: %s, %s", c.State(), c.fatal)
+	}
+	for rank, uid := range c.world.ranks.uids {
+		mem := c.members[uid]
+		mem.report.Round, mem.report.Digest, mem.report.WorkerRank = c.world.record.Round, c.world.record.MembersDigest, uint32(rank)
 	}
 }
 
@@ -197,5 +245,48 @@ func BenchmarkEvent(b *testing.B) {
 				c.Handle(c.now, TimePassed{})
 			}
 		})
+	}
+}
+
+// What a member is told of the snapshot that its world begins with takes no more memory in a large world than in a small one, and little
+// once nobody needs a ticket any more: it is said with each report.
+func TestDirectivesCostWhatTheySay(t *testing.T) {
+	var allocs []float64
+	for _, members := range []int{100, 1000} {
+		c := newThrong(t, members, 1)
+		c.restore(t, true)
+		c.report(1, Process{Elastic: true, ProgramPhase: phaseStep, Entered: 3, Done: 2})
+		uid := c.world.ranks.uids[members-1]
+		if d, ok := c.Directive(uid); !ok || len(d.World.Parts) != share.Most+1 || len(d.World.Holders) < maxHoldersOfPart || d.World.Holders[0].Ticket != nil {
+			t.Fatalf("it is told of %d parts and of %d holders", len(d.World.Parts), len(d.World.Holders))
+		}
+		allocs = append(allocs, testing.AllocsPerRun(100, func() { _, _ = c.Directive(uid) }))
+	}
+	if allocs[0] > 50 || allocs[1] > allocs[0] {
+		t.Errorf("in worlds of 100 and of 1000 a directive takes %v allocations", allocs)
+	}
+}
+
+// BenchmarkDirective is what it costs to say what a member should do, which is said with each report, in a world that begins with a
+// snapshot in parts.
+func BenchmarkDirective(b *testing.B) {
+	for _, members := range []int{100, 1000, MaxWorkers} {
+		for _, everybody := range []bool{false, true} {
+			for _, begun := range []bool{false, true} {
+				b.Run(fmt.Sprintf("%d/everybody=%t/begun=%t", members, everybody, begun), func(b *testing.B) {
+					c := newThrong(b, members, 1)
+					if c.restore(b, everybody); begun {
+						c.report(1, Process{Elastic: true, ProgramPhase: phaseStep, Entered: 3, Done: 2})
+					}
+					b.ReportAllocs()
+					b.ResetTimer()
+					for i := range b.N {
+						if _, ok := c.Directive(c.world.ranks.uids[i%members]); !ok {
+							b.Fatal("nothing is said")
+						}
+					}
+				})
+			}
+		}
 	}
 }

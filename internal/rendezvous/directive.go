@@ -98,14 +98,15 @@ func (m *Machine) place(uid string, rank int32) *Place {
 	default:
 		p.Writer = false // others have all shares: nobody writes a large state whole besides
 	}
-	if w.adopted || m.gang.Strategy == Restart || w.live[uid] && !inShards(w.parts) {
+	if w.adopted || m.gang.Strategy == Restart || w.live[uid] && !w.supplied().sharded {
 		return p
 	}
 	p.Restore, p.Snapshot = !w.live[uid], w.snapshot
 	if w.snapshot != nil {
-		p.Parts = neededBy(rank, w.parts)
-		p.Holders = m.suppliers(uid, *w.snapshot, p.Parts, holdersFor(rank, p.Parts, w.holders), !m.hasBegun())
-		p.Peers = m.suppliers(uid, *w.snapshot, p.Parts, m.peersFor(rank, w.ranks, w.receivers, w.parts, w.holders), !m.hasBegun())
+		told, admitted := w.supplied(), !m.hasBegun()
+		p.Parts = told.neededBy(rank, told.whole)
+		p.Holders = m.supply(uid, *w.snapshot, told.holdersFor(rank, told.whole), admitted)
+		p.Peers = m.supply(uid, *w.snapshot, m.peersFor(rank, w.ranks, w.receivers, told, told.whole), admitted)
 	}
 	return p
 }
@@ -121,9 +122,11 @@ func (m *Machine) prefetch(uid string) *prefetch {
 		return nil
 	}
 	// Which shards it gets its programs say once they are in that world.
-	w, parts := m.writing, withoutShards(neededBy(rank, m.writing.parts))
-	holders, peers := holdersFor(rank, parts, w.holders), m.peersFor(rank, w.ranks, w.receivers, w.parts, w.holders)
-	return &prefetch{*p.snapshot, parts, m.suppliers(uid, *p.snapshot, parts, holders, true), m.suppliers(uid, *p.snapshot, parts, peers, true)}
+	w, told := m.writing, m.writing.told
+	holders, peers := told.holdersFor(rank, told.ahead), m.peersFor(rank, w.ranks, w.receivers, told, told.ahead)
+	return &prefetch{
+		*p.snapshot, told.neededBy(rank, told.ahead), m.supply(uid, *p.snapshot, holders, true), m.supply(uid, *p.snapshot, peers, true),
+	}
 }
 
 // holdersFor are those that the worker with a rank asks for a snapshot, in this order. Of one in parts they are as many as

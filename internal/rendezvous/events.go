@@ -107,6 +107,8 @@ type Report struct {
 	SnapshotTrouble string
 	// Size is how large the state of its programs was when it was last measured, and what it has written of it in round.
 	Size share.Size
+	// Uncopied is why the last try to make the copies that it was told to make has come to nothing; the zero value where none has.
+	Uncopied Uncopied
 	// Restored is what has come of the newest restore; the zero value while nothing has.
 	Restored Restored
 	// Stays is true of an agent that goes on when its programs fail, and starts them anew when it is told so. Restarts is
@@ -121,6 +123,12 @@ type Unreached struct {
 	Address string
 	Serves  Server
 	Why     string
+}
+
+// Uncopied is why a worker could not get copies of a state.
+type Uncopied struct {
+	Round, Step uint64
+	Why         string
 }
 
 // Failure is how the programs of a worker failed in a world, of which it makes no further step; the zero value for none.

@@ -34,6 +34,8 @@ func (m *Machine) consider(now time.Time) {
 		// Others may come in time.
 	case now.Before(m.nextTry) && (m.unwritten || w.by.IsZero() || w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin):
 		// The last try has come to nothing.
+	case m.detainsAnybody() && (w.by.IsZero() || w.by.Sub(now) > m.gang.BarrierTimeout+leaveMargin):
+		// The next world would let those go who have left this one, and a loss could take along what is left then.
 	case !w.leave && !m.windowOver(now, len(w.members)):
 	case m.gang.Strategy == Restart && !m.canWrite(now, w):
 		m.tried = m.writing == nil

@@ -27,10 +27,13 @@ const (
 // renew makes another hold when it is time for it. A leader that has yet to find out which world there is
 // renews as well, as long as that may take.
 func (m *Machine) renew(now time.Time) {
-	if m.since.IsZero() || m.world == nil && !m.adopting(now) {
+	if m.since.IsZero() {
 		return
 	}
-	m.hold = max(m.hold, uint64(max(now.Sub(m.since), 0)/renewEvery)+1)
+	// Whether there is a world to find out about takes a look at all members: that is for the next hold, not for each report.
+	if next := uint64(max(now.Sub(m.since), 0)/renewEvery) + 1; next > m.hold && (m.world != nil || m.adopting(now)) {
+		m.hold = next
+	}
 }
 
 // oldestHold is when the oldest hold was given that keeps a process of the world standing, of those that are not

@@ -166,8 +166,8 @@ type Machine struct {
 	// nothing.
 	copying  *copying
 	uncopied bool
-	// cut is true when the last world that had begun had its state in shards, also in the attempt before.
-	cut bool
+	// cut is true when the last world that had formed had its state in shards, also in the attempt before; cutKnown once one had.
+	cut, cutKnown bool
 	// differing are the groups of holders whose shares were seen to differ; differ says so of the last one in a sentence.
 	differing []string
 	differ    string
@@ -194,6 +194,7 @@ type pendingWrite struct {
 	// holders have the snapshot of the plan, which is made of parts.
 	holders []holding
 	parts   []Snapshot
+	told    *supply
 	// receivers are the ranks of those who have to get some of it.
 	receivers []int32
 	// overtaken is true when the gang has changed since.
@@ -233,6 +234,7 @@ type world struct {
 	snapshot *Snapshot
 	parts    []Snapshot
 	holders  []holding
+	told     *supply
 	// receivers are the ranks of those others who have to get some of it.
 	receivers []int32
 	// staging is what the member of each rank writes of a snapshot; nil where writers write all of it.
@@ -276,6 +278,14 @@ type parting struct {
 	well, over bool
 	// entered is the last world that it was counted in.
 	entered uint64
+}
+
+// supplied is the snapshot that it begins with, sorted.
+func (w *world) supplied() *supply {
+	if w.told == nil {
+		w.told = newSupply(w.parts, w.holders)
+	}
+	return w.told
 }
 
 func (w *world) formed() bool { return w.entered >= len(w.ranks.uids) }

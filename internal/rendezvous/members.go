@@ -247,6 +247,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	}
 	stored := mem.report.storage() != r.storage() || !slices.Equal(mem.report.Put, r.Put)
 	snapshots := mem.report.Snapshots
+	m.hearCopies(mem.report.Uncopied, r.Uncopied)
 	m.hearSize(mem.report.Size, r.Size)
 	mem.report, mem.lastSeen = r, now
 	if r.MasterPort > 0 {

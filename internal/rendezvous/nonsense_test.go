@@ -329,6 +329,7 @@ func (h *hostile) mutateSnapshots(r *Report) {
 	}
 	r.SnapshotError = rapid.SampledFrom([]string{"", "full"}).Draw(h.t, "error")
 	r.UploadError, r.SnapshotTrouble = r.SnapshotError, r.SnapshotError
+	r.Uncopied = Uncopied{r.Round, uint64(h.upTo("uncopied", 4)), r.SnapshotError}
 	if len(r.Snapshots) > 0 && h.either("durable") {
 		r.Durable = Durable{r.Snapshots[0], "path"}
 	}

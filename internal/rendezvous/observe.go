@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -42,7 +43,7 @@ func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 		Silent: mem.silent, CutOff: mem.cutOff && !m.isLost(mem), FailedAt: mem.failedAt, Fault: mem.fault(),
 		Terminating: mem.report.Terminating, WorkerRank: -1, WasIn: mem.entered > 0,
 		Standby: !mem.leaving() && m.isStandby(uid, mem), LostIn: mem.countedIn, Stays: m.stays(uid, mem), FellAt: mem.fellAt,
-		Written: mem.report.Size.Written, SnapshotTrouble: mem.report.SnapshotTrouble,
+		Written: mem.report.Size.Written, SnapshotTrouble: cmp.Or(mem.report.SnapshotTrouble, mem.report.Uncopied.Why),
 	}
 	seen.Exited, seen.ExitCode = mem.exited()
 	if mem.isAside() && !m.isLost(mem) && !mem.gone {
@@ -57,7 +58,7 @@ func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 		if seen.WorkerRank >= 0 && mem.countedIn < m.world.record.Round {
 			seen.LostIn = 0 // it has come back before anybody gave it up
 		}
-		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.Round > 0)
+		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.Round > 0) && !m.detains(mem)
 	}
 	return seen
 }

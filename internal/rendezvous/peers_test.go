@@ -78,7 +78,7 @@ func TestPeers(t *testing.T) {
 	}
 	m.members["p02"].serves.Port = 0 // an agent that gives nothing
 	ranks := newRankTable(uids)
-	addresses := func(some []holding) (all []string) {
+	addresses := func(some []source) (all []string) {
 		for i := range some {
 			all = append(all, some[i].Address)
 		}
@@ -86,14 +86,15 @@ func TestPeers(t *testing.T) {
 	}
 	live := map[string]bool{"p01": true}
 	holders := []holding{{holder: m.members["p00"].holder()}}
-	receivers := m.receiversOf(ranks, live, nil, holders)
+	told := newSupply(nil, holders)
+	receivers := m.receiversOf(ranks, live, told)
 	if want := []int32{3, 4, 5, 6, 7, 8, 9, 10, 11}; !slices.Equal(receivers, want) {
 		t.Errorf("it is got by %v, want %v", receivers, want)
 	}
-	if got, want := addresses(m.peersFor(10, ranks, receivers, nil, holders)), []string{"p11", "p03", "p04", "p05", "p06", "p07", "p08", "p09"}; !slices.Equal(got, want) {
+	if got, want := addresses(m.peersFor(10, ranks, receivers, told, told.whole)), []string{"p11", "p03", "p04", "p05", "p06", "p07", "p08", "p09"}; !slices.Equal(got, want) {
 		t.Errorf("the peers of rank 10 are %v, want %v", got, want)
 	}
-	if got := m.peersFor(3, ranks, []int32{3}, nil, holders); got != nil {
+	if got := m.peersFor(3, ranks, []int32{3}, told, told.whole); got != nil {
 		t.Errorf("who is alone has the peers %v", got)
 	}
 
@@ -106,16 +107,17 @@ func TestPeers(t *testing.T) {
 		{m.members["p00"].holder(), []Snapshot{parts[0], parts[2]}},
 		{m.members["p01"].holder(), []Snapshot{parts[1], parts[3]}},
 	}
-	receivers = m.receiversOf(ranks, nil, parts, holders)
+	told = newSupply(parts, holders)
+	receivers = m.receiversOf(ranks, nil, told)
 	if !slices.Equal(receivers, []int32{0, 1}) {
 		t.Fatalf("parts are got by %v", receivers)
 	}
-	peers := m.peersFor(0, ranks, receivers, parts, holders)
-	if len(peers) != 1 || peers[0].Address != "p01" || !slices.Equal(peers[0].parts, parts[2:3]) {
+	peers := m.peersFor(0, ranks, receivers, told, told.whole)
+	if len(peers) != 1 || peers[0].Address != "p01" || !slices.Equal(peers[0].parts, []uint32{1}) {
 		t.Errorf("the peers of rank 0 are %+v", peers)
 	}
 	holders[0].parts = []Snapshot{parts[0], parts[2], parts[3]}
-	if receivers = m.receiversOf(ranks, nil, parts, holders); !slices.Equal(receivers, []int32{1}) {
+	if receivers = m.receiversOf(ranks, nil, newSupply(parts, holders)); !slices.Equal(receivers, []int32{1}) {
 		t.Errorf("who has all that it needs gets it: %v", receivers)
 	}
 }

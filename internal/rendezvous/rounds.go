@@ -82,7 +82,8 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 	}
 	if p.snapshot != nil {
 		m.writing.holders, m.writing.parts = m.holdersOf(*p.snapshot)
-		m.writing.receivers = m.receiversOf(ranks, p.live, m.writing.parts, m.writing.holders)
+		m.writing.told = newSupply(m.writing.parts, m.writing.holders)
+		m.writing.receivers = m.receiversOf(ranks, p.live, m.writing.told)
 		m.out.Publish = true // to be fetched ahead
 	}
 }
@@ -185,7 +186,7 @@ func (m *Machine) publish(now time.Time, done *pendingWrite) {
 	}
 	if p.snapshot != nil {
 		next.holders, next.parts = m.holdersOf(*p.snapshot)
-		next.receivers = m.receiversOf(next.ranks, p.live, next.parts, next.holders)
+		next.receivers = m.receiversOf(next.ranks, p.live, next.supplied())
 	}
 	next.staging, next.copies = m.stagings(done.ranks.uids, &m.base), m.copiesAsked()
 	if p.change != nil || p.broken != nil && p.broken.planned {

@@ -53,6 +53,8 @@ type Gang struct {
 	HangTimeout time.Duration
 	// MayRestart is true while a failure of the program does not end the job: its worker stays then.
 	MayRestart bool
+	// Sharded is true when an earlier world of the job had its state in shards, as far as the controller knows.
+	Sharded bool
 	// Copies is on how many nodes each share of a snapshot should be, where there are as many; 0 means 2.
 	Copies int32
 	// Storage says what is to be done about the job's storage; nil when it has none.
@@ -331,7 +333,7 @@ type MemberObservation struct {
 	// Standby is true when it could enter a world at once.
 	Standby bool
 	// Out is true when it was in a world of this attempt, is leaving, and the world goes on without
-	// it: its pod can be deleted.
+	// it, and without what it holds: its pod can be deleted.
 	Out bool
 	// WasIn is true once this leader has counted it in a world, whatever became of that.
 	WasIn bool
@@ -367,7 +369,8 @@ type MemberObservation struct {
 	Fault string
 	// Written is how much it has written of the last snapshot of its world, or has tried to; 0 for none.
 	Written uint64
-	// SnapshotTrouble is why its last snapshot could not be taken, in its own words; empty where it could.
+	// SnapshotTrouble is why its last snapshot could not be taken, or why it has no copies of what others have alone, in its own words;
+	// empty where it could.
 	SnapshotTrouble string
 	// Terminating is true when its agent has received SIGTERM.
 	Terminating bool

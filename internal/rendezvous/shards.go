@@ -19,8 +19,9 @@ const copyTimeout = 10 * time.Minute
 type copying struct {
 	Snapshot
 	since time.Time
-	// orders are the parts that each member is to get, by its uid.
+	// orders are the parts that each member is to get, by its uid; failed are those who have said that they cannot.
 	orders map[string][]Snapshot
+	failed map[string]bool
 	// members are those of whom the orders were made: who is lost gets none, and gives none.
 	members int
 }
@@ -44,11 +45,6 @@ func (m *Machine) sharded() bool {
 // inShards says whether a state in these parts is in shards.
 func inShards(parts []Snapshot) bool {
 	return slices.ContainsFunc(parts, func(p Snapshot) bool { return share.IsShard(p.Part) })
-}
-
-// withoutShards are the other parts.
-func withoutShards(parts []Snapshot) []Snapshot {
-	return slices.DeleteFunc(slices.Clone(parts), func(p Snapshot) bool { return share.IsShard(p.Part) })
 }
 
 // allRanks is the group of all members of the world, where each has to write its own shard; nil where they have none, or one is
@@ -92,7 +88,7 @@ func (m *Machine) awaitsShards(now time.Time, step uint64) bool {
 // copyShards has copies made of the newest state in shards, once those of the one before are there.
 func (m *Machine) copyShards(now time.Time) {
 	if m.world.formed() {
-		m.cut = m.sharded()
+		m.cut, m.cutKnown = m.sharded(), true
 	}
 	if !m.sharded() || !m.world.formed() || !m.hasBegun() {
 		m.stopCopying()
@@ -111,7 +107,7 @@ func (m *Machine) copyShards(now time.Time) {
 			m.uncopied = true
 			m.noteCopied(c, &at)
 			m.letLeaversGo()
-		case c.members != m.reachable():
+		case m.hearUncopied(c) || c.members != m.reachable():
 			m.order(c, &at)
 			return
 		default:
@@ -121,12 +117,36 @@ func (m *Machine) copyShards(now time.Time) {
 	}
 	if newest, ok := m.newestSnapshot(); ok {
 		if at, held := m.stateOf(newest); held && inShards(at.parts) && m.copiesIn(&at) < m.copiesPossible() {
-			m.copying = &copying{Snapshot: newest, since: now}
+			m.copying = &copying{Snapshot: newest, since: now, failed: map[string]bool{}}
 			m.order(m.copying, &at)
 			return
 		}
 	}
 	m.letLeaversGo()
+}
+
+// hearCopies has somebody look at once when a member says that it cannot get its copies, or why not.
+func (m *Machine) hearCopies(before, now Uncopied) {
+	if before != now {
+		m.look = true
+	}
+}
+
+// hearUncopied says whether somebody has said, who had not before, that it cannot get what it was told to get: others are to, where
+// there are some.
+func (m *Machine) hearUncopied(c *copying) bool {
+	news := false
+	for _, uid := range sortedKeys(c.orders) {
+		mem := m.members[uid]
+		if mem == nil || c.failed[uid] || len(c.orders[uid]) == 0 {
+			continue
+		}
+		if said := mem.report.Uncopied; said.Why != "" && said.Round == c.Round && said.Step == c.Step {
+			c.failed[uid], mem.copyless, news = true, true, true
+			m.note(notedDoubted, "%s cannot get copies of the shards of step %d: %s", mem.want.Name, c.Step, brief(said.Why))
+		}
+	}
+	return news
 }
 
 // noteCopied notes who has made the copies that it was to make, and who has not.
@@ -164,7 +184,7 @@ func (m *Machine) copiesIn(s *state) int {
 // letLeaversGo lets those go who are in the world no more, and were kept for what they hold of its state.
 func (m *Machine) letLeaversGo() {
 	if !m.world.letsGo {
-		m.world.letsGo, m.out.Publish = true, true
+		m.world.letsGo, m.out.Publish, m.out.Changed = true, true, true
 	}
 }
 
@@ -182,7 +202,7 @@ func (m *Machine) watchLeavers(now time.Time) {
 	}
 	for uid, mem := range m.members {
 		if by := mem.want.LeaveBy; w.ranks.rank(uid) < 0 && !mem.mustGo && !by.IsZero() && !now.Before(by.Add(-leaveMargin)) {
-			mem.mustGo, m.out.Publish = true, true
+			mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
 		}
 	}
 }
@@ -192,6 +212,19 @@ func (m *Machine) watchLeavers(now time.Time) {
 func (m *Machine) detains(mem *member) bool {
 	return !m.world.letsGo && !m.world.finishing && m.sharded() && !mem.mustGo && mem.want.Lost == "" && !m.isLost(mem) &&
 		m.serving(mem) && len(mem.report.Snapshots) > 0
+}
+
+// detainsAnybody says whether somebody who leaves is kept so.
+func (m *Machine) detainsAnybody() bool {
+	if m.world.letsGo || !m.sharded() {
+		return false
+	}
+	for uid, mem := range m.members {
+		if m.world.ranks.rank(uid) < 0 && mem.leaving() && m.detains(mem) {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *Machine) stopCopying() {
@@ -210,7 +243,7 @@ func (m *Machine) reachable() (n int) {
 	return n
 }
 
-// order says who gets what of a state.
+// order says who gets what of a state. Who was told before and can goes on.
 func (m *Machine) order(c *copying, at *state) {
 	var there []*member
 	var places []share.Place
@@ -219,6 +252,13 @@ func (m *Machine) order(c *copying, at *state) {
 		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
 			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
 			failed = append(failed, mem.copyless)
+		}
+	}
+	before := c.orders
+	c.orders, c.members, m.out.Publish = map[string][]Snapshot{}, m.reachable(), true
+	for _, mem := range there {
+		if uid := mem.want.UID; !c.failed[uid] && len(before[uid]) > 0 {
+			c.orders[uid] = before[uid]
 		}
 	}
 	var parts []Snapshot
@@ -233,10 +273,16 @@ func (m *Machine) order(c *copying, at *state) {
 				ranks = append(ranks, rank)
 			}
 		}
+		if len(ranks) > 0 {
+			for rank, mem := range there {
+				if !slices.Contains(ranks, rank) && slices.Contains(c.orders[mem.want.UID], part) {
+					ranks = append(ranks, rank)
+				}
+			}
+		}
 		slices.Sort(ranks)
 		parts, holders = append(parts, part), append(holders, ranks)
 	}
-	c.orders, c.members, m.out.Publish = map[string][]Snapshot{}, m.reachable(), true
 	for rank, got := range share.Copies(places, holders, m.copiesMeant(), failed) {
 		for _, part := range got {
 			uid := there[rank].want.UID

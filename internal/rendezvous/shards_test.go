@@ -25,10 +25,13 @@ func (w *worker) shards(s Snapshot) []Snapshot {
 // copy gets what others have alone.
 func (w *worker) copy(copies *prefetch) {
 	w.copying = Snapshot{}
-	if copies == nil {
+	if w.uncopied = (Uncopied{}); copies == nil {
 		return
 	}
 	w.copying = Snapshot{Round: copies.Snapshot.Round, Step: copies.Snapshot.Step}
+	if w.full && len(copies.Parts) > 0 {
+		w.uncopied = Uncopied{w.copying.Round, w.copying.Step, "no space left on device"}
+	}
 	if last, known := w.lasts[w.copying.Round]; !known || w.copying.Step > last || w.full || w.copyless || w.process.still {
 		return
 	}
@@ -309,6 +312,27 @@ func TestAWorldInShardsGrowsNoFurtherThanItCanWrite(t *testing.T) {
 	}
 }
 
+// Another leader knows by the controller that the state is in shards, and makes the first world of an attempt no larger than can write it;
+// once it has seen a world it goes by that.
+func TestAnotherLeaderKnowsOfShards(t *testing.T) {
+	f := emptyFleet(t)
+	f.target = 200
+	f.newLeader()
+	m := f.leaders[f.born].machine
+	m.gang = normal(Gang{Minimum: 2, Target: 200})
+	if got := m.legalSize(200); got != 200 {
+		t.Errorf("%d of a state that may be in one piece", got)
+	}
+	m.gang.Sharded = true
+	if got := m.legalSize(200); got != share.MostShards {
+		t.Errorf("%d of a state in shards", got)
+	}
+	m.cutKnown = true
+	if got := m.legalSize(200); got != 200 {
+		t.Errorf("%d of a state that is in shards no more", got)
+	}
+}
+
 // Copies of one state are waited for, and those of a newer one are made after that; not for ever.
 func TestCopiesThatDoNotCome(t *testing.T) {
 	f, l := cutUp(t, 2)
@@ -410,5 +434,57 @@ func TestCopiesAreNotMissedWhereNothingIsServed(t *testing.T) {
 	m.members["p01"].serves.Port = 0
 	if got := m.copiesPossible(); got != 1 {
 		t.Errorf("on %d nodes, and one serves nothing", got)
+	}
+}
+
+// Who says that it cannot make its copies is not waited for: others make them at once, where there are some, beside what they make already.
+func TestWhoSaysThatItMakesNoCopiesIsReplaced(t *testing.T) {
+	f, l := cutUp(t, 4)
+	m := l.machine
+	_ = copiedOnce(f, l)
+	f.settleSteps()
+	f.periodic(f.uids()...)
+	f.pods["p01"].full, f.pods["p02"].copyless = true, true
+	f.turns(l, 1)
+	c := m.copying
+	if c == nil {
+		t.Fatal("nothing is copied")
+	}
+	first := map[string][]Snapshot{"p00": c.orders["p00"], "p02": c.orders["p02"], "p03": c.orders["p03"]}
+	f.turns(l, 4)
+	if len(c.orders["p01"]) > 0 || !m.members["p01"].copyless {
+		t.Errorf("what is copied: %+v", c.orders)
+	}
+	for uid, orders := range first {
+		for _, part := range orders {
+			if !slices.Contains(c.orders[uid], part) {
+				t.Errorf("%s is to get %v, and was to get %v", uid, c.orders[uid], part)
+			}
+		}
+	}
+	f.pods["p02"].copyless = false
+	f.turns(l, 4)
+	if got := m.memory(); got.Copies != 2 || got.Step != c.Step || m.copying == c {
+		t.Errorf("the copies: %+v, %+v", got, m.copying)
+	}
+}
+
+// Where nobody else can it is asked on, and what it has said once is said once.
+func TestNobodyElseMakesCopies(t *testing.T) {
+	f, l := cutUp(t, 2)
+	m := l.machine
+	_ = copiedOnce(f, l)
+	f.settleSteps()
+	f.periodic(f.uids()...)
+	f.pods["p01"].full = true
+	f.turns(l, 4)
+	c := m.copying
+	if c == nil || len(c.orders["p01"]) != 1 || m.hearUncopied(c) {
+		t.Fatalf("what is copied: %+v", c)
+	}
+	f.pods["p01"].full = false
+	f.turns(l, 4)
+	if got := m.memory(); got.Copies != 2 || got.Step != c.Step {
+		t.Errorf("the copies: %+v", got)
 	}
 }

@@ -1,6 +1,9 @@
 package rendezvous
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // shrunk takes a world of five in shards to the first step of one of three; copies come no more from when it is made on. The state
 // with all its copies is that of an earlier step.
@@ -80,12 +83,14 @@ func TestLeaversThatHoldShardsAreLetGo(t *testing.T) {
 	t.Run("when they do not come", func(t *testing.T) {
 		f, l, _ := shrunk(t)
 		f.turns(l, 10)
-		if releasedOf(l, "p03") || releasedOf(l, "p04") {
-			t.Error("they are let go at once")
+		out := func() bool { return l.machine.Observe(f.now).Members["p03"].Out }
+		if releasedOf(l, "p03") || releasedOf(l, "p04") || out() {
+			t.Errorf("they are let go at once, or their pods may be deleted: %t", out())
 		}
+		l.machine.out.Changed = false
 		l.machine.watchLeavers(f.now.Add(copyTimeout))
-		if !releasedOf(l, "p03") || !releasedOf(l, "p04") {
-			t.Error("they are never let go")
+		if !releasedOf(l, "p03") || !releasedOf(l, "p04") || !out() || !l.machine.out.Changed {
+			t.Errorf("they are never let go, or their pods stay: %t", !out())
 		}
 	})
 	t.Run("before they are killed", func(t *testing.T) {
@@ -98,4 +103,79 @@ func TestLeaversThatHoldShardsAreLetGo(t *testing.T) {
 			t.Errorf("let go are p03 %t and p04 %t", releasedOf(l, "p03"), releasedOf(l, "p04"))
 		}
 	})
+}
+
+// goLeavers ends whoever was let go, as its agent does.
+func (f *fleet) goLeavers() {
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; p.released && !p.dead {
+			f.end(p)
+		}
+	}
+}
+
+// As long as there are no copies of the state that a world began with, the one before is all that a loss leaves, and those who have left hold
+// some of that. Another planned change does not let them go: it waits for the copies.
+func TestALossAfterTwoChangesInARow(t *testing.T) {
+	f, l := cutUp(t, 5)
+	m := l.machine
+	copied := copiedOnce(f, l)
+	for _, uid := range f.uids() {
+		f.pods[uid].copyless = true
+	}
+	leave := func(target int32, uids ...string) {
+		for _, uid := range uids {
+			f.pods[uid].want.Leaving = ReasonScaledDown
+		}
+		f.target = target
+		_ = f.handle(l, GangExpected{f.gang()})
+		for range 40 {
+			f.turn(l)
+			f.goLeavers()
+		}
+	}
+	leave(3, "p03", "p04")
+	leave(2, "p02")
+	f.lose(l, "p00")
+	for _, uid := range f.uids() {
+		f.pods[uid].copyless = false
+	}
+	for range 40 {
+		f.turn(l)
+		f.goLeavers()
+	}
+	if w := m.world; m.fatal != "" || w == nil || w.record.FromStep < copied.Step || !m.hasBegun() {
+		t.Errorf("%q; of step %d there were copies, and the world is %+v: %s", m.fatal, copied.Step, m.world.record, m.State())
+	}
+	f.turns(l, 60)
+	if w := m.world; w.record.Workers != 1 {
+		t.Errorf("the world is %+v in the end: %s", w.record, m.State())
+	}
+}
+
+// The next change waits for the copies, but not for ever, and not where who leaves is killed before.
+func TestTheNextChangeWaitsForCopies(t *testing.T) {
+	for name, soon := range map[string]bool{"for a while": false, "it cannot wait": true} {
+		t.Run(name, func(t *testing.T) {
+			f, l, _ := shrunk(t)
+			for _, uid := range f.uids() {
+				f.pods[uid].full, f.pods[uid].copyless = false, true
+			}
+			f.pods["p02"].want.Leaving, f.target = ReasonScaledDown, 2
+			if soon {
+				f.pods["p02"].want.LeaveBy = f.now.Add(15 * time.Second)
+			}
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.turns(l, 30)
+			m := l.machine
+			if changed := m.world.record.Round > 2; changed != soon {
+				t.Fatalf("the world is %+v: %s", m.world.record, m.State())
+			}
+			m.watchLeavers(f.now.Add(copyTimeout))
+			f.turns(l, 30)
+			if w := m.world; w.record.Workers != 2 || !m.hasBegun() {
+				t.Errorf("the world is %+v: %s", w.record, m.State())
+			}
+		})
+	}
 }

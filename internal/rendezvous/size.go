@@ -18,8 +18,7 @@ func (m *Machine) size() share.Size {
 	var most share.Size
 	for _, mem := range m.members {
 		if m.world == nil || mem.in(&m.world.record) {
-			size := &mem.report.Size
-			most = share.Size{State: max(most.State, size.State), Own: max(most.Own, size.Own), Written: max(most.Written, size.Written)}
+			most = most.Most(mem.report.Size)
 		}
 	}
 	return most

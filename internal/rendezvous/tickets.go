@@ -36,19 +36,27 @@ func (m *Machine) holderKey(certificate [32]byte) []byte {
 	return key
 }
 
-// suppliers are holders, with tickets with which a member gets the parts of a snapshot from them. A member that was lost
-// gets none; and who needs none is not admitted, as in a world that has made a step, since that took everybody's state.
+// suppliers are holders, with tickets with which a member gets the parts of a snapshot from them.
 func (m *Machine) suppliers(uid string, s Snapshot, parts []Snapshot, holders []holding, admitted bool) []Supplier {
+	var sources []source
+	for i := range holders {
+		sources = append(sources, source{holders[i].holder, holders[i].has(parts)})
+	}
+	return m.supply(uid, s, sources, admitted)
+}
+
+// supply gives a member the tickets with which it gets a snapshot from some. A member that was lost gets none; and who needs
+// none is not admitted, as in a world that has made a step, since that took everybody's state.
+func (m *Machine) supply(uid string, s Snapshot, sources []source, admitted bool) []Supplier {
 	mem, writing := m.members[uid], m.writing != nil && m.writing.plan != nil
 	admitted = mem.serves.Port > 0 && !m.isLost(mem) && (writing || admitted)
 	grant := ticket.Grant{Fetcher: mem.serves.Certificate, Round: s.Round, Step: s.Step}
 	expires := m.heardAt.Truncate(renewTickets).Add(ticket.Life)
 	var all []Supplier
-	for i := range holders {
-		h := &holders[i]
-		one := Supplier{holder: h.holder, Parts: h.has(parts)}
+	for i := range sources {
+		one := Supplier{holder: sources[i].holder, Parts: sources[i].parts}
 		if admitted {
-			one.Ticket = ticket.Issue(m.holderKey(h.Certificate), m.term, grant, expires)
+			one.Ticket = ticket.Issue(m.holderKey(one.Certificate), m.term, grant, expires)
 		}
 		all = append(all, one)
 	}

@@ -226,8 +226,11 @@ func (m *Machine) giveUpUnreached(now time.Time, gone map[string][]witness) {
 		}
 	}
 	leave, lost, only := missing, false, false
+	// Where only those say so who have been in no world that made a step, those who have made some wait for others in their place rather
+	// than be lost by them, one after the other.
+	enough := m.trainedAmong(others) > 0
 	switch {
-	case m.outweighed(others, missing) && m.goesOnWithout(now, others, true):
+	case m.outweighed(others, missing) && m.goesOnWithout(now, others, enough):
 		leave = others
 	case m.goesOnWithout(now, missing, false):
 		// What somebody has live may yet not serve: whose snapshot is the only one is not given up.

@@ -32,6 +32,7 @@ func TestHoldersThatAreNotReached(t *testing.T) {
 		"more newcomers that are cut off than workers":     manyNewcomersApart,
 		"the same, and another operator leads by then":     manyNewcomersAdopted,
 		"and the world that it has found has broken":       manyNewcomersTwice,
+		"newcomers that are cut off, and too few without":  newcomersNeeded,
 		"newcomers and a worker do not reach the other":    newcomersAgree,
 		"two do not get what others have got":              othersHaveGot,
 		"newcomers that can be dialled, and get nothing":   newcomersStarved,
@@ -412,6 +413,38 @@ func manyNewcomersApart(f *fleet) string {
 	}
 	f.lasting(l, 10*time.Minute)
 	return f.trainsOnWithout(l, newcomers)
+}
+
+// newcomersNeeded: of four that it takes two are lost, and the two that come do not reach who has the newest snapshot, nor anybody else.
+// Those who have trained stay with what they have, and go on from there with others.
+func newcomersNeeded(f *fleet) string {
+	f.minimum, f.target = 4, 4
+	l := f.training(4)
+	f.vague()
+	f.pods["p00"].save(lifecycle.Staging{})
+	f.pods["p01"].save(lifecycle.Staging{})
+	f.turns(l, 10)
+	f.pods["p00"].save(lifecycle.Staging{})
+	newest := uint64(len(f.pods["p00"].process.state))
+	f.turns(l, 2)
+	f.lose(l, "p02")
+	f.lose(l, "p03")
+	newcomers := f.grows(l, 2)
+	f.target = 4
+	for _, uid := range newcomers {
+		f.pods[uid].apart = true
+	}
+	f.lasting(l, 4*time.Minute)
+	if wrong := f.onlyLost(l, append(newcomers, "p02", "p03")...); wrong != "" || f.lossOf(l, newcomers[0]) == "" || l.machine.fatal != "" {
+		return fmt.Sprintf("%s; the leader is %s (%s) in round %d; losses %+v", wrong, l.machine.State(), l.machine.fatal, f.record.Round, l.machine.losses)
+	}
+	f.grows(l, 2)
+	f.target = 4
+	f.lasting(l, time.Minute)
+	if f.record.FromStep != newest {
+		return fmt.Sprintf("the snapshot is of step %d, and %+v", newest, f.record)
+	}
+	return f.goesOn(l, 4)
 }
 
 // newcomersAgree: of a world of two one is cut off, who has the newest snapshot. The other one and four newcomers do not reach it; these

@@ -53,6 +53,8 @@ type worker struct {
 	snapshotError string
 	full          bool
 	copyless      bool // it makes no copies
+	// uncopied is why it makes none.
+	uncopied Uncopied
 	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
 	shelf   *shelf
 	durable Durable
@@ -619,7 +621,7 @@ func (w *worker) report() Report {
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble, Size: w.size,
-		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts,
+		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts, Uncopied: w.uncopied,
 		Stays: m.Stays(), Restarts: m.Restarts(),
 	}
 	for _, u := range m.Unreached() {

@@ -84,7 +84,9 @@ func (w *watch) look(now time.Duration, p Placement, steps, seconds float64) {
 	if skipped := min(w.first, made); skipped > 0 {
 		w.first -= skipped
 		passed *= 1 - skipped/made
-		made -= skipped
+		if made -= skipped; made <= 0 || passed <= 0 {
+			return // the first step goes on
+		}
 	}
 	w.more.steps += made * w.off * w.hindrances(passed)
 	w.more.seconds += passed

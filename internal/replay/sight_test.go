@@ -80,6 +80,20 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// However often a job is looked at while it makes its first step, what it makes after that counts.
+func TestTheFirstStepIsLookedAtOften(t *testing.T) {
+	for _, looks := range []float64{1, 2, 7} {
+		w := Sight{Speeds: true}.watch(&Job{Name: "a", Program: &Scaling{Steps: 1000, Parallel: 30, Most: 4}})
+		for n := 1.0; n <= looks; n++ {
+			w.look(time.Duration(n/looks*float64(30*time.Second)), Placement{1}, n/looks, 30*n/looks)
+		}
+		w.look(90*time.Second, Placement{1}, 3, 90)
+		if pace := w.pace(90 * time.Second); pace == nil || math.Abs(pace.Speed.Speed(1, 1)*30-1) > 1e-3 {
+			t.Errorf("after %g looks at its first step and one later its pace is %+v, want a step in half a minute", looks, pace)
+		}
+	}
+}
+
 // Who warms up, and who has a slow worker, is seen to be slower for so long, and not for longer.
 func TestWhatHindersPasses(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -14,17 +14,30 @@ const (
 )
 
 // Size is how large a state is, in bytes, as programs have measured it. State is all of it. Own is what every worker writes for
-// itself: all of it where it comes in no shares. Written is the most that a worker has written of one snapshot; 0 for not known.
-type Size struct{ State, Own, Written uint64 }
+// itself: all of it where it comes in no shares. Shards is what of it the ranks have between them, each its own shard; 0 where all
+// ranks have the same. Written is the most that a worker has written of one snapshot; 0 for not known.
+type Size struct{ State, Own, Shards, Written uint64 }
 
 // Bounded is the same, as far as it can be true.
 func (s Size) Bounded() Size {
 	s.State = min(s.State, mostBytes)
-	return Size{s.State, min(s.Own, s.State), min(s.Written, mostBytes)}
+	return Size{State: s.State, Own: min(s.Own, s.State), Shards: min(s.Shards, s.State), Written: min(s.Written, mostBytes)}
+}
+
+// Most is the larger of each.
+func (s Size) Most(other Size) Size {
+	return Size{
+		State: max(s.State, other.State), Own: max(s.Own, other.Own),
+		Shards: max(s.Shards, other.Shards), Written: max(s.Written, other.Written),
+	}
 }
 
 // writes is how much a worker writes of a snapshot in a world of so many, whose nodes have as many each.
 func (s Size) writes(workers, copies int) uint64 {
+	if s.Shards > 0 {
+		of := uint64(max(1, workers))
+		return s.Own + (s.Shards+of-1)/of
+	}
 	if workers < 2 || s.Own >= s.State {
 		return s.State
 	}
@@ -35,21 +48,34 @@ func (s Size) writes(workers, copies int) uint64 {
 	return min(s.State, s.Own+uint64(each)*share)
 }
 
-// Room is how much memory a worker needs for its snapshots, when it writes so much of each: two are kept while a third is written.
-// With a storage one more is there as long as it is uploaded, and one that is brought back from it is whole.
-func Room(written, state uint64, stored bool) uint64 {
-	written, state = min(written, mostBytes), min(state, mostBytes)
-	if !stored {
-		return (kept + 1) * written
+// Room is how much memory a worker needs for its snapshots, when it writes so much of each, in a world whose shares are on so many
+// nodes: two are kept while a third is written. With a storage one more is there as long as it is uploaded, and one that is brought back
+// from it is whole.
+//
+// Of a state in shards two more are kept, the last one whose shards have all their copies and the one of which copies are made,
+// and these have the copies as well. What is brought back is relied on until another has its copies.
+func (s Size) Room(copies int, stored bool) uint64 {
+	s = s.Bounded()
+	if s.Shards == 0 {
+		if !stored {
+			return (kept + 1) * s.Written
+		}
+		return kept*s.Written + max(kept*s.Written, s.State)
 	}
-	return kept*written + max(kept*written, state)
+	copied := s.Written + uint64(max(1, copies)-1)*(s.Written-min(s.Own, s.Written))
+	room := (kept+1)*s.Written + copied
+	if !stored {
+		return room + copied
+	}
+	return room + max(copied+s.Written, s.State)
 }
 
 // Volume is how large the volumes of workers should be, in bytes, for a world that may have so few of them and puts each share on
 // so many nodes. Where a world was seen whose nodes had unlike numbers of workers, it is by what was written there.
 func (s Size) Volume(workers, copies int, stored bool) uint64 {
 	s = s.Bounded()
-	room := Room(max(s.writes(workers, copies), s.Written), s.State, stored)
+	s.Written = max(s.writes(workers, copies), s.Written)
+	room := s.Room(max(1, min(copies, workers)), stored)
 	room += room / headRoom
 	return (room + step - 1) / step * step
 }

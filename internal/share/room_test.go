@@ -30,7 +30,13 @@ func TestVolumes(t *testing.T) {
 		"nodes with unlike numbers of workers":     {Size{State: gib, Written: gib}, 4, 2, false, 3264 * mib},
 		"a small state":                            {Size{State: 100, Own: 100}, 4, 2, false, 16 * mib},
 		"nobody knows":                             {Size{}, 4, 2, false, 0},
-		"more than there can be is reckoned with":  {Size{math.MaxUint64, math.MaxUint64, math.MaxUint64}, 4, 2, true, 17 << 48},
+		"more than there can be is reckoned with":  {Size{State: math.MaxUint64, Own: math.MaxUint64, Written: math.MaxUint64}, 4, 2, true, 17 << 48},
+		"a shard, and what is kept of others":      {Size{State: 4 * gib, Shards: 4 * gib}, 4, 2, false, 7616 * mib},
+		"a shard, and what differs by rank":        {Size{State: 4*gib + 64*mib, Own: 64 * mib, Shards: 4 * gib}, 4, 2, false, 7968 * mib},
+		"shards on three nodes":                    {Size{State: 4 * gib, Shards: 4 * gib}, 4, 3, false, 9792 * mib},
+		"shards of more workers than copies":       {Size{State: 4 * gib, Shards: 4 * gib}, 2, 3, false, 15232 * mib},
+		"all shards, which one worker brings back": {Size{State: 4 * gib, Shards: 4 * gib}, 4, 2, true, 9792 * mib},
+		"a shard that is uploaded":                 {Size{State: 4 * gib, Shards: 4 * gib}, 2, 2, true, 17408 * mib},
 		"a share is not more than the whole state": {Size{State: 20 * mib}, 31, 30, false, 64 * mib},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,14 +54,16 @@ func TestRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	var vectors []struct {
-		Written, State, Room uint64
-		Stored               bool
+		Size
+		Copies int
+		Stored bool
+		Room   uint64
 	}
 	if err := json.Unmarshal(text, &vectors); err != nil || len(vectors) == 0 {
 		t.Fatalf("room.json has %d vectors: %v", len(vectors), err)
 	}
 	for _, v := range vectors {
-		if got := Room(v.Written, v.State, v.Stored); got != v.Room {
+		if got := v.Size.Room(v.Copies, v.Stored); got != v.Room {
 			t.Errorf("%d bytes for %+v", got, v)
 		}
 	}
@@ -89,11 +97,12 @@ func TestWhatIsAssignedHasRoom(t *testing.T) {
 				}
 			}
 			// Of a world whose workers have one share more than they must it is known once it has written.
-			seen := Size{size.State, size.Own, written}
-			if room := seen.Volume(len(places), copies, false); room < Room(written, size.State, false) || room < volume {
+			seen := Size{State: size.State, Own: size.Own, Written: written}
+			needs := seen.Room(copies, false)
+			if room := seen.Volume(len(places), copies, false); room < needs || room < volume {
 				t.Fatalf("worker %d of %d writes %d bytes, and has room for %d", rank, len(places), written, room)
 			}
-			if len(shares[rank])*len(places) <= of*min(copies, len(places)) && volume < Room(written, size.State, false) && written <= size.State {
+			if len(shares[rank])*len(places) <= of*min(copies, len(places)) && volume < needs && written <= size.State {
 				t.Fatalf("worker %d of %d writes %d bytes, no more than others, and has room for %d", rank, len(places), written, volume)
 			}
 		}

@@ -2,6 +2,7 @@ package share
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +157,18 @@ func TestRacksAreNoBurden(t *testing.T) {
 	}
 }
 
+// form is how a key is written.
+var form = regexp.MustCompile(`^([rsd])(0|[1-9][0-9]{0,8})\.([1-9][0-9]{0,2})\.([0-9a-f]{16})$`)
+
+// An operator reads the keys of all that all agents hold, each time that one of them says something.
+func TestReadingAKeyTakesNoMemory(t *testing.T) {
+	for _, text := range []string{"s31.32.0123456789abcdef", "r191.32.0123456789abcdef", "s31.32.0123456789abcdeg"} {
+		if allocs := testing.AllocsPerRun(100, func() { _, _ = Parse(text) }); allocs > 0 {
+			t.Errorf("%q takes %v allocations", text, allocs)
+		}
+	}
+}
+
 func TestKeys(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.IntRange(0, 2).Draw(t, "kind")
@@ -169,9 +182,13 @@ func TestKeys(t *testing.T) {
 		if got, ok := Parse(key.String()); !ok || got != key {
 			t.Fatalf("%v became %v, %v", key, got, ok)
 		}
-		text := rapid.StringMatching(`[rsdx]?[0-9]{0,3}\.?[0-9]{0,3}\.?[0-9a-g]{15,17}`).Draw(t, "text")
-		if got, ok := Parse(text); ok && got.String() != text {
+		text := rapid.StringMatching(`[rsdx]?[0-9]{0,10}\.?[0-9]{0,4}\.?[0-9a-g]{15,17}`).Draw(t, "text")
+		got, ok := Parse(text)
+		if ok && got.String() != text {
 			t.Fatalf("%q became %v", text, got)
+		}
+		if formed := form.MatchString(text); ok && !formed || formed && got.String() != text {
+			t.Fatalf("%q became %v, %v", text, got, ok)
 		}
 	})
 	for _, text := range []string{"", "s4.4.0123456789abcdef", "s0.1.0123456789abcdef", "s0.33.0123456789abcdef", "s00.4.0123456789abcdef", "r1.4.part",

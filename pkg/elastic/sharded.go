@@ -151,7 +151,7 @@ func checkShards(all []Shard) error {
 func (r *Run) checkRanks() error {
 	if len(r.shards) > 0 && r.world.Size > share.MostShards {
 		return fmt.Errorf("a state in shards has at most %d ranks, and this world has %d, of which nobody could take a snapshot: "+
-			"set spec.workers.max to fewer workers", share.MostShards, r.world.Size)
+			"set spec.workers.max, and min, to fewer workers", share.MostShards, r.world.Size)
 	}
 	return nil
 }

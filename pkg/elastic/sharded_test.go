@@ -96,6 +96,11 @@ func TestShardsOfAnotherWorld(t *testing.T) {
 		if !ok || saved.Step != 3 {
 			t.Fatalf("the program answers save with %+v", saved)
 		}
+		size := saved.Size // of 10 numbers, of which the ranks have 3, 3 and 4
+		if size == nil || size.Shards != []uint64{3, 3, 4}[rank]*8*3 || size.Own == 0 || size.State != size.Shards+size.Own ||
+			size.Written != size.Shards/3+size.Own {
+			t.Errorf("the size of the state is told as %+v", size)
+		}
 		for key, path := range p.keepParts(1, saved) {
 			paths[key] = path
 			if strings.HasPrefix(key, "d") {

@@ -241,6 +241,7 @@ func sizeOfPieces(pieces []piece, bytes func(i int) uint64) *wire.Size {
 	for i, p := range pieces {
 		size.Written += bytes(i)
 		if key, ok := share.Parse(p.key); ok && key.Shard {
+			size.Shards += bytes(i) * uint64(key.Of)
 			size.State += bytes(i) * uint64(key.Of)
 			continue
 		}

@@ -197,7 +197,7 @@ func TestTheSizeOfAStateInShards(t *testing.T) {
 		{key: "r1.4.0123456789abcdef", name: "own", fill: of(10)},
 		{key: "d1.4.0123456789abcdef", name: "shard", fill: of(1000)},
 	}
-	want := wire.Size{State: 4010, Own: 10, Written: 1010}
+	want := wire.Size{State: 4010, Own: 10, Shards: 4000, Written: 1010}
 	if message := s.now(1, pieces); message.Size == nil || *message.Size != want {
 		t.Errorf("%+v, told as %+v", message, message.Size)
 	}

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -162,10 +163,18 @@ class Files(unittest.TestCase):
         shard, own = image.shard("d", "d"), image.own("r", "r")
         for periodic in False, True:
             both = reports.measured(image, [shard, own], periodic)["size"]
-            self.assertEqual(both, {"state": own.size + 4 * shard.size, "own": own.size, "written": both["written"]})
+            self.assertEqual(both, {"state": own.size + 4 * shard.size, "own": own.size, "shards": 4 * shard.size, "written": both["written"]})
             self.assertGreaterEqual(both["written"], own.size + shard.size)
             other = reports.measured(image, [shard], periodic)["size"]  # of a worker with several processes
-            self.assertEqual((other["state"], other["own"]), (4 * shard.size, 0))
+            self.assertEqual((other["state"], other["own"], other["shards"]), (4 * shard.size, 0, 4 * shard.size))
+
+    def test_what_is_told_where_there_is_no_room(self):
+        self.save(4)
+        rank = Rank(1, 4)
+        image = Image(self.state(rank), {"step": 7}, RowsCodec(rank), rank)
+        files = [image.shard("/f/d.part", "d1.4.x")]
+        text = reports.told_of(OSError(errno.ENOSPC, "no space left on device"), files, 0, image.bytes)
+        self.assertRegex(text, "no space left on device: /f/d.part: the job's condition SnapshotsFit says .*; suspend the job")
 
     def refused(self, text, rank=Rank(0, 2)):
         with self.assertRaisesRegex(SnapshotError, text):

@@ -143,12 +143,12 @@ var _ = Describe("A TrainingJob that is there", func() {
 	It("has the size of its state for good", func(ctx context.Context) {
 		object := job()
 		create(ctx, object)
-		set(object, map[string]any{"state": int64(1 << 40), "own": int64(0), "written": int64(1 << 30)}, "status", "checkpoint", "size")
+		set(object, map[string]any{"state": int64(1 << 40), "own": int64(0), "shards": int64(1 << 39), "written": int64(1 << 30)}, "status", "checkpoint", "size")
 		Expect(cluster.Status().Update(ctx, object)).To(Succeed())
 		var found v1alpha1.TrainingJob
 		Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &found)).To(Succeed())
 		Expect(found.Status.Checkpoint.Size).To(Equal(v1alpha1.StateSize{
-			State: ptr.To[int64](1 << 40), Own: ptr.To[int64](0), Written: ptr.To[int64](1 << 30)}))
+			State: ptr.To[int64](1 << 40), Own: ptr.To[int64](0), Shards: ptr.To[int64](1 << 39), Written: ptr.To[int64](1 << 30)}))
 	})
 
 	It("compares large templates within the cost budget", func(ctx context.Context) {

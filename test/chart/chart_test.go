@@ -161,7 +161,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 	}
 	monitor := get[*unstructured.Unstructured](t, found, "ServiceMonitor concertina")
 	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
-	if diff := cmp.Diff([]any{map[string]any{"port": "metrics", "interval": "1m"}}, endpoints); diff != "" {
+	if diff := cmp.Diff([]any{map[string]any{"port": "metrics", "interval": "1m", "honorLabels": true}}, endpoints); diff != "" {
 		t.Errorf("ServiceMonitor endpoints (-want +got):\n%s", diff)
 	}
 	for _, name := range []string{"admin", "edit", "view"} {
@@ -259,6 +259,8 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 	for values, want := range map[string]string{
 		"replica: 2":                                  "'replica' not allowed",
 		"replicas: -1":                                "/replicas",
+		"fullnameOverride: UPPER":                     "/fullnameOverride",
+		"nameOverride: a_b":                           "/nameOverride",
 		"image: {pullPolicy: Sometimes}":              "/image/pullPolicy",
 		"image: {repository: ''}":                     "/image/repository",
 		"agentImage: 3":                               "/agentImage",
@@ -291,6 +293,32 @@ func TestWrongValuesAreRefusedByName(t *testing.T) {
 			t.Errorf("%s is accepted", values)
 		} else if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: the error does not speak of %s: %v", values, want, err)
+		}
+	}
+}
+
+// TestTheChartAndTheOperatorAgreeOnSettings: what the operator would not start with is refused before it is installed.
+func TestTheChartAndTheOperatorAgreeOnSettings(t *testing.T) {
+	for _, test := range []struct {
+		settings string
+		fine     bool
+	}{
+		{"minRuntime: 1h", true}, {"minRuntime: 60m0.001s", false}, {"minRuntime: 0s", true},
+		{"reclaimTimeout: 60s", true}, {"reclaimTimeout: 10m", false}, {"reclaimTimeout: 999ms", false},
+		{"backfill: 168h", true}, {"backfill: 169h", false},
+		{"coolDown: 24h1ms", false}, {"firstRegrow: 25h", false}, {"lastRegrow: 1.5h", true},
+		{"firstRegrow: 6m", false}, {"firstRegrow: 6m, lastRegrow: 6m", true}, {"firstRegrow: 2s, lastRegrow: 1999ms", false},
+		{"lastRegrow: 500ms", false},
+	} {
+		if _, err := fleet.ParseSettings([]byte("{" + test.settings + "}")); (err == nil) != test.fine {
+			t.Errorf("the operator says of %s: %v", test.settings, err)
+		}
+		_, err := helm("fleet: {" + test.settings + "}")
+		if (err == nil) != test.fine {
+			t.Errorf("the chart says of %s: %v", test.settings, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "fleet.") {
+			t.Errorf("the chart does not say what of %s is wrong: %v", test.settings, err)
 		}
 	}
 }

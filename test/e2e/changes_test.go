@@ -109,6 +109,12 @@ func (c *campaign) run(ctx context.Context, names []string, end time.Duration) {
 			c.calm(ctx)
 		}
 	}
+	c.ends(ctx, end)
+}
+
+// ends waits for the end of the training, and judges it as a whole.
+func (c *campaign) ends(ctx context.Context, end time.Duration) {
+	GinkgoHelper()
 	c.open(ctx)
 	c.calm(ctx)
 	c.completes(ctx, end)

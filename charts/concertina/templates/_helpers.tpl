@@ -62,3 +62,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
 {{- $port | default (ternary "443" "80" (eq $url.scheme "https")) -}}
 {{- end }}
+
+{{/* A duration as a time after a fixed day, to the nanosecond: such texts compare as what they mean. */}}
+{{- define "concertina.instant" -}}
+{{- dateInZone "20060102150405.000000000" (toDate "2006-01-02" "2000-01-01" | dateModify .) "UTC" -}}
+{{- end }}
+
+{{/* The operator refuses settings beyond these bounds, and would not start. */}}
+{{- define "concertina.checkedFleet" -}}
+{{- $fleet := .Values.fleet | default dict -}}
+{{- range $name, $bounds := dict "minRuntime" (list "0s" "1h") "reclaimTimeout" (list "1s" "1m") "backfill" (list "0s" "168h") "coolDown" (list "0s" "24h") "firstRegrow" (list "0s" "24h") "lastRegrow" (list "0s" "24h") -}}
+{{- with get $fleet $name -}}
+{{- $is := include "concertina.instant" . -}}
+{{- if or (lt $is (include "concertina.instant" (first $bounds))) (gt $is (include "concertina.instant" (last $bounds))) -}}
+{{- fail (printf "fleet.%s is %s, it must be from %s to %s" $name . (first $bounds) (last $bounds)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $first := $fleet.firstRegrow | default "1s" -}}
+{{- $last := $fleet.lastRegrow | default "5m" -}}
+{{- if gt (include "concertina.instant" $first) (include "concertina.instant" $last) -}}
+{{- fail (printf "fleet.firstRegrow is %s, beyond fleet.lastRegrow (%s)" $first $last) -}}
+{{- end -}}
+{{- toYaml $fleet -}}
+{{- end }}

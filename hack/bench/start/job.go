@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,9 +54,12 @@ func measured(example *v1alpha1.TrainingJob) *v1alpha1.TrainingJob {
 	job.Spec.Workers.Min, job.Spec.Workers.Max = ptr.To[int32](workers), ptr.To[int32](workers)
 	job.Spec.Workers.Sizes = nil
 	trainer := &job.Spec.Workers.Template.Spec.Containers[0]
-	command := append(append([]string{}, trainer.Command...), trainer.Args...)
-	trainer.Command = append([]string{"/bin/sh", "-c", `echo "` + startMark + `"; exec "$0" "$@"`}, command...)
-	trainer.Command = append(trainer.Command, "--log-every", "1")
+	trainer.Command = append([]string{"/bin/sh", "-c", `echo "` + startMark + `"; exec "$0" "$@"`}, telling(trainer)...)
 	trainer.Args = nil
 	return job
+}
+
+// telling is the command of a container whose program prints every step.
+func telling(trainer *corev1.Container) []string {
+	return slices.Concat(trainer.Command, trainer.Args, []string{"--log-every", "1"})
 }

@@ -1,9 +1,11 @@
 // Package start measures how long a training takes to its first step: as a TrainingJob, from its
-// submission on, and beside it under stock torchrun, from the start of its agents on.
+// submission on, and beside it the same program in pods made by hand, which is as fast as it can be, and
+// under stock torchrun, from the start of its agents on.
 //
 //	marks.go     when something happened, from what programs print
 //	timeline.go  the phases of one start
 //	job.go       one start as a TrainingJob
+//	bare.go      one start in pods made by hand
 //	torchrun.go  one start under torchrun
 package start
 
@@ -47,6 +49,7 @@ func (b Bench) Measure(ctx context.Context) ([]figures.Figure, error) {
 	}
 	ways := []*way{
 		{figure: "start", title: "TrainingJob", runs: b.Runs, once: func() (timeline, error) { return b.startJob(ctx) }},
+		{figure: "bare", title: "pods made by hand", runs: b.Runs, once: func() (timeline, error) { return b.startBare(ctx) }},
 		{figure: "torchrun", title: "torchrun", runs: b.TorchrunRuns, once: func() (timeline, error) { return b.startTorchrun(ctx) }},
 		{figure: "torchrun_tuned", title: "torchrun, last_call_timeout=1", runs: b.Runs, once: func() (timeline, error) {
 			return b.startTorchrun(ctx, "--rdzv-conf=last_call_timeout=1")

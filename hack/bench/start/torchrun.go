@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	torchrunLabel = "concertina.dev/bench"
-	torchrunName  = "bench-torchrun"
+	plainLabel   = "concertina.dev/bench"
+	torchrunName = "bench-torchrun"
 )
 
 // torchrunScript connects to the bench, says its address and waits for the master's, which both
@@ -40,7 +40,7 @@ LOGLEVEL=INFO exec torchrun --nnodes=2:4 --nproc-per-node=1 --local-addr="$POD_I
 // startTorchrun measures one start under torchrun. The pods run before it begins; it begins when
 // the later of the two torchruns is started.
 func (b Bench) startTorchrun(ctx context.Context, options ...string) (_ timeline, err error) {
-	labels := client.MatchingLabels{torchrunLabel: torchrunName}
+	labels := client.MatchingLabels{plainLabel: torchrunName}
 	remove := func(ctx context.Context) error { return b.removePods(ctx, labels) }
 	if err := remove(ctx); err != nil {
 		return timeline{}, err
@@ -72,10 +72,9 @@ func (b Bench) shoot(ctx context.Context, labels client.MatchingLabels, options 
 	defer func() { _ = listener.Close() }()
 	port := listener.Addr().(*net.TCPAddr).Port
 	for i := range workers {
-		pod := torchrunPod(&b.Job.Spec.Workers.Template.Spec, i, append(options, b.Plain...), fmt.Sprint(port), host)
-		pod.Namespace, pod.Labels = b.Job.Namespace, labels
-		if err := b.Cluster.Client.Create(ctx, pod); err != nil {
-			return fmt.Errorf("create pod %s: %w", pod.Name, err)
+		command := append([]string{"/bin/bash", "-c", torchrunScript, "bash"}, append(options, b.Plain...)...)
+		if err := b.makePod(ctx, fmt.Sprintf("%s-%d", torchrunName, i), labels, command, fmt.Sprint(port), host); err != nil {
+			return err
 		}
 	}
 	return fire(ctx, listener)
@@ -128,28 +127,30 @@ func (b Bench) address(ctx context.Context) (string, error) {
 	return "", errors.New("no node has an address")
 }
 
-// torchrunPod is a worker of the example without the operator.
-func torchrunPod(template *corev1.PodSpec, number int, args []string, port, host string) *corev1.Pod {
-	spec := template.DeepCopy()
+// makePod makes a worker of the example without the operator, which finds the bench at a port of a host.
+func (b Bench) makePod(
+	ctx context.Context, name string, labels client.MatchingLabels, command []string, port, host string, env ...corev1.EnvVar,
+) error {
+	spec := b.Job.Spec.Workers.Template.Spec.DeepCopy()
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
 	trainer := &spec.Containers[0]
-	trainer.Command = append([]string{"/bin/bash", "-c", torchrunScript, "bash"}, args...)
-	trainer.Args = nil
-	trainer.Env = append(trainer.Env,
+	trainer.Command, trainer.Args = command, nil
+	trainer.Env = append(append(trainer.Env, env...),
 		corev1.EnvVar{Name: "BENCH_HOST", Value: host}, corev1.EnvVar{Name: "BENCH_PORT", Value: port},
 		corev1.EnvVar{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}})
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", torchrunName, number)},
-		Spec:       *spec,
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: b.Job.Namespace, Labels: labels}, Spec: *spec}
+	if err := b.Cluster.Client.Create(ctx, pod); err != nil {
+		return fmt.Errorf("create pod %s: %w", name, err)
 	}
+	return nil
 }
 
 // removePods deletes the pods of a label and waits until they are gone.
 func (b Bench) removePods(ctx context.Context, labels client.MatchingLabels) error {
 	inNamespace := client.InNamespace(b.Job.Namespace)
 	if err := b.Cluster.Client.DeleteAllOf(ctx, &corev1.Pod{}, inNamespace, labels); err != nil {
-		return fmt.Errorf("delete the pods of torchrun: %w", err)
+		return fmt.Errorf("delete the pods of the last start: %w", err)
 	}
 	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, clearPatience, true, func(ctx context.Context) (bool, error) {
 		var left corev1.PodList
@@ -157,7 +158,7 @@ func (b Bench) removePods(ctx context.Context, labels client.MatchingLabels) err
 		return len(left.Items) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("wait until the pods of torchrun are gone: %w", err)
+		return fmt.Errorf("wait until the pods of the last start are gone: %w", err)
 	}
 	return nil
 }

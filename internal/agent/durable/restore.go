@@ -161,7 +161,7 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 
 // measured notes how large a checkpoint is that is about to be brought, also when there is no room for it.
 func (k *Keeper) measured(size wire.Size) {
-	k.holder.Announced(share.Size{State: size.State, Own: size.Own})
+	k.holder.Announced(share.Size{State: size.State, Own: size.Own, Shards: size.Shards})
 }
 
 // take has a file that was brought be a snapshot, or a part of one.

@@ -21,6 +21,9 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 		f.cancel(errors.New("copies of another state are wanted"))
 		k.copying = nil
 	}
+	if len(want) == 0 || k.uncopiedOf != of.State() {
+		k.uncopied, k.uncopiedOf = "", of.State()
+	}
 	if k.copying != nil || len(want) == 0 || k.ctx.Err() != nil {
 		return
 	}
@@ -29,6 +32,7 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	k.copying = now
 	k.working.Go(func() {
 		defer cancel(nil)
+		k.trim(false) // what is relied on by now has made others needless, and has no room beside them
 		err := k.store.Fetch(ctx, k.identity, want...)
 		k.mu.Lock()
 		mine := k.copying == now
@@ -36,9 +40,11 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 			k.copying = nil
 		}
 		again := err != nil && k.uncopied == err.Error()
-		k.uncopied = ""
-		if err != nil {
-			k.uncopied = err.Error()
+		if mine {
+			k.uncopied = ""
+			if err != nil {
+				k.uncopied = err.Error()
+			}
 		}
 		k.mu.Unlock()
 		if err != nil && mine && !again {
@@ -46,4 +52,11 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 		}
 		k.changed()
 	})
+}
+
+// Uncopied is why the last try to get copies has come to nothing, and of which state; empty where none has.
+func (k *Keeper) Uncopied() (of checkpoint.ID, why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.uncopiedOf, k.uncopied
 }

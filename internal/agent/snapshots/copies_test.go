@@ -1,13 +1,46 @@
 package snapshots
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
+
+// A shard of another worker goes once a later state is relied on, before copies of one come that need its room.
+func TestWhatIsNeedlessGoesBeforeCopiesCome(t *testing.T) {
+	const ours, theirs = "d0.2.0123456789abcdef", "d1.2.0123456789abcdef"
+	holder, other, _, at := holding(t)
+	write := func(f *fixture, step uint64, part string) checkpoint.Snapshot {
+		t.Helper()
+		name := fmt.Sprintf("%d.part", step)
+		if err := os.WriteFile(filepath.Join(f.Folder(), name), []byte(part), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.Take(1, step, []File{{Part: part, Name: name, Bytes: uint64(len(part))}}, false)
+		f.settled()
+		return f.List()[0]
+	}
+	first := write(holder, 4, theirs)
+	other.Copy(first.State(), from(first, at))
+	other.awaits(first.ID)
+	last := write(other, 5, ours)
+	other.Copy(checkpoint.ID{}, nil)
+	other.settled()
+	other.holds(last.ID, first.ID)
+	other.Rely(last.State())
+	for len(other.changed) > 0 {
+		<-other.changed
+	}
+	other.Copy(last.State(), from(checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: 5, Part: theirs}, Bytes: 1}, at)) // which nobody has
+	<-other.changed
+	other.holds(last.ID)
+}
 
 // awaits waits until a file is held.
 func (f *fixture) awaits(id checkpoint.ID) {
@@ -33,11 +66,17 @@ func TestCopiesOfWhatOthersHaveAlone(t *testing.T) {
 	if len(other.List()) > 0 {
 		t.Fatalf("held are %v", other.List())
 	}
+	if of, why := other.Uncopied(); of != want.State() || !strings.Contains(why, "fetch snapshot 1-4") {
+		t.Errorf("of %v it says %q", of, why)
+	}
 	other.Copy(want.ID, from(want, at))
 	other.FetchAhead(nil)
 	other.awaits(want.ID)
 	if text, err := os.ReadFile(other.Path(want.ID)); err != nil || string(text) != "1-4.part" {
 		t.Errorf("copied %q, %v", text, err)
+	}
+	if of, why := other.Uncopied(); why != "" {
+		t.Errorf("of %v it says %q", of, why)
 	}
 	other.Copy(checkpoint.ID{}, nil)
 	nowhere := open(t, "")

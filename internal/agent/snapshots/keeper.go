@@ -58,8 +58,9 @@ type Keeper struct {
 	fetching *fetching
 	// copying is the one of what others have alone; nil for none.
 	copying *fetching
-	// uncopied is why the last one came to nothing.
-	uncopied string
+	// uncopied is why the last one came to nothing, and of which state.
+	uncopied   string
+	uncopiedOf checkpoint.ID
 	// brought are the files of Make that are neither taken over nor discarded: each has a claim to room.
 	brought map[string]bool
 	// written is what waits to be taken over; nil for nothing.

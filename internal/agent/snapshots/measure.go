@@ -38,7 +38,9 @@ func (k *Keeper) Size() share.Size {
 	defer k.mu.Unlock()
 	var all share.Size
 	for _, size := range k.sizes {
-		all = share.Size{State: max(all.State, size.State), Own: max(all.Own, size.Own), Written: all.Written + size.Written}
+		written := all.Written + size.Written
+		all = all.Most(size)
+		all.Written = written
 	}
 	return all.Bounded()
 }

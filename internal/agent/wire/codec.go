@@ -159,7 +159,8 @@ func (s Snapshot) check() error {
 	}
 	errs := []error{checkCount("step", s.Step), checkCount("bytes", s.Bytes)}
 	if s.Size != nil {
-		errs = append(errs, checkCount("size.state", s.Size.State), checkCount("size.own", s.Size.Own), checkCount("size.written", s.Size.Written))
+		errs = append(errs, checkCount("size.state", s.Size.State), checkCount("size.own", s.Size.Own),
+			checkCount("size.shards", s.Size.Shards), checkCount("size.written", s.Size.Written))
 	}
 	if s.Parts != nil {
 		errs = append(errs, checkParts(*s.Parts))

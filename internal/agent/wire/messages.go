@@ -164,10 +164,11 @@ type Snapshot struct {
 }
 
 // Size is how large a state is, in bytes: all of it, what every worker writes for itself, which is all of it where it comes in no
-// shares, and what the program writes of this snapshot.
+// shares, what of it the ranks have between them, each its own shard, and what the program writes of this snapshot.
 type Size struct {
 	State   uint64 `json:"state"`
 	Own     uint64 `json:"own"`
+	Shards  uint64 `json:"shards,omitempty"`
 	Written uint64 `json:"written"`
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,8 @@ type throng struct {
 	job      *job
 	sessions []*session
 	reports  []*rendezvousv1.Report
+	// sending is called before something is sent on a session.
+	sending atomic.Pointer[func(i int)]
 }
 
 func newThrong(tb testing.TB, members int) *throng {
@@ -31,7 +34,7 @@ func newThrong(tb testing.TB, members int) *throng {
 	r.writes.Wait()
 	c := &throng{job: r.jobs[digits]}
 	for i := range gang.Members {
-		s := newSession(gang.Members[i].UID, c.job, c.send, func() {}, func(*rendezvous.Refusal) {})
+		s := newSession(gang.Members[i].UID, c.job, func(d *rendezvousv1.Directive) error { return c.send(i, d) }, func() {}, func(*rendezvous.Refusal) {})
 		h := &hello{attempt: 1, podUID: s.uid, address: netip.MustParseAddr("10.0.0.1"), serves: rendezvous.Server{Port: 1}}
 		if why := c.job.join(s, h, rendezvous.Report{Standby: true}); why != nil {
 			tb.Fatal(why)
@@ -40,7 +43,6 @@ func newThrong(tb testing.TB, members int) *throng {
 	}
 	for round := uint64(0); round == 0; round = r.observe(digits).Round {
 		time.Sleep(time.Millisecond)
-		r.writes.Wait()
 	}
 	for _, s := range c.sessions {
 		s.senders.Wait()
@@ -65,7 +67,10 @@ func newThrong(tb testing.TB, members int) *throng {
 	return c
 }
 
-func (c *throng) send(message *rendezvousv1.Directive) error {
+func (c *throng) send(i int, message *rendezvousv1.Directive) error {
+	if sending := c.sending.Load(); sending != nil {
+		(*sending)(i)
+	}
 	_, err := proto.Marshal(message)
 	return err
 }
@@ -75,10 +80,9 @@ func (c *throng) beat(tb testing.TB, i int) {
 	report, s := c.reports[i], c.sessions[i]
 	report.Sequence++
 	report.Processes[0].Entered, report.Processes[0].Done = report.Sequence+1, report.Sequence
-	if why := s.take(report); why != nil {
+	if why := s.reply(report); why != nil {
 		tb.Fatal(why)
 	}
-	s.answer()
 }
 
 // BenchmarkReport is what a report and its answer cost beside its connection, when the members of a job take turns.

@@ -63,6 +63,9 @@ type job struct {
 	// none. told is when the machine was told last that time passes.
 	rested, told time.Time
 	later        *time.Timer
+	// turns are those of the sessions while the job is large.
+	turns turns
+	large atomic.Bool
 	// passing is true while somebody waits to tell it.
 	passing atomic.Bool
 	// episode is the change that is under way, sent who was sent its world; nil for none. beats says who was heard
@@ -76,7 +79,7 @@ func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
 	return &job{
 		registry: r, key: key, uid: uid,
 		machine:  rendezvous.NewMachine(r.options.ReconnectGrace, rand.Text()),
-		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{},
+		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{}, turns: newTurns(),
 	}
 }
 
@@ -89,6 +92,7 @@ func (j *job) know(members []string, addresses map[string][]netip.Addr) {
 		}
 	}
 	j.addresses = known
+	j.large.Store(len(members) > smallJob)
 	maps.DeleteFunc(j.replaced, func(uid string, _ *rate.Limiter) bool { _, stays := known[uid]; return !stays })
 	j.beats.keep(func(uid string) bool { _, stays := known[uid]; return stays })
 	for _, s := range j.sessions {

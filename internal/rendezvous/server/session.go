@@ -51,8 +51,11 @@ type session struct {
 	sequence atomic.Uint64
 	// due counts what has asked for a directive since the last one was begun; whoever finds 0 sends. late ends a
 	// sending that takes too long, over says that it has; senders are the goroutines that send unasked.
-	due     atomic.Int64
-	late    *time.Timer
+	due  atomic.Int64
+	late *time.Timer
+	// yields ends the turn in which a directive is sent that takes long; sending is that.
+	yields  *time.Timer
+	sending atomic.Pointer[turn]
 	over    chan struct{}
 	senders sync.WaitGroup
 	// send sends a directive; nil says that we are there.
@@ -68,6 +71,8 @@ func newSession(uid string, job *job, send func(*rendezvousv1.Directive) error, 
 		stop()
 	})
 	s.late.Stop()
+	s.yields = time.AfterFunc(turnPatience, func() { s.sending.Load().end() })
+	s.yields.Stop()
 	return s
 }
 
@@ -75,14 +80,18 @@ func newSession(uid string, job *job, send func(*rendezvousv1.Directive) error, 
 // job's: so none begins once it has left.
 func (s *session) publish() {
 	if s.due.Add(1) == 1 {
-		s.senders.Go(s.write)
+		s.senders.Go(func() {
+			turn := s.job.turn()
+			defer turn.end()
+			s.write(turn)
+		})
 	}
 }
 
 // answer sends the current directive, unless somebody sends already and will see to it.
-func (s *session) answer() {
+func (s *session) answer(turn *turn) {
 	if s.due.Add(1) == 1 {
-		s.write()
+		s.write(turn)
 	}
 }
 
@@ -342,11 +351,21 @@ func (s *session) read(ctx context.Context, idle time.Duration, hasty func()) er
 		case err != nil:
 			return err
 		}
-		if refused := s.take(message); refused != nil {
+		if refused := s.reply(message); refused != nil {
 			return statusOf(refused)
 		}
-		s.answer()
 	}
+}
+
+// reply takes a report and answers it.
+func (s *session) reply(message *rendezvousv1.Report) *rendezvous.Refusal {
+	turn := s.job.turn()
+	defer turn.end()
+	if refused := s.take(message); refused != nil {
+		return refused
+	}
+	s.answer(turn)
+	return nil
 }
 
 func (s *session) take(message *rendezvousv1.Report) *rendezvous.Refusal {
@@ -364,7 +383,7 @@ func (s *session) take(message *rendezvousv1.Report) *rendezvous.Refusal {
 }
 
 // write sends directives as long as any is due. One of them answers all reports before it.
-func (s *session) write() {
+func (s *session) write(turn *turn) {
 	for {
 		due := s.due.Load()
 		sequence := s.sequence.Load()
@@ -373,7 +392,7 @@ func (s *session) write() {
 		if ok {
 			message = directiveMessage(&directive, sequence)
 		}
-		if !s.transmit(message) {
+		if !s.transmit(message, turn) {
 			return // and nobody sends any more
 		}
 		if ok {
@@ -399,8 +418,13 @@ var statuses = map[rendezvous.RefusalKind]codes.Code{
 func statusOf(r *rendezvous.Refusal) error { return status.Error(statuses[r.Kind], r.Message) }
 
 // transmit sends one directive. It returns false when that failed, or took too long.
-func (s *session) transmit(message *rendezvousv1.Directive) bool {
+func (s *session) transmit(message *rendezvousv1.Directive, turn *turn) bool {
 	s.late.Reset(sendTimeout)
+	if turn != nil {
+		s.sending.Store(turn)
+		s.yields.Reset(turnPatience)
+		defer s.yields.Stop()
+	}
 	err := s.send(message)
 	if !s.late.Stop() {
 		<-s.over // the connection is used for other things afterwards

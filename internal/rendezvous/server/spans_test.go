@@ -218,7 +218,7 @@ func TestTraceOfAChangeThatIsCalledOff(t *testing.T) {
 	c, traces := collect(t)
 	f := serve(t, func(o *Options) { o.Tracer = traces.Tracer() })
 	gang := gangOf(1, "a", "b")
-	gang.Minimum, gang.Target, gang.BarrierTimeout = 1, 3, time.Second
+	gang.Minimum, gang.Target, gang.BarrierTimeout = 1, 3, 20*time.Second
 	f.Expect(digits, gang)
 	full := func(c *rendezvoustest.Config) { c.LastStep = 1 << 40 }
 	a, b := f.elastic(t, "a", full), f.elastic(t, "b", full)
@@ -226,7 +226,7 @@ func TestTraceOfAChangeThatIsCalledOff(t *testing.T) {
 	a.FailSnapshots("no room")
 	b.FailSnapshots("no room")
 	gang = gangOf(1, "a", "b", "c")
-	gang.Minimum, gang.Target, gang.BarrierTimeout = 1, 3, time.Second
+	gang.Minimum, gang.Target, gang.BarrierTimeout = 1, 3, 20*time.Second
 	f.Expect(digits, gang)
 	f.elastic(t, "c", full)
 	f.eventually(t, "it is called off", func(o rendezvous.Observation) bool {

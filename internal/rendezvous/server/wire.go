@@ -150,7 +150,8 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 	}
 	// Programs may say anything: what cannot be is cut, and no reason to end a session.
 	read.Size = share.Size{
-		State: r.GetStateSize().GetState(), Own: r.GetStateSize().GetOwn(), Written: r.GetStateSize().GetWritten(),
+		State: r.GetStateSize().GetState(), Own: r.GetStateSize().GetOwn(),
+		Shards: r.GetStateSize().GetShards(), Written: r.GetStateSize().GetWritten(),
 	}.Bounded()
 	read.Pause, read.StepTime = duration(r.GetPauseNanos()), duration(r.GetStepNanos())
 	switch {
@@ -287,6 +288,12 @@ func readStorage(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Re
 		return malformed("snapshot_trouble has %d bytes, it may have %d", len(r.GetSnapshotTrouble()), maxErrorBytes)
 	}
 	read.UploadError, read.SnapshotTrouble = plain.Text(r.GetUploadError()), plain.Text(r.GetSnapshotTrouble())
+	if u := r.GetUncopied(); u != nil {
+		if len(u.GetError()) > maxErrorBytes {
+			return malformed("the error of uncopied has %d bytes, it may have %d", len(u.GetError()), maxErrorBytes)
+		}
+		read.Uncopied = rendezvous.Uncopied{Round: u.GetRound(), Step: u.GetStep(), Why: plain.Text(u.GetError())}
+	}
 	if read.Put, refused = readSnapshots(r.GetPut(), r.GetRound()); refused != nil {
 		return refused
 	}

@@ -311,11 +311,15 @@ func (u *Uploader) loadParts(ctx context.Context, reading *storage.Reading, keys
 func sizeOf(parts []checkpoint.Snapshot) *wire.Size {
 	size := &wire.Size{}
 	for i := range parts {
-		if key, _ := share.Parse(parts[i].Part); key.Rank {
+		key, _ := share.Parse(parts[i].Part)
+		switch {
+		case key.Rank:
 			size.Own = max(size.Own, parts[i].Bytes)
-		} else {
-			size.State += parts[i].Bytes
+			continue
+		case key.Shard:
+			size.Shards += parts[i].Bytes
 		}
+		size.State += parts[i].Bytes
 	}
 	size.State += size.Own
 	return size

@@ -341,7 +341,16 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: own
       type:
         scalar: numeric
+    - name: shards
+      type:
+        scalar: numeric
     - name: state
+      type:
+        scalar: numeric
+    - name: volume
+      type:
+        scalar: numeric
+    - name: volumeAtMost
       type:
         scalar: numeric
     - name: written

@@ -12,9 +12,16 @@ type StateSizeApplyConfiguration struct {
 	// own is what each worker writes for itself: what differs by rank, or all of it where the state is small, below 16 MiB, or the
 	// program knows no shares. The rest is written in shares.
 	Own *int64 `json:"own,omitempty"`
+	// shards is what of the state the ranks have between them, each a shard of its own; 0 where all ranks have the same.
+	Shards *int64 `json:"shards,omitempty"`
 	// written is the most that a worker has written of one snapshot. Where nodes have unlike numbers of workers that is more than
 	// its share.
 	Written *int64 `json:"written,omitempty"`
+	// volume is how large the volumes for snapshots were that the last world trained with: the smallest of them.
+	Volume *int64 `json:"volume,omitempty"`
+	// volumeAtMost is how large volumes are made in the attempt that waits or trains, though the state needs more: with more the cluster
+	// had no place for it. It goes with the attempt.
+	VolumeAtMost *int64 `json:"volumeAtMost,omitempty"`
 }
 
 // StateSizeApplyConfiguration constructs a declarative configuration of the StateSize type for use with
@@ -39,10 +46,34 @@ func (b *StateSizeApplyConfiguration) WithOwn(value int64) *StateSizeApplyConfig
 	return b
 }
 
+// WithShards sets the Shards field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Shards field is set to the value of the last call.
+func (b *StateSizeApplyConfiguration) WithShards(value int64) *StateSizeApplyConfiguration {
+	b.Shards = &value
+	return b
+}
+
 // WithWritten sets the Written field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Written field is set to the value of the last call.
 func (b *StateSizeApplyConfiguration) WithWritten(value int64) *StateSizeApplyConfiguration {
 	b.Written = &value
+	return b
+}
+
+// WithVolume sets the Volume field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Volume field is set to the value of the last call.
+func (b *StateSizeApplyConfiguration) WithVolume(value int64) *StateSizeApplyConfiguration {
+	b.Volume = &value
+	return b
+}
+
+// WithVolumeAtMost sets the VolumeAtMost field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the VolumeAtMost field is set to the value of the last call.
+func (b *StateSizeApplyConfiguration) WithVolumeAtMost(value int64) *StateSizeApplyConfiguration {
+	b.VolumeAtMost = &value
 	return b
 }

@@ -1,0 +1,65 @@
+package server
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+)
+
+// publish has the job say the same to all of its members again.
+func (c *throng) publish() {
+	c.job.mu.Lock()
+	defer c.job.mu.Unlock()
+	for _, s := range c.sessions {
+		s.publish()
+	}
+}
+
+// What a large job says to all of its members at once is said by a few of its sessions at a time: those of other jobs do not wait for
+// all of them.
+func TestALargeJobLeavesProcessorsToOthers(t *testing.T) {
+	c := newThrong(t, smallJob+1)
+	var sending, most, sent atomic.Int64
+	send := func(int) {
+		now := sending.Add(1)
+		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+		}
+		runtime.Gosched()
+		sending.Add(-1)
+		sent.Add(1)
+	}
+	c.sending.Store(&send)
+	c.publish()
+	for i, s := range c.sessions {
+		c.beat(t, i)
+		s.senders.Wait()
+	}
+	if most.Load() > int64(cap(c.job.turns)) {
+		t.Errorf("%d sessions send at the same time, of %d that may", most.Load(), cap(c.job.turns))
+	}
+	if sent.Load() < int64(len(c.sessions)) {
+		t.Errorf("%d of %d members are told", sent.Load(), len(c.sessions))
+	}
+}
+
+// Agents that do not read keep no others waiting.
+func TestWhoDoesNotReadKeepsNoTurn(t *testing.T) {
+	c := newThrong(t, smallJob+1)
+	reads := make(chan struct{})
+	deaf := c.sessions[:2*cap(c.job.turns)]
+	send := func(i int) {
+		if i < len(deaf) {
+			<-reads
+		}
+	}
+	c.sending.Store(&send)
+	c.publish()
+	for i, s := range c.sessions[len(deaf):] {
+		s.senders.Wait()
+		c.beat(t, len(deaf)+i)
+	}
+	close(reads)
+	for _, s := range deaf {
+		s.senders.Wait()
+	}
+}
