@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from concertina.shards import Rank, Table
+
 
 class SnapshotError(ValueError):
     """A state cannot be kept, or a file is no snapshot of one."""
@@ -68,6 +70,13 @@ Load = Callable[[Mapping, int, int, Any], Any]
 """Makes the value that a tag describes, of the bytes at an offset, so many: in place of the existing one where it can."""
 
 
+class Local(NamedTuple):
+    """What this rank has of a value in shards."""
+
+    table: Table
+    part: memoryview | Elsewhere
+
+
 class Codec:
     """Knows which values have bytes of their own. A framework adds its tensors."""
 
@@ -85,6 +94,20 @@ class Codec:
             flat = numpy.ascontiguousarray(value)
             return {"ndarray": value.dtype.str, "shape": list(value.shape)}, _flat(flat)
         return None
+
+    def shard(self, value: Any, where: str, rank: Rank | None) -> Local | None:
+        """What this rank has of a value that is in shards; None for one that is not. where: in the state. rank: None where the
+        state is in no shards. Raises SnapshotError for one that is cut in a way that cannot be kept."""
+        return None
+
+    def own(self, table: Table, existing: Any, rank: Rank) -> Any:
+        """What this rank has of an existing value in shards, or None where that has none yet. Raises SnapshotError for an existing
+        one of another kind than the table describes."""
+        raise SnapshotError(f"{table.name} is in shards in the snapshot, and not in this job")
+
+    def joined(self, table: Table, own: Any, existing: Any) -> Any:
+        """The value in shards of which this rank has its own."""
+        raise NotImplementedError
 
     def identity(self, value: Any) -> Any:
         """The same for two values that are one."""

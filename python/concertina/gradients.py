@@ -1,4 +1,5 @@
-"""The gradients of a step: added up over the ranks, in buckets, while the last backward pass still makes others.
+"""The gradients of a step: added up over the ranks, in buckets, while the last backward pass still makes others. Those of
+parameters in shards fully_shard() exchanges, and makes a mean of them over the ranks, of which only the factor is left to do.
 
 A rank adds up w/n·g over its micro-batches: w is the weight of one, g the gradient of its mean loss, n the same number on
 all ranks. The exchange adds these up over the ranks, and W, the sum of all weights, with them; times n/W it is the
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import Parameter
 
-from concertina.tensors import memory_of
+from concertina.tensors import is_sharded, memory_of
 from concertina.worktime import Waited
 
 _FIRST_BUCKET = 1 << 20  # Small, so that the exchange begins early.
@@ -33,7 +34,9 @@ class Gradients:
     def __init__(self) -> None:
         self._everything: list[Parameter] = []
         self._wanted: list[bool] = []
-        self._parameters: list[Parameter] = []  # those that want a gradient
+        self._parameters: list[Parameter] = []  # those that want a gradient, without those in shards
+        self._sharded: list[Parameter] = []  # those in shards
+        self._passes = 0  # backward passes of a step
         self._buckets: list[_Bucket] = []
         self._told: torch.Tensor | None = None  # the sums of weights, and of losses times their weights
         self._tells: memoryview | None = None  # the same memory where it can be written without a tensor's detours
@@ -69,19 +72,21 @@ class Gradients:
         self.forget()  # A parameter that is frozen now would be updated with what it had.
         self.close()
         self._everything, self._wanted = everything, wanted
-        self._parameters = [p for p, wants in zip(everything, wanted, strict=True) if wants]
+        found = [p for p, wants in zip(everything, wanted, strict=True) if wants]
+        self._parameters = [p for p in found if not is_sharded(p)]
+        self._sharded = [p for p in found if is_sharded(p)]
         self._buckets = [_Bucket(group) for group in _grouped(reversed(self._parameters))]
         for bucket in self._buckets:
             bucket.listen()
         for bucket in self._buckets[:-1]:  # Of the last one nobody has to tell: with it the backward pass ends.
             self._listen_to_last(bucket, bucket.views[-1][0])
         exact = [bucket for bucket in self._buckets if bucket.flat.dtype in _EXACT]
-        self._apart = bool(self._parameters) and not exact
-        self._half = any(bucket.flat.dtype is torch.float16 for bucket in self._buckets)
+        self._apart = bool(found) and not exact
+        self._half = any(parameter.dtype is torch.float16 for parameter in found)
         if exact:
             self._told = exact[-1].told
-        elif self._parameters:
-            self._told = torch.zeros(2, dtype=torch.float64, device=self._parameters[0].device)
+        elif found:
+            self._told = torch.zeros(2, dtype=torch.float64, device=found[0].device)
         if self._told is not None and self._told.device.type == "cpu":
             self._tells = memory_of(self._told).cast("f" if self._told.dtype is torch.float32 else "d")
 
@@ -95,8 +100,11 @@ class Gradients:
         self._weight, self._losses, self._loss = 0.0, 0.0, None
         self._waited, self._stall = 0, None
         self._next_scale = self.scale
+        self._passes = 0
         for bucket in self._buckets:
             bucket.begin()
+        for parameter in self._sharded:
+            parameter.grad = None
 
     def backward(self, loss: torch.Tensor, weight: float, last: bool) -> None:
         """Adds the gradient of a mean loss of this weight; the last one of a step is exchanged on its way."""
@@ -106,6 +114,7 @@ class Gradients:
             cpu = loss.device.type == "cpu"  # Of other devices a number would have to be waited for.
             self._losses += (loss.item() if cpu else loss.detach().double().squeeze()) * weight
         self._inside, self._last, self._spoiled = True, last, True
+        self._passes += 1
         if last:
             self._tell()
         loss.backward(torch.full_like(loss, weight / (self._samples * 2.0**self.scale)))
@@ -168,14 +177,14 @@ class Gradients:
         for bucket in self._buckets:
             bucket.work = None
             bucket.seen.clear()
-        for parameter in self._parameters:
+        for parameter in (*self._parameters, *self._sharded):
             parameter.grad = None
 
     def close(self) -> None:
         """Leaves the parameters alone."""
         for bucket in self._buckets:
             bucket.close()
-        self._everything, self._wanted, self._parameters, self._buckets = [], [], [], []
+        self._everything, self._wanted, self._parameters, self._sharded, self._buckets = [], [], [], [], []
         self._told, self._tells, self._apart = None, None, False
 
     @property
@@ -187,21 +196,25 @@ class Gradients:
 
     def trains(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer has one of these parameters."""
-        mine = set(map(id, self._parameters))
+        mine = {id(parameter) for parameter in (*self._parameters, *self._sharded)}
         return any(id(parameter) in mine for group in optimizer.param_groups for parameter in group["params"])
 
     @property
     def missing(self) -> bool:
         """Whether a step has gradients that were not exchanged."""
-        return self._stepping and not self.exchanged and bool(self._parameters)
+        return self._stepping and not self.exchanged and bool(self._parameters or self._sharded)
 
     def refuse_strangers(self) -> None:
         """Raises RuntimeError when gradients have come by another way than backward()."""
-        for bucket in self._buckets:
-            if bucket.seen:
+        for strange in (*(bucket.seen for bucket in self._buckets), self._strange()):
+            if strange:
                 raise RuntimeError(
                     "loss.backward() in a step: use step.backward(loss), which weighs the loss and exchanges the gradients"
                 )
+
+    def _strange(self) -> bool:
+        """Whether parameters in shards have gradients before the first backward pass of a step."""
+        return not self._passes and any(parameter.grad is not None for parameter in self._sharded)
 
     def _listen_to_last(self, bucket: "_Bucket", parameter: Parameter) -> None:
         """Has the parameter whose gradient comes last tell when a bucket is whole."""
@@ -257,15 +270,25 @@ class Gradients:
             self._loss = told[1] / told[0]
             for bucket in self._buckets:
                 bucket.payload.mul_(factor)
+            self._scale_shards(factor * self._size)
         else:
             weight, losses = self._tells
             self._loss = losses / weight if weight else math.nan
             if weight != nominal:
                 for bucket in self._buckets:
                     bucket.payload.mul_(nominal / weight if weight else 0.0)
+            self._scale_shards(nominal / weight * self._size if weight else 0.0)
         if self._half:
             weight = float(told[0])
             self._next_scale = round(math.log2(weight / self._samples)) if weight > 0 else self.scale
+
+
+    @torch.no_grad()
+    def _scale_shards(self, factor: torch.Tensor | float) -> None:
+        """Of means over the ranks makes what the sums are, times a factor."""
+        for parameter in self._sharded:
+            if parameter.grad is not None:
+                parameter.grad._local_tensor.mul_(factor)
 
 
 class _Bucket:

@@ -311,8 +311,13 @@ class Job(Member):
 
     def _enter_world(self, assigned: Assignment) -> None:
         # A world that ends before all calls have returned has told nobody the whole: the next one tells it too.
-        before, done = self._told = self._told or (self._world, self._place.step)
+        self._told = self._told or (self._world, self._place.step)
         super()._enter_world(assigned)
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        """Tells the program of the world that has begun, where its state is there."""
+        before, done = self._told
         change = Change(before, self.world, max(0, done - self._place.step))
         for call in [*self._on_change]:
             call(change)

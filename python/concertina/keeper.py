@@ -6,9 +6,7 @@ before they write, even the copy is that thread's: it takes it while the next st
 
 import atexit
 import contextlib
-import errno
 import itertools
-import mmap
 import os
 import threading
 import time
@@ -16,11 +14,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from concertina import snapshot
+from concertina import reports, sharded, snapshot
 from concertina.agent import Agent, failure
 from concertina.cadence import LEAST, SHARE, Cadence
-from concertina.codec import DeviceError, Room
+from concertina.codec import Room
 from concertina.gate import Phase
+from concertina.reports import not_copied, told_of
+from concertina.shards import Rank
 from concertina.world import Assignment, Staging
 
 NEVER = 2**63
@@ -37,12 +37,20 @@ class Keeper:
 
     state: objects with state_dict() and load_state_dict(), by name.
     position: where training is, in numbers, of which "step" is one.
+    sharded: whether each process has its own shard of the state.
     """
 
     def __init__(
-        self, state: Mapping[str, Any], codec: snapshot.Codec, position: Callable[[], Mapping[str, int]]
+        self,
+        state: Mapping[str, Any],
+        codec: snapshot.Codec,
+        position: Callable[[], Mapping[str, int]],
+        *,
+        sharded: bool = False,
     ):
         self._state = state
+        self._sharded = sharded
+        self._shard: Rank | None = None  # that of this process in its world, where the state is in shards
         self._codec = codec
         self._position = position
         self._agent: Agent | None = None
@@ -57,7 +65,7 @@ class Keeper:
         self._cadence = Cadence()
         _keepers.add(self)
         self._fenced = False
-        self._hides = True
+        self._hides = not sharded  # What is in shards does not tell that something writes to it.
         self._staging: _Work | None = None
         self._fencing = threading.Lock()  # Optimizers may step in several threads, as in hooks of autograd.
         self._work: _Work | None = None
@@ -67,6 +75,7 @@ class Keeper:
         self._whole = False
         self._staging_of: Staging | None = None
         self._rank = 0
+        self._describes = False  # whether it writes what is in no shards
         self.due = NEVER
         """The number of steps done from which on consider() wants to be called."""
 
@@ -74,8 +83,11 @@ class Keeper:
         """A world begins, in which this process has done so many steps."""
         self._agent = agent
         able = agent is not None and bool(agent.snapshots)
-        self._whole, self._staging_of, self._rank = assigned.writer and able, assigned.staging, assigned.world.worker_rank
-        self._writer = able and (assigned.writer or assigned.staging is not None)
+        world = assigned.world
+        self._shard = Rank(world.rank, world.size) if self._sharded else None
+        self._describes = world.local_rank == 0
+        self._whole, self._staging_of, self._rank = assigned.writer and able, assigned.staging, world.worker_rank
+        self._writer = able and (assigned.writer or assigned.staging is not None or self._sharded)
         self._begun = False
         if not agent:
             return
@@ -89,7 +101,9 @@ class Keeper:
         if not self._begun:
             self._begun = True
             self._cadence.start(step, time.monotonic_ns())
-            if step == 0:
+            if step == 0 and self._sharded:
+                self._keep(step)
+            elif step == 0:
                 self._keep_first()
             self.due = step + 1
             return
@@ -135,7 +149,7 @@ class Keeper:
             except snapshot.SnapshotError as error:
                 self._agent.snapshot_failed(step, str(error))
             except (MemoryError, OSError) as error:
-                self._agent.snapshot_failed(step, _not_copied(error))
+                self._agent.snapshot_failed(step, not_copied(error))
             finally:
                 self._agent.gate.phase(before)
 
@@ -150,7 +164,23 @@ class Keeper:
         if not path:
             return self._load_first()
         existing = {name: thing.state_dict() for name, thing in self._state.items()}
-        position, state = snapshot.read(path, self._codec, existing, shares)
+        return self._become(path, *snapshot.read(path, self._codec, existing, shares))
+
+    def load_shards(
+        self, path: str, keys: Sequence[str], fetch: sharded.Fetch, state: Mapping[str, Any], rank: Rank
+    ) -> Mapping[str, int]:
+        """Makes this state, which takes the place of the one before, that of a snapshot in shards, as a rank has it; returns its
+        position. See sharded.read(). Raises what load() raises, and what fetch raises."""
+        self._join()
+        self.take(state)
+        existing = {name: thing.state_dict() for name, thing in state.items()}
+        return self._become(path, *sharded.read(path, keys, fetch, self._codec, existing, rank))
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Keeps this state from now on, which takes the place of the one before."""
+        self._state = state
+
+    def _become(self, path: str, position: Mapping[str, int], state: Any) -> Mapping[str, int]:
         own = self._position().get("seed")
         if position.get("seed", own) != own:
             raise snapshot.SnapshotError(
@@ -199,7 +229,7 @@ class Keeper:
             self._first.keep(self._memory_of(self._first.bytes, near=self._first.away > 0))
         except (MemoryError, OSError) as error:
             self._first = None
-            self._agent.snapshot_failed(0, _not_copied(error))
+            self._agent.snapshot_failed(0, not_copied(error))
         self._cadence.held = max(1, time.monotonic_ns() - begin)
         self._first_lost = self._first is None
         if self._first and not self._writing and (files := self._periodic(self._first, 0)):
@@ -232,7 +262,7 @@ class Keeper:
                 self._copy(image)
         except (MemoryError, OSError) as error:
             # Training goes on, and the next one is tried when it is due.
-            self._agent.snapshot_failed(step, _not_copied(error))
+            self._agent.snapshot_failed(step, not_copied(error))
             self._cadence.held = max(1, time.monotonic_ns() - begin)
             return
         if fenced and self._hides:
@@ -251,6 +281,10 @@ class Keeper:
         """The files that this process writes of an image: its part where several write one, and otherwise all of it, if it
         is the one that does."""
         name = os.path.join(self._agent.snapshots, f"{step}.{os.getpid()}-{next(self._names)}")
+        if self._shard:
+            of = f"{self._shard.of}.{image.layout}"
+            files = [image.shard(f"{name}-d.part", f"d{self._shard.number}.{of}")]
+            return [*files, image.own(f"{name}.part", f"r{self._rank}.{of}")] if self._describes else files
         if staging is None or image.bytes - image.shared < snapshot.LEAST_SHARED:
             return [image.whole(f"{name}.part")] if whole else []
         of = f"{staging.of}.{image.layout}"
@@ -261,7 +295,7 @@ class Keeper:
 
     def _image(self) -> snapshot.Image:
         state = {name: thing.state_dict() for name, thing in self._state.items()}
-        return snapshot.Image(state, self._position(), self._codec)
+        return snapshot.Image(state, self._position(), self._codec, self._shard)
 
     def _copy(self, image: snapshot.Image) -> None:
         image.keep_packed(self._memory_of(image.room(), near=image.away > 0))
@@ -354,11 +388,11 @@ class Keeper:
                 sizes.append(image.write(file, halted, file.path in spares))
             if live and not image.intact(files):
                 self._spoiled(work)
-            told = _told(files, sizes) | _measured(image, files if work else [])
+            told = reports.told(files, sizes) | reports.measured(image, files, work is not None)
         except InterruptedError:
             pass  # Nobody wants it any more.
         except Exception as error:
-            told = failure(told_of(error, files, len(sizes), image.bytes)) | _measured(image, files if work else [])
+            told = failure(told_of(error, files, len(sizes), image.bytes)) | reports.measured(image, files, work is not None)
         finally:
             # Before anything is said: an optimizer that waits here does not wait for the agent.
             if work:
@@ -422,73 +456,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keepers.clear)  # Whoever is forked has none of their threads, and may have their locks.
 
 
-def _told(files: list[snapshot.File], sizes: list[int]) -> dict[str, Any]:
-    """What the agent is told of files that were written."""
-    names = [os.path.basename(file.path) for file in files]
-    if files[0].key is None:
-        return {"file": names[0], "bytes": sizes[0], "reuses": True}
-    parts = zip(files, names, sizes, strict=True)
-    return {"parts": [{"key": file.key, "file": name, "bytes": size} for file, name, size in parts], "reuses": True}
-
-
-def _measured(image: snapshot.Image, files: Sequence[snapshot.File]) -> dict[str, Any]:
-    """What the agent is told of the size of a state, also when it could not be written: how large its volume should be goes by
-    it. files are those that this process writes of a periodic snapshot: at a barrier there are others."""
-    whole = image.whole("").size
-    own = image.own("", "").size if image.bytes - image.shared >= snapshot.LEAST_SHARED else whole
-    return {"size": {"state": whole, "own": own, "written": _room(files)}}
-
-
-def _room(files: Sequence[snapshot.File]) -> int:
-    """How much memory files take."""
-    return sum(-(-file.size // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
-
-
-def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: int) -> str:
-    """What is told of an error after so many of these files, of a state with so many bytes."""
-    if isinstance(error, DeviceError):
-        return str(error)
-    text = f"{getattr(error, 'strerror', None) or repr(error)}: {files[min(done, len(files) - 1)].path}"
-    if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
-        return text
-    written = _room(files)
-    need, stored = room_for(written, whole, stored=False), room_for(written, whole, stored=True)
-    text += f": two snapshots beside this one must fit. spec.checkpoint.memory: {_quantity(need)} would do"
-    if _quantity(stored) != _quantity(need):
-        text += f", with a storage {_quantity(stored)}"
-    return f"{text}. Suspend the job to change it, or with auto for new volumes; it adds to the container's memory"
-
-
-def room_for(written: int, whole: int, *, stored: bool, own: int = 0, shards: int = 0, copies: int = 1) -> int:
-    """How many bytes a worker needs for its snapshots when it writes so many of each, of a state with so many: two are kept while
-    a third is written. With a storage, one that was pushed out keeps its memory for as long as it is uploaded; and one that is
-    brought back is whole. Of a state of which the ranks have `shards` bytes between them, and each worker `own` beside that, two more
-    are kept, with the copies of other ranks' shards that make `copies` of each. The operator reckons so as well: testdata/room.json."""
-    if shards > 0:
-        copied = written + (max(1, copies) - 1) * max(0, written - own)
-        return 3 * written + copied + (max(copied + written, whole) if stored else copied)
-    return 2 * written + max(2 * written, whole) if stored else 3 * written
-
-
-def _quantity(size: int) -> str:
-    """At least so many bytes, as Kubernetes writes them."""
-    mib = max(1, -(-size // (1 << 20)))
-    return f"{mib}Mi" if mib < 10 << 10 else f"{-(-mib // 1024)}Gi"
-
-
 def _remove(files: list[snapshot.File]) -> None:
     for file in files:
         with contextlib.suppress(OSError):
             os.unlink(file.path)
-
-
-def _not_copied(error: BaseException) -> str:
-    if isinstance(error, DeviceError):
-        return str(error)
-    return (
-        f"no memory for a copy of the state ({str(error) or type(error).__name__}): raise resources.limits.memory of the "
-        "training container by as many bytes as the state has"
-    )
 
 
 def _names(state: Mapping) -> str:

@@ -24,17 +24,20 @@ _BREAK_OFF = 5.0  # A GPU that hangs may let nothing end, and that is to be repo
 class Member:
     """What a job does between its worlds: it enters them, leaves them, and brings its state to where the next one begins."""
 
+    _sharded = False
+    """Whether each process has its own shard of the state."""
+
     def __init__(self, state: Mapping[str, Any]):
-        self._state = _checked(state)
+        self._state = checked(state)
         self._values = Values()
-        self._keeper = Keeper(self._kept(), self._make_codec(), self._position)
+        self._keeper = Keeper(self._kept(), self._make_codec(), self._position, sharded=self._sharded)
         self._live = LiveState(self._copy_aside)
         self._connections = Connections()
         self._place = Place()
         self._loaded: Mapping[str, int] = {}
         self._world: World | None = None
         self._there = self._over = False
-        self._session: Session | Alone = session.start()
+        self._session: Session | Alone = session.start(sharded=self._sharded)
         self.gate: GatePage | NoGatePage = self._session.gate
         """Where program and agent tell each other how far they are."""
 
@@ -133,8 +136,13 @@ class Member:
                 half = "" if self._live.clean else ", and a part of the next"
                 raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {done}{half}")
             return
+        self._bring(assigned, lambda: self._keeper.load(assigned.snapshot, assigned.shares))
+
+    def _bring(self, assigned: Assignment, load: Callable[[], Mapping[str, int]]) -> None:
+        """Brings the state to what it loads, which returns the position."""
+        world = assigned.world
         self._live.doubt()
-        at = self._loaded = self._keeper.load(assigned.snapshot, assigned.shares)
+        at = self._loaded = load()
         if at.get("step", 0) != world.from_step:
             raise RuntimeError(f"the world goes on after step {world.from_step}, the snapshot is of {at.get('step', 0)}")
         self._check_loaded()
@@ -269,7 +277,8 @@ def copy_whole(thing: Any, state: Any) -> Callable[[], None]:
     return lambda: thing.load_state_dict(deepcopy(kept))
 
 
-def _checked(state: Mapping[str, Any]) -> dict[str, Any]:
+def checked(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state that a program names. Raises TypeError or ValueError for what can be none."""
     if not isinstance(state, Mapping):
         raise TypeError(f'state is a {type(state).__name__}: name what training changes, such as {{"net": net, "opt": opt}}')
     for name, thing in state.items():

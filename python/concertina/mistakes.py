@@ -48,6 +48,13 @@ def unwrapped(name: str, thing: Any) -> Any:
     return getattr(thing, "_orig_mod", thing) if isinstance(thing, Module) else thing
 
 
+def all_unwrapped(state: Any) -> Any:
+    """A state of which each thing is unwrapped()."""
+    if not isinstance(state, Mapping):
+        return state
+    return {name: unwrapped(name, thing) for name, thing in state.items()}
+
+
 def refuse(variables: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Raises TypeError for a wrapper around a module of the state that would exchange its gradients as well."""
     modules = _modules(state.values())
@@ -56,15 +63,15 @@ def refuse(variables: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} is a {_WRAPPED} around a module of the state: use it bare, step.backward() exchanges")
 
 
-def warn(variables: Mapping[str, Any], state: Mapping[str, Any], stacklevel: int) -> None:
-    """Warns of what changes in training and is not in the state: who joins later would not have it."""
+def warn(variables: Mapping[str, Any], state: Mapping[str, Any], where: str, stacklevel: int) -> None:
+    """Warns of what changes in training and is not in the state, which is named where: who joins later would not have it."""
     known = _modules(state.values()) | {id(thing) for thing in state.values()}
     for name, value in list(variables.items()):  # A warning adds one to those of a module.
         if id(value) in known or not _changes(value, known):
             continue
         warnings.warn(
             f"{name} is a {type(value).__name__} and not in the state: whoever joins later, and everybody after a loss, "
-            f"begins with a fresh one. Name it in join(state={{…, {name!r}: {name}}})",
+            f"begins with a fresh one. Name it in {where}(state={{…, {name!r}: {name}}})",
             stacklevel=stacklevel,
         )
 

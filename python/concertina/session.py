@@ -2,7 +2,8 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from concertina import health
 from concertina.agent import Agent, AgentError
@@ -59,6 +60,19 @@ class Session:
                 pass
         if self._leaving():
             raise WorldChanged
+
+    def want(self, number: int, keys: Sequence[str]) -> list[str]:
+        """The files of these shards of the state that the world of this round begins with, once the agent has them. Raises
+        WorldChanged when the world has ended, AgentError when the agent goes away or gives others."""
+        if not keys:
+            return []
+        self.agent.say("want", parts=[*keys])
+        while not self._leaving():
+            message, fds = self.agent.wait()
+            self._take(message, fds)
+            if message.get("type") == "had" and message.get("round") == number:
+                return _files_of(message.get("parts"), keys)
+        raise WorldChanged
 
     def end(self) -> None:
         """Nothing of the world is left that has to be interrupted."""
@@ -192,8 +206,17 @@ class Alone:
         """Does nothing."""
 
 
-def start(env: Mapping[str, str] = os.environ) -> Session | Alone:
-    """The session with the agent that the environment names, if it does.
+def _files_of(parts: Any, keys: Sequence[str]) -> list[str]:
+    """The files that the agent has named for these parts. Raises AgentError where it has not."""
+    given = [part if isinstance(part, dict) else {} for part in parts] if isinstance(parts, list) else []
+    files = [part.get("file") for part in given]
+    if [part.get("key") for part in given] != [*keys] or not all(type(file) is str and file for file in files):
+        raise AgentError(f"the agent was asked for the shards {', '.join(keys)}, and has given {parts!r:.300}")
+    return files
+
+
+def start(env: Mapping[str, str] = os.environ, *, sharded: bool = False) -> Session | Alone:
+    """The session with the agent that the environment names, if it does. sharded: each process has its own shard of the state.
 
     Raises AgentError when that cannot be talked to, ValueError when LOCAL_RANK is no number.
     """
@@ -205,4 +228,4 @@ def start(env: Mapping[str, str] = os.environ) -> Session | Alone:
         local_rank = int(text)
     except ValueError:
         raise ValueError(f"LOCAL_RANK is {text!r}: it must be a number") from None
-    return Session(Agent(path, local_rank))
+    return Session(Agent(path, local_rank, sharded=sharded))

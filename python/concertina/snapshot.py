@@ -10,6 +10,9 @@ The last of these may be cut into shares, at multiples of 1 MiB, which are files
 all shares one after another, are the whole file. Different ranks may write different shares, and anybody can read them with
 what any rank has written of the rest.
 
+Of a state in shards each rank writes the rows that it has of the values that are in shards into a file of its own, each at a
+multiple of 64, in their order; the file above has everything else, and how they are cut.
+
 Reading it never runs code that the file names: what is in it are numbers, texts, containers and
 arrays.
 """
@@ -26,7 +29,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from concertina.codec import Codec, Coming, Elsewhere, Load, Piece, SnapshotError, plain
+from concertina.codec import Codec, Coming, Elsewhere, Load, Local, Piece, SnapshotError, plain
+from concertina.files import SPARE, File, Files, Source, claim
+from concertina.shards import Cut, Rank
 
 __all__ = ["Codec", "File", "Image", "LEAST_SHARED", "SPARE", "SnapshotError", "claim", "plain", "read"]
 
@@ -40,50 +45,10 @@ _BLOCK = 1 << 20
 _SMALL = 64 << 10  # Values with fewer bytes are not worth sharing.
 LEAST_SHARED = 16 << 20
 """A state with fewer bytes that are the same on all ranks is not worth cutting into shares."""
-SPARE = "spare-"
-"""Begins the names of files that the agent leaves to be written over."""
 _ZEROS = memoryview(bytes(_BLOCK))
-_MAX_READ = 1 << 30  # One system call moves at most 2 GiB.
 
 _MAPPINGS = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
 _SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
-
-
-class File(NamedTuple):
-    """A file with a part of an image."""
-
-    path: str
-    key: str | None
-    """What the part is named by; None for a file with everything."""
-    head: bytes
-    low: int
-    high: int
-    """The offsets at which its values begin and end."""
-
-    @property
-    def size(self) -> int:
-        return len(self.head) + self.high - self.low
-
-
-def claim(folder: str, files: Sequence[File]) -> set[str]:
-    """Makes some of these files of those that the agent has left in the folder to be written over: their memory is there, and need
-    neither be found nor freed. Those that are too many are removed, since their room is needed. Returns the paths of the
-    files that are there now, of some other content."""
-    spares = []
-    for name in os.listdir(folder):
-        if name.startswith(SPARE):
-            with contextlib.suppress(OSError):
-                spares.append((os.stat(os.path.join(folder, name)).st_size, os.path.join(folder, name)))
-    claimed: set[str] = set()
-    wanted = sorted(files, key=lambda file: file.size)
-    for _, path in sorted(spares, reverse=True):
-        with contextlib.suppress(FileNotFoundError):  # Somebody else needed it.
-            if wanted:
-                os.rename(path, wanted[-1].path)
-                claimed.add(wanted.pop().path)
-            else:
-                os.unlink(path)
-    return claimed
 
 
 class _Canary(NamedTuple):
@@ -101,11 +66,15 @@ class Image:
     them: settle() copies the others at once, and intact() says afterwards whether that was so.
     """
 
-    def __init__(self, state: Any, position: Mapping[str, int], codec: Codec):
-        """Raises SnapshotError for a state that holds something that cannot be kept."""
+    def __init__(self, state: Any, position: Mapping[str, int], codec: Codec, rank: Rank | None = None):
+        """rank: whose shard it has, where the state is in shards. Raises SnapshotError for a state that holds something that
+        cannot be kept."""
         self._codec = codec
+        self.rank = rank
+        """Whose shard it has; None where the state is in no shards."""
         self._watch, self._private = codec.watcher(), codec.private()
         self._found: list[tuple[bool, dict, Any, memoryview | Elsewhere]] = []
+        self._shards: list[Local] = []
         self._values: dict[int, int] = {}
         self._state = self._encode(state, "state")
         self._parts: list[tuple[int, memoryview | Elsewhere]] = []
@@ -118,10 +87,15 @@ class Image:
         self.shared = 0
         """Where the bytes begin that are the same on all ranks."""
         self.bytes = 0
-        """How many bytes the large values have."""
+        """How many bytes the large values have, without those in shards."""
         self.layout = self._place_all()
-        """The same for states whose shares fit together."""
+        """The same for states whose shares, or shards, fit together."""
         description = {"position": dict(position), "bytes": self.bytes, "shared": self.shared, "state": self._state}
+        if rank:
+            self.cut = Cut(rank.of, tuple(local.table for local in self._shards))
+            """How the values are cut that are in shards."""
+            description["shards"] = self.cut.described()
+            self.shared, self.layout = self.bytes, self._place_shards(rank)
         text = json.dumps(description).encode()
         head = _HEAD.pack(_MAGIC, len(text)) + text
         self._head = head + bytes(-len(head) % _ALIGN)
@@ -133,9 +107,12 @@ class Image:
         self._watched = {}
 
     def only(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Forgets all large values but what lies in these spans of offsets, and what differs by rank."""
+        """Forgets all large values but what lies in these spans of offsets, and what differs by rank. Of a state in shards the
+        spans are all."""
         kept = []
-        for low, high in [(0, self.shared), *((max(low, self.shared), high) for low, high in spans)]:
+        if not self.rank:
+            spans = [(0, self.shared), *((max(low, self.shared), high) for low, high in spans)]
+        for low, high in sorted(spans):
             kept += self._within(low, high)
         self._parts = kept
 
@@ -259,7 +236,7 @@ class Image:
             memory[:] = kept[at : at + len(memory)]
 
         with self._codec.loading(copy) as load:
-            return _Values("the first state", self.bytes, load).decode(self._state, None)
+            return Decoder("the first state", self.bytes, load).decode(self._state, None)
 
     def whole(self, path: str) -> File:
         """The file that has everything."""
@@ -272,6 +249,11 @@ class Image:
     def shares(self, path: str, key: str, index: int, of: int) -> File:
         """The file of one of so many shares."""
         return File(path, key, b"", *self.share(index, of))
+
+    def shard(self, path: str, key: str) -> File:
+        """The file of this rank's shard."""
+        start = _aligned(self.bytes)
+        return File(path, key, b"", start, start + self.cut.offsets(self.rank.number)[-1])
 
     def write(self, file: File, halted: Callable[[], bool] = lambda: False, over: bool = False) -> int:
         """Makes a file, or writes over one that is there, and returns its size in bytes. Raises OSError, and InterruptedError once it
@@ -320,6 +302,9 @@ class Image:
         return self._encode_large(value, where)
 
     def _encode_large(self, value: Any, where: str) -> Any:
+        if local := self._codec.shard(value, where, self.rank):
+            self._shards.append(local)
+            return {"shard": len(self._shards) - 1}
         found = self._codec.buffer(value)
         if found is None:
             raise SnapshotError(
@@ -330,6 +315,15 @@ class Image:
         described = tag | {"at": 0, "length": len(part)}
         self._found.append((len(part) < _SMALL or self._private(value), described, value, part))
         return described
+
+    def _place_shards(self, rank: Rank) -> str:
+        """Says where the bytes of each value go that is in shards, behind all others, and returns their layout."""
+        start = _aligned(self.bytes)
+        for at, (_, part) in zip(self.cut.offsets(rank.number), self._shards, strict=False):
+            if len(part):
+                self._parts.append((start + at, part))
+        self._shards = []
+        return hashlib.sha256(json.dumps(self.cut.described()).encode()).hexdigest()[:16]
 
     def _place_all(self) -> str:
         """Says where the bytes of each value go, those that differ by rank first, and returns the layout of the others.
@@ -364,13 +358,20 @@ def read(path: str, codec: Codec, existing: Any = None, shares: Sequence[str] = 
     Arrays and tensors go into those at the same place of existing where they fit. Raises OSError
     when the file cannot be read, SnapshotError when it is no whole snapshot.
     """
-    files = _Files(path, shares)
-    try:
-        description = _describe(path, files)
-        start = files.start
-        position = {str(name): int(value) for name, value in description["position"].items()}
+    with described(path, shares) as (files, description, start):
+        if "shards" in description:
+            raise SnapshotError(f"{path} is of a state in shards, which concertina.fsdp reads, and this job's is in none")
         with codec.loading(lambda memory, at: files.read(memory, start + at)) as load:
-            return position, _Values(path, description["bytes"], load).decode(description["state"], existing)
+            return position_in(description), Decoder(path, description["bytes"], load).decode(description["state"], existing)
+
+
+@contextlib.contextmanager
+def described(path: str, shares: Sequence[str] = ()) -> Iterator[tuple[Files, dict, int]]:
+    """The files of a snapshot, what the first one describes, and where its values begin. Raises SnapshotError when it is no whole snapshot, also
+    where the block finds that out, and OSError when a file cannot be read."""
+    files = Files(path, shares)
+    try:
+        yield files, *describe(path, files)
     except SnapshotError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
@@ -379,64 +380,40 @@ def read(path: str, codec: Codec, existing: Any = None, shares: Sequence[str] = 
         files.close()
 
 
-class _Files:
-    """Several files, one after another."""
-
-    def __init__(self, path: str, others: Sequence[str]):
-        """Raises OSError when one cannot be read."""
-        self.start = 0
-        """Where the values begin."""
-        self.size = 0
-        self._ends: list[int] = []
-        self._fds: list[int] = []
-        try:
-            for name in path, *others:
-                self._fds.append(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
-                self.size += os.fstat(self._fds[-1]).st_size
-                self._ends.append(self.size)
-        except OSError:
-            self.close()
-            raise
-
-    def read(self, memory: memoryview, at: int) -> None:
-        begin = 0
-        for fd, end in zip(self._fds, self._ends, strict=True):
-            if memory and at < end:
-                here = memory[: end - at]
-                _read(fd, here, at - begin)
-                memory, at = memory[len(here) :], at + len(here)
-            begin = end
-        if memory:
-            raise SnapshotError("the snapshot ends early")
-
-    def close(self) -> None:
-        for fd in self._fds:
-            os.close(fd)
+def position_in(description: Mapping) -> dict[str, int]:
+    """The position that a snapshot has."""
+    return {str(name): int(value) for name, value in description["position"].items()}
 
 
-def _describe(path: str, files: _Files) -> dict:
-    """The description; it finds where the values begin."""
-    fd, size = files._fds[0], files.size
-    magic, length = _HEAD.unpack(os.pread(fd, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
+def describe(path: str, files: Source) -> tuple[dict, int]:
+    """What a snapshot describes, and where its values begin. Raises SnapshotError for what is no whole one, and other errors
+    where it makes no sense."""
+    head, size = bytearray(_HEAD.size), files.size
+    if size >= len(head):
+        files.read(memoryview(head), 0)
+    magic, length = _HEAD.unpack(head)
     if magic != _MAGIC:
         raise SnapshotError(f"{path} does not start like a snapshot")
-    if length > min(size, _MAX_DESCRIPTION):
+    if length > min(size - len(head), _MAX_DESCRIPTION):
         raise SnapshotError(f"{path} is cut off")
+    text = bytearray(length)
+    files.read(memoryview(text), len(head))
     try:
-        description = json.loads(os.pread(fd, length, _HEAD.size))
+        description = json.loads(text)
     except ValueError as error:
         raise SnapshotError(f"{path} is no snapshot: {error}") from error
     start = _aligned(_HEAD.size + length)
     if size != start + description["bytes"]:
         raise SnapshotError(f"{path} has {size} bytes, not {start + description['bytes']}")
-    files.start = start
-    return description
+    return description, start
 
 
-class _Values:
+class Decoder:
     """Puts a described state together again."""
 
-    def __init__(self, name: str, size: int, load: Load):
+    def __init__(self, name: str, size: int, load: Load, shard: Callable[[int, Any], Any] | None = None):
+        """shard: makes the value in shards of a number, in place of the existing one where it can."""
+        self._shard = shard
         self._name = name
         self._size = size
         self._load = load
@@ -448,6 +425,8 @@ class _Values:
             return value
         if "at" in value:
             return self._large(value, existing)
+        if "shard" in value and self._shard:
+            return self._shard(value["shard"], existing)
         ((kind, content),) = value.items()
         if kind == "float":
             return float(content)
@@ -490,11 +469,3 @@ def _zero(fd: int, start: int, end: int) -> None:
     """What lies between values is the same whatever was there before."""
     while start < end:
         start += os.pwrite(fd, _ZEROS[: end - start], start)
-
-
-def _read(fd: int, memory: memoryview, offset: int) -> None:
-    while memory:
-        count = os.preadv(fd, [memory[:_MAX_READ]], offset)
-        if not count:
-            raise SnapshotError("the snapshot ends early")
-        memory, offset = memory[count:], offset + count

@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,11 +11,14 @@ import torch
 import torch.distributed as dist
 
 from concertina import snapshot
-from concertina.codec import Coming, Elsewhere, Load, Piece
+from concertina.codec import Coming, Elsewhere, Load, Local, Piece
 from concertina.devices import Devices
+from concertina.shards import Rank, Table
 
 _SMALL = 64 << 10
 """Tensors below this size in bytes are copied at once."""
+
+_DTENSOR = "torch.distributed.tensor"
 
 _AT_ONCE = 25 << 20
 """So many bytes are sent to other ranks in one message."""
@@ -66,6 +71,44 @@ class TensorCodec(snapshot.Codec):
             plain = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
         return tag, memory_of(plain)
 
+    def shard(self, value: Any, where: str, rank: Rank | None) -> Local | None:
+        if not is_sharded(value):
+            return None
+        if rank is None:
+            raise snapshot.SnapshotError(
+                f"{where} is a DTensor: a state in shards is built anew in each world, and concertina.fsdp keeps it"
+            )
+        own = _own(value, where, rank)
+        tag, part = self.buffer(own)
+        return Local(Table(where, tag["tensor"], tuple(value.shape), value.element_size()), part)
+
+    def own(self, table: Table, existing: Any, rank: Rank) -> Any:
+        if existing is None:
+            return None
+        if not is_sharded(existing):
+            return super().own(table, existing, rank)
+        if tuple(existing.shape) != table.shape or _name(existing.dtype) != table.tensor:
+            raise snapshot.SnapshotError(
+                f"{table.name} is a {table.tensor} of {list(table.shape)} in the snapshot, and a {_name(existing.dtype)} of "
+                f"{list(existing.shape)} in this job: a model has the same shape in each world"
+            )
+        return _own(existing, table.name, rank)
+
+    def joined(self, table: Table, own: Any, existing: Any) -> Any:
+        if existing is not None:
+            return existing
+        like = next((p for module in self._modules() for p in module.parameters() if is_sharded(p)), None)
+        if like is None:
+            raise snapshot.SnapshotError(
+                f"{table.name} is in shards in the snapshot, and no module of the state is in this job: call fully_shard(module) first"
+            )
+        stride = [math.prod(table.shape[i + 1 :]) for i in range(len(table.shape))]
+        with torch.no_grad():
+            return sys.modules[_DTENSOR].DTensor.from_local(
+                own.to(like._local_tensor.device), like.device_mesh, like.placements, run_check=False,
+                shape=torch.Size(table.shape), stride=tuple(stride),
+            )  # fmt: skip
+
     def room(self, size: int) -> memoryview:
         return self._devices.room(size)
 
@@ -78,6 +121,11 @@ class TensorCodec(snapshot.Codec):
         with super().loading(read) as otherwise, self._devices.filling(read) as fill:
 
             def load(tag: Mapping, at: int, size: int, existing: Any) -> Any:
+                if is_sharded(existing):
+                    raise snapshot.SnapshotError(
+                        f"a tensor of {list(existing.shape)} is whole in the snapshot, and in shards in this job: it goes on only from states "
+                        "whose values are in shards where its own are"
+                    )
                 if not isinstance(existing, torch.Tensor) or not self._devices.has(existing) or not _fits(existing, tag):
                     return otherwise(tag, at, size, existing)
                 if size != existing.numel() * existing.element_size():
@@ -201,14 +249,14 @@ def _update(there: dict, loaded: Mapping) -> dict:
 
 @torch.no_grad()
 def spread(tensors: Iterable[torch.Tensor], through: torch.device | None = None) -> None:
-    """Gives all ranks the values that rank 0 has. Raises what torch.distributed raises when a rank is gone.
+    """Gives all ranks the values that rank 0 has, but for those in shards. Raises what torch.distributed raises when a rank is gone.
 
     through: the device that they are exchanged between, where that is none of all: a model on a GPU may have a few tensors
     elsewhere, such as the counter of an AveragedModel.
     """
     groups: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and tensor.numel() and tensor.layout == torch.strided:
+        if isinstance(tensor, torch.Tensor) and tensor.numel() and tensor.layout == torch.strided and not is_sharded(tensor):
             groups.setdefault(tensor.device, []).append(tensor)
     for device, together in groups.items():
         while together:
@@ -272,6 +320,24 @@ def out_of_memory() -> Iterator[None]:
         if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error):
             raise MemoryError(str(error)) from error
         raise
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether each rank has its own part of a value: whether it is a DTensor. Who has none has not imported what makes them."""
+    made = sys.modules.get(_DTENSOR)
+    return made is not None and isinstance(value, made.DTensor)
+
+
+def _own(value: Any, where: str, rank: Rank) -> torch.Tensor:
+    """What this rank has of a DTensor. Raises SnapshotError for one that is not cut by rows over all ranks of the world."""
+    mesh, placements = value.device_mesh, value.placements
+    by_rows = len(placements) == 1 and type(placements[0]) is sys.modules[_DTENSOR].Shard and placements[0].dim == 0
+    if not by_rows or mesh.mesh.tolist() != [*range(rank.of)] or mesh.get_coordinate() != [rank.number]:
+        raise snapshot.SnapshotError(
+            f"{where} is a DTensor with the placements {placements} on the mesh {mesh.mesh.tolist()}, and this is rank {rank.number} of "
+            f"{rank.of}: what can be kept is sharded along dimension 0 over all ranks of the world, as fully_shard(module, mesh=job.mesh) does"
+        )
+    return value._local_tensor.detach()
 
 
 def _fits(tensor: torch.Tensor, tag: Mapping) -> bool:

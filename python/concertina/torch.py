@@ -114,10 +114,10 @@ class Step(_step.Step):
         if not 0 <= weight < math.inf:
             raise ValueError(f"weight={weight}: it says over how many samples, or tokens, the loss is a mean")
         self._piece = None
-        if weight and piece.samples:
-            self._job._gradients.backward(loss, weight, last)
-        elif not piece.samples:
+        if not piece.samples:
             self._job._gradients.backward(loss, 0.0, last)
+        elif weight or self._job._sharded:  # Ranks wait for each other in the backward pass of what is in shards.
+            self._job._gradients.backward(loss, weight, last)
         if last:
             self._job._exchange()
 
@@ -151,13 +151,15 @@ class Job(_job.Job):
         self._modes: list[tuple[Module, bool]] = []
         self._watched = -1
         self._reader: Reader | None = None  # of a stream
-        if isinstance(state, Mapping):
-            state = {name: mistakes.unwrapped(name, thing) for name, thing in state.items()}
-        super().__init__(state, seed=seed)
+        super().__init__(mistakes.all_unwrapped(state), seed=seed)
+        self._look_through()
+        self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizer_steps(optimizer))
+
+    def _look_through(self) -> None:
+        """Finds what there is in the state."""
         self._optimizers = [thing for thing in self._state.values() if isinstance(thing, Optimizer)]
         scalers = (thing for thing in self._state.values() if isinstance(thing, torch.amp.GradScaler))
         self._scalers = [scaler for scaler in scalers if scaler.is_enabled()]  # Another one has nothing to keep.
-        self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizer_steps(optimizer))
 
     def steps(
         self,
@@ -189,18 +191,18 @@ class Job(_job.Job):
             raise ValueError("collate with a Loader: give Loader(…, collate_fn=…) instead")
         if fillers and isinstance(data, Stream):
             raise ValueError("fillers with a Stream: a rank that has no samples of it has none to fill in either")
-        self._look_around(sys._getframe(1).f_locals)
+        self._look_around(sys._getframe(1).f_locals, "join")
         self._fillers = fillers
         return super().steps(
             data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
             evaluate=evaluate, collate=collate,
         )  # fmt: skip
 
-    def _look_around(self, variables: Mapping[str, Any]) -> None:
+    def _look_around(self, variables: Mapping[str, Any], where: str) -> None:
         mistakes.refuse(variables, self._state)
         if not self._looked:
             self._looked = True
-            mistakes.warn(variables, self._state, stacklevel=4)
+            mistakes.warn(variables, self._state, where, stacklevel=4)
 
     def _refuse_data(self, data: Any) -> None:
         mistakes.refuse_data(data)
@@ -423,6 +425,10 @@ class Job(_job.Job):
         self._groups.form(world, listener, lambda: self._session.aborted)
         if world.size > 1:
             self._connections.formed(world.size)
+        self._spread(world)
+
+    def _spread(self, world: World) -> None:
+        """Has a training begin with the same on all ranks."""
         if world.from_step == 0 and world.size > 1:
             self._live.doubt()
             with torch.no_grad():

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Assignment:
     """The files with the shares of the snapshot; none when that is whole."""
     staging: Staging | None = None
     """What it writes of a state that is large enough for shares."""
+    shards: tuple[str, ...] = ()
+    """The names of the parts with the shards of the snapshot, by rank; none when the state is in no shards."""
 
 
 _MESSAGE = {
@@ -105,17 +108,19 @@ def from_message(message: Mapping) -> World:
 def assignment(message: Mapping, listener: socket.socket | None) -> Assignment:
     """What the agent's message asks for. Raises ValueError when it is not whole."""
     kinds = {"restore": bool, "snapshot": str, "writer": bool}
-    values = {name: message.get(name, kind()) for name, kind in kinds.items()}
+    values: dict[str, Any] = {name: message.get(name, kind()) for name, kind in kinds.items()}
     for name, kind in kinds.items():
         if type(values[name]) is not kind:
             raise ValueError(f"the agent sent a world with {name} = {values[name]!r}")
     formed = from_message(message)
     if values["restore"] and formed.from_step and not values["snapshot"]:
         raise ValueError(f"the agent sent a world that begins after step {formed.from_step}, and no snapshot")
-    shares = message.get("shares", [])
-    if type(shares) is not list or not all(type(path) is str for path in shares):
-        raise ValueError(f"the agent sent a world with shares = {shares!r}")
-    return Assignment(formed, listener=listener, shares=tuple(shares), staging=staging(message), **values)
+    for name in "shares", "shards":
+        values[name] = message.get(name, [])
+        if type(values[name]) is not list or not all(type(text) is str for text in values[name]):
+            raise ValueError(f"the agent sent a world with {name} = {values[name]!r}")
+        values[name] = tuple(values[name])
+    return Assignment(formed, listener=listener, staging=staging(message), **values)
 
 
 def staging(message: Mapping) -> Staging | None:

@@ -40,7 +40,7 @@ def world(rank: int = 0, size: int = 1, **fields) -> dict:
 class FakeAgent:
     """Serves one worker. Use it as a context manager.
 
-    answers: messages of the program that are answered at once, by type.
+    answers: messages of the program that are answered at once, by type, or what makes them of the message.
     """
 
     def __init__(self, *worlds: dict | None, listener: socket.socket | None = None):
@@ -54,6 +54,7 @@ class FakeAgent:
         self.pieces = 1
         self.silent_after_join = False
         self.leaves = False
+        self.sharded = True
         self.answers = {"finished": {"type": "end"}, "fault": {"type": "raise"}}
         self._dir = tempfile.mkdtemp()
         self.path = os.path.join(self._dir, "agent.sock")
@@ -124,6 +125,15 @@ class FakeAgent:
         assert os.stat(path).st_size == message["bytes"]
         return path
 
+    def take_parts(self, message: dict, number: int) -> dict[str, str]:
+        """The same with the parts of one; returns their paths by their keys."""
+        found = {}
+        for part in message["parts"]:
+            found[part["key"]] = os.path.join(self.snapshots, f"{number}-{message['step']}.{part['key']}")
+            os.rename(os.path.join(self.snapshots, part["file"]), found[part["key"]])
+            assert os.stat(found[part["key"]]).st_size == part["bytes"]
+        return found
+
     def received(self, kind: str | None = None) -> list[dict]:
         """Messages that have come since the last call, of one type if it is named. The
         connections must have ended."""
@@ -186,7 +196,8 @@ class FakeAgent:
                             return
                     self.messages.put((slot, message))
                     if message["type"] in self.answers:
-                        self._send(connection, self.answers[message["type"]])
+                        answer = self.answers[message["type"]]
+                        self._send(connection, answer(message) if callable(answer) else answer)
                     if message["type"] == "join" and self.worlds[slot]:
                         self._join(connection, slot)
                         if self.silent_after_join:
@@ -213,6 +224,8 @@ class FakeAgent:
         welcome |= {"snapshots": self.snapshots, "interval": self.interval}
         if self.leaves and hello.get("leaves"):
             welcome["leaves"] = True
+        if self.sharded and hello.get("sharded"):
+            welcome["sharded"] = True
         self._send(connection, welcome | self.greeting, self.memfd)
         return slot
 

@@ -9,7 +9,8 @@ import threading
 import unittest
 from unittest import mock
 
-from concertina.keeper import Keeper, room_for, told_of
+from concertina.keeper import Keeper
+from concertina.reports import room_for, told_of
 from concertina.snapshot import LEAST_SHARED, Codec, File, Image, SnapshotError, claim
 from concertina.world import Staging, assignment
 from tests.fakeagent import world

@@ -45,6 +45,7 @@ class Member:
         self.lines: queue.Queue[dict] = queue.Queue()
         self.told: list[dict] = []
         self.snapshots: dict[int, str] = {}
+        self.parts: dict[int, dict[str, str]] = {}  # of a state in shards, by step and key
         self.round = 0
         reader = threading.Thread(target=self._read)
         reader.start()
@@ -55,11 +56,23 @@ class Member:
         """The next message of this kind; snapshots on the way are taken over."""
         while True:
             message = self.message(kind)
-            if message["type"] == "snapshot" and "file" in message:
-                self.snapshots[message["step"]] = self.agent.take_over(message, self.round)
+            self._keep(message)
             if message["type"] == kind:
                 return message
-            assert message["type"] in ("progress", "snapshot", "hello"), f"not {kind}: {message} {self.stderr()}"
+            assert message["type"] in ("progress", "snapshot", "hello", "want"), f"not {kind}: {message} {self.stderr()}"
+
+    def _keep(self, message):
+        """Takes over what a message brings of a snapshot."""
+        if message["type"] == "snapshot" and "file" in message:
+            self.snapshots[message["step"]] = self.agent.take_over(message, self.round)
+        elif message["type"] == "snapshot" and "parts" in message:
+            self.parts[message["step"]] = self.agent.take_parts(message, self.round)
+
+    def taken(self, step):
+        """The parts of a snapshot that it has said are written, as far as it was heard."""
+        while not self.agent.messages.empty():
+            self._keep(self.agent.messages.get()[1])
+        return self.parts.get(step, {})
 
     def message(self, what):
         """The next message; what is waited for is said if there is none."""
@@ -150,7 +163,7 @@ class Coordinator:
             member.hear("join")
         return members
 
-    def world(self, members, step=0, restoring=(), path="", until=0):
+    def world(self, members, step=0, restoring=(), path="", until=0, **more):
         """Gives them the next world, with ranks in this order. until: the step at which all of them park; 0: none."""
         self.number += 1
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -159,9 +172,37 @@ class Coordinator:
                 member.round = self.number
                 restore = member in restoring
                 message = world(rank, len(members), round=self.number, fromStep=step, masterPort=self.port)
-                message |= {"restore": restore, "snapshot": path if restore else "", "writer": True}
+                message |= {"restore": restore, "snapshot": path if restore else "", "writer": True} | more
                 member.agent.stop(until)
                 member.agent.give(message, listener=listener if rank == 0 else None)
+
+    def shards_world(self, members, step, parts, until=0):
+        """Gives them a world that begins with a state in shards: its parts by their keys."""
+        shards = sorted((key for key in parts if key[0] == "d"), key=lambda key: int(key[1:].split(".")[0]))
+        described = next(path for key, path in sorted(parts.items()) if key[0] == "r")
+        for member in members:
+            number = self.number + 1
+
+            def had(message, number=number):
+                found = [{"key": key, "file": parts[key], "bytes": os.stat(parts[key]).st_size} for key in message["parts"]]
+                return {"type": "had", "round": number, "parts": found}
+
+            member.agent.answers["want"] = had
+        self.world(members, step, members, described, until, shards=shards)
+
+    def save_shards(self, members, step):
+        """Has each write its shard of the state after a step; the parts by their keys."""
+        found = {}
+        for member in members:
+            member.agent.say("save", step=step)
+        for member in members:
+            while True:  # One of those that it takes by itself may come first.
+                message = member.hear("snapshot")
+                assert "error" not in message, message
+                if message["step"] == step:
+                    break
+            found |= member.parts[step]
+        return found
 
     def first_world(self, members):
         self.world(members, restoring=members)
@@ -199,8 +240,7 @@ class Coordinator:
         for member in members:
             while True:
                 message = member.message("word that it has left the world")
-                if message["type"] == "snapshot":
-                    member.snapshots[message["step"]] = member.agent.take_over(message, self.number)
+                member._keep(message)
                 if message["type"] in ("aborted", "fault"):
                     left.append(message)
                     break

@@ -25,7 +25,7 @@ class Missing(unittest.TestCase):
         """The names of what is warned of."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            mistakes.warn(variables, state, stacklevel=2)
+            mistakes.warn(variables, state, "join", stacklevel=2)
         return {str(warning.message).split()[0] for warning in caught}
 
     def test_what_changes_and_is_not_in_the_state(self):

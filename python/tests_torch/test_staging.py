@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from concertina import snapshot
 from concertina.devices import Cuda, Devices
+from concertina.files import Files
 from concertina.keeper import Keeper
 from concertina.tensors import TensorCodec
 from concertina.world import Assignment, from_environment
@@ -627,7 +628,7 @@ class LoadedByDevices(unittest.TestCase):
         self.write(state)
         go.clear()
         self.addCleanup(go.set)
-        files = snapshot._Files.read
+        files = Files.read
 
         def failing(self, memory, at):
             if at >= 1 << 24:
@@ -637,7 +638,7 @@ class LoadedByDevices(unittest.TestCase):
                 raise OSError("the disk is gone")
             files(self, memory, at)
 
-        with mock.patch.object(device, "copy", slow), mock.patch.object(snapshot._Files, "read", failing):
+        with mock.patch.object(device, "copy", slow), mock.patch.object(Files, "read", failing):
             with self.assertRaisesRegex(OSError, "the disk is gone"):
                 snapshot.read(self.path, TensorCodec(devices=Devices(device)), {"large": torch.zeros(5_000_000)})
         self.assertTrue(all(mark.is_set() for mark in marks))
@@ -645,16 +646,17 @@ class LoadedByDevices(unittest.TestCase):
     def test_a_file_that_ends_early_is_refused(self):
         state = {"large": torch.randn(5_000_000)}
         self.write(state)
-        files = snapshot._Files.read
-        with mock.patch.object(snapshot._Files, "read", autospec=True) as read:
-            read.side_effect = lambda self, memory, at: files(self, memory, at + (1 << 24))
+        files = Files.read
+        with mock.patch.object(Files, "read", autospec=True) as read:
+            # The values are behind what describes them.
+            read.side_effect = lambda self, memory, at: files(self, memory, at + (1 << 24) * (at > 16))
             with self.assertRaisesRegex(snapshot.SnapshotError, "ends early"):
                 snapshot.read(self.path, self.codec, {"large": torch.zeros(5_000_000)})
 
     def test_a_tensor_of_another_size_is_refused(self):
         state = {"x": torch.ones(8)}
         self.write(state)
-        with mock.patch.object(snapshot._Values, "decode", lambda self, *_: self._load({"tensor": "float32", "shape": [8]}, 0, 4, state["x"])):
+        with mock.patch.object(snapshot.Decoder, "decode", lambda self, *_: self._load({"tensor": "float32", "shape": [8]}, 0, 4, state["x"])):
             with self.assertRaisesRegex(snapshot.SnapshotError, "4 bytes for a tensor"):
                 snapshot.read(self.path, self.codec, state)
 

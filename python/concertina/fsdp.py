@@ -1,0 +1,204 @@
+"""Concertina for models that are sharded over all ranks with fully_shard() of PyTorch (FSDP2).
+
+    import concertina.fsdp as elastic
+
+    job = elastic.join(seed=0)
+    for world in job.worlds():
+        net = build()
+        for layer in net.layers:
+            fully_shard(layer, mesh=job.mesh)
+        fully_shard(net, mesh=job.mesh)
+        opt = torch.optim.AdamW(net.parameters())
+        for step in job.steps(data, state={"net": net, "opt": opt}, global_batch=128, micro_batch=8, epochs=30):
+            with step:
+                for x, y in step.micro_batches():
+                    step.backward(F.cross_entropy(net(x), y))
+                opt.step()
+                step.report(loss=step.loss)
+
+Each rank has some rows of every parameter, others in a world of another size. So the model is built anew in each world, and when
+the loop over its steps begins each rank gets the rows that it lacks from those that had them. Each rank writes a snapshot of its
+own rows, and nobody ever has all of them. Everything else is as in concertina.torch.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import Module
+
+from concertina import mistakes, randomness
+from concertina import plan as plans
+from concertina import torch as _torch
+from concertina.agent import AgentError
+from concertina.loader import Loader
+from concertina.member import checked
+from concertina.shards import MOST, Rank
+from concertina.streams import Stream
+from concertina.tensors import is_sharded
+from concertina.torch import Step
+from concertina.world import Assignment, Change, World
+
+__all__ = ["AgentError", "Change", "Job", "Loader", "Step", "World", "join"]
+
+
+def join(*, seed: int = 0, backend: str | None = None) -> "Job":
+    """Greets the agent, if there is one, and returns the job whose steps this program makes; see Job.
+
+    seed: 0 … 2^64-1, of the order of the samples and of random numbers: those of Python, NumPy and PyTorch begin anew in each
+    step, different ones on each rank, and in each world before the state is built, the same ones on all ranks.
+
+    backend: as torch.distributed names it; by default nccl where there is a CUDA device (each process then uses the
+    one of its local rank), gloo otherwise.
+
+    Raises AgentError when the agent cannot be talked to or knows no state in shards, ValueError for a seed out of range.
+    """
+    return Job(seed=seed, backend=backend)
+
+
+class Job(_torch.Job):
+    """A training job whose state is in shards; see concertina.torch.Job."""
+
+    _sharded = True
+
+    def __init__(self, *, seed: int = 0, backend: str | None = None):
+        self._coming_in: Assignment | None = None  # a world whose state is not there yet
+        self._first_values: Callable[[], None] | None = None
+        self._mesh: DeviceMesh | None = None
+        super().__init__({}, seed=seed, backend=backend)
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All ranks of the present world, for fully_shard(module, mesh=job.mesh). Raises RuntimeError before the first one.
+
+        It is not the same as that of another world. PyTorch remembers which mesh came of what for meshes that are the same, and those
+        that it makes without a name are, though a process may have another rank in them.
+        """
+        if self._mesh is None:
+            raise RuntimeError("no mesh yet: it is there in `for world in job.worlds()`")
+        return self._mesh
+
+    def steps(
+        self,
+        data: Sequence | Loader,
+        *,
+        state: Mapping[str, Any],
+        global_batch: int,
+        micro_batch: int | None = None,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        evaluate: str | int | None = None,
+        collate: Callable[[list], Any] | None = None,
+    ) -> Iterator[Step]:
+        """The steps of the training that are left, as long as the world lasts; see concertina.torch.Job.steps().
+
+        state: what training changes, by name, built in this world: modules with fully_shard() around them or within them, over
+        job.mesh, optimizers of their parameters, schedulers, and whatever else has state_dict() and load_state_dict(). From the first
+        item of the loop on it is that of the step after which the world begins, and so are job.values(). A DTensor in it is sharded
+        along dimension 0. What is no DTensor is kept by every worker.
+
+        All ranks compute as many micro-batches, since they wait for each other in them: one that has fewer computes the first
+        sample of the step at weight 0. So a loss of weight 0 has to be finite.
+
+        Raises RuntimeError outside of `for world in job.worlds()`, ValueError for a module that is sharded over another mesh, and
+        TypeError for a Stream, whose samples nobody can fill in.
+        """
+        if isinstance(data, Stream):
+            raise TypeError("a Stream with a state in shards: a rank without samples has nothing to compute along with the others")
+        self._take_state(state)
+        self._look_around(sys._getframe(1).f_locals, "steps")
+        self._fillers = True
+        return super(_torch.Job, self).steps(
+            data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
+            evaluate=evaluate, collate=collate,
+        )  # fmt: skip
+
+    def _take_state(self, state: Mapping[str, Any]) -> None:
+        """Takes the state that was built in the present world, which is brought to its step when the loop begins."""
+        if not self._by_worlds or self._world is None:
+            raise RuntimeError("loop over `for world in job.worlds()`, and build the state in it: it is cut otherwise in each")
+        if self._there and not self._coming_in:
+            raise RuntimeError("the state of this world is there already: one loop over job.steps(…) in each")
+        state = checked(mistakes.all_unwrapped(state))
+        for name, thing in state.items():
+            for at, parameter in thing.named_parameters() if isinstance(thing, Module) else ():
+                if is_sharded(parameter) and parameter.device_mesh != self._mesh:
+                    raise ValueError(
+                        f"state[{name!r}]: {at} is sharded over {parameter.device_mesh}, and not over {self._mesh}, which are the ranks "
+                        "of this world: fully_shard(module, mesh=job.mesh)"
+                    )
+        if self._coming_in:
+            self._state = state
+            self._look_through()
+
+    # Worlds.
+
+    def _enter_world(self, assigned: Assignment) -> None:
+        world = assigned.world
+        if world.size > MOST:
+            raise RuntimeError(
+                f"a state in shards has at most {MOST} ranks, and this world has {world.size}, of which nobody could take a "
+                "snapshot: set spec.workers.max to fewer workers"
+            )
+        # What was built in the last world is needed no more, and its room may be for this one.
+        self._coming_in, self._state = assigned, {}
+        self._keeper.take({})
+        self._gradients.close()
+        self._look_through()
+        super()._enter_world(assigned)
+        self._reseed(randomness.seed_of(self._seed, "state"))
+
+    def _adopt(self, assigned: Assignment) -> None:
+        """The state is not built yet: see _come_in()."""
+
+    def _spread(self, world: World) -> None:
+        if self._coming_in:
+            self._live.doubt()  # There is nothing yet.
+            device = self._groups.device or torch.device("cpu")
+            self._mesh = init_device_mesh(device.type, (world.size,), mesh_dim_names=(f"world-{world.term}-{world.round}",))
+        else:
+            super()._spread(world)
+
+    def _tell_change(self) -> None:
+        if not self._coming_in:
+            super()._tell_change()
+
+    def _advance(self) -> Step | None:
+        if self._coming_in:
+            self._come_in(self._coming_in)
+        return super()._advance()
+
+    def _come_in(self, assigned: Assignment) -> None:
+        """Brings the state that was built in this world to the step after which it begins."""
+        world = assigned.world
+        self._first_values = self._first_values or self._values._copy()
+        self._buffers.watch(self._modules())
+        self._watch()  # Before a forward pass: modules may have whole parameters after one.
+        if world.from_step or assigned.shards:
+            self._bring(assigned, lambda: self._gathered(assigned))
+            self._gradients.scale = self._loaded.get("scale", 0)
+        else:
+            self._first_values()
+            self._place, self._loaded = plans.Place(), {}
+            self._keeper.take(self._kept())
+            self.gate.restart(0, 0)
+        self._coming_in = None
+        self._live.settled()
+        self._spread(world)
+        self._keeper.begin(self._session.agent, self._place.step, assigned)
+        self._tell_change()
+
+    def _gathered(self, assigned: Assignment) -> Mapping[str, int]:
+        """Loads the state with which a world begins; returns its position."""
+        world = assigned.world
+        if not assigned.shards:
+            raise RuntimeError(
+                f"the world begins after step {world.from_step}, and the shards of the state are not told: the operator has to be of "
+                "the agent's version"
+            )
+        fetch = functools.partial(self._session.want, world.round)
+        rank = Rank(world.rank, world.size)
+        return self._keeper.load_shards(assigned.snapshot, assigned.shards, fetch, self._kept(), rank)

@@ -1,0 +1,162 @@
+"""How values are cut of which each rank has some rows, and what has to be moved when others are to have them.
+
+It is pure: numbers in, numbers out. The cut is that of torch.chunk, which PyTorch shards by: all ranks have the same number of
+rows, but for the last that have some, and those behind them have none.
+"""
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+MOST = 128
+"""Ranks of a world whose state is in shards, at most."""
+_ALIGN = 64
+
+
+class Rank(NamedTuple):
+    """One of so many ranks."""
+
+    number: int
+    of: int
+
+
+class Interval(NamedTuple):
+    """What lies from start to before end."""
+
+    start: int
+    end: int
+
+    def __bool__(self) -> bool:
+        return self.start < self.end
+
+
+class Move(NamedTuple):
+    """An interval that is taken from the part of this number."""
+
+    part: int
+    start: int
+    end: int
+
+
+def chunk(rows: int, rank: Rank) -> Interval:
+    """The rows that one of so many ranks has."""
+    size = -(-rows // rank.of)
+    return Interval(min(rows, rank.number * size), min(rows, (rank.number + 1) * size))
+
+
+def plan(want: Interval, parts: Sequence[Interval]) -> list[Move]:
+    """Which part each piece of an interval is taken from, in order. Of several parts that have the same the one that reaches
+    furthest serves, and of those the first. Raises ValueError when no part has some of it. Go plans so as well:
+    testdata/shards.json."""
+    moves: list[Move] = []
+    at = want.start
+    while at < want.end:
+        there = [i for i, part in enumerate(parts) if part.start <= at < part.end]
+        if not there:
+            raise ValueError(f"nobody has what begins at {at} of {want.start} to {want.end}")
+        best = max(there, key=lambda i: parts[i].end)
+        moves.append(Move(best, at, min(parts[best].end, want.end)))
+        at = moves[-1].end
+    return moves
+
+
+@dataclass(frozen=True)
+class Table:
+    """A value in shards, as a snapshot describes it."""
+
+    name: str
+    """Where in the state it is."""
+    tensor: str
+    """Of what type its numbers are."""
+    shape: tuple[int, ...]
+    """Of all shards together. The first number is that of the rows."""
+    item: int
+    """Bytes of one number."""
+
+    @property
+    def row(self) -> int:
+        """Bytes of a row."""
+        return self.item * math.prod(self.shape[1:])
+
+    def size(self, rank: Rank) -> int:
+        """Bytes that a rank has."""
+        rows = chunk(self.shape[0], rank)
+        return (rows.end - rows.start) * self.row
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How all values are cut that are in shards."""
+
+    ranks: int
+    tables: tuple[Table, ...]
+
+    def offsets(self, rank: int) -> list[int]:
+        """Where each value begins in the part of a rank, and behind the last of them where that ends."""
+        found, at = [], 0
+        for table in self.tables:
+            found.append(at)
+            at += -(-table.size(Rank(rank, self.ranks)) // _ALIGN) * _ALIGN
+        return [*found, at]
+
+    def described(self) -> dict[str, Any]:
+        """What a snapshot has of it."""
+        return {"ranks": self.ranks, "tables": [[t.name, t.tensor, list(t.shape), t.item] for t in self.tables]}
+
+    @classmethod
+    def of(cls, described: Mapping) -> "Cut":
+        """The cut in a snapshot. Raises ValueError, TypeError or LookupError where there is none that makes sense."""
+        ranks, tables = described["ranks"], []
+        for name, tensor, shape, item in described["tables"]:
+            numbers = [item, *shape]
+            if not all(type(n) is int and 0 <= n < 2**62 for n in numbers) or not item or not shape or math.prod(numbers) >= 2**62:
+                raise ValueError(f"{name!r} in shards has the shape {shape!r}")
+            tables.append(Table(str(name), str(tensor), tuple(shape), item))
+        if type(ranks) is not int or not 1 <= ranks <= MOST:
+            raise ValueError(f"its shards are those of {ranks!r} ranks")
+        return cls(ranks, tuple(tables))
+
+
+class _Piece(NamedTuple):
+    """Bytes of a part as another one has them."""
+
+    start: int
+    """Where they begin in the part that is put together."""
+    end: int
+    source: int
+    """Which part they are in, and where."""
+    at: int
+
+
+class Gathering:
+    """What a rank of another world takes from the parts that there are."""
+
+    def __init__(self, was: Cut, rank: Rank):
+        """rank: for whom."""
+        self.now = Cut(rank.of, was.tables)
+        begins = self.now.offsets(rank.number)
+        theirs = [was.offsets(other) for other in range(was.ranks)]
+        self._pieces: list[_Piece] = []
+        for i, table in enumerate(was.tables):
+            want = chunk(table.shape[0], rank)
+            parts = [chunk(table.shape[0], Rank(other, was.ranks)) for other in range(was.ranks)]
+            for move in plan(want, parts) if table.row else ():
+                start = begins[i] + (move.start - want.start) * table.row
+                at = theirs[move.part][i] + (move.start - parts[move.part].start) * table.row
+                self._pieces.append(_Piece(start, start + (move.end - move.start) * table.row, move.part, at))
+        self._starts = [piece.start for piece in self._pieces]
+        self.sources = sorted({piece.source for piece in self._pieces})
+        """The parts that something is taken from."""
+
+    def where(self, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Where these bytes of the part are that is put together, in order: a source, an offset there, and how many."""
+        found = []
+        for piece in self._pieces[max(0, bisect.bisect(self._starts, start) - 1) :]:
+            if piece.start >= end:
+                break
+            low, high = max(start, piece.start), min(end, piece.end)
+            if low < high:
+                found.append((piece.source, piece.at + low - piece.start, high - low))
+        return found

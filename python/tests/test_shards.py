@@ -1,0 +1,254 @@
+import errno
+import json
+import math
+import os
+import pathlib
+import random
+import tempfile
+import unittest
+
+from concertina import reports, sharded, snapshot
+from concertina.agent import AgentError
+from concertina.codec import Codec, Local
+from concertina.session import Session, WorldChanged, start
+from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, chunk, plan
+from concertina.snapshot import Image, SnapshotError
+from tests.fakeagent import FakeAgent, world
+
+VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "testdata" / "shards.json").read_text())
+
+
+class Plans(unittest.TestCase):
+    def test_vectors(self):
+        self.assertTrue(VECTORS["plans"])
+        for vector in VECTORS["plans"]:
+            want, parts = Interval(*vector["want"]), [Interval(*part) for part in vector["parts"]]
+            with self.subTest(vector):
+                if vector["moves"] is None:
+                    self.assertRaises(ValueError, plan, want, parts)
+                else:
+                    self.assertEqual(plan(want, parts), [Move(*move) for move in vector["moves"]])
+
+    def test_chunks_have_each_row_once(self):
+        for rows in range(20):
+            for ranks in range(1, 9):
+                found = [row for rank in range(ranks) for row in range(*chunk(rows, Rank(rank, ranks)))]
+                self.assertEqual(found, [*range(rows)], (rows, ranks))
+
+    def test_a_part_is_put_together_of_what_lies_where(self):
+        tables = Table("a", "uint8", (5, 3), 1), Table("b", "uint8", (2,), 8), Table("c", "uint8", (4, 0), 4), Table("d", "uint8", (0,), 1)
+        was = Cut(2, tables)
+        self.assertEqual(was.offsets(0), [0, 64, 128, 128, 128])  # Rank 0 has 3 rows of 3 bytes, and 1 of 8.
+        gathering = Gathering(was, Rank(1, 3))  # It has rows 2 and 3 of the first value, and row 1 of the second.
+        self.assertEqual(gathering.sources, [0, 1])
+        self.assertEqual(gathering.where(0, 6), [(0, 6, 3), (1, 0, 3)])
+        self.assertEqual(gathering.where(1, 4), [(0, 7, 2), (1, 0, 1)])
+        self.assertEqual(gathering.where(64, 72), [(1, 64, 8)])
+
+    def test_descriptions_that_make_no_sense(self):
+        good = Cut(3, (Table("a", "uint8", (5, 3), 1),)).described()
+        self.assertEqual(Cut.of(good).described(), good)
+        table = good["tables"][0]
+        for bad in (
+            {}, good | {"ranks": 0}, good | {"ranks": 129}, good | {"ranks": True}, good | {"ranks": "3"}, good | {"tables": 3},
+            good | {"tables": [table[:3]]}, good | {"tables": [[*table[:2], [], 1]]}, good | {"tables": [[*table[:2], [-1], 1]]},
+            good | {"tables": [[*table[:2], [1.5], 1]]}, good | {"tables": [[*table[:2], [2**40, 2**40], 1]]},
+            good | {"tables": [[*table[:2], [3], 0]]},
+        ):  # fmt: skip
+            with self.subTest(bad), self.assertRaises((ValueError, TypeError, LookupError)):
+                Cut.of(bad)
+
+
+class Rows:
+    """What a rank has of a value in shards, as a framework's codec may see it."""
+
+    def __init__(self, shape, rank, content=None):
+        rows = chunk(shape[0], rank)
+        row = math.prod(shape[1:])
+        self.shape = shape
+        self.own = bytearray((rows.end - rows.start) * row) if content is None else bytearray(content[rows.start * row : rows.end * row])
+
+
+class RowsCodec(Codec):
+    def __init__(self, rank):
+        self.rank = rank
+
+    def shard(self, value, where, rank):
+        return Local(Table(where, "uint8", value.shape, 1), memoryview(value.own)) if isinstance(value, Rows) else None
+
+    def own(self, table, existing, rank):
+        return existing.own if isinstance(existing, Rows) else super().own(table, existing, rank)
+
+    def joined(self, table, own, existing):
+        return existing
+
+    def prepare(self, tag, size, existing):
+        if "tensor" in tag:
+            return memoryview(existing), lambda: existing
+        return super().prepare(tag, size, existing)
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.shapes = {"weight": (11, 7), "bias": (3,), "empty": (0, 2), "large": (100_003, 5)}
+        draw = random.Random(1)
+        self.contents = {name: draw.randbytes(math.prod(shape)) for name, shape in self.shapes.items()}
+        self.wanted = []
+
+    def state(self, rank, blank=False):
+        values = {name: Rows(shape, rank, None if blank else self.contents[name]) for name, shape in self.shapes.items()}
+        return {"net": values, "rate": 0.5, "note": b"" if blank else b"of rank %d" % rank.number}
+
+    def save(self, ranks, worker=0):
+        """Each rank's file, and that of what is in no shards of one."""
+        self.paths, self.keys, folder = {}, [], tempfile.mkdtemp(dir=self.folder)
+        for number in range(ranks):
+            rank = Rank(number, ranks)
+            image = Image(self.state(rank), {"step": 7}, RowsCodec(rank), rank)
+            path = os.path.join(folder, f"{number}")
+            self.keys.append(f"d{number}.{ranks}.{image.layout}")
+            self.paths[self.keys[-1]] = path
+            image.write(image.shard(path, self.keys[-1]))
+            if number == worker:
+                self.whole = path + "r"
+                image.write(image.own(self.whole, f"r{number}"))
+        self.assertEqual(len({key.split(".")[2] for key in self.keys}), 1)
+
+    def fetch(self, keys):
+        self.wanted = keys
+        return [self.paths[key] for key in keys]
+
+    def load(self, rank):
+        return sharded.read(self.whole, self.keys, self.fetch, RowsCodec(rank), self.state(rank, blank=True), rank)
+
+    def test_saved_at_any_size_and_read_at_any_other(self):
+        for before in 1, 2, 4, 5, 8:
+            self.save(before)
+            for after in 1, 2, 3, 4, 6, 8, 128:
+                for number in {0, 1, after // 2, after - 1} & {*range(after)}:
+                    rank = Rank(number, after)
+                    with self.subTest(before=before, rank=rank):
+                        position, state = self.load(rank)
+                        self.assertEqual(position, {"step": 7})
+                        self.assertEqual((state["rate"], state["note"]), (0.5, b"of rank 0"))
+                        want = self.state(rank)["net"]
+                        for name, value in state["net"].items():
+                            self.assertEqual(value.own, want[name].own, name)
+
+    def test_nothing_is_asked_for_that_is_not_needed(self):
+        self.shapes = {"large": (100_003, 5)}
+        self.save(4)
+        self.load(Rank(0, 8))
+        self.assertEqual(self.wanted, self.keys[:1])
+        self.load(Rank(1, 3))
+        self.assertEqual(self.wanted, self.keys[1:3])
+
+    def test_the_layout_is_that_of_shapes_and_ranks(self):
+        self.save(4)
+        before = self.keys[0].split(".")[2]
+        self.contents["bias"] = b"abc"
+        self.save(4)
+        self.assertEqual(self.keys[0].split(".")[2], before)
+        self.save(5)
+        self.assertNotEqual(self.keys[0].split(".")[2], before)
+        self.shapes["bias"] = (2,)
+        self.save(4)
+        self.assertNotEqual(self.keys[0].split(".")[2], before)
+
+    def test_what_is_told_of_its_size(self):
+        self.save(4)
+        rank = Rank(1, 4)
+        image = Image(self.state(rank), {"step": 7}, RowsCodec(rank), rank)
+        shard, own = image.shard("d", "d"), image.own("r", "r")
+        for periodic in False, True:
+            both = reports.measured(image, [shard, own], periodic)["size"]
+            self.assertEqual(both, {"state": own.size + 4 * shard.size, "own": own.size, "shards": 4 * shard.size, "written": both["written"]})
+            self.assertGreaterEqual(both["written"], own.size + shard.size)
+            other = reports.measured(image, [shard], periodic)["size"]  # of a worker with several processes
+            self.assertEqual((other["state"], other["own"], other["shards"]), (4 * shard.size, 0, 4 * shard.size))
+
+    def test_what_is_told_where_there_is_no_room(self):
+        self.save(4)
+        rank = Rank(1, 4)
+        image = Image(self.state(rank), {"step": 7}, RowsCodec(rank), rank)
+        files = [image.shard("/f/d.part", "d1.4.x")]
+        text = reports.told_of(OSError(errno.ENOSPC, "no space left on device"), files, 0, image.bytes)
+        self.assertRegex(text, "no space left on device: /f/d.part: the job's condition SnapshotsFit says .*; suspend the job")
+
+    def refused(self, text, rank=Rank(0, 2)):
+        with self.assertRaisesRegex(SnapshotError, text):
+            self.load(rank)
+
+    def test_what_is_not_whole_is_refused(self):
+        self.save(3)
+        with open(self.paths[self.keys[1]], "ab") as file:
+            file.write(b"x")
+        self.refused("the shard of rank 1 has")
+        os.truncate(self.paths[self.keys[1]], 10)
+        self.refused("has 10 bytes")
+        os.unlink(self.paths[self.keys[1]])
+        with self.assertRaises(FileNotFoundError):
+            self.load(Rank(0, 2))
+        self.save(3)
+        del self.keys[2]
+        self.refused("the shards of 3 ranks, and 2 are there")
+        os.truncate(self.whole, 100)
+        self.refused("is cut off")
+
+    def test_states_that_do_not_fit(self):
+        self.save(2)
+        with self.assertRaisesRegex(SnapshotError, "concertina.fsdp reads"):
+            snapshot.read(self.whole, Codec())
+        rank = Rank(0, 2)
+        with self.assertRaisesRegex(SnapshotError, r"state\['net'\]\['weight'\] is in shards in the snapshot, and not in this job"):
+            sharded.read(self.whole, self.keys, self.fetch, RowsCodec(rank), {}, rank)
+        image = Image({"note": b"whole"}, {"step": 7}, Codec())
+        self.whole = os.path.join(self.folder, "whole")
+        image.write(image.whole(self.whole))
+        self.refused("is of a state that is in no shards")
+
+
+class Asking(unittest.TestCase):
+    def session(self, **settings) -> Session:
+        self.agent = self.enterContext(FakeAgent(world(), **settings))
+        session = start({"CONCERTINA_SOCKET": self.agent.path}, sharded=True)
+        self.addCleanup(session.close)
+        self.assertIs(self.agent.hear("hello")["sharded"], True)
+        session.next_world(self.fail)
+        session.begin(1, lambda: None)
+        self.agent.hear("join")
+        return session
+
+    def had(self, number, *parts):
+        self.agent.say("had", round=number, parts=[{"key": key, "file": file, "bytes": 1} for key, file in parts])
+
+    def test_what_the_agent_has_got(self):
+        session = self.session()
+        self.had(0, ("d0.2.x", "/old"))
+        self.had(1, ("d1.2.x", "/b"), ("d0.2.x", "/a"))
+        self.assertEqual(session.want(1, ["d1.2.x", "d0.2.x"]), ["/b", "/a"])
+        self.assertEqual(self.agent.hear("want")["parts"], ["d1.2.x", "d0.2.x"])
+
+    def test_nothing_is_not_asked_for(self):
+        self.assertEqual(self.session().want(1, []), [])
+
+    def test_another_part_than_was_asked_for(self):
+        for parts in [("d1.2.x", "/b")], [("d0.2.x", "")], [], [("d0.2.x", "/a"), ("d1.2.x", "/b")]:
+            with self.subTest(parts):
+                session = self.session()
+                self.had(1, *parts)
+                with self.assertRaisesRegex(AgentError, "was asked for the shards d0.2.x"):
+                    session.want(1, ["d0.2.x"])
+
+    def test_the_world_ends_meanwhile(self):
+        session = self.session()
+        self.agent.say("abort", round=1, reason="a peer was lost")
+        with self.assertRaises(WorldChanged):
+            session.want(1, ["d0.2.x"])
+
+    def test_an_agent_that_knows_none(self):
+        agent = self.enterContext(FakeAgent(world()))
+        agent.sharded = False
+        with self.assertRaisesRegex(AgentError, "knows no state in shards"):
+            start({"CONCERTINA_SOCKET": agent.path}, sharded=True)
