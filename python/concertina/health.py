@@ -24,6 +24,9 @@ EXIT_DEVICE = 113
 CHECK_FIRST = "CONCERTINA_CHECK_DEVICE"
 """In the environment of a program that was started anew after an end of which nobody knows whether its device was the cause."""
 
+PASSED_ON = "CONCERTINA_EXIT_CODE_PASSED_ON"
+"""In the environment of a program whose torchrun ends with its exit code if that says that a device is broken."""
+
 _OF_DEVICES = re.compile(
     r"CUDA error|CUDA failure|CUDA driver error|CUDA_ERROR_|Triton Error \[CUDA\]|CUDNN_STATUS_EXECUTION_FAILED|cudaGetDeviceCount"
     r"|uncorrectable (ECC|NVLink)",
@@ -217,9 +220,9 @@ def leave(error: str, why: str, gpu: str) -> None:
 
 def _can_look() -> bool:
     """Whether this program has a PyTorch that computes on GPUs, and one to look at, and whether its exit code gets anywhere:
-    torchrun has one for everything."""
+    torchrun has one for everything, unless its rendezvous is ours."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.version.cuda or "TORCHELASTIC_RUN_ID" in os.environ:
+    if torch is None or not torch.version.cuda or "TORCHELASTIC_RUN_ID" in os.environ and PASSED_ON not in os.environ:
         return False
     with contextlib.suppress(Exception):
         return torch.cuda.is_initialized() or torch.cuda.device_count() > 0
