@@ -126,6 +126,7 @@ lint-python:
 	@command -v pyflakes3 >/dev/null || { echo "lint: pyflakes3 is missing: run 'make deps'" >&2; exit 1; }
 	@python3 -m compileall -q python examples hack
 	@pyflakes3 python examples hack
+	@hack/lint/python/types.sh
 
 .PHONY: lint-chart
 lint-chart:

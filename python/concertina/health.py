@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 EXIT_DEVICE = 113
 """As docs/program-protocol.md says."""
@@ -273,7 +274,7 @@ class _WrongResult(Exception):
     pass
 
 
-def _try(torch, device) -> None:
+def _try(torch: Any, device: Any) -> None:
     numbers = torch.arange(1 << 22, dtype=torch.int32)
     there = numbers.to(device)
     if not torch.equal(there.clone().cpu(), numbers):

@@ -108,7 +108,7 @@ class Image:
         self._found: list[tuple[bool, dict, Any, memoryview | Elsewhere]] = []
         self._values: dict[int, int] = {}
         self._state = self._encode(state, "state")
-        self._parts: list[tuple[int, memoryview | Elsewhere]] = []
+        self._parts: list[tuple[int, Any]] = []
         self._watched: dict[int, Callable[[], Any]] = {}
         self._canaries: list[_Canary] = []
         self._held: list[tuple[Callable[[], Any], Any]] = []  # the same of what devices copy
@@ -134,7 +134,7 @@ class Image:
 
     def only(self, spans: Sequence[tuple[int, int]]) -> None:
         """Forgets all large values but what lies in these spans of offsets, and what differs by rank."""
-        kept = []
+        kept: list[tuple[int, Any]] = []
         for low, high in [(0, self.shared), *((max(low, self.shared), high) for low, high in spans)]:
             kept += self._within(low, high)
         self._parts = kept
@@ -174,7 +174,7 @@ class Image:
         if coming:
             coming.wait()
 
-    def _within(self, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
+    def _within(self, low: int, high: int) -> Iterator[tuple[int, Any]]:
         for offset, part in self._parts:
             first, last = max(low, offset), min(high, offset + len(part))
             if first < last:
