@@ -134,7 +134,7 @@ class Image:
 
     def only(self, spans: Sequence[tuple[int, int]]) -> None:
         """Forgets all large values but what lies in these spans of offsets, and what differs by rank."""
-        kept: list[tuple[int, Any]] = []
+        kept = []
         for low, high in [(0, self.shared), *((max(low, self.shared), high) for low, high in spans)]:
             kept += self._within(low, high)
         self._parts = kept
