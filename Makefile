@@ -126,6 +126,7 @@ lint-python:
 	@command -v pyflakes3 >/dev/null || { echo "lint: pyflakes3 is missing: run 'make deps'" >&2; exit 1; }
 	@python3 -m compileall -q python examples hack
 	@pyflakes3 python examples hack
+	@hack/lint/python/types.sh
 
 .PHONY: lint-chart
 lint-chart:
@@ -239,12 +240,20 @@ FUZZ_CPU_MINUTES ?= 20
 test-fuzz-long: ## Send them as many as each takes in 20 minutes of processors (FUZZ_CPU_MINUTES=20 each).
 	@FUZZ_CPU_MINUTES=$(FUZZ_CPU_MINUTES) GO=$(GO) hack/fuzz.sh
 
+# How many histories the GPT lives through; GPT_SEED=n replays one, GPT_SIZE=steps,width,layers makes it another one.
+GPT_HISTORIES ?= 10
+
+.PHONY: test-gpt
+test-gpt: ## Train a GPT of a few million parameters, whose world changes at random, and compare its losses (GPT_HISTORIES=10).
+	@$(GO) run ./hack/images run -- env GPT_HISTORIES=$(GPT_HISTORIES) $(if $(GPT_SEED),GPT_SEED=$(GPT_SEED)) $(if $(GPT_SIZE),GPT_SIZE=$(GPT_SIZE)) \
+		python3 -W ignore -m unittest discover -s /src/python/tests_torch -t /src/python -p test_gpt.py
+
 .PHONY: verify-model-long
 verify-model-long: ## Check the model of worlds with its larger bounds too.
 	@hack/verify-model.sh --all
 
 .PHONY: test-long
-test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long test-gpt ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

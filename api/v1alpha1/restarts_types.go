@@ -19,6 +19,12 @@ type AvoidedNode struct {
 	// +optional
 	Failures *int32 `json:"failures,omitempty"`
 
+	// devices is how many of these failures were exit code 113, by which a program says that a device of the node is broken.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Devices *int32 `json:"devices,omitempty"`
+
 	// until is when it may be used again.
 	//
 	// +optional

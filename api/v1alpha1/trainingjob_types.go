@@ -169,7 +169,7 @@ type GangSpec struct {
 type FailureSpec struct {
 	// maxRestarts is how often the job starts over after a failure of its own program. Losses
 	// that the infrastructure caused are counted apart and never end the job; exit code 113, a broken
-	// device, is one of those. A container that cannot be
+	// device, is one of those until the program has said so on two nodes in a row. A container that cannot be
 	// started counts as the program's. From 0 to 1000, default 10.
 	//
 	// +kubebuilder:default=10

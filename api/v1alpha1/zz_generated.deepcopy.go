@@ -17,6 +17,11 @@ func (in *AvoidedNode) DeepCopyInto(out *AvoidedNode) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.Devices != nil {
+		in, out := &in.Devices, &out.Devices
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Until != nil {
 		in, out := &in.Until, &out.Until
 		*out = (*in).DeepCopy()

@@ -33,14 +33,14 @@ func (p *planner) avoid(nodes []string, why string) {
 	nodes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(nodes))), func(name string) bool { return name == "" })
 	all := slices.Clone(p.plan.Status.AvoidedNodes)
 	for _, name := range nodes {
-		failures := int32(1)
+		failures, devices := int32(1), (*int32)(nil)
 		if i := slices.IndexFunc(all, isNode(name)); i >= 0 {
-			failures += value(all[i].Failures)
+			failures, devices = failures+value(all[i].Failures), all[i].Devices
 			all = slices.Delete(all, i, i+1)
 		}
 		until := p.Now.Add(p.backOff(nodeBackOff, failures))
 		all = append(all, v1alpha1.AvoidedNode{
-			Name: name, Failures: ptr.To(failures), Until: ptr.To(metav1.NewTime(until)), Message: cut(why, maxAvoidedMessage),
+			Name: name, Failures: ptr.To(failures), Devices: devices, Until: ptr.To(metav1.NewTime(until)), Message: cut(why, maxAvoidedMessage),
 		})
 	}
 	if len(all) > mostAvoided {
@@ -113,12 +113,16 @@ func (p *planner) avoidedMore(just []string) func(a, b v1alpha1.AvoidedNode) int
 }
 
 // blamedFor says whether it is known of a node that is avoided now that it is to blame for a pod that failed there: the pod was made
-// before that was last written of the node, which says when, since how long a node is avoided follows from how often it failed.
+// before that was last written of the node.
 func (p *planner) blamedFor(pod *corev1.Pod, name string) bool {
 	return slices.ContainsFunc(p.avoidedNow(), func(node v1alpha1.AvoidedNode) bool {
-		written := value(node.Until).Add(-p.backOff(nodeBackOff, value(node.Failures)))
-		return node.Name == name && pod.CreationTimestamp.Time.Before(written)
+		return node.Name == name && pod.CreationTimestamp.Time.Before(p.blamedAt(&node))
 	})
+}
+
+// blamedAt is when a node was last to blame: for how long it is avoided follows from how often it was.
+func (p *planner) blamedAt(node *v1alpha1.AvoidedNode) time.Time {
+	return value(node.Until).Add(-p.backOff(nodeBackOff, value(node.Failures)))
 }
 
 func isNode(name string) func(v1alpha1.AvoidedNode) bool {

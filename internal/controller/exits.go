@@ -68,9 +68,12 @@ func (e *failedExit) said() string {
 	return e.lines
 }
 
+// ofDevice says whether the program has found a device of its node broken.
+func (e *failedExit) ofDevice() bool { return e.code == rendezvous.ExitDevice }
+
 // whose says whose fault it is: that of the infrastructure where the program has found a device of its node broken.
 func (e *failedExit) whose() cause {
-	if e.code == rendezvous.ExitDevice {
+	if e.ofDevice() {
 		return causeInfrastructure
 	}
 	return causeProgram
@@ -79,7 +82,7 @@ func (e *failedExit) whose() cause {
 // nodes are those to blame: that of a worker that failed before its program started, since an init container failed or its own
 // could not be started, and that of one with a broken device.
 func (e *failedExit) nodes() []string {
-	if e.code < 0 || e.code == rendezvous.ExitDevice || e.cause == "StartError" || e.cause == "ContainerCannotRun" {
+	if e.code < 0 || e.ofDevice() || e.cause == "StartError" || e.cause == "ContainerCannotRun" {
 		return toBlame(e.pod)
 	}
 	return nil
@@ -100,7 +103,7 @@ func (e *failedExit) explained(why string) string {
 	switch {
 	case e.code < 0:
 		text = who + " failed before its program started"
-	case e.code == rendezvous.ExitDevice:
+	case e.ofDevice():
 		text += " (a device of the node is broken)"
 	}
 	if e.cause != "" && e.cause != "Error" {

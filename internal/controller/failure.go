@@ -50,8 +50,9 @@ type failure struct {
 	message string
 	// after is when an unsettled failure should be looked at again.
 	after time.Duration
-	// nodes are those to blame; none where nobody knows.
-	nodes []string
+	// nodes are those to blame; none where nobody knows. device is true where it is their devices, by the word of the program alone.
+	nodes  []string
+	device bool
 }
 
 // handle turns a failure into a restart of the gang, or into the end of the job.
@@ -61,7 +62,9 @@ func (p *planner) handle(f failure) {
 		p.lookAgain(f.after)
 		return
 	}
-	p.avoid(f.nodes, f.message)
+	if doubt := p.avoidDevices(f.nodes, f.message, f.device); doubt != "" {
+		f.cause, f.message = causeProgram, f.message+"; "+doubt
+	}
 	if f.cause == causeProgram {
 		failures := value(status.Restarts.Program) + 1
 		if limit := value(p.Job.Spec.Failure.MaxRestarts); failures > limit {

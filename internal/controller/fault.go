@@ -29,8 +29,10 @@ type verdict struct {
 	wait time.Duration
 	// exit is how the program of the worker failed; nil when that is not how it was lost.
 	exit *failedExit
-	// nodes are those to blame, on which others would be lost as well; none where nobody knows.
-	nodes []string
+	// nodes are those to blame, on which others would be lost as well; none where nobody knows. device is true where it is their
+	// devices, by the word of the program alone.
+	nodes  []string
+	device bool
 }
 
 // judge says whose fault it was that a worker was lost, by all that is known of it: its pod, which is nil once it is gone,
@@ -66,7 +68,7 @@ func (p *planner) judgeUntold(pod *corev1.Pod) verdict {
 	}
 	v := verdict{wait: p.mayBeLost(pod)}
 	if v.exit = p.failedExit(pod); v.exit != nil {
-		v.cause, v.message, v.nodes = v.exit.whose(), v.exit.message(), v.exit.nodes()
+		v.cause, v.message, v.nodes, v.device = v.exit.whose(), v.exit.message(), v.exit.nodes(), v.exit.ofDevice()
 		v.wait = max(v.wait, p.unexplained(v.exit))
 	}
 	return v
@@ -95,7 +97,7 @@ func (p *planner) judgeTold(pod *corev1.Pod, loss *rendezvous.Loss) verdict {
 	if exit == nil || !ended && exit.whose() == causeProgram {
 		return v
 	}
-	v.cause, v.exit, v.nodes = exit.whose(), exit, exit.nodes()
+	v.cause, v.exit, v.nodes, v.device = exit.whose(), exit, exit.nodes(), exit.ofDevice()
 	if !loss.Program || loss.Message == "" || exit.said() != "" {
 		exit.rank = loss.Rank
 		v.message = exit.message()

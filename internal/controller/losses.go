@@ -26,9 +26,9 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 		v := p.judge(pod, nil)
 		if v.cause == causeInfrastructure {
 			if lost.cause == causeNone {
-				lost.cause, lost.message = v.cause, v.message
+				lost.cause, lost.message, lost.device = v.cause, v.message, v.device
 			}
-			lost.nodes = append(lost.nodes, v.nodes...)
+			lost.nodes, lost.device = append(lost.nodes, v.nodes...), lost.device && v.device
 		}
 		if v.exit != nil {
 			exits = append(exits, v.exit)
@@ -53,17 +53,19 @@ func (p *planner) diagnose(pods []*corev1.Pod) failure {
 func (p *planner) verdict(losses []rendezvous.Loss) verdict {
 	var v verdict
 	var program, infrastructure, unfit, lost []string
+	device := true
 	for i := range losses {
 		one := p.judge(p.podByUID(losses[i].UID), &losses[i])
 		v.wait = max(v.wait, one.wait)
 		if one.cause == causeProgram {
 			program, unfit = append(program, one.message), append(unfit, one.nodes...)
 		} else {
-			infrastructure, lost = append(infrastructure, one.message), append(lost, one.nodes...)
+			infrastructure, lost, device = append(infrastructure, one.message), append(lost, one.nodes...), device && one.device
 		}
 	}
 	if len(infrastructure) > 0 || len(program) == 0 {
 		v.cause, v.message, v.nodes = causeInfrastructure, strings.Join(infrastructure, "; "), lost
+		v.device = device && len(infrastructure) > 0
 		return v
 	}
 	v.cause, v.message, v.nodes = causeProgram, program[0], unfit
@@ -93,7 +95,7 @@ func (p *planner) blame(f failure) failure {
 	if verdict.wait > 0 {
 		return failure{cause: causeUnsettled, after: verdict.wait}
 	}
-	f.cause, f.nodes = verdict.cause, verdict.nodes
+	f.cause, f.nodes, f.device = verdict.cause, verdict.nodes, verdict.device
 	if !strings.Contains(f.message, lastLine(verdict.message)) {
 		f.message = verdict.message + "; " + f.message
 	}

@@ -137,7 +137,9 @@ func (p *planner) enter(c change) {
 // countLoss counts what a recovery followed, once per change. The job may fail by it, unless its training has finished all
 // the same.
 func (p *planner) countLoss(v verdict, c change, finished bool) {
-	p.avoid(v.nodes, v.message)
+	if doubt := p.avoidDevices(v.nodes, v.message, v.device); doubt != "" {
+		v.cause, v.message = causeProgram, v.message+"; "+doubt
+	}
 	restarts := &p.plan.Status.Restarts
 	text := fmt.Sprintf("round %d: %s; before it: %s", c.Round, describeChange(c.Change), v.message)
 	if v.cause != causeProgram {

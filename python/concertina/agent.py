@@ -338,7 +338,7 @@ def _count(message: Mapping) -> int:
     return count
 
 
-def _seconds(interval: object) -> float | None:
+def _seconds(interval: Any) -> float | None:
     """The interval in seconds; None for auto. Raises ValueError for anything else."""
     if interval == "auto":
         return None

@@ -4,10 +4,11 @@ A device copies to and from memory that is pinned five times as fast as to other
 a stream of its own. What it computes later in other streams waits for a copy only where fence() says so.
 """
 
+import collections
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +22,9 @@ _SAMPLE = 64
 _SLOT = 8 << 20
 _SLOTS = 4
 """A file is read by so many threads, each of which has so much pinned memory."""
+_GATHERED = 64 << 20
+_AT_A_TIME = 4
+"""A device has so many pieces of so many bytes at most beside what it copies: a program has no memory to spare for all of it twice."""
 
 
 class Cuda:
@@ -149,36 +153,44 @@ class Copies(Coming):
     def __init__(self, kind: Cuda):
         self._kind = kind
         self._marks: list[tuple[torch.device, Any]] = []
-        self._kept: list[Any] = []  # as long as devices read it
+        self._kept: list[list[torch.Tensor]] = []  # as long as devices read it
         self._ends: list[tuple[torch.Tensor, list[memoryview]]] = []
 
     def begin(self, device: torch.device, pieces: Sequence[Piece]) -> None:
         """Begins with those of one device."""
-        held, loose = [], []
-        for piece in pieces:
-            try:
-                (held if piece.held else loose).append((_bytes(piece.source.value, piece.source), piece.memory))
-            except torch.cuda.OutOfMemoryError:
-                # It lies in another order than in a file, and the device has no room for a second one.
-                torch.frombuffer(piece.memory, dtype=torch.uint8).copy_(_bytes(piece.source.value.cpu(), piece.source))
-        if not held and not loose:
-            return
-        sources, targets = [source for source, _ in held], [memory for _, memory in held]
-        if loose:
-            sizes = [len(source) for source, _ in loose]
-            sources += torch.cat([source for source, _ in loose]).split(sizes)
-            targets += [memory for _, memory in loose]
-        noted = None
-        if held:
-            ends = [end for source, _ in held for end in (source[:_SAMPLE], source[-_SAMPLE:])]
-            noted = torch.cat(ends)
-            there = torch.empty(len(noted), dtype=torch.uint8, device="cpu", pin_memory=noted.device.type == "cuda")
-            self._ends.append((there, [part for _, memory in held for part in (memory[:_SAMPLE], memory[-_SAMPLE:])]))
-        into = [torch.frombuffer(memory, dtype=torch.uint8) for memory in targets]
-        if noted is not None:
-            into, sources = [there, *into], [noted, *sources]
-        self._marks.append((device, self._kind.copy(device, into, sources)))
-        self._kept.append(sources)
+        held = [*_sources(piece for piece in pieces if piece.held)]
+        copies = self._noted(held) + [(source, torch.frombuffer(memory, dtype=torch.uint8)) for source, memory in held]
+        gathered: collections.deque[tuple[Any, list]] = collections.deque()
+        for parts in _together(_sources(piece for piece in pieces if not piece.held)):
+            if len(gathered) == _AT_A_TIME:  # What the device is given from now on may have the memory of the first one.
+                mark, kept = gathered.popleft()
+                self._kind.fence(device, mark)
+                kept.clear()
+            sources = torch.cat([source for source, _ in parts]).split([len(memory) for _, memory in parts])
+            into = [torch.frombuffer(memory, dtype=torch.uint8) for _, memory in parts]
+            del parts
+            gathered.append(self._copy(device, copies + [*zip(sources, into, strict=True)]))
+            copies = []
+            del sources
+        if copies:
+            self._copy(device, copies)
+
+    def _noted(self, held: Sequence[tuple[torch.Tensor, memoryview]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Notes the first and last bytes of what is held, and returns what copies them."""
+        if not held:
+            return []
+        noted = torch.cat([end for source, _ in held for end in (source[:_SAMPLE], source[-_SAMPLE:])])
+        there = torch.empty(len(noted), dtype=torch.uint8, device="cpu", pin_memory=noted.device.type == "cuda")
+        self._ends.append((there, [part for _, memory in held for part in (memory[:_SAMPLE], memory[-_SAMPLE:])]))
+        return [(noted, there)]
+
+    def _copy(self, device: torch.device, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[Any, list]:
+        """Begins with some copies. Returns what says when they are done, and a list that keeps what they are made of."""
+        kept = [source for source, _ in copies]
+        mark = self._kind.copy(device, [into for _, into in copies], kept)
+        self._marks.append((device, mark))
+        self._kept.append(kept)
+        return mark, kept
 
     def wait(self) -> None:
         with _failing():
@@ -300,6 +312,37 @@ def _bytes(value: torch.Tensor, span: Elsewhere) -> torch.Tensor:
     """The bytes of a span of a value, as a tensor of the device that has the value."""
     plain = value.detach().contiguous().resolve_conj().resolve_neg()
     return plain.view(-1).view(torch.uint8)[span.low : span.high]
+
+
+def _sources(pieces: Iterable[Piece]) -> Iterator[tuple[torch.Tensor, memoryview]]:
+    """The bytes of each piece, on its device, and where they go. What a device has no room to put in order is copied here."""
+    for piece in pieces:
+        try:
+            found = _bytes(piece.source.value, piece.source)
+        except torch.cuda.OutOfMemoryError:
+            # It lies in another order than in a file, and the device has no room for a second one.
+            torch.frombuffer(piece.memory, dtype=torch.uint8).copy_(_bytes(piece.source.value.cpu(), piece.source))
+            continue
+        yield found, piece.memory
+        del found
+
+
+def _together(sources: Iterable[tuple[torch.Tensor, memoryview]]) -> Iterator[list[tuple[torch.Tensor, memoryview]]]:
+    """The same, as many at a time as are gathered in one piece. A large one is divided."""
+    some: list[tuple[torch.Tensor, memoryview]] = []
+    size = 0
+    for source, memory in sources:
+        low = 0
+        while low < len(source):
+            high = min(len(source), low + _GATHERED - size)
+            some.append((source[low:high], memory[low:high]))
+            size, low = size + high - low, high
+            if size == _GATHERED:
+                yield some
+                some, size = [], 0
+        del source  # One that was put in order goes as soon as it is gathered.
+    if some:
+        yield some
 
 
 def _start(room: Room) -> int:

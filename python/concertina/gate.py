@@ -104,8 +104,8 @@ class GatePage:
         """Says which step is the last of the training."""
         self._words[self._line + 2] = step
 
-    def phase(self, phase: Phase) -> Phase:
-        """Says what the program is busy with; returns what it said before."""
+    def phase(self, phase: int) -> int:
+        """Says what the program is busy with, a Phase; returns what it said before."""
         before = self._words[self._line + 3]
         self._words[self._line + 3] = phase
         return before
@@ -140,7 +140,7 @@ class NoGatePage:
     def last_step(self, step: int) -> None:
         """Does nothing."""
 
-    def phase(self, phase: Phase) -> Phase:
+    def phase(self, phase: int) -> int:
         """Does nothing."""
         return phase
 

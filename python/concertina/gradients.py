@@ -39,7 +39,7 @@ class Gradients:
         self._passes = 0  # backward passes of a step
         self._buckets: list[_Bucket] = []
         self._told: torch.Tensor | None = None  # the sums of weights, and of losses times their weights
-        self._tells: memoryview | None = None  # the same memory where it can be written without a tensor's detours
+        self._tells: Any = None  # the same memory where it can be written without a tensor's detours
         self._half = False  # whether there are gradients in half precision
         self._apart = False  # these two are exchanged by themselves: the gradients' numbers are too coarse for them
         self._stepping = self._inside = self._last = False

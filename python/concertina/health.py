@@ -17,12 +17,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 EXIT_DEVICE = 113
 """As docs/program-protocol.md says."""
 
 CHECK_FIRST = "CONCERTINA_CHECK_DEVICE"
 """In the environment of a program that was started anew after an end of which nobody knows whether its device was the cause."""
+
+PASSED_ON = "CONCERTINA_EXIT_CODE_PASSED_ON"
+"""In the environment of a program whose torchrun ends with its exit code if that says that a device is broken."""
 
 _OF_DEVICES = re.compile(
     r"CUDA error|CUDA failure|CUDA driver error|CUDA_ERROR_|Triton Error \[CUDA\]|CUDNN_STATUS_EXECUTION_FAILED|cudaGetDeviceCount"
@@ -217,9 +221,9 @@ def leave(error: str, why: str, gpu: str) -> None:
 
 def _can_look() -> bool:
     """Whether this program has a PyTorch that computes on GPUs, and one to look at, and whether its exit code gets anywhere:
-    torchrun has one for everything."""
+    torchrun has one for everything, unless its rendezvous is ours."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.version.cuda or "TORCHELASTIC_RUN_ID" in os.environ:
+    if torch is None or not torch.version.cuda or "TORCHELASTIC_RUN_ID" in os.environ and PASSED_ON not in os.environ:
         return False
     with contextlib.suppress(Exception):
         return torch.cuda.is_initialized() or torch.cuda.device_count() > 0
@@ -270,7 +274,7 @@ class _WrongResult(Exception):
     pass
 
 
-def _try(torch, device) -> None:
+def _try(torch: Any, device: Any) -> None:
     numbers = torch.arange(1 << 22, dtype=torch.int32)
     there = numbers.to(device)
     if not torch.equal(there.clone().cpu(), numbers):

@@ -48,7 +48,7 @@ class Job(Member):
         seed = samples.whole("seed", seed)
         samples.Permutation(seed, 0, 1)  # refuses a seed out of range
         self._seed = seed
-        self._plan: Plan | None = None
+        self._plan: Any = None  # a Plan, or that of a stream
         self._load: Callable[[Step, range], Any] | None = None
         self._evaluated = False  # in this world, at this place
         self._reported = 0  # the step after which an evaluation was reported last

@@ -35,7 +35,8 @@ class Place(NamedTuple):
     def of(cls, numbers: Mapping[str, int]) -> "Place":
         """The place in a snapshot."""
         ends = sorted((int(name.removeprefix(_ENDED)), n) for name, n in numbers.items() if name.startswith(_ENDED))
-        return cls(*(numbers.get(name, 0) for name in ("step", "samples", "epoch", "cursor")), tuple(ends))
+        step, used, epoch, cursor = (numbers.get(name, 0) for name in ("step", "samples", "epoch", "cursor"))
+        return cls(step, used, epoch, cursor, tuple(ends))
 
 
 class Batch(NamedTuple):
@@ -119,7 +120,7 @@ def evaluates(plan: Any, place: Place) -> bool:
 
 def number_of(evaluate: str | int | None) -> int:
     """What says after which steps a program evaluates, as a number."""
-    return -1 if evaluate == "epoch" else evaluate or 0
+    return -1 if isinstance(evaluate, str) else evaluate or 0
 
 
 def plan(

@@ -77,7 +77,7 @@ class Image:
         self._shards: list[Local] = []
         self._values: dict[int, int] = {}
         self._state = self._encode(state, "state")
-        self._parts: list[tuple[int, memoryview | Elsewhere]] = []
+        self._parts: list[tuple[int, Any]] = []
         self._watched: dict[int, Callable[[], Any]] = {}
         self._canaries: list[_Canary] = []
         self._held: list[tuple[Callable[[], Any], Any]] = []  # the same of what devices copy
@@ -151,7 +151,7 @@ class Image:
         if coming:
             coming.wait()
 
-    def _within(self, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
+    def _within(self, low: int, high: int) -> Iterator[tuple[int, Any]]:
         for offset, part in self._parts:
             first, last = max(low, offset), min(high, offset + len(part))
             if first < last:

@@ -55,7 +55,7 @@ class TensorCodec(snapshot.Codec):
 
         return watch
 
-    def buffer(self, value: Any) -> tuple[dict, memoryview] | None:
+    def buffer(self, value: Any) -> tuple[dict, memoryview | Elsewhere] | None:
         if isinstance(value, torch.dtype):
             return {"dtype": _name(value)}, memoryview(b"")
         if isinstance(value, torch.Size):
@@ -260,7 +260,8 @@ def spread(tensors: Iterable[torch.Tensor], through: torch.device | None = None)
             groups.setdefault(tensor.device, []).append(tensor)
     for device, together in groups.items():
         while together:
-            some, size = [], 0
+            some: list[torch.Tensor] = []
+            size = 0
             while together and (not some or size + together[-1].nbytes <= _AT_ONCE):
                 some.append(together.pop())
                 size += some[-1].nbytes

@@ -193,8 +193,8 @@ class Job(_job.Job):
             raise ValueError("fillers with a Stream: a rank that has no samples of it has none to fill in either")
         self._look_around(sys._getframe(1).f_locals, "join")
         self._fillers = fillers
-        return super().steps(
-            data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
+        return super().steps(  # type: ignore[return-value]
+            data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,  # type: ignore[arg-type]
             evaluate=evaluate, collate=collate,
         )  # fmt: skip
 

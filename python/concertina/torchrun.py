@@ -5,7 +5,8 @@ which nodes there are and which rank each has; torchrun stays from world to worl
 ends its processes and starts them there, which spends nothing of --max-restarts.
 
 The job has `workers.launch: PerWorker`. A process that fails ends torchrun as it does without this, and the operator
-decides what comes then: leave --max-restarts at 0.
+decides what comes then: leave --max-restarts at 0. Where one has ended with code 113, since a device of its node is
+broken, so does torchrun.
 """
 
 import datetime
@@ -13,10 +14,12 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 
 from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -26,6 +29,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from concertina import health
 from concertina.connections import keep_from_children
 
 __all__ = ["Handler", "handler"]
@@ -56,6 +60,7 @@ class Handler(RendezvousHandler):
         self._run_id = parameters.run_id
         self._agent = _Agent(path)
         self._store: TCPStore | None = None
+        os.environ[health.PASSED_ON] = "1"  # to the processes
 
     def get_backend(self) -> str:
         """The name of this rendezvous."""
@@ -80,7 +85,9 @@ class Handler(RendezvousHandler):
         world = self._agent.next_world()
         os.environ["CONCERTINA_ROUND"] = str(world["round"])
         address, port, rank = world["masterAddress"], world["masterPort"], world["workerRank"]
-        self._store = TCPStore(address, port, is_master=rank == 0, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+        self._store = TCPStore(
+            address, port, is_master=rank == 0, wait_for_workers=False, timeout=_STORE_TIMEOUT, use_libuv=False  # which some builds lack
+        )
         return RendezvousInfo(self._store, rank, world["workers"], RendezvousStoreInfo(address, port))
 
     def num_nodes_waiting(self) -> int:
@@ -103,9 +110,14 @@ class Handler(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Ends the connection to the agent."""
+        """Ends the connection to the agent. Raises SystemExit with code 113 where torchrun ends by a process that did: the
+        operator would hear of 1 otherwise, which torchrun has for everything."""
         self._agent.close()
         self._store = None
+        failed = sys.exc_info()[1]  # what torchrun is about to end by
+        if isinstance(failed, ChildFailedError) and any(one.exitcode == health.EXIT_DEVICE for one in failed.failures.values()):
+            print(failed, file=sys.stderr, flush=True)
+            raise SystemExit(health.EXIT_DEVICE)
         return True
 
 

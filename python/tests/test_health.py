@@ -230,6 +230,7 @@ class Programs(Case):
             (ASSERT, {"equal": False, "FAKE_FREE": "1000000000"}, 1),
             (ASSERT, {"gpu": LAUNCH, "FAKE_COUNT": "0"}, 1),
             (ASSERT, {"gpu": LAUNCH, "TORCHELASTIC_RUN_ID": "none"}, 1),
+            (ASSERT, {"gpu": LAUNCH, "TORCHELASTIC_RUN_ID": "none", health.PASSED_ON: "1"}, health.EXIT_DEVICE),
             (ASSERT, {"gpu": "CUDA error: out of memory"}, 1),
             (ASSERT, {"gpu": ECC, "FAKE_CPU": ""}, 1),
             ("CUDA error: out of memory", {"gpu": ECC}, 1),

@@ -255,7 +255,12 @@ class Coordinator:
 
     def newest(self, survivors, left, newcomers=()):
         """The newest state that one of them has, who has to load it, and from where."""
-        newest = max(message["step"] for message in left if message["clean"])
+        clean = [message["step"] for message in left if message["clean"]]
+        if not clean:  # all were in the middle of an update: back to the newest snapshot, or to the beginning
+            saved = {step: path for member in survivors for step, path in member.snapshots.items()}
+            newest = max(saved, default=0)
+            return newest, [*survivors, *newcomers], saved.get(newest, "")
+        newest = max(clean)
         behind = [m for m, message in zip(survivors, left, strict=True) if message["step"] != newest or not message["clean"]]
         path = ""
         if behind or newcomers:

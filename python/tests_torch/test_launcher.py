@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import socket
 import tempfile
 import threading
@@ -11,6 +12,44 @@ from unittest import mock
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from concertina import torchrun
+from tests_frameworks.test_torchrun import Node
+from tests_frameworks.worlds import Job
+
+# What torchrun finds by itself where the package is installed.
+RUN = """
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+from torch.distributed.run import main
+
+from concertina import torchrun
+
+rendezvous_handler_registry.register("concertina", torchrun.handler())
+main()
+"""
+
+
+class Uninstalled(Node):
+    """A torchrun in whose environment the package is not installed."""
+
+    COMMAND = ("-c", RUN, "--rdzv-backend=concertina", "--log-dir=logs")
+
+
+class ExitCodes(unittest.TestCase):
+    def test_that_of_a_broken_device_is_passed_on_and_no_other(self):
+        for code, want in (113, 113), (7, 1):
+            with self.subTest(code=code), Job("ends.py") as job:
+                program = pathlib.Path(job.folder, "ends.py")
+                program.write_text(
+                    f"import os, time\n"
+                    f"if os.environ['RANK'] == '0': time.sleep(600)\n"
+                    f"os._exit({code} if os.environ['CONCERTINA_EXIT_CODE_PASSED_ON'] else 2)\n"
+                )
+                node = Uninstalled(job, 0, 1, 0, program=program, options=("--nproc-per-node=2",))
+                node.hear("hello")
+                with socket.create_server(("127.0.0.1", 0)) as free:
+                    port = free.getsockname()[1]
+                node.agent.lead(0, 1, 1, port)
+                self.assertEqual(node.exit_code(), want, node.stderr())
+                self.assertRegex(node.stderr(), f"exitcode +: {code} ")  # torchrun's own report is still there
 
 
 class Launcher(unittest.TestCase):

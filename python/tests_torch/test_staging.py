@@ -12,7 +12,8 @@ from unittest import mock
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from concertina import snapshot
+from concertina import devices, snapshot
+from concertina.codec import Elsewhere, Piece
 from concertina.devices import Cuda, Devices
 from concertina.files import Files
 from concertina.keeper import Keeper
@@ -523,6 +524,54 @@ class OfCuda(unittest.TestCase):
         mark = mock.Mock(device=torch.device("cuda", 3), synchronize=self.ask("wait"))
         Cuda().wait(mark)
         self.assertEqual(self.asked, [("wait", torch.device("cuda", 3))])
+
+
+class Counting(StandIn):
+    """A device that copies at once, and knows how many bytes it has for copies alone."""
+
+    def __init__(self, of_program):
+        super().__init__()
+        self.of_program, self.alive, self.most, self.fences = of_program, {}, 0, 0
+
+    def copy(self, device, into, sources):
+        for source in sources:
+            if source.untyped_storage().data_ptr() not in self.of_program:
+                self.alive[id(source)] = source.nbytes
+                weakref.finalize(source, self.alive.pop, id(source))
+        self.most = max(self.most, sum(self.alive.values()))
+        torch._foreach_copy_(into, sources)
+        return object()
+
+    def fence(self, device, mark):
+        self.fences += 1
+
+    def wait(self, mark):
+        pass
+
+
+class Gathered(unittest.TestCase):
+    def test_a_device_never_has_all_of_it_twice(self):
+        # What may change at once is copied on its device first, which has little room beside the program's.
+        torch.manual_seed(3)
+        sizes = [5000, 100, 1, 999, 12_345, 64, 2000]
+        values = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in sizes]
+        values.append(torch.randint(0, 255, (40, 30), dtype=torch.uint8).t())
+        for held in False, True:
+            device = Counting({value.untyped_storage().data_ptr() for value in values})
+            want = [value.contiguous().view(-1).clone() for value in values]
+            memory = [memoryview(bytearray(len(value))) for value in want]
+            pieces = [Piece(Elsewhere(v, 0, v.nbytes), m, held and i % 2 == 0) for i, (v, m) in enumerate(zip(values, memory, strict=True))]
+            with mock.patch.object(devices, "_GATHERED", 1024):
+                copies = Devices(device).bring(pieces)
+            copies.fence()
+            copies.wait()
+            self.assertTrue(copies.intact())
+            for value, found in zip(want, memory, strict=True):
+                self.assertEqual(bytes(found), bytes(memoryview(value.numpy())))
+            with self.subTest(held=held):
+                self.assertLessEqual(device.most, 1024 * devices._AT_A_TIME + (64 * 2 * len(values) if held else 0))
+                self.assertEqual(device.fences, len(copies._marks) + max(0, len(copies._marks) - devices._AT_A_TIME), "it waits for the memory of earlier ones")
+                self.assertFalse(device.alive)
 
 
 class LoadedByDevices(unittest.TestCase):

@@ -26,6 +26,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.concertina-dev.concertina.api.v1alpha1.AvoidedNode
   map:
     fields:
+    - name: devices
+      type:
+        scalar: numeric
     - name: failures
       type:
         scalar: numeric

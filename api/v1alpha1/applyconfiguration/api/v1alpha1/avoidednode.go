@@ -15,6 +15,8 @@ type AvoidedNodeApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// failures is how often workers failed there or were lost with it. The time for which the node is avoided doubles with it.
 	Failures *int32 `json:"failures,omitempty"`
+	// devices is how many of these failures were exit code 113, by which a program says that a device of the node is broken.
+	Devices *int32 `json:"devices,omitempty"`
 	// until is when it may be used again.
 	Until *v1.Time `json:"until,omitempty"`
 	// message says what happened there last.
@@ -40,6 +42,14 @@ func (b *AvoidedNodeApplyConfiguration) WithName(value string) *AvoidedNodeApply
 // If called multiple times, the Failures field is set to the value of the last call.
 func (b *AvoidedNodeApplyConfiguration) WithFailures(value int32) *AvoidedNodeApplyConfiguration {
 	b.Failures = &value
+	return b
+}
+
+// WithDevices sets the Devices field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Devices field is set to the value of the last call.
+func (b *AvoidedNodeApplyConfiguration) WithDevices(value int32) *AvoidedNodeApplyConfiguration {
+	b.Devices = &value
 	return b
 }
 
