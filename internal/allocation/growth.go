@@ -251,8 +251,10 @@ func (l *level) step(id JobID) bool {
 		}
 		return false
 	}
+	// By value, who has no pace waits as well before it takes back what it gave: others may be about to have that.
+	keeps := p.paced && in.Pace == nil && !p.kept(id)
 	for _, r := range []*room{&p.now, &p.soon} {
-		if r.of(k).beside(in.Avoid) < int64(steps) || r.bounds(in.Growth, head) < steps {
+		if keeps || r.of(k).beside(in.Avoid) < int64(steps) || r.bounds(in.Growth, head) < steps {
 			continue
 		}
 		nodes := p.growInto(r, id, steps)
