@@ -172,12 +172,47 @@ func TestEveryValueIsUsed(t *testing.T) {
 	}
 }
 
-// TestValuesOfAnEarlierRelease: helm upgrade --reuse-values brings none of those that came since.
+// TestValuesOfAnEarlierRelease: helm upgrade --reuse-values brings none of those that came since. What is missing is what the chart
+// comes with, in its notes too.
 func TestValuesOfAnEarlierRelease(t *testing.T) {
-	args := get[*appsv1.Deployment](t, rendered(t, "checkpoint: null"), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
-	for _, want := range []string{"--checkpoint-upload-rate=0", "--checkpoint-memory-most=64Gi"} {
-		if !slices.Contains(args, want) {
-			t.Errorf("the operator is told %v, and not %s", args, want)
+	want, err := installed("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, values := range []string{
+		"{checkpoint: null, tracing: null, certificate: null, networkPolicy: null, kubeAPI: null, rendezvous: null, serviceMonitor: null, " +
+			"podDisruptionBudget: null, agentFrom: null, concurrentJobs: null, extraArgs: null}",
+		"{networkPolicy: {apiServer: null, workersFrom: null, metricsFrom: null, collectorAt: null}, certificate: {certManager: null}}",
+		"{networkPolicy: {apiServer: {ports: null}, enabled: null}, kubeAPI: {qps: null}}",
+	} {
+		got, err := installed(values)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-default +got):\n%s", values, err, diff)
+		}
+	}
+	// Without these the operator has its own, which are the same.
+	for value, flag := range map[string]string{"drainTaints": "--drain-taints=", "rackLabel": "--rack-label="} {
+		for _, arg := range get[*appsv1.Deployment](t, rendered(t, value+": null"), "Deployment concertina").Spec.Template.Spec.Containers[0].Args {
+			if strings.HasPrefix(arg, flag) {
+				t.Errorf("%s: null: the operator is told %s", value, arg)
+			}
+		}
+	}
+}
+
+// TestTheNotesTellOfImagesThatNobodyPulls: who gives a registry for one image only finds out before the first job does.
+func TestTheNotesTellOfImagesThatNobodyPulls(t *testing.T) {
+	const wrong = "No node pulls localhost/concertina-agent:v1, localhost/concertina-uploader:v1 from anywhere"
+	for values, told := range map[string]bool{
+		"image: {repository: example.com/operator, tag: v1}":                                                                             true,
+		"{image: {repository: example.com/operator, tag: v1}, agentImage: example.com/agent:v1, uploaderImage: example.com/uploader:v1}": false,
+	} {
+		out, err := installed(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out, wrong) != told || !told && strings.Contains(out, "No node pulls") {
+			t.Errorf("%s: %q is to be told: %t:\n%s", values, wrong, told, out[strings.Index(out, "NOTES:"):])
 		}
 	}
 }
