@@ -86,7 +86,7 @@ func partialLook(objects fleet.Objects) (*console.Look, error) {
 	if err != nil {
 		return nil, fmt.Errorf("default settings of the fleet: %w", err)
 	}
-	return console.NewPartialLook(objects, planning(defaults, nil)), nil
+	return console.NewPartialLook(objects, planning(listing.Settings{Settings: defaults})), nil
 }
 
 // lookAtJobs looks at the jobs and their pods of a namespace, or, with an empty one, of all.

@@ -18,6 +18,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -253,6 +254,28 @@ func TestThePluginFindsTheSettings(t *testing.T) {
 		for key, object := range found {
 			if _, labelled := object.GetLabels()[listing.LabelSettings]; labelled && key != "ConfigMap "+name {
 				t.Errorf("values %q: %s has the label too", values, key)
+			}
+		}
+	}
+}
+
+// TestThePluginReadsTheFlagsOfTheOperator: what it plans with is what the operator is started with.
+func TestThePluginReadsTheFlagsOfTheOperator(t *testing.T) {
+	for _, values := range []string{"", everything, "{drainTaints: [], checkpoint: {memoryMost: 1073741824}, agentFrom: image-volume}"} {
+		found := rendered(t, values)
+		var told listing.Operator
+		if err := yaml.UnmarshalStrict([]byte(get[*corev1.ConfigMap](t, found, "ConfigMap concertina-fleet").Data["operator.yaml"]), &told); err != nil {
+			t.Fatal(err)
+		}
+		args := get[*appsv1.Deployment](t, found, "Deployment concertina").Spec.Template.Spec.Containers[0].Args
+		for _, want := range []string{"--drain-taints=" + strings.Join(told.DrainTaints, ","), "--agent-from=" + told.AgentFrom} {
+			if !slices.Contains(args, want) {
+				t.Errorf("values %q: the plugin is told %s, the operator %v", values, want, args)
+			}
+		}
+		for _, arg := range args {
+			if most, is := strings.CutPrefix(arg, "--checkpoint-memory-most="); is && told.CheckpointMemoryMost.Cmp(resource.MustParse(most)) != 0 {
+				t.Errorf("values %q: the plugin is told %s, the operator %s", values, &told.CheckpointMemoryMost, arg)
 			}
 		}
 	}

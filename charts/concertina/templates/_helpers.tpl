@@ -56,6 +56,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "localhost/concertina-uploader:%s" (include "concertina.tag" .)) .Values.uploaderImage }}
 {{- end }}
 
+{{- define "concertina.memoryMost" -}}
+{{- $most := (.Values.checkpoint).memoryMost | default "64Gi" -}}
+{{- if kindIs "string" $most }}{{ $most }}{{ else }}{{ $most | int64 }}{{ end -}}
+{{- end }}
+
 {{/* The ports of the API server: those of an upgrade with --reuse-values from a release without them are the default. */}}
 {{- define "concertina.apiServerPorts" -}}
 {{- ((.Values.networkPolicy).apiServer).ports | default (list 443 6443 8443 16443) | join ", " -}}
