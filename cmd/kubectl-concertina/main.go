@@ -19,6 +19,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/console/listing"
 	"github.com/concertina-dev/concertina/internal/controller"
 	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/release"
 )
 
 func main() {
@@ -40,11 +41,12 @@ func command() *cobra.Command {
   kubectl concertina ranks digits     # which worker has which rank
   kubectl concertina top -A           # what all jobs are doing`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl concertina"},
+		Version:       release.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
 	a.flags.AddFlags(cmd.PersistentFlags())
-	cmd.AddCommand(planCommand(a), explainCommand(a), ranksCommand(a), topCommand(a), replayCommand(a))
+	cmd.AddCommand(planCommand(a), explainCommand(a), ranksCommand(a), topCommand(a), replayCommand(a), versionCommand())
 	return cmd
 }
 

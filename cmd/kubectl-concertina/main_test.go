@@ -198,6 +198,23 @@ func TestPlanCommandHasTheFlagsOfTheOperator(t *testing.T) {
 	}
 }
 
+func TestVersionCommand(t *testing.T) {
+	out, _, err := run(t, withJob(), "version")
+	if err != nil || !strings.HasPrefix(out, "dev (protocol of agents 2, manifests of checkpoints up to 3") {
+		t.Errorf("%v: %s", err, out)
+	}
+	var flag bytes.Buffer
+	cmd := command()
+	cmd.SetOut(&flag)
+	cmd.SetArgs([]string{"--version"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(flag.String(), strings.TrimSpace(out)) {
+		t.Errorf("%v: --version says %s", err, flag.String())
+	}
+	if out, _, err = run(t, withJob(), "version", "-o", "json"); err != nil || !strings.Contains(out, `"protocol": 2`) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestNoKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())
