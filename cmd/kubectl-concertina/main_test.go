@@ -198,6 +198,29 @@ func TestPlanCommandHasTheFlagsOfTheOperator(t *testing.T) {
 	}
 }
 
+// A job is named as kubectl takes names, and an answer that is empty says where it was looked.
+func TestNamesAreTakenAsKubectlTakesThem(t *testing.T) {
+	for _, arguments := range [][]string{{"digits"}, {"tj/digits"}, {"tj", "digits"}, {"trainingjobs", "tj/digits"}} {
+		if out, _, err := run(t, withJob(), append([]string{"explain"}, arguments...)...); err != nil || !strings.Contains(out, "It is suspended") {
+			t.Errorf("%v: %v: %s", arguments, err, out)
+		}
+	}
+	for _, arguments := range [][]string{{}, {"digits", "letters"}, {"tj", "digits", "letters"}} {
+		for _, command := range []string{"explain", "ranks"} {
+			if _, _, err := run(t, withJob(), append([]string{command}, arguments...)...); err == nil || !strings.Contains(err.Error(), "name one job, such as: kubectl concertina "+command+" digits") {
+				t.Errorf("%s %v: %v", command, arguments, err)
+			}
+		}
+	}
+	server := withJob()
+	server.Objects["/apis/training.concertina.dev/v1alpha1"+listingtest.In+"empty/trainingjobs"] = &v1alpha1.TrainingJobList{
+		TypeMeta: metav1.TypeMeta{Kind: "TrainingJobList", APIVersion: v1alpha1.GroupVersion.String()}}
+	server.Objects["/api/v1"+listingtest.In+"empty/pods"] = server.Objects[listingtest.Pods]
+	if out, _, err := run(t, server, "top", "-n", "empty"); err != nil || out != "no jobs in namespace empty: --all-namespaces shows those of all\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestVersionCommand(t *testing.T) {
 	out, _, err := run(t, withJob(), "version")
 	if err != nil || !strings.HasPrefix(out, "dev (protocol of agents 2, manifests of checkpoints up to 3") {

@@ -18,7 +18,7 @@ process has as RANK, and what metrics and status.stragglers name. With -o json r
 are those of its processes.`,
 		Example: `  kubectl concertina ranks digits
   kubectl logs "$(kubectl concertina ranks digits -o json | jq -r '.members[0].worker')"`,
-		Args: cobra.ExactArgs(1),
+		Args: oneJob,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := f.validate(); err != nil {
 				return err
@@ -31,7 +31,7 @@ are those of its processes.`,
 			if err != nil {
 				return err
 			}
-			name := types.NamespacedName{Namespace: namespace, Name: jobName(arguments[0])}
+			name := types.NamespacedName{Namespace: namespace, Name: jobName(arguments)}
 			told, found := look.Ranks(name)
 			if !found {
 				return look.NotFound(name)
