@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,7 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"own account": {"serviceAccount: {create: false, name: mine}", without("ServiceAccount concertina")},
 		"budget":      {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
 		"monitor":     {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
+		"alerts":      {"prometheusRule: {enabled: true}", with("PrometheusRule concertina")},
 		"no policy":   {"networkPolicy: {enabled: false}", without("NetworkPolicy concertina")},
 		"no class":    {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
 		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
@@ -182,7 +184,7 @@ func TestValuesOfAnEarlierRelease(t *testing.T) {
 	}
 	for _, values := range []string{
 		"{checkpoint: null, tracing: null, certificate: null, networkPolicy: null, kubeAPI: null, rendezvous: null, serviceMonitor: null, " +
-			"podDisruptionBudget: null, agentFrom: null, concurrentJobs: null, extraArgs: null}",
+			"podDisruptionBudget: null, prometheusRule: null, agentFrom: null, concurrentJobs: null, extraArgs: null}",
 		"{networkPolicy: {apiServer: null, workersFrom: null, metricsFrom: null, collectorAt: null}, certificate: {certManager: null}}",
 		"{networkPolicy: {apiServer: {ports: null}, enabled: null}, kubeAPI: {qps: null}}",
 	} {
@@ -276,6 +278,42 @@ func TestThePluginReadsTheFlagsOfTheOperator(t *testing.T) {
 		for _, arg := range args {
 			if most, is := strings.CutPrefix(arg, "--checkpoint-memory-most="); is && told.CheckpointMemoryMost.Cmp(resource.MustParse(most)) != 0 {
 				t.Errorf("values %q: the plugin is told %s, the operator %s", values, &told.CheckpointMemoryMost, arg)
+			}
+		}
+	}
+}
+
+// TestAlertsAreOfMetricsThatThereAre: docs/reasons.md has each that is the operator's own, with the labels by which an alert tells.
+func TestAlertsAreOfMetricsThatThereAre(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/reasons.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := get[*unstructured.Unstructured](t, rendered(t, "prometheusRule: {enabled: true, labels: {release: prometheus}}"), "PrometheusRule concertina")
+	groups, _, err := unstructured.NestedSlice(rule.Object, "spec", "groups")
+	if err != nil || len(groups) != 1 || rule.GetLabels()["release"] != "prometheus" {
+		t.Fatalf("%v: %v", err, rule.Object)
+	}
+	rules, _, _ := unstructured.NestedSlice(groups[0].(map[string]any), "rules")
+	if len(rules) < 5 {
+		t.Errorf("%d rules", len(rules))
+	}
+	for _, one := range rules {
+		alert := one.(map[string]any)
+		expr, _ := alert["expr"].(string)
+		summary, _, _ := unstructured.NestedString(alert, "annotations", "summary")
+		if severity, _, _ := unstructured.NestedString(alert, "labels", "severity"); alert["alert"] == "" || expr == "" || summary == "" || severity == "" {
+			t.Errorf("%v is not complete", alert)
+		}
+		for _, metric := range regexp.MustCompile(`concertina_\w+`).FindAllString(expr, -1) {
+			row := regexp.MustCompile("(?m)^\\|.*`" + metric + "`.*$").FindString(string(page))
+			if row == "" {
+				t.Errorf("%s: docs/reasons.md has no %s", alert["alert"], metric)
+			}
+			for _, label := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(summary, -1) {
+				if !strings.Contains(row, "`"+label[1]+"`") {
+					t.Errorf("%s: %s has no label %s", alert["alert"], metric, label[1])
+				}
 			}
 		}
 	}
