@@ -17,6 +17,9 @@ export PYTHONPYCACHEPREFIX := $(CONCERTINA_CACHE)/pycache
 # etcd and kube-apiserver for the integration tests, the same as in the local cluster.
 export KUBEBUILDER_ASSETS := $(BIN)
 
+# What the programs and images say that they are: `make build images CONCERTINA_VERSION=v1.2.3`.
+export CONCERTINA_VERSION ?= dev
+
 # Packages that are built or tested at the same time.
 PARALLEL ?= 2
 NODES ?= 3
@@ -79,9 +82,9 @@ vet: ## Run go vet.
 
 .PHONY: build
 build: ## Build bin/operator, bin/agent and bin/kubectl-concertina.
-	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags "-s -w" -o bin/operator ./cmd/operator
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/agent ./cmd/agent
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/kubectl-concertina ./cmd/kubectl-concertina
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags "-s -w -X github.com/concertina-dev/concertina/internal/release.version=$(CONCERTINA_VERSION)" -o bin/operator ./cmd/operator
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X github.com/concertina-dev/concertina/internal/release.version=$(CONCERTINA_VERSION)" -o bin/agent ./cmd/agent
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X github.com/concertina-dev/concertina/internal/release.version=$(CONCERTINA_VERSION)" -o bin/kubectl-concertina ./cmd/kubectl-concertina
 
 .PHONY: images
 images: ## Build the container images, without Docker, into .cache/images.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ itself says.`,
 		Example: `  kubectl concertina explain digits
   kubectl concertina explain tj/digits -n research
   kubectl concertina explain digits -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: oneJob,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := f.validate(); err != nil {
 				return err
@@ -43,7 +44,7 @@ itself says.`,
 			if err != nil {
 				return err
 			}
-			name := types.NamespacedName{Namespace: namespace, Name: jobName(arguments[0])}
+			name := types.NamespacedName{Namespace: namespace, Name: jobName(arguments)}
 			told, found := look.Explain(name)
 			if !found {
 				return look.NotFound(name)
@@ -56,10 +57,24 @@ itself says.`,
 	return cmd
 }
 
-// jobName takes a name as kubectl prints it, such as tj/digits.
-func jobName(argument string) string {
-	kind, name, found := strings.Cut(argument, "/")
-	if kind, _, _ = strings.Cut(kind, "."); found && (kind == "tj" || kind == "trainingjob" || kind == "trainingjobs") {
+// isKind says whether a word names TrainingJobs, as kubectl takes it.
+func isKind(word string) bool {
+	kind, _, _ := strings.Cut(word, ".")
+	return slices.Contains([]string{"tj", "trainingjob", "trainingjobs"}, kind)
+}
+
+// oneJob takes the name of one job, as kubectl does: digits, tj/digits or tj digits.
+func oneJob(cmd *cobra.Command, arguments []string) error {
+	if len(arguments) == 1 || len(arguments) == 2 && isKind(arguments[0]) {
+		return nil
+	}
+	return fmt.Errorf("name one job, such as: %s digits", cmd.CommandPath())
+}
+
+// jobName is the name of the job that was named, as kubectl prints it too, such as tj/digits.
+func jobName(arguments []string) string {
+	argument := arguments[len(arguments)-1]
+	if kind, name, found := strings.Cut(argument, "/"); found && isKind(kind) {
 		return name
 	}
 	return argument
@@ -86,7 +101,7 @@ func partialLook(objects fleet.Objects) (*console.Look, error) {
 	if err != nil {
 		return nil, fmt.Errorf("default settings of the fleet: %w", err)
 	}
-	return console.NewPartialLook(objects, planning(defaults, nil)), nil
+	return console.NewPartialLook(objects, planning(listing.Settings{Settings: defaults})), nil
 }
 
 // lookAtJobs looks at the jobs and their pods of a namespace, or, with an empty one, of all.

@@ -12,12 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/console/listing"
 	"github.com/concertina-dev/concertina/internal/controller"
 	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/release"
 )
 
 func main() {
@@ -39,11 +41,12 @@ func command() *cobra.Command {
   kubectl concertina ranks digits     # which worker has which rank
   kubectl concertina top -A           # what all jobs are doing`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl concertina"},
+		Version:       release.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
 	a.flags.AddFlags(cmd.PersistentFlags())
-	cmd.AddCommand(planCommand(a), explainCommand(a), ranksCommand(a), topCommand(a), replayCommand(a))
+	cmd.AddCommand(planCommand(a), explainCommand(a), ranksCommand(a), topCommand(a), replayCommand(a), versionCommand())
 	return cmd
 }
 
@@ -85,6 +88,7 @@ func (a *access) oneOrAll(everywhere bool) error {
 type settings struct {
 	file, namespace, configMap string
 	drainTaints                []string
+	mostMemory                 string
 }
 
 func (s *settings) addFlags(cmd *cobra.Command) {
@@ -93,27 +97,47 @@ func (s *settings) addFlags(cmd *cobra.Command) {
 	f.StringVar(&s.namespace, "operator-namespace", "concertina-system", "namespace that the operator runs in")
 	f.StringVar(&s.configMap, "fleet-configmap", "", "name of the ConfigMap there that has the settings; empty: the one with the label "+
 		listing.LabelSettings+"="+listing.SettingsOfFleet)
-	f.StringSliceVar(&s.drainTaints, "drain-taints", controller.DefaultDrainTaints, "keys of taints that announce the end of a node, as the operator has them")
+	f.StringSliceVar(&s.drainTaints, "drain-taints", nil, "keys of taints that announce the end of a node; not given: as the operator has them")
+	f.StringVar(&s.mostMemory, "checkpoint-memory-most", "", "size of the volume for snapshots that a worker gets at most with checkpoint.memory: auto; empty: as the operator has it")
 }
 
 // options are those that the operator plans with.
 func (s *settings) options(cmd *cobra.Command, from *listing.Lister) (fleet.Options, error) {
-	found, err := fleet.LoadSettings(s.file)
-	if s.file == "" {
-		found, err = from.Settings(cmd.Context(), s.namespace, s.configMap)
-		if _, denied := errors.AsType[*listing.Denied](err); denied || apierrors.IsNotFound(err) || errors.Is(err, listing.ErrNoSettings) {
-			warn(cmd, "the plan is made with default settings, those of the operator may be others (--operator-namespace and "+
-				"--fleet-configmap say where they are, --fleet-config FILE gives them): %v", err)
-			found, err = fleet.LoadSettings("")
+	found, err := from.Settings(cmd.Context(), s.namespace, s.configMap)
+	_, denied := errors.AsType[*listing.Denied](err)
+	switch missing := denied || apierrors.IsNotFound(err) || errors.Is(err, listing.ErrNoSettings); {
+	case s.file != "":
+		if err != nil {
+			warn(cmd, "the plan is made with the flags that the operator has by default, beside %s (--drain-taints and --checkpoint-memory-most give others): %v", s.file, err)
+		}
+		found.Settings, err = fleet.LoadSettings(s.file)
+	case missing:
+		warn(cmd, "the plan is made with default settings, those of the operator may be others (--operator-namespace and "+
+			"--fleet-configmap say where they are, --fleet-config FILE gives them): %v", err)
+		found.Settings, err = fleet.LoadSettings("")
+	}
+	if err != nil {
+		return fleet.Options{}, err
+	}
+	if cmd.Flags().Changed("drain-taints") {
+		found.Operator.DrainTaints = append([]string{}, s.drainTaints...)
+	}
+	if s.mostMemory != "" {
+		if found.Operator.CheckpointMemoryMost, err = resource.ParseQuantity(s.mostMemory); err != nil {
+			return fleet.Options{}, fmt.Errorf("--checkpoint-memory-most is %q: it must be a quantity of bytes such as 64Gi", s.mostMemory)
 		}
 	}
-	return planning(found, s.drainTaints), err
+	return planning(found), nil
 }
 
-func planning(found fleet.Settings, drainTaints []string) fleet.Options {
-	return fleet.Options{
-		Settings: found, DrainTaints: drainTaints, Shapes: controller.Shapes(controller.PodSettings{}), Plan: allocation.NewPlan,
+// planning has pods as the operator makes them, as far as its settings tell.
+func planning(found listing.Settings) fleet.Options {
+	flags := &found.Operator
+	if flags.DrainTaints == nil {
+		flags.DrainTaints = controller.DefaultDrainTaints
 	}
+	pods := controller.PodSettings{MostMemory: flags.CheckpointMemoryMost.Value(), ImageVolume: flags.AgentFrom == "image-volume"}
+	return fleet.Options{Settings: found.Settings, DrainTaints: flags.DrainTaints, Shapes: controller.Shapes(pods), Plan: allocation.NewPlan}
 }
 
 // warn tells something beside the answer.

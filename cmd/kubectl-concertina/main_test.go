@@ -143,6 +143,101 @@ func TestPlanCommandWithTheOperatorsSettings(t *testing.T) {
 	}
 }
 
+// A plan depends on flags of the operator as well: how large its volumes for snapshots become, and which taints end a node.
+func TestPlanCommandHasTheFlagsOfTheOperator(t *testing.T) {
+	const flags = "checkpointMemoryMost: 16Gi\ndrainTaints: [example.com/going]\nlater: {a: b}\n"
+	server := func(operator string) *listingtest.Server {
+		server := withJob()
+		list := server.Objects[listingtest.Jobs].(*v1alpha1.TrainingJobList)
+		spec := &list.Items[0].Spec
+		spec.Suspend, spec.Workers.Min, spec.Workers.Max = nil, ptr.To[int32](1), ptr.To[int32](1)
+		spec.Checkpoint.Memory, spec.Workers.ProcessesPerWorker = "auto", ptr.To[int32](1)
+		list.Items[0].Status.Checkpoint.Size.State = ptr.To(int64(40) << 30)
+		some := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourceCPU: resource.MustParse("1")}
+		spec.Workers.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "example.com/training", Command: []string{"train"},
+			Resources: corev1.ResourceRequirements{Requests: some}}}
+		spec.Workers.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		node.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Gi"), corev1.ResourceCPU: resource.MustParse("8"),
+			corev1.ResourcePods: resource.MustParse("10")}
+		server.Objects[listingtest.Nodes] = &corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, Items: []corev1.Node{node}}
+		settings := corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "concertina-fleet"}, Data: map[string]string{"fleet.yaml": "{}", "operator.yaml": operator}}
+		server.Objects["/api/v1"+listingtest.In+"concertina-system/configmaps"] = &corev1.ConfigMapList{
+			TypeMeta: metav1.TypeMeta{Kind: "ConfigMapList", APIVersion: "v1"}, Items: []corev1.ConfigMap{settings}}
+		return server
+	}
+	settings := filepath.Join(t.TempDir(), "fleet.yaml")
+	if err := os.WriteFile(settings, []byte("minRuntime: 1s"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tainted := func(server *listingtest.Server) *listingtest.Server {
+		node := &server.Objects[listingtest.Nodes].(*corev1.NodeList).Items[0]
+		node.Spec.Taints = []corev1.Taint{{Key: "example.com/going", Effect: corev1.TaintEffectPreferNoSchedule}}
+		return server
+	}
+	for name, test := range map[string]struct {
+		server    *listingtest.Server
+		arguments []string
+		starts    bool
+	}{
+		"of an older chart":            {server(""), nil, false},
+		"volumes that are bounded":     {server(flags), nil, true},
+		"beside a file":                {server(flags), []string{"--fleet-config", settings}, true},
+		"others that are given":        {server(flags), []string{"--checkpoint-memory-most", "64Gi"}, false},
+		"a node that is about to go":   {tainted(server(flags)), nil, false},
+		"which is none, as it is told": {tainted(server(flags)), []string{"--drain-taints", ""}, true},
+	} {
+		out, messages, err := run(t, test.server, append([]string{"plan", "--all"}, test.arguments...)...)
+		if err != nil || messages != "" || strings.Contains(out, "there is room for all 1 workers") != test.starts {
+			t.Errorf("%s: it starts is to be %t: %v: %s%s", name, test.starts, err, out, messages)
+		}
+	}
+	if _, _, err := run(t, server("drainTaints: 5"), "plan"); err == nil || !strings.Contains(err.Error(), "concertina-system/concertina-fleet, key operator.yaml") {
+		t.Errorf("flags that cannot be read: %v", err)
+	}
+}
+
+// A job is named as kubectl takes names, and an answer that is empty says where it was looked.
+func TestNamesAreTakenAsKubectlTakesThem(t *testing.T) {
+	for _, arguments := range [][]string{{"digits"}, {"tj/digits"}, {"tj", "digits"}, {"trainingjobs", "tj/digits"}} {
+		if out, _, err := run(t, withJob(), append([]string{"explain"}, arguments...)...); err != nil || !strings.Contains(out, "It is suspended") {
+			t.Errorf("%v: %v: %s", arguments, err, out)
+		}
+	}
+	for _, arguments := range [][]string{{}, {"digits", "letters"}, {"tj", "digits", "letters"}} {
+		for _, command := range []string{"explain", "ranks"} {
+			if _, _, err := run(t, withJob(), append([]string{command}, arguments...)...); err == nil || !strings.Contains(err.Error(), "name one job, such as: kubectl concertina "+command+" digits") {
+				t.Errorf("%s %v: %v", command, arguments, err)
+			}
+		}
+	}
+	server := withJob()
+	server.Objects["/apis/training.concertina.dev/v1alpha1"+listingtest.In+"empty/trainingjobs"] = &v1alpha1.TrainingJobList{
+		TypeMeta: metav1.TypeMeta{Kind: "TrainingJobList", APIVersion: v1alpha1.GroupVersion.String()}}
+	server.Objects["/api/v1"+listingtest.In+"empty/pods"] = server.Objects[listingtest.Pods]
+	if out, _, err := run(t, server, "top", "-n", "empty"); err != nil || out != "no jobs in namespace empty: --all-namespaces shows those of all\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestVersionCommand(t *testing.T) {
+	out, _, err := run(t, withJob(), "version")
+	if err != nil || !strings.HasPrefix(out, "dev (protocol of agents 2, manifests of checkpoints up to 3") {
+		t.Errorf("%v: %s", err, out)
+	}
+	var flag bytes.Buffer
+	cmd := command()
+	cmd.SetOut(&flag)
+	cmd.SetArgs([]string{"--version"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(flag.String(), strings.TrimSpace(out)) {
+		t.Errorf("%v: --version says %s", err, flag.String())
+	}
+	if out, _, err = run(t, withJob(), "version", "-o", "json"); err != nil || !strings.Contains(out, `"protocol": 2`) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 func TestNoKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())

@@ -12,12 +12,13 @@ func ranksCommand(a *access) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ranks JOB",
 		Short: "Shows which worker has which rank, and on which node.",
-		Long: `Shows who is in the newest world of a job, in the order of worker ranks: pod and node. It is what status.world names,
-packed. A pod that has ended is shown as "-". A worker with several processes has as many ranks: those of worker rank r are
-from r times workers.processesPerWorker on.`,
+		Long: `Shows who is in the newest world of a job, in the order of ranks: those of its processes, pod and node. It is what status.world
+names, packed. A pod that has ended is shown as "-". A worker with several processes has as many ranks, such as 8-15: each is what a
+process has as RANK, and what metrics and status.stragglers name. With -o json rank is that of the worker, and firstRank and ranks
+are those of its processes.`,
 		Example: `  kubectl concertina ranks digits
   kubectl logs "$(kubectl concertina ranks digits -o json | jq -r '.members[0].worker')"`,
-		Args: cobra.ExactArgs(1),
+		Args: oneJob,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := f.validate(); err != nil {
 				return err
@@ -30,7 +31,7 @@ from r times workers.processesPerWorker on.`,
 			if err != nil {
 				return err
 			}
-			name := types.NamespacedName{Namespace: namespace, Name: jobName(arguments[0])}
+			name := types.NamespacedName{Namespace: namespace, Name: jobName(arguments)}
 			told, found := look.Ranks(name)
 			if !found {
 				return look.NotFound(name)

@@ -48,6 +48,7 @@ were measured, anything else by its pods. With -o csv the jobs are written in pl
 		Example: `  kubectl concertina replay jobs.csv --nodes 8 --devices 4
   kubectl concertina replay jobs.csv --policy tiresias,events --pause 1s -o json
   kubectl concertina replay jobs.csv --speeds -o svg > jobs.svg
+  grep -v huge jobs.csv | kubectl concertina replay -
   kubectl concertina replay traces/workloads/workload-6.csv --profiles traces
   kubectl concertina replay --from-cluster --speeds
   kubectl concertina replay --from-cluster --nodes 12 -o csv > jobs.csv`,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 
@@ -46,7 +47,13 @@ thousands.`,
 			if err != nil {
 				return err
 			}
-			return f.write(cmd.OutOrStdout(), top, func(out io.Writer) error { return top.Write(out, everywhere) })
+			return f.write(cmd.OutOrStdout(), top, func(out io.Writer) error {
+				if len(top.Jobs) == 0 && !everywhere {
+					_, err := fmt.Fprintf(out, "no jobs in namespace %s: --all-namespaces shows those of all\n", namespace)
+					return err
+				}
+				return top.Write(out, everywhere)
+			})
 		},
 	}
 	f.addFlags(cmd, "table")

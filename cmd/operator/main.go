@@ -43,6 +43,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/inspection"
 	"github.com/concertina-dev/concertina/internal/pki"
 	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/release"
 	"github.com/concertina-dev/concertina/internal/rendezvous/server"
 	"github.com/concertina-dev/concertina/internal/tracing"
 )
@@ -94,6 +95,7 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "operator",
 		Short:         "Runs TrainingJobs and the rendezvous of their workers.",
+		Version:       release.Get().String(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: false,
@@ -361,6 +363,9 @@ func (o *options) imageVolumes(ctx context.Context, live client.Client) (bool, e
 func wireController(
 	ctx context.Context, mgr manager.Manager, live client.Client, o options, authority authority, server *server.Server, url string,
 ) error {
+	if err := controller.RegisterBuildInfo(metrics.Registry); err != nil {
+		return err
+	}
 	jobFigures, err := controller.NewMetrics(metrics.Registry)
 	if err != nil {
 		return err

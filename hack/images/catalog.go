@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -75,7 +76,7 @@ func binaryImage(name, ref, module, pkg string) image {
 func (b builder) goBinary(ctx context.Context, name, module, pkg string) (string, error) {
 	file := filepath.Join(b.cache, "images", "bin", name)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
-		"-ldflags", "-s -w -buildid=", "-o", file, pkg)
+		"-ldflags", "-s -w -buildid= -X github.com/concertina-dev/concertina/internal/release.version="+cmp.Or(os.Getenv("CONCERTINA_VERSION"), "dev"), "-o", file, pkg)
 	cmd.Dir = filepath.Join(b.repo, module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if text, err := cmd.CombinedOutput(); err != nil {

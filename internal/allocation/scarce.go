@@ -10,29 +10,19 @@ import (
 // Scarce are the resources other than devices that keep pods of a shape from devices that are free, by what is free on each
 // node that may be used; nil where there is nothing but devices to ask for, or to lack.
 func (c *Cluster) Scarce(s ShapeID, free func(NodeID) Amounts) []string {
-	shape, short := &c.Shapes[s], []bool(nil)
+	shape, wants := &c.Shapes[s], false
+	for i, amount := range shape.Request {
+		wants = wants || amount > 0 && c.device(i)
+	}
+	if !wants {
+		return nil
+	}
+	short := make([]bool, len(shape.Request))
 	for w, word := range shape.Nodes {
 		for ; word != 0; word &= word - 1 {
 			n := w*64 + bits.TrailingZeros64(word)
-			if n >= len(c.Nodes) || c.Nodes[n].Name == "" || c.Nodes[n].Closed != "" {
-				continue
-			}
-			row, devices := free(NodeID(n)), int64(math.MaxInt64)
-			for i, amount := range shape.Request {
-				if amount > 0 && c.device(i) && i < len(row) {
-					devices = min(devices, max(row[i], 0)/amount)
-				}
-			}
-			if devices == 0 || devices == math.MaxInt64 {
-				continue
-			}
-			for i, amount := range shape.Request {
-				if amount > 0 && !c.device(i) && i < len(row) && max(row[i], 0)/amount < devices {
-					if short == nil {
-						short = make([]bool, len(shape.Request))
-					}
-					short[i] = true
-				}
+			if n < len(c.Nodes) && c.Nodes[n].Name != "" && c.Nodes[n].Closed == "" {
+				c.markScarce(short, shape.Request, free(NodeID(n)))
 			}
 		}
 	}
@@ -43,6 +33,27 @@ func (c *Cluster) Scarce(s ShapeID, free func(NodeID) Amounts) []string {
 		}
 	}
 	return names
+}
+
+// markScarce marks what is less of on a node than its devices would do for.
+func (c *Cluster) markScarce(short []bool, request, free Amounts) {
+	if len(free) < len(request) {
+		return // nothing is known of it
+	}
+	devices := int64(math.MaxInt64)
+	for i, amount := range request {
+		if amount > 0 && c.device(i) {
+			devices = min(devices, max(free[i], 0)/amount)
+		}
+	}
+	if devices == 0 {
+		return
+	}
+	for i, amount := range request {
+		if amount > 0 && !c.device(i) && max(free[i], 0)/amount < devices {
+			short[i] = true
+		}
+	}
 }
 
 func (c *Cluster) device(i int) bool { return i < len(c.Devices) && c.Devices[i] }

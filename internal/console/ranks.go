@@ -24,7 +24,10 @@ type Ranks struct {
 
 // Member is one worker of a world.
 type Member struct {
-	Rank int32 `json:"rank"`
+	// Rank is that of the worker; its processes have Ranks ranks from FirstRank on, those that a program knows as RANK.
+	Rank      int32 `json:"rank"`
+	FirstRank int32 `json:"firstRank"`
+	Ranks     int32 `json:"ranks"`
 	// Worker is its pod; empty when that has ended or is gone.
 	Worker string `json:"worker,omitempty"`
 	Node   string `json:"node"`
@@ -44,9 +47,10 @@ func (l *Look) Ranks(name types.NamespacedName) (Ranks, bool) {
 			pods[pod.Name] = pod.Name
 		}
 	}
+	each := max(value(j.object.Spec.Workers.ProcessesPerWorker), 1)
 	for rank, member := range made.Named() {
 		pod := fmt.Sprintf("%s-%d-%d", name.Name, made.Attempt, member.Ordinal)
-		told.Members = append(told.Members, Member{Rank: int32(rank), Worker: pods[pod], Node: member.Node})
+		told.Members = append(told.Members, Member{Rank: int32(rank), FirstRank: int32(rank) * each, Ranks: each, Worker: pods[pod], Node: member.Node})
 	}
 	return told, true
 }
@@ -58,9 +62,17 @@ func (r *Ranks) Write(out io.Writer) error {
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "RANK\tWORKER\tNODE")
+	title := "RANK"
+	if r.Members[0].Ranks > 1 {
+		title = "RANKS"
+	}
+	fmt.Fprintf(table, "%s\tWORKER\tNODE\n", title)
 	for _, one := range r.Members {
-		fmt.Fprintf(table, "%d\t%s\t%s\n", one.Rank, dash(one.Worker), one.Node)
+		ranks := strconv.Itoa(int(one.FirstRank))
+		if one.Ranks > 1 {
+			ranks += "-" + strconv.Itoa(int(one.FirstRank+one.Ranks-1))
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", ranks, dash(one.Worker), one.Node)
 	}
 	return table.Flush()
 }

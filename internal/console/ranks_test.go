@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
@@ -27,6 +28,23 @@ func TestRanks(t *testing.T) {
 	const want = "RANK   WORKER       NODE\n0      digits-1-2   n1\n1      digits-1-0   n0\n2      -            n9\n"
 	if text.String() != want {
 		t.Errorf("got\n%swant\n%s", text.String(), want)
+	}
+	if one := told.Members[1]; one.Rank != 1 || one.FirstRank != 1 || one.Ranks != 1 {
+		t.Errorf("%+v", one)
+	}
+	job.Spec.Workers.ProcessesPerWorker = ptr.To[int32](8)
+	told, _ = look.Ranks(types.NamespacedName{Namespace: "team", Name: "digits"})
+	text.Reset()
+	if err := told.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	// The ranks of processes are those that programs, metrics and stragglers have.
+	const several = "RANKS   WORKER       NODE\n0-7     digits-1-2   n1\n8-15    digits-1-0   n0\n16-23   -            n9\n"
+	if text.String() != several {
+		t.Errorf("got\n%swant\n%s", text.String(), several)
+	}
+	if one := told.Members[1]; one.Rank != 1 || one.FirstRank != 8 || one.Ranks != 8 {
+		t.Errorf("%+v", one)
 	}
 	if _, found = look.Ranks(types.NamespacedName{Namespace: "team", Name: "nobody"}); found {
 		t.Error("a job that is not there has ranks")

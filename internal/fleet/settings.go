@@ -114,12 +114,7 @@ func ParseSettings(text []byte) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
-	var values struct {
-		Fleet map[string]any `json:"fleet"`
-	}
-	if json.UnmarshalCaseSensitivePreserveInts(object, &values) == nil && values.Fleet != nil {
-		wrong = append(wrong, errors.New("these look like values of the chart: give only what stands below fleet, without that word"))
-	}
+	wrong = append(wrong, looksLikeValues(object)...)
 	for _, d := range []struct {
 		name                  string
 		field                 **metav1.Duration
@@ -166,6 +161,17 @@ func ParseSettings(text []byte) (Settings, error) {
 	}
 	wrong = append(wrong, s.checkNamespaces()...)
 	return s, errors.Join(wrong...)
+}
+
+// looksLikeValues says so of values of the chart, which have the settings one level below.
+func looksLikeValues(object []byte) []error {
+	var values struct {
+		Fleet map[string]any `json:"fleet"`
+	}
+	if json.UnmarshalCaseSensitivePreserveInts(object, &values) != nil || values.Fleet == nil {
+		return nil
+	}
+	return []error{errors.New("these look like values of the chart: give only what stands below fleet, without that word")}
 }
 
 func (s *Settings) checkNamespaces() []error {

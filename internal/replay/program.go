@@ -94,7 +94,7 @@ func check(jobs []Job, c Cluster) error {
 		case j.Workers < 1 || j.Workers > j.Program.Max():
 			return fmt.Errorf("job %s asks for %d workers, it may have 1 to %d", j.Name, j.Workers, j.Program.Max())
 		case j.Workers > c.Devices():
-			return fmt.Errorf("job %s asks for %d workers, the cluster has %d devices", j.Name, j.Workers, c.Devices())
+			return fmt.Errorf("job %s asks for %d workers, the cluster has %d devices: give it more nodes or devices, or leave the job out", j.Name, j.Workers, c.Devices())
 		case c.DevicesPerNode > j.Program.MaxOnNode():
 			return fmt.Errorf("job %s: step times are known for up to %d workers on a node, the cluster's nodes have %d devices", j.Name, j.Program.MaxOnNode(), c.DevicesPerNode)
 		}

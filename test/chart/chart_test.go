@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -67,6 +69,7 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"own account": {"serviceAccount: {create: false, name: mine}", without("ServiceAccount concertina")},
 		"budget":      {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
 		"monitor":     {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
+		"alerts":      {"prometheusRule: {enabled: true}", with("PrometheusRule concertina")},
 		"no policy":   {"networkPolicy: {enabled: false}", without("NetworkPolicy concertina")},
 		"no class":    {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
 		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
@@ -172,12 +175,47 @@ func TestEveryValueIsUsed(t *testing.T) {
 	}
 }
 
-// TestValuesOfAnEarlierRelease: helm upgrade --reuse-values brings none of those that came since.
+// TestValuesOfAnEarlierRelease: helm upgrade --reuse-values brings none of those that came since. What is missing is what the chart
+// comes with, in its notes too.
 func TestValuesOfAnEarlierRelease(t *testing.T) {
-	args := get[*appsv1.Deployment](t, rendered(t, "checkpoint: null"), "Deployment concertina").Spec.Template.Spec.Containers[0].Args
-	for _, want := range []string{"--checkpoint-upload-rate=0", "--checkpoint-memory-most=64Gi"} {
-		if !slices.Contains(args, want) {
-			t.Errorf("the operator is told %v, and not %s", args, want)
+	want, err := installed("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, values := range []string{
+		"{checkpoint: null, tracing: null, certificate: null, networkPolicy: null, kubeAPI: null, rendezvous: null, serviceMonitor: null, " +
+			"podDisruptionBudget: null, prometheusRule: null, agentFrom: null, concurrentJobs: null, extraArgs: null}",
+		"{networkPolicy: {apiServer: null, workersFrom: null, metricsFrom: null, collectorAt: null}, certificate: {certManager: null}}",
+		"{networkPolicy: {apiServer: {ports: null}, enabled: null}, kubeAPI: {qps: null}}",
+	} {
+		got, err := installed(values)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-default +got):\n%s", values, err, diff)
+		}
+	}
+	// Without these the operator has its own, which are the same.
+	for value, flag := range map[string]string{"drainTaints": "--drain-taints=", "rackLabel": "--rack-label="} {
+		for _, arg := range get[*appsv1.Deployment](t, rendered(t, value+": null"), "Deployment concertina").Spec.Template.Spec.Containers[0].Args {
+			if strings.HasPrefix(arg, flag) {
+				t.Errorf("%s: null: the operator is told %s", value, arg)
+			}
+		}
+	}
+}
+
+// TestTheNotesTellOfImagesThatNobodyPulls: who gives a registry for one image only finds out before the first job does.
+func TestTheNotesTellOfImagesThatNobodyPulls(t *testing.T) {
+	const wrong = "No node pulls localhost/concertina-agent:v1, localhost/concertina-uploader:v1 from anywhere"
+	for values, told := range map[string]bool{
+		"image: {repository: example.com/operator, tag: v1}":                                                                             true,
+		"{image: {repository: example.com/operator, tag: v1}, agentImage: example.com/agent:v1, uploaderImage: example.com/uploader:v1}": false,
+	} {
+		out, err := installed(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out, wrong) != told || !told && strings.Contains(out, "No node pulls") {
+			t.Errorf("%s: %q is to be told: %t:\n%s", values, wrong, told, out[strings.Index(out, "NOTES:"):])
 		}
 	}
 }
@@ -218,6 +256,64 @@ func TestThePluginFindsTheSettings(t *testing.T) {
 		for key, object := range found {
 			if _, labelled := object.GetLabels()[listing.LabelSettings]; labelled && key != "ConfigMap "+name {
 				t.Errorf("values %q: %s has the label too", values, key)
+			}
+		}
+	}
+}
+
+// TestThePluginReadsTheFlagsOfTheOperator: what it plans with is what the operator is started with.
+func TestThePluginReadsTheFlagsOfTheOperator(t *testing.T) {
+	for _, values := range []string{"", everything, "{drainTaints: [], checkpoint: {memoryMost: 1073741824}, agentFrom: image-volume}"} {
+		found := rendered(t, values)
+		var told listing.Operator
+		if err := yaml.UnmarshalStrict([]byte(get[*corev1.ConfigMap](t, found, "ConfigMap concertina-fleet").Data["operator.yaml"]), &told); err != nil {
+			t.Fatal(err)
+		}
+		args := get[*appsv1.Deployment](t, found, "Deployment concertina").Spec.Template.Spec.Containers[0].Args
+		for _, want := range []string{"--drain-taints=" + strings.Join(told.DrainTaints, ","), "--agent-from=" + told.AgentFrom} {
+			if !slices.Contains(args, want) {
+				t.Errorf("values %q: the plugin is told %s, the operator %v", values, want, args)
+			}
+		}
+		for _, arg := range args {
+			if most, is := strings.CutPrefix(arg, "--checkpoint-memory-most="); is && told.CheckpointMemoryMost.Cmp(resource.MustParse(most)) != 0 {
+				t.Errorf("values %q: the plugin is told %s, the operator %s", values, &told.CheckpointMemoryMost, arg)
+			}
+		}
+	}
+}
+
+// TestAlertsAreOfMetricsThatThereAre: docs/reasons.md has each that is the operator's own, with the labels by which an alert tells.
+func TestAlertsAreOfMetricsThatThereAre(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/reasons.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := get[*unstructured.Unstructured](t, rendered(t, "prometheusRule: {enabled: true, labels: {release: prometheus}}"), "PrometheusRule concertina")
+	groups, _, err := unstructured.NestedSlice(rule.Object, "spec", "groups")
+	if err != nil || len(groups) != 1 || rule.GetLabels()["release"] != "prometheus" {
+		t.Fatalf("%v: %v", err, rule.Object)
+	}
+	rules, _, _ := unstructured.NestedSlice(groups[0].(map[string]any), "rules")
+	if len(rules) < 5 {
+		t.Errorf("%d rules", len(rules))
+	}
+	for _, one := range rules {
+		alert := one.(map[string]any)
+		expr, _ := alert["expr"].(string)
+		summary, _, _ := unstructured.NestedString(alert, "annotations", "summary")
+		if severity, _, _ := unstructured.NestedString(alert, "labels", "severity"); alert["alert"] == "" || expr == "" || summary == "" || severity == "" {
+			t.Errorf("%v is not complete", alert)
+		}
+		for _, metric := range regexp.MustCompile(`concertina_\w+`).FindAllString(expr, -1) {
+			row := regexp.MustCompile("(?m)^\\|.*`" + metric + "`.*$").FindString(string(page))
+			if row == "" {
+				t.Errorf("%s: docs/reasons.md has no %s", alert["alert"], metric)
+			}
+			for _, label := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(summary, -1) {
+				if !strings.Contains(row, "`"+label[1]+"`") {
+					t.Errorf("%s: %s has no label %s", alert["alert"], metric, label[1])
+				}
 			}
 		}
 	}

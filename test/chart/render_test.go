@@ -62,6 +62,13 @@ func helm(values string) (string, error) {
 	return program("helm", values, "template", release, "charts/concertina", "--namespace", namespace, "--values", "-")
 }
 
+// installed is all that an installation with values in YAML would make and say: its notes are rendered too. No cluster is asked.
+func installed(values string) (string, error) {
+	out, err := program("helm", values, "install", release, "charts/concertina", "--namespace", namespace, "--dry-run=client", "--values", "-")
+	_, made, _ := strings.Cut(out, "\nHOOKS:") // before it stands when
+	return made, err
+}
+
 // objects are decoded, by "Kind name".
 type objects map[string]client.Object
 

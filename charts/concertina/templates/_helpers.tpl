@@ -41,10 +41,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The Secret with the certificate of the rendezvous; empty when the operator makes one itself. */}}
 {{- define "concertina.certificate" -}}
-{{- if .Values.certificate.certManager.enabled }}
+{{- if ((.Values.certificate).certManager).enabled }}
 {{- include "concertina.fullname" . }}-rendezvous-tls
 {{- else }}
-{{- .Values.certificate.secretName }}
+{{- (.Values.certificate).secretName | default "" }}
 {{- end }}
 {{- end }}
 
@@ -56,9 +56,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "localhost/concertina-uploader:%s" (include "concertina.tag" .)) .Values.uploaderImage }}
 {{- end }}
 
+{{- define "concertina.memoryMost" -}}
+{{- $most := (.Values.checkpoint).memoryMost | default "64Gi" -}}
+{{- if kindIs "string" $most }}{{ $most }}{{ else }}{{ $most | int64 }}{{ end -}}
+{{- end }}
+
+{{/* The ports of the API server: those of an upgrade with --reuse-values from a release without them are the default. */}}
+{{- define "concertina.apiServerPorts" -}}
+{{- ((.Values.networkPolicy).apiServer).ports | default (list 443 6443 8443 16443) | join ", " -}}
+{{- end }}
+
+{{/* Whether there is a NetworkPolicy; empty for no. */}}
+{{- define "concertina.policed" -}}
+{{- if ne (toString (.Values.networkPolicy).enabled) "false" }}true{{ end -}}
+{{- end }}
+
 {{/* The port of tracing.endpoint. */}}
 {{- define "concertina.collectorPort" -}}
-{{- $url := urlParse .Values.tracing.endpoint -}}
+{{- $url := urlParse (.Values.tracing).endpoint -}}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
 {{- $port | default (ternary "443" "80" (eq $url.scheme "https")) -}}
 {{- end }}

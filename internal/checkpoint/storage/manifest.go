@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/release"
 )
 
 // version is the newest that is known: a manifest of version 1 has one part, which is the whole state, one of version 2
 // shares, and one of version 3 shards.
 const (
-	version        = 3
+	version        = release.Manifest
 	wholeVersion   = 1
 	partedVersion  = 2
 	shardedVersion = 3

@@ -72,7 +72,7 @@ func (l *Lister) told(verb, resource, namespace string, err error) error {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the cluster at %s does not accept your credentials: log in again, or choose others with --context or --user", l.Server)
 	case resource == resourceJobs && (apierrors.IsNotFound(err) || meta.IsNoMatchError(err)):
-		return fmt.Errorf("the cluster at %s knows no TrainingJobs: install Concertina first (helm install concertina charts/concertina), "+
+		return fmt.Errorf("the cluster at %s knows no TrainingJobs: install Concertina first (docs/install.md has the steps), "+
 			"or choose another cluster with --context", l.Server)
 	case isUnreachable:
 		return fmt.Errorf("cannot reach the cluster at %s (%w): is it up, and is it the right one? Choose with --context or --kubeconfig", l.Server, reason(unreachable))

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -159,56 +157,4 @@ func list[T any](ctx context.Context, l *Lister, resource string, page client.Ob
 		return nil
 	})
 	return l.told("list", resource, o.Namespace, err)
-}
-
-// LabelSettings is on the ConfigMap that holds the operator's settings for all jobs, with the value SettingsOfFleet,
-// whatever its name.
-const (
-	LabelSettings   = "training.concertina.dev/settings"
-	SettingsOfFleet = "fleet"
-)
-
-// settingsKey is the key of that ConfigMap under which the settings are.
-const settingsKey = "fleet.yaml"
-
-// ErrNoSettings means that no ConfigMap of a namespace holds the operator's settings.
-var ErrNoSettings = errors.New("no ConfigMap with the label " + LabelSettings + "=" + SettingsOfFleet)
-
-// Settings reads the operator's settings for all jobs out of the ConfigMap of that name, or, with an empty one,
-// out of the one in the namespace that has the label. Errors: ErrNoSettings, NotFound, Denied.
-func (l *Lister) Settings(ctx context.Context, namespace, name string) (fleet.Settings, error) {
-	found, err := l.settingsMap(ctx, namespace, name)
-	if err != nil {
-		return fleet.Settings{}, err
-	}
-	settings, err := fleet.ParseSettings([]byte(found.Data[settingsKey]))
-	if err != nil {
-		return fleet.Settings{}, fmt.Errorf("settings of the fleet in ConfigMap %s/%s, key %s: %w", namespace, found.Name, settingsKey, err)
-	}
-	return settings, nil
-}
-
-func (l *Lister) settingsMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	if name != "" {
-		var one corev1.ConfigMap
-		err := l.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &one)
-		return &one, l.told("get", "configmaps", namespace, err)
-	}
-	var all []*corev1.ConfigMap
-	err := list(ctx, l, "configmaps", &corev1.ConfigMapList{}, &all, client.InNamespace(namespace), client.MatchingLabels{LabelSettings: SettingsOfFleet})
-	switch {
-	case err != nil:
-		return nil, err
-	case len(all) == 0:
-		return nil, fmt.Errorf("namespace %s has %w", namespace, ErrNoSettings)
-	case len(all) == 1:
-		return all[0], nil
-	}
-	var names []string
-	for _, one := range all {
-		names = append(names, one.Name)
-	}
-	slices.Sort(names)
-	return nil, fmt.Errorf("several ConfigMaps of namespace %s have the label %s=%s (%s): choose one with --fleet-configmap",
-		namespace, LabelSettings, SettingsOfFleet, strings.Join(names, ", "))
 }

@@ -56,7 +56,7 @@ func TestErrorsAreForPeople(t *testing.T) {
 	}{
 		{"no rights", map[string]int{listingtest.Nodes: 403, listingtest.Classes: 403},
 			[]string{"you may not list nodes, priorityclasses.scheduling.k8s.io in the whole cluster", "docs/fleet.md"}},
-		{"no definition", map[string]int{listingtest.Jobs: 404}, []string{"knows no TrainingJobs", "helm install"}},
+		{"no definition", map[string]int{listingtest.Jobs: 404}, []string{"knows no TrainingJobs", "docs/install.md"}},
 		{"not logged in", map[string]int{listingtest.Nodes: 401, listingtest.Pods: 401, listingtest.Jobs: 401}, []string{"does not accept your credentials"}},
 		{"another error", map[string]int{listingtest.Quotas: http.StatusConflict}, []string{"list resourcequotas"}},
 	} {

@@ -12,12 +12,13 @@ import (
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 
 	"github.com/concertina-dev/concertina/internal/plain"
+	"github.com/concertina-dev/concertina/internal/release"
 	"github.com/concertina-dev/concertina/internal/rendezvous/rendezvousv1"
 	"github.com/concertina-dev/concertina/internal/share"
 )
 
 const (
-	protocolVersion = 2
+	protocolVersion = release.Protocol
 
 	maxNameBytes  = 253
 	maxUIDBytes   = 128

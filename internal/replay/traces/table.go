@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // line is one line of a table.
@@ -29,7 +28,12 @@ func readTable(file string, columns []string, use func(*line) error, optional ..
 		return err
 	}
 	defer f.Close()
-	return scan(file, f, func(header []string) error {
+	return readTableFrom(file, f, columns, use, optional...)
+}
+
+// readTableFrom reads what a file has.
+func readTableFrom(file string, from io.Reader, columns []string, use func(*line) error, optional ...string) error {
+	return scan(file, from, func(header []string) error {
 		for _, c := range columns {
 			if !slices.Contains(header, c) {
 				return fmt.Errorf("column %s is missing", c)
@@ -149,12 +153,10 @@ func (l *line) fault(format string, arguments ...any) {
 	}
 }
 
-// firstLine is the header of a file.
-func firstLine(file string) (string, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
+// whole is what a file has, read once: a pipe gives it only once. The name - is for what standard input has.
+func whole(file string) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(os.Stdin)
 	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	return strings.TrimSpace(first), nil
+	return os.ReadFile(file)
 }

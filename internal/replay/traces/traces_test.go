@@ -121,6 +121,40 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
+// A pipe gives its text once.
+func TestWorkloadFromStandardInput(t *testing.T) {
+	text, err := os.ReadFile("testdata/workloads/profiled.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Workload("testdata/workloads/profiled.csv", "testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(text []byte) ([]replay.Job, error) {
+		from, to, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.Write(text); err != nil {
+			t.Fatal(err)
+		}
+		if err := to.Close(); err != nil {
+			t.Fatal(err)
+		}
+		before := os.Stdin
+		os.Stdin = from
+		defer func() { os.Stdin = before }()
+		return Workload("-", "testdata")
+	}
+	if got, err := read(text); err != nil || len(got) != len(want) || got[0].Name != want[0].Name {
+		t.Errorf("%d jobs, %v; want %d", len(got), err, len(want))
+	}
+	if _, err := read(nil); err == nil || !strings.Contains(err.Error(), "standard input: the file is empty") {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
 func TestWorkloadWithoutJobs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "none.csv")
 	for text, want := range map[string]string{

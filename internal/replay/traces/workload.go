@@ -1,6 +1,7 @@
 package traces
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -23,13 +24,18 @@ const (
 	latest = 10 * 365 * 24 * 3600
 )
 
-// Workload reads jobs, in the order of the file. Jobs that name an application need the folder of its profile: empty
+// Workload reads jobs, in the order of the file; - is for standard input. Jobs that name an application need the folder of its profile: empty
 // for the one above that of the workload.
 func Workload(file, profiles string) ([]replay.Job, error) {
-	header, err := firstLine(file)
+	text, err := whole(file)
 	if err != nil {
 		return nil, err
 	}
+	if file == "-" {
+		file = "standard input"
+	}
+	header, _, _ := strings.Cut(string(text), "\n")
+	header = strings.TrimSpace(header)
 	columns, job := scalingColumns, scalingJob
 	if strings.Contains(","+header+",", ",application,") {
 		if profiles == "" {
@@ -40,7 +46,7 @@ func Workload(file, profiles string) ([]replay.Job, error) {
 	}
 	var jobs []replay.Job
 	lines := map[string]int{}
-	err = readTable(file, columns, func(l *line) error {
+	err = readTableFrom(file, bytes.NewReader(text), columns, func(l *line) error {
 		j := job(l)
 		if j.Name == "" {
 			l.fault("name is empty")
