@@ -198,7 +198,7 @@ func (p *planner) serveEach(d *demand) verdict {
 
 // fits says whether there is room for a demand.
 func (p *planner) fits(r *room, d *demand) bool {
-	return r.of(d.class).beside(d.avoid) >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
+	return r.holds(d.class, d.avoid, int64(d.places)) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
 }
 
 // reclaim chooses who leaves so that the demand fits soon.

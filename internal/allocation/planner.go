@@ -57,6 +57,7 @@ type planner struct {
 	paced bool
 	// refusals say for each job how few pods of a kind it had no room to give for, 0 when it was not asked or had some.
 	refusals map[pair][]int32
+	wideBounds
 	// avoided numbers the lists of nodes beside which room was looked for at others.
 	avoided map[string]int
 	// givers says who gives to a job.
