@@ -354,12 +354,20 @@ func (p *planner) mayAttempt(in *Job) bool {
 	})
 }
 
-// mayAskForNodes says whether an attempt may be made of a gang that fits nowhere, so that the cluster grows: one
-// at a time of the highest priority there is.
+// mayAskForNodes says whether an attempt may be made of a gang that fits nowhere, so that the cluster grows: one at a time, of the
+// highest priority there is, of those that could use the same nodes.
 func (p *planner) mayAskForNodes(d *demand) bool {
 	in := &p.c.Jobs[d.job]
-	return p.c.Settings.Autoscaled && p.quotaAdmitsNow(d) &&
-		!slices.ContainsFunc(p.attempts, func(other attempt) bool { return other.priority >= in.Priority })
+	if !p.c.Settings.Autoscaled || !p.quotaAdmitsNow(d) {
+		return false
+	}
+	nodes := p.c.Shapes[in.Gang].Nodes
+	p.jobs[d.job].waits.attempt = slices.ContainsFunc(p.attempts, func(other attempt) bool {
+		others := p.c.Shapes[other.shape].Nodes
+		// Of those for which there are no nodes yet nobody knows whether they would be the same.
+		return other.priority >= in.Priority && (overlap(nodes, others) || !overlap(nodes, nodes) && !overlap(others, others))
+	})
+	return !p.jobs[d.job].waits.attempt
 }
 
 func overlap(a, b Bits) bool {
