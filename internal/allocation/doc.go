@@ -15,6 +15,7 @@
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
 //	promises.go     what the last plan promised to gangs that wait, and who leaves it to them
 //	aside.go        what is free beside that
+//	claims.go       what pods of others have that wait for the scheduler
 //	queue.go        in which order gangs of one namespace and priority stand
 //	spread.go       on which nodes: close together, or apart
 //	lenders.go      who could give, in the order of what it costs them

@@ -58,6 +58,7 @@ func (p *planner) serveGangs() {
 	for i := range demands {
 		d := &demands[i]
 		p.commit()
+		p.heedFor(&p.c.Jobs[d.job])
 		p.keep(d)
 		if p.jobs[d.job].evicted {
 			continue
@@ -81,6 +82,7 @@ func (p *planner) serveGangs() {
 		p.besideReservations(func() { p.serve(d) })
 	}
 	p.commit()
+	p.heed(math.MinInt32)
 	p.spareUnused()
 	p.liftReservations()
 }

@@ -34,6 +34,8 @@ type planner struct {
 	overstaffed []JobID
 	// coming is what replacements hold that were made for moves; nil until somebody asks.
 	coming []int64
+	// claims are what pods of others have that wait for the scheduler, and that has yet to count.
+	claims []claim
 	// evictable are the jobs that may be ended for another, those of which least is lost first; nil until
 	// somebody asks.
 	evictable []JobID
@@ -129,6 +131,7 @@ func (p *planner) plan(c *Cluster) Plan {
 	p.vain, p.refusals, p.awaited = newVain(), map[pair][]int32{}, map[NodeID]bool{}
 	p.out = make([]Decision, len(c.Jobs))
 	p.now.reset(c, p.classes)
+	p.setClaimsAside()
 	p.soon.copyOf(&p.now)
 	p.soon.come()
 	p.reach.copyOf(&p.soon)

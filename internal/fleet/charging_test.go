@@ -253,6 +253,20 @@ func TestRoomIsNotKeptForThoseWhoDoNotTakeIt(t *testing.T) {
 			t.Errorf("after %s %d are free, want %d", k.now.Sub(start), got, step.want)
 		}
 	}
+	full := podOf("b", "7", on("n0"))
+	cluster.SetPod(full)
+	cluster.Snapshot()
+	cluster.DeletePod(full)
+	k.now = k.now.Add(time.Second)
+	cluster.Snapshot()
+	k.now = k.now.Add(waitingFor)
+	cluster.SetPod(full)
+	cluster.Snapshot()
+	cluster.DeletePod(full)
+	if got := freeCPU(t, cluster.Snapshot(), "n0"); got != 8000 {
+		t.Errorf("room was kept for it in vain just now, and %d are free, want 8000", got)
+	}
+	k.now = k.now.Add(fitsAnew)
 	// It did not fit for a while: now it is new again.
 	cluster.SetPod(podOf("b", "7", on("n0")))
 	cluster.Snapshot()

@@ -24,6 +24,8 @@ type view struct {
 	uids      [][]types.UID
 	// next is when time alone makes a difference; zero for never.
 	next time.Time
+	// claims are what pods of others have that wait for the scheduler, by node.
+	claims map[allocation.NodeID][]allocation.Claim
 }
 
 // snapshot copies what a plan reads. Nothing in it changes afterwards.
@@ -267,7 +269,7 @@ func (v *view) charge(c *Cluster, free freeRoom) {
 		for i, held := range one.fixtures {
 			described.Capacity[i] -= held
 		}
-		described.Free = free.of(id)
+		described.Free, described.Claims = free.of(id), v.claims[allocation.NodeID(id)]
 		if one.object == nil {
 			clear(described.Free)
 		}
