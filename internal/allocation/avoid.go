@@ -22,7 +22,7 @@ func (k sought) anywhere() sought { return sought{class: k.class} }
 // growthSought is what a job seeks from others to grow.
 func (p *planner) growthSought(id JobID) sought {
 	k, avoid := p.growthScope(id), p.c.Jobs[id].Avoid
-	if reach := p.reach.of(k); reach.beside(avoid) == reach.total {
+	if !p.reach.anyAt(k, avoid) {
 		return sought{class: k} // nothing that others could give is on those
 	}
 	if p.jobs[id].beside == 0 {
@@ -65,8 +65,7 @@ func (p *planner) refused(k pair, from JobID, steps int32) bool {
 // refuse notes that. Where there is nothing on nodes that are avoided, and the other one has nothing there, it would have had none
 // to give for one that avoids nothing either.
 func (p *planner) refuse(k pair, avoid []NodeID, from JobID, steps int32) {
-	soon := p.soon.of(k.class)
-	if k.beside != 0 && soon.beside(avoid) == soon.total && !slices.ContainsFunc(p.jobs[from].lendables, func(l lendable) bool { return slices.Contains(avoid, l.node) }) {
+	if k.beside != 0 && !p.soon.anyAt(k.class, avoid) && !slices.ContainsFunc(p.jobs[from].lendables, func(l lendable) bool { return slices.Contains(avoid, l.node) }) {
 		k.sought = k.anywhere()
 	}
 	if p.refusals[k] == nil {

@@ -21,6 +21,8 @@ type class struct {
 	// has the same, and asks for the same kinds of devices.
 	fits  Bits
 	rival classID
+	// wide is what stands for it and others like it, from 1; 0 until somebody asks (classes.wideOf).
+	wide int32
 }
 
 // times is how often one fits into what is free.
@@ -62,6 +64,7 @@ type classes struct {
 	nodes Bits
 	// types is true when the devices of the cluster are not all of one type.
 	types bool
+	wides wides
 }
 
 // scoped is what is known of one scope.

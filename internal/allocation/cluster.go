@@ -82,12 +82,20 @@ type Node struct {
 	// Coming is what comes free beyond that, soon and in any case: pods of nobody here that are ending hold it.
 	// nil for nothing.
 	Coming Amounts
+	// Claims are what more would be free if pods of others that wait for the scheduler and fit there counted for nothing.
+	Claims []Claim
 	// Closed says why no pod may be placed there now (cordoned, not ready, about to go); empty when it may.
 	Closed string
 	// DeviceType tells devices apart that share a resource name; empty where nothing does.
 	DeviceType string
 	// Autoscaled is true for a node that an autoscaler would have removed, were it not for growth.
 	Autoscaled bool
+}
+
+// Claim is what one pod of somebody else would have, which the scheduler places before all that is less important.
+type Claim struct {
+	Priority int32
+	Request  Amounts
 }
 
 // Shape is what equal pods ask for.

@@ -34,7 +34,7 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		return unknown, false
 	}
 	// Each attempt looks at the whole cluster. That one came to nothing is no bound for smaller gangs.
-	if d.queues() && !p.vain.moved[d.class].worthwhile(d.places) {
+	if d.queues() && !p.vain.moved[p.movedFor(d.class)].worthwhile(d.places) {
 		return unknown, false
 	}
 	if sum := p.inSum(d.class); sum < int64(d.places) {
@@ -67,7 +67,8 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 	if !ok {
 		m.undo()
 		p.jobs[d.job].waits, p.awaited, p.out[d.job].Promised = waits, awaited, promised
-		p.vain.moved[d.class] = p.vain.moved[d.class].after(d.places)
+		k := p.movedFor(d.class)
+		p.vain.moved[k] = p.vain.moved[k].after(d.places)
 		return unknown, false
 	}
 	m.give(places)
@@ -183,30 +184,14 @@ func (p *planner) inSum(id classID) int64 {
 // those where the fewest make a place. So a move that has begun is finished.
 func (m *moving) choose() bool {
 	p := m.p
-	on := map[NodeID][]move{}
-	for id := range p.c.Jobs {
-		if !m.movable(JobID(id)) {
-			continue
-		}
-		agreed := m.agreed(JobID(id))
-		for w := range p.c.Jobs[id].Workers {
-			worker := &p.c.Jobs[id].Workers[w]
-			if agreed && !worker.movesFor(m.d.job) {
-				continue
-			}
-			if worker.Bound && worker.World && !worker.Ending && !worker.Leaving && !p.leaving[p.jobs[id].first+w].chosen &&
-				worker.Node >= 0 && p.classes.all[m.d.class].nodes.Has(int(worker.Node)) {
-				on[worker.Node] = append(on[worker.Node], move{JobID(id), w})
-			}
-		}
-	}
+	on := m.byNode()
 	type option struct {
 		moves []move
 		lacks int32
 	}
 	var options []option
 	for n := range p.c.Nodes {
-		if moves := m.option(NodeID(n), on[NodeID(n)]); moves != nil {
+		if moves := m.option(NodeID(n), on[n]); moves != nil {
 			options = append(options, option{moves, m.lacks(moves)})
 		}
 	}
@@ -224,6 +209,29 @@ func (m *moving) choose() bool {
 	}
 	m.rest()
 	return len(m.moves) > 0 && min(p.soon.of(m.d.class).total, p.reach.of(m.d.class).total) >= int64(m.d.places)
+}
+
+// byNode are the workers that may be moved from each node that is of use.
+func (m *moving) byNode() [][]move {
+	p := m.p
+	on := make([][]move, len(p.c.Nodes))
+	for id := range p.c.Jobs {
+		if !m.movable(JobID(id)) {
+			continue
+		}
+		agreed := m.agreed(JobID(id))
+		for w := range p.c.Jobs[id].Workers {
+			worker := &p.c.Jobs[id].Workers[w]
+			if agreed && !worker.movesFor(m.d.job) {
+				continue
+			}
+			if worker.Bound && worker.World && !worker.Ending && !worker.Leaving && !p.leaving[p.jobs[id].first+w].chosen &&
+				worker.Node >= 0 && p.classes.all[m.d.class].nodes.Has(int(worker.Node)) {
+				on[worker.Node] = append(on[worker.Node], move{JobID(id), w})
+			}
+		}
+	}
+	return on
 }
 
 // agreed says whether the plan in force has workers of a job move for the demand. Then those are moved, and all of them,

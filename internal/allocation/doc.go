@@ -10,10 +10,12 @@
 //	plan.go         the output, and a Planner that keeps its memory from one plan to the next
 //	planner.go      the order of the questions
 //	tally.go        what the workers of a job come to
-//	room.go         what is free, with undo; touched.go where that has changed; class.go which pods are alike
+//	room.go         what is free, with undo; touched.go where that has changed; class.go which pods are alike; wide.go one
+//	                in the stead of many that differ by little, widelenders.go and whom they ask in vain
 //	gangs.go        room for gangs, all or none; attempts where only the scheduler knows
 //	promises.go     what the last plan promised to gangs that wait, and who leaves it to them
 //	aside.go        what is free beside that
+//	claims.go       what pods of others have that wait for the scheduler
 //	queue.go        in which order gangs of one namespace and priority stand
 //	spread.go       on which nodes: close together, or apart
 //	lenders.go      who could give, in the order of what it costs them

@@ -58,6 +58,7 @@ func (p *planner) serveGangs() {
 	for i := range demands {
 		d := &demands[i]
 		p.commit()
+		p.heedFor(&p.c.Jobs[d.job])
 		p.keep(d)
 		if p.jobs[d.job].evicted {
 			continue
@@ -81,6 +82,7 @@ func (p *planner) serveGangs() {
 		p.besideReservations(func() { p.serve(d) })
 	}
 	p.commit()
+	p.heed(math.MinInt32)
 	p.spareUnused()
 	p.liftReservations()
 }
@@ -198,7 +200,7 @@ func (p *planner) serveEach(d *demand) verdict {
 
 // fits says whether there is room for a demand.
 func (p *planner) fits(r *room, d *demand) bool {
-	return r.of(d.class).beside(d.avoid) >= int64(d.places) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
+	return r.holds(d.class, d.avoid, int64(d.places)) && r.bounds(p.c.Jobs[d.job].Gang, 0) >= d.made
 }
 
 // reclaim chooses who leaves so that the demand fits soon.
@@ -354,12 +356,20 @@ func (p *planner) mayAttempt(in *Job) bool {
 	})
 }
 
-// mayAskForNodes says whether an attempt may be made of a gang that fits nowhere, so that the cluster grows: one
-// at a time of the highest priority there is.
+// mayAskForNodes says whether an attempt may be made of a gang that fits nowhere, so that the cluster grows: one at a time, of the
+// highest priority there is, of those that could use the same nodes.
 func (p *planner) mayAskForNodes(d *demand) bool {
 	in := &p.c.Jobs[d.job]
-	return p.c.Settings.Autoscaled && p.quotaAdmitsNow(d) &&
-		!slices.ContainsFunc(p.attempts, func(other attempt) bool { return other.priority >= in.Priority })
+	if !p.c.Settings.Autoscaled || !p.quotaAdmitsNow(d) {
+		return false
+	}
+	nodes := p.c.Shapes[in.Gang].Nodes
+	p.jobs[d.job].waits.attempt = slices.ContainsFunc(p.attempts, func(other attempt) bool {
+		others := p.c.Shapes[other.shape].Nodes
+		// Of those for which there are no nodes yet nobody knows whether they would be the same.
+		return other.priority >= in.Priority && (overlap(nodes, others) || !overlap(nodes, nodes) && !overlap(others, others))
+	})
+	return !p.jobs[d.job].waits.attempt
 }
 
 func overlap(a, b Bits) bool {

@@ -17,6 +17,7 @@ type level struct {
 	groups []*group
 	// cursor says for what is sought how many of the lenders below this level have nothing more for it.
 	cursor  map[sought]int
+	wide    map[int32]*wideCursor
 	lenders []JobID
 	looked  bool
 	// donors are equals that could give something, by namespace, top is the largest surplus of them.
@@ -242,7 +243,7 @@ func (l *level) step(id JobID) bool {
 	k := p.growthScope(id)
 	head := p.c.Namespaces[in.Namespace].HeadRoom
 	if p.opaque(in.Growth) {
-		if j.unbound == 0 && j.added == 0 && p.now.of(k).beside(in.Avoid) >= int64(steps) && p.now.bounds(in.Growth, head) >= steps {
+		if j.unbound == 0 && j.added == 0 && p.now.holds(k, in.Avoid, int64(steps)) && p.now.bounds(in.Growth, head) >= steps {
 			for _, n := range p.growInto(&p.now, id, steps) {
 				p.charge(n, in.Growth)
 				p.out[id].Places = append(p.out[id].Places, None)
@@ -254,7 +255,7 @@ func (l *level) step(id JobID) bool {
 	// By value, who has no pace waits as well before it takes back what it gave: others may be about to have that.
 	keeps := p.paced && in.Pace == nil && !p.kept(id)
 	for _, r := range []*room{&p.now, &p.soon} {
-		if keeps || r.of(k).beside(in.Avoid) < int64(steps) || r.bounds(in.Growth, head) < steps {
+		if keeps || !r.holds(k, in.Avoid, int64(steps)) || r.bounds(in.Growth, head) < steps {
 			continue
 		}
 		nodes := p.growInto(r, id, steps)
@@ -275,7 +276,7 @@ func (l *level) step(id JobID) bool {
 // take has others give what a job needs for one legal step more.
 func (l *level) take(id JobID, k classID, steps int32) bool {
 	p, in := l.p, &l.p.c.Jobs[id]
-	if p.reach.of(k).beside(in.Avoid) < int64(steps) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
+	if !p.reach.holds(k, in.Avoid, int64(steps)) || p.reach.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
 		return false
 	}
 	if l.takeFromLower(id, steps) || l.trade(id, steps) || l.even(id, steps) {
@@ -354,10 +355,12 @@ func (l *level) takeFromLower(id JobID, steps int32) bool {
 		l.looked, l.lenders = true, p.lendersBelow(l.priority)
 	}
 	k := p.growthSought(id)
-	for i := max(l.cursor[k], l.cursor[k.anywhere()]); i < len(l.lenders); i++ {
+	alike := l.alike(k.class)
+	for i := max(l.cursor[k], l.cursor[k.anywhere()], alike.upTo()); i < len(l.lenders); i++ {
 		if p.takeOne(id, l.lenders[i], steps, nil) {
 			return true
 		}
+		alike.pass(p, l.lenders[i], i)
 		if steps == 1 {
 			l.cursor[k] = i + 1
 			if l.cursor[k.anywhere()] == i && !p.couldGive(l.lenders[i]) {
@@ -405,6 +408,9 @@ func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bo
 		return false
 	}
 	k := p.growthScope(id)
+	if w := p.classes.wideOf(k); w != 0 && p.atMost(w, from) < steps {
+		return false
+	}
 	seeks := pair{p.growthSought(id), None}
 	if p.soon.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < steps {
 		seeks.shape = in.Growth
@@ -432,6 +438,7 @@ func (p *planner) takeOne(id, from JobID, steps int32, fair func(gives int64) bo
 		return false
 	}
 	p.take(s)
+	p.taken++
 	p.held[p.c.Jobs[from].Namespace] -= gives
 	return true
 }

@@ -34,6 +34,8 @@ type planner struct {
 	overstaffed []JobID
 	// coming is what replacements hold that were made for moves; nil until somebody asks.
 	coming []int64
+	// claims are what pods of others have that wait for the scheduler, and that has yet to count.
+	claims []claim
 	// evictable are the jobs that may be ended for another, those of which least is lost first; nil until
 	// somebody asks.
 	evictable []JobID
@@ -57,6 +59,7 @@ type planner struct {
 	paced bool
 	// refusals say for each job how few pods of a kind it had no room to give for, 0 when it was not asked or had some.
 	refusals map[pair][]int32
+	wideBounds
 	// avoided numbers the lists of nodes beside which room was looked for at others.
 	avoided map[string]int
 	// givers says who gives to a job.
@@ -130,6 +133,7 @@ func (p *planner) plan(c *Cluster) Plan {
 	p.vain, p.refusals, p.awaited = newVain(), map[pair][]int32{}, map[NodeID]bool{}
 	p.out = make([]Decision, len(c.Jobs))
 	p.now.reset(c, p.classes)
+	p.setClaimsAside()
 	p.soon.copyOf(&p.now)
 	p.soon.come()
 	p.reach.copyOf(&p.soon)

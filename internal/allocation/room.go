@@ -13,7 +13,9 @@ type room struct {
 	// free and quota are matrices, one row a node or quota.
 	free, quota []int64
 	// index has the places of one class of pods, nil until somebody asks for them.
-	index   []*places
+	index []*places
+	// wide has those of classes that stand for others.
+	wide    []*places
 	classes *classes
 	log     []change
 	// spare is memory for places.
@@ -21,15 +23,20 @@ type room struct {
 	touched touched
 }
 
+// spared is of how many classes the memory is kept.
+const spared = 128
+
 // memory keeps nothing of a room but what it took.
 func (r *room) memory() room {
-	for _, p := range r.index {
-		if p != nil {
-			p.class = nil
-			r.spare = append(r.spare, p)
+	for _, all := range [][]*places{r.index, r.wide} {
+		for i, p := range all {
+			if all[i] = nil; p != nil && len(r.spare) < spared {
+				p.class = nil
+				r.spare = append(r.spare, p)
+			}
 		}
 	}
-	return room{free: r.free, quota: r.quota, log: r.log[:0], index: r.index[:0], spare: r.spare, touched: touched{nodes: r.touched.nodes}}
+	return room{free: r.free, quota: r.quota, log: r.log[:0], index: r.index[:0], wide: r.wide[:0], spare: r.spare, touched: touched{nodes: r.touched.nodes}}
 }
 
 // change is what was given to (or, negative, taken from) a node and the quotas of a shape.
@@ -127,20 +134,35 @@ func (r *room) commit() { r.log = r.log[:0] }
 // of are the places for one class. They hold until room is taken or given on some node: whoever wants to know what is left after that
 // asks anew.
 func (r *room) of(k classID) *places {
-	for len(r.index) <= int(k) {
-		r.index = append(r.index, nil)
-	}
-	if r.index[k] == nil {
-		if last := len(r.spare) - 1; last >= 0 {
-			r.index[k], r.spare = r.spare[last], r.spare[:last]
-		} else {
-			r.index[k] = &places{}
+	if int(k) < len(r.index) {
+		if p := r.index[k]; p != nil && p.seen == r.touched.times {
+			return p
 		}
-		r.index[k].find(&r.classes.all[k], r.free, len(r.c.Resources), len(r.c.Nodes))
-		r.index[k].seen = r.touched.times
 	}
-	p := r.index[k]
-	if p.seen != r.touched.times {
+	var among Bits
+	if w := r.unasked(k); w != 0 {
+		among = r.ofWide(w).some
+	}
+	return r.placesOf(&r.index, int(k), &r.classes.all[k], among)
+}
+
+// placesOf are the places for a class, which are in a list; nowhere but among some nodes, where that is known.
+func (r *room) placesOf(list *[]*places, at int, k *class, among Bits) *places {
+	for len(*list) <= at {
+		*list = append(*list, nil)
+	}
+	p := (*list)[at]
+	switch {
+	case p == nil:
+		if last := len(r.spare) - 1; last >= 0 {
+			p, r.spare = r.spare[last], r.spare[:last]
+		} else {
+			p = &places{}
+		}
+		(*list)[at] = p
+		p.find(k, among, r.free, len(r.c.Resources), len(r.c.Nodes))
+		p.seen = r.touched.times
+	case p.seen != r.touched.times:
 		r.catchUp(p)
 	}
 	return p
@@ -190,15 +212,17 @@ type places struct {
 	seen  int64
 	at    []int32
 	total int64
+	// some has the nodes that have any.
+	some Bits
 	// buckets has the nodes by how many places they have, one at least; nil for a number that none had so far.
 	buckets [brim + 1]Bits
 	// sizes is how many nodes each bucket has, first below which word of it there are none.
 	sizes, first [brim + 1]int32
 }
 
-// find makes it anew.
-func (p *places) find(k *class, free []int64, width, nodes int) {
-	p.class, p.total, p.at = k, 0, sized(p.at, nodes)
+// find makes it anew. There are none but among some nodes, nil for all.
+func (p *places) find(k *class, among Bits, free []int64, width, nodes int) {
+	p.class, p.total, p.at, p.some = k, 0, sized(p.at, nodes), sized(p.some, (nodes+63)/64)
 	for b := range p.buckets {
 		if p.sizes[b] = 0; p.buckets[b] != nil {
 			p.buckets[b] = sized(p.buckets[b], (nodes+63)/64)
@@ -206,6 +230,9 @@ func (p *places) find(k *class, free []int64, width, nodes int) {
 		p.first[b] = 0
 	}
 	for w, word := range k.nodes {
+		if among != nil {
+			word &= among[w]
+		}
 		for ; word != 0; word &= word - 1 {
 			n := w*64 + bits.TrailingZeros64(word)
 			if n >= nodes {
@@ -214,6 +241,7 @@ func (p *places) find(k *class, free []int64, width, nodes int) {
 			if times := k.times(free[n*width : (n+1)*width]); times > 0 {
 				p.at[n] = times
 				p.total += int64(times)
+				p.some.Set(n)
 				p.enter(n, min(times, brim))
 			}
 		}
@@ -234,8 +262,12 @@ func (p *places) update(n NodeID, row []int64) {
 		if was > 0 {
 			p.buckets[was].Clear(int(n))
 			p.sizes[was]--
+		} else {
+			p.some.Set(int(n))
 		}
-		if is > 0 {
+		if is == 0 {
+			p.some.Clear(int(n))
+		} else {
 			p.enter(int(n), is)
 			p.first[is] = min(p.first[is], int32(n)>>6)
 		}

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -381,6 +382,28 @@ func TestAttemptsWhereOnlyTheSchedulerKnows(t *testing.T) {
 		c.Jobs[big].Stage, c.Jobs[big].Target, c.Jobs[big].Queued = Starting, 8, time.Time{}
 		if got := NewPlan(c).of(big); len(got.Places) != 8 || got.Places[0] != None {
 			t.Errorf("what was granted is not made: %+v", got)
+		}
+	})
+	t.Run("and on clusters that grow, of those that could use the same nodes", func(t *testing.T) {
+		c := newCluster().withNodes(2, 1)
+		c.Settings.Autoscaled = true
+		pools := []Bits{{1}, {2}, {0}} // the third has no nodes yet
+		var starts [3]int
+		for i := range 6 {
+			id := c.queued(fmt.Sprint("gang", i), 4, 4)
+			c.Shapes[c.Jobs[id].Gang].Nodes = pools[i%3]
+		}
+		plan := NewPlan(c)
+		for i := range 6 {
+			switch got := plan.of(JobID(i)); {
+			case got.Start:
+				starts[i%3]++
+			case got.Why.Reason != "WaitingForAttempt":
+				t.Errorf("%s waits, and says %v", c.Jobs[i].Name, got.Why)
+			}
+		}
+		if diff := cmp.Diff([3]int{1, 1, 1}, starts); diff != "" {
+			t.Errorf("attempts in each pool: %s", diff)
 		}
 	})
 	t.Run("nobody waits behind one of lower priority", func(t *testing.T) {

@@ -44,7 +44,7 @@ func TestPlacesAreTrueWhenAskedFor(t *testing.T) {
 			}
 			k := ids[random.IntN(kinds)]
 			var anew places
-			anew.find(&cl.all[k], r.free, len(c.Resources), len(c.Nodes))
+			anew.find(&cl.all[k], nil, r.free, len(c.Resources), len(c.Nodes))
 			has := r.of(k)
 			if has.total != anew.total || has.fullest(nil) != anew.fullest(nil) || has.together(5, nil) != anew.together(5, nil) {
 				t.Fatalf("seed %d: %d places in all, the fullest is %d: it should be %d and %d", seed, has.total, has.fullest(nil), anew.total, anew.fullest(nil))

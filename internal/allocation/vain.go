@@ -13,7 +13,8 @@ type vain struct {
 	ceilings [2]map[classID]int64
 	// failed says for a shape how small a gang was that found no room.
 	failed map[ShapeID]int32
-	// moved says for a class what attempts to move workers together came to nothing.
+	// moved says for a class what attempts to move workers together came to nothing; where another one stands for it and others, for
+	// that, by its negative number.
 	moved map[classID]moved
 }
 
@@ -37,6 +38,14 @@ func (m moved) after(places int32) moved {
 		places = min(places, m.least)
 	}
 	return moved{places, m.times + 1}
+}
+
+// movedFor is what is known of attempts for a class and all that are like it.
+func (p *planner) movedFor(k classID) classID {
+	if w := p.classes.wideOf(k); w != 0 {
+		return classID(-w)
+	}
+	return k
 }
 
 func newVain() vain {

@@ -112,7 +112,7 @@ func (s *search) note() {
 // not, and a search orders workers, has them leave and takes that back.
 func (s *search) hopeless() bool {
 	p := s.p
-	soon, width := p.soon.of(s.class), len(p.c.Resources)
+	class, width := &p.classes.all[s.class], len(p.c.Resources)
 	quota := s.enoughQuota()
 	for _, h := range p.stillHolds(s.only) {
 		quota = quota || s.countsAgainst(h.shape)
@@ -120,13 +120,13 @@ func (s *search) hopeless() bool {
 			p.glance.add(n, p.c.Shapes[h.shape].Request, int64(h.times))
 		}
 	}
-	places := soon.beside(s.avoid)
+	places := p.soon.upTo(s.class, s.avoid, int64(s.places))
 	for i, n := range p.glance.nodes {
 		row := p.glance.rows[i*width : (i+1)*width]
 		for r := range row {
 			row[r] += p.soon.free[int(n)*width+r]
 		}
-		places += int64(soon.class.times(row) - soon.at[n])
+		places += int64(class.times(row) - p.soon.at(s.class, n))
 	}
 	p.glance.clear()
 	return !quota || places < int64(s.places)
@@ -313,7 +313,7 @@ func (s *search) add(all *lenders, l *lender, which stage, enough func() bool) {
 
 // couldGain says whether anything that can be taken makes a place on a node that would be of use.
 func (s *search) couldGain(n NodeID) bool {
-	return s.p.reach.of(s.class).at[n] > s.p.soon.of(s.class).at[n] && !slices.Contains(s.avoid, n)
+	return s.p.reach.at(s.class, n) > s.p.soon.at(s.class, n) && !slices.Contains(s.avoid, n)
 }
 
 func (s *search) choose(id JobID, w int) {

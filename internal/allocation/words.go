@@ -15,6 +15,8 @@ type waits struct {
 	free, comes int32
 	// behind is the job for which room is kept that would do, None when there is none.
 	behind JobID
+	// attempt is true when another gang is tried first for which the cluster is to grow.
+	attempt bool
 }
 
 // giver is a job whose workers leave for another.
@@ -233,6 +235,8 @@ func (p *planner) explainWaiting(id JobID) {
 	in, w, out := &p.c.Jobs[id], &p.jobs[id].waits, &p.out[id]
 	empty := p.classes.empty(w.demand.class)
 	switch {
+	case w.attempt && w.verdict == blocked:
+		out.Why = Why{RuleReservation, "WaitingForAttempt", "does not fit, and waits until another gang has been tried for which the cluster is to get more nodes"}
 	case empty < int64(in.Min):
 		out.Why = p.tooLarge(id, empty)
 	case w.verdict == blocked && p.reach.bounds(in.Gang, 0) < in.Min && p.quotaWords(id) != "":

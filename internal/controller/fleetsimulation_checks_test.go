@@ -230,7 +230,7 @@ func (s *fleetSim) checkQueue() {
 		if !ahead {
 			s.watch.first = job.UID
 		}
-		if min(places(free, job), s.quotaLeft(job, false)) < value(job.Spec.Workers.Min) || s.strangersWait() || s.operator.dead || s.training.isSilent() ||
+		if min(places(free, job), s.quotaLeft(job, false)) < value(job.Spec.Workers.Min) || s.strangersWait(s.priorityOf(job)) || s.operator.dead || s.training.isSilent() ||
 			behind[job.Namespace+"/"+job.Name] {
 			delete(s.watch.fits, job.UID)
 			ahead = ahead || s.fitsEmpty(job)
@@ -299,9 +299,11 @@ func (s *fleetSim) behindReservations() map[string]bool {
 	return behind
 }
 
-// strangersWait says whether pods of others wait for room.
-func (s *fleetSim) strangersWait() bool {
-	return slices.ContainsFunc(s.server.pods(), func(pod *corev1.Pod) bool { return !ofOperator(pod) && pod.Spec.NodeName == "" })
+// strangersWait says whether pods of others wait for room that are as important.
+func (s *fleetSim) strangersWait(priority int32) bool {
+	return slices.ContainsFunc(s.server.pods(), func(pod *corev1.Pod) bool {
+		return !ofOperator(pod) && pod.Spec.NodeName == "" && value(pod.Spec.Priority) >= priority
+	})
 }
 
 // checkStatus looks at a status before it is stored: a gang that is started does not overtake the first of the

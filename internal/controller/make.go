@@ -28,6 +28,7 @@ const growAgain = time.Second
 // makePods makes pods that were taken from the planner, each by one call of do, after their group where they have one. What
 // was not made is given back. Errors: *notMade for a group, and whatever do returns.
 func (r *Reconciler) makePods(ctx context.Context, state *State, group *gang.Group, pods []*corev1.Pod, do func(pod *corev1.Pod) error) error {
+	defer r.Fleet.Made(pods)
 	if group != nil {
 		if err := r.Gang.Ensure(ctx, *group); err != nil {
 			r.Fleet.Drop(notYetMade(pods))

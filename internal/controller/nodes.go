@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
 )
 
 // +kubebuilder:rbac:groups=scheduling.x-k8s.io,resources=podgroups,verbs=patch
@@ -50,23 +51,11 @@ func (n Nodes) drains(pod *corev1.Pod, keys []string) string {
 	}
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
-		if slices.Contains(keys, taint.Key) || taint.Effect == corev1.TaintEffectNoExecute && !tolerated(pod, taint) {
+		if slices.Contains(keys, taint.Key) || taint.Effect == corev1.TaintEffectNoExecute && !fleet.Tolerated(pod.Spec.Tolerations, taint) {
 			return fmt.Sprintf("%s:%s", taint.Key, taint.Effect)
 		}
 	}
 	return ""
-}
-
-func tolerated(pod *corev1.Pod, taint *corev1.Taint) bool {
-	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		if t.Effect != "" && t.Effect != taint.Effect {
-			return false
-		}
-		if t.Operator == corev1.TolerationOpExists {
-			return t.Key == "" || t.Key == taint.Key
-		}
-		return t.Key == taint.Key && t.Value == taint.Value
-	})
 }
 
 // outOfService says whether somebody vouches that nothing runs on the node any more.

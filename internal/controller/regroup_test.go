@@ -125,6 +125,7 @@ type lavishFleet struct{ fleet.Fleet }
 func (lavishFleet) Grant(types.UID) fleet.Grant        { return fleet.Grant{} }
 func (lavishFleet) Take(types.UID, []*corev1.Pod) bool { return true }
 func (lavishFleet) Drop([]*corev1.Pod)                 {}
+func (lavishFleet) Made([]*corev1.Pod)                 {}
 
 // lets is a rendezvous that notes which jobs it lets go.
 type lets struct {

@@ -75,7 +75,7 @@ func TestTheCacheKeepsWhatDecisionsRead(t *testing.T) {
 			q.Spec.NodeName = ""
 			return gang.Coscheduling{}.Why([]*corev1.Pod{q})
 		},
-		"tolerates": func(p *corev1.Pod) any { return tolerated(p, &corev1.Taint{Key: "broken"}) },
+		"tolerates": func(p *corev1.Pod) any { return fleet.Tolerated(p.Spec.Tolerations, &corev1.Taint{Key: "broken"}) },
 		"times": func(p *corev1.Pod) any {
 			first, _ := placement([]*corev1.Pod{p})
 			return []any{p.CreationTimestamp, deletionTime(p), grace(p), p.Status.StartTime, first}

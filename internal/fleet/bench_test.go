@@ -11,7 +11,7 @@ import (
 	"github.com/concertina-dev/concertina/internal/speed"
 )
 
-// large is a cluster of 5,000 nodes with 10 pods each, and 200 jobs, of which half have 16 workers.
+// large is a cluster of 5,000 nodes with 10 pods each, and 200 jobs, of which half have 16 workers. No two jobs ask for the same.
 func large() (*Cluster, []*corev1.Pod) {
 	var objects Objects
 	for i := range 5000 {
@@ -25,7 +25,7 @@ func large() (*Cluster, []*corev1.Pod) {
 	}
 	others := objects.Pods
 	for i := range 200 {
-		job := jobOf(fmt.Sprintf("job-%d", i), templateOf(asks("example.com/gpu", fmt.Sprint(1+i%4))))
+		job := jobOf(fmt.Sprintf("job-%d", i), templateOf(asks("example.com/gpu", fmt.Sprint(1+i%4)), asks("cpu", fmt.Sprintf("%dm", 1000+i))))
 		if i%2 == 0 {
 			trains(job)
 			for w := range 16 {

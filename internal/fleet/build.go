@@ -60,7 +60,7 @@ func (c *Cluster) build(j *job) {
 	c.history(one, status.Resizes, j.reported)
 	for _, avoided := range status.AvoidedNodes {
 		if n := c.nodes.index[avoided.Name]; n != nil && avoided.Until != nil {
-			b.avoided = append(b.avoided, avoidedNode{n.id, avoided.Until.Time})
+			b.avoided = append(b.avoided, avoidedNode{n, avoided.Until.Time})
 		}
 	}
 	now := c.options.Now()

@@ -148,6 +148,32 @@ func TestMadePodsAreAssumed(t *testing.T) {
 	}
 }
 
+// TestPodsInTheMakingAreAssumed: their room is nobody else's however long the API server takes for all of them.
+func TestPodsInTheMakingAreAssumed(t *testing.T) {
+	job := jobOf("big", starts)
+	k, p := &clock{now: start}, &plans{}
+	p.place.Store(true)
+	options := k.options()
+	options.Plan = p.plan
+	cluster := FromObjects(Objects{Nodes: nodesOf(1), Jobs: []*v1alpha1.TrainingJob{job}}, options)
+	made := []*corev1.Pod{workerOf(job, 0, onto("n0"))}
+	cluster.PlanNow()
+	if !cluster.Take(job.UID, made) {
+		t.Fatal("what was granted cannot be taken")
+	}
+	expect := func(when string, passed time.Duration, want int64) {
+		t.Helper()
+		k.now = k.now.Add(passed)
+		if got := freeCPU(t, cluster.Snapshot(), "n0"); got != want {
+			t.Errorf("%s: %d are free, want %d", when, got, want)
+		}
+	}
+	expect("it is in the making", 2*assumedFor, 6000)
+	cluster.Made(made)
+	expect("it was made just now", assumedFor-1, 6000)
+	expect("no event has told of it", 1, 8000)
+}
+
 // TestAPodOfAnotherIsNotForgotten: it has the name of one that we are about to make.
 func TestAPodOfAnotherIsNotForgotten(t *testing.T) {
 	job := jobOf("big", starts)
@@ -227,6 +253,20 @@ func TestRoomIsNotKeptForThoseWhoDoNotTakeIt(t *testing.T) {
 			t.Errorf("after %s %d are free, want %d", k.now.Sub(start), got, step.want)
 		}
 	}
+	full := podOf("b", "7", on("n0"))
+	cluster.SetPod(full)
+	cluster.Snapshot()
+	cluster.DeletePod(full)
+	k.now = k.now.Add(time.Second)
+	cluster.Snapshot()
+	k.now = k.now.Add(waitingFor)
+	cluster.SetPod(full)
+	cluster.Snapshot()
+	cluster.DeletePod(full)
+	if got := freeCPU(t, cluster.Snapshot(), "n0"); got != 8000 {
+		t.Errorf("room was kept for it in vain just now, and %d are free, want 8000", got)
+	}
+	k.now = k.now.Add(fitsAnew)
 	// It did not fit for a while: now it is new again.
 	cluster.SetPod(podOf("b", "7", on("n0")))
 	cluster.Snapshot()

@@ -228,14 +228,14 @@ type built struct {
 	retry, lostSince time.Time
 }
 
-// avoidedNode is a node on which a job is not to be placed until a time.
+// avoidedNode is a node on which a job is not to be placed until a time. Its number may be that of another one once it is gone.
 type avoidedNode struct {
-	id    allocation.NodeID
+	node  *node
 	until time.Time
 }
 
 func (n avoidedNode) equal(other avoidedNode) bool {
-	return n.id == other.id && n.until.Equal(other.until)
+	return n.node == other.node && n.until.Equal(other.until)
 }
 
 // same says whether the planner would see no difference.

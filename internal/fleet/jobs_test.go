@@ -419,6 +419,23 @@ func TestAPauseOfGrowthOutlivesOtherNodes(t *testing.T) {
 	}
 }
 
+// TestWhoComesAfterANodeIsNotAvoided: a node that is gone is kept as long as pods are on it, and another one has its number then.
+func TestWhoComesAfterANodeIsNotAvoided(t *testing.T) {
+	plain := podOf("plain", "1", on("n1"))
+	c := FromObjects(Objects{
+		Nodes: nodesOf(2), Pods: []*corev1.Pod{plain}, Jobs: []*v1alpha1.TrainingJob{jobOf("j", trains, avoids(start.Add(5*time.Minute), "n1"))},
+	}, optionsOf())
+	c.Snapshot()
+	c.DeleteNode("n1")
+	c.Snapshot()
+	c.DeletePod(plain)
+	c.SetNode(nodeOf("n9"))
+	seen := c.Snapshot()
+	for _, id := range seen.Jobs[0].Avoid {
+		t.Errorf("avoids %s", seen.Nodes[id].Name)
+	}
+}
+
 // Which nodes a job avoids is durable: an operator that starts knows it before anything was reported. It ends with the time alone.
 func TestANodeIsAvoidedUntilItsTimeIsOver(t *testing.T) {
 	now, options := start, optionsOf()

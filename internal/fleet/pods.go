@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// assumedFor is how long a pod is believed in that was made and that no event has told of.
-	assumedFor = 30 * time.Second
+	// assumedFor is how long a pod is believed in that was made and that no event has told of, madeWithin how long it is one that is
+	// yet to be made at most: a gang of thousands takes its time where the API server is slow.
+	assumedFor, madeWithin = 30 * time.Second, 10 * time.Minute
 	// overdueAfter is how long after its grace period a pod may still stand in the API before quotas
 	// let go of it, as the cluster's quota controller does.
 	overdueAfter = 10 * time.Second
@@ -40,8 +41,9 @@ type pod struct {
 	counts int
 	// fixture is true when it belongs to its node.
 	fixture bool
-	// assumed is when it was made, for a pod that no event has told of.
+	// assumed is when it was made, for a pod that no event has told of; making is true while it may be in the making.
 	assumed time.Time
+	making  bool
 	// reach is where it may go while it waits, and fits since when there has been a place for it.
 	reach *reach
 	fits  time.Time
@@ -124,6 +126,7 @@ func (c *Cluster) Take(uid types.UID, objects []*corev1.Pod) bool {
 		}
 		slim, _ := SlimPod(object.DeepCopy())
 		c.putPod(slim.(*corev1.Pod), c.options.Now())
+		c.pods[keyOf(object)].making = true
 	}
 	j.revision++ // what was granted has been taken
 	return true
@@ -145,6 +148,18 @@ func (g *Grant) has(objects []*corev1.Pod) bool {
 		}
 	}
 	return true
+}
+
+// Made implements Fleet.
+func (c *Cluster) Made(objects []*corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, object := range objects {
+		if known := c.pods[keyOf(object)]; known != nil && known.making {
+			known.making, known.assumed = false, c.options.Now()
+		}
+	}
+	c.changed() // they may be gone before an event tells of them
 }
 
 // Drop implements Fleet.
@@ -307,6 +322,9 @@ func (c *Cluster) forgetAssumed(now time.Time) time.Time {
 			one.assumed = now // the clock was set back
 		}
 		due := one.assumed.Add(assumedFor)
+		if one.making {
+			due = one.assumed.Add(madeWithin)
+		}
 		if !now.Before(due) {
 			c.removePod(key)
 		} else if next.IsZero() || due.Before(next) {

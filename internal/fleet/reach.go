@@ -68,6 +68,11 @@ func (r *reach) allows(node *corev1.Node) bool {
 	return err == nil && match
 }
 
+// Tolerated says whether pods with some tolerations may be on a node with a taint, as the scheduler and the cluster have it.
+func Tolerated(tolerations []corev1.Toleration, taint *corev1.Taint) bool {
+	return schedulinghelper.TolerationsTolerateTaint(logr.Discard(), tolerations, taint, true)
+}
+
 // passing says whether a taint only repeats that the node is closed now.
 func passing(key string) bool {
 	return key == corev1.TaintNodeUnschedulable || key == corev1.TaintNodeNotReady || key == corev1.TaintNodeUnreachable

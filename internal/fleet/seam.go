@@ -112,6 +112,8 @@ type Fleet interface {
 	// charges nothing, when they are not what the planner grants now: then they must not be made, and the
 	// job is delivered by Changed.
 	Take(job types.UID, pods []*corev1.Pod) bool
+	// Made says that pods that were taken are not in the making any more: their events come soon, or never.
+	Made(pods []*corev1.Pod)
 	// Drop lets go of pods that were taken, and were not made.
 	Drop(pods []*corev1.Pod)
 	// Forget drops what was reported of a job that is gone.

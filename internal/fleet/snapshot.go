@@ -24,6 +24,8 @@ type view struct {
 	uids      [][]types.UID
 	// next is when time alone makes a difference; zero for never.
 	next time.Time
+	// claims are what pods of others have that wait for the scheduler, by node.
+	claims map[allocation.NodeID][]allocation.Claim
 }
 
 // snapshot copies what a plan reads. Nothing in it changes afterwards.
@@ -88,7 +90,7 @@ func (c *Cluster) snapshotJobs(v *view) namespaceIDs {
 		ids[j.key()] = allocation.JobID(id)
 	}
 	for _, j := range v.jobs {
-		v.cluster.Jobs = append(v.cluster.Jobs, v.snapshotJob(j, namespaces, ids))
+		v.cluster.Jobs = append(v.cluster.Jobs, c.snapshotJob(v, j, namespaces, ids))
 		last := &v.cluster.Jobs[len(v.cluster.Jobs)-1]
 		last.Promised, last.InVain = c.stillThere(j.promised), j.inVain
 		v.revisions = append(v.revisions, j.revision)
@@ -108,7 +110,7 @@ func (c *Cluster) jobsInOrder() []*job {
 }
 
 // snapshotJob gives a job the ids of this snapshot, and what the time makes of it.
-func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.NamespacedName]allocation.JobID) allocation.Job {
+func (c *Cluster) snapshotJob(v *view, j *job, namespaces namespaceIDs, ids map[types.NamespacedName]allocation.JobID) allocation.Job {
 	b, one := &j.built, j.built.job
 	one.Namespace = namespaces[b.namespace]
 	one.ShortSince = j.shortSinceAt(v.cluster.Now)
@@ -132,8 +134,8 @@ func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.Namesp
 		}
 	}
 	for _, avoided := range b.avoided {
-		if avoided.until.After(now) {
-			one.Avoid = append(one.Avoid, avoided.id)
+		if avoided.until.After(now) && c.isThere(avoided.node) {
+			one.Avoid = append(one.Avoid, avoided.node.id)
 			v.sooner(avoided.until)
 		}
 	}
@@ -153,12 +155,15 @@ func (v *view) snapshotJob(j *job, namespaces namespaceIDs, ids map[types.Namesp
 // stillThere are the nodes among some that have not gone since.
 func (c *Cluster) stillThere(some []*node) (ids []allocation.NodeID) {
 	for _, one := range some {
-		if c.nodes.slots[one.id] == one {
+		if c.isThere(one) {
 			ids = append(ids, one.id)
 		}
 	}
 	return ids
 }
+
+// isThere says whether a node has not gone since: its number is that of no other one.
+func (c *Cluster) isThere(one *node) bool { return c.nodes.slots[one.id] == one }
 
 // quotaIDs are those of one snapshot, by namespace.
 type quotaIDs map[string][]allocation.QuotaID
@@ -264,7 +269,7 @@ func (v *view) charge(c *Cluster, free freeRoom) {
 		for i, held := range one.fixtures {
 			described.Capacity[i] -= held
 		}
-		described.Free = free.of(id)
+		described.Free, described.Claims = free.of(id), v.claims[allocation.NodeID(id)]
 		if one.object == nil {
 			clear(described.Free)
 		}

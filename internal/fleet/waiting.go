@@ -16,6 +16,10 @@ import (
 // knows a reason that is not known here, such as a volume.
 const waitingFor = 30 * time.Second
 
+// fitsAnew is for how long a pod for which room was kept in vain is kept none again: where it hangs on something else, what comes free
+// would be kept for it each time.
+const fitsAnew = 5 * time.Minute
+
 // freeRoom is what is free on all nodes, in one piece of memory.
 type freeRoom struct {
 	amounts allocation.Amounts
@@ -86,11 +90,27 @@ func (c *Cluster) place(v *view, one *pod, q *queue, free freeRoom) {
 		}
 		if due := one.fits.Add(waitingFor); v.cluster.Now.Before(due) {
 			one.request.addTo(free.of(int(n.id)), -1)
+			v.claim(c, one, n.id)
 			v.sooner(due)
 		}
 		return
 	}
-	one.fits = time.Time{}
+	if kept := v.cluster.Now.Sub(one.fits); kept < waitingFor || kept > fitsAnew {
+		one.fits = time.Time{}
+	}
+}
+
+// claim notes what a pod of somebody else has. That of a worker that joins its job counts for everybody.
+func (v *view) claim(c *Cluster, one *pod, node allocation.NodeID) {
+	if one.owner != "" {
+		return
+	}
+	if v.claims == nil {
+		v.claims = map[allocation.NodeID][]allocation.Claim{}
+	}
+	v.claims[node] = append(v.claims[node], allocation.Claim{
+		Priority: schedulinghelper.PodPriority(one.object), Request: one.request.vector(len(c.resources.list)),
+	})
 }
 
 // key tells requests apart.

@@ -25,8 +25,8 @@ func (b Bench) planner(context.Context) ([]figures.Figure, error) {
 		return nil, err
 	}
 	var measured []figures.Figure
-	for _, paced := range []bool{false, true} {
-		size.Paced = paced
+	for _, which := range []struct{ kinds, paced bool }{{}, {paced: true}, {kinds: true}} {
+		size.Kinds, size.Paced = which.kinds, which.paced
 		for _, f := range planner.Measure(size, plans) {
 			measured = append(measured, figures.Figure(f))
 		}

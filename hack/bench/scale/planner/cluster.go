@@ -20,6 +20,8 @@ type Size struct {
 	Seed                       uint64
 	// Paced is true where it is known how fast each job is.
 	Paced bool
+	// Kinds is true where no two jobs ask for the same amounts: their pods are of as many kinds as there are jobs.
+	Kinds bool
 }
 
 // Large is the size that the planner is measured at.
@@ -44,7 +46,7 @@ type builder struct {
 	size   Size
 	// cursor is the node that is filled next, by pool.
 	cursor [pools]int
-	shapes map[[3]int]allocation.ShapeID
+	shapes map[[4]int]allocation.ShapeID
 	pods   int
 }
 
@@ -70,7 +72,7 @@ func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
 
 func newBuilder(size Size) *builder {
 	return &builder{
-		size: size, random: newRandom(size.Seed), shapes: map[[3]int]allocation.ShapeID{},
+		size: size, random: newRandom(size.Seed), shapes: map[[4]int]allocation.ShapeID{},
 		Cluster: &allocation.Cluster{
 			Now:       start,
 			Resources: []string{"cpu", "memory", "pods", "nvidia.com/gpu"},
@@ -115,14 +117,21 @@ func (b *builder) namespaces() {
 	}
 }
 
-// shape is interned: pods with so many devices, in a pool and a namespace.
+// shape is interned: pods with so many devices, in a pool and a namespace. With many kinds each job has its own.
 func (b *builder) shape(count, pool, ns int) allocation.ShapeID {
-	key := [3]int{count, pool, ns}
+	key := [4]int{count, pool, ns}
+	if b.size.Kinds {
+		key[3] = len(b.Jobs)
+	}
 	if id, ok := b.shapes[key]; ok {
 		return id
 	}
 	request := make(allocation.Amounts, resources)
 	request[cpu], request[memory], request[pods], request[devices] = 4000, 16<<30, 1, int64(count)
+	if b.size.Kinds {
+		request[cpu] += int64(b.random.IntN(4000) - 2000)
+		request[memory] += int64(b.random.IntN(16)-8)<<30 + int64(len(b.Jobs))<<20
+	}
 	nodes := make(allocation.Bits, (b.size.Nodes+63)/64)
 	for n := range b.size.Nodes {
 		if pool == anyPool || b.pool(n) == pool {

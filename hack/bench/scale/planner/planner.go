@@ -45,8 +45,11 @@ func Measure(size Size, runs int) []Figure {
 		}
 	}
 	kind := ""
+	if size.Kinds {
+		kind += "kinds_"
+	}
 	if size.Paced {
-		kind = "paced_"
+		kind += "paced_"
 	}
 	return []Figure{
 		{"plan_full_" + kind + "p50", quantile(full, 0.5), "ms"},

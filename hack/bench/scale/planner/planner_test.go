@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -37,6 +38,8 @@ func TestTheLargeClusterIsAsLargeAsItSays(t *testing.T) {
 func BenchmarkPlanFull(b *testing.B) {
 	for name, c := range map[string]func() *allocation.Cluster{
 		"mixed":             func() *allocation.Cluster { return Cluster(Large) },
+		"kinds":             func() *allocation.Cluster { return Cluster(kinds) },
+		"crowd of kinds":    func() *allocation.Cluster { return Crowd(kinds, Waiting{Gangs: 2000, Evicts: 200}) },
 		"crowd":             func() *allocation.Cluster { return Crowd(Large, Waiting{Gangs: 2000}) },
 		"crowd and evict":   func() *allocation.Cluster { return Crowd(Large, Waiting{Gangs: 2000, Evicts: 200}) },
 		"crowd and 1 evict": func() *allocation.Cluster { return Crowd(Large, Waiting{Gangs: 2000, Evicts: 1}) },
@@ -63,16 +66,34 @@ func settled(c *allocation.Cluster) *allocation.Cluster {
 }
 
 func BenchmarkPlanEvent(b *testing.B) {
-	c := Cluster(Large)
-	var p allocation.Planner
-	for turn := 0; b.Loop(); turn++ {
-		b.StopTimer()
-		if !Settle(&p, c, 30) {
-			b.Fatal("the cluster does not come to rest")
-		}
-		Event(c, turn)
-		b.StartTimer()
-		tally(c)
-		p.Plan(c)
+	for name, size := range map[string]Size{"mixed": Large, "kinds": kinds} {
+		b.Run(name, func(b *testing.B) {
+			c := Cluster(size)
+			var p allocation.Planner
+			for turn := 0; b.Loop(); turn++ {
+				b.StopTimer()
+				if !Settle(&p, c, 30) {
+					b.Fatal("the cluster does not come to rest")
+				}
+				Event(c, turn)
+				b.StartTimer()
+				tally(c)
+				p.Plan(c)
+			}
+		})
+	}
+}
+
+// kinds is as large, with as many kinds of pods as jobs.
+var kinds = Size{Nodes: 5000, Devices: 8, Jobs: 2000, Pods: 50_000, Namespaces: 40, Seed: 1, Kinds: true}
+
+func TestAsManyKindsAsJobs(t *testing.T) {
+	size := Size{Nodes: 100, Devices: 8, Jobs: 40, Pods: 600, Namespaces: 4, Seed: 1, Kinds: true}
+	seen := map[string]bool{}
+	for _, s := range Crowd(size, Waiting{Gangs: 40}).Shapes {
+		seen[fmt.Sprint(s.Request)] = true
+	}
+	if len(seen) != 80 {
+		t.Errorf("80 jobs ask for %d different amounts", len(seen))
 	}
 }

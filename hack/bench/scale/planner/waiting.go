@@ -19,7 +19,7 @@ type Waiting struct {
 // Crowd is a cluster of about that size in which those that run hold nearly everything, and very many gangs of
 // various shapes, sizes and priorities wait: most of them can be given nothing.
 func Crowd(size Size, w Waiting) *allocation.Cluster {
-	b := &builder{Cluster: Cluster(size), size: size, shapes: map[[3]int]allocation.ShapeID{}}
+	b := &builder{Cluster: Cluster(size), size: size, shapes: map[[4]int]allocation.ShapeID{}}
 	b.random = newRandom(size.Seed + 1)
 	left := w.Evicts
 	for i := range b.Jobs {
