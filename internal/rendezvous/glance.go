@@ -1,9 +1,6 @@
 package rendezvous
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Glance is what of a job is measured all the time.
 type Glance struct {
@@ -44,5 +41,5 @@ func (m *Machine) Awaits(uid string) bool {
 
 // AtBarrier says whether any process has been given this attempt of a barrier.
 func (r *Report) AtBarrier(attempt uint64) bool {
-	return slices.ContainsFunc(r.Processes, func(p Process) bool { return p.Barrier >= attempt })
+	return r.any(func(p *Process) bool { return p.Barrier >= attempt })
 }

@@ -319,7 +319,7 @@ func (m *Machine) standsAtBarrier(mem *member) bool {
 	if !mem.in(&m.world.record) || mem.report.Term != m.term || len(mem.report.Processes) == 0 {
 		return false
 	}
-	return !slices.ContainsFunc(mem.report.Processes, func(p Process) bool {
+	return !mem.report.any(func(p *Process) bool {
 		return p.Waiting != waitingParked || p.Done != c.step || p.Stop != c.step || p.Barrier != c.attempt
 	})
 }

@@ -30,7 +30,7 @@ func (p *Process) cleanAt(step, fromStep uint64) bool {
 // keeps says whether all processes of a member of the world have left it with the state after a step.
 func (m *Machine) keeps(mem *member, step uint64) bool {
 	return m.hasLive(mem) && len(mem.report.Processes) == int(m.gang.ProcessesPerWorker) &&
-		!slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return !p.cleanAt(step, m.world.record.FromStep) })
+		!mem.report.any(func(p *Process) bool { return !p.cleanAt(step, m.world.record.FromStep) })
 }
 
 // hasLive says whether the processes of a member may have live state of the world. One that was taken for lost, and is
@@ -148,7 +148,7 @@ func (m *Machine) haveLeft(now time.Time) bool {
 		if mem == nil || m.isLost(mem) {
 			continue
 		}
-		if slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return !p.Exited && !p.Waiting.left() }) {
+		if mem.report.any(func(p *Process) bool { return !p.Exited && !p.Waiting.left() }) {
 			return false
 		}
 	}

@@ -87,8 +87,7 @@ func (mem *member) unwanted() bool { return mem.leaving() || mem.want.Lost != ""
 
 // exited says whether all of the member's processes have ended, and with which code; see code.
 func (mem *member) exited() (bool, int32) {
-	processes := mem.report.Processes
-	if len(processes) == 0 || slices.ContainsFunc(processes, func(p Process) bool { return !p.Exited }) {
+	if len(mem.report.Processes) == 0 || mem.report.any(func(p *Process) bool { return !p.Exited }) {
 		return false, 0
 	}
 	return true, mem.code()
@@ -106,7 +105,7 @@ func (mem *member) code() (code int32) {
 
 // failed is true once any process has ended with a code that is not 0.
 func (mem *member) failed() bool {
-	return slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Exited && p.ExitCode != 0 })
+	return mem.report.any(func(p *Process) bool { return p.Exited && p.ExitCode != 0 })
 }
 
 // fault is the first exception that a process has reported.
@@ -130,13 +129,12 @@ func (mem *member) usable() bool {
 	if !mem.connected || mem.report.Terminating || mem.want.Lost != "" {
 		return false
 	}
-	return !slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Exited })
+	return !mem.report.any(func(p *Process) bool { return p.Exited })
 }
 
 // waits says whether every process of the member waits for something.
 func (mem *member) waits() bool {
-	return len(mem.report.Processes) > 0 &&
-		!slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Waiting == waitingNone })
+	return len(mem.report.Processes) > 0 && !mem.report.any(func(p *Process) bool { return p.Waiting == waitingNone })
 }
 
 // in says whether the member has entered this round.
@@ -253,8 +251,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	if r.MasterPort > 0 {
 		mem.endpoint.Port = r.MasterPort
 	}
-	mem.elastic = mem.elastic || len(r.Processes) > 0 &&
-		!slices.ContainsFunc(r.Processes, func(p Process) bool { return !p.Elastic })
+	mem.elastic = mem.elastic || len(r.Processes) > 0 && !r.any(func(p *Process) bool { return !p.Elastic })
 	mem.clock(now, m.gang.Strategy)
 	m.topTerm, m.topRound = max(m.topTerm, r.Term), max(m.topRound, r.Round)
 	m.count(now, mem)
@@ -337,7 +334,17 @@ func (mem *member) clock(now time.Time, strategy Strategy) {
 
 // has says whether any process waits for that.
 func (r *Report) has(what Waiting) bool {
-	return slices.ContainsFunc(r.Processes, func(p Process) bool { return !p.Exited && p.Waiting == what })
+	return r.any(func(p *Process) bool { return !p.Exited && p.Waiting == what })
+}
+
+// any says whether any process is so. It is asked of all members with each decision, so none is copied.
+func (r *Report) any(is func(*Process) bool) bool {
+	for i := range r.Processes {
+		if is(&r.Processes[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // count takes over how far a member is.

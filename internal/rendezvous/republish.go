@@ -90,11 +90,11 @@ func (m *Machine) canEnter(mem *member) bool {
 	case r.Out || !mem.usable() || r.Refused == m.base.Round:
 		return false
 	case mem.in(&m.base):
-		return !slices.ContainsFunc(r.Processes, func(p Process) bool { return p.Waiting.left() })
+		return !r.any(func(p *Process) bool { return p.Waiting.left() })
 	case r.Round == 0:
 		return r.Standby
 	}
-	return r.Round == m.base.Parent && len(r.Processes) > 0 && !slices.ContainsFunc(r.Processes, func(p Process) bool {
+	return r.Round == m.base.Parent && len(r.Processes) > 0 && !r.any(func(p *Process) bool {
 		return p.Waiting != waitingParked || p.Done != m.base.FromStep || p.Stop != m.base.FromStep
 	})
 }

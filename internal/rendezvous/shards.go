@@ -35,7 +35,7 @@ func (m *Machine) sharded() bool {
 	if t.sharded == nil {
 		found := slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
 			mem := m.members[uid]
-			return mem != nil && slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Sharded })
+			return mem != nil && mem.report.any(func(p *Process) bool { return p.Sharded })
 		})
 		t.sharded = &found
 	}

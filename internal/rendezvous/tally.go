@@ -65,7 +65,7 @@ func (m *Machine) isBusy() bool {
 }
 
 func (mem *member) isBusy() bool {
-	return slices.ContainsFunc(mem.report.Processes, func(p Process) bool {
+	return mem.report.any(func(p *Process) bool {
 		return p.ProgramPhase == phaseForming || p.ProgramPhase == phaseEval || p.ProgramPhase == phaseSaving
 	})
 }

@@ -217,7 +217,7 @@ func (m *Machine) findHang(now time.Time) {
 	case lowest < highest:
 		for _, uid := range w.ranks.uids {
 			mem := m.members[uid]
-			if slices.ContainsFunc(mem.report.Processes, func(p Process) bool { return p.Entered == lowest }) {
+			if mem.report.any(func(p *Process) bool { return p.Entered == lowest }) {
 				m.lose(now, uid, mem, true, fmt.Sprintf("it hangs before step %d, which others have begun: %s", lowest+1, why))
 			}
 		}

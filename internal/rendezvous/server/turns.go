@@ -18,8 +18,12 @@ func newTurns() turns { return make(turns, max(1, runtime.GOMAXPROCS(0)/2)) }
 
 // take waits for a turn.
 func (t turns) take() *turn {
-	t <- struct{}{}
-	runtime.Gosched() // whoever has waited is next by the scheduler's rules, before all that others have to do
+	select {
+	case t <- struct{}{}:
+	default:
+		t <- struct{}{}
+		runtime.Gosched() // whoever has waited is next by the scheduler's rules, before all that others have to do
+	}
 	return &turn{of: t}
 }
 
