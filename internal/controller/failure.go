@@ -141,6 +141,7 @@ func (p *planner) restart(reason string, f failure, pause time.Duration) {
 	retry := metav1.NewTime(p.Now.Add(pause))
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
+	p.withdrawStart()
 	text := fmt.Sprintf("attempt %d ended: %s", p.attempt(), f.message)
 	if without := p.leftOut(f.nodes); without != "" {
 		text += "; " + without

@@ -1,0 +1,94 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
+)
+
+// What a job waits for is not what it does: an attempt that came to nothing before any program ran takes nothing of its
+// spec.activeDeadline, however often that was.
+func TestADeadlineBoundsNoWaiting(t *testing.T) {
+	made := func(pod *corev1.Pod) { pin(pod, "n1") }
+	refused := &Refusal{Reason: v1alpha1.ReasonPodsForbidden, Message: "no such ServiceAccount", Attempt: 1, Count: 1, Retry: start.Add(time.Hour)}
+	world := &v1alpha1.WorldStatus{Round: ptr.To[int64](1), Attempt: ptr.To[int32](1), StartedAt: ptr.To(metav1.NewTime(start.Add(time.Second)))}
+	for _, c := range []struct {
+		name   string
+		pod    podChange
+		change func(*State)
+		runs   bool
+	}{
+		{name: "the scheduler places it not", pod: made},
+		{name: "the API server refuses it", pod: made, change: func(s *State) { s.Memory.Refusal = refused }},
+		{name: "its images are not there in time", pod: onNode("n1"), change: func(s *State) { s.World = worldOf(0, s.Pods...) }},
+		{name: "its programs ran, and found no world", pod: trainerRuns, change: func(s *State) { s.World = worldOf(0, s.Pods...) }, runs: true},
+		{name: "it had a world since it started", pod: made, runs: true, change: func(s *State) {
+			s.Job.Status.World, s.Job.Status.Attempt = world, ptr.To[int32](2)
+			for _, pod := range s.Pods {
+				pod.Labels[v1alpha1.LabelAttempt] = "2"
+			}
+		}},
+		{name: "it had a world before it was suspended", pod: made, change: func(s *State) {
+			s.Job.Status.World, s.Job.Status.Attempt = world.DeepCopy(), ptr.To[int32](2)
+			s.Job.Status.World.StartedAt = ptr.To(metav1.NewTime(start.Add(-time.Hour)))
+			for _, pod := range s.Pods {
+				pod.Labels[v1alpha1.LabelAttempt] = "2"
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, retries := range []int32{0, 3} {
+				job := jobWith(running, func(j *v1alpha1.TrainingJob) {
+					j.Spec.ActiveDeadline, j.Status.Retries = &metav1.Duration{Duration: time.Hour}, &retries
+				})
+				state := stateOf(job, podOf(job, 1, 0, c.pod), podOf(job, 1, 1, c.pod))
+				if c.change != nil {
+					c.change(state)
+				}
+				state.Now = start.Add(11 * time.Minute)
+				plan := look(state)
+				expectTarget(t, plan, 0)
+				if runs := plan.Status.StartTime != nil; runs != c.runs {
+					t.Errorf("after %d retries its activeDeadline runs: %v, want %v; %v", retries, runs, c.runs, plan.Notes)
+				}
+			}
+		})
+	}
+}
+
+// What a job has waited counts until it trains, whatever comes of its attempts meanwhile.
+func TestAJobWaitsOnUntilItTrains(t *testing.T) {
+	since := metav1.NewTime(start.Add(-9 * time.Minute))
+	job := jobWith(func(j *v1alpha1.TrainingJob) {
+		j.Status.Queue = v1alpha1.QueueStatus{Since: &since, Position: ptr.To[int32](1), WaitsFor: "room"}
+	})
+	state := stateOf(job)
+	plan := look(state)
+	expectTarget(t, plan, 2)
+	for range 2 { // the scheduler does not place its gang, and it queues again
+		made := func(pod *corev1.Pod) { pin(pod, "n1") }
+		state = stateOf(job, podOf(job, 1, 0, made), podOf(job, 1, 1, made))
+		state.Now = start.Add(11 * time.Minute)
+		expectTarget(t, look(state), 0)
+		state = stateOf(job)
+		state.Now, state.Grant = start.Add(time.Hour), fleet.Grant{Known: true, Why: "waits for 2 places", Queue: fleet.Queue{Position: 3}}
+		if plan = look(state); !plan.Status.Queue.Since.Equal(&since) || plan.Status.Queue.WaitsFor != "waits for 2 places" {
+			t.Fatalf("queue is %+v, %v", plan.Status.Queue, plan.Notes)
+		}
+		job.Status.Attempt, job.Status.Workers.Target = ptr.To[int32](1), ptr.To[int32](2)
+	}
+	pods := []*corev1.Pod{podOf(job, 1, 0, trainerRuns), podOf(job, 1, 1, trainerRuns)}
+	state = stateOf(job, pods...)
+	state.World = worldOf(1, pods...)
+	plan = look(state)
+	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed)
+	if plan.Status.Queue != (v1alpha1.QueueStatus{}) {
+		t.Errorf("it trains, and its queue is %+v", plan.Status.Queue)
+	}
+}
