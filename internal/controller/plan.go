@@ -124,6 +124,9 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	p.tellPolicy()
 	p.tellKueue()
 	p.countWorkers()
+	if isTrue(p.plan.Status.Conditions, v1alpha1.ConditionTraining) {
+		p.plan.Status.Queue = v1alpha1.QueueStatus{}
+	}
 	if value(p.plan.Status.Workers.Target) == 0 {
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionSnapshotsFit)

@@ -83,7 +83,8 @@ func (p *planner) startGang() {
 	status.Attempt = ptr.To(p.attempt() + 1)
 	status.NextOrdinal = ptr.To(value(status.NextOrdinal) + p.minimum())
 	status.Workers.Target = ptr.To(p.minimum())
-	status.RetryTime, status.Queue = nil, v1alpha1.QueueStatus{}
+	// What it has waited counts on, until it trains: an attempt that comes to nothing does not put it behind others.
+	status.RetryTime, status.Queue = nil, v1alpha1.QueueStatus{Since: status.Queue.Since}
 	if status.StartTime == nil {
 		status.StartTime = ptr.To(metav1.NewTime(p.Now))
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -45,10 +46,7 @@ func (c *Cluster) build(j *job) {
 	}
 	one.Stage, b.retry = c.stageOf(j, len(workers))
 	if one.Stage == allocation.Queued {
-		one.Queued = timeOf(status.Queue.Since)
-		if one.Queued.IsZero() {
-			one.Queued = one.Submitted
-		}
+		one.Queued = queuedSince(object)
 	}
 	if deadline := spec.ActiveDeadline; deadline != nil && status.StartTime != nil {
 		one.Ends = status.StartTime.Add(deadline.Duration)
@@ -114,6 +112,20 @@ func (c *Cluster) stageOf(j *job, pods int) (allocation.Stage, time.Time) {
 func saysFixed(status *v1alpha1.TrainingJobStatus) bool {
 	size := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionFullSize)
 	return size != nil && size.Reason == v1alpha1.ReasonFixed
+}
+
+// queuedSince is since when a job that queues does. Until its reconciler has written that, as it does once a plan knows of the job,
+// it is since the job was submitted, or resumed, or may try again.
+func queuedSince(object *v1alpha1.TrainingJob) time.Time {
+	status := &object.Status
+	if since := timeOf(status.Queue.Since); !since.IsZero() {
+		return since
+	}
+	since := latest(object.CreationTimestamp.Time, timeOf(status.RetryTime))
+	if resumed := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSuspended); resumed != nil && resumed.Status == metav1.ConditionFalse {
+		since = latest(since, resumed.LastTransitionTime.Time)
+	}
+	return since
 }
 
 // heldForGood says whether the planner has no say in a job as it is written.
