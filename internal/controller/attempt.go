@@ -297,8 +297,13 @@ func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
 	p.withdrawStart()
+	nodes := p.stuckOn(pods)
+	p.avoidFrom(retry.Time, nodes, why)
 	message := fmt.Sprintf("attempt %d did not start within spec.gang.startTimeout (%s): %s; it lets go of its room, the next attempt is due at %s",
 		p.attempt(), timeout, why, retry.UTC().Format(time.RFC3339))
+	if without := p.leftOut(nodes); without != "" {
+		message += "; " + without
+	}
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the last gang did not start in time")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, message)
 	p.note(corev1.EventTypeWarning, v1alpha1.EventStartTimeout, "%s", message)

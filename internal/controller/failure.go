@@ -61,6 +61,12 @@ func (p *planner) handle(f failure) {
 		p.lookAgain(f.after)
 		return
 	}
+	if f.cause == causeUnplaced {
+		pause := p.vainStart()
+		p.avoidFrom(p.Now.Add(pause), f.nodes, f.message)
+		p.restart("GangUnplaced", f, pause)
+		return
+	}
 	p.avoid(f.nodes, f.message)
 	if f.cause == causeProgram {
 		failures := value(status.Restarts.Program) + 1
@@ -82,9 +88,6 @@ func (p *planner) handle(f failure) {
 		return
 	case causeOutgrown:
 		p.restart(v1alpha1.EventVolumesEnlarged, f, 0)
-		return
-	case causeUnplaced:
-		p.restart("GangUnplaced", f, p.vainStart())
 		return
 	}
 	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -90,5 +91,71 @@ func TestAJobWaitsOnUntilItTrains(t *testing.T) {
 	expectCondition(t, plan, v1alpha1.ConditionTraining, metav1.ConditionTrue, v1alpha1.ReasonWorldFormed)
 	if plan.Status.Queue != (v1alpha1.QueueStatus{}) {
 		t.Errorf("it trains, and its queue is %+v", plan.Status.Queue)
+	}
+}
+
+// A node on which a gang does not start is not chosen again while another will do, and is avoided for longer than the job waits
+// for its next try.
+func TestAGangThatDoesNotStartAvoidsTheNode(t *testing.T) {
+	to := func(node string, changes ...podChange) podChange {
+		return func(pod *corev1.Pod) {
+			pin(pod, node)
+			for _, change := range changes {
+				change(pod)
+			}
+		}
+	}
+	refused := func(says string) podChange {
+		return func(pod *corev1.Pod) {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: says}}
+		}
+	}
+	here := func(pod *corev1.Pod) { onNode(pinned(pod))(pod) }
+	stuck := func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no route to host"}}}}
+	}
+	affinity := refused("0/9 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules, 8 node(s) didn't match Pod's node affinity")
+	group, room := refused("optimistic rejection in PostFilter"), refused("no room")
+	for _, c := range []struct {
+		name string
+		pods []podChange
+		want []string
+	}{
+		{"all are refused on one node", []podChange{to("n1", affinity), to("n1", affinity)}, []string{"n1"}},
+		{"one is refused, the others with it", []podChange{to("n1", affinity), to("n2", group), to("n3", group), to("n4", group), to("n5", group)}, []string{"n1"}},
+		{"nobody says which", []podChange{to("n1", room), to("n2", room)}, []string{"n1", "n2"}},
+		{"nobody says which of many", []podChange{to("n1", room), to("n2", room), to("n3", room), to("n4", room)}, nil},
+		{"no scheduler", []podChange{to("n1"), to("n2")}, nil},
+		{"an image is not there", []podChange{to("n1", here, stuck), to("n2", here)}, []string{"n1"}},
+		{"an image is nowhere", []podChange{to("n1", here, stuck), to("n2", here, stuck), to("n3", here, stuck), to("n4", here, stuck)}, nil},
+		{"one is not heard of", []podChange{to("n1", trainerRuns), to("n2", here)}, []string{"n2"}},
+		{"the scheduler chose", []podChange{func(pod *corev1.Pod) { pod.Spec.NodeName = "n1"; stuck(pod) }, to("n2", here)}, []string{"n2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := jobWith(running)
+			var pods []*corev1.Pod
+			for i, change := range c.pods {
+				pods = append(pods, podOf(job, 1, int32(i), change))
+			}
+			state := stateOf(job, pods...)
+			state.World = worldOf(0, pods...)
+			for _, pod := range pods {
+				member := state.World.Members[string(pod.UID)]
+				member.Joined = trainerRunning(pod, &job.Spec.Workers)
+				state.World.Members[string(pod.UID)] = member
+			}
+			state.Now = start.Add(time.Hour)
+			plan := look(state)
+			expectTarget(t, plan, 0)
+			if got := avoided(plan); !slices.Equal(got, c.want) {
+				t.Fatalf("avoids %v, want %v; %v", got, c.want, plan.Notes)
+			}
+			for _, node := range plan.Status.AvoidedNodes {
+				if !node.Until.After(plan.Status.RetryTime.Time) {
+					t.Errorf("%s is avoided until %s, and the next attempt is due at %s", node.Name, node.Until, plan.Status.RetryTime)
+				}
+			}
+		})
 	}
 }
