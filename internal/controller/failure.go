@@ -96,6 +96,11 @@ func (p *planner) handle(f failure) {
 		p.restart("GangIncomplete", f, 0)
 		return
 	}
+	if own := &p.Memory.Own; !placed && own.Faulty == p.attempt() {
+		// Its pods could not be made: that says nothing of the job, and the API server is given time.
+		p.restart("GangIncomplete", f, p.backOff(infrastructureBackOff, own.Faults))
+		return
+	}
 	retries := value(status.Retries) + 1
 	status.Retries = &retries
 	pause := p.lossPause(f.nodes)

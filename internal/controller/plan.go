@@ -104,6 +104,9 @@ type planner struct {
 func NewPlan(state *State, settings PodSettings) Plan {
 	p := &planner{State: state, settings: settings}
 	p.plan.Status = *state.Job.Status.DeepCopy()
+	if seen := state.Job.Status.ObservedGeneration; seen != nil && *seen != state.Job.Generation {
+		p.plan.Status.Retries = nil // what kept it from starting may be mended
+	}
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
 	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
 	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
@@ -259,7 +262,7 @@ func (p *planner) suspend() {
 	}
 	status.Workers.Target = ptr.To[int32](0)
 	status.StartTime, status.RetryTime, status.Queue = nil, nil, v1alpha1.QueueStatus{}
-	status.AvoidedNodes = nil // its template may be another one when it goes on
+	status.AvoidedNodes, status.Retries = nil, nil // its template may be another one when it goes on
 	p.release(p.Pods)
 	left := len(p.live())
 	message := "spec.suspend is true; set it to false to start the job"

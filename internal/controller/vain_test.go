@@ -1,12 +1,16 @@
 package controller
 
 import (
+	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -157,5 +161,72 @@ func TestAGangThatDoesNotStartAvoidsTheNode(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A passing fault of the API server does not cost a gang what was made of it, and a verdict is asked for once.
+func TestAPodOfAGangIsMadeAgainAfterAPassingFault(t *testing.T) {
+	resource := schema.GroupResource{Resource: "pods"}
+	for _, c := range []struct {
+		name  string
+		fault error
+		lasts int
+		calls int
+		done  bool
+	}{
+		{"all is well", nil, 0, 1, true},
+		{"an internal error", apierrors.NewInternalError(errors.New("failed calling webhook")), 2, 3, true},
+		{"too many requests", apierrors.NewTooManyRequests("later", 1), 1, 2, true},
+		{"a conflict of quotas", apierrors.NewConflict(schema.GroupResource{Resource: "resourcequotas"}, "q", errors.New("modified")), 1, 2, true},
+		{"no connection", errors.New("connection refused"), 1, 2, true},
+		{"no connection for long", errors.New("connection refused"), 99, 1 + makeAgain, false},
+		{"a verdict", apierrors.NewForbidden(resource, "p", errors.New("exceeded quota")), 99, 1, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			err := insist(t.Context(), func() error {
+				if calls++; c.fault != nil && calls <= c.lasts {
+					return &notMade{pod: "p", err: c.fault}
+				}
+				return nil
+			})
+			if calls != c.calls || (err == nil) != c.done {
+				t.Errorf("%s: %d calls, want %d; %v", c.name, calls, c.calls, err)
+			}
+		})
+	}
+}
+
+// Three starts in vain bar a gang from ending whole jobs. What the API server did not do is none, and what the user changes begins
+// the count anew.
+func TestWhatCountsAsAStartInVain(t *testing.T) {
+	three := func(j *v1alpha1.TrainingJob) {
+		j.Status.Retries, j.Status.ObservedGeneration = ptr.To[int32](3), ptr.To[int64](1)
+	}
+	half := func(faulty int32) *State {
+		job := jobWith(running)
+		state := stateOf(job, podOf(job, 1, 0, func(pod *corev1.Pod) { pin(pod, "n1") }))
+		state.Memory.Own = OwnMemory{Began: 1, Faulty: faulty, Faults: 4}
+		return state
+	}
+	for _, c := range []struct {
+		name  string
+		state *State
+		want  int32
+		pause time.Duration
+	}{
+		{"a pod was deleted", half(0), 1, infrastructureBackOff},
+		{"a pod was not made", half(1), 0, 8 * infrastructureBackOff},
+		{"suspended", stateOf(jobWith(three, func(j *v1alpha1.TrainingJob) { j.Spec.Suspend = ptr.To(true) })), 0, 0},
+		{"changed", stateOf(jobWith(three, func(j *v1alpha1.TrainingJob) { j.Generation = 2 })), 0, 0},
+		{"not changed", stateOf(jobWith(three)), 3, 0},
+	} {
+		plan := look(c.state)
+		if got := value(plan.Status.Retries); got != c.want {
+			t.Errorf("%s: %d retries, want %d", c.name, got, c.want)
+		}
+		if retry := plan.Status.RetryTime; c.pause > 0 && (retry == nil || !retry.Time.Equal(now.Add(c.pause))) {
+			t.Errorf("%s: the next attempt is due at %v, want after %s", c.name, retry, c.pause)
+		}
 	}
 }
