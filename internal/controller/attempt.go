@@ -153,6 +153,9 @@ func (p *planner) ending(pods []*corev1.Pod) func() {
 func (p *planner) giveUp(refusal *Refusal) {
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
 	p.withdrawStart()
+	if refusal.Reason != v1alpha1.ReasonQuotaExceeded {
+		p.plan.Status.Retries = ptr.To(value(p.Job.Status.Retries) + 1) // others may have left for it
+	}
 	p.refuse(refusal.Reason, refusal.Message)
 }
 

@@ -66,6 +66,9 @@ type Actions struct {
 	DeleteGroup bool
 	// Forget drops what the rendezvous knows.
 	Forget bool
+	// Ask is a worker of which the API server is to say what it would make; nil for none. What else is to be done follows from the
+	// plan that knows the answer.
+	Ask *corev1.Pod
 	// Group is made before its pods; nil for none.
 	Group *gang.Group
 	// Create are pods that are all created, or none.

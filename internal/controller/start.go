@@ -69,8 +69,16 @@ func (p *planner) startGang() {
 		p.lookAgain(refusal.Retry.Sub(p.Now))
 		return
 	}
+	if p.refusals() > 0 && !p.answered() {
+		p.ask() // it would be refused again, most likely
+		return
+	}
 	p.held = false
 	if !p.Grant.Known || !p.Grant.Start {
+		if p.Grant.Known && !p.answered() {
+			p.ask() // others may have to leave for it
+			return
+		}
 		first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
 		if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
 			// It may be that others in the namespace have to give way first: the planner sees to that.

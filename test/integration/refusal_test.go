@@ -239,6 +239,25 @@ var _ = Describe("A batch that may not be", func() {
 		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
 	})
 
+	It("is refused while it waits for room, before anything is made for it", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypePod, Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m")}}}}}
+		Expect(cluster.Create(ctx, limits)).To(Succeed())
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) {
+			object.Spec.Workers.Template.Spec.NodeSelector = map[string]string{"test": "nowhere"}
+		})
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
+			HavePrefix("False PodsForbidden: the API server refuses pod digits-1-0"), ContainSubstring("maximum cpu usage per Pod is 200m")))
+		Expect(op.count("create PodGroup digits-1")).To(BeZero())
+		expectNothing(ctx, j)
+		Expect(cluster.Delete(ctx, limits)).To(Succeed())
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued"))
+	})
+
 	It("tries a batch again that a default of the namespace made invalid, once that is mended", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
