@@ -250,10 +250,16 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 			seen[index(isGrowth(object))] = sample{free, one.shape}
 		}
 	}
+	b.job.Tally = allocation.TallyOf(b.job.Workers)
+	c.nextShapes(j, b, seen)
+}
+
+// nextShapes finds what further pods of a job will ask for, by samples of each kind.
+func (c *Cluster) nextShapes(j *job, b *built, seen [2]sample) {
+	why := j.unmodelled
 	for kind := range seen {
 		seen[kind] = c.learned(j, kind, seen[kind], why)
 	}
-	b.job.Tally = allocation.TallyOf(b.job.Workers)
 	b.job.Gang = c.nextShape(&j.next[0], j.gang, seen[0], seen[1], why).id
 	b.job.Growth = c.nextShape(&j.next[1], j.growth, seen[1], seen[0], why).id
 }
