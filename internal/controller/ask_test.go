@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -174,5 +175,24 @@ func TestARefusedGangStartsInVain(t *testing.T) {
 		if got := value(plan.Status.Retries); got != want {
 			t.Errorf("%s: %d retries, want %d", reason, got, want)
 		}
+	}
+}
+
+// What a job waits for is written once the answer is there, also where it changes nothing for the planner, who has nobody looked at then.
+func TestAJobIsLookedAtOnceItIsAnswered(t *testing.T) {
+	said := &order{}
+	state := asksFirst(jobWith(), fleet.Grant{Known: true, Why: "waits for 2 places"})
+	state.Memory.Since = now.Add(-time.Hour)
+	plan := NewPlan(state, settings)
+	r := &Reconciler{
+		Client:     &askedServer{Client: orderClient{order: said}, answer: func(*corev1.Pod) error { return nil }},
+		Rendezvous: orderRendezvous{order: said}, Fleet: generousFleet{}, Gang: gang.Coscheduling{}, Events: events.NewFakeRecorder(9),
+		CABundle: func() []byte { return []byte(settings.CABundle) }, Now: func() time.Time { return state.Now },
+	}
+	if err := r.carryOut(t.Context(), state, &plan); err != nil {
+		t.Fatal(err)
+	}
+	if plan.Actions.Ask != nil || plan.Facts.Asked != 1 || plan.After <= 0 || plan.After > time.Second {
+		t.Errorf("asks about %v, facts %+v, looks again after %s", plan.Actions.Ask, plan.Facts, plan.After)
 	}
 }

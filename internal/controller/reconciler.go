@@ -135,6 +135,9 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 		state.Memory = r.memory.of(state.Job.UID)
 		state.Grant.Known = false // it is of before the answer
 		*plan = NewPlan(state, r.settings())
+		if plan.After == 0 || plan.After > firstAgain {
+			plan.After = firstAgain // where the answer changes nothing, nothing else has the job looked at
+		}
 	}
 	applied := r.apply(ctx, state, &plan.Actions)
 	refused := (*errRefused)(nil)
