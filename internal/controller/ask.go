@@ -83,6 +83,17 @@ func (p *planner) ask() {
 	p.plan.Actions.Ask = newPod(p.Job, p.settings, attempt, ordinal)
 }
 
+// answered asks what a plan has asked for, and plans anew with the answer.
+func (r *Reconciler) answered(ctx context.Context, state *State, plan *Plan) {
+	r.ask(ctx, state, plan.Actions.Ask)
+	state.Memory = r.memory.of(state.Job.UID)
+	state.Grant.Known = false // it is of before the answer
+	*plan = NewPlan(state, r.settings())
+	if plan.After == 0 || plan.After > firstAgain {
+		plan.After = firstAgain // where the answer changes nothing, nothing else has the job looked at
+	}
+}
+
 // ask asks the API server, and remembers what it says.
 func (r *Reconciler) ask(ctx context.Context, state *State, pod *corev1.Pod) {
 	r.Gang.Decorate(pod, gang.Group{Key: state.groupKey(), SchedulerName: state.Job.Spec.Gang.SchedulerName})

@@ -130,14 +130,8 @@ func (r *Reconciler) unanswered(job types.UID, fault error) error {
 
 // carryOut applies a plan, writes the status once, and tells of it once that is written.
 func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) error {
-	if asked := plan.Actions.Ask; asked != nil {
-		r.ask(ctx, state, asked)
-		state.Memory = r.memory.of(state.Job.UID)
-		state.Grant.Known = false // it is of before the answer
-		*plan = NewPlan(state, r.settings())
-		if plan.After == 0 || plan.After > firstAgain {
-			plan.After = firstAgain // where the answer changes nothing, nothing else has the job looked at
-		}
+	if plan.Actions.Ask != nil {
+		r.answered(ctx, state, plan)
 	}
 	applied := r.apply(ctx, state, &plan.Actions)
 	refused := (*errRefused)(nil)

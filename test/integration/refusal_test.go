@@ -339,12 +339,15 @@ var _ = Describe("A batch that may not be", func() {
 		namespace := newNamespace(ctx, "pod-security.kubernetes.io/enforce=restricted")
 		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
 		j := createJob(ctx, namespace)
-		for attempt, pause := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
-			Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(ContainSubstring("refuses pod digits-%d-", attempt+1))
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(ContainSubstring("refuses pod digits-1-0"))
+		asked := func() int { return op.count("ask about Pod digits-2-2: Forbidden") }
+		for times, pause := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+			Eventually(asked).Should(Equal(times))
 			expectNothing(ctx, j)
 			op.clock.advance(pause - time.Second)
 			op.look(j)
-			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(attempt + 1)))
+			Expect(asked()).To(Equal(times))
+			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)), "nothing is made of what would be refused")
 			op.clock.advance(time.Second + pause/4) // some wait a little longer than others
 			j.touch(ctx)
 		}
