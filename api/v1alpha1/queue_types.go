@@ -13,7 +13,7 @@ type QueueStatus struct {
 	// +optional
 	Position *int32 `json:"position,omitempty"`
 
-	// since is when the job began to wait.
+	// since is when the job began to wait. It is kept until the job trains.
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`

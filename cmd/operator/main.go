@@ -390,7 +390,7 @@ func wireController(
 		AgentImage: o.agentImage, ImageVolume: mounts, UploaderImage: o.uploaderImage, RendezvousAddress: url, MostMemory: most,
 	}
 	cluster := fleet.New(fleet.Options{
-		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), Plan: new(allocation.Planner).Plan,
+		Settings: settings, DrainTaints: o.drainTaints, Shapes: controller.Shapes(pods), AsksFirst: true, Plan: new(allocation.Planner).Plan,
 	})
 	if err := cluster.AddTo(mgr); err != nil {
 		return err
@@ -405,6 +405,7 @@ func wireController(
 		RackLabel:   o.rackLabel,
 		UploadRate:  rate,
 		Live:        live,
+		AsksFirst:   true,
 		Gang:        gang.Coscheduling{Client: mgr.GetClient()},
 		Rendezvous:  server,
 		Events:      mgr.GetEventRecorder("concertina"),

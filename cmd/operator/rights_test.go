@@ -44,6 +44,7 @@ var rights = []right{
 	{"nodes", "get", "internal/controller/nodes.go", "r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})"},
 	{"pods", "get", "internal/controller/make.go", "r.Live.Get(ctx, client.ObjectKeyFromObject(pod), found)"},
 	{"pods", "create", "internal/controller/make.go", "r.Client.Create(ctx, pod)"},
+	{"pods", "create", "internal/controller/ask.go", "r.Client.Create(ctx, pod, client.DryRunAll)"},
 	{"pods", "delete", "internal/controller/apply.go", "r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID"},
 	{"pods/status", "patch", "internal/controller/apply.go", "r.Client.Status().Patch(ctx, marked,"},
 	{"pods", "patch", "internal/controller/trust.go", "r.Client.Apply(ctx, config, client.FieldOwner(trustManager)"},

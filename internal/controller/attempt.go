@@ -152,16 +152,37 @@ func (p *planner) ending(pods []*corev1.Pod) func() {
 // once this is durable.
 func (p *planner) giveUp(refusal *Refusal) {
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
+	p.withdrawStart()
+	if refusal.Reason != v1alpha1.ReasonQuotaExceeded {
+		p.plan.Status.Retries = ptr.To(value(p.Job.Status.Retries) + 1) // others may have left for it
+	}
 	p.refuse(refusal.Reason, refusal.Message)
 }
 
-// neverActive says whether nothing came of a job since its startTime: it was granted room that others got.
+// neverActive says whether nothing came of a job since its startTime: it had no world, and no program of it has run in this attempt.
+// It was granted room that others got, or in which it could not start.
 func (p *planner) neverActive() bool {
-	start, resizes := p.Job.Status.StartTime, p.Job.Status.Resizes
-	if start == nil || value(p.Job.Status.Retries) > 0 {
+	start, resizes, made := p.Job.Status.StartTime, p.Job.Status.Resizes, record.FromStatus(p.Job)
+	if start == nil {
+		return false
+	}
+	if made.Round > 0 && (made.Attempt == p.attempt() || !made.StartedAt.Before(start.Time)) {
+		return false
+	}
+	if slices.ContainsFunc(p.gang(), func(pod *corev1.Pod) bool {
+		return trainerRunning(pod, &p.Job.Spec.Workers) || trainerExit(pod, &p.Job.Spec.Workers) != nil
+	}) {
 		return false
 	}
 	return len(resizes) == 0 || resizes[len(resizes)-1].At != nil && resizes[len(resizes)-1].At.Before(start)
+}
+
+// withdrawStart has the time of a job that was never active begin to run with its next start, as it queues again:
+// spec.activeDeadline bounds what it does, not what it waits for.
+func (p *planner) withdrawStart() {
+	if p.neverActive() {
+		p.plan.Status.StartTime = nil
+	}
 }
 
 // createGang makes the group and its pods, in one batch, where the planner has places for all of them.
@@ -175,9 +196,7 @@ func (p *planner) createGang() {
 		// Another gang has got the room in between. One without a pod that is about to start would stand
 		// outside the queue, and take what comes free from those before it.
 		status.Workers.Target = ptr.To[int32](0)
-		if p.neverActive() {
-			status.StartTime = nil
-		}
+		p.withdrawStart()
 		p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonQueued, p.Grant.Why)
 		p.keepBackOff(v1alpha1.ReasonQueued, "the gang has no room yet")
 		return
@@ -281,8 +300,14 @@ func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 	retry := metav1.NewTime(p.Now.Add(p.vainStart()))
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
+	p.withdrawStart()
+	nodes := p.stuckOn(pods)
+	p.avoidFrom(retry.Time, nodes, why)
 	message := fmt.Sprintf("attempt %d did not start within spec.gang.startTimeout (%s): %s; it lets go of its room, the next attempt is due at %s",
 		p.attempt(), timeout, why, retry.UTC().Format(time.RFC3339))
+	if without := p.leftOut(nodes); without != "" {
+		message += "; " + without
+	}
 	p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonNoGang, "the last gang did not start in time")
 	p.set(v1alpha1.ConditionTraining, metav1.ConditionFalse, v1alpha1.ReasonBackOff, message)
 	p.note(corev1.EventTypeWarning, v1alpha1.EventStartTimeout, "%s", message)

@@ -29,7 +29,10 @@ const (
 )
 
 // avoid keeps the job off nodes that are to blame for the loss of workers, for a while that doubles each time.
-func (p *planner) avoid(nodes []string, why string) {
+func (p *planner) avoid(nodes []string, why string) { p.avoidFrom(p.Now, nodes, why) }
+
+// avoidFrom does the same for a job that makes no use of any node before a time.
+func (p *planner) avoidFrom(from time.Time, nodes []string, why string) {
 	nodes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(nodes))), func(name string) bool { return name == "" })
 	all := slices.Clone(p.plan.Status.AvoidedNodes)
 	for _, name := range nodes {
@@ -38,7 +41,7 @@ func (p *planner) avoid(nodes []string, why string) {
 			failures, devices = failures+value(all[i].Failures), all[i].Devices
 			all = slices.Delete(all, i, i+1)
 		}
-		until := p.Now.Add(p.backOff(nodeBackOff, failures))
+		until := from.Add(p.backOff(nodeBackOff, failures))
 		all = append(all, v1alpha1.AvoidedNode{
 			Name: name, Failures: ptr.To(failures), Devices: devices, Until: ptr.To(metav1.NewTime(until)), Message: cut(why, maxAvoidedMessage),
 		})
@@ -49,6 +52,48 @@ func (p *planner) avoid(nodes []string, why string) {
 	}
 	slices.SortFunc(all, func(a, b v1alpha1.AvoidedNode) int { return strings.Compare(a.Name, b.Name) })
 	p.plan.Status.AvoidedNodes = all
+}
+
+// suspects are those of the nodes of a gang that did not start which are to blame, by the pods that something is wrong with:
+// none where it is hardly the nodes, as more than a few are, and more than half of them.
+func suspects(pods []*corev1.Pod, wrong func(*corev1.Pod) bool) []string {
+	all, bad := map[string]bool{}, map[string]bool{}
+	for _, pod := range pods {
+		node := pinned(pod) // where the scheduler chose, it would choose it again
+		if node == "" {
+			continue
+		}
+		if all[node] = true; wrong(pod) {
+			bad[node] = true
+		}
+	}
+	if len(bad) > fewNodes && 2*len(bad) > len(all) {
+		return nil
+	}
+	return sortedKeys(bad)
+}
+
+// refusedOn are the nodes on which the scheduler has refused pods of a gang. It refuses the others with them; of those that it has
+// looked for nodes for it counts these ("1 node(s) …").
+func refusedOn(pods []*corev1.Pod) []string {
+	for _, says := range []string{"node(s)", ""} {
+		if nodes := suspects(pods, func(pod *corev1.Pod) bool {
+			return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, says)
+			})
+		}); len(nodes) > 0 {
+			return nodes
+		}
+	}
+	return nil
+}
+
+// stuckOn are the nodes on which pods of a gang do not start: their containers cannot, or their agents are not heard.
+func (p *planner) stuckOn(pods []*corev1.Pod) []string {
+	if nodes := suspects(pods, func(pod *corev1.Pod) bool { return stuckPods([]*corev1.Pod{pod}) != "" }); len(nodes) > 0 {
+		return nodes
+	}
+	return suspects(pods, func(pod *corev1.Pod) bool { return !p.member(pod).Joined })
 }
 
 // avoidUnreached keeps the job off the nodes of workers that peers do not reach, and that are given up, and has it grow no more for a

@@ -32,6 +32,7 @@
 //	avoid.go       nodes that are to blame, and are left out for a while
 //	template.go    can this template train?
 //	quota.go       does a batch fit the namespace's quotas?
+//	ask.go         what would the API server make of a worker?
 //	forgive.go     which refused batches may be tried again
 //	apply.go       does what was decided
 //	groups.go      the objects by which pods are placed together

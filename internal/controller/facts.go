@@ -21,6 +21,9 @@ func (p *planner) facts() fleet.Facts {
 		Ranks:      map[types.UID]int32{},
 		Lost:       map[types.UID]bool{},
 	}
+	if answer := &p.Memory.Answer; p.answered() {
+		facts.Asked, facts.Sample = p.Job.Generation, answer.Pod
+	}
 	if growth := &p.plan.Elastic.Growth; p.growthPaused() {
 		facts.GrowAfter = growth.over()
 	}

@@ -62,6 +62,12 @@ func (p *planner) handle(f failure) {
 		p.lookAgain(f.after)
 		return
 	}
+	if f.cause == causeUnplaced {
+		pause := p.vainStart()
+		p.avoidFrom(p.Now.Add(pause), f.nodes, f.message)
+		p.restart("GangUnplaced", f, pause)
+		return
+	}
 	if doubt := p.avoidDevices(f.nodes, f.message, f.device); doubt != "" {
 		f.cause, f.message = causeProgram, f.message+"; "+doubt
 	}
@@ -86,14 +92,16 @@ func (p *planner) handle(f failure) {
 	case causeOutgrown:
 		p.restart(v1alpha1.EventVolumesEnlarged, f, 0)
 		return
-	case causeUnplaced:
-		p.restart("GangUnplaced", f, p.vainStart())
-		return
 	}
 	placed := isTrue(p.Job.Status.Conditions, v1alpha1.ConditionGangScheduled)
 	if !placed && p.Memory.Own.Began != p.attempt() {
 		// A leader has died over it, most likely. Others would grow into the room meanwhile.
 		p.restart("GangIncomplete", f, 0)
+		return
+	}
+	if own := &p.Memory.Own; !placed && own.Faulty == p.attempt() {
+		// Its pods could not be made: that says nothing of the job, and the API server is given time.
+		p.restart("GangIncomplete", f, p.backOff(infrastructureBackOff, own.Faults))
 		return
 	}
 	retries := value(status.Retries) + 1
@@ -144,6 +152,7 @@ func (p *planner) restart(reason string, f failure, pause time.Duration) {
 	retry := metav1.NewTime(p.Now.Add(pause))
 	p.plan.Status.RetryTime = &retry
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
+	p.withdrawStart()
 	text := fmt.Sprintf("attempt %d ended: %s", p.attempt(), f.message)
 	if without := p.leftOut(f.nodes); without != "" {
 		text += "; " + without

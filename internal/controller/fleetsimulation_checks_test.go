@@ -363,7 +363,7 @@ func (s *fleetSim) checkCreation(pod *corev1.Pod) {
 // drained says whether all workers are asked to leave a node: their replacements come first.
 func (s *fleetSim) drained(name string) bool {
 	node, ok := s.server.objects[simNode][types.NamespacedName{Name: name}].(*corev1.Node)
-	return !ok || len(node.Spec.Taints) > 0
+	return !ok || slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key != simPool })
 }
 
 // checkMark looks at a mark before it is set or lifted.
@@ -384,6 +384,9 @@ func (s *fleetSim) checkMark(key types.NamespacedName, mark fleet.Mark) {
 	job := s.server.job(types.NamespacedName{Namespace: namespace, Name: name})
 	if job == nil {
 		return
+	}
+	if s.chaos && job.Spec.Workers.Template.Spec.ServiceAccountName == simAccount {
+		s.fail("%s is marked for %s, whose pods the API server refuses", key, mark.For)
 	}
 	if since, fits := s.watch.fits[job.UID]; fits && s.watch.first == job.UID && time.Since(since) > overtaken {
 		s.fail("%s is marked for %s, which has fitted what is free for %s", key, mark.For, time.Since(since))

@@ -204,8 +204,12 @@ func (s *fleetSim) crashNow(before bool, effect func() error) error {
 	return errDead
 }
 
-func (c *simClient) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+func (c *simClient) Create(_ context.Context, object client.Object, opts ...client.CreateOption) error {
 	kind, key := simKindOf(object), client.ObjectKeyFromObject(object)
+	var options client.CreateOptions
+	if options.ApplyOptions(opts); len(options.DryRun) > 0 {
+		return c.ask(object.(*corev1.Pod))
+	}
 	return c.write("create", kind, key, func() error {
 		made := object.DeepCopyObject().(client.Object)
 		if pod, ok := made.(*corev1.Pod); ok {
@@ -219,6 +223,17 @@ func (c *simClient) Create(_ context.Context, object client.Object, _ ...client.
 		}
 		return err
 	})
+}
+
+// ask says what would be made of a pod.
+func (c *simClient) ask(pod *corev1.Pod) error {
+	if err := c.remote(simNode, "ask", client.ObjectKeyFromObject(pod)); err != nil {
+		return err
+	}
+	c.op.sim.mu.Lock()
+	defer c.op.sim.mu.Unlock()
+	c.op.sim.counts["questions"]++
+	return c.op.sim.server.admit(pod, true)
 }
 
 func (c *simClient) Delete(_ context.Context, object client.Object, opts ...client.DeleteOption) error {

@@ -62,13 +62,13 @@ func (s *fleetSim) startOperator() {
 		op.clock = &simClock{}
 	}
 	op.fleet = fleet.New(fleet.Options{
-		Settings: s.settings, DrainTaints: DefaultDrainTaints, Shapes: Shapes(settings), Plan: op.plan, Now: op.clock.now,
+		Settings: s.settings, DrainTaints: DefaultDrainTaints, Shapes: Shapes(settings), AsksFirst: true, Plan: op.plan, Now: op.clock.now,
 	})
 	cached, live := &simClient{op: op}, &simClient{op: op, live: true}
 	op.reconciler = &Reconciler{
 		Client: cached, Live: live, Fleet: op.fleet, Gang: gang.Coscheduling{Client: cached}, Rendezvous: s.rendezvousOf(op),
 		Events: op, CABundle: func() []byte { return nil }, Now: op.clock.now, Pods: settings, DrainTaints: DefaultDrainTaints,
-		ReclaimTimeout: s.settings.ReclaimTimeout.Duration,
+		ReclaimTimeout: s.settings.ReclaimTimeout.Duration, AsksFirst: true,
 	}
 	op.queue = workqueue.NewTypedRateLimitingQueue(retries())
 	ctx, cancel := context.WithCancel(context.Background())

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"cmp"
+	"fmt"
+	"hash/fnv"
 	"slices"
 	"time"
 
@@ -177,7 +179,7 @@ func (q *simScheduler) place(pods []*corev1.Pod) bool {
 	where := map[types.UID]string{}
 	for _, pod := range pods {
 		for _, name := range open {
-			if only := pinned(pod); only != "" && only != name || free[name] < simShare(pod) {
+			if only := pinned(pod); only != "" && only != name || free[name] < simShare(pod) || q.refuses(pod, name) {
 				continue
 			}
 			free[name] -= simShare(pod)
@@ -196,8 +198,27 @@ func (q *simScheduler) place(pods []*corev1.Pod) bool {
 	return true
 }
 
+// refuses says whether a scheduler has something against a node that is not room, of which the operator knows nothing, such as
+// affinity of those who are there. Of who joins others it is known that it has not.
+func (q *simScheduler) refuses(pod *corev1.Pod, node string) bool {
+	hash := fnv.New32a()
+	_, _ = fmt.Fprintf(hash, "%d %s %s", q.sim.seed, jobOf(pod), node)
+	if !q.sim.chaos || !ofOperator(pod) || hash.Sum32()%10 != 0 {
+		return false
+	}
+	for _, other := range q.sim.server.pods() {
+		if jobOf(other) == jobOf(pod) && other.Spec.NodeName != "" && !podEnded(other) {
+			return false
+		}
+	}
+	q.sim.counts["places refused"]++
+	return true
+}
+
 // simOpen says whether the scheduler places pods on a node.
-func simOpen(node *corev1.Node) bool { return !node.Spec.Unschedulable && len(node.Spec.Taints) == 0 }
+func simOpen(node *corev1.Node) bool {
+	return !node.Spec.Unschedulable && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key != simPool })
+}
 
 func (q *simScheduler) bind(pod *corev1.Pod, node string) {
 	delete(q.assumed, pod.UID)

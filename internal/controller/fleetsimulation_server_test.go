@@ -163,7 +163,7 @@ func (a *simServer) create(object client.Object) error {
 	}
 	stored := object.DeepCopyObject().(client.Object)
 	if pod, ok := stored.(*corev1.Pod); ok {
-		if err := a.admit(pod); err != nil {
+		if err := a.admit(pod, false); err != nil {
 			return err
 		}
 	}
@@ -178,17 +178,28 @@ func (a *simServer) create(object client.Object) error {
 	return nil
 }
 
-// admit sets what priority admission sets, and refuses what a quota does not allow.
-func (a *simServer) admit(pod *corev1.Pod) error {
+// simPool is the taint of nodes that admission lets pods onto, as it does by the devices that they ask for, and simAccount a
+// ServiceAccount that there is only when it is calm.
+const (
+	simPool    = "example.com/pool"
+	simAccount = "later"
+)
+
+// admit sets what priority admission and others set, and refuses what a quota does not allow.
+func (a *simServer) admit(pod *corev1.Pod, dry bool) error {
 	value := int32(0)
 	if class, ok := a.objects[simClass][types.NamespacedName{Name: pod.Spec.PriorityClassName}].(*schedulingv1.PriorityClass); ok {
 		value = class.Value
 	} else if pod.Spec.PriorityClassName != "" {
 		return apierrors.NewForbidden(simGroupResource(simPod), pod.Name, fmt.Errorf("no PriorityClass with name %s was found", pod.Spec.PriorityClassName))
 	}
+	if a.sim.chaos && pod.Spec.ServiceAccountName == simAccount {
+		return apierrors.NewForbidden(simGroupResource(simPod), pod.Name, fmt.Errorf("error looking up service account %s: not found", simAccount))
+	}
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: simPool, Operator: corev1.TolerationOpExists})
 	pod.Spec.Priority = &value
 	pod.Status.Phase = corev1.PodPending
-	if owner := metav1.GetControllerOf(pod); owner != nil {
+	if owner := metav1.GetControllerOf(pod); owner != nil && !dry {
 		name := string(owner.UID) + "/" + pod.Name
 		if a.names[name] {
 			a.sim.fail("the name of pod %s is used twice", pod.Name)
@@ -212,6 +223,9 @@ func (a *simServer) admit(pod *corev1.Pod) error {
 			next.Status.Used[name] = used
 		}
 		charged = append(charged, next)
+	}
+	if dry {
+		return nil
 	}
 	for _, quota := range charged {
 		a.put(quota)

@@ -20,6 +20,9 @@ import (
 func (s *fleetSim) build() {
 	for i := range 2 + s.dice.IntN(4) {
 		node := nodeCalled(fmt.Sprintf("node-%d", i), fmt.Sprint([]int{4, 8, 8, 6}[s.dice.IntN(4)]))
+		if i > 0 && s.seed%3 == 0 {
+			node.Spec.Taints = []corev1.Taint{{Key: simPool, Effect: corev1.TaintEffectNoSchedule}}
+		}
 		_ = s.server.create(node)
 	}
 	s.makeNamespace()
@@ -65,6 +68,9 @@ func (s *fleetSim) submit() {
 		devices := pickOne(s, "1", "1", "1", "2", "4")
 		container.Resources = corev1.ResourceRequirements{Requests: simResources(devices, "1", "1"), Limits: corev1.ResourceList{}}
 		delete(container.Resources.Requests, corev1.ResourcePods)
+		if s.born%7 == 0 {
+			w.Template.Spec.ServiceAccountName = simAccount
+		}
 		w.Template.Spec.PriorityClassName = pickOne(s, "low", "low", "mid", "mid", "high")
 		j.Spec.Preemption.Policy = pickOne(s, v1alpha1.PreemptionShrink, v1alpha1.PreemptionShrink, v1alpha1.PreemptionEvict, v1alpha1.PreemptionNever)
 		j.Spec.Growth.Policy = pickOne(s, v1alpha1.GrowthAuto, v1alpha1.GrowthAuto, v1alpha1.GrowthAuto, v1alpha1.GrowthOff)
@@ -179,7 +185,7 @@ func (s *fleetSim) cordon(node *corev1.Node, drain bool) {
 	next := node.DeepCopy()
 	next.Spec.Unschedulable = true
 	if drain {
-		next.Spec.Taints = []corev1.Taint{{Key: DefaultDrainTaints[0], Effect: corev1.TaintEffectNoSchedule}}
+		next.Spec.Taints = append(next.Spec.Taints, corev1.Taint{Key: DefaultDrainTaints[0], Effect: corev1.TaintEffectNoSchedule})
 	}
 	s.server.put(next)
 	s.after(s.span(5*time.Second, 5*time.Minute), func() { s.uncordon(node.Name) })
@@ -188,7 +194,8 @@ func (s *fleetSim) cordon(node *corev1.Node, drain bool) {
 func (s *fleetSim) uncordon(name string) {
 	if node, ok := s.server.objects[simNode][types.NamespacedName{Name: name}].(*corev1.Node); ok && !simOpen(node) {
 		next := node.DeepCopy()
-		next.Spec.Unschedulable, next.Spec.Taints = false, nil
+		next.Spec.Unschedulable = false
+		next.Spec.Taints = slices.DeleteFunc(next.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key != simPool })
 		s.server.put(next)
 	}
 }

@@ -35,6 +35,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		Training:    r.memory.training(),
 
 		ReclaimTimeout: r.ReclaimTimeout,
+		AsksFirst:      r.AsksFirst,
 	}
 	r.memory.update(job.UID, func(m *Memory) {
 		if m.Since.IsZero() {

@@ -25,6 +25,12 @@ import (
 // up to lastGrowthPause.
 const growAgain = time.Second
 
+// After a passing fault a pod of a gang is tried makeAgain times more; the pause doubles from firstMakeAgain, so that is for 3.75 s.
+const (
+	makeAgain      = 4
+	firstMakeAgain = 250 * time.Millisecond
+)
+
 // makePods makes pods that were taken from the planner, each by one call of do, after their group where they have one. What
 // was not made is given back. Errors: *notMade for a group, and whatever do returns.
 func (r *Reconciler) makePods(ctx context.Context, state *State, group *gang.Group, pods []*corev1.Pod, do func(pod *corev1.Pod) error) error {
@@ -47,6 +53,24 @@ func (r *Reconciler) makePods(ctx context.Context, state *State, group *gang.Gro
 		r.memory.update(state.Job.UID, func(m *Memory) { m.Own.doubt() }) // a call without an answer may have made one
 	}
 	return err
+}
+
+// insist does what may fail for a passing fault of the API server until it is done or refused, or has been tried some times: one
+// answer that does not come is not to cost a gang all that was made of it.
+func insist(ctx context.Context, do func() error) error {
+	pause := firstMakeAgain
+	for times := makeAgain; ; times-- {
+		err := do()
+		if failed := (*notMade)(nil); times == 0 || !errors.As(err, &failed) || isRefusal(failed.err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		pause *= 2
+	}
 }
 
 // notMade is a pod, or the group of a batch, that the API server did not make.
@@ -81,19 +105,21 @@ func (r *Reconciler) createGang(ctx context.Context, state *State, actions *Acti
 	}
 	r.memory.update(state.Job.UID, func(m *Memory) { m.Own.Began = state.attempt() })
 	err := r.makePods(ctx, state, actions.Group, actions.Create, func(pod *corev1.Pod) error {
-		err := r.Client.Create(ctx, pod)
-		if apierrors.IsAlreadyExists(err) {
-			return r.ours(ctx, state.Job, pod)
-		}
-		if err != nil {
-			return &notMade{pod: pod.Name, err: err}
-		}
-		return nil
+		return insist(ctx, func() error {
+			err := r.Client.Create(ctx, pod)
+			if apierrors.IsAlreadyExists(err) {
+				return r.ours(ctx, state.Job, pod)
+			}
+			if err != nil {
+				return &notMade{pod: pod.Name, err: err}
+			}
+			return nil
+		})
 	})
 	failed := (*notMade)(nil)
 	switch {
 	case err == nil:
-		r.memory.update(state.Job.UID, func(m *Memory) { m.Refusal = nil })
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Refusal, m.Own.Faults = nil, 0 })
 		return nil
 	case !errors.As(err, &failed):
 		return err
@@ -101,9 +127,11 @@ func (r *Reconciler) createGang(ctx context.Context, state *State, actions *Acti
 		return &errRefused{reason: v1alpha1.ReasonPodGroupsMissing, message: r.Gang.Install()}
 	case errors.Is(failed.err, gang.ErrForeign):
 		return &errRefused{reason: v1alpha1.ReasonPodsForbidden, message: failed.err.Error() + "; the next attempt uses another name"}
-	default:
-		return refusal(failed.what("the gang's PodGroup"), failed.err)
 	}
+	if !isRefusal(failed.err) {
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Own.Faulty = state.attempt(); m.Own.Faults++ })
+	}
+	return refusal(failed.what("the gang's PodGroup"), failed.err)
 }
 
 // ours accepts a pod that is there already if this job made it: then it was the cache that lagged.
@@ -116,6 +144,7 @@ func (r *Reconciler) ours(ctx context.Context, job *v1alpha1.TrainingJob, pod *c
 		return &errRefused{reason: v1alpha1.ReasonPodsForbidden, message: fmt.Sprintf(
 			"a pod named %s is there already and does not belong to this job: delete it; the next attempt uses other names", pod.Name)}
 	}
+	pod.UID, pod.ResourceVersion, pod.CreationTimestamp = found.UID, found.ResourceVersion, found.CreationTimestamp
 	return nil
 }
 
@@ -133,6 +162,9 @@ func refusal(what string, err error) error {
 		return fmt.Errorf("create %s: %w", what, err)
 	}
 }
+
+// isRefusal says whether an answer is a verdict, which stays the same.
+func isRefusal(err error) bool { return errors.As(refusal("", err), new(*errRefused)) }
 
 // grow makes the pods that were planned beyond the gang, and the batch of a refill. It comes when all else is
 // done and written, and whatever the API server says to it is a reason to wait, never one to hold up what

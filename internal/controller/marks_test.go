@@ -185,7 +185,7 @@ func TestAQueuedJobHasNoPods(t *testing.T) {
 	plan = look(state)
 	expectNothingDone(t, plan)
 	expectTarget(t, plan, 2)
-	if plan.Status.Queue != (v1alpha1.QueueStatus{}) {
+	if queue := plan.Status.Queue; queue != (v1alpha1.QueueStatus{Since: queue.Since}) || !queue.Since.Equal(&since) {
 		t.Errorf("queue is %+v", plan.Status.Queue)
 	}
 	state.Grant.Start, state.GroupExists = false, false

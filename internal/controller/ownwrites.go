@@ -47,6 +47,10 @@ type OwnMemory struct {
 	// to make. In between there is nothing of it, as long as nobody else leads. Lost, the API server is asked what there is, and
 	// a gang that is not whole is made anew at once: most likely its maker has died over it.
 	Decided, Began int32
+	// Faulty is the last attempt whose gang was not made whole for a passing fault of the API server, Faults how many in a row
+	// were not. Lost, such an attempt counts as one that came to nothing.
+	Faulty int32
+	Faults int32
 	// Made are the pods that were there at MadeAt, by the API server's word, and that the cache has not shown yet. Lost, Sure is
 	// as well.
 	Made   map[types.UID]bool

@@ -86,7 +86,7 @@ func (p *planner) askScheduler(pods []*corev1.Pod) {
 		p.lookAgain(left)
 		return
 	}
-	p.handle(failure{cause: causeUnplaced, message: p.whyUnplaced(pods)})
+	p.handle(failure{cause: causeUnplaced, message: p.whyUnplaced(pods), nodes: refusedOn(pods)})
 }
 
 // judged says whether a scheduler has looked at any of some pods.

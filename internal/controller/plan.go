@@ -66,6 +66,9 @@ type Actions struct {
 	DeleteGroup bool
 	// Forget drops what the rendezvous knows.
 	Forget bool
+	// Ask is a worker of which the API server is to say what it would make; nil for none. What else is to be done follows from the
+	// plan that knows the answer.
+	Ask *corev1.Pod
 	// Group is made before its pods; nil for none.
 	Group *gang.Group
 	// Create are pods that are all created, or none.
@@ -104,6 +107,9 @@ type planner struct {
 func NewPlan(state *State, settings PodSettings) Plan {
 	p := &planner{State: state, settings: settings}
 	p.plan.Status = *state.Job.Status.DeepCopy()
+	if seen := state.Job.Status.ObservedGeneration; seen != nil && *seen != state.Job.Generation {
+		p.plan.Status.Retries = nil // what kept it from starting may be mended
+	}
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
 	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
 	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
@@ -125,6 +131,9 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	p.tellPolicy()
 	p.tellKueue()
 	p.countWorkers()
+	if isTrue(p.plan.Status.Conditions, v1alpha1.ConditionTraining) {
+		p.plan.Status.Queue = v1alpha1.QueueStatus{}
+	}
 	if value(p.plan.Status.Workers.Target) == 0 {
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionSnapshotsFit)
@@ -257,7 +266,7 @@ func (p *planner) suspend() {
 	}
 	status.Workers.Target = ptr.To[int32](0)
 	status.StartTime, status.RetryTime, status.Queue = nil, nil, v1alpha1.QueueStatus{}
-	status.AvoidedNodes = nil // its template may be another one when it goes on
+	status.AvoidedNodes, status.Retries = nil, nil // its template may be another one when it goes on
 	p.release(p.Pods)
 	left := len(p.live())
 	message := "spec.suspend is true; set it to false to start the job"

@@ -59,12 +59,15 @@ type Reconciler struct {
 	Now func() time.Time
 	// Metrics count what happens; nil for nobody who counts.
 	Metrics *Metrics
+	// AsksFirst is true to ask the API server what it would make of a worker before anybody leaves for a job that has none.
+	AsksFirst bool
 	// Pods are the operator's settings that go into every pod.
 	Pods PodSettings
 	// ConcurrentJobs is how many jobs are looked at at a time, one job only once; 0 for the default.
 	ConcurrentJobs int
 
-	memory memories
+	memory  memories
+	answers answers
 }
 
 // Reconcile looks at one job, and takes it one decision further.
@@ -127,6 +130,9 @@ func (r *Reconciler) unanswered(job types.UID, fault error) error {
 
 // carryOut applies a plan, writes the status once, and tells of it once that is written.
 func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) error {
+	if plan.Actions.Ask != nil {
+		r.answered(ctx, state, plan)
+	}
 	applied := r.apply(ctx, state, &plan.Actions)
 	refused := (*errRefused)(nil)
 	if errors.As(applied, &refused) {

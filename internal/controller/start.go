@@ -50,27 +50,14 @@ func (p *planner) startGang() {
 		p.lookAgain(time.Millisecond)
 		return
 	}
-	p.held = true
-	if fault := templateFault(&p.Job.Spec); fault != "" {
-		p.refuse(v1alpha1.ReasonInvalidTemplate, fault)
+	if p.held = p.mayNotStart(); p.held {
 		return
 	}
-	if p.GroupKindMissing != "" {
-		p.refuse(v1alpha1.ReasonPodGroupsMissing, p.GroupKindMissing)
-		p.lookAgain(groupKindPoll)
-		return
-	}
-	if retry := p.Job.Status.RetryTime; retry != nil && p.Now.Before(retry.Time) {
-		p.lookAgain(retry.Sub(p.Now))
-		return
-	}
-	if refusal := p.refused(); refusal != nil {
-		p.refuse(refusal.Reason, refusal.Message)
-		p.lookAgain(refusal.Retry.Sub(p.Now))
-		return
-	}
-	p.held = false
 	if !p.Grant.Known || !p.Grant.Start {
+		if p.Grant.Known && !p.answered() {
+			p.ask() // others may have to leave for it
+			return
+		}
 		first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
 		if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
 			// It may be that others in the namespace have to give way first: the planner sees to that.
@@ -83,11 +70,39 @@ func (p *planner) startGang() {
 	status.Attempt = ptr.To(p.attempt() + 1)
 	status.NextOrdinal = ptr.To(value(status.NextOrdinal) + p.minimum())
 	status.Workers.Target = ptr.To(p.minimum())
-	status.RetryTime, status.Queue = nil, v1alpha1.QueueStatus{}
+	// What it has waited counts on, until it trains: an attempt that comes to nothing does not put it behind others.
+	status.RetryTime, status.Queue = nil, v1alpha1.QueueStatus{Since: status.Queue.Since}
 	if status.StartTime == nil {
 		status.StartTime = ptr.To(metav1.NewTime(p.Now))
 	}
 	p.justBegun()
+}
+
+// mayNotStart says whether the job could not start its gang, whatever room there is; the status says why.
+func (p *planner) mayNotStart() bool {
+	if fault := templateFault(&p.Job.Spec); fault != "" {
+		p.refuse(v1alpha1.ReasonInvalidTemplate, fault)
+		return true
+	}
+	if p.GroupKindMissing != "" {
+		p.refuse(v1alpha1.ReasonPodGroupsMissing, p.GroupKindMissing)
+		p.lookAgain(groupKindPoll)
+		return true
+	}
+	if retry := p.Job.Status.RetryTime; retry != nil && p.Now.Before(retry.Time) {
+		p.lookAgain(retry.Sub(p.Now))
+		return true
+	}
+	if refusal := p.refused(); refusal != nil {
+		p.refuse(refusal.Reason, refusal.Message)
+		p.lookAgain(refusal.Retry.Sub(p.Now))
+		return true
+	}
+	if p.refusals() > 0 && !p.answered() {
+		p.ask() // it would be refused again, most likely
+		return true
+	}
+	return false
 }
 
 // justBegun describes a gang whose pods nobody has seen yet. It comes with the write that makes the attempt

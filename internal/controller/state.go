@@ -48,6 +48,8 @@ type State struct {
 	World rendezvous.Observation
 	// Memory is what this process remembers of the job.
 	Memory Memory
+	// AsksFirst is true where nobody leaves for the job before the API server was asked about one of its workers.
+	AsksFirst bool
 }
 
 // Memory is what the operator keeps of a job between reconciles, and loses when it is started anew. What follows from that is
@@ -77,6 +79,8 @@ type Memory struct {
 	// Refusal is the last batch that the API server refused; nil for none. Lost, the batch is tried once more; an attempt
 	// of which a part was made is found incomplete, and ends by that.
 	Refusal *Refusal
+	// Answer is what the API server has last said of a worker that it was not to make. Lost, it is asked again.
+	Answer Answer
 	// ReportedAt is when status.progress was last written, with the samples and steps done then, and in
 	// which world. Lost, a rate is known one refresh later, and what was done meanwhile is reckoned from what is durable.
 	ReportedAt      time.Time

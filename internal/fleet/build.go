@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -44,11 +45,11 @@ func (c *Cluster) build(j *job) {
 		one.SizedBy = "Kueue (label " + v1alpha1.LabelKueueQueue + ")"
 	}
 	one.Stage, b.retry = c.stageOf(j, len(workers))
+	if c.options.AsksFirst && j.facts.Asked != object.Generation && len(workers) == 0 && !wasAskedAbout(object) {
+		one.Preempts = false // nobody leaves for pods that may be refused, and of which nobody knows what they will ask for
+	}
 	if one.Stage == allocation.Queued {
-		one.Queued = timeOf(status.Queue.Since)
-		if one.Queued.IsZero() {
-			one.Queued = one.Submitted
-		}
+		one.Queued = queuedSince(object)
 	}
 	if deadline := spec.ActiveDeadline; deadline != nil && status.StartTime != nil {
 		one.Ends = status.StartTime.Add(deadline.Duration)
@@ -114,6 +115,30 @@ func (c *Cluster) stageOf(j *job, pods int) (allocation.Stage, time.Time) {
 func saysFixed(status *v1alpha1.TrainingJobStatus) bool {
 	size := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionFullSize)
 	return size != nil && size.Reason == v1alpha1.ReasonFixed
+}
+
+// wasAskedAbout says whether a leader before has asked the API server about a pod of a job: it says in what it waits for once that is
+// answered. Who leaves for it goes on leaving.
+func wasAskedAbout(object *v1alpha1.TrainingJob) bool {
+	admitted := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionAdmitted)
+	if admitted == nil || admitted.ObservedGeneration < object.Generation {
+		return false
+	}
+	return admitted.Reason == v1alpha1.ReasonQuotaExceeded || admitted.Status == metav1.ConditionTrue && object.Status.Queue.WaitsFor != ""
+}
+
+// queuedSince is since when a job that queues does. Until its reconciler has written that, as it does once a plan knows of the job,
+// it is since the job was submitted, or resumed, or may try again.
+func queuedSince(object *v1alpha1.TrainingJob) time.Time {
+	status := &object.Status
+	if since := timeOf(status.Queue.Since); !since.IsZero() {
+		return since
+	}
+	since := latest(object.CreationTimestamp.Time, timeOf(status.RetryTime))
+	if resumed := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionSuspended); resumed != nil && resumed.Status == metav1.ConditionFalse {
+		since = latest(since, resumed.LastTransitionTime.Time)
+	}
+	return since
 }
 
 // heldForGood says whether the planner has no say in a job as it is written.
@@ -226,6 +251,15 @@ func (c *Cluster) buildWorkers(j *job, b *built, workers map[podKey]*pod) {
 		}
 	}
 	b.job.Tally = allocation.TallyOf(b.job.Workers)
+	c.nextShapes(j, b, seen)
+}
+
+// nextShapes finds what further pods of a job will ask for, by samples of each kind.
+func (c *Cluster) nextShapes(j *job, b *built, seen [2]sample) {
+	why := j.unmodelled
+	for kind := range seen {
+		seen[kind] = c.learned(j, kind, seen[kind], why)
+	}
 	b.job.Gang = c.nextShape(&j.next[0], j.gang, seen[0], seen[1], why).id
 	b.job.Growth = c.nextShape(&j.next[1], j.growth, seen[1], seen[0], why).id
 }
@@ -241,6 +275,34 @@ func asLarge(object, template *corev1.Pod) bool {
 type sample struct {
 	pod   *corev1.Pod
 	shape *shape
+}
+
+// keptSample is a sample, and the pod of which it was made.
+type keptSample struct {
+	sample
+	template *corev1.Pod
+}
+
+// learned is what is known of the next pods of one kind: by one that is there, by the last that was, or by what the API server
+// has said.
+func (c *Cluster) learned(j *job, kind int, seen sample, why string) sample {
+	if seen.shape != nil {
+		j.kept[kind] = keptSample{seen, j.gang}
+		return seen
+	}
+	known := &j.kept[kind].sample
+	if known.pod == nil || j.kept[kind].template != j.gang {
+		if kind != index(false) || j.facts.Sample == nil || j.facts.Asked != j.object.Generation || !asLarge(j.facts.Sample, j.gang) {
+			return sample{}
+		}
+		if known = &j.asked; known.pod != j.facts.Sample {
+			*known = sample{pod: j.facts.Sample}
+		}
+	}
+	if known.shape == nil || known.shape.dropped {
+		known.shape = c.shapeOf(known.pod, why)
+	}
+	return *known
 }
 
 // next is the shape of further pods of one kind, and what it was found from.

@@ -27,6 +27,9 @@ type Options struct {
 	DrainTaints []string
 	// Shapes makes the pods that jobs without any would have.
 	Shapes Shapes
+	// AsksFirst is true where reconcilers ask the API server what it would make of a worker (Facts.Asked), before anybody leaves for
+	// a job that has none.
+	AsksFirst bool
 	// Plan is the planner. It is asked for one plan at a time.
 	Plan func(*allocation.Cluster) allocation.Plan
 	// Now is the clock.

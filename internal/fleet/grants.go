@@ -22,7 +22,7 @@ func (c *Cluster) Grant(uid types.UID) Grant {
 	grant := j.grant
 	grant.Known = j.granted == j.revision
 	grant.Bound = c.bound[j.object.Spec.Gang.SchedulerName]
-	j.asked = j.asked || !grant.Known
+	j.awaited = j.awaited || !grant.Known
 	return grant
 }
 
@@ -36,14 +36,14 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 		j.shortSince = plan.Decisions[id].ShortSince
 		j.promised, j.inVain = c.nodesOf(v, plan.Decisions[id].Promised), plan.Decisions[id].InVain
 		grant := c.grantOf(v, id, &plan.Decisions[id])
-		asked := j.asked && v.revisions[id] == j.revision
+		asked := j.awaited && v.revisions[id] == j.revision
 		changed := j.granted == 0 || !j.grant.same(&grant)
 		j.grant, j.granted = grant, v.revisions[id]
 		if asked || changed {
 			c.changes.add(j.key())
 		}
 		if asked {
-			j.asked = false
+			j.awaited = false
 		}
 	}
 }

@@ -29,6 +29,9 @@ type job struct {
 	misshapen    bool
 	// next are the shapes of further pods of each.
 	next [2]next
+	// kept are the last pods of each kind that were made of gang and growth, asked what the API server has said of one.
+	kept  [2]keptSample
+	asked sample
 	// fitter keeps how fast it is; shortSince is since when it is short, by the last plan of this process.
 	fitter     speed.Fitter
 	shortSince time.Time
@@ -47,8 +50,8 @@ type job struct {
 	// grant is for.
 	revision, granted uint64
 	grant             Grant
-	// asked is true when somebody was told that the grant is not known.
-	asked bool
+	// awaited is true when somebody was told that the grant is not known.
+	awaited bool
 }
 
 func (j *job) key() types.NamespacedName {
@@ -207,7 +210,7 @@ func cloned(facts Facts) Facts {
 func sameFacts(a, b Facts) bool {
 	return a.Held == b.Held && a.Elastic == b.Elastic && a.Unheard == b.Unheard && a.Finishing == b.Finishing && a.Regrouping == b.Regrouping && a.Armed == b.Armed &&
 		maps.Equal(a.Ranks, b.Ranks) && maps.Equal(a.Lost, b.Lost) && a.GrowAfter.Equal(b.GrowAfter) &&
-		a.Pause == b.Pause && a.Durable == b.Durable
+		a.Pause == b.Pause && a.Durable == b.Durable && a.Asked == b.Asked && a.Sample == b.Sample
 }
 
 // built is a job as the planner sees it.

@@ -115,7 +115,7 @@ func (c *Cluster) Take(uid types.UID, objects []*corev1.Pod) bool {
 	j := c.jobs[uid]
 	if j == nil || j.granted != j.revision || !j.grant.has(objects) {
 		if j != nil {
-			j.asked = true
+			j.awaited = true
 			c.changed()
 		}
 		return false

@@ -97,6 +97,10 @@ type Facts struct {
 	GrowAfter time.Time
 	// Pause is how long the last changes of its world stopped it.
 	Pause time.Duration
+	// Asked is the generation of the job of whose workers the API server has said that it would take them; 0 for none. Sample is
+	// one as it would make it, nil where that is not known. It must not be changed.
+	Asked  int64
+	Sample *corev1.Pod
 }
 
 // Fleet is what the controller needs of the fleet. Its methods return at once, but for Take, which waits for a plan that is being

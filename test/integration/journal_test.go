@@ -120,6 +120,9 @@ func reasonOf(err error) string {
 func (j *journal) intercept() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+			if asks(opts) {
+				return j.write(ctx, "ask about "+nameOf(c, object), func() error { return c.Create(ctx, object, opts...) })
+			}
 			return j.write(ctx, "create "+nameOf(c, object), func() error { return c.Create(ctx, object, opts...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
@@ -139,6 +142,13 @@ func (j *journal) intercept() interceptor.Funcs {
 			return j.write(ctx, line, func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
 		},
 	}
+}
+
+// asks says whether nothing is to be made.
+func asks(opts []client.CreateOption) bool {
+	var options client.CreateOptions
+	options.ApplyOptions(opts)
+	return len(options.DryRun) > 0
 }
 
 func nameOf(c client.Client, object client.Object) string {

@@ -125,7 +125,7 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 	Expect(err).NotTo(HaveOccurred())
 	pods := controller.PodSettings{AgentImage: "agent", RendezvousAddress: "rendezvous.concertina-system.svc:8443"}
 	op.fleet = fleet.New(fleet.Options{
-		Settings: shared, DrainTaints: with.drainTaints, Shapes: controller.Shapes(pods), Plan: allocation.NewPlan, Now: op.clock.now,
+		Settings: shared, DrainTaints: with.drainTaints, Shapes: controller.Shapes(pods), AsksFirst: true, Plan: allocation.NewPlan, Now: op.clock.now,
 	})
 	Expect(op.fleet.AddTo(mgr, func(options *cache.Options) {
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
@@ -143,6 +143,7 @@ func startOperator(ctx context.Context, namespace string, with settings) *operat
 		CABundle:    with.bundle,
 		Now:         op.clock.now,
 		Pods:        pods,
+		AsksFirst:   true,
 
 		ReclaimTimeout: shared.ReclaimTimeout.Duration,
 	}

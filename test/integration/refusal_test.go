@@ -239,6 +239,25 @@ var _ = Describe("A batch that may not be", func() {
 		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
 	})
 
+	It("is refused while it waits for room, before anything is made for it", func(ctx context.Context) {
+		namespace := newNamespace(ctx)
+		limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Type: corev1.LimitTypePod, Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m")}}}}}
+		Expect(cluster.Create(ctx, limits)).To(Succeed())
+		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
+		j := createJob(ctx, namespace, func(object *v1alpha1.TrainingJob) {
+			object.Spec.Workers.Template.Spec.NodeSelector = map[string]string{"test": "nowhere"}
+		})
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(And(
+			HavePrefix("False PodsForbidden: the API server refuses pod digits-1-0"), ContainSubstring("maximum cpu usage per Pod is 200m")))
+		Expect(op.count("create PodGroup digits-1")).To(BeZero())
+		expectNothing(ctx, j)
+		Expect(cluster.Delete(ctx, limits)).To(Succeed())
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(HavePrefix("True Admitted"))
+		Eventually(j.condition(ctx, v1alpha1.ConditionGangScheduled)).Should(HavePrefix("False Queued"))
+	})
+
 	It("tries a batch again that a default of the namespace made invalid, once that is mended", func(ctx context.Context) {
 		namespace := newNamespace(ctx)
 		limits := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
@@ -320,12 +339,15 @@ var _ = Describe("A batch that may not be", func() {
 		namespace := newNamespace(ctx, "pod-security.kubernetes.io/enforce=restricted")
 		op := startOperator(ctx, namespace, settings{clock: stoppedClock()})
 		j := createJob(ctx, namespace)
-		for attempt, pause := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
-			Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(ContainSubstring("refuses pod digits-%d-", attempt+1))
+		Eventually(j.condition(ctx, v1alpha1.ConditionAdmitted)).Should(ContainSubstring("refuses pod digits-1-0"))
+		asked := func() int { return op.count("ask about Pod digits-2-2: Forbidden") }
+		for times, pause := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+			Eventually(asked).Should(Equal(times))
 			expectNothing(ctx, j)
 			op.clock.advance(pause - time.Second)
 			op.look(j)
-			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(attempt + 1)))
+			Expect(asked()).To(Equal(times))
+			Expect(j.get(ctx).Status.Attempt).To(HaveValue(BeEquivalentTo(1)), "nothing is made of what would be refused")
 			op.clock.advance(time.Second + pause/4) // some wait a little longer than others
 			j.touch(ctx)
 		}

@@ -14,7 +14,7 @@ type QueueStatusApplyConfiguration struct {
 	// position counts from 1 among all jobs of the cluster that wait, in the order in which they are
 	// looked at: by priority, then by age.
 	Position *int32 `json:"position,omitempty"`
-	// since is when the job began to wait.
+	// since is when the job began to wait. It is kept until the job trains.
 	Since *v1.Time `json:"since,omitempty"`
 	// waitsFor says in a sentence what it waits for.
 	WaitsFor *string `json:"waitsFor,omitempty"`

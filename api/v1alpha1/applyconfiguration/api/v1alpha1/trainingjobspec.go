@@ -28,7 +28,7 @@ type TrainingJobSpecApplyConfiguration struct {
 	// failure says what counts as a failure and how many of them the job survives.
 	Failure *FailureSpecApplyConfiguration `json:"failure,omitempty"`
 	// activeDeadline is how long the job may be active, from its start, its last resumption, or its start
-	// after it was evicted for another job.
+	// after it was evicted for another job, or after an attempt that ended before any of its programs ran.
 	// A job that is not complete by then fails with the reason DeadlineExceeded. From 1s to
 	// 8760h. Left out, there is no bound.
 	ActiveDeadline *v1.Duration `json:"activeDeadline,omitempty"`

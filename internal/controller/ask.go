@@ -1,0 +1,199 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	schedv1alpha1 "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/gang"
+)
+
+// What admission does to a pod (defaults of its namespace, the overhead of its runtime, sidecars, tolerations), and whether it takes it
+// at all, only the API server knows. It is asked (dryRun=All) before others leave for a job, once for each template and size of its
+// state. A job that has room at once is not asked about: its pods will tell. That a quota is used up is no verdict on a pod: the planner
+// sees to that.
+
+const (
+	// firstAsk to lastAsk are the pauses after answers that did not come.
+	firstAsk = time.Second
+	lastAsk  = 30 * time.Second
+	// toldAfter is after how many of them in a row a condition says so.
+	toldAfter = 3
+	// answerLasts is how long what was answered of one job is taken for the answer of another that has a pod like its, and
+	// mostAnswers how many are kept.
+	answerLasts = time.Minute
+	mostAnswers = 4096
+)
+
+// Answer is what the API server has said of a worker that it was not to make, or that it has not said.
+type Answer struct {
+	// Generation and Size are of the job and its state then, Refusals how often in a row it was refused before.
+	Generation int64
+	Size       v1alpha1.StateSize
+	Refusals   int
+	// Pod is what it would make; nil where it does not say, or where a quota is used up.
+	Pod *corev1.Pod
+	// Faults counts the times in a row that there was none, of which Fault is the last and Again when to ask again.
+	Faults int
+	Fault  string
+	Again  time.Time
+}
+
+// answered says whether nothing has to be asked.
+func (s *State) answered() bool {
+	answer := &s.Memory.Answer
+	return !s.AsksFirst || answer.Generation == s.Job.Generation && answer.Refusals >= s.refusals() &&
+		equality.Semantic.DeepEqual(answer.Size, s.Job.Status.Checkpoint.Size)
+}
+
+// refusals is how often in a row the job was refused, by others than a quota: that is no verdict on its pods.
+func (s *State) refusals() int {
+	if refusal := s.Memory.Refusal; refusal != nil && refusal.Reason != v1alpha1.ReasonQuotaExceeded {
+		return refusal.Count
+	}
+	return 0
+}
+
+// ask has the API server asked what it would make of the next worker.
+func (p *planner) ask() {
+	answer := &p.Memory.Answer
+	if left := answer.Again.Sub(p.Now); answer.Faults > 0 && left > 0 {
+		p.lookAgain(left)
+		if answer.Faults >= toldAfter {
+			why := "whether the API server takes the pods of this job is not known, so nobody is asked to leave for it: " + answer.Fault
+			p.set(v1alpha1.ConditionGangScheduled, metav1.ConditionFalse, v1alpha1.ReasonQueued, why)
+			p.keepBackOff(v1alpha1.ReasonQueued, "the gang has no room yet")
+		}
+		return
+	}
+	attempt, ordinal := p.attempt()+1, value(p.plan.Status.NextOrdinal)
+	p.plan.Actions.Ask = newPod(p.Job, p.settings, attempt, ordinal)
+}
+
+// answered asks what a plan has asked for, and plans anew with the answer.
+func (r *Reconciler) answered(ctx context.Context, state *State, plan *Plan) {
+	r.ask(ctx, state, plan.Actions.Ask)
+	state.Memory = r.memory.of(state.Job.UID)
+	state.Grant.Known = false // it is of before the answer
+	*plan = NewPlan(state, r.settings())
+	if plan.After == 0 || plan.After > firstAgain {
+		plan.After = firstAgain // where the answer changes nothing, nothing else has the job looked at
+	}
+}
+
+// ask asks the API server, and remembers what it says.
+func (r *Reconciler) ask(ctx context.Context, state *State, pod *corev1.Pod) {
+	r.Gang.Decorate(pod, gang.Group{Key: state.groupKey(), SchedulerName: state.Job.Spec.Gang.SchedulerName})
+	answer := Answer{Generation: state.Job.Generation, Size: *state.Job.Status.Checkpoint.Size.DeepCopy(), Refusals: state.refusals()}
+	name, key := pod.Name, answerKey(pod)
+	var err error
+	if answer.Pod = r.answers.known(key, state.Now); answer.Pod == nil || answer.Refusals > 0 {
+		if err = r.Client.Create(ctx, pod, client.DryRunAll); err == nil {
+			answer.Pod = slimAnswer(pod)
+			r.answers.keep(key, answer.Pod, state.Now)
+		}
+	}
+	verdict := (*errRefused)(nil)
+	r.memory.update(state.Job.UID, func(m *Memory) {
+		switch {
+		case err == nil:
+		case apierrors.IsAlreadyExists(err) || asksInVain(err):
+			answer.Pod = nil // its pods will tell
+		case errors.As(refusal("pod "+name, err), &verdict):
+			if verdict.reason == v1alpha1.ReasonQuotaExceeded {
+				answer.Pod = nil
+				break // that is for the planner: others of the namespace may leave
+			}
+			m.refused(state.Now, state.Job.UID, 0, verdict.reason, verdict.message)
+			answer = Answer{}
+		default:
+			pause := min(firstAsk<<min(m.Answer.Faults, 16), lastAsk)
+			answer = Answer{Faults: m.Answer.Faults + 1, Fault: err.Error(), Again: state.Now.Add(pause)}
+		}
+		m.Answer = answer
+	})
+}
+
+// asksInVain says whether there is a webhook that cannot be asked: it would do more than answer.
+func asksInVain(err error) bool {
+	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
+}
+
+// slimAnswer keeps of a pod what says where it fits.
+func slimAnswer(pod *corev1.Pod) *corev1.Pod {
+	slim, err := fleet.SlimPod(pod)
+	if err != nil {
+		return nil
+	}
+	one, _ := slim.(*corev1.Pod)
+	return one
+}
+
+// answers are what the API server has said lately of pods that are alike but for the job that they belong to: of a thousand jobs that are
+// made at once most are.
+type answers struct {
+	mu   sync.Mutex
+	pods map[string]answered
+}
+
+type answered struct {
+	pod *corev1.Pod
+	at  time.Time
+}
+
+// known is what was said of such a pod lately; nil for nothing.
+func (a *answers) known(key string, now time.Time) *corev1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.pods[key]
+	if age := now.Sub(one.at); age < 0 || age >= answerLasts {
+		return nil
+	}
+	return one.pod
+}
+
+func (a *answers) keep(key string, pod *corev1.Pod, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pods == nil || len(a.pods) >= mostAnswers {
+		a.pods = map[string]answered{}
+	}
+	a.pods[key] = answered{pod, now}
+}
+
+// answerKey is the same for pods of a namespace that differ in their job alone.
+func answerKey(pod *corev1.Pod) string {
+	like := pod.DeepCopy()
+	like.Name, like.OwnerReferences = "", nil
+	for _, label := range []string{v1alpha1.LabelJob, v1alpha1.LabelAttempt, schedv1alpha1.PodGroupLabel} {
+		delete(like.Labels, label)
+	}
+	for _, containers := range [][]corev1.Container{like.Spec.InitContainers, like.Spec.Containers} {
+		for i := range containers {
+			for j := range containers[i].Env {
+				switch env := &containers[i].Env[j]; env.Name {
+				case "CONCERTINA_JOB", "CONCERTINA_ATTEMPT":
+					env.Value = ""
+				}
+			}
+		}
+	}
+	text, err := json.Marshal(like)
+	if err != nil {
+		return fmt.Sprintf("%s/%s", pod.Namespace, pod.Name)
+	}
+	return string(text)
+}
