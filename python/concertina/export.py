@@ -115,7 +115,7 @@ def _decoded(path: str, whole: Source, shards: Mapping[int, Source]) -> tuple[di
     values, codec = _Values(), TensorCodec()
 
     def load(tag: Mapping, at: int, size: int, existing: Any) -> Any:
-        memory, finish = codec.prepare(tag | {"shape": [0]} if "tensor" in tag else tag, size, None)
+        memory, finish = codec.prepare({**tag, "shape": [0]} if "tensor" in tag else tag, size, None)
         if "tensor" not in tag:
             whole.read(memory, start + at)
             return finish()

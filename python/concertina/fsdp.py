@@ -111,8 +111,8 @@ class Job(_torch.Job):
         self._take_state(state)
         self._look_around(sys._getframe(1).f_locals, "steps")
         self._fillers = True
-        return super(_torch.Job, self).steps(
-            data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,
+        return super(_torch.Job, self).steps(  # type: ignore[return-value]
+            data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,  # type: ignore[arg-type]
             evaluate=evaluate, collate=collate,
         )  # fmt: skip
 
@@ -169,7 +169,7 @@ class Job(_torch.Job):
     def _advance(self) -> Step | None:
         if self._coming_in:
             self._come_in(self._coming_in)
-        return super()._advance()
+        return super()._advance()  # type: ignore[return-value]
 
     def _come_in(self, assigned: Assignment) -> None:
         """Brings the state that was built in this world to the step after which it begins."""
@@ -199,6 +199,6 @@ class Job(_torch.Job):
                 f"the world begins after step {world.from_step}, and the shards of the state are not told: the operator has to be of "
                 "the agent's version"
             )
-        fetch = functools.partial(self._session.want, world.round)
+        fetch = functools.partial(self._session.want, world.round)  # type: ignore[union-attr]
         rank = Rank(world.rank, world.size)
         return self._keeper.load_shards(assigned.snapshot, assigned.shards, fetch, self._kept(), rank)
