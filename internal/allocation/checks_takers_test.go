@@ -85,7 +85,8 @@ func (s *simulation) stepNeeded(t failer, p *planner, id JobID, d *Decision) {
 
 // wholeNeeded fails when a whole job could stay.
 func (s *simulation) wholeNeeded(t failer, p *planner, id JobID) {
-	left := room{c: p.c, free: slices.Clone(p.soon.free), quota: slices.Clone(p.soon.quota)}
+	var left room
+	left.copyOf(&p.soon)
 	for w := range s.Jobs[id].Workers {
 		worker := &s.Jobs[id].Workers[w]
 		if p.goesWhole(id, w) {

@@ -187,9 +187,9 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGrowth, "RegrowDelayed", "room was taken back from it lately: it does not grow into it again yet"}
 	case p.freeIsAvoided(id):
 		return Why{RuleGrowth, "GrowthBackingOff", "there is room on nodes where its workers have failed or were lost: it does not grow there for a while"}
-	case j.hasClass && p.now.of(j.growthClass).total > 0 && p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < in.next(size)-size:
+	case j.hasClass && p.now.holds(j.growthClass, nil, 1) && p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom) < in.next(size)-size:
 		return Why{RuleQuota, "QuotaUsedUp", "the namespace's quota has no room for more workers"}
-	case len(in.Sizes) > 0 && j.hasClass && p.now.of(j.growthClass).total > 0:
+	case len(in.Sizes) > 0 && j.hasClass && p.now.holds(j.growthClass, nil, 1):
 		return Why{RuleGrowth, "NoRoomForNextSize", fmt.Sprintf("its next size is %d: %s more would be needed, and there is room for %d", in.next(size), count(int(in.next(size)-size), "worker"), p.now.of(j.growthClass).total)}
 	}
 	return Why{RuleGrowth, "NoRoom", "there is no room for more workers"}
@@ -226,8 +226,7 @@ func (p *planner) freeIsAvoided(id JobID) bool {
 	if !p.jobs[id].hasClass {
 		return false
 	}
-	free := p.now.of(p.jobs[id].growthClass)
-	return free.beside(p.c.Jobs[id].Avoid) < free.total
+	return p.now.anyAt(p.jobs[id].growthClass, p.c.Jobs[id].Avoid)
 }
 
 // explainWaiting says what a queued gang waits for.
