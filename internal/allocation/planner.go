@@ -474,11 +474,10 @@ func (p *planner) trim(id JobID) {
 		return
 	}
 	for _, w := range p.leavers(id) {
-		worker := &in.Workers[w]
 		if excess == 0 {
 			break
 		}
-		if worker.Own && j.ownBound-j.ownGone <= in.Min {
+		if in.Workers[w].Own && j.ownBound-j.ownGone <= in.Min {
 			continue
 		}
 		p.choose(id, w, None, RuleGrowth)
