@@ -90,6 +90,10 @@ build: ## Build bin/operator, bin/agent and bin/kubectl-concertina.
 images: ## Build the container images, without Docker, into .cache/images.
 	@$(GO) run ./hack/images build
 
+.PHONY: package
+package: ## Build the wheel and the sdist of the Python package into bin/python.
+	@hack/package/build.sh bin/python
+
 .PHONY: tools
 tools:
 	@hack/tools/build.sh hack/tools

@@ -62,6 +62,7 @@ class Agent:
         self._round = -1
         self._aborted = -1
         self._interrupt: Callable[[], None] | None = None
+        self._hang: stacks.Hang | None = None
         self._next_progress = 0.0
         self._gate: GatePage | None = None
         self._reader: threading.Thread | None = None
@@ -180,16 +181,20 @@ class Agent:
         """Whether the connection has ended."""
         return self._ended is not None
 
-    def begin(self, number: int, interrupt: Callable[[], None]) -> None:
+    def begin(self, number: int, interrupt: Callable[[], None], describe: Callable[[], str] = str) -> None:
         """The world of this round begins. From an abort on, interrupt is called, again and again,
-        in another thread, until end()."""
+        in another thread, until end(). What describe returns goes to the log if the program hangs there then; it is called in
+        another thread, once at most."""
         with self._world:
             self._round, self._interrupt = number, interrupt
+            self._hang = stacks.Hang(self._gate.at, describe)
 
     def end(self) -> None:
         """The world has ended: interrupt is not called any more, and not being called."""
         with self._world:
-            self._interrupt = None
+            if self._hang:
+                self._hang.over()
+            self._interrupt = self._hang = None
 
     @property
     def aborted(self) -> bool:
@@ -213,6 +218,8 @@ class Agent:
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
+        if self._hang:
+            self._hang.over()
         if self._gate:
             self._gate.close()
 
@@ -248,6 +255,9 @@ class Agent:
         if type(number) is not int:
             raise ValueError(f"the agent sent an abort with round = {number!r}")
         self._aborted = max(self._aborted, number)
+        with self._world:
+            if self.aborted and self._hang:
+                self._hang.watch()
 
     def _wait_readable(self) -> None:
         """Waits for the next message, and works on leaving an aborted world meanwhile: there may

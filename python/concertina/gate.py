@@ -110,6 +110,11 @@ class GatePage:
         self._words[self._line + 3] = phase
         return before
 
+    def at(self) -> tuple[int, ...]:
+        """What the program has said of where it is: the step that it entered, the one that it has done, and last its phase.
+        Raises ValueError once the page is closed."""
+        return self._words[self._line], self._words[self._line + 1], self._words[self._line + 3]
+
     def close(self) -> None:
         """Unmaps the page. A second call does nothing."""
         self._words.release()

@@ -77,6 +77,10 @@ class Member:
         """Frees a program that waits for its peers. Called in another thread."""
         self._connections.shut_down()
 
+    def _describe(self) -> str:
+        """What the log should have of a program that hangs, beside its stacks. Called in another thread."""
+        return ""
+
     def _make_codec(self) -> snapshot.Codec:
         return snapshot.Codec()
 
@@ -117,7 +121,7 @@ class Member:
         self.gate.phase(Phase.FORMING)
         self._connections.begin()
         try:
-            self._session.begin(world.round, self._interrupt)
+            self._session.begin(world.round, self._interrupt, self._describe)
             self._adopt(assigned)
         except BaseException:
             if assigned.listener:

@@ -40,10 +40,10 @@ class Session:
         following, self._next = self._next, None
         return following
 
-    def begin(self, number: int, interrupt: Callable[[], None]) -> None:
+    def begin(self, number: int, interrupt: Callable[[], None], describe: Callable[[], str] = str) -> None:
         """Enters the world of this round; see Agent.begin. Raises WorldChanged when it has been
         aborted already."""
-        self.agent.begin(number, interrupt)
+        self.agent.begin(number, interrupt, describe)
         if self.agent.aborted:
             raise WorldChanged
 
@@ -179,7 +179,7 @@ class Alone:
         """The world that the environment describes. Raises ValueError when it describes none."""
         return Assignment(from_environment(), restore=False, snapshot="", writer=False, listener=None)
 
-    def begin(self, number: int, interrupt: Callable[[], None]) -> None:
+    def begin(self, number: int, interrupt: Callable[[], None], describe: Callable[[], str] = str) -> None:
         """Nothing breaks this world off."""
 
     def halt(self, done: int, settle: Callable[[], None], save: Callable[[int], None]) -> None:

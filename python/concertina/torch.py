@@ -37,7 +37,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import TensorDataset, default_collate
 
 from concertina import job as _job
-from concertina import mistakes, randomness, samples, streams
+from concertina import mistakes, randomness, recorder, samples, streams
 from concertina import plan as plans
 from concertina import step as _step
 from concertina.agent import AgentError
@@ -452,6 +452,9 @@ class Job(_job.Job):
     def _interrupt(self) -> None:
         super()._interrupt()
         self._groups.abort()
+
+    def _describe(self) -> str:
+        return recorder.describe()
 
     def _close(self) -> None:
         try:

@@ -4,10 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
+from unittest import mock
 
 from concertina import stacks
+from concertina.agent import Agent
+from concertina.gate import Phase
+from tests.fakeagent import FakeAgent
 
 HANG = """
 import concertina.stacks, os, threading
@@ -66,6 +71,80 @@ class Stacks(unittest.TestCase):
 
     def test_it_is_a_signal_that_nobody_else_uses(self):
         self.assertTrue(signal.SIGRTMIN <= stacks._SIGNAL <= signal.SIGRTMAX)
+
+
+class Hangs(unittest.TestCase):
+    """A connection to an agent that wants the program out of its world."""
+
+    def setUp(self):
+        self.enterContext(mock.patch.multiple(stacks, _HANGS=0.0, _LONG=3600.0))
+        self.errors, there = os.pipe()
+        self.addCleanup(os.close, self.errors)
+        self.addCleanup(os.close, there)
+        self.enterContext(mock.patch.object(stacks, "_ERRORS", there))
+        self.agent = self.enterContext(FakeAgent(None))
+        self.connection = Agent(self.agent.path, 0)
+        self.addCleanup(self.connection.close)
+        self.asked = threading.Event()
+
+    def describe(self):
+        self.asked.set()
+        return "the last exchanges\n"
+
+    def begin(self, describe):
+        self.connection.begin(1, lambda: None, describe)
+        self.agent.say("abort", round=1, reason="any")
+
+    def test_what_hangs_is_described_in_the_log(self):
+        self.connection.gate.phase(Phase.STEP)
+        self.begin(self.describe)
+        self.assertEqual(os.read(self.errors, 100), b"the last exchanges\n")
+
+    def test_a_long_description_is_cut_at_its_beginning(self):
+        self.begin(lambda: "first\n" + 4000 * "0123456789\n" + "last\n")
+        seen = b""
+        while not seen.endswith(b"last\n"):
+            seen += os.read(self.errors, 1 << 16)
+        self.assertRegex(seen, rb"\A\(more before it\)\n(0123456789\n)+last\n\Z")
+        self.assertLessEqual(len(seen), 20 << 10)
+
+    def test_a_library_that_cannot_describe_it_does_no_harm(self):
+        def fail():
+            self.asked.set()
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
+        with mock.patch.object(threading, "excepthook") as hook:
+            self.begin(fail)
+            self.assertTrue(self.asked.wait(60))
+            self.connection.end()
+            self.assertEqual(self.connection.wait()[0]["type"], "abort")
+            for thread in threading.enumerate():
+                if thread.name == "concertina-hang":
+                    thread.join()
+        hook.assert_not_called()
+
+    def test_one_that_has_left_or_may_take_its_time_is_not(self):
+        for phase, leaves in (Phase.STEP, True), (Phase.EVAL, False):
+            with self.subTest(phase):
+                at = iter([(5, 4, phase), (6, 5, phase), (7, 6, phase)])
+                hang = stacks.Hang(lambda at=at: next(at), self.describe)
+                with mock.patch.object(hang._over, "wait", side_effect=lambda seconds: leaves or seconds > 0) as wait:
+                    hang._watch()
+                wait.assert_called_once_with(stacks._HANGS if leaves else stacks._LONG)
+                self.assertFalse(self.asked.is_set())
+
+    def test_one_that_goes_on_is_waited_for(self):
+        at = [(5, 4, Phase.STEP), (5, 4, Phase.STEP), (5, 5, Phase.DATA), (6, 5, Phase.STEP), (6, 5, Phase.STEP)]
+        left = iter(at[1:])
+        stacks.Hang(lambda: next(left), self.describe)._watch()
+        self.assertEqual((os.read(self.errors, 100), [*left]), (b"the last exchanges\n", []))
+
+    def test_one_that_has_left_is_not_watched_any_more(self):
+        self.connection.begin(1, lambda: None, self.describe)
+        hang = self.connection._hang
+        self.connection.end()
+        hang._watch()
+        self.assertFalse(self.asked.is_set())
 
 
 if __name__ == "__main__":
