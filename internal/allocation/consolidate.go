@@ -216,7 +216,7 @@ func (m *moving) choose() bool {
 // byNode are the workers that may be moved from each node that is of use.
 func (m *moving) byNode() [][]move {
 	p := m.p
-	var all []move
+	all := make([]move, 0, len(p.leaving))
 	count := make([]int32, len(p.c.Nodes))
 	for id := range p.c.Jobs {
 		if !m.movable(JobID(id)) {
