@@ -25,6 +25,8 @@ type moving struct {
 	d     *demand
 	moves []move
 	marks [3]int
+	// row is what is free on a node soon, and what is within reach there; memory that is used again for the next one.
+	row []int64
 }
 
 // consolidate moves workers of elastic jobs together, if that makes room for a demand. It changes nothing
@@ -214,7 +216,8 @@ func (m *moving) choose() bool {
 // byNode are the workers that may be moved from each node that is of use.
 func (m *moving) byNode() [][]move {
 	p := m.p
-	on := make([][]move, len(p.c.Nodes))
+	all := make([]move, 0, len(p.leaving))
+	count := make([]int32, len(p.c.Nodes))
 	for id := range p.c.Jobs {
 		if !m.movable(JobID(id)) {
 			continue
@@ -227,9 +230,18 @@ func (m *moving) byNode() [][]move {
 			}
 			if worker.Bound && worker.World && !worker.Ending && !worker.Leaving && !p.leaving[p.jobs[id].first+w].chosen &&
 				worker.Node >= 0 && p.classes.all[m.d.class].nodes.Has(int(worker.Node)) {
-				on[worker.Node] = append(on[worker.Node], move{JobID(id), w})
+				all = append(all, move{JobID(id), w})
+				count[worker.Node]++
 			}
 		}
+	}
+	on, memory := make([][]move, len(p.c.Nodes)), make([]move, len(all))
+	for n, here := range count {
+		on[n], memory = memory[:0:here], memory[here:]
+	}
+	for _, v := range all {
+		n := p.c.Jobs[v.job].Workers[v.worker].Node
+		on[n] = append(on[n], v)
 	}
 	return on
 }
@@ -283,19 +295,34 @@ func (m *moving) option(n NodeID, on []move) []move {
 	if len(on) == 0 {
 		return nil
 	}
-	p, soon, reach := m.p, m.p.soon.mark(), m.p.reach.mark()
-	defer func() {
-		p.soon.undo(soon)
-		p.reach.undo(reach)
-	}()
+	p, class, width := m.p, &m.p.classes.all[m.d.class], len(m.p.c.Resources)
+	places := func() int32 { return min(class.times(m.row[:width]), class.times(m.row[width:])) }
+	begin := func() {
+		m.row = append(append(m.row[:0], p.soon.free[int(n)*width:(int(n)+1)*width]...), p.reach.free[int(n)*width:(int(n)+1)*width]...)
+	}
+	leave := func(v move) {
+		reach := !p.takeable(v.job, v.worker)
+		for r, amount := range p.c.Shapes[p.c.Jobs[v.job].Workers[v.worker].Shape].Request {
+			if m.row[r] += amount; reach {
+				m.row[width+r] += amount
+			}
+		}
+	}
+	begin()
+	was := places()
+	for _, v := range on {
+		leave(v)
+	}
+	if places() <= was {
+		return nil // not even if all of them moved
+	}
 	slices.SortStableFunc(on, func(a, b move) int {
 		x, y := &p.c.Jobs[a.job], &p.c.Jobs[b.job]
 		return cmp.Or(-cmp.Compare(p.jobs[a.job].spares(x), p.jobs[b.job].spares(y)), cmp.Compare(x.Pause, y.Pause))
 	})
-	places := func() int32 { return min(p.soon.of(m.d.class).at[n], p.reach.of(m.d.class).at[n]) }
-	was := places()
+	begin()
 	for i, v := range on {
-		if m.free(v); places() > was {
+		if leave(v); places() > was {
 			return on[:i+1]
 		}
 	}

@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"time"
 )
@@ -18,10 +19,19 @@ type lenders struct {
 	queue []ranked
 }
 
+// asLenders are those that somebody has asked for: by the class that they help, by the nodes that this may use, and by the shape whose
+// quotas matter.
+type asLenders struct {
+	byClass []*lenders
+	byNodes map[string]*lenders
+	byQuota map[ShapeID]*lenders
+}
+
 // lender is a job that could give workers.
 type lender struct {
 	job JobID
-	// workers are those that help; the least missed first once they are sorted, which is when they are asked for.
+	// workers are those that help; the least missed first once they are sorted, which is when they are asked for. Until then other
+	// classes may have the same.
 	workers []int32
 	sorted  bool
 }
@@ -36,7 +46,7 @@ const (
 // inOrder are the workers of a lender, the least missed first.
 func (all *lenders) inOrder(l *lender, workers []Worker) []int32 {
 	if !l.sorted {
-		l.sorted = true
+		l.sorted, l.workers = true, slices.Clone(l.workers)
 		sortByMissed(workers, l.workers, all.places)
 	}
 	return l.workers
@@ -48,10 +58,25 @@ func (p *planner) lendersTo(k classID) *lenders {
 		p.byClass = append(p.byClass, nil)
 	}
 	if p.byClass[k] == nil {
-		nodes, reach := p.classes.all[k].nodes, p.reach.of(k)
-		p.byClass[k] = p.findLenders(p.byRank(), reach.at, func(l *lendable) bool { return l.node >= 0 && nodes.Has(int(l.node)) })
+		on := p.lendersOn(p.classes.all[k].nodes)
+		p.byClass[k] = &lenders{all: slices.Clone(on.all), marked: on.marked, idle: on.idle, places: slices.Clone(p.reach.of(k).at)}
 	}
 	return p.byClass[k]
+}
+
+// lendersOn are the jobs with workers on some nodes. There may be as many classes as jobs, but most of them may use the same nodes.
+func (p *planner) lendersOn(nodes Bits) *lenders {
+	var key []byte
+	for _, word := range nodes {
+		key = binary.LittleEndian.AppendUint64(key, word)
+	}
+	if p.byNodes == nil {
+		p.byNodes = map[string]*lenders{}
+	}
+	if p.byNodes[string(key)] == nil {
+		p.byNodes[string(key)] = p.findLenders(p.byRank(), func(l *lendable) bool { return l.node >= 0 && nodes.Has(int(l.node)) })
+	}
+	return p.byNodes[string(key)]
 }
 
 // quotaLenders are the jobs with workers that count against a quota of a shape.
@@ -67,7 +92,7 @@ func (p *planner) quotaLenders(s ShapeID) *lenders {
 				jobs = append(jobs, id)
 			}
 		}
-		p.byQuota[s] = p.findLenders(jobs, nil, func(l *lendable) bool {
+		p.byQuota[s] = p.findLenders(jobs, func(l *lendable) bool {
 			return slices.ContainsFunc(p.c.Shapes[l.shape].Quotas, func(q QuotaID) bool { return slices.Contains(quotas, q) })
 		})
 	}
@@ -88,8 +113,8 @@ func (p *planner) byRank() []JobID {
 }
 
 // findLenders lists the workers that help, job by job.
-func (p *planner) findLenders(jobs []JobID, places []int32, helps func(*lendable) bool) *lenders {
-	found := &lenders{all: make([]lender, 0, len(jobs)), places: slices.Clone(places)}
+func (p *planner) findLenders(jobs []JobID, helps func(*lendable) bool) *lenders {
+	found := &lenders{all: make([]lender, 0, len(jobs))}
 	could := 0
 	for _, id := range jobs {
 		could += len(p.jobs[id].lendables)

@@ -67,14 +67,13 @@ type planner struct {
 	// scarcity says of classes of gangs what keeps them from devices that are free.
 	scarcity map[classID][]string
 	out      []Decision
-	// giving are the jobs that may give anything, byClass and byQuota the lenders among them.
-	giving  []JobID
-	byClass []*lenders
-	byQuota map[ShapeID]*lenders
-	glance  glance
-	still   []holding
-	beside  []int32
-	next    time.Time
+	// giving are the jobs that may give anything.
+	giving []JobID
+	asLenders
+	glance glance
+	still  []holding
+	beside []int32
+	next   time.Time
 }
 
 // job is what the plan knows of one job beside its input.
