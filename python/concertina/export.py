@@ -13,6 +13,7 @@ makes one file for torch.load() of it, in which numbers that are keys, as in the
 """
 
 import argparse
+import collections
 import functools
 import hashlib
 import json
@@ -44,8 +45,8 @@ _POSITION = "concertina.position"
 
 
 def export(checkpoint: str | os.PathLike, out: str | os.PathLike) -> None:
-    """Writes the checkpoint in a folder to another one, which must not be there or be empty. No more than one value of the state is
-    in memory at a time.
+    """Writes the checkpoint in a folder to another one, which must not be there or be empty. No more than one tensor of the state is
+    in memory at a time, or those of one tuple, set or deque, and of a list that has such in it.
 
     Raises OSError for what cannot be read or written, FileExistsError when there is something in out, SnapshotError for a
     checkpoint that is not whole, altered, or of a newer version, RuntimeError in a process that has a group of torch.distributed,
@@ -67,6 +68,13 @@ def export(checkpoint: str | os.PathLike, out: str | os.PathLike) -> None:
             raise
 
 
+class _Stand(torch.Tensor):
+    """A tensor that stands for one of a checkpoint. Its own memory is nothing that anybody wants."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise SnapshotError(f"a tensor of {list(self.shape)} is in a container that cannot be exported")
+
+
 class _Values:
     """Tensors that stand for those of a checkpoint, which are read when they are written."""
 
@@ -74,17 +82,26 @@ class _Values:
         self._there: dict[int, tuple[torch.Tensor, Callable[[memoryview], None]]] = {}
 
     def add(self, like: torch.Tensor, shape: Sequence[int], fill: Callable[[memoryview], None]) -> torch.Tensor:
-        stands = like.new_empty(()).expand(tuple(shape))
+        stands = like.new_empty(()).expand(tuple(shape)).as_subclass(_Stand)
         self._there[id(stands)] = stands, fill
         return stands
 
     def real(self, value: Any) -> Any:
-        if id(value) not in self._there:
-            return value
-        stands, fill = self._there[id(value)]
-        made = torch.empty(stands.shape, dtype=stands.dtype)
-        fill(memory_of(made))
-        return made
+        """The value, with what was read in place of what stands for it, in containers as well: what torch.distributed.checkpoint does not take
+        apart is pickled as it is. The kinds are those of a snapshot."""
+        if id(value) in self._there:
+            stands, fill = self._there[id(value)]
+            made = torch.empty(stands.shape, dtype=stands.dtype)
+            fill(memory_of(made))
+            return made
+        kind: Any = type(value)
+        if kind is collections.deque:
+            return collections.deque(map(self.real, value), value.maxlen)
+        if kind in (list, tuple, set, frozenset):
+            return kind(map(self.real, value))
+        if kind in (dict, collections.OrderedDict, collections.Counter):
+            return kind({self.real(key): self.real(item) for key, item in value.items()})
+        return value
 
 
 class _Planner(DefaultSavePlanner):
