@@ -170,6 +170,31 @@ class Exported(unittest.TestCase):
         store(self.checkpoint, parts, version=2)
         self.refused("is not whole: it has the parts r1.*s0")
 
+    def test_names_that_collide(self):
+        w = torch.ones(2)
+        for state, text in (
+            ({"a": {"b.c": w}, "a.b": {"c": w}}, r"\['a'\]\['b.c'\] and \['a.b'\]\['c'\].*'a.b.c'"),
+            ({"a": {1: w, "1": 2}}, r"\['a'\]\[1\] and \['a'\]\['1'\]"),
+            ({"a": [w], "a.0": 1}, r"\['a'\]\[0\] and \['a.0'\]"),
+            ({"concertina": {"position": {"step": 1}}}, r"\['concertina'\].* and \['concertina.position'\]\['step'\]"),
+            ({"concertina.position": w}, "has 'concertina.position' in its state"),
+        ):  # fmt: skip
+            with self.subTest(text), tempfile.TemporaryDirectory() as self.folder:
+                self.checkpoint, self.state = os.path.join(self.folder, "1-7"), state
+                store(self.checkpoint, self.whole())
+                self.refused(text)
+
+    def test_names_that_are_alike_and_do_not_collide(self):
+        opt = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+        self.state = {"opt": opt.state_dict(), "a": [1], "a.0": 2, "b": {"c": {}}, "b.c": 3, "d": {"e": 4}, "d.f": torch.ones(1)}
+        store(self.checkpoint, self.whole())
+        export(self.checkpoint, self.out)
+        got = self.read()
+        # A mapping without anything in it is left out, as the README says.
+        opt.load_state_dict({"state": {}} | got["opt"])
+        self.assertEqual(got, {"opt": {"param_groups": opt.state_dict()["param_groups"]}, "a": [1], "a.0": 2, "b.c": 3, "d": {"e": 4},
+                               "d.f": torch.ones(1), "concertina.position": {"step": 7}})  # fmt: skip
+
     def test_a_piece_that_was_altered(self):
         store(self.checkpoint, self.whole(), version=1)
         manifest = json.loads(pathlib.Path(self.checkpoint, "manifest.json").read_text())
