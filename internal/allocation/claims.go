@@ -16,19 +16,27 @@ type claim struct {
 	Claim
 }
 
+// claims are all of them, the most important first.
+type claims struct {
+	all []claim
+	// heeded is how many of the first are out of all that look at room.
+	heeded int
+}
+
 // setClaimsAside counts what such pods would have as free, before anybody looks at room.
 func (p *planner) setClaimsAside() {
-	p.claims = p.claims[:0]
+	p.claims = claims{all: p.claims.all[:0]}
 	for n := range p.c.Nodes {
 		for _, one := range p.c.Nodes[n].Claims {
 			p.now.give(NodeID(n), one.Request, 1)
-			p.claims = append(p.claims, claim{NodeID(n), one})
+			p.claims.all = append(p.claims.all, claim{NodeID(n), one})
 		}
 	}
-	slices.SortStableFunc(p.claims, func(a, b claim) int { return cmp.Compare(b.Priority, a.Priority) })
+	slices.SortStableFunc(p.claims.all, func(a, b claim) int { return cmp.Compare(b.Priority, a.Priority) })
 }
 
-// heedFor has a gang leave such pods what is theirs that are as important, or more so. Who takes nothing from others leaves it to all.
+// heedFor has a gang leave such pods what is theirs that are as important, or more so. Who takes nothing from others leaves it to all;
+// the gangs behind it do not for that.
 func (p *planner) heedFor(in *Job) {
 	if in.Preempts {
 		p.heed(in.Priority)
@@ -37,12 +45,23 @@ func (p *planner) heedFor(in *Job) {
 	}
 }
 
-// heed takes what such pods have of at least a priority out of all that look at room. No mark of a room may be in use.
+// heed has what such pods have out of all that look at room if they are of at least a priority, and in it if not. No mark of a room may
+// be in use.
 func (p *planner) heed(priority int32) {
-	for len(p.claims) > 0 && p.claims[0].Priority >= priority {
-		for _, r := range []*room{&p.now, &p.soon, &p.reach} {
-			r.give(p.claims[0].node, p.claims[0].Request, -1)
-		}
-		p.claims = p.claims[1:]
+	c := &p.claims
+	for c.heeded < len(c.all) && c.all[c.heeded].Priority >= priority {
+		p.grantClaim(&c.all[c.heeded], -1)
+		c.heeded++
+	}
+	for c.heeded > 0 && c.all[c.heeded-1].Priority < priority {
+		c.heeded--
+		p.grantClaim(&c.all[c.heeded], 1)
+	}
+}
+
+// grantClaim adds what a pod has to all that look at room, so many times.
+func (p *planner) grantClaim(c *claim, times int64) {
+	for _, r := range []*room{&p.now, &p.soon, &p.reach} {
+		r.give(c.node, c.Request, times)
 	}
 }

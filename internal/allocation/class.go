@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 )
@@ -23,6 +24,8 @@ type class struct {
 	rival classID
 	// wide is what stands for it and others like it, from 1; 0 until somebody asks (classes.wideOf).
 	wide int32
+	// among numbers the nodes that it may use, from 1; 0 until somebody asks (classes.nodesOf).
+	among int32
 }
 
 // times is how often one fits into what is free.
@@ -65,6 +68,8 @@ type classes struct {
 	// types is true when the devices of the cluster are not all of one type.
 	types bool
 	wides wides
+	// sets has the numbers of those sets of nodes that somebody has asked for.
+	sets map[string]int32
 }
 
 // scoped is what is known of one scope.
@@ -135,6 +140,25 @@ func (k *classes) within(s scope) *scoped {
 	}
 	k.scopes = append(k.scopes, in)
 	return &k.scopes[len(k.scopes)-1]
+}
+
+// nodesOf numbers the nodes that a class may use: those that may use the same ones have the same number.
+func (k *classes) nodesOf(id classID) int32 {
+	c := &k.all[id]
+	if c.among == 0 {
+		if k.sets == nil {
+			k.sets = map[string]int32{}
+		}
+		key := make([]byte, 0, len(c.nodes)*8)
+		for _, word := range c.nodes {
+			key = binary.LittleEndian.AppendUint64(key, word)
+		}
+		if k.sets[string(key)] == 0 {
+			k.sets[string(key)] = int32(len(k.sets) + 1)
+		}
+		c.among = k.sets[string(key)]
+	}
+	return c.among
 }
 
 func (k *classes) hash(c *class) uint64 {

@@ -36,7 +36,7 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 		return unknown, false
 	}
 	// Each attempt looks at the whole cluster. That one came to nothing is no bound for smaller gangs.
-	if d.queues() && !p.vain.moved[p.movedFor(d.class)].worthwhile(d.places) {
+	if d.queues() && !p.vain.moved[p.likenessOf(d.class)].worthwhile(d.places) {
 		return unknown, false
 	}
 	if sum := p.inSum(d.class); sum < int64(d.places) {
@@ -69,7 +69,7 @@ func (p *planner) consolidate(d *demand, below float64) (int64, bool) {
 	if !ok {
 		m.undo()
 		p.jobs[d.job].waits, p.awaited, p.out[d.job].Promised = waits, awaited, promised
-		k := p.movedFor(d.class)
+		k := p.likenessOf(d.class)
 		p.vain.moved[k] = p.vain.moved[k].after(d.places)
 		return unknown, false
 	}

@@ -34,8 +34,8 @@ type planner struct {
 	overstaffed []JobID
 	// coming is what replacements hold that were made for moves; nil until somebody asks.
 	coming []int64
-	// claims are what pods of others have that wait for the scheduler, and that has yet to count.
-	claims []claim
+	// claims are what pods of others have that wait for the scheduler.
+	claims claims
 	// evictable are the jobs that may be ended for another, those of which least is lost first; nil until
 	// somebody asks.
 	evictable []JobID

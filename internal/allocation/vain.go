@@ -13,9 +13,8 @@ type vain struct {
 	ceilings [2]map[classID]int64
 	// failed says for a shape how small a gang was that found no room.
 	failed map[ShapeID]int32
-	// moved says for a class what attempts to move workers together came to nothing; where another one stands for it and others, for
-	// that, by its negative number.
-	moved map[classID]moved
+	// moved says for demands that are alike what attempts to move workers together came to nothing.
+	moved map[likeness]moved
 }
 
 // moved are attempts for one class that came to nothing: how few places the smallest was for, and how many there were.
@@ -40,17 +39,25 @@ func (m moved) after(places int32) moved {
 	return moved{places, m.times + 1}
 }
 
-// movedFor is what is known of attempts for a class and all that are like it.
-func (p *planner) movedFor(k classID) classID {
+// likeness is what demands have in common of which one attempt tells for all: a class, or, where another one stands for it and others,
+// that and the nodes that they may use. On other nodes there are other workers to move.
+type likeness struct {
+	class classID
+	wide  int32
+	nodes int32
+}
+
+// likenessOf is that of a class and all that are like it.
+func (p *planner) likenessOf(k classID) likeness {
 	if w := p.classes.wideOf(k); w != 0 {
-		return classID(-w)
+		return likeness{wide: w, nodes: p.classes.nodesOf(k)}
 	}
-	return k
+	return likeness{class: k}
 }
 
 func newVain() vain {
 	return vain{
-		ceilings: [2]map[classID]int64{{}, {}}, failed: map[ShapeID]int32{}, moved: map[classID]moved{},
+		ceilings: [2]map[classID]int64{{}, {}}, failed: map[ShapeID]int32{}, moved: map[likeness]moved{},
 	}
 }
 

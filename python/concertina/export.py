@@ -13,6 +13,7 @@ makes one file for torch.load() of it, in which numbers that are keys, as in the
 """
 
 import argparse
+import collections
 import functools
 import hashlib
 import json
@@ -20,7 +21,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,11 +45,11 @@ _POSITION = "concertina.position"
 
 
 def export(checkpoint: str | os.PathLike, out: str | os.PathLike) -> None:
-    """Writes the checkpoint in a folder to another one, which must not be there or be empty. No more than one value of the state is
-    in memory at a time.
+    """Writes the checkpoint in a folder to another one, which must not be there or be empty. No more than one tensor of the state is
+    in memory at a time, or those of one tuple, set or deque, and of a list that has such in it.
 
     Raises OSError for what cannot be read or written, FileExistsError when there is something in out, SnapshotError for a
-    checkpoint that is not whole, altered, or of a newer version, RuntimeError in a process that has a group of torch.distributed,
+    checkpoint that is not whole, altered, or of a newer version, or has two values that would get one name, RuntimeError in a process that has a group of torch.distributed,
     whose other ranks would have to write along.
     """
     if dist.is_initialized():
@@ -67,6 +68,13 @@ def export(checkpoint: str | os.PathLike, out: str | os.PathLike) -> None:
             raise
 
 
+class _Stand(torch.Tensor):
+    """A tensor that stands for one of a checkpoint. Its own memory is nothing that anybody wants."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise SnapshotError(f"a tensor of {list(self.shape)} is in a container that cannot be exported")
+
+
 class _Values:
     """Tensors that stand for those of a checkpoint, which are read when they are written."""
 
@@ -74,17 +82,26 @@ class _Values:
         self._there: dict[int, tuple[torch.Tensor, Callable[[memoryview], None]]] = {}
 
     def add(self, like: torch.Tensor, shape: Sequence[int], fill: Callable[[memoryview], None]) -> torch.Tensor:
-        stands = like.new_empty(()).expand(tuple(shape))
+        stands = like.new_empty(()).expand(tuple(shape)).as_subclass(_Stand)
         self._there[id(stands)] = stands, fill
         return stands
 
     def real(self, value: Any) -> Any:
-        if id(value) not in self._there:
-            return value
-        stands, fill = self._there[id(value)]
-        made = torch.empty(stands.shape, dtype=stands.dtype)
-        fill(memory_of(made))
-        return made
+        """The value, with what was read in place of what stands for it, in containers as well: what torch.distributed.checkpoint does not take
+        apart is pickled as it is. The kinds are those of a snapshot."""
+        if id(value) in self._there:
+            stands, fill = self._there[id(value)]
+            made = torch.empty(stands.shape, dtype=stands.dtype)
+            fill(memory_of(made))
+            return made
+        kind: Any = type(value)
+        if kind is collections.deque:
+            return collections.deque(map(self.real, value), value.maxlen)
+        if kind in (list, tuple, set, frozenset):
+            return kind(map(self.real, value))
+        if kind in (dict, collections.OrderedDict, collections.Counter):
+            return kind({self.real(key): self.real(item) for key, item in value.items()})
+        return value
 
 
 class _Planner(DefaultSavePlanner):
@@ -94,8 +111,37 @@ class _Planner(DefaultSavePlanner):
         super().__init__()
         self._values = values
 
+    def set_up_planner(self, state_dict: Any, *arguments: Any, **options: Any) -> None:
+        there: dict[str, str] = {}
+        for path, shown in _leaves(state_dict, (), ""):
+            name = ".".join(path)
+            if name in there:
+                raise SnapshotError(
+                    f"the state has {there[name]} and {shown}, and torch.distributed.checkpoint calls both {name!r}: "
+                    "have the program give one of them another name, and export a checkpoint that was saved since"
+                )
+            there[name] = shown
+        super().set_up_planner(state_dict, *arguments, **options)
+
     def lookup_object(self, index: Any) -> Any:
         return self._values.real(super().lookup_object(index))
+
+
+def _leaves(value: Any, path: tuple[str, ...], shown: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Where in a state the values are that torch.distributed.checkpoint does not take apart further."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, str(key)), f"{shown}[{key!r}]")
+    elif _taken_apart(value):
+        for i, item in enumerate(value):
+            yield from _leaves(item, (*path, str(i)), f"{shown}[{i}]")
+    else:
+        yield path, shown
+
+
+def _taken_apart(value: Any) -> bool:
+    """Whether a value is a list of which it takes the items one by one."""
+    return isinstance(value, list) and any(isinstance(item, (Mapping, torch.Tensor)) or _taken_apart(item) for item in value)
 
 
 def _read(folder: str) -> tuple[dict[str, Any], _Values]:
@@ -132,6 +178,8 @@ def _decoded(path: str, whole: Source, shards: Mapping[int, Source]) -> tuple[di
         begins = gathering.now.offsets(0)
         _check_shards(path, cut, shards)
     state = Decoder(path, description["bytes"], load, shard).decode(description["state"], None)
+    if _POSITION in state:
+        raise SnapshotError(f"{path} has {_POSITION!r} in its state, which is the name of where the training was: give it another one")
     return state | {_POSITION: position_in(description)}, values
 
 

@@ -1,5 +1,6 @@
 """Checkpoints that become those of torch.distributed.checkpoint; test_fsdp has one of a real model in shards."""
 
+import collections
 import contextlib
 import io
 import json
@@ -12,11 +13,27 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from concertina.codec import SnapshotError
+from concertina.codec import Local, SnapshotError
 from concertina.export import export, main
+from concertina.shards import Rank, Table, chunk
 from concertina.snapshot import Image
-from concertina.tensors import TensorCodec
+from concertina.tensors import TensorCodec, memory_of
 from tests_torch.checkpoint import store
+
+
+class ByRows(TensorCodec):
+    """Keeps the tensors of so many rows in shards, which are tensors of one process here."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self._rows = rows
+
+    def shard(self, value, where, rank):
+        if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != self._rows:
+            return None
+        rows = chunk(self._rows, rank)
+        name = str(value.dtype).removeprefix("torch.")
+        return Local(Table(where, name, tuple(value.shape), value.element_size()), memory_of(value[rows.start : rows.end].contiguous()))
 
 
 class Exported(unittest.TestCase):
@@ -55,9 +72,23 @@ class Exported(unittest.TestCase):
             s0=lambda image, path: image.shares(path, f"s0.2.{layout}", 0, 2),
         )
 
-    def read(self):
+    def shards(self, ranks: int, rows: int) -> dict[str, bytes]:
+        """The parts where the tensors of so many rows are in shards."""
+        found = {}
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        for number in range(ranks):
+            image = Image(self.state, {"step": 7}, ByRows(rows), Rank(number, ranks))
+            for file in image.own, image.shard:
+                kind = "r" if file == image.own else "d"
+                path = os.path.join(folder, f"{kind}{number}")
+                made = file(path, f"{kind}{number}.{ranks}.{image.layout}")
+                image.write(made)
+                found[made.key] = pathlib.Path(path).read_bytes()
+        return found
+
+    def read(self, weights_only=True):
         dcp_to_torch_save(self.out, os.path.join(self.folder, "all.pt"))
-        return torch.load(os.path.join(self.folder, "all.pt"), weights_only=True)
+        return torch.load(os.path.join(self.folder, "all.pt"), weights_only=weights_only)
 
     def assert_same(self, got):
         self.assertEqual(got.pop("concertina.position"), {"step": 7})
@@ -78,6 +109,39 @@ class Exported(unittest.TestCase):
         weight = {"net": {"weight": torch.zeros(2200, 2000)}}
         dcp.load(weight, checkpoint_id=self.out)
         torch.testing.assert_close(weight["net"]["weight"], self.state["net"]["weight"], rtol=0, atol=0)
+
+    def containers(self):
+        """A state of tensors in what torch.distributed.checkpoint does not take apart. Those of five rows can be in shards."""
+        t = torch.randn(5, 3)
+        one = torch.nn.Parameter(torch.ones(2))
+        opt = torch.optim.AdamW([one], betas=(torch.tensor(0.9), torch.tensor(0.99)), lr=torch.tensor(0.1), capturable=True)
+        return {
+            "tuple": (t, t + 1, torch.arange(3)), "deque": collections.deque([t + 2]), "bounded": collections.deque([torch.ones(1)], maxlen=2),
+            "tuples": [(t + 4, 1), ([t + 5], {"in": t + 6})], "nested": ((t + 7, collections.OrderedDict(a=t + 8)),), "size": (torch.Size([2, 3]),),
+            "opt": opt.state_dict() | {"state": {0: {"step": 1.0}}},
+        }  # fmt: skip
+
+    def assert_same_containers(self):
+        got = self.read(weights_only=False)["a"]
+        (in_set,), want = got.pop("set"), dict(self.state["a"])
+        torch.testing.assert_close(in_set, *want.pop("set"), rtol=0, atol=0)
+        got["opt"]["state"] = {int(number): value for number, value in got["opt"]["state"].items()}
+        for name, value in want.items():
+            self.assertIs(type(got[name]), type(value), name)
+        self.assertEqual(got["bounded"].maxlen, 2)
+        self.assertEqual((got.pop("size"), want.pop("size")), ((torch.Size([2, 3]),),) * 2)
+        for name in "deque", "bounded":
+            got[name], want[name] = list(got[name]), list(want[name])
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+    def test_tensors_in_containers_of_any_kind(self):
+        for ranks in None, 1, 3:
+            with self.subTest(ranks=ranks):
+                self.state = {"a": self.containers() | {"set": {torch.randn(5)}}}
+                self.checkpoint, self.out = (os.path.join(self.folder, f"{name}-{ranks}") for name in ("1-7", "out"))
+                store(self.checkpoint, self.shards(ranks, rows=5) if ranks else self.whole())
+                export(self.checkpoint, self.out)
+                self.assert_same_containers()
 
     def refused(self, text, out=None):
         said = io.StringIO()
@@ -105,6 +169,31 @@ class Exported(unittest.TestCase):
         del parts[next(key for key in parts if key.startswith("s1"))]
         store(self.checkpoint, parts, version=2)
         self.refused("is not whole: it has the parts r1.*s0")
+
+    def test_names_that_collide(self):
+        w = torch.ones(2)
+        for state, text in (
+            ({"a": {"b.c": w}, "a.b": {"c": w}}, r"\['a'\]\['b.c'\] and \['a.b'\]\['c'\].*'a.b.c'"),
+            ({"a": {1: w, "1": 2}}, r"\['a'\]\[1\] and \['a'\]\['1'\]"),
+            ({"a": [w], "a.0": 1}, r"\['a'\]\[0\] and \['a.0'\]"),
+            ({"concertina": {"position": {"step": 1}}}, r"\['concertina'\].* and \['concertina.position'\]\['step'\]"),
+            ({"concertina.position": w}, "has 'concertina.position' in its state"),
+        ):  # fmt: skip
+            with self.subTest(text), tempfile.TemporaryDirectory() as self.folder:
+                self.checkpoint, self.state = os.path.join(self.folder, "1-7"), state
+                store(self.checkpoint, self.whole())
+                self.refused(text)
+
+    def test_names_that_are_alike_and_do_not_collide(self):
+        opt = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+        self.state = {"opt": opt.state_dict(), "a": [1], "a.0": 2, "b": {"c": {}}, "b.c": 3, "d": {"e": 4}, "d.f": torch.ones(1)}
+        store(self.checkpoint, self.whole())
+        export(self.checkpoint, self.out)
+        got = self.read()
+        # A mapping without anything in it is left out, as the README says.
+        opt.load_state_dict({"state": {}} | got["opt"])
+        self.assertEqual(got, {"opt": {"param_groups": opt.state_dict()["param_groups"]}, "a": [1], "a.0": 2, "b.c": 3, "d": {"e": 4},
+                               "d.f": torch.ones(1), "concertina.position": {"step": 7}})  # fmt: skip
 
     def test_a_piece_that_was_altered(self):
         store(self.checkpoint, self.whole(), version=1)
