@@ -258,6 +258,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 	}
 	m.fillRanks()
 	m.inherit(&record)
+	m.copyAnew()
 	m.out.Publish, m.out.Changed = true, true
 	if m.stepRound > record.Round {
 		// Somebody has reported a round that goes on no more: steps count from this one again.

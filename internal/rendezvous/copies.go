@@ -70,7 +70,8 @@ func (m *Machine) rely() {
 		m.unsafe = nil // of steps that were thrown away
 	}
 	possible := m.copiesPossible()
-	safe, isSafe := best(states, func(s *state) bool { return m.copiesIn(s) >= possible && m.isComplete(s) })
+	allCopies := func(s *state) bool { return m.copiesIn(s) >= possible && m.isComplete(s) }
+	safe, isSafe := best(states, allCopies)
 	kept := m.relied != nil && slices.ContainsFunc(states, func(s state) bool { return sameState(s.Snapshot, *m.relied) })
 	waits := m.waitsForCopies(safe, isSafe)
 	switch {
@@ -79,7 +80,9 @@ func (m *Machine) rely() {
 		if m.unsafe != nil && m.unsafe.Step <= newest.Step {
 			m.unsafe = nil // a later one could be had meanwhile, and its parts are gone already
 		}
-	case isSafe && (!kept || safe.Step > m.relied.Step):
+	case isSafe && (!kept || safe.Step > m.relied.Step || m.sharded() && !slices.ContainsFunc(states, func(s state) bool {
+		return sameState(s.Snapshot, *m.relied) && allCopies(&s) // a shard that one member holds is gone with it
+	})):
 		m.relied, m.unsafe = &safe, &newest
 	case !kept, !waits && m.unsafe != nil && m.unsafe.Step < newest.Step:
 		m.relied, m.unsafe = &newest, &newest

@@ -134,6 +134,7 @@ func (m *Machine) republish(now time.Time, uids []string) {
 		m.stepRound, m.step = m.base.Round, m.base.FromStep
 	}
 	m.inherit(&m.base)
+	m.copyAnew()
 	m.out.Publish, m.out.Changed = true, true
 	for _, uid := range uids {
 		if mem := m.members[uid]; mem.in(&m.base) {

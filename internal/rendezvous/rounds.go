@@ -207,6 +207,7 @@ func (m *Machine) publish(now time.Time, done *pendingWrite) {
 		m.retried = &furthest
 	}
 	m.world, m.change, m.broken, m.burned = next, nil, nil, 0
+	m.copyAnew()
 	clear(m.departed)
 	m.out.Publish, m.out.Changed = true, true
 	m.note(notedPublished, "round %d of %d workers is published", m.base.Round, m.base.Workers)

@@ -101,8 +101,7 @@ func (m *Machine) copyShards(now time.Time) {
 			m.uncopied = false
 			m.noteCopied(c, &at)
 			m.letLeaversGo()
-		case !held:
-			m.uncopied = true
+		case !held: // who held some of it is lost: that says nothing of the next one
 		case !now.Before(c.since.Add(copyTimeout)):
 			m.uncopied = true
 			m.noteCopied(c, &at)
@@ -226,6 +225,10 @@ func (m *Machine) detainsAnybody() bool {
 	}
 	return false
 }
+
+// copyAnew forgets what came of copies in the world before: a state that had all of them may have lost some with it, and is relied on
+// until they are there again.
+func (m *Machine) copyAnew() { m.copying, m.uncopied = nil, false }
 
 func (m *Machine) stopCopying() {
 	if m.copying != nil {

@@ -32,10 +32,30 @@ func (w *worker) copy(copies *prefetch) {
 	if w.full && len(copies.Parts) > 0 {
 		w.uncopied = Uncopied{w.copying.Round, w.copying.Step, "no space left on device"}
 	}
+	if len(copies.Parts) > 0 {
+		w.dropNeedless(w.latest())
+	}
 	if last, known := w.lasts[w.copying.Round]; !known || w.copying.Step > last || w.full || w.copyless || w.process.still {
 		return
 	}
 	w.gather(lifecycle.World{Snapshot: pointer(snapshotTo(copies.Snapshot)), Parts: partsTo(copies.Parts), Holders: holdersTo(copies.Holders)}, nil)
+}
+
+// latest is the state that has come last.
+func (w *worker) latest() Snapshot {
+	if len(w.snapshots) == 0 {
+		return Snapshot{}
+	}
+	return Snapshot{Round: w.snapshots[0].Round, Step: w.snapshots[0].Step}
+}
+
+// dropNeedless drops the shards of others that are older than what is relied on, as the agent's store does.
+func (w *worker) dropNeedless(came Snapshot) {
+	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(held Snapshot) bool {
+		of := Snapshot{Round: held.Round, Step: held.Step}
+		older := of.Round < w.relied.Round || of.Round == w.relied.Round && of.Step < w.relied.Step
+		return w.guests[held] && share.IsShard(held.Part) && of != came && older && of != w.copying
+	})
 }
 
 func pointer[T any](of T) *T { return &of }
@@ -63,6 +83,10 @@ func (w *worker) gather(world lifecycle.World, keys []string) (ok bool, unreache
 		if !ok {
 			return false, unreached
 		}
+		if w.guests == nil {
+			w.guests = map[Snapshot]bool{}
+		}
+		w.guests[s] = true
 		w.keep(s, state)
 	}
 	return true, nil

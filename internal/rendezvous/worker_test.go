@@ -55,6 +55,8 @@ type worker struct {
 	copyless      bool // it makes no copies
 	// uncopied is why it makes none.
 	uncopied Uncopied
+	// guests are the files that it has got from others.
+	guests map[Snapshot]bool
 	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
 	shelf   *shelf
 	durable Durable
@@ -424,6 +426,7 @@ func (w *worker) verify(s Snapshot) {
 func (w *worker) keep(s Snapshot, state history) {
 	w.states[s] = state
 	w.snapshots = append([]Snapshot{s}, w.snapshots...)
+	w.dropNeedless(w.latest())
 	// Of two states, or one and that which is relied on.
 	steps := []Snapshot{{Round: s.Round, Step: s.Step}}
 	if w.copying != steps[0] && w.copying.Round > 0 {
