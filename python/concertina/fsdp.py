@@ -22,6 +22,7 @@ own rows, and nobody ever has all of them. Everything else is as in concertina.t
 """
 
 import functools
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -144,6 +145,7 @@ class Job(_torch.Job):
                 "snapshot: set spec.workers.max to fewer workers"
             )
         # What was built in the last world is needed no more, and its room may be for this one.
+        self._live.doubt()
         self._coming_in, self._state = assigned, {}
         self._keeper.take({})
         self._gradients.close()
@@ -154,9 +156,12 @@ class Job(_torch.Job):
     def _adopt(self, assigned: Assignment) -> None:
         """The state is not built yet: see _come_in()."""
 
+    def _form(self, world: World, listener: socket.socket | None) -> None:
+        self._live.doubt()  # There is nothing yet, also where it does not come to that world.
+        super()._form(world, listener)
+
     def _spread(self, world: World) -> None:
         if self._coming_in:
-            self._live.doubt()  # There is nothing yet.
             device = self._groups.device or torch.device("cpu")
             self._mesh = init_device_mesh(device.type, (world.size,), mesh_dim_names=(f"world-{world.term}-{world.round}",))
         else:
@@ -179,12 +184,12 @@ class Job(_torch.Job):
         self._watch()  # Before a forward pass: modules may have whole parameters after one.
         if world.from_step or assigned.shards:
             self._bring(assigned, lambda: self._gathered(assigned))
-            self._gradients.scale = self._loaded.get("scale", 0)
         else:
             self._first_values()
             self._place, self._loaded = plans.Place(), {}
             self._keeper.take(self._kept())
             self.gate.restart(0, 0)
+        self._gradients.scale = self._loaded.get("scale", 0)
         self._coming_in = None
         self._live.settled()
         self._spread(world)

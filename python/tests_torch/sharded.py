@@ -1,8 +1,8 @@
 """A member of a world that changes, whose model is sharded with fully_shard(), for the tests: trains it, and prints what the tests
 compare, as JSON lines.
 
-Argument: what is odd about the state ("", "narrow": alone it is of another shape, "columns": it is not sharded by rows,
-"unnamed": over no mesh that is named).
+Arguments: what is odd about the state ("", "narrow": alone it is of another shape, "columns": it is not sharded by rows,
+"unnamed": over no mesh that is named), and how many epochs it trains.
 """
 
 import hashlib
@@ -13,11 +13,13 @@ import time
 
 import torch
 import torch.nn.functional as F
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.utils.data import TensorDataset
 
 import concertina.fsdp as elastic
+from concertina.export import export
 
 ODD = sys.argv[1] if __name__ == "__main__" else ""
 STEPS = {"epochs": 2, "global_batch": 6, "micro_batch": 2, "evaluate": "epoch"}
@@ -86,7 +88,22 @@ def digest(state: dict) -> str:
     return found.hexdigest()
 
 
+def exported(checkpoint: str, folder: str) -> tuple[str, dict]:
+    """Exports a checkpoint of this training, and reads that as a process that shards nothing: the digest of it, and all that was saved."""
+    export(checkpoint, os.path.join(folder, "out"))
+    dcp_to_torch_save(os.path.join(folder, "out"), os.path.join(folder, "all.pt"))
+    saved = torch.load(os.path.join(folder, "all.pt"), weights_only=True)
+    state = build()
+    state |= optimizers(state)
+    for name in "opt", "opt2":
+        saved[name]["state"] = {int(number): value for number, value in saved[name]["state"].items()}
+    for name, thing in state.items():
+        thing.load_state_dict(saved[name])
+    return digest(state), saved
+
+
 def main() -> None:
+    steps = STEPS | {"epochs": int(sys.argv[2])} if len(sys.argv) > 2 else STEPS
     job = elastic.join(seed=5)
     seen = job.values(epochs=0)
     for world in job.worlds():
@@ -94,7 +111,7 @@ def main() -> None:
         shard(state["net"], None if ODD == "unnamed" else job.mesh)
         state |= optimizers(state)
         fresh = True
-        for step in job.steps(data(), state=state, **STEPS):
+        for step in job.steps(data(), state=state, **steps):
             with step:
                 if fresh:
                     fresh = False

@@ -2,17 +2,16 @@
 
 import os
 import pathlib
+import signal
 import tempfile
 import unittest
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import concertina.torch as elastic
 from concertina import fsdp, randomness
 from concertina.codec import SnapshotError
-from concertina.export import export
 from concertina.snapshot import Image
 from concertina.tensors import TensorCodec
 from tests_torch import sharded
@@ -94,17 +93,9 @@ class Resized(unittest.TestCase):
         """Checks that what is exported of a checkpoint with these parts is this state, in a process that shards nothing."""
         folder = self.enterContext(tempfile.TemporaryDirectory())
         store(os.path.join(folder, "7-9"), {key: pathlib.Path(path).read_bytes() for key, path in parts.items()})
-        export(os.path.join(folder, "7-9"), os.path.join(folder, "out"))
-        dcp_to_torch_save(os.path.join(folder, "out"), os.path.join(folder, "all.pt"))
-        saved = torch.load(os.path.join(folder, "all.pt"), weights_only=True)
-        state = sharded.build()
-        state |= sharded.optimizers(state)
-        for name in "opt", "opt2":
-            saved[name]["state"] = {int(number): value for number, value in saved[name]["state"].items()}
-        for name, thing in state.items():
-            thing.load_state_dict(saved[name])
-        self.assertEqual(sharded.digest(state), was)
-        self.assertEqual(saved["concertina.position"]["step"], state["schedule"].last_epoch)
+        found, saved = sharded.exported(os.path.join(folder, "7-9"), folder)
+        self.assertEqual(found, was)
+        self.assertEqual(saved["concertina.position"]["step"], saved["schedule"]["last_epoch"])
         loaded = {name: module.state_dict() for name, module in sharded.build().items()}
         dcp.load(loaded, checkpoint_id=os.path.join(folder, "out"))
         torch.testing.assert_close(loaded["net"], saved["net"], rtol=0, atol=0)
@@ -124,6 +115,23 @@ class Resized(unittest.TestCase):
         self.assertEqual(len(parts), 6, "no snapshot has the shards of all")
         c.shards_world(members[:2], step, parts)
         c.end(members[:2])
+        self.assert_undisturbed(*members)
+
+    def test_a_world_that_ends_while_it_forms(self):
+        """Nobody has a state until its loop has begun: what was built for the world before is gone."""
+        c = self.coordinator()
+        members = c.start(2)
+        c.first_world(members)
+        members[0].wait_for(step=3)
+        step = c.barrier(members)
+        parts = c.save_shards(members, step)
+        os.kill(members[1].process.pid, signal.SIGSTOP)  # so that the others wait for it
+        c.shards_world(members, step, parts)
+        (left,) = c.abort(members[:1])
+        members[1].kill()
+        self.assertFalse(left["clean"], left)
+        c.shards_world(members[:1], step, parts)
+        c.end(members[:1])
         self.assert_undisturbed(*members)
 
     def fault(self, member):
@@ -183,6 +191,17 @@ class Alone(unittest.TestCase):
         job = fsdp.join(seed=5)
         with self.assertRaisesRegex(kind, text):
             use(job)
+        job._close()
+
+    def test_what_begins_anew_weighs_samples_like_those_that_come_new(self):
+        job = fsdp.join(seed=5)
+        for _ in job.worlds():
+            state = self.state(job)
+            job._gradients.scale = 3  # as a world before has left it, in half precision
+            for _ in job.steps(sharded.data(), state=state, **sharded.STEPS):
+                self.assertEqual(job._position()["scale"], 0)
+                break
+            break
         job._close()
 
     def test_a_backward_pass_of_the_programs_own(self):
