@@ -197,6 +197,21 @@ func TestAPodOfAGangIsMadeAgainAfterAPassingFault(t *testing.T) {
 	}
 }
 
+// Answers that take long are not waited for again and again: a worker of the controller waits with the gang.
+func TestAPodOfAGangIsNotMadeForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		err := insist(t.Context(), func() error {
+			calls++
+			time.Sleep(10 * time.Second) // a clock of this test's own
+			return &notMade{pod: "p", err: apierrors.NewInternalError(errors.New("failed calling webhook: deadline exceeded"))}
+		})
+		if calls != 2 || err == nil {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+	})
+}
+
 // Three starts in vain bar a gang from ending whole jobs. What the API server did not do is none, and what the user changes begins
 // the count anew.
 func TestWhatCountsAsAStartInVain(t *testing.T) {
