@@ -135,6 +135,9 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.plan.Status.Queue = v1alpha1.QueueStatus{}
 	}
 	if value(p.plan.Status.Workers.Target) == 0 {
+		if p.target() > 0 {
+			p.plan.Status.Checkpoint.Size.VolumeAtMost = nil // it goes with the attempt, also with one that came to nothing
+		}
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionSnapshotsFit)
 		p.plan.Status.Checkpoint.Memory = v1alpha1.MemoryStatus{} // it goes with the workers
