@@ -427,7 +427,7 @@ type TrainingJobStatus struct {
 
 	// retries is how many attempts in a row were lost to the infrastructure, or did not start in the room that
 	// they had been given. It is 0 again once the job
-	// has trained for a minute, is suspended, or is changed. The pause before the next attempt grows with it.
+	// has trained for a minute, is suspended, or has another template, min or gang. The pause before the next attempt grows with it.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +optional

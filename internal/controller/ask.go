@@ -30,6 +30,9 @@ const (
 	// firstAsk to lastAsk are the pauses after answers that did not come.
 	firstAsk = time.Second
 	lastAsk  = 30 * time.Second
+	// A question is given firstAsked, twice that after each that had no answer, up to lastAsked, which is as long as a webhook may take.
+	firstAsked = 4 * time.Second
+	lastAsked  = 30 * time.Second
 	// toldAfter is after how many of them in a row a condition says so.
 	toldAfter = 3
 	// answerLasts is how long what was answered of one job is taken for the answer of another that has a pod like its, and
@@ -46,7 +49,8 @@ type Answer struct {
 	Refusals   int
 	// Pod is what it would make; nil where it does not say, or where a quota is used up.
 	Pod *corev1.Pod
-	// Faults counts the times in a row that there was none, of which Fault is the last and Again when to ask again.
+	// Faults counts the times in a row that there was none, of which Fault is the last. Again is when to ask again, also where it is
+	// others' turn to ask.
 	Faults int
 	Fault  string
 	Again  time.Time
@@ -70,7 +74,7 @@ func (s *State) refusals() int {
 // ask has the API server asked what it would make of the next worker.
 func (p *planner) ask() {
 	answer := &p.Memory.Answer
-	if left := answer.Again.Sub(p.Now); answer.Faults > 0 && left > 0 {
+	if left := answer.Again.Sub(p.Now); left > 0 {
 		p.lookAgain(left)
 		if answer.Faults >= toldAfter {
 			why := "whether the API server takes the pods of this job is not known, so nobody is asked to leave for it: " + answer.Fault
@@ -101,7 +105,12 @@ func (r *Reconciler) ask(ctx context.Context, state *State, pod *corev1.Pod) {
 	name, key := pod.Name, answerKey(pod)
 	var err error
 	if answer.Pod = r.answers.known(key, state.Now); answer.Pod == nil || answer.Refusals > 0 {
-		if err = r.Client.Create(ctx, pod, client.DryRunAll); err == nil {
+		if !r.answers.begin(pod.Namespace, r.questions()) {
+			r.memory.update(state.Job.UID, func(m *Memory) { m.Answer.Again = r.Now().Add(firstAsk) })
+			return
+		}
+		given := min(firstAsked<<min(state.Memory.Answer.Faults, 16), lastAsked)
+		if err = r.question(ctx, pod, given); err == nil {
 			answer.Pod = slimAnswer(pod)
 			r.answers.keep(key, answer.Pod, state.Now)
 		}
@@ -121,11 +130,23 @@ func (r *Reconciler) ask(ctx context.Context, state *State, pod *corev1.Pod) {
 			answer = Answer{}
 		default:
 			pause := min(firstAsk<<min(m.Answer.Faults, 16), lastAsk)
-			answer = Answer{Faults: m.Answer.Faults + 1, Fault: err.Error(), Again: state.Now.Add(pause)}
+			answer = Answer{Faults: m.Answer.Faults + 1, Fault: err.Error(), Again: r.Now().Add(pause)}
 		}
 		m.Answer = answer
 	})
 }
+
+// question has the API server say what it would make of a pod, within a time: a webhook that is silent is not to hold up other jobs.
+// With that the turn of its namespace is over.
+func (r *Reconciler) question(ctx context.Context, pod *corev1.Pod, given time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, given)
+	defer cancel()
+	defer r.answers.end(pod.Namespace)
+	return r.Client.Create(ctx, pod, client.DryRunAll)
+}
+
+// questions is how many may be asked at a time: jobs that train are looked at beside those that queue.
+func (r *Reconciler) questions() int { return max(1, r.concurrent()/4) }
 
 // asksInVain says whether there is a webhook that cannot be asked: it would do more than answer.
 func asksInVain(err error) bool {
@@ -147,6 +168,29 @@ func slimAnswer(pod *corev1.Pod) *corev1.Pod {
 type answers struct {
 	mu   sync.Mutex
 	pods map[string]answered
+	// asked are the namespaces of which a question is open.
+	asked map[string]bool
+}
+
+// begin says whether a question may be asked now, one of a namespace at a time and so many in all: a webhook that does not answer for
+// one namespace leaves others their turn. Who may not ask looks again; who may says when it is done (end).
+func (a *answers) begin(namespace string, most int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.asked[namespace] || len(a.asked) >= most {
+		return false
+	}
+	if a.asked == nil {
+		a.asked = map[string]bool{}
+	}
+	a.asked[namespace] = true
+	return true
+}
+
+func (a *answers) end(namespace string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.asked, namespace)
 }
 
 type answered struct {

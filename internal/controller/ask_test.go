@@ -128,7 +128,7 @@ func TestWhatIsMadeOfAnAnswer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := &askedServer{answer: c.answer}
-			r := &Reconciler{Client: server, Gang: gang.Coscheduling{}}
+			r := &Reconciler{Client: server, Gang: gang.Coscheduling{}, Now: func() time.Time { return now }}
 			ask := func(job *v1alpha1.TrainingJob) Memory {
 				state := asksFirst(job, fleet.Grant{})
 				r.ask(t.Context(), state, newPod(job, settings, 1, 0))

@@ -154,7 +154,7 @@ func (p *planner) giveUp(refusal *Refusal) {
 	p.plan.Status.Workers.Target = ptr.To[int32](0)
 	p.withdrawStart()
 	if refusal.Reason != v1alpha1.ReasonQuotaExceeded {
-		p.plan.Status.Retries = ptr.To(value(p.Job.Status.Retries) + 1) // others may have left for it
+		p.plan.Status.Retries = ptr.To(value(p.plan.Status.Retries) + 1) // others may have left for it
 	}
 	p.refuse(refusal.Reason, refusal.Message)
 }

@@ -29,7 +29,8 @@ func (p *planner) rememberVolume(known *v1alpha1.StateSize) {
 	}
 }
 
-// unboundVolumes forgets the bound of an attempt that is over: the next one may find more room.
+// unboundVolumes forgets the bound of a job that waits for nothing. With an attempt it goes in the plan that ends it: the next one may
+// find more room, and waits on from when it did before.
 func (p *planner) unboundVolumes() {
 	if p.target() == 0 && p.Job.Status.Queue.Since == nil {
 		p.plan.Status.Checkpoint.Size.VolumeAtMost = nil

@@ -67,7 +67,13 @@ func TestVolumesThatFitNowhere(t *testing.T) {
 			if plan = NewPlan(state, settings); value(plan.Status.Checkpoint.Size.VolumeAtMost) != had || value(plan.Status.Workers.Target) == 0 {
 				t.Fatalf("the attempt that begins has %d at most, and %d workers", value(plan.Status.Checkpoint.Size.VolumeAtMost), value(plan.Status.Workers.Target))
 			}
-			state.Job.Status.Queue, state.Grant = v1alpha1.QueueStatus{}, fleet.Grant{}
+			// It comes to nothing, and what the job has waited counts on.
+			state.follow(plan)
+			state.Grant = fleet.Grant{Known: true, Why: "another gang has its room"}
+			if plan = NewPlan(state, settings); value(plan.Status.Workers.Target) != 0 || plan.Status.Queue.Since == nil {
+				t.Fatalf("without room the attempt has %d workers, and waits since %v", value(plan.Status.Workers.Target), plan.Status.Queue.Since)
+			}
+			state.follow(plan)
 			if plan = NewPlan(state, settings); plan.Status.Checkpoint.Size.VolumeAtMost != nil {
 				t.Error("the next attempt has no more than this one")
 			}

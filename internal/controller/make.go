@@ -25,10 +25,12 @@ import (
 // up to lastGrowthPause.
 const growAgain = time.Second
 
-// After a passing fault a pod of a gang is tried makeAgain times more; the pause doubles from firstMakeAgain, so that is for 3.75 s.
+// After a passing fault a pod of a gang is tried makeAgain times more; the pause doubles from firstMakeAgain, which is 3.75 s in all.
+// Answers may take long as well: none is tried again once makeFor has passed.
 const (
 	makeAgain      = 4
 	firstMakeAgain = 250 * time.Millisecond
+	makeFor        = 15 * time.Second
 )
 
 // makePods makes pods that were taken from the planner, each by one call of do, after their group where they have one. What
@@ -58,10 +60,10 @@ func (r *Reconciler) makePods(ctx context.Context, state *State, group *gang.Gro
 // insist does what may fail for a passing fault of the API server until it is done or refused, or has been tried some times: one
 // answer that does not come is not to cost a gang all that was made of it.
 func insist(ctx context.Context, do func() error) error {
-	pause := firstMakeAgain
+	pause, began := firstMakeAgain, time.Now()
 	for times := makeAgain; ; times-- {
 		err := do()
-		if failed := (*notMade)(nil); times == 0 || !errors.As(err, &failed) || isRefusal(failed.err) {
+		if failed := (*notMade)(nil); times == 0 || time.Since(began) >= makeFor || !errors.As(err, &failed) || isRefusal(failed.err) {
 			return err
 		}
 		select {

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -123,6 +125,23 @@ func (m *Memory) remember(plan *Plan) {
 	if used.Growth.Until.After(plan.Elastic.Growth.Until) {
 		m.Elastic.Growth = used.Growth
 	}
+}
+
+// looked remembers what of a job says whether its gang starts, once its status says of which generation that is.
+func (m *Memory) looked(job *v1alpha1.TrainingJob, observed *int64) {
+	if value(observed) == job.Generation && m.GangOf != job.Generation {
+		m.Gang, m.GangOf = gangKey(job), job.Generation
+	}
+}
+
+// gangKey is the same for a job as long as nothing changes of what may keep its gang from starting.
+func gangKey(job *v1alpha1.TrainingJob) [sha256.Size]byte {
+	spec := &job.Spec
+	text, err := json.Marshal([]any{spec.Workers.Template, spec.Workers.Min, spec.Gang})
+	if err != nil {
+		text = []byte(fmt.Sprint("generation ", job.Generation))
+	}
+	return sha256.Sum256(text)
 }
 
 // reported remembers what status.progress was written with.

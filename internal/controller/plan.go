@@ -107,7 +107,7 @@ type planner struct {
 func NewPlan(state *State, settings PodSettings) Plan {
 	p := &planner{State: state, settings: settings}
 	p.plan.Status = *state.Job.Status.DeepCopy()
-	if seen := state.Job.Status.ObservedGeneration; seen != nil && *seen != state.Job.Generation {
+	if p.gangChanged() {
 		p.plan.Status.Retries = nil // what kept it from starting may be mended
 	}
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
@@ -135,6 +135,9 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.plan.Status.Queue = v1alpha1.QueueStatus{}
 	}
 	if value(p.plan.Status.Workers.Target) == 0 {
+		if p.target() > 0 {
+			p.plan.Status.Checkpoint.Size.VolumeAtMost = nil // it goes with the attempt, also with one that came to nothing
+		}
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionSnapshotsFit)
 		p.plan.Status.Checkpoint.Memory = v1alpha1.MemoryStatus{} // it goes with the workers
@@ -155,6 +158,13 @@ func NewPlan(state *State, settings PodSettings) Plan {
 		p.plan.Elastic.Told = state.Memory.Elastic.Told // nobody else was told
 	}
 	return p.plan
+}
+
+// gangChanged says whether the gang is to be made of something else than before, by all that is known. How far the job may grow is
+// nothing of that: scalers change it as they like.
+func (p *planner) gangChanged() bool {
+	seen := p.Job.Status.ObservedGeneration
+	return seen != nil && *seen != p.Job.Generation && (p.Memory.GangOf != *seen || p.Memory.Gang != gangKey(p.Job))
 }
 
 // run starts the job's gang, or looks after it, as long as its deadline is not over.

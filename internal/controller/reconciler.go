@@ -167,6 +167,7 @@ func (r *Reconciler) carryOut(ctx context.Context, state *State, plan *Plan) err
 	r.memory.update(state.Job.UID, func(m *Memory) {
 		m.remember(plan)
 		m.Own.wrote(version, r.Now())
+		m.looked(state.Job, plan.Status.ObservedGeneration)
 		if attempt := value(plan.Status.Attempt); version != "" && attempt != state.attempt() {
 			m.Own.Decided = attempt
 		}

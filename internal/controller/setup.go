@@ -49,10 +49,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		})
 	}
 	ofJob := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.TrainingJob{}, handler.OnlyControllerOwner())
-	concurrent := r.ConcurrentJobs
-	if concurrent == 0 {
-		concurrent = DefaultConcurrentJobs
-	}
 	if err := indexPods(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -64,11 +60,19 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.LimitRange{}, limits(true)).
 		WatchesRawSource(source.Func(r.watchWorlds)).
 		WatchesRawSource(source.Func(r.watchFleet)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: retries()})
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.concurrent(), RateLimiter: retries()})
 	if err := builder.Complete(r); err != nil {
 		return fmt.Errorf("set up the TrainingJob controller: %w", err)
 	}
 	return nil
+}
+
+// concurrent is how many jobs are looked at at a time.
+func (r *Reconciler) concurrent() int {
+	if r.ConcurrentJobs == 0 {
+		return DefaultConcurrentJobs
+	}
+	return r.ConcurrentJobs
 }
 
 // jobHandler has a job looked at when it changes: at once, unless only the rendezvous has written.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"crypto/sha256"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,6 +80,10 @@ type Memory struct {
 	// Refusal is the last batch that the API server refused; nil for none. Lost, the batch is tried once more; an attempt
 	// of which a part was made is found incomplete, and ends by that.
 	Refusal *Refusal
+	// Gang is of what its gang was to be made in generation GangOf, see gangKey. Lost, the next change of the job begins the count of
+	// its starts in vain anew, whatever changes.
+	Gang   [sha256.Size]byte
+	GangOf int64
 	// Answer is what the API server has last said of a worker that it was not to make. Lost, it is asked again.
 	Answer Answer
 	// ReportedAt is when status.progress was last written, with the samples and steps done then, and in

@@ -164,6 +164,39 @@ func TestAGangThatDoesNotStartAvoidsTheNode(t *testing.T) {
 	}
 }
 
+// Who changes how far a job may grow, as scalers do, has mended nothing: what it cost lenders is remembered.
+func TestWhatScalersChangeForgetsNoStartInVain(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*v1alpha1.TrainingJob)
+		want   int32
+	}{
+		{"workers.max", func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Max = ptr.To[int32](7) }, 3},
+		{"priority", func(j *v1alpha1.TrainingJob) { j.Spec.Preemption.Policy = v1alpha1.PreemptionNever }, 3},
+		{"workers.min", func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Min = ptr.To[int32](1) }, 0},
+		{"gang", func(j *v1alpha1.TrainingJob) { j.Spec.Gang.SchedulerName = "other" }, 0},
+		{"template", func(j *v1alpha1.TrainingJob) { j.Spec.Workers.Template.Spec.NodeSelector = map[string]string{"a": "b"} }, 0},
+	} {
+		state := stateOf(jobWith(func(j *v1alpha1.TrainingJob) {
+			j.Status.Retries, j.Status.ObservedGeneration = ptr.To[int32](3), ptr.To[int64](1)
+		}))
+		state.Memory.looked(state.Job, ptr.To[int64](1))
+		c.change(state.Job)
+		state.Job.Generation = 2
+		if got := value(look(state).Status.Retries); got != c.want {
+			t.Errorf("%s: %d retries, want %d", c.name, got, c.want)
+		}
+	}
+	// A refusal after such a change counts from what is left.
+	state := stateOf(jobWith(running, func(j *v1alpha1.TrainingJob) {
+		j.Status.Retries, j.Status.ObservedGeneration, j.Generation = ptr.To[int32](3), ptr.To[int64](1), 2
+	}))
+	state.Memory.Refusal = &Refusal{Reason: v1alpha1.ReasonPodsForbidden, Message: "no", Attempt: 1, Count: 1, Retry: now.Add(time.Minute)}
+	if got := value(look(state).Status.Retries); got != 1 {
+		t.Errorf("%d retries of another template, want 1", got)
+	}
+}
+
 // A passing fault of the API server does not cost a gang what was made of it, and a verdict is asked for once.
 func TestAPodOfAGangIsMadeAgainAfterAPassingFault(t *testing.T) {
 	resource := schema.GroupResource{Resource: "pods"}
@@ -195,6 +228,21 @@ func TestAPodOfAGangIsMadeAgainAfterAPassingFault(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Answers that take long are not waited for again and again: a worker of the controller waits with the gang.
+func TestAPodOfAGangIsNotMadeForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		err := insist(t.Context(), func() error {
+			calls++
+			time.Sleep(10 * time.Second) // a clock of this test's own
+			return &notMade{pod: "p", err: apierrors.NewInternalError(errors.New("failed calling webhook: deadline exceeded"))}
+		})
+		if calls != 2 || err == nil {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+	})
 }
 
 // Three starts in vain bar a gang from ending whole jobs. What the API server did not do is none, and what the user changes begins

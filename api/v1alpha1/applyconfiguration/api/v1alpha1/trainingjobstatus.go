@@ -40,7 +40,7 @@ type TrainingJobStatusApplyConfiguration struct {
 	RetryTime *metav1.Time `json:"retryTime,omitempty"`
 	// retries is how many attempts in a row were lost to the infrastructure, or did not start in the room that
 	// they had been given. It is 0 again once the job
-	// has trained for a minute, is suspended, or is changed. The pause before the next attempt grows with it.
+	// has trained for a minute, is suspended, or has another template, min or gang. The pause before the next attempt grows with it.
 	Retries *int32 `json:"retries,omitempty"`
 	// avoidedNodes are nodes to blame for workers that failed, were lost or did not start, at most 16. Until their time is over the job does
 	// not grow there, and its gang is placed there only where it fits nowhere else. One is forgotten once the job has trained

@@ -1,0 +1,84 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/gang"
+)
+
+// silentServer does not answer before it is given up.
+type silentServer struct {
+	client.Client
+	asked int
+}
+
+func (s *silentServer) Create(ctx context.Context, _ client.Object, _ ...client.CreateOption) error {
+	s.asked++
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A webhook that does not answer holds up neither all that look at jobs, nor one of them for ever.
+func TestQuestionsWithoutAnswersHoldUpFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &silentServer{}
+		r := &Reconciler{Client: server, Gang: gang.Coscheduling{}, Now: time.Now}
+		began, done := time.Now(), make(chan time.Duration)
+		ask := func(namespace, name string) {
+			job := jobWith(func(j *v1alpha1.TrainingJob) { j.Namespace, j.Name, j.UID = namespace, name, types.UID(namespace+name) })
+			state := asksFirst(job, fleet.Grant{})
+			state.Now = time.Now()
+			r.ask(t.Context(), state, newPod(job, settings, 1, 0))
+			answer := r.memory.of(job.UID).Answer
+			if state.Memory = r.memory.of(job.UID); state.answered() || !answer.Again.After(time.Now()) {
+				t.Errorf("%s in %s: %+v", name, namespace, answer)
+			}
+			done <- time.Since(began)
+		}
+		go ask("a", "one")
+		synctest.Wait()
+		go ask("a", "two") // another of its namespace
+		if took := <-done; took != 0 {
+			t.Errorf("the second of a namespace waited for %s", took)
+		}
+		go ask("b", "one")
+		synctest.Wait()
+		go ask("c", "one") // that is one too many
+		if took := <-done; took != 0 {
+			t.Errorf("the third waited for %s", took)
+		}
+		for range 2 {
+			if took := <-done; took != firstAsked {
+				t.Errorf("a question was given %s", took)
+			}
+		}
+		if server.asked != 2 {
+			t.Errorf("%d were asked", server.asked)
+		}
+		go ask("c", "one")
+		if <-done; server.asked != 3 {
+			t.Error("once the others are done nobody asks")
+		}
+	})
+}
+
+// Where it is others' turn, the job comes again without a fault being told.
+func TestAJobAsksWhenItIsItsTurn(t *testing.T) {
+	state := asksFirst(jobWith(), fleet.Grant{Known: true, Why: "waits for 2 places"})
+	state.Memory.Answer = Answer{Again: now.Add(firstAsk)}
+	if plan := look(state); plan.Actions.Ask != nil || plan.After != firstAsk {
+		t.Errorf("asks about %v after %s", plan.Actions.Ask, plan.After)
+	}
+	state.Now = now.Add(firstAsk)
+	if plan := look(state); plan.Actions.Ask == nil {
+		t.Error("does not ask")
+	}
+}
