@@ -255,12 +255,18 @@ test-gpt: ## Train a GPT of a few million parameters, whose world changes at ran
 	@$(GO) run ./hack/images run -- env GPT_HISTORIES=$(GPT_HISTORIES) $(if $(GPT_SEED),GPT_SEED=$(GPT_SEED)) $(if $(GPT_SIZE),GPT_SIZE=$(GPT_SIZE)) \
 		python3 -W ignore -m unittest discover -s /src/python/tests_torch -t /src/python -p test_gpt.py
 
+.PHONY: test-fsdp
+test-fsdp: ## Train a model that fully_shard() cuts, with real agents, in worlds of 3, 2 and 4, and of 2 from the storage: to the bit (as root).
+	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
+	@$(GO) run ./hack/images build pytorch-digits >/dev/null
+	@$(GO) test -tags pytorch ./test/rendezvous -run '^TestModelInShardsWithRealAgents$$' -count=1 -timeout 30m -v | grep -v '^ *=== '
+
 .PHONY: verify-model-long
 verify-model-long: ## Check the model of worlds with its larger bounds too.
 	@hack/verify-model.sh --all
 
 .PHONY: test-long
-test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long test-gpt ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long test-gpt test-fsdp ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

@@ -48,6 +48,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(shardsVariable) != "" {
 		os.Exit(trainInShards())
 	}
+	if setup := os.Getenv(pytorchVariable); setup != "" {
+		os.Exit(enterPyTorch(setup))
+	}
 	os.Exit(runWithCluster(m))
 }
 

@@ -172,21 +172,27 @@ func (w *sharer) kill() {
 // trains waits until the job trains in a world of so many workers, beyond the step that it began with.
 func (s *sharing) trains(workers int32) (round, step uint64) {
 	s.t.Helper()
-	eventually(s.t, "a world trains", func() bool {
-		seen := s.leader.Observe(s.team.key)
-		if seen.Fatal != "" {
-			s.t.Fatal(seen.Fatal)
-		}
-		in := int32(0)
-		for _, member := range seen.Members {
-			if member.InWorld && member.WorkerRank >= 0 {
-				in++
-			}
-		}
-		round, step = seen.Round, seen.Progress.Step
-		return seen.Phase == rendezvous.PhaseTraining && in == workers && step > 10 && !seen.Untold
+	eventually(s.t, "a world trains", func() (does bool) {
+		round, step, does = s.training(workers)
+		return does
 	})
 	return round, step
+}
+
+// training says whether the job trains so now, and where it is.
+func (s *sharing) training(workers int32) (round, step uint64, does bool) {
+	s.t.Helper()
+	seen := s.leader.Observe(s.team.key)
+	if seen.Fatal != "" {
+		s.t.Fatal(seen.Fatal)
+	}
+	in := int32(0)
+	for _, member := range seen.Members {
+		if member.InWorld && member.WorkerRank >= 0 {
+			in++
+		}
+	}
+	return seen.Round, seen.Progress.Step, seen.Phase == rendezvous.PhaseTraining && in == workers && seen.Progress.Step > 10 && !seen.Untold
 }
 
 // held are the parts that a worker's memory has, and how many bytes all of its files have.

@@ -23,8 +23,10 @@ const EnterArg = "chroot-enter"
 // Bind makes a file or directory of this machine visible inside the root, read-only.
 type Bind struct {
 	Source string
-	// Target is the path inside; it must exist in the root.
+	// Target is the path inside; it must exist in the root. A folder over /tmp takes the place of the fresh one.
 	Target string
+	// Writable has the command write there, as far as its user may.
+	Writable bool
 }
 
 // Setup says how the command sees the machine.
@@ -102,8 +104,13 @@ func mountAll(setup Setup) error {
 	if err := unix.Mount("/dev", inside("/dev"), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("mount /dev: %w", err)
 	}
+	if !setup.Writable {
+		if err := unix.Mount("tmpfs", inside("/tmp"), "tmpfs", 0, "mode=1777"); err != nil {
+			return fmt.Errorf("mount /tmp: %w", err)
+		}
+	}
 	for _, b := range setup.Binds {
-		if err := bindReadOnly(b.Source, inside(b.Target)); err != nil {
+		if err := bind(b, inside(b.Target)); err != nil {
 			return err
 		}
 	}
@@ -113,20 +120,20 @@ func mountAll(setup Setup) error {
 	if setup.Writable {
 		return nil
 	}
-	if err := unix.Mount("tmpfs", inside("/tmp"), "tmpfs", 0, "mode=1777"); err != nil {
-		return fmt.Errorf("mount /tmp: %w", err)
-	}
 	if err := unix.Mount("", setup.Root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("make %s read-only: %w", setup.Root, err)
 	}
 	return nil
 }
 
-// bindReadOnly leaves out what is mounted below source: holding it would keep its owner from
+// bind leaves out what is mounted below the source: holding it would keep its owner from
 // unmounting it.
-func bindReadOnly(source, target string) error {
-	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount %s on %s: %w", source, target, err)
+func bind(b Bind, target string) error {
+	if err := unix.Mount(b.Source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", b.Source, target, err)
+	}
+	if b.Writable {
+		return nil
 	}
 	if err := unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("make %s read-only: %w", target, err)
