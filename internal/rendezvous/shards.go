@@ -190,7 +190,11 @@ func (m *Machine) letLeaversGo() {
 // watchLeavers lets them go when the copies do not come, and earlier those who will be killed.
 func (m *Machine) watchLeavers(now time.Time) {
 	w := m.world
-	if w.letsGo || !m.sharded() || !m.hasBegun() {
+	if w.letsGo || !m.sharded() {
+		return
+	}
+	m.watchLongGone(now)
+	if !m.hasBegun() {
 		return
 	}
 	if w.begunAt.IsZero() {
@@ -215,6 +219,25 @@ func (m *Machine) detains(mem *member) bool {
 
 // detainsAnybody says whether somebody who leaves is kept so.
 func (m *Machine) detainsAnybody() bool {
+// watchLongGone lets those go who left some worlds ago, and hold nothing of the state that the next one would go back to, nor of the newest: another
+// world may come before the copies of each are there.
+func (m *Machine) watchLongGone(now time.Time) {
+	for uid, mem := range m.members {
+		switch {
+		case m.world.ranks.rank(uid) >= 0 || !mem.leaving():
+			mem.outAt = time.Time{}
+		case mem.outAt.IsZero():
+			mem.outAt = now
+		case !mem.mustGo && !now.Before(mem.outAt.Add(copyTimeout)):
+			best, ok := m.best()
+			newest, _ := m.newestSnapshot() // of that copies may be made yet
+			if ok && !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return sameState(s, best) || sameState(s, newest) }) {
+				mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
+			}
+		}
+	}
+}
+
 	if m.world.letsGo || !m.sharded() {
 		return false
 	}
