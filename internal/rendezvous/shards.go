@@ -2,6 +2,8 @@ package rendezvous
 
 import (
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/share"
@@ -141,7 +143,8 @@ func (m *Machine) hearUncopied(c *copying) bool {
 			continue
 		}
 		if said := mem.report.Uncopied; said.Why != "" && said.Round == c.Round && said.Step == c.Step {
-			c.failed[uid], mem.copyless, news = true, true, true
+			c.failed[uid], news = true, true
+			mem.copyless = mem.copyless || isFull(said.Why)
 			m.note(notedDoubted, "%s cannot get copies of the shards of step %d: %s", mem.want.Name, c.Step, brief(said.Why))
 		}
 	}
@@ -149,6 +152,11 @@ func (m *Machine) hearUncopied(c *copying) bool {
 }
 
 // noteCopied notes who has made the copies that it was to make, and who has not.
+// isFull says whether an error says that there is no room: that will be so of the next state as well. Other causes pass.
+func isFull(why string) bool {
+	return strings.Contains(why, syscall.ENOSPC.Error()) || strings.Contains(why, syscall.EDQUOT.Error())
+}
+
 func (m *Machine) noteCopied(c *copying, at *state) {
 	for uid, parts := range c.orders {
 		mem := m.members[uid]
@@ -277,7 +285,7 @@ func (m *Machine) order(c *copying, at *state) {
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
 			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
-			failed = append(failed, mem.copyless)
+			failed = append(failed, mem.copyless || c.failed[mem.want.UID])
 		}
 	}
 	before := c.orders
