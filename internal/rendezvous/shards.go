@@ -126,9 +126,10 @@ func (m *Machine) copyShards(now time.Time) {
 	m.letLeaversGo()
 }
 
-// hearCopies has somebody look at once when a member says that it cannot get its copies, or why not.
+// hearCopies has somebody look at once when a member says that it cannot get its copies, or that it can: the cause may be in other words each
+// time, as those of a connection are.
 func (m *Machine) hearCopies(before, now Uncopied) {
-	if before != now {
+	if before.Round != now.Round || before.Step != now.Step || (before.Why == "") != (now.Why == "") {
 		m.look = true
 	}
 }
@@ -151,12 +152,12 @@ func (m *Machine) hearUncopied(c *copying) bool {
 	return news
 }
 
-// noteCopied notes who has made the copies that it was to make, and who has not.
 // isFull says whether an error says that there is no room: that will be so of the next state as well. Other causes pass.
 func isFull(why string) bool {
 	return strings.Contains(why, syscall.ENOSPC.Error()) || strings.Contains(why, syscall.EDQUOT.Error())
 }
 
+// noteCopied notes who has made the copies that it was to make, and who has not.
 func (m *Machine) noteCopied(c *copying, at *state) {
 	for uid, parts := range c.orders {
 		mem := m.members[uid]
@@ -218,15 +219,6 @@ func (m *Machine) watchLeavers(now time.Time) {
 	}
 }
 
-// detains says whether a member that leaves, and is in the world no more, is kept for what it holds of a state in shards: those who
-// stay have what they load of it and no more, so that each of them would take some of it along.
-func (m *Machine) detains(mem *member) bool {
-	return !m.world.letsGo && !m.world.finishing && m.sharded() && !mem.mustGo && mem.want.Lost == "" && !m.isLost(mem) &&
-		m.serving(mem) && len(mem.report.Snapshots) > 0
-}
-
-// detainsAnybody says whether somebody who leaves is kept so.
-func (m *Machine) detainsAnybody() bool {
 // watchLongGone lets those go who left some worlds ago, and hold nothing of the state that the next one would go back to, nor of the newest: another
 // world may come before the copies of each are there.
 func (m *Machine) watchLongGone(now time.Time) {
@@ -246,6 +238,15 @@ func (m *Machine) watchLongGone(now time.Time) {
 	}
 }
 
+// detains says whether a member that leaves, and is in the world no more, is kept for what it holds of a state in shards: those who
+// stay have what they load of it and no more, so that each of them would take some of it along.
+func (m *Machine) detains(mem *member) bool {
+	return !m.world.letsGo && !m.world.finishing && m.sharded() && !mem.mustGo && mem.want.Lost == "" && !m.isLost(mem) &&
+		m.serving(mem) && len(mem.report.Snapshots) > 0
+}
+
+// detainsAnybody says whether somebody who leaves is kept so.
+func (m *Machine) detainsAnybody() bool {
 	if m.world.letsGo || !m.sharded() {
 		return false
 	}
