@@ -54,8 +54,10 @@ type member struct {
 	entered, stale uint64
 	// spent is true when its program has failed that may fail no more: its agent is to end.
 	spent bool
-	// mustGo is true when it is about to be killed: it is not kept for what it holds.
+	// mustGo is true when it is about to be killed, or holds nothing that is needed: it is not kept for what it holds. outAt is when it
+	// was seen to be out of the world, where it leaves and the state is in shards.
 	mustGo bool
+	outAt  time.Time
 	// copyless is true when it has not made the copies that it was to make, of the last state of which it was to make some.
 	copyless bool
 	// lostIn is the last world that it was lost in; gone is true once it is in the list of losses

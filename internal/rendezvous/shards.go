@@ -2,6 +2,8 @@ package rendezvous
 
 import (
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/share"
@@ -124,9 +126,10 @@ func (m *Machine) copyShards(now time.Time) {
 	m.letLeaversGo()
 }
 
-// hearCopies has somebody look at once when a member says that it cannot get its copies, or why not.
+// hearCopies has somebody look at once when a member says that it cannot get its copies, or that it can: the cause may be in other words each
+// time, as those of a connection are.
 func (m *Machine) hearCopies(before, now Uncopied) {
-	if before != now {
+	if before.Round != now.Round || before.Step != now.Step || (before.Why == "") != (now.Why == "") {
 		m.look = true
 	}
 }
@@ -141,11 +144,17 @@ func (m *Machine) hearUncopied(c *copying) bool {
 			continue
 		}
 		if said := mem.report.Uncopied; said.Why != "" && said.Round == c.Round && said.Step == c.Step {
-			c.failed[uid], mem.copyless, news = true, true, true
+			c.failed[uid], news = true, true
+			mem.copyless = mem.copyless || isFull(said.Why)
 			m.note(notedDoubted, "%s cannot get copies of the shards of step %d: %s", mem.want.Name, c.Step, brief(said.Why))
 		}
 	}
 	return news
+}
+
+// isFull says whether an error says that there is no room: that will be so of the next state as well. Other causes pass.
+func isFull(why string) bool {
+	return strings.Contains(why, syscall.ENOSPC.Error()) || strings.Contains(why, syscall.EDQUOT.Error())
 }
 
 // noteCopied notes who has made the copies that it was to make, and who has not.
@@ -190,7 +199,11 @@ func (m *Machine) letLeaversGo() {
 // watchLeavers lets them go when the copies do not come, and earlier those who will be killed.
 func (m *Machine) watchLeavers(now time.Time) {
 	w := m.world
-	if w.letsGo || !m.sharded() || !m.hasBegun() {
+	if w.letsGo || !m.sharded() {
+		return
+	}
+	m.watchLongGone(now)
+	if !m.hasBegun() {
 		return
 	}
 	if w.begunAt.IsZero() {
@@ -202,6 +215,25 @@ func (m *Machine) watchLeavers(now time.Time) {
 	for uid, mem := range m.members {
 		if by := mem.want.LeaveBy; w.ranks.rank(uid) < 0 && !mem.mustGo && !by.IsZero() && !now.Before(by.Add(-leaveMargin)) {
 			mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
+		}
+	}
+}
+
+// watchLongGone lets those go who left some worlds ago, and hold nothing of the state that the next one would go back to, nor of the newest: another
+// world may come before the copies of each are there.
+func (m *Machine) watchLongGone(now time.Time) {
+	for uid, mem := range m.members {
+		switch {
+		case m.world.ranks.rank(uid) >= 0 || !mem.leaving():
+			mem.outAt = time.Time{}
+		case mem.outAt.IsZero():
+			mem.outAt = now
+		case !mem.mustGo && !now.Before(mem.outAt.Add(copyTimeout)):
+			best, ok := m.best()
+			newest, _ := m.newestSnapshot() // of that copies may be made yet
+			if ok && !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return sameState(s, best) || sameState(s, newest) }) {
+				mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
+			}
 		}
 	}
 }
@@ -254,7 +286,7 @@ func (m *Machine) order(c *copying, at *state) {
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
 			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
-			failed = append(failed, mem.copyless)
+			failed = append(failed, mem.copyless || c.failed[mem.want.UID])
 		}
 	}
 	before := c.orders

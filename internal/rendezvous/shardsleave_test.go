@@ -179,3 +179,22 @@ func TestTheNextChangeWaitsForCopies(t *testing.T) {
 		})
 	}
 }
+
+// Who has left stays for what it holds of the state that is relied on, or of the newest, and not for what it holds of an older one, however
+// many worlds are made meanwhile.
+func TestWhoLeftLongAgoIsLetGo(t *testing.T) {
+	f, l, _ := shrunk(t)
+	m := l.machine
+	m.watchLeavers(f.now)
+	mem := m.members["p03"]
+	mem.report.Snapshots = []Snapshot{{Round: 1, Step: 2, Part: mem.report.Snapshots[0].Part}}
+	m.tally = tally{}
+	if releasedOf(l, "p03") || releasedOf(l, "p04") {
+		t.Fatal("they are let go at once")
+	}
+	m.world.begunAt = f.now.Add(copyTimeout / 2) // another world since
+	m.watchLeavers(f.now.Add(copyTimeout))
+	if !releasedOf(l, "p03") || releasedOf(l, "p04") {
+		t.Errorf("let go are p03 %t and p04 %t", releasedOf(l, "p03"), releasedOf(l, "p04"))
+	}
+}

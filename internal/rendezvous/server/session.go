@@ -80,19 +80,29 @@ func newSession(uid string, job *job, send func(*rendezvousv1.Directive) error, 
 // job's: so none begins once it has left.
 func (s *session) publish() {
 	if s.due.Add(1) == 1 {
-		s.senders.Go(func() {
-			turn := s.job.turn()
-			defer turn.end()
-			s.write(turn)
-		})
+		s.senders.Go(s.writeInTurn)
 	}
 }
 
-// answer sends the current directive, unless somebody sends already and will see to it.
-func (s *session) answer(turn *turn) {
-	if s.due.Add(1) == 1 {
-		s.write(turn)
+// answer sends the current directive, unless somebody sends already and will see to it. Where it has to wait for a turn, that is behind
+// the next reports.
+func (s *session) answer() {
+	if s.due.Add(1) != 1 {
+		return
 	}
+	turn, free := s.job.freeTurn()
+	if !free {
+		s.senders.Go(s.writeInTurn)
+		return
+	}
+	defer turn.end()
+	s.write(turn)
+}
+
+func (s *session) writeInTurn() {
+	turn := s.job.turn()
+	defer turn.end()
+	s.write(turn)
 }
 
 // converse serves one agent.
@@ -357,14 +367,12 @@ func (s *session) read(ctx context.Context, idle time.Duration, hasty func()) er
 	}
 }
 
-// reply takes a report and answers it.
+// reply takes a report and answers it. It waits for no turn: who is not heard counts as silent.
 func (s *session) reply(message *rendezvousv1.Report) *rendezvous.Refusal {
-	turn := s.job.turn()
-	defer turn.end()
 	if refused := s.take(message); refused != nil {
 		return refused
 	}
-	s.answer(turn)
+	s.answer()
 	return nil
 }
 

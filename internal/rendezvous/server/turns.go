@@ -47,3 +47,16 @@ func (j *job) turn() *turn {
 	}
 	return j.turns.take()
 }
+
+// freeTurn is turn where none is waited for: false when there is none.
+func (j *job) freeTurn() (*turn, bool) {
+	if !j.large.Load() {
+		return nil, true
+	}
+	select {
+	case j.turns <- struct{}{}:
+		return &turn{of: j.turns}, true
+	default:
+		return nil, false
+	}
+}

@@ -63,3 +63,40 @@ func TestWhoDoesNotReadKeepsNoTurn(t *testing.T) {
 		s.senders.Wait()
 	}
 }
+
+// Reports are heard while others have all the turns, as agents that do not read do one after another; the answers come once there is one.
+func TestReportsWaitForNoTurn(t *testing.T) {
+	c := newThrong(t, smallJob+1)
+	for _, s := range c.sessions {
+		s.senders.Wait()
+	}
+	var sent atomic.Int64
+	send := func(int) { sent.Add(1) }
+	c.sending.Store(&send)
+	var taken []*turn
+	for range cap(c.job.turns) {
+		taken = append(taken, c.job.turn())
+	}
+	for range 2 {
+		for i := range c.sessions {
+			c.beat(t, i)
+		}
+	}
+	for i, s := range c.sessions {
+		if got := s.sequence.Load(); got != c.reports[i].Sequence {
+			t.Fatalf("report %d of %s is heard last, of %d", got, s.uid, c.reports[i].Sequence)
+		}
+	}
+	if n := sent.Load(); n > 0 {
+		t.Errorf("%d are answered out of turn", n)
+	}
+	for _, turn := range taken {
+		turn.end()
+	}
+	for _, s := range c.sessions {
+		s.senders.Wait()
+	}
+	if n := sent.Load(); n < int64(len(c.sessions)) {
+		t.Errorf("%d of %d members are answered", n, len(c.sessions))
+	}
+}
