@@ -42,6 +42,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _KEY = re.compile(r"(?P<kind>[drs])(?P<number>\d{1,5})\.(?P<of>\d{1,5})\.[0-9a-f]{16}")
 _WHOLE = "state"
 _POSITION = "concertina.position"
+_ALTERED = "{} is not what its name says: the checkpoint was altered, or copied in part"
 
 
 def export(checkpoint: str | os.PathLike, out: str | os.PathLike) -> None:
@@ -198,7 +199,8 @@ def _check_shards(path: str, cut: Cut, shards: Mapping[int, Source]) -> None:
 
 
 class _Part:
-    """A part of a checkpoint, in pieces. Each is checked when it is read."""
+    """A part of a checkpoint, in pieces. Each is checked when something of it is read for the first time. None is kept in memory: a value
+    in shards has bytes in a piece of each, and nobody writes to a checkpoint that is whole."""
 
     def __init__(self, folder: str, described: Mapping):
         self._folder, self._pieces, self.size = folder, [], 0
@@ -210,27 +212,28 @@ class _Part:
             self.size += size
         if self.size != described["bytes"]:
             raise SnapshotError(f"the manifest in {folder} has {self.size} of the {described['bytes']} bytes of a part")
-        self._last: tuple[str, bytes] = "", b""
+        self._checked: set[str] = set()
 
     def read(self, memory: memoryview, at: int) -> None:
         """Fills memory with what is at an offset."""
         for begin, size, name in self._pieces:
             if memory and begin <= at < begin + size:
-                here = memoryview(self._piece(name, size))[at - begin :][: len(memory)]
-                memory[: len(here)] = here
+                here = memory[: begin + size - at]
+                self._read(here, name, size, at - begin)
                 memory, at = memory[len(here) :], at + len(here)
         if memory:
             raise SnapshotError(f"a part of the checkpoint in {self._folder} ends early")
 
-    def _piece(self, name: str, size: int) -> bytes:
-        if self._last[0] != name:
-            path = os.path.join(self._folder, "data", name)
-            with open(path, "rb") as file:
-                data = file.read(size + 1)
-            if len(data) != size or hashlib.sha256(data).hexdigest() != name:
-                raise SnapshotError(f"{path} is not what its name says: the checkpoint was altered, or copied in part")
-            self._last = name, data
-        return self._last[1]
+    def _read(self, memory: memoryview, name: str, size: int, at: int) -> None:
+        path = os.path.join(self._folder, "data", name)
+        with open(path, "rb") as file:
+            if name not in self._checked:
+                if os.fstat(file.fileno()).st_size != size or hashlib.file_digest(file, "sha256").hexdigest() != name:
+                    raise SnapshotError(_ALTERED.format(path))
+                self._checked.add(name)
+            file.seek(at)
+            if file.readinto(memory) != len(memory):
+                raise SnapshotError(_ALTERED.format(path))
 
 
 class _Joined:

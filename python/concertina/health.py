@@ -26,7 +26,8 @@ CHECK_FIRST = "CONCERTINA_CHECK_DEVICE"
 """In the environment of a program that was started anew after an end of which nobody knows whether its device was the cause."""
 
 PASSED_ON = "CONCERTINA_EXIT_CODE_PASSED_ON"
-"""In the environment of a program whose torchrun ends with its exit code if that says that a device is broken."""
+"""In the environment of a program whose torchrun ends with its exit code if that says that a device is broken, and of all that it
+starts: it has the launch() of that torchrun's processes. Those of another launcher beneath have another one."""
 
 _OF_DEVICES = re.compile(
     r"CUDA error|CUDA failure|CUDA driver error|CUDA_ERROR_|Triton Error \[CUDA\]|CUDNN_STATUS_EXECUTION_FAILED|cudaGetDeviceCount"
@@ -219,11 +220,22 @@ def leave(error: str, why: str, gpu: str) -> None:
     os._exit(EXIT_DEVICE)
 
 
+def launch(run: str, address: str, port: str) -> str:
+    """What tells processes of one torchrun and one world from others. The run's name does not: it is the same for all that were given none."""
+    return f"{run} {address} {port}"
+
+
+def _passed_on() -> bool:
+    """Whether this program's own exit code gets anywhere."""
+    run, address, port = (os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"))
+    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get(PASSED_ON) == launch(run, address, port)
+
+
 def _can_look() -> bool:
     """Whether this program has a PyTorch that computes on GPUs, and one to look at, and whether its exit code gets anywhere:
     torchrun has one for everything, unless its rendezvous is ours."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.version.cuda or "TORCHELASTIC_RUN_ID" in os.environ and PASSED_ON not in os.environ:
+    if torch is None or not torch.version.cuda or not _passed_on():
         return False
     with contextlib.suppress(Exception):
         return torch.cuda.is_initialized() or torch.cuda.device_count() > 0

@@ -60,7 +60,6 @@ class Handler(RendezvousHandler):
         self._run_id = parameters.run_id
         self._agent = _Agent(path)
         self._store: TCPStore | None = None
-        os.environ[health.PASSED_ON] = "1"  # to the processes
 
     def get_backend(self) -> str:
         """The name of this rendezvous."""
@@ -85,6 +84,7 @@ class Handler(RendezvousHandler):
         world = self._agent.next_world()
         os.environ["CONCERTINA_ROUND"] = str(world["round"])
         address, port, rank = world["masterAddress"], world["masterPort"], world["workerRank"]
+        os.environ[health.PASSED_ON] = health.launch(self._run_id, address, str(port))  # to the processes
         self._store = TCPStore(
             address, port, is_master=rank == 0, wait_for_workers=False, timeout=_STORE_TIMEOUT, use_libuv=False  # which some builds lack
         )

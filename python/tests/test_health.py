@@ -218,6 +218,7 @@ class Programs(Case):
             return program.returncode, program.stderr, agent.received()
 
     def test_whose_fault_it_is(self):
+        launch = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "node-3", "MASTER_PORT": "29500"}
         for error, settings, want in [
             (ECC, {"gpu": ECC}, health.EXIT_DEVICE),
             (ECC, {}, health.EXIT_DEVICE),  # no program causes that
@@ -230,7 +231,11 @@ class Programs(Case):
             (ASSERT, {"equal": False, "FAKE_FREE": "1000000000"}, 1),
             (ASSERT, {"gpu": LAUNCH, "FAKE_COUNT": "0"}, 1),
             (ASSERT, {"gpu": LAUNCH, "TORCHELASTIC_RUN_ID": "none"}, 1),
-            (ASSERT, {"gpu": LAUNCH, "TORCHELASTIC_RUN_ID": "none", health.PASSED_ON: "1"}, health.EXIT_DEVICE),
+            (ASSERT, {"gpu": LAUNCH, health.PASSED_ON: "none node-3 29500"} | launch, health.EXIT_DEVICE),
+            # One of a launcher that a program beneath ours has started.
+            (ASSERT, {"gpu": LAUNCH, health.PASSED_ON: "none node-3 29500"} | launch | {"MASTER_ADDR": "127.0.0.1"}, 1),
+            (ASSERT, {"gpu": LAUNCH, health.PASSED_ON: "none node-3 29500"} | launch | {"MASTER_PORT": "29501"}, 1),
+            (ASSERT, {"gpu": LAUNCH, health.PASSED_ON: "none node-3 29500"} | launch | {"TORCHELASTIC_RUN_ID": "sweep"}, 1),
             (ASSERT, {"gpu": "CUDA error: out of memory"}, 1),
             (ASSERT, {"gpu": ECC, "FAKE_CPU": ""}, 1),
             ("CUDA error: out of memory", {"gpu": ECC}, 1),

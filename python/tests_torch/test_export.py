@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import tempfile
+import tracemalloc
 import unittest
+from unittest import mock
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -18,6 +20,7 @@ from concertina.export import export, main
 from concertina.shards import Rank, Table, chunk
 from concertina.snapshot import Image
 from concertina.tensors import TensorCodec, memory_of
+from tests_torch import checkpoint
 from tests_torch.checkpoint import store
 
 
@@ -194,6 +197,16 @@ class Exported(unittest.TestCase):
         opt.load_state_dict({"state": {}} | got["opt"])
         self.assertEqual(got, {"opt": {"param_groups": opt.state_dict()["param_groups"]}, "a": [1], "a.0": 2, "b.c": 3, "d": {"e": 4},
                                "d.f": torch.ones(1), "concertina.position": {"step": 7}})  # fmt: skip
+
+    def test_memory_does_not_grow_with_the_shards(self):
+        self.state = {"net": {str(i): torch.randn(32, 8 << 10) for i in range(32)}}
+        with mock.patch.object(checkpoint, "PIECE", 1 << 20):
+            store(self.checkpoint, self.shards(ranks=32, rows=32))
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        export(self.checkpoint, self.out)
+        self.assertLess(tracemalloc.get_traced_memory()[1], 16 << 20, "32 shards of 1 MiB, and values of as much")
+        torch.testing.assert_close(self.read()["net"], self.state["net"], rtol=0, atol=0)
 
     def test_a_piece_that_was_altered(self):
         store(self.checkpoint, self.whole(), version=1)

@@ -41,7 +41,8 @@ class ExitCodes(unittest.TestCase):
                 program.write_text(
                     f"import os, time\n"
                     f"if os.environ['RANK'] == '0': time.sleep(600)\n"
-                    f"os._exit({code} if os.environ['CONCERTINA_EXIT_CODE_PASSED_ON'] else 2)\n"
+                    f"launch = [os.environ[name] for name in ('TORCHELASTIC_RUN_ID', 'MASTER_ADDR', 'MASTER_PORT')]\n"
+                    f"os._exit({code} if os.environ['CONCERTINA_EXIT_CODE_PASSED_ON'].split() == launch else 2)\n"
                 )
                 node = Uninstalled(job, 0, 1, 0, program=program, options=("--nproc-per-node=2",))
                 node.hear("hello")
