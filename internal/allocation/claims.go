@@ -38,7 +38,7 @@ func (p *planner) setClaimsAside() {
 // heedFor has a gang leave such pods what is theirs that are as important, or more so. Who takes nothing from others leaves it to all;
 // the gangs behind it do not for that.
 func (p *planner) heedFor(in *Job) {
-	if in.Preempts {
+	if in.Preempts || in.Unasked {
 		p.heed(in.Priority)
 	} else {
 		p.heed(math.MinInt32)

@@ -7,12 +7,15 @@ func TestWhoWaitsForTheScheduler(t *testing.T) {
 	for name, c := range map[string]struct {
 		claim, gang int32
 		never       bool
+		unasked     bool
 		starts      bool
 	}{
-		"less important": {0, 10, false, true},
-		"as important":   {10, 10, false, false},
-		"more important": {20, 10, false, false},
-		"less important, but to one that takes nothing": {0, 10, true, false},
+		"less important": {0, 10, false, false, true},
+		"as important":   {10, 10, false, false, false},
+		"more important": {20, 10, false, false, false},
+		"less important, but to one that takes nothing":     {0, 10, true, false, false},
+		"less important, but to one that takes nothing yet": {0, 10, true, true, true},
+		"as important as one that takes nothing yet":        {10, 10, true, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := newCluster().withNodes(1, 2)
@@ -21,7 +24,7 @@ func TestWhoWaitsForTheScheduler(t *testing.T) {
 			for i, amount := range n.Claims[0].Request {
 				n.Free[i] -= amount
 			}
-			gang := cluster.queued("gang", 2, 2, priority(c.gang), func(j *Job) { j.Preempts = !c.never })
+			gang := cluster.queued("gang", 2, 2, priority(c.gang), func(j *Job) { j.Preempts, j.Unasked = !c.never, c.unasked })
 			if got := NewPlan(cluster).of(gang); got.Start != c.starts {
 				t.Errorf("it starts: %v, %v", got.Start, got.Why)
 			}

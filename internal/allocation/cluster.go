@@ -200,6 +200,9 @@ type Job struct {
 	Priority  int32
 	// Preempts is false when the job's PriorityClass says preemptionPolicy Never: it takes nothing.
 	Preempts bool
+	// Unasked is true where it takes nothing only because the API server was not asked about its pods so far: pods of others that are
+	// less important have no claim to what is free before it.
+	Unasked bool
 	// Submitted orders jobs of one priority; it is kept through eviction and resumption. Queued is when it
 	// began to wait for its gang to start, zero if it does not.
 	Submitted, Queued time.Time

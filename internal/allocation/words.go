@@ -284,6 +284,8 @@ func (p *planner) waitsFor(id JobID) Why {
 		return Why{RuleGangsFirst, "Reclaiming", b.String()}
 	case w.verdict == waiting:
 		return Why{RuleLeavingRoom, "RoomIsEnding", b.String()}
+	case in.Unasked:
+		b.WriteString("; nobody leaves for it before the API server was asked about its pods")
 	case !in.Preempts:
 		b.WriteString("; its priority class takes nothing from others")
 	default:

@@ -100,8 +100,8 @@ func TestNobodyLeavesForAJobThatWasNotAskedAbout(t *testing.T) {
 		cluster := FromObjects(Objects{Jobs: []*v1alpha1.TrainingJob{job}}, optionsOf(func(o *Options) { o.AsksFirst = asksFirst }))
 		preempts := func(what string, want bool) {
 			t.Helper()
-			if got := seenJob(t, cluster).Preempts; got != want {
-				t.Errorf("asks first %v, %s: preempts %v", asksFirst, what, got)
+			if got := seenJob(t, cluster); got.Preempts != want || got.Unasked == want {
+				t.Errorf("asks first %v, %s: preempts %v, not asked about %v", asksFirst, what, got.Preempts, got.Unasked)
 			}
 		}
 		preempts("nobody has looked at it", !asksFirst)

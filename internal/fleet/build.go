@@ -46,7 +46,7 @@ func (c *Cluster) build(j *job) {
 	}
 	one.Stage, b.retry = c.stageOf(j, len(workers))
 	if c.options.AsksFirst && j.facts.Asked != object.Generation && len(workers) == 0 && !wasAskedAbout(object) {
-		one.Preempts = false // nobody leaves for pods that may be refused, and of which nobody knows what they will ask for
+		one.Preempts, one.Unasked = false, one.Preempts // nobody leaves for pods that may be refused, and of which nobody knows what they will ask for
 	}
 	if one.Stage == allocation.Queued {
 		one.Queued = queuedSince(object)
