@@ -117,8 +117,11 @@ func (m *Metrics) written(state *State, plan *Plan) {
 	m.mu.Unlock()
 	if value(old.Workers.Target) == 0 && value(next.Workers.Target) > 0 {
 		var waited time.Duration
-		if old.Queue.Since != nil {
-			waited = state.Now.Sub(old.Queue.Since.Time)
+		if since := old.Queue.Since; since != nil {
+			waited = state.Now.Sub(since.Time)
+			if retry := old.RetryTime; retry != nil && retry.After(since.Time) {
+				waited = state.Now.Sub(retry.Time) // an attempt before was made for what it waited until then
+			}
 		}
 		m.queueWait.WithLabelValues(job.Namespace).Observe(max(0, waited).Seconds())
 	}
