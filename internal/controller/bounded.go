@@ -54,11 +54,16 @@ func (p *planner) fallsBack() int64 {
 	return had
 }
 
-// boundVolumes has the workers of a gang that has waited in vain be made with such volumes as those before it had.
-func (p *planner) boundVolumes(since time.Time) {
+// boundVolumes has the workers of a gang for which there has been no place all the time be made with such volumes as those before it had.
+func (p *planner) boundVolumes() {
+	since := &p.plan.NoPlaceSince
 	had := p.fallsBack()
 	if had == 0 {
+		*since = time.Time{}
 		return
+	}
+	if since.IsZero() || since.After(p.Now) { // the clock may have been set back
+		*since = p.Now
 	}
 	if left := since.Add(boundAfter).Sub(p.Now); left > 0 {
 		p.lookAgain(left)

@@ -19,16 +19,17 @@ func TestVolumesThatFitNowhere(t *testing.T) {
 		change func(*State)
 		bound  bool
 	}{
-		"no node is large enough":   {func(*State) {}, true},
-		"larger than the cluster":   {func(s *State) { s.Grant.Reason = "LargerThanCluster" }, true},
-		"others have the room":      {func(s *State) { s.Grant.Reason = "NoRoom" }, false},
-		"it has hardly waited":      {func(s *State) { s.Job.Status.Queue.Since = ptr.To(metav1.NewTime(now.Add(-time.Minute))) }, false},
-		"the user has chosen":       {func(s *State) { s.Job.Spec.Checkpoint.Memory = "8Gi" }, false},
-		"nobody has trained":        {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = nil }, false},
-		"as large as before":        {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = ptr.To[int64](3264 * mib) }, false},
-		"larger before":             {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = ptr.To[int64](8 * gib) }, false},
-		"what no operator writes":   {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = ptr.To[int64](-1) }, false},
-		"a storage without a state": {func(s *State) { withStorage(s.Job); s.Job.Spec.Checkpoint.Memory = "auto" }, true},
+		"no node is large enough":    {func(*State) {}, true},
+		"larger than the cluster":    {func(s *State) { s.Grant.Reason = "LargerThanCluster" }, true},
+		"others have the room":       {func(s *State) { s.Grant.Reason = "NoRoom" }, false},
+		"it has hardly had no place": {func(s *State) { s.Memory.NoPlaceSince = now.Add(-time.Minute) }, false},
+		"it had a place until now":   {func(s *State) { s.Memory.NoPlaceSince = time.Time{} }, false},
+		"the user has chosen":        {func(s *State) { s.Job.Spec.Checkpoint.Memory = "8Gi" }, false},
+		"nobody has trained":         {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = nil }, false},
+		"as large as before":         {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = ptr.To[int64](3264 * mib) }, false},
+		"larger before":              {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = ptr.To[int64](8 * gib) }, false},
+		"what no operator writes":    {func(s *State) { s.Job.Status.Checkpoint.Size.Volume = ptr.To[int64](-1) }, false},
+		"a storage without a state":  {func(s *State) { withStorage(s.Job); s.Job.Spec.Checkpoint.Memory = "auto" }, true},
 		"a checkpoint has no room": {func(s *State) {
 			withStorage(s.Job)
 			s.Job.Spec.Checkpoint.Memory, s.Job.Status.Checkpoint.Step = "auto", ptr.To[int64](7)
@@ -45,6 +46,7 @@ func TestVolumesThatFitNowhere(t *testing.T) {
 				job.Status.Queue.Since = ptr.To(metav1.NewTime(now.Add(-time.Hour)))
 			}))
 			state.Grant = fleet.Grant{Known: true, Reason: "NoNode", Why: "no node is large enough for one of its workers"}
+			state.Memory.NoPlaceSince = now.Add(-time.Hour)
 			row.change(state)
 			had := value(state.Job.Status.Checkpoint.Size.Volume)
 			plan := look(state)
@@ -78,6 +80,33 @@ func TestVolumesThatFitNowhere(t *testing.T) {
 				t.Error("the next attempt has no more than this one")
 			}
 		})
+	}
+}
+
+// A node that is away for a while costs no gang its snapshots, however long that has queued.
+func TestANodeThatIsAwayForAWhileCostsNoSnapshots(t *testing.T) {
+	state := stateOf(jobWith(measured(gib, gib, gib), func(job *v1alpha1.TrainingJob) {
+		job.Status.Checkpoint.Size.Volume = ptr.To[int64](512 * mib)
+		job.Status.Queue.Since = ptr.To(metav1.NewTime(now.Add(-time.Hour)))
+	}))
+	away := fleet.Grant{Known: true, Reason: "NoNode", Why: "no node is large enough for one of its workers"}
+	back := fleet.Grant{Known: true, Reason: "NoRoom", Why: "others have the room"}
+	for i, step := range []struct {
+		after time.Duration
+		grant fleet.Grant
+		bound bool
+	}{
+		{0, away, false}, {boundAfter - time.Second, away, false}, {time.Second / 2, back, false},
+		{time.Second, away, false}, {boundAfter - time.Second, away, false}, {time.Second, away, true},
+	} {
+		state.Now, state.Grant = state.Now.Add(step.after), step.grant
+		plan := look(state)
+		if bound := value(plan.Status.Checkpoint.Size.VolumeAtMost) > 0; bound != step.bound {
+			t.Fatalf("look %d: %d at most", i, value(plan.Status.Checkpoint.Size.VolumeAtMost))
+		}
+		if step.grant.Reason == "NoNode" && !step.bound && (plan.After <= 0 || plan.After > boundAfter) {
+			t.Fatalf("look %d: the next one is in %s", i, plan.After)
+		}
 	}
 }
 

@@ -113,7 +113,7 @@ const (
 // carried out, and why growth was refused then, is known better here.
 func (m *Memory) remember(plan *Plan) {
 	used := m.Elastic
-	m.Elastic = plan.Elastic
+	m.Elastic, m.NoPlaceSince = plan.Elastic, plan.NoPlaceSince
 	m.NotAllowedTold = m.NotAllowedTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventPolicyNotAllowed })
 	m.KueueTold = m.KueueTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventKueueNotAsked })
 	if plan.Decided || used.Attempt != plan.Elastic.Attempt {

@@ -34,6 +34,8 @@ type Plan struct {
 	Progress bool
 	// SizeTold is true when Status brings a new sentence about the job's size.
 	SizeTold bool
+	// NoPlaceSince is since when the gang has had no place in an empty cluster with the volumes that it needs; zero where it may have.
+	NoPlaceSince time.Time
 	// Facts are what the planner of all jobs should know of this one.
 	Facts fleet.Facts
 	// Elastic is what to remember once Status is written.
@@ -112,7 +114,7 @@ func NewPlan(state *State, settings PodSettings) Plan {
 	}
 	p.plan.Status.ObservedGeneration = ptr.To(state.Job.Generation)
 	p.plan.Status.Selector = v1alpha1.LabelJob + "=" + state.Job.Name
-	p.plan.Elastic = state.Memory.Elastic.next(state.attempt())
+	p.plan.Elastic, p.plan.NoPlaceSince = state.Memory.Elastic.next(state.attempt()), state.Memory.NoPlaceSince
 	if p.whyAllGo() == "" {
 		p.plan.Elastic.ParkingSince = time.Time{}
 	}

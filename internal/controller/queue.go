@@ -37,7 +37,7 @@ func (p *planner) enqueue() {
 		since = ptr.To(metav1.NewTime(p.Now))
 		p.note(corev1.EventTypeNormal, v1alpha1.EventQueued, "%s", why)
 	}
-	p.boundVolumes(since.Time)
+	p.boundVolumes()
 	if left := p.Memory.SizeToldAt.Add(sizeInterval).Sub(p.Now); status.Queue.Since != nil && p.Grant.Queue.Position > nearTheFront && left > 0 {
 		p.lookAgain(left)
 		return

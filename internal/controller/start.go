@@ -67,6 +67,7 @@ func (p *planner) startGang() {
 		p.enqueue()
 		return
 	}
+	p.plan.NoPlaceSince = time.Time{}
 	status.Attempt = ptr.To(p.attempt() + 1)
 	status.NextOrdinal = ptr.To(value(status.NextOrdinal) + p.minimum())
 	status.Workers.Target = ptr.To(p.minimum())

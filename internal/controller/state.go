@@ -75,6 +75,8 @@ type Memory struct {
 	// told that Kueue is not asked. Lost, it is told again.
 	NotAllowedTold bool
 	KueueTold      bool
+	// NoPlaceSince is that of the last plan. Lost, the gang waits as long anew before its volumes are made smaller.
+	NoPlaceSince time.Time
 	// SizeToldAt is when the condition FullSize was last given another sentence. Lost, it may be given one sooner.
 	SizeToldAt time.Time
 	// Refusal is the last batch that the API server refused; nil for none. Lost, the batch is tried once more; an attempt
