@@ -2,9 +2,11 @@ package controller
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -168,6 +170,8 @@ func slimAnswer(pod *corev1.Pod) *corev1.Pod {
 type answers struct {
 	mu   sync.Mutex
 	pods map[string]answered
+	// swept is when those that hold no more were dropped last.
+	swept time.Time
 	// asked are the namespaces of which a question is open.
 	asked map[string]bool
 }
@@ -212,6 +216,10 @@ func (a *answers) known(key string, now time.Time) *corev1.Pod {
 func (a *answers) keep(key string, pod *corev1.Pod, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if now.Sub(a.swept) >= answerLasts || now.Before(a.swept) {
+		maps.DeleteFunc(a.pods, func(_ string, one answered) bool { return now.Sub(one.at) >= answerLasts || now.Before(one.at) })
+		a.swept = now
+	}
 	if a.pods == nil || len(a.pods) >= mostAnswers {
 		a.pods = map[string]answered{}
 	}
@@ -239,5 +247,6 @@ func answerKey(pod *corev1.Pod) string {
 	if err != nil {
 		return fmt.Sprintf("%s/%s", pod.Namespace, pod.Name)
 	}
-	return string(text)
+	sum := sha256.Sum256(text)
+	return string(sum[:])
 }

@@ -2,10 +2,12 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -80,5 +82,21 @@ func TestAJobAsksWhenItIsItsTurn(t *testing.T) {
 	state.Now = now.Add(firstAsk)
 	if plan := look(state); plan.Actions.Ask == nil {
 		t.Error("does not ask")
+	}
+}
+
+// What holds no more is not kept, and neither are whole pods as keys.
+func TestAnswersAreKeptForAMoment(t *testing.T) {
+	kept := answers{}
+	for i := range 10 {
+		kept.keep(fmt.Sprint(i), &corev1.Pod{}, now.Add(time.Duration(i)*time.Second))
+	}
+	kept.keep("later", &corev1.Pod{}, now.Add(answerLasts+5*time.Second))
+	if len(kept.pods) != 5 || kept.known("later", now.Add(answerLasts+6*time.Second)) == nil {
+		t.Errorf("%d answers are kept", len(kept.pods))
+	}
+	job := jobWith()
+	if key := answerKey(newPod(job, settings, 1, 0)); len(key) > 64 || key != answerKey(newPod(job, settings, 2, 0)) {
+		t.Errorf("the key of an answer has %d bytes, and is another one for the next attempt", len(key))
 	}
 }
