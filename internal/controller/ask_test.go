@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
@@ -73,6 +74,26 @@ func TestAJobThatWasRefusedIsAskedAbout(t *testing.T) {
 	state = asksFirst(jobWith(), starts)
 	state.Memory.Refusal = &Refusal{Reason: v1alpha1.ReasonQuotaExceeded, Message: "used up", Count: 2, Retry: now.Add(-time.Second)}
 	expectTarget(t, look(state), 2)
+}
+
+// That a quota is short has others of the namespace leave, once it is read: nobody writes so of a job whose pods may be refused.
+func TestAQuotaThatIsShortIsToldOnceTheJobWasAskedAbout(t *testing.T) {
+	pods := func(n string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourcePods: resource.MustParse(n)}
+	}
+	state := asksFirst(jobWith(), fleet.Grant{})
+	state.GroupExists = false
+	state.Quotas = []corev1.ResourceQuota{{Spec: corev1.ResourceQuotaSpec{Hard: pods("4")}, Status: corev1.ResourceQuotaStatus{Hard: pods("4"), Used: pods("3")}}}
+	told := func() bool {
+		admitted := meta.FindStatusCondition(NewPlan(state, settings).Status.Conditions, v1alpha1.ConditionAdmitted)
+		return admitted != nil && admitted.Reason == v1alpha1.ReasonQuotaExceeded
+	}
+	if told() {
+		t.Error("it is told before anybody has asked")
+	}
+	if state.Memory.Answer = (Answer{Generation: 1}); !told() {
+		t.Error("it is not told")
+	}
 }
 
 // What does not answer has nobody leave either, and says so after a while.

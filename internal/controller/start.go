@@ -59,8 +59,9 @@ func (p *planner) startGang() {
 			return
 		}
 		first := newPod(p.Job, p.settings, p.attempt()+1, value(status.NextOrdinal))
-		if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" {
-			// It may be that others in the namespace have to give way first: the planner sees to that.
+		if shortage := quotaShortage(p.Quotas, first, p.minimum()); shortage != "" && p.answered() {
+			// It may be that others in the namespace have to give way first: the planner sees to that, once it reads this. So that is not
+			// written of a job whose pods may be refused.
 			p.refuseForQuota(shortage)
 			return
 		}
