@@ -72,7 +72,7 @@ func (m *Machine) rely() {
 	possible := m.copiesPossible()
 	allCopies := func(s *state) bool { return m.copiesIn(s) >= possible && m.isComplete(s) }
 	safe, isSafe := best(states, allCopies)
-	kept := m.relied != nil && slices.ContainsFunc(states, func(s state) bool { return sameState(s.Snapshot, *m.relied) })
+	kept, keptSafely := m.keepsRelied(states, allCopies)
 	waits := m.waitsForCopies(safe, isSafe)
 	switch {
 	case isSafe && sameState(safe, newest):
@@ -80,15 +80,23 @@ func (m *Machine) rely() {
 		if m.unsafe != nil && m.unsafe.Step <= newest.Step {
 			m.unsafe = nil // a later one could be had meanwhile, and its parts are gone already
 		}
-	case isSafe && (!kept || safe.Step > m.relied.Step || m.sharded() && !slices.ContainsFunc(states, func(s state) bool {
-		return sameState(s.Snapshot, *m.relied) && allCopies(&s) // a shard that one member holds is gone with it
-	})):
+	case isSafe && (!kept || safe.Step > m.relied.Step || m.sharded() && !keptSafely): // a shard that one member holds is gone with it
 		m.relied, m.unsafe = &safe, &newest
 	case !kept, !waits && m.unsafe != nil && m.unsafe.Step < newest.Step:
 		m.relied, m.unsafe = &newest, &newest
 	case m.unsafe == nil:
 		m.unsafe = &newest
 	}
+}
+
+// keepsRelied says whether the state that is relied on is among some, and whether it is safe there.
+func (m *Machine) keepsRelied(states []state, isSafe func(*state) bool) (kept, safely bool) {
+	for i := range states {
+		if m.relied != nil && sameState(states[i].Snapshot, *m.relied) {
+			kept, safely = true, safely || isSafe(&states[i])
+		}
+	}
+	return kept, safely
 }
 
 // waitsForCopies says whether a state in shards is relied on until another is safe, if one ever is: copies of it are under way; or it

@@ -35,7 +35,12 @@ func (w *worker) copy(copies *prefetch) {
 	if len(copies.Parts) > 0 {
 		w.dropNeedless(w.latest())
 	}
-	if last, known := w.lasts[w.copying.Round]; !known || w.copying.Step > last || w.full || w.copyless || w.process.still {
+	named := false // the state with which its world has begun is of its history, also where it was not in the round before
+	if in := w.machine.In(); in != nil && in.World.Snapshot != nil {
+		named = in.World.Snapshot.Round == w.copying.Round && in.World.Snapshot.Step == w.copying.Step
+	}
+	last, known := w.lasts[w.copying.Round]
+	if !named && (!known || w.copying.Step > last) || w.full || w.copyless || w.process.still {
 		return
 	}
 	w.gather(lifecycle.World{Snapshot: pointer(snapshotTo(copies.Snapshot)), Parts: partsTo(copies.Parts), Holders: holdersTo(copies.Holders)}, nil)
