@@ -7,25 +7,11 @@ set -euo pipefail
 out=$(realpath -m "${1:?usage: hack/package/build.sh FOLDER}")
 cd "$(dirname "$0")/../.."
 
-cache=$(realpath -m "${CONCERTINA_CACHE:-.cache}")
-home=$cache/tools/setuptools
-made_of=$({ cat hack/package/requirements.txt hack/package/build.sh; python3 --version; } | sha256sum | cut -d' ' -f1)
-
-if [ "$(cat "$home/made-of" 2>/dev/null)" != "$made_of" ]; then
-	python3 -m pip --version >/dev/null || { echo "package: python3 has no pip, with which setuptools is installed" >&2; exit 1; }
-	mkdir -p "$cache/tools"
-	new=$(mktemp -d "$cache/tools/setuptools.XXXXXX")
-	trap 'rm -rf --one-file-system "$new"' EXIT
-	python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-cache-dir --no-deps --target "$new" \
-		--only-binary :all: --require-hashes -r hack/package/requirements.txt >&2
-	echo "$made_of" >"$new/made-of"
-	rm -rf --one-file-system "$home"
-	mv "$new" "$home"
-fi
+home=$(hack/tools/pip.sh setuptools hack/package/requirements.txt)
 
 # Of a copy: what a build leaves behind would be taken for a part of the package by the next one.
 copy=$(mktemp -d)
-trap 'rm -rf --one-file-system "$copy" ${new:+"$new"}' EXIT
+trap 'rm -rf --one-file-system "$copy"' EXIT
 mkdir -p "$copy/concertina" "$out"
 cp python/pyproject.toml python/setup.py python/README.md "$copy"
 cp python/concertina/*.py python/concertina/py.typed "$copy/concertina"
