@@ -2,7 +2,6 @@ package allocation
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
 	"time"
 )
@@ -23,7 +22,7 @@ type lenders struct {
 // quotas matter.
 type asLenders struct {
 	byClass []*lenders
-	byNodes map[string]*lenders
+	byNodes map[int32]*lenders
 	byQuota map[ShapeID]*lenders
 }
 
@@ -58,25 +57,24 @@ func (p *planner) lendersTo(k classID) *lenders {
 		p.byClass = append(p.byClass, nil)
 	}
 	if p.byClass[k] == nil {
-		on := p.lendersOn(p.classes.all[k].nodes)
+		on := p.lendersOn(k)
 		p.byClass[k] = &lenders{all: slices.Clone(on.all), marked: on.marked, idle: on.idle, places: slices.Clone(p.reach.of(k).at)}
 	}
 	return p.byClass[k]
 }
 
-// lendersOn are the jobs with workers on some nodes. There may be as many classes as jobs, but most of them may use the same nodes.
-func (p *planner) lendersOn(nodes Bits) *lenders {
-	var key []byte
-	for _, word := range nodes {
-		key = binary.LittleEndian.AppendUint64(key, word)
-	}
+// lendersOn are the jobs with workers on the nodes that a class may use. There may be as many classes as jobs, but most of them may use
+// the same nodes.
+func (p *planner) lendersOn(k classID) *lenders {
 	if p.byNodes == nil {
-		p.byNodes = map[string]*lenders{}
+		p.byNodes = map[int32]*lenders{}
 	}
-	if p.byNodes[string(key)] == nil {
-		p.byNodes[string(key)] = p.findLenders(p.byRank(), func(l *lendable) bool { return l.node >= 0 && nodes.Has(int(l.node)) })
+	set := p.classes.nodesOf(k)
+	if p.byNodes[set] == nil {
+		nodes := p.classes.all[k].nodes
+		p.byNodes[set] = p.findLenders(p.byRank(), func(l *lendable) bool { return l.node >= 0 && nodes.Has(int(l.node)) })
 	}
-	return p.byNodes[string(key)]
+	return p.byNodes[set]
 }
 
 // quotaLenders are the jobs with workers that count against a quota of a shape.
