@@ -61,7 +61,7 @@ func (s *sharing) killAll(from int) (all [][]told) {
 	for _, w := range s.workers[from:] {
 		w.kill() // it writes no more then
 		var lines []told
-		for scan := bufio.NewScanner(&w.output); scan.Scan(); {
+		for scan := bufio.NewScanner(strings.NewReader(w.text())); scan.Scan(); {
 			var line told
 			if strings.HasPrefix(scan.Text(), "{") && json.Unmarshal(scan.Bytes(), &line) == nil {
 				lines = append(lines, line)

@@ -82,7 +82,7 @@ func TestStateInShardsIsResized(t *testing.T) {
 	})
 	for _, w := range s.workers {
 		w.kill() // it writes no more then
-		if text := w.output.String(); strings.Contains(text, "after step 0 with") && !strings.Contains(text, "round 1:") {
+		if text := w.text(); strings.Contains(text, "after step 0 with") && !strings.Contains(text, "round 1:") {
 			t.Errorf("a worker began anew:\n%s", text)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -48,9 +49,12 @@ var sharesProgram = []string{"python3", "testdata/shares.py"}
 // sharer is one worker.
 type sharer struct {
 	cmd    *exec.Cmd
-	output bytes.Buffer
 	memory string
-	lost   bool
+
+	mu     sync.Mutex
+	output bytes.Buffer
+
+	lost bool
 	// leaving is true for one that is to leave.
 	leaving bool
 	// attempt is the one that it is of.
@@ -114,7 +118,7 @@ func (s *sharing) start() {
 	w := &sharer{memory: filepath.Join(directory, "memory"), attempt: s.attempt}
 	w.cmd = exec.Command(s.binary, append([]string{"run", "--token-file", filepath.Join(directory, "token"),
 		"--ca-file", filepath.Join(directory, "ca.crt"), "--"}, s.command...)...)
-	w.cmd.Stdout, w.cmd.Stderr = &w.output, &w.output
+	w.cmd.Stdout, w.cmd.Stderr = w, w
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	_, port, _ := strings.Cut(s.address, ":")
 	w.cmd.Env = append(os.Environ(), "PYTHONPATH="+root+"/python", "STATE_BYTES="+strconv.Itoa(s.bytes), "CLEAN="+s.clean,
@@ -139,7 +143,7 @@ func (s *sharing) start() {
 	s.t.Cleanup(func() {
 		w.kill()
 		if s.t.Failed() {
-			s.t.Logf("worker %s:\n%s", pod.Name, w.output.String())
+			s.t.Logf("worker %s:\n%s", pod.Name, w.text())
 		}
 	})
 }
@@ -161,6 +165,20 @@ func (s *sharing) upload(socket string) string {
 		}
 	})
 	return socket
+}
+
+// Write collects what agent and program write, on either stream.
+func (w *sharer) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.output.Write(p)
+}
+
+// text is what they have written by now.
+func (w *sharer) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.output.String()
 }
 
 // kill ends everything of a worker at once, as the end of its node does.
