@@ -82,3 +82,47 @@ func TestCopiesOfWhatOthersHaveAlone(t *testing.T) {
 	nowhere := open(t, "")
 	nowhere.Copy(want.ID, from(want, at))
 }
+
+// Copies for which there is no room are not got with each directive, to be thrown away again: that costs others their links. Another state
+// is tried at once.
+func TestCopiesThatHaveNoRoomAreTriedOnceInAWhile(t *testing.T) {
+	_, other, want, at := holding(t)
+	if err := os.RemoveAll(other.Folder()); err != nil { // nothing can be written there
+		t.Fatal(err)
+	}
+	tries := func(of checkpoint.ID) bool {
+		other.Copy(of.State(), from(want, at))
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return other.copying != nil
+	}
+	for try := range 3 {
+		if !tries(want.ID) {
+			t.Fatalf("it is not tried for the %d. time", try+1)
+		}
+		for other.isCopying() {
+			<-other.changed
+		}
+		if tries(want.ID) {
+			t.Fatalf("after %d tries it is tried again at once", try+1)
+		}
+		other.mu.Lock()
+		if left := time.Until(other.waits); left > firstWait<<try {
+			t.Errorf("after %d tries it is tried again in %s", try+1, left)
+		}
+		other.waits = time.Now()
+		other.mu.Unlock()
+	}
+	if _, why := other.Uncopied(); !strings.Contains(why, checkpoint.ErrLocal.Error()) {
+		t.Errorf("it says %q", why)
+	}
+	if newer := (checkpoint.ID{Round: 1, Step: 6}); !tries(newer) {
+		t.Error("another state is not tried")
+	}
+}
+
+func (f *fixture) isCopying() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.copying != nil
+}
