@@ -253,6 +253,12 @@ func (s *Store) Verify(id ID) error {
 	return errors.Join(fmt.Errorf("verify snapshot %v: %w", id, err), s.drop(held.Snapshot))
 }
 
+// Has says whether a snapshot is held, and as it was when it came; what was brought last is not read again.
+func (s *Store) Has(want Snapshot) bool {
+	whole, _ := s.holdsWhole(want)
+	return whole
+}
+
 // drop drops a snapshot, unless another one has its name by now.
 func (s *Store) drop(snapshot Snapshot) error {
 	s.mu.Lock()

@@ -369,6 +369,11 @@ func (k *Keeper) List() []checkpoint.Snapshot {
 	return held
 }
 
+// Has says whether a file is held, and as it was when it came. One that was altered is dropped.
+func (k *Keeper) Has(of checkpoint.Snapshot) bool {
+	return k.store != nil && k.store.Has(of)
+}
+
 // Path is where a file is that is held; empty for none.
 func (k *Keeper) Path(id checkpoint.ID) string {
 	if k.store == nil {
