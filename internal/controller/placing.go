@@ -25,14 +25,14 @@ const (
 	unplacedPerPod = 100 * time.Millisecond
 )
 
-// Shapes makes pods that stand for those that a job's gang and growth would have; nil for a template that
-// cannot train.
+// Shapes makes pods that stand for those that a job's gang and growth would have, whichever attempt is the next; nil for a template
+// that cannot train.
 func Shapes(settings PodSettings) fleet.Shapes {
 	return func(job *v1alpha1.TrainingJob) (own, growth *corev1.Pod) {
 		if templateFault(&job.Spec) != "" {
 			return nil, nil
 		}
-		return newPod(job, settings, value(job.Status.Attempt), 0), newGrowthPod(job, settings, value(job.Status.Attempt), 0)
+		return newPod(job, settings, 0, 0), newGrowthPod(job, settings, 0, 0)
 	}
 }
 
