@@ -40,7 +40,7 @@ itself says.`,
 			if err != nil {
 				return err
 			}
-			look, err := look(cmd, &s, from, namespace)
+			look, err := a.look(cmd, &s, from, namespace)
 			if err != nil {
 				return err
 			}
@@ -81,8 +81,8 @@ func jobName(arguments []string) string {
 }
 
 // look looks at the whole cluster, or, where that is denied, at the jobs of one namespace.
-func look(cmd *cobra.Command, s *settings, from *listing.Lister, namespace string) (*console.Look, error) {
-	whole, err := lookAtAll(cmd, s, from)
+func (a *access) look(cmd *cobra.Command, s *settings, from *listing.Lister, namespace string) (*console.Look, error) {
+	whole, err := a.lookAtAll(cmd, s, from)
 	denied, isDenied := errors.AsType[*listing.Denied](err)
 	if !isDenied {
 		return whole, err
@@ -117,7 +117,7 @@ func (a *access) lookAtJobs(cmd *cobra.Command, namespace string) (*console.Look
 	return partialLook(objects)
 }
 
-func lookAtAll(cmd *cobra.Command, s *settings, from *listing.Lister) (*console.Look, error) {
+func (a *access) lookAtAll(cmd *cobra.Command, s *settings, from *listing.Lister) (*console.Look, error) {
 	objects, err := from.Cluster(cmd.Context())
 	if err != nil {
 		return nil, err
@@ -125,6 +125,10 @@ func lookAtAll(cmd *cobra.Command, s *settings, from *listing.Lister) (*console.
 	options, err := s.options(cmd, from)
 	if err != nil {
 		return nil, err
+	}
+	if others := otherVersions(a.version, s.namespace, objects.Pods); len(others) > 0 {
+		warn(cmd, "the operator is of version %s, and this program of %s: the plan is made here, the operator's may be another one (use the program "+
+			"that was built with the operator)", strings.Join(others, ", "), a.version)
 	}
 	return console.NewLook(objects, options), nil
 }

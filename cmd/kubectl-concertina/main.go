@@ -24,15 +24,15 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := command().ExecuteContext(ctx)
+	err := command(release.Get()).ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		os.Exit(1)
 	}
 }
 
-func command() *cobra.Command {
-	a := &access{flags: genericclioptions.NewConfigFlags(true)}
+func command(own release.Info) *cobra.Command {
+	a := &access{flags: genericclioptions.NewConfigFlags(true), version: own.Version}
 	cmd := &cobra.Command{
 		Use:   "kubectl-concertina",
 		Short: "Tells what Concertina does with TrainingJobs, and why. It changes nothing.",
@@ -41,7 +41,7 @@ func command() *cobra.Command {
   kubectl concertina ranks digits     # which worker has which rank
   kubectl concertina top -A           # what all jobs are doing`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl concertina"},
-		Version:       release.Get().String(),
+		Version:       own.String(),
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
@@ -50,9 +50,10 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// access is how the cluster is reached.
+// access is how the cluster is reached, and of which version this program is.
 type access struct {
-	flags *genericclioptions.ConfigFlags
+	flags   *genericclioptions.ConfigFlags
+	version string
 }
 
 func (a *access) lister() (*listing.Lister, error) {

@@ -19,10 +19,17 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/console"
 	"github.com/concertina-dev/concertina/internal/console/listing/listingtest"
+	"github.com/concertina-dev/concertina/internal/release"
 )
 
 // run runs the command against a server.
 func run(t *testing.T, server *listingtest.Server, arguments ...string) (out, messages string, err error) {
+	t.Helper()
+	return runAs(t, release.Get(), server, arguments...)
+}
+
+// runAs runs that of a version.
+func runAs(t *testing.T, own release.Info, server *listingtest.Server, arguments ...string) (out, messages string, err error) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: %q}}],
@@ -30,7 +37,7 @@ contexts: [{name: c, context: {cluster: c, namespace: team}}]}`, server.Start(t)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := command()
+	cmd := command(own)
 	var stdout, stderr bytes.Buffer
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
@@ -63,7 +70,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 			visit(sub)
 		}
 	}
-	visit(command())
+	visit(command(release.Get()))
 	out, _, err := run(t, listingtest.Whole(), "explain", "--help")
 	if err != nil || !strings.Contains(out, "kubectl concertina explain digits") || !strings.Contains(out, "--context") {
 		t.Errorf("%v: %s", err, out)
@@ -227,7 +234,7 @@ func TestVersionCommand(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	var flag bytes.Buffer
-	cmd := command()
+	cmd := command(release.Get())
 	cmd.SetOut(&flag)
 	cmd.SetArgs([]string{"--version"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(flag.String(), strings.TrimSpace(out)) {
@@ -238,11 +245,44 @@ func TestVersionCommand(t *testing.T) {
 	}
 }
 
+// A plan of another version than the operator's is told to be one.
+func TestAnOperatorOfAnotherVersion(t *testing.T) {
+	operator := func(namespace, image string) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "operator", UID: "o", Labels: map[string]string{"app.kubernetes.io/component": "operator"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "proxy", Image: "proxy:v9.9.9"}, {Name: "operator", Image: image}}},
+		}
+	}
+	for _, c := range []struct {
+		name, own string
+		pod       corev1.Pod
+		warns     string
+	}{
+		{"older", "v1.3.0", operator("concertina-system", "registry:5000/team/concertina-operator:v1.2.0"), "version v1.2.0, and this program of v1.3.0"},
+		{"with a digest", "v1.3.0", operator("concertina-system", "concertina-operator:v1.2.0@sha256:00"), "v1.2.0"},
+		{"the same", "1.3.0", operator("concertina-system", "concertina-operator:v1.3.0"), ""},
+		{"no version here", "dev", operator("concertina-system", "concertina-operator:v1.3.0"), ""},
+		{"no version there", "v1.3.0", operator("concertina-system", "registry:5000/concertina-operator"), ""},
+		{"a digest alone", "v1.3.0", operator("concertina-system", "concertina-operator@sha256:00"), ""},
+		{"somebody else's", "v1.3.0", operator("other", "some-operator:v1.2.0"), ""},
+	} {
+		for _, arguments := range [][]string{{"plan"}, {"explain", "digits"}} {
+			server := withJob()
+			server.Objects[listingtest.Pods] = &corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{c.pod}}
+			_, messages, err := runAs(t, release.Info{Version: c.own}, server, arguments...)
+			told := strings.Contains(messages, "the operator is of version")
+			if err != nil || told != (c.warns != "") || !strings.Contains(messages, c.warns) {
+				t.Errorf("%s, %s: %v: %s", c.name, arguments, err, messages)
+			}
+		}
+	}
+}
+
 func TestNoKubeconfig(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	cmd := command()
+	cmd := command(release.Get())
 	cmd.SetArgs([]string{"top"})
 	cmd.SetErr(&bytes.Buffer{})
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "set KUBECONFIG") {

@@ -4,8 +4,6 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
-
-	"github.com/concertina-dev/concertina/internal/console"
 )
 
 func planCommand(a *access) *cobra.Command {
@@ -19,8 +17,9 @@ func planCommand(a *access) *cobra.Command {
 
 The plan is made here, by the operator's own planner, from what the cluster shows: nodes, pods, jobs, priority
 classes, quotas and namespaces. The operator knows a little more, such as a change of a world that is under way or
-nodes on which new workers have failed. Jobs that change or wait are shown; the plan is always made for the whole
-cluster, and --namespace only narrows down what is shown.`,
+nodes on which new workers have failed. An operator of another version may plan otherwise: a warning tells of it. Jobs
+that change or wait are shown; the plan is always made for the whole cluster, and --namespace only narrows down what is
+shown.`,
 		Example: `  kubectl concertina plan                        # jobs that change or wait, of all namespaces
   kubectl concertina plan --all -n research      # all jobs of one namespace, those at rest too
   kubectl concertina plan --fleet-config new.yaml # what other settings would do
@@ -37,15 +36,11 @@ cluster, and --namespace only narrows down what is shown.`,
 			if err != nil {
 				return err
 			}
-			objects, err := from.Cluster(cmd.Context())
+			whole, err := a.lookAtAll(cmd, &s, from)
 			if err != nil {
 				return err
 			}
-			options, err := s.options(cmd, from)
-			if err != nil {
-				return err
-			}
-			plan := console.NewLook(objects, options).Plan(*a.flags.Namespace)
+			plan := whole.Plan(*a.flags.Namespace)
 			return f.write(cmd.OutOrStdout(), plan, func(out io.Writer) error { return plan.Write(out, atRest) })
 		},
 	}

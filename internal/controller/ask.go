@@ -21,6 +21,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/gang"
+	"github.com/concertina-dev/concertina/internal/uploader"
 )
 
 // What admission does to a pod (defaults of its namespace, the overhead of its runtime, sidecars, tolerations), and whether it takes it
@@ -45,9 +46,11 @@ const (
 
 // Answer is what the API server has said of a worker that it was not to make, or that it has not said.
 type Answer struct {
-	// Generation and Size are of the job and its state then, Refusals how often in a row it was refused before.
+	// Generation and Size are of the job and its state then, Key tells its pods from others, Refusals is how often in a row it was
+	// refused before. It holds for a later generation that has the same pods.
 	Generation int64
 	Size       v1alpha1.StateSize
+	Key        string
 	Refusals   int
 	// Pod is what it would make; nil where it does not say, or where a quota is used up.
 	Pod *corev1.Pod
@@ -63,6 +66,19 @@ func (s *State) answered() bool {
 	answer := &s.Memory.Answer
 	return !s.AsksFirst || answer.Generation == s.Job.Generation && answer.Refusals >= s.refusals() &&
 		equality.Semantic.DeepEqual(answer.Size, s.Job.Status.Checkpoint.Size)
+}
+
+// holdsOn is what was answered of the job, also if it was edited since and its pods are the same.
+func (r *Reconciler) holdsOn(job *v1alpha1.TrainingJob, answer Answer) Answer {
+	if answer.Key == "" || answer.Generation == job.Generation || templateFault(&job.Spec) != "" {
+		return answer
+	}
+	pod := newPod(job, r.settings(), 0, 0)
+	r.Gang.Decorate(pod, gang.Group{SchedulerName: job.Spec.Gang.SchedulerName})
+	if answerKey(pod) == answer.Key {
+		answer.Generation = job.Generation
+	}
+	return answer
 }
 
 // refusals is how often in a row the job was refused, by others than a quota: that is no verdict on its pods.
@@ -100,22 +116,28 @@ func (r *Reconciler) answered(ctx context.Context, state *State, plan *Plan) {
 	}
 }
 
-// ask asks the API server, and remembers what it says.
+// ask asks the API server, unless others have just done so for such a pod, and remembers what it says.
 func (r *Reconciler) ask(ctx context.Context, state *State, pod *corev1.Pod) {
 	r.Gang.Decorate(pod, gang.Group{Key: state.groupKey(), SchedulerName: state.Job.Spec.Gang.SchedulerName})
-	answer := Answer{Generation: state.Job.Generation, Size: *state.Job.Status.Checkpoint.Size.DeepCopy(), Refusals: state.refusals()}
-	name, key := pod.Name, answerKey(pod)
-	var err error
-	if answer.Pod = r.answers.known(key, state.Now); answer.Pod == nil || answer.Refusals > 0 {
-		if !r.answers.begin(pod.Namespace, r.questions()) {
-			r.memory.update(state.Job.UID, func(m *Memory) { m.Answer.Again = r.Now().Add(firstAsk) })
-			return
-		}
-		given := min(firstAsked<<min(state.Memory.Answer.Faults, 16), lastAsked)
-		if err = r.question(ctx, pod, given); err == nil {
-			answer.Pod = slimAnswer(pod)
-			r.answers.keep(key, answer.Pod, state.Now)
-		}
+	name, key, now := pod.Name, answerKey(pod), r.Now()
+	answer := Answer{Generation: state.Job.Generation, Size: *state.Job.Status.Checkpoint.Size.DeepCopy(), Key: key, Refusals: state.refusals()}
+	known := r.answers.of(key, now)
+	if answer.Pod = known.pod; answer.Pod != nil && answer.Refusals == 0 {
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Answer = answer })
+		return
+	}
+	faults := max(state.Memory.Answer.Faults, known.fault.Faults)
+	switch {
+	case now.Before(known.fault.Again):
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Answer = known.fault })
+		return
+	case !r.answers.begin(pod.Namespace, r.questions()):
+		r.memory.update(state.Job.UID, func(m *Memory) { m.Answer.Again = now.Add(pauseAfter(faults)) })
+		return
+	}
+	err := r.question(ctx, pod, min(firstAsked<<min(faults, 16), lastAsked))
+	if err == nil {
+		answer.Pod = slimAnswer(pod)
 	}
 	verdict := (*errRefused)(nil)
 	r.memory.update(state.Job.UID, func(m *Memory) {
@@ -131,12 +153,20 @@ func (r *Reconciler) ask(ctx context.Context, state *State, pod *corev1.Pod) {
 			m.refused(state.Now, state.Job.UID, 0, verdict.reason, verdict.message)
 			answer = Answer{}
 		default:
-			pause := min(firstAsk<<min(m.Answer.Faults, 16), lastAsk)
-			answer = Answer{Faults: m.Answer.Faults + 1, Fault: err.Error(), Again: r.Now().Add(pause)}
+			answer = Answer{Faults: faults + 1, Fault: err.Error(), Again: r.Now().Add(pauseAfter(faults))}
 		}
 		m.Answer = answer
 	})
+	switch {
+	case answer.Faults > 0:
+		r.answers.keep(key, answered{fault: answer, at: r.Now()})
+	case err == nil:
+		r.answers.keep(key, answered{pod: answer.Pod, at: state.Now})
+	}
 }
+
+// pauseAfter is how long nobody asks after so many answers that did not come.
+func pauseAfter(faults int) time.Duration { return min(firstAsk<<min(faults, 16), lastAsk) }
 
 // question has the API server say what it would make of a pod, within a time: a webhook that is silent is not to hold up other jobs.
 // With that the turn of its namespace is over.
@@ -197,25 +227,29 @@ func (a *answers) end(namespace string) {
 	delete(a.asked, namespace)
 }
 
+// answered is the pod that would be made, or that the last question had no answer: a webhook that is dead is not asked for each job. What
+// was refused each job is told itself.
 type answered struct {
-	pod *corev1.Pod
-	at  time.Time
+	pod   *corev1.Pod
+	fault Answer
+	at    time.Time
 }
 
-// known is what was said of such a pod lately; nil for nothing.
-func (a *answers) known(key string, now time.Time) *corev1.Pod {
+// of is what became lately of a question about such a pod.
+func (a *answers) of(key string, now time.Time) answered {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	one := a.pods[key]
 	if age := now.Sub(one.at); age < 0 || age >= answerLasts {
-		return nil
+		return answered{}
 	}
-	return one.pod
+	return one
 }
 
-func (a *answers) keep(key string, pod *corev1.Pod, now time.Time) {
+func (a *answers) keep(key string, one answered) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	now := one.at
 	if now.Sub(a.swept) >= answerLasts || now.Before(a.swept) {
 		maps.DeleteFunc(a.pods, func(_ string, one answered) bool { return now.Sub(one.at) >= answerLasts || now.Before(one.at) })
 		a.swept = now
@@ -223,7 +257,7 @@ func (a *answers) keep(key string, pod *corev1.Pod, now time.Time) {
 	if a.pods == nil || len(a.pods) >= mostAnswers {
 		a.pods = map[string]answered{}
 	}
-	a.pods[key] = answered{pod, now}
+	a.pods[key] = one
 }
 
 // answerKey is the same for pods of a namespace that differ in their job alone.
@@ -237,7 +271,7 @@ func answerKey(pod *corev1.Pod) string {
 		for i := range containers {
 			for j := range containers[i].Env {
 				switch env := &containers[i].Env[j]; env.Name {
-				case "CONCERTINA_JOB", "CONCERTINA_ATTEMPT":
+				case uploader.EnvJob, uploader.EnvJobUID, uploader.EnvAttempt: // the agent's have the same names
 					env.Value = ""
 				}
 			}

@@ -170,9 +170,9 @@ func TestWhatIsMadeOfAnAnswer(t *testing.T) {
 			if memory.Answer.Faults != c.faults || c.faults > 0 && !memory.Answer.Again.After(state.Now) {
 				t.Errorf("answer %+v", memory.Answer)
 			}
-			// Of jobs that differ in nothing else one is asked about.
+			// Of jobs that differ in nothing else one is asked about; each is refused itself.
 			like := ask(jobWith(func(j *v1alpha1.TrainingJob) { j.Name, j.UID = "other", "other-uid" }))
-			if asked := server.calls; (asked == 1) != c.sample || (like.Answer.Pod != nil) != c.sample {
+			if asked := server.calls; (asked == 1) != (c.sample || c.faults > 0) || (like.Answer.Pod != nil) != c.sample {
 				t.Errorf("%d questions for two jobs, %+v", asked, like.Answer)
 			}
 			ask(jobWith(func(j *v1alpha1.TrainingJob) {

@@ -45,6 +45,10 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		state.Memory = *m
 	})
 	var err error
+	if answer := r.holdsOn(job, state.Memory.Answer); answer.Generation != state.Memory.Answer.Generation {
+		state.Memory.Answer = answer
+		r.memory.update(job.UID, func(m *Memory) { m.Answer = answer })
+	}
 	if err = r.gatherPods(ctx, r.Client, state, cached(job)...); err != nil {
 		return nil, err
 	}

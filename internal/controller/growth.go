@@ -335,6 +335,10 @@ func (p *planner) whyFailed(w *worker) (text, node string, left time.Duration) {
 	}
 	stabilization := value(p.Job.Spec.Growth.Stabilization).Duration
 	left = w.pod.CreationTimestamp.Add(stabilization).Sub(p.Now)
+	refused := fleet.RefusedBeyondRoom(w.pod) && pinned(w.pod) != ""
+	if refused {
+		left = min(left, w.pod.CreationTimestamp.Add(refusedAfter).Sub(p.Now))
+	}
 	switch {
 	case p.crashed(w):
 		return w.lost, strings.Join(p.judge(w.pod, w.loss).nodes, ""), 0
@@ -343,6 +347,9 @@ func (p *planner) whyFailed(w *worker) (text, node string, left time.Duration) {
 	case left > 0:
 		return "", "", left
 	case !w.bound():
+		if refused {
+			return fmt.Sprintf("%s cannot run on node %s: %s", w.pod.Name, pinned(w.pod), unschedulable(w.pod)), pinned(w.pod), 0
+		}
 		text = fmt.Sprintf("%s has no node after spec.growth.stabilization (%s): %s", w.pod.Name, stabilization, unschedulable(w.pod))
 		return text, pinned(w.pod), 0
 	default:

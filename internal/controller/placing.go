@@ -21,18 +21,20 @@ const (
 	// unplacedAfter is how long a gang for which there was room may have no node at all: then somebody else
 	// has taken the room, and the planner should think again.
 	unplacedAfter = 45 * time.Second
+	// refusedAfter is how long it may have none where the scheduler says that it is not for room: it may have yet to hear of a node.
+	refusedAfter = 5 * time.Second
 	// unplacedPerPod is how much longer that is for each pod of it: schedulers look at one after the other.
 	unplacedPerPod = 100 * time.Millisecond
 )
 
-// Shapes makes pods that stand for those that a job's gang and growth would have; nil for a template that
-// cannot train.
+// Shapes makes pods that stand for those that a job's gang and growth would have, whichever attempt is the next; nil for a template
+// that cannot train.
 func Shapes(settings PodSettings) fleet.Shapes {
 	return func(job *v1alpha1.TrainingJob) (own, growth *corev1.Pod) {
 		if templateFault(&job.Spec) != "" {
 			return nil, nil
 		}
-		return newPod(job, settings, value(job.Status.Attempt), 0), newGrowthPod(job, settings, value(job.Status.Attempt), 0)
+		return newPod(job, settings, 0, 0), newGrowthPod(job, settings, 0, 0)
 	}
 }
 
@@ -82,6 +84,9 @@ func (p *planner) askScheduler(pods []*corev1.Pod) {
 		from = busy // it has not come to these yet
 	}
 	patience := unplacedAfter + time.Duration(len(pods))*unplacedPerPod
+	if slices.ContainsFunc(pods, fleet.RefusedBeyondRoom) {
+		patience = refusedAfter // nobody has taken its room
+	}
 	if left := min(from.Add(patience).Sub(p.Now), made.Add(value(p.Job.Spec.Gang.StartTimeout).Duration).Sub(p.Now)); left > 0 {
 		p.lookAgain(left)
 		return
@@ -98,6 +103,9 @@ func judged(pods []*corev1.Pod) bool {
 
 // whyUnplaced says why a gang has no nodes where there was room.
 func (p *planner) whyUnplaced(pods []*corev1.Pod) string {
+	if i := slices.IndexFunc(pods, fleet.RefusedBeyondRoom); i >= 0 {
+		return fmt.Sprintf("the scheduler does not place %s on node %s, and that is not for room: %s", pods[i].Name, pinned(pods[i]), unschedulable(pods[i]))
+	}
 	switch {
 	case judged(pods):
 		return "the scheduler did not place the gang where room was seen; most likely somebody else has taken the room: " + p.Placement

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -47,7 +48,13 @@ func TestAnAnswerSaysWherePodsFit(t *testing.T) {
 			t.Errorf("%s: start %v, places %+v: %s", c.name, grant.Start, grant.Places, grant.Why)
 		}
 		job = job.DeepCopy()
-		job.Generation, job.ResourceVersion = 2, "2"
+		job.Generation, job.ResourceVersion, job.Spec.Workers.Max = 2, "2", ptr.To[int32](3)
+		cluster.SetJob(job)
+		if seenJob(t, cluster).Gang == bare {
+			t.Errorf("%s: of the same template it says nothing any more", c.name)
+		}
+		job = job.DeepCopy()
+		job.Generation, job.ResourceVersion, job.Spec.Workers.Template.Spec.ServiceAccountName = 3, "3", "other"
 		cluster.SetJob(job)
 		if seenJob(t, cluster).Gang != bare {
 			t.Errorf("%s: of another template it says the same", c.name)
@@ -85,7 +92,14 @@ func TestWhatPodsWereIsKept(t *testing.T) {
 		t.Errorf("start %v, on %+v: both do not fit on one node", next.Start, next.Places)
 	}
 	changed := again.DeepCopy()
-	changed.ResourceVersion, changed.Generation = "4", 2
+	changed.ResourceVersion, changed.Generation, changed.Spec.Workers.Min = "4", 2, ptr.To[int32](1)
+	cluster.SetJob(changed)
+	cluster.Report(changed, Facts{})
+	if seenJob(t, cluster).Gang == bare {
+		t.Error("what pods of the same template were is forgotten")
+	}
+	changed = changed.DeepCopy()
+	changed.ResourceVersion, changed.Generation, changed.Spec.Workers.Template.Spec.ServiceAccountName = "5", 3, "other"
 	cluster.SetJob(changed)
 	cluster.Report(changed, Facts{})
 	if seenJob(t, cluster).Gang != bare {
@@ -110,7 +124,11 @@ func TestNobodyLeavesForAJobThatWasNotAskedAbout(t *testing.T) {
 		cluster.Report(job, Facts{Asked: 1})
 		preempts("it was asked about", true)
 		changed := job.DeepCopy()
-		changed.Generation, changed.ResourceVersion = 2, "2"
+		changed.Generation, changed.ResourceVersion, changed.Spec.Workers.Max = 2, "2", ptr.To[int32](8)
+		cluster.SetJob(changed)
+		preempts("it was edited, and its template is the same", true)
+		changed = changed.DeepCopy()
+		changed.Generation, changed.ResourceVersion, changed.Spec.Workers.Template.Spec.ServiceAccountName = 3, "3", "other"
 		cluster.SetJob(changed)
 		preempts("its template is another one", !asksFirst)
 		for reason, status := range map[string]metav1.ConditionStatus{
@@ -118,13 +136,13 @@ func TestNobodyLeavesForAJobThatWasNotAskedAbout(t *testing.T) {
 		} {
 			changed = changed.DeepCopy()
 			changed.ResourceVersion += "0"
-			changed.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAdmitted, Status: status, Reason: reason, ObservedGeneration: 2}}
+			changed.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAdmitted, Status: status, Reason: reason, ObservedGeneration: 3}}
 			changed.Status.Queue.WaitsFor = "2 places"
 			cluster.SetJob(changed)
 			preempts("a leader before wrote that it is "+reason, !asksFirst || reason != v1alpha1.ReasonPodsForbidden)
 			changed = changed.DeepCopy()
 			changed.ResourceVersion += "0"
-			changed.Status.Conditions[0].ObservedGeneration = 1
+			changed.Status.Conditions[0].ObservedGeneration = 2
 			cluster.SetJob(changed)
 			preempts("a leader before wrote so of another template", !asksFirst)
 		}
@@ -135,4 +153,46 @@ func TestNobodyLeavesForAJobThatWasNotAskedAbout(t *testing.T) {
 		cluster.SetPod(workerOf(changed, 0))
 		preempts("it has a pod", true)
 	}
+}
+
+// Who leaves for a gang goes on leaving while the gang's job is edited, as long as its pods stay what they are.
+func TestAnEditAmidAReclaimChangesNoPlan(t *testing.T) {
+	low := jobOf("low", templateOf(asks(admissionGPU, "1")), trains, func(j *v1alpha1.TrainingJob) {
+		j.Spec.Workers.Min, j.Status.Workers.Target = ptr.To[int32](1), ptr.To[int32](4)
+	})
+	high := jobOf("high", templateOf(asks(admissionGPU, "1"), func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }))
+	nodes := nodesOf(4, offers(admissionGPU, "1"), offers("cpu", "8"), offers("pods", "110"))
+	cluster := FromObjects(Objects{Nodes: nodes}, optionsOf(plansAsking))
+	cluster.SetClass(classOf("high", 1000))
+	cluster.SetClass(classOf("growth", -10))
+	facts := Facts{Elastic: true, Ranks: map[types.UID]int32{}}
+	for i := range 4 {
+		change := []podChange{on(nodes[i].Name)}
+		if i > 0 {
+			change = append(change, growthRole)
+		}
+		one := workerOf(low, i, change...)
+		cluster.SetPod(one)
+		facts.Ranks[one.UID] = int32(i)
+	}
+	leavers := func(when string, want int) {
+		t.Helper()
+		cluster.PlanNow()
+		if got := len(cluster.Grant(low.UID).Leave); got != want {
+			t.Errorf("%s: %d leave, want %d", when, got, want)
+		}
+	}
+	cluster.SetJob(low)
+	cluster.Report(low, facts)
+	cluster.SetJob(high)
+	cluster.Report(high, Facts{Asked: 1})
+	leavers("it was asked about", 2)
+	high = high.DeepCopy()
+	high.Generation, high.ResourceVersion, high.Spec.Workers.Max = 2, "2", ptr.To[int32](3)
+	cluster.SetJob(high)
+	leavers("its max is another one", 2)
+	high = high.DeepCopy()
+	high.Generation, high.ResourceVersion, high.Spec.Workers.Template.Spec.ServiceAccountName = 3, "3", "other"
+	cluster.SetJob(high)
+	leavers("its pods are others", 0)
 }

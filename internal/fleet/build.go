@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +47,7 @@ func (c *Cluster) build(j *job) {
 		one.SizedBy = "Kueue (label " + v1alpha1.LabelKueueQueue + ")"
 	}
 	one.Stage, b.retry = c.stageOf(j, len(workers))
-	if c.options.AsksFirst && j.facts.Asked != object.Generation && len(workers) == 0 && !wasAskedAbout(object) {
+	if c.options.AsksFirst && !j.wasAnswered() && len(workers) == 0 && !j.wasAskedAbout() {
 		one.Preempts, one.Unasked = false, one.Preempts // nobody leaves for pods that may be refused, and of which nobody knows what they will ask for
 	}
 	if one.Stage == allocation.Queued {
@@ -73,17 +75,37 @@ func (c *Cluster) build(j *job) {
 }
 
 // shape makes the pods that stand for those that the controller would make. A template that it would make
-// none of has the job held.
+// none of has the job held. What is known of the pods holds on when an edit leaves them as they were.
 func (j *job) shape(shapes Shapes) {
+	edited := j.generation != j.object.Generation
 	j.generation, j.size = j.object.Generation, *j.object.Status.Checkpoint.Size.DeepCopy()
-	j.gang, j.growth = shapes(j.object)
-	if j.misshapen = j.gang == nil || j.growth == nil; j.misshapen {
+	gang, growth := shapes(j.object)
+	j.misshapen = gang == nil || growth == nil
+	key := [sha256.Size]byte{}
+	if j.misshapen {
 		bare := &corev1.Pod{Spec: j.object.Spec.Workers.Template.Spec}
 		bare.Namespace = j.object.Namespace
-		j.gang, j.growth = bare, bare
+		gang, growth = bare, bare
+	} else {
+		key = hashOf(gang)
 	}
-	j.unmodelled = UnmodelledWords(j.gang)
-	j.gang, j.growth = scopeOf(j.gang), scopeOf(j.growth) // what else a worker has is large, and there are many jobs
+	same := key == j.pods && key != [sha256.Size]byte{}
+	if j.pods = key; edited && !same {
+		j.podsSince = j.generation
+	}
+	j.unmodelled = UnmodelledWords(gang)
+	gang, growth = scopeOf(gang), scopeOf(growth) // what else a worker has is large, and there are many jobs
+	if !same || !equality.Semantic.DeepEqual(growth, j.growth) {
+		j.gang, j.growth = gang, growth
+	}
+}
+
+// hashOf tells pods apart.
+func hashOf(pod *corev1.Pod) (key [sha256.Size]byte) {
+	if text, err := json.Marshal(pod); err == nil {
+		key = sha256.Sum256(text)
+	}
+	return key
 }
 
 var policies = map[v1alpha1.PreemptionPolicy]allocation.Policy{
@@ -117,14 +139,17 @@ func saysFixed(status *v1alpha1.TrainingJobStatus) bool {
 	return size != nil && size.Reason == v1alpha1.ReasonFixed
 }
 
-// wasAskedAbout says whether a leader before has asked the API server about a pod of a job: it says in what it waits for once that is
-// answered. Who leaves for it goes on leaving.
-func wasAskedAbout(object *v1alpha1.TrainingJob) bool {
-	admitted := meta.FindStatusCondition(object.Status.Conditions, v1alpha1.ConditionAdmitted)
-	if admitted == nil || admitted.ObservedGeneration < object.Generation {
+// wasAnswered says whether the API server has said that it would take such workers as the job would have now.
+func (j *job) wasAnswered() bool { return j.facts.Asked > 0 && j.facts.Asked >= j.podsSince }
+
+// wasAskedAbout says whether a leader before has asked the API server about such a pod of a job: it says in what it waits for once that
+// is answered. Who leaves for it goes on leaving.
+func (j *job) wasAskedAbout() bool {
+	admitted := meta.FindStatusCondition(j.object.Status.Conditions, v1alpha1.ConditionAdmitted)
+	if admitted == nil || admitted.ObservedGeneration < j.podsSince {
 		return false
 	}
-	return admitted.Reason == v1alpha1.ReasonQuotaExceeded || admitted.Status == metav1.ConditionTrue && object.Status.Queue.WaitsFor != ""
+	return admitted.Reason == v1alpha1.ReasonQuotaExceeded || admitted.Status == metav1.ConditionTrue && j.object.Status.Queue.WaitsFor != ""
 }
 
 // queuedSince is since when a job that queues does. Until its reconciler has written that, as it does once a plan knows of the job,
@@ -292,7 +317,7 @@ func (c *Cluster) learned(j *job, kind int, seen sample, why string) sample {
 	}
 	known := &j.kept[kind].sample
 	if known.pod == nil || j.kept[kind].template != j.gang {
-		if kind != index(false) || j.facts.Sample == nil || j.facts.Asked != j.object.Generation || !asLarge(j.facts.Sample, j.gang) {
+		if kind != index(false) || j.facts.Sample == nil || !j.wasAnswered() || !asLarge(j.facts.Sample, j.gang) {
 			return sample{}
 		}
 		if known = &j.asked; known.pod != j.facts.Sample {

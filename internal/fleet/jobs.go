@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"crypto/sha256"
 	"maps"
 	"slices"
 	"time"
@@ -27,6 +28,9 @@ type job struct {
 	generation   int64
 	size         v1alpha1.StateSize
 	misshapen    bool
+	// pods tells pods of its gang from others, and podsSince is from which generation on they are these.
+	pods      [sha256.Size]byte
+	podsSince int64
 	// next are the shapes of further pods of each.
 	next [2]next
 	// kept are the last pods of each kind that were made of gang and growth, asked what the API server has said of one.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -23,6 +24,8 @@ type node struct {
 	object    *corev1.Node
 	described allocation.Node
 	capacity  shares
+	// changed is when it came, or when what decides who may run there changed.
+	changed time.Time
 	// used is what pods hold of it, fixtures the part of that which is held by pods that belong to the node.
 	used, fixtures allocation.Amounts
 	pods           map[podKey]*pod
@@ -87,6 +90,12 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 	one.capacity, one.described = capacity, c.describe(object)
 	if added {
 		c.readOthers()
+	}
+	switch {
+	case before == nil:
+		one.changed = object.CreationTimestamp.Time
+	case !sameReach(before, object) || !sameTrust(before, object):
+		one.changed = c.options.Now()
 	}
 	if before == nil || !sameReach(before, object) {
 		c.remark(one)

@@ -44,9 +44,11 @@ type pod struct {
 	// assumed is when it was made, for a pod that no event has told of; making is true while it may be in the making.
 	assumed time.Time
 	making  bool
-	// reach is where it may go while it waits, and fits since when there has been a place for it.
-	reach *reach
-	fits  time.Time
+	// reach is where it may go while it waits, fits since when there has been a place for it, and refused when the scheduler has
+	// refused it beyond room; zero where it has not.
+	reach   *reach
+	fits    time.Time
+	refused time.Time
 	// shape is what it asks for as a worker of a job with such a template.
 	shape    *shape
 	template *corev1.Pod
@@ -77,6 +79,7 @@ func (c *Cluster) samePod(old *pod, object *corev1.Pod) bool {
 	was := old.object
 	return was.UID == object.UID && was.DeletionTimestamp.Equal(object.DeletionTimestamp) && sameOwner(was, object) &&
 		was.Status.NominatedNodeName == object.Status.NominatedNodeName &&
+		sameVerdict(was, object) &&
 		maps.Equal(was.Labels, object.Labels) && maps.Equal(was.Annotations, object.Annotations) && sameMark(was, object) &&
 		equality.Semantic.DeepEqual(was.Spec, object.Spec) &&
 		slices.Equal(sortedShares(old.request), sortedShares(c.resources.shares(requests(object))))
@@ -204,6 +207,7 @@ func (c *Cluster) putPod(object *corev1.Pod, assumed time.Time) {
 		}
 		c.uncharge(key, old)
 	}
+	one.refused = refusedAt(old, object, c.options.Now())
 	c.pods[key] = one
 	c.charge(key, one)
 	c.changed()

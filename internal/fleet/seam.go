@@ -97,8 +97,8 @@ type Facts struct {
 	GrowAfter time.Time
 	// Pause is how long the last changes of its world stopped it.
 	Pause time.Duration
-	// Asked is the generation of the job of whose workers the API server has said that it would take them; 0 for none. Sample is
-	// one as it would make it, nil where that is not known. It must not be changed.
+	// Asked is the generation of the job of whose workers the API server has said that it would take them; 0 for none. It holds for
+	// later ones that have the same workers. Sample is one as it would make it, nil where that is not known. It must not be changed.
 	Asked  int64
 	Sample *corev1.Pod
 }

@@ -242,8 +242,14 @@ func TestAdmissionIsLearnedFrom(t *testing.T) {
 	next.ResourceVersion, next.Generation = "2", 2
 	*next.Status.Attempt = 2
 	c.SetJob(next)
+	if got := request(c, gang); got != 2500 {
+		t.Errorf("the next attempt has the same template: %d", got)
+	}
+	next = next.DeepCopy()
+	next.ResourceVersion, next.Generation, next.Spec.Workers.Template.Spec.ServiceAccountName = "3", 3, "other"
+	c.SetJob(next)
 	if got := request(c, gang); got != 2000 {
-		t.Errorf("the next attempt may have another template: %d", got)
+		t.Errorf("another template may have other pods: %d", got)
 	}
 }
 

@@ -44,7 +44,7 @@ func SlimPod(object any) (any, error) {
 	}
 	slim.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, NominatedNodeName: pod.Status.NominatedNodeName,
-		Conditions:            slimConditions(pod.Status.Conditions),
+		Conditions:            slimConditions(pod),
 		InitContainerStatuses: slimStatuses(pod.Status.InitContainerStatuses), ContainerStatuses: slimStatuses(pod.Status.ContainerStatuses),
 		Resources: pod.Status.Resources, AllocatedResources: pod.Status.AllocatedResources,
 		NodeAllocatableResourceClaimStatuses: pod.Status.NodeAllocatableResourceClaimStatuses,
@@ -117,11 +117,13 @@ func SlimStatus(status *corev1.ContainerStatus) corev1.ContainerStatus {
 	return slim
 }
 
-// slimConditions keeps whether such a resize is possible at all, and marks.
-func slimConditions(conditions []corev1.PodCondition) []corev1.PodCondition {
+// slimConditions keeps whether such a resize is possible at all, marks, and why a pod has no node.
+func slimConditions(pod *corev1.Pod) []corev1.PodCondition {
 	var slim []corev1.PodCondition
-	for i := range conditions {
-		if c := &conditions[i]; c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress || isMark(*c) {
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		if refused := c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse; refused || c.Type == corev1.PodResizePending ||
+			c.Type == corev1.PodResizeInProgress || isMark(*c) {
 			slim = append(slim, *c)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // waitingFor is how long room is kept for a pod that fits and that the scheduler does not place: it
-// knows a reason that is not known here, such as a volume.
+// knows a reason that is not known here, such as a volume. Where it says that no node lacks room, none is kept.
 const waitingFor = 30 * time.Second
 
 // fitsAnew is for how long a pod for which room was kept in vain is kept none again: where it hangs on something else, what comes free
@@ -80,10 +80,16 @@ type queue struct{ next int }
 
 func (c *Cluster) place(v *view, one *pod, q *queue, free freeRoom) {
 	nodes := c.nodes.byName()
-	for ; q.next < len(nodes); q.next++ {
-		n := nodes[q.next]
+	for at := q.next; at < len(nodes); at++ {
+		n := nodes[at]
 		if !one.reach.nodes.Has(int(n.id)) || !free.holds(int(n.id), one.request) || n.described.Closed != "" {
+			if at == q.next {
+				q.next++
+			}
 			continue
+		}
+		if one.refused.After(n.changed) {
+			continue // the scheduler knows a reason that is not known here
 		}
 		if one.fits.IsZero() || one.fits.After(v.cluster.Now) {
 			one.fits = v.cluster.Now
