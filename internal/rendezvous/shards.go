@@ -17,6 +17,10 @@ import (
 // copyTimeout is how long copies of one state are waited for before those of a newer one are made.
 const copyTimeout = 10 * time.Minute
 
+// fullTime is after which time who had no room for copies is asked again: its program may write less by now, or somebody has removed what
+// was in its way. It costs one transfer that comes to nothing, and others take over at once.
+const fullTime = 10 * time.Minute
+
 // copying is a state of whose shards copies are being made.
 type copying struct {
 	Snapshot
@@ -108,8 +112,8 @@ func (m *Machine) copyShards(now time.Time) {
 			m.uncopied = true
 			m.noteCopied(c, &at)
 			m.letLeaversGo()
-		case m.hearUncopied(c) || c.members != m.reachable():
-			m.order(c, &at)
+		case m.hearUncopied(now, c) || c.members != m.reachable():
+			m.order(now, c, &at)
 			return
 		default:
 			return
@@ -119,7 +123,7 @@ func (m *Machine) copyShards(now time.Time) {
 	if newest, ok := m.newestSnapshot(); ok {
 		if at, held := m.stateOf(newest); held && inShards(at.parts) && m.copiesIn(&at) < m.copiesPossible() {
 			m.copying = &copying{Snapshot: newest, since: now, failed: map[string]bool{}}
-			m.order(m.copying, &at)
+			m.order(now, m.copying, &at)
 			return
 		}
 	}
@@ -136,7 +140,7 @@ func (m *Machine) hearCopies(before, now Uncopied) {
 
 // hearUncopied says whether somebody has said, who had not before, that it cannot get what it was told to get: others are to, where
 // there are some.
-func (m *Machine) hearUncopied(c *copying) bool {
+func (m *Machine) hearUncopied(now time.Time, c *copying) bool {
 	news := false
 	for _, uid := range sortedKeys(c.orders) {
 		mem := m.members[uid]
@@ -145,14 +149,16 @@ func (m *Machine) hearUncopied(c *copying) bool {
 		}
 		if said := mem.report.Uncopied; said.Why != "" && said.Round == c.Round && said.Step == c.Step {
 			c.failed[uid], news = true, true
-			mem.copyless = mem.copyless || isFull(said.Why)
+			if isFull(said.Why) {
+				mem.fullAt = now
+			}
 			m.note(notedDoubted, "%s cannot get copies of the shards of step %d: %s", mem.want.Name, c.Step, brief(said.Why))
 		}
 	}
 	return news
 }
 
-// isFull says whether an error says that there is no room: that will be so of the next state as well. Other causes pass.
+// isFull says whether an error says that there is no room: that will be so of the next state as well, for a while. Other causes pass.
 func isFull(why string) bool {
 	return strings.Contains(why, syscall.ENOSPC.Error()) || strings.Contains(why, syscall.EDQUOT.Error())
 }
@@ -161,9 +167,10 @@ func isFull(why string) bool {
 func (m *Machine) noteCopied(c *copying, at *state) {
 	for uid, parts := range c.orders {
 		mem := m.members[uid]
-		if mem == nil {
-			continue
+		if mem == nil || c.failed[uid] {
+			continue // it has said why
 		}
+		mem.fullAt = time.Time{}
 		mem.copyless = slices.ContainsFunc(parts, func(part Snapshot) bool {
 			i := slices.Index(at.parts, part)
 			return i < 0 || !slices.Contains(at.holders[i], mem)
@@ -259,8 +266,18 @@ func (m *Machine) detainsAnybody() bool {
 }
 
 // copyAnew forgets what came of copies in the world before: a state that had all of them may have lost some with it, and is relied on
-// until they are there again.
-func (m *Machine) copyAnew() { m.copying, m.uncopied = nil, false }
+// until they are there again. Shards have another size by now, and who had no room for some may have it.
+func (m *Machine) copyAnew() {
+	m.copying, m.uncopied = nil, false
+	for _, mem := range m.members {
+		mem.fullAt = time.Time{}
+	}
+}
+
+// isFull says whether a member is not to be given copies, since it has had no room for them lately.
+func (mem *member) isFull(now time.Time) bool {
+	return !mem.fullAt.IsZero() && now.Before(mem.fullAt.Add(fullTime))
+}
 
 func (m *Machine) stopCopying() {
 	if m.copying != nil {
@@ -279,14 +296,14 @@ func (m *Machine) reachable() (n int) {
 }
 
 // order says who gets what of a state. Who was told before and can goes on.
-func (m *Machine) order(c *copying, at *state) {
+func (m *Machine) order(now time.Time, c *copying, at *state) {
 	var there []*member
 	var places []share.Place
 	var failed []bool
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
 			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
-			failed = append(failed, mem.copyless || c.failed[mem.want.UID])
+			failed = append(failed, mem.copyless || c.failed[mem.want.UID] || mem.isFull(now))
 		}
 	}
 	before := c.orders

@@ -52,7 +52,8 @@ type worker struct {
 	lasts         map[uint64]uint64
 	snapshotError string
 	full          bool
-	copyless      bool // it makes no copies
+	copyless      bool     // it makes no copies
+	toCopy        Snapshot // the state of which it was to make some last
 	// uncopied is why it makes none.
 	uncopied Uncopied
 	// guests are the files that it has got from others.

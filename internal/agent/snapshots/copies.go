@@ -41,8 +41,12 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	k.copying = now
 	k.working.Go(func() {
 		defer cancel(nil)
-		k.trim(false) // what is relied on by now has made others needless, and has no room beside them
-		err := k.store.Fetch(ctx, k.identity, want...)
+		// What is relied on by now has made others needless, and has no room beside them. What is left to the program stays: the room
+		// is reckoned for what it writes and for copies, and each state has some.
+		if err := k.store.TrimBeside(); err != nil {
+			k.note("%v", err)
+		}
+		err := k.store.FetchBeside(ctx, k.identity, want...)
 		k.mu.Lock()
 		mine := k.copying == now
 		if mine {

@@ -42,6 +42,32 @@ func TestWhatIsNeedlessGoesBeforeCopiesCome(t *testing.T) {
 	other.holds(last.ID)
 }
 
+// What is left to the program stays while copies come: each state has some, so a program would find nothing of which the memory is there.
+func TestWhatIsLeftToTheProgramStaysBesideCopies(t *testing.T) {
+	_, other, want, at := holding(t)
+	for step := uint64(1); step <= 3; step++ {
+		name := fmt.Sprintf("%d.part", step)
+		if err := os.WriteFile(filepath.Join(other.Folder(), name), []byte("state"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		other.Take(1, step, []File{{Part: "d0.2.0123456789abcdef", Name: name, Bytes: 5}}, true)
+		other.settled()
+	}
+	spared := func() []string {
+		names, err := filepath.Glob(filepath.Join(other.Folder(), "spare-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	before := spared()
+	other.Copy(want.ID, from(want, at))
+	other.awaits(want.ID)
+	if after := spared(); len(before) != 1 || len(after) != 1 {
+		t.Errorf("%v was left, and %v is once the copy is there", before, after)
+	}
+}
+
 // awaits waits until a file is held.
 func (f *fixture) awaits(id checkpoint.ID) {
 	f.t.Helper()
