@@ -401,6 +401,7 @@ func TestTheChartAndTheOperatorAgreeOnSettings(t *testing.T) {
 	}{
 		{"minRuntime: 1h", true}, {"minRuntime: 60m0.001s", false}, {"minRuntime: 0s", true},
 		{"reclaimTimeout: 60s", true}, {"reclaimTimeout: 10m", false}, {"reclaimTimeout: 999ms", false},
+		{"attemptTimeout: 168h", true}, {"attemptTimeout: 9s", false},
 		{"backfill: 168h", true}, {"backfill: 169h", false},
 		{"coolDown: 24h1ms", false}, {"firstRegrow: 25h", false}, {"lastRegrow: 1.5h", true},
 		{"firstRegrow: 6m", false}, {"firstRegrow: 6m, lastRegrow: 6m", true}, {"firstRegrow: 2s, lastRegrow: 1999ms", false},
