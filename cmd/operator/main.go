@@ -415,6 +415,7 @@ func wireController(
 		Metrics:     jobFigures,
 
 		ReclaimTimeout: settings.ReclaimTimeout.Duration,
+		AttemptTimeout: settings.AttemptTimeout.Duration,
 		ConcurrentJobs: o.concurrentJobs,
 	}
 	return reconciler.SetupWithManager(mgr)

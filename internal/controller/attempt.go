@@ -284,14 +284,17 @@ func gangMembers(pods []*corev1.Pod) []rendezvous.Member {
 
 // checkStartTimeout lets a gang go that holds room and does not start.
 func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
+	timeout, field := value(p.Job.Spec.Gang.StartTimeout).Duration, "spec.gang.startTimeout"
 	if firstBound.IsZero() {
 		if pinned(pods[0]) != "" {
 			return // what becomes of places that were found is looked at more often
 		}
 		// An attempt for which only the scheduler knows the room is not to keep others from theirs for ever.
 		firstBound = lastMade(pods)
+		if bound := p.AttemptTimeout; bound > 0 && bound < timeout {
+			timeout, field = bound, "the operator's fleet.attemptTimeout"
+		}
 	}
-	timeout := value(p.Job.Spec.Gang.StartTimeout).Duration
 	if left := firstBound.Add(timeout).Sub(p.Now); left > 0 {
 		p.lookAgain(left)
 		return
@@ -303,8 +306,8 @@ func (p *planner) checkStartTimeout(pods []*corev1.Pod, firstBound time.Time) {
 	p.withdrawStart()
 	nodes := p.stuckOn(pods)
 	p.avoidFrom(retry.Time, nodes, why)
-	message := fmt.Sprintf("attempt %d did not start within spec.gang.startTimeout (%s): %s; it lets go of its room, the next attempt is due at %s",
-		p.attempt(), timeout, why, retry.UTC().Format(time.RFC3339))
+	message := fmt.Sprintf("attempt %d did not start within %s (%s): %s; it lets go of its room, the next attempt is due at %s",
+		p.attempt(), field, timeout, why, retry.UTC().Format(time.RFC3339))
 	if without := p.leftOut(nodes); without != "" {
 		message += "; " + without
 	}

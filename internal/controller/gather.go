@@ -35,6 +35,7 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		Training:    r.memory.training(),
 
 		ReclaimTimeout: r.ReclaimTimeout,
+		AttemptTimeout: r.AttemptTimeout,
 		AsksFirst:      r.AsksFirst,
 	}
 	r.memory.update(job.UID, func(m *Memory) {
@@ -44,11 +45,11 @@ func (r *Reconciler) gather(ctx context.Context, job *v1alpha1.TrainingJob) (*St
 		m.Vanished = state.missing(m.Vanished)
 		state.Memory = *m
 	})
-	var err error
 	if answer := r.holdsOn(job, state.Memory.Answer); answer.Generation != state.Memory.Answer.Generation {
 		state.Memory.Answer = answer
 		r.memory.update(job.UID, func(m *Memory) { m.Answer = answer })
 	}
+	var err error
 	if err = r.gatherPods(ctx, r.Client, state, cached(job)...); err != nil {
 		return nil, err
 	}

@@ -39,6 +39,9 @@ type Reconciler struct {
 	Fleet fleet.Fleet
 	// ReclaimTimeout bounds how long a worker that leaves for another job may take.
 	ReclaimTimeout time.Duration
+	// AttemptTimeout bounds how long a gang is tried that only the scheduler can place and that has no node; 0 for spec.gang.startTimeout
+	// alone.
+	AttemptTimeout time.Duration
 	// DrainTaints are the keys of taints that ask workers to leave a node.
 	DrainTaints []string
 	// RackLabel is the label by which nodes say in which rack they are; empty for none.

@@ -95,3 +95,33 @@ func TestAGangThatIsNotRefusedForRoomIsLetGoSoon(t *testing.T) {
 		})
 	}
 }
+
+// A gang that only the scheduler can place has others wait for their turn. How long, an administrator may bound.
+func TestTheOperatorBoundsAnAttempt(t *testing.T) {
+	free := func(*corev1.Pod) {}
+	bound := func(pod *corev1.Pod) { pod.Spec.NodeName = "n1" }
+	for _, c := range []struct {
+		name  string
+		bound time.Duration
+		pod   podChange
+		after time.Duration
+		says  string
+	}{
+		{"it has no node", 2 * time.Minute, free, 2 * time.Minute, "did not start within the operator's fleet.attemptTimeout (2m0s)"},
+		{"its job allows less", time.Hour, free, 10 * time.Minute, "did not start within spec.gang.startTimeout (10m0s)"},
+		{"no bound", 0, free, 10 * time.Minute, "did not start within spec.gang.startTimeout (10m0s)"},
+		{"it has nodes", 2 * time.Minute, bound, 10 * time.Minute, "did not start within spec.gang.startTimeout (10m0s)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			job := jobWith(running)
+			state := stateOf(job, podOf(job, 1, 0, c.pod), podOf(job, 1, 1))
+			state.World, state.AttemptTimeout = worldOf(0), c.bound
+			state.Now = start.Add(c.after - time.Second)
+			expectTarget(t, look(state), 2)
+			state.Now = start.Add(c.after)
+			plan := look(state)
+			expectTarget(t, plan, 0)
+			expectNote(t, plan, v1alpha1.EventStartTimeout, c.says)
+		})
+	}
+}

@@ -35,6 +35,8 @@ type State struct {
 	Training int
 	// ReclaimTimeout bounds how long a worker that leaves for another job may take.
 	ReclaimTimeout time.Duration
+	// AttemptTimeout bounds how long a gang is tried that only the scheduler can place and that has no node; 0 for no such bound.
+	AttemptTimeout time.Duration
 	// DrainTaints are the keys of taints that ask workers to leave.
 	DrainTaints []string
 	// RackLabel is the label by which nodes say in which rack they are; empty for none.

@@ -52,6 +52,9 @@ type Settings struct {
 	MinRuntime *metav1.Duration `json:"minRuntime,omitempty"`
 	// ReclaimTimeout bounds how long a lender may take to its barrier. From 1s to 60s, default 60s.
 	ReclaimTimeout *metav1.Duration `json:"reclaimTimeout,omitempty"`
+	// AttemptTimeout bounds how long a gang is tried of which no pod has a node, where only the scheduler can place it (Autoscaled, and
+	// templates that are not modelled), whatever its gang.startTimeout. From 10s to 168h, which is the default.
+	AttemptTimeout *metav1.Duration `json:"attemptTimeout,omitempty"`
 	// Backfill is how long after it was queued others may start on what a gang waits for; room is kept for it
 	// from then on. From 0s, which keeps it at once, to 168h, default 10m.
 	Backfill *metav1.Duration `json:"backfill,omitempty"`
@@ -122,6 +125,7 @@ func ParseSettings(text []byte) (Settings, error) {
 	}{
 		{"minRuntime", &s.MinRuntime, 10 * time.Second, 0, time.Hour},
 		{"reclaimTimeout", &s.ReclaimTimeout, time.Minute, time.Second, time.Minute},
+		{"attemptTimeout", &s.AttemptTimeout, 7 * 24 * time.Hour, 10 * time.Second, 7 * 24 * time.Hour},
 		{"backfill", &s.Backfill, 10 * time.Minute, 0, 7 * 24 * time.Hour},
 		{"coolDown", &s.CoolDown, 2 * time.Minute, 0, 24 * time.Hour},
 		{"firstRegrow", &s.FirstRegrow, time.Second, 0, 24 * time.Hour},

@@ -11,13 +11,14 @@ import (
 func TestSettings(t *testing.T) {
 	for _, c := range []struct{ name, text, says string }{
 		{"empty", "", ""},
-		{"all", "minRuntime: 0s\nreclaimTimeout: 5s\nbackfill: 1h\ncoolDown: 30s\nfirstRegrow: 2s\nlastRegrow: 1m\ncapacity: Autoscaled\n" +
+		{"all", "minRuntime: 0s\nreclaimTimeout: 5s\nattemptTimeout: 20m\nbackfill: 1h\ncoolDown: 30s\nfirstRegrow: 2s\nlastRegrow: 1m\ncapacity: Autoscaled\n" +
 			"deviceTypeLabels: [example.com/kind]\ndefaultNamespace: {weight: 3}\nnamespaces: {team: {weight: 5, headRoom: 10, allowNever: false, allowEvict: true}}", ""},
 		{"a field that is not there", "minRunTime: 5s", `unknown field "minRunTime"`},
 		{"values of the chart", "fleet: {minRuntime: 5s}", "give only what stands below fleet"},
 		{"one of a namespace", "namespaces: {team: {wait: 5}}", `unknown field "namespaces.team.wait"`},
 		{"twice", "backfill: 1m\nbackfill: 2m", "backfill"},
 		{"no duration", "coolDown: soon", "soon"},
+		{"too short", "attemptTimeout: 5s", "attemptTimeout is 5s, it must be from 10s to 168h0m0s"},
 		{"too long", "reclaimTimeout: 2m", "reclaimTimeout is 2m0s, it must be from 1s to 1m0s"},
 		{"below nothing", "minRuntime: -1s", "minRuntime is -1s"},
 		{"backwards", "firstRegrow: 1m\nlastRegrow: 1s", "firstRegrow is 1m0s, beyond lastRegrow (1s)"},

@@ -70,6 +70,7 @@ func TestOptionsAddAndRemoveObjects(t *testing.T) {
 		"budget":      {"podDisruptionBudget: {enabled: true}", with("PodDisruptionBudget concertina")},
 		"monitor":     {"serviceMonitor: {enabled: true}", with("ServiceMonitor concertina")},
 		"alerts":      {"prometheusRule: {enabled: true}", with("PrometheusRule concertina")},
+		"dashboard":   {"dashboard: {enabled: true}", with("ConfigMap concertina-dashboard")},
 		"no policy":   {"networkPolicy: {enabled: false}", without("NetworkPolicy concertina")},
 		"no class":    {"growthPriorityClass: {create: false}", without("PriorityClass concertina-growth")},
 		"another class": {"growthPriorityClass: {name: spare}", slices.Sorted(slices.Values(append(without("PriorityClass concertina-growth"),
@@ -400,6 +401,7 @@ func TestTheChartAndTheOperatorAgreeOnSettings(t *testing.T) {
 		fine     bool
 	}{
 		{"minRuntime: 1h", true}, {"minRuntime: 60m0.001s", false}, {"minRuntime: 0s", true},
+		{"attemptTimeout: 168h", true}, {"attemptTimeout: 9s", false},
 		{"reclaimTimeout: 60s", true}, {"reclaimTimeout: 10m", false}, {"reclaimTimeout: 999ms", false},
 		{"backfill: 168h", true}, {"backfill: 169h", false},
 		{"coolDown: 24h1ms", false}, {"firstRegrow: 25h", false}, {"lastRegrow: 1.5h", true},

@@ -86,7 +86,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* The operator refuses settings beyond these bounds, and would not start. */}}
 {{- define "concertina.checkedFleet" -}}
 {{- $fleet := .Values.fleet | default dict -}}
-{{- range $name, $bounds := dict "minRuntime" (list "0s" "1h") "reclaimTimeout" (list "1s" "1m") "backfill" (list "0s" "168h") "coolDown" (list "0s" "24h") "firstRegrow" (list "0s" "24h") "lastRegrow" (list "0s" "24h") -}}
+{{- range $name, $bounds := dict "minRuntime" (list "0s" "1h") "reclaimTimeout" (list "1s" "1m") "attemptTimeout" (list "10s" "168h") "backfill" (list "0s" "168h") "coolDown" (list "0s" "24h") "firstRegrow" (list "0s" "24h") "lastRegrow" (list "0s" "24h") -}}
 {{- with get $fleet $name -}}
 {{- $is := include "concertina.instant" . -}}
 {{- if or (lt $is (include "concertina.instant" (first $bounds))) (gt $is (include "concertina.instant" (last $bounds))) -}}
