@@ -30,6 +30,8 @@ type copying struct {
 	failed map[string]bool
 	// members are those of whom the orders were made: who is lost gets none, and gives none.
 	members int
+	// at is who holds what of it, as of the last decision.
+	at *state
 }
 
 // sharded says whether processes of the world have their own shards of the state.
@@ -116,6 +118,7 @@ func (m *Machine) copyShards(now time.Time) {
 			m.order(now, c, &at)
 			return
 		default:
+			c.at = &at
 			return
 		}
 		m.stopCopying()
@@ -307,7 +310,7 @@ func (m *Machine) order(now time.Time, c *copying, at *state) {
 		}
 	}
 	before := c.orders
-	c.orders, c.members, m.out.Publish = map[string][]Snapshot{}, m.reachable(), true
+	c.orders, c.members, c.at, m.out.Publish = map[string][]Snapshot{}, m.reachable(), at, true
 	for _, mem := range there {
 		if uid := mem.want.UID; !c.failed[uid] && len(before[uid]) > 0 {
 			c.orders[uid] = before[uid]
@@ -352,8 +355,39 @@ func (m *Machine) copiesFor(mem *member) *prefetch {
 	uid := mem.want.UID
 	p := &prefetch{Snapshot: c.Snapshot, Parts: c.orders[uid]}
 	if len(p.Parts) > 0 {
-		holders, _ := m.holdersOf(c.Snapshot)
-		p.Holders = m.suppliers(uid, c.Snapshot, p.Parts, holdersFor(m.world.ranks.rank(uid), p.Parts, holders), true)
+		p.Holders = m.supply(uid, c.Snapshot, c.sourcesOf(p.Parts, m.world.ranks.rank(uid)))
 	}
 	return p
+}
+
+// sourcesOf are those that the worker with a rank asks for some of the shards: a few for each of them, and which of these they have.
+func (c *copying) sourcesOf(parts []Snapshot, rank int32) []source {
+	var sources []source
+	has := map[holder]int{}
+	for i, part := range parts {
+		key, _ := share.Parse(part.Part)
+		if key.Index >= len(c.at.parts) || c.at.parts[key.Index] != part {
+			continue // of another layout
+		}
+		by := c.at.holders[key.Index]
+		asked := 0
+		for j := range by {
+			mem := by[(int(rank)+j)%len(by)]
+			if mem.serves.Port == 0 || !mem.connected {
+				continue
+			}
+			at, known := has[mem.holder()]
+			if !known && asked == maxHoldersOfPart {
+				continue
+			}
+			asked++
+			if !known {
+				at = len(sources)
+				has[mem.holder()] = at
+				sources = append(sources, source{holder: mem.holder()})
+			}
+			sources[at].parts = append(sources[at].parts, uint32(i))
+		}
+	}
+	return sources
 }
