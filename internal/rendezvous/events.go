@@ -25,8 +25,11 @@ type (
 		// Parts is true for an agent that knows parts of snapshots.
 		Parts bool
 		// Puts is true for one that puts parts into the storage one by one.
-		Puts   bool
-		Report Report
+		Puts bool
+		// Disowns is true when it comes from the pod's own address, and the session before did not: what was said on that does not
+		// count, since whoever has the pod's token may have said it.
+		Disowns bool
+		Report  Report
 	}
 	// AgentReported says that a report came on the session of a member.
 	AgentReported struct {

@@ -254,6 +254,8 @@ type world struct {
 	// nothing of that which others need.
 	begunAt time.Time
 	letsGo  bool
+	// feeds is true while others get what the world begins with from one who leaves, and is in it no more.
+	feeds bool
 	// parted are the members that have left the gang.
 	parted map[string]parting
 	// named is true when the members of an adopted world are those that the record names; missing once a rank of it is

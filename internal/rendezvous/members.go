@@ -55,9 +55,9 @@ type member struct {
 	// spent is true when its program has failed that may fail no more: its agent is to end.
 	spent bool
 	// mustGo is true when it is about to be killed, or holds nothing that is needed: it is not kept for what it holds. outAt is when it
-	// was seen to be out of the world, where it leaves and the state is in shards.
-	mustGo bool
-	outAt  time.Time
+	// was seen to be out of the world, where it leaves. served is true once it was kept for as long as may be for what others load of it.
+	mustGo, served bool
+	outAt          time.Time
 	// copyless is true when it has not made the copies that it was to make, of the last state of which it was to make some.
 	copyless bool
 	// fullAt is when it has last said that it has no room for copies; zero for never, or when it had some since.
@@ -202,6 +202,9 @@ func (m *Machine) join(now time.Time, ev AgentJoined) *Refusal {
 		return why
 	}
 	mem := m.members[ev.UID]
+	if ev.Disowns {
+		m.disown(mem, &ev.Report)
+	}
 	if why := m.contradiction(ev.UID, mem, &ev.Report); why != nil {
 		m.doubt(mem, "%s", why.Message)
 		return why
@@ -217,6 +220,22 @@ func (m *Machine) join(now time.Time, ev AgentJoined) *Refusal {
 	mem.puts = ev.Puts
 	m.take(now, ev.UID, mem, ev.Report, before)
 	return nil
+}
+
+// disown drops what somebody else has said for a member, who says this itself now.
+func (m *Machine) disown(mem *member, says *Report) {
+	if w := m.world; w != nil {
+		uid := mem.want.UID
+		if rank := w.ranks.rank(uid); w.adopted && !w.named && rank >= 0 {
+			w.ranks.uids[rank] = ""
+			delete(w.ranks.ranks, uid)
+		}
+		if mem.entered == w.record.Round {
+			w.entered--
+		}
+	}
+	mem.startedAnew()
+	mem.entered, mem.report = 0, Report{Restarts: says.Restarts}
 }
 
 // hear takes a report on a session.

@@ -58,7 +58,7 @@ func (m *Machine) observeMember(uid string, mem *member) MemberObservation {
 		if seen.WorkerRank >= 0 && mem.countedIn < m.world.record.Round {
 			seen.LostIn = 0 // it has come back before anybody gave it up
 		}
-		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.Round > 0) && !m.detains(mem)
+		seen.Out = seen.WorkerRank < 0 && mem.leaving() && (mem.left != nil || mem.report.Round > 0) && !m.detains(mem) && !m.feeds(mem)
 	}
 	return seen
 }

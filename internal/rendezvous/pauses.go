@@ -70,7 +70,7 @@ func (m *Machine) began(now time.Time) {
 		for uid, mem := range m.members {
 			// Who was kept because of its snapshot may go now.
 			kept := m.world.ranks.rank(uid) < 0 && mem.unwanted() && m.isHolder(mem)
-			m.out.Publish = m.out.Publish || kept
+			m.out.Publish, m.out.Changed = m.out.Publish || kept, m.out.Changed || kept
 		}
 	}
 	// Programs that are started anew are in their world before they make a step.

@@ -336,7 +336,7 @@ type MemberObservation struct {
 	// Standby is true when it could enter a world at once.
 	Standby bool
 	// Out is true when it was in a world of this attempt, is leaving, and the world goes on without
-	// it, and without what it holds: its pod can be deleted.
+	// it, and without what it holds, which those have who need it: its pod can be deleted.
 	Out bool
 	// WasIn is true once this leader has counted it in a world, whatever became of that.
 	WasIn bool

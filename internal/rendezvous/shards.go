@@ -208,6 +208,7 @@ func (m *Machine) letLeaversGo() {
 
 // watchLeavers lets them go when the copies do not come, and earlier those who will be killed.
 func (m *Machine) watchLeavers(now time.Time) {
+	m.watchSuppliers(now)
 	w := m.world
 	if w.letsGo || !m.sharded() {
 		return
@@ -233,17 +234,13 @@ func (m *Machine) watchLeavers(now time.Time) {
 // world may come before the copies of each are there.
 func (m *Machine) watchLongGone(now time.Time) {
 	for uid, mem := range m.members {
-		switch {
-		case m.world.ranks.rank(uid) >= 0 || !mem.leaving():
-			mem.outAt = time.Time{}
-		case mem.outAt.IsZero():
-			mem.outAt = now
-		case !mem.mustGo && !now.Before(mem.outAt.Add(copyTimeout)):
-			best, ok := m.best()
-			newest, _ := m.newestSnapshot() // of that copies may be made yet
-			if ok && !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return sameState(s, best) || sameState(s, newest) }) {
-				mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
-			}
+		if m.world.ranks.rank(uid) >= 0 || !mem.leaving() || mem.mustGo || now.Before(mem.outAt.Add(copyTimeout)) {
+			continue
+		}
+		best, ok := m.best()
+		newest, _ := m.newestSnapshot() // of that copies may be made yet
+		if ok && !slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return sameState(s, best) || sameState(s, newest) }) {
+			mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
 		}
 	}
 }

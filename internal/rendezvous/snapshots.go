@@ -3,7 +3,6 @@ package rendezvous
 import (
 	"bytes"
 	"cmp"
-	"slices"
 	"time"
 )
 
@@ -122,17 +121,6 @@ func best(states []state, fits func(*state) bool) (Snapshot, bool) {
 		return Snapshot{}, false
 	}
 	return found.Snapshot, true
-}
-
-// supplies says whether a member holds the snapshot that the world begins with, and others may be fetching
-// it: an agent has entered its world before it has what its programs load, but a step takes all of them.
-func (m *Machine) supplies(mem *member) bool {
-	return !m.world.finishing && !m.hasBegun() && m.isHolder(mem)
-}
-
-// isHolder says whether a member was named as a holder of the snapshot that the world begins with.
-func (m *Machine) isHolder(mem *member) bool {
-	return slices.ContainsFunc(m.world.holders, func(h holding) bool { return h.holder == holder{mem.endpoint.Address, mem.serves} })
 }
 
 // writes says whether a rank takes snapshots as it trains: the lowest of each node does. When all are on

@@ -14,6 +14,8 @@ type tally struct {
 	busy     *bool
 	// sharded is whether a process has its own shard of the state; nil as long as nobody has asked.
 	sharded *bool
+	// awaits is whether somebody has not got yet what the world begins with; nil as long as nobody has asked.
+	awaits *bool
 	// unheard is how many of the first ranks are not heard at a time, or lost.
 	unheard int
 	at      time.Time

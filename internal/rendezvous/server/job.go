@@ -54,9 +54,11 @@ type job struct {
 	gang     rendezvous.Gang
 	released bool
 	fallen   fallen
-	// addresses are those of each expected pod, by uid; replaced says how often its session was taken over.
+	// addresses are those of each expected pod, by uid; replaced says how often its session was taken over, elsewhere whether the
+	// last one that it had came from another address than these.
 	addresses map[string][]netip.Addr
 	replaced  map[string]*rate.Limiter
+	elsewhere map[string]bool
 	// closed says why nothing happens any more; nil while it does.
 	closed *rendezvous.Refusal
 	// rested is when the machine may decide again, later the timer of a decision that waits for that; nil for
@@ -79,7 +81,7 @@ func newJob(r *registry, key rendezvous.JobKey, uid string) *job {
 	return &job{
 		registry: r, key: key, uid: uid,
 		machine:  rendezvous.NewMachine(r.options.ReconnectGrace, rand.Text()),
-		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{}, turns: newTurns(),
+		sessions: map[string]*session{}, replaced: map[string]*rate.Limiter{}, elsewhere: map[string]bool{}, turns: newTurns(),
 	}
 }
 
@@ -94,6 +96,7 @@ func (j *job) know(members []string, addresses map[string][]netip.Addr) {
 	j.addresses = known
 	j.large.Store(len(members) > smallJob)
 	maps.DeleteFunc(j.replaced, func(uid string, _ *rate.Limiter) bool { _, stays := known[uid]; return !stays })
+	maps.DeleteFunc(j.elsewhere, func(uid string, _ bool) bool { _, stays := known[uid]; return !stays })
 	j.beats.keep(func(uid string) bool { _, stays := known[uid]; return stays })
 	for _, s := range j.sessions {
 		if why := j.foreign(s.uid, s.says); why != nil {
@@ -101,6 +104,7 @@ func (j *job) know(members []string, addresses map[string][]netip.Addr) {
 			s.end(why)
 		}
 		s.own = slices.Contains(known[s.uid], s.from)
+		j.elsewhere[s.uid] = !s.own
 	}
 }
 
@@ -285,6 +289,7 @@ func (j *job) join(s *session, h *hello, first rendezvous.Report) (refused *rend
 	}
 	out := j.machine.Absorb(now, rendezvous.AgentJoined{
 		UID: s.uid, Attempt: h.attempt, Endpoint: h.endpoint, Serves: h.serves, Parts: h.parts, Puts: h.puts, Report: first,
+		Disowns: s.own && j.elsewhere[s.uid],
 	})
 	if out.Refuse != nil {
 		j.do(out)
@@ -293,7 +298,7 @@ func (j *job) join(s *session, h *hello, first rendezvous.Report) (refused *rend
 	if older != nil {
 		older.end(&rendezvous.Refusal{Kind: rendezvous.RefusedForNow, Message: "a newer session of this pod has taken the place of this one"})
 	}
-	j.sessions[s.uid] = s
+	j.sessions[s.uid], j.elsewhere[s.uid] = s, !s.own
 	s.joined = now
 	j.beats.heard(s.uid, now)
 	j.registry.metrics.sessions.Inc()

@@ -1,0 +1,86 @@
+package rendezvous
+
+import (
+	"slices"
+	"time"
+)
+
+// A world may begin with a state that only those have who are in it no more: a job of one worker that moves has it from the old one
+// alone. So nobody who has it is released before a step was made, which takes all, and the pod of who leaves is not deleted before
+// all have got it. An agent that gets nothing for a while leaves the world by itself, so whoever still gets something is worth the
+// room; supplyTimeout only sees to it that there is an end.
+
+// supplyTimeout is how long one who leaves is kept at most for what others get from it.
+const supplyTimeout = time.Hour
+
+// supplies says whether a member holds the snapshot that the world begins with, and others may be fetching
+// it: an agent has entered its world before it has what its programs load, but a step takes all of them.
+func (m *Machine) supplies(mem *member) bool {
+	return !m.world.finishing && !mem.served && !m.hasBegun() && m.isHolder(mem)
+}
+
+// isHolder says whether a member was named as a holder of the snapshot that the world begins with. Whom an older leader has named
+// nobody knows any more: of its world everybody may be one who holds a state after that step.
+func (m *Machine) isHolder(mem *member) bool {
+	r := &m.world.record
+	if m.world.adopted {
+		return mem.report.Round > 0 && mem.report.Round < r.Round && r.FromStep > 0 &&
+			slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return s.Step == r.FromStep })
+	}
+	return slices.ContainsFunc(m.world.holders, func(h holding) bool { return h.holder == holder{mem.endpoint.Address, mem.serves} })
+}
+
+// feeds says whether a member that leaves, and is in the world no more, is still needed for what it supplies.
+func (m *Machine) feeds(mem *member) bool { return m.supplies(mem) && m.awaitsState() }
+
+// awaitsState says whether somebody in the world has not got the snapshot yet that it begins with, or will not before another world.
+func (m *Machine) awaitsState() bool {
+	t := m.tallied()
+	if t.awaits == nil {
+		awaits := m.broken != nil || slices.ContainsFunc(m.world.ranks.uids, m.lacksState)
+		t.awaits = &awaits
+	}
+	return *t.awaits
+}
+
+// lacksState says whether a member has not said that it has what it begins the world with.
+func (m *Machine) lacksState(uid string) bool {
+	w, mem := m.world, m.members[uid]
+	has := func(s Snapshot) bool { return slices.Contains(mem.report.Snapshots, s) }
+	switch {
+	case mem == nil || !mem.in(&w.record):
+		return !w.live[uid]
+	case w.adopted:
+		return mem.report.Before != w.record.Parent &&
+			!slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return s.Step == w.record.FromStep })
+	case w.snapshot == nil || w.live[uid] && !w.supplied().sharded:
+		return false
+	case w.supplied().sharded:
+		return true // which shards it wants only its programs know
+	case w.parts == nil:
+		return !has(*w.snapshot)
+	}
+	told := w.supplied()
+	return slices.ContainsFunc(told.neededBy(w.ranks.rank(uid), told.whole), func(s Snapshot) bool { return !has(s) })
+}
+
+// watchSuppliers has those known who feed others no more, and sees to it that nobody does for ever.
+func (m *Machine) watchSuppliers(now time.Time) {
+	feeds := false
+	for uid, mem := range m.members {
+		switch {
+		case m.world.ranks.rank(uid) >= 0 || !mem.leaving():
+			mem.outAt, mem.served = time.Time{}, false
+			continue
+		case mem.outAt.IsZero():
+			mem.outAt = now
+		case !mem.served && !now.Before(mem.outAt.Add(supplyTimeout)):
+			mem.served, m.out.Publish, m.out.Changed = true, true, true
+		}
+		feeds = feeds || m.feeds(mem)
+	}
+	if m.world.feeds && !feeds {
+		m.out.Changed = true
+	}
+	m.world.feeds = feeds
+}
