@@ -131,7 +131,7 @@ func (m *Machine) tryAdopt(now time.Time) {
 		m.adopt(now, m.base, "all of its workers report it")
 	case named == outlookWhole:
 		m.republish(now, uids)
-	case m.base.Parent == 0 && c.heard() > 0 && c.possible() < int(m.base.Workers) && !(c.untold && c.without == 0):
+	case m.base.Parent == 0 && m.neverForms(&c):
 		m.burn("not all of its workers have entered it")
 	case c.in > 0 && (late || c.onlyGone() && named != outlookOpen):
 		m.adopt(now, m.base, "some of its workers report it, and others were not heard in time")
@@ -142,6 +142,12 @@ func (m *Machine) tryAdopt(now time.Time) {
 	default:
 		m.endInherited(now)
 	}
+}
+
+// neverForms says whether the inherited round can never be complete, and has made no step. Where programs tell nobody of their steps it
+// may have trained for long, unless one who was to be in it is known to be outside.
+func (m *Machine) neverForms(c *census) bool {
+	return c.heard() > 0 && c.possible() < int(m.base.Workers) && (!c.untold || c.without > 0)
 }
 
 // endInherited ends an inherited round in which nobody is.
