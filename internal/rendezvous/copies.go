@@ -113,6 +113,7 @@ func (m *Machine) compare(c catalogue) {
 	states := slices.SortedFunc(maps.Keys(c.parted), func(a, b fit) int {
 		return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(a.step, b.step), cmp.Compare(a.of, b.of), cmp.Compare(a.layout, b.layout))
 	})
+	m.compareCuts(c, states)
 	for _, of := range states {
 		who := differing(c.parted[of])
 		if who == "" || slices.Contains(m.differing, who) || len(m.differing) == mostDiffering {

@@ -137,15 +137,22 @@ class Gathering:
         """rank: for whom."""
         self.now = Cut(rank.of, was.tables)
         begins = self.now.offsets(rank.number)
-        theirs = [was.offsets(other) for other in range(was.ranks)]
+        theirs: dict[int, list[int]] = {}
         self._pieces: list[_Piece] = []
         for i, table in enumerate(was.tables):
             want = chunk(table.shape[0], rank)
-            parts = [chunk(table.shape[0], Rank(other, was.ranks)) for other in range(was.ranks)]
-            for move in plan(want, parts) if table.row else ():
+            if not want or not table.row:
+                continue
+            each = -(-table.shape[0] // was.ranks)  # Only few have some of it: nobody looks at hundreds for each value.
+            first, behind = want.start // each, -(-want.end // each)
+            parts = [chunk(table.shape[0], Rank(other, was.ranks)) for other in range(first, behind)]
+            for move in plan(want, parts):
+                source = first + move.part
+                if source not in theirs:
+                    theirs[source] = was.offsets(source)
                 start = begins[i] + (move.start - want.start) * table.row
-                at = theirs[move.part][i] + (move.start - parts[move.part].start) * table.row
-                self._pieces.append(_Piece(start, start + (move.end - move.start) * table.row, move.part, at))
+                at = theirs[source][i] + (move.start - parts[move.part].start) * table.row
+                self._pieces.append(_Piece(start, start + (move.end - move.start) * table.row, source, at))
         self._starts = [piece.start for piece in self._pieces]
         self.sources = sorted({piece.source for piece in self._pieces})
         """The parts that something is taken from."""

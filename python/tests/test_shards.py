@@ -45,6 +45,30 @@ class Plans(unittest.TestCase):
         self.assertEqual(gathering.where(1, 4), [(0, 7, 2), (1, 0, 1)])
         self.assertEqual(gathering.where(64, 72), [(1, 64, 8)])
 
+    def test_any_rank_of_any_world_has_its_rows(self):
+        seed = random.randrange(2**32)
+        draw = random.Random(seed)
+        for _ in range(200):
+            was, now = draw.randint(1, 128), draw.randint(1, 128)
+            tables = tuple(Table(str(i), "uint8", (draw.randint(0, 300), draw.randint(0, 2)), 1) for i in range(draw.randint(1, 5)))
+            contents = [draw.randbytes(math.prod(table.shape)) for table in tables]
+
+            def rows(cut, rank, contents=contents):
+                found = bytearray(cut.offsets(rank)[-1])
+                for table, content, at in zip(cut.tables, contents, cut.offsets(rank), strict=False):
+                    own = chunk(table.shape[0], Rank(rank, cut.ranks))
+                    found[at : at + table.size(Rank(rank, cut.ranks))] = content[own.start * table.row : own.end * table.row]
+                return found
+
+            before, rank = Cut(was, tables), Rank(draw.randrange(now), now)
+            gathering, want = Gathering(before, rank), rows(Cut(now, tables), rank.number)
+            for table, at in zip(tables, gathering.now.offsets(rank.number), strict=False):
+                got = bytearray()
+                for source, offset, size in gathering.where(at, at + table.size(rank)):
+                    self.assertIn(source, gathering.sources)
+                    got += rows(before, source)[offset : offset + size]
+                self.assertEqual(got, want[at : at + table.size(rank)], (seed, was, rank, table))
+
     def test_descriptions_that_make_no_sense(self):
         good = Cut(3, (Table("a", "uint8", (5, 3), 1),)).described()
         self.assertEqual(Cut.of(good).described(), good)
