@@ -8,7 +8,7 @@
 //	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
 //	go run ./hack/bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
 //	go run ./hack/bench tune [-seeds N] [-first N]
-//	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME]
+//	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME] [-fleet-config FILE]
 //
 // All but scale, rendezvous, churn, tune and replay use the local cluster.
 package main
@@ -57,7 +57,7 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench peers [-times N] [-torchrun-times N] [-mib N,N] [-contenders ours,torchft,torchrun,torchrun_tuned] [-join-timeout TIME] [-heartbeat TIME] [-tick TIME]
        bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
        bench tune [-seeds N] [-first N]
-       bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME]`
+       bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME] [-fleet-config FILE]`
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == chroot.EnterArg {
@@ -242,6 +242,7 @@ func numbers(flag, list string) (all []int, err error) {
 
 func replayBench(flags *flag.FlagSet) measure {
 	bench := replay.Bench{}
+	config := flags.String("fleet-config", "", "a file of the operator's settings, as its flag has it (docs/fleet.md); the defaults without one")
 	flags.StringVar(&bench.Data, "data", "", "the folder with workloads, programs and published results (docs/replay.md)")
 	flags.Float64Var(&bench.Noise, "noise", 0.05, "how far observed speeds are off, as a part of the truth (standard deviation)")
 	flags.Uint64Var(&bench.Seed, "seed", 1, "of the noise")
@@ -253,7 +254,7 @@ func replayBench(flags *flag.FlagSet) measure {
 		if bench.Data == "" {
 			return nil, errors.New("-data names no folder")
 		}
-		settings, err := fleet.LoadSettings("")
+		settings, err := fleet.LoadSettings(*config)
 		if err != nil {
 			return nil, err
 		}

@@ -43,6 +43,8 @@ var discounts = [...]float64{1, 1. / 4, 1. / 16, 1. / 256}
 // bid is a job whose pace is known, and the sizes that it may have.
 type bid struct {
 	id JobID
+	// size is how many workers it has.
+	size int32
 	// work is what it has left at its least size: the logarithm of device-seconds.
 	work float64
 	// offers are all sizes, least to most those that it can have now.
@@ -188,7 +190,7 @@ const rounding = 1e-9
 func (p *planner) bid(id JobID, share float64) *bid {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	size, devices := p.size(id), p.devices(id)
-	b := &bid{id: id, half: in.most(in.Min + int32(share/2/float64(devices)+rounding))}
+	b := &bid{id: id, size: size, half: in.most(in.Min + int32(share/2/float64(devices)+rounding))}
 	first, tuned := len(p.offers), p.c.Settings.pricing()
 	b.perNode, b.left = p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	could, fixed := p.mayGrow(id), j.limit <= j.gone
@@ -288,7 +290,8 @@ func (p *planner) sell(bids []*bid, pool int64, others int) int64 {
 }
 
 // take has a job take the size that is best at a price, of those for which there are devices enough, but no smaller one
-// than it has taken.
+// than it has taken. Who is to have fewer workers than it has keeps as many of them as it would keep if it had no more: it gives them one
+// after the other, and would otherwise wish for more again on its way.
 func (b *bid) take(pool int64, price float64) {
 	has, best, most := b.offers[b.taken].devices, b.taken, b.most
 	if b.sale != actual {
@@ -299,14 +302,21 @@ func (b *bid) take(pool int64, price float64) {
 			best = n
 		}
 	}
-	b.taken = best
+	for n := best + 1; b.sale != anew && n <= most && b.offers[n].size < b.size && b.offers[n].devices-has <= pool; n++ {
+		if b.offers[n].alone(price) <= b.offers[best].cost(price, b.sale) {
+			b.taken = n
+		}
+	}
+	b.taken = max(b.taken, best)
 }
 
 // cost is the time that is left, and what others lose meanwhile. Where all is sold anew changes cost nothing.
 func (o *offer) cost(price float64, by sale) float64 {
-	seconds := o.seconds
-	if by != anew {
-		seconds += o.change
+	if by == anew {
+		return o.alone(price)
 	}
-	return seconds * (1 + price*float64(o.devices))
+	return (o.seconds + o.change) * (1 + price*float64(o.devices))
 }
+
+// alone is what it costs who has that size.
+func (o *offer) alone(price float64) float64 { return o.seconds * (1 + price*float64(o.devices)) }

@@ -15,7 +15,7 @@ import (
 // VALUE_CLUSTERS and VALUE_FROM draw others.
 const restlessDrawn, restlessFrom = 500, 0
 
-var restless = []int{534, 3030, 3885, 9748, 16614, 23115, 27433, 29959, 34493, 38948, 2017393}
+var restless = []int{534, 3030, 3885, 9748, 16614, 23115, 27433, 29959, 34493, 38948, 300433, 302014, 1014049, 2000145, 2017393, 5009108}
 
 // TestByValueAPlanRests: where nothing changes but what plans do themselves, workers do not go to and fro for ever.
 func TestByValueAPlanRests(t *testing.T) {

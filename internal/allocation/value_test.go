@@ -3,6 +3,8 @@ package allocation
 import (
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // between is a program that has less of each worker more.
@@ -21,6 +23,31 @@ func TestASizeIsChangedForATenth(t *testing.T) {
 			t.Errorf("%s: it wishes for %d workers, want %d", test.name, got, test.want)
 		}
 	}
+}
+
+// Who is to have fewer workers ends with as many whether it gives them at once or one after the other, and then does not wish for more.
+func TestWhoGivesOneAfterTheOtherEndsAtTheSameSize(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		known := truth{rapid.Float64Range(0, 1).Draw(t, "serial"), 1}.pace(rapid.Float64Range(10, 1e5).Draw(t, "left"), exactly)
+		pause := time.Duration(rapid.IntRange(0, 30).Draw(t, "pause")) * time.Second
+		behind := rapid.IntRange(0, 8).Draw(t, "behind")
+		wish := func(has int) int {
+			c := newCluster().withNodes(1, 64)
+			other := c.training("other", 1, 64, []NodeID{0}, withPace(linear.pace(1e9, exactly))) // it takes what is left
+			c.Jobs[other].Pace.Tried = 64
+			id := c.training("a", 1, int32(has), make([]NodeID, has), withPace(known), func(j *Job) { j.Pause = pause })
+			for range behind {
+				c.queued("waits", 99, 99)
+			}
+			return int(NewPlan(c).of(id).Wish)
+		}
+		has := rapid.IntRange(2, 16).Draw(t, "has")
+		for to, want := has-1, wish(has); to >= want; to-- {
+			if got := wish(to); got != want {
+				t.Fatalf("of %d workers it keeps %d, and once it has %d of them it keeps %d", has, want, to, got)
+			}
+		}
+	})
 }
 
 // What a change saves has to be more than it costs: with half a minute left a pause of half a minute is not worth it.
