@@ -261,12 +261,21 @@ test-fsdp: ## Train a model that fully_shard() cuts, with real agents, in worlds
 	@$(GO) run ./hack/images build pytorch-digits >/dev/null
 	@$(GO) test -tags pytorch ./test/rendezvous -run '^TestModelInShardsWithRealAgents$$' -count=1 -timeout 30m -v | grep -v '^ *=== '
 
+# How many campaigns there are on each kind of data; CAMPAIGN_SEED=n plays one of each.
+CAMPAIGNS ?= 2
+
+.PHONY: test-once
+test-once: ## Train with real agents whose workers come, leave and are killed at random, on data with a length and on streams: each sample once (as root; CAMPAIGNS=2).
+	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
+	@$(GO) run ./hack/images build pytorch-digits >/dev/null
+	@CAMPAIGNS=$(CAMPAIGNS) $(if $(CAMPAIGN_SEED),CAMPAIGN_SEED=$(CAMPAIGN_SEED)) $(GO) test -tags pytorch ./test/rendezvous -run '^TestEachSampleOnceWithRealAgents$$' -count=1 -timeout 24h -v | grep -v '^ *=== '
+
 .PHONY: verify-model-long
 verify-model-long: ## Check the model of worlds with its larger bounds too.
 	@hack/verify-model.sh --all
 
 .PHONY: test-long
-test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long test-gpt test-fsdp ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
+test-long: tools verify-model-long test-simulation test-worlds test-clusters test-histories test-crashes test-fuzz-long test-gpt test-fsdp test-once ## Run the long tests: the larger model, repetitions and campaigns, the simulation, histories, fuzzing.
 	@mkdir -p $(RESULTS)
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@$(call GOTESTSUM,integration-long,-timeout 30m ./test/integration -ginkgo.label-filter=long)

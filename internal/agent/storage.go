@@ -30,7 +30,13 @@ func (a *agent) askDurable(d *rendezvousv1.Directive) {
 	r := d.GetRestore()
 	switch {
 	case r != nil:
-		restore = &durable.Restore{Number: r.GetNumber(), Path: r.GetPath()}
+		restore = &durable.Restore{Number: r.GetNumber(), Path: r.GetPath(), Apart: r.GetApart(), Without: r.GetWithout()}
+		for _, part := range r.GetParts() {
+			named := snapshotOf(part)
+			id := *idOf(named)
+			id.Part = part.GetPart()
+			restore.Parts = append(restore.Parts, checkpoint.Snapshot{ID: id, Bytes: named.Bytes, Hash: named.Hash})
+		}
 	case d.GetWorld() != nil || d.GetPrefetch() != nil:
 		a.durable.Begun()
 	}
@@ -72,6 +78,9 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 		}
 		for _, part := range restored.Parts {
 			r.Restored.Parts = append(r.Restored.Parts, messageOf(part))
+		}
+		for _, part := range restored.Of {
+			r.Restored.Of = append(r.Restored.Of, messageOf(part))
 		}
 		for _, why := range restored.Refused[:min(len(restored.Refused), maxRefused)] {
 			r.Restored.Refused = append(r.Restored.Refused, wire.HeadOf(why, maxReason))

@@ -3,6 +3,7 @@ package allocation
 import (
 	"fmt"
 	"slices"
+	"sort"
 )
 
 // A job that says when it is to be complete is widened before others of its namespace and priority as far as it needs that,
@@ -58,20 +59,37 @@ func (p *planner) needs(b *bid) int32 {
 	if !p.mightBeInTime(b) {
 		return 0
 	}
-	sizes, before := in.ladder(in.Max, in.most(p.size(b.id)), b.half), int32(0)
-	for n := in.next(in.Min - 1); n != 0; n = sizes.after(n) {
-		if !p.inTime(b, n) {
-			before = n
-			continue
-		}
-		for between := in.next(before); between < n; between = in.next(between) {
-			if p.inTime(b, between) {
-				return between
+	if len(in.Sizes) > 0 {
+		for n := in.next(in.Min - 1); n != 0; n = in.next(n) {
+			if p.inTime(b, n) {
+				return n
 			}
 		}
-		return n
+		return 0
+	}
+	from, size := max(in.Min, 1), p.size(b.id)
+	for _, last := range [...]int32{min(size-1, b.perNode), size - 1, size, b.perNode, in.Max} {
+		// Up to there as much is to spare, and the workers are on one node, or on several.
+		if last = min(last, in.Max); last < from {
+			continue
+		}
+		if n := p.firstInTime(b, from, last); n != 0 {
+			return n
+		}
+		from = last + 1
 	}
 	return 0
+}
+
+// firstInTime is the least size of some with which a job meets its deadline, 0 for none of them. Their time falls up to where another
+// worker makes a step longer, and rises from then on.
+func (p *planner) firstInTime(b *bid, from, last int32) int32 {
+	turn := p.c.Jobs[b.id].Pace.Speed.Turn(int((last + b.perNode - 1) / b.perNode))
+	best := int32(min(max(int64(turn)+1, int64(from)), int64(last)))
+	if !p.inTime(b, best) {
+		return 0
+	}
+	return from + int32(sort.Search(int(best-from), func(i int) bool { return p.inTime(b, from+int32(i)) }))
 }
 
 // mightBeInTime is a quick look at whether a job would meet its deadline if workers cost each other nothing: where a cluster has too

@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/concertina-dev/concertina/internal/speed"
 )
 
 func deadline(in time.Duration) func(*Job) { return func(j *Job) { j.Deadline = noon.Add(in) } }
@@ -193,6 +197,37 @@ func TestWhatADeadlineNeedsIsFoundBeyondWhatWasTried(t *testing.T) {
 			t.Errorf("%s: it wishes for %d", test.name, d.Wish)
 		}
 	}
+}
+
+// What a job needs is the first of all its sizes that is in time, whatever the program, also where more workers make it slower.
+func TestWhatADeadlineNeedsIsTheLeastThatIsInTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newCluster().withNodes(rapid.IntRange(1, 4).Draw(t, "nodes"), rapid.Int64Range(1, 8).Draw(t, "devices"))
+		var seen []speed.Observation
+		for n, seconds := 1, 1.0; n <= 16; n *= 2 {
+			seen = append(seen, speed.Observation{Workers: n, Nodes: (n + 3) / 4, StepsPerSecond: 1 / seconds, Steps: 1000})
+			seconds *= rapid.Float64Range(0.4, 1.3).Draw(t, "times")
+		}
+		pace := &Pace{Speed: speed.Fit(seen, 1), Tried: 16, Left: rapid.Float64Range(1, 1e5).Draw(t, "left")}
+		least := rapid.Int32Range(1, 3).Draw(t, "min")
+		due := c.training("due", least, rapid.Int32Range(least, 300).Draw(t, "max"), make([]NodeID, least), withPace(pace),
+			deadline(time.Duration(pace.Left*math.Exp(-rapid.Float64Range(0, 6).Draw(t, "haste"))*float64(time.Second))+time.Second))
+		if rapid.IntRange(0, 3).Draw(t, "sized") == 0 {
+			c.Jobs[due].Sizes = []int32{least, 2 * least, 5 * least, 31 * least}
+		}
+		p := &planner{}
+		p.plan(c)
+		p.offers = nil
+		b, want := p.bid(due, 0), int32(0)
+		for n := c.Jobs[due].next(0); n != 0 && want == 0; n = c.Jobs[due].next(n) {
+			if p.inTime(b, n) {
+				want = n
+			}
+		}
+		if got := p.needs(b); got != want {
+			t.Fatalf("it needs %d, and the first that is in time is %d of %d, with %d", got, want, c.Jobs[due].Max, p.size(due))
+		}
+	})
 }
 
 // A deadline is a time of the day, and not all of that is spent in steps: of a job that lost half of its time so far it is expected

@@ -30,8 +30,8 @@ type level struct {
 	// uneven says with how much surplus nobody was found to give to a job.
 	uneven map[evenKey]int64
 	ranked bool
-	// over are jobs that have more than they wish for; nil until somebody asks.
-	over []JobID
+	// over are jobs that have more than they wish for, by namespace; nil until somebody asks.
+	over map[NamespaceID][]JobID
 	// resold is true once jobs wish for what is left over: nobody gives anything for that.
 	resold bool
 }

@@ -29,6 +29,8 @@ type podKind struct {
 type stall struct {
 	namespace NamespaceID
 	jobs      []JobID
+	// untaken are the surplus devices in the market without those that could be taken from jobs of lower priority.
+	untaken int64
 }
 
 // price finds the markets in which a pace is known, those of higher priority first.
@@ -124,15 +126,19 @@ func (m *market) places() int64 {
 // open shares what there is between namespaces and then has each share its own.
 func (m *market) open() {
 	p := m.p
-	total := float64(m.free()) + m.below()
+	total := m.free()
 	for _, id := range m.jobs {
-		total += float64(p.surplus(id))
+		total += p.surplus(id)
 	}
+	for _, s := range m.stalls {
+		s.untaken = total
+	}
+	total += m.below()
 	caps, wanted, weights := make([]float64, len(m.stalls)), make([]float64, len(m.stalls)), make([]float64, len(m.stalls))
 	for i, s := range m.stalls {
 		caps[i], wanted[i], weights[i] = s.most(p, p.room), s.most(p, p.wanted), float64(p.weight(s.namespace))
 	}
-	shares, claims := waterFill(total, caps, weights), waterFill(total, wanted, weights)
+	shares, claims := waterFill(float64(total), caps, weights), waterFill(float64(total), wanted, weights)
 	spare := 0.0
 	for i, s := range m.stalls {
 		left := s.open(p, shares[i], claims[i])
@@ -151,37 +157,60 @@ func (m *market) open() {
 	}
 }
 
-// below is what jobs of lower priority could give, in devices.
-func (m *market) below() float64 {
-	p, first := m.p, &m.p.c.Jobs[m.jobs[0]]
-	if !first.Preempts {
+// below is what jobs of lower priority could give, in devices, where any of these takes it.
+func (m *market) below() int64 {
+	p := m.p
+	if !slices.ContainsFunc(m.jobs, func(id JobID) bool { return p.c.Jobs[id].Preempts }) {
 		return 0
 	}
-	sum, class := int64(0), &p.classes.all[m.kinds[0].class]
+	sum := int64(0)
 	for _, id := range p.order {
 		j := &p.jobs[id]
-		if p.c.Jobs[id].Priority >= m.priority || j.limit <= j.gone {
-			continue
+		if p.c.Jobs[id].Priority < m.priority && j.limit > j.gone {
+			sum += int64(min(m.givesHere(id), j.limit-j.gone)) * p.devices(id)
 		}
-		there := int32(0)
-		for _, h := range j.holds {
-			if h.node >= 0 && class.fits.Has(int(h.node)) && p.classes.alike(p.c.Shapes[h.shape].Request, class.request) {
-				there += h.times
-			}
-		}
-		sum += int64(min(there, j.limit-j.gone)) * p.devices(id)
 	}
-	return float64(sum)
+	return sum
+}
+
+// givesHere is how many workers a job could give on these nodes, without those that leave by now.
+func (m *market) givesHere(id JobID) (there int32) {
+	p, j := m.p, &m.p.jobs[id]
+	class := &p.classes.all[m.kinds[0].class]
+	for _, h := range j.holds {
+		if h.node >= 0 && class.fits.Has(int(h.node)) && p.classes.alike(p.c.Shapes[h.shape].Request, class.request) {
+			there += h.times
+		}
+	}
+	if j.gone == 0 {
+		return there
+	}
+	for i := range j.lendables {
+		l := &j.lendables[i]
+		if l.node >= 0 && p.leaving[j.first+int(l.worker)].chosen && class.fits.Has(int(l.node)) &&
+			p.classes.alike(p.c.Shapes[l.shape].Request, class.request) {
+			there--
+		}
+	}
+	return there
 }
 
 // most is how many surplus devices the jobs of a namespace could have, of each of which that is known.
 func (s *stall) most(p *planner, of func(JobID) int64) float64 {
 	sum, has := 0.0, 0.0
 	for _, id := range s.jobs {
-		sum += float64(of(id))
+		sum += float64(s.within(p, id, of(id)))
 		has += float64(p.surplus(id))
 	}
 	return min(sum, has+s.quota(p))
+}
+
+// within is how many of so many surplus devices a job may have: one that takes nothing has no part in what others could give.
+func (s *stall) within(p *planner, id JobID, devices int64) int64 {
+	if p.c.Jobs[id].Preempts {
+		return devices
+	}
+	return min(devices, s.untaken)
 }
 
 // quota is how many devices more the quotas of the namespace admit, for those of its jobs for whom that is most.
@@ -236,7 +265,7 @@ func waterFill(total float64, caps, weights []float64) []float64 {
 func (s *stall) open(p *planner, total, claim float64) float64 {
 	caps, wanted := make([]float64, len(s.jobs)), make([]float64, len(s.jobs))
 	for i, id := range s.jobs {
-		caps[i], wanted[i] = float64(p.room(id)), float64(p.wanted(id))
+		caps[i], wanted[i] = float64(s.within(p, id, p.room(id))), float64(s.within(p, id, p.wanted(id)))
 	}
 	equal := slices.Repeat([]float64{1}, len(s.jobs))
 	shares, claims := waterFill(total, caps, equal), waterFill(claim, wanted, equal)
@@ -245,7 +274,9 @@ func (s *stall) open(p *planner, total, claim float64) float64 {
 	pool := 0.0
 	for i, id := range s.jobs {
 		if p.c.Jobs[id].Pace != nil {
-			bids = append(bids, p.bid(id, claims[i]))
+			b := p.bid(id, claims[i])
+			b.upTo(int64(p.c.Jobs[id].Min)*p.devices(id)+s.within(p, id, math.MaxInt32), p.size(id))
+			bids = append(bids, b)
 			pool += shares[i]
 		}
 	}

@@ -144,6 +144,47 @@ func TestWhatOthersCouldGiveIsOfUse(t *testing.T) {
 	}
 }
 
+// Who takes nothing from others has no part in what those of lower priority could give, and keeps it from nobody who takes: whoever of
+// them is older.
+func TestOnlyWhoTakesSharesWhatOthersCouldGive(t *testing.T) {
+	for _, patient := range []JobID{0, 1} {
+		c := newCluster().withNodes(2, 4)
+		for id := range JobID(2) {
+			left := 1e6
+			if id == patient {
+				left = 1e3 // it has least to do, and would take most
+			}
+			c.training("job", 1, 8, []NodeID{NodeID(id)}, withPace(linear.pace(left, exactly)), func(j *Job) { j.Preempts = id != patient })
+		}
+		c.training("low", 1, 8, []NodeID{0, 0, 1, 1}, priority(-1))
+		plan := NewPlan(c)
+		if got, other := plan.of(patient).Wish, plan.of(1-patient).Wish; got > 3 || got+other != 7 {
+			t.Errorf("job %d takes nothing, and two devices are free: it wishes for %d, the other one for %d", patient, got, other)
+		}
+		if got := simulate(c).run(20).counts(); got[2] != 1 || got[0]+got[1] != 7 {
+			t.Errorf("job %d takes nothing, and nobody has what the other one could take: they have %v", patient, got)
+		}
+	}
+}
+
+// Who leaves for a gang leaves for nobody else: that is free soon, and is not counted once more.
+func TestWhatLeavesAlreadyIsCountedOnce(t *testing.T) {
+	c := newCluster().withNodes(4, 4)
+	ours := c.shape(1, 0)
+	c.Shapes[ours].Nodes = Bits{1<<0 | 1<<1}
+	set := func(j *Job) { j.Gang, j.Pace = ours, linear.pace(1e6, exactly) }
+	c.training("a", 1, 8, []NodeID{0}, set)
+	c.training("b", 1, 8, []NodeID{1}, set)
+	c.training("low", 1, 8, []NodeID{2, 0, 0, 0, 1, 2, 2, 2}, priority(-1))
+	c.training("other", 4, 4, []NodeID{3, 3, 3, 3})
+	c.queued("gang", 2, 2, func(j *Job) { j.Gang = c.shape(1, 0); c.Shapes[j.Gang].Nodes = Bits{1 << 0} })
+	plan := NewPlan(c)
+	// Of eight devices they have two, and the gang two.
+	if got := plan.of(0).Wish + plan.of(1).Wish; got != 6 {
+		t.Errorf("they wish for %d devices, want 6", got)
+	}
+}
+
 // Whatever workers ask for: what is planned fits, and all comes to rest.
 func TestRandomClustersWithPacesAndProcessors(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -216,6 +216,16 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	return b
 }
 
+// upTo leaves sizes out that have more than so many devices, but none that is not above what it has.
+func (b *bid) upTo(devices int64, has int32) {
+	last := len(b.offers) - 1
+	for last > 0 && b.offers[last].devices > devices && b.offers[last].size > has {
+		last--
+	}
+	b.offers = b.offers[:last+1]
+	b.least, b.most, b.urgent = min(b.least, last), min(b.most, last), min(b.urgent, last)
+}
+
 // trial is how many workers are tried at once at most, of a job whose share is so many surplus devices: so many times as many as it
 // was measured with, and as much again up to its even share, which it would have if nothing was known of it.
 func (j *Job) trial(share float64, devices int64, times int32) int32 {

@@ -8,9 +8,9 @@ func (l *level) trade(id JobID, steps int32) bool {
 	if p.c.Jobs[id].Pace == nil {
 		return false
 	}
-	for _, donor := range l.jobsOver() {
+	for _, donor := range l.jobsOver(p.c.Jobs[id].Namespace) {
 		j := &p.jobs[donor]
-		if donor == id || p.size(donor) <= j.wish || p.c.Jobs[donor].Namespace != p.c.Jobs[id].Namespace {
+		if donor == id || p.size(donor) <= j.wish {
 			continue
 		}
 		fair := func(int64) bool { return p.size(donor) >= j.wish }
@@ -25,16 +25,16 @@ func (l *level) trade(id JobID, steps int32) bool {
 // its deadline.
 func (p *planner) entitled(id JobID) bool { return p.size(id) < max(p.jobs[id].owed, p.out[id].Needs) }
 
-// jobsOver are the jobs of this priority that have more than they wish for.
-func (l *level) jobsOver() []JobID {
+// jobsOver are the jobs of this priority and a namespace that have more than they wish for.
+func (l *level) jobsOver(namespace NamespaceID) []JobID {
 	p := l.p
 	if l.over == nil {
-		l.over = []JobID{}
+		l.over = map[NamespaceID][]JobID{}
 		for _, id := range p.order {
 			if in := &p.c.Jobs[id]; in.Priority == l.priority && in.Pace != nil && p.jobs[id].wish > 0 && p.size(id) > p.jobs[id].wish {
-				l.over = append(l.over, id)
+				l.over[in.Namespace] = append(l.over[in.Namespace], id)
 			}
 		}
 	}
-	return l.over
+	return l.over[namespace]
 }

@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,7 +28,7 @@ const maxRefusal = 200
 
 // earlyTimeout is how long a holder is asked again that has not been told yet what its tickets are made with, and
 // earlyWait the time in between. The operator tells it with its next directive. One that has no place is asked again until
-// nothing has come for busyTimeout, after busyWait at least and twice that at most; one that hangs up before it has said
+// nothing has come for busyTimeout, or startedPatience times that where a file is not whole, after busyWait at least and twice that at most; one that hangs up before it has said
 // anything is asked hungUpTries times, after earlyWait to twice that.
 const (
 	earlyTimeout = 10 * time.Second
@@ -35,6 +36,8 @@ const (
 	busyTimeout  = 30 * time.Second
 	busyWait     = time.Second
 	hungUpTries  = 4
+
+	startedPatience = 20
 )
 
 // ErrUnreached marks that a holder could not be reached, or not to the end: the network is at fault, and may be whole
@@ -119,12 +122,22 @@ func (g *gathering) again(err error, hungUp int) time.Duration {
 	switch {
 	case errors.Is(err, errEarly) && time.Since(g.began) < earlyTimeout:
 		return earlyWait
-	case errors.Is(err, ErrBusy) && time.Since(g.moved) < g.store.patience:
+	case errors.Is(err, ErrBusy) && time.Since(g.moved) < g.patience():
 		return busyWait + rand.N(busyWait)
 	case errors.Is(err, errHungUp) && hungUp < hungUpTries:
 		return earlyWait + rand.N(earlyWait)
 	}
 	return 0
+}
+
+// patience is for how long a holder is asked again that has no place, since something came. What has come of a file that is not whole
+// goes when this ends, and would have to come again, so there is more of it then; but not where something else is wrong that
+// others should hear of.
+func (g *gathering) patience() time.Duration {
+	if len(g.gone) == 0 && slices.ContainsFunc(g.arrivals, func(a *arrival) bool { return a.file != nil }) {
+		return startedPatience * g.store.patience
+	}
+	return g.store.patience
 }
 
 // note keeps what was wrong at a holder.

@@ -31,8 +31,19 @@ const (
 // here, ErrLocal; or nobody has one of them, with what was wrong at each holder, ErrUnreached and ErrBusy among them when that was
 // so. Files that came whole stay then.
 func (s *Store) Fetch(ctx context.Context, identity *Identity, want ...Wanted) error {
+	return s.fetch(ctx, identity, false, want)
+}
+
+// FetchBeside is Fetch for what comes behind the training: what is left to programs stays, as long as there is room beside it.
+func (s *Store) FetchBeside(ctx context.Context, identity *Identity, want ...Wanted) error {
+	return s.fetch(ctx, identity, true, want)
+}
+
+func (s *Store) fetch(ctx context.Context, identity *Identity, beside bool, want []Wanted) error {
 	now := time.Now()
-	g := &gathering{store: s, ctx: ctx, identity: identity, began: now, moved: now, gave: map[string]bool{}, busy: map[string]error{}}
+	g := &gathering{
+		store: s, ctx: ctx, identity: identity, beside: beside, began: now, moved: now, gave: map[string]bool{}, busy: map[string]error{},
+	}
 	g.changed = sync.NewCond(&g.mu)
 	g.shared, g.enough = context.WithCancel(ctx)
 	defer g.enough()
@@ -85,8 +96,8 @@ type gathering struct {
 	busy map[string]error
 	// holding is how many streams from holders there are.
 	holding int
-	// claimed is true once room for files was claimed.
-	claimed bool
+	// claimed is true once room for files was claimed; beside has that wait until there is none.
+	claimed, beside bool
 	// local is why nothing can be written here.
 	local error
 }
@@ -315,27 +326,6 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 	g.store.grow()
 }
 
-// open makes the file of an arrival when its first piece comes.
-func (g *gathering) open(a *arrival) (*os.File, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if a.file != nil {
-		return a.file, nil
-	}
-	var err error
-	if !g.claimed {
-		err = g.store.Claim()
-		g.claimed = err == nil
-	}
-	if err == nil {
-		a.file, err = g.store.create(g.store.dir)
-	}
-	if err != nil {
-		return nil, g.store.unwritable(a.Snapshot, err)
-	}
-	return a.file, nil
-}
-
 // finish gives a file its name.
 func (a *arrival) finish(s *Store) error {
 	if err := a.file.Close(); err != nil {
@@ -448,7 +438,7 @@ func (g *gathering) takePiece(p *piece, file *os.File, body *counter, buffer []b
 			wrong = fmt.Errorf("block %d has another %w than it says itself", i, errWrongBytes)
 			continue
 		}
-		if _, err := file.WriteAt(block, int64(i*blockBytes)); err != nil {
+		if err := g.write(file, block, i); err != nil {
 			return all, g.store.unwritable(p.of.Snapshot, err)
 		}
 	}
@@ -466,7 +456,7 @@ func (g *gathering) takeWhole(p *piece, file *os.File, body *counter, buffer []b
 		}
 		blocks[i] = sumOf(block)
 		if p.from <= i && i < p.to {
-			if _, err := file.WriteAt(block, int64(i*blockBytes)); err != nil {
+			if err := g.write(file, block, i); err != nil {
 				return all, g.store.unwritable(p.of.Snapshot, err)
 			}
 		}

@@ -270,6 +270,41 @@ func TestAFullServerThatHangsUp(t *testing.T) {
 	}
 }
 
+// A holder that gives something, and has no place for the rest for some minutes: nothing that came is thrown away meanwhile, to come once more.
+// Time is that of the simulation.
+func TestAFullServerCostsNothingThatCame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := network(t, 2, 1<<30)
+		guests := nodes[0].server.guests
+		want := put(t, nodes[0].store, ID{Round: 1, Step: 9}, bytes.Repeat(content(5, 1<<20), pieceBlocks+1))
+		getting := nodes[1]
+		dial, since := getting.store.dial, 0 // something has come
+		getting.store.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			getting.store.mu.Lock()
+			a := getting.store.arriving[want.ID]
+			getting.store.mu.Unlock()
+			a.in.mu.Lock()
+			if a.left < 2 {
+				since++
+			}
+			full := since > 0 && since < 100
+			a.in.mu.Unlock()
+			guests.mu.Lock()
+			guests.rooms = 1
+			if full {
+				guests.rooms = 0
+			}
+			guests.mu.Unlock()
+			return dial(ctx, network, address)
+		}
+		began := time.Now()
+		if err := getting.store.Fetch(t.Context(), getting.identity, Wanted{Snapshot: want, Holders: getting.ticketsOf(want, nodes[:1])}); err != nil {
+			t.Errorf("it was full for %s: %v", time.Since(began), err)
+		}
+		leave(t, nodes)
+	})
+}
+
 // One that has no place does not say anything of its file.
 func TestAFullServerSaysNothingOfItsFile(t *testing.T) {
 	busy := fake(t, func(w http.ResponseWriter, _ *http.Request) {

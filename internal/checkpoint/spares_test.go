@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,5 +190,41 @@ func TestNothingIsSparedWhileSomethingIsFetched(t *testing.T) {
 	}
 	if got := spares(t, s); len(got) != 2 {
 		t.Errorf("left are %v once nothing is fetched any more", got)
+	}
+}
+
+// What comes behind the training takes the room of spare files only where there is no other.
+func TestSpareFilesStayBesideWhatHasRoom(t *testing.T) {
+	s := full(t)
+	if err := s.Trim(true); err != nil || len(spares(t, s)) == 0 {
+		t.Fatal("nothing is left", err)
+	}
+	left := func() []string {
+		names, err := filepath.Glob(filepath.Join(s.Directory(), sparePrefix+"*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	a := &arrival{Wanted: &Wanted{}}
+	g := &gathering{store: s, beside: true, arrivals: []*arrival{a}}
+	defer g.close()
+	file, err := g.open(a)
+	if err == nil {
+		err = g.write(file, []byte("block"), 0)
+	}
+	if err != nil || len(left()) == 0 {
+		t.Fatalf("nothing is left though there is room (%v)", err)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = full.Close() }()
+	if err := g.write(full, []byte("block"), 0); !errors.Is(err, syscall.ENOSPC) || !g.claimed {
+		t.Errorf("without room it says %v, claimed %v", err, g.claimed)
+	}
+	if names := left(); len(names) > 0 {
+		t.Errorf("what is fetched has to find room beside %v", names)
 	}
 }

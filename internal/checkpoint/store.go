@@ -253,6 +253,12 @@ func (s *Store) Verify(id ID) error {
 	return errors.Join(fmt.Errorf("verify snapshot %v: %w", id, err), s.drop(held.Snapshot))
 }
 
+// Has says whether a snapshot is held, and as it was when it came; what was brought last is not read again.
+func (s *Store) Has(want Snapshot) bool {
+	whole, _ := s.holdsWhole(want)
+	return whole
+}
+
 // drop drops a snapshot, unless another one has its name by now.
 func (s *Store) drop(snapshot Snapshot) error {
 	s.mu.Lock()
@@ -289,8 +295,19 @@ func (s *Store) Copy(of ID) {
 // Where there are some, what is relied on or copied does not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
 //
-// With reuse the files are left to the program, which writes over them; see spares.go.
+// With reuse the files are left to the program, which writes over them; see spares.go. Without it nothing is left to it.
 func (s *Store) Trim(reuse bool) error {
+	err := s.trim(reuse)
+	if !reuse {
+		err = errors.Join(err, s.ClearSpares()) // of a program before this one
+	}
+	return err
+}
+
+// TrimBeside is Trim that leaves nothing to the program, and takes nothing that was left to it.
+func (s *Store) TrimBeside() error { return s.trim(false) }
+
+func (s *Store) trim(reuse bool) error {
 	s.mu.Lock()
 	var kept []ID
 	var dropped []ID
@@ -323,11 +340,7 @@ func (s *Store) Trim(reuse bool) error {
 			}
 		}
 	}
-	err := s.dropAndUnlock(dropped, reuse && len(dropped) > 0)
-	if !reuse {
-		err = errors.Join(err, s.ClearSpares()) // of a program before this one
-	}
-	return err
+	return s.dropAndUnlock(dropped, reuse && len(dropped) > 0)
 }
 
 // isNeedless says whether a file is a part that another worker gave, and that nobody needs any more here: a shard of a state that is

@@ -63,6 +63,10 @@ type census struct {
 	// gets no session. unled have not obeyed this leader's term, and are not in the round, and are not known to have
 	// ended.
 	unheard, awaited, unled int
+	// without are those who were heard, are not in the round, and were to be, as far as the record says.
+	without int
+	// untold is true when programs of somebody in it tell nobody of their steps.
+	untold bool
 }
 
 // heard is how many have been heard, possible how many could be in the round now, or still enter it.
@@ -90,11 +94,15 @@ func (m *Machine) census() census {
 			continue
 		case mem.in(&m.base):
 			c.in++
+			c.untold = c.untold || mem.report.any(func(p *Process) bool { return m.gang.Strategy == Restart && !p.Leaves })
 			continue
 		case m.base.Parent > 0 && mem.report.Round == m.base.Parent:
 			c.before++
 		default:
 			c.elsewhere++
+		}
+		if !stranger {
+			c.without++
 		}
 		if mem.report.Term != m.term && !mem.want.Ended && !stranger {
 			c.unled++
@@ -123,7 +131,7 @@ func (m *Machine) tryAdopt(now time.Time) {
 		m.adopt(now, m.base, "all of its workers report it")
 	case named == outlookWhole:
 		m.republish(now, uids)
-	case m.base.Parent == 0 && c.heard() > 0 && c.possible() < int(m.base.Workers):
+	case m.base.Parent == 0 && c.heard() > 0 && c.possible() < int(m.base.Workers) && !(c.untold && c.without == 0):
 		m.burn("not all of its workers have entered it")
 	case c.in > 0 && (late || c.onlyGone() && named != outlookOpen):
 		m.adopt(now, m.base, "some of its workers report it, and others were not heard in time")

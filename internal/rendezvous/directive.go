@@ -102,11 +102,12 @@ func (m *Machine) place(uid string, rank int32) *Place {
 		return p
 	}
 	p.Restore, p.Snapshot = !w.live[uid], w.snapshot
-	if w.snapshot != nil {
-		told, admitted := w.supplied(), !m.hasBegun()
+	// A step takes all ranks, so everybody has what it needs once one was made.
+	if w.snapshot != nil && !m.hasBegun() {
+		told := w.supplied()
 		p.Parts = told.neededBy(rank, told.whole)
-		p.Holders = m.supply(uid, *w.snapshot, told.holdersFor(rank, told.whole), admitted)
-		p.Peers = m.supply(uid, *w.snapshot, m.peersFor(rank, w.ranks, w.receivers, told, told.whole), admitted)
+		p.Holders = m.supply(uid, *w.snapshot, told.holdersFor(rank, told.whole))
+		p.Peers = m.supply(uid, *w.snapshot, m.peersFor(rank, w.ranks, w.receivers, told, told.whole))
 	}
 	return p
 }
@@ -125,7 +126,7 @@ func (m *Machine) prefetch(uid string) *prefetch {
 	w, told := m.writing, m.writing.told
 	holders, peers := told.holdersFor(rank, told.ahead), m.peersFor(rank, w.ranks, w.receivers, told, told.ahead)
 	return &prefetch{
-		*p.snapshot, told.neededBy(rank, told.ahead), m.supply(uid, *p.snapshot, holders, true), m.supply(uid, *p.snapshot, peers, true),
+		*p.snapshot, told.neededBy(rank, told.ahead), m.supply(uid, *p.snapshot, holders), m.supply(uid, *p.snapshot, peers),
 	}
 }
 

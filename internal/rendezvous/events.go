@@ -100,8 +100,8 @@ type Report struct {
 	Durable     Durable
 	UploadError string
 	// Put are the parts that it has put into the storage, of the last snapshot of which it was to put some. RestoredParts are
-	// those of Restored, where it came in parts.
-	Put, RestoredParts []Snapshot
+	// those that it has of Restored, where it came in parts, and RestoredOf all that there are, where that is more.
+	Put, RestoredParts, RestoredOf []Snapshot
 	// SnapshotTrouble is why the last snapshot that it was to take, whoever asked for it, could not be taken; empty once one
 	// was.
 	SnapshotTrouble string
@@ -279,6 +279,11 @@ type upload struct {
 type restore struct {
 	Number uint64
 	Path   string
+	// Apart leaves the shards of a state in shards where they are. With Parts these are all that is brought, of the checkpoint at Path.
+	Apart bool
+	Parts []Snapshot
+	// Without are the paths of checkpoints that cannot be used.
+	Without []string
 }
 
 // prefetch is the snapshot that a member will need in the next world.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/straggler"
+	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
 const (
@@ -73,11 +74,11 @@ type Machine struct {
 
 	// base is the record that stands in the cluster, as far as is known.
 	base Record
-	// term is the term that is held, 0 while none is; secret belongs to it, and keys are those of holders by the
+	// term is the term that is held, 0 while none is; secret belongs to it, and issuers are for the holders by the
 	// certificates that they show.
-	term   uint64
-	secret []byte
-	keys   map[[32]byte][]byte
+	term    uint64
+	secret  []byte
+	issuers map[[32]byte]*ticket.Issuer
 	// inherited is the round that stood there when the term was taken.
 	inherited uint64
 	// namesIn are the members that the record with the digest namedIn names.

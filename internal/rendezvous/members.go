@@ -60,6 +60,8 @@ type member struct {
 	outAt  time.Time
 	// copyless is true when it has not made the copies that it was to make, of the last state of which it was to make some.
 	copyless bool
+	// fullAt is when it has last said that it has no room for copies; zero for never, or when it had some since.
+	fullAt time.Time
 	// lostIn is the last world that it was lost in; gone is true once it is in the list of losses
 	// without having been in a world.
 	lostIn uint64

@@ -338,5 +338,8 @@ func (h *hostile) mutateSnapshots(r *Report) {
 		for range h.upTo("restored parts", 3) {
 			r.RestoredParts = append(r.RestoredParts, part())
 		}
+		for range h.upTo("restored of", 3) {
+			r.RestoredOf = append(r.RestoredOf, part())
+		}
 	}
 }

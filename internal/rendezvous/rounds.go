@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"errors"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/ticket"
 )
 
 // raiseTerm asks for a term above all that are known of.
@@ -243,7 +245,7 @@ func (m *Machine) lead(secret []byte) {
 	if m.ledFrom == 0 {
 		m.ledFrom = m.base.Term
 	}
-	m.term, m.led, m.secret, m.keys = m.base.Term, m.base.Term, secret, map[[32]byte][]byte{}
+	m.term, m.led, m.secret, m.issuers = m.base.Term, m.base.Term, secret, map[[32]byte]*ticket.Issuer{}
 	if m.world != nil && m.world.record.Round == m.base.Round {
 		m.world.record = m.base
 	}

@@ -17,6 +17,10 @@ import (
 // copyTimeout is how long copies of one state are waited for before those of a newer one are made.
 const copyTimeout = 10 * time.Minute
 
+// fullTime is after which time who had no room for copies is asked again: its program may write less by now, or somebody has removed what
+// was in its way. It costs one transfer that comes to nothing, and others take over at once.
+const fullTime = 10 * time.Minute
+
 // copying is a state of whose shards copies are being made.
 type copying struct {
 	Snapshot
@@ -26,6 +30,8 @@ type copying struct {
 	failed map[string]bool
 	// members are those of whom the orders were made: who is lost gets none, and gives none.
 	members int
+	// at is who holds what of it, as of the last decision.
+	at *state
 }
 
 // sharded says whether processes of the world have their own shards of the state.
@@ -108,10 +114,11 @@ func (m *Machine) copyShards(now time.Time) {
 			m.uncopied = true
 			m.noteCopied(c, &at)
 			m.letLeaversGo()
-		case m.hearUncopied(c) || c.members != m.reachable():
-			m.order(c, &at)
+		case m.hearUncopied(now, c) || c.members != m.reachable():
+			m.order(now, c, &at)
 			return
 		default:
+			c.at = &at
 			return
 		}
 		m.stopCopying()
@@ -119,7 +126,7 @@ func (m *Machine) copyShards(now time.Time) {
 	if newest, ok := m.newestSnapshot(); ok {
 		if at, held := m.stateOf(newest); held && inShards(at.parts) && m.copiesIn(&at) < m.copiesPossible() {
 			m.copying = &copying{Snapshot: newest, since: now, failed: map[string]bool{}}
-			m.order(m.copying, &at)
+			m.order(now, m.copying, &at)
 			return
 		}
 	}
@@ -136,7 +143,7 @@ func (m *Machine) hearCopies(before, now Uncopied) {
 
 // hearUncopied says whether somebody has said, who had not before, that it cannot get what it was told to get: others are to, where
 // there are some.
-func (m *Machine) hearUncopied(c *copying) bool {
+func (m *Machine) hearUncopied(now time.Time, c *copying) bool {
 	news := false
 	for _, uid := range sortedKeys(c.orders) {
 		mem := m.members[uid]
@@ -145,14 +152,16 @@ func (m *Machine) hearUncopied(c *copying) bool {
 		}
 		if said := mem.report.Uncopied; said.Why != "" && said.Round == c.Round && said.Step == c.Step {
 			c.failed[uid], news = true, true
-			mem.copyless = mem.copyless || isFull(said.Why)
+			if isFull(said.Why) {
+				mem.fullAt = now
+			}
 			m.note(notedDoubted, "%s cannot get copies of the shards of step %d: %s", mem.want.Name, c.Step, brief(said.Why))
 		}
 	}
 	return news
 }
 
-// isFull says whether an error says that there is no room: that will be so of the next state as well. Other causes pass.
+// isFull says whether an error says that there is no room: that will be so of the next state as well, for a while. Other causes pass.
 func isFull(why string) bool {
 	return strings.Contains(why, syscall.ENOSPC.Error()) || strings.Contains(why, syscall.EDQUOT.Error())
 }
@@ -161,9 +170,10 @@ func isFull(why string) bool {
 func (m *Machine) noteCopied(c *copying, at *state) {
 	for uid, parts := range c.orders {
 		mem := m.members[uid]
-		if mem == nil {
-			continue
+		if mem == nil || c.failed[uid] {
+			continue // it has said why
 		}
+		mem.fullAt = time.Time{}
 		mem.copyless = slices.ContainsFunc(parts, func(part Snapshot) bool {
 			i := slices.Index(at.parts, part)
 			return i < 0 || !slices.Contains(at.holders[i], mem)
@@ -259,8 +269,18 @@ func (m *Machine) detainsAnybody() bool {
 }
 
 // copyAnew forgets what came of copies in the world before: a state that had all of them may have lost some with it, and is relied on
-// until they are there again.
-func (m *Machine) copyAnew() { m.copying, m.uncopied = nil, false }
+// until they are there again. Shards have another size by now, and who had no room for some may have it.
+func (m *Machine) copyAnew() {
+	m.copying, m.uncopied = nil, false
+	for _, mem := range m.members {
+		mem.fullAt = time.Time{}
+	}
+}
+
+// isFull says whether a member is not to be given copies, since it has had no room for them lately.
+func (mem *member) isFull(now time.Time) bool {
+	return !mem.fullAt.IsZero() && now.Before(mem.fullAt.Add(fullTime))
+}
 
 func (m *Machine) stopCopying() {
 	if m.copying != nil {
@@ -279,18 +299,18 @@ func (m *Machine) reachable() (n int) {
 }
 
 // order says who gets what of a state. Who was told before and can goes on.
-func (m *Machine) order(c *copying, at *state) {
+func (m *Machine) order(now time.Time, c *copying, at *state) {
 	var there []*member
 	var places []share.Place
 	var failed []bool
 	for _, uid := range m.world.ranks.uids {
 		if mem := m.members[uid]; m.isThere(mem) && mem.serves.Port > 0 {
 			there, places = append(there, mem), append(places, share.Place{Node: mem.want.Node, Rack: mem.want.Rack})
-			failed = append(failed, mem.copyless || c.failed[mem.want.UID])
+			failed = append(failed, mem.copyless || c.failed[mem.want.UID] || mem.isFull(now))
 		}
 	}
 	before := c.orders
-	c.orders, c.members, m.out.Publish = map[string][]Snapshot{}, m.reachable(), true
+	c.orders, c.members, c.at, m.out.Publish = map[string][]Snapshot{}, m.reachable(), at, true
 	for _, mem := range there {
 		if uid := mem.want.UID; !c.failed[uid] && len(before[uid]) > 0 {
 			c.orders[uid] = before[uid]
@@ -335,8 +355,39 @@ func (m *Machine) copiesFor(mem *member) *prefetch {
 	uid := mem.want.UID
 	p := &prefetch{Snapshot: c.Snapshot, Parts: c.orders[uid]}
 	if len(p.Parts) > 0 {
-		holders, _ := m.holdersOf(c.Snapshot)
-		p.Holders = m.suppliers(uid, c.Snapshot, p.Parts, holdersFor(m.world.ranks.rank(uid), p.Parts, holders), true)
+		p.Holders = m.supply(uid, c.Snapshot, c.sourcesOf(p.Parts, m.world.ranks.rank(uid)))
 	}
 	return p
+}
+
+// sourcesOf are those that the worker with a rank asks for some of the shards: a few for each of them, and which of these they have.
+func (c *copying) sourcesOf(parts []Snapshot, rank int32) []source {
+	var sources []source
+	has := map[holder]int{}
+	for i, part := range parts {
+		key, _ := share.Parse(part.Part)
+		if key.Index >= len(c.at.parts) || c.at.parts[key.Index] != part {
+			continue // of another layout
+		}
+		by := c.at.holders[key.Index]
+		asked := 0
+		for j := range by {
+			mem := by[(int(rank)+j)%len(by)]
+			if mem.serves.Port == 0 || !mem.connected {
+				continue
+			}
+			at, known := has[mem.holder()]
+			if !known && asked == maxHoldersOfPart {
+				continue
+			}
+			asked++
+			if !known {
+				at = len(sources)
+				has[mem.holder()] = at
+				sources = append(sources, source{holder: mem.holder()})
+			}
+			sources[at].parts = append(sources[at].parts, uint32(i))
+		}
+	}
+	return sources
 }

@@ -33,6 +33,7 @@ func (w *worker) copy(copies *prefetch) {
 		w.uncopied = Uncopied{w.copying.Round, w.copying.Step, "no space left on device"}
 	}
 	if len(copies.Parts) > 0 {
+		w.toCopy = w.copying
 		w.dropNeedless(w.latest())
 	}
 	named := false // the state with which its world has begun is of its history, also where it was not in the round before
@@ -481,7 +482,7 @@ func TestWhoSaysThatItMakesNoCopiesIsReplaced(t *testing.T) {
 	}
 	first := map[string][]Snapshot{"p00": c.orders["p00"], "p02": c.orders["p02"], "p03": c.orders["p03"]}
 	f.turns(l, 4)
-	if len(c.orders["p01"]) > 0 || !m.members["p01"].copyless {
+	if len(c.orders["p01"]) > 0 || !m.members["p01"].isFull(f.now) {
 		t.Errorf("what is copied: %+v", c.orders)
 	}
 	for uid, orders := range first {
@@ -508,7 +509,7 @@ func TestNobodyElseMakesCopies(t *testing.T) {
 	f.pods["p01"].full = true
 	f.turns(l, 4)
 	c := m.copying
-	if c == nil || len(c.orders["p01"]) != 1 || m.hearUncopied(c) {
+	if c == nil || len(c.orders["p01"]) != 1 || m.hearUncopied(f.now, c) {
 		t.Fatalf("what is copied: %+v", c)
 	}
 	f.pods["p01"].full = false

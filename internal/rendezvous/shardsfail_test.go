@@ -24,12 +24,44 @@ func TestWhatPassesMakesNobodyCopyless(t *testing.T) {
 		}
 		m.members["p01"].report.Uncopied = Uncopied{c.Round, c.Step, why}
 		m.copyShards(f.now)
-		if got := m.members["p01"].copyless; got != want {
-			t.Errorf("%q: copyless %t, want %t", why, got, want)
+		if got := m.members["p01"].isFull(f.now); got != want {
+			t.Errorf("%q: full %t, want %t", why, got, want)
 		}
 		if len(c.orders["p01"]) > 0 {
 			t.Errorf("%q: it is to get %v still", why, c.orders["p01"])
 		}
+	}
+}
+
+// Who had no room for copies is asked again after a while, and in the next world, and makes them once there is room.
+func TestWhoWasFullIsAskedAgain(t *testing.T) {
+	f, l := cutUp(t, 4)
+	m := l.machine
+	_ = copiedOnce(f, l)
+	asked := func(full bool) bool {
+		t.Helper()
+		f.turns(l, 3)
+		f.settleSteps()
+		f.pods["p01"].full = false // for what it writes itself
+		f.periodic(f.uids()...)
+		f.pods["p01"].full = full
+		f.turns(l, 6)
+		is := f.pods["p01"].toCopy == f.pods["p01"].latest()
+		if got := m.memory(); got.Copies != 2 || m.copying != nil {
+			t.Errorf("the copies: %+v, %+v", got, m.copying)
+		}
+		return is
+	}
+	first, second := asked(true), asked(true)
+	m.members["p01"].fullAt = m.members["p01"].fullAt.Add(-fullTime)
+	third, fourth := asked(false), asked(false)
+	if !first || second || !third || !fourth {
+		t.Errorf("it is asked %t, then %t, and with room after a while %t, and %t", first, second, third, fourth)
+	}
+	m.members["p01"].fullAt = f.now
+	m.copyAnew()
+	if m.members["p01"].isFull(f.now) {
+		t.Error("it is full in the next world too")
 	}
 }
 

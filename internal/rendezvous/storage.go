@@ -12,7 +12,7 @@ import (
 )
 
 // restoring is how the first world of an attempt comes by the state that it begins with: one member brings a checkpoint
-// back from the storage, and the others get it from that one.
+// back from the storage, and the others get it from that one; a state in shards all members bring back (portions.go).
 type restoring struct {
 	// paths are where to look, in this order.
 	paths []string
@@ -26,6 +26,13 @@ type restoring struct {
 	found *Snapshot
 	// parts are what it is made of; nil for one that is one file.
 	parts []Snapshot
+	// place is where the checkpoint is whose parts members bring, each its portion; empty while there is none. refusedNow is what the
+	// member says that has found it of newer ones.
+	place      string
+	portions   map[string]*portion
+	refusedNow string
+	// without are the paths of those that members have found unusable once they brought their parts, refused is why.
+	without, refused []string
 	// known is what was durable when it began.
 	known Durable
 	// told says what the attempt begins with; empty for nothing.
@@ -62,7 +69,7 @@ func (m *Machine) bringBack(p *plan) bool {
 		m.takeOver(p)
 	}
 	r := m.restoring
-	if r.over && (r.found == nil || m.members[r.who] != nil && m.members[r.who].usable()) {
+	if r.over && (r.found == nil || m.keptBrought()) {
 		if r.found != nil {
 			p.snapshot, p.fromStep = r.found, r.found.Step
 		}
@@ -101,6 +108,10 @@ func (m *Machine) countsToo(mem *member) bool {
 // askForRestore has a member look for a checkpoint, unless one does.
 func (m *Machine) askForRestore(p *plan) {
 	r := m.restoring
+	if r.place != "" {
+		m.deal(p)
+		return
+	}
 	if mem := m.members[r.who]; mem != nil && mem.usable() && r.failed[r.who] == "" {
 		return
 	}
@@ -160,6 +171,10 @@ func (m *Machine) hearRestored(mem *member) {
 	if r == nil || r.over {
 		return
 	}
+	if r.place != "" {
+		m.hearPortion(mem)
+		return
+	}
 	if mem.want.UID != r.who || said.Number != r.number {
 		if !m.countsToo(mem) {
 			return
@@ -180,30 +195,38 @@ func (m *Machine) hearRestored(mem *member) {
 	switch {
 	case said.Error != "":
 		r.failed[r.who] = said.Error
+	case said.Found && (len(mem.report.RestoredOf) > 0 && m.divide(mem)):
 	case said.Found && !r.find(mem, said.Snapshot, mem.report.RestoredParts):
 		r.failed[r.who] = "checkpoint " + said.Path + " came without some of its parts"
 	case said.Found:
-		found := *r.found
-		r.over, m.durable = true, Durable{found, said.Path}
-		// A record that was brought back from a backup may know of fewer rounds than the storage does: what is to come has
-		// to be newer than what is there.
-		m.topRound = max(m.topRound, found.Round)
-		r.told = fmt.Sprintf("the attempt goes on from step %d: %s%s", found.Step, said.Path, besides(said.Refused))
-		if known := m.gang.Storage.Known; r.paths[0] == "" && found.Step < known && said.Refused == "" {
-			r.told += fmt.Sprintf("; the checkpoint of step %d, which was durable, is in the storage no more", known)
-		}
-		m.note(notedDurable, "%s", r.told)
+		m.brought(said.Path, said.Refused)
 	case len(r.paths) > 1:
 		r.paths = r.paths[1:]
 		m.orderRestore()
 	case m.gang.Storage.Known > 0:
 		m.fail(fmt.Sprintf("the checkpoint of step %d is in the storage no more, and no other one is%s: where spec.checkpoint.storage.url "+
-			"was changed, copy the folder of status.checkpoint.location to the new place", m.gang.Storage.Known, besides(said.Refused)))
+			"was changed, copy the folder of status.checkpoint.location to the new place", m.gang.Storage.Known, r.besides(said.Refused)))
 	case r.paths[0] != "":
-		m.fail(fmt.Sprintf("there is no checkpoint %s to begin with%s", r.paths[0], besides(said.Refused)))
+		m.fail(fmt.Sprintf("there is no checkpoint %s to begin with%s", r.paths[0], r.besides(said.Refused)))
 	default:
 		r.over = true
 	}
+}
+
+// brought notes that what the world begins with is there, of the checkpoint at a path; refused says which newer ones could not be used.
+func (m *Machine) brought(path, refused string) {
+	r := m.restoring
+	found := *r.found
+	r.over, m.durable = true, Durable{found, path}
+	// A record that was brought back from a backup may know of fewer rounds than the storage does: what is to come has
+	// to be newer than what is there.
+	m.topRound = max(m.topRound, found.Round)
+	refused = r.besides(refused)
+	r.told = fmt.Sprintf("the attempt goes on from step %d: %s%s", found.Step, path, refused)
+	if known := m.gang.Storage.Known; r.paths[0] == "" && found.Step < known && refused == "" {
+		r.told += fmt.Sprintf("; the checkpoint of step %d, which was durable, is in the storage no more", known)
+	}
+	m.note(notedDurable, "%s", r.told)
 }
 
 // uploadsWork: what others could not do is no trouble any more. They come after who can, next time.
@@ -214,11 +237,16 @@ func (m *Machine) uploadsWork(of string) {
 	delete(m.failedUploads, of)
 }
 
-func besides(refused string) string {
-	if refused == "" {
+// besides names the checkpoints that could not be used, with those that a member has just refused.
+func (r *restoring) besides(refused string) string {
+	all := r.refused
+	if refused != "" {
+		all = append(slices.Clone(all), refused)
+	}
+	if len(all) == 0 {
 		return ""
 	}
-	return "; not used: " + refused
+	return "; not used: " + strings.Join(all, "; ")
 }
 
 func newerSnapshot(s Snapshot, than Durable) bool {
@@ -227,8 +255,8 @@ func newerSnapshot(s Snapshot, than Durable) bool {
 
 // find notes what a member has brought back; false when it is not whole.
 func (r *restoring) find(by *member, s Snapshot, parts []Snapshot) bool {
-	r.found, r.parts = &s, nil
 	if len(parts) == 0 {
+		r.found, r.parts = &s, nil
 		return true
 	}
 	c := catalogue{parted: map[fit]map[share.Key]files{}}
@@ -247,11 +275,19 @@ func (r *restoring) find(by *member, s Snapshot, parts []Snapshot) bool {
 
 // broughtBy is who has the snapshot of the first world, and what it is made of; nil for a whole file.
 func (m *Machine) broughtBy() (holders []holding, parts []Snapshot) {
-	if m.restoring == nil || m.members[m.restoring.who] == nil {
+	r := m.restoring
+	if r == nil {
 		return nil, nil
 	}
-	mem := m.members[m.restoring.who]
-	return []holding{{mem.holder(), m.restoring.parts}}, m.restoring.parts
+	for _, uid := range sortedKeys(r.portions) {
+		if mem := m.members[uid]; mem != nil {
+			holders = append(holders, holding{mem.holder(), r.portions[uid].parts})
+		}
+	}
+	if mem := m.members[r.who]; mem != nil && len(r.portions) == 0 {
+		holders = []holding{{mem.holder(), r.parts}}
+	}
+	return holders, r.parts
 }
 
 // parks says whether the world is to stop for all workers to be let go.
@@ -308,14 +344,6 @@ func (m *Machine) isParked() bool {
 	return m.durable.Snapshot.Step == m.change.step && (m.durable.Snapshot.Round == of.Round || m.change.step == of.FromStep)
 }
 
-func (m *Machine) restoreFor(uid string) *restore {
-	r := m.restoring
-	if r == nil || r.who != uid || r.over {
-		return nil
-	}
-	return &restore{r.number, r.paths[0]}
-}
-
 // restored says what the attempt has begun with; empty for nothing, or when another leader has seen to it.
 func (m *Machine) restored() string {
 	if m.restoring == nil {
@@ -342,8 +370,10 @@ func (m *Machine) storageTrouble() string {
 		return m.snapshotTrouble()
 	}
 	var why []string
-	if mem := m.members[m.restoring.who]; mem != nil && mem.report.UploadError != "" && m.restoring.failed[m.restoring.who] == "" {
-		why = append(why, mem.want.Name+" looks for the job's checkpoint, and tries again: "+mem.report.UploadError)
+	for _, uid := range m.restoring.bringing() {
+		if mem := m.members[uid]; mem != nil && mem.report.UploadError != "" && m.restoring.failed[uid] == "" {
+			why = append(why, mem.want.Name+" looks for the job's checkpoint, and tries again: "+mem.report.UploadError)
+		}
 	}
 	for _, uid := range sortedKeys(m.restoring.failed) {
 		if mem := m.members[uid]; mem != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // shelf is a job's storage, with what was saved last at the end.
@@ -27,6 +28,8 @@ type shelf struct {
 	states []history
 	// refused is the step of a checkpoint that cannot be finished.
 	refused uint64
+	// damaged are the paths of checkpoints of which a shard is, as is seen once it is read.
+	damaged []string
 }
 
 type checkpointed struct {
@@ -59,15 +62,27 @@ func (w *worker) store(d *Directive) {
 		return
 	}
 	w.shelf.asked++
-	w.restored = Restored{Number: r.Number, Error: w.shelf.broken}
+	if r.Parts != nil {
+		w.bringPortion(r)
+		return
+	}
+	w.restored, w.restoredParts, w.restoredOf = Restored{Number: r.Number, Error: w.shelf.broken}, nil, nil
 	for _, c := range slices.Backward(w.shelf.kept) {
+		if slices.Contains(r.Without, c.path) {
+			continue
+		}
 		own := strings.HasPrefix(c.path, "job/")
 		if w.shelf.broken == "" && (r.Path == "" && own || r.Path != "" && strings.HasPrefix(c.path, r.Path+"/")) {
 			w.restored.Found, w.restored.Durable = true, Durable{c.snapshot, c.path}
 			w.states[c.snapshot] = c.state
-			w.restoredParts = c.parts
 			for _, part := range c.parts {
+				if !r.Apart || !share.IsShard(part.Part) {
+					w.restoredParts = append(w.restoredParts, part)
+				}
 				w.states[part] = c.state
+			}
+			if len(w.restoredParts) < len(c.parts) {
+				w.restoredOf = c.parts
 			}
 			if c.parts != nil {
 				w.restored.Snapshot = Snapshot{Round: c.snapshot.Round, Step: c.snapshot.Step}

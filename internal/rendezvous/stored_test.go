@@ -18,6 +18,12 @@ func TestStoredAgainstModel(t *testing.T) {
 		if rapid.Bool().Draw(t, "from") && f.strategy == InPlace {
 			f.storage.From = "other"
 			f.shelf.kept = []checkpointed{{"other/0-7", Snapshot{Step: 7, Bytes: 1, Hash: [32]byte{7}}, make(history, 7), nil}}
+			if rapid.Bool().Draw(t, "cut") {
+				f.shares, f.sharded, f.shelf.kept = false, true, []checkpointed{shelved(7, rapid.IntRange(1, 4).Draw(t, "ranks"))}
+				for _, p := range f.pods {
+					p.shares, p.sharded = false, true
+				}
+			}
 		}
 		for _, p := range f.pods {
 			p.shelf = f.shelf

@@ -19,44 +19,43 @@ func (m *Machine) keyOf(mem *member) []byte {
 	if mem.serves.Port == 0 {
 		return nil
 	}
-	return m.holderKey(mem.serves.Certificate)
+	return m.issuer(mem.serves.Certificate).Key()
 }
 
-// holderKey is the key of a holder in this term. Every directive has one, and up to maxHolders are needed for each
-// member that loads a snapshot, so they are computed once.
-func (m *Machine) holderKey(certificate [32]byte) []byte {
-	key := m.keys[certificate]
-	if key == nil {
-		if len(m.keys) >= 2*MaxWorkers {
-			clear(m.keys) // of agents that are gone, for the most part
+// issuer makes the tickets for a holder in this term. Every directive has a key, and a member that loads a snapshot needs tickets
+// for each of its parts, so they are made once.
+func (m *Machine) issuer(certificate [32]byte) *ticket.Issuer {
+	one := m.issuers[certificate]
+	if one == nil {
+		if len(m.issuers) >= 2*MaxWorkers {
+			clear(m.issuers) // of agents that are gone, for the most part
 		}
-		key = ticket.KeyOf(m.secret, certificate)
-		m.keys[certificate] = key
+		one = ticket.NewIssuer(ticket.KeyOf(m.secret, certificate))
+		m.issuers[certificate] = one
 	}
-	return key
+	return one
 }
 
 // suppliers are holders, with tickets with which a member gets the parts of a snapshot from them.
-func (m *Machine) suppliers(uid string, s Snapshot, parts []Snapshot, holders []holding, admitted bool) []Supplier {
+func (m *Machine) suppliers(uid string, s Snapshot, parts []Snapshot, holders []holding) []Supplier {
 	var sources []source
 	for i := range holders {
 		sources = append(sources, source{holders[i].holder, holders[i].has(parts)})
 	}
-	return m.supply(uid, s, sources, admitted)
+	return m.supply(uid, s, sources)
 }
 
-// supply gives a member the tickets with which it gets a snapshot from some. A member that was lost gets none; and who needs
-// none is not admitted, as in a world that has made a step, since that took everybody's state.
-func (m *Machine) supply(uid string, s Snapshot, sources []source, admitted bool) []Supplier {
-	mem, writing := m.members[uid], m.writing != nil && m.writing.plan != nil
-	admitted = mem.serves.Port > 0 && !m.isLost(mem) && (writing || admitted)
+// supply gives a member the tickets with which it gets a snapshot from some. A member that was lost gets none.
+func (m *Machine) supply(uid string, s Snapshot, sources []source) []Supplier {
+	mem := m.members[uid]
+	admitted := mem.serves.Port > 0 && !m.isLost(mem)
 	grant := ticket.Grant{Fetcher: mem.serves.Certificate, Round: s.Round, Step: s.Step}
 	expires := m.heardAt.Truncate(renewTickets).Add(ticket.Life)
-	var all []Supplier
+	all := make([]Supplier, 0, len(sources))
 	for i := range sources {
 		one := Supplier{holder: sources[i].holder, Parts: sources[i].parts}
 		if admitted {
-			one.Ticket = ticket.Issue(m.holderKey(one.Certificate), m.term, grant, expires)
+			one.Ticket = m.issuer(one.Certificate).Issue(m.term, grant, expires)
 		}
 		all = append(all, one)
 	}

@@ -459,7 +459,10 @@ func (p *transcript) showDirective(d Directive) string {
 	if w := d.World; w != nil {
 		switch {
 		case w.Restore && w.Snapshot != nil:
-			text += fmt.Sprintf(" loads %d-%d from %d", w.Snapshot.Round, w.Snapshot.Step, len(w.Holders))
+			text += fmt.Sprintf(" loads %d-%d", w.Snapshot.Round, w.Snapshot.Step)
+			if len(w.Holders) > 0 {
+				text += fmt.Sprintf(" from %d", len(w.Holders))
+			}
 		case w.Restore:
 			text += " begins"
 		}

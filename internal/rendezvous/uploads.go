@@ -472,7 +472,7 @@ func (m *Machine) uploadFor(uid string) *upload {
 	u := &upload{Snapshot: w.snapshot, Keep: m.gang.Storage.Keep, Parts: w.parts, Rate: m.uploadRate(m.members[uid])}
 	if u.Parts != nil && m.world != nil {
 		holders, _ := m.holdersOf(u.Snapshot)
-		u.Holders = m.suppliers(uid, u.Snapshot, u.Parts, holdersFor(m.world.ranks.rank(uid), u.Parts, holders), true)
+		u.Holders = m.suppliers(uid, u.Snapshot, u.Parts, holdersFor(m.world.ranks.rank(uid), u.Parts, holders))
 	}
 	for i := range w.puts {
 		if w.puts[i].by == uid {

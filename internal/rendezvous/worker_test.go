@@ -52,7 +52,8 @@ type worker struct {
 	lasts         map[uint64]uint64
 	snapshotError string
 	full          bool
-	copyless      bool // it makes no copies
+	copyless      bool     // it makes no copies
+	toCopy        Snapshot // the state of which it was to make some last
 	// uncopied is why it makes none.
 	uncopied Uncopied
 	// guests are the files that it has got from others.
@@ -63,6 +64,8 @@ type worker struct {
 	// puts are the parts that it has put, restoredParts those of restored.
 	puts, restoredParts []Snapshot
 	restored            Restored
+	// restoredOf are all parts of restored, where it has not brought all.
+	restoredOf []Snapshot
 	// uploadError is what its uploader waits for.
 	uploadError string
 	// pretends is after which step it says to have the state, of each world that it has left; nil where it tells the truth.
@@ -624,7 +627,7 @@ func (w *worker) report() Report {
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble, Size: w.size,
-		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts, Uncopied: w.uncopied,
+		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts, RestoredOf: w.restoredOf, Uncopied: w.uncopied,
 		Stays: m.Stays(), Restarts: m.Restarts(),
 	}
 	for _, u := range m.Unreached() {

@@ -3,6 +3,8 @@ package share
 const (
 	// kept is of how many states a worker holds what it has written of them, while it writes another.
 	kept = 2
+	// mostBrought is how much a worker holds of a state in shards that is brought back, in multiples of what it writes of one.
+	mostBrought = 4
 	// block is what shares are cut along.
 	block = 1 << 20
 	// headRoom is what part of the room is added for a state that grows a little.
@@ -53,7 +55,9 @@ func (s Size) writes(workers, copies int) uint64 {
 // from it is whole.
 //
 // Of a state in shards two more are kept, the last one whose shards have all their copies and the one of which copies are made,
-// and these have the copies as well. What is brought back is relied on until another has its copies.
+// and these have the copies as well. What is brought back is relied on until another has its copies: each worker brings its portion, and
+// loads those shards of which its ranks have some, whole, which is up to mostBrought times what it writes where the world that wrote
+// them had not far fewer ranks.
 func (s Size) Room(copies int, stored bool) uint64 {
 	s = s.Bounded()
 	if s.Shards == 0 {
@@ -67,7 +71,7 @@ func (s Size) Room(copies int, stored bool) uint64 {
 	if !stored {
 		return room + copied
 	}
-	return room + max(copied+s.Written, s.State)
+	return room + max(copied+s.Written, min(s.State, mostBrought*s.Written))
 }
 
 // Volume is how large the volumes of workers should be, in bytes, for a world that may have so few of them and puts each share on

@@ -35,7 +35,8 @@ func TestVolumes(t *testing.T) {
 		"a shard, and what differs by rank":        {Size{State: 4*gib + 64*mib, Own: 64 * mib, Shards: 4 * gib}, 4, 2, false, 7968 * mib},
 		"shards on three nodes":                    {Size{State: 4 * gib, Shards: 4 * gib}, 4, 3, false, 9792 * mib},
 		"shards of more workers than copies":       {Size{State: 4 * gib, Shards: 4 * gib}, 2, 3, false, 15232 * mib},
-		"all shards, which one worker brings back": {Size{State: 4 * gib, Shards: 4 * gib}, 4, 2, true, 9792 * mib},
+		"all shards, which four workers load":      {Size{State: 4 * gib, Shards: 4 * gib}, 4, 2, true, 9792 * mib},
+		"shards, of which nobody has room for all": {Size{State: 4 * gib, Shards: 4 * gib}, 16, 2, true, 2448 * mib},
 		"a shard that is uploaded":                 {Size{State: 4 * gib, Shards: 4 * gib}, 2, 2, true, 17408 * mib},
 		"a share is not more than the whole state": {Size{State: 20 * mib}, 31, 30, false, 64 * mib},
 	} {

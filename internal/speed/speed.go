@@ -109,18 +109,32 @@ func (m *Model) Speed(workers, nodes int) float64 {
 	if !m.Known() {
 		return 0
 	}
-	// The time is convex from two workers on, with its least where compute/n falls as fast as the bandwidth terms rise.
-	bandwidth := m.terms[3]
-	if nodes > 1 {
-		bandwidth += m.terms[5]
-	}
+	bandwidth := m.bandwidth(nodes)
 	from := max(m.least, nodes)
 	least := min(m.StepTime(from, nodes), m.StepTime(workers, nodes))
 	if n := float64(workers); n*n*bandwidth > m.terms[1] {
-		turn := max(2, int(min(math.Sqrt(m.terms[1]/bandwidth), mostWorkers)))
+		turn := m.Turn(nodes)
 		least = min(least, m.StepTime(min(max(turn, from), workers), nodes), m.StepTime(min(max(turn+1, from), workers), nodes))
 	}
 	return 1 / least
+}
+
+// bandwidth is by how much each worker makes a step longer. The time is convex from two workers on, with its least where compute/n falls
+// as fast as that rises.
+func (m *Model) bandwidth(nodes int) float64 {
+	if nodes > 1 {
+		return m.terms[3] + m.terms[5]
+	}
+	return m.terms[3]
+}
+
+// Turn is up to how many workers a step takes no longer with each that is added on so many nodes, rounded down.
+func (m *Model) Turn(nodes int) int {
+	bandwidth := m.bandwidth(nodes)
+	if m.terms[1] >= bandwidth*mostWorkers*mostWorkers {
+		return mostWorkers
+	}
+	return max(2, int(math.Sqrt(m.terms[1]/bandwidth)))
 }
 
 func product(a, b [terms]float64) float64 {

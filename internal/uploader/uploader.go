@@ -43,6 +43,9 @@ const (
 	// needs (Room), and waits for them (Made): memory is charged to whoever first writes to it, and that must be the
 	// worker, whose limit has it, and not the uploader. Of a checkpoint in parts it says so of each, and the worker sends a file
 	// for it with Made.
+	//
+	// With Apart the shards of a state in shards stay where they are: the answer says what there is besides (Of). With Parts these
+	// are all that is brought, of the checkpoint that has the path, and which is to have them so.
 	AskRestore = "restore"
 )
 
@@ -50,12 +53,15 @@ const (
 type Request struct {
 	Ask      string    `json:"ask"`
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
-	// Parts are the one that is put, or all that the checkpoint is made of.
+	// Parts are the one that is put, or all that the checkpoint is made of, or those that are brought of it.
 	Parts []Part `json:"parts,omitempty"`
 	// Keep is how many complete checkpoints to keep, at least 1.
 	Keep int `json:"keep,omitempty"`
 	// Path lies below the URL of the storage: NAMESPACE/NAME, or more of a checkpoint's path. Empty for this job's own.
 	Path string `json:"path,omitempty"`
+	// Apart leaves shards out, Without has checkpoints not looked at, by their paths.
+	Apart   bool     `json:"apart,omitempty"`
+	Without []string `json:"without,omitempty"`
 	Pace
 }
 
@@ -85,8 +91,9 @@ type Answer struct {
 	Passing bool   `json:"passing,omitempty"`
 	// Snapshot is what was restored; nil when there is no checkpoint.
 	Snapshot *Snapshot `json:"snapshot,omitempty"`
-	// Parts are what it is made of; empty when it is one file.
+	// Parts are those that were brought, empty when it is one file, and Of those that were not.
 	Parts []Part `json:"parts,omitempty"`
+	Of    []Part `json:"of,omitempty"`
 	// Path is where the checkpoint is, below the URL of the storage.
 	Path string `json:"path,omitempty"`
 	// Own is true when it is one of this job, so that its round is one of the job's rounds.

@@ -44,7 +44,10 @@ class Groups:
         return torch.device("cuda", torch.cuda.current_device()) if self.by_device else None
 
     def form(self, world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> None:
-        """Connects the ranks of a world. Raises WorldChanged once that has been aborted."""
+        """Connects the ranks of a world. Raises WorldChanged once that has been aborted, and RuntimeError beside a default group that
+        the program has made."""
+        if dist.is_initialized():
+            raise RuntimeError("a process group is there already: leave dist.init_process_group() out, the loop makes one in each world")
         if torch.cuda.is_available() and self.by_device:
             torch.cuda.set_device(world.local_rank)
         if world.round and self.by_device:

@@ -10,13 +10,14 @@ docs/program-protocol.md has the rules.
 import atexit
 import contextlib
 import os
+import pkgutil
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 EXIT_DEVICE = 113
@@ -52,7 +53,9 @@ _IMPORTS = 40.0
 _ANSWERS = 20.0  # An operator waits a minute for all of it.
 _ROOM = 1 << 30  # What a context, libraries and matrices take.
 _BEGINS, _SOUND, _WRONG, _NO_ROOM, _UUID = "begins", "sound", "wrong", "no room", "uuid "
-_LOOK = "import sys; sys.path[:] = {path!r}; from concertina.health import look; look({device})"
+_LOOK = "import sys; sys.path[:] = {path!r}; from concertina import health; health.{by}({device})"
+_ALL = -1
+"""Instead of a device's number: each that the process has."""
 
 
 def device_error(error: BaseException | None) -> str:
@@ -81,12 +84,13 @@ def _chain(error: BaseException | None, seen: frozenset[int] = frozenset()) -> I
 class Check:
     """A process that looks at a device."""
 
-    def __init__(self, device: int, command: list[str] | None = None):
-        """device: its number, as this process counts them. command: another program that looks."""
+    def __init__(self, device: int, command: list[str] | None = None, by: str = "look"):
+        """device: its number, as this process counts them. command: another program that looks. by: the function here that does."""
         self._device = device
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            command or [sys.executable, "-c", _LOOK.format(path=sys.path, device=device)],
+            command or [sys.executable, "-c", _LOOK.format(path=sys.path, by=by, device=device)],
+            env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # Else JAX takes most of the memory that is left.
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -101,7 +105,7 @@ class Check:
     def gpu(self) -> str:
         """Which GPU it is, by its number in this process and, where that is known, by its own name."""
         uuids = [line.removeprefix(_UUID) for line in self._told if line.startswith(_UUID)]
-        return ", ".join([f"device {self._device}", *uuids])
+        return ", ".join(["all of its devices" if self._device == _ALL else f"device {self._device}", *uuids])
 
     def outcome(self, imports: float = _IMPORTS, answers: float = _ANSWERS) -> tuple[bool | None, str]:
         """Whether the device is sound, None where nobody knows, and why. Waits so many seconds for the process to
@@ -164,9 +168,9 @@ class Watch:
     def suspect(self, error: BaseException | None) -> str:
         """Has a device looked at if an error is one of a device. Its first line, or nothing."""
         told = device_error(error)
-        if told and self._check is None and _can_look():
+        if told and self._check is None and (by := _looks()):
             with contextlib.suppress(OSError):  # Then nobody knows.
-                self._error, self._check = told, Check(_device())
+                self._error, self._check = told, Check(_device(by), by=by)
         return told
 
     def forget(self) -> None:
@@ -198,10 +202,10 @@ class Watch:
 
 def check_first() -> None:
     """Ends the program if it was asked to look at its device before it joins, and that is broken."""
-    if not os.environ.pop(CHECK_FIRST, "") or not _can_look():
+    if not os.environ.pop(CHECK_FIRST, "") or not (by := _looks()):
         return
     with contextlib.suppress(OSError):
-        check = Check(_device())
+        check = Check(_device(by), by=by)
         sound, why = check.outcome()
         if sound is False:
             leave("the program was started anew", why, check.gpu)
@@ -231,20 +235,37 @@ def _passed_on() -> bool:
     return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get(PASSED_ON) == launch(run, address, port)
 
 
-def _can_look() -> bool:
-    """Whether this program has a PyTorch that computes on GPUs, and one to look at, and whether its exit code gets anywhere:
-    torchrun has one for everything, unless its rendezvous is ours."""
+def _looks() -> str:
+    """What can look at this program's device, as Check wants it: it has a PyTorch that computes on GPUs, and one to look at, or a JAX
+    that does. Empty for nothing, and where the program's exit code does not get anywhere: torchrun has one for everything, unless
+    its rendezvous is ours."""
+    if not _passed_on():
+        return ""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.version.cuda or not _passed_on():
-        return False
+    if torch is not None and torch.version.cuda:
+        with contextlib.suppress(Exception):
+            if torch.cuda.is_initialized() or torch.cuda.device_count() > 0:
+                return "look"
+    return "look_by_jax" if "jax" in sys.modules and _jax_knows_gpus() else ""
+
+
+def _jax_knows_gpus() -> bool:
+    """Whether there is what JAX computes on GPUs with. It is not asked itself: that begins it, and before
+    jax.distributed.initialize() it must not have begun."""
     with contextlib.suppress(Exception):
-        return torch.cuda.is_initialized() or torch.cuda.device_count() > 0
+        import jax_plugins
+
+        return any("cuda" in plugin.name for plugin in pkgutil.iter_modules(jax_plugins.__path__))
     return False
 
 
-def _device() -> int:
+def _device(by: str = "look") -> int:
     """The number of this process's device, as far as it can be asked: the one that it has chosen, or else that of its rank. A program
-    that names a device with each thing that it puts there has chosen none."""
+    that names a device with each thing that it puts there has chosen none. With JAX a process that is alone in its worker has all."""
+    if by == "look_by_jax":
+        with contextlib.suppress(Exception):
+            return int(os.environ["LOCAL_RANK"]) if int(os.environ["LOCAL_WORLD_SIZE"]) > 1 else _ALL
+        return _ALL
     torch, chosen = sys.modules.get("torch"), 0
     with contextlib.suppress(Exception):
         chosen = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
@@ -255,22 +276,20 @@ def _device() -> int:
 
 
 def look(number: int) -> None:
-    """Looks at a device: what it is given comes back, and what it computes is right. Says so on the standard output."""
-    try:
-        import torch
+    """Looks at a device: what it is given comes back, and what it computes is right. Says so on the standard output, and ends the
+    process."""
+    _tell(lambda: _look(number))
 
-        if not torch.cuda.device_count():
-            raise LookupError("there is no GPU")
-        device = torch.device("cuda", number)
-        torch.zeros(1, device=device)  # With that its context is there: who says nothing from now on waits for the device.
-        with contextlib.suppress(Exception):
-            print(f"{_UUID}GPU-{torch.cuda.get_device_properties(device).uuid}", flush=True)
-        print(_BEGINS, flush=True)
-        if torch.cuda.mem_get_info(device)[0] < _ROOM:
-            print(_NO_ROOM, flush=True)
-        else:
-            _try(torch, device)
-            print(_SOUND, flush=True)
+
+def look_by_jax(number: int, platform: str = "gpu") -> None:
+    """The same with JAX; of all devices where the number is below 0."""
+    _tell(lambda: _look_by_jax(number, platform))
+
+
+def _tell(look: Callable[[], str]) -> None:
+    """Says what comes of looking, and ends the process."""
+    try:
+        print(look(), flush=True)
         os._exit(0)
     except _WrongResult as error:
         print(_WRONG, flush=True)
@@ -280,6 +299,49 @@ def look(number: int) -> None:
             print(_NO_ROOM, flush=True)
         print(error if isinstance(error, RuntimeError) else repr(error), file=sys.stderr, flush=True)
     os._exit(1)  # What CUDA does at the end may hang.
+
+
+def _look(number: int) -> str:
+    import torch
+
+    if not torch.cuda.device_count():
+        raise LookupError("there is no GPU")
+    device = torch.device("cuda", number)
+    torch.zeros(1, device=device)  # With that its context is there: who says nothing from now on waits for the device.
+    with contextlib.suppress(Exception):
+        print(f"{_UUID}GPU-{torch.cuda.get_device_properties(device).uuid}", flush=True)
+    print(_BEGINS, flush=True)
+    if torch.cuda.mem_get_info(device)[0] < _ROOM:
+        return _NO_ROOM
+    _try(torch, device)
+    return _SOUND
+
+
+def _look_by_jax(number: int, platform: str) -> str:
+    import jax
+    import numpy
+
+    there = jax.devices(platform)
+    devices = there if number < 0 else [there[number]]
+    numbers = numpy.arange(1 << 22, dtype="int32")
+    bits = numpy.equal(numbers[: 1 << 18] % 3, 0).reshape(512, 512)
+    kinds = "float32", "float16"  # in which all of these sums are exact
+    products = {}
+    for device in devices:
+        jax.device_put(numpy.zeros(1, "int32"), device).block_until_ready()
+        for kind in kinds:
+            matrix = jax.ShapeDtypeStruct(bits.shape, kind, sharding=jax.sharding.SingleDeviceSharding(device))
+            products[device, kind] = jax.jit(lambda a, b: a @ b).lower(matrix, matrix).compile()
+    print(_BEGINS, flush=True)  # Compiling takes its time, and waits for no device.
+    for device in devices:
+        if not numpy.array_equal(numpy.asarray(jax.device_put(numbers, device) + 1), numbers + 1):
+            raise _WrongResult(f"{device} does not count right")
+        for kind in kinds:
+            matrix = jax.device_put(bits.astype(kind), device)
+            got = numpy.asarray(products[device, kind](matrix, matrix))
+            if not numpy.array_equal(got.astype("float64"), bits.astype("float64") @ bits.astype("float64")):
+                raise _WrongResult(f"{device} multiplies matrices of {kind} wrongly")
+    return _SOUND
 
 
 class _WrongResult(Exception):

@@ -51,7 +51,36 @@ fake.equal.return_value = os.environ.get("FAKE_EQUAL", "1") == "1"
 sys.modules["torch"] = fake
 """
 
-# A program with that. Its first argument says what it does.
+# A JAX with its NumPy, of which nothing computes either.
+JAX = """
+import os, sys
+from unittest import mock
+
+def devices(platform):
+    assert platform == "gpu"
+    if "FAKE_GPU" in os.environ:
+        raise RuntimeError(os.environ["FAKE_GPU"])
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    return [f"cuda:{number}" for number in range(int(os.environ.get("FAKE_COUNT", "4")))]
+
+fake, numbers = mock.MagicMock(devices=devices), mock.MagicMock()
+numbers.array_equal.return_value = os.environ.get("FAKE_EQUAL", "1") == "1"
+sys.modules |= {"jax": fake, "numpy": numbers}
+"""
+
+JAX_PROGRAM = """
+import sys, jax
+import concertina
+
+class Model:
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+
+job = concertina.join(state={"model": Model()})
+raise RuntimeError(sys.argv[1])
+"""
+
+# A program with that PyTorch. Its first argument says what it does.
 PROGRAM = """
 import os, sys, torch
 import concertina
@@ -246,6 +275,35 @@ class Programs(Case):
                 self.assertEqual(code, want, errors)
                 self.assertIn("Traceback", errors)
                 self.assertEqual("the GPU is broken" in errors, want == health.EXIT_DEVICE, errors)
+
+    def test_a_program_with_jax_alone_has_jax_look(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (folder / "jax.py").write_text(JAX)
+        (folder / "program.py").write_text(JAX_PROGRAM)
+        (plugin := folder / "jax_plugins" / "xla_cuda13").mkdir(parents=True)
+        (plugin / "__init__.py").touch()
+        error, path = "INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered", {"PYTHONPATH": f"{folder}:{':'.join(sys.path)}"}
+        for settings, want, why in [
+            ({"equal": False}, health.EXIT_DEVICE, "all of its devices: cuda:0 does not count right"),
+            ({"equal": False, "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}, health.EXIT_DEVICE, "device 1: cuda:1 does not count right"),
+            ({"gpu": "INTERNAL: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"}, health.EXIT_DEVICE, "the GPU is broken"),
+            ({}, 1, "the GPU is sound"),
+            ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1", "FAKE_COUNT": "1"}, 1, "nobody knows"),
+            ({"gpu": "Unknown backend: 'gpu' requested"}, 1, "nobody knows"),
+            ({"gpu": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte."}, 1, "no room"),
+        ]:
+            with self.subTest(**settings), FakeAgent(world(), world()) as agent:
+                program = subprocess.run(
+                    [sys.executable, folder / "program.py", error], capture_output=True, text=True, timeout=120,
+                    env={"LOCAL_RANK": "0"} | self.environment(**settings) | path | {"CONCERTINA_SOCKET": agent.path},
+                )  # fmt: skip
+                self.assertEqual(program.returncode, want, program.stderr)
+                self.assertIn(why, program.stderr)
+        plugin.rename(folder / "jax_plugins" / "another_one")  # It computes on processors.
+        with FakeAgent(world()) as agent:
+            env = self.environment(equal=False) | path | {"CONCERTINA_SOCKET": agent.path, "LOCAL_RANK": "0"}
+            program = subprocess.run([sys.executable, folder / "program.py", error], capture_output=True, text=True, timeout=120, env=env)
+            self.assertEqual((program.returncode, "concertina: after" in program.stderr), (1, False), program.stderr)
 
     def test_it_says_what_is_to_be_done(self):
         _, errors, _ = self.run_it("before", ASSERT, equal=False)

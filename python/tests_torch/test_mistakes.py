@@ -6,6 +6,7 @@ import warnings
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -73,6 +74,13 @@ class Missing(unittest.TestCase):
         job = elastic.join({"net": self.net, "opt": self.opt})
         with self.assertRaisesRegex(TypeError, "ddp is a DistributedDataParallel around"):
             job.steps([0], global_batch=1, epochs=1)
+
+    def test_a_group_that_the_program_has_made(self):
+        job = elastic.join({"net": self.net, "opt": self.opt})
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        with self.assertRaisesRegex(RuntimeError, r"leave dist\.init_process_group\(\) out"):
+            for _ in job.steps([0], global_batch=1, epochs=1):
+                self.fail("a step is given beside another group")
 
     def test_a_loader_around_what_it_cannot_read(self):
         class Stream(IterableDataset):

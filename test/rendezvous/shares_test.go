@@ -2,10 +2,12 @@ package rendezvous
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +30,7 @@ type sharing struct {
 	t       *testing.T
 	team    *team
 	leader  *server.Server
+	rounds  *rounds
 	address string
 	binary  string
 	clean   string
@@ -64,8 +67,33 @@ type sharer struct {
 func newSharing(t *testing.T, clean string, workers int) *sharing {
 	t.Helper()
 	s := &sharing{t: t, team: newTeam(t, workers), clean: clean, attempt: 1, binary: buildAgent(t), bytes: stateBytes, command: sharesProgram}
-	s.leader, s.address = s.team.lead(t, recorder())
+	s.rounds = &rounds{Recorder: recorder()}
+	s.leader, s.address = s.team.lead(t, s.rounds)
 	return s
+}
+
+// rounds is a Recorder that keeps what was written.
+type rounds struct {
+	rendezvous.Recorder
+	mu      sync.Mutex
+	written []rendezvous.Record
+}
+
+func (r *rounds) Record(ctx context.Context, job rendezvous.JobKey, prev, next rendezvous.Record) (rendezvous.Record, error) {
+	found, err := r.Recorder.Record(ctx, job, prev, next)
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.written = append(r.written, next)
+	}
+	return found, err
+}
+
+// all are the records that were written, oldest first.
+func (r *rounds) all() []rendezvous.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.written)
 }
 
 func buildAgent(t *testing.T) string {

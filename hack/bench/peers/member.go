@@ -31,6 +31,8 @@ type member struct {
 	name  string
 	cmd   *exec.Cmd
 	ended chan struct{}
+	// read is closed once all that it has said was taken in.
+	read chan struct{}
 
 	mu    sync.Mutex
 	steps timeline
@@ -68,8 +70,8 @@ func (p place) start(name string, env []string, command ...string) (*member, err
 		_ = out.Close()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	m := &member{name: name, cmd: cmd, ended: make(chan struct{})}
-	go m.read(out)
+	m := &member{name: name, cmd: cmd, ended: make(chan struct{}), read: make(chan struct{})}
+	go m.takeIn(out)
 	go func() {
 		_ = cmd.Wait() // how it ended is in ProcessState
 		close(m.ended)
@@ -77,8 +79,9 @@ func (p place) start(name string, env []string, command ...string) (*member, err
 	return m, nil
 }
 
-// read takes in what the member says, until nobody is left who could say something.
-func (m *member) read(out *os.File) {
+// takeIn takes in what the member says, until nobody is left who could say something.
+func (m *member) takeIn(out *os.File) {
+	defer close(m.read)
 	defer func() { _ = out.Close() }()
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 1<<20)

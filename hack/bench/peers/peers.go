@@ -7,6 +7,7 @@
 //	cluster.go   Concertina's contender: an API server, and the operator as it ships
 //	kubelet.go   scheduler and kubelets of that, which are played
 //	others.go    those of torchft and torchrun
+//	broadcast.go the least that a growth can take: the state's bytes from one member to all
 package peers
 
 import (
@@ -104,9 +105,18 @@ func (b Bench) Measure(ctx context.Context) (err error) {
 	b.Say("%s", differences)
 	for _, mib := range b.MiB {
 		for _, name := range b.Contenders {
-			if err := p.measure(ctx, name, mib); err != nil {
+			grown, err := p.measure(ctx, name, mib)
+			if err != nil {
 				return fmt.Errorf("%s with %d MiB: %w", name, mib, err)
 			}
+			if name != ours {
+				continue
+			}
+			bare, err := p.broadcast(ctx, mib)
+			if err != nil {
+				return err
+			}
+			b.Tell(overBroadcast(mib, grown, bare)...)
 		}
 	}
 	return nil
@@ -146,24 +156,24 @@ const differences = `what is simulated, and what differs between those that are 
   rendezvous is never killed: torchrun does not survive that.
 - a member that comes is started by the bench, which waits for it: its start is no part of a pause`
 
-// measure takes one contender through its changes.
-func (p place) measure(ctx context.Context, name string, mib int) (err error) {
+// measure takes one contender through its changes, and returns what members that came have cost.
+func (p place) measure(ctx context.Context, name string, mib int) (grown []sample, err error) {
 	if p.shared, err = os.MkdirTemp("/dev/shm", "concertina-peers-"); err != nil {
-		return fmt.Errorf("make a folder in memory: %w", err)
+		return nil, fmt.Errorf("make a folder in memory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(p.shared)) }()
 	if err := os.Chmod(p.shared, 0o777); err != nil {
-		return err
+		return nil, err
 	}
 	c, times, err := p.contender(ctx, name, mib)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t := &trial{contender: c, name: name, say: p.Say}
 	defer func() { err = errors.Join(err, t.end(), c.stop()) }()
 	killed, grown, err := t.run(ctx, times)
 	p.Tell(append(figuresOf(name, "kill", mib, killed), figuresOf(name, "grow", mib, grown)...)...)
-	return err
+	return grown, err
 }
 
 // contender starts what a contender has beside its members, and says how often it is measured.

@@ -95,6 +95,30 @@ func TestFiguresOf(t *testing.T) {
 	}
 }
 
+func TestOverBroadcast(t *testing.T) {
+	bare, err := broadcasts("[W123] a warning\nbroadcast 0.500000\nbroadcast 0.400000\nbroadcast 9.000000\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]float64{}
+	for _, f := range overBroadcast(1024, []sample{{pause: time.Second}, {pause: 3 * time.Second}, {pause: time.Second}}, bare) {
+		names[f.Name] = f.Value
+	}
+	for name, want := range map[string]float64{"broadcast_p50_1gib": 0.5, "broadcast_max_1gib": 9, "grow_1gib_over_broadcast": 2} {
+		if got, there := names[name]; !there || got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if _, err := broadcasts("broadcast soon\n"); err == nil {
+		t.Error("what is no number was read as one")
+	}
+	for _, f := range overBroadcast(100, nil, bare) {
+		if f.Name == "grow_over_broadcast" {
+			t.Error("of no growth comes a ratio")
+		}
+	}
+}
+
 func TestFamily(t *testing.T) {
 	parents := map[int]int{2: 1, 10: 2, 11: 10, 12: 10, 13: 12, 20: 2, 21: 20}
 	got := family(10, parents)

@@ -38,16 +38,26 @@ type Saved struct {
 type Restore struct {
 	Number uint64
 	Path   string
+	// Apart leaves the shards of a state in shards where they are. With Parts these are all that is brought, of the checkpoint at
+	// Path. Without are the paths of those that cannot be used.
+	Apart   bool
+	Parts   []checkpoint.Snapshot
+	Without []string
+}
+
+// same says whether another order asks for the same.
+func (r *Restore) same(other *Restore) bool {
+	return r.Path == other.Path && r.Apart == other.Apart && slices.Equal(r.Parts, other.Parts) && slices.Equal(r.Without, other.Without)
 }
 
 // Restored is what has come of a Restore. Its zero value is nothing yet.
 type Restored struct {
 	Number uint64
 	// Snapshot is what the worker holds now; nil when there is no checkpoint, or Why says what went wrong for good. Parts are
-	// what it is made of; it has neither size nor hash then.
-	Snapshot *checkpoint.Snapshot
-	Parts    []checkpoint.Snapshot
-	Path     string
+	// what the worker holds of it; it has neither size nor hash then. Of is all that it is made of, where that is more.
+	Snapshot  *checkpoint.Snapshot
+	Parts, Of []checkpoint.Snapshot
+	Path      string
 	// Refused are newer checkpoints that could not be used, in words.
 	Refused []string
 	Why     string
@@ -72,6 +82,8 @@ type Holder interface {
 	Restored(id checkpoint.ID, file string, bytes uint64) (checkpoint.Snapshot, error)
 	Discard(file string)
 	Forget(ids ...checkpoint.ID)
+	// Has says whether a file is held, and as it was when it came.
+	Has(of checkpoint.Snapshot) bool
 	// Announced is told how large the state of a checkpoint is that is about to be brought.
 	Announced(size share.Size)
 }
@@ -102,6 +114,8 @@ type Keeper struct {
 	// asked is the newest Restore; of number 0 for none. restoring is the one that runs; nil for none.
 	asked     Restore
 	restoring *bringing
+	// portion is what was brought of a checkpoint in parts.
+	portion Restored
 }
 
 // errUnwanted is what comes of a save that was ended because others are wanted.
@@ -119,7 +133,7 @@ type errand struct {
 
 // bringing is a restore that runs.
 type bringing struct {
-	path   string
+	order  Restore
 	cancel context.CancelFunc
 }
 
@@ -163,7 +177,7 @@ func (k *Keeper) State() State {
 // then, for a while: one that is broken off for ever never ends, and one that hangs must not keep the others waiting for ever.
 //
 // Restores are carried out one at a time: there is room for one. One that an earlier leader has asked for, or none asks for any
-// more, goes on; it answers the newest order when that is for the same path, and gives way to one for another.
+// more, goes on; it answers the newest order when that is for the same, and gives way to one for something else.
 func (k *Keeper) Ask(save *Save, restore *Restore) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,9 +204,9 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 	k.asked = *restore
 	switch {
 	case k.restoring == nil:
-		k.restoring = &bringing{path: restore.Path, cancel: func() {}}
+		k.restoring = &bringing{*restore, func() {}}
 		k.work.Go(k.restoreAll)
-	case k.restoring.path != restore.Path:
+	case !k.restoring.order.same(restore):
 		k.restoring.cancel()
 	}
 }

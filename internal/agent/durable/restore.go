@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
@@ -28,7 +29,7 @@ func (k *Keeper) restoreAll() {
 			return
 		}
 		ctx, cancel := context.WithCancel(k.ctx)
-		k.restoring = &bringing{order.Path, cancel}
+		k.restoring = &bringing{order, cancel}
 		k.mu.Unlock()
 		k.restore(ctx, order)
 		cancel()
@@ -57,7 +58,7 @@ func (k *Keeper) restore(ctx context.Context, order Restore) {
 			k.state.Waiting = err.Error()
 		}
 		if !passes {
-			result.Number = k.asked.Number // of the same path: another one would have ended this
+			result.Number = k.asked.Number // for the same: another one would have ended this
 			k.state.Restored, k.state.Waiting = result, ""
 		}
 		k.mu.Unlock()
@@ -90,12 +91,50 @@ func (k *Keeper) forget(ids ...checkpoint.ID) {
 	}
 }
 
+// leave lets go of what was brought of a checkpoint that cannot be used, as others have found: it has no room beside the next one.
+func (k *Keeper) leave(order *Restore) {
+	k.mu.Lock()
+	before := k.portion
+	gone := before.Snapshot != nil && (slices.Contains(order.Without, before.Path) || len(order.Parts) > 0 && order.Path != before.Path)
+	if gone {
+		k.portion = Restored{}
+	}
+	k.mu.Unlock()
+	if gone {
+		k.forget(before.ids()...)
+	}
+}
+
+// keep notes what was brought of a checkpoint in parts.
+func (k *Keeper) keep(now *Restored) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.portion.Path != now.Path {
+		k.portion = Restored{Path: now.Path, Snapshot: now.Snapshot}
+	}
+	k.portion.Parts = append(k.portion.Parts, now.Parts...)
+}
+
 // brought are files of a checkpoint that is being brought back, by their parts; the one of "" is for one that is one file.
 type brought map[string]*os.File
 
 // bring carries a restore out. Files of a checkpoint that turns out to be unusable, and all when nothing comes of it, are
 // discarded.
 func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err error) {
+	k.leave(&order)
+	request := uploader.Request{Ask: uploader.AskRestore, Path: order.Path, Apart: order.Apart, Without: order.Without}
+	here := Restored{Path: order.Path}
+	for _, part := range order.Parts {
+		if k.holder.Has(part) {
+			here.Parts = append(here.Parts, part)
+		} else {
+			request.Parts = append(request.Parts, uploader.PartOf(part))
+		}
+	}
+	if len(here.Parts) > 0 && len(request.Parts) == 0 {
+		here.Snapshot = &checkpoint.Snapshot{ID: here.Parts[0].State()}
+		return here, nil
+	}
 	file, err := k.holder.Make()
 	if err != nil {
 		return Restored{}, err
@@ -119,7 +158,7 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 		}
 		return last, err
 	}
-	answer, err := uploader.AskForParts(ctx, k.socket, uploader.Request{Ask: uploader.AskRestore, Path: order.Path}, maker, k.measured, file)
+	answer, err := uploader.AskForParts(ctx, k.socket, request, maker, k.measured, file)
 	if err != nil {
 		return Restored{}, err
 	}
@@ -138,12 +177,12 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 		// Its round is one of another job.
 		id.Round = 0
 	}
-	if len(answer.Parts) == 0 {
+	if len(answer.Parts)+len(answer.Of) == 0 {
 		held, err := k.take(ctx, files, id, answer.Snapshot.Bytes)
 		result.Snapshot = &held
 		return result, err
 	}
-	result.Snapshot = &checkpoint.Snapshot{ID: id}
+	result.Snapshot, result.Parts = &checkpoint.Snapshot{ID: id}, here.Parts
 	for i := range answer.Parts {
 		part := answer.Parts[i].Of(id)
 		held, err := k.take(ctx, files, part.ID, part.Bytes)
@@ -156,6 +195,13 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 		}
 		result.Parts = append(result.Parts, held)
 	}
+	if order.Apart && len(answer.Of) > 0 {
+		result.Of = slices.Clone(result.Parts)
+		for i := range answer.Of {
+			result.Of = append(result.Of, answer.Of[i].Of(id))
+		}
+	}
+	k.keep(&result)
 	return result, nil
 }
 

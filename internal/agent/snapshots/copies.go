@@ -3,13 +3,22 @@ package snapshots
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
 
+// firstWait and lastWait bound how long no copies of a state are tried to be got that had no room here: until then they would come, and go
+// again, with each call. It doubles from one to the next.
+const (
+	firstWait = time.Second
+	lastWait  = time.Minute
+)
+
 // Copy gets copies of what other workers have alone of a state, behind the training, and has what is here of it stay
 // meanwhile; with nothing wanted it only stays. It is called as long as the copies are not there: what has failed is tried
-// again by the next call. Another state ends what was copied before, and the zero value ends all.
+// again by the next call, or by one some time later where there was no room. Another state ends what was copied before, and the zero
+// value ends all.
 func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	if k.store == nil {
 		return
@@ -22,9 +31,9 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 		k.copying = nil
 	}
 	if len(want) == 0 || k.uncopiedOf != of.State() {
-		k.uncopied, k.uncopiedOf = "", of.State()
+		k.uncopied, k.uncopiedOf, k.noRoom, k.waits = "", of.State(), 0, time.Time{}
 	}
-	if k.copying != nil || len(want) == 0 || k.ctx.Err() != nil {
+	if k.copying != nil || len(want) == 0 || k.ctx.Err() != nil || time.Now().Before(k.waits) {
 		return
 	}
 	ctx, cancel := context.WithCancelCause(k.ctx)
@@ -32,8 +41,12 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	k.copying = now
 	k.working.Go(func() {
 		defer cancel(nil)
-		k.trim(false) // what is relied on by now has made others needless, and has no room beside them
-		err := k.store.Fetch(ctx, k.identity, want...)
+		// What is relied on by now has made others needless, and has no room beside them. What is left to the program stays: the room
+		// is reckoned for what it writes and for copies, and each state has some.
+		if err := k.store.TrimBeside(); err != nil {
+			k.note("%v", err)
+		}
+		err := k.store.FetchBeside(ctx, k.identity, want...)
 		k.mu.Lock()
 		mine := k.copying == now
 		if mine {
@@ -44,6 +57,10 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 			k.uncopied = ""
 			if err != nil {
 				k.uncopied = err.Error()
+			}
+			if errors.Is(err, checkpoint.ErrLocal) {
+				k.waits = time.Now().Add(min(firstWait<<min(k.noRoom, 8), lastWait))
+				k.noRoom++
 			}
 		}
 		k.mu.Unlock()

@@ -42,6 +42,32 @@ func TestWhatIsNeedlessGoesBeforeCopiesCome(t *testing.T) {
 	other.holds(last.ID)
 }
 
+// What is left to the program stays while copies come: each state has some, so a program would find nothing of which the memory is there.
+func TestWhatIsLeftToTheProgramStaysBesideCopies(t *testing.T) {
+	_, other, want, at := holding(t)
+	for step := uint64(1); step <= 3; step++ {
+		name := fmt.Sprintf("%d.part", step)
+		if err := os.WriteFile(filepath.Join(other.Folder(), name), []byte("state"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		other.Take(1, step, []File{{Part: "d0.2.0123456789abcdef", Name: name, Bytes: 5}}, true)
+		other.settled()
+	}
+	spared := func() []string {
+		names, err := filepath.Glob(filepath.Join(other.Folder(), "spare-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	before := spared()
+	other.Copy(want.ID, from(want, at))
+	other.awaits(want.ID)
+	if after := spared(); len(before) != 1 || len(after) != 1 {
+		t.Errorf("%v was left, and %v is once the copy is there", before, after)
+	}
+}
+
 // awaits waits until a file is held.
 func (f *fixture) awaits(id checkpoint.ID) {
 	f.t.Helper()
@@ -81,4 +107,48 @@ func TestCopiesOfWhatOthersHaveAlone(t *testing.T) {
 	other.Copy(checkpoint.ID{}, nil)
 	nowhere := open(t, "")
 	nowhere.Copy(want.ID, from(want, at))
+}
+
+// Copies for which there is no room are not got with each directive, to be thrown away again: that costs others their links. Another state
+// is tried at once.
+func TestCopiesThatHaveNoRoomAreTriedOnceInAWhile(t *testing.T) {
+	_, other, want, at := holding(t)
+	if err := os.RemoveAll(other.Folder()); err != nil { // nothing can be written there
+		t.Fatal(err)
+	}
+	tries := func(of checkpoint.ID) bool {
+		other.Copy(of.State(), from(want, at))
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return other.copying != nil
+	}
+	for try := range 3 {
+		if !tries(want.ID) {
+			t.Fatalf("it is not tried for the %d. time", try+1)
+		}
+		for other.isCopying() {
+			<-other.changed
+		}
+		if tries(want.ID) {
+			t.Fatalf("after %d tries it is tried again at once", try+1)
+		}
+		other.mu.Lock()
+		if left := time.Until(other.waits); left > firstWait<<try {
+			t.Errorf("after %d tries it is tried again in %s", try+1, left)
+		}
+		other.waits = time.Now()
+		other.mu.Unlock()
+	}
+	if _, why := other.Uncopied(); !strings.Contains(why, checkpoint.ErrLocal.Error()) {
+		t.Errorf("it says %q", why)
+	}
+	if newer := (checkpoint.ID{Round: 1, Step: 6}); !tries(newer) {
+		t.Error("another state is not tried")
+	}
+}
+
+func (f *fixture) isCopying() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.copying != nil
 }

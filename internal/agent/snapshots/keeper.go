@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 	"github.com/concertina-dev/concertina/internal/share"
@@ -61,6 +62,9 @@ type Keeper struct {
 	// uncopied is why the last one came to nothing, and of which state.
 	uncopied   string
 	uncopiedOf checkpoint.ID
+	// noRoom is how often there was no room for them, and until waits it is not tried again.
+	noRoom int
+	waits  time.Time
 	// brought are the files of Make that are neither taken over nor discarded: each has a claim to room.
 	brought map[string]bool
 	// written is what waits to be taken over; nil for nothing.
@@ -363,6 +367,11 @@ func (k *Keeper) List() []checkpoint.Snapshot {
 		}
 	}
 	return held
+}
+
+// Has says whether a file is held, and as it was when it came. One that was altered is dropped.
+func (k *Keeper) Has(of checkpoint.Snapshot) bool {
+	return k.store != nil && k.store.Has(of)
 }
 
 // Path is where a file is that is held; empty for none.

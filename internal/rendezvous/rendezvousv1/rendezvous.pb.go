@@ -830,8 +830,10 @@ type Restored struct {
 	Refused []string `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty"`
 	// What is wrong for good; empty for nothing.
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	// What snapshot is made of, when the checkpoint came in parts: at most 224. Then snapshot has neither size nor hash.
-	Parts         []*Snapshot `protobuf:"bytes,6,rep,name=parts,proto3" json:"parts,omitempty"`
+	// What this worker holds of snapshot, when the checkpoint came in parts: at most 224. Then snapshot has neither size nor hash.
+	Parts []*Snapshot `protobuf:"bytes,6,rep,name=parts,proto3" json:"parts,omitempty"`
+	// All that snapshot is made of, where that is more than parts: at most 224.
+	Of            []*Snapshot `protobuf:"bytes,7,rep,name=of,proto3" json:"of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,6 +906,13 @@ func (x *Restored) GetError() string {
 func (x *Restored) GetParts() []*Snapshot {
 	if x != nil {
 		return x.Parts
+	}
+	return nil
+}
+
+func (x *Restored) GetOf() []*Snapshot {
+	if x != nil {
+		return x.Of
 	}
 	return nil
 }
@@ -1938,7 +1947,14 @@ type Restore struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// Below the URL of the storage; empty for those of this job.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Of a state in shards these are left where they are: what is in none is brought, and restored says in of what there is.
+	Apart bool `protobuf:"varint,3,opt,name=apart,proto3" json:"apart,omitempty"`
+	// These are all that is brought, of the checkpoint at path; none for whatever there is. A worker that knows no parts here fails,
+	// as if the checkpoint were none.
+	Parts []*Snapshot `protobuf:"bytes,4,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Paths of checkpoints that cannot be used: at most 8.
+	Without       []string `protobuf:"bytes,5,rep,name=without,proto3" json:"without,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1985,6 +2001,27 @@ func (x *Restore) GetPath() string {
 		return x.Path
 	}
 	return ""
+}
+
+func (x *Restore) GetApart() bool {
+	if x != nil {
+		return x.Apart
+	}
+	return false
+}
+
+func (x *Restore) GetParts() []*Snapshot {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *Restore) GetWithout() []string {
+	if x != nil {
+		return x.Without
+	}
+	return nil
 }
 
 // Probe asks whether an agent answers where it serves its snapshots: within 1 s, with the certificate that it has
@@ -2584,14 +2621,15 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\x06killed\x18\x04 \x01(\bR\x06killed\"]\n" +
 	"\aDurable\x12>\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"\xe0\x01\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"\x94\x02\n" +
 	"\bRestored\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12>\n" +
 	"\bsnapshot\x18\x02 \x01(\v2\".concertina.rendezvous.v1.SnapshotR\bsnapshot\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
 	"\arefused\x18\x04 \x03(\tR\arefused\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x128\n" +
-	"\x05parts\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\"T\n" +
+	"\x05parts\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\x122\n" +
+	"\x02of\x18\a \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x02of\"T\n" +
 	"\x06Probed\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x18\n" +
@@ -2682,10 +2720,13 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\aholders\x18\x04 \x03(\v2 .concertina.rendezvous.v1.HolderR\aholders\x124\n" +
 	"\x03put\x18\x05 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x03put\x12>\n" +
 	"\bmanifest\x18\x06 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\bmanifest\x12\x12\n" +
-	"\x04rate\x18\a \x01(\x04R\x04rate\"5\n" +
+	"\x04rate\x18\a \x01(\x04R\x04rate\"\x9f\x01\n" +
 	"\aRestore\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"o\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
+	"\x05apart\x18\x03 \x01(\bR\x05apart\x128\n" +
+	"\x05parts\x18\x04 \x03(\v2\".concertina.rendezvous.v1.SnapshotR\x05parts\x12\x18\n" +
+	"\awithout\x18\x05 \x03(\tR\awithout\"o\n" +
 	"\x05Probe\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -2807,40 +2848,42 @@ var file_concertina_rendezvous_v1_rendezvous_proto_depIdxs = []int32{
 	10, // 11: concertina.rendezvous.v1.Durable.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
 	10, // 12: concertina.rendezvous.v1.Restored.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
 	10, // 13: concertina.rendezvous.v1.Restored.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	0,  // 14: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
-	14, // 15: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
-	15, // 16: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
-	16, // 17: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
-	1,  // 18: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
-	24, // 19: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
-	22, // 20: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
-	23, // 21: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
-	21, // 22: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
-	20, // 23: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
-	18, // 24: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
-	19, // 25: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
-	11, // 26: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
-	10, // 27: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
-	21, // 28: concertina.rendezvous.v1.Directive.copies:type_name -> concertina.rendezvous.v1.Prefetch
-	10, // 29: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 30: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 31: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
-	10, // 32: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 33: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
-	10, // 34: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 35: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
-	10, // 36: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 37: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
-	10, // 38: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 39: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
-	11, // 40: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
-	10, // 41: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
-	25, // 42: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	10, // 14: concertina.rendezvous.v1.Restored.of:type_name -> concertina.rendezvous.v1.Snapshot
+	0,  // 15: concertina.rendezvous.v1.Process.phase:type_name -> concertina.rendezvous.v1.Phase
+	14, // 16: concertina.rendezvous.v1.Process.metrics:type_name -> concertina.rendezvous.v1.Metric
+	15, // 17: concertina.rendezvous.v1.Process.fault:type_name -> concertina.rendezvous.v1.Fault
+	16, // 18: concertina.rendezvous.v1.Process.exit:type_name -> concertina.rendezvous.v1.Exit
+	1,  // 19: concertina.rendezvous.v1.Process.waiting:type_name -> concertina.rendezvous.v1.Waiting
+	24, // 20: concertina.rendezvous.v1.Directive.world:type_name -> concertina.rendezvous.v1.World
+	22, // 21: concertina.rendezvous.v1.Directive.barrier:type_name -> concertina.rendezvous.v1.Barrier
+	23, // 22: concertina.rendezvous.v1.Directive.abort:type_name -> concertina.rendezvous.v1.Abort
+	21, // 23: concertina.rendezvous.v1.Directive.prefetch:type_name -> concertina.rendezvous.v1.Prefetch
+	20, // 24: concertina.rendezvous.v1.Directive.probes:type_name -> concertina.rendezvous.v1.Probe
+	18, // 25: concertina.rendezvous.v1.Directive.upload:type_name -> concertina.rendezvous.v1.Upload
+	19, // 26: concertina.rendezvous.v1.Directive.restore:type_name -> concertina.rendezvous.v1.Restore
+	11, // 27: concertina.rendezvous.v1.Directive.staging:type_name -> concertina.rendezvous.v1.Staging
+	10, // 28: concertina.rendezvous.v1.Directive.relied:type_name -> concertina.rendezvous.v1.Snapshot
+	21, // 29: concertina.rendezvous.v1.Directive.copies:type_name -> concertina.rendezvous.v1.Prefetch
+	10, // 30: concertina.rendezvous.v1.Upload.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	10, // 31: concertina.rendezvous.v1.Upload.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	25, // 32: concertina.rendezvous.v1.Upload.holders:type_name -> concertina.rendezvous.v1.Holder
+	10, // 33: concertina.rendezvous.v1.Upload.put:type_name -> concertina.rendezvous.v1.Snapshot
+	10, // 34: concertina.rendezvous.v1.Upload.manifest:type_name -> concertina.rendezvous.v1.Snapshot
+	10, // 35: concertina.rendezvous.v1.Restore.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	10, // 36: concertina.rendezvous.v1.Prefetch.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	25, // 37: concertina.rendezvous.v1.Prefetch.holders:type_name -> concertina.rendezvous.v1.Holder
+	10, // 38: concertina.rendezvous.v1.Prefetch.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	25, // 39: concertina.rendezvous.v1.Prefetch.peers:type_name -> concertina.rendezvous.v1.Holder
+	10, // 40: concertina.rendezvous.v1.World.snapshot:type_name -> concertina.rendezvous.v1.Snapshot
+	25, // 41: concertina.rendezvous.v1.World.holders:type_name -> concertina.rendezvous.v1.Holder
+	11, // 42: concertina.rendezvous.v1.World.staging:type_name -> concertina.rendezvous.v1.Staging
+	10, // 43: concertina.rendezvous.v1.World.parts:type_name -> concertina.rendezvous.v1.Snapshot
+	25, // 44: concertina.rendezvous.v1.World.peers:type_name -> concertina.rendezvous.v1.Holder
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_concertina_rendezvous_v1_rendezvous_proto_init() }

@@ -305,6 +305,9 @@ func readStorage(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Re
 	if read.RestoredParts, refused = readSnapshots(restored.GetParts(), rendezvous.MaxCount); refused != nil {
 		return refused
 	}
+	if read.RestoredOf, refused = readSnapshots(restored.GetOf(), rendezvous.MaxCount); refused != nil {
+		return refused
+	}
 	words := strings.Join(restored.GetRefused(), "; ")
 	if len(words) > maxErrorBytes || len(restored.GetError()) > maxErrorBytes {
 		return malformed("what is said of a restore has more than %d bytes", maxErrorBytes)
@@ -417,7 +420,7 @@ func directiveMessage(d *rendezvous.Directive, sequence uint64) *rendezvousv1.Di
 		m.Relied = &rendezvousv1.Snapshot{Round: d.Relied.Round, Step: d.Relied.Step}
 	}
 	if r := d.Restore; r != nil {
-		m.Restore = &rendezvousv1.Restore{Number: r.Number, Path: r.Path}
+		m.Restore = &rendezvousv1.Restore{Number: r.Number, Path: r.Path, Apart: r.Apart, Parts: partMessages(r.Parts), Without: r.Without}
 	}
 	for i := range d.Probes {
 		p := &d.Probes[i]

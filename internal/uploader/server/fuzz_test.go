@@ -21,7 +21,9 @@ import (
 func FuzzAsk(f *testing.F) {
 	for _, line := range []string{
 		"", "\n", "{}", `{"ask":"check"}`, `{"ask":"restore"}`, `{"ask":"restore","path":"../../etc"}`, `{"ask":"restore","path":"team/llama/uid"}`,
-		`{"ask":"restore","path":"/"}`, `{"ask":"save","keep":1}`,
+		`{"ask":"restore","path":"/"}`, `{"ask":"restore","apart":true,"without":["x"]}`,
+		`{"ask":"restore","path":"team/llama/uid/attempt-1/1-2","parts":[{"key":"d0.1.0123456789abcdef","bytes":3}]}`,
+		`{"ask":"restore","path":"team/llama/uid/../x","parts":[{"key":"x"}]}`, `{"ask":"save","keep":1}`,
 		`{"ask":"save","keep":-1,"snapshot":{"round":1,"step":2,"bytes":3,"hash":"00"}}`,
 		`{"ask":"save","snapshot":{"round":18446744073709551615,"step":18446744073709551615,"bytes":18446744073709551615}}`,
 		`{"ask":"check"}` + "\n" + `{"ask":"check"}`,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,7 +76,7 @@ func (u *Uploader) answer(ctx context.Context, request *uploader.Request, files 
 	case request.Ask == uploader.AskPut && request.Snapshot != nil && len(request.Parts) == 1:
 		answer.Path, err = u.put(ctx, request, files[0])
 	case request.Ask == uploader.AskRestore:
-		answer, err = u.restore(ctx, request.Path, files[0], room)
+		answer, err = u.restore(ctx, request, files[0], room)
 	default:
 		err = fmt.Errorf("%w: %.40q", errAsked, request.Ask)
 	}
@@ -190,16 +191,18 @@ func (u *Uploader) tidy(ctx context.Context, keep int) {
 // room has the worker make the room that is asked for; see askForRoom.
 type room func(need uploader.Answer) (*os.File, error)
 
-func (u *Uploader) restore(ctx context.Context, path string, file *os.File, room room) (uploader.Answer, error) {
-	path = strings.Trim(path, "/")
-	if path != "" && path != u.from {
-		return uploader.Answer{}, fmt.Errorf("%w: restore %.200q, this job begins with a checkpoint of its own or of spec.checkpoint.restoreFrom", errAsked, path)
-	}
-	if path == "" {
-		path = strings.Join([]string{u.job.Namespace, u.job.Name, u.job.UID}, "/")
-	}
-	if strings.Contains("/"+path+"/", "/../") {
+func (u *Uploader) restore(ctx context.Context, request *uploader.Request, file *os.File, room room) (uploader.Answer, error) {
+	path, own := strings.Trim(request.Path, "/"), strings.Join([]string{u.job.Namespace, u.job.Name, u.job.UID}, "/")
+	parts := len(request.Parts) > 0
+	within := func(of string) bool { return path == of || parts && strings.HasPrefix(path, of+"/") }
+	switch {
+	case strings.Contains("/"+path+"/", "/../"):
 		return uploader.Answer{}, fmt.Errorf("%w: restore %.200q", errAsked, path)
+	case path == "" && !parts:
+		path = own
+	case u.from != "" && within(u.from) || parts && within(own):
+	default:
+		return uploader.Answer{}, fmt.Errorf("%w: restore %.200q, this job begins with a checkpoint of its own or of spec.checkpoint.restoreFrom", errAsked, path)
 	}
 	// What is about to begin would be lost with a storage that takes nothing. Nothing is repeated in silence here: whoever
 	// waits for the restore tells why, and asks again.
@@ -212,7 +215,10 @@ func (u *Uploader) restore(ctx context.Context, path string, file *os.File, room
 	}
 	var answer uploader.Answer
 	for _, place := range places {
-		err := u.load(ctx, place, &answer, file, room)
+		if slices.Contains(request.Without, place.Path()) {
+			continue
+		}
+		err := u.load(ctx, place, request, &answer, file, room)
 		if err == nil {
 			u.note("checkpoint %s is restored", place.Path())
 			answer.Path, answer.Own = place.Path(), place.Job == u.job
@@ -241,7 +247,9 @@ func unusable(err error) bool {
 }
 
 // load brings one checkpoint, and says in the answer what it is.
-func (u *Uploader) load(ctx context.Context, place storage.Place, answer *uploader.Answer, file *os.File, room room) error {
+func (u *Uploader) load(
+	ctx context.Context, place storage.Place, request *uploader.Request, answer *uploader.Answer, file *os.File, room room,
+) error {
 	reading, err := u.storage.Read(ctx, place)
 	if err != nil {
 		return err
@@ -253,13 +261,16 @@ func (u *Uploader) load(ctx context.Context, place storage.Place, answer *upload
 	}()
 	keys := reading.Keys()
 	if len(keys) != 1 || keys[0] != statePart {
-		answer.Parts, err = u.loadParts(ctx, reading, keys, room)
+		answer.Parts, answer.Of, err = u.loadParts(ctx, reading, keys, request, room)
 		if err == nil {
 			answer.Snapshot = &uploader.Snapshot{Round: place.Round, Step: place.Step}
 		}
 		return err
 	}
 	snapshot, err := reading.Snapshot(statePart)
+	if err == nil && len(request.Parts) > 0 {
+		err = fmt.Errorf("checkpoint %s: %w: it is in no parts", reading.Path(), storage.ErrDamaged)
+	}
 	if err != nil {
 		return err
 	}
@@ -280,31 +291,57 @@ func (u *Uploader) load(ctx context.Context, place storage.Place, answer *upload
 	return nil
 }
 
-// loadParts brings all parts of a checkpoint, each to a file of its own.
-func (u *Uploader) loadParts(ctx context.Context, reading *storage.Reading, keys []string, room room) ([]uploader.Part, error) {
+// loadParts brings the parts of a checkpoint that are asked for, each to a file of its own; of are those that it has besides.
+func (u *Uploader) loadParts(
+	ctx context.Context, reading *storage.Reading, keys []string, request *uploader.Request, room room,
+) (parts, of []uploader.Part, err error) {
 	if len(keys) > maxParts {
-		return nil, fmt.Errorf("checkpoint %s: %w: it has %d parts", reading.Path(), storage.ErrDamaged, len(keys))
+		return nil, nil, fmt.Errorf("checkpoint %s: %w: it has %d parts", reading.Path(), storage.ErrDamaged, len(keys))
 	}
 	if !share.Whole(keys) {
-		return nil, fmt.Errorf("checkpoint %s: %w: its %d parts make no whole state", reading.Path(), storage.ErrDamaged, len(keys))
+		return nil, nil, fmt.Errorf("checkpoint %s: %w: its %d parts make no whole state", reading.Path(), storage.ErrDamaged, len(keys))
 	}
 	var all []checkpoint.Snapshot
 	for _, key := range keys {
 		part, err := reading.Snapshot(key)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		part.Part = key
 		all = append(all, part)
 	}
-	var parts []uploader.Part
-	for size, i := sizeOf(all), 0; i < len(all); i++ {
-		if err := u.loadPart(ctx, reading, all[i], size, room); err != nil {
-			return nil, err
-		}
-		parts = append(parts, uploader.PartOf(all[i]))
+	wanted, err := wantedOf(all, request)
+	if err != nil {
+		return nil, nil, fmt.Errorf("checkpoint %s: %w", reading.Path(), err)
 	}
-	return parts, nil
+	for size, i := sizeOf(all), 0; i < len(wanted); i++ {
+		if err := u.loadPart(ctx, reading, wanted[i], size, room); err != nil {
+			return nil, nil, err
+		}
+		parts = append(parts, uploader.PartOf(wanted[i]))
+	}
+	for i := range all {
+		if !slices.Contains(wanted, all[i]) {
+			of = append(of, uploader.PartOf(all[i]))
+		}
+	}
+	return parts, of, nil
+}
+
+// wantedOf are those of a checkpoint's parts that a request asks for.
+func wantedOf(all []checkpoint.Snapshot, request *uploader.Request) ([]checkpoint.Snapshot, error) {
+	if len(request.Parts) == 0 {
+		return slices.DeleteFunc(slices.Clone(all), func(part checkpoint.Snapshot) bool { return request.Apart && share.IsShard(part.Part) }), nil
+	}
+	var wanted []checkpoint.Snapshot
+	for i := range request.Parts {
+		part := request.Parts[i].Of(all[0].ID)
+		if !slices.Contains(all, part) {
+			return nil, fmt.Errorf("%w: it has no part %.64q of %d bytes with the hash %x", storage.ErrDamaged, part.Part, part.Bytes, part.Hash)
+		}
+		wanted = append(wanted, part)
+	}
+	return wanted, nil
 }
 
 // sizeOf is how large the state of one worker is that comes in these parts: all shares, and what differs by rank, once.
