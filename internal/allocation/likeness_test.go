@@ -2,6 +2,8 @@ package allocation
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -39,5 +41,55 @@ func TestWorkersMoveWhereverThatHelps(t *testing.T) {
 				t.Errorf("%d workers are moved that all would have to", len(got.Places))
 			}
 		})
+	}
+}
+
+// TestManyKindsStandForEachOtherFromTheFirstOn: that there are many is known before the first of them is looked for on all nodes. Jobs
+// that ask for the same are of one kind.
+func TestManyKindsStandForEachOtherFromTheFirstOn(t *testing.T) {
+	for _, kinds := range []int{1, many - 1, many, 3 * many} {
+		c := newCluster().withNodes(2, 4)
+		for i := range 4 * many {
+			s := c.shape(1, 0)
+			c.Shapes[s].Request[0] += int64(i % kinds)
+			c.queued(fmt.Sprint("j", i), 1, 1, func(j *Job) { j.Gang = s })
+		}
+		k := newClasses(c)
+		for id := range c.Jobs {
+			if got := k.wideOf(k.of(c.Jobs[id].Gang, scope{})) != 0; got != (kinds >= many) {
+				t.Fatalf("%d kinds: another class stands for that of job %d: %v", kinds, id, got)
+			}
+		}
+	}
+}
+
+// TestPlacesThatWereUsedAreEmpty: what a class before has left in their memory is not there for the next one.
+func TestPlacesThatWereUsedAreEmpty(t *testing.T) {
+	var used places
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		nodes := 1 + random.IntN(200)
+		if seed%2 == 1 {
+			nodes = 130
+		}
+		free, k := make([]int64, nodes), &class{request: Amounts{1}, nodes: make(Bits, (nodes+63)/64)}
+		for n := range nodes {
+			if free[n] = int64(random.IntN(2 * brim)); random.IntN(3) > 0 {
+				free[n] = 0
+			}
+			k.nodes.Set(n)
+		}
+		var anew places
+		used.find(k, nil, free, 1, nodes)
+		anew.find(k, nil, free, 1, nodes)
+		for b := range anew.buckets {
+			if (used.sizes[b] != anew.sizes[b]) || anew.sizes[b] > 0 && !slices.Equal(used.buckets[b], anew.buckets[b]) {
+				t.Fatalf("seed %d: bucket %d has %d nodes, it should be %d", seed, b, used.sizes[b], anew.sizes[b])
+			}
+		}
+		if used.total != anew.total || !slices.Equal(used.at, anew.at) || !slices.Equal(used.some, anew.some) {
+			t.Fatalf("seed %d: %d places, it should be %d", seed, used.total, anew.total)
+		}
+		used.update(NodeID(random.IntN(nodes)), []int64{int64(random.IntN(9))}) // and what changed since counts too
 	}
 }

@@ -24,7 +24,7 @@ type room struct {
 }
 
 // spared is of how many classes the memory is kept.
-const spared = 128
+const spared = 512
 
 // memory keeps nothing of a room but what it took.
 func (r *room) memory() room {
@@ -222,13 +222,8 @@ type places struct {
 
 // find makes it anew. There are none but among some nodes, nil for all.
 func (p *places) find(k *class, among Bits, free []int64, width, nodes int) {
-	p.class, p.total, p.at, p.some = k, 0, sized(p.at, nodes), sized(p.some, (nodes+63)/64)
-	for b := range p.buckets {
-		if p.sizes[b] = 0; p.buckets[b] != nil {
-			p.buckets[b] = sized(p.buckets[b], (nodes+63)/64)
-		}
-		p.first[b] = 0
-	}
+	p.empty(nodes)
+	p.class = k
 	for w, word := range k.nodes {
 		if among != nil {
 			word &= among[w]
@@ -245,6 +240,29 @@ func (p *places) find(k *class, among Bits, free []int64, width, nodes int) {
 				p.enter(n, min(times, brim))
 			}
 		}
+	}
+}
+
+// empty has no place on any of so many nodes. Mostly few had any before, and there may be thousands of nodes.
+func (p *places) empty(nodes int) {
+	words := (nodes + 63) / 64
+	if p.total = 0; len(p.at) != nodes {
+		p.at, p.some = sized(p.at, nodes), sized(p.some, words)
+	}
+	for w, word := range p.some {
+		for ; word != 0; word &= word - 1 {
+			p.at[w*64+bits.TrailingZeros64(word)] = 0
+		}
+	}
+	clear(p.some)
+	for b := range p.buckets {
+		switch {
+		case p.buckets[b] != nil && len(p.buckets[b]) != words:
+			p.buckets[b] = sized(p.buckets[b], words)
+		case p.sizes[b] > 0:
+			clear(p.buckets[b])
+		}
+		p.sizes[b], p.first[b] = 0, 0
 	}
 }
 

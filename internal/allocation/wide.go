@@ -14,30 +14,58 @@ import (
 // wide is a class that stands for others.
 type wide struct {
 	class
-	// classes is how many it stands for.
-	classes int
+	// kinds is for how many amounts it stands that pods of jobs ask for.
+	kinds int
 }
 
-// wides are all of them.
+// wides are all of them, once the kinds were counted.
 type wides struct {
-	all   []wide
-	known map[string]int32
+	all     []wide
+	known   map[string]int32
+	counted bool
 }
 
-// many is for how many classes another one stands at least before it is asked in their stead: that takes longer where they are few.
+// many is for how many kinds of pods another class stands at least before it is asked in their stead: that takes longer where they are
+// few.
 const many = 8
 
 // wideOf is the one that stands for a class, from 1; 0 where there are too few like it.
 func (k *classes) wideOf(id classID) int32 {
+	if !k.wides.counted {
+		k.countKinds()
+	}
 	c := &k.all[id]
 	if c.wide == 0 {
 		c.wide = k.widen(c.request)
-		k.wides.all[c.wide-1].classes++
 	}
-	if k.wides.all[c.wide-1].classes < many {
+	if k.wides.all[c.wide-1].kinds < many {
 		return 0
 	}
 	return c.wide
+}
+
+// countKinds finds out for how many amounts each stands.
+func (k *classes) countKinds() {
+	k.wides.counted = true
+	var key []byte
+	looked, seen := make(Bits, (len(k.c.Shapes)+63)/64), map[string]bool{}
+	for id := range k.c.Jobs {
+		for _, of := range [2]ShapeID{k.c.Jobs[id].Gang, k.c.Jobs[id].Growth} {
+			if of < 0 || int(of) >= len(k.c.Shapes) || looked.Has(int(of)) {
+				continue
+			}
+			looked.Set(int(of))
+			request := k.c.Shapes[of].Request
+			key = key[:0]
+			for _, amount := range request {
+				key = binary.AppendVarint(key, amount)
+			}
+			if !seen[string(key)] {
+				seen[string(key)] = true
+				k.wides.all[k.widen(request)-1].kinds++
+			}
+		}
+	}
 }
 
 // widen finds the one that asks for no more: for as many devices, and of all else for what the largest power of two in it is.
