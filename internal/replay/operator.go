@@ -100,6 +100,7 @@ func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 	if d.Start {
 		j.Stage, j.Queued = allocation.Starting, time.Time{}
 	}
+	ordinals := freeOrdinals(j)
 	for i, node := range d.Places {
 		own := int32(i) < d.Own
 		if !own && d.Count > j.Target {
@@ -107,35 +108,45 @@ func (o *operator) carryOut(id allocation.JobID, d *allocation.Decision) bool {
 		}
 		o.cluster.Nodes[node].Free[0]--
 		j.Workers = append(j.Workers, allocation.Worker{
-			Node: node, Own: own, Bound: true, For: allocation.None, Rank: -1, Ordinal: ordinal(j),
+			Node: node, Own: own, Bound: true, For: allocation.None, Rank: -1, Ordinal: ordinals(),
 		})
 	}
 	j.Target = d.Count
 	return changed
 }
 
-// ordinal is the first that no worker has.
-func ordinal(j *allocation.Job) int32 {
-	n := int32(0)
-	for slices.ContainsFunc(j.Workers, func(w allocation.Worker) bool { return w.Ordinal == n }) {
-		n++
+// freeOrdinals returns the numbers that no worker has, the lowest first.
+func freeOrdinals(j *allocation.Job) func() int32 {
+	taken := make(map[int32]bool, len(j.Workers))
+	for i := range j.Workers {
+		taken[j.Workers[i].Ordinal] = true
 	}
-	return n
+	next := int32(0)
+	return func() int32 {
+		for taken[next] {
+			next++
+		}
+		next++
+		return next - 1
+	}
 }
 
 // mark makes the marks of a plan those of the workers, and says whether any has changed.
 func (o *operator) mark(id allocation.JobID, d *allocation.Decision) bool {
 	j := o.job(id)
+	leaves := make(map[int]allocation.Leave, len(d.Leave))
+	for _, leave := range d.Leave {
+		leaves[leave.Worker] = leave
+	}
 	changed, reclaimed := false, false
 	for w := range j.Workers {
 		worker := &j.Workers[w]
-		i := slices.IndexFunc(d.Leave, func(l allocation.Leave) bool { return l.Worker == w })
-		changed = changed || worker.Marked != (i >= 0)
-		if i < 0 {
+		leave, leaving := leaves[w]
+		changed = changed || worker.Marked != leaving
+		if !leaving {
 			worker.Marked, worker.For, worker.Moves = false, allocation.None, false
 			continue
 		}
-		leave := d.Leave[i]
 		if !worker.Marked && leave.For != allocation.None && leave.For != id {
 			switch leave.Rule {
 			case allocation.RuleGrowth:
