@@ -399,7 +399,7 @@ func (m *Machine) decide(now time.Time) {
 	case next != nil:
 		m.writeRound(now, next)
 	case m.world == nil && m.fatal == "":
-		if m.mayLive() {
+		if m.reconsider(); m.mayLive() {
 			m.tryAdopt(now)
 		}
 		if m.world == nil && !m.mayLive() {
