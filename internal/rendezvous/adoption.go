@@ -337,7 +337,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 	m.world = &world{
 		record: record, adopted: true, since: now,
 		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
-		writers: map[string]int32{}, parted: map[string]parting{},
+		writers: map[string]int32{}, parted: map[string]parting{}, stood: record.Round != m.base.Round,
 	}
 	m.fillRanks()
 	m.inherit(&record)
@@ -357,6 +357,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 				"the report contradicts the world that the other workers are in"}})
 			continue
 		}
+		m.world.stood = m.world.stood || mem.report.has(waitingParked)
 		m.count(now, mem)
 		m.enter(expected.UID, mem)
 		m.hearPause(now, expected.UID, mem)
