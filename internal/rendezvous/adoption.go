@@ -28,7 +28,16 @@ func (m *Machine) adopting(now time.Time) bool {
 	if now.Sub(m.since) <= m.gang.HeartbeatTimeout+m.reconnectGrace {
 		return true
 	}
-	return m.census().in > 0
+	c := m.census()
+	return c.in > 0 || m.waitsForWord(now, &c)
+}
+
+// waitsForWord says whether somebody is heard of whom nothing follows, as only newcomers are, and others may come who know what
+// has become of the round: they may train, and find this operator later. That is not waited for longer than a world that gives no
+// sign is.
+func (m *Machine) waitsForWord(now time.Time, c *census) bool {
+	long := m.gang.HangTimeout > 0 && now.Sub(m.since) >= m.gang.HangTimeout
+	return c.heard() > 0 && c.before == 0 && c.knowing > 0 && !long
 }
 
 // The round that a new leader finds belongs to an earlier attempt, and is of no interest, or to the
@@ -40,14 +49,19 @@ func (m *Machine) adopting(now time.Time) bool {
 //   - adopts it when any member reports it with a step done beyond fromStep: a step takes all ranks,
 //     so all have entered it, whoever is slow to reconnect;
 //   - publishes it again, unchanged, when some are in it, and all others can still enter it (republish.go);
-//   - burns it when so many have obeyed this leader's term and are not in it that it can never be
-//     complete: they refuse older directives. If nobody is in it at all, and the members are still in
-//     the round before, that world is adopted instead: it can go on as if nothing had been. If some
+//   - burns the first round of an attempt when somebody whom it names has obeyed this leader's term and is not in it: it refuses
+//     older directives, so the round was never complete, and never will be; or when all that it names have ended, and nobody is
+//     left who has anything of it. That somebody has ended proves nothing, and nor does a newcomer: others may have trained. If
+//     some are in it, it is adopted without those who have ended;
+//   - burns a later one when so many have obeyed this leader's term and are not in it that it can never be
+//     complete. If nobody is in it at all, and members are still in the round before, that world is adopted: it can go on as if
+//     nothing had been. As long as nobody has reported either of the two, and somebody may, it waits. If some
 //     are in it, it is adopted all the same, as a world that has lost the others; and so it is, as one that has lost
 //     everybody, when all that it names have ended and none was heard: they may have made steps;
 //   - gives it up when the heartbeat timeout and the grace for reconnecting have passed and nobody
-//     has reported it. This only ends Observation.Adopting: should it be reported later, and no new
-//     round be written by then, it is adopted all the same.
+//     was heard, or when only such have been who know nothing of it for as long as a world may give no sign.
+//     This only ends Observation.Adopting: should it be reported later, and no new
+//     round be written by then, it is adopted all the same, also one that was burned.
 //
 // Adoption itself changes nothing for the agents but the term. The rank table is what the record names; where that
 // names nobody, as one of an older version, or the parent, it is rebuilt from the members' reports. It must have the
@@ -63,10 +77,12 @@ type census struct {
 	// gets no session. unled have not obeyed this leader's term, and are not in the round, and are not known to have
 	// ended.
 	unheard, awaited, unled int
-	// without are those who were heard, are not in the round, and were to be, as far as the record says.
+	// knowing are those who have not been heard, may come, and may know what has become of the round, or the one before.
+	knowing int
+	// ended are known to have ended, and were not heard to be in the round, or to have obeyed this leader's term: they may have been in it.
+	ended int
+	// without are those who have obeyed this leader's term, are not in the round, and were to be, as far as the record says.
 	without int
-	// untold is true when programs of somebody in it tell nobody of their steps.
-	untold bool
 }
 
 // heard is how many have been heard, possible how many could be in the round now, or still enter it.
@@ -85,30 +101,45 @@ func (m *Machine) census() census {
 		stranger := len(ranks) > 0 && !named
 		switch {
 		case !mem.joined:
-			if !mem.want.Ended && !stranger {
-				c.unheard++
-				if !mem.want.Gone {
-					c.awaited++
-				}
-			}
+			c.miss(&mem.want, stranger, stranger && m.base.Parent == 0)
 			continue
 		case mem.in(&m.base):
 			c.in++
-			c.untold = c.untold || mem.report.any(func(p *Process) bool { return m.gang.Strategy == Restart && !p.Leaves })
 			continue
 		case m.base.Parent > 0 && mem.report.Round == m.base.Parent:
 			c.before++
 		default:
 			c.elsewhere++
 		}
-		if !stranger {
+		switch {
+		case stranger:
+		case mem.report.Term == m.term:
 			c.without++
-		}
-		if mem.report.Term != m.term && !mem.want.Ended && !stranger {
+		case mem.want.Ended:
+			c.ended++
+		default:
 			c.unled++
 		}
 	}
 	return c
+}
+
+// miss counts a member that was not heard. A stranger is not named by the record; one that is new was in no world of it.
+func (c *census) miss(want *Member, stranger, isNew bool) {
+	there := !want.Ended && !want.Gone
+	if there && !isNew && !want.Starting && !want.NodeNotReady {
+		c.knowing++
+	}
+	switch {
+	case stranger:
+	case want.Ended:
+		c.ended++
+	default:
+		c.unheard++
+		if there {
+			c.awaited++
+		}
+	}
 }
 
 // isSize says whether a world can have so many workers.
@@ -116,7 +147,7 @@ func isSize(workers int32) bool { return workers >= 1 && workers <= MaxWorkers }
 
 // tryAdopt adopts or burns the inherited round, if it is known by now whether it lives.
 func (m *Machine) tryAdopt(now time.Time) {
-	if !isSize(m.base.Workers) || len(m.base.MembersDigest) != 64 {
+	if !m.isPlausible() {
 		m.burn("the job's record of it cannot be true")
 		return
 	}
@@ -131,8 +162,8 @@ func (m *Machine) tryAdopt(now time.Time) {
 		m.adopt(now, m.base, "all of its workers report it")
 	case named == outlookWhole:
 		m.republish(now, uids)
-	case m.base.Parent == 0 && m.neverForms(&c):
-		m.burn("not all of its workers have entered it")
+	case m.base.Parent == 0:
+		m.tryAdoptFirst(now, &c, late)
 	case c.in > 0 && (late || c.onlyGone() && named != outlookOpen):
 		m.adopt(now, m.base, "some of its workers report it, and others were not heard in time")
 	case c.heard() == 0 || (c.awaited > 0 || named == outlookOpen) && !late || c.possible() >= int(m.base.Workers):
@@ -140,24 +171,62 @@ func (m *Machine) tryAdopt(now time.Time) {
 	case c.in > 0:
 		m.adopt(now, m.base, "some of its workers have entered it")
 	default:
-		m.endInherited(now)
+		m.endInherited(now, &c)
 	}
 }
 
-// neverForms says whether the inherited round can never be complete, and has made no step. Where programs tell nobody of their steps it
-// may have trained for long, unless one who was to be in it is known to be outside.
-func (m *Machine) neverForms(c *census) bool {
-	return c.heard() > 0 && c.possible() < int(m.base.Workers) && (!c.untold || c.without > 0)
+// tryAdoptFirst adopts or burns the first round of an attempt, of which no steps are heard.
+func (m *Machine) tryAdoptFirst(now time.Time, c *census, late bool) {
+	switch {
+	case m.neverWhole(c):
+		m.burn("not all of its workers have entered it")
+	case c.in > 0 && c.awaited+c.unled == 0:
+		m.adopt(now, m.base, "some of its workers report it, and nobody else can")
+	case c.in > 0 && late:
+		m.adopt(now, m.base, "some of its workers report it, and others were not heard in time")
+	case c.in == 0 && c.heard() > 0 && c.unheard+c.unled == 0:
+		m.burn("all of its workers have ended, and nobody has anything of it")
+	}
 }
 
-// endInherited ends an inherited round in which nobody is.
-func (m *Machine) endInherited(now time.Time) {
-	if m.base.Parent > 0 && m.allUnheard() {
-		m.adopt(now, m.base, "all of its workers have ended, and how far they came is not known")
+// neverWhole says whether somebody is certainly not in the inherited round, and never will be, without whom it cannot have made a
+// step. Of a record that names nobody, that follows from how many others there are.
+func (m *Machine) neverWhole(c *census) bool {
+	if len(m.naming().ranks) > 0 {
+		return c.without > 0
+	}
+	return c.heard() > 0 && c.possible()+c.ended < int(m.base.Workers)
+}
+
+// endInherited ends an inherited round in which nobody is, and that continues another one. Of neither anybody may have been heard,
+// though somebody may train in one of them: then nothing ends yet.
+func (m *Machine) endInherited(now time.Time, c *census) {
+	switch {
+	case m.allUnheard() && (c.awaited == 0 || c.before > 0):
+		m.adopt(now, m.base, "none of its workers can be heard, and how far they came is not known")
+	case c.before > 0 || m.isOver(&m.base, nil):
+		m.burn("none of its workers has entered it")
+		m.adoptParent(now)
+	}
+}
+
+// isPlausible says whether the record can be true.
+func (m *Machine) isPlausible() bool {
+	return isSize(m.base.Workers) && len(m.base.MembersDigest) == 64
+}
+
+// reconsider has a round that was burned live after all, when somebody turns up who has made steps in it, or who is in it or in the
+// one before it, as long as no other was written.
+func (m *Machine) reconsider() {
+	if m.burned == 0 || m.burned != m.base.Round || m.burned != m.inherited || m.base.Attempt != m.gang.Attempt || !m.isPlausible() {
 		return
 	}
-	m.burn("none of its workers has entered it")
-	m.adoptParent(now)
+	c := m.census()
+	goesOn := c.in > 0 || c.before > 0 && isSize(m.base.From) && m.parentDigest() != ""
+	if m.steppedIn(&m.base) || m.base.Parent > 0 && goesOn {
+		m.note(notedBurned, "round %d is not burned: somebody has turned up who knows of it, or of the one before", m.burned)
+		m.burned, m.out.Changed = 0, true
+	}
 }
 
 // allUnheard says whether the record names the members of the inherited round, and none of them has been heard: they may
@@ -268,7 +337,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 	m.world = &world{
 		record: record, adopted: true, since: now,
 		ranks:   emptyRankTable(record.Workers, record.MembersDigest),
-		writers: map[string]int32{}, parted: map[string]parting{},
+		writers: map[string]int32{}, parted: map[string]parting{}, stood: record.Round != m.base.Round,
 	}
 	m.fillRanks()
 	m.inherit(&record)
@@ -288,6 +357,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 				"the report contradicts the world that the other workers are in"}})
 			continue
 		}
+		m.world.stood = m.world.stood || mem.report.has(waitingParked)
 		m.count(now, mem)
 		m.enter(expected.UID, mem)
 		m.hearPause(now, expected.UID, mem)

@@ -73,6 +73,38 @@ func (f *fleet) nobodyLeads() {
 	}
 }
 
+// hearSome has another operator lead, which hears some workers alone: for a moment, or for longer than agents need to find it.
+func (f *fleet) hearSome() {
+	for _, id := range slices.Sorted(maps.Keys(f.leaders)) {
+		f.kill(f.leaders[id])
+	}
+	if rapid.Bool().Draw(f.draws, "noticed") {
+		f.notice()
+	}
+	f.newLeader()
+	l := f.leaders[f.born]
+	some := slices.DeleteFunc(f.uids(), func(string) bool { return rapid.Bool().Draw(f.draws, "unheard") })
+	f.hears(l, time.Duration(rapid.SampledFrom([]int{1, 20}).Draw(f.draws, "seconds"))*time.Second, some...)
+}
+
+// hears has some workers and a leader hear each other for so long, and nobody else; the others go on by themselves.
+func (f *fleet) hears(l *modelLeader, d time.Duration, uids ...string) {
+	for began := f.now; f.now.Sub(began) < d; {
+		if l.writing != nil {
+			f.finishWrite(l)
+		}
+		for _, uid := range uids {
+			if p := f.pods[uid]; !p.dead {
+				f.meet(l, p)
+			}
+		}
+		for _, uid := range f.uids() {
+			f.move(f.pods[uid])
+		}
+		f.pass(300 * time.Millisecond)
+	}
+}
+
 func (f *fleet) tellGang() { _ = f.handle(f.pick(), GangExpected{f.gang()}) }
 
 // addPod makes a worker. Every leader knows it before it can be in a world: a gang names all pods of the

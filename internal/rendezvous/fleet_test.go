@@ -27,6 +27,8 @@ import (
 //   - a planned change begins after the very last step of the world before;
 //   - when nobody has led for as long as a hold lasts, nobody stands at a barrier any more;
 //   - a recovery goes back no further than the newest state that one of those has who go on;
+//   - once a step was made, nothing begins as if none had been while anybody lives who has a state, whoever is heard first, and
+//     however long nobody else is;
 //   - no program is charged more often than it has failed, whoever leads, and wherever it was started anew;
 //   - nobody is lost on the word of two peers who could be reached all the time, whatever one of them says; nor on the
 //     word of two that nobody is at its port, as long as its agent runs, wherever it can be reached, or its world has made
@@ -84,6 +86,7 @@ func (f *fleet) play(t *rapid.T) {
 		"write":        f.with((*fleet).writeSome),
 		"pass time":    f.with((*fleet).passTime),
 		"nobody leads": f.with((*fleet).nobodyLeads),
+		"hear some":    f.with((*fleet).hearSome),
 	}
 	maps.Copy(actions, f.more)
 	t.Repeat(actions)
@@ -536,6 +539,21 @@ func (f *fleet) checkPlan(l *modelLeader) {
 	if w.plan.broken != nil && f.strategy == InPlace && !f.sharded {
 		f.checkLive(l, next, w.plan)
 	}
+	f.checkStart(next)
+}
+
+// checkStart checks that no world begins as the first of its attempt, once that has made steps, while anybody has a state.
+func (f *fleet) checkStart(next Record) {
+	if next.Parent != 0 || f.stepped == 0 || f.strategy != InPlace {
+		return
+	}
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		if lives := !p.dead && !p.left && p.in().Round > 0; lives && (p.process.runs && len(p.process.state) > 0 || len(p.snapshots) > 0) {
+			f.t.Fatalf("round %d begins after step %d as if it were the first, round %d has made %d steps, and there is %s",
+				next.Round, next.FromStep, f.stepped, f.done[f.stepped], &p.worker)
+		}
+	}
 }
 
 // checkLive checks that nothing is thrown away in a recovery that one of those has who go on.
@@ -691,14 +709,7 @@ func (f *fleet) turn(l *modelLeader) {
 		if p == nil || p.dead {
 			continue
 		}
-		if p.leader != l {
-			f.connectTo(p, l)
-		} else {
-			f.tellState(p)
-		}
-		for len(p.queue) > 0 {
-			f.deliverTo(p)
-		}
+		f.meet(l, p)
 	}
 	for range 3 {
 		for _, uid := range f.uids() {
@@ -706,6 +717,18 @@ func (f *fleet) turn(l *modelLeader) {
 		}
 	}
 	f.pass(300 * time.Millisecond)
+}
+
+// meet has a worker and a leader hear each other.
+func (f *fleet) meet(l *modelLeader, p *pod) {
+	if p.leader != l {
+		f.connectTo(p, l)
+	} else {
+		f.tellState(p)
+	}
+	for len(p.queue) > 0 {
+		f.deliverTo(p)
+	}
 }
 
 // settle leaves one leader alone with a controller that does its work, and expects a world that trains.

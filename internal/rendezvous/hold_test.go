@@ -277,3 +277,44 @@ func TestALargeWorldIsHeldLikeASmallOne(t *testing.T) {
 		}
 	}
 }
+
+// An operator dies while its world stands at a barrier, and one agent finds the next late, held there by the old one as long as the
+// protocol says. Nobody is lost by that, and the newcomer that waits, and is heard as late, was in no world that could miss it.
+func TestWhoIsHeldByAnOlderLeaderIsNotLost(t *testing.T) {
+	for _, late := range []time.Duration{16 * time.Second, 22 * time.Second, 25 * time.Second} {
+		f, l := parkedPair(t)
+		f.hang = 10 * time.Minute
+		for _, p := range f.pods {
+			p.stepTime = 100 * time.Millisecond
+		}
+		f.apply(l.id, *l.writing)
+		f.kill(l)
+		l = f.next()
+		f.finishWrite(l)
+		f.hears(l, late, "p00")
+		if !f.standing("p01") {
+			t.Fatalf("after %s nobody holds it at the barrier any more", late)
+		}
+		f.turns(l, 100)
+		if len(l.machine.losses) > 0 || l.machine.State() != StateTraining || f.record.Reason.recovers() {
+			t.Errorf("heard after %s: the leader is %s, the record %+v, losses %+v", late, l.machine.State(), f.record, l.machine.losses)
+		}
+	}
+}
+
+// The one that is held does not come: it is lost once nobody holds it, and the newcomer that is not heard either is not.
+func TestANewcomerIsNotMissedInTheWorldBefore(t *testing.T) {
+	f, l := parkedPair(t)
+	f.hang = 10 * time.Minute
+	for _, p := range f.pods {
+		p.stepTime = 100 * time.Millisecond
+	}
+	f.apply(l.id, *l.writing)
+	f.kill(l)
+	f.pods["p01"].frozen, f.pods["p02"].unheard = true, true
+	l = f.next()
+	f.hears(l, time.Minute, "p00")
+	if losses := l.machine.losses; len(losses) != 1 || losses[0].Name != "p01" {
+		t.Errorf("the losses are %+v", losses)
+	}
+}

@@ -293,7 +293,7 @@ func (m *Machine) nameMissing(now time.Time, ranks int) {
 	var unheard, settled []*member
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
-		if mem.joined || mem.want.Lost != "" || mem.want.Ended {
+		if mem.joined || mem.want.Lost != "" || mem.want.Ended || m.wasToJoin(mem) {
 			continue
 		}
 		unheard = append(unheard, mem)
@@ -314,6 +314,13 @@ func (m *Machine) nameMissing(now time.Time, ranks int) {
 			Message: "it was not heard since another operator leads",
 		})
 	}
+}
+
+// wasToJoin says whether a member was to be in the world after this one, which came to nothing, and was not in this one: whoever
+// goes on keeps a rank below the number of workers that there were.
+func (m *Machine) wasToJoin(mem *member) bool {
+	rank, named := m.naming().ranks[mem.want.Ordinal]
+	return m.world.record.Round == m.base.Parent && named && rank >= int(m.base.From)
 }
 
 // lostOnes counts the members of the world that are lost, and says whether one of them is known to have ended: the

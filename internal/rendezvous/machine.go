@@ -261,6 +261,8 @@ type world struct {
 	// named is true when the members of an adopted world are those that the record names; missing once a rank of it is
 	// known to be held by nobody who is left.
 	named, missing bool
+	// stood is true of one that was adopted while some stood at the barrier of an older leader, or may have.
+	stood bool
 	// phase and why say how it came to be, until it has formed.
 	phase Phase
 	why   string
@@ -402,7 +404,7 @@ func (m *Machine) decide(now time.Time) {
 	case next != nil:
 		m.writeRound(now, next)
 	case m.world == nil && m.fatal == "":
-		if m.mayLive() {
+		if m.reconsider(); m.mayLive() {
 			m.tryAdopt(now)
 		}
 		if m.world == nil && !m.mayLive() {

@@ -110,10 +110,11 @@ func (m *Machine) hangs(now, since time.Time) bool {
 }
 
 // standsStill says whether no step was made in the time that several take, as far as those tell how long one takes who are
-// heard, and none of them does anything else.
+// heard, and none of them does anything else. Who was never heard may be held at a barrier by an older leader, for as long as that
+// holds: then the protocol has the world stand, and nobody has it.
 func (m *Machine) standsStill(now time.Time) bool {
 	took := m.stepTime()
-	return took > 0 && now.Sub(latest(m.stepAt, m.world.since)) > max(stepsWithout*took, m.gang.HeartbeatTimeout) && !m.isBusy()
+	return took > 0 && !(m.world.stood && now.Sub(m.since) <= holdTime) && now.Sub(latest(m.stepAt, m.world.since)) > max(stepsWithout*took, m.gang.HeartbeatTimeout) && !m.isBusy()
 }
 
 // isCutOff says whether a member takes part in the world, and this operator does not hear it: steps are made all the

@@ -1,0 +1,152 @@
+package rendezvous
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
+)
+
+// ended has a worker end, and the controller know of it.
+func (f *fleet) ended(uid string) {
+	f.end(f.pods[uid])
+	f.pods[uid].want.Lost, f.pods[uid].want.Ended = "it has ended", true
+}
+
+// A worker of the first world ends while nobody leads, and another pod takes its place. The job goes on from the survivor's state,
+// whoever of them is heard first.
+func TestANewcomerThatIsHeardFirstEndsNoWorld(t *testing.T) {
+	for _, first := range []string{"p00", "p02"} {
+		f := emptyFleet(t)
+		f.minimum, f.target = 1, 2
+		l := f.training(2)
+		f.pods["p00"].save(lifecycle.Staging{})
+		f.turns(l, 40)
+		made := f.done[1]
+		f.kill(l)
+		f.ended("p01")
+		f.makePod()
+		l = f.next()
+		f.finishWrite(l)
+		f.connectTo(f.pods[first], l)
+		f.turns(l, 60)
+		if r := f.record; r.Round != 2 || r.Parent != 1 || r.FromStep+1 < made || f.done[2] <= r.FromStep {
+			t.Errorf("%s is heard first, %d steps were made, and the job goes on with %+v", first, made, r)
+		}
+	}
+}
+
+// All of a first world have ended while nobody led: nothing is waited for, and nobody has anything of it.
+func TestAFirstWorldThatHasEndedIsNotWaitedFor(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target = 1, 2
+	f.kill(f.training(2))
+	f.ended("p00")
+	f.ended("p01")
+	f.makePod()
+	l := f.next()
+	f.turns(l, 10)
+	if f.record.Round != 2 || f.done[2] == 0 {
+		t.Errorf("the leader is %s, the record %+v", l.machine.State(), f.record)
+	}
+}
+
+// A world was made durable that a newcomer is to join, and its leader has died. The next one hears the newcomer alone for longer
+// than agents need to find an operator, and then the others: nothing that was trained is lost, and nobody was let go.
+func TestOnlyTheNewcomerIsHeardForAWhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(*fleet, *modelLeader) // until a world is asked for
+		told    []string                   // who has heard of it
+	}{
+		"of a planned change that nobody has heard of": {prepare: (*fleet).parkedBefore},
+		"of a planned change that one has heard of":    {prepare: (*fleet).parkedBefore, told: []string{"p00"}},
+		"of a recovery that nobody has heard of":       {prepare: (*fleet).recoveryBefore},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.minimum, f.target, f.hang = 1, 2, 10*time.Minute
+			l := f.training(2)
+			f.pods["p00"].save(lifecycle.Staging{})
+			f.turns(l, 40)
+			c.prepare(f, l)
+			f.finishWrite(l)
+			for uid, p := range f.pods {
+				for len(p.queue) > 0 && slices.Contains(c.told, uid) {
+					f.deliverTo(p)
+				}
+			}
+			made := f.done[1]
+			f.kill(l)
+			l = f.next()
+			f.finishWrite(l)
+			f.hears(l, 20*time.Second, "p02")
+			if !l.machine.Observe(f.now).Adopting {
+				t.Errorf("nobody was heard who can tell what has become of the world, and the leader, %s, takes it for known", l.machine.State())
+			}
+			f.pods["p00"].want.Leaving = ReasonScaledDown
+			_ = f.handle(l, GangExpected{f.gang()})
+			if d, _ := l.machine.Directive("p00"); d.Released {
+				t.Error("one is let go who may train, and the others with it")
+			}
+			f.pods["p00"].want.Leaving = ""
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.turns(l, 200)
+			if l.machine.State() != StateTraining || f.record.FromStep < made || f.record.Parent == 0 || f.done[f.record.Round] <= f.record.FromStep {
+				t.Errorf("%d steps were made, the leader is %s, and the record %+v", made, l.machine.State(), f.record)
+			}
+			if slices.ContainsFunc(l.machine.losses, func(one Loss) bool { return one.Program }) {
+				t.Errorf("a program is charged: %+v", l.machine.losses)
+			}
+		})
+	}
+}
+
+// recoveryBefore takes a leader to the moment before it asks for the world that follows on a loss, and that one more pod joins.
+func (f *fleet) recoveryBefore(l *modelLeader) {
+	f.ended("p01")
+	f.makePod()
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 100 {
+		if w := l.writing; w != nil && l.machine.writing.plan != nil {
+			return
+		}
+		f.turn(l)
+	}
+	f.t.Fatal("no next world is asked for")
+}
+
+// Who may know what has become of a world is not waited for longer than a world that gives no sign, nor where its node is not ready.
+func TestWhoMayKnowOfAWorldIsNotWaitedForForEver(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Member)
+		waits  time.Duration
+	}{
+		"nothing is known of it":      {func(*Member) {}, time.Minute},
+		"its node is not ready":       {func(want *Member) { want.NodeNotReady = true }, 15 * time.Second},
+		"its pod is gone":             {func(want *Member) { want.Gone = true }, 15 * time.Second},
+		"it is only about to be here": {func(want *Member) { want.Starting = true }, 15 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.minimum, f.target, f.hang = 1, 2, time.Minute
+			l := f.training(2)
+			f.parkedBefore(l)
+			f.finishWrite(l)
+			f.kill(l)
+			c.change(&f.pods["p00"].want)
+			c.change(&f.pods["p01"].want)
+			l = f.next()
+			f.finishWrite(l)
+			began := f.now
+			f.hears(l, c.waits-time.Second, "p02")
+			if !l.machine.Observe(f.now).Adopting {
+				t.Errorf("it is given up after %s", f.now.Sub(began))
+			}
+			f.hears(l, 2*time.Second, "p02")
+			if l.machine.Observe(f.now).Adopting {
+				t.Errorf("it is waited for after %s", f.now.Sub(began))
+			}
+		})
+	}
+}
