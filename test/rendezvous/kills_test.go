@@ -45,7 +45,7 @@ const (
 func wished(pods []*corev1.Pod, durable rendezvous.Record) rendezvous.Gang {
 	gang := (&team{pods: pods}).gang(durable)
 	gang.Minimum, gang.Target = 2, 4
-	gang.BarrierTimeout, gang.GrowthWindow = 5*time.Second, 50*time.Millisecond
+	gang.BarrierTimeout, gang.GrowthWindow = patience, 50*time.Millisecond
 	for i, pod := range pods {
 		m := &gang.Members[i]
 		_, _ = fmt.Sscanf(pod.Name, "digits-1-%d", &m.Ordinal)
@@ -127,7 +127,8 @@ func wasDoing(t *testing.T, path string) string {
 
 // TestKilledWhileWorldsChange kills leaders, each a process of its own, while workers come, leave and end: in barriers,
 // beside the writes of rounds, in publishes, in recoveries and in adoptions, which each leader notes. Whatever an agent was told stays true, the
-// record never goes back, and the last leader has a world that trains. KILLS says how many, 8 if it does not.
+// record never goes back, a step takes all ranks of a world, no step that was made is lost or made twice, and the last leader has a world
+// that trains. KILLS says how many, 8 if it does not.
 func TestKilledWhileWorldsChange(t *testing.T) {
 	kills := 8
 	if text := os.Getenv("KILLS"); text != "" {
@@ -163,7 +164,9 @@ type unrest struct {
 	agents  map[string]*rendezvoustest.Agent // by the name of the pod, of those that live
 	wishes  map[string]string
 	seen    *worlds
-	last    rendezvous.Record
+	// steps is where all of them make their steps.
+	steps *rendezvoustest.Collective
+	last  rendezvous.Record
 	// where counts what leaders were at when they were killed, changes what they were given to do.
 	where, changes map[string]int
 }
@@ -172,6 +175,7 @@ func newUnrest(t *testing.T, random *rand.Rand, where, changes map[string]int) *
 	u := &unrest{
 		t: t, random: random, team: newTeam(t, 0), agents: map[string]*rendezvoustest.Agent{}, wishes: map[string]string{},
 		seen: &worlds{digests: map[uint64]string{}, ranks: map[[2]uint64]string{}}, where: where, changes: changes,
+		steps: rendezvoustest.NewCollective(),
 	}
 	u.socket, u.address = listen(t)
 	for range 3 {
@@ -190,7 +194,7 @@ func (u *unrest) add() {
 	agent := rendezvoustest.Start(rendezvoustest.Config{
 		Address: u.address, Roots: u.team.roots, ServerName: serviceName,
 		Token: func() string { return token }, Heartbeat: 50 * time.Millisecond,
-		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: snapshotEvery,
+		Elastic: true, StepEvery: 5 * time.Millisecond, SnapshotEvery: snapshotEvery, Collective: u.steps,
 		Hello: &rendezvousv1.Hello{
 			Protocol: 2, Namespace: u.team.key.Namespace, Job: u.team.key.Name, Attempt: 1,
 			PodName: pod.Name, PodUid: string(pod.UID), Address: fmt.Sprintf("10.0.0.%d", i+1), MasterPort: 4000,
@@ -341,6 +345,12 @@ func (u *unrest) check() {
 	}
 	if found.Round > 0 {
 		u.seen.see(u.t, found.Round, found.MembersDigest)
+	}
+	if made, in := u.steps.Made(); found.Round > in && in > 0 && found.FromStep == 0 {
+		u.t.Fatalf("step %d was made in round %d, and round %d begins anew: %+v", made, in, found.Round, found)
+	}
+	if wrong := u.steps.Wrong(); wrong != "" {
+		u.t.Fatal(wrong)
 	}
 	u.last = found
 	for _, name := range slices.Sorted(maps.Keys(u.agents)) {

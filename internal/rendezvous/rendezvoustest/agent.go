@@ -46,6 +46,9 @@ type Config struct {
 	SnapshotEvery uint64
 	// LastStep is the last step of an elastic program; 0 for one that never finishes.
 	LastStep uint64
+	// Collective is what the elastic programs of a job make their steps in; nil for one that makes them alone. With one the agent
+	// goes on to another world with its state only if it stands where that begins, and says what state it has left a world with.
+	Collective *Collective
 	// Reach says what has come of a probe; nil for an agent that knows none.
 	Reach func(*rendezvousv1.Probe) bool
 }
@@ -88,6 +91,7 @@ func Start(config Config) *Agent {
 		config: config, cancel: cancel, done: make(chan struct{}), address: config.Address, hangUp: func() {},
 		state: &rendezvousv1.Report{}, moved: make(chan struct{}), worlds: map[uint64]*rendezvousv1.World{}, terms: map[uint64]uint64{},
 	}
+	a.program.collective, a.program.state = config.Collective, initial
 	go func() {
 		defer close(a.done)
 		var training sync.WaitGroup
@@ -156,8 +160,7 @@ func (a *Agent) train(ctx context.Context) {
 		}
 		a.mu.Lock()
 		parked := a.program.waiting
-		a.program.step(a.config)
-		if a.program.waiting != parked {
+		if a.program.meets(a.config); a.program.waiting != parked {
 			close(a.moved)
 			a.moved = make(chan struct{})
 		}
@@ -299,6 +302,7 @@ func (a *Agent) send(ctx context.Context, conn *link.Conn) {
 			Processes: a.state.GetProcesses(), Terminating: a.state.GetTerminating(),
 			Standby: a.state.GetRound() == 0, Out: a.state.GetOut(), Snapshots: a.state.GetSnapshots(),
 			Probed: a.state.GetProbed(), StepNanos: a.state.GetStepNanos(),
+			Refused: a.state.GetRefused(), Before: a.state.GetBefore(),
 		}
 		if a.config.Elastic {
 			a.program.report(a.config, report)
@@ -334,6 +338,15 @@ func (a *Agent) obey(d *rendezvousv1.Directive) bool {
 	a.released = a.released || d.GetReleased()
 	probed := a.probe(d)
 	was := a.program.progress()
+	if a.config.Elastic && a.program.unready(d, a.state.GetRound()) {
+		a.state.Refused = d.GetRound()
+		close(a.moved)
+		a.moved = make(chan struct{})
+		return true
+	}
+	if d.GetRound() != 0 {
+		a.state.Refused = 0
+	}
 	if a.config.Elastic {
 		if broken := a.program.obey(d, a.state.GetRound()); broken != "" && a.violation == "" {
 			a.violation = broken
@@ -377,6 +390,9 @@ func (a *Agent) enter(d *rendezvousv1.Directive) {
 		a.worlds[d.GetRound()], a.terms[d.GetRound()] = d.GetWorld(), d.GetTerm()
 	}
 	if d.GetRound() > a.state.GetRound() {
+		if a.config.Collective != nil {
+			a.state.Before = a.state.GetRound()
+		}
 		a.state.Round, a.state.MembersDigest = d.GetRound(), d.GetWorld().GetMembersDigest()
 		a.state.WorkerRank, a.state.Processes = d.GetWorld().GetWorkerRank(), nil
 	}

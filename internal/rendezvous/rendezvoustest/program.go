@@ -33,6 +33,10 @@ type program struct {
 	writer        bool
 	snapshots     []*rendezvousv1.Snapshot
 	full, failure string
+	// collective is what it makes its steps in; nil for alone. world is the one that it is in there, state what it has computed.
+	collective *Collective
+	world      *rendezvousv1.World
+	state      state
 }
 
 // progress is all of the program that is reported at once.
@@ -59,10 +63,14 @@ func (p *program) obey(d *rendezvousv1.Directive, round uint64) (violation strin
 		p.save()
 	}
 	if d.GetAbort() != nil && !p.out {
+		p.leave()
 		p.out = true
 		if p.waiting != rendezvousv1.Waiting_WAITING_FAULT && p.waiting != rendezvousv1.Waiting_WAITING_FINISHED {
 			p.waiting = rendezvousv1.Waiting_WAITING_ABORTED
 		}
+	}
+	if save := d.GetAbort().GetSaveStep(); p.collective != nil && save > 0 && save == p.done {
+		p.save()
 	}
 	if d.GetRaise() && p.waiting == rendezvousv1.Waiting_WAITING_FAULT {
 		p.exit(1)
@@ -77,6 +85,9 @@ func (p *program) obey(d *rendezvousv1.Directive, round uint64) (violation strin
 func (p *program) enter(d *rendezvousv1.Directive, before uint64) (violation string) {
 	world := d.GetWorld()
 	named := world.GetSnapshot()
+	if !p.out {
+		p.leave()
+	}
 	p.snapshots = slices.DeleteFunc(p.snapshots, func(s *rendezvousv1.Snapshot) bool {
 		kept := before == world.GetParent() && s.GetStep() <= world.GetFromStep()
 		return !kept && !proto.Equal(s, named)
@@ -87,17 +98,67 @@ func (p *program) enter(d *rendezvousv1.Directive, before uint64) (violation str
 			violation = fmt.Sprintf("round %d begins after step %d with a snapshot of step %d",
 				d.GetRound(), world.GetFromStep(), named.GetStep())
 		}
-		p.done = world.GetFromStep()
+		p.done, p.state = world.GetFromStep(), initial
+		if named != nil && p.collective != nil {
+			p.state = state(named.GetHash())
+		}
 		if named != nil && !slices.ContainsFunc(p.snapshots, func(s *rendezvousv1.Snapshot) bool { return proto.Equal(s, named) }) {
 			p.keep(named)
 		}
+	case p.collective != nil && d.GetAbort() != nil:
+		// It is over: whoever does not load goes on with what it has left the one before with.
 	case p.done != world.GetFromStep():
 		violation = fmt.Sprintf("round %d goes on after step %d and %d steps are done", d.GetRound(), world.GetFromStep(), p.done)
 	}
 	p.started, p.entered, p.waiting = true, p.done, rendezvousv1.Waiting_WAITING_UNSPECIFIED
 	p.attempt, p.stop, p.out, p.begun, p.fault, p.failure = 0, 0, false, false, "", ""
-	p.round, p.writer = d.GetRound(), world.GetWriter()
+	p.round, p.writer, p.world = d.GetRound(), world.GetWriter(), world
 	return violation
+}
+
+// unready says whether the program is to go on to another world with its state, and does not stand where that begins.
+func (p *program) unready(d *rendezvousv1.Directive, round uint64) bool {
+	w := d.GetWorld()
+	if p.collective == nil || p.exited || d.GetRound() <= round || d.GetAbort() != nil || w.GetRestore() || w.GetParent() == 0 {
+		return false
+	}
+	stands := p.out || p.waiting == rendezvousv1.Waiting_WAITING_PARKED && p.stop == w.GetFromStep()
+	return round != w.GetParent() || p.done != w.GetFromStep() || !stands
+}
+
+// leave has it leave its world. A step that is made it ends before.
+func (p *program) leave() {
+	if p.collective == nil || p.round == 0 || p.exited {
+		return
+	}
+	if p.collective.leave(p.round, p.world, p.entered) && p.entered > p.done {
+		p.end()
+	}
+}
+
+// end ends the step that it is in.
+func (p *program) end() {
+	p.done++
+	p.state = p.state.after(p.round, p.done)
+}
+
+// meets has it make a step alone, or begin or end one with others.
+func (p *program) meets(config Config) {
+	if p.collective == nil {
+		p.step(config)
+		return
+	}
+	if p.gate(); !p.trains() {
+		return
+	}
+	if p.done == 0 && p.entered == 0 && config.SnapshotEvery > 0 && p.writer {
+		p.save()
+	}
+	p.entered, p.begun = p.done+1, true
+	if p.collective.begin(p.round, p.world, p.entered, p.state) {
+		p.end()
+		p.ended(config)
+	}
 }
 
 // park takes over a barrier, or lifts it.
@@ -124,7 +185,7 @@ func (p *program) gate() {
 // step makes a step if the program may.
 func (p *program) step(config Config) bool {
 	p.gate()
-	if !p.started || p.round == 0 || p.exited || p.waiting != rendezvousv1.Waiting_WAITING_UNSPECIFIED {
+	if !p.trains() {
 		return false
 	}
 	if p.done == 0 && config.SnapshotEvery > 0 && p.writer {
@@ -132,6 +193,17 @@ func (p *program) step(config Config) bool {
 	}
 	p.entered, p.begun = p.done+1, true
 	p.done++
+	p.ended(config)
+	return true
+}
+
+// trains says whether the program may make a step.
+func (p *program) trains() bool {
+	return p.started && p.round > 0 && !p.exited && p.waiting == rendezvousv1.Waiting_WAITING_UNSPECIFIED
+}
+
+// ended does what is due after a step.
+func (p *program) ended(config Config) {
 	if config.SnapshotEvery > 0 && p.writer && p.done%config.SnapshotEvery == 0 {
 		p.save()
 	}
@@ -139,7 +211,6 @@ func (p *program) step(config Config) bool {
 		p.waiting = rendezvousv1.Waiting_WAITING_FINISHED
 	}
 	p.gate()
-	return true
 }
 
 func (p *program) save() {
@@ -148,6 +219,9 @@ func (p *program) save() {
 		return
 	}
 	hash := sha256.Sum256(strconv.AppendUint(nil, p.done, 10))
+	if p.collective != nil {
+		hash = p.state
+	}
 	taken := &rendezvousv1.Snapshot{Round: p.round, Step: p.done, Bytes: 1, Hash: hash[:]}
 	if !slices.ContainsFunc(p.snapshots, func(s *rendezvousv1.Snapshot) bool { return proto.Equal(s, taken) }) {
 		p.keep(taken)
@@ -182,6 +256,9 @@ func (p *program) report(config Config, r *rendezvousv1.Report) {
 	}
 	if p.begun {
 		r.PauseNanos = proto.Uint64(uint64(playedPause))
+	}
+	if p.collective != nil && p.out && !p.exited {
+		one.CleanStep = proto.Uint64(p.done)
 	}
 	if p.fault != "" {
 		one.Fault = &rendezvousv1.Fault{Step: p.entered, Message: p.fault}
