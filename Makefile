@@ -355,6 +355,10 @@ bench-snapshot: ## Measure what training loses by a snapshot, beside torch.save 
 	@$(GO) run ./hack/images build pytorch-digits >/dev/null
 	@for mib in 64 1024; do $(GO) run ./hack/images run -- python3 -W ignore /src/python/benchmarks/stall.py $$mib /tmp; done
 
+.PHONY: bench-transfer
+bench-transfer: ## Measure how a state comes from other workers and from a storage, beside bare TLS and cat (BENCH_ARGS="-mib 1024 -times 5").
+	@$(GO) run ./hack/bench transfer $(BENCH_ARGS)
+
 .PHONY: bench-loop
 bench-loop: ## Measure what the loop of concertina.torch costs a step, beside DistributedDataParallel.
 	@$(GO) run ./hack/images build pytorch-digits >/dev/null

@@ -6,11 +6,12 @@
 //	go run ./hack/bench reclaim [-times N] [-settle TIME]
 //	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
 //	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
+//	go run ./hack/bench transfer [-mib N] [-times N] [-memory FOLDER] [-kept FOLDER]
 //	go run ./hack/bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
 //	go run ./hack/bench tune [-seeds N] [-first N]
 //	go run ./hack/bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME] [-fleet-config FILE]
 //
-// All but scale, rendezvous, churn, tune and replay use the local cluster.
+// All but scale, rendezvous, transfer, churn, tune and replay use the local cluster.
 package main
 
 import (
@@ -36,6 +37,7 @@ import (
 	"github.com/concertina-dev/concertina/hack/bench/resize"
 	"github.com/concertina-dev/concertina/hack/bench/scale"
 	"github.com/concertina-dev/concertina/hack/bench/start"
+	"github.com/concertina-dev/concertina/hack/bench/transfer"
 	"github.com/concertina-dev/concertina/hack/demo/console"
 	"github.com/concertina-dev/concertina/hack/demo/kube"
 	"github.com/concertina-dev/concertina/hack/demo/platform"
@@ -55,6 +57,7 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
        bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
        bench peers [-times N] [-torchrun-times N] [-mib N,N] [-contenders ours,torchft,torchrun,torchrun_tuned] [-join-timeout TIME] [-heartbeat TIME] [-tick TIME]
+       bench transfer [-mib N] [-times N] [-memory FOLDER] [-kept FOLDER]
        bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
        bench tune [-seeds N] [-first N]
        bench replay -data FOLDER [-noise PART] [-seed N] [-warm-up TIME] [-stragglers PART] [-pause TIME] [-join TIME] [-fleet-config FILE]`
@@ -108,6 +111,8 @@ func command(ctx context.Context, args []string) error {
 		bench = rendezvousBench(flags)
 	case "peers":
 		bench = peersBench(flags)
+	case "transfer":
+		bench = transferBench(flags)
 	case "churn":
 		bench = churnBench(flags)
 	case "tune":
@@ -125,6 +130,16 @@ func command(ctx context.Context, args []string) error {
 	}
 	measured, err := bench(ctx, console.New(os.Stderr))
 	return errors.Join(err, figures.Print(os.Stdout, measured)) // what was measured before an error counts
+}
+
+func transferBench(flags *flag.FlagSet) measure {
+	mib := flags.Int("mib", 1024, "how large the state is")
+	times := flags.Int("times", 5, "how often each is taken")
+	memory := flags.String("memory", "/dev/shm", "a folder in memory, with room for five states")
+	kept := flags.String("kept", os.TempDir(), "where the storage is, with room for two")
+	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
+		return transfer.Bench{MiB: *mib, Times: *times, Memory: *memory, Kept: *kept, Say: c.Logf}.Measure(ctx)
+	}
 }
 
 func startBench(flags *flag.FlagSet) onCluster {

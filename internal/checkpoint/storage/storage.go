@@ -186,7 +186,7 @@ func (s *Storage) read(ctx context.Context, key string, most int64) ([]byte, err
 		if err != nil {
 			return nil, err
 		}
-		data, err := io.ReadAll(io.LimitReader(reader, most+1))
+		data, err := readMost(reader, most+1)
 		if err = errors.Join(err, reader.Close()); err != nil {
 			return nil, err
 		}
@@ -195,6 +195,26 @@ func (s *Storage) read(ctx context.Context, key string, most int64) ([]byte, err
 		}
 		return data, nil
 	})
+}
+
+// readMost reads to the end, but no more than so many bytes. A piece is read to where all of it has room: memory that grows with it
+// would be copied several times.
+func readMost(reader io.Reader, most int64) ([]byte, error) {
+	if most > pieceBytes+1 {
+		return io.ReadAll(io.LimitReader(reader, most))
+	}
+	data, n := make([]byte, most), 0
+	for n < len(data) {
+		got, err := reader.Read(data[n:])
+		n += got
+		switch {
+		case err == io.EOF:
+			return data[:n], nil
+		case err != nil:
+			return nil, err
+		}
+	}
+	return data, nil
 }
 
 func (s *Storage) manifest(ctx context.Context, place Place) (*Manifest, error) {
