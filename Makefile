@@ -163,7 +163,7 @@ test-integration: tools ## Run the tests with a real API server, those of the ch
 	@$(GO) run ./hack/images run -- $(call PYTHON_WITHIN,25m) -m unittest discover --buffer -s /src/python/tests_torch -t /src/python
 
 .PHONY: test-frameworks
-test-frameworks: deps-frameworks ## Train with each framework and with torchrun while worlds change (FRAMEWORKS="Lightning Jax").
+test-frameworks: deps-frameworks ## Train with each framework, with torchrun and with the loop on the newest PyTorch while worlds change (FRAMEWORKS="Lightning Jax").
 	@cd python && $(CONCERTINA_CACHE)/frameworks/bin/python -m unittest discover -s tests_frameworks -t .
 
 # Which files of python/tests_gpu; empty for all.
