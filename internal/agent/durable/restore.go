@@ -162,6 +162,11 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 	if err != nil {
 		return Restored{}, err
 	}
+	return k.takeOver(ctx, &order, here.Parts, answer, files)
+}
+
+// takeOver takes over what the uploader has brought, beside the parts that were here; nothing of it when one part is not what it should be.
+func (k *Keeper) takeOver(ctx context.Context, order *Restore, here []checkpoint.Snapshot, answer *uploader.Answer, files brought) (_ Restored, err error) {
 	result := Restored{Path: answer.Path, Refused: answer.Refused}
 	var taken []checkpoint.ID
 	defer func() {
@@ -182,7 +187,7 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 		result.Snapshot = &held
 		return result, err
 	}
-	result.Snapshot, result.Parts = &checkpoint.Snapshot{ID: id}, here.Parts
+	result.Snapshot, result.Parts = &checkpoint.Snapshot{ID: id}, here
 	for i := range answer.Parts {
 		part := answer.Parts[i].Of(id)
 		held, err := k.take(ctx, files, part.ID, part.Bytes)
