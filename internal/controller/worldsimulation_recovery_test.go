@@ -39,7 +39,11 @@ func (c *simSession) learns(r *rendezvous.Report, left simLeft) {
 // that there is for that does not count.
 func (h *simHistory) asked(j *simMachine, write *rendezvous.Write) {
 	next := &write.Next
-	if next.Round == write.Prev.Round || next.Parent == 0 {
+	switch {
+	case next.Round == write.Prev.Round:
+		return
+	case next.Parent == 0:
+		h.startsAnew(write)
 		return
 	}
 	t, among := h.training, next.Ordinals()
@@ -60,6 +64,35 @@ func (h *simHistory) asked(j *simMachine, write *rendezvous.Write) {
 		for _, s := range told.snapshots {
 			if s.Step > next.FromStep && h.counts(a.states[s]) {
 				t.fail("promise 4: round %d (%s) is to go on after step %d, and %s holds the snapshot after step %d",
+					next.Round, next.Reason, next.FromStep, a.pod.Name, s.Step)
+			}
+		}
+	}
+}
+
+// startsAnew is told of each round that is to begin as if nothing had been trained: promise 4, once its attempt has made a step that
+// is only so where nobody of it has a state any more that is newer, in a process or as a snapshot, whether an operator hears of it or not.
+func (h *simHistory) startsAnew(write *rendezvous.Write) {
+	t, next := h.training, &write.Next
+	trained := false
+	for round, r := range h.rounds {
+		trained = trained || r.Attempt == next.Attempt && h.made[round] > 0
+	}
+	if !trained || !write.Prev.Equal(h.record) {
+		return // or another has written, and this will fail
+	}
+	t.counts["worlds that begin anew"]++
+	for _, a := range t.agents {
+		if a.ended || podAttempt(a.pod) != next.Attempt {
+			continue
+		}
+		if p := &a.process; p.runs && p.round > 0 && uint64(len(p.state)) > next.FromStep && h.counts(p.state) {
+			t.fail("promise 4: round %d (%s) is to begin after step %d, and %s has the state after step %d, of round %d",
+				next.Round, next.Reason, next.FromStep, a.pod.Name, len(p.state), p.round)
+		}
+		for _, s := range a.snapshots {
+			if s.Step > next.FromStep && h.counts(a.states[s]) {
+				t.fail("promise 4: round %d (%s) is to begin after step %d, and %s holds the snapshot after step %d",
 					next.Round, next.Reason, next.FromStep, a.pod.Name, s.Step)
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // live has one job go through random trouble, and come to its end when there is no more.
@@ -114,7 +116,7 @@ func (t *simTraining) trouble() {
 	}
 	pod := pickOne(t.fleetSim, workers...)
 	a := t.agents[pod.UID]
-	switch t.dice.IntN(17) {
+	switch t.dice.IntN(18) {
 	case 0, 1, 2:
 		t.scale(value(t.now().Spec.Workers.Min) + int32(t.dice.IntN(4)))
 	case 3:
@@ -151,7 +153,32 @@ func (t *simTraining) trouble() {
 		t.cut(pod.Spec.NodeName, "hears the operators, and is not heard by them", t.mute)
 	case 16:
 		t.cut(pod.Spec.NodeName, "is heard by the operators, and does not hear them", t.deaf)
+	case 17:
+		t.hearSome(workers)
 	}
+}
+
+// hearSome has the operator end, and the next one hear some of the nodes first, and the others later: within a moment, or long after
+// agents should have found it. One of the workers may end before it leads.
+func (t *simTraining) hearSome(workers []*corev1.Pod) {
+	t.counts["heard first"]++
+	nodes := map[string]bool{}
+	for _, pod := range workers {
+		nodes[pod.Spec.NodeName] = true
+	}
+	d := pickOne(t.fleetSim, t.span(time.Second, 7*time.Second), t.span(20*time.Second, 40*time.Second))
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		if t.chance(0.6) {
+			t.cutFor(d, node, "finds the next operator late", t.mute, t.deaf)
+		}
+	}
+	if t.chance(0.4) {
+		pod := pickOne(t.fleetSim, workers...)
+		t.harm(0, "%s ends while nobody leads", pod.Name)
+		t.faults++
+		t.kubelets.exit(pod, 137)
+	}
+	t.crash()
 }
 
 // secondLeader has another operator begin to lead, while the first does not know it: its rendezvous speaks on.

@@ -114,7 +114,7 @@ func (m *Machine) hangs(now, since time.Time) bool {
 // holds: then the protocol has the world stand, and nobody has it.
 func (m *Machine) standsStill(now time.Time) bool {
 	took := m.stepTime()
-	return took > 0 && !(m.world.stood && now.Sub(m.since) <= holdTime) && now.Sub(latest(m.stepAt, m.world.since)) > max(stepsWithout*took, m.gang.HeartbeatTimeout) && !m.isBusy()
+	return took > 0 && (!m.world.stood || now.Sub(m.since) > holdTime) && now.Sub(latest(m.stepAt, m.world.since)) > max(stepsWithout*took, m.gang.HeartbeatTimeout) && !m.isBusy()
 }
 
 // isCutOff says whether a member takes part in the world, and this operator does not hear it: steps are made all the
