@@ -216,7 +216,7 @@ test-worlds: ## Simulate jobs, from operator to agent, from random seeds: one wo
 KILLS ?= 1000
 
 .PHONY: test-crashes
-test-crashes: tools ## Kill real operators' rendezvous in barriers, publishes, recoveries and adoptions: a round has one world (KILLS=1000).
+test-crashes: tools ## Kill real operators' rendezvous in barriers, publishes, recoveries and adoptions: a round has one world, and no step is lost (KILLS=1000).
 	@$(CLUSTER) build etcd kube-apiserver kubectl >/dev/null
 	@KILLS=$(KILLS) $(GO) test ./test/rendezvous -run '^TestKilledWhileWorldsChange$$' -count=1 -timeout 24h -v | grep -v '^ *\(=== \|--- PASS: .*/\)'
 
