@@ -2,21 +2,22 @@ package allocation
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 )
 
 // A job that says when it is to be complete is widened before others of its namespace and priority as far as it needs that,
 // where it is known how fast it is and how many steps are left. It has no more than others beyond what it needs, and
-// nothing beyond what they have where it cannot make it at any size.
+// nothing beyond what they have where it cannot make it at any size that it could have.
 
 // A size has to be in time by a part of what is left, since paces are off: more before a job is widened to it, so that it is
 // not widened again and again.
 const ahead, aheadAtRest = 0.10, 0.05
 
 // urge has jobs with a deadline take at least what they need to meet it, the earliest deadline first, as far as there are
-// surplus devices. It does not wait until it was measured with what it has: where room comes piece by piece, what is left to spare
-// would be gone by then.
+// surplus devices; of those that would be late with all of them none takes any. It does not wait until it was measured with what it
+// has: where room comes piece by piece, what is left to spare would be gone by then.
 func (p *planner) urge(bids []*bid, pool int64) {
 	var due []*bid
 	for _, b := range bids {
@@ -33,7 +34,9 @@ func (p *planner) urge(bids []*bid, pool int64) {
 			j.needed, out.Needs = true, p.needs(b)
 		}
 		out.Late = out.Needs == 0
-		if out.Late && p.hopeless(b) {
+		could := p.could(b, pool)
+		if p.jobs[b.id].could = 0; (out.Late || out.Needs > could) && p.hopeless(b, could) {
+			p.jobs[b.id].could = could
 			continue
 		}
 		at := len(b.offers) - 1
@@ -116,18 +119,45 @@ func (p *planner) inTime(b *bid, n int32) bool {
 	return takes <= in.Deadline.Sub(p.c.Now).Seconds()
 }
 
-// hopeless says whether a job would be late with the most that it may have even if it were as fast as workers are many, beyond what is
-// believed of it: none is tried to find that out.
-func (p *planner) hopeless(b *bid) bool {
-	in, last := &p.c.Jobs[b.id], &b.offers[len(b.offers)-1]
-	most, left := in.most(in.Max), in.Deadline.Sub(p.c.Now).Seconds()*in.Pace.keeps()
-	return last.size >= most || last.seconds*float64(last.size)/float64(most) > left
+// could is how many workers a job can have at most, of so many surplus devices that its namespace has left for it, in the cluster as it
+// is: spec.workers.max often stands for as many as there are. It is all that it may have while it may not grow for a while.
+func (p *planner) could(b *bid, pool int64) int32 {
+	in, size := &p.c.Jobs[b.id], p.size(b.id)
+	switch {
+	case !p.grows(b.id):
+		return size
+	case in.next(size) != 0 && !p.mayGrow(b.id):
+		return in.Max
+	}
+	has := &b.offers[b.floor]
+	workers := min((has.devices+max(pool, 0))/p.devices(b.id), p.classes.empty(p.growthScope(b.id)), int64(in.Max))
+	return max(in.most(int32(workers)), has.size)
+}
+
+// hopeless says whether a job would be late, and by more than paces are off, with any size that it could have, even if it were as fast
+// as workers are many beyond those that are looked at: none is tried to find that out, and what another one needs to be in time is
+// left to it.
+func (p *planner) hopeless(b *bid, could int32) bool {
+	in := &p.c.Jobs[b.id]
+	takes, last := math.Inf(1), &b.offers[0]
+	for i := range b.offers {
+		if o := &b.offers[i]; o.size <= could {
+			takes, last = min(takes, o.seconds), o
+		}
+	}
+	if most := in.most(could); most > last.size {
+		takes = min(takes, last.seconds*float64(last.size)/float64(most))
+	}
+	return takes/in.Pace.keeps() > in.Deadline.Sub(p.c.Now).Seconds()*(1+aheadAtRest)
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.
 func (p *planner) lateness(id JobID) string {
 	out, size := &p.out[id], p.size(id)-p.jobs[id].virtual
 	switch {
+	case out.Needs > size && p.jobs[id].could > 0:
+		return fmt.Sprintf("with %s it will miss its deadline: it needs %d and could have %d at most, so it takes none for that",
+			count(int(size), "worker"), out.Needs, p.jobs[id].could)
 	case out.Needs > size:
 		return fmt.Sprintf("with %s it will miss its deadline: it needs %d", count(int(size), "worker"), out.Needs)
 	case out.Late:

@@ -2,6 +2,7 @@ package allocation
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -184,8 +185,10 @@ func TestWhatADeadlineNeedsIsFoundBeyondWhatWasTried(t *testing.T) {
 		{"and tried with all of it", linear, 16, 8, 60 * time.Second, 0, true, false},
 		{"late if it goes on so, and not if it scaled from now on", between, 2, 16, 1400 * time.Second, 0, true, true},
 	} {
-		c := newCluster().withNodes(2, 4)
-		c.training("other", 1, 8, []NodeID{0}, withPace(linear.pace(4096, exactly)))
+		c := newCluster().withNodes(200, 4)
+		all := linear.pace(4096, exactly)
+		all.Tried = 799
+		c.training("other", 1, 799, []NodeID{0}, withPace(all), func(j *Job) { j.Pause = time.Millisecond })
 		pace := test.program.pace(6000, exactly)
 		pace.Tried = test.tried
 		due := c.training("due", 1, test.most, []NodeID{1}, withPace(pace), deadline(test.in))
@@ -240,5 +243,101 @@ func TestADeadlineCountsWhatIsNoStep(t *testing.T) {
 		if d := NewPlan(c).of(due); d.Needs < want || d.Needs > want+1 {
 			t.Errorf("%g of its time is kept: it needs %d, want %d", kept, d.Needs, want)
 		}
+	}
+}
+
+// Of 16 devices one job can be in time with 7 and another, whose deadline is earlier, could not with all of them, whatever its max says:
+// it takes nothing for that, and says what it would need. It is given what it would have without a deadline.
+func TestADeadlineThatCannotBeMetTakesNothingFromOneThatCan(t *testing.T) {
+	for _, most := range []int32{16, 64, 1000} {
+		c := newCluster().withNodes(4, 4)
+		c.training("other", 1, 16, span(0, 1), withPace(linear.pace(1e6, exactly)))
+		can := c.training("can", 1, 16, span(1, 2), withPace(linear.pace(6000, exactly)), deadline(1200*time.Second))
+		doomed := c.training("doomed", 1, most, span(2, 3), withPace(linear.pace(30000, exactly)), deadline(1000*time.Second))
+		s := simulate(c)
+		s.tell(t)
+		s.run(40)
+		if got := s.counts(); got[can] < 6 {
+			t.Errorf("max %d: they have %v, and the one that can be in time needs 6", most, got)
+		}
+		if d := s.plan.of(can); d.Late || d.Why.Reason == "Late" {
+			t.Errorf("max %d: the one that can be in time: %+v", most, d.Why)
+		}
+		d := s.plan.of(doomed)
+		if d.Why.Reason != "Late" {
+			t.Errorf("max %d: the one that cannot: %+v", most, d.Why)
+		}
+		if most > 16 && (d.Late || d.Needs < 30 || !strings.Contains(d.Why.Text, "it needs") || !strings.Contains(d.Why.Text, "could have")) {
+			t.Errorf("max %d: it needs %d, late %v: %s", most, d.Needs, d.Late, d.Why.Text)
+		}
+		without := newCluster().withNodes(4, 4)
+		without.training("other", 1, 16, span(0, 1), withPace(linear.pace(1e6, exactly)))
+		without.training("can", 1, 16, span(1, 2), withPace(linear.pace(6000, exactly)), deadline(1200*time.Second))
+		without.training("doomed", 1, most, span(2, 3), withPace(linear.pace(30000, exactly)))
+		if got, want := s.counts()[doomed], simulate(without).run(40).counts()[doomed]; got != want {
+			t.Errorf("max %d: it has %d, and without a deadline %d", most, got, want)
+		}
+	}
+}
+
+// A program that no number of workers would bring in time is not tried with all devices that there are, however many it may have.
+func TestWhatNoSizeHelpsIsNotTriedBecauseOfItsMax(t *testing.T) {
+	for _, most := range []int32{16, 64, 1000} {
+		counts := func(changes ...func(*Job)) []int {
+			c := newCluster().withNodes(8, 4)
+			c.training("other", 1, 32, span(0, 1), withPace(linear.pace(5000, exactly)))
+			due := c.training("due", 1, most, span(1, 2), withPace(truth{0.5, 1}.pace(6000, exactly)))
+			for _, change := range changes {
+				change(&c.Jobs[due])
+			}
+			s := simulate(c)
+			s.run(60)
+			if d := s.plan.of(due); d.Late != (len(changes) > 0) {
+				t.Errorf("max %d: late %v: %s", most, d.Late, d.Why.Text)
+			}
+			return s.counts()
+		}
+		if got, want := counts(deadline(1000*time.Second)), counts(); !slices.Equal(got, want) {
+			t.Errorf("max %d: they have %v, and %v without a deadline", most, got, want)
+		}
+	}
+}
+
+// What another namespace has is out of reach as well; and who needs all that there is, or is a little late by a pace that may be off,
+// takes it.
+func TestADeadlineIsMeasuredByWhatItsNamespaceHas(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		left        float64
+		tenants     int
+		least, most int
+	}{
+		{"all that there is", 13900, 1, 14, 14},
+		{"a little more", 14900, 1, 14, 14},
+		{"far more", 23000, 1, 1, 8},
+		{"its namespace's share", 7000, 2, 6, 8},
+		{"more than that", 13900, 2, 1, 5},
+	} {
+		c := newCluster().withNodes(4, 4)
+		c.Namespaces = append(c.Namespaces, Namespace{Name: "other", Weight: 1, EvictAllowed: true})
+		c.training("theirs", 1, 16, span(0, 1), in(NamespaceID(test.tenants-1)), withPace(linear.pace(1e5, exactly)))
+		c.training("small", 1, 16, span(1, 2), withPace(linear.pace(1000, exactly)))
+		due := c.training("due", 1, 1000, span(2, 3), withPace(linear.pace(test.left, exactly)), deadline(1050*time.Second))
+		s := simulate(c)
+		s.tell(t)
+		if got := s.run(3).counts(); got[due] < test.least || got[due] > test.most {
+			t.Errorf("%s: they have %v", test.name, got)
+		}
+	}
+}
+
+// Who may not grow for a while keeps what it has meanwhile: it is not known yet that it cannot be in time.
+func TestADeadlineIsNotGivenUpWhileAJobMayNotGrow(t *testing.T) {
+	c := newCluster().withNodes(4, 4)
+	c.training("other", 1, 16, span(0, 1), withPace(linear.pace(1000, exactly)))
+	due := c.training("due", 1, 16, []NodeID{1, 1, 1, 1, 2, 2, 2, 2}, withPace(linear.pace(11000, exactly)), deadline(1000*time.Second))
+	c.Jobs[due].GrowAfter = noon.Add(time.Minute)
+	if d := NewPlan(c).of(due); d.Count != 8 || d.Needs < 11 {
+		t.Errorf("it has %d, needs %d", d.Count, d.Needs)
 	}
 }
