@@ -54,10 +54,10 @@ func paceText(pace float64) string { return strconv.FormatFloat(pace, 'g', 6, 64
 // was told before is judged then.
 func ProgressOf(status *v1alpha1.TrainingJobStatus) speed.Progress {
 	told := speed.Resume(float64(value(status.Speed.FirstTotalSteps)), float64(value(status.Speed.LeastTotalSteps)), status.Speed.Doubt != "")
-	total := float64(value(status.Progress.TotalSteps))
-	if total == 0 {
+	done, total := float64(value(status.Progress.Step)), float64(value(status.Progress.TotalSteps))
+	if total == 0 && done >= told.Least() {
 		total = told.Least()
 	}
-	told.Report(float64(value(status.Progress.Step)), total)
+	told.Report(done, total)
 	return told
 }
