@@ -16,7 +16,7 @@ func TestATotalThatWasPassedIsJudged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer page.Close()
+	t.Cleanup(func() { _ = page.Close() })
 	program, err := gate.Open(page.File(), 0)
 	if err != nil {
 		t.Fatal(err)
