@@ -46,6 +46,8 @@ const (
 	ReasonFixed = "Fixed"
 	// ReasonFullSize: the job has as many workers as it may have.
 	ReasonFullSize = "FullSize"
+	// ReasonLate: the job will miss spec.deadline with the workers that it has; the message says with how many it would not.
+	ReasonLate = "Late"
 	// ReasonGrowthBackOff: workers that were added have failed; more are tried again later.
 	ReasonGrowthBackOff = "GrowthBackOff"
 	// ReasonWorkersLeftOut: workers are in no world until their peers reach them; the message says which, and why.
@@ -123,6 +125,8 @@ const (
 	// EventTotalDoubted: what the program says of how many steps the training has is not believed any more; the message
 	// says why.
 	EventTotalDoubted = "TotalDoubted"
+	// EventLate: the job will miss spec.deadline, by what was measured of it; the message says with how many workers it would not.
+	EventLate = "Late"
 	// EventLent: the job has grown beyond its min into room that nobody else needs now.
 	EventLent = "Lent"
 	// EventReplacing: a pod was made in the place of one that leaves or was lost.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"time"
 )
 
 // A job that says when it is to be complete is widened before others of its namespace and priority as far as it needs that,
@@ -149,6 +150,28 @@ func (p *planner) hopeless(b *bid, could int32) bool {
 		takes = min(takes, last.seconds*float64(last.size)/float64(most))
 	}
 	return takes/in.Pace.keeps() > in.Deadline.Sub(p.c.Now).Seconds()*(1+aheadAtRest)
+}
+
+// spareTime is for how long a gang with a deadline may wait and be in time, if it has then all that an empty cluster has room for; false
+// where it has no deadline that could be met. It writes down what it needs.
+func (p *planner) spareTime(d demand) (time.Duration, bool) {
+	in, out := &p.c.Jobs[d.job], &p.out[d.job]
+	if !in.Deadline.After(p.c.Now) || in.Pace.Left <= 0 {
+		return 0, false
+	}
+	b := &bid{id: d.job, left: in.Pace.left(), perNode: p.classes.perNode(d.class)}
+	most := in.most(int32(min(p.classes.empty(d.class), int64(in.Max))))
+	if out.Needs = p.needs(b); out.Needs == 0 || out.Needs > most {
+		out.Late = most > 0 // who does not fit at all has other sorrows
+		return 0, false
+	}
+	takes := b.seconds(in, out.Needs)
+	for _, n := range [...]int32{in.most(b.perNode), most} {
+		if n > out.Needs {
+			takes = min(takes, b.seconds(in, n))
+		}
+	}
+	return in.Deadline.Sub(p.c.Now) - in.PauseExpected() - time.Duration(takes/in.Pace.keeps()*float64(time.Second)), true
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.

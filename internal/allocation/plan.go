@@ -87,7 +87,8 @@ type Decision struct {
 	Wish  int32
 	Price float64
 	// Needs is the least number of workers with which a job meets its deadline, by what was measured; 0 where it has none,
-	// or too little is known. Late is true where there is no such number.
+	// or too little is known. Late is true where there is no such number; of a gang that waits, where there is none for which
+	// an empty cluster has room.
 	Needs int32
 	Late  bool
 	// Why says why it is so, and why it is not more.

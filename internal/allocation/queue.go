@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 )
 
 // Gangs of one namespace and priority that wait start by what is left of them, where sizes go by value: a job that ran
 // before has a measured pace, and those with least to do come first. One that never ran has said nothing, and stands before
-// all that are known to have more, as if it were short: only so it is found out what it is. Who has waited for longer than
+// all that are known to have more, as if it were short: only so it is found out what it is. Who would miss its deadline if it waited for
+// as long as Backfill stands before those, as long as it could be in time. Who has waited for longer than
 // Backfill stands by age, before all others: so nobody is passed for ever. Between namespaces age decides, as ever.
 
 // byWork puts the gangs that wait in that order. The demands are sorted by priority, kind and age.
@@ -52,11 +54,13 @@ func (p *planner) byWorkOf(some []demand) {
 	}
 }
 
-// waiter is a gang that waits: whether it has waited for long, and what it has to do, in powers of two.
+// waiter is a gang that waits: whether it has waited for long, for how much longer it may wait and be in time, where that is not long,
+// and what it has to do, in powers of two.
 type waiter struct {
-	demand demand
-	long   bool
-	work   float64
+	demand      demand
+	long, hurry bool
+	spare       time.Duration
+	work        float64
 }
 
 func (p *planner) waiter(d demand) waiter {
@@ -68,6 +72,10 @@ func (p *planner) waiter(d demand) waiter {
 		least := int(max(in.Min, 1))
 		nodes := (least + int(p.classes.perNode(d.class)) - 1) / int(p.classes.perNode(d.class))
 		w.work = math.Floor(math.Log2(in.Pace.left() / in.Pace.Speed.Speed(least, nodes) * float64(int64(least)*p.devices(d.job))))
+		if w.spare, w.hurry = p.spareTime(d); w.hurry {
+			p.wake(p.c.Now.Add(w.spare - p.c.Settings.Backfill))
+			w.hurry = w.spare <= p.c.Settings.Backfill
+		}
 	}
 	return w
 }
@@ -80,6 +88,12 @@ func (w waiter) before(other waiter) int {
 		return 1
 	case w.long:
 		return 0 // both by age, as they are
+	case w.hurry != other.hurry && w.hurry:
+		return -1
+	case w.hurry != other.hurry:
+		return 1
+	case w.hurry:
+		return cmp.Compare(w.spare, other.spare)
 	}
 	return cmp.Compare(w.work, other.work)
 }

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -95,5 +96,58 @@ func TestNobodyIsPassedForEver(t *testing.T) {
 			t.Fatal("nobody starts")
 		}
 		c.Jobs[other] = Job{}
+	}
+}
+
+// Of gangs that wait the one whose deadline would be missed if it waited for as long as any may stands before those that may wait longer,
+// and no longer once no start could make it: it says so then.
+func TestAGangStandsByItsLastChanceToBeInTime(t *testing.T) {
+	const takes = 5000 * time.Second // with the two workers for which the cluster is large enough, and a pause
+	for _, test := range []struct {
+		name string
+		in   time.Duration
+		want []string
+		late bool
+	}{
+		{"no deadline", 0, []string{"fresh", "new", "theirs", "short", "long"}, false},
+		{"far from it", 100 * time.Hour, []string{"fresh", "new", "theirs", "short", "long"}, false},
+		{"soon", takes*11/10 + time.Minute, []string{"long", "fresh", "theirs", "new", "short"}, false},
+		{"too late", takes * 9 / 10, []string{"fresh", "new", "theirs", "short", "long"}, true},
+		{"passed", -time.Second, []string{"fresh", "new", "theirs", "short", "long"}, false},
+	} {
+		c := crowded()
+		c.Jobs[1].Pace = linear.pace(1e4, exactly)
+		if test.in != 0 {
+			deadline(test.in)(&c.Jobs[1])
+		}
+		if diff := cmp.Diff(test.want, inQueue(c)); diff != "" {
+			t.Errorf("%s: %s", test.name, diff)
+		}
+		d := NewPlan(c).of(1)
+		if d.Late != test.late || strings.Contains(d.Why.Text, "will miss its deadline") != test.late || d.Why.Reason != "NoRoom" {
+			t.Errorf("%s: late %v: %s: %s", test.name, d.Late, d.Why.Reason, d.Why.Text)
+		}
+	}
+}
+
+// When its turn comes because of its deadline the plan says beforehand, and of two such gangs the one that can wait less is first.
+func TestLastChancesComeByThemselves(t *testing.T) {
+	c := crowded()
+	c.Jobs[1].Pace = linear.pace(1e4, exactly)
+	deadline(6070 * time.Second)(&c.Jobs[1])
+	if next := NewPlan(c).Next; next.IsZero() || next.After(noon.Add(8*time.Minute)) {
+		t.Errorf("looks again at %v", next)
+	}
+
+	c.at(8 * time.Minute)
+	for i := range c.Jobs[1:] {
+		c.Jobs[i+1].Queued = c.Now
+	}
+	if got := inQueue(c); got[0] != "long" {
+		t.Errorf("they stand in %v", got)
+	}
+	deadline(8*time.Minute + 500*time.Second + 2*time.Minute)(&c.Jobs[4])
+	if got := inQueue(c); got[0] != "short" || got[1] != "long" {
+		t.Errorf("they stand in %v", got)
 	}
 }

@@ -90,7 +90,9 @@ func (p *planner) explainQueued(id JobID) {
 	case p.c.Namespaces[in.Namespace].Ending:
 		out.Why = namespaceEnding
 	case p.jobs[id].waits.demand.places > 0:
-		p.explainWaiting(id)
+		if p.explainWaiting(id); out.Late {
+			out.Why.Text += "; it will miss its deadline, as far as is known, whenever it starts"
+		}
 	}
 }
 

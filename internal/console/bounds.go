@@ -59,12 +59,16 @@ func (l *Look) deadline(j *job) string {
 		return fmt.Sprintf("It was to be complete %s ago, at %s (spec.deadline).", span(l.now.Sub(in.Deadline)), clock(in.Deadline))
 	case !l.cluster.Settings.ByValue:
 		return text + ", which changes nothing: workers are shared evenly here."
-	case d == nil || in.Stage != allocation.Training:
+	case d == nil || in.Stage != allocation.Training && in.Stage != allocation.Queued:
 		return text + "."
 	case in.Pace == nil || in.Pace.Left == 0:
 		return text + "; whether it will be cannot be told yet: how fast it is, or how many steps are left, is not known."
+	case d.Late && in.Stage == allocation.Queued:
+		return text + "; it will be late whenever it starts, as far as is known."
 	case d.Late:
 		return text + "; it will be late with any number of workers of which it is known how fast it would be."
+	case d.Needs == 0:
+		return text + "."
 	case d.Needs > j.have():
 		return text + fmt.Sprintf("; it needs %s for that.", count(int(d.Needs), "worker"))
 	}

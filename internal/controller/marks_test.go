@@ -461,6 +461,58 @@ func TestWhyAJobIsNotLarger(t *testing.T) {
 	}
 }
 
+// Who will be late says so whatever else keeps it from more workers, and most of all where it has all that it may have; an event tells it
+// once.
+func TestWhoWillBeLateIsToldSo(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*State)
+		status metav1.ConditionStatus
+		reason string
+		says   []string
+	}{
+		"below max":      {func(*State) {}, metav1.ConditionFalse, v1alpha1.ReasonLate, []string{"it needs 9"}},
+		"at its max":     {func(s *State) { s.Job.Spec.Workers.Max = ptr.To[int32](5) }, metav1.ConditionTrue, v1alpha1.ReasonLate, []string{"5 workers, as many as it may have", "it needs 9"}},
+		"with a min too": {func(s *State) { s.Job.Spec.Workers.Min, s.Job.Spec.Workers.Max = ptr.To[int32](5), ptr.To[int32](5) }, metav1.ConditionTrue, v1alpha1.ReasonLate, []string{"it needs 9"}},
+		"growth pauses": {func(s *State) {
+			s.Memory.Elastic.Attempt, s.Memory.Elastic.Elastic, s.Memory.Elastic.Growth.Until = s.attempt(), true, s.Now.Add(time.Hour)
+		}, metav1.ConditionFalse, v1alpha1.ReasonGrowthBackOff,
+			[]string{"it will miss its deadline"}},
+		"workers are left out": {func(s *State) {
+			for uid, member := range s.World.Members {
+				member.Aside = "nobody reaches it"
+				s.World.Members[uid] = member
+				break
+			}
+		}, metav1.ConditionFalse, v1alpha1.ReasonWorkersLeftOut, []string{"nobody reaches it", "it will miss its deadline"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := reclaims(5)
+			test.change(state)
+			state.Grant.Reason, state.Grant.Why, state.Grant.Late = v1alpha1.ReasonLate, "with 5 workers it will miss its deadline: it needs 9", true
+			told := 0
+			for look := range 3 {
+				plan := NewPlan(state, settings)
+				state.Job.Status = plan.Status
+				state.Memory.remember(&plan)
+				for _, text := range test.says {
+					expectCondition(t, plan, v1alpha1.ConditionFullSize, test.status, test.reason, text)
+				}
+				for _, note := range plan.Notes {
+					if note.Reason == v1alpha1.EventLate {
+						told++
+					}
+				}
+				if look == 1 {
+					state.Memory.LateTold = false // another leader
+				}
+			}
+			if most := 2; told < 1 || told > most || test.reason == v1alpha1.ReasonLate && told > 1 {
+				t.Errorf("it is told %d times", told)
+			}
+		})
+	}
+}
+
 // TestAWorkerIsMovedInOnePause: who takes its place is made first, beyond the target, and the worker is told
 // to leave once that one is ready.
 func TestAWorkerIsMovedInOnePause(t *testing.T) {

@@ -114,6 +114,7 @@ const (
 func (m *Memory) remember(plan *Plan) {
 	used := m.Elastic
 	m.Elastic, m.NoPlaceSince = plan.Elastic, plan.NoPlaceSince
+	m.LateTold = m.LateTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventLate })
 	m.NotAllowedTold = m.NotAllowedTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventPolicyNotAllowed })
 	m.KueueTold = m.KueueTold || slices.ContainsFunc(plan.Notes, func(n Note) bool { return n.Reason == v1alpha1.EventKueueNotAsked })
 	if plan.Decided || used.Attempt != plan.Elastic.Attempt {

@@ -37,6 +37,7 @@ func (p *planner) enqueue() {
 		since = ptr.To(metav1.NewTime(p.Now))
 		p.note(corev1.EventTypeNormal, v1alpha1.EventQueued, "%s", why)
 	}
+	p.tellLate()
 	p.boundVolumes()
 	if left := p.Memory.SizeToldAt.Add(sizeInterval).Sub(p.Now); status.Queue.Since != nil && p.Grant.Queue.Position > nearTheFront && left > 0 {
 		p.lookAgain(left)
@@ -90,17 +91,21 @@ func (p *planner) describeSize(crew []worker) {
 	most := max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum())
 	have := count(crew, func(w *worker) bool { return w.stays() && w.inWorld() })
 	leftOut := leftOut(crew)
+	p.tellLate()
 	switch {
+	case have >= most && p.late():
+		p.setLate(metav1.ConditionTrue, fmt.Sprintf("the job has %d workers, as many as it may have; ", most))
 	case have >= most:
 		p.set(v1alpha1.ConditionFullSize, metav1.ConditionTrue, v1alpha1.ReasonFullSize,
 			fmt.Sprintf("the job has %d workers, as many as it may have", most))
 	case leftOut != "":
-		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonWorkersLeftOut, leftOut)
+		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonWorkersLeftOut, leftOut+p.andLate())
 	case p.growthPaused():
-		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonGrowthBackOff, p.plan.Elastic.Growth.told()+p.tried())
+		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonGrowthBackOff, p.plan.Elastic.Growth.told()+p.tried()+p.andLate())
+	case p.late():
+		p.setLate(metav1.ConditionFalse, "")
 	case p.Grant.Known && p.Grant.Reason != "":
-		old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
-		if old != nil && old.Reason == p.Grant.Reason && p.Now.Sub(p.Memory.SizeToldAt) < sizeInterval && !p.blamesAnew() {
+		if p.sizeToldLately(p.Grant.Reason) {
 			return
 		}
 		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, p.Grant.Reason, p.withVolumes(p.withAvoided(p.Grant.Why)))
@@ -110,6 +115,12 @@ func (p *planner) describeSize(crew []worker) {
 			meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionFullSize) // they are not, and nobody has said more yet
 		}
 	}
+}
+
+// sizeToldLately says whether the sentence of FullSize stays as it is for a while, as long as its reason does.
+func (p *planner) sizeToldLately(reason string) bool {
+	old := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionFullSize)
+	return old != nil && old.Reason == reason && p.Now.Sub(p.Memory.SizeToldAt) < sizeInterval && !p.blamesAnew()
 }
 
 // leftOutNamed is of how many workers it is said why they are left out.

@@ -35,12 +35,20 @@ func (p *planner) measureSpeed() {
 	if least := told.Least(); least > 0 && least < math.MaxInt64 {
 		status.Speed.LeastTotalSteps = ptr.To(int64(least))
 	}
-	if told.Blind() && status.Speed.Doubt == "" {
+	if total := value(status.Progress.TotalSteps); told.Blind() && status.Speed.Doubt == "" && total == 0 {
+		status.Speed.Doubt = fmt.Sprintf("the program said before that the training has %d steps, and has made %d",
+			value(status.Speed.LeastTotalSteps), value(status.Progress.Step))
+		p.noteDoubt()
+	} else if told.Blind() && status.Speed.Doubt == "" {
 		status.Speed.Doubt = fmt.Sprintf("the program said before that the training has %d steps, and after %d of them that it has %d",
-			value(status.Speed.LeastTotalSteps), value(status.Progress.Step), value(status.Progress.TotalSteps))
-		p.note(corev1.EventTypeWarning, v1alpha1.EventTotalDoubted, "%s: how many are left is not believed until the job ends, "+
-			"as many as were made are expected", status.Speed.Doubt)
+			value(status.Speed.LeastTotalSteps), value(status.Progress.Step), total)
+		p.noteDoubt()
 	}
+}
+
+func (p *planner) noteDoubt() {
+	p.note(corev1.EventTypeWarning, v1alpha1.EventTotalDoubted, "%s: how many are left is not believed until the job ends, "+
+		"as many as were made are expected", p.plan.Status.Speed.Doubt)
 }
 
 // addSpeed enters the steps that the world has made since the last refresh; false where there are none of which it is

@@ -193,7 +193,9 @@ func TestTotalsThatAreNotBelieved(t *testing.T) {
 		"much more":                {[]told{{1, 100}, {50, 200}}, "has 100 steps, and after 50 of them that it has 200"},
 		"more, and then as before": {[]told{{1, 100}, {50, 200}, {60, 100}}, "has 100 steps, and after 50 of them that it has 200"},
 		"many more than all":       {[]told{{1, 100}, {116, 100}}, "has 100 steps, and after 116 of them that it has 100"},
-		"as many as can be":        {[]told{{1, 100}, {50, math.MaxInt64}}, "and after 50 of them that it has 9223372036854775807"},
+		"one step beyond all, of which an agent says no total": {[]told{{1, 100}, {101, 0}}, ""},
+		"many more than all, of which it says none":            {[]told{{1, 100}, {101, 0}, {116, 0}}, "has 100 steps, and has made 116"},
+		"as many as can be": {[]told{{1, 100}, {50, math.MaxInt64}}, "and after 50 of them that it has 9223372036854775807"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newPace(t, "n1", "n1")

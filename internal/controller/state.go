@@ -74,9 +74,10 @@ type Memory struct {
 	// Trains is true while the job's world trains. Lost, progress is written a little more often at first.
 	Trains bool
 	// NotAllowedTold is true once an event has told that the job's preemption policy is not allowed, KueueTold once one has
-	// told that Kueue is not asked. Lost, it is told again.
+	// told that Kueue is not asked, LateTold once one has told that it will miss its deadline. Lost, it is told again.
 	NotAllowedTold bool
 	KueueTold      bool
+	LateTold       bool
 	// NoPlaceSince is that of the last plan. Lost, the gang waits as long anew before its volumes are made smaller.
 	NoPlaceSince time.Time
 	// SizeToldAt is when the condition FullSize was last given another sentence. Lost, it may be given one sooner.

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
@@ -81,6 +82,7 @@ func (c *Cluster) grantOf(v *view, id int, d *allocation.Decision) Grant {
 		Queue: Queue{Position: d.Queue, Start: d.Expected}, ShortSince: d.ShortSince,
 	}
 	in := &v.cluster.Jobs[id]
+	grant.Late = grant.Reason == v1alpha1.ReasonLate || in.Stage == allocation.Queued && !d.Start && d.Late
 	grant.NotAllowed = v.cluster.Namespaces[in.Namespace].InForce(in.Policy) != in.Policy
 	for i, at := range d.Places {
 		place := Place{Own: int32(i) < d.Own}
@@ -141,8 +143,8 @@ const NearTheFront = 20
 // every job that starts.
 func (g *Grant) same(other *Grant) bool {
 	if least := min(g.Queue.Position, other.Queue.Position); least > NearTheFront && g.Count == 0 && !g.Start && !other.Start {
-		return g.Reason == other.Reason && g.Evict == other.Evict
+		return g.Reason == other.Reason && g.Evict == other.Evict && g.Late == other.Late
 	}
 	return g.Count == other.Count && g.Start == other.Start && slices.Equal(g.Places, other.Places) && maps.Equal(g.Leave, other.Leave) &&
-		g.Evict == other.Evict && g.NotAllowed == other.NotAllowed && g.Reason == other.Reason && g.Why == other.Why && g.Queue.Position == other.Queue.Position
+		g.Evict == other.Evict && g.NotAllowed == other.NotAllowed && g.Late == other.Late && g.Reason == other.Reason && g.Why == other.Why && g.Queue.Position == other.Queue.Position
 }

@@ -27,6 +27,8 @@ type Grant struct {
 	NotAllowed bool
 	// Reason is one word that says why the job has this size or waits, Why a sentence.
 	Reason, Why string
+	// Late is true when the job will miss its deadline, while it waits or with the workers that it has: Why says so then.
+	Late bool
 	// Queue is the place of a job that waits.
 	Queue Queue
 	// ShortSince is since when the job would have less than half of its share of the devices; zero where it would not.

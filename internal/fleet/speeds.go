@@ -50,9 +50,14 @@ func SizesStatus(seen []speed.Seen) []v1alpha1.SizeSpeed {
 
 func paceText(pace float64) string { return strconv.FormatFloat(pace, 'g', 6, 64) }
 
-// ProgressOf is what is believed of what a job's program says of its steps.
+// ProgressOf is what is believed of what a job's program says of its steps. An agent says no total once a step beyond it has begun: what
+// was told before is judged then.
 func ProgressOf(status *v1alpha1.TrainingJobStatus) speed.Progress {
 	told := speed.Resume(float64(value(status.Speed.FirstTotalSteps)), float64(value(status.Speed.LeastTotalSteps)), status.Speed.Doubt != "")
-	told.Report(float64(value(status.Progress.Step)), float64(value(status.Progress.TotalSteps)))
+	done, total := float64(value(status.Progress.Step)), float64(value(status.Progress.TotalSteps))
+	if total == 0 && done >= told.Least() {
+		total = told.Least()
+	}
+	told.Report(done, total)
 	return told
 }
