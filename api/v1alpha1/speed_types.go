@@ -79,6 +79,13 @@ type SizeSpeed struct {
 	// +optional
 	Steps *int64 `json:"steps,omitempty"`
 
+	// time is how long those steps took, such as 1h2m3.4s, each at the pace of then.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	Time *metav1.Duration `json:"time,omitempty"`
+
 	// at is when the last of them was seen.
 	//
 	// +optional

@@ -427,6 +427,11 @@ func (in *SizeSpeed) DeepCopyInto(out *SizeSpeed) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Time != nil {
+		in, out := &in.Time, &out.Time
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.At != nil {
 		in, out := &in.At, &out.At
 		*out = (*in).DeepCopy()

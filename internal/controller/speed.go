@@ -70,7 +70,8 @@ func (p *planner) addSpeed() ([]speed.Seen, bool) {
 		return nil, false
 	}
 	return speed.Add(fleet.SizesSeen(&p.Job.Status.Speed), speed.Seen{
-		Workers: workers, Nodes: nodes, StepsPerSecond: 1 / seen.StepTime.Seconds(), Steps: int64(steps), At: p.Now,
+		Workers: workers, Nodes: nodes, StepsPerSecond: 1 / seen.StepTime.Seconds(), Steps: int64(steps),
+		Took: time.Duration(float64(steps) * float64(seen.StepTime)), At: p.Now,
 	}), true
 }
 

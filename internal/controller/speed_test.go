@@ -91,6 +91,11 @@ func TestSpeedOfEachSize(t *testing.T) {
 	l.steps(50, 50)
 	l.steps(60, 70)
 	l.expect("3 on 2: 1, 20 steps, 20s", "4 on 2: 2, 20 steps, 40s", "4 on 4: 2, 20 steps, 1m0s")
+	for i, want := range []time.Duration{20 * time.Second, 10 * time.Second, 10 * time.Second} {
+		if took := l.job.Status.Speed.Sizes[i].Time; took == nil || took.Duration != want {
+			t.Errorf("the steps of size %d took %v, want %s", i+1, took, want)
+		}
+	}
 }
 
 // What an evaluation or a pause takes is no part of a step: the agents say how long those are.

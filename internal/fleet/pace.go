@@ -22,8 +22,8 @@ func paceOf(f *speed.Fitted, status *v1alpha1.TrainingJobStatus) *allocation.Pac
 // evens is so much time at the beginning of a job that is counted as spent in steps: the first minutes say little of those to come.
 const evens = time.Minute
 
-// keptPart is the part of its time since its first step, without suspensions, in which a job made its steps, at the paces that were
-// seen; 0 for not known. Evaluation is no part of it, unlike of status.progress.keptTime.
+// keptPart is the part of its time since its first step, without suspensions, in which a job made its steps, each at the pace that was
+// seen then; 0 for not known. Evaluation is no part of it, unlike of status.progress.keptTime.
 func keptPart(status *v1alpha1.TrainingJobStatus) float64 {
 	progress := &status.Progress
 	goodput, err := strconv.ParseFloat(progress.Goodput, 64)
@@ -31,10 +31,12 @@ func keptPart(status *v1alpha1.TrainingJobStatus) float64 {
 		return 0
 	}
 	steps, seconds := 0.0, 0.0
-	for _, seen := range SizesSeen(&status.Speed) {
+	all := SizesSeen(&status.Speed)
+	for i := range all {
+		seen := &all[i]
 		if seen.StepsPerSecond > 0 && seen.Steps > 0 {
 			steps += float64(seen.Steps)
-			seconds += float64(seen.Steps) / seen.StepsPerSecond
+			seconds += seen.Spent().Seconds()
 		}
 	}
 	held := progress.KeptTime.Seconds() / goodput // until the progress was written

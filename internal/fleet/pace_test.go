@@ -203,6 +203,39 @@ func TestSinceWhenAJobIsShort(t *testing.T) {
 	}
 }
 
+// A change of pace is none of the part of its time that a job makes steps in: what was made before took as long as it took. Where the
+// status of an operator before does not say how long, what comes since counts as it was.
+func TestAChangeOfPaceIsNoneOfThePartOfItsTime(t *testing.T) {
+	for _, part := range []float64{0.95, 0.7} {
+		for _, ratio := range []float64{1. / 3, 1, 3} {
+			for _, taken := range []bool{true, false} {
+				now, steps, held := start, 0.0, time.Duration(0)
+				status := &v1alpha1.TrainingJobStatus{}
+				for second := 0; second < 4*3600; second += 30 {
+					pace := 10.0
+					if second >= 3600 {
+						pace *= ratio
+					}
+					now, held = now.Add(30*time.Second), held+30*time.Second
+					made := int64(pace * 30 * part)
+					steps += float64(made)
+					seen := speed.Seen{Workers: 4, Nodes: 1, StepsPerSecond: pace, Steps: made, At: now}
+					if taken || second >= 3000 {
+						seen.Took = time.Duration(float64(made) / pace * float64(time.Second))
+					}
+					status.Speed.Sizes = SizesStatus(speed.Add(SizesSeen(&status.Speed), seen))
+					status.Progress.Step = ptr.To(int64(steps))
+					status.Progress.Goodput = "1.000"
+					status.Progress.KeptTime = &metav1.Duration{Duration: held}
+					if got := keptPart(status); second >= 1800 && math.Abs(got-part) > 0.05 {
+						t.Fatalf("a job that makes steps in %g of its time, and changes its pace by %.2f after an hour: %g after %s", part, ratio, got, held)
+					}
+				}
+			}
+		}
+	}
+}
+
 // The planner is told what part of its time a job makes steps in, as far as that is known: evaluation counts as little as pauses.
 func TestWhatPartOfItsTimeAJobMakesStepsIn(t *testing.T) {
 	told := func(step int64, kept time.Duration, goodput string) jobChange {

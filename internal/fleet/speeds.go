@@ -15,10 +15,14 @@ func SizesSeen(status *v1alpha1.SpeedStatus) []speed.Seen {
 	seen := make([]speed.Seen, 0, len(status.Sizes))
 	for i := range status.Sizes {
 		size := &status.Sizes[i]
-		seen = append(seen, speed.Seen{
+		one := speed.Seen{
 			Workers: int(value(size.Workers)), Nodes: int(value(size.Nodes)), StepsPerSecond: paceIn(size.StepsPerSecond),
 			Settled: paceIn(size.SettledStepsPerSecond), Steps: value(size.Steps), At: timeOf(size.At),
-		})
+		}
+		if size.Time != nil {
+			one.Took = max(0, size.Time.Duration)
+		}
+		seen = append(seen, one)
 	}
 	return seen
 }
@@ -42,6 +46,9 @@ func SizesStatus(seen []speed.Seen) []v1alpha1.SizeSpeed {
 		}
 		if settled := paceText(one.Settled); one.Settled > 0 && settled != size.StepsPerSecond {
 			size.SettledStepsPerSecond = settled
+		}
+		if one.Took > 0 {
+			size.Time = &metav1.Duration{Duration: one.Took}
 		}
 		sizes = append(sizes, size)
 	}

@@ -17,7 +17,7 @@ const remembered = 4 * halfLife
 
 const (
 	// drifts is from which ratio on a pace is another one than it was, and not noise, rests how near to it what is seen now
-	// has to be until that is certain: a minute or two, since a pace counts by the last minute.
+	// has to be until that is certain. A pace counts by the last minute, so that takes minutes: the more, the further it falls.
 	drifts, rests = 1.15, 1.2
 	// mostChange bounds by how much one change of pace at one size moves the others.
 	mostChange = 16
@@ -34,6 +34,8 @@ type Seen struct {
 	// StepsPerSecond is the pace there, Steps how many steps were seen.
 	StepsPerSecond float64
 	Steps          int64
+	// Took is how long those steps took, each at the pace of then; 0 for not known.
+	Took time.Duration
 	// Settled is the pace at which it was before it began to change, 0 where that is the same.
 	Settled float64
 	// At is when the last of them was.
@@ -89,12 +91,30 @@ func (s Seen) with(more Seen) Seen {
 	before, now := s.observation(more.At), more.observation(more.At)
 	old, fresh := weight(&before), weight(&now)
 	more.StepsPerSecond = (old*s.StepsPerSecond + fresh*more.StepsPerSecond) / (old + fresh)
+	if more.Took > 0 {
+		more.Took += min(s.Spent(), math.MaxInt64-more.Took)
+	}
 	more.Steps += min(s.Steps, math.MaxInt64-more.Steps)
 	// The first minute is what the size is known by, however it goes.
 	if was := s.settled(); was != more.StepsPerSecond && float64(s.Steps)/was >= enough {
 		more.Settled = was
 	}
 	return more
+}
+
+// Spent is how long its steps took; as long as at its pace of now where that is not known.
+func (s *Seen) Spent() time.Duration {
+	if s.Took > 0 {
+		return s.Took
+	}
+	if !(s.StepsPerSecond > 0) || s.Steps <= 0 {
+		return 0
+	}
+	spent := float64(s.Steps) / s.StepsPerSecond * float64(time.Second)
+	if !(spent < math.MaxInt64) {
+		return math.MaxInt64
+	}
+	return time.Duration(spent)
 }
 
 // settled is the pace that is certain.

@@ -311,6 +311,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: stepsPerSecond
       type:
         scalar: string
+    - name: time
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
     - name: workers
       type:
         scalar: numeric

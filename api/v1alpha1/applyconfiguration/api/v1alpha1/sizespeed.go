@@ -22,6 +22,8 @@ type SizeSpeedApplyConfiguration struct {
 	SettledStepsPerSecond *string `json:"settledStepsPerSecond,omitempty"`
 	// steps is how many steps were seen there.
 	Steps *int64 `json:"steps,omitempty"`
+	// time is how long those steps took, such as 1h2m3.4s, each at the pace of then.
+	Time *v1.Duration `json:"time,omitempty"`
 	// at is when the last of them was seen.
 	At *v1.Time `json:"at,omitempty"`
 }
@@ -69,6 +71,14 @@ func (b *SizeSpeedApplyConfiguration) WithSettledStepsPerSecond(value string) *S
 // If called multiple times, the Steps field is set to the value of the last call.
 func (b *SizeSpeedApplyConfiguration) WithSteps(value int64) *SizeSpeedApplyConfiguration {
 	b.Steps = &value
+	return b
+}
+
+// WithTime sets the Time field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Time field is set to the value of the last call.
+func (b *SizeSpeedApplyConfiguration) WithTime(value v1.Duration) *SizeSpeedApplyConfiguration {
+	b.Time = &value
 	return b
 }
 
