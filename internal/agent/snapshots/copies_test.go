@@ -118,8 +118,8 @@ func TestCopiesThatHaveNoRoomAreTriedOnceInAWhile(t *testing.T) {
 	}
 	tries := func(of checkpoint.ID) bool {
 		other.Copy(of.State(), from(want, at))
-		other.mu.Lock()
-		defer other.mu.Unlock()
+		other.Keeper.mu.Lock()
+		defer other.Keeper.mu.Unlock()
 		return other.copying != nil
 	}
 	for try := range 3 {
@@ -132,12 +132,12 @@ func TestCopiesThatHaveNoRoomAreTriedOnceInAWhile(t *testing.T) {
 		if tries(want.ID) {
 			t.Fatalf("after %d tries it is tried again at once", try+1)
 		}
-		other.mu.Lock()
+		other.Keeper.mu.Lock()
 		if left := time.Until(other.waits); left > firstWait<<try {
 			t.Errorf("after %d tries it is tried again in %s", try+1, left)
 		}
 		other.waits = time.Now()
-		other.mu.Unlock()
+		other.Keeper.mu.Unlock()
 	}
 	if _, why := other.Uncopied(); !strings.Contains(why, checkpoint.ErrLocal.Error()) {
 		t.Errorf("it says %q", why)
@@ -148,7 +148,7 @@ func TestCopiesThatHaveNoRoomAreTriedOnceInAWhile(t *testing.T) {
 }
 
 func (f *fixture) isCopying() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Keeper.mu.Lock()
+	defer f.Keeper.mu.Unlock()
 	return f.copying != nil
 }
