@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,6 +82,19 @@ func BenchmarkSnapshot(b *testing.B) {
 				c.Snapshot()
 			}
 		})
+	}
+}
+
+// BenchmarkSnapshotOfTheRefused is a snapshot where many pods wait whom the scheduler refuses on all nodes: as fast as if they had a place.
+func BenchmarkSnapshotOfTheRefused(b *testing.B) {
+	c, _ := large()
+	c.options.Now = func() time.Time { return start.Add(time.Minute) } // it has seen the nodes
+	for i := range 3000 {
+		c.SetPod(podOf(fmt.Sprintf("w%d", i), "1", priority(0), refused("0/5000 nodes are available: 5000 node(s) were unschedulable.")))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Snapshot()
 	}
 }
 

@@ -241,6 +241,20 @@ type avoidedNode struct {
 	until time.Time
 }
 
+// avoidedUntilItTrains says whether a node that a job may use again is to be its last choice all the same. The pauses of a gang that does not
+// start grow longer than nodes are avoided: those on which it failed would come up in turn, and one that would take it never. Each
+// second attempt goes to nodes on which nothing has failed yet, where there is room on these; the others, where there is none, to the
+// node that has been out for longest.
+func avoidedUntilItTrains(all []avoidedNode, at int, job *allocation.Job) bool {
+	if job.Stage == allocation.Training || job.Starts == 0 {
+		return false
+	}
+	if job.Starts%2 == 0 {
+		return true
+	}
+	return slices.ContainsFunc(all, func(other avoidedNode) bool { return other.until.Before(all[at].until) })
+}
+
 func (n avoidedNode) equal(other avoidedNode) bool {
 	return n.node == other.node && n.until.Equal(other.until)
 }

@@ -38,6 +38,8 @@ type nodes struct {
 	free  []allocation.NodeID
 	// sorted are those that there are, by name; nil when it has to be found out anew.
 	sorted []*node
+	// changed is when the last of all came or changed.
+	changed time.Time
 }
 
 // byName returns the nodes in an order that does not depend on who came first.
@@ -97,6 +99,7 @@ func (c *Cluster) SetNode(object *corev1.Node) {
 	case !sameReach(before, object) || !sameTrust(before, object):
 		one.changed = c.options.Now()
 	}
+	c.nodes.changed = latest(c.nodes.changed, one.changed)
 	if before == nil || !sameReach(before, object) {
 		c.remark(one)
 	}

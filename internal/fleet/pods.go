@@ -64,6 +64,7 @@ func (c *Cluster) SetPod(object *corev1.Pod) {
 	}
 	old := c.pods[keyOf(object)]
 	if old != nil && old.assumed.IsZero() && c.samePod(old, object) {
+		old.refused = refusedAt(old, object, c.options.Now())
 		old.object = object
 		return
 	}
@@ -79,7 +80,7 @@ func (c *Cluster) samePod(old *pod, object *corev1.Pod) bool {
 	was := old.object
 	return was.UID == object.UID && was.DeletionTimestamp.Equal(object.DeletionTimestamp) && sameOwner(was, object) &&
 		was.Status.NominatedNodeName == object.Status.NominatedNodeName &&
-		sameVerdict(was, object) &&
+		c.saysTheSame(old, object) &&
 		maps.Equal(was.Labels, object.Labels) && maps.Equal(was.Annotations, object.Annotations) && sameMark(was, object) &&
 		equality.Semantic.DeepEqual(was.Spec, object.Spec) &&
 		slices.Equal(sortedShares(old.request), sortedShares(c.resources.shares(requests(object))))

@@ -133,11 +133,16 @@ func (c *Cluster) snapshotJob(v *view, j *job, namespaces namespaceIDs, ids map[
 			one.Workers[i].Overdue = true
 		}
 	}
-	for _, avoided := range b.avoided {
-		if avoided.until.After(now) && c.isThere(avoided.node) {
-			one.Avoid = append(one.Avoid, avoided.node.id)
-			v.sooner(avoided.until)
+	for i, avoided := range b.avoided {
+		if !c.isThere(avoided.node) {
+			continue
 		}
+		if avoided.until.After(now) {
+			v.sooner(avoided.until)
+		} else if !avoidedUntilItTrains(b.avoided, i, &one) {
+			continue
+		}
+		one.Avoid = append(one.Avoid, avoided.node.id)
 	}
 	if one.Stage == allocation.Queued && b.retry.After(now) {
 		one.Stage, one.Queued = allocation.Held, time.Time{}

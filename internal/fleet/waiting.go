@@ -13,7 +13,7 @@ import (
 )
 
 // waitingFor is how long room is kept for a pod that fits and that the scheduler does not place: it
-// knows a reason that is not known here, such as a volume. Where it says that no node lacks room, none is kept.
+// knows a reason that is not known here, such as a volume. Where it says that it is for the nodes themselves, none is kept.
 const waitingFor = 30 * time.Second
 
 // fitsAnew is for how long a pod for which room was kept in vain is kept none again: where it hangs on something else, what comes free
@@ -80,6 +80,9 @@ type queue struct{ next int }
 
 func (c *Cluster) place(v *view, one *pod, q *queue, free freeRoom) {
 	nodes := c.nodes.byName()
+	if c.refusedByAll(one) {
+		nodes = nil // else each that is refused would look at all of them
+	}
 	for at := q.next; at < len(nodes); at++ {
 		n := nodes[at]
 		if !one.reach.nodes.Has(int(n.id)) || !free.holds(int(n.id), one.request) || n.described.Closed != "" {
