@@ -193,3 +193,36 @@ func TestWhoMayKnowOfAWorldIsNotWaitedForForEver(t *testing.T) {
 		})
 	}
 }
+
+// The record of a world in which one takes another one's place was written, and published to nobody, when its leader dies. The next one
+// hears only who goes on, so that the parent does. Who has frozen is lost in that, and not who was to take its place, and has never been in it.
+func TestWhoWasToTakeAPlaceIsNotLostInTheParent(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target, f.hang = 1, 2, time.Minute
+	l := f.training(2)
+	f.pods["p00"].save(lifecycle.Staging{})
+	f.makePod()
+	f.pods["p01"].want.Leaving = ReasonMoved
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.until(l, "the next world is asked for", func() bool { return l.machine.writing != nil && l.machine.writing.plan != nil })
+	f.finishWrite(l)
+	for _, p := range f.pods {
+		p.queue = nil
+	}
+	f.kill(l)
+	f.pods["p01"].frozen, f.pods["p02"].unheard = true, true
+	l = f.next()
+	f.hears(l, 2*time.Minute, "p00")
+	f.pods["p02"].unheard = false
+	f.turns(l, 60)
+	var lost []string
+	for _, loss := range l.machine.losses {
+		lost = append(lost, loss.Name)
+	}
+	if !slices.Equal(lost, []string{"p01"}) {
+		t.Errorf("lost are %v", lost)
+	}
+	if w := l.machine.world; w == nil || w.record.Round < 3 || w.record.Workers != 2 || f.done[w.record.Round] <= w.record.FromStep {
+		t.Errorf("the leader is %s, the record %+v", l.machine.State(), f.record)
+	}
+}
