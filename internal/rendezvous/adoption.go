@@ -227,6 +227,7 @@ func (m *Machine) reconsider() {
 	if m.steppedIn(&m.base) || m.base.Parent > 0 && goesOn {
 		m.note(notedBurned, "round %d is not burned: somebody has turned up who knows of it, or of the one before", m.burned)
 		m.burned, m.out.Changed = 0, true
+		m.restoring = nil // nobody begins with what was brought
 	}
 }
 
@@ -343,6 +344,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 	m.fillRanks()
 	m.inherit(&record)
 	m.copyAnew()
+	m.dropRestore()
 	m.out.Publish, m.out.Changed = true, true
 	if m.stepRound > record.Round {
 		// Somebody has reported a round that goes on no more: steps count from this one again.
