@@ -32,12 +32,13 @@ func (m *Machine) adopting(now time.Time) bool {
 	return c.in > 0 || m.waitsForWord(now, &c)
 }
 
-// waitsForWord says whether somebody is heard of whom nothing follows, as only newcomers are, and others may come who know what
-// has become of the round: they may train, and find this operator later. That is not waited for longer than a world that gives no
-// sign is.
+// waitsForWord says whether only such are heard of whom nothing follows, as newcomers, and those who leave and stand in the world before
+// yet, and others may come who know what has become of the round: they may train, and find this operator later. That is not waited for
+// longer than a world that gives no sign is.
 func (m *Machine) waitsForWord(now time.Time, c *census) bool {
 	long := m.gang.HangTimeout > 0 && now.Sub(m.since) >= m.gang.HangTimeout
-	return c.heard() > 0 && c.before == 0 && c.knowing > 0 && !long
+	open := c.before == 0 || c.possible() >= int(m.base.Workers)
+	return c.heard() > 0 && open && c.knowing > 0 && !long
 }
 
 // The round that a new leader finds belongs to an earlier attempt, and is of no interest, or to the
@@ -226,6 +227,7 @@ func (m *Machine) reconsider() {
 	if m.steppedIn(&m.base) || m.base.Parent > 0 && goesOn {
 		m.note(notedBurned, "round %d is not burned: somebody has turned up who knows of it, or of the one before", m.burned)
 		m.burned, m.out.Changed = 0, true
+		m.restoring = nil // nobody begins with what was brought
 	}
 }
 
@@ -342,6 +344,7 @@ func (m *Machine) adopt(now time.Time, record Record, why string) {
 	m.fillRanks()
 	m.inherit(&record)
 	m.copyAnew()
+	m.dropRestore()
 	m.out.Publish, m.out.Changed = true, true
 	if m.stepRound > record.Round {
 		// Somebody has reported a round that goes on no more: steps count from this one again.

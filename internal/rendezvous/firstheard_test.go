@@ -102,6 +102,49 @@ func TestOnlyTheNewcomerIsHeardForAWhile(t *testing.T) {
 	}
 }
 
+// The one that leaves is heard alone, still where it stood in the world before, while the others train in the newest: nothing that it can
+// say decides what has become of that, so it is waited for, and who stands is kept standing.
+func TestOnlyTheLeaverIsHeardForAWhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		target  int32
+		reason  Reason
+		joining bool
+	}{
+		"of a shrink": {target: 2, reason: ReasonScaledDown},
+		"of a move":   {target: 3, reason: ReasonMoved, joining: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := emptyFleet(t)
+			f.minimum, f.target, f.hang = 1, 3, 10*time.Minute
+			l := f.training(3)
+			if c.joining {
+				f.makePod()
+			}
+			f.pods["p02"].want.Leaving, f.target = c.reason, c.target
+			_ = f.handle(l, GangExpected{f.gang()})
+			f.until(l, "the next world is asked for", func() bool { return l.machine.writing != nil && l.machine.writing.plan != nil })
+			f.pods["p02"].unheard = true // or it is told that it may go
+			f.until(l, "the others train without it", func() bool { return f.record.Round == 2 && f.done[2] > f.record.FromStep })
+			made := f.done[2]
+			f.kill(l)
+			f.pods["p02"].unheard = false
+			l = f.next()
+			f.finishWrite(l)
+			f.hears(l, 80*time.Second, "p02")
+			if !l.machine.Observe(f.now).Adopting || l.machine.State() != StateInheriting {
+				t.Errorf("nobody was heard who can tell what has become of the world, and the leader, %s, takes it for known", l.machine.State())
+			}
+			if p := f.pods["p02"]; !f.standing("p02") || p.released {
+				t.Errorf("the one that leaves is let go, or goes on alone: %s", &p.worker)
+			}
+			f.turns(l, 60)
+			if w := l.machine.world; w == nil || f.record.Round != 2 || w.record.Round != 2 || f.done[2] <= made {
+				t.Errorf("%d steps were made, the leader is %s, and the record %+v", made, l.machine.State(), f.record)
+			}
+		})
+	}
+}
+
 // recoveryBefore takes a leader to the moment before it asks for the world that follows on a loss, and that one more pod joins.
 func (f *fleet) recoveryBefore(l *modelLeader) {
 	f.ended("p01")
@@ -148,5 +191,38 @@ func TestWhoMayKnowOfAWorldIsNotWaitedForForEver(t *testing.T) {
 				t.Errorf("it is waited for after %s", f.now.Sub(began))
 			}
 		})
+	}
+}
+
+// The record of a world in which one takes another one's place was written, and published to nobody, when its leader dies. The next one
+// hears only who goes on, so that the parent does. Who has frozen is lost in that, and not who was to take its place, and has never been in it.
+func TestWhoWasToTakeAPlaceIsNotLostInTheParent(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target, f.hang = 1, 2, time.Minute
+	l := f.training(2)
+	f.pods["p00"].save(lifecycle.Staging{})
+	f.makePod()
+	f.pods["p01"].want.Leaving = ReasonMoved
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.until(l, "the next world is asked for", func() bool { return l.machine.writing != nil && l.machine.writing.plan != nil })
+	f.finishWrite(l)
+	for _, p := range f.pods {
+		p.queue = nil
+	}
+	f.kill(l)
+	f.pods["p01"].frozen, f.pods["p02"].unheard = true, true
+	l = f.next()
+	f.hears(l, 2*time.Minute, "p00")
+	f.pods["p02"].unheard = false
+	f.turns(l, 60)
+	var lost []string
+	for _, loss := range l.machine.losses {
+		lost = append(lost, loss.Name)
+	}
+	if !slices.Equal(lost, []string{"p01"}) {
+		t.Errorf("lost are %v", lost)
+	}
+	if w := l.machine.world; w == nil || w.record.Round < 3 || w.record.Workers != 2 || f.done[w.record.Round] <= w.record.FromStep {
+		t.Errorf("the leader is %s, the record %+v", l.machine.State(), f.record)
 	}
 }

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -288,12 +289,21 @@ func (m *Machine) findMissing(now time.Time) {
 }
 
 // nameMissing finds out who held the ranks that nobody has reported: the members that were never heard. If
-// there are more of them, some are newcomers, and those count that should not be starting any more.
+// there are more of them, some are newcomers: those count whom the digest of the world tells, or else who should not be starting any
+// more. Where more are left even so, nobody is named: that some are missing is enough to go on without them.
 func (m *Machine) nameMissing(now time.Time, ranks int) {
+	if m.world.named {
+		return // who has a rank is in the table
+	}
 	var unheard, settled []*member
+	var absent []string
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
-		if mem.joined || mem.want.Lost != "" || mem.want.Ended || m.wasToJoin(mem) {
+		if mem.joined {
+			continue
+		}
+		absent = append(absent, mem.want.UID)
+		if mem.want.Lost != "" || mem.want.Ended || m.wasToJoin(mem) {
 			continue
 		}
 		unheard = append(unheard, mem)
@@ -302,10 +312,12 @@ func (m *Machine) nameMissing(now time.Time, ranks int) {
 		}
 	}
 	if len(unheard) > ranks {
-		unheard = settled
-	}
-	if m.world.named {
-		unheard = nil // who has a rank is in the table
+		if uids := m.world.ranks.complete(absent); uids != nil {
+			settled = slices.DeleteFunc(unheard, func(mem *member) bool { return !slices.Contains(uids, mem.want.UID) })
+		}
+		if unheard = settled; len(unheard) > ranks {
+			return
+		}
 	}
 	for _, mem := range unheard {
 		mem.gone, mem.lostIn = true, m.world.record.Round

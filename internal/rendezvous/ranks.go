@@ -228,3 +228,41 @@ func (t *rankTable) place(uid string, rank uint32) bool {
 	t.ranks[uid] = int32(rank)
 	return true
 }
+
+// mostTried is how many ways are tried to fill the ranks that nobody has reported: a digest of a large world takes a while.
+const mostTried = 200
+
+// complete finds who of these has the ranks that nobody has reported, as the digest says, and returns all members; nil where
+// none of the first ways to fill them fits.
+func (t *rankTable) complete(candidates []string) []string {
+	uids, tries := slices.Clone(t.uids), mostTried
+	if len(t.uids)-len(t.ranks) > len(candidates) {
+		return nil
+	}
+	var fill func(from int) bool
+	fill = func(from int) bool {
+		empty := slices.Index(uids[from:], "")
+		if empty < 0 {
+			tries--
+			return MembersDigest(uids) == t.digest
+		}
+		at := from + empty
+		for i, uid := range candidates {
+			if uid == "" {
+				continue // it has another one of them
+			}
+			uids[at], candidates[i] = uid, ""
+			found := fill(at + 1)
+			candidates[i] = uid
+			if found || tries == 0 {
+				return found
+			}
+		}
+		uids[at] = ""
+		return false
+	}
+	if !fill(0) {
+		return nil
+	}
+	return uids
+}

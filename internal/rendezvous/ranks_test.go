@@ -283,3 +283,35 @@ func TestRankTableFromReports(t *testing.T) {
 		})
 	}
 }
+
+// Who has the ranks that nobody has reported follows from the digest, where it is not too many to try.
+func TestTheDigestTellsWhoIsMissing(t *testing.T) {
+	members := []string{"a", "b", "c", "d"}
+	for name, c := range map[string]struct {
+		known      []string
+		candidates []string
+		want       []string
+	}{
+		"one of two":               {[]string{"a", "", "c", "d"}, []string{"e", "b"}, members},
+		"two of four":              {[]string{"", "b", "", "d"}, []string{"e", "c", "f", "a"}, members},
+		"nobody is missing":        {members, []string{"e"}, members},
+		"one of them is not known": {[]string{"a", "", "c", ""}, []string{"e", "b"}, nil},
+		"there are too few":        {[]string{"a", "", "c", ""}, []string{"b"}, nil},
+		"there are too many":       {make([]string, 4), strings.Split("qrstuvwxyzabcd", ""), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := emptyRankTable(4, MembersDigest(members))
+			for rank, uid := range c.known {
+				if uid != "" {
+					table.uids[rank], table.ranks[uid] = uid, int32(rank)
+				}
+			}
+			if got := table.complete(slices.Clone(c.candidates)); !slices.Equal(got, c.want) {
+				t.Errorf("they are %v", got)
+			}
+			if !slices.Equal(table.uids, c.known) {
+				t.Errorf("the table has become %v", table.uids)
+			}
+		})
+	}
+}

@@ -135,6 +135,7 @@ func (m *Machine) republish(now time.Time, uids []string) {
 	}
 	m.inherit(&m.base)
 	m.copyAnew()
+	m.dropRestore()
 	m.out.Publish, m.out.Changed = true, true
 	for _, uid := range uids {
 		if mem := m.members[uid]; mem.in(&m.base) {

@@ -165,10 +165,17 @@ func (m *Machine) hearStorage(now time.Time, mem *member) {
 	m.hearRestored(mem)
 }
 
+// dropRestore ends a restore that is under way: there is a world that goes on, and nobody is to begin with what is brought.
+func (m *Machine) dropRestore() {
+	if m.restoring != nil && !m.restoring.over {
+		m.restoring = nil
+	}
+}
+
 // hearRestored takes note of what has come of a restore.
 func (m *Machine) hearRestored(mem *member) {
 	r, said := m.restoring, &mem.report.Restored
-	if r == nil || r.over {
+	if r == nil || r.over || m.world != nil {
 		return
 	}
 	if r.place != "" {

@@ -549,3 +549,32 @@ func TestWhatIsNotFoundIsNotLookedForTwice(t *testing.T) {
 		t.Errorf("it is looked for again, after %d times", f.shelf.asked)
 	}
 }
+
+// A world that lives after all is not begun with what was being brought meanwhile: nobody brings it on, and that there is none is no harm.
+func TestAWorldThatLivesEndsTheRestore(t *testing.T) {
+	for name, publish := range map[string]func(m *Machine, now time.Time){
+		"it is adopted":           func(m *Machine, now time.Time) { m.adopt(now, m.base, "somebody has turned up") },
+		"it is published again":   func(m *Machine, now time.Time) { m.republish(now, m.namedMembers()) },
+		"the answer is later yet": func(*Machine, time.Time) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l := stored(t, Storage{Interval: time.Minute, Keep: 3, From: "other"})
+			f.turns(l, 12)
+			m, number := l.machine, l.machine.restoring.number+1
+			if m.world == nil {
+				t.Fatalf("there is no world: %s", m.State())
+			}
+			m.restoring = &restoring{paths: []string{"other"}, who: "p00", number: number, failed: map[string]string{}}
+			publish(m, f.now)
+			p := f.pods["p00"]
+			if d, _ := m.Directive("p00"); d.Restore != nil && name != "the answer is later yet" {
+				t.Errorf("it is still asked to bring %+v", d.Restore)
+			}
+			p.restored, p.uploadError = Restored{Number: number}, "none is there"
+			f.tellState(p)
+			if m.fatal != "" {
+				t.Errorf("the world ends: %s", m.fatal)
+			}
+		})
+	}
+}

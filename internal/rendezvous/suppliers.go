@@ -1,8 +1,11 @@
 package rendezvous
 
 import (
+	"fmt"
 	"slices"
 	"time"
+
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // A world may begin with a state that only those have who are in it no more: a job of one worker that moves has it from the old one
@@ -10,7 +13,7 @@ import (
 // all have got it. An agent that gets nothing for a while leaves the world by itself, so whoever still gets something is worth the
 // room; supplyTimeout only sees to it that there is an end.
 
-// supplyTimeout is how long one who leaves is kept at most for what others get from it.
+// supplyTimeout is how long one who leaves, or is lost, is kept at most by one operator for what others get from it.
 const supplyTimeout = time.Hour
 
 // supplies says whether a member holds the snapshot that the world begins with, and others may be fetching
@@ -48,15 +51,16 @@ func (m *Machine) lacksState(uid string) bool {
 	w, mem := m.world, m.members[uid]
 	has := func(s Snapshot) bool { return slices.Contains(mem.report.Snapshots, s) }
 	switch {
-	case mem == nil || !mem.in(&w.record):
+	case mem == nil:
+		return !w.live[uid]
+	case !w.adopted && w.snapshot != nil && w.supplied().sharded:
+		return true // which shards it wants only its programs know
+	case !mem.in(&w.record):
 		return !w.live[uid]
 	case w.adopted:
-		return mem.report.Before != w.record.Parent &&
-			!slices.ContainsFunc(mem.report.Snapshots, func(s Snapshot) bool { return s.Step == w.record.FromStep })
-	case w.snapshot == nil || w.live[uid] && !w.supplied().sharded:
+		return mem.report.Before != w.record.Parent && !mem.hasWhole(w.record.FromStep)
+	case w.snapshot == nil || w.live[uid]:
 		return false
-	case w.supplied().sharded:
-		return true // which shards it wants only its programs know
 	case w.parts == nil:
 		return !has(*w.snapshot)
 	}
@@ -64,12 +68,34 @@ func (m *Machine) lacksState(uid string) bool {
 	return slices.ContainsFunc(told.neededBy(w.ranks.rank(uid), told.whole), func(s Snapshot) bool { return !has(s) })
 }
 
+// hasWhole says whether a member has a whole state after a step: in one file, or all of its shares. Which shards are a whole for it only its
+// programs know.
+func (mem *member) hasWhole(step uint64) bool {
+	shares := map[share.Key]bool{}
+	of := map[string]int{}
+	for _, s := range mem.report.Snapshots {
+		key, parted := share.Parse(s.Part)
+		switch {
+		case s.Step != step || s.Part != "" && !parted || key.Rank || key.Shard || shares[key]:
+			continue
+		case !parted:
+			return true
+		}
+		shares[key] = true
+		layout := fmt.Sprint(s.Round, key.Of, key.Layout)
+		if of[layout]++; of[layout] == key.Of {
+			return true
+		}
+	}
+	return false
+}
+
 // watchSuppliers has those known who feed others no more, and sees to it that nobody does for ever.
 func (m *Machine) watchSuppliers(now time.Time) {
 	feeds := false
 	for uid, mem := range m.members {
 		switch {
-		case m.world.ranks.rank(uid) >= 0 || !mem.leaving():
+		case m.world.ranks.rank(uid) >= 0 || !mem.unwanted():
 			mem.outAt, mem.served = time.Time{}, false
 			continue
 		case mem.outAt.IsZero():
@@ -77,7 +103,7 @@ func (m *Machine) watchSuppliers(now time.Time) {
 		case !mem.served && !now.Before(mem.outAt.Add(supplyTimeout)):
 			mem.served, m.out.Publish, m.out.Changed = true, true, true
 		}
-		feeds = feeds || m.feeds(mem)
+		feeds = feeds || mem.leaving() && m.feeds(mem)
 	}
 	if m.world.feeds && !feeds {
 		m.out.Changed = true

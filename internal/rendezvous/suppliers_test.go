@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // replaced takes a world of one worker to the one that has taken its place, and gets nothing from it yet.
@@ -95,5 +96,65 @@ func TestWhoHasTheStateStaysNotForEver(t *testing.T) {
 	m.watchSuppliers(m.members["p00"].outAt.Add(supplyTimeout))
 	if got := stands(f, l, "p00"); got != "out true, released true" || !m.out.Changed || !m.out.Publish {
 		t.Errorf("then: %s", got)
+	}
+}
+
+// Nor does one that is lost meanwhile, and does not leave: it is let go as well.
+func TestALostHolderStaysNotForEver(t *testing.T) {
+	f, l := replaced(t)
+	m := l.machine
+	f.pods["p00"].want.Leaving, f.pods["p00"].want.Lost = "", "its node is gone"
+	_ = f.handle(l, GangExpected{f.gang()})
+	m.watchSuppliers(f.now)
+	m.watchSuppliers(f.now.Add(supplyTimeout - time.Second))
+	if releasedOf(l, "p00") {
+		t.Fatal("it is let go at once")
+	}
+	m.watchSuppliers(f.now.Add(supplyTimeout))
+	if !releasedOf(l, "p00") {
+		t.Error("it is never let go")
+	}
+}
+
+// Of a state in shards nobody says which it wants, nor does who trains on: before the first reports of its world too.
+func TestShardsAreAwaitedFromTheStart(t *testing.T) {
+	f, l := cutUp(t, 5)
+	f.pods["p04"].want.Leaving, f.target = ReasonScaledDown, 4
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.until(l, "the next world is asked for", func() bool { return l.machine.writing != nil && l.machine.writing.plan != nil })
+	f.finishWrite(l)
+	if w := l.machine.world; w.record.Round != 2 || w.snapshot == nil || !l.machine.awaitsState() {
+		t.Errorf("nothing is awaited in %+v", w.record)
+	}
+}
+
+// A part is no state: in an adopted world one file, or all shares of one, are.
+func TestSharesAreAStateTogether(t *testing.T) {
+	files := func(parts ...string) (all []Snapshot) {
+		for _, part := range parts {
+			all = append(all, Snapshot{Round: 1, Step: 7, Bytes: 1, Part: part})
+		}
+		return all
+	}
+	const one, other = ".2.0123456789abcdef", ".2.fedcba9876543210"
+	for name, c := range map[string]struct {
+		step  uint64
+		files []Snapshot
+		whole bool
+	}{
+		"a file":                 {7, files(""), true},
+		"of another step":        {8, files(""), false},
+		"a share":                {7, files("s0" + one), false},
+		"all shares":             {7, files("r0"+one, "s0"+one, "s1"+one), true},
+		"one share twice":        {7, files("s0"+one, "s0"+one), false},
+		"shares of two layouts":  {7, files("s0"+one, "s1"+other), false},
+		"a rank's files":         {7, files("r0"+one, "r1"+one), false},
+		"shards":                 {7, files("d0"+one, "d1"+one), false},
+		"what cannot be read":    {7, files("x"), false},
+		"shares and then a file": {7, files("s0"+one, ""), true},
+	} {
+		if got := (&member{report: Report{Snapshots: c.files}}).hasWhole(c.step); got != c.whole {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }
