@@ -152,7 +152,8 @@ type Durable struct {
 // Restored is what has come of a restore.
 type Restored struct {
 	Number uint64
-	// Found is false when there is no checkpoint; Error says why it is not known whether there is one.
+	// Found is false when there is no checkpoint, where Path says which one's shards were asked for, if any were; Error says why it is
+	// not known whether there is one.
 	Found bool
 	Durable
 	// Refused says, in words, which newer checkpoints could not be used.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/share"
 )
@@ -14,11 +15,22 @@ import (
 // mostRefused is how many checkpoints are tried that turn out not to be whole once their shards are brought.
 const mostRefused = 8
 
+// stuckTime is how long a member may say that it has no answer from the storage before another one brings its portion. Agents try
+// several times before they say so.
+const stuckTime = 30 * time.Second
+
+// mostVain is how many portions are given to others without anybody having brought one since: where nobody gets through, nobody is to
+// be left with the shards of all.
+const mostVain = 3
+
 // portion is what one member brings of a checkpoint, by the order of this number.
 type portion struct {
 	number uint64
 	parts  []Snapshot
 	done   bool
+	// stuck is since when the member says that it has no answer; brought is how many portions others had brought by then.
+	stuck   time.Time
+	brought int
 }
 
 // divide begins to have the rest of a checkpoint brought, of which the member that has looked has some; false when what it says
@@ -35,16 +47,12 @@ func (m *Machine) divide(mem *member) bool {
 	return true
 }
 
-// deal has each part brought that nobody brings, or has: by the member whose rank is likely to be that of the shard.
-func (m *Machine) deal(p *plan) {
+// deal has each part brought that nobody brings, or has: by the member whose rank is likely to be that of the shard, of those that have
+// nothing to do. What a member is bringing it would have to begin anew.
+func (m *Machine) deal(now time.Time, p *plan) {
 	r := m.restoring
-	var able []string
-	for _, uid := range assignRanks(nil, p.members) {
-		if m.members[uid].usable() && r.failed[uid] == "" {
-			able = append(able, uid)
-		}
-	}
 	missing := slices.Clone(r.parts)
+	m.giveWay(now, p)
 	for uid, of := range r.portions {
 		if mem := m.members[uid]; mem == nil || !mem.usable() || r.failed[uid] != "" {
 			delete(r.portions, uid)
@@ -52,17 +60,26 @@ func (m *Machine) deal(p *plan) {
 		}
 		missing = slices.DeleteFunc(missing, func(part Snapshot) bool { return slices.Contains(of.parts, part) })
 	}
-	if len(missing) > 0 && len(able) == 0 {
+	if len(missing) == 0 {
+		m.hearBrought()
+		return
+	}
+	able := m.ableToBring(p)
+	if len(able) == 0 {
 		m.fail("no worker could bring the job's checkpoint back: " + r.failed[sortedKeys(r.failed)[0]])
 		return
 	}
+	free := slices.DeleteFunc(slices.Clone(able), func(uid string) bool { return !r.free(uid) })
+	most := 2 + len(r.parts)/len(able) // the others are about to have nothing to do, too
 	more := map[string][]Snapshot{}
 	for _, part := range missing {
 		at := 0
 		if key, _ := share.Parse(part.Part); key.Shard {
-			at = key.Index * len(able) / key.Of
+			at = key.Index * len(free) / key.Of
 		}
-		more[able[at]] = append(more[able[at]], part)
+		if len(free) > 0 && len(more[free[at]]) < most {
+			more[free[at]] = append(more[free[at]], part)
+		}
 	}
 	for _, uid := range sortedKeys(more) {
 		if r.portions[uid] == nil {
@@ -70,8 +87,58 @@ func (m *Machine) deal(p *plan) {
 		}
 		of := r.portions[uid]
 		m.restores++
-		of.number, of.parts, of.done = m.term*numbersPerTerm+m.restores, append(of.parts, more[uid]...), false
+		of.number, of.parts, of.done, of.stuck = m.term*numbersPerTerm+m.restores, append(of.parts, more[uid]...), false, time.Time{}
 		m.out.Tell = append(m.out.Tell, uid)
+	}
+}
+
+// free says whether a member brings nothing at the moment.
+func (r *restoring) free(uid string) bool { return r.portions[uid] == nil || r.portions[uid].done }
+
+// ableToBring are the members that can bring something, by the ranks that they are likely to have. Who has no answer from the storage is
+// one of them where nobody else is.
+func (m *Machine) ableToBring(p *plan) (able []string) {
+	r := m.restoring
+	for _, uid := range assignRanks(nil, p.members) {
+		if m.members[uid].usable() && r.failed[uid] == "" && !r.stuck[uid] {
+			able = append(able, uid)
+		}
+	}
+	if len(able) == 0 && len(r.stuck) > 0 {
+		clear(r.stuck)
+		return m.ableToBring(p)
+	}
+	return able
+}
+
+// giveWay takes their portions from those who have had no answer from the storage for a while, where somebody is there who brings nothing.
+func (m *Machine) giveWay(now time.Time, p *plan) {
+	r := m.restoring
+	for uid := range r.stuck {
+		if mem := m.members[uid]; mem == nil || mem.report.UploadError == "" {
+			delete(r.stuck, uid)
+		}
+	}
+	for _, uid := range sortedKeys(r.portions) {
+		mem, of := m.members[uid], r.portions[uid]
+		switch {
+		case of.done || mem == nil:
+			continue
+		case mem.report.UploadError == "":
+			of.stuck = time.Time{}
+			continue
+		case of.stuck.IsZero():
+			of.stuck, of.brought = now, r.brought
+			continue
+		case now.Before(of.stuck.Add(stuckTime)), r.brought == of.brought && r.vain == mostVain,
+			!slices.ContainsFunc(m.ableToBring(p), r.free):
+			continue
+		case r.brought == of.brought:
+			r.vain++
+		}
+		delete(r.portions, uid)
+		r.stuck[uid] = true
+		m.note(notedDoubted, "%s has had no answer from the storage for %s, others bring its shards: %s", mem.want.Name, stuckTime, brief(mem.report.UploadError))
 	}
 }
 
@@ -86,12 +153,15 @@ func (m *Machine) hearPortion(mem *member) {
 	switch {
 	case said.Error != "":
 		r.failed[uid] = said.Error
+	case !said.Found && said.Path == "" && said.Refused == "":
+		r.failed[uid] = "its agent has not found checkpoint " + r.place + ", and may be of a version that brings no shards"
 	case !said.Found:
 		m.refuse(mem)
 	case slices.ContainsFunc(of.parts, lacks):
 		r.failed[uid] = "checkpoint " + r.place + " came without some of its parts"
 	default:
-		of.done = true
+		of.done, r.vain = true, 0
+		r.brought++
 		m.hearBrought()
 	}
 }
@@ -140,7 +210,7 @@ func (m *Machine) keptBrought() bool {
 	return len(r.portions) > 0 || m.members[r.who] != nil && m.members[r.who].usable()
 }
 
-// bringing are those who bring something, or look.
+// bringing are those who bring something, or look, and those who could not.
 func (r *restoring) bringing() (uids []string) {
 	if r.place == "" {
 		return []string{r.who}
@@ -150,7 +220,7 @@ func (r *restoring) bringing() (uids []string) {
 			uids = append(uids, uid)
 		}
 	}
-	return uids
+	return append(uids, sortedKeys(r.stuck)...)
 }
 
 func (m *Machine) restoreFor(uid string) *restore {

@@ -13,6 +13,10 @@ import (
 // bringPortion brings the parts of an order, and nothing else.
 func (w *worker) bringPortion(r *restore) {
 	w.restored, w.restoredParts, w.restoredOf = Restored{Number: r.Number, Error: w.shelf.failing[w.uid]}, nil, nil
+	if w.shelf.old[w.uid] {
+		return
+	}
+	w.restored.Path = r.Path
 	for _, c := range w.shelf.kept {
 		switch {
 		case c.path != r.Path || w.restored.Error != "":
@@ -151,6 +155,109 @@ func TestAShardThatNobodyCanBring(t *testing.T) {
 	f.turns(l, 40)
 	if why := l.machine.fatal; !strings.Contains(why, "no worker could bring the job's checkpoint back: no room") || l.machine.world != nil {
 		t.Errorf("it ends with %q", why)
+	}
+}
+
+// Who cannot reach the storage, and tries for ever, gives way to those who can, and is in the world all the same.
+func TestWhoCannotReachTheStorageGivesWay(t *testing.T) {
+	for name, cut := range map[string][]string{"one": {"p01"}, "most": {"p01", "p02"}} {
+		t.Run(name, func(t *testing.T) {
+			f, l := shelvedFleet(t, shelved(7, 3))
+			f.shelf.cut = map[string]string{}
+			for _, uid := range cut {
+				f.shelf.cut[uid] = "no route to host"
+			}
+			f.turns(l, 20)
+			if seen := l.machine.Observe(f.now); !strings.Contains(seen.Storage, "p01 looks for the job's checkpoint, and tries again: no route to host") {
+				t.Errorf("it says %q", seen.Storage)
+			}
+			f.turns(l, 400)
+			if w := l.machine.world; w == nil || w.record.FromStep != 7 || len(w.ranks.uids) != 3 || l.machine.furthest() <= 7 {
+				t.Fatalf("the world is %+v: %s; %s", w, l.machine.State(), l.machine.fatal)
+			}
+		})
+	}
+}
+
+// A storage that answers nobody for a while is waited for: those who have brought theirs are not given what all others were to bring.
+func TestAnOutageWhileShardsAreBrought(t *testing.T) {
+	f, l := shelvedFleet(t, shelved(7, 24))
+	f.minimum, f.target = 12, 12
+	for range 9 {
+		f.makePod()
+	}
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.shelf.cut = map[string]string{}
+	for _, uid := range f.uids()[1:] {
+		f.shelf.cut[uid] = "no route to host"
+	}
+	f.until(l, "one has brought its own", func() bool {
+		r := l.machine.restoring
+		return r != nil && r.place != "" && r.portions["p00"].done && len(r.portions) > 1
+	})
+	f.shelf.cut["p00"] = "no route to host"
+	f.turns(l, 600)
+	if l.machine.world != nil || l.machine.fatal != "" {
+		t.Fatalf("the world is %+v; %s", l.machine.world, l.machine.fatal)
+	}
+	for uid, of := range l.machine.restoring.portions {
+		if len(of.parts) > 3+2*mostVain {
+			t.Errorf("%s is to bring %d parts of 25", uid, len(of.parts))
+		}
+	}
+	f.shelf.cut = nil
+	f.turns(l, 400)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || l.machine.furthest() <= 7 {
+		t.Fatalf("the world is %+v: %s; %s", w, l.machine.State(), l.machine.fatal)
+	}
+}
+
+// What is under way is not begun anew since another one is lost: the shards of that one wait for somebody who has nothing to do.
+func TestAPortionUnderWayIsLeftAlone(t *testing.T) {
+	f, l := shelvedFleet(t, shelved(7, 3))
+	f.shelf.cut = map[string]string{"p01": "slow", "p02": "slow"}
+	f.until(l, "they bring", func() bool { return l.machine.restoring != nil && len(l.machine.restoring.portions) > 2 })
+	under := l.machine.restoring.portions["p02"].number
+	f.minimum = 2
+	f.pods["p01"].want.Lost, f.pods["p01"].want.Ended = "its node is gone", true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.drop(f.pods["p01"], l)
+	f.turns(l, 20)
+	if of := l.machine.restoring.portions["p02"]; of == nil || of.number != under || of.done {
+		t.Errorf("the portion of p02 had the number %d, and is %+v", under, of)
+	}
+	f.shelf.cut = nil
+	f.turns(l, 40)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || l.machine.furthest() <= 7 {
+		t.Fatalf("the world is %+v: %s; %s", w, l.machine.State(), l.machine.fatal)
+	}
+}
+
+// An agent of an older version finds nothing where it is asked for shards: that says nothing of the checkpoint.
+func TestAnOlderAgentBringsNoShards(t *testing.T) {
+	f, l := shelvedFleet(t, shelved(5, 3), shelved(7, 3))
+	f.shelf.old = map[string]bool{"p01": true}
+	f.turns(l, 40)
+	if w := l.machine.world; w == nil || w.record.FromStep != 7 || l.machine.furthest() <= 7 {
+		t.Fatalf("the world is %+v: %s; %s", w, l.machine.State(), l.machine.fatal)
+	}
+}
+
+// That a checkpoint was not there when an earlier leader asked for shards of it does not mean that the job has none of its own.
+func TestAShardThatWasNotThereIsNotNothing(t *testing.T) {
+	f, l := shelvedFleet(t, shelved(7, 3))
+	f.storage.Own = true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.until(l, "somebody looks", func() bool { return l.machine.restoring != nil })
+	r, mem := &restoring{paths: []string{"", "other"}, failed: map[string]string{}}, l.machine.members["p02"]
+	l.machine.restoring = r
+	mem.report.Restored = Restored{Number: 1, Durable: Durable{Path: "job/1-5"}}
+	if l.machine.hearRestored(mem); len(r.paths) != 2 {
+		t.Errorf("it looks only in %q", r.paths)
+	}
+	mem.report.Restored = Restored{Number: 1}
+	if l.machine.hearRestored(mem); len(r.paths) != 1 {
+		t.Errorf("it looks in %q", r.paths)
 	}
 }
 

@@ -50,7 +50,7 @@ func (m *Machine) tryClose(now time.Time) {
 		return
 	}
 	p := &plan{members: choose(nil, nil, here, size), reason: ReasonStart}
-	if m.bringBack(p) {
+	if m.bringBack(now, p) {
 		m.writeRound(now, p)
 	}
 }

@@ -31,6 +31,10 @@ type restoring struct {
 	place      string
 	portions   map[string]*portion
 	refusedNow string
+	// stuck are those who had no answer from the storage, and gave way. brought counts the portions that were brought, vain those that
+	// were given to others since the last one was.
+	stuck         map[string]bool
+	brought, vain int
 	// without are the paths of those that members have found unusable once they brought their parts, refused is why.
 	without, refused []string
 	// known is what was durable when it began.
@@ -49,7 +53,7 @@ type failedUpload struct {
 const numbersPerTerm = 1 << 20
 
 // bringBack gives the first world of an attempt the state that it begins with; false while that is not known yet.
-func (m *Machine) bringBack(p *plan) bool {
+func (m *Machine) bringBack(now time.Time, p *plan) bool {
 	s := m.gang.Storage
 	if s == nil || m.gang.Strategy == Restart || !s.Own && (s.From == "" || s.Known > 0) {
 		return true // there is nowhere to look
@@ -59,7 +63,7 @@ func (m *Machine) bringBack(p *plan) bool {
 		m.restoring = nil // the attempt has come further since
 	}
 	if m.restoring == nil {
-		m.restoring = &restoring{failed: map[string]string{}, known: m.durable}
+		m.restoring = &restoring{failed: map[string]string{}, stuck: map[string]bool{}, known: m.durable}
 		if s.Own {
 			m.restoring.paths = append(m.restoring.paths, "")
 		}
@@ -76,7 +80,7 @@ func (m *Machine) bringBack(p *plan) bool {
 		return true
 	}
 	r.over = false
-	m.askForRestore(p)
+	m.askForRestore(now, p)
 	return false
 }
 
@@ -98,7 +102,8 @@ func (m *Machine) countsToo(mem *member) bool {
 	}
 	switch {
 	case !said.Found:
-		return r.who == "" && len(r.paths) > 1 && said.Refused == "" // nothing of its own, as nobody goes on without another's
+		// Where shards of one were asked for, that one is not there any more.
+		return r.who == "" && len(r.paths) > 1 && said.Refused == "" && said.Path == "" // nothing of its own, as nobody goes on without another's
 	case said.Snapshot.Round > 0:
 		return r.paths[0] == "" && said.Snapshot.Step >= s.Known
 	}
@@ -106,10 +111,10 @@ func (m *Machine) countsToo(mem *member) bool {
 }
 
 // askForRestore has a member look for a checkpoint, unless one does.
-func (m *Machine) askForRestore(p *plan) {
+func (m *Machine) askForRestore(now time.Time, p *plan) {
 	r := m.restoring
 	if r.place != "" {
-		m.deal(p)
+		m.deal(now, p)
 		return
 	}
 	if mem := m.members[r.who]; mem != nil && mem.usable() && r.failed[r.who] == "" {

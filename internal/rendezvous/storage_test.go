@@ -19,8 +19,10 @@ type shelf struct {
 	// silent is why it answers nobody who restores yet; empty when it does. away is true while it takes nothing.
 	silent string
 	away   bool
-	// failing says of pods why their uploaders fail.
-	failing map[string]string
+	// failing says of pods why their uploaders fail, cut why they have no answer yet when they are to bring shards, old whose agents
+	// do not know of that.
+	failing, cut map[string]string
+	old          map[string]bool
 	// asked counts the restores.
 	asked int
 	// parts were put, by anybody, of these states.
@@ -58,7 +60,11 @@ func (w *worker) store(d *Directive) {
 	if r == nil || r.Number == w.restored.Number {
 		return
 	}
-	if w.uploadError = w.shelf.silent; w.uploadError != "" {
+	w.uploadError = w.shelf.silent
+	if r.Parts != nil && w.uploadError == "" {
+		w.uploadError = w.shelf.cut[w.uid]
+	}
+	if w.uploadError != "" {
 		return
 	}
 	w.shelf.asked++
@@ -525,7 +531,7 @@ func TestABeginningAnewFindsWhatIsDurableByThen(t *testing.T) {
 	f.turns(l, 12)
 	m := l.machine
 	p := &plan{members: m.gang.Members}
-	if m.bringBack(p); p.fromStep != 7 {
+	if m.bringBack(f.now, p); p.fromStep != 7 {
 		t.Fatalf("at first it begins after step %d", p.fromStep)
 	}
 	f.nextIntervals(l, 2)
@@ -533,7 +539,7 @@ func TestABeginningAnewFindsWhatIsDurableByThen(t *testing.T) {
 		t.Fatalf("what is durable: %+v", m.durable)
 	}
 	m.world = nil
-	if again := (&plan{members: m.gang.Members}); m.bringBack(again) {
+	if again := (&plan{members: m.gang.Members}); m.bringBack(f.now, again) {
 		t.Errorf("it begins after step %d again, and step %d is durable", again.fromStep, m.durable.Snapshot.Step)
 	}
 }
@@ -545,7 +551,7 @@ func TestWhatIsNotFoundIsNotLookedForTwice(t *testing.T) {
 	m.durable = Durable{Snapshot{Round: 1, Step: 5, Bytes: 1}, "team/gone"}
 	f.turns(l, 12)
 	m.world = nil
-	if !m.bringBack(&plan{members: m.gang.Members}) || f.shelf.asked != 1 {
+	if !m.bringBack(f.now, &plan{members: m.gang.Members}) || f.shelf.asked != 1 {
 		t.Errorf("it is looked for again, after %d times", f.shelf.asked)
 	}
 }

@@ -54,7 +54,8 @@ func (r *Restore) same(other *Restore) bool {
 type Restored struct {
 	Number uint64
 	// Snapshot is what the worker holds now; nil when there is no checkpoint, or Why says what went wrong for good. Parts are
-	// what the worker holds of it; it has neither size nor hash then. Of is all that it is made of, where that is more.
+	// what the worker holds of it; it has neither size nor hash then. Of is all that it is made of, where that is more. Without a
+	// Snapshot the Path is that of the checkpoint whose Parts were asked for, if any were.
 	Snapshot  *checkpoint.Snapshot
 	Parts, Of []checkpoint.Snapshot
 	Path      string

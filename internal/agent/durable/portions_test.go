@@ -100,7 +100,11 @@ func TestAPortionThatIsDamaged(t *testing.T) {
 	if refused.Snapshot != nil || len(refused.Refused) != 1 || !strings.Contains(refused.Refused[0], "it has no part") {
 		t.Errorf("what it has not brings %+v", refused)
 	}
-	if gone := w.restored(t, Restore{Number: 3, Path: "team/llama/uid/attempt-1/1-9", Parts: parts[1]}); gone.Snapshot != nil || gone.Why != "" {
+	if refused.Path != looked.Path {
+		t.Errorf("what was refused is %q, not %q", refused.Path, looked.Path)
+	}
+	const nowhere = "team/llama/uid/attempt-1/1-9"
+	if gone := w.restored(t, Restore{Number: 3, Path: nowhere, Parts: parts[1]}); gone.Snapshot != nil || gone.Why != "" || gone.Path != nowhere {
 		t.Errorf("a checkpoint that is not there brings %+v", gone)
 	}
 	for _, path := range []string{"team/llama/other/attempt-1/1-2", "team", "", "team/llama/uid/../other", "team/other/uid/../../llama/uid"} {

@@ -175,6 +175,9 @@ func (k *Keeper) takeOver(ctx context.Context, order *Restore, here []checkpoint
 		}
 	}()
 	if answer.Snapshot == nil {
+		if len(order.Parts) > 0 {
+			result.Path = order.Path // nothing is said of others
+		}
 		return result, nil
 	}
 	id := answer.Snapshot.Snapshot().ID

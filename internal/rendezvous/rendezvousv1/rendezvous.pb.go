@@ -824,7 +824,7 @@ type Restored struct {
 	Number uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// The snapshot that this worker holds now, of a checkpoint; unset when there is none, or error says why not.
 	Snapshot *Snapshot `protobuf:"bytes,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	// Where the checkpoint is, below the URL of the storage.
+	// Where the checkpoint is, below the URL of the storage. Without a snapshot: of which parts were asked for, if any were.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Newer checkpoints that could not be used, in words: at most 8.
 	Refused []string `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty"`

@@ -318,7 +318,9 @@ func readStorage(r *rendezvousv1.Report, read *rendezvous.Report) *rendezvous.Re
 	}
 	if read.Restored.Found {
 		read.Restored.Durable, refused = readDurable(restored.GetSnapshot(), restored.GetPath())
+		return refused
 	}
+	read.Restored.Path, refused = readPath(restored.GetPath())
 	return refused
 }
 
@@ -329,12 +331,18 @@ func readDurable(s *rendezvousv1.Snapshot, path string) (rendezvous.Durable, *re
 		return rendezvous.Durable{}, malformed("a checkpoint of round %d, step %d, %d bytes is out of range", s.GetRound(), s.GetStep(), s.GetBytes())
 	case len(s.GetHash()) != len(read.Snapshot.Hash):
 		return rendezvous.Durable{}, malformed("the hash of a checkpoint has %d bytes, it must have %d", len(s.GetHash()), len(read.Snapshot.Hash))
-	case len(path) > maxPathBytes:
-		return rendezvous.Durable{}, malformed("the path of a checkpoint has %d bytes, it may have %d", len(path), maxPathBytes)
 	}
 	copy(read.Snapshot.Hash[:], s.GetHash())
-	read.Path = plain.Text(path)
-	return read, nil
+	var refused *rendezvous.Refusal
+	read.Path, refused = readPath(path)
+	return read, refused
+}
+
+func readPath(path string) (string, *rendezvous.Refusal) {
+	if len(path) > maxPathBytes {
+		return "", malformed("the path of a checkpoint has %d bytes, it may have %d", len(path), maxPathBytes)
+	}
+	return plain.Text(path), nil
 }
 
 func readProcess(p *rendezvousv1.Process) (rendezvous.Process, string) {
