@@ -16,14 +16,26 @@ import (
 // not widened again and again.
 const ahead, aheadAtRest = 0.10, 0.05
 
+// sameSpeed is by what part two sizes may differ that count as equally fast.
+const sameSpeed = 0.01
+
 // urge has jobs with a deadline take at least what they need to meet it, the earliest deadline first, as far as there are
 // surplus devices; of those that would be late with all of them none takes any. It does not wait until it was measured with what it
-// has: where room comes piece by piece, what is left to spare would be gone by then.
+// has: where room comes piece by piece, what is left to spare would be gone by then. What a job has that ends in a moment, or that gives
+// nothing only while it regroups, is not there to be taken yet, but makes nobody late for good.
 func (p *planner) urge(bids []*bid, pool int64) {
 	var due []*bid
+	soon := int64(0)
 	for _, b := range bids {
 		in := &p.c.Jobs[b.id]
-		pool -= b.offers[b.floor].devices - int64(in.Min)*p.devices(b.id)
+		has, least := b.offers[b.floor].devices, int64(in.Min)*p.devices(b.id)
+		pool -= has - least
+		switch {
+		case in.Finishing:
+			soon += has
+		case in.Regrouping:
+			soon += has - least
+		}
 		if in.Deadline.After(p.c.Now) && in.Pace.Left > 0 {
 			due = append(due, b)
 		}
@@ -35,14 +47,16 @@ func (p *planner) urge(bids []*bid, pool int64) {
 			j.needed, out.Needs = true, p.needs(b)
 		}
 		out.Late = out.Needs == 0
-		could := p.could(b, pool)
-		if p.jobs[b.id].could = 0; (out.Late || out.Needs > could) && p.hopeless(b, could) {
-			p.jobs[b.id].could = could
+		could := p.could(b, pool+soon)
+		if out.Could = 0; (out.Late || out.Needs > could) && p.hopeless(b, could) {
+			out.Could = could
 			continue
 		}
-		at := len(b.offers) - 1
-		for out.Needs > 0 && at > 0 && b.offers[at-1].size >= out.Needs {
-			at--
+		at := b.quickest(could)
+		if out.Needs > 0 && out.Needs <= could {
+			for at = len(b.offers) - 1; at > 0 && b.offers[at-1].size >= out.Needs; {
+				at--
+			}
 		}
 		if b.sale == actual {
 			at = min(at, b.urgent)
@@ -55,6 +69,21 @@ func (p *planner) urge(bids []*bid, pool int64) {
 			b.most = max(b.most, b.floor)
 		}
 	}
+}
+
+// quickest is the least offer of so many workers at most that is about as fast as the fastest one: who will be a little late with any
+// size takes nothing that is of no use to it.
+func (b *bid) quickest(could int32) (at int) {
+	best := 0
+	for i := range b.offers {
+		if b.offers[i].size <= could && b.offers[i].seconds < b.offers[best].seconds {
+			best = i
+		}
+	}
+	for b.offers[at].seconds > b.offers[best].seconds*(1+sameSpeed) {
+		at++
+	}
+	return at
 }
 
 // needs is the least size with which a job meets its deadline, by what was measured, of all that it may have; 0 where there is none.
@@ -178,9 +207,9 @@ func (p *planner) spareTime(d demand) (time.Duration, bool) {
 func (p *planner) lateness(id JobID) string {
 	out, size := &p.out[id], p.size(id)-p.jobs[id].virtual
 	switch {
-	case out.Needs > size && p.jobs[id].could > 0:
+	case out.Needs > size && out.Could > 0:
 		return fmt.Sprintf("with %s it will miss its deadline: it needs %d and could have %d at most, so it takes none for that",
-			count(int(size), "worker"), out.Needs, p.jobs[id].could)
+			count(int(size), "worker"), out.Needs, out.Could)
 	case out.Needs > size:
 		return fmt.Sprintf("with %s it will miss its deadline: it needs %d", count(int(size), "worker"), out.Needs)
 	case out.Late:

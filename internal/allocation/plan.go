@@ -91,6 +91,9 @@ type Decision struct {
 	// an empty cluster has room.
 	Needs int32
 	Late  bool
+	// Could is how many workers a job can have at most where these are too few to meet its deadline: it takes none for that then. It
+	// is 0 otherwise.
+	Could int32
 	// Why says why it is so, and why it is not more.
 	Why Why
 	// Queue is the place of a queued job among those that wait, from 1; 0 for a job that does not wait.
