@@ -23,13 +23,13 @@ const sameSpeed = 0.01
 // surplus devices; of those that would be late with all of them none takes any. It does not wait until it was measured with what it
 // has: where room comes piece by piece, what is left to spare would be gone by then. What a job has that ends in a moment, or that gives
 // nothing only while it regroups, is not there to be taken yet, but makes nobody late for good.
-func (p *planner) urge(bids []*bid, pool int64) {
+func (p *planner) urge(bids []*bid, left pool) {
 	var due []*bid
 	soon := int64(0)
 	for _, b := range bids {
 		in := &p.c.Jobs[b.id]
 		has, least := b.offers[b.floor].devices, int64(in.Min)*p.devices(b.id)
-		pool -= has - least
+		left.take(b, has-least)
 		switch {
 		case in.Finishing:
 			soon += has
@@ -47,7 +47,7 @@ func (p *planner) urge(bids []*bid, pool int64) {
 			j.needed, out.Needs = true, p.needs(b)
 		}
 		out.Late = out.Needs == 0
-		could := p.could(b, pool+soon)
+		could := p.could(b, left.open(b.patient)+soon)
 		if out.Could = 0; (out.Late || out.Needs > could) && p.hopeless(b, could) {
 			out.Could = could
 			continue
@@ -61,9 +61,9 @@ func (p *planner) urge(bids []*bid, pool int64) {
 		if b.sale == actual {
 			at = min(at, b.urgent)
 		}
-		for b.floor < at && b.offers[b.floor+1].devices-b.offers[b.floor].devices <= pool {
+		for b.floor < at && b.offers[b.floor+1].devices-b.offers[b.floor].devices <= left.open(b.patient) {
 			b.floor++
-			pool -= b.offers[b.floor].devices - b.offers[b.floor-1].devices
+			left.take(b, b.offers[b.floor].devices-b.offers[b.floor-1].devices)
 		}
 		if b.sale == actual {
 			b.most = max(b.most, b.floor)
