@@ -181,26 +181,40 @@ func (p *planner) hopeless(b *bid, could int32) bool {
 	return takes/in.Pace.keeps() > in.Deadline.Sub(p.c.Now).Seconds()*(1+aheadAtRest)
 }
 
-// spareTime is for how long a gang with a deadline may wait and be in time, if it has then all that an empty cluster has room for; false
-// where it has no deadline that could be met. It writes down what it needs.
-func (p *planner) spareTime(d demand) (time.Duration, bool) {
+// spareTime is for how long a gang with a deadline may wait and be in time, if it has then all that an empty cluster has room for, and
+// by how much that may be off; false where it has no deadline that could be met, or would be late by more than paces are off. It writes
+// down what it needs.
+func (p *planner) spareTime(d demand) (spare, off time.Duration, ok bool) {
 	in, out := &p.c.Jobs[d.job], &p.out[d.job]
-	if !in.Deadline.After(p.c.Now) || in.Pace.Left <= 0 {
-		return 0, false
+	most := in.most(int32(min(p.classes.empty(d.class), int64(in.Max))))
+	if !in.Deadline.After(p.c.Now) || in.Pace.Left <= 0 || most == 0 {
+		return 0, 0, false // who does not fit at all has other sorrows
 	}
 	b := &bid{id: d.job, left: in.Pace.left(), perNode: p.classes.perNode(d.class)}
-	most := in.most(int32(min(p.classes.empty(d.class), int64(in.Max))))
-	if out.Needs = p.needs(b); out.Needs == 0 || out.Needs > most {
-		out.Late = most > 0 // who does not fit at all has other sorrows
-		return 0, false
+	out.Needs = p.needs(b)
+	left := in.Deadline.Sub(p.c.Now)
+	takes := b.fastest(in, most)/in.Pace.keeps() + in.PauseExpected().Seconds()
+	if takes > left.Seconds()*(1+aheadAtRest) {
+		out.Late = true
+		return 0, 0, false
 	}
-	takes := b.seconds(in, out.Needs)
-	for _, n := range [...]int32{in.most(b.perNode), most} {
-		if n > out.Needs {
-			takes = min(takes, b.seconds(in, n))
+	// Both are less than what is left, and a twentieth.
+	return left - time.Duration(takes*float64(time.Second)), time.Duration(takes * ahead * float64(time.Second)), true
+}
+
+// fastest is how many seconds are left with the best of so many workers at most, on one node or on several.
+func (b *bid) fastest(in *Job, most int32) float64 {
+	best := math.Inf(1)
+	for _, last := range [...]int32{min(b.perNode, most), most} {
+		turn := in.Pace.Speed.Turn(int((last + b.perNode - 1) / b.perNode))
+		n := int32(min(int64(turn)+1, int64(last)))
+		for _, n := range [...]int32{in.most(n), in.next(n - 1), in.most(last)} {
+			if n > 0 && n <= most {
+				best = min(best, b.seconds(in, n))
+			}
 		}
 	}
-	return in.Deadline.Sub(p.c.Now) - in.PauseExpected() - time.Duration(takes/in.Pace.keeps()*float64(time.Second)), true
+	return best
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.
