@@ -16,14 +16,26 @@ import (
 // not widened again and again.
 const ahead, aheadAtRest = 0.10, 0.05
 
+// sameSpeed is by what part two sizes may differ that count as equally fast.
+const sameSpeed = 0.01
+
 // urge has jobs with a deadline take at least what they need to meet it, the earliest deadline first, as far as there are
 // surplus devices; of those that would be late with all of them none takes any. It does not wait until it was measured with what it
-// has: where room comes piece by piece, what is left to spare would be gone by then.
-func (p *planner) urge(bids []*bid, pool int64) {
+// has: where room comes piece by piece, what is left to spare would be gone by then. What a job has that ends in a moment, or that gives
+// nothing only while it regroups, is not there to be taken yet, but makes nobody late for good.
+func (p *planner) urge(bids []*bid, left pool) {
 	var due []*bid
+	soon := int64(0)
 	for _, b := range bids {
 		in := &p.c.Jobs[b.id]
-		pool -= b.offers[b.floor].devices - int64(in.Min)*p.devices(b.id)
+		has, least := b.offers[b.floor].devices, int64(in.Min)*p.devices(b.id)
+		left.take(b, has-least)
+		switch {
+		case in.Finishing:
+			soon += has
+		case in.Regrouping:
+			soon += has - least
+		}
 		if in.Deadline.After(p.c.Now) && in.Pace.Left > 0 {
 			due = append(due, b)
 		}
@@ -35,26 +47,43 @@ func (p *planner) urge(bids []*bid, pool int64) {
 			j.needed, out.Needs = true, p.needs(b)
 		}
 		out.Late = out.Needs == 0
-		could := p.could(b, pool)
-		if p.jobs[b.id].could = 0; (out.Late || out.Needs > could) && p.hopeless(b, could) {
-			p.jobs[b.id].could = could
+		could := p.could(b, left.open(b.patient)+soon)
+		if out.Could = 0; (out.Late || out.Needs > could) && p.hopeless(b, could) {
+			out.Could = could
 			continue
 		}
-		at := len(b.offers) - 1
-		for out.Needs > 0 && at > 0 && b.offers[at-1].size >= out.Needs {
-			at--
+		at := b.quickest(could)
+		if out.Needs > 0 && out.Needs <= could {
+			for at = len(b.offers) - 1; at > 0 && b.offers[at-1].size >= out.Needs; {
+				at--
+			}
 		}
 		if b.sale == actual {
 			at = min(at, b.urgent)
 		}
-		for b.floor < at && b.offers[b.floor+1].devices-b.offers[b.floor].devices <= pool {
+		for b.floor < at && b.offers[b.floor+1].devices-b.offers[b.floor].devices <= left.open(b.patient) {
 			b.floor++
-			pool -= b.offers[b.floor].devices - b.offers[b.floor-1].devices
+			left.take(b, b.offers[b.floor].devices-b.offers[b.floor-1].devices)
 		}
 		if b.sale == actual {
 			b.most = max(b.most, b.floor)
 		}
 	}
+}
+
+// quickest is the least offer of so many workers at most that is about as fast as the fastest one: who will be a little late with any
+// size takes nothing that is of no use to it.
+func (b *bid) quickest(could int32) (at int) {
+	best := 0
+	for i := range b.offers {
+		if b.offers[i].size <= could && b.offers[i].seconds < b.offers[best].seconds {
+			best = i
+		}
+	}
+	for b.offers[at].seconds > b.offers[best].seconds*(1+sameSpeed) {
+		at++
+	}
+	return at
 }
 
 // needs is the least size with which a job meets its deadline, by what was measured, of all that it may have; 0 where there is none.
@@ -152,35 +181,49 @@ func (p *planner) hopeless(b *bid, could int32) bool {
 	return takes/in.Pace.keeps() > in.Deadline.Sub(p.c.Now).Seconds()*(1+aheadAtRest)
 }
 
-// spareTime is for how long a gang with a deadline may wait and be in time, if it has then all that an empty cluster has room for; false
-// where it has no deadline that could be met. It writes down what it needs.
-func (p *planner) spareTime(d demand) (time.Duration, bool) {
+// spareTime is for how long a gang with a deadline may wait and be in time, if it has then all that an empty cluster has room for, and
+// by how much that may be off; false where it has no deadline that could be met, or would be late by more than paces are off. It writes
+// down what it needs.
+func (p *planner) spareTime(d demand) (spare, off time.Duration, ok bool) {
 	in, out := &p.c.Jobs[d.job], &p.out[d.job]
-	if !in.Deadline.After(p.c.Now) || in.Pace.Left <= 0 {
-		return 0, false
+	most := in.most(int32(min(p.classes.empty(d.class), int64(in.Max))))
+	if !in.Deadline.After(p.c.Now) || in.Pace.Left <= 0 || most == 0 {
+		return 0, 0, false // who does not fit at all has other sorrows
 	}
 	b := &bid{id: d.job, left: in.Pace.left(), perNode: p.classes.perNode(d.class)}
-	most := in.most(int32(min(p.classes.empty(d.class), int64(in.Max))))
-	if out.Needs = p.needs(b); out.Needs == 0 || out.Needs > most {
-		out.Late = most > 0 // who does not fit at all has other sorrows
-		return 0, false
+	out.Needs = p.needs(b)
+	left := in.Deadline.Sub(p.c.Now)
+	takes := b.fastest(in, most)/in.Pace.keeps() + in.PauseExpected().Seconds()
+	if takes > left.Seconds()*(1+aheadAtRest) {
+		out.Late = true
+		return 0, 0, false
 	}
-	takes := b.seconds(in, out.Needs)
-	for _, n := range [...]int32{in.most(b.perNode), most} {
-		if n > out.Needs {
-			takes = min(takes, b.seconds(in, n))
+	// Both are less than what is left, and a twentieth.
+	return left - time.Duration(takes*float64(time.Second)), time.Duration(takes * ahead * float64(time.Second)), true
+}
+
+// fastest is how many seconds are left with the best of so many workers at most, on one node or on several.
+func (b *bid) fastest(in *Job, most int32) float64 {
+	best := math.Inf(1)
+	for _, last := range [...]int32{min(b.perNode, most), most} {
+		turn := in.Pace.Speed.Turn(int((last + b.perNode - 1) / b.perNode))
+		n := int32(min(int64(turn)+1, int64(last)))
+		for _, n := range [...]int32{in.most(n), in.next(n - 1), in.most(last)} {
+			if n > 0 && n <= most {
+				best = min(best, b.seconds(in, n))
+			}
 		}
 	}
-	return in.Deadline.Sub(p.c.Now) - in.PauseExpected() - time.Duration(takes/in.Pace.keeps()*float64(time.Second)), true
+	return best
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.
 func (p *planner) lateness(id JobID) string {
 	out, size := &p.out[id], p.size(id)-p.jobs[id].virtual
 	switch {
-	case out.Needs > size && p.jobs[id].could > 0:
+	case out.Needs > size && out.Could > 0:
 		return fmt.Sprintf("with %s it will miss its deadline: it needs %d and could have %d at most, so it takes none for that",
-			count(int(size), "worker"), out.Needs, p.jobs[id].could)
+			count(int(size), "worker"), out.Needs, out.Could)
 	case out.Needs > size:
 		return fmt.Sprintf("with %s it will miss its deadline: it needs %d", count(int(size), "worker"), out.Needs)
 	case out.Late:

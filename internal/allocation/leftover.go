@@ -61,7 +61,7 @@ func (s *stall) resell(p *planner, left *int64, more int64) bool {
 		return false
 	}
 	var bids []*bid
-	pool := more
+	free := more
 	p.offers = p.offers[:0]
 	for _, id := range s.jobs {
 		// Sizes are listed of those only that could have more: in a large cluster there are many others.
@@ -75,11 +75,11 @@ func (s *stall) resell(p *planner, left *int64, more int64) bool {
 		if b.most <= b.floor {
 			continue
 		}
-		pool += b.offers[b.floor].devices - int64(p.c.Jobs[id].Min)*p.devices(id)
+		free += b.offers[b.floor].devices - int64(p.c.Jobs[id].Min)*p.devices(id)
 		bids = append(bids, b)
 	}
 	slices.SortStableFunc(bids, (*bid).before)
-	rest, raised := p.sell(bids, pool, p.queued(s.namespace, p.c.Jobs[s.jobs[0]].Priority)), false
+	rest, raised := p.sell(bids, pool{all: free, untaken: free}, p.queued(s.namespace, p.c.Jobs[s.jobs[0]].Priority)).all, false
 	for _, b := range bids {
 		if b.taken > b.floor {
 			p.jobs[b.id].wish, p.out[b.id].Wish = b.offers[b.taken].size, b.offers[b.taken].size

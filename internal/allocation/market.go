@@ -198,8 +198,9 @@ func (m *market) givesHere(id JobID) (there int32) {
 // most is how many surplus devices the jobs of a namespace could have, of each of which that is known.
 func (s *stall) most(p *planner, of func(JobID) int64) float64 {
 	sum, has := 0.0, 0.0
-	for _, id := range s.jobs {
-		sum += float64(s.within(p, id, of(id)))
+	for i, most := range s.caps(p, of) {
+		id := s.jobs[i]
+		sum += most
 		has += float64(p.surplus(id))
 	}
 	return min(sum, has+s.quota(p))
@@ -211,6 +212,31 @@ func (s *stall) within(p *planner, id JobID, devices int64) int64 {
 		return devices
 	}
 	return min(devices, s.untaken)
+}
+
+// caps is how many surplus devices each of its jobs may have. Those that take nothing have together no more than nobody needs to be
+// taken from.
+func (s *stall) caps(p *planner, of func(JobID) int64) []float64 {
+	caps := make([]float64, len(s.jobs))
+	var patient []float64
+	sum := 0.0
+	for i, id := range s.jobs {
+		caps[i] = float64(s.within(p, id, of(id)))
+		if !p.c.Jobs[id].Preempts {
+			patient = append(patient, caps[i])
+			sum += caps[i]
+		}
+	}
+	if sum <= float64(s.untaken) {
+		return caps
+	}
+	shares := waterFill(float64(s.untaken), patient, slices.Repeat([]float64{1}, len(patient)))
+	for i, id := range s.jobs {
+		if !p.c.Jobs[id].Preempts {
+			caps[i], shares = shares[0], shares[1:]
+		}
+	}
+	return caps
 }
 
 // quota is how many devices more the quotas of the namespace admit, for those of its jobs for whom that is most.
@@ -263,21 +289,20 @@ func waterFill(total float64, caps, weights []float64) []float64 {
 // together. It says how many devices nobody wants. What the namespace would have if all might grow is what half of their
 // share is of.
 func (s *stall) open(p *planner, total, claim float64) float64 {
-	caps, wanted := make([]float64, len(s.jobs)), make([]float64, len(s.jobs))
-	for i, id := range s.jobs {
-		caps[i], wanted[i] = float64(s.within(p, id, p.room(id))), float64(s.within(p, id, p.wanted(id)))
-	}
+	caps, wanted := s.caps(p, p.room), s.caps(p, p.wanted)
 	equal := slices.Repeat([]float64{1}, len(s.jobs))
 	shares, claims := waterFill(total, caps, equal), waterFill(claim, wanted, equal)
 	bids := make([]*bid, 0, len(s.jobs))
 	p.offers = p.offers[:0]
-	pool := 0.0
+	all, untaken := 0.0, float64(s.untaken)
 	for i, id := range s.jobs {
 		if p.c.Jobs[id].Pace != nil {
 			b := p.bid(id, claims[i])
 			b.upTo(int64(p.c.Jobs[id].Min)*p.devices(id)+s.within(p, id, math.MaxInt32), p.size(id))
 			bids = append(bids, b)
-			pool += shares[i]
+			all += shares[i]
+		} else if !p.c.Jobs[id].Preempts {
+			untaken -= shares[i]
 		}
 	}
 	if len(bids) == 0 {
@@ -286,15 +311,16 @@ func (s *stall) open(p *planner, total, claim float64) float64 {
 	slices.SortStableFunc(bids, (*bid).before)
 	first := &p.c.Jobs[s.jobs[0]]
 	others := p.queued(s.namespace, first.Priority)
-	p.guard(bids, int64(pool+0.5), others)
+	shared := pool{all: int64(all + 0.5), untaken: int64(untaken + 0.5)}
+	p.guard(bids, shared, others)
 	for _, b := range bids {
 		b.floor = b.least
 	}
-	p.urge(bids, int64(pool+0.5))
-	left := p.sell(bids, int64(pool+0.5), others)
+	p.urge(bids, shared)
+	left := p.sell(bids, shared, others)
 	for i, id := range s.jobs {
-		if p.c.Jobs[id].Pace == nil && left <= 0 {
-			p.jobs[id].wish = p.c.Jobs[id].Min + int32(math.Ceil(shares[i]/float64(p.devices(id))-rounding))
+		if in := &p.c.Jobs[id]; in.Pace == nil && left.open(!in.Preempts) <= 0 {
+			p.jobs[id].wish = in.Min + int32(math.Ceil(shares[i]/float64(p.devices(id))-rounding))
 		}
 	}
 	for _, b := range bids {
@@ -303,7 +329,7 @@ func (s *stall) open(p *planner, total, claim float64) float64 {
 		b.short = b.short || min(b.offers[b.taken].size, p.size(b.id)) < b.half
 		p.out[b.id].ShortSince = p.shortSince(b)
 	}
-	return float64(max(left, 0))
+	return float64(max(left.all, 0))
 }
 
 // crowd are the jobs of one namespace and priority.

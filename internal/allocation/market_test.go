@@ -223,3 +223,23 @@ func TestLowerPrioritiesShareWhatIsLeft(t *testing.T) {
 		t.Errorf("the others wish for %d and %d, 6 devices are left", plan.of(scales).Wish, plan.of(other).Wish)
 	}
 }
+
+// Two that take nothing from lower priority share by value what nobody needs to be taken from, also beside a third one that does take.
+func TestThoseWhoTakeNothingShareByValueBesideOneThatTakes(t *testing.T) {
+	for _, taker := range []int32{0, 1, 4} { // its max, 0 without one
+		c := newCluster().withNodes(5, 4)
+		first := c.training("linear", 1, 12, []NodeID{0}, withPace(linear.pace(1e6, exactly)))
+		second := c.training("flat", 1, 12, []NodeID{0, 0, 0, 1, 1, 1, 1}, withPace(flat.pace(1e6, exactly)))
+		c.Jobs[first].Preempts, c.Jobs[second].Preempts = false, false
+		if taker > 0 {
+			c.training("taker", 1, taker, []NodeID{4}, withPace(linear.pace(1e6, exactly)))
+		}
+		c.training("low", 1, 9, []NodeID{2, 2, 2, 2, 3, 3, 3, 3}, func(j *Job) { j.Priority = -10 })
+		s := simulate(c)
+		s.tell(t)
+		got := s.run(40).counts()
+		if got[second] != 1 || got[first] < 8 {
+			t.Errorf("the third one may have %d: they have %v", taker, got)
+		}
+	}
+}

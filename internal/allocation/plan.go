@@ -87,10 +87,13 @@ type Decision struct {
 	Wish  int32
 	Price float64
 	// Needs is the least number of workers with which a job meets its deadline, by what was measured; 0 where it has none,
-	// or too little is known. Late is true where there is no such number; of a gang that waits, where there is none for which
-	// an empty cluster has room.
+	// or too little is known. Late is true where there is no such number; of a gang that waits, where it would be late by
+	// more than paces are off with all that an empty cluster has room for.
 	Needs int32
 	Late  bool
+	// Could is how many workers a job can have at most where these are too few to meet its deadline: it takes none for that then. It
+	// is 0 otherwise.
+	Could int32
 	// Why says why it is so, and why it is not more.
 	Why Why
 	// Queue is the place of a queued job among those that wait, from 1; 0 for a job that does not wait.

@@ -104,10 +104,8 @@ type job struct {
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known; owed how many half its
 	// share would be where it was short of that for too long, otherwise 0.
 	wish, owed int32
-	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs), could how many workers it can have at
-	// most where those are too few, otherwise 0.
+	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs).
 	needed      bool
-	could       int32
 	growthClass classID // known where hasClass is true (growthScope)
 	hasClass    bool
 	// beside numbers what it avoids, 0 until somebody asks.

@@ -65,6 +65,8 @@ type bid struct {
 	short bool
 	// kept is true once half of its share is kept for it.
 	kept bool
+	// patient is true where it takes nothing from jobs of lower priority.
+	patient bool
 	// left is how many steps are left, perNode how many workers a node holds.
 	left    float64
 	perNode int32
@@ -93,13 +95,13 @@ type offer struct {
 // guard finds out who would have less than half its share if changes were free, and keeps that much for those of whom
 // it has been so for as long as backfill. Who was short counts as short for as long as it would be if nothing were kept for it, with
 // the sizes that there are and with what is kept for others: else what is kept for it would be taken from it again at once.
-func (p *planner) guard(bids []*bid, pool int64, others int) {
+func (p *planner) guard(bids []*bid, shared pool, others int) {
 	was := false
 	for _, b := range bids {
 		b.sale, b.floor = anew, 0
 		was = was || !p.c.Jobs[b.id].ShortSince.IsZero()
 	}
-	p.tellShort(bids, pool, others)
+	p.tellShort(bids, shared, others)
 	for range mostRounds {
 		if p.keepHalves(bids, true); !was {
 			break
@@ -107,7 +109,7 @@ func (p *planner) guard(bids []*bid, pool int64, others int) {
 		for _, b := range bids {
 			b.sale, b.floor = unkept, b.least
 		}
-		if !p.tellShort(bids, pool, others) {
+		if !p.tellShort(bids, shared, others) {
 			break
 		}
 	}
@@ -122,9 +124,9 @@ const mostRounds = 8
 
 // tellShort marks those who would have less than half of their share after a sale, and says whether there are any more of them. By
 // what is as it is nobody becomes short that was not: that is told by what it is to have.
-func (p *planner) tellShort(bids []*bid, pool int64, others int) (more bool) {
-	p.urge(bids, pool)
-	p.sell(bids, pool, others)
+func (p *planner) tellShort(bids []*bid, shared pool, others int) (more bool) {
+	p.urge(bids, shared)
+	p.sell(bids, shared, others)
 	for _, b := range bids {
 		if !b.short && b.offers[b.taken].size < b.half && (b.sale == anew || !p.c.Jobs[b.id].ShortSince.IsZero()) {
 			b.short, more = true, true
@@ -190,7 +192,7 @@ const rounding = 1e-9
 func (p *planner) bid(id JobID, share float64) *bid {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	size, devices := p.size(id), p.devices(id)
-	b := &bid{id: id, size: size, half: in.most(in.Min + int32(share/2/float64(devices)+rounding))}
+	b := &bid{id: id, size: size, patient: !in.Preempts, half: in.most(in.Min + int32(share/2/float64(devices)+rounding))}
 	first, tuned := len(p.offers), p.c.Settings.pricing()
 	b.perNode, b.left = p.classes.perNode(p.growthScope(id)), in.Pace.left()
 	could, fixed := p.mayGrow(id), j.limit <= j.gone
@@ -268,13 +270,13 @@ func (p *planner) kept(id JobID) bool {
 
 // sell has jobs take devices, those first that have least to do, and says how many are left. Others wait behind all of
 // them.
-func (p *planner) sell(bids []*bid, pool int64, others int) int64 {
-	all := pool
+func (p *planner) sell(bids []*bid, left pool, others int) pool {
+	all := left.all
 	for _, b := range bids {
 		mins := int64(p.c.Jobs[b.id].Min) * p.devices(b.id)
 		all += mins
 		b.taken = b.floor
-		pool -= b.offers[b.taken].devices - mins
+		left.take(b, b.offers[b.taken].devices-mins)
 	}
 	for i, b := range bids {
 		b.price = p.c.Settings.pricing().Crowding * float64(len(bids)-1-i+others) / float64(max(all, 1))
@@ -282,11 +284,11 @@ func (p *planner) sell(bids []*bid, pool int64, others int) int64 {
 	for _, discount := range discounts {
 		for _, b := range bids {
 			has := b.offers[b.taken].devices
-			b.take(pool, discount*b.price)
-			pool -= b.offers[b.taken].devices - has
+			b.take(left.open(b.patient), discount*b.price)
+			left.take(b, b.offers[b.taken].devices-has)
 		}
 	}
-	return pool
+	return left
 }
 
 // take has a job take the size that is best at a price, of those for which there are devices enough, but no smaller one

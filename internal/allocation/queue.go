@@ -10,7 +10,7 @@ import (
 // Gangs of one namespace and priority that wait start by what is left of them, where sizes go by value: a job that ran
 // before has a measured pace, and those with least to do come first. One that never ran has said nothing, and stands before
 // all that are known to have more, as if it were short: only so it is found out what it is. Who would miss its deadline if it waited for
-// as long as Backfill stands before those, as long as it could be in time. Who has waited for longer than
+// as long as Backfill, and were a tenth slower than its pace says, stands before those, as long as it could be in time. Who has waited for longer than
 // Backfill stands by age, before all others: so nobody is passed for ever. Between namespaces age decides, as ever.
 
 // byWork puts the gangs that wait in that order. The demands are sorted by priority, kind and age.
@@ -72,9 +72,11 @@ func (p *planner) waiter(d demand) waiter {
 		least := int(max(in.Min, 1))
 		nodes := (least + int(p.classes.perNode(d.class)) - 1) / int(p.classes.perNode(d.class))
 		w.work = math.Floor(math.Log2(in.Pace.left() / in.Pace.Speed.Speed(least, nodes) * float64(int64(least)*p.devices(d.job))))
-		if w.spare, w.hurry = p.spareTime(d); w.hurry {
-			p.wake(p.c.Now.Add(w.spare - p.c.Settings.Backfill))
-			w.hurry = w.spare <= p.c.Settings.Backfill
+		spare, off, inTime := p.spareTime(d)
+		if w.spare = spare; inTime {
+			early := p.c.Settings.Backfill + off
+			p.wake(p.c.Now.Add(spare - early))
+			w.hurry = spare <= early
 		}
 	}
 	return w

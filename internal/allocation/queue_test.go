@@ -134,7 +134,7 @@ func TestAGangStandsByItsLastChanceToBeInTime(t *testing.T) {
 func TestLastChancesComeByThemselves(t *testing.T) {
 	c := crowded()
 	c.Jobs[1].Pace = linear.pace(1e4, exactly)
-	deadline(6070 * time.Second)(&c.Jobs[1])
+	deadline(6570 * time.Second)(&c.Jobs[1]) // it takes 5000 s, which may be off by a tenth, and backfill is 10 minutes
 	if next := NewPlan(c).Next; next.IsZero() || next.After(noon.Add(8*time.Minute)) {
 		t.Errorf("looks again at %v", next)
 	}
@@ -149,5 +149,28 @@ func TestLastChancesComeByThemselves(t *testing.T) {
 	deadline(8*time.Minute + 500*time.Second + 2*time.Minute)(&c.Jobs[4])
 	if got := inQueue(c); got[0] != "short" || got[1] != "long" {
 		t.Errorf("they stand in %v", got)
+	}
+}
+
+// However long it takes, a gang stands before others from backfill before its last chance on, at the latest, until that has passed. Before
+// that nobody says that it will be late, nor where its pace would have to be off by less than a twentieth.
+func TestHoweverLongItTakesAGangStandsByItsLastChance(t *testing.T) {
+	for _, takes := range []time.Duration{10 * time.Second, 20 * time.Minute, time.Hour, 5 * time.Hour, 100 * time.Hour} {
+		for over := 5 * time.Hour; over >= -time.Hour; over -= 277 * time.Second {
+			c := newCluster().withNodes(1, 4)
+			c.Settings.Backfill = 10 * time.Minute
+			c.training("holds", 4, 4, []NodeID{0, 0, 0, 0})
+			c.queued("short", 1, 4, withPace(linear.pace(0.5, exactly)))
+			due := c.queued("due", 1, 4, withPace(linear.pace(4*takes.Seconds(), exactly)), deadline(takes+over))
+			d := NewPlan(c).of(due)
+			pause := c.Jobs[due].PauseExpected()
+			chance, far, gone := over >= pause, over > c.Settings.Backfill+takes/8+2*pause, takes+pause > (takes+over)*107/100
+			switch {
+			case chance && d.Late, far && d.Queue == 1, chance && over <= c.Settings.Backfill && d.Queue != 1:
+				t.Fatalf("it takes %s, with %s to spare: place %d, late %v: %s", takes, over, d.Queue, d.Late, d.Why.Text)
+			case takes+over > 0 && gone && (!d.Late || d.Queue == 1):
+				t.Fatalf("it takes %s, and has its last chance %s ago: place %d, late %v: %s", takes, -over, d.Queue, d.Late, d.Why.Text)
+			}
+		}
 	}
 }

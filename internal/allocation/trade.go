@@ -22,8 +22,14 @@ func (l *level) trade(id JobID, steps int32) bool {
 }
 
 // entitled says whether a job is to have more whatever it gave lately: it was short of half its share for too long, or would miss
-// its deadline.
-func (p *planner) entitled(id JobID) bool { return p.size(id) < max(p.jobs[id].owed, p.out[id].Needs) }
+// its deadline and could meet it.
+func (p *planner) entitled(id JobID) bool {
+	needs := p.out[id].Needs
+	if p.out[id].Could > 0 {
+		needs = 0 // it takes none for that
+	}
+	return p.size(id) < max(p.jobs[id].owed, needs)
+}
 
 // jobsOver are the jobs of this priority and a namespace that have more than they wish for.
 func (l *level) jobsOver(namespace NamespaceID) []JobID {

@@ -69,6 +69,8 @@ func (l *Look) deadline(j *job) string {
 		return text + "; it will be late with any number of workers of which it is known how fast it would be."
 	case d.Needs == 0:
 		return text + "."
+	case d.Needs > j.have() && d.Could > 0:
+		return text + fmt.Sprintf("; it needs %s for that. It could have %d at most: it takes none for that, and will be late.", count(int(d.Needs), "worker"), d.Could)
 	case d.Needs > j.have():
 		return text + fmt.Sprintf("; it needs %s for that.", count(int(d.Needs), "worker"))
 	}

@@ -54,6 +54,7 @@ func TestDeadlineIsExplained(t *testing.T) {
 		{"scales", 2 * time.Hour, false, "to be complete in 120m, at "},
 		{"scales", 2 * time.Hour, false, "; 2 workers would do."},
 		{"scales", 20 * time.Minute, false, "it needs 8 workers for that."},
+		{"scales", 20 * time.Minute, false, "It could have 5 at most: it takes none for that, and will be late."},
 		{"scales", time.Second, false, "it will be late with any number of workers"},
 		{"flat", time.Hour, false, "cannot be told yet"},
 		{"unknown", time.Hour, false, "cannot be told yet"},
