@@ -196,7 +196,7 @@ func TestAnOutageWhileShardsAreBrought(t *testing.T) {
 		return r != nil && r.place != "" && r.portions["p00"].done && len(r.portions) > 1
 	})
 	f.shelf.cut["p00"] = "no route to host"
-	f.turns(l, 600)
+	f.turns(l, 400)
 	if l.machine.world != nil || l.machine.fatal != "" {
 		t.Fatalf("the world is %+v; %s", l.machine.world, l.machine.fatal)
 	}
@@ -217,14 +217,14 @@ func TestAPortionUnderWayIsLeftAlone(t *testing.T) {
 	f, l := shelvedFleet(t, shelved(7, 3))
 	f.shelf.cut = map[string]string{"p01": "slow", "p02": "slow"}
 	f.until(l, "they bring", func() bool { return l.machine.restoring != nil && len(l.machine.restoring.portions) > 2 })
-	under := l.machine.restoring.portions["p02"].number
+	under := l.machine.restoring.portions["p01"].number
 	f.minimum = 2
-	f.pods["p01"].want.Lost, f.pods["p01"].want.Ended = "its node is gone", true
+	f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "its node is gone", true
 	_ = f.handle(l, GangExpected{f.gang()})
-	f.drop(f.pods["p01"], l)
+	f.drop(f.pods["p02"], l)
 	f.turns(l, 20)
-	if of := l.machine.restoring.portions["p02"]; of == nil || of.number != under || of.done {
-		t.Errorf("the portion of p02 had the number %d, and is %+v", under, of)
+	if of := l.machine.restoring.portions["p01"]; of == nil || of.number != under || of.done {
+		t.Errorf("the portion of p01 had the number %d, and is %+v", under, of)
 	}
 	f.shelf.cut = nil
 	f.turns(l, 40)
