@@ -173,7 +173,9 @@ func (m *Machine) dropRestore() {
 }
 
 // awaitsRestore says whether the first world waits for what is being brought.
-func (m *Machine) awaitsRestore() bool { return m.world == nil && m.restoring != nil && !m.restoring.over }
+func (m *Machine) awaitsRestore() bool {
+	return m.world == nil && m.restoring != nil && !m.restoring.over
+}
 
 // hearRestored takes note of what has come of a restore.
 func (m *Machine) hearRestored(mem *member) {
