@@ -177,10 +177,15 @@ func (m *Machine) dropRestore() {
 	}
 }
 
+// awaitsRestore says whether the first world waits for what is being brought.
+func (m *Machine) awaitsRestore() bool {
+	return m.world == nil && m.restoring != nil && !m.restoring.over
+}
+
 // hearRestored takes note of what has come of a restore.
 func (m *Machine) hearRestored(mem *member) {
 	r, said := m.restoring, &mem.report.Restored
-	if r == nil || r.over || m.world != nil {
+	if !m.awaitsRestore() {
 		return
 	}
 	if r.place != "" {
