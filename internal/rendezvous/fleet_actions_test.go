@@ -35,7 +35,7 @@ func (f *fleet) newLeader() {
 		return
 	}
 	f.born++
-	l := &modelLeader{id: f.born, machine: NewMachine(10*time.Second, fmt.Sprint("leader ", f.born))}
+	l := &modelLeader{id: f.born, machine: NewMachine(10*time.Second, fmt.Sprint("leader ", f.born)), judged: map[string]time.Time{}}
 	f.leaders[l.id] = l
 	_ = f.handle(l, GangExpected{f.gang()})
 }
@@ -303,9 +303,10 @@ func (f *fleet) checkSilence(l *modelLeader) {
 	for i := range l.machine.losses {
 		loss := &l.machine.losses[i]
 		p := f.pods[loss.UID]
-		if p == nil || !loss.At.Equal(f.now) {
-			continue
+		if p == nil || !loss.At.Equal(f.now) || l.judged[loss.UID].Equal(loss.At) {
+			continue // what is heard later in that moment was not known
 		}
+		l.judged[loss.UID] = loss.At
 		if strings.HasPrefix(loss.Message, "it holds the state") {
 			f.mayBeUnreached(p, loss)
 		}

@@ -73,6 +73,8 @@ type modelLeader struct {
 	term, round uint64
 	// left are the sessions that have ended last, by pod.
 	left map[string]leftSession
+	// judged is when the losses were found that were checked, by pod.
+	judged map[string]time.Time
 }
 
 // leftSession is a session that has ended: word is true once somebody was heard of the world since, heard once the leader
