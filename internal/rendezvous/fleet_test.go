@@ -542,14 +542,19 @@ func (f *fleet) checkPlan(l *modelLeader) {
 	f.checkStart(next)
 }
 
-// checkStart checks that no world begins as the first of its attempt, once that has made steps, while anybody has a state.
+// checkStart checks that no world begins as the first of its attempt, once that has made steps, while anybody has a state of the
+// last one or of the one before it. What those have who were in none of the two for long is not looked for without a world.
 func (f *fleet) checkStart(next Record) {
 	if next.Parent != 0 || f.stepped == 0 || f.strategy != InPlace {
 		return
 	}
 	for _, uid := range f.uids() {
 		p := f.pods[uid]
-		if lives := !p.dead && !p.left && p.in().Round > 0; lives && (p.process.runs && len(p.process.state) > 0 || len(p.snapshots) > 0) {
+		round := p.in().Round
+		if p.dead || p.left || round == 0 || round != f.record.Round && round != f.record.Parent {
+			continue
+		}
+		if p.process.runs && len(p.process.state) > 0 || len(p.snapshots) > 0 {
 			f.t.Fatalf("round %d begins after step %d as if it were the first, round %d has made %d steps, and there is %s",
 				next.Round, next.FromStep, f.stepped, f.done[f.stepped], &p.worker)
 		}
