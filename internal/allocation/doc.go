@@ -25,7 +25,7 @@
 //	vain.go         what is known of demands that cannot be met, so that each costs little
 //	consolidate.go  moving workers so that a gang fits in whole nodes
 //	growth.go       water-filling; even.go between equals
-//	market.go       who shares what by value, and what of it each namespace has; leftover.go what nobody could take
+//	market.go       who shares what by value, and what of it each namespace has (pool.go); leftover.go what nobody could take
 //	price.go        who is to have how many by value; pace.go what is known for it; deadline.go who is widened first
 //	trade.go        one that has more than it wishes for gives to one that has less
 //	rest.go         rules that hold for a while; sizes.go legal numbers of workers

@@ -10,7 +10,7 @@
 //	slim.go        what of a pod is kept in memory
 //	memory.go      what is kept of a job between looks
 //	plan.go        the decision: the order of the questions
-//	queue.go       a job that waits for room, and why one has no more workers
+//	queue.go       a job that waits for room, and why one has no more workers; late.go who will miss its deadline
 //	phase.go       what an attempt is in the middle of: what is done for it depends on nothing else
 //	start.go       a new attempt, once nothing of the last one stands in its way
 //	attempt.go     the life of one gang: create, wait, release

@@ -15,7 +15,7 @@
 //	priority.go, quotas.go     classes, quotas and their scopes
 //	names.go                   resources as small numbers
 //	shapes.go, reach.go        what equal pods ask for, and where they may go
-//	snapshot.go, waiting.go    the input of one plan
+//	snapshot.go, waiting.go    the input of one plan; verdict.go what the scheduler says of a pod
 //	planner.go, grants.go      when plans are made, and what becomes of them
 //	changes.go, metrics.go     who hears of a new grant; what planning costs
 package fleet
