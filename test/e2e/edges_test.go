@@ -145,7 +145,8 @@ var _ = Describe("A world that changes at an awkward moment", short, func() {
 	})
 
 	It("shrinks in the last step of an epoch, and in the last of all it is complete", func(ctx context.Context) {
-		const epochs = 14
+		// Long enough for growth that has to be tried twice.
+		const epochs = 26
 		e := startElastic(ctx, 1, 3, "--samples=128", fmt.Sprintf("--epochs=%d", epochs), "--step-time=1s")
 		before := e.world(ctx, 0, 3)
 		// The next step that is the second of its epoch.
