@@ -126,6 +126,18 @@ func (m *Machine) broughtFor(mem *member) []Snapshot {
 	return nil
 }
 
+// unfit says why nobody goes on from a checkpoint that a member has found; empty where somebody may.
+func (m *Machine) unfit(by *member) string {
+	switch {
+	case m.restoring.of == nil:
+	case !m.isOfHistory(by.report.Restored.Snapshot):
+		return "has steps that were thrown away since"
+	case len(by.report.RestoredParts) > 0 && m.anyOlder():
+		return "is in parts, which the agent of a worker does not know"
+	}
+	return ""
+}
+
 // failRestore ends the attempt: what it is to begin with, or to go on from, cannot be had.
 func (m *Machine) failRestore(format string, args ...any) {
 	why := fmt.Sprintf(format, args...)

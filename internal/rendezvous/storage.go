@@ -225,7 +225,7 @@ func (m *Machine) dropRestore() {
 // awaitsRestore says whether the first world, or the one that follows on a broken one, waits for what is being brought.
 func (m *Machine) awaitsRestore() bool {
 	r := m.restoring
-	return r != nil && !r.over && r.of == m.broken && (r.of == nil) == (m.world == nil)
+	return r != nil && !r.over && m.gang.Storage != nil && r.of == m.broken && (r.of == nil) == (m.world == nil)
 }
 
 // hearRestored takes note of what has come of a restore.
@@ -258,15 +258,22 @@ func (m *Machine) hearRestored(mem *member) {
 	switch {
 	case said.Error != "":
 		r.failed[r.who] = said.Error
-	case said.Found && r.of != nil && !m.isOfHistory(said.Snapshot):
-		m.failRestore("checkpoint %s has steps that were thrown away since", said.Path)
-	case said.Found && r.of != nil && len(mem.report.RestoredParts) > 0 && m.anyOlder():
-		m.failRestore("checkpoint %s is in parts, which the agent of a worker does not know", said.Path)
-	case said.Found && (len(mem.report.RestoredOf) > 0 && m.divide(mem)):
-	case said.Found && !r.find(mem, said.Snapshot, mem.report.RestoredParts):
+	case !said.Found:
+		m.hearNothing(said)
+	case m.unfit(mem) != "":
+		m.failRestore("checkpoint %s %s", said.Path, m.unfit(mem))
+	case len(mem.report.RestoredOf) > 0 && m.divide(mem):
+	case !r.find(mem, said.Snapshot, mem.report.RestoredParts):
 		r.failed[r.who] = "checkpoint " + said.Path + " came without some of its parts"
-	case said.Found:
+	default:
 		m.brought(said.Path, said.Refused)
+	}
+}
+
+// hearNothing takes note that there is no checkpoint where somebody has looked.
+func (m *Machine) hearNothing(said *Restored) {
+	r := m.restoring
+	switch {
 	case len(r.paths) > 1:
 		r.paths = r.paths[1:]
 		m.orderRestore()
