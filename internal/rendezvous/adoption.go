@@ -286,12 +286,14 @@ func (m *Machine) adoptParent(now time.Time) {
 	parent := Record{
 		Term: m.base.Term, Round: m.base.Parent, Attempt: m.base.Attempt, Workers: m.base.From,
 		Processes: m.base.From * m.gang.ProcessesPerWorker, StartedAt: m.base.StartedAt,
+		FromStep: m.base.ParentFromStep, Parent: m.base.Grandparent,
 	}
 	if parent.Round == 0 || !isSize(parent.Workers) {
 		return
 	}
 	if parent.MembersDigest = m.parentDigest(); parent.MembersDigest != "" {
 		m.adopt(now, parent, "the round after it has never begun")
+		m.world.fenced = true // or no round would have gone on from it
 	}
 }
 

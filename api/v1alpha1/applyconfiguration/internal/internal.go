@@ -595,6 +595,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: fromStep
       type:
         scalar: numeric
+    - name: grandparent
+      type:
+        scalar: numeric
     - name: jobUID
       type:
         scalar: string
@@ -622,6 +625,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: parentDigest
       type:
         scalar: string
+    - name: parentFromStep
+      type:
+        scalar: numeric
     - name: processes
       type:
         scalar: numeric
