@@ -897,6 +897,16 @@ func (in *WorldStatus) DeepCopyInto(out *WorldStatus) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.ParentFromStep != nil {
+		in, out := &in.ParentFromStep, &out.ParentFromStep
+		*out = new(int64)
+		**out = **in
+	}
+	if in.Grandparent != nil {
+		in, out := &in.Grandparent, &out.Grandparent
+		*out = new(int64)
+		**out = **in
+	}
 	if in.MasterPort != nil {
 		in, out := &in.MasterPort, &out.MasterPort
 		*out = new(int32)

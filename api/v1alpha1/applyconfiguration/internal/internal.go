@@ -610,6 +610,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: fromStep
       type:
         scalar: numeric
+    - name: grandparent
+      type:
+        scalar: numeric
     - name: jobUID
       type:
         scalar: string
@@ -637,6 +640,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: parentDigest
       type:
         scalar: string
+    - name: parentFromStep
+      type:
+        scalar: numeric
     - name: processes
       type:
         scalar: numeric
