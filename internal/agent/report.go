@@ -38,7 +38,7 @@ type standing struct {
 	started, standby, out, stopping bool
 	unsupplied                      string
 	unreached                       []lifecycle.Unreached
-	stays                           bool
+	stays, supplied                 bool
 	restarts                        uint64
 	failure                         lifecycle.Failure
 	processes                       []processStanding
@@ -56,7 +56,7 @@ func standingOf(m *lifecycle.Machine, config Config) standing {
 	s := standing{
 		term: m.Term(), refused: m.Refused(), hold: m.Hold(), before: m.Before(), in: m.In(), started: m.In() != nil || m.Started(),
 		standby: m.Ready(), out: m.Out(), stopping: m.Terminating(), unsupplied: m.Unsupplied(), unreached: m.Unreached(),
-		stays: m.Stays(), restarts: m.Restarts(), failure: m.LastFailure(),
+		stays: m.Stays(), supplied: m.Supplied(), restarts: m.Restarts(), failure: m.LastFailure(),
 	}
 	for slot := range config.Processes {
 		program := slot
@@ -79,7 +79,7 @@ func standingOf(m *lifecycle.Machine, config Config) standing {
 func report(s standing, states []socket.State, held []checkpoint.Snapshot, failure string) *rendezvousv1.Report {
 	r := &rendezvousv1.Report{
 		Term: s.term, Refused: s.refused, Hold: s.hold, Before: s.before, Terminating: s.stopping, Standby: s.standby, Out: s.out,
-		SnapshotError: wire.HeadOf(failure, maxReason), Stays: s.stays, Restarts: s.restarts,
+		SnapshotError: wire.HeadOf(failure, maxReason), Stays: s.stays, Supplied: s.supplied, Restarts: s.restarts,
 	}
 	if f := s.failure; f.Round > 0 {
 		r.Failure = &rendezvousv1.Failure{Round: f.Round, Code: int32(f.Code), Killed: f.Killed}

@@ -36,3 +36,9 @@ func TestOwnTimesAreToldByProcess(t *testing.T) {
 		t.Errorf("before it has entered told are %v", told)
 	}
 }
+
+func TestWhatIsSuppliedIsReported(t *testing.T) {
+	if report(standing{}, nil, nil, "").GetSupplied() || !report(standing{supplied: true}, nil, nil, "").GetSupplied() {
+		t.Error("the report says something else")
+	}
+}

@@ -110,6 +110,8 @@ type Report struct {
 	SnapshotTrouble string
 	// Size is how large the state of its programs was when it was last measured, and what it has written of it in round.
 	Size share.Size
+	// Supplied is true once all processes have got the shards that they wanted of the state that the world begins with.
+	Supplied bool
 	// Uncopied is why the last try to make the copies that it was told to make has come to nothing; the zero value where none has.
 	Uncopied Uncopied
 	// Restored is what has come of the newest restore; the zero value while nothing has.

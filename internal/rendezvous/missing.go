@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A recovery may find no state in the memory of those who are left: what an attempt has begun with has no copies before its first step,
-// and a state that one member alone has is gone with that. Where the storage has one of the world's history, the world that follows
+// A recovery may find no state in the memory of those who are left: what an attempt has begun with has no copies before all have loaded
+// it, and a state that one member alone has is gone with that. Where the storage has one of the world's history, the world that follows
 // begins with it: members keep what they have of that, and bring what is missing, as the first world of an attempt does.
 
 // bringMissing has what is missing of a checkpoint brought for the world that follows on the broken one; false where the storage has

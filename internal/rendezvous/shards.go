@@ -98,7 +98,8 @@ func (m *Machine) copyShards(now time.Time) {
 	if m.world.formed() {
 		m.cut, m.cutKnown = m.sharded(), true
 	}
-	if !m.sharded() || !m.world.formed() || !m.hasBegun() {
+	// Who still loads what the world begins with has the way to itself. A step took all of it, and agents say it before.
+	if !m.sharded() || !m.world.formed() || !m.hasBegun() && !m.allSupplied() {
 		m.stopCopying()
 		return
 	}

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -197,4 +198,55 @@ func TestWhoLeftLongAgoIsLetGo(t *testing.T) {
 	if !releasedOf(l, "p03") || releasedOf(l, "p04") {
 		t.Errorf("let go are p03 %t and p04 %t", releasedOf(l, "p03"), releasedOf(l, "p04"))
 	}
+}
+
+// Who leaves is let go once all have what they load, and there are copies of it, though the first step may take long: it is compiled for that.
+func TestWhoLeavesIsNotKeptForTheFirstStep(t *testing.T) {
+	f, l := cutUp(t, 4)
+	m := l.machine
+	f.turns(l, 4)
+	f.pods["p01"].want.Leaving, f.target = ReasonScaledDown, 3
+	_ = f.handle(l, GangExpected{f.gang()})
+	loaded := func() bool {
+		return m.world.record.Round == 2 && !slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
+			p := &f.pods[uid].process
+			return p.round != 2 || p.wants != nil
+		})
+	}
+	for range 100 {
+		f.turnWithoutSteps(l)
+		if loaded() {
+			break
+		}
+		if m.world.record.Round == 1 {
+			f.settleSteps()
+		}
+	}
+	for range 20 {
+		f.turnWithoutSteps(l)
+	}
+	if !loaded() || m.hasBegun() {
+		t.Fatalf("the world is %+v: %s", m.world, m.State())
+	}
+	if seen := m.Observe(f.now); !seen.Members["p01"].Out || seen.Memory.Copies < 2 {
+		t.Errorf("it is kept: %+v; in memory %+v", seen.Members["p01"], seen.Memory)
+	}
+	f.goLeavers()
+	f.turns(l, 20)
+	if w := m.world; w.record.Round != 2 || m.furthest() <= w.record.FromStep {
+		t.Errorf("the world is %+v: %s", w, m.State())
+	}
+}
+
+// turnWithoutSteps is a turn in which no step begins.
+func (f *fleet) turnWithoutSteps(l *modelLeader) {
+	if l.writing != nil {
+		f.finishWrite(l)
+	}
+	for _, uid := range f.uids() {
+		if p := f.pods[uid]; !p.dead {
+			f.meet(l, p)
+		}
+	}
+	f.pass(300 * time.Millisecond)
 }

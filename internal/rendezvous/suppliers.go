@@ -53,6 +53,8 @@ func (m *Machine) lacksState(uid string) bool {
 	switch {
 	case mem == nil:
 		return !w.live[uid]
+	case mem.isSupplied(w):
+		return false
 	case !w.adopted && w.snapshot != nil && w.supplied().sharded:
 		return true // which shards it wants only its programs know
 	case !mem.in(&w.record):
@@ -66,6 +68,17 @@ func (m *Machine) lacksState(uid string) bool {
 	}
 	told := w.supplied()
 	return slices.ContainsFunc(told.neededBy(w.ranks.rank(uid), told.whole), func(s Snapshot) bool { return !has(s) })
+}
+
+// isSupplied says whether the programs of a member have got what they have asked for of a state in shards with which the world begins.
+func (mem *member) isSupplied(w *world) bool { return mem.in(&w.record) && mem.report.Supplied }
+
+// allSupplied says so of all members.
+func (m *Machine) allSupplied() bool {
+	return !slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
+		mem := m.members[uid]
+		return mem == nil || !mem.isSupplied(m.world)
+	})
 }
 
 // hasWhole says whether a member has a whole state after a step: in one file, or all of its shares. Which shards are a whole for it only its

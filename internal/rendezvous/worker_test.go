@@ -628,7 +628,7 @@ func (w *worker) report() Report {
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,
 		Probed: slices.Clone(w.answers), StepTime: w.stepTime, Durable: w.durable, Restored: w.restored, UploadError: w.uploadError, SnapshotTrouble: w.trouble, Size: w.size,
 		Put: slices.Clone(w.puts), RestoredParts: w.restoredParts, RestoredOf: w.restoredOf, Uncopied: w.uncopied,
-		Stays: m.Stays(), Restarts: m.Restarts(),
+		Stays: m.Stays(), Supplied: m.Supplied(), Restarts: m.Restarts(),
 	}
 	for _, u := range m.Unreached() {
 		r.Unreached = append(r.Unreached, Unreached{u.Address, Server{uint32(u.Port), u.Certificate}, u.Why})

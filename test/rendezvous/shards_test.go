@@ -126,11 +126,11 @@ func TestStateInShardsOutlivesItsWorkers(t *testing.T) {
 	}
 }
 
-// A worker is lost before the world that has begun with a checkpoint has made a step: nobody has copies of its shard, and the others go on
+// A worker is lost before the world that has begun with a checkpoint has made a step, and nobody has copies of its shard: the others go on
 // all the same, with what they have and what the storage has.
-func TestALossBeforeThereAreCopies(t *testing.T) {
+func TestALossWithoutCopies(t *testing.T) {
 	s := newSharded(t, 3+3)
-	s.kept = t.TempDir()
+	s.kept, s.copies = t.TempDir(), 1
 	s.startMore(3)
 	s.trains(3)
 	eventually(t, "a checkpoint in shards is durable", func() bool { return s.leader.Observe(s.team.key).Durable.Snapshot.Step > 10 })

@@ -38,6 +38,8 @@ type sharing struct {
 	// attempt is the one that those begin who are started, kept the folder of checkpoints; empty for a job without a storage.
 	attempt int32
 	kept    string
+	// copies is on how many nodes each part is to be; 0 for what is usual.
+	copies int32
 	// bytes is the size of the larger part of the state, steps the file of steps that were made; empty for none.
 	bytes int
 	steps string
@@ -109,7 +111,7 @@ func buildAgent(t *testing.T) string {
 func (s *sharing) expect() {
 	gang := s.team.gang(durable(s.t.Context(), s.t, s.team.key))
 	all := gang.Members[:len(s.workers)]
-	gang.Attempt, gang.Minimum, gang.Members = s.attempt, 2, nil
+	gang.Attempt, gang.Minimum, gang.Members, gang.Copies = s.attempt, 2, nil, s.copies
 	for i := range all {
 		if s.workers[i].attempt != s.attempt {
 			continue

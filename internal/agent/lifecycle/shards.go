@@ -31,6 +31,7 @@ func (m *Machine) wants(i int, s *slot, parts []string) []Effect {
 		}
 	}
 	if len(parts) == 0 {
+		s.handed = m.in.Round
 		// There is nothing to fetch, and that would end what is fetched for another process.
 		return []Effect{Hand{Slot: i, Connection: s.connection, Round: m.in.Round, World: m.in.World}}
 	}
@@ -63,7 +64,7 @@ func (m *Machine) hasShards(now time.Time, h HasShards) []Effect {
 	if h.Why != "" {
 		return m.missed(now, h.Fetched)
 	}
-	s.wants = nil
+	s.wants, s.handed = nil, m.in.Round
 	if !slices.ContainsFunc(m.slots, func(s slot) bool { return s.wants != nil }) {
 		m.denied, m.supply = "", supply{}
 	}

@@ -110,3 +110,28 @@ func TestShardTranscripts(t *testing.T) {
 		t.Run(name, func(t *testing.T) { play(t, InPlace, lines) })
 	}
 }
+
+// A worker says that it has what it loads once all of its processes have, those that want nothing as well, and of that world alone.
+func TestWhoHasItsShardsSaysSo(t *testing.T) {
+	m := New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2})
+	lines := inShards(
+		line{at: 3 * second, event: cutUp(directive(1, 2, "b"), 17, false)},
+		line{at: 3 * second, event: Fetched{Round: 2}},
+		line{at: 3 * second, event: wants(0, "d1"+layout)},
+		line{at: 3 * second, event: wants(1)},
+		line{at: 4 * second, event: had(0, 2, Fetched{})},
+	)
+	for i, l := range lines {
+		if m.Supplied() {
+			t.Errorf("it says so before line %d, %T", i, l.event)
+		}
+		_ = m.Step(epoch.Add(l.at), l.event)
+	}
+	if !m.Supplied() {
+		t.Error("it does not say so")
+	}
+	_ = m.Step(epoch.Add(5*second), cutUp(directive(1, 3, "c"), 17, true))
+	if m.In().Round != 3 || m.Supplied() {
+		t.Errorf("of round %d it says %t", m.In().Round, m.Supplied())
+	}
+}

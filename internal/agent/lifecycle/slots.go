@@ -37,7 +37,9 @@ type slot struct {
 	// sharded is true for one that has its own shard of the state.
 	sharded bool
 	// wants are the shards that it waits for; nil for none.
-	wants   []string
+	wants []string
+	// handed is the last round whose shards it was handed, or that it wanted none of.
+	handed  uint64
 	waiting Waiting
 	// step is the number of steps done, of a process that is parked or has left its world; clean says that one
 	// that has left has the state after it.

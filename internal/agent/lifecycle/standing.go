@@ -1,5 +1,7 @@
 package lifecycle
 
+import "slices"
+
 // Standing is what the operator is to know of one process.
 type Standing struct {
 	// Elastic is true once it has spoken to the agent.
@@ -33,6 +35,11 @@ func (m *Machine) In() *Start { return m.in }
 
 // Before is the round that this worker was in before that of In, and has left for it; 0 for none.
 func (m *Machine) Before() uint64 { return m.before }
+
+// Supplied says whether all processes have got the shards that they wanted of the state that the world of In begins with.
+func (m *Machine) Supplied() bool {
+	return m.in != nil && len(m.slots) > 0 && !slices.ContainsFunc(m.slots, func(s slot) bool { return s.handed != m.in.Round })
+}
 
 // Refused is a planned round that this worker could not go on to, since its processes did not stand where it
 // begins; 0 for none.

@@ -239,7 +239,10 @@ type Report struct {
 	StateSize *StateSize `protobuf:"bytes,32,opt,name=state_size,json=stateSize,proto3" json:"state_size,omitempty"`
 	// Why the last try to get the copies that the directive orders has come to nothing; unset before the first, once they are there, and
 	// once others are ordered.
-	Uncopied      *Uncopied `protobuf:"bytes,33,opt,name=uncopied,proto3" json:"uncopied,omitempty"`
+	Uncopied *Uncopied `protobuf:"bytes,33,opt,name=uncopied,proto3" json:"uncopied,omitempty"`
+	// All processes have got the shards that they wanted of the state that round begins with. Unset where that is in no shards, and by
+	// agents that do not say it.
+	Supplied      bool `protobuf:"varint,34,opt,name=supplied,proto3" json:"supplied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -482,6 +485,13 @@ func (x *Report) GetUncopied() *Uncopied {
 		return x.Uncopied
 	}
 	return nil
+}
+
+func (x *Report) GetSupplied() bool {
+	if x != nil {
+		return x.Supplied
+	}
+	return false
 }
 
 // Uncopied is why copies of a state could not be had.
@@ -2561,7 +2571,8 @@ var File_concertina_rendezvous_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\n" +
-	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\xf2\t\n" +
+	")concertina/rendezvous/v1/rendezvous.proto\x12\x18concertina.rendezvous.v1\"\x8e\n" +
+	"\n" +
 	"\x06Report\x125\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1f.concertina.rendezvous.v1.HelloR\x05hello\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -2598,7 +2609,8 @@ const file_concertina_rendezvous_v1_rendezvous_proto_rawDesc = "" +
 	"\tunreached\x18\x1f \x03(\v2#.concertina.rendezvous.v1.UnreachedR\tunreached\x12B\n" +
 	"\n" +
 	"state_size\x18  \x01(\v2#.concertina.rendezvous.v1.StateSizeR\tstateSize\x12>\n" +
-	"\buncopied\x18! \x01(\v2\".concertina.rendezvous.v1.UncopiedR\buncopiedB\x0e\n" +
+	"\buncopied\x18! \x01(\v2\".concertina.rendezvous.v1.UncopiedR\buncopied\x12\x1a\n" +
+	"\bsupplied\x18\" \x01(\bR\bsuppliedB\x0e\n" +
 	"\f_pause_nanos\"J\n" +
 	"\bUncopied\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +

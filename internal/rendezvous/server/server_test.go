@@ -584,10 +584,10 @@ func TestMalformedReports(t *testing.T) {
 // What programs say is shown to people, in terminals too.
 func TestWhatProgramsSayIsPlainText(t *testing.T) {
 	read, refused := readReport(&rendezvousv1.Report{
-		SnapshotError: "disk\x1b[2Jfull", Unreached: []*rendezvousv1.Unreached{{Certificate: make([]byte, 32), Error: "\x1b[2Jtimeout"}},
+		SnapshotError: "disk\x1b[2Jfull", Supplied: true, Unreached: []*rendezvousv1.Unreached{{Certificate: make([]byte, 32), Error: "\x1b[2Jtimeout"}},
 		Processes: []*rendezvousv1.Process{{Fault: &rendezvousv1.Fault{Message: "Traceback\n\x1b]0;owned\x07\tValueError"}}},
 	})
-	if refused != nil || read.SnapshotError != "disk�[2Jfull" || read.Unreached[0].Why != "�[2Jtimeout" || read.Processes[0].Fault != "Traceback\n�]0;owned�\tValueError" {
+	if refused != nil || !read.Supplied || read.SnapshotError != "disk�[2Jfull" || read.Unreached[0].Why != "�[2Jtimeout" || read.Processes[0].Fault != "Traceback\n�]0;owned�\tValueError" {
 		t.Errorf("%+v, %v", read, refused)
 	}
 }

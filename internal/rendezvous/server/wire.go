@@ -143,7 +143,7 @@ func readReport(r *rendezvousv1.Report) (rendezvous.Report, *rendezvous.Refusal)
 		WorkerRank: r.GetWorkerRank(), Terminating: r.GetTerminating(),
 		Standby: r.GetStandby(), Out: r.GetOut(), SnapshotError: plain.Text(r.GetSnapshotError()),
 		MasterPort: r.GetMasterPort(), Refused: r.GetRefused(), Begun: r.PauseNanos != nil,
-		Hold: r.GetHold(), Before: r.GetBefore(), Stays: r.GetStays(), Restarts: r.GetRestarts(),
+		Hold: r.GetHold(), Before: r.GetBefore(), Stays: r.GetStays(), Supplied: r.GetSupplied(), Restarts: r.GetRestarts(),
 		Failure: rendezvous.Failure{
 			Round: r.GetFailure().GetRound(), Code: r.GetFailure().GetCode(), Killed: r.GetFailure().GetKilled(),
 			Message: plain.Text(r.GetFailure().GetMessage()),
