@@ -113,12 +113,9 @@ func (p *planner) tryAgain() {
 
 // againWith is with how many workers a job is to be tried again now, 0 for not.
 func (p *planner) againWith(id JobID) int32 {
-	in, j, last := &p.c.Jobs[id], &p.jobs[id], p.out[id].Again
-	size := p.size(id)
+	in, j, last, size := &p.c.Jobs[id], &p.jobs[id], p.out[id].Again, p.size(id)
 	anew := last.From > 0 && last.From == size // the plan is
-	// Who is in any change is left alone, and so is who would lose what its program has not saved.
-	if in.Stage != Training || in.Pace == nil || in.Restarts || j.evicted || j.back > 0 || last.From > 0 && !anew ||
-		j.gone > 0 || j.added > 0 || j.virtual > 0 || j.marked || p.opaque(in.Growth) || !p.mayGrow(id) || !p.kept(id) {
+	if !p.mayTryAgain(id) || last.From > 0 && !anew {
 		return 0
 	}
 	here, elsewhere := speed.Here(in.Pace.Seen)
@@ -144,4 +141,23 @@ func (p *planner) againWith(id JobID) int32 {
 		return 0
 	}
 	return to
+}
+
+// mayTryAgain says whether a job may be tried again as far as it itself is concerned: who is in any change is left alone, and so is who
+// would lose what its program has not saved.
+func (p *planner) mayTryAgain(id JobID) bool {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	if in.Stage != Training || in.Pace == nil || in.Restarts || p.opaque(in.Growth) {
+		return false
+	}
+	changes := j.evicted || j.marked || j.back > 0 || j.gone > 0 || j.added > 0 || j.virtual > 0
+	return !changes && p.mayGrow(id) && p.kept(id)
+}
+
+// againWords follow on why a job grows, where it is tried again with more workers.
+func (p *planner) againWords(id JobID) string {
+	if from := p.out[id].Again.From; from > 0 && from == p.size(id)-p.jobs[id].added-p.jobs[id].virtual {
+		return ", and it is tried again whether they are of use to it"
+	}
+	return ""
 }

@@ -5,6 +5,7 @@ import (
 	rand1 "math/rand"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,14 +206,17 @@ func TestWhoIsTriedAgain(t *testing.T) {
 // before its workers are there is the same.
 func TestWhatIsTriedAgainIsFreeForOthers(t *testing.T) {
 	c, id := again(time.Hour)
-	first, second := NewPlan(c), JobID(None)
+	first := NewPlan(c)
+	if why := first.of(id).Why.Text; !strings.Contains(why, "it is tried again whether they are of use") {
+		t.Errorf("it says %q", why)
+	}
 	c.Jobs[id].Again, c.Now = first.of(id).Again, c.Now.Add(time.Second)
 	if anew := NewPlan(c); anew.of(id).Count != 8 || anew.of(id).Again != first.of(id).Again {
 		t.Errorf("it is to have %d workers at first and %d a moment later", first.of(id).Count, anew.of(id).Count)
 	}
 	s := simulate(c)
 	s.run(3)
-	second = c.queued("b", 4, 4)
+	second := c.queued("b", 4, 4)
 	s.run(20)
 	if got := s.counts(); got[second] != 4 || got[id] != 4 {
 		t.Errorf("they have %v: %v", got, s.log)

@@ -163,10 +163,8 @@ func (p *planner) whyNotMore(id JobID) Why {
 	in, j := &p.c.Jobs[id], &p.jobs[id]
 	size := p.size(id) - j.virtual
 	switch {
-	case j.added > 0 && p.out[id].Again.From == size-j.added:
-		return Why{RuleGrowth, "Growing", "room for more workers is free, and it is tried again whether they are of use to it"}
 	case j.added > 0:
-		return Why{RuleGrowth, "Growing", "room for more workers is free"}
+		return Why{RuleGrowth, "Growing", "room for more workers is free" + p.againWords(id)}
 	case in.Fault != "":
 		return Why{RuleGangClass, "GrowthRefused", in.Fault}
 	case in.Finishing:
