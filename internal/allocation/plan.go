@@ -93,6 +93,8 @@ type Decision struct {
 	// more than paces are off with all that an empty cluster has room for.
 	Needs int32
 	Late  bool
+	// Misses is true for a job that trains and will miss its deadline with the workers that it is to have: Why says so.
+	Misses bool
 	// Could is how many workers a job can have at most where these are too few to meet its deadline: it takes none for that then. It
 	// is 0 otherwise.
 	Could int32

@@ -79,6 +79,23 @@ func (p *planner) explain(id JobID) {
 	default:
 		out.Why = Why{RuleGangsFirst, "Starting", "its gang starts"}
 	}
+	if in.Stage == Training {
+		p.addLateness(id)
+	}
+}
+
+// addLateness has a job that trains say that it will miss its deadline, whatever else it says of its size.
+func (p *planner) addLateness(id JobID) {
+	out := &p.out[id]
+	words := p.lateness(id)
+	switch out.Why.Reason {
+	case "Late":
+		out.Misses = true
+	case "Growing", "Lending", "Moving", "Replacing":
+		if out.Misses = words != ""; out.Misses {
+			out.Why.Text += "; " + words
+		}
+	}
 }
 
 // explainQueued says why a gang starts or does not.

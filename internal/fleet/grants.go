@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
@@ -91,7 +90,7 @@ func (c *Cluster) grantOf(v *view, id int, d *allocation.Decision) Grant {
 		Queue: Queue{Position: d.Queue, Start: d.Expected}, ShortSince: d.ShortSince, Again: d.Again,
 	}
 	in := &v.cluster.Jobs[id]
-	grant.Late = grant.Reason == v1alpha1.ReasonLate || in.Stage == allocation.Queued && !d.Start && d.Late
+	grant.Late = d.Misses || in.Stage == allocation.Queued && !d.Start && d.Late
 	grant.NotAllowed = v.cluster.Namespaces[in.Namespace].InForce(in.Policy) != in.Policy
 	for i, at := range d.Places {
 		place := Place{Own: int32(i) < d.Own}
