@@ -27,6 +27,7 @@
 //	growth.go       water-filling; even.go between equals
 //	market.go       who shares what by value, and what of it each namespace has (pool.go); leftover.go what nobody could take
 //	price.go        who is to have how many by value; pace.go what is known for it; deadline.go who is widened first
+//	again.go        who is tried again with more workers than it seems to make anything of
 //	trade.go        one that has more than it wishes for gives to one that has less
 //	rest.go         rules that hold for a while; sizes.go legal numbers of workers
 //	words.go        the sentences that users see; scarce.go what is short beside devices; why.go the rules that they name
