@@ -88,29 +88,27 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		return rendezvous.Record{}
 	}
 	return rendezvous.Record{
-		Term:          uint64(ptr.Deref(world.Term, 0)),
-		Round:         uint64(ptr.Deref(world.Round, 0)),
-		Attempt:       ptr.Deref(world.Attempt, 0),
-		Parent:        uint64(ptr.Deref(world.Parent, 0)),
-		Workers:       ptr.Deref(world.Workers, 0),
-		Processes:     ptr.Deref(world.Processes, 0),
-		FromStep:      uint64(ptr.Deref(world.FromStep, 0)),
-		MembersDigest: world.MembersDigest,
-		ParentDigest:  world.ParentDigest,
-
+		Term:           uint64(ptr.Deref(world.Term, 0)),
+		Round:          uint64(ptr.Deref(world.Round, 0)),
+		Attempt:        ptr.Deref(world.Attempt, 0),
+		Parent:         uint64(ptr.Deref(world.Parent, 0)),
+		Workers:        ptr.Deref(world.Workers, 0),
+		Processes:      ptr.Deref(world.Processes, 0),
+		FromStep:       uint64(ptr.Deref(world.FromStep, 0)),
+		MembersDigest:  world.MembersDigest,
+		ParentDigest:   world.ParentDigest,
 		ParentFromStep: uint64(ptr.Deref(world.ParentFromStep, 0)),
 		Grandparent:    uint64(ptr.Deref(world.Grandparent, 0)),
-
-		Members:       world.Members,
-		Nodes:         world.Nodes,
-		Racks:         world.Racks,
-		Master:        rendezvous.Endpoint{Address: world.MasterAddress, Port: uint32(ptr.Deref(world.MasterPort, 0))},
-		StartedAt:     ptr.Deref(world.StartedAt, metav1.Time{}).Time,
-		Reason:        rendezvous.Reason(world.Reason),
-		From:          ptr.Deref(world.From, 0),
-		Recoveries:    world.Recoveries,
-		JobUID:        world.JobUID,
-		Leader:        world.Leader,
+		Members:        world.Members,
+		Nodes:          world.Nodes,
+		Racks:          world.Racks,
+		Master:         rendezvous.Endpoint{Address: world.MasterAddress, Port: uint32(ptr.Deref(world.MasterPort, 0))},
+		StartedAt:      ptr.Deref(world.StartedAt, metav1.Time{}).Time,
+		Reason:         rendezvous.Reason(world.Reason),
+		From:           ptr.Deref(world.From, 0),
+		Recoveries:     world.Recoveries,
+		JobUID:         world.JobUID,
+		Leader:         world.Leader,
 	}
 }
 
