@@ -51,6 +51,8 @@ type Holder struct {
 type Wanted struct {
 	Snapshot
 	Holders, Peers []Holder
+	// Only are the bytes of it that are needed; none for all. The blocks with these come as an excerpt then, and the file is not held.
+	Only []Range
 }
 
 // MaxBytes is the size of the largest snapshot.
