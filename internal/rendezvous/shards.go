@@ -325,7 +325,10 @@ func (m *Machine) order(now time.Time, c *copying, at *state) {
 				ranks = append(ranks, rank)
 			}
 		}
-		if len(ranks) > 0 {
+		if ranks == nil && slices.ContainsFunc(at.holders[i], func(mem *member) bool { return m.isThere(mem) && mem.serves.Port > 0 }) {
+			ranks = []int{} // who has left has it: those who stay have loaded what they need of it, and no more
+		}
+		if ranks != nil {
 			for rank, mem := range there {
 				if !slices.Contains(ranks, rank) && slices.Contains(c.orders[mem.want.UID], part) {
 					ranks = append(ranks, rank)
