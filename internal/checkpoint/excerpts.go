@@ -185,19 +185,22 @@ func (s *Store) PathOf(want Wanted) (string, bool) {
 	return "", false
 }
 
-// DropExcerpts removes what came of shards for a world that has begun, or is over. Who has it open reads on.
-func (s *Store) DropExcerpts() error {
+// DropExcerpts lets go of what came of shards for a world that has begun, or is over; remove removes it, which takes its time. Who has it
+// open reads on.
+func (s *Store) DropExcerpts() (remove func() error) {
 	s.mu.Lock()
 	dropped := s.excerpts
 	s.excerpts = nil
 	s.mu.Unlock()
-	var errs []error
-	for _, e := range dropped {
-		if err := os.Remove(e.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove what came of a shard: %w", err))
+	return func() error {
+		var errs []error
+		for _, e := range dropped {
+			if err := os.Remove(e.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("remove what came of a shard: %w", err))
+			}
 		}
+		return errors.Join(errs...)
 	}
-	return errors.Join(errs...)
 }
 
 // sectionsOf are some blocks of a file, one after another.

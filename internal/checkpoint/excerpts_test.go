@@ -67,6 +67,37 @@ func TestSpans(t *testing.T) {
 	}
 }
 
+// The blocks that come are those with something that is wanted, and no others: so of each range at most two blocks, but for what is wanted
+// of them, are too much.
+func TestTheBlocksOfRanges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := Wanted{Snapshot: Snapshot{Bytes: rapid.Uint64Range(0, 12*blockBytes).Draw(t, "bytes")}}
+		asked := uint64(0)
+		for range rapid.IntRange(0, 5).Draw(t, "ranges") {
+			from := rapid.Uint64Range(0, 13*blockBytes).Draw(t, "from")
+			length := rapid.SampledFrom([]uint64{0, 1, 1000, blockBytes, 3 * blockBytes, 1 << 62}).Draw(t, "length")
+			want.Only, asked = append(want.Only, Range{from, from + length}), asked+length
+		}
+		blocks, needed := want.blocks(), 0
+		for i := range numberOfBlocks(want.Bytes) {
+			start, end := i*blockBytes, min((i+1)*blockBytes, want.Bytes)
+			isNeeded := slices.ContainsFunc(want.Only, func(r Range) bool { return max(r.From, start) < min(r.To, end) })
+			if isNeeded {
+				needed++
+			}
+			if comes := len(within(blocks, span{i, i + 1})) > 0; blocks != nil && comes != isNeeded {
+				t.Fatalf("block %d of %v comes: %t", i, want, comes)
+			}
+		}
+		if all := needed == 0 || uint64(needed) == numberOfBlocks(want.Bytes); all != (blocks == nil) {
+			t.Fatalf("of %v come %v", want, blocks)
+		}
+		if blocks != nil && lenOf(blocks)*blockBytes > asked+uint64(2*len(want.Only))*blockBytes {
+			t.Fatalf("of %v come %v", want, blocks)
+		}
+	})
+}
+
 // counting has a store count the bytes that come to it.
 func counting(store *Store, came *atomic.Uint64) {
 	dial := store.dial
@@ -169,7 +200,7 @@ func TestAnExcerpt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	if err := store.DropExcerpts(); err != nil || len(files(t, store)) > 0 {
+	if err := store.DropExcerpts()(); err != nil || len(files(t, store)) > 0 {
 		t.Errorf("after all is dropped there are %v: %v", files(t, store), err)
 	}
 	got := make([]byte, 1)

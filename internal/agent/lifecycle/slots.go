@@ -36,8 +36,9 @@ type slot struct {
 	shares bool
 	// sharded is true for one that has its own shard of the state.
 	sharded bool
-	// wants are the shards that it waits for; nil for none.
+	// wants are the shards that it waits for; nil for none. ranges are the bytes of each that it needs; none for all.
 	wants   []string
+	ranges  [][][2]uint64
 	waiting Waiting
 	// step is the number of steps done, of a process that is parked or has left its world; clean says that one
 	// that has left has the state after it.
@@ -175,7 +176,7 @@ func (m *Machine) saidOtherwise(s *slot, e Said) []Effect {
 	case Left:
 		return s.saidLeft(e.Step)
 	case Wants:
-		return m.wants(e.Slot, s, e.Parts)
+		return m.wants(e.Slot, s, e.Parts, e.Ranges)
 	default:
 		return nil // what is held now is told by who holds it
 	}
