@@ -46,6 +46,9 @@
 #ifndef UNCLEAR
 #define UNCLEAR 0       /* writes of rounds that are made, of which the operator does not hear */
 #endif
+#ifndef LATES
+#define LATES 0         /* times that a new leader decides although some are yet to be heard who may be anywhere */
+#endif
 #define ALL ((1 << WORKERS) - 1)
 #define IN(set, i) (((set) >> (i)) & 1)
 #define AT(r, i) reach[(r) * WORKERS + (i)]
@@ -59,6 +62,7 @@
 #define FINISHED 4
 #define DEAD 5
 #define UNHEARD 6       /* only in what an operator knows */
+#define VANISHED 7      /* the same: it has ended, and was never heard by this operator */
 
 /* Where a process that trains is: between two steps, before it reads stop, in the collective. */
 #define BETWEEN 0
@@ -80,7 +84,7 @@ byte committed[ROUNDS + 1], newest;
 #define OPEN_END 255
 byte limit[ROUNDS + 1];
 byte reach[(ROUNDS + 1) * WORKERS];
-byte crashes, losses, alarms, changes, lifts, resumes, unclear;
+byte crashes, losses, alarms, changes, lifts, resumes, unclear, lates;
 
 typedef Worker {
 	/* armedBy is the term of the operator that gave the barrier: the next one counts anew. */
@@ -95,6 +99,7 @@ typedef View {
 	byte state;     /* TRAINS stands for PARKED too */
 	byte round;
 	bit obeys;      /* the term of this operator */
+	bit stepped;    /* while it is open whether a round lives: it has made a step there */
 	bit stands;     /* at the barrier; while it is open whether a round lives, where that begins */
 	bit refuses     /* the world of this operator */
 }
@@ -255,6 +260,7 @@ end:	do
 /* ---------------------------------------------------------------- operator */
 
 #define V(p, i) o[p].v[i]
+#define ENDED(p, i) (V(p, i).state == DEAD || V(p, i).state == VANISHED)
 #define OF_WORLD(p, i) IN(members[o[p].world], i)
 #define KIND(i) (w[i].state == PARKED -> TRAINS : w[i].state)
 #define OBEYED(p, i) (w[i].term == o[p].term)
@@ -277,28 +283,31 @@ end:	do
 #define ROUND(p, i) (OPEN(p) || w[i].state == OUT || w[i].state == FINISHED -> w[i].round : 0)
 #define STANDS_THERE(p, i) (OPEN(p) -> o[p].readRound > 0 && WAITS_FOR(i, o[p].readRound) : STANDS(p, i))
 #define REFUSED(p, i) (!OPEN(p) && w[i].refused == o[p].world)
-#define FRESH(p, i) (V(p, i).state == KIND(i) && V(p, i).round == ROUND(p, i) && V(p, i).refuses == REFUSED(p, i) && \
+#define HAS_STEPPED(p, i) (OPEN(p) && o[p].readRound > 0 && w[i].round == o[p].readRound && w[i].done > fromStep[o[p].readRound])
+#define FRESH(p, i) (V(p, i).stepped == HAS_STEPPED(p, i) && V(p, i).state == KIND(i) && V(p, i).round == ROUND(p, i) && V(p, i).refuses == REFUSED(p, i) && \
 	V(p, i).obeys == (OPEN(p) && OBEYED(p, i)) && V(p, i).stands == STANDS_THERE(p, i))
 
 inline nobody_stands(p) {
-	V(p, 0).stands = 0; V(p, 1).stands = 0;
+	V(p, 0).stands = 0; V(p, 1).stands = 0; V(p, 0).stepped = 0; V(p, 1).stepped = 0;
 #if WORKERS == 3
-	V(p, 2).stands = 0
+	V(p, 2).stands = 0; V(p, 2).stepped = 0
 #endif
 }
 
 inline hear(p, i) {
 	d_step { o[p].term > 0 && w[i].state != DEAD && !FRESH(p, i) ->
 		V(p, i).state = KIND(i); V(p, i).round = ROUND(p, i);
-		V(p, i).refuses = REFUSED(p, i);
+		V(p, i).refuses = REFUSED(p, i); V(p, i).stepped = HAS_STEPPED(p, i);
 		V(p, i).obeys = OPEN(p) && OBEYED(p, i); V(p, i).stands = STANDS_THERE(p, i) }
 }
 
 /* That the processes of a pod have ended is told by its kubelet, and true when it is told. What it had
- * reported of the barrier stays true. */
+ * reported of the barrier stays true, and where it was while that is open. */
 inline hear_of_death(p, i) {
-	d_step { o[p].term > 0 && w[i].state == DEAD && V(p, i).state != DEAD ->
-		V(p, i).state = DEAD; V(p, i).round = 0; V(p, i).obeys = 0; V(p, i).refuses = 0 }
+	d_step { o[p].term > 0 && w[i].state == DEAD && !ENDED(p, i) ->
+		V(p, i).state = (V(p, i).state == UNHEARD -> VANISHED : DEAD);
+		V(p, i).round = (OPEN(p) -> V(p, i).round : 0); V(p, i).obeys = OPEN(p) && V(p, i).obeys;
+		V(p, i).refuses = 0 }
 }
 
 inline reset(p) {
@@ -309,7 +318,7 @@ inline reset(p) {
 	do
 	:: k < WORKERS ->
 		V(p, k).state = UNHEARD; V(p, k).round = 0; V(p, k).obeys = 0; V(p, k).stands = 0;
-		V(p, k).refuses = 0; k++
+		V(p, k).refuses = 0; V(p, k).stepped = 0; k++
 	:: else -> break
 	od;
 	k = 0
@@ -326,7 +335,6 @@ inline reset(p) {
 #define SET(P, p) (P(p, 0) | (P(p, 1) << 1) | (P(p, 2) << 2))
 #define LARGEST(P, p) MAX(P(p, 0), MAX(P(p, 1), P(p, 2)))
 #endif
-#define ENDED(p, i) (V(p, i).state == DEAD)
 
 #ifdef WITHOUT_COMPARE
 #define UNCHANGED(t, r) 1
@@ -343,12 +351,23 @@ inline reset(p) {
 #define MAY_WRITE(p) UNCHANGED(o[p].term, o[p].readRound)
 #endif
 
+/* A snapshot is taken after every odd step. */
+#define SNAPSHOT(made) ((made) > 0 -> (made) - ((made) + 1) % 2 : 0)
+/* Of a step that was made in a later world than the leader goes on from nothing may go. Of the world itself, and of what was got from it, the
+ * last one may: some may have ended it who were not waited for. What was left behind by a recovery before does not count any more. */
+#define FIRST(p) (o[p].world > 0 -> o[p].world : MAX(parent[o[p].readRound], 1))
+#define KEPT(p, i) (w[i].round > o[p].world && w[i].done > fromStep[w[i].round] -> w[i].done : (w[i].done > 0 -> w[i].done - 1 : 0))
+#define HAS_MORE(p, i) (w[i].state != DEAD && w[i].round >= FIRST(p) && SNAPSHOT(KEPT(p, i)) > start)
+#define HAS_DIED(p, i) (w[i].state == DEAD && !ENDED(p, i))
+
 /* The durable write of a round. One that finds another leader's record deposes the operator; one that finds a record of
  * its own learns by it that an earlier write was made. It writes the round of who, start and fresh, which are local. */
 inline write_round(p) {
 	if
 	:: MAY_WRITE(p) ->
 		assert(members[o[p].readRound + 1] == 0);       /* a round's number is used once */
+		/* Nobody who lives has more than what a recovery begins with. What one has who has just died, and counts yet, is not kept here. */
+		assert(fresh != ALL || SOME(HAS_DIED, p) || !SOME(HAS_MORE, p));
 		if
 		:: fresh == ALL && o[p].readRound > 0 ->
 			who_is_over = (o[p].world > 0 -> o[p].world : o[p].readRound);
@@ -392,15 +411,26 @@ inline write_round(p) {
 #else
 #define SHUT_OUT(p, i) V(p, i).obeys
 #endif
-#define MAY_NEVER(p, i) (IN(members[o[p].readRound], i) && (ENDED(p, i) || \
-	(V(p, i).state != UNHEARD && !INSIDE(p, i) && SHUT_OUT(p, i))))
+#define NAMED(p, i) IN(members[o[p].readRound], i)
+#define TOLD(p, i) (V(p, i).state != UNHEARD && V(p, i).state != VANISHED)     /* it was heard by this leader */
+/* It has obeyed this leader, is not in the round that was found, and was to be. */
+#define WITHOUT(p, i) (NAMED(p, i) && TOLD(p, i) && !INSIDE(p, i) && SHUT_OUT(p, i))
+#define MAY_NEVER(p, i) (WITHOUT(p, i) || NAMED(p, i) && ENDED(p, i) && !INSIDE(p, i))
+#define NOT_NAMED_OR_UNTOLD(p, i) (!NAMED(p, i) || !TOLD(p, i))
+#define NOT_NAMED_OR_ENDED(p, i) (!NAMED(p, i) || ENDED(p, i) && !INSIDE(p, i))
+#define BEFORE(p, i) (TOLD(p, i) && parent[o[p].readRound] > 0 && V(p, i).round == parent[o[p].readRound])
+/* Some are yet to be heard who may be anywhere: that is waited for, and not for ever. */
+#define AWAITED(p, i) (NAMED(p, i) && V(p, i).state == UNHEARD)
+#define TIME(p) (!SOME(AWAITED, p) || lates < LATES)
+#define DECIDES(p) lates = lates + SOME(AWAITED, p)
+/* Nothing is left of the world before: it makes no step more, and nobody is heard who has anything of it. */
+#define ELSEWHERE(p, i) (ENDED(p, i) || TOLD(p, i) && !BEFORE(p, i))
 
 #define NOT_NEEDED_OR_STANDS(p, i) (!OF_WORLD(p, i) || V(p, i).stands)
 #define STANDS_ALIVE(p, i) (OF_WORLD(p, i) && V(p, i).stands && !ENDED(p, i))
 #define NOT_NEEDED_OR_STANDS_OR_ENDED(p, i) (!OF_WORLD(p, i) || V(p, i).stands || ENDED(p, i))
-#define NOT_NEEDED_OR_INSIDE(p, i) (!IN(members[o[p].readRound], i) || (INSIDE(p, i) && V(p, i).state != DEAD))
-#define STEPPED(p, i) (IN(members[o[p].readRound], i) && w[i].round == o[p].readRound && \
-	w[i].done > fromStep[o[p].readRound])
+#define NOT_NEEDED_OR_INSIDE(p, i) (!NAMED(p, i) || INSIDE(p, i))
+#define STEPPED(p, i) (NAMED(p, i) && V(p, i).stepped)
 #define HEARD_OF(p, i) (V(p, i).state != UNHEARD)
 /* Of who has been given the barrier only stop counts: it covers every step that was begun before, and
  * a later one is not made, though its number is written before the process parks. Who has not been
@@ -434,27 +464,42 @@ inline write_round(p) {
 #define REFUSES_IT(p, i) (OF_WORLD(p, i) && V(p, i).refuses)
 /* Of the round that was found: who goes on live is in it, or stands where it begins. */
 #define GOES_ON(p, i) (IN(members[o[p].readRound], i) && !IN(restores[o[p].readRound], i))
-#define NOT_LIVE_OR_WAITS(p, i) (!GOES_ON(p, i) || (INSIDE(p, i) || V(p, i).stands) && V(p, i).state != DEAD)
-#define IS_INSIDE(p, i) (GOES_ON(p, i) && INSIDE(p, i) && V(p, i).state != DEAD && V(p, i).state != UNHEARD)
+#define NOT_LIVE_OR_WAITS(p, i) (!GOES_ON(p, i) || (INSIDE(p, i) || V(p, i).stands) && !ENDED(p, i))
+#define IS_INSIDE(p, i) (GOES_ON(p, i) && INSIDE(p, i) && !ENDED(p, i))
 #define WILL_NOT(p, i) (GOES_ON(p, i) && V(p, i).state != UNHEARD && (ENDED(p, i) || !INSIDE(p, i) && !V(p, i).stands))
 #define USABLE(p, i) (STANDBY(p, i) || V(p, i).state == OUT || V(p, i).state == FINISHED)
 #define READY(p, i) STANDBY(p, i)
-/* A snapshot is taken after every odd step. */
-#define HOLDS(p, i) (LEFT(p, i) && w[i].round == o[p].world && w[i].done > 0 -> \
-	w[i].done - (w[i].done + 1) % 2 : 0)
+#define HOLDS(p, i) (LEFT(p, i) && w[i].round == o[p].world || V(p, i).state == OUT && V(p, i).round > o[p].world -> SNAPSHOT(w[i].done) : 0)
 #define ALIVE(p, i) (V(p, i).state != UNHEARD && !ENDED(p, i))
 
 #ifdef WITHOUT_FENCE
 #define FENCED(p) 1
 #else
-#define FENCED(p) (SOME(HAS_LEFT, p) || EVERY(NOT_NEEDED_OR_ENDED, p) && EVERY(PARENTS_OVER, p))
+#define PARENT_ENDED(p, i) (PLANNED(o[p].world) && IN(members[parent[o[p].world]], i) && ENDED(p, i))
+#define FENCED(p) (SOME(HAS_LEFT, p) || SOME(LEFT, p) && SOME(PARENT_ENDED, p) || EVERY(NOT_NEEDED_OR_ENDED, p) && EVERY(PARENTS_OVER, p))
 #endif
 /* What was reported of the round while it was open whether it lives says nothing of its barrier. */
 inline adopt(p) {
-	o[p].world = o[p].readRound; nobody_stands(p)
+	o[p].world = o[p].readRound; o[p].burned = 0; nobody_stands(p)
 }
 #define LEADS(p) (o[p].term > 0 && !o[p].finished)
 #define ROOM(p) (o[p].readRound < ROUNDS)
+/* What has become of the round that a new leader has found. */
+#define INHERITS(p) (LEADS(p) && o[p].world == 0 && o[p].readRound > 0)
+#define LATER(p) (parent[o[p].readRound] > 0)   /* it is not the first */
+#define LIVES_ON(p) (LATER(p) || !o[p].burned && !SOME(WITHOUT, p))     /* as far as is known */
+#define ALL_LOST(p) EVERY(NOT_NAMED_OR_UNTOLD, p)
+/* The job may begin anew. */
+#ifdef WITHOUT_WORD
+#define NOTHING_LEFT(p) 1
+#else
+#define NOTHING_LEFT(p) (!LATER(p) || !SOME(INSIDE, p) && EVERY(ELSEWHERE, p))
+#endif
+#ifdef WITHOUT_NAMED
+#define NEVER_WHOLE(p) SOME(MAY_NEVER, p)
+#else
+#define NEVER_WHOLE(p) (SOME(WITHOUT, p) || !SOME(INSIDE, p) && SOME(TOLD, p) && EVERY(NOT_NAMED_OR_ENDED, p))
+#endif
 
 proctype operator(byte p) {
 	byte who, start, fresh, k, who_is_over;
@@ -496,29 +541,35 @@ end:	do
 		who = SET(READY, p); start = 0; fresh = ALL;
 		write_round(p) }
 #else
-	:: d_step { LEADS(p) && o[p].readRound == 0 && ROOM(p) && V(p, 0).state == JOIN ->
-		who = 1; start = 0; fresh = ALL;
+	:: d_step { LEADS(p) && o[p].readRound == 0 && ROOM(p) && (V(p, 0).state == JOIN || ENDED(p, 0) && V(p, 1).state == JOIN) ->
+		who = (ENDED(p, 0) -> 2 : 1); start = 0; fresh = ALL;
 		write_round(p) }
 #endif
 
 	/* Adoption. A step was made in the round, or all are in it. */
-	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && !o[p].burned &&
-		(EVERY(NOT_NEEDED_OR_INSIDE, p) || SOME(STEPPED, p)) -> adopt(p) }
+	:: d_step { INHERITS(p) && (EVERY(NOT_NEEDED_OR_INSIDE, p) || SOME(STEPPED, p)) -> adopt(p) }
 	/* Somebody is in a planned one, and the others that go on live can still follow. */
-	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && PLANNED(o[p].readRound) &&
+	:: d_step { INHERITS(p) && PLANNED(o[p].readRound) &&
 		SOME(IS_INSIDE, p) && EVERY(NOT_LIVE_OR_WAITS, p) -> adopt(p) }
 	/* Somebody is in it, and another cannot follow any more: neither world makes a step again. */
-	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && PLANNED(o[p].readRound) &&
+	:: d_step { INHERITS(p) && PLANNED(o[p].readRound) &&
 		SOME(IS_INSIDE, p) && SOME(WILL_NOT, p) -> adopt(p); o[p].aborting = 1 }
-	/* Nobody is in a planned one, and it can never have all its members: the world before goes on. */
-	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && PLANNED(o[p].readRound) &&
-		!SOME(STEPPED, p) && EVERY(HEARD_OF, p) && !SOME(IS_INSIDE, p) && SOME(MAY_NEVER, p) ->
-		adopt(p); o[p].world = parent[o[p].readRound] }
-	/* The same of one in which all load a snapshot: so is the next. */
-	:: d_step { LEADS(p) && o[p].world == 0 && o[p].readRound > 0 && !PLANNED(o[p].readRound) && !o[p].burned &&
-		!SOME(STEPPED, p) && EVERY(HEARD_OF, p) && SOME(MAY_NEVER, p) -> o[p].burned = 1 }
-	:: d_step { LEADS(p) && o[p].burned && ROOM(p) && SOME(ALIVE, p) ->
-		who = SET(ALIVE, p); start = fromStep[o[p].readRound]; fresh = ALL;
+	/* Somebody is in it, and others were not heard in time: it lives, or is left, as they are in it or not. */
+	:: d_step { INHERITS(p) && LIVES_ON(p) && SOME(INSIDE, p) && SOME(AWAITED, p) && TIME(p) -> DECIDES(p); adopt(p) }
+	:: d_step { INHERITS(p) && LIVES_ON(p) && SOME(INSIDE, p) && TIME(p) -> DECIDES(p); adopt(p); o[p].aborting = 1 }
+	/* Nobody is in it, it can never have all its members, and some are in the world before: that goes on. */
+	:: d_step { INHERITS(p) && !SOME(INSIDE, p) && SOME(MAY_NEVER, p) && TIME(p) && LATER(p) && SOME(BEFORE, p) && !ALL_LOST(p) ->
+		DECIDES(p); adopt(p); o[p].world = parent[o[p].readRound] }
+	/* All that it names have ended, or were never heard: they may have made steps. */
+	:: d_step { INHERITS(p) && !SOME(INSIDE, p) && SOME(MAY_NEVER, p) && TIME(p) && LATER(p) && ALL_LOST(p) &&
+		SOME(TOLD, p) && (SOME(BEFORE, p) || !SOME(AWAITED, p)) ->
+		DECIDES(p); adopt(p); o[p].aborting = 1 }
+	/* The same of one after which nothing is left of the world before either, and of the first. */
+	:: d_step { INHERITS(p) && !o[p].burned && !SOME(INSIDE, p) && SOME(MAY_NEVER, p) && TIME(p) && LATER(p) && !ALL_LOST(p) &&
+		!SOME(BEFORE, p) && NOTHING_LEFT(p) -> DECIDES(p); o[p].burned = 1 }
+	:: d_step { INHERITS(p) && !o[p].burned && !LATER(p) && NEVER_WHOLE(p) -> o[p].burned = 1 }
+	:: d_step { INHERITS(p) && o[p].burned && ROOM(p) && NOTHING_LEFT(p) && EVERY(HEARD_OF, p) && SOME(ALIVE, p) ->
+		who = SET(ALIVE, p); start = 0; fresh = ALL;
 		write_round(p) }
 	/* One who was let go will not follow: the leader adopts like a new one. */
 	:: d_step { LEADS(p) && o[p].world > 0 && !o[p].aborting && SOME(REFUSES_IT, p) -> reset(p) }

@@ -55,10 +55,11 @@ status=0
 "$cache/tools/ginkgo" run --procs=2 --label-filter="$label" --timeout="$timeout" --no-color -v "$@" ./test/e2e 2>&1 |
 	tee "$results/e2e-$label.log" || status=$?
 if [ $status -ne 0 ]; then
-	# What failed, and what was done last, without the timelines between.
+	# What failed, what had happened to its jobs by their events, and what was done last, without the timelines between.
 	{
-		grep 'STEP:' "$results/e2e-$label.log" | tail -n 4
 		grep -v '^  \[FAILED\] in ' "$results/e2e-$label.log" | grep -A 10 '^  \[FAILED\] '
+		grep -E '^ *[0-9]{2}(:[0-9]{2}){2} (Normal|Warning) [A-Za-z]+ TrainingJob/' "$results/e2e-$label.log" | tail -n 30
+		grep 'STEP:' "$results/e2e-$label.log" | tail -n 4
 	} | cut -c -300 >"$results/test-e2e.why" || true
 fi
 exit $status

@@ -42,6 +42,32 @@ type SpeedStatus struct {
 	//
 	// +optional
 	ShortSince *metav1.Time `json:"shortSince,omitempty"`
+
+	// triedAgain is the last time that the job was tried again with more workers than what is known of it would give it,
+	// where sizes go by value and devices were free; none where it never was, or where it is faster since.
+	//
+	// +optional
+	TriedAgain *TriedAgain `json:"triedAgain,omitempty"`
+}
+
+// TriedAgain is a trial of more workers for a job that seemed to make nothing of them.
+type TriedAgain struct {
+	// from is how many workers the job had before, while it is tried; none once that is over.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	From *int32 `json:"from,omitempty"`
+
+	// at is when that began, or when it was over.
+	//
+	// +required
+	At *metav1.Time `json:"at,omitempty"`
+
+	// vain is how often in a row it was of no use: the next trial waits for the longer.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Vain *int32 `json:"vain,omitempty"`
 }
 
 // SizeSpeed is how fast the job was at one size.

@@ -151,6 +151,20 @@ type WorldStatus struct {
 	// +optional
 	ParentDigest string `json:"parentDigest,omitempty"`
 
+	// parentFromStep is the fromStep of the parent: a leader that finds that the parent lives, and not this round, knows by it
+	// whether that has made steps. 0 when there is none, and in a record of an older version.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	ParentFromStep *int64 `json:"parentFromStep,omitempty"`
+
+	// grandparent is the round that the parent continued, whose snapshots are of its history; 0 for none, and in a record of an
+	// older version.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Grandparent *int64 `json:"grandparent,omitempty"`
+
 	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
 	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
 	// of an older version.

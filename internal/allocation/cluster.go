@@ -256,6 +256,8 @@ type Job struct {
 	Pace *Pace
 	// ShortSince is what the plan before said (Decision.ShortSince).
 	ShortSince time.Time
+	// Again is what the plan before said (Decision.Again).
+	Again Again
 	// Lost is how much work is lost if all of its workers go. Durable is true when nothing is: it stops first, and what it
 	// has done is kept where it outlives them.
 	Lost    time.Duration

@@ -1,6 +1,7 @@
 package allocation
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +65,47 @@ func TestADeadlineIsNotGivenUpForWhatIsFreeInAMoment(t *testing.T) {
 		plan := NewPlan(c)
 		if d := plan.of(due); d.Needs != 11 || d.Could != 0 || plan.leaves(due) > 0 {
 			t.Errorf("another one %s: it needs %d, could have %d, gives %d", name, d.Needs, d.Could, plan.leaves(due))
+		}
+	}
+}
+
+// Who will miss its deadline is told so whatever else it is told: while it grows, gives to a gang, or has a worker moved. Who will be in
+// time is told nothing of it.
+func TestWhoWillBeLateIsToldSoInAnyCase(t *testing.T) {
+	for name, test := range map[string]struct {
+		reason string
+		make   func() (*Cluster, JobID)
+	}{
+		"it grows": {"Growing", func() (*Cluster, JobID) {
+			c := newCluster().withNodes(2, 4)
+			return c, c.training("due", 1, 8, span(0, 1), withPace(linear.pace(1e4, exactly)))
+		}},
+		"it gives to a gang": {"Lending", func() (*Cluster, JobID) {
+			c := newCluster().withNodes(1, 4)
+			id := c.training("due", 1, 4, []NodeID{0, 0, 0, 0}, withPace(linear.pace(1e4, exactly)))
+			c.queued("gang", 2, 2)
+			return c, id
+		}},
+		"nothing": {"AtMax", func() (*Cluster, JobID) {
+			c := newCluster().withNodes(1, 4)
+			return c, c.training("due", 1, 4, []NodeID{0, 0, 0, 0}, withPace(linear.pace(1e4, exactly)))
+		}},
+	} {
+		for _, late := range []bool{true, false} {
+			c, id := test.make()
+			c.Jobs[id].Pace.Tried = 1 // it grows to four workers at most
+			c.Jobs[id].Deadline = c.Now.Add(24 * time.Hour)
+			want := test.reason
+			if late {
+				c.Jobs[id].Deadline = c.Now.Add(2000 * time.Second)
+				if want == "AtMax" {
+					want = "Late"
+				}
+			}
+			d := NewPlan(c).of(id)
+			if said := strings.Contains(d.Why.Text, "it will miss its deadline"); said != late || d.Misses != late || d.Why.Reason != want {
+				t.Errorf("%s, late %v: misses %v, %s: %s", name, late, d.Misses, d.Why.Reason, d.Why.Text)
+			}
 		}
 	}
 }

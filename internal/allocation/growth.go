@@ -56,6 +56,7 @@ func (p *planner) grow() {
 		if p.c.Jobs[id].Stage == Training && !p.jobs[id].evicted {
 			p.held[p.c.Jobs[id].Namespace] += p.surplus(id)
 			p.paced = p.paced || p.c.Settings.ByValue && p.c.Jobs[id].Pace != nil
+			p.judge(id)
 			if p.mayGrow(id) {
 				all = append(all, id)
 			}
@@ -78,6 +79,7 @@ func (p *planner) grow() {
 		all = all[n:]
 	}
 	p.open(math.MinInt64)
+	p.tryAgain()
 }
 
 // firstLook is how long a job is watched at its first size at most where sizes go by value and its pace is not known: programs take

@@ -19,6 +19,8 @@ type Pace struct {
 	// Kept is the part of its time in which it makes the steps that Speed counts: pauses, evaluation and what is made again are no part
 	// of them. 0 for not known.
 	Kept float64
+	// Seen is what was seen of it at each size, from which Speed is.
+	Seen []speed.Seen
 }
 
 // left is how many steps are expected to be left, above 0. Without a report it is what was done, in powers of two, so

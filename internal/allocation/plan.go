@@ -81,6 +81,8 @@ type Decision struct {
 	// ShortSince is since when a job would have less than half its share by devices, for what others make of them; zero where it would
 	// not, or has no world. What is not looked at now stays as it was: Job.ShortSince.
 	ShortSince time.Time
+	// Again is the last time that it was tried again with more workers.
+	Again Again
 	// Wish is how many workers a job whose pace is known is to have at most by what they are worth, and Price by what part
 	// of the time that is left each device has to be worth more, for those behind it. 0 for a job that has no pace, or
 	// does not train.
@@ -91,6 +93,8 @@ type Decision struct {
 	// more than paces are off with all that an empty cluster has room for.
 	Needs int32
 	Late  bool
+	// Misses is true for a job that trains and will miss its deadline with the workers that it is to have: Why says so.
+	Misses bool
 	// Could is how many workers a job can have at most where these are too few to meet its deadline: it takes none for that then. It
 	// is 0 otherwise.
 	Could int32

@@ -102,12 +102,13 @@ type job struct {
 	// once others have left.
 	added, virtual int32
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known; owed how many half its
-	// share would be where it was short of that for too long, otherwise 0.
-	wish, owed int32
-	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs).
-	needed      bool
-	growthClass classID // known where hasClass is true (growthScope)
-	hasClass    bool
+	// share would be where it was short of that for too long, back what it goes back to (Again.From); otherwise 0.
+	wish, owed, back int32
+	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs), goesOn where it was tried again with
+	// more workers, and that was of use.
+	needed, goesOn bool
+	growthClass    classID // known where hasClass is true (growthScope)
+	hasClass       bool
 	// beside numbers what it avoids, 0 until somebody asks.
 	beside  int
 	devices int64
@@ -156,7 +157,7 @@ func (p *planner) gather() {
 	for i := range p.c.Jobs {
 		p.out[i].For = None
 		if in := &p.c.Jobs[i]; in.Stage == Training || in.Stage == Fixed {
-			p.out[i].ShortSince = in.ShortSince // without a world it has nothing that could be too little
+			p.out[i].ShortSince, p.out[i].Again = in.ShortSince, in.Again // without a world it has nothing that could be too little
 		}
 		if p.c.Jobs[i].Name == "" {
 			continue
@@ -463,7 +464,7 @@ func (p *planner) trim(id JobID) {
 		return
 	}
 	stay := j.live - j.gone + j.added
-	excess := stay - max(in.most(stay), in.Min)
+	excess := stay - max(in.most(p.goesBack(id, stay)), in.Min)
 	if replacing := j.live - j.bound; in.Target <= in.Max && replacing > 0 {
 		// Replacements are bound before others leave for them.
 		excess = min(excess, j.bound-j.gone+j.added-max(in.most(j.bound-j.gone+j.added), in.Min))

@@ -79,6 +79,23 @@ func (p *planner) explain(id JobID) {
 	default:
 		out.Why = Why{RuleGangsFirst, "Starting", "its gang starts"}
 	}
+	if in.Stage == Training {
+		p.addLateness(id)
+	}
+}
+
+// addLateness has a job that trains say that it will miss its deadline, whatever else it says of its size.
+func (p *planner) addLateness(id JobID) {
+	out := &p.out[id]
+	words := p.lateness(id)
+	switch out.Why.Reason {
+	case "Late":
+		out.Misses = true
+	case "Growing", "Lending", "Moving", "Replacing":
+		if out.Misses = words != ""; out.Misses {
+			out.Why.Text += "; " + words
+		}
+	}
 }
 
 // explainQueued says why a gang starts or does not.
@@ -164,7 +181,7 @@ func (p *planner) whyNotMore(id JobID) Why {
 	size := p.size(id) - j.virtual
 	switch {
 	case j.added > 0:
-		return Why{RuleGrowth, "Growing", "room for more workers is free"}
+		return Why{RuleGrowth, "Growing", "room for more workers is free" + p.againWords(id)}
 	case in.Fault != "":
 		return Why{RuleGangClass, "GrowthRefused", in.Fault}
 	case in.Finishing:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -73,6 +74,25 @@ func (w *shardsOf) look() {
 	w.most = max(w.most, all)
 }
 
+// holdsOwn says whether what differs by some rank is held, without which a state is not whole.
+func (w *shardsOf) holdsOwn(step uint64) bool {
+	return slices.ContainsFunc(w.store.List(), func(s Snapshot) bool {
+		key, ok := share.Parse(s.Part)
+		return ok && key.Rank && s.Step == step
+	})
+}
+
+// begin has a world begin with a state that comes from others, and is relied on.
+func (w *shardsOf) begin() {
+	w.step, w.relied = 1, 1
+	w.store.Rely(ID{Round: 1, Step: 1})
+	w.write(1, share.Key{Rank: true, Index: w.workers - 1}, ownBytes, true)
+	for i := range w.copies {
+		w.write(1, share.Key{Shard: true, Index: (w.rank + i) % w.workers}, shardBytes, true)
+	}
+	w.trim()
+}
+
 func (w *shardsOf) trim() {
 	if err := w.store.Trim(false); err != nil {
 		w.t.Fatal(err)
@@ -123,10 +143,16 @@ func TestWhatIsKeptOfShardsHasRoom(t *testing.T) {
 		}
 		w := &shardsOf{t: t, store: store, workers: rapid.IntRange(2, 8).Draw(t, "workers")}
 		w.rank, w.copies = rapid.IntRange(0, w.workers-1).Draw(t, "rank"), rapid.IntRange(1, w.workers).Draw(t, "copies")
+		if rapid.Bool().Draw(t, "a newcomer") {
+			w.begin()
+		}
 		size := share.Size{State: shardBytes*uint64(w.workers) + ownBytes, Own: ownBytes, Shards: shardBytes * uint64(w.workers), Written: shardBytes + ownBytes}
 		t.Repeat(map[string]func(*rapid.T){"save": w.save, "copy": w.copy, "": func(t *rapid.T) {
 			if room := size.Room(w.copies, false); w.most > room {
 				t.Fatalf("there were %d bytes, in a volume of %d", w.most, room)
+			}
+			if w.relied > 0 && !w.holdsOwn(w.relied) {
+				t.Fatalf("of step %d, which is relied on, there is nothing that differs by rank: %v", w.relied, store.List())
 			}
 			for i := range w.copies {
 				if w.relied > 0 && !w.holds(w.relied, w.rank+i) {

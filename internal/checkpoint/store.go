@@ -293,7 +293,7 @@ func (s *Store) Copy(of ID) {
 
 // Trim drops the oldest states beyond those to keep, but neither the one that came last, which is wanted
 // even if it is old, nor those that are relied on, or copied. Of the states before the one that came last it drops the parts that
-// other workers gave: whoever needed them has them. Shards stay as long as no later state is relied on: others may have no copy besides.
+// other workers gave: whoever needed them has them. What differs by rank stays of states that are relied on, or copied. Shards stay as long as no later state is relied on: others may have no copy besides.
 // Where there are some, what is relied on or copied does not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
 //
@@ -346,11 +346,16 @@ func (s *Store) trim(reuse bool) error {
 }
 
 // isNeedless says whether a file is a part that another worker gave, and that nobody needs any more here: a shard of a state that is
-// older than the one that the job relies on, and is not copied; anything else once another state has come. The lock is held.
+// older than the one that the job relies on, and is not copied; what differs by rank once its state is neither; anything else once another
+// state has come. Without something that differs by rank no state is whole, and all who have it may have it from others, as where a whole
+// gang moved. The lock is held.
 func (s *Store) isNeedless(file *held) bool {
 	state := file.State()
 	if !file.guest || file.Part == "" || state == s.came {
 		return false
+	}
+	if key, _ := share.Parse(file.Part); key.Rank {
+		return state != s.relied && state != s.copied
 	}
 	return !share.IsShard(file.Part) || CompareIDs(state, s.relied) < 0 && state != s.copied
 }

@@ -10,7 +10,7 @@ import (
 
 // late says whether the job will miss its deadline with the workers that it has, as the last plan that is known says.
 func (p *planner) late() bool {
-	return p.Grant.Known && p.Grant.Late && p.Grant.Reason == v1alpha1.ReasonLate
+	return p.Grant.Known && p.Grant.Late
 }
 
 // setLate says so in FullSize: with how many workers it would be in time is what its user can do something about, also where it has all

@@ -473,6 +473,9 @@ func TestWhoWillBeLateIsToldSo(t *testing.T) {
 		"below max":      {func(*State) {}, metav1.ConditionFalse, v1alpha1.ReasonLate, []string{"it needs 9"}},
 		"at its max":     {func(s *State) { s.Job.Spec.Workers.Max = ptr.To[int32](5) }, metav1.ConditionTrue, v1alpha1.ReasonLate, []string{"5 workers, as many as it may have", "it needs 9"}},
 		"with a min too": {func(s *State) { s.Job.Spec.Workers.Min, s.Job.Spec.Workers.Max = ptr.To[int32](5), ptr.To[int32](5) }, metav1.ConditionTrue, v1alpha1.ReasonLate, []string{"it needs 9"}},
+		"it grows": {func(s *State) {
+			s.Grant.Reason, s.Grant.Why = "Growing", "room for more workers is free; with 5 workers it will miss its deadline: it needs 9"
+		}, metav1.ConditionFalse, v1alpha1.ReasonLate, []string{"room for more workers is free", "it needs 9"}},
 		"growth pauses": {func(s *State) {
 			s.Memory.Elastic.Attempt, s.Memory.Elastic.Elastic, s.Memory.Elastic.Growth.Until = s.attempt(), true, s.Now.Add(time.Hour)
 		}, metav1.ConditionFalse, v1alpha1.ReasonGrowthBackOff,
@@ -487,8 +490,8 @@ func TestWhoWillBeLateIsToldSo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := reclaims(5)
-			test.change(state)
 			state.Grant.Reason, state.Grant.Why, state.Grant.Late = v1alpha1.ReasonLate, "with 5 workers it will miss its deadline: it needs 9", true
+			test.change(state)
 			told := 0
 			for look := range 3 {
 				plan := NewPlan(state, settings)

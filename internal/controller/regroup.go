@@ -91,6 +91,9 @@ func (p *planner) regroupFailure(crew []worker) (f failure, again time.Duration)
 	if !p.tooFew(crew) {
 		message = fmt.Sprintf("those who were lost did not come back within spec.failure.regroupTimeout (%s), "+
 			"and those who are left hold no snapshot", timeout)
+		if why := p.World.Storage; why != "" {
+			message += "; nor does the storage give one: " + why
+		}
 	}
 	// A world that all were asked to leave is no loss, and is not counted.
 	return p.blame(failure{cause: causeReleased, message: message}), 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,6 +91,19 @@ func TestRegroupTimeoutLeavesOutWhatTheAPIServerTakes(t *testing.T) {
 }
 
 // As soon as the API server answers again, a refill is made, and its pods have as long to come as any.
+// Who waits for the storage is enough: what it says is named.
+func TestWhoRegroupsForTheStorageSaysSo(t *testing.T) {
+	state := regroups(1)
+	state.Job.Spec.Workers.Min = ptr.To[int32](1)
+	state.World.Storage = "503 Slow Down"
+	state.Now = now.Add(2 * time.Minute)
+	p := &planner{State: state}
+	p.plan.Elastic = state.Memory.Elastic.next(1)
+	if f, _ := p.regroupFailure(p.crew(state.gang())); !strings.Contains(f.message, "hold no snapshot; nor does the storage give one: 503 Slow Down") {
+		t.Errorf("it says %q", f.message)
+	}
+}
+
 func TestARefillIsMadeOnceTheAPIServerAnswers(t *testing.T) {
 	state := regroups(1)
 	state.Memory.Own.Unanswered = true

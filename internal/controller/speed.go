@@ -27,6 +27,16 @@ func (p *planner) measureSpeed() {
 		if since := p.Grant.ShortSince; !since.IsZero() {
 			status.Speed.ShortSince = ptr.To(metav1.NewTime(since))
 		}
+		status.Speed.TriedAgain = nil
+		if again := &p.Grant.Again; !again.At.IsZero() {
+			status.Speed.TriedAgain = &v1alpha1.TriedAgain{At: ptr.To(metav1.NewTime(again.At))}
+			if again.From > 0 {
+				status.Speed.TriedAgain.From = ptr.To(again.From)
+			}
+			if again.Vain > 0 {
+				status.Speed.TriedAgain.Vain = ptr.To(again.Vain)
+			}
+		}
 	}
 	told := fleet.ProgressOf(status)
 	if first := told.First(); first > 0 && status.Speed.FirstTotalSteps == nil {

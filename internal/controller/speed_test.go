@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/allocation"
 	"github.com/concertina-dev/concertina/internal/fleet"
 	"github.com/concertina-dev/concertina/internal/rendezvous"
 	"github.com/concertina-dev/concertina/internal/speed"
@@ -304,6 +305,31 @@ func TestSinceWhenAJobIsShortOutlivesTheOperator(t *testing.T) {
 		since := l.job.Status.Speed.ShortSince
 		if (since == nil) != test.want.IsZero() || since != nil && !since.Time.Equal(test.want) {
 			t.Errorf("refresh %d: short since %s, want %s", i, since, test.want)
+		}
+	}
+}
+
+// So is when it was tried again with more workers.
+func TestTriedAgainOutlivesTheOperator(t *testing.T) {
+	l := newPace(t, "n1", "n1")
+	for i, test := range []struct {
+		grant fleet.Grant
+		want  allocation.Again
+	}{
+		{fleet.Grant{Known: true}, allocation.Again{}},
+		{fleet.Grant{Known: true, Again: allocation.Again{From: 2, At: start, Vain: 1}}, allocation.Again{From: 2, At: start, Vain: 1}},
+		{fleet.Grant{}, allocation.Again{From: 2, At: start, Vain: 1}},
+		{fleet.Grant{Known: true, Again: allocation.Again{At: start}}, allocation.Again{At: start}},
+		{fleet.Grant{Known: true}, allocation.Again{}},
+	} {
+		l.grant = test.grant
+		l.steps(10*i, uint64(10*i+1))
+		var got allocation.Again
+		if wrote := l.job.Status.Speed.TriedAgain; wrote != nil {
+			got = allocation.Again{From: value(wrote.From), At: wrote.At.UTC(), Vain: value(wrote.Vain)}
+		}
+		if got != test.want {
+			t.Errorf("refresh %d: %+v, want %+v", i, got, test.want)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/allocation"
 )
 
@@ -34,7 +33,7 @@ func (c *Cluster) publish(v *view, plan allocation.Plan) {
 		if id >= len(plan.Decisions) || c.jobs[j.object.UID] != j {
 			continue
 		}
-		j.shortSince = plan.Decisions[id].ShortSince
+		j.shortSince, j.again = plan.Decisions[id].ShortSince, plan.Decisions[id].Again
 		j.promised, j.inVain = c.nodesOf(v, plan.Decisions[id].Promised), plan.Decisions[id].InVain
 		grant := c.grantOf(v, id, &plan.Decisions[id])
 		asked := j.awaited && v.revisions[id] == j.revision
@@ -62,6 +61,15 @@ func (j *job) shortSinceAt(now time.Time) time.Time {
 	return since
 }
 
+// triedAgain is when a job was tried again with more workers: as the last plan said, or as the operator before wrote.
+func (j *job) triedAgain() allocation.Again {
+	wrote := j.object.Status.Speed.TriedAgain
+	if j.granted != 0 || wrote == nil {
+		return j.again
+	}
+	return allocation.Again{From: max(0, value(wrote.From)), At: timeOf(wrote.At), Vain: max(0, value(wrote.Vain))}
+}
+
 // nodesOf are the nodes of a snapshot that are still there.
 func (c *Cluster) nodesOf(v *view, ids []allocation.NodeID) (all []*node) {
 	for _, id := range ids {
@@ -79,10 +87,10 @@ func (c *Cluster) nodesOf(v *view, ids []allocation.NodeID) (all []*node) {
 func (c *Cluster) grantOf(v *view, id int, d *allocation.Decision) Grant {
 	grant := Grant{
 		Count: d.Count, Start: d.Start, Reason: d.Why.Reason, Why: d.Why.Text,
-		Queue: Queue{Position: d.Queue, Start: d.Expected}, ShortSince: d.ShortSince,
+		Queue: Queue{Position: d.Queue, Start: d.Expected}, ShortSince: d.ShortSince, Again: d.Again,
 	}
 	in := &v.cluster.Jobs[id]
-	grant.Late = grant.Reason == v1alpha1.ReasonLate || in.Stage == allocation.Queued && !d.Start && d.Late
+	grant.Late = d.Misses || in.Stage == allocation.Queued && !d.Start && d.Late
 	grant.NotAllowed = v.cluster.Namespaces[in.Namespace].InForce(in.Policy) != in.Policy
 	for i, at := range d.Places {
 		place := Place{Own: int32(i) < d.Own}

@@ -16,7 +16,7 @@ func paceOf(f *speed.Fitted, status *v1alpha1.TrainingJobStatus) *allocation.Pac
 		return nil
 	}
 	told := ProgressOf(status)
-	return &allocation.Pace{Speed: f.Model, Tried: f.Tried, Done: told.Done(), Left: told.Left(), Kept: keptPart(status)}
+	return &allocation.Pace{Speed: f.Model, Tried: f.Tried, Done: told.Done(), Left: told.Left(), Kept: keptPart(status), Seen: SizesSeen(&status.Speed)}
 }
 
 // evens is so much time at the beginning of a job that is counted as spent in steps: the first minutes say little of those to come.
@@ -50,5 +50,10 @@ func keptPart(status *v1alpha1.TrainingJobStatus) float64 {
 // samePace says whether two paces are the same to a planner that looks again within a minute anyway: that steps were made
 // is no news.
 func samePace(a, b *built) bool {
-	return a.fitted == b.fitted && (a.fitted == nil || (a.job.Pace.Left > 0) == (b.job.Pace.Left > 0))
+	if a.fitted != b.fitted || a.fitted == nil {
+		return a.fitted == b.fitted
+	}
+	here, _ := speed.Here(a.job.Pace.Seen)
+	now, _ := speed.Here(b.job.Pace.Seen)
+	return (a.job.Pace.Left > 0) == (b.job.Pace.Left > 0) && here == now
 }

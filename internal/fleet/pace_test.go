@@ -203,6 +203,43 @@ func TestSinceWhenAJobIsShort(t *testing.T) {
 	}
 }
 
+// The planner is told what it said last of when a job was tried again with more workers; at first what the operator before wrote.
+func TestWhenAJobWasTriedAgain(t *testing.T) {
+	written := allocation.Again{From: 4, At: start.Add(-time.Minute), Vain: 2}
+	for name, test := range map[string]struct {
+		status *v1alpha1.TriedAgain
+		want   allocation.Again
+	}{
+		"never":          {nil, allocation.Again{}},
+		"it is tried":    {&v1alpha1.TriedAgain{From: ptr.To(written.From), At: ptr.To(metav1.NewTime(written.At)), Vain: ptr.To(written.Vain)}, written},
+		"it was once":    {&v1alpha1.TriedAgain{At: ptr.To(metav1.NewTime(written.At))}, allocation.Again{At: written.At}},
+		"what cannot be": {&v1alpha1.TriedAgain{From: ptr.To[int32](-4), Vain: ptr.To[int32](-1)}, allocation.Again{}},
+	} {
+		k := &clock{now: start}
+		said := allocation.Again{}
+		c := New(k.options(func(o *Options) {
+			o.Plan = func(*allocation.Cluster) allocation.Plan {
+				return allocation.Plan{Decisions: []allocation.Decision{{Again: said, For: allocation.None}}}
+			}
+		}))
+		job := jobOf("j", trains)
+		job.Status.Speed.TriedAgain = test.status
+		c.SetJob(job)
+		if got := seenJob(t, c).Again; got.From != test.want.From || !got.At.Equal(test.want.At) || got.Vain != test.want.Vain {
+			t.Errorf("%s: %+v, want %+v", name, got, test.want)
+		}
+		for _, said = range []allocation.Again{{From: 8, At: start}, {}, {At: start, Vain: 1}} {
+			c.PlanNow()
+			if got := seenJob(t, c).Again; got != said {
+				t.Errorf("%s: %+v, the plan said %+v", name, got, said)
+			}
+			if got := c.Grant(job.UID).Again; got != said {
+				t.Errorf("%s: the grant says %+v, the plan %+v", name, got, said)
+			}
+		}
+	}
+}
+
 // A change of pace is none of the part of its time that a job makes steps in: what was made before took as long as it took. Where the
 // status of an operator before does not say how long, what comes since counts as it was.
 func TestAChangeOfPaceIsNoneOfThePartOfItsTime(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/concertina-dev/concertina/internal/allocation"
+
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
@@ -33,6 +35,8 @@ type Grant struct {
 	Queue Queue
 	// ShortSince is since when the job would have less than half of its share of the devices; zero where it would not.
 	ShortSince time.Time
+	// Again is the last time that the job was tried again with more workers (allocation.Decision.Again).
+	Again allocation.Again
 	// Bound is when the scheduler of the job's gang has last given a worker of any job a node; zero where that was not
 	// seen.
 	Bound time.Time

@@ -113,7 +113,7 @@ func (c *Cluster) jobsInOrder() []*job {
 func (c *Cluster) snapshotJob(v *view, j *job, namespaces namespaceIDs, ids map[types.NamespacedName]allocation.JobID) allocation.Job {
 	b, one := &j.built, j.built.job
 	one.Namespace = namespaces[b.namespace]
-	one.ShortSince = j.shortSinceAt(v.cluster.Now)
+	one.ShortSince, one.Again = j.shortSinceAt(v.cluster.Now), j.triedAgain()
 	if b.beneficiaries != nil {
 		one.Workers = slices.Clone(one.Workers)
 		for i, name := range b.beneficiaries {

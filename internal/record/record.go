@@ -97,6 +97,10 @@ func FromStatus(job *v1alpha1.TrainingJob) rendezvous.Record {
 		FromStep:      uint64(ptr.Deref(world.FromStep, 0)),
 		MembersDigest: world.MembersDigest,
 		ParentDigest:  world.ParentDigest,
+
+		ParentFromStep: uint64(ptr.Deref(world.ParentFromStep, 0)),
+		Grandparent:    uint64(ptr.Deref(world.Grandparent, 0)),
+
 		Members:       world.Members,
 		Nodes:         world.Nodes,
 		Racks:         world.Racks,
@@ -140,6 +144,12 @@ func toStatus(record rendezvous.Record) *apply.WorldStatusApplyConfiguration {
 		WithFrom(record.From)
 	if record.ParentDigest != "" {
 		world = world.WithParentDigest(record.ParentDigest)
+	}
+	if record.ParentFromStep > 0 {
+		world = world.WithParentFromStep(int64(record.ParentFromStep))
+	}
+	if record.Grandparent > 0 {
+		world = world.WithGrandparent(int64(record.Grandparent))
 	}
 	if record.Members != "" {
 		world = world.WithMembers(record.Members)

@@ -39,6 +39,7 @@ func TestRecordBelongsToOneJob(t *testing.T) {
 func TestARecordComesBackAsItWasWritten(t *testing.T) {
 	written := rendezvous.Record{
 		Term: 2, Round: 3, Parent: 1, Attempt: 4, Workers: 5, Processes: 10, FromStep: 6, MembersDigest: "digest", ParentDigest: "another",
+		ParentFromStep: 8, Grandparent: 9,
 		Members: "packed", Nodes: "packed too", Racks: "and these", Master: rendezvous.Endpoint{Address: "fd00::1", Port: 29400},
 		StartedAt: time.Unix(1e9, 0).UTC(), Reason: rendezvous.ReasonWorkerLost, From: 7, Recoveries: "2:Hung:8:7:1", JobUID: "mine", Leader: "me",
 	}

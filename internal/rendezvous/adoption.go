@@ -25,11 +25,28 @@ func (m *Machine) adopting(now time.Time) bool {
 	if !m.mayLive() {
 		return false
 	}
-	if now.Sub(m.since) <= m.gang.HeartbeatTimeout+m.reconnectGrace {
+	if !m.isLate(now) {
 		return true
 	}
 	c := m.census()
 	return c.in > 0 || m.waitsForWord(now, &c)
+}
+
+// isLate says whether agents have had the time to find this leader: the heartbeat timeout and a grace, and that grace from the first on
+// that can tell what has become of the inherited round. Where that one could not find it before, the others could not either.
+func (m *Machine) isLate(now time.Time) bool {
+	return now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace && (m.wordAt.IsZero() || now.Sub(m.wordAt) > m.reconnectGrace)
+}
+
+// hearWord takes note of the first who can tell: it is in the inherited round, or in the one before, and was to go on to it.
+func (m *Machine) hearWord(now time.Time, mem *member) {
+	if m.world != nil || !m.wordAt.IsZero() || mem.report.Round == 0 {
+		return
+	}
+	_, named := m.naming().ranks[mem.want.Ordinal]
+	if mem.in(&m.base) || mem.report.Round == m.base.Parent && (named || len(m.naming().ranks) == 0) {
+		m.wordAt = now
+	}
 }
 
 // waitsForWord says whether only such are heard of whom nothing follows, as newcomers, and those who leave and stand in the world before
@@ -153,7 +170,7 @@ func (m *Machine) tryAdopt(now time.Time) {
 		return
 	}
 	c := m.census()
-	late := now.Sub(m.since) > m.gang.HeartbeatTimeout+m.reconnectGrace
+	late := m.isLate(now)
 	uids, named := m.outlook(&c)
 	switch {
 	case m.mayBeLeaving(&c, late):
@@ -274,7 +291,7 @@ func (m *Machine) findRefusal(now time.Time) bool {
 		m.nextTry = now.Add(m.backOff())
 		m.tries++
 		m.world, m.change, m.broken, m.pending = nil, nil, nil, nil
-		m.since, m.inherited, m.topTerm, m.hold = now, m.base.Round, max(m.topTerm, m.term+1), 0
+		m.since, m.wordAt, m.inherited, m.topTerm, m.hold = now, time.Time{}, m.base.Round, max(m.topTerm, m.term+1), 0
 		m.out.Publish, m.out.Changed = true, true
 		return true
 	}
@@ -286,12 +303,14 @@ func (m *Machine) adoptParent(now time.Time) {
 	parent := Record{
 		Term: m.base.Term, Round: m.base.Parent, Attempt: m.base.Attempt, Workers: m.base.From,
 		Processes: m.base.From * m.gang.ProcessesPerWorker, StartedAt: m.base.StartedAt,
+		FromStep: m.base.ParentFromStep, Parent: m.base.Grandparent,
 	}
 	if parent.Round == 0 || !isSize(parent.Workers) {
 		return
 	}
 	if parent.MembersDigest = m.parentDigest(); parent.MembersDigest != "" {
 		m.adopt(now, parent, "the round after it has never begun")
+		m.world.fenced = true // or no round would have gone on from it
 	}
 }
 

@@ -73,6 +73,18 @@ func (m *Machine) catalogueOf(members []*member) catalogue {
 			}
 		}
 	}
+	for _, mem := range members {
+		for _, s := range m.broughtFor(mem) {
+			key, isPart := share.Parse(s.Part)
+			switch {
+			case slices.Contains(mem.report.Snapshots, s) && m.inHistory(mem, s, made):
+			case !isPart:
+				c.whole[s] = append(c.whole[s], mem)
+			default:
+				c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
+			}
+		}
+	}
 	for _, mem := range m.away() {
 		for _, s := range mem.report.Snapshots {
 			if key, ok := share.Parse(s.Part); ok && key.Rank && !older && m.inHistory(mem, s, made) {
@@ -81,6 +93,12 @@ func (m *Machine) catalogueOf(members []*member) catalogue {
 		}
 	}
 	return c
+}
+
+// has says whether a part is there.
+func (c *catalogue) has(part Snapshot) bool {
+	key, _ := share.Parse(part.Part)
+	return len(c.parted[fit{part.Round, part.Step, key.Of, key.Layout}][key][part]) > 0
 }
 
 func (c *catalogue) add(of fit, key share.Key, s Snapshot, mem *member) {

@@ -102,6 +102,32 @@ func TestOnlyTheNewcomerIsHeardForAWhile(t *testing.T) {
 	}
 }
 
+// A planned change was told to one of two, and its leader has died. Only who is to join is heard for as long as agents need to find the
+// next one, and then the two, one soon after the other: the change goes on as it would have otherwise, whoever of them is first.
+func TestWhoIsHeardLateIsWaitedForWithTheOthers(t *testing.T) {
+	for _, first := range []string{"p00", "p01"} {
+		f := emptyFleet(t)
+		f.minimum, f.target, f.hang = 1, 2, 10*time.Minute
+		l := f.training(2)
+		f.parkedBefore(l)
+		f.finishWrite(l)
+		for uid, p := range f.pods {
+			for len(p.queue) > 0 && uid == "p00" {
+				f.deliverTo(p)
+			}
+		}
+		f.kill(l)
+		l = f.next()
+		f.finishWrite(l)
+		f.hears(l, 16*time.Second, "p02")
+		f.hears(l, 3*time.Second, "p02", first)
+		f.turns(l, 20)
+		if w := l.machine.world; w == nil || f.record.Round != 2 || f.done[2] <= f.record.FromStep || len(l.machine.losses) > 0 {
+			t.Errorf("%s is heard first: the leader is %s, the record %+v, and lost are %+v", first, l.machine.State(), f.record, l.machine.losses)
+		}
+	}
+}
+
 // The one that leaves is heard alone, still where it stood in the world before, while the others train in the newest: nothing that it can
 // say decides what has become of that, so it is waited for, and who stands is kept standing.
 func TestOnlyTheLeaverIsHeardForAWhile(t *testing.T) {

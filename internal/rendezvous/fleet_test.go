@@ -812,6 +812,11 @@ func (f *fleet) checkFatal(l *modelLeader, why string) {
 	if !strings.Contains(why, "no snapshot is left") && !strings.Contains(why, "in every worker alike") {
 		f.t.Fatalf("the attempt is given up: %s", why)
 	}
+	// What the storage has of the history is gone back to, unless what it has last is of steps that were thrown away.
+	m := l.machine
+	if at, _ := m.stored(); f.shelf != nil && at != nil && m.isOfHistory(*at) && !strings.Contains(why, "thrown away") && !strings.Contains(why, "alike") {
+		f.t.Fatalf("%s, and the storage has %+v", why, *at)
+	}
 	if strings.Contains(why, "no snapshot") {
 		for _, uid := range f.uids() {
 			whole := func(s Snapshot) bool { return s.Part == "" }

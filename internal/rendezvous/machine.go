@@ -68,7 +68,9 @@ type Machine struct {
 	reconnectGrace time.Duration
 
 	// since is when the first gang was expected: sessions are possible from then on.
-	since   time.Time
+	since time.Time
+	// wordAt is when the first was heard who can tell what has become of the inherited round.
+	wordAt  time.Time
 	gang    Gang
 	members map[string]*member
 

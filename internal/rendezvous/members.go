@@ -281,6 +281,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	if m.world != nil && mem.in(&m.world.record) {
 		m.words++
 	}
+	m.hearWord(now, mem)
 	m.hearPause(now, uid, mem)
 	mem.silent = false
 	m.heardAgain(mem)

@@ -68,18 +68,29 @@ func (m *Machine) doing() (Phase, string) {
 	switch {
 	case m.world == nil:
 		return PhaseForming, ""
-	case m.broken != nil && m.broken.regrouping:
-		return PhaseRegrouping, m.broken.why
-	case m.broken != nil && m.broken.planned:
-		return PhaseResizing, m.broken.why
 	case m.broken != nil:
-		return PhaseRecovering, m.broken.why
+		return m.recovering()
 	case m.change != nil:
 		return PhaseResizing, m.change.why
 	case m.world.phase != "" && !m.world.formed():
 		return m.world.phase, m.world.why
 	}
 	return PhaseTraining, m.world.calledOff
+}
+
+// recovering is the same while a world is left.
+func (m *Machine) recovering() (Phase, string) {
+	why := m.broken.why
+	if m.awaitsRestore() {
+		why += "; those who are left hold no whole snapshot, what is missing is brought from the storage"
+	}
+	switch {
+	case m.broken.regrouping:
+		return PhaseRegrouping, why
+	case m.broken.planned:
+		return PhaseResizing, why
+	}
+	return PhaseRecovering, why
 }
 
 // progress is how far the world is: as far as the slowest process that has reported.

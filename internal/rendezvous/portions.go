@@ -42,7 +42,7 @@ func (m *Machine) divide(mem *member) bool {
 	}
 	has := slices.DeleteFunc(slices.Clone(r.parts), func(part Snapshot) bool { return !slices.Contains(said.RestoredParts, part) })
 	r.place, r.portions = said.Restored.Path, map[string]*portion{r.who: {number: r.number, parts: has, done: true}}
-	r.refusedNow = said.Restored.Refused
+	r.refusedNow, r.muteSince = said.Restored.Refused, time.Time{}
 	m.hearBrought()
 	return true
 }
@@ -51,22 +51,25 @@ func (m *Machine) divide(mem *member) bool {
 // nothing to do. What a member is bringing it would have to begin anew.
 func (m *Machine) deal(now time.Time, p *plan) {
 	r := m.restoring
-	missing := slices.Clone(r.parts)
 	m.giveWay(now, p)
-	for uid, of := range r.portions {
-		if mem := m.members[uid]; mem == nil || !mem.usable() || r.failed[uid] != "" {
+	for uid := range r.portions {
+		if !m.brings(uid) {
 			delete(r.portions, uid)
-			continue
 		}
-		missing = slices.DeleteFunc(missing, func(part Snapshot) bool { return slices.Contains(of.parts, part) })
 	}
+	missing := m.notBrought()
 	if len(missing) == 0 {
 		m.hearBrought()
 		return
 	}
+	for _, of := range r.portions {
+		missing = slices.DeleteFunc(missing, func(part Snapshot) bool { return slices.Contains(of.parts, part) })
+	}
 	able := m.ableToBring(p)
 	if len(able) == 0 {
-		m.fail("no worker could bring the job's checkpoint back: " + r.failed[sortedKeys(r.failed)[0]])
+		if failed := sortedKeys(r.failed); len(failed) > 0 {
+			m.failRestore("no worker could bring the job's checkpoint back: %s", r.failed[failed[0]])
+		}
 		return
 	}
 	free := slices.DeleteFunc(slices.Clone(able), func(uid string) bool { return !r.free(uid) })
@@ -92,6 +95,32 @@ func (m *Machine) deal(now time.Time, p *plan) {
 	}
 }
 
+// brings says whether a member can bring something, and what it has brought can be had.
+func (m *Machine) brings(uid string) bool {
+	mem := m.members[uid]
+	return mem != nil && mem.usable() && m.restoring.failed[uid] == "" && (m.world == nil || !mem.isAside() && !m.mayEnd(mem))
+}
+
+// notBrought are the parts that nobody has yet. In a world some may have had theirs all the time.
+func (m *Machine) notBrought() (missing []Snapshot) {
+	r := m.restoring
+	var here catalogue
+	if m.world != nil {
+		left, _ := m.keepers()
+		here = m.catalogueOf(left)
+	}
+	for _, part := range r.parts {
+		had := here.has(part)
+		for _, of := range r.portions {
+			had = had || of.done && slices.Contains(of.parts, part)
+		}
+		if !had {
+			missing = append(missing, part)
+		}
+	}
+	return missing
+}
+
 // free says whether a member brings nothing at the moment.
 func (r *restoring) free(uid string) bool { return r.portions[uid] == nil || r.portions[uid].done }
 
@@ -100,7 +129,7 @@ func (r *restoring) free(uid string) bool { return r.portions[uid] == nil || r.p
 func (m *Machine) ableToBring(p *plan) (able []string) {
 	r := m.restoring
 	for _, uid := range assignRanks(nil, p.members) {
-		if m.members[uid].usable() && r.failed[uid] == "" && !r.stuck[uid] {
+		if m.brings(uid) && !r.stuck[uid] {
 			able = append(able, uid)
 		}
 	}
@@ -160,7 +189,7 @@ func (m *Machine) hearPortion(mem *member) {
 	case slices.ContainsFunc(of.parts, lacks):
 		r.failed[uid] = "checkpoint " + r.place + " came without some of its parts"
 	default:
-		of.done, r.vain = true, 0
+		of.done, r.vain, r.muteSince = true, 0, time.Time{}
 		r.brought++
 		m.hearBrought()
 	}
@@ -168,14 +197,7 @@ func (m *Machine) hearPortion(mem *member) {
 
 // hearBrought notes when all is there.
 func (m *Machine) hearBrought() {
-	r := m.restoring
-	missing := slices.Clone(r.parts)
-	for _, of := range r.portions {
-		if of.done {
-			missing = slices.DeleteFunc(missing, func(part Snapshot) bool { return slices.Contains(of.parts, part) })
-		}
-	}
-	if len(missing) == 0 {
+	if r := m.restoring; len(m.notBrought()) == 0 {
 		m.brought(r.place, r.refusedNow)
 	}
 }
@@ -191,7 +213,7 @@ func (m *Machine) refuse(by *member) {
 	r.without, r.refused = append(r.without, r.place), append(r.refused, why)
 	r.place, r.portions, r.found, r.parts = "", nil, nil, nil
 	if len(r.without) == mostRefused {
-		m.fail(fmt.Sprintf("%d checkpoints one after another cannot be used: %s", len(r.without), brief(strings.Join(r.refused, "; "))))
+		m.failRestore("%d checkpoints one after another cannot be used: %s", len(r.without), brief(strings.Join(r.refused, "; ")))
 		return
 	}
 	if r.failed[r.who] == "" {
@@ -213,7 +235,7 @@ func (m *Machine) keptBrought() bool {
 // bringing are those who bring something, or look, and those who could not.
 func (r *restoring) bringing() (uids []string) {
 	if r.place == "" {
-		return []string{r.who}
+		uids = append(uids, r.who)
 	}
 	for _, uid := range sortedKeys(r.portions) {
 		if !r.portions[uid].done {
@@ -226,7 +248,7 @@ func (r *restoring) bringing() (uids []string) {
 func (m *Machine) restoreFor(uid string) *restore {
 	r := m.restoring
 	switch {
-	case r == nil || r.over:
+	case !m.awaitsRestore():
 		return nil
 	case r.place != "":
 		if of := r.portions[uid]; of != nil && !of.done {

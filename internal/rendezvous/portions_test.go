@@ -24,7 +24,7 @@ func (w *worker) bringPortion(r *restore) {
 			w.restored.Refused = "checkpoint " + c.path + ": it is damaged"
 		default:
 			w.restored.Found, w.restored.Durable = true, Durable{Snapshot{Round: c.snapshot.Round, Step: c.snapshot.Step}, c.path}
-			w.restoredParts = r.Parts
+			w.restoredParts, w.portion = r.Parts, append(w.portion, r.Parts...)
 			for _, part := range r.Parts {
 				w.states[part] = c.state
 			}

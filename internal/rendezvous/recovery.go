@@ -212,6 +212,8 @@ func (m *Machine) rewind(now time.Time, p *plan) *plan {
 		p.snapshot, p.fromStep = &taken, taken.Step
 	case m.world.record.FromStep == 0 && furthest == 0:
 		// Nothing was done yet: the state that programs start with is as good.
+	case m.bringMissing(now, p):
+		return nil
 	case m.someoneAway():
 		m.regroup("those that are left of round %d hold no snapshot: they wait for others who may")
 		return nil

@@ -66,6 +66,7 @@ func (m *Machine) writeRound(now time.Time, p *plan) {
 	if m.world != nil {
 		before, next.Parent, next.From = m.ranksBefore(), m.world.record.Round, m.world.record.Workers
 		next.ParentDigest = m.world.record.MembersDigest
+		next.ParentFromStep, next.Grandparent = m.world.record.FromStep, m.world.record.Parent
 		next.Recoveries = m.recoveries()
 	}
 	ranks := newRankTable(assignRanks(before, p.members))

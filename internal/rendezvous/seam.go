@@ -169,6 +169,8 @@ type Record struct {
 	MembersDigest      string
 	// ParentDigest is the MembersDigest of the parent; empty when there is none, and in a record of an older version.
 	ParentDigest string
+	// ParentFromStep and Grandparent are FromStep and Parent of the parent; 0 when there is none, and in a record of an older version.
+	ParentFromStep, Grandparent uint64
 	// Members are the ordinals of the members in rank order, as packOrdinals writes them, and Master is where they
 	// meet; empty in a record of an older version.
 	Members string

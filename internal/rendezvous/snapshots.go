@@ -31,7 +31,7 @@ func (m *Machine) states() []state {
 func (m *Machine) keepers() (left, lost []*member) {
 	for _, mem := range m.members {
 		switch {
-		case !m.serving(mem) || len(mem.report.Snapshots) == 0:
+		case !m.serving(mem) || len(mem.report.Snapshots)+len(m.broughtFor(mem)) == 0:
 		case m.mayEnd(mem):
 			lost = append(lost, mem)
 		default:
@@ -49,7 +49,13 @@ func (m *Machine) serving(mem *member) bool {
 // hasHistory says whether a member holds what it has reported of the world's history. The agent of a program that has failed
 // ends, unless it says that it stays.
 func (m *Machine) hasHistory(mem *member) bool {
-	if mem.report.Round == 0 || mem.failed() && !mem.report.Stays {
+	if mem.failed() && !mem.report.Stays {
+		return false
+	}
+	if len(m.broughtFor(mem)) > 0 {
+		return true // newcomers as well
+	}
+	if mem.report.Round == 0 {
 		return false
 	}
 	return mem.report.Round == m.world.record.Round || mem.report.Round == m.world.record.Parent

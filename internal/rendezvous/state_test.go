@@ -31,7 +31,7 @@ var follows = map[State]struct{ heard, answered []State }{
 	StateCommitting: {heard: []State{StateTraining, StateLeaving, StateRegrouping, StateFailed},
 		answered: []State{StateParked, StateArming, StateTraining, StateEntering, StateLeaving, StateFailed}},
 	StateLeaving:    {heard: []State{StateRegrouping, StateRenewing, StateFailed}},
-	StateRegrouping: {heard: []State{StateRenewing, StateFailed}},
+	StateRegrouping: {heard: []State{StateLeaving, StateRenewing, StateFailed}},
 	StateRenewing:   {heard: []State{StateFailed}, answered: []State{StateLeaving, StateRegrouping, StateEntering, StateFailed}},
 	StateFinishing:  {},
 	StateFailed:     {},

@@ -12,8 +12,11 @@ import (
 )
 
 // restoring is how the first world of an attempt comes by the state that it begins with: one member brings a checkpoint
-// back from the storage, and the others get it from that one; a state in shards all members bring back (portions.go).
+// back from the storage, and the others get it from that one; a state in shards all members bring back (portions.go). So does a world
+// that follows on one of which nobody has a state any more (missing.go).
 type restoring struct {
+	// of is the broken world that it is for; nil for the first one.
+	of *recovery
 	// paths are where to look, in this order.
 	paths []string
 	// who was asked, with which number; empty for nobody yet.
@@ -35,6 +38,11 @@ type restoring struct {
 	// were given to others since the last one was.
 	stuck         map[string]bool
 	brought, vain int
+	// gaveWay counts those who looked, and gave way; lookStuck is since when the one who looks says that it has no answer.
+	gaveWay   int
+	lookStuck time.Time
+	// muteSince is since when nobody has had an answer, zero while somebody has; busySince since when somebody says nothing else.
+	muteSince, busySince time.Time
 	// without are the paths of those that members have found unusable once they brought their parts, refused is why.
 	without, refused []string
 	// known is what was durable when it began.
@@ -58,12 +66,12 @@ func (m *Machine) bringBack(now time.Time, p *plan) bool {
 	if s == nil || m.gang.Strategy == Restart || !s.Own && (s.From == "" || s.Known > 0) {
 		return true // there is nowhere to look
 	}
-	if r := m.restoring; r != nil && r.over && m.durable != r.known &&
-		(r.found == nil || newerSnapshot(m.durable.Snapshot, Durable{*r.found, m.durable.Path})) {
+	if r := m.restoring; r != nil && (r.of != nil || r.over && m.durable != r.known &&
+		(r.found == nil || newerSnapshot(m.durable.Snapshot, Durable{*r.found, m.durable.Path}))) {
 		m.restoring = nil // the attempt has come further since
 	}
 	if m.restoring == nil {
-		m.restoring = &restoring{failed: map[string]string{}, stuck: map[string]bool{}, known: m.durable}
+		m.restoring = m.newRestoring()
 		if s.Own {
 			m.restoring.paths = append(m.restoring.paths, "")
 		}
@@ -82,6 +90,10 @@ func (m *Machine) bringBack(now time.Time, p *plan) bool {
 	r.over = false
 	m.askForRestore(now, p)
 	return false
+}
+
+func (m *Machine) newRestoring(paths ...string) *restoring {
+	return &restoring{paths: paths, failed: map[string]string{}, stuck: map[string]bool{}, known: m.durable, told: m.restored()}
 }
 
 // takeOver goes on from where an earlier leader has come to, as its members say: one may have brought the checkpoint by now.
@@ -117,22 +129,55 @@ func (m *Machine) askForRestore(now time.Time, p *plan) {
 		m.deal(now, p)
 		return
 	}
-	if mem := m.members[r.who]; mem != nil && mem.usable() && r.failed[r.who] == "" {
+	candidates := slices.SortedFunc(slices.Values(p.members), byOrdinal)
+	if m.mayLook(r.who) && !m.looksInVain(now, candidates) {
 		return
 	}
-	candidates := slices.SortedFunc(slices.Values(p.members), byOrdinal)
-	r.who = ""
+	at := slices.IndexFunc(candidates, func(c Member) bool { return c.UID == r.who })
+	r.who, r.lookStuck = "", time.Time{}
 	for i := range candidates {
-		if uid := candidates[i].UID; r.failed[uid] == "" {
+		if uid := candidates[(at+1+i)%len(candidates)].UID; m.mayLook(uid) {
 			r.who = uid
-			break
+			delete(r.stuck, uid)
+			m.orderRestore()
+			return
 		}
 	}
-	if r.who == "" {
-		m.fail("no worker could bring the job's checkpoint back: " + r.failed[candidates[0].UID])
-		return
+	if !slices.ContainsFunc(candidates, func(c Member) bool { return r.failed[c.UID] == "" }) {
+		m.failRestore("no worker could bring the job's checkpoint back: %s", r.failed[candidates[0].UID])
 	}
-	m.orderRestore()
+}
+
+// mayLook says whether a member can be asked for the checkpoint.
+func (m *Machine) mayLook(uid string) bool {
+	mem := m.members[uid]
+	return mem != nil && mem.usable() && m.restoring.failed[uid] == ""
+}
+
+// mostDoubled is how often the time doubles that those who look have for it.
+const mostDoubled = 5
+
+// looksInVain says whether who looks gives way to the next, since it has had no answer for a while. Once all have, each has twice as long:
+// what takes long may have had an error in the beginning.
+func (m *Machine) looksInVain(now time.Time, candidates []Member) bool {
+	r, mem := m.restoring, m.members[m.restoring.who]
+	switch why := mem.report.UploadError; {
+	case why == "":
+		r.lookStuck = time.Time{}
+		return false
+	case r.lookStuck.IsZero():
+		r.lookStuck = now
+		return false
+	case now.Before(r.lookStuck.Add(stuckTime << min(r.gaveWay/len(candidates), mostDoubled))),
+		!slices.ContainsFunc(candidates, func(c Member) bool { return c.UID != r.who && m.mayLook(c.UID) }):
+		return false
+	default:
+		m.note(notedDoubted, "%s has had no answer from the storage for %s, another one looks for the checkpoint: %s",
+			mem.want.Name, now.Sub(r.lookStuck), brief(why))
+	}
+	r.stuck[r.who] = true
+	r.gaveWay++
+	return true
 }
 
 // orderRestore gives the member that looks its next order.
@@ -177,9 +222,10 @@ func (m *Machine) dropRestore() {
 	}
 }
 
-// awaitsRestore says whether the first world waits for what is being brought.
+// awaitsRestore says whether the first world, or the one that follows on a broken one, waits for what is being brought.
 func (m *Machine) awaitsRestore() bool {
-	return m.world == nil && m.restoring != nil && !m.restoring.over
+	r := m.restoring
+	return r != nil && !r.over && m.gang.Storage != nil && r.of == m.broken && (r.of == nil) == (m.world == nil)
 }
 
 // hearRestored takes note of what has come of a restore.
@@ -212,19 +258,32 @@ func (m *Machine) hearRestored(mem *member) {
 	switch {
 	case said.Error != "":
 		r.failed[r.who] = said.Error
-	case said.Found && (len(mem.report.RestoredOf) > 0 && m.divide(mem)):
-	case said.Found && !r.find(mem, said.Snapshot, mem.report.RestoredParts):
+	case !said.Found:
+		m.hearNothing(said)
+	case m.unfit(mem) != "":
+		m.failRestore("checkpoint %s %s", said.Path, m.unfit(mem))
+	case len(mem.report.RestoredOf) > 0 && m.divide(mem):
+	case !r.find(mem, said.Snapshot, mem.report.RestoredParts):
 		r.failed[r.who] = "checkpoint " + said.Path + " came without some of its parts"
-	case said.Found:
+	default:
 		m.brought(said.Path, said.Refused)
+	}
+}
+
+// hearNothing takes note that there is no checkpoint where somebody has looked.
+func (m *Machine) hearNothing(said *Restored) {
+	r := m.restoring
+	switch {
 	case len(r.paths) > 1:
 		r.paths = r.paths[1:]
 		m.orderRestore()
 	case m.gang.Storage.Known > 0:
-		m.fail(fmt.Sprintf("the checkpoint of step %d is in the storage no more, and no other one is%s: where spec.checkpoint.storage.url "+
-			"was changed, copy the folder of status.checkpoint.location to the new place", m.gang.Storage.Known, r.besides(said.Refused)))
+		m.failRestore("the checkpoint of step %d is in the storage no more, and no other one is%s: where spec.checkpoint.storage.url "+
+			"was changed, copy the folder of status.checkpoint.location to the new place", m.gang.Storage.Known, r.besides(said.Refused))
 	case r.paths[0] != "":
-		m.fail(fmt.Sprintf("there is no checkpoint %s to begin with%s", r.paths[0], r.besides(said.Refused)))
+		m.failRestore("there is no checkpoint %s to begin with%s", r.paths[0], r.besides(said.Refused))
+	case r.of != nil:
+		m.failRestore("the storage has no checkpoint of the job%s", r.besides(said.Refused))
 	default:
 		r.over = true
 	}
@@ -240,6 +299,9 @@ func (m *Machine) brought(path, refused string) {
 	m.topRound = max(m.topRound, found.Round)
 	refused = r.besides(refused)
 	r.told = fmt.Sprintf("the attempt goes on from step %d: %s%s", found.Step, path, refused)
+	if r.of != nil {
+		r.told = fmt.Sprintf("nobody who is left of round %d holds a whole snapshot: %s", m.world.record.Round, r.told)
+	}
 	if known := m.gang.Storage.Known; r.paths[0] == "" && found.Step < known && refused == "" {
 		r.told += fmt.Sprintf("; the checkpoint of step %d, which was durable, is in the storage no more", known)
 	}
@@ -378,7 +440,7 @@ func (m *Machine) storageTrouble() string {
 			}
 		}
 	}
-	if m.restoring == nil || m.restoring.over {
+	if !m.awaitsRestore() {
 		for _, uid := range sortedKeys(m.failedUploads) {
 			if why := m.failedUploads[uid].why; why != "" && m.members[uid] != nil {
 				return m.members[uid].want.Name + ": " + why

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,10 +20,10 @@ type shelf struct {
 	// silent is why it answers nobody who restores yet; empty when it does. away is true while it takes nothing.
 	silent string
 	away   bool
-	// failing says of pods why their uploaders fail, cut why they have no answer yet when they are to bring shards, old whose agents
-	// do not know of that.
-	failing, cut map[string]string
-	old          map[string]bool
+	// failing says of pods why their uploaders fail, mute why they have no answer yet, cut when they are to bring shards, old whose
+	// agents do not know of that.
+	failing, mute, cut map[string]string
+	old                map[string]bool
 	// asked counts the restores.
 	asked int
 	// parts were put, by anybody, of these states.
@@ -60,7 +61,7 @@ func (w *worker) store(d *Directive) {
 	if r == nil || r.Number == w.restored.Number {
 		return
 	}
-	w.uploadError = w.shelf.silent
+	w.uploadError = cmp.Or(w.shelf.silent, w.shelf.mute[w.uid])
 	if r.Parts != nil && w.uploadError == "" {
 		w.uploadError = w.shelf.cut[w.uid]
 	}
@@ -78,7 +79,7 @@ func (w *worker) store(d *Directive) {
 			continue
 		}
 		own := strings.HasPrefix(c.path, "job/")
-		if w.shelf.broken == "" && (r.Path == "" && own || r.Path != "" && strings.HasPrefix(c.path, r.Path+"/")) {
+		if w.shelf.broken == "" && (r.Path == "" && own || r.Path != "" && strings.HasPrefix(c.path+"/", r.Path+"/")) {
 			w.restored.Found, w.restored.Durable = true, Durable{c.snapshot, c.path}
 			w.states[c.snapshot] = c.state
 			for _, part := range c.parts {

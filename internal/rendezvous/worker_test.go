@@ -65,9 +65,9 @@ type worker struct {
 	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
 	shelf   *shelf
 	durable Durable
-	// puts are the parts that it has put, restoredParts those of restored.
-	puts, restoredParts []Snapshot
-	restored            Restored
+	// puts are the parts that it has put, restoredParts those of restored, portion all that it was to bring.
+	puts, restoredParts, portion []Snapshot
+	restored                     Restored
 	// restoredOf are all parts of restored, where it has not brought all.
 	restoredOf []Snapshot
 	// uploadError is what its uploader waits for.

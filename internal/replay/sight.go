@@ -140,5 +140,5 @@ func (w *watch) pace(now time.Duration) *allocation.Pace {
 		total = 0
 	}
 	w.progress.Report(w.steps, total)
-	return &allocation.Pace{Speed: fitted.Model, Tried: fitted.Tried, Done: w.progress.Done(), Left: w.progress.Left()}
+	return &allocation.Pace{Speed: fitted.Model, Tried: fitted.Tried, Done: w.progress.Done(), Left: w.progress.Left(), Seen: w.seen}
 }

@@ -434,7 +434,7 @@ func TestWhatTheSDKSays(t *testing.T) {
 		`{"type":"progress","totalSteps":6}`,
 		`{"type":"aborted","step":0,"clean":true}`,
 		`{"type":"parked","step":1}`,
-		`{"type":"snapshot","step":1,"file":"1.2.0.part","bytes":…,"size":{"state":…,"own":…,"written":…}}`,
+		`{"type":"snapshot","step":1,"file":"1.2.0-1.part","bytes":…,"size":{"state":…,"own":…,"written":…}}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
 		`{"type":"progress","totalSteps":6,"metrics":{"loss":0.5}}`,
 		`{"type":"finished","step":6,"clean":true}`,

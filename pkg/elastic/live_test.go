@@ -106,6 +106,35 @@ func TestRecoveryFromLiveState(t *testing.T) {
 	}
 }
 
+// A snapshot that was written while training went on may be of the very step that a barrier asks for. Its file is not written over:
+// the agent may be about to take it.
+func TestEachSnapshotHasItsOwnFile(t *testing.T) {
+	s := playExact(t)
+	s.start()
+	s.steps(t, 1, 4)
+	s.aborts()
+	s.expects(aborted(4))
+	var told []wire.Snapshot
+	for range 2 {
+		s.says(wire.Save{Type: wire.TypeSave, Step: 4})
+		message := s.hears()
+		snapshot, ok := message.(wire.Snapshot)
+		if !ok || snapshot.Error != "" {
+			t.Fatalf("the program answers save with %+v", message)
+		}
+		told = append(told, snapshot)
+	}
+	if told[0].File == told[1].File {
+		t.Errorf("both are in %s", told[0].File)
+	}
+	for _, snapshot := range told {
+		s.keep(1, snapshot)
+	}
+	s.world(wire.World{Round: 2, Parent: 1, FromStep: 4})
+	s.steps(t, 5, 6)
+	s.finishes(t)
+}
+
 // In the middle of the update the state is that of no step: nobody gets it.
 func TestAnUpdateThatIsBrokenOff(t *testing.T) {
 	s := playExact(t)

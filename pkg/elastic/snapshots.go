@@ -47,6 +47,7 @@ type snapshots struct {
 		at   time.Time
 	}
 
+	named   uint64 // how many snapshots have a name
 	copied  []bytes.Buffer
 	writing sync.WaitGroup
 	busy    atomic.Bool
@@ -93,9 +94,11 @@ func (s *snapshots) due(step uint64, now time.Time) bool {
 	return step%wanted == 0
 }
 
-// name is the file's while it is written. Processes of one worker share the folder.
+// name is the file's while it is written, and until the agent has taken it. Processes of one worker share the folder, and two
+// snapshots may be of the same step: one that was due, and the one of a barrier there.
 func (s *snapshots) name(step, round uint64, localRank int) string {
-	return fmt.Sprintf("%d.%d.%d.part", step, round, localRank)
+	s.named++
+	return fmt.Sprintf("%d.%d.%d-%d.part", step, round, localRank, s.named)
 }
 
 // piece is a file of a snapshot: all of it, or the part of a key.

@@ -145,8 +145,12 @@ var _ = Describe("A world that changes at an awkward moment", short, func() {
 	})
 
 	It("shrinks in the last step of an epoch, and in the last of all it is complete", func(ctx context.Context) {
-		const epochs = 14
-		e := startElastic(ctx, 1, 3, "--samples=128", fmt.Sprintf("--epochs=%d", epochs), "--step-time=1s")
+		// Long enough for growth that has to be tried twice; and who comes late keeps nobody from growing now.
+		const epochs = 26
+		e := launchElastic(ctx, 1, 3, func(spec *v1alpha1.TrainingJobSpec) {
+			spec.Growth.Stabilization = &metav1.Duration{Duration: 3 * time.Second}
+		}, "--samples=128", fmt.Sprintf("--epochs=%d", epochs), "--step-time=1s")
+		e.trains(ctx)
 		before := e.world(ctx, 0, 3)
 		// The next step that is the second of its epoch.
 		last := e.step()/2*2 + 2

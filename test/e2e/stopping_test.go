@@ -76,8 +76,8 @@ func (s *stoppingJob) expectMade(again int) {
 	Expect(repeated).To(BeNumerically("<=", again))
 }
 
-var _ = Describe("A program that is told when to save", short, func() {
-	It("is started anew in worlds that grow and shrink, and no step is lost or made twice", func(ctx context.Context) {
+var _ = Describe("A program that is told when to save", func() {
+	It("is started anew in worlds that grow and shrink, and no step is lost or made twice", short, func(ctx context.Context) {
 		s := startStopping(ctx, 2)
 		s.reaches(5)
 		s.scale(ctx, 3)
@@ -95,7 +95,7 @@ var _ = Describe("A program that is told when to save", short, func() {
 		s.expectMade(0)
 	})
 
-	It("goes on from its newest checkpoint when one of its workers was killed", func(ctx context.Context) {
+	It("goes on from its newest checkpoint when one of its workers was killed", long, func(ctx context.Context) {
 		s := startStopping(ctx, 3)
 		before := s.world(ctx, 0, 3)
 		s.reaches(3 * everySteps)

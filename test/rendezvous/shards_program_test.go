@@ -19,6 +19,9 @@ import (
 // shardsVariable makes a process of this test's binary a training program, whose state is in shards.
 const shardsVariable = "TEST_SHARDS"
 
+// holdVariable names a file: as long as it is there no step is made.
+const holdVariable = "TEST_SHARDS_HOLD"
+
 // lengths are those of its weights, moments and bulk: no number of ranks divides them. Of the bulk a rank of another world needs some blocks of
 // what others have, and not all.
 const (
@@ -138,6 +141,9 @@ func trainInShards() int {
 			return err
 		}
 		defer peers.close()
+		for isHeld() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
 		for step := range run.Steps(ctx) {
 			if err := peers.meet(step.Number()); err != nil {
 				return err
@@ -161,6 +167,11 @@ func trainInShards() int {
 type peers struct {
 	conns []net.Conn
 	rank  int
+}
+
+func isHeld() bool {
+	_, err := os.Stat(os.Getenv(holdVariable))
+	return err == nil
 }
 
 func connectAll(ctx context.Context, w elastic.World) (*peers, error) {

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,5 +123,48 @@ func TestStateInShardsOutlivesItsWorkers(t *testing.T) {
 		began = len(s.workers)
 		s.leader.Release(s.team.key, "")
 		s.attempt++
+	}
+}
+
+// A worker is lost before the world that has begun with a checkpoint has made a step: nobody has copies of its shard, and the others go on
+// all the same, with what they have and what the storage has.
+func TestALossBeforeThereAreCopies(t *testing.T) {
+	s := newSharded(t, 3+3)
+	s.kept = t.TempDir()
+	s.startMore(3)
+	s.trains(3)
+	eventually(t, "a checkpoint in shards is durable", func() bool { return s.leader.Observe(s.team.key).Durable.Snapshot.Step > 10 })
+	for _, w := range s.workers {
+		w.kill()
+	}
+	s.leader.Release(s.team.key, "")
+	s.attempt++
+	hold := filepath.Join(t.TempDir(), "hold")
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.extra = append(s.extra, holdVariable+"="+hold)
+	s.startMore(3)
+	eventually(t, "all have loaded the checkpoint", func() bool {
+		return !slices.ContainsFunc(s.workers[3:], func(w *sharer) bool { return !strings.Contains(w.text(), "begins after step") })
+	})
+	first := s.leader.Observe(s.team.key)
+	s.workers[4].kill()
+	s.workers[4].lost = true
+	s.expect()
+	eventually(t, "the others have loaded it again", func() bool {
+		seen := s.leader.Observe(s.team.key)
+		if seen.Fatal != "" {
+			t.Fatal(seen.Fatal)
+		}
+		return strings.Count(s.workers[3].text(), "begins after step") > 1 && strings.Count(s.workers[5].text(), "begins after step") > 1
+	})
+	if err := os.Remove(hold); err != nil {
+		t.Fatal(err)
+	}
+	round, step := s.trains(2)
+	seen := s.leader.Observe(s.team.key)
+	if round <= first.Round || step <= first.Durable.Snapshot.Step || seen.Attempt != 2 || !strings.Contains(seen.Restored, "hold") {
+		t.Errorf("round %d began after step %d, round %d of attempt %d is at %d: %q", first.Round, first.Durable.Snapshot.Step, round, seen.Attempt, step, seen.Restored)
 	}
 }

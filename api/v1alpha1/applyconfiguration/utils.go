@@ -60,6 +60,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.TrainingJobSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrainingJobStatus"):
 		return &apiv1alpha1.TrainingJobStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TriedAgain"):
+		return &apiv1alpha1.TriedAgainApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("WorkersSpec"):
 		return &apiv1alpha1.WorkersSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("WorkersStatus"):

@@ -49,6 +49,9 @@ type Config struct {
 	// Collective is what the elastic programs of a job make their steps in; nil for one that makes them alone. With one the agent
 	// goes on to another world with its state only if it stands where that begins, and says what state it has left a world with.
 	Collective *Collective
+	// Stand is how long its program stands at a barrier after the report that was answered by the newest hold, and then goes on; 0 for
+	// an agent that knows no holds, whose program stands until it is told otherwise.
+	Stand time.Duration
 	// Reach says what has come of a probe; nil for an agent that knows none.
 	Reach func(*rendezvousv1.Probe) bool
 }
@@ -71,6 +74,7 @@ type Agent struct {
 	hangUp    func()
 	state     *rendezvousv1.Report
 	program   program
+	hold      hold
 	moved     chan struct{} // closed at every change, and replaced
 	worlds    map[uint64]*rendezvousv1.World
 	terms     map[uint64]uint64
@@ -160,7 +164,8 @@ func (a *Agent) train(ctx context.Context) {
 		}
 		a.mu.Lock()
 		parked := a.program.waiting
-		if a.program.meets(a.config); a.program.waiting != parked {
+		lapsed := a.program.lapse(&a.hold, time.Now())
+		if a.program.meets(a.config); lapsed || a.program.waiting != parked {
 			close(a.moved)
 			a.moved = make(chan struct{})
 		}
@@ -260,6 +265,7 @@ func (a *Agent) session(ctx context.Context) (heard bool, err error) {
 	config := a.config
 	a.mu.Lock()
 	config.Address, a.hangUp = a.address, cancel
+	a.hold.sent = map[uint64]time.Time{}
 	a.mu.Unlock()
 	conn, err := Open(ctx, config, a.config.Token())
 	if err != nil {
@@ -302,8 +308,9 @@ func (a *Agent) send(ctx context.Context, conn *link.Conn) {
 			Processes: a.state.GetProcesses(), Terminating: a.state.GetTerminating(),
 			Standby: a.state.GetRound() == 0, Out: a.state.GetOut(), Snapshots: a.state.GetSnapshots(),
 			Probed: a.state.GetProbed(), StepNanos: a.state.GetStepNanos(),
-			Refused: a.state.GetRefused(), Before: a.state.GetBefore(),
+			Refused: a.state.GetRefused(), Before: a.state.GetBefore(), Hold: a.hold.number,
 		}
+		a.hold.sent[sequence] = time.Now()
 		if a.config.Elastic {
 			a.program.report(a.config, report)
 		}
@@ -336,6 +343,10 @@ func (a *Agent) obey(d *rendezvousv1.Directive) bool {
 	before := [2]uint64{a.state.GetTerm(), a.state.GetRound()}
 	a.state.Term, a.secret = d.GetTerm(), d.GetTicketKey()
 	a.released = a.released || d.GetReleased()
+	held := a.hold.number
+	if a.config.Stand > 0 {
+		a.hold.renew(d, d.GetTerm() > before[0], a.config.Stand)
+	}
 	probed := a.probe(d)
 	was := a.program.progress()
 	if a.config.Elastic && a.program.unready(d, a.state.GetRound()) {
@@ -355,7 +366,7 @@ func (a *Agent) obey(d *rendezvousv1.Directive) bool {
 	if d.GetRound() != 0 {
 		a.enter(d)
 	}
-	if before != [2]uint64{a.state.GetTerm(), a.state.GetRound()} || a.released || probed || was != a.program.progress() {
+	if before != [2]uint64{a.state.GetTerm(), a.state.GetRound()} || a.released || probed || held != a.hold.number || was != a.program.progress() {
 		close(a.moved)
 		a.moved = make(chan struct{})
 	}

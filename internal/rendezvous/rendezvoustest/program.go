@@ -23,8 +23,10 @@ type program struct {
 	started       bool
 	entered, done uint64
 	attempt, stop uint64
-	waiting       rendezvousv1.Waiting
-	out, exited   bool
+	// lapsed is true once it was let go from the barrier of this attempt, since its hold had ended.
+	lapsed      bool
+	waiting     rendezvousv1.Waiting
+	out, exited bool
 	// begun is true once it has begun a step in its world.
 	begun         bool
 	code          int32
@@ -111,7 +113,7 @@ func (p *program) enter(d *rendezvousv1.Directive, before uint64) (violation str
 		violation = fmt.Sprintf("round %d goes on after step %d and %d steps are done", d.GetRound(), world.GetFromStep(), p.done)
 	}
 	p.started, p.entered, p.waiting = true, p.done, rendezvousv1.Waiting_WAITING_UNSPECIFIED
-	p.attempt, p.stop, p.out, p.begun, p.fault, p.failure = 0, 0, false, false, "", ""
+	p.attempt, p.stop, p.lapsed, p.out, p.begun, p.fault, p.failure = 0, 0, false, false, false, "", ""
 	p.round, p.writer, p.world = d.GetRound(), world.GetWriter(), world
 	return violation
 }
@@ -166,8 +168,8 @@ func (p *program) park(barrier *rendezvousv1.Barrier) {
 	switch {
 	case barrier == nil:
 		p.stop = 0
-	case barrier.GetAttempt() > p.attempt:
-		p.attempt, p.stop = barrier.GetAttempt(), max(barrier.GetStep(), p.entered)
+	case barrier.GetAttempt() > p.attempt || p.lapsed && barrier.GetAttempt() == p.attempt:
+		p.attempt, p.stop, p.lapsed = barrier.GetAttempt(), max(barrier.GetStep(), p.entered), false
 	}
 	if p.waiting == rendezvousv1.Waiting_WAITING_PARKED && (p.stop == 0 || p.done < p.stop) {
 		p.waiting = rendezvousv1.Waiting_WAITING_UNSPECIFIED

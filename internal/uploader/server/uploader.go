@@ -194,7 +194,7 @@ type room func(need uploader.Answer) (*os.File, error)
 func (u *Uploader) restore(ctx context.Context, request *uploader.Request, file *os.File, room room) (uploader.Answer, error) {
 	path, own := strings.Trim(request.Path, "/"), strings.Join([]string{u.job.Namespace, u.job.Name, u.job.UID}, "/")
 	parts := len(request.Parts) > 0
-	within := func(of string) bool { return path == of || parts && strings.HasPrefix(path, of+"/") }
+	within := func(of string) bool { return strings.HasPrefix(path+"/", of+"/") }
 	switch {
 	case strings.Contains("/"+path+"/", "/../"):
 		return uploader.Answer{}, fmt.Errorf("%w: restore %.200q", errAsked, path)

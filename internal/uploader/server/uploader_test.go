@@ -119,7 +119,7 @@ func TestTheNextAttemptGoesOnFromWhatWasSaved(t *testing.T) {
 		t.Errorf("before anything was saved %v is restored", answer)
 	}
 	first.save(t, 1, 10)
-	first.save(t, 2, 20)
+	older := first.save(t, 2, 20)
 	newest := first.save(t, 3, 30)
 
 	// What is older than the two that are to be kept goes, after the answer.
@@ -139,6 +139,9 @@ func TestTheNextAttemptGoesOnFromWhatWasSaved(t *testing.T) {
 	}
 	if answer, data := another.restore(t, "team/llama"); answer.Own || answer.Snapshot.Step != 30 || !bytes.Equal(data, content(30)) {
 		t.Errorf("asked for the state of the first job, it gets %v", answer)
+	}
+	if answer, data := another.restore(t, older); answer.Snapshot == nil || answer.Snapshot.Step != 20 || answer.Path != older || !bytes.Equal(data, content(20)) {
+		t.Errorf("asked for one of them, it gets %v", answer)
 	}
 	// A piece of the newest is altered: what was before it is taken, and the newest is named.
 	pieces, err := filepath.Glob(filepath.Join(kept, newest, "data", "*"))

@@ -341,6 +341,9 @@ var schemaYAML = typed.YAMLObject(`types:
           keys:
           - workers
           - nodes
+    - name: triedAgain
+      type:
+        namedType: com.github.concertina-dev.concertina.api.v1alpha1.TriedAgain
 - name: com.github.concertina-dev.concertina.api.v1alpha1.StateSize
   map:
     fields:
@@ -539,6 +542,18 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: world
       type:
         namedType: com.github.concertina-dev.concertina.api.v1alpha1.WorldStatus
+- name: com.github.concertina-dev.concertina.api.v1alpha1.TriedAgain
+  map:
+    fields:
+    - name: at
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: from
+      type:
+        scalar: numeric
+    - name: vain
+      type:
+        scalar: numeric
 - name: com.github.concertina-dev.concertina.api.v1alpha1.WorkersSpec
   map:
     fields:
@@ -595,6 +610,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: fromStep
       type:
         scalar: numeric
+    - name: grandparent
+      type:
+        scalar: numeric
     - name: jobUID
       type:
         scalar: string
@@ -622,6 +640,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: parentDigest
       type:
         scalar: string
+    - name: parentFromStep
+      type:
+        scalar: numeric
     - name: processes
       type:
         scalar: numeric

@@ -26,6 +26,9 @@ type SpeedStatusApplyConfiguration struct {
 	// shortSince is since when the planner would give the job less than half of its share of the devices, where sizes go
 	// by value; none while it would not.
 	ShortSince *v1.Time `json:"shortSince,omitempty"`
+	// triedAgain is the last time that the job was tried again with more workers than what is known of it would give it,
+	// where sizes go by value and devices were free; none where it never was, or where it is faster since.
+	TriedAgain *TriedAgainApplyConfiguration `json:"triedAgain,omitempty"`
 }
 
 // SpeedStatusApplyConfiguration constructs a declarative configuration of the SpeedStatus type for use with
@@ -76,5 +79,13 @@ func (b *SpeedStatusApplyConfiguration) WithDoubt(value string) *SpeedStatusAppl
 // If called multiple times, the ShortSince field is set to the value of the last call.
 func (b *SpeedStatusApplyConfiguration) WithShortSince(value v1.Time) *SpeedStatusApplyConfiguration {
 	b.ShortSince = &value
+	return b
+}
+
+// WithTriedAgain sets the TriedAgain field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TriedAgain field is set to the value of the last call.
+func (b *SpeedStatusApplyConfiguration) WithTriedAgain(value *TriedAgainApplyConfiguration) *SpeedStatusApplyConfiguration {
+	b.TriedAgain = value
 	return b
 }

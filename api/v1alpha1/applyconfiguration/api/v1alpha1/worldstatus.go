@@ -31,6 +31,12 @@ type WorldStatusApplyConfiguration struct {
 	MembersDigest *string `json:"membersDigest,omitempty"`
 	// parentDigest is the membersDigest of the parent. Empty when there is none, and in a record of an older version.
 	ParentDigest *string `json:"parentDigest,omitempty"`
+	// parentFromStep is the fromStep of the parent: a leader that finds that the parent lives, and not this round, knows by it
+	// whether that has made steps. 0 when there is none, and in a record of an older version.
+	ParentFromStep *int64 `json:"parentFromStep,omitempty"`
+	// grandparent is the round that the parent continued, whose snapshots are of its history; 0 for none, and in a record of an
+	// older version.
+	Grandparent *int64 `json:"grandparent,omitempty"`
 	// members names the members: the numbers at the end of their pods' names in rank order, each as its difference
 	// to the one before, packed. A leader that finds the record knows by it who has which rank. Empty in a record
 	// of an older version.
@@ -136,6 +142,22 @@ func (b *WorldStatusApplyConfiguration) WithMembersDigest(value string) *WorldSt
 // If called multiple times, the ParentDigest field is set to the value of the last call.
 func (b *WorldStatusApplyConfiguration) WithParentDigest(value string) *WorldStatusApplyConfiguration {
 	b.ParentDigest = &value
+	return b
+}
+
+// WithParentFromStep sets the ParentFromStep field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ParentFromStep field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithParentFromStep(value int64) *WorldStatusApplyConfiguration {
+	b.ParentFromStep = &value
+	return b
+}
+
+// WithGrandparent sets the Grandparent field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Grandparent field is set to the value of the last call.
+func (b *WorldStatusApplyConfiguration) WithGrandparent(value int64) *WorldStatusApplyConfiguration {
+	b.Grandparent = &value
 	return b
 }
 

@@ -1,0 +1,163 @@
+package allocation
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/concertina-dev/concertina/internal/speed"
+)
+
+// What is known of how a job scales is from when it had other sizes. A program that has become slower since, or just as it grew, looks like
+// one that makes nothing of more workers, and would never have more. So where devices stay free that nobody wishes for, it is tried
+// again with twice as many: first ten minutes after it was last seen at another size, and after twice as long each time that this was in
+// vain. It goes back to what it had then, and where it is of use it goes on at once. Nobody gives anything for that.
+
+// Again is the last time that a job was tried again with more workers. The zero value is for never.
+type Again struct {
+	// From is how many workers it had before, while it is tried; 0 otherwise.
+	From int32
+	// At is when that began, or when it ended; Vain how often in a row it was of no use.
+	At   time.Time
+	Vain int32
+}
+
+const (
+	// firstAgain is how long a job is at a size until it is tried again with more workers. It doubles mostVain times at most.
+	firstAgain, mostVain = 10 * time.Minute, 4
+	// perPause is how many times the pause of a job that is at least: two pauses are a fiftieth of its time then.
+	perPause = 100
+	// looksAgain is for how long it is looked at with more workers, since it was last seen with fewer: who is slow for a minute in each
+	// new world is not taken for one that is slow there.
+	looksAgain = 2 * time.Minute
+	// comesAgain is how long that may take to begin: workers may have to wait for their images.
+	comesAgain = 10 * time.Minute
+	// standsAgain is for how long a plan may be made anew before its workers are there.
+	standsAgain = time.Minute
+	// leastAgain is the part by which it is to have more workers at least: of fewer it could not be told from noise whether they are
+	// of use.
+	leastAgain = 0.25
+)
+
+// wait is how long a job is at a size before it is tried again with more workers.
+func (j *Job) wait(vain int32) time.Duration {
+	return max(firstAgain<<min(max(vain, 0), mostVain), perPause*min(j.PauseExpected(), time.Hour))
+}
+
+// judge finds out what became of a job that is tried again with more workers.
+func (p *planner) judge(id JobID) {
+	in, j, out := &p.c.Jobs[id], &p.jobs[id], &p.out[id]
+	if in.Again.From <= 0 {
+		return
+	}
+	size := p.size(id)
+	if size <= in.Again.From {
+		end := until(in.Again.At, standsAgain, p.c.Now)
+		if p.wake(end); end.IsZero() { // others needed what it had more, or nobody came, or it has gone back
+			out.Again = Again{At: p.c.Now, Vain: min(in.Again.Vain, mostVain) + 1}
+		}
+		return
+	}
+	end := until(in.Again.At, comesAgain, p.c.Now)
+	if in.Pace != nil {
+		if here, elsewhere := speed.Here(in.Pace.Seen); here == int(size) {
+			if end = until(elsewhere, looksAgain, p.c.Now); end.IsZero() && in.gained(size) {
+				out.Again, j.goesOn = Again{}, true
+				return
+			}
+		}
+	}
+	if p.wake(end); end.IsZero() {
+		j.back = in.Again.From
+	}
+}
+
+// gained says whether a job is faster with so many workers than before it was tried again, by more than a change has to bring.
+func (j *Job) gained(size int32) bool {
+	now, before := speed.PaceWith(j.Pace.Seen, int(size)), speed.PaceWith(j.Pace.Seen, int(j.Again.From))
+	return now > before*(1+DefaultPricing.Hesitation)
+}
+
+// goesBack is how many workers a job keeps at most of so many: what it was tried with in vain it gives back, but not what is its own for
+// another reason.
+func (p *planner) goesBack(id JobID, workers int32) int32 {
+	if j := &p.jobs[id]; j.back > 0 {
+		return min(workers, max(j.back, j.owed, p.out[id].Needs))
+	}
+	return workers
+}
+
+// tryAgain gives devices that are free once all have what they are to have to jobs that are to be tried again with more workers. As long
+// as any gang waits none is.
+func (p *planner) tryAgain() {
+	if !p.paced || slices.ContainsFunc(p.order, func(id JobID) bool { return p.c.Jobs[id].Stage == Queued && !p.out[id].Start }) {
+		return
+	}
+	for _, id := range p.order {
+		to := p.againWith(id)
+		if to == 0 {
+			continue
+		}
+		j, from, wish := &p.jobs[id], p.size(id), p.jobs[id].wish
+		j.wish = to
+		l := &level{p: p, priority: p.c.Jobs[id].Priority, jobs: []JobID{id}, cursor: map[sought]int{}, resold: true}
+		l.fill()
+		if j.wish = wish; j.added == 0 {
+			continue
+		}
+		if last := &p.out[id].Again; last.From != from {
+			last.From, last.At = from, p.c.Now
+		}
+	}
+}
+
+// againWith is with how many workers a job is to be tried again now, 0 for not.
+func (p *planner) againWith(id JobID) int32 {
+	in, j, last, size := &p.c.Jobs[id], &p.jobs[id], p.out[id].Again, p.size(id)
+	anew := last.From > 0 && last.From == size // the plan is
+	if !p.mayTryAgain(id) || last.From > 0 && !anew {
+		return 0
+	}
+	here, elsewhere := speed.Here(in.Pace.Seen)
+	if here != int(size) || elsewhere.IsZero() {
+		return 0
+	}
+	wait := in.wait(last.Vain)
+	perNode := int(max(p.classes.perNode(p.growthScope(id)), 1))
+	if left := in.Pace.left() / in.Pace.Speed.Speed(int(size), (int(size)+perNode-1)/perNode); !(left >= wait.Seconds()) {
+		return 0 // it is nearly done
+	}
+	if !j.goesOn && !anew {
+		for _, since := range [...]time.Time{elsewhere, last.At} {
+			if end := until(since, wait, p.c.Now); !end.IsZero() {
+				p.wake(end)
+				return 0
+			}
+		}
+	}
+	free := min(p.now.of(p.growthScope(id)).total, int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
+	to := in.most(int32(min(int64(size)*2, int64(size)+max(free, 0), math.MaxInt32)))
+	if float64(to-size) < leastAgain*float64(size) {
+		return 0
+	}
+	return to
+}
+
+// mayTryAgain says whether a job may be tried again as far as it itself is concerned: who is in any change is left alone, and so is who
+// would lose what its program has not saved.
+func (p *planner) mayTryAgain(id JobID) bool {
+	in, j := &p.c.Jobs[id], &p.jobs[id]
+	if in.Stage != Training || in.Pace == nil || in.Restarts || p.opaque(in.Growth) {
+		return false
+	}
+	changes := j.evicted || j.marked || j.back > 0 || j.gone > 0 || j.added > 0 || j.virtual > 0
+	return !changes && p.mayGrow(id) && p.kept(id)
+}
+
+// againWords follow on why a job grows, where it is tried again with more workers.
+func (p *planner) againWords(id JobID) string {
+	if from := p.out[id].Again.From; from > 0 && from == p.size(id)-p.jobs[id].added-p.jobs[id].virtual {
+		return ", and it is tried again whether they are of use to it"
+	}
+	return ""
+}
