@@ -1,5 +1,5 @@
 """Writes shards.json, the test vectors of how a state in shards is put together anew: which part each piece of an interval is taken
-from.
+from, and what is asked for of a part.
 
 It goes from number to number and imports neither SDK, so that the vectors do not come from the code that they check. Run it in
 this directory: python3 shards.py > shards.json
@@ -25,6 +25,23 @@ def plan(want, parts):
     return moves
 
 
+def joined(intervals, most):
+    """What lies in the intervals, as at most so many of them: the narrowest hole is filled as long as there are too many."""
+    covered = {at for interval in intervals for at in range(*interval)}
+    while True:
+        found = []
+        for at in sorted(covered):
+            if found and found[-1][1] == at:
+                found[-1][1] = at + 1
+            else:
+                found.append([at, at + 1])
+        if len(found) <= most:
+            return found
+        holes = [(after[0] - before[1], before[1], after[0]) for before, after in zip(found, found[1:])]
+        _, start, end = min(holes)
+        covered |= {*range(start, end)}
+
+
 def even(length, ranks):
     return [[r * length // ranks, (r + 1) * length // ranks] for r in range(ranks)]
 
@@ -44,7 +61,12 @@ def main():
     for _ in range(100):  # as parts may be that several have, or nobody
         parts = [sorted(draw.choices(range(20), k=2)) for _ in range(draw.randrange(1, 8))]
         plans.append((sorted(draw.choices(range(20), k=2)), parts))
-    print(json.dumps({"plans": [{"want": want, "parts": parts, "moves": plan(want, parts)} for want, parts in plans]}))
+    joins = []
+    for _ in range(100):
+        intervals = [sorted(draw.choices(range(40), k=2)) for _ in range(draw.randrange(9))]
+        most = draw.randrange(1, 6)
+        joins.append({"intervals": intervals, "most": most, "joined": joined(intervals, most)})
+    print(json.dumps({"plans": [{"want": want, "parts": parts, "moves": plan(want, parts)} for want, parts in plans], "joins": joins}))
 
 
 if __name__ == "__main__":

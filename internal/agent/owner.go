@@ -91,7 +91,7 @@ func (a *agent) said(message socket.Message) {
 	case wire.Parked:
 		event.What, event.Step = lifecycle.Parked, body.Step
 	case wire.Want:
-		event.What, event.Parts = lifecycle.Wants, body.Parts
+		event.What, event.Parts, event.Ranges = lifecycle.Wants, body.Parts, body.Ranges
 	case wire.Aborted:
 		event.What, event.Step, event.Clean = lifecycle.Aborted, body.Step, body.Clean
 	case wire.Fault:

@@ -27,15 +27,25 @@ func shardsOf(parts []lifecycle.Part) (keys []string) {
 	return keys
 }
 
-// shardsIn are those files of a world's snapshot that have these keys.
-func shardsIn(world lifecycle.World, keys []string) []checkpoint.Wanted {
-	return slices.DeleteFunc(wanted(*world.Snapshot, world.Parts, world.Holders, nil), func(f checkpoint.Wanted) bool {
-		return !slices.Contains(keys, f.Part)
-	})
+// shardsIn are those files of a world's snapshot that have these keys, and what is needed of each.
+func shardsIn(world lifecycle.World, keys []string, ranges [][][2]uint64) (files []checkpoint.Wanted) {
+	for _, file := range wanted(*world.Snapshot, world.Parts, world.Holders, nil) {
+		i := slices.Index(keys, file.Part)
+		if i < 0 {
+			continue
+		}
+		if i < len(ranges) {
+			for _, r := range ranges[i] {
+				file.Only = append(file.Only, checkpoint.Range{From: r[0], To: r[1]})
+			}
+		}
+		files = append(files, file)
+	}
+	return files
 }
 
 func (a *agent) fetchShards(fetch lifecycle.FetchShards) {
-	a.keeper.Fetch(shardsIn(fetch.World, fetch.Parts), func(err error) {
+	a.keeper.Fetch(shardsIn(fetch.World, fetch.Parts, fetch.Ranges), func(err error) {
 		a.send(lifecycle.HasShards{FetchShards: fetch, Fetched: fetchedAs(fetch.Round, err)})
 	})
 }
@@ -43,9 +53,12 @@ func (a *agent) fetchShards(fetch lifecycle.FetchShards) {
 // hand tells a process where the shards are.
 func (a *agent) hand(hand lifecycle.Hand) {
 	had := wire.Had{Type: wire.TypeHad, Round: hand.Round, Parts: []wire.Part{}}
+	files := shardsIn(hand.World, hand.Parts, hand.Ranges)
 	for _, key := range hand.Parts {
-		for _, file := range shardsIn(hand.World, []string{key}) {
-			had.Parts = append(had.Parts, wire.Part{Key: key, File: a.keeper.Path(file.ID), Bytes: file.Bytes})
+		for i := range files {
+			if files[i].Part == key {
+				had.Parts = append(had.Parts, wire.Part{Key: key, File: a.keeper.PathOf(files[i]), Bytes: files[i].Bytes})
+			}
 		}
 	}
 	a.server.Say(hand.Slot, hand.Connection, had)

@@ -17,7 +17,11 @@ func (g *gathering) open(a *arrival) (*os.File, error) {
 	if !g.beside {
 		err = g.claimRoom()
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case a.only != nil:
+		a.file, err = g.openExcerpt(a)
+	default:
 		a.file, err = g.store.create(g.store.dir)
 	}
 	if err != nil {

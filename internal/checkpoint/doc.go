@@ -6,6 +6,9 @@
 // of the same job, and Store.Fetch gathers them from there. The package knows nothing of what is in a
 // snapshot, and nothing of worlds.
 //
+// What a store holds are whole files. Of one of which only some is needed here the blocks with that come as an excerpt, of which nobody
+// else is told: see excerpts.go.
+//
 // No file is ever held in memory whole. Every block of 1 MiB that arrives is checked before it is written, and
 // one that is not what it should be is asked for again, alone.
 package checkpoint
@@ -51,6 +54,8 @@ type Holder struct {
 type Wanted struct {
 	Snapshot
 	Holders, Peers []Holder
+	// Only are the bytes of it that are needed; none for all. The blocks with these come as an excerpt then, and the file is not held.
+	Only []Range
 }
 
 // MaxBytes is the size of the largest snapshot.

@@ -306,3 +306,19 @@ func (s *Store) unwritable(want Snapshot, err error) error {
 	}
 	return fmt.Errorf("the snapshot of %d bytes %w: %w", want.Bytes, ErrLocal, err)
 }
+
+// counter counts what was read.
+type counter struct {
+	r io.Reader
+	n uint64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += uint64(n)
+	return n, err
+}
+
+func brokenOff(body *counter, want Snapshot, err error) error {
+	return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes: %w", ErrUnreached, body.n, want.Bytes, err)
+}

@@ -107,6 +107,9 @@ type arrival struct {
 	*Wanted
 	in   *gathering
 	file *os.File
+	// only are the blocks that are to come, of an excerpt; nil for all.
+	only    []span
+	excerpt *excerpt
 	// blocks are the hashes of its blocks, once a holder has said them; left is how many pieces are missing.
 	blocks []Hash
 	left   int
@@ -134,6 +137,10 @@ func (g *gathering) add(want *Wanted, err error) {
 	a := &arrival{Wanted: want, in: g, lacking: map[string]bool{}, errs: []error{fmt.Errorf("%d holders are known", len(want.Holders))}}
 	if err != nil {
 		a.errs = append(a.errs, err)
+	}
+	if some := want.blocks(); some != nil {
+		g.addSome(a, some)
+		return
 	}
 	g.arrivals = append(g.arrivals, a)
 	blocks := numberOfBlocks(want.Bytes)
@@ -267,9 +274,6 @@ func contains(holders []Holder, one Holder) bool {
 	return slices.ContainsFunc(holders, func(h Holder) bool { return h.String() == name })
 }
 
-// span is some blocks.
-type span struct{ from, to uint64 }
-
 // came notes what has come of a piece: what is missing of it is asked for elsewhere, and the rest not again.
 func (g *gathering) came(p *piece, from Holder, missing []span, err error, early bool) {
 	g.mu.Lock()
@@ -331,6 +335,10 @@ func (a *arrival) finish(s *Store) error {
 	if err := a.file.Close(); err != nil {
 		return s.unwritable(a.Snapshot, err)
 	}
+	if a.excerpt != nil {
+		a.file = nil
+		return nil
+	}
 	if _, err := s.enter(held{a.Snapshot, a.blocks, true}, filepath.Base(a.file.Name()), true); err != nil {
 		return s.unwritable(a.Snapshot, err)
 	}
@@ -347,7 +355,9 @@ func (g *gathering) close() {
 	for _, a := range g.arrivals {
 		if a.file != nil {
 			_ = a.file.Close()
-			_ = os.Remove(a.file.Name())
+			if a.excerpt == nil {
+				_ = os.Remove(a.file.Name())
+			}
 			a.file = nil
 		}
 	}
@@ -360,12 +370,14 @@ func (g *gathering) close() {
 func (g *gathering) result() error {
 	for _, a := range g.arrivals {
 		switch {
-		case a.left == 0 && a.file == nil && g.local == nil:
+		case a.left == 0 && a.file == nil && g.local == nil && !a.isDropped(g.store):
 			continue
 		case g.ctx.Err() != nil:
 			return fmt.Errorf("fetch snapshot %v: %w", a.ID, context.Cause(g.ctx))
 		case g.local != nil:
 			a.errs = append(a.errs, g.local)
+		case a.left == 0 && a.file == nil:
+			a.errs = []error{errDroppedMeanwhile}
 		}
 		gone := slices.DeleteFunc(slices.Clone(g.gone), g.isFull)
 		for i := range gone {
@@ -382,8 +394,7 @@ const bytesHeader = "Snapshot-Bytes"
 // get gets a piece from a holder, and returns what is still missing of it.
 func (g *gathering) get(p *piece, from Holder, buffer []byte) (missing []span, err error) {
 	all := []span{{p.from, p.to}}
-	query := fmt.Sprintf("?from=%d&to=%d", p.from, p.to)
-	response, err := g.ask(g.ctx, http.MethodGet, p.of.Snapshot, query, from)
+	response, err := g.ask(g.ctx, http.MethodGet, p.of.Snapshot, p.query(), from)
 	if err != nil {
 		return all, fmt.Errorf("%w: %w", ErrUnreached, err)
 	}
@@ -405,7 +416,7 @@ func (g *gathering) get(p *piece, from Holder, buffer []byte) (missing []span, e
 	if response.Header.Get(bytesHeader) == "" {
 		missing, err = g.takeWhole(p, file, body, buffer)
 	} else {
-		missing, err = g.takePiece(p, file, body, buffer)
+		missing, err = g.takePiece(p, response.Header.Get(onlyHeader) != "", file, body, buffer)
 	}
 	if errors.Is(err, errWrongBytes) {
 		err = fmt.Errorf("%w, %s", err, g.verifyAt(p.of.Snapshot, from))
@@ -413,8 +424,8 @@ func (g *gathering) get(p *piece, from Holder, buffer []byte) (missing []span, e
 	return missing, err
 }
 
-// takePiece reads the hashes of all blocks, and then those of the piece.
-func (g *gathering) takePiece(p *piece, file *os.File, body *counter, buffer []byte) ([]span, error) {
+// takePiece reads the hashes of all blocks, and then the blocks of the piece: with only those that are wanted of it.
+func (g *gathering) takePiece(p *piece, only bool, file *os.File, body *counter, buffer []byte) ([]span, error) {
 	all := []span{{p.from, p.to}}
 	blocks, err := readHashes(body, numberOfBlocks(p.of.Bytes))
 	if err != nil {
@@ -428,10 +439,18 @@ func (g *gathering) takePiece(p *piece, file *os.File, body *counter, buffer []b
 	g.mu.Unlock()
 	var missing []span
 	var wrong error
+	wanted := p.wanted()
 	for i := p.from; i < p.to; i++ {
+		isWanted := len(within(wanted, span{i, i + 1})) > 0
+		if only && !isWanted {
+			continue
+		}
 		block := buffer[:min(blockBytes, p.of.Bytes-i*blockBytes)]
 		if _, err := io.ReadFull(body, block); err != nil {
 			return append(missing, span{i, p.to}), brokenOff(body, p.of.Snapshot, err)
+		}
+		if !isWanted {
+			continue
 		}
 		if sumOf(block) != blocks[i] {
 			missing = append(missing, span{i, i + 1})
@@ -441,6 +460,7 @@ func (g *gathering) takePiece(p *piece, file *os.File, body *counter, buffer []b
 		if err := g.write(file, block, i); err != nil {
 			return all, g.store.unwritable(p.of.Snapshot, err)
 		}
+		p.of.note(g.store, blocks, span{i, i + 1})
 	}
 	return missing, wrong
 }
@@ -448,14 +468,14 @@ func (g *gathering) takePiece(p *piece, file *os.File, body *counter, buffer []b
 // takeWhole reads the whole file from an agent of a version that gives no pieces.
 func (g *gathering) takeWhole(p *piece, file *os.File, body *counter, buffer []byte) ([]span, error) {
 	all := []span{{p.from, p.to}}
-	blocks := make([]Hash, numberOfBlocks(p.of.Bytes))
+	blocks, wanted := make([]Hash, numberOfBlocks(p.of.Bytes)), p.wanted()
 	for i := range uint64(len(blocks)) {
 		block := buffer[:min(blockBytes, p.of.Bytes-i*blockBytes)]
 		if _, err := io.ReadFull(body, block); err != nil {
 			return all, brokenOff(body, p.of.Snapshot, err)
 		}
 		blocks[i] = sumOf(block)
-		if p.from <= i && i < p.to {
+		if len(within(wanted, span{i, i + 1})) > 0 {
 			if err := g.write(file, block, i); err != nil {
 				return all, g.store.unwritable(p.of.Snapshot, err)
 			}
@@ -467,21 +487,6 @@ func (g *gathering) takeWhole(p *piece, file *os.File, body *counter, buffer []b
 	g.mu.Lock()
 	p.of.blocks = blocks
 	g.mu.Unlock()
+	p.of.note(g.store, blocks, wanted...)
 	return nil, nil
-}
-
-// counter counts what was read.
-type counter struct {
-	r io.Reader
-	n uint64
-}
-
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += uint64(n)
-	return n, err
-}
-
-func brokenOff(body *counter, want Snapshot, err error) error {
-	return fmt.Errorf("it %w to the end, and broke off after %d of %d bytes: %w", ErrUnreached, body.n, want.Bytes, err)
 }

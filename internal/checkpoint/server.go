@@ -169,7 +169,7 @@ func (s *Server) verify(w http.ResponseWriter, _ *http.Request, id ID) {
 }
 
 // give gives a file: all of it, or the hashes of all of its blocks, 32 bytes each, and then those of the blocks that the
-// query asks for.
+// query asks for: from one to before another one, or only some of them.
 func (s *Server) give(w http.ResponseWriter, r *http.Request, id ID) {
 	if r.URL.Query().Has(missingQuery) {
 		s.share(w, r, id)
@@ -182,24 +182,27 @@ func (s *Server) give(w http.ResponseWriter, r *http.Request, id ID) {
 	}
 	defer func() { _ = file.Close() }()
 	var hashes []byte
-	from, to := int64(0), int64(held.Bytes)
+	blocks := []span{{0, uint64(len(held.blocks))}}
 	if r.URL.RawQuery != "" {
-		blocks, why := blocksAsked(r, uint64(len(held.blocks)))
-		if why != "" {
+		var why string
+		if blocks, why = blocksAsked(r, blocks[0].to); why != "" {
 			http.Error(w, why, http.StatusBadRequest)
 			return
 		}
-		from, to = int64(blocks.from*blockBytes), int64(min(blocks.to*blockBytes, held.Bytes))
+		if r.URL.Query().Has(onlyQuery) {
+			w.Header().Set(onlyHeader, "1")
+		}
 		hashes = bytesOf(held.blocks)
 		w.Header().Set(bytesHeader, strconv.FormatUint(held.Bytes, 10))
 	}
-	send(w, hashes, io.NewSectionReader(file, from, to-from))
+	content, size := sectionsOf(file, blocks, held.Bytes)
+	send(w, hashes, content, size)
 }
 
 // send answers with hashes and what follows them.
-func send(w http.ResponseWriter, hashes []byte, content *io.SectionReader) {
+func send(w http.ResponseWriter, hashes []byte, content io.Reader, size int64) {
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.FormatInt(int64(len(hashes))+content.Size(), 10))
+	w.Header().Set("Content-Length", strconv.FormatInt(int64(len(hashes))+size, 10))
 	out := steady{w, http.NewResponseController(w)}
 	// An error ends the connection before all bytes are there, and the client sees that.
 	if _, err := out.Write(hashes); err == nil {
@@ -217,13 +220,20 @@ func bytesOf(blocks []Hash) []byte {
 }
 
 // blocksAsked reads which of so many blocks are asked for, or says why that cannot be.
-func blocksAsked(r *http.Request, blocks uint64) (of span, why string) {
+func blocksAsked(r *http.Request, blocks uint64) (of []span, why string) {
 	from, errFrom := strconv.ParseUint(r.URL.Query().Get("from"), 10, 64)
 	to, errTo := strconv.ParseUint(r.URL.Query().Get("to"), 10, 64)
 	if errFrom != nil || errTo != nil || from > to || to > blocks {
-		return span{}, fmt.Sprintf("there are %d blocks: ask for ?from=A&to=B of them", blocks)
+		return nil, fmt.Sprintf("there are %d blocks: ask for ?from=A&to=B of them", blocks)
 	}
-	return span{from, to}, ""
+	of = []span{{from, to}}
+	if r.URL.Query().Has(onlyQuery) {
+		var ok bool
+		if of, ok = spansIn(r.URL.Query().Get(onlyQuery), of[0], mostSpans); !ok {
+			return nil, fmt.Sprintf("of the blocks from %d to %d ask for at most %d spans with &%s=A-B,C-D", from, to, mostSpans, onlyQuery)
+		}
+	}
+	return of, ""
 }
 
 // scheme begins the Authorization header that a ticket comes in.

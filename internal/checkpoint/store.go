@@ -46,6 +46,8 @@ type Store struct {
 	arriving     map[ID]*arrival
 	grew         chan struct{}
 	sharedBlocks uint64
+	// excerpts are the files with some blocks of a snapshot.
+	excerpts []*excerpt
 	// patience is for how long a holder is asked again that has no place, since something came.
 	patience time.Duration
 

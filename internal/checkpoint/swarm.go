@@ -73,7 +73,9 @@ func (t *tally) choose(of ID, from pieceSet) int {
 func (s *Store) expect(arrivals []*arrival) {
 	s.mu.Lock()
 	for _, a := range arrivals {
-		s.arriving[a.ID] = a
+		if a.only == nil {
+			s.arriving[a.ID] = a
+		}
 	}
 	s.mu.Unlock()
 	s.grow()
@@ -185,7 +187,7 @@ func sendPiece(w http.ResponseWriter, file *os.File, held *held, i int, each uin
 	w.Header().Set(bytesHeader, strconv.FormatUint(held.Bytes, 10))
 	w.Header().Set(pieceHeader, strconv.Itoa(i))
 	start, end := from*blockBytes, min(to*blockBytes, held.Bytes)
-	send(w, bytesOf(held.blocks), io.NewSectionReader(file, int64(start), int64(end-start)))
+	send(w, bytesOf(held.blocks), io.NewSectionReader(file, int64(start), int64(end-start)), int64(end-start))
 }
 
 // streamShared gets from a peer, or from a holder, what that has, until nothing is missing, or nothing more is to be expected. What is
@@ -289,7 +291,7 @@ func (g *gathering) getShared(a *arrival, missing pieceSet, from Holder, buffer 
 	left := []span{{p.from, p.to}}
 	file, err := g.open(a)
 	if err == nil {
-		left, err = g.takePiece(p, file, &counter{r: response.Body}, buffer)
+		left, err = g.takePiece(p, false, file, &counter{r: response.Body}, buffer)
 	}
 	g.came(p, from, left, err, !errors.Is(err, ErrLocal))
 	return err

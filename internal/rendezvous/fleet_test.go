@@ -245,7 +245,7 @@ func (f *fleet) makePod() {
 	p.fetch = func(of, s Snapshot, holders []lifecycle.Holder) (history, bool, []lifecycle.Unreached) {
 		return f.fetch(p, of, s, holders)
 	}
-	p.shares, p.sharded = f.shares, f.sharded
+	p.shares, p.sharded, p.wholes = f.shares, f.sharded, f.made%4 == 3
 	p.vague, p.certificate = f.draws != nil && f.made%5 == 4, [32]byte{byte(f.made + 1)}
 	f.pods[uid] = p
 	f.made++

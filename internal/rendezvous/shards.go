@@ -320,13 +320,8 @@ func (m *Machine) order(now time.Time, c *copying, at *state) {
 		if !share.IsShard(part.Part) {
 			continue
 		}
-		var ranks []int
-		for _, mem := range at.holders[i] {
-			if rank := slices.Index(there, mem); rank >= 0 {
-				ranks = append(ranks, rank)
-			}
-		}
-		if len(ranks) > 0 {
+		ranks := m.ranksWith(at.holders[i], there)
+		if ranks != nil {
 			for rank, mem := range there {
 				if !slices.Contains(ranks, rank) && slices.Contains(c.orders[mem.want.UID], part) {
 					ranks = append(ranks, rank)
@@ -342,6 +337,20 @@ func (m *Machine) order(now time.Time, c *copying, at *state) {
 			c.orders[uid] = append(c.orders[uid], parts[part])
 		}
 	}
+}
+
+// ranksWith are the ranks of those that have a part; nil where nobody could give it. Who has left the world may be the only one that
+// could: those who stay have loaded what they need of it, and no more.
+func (m *Machine) ranksWith(holders, there []*member) (ranks []int) {
+	for _, mem := range holders {
+		if rank := slices.Index(there, mem); rank >= 0 {
+			ranks = append(ranks, rank)
+		}
+	}
+	if ranks == nil && slices.ContainsFunc(holders, func(mem *member) bool { return m.isThere(mem) && mem.serves.Port > 0 }) {
+		return []int{}
+	}
+	return ranks
 }
 
 // copiesFor is what a member is told of the state that is being copied; nil for nothing.

@@ -44,7 +44,7 @@ func (w *worker) copy(copies *prefetch) {
 	if !named && (!known || w.copying.Step > last) || w.full || w.copyless || w.process.still {
 		return
 	}
-	w.gather(lifecycle.World{Snapshot: pointer(snapshotTo(copies.Snapshot)), Parts: partsTo(copies.Parts), Holders: holdersTo(copies.Holders)}, nil)
+	w.gather(lifecycle.World{Snapshot: pointer(snapshotTo(copies.Snapshot)), Parts: partsTo(copies.Parts), Holders: holdersTo(copies.Holders)}, nil, nil)
 }
 
 // latest is the state that has come last.
@@ -74,8 +74,8 @@ func (w *worker) copied() []Snapshot {
 	return []Snapshot{w.copying}
 }
 
-// gather gets those of the parts of a world's snapshot that have these keys, or all.
-func (w *worker) gather(world lifecycle.World, keys []string) (ok bool, unreached []lifecycle.Unreached) {
+// gather gets those of the parts of a world's snapshot that have these keys, or all; some of each for which there are ranges.
+func (w *worker) gather(world lifecycle.World, keys []string, ranges [][][2]uint64) (ok bool, unreached []lifecycle.Unreached) {
 	for i, s := range filesOf(*world.Snapshot, world.Parts) {
 		if keys != nil && !slices.Contains(keys, s.Part) || slices.Contains(w.snapshots, s) && !w.altered[s] {
 			continue
@@ -89,6 +89,13 @@ func (w *worker) gather(world lifecycle.World, keys []string) (ok bool, unreache
 		if !ok {
 			return false, unreached
 		}
+		if at := slices.Index(keys, s.Part); at >= 0 && at < len(ranges) && ranges[at] != nil {
+			if w.excerpts == nil {
+				w.excerpts = map[Snapshot]history{}
+			}
+			w.excerpts[s] = state
+			continue
+		}
 		if w.guests == nil {
 			w.guests = map[Snapshot]bool{}
 		}
@@ -99,7 +106,7 @@ func (w *worker) gather(world lifecycle.World, keys []string) (ok bool, unreache
 }
 
 func (w *worker) shardsFetched(f lifecycle.FetchShards) lifecycle.Fetched {
-	if ok, unreached := w.gather(f.World, f.Parts); !ok {
+	if ok, unreached := w.gather(f.World, f.Parts, f.Ranges); !ok {
 		return lifecycle.Fetched{Round: f.Round, Why: "nobody has it", Unreached: unreached != nil, Holders: unreached}
 	}
 	return lifecycle.Fetched{Round: f.Round}
@@ -113,6 +120,7 @@ func (w *worker) takeShards(give lifecycle.Give) {
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, world.Snapshot.Step)
 	}
 	p.state, p.wants = nil, []string{}
+	var ranges [][][2]uint64
 	for _, s := range filesOf(*world.Snapshot, world.Parts) {
 		key, _ := share.Parse(s.Part)
 		switch {
@@ -120,9 +128,13 @@ func (w *worker) takeShards(give lifecycle.Give) {
 			p.state = slices.Clone(w.states[s])
 		case key.Index*world.Workers < (world.WorkerRank+1)*key.Of && world.WorkerRank*key.Of < (key.Index+1)*world.Workers:
 			p.wants = append(p.wants, s.Part)
+			all := world.WorkerRank*key.Of <= key.Index*world.Workers && (key.Index+1)*world.Workers <= (world.WorkerRank+1)*key.Of
+			if ranges = append(ranges, nil); !all && !w.wholes {
+				ranges[len(ranges)-1] = [][2]uint64{{1, 2}}
+			}
 		}
 	}
-	w.pending = append(w.pending, lifecycle.Said{Connection: p.connection, What: lifecycle.Wants, Parts: p.wants})
+	w.pending = append(w.pending, lifecycle.Said{Connection: p.connection, What: lifecycle.Wants, Parts: p.wants, Ranges: ranges})
 }
 
 // handed has the process load what it has asked for.
@@ -133,7 +145,7 @@ func (w *worker) handed(hand lifecycle.Hand) {
 	}
 	for _, s := range filesOf(*hand.World.Snapshot, hand.World.Parts) {
 		switch {
-		case !slices.Contains(p.wants, s.Part):
+		case !slices.Contains(p.wants, s.Part), !w.wholes && w.excerpts[s] != nil && slices.Equal(w.excerpts[s], p.state):
 		case !slices.Contains(w.snapshots, s) || !slices.Equal(w.states[s], p.state):
 			w.broken = fmt.Errorf("%s: round %d goes on with the shard %v that is not there, or of another state", w.uid, p.round, s)
 		}

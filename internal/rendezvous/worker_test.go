@@ -58,6 +58,10 @@ type worker struct {
 	uncopied Uncopied
 	// guests are the files that it has got from others.
 	guests map[Snapshot]bool
+	// excerpts are the shards of which it has got some for the world that it is in: nobody knows of them. wholes is true of programs that always ask for all
+	// of a shard, such as those of an older SDK.
+	excerpts map[Snapshot]history
+	wholes   bool
 	// shelf is the job's storage; nil for none. durable and restored are what it has done there.
 	shelf   *shelf
 	durable Durable
@@ -369,7 +373,7 @@ func (w *worker) enter(e lifecycle.Enter) {
 			lasts[round] = min(last, e.World.FromStep)
 		}
 	}
-	w.snapshotError, w.lasts = "", lasts
+	w.snapshotError, w.lasts, w.excerpts = "", lasts, nil
 	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(s Snapshot) bool {
 		named := e.World.Snapshot != nil && s.Round == e.World.Snapshot.Round && s.Step == e.World.Snapshot.Step
 		return !named && (!e.Continues || s.Step > e.World.FromStep)

@@ -4,8 +4,8 @@ import "slices"
 
 // Copies says which parts each worker, by its rank, is to get a copy of, where only some have them: so that each is on as many
 // nodes as there are to be copies, or on all that there are. places are where the workers are, by rank; holders are the ranks of
-// those that have each part. Who has failed to make copies lately, by rank, comes last; nil for nobody. Another rack comes before another
-// node of the same one, and then who has least.
+// those that have each part: none, but not nil, where somebody else could give it, who does not count. Who has failed to make copies lately,
+// by rank, comes last; nil for nobody. Another rack comes before another node of the same one, and then who has least.
 //
 // What a worker has it is not to get again. Who holds a part that is on enough nodes keeps it.
 func Copies(places []Place, holders [][]int, copies int, failed []bool) [][]int {
@@ -21,8 +21,12 @@ func Copies(places []Place, holders [][]int, copies int, failed []bool) [][]int 
 		}
 	}
 	for part, of := range holders {
-		if len(of) == 0 {
+		if of == nil {
 			continue // nobody could give it
+		}
+		first := part
+		if len(of) > 0 {
+			first = of[0] + 1
 		}
 		for has := slices.Clone(of); ; {
 			on := map[string]bool{}
@@ -35,7 +39,7 @@ func Copies(places []Place, holders [][]int, copies int, failed []bool) [][]int 
 			}
 			best := -1
 			for i := range places {
-				rank := (of[0] + 1 + i) % len(places)
+				rank := (first + i) % len(places)
 				if on[places[rank].Node] {
 					continue
 				}

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whoever has what, each part that somebody has is on enough nodes afterwards, nobody gets what it has, and no part comes to
+// Whoever has what, each part that somebody has, in the world or outside of it, is on enough nodes afterwards, nobody gets what it has, and no part comes to
 // more nodes than it has to.
 func TestCopiesComeToEnoughNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -23,6 +23,11 @@ func TestCopiesComeToEnoughNodes(t *testing.T) {
 		}
 		copies := rapid.IntRange(1, 4).Draw(t, "copies")
 		holders := rapid.SliceOfN(rapid.SliceOfNDistinct(rapid.IntRange(0, workers-1), 0, min(3, workers), rapid.ID), 0, 30).Draw(t, "holders")
+		for part := range holders {
+			if len(holders[part]) == 0 && rapid.Bool().Draw(t, "lost") {
+				holders[part] = nil
+			}
+		}
 		failed := rapid.SliceOfN(rapid.Bool(), 0, workers).Draw(t, "failed")
 		got := Copies(places, holders, copies, failed)
 		on := make([]map[string]bool, len(holders))
@@ -42,7 +47,7 @@ func TestCopiesComeToEnoughNodes(t *testing.T) {
 			}
 		}
 		for part := range holders {
-			if n := len(on[part]); len(holders[part]) > 0 && n < min(copies, len(different)) {
+			if n := len(on[part]); holders[part] != nil && n < min(copies, len(different)) || holders[part] == nil && n > 0 {
 				t.Fatalf("part %d is on %d nodes: %v", part, n, got)
 			}
 		}

@@ -129,6 +129,29 @@ func (s sharding) offset(rank, of int) (bytes uint64) {
 	return bytes
 }
 
+// place is where what is taken of a Sharded lies in the part that it is taken from.
+func (s sharding) place(of int, m shards.Move) shards.Interval {
+	table := s.Shards[of]
+	at := s.offset(m.Part, of) + (m.From-shards.Even(table.Length, m.Part, s.Ranks).From)*table.Bytes
+	return shards.Interval{From: at, To: at + m.Len()*table.Bytes}
+}
+
+// ranges are the bytes that plans, one for each Sharded, take from the part of a rank, in at most so many ranges.
+func (s sharding) ranges(rank int, plans [][]shards.Move, most int) (ranges [][2]uint64) {
+	var taken []shards.Interval
+	for i, moves := range plans {
+		for _, m := range moves {
+			if m.Part == rank {
+				taken = append(taken, s.place(i, m))
+			}
+		}
+	}
+	for _, i := range shards.Joined(taken, most) {
+		ranges = append(ranges, [2]uint64{i.From, i.To})
+	}
+	return ranges
+}
+
 var errShards = errors.New("Options.Shards")
 
 // checkShards says what is wrong with the shards of a program; nil for nothing.
@@ -283,7 +306,11 @@ func (r *Run) gather(a *arrival, was sharding) error {
 		}
 	}
 	slices.Sort(needed)
-	files, err := r.want(a, needed)
+	ranges := make([][][2]uint64, len(needed))
+	for i, rank := range needed {
+		ranges[i] = was.ranges(rank, plans, max(1, wire.MaxRanges/len(needed)))
+	}
+	files, err := r.want(a, needed, ranges)
 	if err != nil {
 		return err
 	}
@@ -307,19 +334,18 @@ func (r *Run) gatherFrom(path string, rank int, was sharding, plans [][]shards.M
 			if m.Part != rank {
 				continue
 			}
-			table := was.Shards[i]
-			at := was.offset(rank, i) + (m.From-shards.Even(table.Length, rank, was.Ranks).From)*table.Bytes
-			section := io.NewSectionReader(file, int64(at), int64(m.Len()*table.Bytes))
+			in := was.place(i, m)
+			section := io.NewSectionReader(file, int64(in.From), int64(in.Len()))
 			if err := r.shards[i].read(m.Interval, bufio.NewReaderSize(section, pieceBytes)); err != nil {
-				return fmt.Errorf("%s: %w", table.Name, err)
+				return fmt.Errorf("%s: %w", was.Shards[i].Name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// want has the agent get the shards of these ranks, and returns where they are.
-func (r *Run) want(a *arrival, ranks []int) (map[int]string, error) {
+// want has the agent get these bytes of the shards of these ranks, and returns the files that have them.
+func (r *Run) want(a *arrival, ranks []int, ranges [][][2]uint64) (map[int]string, error) {
 	if len(ranks) == 0 {
 		return nil, nil
 	}
@@ -327,7 +353,7 @@ func (r *Run) want(a *arrival, ranks []int) (map[int]string, error) {
 	for i, rank := range ranks {
 		keys[i] = a.Shards[rank]
 	}
-	r.link.say(wire.Want{Type: wire.TypeWant, Parts: keys})
+	r.link.say(wire.Want{Type: wire.TypeWant, Parts: keys, Ranges: ranges})
 	var had *wire.Had
 	var over error
 	err := r.link.await(r.ctx, func(in *inbox) bool {

@@ -1,6 +1,7 @@
 package elastic_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,23 @@ func (p *program) keepParts(round uint64, s wire.Snapshot) map[string]string {
 	return paths
 }
 
+// excerpt is a file as large as another one that has some bytes of it, and nonsense elsewhere.
+func (p *program) excerpt(path string, ranges [][2]uint64) string {
+	p.t.Helper()
+	all, err := os.ReadFile(path)
+	if err != nil {
+		p.t.Fatalf("%v", err)
+	}
+	some := bytes.Repeat([]byte{0xee}, len(all))
+	for _, r := range ranges {
+		copy(some[r[0]:r[1]], all[r[0]:r[1]])
+	}
+	if err := os.WriteFile(path+".excerpt", some, 0o600); err != nil {
+		p.t.Fatalf("%v", err)
+	}
+	return path + ".excerpt"
+}
+
 // A rank of three becomes the first of two: it asks for the shards that it lacks some of, and has all of its new interval then.
 func TestShardsOfAnotherWorld(t *testing.T) {
 	paths, keys := map[string]string{}, make([]string, 3)
@@ -123,8 +141,8 @@ func TestShardsOfAnotherWorld(t *testing.T) {
 		}
 		for _, round := range []uint64{1, 2} { // what was asked for in another world counts for nothing
 			had := wire.Had{Type: wire.TypeHad, Round: round}
-			for _, key := range want.Parts {
-				had.Parts = append(had.Parts, wire.Part{Key: key, File: paths[key]})
+			for i, key := range want.Parts {
+				had.Parts = append(had.Parts, wire.Part{Key: key, File: p.excerpt(paths[key], want.Ranges[i])})
 			}
 			p.says(had)
 		}
@@ -174,7 +192,7 @@ func TestShardsOfTheFirstStep(t *testing.T) {
 		}
 	}
 	p.world(wire.World{Round: 2, Parent: 1, Rank: 1, Size: 2, Workers: 2, WorkerRank: 1, Restore: true, Snapshot: own, Shards: []string{shard}})
-	p.expects(wire.Want{Type: wire.TypeWant, Parts: []string{shard}})
+	p.expects(wire.Want{Type: wire.TypeWant, Parts: []string{shard}, Ranges: [][][2]uint64{{{40, 80}}}})
 	p.says(wire.Had{Type: wire.TypeHad, Round: 2, Parts: []wire.Part{{Key: shard, File: parts[shard]}}})
 	if got := <-seen; got != "2: 5 from 5" {
 		t.Errorf("it begins with %q", got)

@@ -6,11 +6,13 @@ from typing import Any
 
 from concertina import files
 from concertina.codec import Codec, SnapshotError
-from concertina.shards import Cut, Gathering, Rank
+from concertina.shards import Cut, Gathering, Interval, Rank
 from concertina.snapshot import Decoder, described, position_in
 
-Fetch = Callable[[Sequence[str]], Sequence[str]]
-"""Has parts brought here by their keys, and returns their files in the same order."""
+Fetch = Callable[[Sequence[str], Sequence[Sequence[Interval]]], Sequence[str]]
+"""Has these bytes of parts brought here, which are named by their keys, and returns the files that have them in the same order."""
+_MOST_RANGES = 1024
+"""What an agent takes in one message."""
 
 
 def read(
@@ -28,7 +30,8 @@ def read(
             raise SnapshotError(f"{path} is of a state in the shards of {cut.ranks} ranks, and {len(keys)} are there")
         gathering = Gathering(cut, rank)
     wanted = gathering.sources
-    there = dict(zip(wanted, fetch([keys[source] for source in wanted]), strict=True))
+    ranges = [gathering.ranges(source, max(1, _MOST_RANGES // len(wanted))) for source in wanted]
+    there = dict(zip(wanted, fetch([keys[source] for source in wanted], ranges), strict=True))
     with described(path) as (whole, description, start), Parts(cut, there) as parts:
         end = description["bytes"]  # Behind it are the rows of this rank, put together.
         begins = gathering.now.offsets(rank.number)

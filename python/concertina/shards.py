@@ -6,7 +6,7 @@ rows, but for the last that have some, and those behind them have none.
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,6 +60,23 @@ def plan(want: Interval, parts: Sequence[Interval]) -> list[Move]:
         moves.append(Move(best, at, min(parts[best].end, want.end)))
         at = moves[-1].end
     return moves
+
+
+def joined(intervals: Iterable[tuple[int, int]], most: int) -> list[Interval]:
+    """Intervals in order, without the empty ones; those that touch or overlap are one. Where more than most are left those become one,
+    with what is between them, between which there is least, and of several the first: most is at least 1. Go joins them so as well."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if start < end and found and start <= found[-1].end:
+            found[-1] = Interval(found[-1].start, max(found[-1].end, end))
+        elif start < end:
+            found.append(Interval(start, end))
+    gaps = sorted(range(1, len(found)), key=lambda i: found[i].start - found[i - 1].end)
+    closed = {*gaps[: max(0, len(found) - most)]}
+    fewer: list[Interval] = []
+    for i, interval in enumerate(found):
+        fewer.append(Interval(fewer.pop().start, interval.end) if i in closed else interval)
+    return fewer
 
 
 @dataclass(frozen=True)
@@ -156,6 +173,10 @@ class Gathering:
         self._starts = [piece.start for piece in self._pieces]
         self.sources = sorted({piece.source for piece in self._pieces})
         """The parts that something is taken from."""
+
+    def ranges(self, source: int, most: int) -> list[Interval]:
+        """The bytes that are taken from a source, in at most so many ranges."""
+        return joined(((p.at, p.at + p.end - p.start) for p in self._pieces if p.source == source), most)
 
     def where(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """Where these bytes of the part are that is put together, in order: a source, an offset there, and how many."""

@@ -37,6 +37,20 @@ def world(rank: int = 0, size: int = 1, **fields) -> dict:
     return message | fields
 
 
+def excerpt(path: str, ranges: list) -> str:
+    """A file as large as another one that has some bytes of it, and nonsense elsewhere; without ranges the other one."""
+    if not ranges:
+        return path
+    with open(path, "rb") as file:
+        content = file.read()
+    some = bytearray(b"\xee" * len(content))
+    for start, end in ranges:
+        some[start:end] = content[start:end]
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
+        file.write(some)
+    return file.name
+
+
 class FakeAgent:
     """Serves one worker. Use it as a context manager.
 

@@ -11,9 +11,9 @@ from concertina import reports, sharded, snapshot
 from concertina.agent import AgentError
 from concertina.codec import Codec, Local
 from concertina.session import Session, WorldChanged, start
-from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, chunk, plan
+from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, chunk, joined, plan
 from concertina.snapshot import Image, SnapshotError
-from tests.fakeagent import FakeAgent, world
+from tests.fakeagent import FakeAgent, excerpt, world
 
 VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "testdata" / "shards.json").read_text())
 
@@ -28,6 +28,10 @@ class Plans(unittest.TestCase):
                     self.assertRaises(ValueError, plan, want, parts)
                 else:
                     self.assertEqual(plan(want, parts), [Move(*move) for move in vector["moves"]])
+        self.assertTrue(VECTORS["joins"])
+        for vector in VECTORS["joins"]:
+            with self.subTest(vector):
+                self.assertEqual(joined(vector["intervals"], vector["most"]), [Interval(*each) for each in vector["joined"]])
 
     def test_chunks_have_each_row_once(self):
         for rows in range(20):
@@ -139,9 +143,10 @@ class Files(unittest.TestCase):
                 image.write(image.own(self.whole, f"r{number}"))
         self.assertEqual(len({key.split(".")[2] for key in self.keys}), 1)
 
-    def fetch(self, keys):
+    def fetch(self, keys, ranges):
         self.wanted = keys
-        return [self.paths[key] for key in keys]
+        self.asked = sum(end - start for some in ranges for start, end in some)
+        return [excerpt(self.paths[key], some) for key, some in zip(keys, ranges, strict=True)]
 
     def load(self, rank):
         return sharded.read(self.whole, self.keys, self.fetch, RowsCodec(rank), self.state(rank, blank=True), rank)
@@ -165,8 +170,10 @@ class Files(unittest.TestCase):
         self.save(4)
         self.load(Rank(0, 8))
         self.assertEqual(self.wanted, self.keys[:1])
+        self.assertEqual(self.asked, 5 * 12_501)
         self.load(Rank(1, 3))
         self.assertEqual(self.wanted, self.keys[1:3])
+        self.assertEqual(self.asked, 5 * 33_335)
 
     def test_the_layout_is_that_of_shapes_and_ranks(self):
         self.save(4)
@@ -251,11 +258,12 @@ class Asking(unittest.TestCase):
         session = self.session()
         self.had(0, ("d0.2.x", "/old"))
         self.had(1, ("d1.2.x", "/b"), ("d0.2.x", "/a"))
-        self.assertEqual(session.want(1, ["d1.2.x", "d0.2.x"]), ["/b", "/a"])
-        self.assertEqual(self.agent.hear("want")["parts"], ["d1.2.x", "d0.2.x"])
+        self.assertEqual(session.want(1, ["d1.2.x", "d0.2.x"], [[Interval(0, 3), Interval(5, 7)], []]), ["/b", "/a"])
+        said = self.agent.hear("want")
+        self.assertEqual((said["parts"], said["ranges"]), (["d1.2.x", "d0.2.x"], [[[0, 3], [5, 7]], []]))
 
     def test_nothing_is_not_asked_for(self):
-        self.assertEqual(self.session().want(1, []), [])
+        self.assertEqual(self.session().want(1, [], []), [])
 
     def test_another_part_than_was_asked_for(self):
         for parts in [("d1.2.x", "/b")], [("d0.2.x", "")], [], [("d0.2.x", "/a"), ("d1.2.x", "/b")]:
@@ -263,13 +271,13 @@ class Asking(unittest.TestCase):
                 session = self.session()
                 self.had(1, *parts)
                 with self.assertRaisesRegex(AgentError, "was asked for the shards d0.2.x"):
-                    session.want(1, ["d0.2.x"])
+                    session.want(1, ["d0.2.x"], [[]])
 
     def test_the_world_ends_meanwhile(self):
         session = self.session()
         self.agent.say("abort", round=1, reason="a peer was lost")
         with self.assertRaises(WorldChanged):
-            session.want(1, ["d0.2.x"])
+            session.want(1, ["d0.2.x"], [[]])
 
     def test_an_agent_that_knows_none(self):
         agent = self.enterContext(FakeAgent(world()))

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 
-from tests.fakeagent import FakeAgent, world
+from tests.fakeagent import FakeAgent, excerpt, world
 
 MEMBER = str(pathlib.Path(__file__).with_name("member.py"))
 SECONDS = 300
@@ -184,7 +184,8 @@ class Coordinator:
             number = self.number + 1
 
             def had(message, number=number):
-                found = [{"key": key, "file": parts[key], "bytes": os.stat(parts[key]).st_size} for key in message["parts"]]
+                wanted = zip(message["parts"], message["ranges"], strict=True)
+                found = [{"key": key, "file": excerpt(parts[key], some), "bytes": os.stat(parts[key]).st_size} for key, some in wanted]
                 return {"type": "had", "round": number, "parts": found}
 
             member.agent.answers["want"] = had

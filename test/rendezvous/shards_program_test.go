@@ -22,10 +22,14 @@ const shardsVariable = "TEST_SHARDS"
 // holdVariable names a file: as long as it is there no step is made.
 const holdVariable = "TEST_SHARDS_HOLD"
 
-// lengths are those of its weights and moments: no number of ranks divides them.
+// lengths are those of its weights, moments and bulk: no number of ranks divides them. Of the bulk a rank of another world needs some blocks of
+// what others have, and not all.
 const (
 	weightsLength = 100_003
 	momentsLength = 9
+	bulkLength    = 8<<20 + 7
+	// markEvery is which numbers of the bulk each step changes.
+	markEvery = 1 << 16
 )
 
 // shardedProgram is a program whose state is in shards. Each step changes all numbers by what they were, their index and the number of
@@ -33,6 +37,7 @@ const (
 type shardedProgram struct {
 	weights elastic.Sharded[uint64]
 	moments elastic.Sharded[float32]
+	bulk    elastic.Sharded[uint8]
 	steps   uint64
 }
 
@@ -44,12 +49,25 @@ func newShardedProgram() *shardedProgram {
 			}
 		}},
 		moments: elastic.Sharded[float32]{Name: "moments", Length: momentsLength},
+		bulk: elastic.Sharded[uint8]{Name: "bulk", Length: bulkLength, Init: func(first uint64, values []uint8) {
+			for i := range values {
+				values[i] = bulkAfter(first+uint64(i), 0)
+			}
+		}},
 	}
 }
 
 func weightAfter(was, index, step uint64) uint64 { return was*6364136223846793005 + index + step }
 func momentAfter(was float32, index, step uint64) float32 {
 	return was*0.9 + float32(index)/7 + float32(step)/3
+}
+
+// bulkAfter is a number of the bulk after so many steps.
+func bulkAfter(index, steps uint64) uint8 {
+	if index%markEvery == 0 {
+		return uint8(steps)
+	}
+	return uint8((index * 0x9e3779b97f4a7c15) >> 56)
 }
 
 func (p *shardedProgram) update(step uint64) {
@@ -60,6 +78,10 @@ func (p *shardedProgram) update(step uint64) {
 	first, moments := p.moments.Local()
 	for i := range moments {
 		moments[i] = momentAfter(moments[i], first+uint64(i), step)
+	}
+	first, bulk := p.bulk.Local()
+	for i := (markEvery - first%markEvery) % markEvery; i < uint64(len(bulk)); i += markEvery {
+		bulk[i] = uint8(step)
 	}
 	p.steps = step
 }
@@ -74,6 +96,12 @@ func (p *shardedProgram) check() error {
 		}
 		if weights[i] != want {
 			return fmt.Errorf("after %d steps weight %d is %d, not %d", p.steps, first+uint64(i), weights[i], want)
+		}
+	}
+	first, bulk := p.bulk.Local()
+	for i := range bulk {
+		if want := bulkAfter(first+uint64(i), p.steps); bulk[i] != want {
+			return fmt.Errorf("after %d steps number %d of the bulk is %d, not %d", p.steps, first+uint64(i), bulk[i], want)
 		}
 	}
 	first, moments := p.moments.Local()
@@ -95,7 +123,7 @@ func trainInShards() int {
 	p := newShardedProgram()
 	run, err := elastic.Join(context.Background(), elastic.Options{
 		Samples: 1 << 20, Epochs: 1 << 10, GlobalBatch: 16, Seed: 1,
-		State: elastic.Gob(&p.steps), Shards: []elastic.Shard{&p.weights, &p.moments},
+		State: elastic.Gob(&p.steps), Shards: []elastic.Shard{&p.weights, &p.moments, &p.bulk},
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -33,8 +33,9 @@ type Said struct {
 	Sharded bool
 	// Device says with Faulted that it is an error of a device, at which the process may look before it ends.
 	Device bool
-	// Parts are the shards that it wants, with Wants.
-	Parts []string
+	// Parts are the shards that it wants, with Wants, and Ranges the bytes of each of these that it needs; none for all.
+	Parts  []string
+	Ranges [][][2]uint64
 }
 
 // What a process says.
@@ -167,6 +168,7 @@ type FetchShards struct {
 	Round      uint64
 	World      World
 	Parts      []string
+	Ranges     [][][2]uint64
 }
 
 // Hand tells a process that the shards are there that it has asked for.
@@ -176,6 +178,7 @@ type Hand struct {
 	Round      uint64
 	World      World
 	Parts      []string
+	Ranges     [][][2]uint64
 }
 
 // Give tells a process that waits its next world.

@@ -46,7 +46,11 @@ func text(effects []Effect) string {
 		case FetchAhead:
 			words = append(words, fmt.Sprintf("ahead(%d)", e.Snapshot.Step))
 		case FetchShards:
-			words = append(words, fmt.Sprintf("shards%d(%d)", e.Slot, len(e.Parts)))
+			word := fmt.Sprintf("shards%d(%d)", e.Slot, len(e.Parts))
+			if e.Ranges != nil {
+				word += fmt.Sprint(e.Ranges)
+			}
+			words = append(words, word)
 		case Hand:
 			words = append(words, fmt.Sprintf("hand%d(%d)", e.Slot, e.Round))
 		case Give:

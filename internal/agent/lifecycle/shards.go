@@ -18,7 +18,7 @@ func (w World) isSharded() bool {
 func (w World) loads() bool { return w.Snapshot != nil && (w.Restore || w.isSharded()) }
 
 // wants gets shards for a process that loads the state of its world.
-func (m *Machine) wants(i int, s *slot, parts []string) []Effect {
+func (m *Machine) wants(i int, s *slot, parts []string, ranges [][][2]uint64) []Effect {
 	if m.in == nil || s.world != m.in.Round || m.orders.abort != nil || m.stage != running {
 		return nil // it is told to leave that world
 	}
@@ -35,7 +35,7 @@ func (m *Machine) wants(i int, s *slot, parts []string) []Effect {
 		// There is nothing to fetch, and that would end what is fetched for another process.
 		return []Effect{Hand{Slot: i, Connection: s.connection, Round: m.in.Round, World: m.in.World}}
 	}
-	s.wants = parts
+	s.wants, s.ranges = parts, ranges
 	return []Effect{m.fetchShardsFor(i)}
 }
 
@@ -52,7 +52,7 @@ func (m *Machine) fetchShards() []Effect {
 
 func (m *Machine) fetchShardsFor(i int) Effect {
 	s := &m.slots[i]
-	return FetchShards{Slot: i, Connection: s.connection, Round: m.in.Round, World: m.in.World, Parts: s.wants}
+	return FetchShards{Slot: i, Connection: s.connection, Round: m.in.Round, World: m.in.World, Parts: s.wants, Ranges: s.ranges}
 }
 
 // hasShards gives a process what it has asked for.
@@ -64,9 +64,9 @@ func (m *Machine) hasShards(now time.Time, h HasShards) []Effect {
 	if h.Why != "" {
 		return m.missed(now, h.Fetched)
 	}
-	s.wants, s.handed = nil, m.in.Round
+	s.wants, s.ranges, s.handed = nil, nil, m.in.Round
 	if !slices.ContainsFunc(m.slots, func(s slot) bool { return s.wants != nil }) {
 		m.denied, m.supply = "", supply{}
 	}
-	return []Effect{Hand{Slot: h.Slot, Connection: h.Connection, Round: m.in.Round, World: h.World, Parts: h.Parts}}
+	return []Effect{Hand{Slot: h.Slot, Connection: h.Connection, Round: m.in.Round, World: h.World, Parts: h.Parts, Ranges: h.Ranges}}
 }

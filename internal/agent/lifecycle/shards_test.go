@@ -20,6 +20,13 @@ func wants(slot int, keys ...string) Said {
 	return s
 }
 
+// needs is what a process says that wants some of a shard.
+func needs(slot int, key string, ranges ...[2]uint64) Said {
+	s := wants(slot, key)
+	s.Ranges = [][][2]uint64{ranges}
+	return s
+}
+
 // had is what comes of a process's wish.
 func had(slot int, round uint64, f Fetched) HasShards {
 	f.Round = round
@@ -82,6 +89,15 @@ var shardTranscripts = map[string][]line{
 		line{3 * second, wants(0, "d1"+layout), "shards0(1)"},
 		line{4 * second, had(0, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
 		line{5 * second, Tick{}, "shards0(1)"},
+		line{6 * second, had(0, 2, Fetched{}), "hand0(2)"},
+	),
+	"what is needed of a shard is asked for each time": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, true), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, needs(0, "d1"+layout, [2]uint64{3, 5}), "shards0(1)[[[3 5]]]"},
+		line{4 * second, had(0, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
+		line{4 * second, needs(1, "d1"+layout), "shards1(1)[[]]"},
+		line{5 * second, Tick{}, "shards0(1)[[[3 5]]] shards1(1)[[]]"},
 		line{6 * second, had(0, 2, Fetched{}), "hand0(2)"},
 	),
 	"a shard that nobody has ends the world before it begins": inShards(

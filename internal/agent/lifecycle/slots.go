@@ -36,8 +36,9 @@ type slot struct {
 	shares bool
 	// sharded is true for one that has its own shard of the state.
 	sharded bool
-	// wants are the shards that it waits for; nil for none.
-	wants []string
+	// wants are the shards that it waits for; nil for none. ranges are the bytes of each that it needs; none for all.
+	wants  []string
+	ranges [][][2]uint64
 	// handed is the last round whose shards it was handed, or that it wanted none of.
 	handed  uint64
 	waiting Waiting
@@ -177,7 +178,7 @@ func (m *Machine) saidOtherwise(s *slot, e Said) []Effect {
 	case Left:
 		return s.saidLeft(e.Step)
 	case Wants:
-		return m.wants(e.Slot, s, e.Parts)
+		return m.wants(e.Slot, s, e.Parts, e.Ranges)
 	default:
 		return nil // what is held now is told by who holds it
 	}

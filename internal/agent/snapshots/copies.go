@@ -41,6 +41,8 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	k.copying = now
 	k.working.Go(func() {
 		defer cancel(nil)
+		// The world has begun, and needs nothing more of what its processes have loaded.
+		k.dropExcerpts()
 		// What is relied on by now has made others needless, and has no room beside them. What is left to the program stays: the room
 		// is reckoned for what it writes and for copies, and each state has some.
 		if err := k.store.TrimBeside(); err != nil {

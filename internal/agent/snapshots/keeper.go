@@ -48,6 +48,8 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	history history
+	// fromStep is that of the world that the worker is in.
+	fromStep uint64
 	// asked is the step of which the operator wants a snapshot, failure why it did not come.
 	asked   uint64
 	failure string
@@ -138,7 +140,7 @@ func (k *Keeper) Reach(ctx context.Context, peer checkpoint.Holder) error {
 // when the world continues the one before, and otherwise only the one that the world names.
 func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint.ID) {
 	k.mu.Lock()
-	k.history = k.history.enter(round, fromStep, continues, named)
+	k.history, k.fromStep = k.history.enter(round, fromStep, continues, named), fromStep
 	history := k.history
 	k.wroteNothing()
 	if f := k.fetching; f != nil && (named == nil || f.of() != *named) {
@@ -148,8 +150,9 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	if k.store == nil {
 		return
 	}
+	remove := k.store.DropExcerpts()
 	k.do(func() {
-		if err := k.store.Retain(history.holds); err != nil {
+		if err := errors.Join(remove(), k.store.Retain(history.holds)); err != nil {
 			k.note("%v", err)
 		}
 	})
@@ -383,6 +386,15 @@ func (k *Keeper) Path(id checkpoint.ID) string {
 	return path
 }
 
+// PathOf is a file with what is wanted of one, as large as all of it; empty for none. It stays until the first step of the world.
+func (k *Keeper) PathOf(want checkpoint.Wanted) string {
+	if k.store == nil {
+		return ""
+	}
+	path, _ := k.store.PathOf(want)
+	return path
+}
+
 // fetching is one fetch, of files of one state.
 type fetching struct {
 	want   []checkpoint.Wanted
@@ -400,7 +412,7 @@ func (f *fetching) of() checkpoint.ID {
 	return f.want[0].State()
 }
 
-// Fetch gets files of one state from their holders, but for those that are held already, and then calls done.
+// Fetch gets files of one state, or some of them, from their holders, but for those that are held already, and then calls done.
 // What is fetched last ends what was fetched before; but if that is of the same state, it is waited for first.
 func (k *Keeper) Fetch(want []checkpoint.Wanted, done func(error)) {
 	k.mu.Lock()

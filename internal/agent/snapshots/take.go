@@ -47,6 +47,13 @@ func (k *Keeper) Take(round, step uint64, files []File, reuse bool) {
 	k.do(k.takeWritten)
 }
 
+// dropExcerpts removes what came of shards for the world that the worker is in: it has made a step, which takes all processes.
+func (k *Keeper) dropExcerpts() {
+	if err := k.store.DropExcerpts()(); err != nil {
+		k.note("%v", err)
+	}
+}
+
 func (k *Keeper) takeWritten() {
 	k.mu.Lock()
 	w := k.written
@@ -58,6 +65,12 @@ func (k *Keeper) takeWritten() {
 		return
 	}
 	defer k.trim(w.reuse) // also of what came before one that did not
+	k.mu.Lock()
+	begun := k.history.endsIn(w.id.Round) && w.id.Step > k.fromStep
+	k.mu.Unlock()
+	if begun {
+		k.dropExcerpts()
+	}
 	id := w.id
 	for i, file := range w.files {
 		id.Part = file.Part

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/concertina-dev/concertina/internal/share"
@@ -136,6 +137,29 @@ func (w Want) check() error {
 	for _, key := range w.Parts {
 		if !share.IsShard(key) {
 			return fmt.Errorf("want names %.64q, which is no shard", key)
+		}
+	}
+	return w.checkRanges()
+}
+
+func (w Want) checkRanges() error {
+	if len(w.Ranges) > 0 && len(w.Ranges) != len(w.Parts) {
+		return fmt.Errorf("want has the ranges of %d parts, and names %d", len(w.Ranges), len(w.Parts))
+	}
+	count := 0
+	for _, ranges := range w.Ranges {
+		for _, r := range ranges {
+			if r[0] >= r[1] || r[1] > maxCount {
+				return fmt.Errorf("want has the range from %d to before %d: it is of at least one byte, below 2^62", r[0], r[1])
+			}
+		}
+		if count += len(ranges); count > MaxRanges {
+			return fmt.Errorf("want has more than %d ranges", MaxRanges)
+		}
+	}
+	for i, key := range w.Parts {
+		if len(w.Ranges) > 0 && slices.Contains(w.Parts[:i], key) {
+			return fmt.Errorf("want names %.64q twice", key)
 		}
 	}
 	return nil

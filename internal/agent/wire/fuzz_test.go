@@ -13,6 +13,7 @@ func FuzzMessage(f *testing.F) {
 		``, `{}`, `[]`, `"hello"`, `{"type":"hello","protocol":2,"localRank":0}`, `{"type":"join"}`, `{"type":"parked","step":5}`,
 		`{"type":"snapshot","step":5,"file":"5.part","bytes":12}`, `{"type":"snapshot","step":5,"error":"full"}`,
 		`{"type":"aborted","step":18446744073709551615}`, `{"type":"fault","step":1,"message":"ValueError"}`, `{"type":"finished"}`,
+		`{"type":"want","parts":["d1.4.0123456789abcdef"],"ranges":[[[0,5],[7,4611686018427387904]]]}`,
 		`{"type":"progress","totalSteps":100,"metrics":{"loss":1e308}}`, `{"type":"world","round":1}`, `{"type":"error","message":"no"}`,
 		"{\"type\":\"fault\",\"message\":\"\xff\"}",
 	} {

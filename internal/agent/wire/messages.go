@@ -22,6 +22,8 @@ const (
 	MaxFault = 16 << 10
 	// MaxParts is the number of parts of a snapshot that one process writes.
 	MaxParts = share.Most + 1
+	// MaxRanges is the number of ranges of all parts in one message.
+	MaxRanges = 1024
 	// maxCount is the largest number of a step.
 	maxCount = 1 << 62
 )
@@ -179,14 +181,16 @@ type Part struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// Want asks for shards of the state that the world begins with, by their keys.
+// Want asks for shards of the state that the world begins with, by their keys. Ranges are, for each of them, the bytes that are needed of
+// it, each from the first one to before the second; none for all. An agent that knows of no ranges gets all.
 type Want struct {
-	Type  string   `json:"type"`
-	Parts []string `json:"parts"`
+	Type   string        `json:"type"`
+	Parts  []string      `json:"parts"`
+	Ranges [][][2]uint64 `json:"ranges,omitempty"`
 }
 
 // Had answers Want, in the order of its keys: File is the whole path of each part. They stay as they are until the first step
-// of the world is made.
+// of the world is made. A file has all of its bytes, or, where ranges were asked for, these, each in its place, and nothing in particular elsewhere.
 type Had struct {
 	Type string `json:"type"`
 	// Round is that of the world whose process has asked.

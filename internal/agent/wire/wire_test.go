@@ -58,7 +58,9 @@ func TestMessagesOfThePage(t *testing.T) {
 			wire.Snapshot{Type: "snapshot", Step: 17, Error: "no space left on device: …"}},
 		"no snapshot of this size": {`{"type":"snapshot","step":17,"error":"full","size":{"state":9,"own":3,"written":6}}`,
 			wire.Snapshot{Type: "snapshot", Step: 17, Error: "full", Size: &wire.Size{State: 9, Own: 3, Written: 6}}},
-		"want":          {`{"type":"want","parts":["d1.4.0123456789abcdef"]}`, wire.Want{Type: "want", Parts: []string{"d1.4.0123456789abcdef"}}},
+		"want": {`{"type":"want","parts":["d1.4.0123456789abcdef"]}`, wire.Want{Type: "want", Parts: []string{"d1.4.0123456789abcdef"}}},
+		"want some": {`{"type":"want","parts":["d1.4.0123456789abcdef","d2.4.0123456789abcdef"],"ranges":[[[0,5],[7,9]],[]]}`,
+			wire.Want{Type: "want", Parts: []string{"d1.4.0123456789abcdef", "d2.4.0123456789abcdef"}, Ranges: [][][2]uint64{{{0, 5}, {7, 9}}, {}}}},
 		"unknown field": {`{"type":"join","later":[1,2]}`, wire.Join{Type: "join"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,6 +122,11 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		"parked far off":  {`{"type":"parked","step":9223372036854775807}`, "2^62"},
 		"aborted far off": {`{"type":"aborted","step":9223372036854775807}`, "2^62"},
 		"empty snapshot":  {`{"type":"snapshot","step":17}`, "a file, or parts, or an error"},
+		"twice":           {`{"type":"want","parts":["d1.4.0123456789abcdef","d1.4.0123456789abcdef"],"ranges":[[],[]]}`, "twice"},
+		"nothing of it":   {`{"type":"want","parts":["d1.4.0123456789abcdef"],"ranges":[[[5,5]]]}`, "at least one byte"},
+		"beyond all":      {`{"type":"want","parts":["d1.4.0123456789abcdef"],"ranges":[[[5,9223372036854775807]]]}`, "2^62"},
+		"of another part": {`{"type":"want","parts":["d1.4.0123456789abcdef"],"ranges":[[],[]]}`, "the ranges of 2 parts"},
+		"too many ranges": {`{"type":"want","parts":["d1.4.0123456789abcdef"],"ranges":[[` + strings.Repeat("[1,2],", 1024) + `[1,2]]]}`, "more than 1024"},
 		"both":            {`{"type":"snapshot","step":17,"file":"17.part","error":"full"}`, "a file, or parts, or an error"},
 		"huge snapshot":   {`{"type":"snapshot","step":17,"file":"17.part","bytes":9223372036854775807}`, "2^62"},
 		"wrong field":     {`{"type":"hello","protocol":2,"localRank":"0"}`, "does not fit"},

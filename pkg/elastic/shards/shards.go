@@ -2,7 +2,11 @@
 // them. It is pure: numbers in, numbers out.
 package shards
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // Interval is what lies from From to before To.
 type Interval struct{ From, To uint64 }
@@ -70,6 +74,46 @@ func Plan(want Interval, parts []Part) ([]Move, error) {
 		at = to
 	}
 	return moves, nil
+}
+
+// Joined puts intervals in order, leaves out the empty ones, and makes one of those that touch or overlap. Where more than most are left those
+// become one, with what is between them, between which there is least, and of several the first: most is at least 1.
+func Joined(intervals []Interval, most int) (all []Interval) {
+	intervals = slices.DeleteFunc(slices.Clone(intervals), func(i Interval) bool { return i.Len() == 0 })
+	slices.SortFunc(intervals, func(a, b Interval) int { return cmp.Compare(a.From, b.From) })
+	var gaps []uint64 // behind each but the last
+	for _, i := range intervals {
+		last := len(all) - 1
+		if last >= 0 && i.From <= all[last].To {
+			all[last].To = max(all[last].To, i.To)
+			continue
+		}
+		if last >= 0 {
+			gaps = append(gaps, i.From-all[last].To)
+		}
+		all = append(all, i)
+	}
+	if len(all) <= most {
+		return all
+	}
+	order := make([]int, len(gaps))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(gaps[a], gaps[b]) })
+	closed := map[int]bool{}
+	for _, i := range order[:len(all)-most] {
+		closed[i] = true
+	}
+	fewer := all[:1:1]
+	for i := 1; i < len(all); i++ {
+		if closed[i-1] {
+			fewer[len(fewer)-1].To = all[i].To
+		} else {
+			fewer = append(fewer, all[i])
+		}
+	}
+	return fewer
 }
 
 func (p Part) better(than Part) bool {

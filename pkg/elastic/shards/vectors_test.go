@@ -22,12 +22,30 @@ func TestPlanVectors(t *testing.T) {
 			Parts [][2]uint64
 			Moves *[][3]uint64
 		}
+		Joins []struct {
+			Intervals [][2]uint64
+			Most      int
+			Joined    [][2]uint64
+		}
 	}
 	if err := json.Unmarshal(text, &vectors); err != nil {
 		t.Fatal(err)
 	}
-	if len(vectors.Plans) == 0 {
+	if len(vectors.Plans) == 0 || len(vectors.Joins) == 0 {
 		t.Fatal("no vectors")
+	}
+	for _, v := range vectors.Joins {
+		var all []shards.Interval
+		for _, i := range v.Intervals {
+			all = append(all, shards.Interval{From: i[0], To: i[1]})
+		}
+		var got [][2]uint64
+		for _, i := range shards.Joined(all, v.Most) {
+			got = append(got, [2]uint64{i.From, i.To})
+		}
+		if !slices.Equal(got, v.Joined) {
+			t.Errorf("%v are joined to %d as %v, want %v", v.Intervals, v.Most, got, v.Joined)
+		}
 	}
 	for _, v := range vectors.Plans {
 		var all []shards.Part
