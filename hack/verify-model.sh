@@ -74,10 +74,11 @@ holds() {
 		echo "verify-model: $1 does not hold, or the search did not end:" >&2
 		tail -n 40 "$dir/$1/log" >&2
 		touch "$dir/failed"
-		return
+		return 0
 	fi
 	printf '%-12s holds, %10d states, %3d s\n' "$1" \
 		"$(awk '/states, stored/ {print $1}' "$dir/$1/log")" $((SECONDS - began))
+	echo "$1" >>"$dir/done"
 }
 
 # fails RULE CONFIGURATION: without the rule there must be a violation. The configuration itself holds.
@@ -88,14 +89,17 @@ fails() {
 		echo "verify-model: no violation is found with $1 removed ($2):" >&2
 		tail -n 40 "$dir/$1/log" >&2
 		touch "$dir/failed"
-		return
+		return 0
 	fi
 	printf '%-12s is needed, violated in %s, %3d s\n' "$1" "$2" $((SECONDS - began))
+	echo "$1" >>"$dir/done"
 }
 
 # beside CHECK ARGUMENTS: two at a time, as one takes a single processor.
+begun=0
 beside() {
 	while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
+	begun=$((begun + 1))
 	[ -e "$dir/failed" ] || "$@" &
 }
 
@@ -117,4 +121,4 @@ if [ "${1:-}" = --all ]; then
 	beside fails OWN_TERM twice
 fi
 wait
-[ ! -e "$dir/failed" ]
+[ ! -e "$dir/failed" ] && [ "$(wc -l <"$dir/done")" -eq $begun ]
