@@ -7,7 +7,8 @@ from typing import Any
 from concertina import files
 from concertina.codec import Codec, SnapshotError
 from concertina.shards import Cut, Gathering, Rank
-from concertina.snapshot import Decoder, described, position_in
+from concertina.decoder import Decoder, Joiner
+from concertina.snapshot import described, position_in
 
 Fetch = Callable[[Sequence[str]], Sequence[str]]
 """Has parts brought here by their keys, and returns their files in the same order."""
@@ -31,7 +32,6 @@ def read(
     there = dict(zip(wanted, fetch([keys[source] for source in wanted]), strict=True))
     with described(path) as (whole, description, start), Parts(cut, there) as parts:
         end = description["bytes"]  # Behind it are the rows of this rank, put together.
-        begins = gathering.now.offsets(rank.number)
 
         def bytes_at(memory: memoryview, at: int) -> None:
             if at < end:
@@ -41,14 +41,8 @@ def read(
                 parts.read(source, memory[:size], offset)
                 memory = memory[size:]
 
-        def shard(number: int, existing: Any) -> Any:
-            table = cut.tables[number]
-            own = codec.own(table, existing, rank)
-            size = table.size(rank)
-            tag = {"tensor": table.tensor, "shape": [size // table.row if table.row else 0, *table.shape[1:]]}
-            return codec.joined(table, load(tag, end + begins[number], size, own), existing)
-
         with codec.loading(bytes_at) as load:
+            shard = Joiner(codec, gathering.now, rank, end, load)
             return position_in(description), Decoder(path, end, load, shard).decode(description["state"], existing)
 
 
