@@ -85,7 +85,8 @@ func (a *agent) said(message socket.Message) {
 	case nil:
 		event.What = lifecycle.Disconnected
 	case wire.Hello:
-		event.What, event.Leaves, event.Shares, event.Sharded = lifecycle.Connected, body.Leaves, body.Shares, body.Sharded
+		event.What, event.Leaves, event.Shares = lifecycle.Connected, body.Leaves, body.Shares
+		event.Sharded, event.Local = body.Sharded, body.Local
 	case wire.Join:
 		event.What = lifecycle.Joined
 	case wire.Parked:

@@ -44,12 +44,12 @@ class Agent:
     A thread reads what the agent sends, so that an abort reaches a program that is stuck.
     """
 
-    def __init__(self, path: str, local_rank: int, *, leaves: bool = False, sharded: bool = False):
+    def __init__(self, path: str, local_rank: int, *, leaves: bool = False, sharded: bool = False, local: bool = False):
         """Connects to the socket at path and claims the slot of local_rank. leaves: the program was started in its
         world, asks for none, and can be told to leave it; whether the agent knows what that means says self.leaves. sharded:
-        each process has its own shard of the state.
+        each process has its own shard of the state. local: it has the share of its local rank of a state that is the same on all workers.
 
-        Raises AgentError when the agent is not there or refuses, or knows no state in shards.
+        Raises AgentError when the agent is not there or refuses, or knows no such state.
         """
         self._incoming = bytearray()
         self._outgoing = bytearray()
@@ -69,7 +69,7 @@ class Agent:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         keep_from_children(self._socket)
         try:
-            self._greet(path, local_rank, leaves, sharded)
+            self._greet(path, local_rank, {"leaves": leaves, "sharded": sharded, "local": local})
         except (OSError, ValueError) as error:
             self.close()
             raise AgentError(f"greet the agent at {path}: {error}") from error
@@ -81,11 +81,11 @@ class Agent:
         self._reader = threading.Thread(target=self._read, name="concertina-agent", daemon=True)
         self._reader.start()
 
-    def _greet(self, path: str, local_rank: int, leaves: bool, sharded: bool) -> None:
+    def _greet(self, path: str, local_rank: int, asked: Mapping[str, bool]) -> None:
         self._socket.settimeout(_GREETING_TIMEOUT)
         self._socket.connect(path)
         hello = {"type": "hello", "protocol": _PROTOCOL, "localRank": local_rank}
-        can = "leaves" if leaves else "sharded" if sharded else "shares"
+        can = next((name for name, is_so in asked.items() if is_so), "shares")
         self._socket.sendall(_encode(hello | {can: True}))
         welcome = self._parse(self._line())
         if welcome.get("type") == "error":
@@ -97,7 +97,7 @@ class Agent:
                 f"the agent speaks protocol {welcome.get('protocol')}, this SDK {_PROTOCOL}: install the SDK of the operator's "
                 "version"
             )
-        if sharded and welcome.get("sharded") is not True:
+        if can in ("sharded", "local") and welcome.get(can) is not True:
             raise AgentError("the agent knows no state in shards: install the operator of the SDK's version")
         slot = welcome.get("slot")
         if type(slot) is not int:

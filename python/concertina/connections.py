@@ -18,11 +18,12 @@ class Connections:
     def __init__(self):
         self._before: frozenset[int] | None = None
         self._peers: frozenset[str] | None = None
+        self._only: frozenset[int] | None = None
         _known.add(self)
 
     def begin(self) -> None:
         """What is open now does not belong to them."""
-        self._peers = None
+        self._peers = self._only = None
         self._before = frozenset(inode for _, inode in _sockets())
 
     def formed(self, size: int) -> None:
@@ -31,6 +32,11 @@ class Connections:
         peers = [peer for fd in self._made() if (peer := _peer(fd))]
         if len(peers) >= size:  # With one connection to the store. Some libraries connect when they first have to.
             self._peers = frozenset(peers)
+
+    def close(self) -> None:
+        """All of them are there: what is made from now on does not belong to them."""
+        made = {fd for fd in self._made()}
+        self._only = frozenset(inode for fd, inode in _sockets() if fd in made)
 
     def shut_down(self) -> None:
         """Ends all of them: who waits for one gets an error. Listening sockets stay, since a
@@ -43,7 +49,8 @@ class Connections:
     def _made(self) -> list[int]:
         if self._before is None:
             return []
-        made = [fd for fd, inode in _sockets() if inode not in self._before and _is_tcp(fd)]
+        sockets = [(fd, inode) for fd, inode in _sockets() if inode not in self._before and _is_tcp(fd)]
+        made = [fd for fd, inode in sockets if self._only is None or inode in self._only]
         peers = self._peers
         return made if peers is None else [fd for fd in made if _peer(fd) in peers or not _peer(fd)]
 

@@ -34,7 +34,8 @@ from concertina.codec import SnapshotError
 from concertina.files import Source
 from concertina.sharded import cut_in
 from concertina.shards import Cut, Gathering, Rank
-from concertina.snapshot import Decoder, describe, position_in
+from concertina.decoder import Decoder
+from concertina.snapshot import describe, head_of, position_in
 from concertina.tensors import TensorCodec, memory_of
 
 _VERSION = 3
@@ -289,6 +290,8 @@ def _arranged(folder: str, parts: Mapping[str, _Part]) -> tuple[str, Source, dic
     if not own or not found["d"] and sorted(found["s"]) != [*range(shares)]:
         raise SnapshotError(f"the checkpoint in {folder} is not whole: it has the parts {', '.join(sorted(parts))}")
     first = own[min(own)]
+    if found["s"] and "shards" in head_of(f"{folder}: {first}", parts[first])[0]:
+        return f"{folder}: {first}", parts[first], {rank: parts[key] for rank, key in found["s"].items()}
     joined = _Joined([parts[first], *(parts[found["s"][i]] for i in sorted(found["s"]))])
     return f"{folder}: {first}", joined, {rank: parts[key] for rank, key in found["d"].items()}
 

@@ -12,12 +12,13 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn import Parameter
 
+from concertina.shardgradients import add_up_shards, local_of
 from concertina.tensors import is_sharded, memory_of
 from concertina.worktime import Waited
 
@@ -26,6 +27,19 @@ _BUCKET = 25 << 20
 _ALIGN = 16  # bytes
 _grad = operator.attrgetter("grad")
 _EXACT = (torch.float32, torch.float64)
+
+
+class Among(NamedTuple):
+    """Between whom gradients are exchanged. No group is the default one."""
+
+    size: int
+    """How many of them compute samples of their own."""
+    group: dist.ProcessGroup | None = None
+    """The group of these."""
+    alike: dist.ProcessGroup | None = None
+    """The group of those that have the same shards; None where nobody has."""
+    means: int = 1
+    """Over how many ranks gradients of shards are means when a backward pass has ended."""
 
 
 class Gradients:
@@ -43,7 +57,7 @@ class Gradients:
         self._half = False  # whether there are gradients in half precision
         self._apart = False  # these two are exchanged by themselves: the gradients' numbers are too coarse for them
         self._stepping = self._inside = self._last = False
-        self._size = 1
+        self._among = Among(1)
         self._samples = 1
         self._weight = 0.0
         self._losses: torch.Tensor | float = 0.0
@@ -90,13 +104,13 @@ class Gradients:
         if self._told is not None and self._told.device.type == "cpu":
             self._tells = memory_of(self._told).cast("f" if self._told.dtype is torch.float32 else "d")
 
-    def begin(self, samples: int, size: int) -> None:
-        """A step of so many samples begins, in a world of so many ranks: all gradients are 0."""
+    def begin(self, samples: int, among: Among) -> None:
+        """A step of so many samples begins: all gradients are 0."""
         wanted = [parameter.requires_grad for parameter in self._everything]
         if wanted != self._wanted:
             self._divide(wanted)
         self._stepping, self._inside, self._last, self.exchanged, self._spoiled = True, False, False, False, False
-        self._samples, self._size, self._launched = samples, size, 0
+        self._samples, self._among, self._launched = samples, among, 0
         self._weight, self._losses, self._loss = 0.0, 0.0, None
         self._waited, self._stall = 0, None
         self._next_scale = self.scale
@@ -137,8 +151,10 @@ class Gradients:
             self._launch(bucket)
         since = time.perf_counter_ns()
         begins = self._mark()
-        if self._apart and self._size > 1:
-            dist.all_reduce(self._told)
+        if self._apart and self._among.size > 1:
+            dist.all_reduce(self._told, group=self._among.group)
+        if self._among.alike is not None and self._among.alike.size() > 1:
+            add_up_shards(self._sharded, self._among.alike)
         for bucket in self._buckets:
             bucket.wait()
         ends = self._mark()
@@ -247,8 +263,8 @@ class Gradients:
     def _launch(self, bucket: "_Bucket") -> None:
         """Begins to exchange a bucket; in the same order on all ranks."""
         bucket.gather()
-        if self._size > 1:
-            bucket.work = dist.all_reduce(bucket.flat, async_op=True)
+        if self._among.size > 1:
+            bucket.work = dist.all_reduce(bucket.flat, group=self._among.group, async_op=True)
         bucket.launched = True
         self._launched += 1
 
@@ -270,25 +286,24 @@ class Gradients:
             self._loss = told[1] / told[0]
             for bucket in self._buckets:
                 bucket.payload.mul_(factor)
-            self._scale_shards(factor * self._size)
+            self._scale_shards(factor * self._among.means)
         else:
             weight, losses = self._tells
             self._loss = losses / weight if weight else math.nan
             if weight != nominal:
                 for bucket in self._buckets:
                     bucket.payload.mul_(nominal / weight if weight else 0.0)
-            self._scale_shards(nominal / weight * self._size if weight else 0.0)
+            self._scale_shards(nominal / weight * self._among.means if weight else 0.0)
         if self._half:
             weight = float(told[0])
             self._next_scale = round(math.log2(weight / self._samples)) if weight > 0 else self.scale
-
 
     @torch.no_grad()
     def _scale_shards(self, factor: torch.Tensor | float) -> None:
         """Of means over the ranks makes what the sums are, times a factor."""
         for parameter in self._sharded:
             if parameter.grad is not None:
-                parameter.grad._local_tensor.mul_(factor)
+                local_of(parameter.grad).mul_(factor)
 
 
 class _Bucket:

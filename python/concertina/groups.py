@@ -32,6 +32,10 @@ class Groups:
         """backend: as torch.distributed names it; by default nccl where there is a CUDA device, gloo otherwise."""
         self.backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
         self._launched = _launcher_has_store()
+        self.everyone: dist.ProcessGroup | None = None
+        """The group of all ranks of the world; None where that is the default group."""
+        self.lockstep = False
+        """Whether ranks that have samples of their own wait for each other within the model."""
 
     @property
     def by_device(self) -> bool:
@@ -43,6 +47,15 @@ class Groups:
         """The device of this process that they exchange between; None where they do so between processors as well."""
         return torch.device("cuda", torch.cuda.current_device()) if self.by_device else None
 
+    @property
+    def alike(self) -> dist.ProcessGroup | None:
+        """The group of those that have the same shards; None where nobody has."""
+        return None
+
+    def means(self, world: World) -> int:
+        """Over how many ranks gradients of shards are means when a backward pass has ended."""
+        return world.size
+
     def form(self, world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> None:
         """Connects the ranks of a world. Raises WorldChanged once that has been aborted, and RuntimeError beside a default group that
         the program has made."""
@@ -51,7 +64,7 @@ class Groups:
         if torch.cuda.is_available() and self.by_device:
             torch.cuda.set_device(world.local_rank)
         if world.round and self.by_device:
-            outlive_peers(os.environ)
+            self.prepare()
         if world.size == 1:
             if listener:
                 listener.close()
@@ -61,8 +74,16 @@ class Groups:
             self._launched = False
             _init_group(self.backend, init_method="env://")
         else:
-            store = dist.PrefixStore(f"{world.term}/{world.round}", _find_store(world, listener, aborted))
+            store = dist.PrefixStore(f"{world.term}/{world.round}", find_store(world, listener, aborted))
             _init_group(self.backend, store=store, rank=world.rank, world_size=world.size)
+
+    @staticmethod
+    def prepare() -> None:
+        """Has the process outlive its peers."""
+        outlive_peers(os.environ)
+
+    def agree(self) -> None:
+        """Waits until all that have shards of one model know that an exchange has ended."""
 
     def leave(self) -> None:
         """Takes the group apart, or as much of it as is there."""
@@ -127,7 +148,7 @@ def _init_group(backend: str, **where: Any) -> None:
         raise
 
 
-def _find_store(world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> dist.TCPStore:
+def find_store(world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> dist.TCPStore:
     """The store of a world; a rank 0 that is not there yet is tried again, in short attempts,
     so that an abort is noticed between two."""
     for attempt in range(_GIVE_UP):

@@ -38,6 +38,7 @@ class Keeper:
     state: objects with state_dict() and load_state_dict(), by name.
     position: where training is, in numbers, of which "step" is one.
     sharded: whether each process has its own shard of the state.
+    local: whether all workers have the same state, of which each process has the shards of its local rank.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Keeper:
         position: Callable[[], Mapping[str, int]],
         *,
         sharded: bool = False,
+        local: bool = False,
     ):
         self._state = state
-        self._sharded = sharded
+        self._sharded, self._local = sharded, local
         self._shard: Rank | None = None  # that of this process in its world, where the state is in shards
         self._codec = codec
         self._position = position
@@ -65,7 +67,7 @@ class Keeper:
         self._cadence = Cadence()
         _keepers.add(self)
         self._fenced = False
-        self._hides = not sharded  # What is in shards does not tell that something writes to it.
+        self._hides = not sharded and not local  # What is in shards does not tell that something writes to it.
         self._staging: _Work | None = None
         self._fencing = threading.Lock()  # Optimizers may step in several threads, as in hooks of autograd.
         self._work: _Work | None = None
@@ -85,9 +87,13 @@ class Keeper:
         able = agent is not None and bool(agent.snapshots)
         world = assigned.world
         self._shard = Rank(world.rank, world.size) if self._sharded else None
+        if self._local:
+            self._shard = Rank(world.local_rank, world.local_size)
         self._describes = world.local_rank == 0
         self._whole, self._staging_of, self._rank = assigned.writer and able, assigned.staging, world.worker_rank
-        self._writer = able and (assigned.writer or assigned.staging is not None or self._sharded)
+        if self._local:  # All workers write all of it, since all processes of one have to do so for the same step.
+            self._whole, self._staging_of = able, None
+        self._writer = able and (self._whole or assigned.staging is not None or self._sharded)
         self._begun = False
         if not agent:
             return
@@ -176,6 +182,22 @@ class Keeper:
         existing = {name: thing.state_dict() for name, thing in state.items()}
         return self._become(path, *sharded.read(path, keys, fetch, self._codec, existing, rank))
 
+    def load_local(self, assigned: Assignment, state: Mapping[str, Any]) -> Mapping[str, int]:
+        """load() for a state of which each process has the shards of its local rank, from those of any number of local ranks."""
+        self._join()
+        if assigned.shards:
+            raise snapshot.SnapshotError(
+                f"{assigned.snapshot} is of a state in the shards of all ranks, which concertina.fsdp reads, and this job's is in those of "
+                "the processes of a worker"
+            )
+        if not assigned.snapshot:
+            return self._load_first()
+        world = assigned.world
+        existing = {name: thing.state_dict() for name, thing in state.items()}
+        rank = Rank(world.local_rank, world.local_size)
+        read = sharded.read(assigned.snapshot, assigned.shares, lambda keys: keys, self._codec, existing, rank)
+        return self._become(assigned.snapshot, *read)
+
     def take(self, state: Mapping[str, Any]) -> None:
         """Keeps this state from now on, which takes the place of the one before."""
         self._state = state
@@ -226,7 +248,7 @@ class Keeper:
         begin = time.monotonic_ns()
         try:
             self._first = self._image()
-            self._first.keep(self._memory_of(self._first.bytes, near=self._first.away > 0))
+            self._first.keep(self._memory_of(self._first.extent, near=self._first.away > 0))
         except (MemoryError, OSError) as error:
             self._first = None
             self._agent.snapshot_failed(0, not_copied(error))
@@ -282,8 +304,11 @@ class Keeper:
         is the one that does."""
         name = os.path.join(self._agent.snapshots, f"{step}.{os.getpid()}-{next(self._names)}")
         if self._shard:
+            if self._local and not whole:
+                return []
             of = f"{self._shard.of}.{image.layout}"
-            files = [image.shard(f"{name}-d.part", f"d{self._shard.number}.{of}")]
+            kind = "s" if self._local else "d"
+            files = [image.shard(f"{name}-{kind}.part", f"{kind}{self._shard.number}.{of}")]
             return [*files, image.own(f"{name}.part", f"r{self._rank}.{of}")] if self._describes else files
         if staging is None or image.bytes - image.shared < snapshot.LEAST_SHARED:
             return [image.whole(f"{name}.part")] if whole else []

@@ -26,18 +26,20 @@ class Member:
 
     _sharded = False
     """Whether each process has its own shard of the state."""
+    _local = False
+    """Whether all workers have the same state, of which each process has the shards of its local rank."""
 
     def __init__(self, state: Mapping[str, Any]):
         self._state = checked(state)
         self._values = Values()
-        self._keeper = Keeper(self._kept(), self._make_codec(), self._position, sharded=self._sharded)
+        self._keeper = Keeper(self._kept(), self._make_codec(), self._position, sharded=self._sharded, local=self._local)
         self._live = LiveState(self._copy_aside)
         self._connections = Connections()
         self._place = Place()
         self._loaded: Mapping[str, int] = {}
         self._world: World | None = None
         self._there = self._over = False
-        self._session: Session | Alone = session.start(sharded=self._sharded)
+        self._session: Session | Alone = session.start(sharded=self._sharded, local=self._local)
         self.gate: GatePage | NoGatePage = self._session.gate
         """Where program and agent tell each other how far they are."""
 
@@ -140,7 +142,10 @@ class Member:
                 half = "" if self._live.clean else ", and a part of the next"
                 raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {done}{half}")
             return
-        self._bring(assigned, lambda: self._keeper.load(assigned.snapshot, assigned.shares))
+        if self._local:
+            self._bring(assigned, lambda: self._keeper.load_local(assigned, self._kept()))
+        else:
+            self._bring(assigned, lambda: self._keeper.load(assigned.snapshot, assigned.shares))
 
     def _bring(self, assigned: Assignment, load: Callable[[], Mapping[str, int]]) -> None:
         """Brings the state to what it loads, which returns the position."""

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from concertina.loader import Loader
 from concertina.streams import Stream
+from concertina.tensors import is_sharded
 
 _WRAPPED = "DistributedDataParallel"
 
@@ -53,6 +54,35 @@ def all_unwrapped(state: Any) -> Any:
     if not isinstance(state, Mapping):
         return state
     return {name: unwrapped(name, thing) for name, thing in state.items()}
+
+
+def refuse_meshes(state: Any, mesh: Any) -> None:
+    """Raises ValueError for modules that are not shared as the program says."""
+    found = [
+        (name, at, module, parameter)
+        for name, module in (state.items() if isinstance(state, Mapping) else ())
+        if isinstance(module, Module)
+        for at, parameter in module.named_parameters()
+        if is_sharded(parameter)
+    ]
+    if mesh is None:
+        for name, at, _, parameter in found:
+            raise ValueError(
+                f"state[{name!r}]: {at} is sharded over {parameter.device_mesh}: say so with join(…, mesh=local_mesh()), where that is of "
+                "the processes of a worker; what is sharded over all ranks is the business of concertina.fsdp"
+            )
+    elif not found:
+        raise ValueError("a mesh, and nothing in the state is sharded over it: call fully_shard(module, mesh=mesh) before join()")
+    for name, at, module, parameter in found:
+        if parameter.device_mesh != mesh:
+            raise ValueError(
+                f"state[{name!r}]: {at} is sharded over {parameter.device_mesh}, and not over {mesh}, which are the processes of this worker"
+            )
+        if not any(hasattr(part, "set_requires_gradient_sync") for part in module.modules()):
+            raise ValueError(
+                f"state[{name!r}]: {at} is sharded, and not by fully_shard(): processes that compute one result together, as with "
+                "parallelize_module(), would need the same samples, and each rank has its own"
+            )
 
 
 def refuse(variables: Mapping[str, Any], state: Mapping[str, Any]) -> None:

@@ -216,8 +216,9 @@ def _files_of(parts: Any, keys: Sequence[str]) -> list[str]:
     return files
 
 
-def start(env: Mapping[str, str] = os.environ, *, sharded: bool = False) -> Session | Alone:
+def start(env: Mapping[str, str] = os.environ, *, sharded: bool = False, local: bool = False) -> Session | Alone:
     """The session with the agent that the environment names, if it does. sharded: each process has its own shard of the state.
+    local: it has the share of its local rank, and all workers have the same.
 
     Raises AgentError when that cannot be talked to, ValueError when LOCAL_RANK is no number.
     """
@@ -229,4 +230,4 @@ def start(env: Mapping[str, str] = os.environ, *, sharded: bool = False) -> Sess
         local_rank = int(text)
     except ValueError:
         raise ValueError(f"LOCAL_RANK is {text!r}: it must be a number") from None
-    return Session(Agent(path, local_rank, sharded=sharded))
+    return Session(Agent(path, local_rank, sharded=sharded, local=local))

@@ -6,8 +6,9 @@ from typing import Any
 
 from concertina import files
 from concertina.codec import Codec, SnapshotError
+from concertina.decoder import Decoder, Joiner
 from concertina.shards import Cut, Gathering, Interval, Rank
-from concertina.snapshot import Decoder, described, position_in
+from concertina.snapshot import described, position_in
 
 Fetch = Callable[[Sequence[str], Sequence[Sequence[Interval]]], Sequence[str]]
 """Has these bytes of parts brought here, which are named by their keys, and returns the files that have them in the same order."""
@@ -34,7 +35,6 @@ def read(
     there = dict(zip(wanted, fetch([keys[source] for source in wanted], ranges), strict=True))
     with described(path) as (whole, description, start), Parts(cut, there) as parts:
         end = description["bytes"]  # Behind it are the rows of this rank, put together.
-        begins = gathering.now.offsets(rank.number)
 
         def bytes_at(memory: memoryview, at: int) -> None:
             if at < end:
@@ -44,14 +44,8 @@ def read(
                 parts.read(source, memory[:size], offset)
                 memory = memory[size:]
 
-        def shard(number: int, existing: Any) -> Any:
-            table = cut.tables[number]
-            own = codec.own(table, existing, rank)
-            size = table.size(rank)
-            tag = {"tensor": table.tensor, "shape": [size // table.row if table.row else 0, *table.shape[1:]]}
-            return codec.joined(table, load(tag, end + begins[number], size, own), existing)
-
         with codec.loading(bytes_at) as load:
+            shard = Joiner(codec, gathering.now, rank, end, load)
             return position_in(description), Decoder(path, end, load, shard).decode(description["state"], existing)
 
 

@@ -29,7 +29,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from concertina.codec import Codec, Coming, Elsewhere, Load, Local, Piece, SnapshotError, plain
+from concertina.codec import Codec, Coming, Elsewhere, Local, Piece, SnapshotError, plain
+from concertina.decoder import MAPPINGS, SEQUENCES, Decoder, Joiner
 from concertina.files import SPARE, File, Files, Source, claim
 from concertina.shards import Cut, Rank
 
@@ -47,8 +48,6 @@ LEAST_SHARED = 16 << 20
 """A state with fewer bytes that are the same on all ranks is not worth cutting into shares."""
 _ZEROS = memoryview(bytes(_BLOCK))
 
-_MAPPINGS = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
-_SEQUENCES = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
 
 
 class _Canary(NamedTuple):
@@ -101,10 +100,15 @@ class Image:
         self._head = head + bytes(-len(head) % _ALIGN)
 
     def keep(self, memory: memoryview) -> None:
-        """Copies the large values to memory, which must have room for them and stays theirs."""
+        """Copies the large values to memory, which must have room for their extent and stays theirs."""
         self._copy([(part, memory[offset : offset + len(part)]) for offset, part in self._parts])
-        self._parts = [(0, memory[: self.bytes])]
+        self._parts = [(0, memory[: self.extent])]
         self._watched = {}
+
+    @property
+    def extent(self) -> int:
+        """How many bytes the large values have, with this rank's shard."""
+        return self.bytes if self.rank is None else _aligned(self.bytes) + self.cut.offsets(self.rank.number)[-1]
 
     def only(self, spans: Sequence[tuple[int, int]]) -> None:
         """Forgets all large values but what lies in these spans of offsets, and what differs by rank. Of a state in shards the
@@ -236,7 +240,8 @@ class Image:
             memory[:] = kept[at : at + len(memory)]
 
         with self._codec.loading(copy) as load:
-            return Decoder("the first state", self.bytes, load).decode(self._state, None)
+            shard = self.rank and Joiner(self._codec, self.cut, self.rank, _aligned(self.bytes), load)
+            return Decoder("the first state", self.bytes, load, shard).decode(self._state, None)
 
     def whole(self, path: str) -> File:
         """The file that has everything."""
@@ -290,13 +295,13 @@ class Image:
             return float(value) if math.isfinite(value) else {"float": repr(float(value))}
         if type(value) is list:
             return [self._encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
-        for name, kind in _MAPPINGS.items():
+        for name, kind in MAPPINGS.items():
             if type(value) is kind:
                 pairs = value.items()
                 return {name: [[self._encode(k, where), self._encode(v, f"{where}[{k!r}]")] for k, v in pairs]}
         if type(value) is collections.deque and value.maxlen is not None:
             return {"bounded": [value.maxlen, [self._encode(item, where) for item in value]]}
-        for name, kind in _SEQUENCES.items():
+        for name, kind in SEQUENCES.items():
             if type(value) is kind:
                 return {name: [self._encode(item, where) for item in value]}
         return self._encode_large(value, where)
@@ -360,7 +365,7 @@ def read(path: str, codec: Codec, existing: Any = None, shares: Sequence[str] = 
     """
     with described(path, shares) as (files, description, start):
         if "shards" in description:
-            raise SnapshotError(f"{path} is of a state in shards, which concertina.fsdp reads, and this job's is in none")
+            raise _in_shards(path)
         with codec.loading(lambda memory, at: files.read(memory, start + at)) as load:
             return position_in(description), Decoder(path, description["bytes"], load).decode(description["state"], existing)
 
@@ -385,9 +390,15 @@ def position_in(description: Mapping) -> dict[str, int]:
     return {str(name): int(value) for name, value in description["position"].items()}
 
 
-def describe(path: str, files: Source) -> tuple[dict, int]:
-    """What a snapshot describes, and where its values begin. Raises SnapshotError for what is no whole one, and other errors
-    where it makes no sense."""
+def _in_shards(path: str) -> SnapshotError:
+    return SnapshotError(
+        f"{path} is of a state in shards, and this job's is in none: concertina.fsdp reads those of all ranks, and "
+        "join(…, mesh=local_mesh()) those of the processes of a worker"
+    )
+
+
+def head_of(path: str, files: Source) -> tuple[dict, int]:
+    """What describe() finds, however many of the files are there."""
     head, size = bytearray(_HEAD.size), files.size
     if size >= len(head):
         files.read(memoryview(head), 0)
@@ -402,57 +413,19 @@ def describe(path: str, files: Source) -> tuple[dict, int]:
         description = json.loads(text)
     except ValueError as error:
         raise SnapshotError(f"{path} is no snapshot: {error}") from error
-    start = _aligned(_HEAD.size + length)
+    return description, _aligned(_HEAD.size + length)
+
+
+def describe(path: str, files: Source) -> tuple[dict, int]:
+    """What a snapshot describes, and where its values begin. Raises SnapshotError for what is no whole one, and other errors
+    where it makes no sense."""
+    description, start = head_of(path, files)
+    size = files.size
     if size != start + description["bytes"]:
+        if "shards" in description:
+            raise _in_shards(path)
         raise SnapshotError(f"{path} has {size} bytes, not {start + description['bytes']}")
     return description, start
-
-
-class Decoder:
-    """Puts a described state together again."""
-
-    def __init__(self, name: str, size: int, load: Load, shard: Callable[[int, Any], Any] | None = None):
-        """shard: makes the value in shards of a number, in place of the existing one where it can."""
-        self._shard = shard
-        self._name = name
-        self._size = size
-        self._load = load
-
-    def decode(self, value: Any, existing: Any) -> Any:
-        if isinstance(value, list):
-            return [self.decode(v, _item(existing, i)) for i, v in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
-        if "at" in value:
-            return self._large(value, existing)
-        if "shard" in value and self._shard:
-            return self._shard(value["shard"], existing)
-        ((kind, content),) = value.items()
-        if kind == "float":
-            return float(content)
-        if kind in _MAPPINGS:
-            keys = [self.decode(k, None) for k, _ in content]
-            pairs = zip(keys, content, strict=True)
-            return _MAPPINGS[kind]({k: self.decode(v, _item(existing, k)) for k, (_, v) in pairs})
-        if kind == "bounded":
-            most, items = content
-            return collections.deque((self.decode(v, None) for v in items), maxlen=most)
-        if kind in _SEQUENCES:
-            return _SEQUENCES[kind](self.decode(v, _item(existing, i)) for i, v in enumerate(content))
-        raise SnapshotError(f"{self._name} holds a value of an unknown kind: {kind!r}")
-
-    def _large(self, value: dict, existing: Any) -> Any:
-        at, size = value["at"], value["length"]
-        if type(at) is not int or type(size) is not int or not 0 <= at <= at + size <= self._size:
-            raise SnapshotError(f"{self._name} holds a value outside of the file")
-        return self._load(value, at, size, existing)
-
-
-def _item(existing: Any, key: Any) -> Any:
-    try:
-        return existing[key]
-    except (KeyError, IndexError, TypeError):
-        return None
 
 
 def _aligned(size: int) -> int:

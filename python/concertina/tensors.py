@@ -76,7 +76,8 @@ class TensorCodec(snapshot.Codec):
             return None
         if rank is None:
             raise snapshot.SnapshotError(
-                f"{where} is a DTensor: a state in shards is built anew in each world, and concertina.fsdp keeps it"
+                f"{where} is a DTensor: a state in shards is built anew in each world, and concertina.fsdp keeps it, or shared by "
+                "the processes of a worker, with join(…, mesh=local_mesh())"
             )
         own = _own(value, where, rank)
         tag, part = self.buffer(own)
@@ -248,15 +249,22 @@ def _update(there: dict, loaded: Mapping) -> dict:
 
 
 @torch.no_grad()
-def spread(tensors: Iterable[torch.Tensor], through: torch.device | None = None) -> None:
-    """Gives all ranks the values that rank 0 has, but for those in shards. Raises what torch.distributed raises when a rank is gone.
+def spread(
+    tensors: Iterable[torch.Tensor], through: torch.device | None = None, group: dist.ProcessGroup | None = None, *, shards: bool = False
+) -> None:
+    """Gives all ranks of a group the values that rank 0 has, but for those in shards, or what it has of these alone. Raises what
+    torch.distributed raises when a rank is gone.
 
     through: the device that they are exchanged between, where that is none of all: a model on a GPU may have a few tensors
     elsewhere, such as the counter of an AveragedModel.
     """
     groups: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and tensor.numel() and tensor.layout == torch.strided and not is_sharded(tensor):
+        if isinstance(tensor, torch.Tensor) and is_sharded(tensor) == shards:
+            tensor = tensor._local_tensor if shards else tensor
+        else:
+            continue
+        if tensor.numel() and tensor.layout == torch.strided:
             groups.setdefault(tensor.device, []).append(tensor)
     for device, together in groups.items():
         while together:
@@ -267,7 +275,7 @@ def spread(tensors: Iterable[torch.Tensor], through: torch.device | None = None)
                 size += some[-1].nbytes
             flat = torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in some])
             flat = flat.to(through if through and device.type != through.type else device)
-            dist.broadcast(flat, 0)
+            dist.broadcast(flat, 0, group=group)
             for tensor, part in zip(some, flat.split([tensor.nbytes for tensor in some]), strict=True):
                 # A copy of the part, since it may begin anywhere in the bytes.
                 tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
@@ -330,13 +338,15 @@ def is_sharded(value: Any) -> bool:
 
 
 def _own(value: Any, where: str, rank: Rank) -> torch.Tensor:
-    """What this rank has of a DTensor. Raises SnapshotError for one that is not cut by rows over all ranks of the world."""
+    """What this rank has of a DTensor. Raises SnapshotError for one that is not cut by rows over all ranks of the world, or all processes of
+    the worker."""
     mesh, placements = value.device_mesh, value.placements
     by_rows = len(placements) == 1 and type(placements[0]) is sys.modules[_DTENSOR].Shard and placements[0].dim == 0
     if not by_rows or mesh.mesh.tolist() != [*range(rank.of)] or mesh.get_coordinate() != [rank.number]:
         raise snapshot.SnapshotError(
             f"{where} is a DTensor with the placements {placements} on the mesh {mesh.mesh.tolist()}, and this is rank {rank.number} of "
-            f"{rank.of}: what can be kept is sharded along dimension 0 over all ranks of the world, as fully_shard(module, mesh=job.mesh) does"
+            f"{rank.of}: what can be kept is sharded along dimension 0 over all ranks of the world, as fully_shard(module, mesh=job.mesh) does, "
+            "or all processes of the worker, with local_mesh()"
         )
     return value._local_tensor.detach()
 

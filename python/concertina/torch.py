@@ -21,7 +21,6 @@ When a rank is lost the others make the step that it was in again, with the stat
 long as no optimizer has begun its step, so what changes the state besides an optimizer comes after it.
 """
 
-import math
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -39,23 +39,27 @@ from torch.utils.data import TensorDataset, default_collate
 from concertina import job as _job
 from concertina import mistakes, randomness, recorder, samples, streams
 from concertina import plan as plans
-from concertina import step as _step
 from concertina.agent import AgentError
 from concertina.gate import Phase
-from concertina.gradients import Gradients
+from concertina.gradients import Among, Gradients
 from concertina.groups import Groups
 from concertina.loader import Loader, Part
+from concertina.local import Replicas, local_mesh, local_of
 from concertina.member import copy_whole
 from concertina.session import WorldChanged
+from concertina.shardgradients import forget_passes
 from concertina.streams import Reader, Stream, StreamPlan
+from concertina.torchstep import Step
 from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread, wake_scaler
 from concertina.world import Change, World
 from concertina.worktime import Waited
 
-__all__ = ["AgentError", "Change", "Job", "Loader", "Step", "Stream", "World", "join"]
+__all__ = ["AgentError", "Change", "Job", "Loader", "Step", "Stream", "World", "join", "local_mesh"]
 
 
-def join(state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None) -> "Job":
+def join(
+    state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None, mesh: DeviceMesh | None = None
+) -> "Job":
     """Greets the agent, if there is one, and returns the job whose steps this program makes; see Job.
 
     state: what training changes, by name: the modules (not wrapped ones), the optimizers, schedulers, a GradScaler, an
@@ -68,69 +72,14 @@ def join(state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None)
     backend: as torch.distributed names it; by default nccl where there is a CUDA device (each process then uses the
     one of its local rank), gloo otherwise.
 
+    mesh: that of local_mesh(), where the processes of each worker share the modules of the state, with fully_shard() of PyTorch over it.
+    Workers are replicas of each other. What is not sharded is the same on all ranks.
+
     Raises AgentError when the agent cannot be talked to or is of another version, TypeError for an object without those
-    methods or a DistributedDataParallel, ValueError for a seed out of range.
+    methods or a DistributedDataParallel, ValueError for a seed out of range, and a module that is sharded over another mesh, or
+    not by fully_shard().
     """
-    return Job(state, seed=seed, backend=backend)
-
-
-class Step(_step.Step):
-    """One optimizer update as one rank sees it, or an evaluation; see concertina.Step."""
-
-    _job: "Job"
-    _piece: samples.MicroBatch | None = None
-    _last = False
-
-    @property
-    def loss(self) -> torch.Tensor:
-        """The mean loss of the whole batch over all ranks, as a number in a tensor: exchanged with the gradients, so
-        that it costs nothing. It is there once the loop over micro_batches() has ended, on all ranks."""
-        if self._job._gradients.loss is None:
-            raise RuntimeError("step.loss is there once the loop over step.micro_batches() has ended")
-        return self._job._gradients.loss
-
-    def micro_batches(self) -> Iterator[Any]:
-        """This rank's part of the step, in batches of at most micro_batch samples: none, if there are more ranks than
-        samples. Can be used once in a step. When it ends the gradients are those of the whole batch."""
-        return super().micro_batches()
-
-    def backward(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> None:
-        """Adds the gradient of a micro-batch's loss, once for each; the last one exchanges.
-
-        loss: a mean over the micro-batch. weight: over how many things it is a mean, such as tokens that are no
-        padding; by default its samples. The gradient is then that of the mean over all of these in the whole batch.
-        Raises TypeError for a loss that is no tensor, ValueError for a weight that is negative or not finite.
-        """
-        piece, last = self._piece, self._last
-        if piece is None:
-            raise RuntimeError(
-                "step.backward() belongs into the loop over step.micro_batches(), once for each of them: add several losses up"
-            )
-        if not isinstance(loss, torch.Tensor):
-            raise TypeError(f"step.backward(loss): loss is a {type(loss).__name__}: give the tensor, and not its item()")
-        if loss.numel() != 1:
-            raise ValueError(f"step.backward(loss) of {loss.numel()} numbers: give their mean, and weight=… where some do not count")
-        weight = float(piece.samples if weight is None else weight)
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"weight={weight}: it says over how many samples, or tokens, the loss is a mean")
-        self._piece = None
-        if not piece.samples:
-            self._job._gradients.backward(loss, 0.0, last)
-        elif weight or self._job._sharded:  # Ranks wait for each other in the backward pass of what is in shards.
-            self._job._gradients.backward(loss, weight, last)
-        if last:
-            self._job._exchange()
-
-    def _batches(self) -> Iterator[Any]:
-        pieces = self._job._used(self._pieces)
-        for i, piece in enumerate(pieces):
-            batch = self._load(piece)
-            self._piece, self._last = piece, i == len(pieces) - 1
-            yield batch
-        self._piece = None
-        if not self._job._gradients.exchanged:
-            self._job._wake_scalers()
-            self._job._exchange()
+    return Job(state, seed=seed, backend=backend, mesh=mesh)
 
 
 class Job(_job.Job):
@@ -142,8 +91,21 @@ class Job(_job.Job):
 
     _step_type = Step
 
-    def __init__(self, state: Mapping[str, Any], *, seed: int = 0, backend: str | None = None):
+    def __init__(
+        self,
+        state: Mapping[str, Any],
+        *,
+        seed: int = 0,
+        backend: str | None = None,
+        mesh: DeviceMesh | None = None,
+    ):
+        state = mistakes.all_unwrapped(state)
         self._groups = Groups(backend)
+        if not self._sharded:
+            mistakes.refuse_meshes(state, mesh)
+        if mesh is not None:
+            self._local, self._groups = True, Replicas(local_of(mesh, backend))
+        self._lockstep = self._sharded or self._groups.lockstep
         self._gradients = Gradients()
         self._buffers = Buffers()
         self._fillers = False
@@ -151,7 +113,7 @@ class Job(_job.Job):
         self._modes: list[tuple[Module, bool]] = []
         self._watched = -1
         self._reader: Reader | None = None  # of a stream
-        super().__init__(mistakes.all_unwrapped(state), seed=seed)
+        super().__init__(state, seed=seed)
         self._look_through()
         self._hook = register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizer_steps(optimizer))
 
@@ -191,8 +153,10 @@ class Job(_job.Job):
             raise ValueError("collate with a Loader: give Loader(…, collate_fn=…) instead")
         if fillers and isinstance(data, Stream):
             raise ValueError("fillers with a Stream: a rank that has no samples of it has none to fill in either")
+        if self._lockstep and isinstance(data, Stream):
+            raise TypeError("a Stream with fully_shard(): a rank without samples has nothing to compute along with the others")
         self._look_around(sys._getframe(1).f_locals, "join")
-        self._fillers = fillers
+        self._fillers = fillers or self._lockstep
         return super().steps(  # type: ignore[return-value]
             data, global_batch=global_batch, micro_batch=micro_batch, epochs=epochs, max_steps=max_steps,  # type: ignore[arg-type]
             evaluate=evaluate, collate=collate,
@@ -206,6 +170,12 @@ class Job(_job.Job):
 
     def _refuse_data(self, data: Any) -> None:
         mistakes.refuse_data(data)
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """All ranks of the present world, for what the program exchanges: dist.all_reduce(correct, group=job.group). None, which is
+        torch.distributed's default group, but with a mesh, where that one has the processes of this worker alone."""
+        return self._groups.everyone
 
     # What is done in a step.
 
@@ -232,7 +202,7 @@ class Job(_job.Job):
     def _largest(self, numbers: Sequence[int]) -> list[int]:
         """The largest that any rank has at each place of a list."""
         told = self._numbers(numbers)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
+        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._groups.everyone)
         found = told.tolist()
         if self._session.aborted:
             raise WorldChanged  # Between devices it says nothing when it was broken off.
@@ -241,13 +211,15 @@ class Job(_job.Job):
     def _begin_step(self, step: Step) -> None:
         if not step.evaluates:
             self._watch()
-            self._gradients.begin(step.samples, step.world.size)
+            groups = self._groups
+            among = Among(step.world.size, groups.everyone, groups.alike, groups.means(step.world))
+            self._gradients.begin(step.samples, among)
             return
         # Who is thrown out of an evaluation does not come to net.train().
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
         if step.world.size > 1:
             # All evaluate the same model, whatever each has seen of the batches.
-            spread(self._buffers.present(), self._groups.device)
+            spread(self._buffers.present(), self._groups.device, self._groups.everyone)
 
     def _watch(self) -> None:
         """Has the gradients of all parameters exchanged that optimizers of the state have by now."""
@@ -268,7 +240,7 @@ class Job(_job.Job):
         """Refuses what would have ranks wait for each other for ever, or use samples twice. Raises RuntimeError."""
         mine = self._plan.compared() | {"seed": self._seed >> 1}  # of 64 bits
         first = self._numbers(mine.values())
-        dist.broadcast(first, 0)
+        dist.broadcast(first, 0, group=self._groups.everyone)
         for (name, own), other in zip(mine.items(), first.tolist(), strict=True):
             if own != other:
                 numbers = "" if name in ("seed", "evaluate") else f" ({own}, {other} there)"
@@ -304,6 +276,7 @@ class Job(_job.Job):
     def _exchange(self) -> None:
         self._work.knows()
         self._gradients.exchange()
+        self._groups.agree()
 
     def _wake_scalers(self) -> None:
         """This rank has scaled no loss, and goes on like those that have."""
@@ -349,6 +322,8 @@ class Job(_job.Job):
 
     def _forget_step(self) -> None:
         self._gradients.forget()
+        if self._local and self._lockstep:
+            forget_passes(self._modules())
         for module, training in self._modes:
             module.training = training
         self._modes = []
@@ -432,8 +407,10 @@ class Job(_job.Job):
         if world.from_step == 0 and world.size > 1:
             self._live.doubt()
             with torch.no_grad():
-                whole = (tensor for module in self._modules() for tensor in module.state_dict().values())
-                spread(whole, self._groups.device)
+                whole = [tensor for module in self._modules() for tensor in module.state_dict().values()]
+                spread(whole, self._groups.device, self._groups.everyone)
+                if self._groups.alike is not None:
+                    spread(whole, self._groups.device, self._groups.alike, shards=True)
             if not self._groups.by_device:  # Devices tell later: at the gate.
                 self._live.settled()
 

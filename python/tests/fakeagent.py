@@ -240,6 +240,8 @@ class FakeAgent:
             welcome["leaves"] = True
         if self.sharded and hello.get("sharded"):
             welcome["sharded"] = True
+        if self.sharded and hello.get("local"):
+            welcome["local"] = True
         self._send(connection, welcome | self.greeting, self.memfd)
         return slot
 

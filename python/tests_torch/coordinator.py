@@ -25,11 +25,12 @@ UNTIL = time.monotonic() + float(os.environ.get("TEST_MEMBERS_SECONDS", "inf"))
 class Member:
     """A process with its agent."""
 
-    def __init__(self, command, folder, stack, everybody):
-        """command: the program and its arguments. everybody: a list of all members, to which this one is added."""
+    def __init__(self, command, folder, stack, everybody, agent=None, place=(0, 1)):
+        """command: the program and its arguments. everybody: a list of all members, to which this one is added. agent: what it has of
+        the agent of its worker, and place which one it is of how many there; otherwise it is alone, with an agent of its own."""
         self.everybody = everybody
         everybody.append(self)
-        self.agent = stack.enter_context(FakeAgent(None))
+        self.agent = agent or stack.enter_context(FakeAgent(None))
         self.agent.answers = {}
         self.errors = tempfile.TemporaryFile("w+")
         stack.callback(self.errors.close)
@@ -37,7 +38,7 @@ class Member:
         env |= {"PYTHONPATH": os.pathsep.join(sys.path), "TEST_DIR": folder}
         self.process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", *map(str, command)],
-            env=env | {"CONCERTINA_SOCKET": self.agent.path, "LOCAL_RANK": "0"},
+            env=env | {"CONCERTINA_SOCKET": self.agent.path, "LOCAL_RANK": str(place[0]), "LOCAL_WORLD_SIZE": str(place[1])},
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from concertina import samples
-from concertina.gradients import Gradients
+from concertina.gradients import Among, Gradients
 
 RANK, SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
@@ -62,7 +62,7 @@ class Exchange(unittest.TestCase):
         """Makes this rank's part of a step."""
         run = model if run is None else run
         gradients.watch(model.parameters())
-        gradients.begin(len(words), SIZE)
+        gradients.begin(len(words), Among(SIZE))
         pieces = [p for p in samples.micro_batches(0, len(words), SIZE, RANK, micro) if p.samples]
         for i, piece in enumerate(pieces):
             part, tokens = loss(run, words[piece.first : piece.first + piece.samples])
@@ -132,7 +132,7 @@ class Exchange(unittest.TestCase):
         gradients = self.gradients()
         gradients.watch([weight])
         for step in range(3):
-            gradients.begin(SIZE, SIZE)
+            gradients.begin(SIZE, Among(SIZE))
             gradients.backward((weight * 8).sum(), 50_000, True)
             gradients.exchange()
             gradients.settled()
@@ -186,7 +186,7 @@ class Exchange(unittest.TestCase):
         model[0].weight.register_post_accumulate_grad_hook(lambda _: done.append(reduce.call_count))
         gradients.watch(model.parameters())
         with mock.patch.object(dist, "all_reduce", side_effect=dist.all_reduce) as reduce:
-            gradients.begin(SIZE, SIZE)
+            gradients.begin(SIZE, Among(SIZE))
             gradients.backward(model(torch.ones(1, 600)).sum(), 1.0, False)
             gradients.backward(model(torch.ones(1, 600)).sum(), 1.0, True)
             gradients.exchange()

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import concertina.torch as elastic
-from concertina.gradients import Gradients, _grouped
+from concertina.gradients import Among, Gradients, _grouped
 from concertina.worktime import WorkTime
 
 SECONDS = 300
@@ -61,7 +61,7 @@ class Buckets(unittest.TestCase):
         net = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
         gradients = Gradients()
         gradients.watch(net.parameters())
-        gradients.begin(1, 1)
+        gradients.begin(1, Among(1))
         gradients.backward(net(torch.ones(1, 3, 5, 5)).sum(), 1.0, True)
         gradients.exchange()
         self.assertEqual(net.weight.grad.stride(), net.weight.stride())
@@ -74,7 +74,7 @@ class Buckets(unittest.TestCase):
         gradients.watch(net.parameters())
         for frozen in False, True:
             net.bias.requires_grad_(not frozen)
-            gradients.begin(1, 1)
+            gradients.begin(1, Among(1))
             gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
             gradients.exchange()
             gradients.settled()
@@ -88,7 +88,7 @@ class Buckets(unittest.TestCase):
             gradients.watch([*second.parameters(), *first.parameters()])  # The first bucket has what comes last.
             first.weight.register_post_accumulate_grad_hook(lambda _: launched.append(gradients._launched))
             for _ in range(2):
-                gradients.begin(1, 1)
+                gradients.begin(1, Among(1))
                 gradients.backward(second(first(torch.ones(1, 4))).sum(), 1.0, True)
                 gradients.exchange()
         self.assertIs(gradients._buckets[0].last, first.weight)
@@ -103,7 +103,7 @@ class Waiting(unittest.TestCase):
         work.wait.side_effect = lambda: [next(clock) for _ in range(10)]
         with mock.patch("torch.distributed.all_reduce", return_value=work), mock.patch("time.perf_counter_ns", clock.__next__):
             for _ in range(2):
-                gradients.begin(1, 2)
+                gradients.begin(1, Among(2))
                 gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
                 gradients.exchange()
                 self.assertEqual(gradients.waited, 11 * 7)
@@ -117,7 +117,7 @@ class Waiting(unittest.TestCase):
         marks[0].elapsed_time.return_value = 3.5  # ms
         marks[1].query.return_value = False
         with mock.patch.object(Gradients, "_mark", side_effect=marks):
-            gradients.begin(1, 1)
+            gradients.begin(1, Among(1))
             gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
             gradients.exchange()
         self.assertIsNone(gradients.waited)
@@ -138,7 +138,7 @@ class Waiting(unittest.TestCase):
         work.go()
         with mock.patch.object(Gradients, "_mark", side_effect=marks):
             for i, total in enumerate((0, 0, 9 + 8, 9 + 8 + 7 + 6)):  # a step takes 10 ms, and waits for one more than the last
-                gradients.begin(1, 1)
+                gradients.begin(1, Among(1))
                 gradients.backward(net(torch.ones(1, 2)).sum(), 1.0, True)
                 gradients.exchange()
                 now, reached = now + 10_000_000, (0, 0, 2, 4)[i]

@@ -151,3 +151,54 @@ func TestWhoHasItsShardsSaysSo(t *testing.T) {
 		t.Errorf("of round %d it says %t", m.In().Round, m.Supplied())
 	}
 }
+
+func local(slot int) Said {
+	s := says(slot, Connected)
+	s.Local = true
+	return s
+}
+
+// Of programs whose processes have the share of their local rank the whole worker writes, and only when all of it has the state.
+var localTranscripts = map[string][]line{
+	"each process writes at a barrier": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{0, local(0), "tell"},
+		{0, local(1), "tell"},
+		{0, says(0, Joined), "tell give0(1) tell"},
+		{0, says(1, Joined), "tell give1(1) tell"},
+		{1 * second, with(directive(1, 1, "a"), func(d *Directive) { d.Barrier = Barrier{Attempt: 1, Step: 17, Save: true} }), "arm0(17) arm1(17)"},
+		{1 * second, Armed{Slot: 0, Stop: 17}, "tell"},
+		{1 * second, Armed{Slot: 1, Stop: 17}, "tell"},
+		{1 * second, parked(0, 17), "tell save0"},
+		{1 * second, parked(1, 17), "tell save1"},
+	},
+	"each process writes what it has left a world with, once all have left it with the same": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{0, local(0), "tell"},
+		{0, local(1), "tell"},
+		{0, says(0, Joined), "tell give0(1) tell"},
+		{0, says(1, Joined), "tell give1(1) tell"},
+		{3 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		{3 * second, savingAfter(directive(1, 1, "a"), 17), ""},
+		{3 * second, leaves(0, Aborted, 17), "tell tell"},
+		{3 * second, leaves(1, Aborted, 17), "tell save0 save1"},
+		{3 * second, savingAfter(directive(1, 1, "a"), 17), ""},
+	},
+	"nobody writes where one has another state": {
+		{0, directive(1, 1, "a"), "start(1) tell"},
+		{0, local(0), "tell"},
+		{0, local(1), "tell"},
+		{0, says(0, Joined), "tell give0(1) tell"},
+		{0, says(1, Joined), "tell give1(1) tell"},
+		{3 * second, aborting(directive(1, 1, "a"), false), "abort0(1) abort1(1)"},
+		{3 * second, leaves(0, Aborted, 17), "tell tell"},
+		{3 * second, leaves(1, Aborted, 18), "tell"},
+		{3 * second, savingAfter(directive(1, 1, "a"), 17), ""},
+	},
+}
+
+func TestLocalTranscripts(t *testing.T) {
+	for name, lines := range localTranscripts {
+		t.Run(name, func(t *testing.T) { play(t, InPlace, lines) })
+	}
+}

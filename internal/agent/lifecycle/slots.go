@@ -36,6 +36,8 @@ type slot struct {
 	shares bool
 	// sharded is true for one that has its own shard of the state.
 	sharded bool
+	// local is true for one that has the share of its local rank of a state that is the same on all workers.
+	local bool
 	// wants are the shards that it waits for; nil for none. ranges are the bytes of each that it needs; none for all.
 	wants  []string
 	ranges [][][2]uint64
@@ -224,6 +226,15 @@ func (s *slot) keeps(step uint64) bool {
 	return s.hasLeft() && s.clean && s.step == step && s.world != 0
 }
 
+// apart is true for a process that has something of the state that no other one of its worker has.
+func (s *slot) apart() bool { return s.sharded || s.local }
+
+// keeps is true while a process that has left its world still has the state after a step. Where each has the share of its local
+// rank nobody has anything as long as another one of the worker lacks its own.
+func (m *Machine) keeps(s *slot, step uint64) bool {
+	return s.keeps(step) && (!s.local || !slices.ContainsFunc(m.slots, func(other slot) bool { return other.world != s.world || !other.keeps(step) }))
+}
+
 // keepsState is true for a process that has left the world before that of this worker with the state that this one begins
 // with, or an older one. When this one is over before the process was in it, that state is as good as one left there: it belongs
 // to the history of both. An older one may be the newest that is left, when who had a newer is lost. That it had a fault in the world
@@ -295,7 +306,7 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		s.connection, s.waiting = 0, WaitsNot
 		return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
 	default:
-		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, world: m.in.Round}
+		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, local: s.local, world: m.in.Round}
 		return []Effect{Give{Slot: i, Connection: s.connection, Start: *m.in}, Tell{}}
 	}
 }
@@ -322,15 +333,15 @@ func (m *Machine) direct(now time.Time, i int, s *slot) []Effect {
 	return append(effects, m.verdict(i, s)...)
 }
 
-// saveLive asks a process that has left its world for the state that others need: the first that has it, or each for its shard.
+// saveLive asks a process that has left its world for the state that others need: the first that has it, or each for what it has of it.
 func (m *Machine) saveLive(i int, s *slot) []Effect {
 	step := m.orders.saveStep
 	asked := func(of *slot) bool { return of.savedStep == step && of.savedOf == m.orders.staging.Of }
-	if step == 0 || asked(s) || !s.keeps(step) || s.connection == 0 {
+	if step == 0 || asked(s) || !m.keeps(s, step) || s.connection == 0 {
 		return nil
 	}
 	for j := range m.slots {
-		if other := &m.slots[j]; !s.sharded && other.world == s.world && other.keeps(step) && (j < i || asked(other)) {
+		if other := &m.slots[j]; !s.apart() && other.world == s.world && other.keeps(step) && (j < i || asked(other)) {
 			return nil
 		}
 	}
@@ -377,7 +388,7 @@ func (m *Machine) barrier(i int, s *slot) []Effect {
 		return append(effects, Word{Slot: i, Connection: s.connection, Say: SayGo}, Tell{})
 	}
 	// One process of each worker writes where all of them have the same state.
-	if m.orders.barrier.Save && (i == 0 || s.sharded) && s.step == want.Step && (!s.saved || s.savedOf != m.orders.staging.Of) {
+	if m.orders.barrier.Save && (i == 0 || s.apart()) && s.step == want.Step && (!s.saved || s.savedOf != m.orders.staging.Of) {
 		s.saved = true
 		effects = append(effects, m.save(i, s, s.step)...)
 	}

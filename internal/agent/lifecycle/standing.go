@@ -99,7 +99,7 @@ func (m *Machine) Process(i int) Standing {
 	s := m.slots[i]
 	standing := Standing{Elastic: s.elastic, Sharded: s.sharded, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop, Leaves: s.leaves, Leaving: s.leaving}
 	if m.in == nil || s.world == m.in.Round {
-		if s.keeps(s.step) {
+		if m.keeps(&s, s.step) {
 			standing.Clean, standing.Step = true, s.step
 		}
 		standing.Entering = s.kept

@@ -245,7 +245,7 @@ func (c *connection) hello(hello wire.Hello) error {
 		Type: wire.TypeWelcome, Protocol: wire.Protocol,
 		Namespace: s.identity.Namespace, Job: s.identity.Job, Attempt: s.identity.Attempt,
 		Slot: c.slot, Slots: s.identity.Slots,
-		Snapshots: s.identity.Snapshots, Interval: s.identity.Interval, Leaves: hello.Leaves, Sharded: hello.Sharded, FDs: 1,
+		Snapshots: s.identity.Snapshots, Interval: s.identity.Interval, Leaves: hello.Leaves, Sharded: hello.Sharded, Local: hello.Local, FDs: 1,
 	}, page)
 	return nil
 }

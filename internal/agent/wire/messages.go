@@ -67,6 +67,9 @@ type Hello struct {
 	Shares bool `json:"shares,omitempty"`
 	// Sharded is true for a program of whose state each process has its own shard: all of them write, and read what they need.
 	Sharded bool `json:"sharded,omitempty"`
+	// Local is true for a program whose workers have the same state, of which each process has the share of its local rank: all
+	// processes of a worker that is asked write.
+	Local bool `json:"local,omitempty"`
 }
 
 // Welcome answers Hello; the gate page comes with it.
@@ -86,7 +89,9 @@ type Welcome struct {
 	Leaves bool `json:"leaves,omitempty"`
 	// Sharded is true when Hello said so, and this agent knows what it means.
 	Sharded bool `json:"sharded,omitempty"`
-	FDs     int  `json:"fds"`
+	// Local is true when Hello said so, and this agent knows what it means.
+	Local bool `json:"local,omitempty"`
+	FDs   int  `json:"fds"`
 }
 
 // Join says that the process is ready for a world and is in none.

@@ -1,0 +1,348 @@
+"""The processes of one worker that share a model, and the same model on all workers.
+
+The group of a worker's processes lives as long as they do, as torch.distributed's default group, because modules that are sharded
+over it keep it. What exchanges something in it is made anew after a world that was broken off: who waited there was freed by that,
+and others may have left something half done. The groups across workers are those of one world.
+"""
+
+import atexit
+import ctypes
+import datetime
+import functools
+import hashlib
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from concertina.connections import Connections
+from concertina.groups import Groups, find_store
+from concertina.session import WorldChanged
+from concertina.shards import Rank
+from concertina.world import World
+
+MOST = 32
+"""Processes of a worker that share a model, at most: a snapshot has so many shares."""
+_NAME = "concertina"
+_LIMIT = datetime.timedelta(minutes=5)
+_POLL = 0.001
+_FORWARDED = (
+    "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
+    "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter",
+    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "scatter", "send",
+)  # fmt: skip
+
+
+def local_mesh(*, backend: str | None = None) -> DeviceMesh:
+    """The processes of this worker, for models that they share: a mesh of one dimension, "local", which lives as long as they do.
+
+    Every process of the worker calls it, before it builds the model and join()s; LOCAL_RANK and LOCAL_WORLD_SIZE say which
+    processes these are. It waits for the others, 5 minutes at most. From then on torch.distributed's default group is
+    that of these processes. Further calls return the same mesh.
+
+    backend: as torch.distributed names it; by default nccl where there is a CUDA device (each process then uses the one of its local
+    rank), gloo otherwise.
+
+    Raises RuntimeError where the program has made a default group, and when the others do not come, ValueError for LOCAL_RANK and
+    LOCAL_WORLD_SIZE out of range.
+    """
+    global _present
+    if _present is None:
+        _present = Local(backend)
+    elif backend not in (None, _present.backend):
+        raise ValueError(f"local_mesh(backend={backend!r}): the mesh is there already, with backend={_present.backend!r}")
+    return _present.mesh
+
+
+def local_of(mesh: DeviceMesh, backend: str | None) -> "Local":
+    """What is behind a mesh. Raises ValueError for one that is not local_mesh()'s, or of another backend."""
+    if _present is None or mesh is not _present.mesh:
+        raise ValueError(
+            f"mesh is {mesh}: give that of local_mesh(), which are the processes of this worker. A mesh over several workers is another "
+            "one in each world: concertina.fsdp has one of all ranks"
+        )
+    if backend not in (None, _present.backend):
+        raise ValueError(f"backend={backend!r} and a mesh of local_mesh(backend={_present.backend!r}): give it to that alone")
+    return _present
+
+
+class Local:
+    """The group of a worker's processes."""
+
+    def __init__(self, backend: str | None):
+        if dist.is_initialized():
+            raise RuntimeError("a process group is there already: call local_mesh() in place of dist.init_process_group()")
+        self.rank, self.size = place_of(os.environ)
+        self.backend = Groups(backend).backend
+        if "nccl" in self.backend:
+            torch.cuda.set_device(self.rank)
+        self._connections = Connections()
+        self._port = 0
+        self._serving, self._store = self._meet()
+        self._whole = True
+        self._naming = f"{_NAME}-local"
+        dist.Backend.register_backend(_NAME, self._create, devices=["cpu", "cuda"])
+        self._connections.begin()
+        dist.init_process_group(_NAME, store=self._store, rank=self.rank, world_size=self.size)
+        self._connections.close()
+        self._group: _Group = dist.group.WORLD
+        device = "cuda" if "nccl" in self.backend else "cpu"
+        self.mesh = init_device_mesh(device, (self.size,), mesh_dim_names=("local",))
+        atexit.register(self._end)
+
+    def renew(self, world: World, aborted: Callable[[], bool]) -> None:
+        """Makes sure that the processes can exchange something in a world: that none of them was freed of it, or left it half done.
+        Raises WorldChanged once the world has been aborted."""
+        if self.size == 1 or not world.round:
+            return
+        name = f"{world.term}.{world.round}"
+        self._store.set(f"{name}/{self.rank}", "whole" if self._whole else "broken")
+        all_of_them = [f"{name}/{rank}" for rank in range(self.size)]
+        while not self._store.check(all_of_them):
+            if aborted():
+                raise WorldChanged
+            time.sleep(_POLL)
+        if all(self._store.get(key) == b"whole" for key in all_of_them):
+            return
+        self._whole = False
+        self._group.empty()
+        self._fill(f"{_NAME}-local-{name}", _client(self._port))  # A store of its own, whose connection an abort ends.
+        self._whole = True
+
+    def break_off(self) -> None:
+        """Frees whoever waits for another process of the worker. May be called in another thread."""
+        self._whole = False
+        self._connections.shut_down()
+
+    def make(self, name: str, store: dist.Store, rank: Rank) -> "_Group":
+        """A group beside that of the worker's processes, whose own need not be in that."""
+        self._naming, timeout = f"{_NAME}-{name}", c10d._get_default_timeout(self.backend)
+        name = f"{self._naming}-outer"
+        group, _ = c10d._new_process_group_helper(rank.of, rank.number, [], _NAME, dist.PrefixStore(name, store), name, timeout=timeout)
+        c10d._world.pg_group_ranks[group] = {number: number for number in range(rank.of)}
+        return group
+
+    def _create(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> "_Group":
+        group = _Group(rank, size)
+        group.fill(self._naming, self.backend, store)
+        return group
+
+    def _fill(self, name: str, store: dist.Store) -> None:
+        self._connections.begin()
+        self._group.fill(name, self.backend, store)
+        self._connections.close()
+
+    def _meet(self) -> tuple[Any, dist.Store]:
+        """What serves the store of this worker's processes, where this one does, and the store."""
+        if self.size == 1:
+            return None, dist.HashStore()
+        by = time.monotonic() + _LIMIT.total_seconds()
+        if self.rank:
+            self._port = _ask(self.rank, by)
+            store = _client(self._port)
+            store.set(f"here/{self.rank}", "")
+            return None, store
+        listener = socket.create_server(("127.0.0.1", 0))
+        self._port = listener.getsockname()[1]
+        serving = _client(self._port, is_master=True, master_listen_fd=listener.detach())
+        _tell(self._port, self.size, by)
+        # Once their connections are there, none of them is taken for one that a world has made, and ends with it.
+        serving.wait([f"here/{rank}" for rank in range(1, self.size)], _LIMIT)
+        return serving, serving
+
+    def _end(self) -> None:
+        self._group.outlive()
+
+
+class _Group(dist.ProcessGroup):
+    """A group whose exchanges another one makes, which may be replaced, and nobody else holds."""
+
+    _inner: dist.ProcessGroup | None = None
+
+    def fill(self, name: str, backend: str, store: dist.Store) -> None:
+        """Connects the processes of the group, which know it under the same name."""
+        self._backend = backend
+        timeout = c10d._get_default_timeout(backend)
+        self._inner, _ = c10d._new_process_group_helper(self.size(), self.rank(), [], backend, store, name, timeout=timeout)
+        c10d._world.pg_group_ranks[self._inner] = {number: number for number in range(self.size())}
+
+    def outlive(self) -> None:
+        """Keeps the connections until the process has ended. Whatever is left of a module then may be the last that holds them, and would
+        wait for their threads, which wait for the interpreter's lock."""
+        if self._inner is not None and "gloo" in self._backend:
+            backend = self._inner._get_backend(torch.device("cpu"))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
+
+    def empty(self) -> None:
+        """Lets go of the connections."""
+        if self._inner is None:
+            return
+        # The backend object lets the interpreter's lock go before its threads are waited for, so it has to be the last one: see
+        # Groups.leave().
+        backend = self._inner._get_backend(torch.device("cpu")) if "gloo" in self._backend else None
+        dist.destroy_process_group(self._inner)
+        self._inner = None
+        del backend
+
+    def getBackendName(self) -> str:
+        return _NAME
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def _forward(self, call: str, *arguments: Any, **options: Any) -> Any:
+        if self._inner is None:
+            raise RuntimeError("the world of this group is over: exchange something in the with block of a step alone")
+        return getattr(self._inner, call)(*arguments, **options)
+
+
+for _call in _FORWARDED:
+    setattr(_Group, _call, functools.partialmethod(_Group._forward, _call))
+
+_present: Local | None = None
+
+
+class Replicas(Groups):
+    """The groups of a world in which each worker has a whole model, of which each of its processes has its shards."""
+
+    def __init__(self, local: Local):
+        super().__init__(local.backend)
+        self._local, self.lockstep = local, True
+        self._across: _Group | None = None
+        self._one = torch.ones(1, device=self.device or "cpu")
+
+    @property
+    def alike(self) -> dist.ProcessGroup | None:
+        return self._across
+
+    def means(self, world: World) -> int:
+        return world.local_size
+
+    def form(self, world: World, listener: socket.socket | None, aborted: Callable[[], bool]) -> None:
+        local = self._local
+        if not dist.is_initialized():
+            raise RuntimeError("the group of local_mesh() is gone: leave dist.destroy_process_group() out")
+        if (world.local_rank, world.local_size) != (local.rank, local.size):
+            raise RuntimeError(
+                f"local_mesh() has rank {local.rank} of {local.size}, and this is local rank {world.local_rank} of {world.local_size}: "
+                "LOCAL_RANK and LOCAL_WORLD_SIZE are not those of the worker's processes"
+            )
+        if world.round and local.size == 1:
+            raise RuntimeError("a worker of one process shares nothing: set processesPerWorker, or leave mesh and fully_shard() out")
+        if world.round and self.by_device:
+            self.prepare()
+        local.renew(world, aborted)
+        store: dist.Store
+        if world.size == 1:
+            if listener:
+                listener.close()
+            store = dist.HashStore()
+        elif world.round == 0 or self._launched:
+            self._launched = False
+            store, _, _ = next(iter(dist.rendezvous("env://", world.rank, world.size)))
+        else:
+            store = find_store(world, listener, aborted)
+        store = dist.PrefixStore(f"{world.term}/{world.round}", store)
+        name = f"{world.term}-{world.round}"
+        self.everyone = local.make(f"{name}-all", store, Rank(world.rank, world.size))
+        self._across = local.make(f"{name}-local-{local.rank}", store, Rank(world.worker_rank, world.workers))
+
+    def agree(self) -> None:
+        """One that goes on alone after an exchange would have another state than the others of its worker, which have not heard the
+        end of theirs: so nobody goes on before all have."""
+        if self._local.size > 1:
+            dist.all_reduce(self._one.fill_(1))
+
+    def leave(self) -> None:
+        groups, self.everyone, self._across = (self._across, self.everyone), None, None
+        for group in groups:
+            if group is not None:
+                group.empty()
+                dist.destroy_process_group(group)
+
+    def abort(self, limit: float | None = None) -> None:
+        self._local.break_off()
+        super().abort(limit)
+
+
+def place_of(env: Mapping[str, str]) -> Rank:
+    """Which of its worker's processes this one is. Raises ValueError for one that cannot be."""
+    numbers = []
+    for name, default in ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"):
+        try:
+            numbers.append(int(env.get(name, default)))
+        except ValueError:
+            raise ValueError(f"{name} is {env[name]!r}: it must be a number") from None
+    rank, size = numbers
+    if not 1 <= size <= MOST or not 0 <= rank < size:
+        raise ValueError(f"LOCAL_RANK is {rank} and LOCAL_WORLD_SIZE {size}: a worker has 1 to {MOST} processes that share a model")
+    return Rank(rank, size)
+
+
+def _client(port: int, **options: Any) -> dist.TCPStore:
+    options = {"is_master": False, "timeout": _LIMIT, "wait_for_workers": False, "use_libuv": False} | options
+    return dist.TCPStore("127.0.0.1", port, **options)
+
+
+# Where the processes of a worker find the store of theirs: the one of local rank 0 says it, at a socket whose name all of them know. A file
+# would be there still when they are started anew.
+
+
+def _door(env: Mapping[str, str] = os.environ) -> str:
+    worker = env.get("CONCERTINA_SOCKET") or ":".join(env.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"))
+    name = hashlib.sha256(worker.encode()).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"{_NAME}-{os.getuid()}-{name}.sock")
+
+
+def _tell(port: int, size: int, by: float) -> None:
+    path = _door()
+    with socket.socket(socket.AF_UNIX) as door:
+        if os.path.exists(path):
+            os.unlink(path)  # of processes that were here before
+        door.bind(path)
+        os.chmod(path, 0o600)
+        door.listen(size)
+        waiting = set(range(1, size))
+        try:
+            while waiting:
+                door.settimeout(max(0.001, by - time.monotonic()))
+                caller, _ = door.accept()
+                with caller, caller.makefile("rwb") as lines:
+                    lines.write(b"%d\n" % port)
+                    lines.flush()
+                    waiting.discard(int(lines.readline() or b"0"))
+        except TimeoutError:
+            raise RuntimeError(
+                f"local_mesh() has waited {_LIMIT} for the local ranks {sorted(waiting)} of this worker: each of its processes calls it"
+            ) from None
+        finally:
+            os.unlink(path)
+
+
+def _ask(rank: int, by: float) -> int:
+    while True:
+        try:
+            with socket.socket(socket.AF_UNIX) as door:
+                door.settimeout(max(0.001, by - time.monotonic()))
+                door.connect(_door())
+                with door.makefile("rwb") as lines:
+                    if line := lines.readline():
+                        lines.write(b"%d\n" % rank)
+                        lines.flush()
+                        return int(line)
+        except (FileNotFoundError, ConnectionError):
+            pass  # It is not there yet.
+        if time.monotonic() > by:
+            raise RuntimeError(f"local_mesh() has waited {_LIMIT} for local rank 0 of this worker: each of its processes calls it")
+        time.sleep(0.01)

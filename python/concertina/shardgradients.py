@@ -1,0 +1,80 @@
+"""Gradients of parameters in shards, between those that have the same shards."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import Parameter
+
+_AT_ONCE = 25 << 20
+"""So many bytes are exchanged in one message."""
+
+
+def local_of(gradient: Any) -> torch.Tensor:
+    """What this rank has of a gradient in shards, once it is there."""
+    local = gradient._local_tensor
+    return local.wait() if hasattr(local, "wait") else local
+
+
+@torch.no_grad()
+def add_up_shards(parameters: Sequence[Parameter], group: dist.ProcessGroup) -> None:
+    """Adds up the gradients over the ranks of a group, as many bytes at once as pay; no gradient is 0. In the order of the parameters, which
+    have the same shards on all of these ranks. Raises what torch.distributed raises when a rank is gone."""
+    waiting: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
+    for together in _grouped(parameters):
+        flat = torch.cat([local.reshape(-1) for local in together])
+        waiting.append((dist.all_reduce(flat, group=group, async_op=True), flat, together))
+        if len(waiting) == 2:
+            _take(*waiting.pop(0))
+    for exchange in waiting:
+        _take(*exchange)
+
+
+def _take(work: Any, flat: torch.Tensor, into: list[torch.Tensor]) -> None:
+    if work:
+        work.wait()
+    for local, part in zip(into, flat.split([local.numel() for local in into]), strict=True):
+        local.copy_(part.view(local.shape))
+
+
+def _grouped(parameters: Sequence[Parameter]) -> list[list[torch.Tensor]]:
+    groups: list[list[torch.Tensor]] = []
+    kind: Any = None
+    room = 0
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        local = local_of(parameter.grad)
+        if not local.numel():
+            continue
+        if (local.device, local.dtype) != kind or local.nbytes > room:
+            groups.append([])
+            kind, room = (local.device, local.dtype), _AT_ONCE
+        groups[-1].append(local)
+        room -= local.nbytes
+    return groups
+
+
+def forget_passes(modules: Iterable[torch.nn.Module]) -> None:
+    """Has fully_shard() forget what it keeps of a forward or backward pass that was broken off: it would go on in the middle of that one
+    otherwise, with the parameters that it had gathered for it."""
+    for part in (part for module in modules for part in module.modules() if hasattr(part, "_get_fsdp_state")):
+        state = part._get_fsdp_state()
+        idle = type(state._training_state).IDLE
+        state._training_state = idle
+        state._state_ctx.iter_forward_root = None
+        state._state_ctx.post_backward_final_callback_queued = False
+        group = state._fsdp_param_group
+        if group is None:
+            continue
+        group._training_state = idle
+        group._all_gather_result = None
+        group._post_forward_indices.clear()
+        group.comm_ctx.post_forward_order.clear()
+        group.comm_ctx.all_gather_state = group.comm_ctx.reduce_scatter_state = None
+        for parameter in group.fsdp_params:
+            parameter.unsharded_accumulated_grad = None
+            if hasattr(parameter, "_unsharded_param"):
+                parameter._unsharded_param.grad = None
+        group._to_sharded()
