@@ -293,8 +293,8 @@ func (s *Store) Copy(of ID) {
 
 // Trim drops the oldest states beyond those to keep, but neither the one that came last, which is wanted
 // even if it is old, nor those that are relied on, or copied. Of the states before the one that came last it drops the parts that
-// other workers gave: whoever needed them has them. What differs by rank stays of states that are relied on, or copied. Shards stay as long as no later state is relied on: others may have no copy besides.
-// Where there are some, what is relied on or copied does not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
+// other workers gave: whoever needed them has them. Shards stay as long as no later state is relied on: others may have no copy besides.
+// Where there are some, what differs by rank stays of states that are relied on, or copied, and these do not count among those to keep. It is to be called after Take and Fetch, once nobody waits for them
 // any more: a large file takes its time to go.
 //
 // With reuse the files are left to the program, which writes over them; see spares.go. Without it nothing is left to it.
@@ -313,8 +313,9 @@ func (s *Store) trim(reuse bool) error {
 	s.mu.Lock()
 	var kept []ID
 	var dropped []ID
+	shards := slices.ContainsFunc(s.held, func(file held) bool { return share.IsShard(file.Part) })
 	for i := range s.held {
-		if of := &s.held[i]; s.isNeedless(of) {
+		if of := &s.held[i]; s.isNeedless(of, shards) {
 			dropped = append(dropped, of.ID)
 		} else {
 			kept = append(kept, of.ID)
@@ -327,7 +328,7 @@ func (s *Store) trim(reuse bool) error {
 		}
 	}
 	left := len(states)
-	if slices.ContainsFunc(kept, func(id ID) bool { return share.IsShard(id.Part) }) {
+	if shards {
 		// Beside the newest: nobody has what another rank has yet to write of them.
 		left = len(slices.DeleteFunc(slices.Clone(states), func(id ID) bool { return id == s.relied || id == s.copied }))
 	}
@@ -346,15 +347,16 @@ func (s *Store) trim(reuse bool) error {
 }
 
 // isNeedless says whether a file is a part that another worker gave, and that nobody needs any more here: a shard of a state that is
-// older than the one that the job relies on, and is not copied; what differs by rank once its state is neither; anything else once another
-// state has come. Without something that differs by rank no state is whole, and all who have it may have it from others, as where a whole
-// gang moved. The lock is held.
-func (s *Store) isNeedless(file *held) bool {
+// older than the one that the job relies on, and is not copied; where there are shards, what differs by rank once its state is neither relied
+// on nor copied; anything else once another state has come. Without something that differs by rank no state is whole, and all who have shards
+// may have it from others, as where a whole gang moved. Beside shares, which go when another state has come, it would be of no use, and have no
+// room: those who have saved nothing yet have both. The lock is held.
+func (s *Store) isNeedless(file *held, shards bool) bool {
 	state := file.State()
 	if !file.guest || file.Part == "" || state == s.came {
 		return false
 	}
-	if key, _ := share.Parse(file.Part); key.Rank {
+	if key, _ := share.Parse(file.Part); key.Rank && shards {
 		return state != s.relied && state != s.copied
 	}
 	return !share.IsShard(file.Part) || CompareIDs(state, s.relied) < 0 && state != s.copied

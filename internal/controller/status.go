@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
-	"strings"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
 )
 
 // writeStatus writes everything of the status but the world, if it has changed. The resourceVersion
@@ -34,7 +33,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *v1alpha1.TrainingJob,
 		return "", fmt.Errorf("encode status: %w", err)
 	}
 	written, err := r.applyStatus(ctx, job, fields)
-	if unknown := undeclared(err); len(unknown) > 0 {
+	if unknown := record.Undeclared(err); len(unknown) > 0 {
 		// The definition is of an operator before this one: what it does not know is not durable, and the rest is.
 		ctrl.LoggerFrom(ctx).Info("the definition of TrainingJobs is older than this operator, and has no place for some of the status: upgrade it",
 			"fields", unknown)
@@ -44,21 +43,6 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *v1alpha1.TrainingJob,
 		written, err = r.applyStatus(ctx, job, fields)
 	}
 	return written, err
-}
-
-// undeclaredField is what the API server says of a field that the definition does not have.
-var undeclaredField = regexp.MustCompile(`\.status\.([A-Za-z0-9.]+)[^:\s]*: field not declared in schema`)
-
-// undeclared are the paths below status that the API server does not know; of one within a list that of the list.
-func undeclared(err error) [][]string {
-	if err == nil {
-		return nil
-	}
-	var paths [][]string
-	for _, found := range undeclaredField.FindAllStringSubmatch(err.Error(), -1) {
-		paths = append(paths, strings.Split(strings.Trim(found[1], "."), "."))
-	}
-	return paths
 }
 
 // applyStatus writes those fields, and returns the job's new resourceVersion.

@@ -36,7 +36,9 @@ var _ rendezvous.Recorder = Status{}
 // write carries the uid and the resourceVersion of that read; when it conflicts the comparison is
 // made anew. A record that already reads next is not taken for success: two leaders that take the
 // job over at once ask for the same record, and only one of them may believe that it is its own. A
-// job that is being deleted counts as gone, and so does one whose place another of its name has taken.
+// job that is being deleted counts as gone, and so does one whose place another of its name has taken. Where
+// the definition is of an operator before this one, what it has no place for is left out of the record, as of one
+// that such an operator has written.
 func (s Status) Record(ctx context.Context, job rendezvous.JobKey, prev, next rendezvous.Record) (rendezvous.Record, error) {
 	for {
 		current := &v1alpha1.TrainingJob{}
@@ -55,10 +57,10 @@ func (s Status) Record(ctx context.Context, job rendezvous.JobKey, prev, next re
 			return found, fmt.Errorf("job %s is at term %d, round %d, not at term %d, round %d: %w",
 				job, found.Term, found.Round, prev.Term, prev.Round, rendezvous.ErrDeposed)
 		}
-		err = s.write(ctx, current, next)
+		written, err := s.write(ctx, current, next)
 		switch {
 		case err == nil:
-			return next, nil
+			return written, nil
 		case apierrors.IsConflict(err):
 			continue
 		case apierrors.IsNotFound(err):
@@ -69,10 +71,15 @@ func (s Status) Record(ctx context.Context, job rendezvous.JobKey, prev, next re
 	}
 }
 
-func (s Status) write(ctx context.Context, job *v1alpha1.TrainingJob, next rendezvous.Record) error {
+// write returns what stands there afterwards: next, but for what an older definition has no place for.
+func (s Status) write(ctx context.Context, job *v1alpha1.TrainingJob, next rendezvous.Record) (rendezvous.Record, error) {
 	config := apply.TrainingJob(job.Name, job.Namespace).WithUID(job.UID).WithResourceVersion(job.ResourceVersion).
 		WithStatus(apply.TrainingJobStatus().WithWorld(toStatus(next)))
-	return s.Writer.Apply(ctx, config, client.FieldOwner(FieldManager), client.ForceOwnership)
+	err := s.Writer.Apply(ctx, config, client.FieldOwner(FieldManager), client.ForceOwnership)
+	if len(Undeclared(err)) > 0 {
+		return s.writeWithout(ctx, job, config, err)
+	}
+	return next, err
 }
 
 // same compares records by all that was decided; the time of writing loses its fraction on the way.

@@ -37,9 +37,10 @@ const (
 	snapshotEvery = 5
 	// enoughKills is how many must have hit everything.
 	enoughKills = 400
-	// standTime is how long a program stands for an operator that has gone. The protocol has 30 s, for which no campaign has time;
-	// an operator that lives may have some let go that way, which has to lose nothing either.
-	standTime = 2 * time.Second
+	// standTime is how long a program stands for an operator that has gone. The protocol has 30 s, for which no campaign has time. It is
+	// longer than the 5 s from one hold to the next, or barriers would fall apart under an operator that lives; where this machine is slow
+	// some do, which has to lose nothing either.
+	standTime = 6 * time.Second
 	// killsOfATeam is after how many kills another job begins: tokens end after ten minutes.
 	killsOfATeam = 40
 )

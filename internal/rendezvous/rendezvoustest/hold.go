@@ -29,8 +29,11 @@ func (h *hold) renew(d *rendezvousv1.Directive, newTerm bool, stand time.Duratio
 	if newTerm {
 		h.number = 0
 	}
-	if d.GetHold() > h.number {
+	switch {
+	case d.GetHold() > h.number:
 		h.number, h.until = d.GetHold(), sent.Add(stand)
+	case d.GetHold() == 0 && d.GetBarrier().GetAttempt() > 0:
+		h.number, h.until = 0, time.Time{} // an operator that knows no holds
 	}
 }
 
