@@ -20,6 +20,8 @@ type Again struct {
 	// At is when that began, or when it ended; Vain how often in a row it was of no use.
 	At   time.Time
 	Vain int32
+	// Back is true once this was of no use, until it has given back what it was tried with. Another operator finds that out anew.
+	Back bool
 }
 
 const (
@@ -50,11 +52,15 @@ func (p *planner) judge(id JobID) {
 	if in.Again.From <= 0 {
 		return
 	}
+	if in.Again.Back {
+		j.back = in.Again.From
+		return
+	}
 	size := p.size(id)
 	if size <= in.Again.From {
 		end := until(in.Again.At, standsAgain, p.c.Now)
-		if p.wake(end); end.IsZero() { // others needed what it had more, or nobody came, or it has gone back
-			out.Again = Again{At: p.c.Now, Vain: min(in.Again.Vain, mostVain) + 1}
+		if p.wake(end); end.IsZero() { // others needed what it had more, or nobody came
+			out.Again = in.Again.ended(p.c.Now)
 		}
 		return
 	}
@@ -68,9 +74,12 @@ func (p *planner) judge(id JobID) {
 		}
 	}
 	if p.wake(end); end.IsZero() {
-		j.back = in.Again.From
+		j.back, out.Again.Back = in.Again.From, true
 	}
 }
+
+// ended is what is known once it was in vain.
+func (a Again) ended(now time.Time) Again { return Again{At: now, Vain: min(a.Vain, mostVain) + 1} }
 
 // gained says whether a job is faster with so many workers than before it was tried again, by more than a change has to bring.
 func (j *Job) gained(size int32) bool {
@@ -78,13 +87,20 @@ func (j *Job) gained(size int32) bool {
 	return now > before*(1+DefaultPricing.Hesitation)
 }
 
-// goesBack is how many workers a job keeps at most of so many: what it was tried with in vain it gives back, but not what is its own for
-// another reason.
-func (p *planner) goesBack(id JobID, workers int32) int32 {
+// goesBack is how many workers a job may have at most that goes back, as many as there are otherwise: what it was tried with in vain it
+// gives back, but not what is its own for another reason. It is given no more than that meanwhile.
+func (p *planner) goesBack(id JobID) int32 {
 	if j := &p.jobs[id]; j.back > 0 {
-		return min(workers, max(j.back, j.owed, p.out[id].Needs))
+		return max(j.back, j.owed, p.out[id].Needs)
 	}
-	return workers
+	return math.MaxInt32
+}
+
+// isBack ends the trial of a job that has gone back, whether or not more than it had then is its own by now.
+func (p *planner) isBack(id JobID) {
+	if p.jobs[id].back > 0 && p.jobs[id].live <= p.goesBack(id) {
+		p.out[id].Again = p.c.Jobs[id].Again.ended(p.c.Now)
+	}
 }
 
 // tryAgain gives devices that are free once all have what they are to have to jobs that are to be tried again with more workers. As long

@@ -260,6 +260,9 @@ func TestTryingAgainDisturbsNobody(t *testing.T) {
 				before[id] = len(c.Jobs[id].Workers)
 			}
 			plan := NewPlan(c)
+			for id := range c.Jobs {
+				notToAndFro(t, c, plan, JobID(id))
+			}
 			carry(c, &plan)
 			c.Now = c.Now.Add(time.Minute)
 			for id := range c.Jobs {

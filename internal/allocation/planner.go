@@ -445,6 +445,7 @@ func (p *planner) conclude(id JobID) {
 		out.Count = max(in.Target-j.gone, 0)
 	default:
 		p.trim(id)
+		p.isBack(id)
 		out.Count = max(j.live-j.gone+j.added-j.kept, in.Min)
 	}
 	if j.leaves {
@@ -464,7 +465,7 @@ func (p *planner) trim(id JobID) {
 		return
 	}
 	stay := j.live - j.gone + j.added
-	excess := stay - max(in.most(p.goesBack(id, stay)), in.Min)
+	excess := stay - max(in.most(min(stay, p.goesBack(id))), in.Min)
 	if replacing := j.live - j.bound; in.Target <= in.Max && replacing > 0 {
 		// Replacements are bound before others leave for them.
 		excess = min(excess, j.bound-j.gone+j.added-max(in.most(j.bound-j.gone+j.added), in.Min))
