@@ -22,6 +22,9 @@ type Again struct {
 	Vain int32
 	// Back is true once this was of no use, until it has given back what it was tried with. Another operator finds that out anew.
 	Back bool
+	// Here is with how many workers it was last seen since, Since when the first plan was that knew: also for this operator only.
+	Here  int32
+	Since time.Time
 }
 
 const (
@@ -29,11 +32,11 @@ const (
 	firstAgain, mostVain = 10 * time.Minute, 4
 	// perPause is how many times the pause of a job that is at least: two pauses are a fiftieth of its time then.
 	perPause = 100
-	// looksAgain is for how long it is looked at with more workers, since it was last seen with fewer: who is slow for a minute in each
-	// new world is not taken for one that is slow there.
+	// looksAgain is for how long it is looked at with more workers, from when it was first seen with them, and half of that its steps
+	// have to cover: who is slow for a minute in each new world is not taken for one that is slow there.
 	looksAgain = 2 * time.Minute
-	// comesAgain is how long that may take to begin: workers may have to wait for their images.
-	comesAgain = 10 * time.Minute
+	// comesAgain is how long newcomers may take to join, who may have to wait for their images; lastsAgain how long all of it lasts at most.
+	comesAgain, lastsAgain = 10 * time.Minute, 15 * time.Minute
 	// standsAgain is for how long a plan may be made anew before its workers are there.
 	standsAgain = time.Minute
 	// leastAgain is the part by which it is to have more workers at least: of fewer it could not be told from noise whether they are
@@ -46,36 +49,58 @@ func (j *Job) wait(vain int32) time.Duration {
 	return max(firstAgain<<min(max(vain, 0), mostVain), perPause*min(j.PauseExpected(), time.Hour))
 }
 
-// judge finds out what became of a job that is tried again with more workers.
+// judge finds out what became of a job that is tried again with more workers: it goes back, or keeps what was of use. It is judged by
+// those who have joined its world, whoever is still to come: but that they are of no use is said once all are there or have had the time.
 func (p *planner) judge(id JobID) {
 	in, j, out := &p.c.Jobs[id], &p.jobs[id], &p.out[id]
-	if in.Again.From <= 0 {
-		return
-	}
-	if in.Again.Back {
-		j.back = in.Again.From
-		return
-	}
-	size := p.size(id)
-	if size <= in.Again.From {
-		end := until(in.Again.At, standsAgain, p.c.Now)
+	a := in.Again
+	switch size := p.size(id); {
+	case a.From <= 0:
+	case a.Back:
+		j.back = a.From
+	case size <= a.From:
+		end := until(a.At, standsAgain, p.c.Now)
 		if p.wake(end); end.IsZero() { // others needed what it had more, or nobody came
-			out.Again = in.Again.ended(p.c.Now)
+			out.Again = a.ended(p.c.Now)
 		}
-		return
+	default:
+		looked := p.looked(id)
+		came, over := until(a.At, comesAgain, p.c.Now), until(a.At, lastsAgain, p.c.Now)
+		p.wake(came)
+		p.wake(over)
+		here := out.Again.Here
+		switch {
+		case here > 0 && (looked || over.IsZero()) && in.gained(here):
+			out.Again, j.goesOn = Again{}, here == size
+		case over.IsZero(), came.IsZero() && here == 0, looked && (here >= size || came.IsZero()):
+			j.back, out.Again.Back = a.From, true
+		}
 	}
-	end := until(in.Again.At, comesAgain, p.c.Now)
+}
+
+// looked says whether a job that is tried again was looked at for long enough with those that have joined, if they are many enough for
+// that to be of any meaning. It notes since when.
+func (p *planner) looked(id JobID) bool {
+	in, last := &p.c.Jobs[id], &p.out[id].Again
+	here, at := 0, time.Time{}
 	if in.Pace != nil {
-		if here, elsewhere := speed.Here(in.Pace.Seen); here == int(size) {
-			if end = until(elsewhere, looksAgain, p.c.Now); end.IsZero() && in.gained(size) {
-				out.Again, j.goesOn = Again{}, true
-				return
-			}
-		}
+		here, at, _ = speed.Here(in.Pace.Seen)
 	}
-	if p.wake(end); end.IsZero() {
-		j.back, out.Again.Back = in.Again.From, true
+	switch n := int32(min(here, math.MaxInt32)); {
+	case !enoughMore(n, last.From):
+		last.Here, last.Since = 0, time.Time{}
+		return false
+	case n != last.Here:
+		last.Here, last.Since = n, p.c.Now
 	}
+	end := until(last.Since, looksAgain, p.c.Now)
+	p.wake(end)
+	return end.IsZero() && at.Sub(last.Since) >= looksAgain/2
+}
+
+// enoughMore says whether so many workers are so many more than before that it can be told what they are good for.
+func enoughMore(workers, from int32) bool {
+	return float64(workers)-float64(from) >= leastAgain*float64(from)
 }
 
 // ended is what is known once it was in vain.
@@ -122,7 +147,7 @@ func (p *planner) tryAgain() {
 			continue
 		}
 		if last := &p.out[id].Again; last.From != from {
-			last.From, last.At = from, p.c.Now
+			*last = Again{From: from, At: p.c.Now, Vain: last.Vain}
 		}
 	}
 }
@@ -134,7 +159,7 @@ func (p *planner) againWith(id JobID) int32 {
 	if !p.mayTryAgain(id) || last.From > 0 && !anew {
 		return 0
 	}
-	here, elsewhere := speed.Here(in.Pace.Seen)
+	here, _, elsewhere := speed.Here(in.Pace.Seen)
 	if here != int(size) || elsewhere.IsZero() {
 		return 0
 	}
@@ -153,7 +178,7 @@ func (p *planner) againWith(id JobID) int32 {
 	}
 	free := min(p.now.of(p.growthScope(id)).total, int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
 	to := in.most(int32(min(int64(size)*2, int64(size)+max(free, 0), math.MaxInt32)))
-	if float64(to-size) < leastAgain*float64(size) {
+	if !enoughMore(to, size) {
 		return 0
 	}
 	return to

@@ -15,7 +15,7 @@ func inVain(nodes int, from int32, on []NodeID, also ...func(*Job)) (*simulation
 		{Workers: len(on), Nodes: 2, StepsPerSecond: 1, Steps: 100, At: noon},
 	}}))
 	c.Jobs[id].Pause = time.Second
-	c.Jobs[id].Again = Again{From: from, At: noon.Add(-time.Hour)}
+	c.Jobs[id].Again = Again{From: from, At: noon.Add(-time.Hour), Here: int32(len(on)), Since: noon.Add(-time.Minute * 5)}
 	for _, set := range also {
 		set(&c.Jobs[id])
 	}
@@ -77,6 +77,41 @@ func TestARivalThatEndsWhileAJobIsTriedAgain(t *testing.T) {
 		w.sizes = nil
 		if w.watchFor(2 * time.Hour); len(w.sizes) == 0 || len(w.sizes) > 8 {
 			t.Errorf("beside %d workers that ended: in two hours it had the worlds %v", rival, w.sizes)
+		}
+	}
+}
+
+// What has joined is judged, whoever is yet to come: one whose image is not to be had does not take the others with it. But that all is in
+// vain is said once they have had their time.
+func TestThoseWhoHaveJoinedAreJudged(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		here  int
+		pace  float64
+		began time.Duration
+		want  int32
+	}{
+		{"all but one, and they are of use", 7, 1.7, 5 * time.Minute, 8},
+		{"all but one, and so far they are of none", 7, 1, 5 * time.Minute, 8},
+		{"all but one, and they are of none", 7, 1, 10 * time.Minute, 4},
+		{"few, and they are of use", 5, 1.2, 5 * time.Minute, 8},
+		{"nobody", 4, 1, 5 * time.Minute, 8},
+		{"nobody in time", 4, 1, 10 * time.Minute, 4},
+	} {
+		c := newCluster().withNodes(2, 4)
+		id := c.training("a", 1, 8, []NodeID{0, 0, 0, 0, 1, 1, 1, 1}, withPace(&Pace{Speed: flat.pace(1e6, exactly).Speed, Tried: 16, Done: 100, Left: 1e6, Seen: []speed.Seen{
+			{Workers: 4, Nodes: 1, StepsPerSecond: 1, Steps: 100, At: noon.Add(-test.began)},
+			{Workers: test.here, Nodes: 2, StepsPerSecond: test.pace, Steps: 100, At: noon},
+		}}))
+		j := &c.Jobs[id]
+		j.Pause, j.Again = time.Second, Again{From: 4, At: noon.Add(-test.began)}
+		if test.here > 4 {
+			j.Again.Here, j.Again.Since = int32(test.here), noon.Add(-2*time.Minute)
+		}
+		plan := NewPlan(c)
+		d := plan.of(id)
+		if kept := d.Again.From == 0; d.Count != test.want || kept != (test.pace > 1) {
+			t.Errorf("%s: it is to have %d, want %d: %+v", test.name, d.Count, test.want, d.Again)
 		}
 	}
 }
