@@ -60,9 +60,16 @@ func (p *planner) judge(id JobID) {
 		j.back = a.From
 	case size <= a.From:
 		end := until(a.At, standsAgain, p.c.Now)
-		if p.wake(end); end.IsZero() { // others needed what it had more, or nobody came
-			out.Again = a.ended(p.c.Now)
+		if p.wake(end); !end.IsZero() {
+			break
 		}
+		vain := a.Vain
+		if j.gone == 0 && in.ReclaimedAt.Before(a.At) && in.EvenedAt.Before(a.At) {
+			vain = oftener(vain) // nobody came, and nobody needed it either
+		}
+		out.Again = Again{At: p.c.Now, Vain: vain}
+	case p.gangWaitsFor(id):
+		j.back, out.Again.Back = a.From, true
 	default:
 		looked := p.looked(id)
 		came, over := until(a.At, comesAgain, p.c.Now), until(a.At, lastsAgain, p.c.Now)
@@ -73,7 +80,7 @@ func (p *planner) judge(id JobID) {
 		case here > 0 && (looked || over.IsZero()) && in.gained(here):
 			out.Again, j.goesOn = Again{}, here == size
 		case over.IsZero(), came.IsZero() && here == 0, looked && (here >= size || came.IsZero()):
-			j.back, out.Again.Back = a.From, true
+			j.back, out.Again.Back, out.Again.Vain = a.From, true, oftener(a.Vain)
 		}
 	}
 }
@@ -103,8 +110,8 @@ func enoughMore(workers, from int32) bool {
 	return float64(workers)-float64(from) >= leastAgain*float64(from)
 }
 
-// ended is what is known once it was in vain.
-func (a Again) ended(now time.Time) Again { return Again{At: now, Vain: min(a.Vain, mostVain) + 1} }
+// oftener is how often it was in vain, once it was so once more.
+func oftener(vain int32) int32 { return min(max(vain, 0), mostVain) + 1 }
 
 // gained says whether a job is faster with so many workers than before it was tried again, by more than a change has to bring.
 func (j *Job) gained(size int32) bool {
@@ -124,19 +131,18 @@ func (p *planner) goesBack(id JobID) int32 {
 // isBack ends the trial of a job that has gone back, whether or not more than it had then is its own by now.
 func (p *planner) isBack(id JobID) {
 	if p.jobs[id].back > 0 && p.jobs[id].live <= p.goesBack(id) {
-		p.out[id].Again = p.c.Jobs[id].Again.ended(p.c.Now)
+		p.out[id].Again = Again{At: p.c.Now, Vain: p.out[id].Again.Vain}
 	}
 }
 
-// tryAgain gives devices that are free once all have what they are to have to jobs that are to be tried again with more workers. As long
-// as any gang waits none is.
+// tryAgain gives devices that are free once all have what they are to have to jobs that are to be tried again with more workers.
 func (p *planner) tryAgain() {
-	if !p.paced || slices.ContainsFunc(p.order, func(id JobID) bool { return p.c.Jobs[id].Stage == Queued && !p.out[id].Start }) {
+	if !p.paced {
 		return
 	}
 	for _, id := range p.order {
 		to := p.againWith(id)
-		if to == 0 {
+		if to == 0 || p.gangWaitsFor(id) {
 			continue
 		}
 		j, from, wish := &p.jobs[id], p.size(id), p.jobs[id].wish
@@ -150,6 +156,28 @@ func (p *planner) tryAgain() {
 			*last = Again{From: from, At: p.c.Now, Vain: last.Vain}
 		}
 	}
+}
+
+// gangWaitsFor says whether a gang waits that might start with what a job is tried with: it may use a node by which that grows, or counts
+// against the same quota, and it is not one that would not even fit an empty cluster. Nobody is tried again then.
+func (p *planner) gangWaitsFor(id JobID) bool {
+	growth := p.c.Jobs[id].Growth
+	nodes := p.classes.all[p.growthScope(id)].nodes
+	return slices.ContainsFunc(p.order, func(other JobID) bool {
+		in := &p.c.Jobs[other]
+		if in.Stage != Queued || p.out[other].Start || in.Gang < 0 {
+			return false
+		}
+		k := p.classes.of(in.Gang, scope{})
+		if !p.opaque(in.Gang) && p.classes.empty(k) < int64(in.Min) {
+			return false
+		}
+		shares := slices.ContainsFunc(p.c.Shapes[in.Gang].Quotas, func(q QuotaID) bool { return slices.Contains(p.c.Shapes[growth].Quotas, q) })
+		for i, word := range p.classes.all[k].nodes {
+			shares = shares || i < len(nodes) && word&nodes[i] != 0
+		}
+		return shares
+	})
 }
 
 // againWith is with how many workers a job is to be tried again now, 0 for not.
@@ -176,7 +204,7 @@ func (p *planner) againWith(id JobID) int32 {
 			}
 		}
 	}
-	free := min(p.now.of(p.growthScope(id)).total, int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
+	free := min(p.now.of(p.growthScope(id)).beside(in.Avoid), int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
 	to := in.most(int32(min(int64(size)*2, int64(size)+max(free, 0), math.MaxInt32)))
 	if !enoughMore(to, size) {
 		return 0

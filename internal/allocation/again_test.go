@@ -140,6 +140,22 @@ func TestWhoScalesBadlyIsTriedSeldom(t *testing.T) {
 	}
 }
 
+// waitsElsewhere has a gang wait for another node, the only one that it may use.
+func (c *Cluster) waitsElsewhere() JobID {
+	nodes := c.everyNode()
+	c.withNodes(1, 4)
+	last := len(c.Nodes) - 1
+	for i := range c.Shapes {
+		c.Shapes[i].Nodes = nodes
+	}
+	other := Shape{Request: c.Shapes[0].Request, Nodes: make(Bits, len(nodes)), Demand: Amounts{1}}
+	other.Nodes.Set(last)
+	c.Shapes = append(c.Shapes, other)
+	alone := func(j *Job) { j.Gang, j.Growth = ShapeID(len(c.Shapes)-1), ShapeID(len(c.Shapes)-1) }
+	c.training("there", 4, 4, []NodeID{NodeID(last), NodeID(last), NodeID(last), NodeID(last)}, alone)
+	return c.queued("waits", 4, 4, alone)
+}
+
 // again is a job with four of eight devices that was seen with them for so long, and seems to make nothing of more.
 func again(long time.Duration, also ...func(*Job)) (*Cluster, JobID) {
 	c := newCluster().withNodes(2, 4)
@@ -174,7 +190,15 @@ func TestWhoIsTriedAgain(t *testing.T) {
 		{"not where it is nearly done", hour, func(_ *Cluster, j *Job) { j.Pace.Left = 500 }, 4},
 		{"not where it was seen at no other size", hour, func(_ *Cluster, j *Job) { j.Pace.Seen = j.Pace.Seen[1:] }, 4},
 		{"not where nothing was seen at its size", hour, func(_ *Cluster, j *Job) { j.Pace.Seen = j.Pace.Seen[:1] }, 4},
-		{"not while a gang waits", hour, func(c *Cluster, _ *Job) { c.queued("large", 9, 9) }, 4},
+		{"not while a gang waits", hour, func(c *Cluster, _ *Job) { c.queued("large", 8, 8) }, 4},
+		{"unless that is too large for an empty cluster", hour, func(c *Cluster, _ *Job) { c.queued("large", 9, 9) }, 8},
+		{"or may not use its nodes", hour, func(c *Cluster, _ *Job) { c.waitsElsewhere() }, 8},
+		{"and not a quota of it", hour, func(c *Cluster, j *Job) {
+			growth := j.Growth
+			c.Quotas = append(c.Quotas, Quota{Name: "q", Hard: Amounts{64}, Free: Amounts{16}})
+			c.Shapes[c.Jobs[c.waitsElsewhere()].Gang].Quotas, c.Shapes[growth].Quotas = []QuotaID{0}, []QuotaID{0}
+		}, 4},
+		{"nor with one, where it avoids the others", hour, func(_ *Cluster, j *Job) { j.Avoid = []NodeID{1} }, 4},
 		{"not where others have the rest", hour, func(c *Cluster, _ *Job) { c.training("b", 4, 4, []NodeID{1, 1, 1, 1}) }, 4},
 		{"nor with too few", hour, func(c *Cluster, j *Job) { j.Sizes = []int32{1, 4, 12}; j.Max = 12 }, 4},
 		{"with what is free", hour, func(c *Cluster, _ *Job) { c.training("b", 2, 2, []NodeID{1, 1}) }, 6},
@@ -219,7 +243,7 @@ func TestWhoIsTriedAgain(t *testing.T) {
 	}
 }
 
-// Whose devices are needed while it is tried again gives them, and waits for the longer until the next time; and a plan that is made anew
+// Whose devices are needed while it is tried again gives them, which does not count as in vain; and a plan that is made anew
 // before its workers are there is the same.
 func TestWhatIsTriedAgainIsFreeForOthers(t *testing.T) {
 	c, id := again(time.Hour)
@@ -238,8 +262,32 @@ func TestWhatIsTriedAgainIsFreeForOthers(t *testing.T) {
 	if got := s.counts(); got[second] != 4 || got[id] != 4 {
 		t.Errorf("they have %v: %v", got, s.log)
 	}
-	if a := c.Jobs[id].Again; a.From != 0 || a.Vain != 1 {
+	if a := c.Jobs[id].Again; a.From != 0 || a.Vain != 0 || a.At.IsZero() {
 		t.Errorf("%+v", a)
+	}
+}
+
+// A gang that takes nothing from others does not wait for a trial to end: it ends at once, and does not count as in vain. Where it is
+// nobody else who keeps the workers from coming, it does.
+func TestATrialEndsForAGangThatTakesNothing(t *testing.T) {
+	c, id := again(time.Hour)
+	s := simulate(c)
+	s.run(3)
+	if got := s.counts()[id]; got != 8 {
+		t.Fatalf("it is not tried: it has %d", got)
+	}
+	gang := c.queued("patient", 4, 4, func(j *Job) { j.Preempts = false })
+	s.run(20)
+	if got := s.counts(); got[gang] != 4 || got[id] != 4 {
+		t.Errorf("they have %v: %v", got, s.log)
+	}
+	if a := c.Jobs[id].Again; a.From != 0 || a.Vain != 0 || a.At.IsZero() {
+		t.Errorf("%+v", a)
+	}
+	c, id = again(time.Hour, func(j *Job) { j.Again = Again{From: 4, At: noon.Add(-2 * time.Minute), Vain: 1} })
+	plan := NewPlan(c)
+	if a := plan.of(id).Again; a != (Again{At: noon, Vain: 2}) {
+		t.Errorf("nobody came: %+v", a)
 	}
 }
 
