@@ -20,6 +20,11 @@ type Again struct {
 	// At is when that began, or when it ended; Vain how often in a row it was of no use.
 	At   time.Time
 	Vain int32
+	// Back is true once this was of no use, until it has given back what it was tried with. Another operator finds that out anew.
+	Back bool
+	// Here is with how many workers it was last seen since, Since when the first plan was that knew: also for this operator only.
+	Here  int32
+	Since time.Time
 }
 
 const (
@@ -27,11 +32,11 @@ const (
 	firstAgain, mostVain = 10 * time.Minute, 4
 	// perPause is how many times the pause of a job that is at least: two pauses are a fiftieth of its time then.
 	perPause = 100
-	// looksAgain is for how long it is looked at with more workers, since it was last seen with fewer: who is slow for a minute in each
-	// new world is not taken for one that is slow there.
+	// looksAgain is for how long it is looked at with more workers, from when it was first seen with them, and half of that its steps
+	// have to cover: who is slow for a minute in each new world is not taken for one that is slow there.
 	looksAgain = 2 * time.Minute
-	// comesAgain is how long that may take to begin: workers may have to wait for their images.
-	comesAgain = 10 * time.Minute
+	// comesAgain is how long newcomers may take to join, who may have to wait for their images; lastsAgain how long all of it lasts at most.
+	comesAgain, lastsAgain = 10 * time.Minute, 15 * time.Minute
 	// standsAgain is for how long a plan may be made anew before its workers are there.
 	standsAgain = time.Minute
 	// leastAgain is the part by which it is to have more workers at least: of fewer it could not be told from noise whether they are
@@ -44,33 +49,69 @@ func (j *Job) wait(vain int32) time.Duration {
 	return max(firstAgain<<min(max(vain, 0), mostVain), perPause*min(j.PauseExpected(), time.Hour))
 }
 
-// judge finds out what became of a job that is tried again with more workers.
+// judge finds out what became of a job that is tried again with more workers: it goes back, or keeps what was of use. It is judged by
+// those who have joined its world, whoever is still to come: but that they are of no use is said once all are there or have had the time.
 func (p *planner) judge(id JobID) {
 	in, j, out := &p.c.Jobs[id], &p.jobs[id], &p.out[id]
-	if in.Again.From <= 0 {
-		return
-	}
-	size := p.size(id)
-	if size <= in.Again.From {
-		end := until(in.Again.At, standsAgain, p.c.Now)
-		if p.wake(end); end.IsZero() { // others needed what it had more, or nobody came, or it has gone back
-			out.Again = Again{At: p.c.Now, Vain: min(in.Again.Vain, mostVain) + 1}
+	a := in.Again
+	switch size := p.size(id); {
+	case a.From <= 0:
+	case a.Back:
+		j.back = a.From
+	case size <= a.From:
+		end := until(a.At, standsAgain, p.c.Now)
+		if p.wake(end); !end.IsZero() {
+			break
 		}
-		return
-	}
-	end := until(in.Again.At, comesAgain, p.c.Now)
-	if in.Pace != nil {
-		if here, elsewhere := speed.Here(in.Pace.Seen); here == int(size) {
-			if end = until(elsewhere, looksAgain, p.c.Now); end.IsZero() && in.gained(size) {
-				out.Again, j.goesOn = Again{}, true
-				return
-			}
+		vain := a.Vain
+		if j.gone == 0 && in.ReclaimedAt.Before(a.At) && in.EvenedAt.Before(a.At) {
+			vain = oftener(vain) // nobody came, and nobody needed it either
 		}
-	}
-	if p.wake(end); end.IsZero() {
-		j.back = in.Again.From
+		out.Again = Again{At: p.c.Now, Vain: vain}
+	case p.gangWaitsFor(id):
+		j.back, out.Again.Back = a.From, true
+	default:
+		looked := p.looked(id)
+		came, over := until(a.At, comesAgain, p.c.Now), until(a.At, lastsAgain, p.c.Now)
+		p.wake(came)
+		p.wake(over)
+		here := out.Again.Here
+		switch {
+		case here > 0 && (looked || over.IsZero()) && in.gained(here):
+			out.Again, j.goesOn = Again{}, here == size
+		case over.IsZero(), came.IsZero() && here == 0, looked && (here >= size || came.IsZero()):
+			j.back, out.Again.Back, out.Again.Vain = a.From, true, oftener(a.Vain)
+		}
 	}
 }
+
+// looked says whether a job that is tried again was looked at for long enough with those that have joined, if they are many enough for
+// that to be of any meaning. It notes since when.
+func (p *planner) looked(id JobID) bool {
+	in, last := &p.c.Jobs[id], &p.out[id].Again
+	here, at := 0, time.Time{}
+	if in.Pace != nil {
+		here, at, _ = speed.Here(in.Pace.Seen)
+	}
+	switch n := int32(min(here, math.MaxInt32)); {
+	case !enoughMore(n, last.From):
+		last.Here, last.Since = 0, time.Time{}
+		return false
+	case n != last.Here:
+		last.Here, last.Since = n, p.c.Now
+	}
+	end := until(last.Since, looksAgain, p.c.Now)
+	p.wake(end)
+	return end.IsZero() && at.Sub(last.Since) >= looksAgain/2
+}
+
+// enoughMore says whether so many workers are so many more than before that it can be told what they are good for.
+func enoughMore(workers, from int32) bool {
+	return float64(workers)-float64(from) >= leastAgain*float64(from)
+}
+
+// oftener is how often it was in vain, once it was so once more.
+func oftener(vain int32) int32 { return min(max(vain, 0), mostVain) + 1 }
 
 // gained says whether a job is faster with so many workers than before it was tried again, by more than a change has to bring.
 func (j *Job) gained(size int32) bool {
@@ -78,24 +119,30 @@ func (j *Job) gained(size int32) bool {
 	return now > before*(1+DefaultPricing.Hesitation)
 }
 
-// goesBack is how many workers a job keeps at most of so many: what it was tried with in vain it gives back, but not what is its own for
-// another reason.
-func (p *planner) goesBack(id JobID, workers int32) int32 {
+// goesBack is how many workers a job may have at most that goes back, as many as there are otherwise: what it was tried with in vain it
+// gives back, but not what is its own for another reason. It is given no more than that meanwhile.
+func (p *planner) goesBack(id JobID) int32 {
 	if j := &p.jobs[id]; j.back > 0 {
-		return min(workers, max(j.back, j.owed, p.out[id].Needs))
+		return max(j.back, j.owed, p.out[id].Needs)
 	}
-	return workers
+	return math.MaxInt32
 }
 
-// tryAgain gives devices that are free once all have what they are to have to jobs that are to be tried again with more workers. As long
-// as any gang waits none is.
+// isBack ends the trial of a job that has gone back, whether or not more than it had then is its own by now.
+func (p *planner) isBack(id JobID) {
+	if p.jobs[id].back > 0 && p.jobs[id].live <= p.goesBack(id) {
+		p.out[id].Again = Again{At: p.c.Now, Vain: p.out[id].Again.Vain}
+	}
+}
+
+// tryAgain gives devices that are free once all have what they are to have to jobs that are to be tried again with more workers.
 func (p *planner) tryAgain() {
-	if !p.paced || slices.ContainsFunc(p.order, func(id JobID) bool { return p.c.Jobs[id].Stage == Queued && !p.out[id].Start }) {
+	if !p.paced {
 		return
 	}
 	for _, id := range p.order {
 		to := p.againWith(id)
-		if to == 0 {
+		if to == 0 || p.gangWaitsFor(id) {
 			continue
 		}
 		j, from, wish := &p.jobs[id], p.size(id), p.jobs[id].wish
@@ -106,9 +153,31 @@ func (p *planner) tryAgain() {
 			continue
 		}
 		if last := &p.out[id].Again; last.From != from {
-			last.From, last.At = from, p.c.Now
+			*last = Again{From: from, At: p.c.Now, Vain: last.Vain}
 		}
 	}
+}
+
+// gangWaitsFor says whether a gang waits that might start with what a job is tried with: it may use a node by which that grows, or counts
+// against the same quota, and it is not one that would not even fit an empty cluster. Nobody is tried again then.
+func (p *planner) gangWaitsFor(id JobID) bool {
+	growth := p.c.Jobs[id].Growth
+	nodes := p.classes.all[p.growthScope(id)].nodes
+	return slices.ContainsFunc(p.order, func(other JobID) bool {
+		in := &p.c.Jobs[other]
+		if in.Stage != Queued || p.out[other].Start || in.Gang < 0 {
+			return false
+		}
+		k := p.classes.of(in.Gang, scope{})
+		if !p.opaque(in.Gang) && p.classes.empty(k) < int64(in.Min) {
+			return false
+		}
+		shares := slices.ContainsFunc(p.c.Shapes[in.Gang].Quotas, func(q QuotaID) bool { return slices.Contains(p.c.Shapes[growth].Quotas, q) })
+		for i, word := range p.classes.all[k].nodes {
+			shares = shares || i < len(nodes) && word&nodes[i] != 0
+		}
+		return shares
+	})
 }
 
 // againWith is with how many workers a job is to be tried again now, 0 for not.
@@ -118,7 +187,7 @@ func (p *planner) againWith(id JobID) int32 {
 	if !p.mayTryAgain(id) || last.From > 0 && !anew {
 		return 0
 	}
-	here, elsewhere := speed.Here(in.Pace.Seen)
+	here, _, elsewhere := speed.Here(in.Pace.Seen)
 	if here != int(size) || elsewhere.IsZero() {
 		return 0
 	}
@@ -135,9 +204,9 @@ func (p *planner) againWith(id JobID) int32 {
 			}
 		}
 	}
-	free := min(p.now.of(p.growthScope(id)).total, int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
+	free := min(p.now.of(p.growthScope(id)).beside(in.Avoid), int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
 	to := in.most(int32(min(int64(size)*2, int64(size)+max(free, 0), math.MaxInt32)))
-	if float64(to-size) < leastAgain*float64(size) {
+	if !enoughMore(to, size) {
 		return 0
 	}
 	return to

@@ -20,6 +20,7 @@ func (s *simulation) sound(t failer, plan Plan) {
 	for id := range s.Jobs {
 		j, d := &s.Jobs[id], &plan.Decisions[id]
 		s.soundDecision(t, JobID(id), d)
+		notToAndFro(t, s.Cluster, plan, JobID(id))
 		for i, n := range d.Places {
 			shape := &s.Shapes[j.Growth]
 			if int32(i) < d.Own {
@@ -38,6 +39,18 @@ func (s *simulation) sound(t failer, plan Plan) {
 				}
 			}
 		}
+	}
+}
+
+// notToAndFro fails when a plan makes surplus workers of a job and has others of it leave for nobody: that would go on for ever.
+func notToAndFro(t failer, c *Cluster, plan Plan, id JobID) {
+	j, d := &c.Jobs[id], &plan.Decisions[id]
+	drops := slices.ContainsFunc(d.Leave, func(l Leave) bool {
+		w := &j.Workers[l.Worker]
+		return l.For == None && l.Rule == RuleGrowth && !w.Own && !w.Marked && !w.Ending && !w.Leaving
+	})
+	if drops && len(d.Places) > int(d.Own) {
+		t.Fatalf("%s grows by %d, and %d of it leave, some for nobody: %+v", j.Name, len(d.Places)-int(d.Own), len(d.Leave), d)
 	}
 }
 

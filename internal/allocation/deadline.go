@@ -48,6 +48,7 @@ func (p *planner) urge(bids []*bid, left pool) {
 		}
 		out.Late = out.Needs == 0
 		could := p.could(b, left.open(b.patient)+soon)
+		p.jobs[b.id].could = could
 		if out.Could = 0; (out.Late || out.Needs > could) && p.hopeless(b, could) {
 			out.Could = could
 			continue
@@ -215,6 +216,16 @@ func (b *bid) fastest(in *Job, most int32) float64 {
 		}
 	}
 	return best
+}
+
+// onItsWay says whether a job will be in time since it grows to what it needs, which it could have: it is given that step by step, and
+// measured with each.
+func (p *planner) onItsWay(id JobID) bool {
+	in, j, out := &p.c.Jobs[id], &p.jobs[id], &p.out[id]
+	if out.Needs <= p.size(id)-j.virtual || out.Could > 0 || out.Needs > j.could {
+		return false
+	}
+	return j.added > 0 || in.Pace != nil && !p.tried(id) && p.mayGrow(id)
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.

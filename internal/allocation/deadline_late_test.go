@@ -77,7 +77,7 @@ func TestWhoWillBeLateIsToldSoInAnyCase(t *testing.T) {
 		make   func() (*Cluster, JobID)
 	}{
 		"it grows": {"Growing", func() (*Cluster, JobID) {
-			c := newCluster().withNodes(2, 4)
+			c := newCluster().withNodes(1, 4)
 			return c, c.training("due", 1, 8, span(0, 1), withPace(linear.pace(1e4, exactly)))
 		}},
 		"it gives to a gang": {"Lending", func() (*Cluster, JobID) {
@@ -105,6 +105,26 @@ func TestWhoWillBeLateIsToldSoInAnyCase(t *testing.T) {
 			d := NewPlan(c).of(id)
 			if said := strings.Contains(d.Why.Text, "it will miss its deadline"); said != late || d.Misses != late || d.Why.Reason != want {
 				t.Errorf("%s, late %v: misses %v, %s: %s", name, late, d.Misses, d.Why.Reason, d.Why.Text)
+			}
+		}
+	}
+}
+
+// Who grows towards what it needs, as fast as it is measured, will be in time: it is not told that it will be late on its way.
+func TestWhoGrowsToBeInTimeIsNotTold(t *testing.T) {
+	for _, test := range []struct {
+		has  int
+		want int32
+	}{{1, 4}, {4, 4}} { // it has up to four until it was measured with more than one
+		c := newCluster().withNodes(2, 4)
+		id := c.training("due", 1, 8, make([]NodeID, test.has), withPace(linear.pace(1e4, exactly)), deadline(2000*time.Second))
+		c.Jobs[id].Pace.Tried = 1
+		if d := NewPlan(c).of(id); d.Count != test.want || d.Needs != 6 || d.Misses || d.Why.Reason == "Late" || strings.Contains(d.Why.Text, "miss its deadline") {
+			t.Errorf("with %d workers: it is to have %d and needs %d, misses %v, %s: %s", test.has, d.Count, d.Needs, d.Misses, d.Why.Reason, d.Why.Text)
+		}
+		if c.Jobs[id].Pace.Tried = int32(test.has); test.has == 4 {
+			if d := NewPlan(c).of(id); d.Count < 6 || d.Misses {
+				t.Errorf("measured with %d workers it is to have %d", test.has, d.Count)
 			}
 		}
 	}

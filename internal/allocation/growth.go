@@ -294,7 +294,7 @@ func (l *level) take(id JobID, k classID, steps int32) bool {
 // larger is the next legal size of a job, 0 when it is not to have more.
 func (p *planner) larger(id JobID) int32 {
 	size := p.c.Jobs[id].next(p.size(id))
-	if wish := p.jobs[id].wish; wish > 0 && size > wish {
+	if wish := p.jobs[id].wish; wish > 0 && size > wish || size > p.goesBack(id) {
 		return 0
 	}
 	return size

@@ -98,12 +98,12 @@ type job struct {
 	evicted, later, lends, leaves bool
 	// moves is how many of its workers are to be moved, kept how many replacements of them it has already.
 	moves, kept int32
-	// added is how many workers it is given beyond those that it has, virtual how many it would be given
-	// once others have left.
+	// added is how many workers it is given beyond those that it has, virtual how many once others have left.
 	added, virtual int32
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known; owed how many half its
-	// share would be where it was short of that for too long, back what it goes back to (Again.From); otherwise 0.
-	wish, owed, back int32
+	// share would be where it was short of that for too long, back what it goes back to (Again.From), could how
+	// many it could have where it has a deadline; otherwise 0.
+	wish, owed, back, could int32
 	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs), goesOn where it was tried again with
 	// more workers, and that was of use.
 	needed, goesOn bool
@@ -445,6 +445,7 @@ func (p *planner) conclude(id JobID) {
 		out.Count = max(in.Target-j.gone, 0)
 	default:
 		p.trim(id)
+		p.isBack(id)
 		out.Count = max(j.live-j.gone+j.added-j.kept, in.Min)
 	}
 	if j.leaves {
@@ -464,7 +465,7 @@ func (p *planner) trim(id JobID) {
 		return
 	}
 	stay := j.live - j.gone + j.added
-	excess := stay - max(in.most(p.goesBack(id, stay)), in.Min)
+	excess := stay - max(in.most(min(stay, p.goesBack(id))), in.Min)
 	if replacing := j.live - j.bound; in.Target <= in.Max && replacing > 0 {
 		// Replacements are bound before others leave for them.
 		excess = min(excess, j.bound-j.gone+j.added-max(in.most(j.bound-j.gone+j.added), in.Min))

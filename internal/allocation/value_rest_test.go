@@ -26,17 +26,20 @@ func TestByValueAPlanRests(t *testing.T) {
 	}
 	for _, seed := range seeds {
 		c := valued(rand.New(rand.NewSource(int64(seed))))
-		if log, rests := comesToRest(c); !rests {
+		if log, rests := comesToRest(t, c); !rests {
 			t.Errorf("seed %d: %d jobs on %d nodes do not come to rest: %v", seed, len(c.Jobs), len(c.Nodes), log[max(0, len(log)-6):])
 		}
 	}
 }
 
 // comesToRest carries plans out until nothing has changed for ten of them, each made when all that is waited for is over.
-func comesToRest(c *Cluster) (log []string, rests bool) {
+func comesToRest(t failer, c *Cluster) (log []string, rests bool) {
 	var p Planner
 	for quiet, late := 0, 0; late < 40 && len(log) < 400; {
 		plan := p.Plan(c)
+		for id := range c.Jobs {
+			notToAndFro(t, c, plan, JobID(id))
+		}
 		if words := carry(c, &plan); words != "" {
 			log, quiet, c.Now = append(log, words), 0, c.Now.Add(2*time.Second)
 			continue

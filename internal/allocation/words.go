@@ -92,7 +92,7 @@ func (p *planner) addLateness(id JobID) {
 	case "Late":
 		out.Misses = true
 	case "Growing", "Lending", "Moving", "Replacing":
-		if out.Misses = words != ""; out.Misses {
+		if out.Misses = words != "" && (out.Why.Reason != "Growing" || !p.onItsWay(id)); out.Misses {
 			out.Why.Text += "; " + words
 		}
 	}
@@ -188,6 +188,8 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleKeepsRunning, "Finishing", "it is about to end"}
 	case p.c.Namespaces[in.Namespace].Ending:
 		return namespaceEnding
+	case p.onItsWay(id):
+		return Why{RuleGrowth, "Growing", "it is measured with the workers that it has, and is given more then"}
 	case p.lateness(id) != "":
 		return Why{RuleGrowth, "Late", p.lateness(id)}
 	case in.next(size) == 0:

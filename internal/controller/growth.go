@@ -134,6 +134,9 @@ func (p *planner) retarget(crew []worker) {
 	status.Workers.Target = ptr.To(p.wanted(crew))
 	if p.target() != value(status.Workers.Target) {
 		p.explainTarget(value(status.Workers.Target))
+		if p.Grant.Known {
+			p.noteTriedAgain()
+		}
 	}
 	if value(status.Workers.Target) < p.target() || failed || len(p.reserved()) > 0 {
 		return

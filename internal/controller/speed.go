@@ -27,16 +27,7 @@ func (p *planner) measureSpeed() {
 		if since := p.Grant.ShortSince; !since.IsZero() {
 			status.Speed.ShortSince = ptr.To(metav1.NewTime(since))
 		}
-		status.Speed.TriedAgain = nil
-		if again := &p.Grant.Again; !again.At.IsZero() {
-			status.Speed.TriedAgain = &v1alpha1.TriedAgain{At: ptr.To(metav1.NewTime(again.At))}
-			if again.From > 0 {
-				status.Speed.TriedAgain.From = ptr.To(again.From)
-			}
-			if again.Vain > 0 {
-				status.Speed.TriedAgain.Vain = ptr.To(again.Vain)
-			}
-		}
+		p.noteTriedAgain()
 	}
 	told := fleet.ProgressOf(status)
 	if first := told.First(); first > 0 && status.Speed.FirstTotalSteps == nil {
@@ -53,6 +44,24 @@ func (p *planner) measureSpeed() {
 		status.Speed.Doubt = fmt.Sprintf("the program said before that the training has %d steps, and after %d of them that it has %d",
 			value(status.Speed.LeastTotalSteps), value(status.Progress.Step), total)
 		p.noteDoubt()
+	}
+}
+
+// noteTriedAgain enters when the job was tried again with more workers. It is written with the target of that: another operator would
+// otherwise take what is tried for what the job has.
+func (p *planner) noteTriedAgain() {
+	speed := &p.plan.Status.Speed
+	speed.TriedAgain = nil
+	again := &p.Grant.Again
+	if again.At.IsZero() {
+		return
+	}
+	speed.TriedAgain = &v1alpha1.TriedAgain{At: ptr.To(metav1.NewTime(again.At))}
+	if again.From > 0 {
+		speed.TriedAgain.From = ptr.To(again.From)
+	}
+	if again.Vain > 0 {
+		speed.TriedAgain.Vain = ptr.To(again.Vain)
 	}
 }
 

@@ -333,3 +333,16 @@ func TestTriedAgainOutlivesTheOperator(t *testing.T) {
 		}
 	}
 }
+
+// It is written with the number of workers that it is tried with, before any of them is made, and not only with the next progress.
+func TestTriedAgainIsWrittenWithTheTarget(t *testing.T) {
+	job := trains(2)
+	state := elasticState(job, crewOf(job)...)
+	giveRoom(state, 1)
+	state.Grant.Again = allocation.Again{From: 2, At: now, Vain: 3}
+	plan := look(state)
+	expectTarget(t, plan, 3)
+	if got := plan.Status.Speed.TriedAgain; got == nil || value(got.From) != 2 || value(got.Vain) != 3 || !got.At.Time.Equal(now) {
+		t.Errorf("it is tried again with 3 workers, and this is written: %+v", got)
+	}
+}

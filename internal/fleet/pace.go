@@ -53,7 +53,7 @@ func samePace(a, b *built) bool {
 	if a.fitted != b.fitted || a.fitted == nil {
 		return a.fitted == b.fitted
 	}
-	here, _ := speed.Here(a.job.Pace.Seen)
-	now, _ := speed.Here(b.job.Pace.Seen)
+	here, _, _ := speed.Here(a.job.Pace.Seen)
+	now, _, _ := speed.Here(b.job.Pace.Seen)
 	return (a.job.Pace.Left > 0) == (b.job.Pace.Left > 0) && here == now
 }

@@ -2,10 +2,9 @@ package speed
 
 import "time"
 
-// Here is with how many workers a job was seen last, and when it was last seen with any other number; 0 and zero for never. Sizes count
-// from five seconds of steps on.
-func Here(all []Seen) (workers int, elsewhere time.Time) {
-	var last time.Time
+// Here is with how many workers a job was seen last, and when, and when it was last seen with any other number; 0 and zero for never.
+// Sizes count from five seconds of steps on.
+func Here(all []Seen) (workers int, last, elsewhere time.Time) {
 	for i := range all {
 		if s := &all[i]; s.counts() && (workers == 0 || s.At.After(last)) {
 			workers, last = s.Workers, s.At
@@ -16,7 +15,7 @@ func Here(all []Seen) (workers int, elsewhere time.Time) {
 			elsewhere = s.At
 		}
 	}
-	return workers, elsewhere
+	return workers, last, elsewhere
 }
 
 // PaceWith is how many steps a second were seen with so many workers, on the nodes on which they were last; 0 for never.

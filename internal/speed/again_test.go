@@ -21,9 +21,12 @@ func TestWhereAJobWasSeenLast(t *testing.T) {
 		"on other nodes": {[]Seen{at(9, 2, 1, 30), at(60, 8, 5, 50), {Workers: 8, Nodes: 2, StepsPerSecond: 4, Steps: 50, At: noon.Add(time.Hour)}},
 			8, 9 * time.Second, 4},
 	} {
-		workers, elsewhere := Here(test.all)
+		workers, last, elsewhere := Here(test.all)
 		if want := noon.Add(test.elsewhere); workers != test.workers || elsewhere.IsZero() != (test.elsewhere < 0) || !elsewhere.IsZero() && !elsewhere.Equal(want) {
 			t.Errorf("%s: with %d workers, elsewhere at %s", name, workers, elsewhere)
+		}
+		if last.Before(elsewhere) {
+			t.Errorf("%s: it was seen there last at %s, elsewhere at %s", name, last, elsewhere)
 		}
 		if got := PaceWith(test.all, workers); got != test.pace {
 			t.Errorf("%s: it makes %g steps a second, want %g", name, got, test.pace)
