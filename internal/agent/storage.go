@@ -37,8 +37,10 @@ func (a *agent) askDurable(d *rendezvousv1.Directive) {
 			id.Part = part.GetPart()
 			restore.Parts = append(restore.Parts, checkpoint.Snapshot{ID: id, Bytes: named.Bytes, Hash: named.Hash})
 		}
-	case d.GetWorld() != nil || d.GetPrefetch() != nil:
-		a.durable.Begun()
+	case d.GetPrefetch() != nil:
+		a.durable.Begun(0)
+	case d.GetWorld() != nil && d.GetAbort() == nil:
+		a.durable.Begun(d.GetRound())
 	}
 	a.durable.Ask(save, restore)
 }
@@ -62,7 +64,7 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 		return
 	}
 	state := a.durable.State()
-	r.UploadError = wire.HeadOf(cmp.Or(state.Failure, state.Waiting), maxReason)
+	r.UploadError = wire.HeadOf(troubleOf(&state), maxReason)
 	if saved := state.Saved; saved != nil {
 		r.Durable = &rendezvousv1.Durable{Snapshot: messageOf(saved.Snapshot), Path: saved.Path}
 	}
@@ -86,6 +88,15 @@ func (a *agent) addDurable(r *rendezvousv1.Report) {
 			r.Restored.Refused = append(r.Restored.Refused, wire.HeadOf(why, maxReason))
 		}
 	}
+}
+
+// troubleOf is what is wrong with the storage, as far as what this worker is at goes: while it brings something back, that an upload has
+// failed before says nothing.
+func troubleOf(state *durable.State) string {
+	if state.Bringing {
+		return state.Waiting
+	}
+	return cmp.Or(state.Failure, state.Waiting)
 }
 
 func messageOf(s checkpoint.Snapshot) *rendezvousv1.Snapshot {

@@ -256,6 +256,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		BarrierTimeout:     value(spec.Checkpoint.Timeout).Duration,
 		GrowthWindow:       value(spec.Growth.Stabilization).Duration,
 		HangTimeout:        value(spec.Failure.HangTimeout).Duration,
+		RegroupTimeout:     value(spec.Failure.RegroupTimeout).Duration,
 		MayRestart:         value(p.Job.Status.Restarts.Program) < value(spec.Failure.MaxRestarts),
 		Durable:            record.FromStatus(p.Job),
 		Storage:            p.storage(),

@@ -34,7 +34,7 @@ func (p *planner) storage() *rendezvous.Storage {
 	}
 	s.Park = p.whyAllGo()
 	if known := &p.Job.Status.Checkpoint; value(known.Round) > 0 {
-		s.Known = uint64(value(known.Step))
+		s.Known, s.KnownRound = uint64(value(known.Step)), uint64(*known.Round)
 	}
 	return s
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -28,6 +29,9 @@ type ElasticMemory struct {
 	// Phase is what the rendezvous was last seen in the middle of, since PhaseSince. Lost, a condition says so a little later.
 	Phase      rendezvous.Phase
 	PhaseSince time.Time
+	// Recovered is for how long the job has done something else than regroup, as far as was seen, since it has not trained: that
+	// is no time in which others are waited for. Lost, it is counted from when this operator was there.
+	Recovered time.Duration
 	// What was told. Lost, it is told again, in an event and by nothing else: CalledOff of a change that was called off, Storage
 	// of trouble with the storage, Restored of what the attempt has begun with, Differ of states that differ.
 	CalledOff string
@@ -160,6 +164,13 @@ func (p *planner) runElastic(pods []*corev1.Pod) {
 // called off. That may have begun since the last look.
 func (p *planner) followPhase() {
 	next := &p.plan.Elastic
+	training := meta.FindStatusCondition(p.Job.Status.Conditions, v1alpha1.ConditionTraining)
+	switch {
+	case p.World.Phase == rendezvous.PhaseTraining || training == nil || training.Status != metav1.ConditionFalse:
+		next.Recovered = 0
+	case next.Phase == rendezvous.PhaseRecovering && next.Phase != p.World.Phase:
+		next.Recovered += max(0, p.Now.Sub(latest(training.LastTransitionTime.Time, next.PhaseSince)))
+	}
 	if next.Phase != p.World.Phase || next.PhaseSince.IsZero() {
 		next.Phase, next.PhaseSince = p.World.Phase, p.Now
 	}

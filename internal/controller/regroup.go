@@ -83,7 +83,8 @@ func (p *planner) regroupFailure(crew []worker) (f failure, again time.Duration)
 		return failure{}, 0
 	}
 	timeout := value(p.Job.Spec.Failure.RegroupTimeout).Duration
-	if left := p.regroupsUntil(training.LastTransitionTime.Time, crew).Sub(p.Now); left > 0 {
+	since := training.LastTransitionTime.Add(p.plan.Elastic.Recovered)
+	if left := p.regroupsUntil(since, crew).Sub(p.Now); left > 0 {
 		return failure{}, left
 	}
 	message := fmt.Sprintf("fewer than spec.workers.min (%d) workers were left for spec.failure.regroupTimeout (%s)",

@@ -90,7 +90,6 @@ func TestRegroupTimeoutLeavesOutWhatTheAPIServerTakes(t *testing.T) {
 	}
 }
 
-// As soon as the API server answers again, a refill is made, and its pods have as long to come as any.
 // Who waits for the storage is enough: what it says is named.
 func TestWhoRegroupsForTheStorageSaysSo(t *testing.T) {
 	state := regroups(1)
@@ -104,6 +103,40 @@ func TestWhoRegroupsForTheStorageSaysSo(t *testing.T) {
 	}
 }
 
+// What a recovery has brought from the storage before it has no answer any more is no time in which somebody was waited for.
+func TestALongRecoveryIsNoTimeToRegroup(t *testing.T) {
+	state := regroups(1)
+	state.Job.Spec.Workers.Min = ptr.To[int32](1)
+	state.Job.Status.Conditions = nil
+	for condition, status := range map[string]metav1.ConditionStatus{v1alpha1.ConditionGangScheduled: metav1.ConditionTrue, v1alpha1.ConditionTraining: metav1.ConditionFalse} {
+		meta.SetStatusCondition(&state.Job.Status.Conditions, metav1.Condition{Type: condition, Status: status,
+			Reason: v1alpha1.ReasonRecovering, LastTransitionTime: metav1.NewTime(now)})
+	}
+	state.World.Storage = "p01: no route to host"
+	for _, c := range []struct {
+		at    time.Duration
+		phase rendezvous.Phase
+		over  bool
+	}{
+		{0, rendezvous.PhaseRecovering, false},
+		{30 * time.Second, rendezvous.PhaseRegrouping, false},
+		{time.Minute, rendezvous.PhaseRecovering, false},
+		{10 * time.Minute, rendezvous.PhaseRegrouping, false},
+		{10*time.Minute + 3*time.Second, rendezvous.PhaseRegrouping, false},
+		{10*time.Minute + 4*time.Second, rendezvous.PhaseRegrouping, false},
+		{11*time.Minute + 29*time.Second, rendezvous.PhaseRegrouping, false},
+		{11*time.Minute + 31*time.Second, rendezvous.PhaseRegrouping, true},
+	} {
+		state.Now, state.World.Phase = now.Add(c.at), c.phase
+		plan := look(state)
+		if over := value(plan.Status.Workers.Target) == 0; over != c.over {
+			t.Fatalf("after %s: that the attempt ends is %v: %+v", c.at, over, plan.Notes)
+		}
+		state.Job.Status, state.Memory.Elastic = plan.Status, plan.Elastic
+	}
+}
+
+// As soon as the API server answers again, a refill is made, and its pods have as long to come as any.
 func TestARefillIsMadeOnceTheAPIServerAnswers(t *testing.T) {
 	state := regroups(1)
 	state.Memory.Own.Unanswered = true

@@ -42,7 +42,7 @@ func (m *Machine) standbys() []Member {
 	for i := range m.gang.Members {
 		want := &m.gang.Members[i]
 		mem := m.members[want.UID]
-		if mem.leaving() || !m.isStandby(want.UID, mem) {
+		if mem.leaving() || !m.isStandby(want.UID, mem) || m.isLeftOut(mem) {
 			continue
 		}
 		ready = append(ready, *want)

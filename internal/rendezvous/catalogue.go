@@ -58,41 +58,44 @@ type catalogue struct {
 // catalogueOf is that of these members, with what differs by the ranks of those who are away for a while.
 func (m *Machine) catalogueOf(members []*member) catalogue {
 	made, older := m.mostMade(), m.anyOlder()
+	counts := func(mem *member, s Snapshot) bool {
+		if older {
+			if _, isPart := share.Parse(s.Part); isPart {
+				return false
+			}
+		}
+		return m.inHistory(mem, s, made)
+	}
 	c := catalogue{files{}, map[fit]map[share.Key]files{}}
 	for _, mem := range members {
 		for _, s := range mem.report.Snapshots {
-			if !m.inHistory(mem, s, made) {
-				continue
-			}
-			key, isPart := share.Parse(s.Part)
-			switch {
-			case !isPart:
-				c.whole[s] = append(c.whole[s], mem)
-			case !older:
-				c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
+			if counts(mem, s) {
+				c.note(s, mem)
 			}
 		}
-	}
-	for _, mem := range members {
 		for _, s := range m.broughtFor(mem) {
-			key, isPart := share.Parse(s.Part)
-			switch {
-			case slices.Contains(mem.report.Snapshots, s) && m.inHistory(mem, s, made):
-			case !isPart:
-				c.whole[s] = append(c.whole[s], mem)
-			default:
-				c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
+			if !slices.Contains(mem.report.Snapshots, s) || !counts(mem, s) {
+				c.note(s, mem)
 			}
 		}
 	}
 	for _, mem := range m.away() {
 		for _, s := range mem.report.Snapshots {
-			if key, ok := share.Parse(s.Part); ok && key.Rank && !older && m.inHistory(mem, s, made) {
-				c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
+			if key, ok := share.Parse(s.Part); ok && key.Rank && counts(mem, s) {
+				c.note(s, mem)
 			}
 		}
 	}
 	return c
+}
+
+// note adds what a member holds.
+func (c *catalogue) note(s Snapshot, mem *member) {
+	if key, isPart := share.Parse(s.Part); isPart {
+		c.add(fit{s.Round, s.Step, key.Of, key.Layout}, key, s, mem)
+	} else {
+		c.whole[s] = append(c.whole[s], mem)
+	}
 }
 
 // has says whether a part is there.
@@ -141,7 +144,7 @@ func (m *Machine) statesOf(members []*member) []state {
 // anyOlder says whether there is a member whose agent knows no parts: what is written for all must be whole then.
 func (m *Machine) anyOlder() bool {
 	for _, mem := range m.members {
-		if mem.joined && !mem.parts {
+		if mem.joined && !mem.parts && !m.isLeftOut(mem) {
 			return true
 		}
 	}

@@ -272,6 +272,7 @@ func (f *fleet) gang() Gang {
 		Attempt: 1, ProcessesPerWorker: 1, HeartbeatTimeout: 5 * time.Second, BarrierTimeout: 10 * time.Second,
 		GrowthWindow: 2 * time.Second, Minimum: f.minimum, Target: f.target,
 		Sizes: f.sizes, Strategy: f.strategy, MayRestart: !f.spent, HangTimeout: f.hang, Durable: f.record, Storage: f.storage,
+		RegroupTimeout: time.Minute,
 	}
 	if f.draws != nil {
 		gang.Durable = rapid.SampledFrom(f.past).Draw(f.draws, "durable")
@@ -812,10 +813,14 @@ func (f *fleet) checkFatal(l *modelLeader, why string) {
 	if !strings.Contains(why, "no snapshot is left") && !strings.Contains(why, "in every worker alike") {
 		f.t.Fatalf("the attempt is given up: %s", why)
 	}
-	// What the storage has of the history is gone back to, unless what it has last is of steps that were thrown away.
-	m := l.machine
-	if at, _ := m.stored(); f.shelf != nil && at != nil && m.isOfHistory(*at) && !strings.Contains(why, "thrown away") && !strings.Contains(why, "alike") {
-		f.t.Fatalf("%s, and the storage has %+v", why, *at)
+	// What the storage has of the history is gone back to: a checkpoint that is whole, and of steps that the history of the world has, by
+	// what was made in the model.
+	if f.shelf != nil && strings.Contains(why, "no snapshot") && !strings.Contains(why, "no worker could bring") && f.shelf.broken == "" {
+		for _, c := range f.shelf.kept {
+			if !slices.Contains(f.shelf.damaged, c.path) && f.serves(l, &c) {
+				f.t.Fatalf("%s, and the storage has %s", why, c.path)
+			}
+		}
 	}
 	if strings.Contains(why, "no snapshot") {
 		for _, uid := range f.uids() {
@@ -825,4 +830,18 @@ func (f *fleet) checkFatal(l *modelLeader, why string) {
 			}
 		}
 	}
+}
+
+// serves says whether the job could go on from a checkpoint: somebody who is there knows of it, and it is of the history of the world, as
+// the states in the model tell it.
+func (f *fleet) serves(l *modelLeader, c *checkpointed) bool {
+	known, of := false, history(nil)
+	for _, uid := range f.uids() {
+		p := f.pods[uid]
+		known = known || !p.dead && !p.left && (p.durable.Path == c.path || p.restored.Found && p.restored.Path == c.path)
+		if p.in().Round == l.machine.world.record.Round && len(p.process.state) > len(of) {
+			of = p.process.state
+		}
+	}
+	return known && len(c.state) > 0 && len(c.state) <= len(of) && slices.Equal(c.state, of[:len(c.state)])
 }

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -10,76 +11,158 @@ import (
 // it, and a state that one member alone has is gone with that. Where the storage has one of the world's history, the world that follows
 // begins with it: members keep what they have of that, and bring what is missing, as the first world of an attempt does.
 
-// bringMissing has what is missing of a checkpoint brought for the world that follows on the broken one; false where the storage has
-// none that serves, or those who are away may have more.
+// bringMissing has what is missing of a checkpoint brought for the world that follows on the broken one, or waits for those who may have
+// more; false where the storage has none that serves.
 func (m *Machine) bringMissing(now time.Time, p *plan) bool {
-	at, from := m.stored()
-	if at == nil || !m.isOfHistory(*at) || m.someoneAway() && m.mayHaveMore(at.Step) {
+	known := m.checkpoints()
+	if len(known) == 0 {
 		return false
 	}
-	if m.restoring == nil || m.restoring.of != m.broken {
-		m.restoring = m.newRestoring(from)
-		m.restoring.of = m.broken
+	if m.waitsForMore(now, known[0].Snapshot.Step) {
+		m.regroup("those that are left of round %d hold no snapshot: they wait for others who may have a later one than the storage")
+		return true
+	}
+	if !m.bringsFor(m.broken) {
+		m.restoring = m.restoringOf(known)
 		m.note(notedBroken, "those who are left of round %d hold no whole snapshot: what is missing of step %d is brought from the storage",
-			m.world.record.Round, at.Step)
+			m.world.record.Round, known[0].Snapshot.Step)
 	}
 	r := m.restoring
 	r.over = false // or who had brought some of it is gone
-	m.askForRestore(now, p)
-	if m.fatal == "" && !r.over {
+	if r.vainly == "" {
+		m.askForRestore(now, p)
+	}
+	switch {
+	case r.vainly != "" && m.mayHaveMore(0):
+		m.regroup("the storage gives those that are left of round %d no snapshot: they wait for others who may hold one")
+	case r.vainly != "":
+		m.fail("no snapshot is left to go on from in the memory of its workers, and " + r.vainly)
+	case !r.over:
 		m.waitForStorage(now)
 	}
 	return true
 }
 
-// stored is a checkpoint that the storage has, as far as is known, and where to look for it; nil for none. Of another job's it is the
-// one that the attempt has begun with: there may be others by now.
-func (m *Machine) stored() (at *Snapshot, from string) {
-	s, d := m.gang.Storage, m.durable
-	if s == nil || m.gang.Strategy == Restart {
-		return nil, ""
-	}
-	for _, uid := range sortedKeys(m.members) {
-		said := &m.members[uid].report.Restored // a leader that came later has not heard it when it was news
-		if said.Found && newerSnapshot(said.Snapshot, d) {
-			d = said.Durable
-		}
-	}
-	own := d.Path != "" && d.Snapshot.Round > 0
-	switch {
-	case s.Known > 0 && (!own || s.Known > d.Snapshot.Step):
-		return &Snapshot{Round: m.world.record.Round, Step: s.Known}, "" // of that round, or an earlier one
-	case own:
-		return &d.Snapshot, ""
-	case d.Path != "" && s.From != "":
-		return &d.Snapshot, d.Path
-	}
-	return nil, ""
+// bringsFor says whether what is being brought, or was, is for the world that follows on a broken one.
+func (m *Machine) bringsFor(broken *recovery) bool {
+	return m.restoring != nil && broken != nil && m.restoring.of == broken
 }
 
-// isOfHistory says whether the state after a step is one of the history of the world: none of steps that were thrown away.
+// checkpoints are those of the history of the world that the storage has, as far as anybody knows, newest first. Of another job's these are
+// such as somebody has found there: there may be others by now.
+func (m *Machine) checkpoints() []Durable {
+	s := m.gang.Storage
+	if s == nil || m.gang.Strategy == Restart {
+		return nil
+	}
+	all := []Durable{m.durable, {Snapshot: Snapshot{Round: s.KnownRound, Step: s.Known}}}
+	for _, uid := range sortedKeys(m.members) { // a leader that came later has not heard it when it was news
+		said := &m.members[uid].report
+		all = append(all, said.Durable)
+		if said.Restored.Found {
+			all = append(all, said.Restored.Durable)
+		}
+	}
+	all = slices.DeleteFunc(all, func(d Durable) bool {
+		there := d.Snapshot.Round > 0 || d.Path != "" && s.From != ""
+		return !there || !m.isOfHistory(d.Snapshot)
+	})
+	slices.SortStableFunc(all, func(a, b Durable) int { return newest(a.Snapshot, b.Snapshot) })
+	return all
+}
+
+// newest has the later of two snapshots first.
+func newest(a, b Snapshot) int {
+	return -cmp.Or(cmp.Compare(a.Round, b.Round), cmp.Compare(a.Step, b.Step))
+}
+
+// restoringOf begins to bring the newest of these: where it cannot be used, an older one. Those of the job itself are in one place.
+func (m *Machine) restoringOf(known []Durable) *restoring {
+	var paths []string
+	for _, d := range known {
+		path := d.Path
+		if d.Snapshot.Round > 0 {
+			path = ""
+		}
+		if !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
+	}
+	r := m.newRestoring(paths...)
+	r.of, r.aim = m.broken, known[0].Snapshot
+	return r
+}
+
+// bringNewer begins anew where a newer checkpoint has become durable than the one that is being brought, as long as no world begins with that.
+func (m *Machine) bringNewer() {
+	if !m.bringsFor(m.broken) || m.writing != nil && m.writing.plan != nil && m.writing.plan.broken == m.broken {
+		return
+	}
+	was, known := m.restoring, m.checkpoints()
+	if len(known) == 0 || newest(known[0].Snapshot, was.aim) >= 0 {
+		return
+	}
+	m.restoring = m.restoringOf(known)
+	m.restoring.without, m.restoring.refused = was.without, was.refused
+	m.out.Tell = append(m.out.Tell, was.bringing()...)
+	m.note(notedBroken, "what is missing of step %d, which has become durable, is brought instead of that of step %d",
+		known[0].Snapshot.Step, was.aim.Step)
+}
+
+// isOfHistory says whether the state after a step is one of the history of the world: none of steps that were thrown away since. What an
+// earlier world has thrown away, and was made again, counts as well, as nobody has kept where each has begun; its state is as good.
 func (m *Machine) isOfHistory(s Snapshot) bool {
 	of := &m.world.record
-	if s.Round == of.Round {
+	unknown := m.world.adopted && of.Round != m.base.Round && of.FromStep == 0 // a parent, of which an older record does not tell
+	if s.Round == of.Round || unknown && s.Round < of.Round {
 		return s.Step <= m.mostMade()
 	}
 	return s.Round < of.Round && s.Step <= of.FromStep
 }
 
-// mayHaveMore says whether a state after a later step could be had if all came back who may. Whom the controller has
-// given up nobody waits for, and of whom nothing was heard nobody knows.
+// mayHaveMore says whether a state after a later step could be had if all came back who may, or is about to be durable. That the
+// controller has given somebody up does not mean that it has ended, and of whom nothing was heard nobody knows.
 func (m *Machine) mayHaveMore(than uint64) bool {
 	var all []*member
 	for _, mem := range m.members {
 		switch {
-		case mem.want.Ended || mem.want.Gone || mem.want.Lost != "":
+		case mem.want.Ended || mem.want.Gone:
 		case !mem.joined && m.world.ranks.rank(mem.want.UID) >= 0:
 			return true
 		case m.hasHistory(mem):
 			all = append(all, mem)
 		}
 	}
-	return slices.ContainsFunc(m.statesOf(all), func(s state) bool { return s.Step > than })
+	return m.finishesOne(than) || slices.ContainsFunc(m.statesOf(all), func(s state) bool { return s.Step > than })
+}
+
+// finishesOne says whether somebody is writing the manifest of a later checkpoint, of which all else is in the storage.
+func (m *Machine) finishesOne(than uint64) bool {
+	u := m.uploading
+	if u == nil || u.by == "" || u.puts == nil || u.snapshot.Step <= than || !newerSnapshot(u.snapshot, m.durable) {
+		return false
+	}
+	mem := m.members[u.by]
+	return m.isOfHistory(u.snapshot) && m.isThere(mem) && mem.report.UploadError == ""
+}
+
+// waitsForMore says whether those who may have a later state are waited for: once in a recovery, for half of the time that the controller
+// lets the job regroup, so that the other half is left to go on without them.
+func (m *Machine) waitsForMore(now time.Time, than uint64) bool {
+	if !m.mayHaveMore(than) {
+		return false
+	}
+	r := m.broken
+	if r.moreSince.IsZero() {
+		r.moreSince = now
+	}
+	return m.gang.RegroupTimeout == 0 || now.Before(r.moreSince.Add(m.gang.RegroupTimeout/2))
+}
+
+// waitsWithBrought says the same of a snapshot that was brought, which may be an older one than was known of.
+func (m *Machine) waitsWithBrought(now time.Time, s Snapshot) bool {
+	found := m.bringsFor(m.broken) && m.restoring.found != nil && sameState(s, *m.restoring.found)
+	return found && m.waitsForMore(now, s.Step)
 }
 
 // waitForStorage has the job regroup as long as nobody who brings something has had an answer for a while: the controller says for how
@@ -112,7 +195,7 @@ func (m *Machine) waitForStorage(now time.Time) {
 func (m *Machine) broughtFor(mem *member) []Snapshot {
 	r := m.restoring
 	switch {
-	case r == nil || m.broken == nil || r.of != m.broken || r.found == nil:
+	case !m.bringsFor(m.broken) || r.found == nil:
 		return nil
 	case r.place != "":
 		if of := r.portions[mem.want.UID]; of != nil && of.done {
@@ -126,23 +209,37 @@ func (m *Machine) broughtFor(mem *member) []Snapshot {
 	return nil
 }
 
-// unfit says why nobody goes on from a checkpoint that a member has found; empty where somebody may.
-func (m *Machine) unfit(by *member) string {
-	switch {
-	case m.restoring.of == nil:
-	case !m.isOfHistory(by.report.Restored.Snapshot):
-		return "has steps that were thrown away since"
-	case len(by.report.RestoredParts) > 0 && m.anyOlder():
-		return "is in parts, which the agent of a worker does not know"
-	}
-	return ""
+// isLeftOut says whether a member is in no world as long as something is brought for the one that follows on a broken one: it knows no
+// parts, and came to a world whose members do.
+func (m *Machine) isLeftOut(mem *member) bool {
+	return !mem.parts && m.bringsFor(m.broken) && m.world.ranks.rank(mem.want.UID) < 0 &&
+		!slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
+			of := m.members[uid]
+			return of != nil && of.joined && !of.parts
+		})
 }
 
-// failRestore ends the attempt: what it is to begin with, or to go on from, cannot be had.
+// isUnfit says whether nobody goes on from a checkpoint that a member has found, and has another one looked for, or says that there is none.
+func (m *Machine) isUnfit(by *member) bool {
+	found := &by.report.Restored
+	switch {
+	case m.restoring.of == nil:
+	case !m.isOfHistory(found.Snapshot):
+		m.lookFurther(found.Path, "checkpoint "+found.Path+" has steps that were thrown away since")
+		return true
+	case len(by.report.RestoredParts) > 0 && m.anyOlder():
+		m.failRestore("checkpoint %s is in parts, which the agent of a worker does not know", found.Path)
+		return true
+	}
+	return false
+}
+
+// failRestore says that what the attempt is to begin with cannot be had, which ends it; what it is to go on from somebody may yet hold.
 func (m *Machine) failRestore(format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
-	if m.restoring.of != nil {
-		why = "no snapshot is left to go on from in the memory of its workers, and " + why
+	if m.restoring.of == nil {
+		m.fail(why)
+	} else if m.restoring.vainly == "" {
+		m.restoring.vainly, m.look = why, true
 	}
-	m.fail(why)
 }

@@ -191,7 +191,6 @@ func TestNothingIsLeftInTheStorage(t *testing.T) {
 		"nobody can bring": func(f *fleet, _ *modelLeader) {
 			f.shelf.failing = map[string]string{"p00": "no room", "p02": "no room"}
 		},
-		"it is of no steps": func(_ *fleet, l *modelLeader) { l.machine.durable.Snapshot.Step = 1 << 30 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, l := restoredFleet(t)

@@ -92,6 +92,15 @@ func (m *Machine) deal(now time.Time, p *plan) {
 		m.restores++
 		of.number, of.parts, of.done, of.stuck = m.term*numbersPerTerm+m.restores, append(of.parts, more[uid]...), false, time.Time{}
 		m.out.Tell = append(m.out.Tell, uid)
+		m.maySucceed(uid)
+	}
+}
+
+// maySucceed notes that somebody is at it who says of nothing that it goes wrong: that is waited for, as long as not too many have had no
+// answer one after another.
+func (m *Machine) maySucceed(uid string) {
+	if r := m.restoring; m.members[uid].report.UploadError == "" && r.vain < mostVain && r.gaveWay <= mostVain {
+		r.muteSince = time.Time{}
 	}
 }
 
@@ -210,7 +219,13 @@ func (m *Machine) refuse(by *member) {
 		why = fmt.Sprintf("checkpoint %s: it is there no more", r.place)
 	}
 	m.note(notedDoubted, "%s: %s", by.want.Name, brief(why))
-	r.without, r.refused = append(r.without, r.place), append(r.refused, why)
+	m.lookFurther(r.place, why)
+}
+
+// lookFurther has another checkpoint looked for than the one at a path.
+func (m *Machine) lookFurther(path, why string) {
+	r := m.restoring
+	r.without, r.refused = append(r.without, path), append(r.refused, why)
 	r.place, r.portions, r.found, r.parts = "", nil, nil, nil
 	if len(r.without) == mostRefused {
 		m.failRestore("%d checkpoints one after another cannot be used: %s", len(r.without), brief(strings.Join(r.refused, "; ")))

@@ -20,7 +20,7 @@ func (w *worker) bringPortion(r *restore) {
 	for _, c := range w.shelf.kept {
 		switch {
 		case c.path != r.Path || w.restored.Error != "":
-		case slices.Contains(w.shelf.damaged, c.path):
+		case slices.Contains(w.shelf.damaged, c.path) || w.shelf.badFor[w.uid] == c.path:
 			w.restored.Refused = "checkpoint " + c.path + ": it is damaged"
 		default:
 			w.restored.Found, w.restored.Durable = true, Durable{Snapshot{Round: c.snapshot.Round, Step: c.snapshot.Step}, c.path}

@@ -39,8 +39,9 @@ type recovery struct {
 	raisedAt time.Time
 	// alike is why the attempt fails once all of them are lost, if nothing but their programs was the cause.
 	alike string
-	// regrouping is true while too few are left.
+	// regrouping is true while too few are left; moreSince is since when those are waited for who may have a later state than the storage.
 	regrouping bool
+	moreSince  time.Time
 	// saver is who was asked, at askedAt, to save the live state after saveStep; said is the error that it had
 	// reported before, and failed are those that could not.
 	saver    string
@@ -198,6 +199,7 @@ func (m *Machine) someoneAway() bool {
 func (m *Machine) rewind(now time.Time, p *plan) *plan {
 	furthest := min(m.furthest(), m.mostMade())
 	m.doubtClaims()
+	m.bringNewer()
 	taken, ok := m.newestSnapshot()
 	next, onLive := m.goOnLive(now, p)
 	if !onLive {
@@ -208,6 +210,9 @@ func (m *Machine) rewind(now time.Time, p *plan) *plan {
 		return nil
 	case onLive:
 		p = next
+	case ok && m.waitsWithBrought(now, taken):
+		m.regroup("what was brought for those that are left of round %d is older than what others may hold: they wait for them")
+		return nil
 	case ok:
 		p.snapshot, p.fromStep = &taken, taken.Step
 	case m.world.record.FromStep == 0 && furthest == 0:

@@ -51,6 +51,8 @@ type Gang struct {
 	// HangTimeout is how long a world may make no step, in the phase of a step, before it is taken
 	// for hung, and a member that is silent for lost, whatever is known of it; 0 for ever.
 	HangTimeout time.Duration
+	// RegroupTimeout is how long the controller lets survivors wait for others before it ends the attempt; 0 for ever.
+	RegroupTimeout time.Duration
 	// MayRestart is true while a failure of the program does not end the job: its worker stays then.
 	MayRestart bool
 	// Sharded is true when an earlier world of the job had its state in shards, as far as the controller knows.
@@ -70,9 +72,9 @@ type Storage struct {
 	Interval time.Duration
 	Keep     int32
 	// Own is true when the job may have a checkpoint of its own, which its attempt goes on from; Known is the step of one
-	// that was seen, so that there must be one; 0 for none.
-	Own   bool
-	Known uint64
+	// that was seen, so that there must be one, and KnownRound its round; 0 for none.
+	Own               bool
+	Known, KnownRound uint64
 	// From is the path of another job's checkpoint that it begins with when it has none; empty for no such.
 	From string
 	// Park says why all workers are about to be let go, in words: the world stops, and what it has done is made durable

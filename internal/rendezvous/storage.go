@@ -15,8 +15,11 @@ import (
 // back from the storage, and the others get it from that one; a state in shards all members bring back (portions.go). So does a world
 // that follows on one of which nobody has a state any more (missing.go).
 type restoring struct {
-	// of is the broken world that it is for; nil for the first one.
-	of *recovery
+	// of is the broken world that it is for, nil for the first one; aim is the newest checkpoint that was known of then, and vainly why
+	// none can be had.
+	of     *recovery
+	aim    Snapshot
+	vainly string
 	// paths are where to look, in this order.
 	paths []string
 	// who was asked, with which number; empty for nobody yet.
@@ -140,6 +143,7 @@ func (m *Machine) askForRestore(now time.Time, p *plan) {
 			r.who = uid
 			delete(r.stuck, uid)
 			m.orderRestore()
+			m.maySucceed(uid)
 			return
 		}
 	}
@@ -212,6 +216,7 @@ func (m *Machine) hearStorage(now time.Time, mem *member) {
 		}
 		m.note(notedDurable, "the snapshot of round %d, step %d is durable: %s", d.Snapshot.Round, d.Snapshot.Step, d.Path)
 	}
+	m.bringNewer()
 	m.hearRestored(mem)
 }
 
@@ -260,8 +265,7 @@ func (m *Machine) hearRestored(mem *member) {
 		r.failed[r.who] = said.Error
 	case !said.Found:
 		m.hearNothing(said)
-	case m.unfit(mem) != "":
-		m.failRestore("checkpoint %s %s", said.Path, m.unfit(mem))
+	case m.isUnfit(mem):
 	case len(mem.report.RestoredOf) > 0 && m.divide(mem):
 	case !r.find(mem, said.Snapshot, mem.report.RestoredParts):
 		r.failed[r.who] = "checkpoint " + said.Path + " came without some of its parts"
@@ -447,6 +451,9 @@ func (m *Machine) storageTrouble() string {
 			}
 		}
 		return m.snapshotTrouble()
+	}
+	if why := m.restoring.vainly; why != "" {
+		return why
 	}
 	var why []string
 	for _, uid := range m.restoring.bringing() {

@@ -23,7 +23,10 @@ type shelf struct {
 	// failing says of pods why their uploaders fail, mute why they have no answer yet, cut when they are to bring shards, old whose
 	// agents do not know of that.
 	failing, mute, cut map[string]string
-	old                map[string]bool
+	// hang: no answer and no word; badFor: who finds a checkpoint damaged, by uid and path.
+	hang, hangParts map[string]bool
+	badFor          map[string]string
+	old             map[string]bool
 	// asked counts the restores.
 	asked int
 	// parts were put, by anybody, of these states.
@@ -59,6 +62,10 @@ func (w *worker) store(d *Directive) {
 	}
 	r := d.Restore
 	if r == nil || r.Number == w.restored.Number {
+		return
+	}
+	if w.shelf.hang[w.uid] || r.Parts != nil && w.shelf.hangParts[w.uid] {
+		w.uploadError = ""
 		return
 	}
 	w.uploadError = cmp.Or(w.shelf.silent, w.shelf.mute[w.uid])

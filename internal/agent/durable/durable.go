@@ -65,11 +65,13 @@ type Restored struct {
 }
 
 // Pauses are the waits before what failed is tried again; they double from First to Last. Unwanted is how long a save may go on
-// that nobody wants any more.
-type Pauses struct{ First, Last, Unwanted time.Duration }
+// that nobody wants any more, Quiet how long nothing may come of a restore before that is told; 0 for ever.
+type Pauses struct{ First, Last, Unwanted, Quiet time.Duration }
 
 // DefaultPauses are those of a worker.
-func DefaultPauses() Pauses { return Pauses{time.Second, 30 * time.Second, 15 * time.Minute} }
+func DefaultPauses() Pauses {
+	return Pauses{time.Second, 30 * time.Second, 15 * time.Minute, 30 * time.Second}
+}
 
 // Holder is the store of the worker's snapshots.
 type Holder interface {
@@ -117,6 +119,8 @@ type Keeper struct {
 	restoring *bringing
 	// portion is what was brought of a checkpoint in parts.
 	portion Restored
+	// begun is the last world that was seen to begin.
+	begun uint64
 }
 
 // errUnwanted is what comes of a save that was ended because others are wanted.
@@ -147,8 +151,9 @@ type State struct {
 	// Failure is why the last save has not come to an end yet; empty for none.
 	Failure  string
 	Restored Restored
-	// Waiting is why the last restore has not come to an end yet; empty for none.
-	Waiting string
+	// Waiting is why the last restore has not come to an end yet; empty for none. Bringing is true while one runs that was asked for.
+	Waiting  string
+	Bringing bool
 }
 
 // New makes a Keeper that speaks to the uploader at a socket.
@@ -171,7 +176,9 @@ func (k *Keeper) Close() error {
 func (k *Keeper) State() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.state
+	state := k.state
+	state.Bringing = k.restoring != nil && k.asked.Number != state.Restored.Number
+	return state
 }
 
 // Ask takes the orders of a directive: all that is wanted now. A save that runs goes on also when another one is wanted by
@@ -212,12 +219,15 @@ func (k *Keeper) Ask(save *Save, restore *Restore) {
 	}
 }
 
-// Begun says that a world begins: a restore that still runs is not wanted any more, and what it has taken is room that the
-// snapshot of the world may need.
-func (k *Keeper) Begun() {
+// Begun says that a world begins, or is about to, with round 0: a restore that still runs is not wanted any more, and what it has taken
+// is room that the snapshot of the world may need. Each begins once: that a later operator names it, which has yet to find out that it
+// is broken, ends nothing that is brought for the one after it.
+func (k *Keeper) Begun(round uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.restoring != nil {
+	begins := round == 0 || round > k.begun
+	k.begun = max(k.begun, round)
+	if begins && k.restoring != nil {
 		k.asked = Restore{}
 		k.restoring.cancel()
 	}

@@ -389,7 +389,7 @@ func TestAWorldBeginsWithoutTheRestore(t *testing.T) {
 	s := w.slowly(t)
 	w.Ask(nil, &Restore{Number: 7})
 	<-s.asked
-	w.Begun()
+	w.Begun(0)
 	w.Ask(nil, nil)
 	<-s.broken
 	eventually(t, "nothing is left of it", func() bool { return len(w.brought(t)) == 0 })
@@ -485,7 +485,7 @@ func TestWhatWasWaitedForIsOverWithTheRestore(t *testing.T) {
 func TestAWorldKeepsWhatARestoreHasTaken(t *testing.T) {
 	w := newWorker(t)
 	first := w.take(t, 5, "state")
-	w.Begun()
+	w.Begun(0)
 	w.forget(first.ID)
 	if len(w.snapshots.List()) != 1 {
 		t.Error("the world has lost what it may load")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/concertina-dev/concertina/internal/agent/wire"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
@@ -39,8 +40,9 @@ func (k *Keeper) restoreAll() {
 // restore carries one order out, as often as it takes, until it gives way to another one. The uploader may be a moment later
 // than the agent: that keeps nobody waiting for long, and is nothing to tell.
 func (k *Keeper) restore(ctx context.Context, order Restore) {
-	for pause := k.pauses.First / 16; ; pause = min(2*pause, k.pauses.Last) {
-		result, err := k.bring(ctx, order)
+	patience := quietTries * k.pauses.Quiet
+	for pause := k.pauses.First / 16; ; pause, patience = min(2*pause, k.pauses.Last), min(2*patience, longest) {
+		result, err := k.bring(ctx, order, patience)
 		k.mu.Lock()
 		if ctx.Err() != nil {
 			k.mu.Unlock()
@@ -119,8 +121,8 @@ func (k *Keeper) keep(now *Restored) {
 type brought map[string]*os.File
 
 // bring carries a restore out. Files of a checkpoint that turns out to be unusable, and all when nothing comes of it, are
-// discarded.
-func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err error) {
+// discarded. A request of which nothing has come for longer than patience is broken off.
+func (k *Keeper) bring(ctx context.Context, order Restore, patience time.Duration) (_ Restored, err error) {
 	k.leave(&order)
 	request := uploader.Request{Ask: uploader.AskRestore, Path: order.Path, Apart: order.Apart, Without: order.Without}
 	here := Restored{Path: order.Path}
@@ -142,6 +144,8 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 	files, from := brought{"": file}, ""
 	defer func() { k.discard(files) }()
 	var last *os.File
+	heard := k.listen(ctx, patience)
+	heard.from(file)
 	maker := func(path, part string) (_ *os.File, err error) {
 		if path != from {
 			whole := files[""]
@@ -155,10 +159,15 @@ func (k *Keeper) bring(ctx context.Context, order Restore) (_ Restored, err erro
 		last, err = k.holder.Make()
 		if err == nil {
 			files[part] = last
+			heard.from(last)
 		}
 		return last, err
 	}
-	answer, err := uploader.AskForParts(ctx, k.socket, request, maker, k.measured, file)
+	answer, err := uploader.AskForParts(heard.ctx, k.socket, request, maker, k.measured, file)
+	if heard.ctx.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: nothing has come from the storage for %s, and no error", uploader.ErrPassing, patience)
+	}
+	heard.stop()
 	if err != nil {
 		return Restored{}, err
 	}
