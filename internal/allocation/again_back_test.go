@@ -94,7 +94,8 @@ func TestThoseWhoHaveJoinedAreJudged(t *testing.T) {
 		{"all but one, and they are of use", 7, 1.7, 5 * time.Minute, 8},
 		{"all but one, and so far they are of none", 7, 1, 5 * time.Minute, 8},
 		{"all but one, and they are of none", 7, 1, 10 * time.Minute, 4},
-		{"few, and they are of use", 5, 1.2, 5 * time.Minute, 8},
+		{"all, and it is faster by no more than worlds differ", 8, 1.19, 5 * time.Minute, 4},
+		{"few, and they are of use", 5, 1.22, 5 * time.Minute, 8},
 		{"nobody", 4, 1, 5 * time.Minute, 8},
 		{"nobody in time", 4, 1, 10 * time.Minute, 4},
 	} {
@@ -110,7 +111,7 @@ func TestThoseWhoHaveJoinedAreJudged(t *testing.T) {
 		}
 		plan := NewPlan(c)
 		d := plan.of(id)
-		if kept := d.Again.From == 0; d.Count != test.want || kept != (test.pace > 1) {
+		if kept := d.Again.From == 0; d.Count != test.want || kept != (test.pace > 1.2) {
 			t.Errorf("%s: it is to have %d, want %d: %+v", test.name, d.Count, test.want, d.Again)
 		}
 	}
