@@ -42,6 +42,9 @@ const (
 	// leastAgain is the part by which it is to have more workers at least: of fewer it could not be told from noise whether they are
 	// of use.
 	leastAgain = 0.25
+	// gainsAgain is the part by which it has to be faster then: a program's pace differs by up to a tenth from world to world, and what is
+	// taken for a gain by mistake it keeps.
+	gainsAgain = 0.2
 )
 
 // wait is how long a job is at a size before it is tried again with more workers.
@@ -113,10 +116,10 @@ func enoughMore(workers, from int32) bool {
 // oftener is how often it was in vain, once it was so once more.
 func oftener(vain int32) int32 { return min(max(vain, 0), mostVain) + 1 }
 
-// gained says whether a job is faster with so many workers than before it was tried again, by more than a change has to bring.
+// gained says whether a job is so much faster with so many workers than before it was tried again that it is no noise.
 func (j *Job) gained(size int32) bool {
 	now, before := speed.PaceWith(j.Pace.Seen, int(size)), speed.PaceWith(j.Pace.Seen, int(j.Again.From))
-	return now > before*(1+DefaultPricing.Hesitation)
+	return now > before*(1+gainsAgain)
 }
 
 // goesBack is how many workers a job may have at most that goes back, as many as there are otherwise: what it was tried with in vain it
