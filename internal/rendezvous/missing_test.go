@@ -183,10 +183,15 @@ func TestAWholeStateIsBroughtAgain(t *testing.T) {
 	f.goesOnFrom(l, 7, 2)
 }
 
-// A checkpoint of steps that were thrown away is not gone back to, nor is one that is there no more: the attempt ends, as there is nothing.
+// What is there no more, or cannot be used, or is of steps that were thrown away, is not gone back to: the attempt ends, as there is nothing.
 func TestNothingIsLeftInTheStorage(t *testing.T) {
 	for name, spoil := range map[string]func(f *fleet, l *modelLeader){
-		"it is gone":    func(f *fleet, _ *modelLeader) { f.shelf.kept = nil },
+		"it is gone": func(f *fleet, _ *modelLeader) { f.shelf.kept = nil },
+		"it was thrown away": func(f *fleet, l *modelLeader) {
+			f.shelf.kept = nil
+			f.durableAt("p00", 1, 1<<30, nil)
+			l.machine.durable.Snapshot.Step = 1 << 30
+		},
 		"it is damaged": func(f *fleet, _ *modelLeader) { f.shelf.damaged = []string{"other/0-7"} },
 		"nobody can bring": func(f *fleet, _ *modelLeader) {
 			f.shelf.failing = map[string]string{"p00": "no room", "p02": "no room"}

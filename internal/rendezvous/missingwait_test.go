@@ -1,8 +1,8 @@
 package rendezvous
 
 import (
+	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -11,7 +11,7 @@ import (
 // and a pod say that it has made it durable.
 func (f *fleet) durableAt(uid string, round, step uint64, state history) checkpointed {
 	c := shelved(step, 3)
-	c.path, c.snapshot.Round, c.state = "job/"+strings.Repeat("x", int(step)), round, state
+	c.path, c.snapshot.Round, c.state = fmt.Sprintf("job/%d-%d", round, step), round, state
 	for i := range c.parts {
 		c.parts[i].Round = round
 	}
@@ -237,5 +237,24 @@ func TestAnOlderAgentComesMeanwhile(t *testing.T) {
 		}
 		f.answers()
 		f.goesOnFrom(l, 7, 2)
+	}
+}
+
+// All of a later checkpoint is in the storage, and somebody is writing its manifest: it is waited for, and not for ever.
+func TestAManifestThatIsBeingWritten(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		f, l := restoredFleet(t)
+		made := slices.Clone(f.pods["p00"].process.state)
+		step := uint64(len(made))
+		f.shelf.away = true
+		l.machine.uploading = &uploading{snapshot: Snapshot{Round: 1, Step: step}, by: "p00", puts: []put{{done: true}}, since: f.now, writing: f.now}
+		f.lose(l, "p01")
+		f.until(l, "it regroups", func() bool { return l.machine.State() == StateRegrouping })
+		if !comes {
+			f.goesOnFrom(l, 7, 2)
+			continue
+		}
+		f.durableAt("p00", 1, step, made)
+		f.goesOnFrom(l, step, 2)
 	}
 }
