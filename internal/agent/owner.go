@@ -45,7 +45,11 @@ func (a *agent) State() *rendezvousv1.Report {
 	a.mu.Lock()
 	standing, lastWords := a.standing, a.lastWords
 	a.mu.Unlock()
-	r := report(standing, a.server.States(), a.keeper.List(), a.keeper.Failure())
+	states := a.server.States()
+	if round, begun := begunIn(standing, states); begun {
+		a.keeper.Began(round)
+	}
+	r := report(standing, states, a.keeper.List(), a.keeper.Failure())
 	if r.Failure != nil && standing.restarts > 0 {
 		r.Failure.Message = lastWords
 	}

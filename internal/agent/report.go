@@ -120,6 +120,15 @@ func firstFault(states []socket.State) string {
 	return ""
 }
 
+// begunIn is the round of which all processes have made a step; false where one has yet to make its first one there.
+func begunIn(s standing, states []socket.State) (round uint64, begun bool) {
+	if s.in == nil || len(states) == 0 || slices.ContainsFunc(s.processes, func(p processStanding) bool { return p.Entering }) ||
+		slices.ContainsFunc(states, func(of socket.State) bool { return of.Done <= s.in.World.FromStep }) {
+		return 0, false
+	}
+	return s.in.Round, true
+}
+
 // pauseOf is how long the slowest process stood still before its first step in the world; nil as long as not all
 // have begun it.
 func pauseOf(s standing, states []socket.State) *uint64 {

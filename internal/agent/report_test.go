@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/concertina-dev/concertina/internal/agent/gate"
 	"github.com/concertina-dev/concertina/internal/agent/lifecycle"
 	"github.com/concertina-dev/concertina/internal/agent/socket"
 	"github.com/concertina-dev/concertina/internal/checkpoint"
@@ -40,5 +41,29 @@ func TestOwnTimesAreToldByProcess(t *testing.T) {
 func TestWhatIsSuppliedIsReported(t *testing.T) {
 	if report(standing{}, nil, nil, "").GetSupplied() || !report(standing{supplied: true}, nil, nil, "").GetSupplied() {
 		t.Error("the report says something else")
+	}
+}
+
+// A world has begun here once all processes of the worker have made a step of it, and not before.
+func TestWhenAllProcessesHaveMadeAStep(t *testing.T) {
+	of := func(done uint64) socket.State { return socket.State{Progress: gate.Progress{Done: done}} }
+	s := standing{in: &lifecycle.Start{Round: 3, World: lifecycle.World{FromStep: 7}}, processes: make([]processStanding, 2)}
+	for name, c := range map[string]struct {
+		states   []socket.State
+		entering bool
+		want     bool
+	}{
+		"both":                    {[]socket.State{of(8), of(9)}, false, true},
+		"one":                     {[]socket.State{of(8), of(7)}, false, false},
+		"one in the world before": {[]socket.State{of(8), of(9)}, true, false},
+		"none is known":           {nil, false, false},
+	} {
+		s.processes[1].Entering = c.entering
+		if round, begun := begunIn(s, c.states); begun != c.want || begun && round != 3 {
+			t.Errorf("%s: round %d, %t", name, round, begun)
+		}
+	}
+	if _, begun := begunIn(standing{}, []socket.State{of(8)}); begun {
+		t.Error("in no world")
 	}
 }

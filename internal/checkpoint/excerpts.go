@@ -185,13 +185,16 @@ func (s *Store) PathOf(want Wanted) (string, bool) {
 	return "", false
 }
 
-// DropExcerpts lets go of what came of shards for a world that has begun, or is over; remove removes it, which takes its time. Who has it
-// open reads on.
+// DropExcerpts lets go of what came of shards for a world that has begun, or is over; remove removes it, which takes its time, and is nil where
+// there is nothing. Who has it open reads on.
 func (s *Store) DropExcerpts() (remove func() error) {
 	s.mu.Lock()
 	dropped := s.excerpts
 	s.excerpts = nil
 	s.mu.Unlock()
+	if len(dropped) == 0 {
+		return nil
+	}
 	return func() error {
 		var errs []error
 		for _, e := range dropped {
@@ -201,6 +204,13 @@ func (s *Store) DropExcerpts() (remove func() error) {
 		}
 		return errors.Join(errs...)
 	}
+}
+
+// HasExcerpts says whether there is something that came of shards.
+func (s *Store) HasExcerpts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.excerpts) > 0
 }
 
 // sectionsOf are some blocks of a file, one after another.

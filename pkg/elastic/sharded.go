@@ -314,8 +314,22 @@ func (r *Run) gather(a *arrival, was sharding) error {
 	if err != nil {
 		return err
 	}
+	open := make([]*os.File, 0, len(needed))
+	defer func() {
+		for _, file := range open {
+			_ = file.Close()
+		}
+	}()
+	// All before any is read, which may take long: what is open can be read whatever becomes of its name.
 	for _, rank := range needed {
-		if err := r.gatherFrom(files[rank], rank, was, plans); err != nil {
+		file, err := os.Open(files[rank])
+		if err != nil {
+			return fmt.Errorf("the shard of rank %d: %w", rank, err)
+		}
+		open = append(open, file)
+	}
+	for i, rank := range needed {
+		if err := r.gatherFrom(open[i], rank, was, plans); err != nil {
 			return fmt.Errorf("the shard of rank %d, %s: %w", rank, files[rank], err)
 		}
 	}
@@ -323,12 +337,7 @@ func (r *Run) gather(a *arrival, was sharding) error {
 }
 
 // gatherFrom reads what is needed of the shard that a rank had.
-func (r *Run) gatherFrom(path string, rank int, was sharding, plans [][]shards.Move) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
+func (r *Run) gatherFrom(file io.ReaderAt, rank int, was sharding, plans [][]shards.Move) error {
 	for i, moves := range plans {
 		for _, m := range moves {
 			if m.Part != rank {

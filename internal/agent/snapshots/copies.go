@@ -33,7 +33,8 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	if len(want) == 0 || k.uncopiedOf != of.State() {
 		k.uncopied, k.uncopiedOf, k.noRoom, k.waits = "", of.State(), 0, time.Time{}
 	}
-	if k.copying != nil || len(want) == 0 || k.ctx.Err() != nil || time.Now().Before(k.waits) {
+	beside := k.store.HasExcerpts()
+	if k.crowded = k.crowded && beside; k.crowded || k.copying != nil || len(want) == 0 || k.ctx.Err() != nil || time.Now().Before(k.waits) {
 		return
 	}
 	ctx, cancel := context.WithCancelCause(k.ctx)
@@ -41,8 +42,6 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 	k.copying = now
 	k.working.Go(func() {
 		defer cancel(nil)
-		// The world has begun, and needs nothing more of what its processes have loaded.
-		k.dropExcerpts()
 		// What is relied on by now has made others needless, and has no room beside them. What is left to the program stays: the room
 		// is reckoned for what it writes and for copies, and each state has some.
 		if err := k.store.TrimBeside(); err != nil {
@@ -55,7 +54,9 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 			k.copying = nil
 		}
 		again := err != nil && k.uncopied == err.Error()
-		if mine {
+		if mine && beside && errors.Is(err, checkpoint.ErrLocal) {
+			k.crowded, again = true, true // what programs still load goes soon: who has no room beside that is not full
+		} else if mine {
 			k.uncopied = ""
 			if err != nil {
 				k.uncopied = err.Error()

@@ -67,14 +67,65 @@ func TestWhatCameOfAShard(t *testing.T) {
 	gone("the world has made a step")
 	other.Enter(3, 4, false, &named)
 	fetched()
-	other.Copy(named, from(want[0].Snapshot, at)) // now all of it comes
+	path := other.PathOf(want[0])
+	other.Copy(named, from(want[0].Snapshot, at)) // now all of it comes, as soon as it was told where it is: programs may read it later
 	other.awaits(want[0].ID)
+	other.Began(2)
+	other.settled()
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("it is gone before a step of the world: %v", err)
+	}
+	other.Began(3)
+	other.settled()
 	if names, _ := filepath.Glob(filepath.Join(other.Folder(), "fetch-*")); len(names) > 0 {
-		t.Errorf("beside the copy there are %v", names)
+		t.Errorf("the world has made a step, and there are %v", names)
 	}
 	other.Forget(want[0].ID)
 	other.Copy(checkpoint.ID{}, nil)
 	fetched()
 	other.Enter(4, 4, false, &named)
 	gone("another world has begun")
+}
+
+// Who has no room for copies beside what its programs load says nothing: that goes with the first step, and copies come then.
+func TestCopiesThatHaveNoRoomBesideWhatIsLoaded(t *testing.T) {
+	holder, other, _, at := holding(t)
+	data := bytes.Repeat([]byte("state"), 1<<20)
+	if err := os.WriteFile(filepath.Join(holder.Folder(), "x.part"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	holder.Take(1, 4, []File{{Part: "d1.2.0123456789abcdef", Name: "x.part", Bytes: uint64(len(data))}}, false)
+	holder.settled()
+	want := from(holder.List()[0], at)
+	want[0].Only = []checkpoint.Range{{From: 1 << 20, To: 1<<20 + 1}}
+	named := want[0].State()
+	other.Enter(2, 4, false, &named)
+	done := make(chan error, 1)
+	other.Fetch(want, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	folder, aside := other.Folder(), other.Folder()+".aside"
+	if err := os.Rename(folder, aside); err != nil { // nothing can be written there
+		t.Fatal(err)
+	}
+	copies := from(want[0].Snapshot, at)
+	other.Copy(named, copies)
+	for other.isCopying() {
+		<-other.changed
+	}
+	if _, why := other.Uncopied(); why != "" {
+		t.Errorf("it says %s", why)
+	}
+	if err := os.Rename(aside, folder); err != nil {
+		t.Fatal(err)
+	}
+	other.Copy(named, copies)
+	if other.isCopying() {
+		t.Error("it is tried again beside what is loaded")
+	}
+	other.Began(2)
+	other.settled()
+	other.Copy(named, copies)
+	other.awaits(want[0].ID)
 }

@@ -67,6 +67,8 @@ type Keeper struct {
 	// noRoom is how often there was no room for them, and until waits it is not tried again.
 	noRoom int
 	waits  time.Time
+	// crowded is true where there was no room for them beside what programs load when a world begins: they are tried again once that is gone.
+	crowded bool
 	// brought are the files of Make that are neither taken over nor discarded: each has a claim to room.
 	brought map[string]bool
 	// written is what waits to be taken over; nil for nothing.
@@ -146,15 +148,19 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	if f := k.fetching; f != nil && (named == nil || f.of() != *named) {
 		f.cancel(errors.New("another world has begun"))
 	}
+	var remove func() error
+	if k.store != nil {
+		remove = k.store.DropExcerpts()
+	}
 	k.mu.Unlock()
 	if k.store == nil {
 		return
 	}
-	remove := k.store.DropExcerpts()
 	k.do(func() {
-		if err := errors.Join(remove(), k.store.Retain(history.holds)); err != nil {
-			k.note("%v", err)
+		if remove != nil {
+			k.removed(remove())
 		}
+		k.removed(k.store.Retain(history.holds))
 	})
 }
 
@@ -386,7 +392,8 @@ func (k *Keeper) Path(id checkpoint.ID) string {
 	return path
 }
 
-// PathOf is a file with what is wanted of one, as large as all of it; empty for none. It stays until the first step of the world.
+// PathOf is a file with what is wanted of one, as large as all of it; empty for none. It stays until Began, and until
+// a world begins with another state.
 func (k *Keeper) PathOf(want checkpoint.Wanted) string {
 	if k.store == nil {
 		return ""

@@ -47,9 +47,25 @@ func (k *Keeper) Take(round, step uint64, files []File, reuse bool) {
 	k.do(k.takeWritten)
 }
 
-// dropExcerpts removes what came of shards for the world that the worker is in: it has made a step, which takes all processes.
-func (k *Keeper) dropExcerpts() {
-	if err := k.store.DropExcerpts()(); err != nil {
+// Began says that all processes of the worker have made a step of the world of a round: they have loaded what they need of shards by then, which
+// nothing else says of them. What came of these goes.
+func (k *Keeper) Began(round uint64) {
+	if k.store == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.history.endsIn(round) {
+		return // it is over, and what is here is for the next one
+	}
+	if remove := k.store.DropExcerpts(); remove != nil {
+		k.do(func() { k.removed(remove()) })
+	}
+}
+
+// removed notes what went wrong with that.
+func (k *Keeper) removed(err error) {
+	if err != nil {
 		k.note("%v", err)
 	}
 }
@@ -66,10 +82,13 @@ func (k *Keeper) takeWritten() {
 	}
 	defer k.trim(w.reuse) // also of what came before one that did not
 	k.mu.Lock()
-	begun := k.history.endsIn(w.id.Round) && w.id.Step > k.fromStep
+	var remove func() error
+	if k.history.endsIn(w.id.Round) && w.id.Step > k.fromStep {
+		remove = k.store.DropExcerpts() // the world has made a step, which takes all processes
+	}
 	k.mu.Unlock()
-	if begun {
-		k.dropExcerpts()
+	if remove != nil {
+		k.removed(remove())
 	}
 	id := w.id
 	for i, file := range w.files {

@@ -194,8 +194,8 @@ type Want struct {
 	Ranges [][][2]uint64 `json:"ranges,omitempty"`
 }
 
-// Had answers Want, in the order of its keys: File is the whole path of each part. They stay as they are until the first step
-// of the world is made. A file has all of its bytes, or, where ranges were asked for, these, each in its place, and nothing in particular elsewhere.
+// Had answers Want, in the order of its keys: File is the whole path of each part. They stay as they are until
+// all processes of the worker have made their first step in the world. A file has all of its bytes, or, where ranges were asked for, these, each in its place, and nothing in particular elsewhere.
 type Had struct {
 	Type string `json:"type"`
 	// Round is that of the world whose process has asked.
