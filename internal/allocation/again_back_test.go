@@ -120,6 +120,20 @@ func TestThoseWhoHaveJoinedAreJudged(t *testing.T) {
 	}
 }
 
+// Since when a job has less than half of its share goes on while it is tried with more, which it may give back.
+func TestATrialIsNotTheEndOfBeingShort(t *testing.T) {
+	short := noon.Add(-5 * time.Minute)
+	for from, want := range map[int32]time.Time{4: short, 0: {}} {
+		s, id := inVain(4, 4, []NodeID{0, 0, 0, 0, 1, 1, 1, 1, 2, 2}, func(j *Job) { j.ShortSince = short })
+		j := &s.Jobs[id]
+		j.Again.From, j.Again.At, j.Again.Since = from, noon.Add(-time.Minute), noon
+		plan := NewPlan(s.Cluster)
+		if got := plan.of(id).ShortSince; !got.Equal(want) {
+			t.Errorf("tried from %d: it is short since %s, want %s", from, got, want)
+		}
+	}
+}
+
 // Of drawn clusters with deadlines, in which jobs end, gangs come and paces change, each trial is over within twenty minutes, and no plan
 // makes workers of a job and drops others of it for nobody. AGAIN_CLUSTERS draws more.
 func TestEachTrialEnds(t *testing.T) {

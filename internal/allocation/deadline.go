@@ -225,7 +225,7 @@ func (p *planner) onItsWay(id JobID) bool {
 	if out.Needs <= p.size(id)-j.virtual || out.Could > 0 || out.Needs > j.could {
 		return false
 	}
-	return j.added > 0 || in.Pace != nil && !p.tried(id) && p.mayGrow(id)
+	return j.added > 0 || in.Pace != nil && in.Pace.Tried < p.size(id) && p.mayGrow(id)
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.

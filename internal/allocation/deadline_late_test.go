@@ -113,12 +113,15 @@ func TestWhoWillBeLateIsToldSoInAnyCase(t *testing.T) {
 // Who grows towards what it needs, as fast as it is measured, will be in time: it is not told that it will be late on its way.
 func TestWhoGrowsToBeInTimeIsNotTold(t *testing.T) {
 	for _, test := range []struct {
-		has  int
-		want int32
-	}{{1, 4}, {4, 4}} { // it has up to four until it was measured with more than one
+		has, joined int
+		want        int32
+	}{{1, 1, 4}, {4, 1, 4}, {4, 4, 4}} { // it has up to four until it was measured with more than one
 		c := newCluster().withNodes(2, 4)
 		id := c.training("due", 1, 8, make([]NodeID, test.has), withPace(linear.pace(1e4, exactly)), deadline(2000*time.Second))
 		c.Jobs[id].Pace.Tried = 1
+		for w := test.joined; w < test.has; w++ {
+			c.Jobs[id].Workers[w].World = false
+		}
 		if d := NewPlan(c).of(id); d.Count != test.want || d.Needs != 6 || d.Misses || d.Why.Reason == "Late" || strings.Contains(d.Why.Text, "miss its deadline") {
 			t.Errorf("with %d workers: it is to have %d and needs %d, misses %v, %s: %s", test.has, d.Count, d.Needs, d.Misses, d.Why.Reason, d.Why.Text)
 		}

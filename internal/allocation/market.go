@@ -327,7 +327,9 @@ func (s *stall) open(p *planner, total, claim float64) float64 {
 		p.jobs[b.id].wish = b.offers[b.taken].size
 		p.out[b.id].Wish, p.out[b.id].Price = p.jobs[b.id].wish, b.price
 		b.short = b.short || min(b.offers[b.taken].size, p.size(b.id)) < b.half
-		p.out[b.id].ShortSince = p.shortSince(b)
+		if b.short || p.c.Jobs[b.id].Again.From == 0 { // what it is tried with is not its own yet: it may be short again in a moment
+			p.out[b.id].ShortSince = p.shortSince(b)
+		}
 	}
 	return float64(max(left.all, 0))
 }

@@ -188,10 +188,8 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleKeepsRunning, "Finishing", "it is about to end"}
 	case p.c.Namespaces[in.Namespace].Ending:
 		return namespaceEnding
-	case p.onItsWay(id):
-		return Why{RuleGrowth, "Growing", "it is measured with the workers that it has, and is given more then"}
 	case p.lateness(id) != "":
-		return Why{RuleGrowth, "Late", p.lateness(id)}
+		return p.whyLate(id)
 	case in.next(size) == 0:
 		return Why{RuleGrowth, "AtMax", "it has all the workers that it may have"}
 	case in.SizedBy != "":
@@ -214,6 +212,14 @@ func (p *planner) whyNotMore(id JobID) Why {
 		return Why{RuleGrowth, "NoRoomForNextSize", fmt.Sprintf("its next size is %d: %s more would be needed, and there is room for %d", in.next(size), count(int(in.next(size)-size), "worker"), p.now.of(j.growthClass).total)}
 	}
 	return Why{RuleGrowth, "NoRoom", "there is no room for more workers"}
+}
+
+// whyLate says that a job will miss its deadline, or that it is on its way to what it needs.
+func (p *planner) whyLate(id JobID) Why {
+	if p.onItsWay(id) {
+		return Why{RuleGrowth, "Growing", "it is measured with the workers that it has, and is given more then"}
+	}
+	return Why{RuleGrowth, "Late", p.lateness(id)}
 }
 
 // whyNotTried is why a job does not grow that does not for a reason, where only the scheduler knows if its workers fit.
