@@ -210,13 +210,22 @@ func (m *Machine) broughtFor(mem *member) []Snapshot {
 }
 
 // isLeftOut says whether a member is in no world as long as something is brought for the one that follows on a broken one: it knows no
-// parts, and came to a world whose members do.
+// parts, and came to a world whose members do, as far as they were heard. Where none was nobody is left out.
 func (m *Machine) isLeftOut(mem *member) bool {
-	return !mem.parts && m.bringsFor(m.broken) && m.world.ranks.rank(mem.want.UID) < 0 &&
-		!slices.ContainsFunc(m.world.ranks.uids, func(uid string) bool {
-			of := m.members[uid]
-			return of != nil && of.joined && !of.parts
-		})
+	if mem.parts || !m.bringsFor(m.broken) || m.world.ranks.rank(mem.want.UID) >= 0 {
+		return false
+	}
+	know := false
+	for _, uid := range m.world.ranks.uids {
+		switch of := m.members[uid]; {
+		case of == nil || !of.joined:
+		case !of.parts:
+			return false
+		default:
+			know = true
+		}
+	}
+	return know
 }
 
 // isUnfit says whether nobody goes on from a checkpoint that a member has found, and has another one looked for, or says that there is none.

@@ -258,3 +258,19 @@ func TestAManifestThatIsBeingWritten(t *testing.T) {
 		f.goesOnFrom(l, step, 2)
 	}
 }
+
+// Of a world whose members were never heard it is not known that they know parts: who comes is in the one that follows.
+func TestNobodyIsLeftOutOfAWorldThatWasNeverHeard(t *testing.T) {
+	f, l := stored(t, Storage{Interval: time.Hour, Keep: 3, From: "other"})
+	f.turns(l, 12)
+	m := l.machine
+	m.broken = &recovery{}
+	m.restoring = m.newRestoring("")
+	m.restoring.of = m.broken
+	for _, uid := range m.world.ranks.uids {
+		m.members[uid].joined = false
+	}
+	if m.isLeftOut(&member{joined: true}) {
+		t.Error("it is left out")
+	}
+}
