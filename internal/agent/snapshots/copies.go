@@ -48,30 +48,36 @@ func (k *Keeper) Copy(of checkpoint.ID, want []checkpoint.Wanted) {
 			k.note("%v", err)
 		}
 		err := k.store.FetchBeside(ctx, k.identity, want...)
-		k.mu.Lock()
-		mine := k.copying == now
-		if mine {
-			k.copying = nil
-		}
-		again := err != nil && k.uncopied == err.Error()
-		if mine && beside && errors.Is(err, checkpoint.ErrLocal) {
-			k.crowded, again = true, true // what programs still load goes soon: who has no room beside that is not full
-		} else if mine {
-			k.uncopied = ""
-			if err != nil {
-				k.uncopied = err.Error()
-			}
-			if errors.Is(err, checkpoint.ErrLocal) {
-				k.waits = time.Now().Add(min(firstWait<<min(k.noRoom, 8), lastWait))
-				k.noRoom++
-			}
-		}
-		k.mu.Unlock()
-		if err != nil && mine && !again {
+		if k.copied(now, beside, err) {
 			k.note("no copy yet of what others have alone: %v", err)
 		}
 		k.changed()
 	})
+}
+
+// copied notes what came of a try to get copies, beside what programs still load or not, and says whether that is news.
+func (k *Keeper) copied(now *fetching, beside bool, err error) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.copying != now {
+		return false // others are wanted by now
+	}
+	k.copying = nil
+	if beside && errors.Is(err, checkpoint.ErrLocal) {
+		k.crowded = true // what programs still load goes soon: who has no room beside that is not full
+		return false
+	}
+	if err == nil {
+		k.uncopied = ""
+		return false
+	}
+	known := k.uncopied == err.Error()
+	k.uncopied = err.Error()
+	if errors.Is(err, checkpoint.ErrLocal) {
+		k.waits = time.Now().Add(min(firstWait<<min(k.noRoom, 8), lastWait))
+		k.noRoom++
+	}
+	return !known
 }
 
 // Uncopied is why the last try to get copies has come to nothing, and of which state; empty where none has.
