@@ -109,7 +109,9 @@ func (m *Machine) copyShards(now time.Time) {
 		case held && m.copiesIn(&at) >= m.copiesPossible():
 			m.uncopied = false
 			m.noteCopied(c, &at)
-			m.letLeaversGo()
+			if c.Step >= m.world.record.FromStep {
+				m.letLeaversGo()
+			}
 		case !held: // who held some of it is lost: that says nothing of the next one
 		case !now.Before(c.since.Add(copyTimeout)):
 			m.uncopied = true
@@ -124,14 +126,29 @@ func (m *Machine) copyShards(now time.Time) {
 		}
 		m.stopCopying()
 	}
-	if newest, ok := m.newestSnapshot(); ok {
-		if at, held := m.stateOf(newest); held && inShards(at.parts) && m.copiesIn(&at) < m.copiesPossible() {
-			m.copying = &copying{Snapshot: newest, since: now, failed: map[string]bool{}}
-			m.order(now, m.copying, &at)
-			return
+	newest, ok := m.newestSnapshot()
+	at, held := m.stateOf(newest)
+	switch {
+	case ok && held && inShards(at.parts) && m.copiesIn(&at) < m.copiesPossible():
+		m.copying = &copying{Snapshot: newest, since: now, failed: map[string]bool{}}
+		m.order(now, m.copying, &at)
+	case ok && newest.Step >= m.world.record.FromStep || !m.awaitsHolders():
+		m.letLeaversGo()
+	}
+}
+
+// awaitsHolders says whether somebody is out of touch, and not lost, who may have some of the state that the world begins with: as long as that
+// cannot be had, an older one says nothing of whether those who leave are still needed.
+func (m *Machine) awaitsHolders() bool {
+	if m.world.record.FromStep == 0 {
+		return false
+	}
+	for uid, mem := range m.members {
+		if !mem.connected && mem.want.Lost == "" && !m.isLost(mem) && (m.world.ranks.rank(uid) >= 0 || mem.leaving()) {
+			return true
 		}
 	}
-	m.letLeaversGo()
+	return false
 }
 
 // hearCopies has somebody look at once when a member says that it cannot get its copies, or that it can: the cause may be in other words each

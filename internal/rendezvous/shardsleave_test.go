@@ -250,3 +250,52 @@ func (f *fleet) turnWithoutSteps(l *modelLeader) {
 	}
 	f.pass(300 * time.Millisecond)
 }
+
+// The session of one who stays breaks while what they lack is copied: the newest state cannot be had for a moment, and an older one says
+// nothing of who leaves. It is let go once the copies are there.
+func TestABrokenSessionLetsNobodyGoWhoLeaves(t *testing.T) {
+	f, l := cutUp(t, 4)
+	m := l.machine
+	f.turns(l, 4)
+	f.pods["p01"].want.Leaving, f.target = ReasonScaledDown, 3
+	_ = f.handle(l, GangExpected{f.gang()})
+	full := func(are bool) {
+		for _, uid := range m.world.ranks.uids {
+			f.pods[uid].full = are
+		}
+	}
+	for range 400 {
+		if m.world.record.Round == 2 {
+			full(true) // copies take their time
+		}
+		f.turnWithoutSteps(l)
+		if m.world.record.Round == 2 && m.allSupplied() && m.copying != nil {
+			break
+		}
+		if m.world.record.Round == 1 {
+			f.settleSteps()
+		}
+	}
+	if m.world.record.Round != 2 || m.copying == nil || m.hasBegun() || releasedOf(l, "p01") {
+		t.Fatalf("the world is %+v, and %+v is copied", m.world.record, m.copying)
+	}
+	f.drop(f.pods["p02"], l)
+	f.pass(100 * time.Millisecond)
+	if releasedOf(l, "p01") {
+		t.Error("it is let go when the session breaks")
+	}
+	for range 3 {
+		f.turnWithoutSteps(l)
+	}
+	if m.copying == nil || releasedOf(l, "p01") {
+		t.Errorf("once the session is there again %+v is copied, and it is let go: %t", m.copying, releasedOf(l, "p01"))
+	}
+	m.copyAnew() // whoever had no room is asked again, as after a while
+	full(false)
+	for range 20 {
+		f.turnWithoutSteps(l)
+	}
+	if seen := m.Observe(f.now); !seen.Members["p01"].Out || seen.Memory.Copies < 2 || seen.Memory.Step < m.world.record.FromStep {
+		t.Errorf("it is let go: %t; in memory %+v", seen.Members["p01"].Out, seen.Memory)
+	}
+}
