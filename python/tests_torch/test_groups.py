@@ -121,7 +121,7 @@ class Spread(unittest.TestCase):
         before = ema.n_averaged.clone()
         sent = []
         with ToTheDevice() as mode, mock.patch.object(dist, "broadcast") as broadcast:
-            broadcast.side_effect = lambda flat, _: sent.append(flat) or flat.fill_(1)
+            broadcast.side_effect = lambda flat, _, group: sent.append(flat) or flat.fill_(1)
             spread([ema.n_averaged], GPU)
         self.assertTrue(sent and all(any(flat is moved for moved in mode.moved) for flat in sent))
         self.assertNotEqual(int(ema.n_averaged), int(before))
