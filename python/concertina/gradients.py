@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import Parameter
 
-from concertina.shardgradients import add_up_shards, local_of
+from concertina.shardgradients import add_up_shards, complete, local_of
 from concertina.tensors import is_sharded, memory_of
 from concertina.worktime import Waited
 
@@ -153,6 +153,7 @@ class Gradients:
         begins = self._mark()
         if self._apart and self._among.size > 1:
             dist.all_reduce(self._told, group=self._among.group)
+        complete(self._sharded)
         if self._among.alike is not None and self._among.alike.size() > 1:
             add_up_shards(self._sharded, self._among.alike)
         for bucket in self._buckets:

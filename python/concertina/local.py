@@ -6,13 +6,15 @@ and others may have left something half done. The groups across workers are thos
 """
 
 import atexit
+import contextlib
 import ctypes
 import datetime
+import errno
 import functools
 import hashlib
 import os
 import socket
-import tempfile
+import struct
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +35,9 @@ MOST = 32
 _NAME = "concertina"
 _LIMIT = datetime.timedelta(minutes=5)
 _POLL = 0.001
+_ANSWER = 10.0
+"""Seconds in which a process says its local rank, so that one that hangs keeps no other one waiting."""
+_LINE = 32
 _FORWARDED = (
     "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
     "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter",
@@ -295,54 +300,96 @@ def _client(port: int, **options: Any) -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", port, **options)
 
 
-# Where the processes of a worker find the store of theirs: the one of local rank 0 says it, at a socket whose name all of them know. A file
-# would be there still when they are started anew.
+# Where the processes of a worker find the store of theirs: the one of local rank 0 says it, at a socket whose name all of them know. The name is
+# in no folder, which workers on one node may share, but in the network of the pod, and ends with the process.
 
 
 def _door(env: Mapping[str, str] = os.environ) -> str:
-    worker = env.get("CONCERTINA_SOCKET") or ":".join(env.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"))
-    name = hashlib.sha256(worker.encode()).hexdigest()[:16]
-    return os.path.join(tempfile.gettempdir(), f"{_NAME}-{os.getuid()}-{name}.sock")
+    worker = env.get("CONCERTINA_SOCKET", "")
+    if worker:
+        # Pods in the network of their node have the same path: the folder behind it is another one.
+        with contextlib.suppress(OSError):
+            found = os.stat(os.path.dirname(worker) or ".")
+            worker += f":{found.st_dev}:{found.st_ino}"
+    else:
+        worker = ":".join(env.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"))
+        if not env.get("MASTER_PORT"):
+            worker += f":{os.getppid()}"  # What has a port is nobody else's here, and may start each process through a script of its own.
+    return f"\0{_NAME}-{os.getuid()}-{hashlib.sha256(worker.encode()).hexdigest()[:32]}"
+
+
+def _ours(caller: socket.socket) -> bool:
+    """Whether at the other end is a process of the same user: such a name has no permissions."""
+    peer = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", peer)[1] == os.getuid()
+
+
+def _left(by: float) -> float:
+    return max(0.001, by - time.monotonic())
 
 
 def _tell(port: int, size: int, by: float) -> None:
-    path = _door()
+    waiting = set(range(1, size))
     with socket.socket(socket.AF_UNIX) as door:
-        if os.path.exists(path):
-            os.unlink(path)  # of processes that were here before
-        door.bind(path)
-        os.chmod(path, 0o600)
-        door.listen(size)
-        waiting = set(range(1, size))
         try:
+            _open(door, by)
+            door.listen(size)
             while waiting:
-                door.settimeout(max(0.001, by - time.monotonic()))
+                door.settimeout(_left(by))
                 caller, _ = door.accept()
-                with caller, caller.makefile("rwb") as lines:
-                    lines.write(b"%d\n" % port)
-                    lines.flush()
-                    waiting.discard(int(lines.readline() or b"0"))
+                with caller:
+                    waiting.discard(_greet(caller, port, min(_ANSWER, _left(by))))
         except TimeoutError:
             raise RuntimeError(
                 f"local_mesh() has waited {_LIMIT} for the local ranks {sorted(waiting)} of this worker: each of its processes calls it"
             ) from None
-        finally:
-            os.unlink(path)
+        except OSError as error:
+            raise RuntimeError(f"local_mesh() cannot be found by the other processes of this worker: {error}") from error
+
+
+def _open(door: socket.socket, by: float) -> None:
+    """Takes the name, which a process that was here before may have until it has ended."""
+    while True:
+        try:
+            return door.bind(_door())
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > by:
+                raise
+        time.sleep(0.01)
+
+
+def _greet(caller: socket.socket, port: int, limit: float) -> int:
+    """Tells a process the port; its local rank, or 0 when it has not heard it: it asks again then."""
+    try:
+        if not _ours(caller):
+            return 0
+        caller.settimeout(limit)
+        with caller.makefile("rwb") as lines:
+            lines.write(b"%d\n" % port)
+            lines.flush()
+            return int(lines.readline(_LINE) or b"0")
+    except (OSError, ValueError):
+        return 0
 
 
 def _ask(rank: int, by: float) -> int:
-    while True:
+    why: Exception | None = None
+    while time.monotonic() < by:
         try:
             with socket.socket(socket.AF_UNIX) as door:
-                door.settimeout(max(0.001, by - time.monotonic()))
+                door.settimeout(_left(by))
                 door.connect(_door())
+                if not _ours(door):
+                    raise PermissionError("another user's process has the name of its socket")
                 with door.makefile("rwb") as lines:
-                    if line := lines.readline():
+                    if line := lines.readline(_LINE):
+                        port = int(line)
                         lines.write(b"%d\n" % rank)
                         lines.flush()
-                        return int(line)
-        except (FileNotFoundError, ConnectionError):
-            pass  # It is not there yet.
-        if time.monotonic() > by:
-            raise RuntimeError(f"local_mesh() has waited {_LIMIT} for local rank 0 of this worker: each of its processes calls it")
+                        return port
+        except (OSError, ValueError) as error:
+            why = error  # As a rule it is not there yet.
         time.sleep(0.01)
+    raise RuntimeError(
+        f"local_mesh() has waited {_LIMIT} for local rank 0 of this worker: each of its processes calls it (last: {why})"
+    ) from why

@@ -18,8 +18,16 @@ def local_of(gradient: Any) -> torch.Tensor:
 
 
 @torch.no_grad()
+def complete(parameters: Iterable[Parameter]) -> None:
+    """Has every parameter have a gradient, as those that are exchanged in buckets have: for an optimizer none is something else than 0."""
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+@torch.no_grad()
 def add_up_shards(parameters: Sequence[Parameter], group: dist.ProcessGroup) -> None:
-    """Adds up the gradients over the ranks of a group, as many bytes at once as pay; no gradient is 0. In the order of the parameters, which
+    """Adds up the gradients over the ranks of a group, as many bytes at once as pay. In the order of the parameters, which
     have the same shards on all of these ranks. Raises what torch.distributed raises when a rank is gone."""
     waiting: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
     for together in _grouped(parameters):
@@ -43,8 +51,6 @@ def _grouped(parameters: Sequence[Parameter]) -> list[list[torch.Tensor]]:
     kind: Any = None
     room = 0
     for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
         local = local_of(parameter.grad)
         if not local.numel():
             continue
@@ -54,6 +60,12 @@ def _grouped(parameters: Sequence[Parameter]) -> list[list[torch.Tensor]]:
         groups[-1].append(local)
         room -= local.nbytes
     return groups
+
+
+def keep_shards(modules: Iterable[torch.nn.Module]) -> None:
+    """Has modules that fully_shard() has sharded have their shards as parameters, and not what a forward pass has gathered."""
+    for part in (part for module in modules for part in module.modules() if hasattr(part, "_get_fsdp_state")):
+        part.reshard()
 
 
 def forget_passes(modules: Iterable[torch.nn.Module]) -> None:

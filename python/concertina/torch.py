@@ -47,7 +47,7 @@ from concertina.loader import Loader, Part
 from concertina.local import Replicas, local_mesh, local_of
 from concertina.member import copy_whole
 from concertina.session import WorldChanged
-from concertina.shardgradients import forget_passes
+from concertina.shardgradients import forget_passes, keep_shards
 from concertina.streams import Reader, Stream, StreamPlan
 from concertina.torchstep import Step
 from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread, wake_scaler
@@ -225,6 +225,7 @@ class Job(_job.Job):
         """Has the gradients of all parameters exchanged that optimizers of the state have by now."""
         there = self._optimized()
         if there != self._watched:
+            keep_shards(self._modules())  # A forward pass without a backward one may have left whole parameters in them.
             self._gradients.watch(self._trained())
             self._watched = there
 
@@ -395,6 +396,8 @@ class Job(_job.Job):
         self._buffers.watch(self._modules())
         self._watched = -1
         super()._enter_world(assigned)
+        if not self._sharded:
+            self._watch()  # Before the program computes something in this world.
 
     def _form(self, world: World, listener: socket.socket | None) -> None:
         self._groups.form(world, listener, lambda: self._session.aborted)

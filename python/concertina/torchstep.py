@@ -38,7 +38,10 @@ class Step(_step.Step):
 
         loss: a mean over the micro-batch. weight: over how many things it is a mean, such as tokens that are no
         padding; by default its samples. The gradient is then that of the mean over all of these in the whole batch.
-        Raises TypeError for a loss that is no tensor, ValueError for a weight that is negative or not finite.
+        At weight 0 the loss has to be finite where it is computed along with others (fillers, or a model in shards): a mean over
+        nothing is not, so divide by weight.clamp(min=1).
+        Raises TypeError for a loss that is no tensor, ValueError for a weight that is negative or not finite, and for a loss that
+        is not finite at weight 0.
         """
         piece, last = self._piece, self._last
         if piece is None:
@@ -54,11 +57,24 @@ class Step(_step.Step):
             raise ValueError(f"weight={weight}: it says over how many samples, or tokens, the loss is a mean")
         self._piece = None
         if not piece.samples:
-            self._job._gradients.backward(loss, 0.0, last)
-        elif weight or self._job._lockstep:  # Ranks wait for each other in the backward pass of what is in shards.
+            weight = 0.0
+        if weight or not piece.samples or self._job._lockstep:  # Ranks wait for each other in the backward pass of what is in shards.
+            if not weight:
+                self._refuse_poison(loss)
             self._job._gradients.backward(loss, weight, last)
         if last:
             self._job._exchange()
+
+    def _refuse_poison(self, loss: torch.Tensor) -> None:
+        """Raises ValueError for a loss whose gradient is not 0 at weight 0, but not a number. This waits for a device, on ranks that have
+        less to do than others."""
+        found = loss.item()
+        # An overflow is what a GradScaler is there for: it finds it, and leaves the step out.
+        if math.isnan(found) or (math.isinf(found) and not self._job._scalers):
+            raise ValueError(
+                f"step.backward(loss) at weight 0 with a loss of {found}: all ranks compute along, so it has to be finite where nothing "
+                "counts (all padding, or a filler): divide by weight.clamp(min=1), so that it is 0"
+            )
 
     def _batches(self) -> Iterator[Any]:
         pieces = self._job._used(self._pieces)

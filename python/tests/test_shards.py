@@ -10,9 +10,11 @@ import unittest
 from concertina import reports, sharded, snapshot
 from concertina.agent import AgentError
 from concertina.codec import Codec, Local
+from concertina.keeper import Keeper
 from concertina.session import Session, WorldChanged, start
 from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, chunk, joined, plan
 from concertina.snapshot import Image, SnapshotError
+from concertina.world import assignment
 from tests.fakeagent import FakeAgent, excerpt, world
 
 VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "testdata" / "shards.json").read_text())
@@ -116,6 +118,17 @@ class RowsCodec(Codec):
         return super().prepare(tag, size, existing)
 
 
+class Thing:
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
 class Files(unittest.TestCase):
     def setUp(self):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
@@ -164,6 +177,22 @@ class Files(unittest.TestCase):
                         want = self.state(rank)["net"]
                         for name, value in state["net"].items():
                             self.assertEqual(value.own, want[name].own, name)
+
+    def test_a_process_of_a_worker_loads_those_of_any_number_of_them(self):
+        self.save(3)
+        rank = Rank(1, 2)  # of its worker's; in the world it is another one
+        things = {name: Thing(value) for name, value in self.state(rank, blank=True).items()}
+        keeper = Keeper(things, RowsCodec(rank), lambda: {"step": 0})
+        told = world(5, 6, localRank=1, localSize=2, workerRank=2, workers=3, restore=True, snapshot=self.whole)
+        shares = [self.paths[key] for key in self.keys]
+        self.assertEqual(keeper.load_local(assignment(told | {"shares": shares}, None), things), {"step": 7})
+        self.assertEqual(things["rate"].state, 0.5)
+        for name, want in self.state(rank)["net"].items():
+            self.assertEqual(things["net"].state[name].own, want.own, name)
+        with self.assertRaisesRegex(SnapshotError, "3 ranks, and 2 are there"):
+            keeper.load_local(assignment(told | {"shares": shares[:2]}, None), things)
+        with self.assertRaisesRegex(SnapshotError, "which concertina.fsdp reads"):
+            keeper.load_local(assignment(told | {"shards": self.keys}, None), things)
 
     def test_nothing_is_asked_for_that_is_not_needed(self):
         self.shapes = {"large": (100_003, 5)}

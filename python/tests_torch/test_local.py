@@ -1,9 +1,18 @@
 """Models that the processes of a worker share, on workers that come and go: real processes, with the agents' side played."""
 
+import os
 import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 import unittest
+from unittest import mock
 
 import concertina.torch as elastic
+from concertina import local as local_module
 from concertina import mistakes
 from concertina.local import local_of, place_of
 from tests_torch import local, sharded
@@ -81,3 +90,62 @@ class Mistakes(unittest.TestCase):
         for rank, size in ("2", "2"), ("0", "33"), ("one", "2"):
             with self.assertRaisesRegex(ValueError, "LOCAL_RANK"):
                 place_of({"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size})
+
+
+class Alone(unittest.TestCase):
+    def run_alone(self, *arguments):
+        root = pathlib.Path(__file__).parents[1]
+        return subprocess.run([sys.executable, "-m", "tests_torch.alone", *arguments], cwd=root, capture_output=True, text=True)
+
+    def test_what_a_forward_pass_leaves_is_not_watched_and_a_gradient_that_is_not_there_is_0(self):
+        done = self.run_alone("shards")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_loss_that_is_no_number_at_weight_0(self):
+        done = self.run_alone("poison")
+        self.assertIn("ValueError: step.backward(loss) at weight 0 with a loss of nan", done.stderr)
+
+
+class Door(unittest.TestCase):
+    def setUp(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.enterContext(mock.patch.dict(os.environ, {"CONCERTINA_SOCKET": os.path.join(folder, "agent.sock")}))
+
+    def test_workers_with_the_same_path_have_others(self):
+        with tempfile.TemporaryDirectory() as other:
+            link = os.path.join(other, "link")
+            env = {"CONCERTINA_SOCKET": os.path.join(link, "agent.sock")}
+            doors = set()
+            for name in "a", "b":
+                os.mkdir(os.path.join(other, name))
+                os.symlink(name, link)
+                doors.add(local_module._door(env))
+                self.assertIn(local_module._door(env), doors)
+                os.unlink(link)
+            self.assertEqual(len(doors), 2)
+
+    def test_nobody_is_there(self):
+        with self.assertRaisesRegex(RuntimeError, "for local rank 0"):
+            local_module._ask(1, time.monotonic() + 0.02)
+        with self.assertRaisesRegex(RuntimeError, r"for the local ranks \[1, 2\]"):
+            local_module._tell(1, 3, time.monotonic() + 0.02)
+
+    def test_somebody_has_the_name_and_says_nothing(self):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(local_module._door())
+            door.listen()
+            with self.assertRaisesRegex(RuntimeError, "for local rank 0"):
+                local_module._ask(1, time.monotonic() + 0.02)
+            with self.assertRaisesRegex(RuntimeError, "cannot be found by the other processes"):
+                local_module._tell(1, 2, time.monotonic() + 0.02)
+
+    def test_a_caller_that_hangs_keeps_nobody_waiting(self):
+        self.enterContext(mock.patch.object(local_module, "_ANSWER", 0.02))
+        by = time.monotonic() + 60
+        telling = threading.Thread(target=local_module._tell, args=(4711, 2, by))
+        telling.start()
+        with socket.socket(socket.AF_UNIX) as hangs:
+            while hangs.connect_ex(local_module._door()):
+                pass
+            self.assertEqual(local_module._ask(1, by), 4711)
+            telling.join()

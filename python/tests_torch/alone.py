@@ -1,0 +1,55 @@
+"""A process that is a worker's only one, with a model in the shards of local_mesh(), for the tests: looks after what a step does with those.
+
+Argument: "shards", or "poison": a loss at weight 0 that is no number.
+"""
+
+import sys
+
+import torch
+import torch.nn.functional as F
+
+import concertina.torch as elastic
+from concertina.tensors import is_sharded
+from tests_torch import local
+from tests_torch.sharded import data
+
+
+def main() -> None:
+    mesh = elastic.local_mesh()
+    state = local.build()
+    net, beside = state["net"], state["beside"]
+    net.unused = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    local.share(state, mesh)
+    unused = net.unused
+    state |= local.optimizers(state)
+    state["opt"] = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.1)
+    del state["schedule"]
+    job = elastic.join(state, mesh=mesh)
+
+    def look() -> None:
+        with torch.no_grad():
+            net(data().tensors[0])
+        assert not all(map(is_sharded, net.parameters())), "a forward pass leaves whole parameters"
+
+    look()
+    for step in job.steps(data(), global_batch=7, micro_batch=4, max_steps=2):
+        with step:
+            for x, y in step.micro_batches():
+                loss = F.cross_entropy(beside(net(x)), y)
+                if sys.argv[1] == "poison":
+                    step.backward(loss * float("nan"), weight=0)
+                step.backward(loss)
+            watched = {id(parameter) for parameter in job._gradients._parameters}
+            assert watched == {id(parameter) for parameter in beside.parameters()}, "whole parameters are watched"
+            assert all(map(is_sharded, job._gradients._sharded))
+            assert unused.grad is not None and not unused.grad._local_tensor.any(), "none is something else than 0"
+            state["opt"].step()
+            state["opt2"].step()
+        look()
+        # Which has the parameters looked for anew.
+        state["opt2"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1), requires_grad=False)]})
+    assert unused._local_tensor.lt(1).all(), "AdamW lets go of what has a gradient of 0"
+
+
+if __name__ == "__main__":
+    main()
