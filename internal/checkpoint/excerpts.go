@@ -185,12 +185,19 @@ func (s *Store) PathOf(want Wanted) (string, bool) {
 	return "", false
 }
 
-// DropExcerpts lets go of what came of shards for a world that has begun, or is over; remove removes it, which takes its time, and is nil where
-// there is nothing. Who has it open reads on.
-func (s *Store) DropExcerpts() (remove func() error) {
+// DropExcerpts lets go of what came of shards for a world that has begun, or is over, but for that of one state; the zero value for
+// none. remove removes it, which takes its time, and is nil where there is nothing. Who has it open reads on.
+func (s *Store) DropExcerpts(but ID) (remove func() error) {
 	s.mu.Lock()
-	dropped := s.excerpts
-	s.excerpts = nil
+	var dropped, kept []*excerpt
+	for _, e := range s.excerpts {
+		if e.State() == but {
+			kept = append(kept, e)
+		} else {
+			dropped = append(dropped, e)
+		}
+	}
+	s.excerpts = kept
 	s.mu.Unlock()
 	if len(dropped) == 0 {
 		return nil

@@ -200,7 +200,10 @@ func TestAnExcerpt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	if err := store.DropExcerpts()(); err != nil || len(files(t, store)) > 0 {
+	if remove := store.DropExcerpts(want.State()); remove != nil {
+		t.Error("what came of the state that is wanted still is let go")
+	}
+	if err := store.DropExcerpts(ID{})(); err != nil || len(files(t, store)) > 0 {
 		t.Errorf("after all is dropped there are %v: %v", files(t, store), err)
 	}
 	got := make([]byte, 1)

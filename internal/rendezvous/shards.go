@@ -126,6 +126,11 @@ func (m *Machine) copyShards(now time.Time) {
 		}
 		m.stopCopying()
 	}
+	m.copyNewest(now)
+}
+
+// copyNewest has copies made of the newest state in shards, or lets those go who leave, where it has them.
+func (m *Machine) copyNewest(now time.Time) {
 	newest, ok := m.newestSnapshot()
 	at, held := m.stateOf(newest)
 	switch {

@@ -84,7 +84,13 @@ func TestWhatCameOfAShard(t *testing.T) {
 	other.Copy(checkpoint.ID{}, nil)
 	fetched()
 	other.Enter(4, 4, false, &named)
-	gone("another world has begun")
+	other.settled()
+	if other.PathOf(want[0]) == "" {
+		t.Error("the next world begins with the same state, and what came of it is gone")
+	}
+	another := checkpoint.ID{Round: 1, Step: 3}
+	other.Enter(5, 3, false, &another)
+	gone("another world has begun, with another state")
 }
 
 // Who has no room for copies beside what its programs load says nothing: that goes with the first step, and copies come then.

@@ -150,7 +150,12 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	}
 	var remove func() error
 	if k.store != nil {
-		remove = k.store.DropExcerpts()
+		// Of the state that this one names too what has come is of use, and so is the fetch that brings more of it.
+		var same checkpoint.ID
+		if named != nil {
+			same = named.State()
+		}
+		remove = k.store.DropExcerpts(same)
 	}
 	k.mu.Unlock()
 	if k.store == nil {

@@ -58,7 +58,7 @@ func (k *Keeper) Began(round uint64) {
 	if !k.history.endsIn(round) {
 		return // it is over, and what is here is for the next one
 	}
-	if remove := k.store.DropExcerpts(); remove != nil {
+	if remove := k.store.DropExcerpts(checkpoint.ID{}); remove != nil {
 		k.do(func() { k.removed(remove()) })
 	}
 }
@@ -84,7 +84,7 @@ func (k *Keeper) takeWritten() {
 	k.mu.Lock()
 	var remove func() error
 	if k.history.endsIn(w.id.Round) && w.id.Step > k.fromStep {
-		remove = k.store.DropExcerpts() // the world has made a step, which takes all processes
+		remove = k.store.DropExcerpts(checkpoint.ID{}) // the world has made a step, which takes all processes
 	}
 	k.mu.Unlock()
 	if remove != nil {
