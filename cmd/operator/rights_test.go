@@ -52,6 +52,7 @@ var rights = []right{
 	{"trainingjobs.training.concertina.dev", "get", "internal/controller/ownwrites.go", "r.Live.Get(ctx, client.ObjectKeyFromObject(job), live)"},
 	{"trainingjobs.training.concertina.dev", "delete", "internal/controller/apply.go", "r.Client.Delete(ctx, state.Job,"},
 	{"trainingjobs.training.concertina.dev/status", "patch", "internal/record/record.go", "s.Writer.Apply(ctx, config,"},
+	{"trainingjobs.training.concertina.dev/status", "patch", "internal/record/older.go", "s.Writer.Apply(ctx, client.ApplyConfigurationFromUnstructured("},
 	{"trainingjobs.training.concertina.dev/status", "patch", "internal/controller/status.go", "r.Client.Status().Apply(ctx,"},
 	// The owner of a pod may keep it from being deleted first: the API server asks who may say so.
 	{"trainingjobs.training.concertina.dev/finalizers", "update", "internal/controller/pods.go", "metav1.NewControllerRef(job"},
