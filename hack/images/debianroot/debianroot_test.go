@@ -174,3 +174,10 @@ func TestFindWantsTheRecipeAndTheFiles(t *testing.T) {
 		t.Error("a root of another recipe was found")
 	}
 }
+
+func TestThisMachinesPythonIsNotThatOfTheRoot(t *testing.T) {
+	got := foreign([]string{"PATH=/bin", "PYTHONPYCACHEPREFIX=/here/cache", "PYTHONPATH=/here", "http_proxy=http://proxy"})
+	if diff := cmp.Diff([]string{"PATH=/bin", "http_proxy=http://proxy"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

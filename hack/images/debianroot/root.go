@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -157,8 +158,14 @@ func debootstrap(ctx context.Context, debs, dir, mirror string, out io.Writer) e
 	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--keyring="+keyring,
 		"--cache-dir="+debs, "--include="+strings.Join(packages, ","), suite, dir, mirror)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.Env = append(os.Environ(), aptProxy(ctx)...)
+	cmd.Env = append(foreign(os.Environ()), aptProxy(ctx)...)
 	return cmd.Run()
+}
+
+// foreign leaves out what is meant for this machine's Python: packages compile themselves while they are installed, and a
+// folder for byte code that exists here alone would be made inside the root, for nobody.
+func foreign(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(variable string) bool { return strings.HasPrefix(variable, "PYTHON") })
 }
 
 // aptProxy hands apt's own proxy setting on, because debootstrap does not read it.

@@ -135,3 +135,26 @@ func TestStoreForgetsWhatHasLostItsName(t *testing.T) {
 		t.Errorf("the store holds %v, want two archives", files)
 	}
 }
+
+func TestAnImageThatDoesNotFit(t *testing.T) {
+	if err := fits("/nodes", 3<<20, 3<<20); err != nil {
+		t.Errorf("just enough: %v", err)
+	}
+	err := fits("/nodes", 3<<20, 3<<20-1)
+	if err == nil {
+		t.Fatal("a byte is missing, and nobody says so")
+	}
+	for _, word := range []string{"/nodes", "2 MiB of room", "needs 3 MiB", "make room"} {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not say %q", err, word)
+		}
+	}
+	a := program(t, "localhost/tool:1", "one")
+	if err := a.Fits(t.TempDir()); err != nil {
+		t.Errorf("a small image: %v", err)
+	}
+	a.Path += ".gone"
+	if err := a.Fits(t.TempDir()); err == nil {
+		t.Error("an archive that is gone fits")
+	}
+}

@@ -109,6 +109,9 @@ func (n Node) Import(ctx context.Context, archive image.Archive) (imported bool,
 	if err != nil || len(names) == 0 {
 		return false, err
 	}
+	if err := archive.Fits(n.Layout.Nodes()); err != nil {
+		return false, fmt.Errorf("import %s into node %s: %w", archive.Path, n.Name, err)
+	}
 	// The unpacked layers are what containers use: keeping the packed ones too
 	// would double the room that an image takes.
 	cmd := exec.CommandContext(ctx, n.Layout.Binary("ctr"), "--address", n.Socket(), "--namespace", "k8s.io",
