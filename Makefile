@@ -336,6 +336,12 @@ bench-peers: ## Measure what a member that is killed or comes costs, beside torc
 	@$(GO) run ./hack/images build pytorch-digits >/dev/null
 	@$(GO) run ./hack/bench peers $(BENCH_ARGS)
 
+.PHONY: bench-footprint
+bench-footprint: ## Measure what snapshots and agents hold in memory, with four members on four nodes (as root; BENCH_ARGS="-mib 100").
+	@$(CLUSTER) build etcd kube-apiserver podgroups.yaml >/dev/null
+	@$(GO) run ./hack/images build pytorch-digits >/dev/null
+	@$(GO) run ./hack/bench footprint $(BENCH_ARGS)
+
 .PHONY: bench-churn
 bench-churn: ## Compare elastic jobs with others, in simulation, on recorded nodes that come and go (REPLAY_DATA=folder, docs/replay.md).
 	@[[ -n "$(REPLAY_DATA)" ]] || { echo "bench-churn: REPLAY_DATA=folder says where the recorded nodes are (docs/replay.md)" >&2; exit 1; }

@@ -57,6 +57,7 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
        bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
        bench peers [-times N] [-torchrun-times N] [-mib N,N] [-contenders ours,torchft,torchrun,torchrun_tuned] [-join-timeout TIME] [-heartbeat TIME] [-tick TIME]
+       bench footprint [-mib N,N] [-steady TIME] [-times N]
        bench transfer [-mib N] [-times N] [-memory FOLDER] [-kept FOLDER]
        bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
        bench tune [-seeds N] [-first N]
@@ -111,6 +112,8 @@ func command(ctx context.Context, args []string) error {
 		bench = rendezvousBench(flags)
 	case "peers":
 		bench = peersBench(flags)
+	case "footprint":
+		bench = footprintBench(flags)
 	case "transfer":
 		bench = transferBench(flags)
 	case "churn":
@@ -240,6 +243,26 @@ func peersBench(flags *flag.FlagSet) measure {
 		var printed error
 		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
 		return nil, errors.Join(bench.Measure(ctx), printed)
+	}
+}
+
+func footprintBench(flags *flag.FlagSet) measure {
+	bench := peers.Bench{}
+	sizes := flags.String("mib", "1024", "how much state there is, in MiB, one after the other")
+	steady := flags.Duration("steady", time.Minute, "how long nothing changes")
+	flags.IntVar(&bench.Times, "times", 1, "how often a member is killed, and one comes, after that")
+	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
+		p, err := platform.Open(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		if bench.MiB, err = numbers("-mib", *sizes); err != nil {
+			return nil, err
+		}
+		bench.Checkout, bench.Cache, bench.Say = p.Checkout, p.Cache, c.Logf
+		var printed error
+		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
+		return nil, errors.Join(bench.Footprint(ctx, *steady), printed)
 	}
 }
 

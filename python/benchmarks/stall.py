@@ -6,15 +6,20 @@ Windows of a few steps with one snapshot take turns with windows without any; a 
 and so has in it what goes on in the background. A step's forward and backward take at least twice as long as a copy of the
 state. PyTorch has one thread; a second core, where there is one, is to spare, and in the lines with one_core it is not. Those with
 cpu are differences of processor time, which others on the machine change little.
+
+barrier is what a snapshot before a change of the world takes, for which training stands still, and restore_memory what it takes to go
+back to one that the own node has, beside cat of the same file.
 """
 
 import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -45,6 +50,8 @@ class Folder:
     """Stands for the agent: it takes a file over as soon as it is told of it, and leaves what that pushes out to be written over."""
 
     interval = 1e-9  # a snapshot is due whenever it is asked for
+    asked = None  # whoever writes writes all of it
+    gate = types.SimpleNamespace(phase=lambda phase: phase)
 
     def __init__(self, path: str):
         self.snapshots = path
@@ -129,12 +136,17 @@ def timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def ours(training: Training, memory: str, pairs: int) -> Cost:
-    agent = Folder(tempfile.mkdtemp(dir=memory))
-    state = {"net": training.net, "opt": training.opt}
-    kept = keeper.Keeper(state, TensorCodec(), lambda: {"step": 1})
+def keeps(training: Training, agent: Folder) -> keeper.Keeper:
+    """One that keeps the training's state, and has begun."""
+    kept = keeper.Keeper({"net": training.net, "opt": training.opt}, TensorCodec(), lambda: {"step": 1})
     kept.begin(agent, 1, Assignment(from_environment({}), restore=False, snapshot="", writer=True, listener=None))
     kept.consider(1)
+    return kept
+
+
+def ours(training: Training, memory: str, pairs: int) -> Cost:
+    agent = Folder(tempfile.mkdtemp(dir=memory))
+    kept = keeps(training, agent)
     step = 1
 
     def snapshot() -> None:
@@ -147,6 +159,30 @@ def ours(training: Training, memory: str, pairs: int) -> Cost:
         raise SystemExit(f"{agent.taken} snapshots were taken, and {pairs + KEPT + 1} were due")
     shutil.rmtree(agent.snapshots)
     return took
+
+
+class Still(NamedTuple):
+    """Seconds for which training stands still, and those that cat takes for the same file."""
+
+    barrier: float
+    restore: float
+    cat: float
+
+
+def barrier(training: Training, memory: str, times: int) -> Still:
+    """Medians of what a barrier's snapshot takes, and of what it takes to go back to it. The first ones find no room that they could
+    write over, and do not count."""
+    agent = Folder(tempfile.mkdtemp(dir=memory))
+    kept = keeps(training, agent)
+    kept._join()
+    saved, loaded, read = [], [], []
+    for _ in range(KEPT + 1 + times):
+        training.step()
+        saved.append(timed(lambda: kept.save(1)))
+        loaded.append(timed(lambda: kept.load(agent.held[-1])))
+        read.append(timed(lambda: subprocess.run(["cat", agent.held[-1]], stdout=subprocess.DEVNULL, check=True)))
+    shutil.rmtree(agent.snapshots)
+    return Still(*(statistics.median(all[KEPT + 1 :]) for all in (saved, loaded, read)))
 
 
 def torch_save(training: Training, disk: str, pairs: int) -> Cost:
@@ -184,6 +220,10 @@ def main() -> None:
     print(f"stall_{name} {stall.wall * 1000:.1f} ms")
     print(f"snapshot_cpu_{name} {stall.cpu * 1000:.1f} ms")
     print(f"stall_over_memcpy_{name} {stall.wall / copy:.2f} ratio")
+    still = barrier(training, "/dev/shm", max(3, pairs // 2))
+    print(f"barrier_over_memcpy_{name} {still.barrier / copy:.2f} ratio")
+    print(f"restore_memory_{name} {still.restore * 1000:.1f} ms")
+    print(f"restore_memory_over_cat_{name} {still.restore / still.cat:.2f} ratio")
     saved = torch_save(training, disk, max(3, pairs // 4))
     print(f"torchsave_cpu_{name} {saved.cpu * 1000:.1f} ms")
     print(f"torchsave_over_stall_{name} {saved.wall / max(stall.wall, 1e-4):.1f} ratio")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,13 +49,16 @@ type cluster struct {
 	pending chan *corev1.Pod
 	started int
 	stopped context.CancelFunc
+	// running are the members that were started.
+	mu      sync.Mutex
+	running []*member
 	playing sync.WaitGroup
 }
 
 func (*cluster) spares() int { return 0 }
 
 // startCluster starts everything but the members, and submits the job.
-func (p place) startCluster(ctx context.Context, mib int) (_ *cluster, err error) {
+func (p place) startCluster(ctx context.Context, mib, size int) (_ *cluster, err error) {
 	c := &cluster{place: p, pending: make(chan *corev1.Pod, 100), operatorEnd: make(chan struct{}), stopped: func() {}}
 	defer func() {
 		if err != nil {
@@ -81,7 +85,7 @@ func (p place) startCluster(ctx context.Context, mib int) (_ *cluster, err error
 	if err := c.play(); err != nil {
 		return nil, err
 	}
-	job, err := c.job(mib)
+	job, err := c.job(mib, size)
 	if err != nil {
 		return nil, err
 	}
@@ -184,19 +188,27 @@ func (c *cluster) startOperator() error {
 }
 
 // job is that of the example, which trains for as long as it takes.
-func (c *cluster) job(mib int) (*v1alpha1.TrainingJob, error) {
+func (c *cluster) job(mib, size int) (*v1alpha1.TrainingJob, error) {
 	job, err := kube.ReadJob(filepath.Join(c.Checkout, "examples", "pytorch-digits", "job.yaml"))
 	if err != nil {
 		return nil, err
 	}
 	job.Namespace = jobNamespace
-	job.Spec.Workers.Min, job.Spec.Workers.Max = ptr.To[int32](size-1), ptr.To[int32](size)
+	job.Spec.Workers.Min, job.Spec.Workers.Max = ptr.To(int32(size-1)), ptr.To(int32(size))
 	job.Spec.Failure.MaxRestarts = ptr.To[int32](1000)
 	job.Spec.Checkpoint.Memory = v1alpha1.MemorySize(fmt.Sprintf("%dMi", 5*mib))
 	trainer := &job.Spec.Workers.Template.Spec.Containers[0]
 	trainer.Command = append([]string{"python3", source + "/examples/pytorch-digits/train.py"}, trainingFlags(mib)...)
 	trainer.Resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}}
 	return job, nil
+}
+
+// all are the members that were started and have not ended.
+func (c *cluster) all() []*member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = slices.DeleteFunc(c.running, (*member).over)
+	return slices.Clone(c.running)
 }
 
 // situation is what the job's status says, for an error.

@@ -105,6 +105,9 @@ func (c *cluster) run(ctx context.Context, pod *corev1.Pod) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	c.running = append(c.running, m)
+	c.mu.Unlock()
 	c.playing.Go(func() { c.tell(pod, m) })
 	return m, nil
 }

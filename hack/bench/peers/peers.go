@@ -8,6 +8,7 @@
 //	kubelet.go   scheduler and kubelets of that, which are played
 //	others.go    those of torchft and torchrun
 //	broadcast.go the least that a growth can take: the state's bytes from one member to all
+//	footprint.go what members of ours, and their agents, hold in memory
 package peers
 
 import (
@@ -85,23 +86,11 @@ func (b Bench) Measure(ctx context.Context) (err error) {
 	if b.Times < 1 || b.TorchrunTimes < 1 || len(b.MiB) == 0 || slices.Min(b.MiB) < 1 {
 		return errors.New("there is at least one change of each kind, and a state of at least 1 MiB")
 	}
-	log.SetLogger(logr.Discard())
-	p := place{Bench: b}
-	var found bool
-	if p.root, found = debianroot.Find(b.Cache); !found {
-		return errors.New("the files of the PyTorch image are missing (built by: go run ./hack/images build pytorch-digits)")
-	}
-	if p.dir, err = os.MkdirTemp("", "concertina-peers-"); err != nil {
-		return fmt.Errorf("make a folder: %w", err)
+	p, err := b.place(ctx)
+	if err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(p.dir)) }()
-	// Members are of another user, which has no name.
-	if err := os.Chmod(p.dir, 0o755); err != nil {
-		return err
-	}
-	if err := p.prepare(ctx); err != nil {
-		return err
-	}
 	b.Say("%s", differences)
 	for _, mib := range b.MiB {
 		for _, name := range b.Contenders {
@@ -120,6 +109,27 @@ func (b Bench) Measure(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// place makes the folder of a run, with what all members see.
+func (b Bench) place(ctx context.Context) (p place, err error) {
+	log.SetLogger(logr.Discard())
+	p = place{Bench: b}
+	var found bool
+	if p.root, found = debianroot.Find(b.Cache); !found {
+		return p, errors.New("the files of the PyTorch image are missing (built by: go run ./hack/images build pytorch-digits)")
+	}
+	if p.dir, err = os.MkdirTemp("", "concertina-peers-"); err != nil {
+		return p, fmt.Errorf("make a folder: %w", err)
+	}
+	// Members are of another user, which has no name.
+	if err = os.Chmod(p.dir, 0o755); err == nil {
+		err = p.prepare(ctx)
+	}
+	if err != nil {
+		err = errors.Join(err, os.RemoveAll(p.dir))
+	}
+	return p, err
 }
 
 // prepare makes what all members see.
@@ -169,7 +179,7 @@ func (p place) measure(ctx context.Context, name string, mib int) (grown []sampl
 	if err != nil {
 		return nil, err
 	}
-	t := &trial{contender: c, name: name, say: p.Say}
+	t := &trial{contender: c, name: name, size: size, say: p.Say}
 	defer func() { err = errors.Join(err, t.end(), c.stop()) }()
 	killed, grown, err := t.run(ctx, times)
 	p.Tell(append(figuresOf(name, "kill", mib, killed), figuresOf(name, "grow", mib, grown)...)...)
@@ -180,7 +190,7 @@ func (p place) measure(ctx context.Context, name string, mib int) (grown []sampl
 func (p place) contender(ctx context.Context, name string, mib int) (contender, int, error) {
 	switch name {
 	case ours:
-		c, err := p.startCluster(ctx, mib)
+		c, err := p.startCluster(ctx, mib, size)
 		return c, p.Times, err
 	case torchft:
 		c, err := p.startTorchft(ctx, mib)

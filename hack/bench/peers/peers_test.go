@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/concertina-dev/concertina/hack/bench/figures"
 	"github.com/concertina-dev/concertina/hack/bench/steps"
 )
 
@@ -179,5 +180,23 @@ func TestMeasureNeedsSomethingToMeasure(t *testing.T) {
 		if err := b.Measure(t.Context()); err == nil {
 			t.Errorf("%s is measured", name)
 		}
+	}
+}
+
+func TestMemoryOfAnAgent(t *testing.T) {
+	const status = "Name:\tagent\nVmHWM:\t 999999 kB\nVmRSS:\t  90000 kB\nRssAnon:\t   20480 kB\nRssFile:\t   10240 kB\nRssShmem:\t   59280 kB\n"
+	if got, want := resident(status), uint64(30<<20); got != want {
+		t.Errorf("%d bytes, want %d", got, want)
+	}
+	if got := resident("RssAnon:\tmuch\n"); got != 0 {
+		t.Errorf("%d bytes of what is no number", got)
+	}
+}
+
+func TestWhatIsHeldIsToldOfTheState(t *testing.T) {
+	got := footprint{memory: 1536 << 20, agent: 30 << 20}.figures("", 1024)
+	want := []figures.Figure{{Name: "tmpfs_over_state_1gib", Value: 1.5, Unit: "ratio"}, {Name: "agent_overhead_1gib", Value: 30, Unit: "MiB"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

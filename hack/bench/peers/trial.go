@@ -22,6 +22,7 @@ type contender interface {
 type trial struct {
 	contender
 	name    string
+	size    int
 	members []*member
 	// round is the world that they were in when they settled last.
 	round uint64
@@ -30,14 +31,23 @@ type trial struct {
 
 // run kills a member and adds one, so many times. What was measured before an error counts.
 func (t *trial) run(ctx context.Context, times int) (killed, grown []sample, err error) {
-	for range size {
-		if err := t.grow(ctx); err != nil {
-			return nil, nil, err
-		}
-	}
-	if err := t.settle(ctx); err != nil {
+	if err := t.begin(ctx); err != nil {
 		return nil, nil, err
 	}
+	return t.changes(ctx, times)
+}
+
+// begin starts as many members as there are, and waits until they train.
+func (t *trial) begin(ctx context.Context) error {
+	for range t.size {
+		if err := t.grow(ctx); err != nil {
+			return err
+		}
+	}
+	return t.settle(ctx)
+}
+
+func (t *trial) changes(ctx context.Context, times int) (killed, grown []sample, err error) {
 	for i := range times {
 		for _, c := range []struct {
 			kind  string
