@@ -28,7 +28,8 @@ const (
 	onlyHeader = "Snapshot-Only"
 )
 
-var errDroppedMeanwhile = errors.New("what had come of it was dropped meanwhile: the world that needed it is another one by now")
+// ErrDropped marks that what came of a shard was dropped while more of it came: it may be fetched again.
+var ErrDropped = errors.New("what had come of it was dropped meanwhile")
 
 // excerpt is some blocks of a snapshot, in a file.
 type excerpt struct {

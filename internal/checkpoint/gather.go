@@ -381,7 +381,7 @@ func (g *gathering) result() error {
 		case g.local != nil:
 			a.errs = append(a.errs, g.local)
 		case a.left == 0 && a.file == nil:
-			a.errs = []error{errDroppedMeanwhile}
+			a.errs = []error{ErrDropped}
 		}
 		gone := slices.DeleteFunc(slices.Clone(g.gone), g.isFull)
 		for i := range gone {

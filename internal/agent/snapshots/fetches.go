@@ -56,7 +56,12 @@ func (k *Keeper) get(now *fetching, before []*fetching) error {
 			return fmt.Errorf("fetch snapshot %v: %w", now.of(), context.Cause(now.ctx))
 		}
 	}
-	return k.store.Fetch(now.ctx, k.identity, now.want...)
+	for {
+		err := k.store.Fetch(now.ctx, k.identity, now.want...)
+		if !errors.Is(err, checkpoint.ErrDropped) || now.ctx.Err() != nil {
+			return err // otherwise it is wanted as before
+		}
+	}
 }
 
 // FetchAhead gets what Fetch may soon be asked for. If it cannot be had, Fetch tries again.

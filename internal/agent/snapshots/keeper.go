@@ -48,8 +48,6 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	history history
-	// fromStep is that of the world that the worker is in.
-	fromStep uint64
 	// asked is the step of which the operator wants a snapshot, failure why it did not come.
 	asked   uint64
 	failure string
@@ -142,7 +140,7 @@ func (k *Keeper) Reach(ctx context.Context, peer checkpoint.Holder) error {
 // when the world continues the one before, and otherwise only the one that the world names.
 func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint.ID) {
 	k.mu.Lock()
-	k.history, k.fromStep = k.history.enter(round, fromStep, continues, named), fromStep
+	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
 	k.wroteNothing()
 	k.endFetches(errors.New("another world has begun"), func(of checkpoint.ID) bool { return named != nil && of == *named })
