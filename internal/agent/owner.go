@@ -46,9 +46,7 @@ func (a *agent) State() *rendezvousv1.Report {
 	standing, lastWords := a.standing, a.lastWords
 	a.mu.Unlock()
 	states := a.server.States()
-	if round, begun := begunIn(standing, states); begun {
-		a.keeper.Began(round)
-	}
+	a.noteBegun(standing, states)
 	r := report(standing, states, a.keeper.List(), a.keeper.Failure())
 	if r.Failure != nil && standing.restarts > 0 {
 		r.Failure.Message = lastWords
@@ -64,6 +62,13 @@ func (a *agent) State() *rendezvousv1.Report {
 		r.Probed = append(r.Probed, &rendezvousv1.Probed{Number: result.Number, Reached: result.Reached, Refused: result.Refused})
 	}
 	return r
+}
+
+// noteBegun has what came of shards go once all processes have made a step.
+func (a *agent) noteBegun(standing standing, states []socket.State) {
+	if round, begun := begunIn(standing, states); begun {
+		a.keeper.Began(round)
+	}
 }
 
 // reach says whether the agent of a peer answers.
@@ -110,6 +115,10 @@ func (a *agent) said(message socket.Message) {
 		if size := body.Size; size != nil {
 			a.keeper.Measured(message.Slot, message.Round, share.Size{State: size.State, Own: size.Own, Shards: size.Shards, Written: size.Written})
 		}
+		a.mu.Lock()
+		standing := a.standing
+		a.mu.Unlock()
+		a.noteBegun(standing, a.server.States()) // it may have no room beside that, and the operator be out of reach
 		if body.Error != "" {
 			a.keeper.Failed(body.Step, wire.TailOf(body.Error, briefFault))
 		} else {

@@ -29,6 +29,9 @@ func shardsOf(parts []lifecycle.Part) (keys []string) {
 
 // shardsIn are those files of a world's snapshot that have these keys, and what is needed of each.
 func shardsIn(world lifecycle.World, keys []string, ranges [][][2]uint64) (files []checkpoint.Wanted) {
+	if len(keys) == 0 {
+		return nil // also where a program asks that has nothing to load
+	}
 	for _, file := range wanted(*world.Snapshot, world.Parts, world.Holders, nil) {
 		i := slices.Index(keys, file.Part)
 		if i < 0 {

@@ -32,3 +32,10 @@ func TestWhoHasAFileAndWhoGetsIt(t *testing.T) {
 		t.Errorf("a whole one comes as %+v", got)
 	}
 }
+
+// A program that wants no shard is told of none, also in a world that begins with nothing.
+func TestAProgramThatWantsNoShard(t *testing.T) {
+	if got := shardsIn(lifecycle.World{}, nil, nil); len(got) > 0 {
+		t.Errorf("there are %+v", got)
+	}
+}

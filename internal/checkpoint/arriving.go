@@ -25,7 +25,7 @@ func (g *gathering) open(a *arrival) (*os.File, error) {
 		a.file, err = g.store.create(g.store.dir)
 	}
 	if err != nil {
-		return nil, g.store.unwritable(a.Snapshot, err)
+		return nil, a.unwritable(g.store, err)
 	}
 	return a.file, nil
 }

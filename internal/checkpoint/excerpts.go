@@ -28,7 +28,8 @@ const (
 	onlyHeader = "Snapshot-Only"
 )
 
-var errDroppedMeanwhile = errors.New("what had come of it was dropped meanwhile: the world that needed it is another one by now")
+// ErrDropped marks that what came of a shard was dropped while more of it came: it may be fetched again.
+var ErrDropped = errors.New("what had come of it was dropped meanwhile")
 
 // excerpt is some blocks of a snapshot, in a file.
 type excerpt struct {
@@ -101,7 +102,7 @@ func (g *gathering) addSome(a *arrival, blocks []span) {
 	g.arrivals = append(g.arrivals, a)
 	for rest := a.only; len(rest) > 0; {
 		p := &piece{of: a, from: rest[0].from, index: -1, refused: map[string]bool{}}
-		room := uint64(pieceBlocks)
+		room := max(pieceBlocks, (lenOf(a.only)+maxPieces-1)/maxPieces) // as in add
 		for n := 0; len(rest) > 0 && n < mostSpans && room > 0; n++ {
 			took := min(rest[0].len(), room)
 			p.to, room = rest[0].from+took, room-took
@@ -149,7 +150,7 @@ func (g *gathering) openExcerpt(a *arrival) (*os.File, error) {
 	if err := file.Truncate(int64(a.Bytes)); err != nil {
 		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}
-	a.excerpt = &excerpt{Snapshot: a.Snapshot, path: file.Name()}
+	a.excerpt, a.made = &excerpt{Snapshot: a.Snapshot, path: file.Name()}, true
 	s.excerpts = append(s.excerpts, a.excerpt)
 	return file, nil
 }
@@ -162,6 +163,16 @@ func (a *arrival) note(s *Store, blocks []Hash, come ...span) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.excerpt.hashes, a.excerpt.here = blocks, joined(append(come, a.excerpt.here...)...)
+}
+
+// giveUp drops excerpts that were begun and have no room, or cannot be written: nobody was told of them.
+func (g *gathering) giveUp() {
+	remove := g.store.dropExcerpts(func(e *excerpt) bool {
+		return !slices.ContainsFunc(g.arrivals, func(a *arrival) bool { return a.made && a.excerpt == e })
+	})
+	if remove != nil {
+		_ = remove()
+	}
 }
 
 // isDropped says whether an excerpt that came is there no more.
@@ -188,10 +199,15 @@ func (s *Store) PathOf(want Wanted) (string, bool) {
 // DropExcerpts lets go of what came of shards for a world that has begun, or is over, but for that of one state; the zero value for
 // none. remove removes it, which takes its time, and is nil where there is nothing. Who has it open reads on.
 func (s *Store) DropExcerpts(but ID) (remove func() error) {
+	return s.dropExcerpts(func(e *excerpt) bool { return e.State() == but })
+}
+
+// dropExcerpts is DropExcerpts of all but some.
+func (s *Store) dropExcerpts(but func(*excerpt) bool) (remove func() error) {
 	s.mu.Lock()
 	var dropped, kept []*excerpt
 	for _, e := range s.excerpts {
-		if e.State() == but {
+		if but(e) {
 			kept = append(kept, e)
 		} else {
 			dropped = append(dropped, e)

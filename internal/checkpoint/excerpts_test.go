@@ -3,15 +3,19 @@ package checkpoint
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -370,5 +374,98 @@ func TestABlockOfAnExcerptThatWasAltered(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = file.Close()
+	}
+}
+
+// Each request brings the hashes of all blocks, so there are not more requests for a larger shard: of half of one that is as large as may be
+// the hashes are next to nothing. They ask for each block that is wanted, and each once.
+func TestTheRequestsForAnExcerpt(t *testing.T) {
+	halves := func(spans uint64) func(blocks uint64) (only []Range) {
+		return func(blocks uint64) (only []Range) {
+			for i := range spans {
+				at := i * blocks / spans * blockBytes
+				only = append(only, Range{at, at + blocks/spans/2*blockBytes})
+			}
+			return only
+		}
+	}
+	for name, c := range map[string]struct {
+		gib  uint64
+		only func(blocks uint64) []Range
+	}{
+		"a small one":             {1, halves(1)},
+		"in many spans":           {1, halves(500)},
+		"a large one":             {100, halves(1)},
+		"a large one, many spans": {100, halves(1000)},
+		"a very large one":        {400, halves(3)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			blocks := numberOfBlocks(c.gib << 30)
+			want := Wanted{Snapshot: Snapshot{Bytes: c.gib << 30}, Only: c.only(blocks)}
+			g := &gathering{store: &Store{}}
+			g.add(&want, nil)
+			var asked []span
+			for _, p := range g.pieces {
+				if spans := p.wanted(); len(spans) > mostSpans {
+					t.Errorf("%d spans are asked for at a time", len(spans))
+				} else {
+					asked = append(asked, spans...)
+				}
+			}
+			if n := lenOf(asked); n != lenOf(want.blocks()) || !slices.Equal(joined(asked...), want.blocks()) {
+				t.Errorf("%d blocks are asked for, and %d are wanted", n, lenOf(want.blocks()))
+			}
+			if hashes, all := uint64(len(g.pieces))*blocks*32, lenOf(asked)*blockBytes; hashes > all/100 {
+				t.Errorf("%d requests bring %d bytes of hashes, for %d", len(g.pieces), hashes, all)
+			}
+		})
+	}
+}
+
+// Of what cannot be written here nothing stays that would take up more of the room that is missing, but what other processes of the worker were told
+// of before. Who reads why has to give room for what is wanted, which is not all of the shard.
+func TestAnExcerptThatCannotBeWritten(t *testing.T) {
+	holder, store := open(t, 2), open(t, 2)
+	data := content(1, 5*blockBytes)
+	_, at := serve(t, holder)
+	want := Wanted{Snapshot: put(t, holder, ID{Round: 1, Step: 4, Part: shardKey}, data)}
+	want.Holders, want.Only = with(want.Snapshot, at), []Range{{0, 2 * blockBytes}}
+	fails := func() {
+		t.Helper()
+		err := store.Fetch(t.Context(), fetcher, want)
+		if !errors.Is(err, ErrLocal) || !strings.Contains(err.Error(), fmt.Sprintf("%d of the %d bytes", 2*blockBytes, 5*blockBytes)) {
+			t.Errorf("got %v", err)
+		}
+	}
+	create := store.create
+	store.create = func(dir string) (*os.File, error) {
+		file, err := create(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = file.Close() }()
+		fd, err := unix.MemfdCreate("x", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, err
+		}
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE) // its size may be set
+		return os.NewFile(uintptr(fd), file.Name()), err
+	}
+	fails()
+	if store.HasExcerpts() || len(files(t, store)) > 0 {
+		t.Errorf("there are %v", files(t, store))
+	}
+	store.create = create
+	if err := store.Fetch(t.Context(), fetcher, want); err != nil {
+		t.Fatal(err)
+	}
+	path, _ := store.PathOf(want)
+	if err := errors.Join(os.Rename(path, path+".part"), os.Symlink("/dev/full", path)); err != nil {
+		t.Fatal(err)
+	}
+	want.Only[0] = Range{2 * blockBytes, 4 * blockBytes}
+	fails()
+	if !store.HasExcerpts() {
+		t.Error("what came for another process is gone")
 	}
 }

@@ -299,12 +299,16 @@ func pinned(certificate [32]byte, identity *Identity) *tls.Config {
 	}
 }
 
-func (s *Store) unwritable(want Snapshot, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fmt.Errorf("the snapshot of %d bytes %w: %s is full (%w): give the worker more room for snapshots",
-			want.Bytes, ErrLocal, s.dir, err)
+// unwritable says of what there is no room, or what else is wrong here.
+func (a *arrival) unwritable(s *Store, err error) error {
+	what := fmt.Sprintf("the snapshot of %d bytes", a.Bytes)
+	if a.only != nil {
+		what = fmt.Sprintf("%d of the %d bytes of a shard", min(lenOf(a.only)*blockBytes, a.Bytes), a.Bytes)
 	}
-	return fmt.Errorf("the snapshot of %d bytes %w: %w", want.Bytes, ErrLocal, err)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%s %w: %s is full (%w): give the worker more room for snapshots", what, ErrLocal, s.dir, err)
+	}
+	return fmt.Errorf("%s %w: %w", what, ErrLocal, err)
 }
 
 // counter counts what was read.

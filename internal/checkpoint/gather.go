@@ -107,9 +107,10 @@ type arrival struct {
 	*Wanted
 	in   *gathering
 	file *os.File
-	// only are the blocks that are to come, of an excerpt; nil for all.
+	// only are the blocks that are to come, of an excerpt; nil for all. made is true where there was nothing of it before.
 	only    []span
 	excerpt *excerpt
+	made    bool
 	// blocks are the hashes of its blocks, once a holder has said them; left is how many pieces are missing.
 	blocks []Hash
 	left   int
@@ -333,14 +334,14 @@ func (g *gathering) came(p *piece, from Holder, missing []span, err error, early
 // finish gives a file its name.
 func (a *arrival) finish(s *Store) error {
 	if err := a.file.Close(); err != nil {
-		return s.unwritable(a.Snapshot, err)
+		return a.unwritable(s, err)
 	}
 	if a.excerpt != nil {
 		a.file = nil
 		return nil
 	}
 	if _, err := s.enter(held{a.Snapshot, a.blocks, true}, filepath.Base(a.file.Name()), true); err != nil {
-		return s.unwritable(a.Snapshot, err)
+		return a.unwritable(s, err)
 	}
 	s.refresh(a.ID)
 	a.file = nil
@@ -361,6 +362,9 @@ func (g *gathering) close() {
 			a.file = nil
 		}
 	}
+	if g.local != nil {
+		g.giveUp()
+	}
 	if g.claimed {
 		g.store.Release()
 	}
@@ -377,7 +381,7 @@ func (g *gathering) result() error {
 		case g.local != nil:
 			a.errs = append(a.errs, g.local)
 		case a.left == 0 && a.file == nil:
-			a.errs = []error{errDroppedMeanwhile}
+			a.errs = []error{ErrDropped}
 		}
 		gone := slices.DeleteFunc(slices.Clone(g.gone), g.isFull)
 		for i := range gone {
@@ -458,7 +462,7 @@ func (g *gathering) takePiece(p *piece, only bool, file *os.File, body *counter,
 			continue
 		}
 		if err := g.write(file, block, i); err != nil {
-			return all, g.store.unwritable(p.of.Snapshot, err)
+			return all, p.of.unwritable(g.store, err)
 		}
 		p.of.note(g.store, blocks, span{i, i + 1})
 	}
@@ -477,7 +481,7 @@ func (g *gathering) takeWhole(p *piece, file *os.File, body *counter, buffer []b
 		blocks[i] = sumOf(block)
 		if len(within(wanted, span{i, i + 1})) > 0 {
 			if err := g.write(file, block, i); err != nil {
-				return all, g.store.unwritable(p.of.Snapshot, err)
+				return all, p.of.unwritable(g.store, err)
 			}
 		}
 	}

@@ -119,7 +119,7 @@ func (w *worker) takeShards(give lifecycle.Give) {
 	if world.Snapshot.Step != world.FromStep {
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d with the snapshot of step %d", w.uid, give.Start.Round, world.FromStep, world.Snapshot.Step)
 	}
-	p.state, p.wants = nil, []string{}
+	p.state, p.wants, p.loads = nil, []string{}, nil
 	var ranges [][][2]uint64
 	for _, s := range filesOf(*world.Snapshot, world.Parts) {
 		key, _ := share.Parse(s.Part)
@@ -137,21 +137,35 @@ func (w *worker) takeShards(give lifecycle.Give) {
 	w.pending = append(w.pending, lifecycle.Said{Connection: p.connection, What: lifecycle.Wants, Parts: p.wants, Ranges: ranges})
 }
 
-// handed has the process load what it has asked for.
+// handed tells the process where what it has asked for is. It takes its time to open that: much may come between.
 func (w *worker) handed(hand lifecycle.Hand) {
+	if p := &w.process; p.wants != nil && hand.Round == p.round {
+		p.loads = &hand
+	}
+}
+
+// load has the process load what it was told of.
+func (w *worker) load() {
 	p := &w.process
-	if p.wants == nil || hand.Round != p.round {
+	if p.loads == nil || p.still {
 		return
 	}
-	for _, s := range filesOf(*hand.World.Snapshot, hand.World.Parts) {
+	for _, s := range filesOf(*p.loads.World.Snapshot, p.loads.World.Parts) {
 		switch {
 		case !slices.Contains(p.wants, s.Part), !w.wholes && w.excerpts[s] != nil && slices.Equal(w.excerpts[s], p.state):
 		case !slices.Contains(w.snapshots, s) || !slices.Equal(w.states[s], p.state):
 			w.broken = fmt.Errorf("%s: round %d goes on with the shard %v that is not there, or of another state", w.uid, p.round, s)
 		}
 	}
-	p.wants = nil
+	p.wants, p.loads = nil, nil
 	w.look()
+}
+
+// dropExcerpts is what an agent does once its process has made a step.
+func (w *worker) dropExcerpts() {
+	if in := w.machine.In(); in != nil && w.process.round == in.Round && w.process.done > in.World.FromStep {
+		w.excerpts = nil
+	}
 }
 
 // TestShardsAgainstModel plays the histories of TestChangesAgainstModel with programs that have their own shards of the state.

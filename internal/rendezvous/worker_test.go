@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -58,7 +59,7 @@ type worker struct {
 	uncopied Uncopied
 	// guests are the files that it has got from others.
 	guests map[Snapshot]bool
-	// excerpts are the shards of which it has got some for the world that it is in: nobody knows of them. wholes is true of programs that always ask for all
+	// excerpts are the shards of which it has got some for the world that it is in, until its process has made a step there: nobody knows of them. wholes is true of programs that always ask for all
 	// of a shard, such as those of an older SDK.
 	excerpts map[Snapshot]history
 	wholes   bool
@@ -127,8 +128,9 @@ type trainee struct {
 	stepping, writing, clean bool
 	// leaving is true once it was told to save and to end.
 	leaving bool
-	// wants are the shards that it waits for; nil for none.
+	// wants are the shards that it waits for; nil for none. loads is where its agent has said that they are, until it has loaded them.
 	wants []string
+	loads *lifecycle.Hand
 	// still ones make no step and hear nothing; inbox is what they have been told meanwhile.
 	still bool
 	inbox []func()
@@ -226,6 +228,7 @@ func (w *worker) flush() {
 
 // pass lets the agent's deadlines come.
 func (w *worker) pass() {
+	w.load()
 	for range 10 {
 		if due, ok := w.machine.Deadline(); !ok || due.After(w.now()) || w.left {
 			return
@@ -373,7 +376,10 @@ func (w *worker) enter(e lifecycle.Enter) {
 			lasts[round] = min(last, e.World.FromStep)
 		}
 	}
-	w.snapshotError, w.lasts, w.excerpts = "", lasts, nil
+	w.snapshotError, w.lasts = "", lasts
+	maps.DeleteFunc(w.excerpts, func(s Snapshot, _ history) bool {
+		return e.World.Snapshot == nil || s.Round != e.World.Snapshot.Round || s.Step != e.World.Snapshot.Step
+	})
 	w.snapshots = slices.DeleteFunc(slices.Clone(w.snapshots), func(s Snapshot) bool {
 		named := e.World.Snapshot != nil && s.Round == e.World.Snapshot.Round && s.Step == e.World.Snapshot.Step
 		return !named && (!e.Continues || s.Step > e.World.FromStep)
@@ -490,7 +496,7 @@ func (w *worker) take(give lifecycle.Give) {
 func (w *worker) abort() {
 	if p := &w.process; p.runs && (p.waiting == waitingNone || p.waiting == waitingParked) {
 		p.writing = p.writing || p.wants != nil // it has loaded some of its state, and not all
-		p.wants = nil
+		p.wants, p.loads = nil, nil
 		w.leaves(lifecycle.Aborted, WaitingAborted)
 	}
 }
@@ -627,6 +633,7 @@ func (w *worker) String() string {
 func (w *worker) report() Report {
 	m := w.machine
 	w.reported = w.now()
+	w.dropExcerpts()
 	r := Report{
 		Term: m.Term(), Refused: m.Refused(), Hold: m.Hold(), Before: m.Before(), Terminating: m.Terminating(), Standby: m.Ready(), Out: m.Out(),
 		Snapshots: slices.Clone(w.snapshots), SnapshotError: w.snapshotError,

@@ -202,6 +202,57 @@ func TestShardsOfTheFirstStep(t *testing.T) {
 	_ = training.ends() // without its agent, or because it was not to end there
 }
 
+// A rank that needs no shard says so, and waits to be told: nobody else knows that it has all that it needs.
+func TestARankThatNeedsNoShard(t *testing.T) {
+	a := begin(t)
+	shards, steps := counts(10), 0
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	run, p := a.join(ctx, elastic.Options{
+		Samples: 9, Epochs: 1, GlobalBatch: 1, State: elastic.Gob(&steps), Shards: []elastic.Shard{shards},
+	})
+	seen := make(chan string, 8)
+	training := goTrain(t, run, func(ctx context.Context, w elastic.World) error {
+		first, values := shards.Local()
+		seen <- fmt.Sprintf("%d: %d from %d", w.Round, len(values), first)
+		for range run.Steps(ctx) {
+			<-ctx.Done()
+			return run.Err()
+		}
+		return run.Err()
+	})
+	p.start()
+	<-seen
+	parts := p.keepParts(1, p.hears().(wire.Snapshot))
+	p.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "a test"})
+	if left, ok := p.hears().(wire.Aborted); !ok || left.Step != 0 {
+		t.Fatalf("it says %+v", left)
+	}
+	var own, shard string
+	for key := range parts {
+		if strings.HasPrefix(key, "d") {
+			shard = key
+		} else {
+			own = parts[key]
+		}
+	}
+	p.world(wire.World{Round: 2, Parent: 1, Rank: 0, Size: 12, Workers: 12, Restore: true, Snapshot: own, Shards: []string{shard}})
+	p.expects(wire.Want{Type: wire.TypeWant, Parts: []string{}})
+	select {
+	case got := <-seen:
+		t.Errorf("it begins with %q before it is told", got)
+	default:
+	}
+	p.says(wire.Had{Type: wire.TypeHad, Round: 2, Parts: []wire.Part{}})
+	if got := <-seen; got != "2: 0 from 0" {
+		t.Errorf("it begins with %q", got)
+	}
+	end()
+	if err := training.ends(); !errors.Is(err, context.Canceled) {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
 // What cannot be loaded ends the program with words.
 func TestShardsThatCannotBeLoaded(t *testing.T) {
 	for name, c := range map[string]struct {

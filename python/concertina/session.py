@@ -63,10 +63,8 @@ class Session:
 
     def want(self, number: int, keys: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]]) -> list[str]:
         """The files of these shards of the state that the world of this round begins with, once the agent has them. ranges: the bytes
-        of each that have to be there, each from a first one to before another; none for all. Raises WorldChanged when the world has ended,
-        AgentError when the agent goes away or gives others."""
-        if not keys:
-            return []
+        of each that have to be there, each from a first one to before another; none for all. Of no shards it says so: the agent knows then
+        that this process has what it needs. Raises WorldChanged when the world has ended, AgentError when the agent goes away or gives others."""
         self.agent.say("want", parts=[*keys], ranges=[[[*each] for each in some] for some in ranges])
         while not self._leaving():
             message, fds = self.agent.wait()

@@ -291,8 +291,11 @@ class Asking(unittest.TestCase):
         said = self.agent.hear("want")
         self.assertEqual((said["parts"], said["ranges"]), (["d1.2.x", "d0.2.x"], [[[0, 3], [5, 7]], []]))
 
-    def test_nothing_is_not_asked_for(self):
-        self.assertEqual(self.session().want(1, [], []), [])
+    def test_who_needs_nothing_says_so_and_is_told(self):
+        session = self.session()
+        self.had(1)
+        self.assertEqual(session.want(1, [], []), [])
+        self.assertEqual(self.agent.hear("want")["parts"], [])
 
     def test_another_part_than_was_asked_for(self):
         for parts in [("d1.2.x", "/b")], [("d0.2.x", "")], [], [("d0.2.x", "/a"), ("d1.2.x", "/b")]:

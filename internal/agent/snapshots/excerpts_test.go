@@ -9,7 +9,8 @@ import (
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
 
-// What has come of a shard for a world is told to nobody, and is there until the world has made a step, or is over.
+// What has come of a shard for a world is told to nobody, and is there until all processes have made a step, or
+// another world has begun with another state.
 func TestWhatCameOfAShard(t *testing.T) {
 	const theirs, ours = "d1.2.0123456789abcdef", "d0.2.0123456789abcdef"
 	holder, other, _, at := holding(t)
@@ -64,7 +65,11 @@ func TestWhatCameOfAShard(t *testing.T) {
 		t.Error("it is gone before the world has made a step")
 	}
 	write(other, 2, 5, ours, []byte("after a step"))
-	gone("the world has made a step")
+	if other.PathOf(want[0]) == "" {
+		t.Error("it is gone before all processes have made a step")
+	}
+	other.Began(2)
+	gone("all processes have made a step")
 	other.Enter(3, 4, false, &named)
 	fetched()
 	path := other.PathOf(want[0])

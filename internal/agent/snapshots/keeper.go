@@ -48,8 +48,6 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	history history
-	// fromStep is that of the world that the worker is in.
-	fromStep uint64
 	// asked is the step of which the operator wants a snapshot, failure why it did not come.
 	asked   uint64
 	failure string
@@ -57,8 +55,8 @@ type Keeper struct {
 	sizes map[int]share.Size
 	// noted is the last failure, which is in the log; empty once a snapshot was taken.
 	noted string
-	// fetching is the fetch that was begun last; nil for none.
-	fetching *fetching
+	// fetches are those that are under way, in the order in which they were begun.
+	fetches []*fetching
 	// copying is the one of what others have alone; nil for none.
 	copying *fetching
 	// uncopied is why the last one came to nothing, and of which state.
@@ -142,12 +140,10 @@ func (k *Keeper) Reach(ctx context.Context, peer checkpoint.Holder) error {
 // when the world continues the one before, and otherwise only the one that the world names.
 func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint.ID) {
 	k.mu.Lock()
-	k.history, k.fromStep = k.history.enter(round, fromStep, continues, named), fromStep
+	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
 	k.wroteNothing()
-	if f := k.fetching; f != nil && (named == nil || f.of() != *named) {
-		f.cancel(errors.New("another world has begun"))
-	}
+	k.endFetches(errors.New("another world has begun"), func(of checkpoint.ID) bool { return named != nil && of == *named })
 	var remove func() error
 	if k.store != nil {
 		// Of the state that this one names too what has come is of use, and so is the fetch that brings more of it.
@@ -405,67 +401,4 @@ func (k *Keeper) PathOf(want checkpoint.Wanted) string {
 	}
 	path, _ := k.store.PathOf(want)
 	return path
-}
-
-// fetching is one fetch, of files of one state.
-type fetching struct {
-	want   []checkpoint.Wanted
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	// done is closed when it has ended.
-	done chan struct{}
-}
-
-// of is the state that is fetched.
-func (f *fetching) of() checkpoint.ID {
-	if len(f.want) == 0 {
-		return checkpoint.ID{}
-	}
-	return f.want[0].State()
-}
-
-// Fetch gets files of one state, or some of them, from their holders, but for those that are held already, and then calls done.
-// What is fetched last ends what was fetched before; but if that is of the same state, it is waited for first.
-func (k *Keeper) Fetch(want []checkpoint.Wanted, done func(error)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	before := k.fetching
-	now := k.beginFetch(want)
-	k.working.Go(func() {
-		err := k.get(now, before)
-		close(now.done)
-		k.changed() // a file of ours that was altered is gone, whatever came of it
-		done(err)
-		if err == nil {
-			k.trim(false)
-		}
-	})
-}
-
-// get fetches, after an earlier fetch has ended.
-func (k *Keeper) get(now, before *fetching) error {
-	defer now.cancel(nil)
-	if k.store == nil {
-		return errNoMemory
-	}
-	if before != nil {
-		<-before.done
-	}
-	return k.store.Fetch(now.ctx, k.identity, now.want...)
-}
-
-// FetchAhead gets what Fetch may soon be asked for. If it cannot be had, Fetch tries again.
-func (k *Keeper) FetchAhead(want []checkpoint.Wanted) {
-	k.Fetch(want, func(error) {})
-}
-
-// beginFetch ends a fetch of anything else; k.mu is held.
-func (k *Keeper) beginFetch(want []checkpoint.Wanted) *fetching {
-	ctx, cancel := context.WithCancelCause(k.ctx)
-	next := &fetching{want, ctx, cancel, make(chan struct{})}
-	if f := k.fetching; f != nil && f.of() != next.of() {
-		f.cancel(errors.New("another snapshot is wanted"))
-	}
-	k.fetching = next
-	return next
 }

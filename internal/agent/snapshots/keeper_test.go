@@ -321,10 +321,7 @@ func TestFetchAhead(t *testing.T) {
 	holder, other, want, at := holding(t)
 	other.FetchAhead(from(want, at))
 	other.Enter(2, 4, false, &want.ID)
-	other.mu.Lock()
-	ahead := other.fetching
-	other.mu.Unlock()
-	<-ahead.done
+	other.awaits(want.ID)
 	holder.Trust(1, []byte("another")) // nobody gets anything from it any more
 	done := make(chan error, 1)
 	other.Fetch(from(want, at), func(err error) { done <- err })
@@ -361,7 +358,7 @@ func TestFetchAheadForAnotherWorld(t *testing.T) {
 		Address: "127.0.0.1", Port: silent.Addr().(*net.TCPAddr).Port,
 	}}))
 	f.mu.Lock()
-	ahead := f.fetching
+	ahead := f.fetches[0]
 	f.mu.Unlock()
 	conn, err := silent.Accept()
 	if err != nil {

@@ -81,15 +81,6 @@ func (k *Keeper) takeWritten() {
 		return
 	}
 	defer k.trim(w.reuse) // also of what came before one that did not
-	k.mu.Lock()
-	var remove func() error
-	if k.history.endsIn(w.id.Round) && w.id.Step > k.fromStep {
-		remove = k.store.DropExcerpts(checkpoint.ID{}) // the world has made a step, which takes all processes
-	}
-	k.mu.Unlock()
-	if remove != nil {
-		k.removed(remove())
-	}
 	id := w.id
 	for i, file := range w.files {
 		id.Part = file.Part
