@@ -67,3 +67,37 @@ func (f *fleet) checkParked(l *modelLeader) {
 		f.t.Fatalf("leader %d says that step %d of round %d is durable; there is %+v", l.id, step, round, f.shelf.kept)
 	}
 }
+
+// A world of which one has entered alone is burned, and the next one begins with the checkpoint of another job as that was to: who is
+// in the first has no more than that, though a world before them, of which nobody is left, had made steps.
+func TestWhatAnAttemptBeginsWithIsBroughtAgain(t *testing.T) {
+	f := emptyFleet(t)
+	f.storage = &Storage{Interval: 20 * time.Second, Keep: 3, From: "other"}
+	f.shelf = &shelf{kept: []checkpointed{{"other/0-7", Snapshot{Step: 7, Bytes: 1, Hash: [32]byte{7}}, make(history, 7), nil}}}
+	f.kill(f.training(1))
+	f.end(f.pods["p00"])
+	f.notice()
+	f.target = 2
+	f.makePod()
+	f.makePod()
+	asks := func(round uint64) *modelLeader {
+		f.newLeader()
+		l := f.leaders[f.born]
+		for n := 0; l.writing == nil || l.writing.Next.Round < round; n++ {
+			if f.turn(l); n == 1000 {
+				t.Fatalf("nobody asks for round %d: the leader is %s, of %+v", round, l.machine.State(), f.record)
+			}
+		}
+		return l
+	}
+	l := asks(2)
+	f.pods["p02"].frozen = true
+	f.turn(l)
+	f.pods["p02"].frozen = false
+	f.kill(l)
+	l = asks(3)
+	f.turns(l, 20)
+	if wrong := f.goesOn(l, 2); wrong != "" || f.record.Parent != 0 || f.record.FromStep != 7 {
+		t.Errorf("%s; there is %+v", wrong, f.record)
+	}
+}

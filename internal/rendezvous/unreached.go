@@ -44,7 +44,8 @@ type aside struct {
 	why string
 	// lost is true for one that was lost by that.
 	lost bool
-	// by could not reach it since then: in the last world, or in one before. Who is gone may have said the truth.
+	// by could not reach it since then: in the last world, or in one before. Who is gone, or left out, may have said the truth; whoever
+	// takes part again has yet to say it again.
 	by []witness
 }
 
@@ -412,6 +413,7 @@ func moreAside(asides int) string {
 
 // takeBack has those take part again that were set aside, and whom peers reach. Where nobody is left who could, nobody says otherwise.
 func (m *Machine) takeBack(now time.Time) {
+	back := map[string]bool{}
 	for i := range m.gang.Members {
 		mem := m.members[m.gang.Members[i].UID]
 		if !mem.isAside() || mem.gone || mem.aside.lost && mem.aside.times >= asidesAtMost || now.Sub(mem.aside.since) < mem.aside.backOff() {
@@ -428,7 +430,18 @@ func (m *Machine) takeBack(now time.Time) {
 		}
 		mem.aside.since, mem.aside.why, mem.aside.by, mem.aside.lost = time.Time{}, "", nil, false
 		m.endProbe(mem)
-		m.out.Changed = true
+		back[mem.want.UID], m.out.Changed = true, true
+	}
+	if len(back) > 0 {
+		m.forgetWordsOf(back)
+	}
+}
+
+// forgetWordsOf forgets what members have said that are to be tried once more: those who still do not reach others say so again, and in
+// the next world they may fail by something else.
+func (m *Machine) forgetWordsOf(back map[string]bool) {
+	for _, mem := range m.members {
+		mem.aside.by = slices.DeleteFunc(mem.aside.by, func(w witness) bool { return back[w.uid] })
 	}
 }
 
