@@ -51,8 +51,9 @@ func (s Size) writes(workers, copies int) uint64 {
 }
 
 // Room is how much memory a worker needs for its snapshots, when it writes so much of each, in a world whose shares are on so many
-// nodes: two are kept while a third is written. With a storage one more is there as long as it is uploaded, and one that is brought back
-// from it is whole.
+// nodes: two are kept while a third is written. Who begins with a state, as a newcomer does, and whoever goes back to one, loads all shares of
+// it, whoever wrote them, and keeps its own of another beside it. With a storage one more is there as long as it is uploaded, and one
+// that is brought back from it is whole.
 //
 // Of a state in shards two more are kept, the last one whose shards have all their copies and the one of which copies are made,
 // and these have the copies as well. What is brought back is relied on until another has its copies: each worker brings its portion, and
@@ -62,7 +63,7 @@ func (s Size) Room(copies int, stored bool) uint64 {
 	s = s.Bounded()
 	if s.Shards == 0 {
 		if !stored {
-			return (kept + 1) * s.Written
+			return max((kept+1)*s.Written, s.State+s.Written)
 		}
 		return kept*s.Written + max(kept*s.Written, s.State)
 	}

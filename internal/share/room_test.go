@@ -20,13 +20,14 @@ func TestVolumes(t *testing.T) {
 		want            uint64
 	}{
 		"a share of a large state":                 {Size{State: gib}, 4, 2, false, 1632 * mib},
+		"a newcomer loads all shares":              {Size{State: 8 * gib}, 32, 2, false, 9248 * mib},
 		"with a storage, one whole state":          {Size{State: gib}, 4, 2, true, 2176 * mib},
 		"with a storage, one that is uploaded":     {Size{State: gib}, 2, 2, true, 4352 * mib},
 		"one worker writes all":                    {Size{State: gib}, 1, 2, false, 3264 * mib},
 		"no shares":                                {Size{State: gib, Own: gib}, 4, 2, false, 3264 * mib},
 		"what differs by rank comes with each":     {Size{State: gib + 64*mib, Own: 64 * mib}, 4, 2, false, 1840 * mib},
 		"more copies than workers":                 {Size{State: gib}, 2, 8, false, 3264 * mib},
-		"more workers than shares":                 {Size{State: 32 * gib}, 64, 2, false, 3264 * mib},
+		"more workers than shares":                 {Size{State: 32 * gib}, 64, 2, false, 35904 * mib},
 		"nodes with unlike numbers of workers":     {Size{State: gib, Written: gib}, 4, 2, false, 3264 * mib},
 		"a small state":                            {Size{State: 100, Own: 100}, 4, 2, false, 16 * mib},
 		"nobody knows":                             {Size{}, 4, 2, false, 0},
@@ -105,6 +106,9 @@ func TestWhatIsAssignedHasRoom(t *testing.T) {
 			}
 			if len(shares[rank])*len(places) <= of*min(copies, len(places)) && volume < needs && written <= size.State {
 				t.Fatalf("worker %d of %d writes %d bytes, no more than others, and has room for %d", rank, len(places), written, volume)
+			}
+			if len(places) > 1 && volume < size.State {
+				t.Fatalf("worker %d of %d loads %d bytes, and has room for %d", rank, len(places), size.State, volume)
 			}
 		}
 	})

@@ -61,14 +61,14 @@ def told_of(error: Exception, files: Sequence[snapshot.File], done: int, whole: 
 
 def room_for(written: int, whole: int, *, stored: bool, own: int = 0, shards: int = 0, copies: int = 1) -> int:
     """How many bytes a worker needs for its snapshots when it writes so many of each, of a state with so many: two are kept while
-    a third is written. With a storage, one that was pushed out keeps its memory for as long as it is uploaded; and one that is
+    a third is written, or all of one, which whoever begins with it loads, beside its own part of another. With a storage, one that was pushed out keeps its memory for as long as it is uploaded; and one that is
     brought back is whole. Of a state of which the ranks have `shards` bytes between them, and each worker `own` beside that, two more
     are kept, with the copies of other ranks' shards that make `copies` of each, and of one that is brought back there are up to four
     times what it writes. The operator reckons so as well: testdata/room.json."""
     if shards > 0:
         copied = written + (max(1, copies) - 1) * max(0, written - own)
         return 3 * written + copied + (max(copied + written, min(whole, 4 * written)) if stored else copied)
-    return 2 * written + max(2 * written, whole) if stored else 3 * written
+    return 2 * written + max(2 * written, whole) if stored else max(3 * written, whole + written)
 
 
 def _quantity(size: int) -> str:

@@ -268,7 +268,7 @@ class Failures(unittest.TestCase):
         files = [File("/f/1.part", "r0", b"", 0, 1 << 20), File("/f/2.part", "s0", b"", 0, 99 << 20)]
         text = told_of(full, files, 1, 400 << 20)
         self.assertIn("/f/2.part", text)
-        self.assertIn("spec.checkpoint.memory: 300Mi would do, with a storage 600Mi. Suspend the job", text)
+        self.assertIn("spec.checkpoint.memory: 500Mi would do, with a storage 600Mi. Suspend the job", text)
         self.assertLess(len(text), 256)
         text = told_of(full, files, 5, 100 << 20)
         self.assertIn("/f/2.part", text)
