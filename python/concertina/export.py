@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from concertina.codec import SnapshotError
 from concertina.files import Source
 from concertina.sharded import cut_in
-from concertina.shards import Cut, Gathering, Rank
+from concertina.shards import Cut, Gathering, Rank, Table
 from concertina.decoder import Decoder
 from concertina.snapshot import describe, head_of, position_in
 from concertina.tensors import TensorCodec, memory_of
@@ -172,7 +172,8 @@ def _decoded(path: str, whole: Source, shards: Mapping[int, Source]) -> tuple[di
     def shard(number: int, existing: Any) -> Any:
         table = cut.tables[number]
         _, like = codec.prepare({"tensor": table.tensor, "shape": [0]}, 0, None)
-        return values.add(like(), table.shape, functools.partial(_gather, shards, gathering, begins[number]))
+        fill = functools.partial(_gather, shards, gathering, begins[number])
+        return values.add(like(), table.whole, functools.partial(_turned, table, like().dtype, fill) if table.dim else fill)
 
     if "shards" in description or shards:
         cut = cut_in(path, description)
@@ -189,6 +190,13 @@ def _gather(shards: Mapping[int, Source], gathering: Gathering, begin: int, memo
     for source, at, size in gathering.where(begin, begin + len(memory)):
         shards[source].read(memory[:size], at)
         memory = memory[size:]
+
+
+def _turned(table: Table, dtype: torch.dtype, fill: Callable[[memoryview], None], memory: memoryview) -> None:
+    """Fills memory with a value whose rows are along another dimension than the first."""
+    rows = torch.empty(table.shape, dtype=dtype)
+    fill(memory_of(rows))
+    memory[:] = memory_of(rows.movedim(0, table.dim or 0).contiguous())
 
 
 def _check_shards(path: str, cut: Cut, shards: Mapping[int, Source]) -> None:

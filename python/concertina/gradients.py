@@ -1,5 +1,6 @@
 """The gradients of a step: added up over the ranks, in buckets, while the last backward pass still makes others. Those of
-parameters in shards fully_shard() exchanges, and makes a mean of them over the ranks, of which only the factor is left to do.
+parameters in shards fully_shard() exchanges, and makes a mean of them over the ranks, of which only the factor is left to do. Where ranks
+compute each sample together a shard's gradient is whole on one of them, and the sample counts once for each: that is as a mean over them.
 
 A rank adds up w/n·g over its micro-batches: w is the weight of one, g the gradient of its mean loss, n the same number on
 all ranks. The exchange adds these up over the ranks, and W, the sum of all weights, with them; times n/W it is the
@@ -105,7 +106,7 @@ class Gradients:
             self._tells = memory_of(self._told).cast("f" if self._told.dtype is torch.float32 else "d")
 
     def begin(self, samples: int, among: Among) -> None:
-        """A step of so many samples begins: all gradients are 0."""
+        """A step of so many samples begins, each counted as often as a rank computes it: all gradients are 0."""
         wanted = [parameter.requires_grad for parameter in self._everything]
         if wanted != self._wanted:
             self._divide(wanted)

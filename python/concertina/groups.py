@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from concertina.session import WorldChanged
+from concertina.shards import Rank
 from concertina.world import World
 
 _CONNECT_TIMEOUT = datetime.timedelta(seconds=2)
@@ -46,6 +47,14 @@ class Groups:
     def device(self) -> torch.device | None:
         """The device of this process that they exchange between; None where they do so between processors as well."""
         return torch.device("cuda", torch.cuda.current_device()) if self.by_device else None
+
+    def dealt(self, world: World) -> Rank:
+        """Which one of those that samples are dealt out to this process is."""
+        return Rank(world.rank, world.size)
+
+    def repeats(self, world: World) -> int:
+        """How many ranks compute each sample."""
+        return 1
 
     @property
     def alike(self) -> dist.ProcessGroup | None:
@@ -81,6 +90,9 @@ class Groups:
     def prepare() -> None:
         """Has the process outlive its peers."""
         outlive_peers(os.environ)
+
+    def reseed(self, seed: int) -> None:
+        """Begins anew what devices draw for several ranks together."""
 
     def agree(self) -> None:
         """Waits until all that have shards of one model know that an exchange has ended."""

@@ -14,6 +14,7 @@ from concertina.member import Guard, Member
 from concertina.plan import Plan
 from concertina.progress import Progress, progress
 from concertina.session import WorldChanged
+from concertina.shards import Rank
 from concertina.step import Step, Work
 from concertina.values import Values
 from concertina.worktime import Waited, WorkTime, share_of
@@ -182,6 +183,10 @@ class Job(Member):
         """The plan of a training on this data."""
         return plans.plan(len(data), **options)
 
+    def _dealt(self) -> Rank:
+        """Which one of those that samples are dealt out to this process is."""
+        return Rank(self.world.rank, self.world.size)
+
     def _coming(self) -> plans.Batch:
         """What the next step trains on."""
         return self._plan.batch(self._place)
@@ -277,6 +282,7 @@ class Job(Member):
         # after it. So all do, or nobody, and those who join take part.
         if not over and not self._passed:
             self._pass(place.step + 1)
+        dealt = self._dealt()
         if evaluates:
             self.gate.phase(Phase.EVAL)
             batch = plans.Batch(place.epoch, place.cursor, 0, plan.ended(place))
@@ -286,8 +292,8 @@ class Job(Member):
             self._work.go()
             self._live.begin()
             self.gate.phase(Phase.STEP)
-            work = Work(place.step + 1, batch, plan.part(batch, self.world.size, self.world.rank), False)
-        self._reseed(randomness.seed_of(self._seed, "evaluation" if evaluates else "step", work.number, self.world.rank))
+            work = Work(place.step + 1, batch, plan.part(batch, dealt.of, dealt.number), False)
+        self._reseed(randomness.seed_of(self._seed, "evaluation" if evaluates else "step", work.number, dealt.number))
         step = self._step_type(self, work)
         self._begin_step(step)
         return step
@@ -368,7 +374,7 @@ class Job(Member):
             self._passed = self._evaluated = False
             self._live.settled()
             mine = sum(piece.samples for piece in step._pieces)
-            self._work.done(self._waited(), share_of(step.samples, step.world.size, mine))
+            self._work.done(self._waited(), share_of(step.samples, self._dealt().of, mine))
             self.gate.done(self._place.step, self._place.samples, self._work.total)
         if first_time:
             self.metrics.update(step.metrics)

@@ -15,6 +15,7 @@ import hashlib
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,6 +39,7 @@ _POLL = 0.001
 _ANSWER = 10.0
 """Seconds in which a process says its local rank, so that one that hangs keeps no other one waiting."""
 _LINE = 32
+_RANDOM = "torch.distributed.tensor._random"
 _FORWARDED = (
     "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
     "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter",
@@ -221,15 +223,22 @@ _present: Local | None = None
 class Replicas(Groups):
     """The groups of a world in which each worker has a whole model, of which each of its processes has its shards."""
 
-    def __init__(self, local: Local):
+    def __init__(self, local: Local, together: bool):
+        """together: the processes of a worker compute one result together, of the same samples; otherwise each has samples of its own."""
         super().__init__(local.backend)
-        self._local, self.lockstep = local, True
+        self._local, self._together, self.lockstep = local, together, not together
         self._across: _Group | None = None
         self._one = torch.ones(1, device=self.device or "cpu")
 
     @property
     def alike(self) -> dist.ProcessGroup | None:
         return self._across
+
+    def dealt(self, world: World) -> Rank:
+        return Rank(world.worker_rank, world.workers) if self._together else super().dealt(world)
+
+    def repeats(self, world: World) -> int:
+        return world.local_size if self._together else 1
 
     def means(self, world: World) -> int:
         return world.local_size
@@ -262,6 +271,11 @@ class Replicas(Groups):
         name = f"{world.term}-{world.round}"
         self.everyone = local.make(f"{name}-all", store, Rank(world.rank, world.size))
         self._across = local.make(f"{name}-local-{local.rank}", store, Rank(world.worker_rank, world.workers))
+
+    def reseed(self, seed: int) -> None:
+        """PyTorch counts what has been drawn for DTensors, which is not the same any more on processes that were broken off."""
+        if self._together and self.by_device:
+            sys.modules[_RANDOM].manual_seed(seed, self._local.mesh)  # It is there since there are DTensors.
 
     def agree(self) -> None:
         """One that goes on alone after an exchange would have another state than the others of its worker, which have not heard the

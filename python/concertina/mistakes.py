@@ -56,8 +56,10 @@ def all_unwrapped(state: Any) -> Any:
     return {name: unwrapped(name, thing) for name, thing in state.items()}
 
 
-def refuse_meshes(state: Any, mesh: Any) -> None:
-    """Raises ValueError for modules that are not shared as the program says."""
+def shared(state: Any, mesh: Any) -> bool:
+    """Whether the processes of a worker compute one result together, of the same samples, as with parallelize_module(): those of
+    fully_shard() have samples of their own. Raises ValueError for modules that are not shared as the program says, or some in this
+    way and some in the other."""
     found = [
         (name, at, module, parameter)
         for name, module in (state.items() if isinstance(state, Mapping) else ())
@@ -72,17 +74,29 @@ def refuse_meshes(state: Any, mesh: Any) -> None:
                 "the processes of a worker; what is sharded over all ranks is the business of concertina.fsdp"
             )
     elif not found:
-        raise ValueError("a mesh, and nothing in the state is sharded over it: call fully_shard(module, mesh=mesh) before join()")
+        raise ValueError(
+            "a mesh, and nothing in the state is sharded over it: call fully_shard(module, mesh=mesh), or "
+            "parallelize_module(module, mesh, …), before join()"
+        )
     for name, at, module, parameter in found:
         if parameter.device_mesh != mesh:
             raise ValueError(
                 f"state[{name!r}]: {at} is sharded over {parameter.device_mesh}, and not over {mesh}, which are the processes of this worker"
             )
-        if not any(hasattr(part, "set_requires_gradient_sync") for part in module.modules()):
-            raise ValueError(
-                f"state[{name!r}]: {at} is sharded, and not by fully_shard(): processes that compute one result together, as with "
-                "parallelize_module(), would need the same samples, and each rank has its own"
-            )
+    apart = {id(p) for _, _, module, _ in found for part in _fully_sharded(module) for p in part.parameters()}
+    together = [(name, at) for name, at, _, parameter in found if id(parameter) not in apart]
+    if apart and together:
+        (name, at), *_ = together
+        raise ValueError(
+            f"state[{name!r}]: {at} is sharded, and not by fully_shard(), as others in the state are: these have samples of their own on "
+            "each rank, and processes that compute one result together, as with parallelize_module(), need the same"
+        )
+    return bool(together)
+
+
+def _fully_sharded(module: Module) -> list[Module]:
+    """The parts of a module that fully_shard() has sharded, with all that is in them."""
+    return [part for part in module.modules() if hasattr(part, "set_requires_gradient_sync")]
 
 
 def refuse(variables: Mapping[str, Any], state: Mapping[str, Any]) -> None:

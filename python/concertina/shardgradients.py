@@ -11,18 +11,22 @@ _AT_ONCE = 25 << 20
 """So many bytes are exchanged in one message."""
 
 
-def local_of(gradient: Any) -> torch.Tensor:
-    """What this rank has of a gradient in shards, once it is there."""
-    local = gradient._local_tensor
+def local_of(value: Any) -> torch.Tensor:
+    """What this rank has of a DTensor, once it is there."""
+    local = value._local_tensor
     return local.wait() if hasattr(local, "wait") else local
 
 
 @torch.no_grad()
 def complete(parameters: Iterable[Parameter]) -> None:
-    """Has every parameter have a gradient, as those that are exchanged in buckets have: for an optimizer none is something else than 0."""
+    """Has every parameter have a gradient, as those that are exchanged in buckets have: for an optimizer none is something else than 0.
+    And each of them is cut as its parameter is. Autograd leaves it as the operation had it: a sum of which each process has a part, say;
+    and where another worker had no samples it is cut in another way there."""
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+        elif parameter.grad.placements != parameter.placements:
+            parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
 
 
 @torch.no_grad()

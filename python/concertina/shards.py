@@ -91,16 +91,39 @@ class Table:
     """Of all shards together. The first number is that of the rows."""
     item: int
     """Bytes of one number."""
+    dim: int | None = 0
+    """Which dimension of the value the rows are along: the others follow in their order. None: each rank has all of it, as one row."""
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The shape of the value: its dimensions in their own order."""
+        if self.dim is None:
+            return self.shape[1:]
+        return (*self.shape[1 : self.dim + 1], self.shape[0], *self.shape[self.dim + 1 :])
 
     @property
     def row(self) -> int:
         """Bytes of a row."""
         return self.item * math.prod(self.shape[1:])
 
+    def rows(self, rank: Rank) -> Interval:
+        """The rows that a rank has."""
+        return Interval(0, self.shape[0]) if self.dim is None else chunk(self.shape[0], rank)
+
     def size(self, rank: Rank) -> int:
         """Bytes that a rank has."""
-        rows = chunk(self.shape[0], rank)
+        rows = self.rows(rank)
         return (rows.end - rows.start) * self.row
+
+    def described(self) -> list[Any]:
+        """What a snapshot has of it."""
+        found = [self.name, self.tensor, list(self.shape), self.item]
+        return found if self.dim == 0 else [*found, self.dim]
+
+
+def by_rows(shape: tuple[int, ...], dim: int | None) -> tuple[int, ...]:
+    """The shape of a value in rows: with this dimension before the others, or all of it as one row."""
+    return (1, *shape) if dim is None else (shape[dim], *shape[:dim], *shape[dim + 1 :])
 
 
 @dataclass(frozen=True)
@@ -120,17 +143,20 @@ class Cut:
 
     def described(self) -> dict[str, Any]:
         """What a snapshot has of it."""
-        return {"ranks": self.ranks, "tables": [[t.name, t.tensor, list(t.shape), t.item] for t in self.tables]}
+        return {"ranks": self.ranks, "tables": [table.described() for table in self.tables]}
 
     @classmethod
     def of(cls, described: Mapping) -> "Cut":
         """The cut in a snapshot. Raises ValueError, TypeError or LookupError where there is none that makes sense."""
         ranks, tables = described["ranks"], []
-        for name, tensor, shape, item in described["tables"]:
+        for name, tensor, shape, item, *more in described["tables"]:
             numbers = [item, *shape]
             if not all(type(n) is int and 0 <= n < 2**62 for n in numbers) or not item or not shape or math.prod(numbers) >= 2**62:
                 raise ValueError(f"{name!r} in shards has the shape {shape!r}")
-            tables.append(Table(str(name), str(tensor), tuple(shape), item))
+            (dim,) = more or (0,)
+            if shape[0] != 1 if dim is None else type(dim) is not int or not 0 <= dim < len(shape):
+                raise ValueError(f"{name!r} in shards has the shape {shape!r}, and its rows are along {dim!r}")
+            tables.append(Table(str(name), str(tensor), tuple(shape), item, dim))
         if type(ranks) is not int or not 1 <= ranks <= MOST:
             raise ValueError(f"its shards are those of {ranks!r} ranks")
         return cls(ranks, tuple(tables))
@@ -157,12 +183,15 @@ class Gathering:
         theirs: dict[int, list[int]] = {}
         self._pieces: list[_Piece] = []
         for i, table in enumerate(was.tables):
-            want = chunk(table.shape[0], rank)
+            want = table.rows(rank)
             if not want or not table.row:
                 continue
             each = -(-table.shape[0] // was.ranks)  # Only few have some of it: nobody looks at hundreds for each value.
             first, behind = want.start // each, -(-want.end // each)
-            parts = [chunk(table.shape[0], Rank(other, was.ranks)) for other in range(first, behind)]
+            if table.dim is None:  # Anybody has it; who was this rank is near, as a rule.
+                first = min(rank.number, was.ranks - 1)
+                behind = first + 1
+            parts = [table.rows(Rank(other, was.ranks)) for other in range(first, behind)]
             for move in plan(want, parts):
                 source = first + move.part
                 if source not in theirs:

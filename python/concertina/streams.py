@@ -22,6 +22,7 @@ from typing import Any
 from concertina import plan as plans
 from concertina import samples
 from concertina.plan import Batch, Place
+from concertina.shards import Rank
 from concertina.world import World
 
 MAX_SHARDS = 2**16
@@ -218,15 +219,15 @@ class Reader:
         self._shards: dict[int, _Shard] = {}
 
     def batch(
-        self, plan: StreamPlan, place: Place, world: World, largest: Callable[[Sequence[int]], Sequence[int]]
+        self, plan: StreamPlan, place: Place, world: World, dealt: Rank, largest: Callable[[Sequence[int]], Sequence[int]]
     ) -> Batch:
         """What the step after a place trains on; this rank's part of it is read then. Raises what the program's stream
         raises, and RuntimeError where that is another one than before.
 
-        largest gives all ranks of the world the largest number that any of them has at each place of a list."""
+        dealt: which one it is of those that shards are dealt out to. largest gives all ranks of the world the largest number that any of them has at each place of a list."""
         if world is not self._world:
             self._world = world
-            self.deal(world.size, world.rank)
+            self.deal(dealt.of, dealt.number)
 
         def look(epoch: int, low: Sequence[int], high: Sequence[int], ends: Mapping[int, int]) -> Mapping[int, int]:
             found = {**ends, **self.look(epoch, low, high, ends)}

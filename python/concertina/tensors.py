@@ -13,7 +13,8 @@ import torch.distributed as dist
 from concertina import snapshot
 from concertina.codec import Coming, Elsewhere, Load, Local, Piece
 from concertina.devices import Devices
-from concertina.shards import Rank, Table
+from concertina.shardgradients import local_of
+from concertina.shards import Rank, Table, by_rows
 
 _SMALL = 64 << 10
 """Tensors below this size in bytes are copied at once."""
@@ -31,8 +32,12 @@ class TensorCodec(snapshot.Codec):
     written to by optimizers alone, and to tell when they are not.
     """
 
-    def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple, devices: Devices | None = None):
+    def __init__(
+        self, modules: Callable[[], Iterable[torch.nn.Module]] = tuple, devices: Devices | None = None, *, local: bool = False
+    ):
+        """local: values are in the shards of the processes of a worker, along any dimension, or whole in each of them."""
         self._modules = modules
+        self._local = local
         self._devices = devices or Devices()
 
     def private(self) -> Callable[[Any], bool]:
@@ -79,21 +84,26 @@ class TensorCodec(snapshot.Codec):
                 f"{where} is a DTensor: a state in shards is built anew in each world, and concertina.fsdp keeps it, or shared by "
                 "the processes of a worker, with join(…, mesh=local_mesh())"
             )
-        own = _own(value, where, rank)
-        tag, part = self.buffer(own)
-        return Local(Table(where, tag["tensor"], tuple(value.shape), value.element_size()), part)
+        dim = _dim_of(value, where, rank, self._local)
+        tag, part = self.buffer(_rows(value, dim))
+        return Local(Table(where, tag["tensor"], by_rows(tuple(value.shape), dim), value.element_size(), dim), part)
 
     def own(self, table: Table, existing: Any, rank: Rank) -> Any:
         if existing is None:
             return None
         if not is_sharded(existing):
             return super().own(table, existing, rank)
-        if tuple(existing.shape) != table.shape or _name(existing.dtype) != table.tensor:
+        dim = _dim_of(existing, table.name, rank, self._local)
+        if tuple(existing.shape) != table.whole or _name(existing.dtype) != table.tensor:
             raise snapshot.SnapshotError(
-                f"{table.name} is a {table.tensor} of {list(table.shape)} in the snapshot, and a {_name(existing.dtype)} of "
+                f"{table.name} is a {table.tensor} of {list(table.whole)} in the snapshot, and a {_name(existing.dtype)} of "
                 f"{list(existing.shape)} in this job: a model has the same shape in each world"
             )
-        return _own(existing, table.name, rank)
+        if dim != table.dim:
+            raise snapshot.SnapshotError(
+                f"{table.name} is {_along(table.dim)} in the snapshot, and {_along(dim)} in this job: share the model as it was"
+            )
+        return _rows(existing, dim)
 
     def joined(self, table: Table, own: Any, existing: Any) -> Any:
         if existing is not None:
@@ -103,11 +113,13 @@ class TensorCodec(snapshot.Codec):
             raise snapshot.SnapshotError(
                 f"{table.name} is in shards in the snapshot, and no module of the state is in this job: call fully_shard(module) first"
             )
-        stride = [math.prod(table.shape[i + 1 :]) for i in range(len(table.shape))]
+        tensor, shape = sys.modules[_DTENSOR], table.whole
+        stride = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         with torch.no_grad():
-            return sys.modules[_DTENSOR].DTensor.from_local(
-                own.to(like._local_tensor.device), like.device_mesh, like.placements, run_check=False,
-                shape=torch.Size(table.shape), stride=tuple(stride),
+            own = own[0] if table.dim is None else own.movedim(0, table.dim).contiguous()
+            return tensor.DTensor.from_local(
+                own.to(like._local_tensor.device), like.device_mesh, [tensor.Replicate() if table.dim is None else tensor.Shard(table.dim)],
+                run_check=False, shape=torch.Size(shape), stride=tuple(stride),
             )  # fmt: skip
 
     def room(self, size: int) -> memoryview:
@@ -337,18 +349,35 @@ def is_sharded(value: Any) -> bool:
     return made is not None and isinstance(value, made.DTensor)
 
 
-def _own(value: Any, where: str, rank: Rank) -> torch.Tensor:
-    """What this rank has of a DTensor. Raises SnapshotError for one that is not cut by rows over all ranks of the world, or all processes of
-    the worker."""
-    mesh, placements = value.device_mesh, value.placements
-    by_rows = len(placements) == 1 and type(placements[0]) is sys.modules[_DTENSOR].Shard and placements[0].dim == 0
-    if not by_rows or mesh.mesh.tolist() != [*range(rank.of)] or mesh.get_coordinate() != [rank.number]:
-        raise snapshot.SnapshotError(
-            f"{where} is a DTensor with the placements {placements} on the mesh {mesh.mesh.tolist()}, and this is rank {rank.number} of "
-            f"{rank.of}: what can be kept is sharded along dimension 0 over all ranks of the world, as fully_shard(module, mesh=job.mesh) does, "
-            "or all processes of the worker, with local_mesh()"
-        )
-    return value._local_tensor.detach()
+def _dim_of(value: Any, where: str, rank: Rank, local: bool) -> int | None:
+    """The dimension that a DTensor is cut along over all ranks of the world, or all processes of the worker; None where each of
+    these has all of it. Raises SnapshotError for another one."""
+    mesh, placements, tensor = value.device_mesh, value.placements, sys.modules[_DTENSOR]
+    if len(placements) == 1 and mesh.mesh.tolist() == [*range(rank.of)] and mesh.get_coordinate() == [rank.number]:
+        (placement,) = placements
+        if type(placement) is tensor.Shard and (local or placement.dim == 0):
+            return placement.dim
+        if local and type(placement) is tensor.Replicate:
+            return None
+    kept = (
+        "sharded along a dimension over all processes of the worker, or the same on each of them, with local_mesh()"
+        if local
+        else "sharded along dimension 0 over all ranks of the world, as fully_shard(module, mesh=job.mesh) does"
+    )
+    raise snapshot.SnapshotError(
+        f"{where} is a DTensor with the placements {placements} on the mesh {mesh.mesh.tolist()}, and this is rank {rank.number} of "
+        f"{rank.of}: what can be kept is {kept}"
+    )
+
+
+def _rows(value: Any, dim: int | None) -> torch.Tensor:
+    """What this rank has of a DTensor, in rows along this dimension."""
+    own = local_of(value).detach()
+    return own.unsqueeze(0) if dim is None else own.movedim(dim, 0)
+
+
+def _along(dim: int | None) -> str:
+    return "whole in each process" if dim is None else f"sharded along dimension {dim}"
 
 
 def _fits(tensor: torch.Tensor, tag: Mapping) -> bool:

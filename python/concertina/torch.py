@@ -48,6 +48,7 @@ from concertina.local import Replicas, local_mesh, local_of
 from concertina.member import copy_whole
 from concertina.session import WorldChanged
 from concertina.shardgradients import forget_passes, keep_shards
+from concertina.shards import Rank
 from concertina.streams import Reader, Stream, StreamPlan
 from concertina.torchstep import Step
 from concertina.tensors import Buffers, InPlace, TensorCodec, copy_groups, copy_scaler, spread, wake_scaler
@@ -67,17 +68,18 @@ def join(
     containers, NumPy arrays and dense tensors. All ranks begin with the parameters of rank 0.
 
     seed: 0 … 2^64-1, of the order of the samples and of random numbers: those of Python, NumPy and PyTorch begin anew
-    in each step, different ones on each rank.
+    in each step, different ones on each rank, or each worker whose processes get the same samples.
 
     backend: as torch.distributed names it; by default nccl where there is a CUDA device (each process then uses the
     one of its local rank), gloo otherwise.
 
-    mesh: that of local_mesh(), where the processes of each worker share the modules of the state, with fully_shard() of PyTorch over it.
+    mesh: that of local_mesh(), where the processes of each worker share the modules of the state over it: with fully_shard() of PyTorch,
+    where each has samples of its own, or with parallelize_module(), or whatever makes DTensors, where all of them get the same samples.
     Workers are replicas of each other. What is not sharded is the same on all ranks.
 
     Raises AgentError when the agent cannot be talked to or is of another version, TypeError for an object without those
-    methods or a DistributedDataParallel, ValueError for a seed out of range, and a module that is sharded over another mesh, or
-    not by fully_shard().
+    methods or a DistributedDataParallel, ValueError for a seed out of range, for a module that is sharded over another mesh, and for
+    modules of which some are shared in one way and some in the other.
     """
     return Job(state, seed=seed, backend=backend, mesh=mesh)
 
@@ -101,10 +103,9 @@ class Job(_job.Job):
     ):
         state = mistakes.all_unwrapped(state)
         self._groups = Groups(backend)
-        if not self._sharded:
-            mistakes.refuse_meshes(state, mesh)
+        together = not self._sharded and mistakes.shared(state, mesh)
         if mesh is not None:
-            self._local, self._groups = True, Replicas(local_of(mesh, backend))
+            self._local, self._groups = True, Replicas(local_of(mesh, backend), together)
         self._lockstep = self._sharded or self._groups.lockstep
         self._gradients = Gradients()
         self._buffers = Buffers()
@@ -179,6 +180,9 @@ class Job(_job.Job):
 
     # What is done in a step.
 
+    def _dealt(self) -> Rank:
+        return self._groups.dealt(self.world)
+
     def _planned(self, data: Any, **options: Any) -> plans.Plan | StreamPlan:
         if not isinstance(data, Stream):
             self._reader = None
@@ -193,7 +197,7 @@ class Job(_job.Job):
         if self._reader is None:
             return super()._coming()
         self.gate.phase(Phase.DATA)
-        batch = self._reader.batch(self._plan, self._place, self.world, self._largest)
+        batch = self._reader.batch(self._plan, self._place, self.world, self._dealt(), self._largest)
         after = self._plan.after(self._place, batch)
         if self._plan.over(after):
             self.gate.last_step(after.step)
@@ -213,7 +217,7 @@ class Job(_job.Job):
             self._watch()
             groups = self._groups
             among = Among(step.world.size, groups.everyone, groups.alike, groups.means(step.world))
-            self._gradients.begin(step.samples, among)
+            self._gradients.begin(step.samples * groups.repeats(step.world), among)
             return
         # Who is thrown out of an evaluation does not come to net.train().
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
@@ -339,6 +343,7 @@ class Job(_job.Job):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed() takes 50 times as long.
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed(seed)
+            self._groups.reseed(seed)
 
     # Samples.
 
@@ -365,19 +370,20 @@ class Job(_job.Job):
 
     def _reading(self, join: Callable[[list], Any]) -> Callable[[Step, range], Any]:
         def load(step: Step, positions: range) -> Any:
-            mine = self._plan.mine(step.batch, step.world.size, step.world.rank)
+            dealt = self._dealt()
+            mine = self._plan.mine(step.batch, dealt.of, dealt.number)
             return join(self._reader.take(mine[positions.start : positions.stop]))
 
         return load
 
     def _ahead(self, step: Step) -> Iterator[range]:
         """The positions of all micro-batches of this rank from a step to the end of its epoch."""
-        plan, world, place = self._plan, step.world, self._place
+        plan, dealt, place = self._plan, self._dealt(), self._place
         while True:
             batch = plan.batch(place)
             if batch.epoch != step.epoch or plan.over(place):
                 return
-            for piece in self._used(plan.part(batch, world.size, world.rank)):
+            for piece in self._used(plan.part(batch, dealt.of, dealt.number)):
                 yield _job.used_positions(piece, batch.first)
             place = plan.after(place, batch)
 
@@ -447,7 +453,7 @@ class Job(_job.Job):
         return [thing for thing in self._state.values() if isinstance(thing, Module)]
 
     def _make_codec(self) -> TensorCodec:
-        return TensorCodec(self._modules)
+        return TensorCodec(self._modules, local=self._local)
 
     def _adapted(self, thing: Any) -> Any:
         return InPlace(thing) if isinstance(thing, Optimizer) else thing

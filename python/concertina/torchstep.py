@@ -8,6 +8,7 @@ import torch
 
 from concertina import samples
 from concertina import step as _step
+from concertina.tensors import is_sharded
 
 if TYPE_CHECKING:
     from concertina.torch import Job
@@ -52,6 +53,8 @@ class Step(_step.Step):
             raise TypeError(f"step.backward(loss): loss is a {type(loss).__name__}: give the tensor, and not its item()")
         if loss.numel() != 1:
             raise ValueError(f"step.backward(loss) of {loss.numel()} numbers: give their mean, and weight=… where some do not count")
+        if is_sharded(loss):  # as of loss_parallel(): all processes of the worker make it whole here
+            loss = loss.full_tensor()
         weight = float(piece.samples if weight is None else weight)
         if not 0 <= weight < math.inf:
             raise ValueError(f"weight={weight}: it says over how many samples, or tokens, the loss is a mean")

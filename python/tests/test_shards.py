@@ -12,7 +12,7 @@ from concertina.agent import AgentError
 from concertina.codec import Codec, Local
 from concertina.keeper import Keeper
 from concertina.session import Session, WorldChanged, start
-from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, chunk, joined, plan
+from concertina.shards import Cut, Gathering, Interval, Move, Rank, Table, by_rows, chunk, joined, plan
 from concertina.snapshot import Image, SnapshotError
 from concertina.world import assignment
 from tests.fakeagent import FakeAgent, excerpt, world
@@ -57,12 +57,13 @@ class Plans(unittest.TestCase):
         for _ in range(200):
             was, now = draw.randint(1, 128), draw.randint(1, 128)
             tables = tuple(Table(str(i), "uint8", (draw.randint(0, 300), draw.randint(0, 2)), 1) for i in range(draw.randint(1, 5)))
+            tables += (Table("whole", "uint8", (1, draw.randint(0, 300)), 1, None),) * draw.randint(0, 2)
             contents = [draw.randbytes(math.prod(table.shape)) for table in tables]
 
             def rows(cut, rank, contents=contents):
                 found = bytearray(cut.offsets(rank)[-1])
                 for table, content, at in zip(cut.tables, contents, cut.offsets(rank), strict=False):
-                    own = chunk(table.shape[0], Rank(rank, cut.ranks))
+                    own = chunk(table.shape[0], Rank(rank, cut.ranks)) if table.dim == 0 else Interval(0, 1)
                     found[at : at + table.size(Rank(rank, cut.ranks))] = content[own.start * table.row : own.end * table.row]
                 return found
 
@@ -75,15 +76,26 @@ class Plans(unittest.TestCase):
                     got += rows(before, source)[offset : offset + size]
                 self.assertEqual(got, want[at : at + table.size(rank)], (seed, was, rank, table))
 
+    def test_rows_along_any_dimension(self):
+        for shape in (5,), (5, 3), (2, 3, 4):
+            for dim in (None, *range(len(shape))):
+                rows = by_rows(shape, dim)
+                self.assertEqual(rows[0], 1 if dim is None else shape[dim])
+                self.assertEqual(Table("a", "uint8", rows, 1, dim).whole, shape)
+        self.assertEqual(by_rows((2, 3, 4), 1), (3, 2, 4))
+        self.assertEqual(Table("a", "float64", by_rows((), None), 8, None).size(Rank(1, 2)), 8)
+
     def test_descriptions_that_make_no_sense(self):
-        good = Cut(3, (Table("a", "uint8", (5, 3), 1),)).described()
+        good = Cut(3, (Table("a", "uint8", (5, 3), 1), Table("b", "uint8", (5, 3), 1, 1), Table("c", "uint8", (1, 3), 1, None))).described()
         self.assertEqual(Cut.of(good).described(), good)
+        self.assertEqual(good["tables"][0], ["a", "uint8", [5, 3], 1], "as those that know of no other dimension have it")
         table = good["tables"][0]
         for bad in (
             {}, good | {"ranks": 0}, good | {"ranks": 129}, good | {"ranks": True}, good | {"ranks": "3"}, good | {"tables": 3},
             good | {"tables": [table[:3]]}, good | {"tables": [[*table[:2], [], 1]]}, good | {"tables": [[*table[:2], [-1], 1]]},
             good | {"tables": [[*table[:2], [1.5], 1]]}, good | {"tables": [[*table[:2], [2**40, 2**40], 1]]},
-            good | {"tables": [[*table[:2], [3], 0]]},
+            good | {"tables": [[*table[:2], [3], 0]]}, good | {"tables": [[*table, 2]]}, good | {"tables": [[*table, -1]]},
+            good | {"tables": [[*table, True]]}, good | {"tables": [[*table, None]]}, good | {"tables": [[*table, 0, 0]]},
         ):  # fmt: skip
             with self.subTest(bad), self.assertRaises((ValueError, TypeError, LookupError)):
                 Cut.of(bad)

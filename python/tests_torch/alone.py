@@ -1,17 +1,39 @@
 """A process that is a worker's only one, with a model in the shards of local_mesh(), for the tests: looks after what a step does with those.
 
-Argument: "shards", or "poison": a loss at weight 0 that is no number.
+Argument: "shards", "poison": a loss at weight 0 that is no number, or "tensors": a model that the processes of a worker compute together, whose
+loss is a DTensor as well.
 """
 
+import copy
 import sys
 
 import torch
 import torch.nn.functional as F
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 
 import concertina.torch as elastic
 from concertina.tensors import is_sharded
 from tests_torch import local
 from tests_torch.sharded import data
+
+
+def compute_together() -> None:
+    mesh = elastic.local_mesh()
+    torch.manual_seed(1)
+    net = torch.nn.Linear(5, 2).double()
+    plain = copy.deepcopy(net)
+    parallelize_module(net, mesh, ColwiseParallel(output_layouts=Shard(-1), use_local_output=False))
+    job = elastic.join({"net": net, "opt": torch.optim.SGD(net.parameters(), lr=0.1)}, mesh=mesh)
+    for step in job.steps(data(), global_batch=7, max_steps=1):
+        with step:
+            for x, y in step.micro_batches():
+                with loss_parallel():
+                    step.backward(F.cross_entropy(net(x), y))
+            want = F.cross_entropy(plain(x), y)
+            torch.testing.assert_close(step.loss.double(), want.detach())
+            want.backward()
+            torch.testing.assert_close(net.weight.grad.full_tensor(), plain.weight.grad)
 
 
 def main() -> None:
@@ -24,6 +46,12 @@ def main() -> None:
     state |= local.optimizers(state)
     state["opt"] = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.1)
     del state["schedule"]
+    try:
+        elastic.join(state | {"odd": parallelize_module(torch.nn.Linear(3, 2), mesh, ColwiseParallel())}, mesh=mesh)
+    except ValueError as error:
+        assert "state['odd']: weight is sharded, and not by fully_shard()" in str(error), error
+    else:
+        raise AssertionError("modules that are shared in both ways")
     job = elastic.join(state, mesh=mesh)
 
     def look() -> None:
@@ -52,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compute_together() if sys.argv[1] == "tensors" else main()

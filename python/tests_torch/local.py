@@ -1,15 +1,21 @@
 """A process of a worker that shares a model with the others of it, in worlds that change, for the tests: trains it, and prints what the
 tests compare, as JSON lines.
+
+Argument: how they share it, "shards" with fully_shard(), or "tensors" that they compute together, with parallelize_module().
 """
 
 import hashlib
 import os
+import signal
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import concertina.torch as elastic
 from tests_torch.sharded import data, tell
@@ -29,6 +35,14 @@ def share(modules: dict, mesh) -> None:
     for layer in net[0], net[3]:
         fully_shard(layer, mesh=mesh, reshard_after_forward=False)
     fully_shard(net, mesh=mesh, reshard_after_forward=False)
+
+
+def compute_together(modules: dict, mesh) -> None:
+    # Each process normalises some of the samples, so the norm's gradients are sums of which each has a part. From layer to layer go
+    # DTensors, which know their shape: of a plain tensor PyTorch takes the parts of the others for as large as that of each process.
+    outer = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0), use_local_output=False)
+    inner = ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate())
+    parallelize_module(modules["net"], mesh, {"0": outer, "1": SequenceParallel(sequence_dim=0), "3": inner})
 
 
 def optimizers(modules: dict) -> dict:
@@ -58,10 +72,17 @@ def mine(state: dict) -> str:
     return found.hexdigest()
 
 
+def hold(step) -> None:
+    """Stays in an evaluation for good where the test wants it of this rank."""
+    if os.path.exists(os.path.join(os.environ["TEST_DIR"], f"hold-{step.world.rank}")):
+        tell(holds=step.number)
+        signal.pause()
+
+
 def main() -> None:
     mesh = elastic.local_mesh()
     state = build()
-    share(state, mesh)
+    (share if sys.argv[1] == "shards" else compute_together)(state, mesh)
     state |= optimizers(state)
     job = elastic.join(state, seed=5, mesh=mesh)
     world = None
@@ -71,14 +92,16 @@ def main() -> None:
                 world = step.world
                 tell(world=world.round, size=world.size, rank=world.rank, done=job._place.step, state=mine(state))
             if step.evaluates:
+                hold(step)
                 with torch.no_grad():
                     seen = state["net"](data().tensors[0]).shape[:1].numel() * torch.ones(1)
                 dist.all_reduce(seen, group=job.group)
                 assert seen.item() == 110 * world.size
                 continue
+            drawn = torch.rand(()).item()
             loss = train(step, state)
         if step.committed and not step.evaluates:
-            tell(step=step.number, loss=loss, pid=os.getpid(), state=mine(state))
+            tell(step=step.number, loss=loss, drawn=drawn, pid=os.getpid(), state=mine(state))
         time.sleep(0.02)
     tell(end=True)
 

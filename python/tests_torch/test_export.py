@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from concertina.codec import Local, SnapshotError
 from concertina.export import export, main
-from concertina.shards import Rank, Table, chunk
+from concertina.shards import Rank, Table
 from concertina.snapshot import Image
 from concertina.tensors import TensorCodec, memory_of
 from tests_torch import checkpoint
@@ -27,16 +27,19 @@ from tests_torch.checkpoint import store
 class ByRows(TensorCodec):
     """Keeps the tensors of so many rows in shards, which are tensors of one process here."""
 
-    def __init__(self, rows):
+    def __init__(self, rows, dim):
+        """dim: what the rows are along. None: each rank has all of those that have so many."""
         super().__init__()
-        self._rows = rows
+        self._rows, self._dim = rows, dim
 
     def shard(self, value, where, rank):
-        if not isinstance(value, torch.Tensor) or not value.dim() or len(value) != self._rows:
+        along = self._dim or 0
+        if not isinstance(value, torch.Tensor) or value.dim() <= along or value.shape[along] != self._rows:
             return None
-        rows = chunk(self._rows, rank)
-        name = str(value.dtype).removeprefix("torch.")
-        return Local(Table(where, name, tuple(value.shape), value.element_size()), memory_of(value[rows.start : rows.end].contiguous()))
+        rows = value.unsqueeze(0) if self._dim is None else value.movedim(along, 0)
+        table = Table(where, str(value.dtype).removeprefix("torch."), tuple(rows.shape), value.element_size(), self._dim)
+        mine = table.rows(rank)
+        return Local(table, memory_of(rows[mine.start : mine.end].contiguous()))
 
 
 class Exported(unittest.TestCase):
@@ -75,12 +78,12 @@ class Exported(unittest.TestCase):
             s0=lambda image, path: image.shares(path, f"s0.2.{layout}", 0, 2),
         )
 
-    def shards(self, ranks: int, rows: int) -> dict[str, bytes]:
+    def shards(self, ranks: int, rows: int, dim: int | None = 0) -> dict[str, bytes]:
         """The parts where the tensors of so many rows are in shards."""
         found = {}
         folder = self.enterContext(tempfile.TemporaryDirectory())
         for number in range(ranks):
-            image = Image(self.state, {"step": 7}, ByRows(rows), Rank(number, ranks))
+            image = Image(self.state, {"step": 7}, ByRows(rows, dim), Rank(number, ranks))
             for file in image.own, image.shard:
                 kind = "r" if file == image.own else "d"
                 path = os.path.join(folder, f"{kind}{number}")
@@ -114,7 +117,7 @@ class Exported(unittest.TestCase):
         torch.testing.assert_close(weight["net"]["weight"], self.state["net"]["weight"], rtol=0, atol=0)
 
     def containers(self):
-        """A state of tensors in what torch.distributed.checkpoint does not take apart. Those of five rows can be in shards."""
+        """A state of tensors in what torch.distributed.checkpoint does not take apart. Those of five rows, or three columns, can be in shards."""
         t = torch.randn(5, 3)
         one = torch.nn.Parameter(torch.ones(2))
         opt = torch.optim.AdamW([one], betas=(torch.tensor(0.9), torch.tensor(0.99)), lr=torch.tensor(0.1), capturable=True)
@@ -138,11 +141,11 @@ class Exported(unittest.TestCase):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
 
     def test_tensors_in_containers_of_any_kind(self):
-        for ranks in None, 1, 3:
-            with self.subTest(ranks=ranks):
+        for ranks, rows, dim in (None, 5, 0), (1, 5, 0), (3, 5, 0), (2, 3, 1), (2, 5, None):
+            with self.subTest(ranks=ranks, dim=dim):
                 self.state = {"a": self.containers() | {"set": {torch.randn(5)}}}
-                self.checkpoint, self.out = (os.path.join(self.folder, f"{name}-{ranks}") for name in ("1-7", "out"))
-                store(self.checkpoint, self.shards(ranks, rows=5) if ranks else self.whole())
+                self.checkpoint, self.out = (os.path.join(self.folder, f"{name}-{ranks}-{dim}") for name in ("1-7", "out"))
+                store(self.checkpoint, self.shards(ranks, rows, dim) if ranks else self.whole())
                 export(self.checkpoint, self.out)
                 self.assert_same_containers()
 

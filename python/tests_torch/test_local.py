@@ -34,9 +34,11 @@ def undisturbed() -> dict[int, float]:
     return found
 
 
-class Replicas(unittest.TestCase):
+class Replicas:
+    how, draws = "", 0
+
     def workers(self) -> Workers:
-        return self.enterContext(Workers(command=(PROGRAM,)))
+        return self.enterContext(Workers(command=(PROGRAM, self.how)))
 
     def assert_undisturbed(self, *workers):
         want = undisturbed()
@@ -45,19 +47,19 @@ class Replicas(unittest.TestCase):
         self.assertEqual(sorted(got), sorted(want))
         for step, loss in got.items():
             self.assertAlmostEqual(loss, want[step], delta=1e-5 * want[step], msg=f"step {step}")
-        states = {}
-        for member in members:
-            for line in member.told:
-                if "loss" in line:
-                    states[line["step"], members.index(member) % 2, member.round] = line["state"]
-        return states
 
-    def test_grown_and_a_worker_lost(self):
+    def assert_drawn(self, workers, step):
+        """Random numbers are those of who has samples of its own."""
+        drawn = [[member.wait_for(step=step)["drawn"] for member in worker] for worker in workers]
+        self.assertEqual([len({*of}) for of in drawn], [self.draws] * len(workers))
+        self.assertEqual(len({number for of in drawn for number in of}), self.draws * len(workers))
+
+    def test_grown_and_lost_and_of_other_local_ranks(self):
         c = self.workers()
         workers = c.hire(3)
         two = workers[:2]
         c.give(two, restoring=two)
-        two[1][0].wait_for(step=5)
+        self.assert_drawn(two, 3)
         members = [member for worker in two for member in worker]
         step = c.barrier(members)
         parts = c.save_all(two[0], step)
@@ -70,17 +72,54 @@ class Replicas(unittest.TestCase):
             self.assertEqual(len({of[local_rank]["state"] for of in begun}), 1)
         self.assertNotEqual(begun[0][0]["state"], begun[0][1]["state"])
         workers[2][0].wait_for(step=step + 3)
+        holds = [pathlib.Path(c.folder, f"hold-{rank}") for rank in (2, 3)]
+        for hold in holds:
+            hold.touch()
         for member in workers[1]:
             member.kill()
         c.go_on([workers[2], workers[0]])
-        c.end([member for worker in (workers[2], workers[0]) for member in worker])
-        self.assert_undisturbed(*workers)
+
+        for member, hold in zip(workers[0], holds, strict=True):
+            self.assertEqual(member.wait_for(holds=16)["holds"], 16)
+            hold.unlink()
+        for member in workers[0]:
+            member.kill()
+        self.assertEqual(c.go_on(workers[2:], until=20), (16, True))
+        self.assertEqual([member.hear("parked")["step"] for member in workers[2]], [20, 20])
+        parts = c.save_all(workers[2], 20)
+        for member in workers[2]:
+            member.kill()
+
+        (wider,) = c.hire(1, size=3)
+        c.give([wider], 20, parts, [wider])
+        c.end(wider)
+        self.assert_undisturbed(*workers, wider)
+
+
+class Shards(Replicas, unittest.TestCase):
+    how, draws = "shards", 2
+
+
+class Tensors(Replicas, unittest.TestCase):
+    how, draws = "tensors", 1
+
+
+class Random(unittest.TestCase):
+    def test_what_devices_draw_for_tensors_begins_anew(self):
+        tracker = mock.Mock()
+        self.enterContext(mock.patch.dict("sys.modules", {local_module._RANDOM: tracker}))
+        self.enterContext(mock.patch.object(local_module.Replicas, "device", "cpu"))
+        for backend, together, seeds in ("nccl", True, 1), ("nccl", False, 0), ("gloo", True, 0):
+            tracker.reset_mock()
+            there = mock.Mock(backend=backend)
+            local_module.Replicas(there, together).reseed(2**64 - 1)
+            self.assertEqual(tracker.manual_seed.mock_calls, [mock.call(2**64 - 1, there.mesh)] * seeds)
 
 
 class Mistakes(unittest.TestCase):
     def test_a_mesh_over_which_nothing_is_sharded(self):
-        with self.assertRaisesRegex(ValueError, r"call fully_shard\(module, mesh=mesh\) before join"):
-            mistakes.refuse_meshes(local.build(), object())
+        with self.assertRaisesRegex(ValueError, r"call fully_shard\(module, mesh=mesh\), or parallelize_module\(module, mesh, …\), before join"):
+            mistakes.shared(local.build(), object())
 
     def test_a_mesh_of_the_programs_own(self):
         with self.assertRaisesRegex(ValueError, r"give that of local_mesh\(\)"):
@@ -99,6 +138,10 @@ class Alone(unittest.TestCase):
 
     def test_what_a_forward_pass_leaves_is_not_watched_and_a_gradient_that_is_not_there_is_0(self):
         done = self.run_alone("shards")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_loss_that_processes_have_together(self):
+        done = self.run_alone("tensors")
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_loss_that_is_no_number_at_weight_0(self):

@@ -67,8 +67,9 @@ class Workers(Coordinator):
                 member.hear("join")
         return workers
 
-    def give(self, workers, step=0, parts=None, restoring=()):
-        """Gives them the next world, with ranks in this order. parts: those of the state that some of them load, by their keys."""
+    def give(self, workers, step=0, parts=None, restoring=(), until=0):
+        """Gives them the next world, with ranks in this order. parts: those of the state that some of them load, by their keys. until:
+        the step at which all of them park; 0: none."""
         self.number += 1
         parts = parts or {}
         shares = [parts[key] for key in sorted(parts) if key[0] == "s"]
@@ -83,7 +84,7 @@ class Workers(Coordinator):
                     message |= {"localRank": local, "localSize": len(worker), "workerRank": number, "workers": len(workers)}
                     message |= {"restore": restore, "snapshot": described if restore else "", "writer": local == 0}
                     message |= {"shares": shares if restore else []}
-                    member.agent.stop(0)
+                    member.agent.stop(until)
                     member.agent.give(message, listener=listener if rank == 0 else None)
 
     def save_all(self, worker, step):
@@ -96,7 +97,7 @@ class Workers(Coordinator):
                 assert "error" not in message, message
         return {key: path for member in worker for key, path in member.parts[step].items()}
 
-    def go_on(self, survivors):
+    def go_on(self, survivors, until=0):
         """Breaks the world off, and goes on like an operator after a loss: from the newest state that all processes of a worker have.
         That step, and whether somebody had it live."""
         said = iter(self.abort([member for worker in survivors for member in worker]))
@@ -111,7 +112,7 @@ class Workers(Coordinator):
             newest, parts = self.newest_of(survivors)
         elif behind and newest:
             parts = self.save_all(survivors[live.index(newest)], newest)
-        self.give(survivors, newest, parts, behind if max(live) >= 0 else survivors)
+        self.give(survivors, newest, parts, behind if max(live) >= 0 else survivors, until)
         return newest, max(live) >= 0
 
     @staticmethod
