@@ -2,27 +2,33 @@ package v1alpha1
 
 import "slices"
 
-// World is with how many of so many workers a job trains, at least min, when it has its spares.
+// World is with how many of so many workers a job trains, at least min: the smallest legal size that leaves no more than its spares
+// over, and so as many of these as there can be. Where there is none it trains with as many as it can.
 func (w *WorkersSpec) World(workers int32) int32 {
-	least := number(w.Min)
-	return max(w.trains(workers-number(w.Spares)), min(workers, least))
-}
-
-// Most is the largest legal number of workers of a job up to n, spares among them; 0 when none is. Workers are added beyond the
-// gang as its spares first, one by one, and then as legal sizes with all spares.
-func (w *WorkersSpec) Most(n int32) int32 {
-	spares, least := number(w.Spares), number(w.Min)
-	if spares <= 0 {
-		return w.trains(n)
+	least, spares, most := number(w.Min), number(w.Spares), w.trains(workers)
+	if spares <= 0 || most < least {
+		return most
 	}
-	if n < least {
-		return w.trains(n)
+	beside := max(workers-spares, least)
+	if len(w.Sizes) == 0 {
+		return min(beside, most)
 	}
-	most := min(n, least+spares)
-	if larger := w.trains(n - spares); larger >= least {
-		most = max(most, larger+spares)
+	for _, size := range w.Sizes {
+		if size >= beside {
+			most = min(most, size)
+		}
 	}
 	return most
+}
+
+// Most is the largest legal number of workers of a job up to n, spares among them; 0 when none is. A number is legal that is
+// a legal size and no more than all spares.
+func (w *WorkersSpec) Most(n int32) int32 {
+	most, spares := w.trains(n), number(w.Spares)
+	if spares <= 0 || most < number(w.Min) {
+		return most
+	}
+	return min(n, most+spares)
 }
 
 // Ceiling is the largest legal number of workers of a job, spares among them.
@@ -30,23 +36,21 @@ func (w *WorkersSpec) Ceiling() int32 {
 	return max(w.Most(number(w.Max)+number(w.Spares)), number(w.Min))
 }
 
-// Counts are the legal numbers of workers, spares among them, in ascending order; nil when every number is.
-func (w *WorkersSpec) Counts() []int32 {
+// Counts are the legal numbers of workers, spares among them, in ascending order, and with how many of each it trains; nil when
+// every number is legal. Without spares those above max are among them.
+func (w *WorkersSpec) Counts() (counts, worlds []int32) {
 	sizes, spares := slices.Sorted(slices.Values(w.Sizes)), number(w.Spares)
 	if len(sizes) == 0 || spares <= 0 {
-		return sizes
-	}
-	var all []int32
-	least := number(w.Min)
-	for n := least; n <= least+spares; n++ {
-		all = append(all, n)
+		return sizes, sizes
 	}
 	for _, size := range sizes {
-		if size > least {
-			all = append(all, size+spares)
+		for n := size; n <= size+spares && size >= number(w.Min) && size <= number(w.Max); n++ {
+			if len(counts) == 0 || n > counts[len(counts)-1] {
+				counts, worlds = append(counts, n), append(worlds, w.World(n))
+			}
 		}
 	}
-	return all
+	return counts, worlds
 }
 
 // trains is the largest legal size up to n; 0 when none is.

@@ -27,7 +27,7 @@ func TestWorkersWithSpares(t *testing.T) {
 		},
 		{
 			"beside sizes", WorkersSpec{Min: ptr.To[int32](2), Max: ptr.To[int32](7), Sizes: []int32{8, 4, 2}, Spares: ptr.To[int32](1)},
-			[]int32{0, 0, 2, 3, 3, 5, 5, 5, 5}, []int32{0, 1, 2, 2, 2, 4, 4, 4, 4}, 5,
+			[]int32{0, 0, 2, 3, 4, 5, 5, 5, 5}, []int32{0, 0, 2, 2, 4, 4, 4, 4, 4}, 5,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestWorkersWithSpares(t *testing.T) {
 	}
 }
 
-// The numbers that are listed are those that are legal, and each is the number of a legal size and its spares, or the gang and some.
+// The numbers that are listed are those that are legal, and each is a legal size and no more than all spares.
 func TestLegalNumbersWithSpares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		least, spares := rapid.Int32Range(1, 20).Draw(t, "min"), rapid.Int32Range(0, 5).Draw(t, "spares")
@@ -59,14 +59,17 @@ func TestLegalNumbersWithSpares(t *testing.T) {
 				w.Sizes = append(w.Sizes, n)
 			}
 		}
-		counts := w.Counts()
+		counts, worlds := w.Counts()
 		for n := least; n <= most+spares; n++ {
 			if legal := slices.Contains(counts, n); legal != (w.Most(n) == n) {
 				t.Fatalf("%d is legal: %v, in %v", n, legal, counts)
 			}
 			world := w.World(n)
-			if !slices.Contains(w.Sizes, world) || w.Most(n) == n && world != max(n-spares, least) {
+			if !slices.Contains(w.Sizes, world) || (n-world <= spares) != (w.Most(n) == n) || n > least && world < w.World(n-1) {
 				t.Fatalf("of %d train %d", n, world)
+			}
+			if at := slices.Index(counts, n); at >= 0 && worlds[at] != world {
+				t.Fatalf("of %d train %d, it is listed with %d", n, world, worlds[at])
 			}
 		}
 		if !slices.IsSorted(counts) || counts[len(counts)-1] != w.Ceiling() {

@@ -209,8 +209,10 @@ type Job struct {
 	// Min, Max and Sizes bound how many workers it may have, spares among them: Sizes ascending, contains Min; nil for all.
 	Min, Max int32
 	Sizes    []int32
-	// Spares is how many of its workers beyond Min do not train, but are ready to take the place of others: see World.
+	// Spares is how many of its workers do not train, but are ready to take the place of others, and Trains with how many of each of
+	// Sizes it trains: see World.
 	Spares int32
+	Trains []int32
 	// Gang is the shape of a pod of its own class, Growth of one beyond min.
 	Gang, Growth ShapeID
 	Policy       Policy

@@ -47,6 +47,12 @@ func (j *Job) World(n int32) int32 {
 	if j.Spares <= 0 {
 		return n
 	}
+	if after, exact := slices.BinarySearch(j.Sizes, n); n >= j.Min && len(j.Trains) == len(j.Sizes) && (exact || after > 0) {
+		if !exact {
+			after--
+		}
+		return j.Trains[after]
+	}
 	return max(n-j.Spares, min(n, j.Min))
 }
 

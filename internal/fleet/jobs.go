@@ -274,7 +274,7 @@ func (b *built) same(other *built) bool {
 		}
 	}
 	return b.retry.Equal(other.retry) && b.lostSince.Equal(other.lostSince) && slices.Equal(b.uids, other.uids) &&
-		slices.Equal(b.beneficiaries, other.beneficiaries) && slices.Equal(x.Workers, y.Workers) && slices.Equal(x.Sizes, y.Sizes) &&
+		slices.Equal(b.beneficiaries, other.beneficiaries) && slices.Equal(x.Workers, y.Workers) && slices.Equal(x.Sizes, y.Sizes) && slices.Equal(x.Trains, y.Trains) &&
 		slices.EqualFunc(b.avoided, other.avoided, avoidedNode.equal) && sameScalars(&x, &y) && samePace(b, other)
 }
 
