@@ -140,6 +140,8 @@ const (
 	// EventRecovered: the world goes on after a loss; the message says who was lost, why, and how many
 	// steps are made again.
 	EventRecovered = "Recovered"
+	// EventSpareTookOver: after a loss a worker that was ready has taken the place of the lost one, and the world keeps its size.
+	EventSpareTookOver = "SpareTookOver"
 	// EventWorkerRestarted: the program of a worker has ended before its time, and is started anew in its pod.
 	EventWorkerRestarted = "WorkerRestarted"
 	// EventWorkerUnheard: the operator does not hear a worker that trains on: the link between the two is bad.

@@ -24,7 +24,15 @@ type WorkersStatus struct {
 	// +optional
 	Standby *int32 `json:"standby,omitempty"`
 
-	// summary reads "running/min-max", for kubectl get.
+	// spares is how many of these are ready to take the place of a worker that is lost; for a job with
+	// spec.workers.spares.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	Spares *int32 `json:"spares,omitempty"`
+
+	// summary reads "running/min-max", for kubectl get; of a job with spec.workers.spares max stands with these, as
+	// in "5/2-4+1".
 	//
 	// +kubebuilder:validation:MaxLength=32
 	// +optional

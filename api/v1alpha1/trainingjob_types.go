@@ -59,6 +59,7 @@ const GangSchedulerCoscheduling GangScheduler = "Coscheduling"
 //
 // +kubebuilder:validation:XValidation:rule="self.max >= self.min",message="spec.workers.max is below spec.workers.min: raise max or lower min; to release all workers set spec.suspend",fieldPath=".max"
 // +kubebuilder:validation:XValidation:rule="!has(self.sizes) || self.min in self.sizes",message="spec.workers.sizes does not contain spec.workers.min: add min to sizes, because the job starts with that many workers",fieldPath=".sizes"
+// +kubebuilder:validation:XValidation:rule="self.max + self.?spares.orValue(0) <= 10000",message="spec.workers.max and spec.workers.spares are more than 10000 together: lower one of them",fieldPath=".spares"
 // +kubebuilder:validation:XValidation:rule="!has(self.container) || !has(self.template.spec) || self.template.spec.containers.exists(c, c.name == self.container)",message="spec.workers.container names no container of spec.workers.template: use the name of one, or add it",fieldPath=".container"
 // +kubebuilder:validation:XValidation:rule="size(self.template.?spec.?containers.orValue([])) <= 1 || has(self.container) || self.template.spec.containers.exists(c, c.name == 'trainer')",message="spec.workers.template has several containers and none is named trainer: say in spec.workers.container which one trains",fieldPath=".container"
 // +kubebuilder:validation:XValidation:rule="!has(self.template.spec) || self.template.spec.containers.all(c, (has(c.command) && size(c.command) > 0) || (has(self.container) ? c.name != self.container : size(self.template.spec.containers) > 1 && c.name != 'trainer'))",message="the training container in spec.workers.template has no command: set command (the image's entrypoint cannot be used, because the agent starts the program)",fieldPath=".template"
@@ -71,7 +72,7 @@ type WorkersSpec struct {
 	// +required
 	Min *int32 `json:"min,omitempty"`
 
-	// max is the largest number of workers that the job may ever have, at least min, at most 10000.
+	// max is the largest number of workers that the job may ever have, spares not counted, at least min, at most 10000.
 	// It can change at any time, and kubectl scale sets it.
 	//
 	// +kubebuilder:validation:Minimum=0
@@ -91,6 +92,19 @@ type WorkersSpec struct {
 	// +listType=set
 	// +optional
 	Sizes []int32 `json:"sizes,omitempty"`
+
+	// spares is how many workers beyond those that train are kept ready: started, with their program waiting for a
+	// world. Once a worker is lost, or has to leave, a spare takes its place in the very next world, which
+	// so keeps its size, and another spare is made. They come after the gang, where there is room that nobody else
+	// needs, as workers beyond min do, so a job with growth.policy Off or preemption.policy Never, or with Kueue's
+	// label, gets none. A job that has P workers trains with P - spares of them, but with no fewer than min; sizes and
+	// max are numbers of those that train, so it has up to max + spares. For others spares leave first. From 0 to 100.
+	// It can change at any time. Left out, there are none.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	Spares *int32 `json:"spares,omitempty"`
 
 	// processesPerWorker is the number of training processes in each worker, usually one per
 	// GPU. Each of them has its own rank. From 1 to 64, default 1. It changes only while the job
@@ -336,6 +350,7 @@ type TrainingJobSpec struct {
 // +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,description="optimizer updates done"
 // +kubebuilder:printcolumn:name="Checkpoint",type=date,JSONPath=`.status.checkpoint.at`,description="age of the newest state in the storage"
 // +kubebuilder:printcolumn:name="Queue",type=integer,JSONPath=`.status.queue.position`,description="place among the jobs that wait",priority=1
+// +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.workers.spares`,description="workers that are ready to take the place of a lost one",priority=1
 // +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.conditions[?(@.type=="FullSize")].reason`,description="why the job has the size that it has",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name is longer than 48 characters, and pods get their names from it: choose a shorter one"

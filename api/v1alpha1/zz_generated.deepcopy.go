@@ -811,6 +811,11 @@ func (in *WorkersSpec) DeepCopyInto(out *WorkersSpec) {
 		*out = make([]int32, len(*in))
 		copy(*out, *in)
 	}
+	if in.Spares != nil {
+		in, out := &in.Spares, &out.Spares
+		*out = new(int32)
+		**out = **in
+	}
 	if in.ProcessesPerWorker != nil {
 		in, out := &in.ProcessesPerWorker, &out.ProcessesPerWorker
 		*out = new(int32)
@@ -844,6 +849,11 @@ func (in *WorkersStatus) DeepCopyInto(out *WorkersStatus) {
 	}
 	if in.Standby != nil {
 		in, out := &in.Standby, &out.Standby
+		*out = new(int32)
+		**out = **in
+	}
+	if in.Spares != nil {
+		in, out := &in.Spares, &out.Spares
 		*out = new(int32)
 		**out = **in
 	}

@@ -81,8 +81,8 @@ func (p *planner) judge(id JobID) {
 		here := out.Again.Here
 		switch {
 		case here > 0 && (looked || over.IsZero()) && in.gained(here):
-			out.Again, j.goesOn = Again{}, here == size
-		case over.IsZero(), came.IsZero() && here == 0, looked && (here >= size || came.IsZero()):
+			out.Again, j.goesOn = Again{}, here == in.World(size)
+		case over.IsZero(), came.IsZero() && here == 0, looked && (here >= in.World(size) || came.IsZero()):
 			j.back, out.Again.Back, out.Again.Vain = a.From, true, oftener(a.Vain)
 		}
 	}
@@ -97,7 +97,7 @@ func (p *planner) looked(id JobID) bool {
 		here, at, _ = speed.Here(in.Pace.Seen)
 	}
 	switch n := int32(min(here, math.MaxInt32)); {
-	case !enoughMore(n, last.From):
+	case !enoughMore(n, in.World(last.From)):
 		last.Here, last.Since = 0, time.Time{}
 		return false
 	case n != last.Here:
@@ -116,9 +116,9 @@ func enoughMore(workers, from int32) bool {
 // oftener is how often it was in vain, once it was so once more.
 func oftener(vain int32) int32 { return min(max(vain, 0), mostVain) + 1 }
 
-// gained says whether a job is so much faster with so many workers than before it was tried again that it is no noise.
-func (j *Job) gained(size int32) bool {
-	now, before := speed.PaceWith(j.Pace.Seen, int(size)), speed.PaceWith(j.Pace.Seen, int(j.Again.From))
+// gained says whether a job is so much faster in a world of so many than before it was tried again that it is no noise.
+func (j *Job) gained(world int32) bool {
+	now, before := speed.PaceWith(j.Pace.Seen, int(world)), speed.PaceWith(j.Pace.Seen, int(j.World(j.Again.From)))
 	return now > before*(1+gainsAgain)
 }
 
@@ -191,12 +191,13 @@ func (p *planner) againWith(id JobID) int32 {
 		return 0
 	}
 	here, _, elsewhere := speed.Here(in.Pace.Seen)
-	if here != int(size) || elsewhere.IsZero() {
+	world := int(in.World(size))
+	if here != world || elsewhere.IsZero() {
 		return 0
 	}
 	wait := in.wait(last.Vain)
 	perNode := int(max(p.classes.perNode(p.growthScope(id)), 1))
-	if left := in.Pace.left() / in.Pace.Speed.Speed(int(size), (int(size)+perNode-1)/perNode); !(left >= wait.Seconds()) {
+	if left := in.Pace.left() / in.Pace.Speed.Speed(world, (world+perNode-1)/perNode); !(left >= wait.Seconds()) {
 		return 0 // it is nearly done
 	}
 	if !j.goesOn && !anew {
@@ -208,8 +209,8 @@ func (p *planner) againWith(id JobID) int32 {
 		}
 	}
 	free := min(p.now.of(p.growthScope(id)).beside(in.Avoid), int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
-	to := in.most(int32(min(int64(size)*2, int64(size)+max(free, 0), math.MaxInt32)))
-	if !enoughMore(to, size) {
+	to := in.most(int32(min(int64(world)*2+int64(in.Spares), int64(size)+max(free, 0), math.MaxInt32)))
+	if !enoughMore(in.World(to), in.World(size)) {
 		return 0
 	}
 	return to

@@ -206,9 +206,13 @@ type Job struct {
 	// Submitted orders jobs of one priority; it is kept through eviction and resumption. Queued is when it
 	// began to wait for its gang to start, zero if it does not.
 	Submitted, Queued time.Time
-	// Min, Max and Sizes bound how many workers it may have: Sizes ascending, contains Min; nil for all.
+	// Min, Max and Sizes bound how many workers it may have, spares among them: Sizes ascending, contains Min; nil for all.
 	Min, Max int32
 	Sizes    []int32
+	// Spares is how many of its workers do not train, but are ready to take the place of others, and Trains with how many of each of
+	// Sizes it trains: see World.
+	Spares int32
+	Trains []int32
 	// Gang is the shape of a pod of its own class, Growth of one beyond min.
 	Gang, Growth ShapeID
 	Policy       Policy

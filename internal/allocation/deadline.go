@@ -101,8 +101,8 @@ func (p *planner) needs(b *bid) int32 {
 		}
 		return 0
 	}
-	from, size := max(in.Min, 1), p.size(b.id)
-	for _, last := range [...]int32{min(size-1, b.perNode), size - 1, size, b.perNode, in.Max} {
+	from, size, oneNode := max(in.Min, 1), p.size(b.id), in.withSpares(b.perNode)
+	for _, last := range [...]int32{min(size-1, oneNode), size - 1, size, oneNode, in.Max} {
 		// Up to there as much is to spare, and the workers are on one node, or on several.
 		if last = min(last, in.Max); last < from {
 			continue
@@ -118,8 +118,9 @@ func (p *planner) needs(b *bid) int32 {
 // firstInTime is the least size of some with which a job meets its deadline, 0 for none of them. Their time falls up to where another
 // worker makes a step longer, and rises from then on.
 func (p *planner) firstInTime(b *bid, from, last int32) int32 {
-	turn := p.c.Jobs[b.id].Pace.Speed.Turn(int((last + b.perNode - 1) / b.perNode))
-	best := int32(min(max(int64(turn)+1, int64(from)), int64(last)))
+	in := &p.c.Jobs[b.id]
+	turn := in.Pace.Speed.Turn(int((in.World(last) + b.perNode - 1) / b.perNode))
+	best := int32(min(max(int64(turn)+1+int64(in.Spares), int64(from)), int64(last)))
 	if !p.inTime(b, best) {
 		return 0
 	}
@@ -131,7 +132,7 @@ func (p *planner) firstInTime(b *bid, from, last int32) int32 {
 func (p *planner) mightBeInTime(b *bid) bool {
 	in := &p.c.Jobs[b.id]
 	serial, parallel := in.Pace.Speed.Alone()
-	takes := b.left * (serial + parallel/float64(max(in.Max, 1))) / in.Pace.keeps()
+	takes := b.left * (serial + parallel/float64(max(in.World(in.Max), 1))) / in.Pace.keeps()
 	return takes*(1+aheadAtRest) <= in.Deadline.Sub(p.c.Now).Seconds()
 }
 
@@ -139,7 +140,7 @@ func (p *planner) mightBeInTime(b *bid) bool {
 func (p *planner) inTime(b *bid, n int32) bool {
 	in, size := &p.c.Jobs[b.id], p.size(b.id)
 	takes := b.seconds(in, n) / in.Pace.keeps()
-	switch {
+	switch n, size := in.World(n), in.World(size); {
 	case n > size:
 		takes = (takes + in.PauseExpected().Seconds()) * (1 + ahead)
 	case n < size:
@@ -177,7 +178,7 @@ func (p *planner) hopeless(b *bid, could int32) bool {
 		}
 	}
 	if most := in.most(could); most > last.size {
-		takes = min(takes, last.seconds*float64(last.size)/float64(most))
+		takes = min(takes, last.seconds*float64(last.world)/float64(in.World(most)))
 	}
 	return takes/in.Pace.keeps() > in.Deadline.Sub(p.c.Now).Seconds()*(1+aheadAtRest)
 }
@@ -206,9 +207,9 @@ func (p *planner) spareTime(d demand) (spare, off time.Duration, ok bool) {
 // fastest is how many seconds are left with the best of so many workers at most, on one node or on several.
 func (b *bid) fastest(in *Job, most int32) float64 {
 	best := math.Inf(1)
-	for _, last := range [...]int32{min(b.perNode, most), most} {
-		turn := in.Pace.Speed.Turn(int((last + b.perNode - 1) / b.perNode))
-		n := int32(min(int64(turn)+1, int64(last)))
+	for _, last := range [...]int32{min(in.withSpares(b.perNode), most), most} {
+		turn := in.Pace.Speed.Turn(int((in.World(last) + b.perNode - 1) / b.perNode))
+		n := int32(min(int64(turn)+1+int64(in.Spares), int64(last)))
 		for _, n := range [...]int32{in.most(n), in.next(n - 1), in.most(last)} {
 			if n > 0 && n <= most {
 				best = min(best, b.seconds(in, n))
@@ -225,7 +226,7 @@ func (p *planner) onItsWay(id JobID) bool {
 	if out.Needs <= p.size(id)-j.virtual || out.Could > 0 || out.Needs > j.could {
 		return false
 	}
-	return j.added > 0 || in.Pace != nil && in.Pace.Tried < p.size(id) && p.mayGrow(id)
+	return j.added > 0 || in.Pace != nil && in.Pace.Tried < in.World(p.size(id)) && p.mayGrow(id)
 }
 
 // lateness says that a job will miss its deadline, and what it would need; empty where it will not, as far as is known.

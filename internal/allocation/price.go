@@ -88,6 +88,7 @@ const (
 // offer is one size: how many devices that are, how many seconds are left then, and what the change costs, in seconds.
 type offer struct {
 	size            int32
+	world           int32 // with how many of them it trains
 	devices         int64
 	seconds, change float64
 }
@@ -199,8 +200,8 @@ func (p *planner) bid(id JobID, share float64) *bid {
 	grows := could && p.kept(id) && p.tried(id)
 	sizes := in.ladder(max(size, in.trial(share, devices, tuned.Trial)), in.most(size), b.half)
 	for n := in.next(in.Min - 1); n != 0; n = sizes.after(n) {
-		o := offer{size: n, devices: int64(n) * devices, seconds: b.seconds(in, n)}
-		if n != size {
+		o := offer{size: n, world: in.World(n), devices: int64(n) * devices, seconds: b.seconds(in, n)}
+		if n != size && o.world != in.World(size) { // a spare that comes or goes stops nobody
 			o.change = max(in.PauseExpected().Seconds(), o.seconds*tuned.Hesitation)
 		}
 		if n <= size || grows {
@@ -234,11 +235,13 @@ func (b *bid) upTo(devices int64, has int32) {
 // was measured with, and as much again up to its even share, which it would have if nothing was known of it.
 func (j *Job) trial(share float64, devices int64, times int32) int32 {
 	tried, even := int64(times)*int64(j.Pace.Tried), float64(j.Min)+math.Floor(share/float64(devices)+rounding)
-	return int32(min(max(tried, min(int64(times)*tried, int64(min(even, math.MaxInt32)))), math.MaxInt32))
+	world := int64(j.World(int32(min(even, math.MaxInt32))))
+	return j.withSpares(int32(min(max(tried, min(int64(times)*tried, world)), math.MaxInt32)))
 }
 
 // seconds is how many seconds are left with so many workers.
 func (b *bid) seconds(in *Job, n int32) float64 {
+	n = in.World(n)
 	return b.left / in.Pace.Speed.Speed(int(n), int((n+b.perNode-1)/b.perNode))
 }
 
@@ -249,7 +252,7 @@ func (b *bid) before(other *bid) int { return cmp.Compare(b.work, other.work) }
 // whoever is added meanwhile costs it no other pause.
 func (p *planner) tried(id JobID) bool {
 	in, members := &p.c.Jobs[id], int32(0)
-	if in.Pace.Tried >= p.size(id) {
+	if in.Pace.Tried >= in.World(p.size(id)) {
 		return true
 	}
 	for w := range in.Workers {
@@ -288,7 +291,24 @@ func (p *planner) sell(bids []*bid, left pool, others int) pool {
 			left.take(b, b.offers[b.taken].devices-has)
 		}
 	}
+	for _, b := range bids {
+		has := b.offers[b.taken].devices
+		b.takeSpares(left.open(b.patient))
+		left.take(b, b.offers[b.taken].devices-has)
+	}
 	return left
+}
+
+// takeSpares has a job take spares, which make it no faster, of devices that nobody wants for any price. Beyond its least size they come
+// with each.
+func (b *bid) takeSpares(pool int64) {
+	has, most := b.offers[b.taken].devices, b.most
+	if b.sale != actual {
+		most = len(b.offers) - 1
+	}
+	for n := b.taken + 1; n <= most && b.offers[n].world == b.offers[b.taken].world && b.offers[n].devices-has <= pool; n++ {
+		b.taken = n
+	}
 }
 
 // take has a job take the size that is best at a price, of those for which there are devices enough, but no smaller one

@@ -1,6 +1,9 @@
 package allocation
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // most is the largest legal number of workers that is not above n, 0 when there is none.
 func (j *Job) most(n int32) int32 {
@@ -36,6 +39,26 @@ func (j *Job) next(n int32) int32 {
 		}
 	}
 	return 0
+}
+
+// World is with how many of n workers a job trains: what is known of how fast it is goes by that. Its spares come first, so that
+// it trains with Min until it has all of them.
+func (j *Job) World(n int32) int32 {
+	if j.Spares <= 0 {
+		return n
+	}
+	if after, exact := slices.BinarySearch(j.Sizes, n); n >= j.Min && len(j.Trains) == len(j.Sizes) && (exact || after > 0) {
+		if !exact {
+			after--
+		}
+		return j.Trains[after]
+	}
+	return max(n-j.Spares, min(n, j.Min))
+}
+
+// withSpares is how many workers a job has that trains with so many, and has all of its spares.
+func (j *Job) withSpares(world int32) int32 {
+	return int32(min(int64(world)+int64(max(j.Spares, 0)), math.MaxInt32))
 }
 
 // legal says whether a job may have n workers.

@@ -27,6 +27,10 @@ func (l *Look) bounds(j *job) []string {
 		text += ", of which these numbers are legal: " + list(sizes)
 	}
 	all := []string{text + "."}
+	if n := j.in.Spares; n > 0 {
+		all = append(all, fmt.Sprintf("They include %s (spec.workers.spares), in no world until another worker is lost: it trains with %d at most.",
+			count(n, "spare"), j.in.World(j.in.Max)))
+	}
 	if takes := l.share(j.in.Gang); takes != "" {
 		all = append(all, fmt.Sprintf("One worker takes %s.", takes))
 	}

@@ -92,11 +92,42 @@ func (l *Look) summary(j *job) []string {
 	case j.in.Stage == allocation.Starting:
 		all = append(all, fmt.Sprintf("It starts: %s of its gang of %d %s there, and it has no world yet.", count(j.have(), "pod"), j.in.Min, are(j.have())))
 	default:
-		all = append(all, fmt.Sprintf("It trains with %s, of at least %d and at most %d.", count(j.have(), "worker"), j.in.Min, j.in.Max))
+		all = append(all, fmt.Sprintf("It trains with %s, of at least %d and at most %d.", count(j.trains(), "worker"), j.in.Min, j.in.World(j.in.Max)))
+		all = append(all, j.spares()...)
 	}
 	all = append(all, l.progress(j)...)
 	all = append(append(all, troubles(j)...), stragglers(j)...)
 	return append(all, l.avoided(j)...)
+}
+
+// trains is how many workers are in its world; of a job without spares those that are on their way into it are told of as well.
+func (j *job) trains() int32 {
+	if j.in.Spares <= 0 {
+		return j.have()
+	}
+	n := int32(0)
+	for i := range j.in.Workers {
+		if w := &j.in.Workers[i]; w.World && !w.Ending {
+			n++
+		}
+	}
+	return n
+}
+
+// spares says how many workers are ready to take the place of others, and how many there should be.
+func (j *job) spares() []string {
+	if j.in.Spares <= 0 {
+		return nil
+	}
+	ready := value(j.object.Status.Workers.Spares)
+	said := fmt.Sprintf("%s %s ready to take the place of a worker that is lost", count(ready, "spare"), are(ready))
+	switch {
+	case ready == 0:
+		said = "No spare is ready: with the next worker that is lost it has one less, until another has come"
+	case ready < j.in.Spares:
+		said += fmt.Sprintf(", of %d", j.in.Spares)
+	}
+	return []string{said + "."}
 }
 
 // stragglers are the processes that keep the others waiting.

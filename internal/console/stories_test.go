@@ -16,6 +16,7 @@ import (
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 	"github.com/concertina-dev/concertina/internal/fleet"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
 )
 
 var update = flag.Bool("update", false, "write the golden files of testdata anew")
@@ -35,6 +36,7 @@ func TestStories(t *testing.T) {
 		"bounds-and-policies":        {policies(), []string{"alone", "fixed", "full", "restarts"}},
 		"several-devices-a-worker":   {severalDevices(), []string{"wide"}},
 		"no-devices":                 {noDevices(), []string{"cpus"}},
+		"spares":                     {withSpares(), []string{"keeps", "lacks"}},
 		"speeds":                     {speeds(), []string{"scales", "flat", "doubted", "unknown"}},
 		"speeds-that-do-not-count":   {speedsThatDoNotCount(), []string{"scales", "flat"}},
 	} {
@@ -77,6 +79,23 @@ func queuedGang() *cluster {
 		job.Spec.ActiveDeadline = &metav1.Duration{Duration: 90 * time.Minute}
 	}), "n0", "n0", "n0")
 	c.add("big", 4, 8, important, queued)
+	return c
+}
+
+// withSpares has jobs with spares, one of which has lost its own.
+func withSpares() *cluster {
+	c := clusterOf(4, 4)
+	c.settings = "sharing: ByValue"
+	spares := func(job *v1alpha1.TrainingJob) { job.Spec.Workers.Spares = ptr.To[int32](1) }
+	keeps := c.add("keeps", 2, 3, spares)
+	c.trains(keeps, "n0", "n0", "n1", "n1")
+	made := rendezvous.Record{}
+	made.Name([]rendezvous.NamedMember{{Ordinal: 0, Node: "n0"}, {Ordinal: 1, Node: "n0"}, {Ordinal: 2, Node: "n1"}})
+	keeps.Status.World.Workers, keeps.Status.World.Members, keeps.Status.World.Nodes = ptr.To[int32](3), made.Members, made.Nodes
+	keeps.Status.Workers.Spares = ptr.To[int32](1)
+	keeps.Status.Speed.Sizes = []v1alpha1.SizeSpeed{{Workers: ptr.To[int32](3), Nodes: ptr.To[int32](2), StepsPerSecond: "3",
+		Steps: ptr.To[int64](1000), At: ago(20 * time.Second)}}
+	c.trains(c.add("lacks", 2, 2, spares), "n0", "n1")
 	return c
 }
 

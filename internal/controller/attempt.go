@@ -249,7 +249,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		Members:            append(members, p.vanished()...),
 		Addresses:          addressesOf(p.Pods),
 		Minimum:            p.minimum(),
-		Target:             max(p.target(), p.minimum()),
+		Target:             p.trainsWith(),
 		Sizes:              slices.Sorted(slices.Values(spec.Workers.Sizes)),
 		ProcessesPerWorker: value(spec.Workers.ProcessesPerWorker),
 		HeartbeatTimeout:   value(spec.Failure.HeartbeatTimeout).Duration,

@@ -107,21 +107,8 @@ func count(crew []worker, fits func(*worker) bool) int32 {
 	return n
 }
 
-// legal is the largest legal number of workers up to n; 0 when none is.
-func (s *State) legal(n int32) int32 {
-	n = min(n, value(s.Job.Spec.Workers.Max))
-	sizes := s.Job.Spec.Workers.Sizes
-	if len(sizes) == 0 {
-		return max(n, 0)
-	}
-	var largest int32
-	for _, size := range sizes {
-		if size <= n {
-			largest = max(largest, size)
-		}
-	}
-	return largest
-}
+// legal is the largest legal number of workers up to n, spares among them; 0 when none is.
+func (s *State) legal(n int32) int32 { return s.Job.Spec.Workers.Most(n) }
 
 // members is what the rendezvous is told of the crew. A worker that has ended is left out once the
 // world goes on without it.

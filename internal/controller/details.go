@@ -21,6 +21,7 @@ func (p *planner) restDetails() {
 	}
 	old, next := &p.Job.Status, p.plan.Status.DeepCopy()
 	next.Workers.Running, next.Workers.Standby, next.Workers.Summary = old.Workers.Running, old.Workers.Standby, old.Workers.Summary
+	next.Workers.Spares = old.Workers.Spares
 	next.Queue.WaitsFor, next.Queue.EstimatedStart = old.Queue.WaitsFor, old.Queue.EstimatedStart
 	for i := range next.Conditions {
 		one := &next.Conditions[i]

@@ -156,7 +156,7 @@ func (p *planner) retarget(crew []worker) {
 // wanted is how many workers the job should have now.
 func (p *planner) wanted(crew []worker) int32 {
 	target := p.target()
-	ceiling := max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum())
+	ceiling := p.Job.Spec.Workers.Ceiling()
 	if target > ceiling {
 		return ceiling
 	}
@@ -193,10 +193,14 @@ func (p *planner) ownPlaces() int32 {
 }
 
 func (p *planner) explainTarget(next int32) {
-	most := value(p.Job.Spec.Workers.Max)
+	most, spares := value(p.Job.Spec.Workers.Max), value(p.Job.Spec.Workers.Spares)
 	switch {
-	case next < p.target() && p.target() > most:
-		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "spec.workers.max is %d: %d workers are to stay", most, next)
+	case next < p.target() && p.target() > most+spares:
+		beside := ""
+		if spares > 0 {
+			beside = fmt.Sprintf(", and spec.workers.spares %d", spares)
+		}
+		p.note(corev1.EventTypeNormal, v1alpha1.EventWorkerLeaving, "spec.workers.max is %d%s: %d workers are to stay", most, beside, next)
 	case next > p.target() && p.target() == p.minimum():
 		p.note(corev1.EventTypeNormal, v1alpha1.EventLent, "the job grows beyond its min of %d to %d workers, into room that nobody else needs now; it is taken back when a gang needs it",
 			p.minimum(), next)

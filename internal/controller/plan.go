@@ -251,6 +251,11 @@ func (p *planner) countWorkers() {
 		workers.Target = ptr.To[int32](0)
 	}
 	workers.Summary = fmt.Sprintf("%d/%d-%d", running, p.minimum(), value(p.Job.Spec.Workers.Max))
+	workers.Spares = nil
+	if spares := value(p.Job.Spec.Workers.Spares); spares > 0 {
+		workers.Spares = ptr.To(p.sparesReady())
+		workers.Summary += fmt.Sprintf("+%d", spares)
+	}
 }
 
 // afterEnd clears up behind a job that is complete or has failed, and deletes it when its time has

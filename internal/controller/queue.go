@@ -88,8 +88,11 @@ func moved(shown, now int32) bool {
 
 // describeSize says whether the job has all workers that it may have, and why not.
 func (p *planner) describeSize(crew []worker) {
-	most := max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum())
+	most := p.Job.Spec.Workers.Ceiling()
 	have := count(crew, func(w *worker) bool { return w.stays() && w.inWorld() })
+	if value(p.Job.Spec.Workers.Spares) > 0 {
+		have += count(crew, func(w *worker) bool { return w.stays() && !w.inWorld() && w.seen.Standby && w.seen.Connected })
+	}
 	leftOut := leftOut(crew)
 	p.tellLate()
 	switch {
@@ -153,7 +156,7 @@ func leftOut(crew []worker) string {
 
 // describeFixed says why a job whose world cannot change has no more workers than it has.
 func (p *planner) describeFixed(pods []*corev1.Pod) {
-	if have, most := int32(len(pods)), max(p.legal(value(p.Job.Spec.Workers.Max)), p.minimum()); have < most {
+	if have, most := int32(len(pods)), p.Job.Spec.Workers.World(p.Job.Spec.Workers.Ceiling()); have < most {
 		p.set(v1alpha1.ConditionFullSize, metav1.ConditionFalse, v1alpha1.ReasonFixed,
 			fmt.Sprintf("the job keeps its %d workers: its program does not speak to the agent, so its world cannot change", have))
 		return

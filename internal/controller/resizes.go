@@ -56,6 +56,7 @@ func (p *planner) account(finished bool) {
 			}
 		}
 		p.enter(change)
+		p.tellTakeover(change.Change)
 		if change.recoveredUnseen() || len(losses) > 0 {
 			if p.countLoss(verdict, change, finished); p.hasFailed() {
 				return

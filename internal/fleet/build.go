@@ -36,7 +36,7 @@ func (c *Cluster) build(j *job) {
 		Name: object.Namespace + "/" + object.Name, UID: string(object.UID),
 		Priority: stands.priority, Preempts: stands.preempts, Fault: stands.fault,
 		Submitted: object.CreationTimestamp.Time,
-		Min:       value(spec.Workers.Min), Max: value(spec.Workers.Max), Sizes: slices.Sorted(slices.Values(spec.Workers.Sizes)),
+		Min:       value(spec.Workers.Min), Max: value(spec.Workers.Max) + value(spec.Workers.Spares), Spares: value(spec.Workers.Spares),
 		Policy: policies[spec.Preemption.Policy], NoGrowth: spec.Growth.Policy == v1alpha1.GrowthOff,
 		Target:    value(status.Workers.Target),
 		Finishing: j.facts.Finishing, Regrouping: j.facts.Regrouping, Armed: j.facts.Armed, Durable: j.facts.Durable,
@@ -46,6 +46,7 @@ func (c *Cluster) build(j *job) {
 	if object.Labels[v1alpha1.LabelKueueQueue] != "" {
 		one.SizedBy = "Kueue (label " + v1alpha1.LabelKueueQueue + ")"
 	}
+	one.Sizes, one.Trains = spec.Workers.Counts()
 	one.Stage, b.retry = c.stageOf(j, len(workers))
 	if c.options.AsksFirst && !j.wasAnswered() && len(workers) == 0 && !j.wasAskedAbout() {
 		one.Preempts, one.Unasked = false, one.Preempts // nobody leaves for pods that may be refused, and of which nobody knows what they will ask for

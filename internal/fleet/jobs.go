@@ -274,13 +274,13 @@ func (b *built) same(other *built) bool {
 		}
 	}
 	return b.retry.Equal(other.retry) && b.lostSince.Equal(other.lostSince) && slices.Equal(b.uids, other.uids) &&
-		slices.Equal(b.beneficiaries, other.beneficiaries) && slices.Equal(x.Workers, y.Workers) && slices.Equal(x.Sizes, y.Sizes) &&
+		slices.Equal(b.beneficiaries, other.beneficiaries) && slices.Equal(x.Workers, y.Workers) && slices.Equal(x.Sizes, y.Sizes) && slices.Equal(x.Trains, y.Trains) &&
 		slices.EqualFunc(b.avoided, other.avoided, avoidedNode.equal) && sameScalars(&x, &y) && samePace(b, other)
 }
 
 // sameScalars compares all that is neither a time nor a list.
 func sameScalars(x, y *allocation.Job) bool {
-	return x.Stage == y.Stage && x.Priority == y.Priority && [2]bool{x.Preempts, x.Unasked} == [2]bool{y.Preempts, y.Unasked} && x.Min == y.Min && x.Max == y.Max &&
+	return x.Stage == y.Stage && x.Priority == y.Priority && [2]bool{x.Preempts, x.Unasked} == [2]bool{y.Preempts, y.Unasked} && x.Min == y.Min && x.Max == y.Max && x.Spares == y.Spares &&
 		x.Gang == y.Gang && x.Growth == y.Growth && x.Policy == y.Policy && x.NoGrowth == y.NoGrowth && x.Fault == y.Fault && x.SizedBy == y.SizedBy &&
 		x.Target == y.Target && x.Finishing == y.Finishing && x.Regrouping == y.Regrouping && x.Armed == y.Armed &&
 		x.Durable == y.Durable && x.Restarts == y.Restarts && x.Starts == y.Starts && x.Reclaims == y.Reclaims && x.Pause == y.Pause

@@ -37,11 +37,18 @@ func (m *Machine) changeTo(next *world, p *plan, now time.Time) *untold {
 	case !before.adopted:
 		u.since = before.since
 	}
+	var joined []string
 	for _, uid := range next.ranks.uids {
 		mem := m.members[uid]
 		if m.world.ranks.rank(uid) >= 0 && mem != nil && mem.elastic {
 			u.awaited[uid] = true
 		}
+		if m.world.ranks.rank(uid) < 0 && mem != nil && p.broken != nil && p.reason.recovers() {
+			joined = append(joined, mem.want.Name)
+		}
+	}
+	if len(joined) > 0 {
+		u.Joined = list(joined)
 	}
 	return u
 }

@@ -301,6 +301,8 @@ type Change struct {
 	Reason   Reason
 	// Message says in words why.
 	Message string
+	// Joined names those who have taken the place of others that were lost; empty for nobody.
+	Joined string
 	// Begun is true once a step was made in the world.
 	Begun bool
 	// Pause is how long training stood still: from the end of a worker's last step before to the beginning of its

@@ -518,7 +518,11 @@ func (p *transcript) observe() {
 		p.printf("%s", o.Phase)
 	}
 	for _, c := range o.Changes {
-		p.printf("change: round %d, %d to %d workers, %s, paused %s, %d steps lost: %s", c.Round, c.From, c.To, c.Reason, c.Pause, c.StepsLost, c.Message)
+		joined := ""
+		if c.Joined != "" {
+			joined = "; in their place " + c.Joined
+		}
+		p.printf("change: round %d, %d to %d workers, %s, paused %s, %d steps lost: %s%s", c.Round, c.From, c.To, c.Reason, c.Pause, c.StepsLost, c.Message, joined)
 	}
 	for _, l := range o.Losses {
 		p.printf("loss: %s in round %d, program=%v: %s", l.UID, l.Round, l.Program, l.Message)

@@ -97,6 +97,7 @@ var _ = Describe("A TrainingJob that is there", func() {
 			Expect(cluster.Update(ctx, object)).To(Succeed())
 		},
 		Entry("max", field(int64(9), "spec.workers.max")),
+		Entry("spares", field(int64(1), "spec.workers.spares")),
 		Entry("suspend", field(true, "spec.suspend")),
 		Entry("activeDeadline", field("2h", "spec.activeDeadline")),
 		Entry("ttlAfterFinished", field("2h", "spec.ttlAfterFinished")),

@@ -40,6 +40,8 @@ type sharing struct {
 	kept    string
 	// copies is on how many nodes each part is to be; 0 for what is usual.
 	copies int32
+	// spares is how many of the workers are more than the world is to have.
+	spares int32
 	// bytes is the size of the larger part of the state, steps the file of steps that were made; empty for none.
 	bytes int
 	steps string
@@ -126,7 +128,7 @@ func (s *sharing) expect() {
 		}
 		gang.Members = append(gang.Members, all[i])
 	}
-	gang.Target += int32(len(gang.Members))
+	gang.Target += int32(len(gang.Members)) - s.spares
 	if s.kept != "" {
 		gang.Storage = &rendezvous.Storage{Interval: time.Second, Keep: 2, Own: true}
 	}

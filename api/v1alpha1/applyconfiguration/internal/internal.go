@@ -580,6 +580,9 @@ var schemaYAML = typed.YAMLObject(`types:
           elementType:
             scalar: numeric
           elementRelationship: associative
+    - name: spares
+      type:
+        scalar: numeric
     - name: template
       type:
         namedType: io.k8s.api.core.v1.PodTemplateSpec
@@ -587,6 +590,9 @@ var schemaYAML = typed.YAMLObject(`types:
   map:
     fields:
     - name: running
+      type:
+        scalar: numeric
+    - name: spares
       type:
         scalar: numeric
     - name: standby

@@ -15,7 +15,7 @@ type WorkersSpecApplyConfiguration struct {
 	// min is the number of workers that start together or not at all: the gang. From 1 to 10000.
 	// It changes only while the job is suspended and has no worker.
 	Min *int32 `json:"min,omitempty"`
-	// max is the largest number of workers that the job may ever have, at least min, at most 10000.
+	// max is the largest number of workers that the job may ever have, spares not counted, at least min, at most 10000.
 	// It can change at any time, and kubectl scale sets it.
 	Max *int32 `json:"max,omitempty"`
 	// sizes lists the only numbers of workers that are legal for this program, for example
@@ -23,6 +23,14 @@ type WorkersSpecApplyConfiguration struct {
 	// ignored. Left out, every number from min to max is legal. At most 64 entries. It changes only
 	// while the job is suspended and has no worker.
 	Sizes []int32 `json:"sizes,omitempty"`
+	// spares is how many workers beyond those that train are kept ready: started, with their program waiting for a
+	// world. Once a worker is lost, or has to leave, a spare takes its place in the very next world, which
+	// so keeps its size, and another spare is made. They come after the gang, where there is room that nobody else
+	// needs, as workers beyond min do, so a job with growth.policy Off or preemption.policy Never, or with Kueue's
+	// label, gets none. A job that has P workers trains with P - spares of them, but with no fewer than min; sizes and
+	// max are numbers of those that train, so it has up to max + spares. For others spares leave first. From 0 to 100.
+	// It can change at any time. Left out, there are none.
+	Spares *int32 `json:"spares,omitempty"`
 	// processesPerWorker is the number of training processes in each worker, usually one per
 	// GPU. Each of them has its own rank. From 1 to 64, default 1. It changes only while the job
 	// is suspended and has no worker.
@@ -72,6 +80,14 @@ func (b *WorkersSpecApplyConfiguration) WithSizes(values ...int32) *WorkersSpecA
 	for i := range values {
 		b.Sizes = append(b.Sizes, values[i])
 	}
+	return b
+}
+
+// WithSpares sets the Spares field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Spares field is set to the value of the last call.
+func (b *WorkersSpecApplyConfiguration) WithSpares(value int32) *WorkersSpecApplyConfiguration {
+	b.Spares = &value
 	return b
 }
 

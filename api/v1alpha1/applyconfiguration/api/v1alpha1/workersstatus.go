@@ -13,7 +13,11 @@ type WorkersStatusApplyConfiguration struct {
 	Running *int32 `json:"running,omitempty"`
 	// standby is how many workers are ready and in no world yet.
 	Standby *int32 `json:"standby,omitempty"`
-	// summary reads "running/min-max", for kubectl get.
+	// spares is how many of these are ready to take the place of a worker that is lost; for a job with
+	// spec.workers.spares.
+	Spares *int32 `json:"spares,omitempty"`
+	// summary reads "running/min-max", for kubectl get; of a job with spec.workers.spares max stands with these, as
+	// in "5/2-4+1".
 	Summary *string `json:"summary,omitempty"`
 }
 
@@ -44,6 +48,14 @@ func (b *WorkersStatusApplyConfiguration) WithRunning(value int32) *WorkersStatu
 // If called multiple times, the Standby field is set to the value of the last call.
 func (b *WorkersStatusApplyConfiguration) WithStandby(value int32) *WorkersStatusApplyConfiguration {
 	b.Standby = &value
+	return b
+}
+
+// WithSpares sets the Spares field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Spares field is set to the value of the last call.
+func (b *WorkersStatusApplyConfiguration) WithSpares(value int32) *WorkersStatusApplyConfiguration {
+	b.Spares = &value
 	return b
 }
 

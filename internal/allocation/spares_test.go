@@ -1,0 +1,135 @@
+package allocation
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// spares gives a job so many, beyond the most with which it trains.
+func spares(n int32) func(*Job) {
+	return func(j *Job) { j.Max, j.Spares = j.Max+n, n }
+}
+
+// ofTwoOrFour is a job that trains with two workers or with four, and has a spare.
+func ofTwoOrFour(j *Job) { j.Sizes, j.Trains = []int32{2, 3, 4, 5}, []int32{2, 2, 4, 4} }
+
+// asSpares has workers of a job be in no world.
+func (c *Cluster) asSpares(id JobID, which ...int) {
+	for _, w := range which {
+		c.Jobs[id].Workers[w].World, c.Jobs[id].Workers[w].Rank = false, -1
+	}
+	c.Jobs[id].Tally = nil
+}
+
+// A gang starts with its min; then it has as many workers as it may train with, and its spares.
+func TestAJobHasItsSparesBesideAllWorkersThatItMayTrainWith(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		nodes int
+		set   []func(*Job)
+		want  []int
+	}{
+		{"room for all", 2, nil, []int{5}},
+		{"two spares", 2, []func(*Job){spares(1)}, []int{6}},
+		{"room for some", 1, nil, []int{4}},
+		{"sizes", 2, []func(*Job){ofTwoOrFour}, []int{5}},
+		{"sizes, and room for some", 1, []func(*Job){ofTwoOrFour}, []int{4}},
+		{"no growth", 2, []func(*Job){func(j *Job) { j.NoGrowth = true }}, []int{2}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := newCluster().withNodes(test.nodes, 4)
+			id := c.queued("a", 2, 4, append([]func(*Job){spares(1)}, test.set...)...)
+			s := simulate(c)
+			s.tell(t)
+			s.step()
+			if d := s.plan.of(id); !d.Start || d.Count != 2 {
+				t.Errorf("it starts with %d: %v", d.Count, d.Start)
+			}
+			if diff := cmp.Diff(test.want, s.run(8).counts()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Who needs room is given the spares of others first, at once, and also where nothing else may be taken from them yet.
+func TestSparesLeaveFirst(t *testing.T) {
+	for _, grew := range []time.Time{{}, noon} {
+		c := newCluster().withNodes(2, 4)
+		id := c.training("a", 2, 6, []NodeID{0, 0, 0, 0, 1, 1, 1, 1}, spares(2), func(j *Job) { j.GrewAt = grew })
+		c.Settings.MinRuntime = time.Hour
+		c.asSpares(id, 3, 6)
+		gang := c.queued("gang", 2, 2)
+		plan := NewPlan(c)
+		var left []int
+		for _, l := range plan.of(id).Leave {
+			left = append(left, l.Worker)
+		}
+		slices.Sort(left)
+		if diff := cmp.Diff([]int{3, 6}, left); diff != "" || plan.of(id).Count != 6 || plan.leavesFor(id, gang) != 2 {
+			t.Errorf("%v leave, and it is to have %d", left, plan.of(id).Count)
+		}
+	}
+}
+
+// What was measured of a job counts for the workers that train: it wishes for the size that is worth it, and its spares beside.
+func TestSpeedsAreThoseOfTheWorld(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		program truth
+		other   truth
+		tried   int32
+		want    int32
+	}{
+		{"all are of use", linear, flat, 8, 9},
+		{"it was measured alone, and may have four times as many", linear, flat, 1, 5},
+		{"none is of use, and nobody wants what is left", flat, flat, 8, 2},
+		{"none is of use, and others want all of it", flat, linear, 8, 1},
+	} {
+		c := newCluster().withNodes(2, 8)
+		other := c.training("other", 1, 15, []NodeID{0}, withPace(test.other.pace(1e9, exactly)))
+		c.Jobs[other].Pace.Tried = 15
+		id := c.training("a", 1, 8, []NodeID{1}, spares(1), withPace(test.program.pace(1e6, exactly)))
+		c.Jobs[id].Pace.Tried = test.tried
+		if got := NewPlan(c).of(id).Wish; got != test.want {
+			t.Errorf("%s: it wishes for %d workers, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+// A job that has to be fast enough for its deadline with so many workers needs its spares beside them.
+func TestADeadlineIsMetByThoseWhoTrain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := time.Duration(rapid.IntRange(200, 12000).Draw(t, "seconds")) * time.Second
+		n := rapid.Int32Range(1, 4).Draw(t, "spares")
+		needs := func(set ...func(*Job)) int32 {
+			c := newCluster().withNodes(4, 4)
+			id := c.training("a", 1, 12, []NodeID{0}, append(set, withPace(between.pace(6000, exactly)), deadline(in))...)
+			return NewPlan(c).of(id).Needs
+		}
+		want := needs()
+		if got := needs(spares(n)); want > 1 && got != want+n || want <= 1 && got != want {
+			t.Errorf("it needs %d workers, and %d with %d spares", want, got, n)
+		}
+	})
+}
+
+// A job has its spares before it trains with more than its min, and one that has too few for that trains with all of them.
+func TestWorldOf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j := Job{Min: rapid.Int32Range(1, 50).Draw(t, "min"), Spares: rapid.Int32Range(0, 10).Draw(t, "spares")}
+		n := rapid.Int32Range(0, 200).Draw(t, "workers")
+		world := j.World(n)
+		switch {
+		case n <= j.Min && world != n,
+			n >= j.Min && world < j.Min,
+			n >= j.Min+j.Spares && world != n-j.Spares,
+			n < 200 && j.World(n+1) < world:
+			t.Fatalf("%+v: %d of %d train", j, world, n)
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/concertina-dev/concertina/api/v1alpha1"
+	"github.com/concertina-dev/concertina/internal/record"
+	"github.com/concertina-dev/concertina/internal/rendezvous"
+)
+
+// A job with spec.workers.spares has more workers than train. To the rendezvous a spare is a standby for which the world has no
+// place: it waits with its program started, and is in the next world once somebody is lost or leaves.
+
+// trainsWith is the largest number of workers that the next world should have. Nobody who trains gives that up to become a spare:
+// where the job is to have fewer workers its spares go first, and they come back before the world grows.
+func (p *planner) trainsWith() int32 {
+	workers, target := &p.Job.Spec.Workers, max(p.target(), p.minimum())
+	if value(workers.Spares) <= 0 {
+		return target
+	}
+	next := max(workers.World(target), p.minimum())
+	if made := record.FromStatus(p.Job); made.Attempt == p.attempt() && made.Round > 0 {
+		next = max(next, min(made.Workers, target, value(workers.Max)))
+	}
+	return next
+}
+
+// sparesReady is how many workers are ready to take the place of others.
+func (p *planner) sparesReady() int32 {
+	var ready, members int32
+	for _, pod := range p.gang() {
+		seen := p.member(pod)
+		switch {
+		case !trainerRunning(pod, &p.Job.Spec.Workers) || p.givenUp(pod) || pod.DeletionTimestamp != nil:
+		case seen.WorkerRank >= 0 && seen.Joined:
+			members++
+		case seen.Standby && seen.Connected && p.World.Round > 0:
+			ready++
+		}
+	}
+	// Those for whom the next world has a place are on their way into it.
+	return max(0, ready-max(0, p.trainsWith()-members))
+}
+
+// tellTakeover tells of those who were ready when others were lost, and by whom the world keeps its size.
+func (p *planner) tellTakeover(c rendezvous.Change) {
+	if value(p.Job.Spec.Workers.Spares) > 0 && c.Joined != "" && c.To >= c.From {
+		p.note(corev1.EventTypeNormal, v1alpha1.EventSpareTookOver,
+			"round %d: %s took the place of who was lost, and the world keeps its %d workers", c.Round, c.Joined, c.To)
+	}
+}
