@@ -41,9 +41,10 @@ func (m *Machine) keepers() (left, lost []*member) {
 	return left, lost
 }
 
-// serving says whether others can fetch snapshots of the world's history from a member.
+// serving says whether others can fetch snapshots of the world's history from a member. One whose node has lost its power hangs up
+// no session: that it has ended is known before that breaks.
 func (m *Machine) serving(mem *member) bool {
-	return mem.connected && !mem.isAside() && m.hasHistory(mem)
+	return mem.connected && !mem.want.Ended && !mem.isAside() && m.hasHistory(mem)
 }
 
 // hasHistory says whether a member holds what it has reported of the world's history. The agent of a program that has failed

@@ -45,7 +45,12 @@ func startElastic(ctx context.Context, min, max int32, flags ...string) *elastic
 // launchElastic submits a job that writes a ledger. change has the last word on its spec.
 func launchElastic(ctx context.Context, min, max int32, change func(*v1alpha1.TrainingJobSpec), flags ...string) *elasticJob {
 	GinkgoHelper()
-	namespace := newNamespace(ctx)
+	return launchElasticIn(ctx, newNamespace(ctx), min, max, change, flags...)
+}
+
+// launchElasticIn does so in a namespace that is there.
+func launchElasticIn(ctx context.Context, namespace string, min, max int32, change func(*v1alpha1.TrainingJobSpec), flags ...string) *elasticJob {
+	GinkgoHelper()
 	workers := labels.Set{v1alpha1.LabelJob: "digits"}
 	logs, err := cluster.RecordLogs(ctx, namespace, workers, "trainer")
 	Expect(err).NotTo(HaveOccurred())

@@ -118,11 +118,7 @@ var _ = Describe("A job with a storage", short, func() {
 // startS3 runs an S3 server with an empty bucket and makes the Secret "s3" for it; it returns the URL.
 func startS3(ctx context.Context, namespace string) string {
 	GinkgoHelper()
-	const access, secret = "tester", "not-a-secret"
-	Expect(cluster.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "s3", Namespace: namespace},
-		StringData: map[string]string{"AWS_ACCESS_KEY_ID": access, "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"},
-	})).To(Succeed())
+	Expect(cluster.Create(ctx, s3Credentials(namespace))).To(Succeed())
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "s3", Namespace: namespace},
 		Spec: corev1.PodSpec{
@@ -130,7 +126,7 @@ func startS3(ctx context.Context, namespace string) string {
 			Containers: []corev1.Container{{
 				Name: "s3", Image: framework.Image(framework.S3Image), ImagePullPolicy: corev1.PullIfNotPresent,
 				Command: []string{
-					"/versitygw", "--port", "0.0.0.0:7070", "--access", access, "--secret", secret, "--quiet",
+					"/versitygw", "--port", "0.0.0.0:7070", "--access", s3Access, "--secret", s3Secret, "--quiet",
 					"posix", "--nometa", "/data",
 				},
 				VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}, {Name: "data", MountPath: "/data/checkpoints", SubPath: "checkpoints"}},

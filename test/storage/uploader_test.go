@@ -14,6 +14,7 @@ import (
 
 	"github.com/concertina-dev/concertina/internal/uploader"
 	"github.com/concertina-dev/concertina/internal/uploader/server"
+	"github.com/concertina-dev/concertina/test/storage/faulty"
 )
 
 // A job goes on from the newest checkpoint, or waits until that can be read: a storage that is away for a while sends
@@ -21,13 +22,14 @@ import (
 func TestNobodyGoesBackFurtherThanItMust(t *testing.T) {
 	s3 := startS3(t)
 	proxy, _ := beforeS3(t, s3, 1)
+	proxy.Set(faulty.Well)
 	var away atomic.Pointer[string]
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if part := away.Load(); part != nil && r.Method == http.MethodGet && strings.Contains(r.URL.Path, *part) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		proxy.proxy.ServeHTTP(w, r)
+		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)
 	direct := open(t, url(s3.address, ""))

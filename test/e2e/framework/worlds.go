@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +17,7 @@ import (
 	"github.com/concertina-dev/concertina/api/v1alpha1"
 )
 
-// WorldRecorder keeps every world that a job's status has told of. The API server tells of every
+// WorldRecorder keeps every world that a job's status has told of, and the rest of it as well. The API server tells of every
 // write, so none is missed.
 type WorldRecorder struct {
 	watcher *toolswatch.RetryWatcher
@@ -24,6 +25,7 @@ type WorldRecorder struct {
 
 	mu     sync.Mutex
 	worlds map[int64]v1alpha1.WorldStatus
+	writes []*v1alpha1.TrainingJob
 	broken error
 }
 
@@ -52,6 +54,7 @@ func (r *WorldRecorder) record() {
 		r.mu.Lock()
 		switch object := event.Object.(type) {
 		case *v1alpha1.TrainingJob:
+			r.writes = append(r.writes, object)
 			// The term of a job is written before its first round.
 			if world := object.Status.World; world != nil && world.Round != nil && *world.Round > 0 {
 				r.worlds[*world.Round] = *world
@@ -68,6 +71,13 @@ func (r *WorldRecorder) Worlds() (map[int64]v1alpha1.WorldStatus, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.worlds), r.broken
+}
+
+// Writes are the job as it was after every write so far, oldest first. It is an error when some may be missing.
+func (r *WorldRecorder) Writes() ([]*v1alpha1.TrainingJob, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.writes), r.broken
 }
 
 // Stop ends the recorder.
