@@ -37,12 +37,13 @@ def share(modules: dict, mesh) -> None:
     fully_shard(net, mesh=mesh, reshard_after_forward=False)
 
 
-def compute_together(modules: dict, mesh) -> None:
+def compute_together(modules: dict, mesh, last: str = "3", how=None) -> None:
+    """last: the name of the layer behind the norm, and how it is shared if not as usual."""
     # Each process normalises some of the samples, so the norm's gradients are sums of which each has a part. From layer to layer go
     # DTensors, which know their shape: of a plain tensor PyTorch takes the parts of the others for as large as that of each process.
     outer = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0), use_local_output=False)
     inner = ColwiseParallel(input_layouts=Shard(0), output_layouts=Replicate())
-    parallelize_module(modules["net"], mesh, {"0": outer, "1": SequenceParallel(sequence_dim=0), "3": inner})
+    parallelize_module(modules["net"], mesh, {"0": outer, "1": SequenceParallel(sequence_dim=0), last: how or inner})
 
 
 def optimizers(modules: dict) -> dict:
