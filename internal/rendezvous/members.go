@@ -38,6 +38,8 @@ type member struct {
 	// silent is true when it counts as lost because it says nothing, cutOff when it says nothing and takes part in
 	// its world.
 	silent, cutOff bool
+	// mute is true while nothing is heard of it, though others are heard: what it said of itself counts no more.
+	mute bool
 	// probe is what its peers are asked about it, tasks are those about whom it is asked itself.
 	probe probe
 	tasks []string
@@ -283,7 +285,7 @@ func (m *Machine) take(now time.Time, uid string, mem *member, r Report, before 
 	}
 	m.hearWord(now, mem)
 	m.hearPause(now, uid, mem)
-	mem.silent = false
+	mem.silent, mem.mute = false, false
 	m.heardAgain(mem)
 	m.hearProbes(uid, mem)
 	if mem.readyAt.IsZero() && m.isStandby(uid, mem) {

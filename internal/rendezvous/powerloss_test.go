@@ -46,3 +46,24 @@ func TestNobodyHoldsWhatWentWithItsNode(t *testing.T) {
 		t.Errorf("it took until round %d", round)
 	}
 }
+
+// Whose node has lost its power is replaced at once when it is lost: that its agent stays was its word before.
+func TestWhoIsLostWithItsNodeDoesNotStay(t *testing.T) {
+	f := emptyFleet(t)
+	f.minimum, f.target = 3, 3
+	for range 3 {
+		f.makePod()
+	}
+	f.newLeader()
+	l := f.leaders[f.born]
+	uid := f.uids()[1]
+	f.until(l, "its agent says that it stays", func() bool { return l.machine.members[uid] != nil && l.machine.members[uid].report.Stays })
+	p := f.pods[uid]
+	p.dead, p.vanished, p.leader, p.queue = true, true, nil, nil
+	p.want.NodeNotReady = true
+	_ = f.handle(l, GangExpected{f.gang()})
+	f.until(l, "it is lost", func() bool { return l.machine.Observe(f.now).Members[uid].LostIn > 0 })
+	if seen := l.machine.Observe(f.now).Members[uid]; !seen.Connected || seen.Stays {
+		t.Errorf("connected %t, stays %t: its session is open, and nothing was heard of it for longer than a heartbeat may take", seen.Connected, seen.Stays)
+	}
+}

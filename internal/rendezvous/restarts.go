@@ -57,13 +57,14 @@ func (m *Machine) isAccounted(mem *member) bool {
 }
 
 // stays says whether a member that was lost will be a standby again, or is one: its programs have failed, or are about to
-// leave their world, or to be killed for not leaving it.
+// leave their world, or to be killed for not leaving it. Of one that was lost and is not heard that is not known any more: its node may
+// be gone, though its session is open.
 func (m *Machine) stays(uid string, mem *member) bool {
 	if m.world == nil || !mem.report.Stays || m.restartsFor(mem) == nil {
 		return false
 	}
 	lost := mem.lostIn > 0 && mem.lostIn == mem.report.Round
-	return (mem.hasFallen() || lost && mem.connected && !mem.isAside()) && (m.world.ranks.rank(uid) < 0 || m.isLost(mem))
+	return (mem.hasFallen() || lost && mem.connected && !mem.mute && !mem.isAside()) && (m.world.ranks.rank(uid) < 0 || m.isLost(mem))
 }
 
 // mayEnd says whether what a member holds may be gone before anybody has fetched it: it was lost, and its agent has not

@@ -117,6 +117,12 @@ func (m *Machine) standsStill(now time.Time) bool {
 	return took > 0 && (!m.world.stood || now.Sub(m.since) > holdTime) && now.Sub(latest(m.stepAt, m.world.since)) > max(stepsWithout*took, m.gang.HeartbeatTimeout) && !m.isBusy()
 }
 
+// isMute says whether this operator, which hears others, does not hear a member that it has heard, whoever makes steps meanwhile. A node
+// that has lost its power hangs up no session.
+func (m *Machine) isMute(now time.Time, mem *member) bool {
+	return mem.joined && m.hears(now) && now.Sub(latest(mem.lastSeen, m.wokenAt)) > m.gang.HeartbeatTimeout
+}
+
 // isCutOff says whether a member takes part in the world, and this operator does not hear it: steps are made all the
 // same, or peers reach it.
 func (m *Machine) isCutOff(now time.Time, mem *member) bool {
@@ -141,6 +147,10 @@ func (m *Machine) watch(now time.Time) {
 		mem := m.members[m.gang.Members[i].UID]
 		if missed := m.isMissed(now, mem); missed != mem.silent {
 			mem.silent, m.out.Changed = missed, true
+		}
+		if mute := m.isMute(now, mem); mute != mem.mute {
+			mem.mute = mute
+			m.out.Changed = m.out.Changed || m.isLost(mem)
 		}
 		if cutOff := m.isCutOff(now, mem); cutOff != mem.cutOff {
 			mem.cutOff, m.out.Changed = cutOff, true
