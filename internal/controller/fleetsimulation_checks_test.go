@@ -355,8 +355,8 @@ func (s *fleetSim) checkCreation(pod *corev1.Pod) {
 	if s.training != nil {
 		return // there a worker that was lost may run on, cut off
 	}
-	if alive >= value(job.Spec.Workers.Max) && pod.Annotations[annotationMoves] == "" && !s.scaled[job.UID] {
-		s.fail("%s is made although %d are there, of at most %d", pod.Name, alive, value(job.Spec.Workers.Max))
+	if alive >= value(job.Spec.Workers.Max)+value(job.Spec.Workers.Spares) && pod.Annotations[annotationMoves] == "" && !s.scaled[job.UID] {
+		s.fail("%s is made although %d are there, of at most %d and %d spares", pod.Name, alive, value(job.Spec.Workers.Max), value(job.Spec.Workers.Spares))
 	}
 }
 
@@ -414,16 +414,16 @@ func (s *fleetSim) checkGrown() {
 			continue
 		}
 		next := target + 1
-		if len(spec.Workers.Sizes) > 0 {
-			i := slices.IndexFunc(spec.Workers.Sizes, func(size int32) bool { return size > target })
+		if counts, _ := spec.Workers.Counts(); len(counts) > 0 {
+			i := slices.IndexFunc(counts, func(size int32) bool { return size > target })
 			if i < 0 {
 				continue
 			}
-			next = spec.Workers.Sizes[i]
+			next = counts[i]
 		}
-		if next <= value(spec.Workers.Max) && min(places(free, job), s.quotaLeft(job, false)) >= next-target {
+		if next <= spec.Workers.Ceiling() && min(places(free, job), s.quotaLeft(job, false)) >= next-target {
 			s.fail("%s/%s stays at %d workers, of at most %d, and there is room for %d", job.Namespace, job.Name, target,
-				value(spec.Workers.Max), places(free, job))
+				spec.Workers.Ceiling(), places(free, job))
 		}
 	}
 }

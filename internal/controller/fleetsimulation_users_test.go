@@ -64,6 +64,9 @@ func (s *fleetSim) submit() {
 			w.Sizes = []int32{least, least + 2, least + 4}
 			w.Max = ptr.To(least + 4)
 		}
+		if s.born%3 == 0 {
+			w.Spares = ptr.To(int32(1 + s.born%2))
+		}
 		container := &w.Template.Spec.Containers[0]
 		devices := pickOne(s, "1", "1", "1", "2", "4")
 		container.Resources = corev1.ResourceRequirements{Requests: simResources(devices, "1", "1"), Limits: corev1.ResourceList{}}
@@ -87,7 +90,7 @@ func (s *fleetSim) submit() {
 	made := s.server.job(client.ObjectKeyFromObject(job))
 	s.lengths[made.UID] = 50 + s.dice.Float64()*s.dice.Float64()*4000
 	s.foreign[made.UID] = s.chance(0.1)
-	s.say("%s/%s: min %d max %d of %d, %s, %s, growth %s", job.Namespace, job.Name, least, value(job.Spec.Workers.Max),
+	s.say("%s/%s: min %d max %d spares %d of %d, %s, %s, growth %s", job.Namespace, job.Name, least, value(job.Spec.Workers.Max), value(job.Spec.Workers.Spares),
 		devicesOf(made),
 		job.Spec.Workers.Template.Spec.PriorityClassName, job.Spec.Preemption.Policy, job.Spec.Growth.Policy)
 }

@@ -27,9 +27,9 @@ type WorkersSpecApplyConfiguration struct {
 	// world. Once a worker is lost, or has to leave, a spare takes its place in the very next world, which
 	// so keeps its size, and another spare is made. They come after the gang, where there is room that nobody else
 	// needs, as workers beyond min do, so a job with growth.policy Off or preemption.policy Never, or with Kueue's
-	// label, gets none. A job that has P workers trains with P - spares of them, but with no fewer than min; sizes and
-	// max are numbers of those that train, so it has up to max + spares. For others spares leave first. From 0 to 100.
-	// It can change at any time. Left out, there are none.
+	// label, gets none. A job that has P workers trains with P - spares of them, or the next of sizes, but with no
+	// fewer than min; sizes and max are numbers of those that train, so it has up to max + spares. For others spares
+	// leave first. From 0 to 100. It can change at any time. Left out, there are none.
 	Spares *int32 `json:"spares,omitempty"`
 	// processesPerWorker is the number of training processes in each worker, usually one per
 	// GPU. Each of them has its own rank. From 1 to 64, default 1. It changes only while the job
