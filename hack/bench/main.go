@@ -5,7 +5,7 @@
 //	go run ./hack/bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
 //	go run ./hack/bench reclaim [-times N] [-settle TIME]
 //	go run ./hack/bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
-//	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
+//	go run ./hack/bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-bare=false] [-profile FOLDER]
 //	go run ./hack/bench transfer [-mib N] [-times N] [-memory FOLDER] [-kept FOLDER]
 //	go run ./hack/bench churn -data FOLDER [-pause TIME] [-join TIME] [-recovery TIME] [-saved TIME]
 //	go run ./hack/bench tune [-seeds N] [-first N]
@@ -55,7 +55,7 @@ const usage = `usage: bench start [-runs N] [-torchrun-runs N]
        bench resize [-runs N] [-tuned-runs N] [-torchrun-runs N]
        bench reclaim [-times N] [-settle TIME]
        bench scale [-part a,b,c] [-nodes N] [-jobs N] [-pods N] [-runs N] [-idle TIME] [-contenders concertina,jobset,training-operator] [-profile FOLDER]
-       bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-profile FOLDER]
+       bench rendezvous [-members N,N] [-jobs N] [-job-members N] [-rate N] [-beats TIME] [-storm=false] [-flood=false] [-bare=false] [-profile FOLDER]
        bench peers [-times N] [-torchrun-times N] [-mib N,N] [-contenders ours,torchft,torchrun,torchrun_tuned] [-join-timeout TIME] [-heartbeat TIME] [-tick TIME]
        bench footprint [-mib N,N] [-steady TIME] [-times N]
        bench transfer [-mib N] [-times N] [-memory FOLDER] [-kept FOLDER]
@@ -207,6 +207,7 @@ func rendezvousBench(flags *flag.FlagSet) measure {
 	flags.DurationVar(&bench.Beats, "beats", 20*time.Second, "for how long beats are counted")
 	flags.BoolVar(&bench.Storm, "storm", true, "whether the operator is killed")
 	flags.BoolVar(&bench.Flood, "flood", true, "whether a member reports as fast as it can while others work")
+	flags.BoolVar(&bench.Bare, "bare", true, "whether the beats of the last size are counted once more with nothing behind their connections")
 	flags.StringVar(&bench.Profile, "profile", "", "a folder for CPU profiles of the operator, which then ends in its own time instead of being killed")
 	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
 		var err error

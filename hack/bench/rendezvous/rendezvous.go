@@ -6,6 +6,7 @@
 //	records.go    what stands for the API server
 //	operator.go   the operator's process
 //	agents.go     the agents' process; member.go: one agent
+//	bare.go       beats with nothing behind them
 //	flood.go      a member that reports as fast as it can
 //	beside.go     a small job beside a large one
 //	usage.go      what a process has used
@@ -35,6 +36,8 @@ type Bench struct {
 	Storm bool
 	// Flood says whether one member reports as fast as it can while others work.
 	Flood bool
+	// Bare says whether the beats of the last size are counted once more with nothing behind their connections.
+	Bare bool
 	// Profile is a folder for CPU profiles of the operator; empty for none.
 	Profile string
 	// Say tells the person who waits how far it is, Tell takes figures as soon as they are known.
@@ -66,6 +69,11 @@ func (b Bench) Measure(ctx context.Context) error {
 		}
 		if err := b.measure(ctx, of, 1, members); err != nil {
 			return fmt.Errorf("%d members: %w", members, err)
+		}
+	}
+	if len(b.Members) > 0 && b.Bare {
+		if err := b.bareBeats(ctx, b.Members[len(b.Members)-1]); err != nil {
+			return fmt.Errorf("beats that nobody listens to: %w", err)
 		}
 	}
 	if b.Jobs > 0 {
@@ -152,35 +160,52 @@ func (b Bench) measure(ctx context.Context, of names, jobs, members int) (err er
 // beats measures what members cost that have nothing to say but that they live.
 func (b Bench) beats(of names, t *trial, total int, empty Usage) error {
 	b.Say("%s: %s of beats", of.all, b.Beats)
+	spent, err := b.spent(t)
+	if err != nil {
+		return err
+	}
+	b.Tell([]figures.Figure{
+		{Name: of.all + "_beats_per_s", Value: float64(spent.beats) / b.Beats.Seconds(), Unit: "1/s"},
+		{Name: of.operator + "_us_per_beat", Value: spent.operator, Unit: "us"},
+		{Name: of.all + "_clients_us_per_beat", Value: spent.clients, Unit: "us"},
+		{Name: of.operator + "_kib_per_member", Value: float64(spent.after.RSS-empty.RSS) / 1024 / float64(total), Unit: "KiB"},
+		{Name: of.operator + "_rss_mib", Value: float64(spent.after.RSS) / (1 << 20), Unit: "MiB"},
+		{Name: of.operator + "_rss_max_mib", Value: float64(spent.after.MaxRSS) / (1 << 20), Unit: "MiB"},
+	}...)
+	return nil
+}
+
+// spending is what beats have cost the operator and the agents, each in microseconds, and what the operator has used by then.
+type spending struct {
+	beats             int64
+	operator, clients float64
+	after             Usage
+}
+
+// spent has agents beat for a while.
+func (b Bench) spent(t *trial) (s spending, err error) {
 	// What comes of the start is over first.
 	time.Sleep(3 * time.Second)
 	operator, clients, err := t.usage()
 	if err != nil {
-		return err
+		return s, err
 	}
 	var before, after Count
 	if err := t.agents.Call("Agents.Reports", None{}, &before); err != nil {
-		return err
+		return s, err
 	}
 	time.Sleep(b.Beats)
 	if err := t.agents.Call("Agents.Reports", None{}, &after); err != nil {
-		return err
+		return s, err
 	}
 	operatorAfter, clientsAfter, err := t.usage()
 	if err != nil {
-		return err
+		return s, err
 	}
-	count := max(after.N-before.N, 1)
-	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(count) }
-	b.Tell([]figures.Figure{
-		{Name: of.all + "_beats_per_s", Value: float64(count) / b.Beats.Seconds(), Unit: "1/s"},
-		{Name: of.operator + "_us_per_beat", Value: each(operatorAfter.CPU - operator.CPU), Unit: "us"},
-		{Name: of.all + "_clients_us_per_beat", Value: each(clientsAfter.CPU - clients.CPU), Unit: "us"},
-		{Name: of.operator + "_kib_per_member", Value: float64(operatorAfter.RSS-empty.RSS) / 1024 / float64(total), Unit: "KiB"},
-		{Name: of.operator + "_rss_mib", Value: float64(operatorAfter.RSS) / (1 << 20), Unit: "MiB"},
-		{Name: of.operator + "_rss_max_mib", Value: float64(operatorAfter.MaxRSS) / (1 << 20), Unit: "MiB"},
-	}...)
-	return nil
+	s.beats, s.after = max(after.N-before.N, 1), operatorAfter
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(s.beats) }
+	s.operator, s.clients = each(operatorAfter.CPU-operator.CPU), each(clientsAfter.CPU-clients.CPU)
+	return s, nil
 }
 
 // storm kills the operator and starts its successor.
@@ -232,6 +257,8 @@ func Role() (bool, error) {
 		return true, serveOperator()
 	case roleAgents:
 		return true, serveAgents()
+	case roleBare:
+		return true, serveBare()
 	}
 	return false, nil
 }

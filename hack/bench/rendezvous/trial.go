@@ -31,6 +31,7 @@ const (
 	configVariable = "CONCERTINA_BENCH_CONFIG"
 	roleOperator   = "operator"
 	roleAgents     = "agents"
+	roleBare       = "bare"
 )
 
 // trialConfig is the size of a trial.
@@ -40,6 +41,8 @@ type trialConfig struct {
 	Beside        int
 	Profile, Name string
 	Flood         bool
+	// Bare says that nothing is behind the connections of the agents.
+	Bare bool
 }
 
 // trial is one operator with its agents.
@@ -100,7 +103,11 @@ func (t *trial) startOperator() (err error) {
 	if t.lives++; t.Profile != "" {
 		config.Profile = filepath.Join(t.Profile, fmt.Sprintf("%s-%d.pprof", t.Name, t.lives))
 	}
-	if t.operator, err = startChild(t.ctx, roleOperator, config); err != nil {
+	role := roleOperator
+	if t.Bare {
+		role = roleBare
+	}
+	if t.operator, err = startChild(t.ctx, role, config); err != nil {
 		return err
 	}
 	return t.operator.Call("Operator.Start", None{}, &None{})

@@ -81,3 +81,23 @@ func TestFiguresOutliveALaterFailure(t *testing.T) {
 		t.Errorf("the jobs fail with %v, and the figures are %v", err, measured)
 	}
 }
+
+// The beats of agents are counted beside an operator that knows of nothing, too.
+func TestBareBeatsAreMeasured(t *testing.T) {
+	t.Parallel()
+	measured := map[string]float64{}
+	err := Bench{
+		Members: []int{2}, Rate: 1000, JobMembers: 1, Beats: 2 * time.Second, Bare: true, Say: t.Logf,
+		Tell: func(all ...figures.Figure) {
+			for _, figure := range all {
+				measured[figure.Name] = figure.Value
+			}
+		},
+	}.Measure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if measured["bare_us_per_beat"] <= 0 || measured["operator_us_per_beat"] <= 0 {
+		t.Errorf("the figures are %v", measured)
+	}
+}
