@@ -120,9 +120,9 @@ func firstFault(states []socket.State) string {
 	return ""
 }
 
-// begunIn is the round of which all processes have made a step; false where one has yet to make its first one there.
+// begunIn is the round of which all processes have made a step; false where one has yet to make its first one there, or waits for shards.
 func begunIn(s standing, states []socket.State) (round uint64, begun bool) {
-	if s.in == nil || len(states) == 0 || slices.ContainsFunc(s.processes, func(p processStanding) bool { return p.Entering }) ||
+	if s.in == nil || len(states) == 0 || slices.ContainsFunc(s.processes, func(p processStanding) bool { return p.Entering || p.Loads }) ||
 		slices.ContainsFunc(states, func(of socket.State) bool { return of.Done <= s.in.World.FromStep }) {
 		return 0, false
 	}

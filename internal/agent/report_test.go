@@ -50,15 +50,16 @@ func TestWhenAllProcessesHaveMadeAStep(t *testing.T) {
 	s := standing{in: &lifecycle.Start{Round: 3, World: lifecycle.World{FromStep: 7}}, processes: make([]processStanding, 2)}
 	for name, c := range map[string]struct {
 		states   []socket.State
-		entering bool
+		standing lifecycle.Standing
 		want     bool
 	}{
-		"both":                    {[]socket.State{of(8), of(9)}, false, true},
-		"one":                     {[]socket.State{of(8), of(7)}, false, false},
-		"one in the world before": {[]socket.State{of(8), of(9)}, true, false},
-		"none is known":           {nil, false, false},
+		"both":                    {[]socket.State{of(8), of(9)}, lifecycle.Standing{}, true},
+		"one":                     {[]socket.State{of(8), of(7)}, lifecycle.Standing{}, false},
+		"one in the world before": {[]socket.State{of(8), of(9)}, lifecycle.Standing{Entering: true}, false},
+		"one waits for shards":    {[]socket.State{of(8), of(9)}, lifecycle.Standing{Loads: true}, false},
+		"none is known":           {nil, lifecycle.Standing{}, false},
 	} {
-		s.processes[1].Entering = c.entering
+		s.processes[1].Standing = c.standing
 		if round, begun := begunIn(s, c.states); begun != c.want || begun && round != 3 {
 			t.Errorf("%s: round %d, %t", name, round, begun)
 		}

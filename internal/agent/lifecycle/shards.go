@@ -39,11 +39,11 @@ func (m *Machine) wants(i int, s *slot, parts []string, ranges [][][2]uint64) []
 	return []Effect{m.fetchShardsFor(i)}
 }
 
-// fetchShards gets what processes still want.
+// fetchShards gets what processes still want, but for those of whom it is not known yet what comes: nobody waits for the second of two fetches.
 func (m *Machine) fetchShards() []Effect {
 	var effects []Effect
 	for i := range m.slots {
-		if s := &m.slots[i]; s.wants != nil && s.connection != 0 && s.world == m.in.Round {
+		if s := &m.slots[i]; s.wants != nil && !s.fetching && s.connection != 0 && s.world == m.in.Round {
 			effects = append(effects, m.fetchShardsFor(i))
 		}
 	}
@@ -52,6 +52,7 @@ func (m *Machine) fetchShards() []Effect {
 
 func (m *Machine) fetchShardsFor(i int) Effect {
 	s := &m.slots[i]
+	s.fetching = true
 	return FetchShards{Slot: i, Connection: s.connection, Round: m.in.Round, World: m.in.World, Parts: s.wants, Ranges: s.ranges}
 }
 
@@ -61,7 +62,7 @@ func (m *Machine) hasShards(now time.Time, h HasShards) []Effect {
 	if m.in == nil || h.FetchShards.Round != m.in.Round || m.stage != running || s.connection != h.Connection || s.wants == nil {
 		return nil
 	}
-	if h.Why != "" {
+	if s.fetching = false; h.Why != "" {
 		return m.missed(now, h.Fetched)
 	}
 	s.wants, s.ranges, s.handed = nil, nil, m.in.Round

@@ -97,8 +97,21 @@ var shardTranscripts = map[string][]line{
 		line{3 * second, needs(0, "d1"+layout, [2]uint64{3, 5}), "shards0(1)[[[3 5]]]"},
 		line{4 * second, had(0, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
 		line{4 * second, needs(1, "d1"+layout), "shards1(1)[[]]"},
-		line{5 * second, Tick{}, "shards0(1)[[[3 5]]] shards1(1)[[]]"},
+		line{5 * second, Tick{}, "shards0(1)[[[3 5]]]"},
 		line{6 * second, had(0, 2, Fetched{}), "hand0(2)"},
+	),
+	"who has yet to hear what came of its wish is not asked for again": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, true), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0, "d1"+layout), "shards0(1)"},
+		line{3 * second, wants(1, "d1"+layout), "shards1(1)"},
+		line{4 * second, had(0, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
+		line{5 * second, Tick{}, "shards0(1)"},
+		line{6 * second, had(1, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
+		line{8 * second, Tick{}, "shards1(1)"},
+		line{9 * second, had(0, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
+		line{9 * second, had(1, 2, Fetched{}), "hand1(2)"},
+		line{13 * second, Tick{}, "shards0(1)"},
 	),
 	"a shard that nobody has ends the world before it begins": inShards(
 		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
@@ -142,6 +155,9 @@ func TestWhoHasItsShardsSaysSo(t *testing.T) {
 			t.Errorf("it says so before line %d, %T", i, l.event)
 		}
 		_ = m.Step(epoch.Add(l.at), l.event)
+		if waits := i == len(lines)-3 || i == len(lines)-2; m.Process(0).Loads != waits || m.Process(1).Loads {
+			t.Errorf("after line %d, %T, process 0 waits for shards: %t, and process 1: %t", i, l.event, m.Process(0).Loads, m.Process(1).Loads)
+		}
 	}
 	if !m.Supplied() {
 		t.Error("it does not say so")

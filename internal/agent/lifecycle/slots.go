@@ -41,6 +41,8 @@ type slot struct {
 	// wants are the shards that it waits for; nil for none. ranges are the bytes of each that it needs; none for all.
 	wants  []string
 	ranges [][][2]uint64
+	// fetching is true until it is known what came of these.
+	fetching bool
 	// handed is the last round whose shards it was handed, or that it wanted none of.
 	handed  uint64
 	waiting Waiting

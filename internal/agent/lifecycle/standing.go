@@ -14,6 +14,8 @@ type Standing struct {
 	// Entering is true while it has yet to be given the world that the worker is in: what it has done
 	// belongs to another.
 	Entering bool
+	// Loads is true while it waits for shards of the state that the world begins with.
+	Loads bool
 	// Clean is true for one that has left that world with exactly the state after Step, or had the state that it
 	// begins with, or an older one, when it was over.
 	Clean bool
@@ -97,7 +99,8 @@ func (m *Machine) Failure(program int) (int, bool) {
 // Process is what is known of the process of a slot.
 func (m *Machine) Process(i int) Standing {
 	s := m.slots[i]
-	standing := Standing{Elastic: s.elastic, Sharded: s.sharded, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop, Leaves: s.leaves, Leaving: s.leaving}
+	standing := Standing{Elastic: s.elastic, Sharded: s.sharded, Waiting: s.waiting, Attempt: s.armed.Attempt, Stop: s.stop, Leaves: s.leaves, Leaving: s.leaving,
+		Loads: s.wants != nil && s.connection != 0}
 	if m.in == nil || s.world == m.in.Round {
 		if m.keeps(&s, s.step) {
 			standing.Clean, standing.Step = true, s.step

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
+	"github.com/concertina-dev/concertina/internal/share"
 )
 
 // fetching is one fetch, of files of one state.
@@ -24,6 +25,11 @@ func (f *fetching) of() checkpoint.ID {
 		return checkpoint.ID{}
 	}
 	return f.want[0].State()
+}
+
+// ofShards says whether it is of shards, for a process that waits for them in a world.
+func (f *fetching) ofShards() bool {
+	return slices.ContainsFunc(f.want, func(w checkpoint.Wanted) bool { return share.IsShard(w.Part) })
 }
 
 // Fetch gets files of one state, or some of them, from their holders, but for those that are held already, and then calls done.
@@ -56,12 +62,7 @@ func (k *Keeper) get(now *fetching, before []*fetching) error {
 			return fmt.Errorf("fetch snapshot %v: %w", now.of(), context.Cause(now.ctx))
 		}
 	}
-	for {
-		err := k.store.Fetch(now.ctx, k.identity, now.want...)
-		if !errors.Is(err, checkpoint.ErrDropped) || now.ctx.Err() != nil {
-			return err // otherwise it is wanted as before
-		}
-	}
+	return k.store.Fetch(now.ctx, k.identity, now.want...)
 }
 
 // FetchAhead gets what Fetch may soon be asked for. If it cannot be had, Fetch tries again.
@@ -73,15 +74,15 @@ func (k *Keeper) FetchAhead(want []checkpoint.Wanted) {
 func (k *Keeper) beginFetch(want []checkpoint.Wanted) *fetching {
 	ctx, cancel := context.WithCancelCause(k.ctx)
 	next := &fetching{want, ctx, cancel, make(chan struct{})}
-	k.endFetches(errors.New("another snapshot is wanted"), func(of checkpoint.ID) bool { return of == next.of() })
+	k.endFetches(errors.New("another snapshot is wanted"), func(f *fetching) bool { return f.of() == next.of() })
 	k.fetches = append(k.fetches, next)
 	return next
 }
 
-// endFetches ends those that are under way, but for those of some states: of each process of the worker there may be one. k.mu is held.
-func (k *Keeper) endFetches(why error, but func(of checkpoint.ID) bool) {
+// endFetches ends those that are under way, but for some: of each process of the worker there may be one. k.mu is held.
+func (k *Keeper) endFetches(why error, but func(*fetching) bool) {
 	for _, f := range k.fetches {
-		if !but(f.of()) {
+		if !but(f) {
 			f.cancel(why)
 		}
 	}

@@ -37,33 +37,42 @@ func silence(t *testing.T) (at checkpoint.Holder, connected func()) {
 	}
 }
 
-// Each process of a worker says what it needs: what all of them wait for ends when another world begins, and the next fetch waits for none.
+// Each process of a worker says what it needs: what all of them wait for ends when another world begins, and the next fetch waits for none, also
+// where that world begins with the same state.
 func TestAnotherWorldEndsWhatAllProcessesWaitFor(t *testing.T) {
-	const what = "d1.2.0123456789abcdef"
-	f := open(t, t.TempDir())
-	at, connected := silence(t)
-	of := checkpoint.Snapshot{ID: checkpoint.ID{Round: 1, Step: 4, Part: what}, Bytes: 4 << 20}
-	named := of.State()
-	f.Enter(2, 4, false, &named)
-	var came []chan error
-	for i := range uint64(3) {
-		done := make(chan error, 1)
-		want := from(of, []checkpoint.Holder{at})
-		want[0].Only = []checkpoint.Range{{From: i << 20, To: (i + 1) << 20}}
-		f.Fetch(want, func(err error) { done <- err })
-		came = append(came, done)
-	}
-	connected()
-	f.Enter(3, 0, true, nil)
-	next := make(chan error, 1)
-	f.Fetch(nil, func(err error) { next <- err })
-	if err := <-next; err != nil {
-		t.Errorf("the next world's fetch ends with %v", err)
-	}
-	for i, done := range came {
-		if err := <-done; err == nil || !strings.Contains(err.Error(), "another world has begun") {
-			t.Errorf("what process %d waits for ends with %v", i, err)
-		}
+	for name, same := range map[string]bool{"it begins with the same state": true, "it begins with none": false} {
+		t.Run(name, func(t *testing.T) {
+			_, f, whole, holders := holding(t)
+			at, connected := silence(t)
+			named := whole.State()
+			of := checkpoint.Snapshot{ID: checkpoint.ID{Round: named.Round, Step: named.Step, Part: "d1.2.0123456789abcdef"}, Bytes: 4 << 20}
+			f.Enter(2, 4, false, &named)
+			var came []chan error
+			for i := range uint64(3) {
+				done := make(chan error, 1)
+				want := from(of, []checkpoint.Holder{at})
+				want[0].Only = []checkpoint.Range{{From: i << 20, To: (i + 1) << 20}}
+				f.Fetch(want, func(err error) { done <- err })
+				came = append(came, done)
+			}
+			connected()
+			next := make(chan error, 1)
+			if same {
+				f.Enter(3, 4, false, &named)
+				f.Fetch(from(whole, holders), func(err error) { next <- err })
+			} else {
+				f.Enter(3, 0, true, nil)
+				f.Fetch(nil, func(err error) { next <- err })
+			}
+			if err := <-next; err != nil {
+				t.Errorf("the next world's fetch ends with %v", err)
+			}
+			for i, done := range came {
+				if err := <-done; err == nil || !strings.Contains(err.Error(), "another world has begun") {
+					t.Errorf("what process %d waits for ends with %v", i, err)
+				}
+			}
+		})
 	}
 }
 
@@ -111,9 +120,10 @@ func paused(t *testing.T, at checkpoint.Holder, bytes int64) (way checkpoint.Hol
 	return way, reached, goOn
 }
 
-// What came of a shard is dropped while more of it comes: what is told in the end to be there is there.
-func TestWhatIsDroppedWhileMoreComesIsFetchedAgain(t *testing.T) {
-	holder, other, _, at := holding(t)
+// Once all processes have made a step nobody waits for shards: what still brings some ends, and so does what waits behind it. What is fetched
+// ahead is for the next world, and goes on.
+func TestWhoHasMadeAStepWaitsForNoShards(t *testing.T) {
+	holder, other, whole, at := holding(t)
 	data := bytes.Repeat([]byte("state"), 2<<20)
 	if err := os.WriteFile(filepath.Join(holder.Folder(), "x.part"), data, 0o600); err != nil {
 		t.Fatal(err)
@@ -125,20 +135,29 @@ func TestWhatIsDroppedWhileMoreComesIsFetchedAgain(t *testing.T) {
 	want[0].Only = []checkpoint.Range{{From: 1 << 20, To: 9 << 20}}
 	named := want[0].State()
 	other.Enter(2, 4, false, &named)
-	done := make(chan error, 1)
-	other.Fetch(want, func(err error) { done <- err })
+	done := make(chan error, 2)
+	for range cap(done) {
+		other.Fetch(want, func(err error) { done <- err })
+	}
 	<-reached
 	for !other.store.HasExcerpts() {
 		runtime.Gosched()
 	}
-	other.Began(2)
-	other.settled()
-	close(goOn)
-	if err := <-done; err != nil {
-		t.Fatal(err)
+	other.FetchAhead(from(whole, at))
+	other.Began(1)
+	if !other.store.HasExcerpts() || len(done) > 0 {
+		t.Error("that is of a world that is over, and something has ended")
 	}
-	got, err := os.ReadFile(other.PathOf(want[0]))
-	if err != nil || !bytes.Equal(got[1<<20:9<<20], data[1<<20:9<<20]) {
-		t.Errorf("%d bytes are there, %v", len(got), err)
+	other.Began(2)
+	close(goOn)
+	for range cap(done) {
+		if err := <-done; err == nil || !strings.Contains(err.Error(), "all processes have made a step without it") {
+			t.Errorf("what nobody waits for ends with %v", err)
+		}
+	}
+	other.awaits(whole.ID)
+	other.settled()
+	if names, _ := filepath.Glob(filepath.Join(other.Folder(), "fetch-*")); len(names) > 0 || other.store.HasExcerpts() {
+		t.Errorf("there are %v", names)
 	}
 }

@@ -143,10 +143,11 @@ func (k *Keeper) Enter(round, fromStep uint64, continues bool, named *checkpoint
 	k.history = k.history.enter(round, fromStep, continues, named)
 	history := k.history
 	k.wroteNothing()
-	k.endFetches(errors.New("another world has begun"), func(of checkpoint.ID) bool { return named != nil && of == *named })
+	// Who waited for shards in the world before asks anew, and maybe others: this world is not to wait until they have come, or cannot be had.
+	k.endFetches(errors.New("another world has begun"), func(f *fetching) bool { return named != nil && f.of() == *named && !f.ofShards() })
 	var remove func() error
 	if k.store != nil {
-		// Of the state that this one names too what has come is of use, and so is the fetch that brings more of it.
+		// Of the state that this one names too what has come is of use.
 		var same checkpoint.ID
 		if named != nil {
 			same = named.State()

@@ -2,6 +2,7 @@ package snapshots
 
 import (
 	"cmp"
+	"errors"
 
 	"github.com/concertina-dev/concertina/internal/checkpoint"
 )
@@ -48,7 +49,7 @@ func (k *Keeper) Take(round, step uint64, files []File, reuse bool) {
 }
 
 // Began says that all processes of the worker have made a step of the world of a round: they have loaded what they need of shards by then, which
-// nothing else says of them. What came of these goes.
+// nothing else says of them. What came of these goes, and nobody waits for more of it.
 func (k *Keeper) Began(round uint64) {
 	if k.store == nil {
 		return
@@ -58,6 +59,7 @@ func (k *Keeper) Began(round uint64) {
 	if !k.history.endsIn(round) {
 		return // it is over, and what is here is for the next one
 	}
+	k.endFetches(errors.New("all processes have made a step without it"), func(f *fetching) bool { return !f.ofShards() })
 	if remove := k.store.DropExcerpts(checkpoint.ID{}); remove != nil {
 		k.do(func() { k.removed(remove()) })
 	}
