@@ -14,7 +14,7 @@ import (
 // state lacks the shard of whoever is lost, so a recovery goes on from a snapshot; where nobody is lost all write one first. Others have no copy of a shard but what they
 // fetch: partners on other nodes do, behind the training, of one state after another.
 
-// copyTimeout is how long copies of one state are waited for before those of a newer one are made.
+// copyTimeout is how long copies of one state are waited for before those of a newer one are made; it begins with the first step of the world.
 const copyTimeout = 10 * time.Minute
 
 // fullTime is after which time who had no room for copies is asked again: its program may write less by now, or somebody has removed what
@@ -113,7 +113,7 @@ func (m *Machine) copyShards(now time.Time) {
 				m.letLeaversGo()
 			}
 		case !held: // who held some of it is lost: that says nothing of the next one
-		case !now.Before(c.since.Add(copyTimeout)):
+		case m.isOverdue(now, c):
 			m.uncopied = true
 			m.noteCopied(c, &at)
 			m.letLeaversGo()
@@ -127,6 +127,16 @@ func (m *Machine) copyShards(now time.Time) {
 		m.stopCopying()
 	}
 	m.copyNewest(now)
+}
+
+// isOverdue says whether copies were waited for long enough. Before the first step, which may take long, nobody has a newer state, and who has no
+// room for them beside what is loaded makes them after it.
+func (m *Machine) isOverdue(now time.Time, c *copying) bool {
+	since := c.since
+	if begun := m.world.begunAt; begun.After(since) {
+		since = begun
+	}
+	return m.hasBegun() && !now.Before(since.Add(copyTimeout))
 }
 
 // copyNewest has copies made of the newest state in shards, or lets those go who leave, where it has them.
@@ -233,21 +243,24 @@ func (m *Machine) letLeaversGo() {
 func (m *Machine) watchLeavers(now time.Time) {
 	m.watchSuppliers(now)
 	w := m.world
-	if w.letsGo || !m.sharded() {
+	if !m.sharded() {
+		return
+	}
+	begun := m.hasBegun()
+	if begun && w.begunAt.IsZero() {
+		w.begunAt = now
+	}
+	if w.letsGo {
 		return
 	}
 	m.watchLongGone(now)
-	if !m.hasBegun() {
-		return
-	}
-	if w.begunAt.IsZero() {
-		w.begunAt = now
-	}
-	if !now.Before(w.begunAt.Add(copyTimeout)) {
+	if begun && !now.Before(w.begunAt.Add(copyTimeout)) {
 		m.letLeaversGo()
 	}
 	for uid, mem := range m.members {
-		if by := mem.want.LeaveBy; w.ranks.rank(uid) < 0 && !mem.mustGo && !by.IsZero() && !now.Before(by.Add(-leaveMargin)) {
+		by := mem.want.LeaveBy
+		isKilled := begun && !by.IsZero() && !now.Before(by.Add(-leaveMargin))
+		if w.ranks.rank(uid) < 0 && !mem.mustGo && (isKilled || !begun && mem.leaving() && mem.served) {
 			mem.mustGo, m.out.Publish, m.out.Changed = true, true, true
 		}
 	}

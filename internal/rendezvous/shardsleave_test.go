@@ -267,28 +267,12 @@ func breakWhileCopied(t *testing.T, older bool) {
 	} else {
 		f.turns(l, 4)
 	}
-	f.pods["p01"].want.Leaving, f.target = ReasonScaledDown, 3
-	_ = f.handle(l, GangExpected{f.gang()})
 	full := func(are bool) {
 		for _, uid := range m.world.ranks.uids {
 			f.pods[uid].full = are
 		}
 	}
-	for range 400 {
-		if m.world.record.Round == 2 {
-			full(true) // copies take their time
-		}
-		f.turnWithoutSteps(l)
-		if m.world.record.Round == 2 && m.allSupplied() && m.copying != nil {
-			break
-		}
-		if m.world.record.Round == 1 {
-			f.settleSteps()
-		}
-	}
-	if m.world.record.Round != 2 || m.copying == nil || m.hasBegun() {
-		t.Fatalf("the world is %+v, and %+v is copied", m.world.record, m.copying)
-	}
+	f.leavesAndNoStepIsMade(l, func() { full(true) })                 // copies take their time
 	out := func() bool { return m.Observe(f.now).Members["p01"].Out } // its pod may be deleted then
 	f.drop(f.pods["p02"], l)
 	f.pass(100 * time.Millisecond)
@@ -316,6 +300,80 @@ func breakWhileCopied(t *testing.T, older bool) {
 	if seen := m.Observe(f.now); !seen.Members["p01"].Out || seen.Memory.Copies < 2 || seen.Memory.Step < m.world.record.FromStep {
 		t.Errorf("it is let go: %t; in memory %+v", seen.Members["p01"].Out, seen.Memory)
 	}
+}
+
+// leavesAndNoStepIsMade has p01 leave, as far as the next world: all have what they load, copies are to be made of that as said, and
+// none are there yet.
+func (f *fleet) leavesAndNoStepIsMade(l *modelLeader, copies func()) {
+	f.t.Helper()
+	m := l.machine
+	f.pods["p01"].want.Leaving, f.target = ReasonScaledDown, 3
+	_ = f.handle(l, GangExpected{f.gang()})
+	for range 400 {
+		if m.world.record.Round == 2 {
+			copies()
+		}
+		f.turnWithoutSteps(l)
+		if m.world.record.Round == 2 && m.allSupplied() && m.copying != nil {
+			break
+		}
+		if m.world.record.Round == 1 {
+			f.settleSteps()
+		}
+	}
+	if m.world.record.Round != 2 || m.copying == nil || m.hasBegun() {
+		f.t.Fatalf("the world is %+v, and %+v is copied", m.world.record, m.copying)
+	}
+}
+
+// A first step may take long, and whoever has no room for copies beside what is loaded makes them after it. So the time for which they are
+// waited for begins with it: who leaves takes along what a loss before would need.
+func TestWhoLeavesIsKeptForTheFirstStepWithoutCopies(t *testing.T) {
+	prepare := func(t *testing.T) (f *fleet, l *modelLeader, out func() bool) {
+		t.Helper()
+		f, l = cutUp(t, 4)
+		f.hang = 2 * time.Hour
+		_ = copiedOnce(f, l)
+		f.leavesAndNoStepIsMade(l, func() {
+			for _, uid := range l.machine.world.ranks.uids {
+				f.pods[uid].copyless = true
+			}
+		})
+		return f, l, func() bool { return releasedOf(l, "p01") || l.machine.Observe(f.now).Members["p01"].Out }
+	}
+	t.Run("another one is lost", func(t *testing.T) {
+		f, l, out := prepare(t)
+		l.machine.copyShards(f.now.Add(copyTimeout))
+		if out() || l.machine.copying == nil {
+			t.Errorf("it is let go: %t; copied is %+v", out(), l.machine.copying)
+		}
+		f.goLeavers()
+		f.lose(l, "p00")
+		for _, p := range f.pods {
+			p.copyless = false
+		}
+		f.turns(l, 60)
+		if w := l.machine.world; l.machine.fatal != "" || w.record.FromStep == 0 || !l.machine.hasBegun() {
+			t.Errorf("%q; the world is %+v: %s", l.machine.fatal, w.record, l.machine.State())
+		}
+	})
+	t.Run("the step is made", func(t *testing.T) {
+		f, l, out := prepare(t)
+		l.machine.copying.since = f.now.Add(-copyTimeout)
+		f.turns(l, 10)
+		if m := l.machine; !m.hasBegun() || out() || m.copying == nil {
+			t.Fatalf("the world is %+v; it is let go: %t; copied is %+v", m.world.record, out(), m.copying)
+		}
+		if l.machine.copyShards(f.now.Add(copyTimeout)); !out() {
+			t.Error("it is never let go")
+		}
+	})
+	t.Run("it never is", func(t *testing.T) {
+		f, l, out := prepare(t)
+		if l.machine.watchLeavers(f.now.Add(supplyTimeout)); !out() {
+			t.Error("it is never let go")
+		}
+	})
 }
 
 // copiesWithout are turns in which no step begins, and one member is out of touch; the state that is copied then is older than its world.

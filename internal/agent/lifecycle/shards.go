@@ -66,6 +66,7 @@ func (m *Machine) hasShards(now time.Time, h HasShards) []Effect {
 		return m.missed(now, h.Fetched)
 	}
 	s.wants, s.ranges, s.handed = nil, nil, m.in.Round
+	m.supply.came()
 	if !slices.ContainsFunc(m.slots, func(s slot) bool { return s.wants != nil }) {
 		m.denied, m.supply = "", supply{}
 	}

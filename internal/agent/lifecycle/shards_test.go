@@ -1,6 +1,9 @@
 package lifecycle
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // The transcripts in this file are of programs that have their own shards of the state.
 
@@ -137,6 +140,38 @@ var shardTranscripts = map[string][]line{
 func TestShardTranscripts(t *testing.T) {
 	for name, lines := range shardTranscripts {
 		t.Run(name, func(t *testing.T) { play(t, InPlace, lines) })
+	}
+}
+
+// A holder that is missed twice, a while apart, with something that has come whole in between, is not missed for long.
+func TestWhatComesMeanwhileIsReached(t *testing.T) {
+	far := Unreached{Address: "10.0.0.1", Port: 1, Why: "i/o timeout"}
+	m := New(epoch, DefaultLimits(30*second), Shape{Programs: 2, Processes: 2})
+	for _, l := range inShards(
+		line{at: 3 * second, event: cutUp(directive(1, 2, "b"), 17, true)},
+		line{at: 4 * second, event: missing(2, far)},
+		line{at: 5 * second, event: Tick{}},
+		line{at: 25 * second, event: Fetched{Round: 2}},
+		line{at: 26 * second, event: wants(0, "d1"+layout)},
+		line{at: 26 * second, event: wants(1, "d1"+layout)},
+		line{at: 40 * second, event: had(0, 2, missing(2, far))},
+		line{at: 41 * second, event: Tick{}},
+		line{at: 100 * second, event: had(1, 2, Fetched{})},
+		line{at: 105 * second, event: had(0, 2, missing(2, far))},
+	) {
+		_ = m.Step(epoch.Add(l.at), l.event)
+	}
+	if m.Out() || len(m.Unreached()) > 0 {
+		t.Errorf("it is out: %t, and names %v", m.Out(), m.Unreached())
+	}
+	if got := text(m.Step(epoch.Add(106*second), Tick{})); got != "shards0(1)" {
+		t.Errorf("then it leads to %q", got)
+	}
+	for _, at := range []time.Duration{107 * second, 137 * second} {
+		_ = m.Step(epoch.Add(at), had(0, 2, missing(2, far)))
+	}
+	if len(m.Unreached()) != 1 {
+		t.Errorf("who misses a holder for long names %v", m.Unreached())
 	}
 }
 

@@ -25,8 +25,8 @@ const (
 // longer, unless there is something that only others have who are not reached. If nothing is to be had for that either, what is
 // wrong is here.
 type supply struct {
-	// since is when the first try came to nothing, or the last one that brought something, tries how many have; again is when the next
-	// one is due, zero for none.
+	// since is when the first try came to nothing after something has come whole, or the last one that brought something, tries how many
+	// have; again is when the next one is due, zero for none.
 	since, again time.Time
 	tries        int
 	// broken is how many brought something, and did not come to their end, busy how many found a holder that had no place.
@@ -49,11 +49,15 @@ func (m *Machine) fetched(now time.Time, f Fetched) []Effect {
 		return nil
 	}
 	if f.Why == "" {
-		m.supplied, m.denied, m.supply.unreached = true, "", nil
+		m.supplied, m.denied = true, ""
+		m.supply.came()
 		return nil
 	}
 	return m.missed(now, f)
 }
+
+// came notes that something of the snapshot has come whole: what cannot be had from now on begins to be missed then.
+func (s *supply) came() { s.since, s.tries, s.unreached = time.Time{}, 0, nil }
 
 // missed decides what follows where some of the snapshot of this worker's world cannot be had.
 func (m *Machine) missed(now time.Time, f Fetched) []Effect {
