@@ -24,11 +24,14 @@ func (m *Machine) wants(i int, s *slot, parts []string, ranges [][][2]uint64) []
 	}
 	for _, key := range parts {
 		if !slices.ContainsFunc(m.in.World.Parts, func(p Part) bool { return p.Key == key }) {
-			why := fmt.Sprintf("%.64q is no part of the state that round %d begins with", key, m.in.Round)
-			connection := s.connection
-			s.connection, s.waiting = 0, WaitsNot
-			return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
+			return s.refuse(i, fmt.Sprintf("%.64q is no part of the state that round %d begins with", key, m.in.Round))
 		}
+	}
+	if s.wants != nil {
+		if slices.Equal(parts, s.wants) && slices.EqualFunc(ranges, s.ranges, slices.Equal[[][2]uint64]) {
+			return nil // it is being got
+		}
+		return s.refuse(i, fmt.Sprintf("it wants other shards while it waits for %d that it has asked for in round %d", len(s.wants), m.in.Round))
 	}
 	if len(parts) == 0 {
 		s.handed = m.in.Round
@@ -37,6 +40,13 @@ func (m *Machine) wants(i int, s *slot, parts []string, ranges [][][2]uint64) []
 	}
 	s.wants, s.ranges = parts, ranges
 	return []Effect{m.fetchShardsFor(i)}
+}
+
+// refuse ends the connection of a process that asks for what it cannot get.
+func (s *slot) refuse(i int, why string) []Effect {
+	connection := s.connection
+	s.connection, s.waiting = 0, WaitsNot
+	return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
 }
 
 // fetchShards gets what processes still want, but for those of whom it is not known yet what comes: nobody waits for the second of two fetches.

@@ -86,6 +86,31 @@ var shardTranscripts = map[string][]line{
 		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
 		line{3 * second, wants(0, "d0.3.0123456789abcdef"), "deny0"},
 	),
+	"what is wanted twice is got once": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, needs(0, "d1"+layout, [2]uint64{3, 5}), "shards0(1)[[[3 5]]]"},
+		line{3 * second, needs(0, "d1"+layout, [2]uint64{3, 5}), ""},
+		line{4 * second, had(0, 2, Fetched{Why: "i/o timeout", Unreached: true}), ""},
+		line{4 * second, needs(0, "d1"+layout, [2]uint64{3, 5}), ""},
+		line{5 * second, Tick{}, "shards0(1)[[[3 5]]]"},
+		line{6 * second, had(0, 2, Fetched{}), "hand0(2)"},
+		line{7 * second, wants(0, "d0"+layout), "shards0(1)"}, // it has what it wanted before
+	),
+	"who waits for shards is refused others": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0, "d1"+layout), "shards0(1)"},
+		line{3 * second, wants(0, "d0"+layout), "deny0"},
+		line{3 * second, wants(1, "d1"+layout), "shards1(1)"},
+		line{3 * second, needs(1, "d1"+layout, [2]uint64{3, 5}), "deny1"},
+	),
+	"nor none": inShards(
+		line{3 * second, cutUp(directive(1, 2, "b"), 17, false), "fetch(17) tell"},
+		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},
+		line{3 * second, wants(0, "d1"+layout), "shards0(1)"},
+		line{3 * second, wants(0), "deny0"},
+	),
 	"a holder that cannot be reached is asked again": inShards(
 		line{3 * second, cutUp(directive(1, 2, "b"), 17, true), "fetch(17) tell"},
 		line{3 * second, Fetched{Round: 2}, "give0(2) tell give1(2) tell"},

@@ -304,9 +304,7 @@ func (m *Machine) bring(now time.Time, i int, s *slot) []Effect {
 		return nil // what it says of that would be taken for a snapshot of the next world
 	case s.waiting == WaitsJoin && !m.in.World.Restore && m.in.World.FromStep > 0:
 		why := fmt.Sprintf("round %d goes on with the state after step %d, which this process does not have", m.in.Round, m.in.World.FromStep)
-		connection := s.connection
-		s.connection, s.waiting = 0, WaitsNot
-		return []Effect{Note{Text: fmt.Sprintf("process %d is refused: %s", i, why)}, Deny{Slot: i, Connection: connection, Why: why}}
+		return s.refuse(i, why)
 	default:
 		*s = slot{connection: s.connection, elastic: true, shares: s.shares, sharded: s.sharded, local: s.local, world: m.in.Round}
 		return []Effect{Give{Slot: i, Connection: s.connection, Start: *m.in}, Tell{}}
