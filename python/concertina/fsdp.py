@@ -163,7 +163,7 @@ class Job(_torch.Job):
     def _spread(self, world: World) -> None:
         if self._coming_in:
             device = self._groups.device or torch.device("cpu")
-            self._mesh = init_device_mesh(device.type, (world.size,), mesh_dim_names=(f"world-{world.term}-{world.round}",))
+            self._mesh = init_device_mesh(device.type, (world.size,), mesh_dim_names=(f"world-{world.round}",))
         else:
             super()._spread(world)
 

@@ -83,7 +83,8 @@ class Groups:
             self._launched = False
             _init_group(self.backend, init_method="env://")
         else:
-            store = dist.PrefixStore(f"{world.term}/{world.round}", find_store(world, listener, aborted))
+            # The round alone: an operator that takes over tells the same world under a term of its own to those who have not entered it yet.
+            store = dist.PrefixStore(f"{world.round}", find_store(world, listener, aborted))
             _init_group(self.backend, store=store, rank=world.rank, world_size=world.size)
 
     @staticmethod

@@ -267,8 +267,8 @@ class Replicas(Groups):
             store, _, _ = next(iter(dist.rendezvous("env://", world.rank, world.size)))
         else:
             store = find_store(world, listener, aborted)
-        store = dist.PrefixStore(f"{world.term}/{world.round}", store)
-        name = f"{world.term}-{world.round}"
+        store = dist.PrefixStore(f"{world.round}", store)  # as in Groups
+        name = f"{world.round}"
         self.everyone = local.make(f"{name}-all", store, Rank(world.rank, world.size))
         self._across = local.make(f"{name}-local-{local.rank}", store, Rank(world.worker_rank, world.workers))
 

@@ -164,8 +164,9 @@ class Coordinator:
             member.hear("join")
         return members
 
-    def world(self, members, step=0, restoring=(), path="", until=0, **more):
-        """Gives them the next world, with ranks in this order. until: the step at which all of them park; 0: none."""
+    def world(self, members, step=0, restoring=(), path="", until=0, terms=None, **more):
+        """Gives them the next world, with ranks in this order. until: the step at which all of them park; 0: none. terms: those of the operators
+        that told members, where not all were told by the same."""
         self.number += 1
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.port = listener.getsockname()[1]
@@ -174,6 +175,7 @@ class Coordinator:
                 restore = member in restoring
                 message = world(rank, len(members), round=self.number, fromStep=step, masterPort=self.port)
                 message |= {"restore": restore, "snapshot": path if restore else "", "writer": True} | more
+                message["term"] = (terms or {}).get(member, message["term"])
                 member.agent.stop(until)
                 member.agent.give(message, listener=listener if rank == 0 else None)
 

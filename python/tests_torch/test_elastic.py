@@ -71,6 +71,13 @@ class Planned(Case):
         self.assert_undisturbed(*members)
         self.assertEqual([line["rank"] for line in stayers[0].told if "world" in line], [1, 0])
 
+    def test_ranks_of_one_world_meet_whoever_has_told_them(self):
+        c = self.coordinator(seconds=0.01)
+        members = c.start(2)
+        c.world(members, restoring=members, terms={members[1]: 2})
+        c.end(members)
+        self.assert_undisturbed(*members)
+
     def test_many_changes_leave_nothing_behind(self):
         c = self.coordinator(epochs=20, seconds=0.005)
         members = c.start(2)
