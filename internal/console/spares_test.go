@@ -62,3 +62,57 @@ func TestAllThatIsSaidIsOfThoseWhoTrain(t *testing.T) {
 		})
 	}
 }
+
+// A job that has no workers beyond its min, or gets none, is told that it gets no spares, and why; they are not among those that it may have.
+func TestWhoCannotHaveSparesIsToldSo(t *testing.T) {
+	for because, change := range map[string]jobChange{
+		"because spec.growth.policy is Off": func(job *v1alpha1.TrainingJob) { job.Spec.Growth.Policy = v1alpha1.GrowthOff },
+		"because spec.preemption.policy is Never": func(job *v1alpha1.TrainingJob) {
+			job.Spec.Preemption.Policy = v1alpha1.PreemptionNever
+		},
+		"because Kueue (label kueue.x-k8s.io/queue-name) decides its size": func(job *v1alpha1.TrainingJob) {
+			job.Labels = map[string]string{v1alpha1.LabelKueueQueue: "gpus"}
+		},
+	} {
+		for _, sizes := range [][]int32{nil, {2, 4}} {
+			c := clusterOf(8)
+			c.trains(c.add("j", 2, 4, change, func(job *v1alpha1.TrainingJob) {
+				job.Spec.Workers.Spares, job.Spec.Workers.Sizes = ptr.To[int32](1), sizes
+			}), "n0", "n0")
+			c.trains(c.add("fixed", 2, 2, change, func(job *v1alpha1.TrainingJob) { job.Spec.Workers.Spares = ptr.To[int32](1) }), "n0", "n0")
+			text := explained(t, c.look(t), "j")
+			legal := "It may have from 2 to 4 workers."
+			if len(sizes) > 0 {
+				legal = "It may have from 2 to 4 workers, of which these numbers are legal: 2 and 4."
+			}
+			for _, want := range []string{"No spare is ready, and it gets none, " + because, legal, "It has no spares beside them (spec.workers.spares is 1), " + because} {
+				if !strings.Contains(text, want) {
+					t.Errorf("%q is missing:\n%s", want, text)
+				}
+			}
+			for _, wrong := range []string{"until another has come", "They include"} {
+				if strings.Contains(text, wrong) {
+					t.Errorf("%q:\n%s", wrong, text)
+				}
+			}
+			if text := explained(t, c.look(t), "fixed"); !strings.Contains(text, "It has 2 workers or none.") || strings.Contains(text, "workers beyond min have") {
+				t.Errorf("it has no workers beyond min:\n%s", text)
+			}
+		}
+	}
+}
+
+// The spares that a job has it keeps, if it gets no more.
+func TestSparesThatAreThere(t *testing.T) {
+	c := clusterOf(8)
+	job := c.add("j", 2, 2, func(job *v1alpha1.TrainingJob) {
+		job.Spec.Growth.Policy, job.Spec.Workers.Spares = v1alpha1.GrowthOff, ptr.To[int32](2)
+	})
+	c.trains(job, "n0", "n0", "n0")
+	members(job, "n0", "n0")
+	job.Status.Workers.Spares = ptr.To[int32](1)
+	want := "1 spare is ready to take the place of a worker that is lost, of 2; it gets no more, because spec.growth.policy is Off."
+	if text := explained(t, c.look(t), "j"); !strings.Contains(text, want) {
+		t.Errorf("%q is missing:\n%s", want, text)
+	}
+}
