@@ -116,3 +116,17 @@ func TestSparesThatAreThere(t *testing.T) {
 		t.Errorf("%q is missing:\n%s", want, text)
 	}
 }
+
+// The table of jobs has max and spares apart, as `kubectl get` has.
+func TestTopTellsSparesApart(t *testing.T) {
+	c := clusterOf(8)
+	c.trains(c.add("j", 2, 4, func(job *v1alpha1.TrainingJob) { job.Spec.Workers.Spares = ptr.To[int32](1) }), "n0", "n0")
+	top := topOf(t, c, "name")
+	if one := top.Jobs[0]; one.Min != 2 || one.Max != 4 || one.Spares != 1 {
+		t.Errorf("it may have %d to %d workers, and %d spares", one.Min, one.Max, one.Spares)
+	}
+	var text strings.Builder
+	if err := top.Write(&text, false); err != nil || !strings.Contains(text.String(), " 2-4+1 ") {
+		t.Errorf("%v:\n%s", err, text.String())
+	}
+}
