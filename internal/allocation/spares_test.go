@@ -171,6 +171,18 @@ func TestItIsKnownHowManyTrainedBeforeItWasTriedAgain(t *testing.T) {
 	}
 }
 
+// What follows on a plan is reckoned with those who train then.
+func TestWhoTrainsOnceAPlanIsCarriedOut(t *testing.T) {
+	c := newCluster().withNodes(1, 4)
+	id := c.training("a", 1, 4, []NodeID{0, 0, 0, 0}, spares(3))
+	c.queued("gang", 2, 2)
+	plan := NewPlan(c)
+	after := &carriedOut(c, &plan).Jobs[id]
+	if after.Members != 2 || after.World(4) != 2 || c.Jobs[id].Members != 4 {
+		t.Errorf("two of four leave for a gang: %d train then", after.Members)
+	}
+}
+
 // A job has its spares before it trains with more than its min, and one that has too few for that trains with all of them.
 func TestWorldOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
