@@ -73,8 +73,12 @@ func (p *planner) sparesReady() int32 {
 			ready++
 		}
 	}
-	// Those for whom the next world has a place are on their way into it.
-	return max(0, ready-max(0, p.trainsWith()-members))
+	// Those for whom the next world has a place are on their way into it. It grows by who is there beside the spares.
+	next := p.Job.Spec.Workers.World(members + ready)
+	if made := record.FromStatus(p.Job); made.Attempt == p.attempt() {
+		next = max(next, made.Workers)
+	}
+	return max(0, ready-max(0, min(p.trainsWith(), next)-members))
 }
 
 // tellTakeover tells of those who were ready when others were lost, and by whom the world keeps its size.

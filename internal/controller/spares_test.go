@@ -139,6 +139,27 @@ func TestNobodyWhoTrainsBecomesASpare(t *testing.T) {
 	}
 }
 
+// A spare is one until there is another: growth that has been decided on, and may come to nothing, does not take it.
+func TestGrowthTakesNoSpare(t *testing.T) {
+	state := withSpare(3, 2)
+	state.Job.Status.Workers.Target = ptr.To[int32](4)
+	plan := look(state)
+	expectWorld(t, plan, 3, 1)
+	if got := plan.Actions.Expect.Spares; got != 1 {
+		t.Errorf("%d spares are to be kept", got)
+	}
+	// There is another: one is on its way into the world.
+	growthPod(state, 3, trainerRuns)
+	standsBy(state, state.Pods[3])
+	expectWorld(t, look(state), 3, 1)
+	// Nobody but the spare is there to make good a loss.
+	state = withSpare(4, 3)
+	exited(137, now, "")(state.Pods[2])
+	deletionBegun(now.Add(-time.Second))(state.Pods[2])
+	state.World.Phase = rendezvous.PhaseRecovering
+	expectWorld(t, look(state), 3, 0)
+}
+
 // Where max is lowered below the number of those who train, as many of them leave as are too many, whoever else is there: a worker that
 // is ready is no reason for one that trains to go on, and the job is to have no more workers than before.
 func TestWhoTrainsAboveMaxLeaves(t *testing.T) {
