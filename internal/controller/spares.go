@@ -81,9 +81,14 @@ func (p *planner) sparesReady() int32 {
 	return max(0, ready-max(0, min(p.trainsWith(), next)-members))
 }
 
-// tellTakeover tells of those who were ready when others were lost, and by whom the world keeps its size.
+// tellTakeover tells of those who were ready when others were lost, and by whom the world keeps its size, or grows.
 func (p *planner) tellTakeover(c rendezvous.Change) {
-	if value(p.Job.Spec.Workers.Spares) > 0 && c.Joined != "" && c.To >= c.From {
+	switch {
+	case value(p.Job.Spec.Workers.Spares) <= 0 || c.Joined == "" || c.To < c.From:
+	case c.To > c.From:
+		p.note(corev1.EventTypeNormal, v1alpha1.EventSpareTookOver,
+			"round %d: %s came in after the loss, and the world grows from %d to %d workers", c.Round, c.Joined, c.From, c.To)
+	default:
 		p.note(corev1.EventTypeNormal, v1alpha1.EventSpareTookOver,
 			"round %d: %s took the place of who was lost, and the world keeps its %d workers", c.Round, c.Joined, c.To)
 	}

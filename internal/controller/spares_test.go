@@ -114,6 +114,28 @@ func TestASpareTakesOver(t *testing.T) {
 	}
 }
 
+// Where more come in after a loss than were lost, that is told.
+func TestATakeoverThatGrowsIsTold(t *testing.T) {
+	for _, test := range []struct {
+		from, to int32
+		want     string
+	}{
+		{4, 4, "round 4: a, b took the place of who was lost, and the world keeps its 4 workers"},
+		{3, 4, "round 4: a, b came in after the loss, and the world grows from 3 to 4 workers"},
+		{5, 4, ""},
+	} {
+		p := &planner{State: withSpare(5, 4)}
+		p.tellTakeover(rendezvous.Change{Round: 4, From: test.from, To: test.to, Joined: "a, b"})
+		if test.want == "" {
+			if len(p.plan.Notes) > 0 {
+				t.Errorf("from %d to %d: %+v", test.from, test.to, p.plan.Notes)
+			}
+			continue
+		}
+		expectNote(t, p.plan, v1alpha1.EventSpareTookOver, test.want)
+	}
+}
+
 // Where a job is to have fewer workers its spares go, and nobody who trains becomes a spare for that.
 func TestNobodyWhoTrainsBecomesASpare(t *testing.T) {
 	for _, test := range []struct {
