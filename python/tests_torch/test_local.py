@@ -11,9 +11,11 @@ import time
 import unittest
 from unittest import mock
 
+import torch
+
 import concertina.torch as elastic
 from concertina import local as local_module
-from concertina import mistakes
+from concertina import mistakes, shardgradients
 from concertina.local import local_of, place_of
 from tests_torch import local, sharded
 from tests_torch.coordinator import losses
@@ -114,6 +116,25 @@ class Random(unittest.TestCase):
             there = mock.Mock(backend=backend)
             local_module.Replicas(there, together).reseed(2**64 - 1)
             self.assertEqual(tracker.manual_seed.mock_calls, [mock.call(2**64 - 1, there.mesh)] * seeds)
+
+
+class Sums(unittest.TestCase):
+    def test_what_each_process_has_whole_lies_at_the_same_place_beside_uneven_shards(self):
+        def parameter(elements, whole, dtype=torch.float32):
+            placement = mock.Mock()
+            placement.is_replicate.return_value = whole
+            return mock.Mock(grad=mock.Mock(_local_tensor=torch.arange(elements, dtype=dtype), placements=(placement,)))
+
+        def flats(shard):
+            double = parameter(3, True, torch.float64)
+            return shardgradients._grouped([parameter(shard, False), parameter(5, True), double, parameter(shard, False), parameter(2, True)])
+
+        def laid_out(shard, count):
+            return [[(part.numel(), part.dtype) for part in flat] for flat in flats(shard)[:count]]
+
+        for shard in 0, 3, 4:
+            self.assertEqual(laid_out(shard, 3), [[(5, torch.float32)], [(3, torch.float64)], [(2, torch.float32)]])
+        self.assertEqual(laid_out(4, 4)[3:], [[(4, torch.float32)] * 2])
 
 
 class Mistakes(unittest.TestCase):
