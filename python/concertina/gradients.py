@@ -166,6 +166,11 @@ class Gradients:
         self.exchanged = True
 
     @property
+    def told(self) -> tuple[float, torch.Tensor | float]:
+        """The sum of this rank's own weights in the step, and of its losses times these."""
+        return self._weight, self._losses
+
+    @property
     def stall(self) -> Waited:
         """Nanoseconds of the step in which nothing was done but wait for the exchange. Of a device it is what says them, as
         soon as that has come so far, also when other steps have begun."""

@@ -94,8 +94,12 @@ class Groups:
     def reseed(self, seed: int) -> None:
         """Begins anew what devices draw for several ranks together."""
 
-    def agree(self) -> None:
-        """Waits until all that have shards of one model know that an exchange has ended."""
+    def agree(self, weight: float, losses: torch.Tensor | float) -> None:
+        """Waits until all that have shards of one model know that an exchange has ended. Those that compute together compare the sums of
+        their weights, and of losses times these; see compare()."""
+
+    def compare(self) -> None:
+        """Raises RuntimeError where processes that compute one result together have told different ones."""
 
     def leave(self) -> None:
         """Takes the group apart, or as much of it as is there."""

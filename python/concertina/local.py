@@ -12,6 +12,7 @@ import datetime
 import errno
 import functools
 import hashlib
+import math
 import os
 import socket
 import struct
@@ -39,6 +40,8 @@ _POLL = 0.001
 _ANSWER = 10.0
 """Seconds in which a process says its local rank, so that one that hangs keeps no other one waiting."""
 _LINE = 32
+_ROUNDING, _NOTHING = 1e-2, 1e-3
+"""So far apart losses may be that are computed of the same samples, as a part of them, and where they are next to nothing."""
 _RANDOM = "torch.distributed.tensor._random"
 _FORWARDED = (
     "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
@@ -228,7 +231,8 @@ class Replicas(Groups):
         super().__init__(local.backend)
         self._local, self._together, self.lockstep = local, together, not together
         self._across: _Group | None = None
-        self._one = torch.ones(1, device=self.device or "cpu")
+        self._told = torch.zeros(4, dtype=torch.float64, device=self.device or "cpu")
+        self._compares = False  # what the processes have told is not looked at yet
 
     @property
     def alike(self) -> dist.ProcessGroup | None:
@@ -277,13 +281,28 @@ class Replicas(Groups):
         if self._together and self.by_device:
             sys.modules[_RANDOM].manual_seed(seed, self._local.mesh)  # It is there since there are DTensors.
 
-    def agree(self) -> None:
+    def agree(self, weight: float, losses: torch.Tensor | float) -> None:
         """One that goes on alone after an exchange would have another state than the others of its worker, which have not heard the
         end of theirs: so nobody goes on before all have."""
-        if self._local.size > 1:
-            dist.all_reduce(self._one.fill_(1))
+        if self._local.size == 1:
+            return
+        self.compare()  # of the step before, where a device has told it and nobody has waited for that
+        told = self._told
+        told[0], told[2] = weight, losses / weight if weight else 0.0
+        told[1::2] = -told[::2]
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        self._compares = self._together
+        if not self.by_device:
+            self.compare()
+
+    def compare(self) -> None:
+        if not self._compares:
+            return
+        self._compares = False
+        differ(*self._told.tolist())
 
     def leave(self) -> None:
+        self._compares = False
         groups, self.everyone, self._across = (self._across, self.everyone), None, None
         for group in groups:
             if group is not None:
@@ -293,6 +312,21 @@ class Replicas(Groups):
     def abort(self, limit: float | None = None) -> None:
         self._local.break_off()
         super().abort(limit)
+
+
+def differ(weight: float, least_weight: float, loss: float, least_loss: float) -> None:
+    """Raises RuntimeError where processes that compute one result together have not seen the same: told are the largest of each number, and
+    the least as the largest negative one. What is not finite says nothing."""
+    least_weight, least_loss = -least_weight, -least_loss
+    far = loss - least_loss > _ROUNDING * max(abs(loss), abs(least_loss)) + _NOTHING
+    if weight != least_weight or (far and math.isfinite(loss - least_loss)):
+        what, one, other = ("weight", least_weight, weight) if weight != least_weight else ("loss", least_loss, loss)
+        raise RuntimeError(
+            f"the processes of this worker compute together, and their {what} in this step is from {one:g} to {other:g}: all of them need "
+            "the same samples from step.micro_batches(), with the same order and number in each batch. Draw what augments a sample "
+            "from the step's random numbers, which are the same on them, and from nothing that each process has of its own; a loss is to "
+            "be whole on each, or a DTensor"
+        )
 
 
 def place_of(env: Mapping[str, str]) -> Rank:

@@ -281,7 +281,7 @@ class Job(_job.Job):
     def _exchange(self) -> None:
         self._work.knows()
         self._gradients.exchange()
-        self._groups.agree()
+        self._groups.agree(*self._gradients.told)
 
     def _wake_scalers(self) -> None:
         """This rank has scaled no loss, and goes on like those that have."""
@@ -311,6 +311,7 @@ class Job(_job.Job):
             torch.cuda.current_stream().synchronize()
             if self._session.aborted:
                 raise WorldChanged
+            self._groups.compare()
         self._keeper.fence()  # Not earlier: the program would wait there for a copy that only its device has to wait for.
         if begins:
             self._begin_update()

@@ -15,7 +15,7 @@ import torch
 
 import concertina.torch as elastic
 from concertina import local as local_module
-from concertina import mistakes, shardgradients
+from concertina import mistakes, shardgradients, torchstep
 from concertina.local import local_of, place_of
 from tests_torch import local, sharded
 from tests_torch.coordinator import losses
@@ -116,6 +116,65 @@ class Random(unittest.TestCase):
             there = mock.Mock(backend=backend)
             local_module.Replicas(there, together).reseed(2**64 - 1)
             self.assertEqual(tracker.manual_seed.mock_calls, [mock.call(2**64 - 1, there.mesh)] * seeds)
+
+
+class Same(unittest.TestCase):
+    """What the processes of a worker tell each other of a step that they compute together."""
+
+    def agree(self, mine, other, together=True, size=2):
+        self.enterContext(mock.patch.object(local_module.Replicas, "device", None))
+        replicas = local_module.Replicas(mock.Mock(backend="gloo", size=size), together)
+
+        def exchange(told, op):
+            self.assertEqual(op, torch.distributed.ReduceOp.MAX)
+            weight, loss = other
+            told.copy_(torch.maximum(told, torch.tensor([weight, -weight, loss, -loss], dtype=told.dtype)))
+
+        with mock.patch.object(local_module.dist, "all_reduce", exchange):
+            replicas.agree(mine[0], mine[0] * mine[1])
+
+    def test_what_is_the_same_but_for_rounding(self):
+        inf, nan = float("inf"), float("nan")
+        for mine, other in ((3.0, 2.5), (3.0, 2.51)), ((0.0, 0.0), (0.0, 0.0)), ((3.0, 1e-9), (3.0, 1e-4)), ((3.0, inf), (3.0, 1.0)), ((3.0, nan), (3.0, 1.0)):
+            self.agree(mine, other)
+            self.agree(other, mine)
+        self.agree((3.0, torch.tensor(2.5)), (3.0, 2.5))
+
+    def test_samples_of_their_own(self):
+        for mine, other in ((3.0, 2.5), (4.0, 2.5)), ((4.0, 2.5), (3.0, 2.5)), ((0.0, 0.0), (1.0, 2.0)):
+            with self.assertRaisesRegex(RuntimeError, "their weight in this step is from .*the same samples"):
+                self.agree(mine, other)
+        for mine, other in ((3.0, 2.5), (3.0, 2.6)), ((3.0, -2.6), (3.0, -2.5)):
+            with self.assertRaisesRegex(RuntimeError, "their loss in this step is from .*the step's random numbers"):
+                self.agree(mine, other)
+        self.agree((3.0, 2.5), (4.0, 9.0), together=False)
+        self.agree((3.0, 2.5), (4.0, 9.0), size=1)
+
+
+class Losses(unittest.TestCase):
+    """Tensors that the processes of a worker have together."""
+
+    def backward(self, loss, weight=None):
+        self.enterContext(mock.patch.object(torchstep, "is_sharded", lambda value: hasattr(value, "full_tensor")))
+        step = torchstep.Step.__new__(torchstep.Step)
+        step._job, step._piece, step._last = mock.Mock(_lockstep=False), mock.Mock(samples=2), False
+        step.backward(loss, weight)
+        return step._job._gradients.backward.mock_calls
+
+    def dtensor(self, whole, op="sum"):
+        placement = mock.Mock(reduce_op=op)
+        made = mock.MagicMock(spec=torch.Tensor)
+        made.placements, made.full_tensor = (placement,), lambda: whole
+        made.numel.return_value, made.__float__.return_value = 1, 1.0  # what this process has of it
+        return made
+
+    def test_a_weight_is_made_whole(self):
+        loss = torch.tensor(1.5)
+        self.assertEqual(self.backward(self.dtensor(loss), self.dtensor(torch.tensor(7))), [mock.call(loss, 7.0, False)])
+
+    def test_a_mean_of_means(self):
+        with self.assertRaisesRegex(ValueError, r"losses\.sum\(\) / n"):
+            self.backward(self.dtensor(torch.tensor(1.5), "avg"))
 
 
 class Sums(unittest.TestCase):
