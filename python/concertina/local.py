@@ -277,7 +277,8 @@ class Replicas(Groups):
         self._across = local.make(f"{name}-local-{local.rank}", store, Rank(world.worker_rank, world.workers))
 
     def reseed(self, seed: int) -> None:
-        """PyTorch counts what has been drawn for DTensors, which is not the same any more on processes that were broken off."""
+        """PyTorch counts what has been drawn for DTensors, which is not the same any more on processes that were broken off. The seed is to be
+        another one than that of plain tensors, which would draw the same numbers."""
         if self._together and self.by_device:
             sys.modules[_RANDOM].manual_seed(seed, self._local.mesh)  # It is there since there are DTensors.
 

@@ -223,7 +223,7 @@ class Job(_job.Job):
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
         if step.world.size > 1:
             # All evaluate the same model, whatever each has seen of the batches.
-            spread(self._buffers.present(), self._groups.device, self._groups.everyone)
+            self._spread_all(self._buffers.present())
 
     def _watch(self) -> None:
         """Has the gradients of all parameters exchanged that optimizers of the state have by now."""
@@ -341,10 +341,11 @@ class Job(_job.Job):
 
     def _reseed(self, seed: int) -> None:
         super()._reseed(seed)
+        if torch.cuda.is_initialized():
+            self._groups.reseed(randomness.seed_of(seed, "tensors"))  # Before: newer PyTorch has one generator for both.
         torch.default_generator.manual_seed(seed)  # torch.manual_seed() takes 50 times as long.
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed(seed)
-            self._groups.reseed(seed)
 
     # Samples.
 
@@ -418,11 +419,15 @@ class Job(_job.Job):
             self._live.doubt()
             with torch.no_grad():
                 whole = [tensor for module in self._modules() for tensor in module.state_dict().values()]
-                spread(whole, self._groups.device, self._groups.everyone)
-                if self._groups.alike is not None:
-                    spread(whole, self._groups.device, self._groups.alike, shards=True)
+                self._spread_all(whole)
             if not self._groups.by_device:  # Devices tell later: at the gate.
                 self._live.settled()
+
+    def _spread_all(self, tensors: list[torch.Tensor]) -> None:
+        """Gives all ranks the values of rank 0, and those of its worker's processes where these have shards."""
+        spread(tensors, self._groups.device, self._groups.everyone)
+        if self._groups.alike is not None:
+            spread(tensors, self._groups.device, self._groups.alike, shards=True)
 
     def _leave(self) -> None:
         self._groups.leave()

@@ -117,6 +117,18 @@ class Random(unittest.TestCase):
             local_module.Replicas(there, together).reseed(2**64 - 1)
             self.assertEqual(tracker.manual_seed.mock_calls, [mock.call(2**64 - 1, there.mesh)] * seeds)
 
+    def test_plain_tensors_draw_others(self):
+        job = elastic.Job.__new__(elastic.Job)
+        job._groups = mock.Mock()
+        plain = self.enterContext(mock.patch.object(torch.cuda, "manual_seed"))
+        self.enterContext(mock.patch.object(torch.cuda, "is_initialized", lambda: True))
+        for seed in 0, 2**64 - 1, 0:
+            job._reseed(seed)
+        self.assertEqual(plain.mock_calls, [mock.call(0), mock.call(2**64 - 1), mock.call(0)])
+        first, other, again = (call.args[0] for call in job._groups.reseed.mock_calls)
+        self.assertEqual(first, again)
+        self.assertEqual(len({first, other, 0, 2**64 - 1}), 4)
+
 
 class Same(unittest.TestCase):
     """What the processes of a worker tell each other of a step that they compute together."""
