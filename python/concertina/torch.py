@@ -78,8 +78,8 @@ def join(
     Workers are replicas of each other. What is not sharded is the same on all ranks.
 
     Raises AgentError when the agent cannot be talked to or is of another version, TypeError for an object without those
-    methods or a DistributedDataParallel, ValueError for a seed out of range, for a module that is sharded over another mesh, and for
-    modules of which some are shared in one way and some in the other.
+    methods or a DistributedDataParallel, ValueError for a seed out of range, for a module that is sharded over another mesh, for
+    modules of which some are shared in one way and some in the other, and for an optimizer that would fail with DTensors and plain parameters.
     """
     return Job(state, seed=seed, backend=backend, mesh=mesh)
 
@@ -105,6 +105,7 @@ class Job(_job.Job):
         self._groups = Groups(backend)
         together = not self._sharded and mistakes.shared(state, mesh)
         if mesh is not None:
+            mistakes.refuse_mixed(state)
             self._local, self._groups = True, Replicas(local_of(mesh, backend), together)
         self._lockstep = self._sharded or self._groups.lockstep
         self._gradients = Gradients()

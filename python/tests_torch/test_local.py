@@ -213,6 +213,40 @@ class Mistakes(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, r"call fully_shard\(module, mesh=mesh\), or parallelize_module\(module, mesh, …\), before join"):
             mistakes.shared(local.build(), object())
 
+    def test_optimizers_of_both_kinds(self):
+        self.enterContext(mock.patch.object(mistakes, "is_sharded", lambda value: hasattr(value, "shard")))
+
+        def optimizer(*kinds, groups=1, device="cpu", **options):
+            parameters = [torch.nn.Parameter(torch.ones(1, dtype=dtype, device=device)) for _, dtype in kinds]
+            for parameter, (shard, _) in zip(parameters, kinds, strict=True):
+                if shard:
+                    parameter.shard = True
+            return torch.optim.AdamW(parameters if groups == 1 else [{"params": [p]} for p in parameters], **options)
+
+        float32, double = torch.float32, torch.float64
+        both, scaler = ((True, float32), (False, float32)), torch.amp.GradScaler("cpu")
+        for fine in (
+            optimizer(*both),  # on processors PyTorch takes one after another
+            optimizer(*both, device="meta", foreach=False),
+            optimizer(*both, groups=2, foreach=True),
+            optimizer((True, float32), (False, double), foreach=True),
+            optimizer((True, float32), (True, float32), foreach=True),
+        ):
+            mistakes.refuse_mixed({"opt": fine, "scaler": torch.amp.GradScaler("cpu", enabled=False)})
+        for wrong in optimizer(*both, foreach=True), optimizer(*both, fused=True):
+            with self.assertRaisesRegex(ValueError, r"state\['opt'\] has DTensors and plain .*AdamW\(…, foreach=False\)"):
+                mistakes.refuse_mixed({"opt": wrong})
+        for wrong in optimizer(*both, foreach=False), optimizer(*both, groups=2):
+            with self.assertRaisesRegex(ValueError, r"state\['opt'\] .*GradScaler \(state\['scaler'\]\)"):
+                mistakes.refuse_mixed({"opt": wrong, "scaler": scaler})
+        mistakes.refuse_mixed({"opt": optimizer((True, float32)), "opt2": optimizer((False, float32)), "scaler": scaler})
+        by_default = optimizer(*both)
+        with mock.patch.object(mistakes, "_mixed", lambda parameters: {torch.device("cuda")}):
+            with self.assertRaisesRegex(ValueError, "by default on GPUs"):
+                mistakes.refuse_mixed({"opt": by_default})
+            by_default.param_groups[0]["foreach"] = False
+            mistakes.refuse_mixed({"opt": by_default})
+
     def test_a_mesh_of_the_programs_own(self):
         with self.assertRaisesRegex(ValueError, r"give that of local_mesh\(\)"):
             local_of(object(), None)
