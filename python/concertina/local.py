@@ -42,6 +42,8 @@ _ANSWER = 10.0
 _LINE = 32
 _ROUNDING, _NOTHING = 1e-2, 1e-3
 """So far apart losses may be that are computed of the same samples, as a part of them, and where they are next to nothing."""
+_APART, _TINY = 0.05, 1e-3
+"""So far apart norms of one gradient may be, as a part of the norm, and nobody looks at those below this part of the largest one."""
 _RANDOM = "torch.distributed.tensor._random"
 _FORWARDED = (
     "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
@@ -229,20 +231,20 @@ class Replicas(Groups):
     def __init__(self, local: Local, together: bool):
         """together: the processes of a worker compute one result together, of the same samples; otherwise each has samples of its own."""
         super().__init__(local.backend)
-        self._local, self._together, self.lockstep = local, together, not together
+        self._local, self.together, self.lockstep = local, together, not together
         self._across: _Group | None = None
-        self._told = torch.zeros(4, dtype=torch.float64, device=self.device or "cpu")
-        self._compares = False  # what the processes have told is not looked at yet
+        self._told: torch.Tensor | None = None  # what the processes have told and nobody has looked at yet
+        self._names: list[str] = []
 
     @property
     def alike(self) -> dist.ProcessGroup | None:
         return self._across
 
     def dealt(self, world: World) -> Rank:
-        return Rank(world.worker_rank, world.workers) if self._together else super().dealt(world)
+        return Rank(world.worker_rank, world.workers) if self.together else super().dealt(world)
 
     def repeats(self, world: World) -> int:
-        return world.local_size if self._together else 1
+        return world.local_size if self.together else 1
 
     def means(self, world: World) -> int:
         return world.local_size
@@ -279,31 +281,36 @@ class Replicas(Groups):
     def reseed(self, seed: int) -> None:
         """PyTorch counts what has been drawn for DTensors, which is not the same any more on processes that were broken off. The seed is to be
         another one than that of plain tensors, which would draw the same numbers."""
-        if self._together and self.by_device:
+        if self.together and self.by_device:
             sys.modules[_RANDOM].manual_seed(seed, self._local.mesh)  # It is there since there are DTensors.
 
-    def agree(self, weight: float, losses: torch.Tensor | float) -> None:
+    def agree(self, weight: float, losses: torch.Tensor | float, norms: Mapping[str, torch.Tensor]) -> None:
         """One that goes on alone after an exchange would have another state than the others of its worker, which have not heard the
         end of theirs: so nobody goes on before all have."""
         if self._local.size == 1:
             return
         self.compare()  # of the step before, where a device has told it and nobody has waited for that
-        told = self._told
-        told[0], told[2] = weight, losses / weight if weight else 0.0
-        told[1::2] = -told[::2]
+        told = torch.zeros(4 + 2 * len(norms), dtype=torch.float64, device=self.device or "cpu")
+        if self.together:
+            told[0], told[2] = weight, losses / weight if weight else 0.0
+            if norms:
+                told[4::2] = torch.stack([norm.to(told) for norm in norms.values()])
+            told[1::2] = -told[::2]
         dist.all_reduce(told, dist.ReduceOp.MAX)
-        self._compares = self._together
+        if self.together:
+            self._told, self._names = told, [*norms]
         if not self.by_device:
             self.compare()
 
     def compare(self) -> None:
-        if not self._compares:
-            return
-        self._compares = False
-        differ(*self._told.tolist())
+        told, self._told = self._told, None
+        if told is not None:
+            numbers = told.tolist()
+            differ(*numbers[:4])
+            differ_in_norms(dict(zip(self._names, zip(numbers[4::2], numbers[5::2], strict=True), strict=True)))
 
     def leave(self) -> None:
-        self._compares = False
+        self._told = None
         groups, self.everyone, self._across = (self._across, self.everyone), None, None
         for group in groups:
             if group is not None:
@@ -328,6 +335,20 @@ def differ(weight: float, least_weight: float, loss: float, least_loss: float) -
             "from the step's random numbers, which are the same on them, and from nothing that each process has of its own; a loss is to "
             "be whole on each, or a DTensor"
         )
+
+
+def differ_in_norms(norms: Mapping[str, tuple[float, float]]) -> None:
+    """Raises RuntimeError where a parameter that each process has whole has another gradient on each: told are the largest norm of each, and
+    the least as a negative one. Those that are next to nothing beside others may be what rounding has left."""
+    largest = max((norm for norm, _ in norms.values() if math.isfinite(norm)), default=0.0)
+    for name, (norm, least) in norms.items():
+        if math.isfinite(norm) and norm + least > _APART * norm and norm > _TINY * largest:
+            raise RuntimeError(
+                f"{name} is a plain parameter, and the processes of this worker, which compute together, have gradients of it with norms from "
+                f"{-least:g} to {norm:g}: each of them sees a part of the heads, features, sequence or samples, and has a part of its gradient. "
+                "Make a DTensor of it, as SequenceParallel() does or distribute_tensor(…, [Shard(…)]) for one value for each head, or have it "
+                "see whole tensors"
+            )
 
 
 def place_of(env: Mapping[str, str]) -> Rank:

@@ -114,6 +114,7 @@ class Job(_job.Job):
         self._looked = False
         self._modes: list[tuple[Module, bool]] = []
         self._watched = -1
+        self._compared = True  # norms of gradients, by the processes of a worker
         self._reader: Reader | None = None  # of a stream
         super().__init__(state, seed=seed)
         self._look_through()
@@ -219,6 +220,8 @@ class Job(_job.Job):
             groups = self._groups
             among = Among(step.world.size, groups.everyone, groups.alike, groups.means(step.world))
             self._gradients.begin(step.samples * groups.repeats(step.world), among)
+            # Where a plan of parallelize_module() is wrong it is so in each step.
+            self._gradients.looks = groups.together and not self._compared
             return
         # Who is thrown out of an evaluation does not come to net.train().
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
@@ -232,7 +235,7 @@ class Job(_job.Job):
         if there != self._watched:
             keep_shards(self._modules())  # A forward pass without a backward one may have left whole parameters in them.
             self._gradients.watch(self._trained())
-            self._watched = there
+            self._watched, self._compared = there, False
 
     def _optimized(self) -> int:
         """How many parameters the optimizers of the state have."""
@@ -282,7 +285,17 @@ class Job(_job.Job):
     def _exchange(self) -> None:
         self._work.knows()
         self._gradients.exchange()
-        self._groups.agree(*self._gradients.told)
+        self._groups.agree(*self._gradients.told, self._norms())
+        self._compared = True
+
+    def _norms(self) -> dict[str, torch.Tensor]:
+        """The norms of gradients that are compared in this step, by the names of their parameters."""
+        found = self._gradients.norms
+        if not found:
+            return {}
+        modules = [(name, thing) for name, thing in self._state.items() if isinstance(thing, Module)]
+        names = {id(parameter): f"state[{name!r}]: {at}" for name, module in modules for at, parameter in module.named_parameters()}
+        return {names.get(id(parameter), f"parameter {i} of the optimizers"): norm for i, (parameter, norm) in enumerate(found)}
 
     def _wake_scalers(self) -> None:
         """This rank has scaled no loss, and goes on like those that have."""

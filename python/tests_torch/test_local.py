@@ -15,7 +15,7 @@ import torch
 
 import concertina.torch as elastic
 from concertina import local as local_module
-from concertina import mistakes, shardgradients, torchstep
+from concertina import gradients, mistakes, shardgradients, torchstep
 from concertina.local import local_of, place_of
 from tests_torch import local, sharded
 from tests_torch.coordinator import losses
@@ -143,7 +143,7 @@ class Same(unittest.TestCase):
             told.copy_(torch.maximum(told, torch.tensor([weight, -weight, loss, -loss], dtype=told.dtype)))
 
         with mock.patch.object(local_module.dist, "all_reduce", exchange):
-            replicas.agree(mine[0], mine[0] * mine[1])
+            replicas.agree(mine[0], mine[0] * mine[1], {})
 
     def test_what_is_the_same_but_for_rounding(self):
         inf, nan = float("inf"), float("nan")
@@ -161,6 +161,38 @@ class Same(unittest.TestCase):
                 self.agree(mine, other)
         self.agree((3.0, 2.5), (4.0, 9.0), together=False)
         self.agree((3.0, 2.5), (4.0, 9.0), size=1)
+
+
+    def test_gradients_of_what_each_has_whole(self):
+        fine = {"a": (1.0, -0.99), "rounding": (1e-5, -1e-6), "none": (0.0, 0.0), "overflow": (float("inf"), -1.0), "nan": (float("nan"), -1.0)}
+        local_module.differ_in_norms(fine)
+        local_module.differ_in_norms({})
+        with self.assertRaisesRegex(RuntimeError, r"b is a plain parameter.* from 0.5 to 0.7: .*heads.*SequenceParallel"):
+            local_module.differ_in_norms(fine | {"b": (0.7, -0.5)})
+
+    def test_norms_are_those_of_a_rank_s_own_gradients(self):
+        parameter = torch.nn.Parameter(torch.ones(4))
+        found = gradients.Gradients()
+        found.watch([parameter])
+
+        def exchange(flat, **_):
+            flat.mul_(2)  # with those of another one
+
+        with mock.patch.object(gradients.dist, "all_reduce", exchange):
+            for looks in True, False:
+                found.begin(2, gradients.Among(2))
+                found.looks = looks
+                found.backward((parameter * parameter).sum(), 1.0, True)
+                found.exchange()
+                self.assertEqual([(one is parameter, norm.item()) for one, norm in found.norms], [(True, 2.0)] * looks)
+        found.close()
+
+    def test_they_are_told_in_the_same_exchange(self):
+        replicas = local_module.Replicas(mock.Mock(backend="gloo", size=2), True)
+        with mock.patch.object(local_module.dist, "all_reduce") as exchange:
+            replicas.agree(2.0, 3.0, {"a": torch.tensor(0.5), "b": torch.tensor(0.25, dtype=torch.float16)})
+        ((told, _),) = (call.args for call in exchange.mock_calls)
+        self.assertEqual(told.tolist(), [2, -2, 1.5, -1.5, 0.5, -0.5, 0.25, -0.25])
 
 
 class Losses(unittest.TestCase):
