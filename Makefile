@@ -161,6 +161,7 @@ test-integration: tools ## Run the tests with a real API server, those of the ch
 	@hack/tools/build.sh hack/s3
 	@$(call GOTESTSUM,integration,-race -p $(PARALLEL) -timeout 15m $(INTEGRATION_PACKAGES))
 	@$(GO) run ./hack/images run -- $(call PYTHON_WITHIN,25m) -m unittest discover --buffer -s /src/python/tests_torch -t /src/python
+	@$(GO) run ./hack/images run -- env TEST_DEVICE=cpu $(call PYTHON_WITHIN,5m) -m unittest discover --buffer -p test_training.py -s /src/python/tests_gpu -t /src/python
 
 .PHONY: test-frameworks
 test-frameworks: deps-frameworks ## Train with each framework, with torchrun and with the loop on the newest PyTorch while worlds change (FRAMEWORKS="Lightning Jax").
