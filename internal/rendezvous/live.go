@@ -117,6 +117,9 @@ func (m *Machine) goOnLive(now time.Time, p *plan) (*plan, bool) {
 			return nil, false
 		case len(l.keep) == len(p.members):
 			return p, true
+		case m.handsOver(p.members, l.keep, l.step):
+			p.handover = true
+			return p, true
 		case held && newest.Step == l.step:
 			p.snapshot = &newest
 			return p, true

@@ -37,6 +37,8 @@ class Groups:
         """The group of all ranks of the world; None where that is the default group."""
         self.lockstep = False
         """Whether ranks that have samples of their own wait for each other within the model."""
+        self.kind = ""
+        """Ranks of a world meet where they have been told the same of it."""
 
     @property
     def by_device(self) -> bool:
@@ -84,7 +86,7 @@ class Groups:
             _init_group(self.backend, init_method="env://")
         else:
             # The round alone: an operator that takes over tells the same world under a term of its own to those who have not entered it yet.
-            store = dist.PrefixStore(f"{world.round}", find_store(world, listener, aborted))
+            store = dist.PrefixStore(f"{world.round}{self.kind}", find_store(world, listener, aborted))
             _init_group(self.backend, store=store, rank=world.rank, world_size=world.size)
 
     @staticmethod

@@ -39,14 +39,14 @@ class AnotherTraining(unittest.TestCase):
 
     def test_its_snapshot_is_refused_in_words(self):
         path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "a.part")
-        write(self.keeper(seed=1)._image(), path)
+        write(self.keeper(seed=1).image(), path)
         with self.assertRaisesRegex(SnapshotError, "seed=1, this job has seed=2"):
             self.keeper(seed=2).load(path)
         self.assertEqual(self.keeper(seed=1).load(path)["seed"], 1)
 
     def test_one_that_says_nothing_of_it_is_taken(self):
         path = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "a.part")
-        write(self.keeper()._image(), path)
+        write(self.keeper().image(), path)
         self.assertEqual(self.keeper(seed=2).load(path), {"step": 1})
 
 
@@ -201,7 +201,7 @@ class Spares(unittest.TestCase):
             folder = self.enterContext(tempfile.TemporaryDirectory())
             holder = Holder()
             holder.values = {str(i): made.randbytes(made.choice((1, 7, 64, 70_001, 300_000))) for i in range(made.randint(1, 9))}
-            image = Keeper({"net": holder}, Codec(), lambda: {"step": 1})._image()
+            image = Keeper({"net": holder}, Codec(), lambda: {"step": 1}).image()
 
             def files(name):
                 own, spread = os.path.join(folder, name), made.random() < 0.5
@@ -484,7 +484,7 @@ class Failures(unittest.TestCase):
             self.assertIn("written", [text for _, text in self.steps(3)])
 
     def test_running_out_of_memory_at_the_barrier_is_told(self):
-        with mock.patch.object(self.keeper, "_image", side_effect=MemoryError):
+        with mock.patch.object(self.keeper, "image", side_effect=MemoryError):
             self.keeper.save(0)
         ((step, text),) = self.agent.said
         self.assertEqual(step, 0)

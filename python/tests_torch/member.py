@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
 import concertina.torch as elastic
+from concertina import handover
 
 epochs, ballast, workers, seconds, shards = (float(argument) for argument in sys.argv[1:])
 device = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
@@ -27,6 +28,19 @@ if backend == "nccl":  # It refuses two ranks on one device of one machine.
 
 def tell(**what) -> None:
     print(json.dumps(what | {"at": time.time_ns()}), flush=True)
+
+
+def stop_in_handovers() -> None:
+    """Has this process stop for good when it gives the first piece of its state."""
+    send = handover.Handover._sent
+
+    def stops(self, bytes_, target, tag):
+        if tag and os.path.exists(f"{os.environ['TEST_DIR']}/stop-handover-{self._rank}"):
+            tell(handing=True)
+            time.sleep(3600)
+        return send(self, bytes_, target, tag)
+
+    handover.Handover._sent = stops
 
 
 def data() -> TensorDataset:
@@ -45,6 +59,7 @@ def part(shard: int, epoch: int):
 
 def main() -> None:
     torch.manual_seed(2)
+    stop_in_handovers()
     net = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(device)
     opt = torch.optim.Adam(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + step / 20))
