@@ -232,18 +232,9 @@ func peersBench(flags *flag.FlagSet) measure {
 	flags.DurationVar(&bench.Torchft.Heartbeat, "heartbeat", 500*time.Millisecond, "how long a member of torchft may be silent")
 	flags.DurationVar(&bench.Torchft.Tick, "tick", 10*time.Millisecond, "how often torchft's lighthouse looks at its quorum")
 	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
-		p, err := platform.Open(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		if bench.MiB, err = numbers("-mib", *sizes); err != nil {
-			return nil, err
-		}
 		warnOfLoad(c)
-		bench.Checkout, bench.Cache, bench.Contenders, bench.Say = p.Checkout, p.Cache, strings.Split(*contenders, ","), c.Logf
-		var printed error
-		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
-		return nil, errors.Join(bench.Measure(ctx), printed)
+		bench.Contenders = strings.Split(*contenders, ",")
+		return nil, withPeers(ctx, c, &bench, *sizes, func() error { return bench.Measure(ctx) })
 	}
 }
 
@@ -253,18 +244,23 @@ func footprintBench(flags *flag.FlagSet) measure {
 	steady := flags.Duration("steady", time.Minute, "how long nothing changes")
 	flags.IntVar(&bench.Times, "times", 1, "how often a member is killed, and one comes, after that")
 	return func(ctx context.Context, c *console.Console) ([]figures.Figure, error) {
-		p, err := platform.Open(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		if bench.MiB, err = numbers("-mib", *sizes); err != nil {
-			return nil, err
-		}
-		bench.Checkout, bench.Cache, bench.Say = p.Checkout, p.Cache, c.Logf
-		var printed error
-		bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
-		return nil, errors.Join(bench.Footprint(ctx, *steady), printed)
+		return nil, withPeers(ctx, c, &bench, *sizes, func() error { return bench.Footprint(ctx, *steady) })
 	}
+}
+
+// withPeers measures with the real operator and agents on this machine, with states of these sizes (MiB), and prints what is known as soon as it is.
+func withPeers(ctx context.Context, c *console.Console, bench *peers.Bench, sizes string, measure func() error) error {
+	p, err := platform.Open(ctx, c)
+	if err != nil {
+		return err
+	}
+	if bench.MiB, err = numbers("-mib", sizes); err != nil {
+		return err
+	}
+	bench.Checkout, bench.Cache, bench.Say = p.Checkout, p.Cache, c.Logf
+	var printed error
+	bench.Tell = func(known ...figures.Figure) { printed = errors.Join(printed, figures.Print(os.Stdout, known)) }
+	return errors.Join(measure(), printed)
 }
 
 // numbers reads a flag that lists some.

@@ -22,6 +22,8 @@ type Again struct {
 	Vain int32
 	// Back is true once this was of no use, until it has given back what it was tried with. Another operator finds that out anew.
 	Back bool
+	// Trained is with how many of From it trained, as far as this operator knows: 0 where another one began.
+	Trained int32
 	// Here is with how many workers it was last seen since, Since when the first plan was that knew: also for this operator only.
 	Here  int32
 	Since time.Time
@@ -60,7 +62,7 @@ func (p *planner) judge(id JobID) {
 	switch size := p.size(id); {
 	case a.From <= 0:
 	case a.Back:
-		j.back = a.From
+		j.back = in.before()
 	case size <= a.From:
 		end := until(a.At, standsAgain, p.c.Now)
 		if p.wake(end); !end.IsZero() {
@@ -72,7 +74,7 @@ func (p *planner) judge(id JobID) {
 		}
 		out.Again = Again{At: p.c.Now, Vain: vain}
 	case p.gangWaitsFor(id):
-		j.back, out.Again.Back = a.From, true
+		j.back, out.Again.Back = in.before(), true
 	default:
 		looked := p.looked(id)
 		came, over := until(a.At, comesAgain, p.c.Now), until(a.At, lastsAgain, p.c.Now)
@@ -83,7 +85,7 @@ func (p *planner) judge(id JobID) {
 		case here > 0 && (looked || over.IsZero()) && in.gained(here):
 			out.Again, j.goesOn = Again{}, here == in.World(size)
 		case over.IsZero(), came.IsZero() && here == 0, looked && (here >= in.World(size) || came.IsZero()):
-			j.back, out.Again.Back, out.Again.Vain = a.From, true, oftener(a.Vain)
+			j.back, out.Again.Back, out.Again.Vain = in.before(), true, oftener(a.Vain)
 		}
 	}
 }
@@ -97,7 +99,7 @@ func (p *planner) looked(id JobID) bool {
 		here, at, _ = speed.Here(in.Pace.Seen)
 	}
 	switch n := int32(min(here, math.MaxInt32)); {
-	case !enoughMore(n, in.World(last.From)):
+	case !enoughMore(n, in.before()):
 		last.Here, last.Since = 0, time.Time{}
 		return false
 	case n != last.Here:
@@ -116,9 +118,21 @@ func enoughMore(workers, from int32) bool {
 // oftener is how often it was in vain, once it was so once more.
 func oftener(vain int32) int32 { return min(max(vain, 0), mostVain) + 1 }
 
+// before is with how many workers a job trained before it was tried again. It goes back to so many as well, since nobody who trains
+// becomes a spare: its spares come back then.
+func (j *Job) before() int32 {
+	switch {
+	case j.Spares <= 0:
+		return j.Again.From
+	case j.Again.Trained > 0:
+		return min(j.Again.Trained, j.Again.From)
+	}
+	return j.beside(j.Again.From)
+}
+
 // gained says whether a job is so much faster in a world of so many than before it was tried again that it is no noise.
 func (j *Job) gained(world int32) bool {
-	now, before := speed.PaceWith(j.Pace.Seen, int(world)), speed.PaceWith(j.Pace.Seen, int(j.World(j.Again.From)))
+	now, before := speed.PaceWith(j.Pace.Seen, int(world)), speed.PaceWith(j.Pace.Seen, int(j.before()))
 	return now > before*(1+gainsAgain)
 }
 
@@ -148,15 +162,15 @@ func (p *planner) tryAgain() {
 		if to == 0 || p.gangWaitsFor(id) {
 			continue
 		}
-		j, from, wish := &p.jobs[id], p.size(id), p.jobs[id].wish
+		in, j, from, wish := &p.c.Jobs[id], &p.jobs[id], p.size(id), p.jobs[id].wish
 		j.wish = to
-		l := &level{p: p, priority: p.c.Jobs[id].Priority, jobs: []JobID{id}, cursor: map[sought]int{}, resold: true}
+		l := &level{p: p, priority: in.Priority, jobs: []JobID{id}, cursor: map[sought]int{}, resold: true}
 		l.fill()
 		if j.wish = wish; j.added == 0 {
 			continue
 		}
 		if last := &p.out[id].Again; last.From != from {
-			*last = Again{From: from, At: p.c.Now, Vain: last.Vain}
+			*last = Again{From: from, Trained: in.World(from), At: p.c.Now, Vain: last.Vain}
 		}
 	}
 }
@@ -209,7 +223,7 @@ func (p *planner) againWith(id JobID) int32 {
 		}
 	}
 	free := min(p.now.of(p.growthScope(id)).beside(in.Avoid), int64(p.now.bounds(in.Growth, p.c.Namespaces[in.Namespace].HeadRoom)))
-	to := in.most(int32(min(int64(world)*2+int64(in.Spares), int64(size)+max(free, 0), math.MaxInt32)))
+	to := in.most(int32(min(int64(in.withSpares(int32(min(int64(world)*2, math.MaxInt32)))), int64(size)+max(free, 0), math.MaxInt32)))
 	if !enoughMore(in.World(to), in.World(size)) {
 		return 0
 	}

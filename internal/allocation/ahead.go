@@ -151,7 +151,7 @@ func (c *Cluster) carryOut(id JobID, d *Decision) {
 		c.haveLeft(j, d)
 	}
 	if d.Evict {
-		j.Stage, j.Target = Held, 0
+		j.Stage, j.Target, j.Members = Held, 0, 0
 		return
 	}
 	if d.Start {
@@ -166,7 +166,9 @@ func (c *Cluster) carryOut(id JobID, d *Decision) {
 		c.give(&worker, -1)
 		j.Workers = append(j.Workers, worker)
 	}
-	j.Target = d.Count
+	if j.Target = d.Count; j.Members > 0 {
+		j.Members = j.World(d.Count)
+	}
 }
 
 // haveLeft takes those out of a job who leave it, and has the others stay.

@@ -213,6 +213,8 @@ type Job struct {
 	// Sizes it trains: see World.
 	Spares int32
 	Trains []int32
+	// Members is how many workers its world was made with, 0 while it has none: nobody who trains becomes a spare.
+	Members int32
 	// Gang is the shape of a pod of its own class, Growth of one beyond min.
 	Gang, Growth ShapeID
 	Policy       Policy

@@ -89,7 +89,7 @@ func (c *Cluster) queued(name string, least, most int32, set ...func(*Job)) JobI
 func (c *Cluster) training(name string, least, most int32, on []NodeID, set ...func(*Job)) JobID {
 	id := c.queued(name, least, most, set...)
 	j := &c.Jobs[id]
-	j.Stage, j.Target, j.Queued = Training, int32(len(on)), time.Time{}
+	j.Stage, j.Target, j.Members, j.Queued = Training, int32(len(on)), int32(len(on)), time.Time{}
 	for i, n := range on {
 		w := Worker{Node: n, Shape: j.Gang, Own: int32(i) < least, Bound: true, World: true, For: None, Rank: int32(i), Ordinal: int32(i)}
 		c.take(w)

@@ -102,7 +102,11 @@ func (p *planner) needs(b *bid) int32 {
 		return 0
 	}
 	from, size, oneNode := max(in.Min, 1), p.size(b.id), in.withSpares(b.perNode)
-	for _, last := range [...]int32{min(size-1, oneNode), size - 1, size, oneNode, in.Max} {
+	alike := in.World(size) // the least size with which as many train as now
+	if in.World(alike) != alike {
+		alike = size
+	}
+	for _, last := range [...]int32{min(alike-1, oneNode), alike - 1, alike, size, oneNode, in.Max} {
 		// Up to there as much is to spare, and the workers are on one node, or on several.
 		if last = min(last, in.Max); last < from {
 			continue
@@ -120,12 +124,15 @@ func (p *planner) needs(b *bid) int32 {
 func (p *planner) firstInTime(b *bid, from, last int32) int32 {
 	in := &p.c.Jobs[b.id]
 	turn := in.Pace.Speed.Turn(int((in.World(last) + b.perNode - 1) / b.perNode))
-	best := int32(min(max(int64(turn)+1+int64(in.Spares), int64(from)), int64(last)))
+	best := min(max(in.withSpares(after(turn)), from), last)
 	if !p.inTime(b, best) {
 		return 0
 	}
 	return from + int32(sort.Search(int(best-from), func(i int) bool { return p.inTime(b, from+int32(i)) }))
 }
+
+// after is one worker more than so many.
+func after(workers int) int32 { return int32(min(int64(workers), math.MaxInt32-1) + 1) }
 
 // mightBeInTime is a quick look at whether a job would meet its deadline if workers cost each other nothing: where a cluster has too
 // little for its deadlines, many jobs would look at all their sizes in vain.
@@ -209,7 +216,7 @@ func (b *bid) fastest(in *Job, most int32) float64 {
 	best := math.Inf(1)
 	for _, last := range [...]int32{min(in.withSpares(b.perNode), most), most} {
 		turn := in.Pace.Speed.Turn(int((in.World(last) + b.perNode - 1) / b.perNode))
-		n := int32(min(int64(turn)+1+int64(in.Spares), int64(last)))
+		n := min(in.withSpares(after(turn)), last)
 		for _, n := range [...]int32{in.most(n), in.next(n - 1), in.most(last)} {
 			if n > 0 && n <= most {
 				best = min(best, b.seconds(in, n))

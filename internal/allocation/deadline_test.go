@@ -218,6 +218,17 @@ func TestWhatADeadlineNeedsIsTheLeastThatIsInTime(t *testing.T) {
 		if rapid.IntRange(0, 3).Draw(t, "sized") == 0 {
 			c.Jobs[due].Sizes = []int32{least, 2 * least, 5 * least, 31 * least}
 		}
+		if n := rapid.Int32Range(0, 3).Draw(t, "spares"); n > 0 && len(c.Jobs[due].Sizes) == 0 {
+			spares(n)(&c.Jobs[due])
+			// Whoever trains does so whether or not the spares are there.
+			for range min(rapid.IntRange(0, 8).Draw(t, "more"), int(c.Jobs[due].Max-least)) {
+				more := c.Jobs[due].Workers[0]
+				more.Own, more.Rank, more.Ordinal = false, int32(len(c.Jobs[due].Workers)), int32(len(c.Jobs[due].Workers))
+				c.take(more)
+				c.Jobs[due].Workers = append(c.Jobs[due].Workers, more)
+			}
+			c.Jobs[due].Members = rapid.Int32Range(least, int32(len(c.Jobs[due].Workers))).Draw(t, "members")
+		}
 		p := &planner{}
 		p.plan(c)
 		p.offers = nil

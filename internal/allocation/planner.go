@@ -101,7 +101,7 @@ type job struct {
 	// added is how many workers it is given beyond those that it has, virtual how many once others have left.
 	added, virtual int32
 	// wish is how many workers it is to have at most by what they are worth, 0 where that is not known; owed how many half its
-	// share would be where it was short of that for too long, back what it goes back to (Again.From), could how
+	// share would be where it was short of that for too long, back what it goes back to (Job.before), could how
 	// many it could have where it has a deadline; otherwise 0.
 	wish, owed, back, could int32
 	// needed is true once it was looked for what it needs to meet its deadline (Decision.Needs), goesOn where it was tried again with

@@ -42,11 +42,17 @@ func (j *Job) next(n int32) int32 {
 }
 
 // World is with how many of n workers a job trains: what is known of how fast it is goes by that. Its spares come first, so that
-// it trains with Min until it has all of them.
+// it trains with Min until it has all of them; but nobody who trains becomes a spare, so that it trains with all of Members that are
+// among these n, for as long as it has them.
 func (j *Job) World(n int32) int32 {
 	if j.Spares <= 0 {
 		return n
 	}
+	return max(j.beside(n), j.keeps(n))
+}
+
+// beside is with how many of n workers it trains beside its spares.
+func (j *Job) beside(n int32) int32 {
 	if after, exact := slices.BinarySearch(j.Sizes, n); n >= j.Min && len(j.Trains) == len(j.Sizes) && (exact || after > 0) {
 		if !exact {
 			after--
@@ -56,9 +62,29 @@ func (j *Job) World(n int32) int32 {
 	return max(n-j.Spares, min(n, j.Min))
 }
 
-// withSpares is how many workers a job has that trains with so many, and has all of its spares.
+// keeps is how many of its members go on training where it has n workers.
+func (j *Job) keeps(n int32) int32 {
+	kept := min(n, j.Members, j.Max-j.Spares)
+	if len(j.Sizes) == 0 || len(j.Trains) != len(j.Sizes) {
+		return kept
+	}
+	after, exact := slices.BinarySearch(j.Trains, kept)
+	switch {
+	case exact:
+		return kept
+	case after > 0:
+		return j.Trains[after-1]
+	}
+	return 0
+}
+
+// withSpares is how many workers a job has at most that trains with so many: all of its spares are beside them, but where fewer train
+// than now there are none.
 func (j *Job) withSpares(world int32) int32 {
-	return int32(min(int64(world)+int64(max(j.Spares, 0)), math.MaxInt32))
+	if j.Spares <= 0 || world < min(j.Members, j.Max-j.Spares) {
+		return world
+	}
+	return int32(min(int64(world)+int64(j.Spares), math.MaxInt32))
 }
 
 // legal says whether a job may have n workers.

@@ -19,6 +19,7 @@ func ofTwoOrFour(j *Job) { j.Sizes, j.Trains = []int32{2, 3, 4, 5}, []int32{2, 2
 
 // asSpares has workers of a job be in no world.
 func (c *Cluster) asSpares(id JobID, which ...int) {
+	c.Jobs[id].Members -= int32(len(which))
 	for _, w := range which {
 		c.Jobs[id].Workers[w].World, c.Jobs[id].Workers[w].Rank = false, -1
 	}
@@ -118,12 +119,85 @@ func TestADeadlineIsMetByThoseWhoTrain(t *testing.T) {
 	})
 }
 
+// Who trains is no spare, whatever has become of the spares: a job whose spares are gone, or are not there yet, keeps what it makes use of.
+func TestASpareThatIsNotThereCostsNobodyItsPlace(t *testing.T) {
+	for name, program := range map[string]truth{"linear": linear, "between": between} {
+		for n := range int32(4) {
+			c := newCluster().withNodes(2, 4)
+			id := c.training("a", 1, 4, []NodeID{0, 0, 0, 0}, spares(n), withPace(program.pace(1e5, exactly)))
+			other := c.training("other", 1, 8, []NodeID{1, 1, 1, 1}, withPace(linear.pace(1e6, exactly)))
+			c.Jobs[id].Pace.Tried, c.Jobs[other].Pace.Tried = 4, 8
+			plan := NewPlan(c)
+			if d := plan.of(id); d.Wish < 4 || len(d.Leave) > 0 || plan.leaves(other) > 0 {
+				t.Errorf("%s: %d spares are to come, all four train: it wishes for %d, %d leave, and %d of others", name, n, d.Wish, len(d.Leave), plan.leaves(other))
+			}
+		}
+	}
+}
+
+// Its deadline is met by those who train as well.
+func TestADeadlineCountsAllWhoTrain(t *testing.T) {
+	for n := range int32(4) {
+		c := newCluster().withNodes(1, 4)
+		id := c.training("a", 1, 4, []NodeID{0, 0, 0, 0}, spares(n), withPace(linear.pace(6000, exactly)), deadline(4000*time.Second))
+		c.Jobs[id].Pace.Tried = 4
+		if d := NewPlan(c).of(id); d.Late || d.Needs == 0 || d.Needs > 4 {
+			t.Errorf("%d spares are to come: four that train are in time, it needs %d, late %v", n, d.Needs, d.Late)
+		}
+	}
+}
+
+// A job that is tried again with more workers in vain goes back to as many as trained before: nobody who trains becomes a spare.
+func TestAJobWithSparesGoesBackToThoseWhoTrained(t *testing.T) {
+	for _, trained := range []int32{0, 1} { // 0 is what another operator knows
+		c, id := again(time.Hour, spares(2))
+		c.Jobs[id].Again = Again{From: 3, Trained: trained, At: noon.Add(-time.Hour)}
+		if d := NewPlan(c).of(id); d.Count != 1 || !d.Again.Back {
+			t.Errorf("it trained with 1 of 3 and has 4 in vain: it is to have %d workers, and says %+v", d.Count, d.Again)
+		}
+	}
+}
+
+// How many trained then is known later.
+func TestItIsKnownHowManyTrainedBeforeItWasTriedAgain(t *testing.T) {
+	c, id := again(time.Hour, spares(1))
+	c.withNodes(1, 4)
+	spare := c.Jobs[id].Workers[3]
+	spare.Node, spare.Own, spare.World, spare.Rank, spare.Ordinal = 1, false, false, -1, 4
+	c.take(spare)
+	c.Jobs[id].Workers = append(c.Jobs[id].Workers, spare)
+	if d := NewPlan(c).of(id); d.Count != 9 || d.Again.From != 5 || d.Again.Trained != 4 {
+		t.Errorf("it is to have %d workers, and says %+v", d.Count, d.Again)
+	}
+}
+
+// What follows on a plan is reckoned with those who train then.
+func TestWhoTrainsOnceAPlanIsCarriedOut(t *testing.T) {
+	c := newCluster().withNodes(1, 4)
+	id := c.training("a", 1, 4, []NodeID{0, 0, 0, 0}, spares(3))
+	c.queued("gang", 2, 2)
+	plan := NewPlan(c)
+	after := &carriedOut(c, &plan).Jobs[id]
+	if after.Members != 2 || after.World(4) != 2 || c.Jobs[id].Members != 4 {
+		t.Errorf("two of four leave for a gang: %d train then", after.Members)
+	}
+}
+
 // A job has its spares before it trains with more than its min, and one that has too few for that trains with all of them.
 func TestWorldOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := Job{Min: rapid.Int32Range(1, 50).Draw(t, "min"), Spares: rapid.Int32Range(0, 10).Draw(t, "spares")}
 		n := rapid.Int32Range(0, 200).Draw(t, "workers")
+		j.Max = j.Spares + rapid.Int32Range(j.Min, 200).Draw(t, "max")
 		world := j.World(n)
+		j.Members = rapid.Int32Range(0, 200).Draw(t, "members")
+		if got, want := j.World(n), max(world, min(n, j.Members, j.Max-j.Spares)); j.Spares > 0 && got != want || j.Spares == 0 && got != n {
+			t.Fatalf("%+v: %d of %d train, want %d", j, got, n, want)
+		}
+		if world >= j.Min && j.World(j.withSpares(world)) != world || j.Spares > 0 && world >= j.Min && j.World(j.withSpares(world)+1) == world {
+			t.Fatalf("%+v: %d workers at most train with %d", j, j.withSpares(world), world)
+		}
+		j.Members = 0
 		switch {
 		case n <= j.Min && world != n,
 			n >= j.Min && world < j.Min,

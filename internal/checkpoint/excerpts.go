@@ -28,8 +28,8 @@ const (
 	onlyHeader = "Snapshot-Only"
 )
 
-// ErrDropped marks that what came of a shard was dropped while more of it came: it may be fetched again.
-var ErrDropped = errors.New("what had come of it was dropped meanwhile")
+// errDropped says that what came of a shard was dropped while more of it came: nobody waits for it any more.
+var errDropped = errors.New("what had come of it was dropped meanwhile")
 
 // excerpt is some blocks of a snapshot, in a file.
 type excerpt struct {

@@ -381,7 +381,7 @@ func (g *gathering) result() error {
 		case g.local != nil:
 			a.errs = append(a.errs, g.local)
 		case a.left == 0 && a.file == nil:
-			a.errs = []error{ErrDropped}
+			a.errs = []error{errDropped}
 		}
 		gone := slices.DeleteFunc(slices.Clone(g.gone), g.isFull)
 		for i := range gone {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/concertina-dev/concertina/api/v1alpha1"
@@ -15,19 +16,22 @@ func (l *Look) bounds(j *job) []string {
 		return nil
 	}
 	spec := &j.object.Spec
-	text := fmt.Sprintf("It may have from %d to %d workers", j.in.Min, j.in.Max)
-	if j.in.Min == j.in.Max {
+	most, counts := l.counts(j)
+	text := fmt.Sprintf("It may have from %d to %d workers", j.in.Min, most)
+	if j.in.Min == most {
 		text = fmt.Sprintf("It has %s or none", count(j.in.Min, "worker"))
 	}
-	if len(j.in.Sizes) > 0 {
+	if len(counts) > 0 {
 		var sizes []string
-		for _, n := range j.in.Sizes {
+		for _, n := range counts {
 			sizes = append(sizes, strconv.Itoa(int(n)))
 		}
 		text += ", of which these numbers are legal: " + list(sizes)
 	}
 	all := []string{text + "."}
-	if n := j.in.Spares; n > 0 {
+	if barred := l.noSpares(j); j.in.Spares > 0 && barred != "" {
+		all = append(all, fmt.Sprintf("It has no spares beside them (spec.workers.spares is %d), because %s.", j.in.Spares, barred))
+	} else if n := j.in.Spares; n > 0 {
 		all = append(all, fmt.Sprintf("They include %s (spec.workers.spares), in no world until another worker is lost: it trains with %d at most.",
 			count(n, "spare"), j.in.World(j.in.Max)))
 	}
@@ -39,7 +43,7 @@ func (l *Look) bounds(j *job) []string {
 	}
 	all = append(all, l.standing(j)...)
 	all = append(all, l.preemption(j))
-	if j.in.Max > j.in.Min && l.policy(j) != allocation.Never {
+	if most > j.in.Min && l.policy(j) != allocation.Never {
 		all = append(all, growth(spec.Growth.Policy))
 	}
 	if spec.Strategy() == v1alpha1.ResizeRestart {
@@ -52,6 +56,21 @@ func (l *Look) bounds(j *job) []string {
 		all = append(all, l.deadline(j))
 	}
 	return all
+}
+
+// counts are the most workers that a job may have, and the legal numbers of them, nil where all are legal: spares are among them where it
+// may have any.
+func (l *Look) counts(j *job) (most int32, legal []int32) {
+	if j.in.Spares <= 0 || l.noSpares(j) == "" {
+		return j.in.Max, j.in.Sizes
+	}
+	return j.in.Max - j.in.Spares, slices.Compact(slices.Clone(j.in.Trains))
+}
+
+// most is the most workers that a job may have.
+func (l *Look) most(j *job) int32 {
+	most, _ := l.counts(j)
+	return most
 }
 
 // deadline is what becomes of a job's deadline, as far as that can be told.
@@ -88,7 +107,7 @@ func (l *Look) standing(j *job) []string {
 	if name := spec.Workers.Template.Spec.PriorityClassName; name != "" {
 		class = "PriorityClass " + name
 	}
-	if j.in.Max > j.in.Min {
+	if l.most(j) > j.in.Min {
 		class += fmt.Sprintf("; workers beyond min have PriorityClass %s, so that they leave first", spec.Growth.PriorityClassName)
 	}
 	if l.partial {
@@ -98,7 +117,7 @@ func (l *Look) standing(j *job) []string {
 	if !j.in.Preempts {
 		all = append(all, "Its PriorityClass takes nothing from others (preemptionPolicy Never).")
 	}
-	if j.in.Fault != "" && j.in.Max > j.in.Min {
+	if j.in.Fault != "" && l.most(j) > j.in.Min {
 		all = append(all, fmt.Sprintf("It does not grow: %s", sentence(j.in.Fault)))
 	}
 	return all
@@ -140,9 +159,9 @@ func (l *Look) preemption(j *job) string {
 		text += ": it neither lends nor borrows, and has no workers beyond min"
 	case policy == allocation.Evict:
 		text += ": beside workers beyond min, a job of higher priority may take all of it, when nothing less helps; it queues again then"
-	case l.mayEnd(j) && j.in.Max == j.in.Min:
+	case l.mayEnd(j) && l.most(j) == j.in.Min:
 		text += ": " + whenDurable
-	case j.in.Max == j.in.Min:
+	case l.most(j) == j.in.Min:
 		text += ": the operator takes no workers below min for others, and it has no more"
 	default:
 		// What a change of programs that are started anew costs is said with spec.resize.strategy.

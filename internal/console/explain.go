@@ -93,7 +93,7 @@ func (l *Look) summary(j *job) []string {
 		all = append(all, fmt.Sprintf("It starts: %s of its gang of %d %s there, and it has no world yet.", count(j.have(), "pod"), j.in.Min, are(j.have())))
 	default:
 		all = append(all, fmt.Sprintf("It trains with %s, of at least %d and at most %d.", count(j.trains(), "worker"), j.in.Min, j.in.World(j.in.Max)))
-		all = append(all, j.spares()...)
+		all = append(all, l.spares(j)...)
 	}
 	all = append(all, l.progress(j)...)
 	all = append(append(all, troubles(j)...), stragglers(j)...)
@@ -114,20 +114,37 @@ func (j *job) trains() int32 {
 	return n
 }
 
-// spares says how many workers are ready to take the place of others, and how many there should be.
-func (j *job) spares() []string {
+// spares says how many workers are ready to take the place of others, and how many there should be, or why there will be none.
+func (l *Look) spares(j *job) []string {
 	if j.in.Spares <= 0 {
 		return nil
 	}
-	ready := value(j.object.Status.Workers.Spares)
+	ready, barred := value(j.object.Status.Workers.Spares), l.noSpares(j)
 	said := fmt.Sprintf("%s %s ready to take the place of a worker that is lost", count(ready, "spare"), are(ready))
 	switch {
+	case ready == 0 && barred != "":
+		said = "No spare is ready, and it gets none, because " + barred + ": with the next worker that is lost it has one less"
 	case ready == 0:
 		said = "No spare is ready: with the next worker that is lost it has one less, until another has come"
+	case ready < j.in.Spares && barred != "":
+		said += fmt.Sprintf(", of %d; it gets no more, because %s", j.in.Spares, barred)
 	case ready < j.in.Spares:
 		said += fmt.Sprintf(", of %d", j.in.Spares)
 	}
 	return []string{said + "."}
+}
+
+// noSpares is why a job gets no spares, which are what is beyond its min; empty where it does.
+func (l *Look) noSpares(j *job) string {
+	switch {
+	case j.in.SizedBy != "":
+		return j.in.SizedBy + " decides its size"
+	case j.in.NoGrowth:
+		return "spec.growth.policy is Off"
+	case l.policy(j) == allocation.Never:
+		return "spec.preemption.policy is Never"
+	}
+	return ""
 }
 
 // stragglers are the processes that keep the others waiting.

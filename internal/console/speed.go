@@ -12,10 +12,10 @@ import (
 
 // speed is how fast a job is, what a worker more or less would make of that, and what it costs: as far as it was measured.
 func (l *Look) speed(j *job) []string {
-	if j.in.Pace == nil || j.in.Stage != allocation.Training || j.have() == 0 {
+	if j.in.Pace == nil || j.in.Stage != allocation.Training || j.trains() == 0 {
 		return nil
 	}
-	workers := int(j.in.World(j.have()))
+	workers := int(j.trains())
 	nodes := j.nodes()
 	now := j.in.Pace.Speed.Speed(workers, nodes)
 	all := []string{fmt.Sprintf("With %s on %s it makes about %s steps per second, by what was measured %s.",
@@ -23,7 +23,7 @@ func (l *Look) speed(j *job) []string {
 	left, told := l.left(j)
 	all = append(all, told...)
 	for _, other := range j.neighbours() {
-		all = append(all, would(j.in.Pace, int(j.in.World(other)), nodes, now, left))
+		all = append(all, would(j.in.Pace, int(other), nodes, now, left))
 	}
 	return append(all, l.price(j)...)
 }
@@ -36,38 +36,35 @@ func (j *job) nodes() int {
 			on[pod.Spec.NodeName] = true
 		}
 	}
-	return max(1, min(len(on), int(j.in.World(j.have()))))
+	return max(1, min(len(on), int(j.trains())))
 }
 
-// neighbours are the legal sizes next to that which it has with which more or fewer train, the larger one first.
-func (j *job) neighbours() []int32 {
-	var all []int32
-	has := j.have()
-	larger, smaller := has+1, has-1
-	alike := func(n int32) bool { return j.in.World(n) == j.in.World(has) } // a spare more or less makes it no faster
-	for larger <= j.in.Max && alike(larger) {
-		larger++
-	}
-	for smaller >= j.in.Min && alike(smaller) {
-		smaller--
-	}
-	if len(j.in.Sizes) > 0 {
-		larger, smaller = j.in.Max+1, 0
-		for _, size := range j.in.Sizes {
-			switch {
-			case alike(size):
-			case size > has:
-				larger = min(larger, size)
-			default:
-				smaller = max(smaller, size)
-			}
+// neighbours are with how many workers it trains at the legal sizes next to that which it has at which more or fewer train, the larger one
+// first: a spare more or less makes it no faster.
+func (j *job) neighbours() (all []int32) {
+	now, larger, smaller := j.trains(), int32(0), int32(0)
+	look := func(n int32) {
+		switch world := j.in.World(n); {
+		case n < j.in.Min || n > j.in.Max || world == now:
+		case world < now:
+			smaller = max(smaller, world)
+		case larger == 0 || world < larger:
+			larger = world
 		}
 	}
-	if larger <= j.in.Max {
-		all = append(all, larger)
+	if len(j.in.Sizes) > 0 {
+		for _, size := range j.in.Sizes {
+			look(size)
+		}
+	} else {
+		for n := j.in.Min; n <= j.in.Max; n++ {
+			look(n)
+		}
 	}
-	if smaller >= j.in.Min {
-		all = append(all, smaller)
+	for _, world := range [...]int32{larger, smaller} {
+		if world > 0 {
+			all = append(all, world)
+		}
 	}
 	return all
 }
@@ -99,7 +96,7 @@ func (l *Look) left(j *job) (float64, []string) {
 	left := j.in.Pace.Left
 	switch doubt := j.object.Status.Speed.Doubt; {
 	case left > 0:
-		now := j.in.Pace.Speed.Speed(int(j.in.World(j.have())), j.nodes())
+		now := j.in.Pace.Speed.Speed(int(j.trains()), j.nodes())
 		return left, []string{fmt.Sprintf("%s are left, which takes %s at this size.", count(int64(left), "step"), span(seconds(left/now)))}
 	case doubt != "":
 		return 0, []string{fmt.Sprintf("How many steps are left is not believed: %s. About as many as were made are expected.", doubt)}

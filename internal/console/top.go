@@ -24,11 +24,12 @@ type TopJob struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	State     string `json:"state"`
-	// Running is how many workers run, Target how many it should have now, Min and Max are its bounds.
+	// Running is how many workers run, Target how many it should have now, Min and Max are its bounds; Spares are beyond Max.
 	Running int32 `json:"running"`
 	Target  int32 `json:"target"`
 	Min     int32 `json:"min"`
 	Max     int32 `json:"max"`
+	Spares  int32 `json:"spares,omitempty"`
 	// Step is how many steps are done, TotalSteps how many there will be; 0 when that is not known.
 	Step             int64 `json:"step"`
 	TotalSteps       int64 `json:"totalSteps,omitempty"`
@@ -102,7 +103,7 @@ func (l *Look) topJob(j *job) TopJob {
 	status := &j.object.Status
 	one := TopJob{
 		Namespace: j.object.Namespace, Name: j.object.Name, State: j.state(),
-		Running: value(status.Workers.Running), Target: value(status.Workers.Target), Min: j.in.Min, Max: j.in.Max,
+		Running: value(status.Workers.Running), Target: value(status.Workers.Target), Min: j.in.Min, Max: j.in.Max - j.in.Spares, Spares: j.in.Spares,
 		Step: value(status.Progress.Step), TotalSteps: value(status.Progress.TotalSteps), Goodput: status.Progress.Goodput,
 		Devices: l.held(j),
 	}

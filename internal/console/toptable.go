@@ -26,7 +26,7 @@ func (t *Top) Write(out io.Writer, namespaces bool) error {
 	row("NAMESPACE", "NAME", "STATE", "RUNNING", "TARGET", "MIN-MAX", "STEP", "SAMPLES/S", "GOODPUT", "PAUSE-P50", "DEVICES")
 	for i := range t.Jobs {
 		one := &t.Jobs[i]
-		row(one.Namespace, one.Name, dash(one.State), number(one.Running), number(one.Target), fmt.Sprintf("%d-%d", one.Min, one.Max),
+		row(one.Namespace, one.Name, dash(one.State), number(one.Running), number(one.Target), one.bounds(),
 			one.steps(), number(one.SamplesPerSecond), dash(one.Goodput), one.pauseWords(), devices(one.Devices))
 	}
 	all := &t.Totals
@@ -42,6 +42,14 @@ func (t *Top) Write(out io.Writer, namespaces bool) error {
 		}
 	}
 	return nil
+}
+
+// bounds are those of its number of workers, as in status.workers.summary.
+func (t *TopJob) bounds() string {
+	if t.Spares > 0 {
+		return fmt.Sprintf("%d-%d+%d", t.Min, t.Max, t.Spares)
+	}
+	return fmt.Sprintf("%d-%d", t.Min, t.Max)
 }
 
 func (t *TopJob) steps() string {

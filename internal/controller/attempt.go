@@ -250,6 +250,7 @@ func (p *planner) expected(members []rendezvous.Member) *rendezvous.Gang {
 		Addresses:          addressesOf(p.Pods),
 		Minimum:            p.minimum(),
 		Target:             p.trainsWith(),
+		Spares:             value(spec.Workers.Spares),
 		Sizes:              slices.Sorted(slices.Values(spec.Workers.Sizes)),
 		ProcessesPerWorker: value(spec.Workers.ProcessesPerWorker),
 		HeartbeatTimeout:   value(spec.Failure.HeartbeatTimeout).Duration,

@@ -404,7 +404,7 @@ func (s *fleetSim) unfinished() string {
 	return strings.Join(names, ", ")
 }
 
-// checkGrown: at rest nothing is free that a job may grow into.
+// checkGrown: at rest nothing is free that a job may grow into, and none has more that train than it may have.
 func (s *fleetSim) checkGrown() {
 	free := s.open()
 	for _, job := range s.server.jobs() {
@@ -412,6 +412,10 @@ func (s *fleetSim) checkGrown() {
 		target := value(job.Status.Workers.Target)
 		if target == 0 || spec.Growth.Policy == v1alpha1.GrowthOff || spec.Preemption.Policy == v1alpha1.PreemptionNever || s.foreign[job.UID] {
 			continue
+		}
+		w := s.worlds[client.ObjectKeyFromObject(job)]
+		if w != nil && w.attempt == value(job.Status.Attempt) && value(spec.Workers.Spares) > 0 && len(w.members) > int(value(spec.Workers.Max)) {
+			s.fail("%s/%s has a world of %d workers, of at most %d", job.Namespace, job.Name, len(w.members), value(spec.Workers.Max))
 		}
 		next := target + 1
 		if counts, _ := spec.Workers.Counts(); len(counts) > 0 {

@@ -208,7 +208,7 @@ func (s *fleetSim) follow(op *simOperator, key rendezvous.JobKey, l *simLeader, 
 		return
 	}
 	sides := s.sidesOf(key, l, w)
-	size := l.legal(len(sides.stay) + len(sides.fresh))
+	size := l.next(len(sides.stay)+len(sides.fresh), len(w.members))
 	switch {
 	case w.broken && size < int(l.gang.Minimum):
 		s.enter(op, key, l, rendezvous.PhaseRegrouping, "too few are left")
@@ -281,6 +281,15 @@ func (s *fleetSim) admit(op *simOperator, key rendezvous.JobKey, l *simLeader, w
 	s.when(op, key, l, 100*time.Millisecond, 3*time.Second, func() {
 		s.form(op, key, l, slices.Concat(sides.stay, sides.fresh)[:size], rendezvous.ReasonCapacityAvailable)
 	})
+}
+
+// next is the size of the world after one of so many when so many could be in it: it grows by who is there beside the spares.
+func (l *simLeader) next(n, world int) int {
+	grown := max(n-int(l.gang.Spares), int(l.gang.Minimum))
+	if i := slices.IndexFunc(l.gang.Sizes, func(size int32) bool { return int(size) >= grown }); i >= 0 {
+		grown = int(l.gang.Sizes[i])
+	}
+	return l.legal(min(n, max(grown, world)))
 }
 
 func (l *simLeader) legal(n int) int {

@@ -119,11 +119,22 @@ func (p *planner) markSurplus(crew []worker) {
 		moves = max(0, moves-named)
 	}
 	surplus := len(staying) - int(p.target()) - moves
-	if !p.rendezvousKnows() || p.target() == 0 || surplus <= 0 {
+	if !p.rendezvousKnows() || p.target() == 0 {
 		return
 	}
-	for _, w := range chooseLeavers(staying, surplus, int(p.minimum())) {
-		w.leaving, w.why = rendezvous.ReasonScaledDown, fmt.Sprintf("the job is to have %d workers", p.target())
+	first := p.tooManyTrain(staying)
+	for _, w := range first {
+		w.leaving, w.why = rendezvous.ReasonScaledDown, fmt.Sprintf("no more than %d workers are to train", p.trainsAtMost())
+	}
+	if surplus <= len(first) {
+		return
+	}
+	// Those of the own class that go first count as those who may leave: so the choice is among all, and they are passed over.
+	for _, w := range chooseLeavers(staying, len(staying), int(p.minimum())) {
+		if w.stays() && surplus > len(first) {
+			w.leaving, w.why = rendezvous.ReasonScaledDown, fmt.Sprintf("the job is to have %d workers", p.target())
+			surplus--
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -113,6 +114,28 @@ func TestASpareTakesOver(t *testing.T) {
 	}
 }
 
+// Where more come in after a loss than were lost, that is told.
+func TestATakeoverThatGrowsIsTold(t *testing.T) {
+	for _, test := range []struct {
+		from, to int32
+		want     string
+	}{
+		{4, 4, "round 4: a, b took the place of who was lost, and the world keeps its 4 workers"},
+		{3, 4, "round 4: a, b came in after the loss, and the world grows from 3 to 4 workers"},
+		{5, 4, ""},
+	} {
+		p := &planner{State: withSpare(5, 4)}
+		p.tellTakeover(rendezvous.Change{Round: 4, From: test.from, To: test.to, Joined: "a, b"})
+		if test.want == "" {
+			if len(p.plan.Notes) > 0 {
+				t.Errorf("from %d to %d: %+v", test.from, test.to, p.plan.Notes)
+			}
+			continue
+		}
+		expectNote(t, p.plan, v1alpha1.EventSpareTookOver, test.want)
+	}
+}
+
 // Where a job is to have fewer workers its spares go, and nobody who trains becomes a spare for that.
 func TestNobodyWhoTrainsBecomesASpare(t *testing.T) {
 	for _, test := range []struct {
@@ -135,5 +158,102 @@ func TestNobodyWhoTrainsBecomesASpare(t *testing.T) {
 				t.Errorf("the next world is to have %d workers, want %d", got, test.world)
 			}
 		})
+	}
+}
+
+// A spare is one until there is another: growth that has been decided on, and may come to nothing, does not take it.
+func TestGrowthTakesNoSpare(t *testing.T) {
+	state := withSpare(3, 2)
+	state.Job.Status.Workers.Target = ptr.To[int32](4)
+	plan := look(state)
+	expectWorld(t, plan, 3, 1)
+	if got := plan.Actions.Expect.Spares; got != 1 {
+		t.Errorf("%d spares are to be kept", got)
+	}
+	// There is another: one is on its way into the world.
+	growthPod(state, 3, trainerRuns)
+	standsBy(state, state.Pods[3])
+	expectWorld(t, look(state), 3, 1)
+	// Nobody but the spare is there to make good a loss.
+	state = withSpare(4, 3)
+	exited(137, now, "")(state.Pods[2])
+	deletionBegun(now.Add(-time.Second))(state.Pods[2])
+	state.World.Phase = rendezvous.PhaseRecovering
+	expectWorld(t, look(state), 3, 0)
+}
+
+// Where max is lowered below the number of those who train, as many of them leave as are too many, whoever else is there: a worker that
+// is ready is no reason for one that trains to go on, and the job is to have no more workers than before.
+func TestWhoTrainsAboveMaxLeaves(t *testing.T) {
+	for _, test := range []struct {
+		name                           string
+		workers, train, most, target   int32
+		sizes                          []int32
+		world, trainers, sparesLeaving int
+	}{
+		{"its spares are there", 6, 4, 2, 4, nil, 2, 2, 0},
+		{"its spares have left", 4, 4, 2, 4, nil, 2, 2, 0},
+		{"one of them has left", 5, 4, 2, 4, nil, 2, 2, 0},
+		{"more leave than are too many", 6, 4, 3, 3, nil, 3, 1, 2},
+		{"nobody is too many", 6, 4, 4, 5, nil, 4, 0, 1},
+		{"no size is as large as max", 6, 4, 3, 4, []int32{2, 4}, 2, 2, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			state := withSpare(test.workers, test.train)
+			state.Job.Spec.Workers.Max, state.Job.Spec.Workers.Spares = ptr.To(test.most), ptr.To[int32](2)
+			state.Job.Spec.Workers.Sizes = test.sizes
+			state.Job.Status.Workers.Target = ptr.To(test.target)
+			state.Grant.Count = test.target
+			plan := look(state)
+			if plan.Actions.Expect == nil {
+				t.Fatalf("the rendezvous is told nothing, and the job is to have %d workers", value(plan.Status.Workers.Target))
+			}
+			if got := plan.Actions.Expect.Target; got != int32(test.world) {
+				t.Errorf("the next world is to have %d workers, want %d", got, test.world)
+			}
+			trainers, spares := 0, 0
+			for name, reason := range leavers(plan) {
+				if reason != rendezvous.ReasonScaledDown {
+					t.Errorf("%s leaves for %s", name, reason)
+				}
+				if slices.ContainsFunc(state.Pods[:test.train], func(pod *corev1.Pod) bool { return pod.Name == name }) {
+					trainers++
+				} else {
+					spares++
+				}
+			}
+			if trainers != test.trainers || spares != test.sparesLeaving {
+				t.Errorf("%d who train leave and %d spares, want %d and %d", trainers, spares, test.trainers, test.sparesLeaving)
+			}
+		})
+	}
+}
+
+// Who has left the world because max was lowered goes, although the job may have as many workers as it has: it was let go.
+func TestWhoHasLeftIsNoSpare(t *testing.T) {
+	state := withSpare(4, 4)
+	state.Job.Spec.Workers.Max, state.Job.Spec.Workers.Spares = ptr.To[int32](2), ptr.To[int32](2)
+	state.Job.Status.Workers.Target, state.Grant.Count = ptr.To[int32](4), 4
+	plan := look(state)
+	left := leavers(plan)
+	if len(left) != 2 {
+		t.Fatalf("leavers are %v", left)
+	}
+	state.Job.Status = plan.Status
+	state.Memory.remember(&plan)
+	var stay []*corev1.Pod
+	for _, pod := range state.Pods {
+		if left[pod.Name] == "" {
+			state.World.Members[string(pod.UID)] = rendezvous.MemberObservation{Joined: true, Connected: true, InWorld: true, WorkerRank: int32(len(stay)), LastSeen: now}
+			stay = append(stay, pod)
+			continue
+		}
+		state.World.Members[string(pod.UID)] = rendezvous.MemberObservation{Joined: true, Connected: true, Out: true, WasIn: true, WorkerRank: -1, LastSeen: now}
+	}
+	state.Job.Status.World.Round, state.Job.Status.World.Workers = ptr.To[int64](4), ptr.To[int32](2)
+	named(state.Job, stay)
+	plan = look(state)
+	if got := names(plan.Actions.Delete); len(got) != 2 || left[got[0]] == "" || left[got[1]] == "" {
+		t.Errorf("%v are deleted, of those who have left, %v", got, left)
 	}
 }

@@ -51,6 +51,9 @@ func (c *Cluster) build(j *job) {
 	if c.options.AsksFirst && !j.wasAnswered() && len(workers) == 0 && !j.wasAskedAbout() {
 		one.Preempts, one.Unasked = false, one.Preempts // nobody leaves for pods that may be refused, and of which nobody knows what they will ask for
 	}
+	if one.Stage == allocation.Training || one.Stage == allocation.Fixed {
+		one.Members = record.FromStatus(object).Workers
+	}
 	if one.Stage == allocation.Queued {
 		one.Queued = queuedSince(object)
 	}

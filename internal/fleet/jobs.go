@@ -280,7 +280,7 @@ func (b *built) same(other *built) bool {
 
 // sameScalars compares all that is neither a time nor a list.
 func sameScalars(x, y *allocation.Job) bool {
-	return x.Stage == y.Stage && x.Priority == y.Priority && [2]bool{x.Preempts, x.Unasked} == [2]bool{y.Preempts, y.Unasked} && [3]int32{x.Min, x.Max, x.Spares} == [3]int32{y.Min, y.Max, y.Spares} &&
+	return x.Stage == y.Stage && x.Priority == y.Priority && [2]bool{x.Preempts, x.Unasked} == [2]bool{y.Preempts, y.Unasked} && [4]int32{x.Min, x.Max, x.Spares, x.Members} == [4]int32{y.Min, y.Max, y.Spares, y.Members} &&
 		x.Gang == y.Gang && x.Growth == y.Growth && x.Policy == y.Policy && x.NoGrowth == y.NoGrowth && x.Fault == y.Fault && x.SizedBy == y.SizedBy &&
 		x.Target == y.Target && x.Finishing == y.Finishing && x.Regrouping == y.Regrouping && x.Armed == y.Armed &&
 		x.Durable == y.Durable && x.Restarts == y.Restarts && x.Starts == y.Starts && x.Reclaims == y.Reclaims && x.Pause == y.Pause

@@ -18,9 +18,11 @@ func TestThePlannerKnowsWhichWorkersAreSpares(t *testing.T) {
 		if rapid.Bool().Draw(t, "sizes") {
 			sizes = []int32{least, (least + most + 1) / 2}
 		}
+		made, attempt := rapid.Int32Range(0, 30).Draw(t, "workers of its world"), rapid.Int32Range(1, 2).Draw(t, "attempt")
 		job := jobOf("j", trains, func(job *v1alpha1.TrainingJob) {
 			w := &job.Spec.Workers
 			w.Min, w.Max, w.Spares, w.Sizes = ptr.To(least), ptr.To(most), ptr.To(spares), sizes
+			job.Status.World.Workers, job.Status.Attempt = &made, &attempt
 		})
 		c := New(optionsOf())
 		c.SetJob(job)
@@ -31,9 +33,25 @@ func TestThePlannerKnowsWhichWorkersAreSpares(t *testing.T) {
 			t.Fatalf("it may have %d to %d workers", in.Min, in.Max)
 		}
 		for n := least; n <= in.Max; n++ {
-			if w.Most(n) == n && in.World(n) != w.World(n) {
-				t.Fatalf("of %d workers %d train, the planner reckons with %d", n, w.World(n), in.World(n))
+			if want := trainsWith(job, n); w.Most(n) == n && in.World(n) != want {
+				t.Fatalf("of %d workers %d train, the planner reckons with %d", n, want, in.World(n))
 			}
 		}
 	})
+}
+
+// trainsWith is with how many workers the controller has the next world made, and the rendezvous makes it, of a job that is to have so many
+// and has them.
+func trainsWith(job *v1alpha1.TrainingJob, target int32) int32 {
+	spec := &job.Spec.Workers
+	if *spec.Spares == 0 {
+		return target
+	}
+	next := max(spec.World(target), *spec.Min)
+	if made := job.Status.World; *made.Attempt == *job.Status.Attempt {
+		next = max(next, min(*made.Workers, target, *spec.Max))
+	}
+	bare := *spec
+	bare.Spares = nil
+	return bare.Most(next)
 }

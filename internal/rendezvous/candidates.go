@@ -66,6 +66,24 @@ func (m *Machine) legalSize(available int32) int32 {
 	return best
 }
 
+// nextSize is the largest number of workers of the world that follows on this one when so many could be in it. It grows only by who is
+// there beside the spares that are to be kept: the smallest legal size that leaves no more of them over. It has as many as this one
+// with spares, too.
+func (m *Machine) nextSize(available int32) int32 {
+	spares := m.gang.Spares
+	if spares <= 0 {
+		return m.legalSize(available)
+	}
+	grown := max(available-spares, m.gang.Minimum)
+	for _, size := range m.gang.Sizes {
+		if size >= grown {
+			grown = size
+			break
+		}
+	}
+	return m.legalSize(min(available, max(grown, m.world.record.Workers)))
+}
+
 // mostWorkers bounds a world. Of a state in shards nobody could write a snapshot in a larger one than that; where it may not be so
 // small, it is as small as it may be.
 func (m *Machine) mostWorkers() int32 {

@@ -27,6 +27,38 @@ func TestLegalSize(t *testing.T) {
 	}
 }
 
+// A world grows by those who are beyond its spares, and keeps its size with these.
+func TestSpareSize(t *testing.T) {
+	for _, tc := range []struct {
+		available, world, minimum, target, spares int32
+		sizes                                     []int32
+		want                                      int32
+	}{
+		{3, 2, 2, 4, 0, nil, 3},
+		{3, 2, 2, 4, 1, nil, 2},
+		{4, 2, 2, 4, 1, nil, 3},
+		{6, 2, 2, 4, 1, nil, 4},
+		{4, 4, 2, 4, 1, nil, 4}, // one is lost: the spare comes in
+		{3, 4, 2, 4, 1, nil, 3},
+		{5, 3, 2, 3, 1, nil, 3},
+		{2, 1, 2, 4, 1, nil, 2},
+		{3, 2, 2, 4, 1, []int32{2, 4}, 2},
+		{4, 2, 2, 4, 1, []int32{2, 4}, 4}, // two would be left over
+		{4, 2, 2, 4, 2, []int32{2, 4}, 2},
+		{5, 2, 2, 4, 2, []int32{2, 4}, 4},
+		{5, 2, 2, 3, 2, []int32{2, 4}, 2},
+		{7, 4, 2, 8, 2, []int32{2, 4, 8}, 4},
+		{8, 4, 2, 8, 2, []int32{2, 4, 8}, 8},
+	} {
+		m := &Machine{gang: Gang{Minimum: tc.minimum, Target: tc.target, Sizes: tc.sizes, Spares: tc.spares}}
+		m.world = &world{record: Record{Workers: tc.world}, ranks: &rankTable{}}
+		if got := m.nextSize(tc.available); got != tc.want {
+			t.Errorf("%d available, a world of %d, target %d, %d spares, sizes %v: %d, want %d",
+				tc.available, tc.world, tc.target, tc.spares, tc.sizes, got, tc.want)
+		}
+	}
+}
+
 // Who stays when not all can, and who comes in.
 func TestChoose(t *testing.T) {
 	on := func(uid, node string, ordinal int32) Member { return Member{UID: uid, Node: node, Ordinal: ordinal} }

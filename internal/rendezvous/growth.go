@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -117,25 +118,29 @@ func (m *Machine) programs() (foreign, untold bool) {
 	return foreign, untold
 }
 
-// windowOver says whether growth need not wait for further newcomers.
+// windowOver says whether growth need not wait for further newcomers. It waits from when the first was ready that is not one of the
+// spares, which have been for long.
 func (m *Machine) windowOver(now time.Time, size int) bool {
 	if int32(size) >= m.gang.Target {
 		return true
 	}
-	var first time.Time
+	var ready []time.Time
 	starting := false
 	for uid, mem := range m.members {
 		switch {
 		case mem.leaving() || mem.want.Lost != "":
 		case m.isStandby(uid, mem):
-			if first.IsZero() || mem.readyAt.Before(first) {
-				first = mem.readyAt
-			}
+			ready = append(ready, mem.readyAt)
 		case mem.want.Starting:
 			starting = true
 		}
 	}
-	return !starting || now.Sub(first) >= m.gang.GrowthWindow
+	if !starting || len(ready) == 0 {
+		return true
+	}
+	slices.SortFunc(ready, time.Time.Compare)
+	first := ready[min(int(max(m.gang.Spares, 0)), len(ready)-1)]
+	return now.Sub(first) >= m.gang.GrowthWindow
 }
 
 // wish is the world that the controller wants next, given who is ready; nil when it should stay as it is.
@@ -148,7 +153,7 @@ func (m *Machine) wish() *wish {
 
 func (m *Machine) wishOf(fresh []Member) *wish {
 	stay, leave, first := m.sides()
-	size := m.legalSize(int32(stay + len(fresh)))
+	size := m.nextSize(int32(stay + len(fresh)))
 	if leave == 0 && (size <= m.world.record.Workers || size < m.gang.Minimum) {
 		return nil
 	}

@@ -290,7 +290,7 @@ func (m *Machine) survivors(now time.Time) []Member {
 	count, _, _ := m.sides()
 	stay := m.stayers(count)
 	fresh := m.standbys()
-	if size := m.legalSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
+	if size := m.nextSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
 		return choose(m.world.ranks.ranks, stay, fresh, size)
 	}
 	if m.broken.planned {
@@ -305,7 +305,7 @@ func (m *Machine) survivors(now time.Time) []Member {
 		if by := mem.want.LeaveBy; by.IsZero() || by.Sub(now) > m.gang.BarrierTimeout+leaveMargin {
 			stay = append(stay, mem.want)
 		}
-		if size := m.legalSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
+		if size := m.nextSize(int32(len(stay) + len(fresh))); size >= max(m.gang.Minimum, 1) {
 			return choose(m.world.ranks.ranks, stay, fresh, size)
 		}
 	}

@@ -35,6 +35,8 @@ type Gang struct {
 	Minimum int32
 	// Target is the largest number of workers that the next world should have, at least Minimum.
 	Target int32
+	// Spares is how many members that are ready should be kept beside a world when it grows. A world that lacks members takes them.
+	Spares int32
 	// Sizes are the legal numbers of workers, in ascending order; nil when every number is.
 	Sizes []int32
 	// ProcessesPerWorker is the number of ranks in each worker.

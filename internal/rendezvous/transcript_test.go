@@ -155,6 +155,8 @@ func (p *transcript) expect(d *datadriven.TestData) {
 			gang.Minimum = number(arg.Vals[0])
 		case "target":
 			gang.Target = number(arg.Vals[0])
+		case "spares":
+			gang.Spares = number(arg.Vals[0])
 		case "sizes":
 			for _, text := range arg.Vals {
 				gang.Sizes = append(gang.Sizes, number(text))

@@ -48,6 +48,25 @@ func trainShards(shards *elastic.Sharded[int64], steps *int, run *elastic.Run, s
 	}
 }
 
+// leavesBeforeAStep takes over the snapshot of the first step, and aborts the world before it has made one. It returns the paths of its
+// parts, the one with what is in no shard, and the key of the shard.
+func (p *program) leavesBeforeAStep(t *testing.T) (parts map[string]string, own, shard string) {
+	t.Helper()
+	parts = p.keepParts(1, p.hears().(wire.Snapshot))
+	p.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "a test"})
+	if left, ok := p.hears().(wire.Aborted); !ok || left.Step != 0 {
+		t.Fatalf("it says %+v", left)
+	}
+	for key := range parts {
+		if strings.HasPrefix(key, "d") {
+			shard = key
+		} else {
+			own = parts[key]
+		}
+	}
+	return parts, own, shard
+}
+
 // keepParts gives the files of a snapshot in parts the names that the agent gives, and returns their paths.
 func (p *program) keepParts(round uint64, s wire.Snapshot) map[string]string {
 	p.t.Helper()
@@ -178,19 +197,7 @@ func TestShardsOfTheFirstStep(t *testing.T) {
 	})
 	p.start()
 	<-seen
-	parts := p.keepParts(1, p.hears().(wire.Snapshot))
-	p.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "a test"})
-	if left, ok := p.hears().(wire.Aborted); !ok || left.Step != 0 {
-		t.Fatalf("it says %+v", left)
-	}
-	var own, shard string
-	for key := range parts {
-		if strings.HasPrefix(key, "d") {
-			shard = key
-		} else {
-			own = parts[key]
-		}
-	}
+	parts, own, shard := p.leavesBeforeAStep(t)
 	p.world(wire.World{Round: 2, Parent: 1, Rank: 1, Size: 2, Workers: 2, WorkerRank: 1, Restore: true, Snapshot: own, Shards: []string{shard}})
 	p.expects(wire.Want{Type: wire.TypeWant, Parts: []string{shard}, Ranges: [][][2]uint64{{{40, 80}}}})
 	p.says(wire.Had{Type: wire.TypeHad, Round: 2, Parts: []wire.Part{{Key: shard, File: parts[shard]}}})
@@ -223,19 +230,7 @@ func TestARankThatNeedsNoShard(t *testing.T) {
 	})
 	p.start()
 	<-seen
-	parts := p.keepParts(1, p.hears().(wire.Snapshot))
-	p.says(wire.Abort{Type: wire.TypeAbort, Round: 1, Reason: "a test"})
-	if left, ok := p.hears().(wire.Aborted); !ok || left.Step != 0 {
-		t.Fatalf("it says %+v", left)
-	}
-	var own, shard string
-	for key := range parts {
-		if strings.HasPrefix(key, "d") {
-			shard = key
-		} else {
-			own = parts[key]
-		}
-	}
+	_, own, shard := p.leavesBeforeAStep(t)
 	// As long as it is told of nothing it waits: worlds that are over by then are none that it has trained in.
 	next := wire.World{Round: 1, Rank: 0, Size: 12, Workers: 12, Restore: true, Snapshot: own, Shards: []string{shard}}
 	enters := func() {

@@ -70,6 +70,10 @@ class Gradients:
         self._next_scale = 0
         self.exchanged = False
         """Whether the gradients are those of the whole batch."""
+        self.looks = False
+        """Whether the norms of this rank's own gradients are looked at in the present step, without those in shards."""
+        self.norms: list[tuple[Parameter, torch.Tensor]] = []
+        """These, once the gradients are exchanged."""
         self._waited = 0
         self._stall: tuple[torch.cuda.Event, torch.cuda.Event] | None = None  # of a device: where it begins and ends to wait
 
@@ -116,6 +120,7 @@ class Gradients:
         self._waited, self._stall = 0, None
         self._next_scale = self.scale
         self._passes = 0
+        self.looks, self.norms = False, []
         for bucket in self._buckets:
             bucket.begin()
         for parameter in self._sharded:
@@ -164,6 +169,11 @@ class Gradients:
         self._waited = time.perf_counter_ns() - since
         self._scale_back()
         self.exchanged = True
+
+    @property
+    def told(self) -> tuple[float, torch.Tensor | float]:
+        """The sum of this rank's own weights in the step, and of its losses times these."""
+        return self._weight, self._losses
 
     @property
     def stall(self) -> Waited:
@@ -265,6 +275,9 @@ class Gradients:
     def _launch(self, bucket: "_Bucket") -> None:
         """Begins to exchange a bucket; in the same order on all ranks."""
         bucket.gather()
+        if self.looks:
+            parameters, grads = zip(*bucket.views, strict=True)
+            self.norms += zip(parameters, torch._foreach_norm(list(grads)), strict=True)
         if self._among.size > 1:
             bucket.work = dist.all_reduce(bucket.flat, group=self._among.group, async_op=True)
         bucket.launched = True

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ class Groups:
         self._launched = _launcher_has_store()
         self.everyone: dist.ProcessGroup | None = None
         """The group of all ranks of the world; None where that is the default group."""
+        self.together = False
+        """Whether the processes of a worker compute one result together, of the same samples."""
         self.lockstep = False
         """Whether ranks that have samples of their own wait for each other within the model."""
         self.kind = ""
@@ -97,8 +99,12 @@ class Groups:
     def reseed(self, seed: int) -> None:
         """Begins anew what devices draw for several ranks together."""
 
-    def agree(self) -> None:
-        """Waits until all that have shards of one model know that an exchange has ended."""
+    def agree(self, weight: float, losses: torch.Tensor | float, norms: Mapping[str, torch.Tensor]) -> None:
+        """Waits until all that have shards of one model know that an exchange has ended. Those that compute together compare the sums of
+        their weights, and of losses times these, and the norms of gradients of whole parameters by name; see compare()."""
+
+    def compare(self) -> None:
+        """Raises RuntimeError where processes that compute one result together have told different ones."""
 
     def leave(self) -> None:
         """Takes the group apart, or as much of it as is there."""

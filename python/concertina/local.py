@@ -12,6 +12,7 @@ import datetime
 import errno
 import functools
 import hashlib
+import math
 import os
 import socket
 import struct
@@ -39,6 +40,10 @@ _POLL = 0.001
 _ANSWER = 10.0
 """Seconds in which a process says its local rank, so that one that hangs keeps no other one waiting."""
 _LINE = 32
+_ROUNDING, _NOTHING = 1e-2, 1e-3
+"""So far apart losses may be that are computed of the same samples, as a part of them, and where they are next to nothing."""
+_APART, _TINY = 0.05, 1e-3
+"""So far apart norms of one gradient may be, as a part of the norm, and nobody looks at those below this part of the largest one."""
 _RANDOM = "torch.distributed.tensor._random"
 _FORWARDED = (
     "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
@@ -226,19 +231,20 @@ class Replicas(Groups):
     def __init__(self, local: Local, together: bool):
         """together: the processes of a worker compute one result together, of the same samples; otherwise each has samples of its own."""
         super().__init__(local.backend)
-        self._local, self._together, self.lockstep = local, together, not together
+        self._local, self.together, self.lockstep = local, together, not together
         self._across: _Group | None = None
-        self._one = torch.ones(1, device=self.device or "cpu")
+        self._told: torch.Tensor | None = None  # what the processes have told and nobody has looked at yet
+        self._names: list[str] = []
 
     @property
     def alike(self) -> dist.ProcessGroup | None:
         return self._across
 
     def dealt(self, world: World) -> Rank:
-        return Rank(world.worker_rank, world.workers) if self._together else super().dealt(world)
+        return Rank(world.worker_rank, world.workers) if self.together else super().dealt(world)
 
     def repeats(self, world: World) -> int:
-        return world.local_size if self._together else 1
+        return world.local_size if self.together else 1
 
     def means(self, world: World) -> int:
         return world.local_size
@@ -273,17 +279,38 @@ class Replicas(Groups):
         self._across = local.make(f"{name}-local-{local.rank}", store, Rank(world.worker_rank, world.workers))
 
     def reseed(self, seed: int) -> None:
-        """PyTorch counts what has been drawn for DTensors, which is not the same any more on processes that were broken off."""
-        if self._together and self.by_device:
+        """PyTorch counts what has been drawn for DTensors, which is not the same any more on processes that were broken off. The seed is to be
+        another one than that of plain tensors, which would draw the same numbers."""
+        if self.together and self.by_device:
             sys.modules[_RANDOM].manual_seed(seed, self._local.mesh)  # It is there since there are DTensors.
 
-    def agree(self) -> None:
+    def agree(self, weight: float, losses: torch.Tensor | float, norms: Mapping[str, torch.Tensor]) -> None:
         """One that goes on alone after an exchange would have another state than the others of its worker, which have not heard the
         end of theirs: so nobody goes on before all have."""
-        if self._local.size > 1:
-            dist.all_reduce(self._one.fill_(1))
+        if self._local.size == 1:
+            return
+        self.compare()  # of the step before, where a device has told it and nobody has waited for that
+        told = torch.zeros(4 + 2 * len(norms), dtype=torch.float64, device=self.device or "cpu")
+        if self.together:
+            told[0], told[2] = weight, losses / weight if weight else 0.0
+            if norms:
+                told[4::2] = torch.stack([norm.to(told) for norm in norms.values()])
+            told[1::2] = -told[::2]
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        if self.together:
+            self._told, self._names = told, [*norms]
+        if not self.by_device:
+            self.compare()
+
+    def compare(self) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            numbers = told.tolist()
+            differ(*numbers[:4])
+            differ_in_norms(dict(zip(self._names, zip(numbers[4::2], numbers[5::2], strict=True), strict=True)))
 
     def leave(self) -> None:
+        self._told = None
         groups, self.everyone, self._across = (self._across, self.everyone), None, None
         for group in groups:
             if group is not None:
@@ -293,6 +320,35 @@ class Replicas(Groups):
     def abort(self, limit: float | None = None) -> None:
         self._local.break_off()
         super().abort(limit)
+
+
+def differ(weight: float, least_weight: float, loss: float, least_loss: float) -> None:
+    """Raises RuntimeError where processes that compute one result together have not seen the same: told are the largest of each number, and
+    the least as the largest negative one. What is not finite says nothing."""
+    least_weight, least_loss = -least_weight, -least_loss
+    far = loss - least_loss > _ROUNDING * max(abs(loss), abs(least_loss)) + _NOTHING
+    if weight != least_weight or (far and math.isfinite(loss - least_loss)):
+        what, one, other = ("weight", least_weight, weight) if weight != least_weight else ("loss", least_loss, loss)
+        raise RuntimeError(
+            f"the processes of this worker compute together, and their {what} in this step is from {one:g} to {other:g}: all of them need "
+            "the same samples from step.micro_batches(), with the same order and number in each batch. Draw what augments a sample "
+            "from the step's random numbers, which are the same on them, and from nothing that each process has of its own; a loss is to "
+            "be whole on each, or a DTensor"
+        )
+
+
+def differ_in_norms(norms: Mapping[str, tuple[float, float]]) -> None:
+    """Raises RuntimeError where a parameter that each process has whole has another gradient on each: told are the largest norm of each, and
+    the least as a negative one. Those that are next to nothing beside others may be what rounding has left."""
+    largest = max((norm for norm, _ in norms.values() if math.isfinite(norm)), default=0.0)
+    for name, (norm, least) in norms.items():
+        if math.isfinite(norm) and norm + least > _APART * norm and norm > _TINY * largest:
+            raise RuntimeError(
+                f"{name} is a plain parameter, and the processes of this worker, which compute together, have gradients of it with norms from "
+                f"{-least:g} to {norm:g}: each of them sees a part of the heads, features, sequence or samples, and has a part of its gradient. "
+                "Make a DTensor of it, as SequenceParallel() does or distribute_tensor(…, [Shard(…)]) for one value for each head, or have it "
+                "see whole tensors"
+            )
 
 
 def place_of(env: Mapping[str, str]) -> Rank:

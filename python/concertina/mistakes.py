@@ -94,6 +94,39 @@ def shared(state: Any, mesh: Any) -> bool:
     return bool(together)
 
 
+def refuse_mixed(state: Any) -> None:
+    """Raises ValueError for an optimizer that has DTensors and plain parameters in one call of PyTorch, which fails in its first step: those of
+    one device and type in each group, where it is to take many at once, and in all groups with a GradScaler."""
+    things = dict(state) if isinstance(state, Mapping) else {}
+    scaler = next((name for name, thing in things.items() if isinstance(thing, GradScaler) and thing.is_enabled()), None)
+    for name, thing in things.items():
+        if not isinstance(thing, Optimizer):
+            continue
+        for group in thing.param_groups:
+            mixed = _mixed(group["params"])
+            cuda = any(device.type == "cuda" for device in mixed)
+            if mixed and (group.get("foreach") or group.get("fused") or (cuda and group.get("foreach", False) is None and group.get("fused") is None)):
+                raise ValueError(
+                    f"state[{name!r}] has DTensors and plain parameters, which PyTorch cannot update in one call, as it does with foreach or "
+                    f"fused, and by default on GPUs: {type(thing).__name__}(…, foreach=False), or make DTensors of the rest, with "
+                    "distribute_module(module, mesh), or give each kind an optimizer of its own"
+                )
+        if scaler is not None and _mixed(parameter for group in thing.param_groups for parameter in group["params"]):
+            raise ValueError(
+                f"state[{name!r}] has DTensors and plain parameters, whose gradients a GradScaler (state[{scaler!r}]) cannot look through in one "
+                "call: give each kind an optimizer of its own, or make DTensors of the rest, with distribute_module(module, mesh)"
+            )
+
+
+def _mixed(parameters: Iterable[torch.nn.Parameter]) -> set[torch.device]:
+    """The devices on which trained parameters of one type are of both kinds."""
+    kinds: dict[tuple[torch.device, torch.dtype], set[bool]] = {}
+    for parameter in parameters:
+        if parameter.requires_grad:
+            kinds.setdefault((parameter.device, parameter.dtype), set()).add(is_sharded(parameter))
+    return {device for (device, _), both in kinds.items() if len(both) > 1}
+
+
 def _fully_sharded(module: Module) -> list[Module]:
     """The parts of a module that fully_shard() has sharded, with all that is in them."""
     return [part for part in module.modules() if hasattr(part, "set_requires_gradient_sync")]

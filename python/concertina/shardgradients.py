@@ -32,7 +32,9 @@ def complete(parameters: Iterable[Parameter]) -> None:
 @torch.no_grad()
 def add_up_shards(parameters: Sequence[Parameter], group: dist.ProcessGroup) -> None:
     """Adds up the gradients over the ranks of a group, as many bytes at once as pay. In the order of the parameters, which
-    have the same shards on all of these ranks. Raises what torch.distributed raises when a rank is gone."""
+    have the same shards on all of these ranks. What each process of a worker has whole goes first, apart from shards: those may be of other
+    sizes there, and a sum is made in an order that its place decides, so that it would not stay the same in the worker. Raises what
+    torch.distributed raises when a rank is gone."""
     waiting: list[tuple[Any, torch.Tensor, list[torch.Tensor]]] = []
     for together in _grouped(parameters):
         flat = torch.cat([local.reshape(-1) for local in together])
@@ -54,16 +56,21 @@ def _grouped(parameters: Sequence[Parameter]) -> list[list[torch.Tensor]]:
     groups: list[list[torch.Tensor]] = []
     kind: Any = None
     room = 0
-    for parameter in parameters:
+    for parameter in sorted(parameters, key=_in_parts):
         local = local_of(parameter.grad)
         if not local.numel():
             continue
-        if (local.device, local.dtype) != kind or local.nbytes > room:
+        if (found := (local.device, local.dtype, _in_parts(parameter))) != kind or local.nbytes > room:
             groups.append([])
-            kind, room = (local.device, local.dtype), _AT_ONCE
+            kind, room = found, _AT_ONCE
         groups[-1].append(local)
         room -= local.nbytes
     return groups
+
+
+def _in_parts(parameter: Parameter) -> bool:
+    """Whether ranks have different parts of a parameter, and of its gradient."""
+    return not all(placement.is_replicate() for placement in parameter.grad.placements)
 
 
 def keep_shards(modules: Iterable[torch.nn.Module]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from concertina import plan, samples
 from concertina.agent import MAX_METRICS, METRIC_NAME
 from concertina.gate import Phase
+from concertina.shards import Rank
 from concertina.world import World
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Step:
         """Where they are in the epoch."""
         self.world: World = job.world
         """Who takes part."""
+        self.dealt: Rank = job._dealt()
+        """Whose part of data this process takes, as the loop deals samples out: number, 0 … of-1. That is the rank, or the worker where
+        its processes compute together: data[step.dealt.number :: step.dealt.of] in an evaluation."""
         self.committed = False
         """Whether it is done for good, once its with block has ended."""
         self.metrics: dict[str, Any] = {}

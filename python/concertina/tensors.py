@@ -42,11 +42,11 @@ class TensorCodec(snapshot.Codec):
 
     def private(self) -> Callable[[Any], bool]:
         buffers = self._buffers()
-        return lambda value: isinstance(value, torch.Tensor) and value.layout == torch.strided and _storage(value) in buffers
+        return lambda value: isinstance(value, torch.Tensor) and value.layout == torch.strided and _storage(_own(value)) in buffers
 
     def _buffers(self) -> set[tuple]:
         """Where the buffers are: the forward pass writes them, on each rank with what it has seen."""
-        return {_storage(buffer) for module in self._modules() for buffer in module.buffers()}
+        return {_storage(_own(buffer)) for module in self._modules() for buffer in module.buffers()}
 
     def watcher(self) -> Callable[[Any], Callable[[], Any] | None]:
         buffers = self._buffers()
@@ -208,7 +208,7 @@ class Buffers:
 
     def _copy(self) -> Callable[[], None]:
         there = [(owner, name, owner._buffers[name]) for owner, name in self._places]
-        tensors = [tensor for _, _, tensor in there if tensor is not None]
+        tensors = [_own(tensor) for _, _, tensor in there if tensor is not None]
         if [*map(_place, tensors)] == self._whose:
             _fill_all(self._copies, tensors)
         else:
@@ -347,6 +347,11 @@ def is_sharded(value: Any) -> bool:
     """Whether each rank has its own part of a value: whether it is a DTensor. Who has none has not imported what makes them."""
     made = sys.modules.get(_DTENSOR)
     return made is not None and isinstance(value, made.DTensor)
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor that may be a DTensor."""
+    return local_of(tensor) if is_sharded(tensor) else tensor
 
 
 def _dim_of(value: Any, where: str, rank: Rank, local: bool) -> int | None:

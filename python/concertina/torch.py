@@ -80,8 +80,8 @@ def join(
     Workers are replicas of each other. What is not sharded is the same on all ranks.
 
     Raises AgentError when the agent cannot be talked to or is of another version, TypeError for an object without those
-    methods or a DistributedDataParallel, ValueError for a seed out of range, for a module that is sharded over another mesh, and for
-    modules of which some are shared in one way and some in the other.
+    methods or a DistributedDataParallel, ValueError for a seed out of range, for a module that is sharded over another mesh, for
+    modules of which some are shared in one way and some in the other, and for an optimizer that would fail with DTensors and plain parameters.
     """
     return Job(state, seed=seed, backend=backend, mesh=mesh)
 
@@ -107,6 +107,7 @@ class Job(_job.Job):
         self._groups = Groups(backend)
         together = not self._sharded and mistakes.shared(state, mesh)
         if mesh is not None:
+            mistakes.refuse_mixed(state)
             self._local, self._groups = True, Replicas(local_of(mesh, backend), together)
         self._lockstep = self._sharded or self._groups.lockstep
         self._gradients = Gradients()
@@ -115,6 +116,7 @@ class Job(_job.Job):
         self._looked = False
         self._modes: list[tuple[Module, bool]] = []
         self._watched = -1
+        self._compared = True  # norms of gradients, by the processes of a worker
         self._reader: Reader | None = None  # of a stream
         super().__init__(state, seed=seed)
         self._look_through()
@@ -220,12 +222,14 @@ class Job(_job.Job):
             groups = self._groups
             among = Among(step.world.size, groups.everyone, groups.alike, groups.means(step.world))
             self._gradients.begin(step.samples * groups.repeats(step.world), among)
+            # Where a plan of parallelize_module() is wrong it is so in each step.
+            self._gradients.looks = groups.together and not self._compared
             return
         # Who is thrown out of an evaluation does not come to net.train().
         self._modes = [(module, module.training) for thing in self._modules() for module in thing.modules()]
         if step.world.size > 1:
             # All evaluate the same model, whatever each has seen of the batches.
-            spread(self._buffers.present(), self._groups.device, self._groups.everyone)
+            self._spread_all(self._buffers.present())
 
     def _watch(self) -> None:
         """Has the gradients of all parameters exchanged that optimizers of the state have by now."""
@@ -233,7 +237,7 @@ class Job(_job.Job):
         if there != self._watched:
             keep_shards(self._modules())  # A forward pass without a backward one may have left whole parameters in them.
             self._gradients.watch(self._trained())
-            self._watched = there
+            self._watched, self._compared = there, False
 
     def _optimized(self) -> int:
         """How many parameters the optimizers of the state have."""
@@ -283,7 +287,17 @@ class Job(_job.Job):
     def _exchange(self) -> None:
         self._work.knows()
         self._gradients.exchange()
-        self._groups.agree()
+        self._groups.agree(*self._gradients.told, self._norms())
+        self._compared = True
+
+    def _norms(self) -> dict[str, torch.Tensor]:
+        """The norms of gradients that are compared in this step, by the names of their parameters."""
+        found = self._gradients.norms
+        if not found:
+            return {}
+        modules = [(name, thing) for name, thing in self._state.items() if isinstance(thing, Module)]
+        names = {id(parameter): f"state[{name!r}]: {at}" for name, module in modules for at, parameter in module.named_parameters()}
+        return {names.get(id(parameter), f"parameter {i} of the optimizers"): norm for i, (parameter, norm) in enumerate(found)}
 
     def _wake_scalers(self) -> None:
         """This rank has scaled no loss, and goes on like those that have."""
@@ -313,6 +327,7 @@ class Job(_job.Job):
             torch.cuda.current_stream().synchronize()
             if self._session.aborted:
                 raise WorldChanged
+            self._groups.compare()
         self._keeper.fence()  # Not earlier: the program would wait there for a copy that only its device has to wait for.
         if begins:
             self._begin_update()
@@ -342,10 +357,11 @@ class Job(_job.Job):
 
     def _reseed(self, seed: int) -> None:
         super()._reseed(seed)
+        if torch.cuda.is_initialized():
+            self._groups.reseed(randomness.seed_of(seed, "tensors"))  # Before: newer PyTorch has one generator for both.
         torch.default_generator.manual_seed(seed)  # torch.manual_seed() takes 50 times as long.
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed(seed)
-            self._groups.reseed(seed)
 
     # Samples.
 
@@ -443,11 +459,15 @@ class Job(_job.Job):
             self._live.doubt()
             with torch.no_grad():
                 whole = [tensor for module in self._modules() for tensor in module.state_dict().values()]
-                spread(whole, self._groups.device, self._groups.everyone)
-                if self._groups.alike is not None:
-                    spread(whole, self._groups.device, self._groups.alike, shards=True)
+                self._spread_all(whole)
             if not self._groups.by_device:  # Devices tell later: at the gate.
                 self._live.settled()
+
+    def _spread_all(self, tensors: list[torch.Tensor]) -> None:
+        """Gives all ranks the values of rank 0, and those of its worker's processes where these have shards."""
+        spread(tensors, self._groups.device, self._groups.everyone)
+        if self._groups.alike is not None:
+            spread(tensors, self._groups.device, self._groups.alike, shards=True)
 
     def _leave(self) -> None:
         self._groups.leave()

@@ -41,8 +41,10 @@ class Step(_step.Step):
         padding; by default its samples. The gradient is then that of the mean over all of these in the whole batch.
         At weight 0 the loss has to be finite where it is computed along with others (fillers, or a model in shards): a mean over
         nothing is not, so divide by weight.clamp(min=1).
-        Raises TypeError for a loss that is no tensor, ValueError for a weight that is negative or not finite, and for a loss that
-        is not finite at weight 0.
+        A DTensor is made whole, the loss and the weight.
+
+        Raises TypeError for a loss that is no tensor, ValueError for a weight that is negative or not finite, for a loss that
+        is not finite at weight 0, and for a DTensor that is a mean of means.
         """
         piece, last = self._piece, self._last
         if piece is None:
@@ -53,8 +55,12 @@ class Step(_step.Step):
             raise TypeError(f"step.backward(loss): loss is a {type(loss).__name__}: give the tensor, and not its item()")
         if loss.numel() != 1:
             raise ValueError(f"step.backward(loss) of {loss.numel()} numbers: give their mean, and weight=… where some do not count")
-        if is_sharded(loss):  # as of loss_parallel(): all processes of the worker make it whole here
+        # All processes of the worker make them whole here, in this order: a loss as of loss_parallel().
+        if is_sharded(loss):
+            _refuse_means(loss)
             loss = loss.full_tensor()
+        if is_sharded(weight):
+            weight = weight.full_tensor()  # type: ignore[union-attr]
         weight = float(piece.samples if weight is None else weight)
         if not 0 <= weight < math.inf:
             raise ValueError(f"weight={weight}: it says over how many samples, or tokens, the loss is a mean")
@@ -89,3 +95,13 @@ class Step(_step.Step):
         if not self._job._gradients.exchanged:
             self._job._wake_scalers()
             self._job._exchange()
+
+
+def _refuse_means(loss: Any) -> None:
+    """Raises ValueError for a mean that each process has over its own part: of parts of several sizes it is not that of all, and PyTorch
+    makes a gradient of it that is as many times too large as there are processes."""
+    if any(placement.is_partial() and getattr(placement, "reduce_op", "") == "avg" for placement in loss.placements):
+        raise ValueError(
+            "step.backward(loss) of a DTensor that is a mean over each process's part, Partial(avg): divide the sum, as in "
+            "losses.sum() / n, with n as the number of all"
+        )

@@ -9,7 +9,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 
 import concertina.torch as elastic
@@ -24,9 +24,18 @@ def compute_together() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)).double()
     plain = copy.deepcopy(net)
     local.compute_together({"net": net}, mesh, "2", ColwiseParallel(input_layouts=Shard(0), output_layouts=Shard(-1), use_local_output=False))
+    net.register_buffer("seen", distribute_tensor(torch.arange(3.0), mesh, [Replicate()]))
     job = elastic.join({"net": net, "opt": torch.optim.SGD(net.parameters(), lr=0.1)}, mesh=mesh)
-    for step in job.steps(data(), global_batch=7, max_steps=1):
+    for step in job.steps(data(), global_batch=7, max_steps=1, evaluate="epoch"):
         with step:
+            if step.evaluates:
+                continue
+            put_back = job._buffers.copy()
+            net.seen.add_(1)
+            job._buffers.copy()
+            net.seen.add_(1)
+            put_back()
+            assert net.seen.full_tensor().tolist() == [1, 2, 3], net.seen  # as they were at the last copy
             for x, y in step.micro_batches():
                 with loss_parallel():
                     step.backward(F.cross_entropy(net(x), y))

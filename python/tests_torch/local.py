@@ -91,6 +91,8 @@ def main() -> None:
         with step:
             if step.world is not world:
                 world = step.world
+                together = sys.argv[1] == "tensors"
+                assert step.dealt == ((world.worker_rank, world.workers) if together else (world.rank, world.size)), step.dealt
                 tell(world=world.round, size=world.size, rank=world.rank, done=job._place.step, state=mine(state))
             if step.evaluates:
                 hold(step)

@@ -11,9 +11,11 @@ import time
 import unittest
 from unittest import mock
 
+import torch
+
 import concertina.torch as elastic
 from concertina import local as local_module
-from concertina import mistakes
+from concertina import gradients, mistakes, shardgradients, torchstep
 from concertina.local import local_of, place_of
 from tests_torch import local, sharded
 from tests_torch.coordinator import losses
@@ -115,11 +117,167 @@ class Random(unittest.TestCase):
             local_module.Replicas(there, together).reseed(2**64 - 1)
             self.assertEqual(tracker.manual_seed.mock_calls, [mock.call(2**64 - 1, there.mesh)] * seeds)
 
+    def test_plain_tensors_draw_others(self):
+        job = elastic.Job.__new__(elastic.Job)
+        job._groups = mock.Mock()
+        plain = self.enterContext(mock.patch.object(torch.cuda, "manual_seed"))
+        self.enterContext(mock.patch.object(torch.cuda, "is_initialized", lambda: True))
+        for seed in 0, 2**64 - 1, 0:
+            job._reseed(seed)
+        self.assertEqual(plain.mock_calls, [mock.call(0), mock.call(2**64 - 1), mock.call(0)])
+        first, other, again = (call.args[0] for call in job._groups.reseed.mock_calls)
+        self.assertEqual(first, again)
+        self.assertEqual(len({first, other, 0, 2**64 - 1}), 4)
+
+
+class Same(unittest.TestCase):
+    """What the processes of a worker tell each other of a step that they compute together."""
+
+    def agree(self, mine, other, together=True, size=2):
+        self.enterContext(mock.patch.object(local_module.Replicas, "device", None))
+        replicas = local_module.Replicas(mock.Mock(backend="gloo", size=size), together)
+
+        def exchange(told, op):
+            self.assertEqual(op, torch.distributed.ReduceOp.MAX)
+            weight, loss = other
+            told.copy_(torch.maximum(told, torch.tensor([weight, -weight, loss, -loss], dtype=told.dtype)))
+
+        with mock.patch.object(local_module.dist, "all_reduce", exchange):
+            replicas.agree(mine[0], mine[0] * mine[1], {})
+
+    def test_what_is_the_same_but_for_rounding(self):
+        inf, nan = float("inf"), float("nan")
+        for mine, other in ((3.0, 2.5), (3.0, 2.51)), ((0.0, 0.0), (0.0, 0.0)), ((3.0, 1e-9), (3.0, 1e-4)), ((3.0, inf), (3.0, 1.0)), ((3.0, nan), (3.0, 1.0)):
+            self.agree(mine, other)
+            self.agree(other, mine)
+        self.agree((3.0, torch.tensor(2.5)), (3.0, 2.5))
+
+    def test_samples_of_their_own(self):
+        for mine, other in ((3.0, 2.5), (4.0, 2.5)), ((4.0, 2.5), (3.0, 2.5)), ((0.0, 0.0), (1.0, 2.0)):
+            with self.assertRaisesRegex(RuntimeError, "their weight in this step is from .*the same samples"):
+                self.agree(mine, other)
+        for mine, other in ((3.0, 2.5), (3.0, 2.6)), ((3.0, -2.6), (3.0, -2.5)):
+            with self.assertRaisesRegex(RuntimeError, "their loss in this step is from .*the step's random numbers"):
+                self.agree(mine, other)
+        self.agree((3.0, 2.5), (4.0, 9.0), together=False)
+        self.agree((3.0, 2.5), (4.0, 9.0), size=1)
+
+
+    def test_gradients_of_what_each_has_whole(self):
+        fine = {"a": (1.0, -0.99), "rounding": (1e-5, -1e-6), "none": (0.0, 0.0), "overflow": (float("inf"), -1.0), "nan": (float("nan"), -1.0)}
+        local_module.differ_in_norms(fine)
+        local_module.differ_in_norms({})
+        with self.assertRaisesRegex(RuntimeError, r"b is a plain parameter.* from 0.5 to 0.7: .*heads.*SequenceParallel"):
+            local_module.differ_in_norms(fine | {"b": (0.7, -0.5)})
+
+    def test_norms_are_those_of_a_rank_s_own_gradients(self):
+        parameter = torch.nn.Parameter(torch.ones(4))
+        found = gradients.Gradients()
+        found.watch([parameter])
+
+        def exchange(flat, **_):
+            flat.mul_(2)  # with those of another one
+
+        with mock.patch.object(gradients.dist, "all_reduce", exchange):
+            for looks in True, False:
+                found.begin(2, gradients.Among(2))
+                found.looks = looks
+                found.backward((parameter * parameter).sum(), 1.0, True)
+                found.exchange()
+                self.assertEqual([(one is parameter, norm.item()) for one, norm in found.norms], [(True, 2.0)] * looks)
+        found.close()
+
+    def test_they_are_told_in_the_same_exchange(self):
+        replicas = local_module.Replicas(mock.Mock(backend="gloo", size=2), True)
+        with mock.patch.object(local_module.dist, "all_reduce") as exchange:
+            replicas.agree(2.0, 3.0, {"a": torch.tensor(0.5), "b": torch.tensor(0.25, dtype=torch.float16)})
+        ((told, _),) = (call.args for call in exchange.mock_calls)
+        self.assertEqual(told.tolist(), [2, -2, 1.5, -1.5, 0.5, -0.5, 0.25, -0.25])
+
+
+class Losses(unittest.TestCase):
+    """Tensors that the processes of a worker have together."""
+
+    def backward(self, loss, weight=None):
+        self.enterContext(mock.patch.object(torchstep, "is_sharded", lambda value: hasattr(value, "full_tensor")))
+        step = torchstep.Step.__new__(torchstep.Step)
+        step._job, step._piece, step._last = mock.Mock(_lockstep=False), mock.Mock(samples=2), False
+        step.backward(loss, weight)
+        return step._job._gradients.backward.mock_calls
+
+    def dtensor(self, whole, op="sum"):
+        placement = mock.Mock(reduce_op=op)
+        made = mock.MagicMock(spec=torch.Tensor)
+        made.placements, made.full_tensor = (placement,), lambda: whole
+        made.numel.return_value, made.__float__.return_value = 1, 1.0  # what this process has of it
+        return made
+
+    def test_a_weight_is_made_whole(self):
+        loss = torch.tensor(1.5)
+        self.assertEqual(self.backward(self.dtensor(loss), self.dtensor(torch.tensor(7))), [mock.call(loss, 7.0, False)])
+
+    def test_a_mean_of_means(self):
+        with self.assertRaisesRegex(ValueError, r"losses\.sum\(\) / n"):
+            self.backward(self.dtensor(torch.tensor(1.5), "avg"))
+
+
+class Sums(unittest.TestCase):
+    def test_what_each_process_has_whole_lies_at_the_same_place_beside_uneven_shards(self):
+        def parameter(elements, whole, dtype=torch.float32):
+            placement = mock.Mock()
+            placement.is_replicate.return_value = whole
+            return mock.Mock(grad=mock.Mock(_local_tensor=torch.arange(elements, dtype=dtype), placements=(placement,)))
+
+        def flats(shard):
+            double = parameter(3, True, torch.float64)
+            return shardgradients._grouped([parameter(shard, False), parameter(5, True), double, parameter(shard, False), parameter(2, True)])
+
+        def laid_out(shard, count):
+            return [[(part.numel(), part.dtype) for part in flat] for flat in flats(shard)[:count]]
+
+        for shard in 0, 3, 4:
+            self.assertEqual(laid_out(shard, 3), [[(5, torch.float32)], [(3, torch.float64)], [(2, torch.float32)]])
+        self.assertEqual(laid_out(4, 4)[3:], [[(4, torch.float32)] * 2])
+
 
 class Mistakes(unittest.TestCase):
     def test_a_mesh_over_which_nothing_is_sharded(self):
         with self.assertRaisesRegex(ValueError, r"call fully_shard\(module, mesh=mesh\), or parallelize_module\(module, mesh, …\), before join"):
             mistakes.shared(local.build(), object())
+
+    def test_optimizers_of_both_kinds(self):
+        self.enterContext(mock.patch.object(mistakes, "is_sharded", lambda value: hasattr(value, "shard")))
+
+        def optimizer(*kinds, groups=1, device="cpu", **options):
+            parameters = [torch.nn.Parameter(torch.ones(1, dtype=dtype, device=device)) for _, dtype in kinds]
+            for parameter, (shard, _) in zip(parameters, kinds, strict=True):
+                if shard:
+                    parameter.shard = True
+            return torch.optim.AdamW(parameters if groups == 1 else [{"params": [p]} for p in parameters], **options)
+
+        float32, double = torch.float32, torch.float64
+        both, scaler = ((True, float32), (False, float32)), torch.amp.GradScaler("cpu")
+        for fine in (
+            optimizer(*both),  # on processors PyTorch takes one after another
+            optimizer(*both, device="meta", foreach=False),
+            optimizer(*both, groups=2, foreach=True),
+            optimizer((True, float32), (False, double), foreach=True),
+            optimizer((True, float32), (True, float32), foreach=True),
+        ):
+            mistakes.refuse_mixed({"opt": fine, "scaler": torch.amp.GradScaler("cpu", enabled=False)})
+        for wrong in optimizer(*both, foreach=True), optimizer(*both, fused=True):
+            with self.assertRaisesRegex(ValueError, r"state\['opt'\] has DTensors and plain .*AdamW\(…, foreach=False\)"):
+                mistakes.refuse_mixed({"opt": wrong})
+        for wrong in optimizer(*both, foreach=False), optimizer(*both, groups=2):
+            with self.assertRaisesRegex(ValueError, r"state\['opt'\] .*GradScaler \(state\['scaler'\]\)"):
+                mistakes.refuse_mixed({"opt": wrong, "scaler": scaler})
+        mistakes.refuse_mixed({"opt": optimizer((True, float32)), "opt2": optimizer((False, float32)), "scaler": scaler})
+        by_default = optimizer(*both)
+        with mock.patch.object(mistakes, "_mixed", lambda parameters: {torch.device("cuda")}):
+            with self.assertRaisesRegex(ValueError, "by default on GPUs"):
+                mistakes.refuse_mixed({"opt": by_default})
+            by_default.param_groups[0]["foreach"] = False
+            mistakes.refuse_mixed({"opt": by_default})
 
     def test_a_mesh_of_the_programs_own(self):
         with self.assertRaisesRegex(ValueError, r"give that of local_mesh\(\)"):
