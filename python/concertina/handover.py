@@ -6,11 +6,15 @@ next, and so on, so that nobody sends much more than it would have to receive. B
 broadcasts.
 
 What a piece is follows from the sizes of the values alone, which all have to know: the first rank that has the state tells those who
-lack it how it is made up, together with what is small or differs by rank.
+lack it how it is made up, together with what is small or differs by rank. A state that is too small for shares may differ by rank in
+anything, as its snapshots are of one rank: that rank gives all of it.
+
+Whatever keeps it from being handed over is told like a connection that has failed: the world is made anew then, and begins with a snapshot.
 """
 
 import collections
 import copy
+import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +36,8 @@ _WINDOW = 8
 """How many pieces are on their way to a rank at a time."""
 _CHAIN = 8
 """How many ranks give a piece on, one to the next, before another one is begun."""
+LIMIT = 120.0
+"""Seconds for which a rank waits for an exchange with another one: a piece, and those of the window before it."""
 _HAS = 1
 """What a rank says that has the state, and cannot give it."""
 _NAME = "the state that was handed over"
@@ -91,7 +97,8 @@ def ways(number: int, givers: Sequence[int], lackers: Sequence[int]) -> dict[int
 
 
 class Handover:
-    """One rank's part in it. Raises what torch.distributed raises when a rank is gone, and WorldChanged where only devices know that.
+    """One rank's part in it. Raises RuntimeError when a rank is gone, or does nothing, or none has a state that it can give, and WorldChanged
+    where only devices know of the first.
 
     aborted: whether the world has been broken off.
     """
@@ -103,42 +110,50 @@ class Handover:
         self._by_device = device is not None
         self._givers: list[int] = []
         self._lackers: list[int] = []
+        self._described = 0  # pieces of the description, which come before all others
 
     def give(self, image: snapshot.Image | None) -> None:
         """Gives a state to those who lack it; None for one that cannot be given."""
-        # Of the 64 bits of a layout as many as a whole number has room for.
-        self._meet(2 + (int(image.layout, 16) >> 2) if image else _HAS)
+        self._meet(_word_of(image) if image else _HAS)
         if not self._lackers:
             return
-        if image is None:
-            self._pass_by([sum(self._agreed([0, 0]))])
-            self._pass_by(None)
-            return
-        private = memoryview(bytearray(image.shared))
-        if self._rank == self._givers[0]:
-            image.copy_private(private)
-        head = image.description
-        sizes = self._agreed([len(head), len(private)])
-        if self._rank == self._givers[0]:
-            described = torch.frombuffer(bytearray(head) + private, dtype=torch.uint8)
-            self._send([described.to(self._device)], [Piece((Part(0, 0, sum(sizes)),))], self._givers[:1], 0)
+        if image is None or self._rank != self._givers[0]:
+            self._pass_by([piece.size for piece in self._pieces_described(sum(self._agreed([0, 0])))])
         else:
-            self._pass_by([sum(sizes)])
+            self._describe(image)
         if self._rank not in self._givers:
-            # Its state is made up otherwise, as one of an optimizer that has begun elsewhere is: others give theirs.
             self._pass_by(None)
             return
         parts = dict(image.shared_parts())
         pieces = pieces_of({at: len(part) for at, part in parts.items()})
         self._announce(pieces)
-        self._send(_Outgoing(parts, pieces, self._device), pieces, self._givers, 1)
+        self._send(_Outgoing(parts, pieces, self._device), pieces, self._givers, self._described)
 
-    def get(self, codec: Codec, existing: Any) -> tuple[dict[str, int], Any]:
-        """The position and the state that others have, in the arrays and tensors at the same place of existing where they fit."""
+    def _describe(self, image: snapshot.Image) -> None:
+        """Tells how a state is made up, and what of it is small or differs by rank."""
+        head = image.description
+        sizes = self._agreed([len(head), image.shared])
+        told = bytearray(sum(sizes))
+        told[: len(head)] = head
+        image.copy_private(memoryview(told)[len(head) :])
+        pieces = self._pieces_described(len(told))
+        whole = torch.frombuffer(told, dtype=torch.uint8)
+        self._send([whole[part.low : part.high].to(self._device) for ((part,),) in pieces], pieces, self._givers[:1], 0)
+
+    def _pieces_described(self, size: int) -> list[Piece]:
+        pieces = [Piece((Part(0, low, min(size, low + PIECE)),)) for low in range(0, size, PIECE)]
+        self._described = len(pieces)
+        return pieces
+
+    def get(self, codec: Codec, existing: Any, begins: Callable[[], None]) -> tuple[dict[str, int], Any]:
+        """The position and the state that others have, in the arrays and tensors at the same place of existing where they fit. begins: is
+        called before these change."""
         self._meet(0)
         head, private = self._agreed([0, 0])
         described = torch.empty(head + private, dtype=torch.uint8, device=self._device)
-        self._receive(lambda _: described, [Piece((Part(0, 0, head + private),))], self._givers[:1], lambda *_: None, 0)
+        pieces = self._pieces_described(head + private)
+        into = [described[part.low : part.high] for ((part,),) in pieces]
+        self._receive(lambda number: into[number], pieces, self._givers[:1], lambda *_: None, 0)
         self._known()
         text = memory_of(described.cpu())
         try:
@@ -149,27 +164,32 @@ class Handover:
                 raise
             raise snapshot.SnapshotError(f"{_NAME} makes no sense: {error!r}") from error
         self._announce(incoming.pieces)
-        self._receive(incoming.room, incoming.pieces, self._givers, incoming.came, 1)
+        begins()
+        self._receive(incoming.room, incoming.pieces, self._givers, incoming.came, self._described)
         self._known()
         return snapshot.position_in(description), incoming.state()
 
     def _meet(self, mine: int) -> None:
-        """Finds out who lacks the state, and who gives it: all whose state is made up like that of the first who has one."""
+        """Finds out who lacks the state, and who gives it."""
         told = torch.zeros(self._size, dtype=torch.int64, device=self._device)
         told[self._rank] = mine
-        dist.all_reduce(told, group=self._group)
+        self._await(dist.all_reduce(told, group=self._group, async_op=True))
         found = told.tolist()
         self._known()
-        first = next((one for one in found if one > _HAS), 0)
-        self._givers = [rank for rank, one in enumerate(found) if first and one == first]
+        words = {one for one in found if one > _HAS}
+        if not words:
+            raise _failed("each of them holds something that cannot be kept")
+        if len(words) > 1:
+            raise _failed("they have states that are made up in different ways")
+        self._givers = [rank for rank, one in enumerate(found) if one > _HAS]
         self._lackers = [rank for rank, one in enumerate(found) if not one]
-        if not self._givers:
-            raise RuntimeError("no rank of this world can give its state to others: it holds something that cannot be kept")
+        if _is_small(*words):
+            del self._givers[1:]
 
     def _agreed(self, numbers: Sequence[int]) -> list[int]:
         """The numbers that the first who gives has."""
         told = torch.tensor([*numbers], dtype=torch.int64, device=self._device)
-        dist.broadcast(told, self._givers[0], group=self._group)
+        self._await(dist.broadcast(told, self._givers[0], group=self._group, async_op=True))
         found = told.tolist()
         self._known()
         return found
@@ -181,7 +201,7 @@ class Handover:
         mine = [piece.size for piece in pieces]
         count = self._agreed([len(mine)])[0]
         if count != len(mine) or mine and mine != self._agreed(mine):
-            raise RuntimeError("ranks do not agree on what of the state is handed over")
+            raise _failed("they do not agree on how much that is")
 
     def _pass_by(self, sizes: list[int] | None) -> None:
         """Takes part where all have to, without giving or getting anything. None: of sizes that are announced."""
@@ -193,8 +213,18 @@ class Handover:
         else:
             givers = self._givers[:1]
         for number, size in enumerate(sizes):
-            dist.broadcast(torch.empty(size, dtype=torch.uint8, device=self._device), givers[number % len(givers)], group=self._group)
+            self._spread(torch.empty(size, dtype=torch.uint8, device=self._device), givers[number % len(givers)])
         self._known()
+
+    def _spread(self, bytes_: torch.Tensor, giver: int) -> None:
+        self._await(dist.broadcast(bytes_, giver, group=self._group, async_op=True))
+
+    def _await(self, work: Any) -> None:
+        """Waits for an exchange."""
+        try:
+            work.wait(datetime.timedelta(seconds=LIMIT))
+        except RuntimeError as error:
+            raise _failed(" ".join(str(error).split())) from error
 
     def _known(self) -> None:
         """Between devices an exchange that was broken off says nothing, and leaves anything."""
@@ -214,14 +244,14 @@ class Handover:
             if self._by_device:
                 mine = giver == self._rank
                 bytes_ = outgoing[number] if mine else torch.empty(piece.size, dtype=torch.uint8, device=self._device)
-                dist.broadcast(bytes_, giver, group=self._group)
+                self._spread(bytes_, giver)
             elif giver == self._rank:
                 for target in ways(number, givers, self._lackers)[self._rank].targets:
                     if len(sending) >= _WINDOW:
-                        sending.popleft()[0].wait()
+                        self._await(sending.popleft()[0])
                     sending.append(self._sent(outgoing[number], target, tag + number))
         for work, _ in sending:
-            work.wait()
+            self._await(work)
         self._known()
 
     def _sent(self, bytes_: torch.Tensor, target: int, tag: int) -> tuple[Any, torch.Tensor]:
@@ -241,17 +271,17 @@ class Handover:
 
         def first_comes() -> None:
             number, work, bytes_, targets = coming.popleft()
-            work.wait()
+            self._await(work)
             for target in targets:
                 if len(sending) >= _WINDOW:
-                    sending.popleft()[0].wait()
+                    self._await(sending.popleft()[0])
                 sending.append(self._sent(bytes_, target, tag + number))
             came(number, bytes_)
 
         for number in range(len(pieces)):
             bytes_ = room(number)
             if self._by_device:
-                dist.broadcast(bytes_, givers[number % len(givers)], group=self._group)
+                self._spread(bytes_, givers[number % len(givers)])
                 came(number, bytes_)
                 continue
             way = ways(number, givers, self._lackers)[self._rank]
@@ -261,7 +291,7 @@ class Handover:
         while coming:
             first_comes()
         for work, _ in sending:
-            work.wait()
+            self._await(work)
 
 
 class _Outgoing(Sequence):
@@ -292,12 +322,16 @@ class _Incoming:
         self._ends: dict[int, Callable[[], Any]] = {}
         for at, (tag, size, there) in self._wanted.items():
             self._into[at], self._ends[at] = self._place_of(tag, size, there)
-        self.pieces = pieces_of({at: size for at, (_, size, _) in self._wanted.items() if size})
+        self.pieces = pieces_of({at: size for at, (_, size, _) in self._wanted.items()})
 
     def _want(self, tag: Mapping, at: int, size: int, existing: Any) -> Any:
-        if at >= self._shared:
+        if self._comes(at, size):
             self._wanted.setdefault(at - self._shared, (tag, size, existing))
         return existing
+
+    def _comes(self, at: int, size: int) -> bool:
+        """Whether a value comes in pieces. One without bytes does not, wherever it begins."""
+        return at >= self._shared and size > 0
 
     def _place_of(self, tag: Mapping, size: int, existing: Any) -> tuple[torch.Tensor, Callable[[], Any]]:
         """Where the bytes of a value go, and what makes the value once they are there."""
@@ -307,7 +341,7 @@ class _Incoming:
         memory, finish = self._codec.prepare(tag, size, existing)
         if len(memory) != size:
             raise snapshot.SnapshotError(f"{_NAME} has {size} bytes for a value of {len(memory)}")
-        return torch.frombuffer(memory, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8), finish
+        return torch.frombuffer(memory, dtype=torch.uint8), finish
 
     def room(self, number: int) -> torch.Tensor:
         """Where the bytes of a piece are to come."""
@@ -339,7 +373,7 @@ class _Incoming:
         with self._codec.loading(read) as load:
 
             def take(tag: Mapping, at: int, size: int, existing: Any) -> Any:
-                if at < self._shared:
+                if not self._comes(at, size):
                     return load(tag, at, size, existing)
                 if at not in made:
                     made[at] = self._ends[at - self._shared]()
@@ -347,6 +381,22 @@ class _Incoming:
                 return _again(made[at], existing)
 
             return Decoder(_NAME, self._description["bytes"], take).decode(self._description["state"], self._existing)
+
+
+def _word_of(image: snapshot.Image) -> int:
+    """What a rank says of a state that it can give: how it is laid out, and whether it is too small for shares."""
+    # Of the 64 bits of a layout as many as there is room for in a whole number.
+    small = image.bytes - image.shared < snapshot.LEAST_SHARED
+    return 2 + (int(image.layout, 16) >> 3 << 1 | small)
+
+
+def _is_small(word: int) -> bool:
+    return bool(word & 1)
+
+
+def _failed(why: str) -> RuntimeError:
+    """What the operator takes for the fault of no program."""
+    return RuntimeError(f"the state could not be had from peers: {why}")
 
 
 def _again(made: Any, existing: Any) -> Any:

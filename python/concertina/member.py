@@ -75,7 +75,8 @@ class Member:
         raise NotImplementedError
 
     def _get_state(self) -> Mapping[str, int]:
-        """Gets the state from those of the world that have it; returns its position."""
+        """Gets the state from those of the world that have it; returns its position. Until something of it comes, the state that there is
+        stays what it is: others may be lost, and it be the newest that is left."""
         raise NotImplementedError
 
     def _leave(self) -> None:
@@ -147,7 +148,7 @@ class Member:
             self._live.settled()
         self._form(world, assigned.listener)
         if gets:
-            self._bring(assigned, self._get_state)
+            self._brought(assigned, self._get_state())
             self._enters()
             self._live.settled()
         elif assigned.handover:
@@ -163,17 +164,21 @@ class Member:
                 raise RuntimeError(f"the world goes on after step {world.from_step}, this process has done {done}{half}")
             return
         if assigned.handover:
-            self._live.doubt()  # It comes once the world is formed.
-        elif self._local:
+            return  # It comes once the world is formed.
+        if self._local:
             self._bring(assigned, lambda: self._keeper.load_local(assigned, self._kept()))
         else:
             self._bring(assigned, lambda: self._keeper.load(assigned.snapshot, assigned.shares))
 
     def _bring(self, assigned: Assignment, load: Callable[[], Mapping[str, int]]) -> None:
         """Brings the state to what it loads, which returns the position."""
-        world = assigned.world
         self._live.doubt()
-        at = self._loaded = load()
+        self._brought(assigned, load())
+
+    def _brought(self, assigned: Assignment, at: Mapping[str, int]) -> None:
+        """The state was loaded that is at this position."""
+        world = assigned.world
+        self._loaded = at
         if at.get("step", 0) != world.from_step:
             raise RuntimeError(f"the world goes on after step {world.from_step}, and what it begins with is the state after {at.get('step', 0)}")
         self._check_loaded()

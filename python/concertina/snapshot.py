@@ -249,8 +249,9 @@ class Image:
         self._copy([(part, memory[offset : offset + len(part)]) for offset, part in self._parts if offset < self.shared])
 
     def shared_parts(self) -> list[tuple[int, memoryview | Elsewhere]]:
-        """The values that are the same on all ranks, and where they begin among these."""
-        return [(offset - self.shared, part) for offset, part in self._parts if offset >= self.shared]
+        """The values that are the same on all ranks, and where they begin among these. Those without bytes are none: where the others begin,
+        one may stand that differs by rank."""
+        return [(offset - self.shared, part) for offset, part in self._parts if offset >= self.shared and len(part)]
 
     def whole(self, path: str) -> File:
         """The file that has everything."""

@@ -437,7 +437,8 @@ class Job(_job.Job):
         self._handover().give(image)
 
     def _get_state(self) -> Mapping[str, int]:
-        return self._keeper.receive("what other ranks have", self._handover().get)
+        handover = self._handover()
+        return self._keeper.receive("what other ranks have", lambda codec, now: handover.get(codec, now, self._live.doubt))
 
     def _enter_world(self, assigned: Any) -> None:
         self._groups.kind = "/handover" if assigned.handover else ""
@@ -507,6 +508,6 @@ class Job(_job.Job):
     def _position(self) -> dict[str, int]:
         return super()._position() | {"scale": self._gradients.scale}
 
-    def _bring(self, assigned: Any, load: Callable[[], Mapping[str, int]]) -> None:
-        super()._bring(assigned, load)
+    def _brought(self, assigned: Any, at: Mapping[str, int]) -> None:
+        super()._brought(assigned, at)
         self._gradients.scale = self._loaded.get("scale", 0)
