@@ -119,9 +119,9 @@ class Keeper:
             self._memory, self.due = None, NEVER
             return
         if self._cadence.due(step, time.monotonic_ns()) or self._soon:
+            self._soon = self._soon and self._writing  # Nothing is taken then.
             self._keep(step)
-        self._soon = False
-        self.due = self._cadence.next(step)
+        self.due = step + 1 if self._soon else self._cadence.next(step)
 
     def fence(self) -> None:
         """Something is about to write to the state, as an optimizer does: what is being copied of it is there when this

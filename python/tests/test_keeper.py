@@ -444,6 +444,30 @@ class Failures(unittest.TestCase):
                 self.keeper.begin(self.agent, self.step, assigned())
                 self.assertIn("written", [text for _, text in self.steps(3)])
 
+    def test_the_first_one_after_a_handover_is_taken_when_the_one_before_is_written(self):
+        """Those who have come hold none."""
+        self.agent.interval = 1e6
+        self.keeper.begin(self.agent, self.step, assigned())
+        self.steps(2)
+        real, written = Image.write, threading.Event()
+        self.addCleanup(written.set)
+
+        def write(*arguments):
+            written.wait(SECONDS)
+            return real(*arguments)
+
+        with mock.patch.object(Image, "write", write):
+            self.keeper._keep(self.step)
+            self.keeper.forget()
+            self.keeper.begin(self.agent, self.step, assigned(handover=True))
+            for _ in range(3):
+                self.keeper.consider(self.step)
+                self.step += 1
+                self.assertEqual(self.keeper.due, self.step)
+            written.set()
+            self.keeper._join()
+        self.assertEqual([text for _, text in self.steps(3)], ["written"])
+
     def test_a_slow_folder_is_not_one_that_hangs(self):
         """What counts is whether it moves."""
         self.step = 2
