@@ -598,8 +598,8 @@ func (f *fleet) checkLive(l *modelLeader, next Record, plan *plan) {
 		if p == nil || p.dead || l.machine.isLost(l.machine.members[p.uid]) {
 			continue
 		}
-		if t := &p.process; t.runs && t.round == next.Parent && t.clean && t.done > next.FromStep {
-			f.t.Fatalf("round %d begins after step %d, and %s has the state after step %d", next.Round, next.FromStep, p.uid, t.done)
+		if t := &p.process; t.runs && t.round == next.Parent && t.clean && t.made() > next.FromStep {
+			f.t.Fatalf("round %d begins after step %d, and %s has the state after step %d", next.Round, next.FromStep, p.uid, t.made())
 		}
 	}
 }
@@ -688,9 +688,15 @@ func (f *fleet) move(p *pod) {
 	}
 }
 
+// handoverLimit is how long a process waits for others when the state is to be handed over. No hang is looked for before that is done.
+const handoverLimit = 30 * time.Second
+
 // handOver has a process of a world whose state is handed over give what it has, or get it from another one that has it by now. They meet
 // before.
 func (f *fleet) handOver(p *pod) {
+	if p.process.waits.IsZero() {
+		p.process.waits = f.now
+	}
 	round := p.process.round
 	var from *pod
 	there := 0
@@ -709,11 +715,17 @@ func (f *fleet) handOver(p *pod) {
 		}
 	}
 	f.met[round] = f.met[round] || there == int(p.process.workers)
+	met := f.met[round] && !f.isParted(round)
 	switch {
-	case !f.met[round] || f.isParted(round):
-	case !p.process.lacks:
+	case met && !p.process.lacks:
 		p.process.handing = false
-	case from != nil:
+	case met && from != nil && !p.process.came:
+		p.process.came = true
+	case !met || from == nil:
+		if f.now.Sub(p.process.waits) > handoverLimit {
+			p.fail("RuntimeError: the state could not be had from peers: Operation timed out!")
+		}
+	default:
 		p.process.state = slices.Clone(from.process.state)
 		p.process.handing, p.process.lacks = false, false
 	}

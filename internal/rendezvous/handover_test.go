@@ -74,44 +74,111 @@ func TestAllHaveToKnowOfHandovers(t *testing.T) {
 }
 
 // A world that was to begin with a handover, and has not begun, is followed by one that begins with a snapshot: whatever the links
-// are at, the job gets on. What has begun is followed by a handover again.
+// are at, or the states, the job gets on, and no program is at fault. What has begun is followed by a handover again.
 func TestAfterAHandoverThatFailedSnapshotsServe(t *testing.T) {
-	f, l := handing(t, 2)
-	f.parkedBefore(l)
-	f.finishWrite(l)
-	for _, uid := range f.uids() {
-		f.meet(l, f.pods[uid]) // they are in it, and nothing is handed over
-	}
-	if !f.pods["p02"].process.lacks {
-		t.Fatal("it has the state already")
-	}
-	f.pods["p02"].fail("RuntimeError: Connection closed by peer")
-	f.turns(l, 60)
-	w := l.machine.world
-	if w.record.Round < 3 || w.record.Workers != 3 || w.handover || w.snapshot == nil || f.done[w.record.Round] <= w.record.FromStep {
-		t.Fatalf("round %d of %d workers begins after step %d with %v", w.record.Round, w.record.Workers, w.record.FromStep, w.snapshot)
-	}
-	if w.record.FromStep != f.done[1] {
-		t.Errorf("it begins after step %d of %d", w.record.FromStep, f.done[1])
-	}
-	f.parkedBefore(l)
-	if !l.machine.writing.plan.handover {
-		t.Error("the next newcomer gets a snapshot as well")
+	for text, failing := range map[string][]string{
+		"RuntimeError: Connection closed by peer": {"p02"},
+		"RuntimeError: the state could not be had from peers: [pair.cc:81] Timed out waiting 120000ms for recv operation to complete": {"p02"},
+		"RuntimeError: the state could not be had from peers: each of them holds something that cannot be kept":                       {"p00", "p01", "p02"},
+	} {
+		f, l := handing(t, 2)
+		f.parkedBefore(l)
+		f.finishWrite(l)
+		for _, uid := range f.uids() {
+			f.meet(l, f.pods[uid]) // they are in it, and nothing is handed over
+		}
+		if !f.pods["p02"].process.lacks {
+			t.Fatal("it has the state already")
+		}
+		for _, uid := range failing {
+			f.pods[uid].fail(text)
+		}
+		f.turns(l, 60)
+		w := l.machine.world
+		if w.record.Round < 3 || w.record.Workers != 3 || w.handover || w.snapshot == nil || f.done[w.record.Round] <= w.record.FromStep {
+			t.Fatalf("%s: round %d of %d workers begins after step %d with %v", text, w.record.Round, w.record.Workers, w.record.FromStep, w.snapshot)
+		}
+		if w.record.FromStep != f.done[1] || f.pods["p02"].restarted > 0 {
+			t.Errorf("%s: it begins after step %d of %d, with %s", text, w.record.FromStep, f.done[1], &f.pods["p02"].worker)
+		}
+		f.parkedBefore(l)
+		if !l.machine.writing.plan.handover {
+			t.Errorf("%s: the next newcomer gets a snapshot as well", text)
+		}
 	}
 }
 
-// Who is interrupted before it has the state has none, whatever it had before.
+// Who is interrupted when some of the state has come, and not all, has none, whatever it had before. Before anything has come it has that.
 func TestWhoIsInterruptedInAHandoverHasNoState(t *testing.T) {
-	f, l := handing(t, 2)
-	f.parkedBefore(l)
-	f.finishWrite(l)
-	for _, uid := range f.uids() {
-		f.meet(l, f.pods[uid])
+	for _, came := range []bool{false, true} {
+		f, l := handing(t, 2)
+		f.parkedBefore(l)
+		f.finishWrite(l)
+		for _, uid := range f.uids() {
+			f.meet(l, f.pods[uid])
+		}
+		w := f.pods["p02"]
+		for came && !w.process.came {
+			f.move(w)
+		}
+		if !w.process.lacks {
+			t.Fatal("it has the state already")
+		}
+		w.abort()
+		if w.process.clean == came || w.process.handing {
+			t.Errorf("some has come: %v; it is %+v", came, w.process)
+		}
 	}
-	p := &f.pods["p02"].process
-	f.pods["p02"].abort()
-	if p.clean || p.lacks || p.handing {
-		t.Errorf("it says that it is clean: %+v", p)
+}
+
+// A survivor that is clean after an older step is what is left when those are lost that were to give it a newer state, and nothing of that has come.
+func TestAnOlderStateIsLeftWhenTheNewerOneDoesNotCome(t *testing.T) {
+	for _, came := range []bool{false, true} {
+		f, l := handing(t, 3)
+		var top uint64
+		for _, uid := range f.uids() {
+			top = max(top, f.pods[uid].process.made())
+		}
+		for moved := true; moved; {
+			moved = false
+			for _, uid := range f.uids() {
+				if p := f.pods[uid]; p.process.made() < top || !p.process.stepping {
+					f.move(p)
+					moved = true
+				}
+			}
+		}
+		for last := f.pods["p01"]; last.process.stepping; {
+			f.move(last)
+		}
+		f.pods["p00"].process.writing = false
+		older, newer := f.pods["p00"].process.made(), f.pods["p01"].process.made()
+		f.target = 2
+		f.end(f.pods["p02"])
+		f.pods["p02"].want.Lost, f.pods["p02"].want.Ended = "it has ended", true
+		f.pods["p01"].fail("RuntimeError: Connection closed by peer")
+		f.pods["p00"].fail("RuntimeError: Connection closed by peer")
+		for l.machine.writing == nil {
+			f.turn(l)
+		}
+		if w := l.machine.writing; newer != older+1 || w.Next.FromStep != newer || !w.plan.handover {
+			t.Fatalf("p00 has made %d, p01 %d; the next world begins after %d, handover %v", older, newer, w.Next.FromStep, w.plan.handover)
+		}
+		f.finishWrite(l)
+		for _, uid := range []string{"p00", "p01", "p00", "p01"} {
+			f.meet(l, f.pods[uid])
+		}
+		for came && !f.pods["p00"].process.came {
+			f.move(f.pods["p00"])
+		}
+		f.target, f.minimum = 1, 1
+		f.end(f.pods["p01"])
+		f.pods["p01"].want.Lost, f.pods["p01"].want.Ended = "it has ended", true
+		_ = f.handle(l, GangExpected{f.gang()})
+		f.turns(l, 60)
+		if w := l.machine.world; (w.record.Round == 3 && w.live["p00"] && w.record.FromStep == older) == came {
+			t.Errorf("some has come: %v; round %d begins after step %d of %d, live %v", came, w.record.Round, w.record.FromStep, older, w.live)
+		}
 	}
 }
 

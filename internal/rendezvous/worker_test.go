@@ -130,8 +130,11 @@ type trainee struct {
 	stepping, writing, clean bool
 	// leaving is true once it was told to save and to end.
 	leaving bool
-	// handing is true while the state of its world has yet to be handed over, lacks while it has not got that.
-	handing, lacks bool
+	// handing is true while the state of its world has yet to be handed over, lacks while it has not got that, came once some of it has
+	// come. had is true where its own was one that could be gone on from before.
+	handing, lacks, came, had bool
+	// waits is since when it has waited for others there; the zero time before.
+	waits time.Time
 	// meets is true in a world of which it was told that its state is handed over: it meets nobody there who was not.
 	meets bool
 	// wants are the shards that it waits for; nil for none. loads is where its agent has said that they are, until it has loaded them.
@@ -344,10 +347,17 @@ func (w *worker) speak(what lifecycle.What, step uint64) {
 // leaves has the process leave its world, for what it waits for then.
 func (w *worker) leaves(what lifecycle.What, waiting Waiting) {
 	p := &w.process
-	p.clean = !w.vague && !p.writing && !p.lacks
+	made := p.done
+	if p.lacks {
+		made = p.made()
+	}
+	p.clean = !w.vague && !p.writing && (!p.lacks || p.had && !p.came)
 	p.waiting, p.stepping, p.writing, p.handing, p.lacks = waiting, false, false, false, false
-	w.speak(what, p.done)
+	w.speak(what, made)
 }
+
+// made is how many steps its state has, whatever its world begins after.
+func (p *trainee) made() uint64 { return uint64(len(p.state)) }
 
 // exit ends the process.
 func (w *worker) exit(code int) {
@@ -498,8 +508,10 @@ func (w *worker) take(give lifecycle.Give) {
 		w.broken = fmt.Errorf("%s: round %d goes on after step %d of round %d with the state that each has, and this one has made %d there and waits as %d",
 			w.uid, give.Start.Round, world.FromStep, p.round, len(p.state), p.waiting)
 	}
+	p.had = p.clean || p.waiting == waitingParked || p.waiting == waitingJoin
 	p.waiting, p.fault, p.stepping, p.writing, p.clean = waitingNone, "", false, false, false
-	p.meets, p.handing, p.lacks = world.Handover, world.Handover, world.Handover && world.Restore
+	p.waits = time.Time{}
+	p.meets, p.handing, p.lacks, p.came = world.Handover, world.Handover, world.Handover && world.Restore, false
 	p.round, p.rank, p.workers = give.Start.Round, int32(world.WorkerRank), int32(world.Workers)
 }
 
@@ -680,6 +692,9 @@ func (w *worker) report() Report {
 	}
 	if standing.Entering && standing.Elastic && m.In() != nil {
 		p.ProgramPhase, p.Entered, p.Done = phaseForming, m.In().World.FromStep, m.In().World.FromStep
+	}
+	if w.process.handing {
+		p.ProgramPhase = phaseForming
 	}
 	if w.process.fault != "" && (!standing.Entering || p.Waiting == waitingFault) {
 		p.Fault = w.process.fault
