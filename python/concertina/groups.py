@@ -162,10 +162,12 @@ def _init_group(backend: str, **where: Any) -> None:
     """
     try:
         dist.init_process_group(backend, **where)
-    except BaseException:
+    except BaseException as error:
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
             dist.destroy_process_group()
+        if isinstance(error, dist.DistStoreError):  # It says which key, and not what that means.
+            raise RuntimeError(f"peers of this world have not come: {' '.join(str(error).split())}") from error
         raise
 
 
