@@ -598,7 +598,7 @@ func (f *fleet) checkLive(l *modelLeader, next Record, plan *plan) {
 		if p == nil || p.dead || l.machine.isLost(l.machine.members[p.uid]) {
 			continue
 		}
-		if t := &p.process; t.runs && t.round == next.Parent && t.clean && t.made() > next.FromStep {
+		if t := &p.process; t.runs && t.round == next.Parent && t.round != t.older && t.clean && t.made() > next.FromStep {
 			f.t.Fatalf("round %d begins after step %d, and %s has the state after step %d", next.Round, next.FromStep, p.uid, t.made())
 		}
 	}

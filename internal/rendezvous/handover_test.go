@@ -271,3 +271,26 @@ func (f *fleet) joined() {
 		}
 	}
 }
+
+// What a process has from before the world is gone on from where it has that from the world before: two that have an older one may have
+// different states.
+func TestOnlyTheStateOfTheWorldBeforeIsOlderAndGood(t *testing.T) {
+	m := &Machine{world: &world{record: Record{Round: 4, Parent: 3, FromStep: 9}}}
+	for _, row := range []struct {
+		before, clean, done uint64
+		want                bool
+	}{
+		{before: 3, clean: 8, done: 9, want: true},
+		{before: 2, clean: 8, done: 9},
+		{before: 0, clean: 8, done: 9},
+		{before: 3, clean: 10, done: 9}, // nobody has made that step since
+		{before: 2, clean: 9, done: 9, want: true},
+		{before: 2, clean: 11, done: 11, want: true},
+		{before: 0, clean: 0, done: 9, want: true},
+	} {
+		mem := &member{report: Report{Round: 4, Before: row.before}}
+		if got := m.cleanAt(mem, &Process{Clean: true, CleanStep: row.clean, Done: row.done}, row.clean); got != row.want {
+			t.Errorf("%+v: %v", row, got)
+		}
+	}
+}

@@ -133,6 +133,8 @@ type trainee struct {
 	// handing is true while the state of its world has yet to be handed over, lacks while it has not got that, came once some of it has
 	// come. had is true where its own was one that could be gone on from before.
 	handing, lacks, came, had bool
+	// older is the last round that it has left with what it had before.
+	older uint64
 	// waits is since when it has waited for others there; the zero time before.
 	waits time.Time
 	// meets is true in a world of which it was told that its state is handed over: it meets nobody there who was not.
@@ -349,7 +351,7 @@ func (w *worker) leaves(what lifecycle.What, waiting Waiting) {
 	p := &w.process
 	made := p.done
 	if p.lacks {
-		made = p.made()
+		made, p.older = p.made(), p.round
 	}
 	p.clean = !w.vague && !p.writing && (!p.lacks || p.had && !p.came)
 	p.waiting, p.stepping, p.writing, p.handing, p.lacks = waiting, false, false, false, false
