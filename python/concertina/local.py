@@ -49,7 +49,12 @@ _FORWARDED = (
     "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
     "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter",
     "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "scatter", "send",
+    # as they are called in later versions of PyTorch
+    "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "gather_into_tensor", "gather_single",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced",
+    "_start_coalescing", "_end_coalescing",
 )  # fmt: skip
+"""What a group exchanges, by the names that PyTorch's versions have for it."""
 
 
 def local_mesh(*, backend: str | None = None) -> DeviceMesh:
@@ -95,6 +100,8 @@ class Local:
         self.backend = Groups(backend).backend
         if "nccl" in self.backend:
             torch.cuda.set_device(self.rank)
+            if os.environ.get("CONCERTINA_SOCKET"):  # Alone a process that waits for one that has gone is to end.
+                Groups.prepare()
         self._connections = Connections()
         self._port = 0
         self._serving, self._store = self._meet()

@@ -85,19 +85,41 @@ def forget_passes(modules: Iterable[torch.nn.Module]) -> None:
     for part in (part for module in modules for part in module.modules() if hasattr(part, "_get_fsdp_state")):
         state = part._get_fsdp_state()
         idle = type(state._training_state).IDLE
-        state._training_state = idle
-        state._state_ctx.iter_forward_root = None
-        state._state_ctx.post_backward_final_callback_queued = False
-        group = state._fsdp_param_group
-        if group is None:
-            continue
-        group._training_state = idle
-        group._all_gather_result = None
-        group._post_forward_indices.clear()
-        group.comm_ctx.post_forward_order.clear()
-        group.comm_ctx.all_gather_state = group.comm_ctx.reduce_scatter_state = None
-        for parameter in group.fsdp_params:
-            parameter.unsharded_accumulated_grad = None
-            if hasattr(parameter, "_unsharded_param"):
-                parameter._unsharded_param.grad = None
-        group._to_sharded()
+        _set(state, _training_state=idle)
+        _clear(state, "_modules_to_run_forward")
+        _set(state._state_ctx, iter_forward_root=None, post_backward_final_callback_queued=False)
+        _set(state._state_ctx, gradient_reduction_pending=False, manual_backward_finalization_active=None)
+        for group in _groups_of(state):
+            _set(group, _training_state=idle, _all_gather_result=None, _reshard_after_forward_event=None, _post_reduce_event=None)
+            _set(group, _all_reduce_state=None, _partial_reduce_output=None, _post_backward_pending=False)
+            _clear(group, "_post_forward_indices", "_partial_reduce_output_layout")
+            _set(group.comm_ctx, all_gather_state=None, reduce_scatter_state=None, active_gradient_reduction=None)
+            _clear(group.comm_ctx, "post_forward_order", "reduce_scatter_states", "_last_post_reduce_events")
+            for parameter in group.fsdp_params:
+                if "unsharded_accumulated_grad" in vars(parameter):  # Later versions reckon it from the other one.
+                    parameter.unsharded_accumulated_grad = None
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
+            if hasattr(group, "_set_unsharded_grad_dtypes"):
+                group._set_unsharded_grad_dtypes(defer_upcast=False)
+            group._to_sharded()
+
+
+def _groups_of(state: Any) -> Sequence[Any]:
+    """The groups of parameters of what fully_shard() keeps of a module, of which later versions have several."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    return [group for group in [state._fsdp_param_group] if group] if several is None else several
+
+
+def _set(thing: Any, **values: Any) -> None:
+    """Sets those attributes that there are: PyTorch's versions differ in them, and some have none before the first pass."""
+    for name, value in values.items():
+        if hasattr(thing, name):
+            setattr(thing, name, value)
+
+
+def _clear(thing: Any, *names: str) -> None:
+    """Empties those of these that there are."""
+    for name in names:
+        if hasattr(thing, name):
+            getattr(thing, name).clear()

@@ -358,7 +358,7 @@ def _dim_of(value: Any, where: str, rank: Rank, local: bool) -> int | None:
     """The dimension that a DTensor is cut along over all ranks of the world, or all processes of the worker; None where each of
     these has all of it. Raises SnapshotError for another one."""
     mesh, placements, tensor = value.device_mesh, value.placements, sys.modules[_DTENSOR]
-    if len(placements) == 1 and mesh.mesh.tolist() == [*range(rank.of)] and mesh.get_coordinate() == [rank.number]:
+    if len(placements) == 1 and mesh.mesh.tolist() == [*range(rank.of)] and (*(mesh.get_coordinate() or ()),) == (rank.number,):
         (placement,) = placements
         if type(placement) is tensor.Shard and (local or placement.dim == 0):
             return placement.dim

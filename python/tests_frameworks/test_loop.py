@@ -3,7 +3,7 @@
 import os
 import unittest
 
-MODULES = "elastic", "groups", "state"
+MODULES = "elastic", "groups", "state", "fsdp", "local"
 
 
 def load_tests(loader, tests, pattern):

@@ -53,6 +53,8 @@ class Process:
         """The variables that tell the program its place."""
         place = {"RANK": self.rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": self.rank}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        # Where there is a GPU, all ranks share that one, which NCCL lets those of different machines do alone.
+        place |= {"NCCL_HOSTID": self.rank, "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         return place | {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": size, "JAX_PROCESS_ID": self.rank}
 
     def hear(self, kind: str) -> dict:

@@ -23,7 +23,7 @@ except ImportError:
 from tests_gpu import DEVICE
 
 AT_ONCE = 8
-ALONE = "test_nccl", "test_stragglers"
+ALONE = "test_local_nccl", "test_nccl", "test_stragglers"
 """They want the GPU for themselves: ranks that wait for each other on it take turns with whatever else computes there."""
 SECONDS = int(os.environ.get("TEST_SECONDS", 540))
 """After which a file's tests end with the stacks of their threads."""

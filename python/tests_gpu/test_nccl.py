@@ -2,10 +2,10 @@
 
 import pathlib
 
-from tests_gpu.worlds import ByNccl, OneAndTwo
+from tests_gpu.worlds import ByNccl, OnDevice, OneAndTwo
 
 
-class TwoRanks(OneAndTwo, ByNccl):
+class TwoRanks(OneAndTwo, ByNccl, OnDevice):
     def test_a_rank_is_killed_while_the_other_one_waits_for_it(self):
         c = self.coordinator(seconds=0.01)
         members = c.start(2)
@@ -48,4 +48,4 @@ class TwoRanks(OneAndTwo, ByNccl):
         self.assert_undisturbed(*members)
 
 
-del OneAndTwo, ByNccl
+del OneAndTwo, ByNccl, OnDevice

@@ -1,14 +1,15 @@
 """Worlds of real processes that change while they train, with all of their state on one device."""
 
 import os
+import unittest
 from unittest import mock
 
 from tests_gpu import DEVICE
 from tests_torch import test_elastic
 
 
-class OnDevice(test_elastic.Case):
-    """Runs the tests of another class with a device and a backend."""
+class Placed(unittest.TestCase):
+    """Has the members of its worlds compute on the device, and exchange by a backend."""
 
     backend = "gloo"
     settings: dict[str, str] = {}
@@ -20,7 +21,11 @@ class OnDevice(test_elastic.Case):
         super().setUpClass()
 
 
-class ByNccl(OnDevice):
+class OnDevice(Placed, test_elastic.Case):
+    """Runs the tests of another class there."""
+
+
+class ByNccl(Placed):
     """With NCCL, on the one GPU that all ranks share: each takes itself for a machine of its own, and it exchanges over sockets."""
 
     backend = "nccl" if DEVICE == "cuda" else "gloo"

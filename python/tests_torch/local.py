@@ -1,7 +1,8 @@
 """A process of a worker that shares a model with the others of it, in worlds that change, for the tests: trains it, and prints what the
 tests compare, as JSON lines.
 
-Argument: how they share it, "shards" with fully_shard(), or "tensors" that they compute together, with parallelize_module().
+Argument: how they share it, "shards" with fully_shard(), or "tensors" that they compute together, with parallelize_module(). It
+computes at the place that place.py says.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import concertina.torch as elastic
+from tests_torch import place
 from tests_torch.sharded import data, tell
 
 STEPS = {"epochs": 2, "global_batch": 7, "micro_batch": 2, "evaluate": "epoch"}
@@ -26,8 +28,8 @@ STEPS = {"epochs": 2, "global_batch": 7, "micro_batch": 2, "evaluate": "epoch"}
 
 def build() -> dict:
     torch.manual_seed(2)
-    net = torch.nn.Sequential(torch.nn.Linear(5, 11), torch.nn.LayerNorm(11), torch.nn.Tanh(), torch.nn.Linear(11, 3)).double()
-    return {"net": net, "beside": torch.nn.Linear(3, 2).double()}
+    net = torch.nn.Sequential(torch.nn.Linear(5, 11), torch.nn.LayerNorm(11), torch.nn.Tanh(), torch.nn.Linear(11, 3))
+    return {name: module.double().to(place.device()) for name, module in (("net", net), ("beside", torch.nn.Linear(3, 2)))}
 
 
 def share(modules: dict, mesh) -> None:
@@ -54,6 +56,7 @@ def optimizers(modules: dict) -> dict:
 
 def train(step, state: dict) -> float:
     for x, y in step.micro_batches():
+        x, y = x.to(place.device()), y.to(place.device())
         tokens = 1 + x[:, 0].gt(0)  # of each sample, without its padding
         losses = F.cross_entropy(state["beside"](state["net"](x)), y, reduction="none")
         step.backward((losses * tokens).sum() / tokens.sum(), weight=tokens.sum())
@@ -69,7 +72,7 @@ def mine(state: dict) -> str:
         for parameter in module.parameters():
             moments = opt.state.get(parameter, {})
             for tensor in parameter.detach(), *(moments[name] for name in sorted(moments)):
-                found.update(getattr(tensor, "_local_tensor", tensor).contiguous().numpy().tobytes())
+                found.update(getattr(tensor, "_local_tensor", tensor).contiguous().cpu().numpy().tobytes())
     return found.hexdigest()
 
 
@@ -81,7 +84,8 @@ def hold(step) -> None:
 
 
 def main() -> None:
-    mesh = elastic.local_mesh()
+    place.share_one_device()
+    mesh = elastic.local_mesh(backend=place.backend())
     state = build()
     (share if sys.argv[1] == "shards" else compute_together)(state, mesh)
     state |= optimizers(state)
@@ -97,7 +101,8 @@ def main() -> None:
             if step.evaluates:
                 hold(step)
                 with torch.no_grad():
-                    seen = state["net"](data().tensors[0]).shape[:1].numel() * torch.ones(1)
+                    rows = data().tensors[0].to(place.device())
+                    seen = state["net"](rows).shape[:1].numel() * torch.ones(1, device=rows.device)
                 dist.all_reduce(seen, group=job.group)
                 assert seen.item() == 110 * world.size
                 continue

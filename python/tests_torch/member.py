@@ -2,7 +2,7 @@
 step and when it ended, as JSON lines.
 
 Arguments: epochs, MiB of ballast in the state, workers of the data loader, seconds of a step, shards of a stream (0: the
-data has a length). TEST_DEVICE and TEST_BACKEND say where it computes, and what exchanges gradients; by default cpu and gloo.
+data has a length). It computes at the place that place.py says.
 """
 
 import json
@@ -17,13 +17,12 @@ from torch.utils.data import TensorDataset
 
 import concertina.torch as elastic
 from concertina import handover
+from tests_torch import place
 
 epochs, ballast, workers, seconds, shards = (float(argument) for argument in sys.argv[1:])
-device = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
-backend = os.environ.get("TEST_BACKEND", "gloo")
+device, backend = place.device(), place.backend()
 exchanged = device if backend == "nccl" else torch.device("cpu")
-if backend == "nccl":  # It refuses two ranks on one device of one machine.
-    os.environ["NCCL_HOSTID"] = str(os.getpid())
+place.share_one_device()
 
 
 def tell(**what) -> None:

@@ -17,7 +17,7 @@ import concertina.torch as elastic
 from concertina import local as local_module
 from concertina import gradients, mistakes, shardgradients, torchstep
 from concertina.local import local_of, place_of
-from tests_torch import local, sharded
+from tests_torch import local, place, sharded
 from tests_torch.coordinator import losses
 from tests_torch.workers import Workers
 
@@ -29,7 +29,7 @@ def undisturbed() -> dict[int, float]:
     state = local.build()
     state |= local.optimizers(state)
     found = {}
-    for step in elastic.join(state, seed=5).steps(sharded.data(), **local.STEPS):
+    for step in elastic.join(state, seed=5, backend=place.backend()).steps(sharded.data(), **local.STEPS):
         with step:
             if not step.evaluates:
                 found[step.number] = local.train(step, state)
@@ -56,6 +56,8 @@ class Replicas:
         self.assertEqual([len({*of}) for of in drawn], [self.draws] * len(workers))
         self.assertEqual(len({number for of in drawn for number in of}), self.draws * len(workers))
 
+
+class Changes(Replicas):
     def test_grown_and_lost_and_of_other_local_ranks(self):
         c = self.workers()
         workers = c.hire(3)
@@ -98,11 +100,11 @@ class Replicas:
         self.assert_undisturbed(*workers, wider)
 
 
-class Shards(Replicas, unittest.TestCase):
+class Shards(Changes, unittest.TestCase):
     how, draws = "shards", 2
 
 
-class Tensors(Replicas, unittest.TestCase):
+class Tensors(Changes, unittest.TestCase):
     how, draws = "tensors", 1
 
 
